@@ -1,0 +1,21 @@
+# taskd_test(NAME foo_test SOURCES foo_test.cc LIBS taskd_common [LABELS integration] [ENV A=b ...])
+# A GoogleTest program, one ctest entry. Labels: "unit" unless given.
+function(taskd_test)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBS;LABELS;ENV" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 ENVIRONMENT "${ARG_ENV}")
+endfunction()
+
+# taskd_benchmark(NAME foo_benchmark SOURCES foo_benchmark.cc LIBS taskd_common): built with the rest, run by hand.
+function(taskd_benchmark)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBS} benchmark::benchmark benchmark::benchmark_main)
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+endfunction()

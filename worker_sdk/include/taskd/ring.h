@@ -1,0 +1,190 @@
+// The shared-memory segment of one rank: the layout that libtaskd.so writes and the proxy reads.
+//
+// Design:
+// 1. One segment a process, one ring a recording thread. A ring has one writer (its thread) and one reader (the
+//    proxy), so recording needs no lock and no read-modify-write instruction.
+// 2. A ring is a flight recorder. Positions count bytes since the ring's birth and never wrap. A record never crosses
+//    a block; the writer announces a whole block in `reserved` before it touches it, so everything at or above
+//    `reserved - data_bytes` is intact and starts at a record. A reader that was lapped goes on there and counts what
+//    it missed from the records' sequence numbers.
+// 3. The segment is a file in /dev/shm (a memfd where that has no room), and its pages are allocated before they are
+//    used: a full tmpfs cannot raise SIGBUS in training. Its life does not depend on the rank's or the proxy's, so what
+//    a killed rank recorded is still there for a proxy that was killed too.
+// 4. The writer holds a POSIX write lock on the file for as long as it lives (kernel-released, not inherited by fork):
+//    that is how a reader tells a living rank from a dead one, in any PID namespace.
+// 5. Everything that the reader must remember to go on after a restart (cursors, the write under way, the clock anchor)
+//    lies in the segment too, written by the reader only.
+// 6. The reader believes nothing here: see RingSegment in common/ring_segment.h for the checks.
+//
+// Both sides are of one release: the hello carries kVersion and a proxy refuses another one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace taskd::ring {
+
+inline constexpr uint64_t kMagic = 0x31474e52444b5354;  // "TSKDRNG1", little endian
+inline constexpr uint32_t kVersion = 1;
+
+inline constexpr uint32_t kBlockBytes = 32 * 1024;
+// The first threads of a rank carry the load (main, autograd); later ones still hold 2 s at 1,000 records/s of 120-byte
+// names.
+inline constexpr uint32_t kLargeRings = 4;
+inline constexpr uint32_t kLargeRingBytes = 2 * 1024 * 1024;
+inline constexpr uint32_t kSmallRingBytes = 512 * 1024;
+inline constexpr uint32_t kMaxThreads = 512;
+inline constexpr uint32_t kMaxDomains = 128;
+inline constexpr uint32_t kDomainNameBytes = 256;  // with the terminating NUL
+inline constexpr uint32_t kMaxNameBytes = 254;     // longer names are cut here; the reader trims to a character boundary
+inline constexpr uint32_t kMaxRecordBytes = 32 + 256;
+
+inline constexpr uint32_t kDomainDefault = 0;        // "default"
+inline constexpr uint32_t kDomainCommunication = 1;  // "communication"
+
+// The gate: which kinds are recorded. Written by the proxy, loaded by every mark.
+enum GateBits : uint32_t {
+  kGateStep = 1u << 0,
+  kGateSaveCheckpoint = 1u << 1,
+  kGateForward = 1u << 2,
+  kGateDataLoader = 1u << 3,
+  kGateCommunication = 1u << 4,
+  kGateOther = 1u << 5,  // marks of no known kind; on while any kind but communication is on
+  kGateAllKinds = (1u << 6) - 1,
+  // No proxy has spoken yet: everything is recorded and flagged, and the proxy keeps what the wanted state asks for.
+  kGateUndecided = 1u << 6,
+  // Process-local only, never in a segment: this process has no segment yet.
+  kGateUninitialized = 1u << 31,
+};
+
+// Index of a kind in per-kind counters; the bit of kind k in the gate is 1 << k.
+enum Kind : uint32_t {
+  kKindStep = 0,
+  kKindSaveCheckpoint = 1,
+  kKindForward = 2,
+  kKindDataLoader = 3,
+  kKindCommunication = 4,
+  kKindOther = 5,
+  kKinds = 6,
+};
+
+enum RecordType : uint8_t {
+  kRecordPad = 1,  // fills the rest of a block; no other field is valid
+  kRecordMark = 2,
+  kRecordRangeStart = 3,
+  kRecordRangeEnd = 4,  // has no name; its kind and domain are those of its start
+};
+
+enum RecordFlags : uint8_t {
+  kFlagStream = 1u << 0,     // the call had a stream
+  kFlagUndecided = 1u << 1,  // recorded while the gate was undecided
+  kFlagTruncated = 1u << 2,  // the name was longer than kMaxNameBytes
+};
+
+// A record is 4 words and then the name, padded with zeros to a multiple of 8 bytes; records are 8-byte aligned. Words
+// are stored and loaded as relaxed atomics, so a reader that races with the writer is well defined and finds out after.
+//   word 0: bytes (16 bits) | type (8) | flags (8) | tid (32)       bytes counts the whole record
+//   word 1: ticks                                                    see SegmentHeader::clock
+//   word 2: id                                                       one id a range and a mark; below 2^53, never 0
+//   word 3: sequence (32) | name_bytes (16) | domain (8) | kind (8)  sequence counts the ring's records from 0, wraps
+inline constexpr uint32_t kRecordHeaderBytes = 32;
+
+constexpr uint64_t PackWord0(uint32_t bytes, RecordType type, uint32_t flags, uint32_t tid) {
+  return uint64_t{bytes} | uint64_t{type} << 16 | uint64_t{flags & 0xff} << 24 | uint64_t{tid} << 32;
+}
+constexpr uint64_t PackWord3(uint32_t sequence, uint32_t name_bytes, uint32_t domain, uint32_t kind) {
+  return uint64_t{sequence} | uint64_t{name_bytes} << 32 | uint64_t{domain} << 48 | uint64_t{kind} << 56;
+}
+
+enum ClockKind : uint32_t {
+  kClockMonotonic = 1,  // ticks are CLOCK_MONOTONIC ns
+  kClockCounter = 2,    // ticks are the invariant TSC (x86-64) or cntvct (arm64)
+};
+
+// One recording thread. A slot is reused by a later thread after its own has ended: the records carry the tid.
+struct alignas(64) ThreadSlot {
+  // Set once by the writer before `ready`.
+  std::atomic<uint32_t> ready;  // 1: the fields below are valid
+  uint32_t reserved0;
+  uint64_t data_offset;  // in the segment's file, page-aligned
+  uint64_t data_bytes;   // kLargeRingBytes or kSmallRingBytes
+  uint64_t reserved1[5];
+
+  // Written by the recording thread.
+  alignas(64) std::atomic<uint64_t> head;  // bytes committed
+  std::atomic<uint64_t> reserved;          // end of the block being written; a multiple of kBlockBytes
+  std::atomic<uint64_t> cost_ticks;        // sampled cost of recording, with the closing time stamp
+  std::atomic<uint64_t> cost_samples;
+  std::atomic<uint64_t> dropped;  // marks of this thread that could not be recorded (a mark inside a mark)
+  uint64_t reserved2[3];
+
+  // Written by the proxy: position and expected sequence that the files hold, and those that hold once the write in
+  // SegmentHeader::intent is done.
+  alignas(64) std::atomic<uint64_t> consumed;
+  std::atomic<uint64_t> consumed_next;
+  std::atomic<uint64_t> lost;  // records overwritten before they were read
+  std::atomic<uint64_t> lost_next;
+  std::atomic<uint32_t> sequence;
+  std::atomic<uint32_t> sequence_next;
+  uint64_t reserved3[3];
+};
+static_assert(sizeof(ThreadSlot) == 192);
+
+// The one write under way: lets a proxy that takes over decide whether the file already has it.
+struct WriteIntent {
+  std::atomic<uint32_t> valid;
+  uint32_t reserved0;
+  std::atomic<uint64_t> file;    // the file's name, a 10-digit number of seconds
+  std::atomic<uint64_t> offset;  // the file's size before the write
+  std::atomic<uint64_t> bytes;
+};
+
+// A point where ticks and CLOCK_MONOTONIC were read together.
+struct ClockAnchor {
+  std::atomic<uint64_t> ticks;
+  std::atomic<uint64_t> monotonic_ns;
+};
+
+struct SegmentHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t header_bytes;  // sizeof(SegmentHeader)
+  uint32_t pid;
+  std::atomic<int32_t> rank;  // -1: not known yet
+  std::atomic<int32_t> local_rank;
+  uint32_t clock;  // ClockKind
+  // The process's start of time: ticks, CLOCK_MONOTONIC and CLOCK_REALTIME read together at load.
+  uint64_t start_ticks;
+  uint64_t start_monotonic_ns;
+  uint64_t start_realtime_ns;
+
+  alignas(64) std::atomic<uint32_t> gate;  // GateBits
+  uint32_t reserved0[15];
+
+  alignas(64) std::atomic<uint32_t> slots;    // slots ever used; slots[i].ready tells the rest
+  std::atomic<uint32_t> domains;              // valid entries of domain_names
+  std::atomic<uint64_t> dropped;              // marks of threads that got no slot
+  uint64_t reserved1[6];
+
+  // Written by the proxy.
+  alignas(64) std::atomic<uint32_t> attached;  // times a proxy took this segment on
+  // Which kinds of the records flagged kFlagUndecided are kept: GateBits, and kGateUndecided once it is decided.
+  std::atomic<uint32_t> undecided_keep;
+  WriteIntent intent;
+  ClockAnchor anchors[2];  // the one in use is anchor_index; 0/0 there: start_ticks and start_monotonic_ns
+  std::atomic<uint32_t> anchor_index;
+  std::atomic<uint32_t> anchor_index_next;
+  std::atomic<uint64_t> written[kKinds];  // marks and ranges started that the files hold
+  std::atomic<uint64_t> written_next[kKinds];
+
+  char domain_names[kMaxDomains][kDomainNameBytes];  // NUL-terminated
+  ThreadSlot thread_slots[kMaxThreads];
+};
+
+// Data of slot i begins at a page boundary at or after this. arm64 kernels may have pages of 64 KiB.
+inline constexpr uint64_t kDataOffset = (sizeof(SegmentHeader) + 65535) / 65536 * 65536;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace taskd::ring

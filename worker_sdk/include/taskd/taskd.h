@@ -1,0 +1,67 @@
+/* The C API of libtaskd.so: marks of a training process, recorded in shared memory for the node's proxy.
+ *
+ * Every function is safe from any thread, before and after fork, before init and after destroy, with NULL and with
+ * names of any length. None blocks, prints, allocates from the heap, changes errno, or ends the process. A mark whose
+ * kind is switched off costs about one load. In a forked child nothing is recorded until it calls taskd_worker_init.
+ */
+#ifndef TASKD_TASKD_H_
+#define TASKD_TASKD_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kinds of marks, as bits of taskd_enabled_kinds(). */
+#define TASKD_KIND_STEP 0x01u            /* "step N" */
+#define TASKD_KIND_SAVE_CHECKPOINT 0x02u /* "save_checkpoint" */
+#define TASKD_KIND_FORWARD 0x04u         /* "forward" */
+#define TASKD_KIND_DATALOADER 0x08u      /* "dataloader" */
+#define TASKD_KIND_COMMUNICATION 0x10u   /* every mark of the domain "communication" */
+#define TASKD_KIND_OTHER 0x20u           /* all others; on while any kind but communication is on */
+
+typedef struct taskd_domain taskd_domain; /* opaque; valid for the life of the process */
+
+/* Tells the rank of this process and looks for the node's proxy (TASKD_SOCKET) until it is found. Without it the rank
+ * is taken from RANK, OMPI_COMM_WORLD_RANK or RANK_ID at the first mark.
+ * rank: global, >= 0. local_rank: >= 0, or -1 if not known. disk_limit_mb: wished limit of the node's mark files, 0 for none.
+ * Returns 0, or -1 for a bad argument. Called again, it changes the rank. */
+int taskd_worker_init(int rank, int local_rank, int disk_limit_mb);
+
+/* Returns 0 after taskd_worker_init, -1 before. There is nothing left to start; kept for the Python API. */
+int taskd_worker_start(void);
+
+/* Stops recording in this process; what was recorded is still written. Returns 0, or -1 without an init. */
+int taskd_worker_destroy(void);
+
+/* Bits of the kinds that are recorded now. A caller that must build a name first asks here whether it is worth it. */
+uint32_t taskd_enabled_kinds(void);
+
+/* One moment. */
+void taskd_mark(const char* name);
+
+/* A range: returns its id, or 0 where nothing is recorded (end then does nothing). Another thread may end it. */
+uint64_t taskd_range_start(const char* name);
+void taskd_range_end(uint64_t id);
+
+/* Marks of a named domain; the same name gives the same domain. Never NULL. */
+taskd_domain* taskd_domain_create(const char* name);
+void taskd_domain_mark(taskd_domain* domain, const char* name);
+uint64_t taskd_domain_range_start(taskd_domain* domain, const char* name);
+
+/* What the recorder did so far in this process. */
+typedef struct taskd_worker_stats {
+  int rank;             /* -1: not known */
+  int attached;         /* 1 while a proxy holds the segment */
+  uint32_t kinds;       /* as taskd_enabled_kinds() */
+  uint32_t threads;     /* rings in use */
+  uint64_t records;     /* records committed */
+  uint64_t dropped;     /* marks that found no ring */
+} taskd_worker_stats;
+int taskd_worker_get_stats(taskd_worker_stats* stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* TASKD_TASKD_H_ */
