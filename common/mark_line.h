@@ -1,0 +1,42 @@
+// One mark as one line of a mark file, byte for byte as TaskD contract §4.5 has it:
+//   {"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":…,"Id":7,"MsptiObjectId":{"Pt":{"ProcessId":123,"ThreadId":456},
+//   "Ds":{"DeviceId":123,"StreamId":456}},"Name":"step 1","Domain":"default"}\n
+// (without the line break shown here). Pt and Ds are always equal: the original prints a union twice.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace taskd {
+
+// MSPTI marker flags.
+inline constexpr uint32_t kMarkInstant = 1;
+inline constexpr uint32_t kMarkStart = 2;
+inline constexpr uint32_t kMarkEnd = 4;
+inline constexpr uint32_t kMarkInstantStream = 8;
+inline constexpr uint32_t kMarkStartStream = 16;
+inline constexpr uint32_t kMarkEndStream = 32;
+
+struct MarkLine {
+  uint32_t flag = 0;
+  uint64_t timestamp_ns = 0;  // Unix
+  uint64_t id = 0;
+  uint32_t process_id = 0;
+  uint32_t thread_id = 0;
+  std::string_view name;    // raw bytes, any; empty in an end
+  std::string_view domain;  // raw bytes, any; empty in an end
+  bool cut = false;         // the name was cut after its last byte: a character that it splits is dropped
+};
+
+// Appends the line with its line feed. Names are escaped as Go's encoding/json does (<, >, & and U+2028/9 as \uXXXX,
+// invalid UTF-8 as U+FFFD). In the domain "communication" a name whose quotes come escaped already, as torch_npu sends
+// them, is taken as it is.
+void AppendMarkLine(const MarkLine& mark, std::string& out);
+
+// Reads the fields of a line that AppendMarkLine wrote (name and domain stay escaped, `cut` is false); nothing for any
+// other line. Without the line feed. The views point into `line`.
+std::optional<MarkLine> ParseMarkLine(std::string_view line);
+
+}  // namespace taskd

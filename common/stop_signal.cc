@@ -1,0 +1,48 @@
+#include "common/stop_signal.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "common/unique_fd.h"
+
+namespace taskd {
+namespace {
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+}  // namespace
+
+StopSignal::StopSignal(bool on_stdin_eof) : on_stdin_eof_(on_stdin_eof) {
+  sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+std::string StopSignal::Wait() {
+  sigset_t signals = StopSignals();
+  UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
+  while (true) {
+    pollfd polls[2] = {{signal_fd.get(), POLLIN, 0}, {on_stdin_eof_ ? STDIN_FILENO : -1, POLLIN, 0}};
+    if (poll(polls, 2, -1) < 0) continue;
+    signalfd_siginfo info;
+    if ((polls[0].revents & POLLIN) != 0 && read(signal_fd.get(), &info, sizeof(info)) == sizeof(info)) {
+      return info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+    }
+    if (polls[1].revents == 0) continue;
+    char ignored[256];
+    ssize_t got = read(STDIN_FILENO, ignored, sizeof(ignored));
+    if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) return "stdin has closed";
+  }
+}
+
+}  // namespace taskd
