@@ -1,0 +1,289 @@
+#include "proxy/hello_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kMaxConnections = 8192;
+constexpr uint64_t kHelloDeadlineNs = 5'000'000'000;  // for a connection that says nothing
+constexpr size_t kMaxOutputBytes = 1024 * 1024;       // of an agent that does not read
+constexpr int kMaxPassedFds = 4;
+
+std::string Frame(const std::string& text) {
+  uint32_t length = text.size();
+  std::string frame(reinterpret_cast<const char*>(&length), sizeof(length));
+  return frame + text;
+}
+
+// The same user or root; the kernel says so, not the peer.
+bool PeerTrusted(int fd) {
+  ucred peer = {};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  if (peer.uid == geteuid() || peer.uid == 0) return true;
+  spdlog::warn("refused process {} of user {}: only user {} and root may speak to this proxy", peer.pid, peer.uid, geteuid());
+  return false;
+}
+
+absl::Status FillAddress(const std::string& path, sockaddr_un& address) {
+  if (path.empty() || path.size() >= sizeof(address.sun_path) - 4) {
+    return absl::InvalidArgumentError(absl::StrCat("--socket: '", path, "' has ", path.size(), " bytes, a socket path has 1 to ",
+                                                   sizeof(address.sun_path) - 5));
+  }
+  address = {};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path, path.data(), path.size());
+  return absl::OkStatus();
+}
+
+bool SomebodyServes(const sockaddr_un& address) {
+  UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN;
+}
+
+}  // namespace
+
+HelloServer::HelloServer(Node* node, std::function<void(const AgentAnswer&)> on_answer)
+    : node_(node), on_answer_(std::move(on_answer)) {}
+
+HelloServer::~HelloServer() { Stop(); }
+
+absl::Status HelloServer::Start(const std::string& path) {
+  sockaddr_un address;
+  sockaddr_un fresh;
+  const std::string fresh_path = path + ".new";
+  if (absl::Status filled = FillAddress(path, address); !filled.ok()) return filled;
+  if (absl::Status filled = FillAddress(fresh_path.substr(0, path.size() + 4), fresh); !filled.ok()) return filled;
+  struct stat info;
+  if (lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat("--socket: '", path, "' exists and is not a socket"));
+    }
+    if (SomebodyServes(address)) {
+      return absl::AlreadyExistsError(absl::StrCat("--socket: '", path, "' is served by another proxy"));
+    }
+  }
+  wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  // Under its own name only when it listens: whoever sees the file can connect.
+  unlink(fresh_path.c_str());
+  if (!wake_.valid() || !listener_.valid() ||
+      bind(listener_.get(), reinterpret_cast<const sockaddr*>(&fresh), sizeof(fresh)) != 0 ||
+      chmod(fresh_path.c_str(), 0600) != 0 || listen(listener_.get(), 1024) != 0 ||
+      stat(fresh_path.c_str(), &info) != 0 || rename(fresh_path.c_str(), path.c_str()) != 0) {
+    absl::Status failed = absl::ErrnoToStatus(errno, absl::StrCat("--socket: '", path, "'"));
+    unlink(fresh_path.c_str());
+    return failed;
+  }
+  path_ = path;
+  socket_inode_ = info.st_ino;
+  thread_ = std::thread([this] { Loop(); });
+  return absl::OkStatus();
+}
+
+void HelloServer::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
+  thread_.join();
+  struct stat info;
+  if (lstat(path_.c_str(), &info) == 0 && info.st_ino == socket_inode_) unlink(path_.c_str());
+}
+
+void HelloServer::CallAgents(uint64_t id, const std::string& name, const std::string& args_json) {
+  nlohmann::ordered_json call = {{"id", id}, {"operator", name}};
+  call["args"] = nlohmann::ordered_json::parse(args_json, nullptr, false);
+  if (call["args"].is_discarded()) call["args"] = nlohmann::ordered_json::object();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pending_calls_.push_back({id, Frame(call.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))});
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+void HelloServer::SendCalls() {
+  std::vector<PendingCall> calls;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    calls.swap(pending_calls_);
+  }
+  for (PendingCall& call : calls) {
+    int agents = 0;
+    for (auto& connection : connections_) {
+      if (!connection->agent || connection->output.size() + call.frame.size() > kMaxOutputBytes) continue;
+      connection->output += call.frame;
+      ++agents;
+    }
+    if (agents == 0) {
+      on_answer_({call.id, false, "no agent is connected to this node's proxy"});
+    } else {
+      calls_[call.id].waiting = agents;
+    }
+    // Calls that nobody answered any more.
+    while (calls_.size() > 1024) calls_.erase(calls_.begin());
+  }
+}
+
+void HelloServer::Close(Connection& connection) {
+  if (connection.token != 0) node_->Detach(connection.token);
+  connection.fd.reset();
+}
+
+void HelloServer::Accept() {
+  while (true) {
+    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.valid()) return;
+    if (!PeerTrusted(fd.get()) || connections_.size() >= kMaxConnections) continue;
+    auto connection = std::make_unique<Connection>();
+    connection->fd = std::move(fd);
+    connection->opened_ns = ReadMonotonicNs();
+    connections_.push_back(std::move(connection));
+  }
+}
+
+bool HelloServer::OnReadable(Connection& connection) {
+  char buffer[4096];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassedFds)];
+  iovec data = {buffer, sizeof(buffer)};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  ssize_t got = recvmsg(connection.fd.get(), &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      connection.passed.emplace_back(fd);
+    }
+  }
+  if (got == 0 || connection.passed.size() > 1) return false;
+  if (connection.agent) {
+    connection.input.append(buffer, got);
+    return OnAgentInput(connection);
+  }
+  if (connection.token != 0) return true;  // a rank that has said hello says nothing more; what comes is dropped
+  connection.input.append(buffer, got);
+  if (connection.input.size() < sizeof(hello::Hello)) return true;
+  hello::Hello hello;
+  memcpy(&hello, connection.input.data(), sizeof(hello));
+  connection.input.erase(0, sizeof(hello));
+  return OnHello(connection, hello);
+}
+
+bool HelloServer::OnHello(Connection& connection, const hello::Hello& hello) {
+  if (hello.magic != hello::kMagic) return false;
+  absl::Status status = absl::OkStatus();
+  if (hello.version != hello::kVersion) {
+    status = absl::FailedPreconditionError(
+        absl::StrCat("hello version ", hello.version, ", this proxy speaks ", hello::kVersion));
+  } else if (hello.role == hello::kRoleAgent) {
+    connection.agent = true;
+  } else if (hello.role != hello::kRoleWorker || connection.passed.empty()) {
+    status = absl::InvalidArgumentError("unknown role, or a rank without its segment");
+  } else {
+    absl::StatusOr<uint64_t> token = node_->Attach(hello, std::move(connection.passed.front()));
+    status = token.status();
+    if (token.ok()) connection.token = *token;
+  }
+  connection.passed.clear();
+  hello::HelloReply reply = {};
+  reply.magic = hello::kMagic;
+  reply.version = hello::kVersion;
+  reply.status = status.ok() ? hello::kAccepted : hello::kRefused;
+  size_t length = std::min(status.message().size(), sizeof(reply.message) - 1);
+  memcpy(reply.message, status.message().data(), length);
+  if (!status.ok()) spdlog::warn("refused rank {} (pid {}): {}", hello.rank, hello.pid, status.message());
+  connection.output.append(reinterpret_cast<const char*>(&reply), sizeof(reply));
+  return FlushOutput(connection) && status.ok();
+}
+
+bool HelloServer::OnAgentInput(Connection& connection) {
+  while (connection.input.size() >= sizeof(uint32_t)) {
+    uint32_t length;
+    memcpy(&length, connection.input.data(), sizeof(length));
+    if (length > hello::kMaxFrameBytes) return false;
+    if (connection.input.size() < sizeof(length) + length) return true;
+    const char* text = connection.input.data() + sizeof(length);
+    nlohmann::json reply = nlohmann::json::parse(text, text + length, nullptr, false);
+    connection.input.erase(0, sizeof(length) + length);
+    if (!reply.is_object() || !reply["id"].is_number_unsigned() || !reply["ok"].is_boolean()) return false;
+    AgentAnswer answer = {reply["id"].get<uint64_t>(), reply["ok"].get<bool>(), {}};
+    if (reply["message"].is_string()) answer.message = reply["message"].get<std::string>();
+    auto call = calls_.find(answer.id);
+    if (call == calls_.end()) continue;
+    if (answer.ok && --call->second.waiting > 0) continue;
+    calls_.erase(call);
+    on_answer_(answer);
+  }
+  return true;
+}
+
+bool HelloServer::FlushOutput(Connection& connection) {
+  if (connection.output.empty()) return true;
+  ssize_t sent = send(connection.fd.get(), connection.output.data(), connection.output.size(), MSG_NOSIGNAL);
+  if (sent < 0) return errno == EAGAIN || errno == EINTR;
+  connection.output.erase(0, sent);
+  return true;
+}
+
+void HelloServer::Loop() {
+  std::vector<pollfd> polls;
+  while (true) {
+    polls.clear();
+    polls.push_back({wake_.get(), POLLIN, 0});
+    polls.push_back({listener_.get(), POLLIN, 0});
+    bool unheard = false;
+    for (const auto& connection : connections_) {
+      short events = POLLIN;
+      if (!connection->output.empty()) events |= POLLOUT;
+      polls.push_back({connection->fd.get(), events, 0});
+      unheard |= connection->token == 0 && !connection->agent;
+    }
+    poll(polls.data(), polls.size(), unheard ? 1000 : -1);
+    // Before what it announces is looked at, or an announcement in between would be lost.
+    eventfd_t ignored;
+    eventfd_read(wake_.get(), &ignored);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) break;
+    }
+    const uint64_t now_ns = ReadMonotonicNs();
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      Connection& connection = *connections_[i];
+      const short events = polls[i + 2].revents;
+      bool keep = (events & (POLLIN | POLLHUP | POLLERR)) == 0 || OnReadable(connection);
+      if (keep && (events & POLLOUT) != 0) keep = FlushOutput(connection);
+      if (connection.token == 0 && !connection.agent) keep &= now_ns - connection.opened_ns < kHelloDeadlineNs;
+      if (!keep) Close(connection);
+    }
+    std::erase_if(connections_, [](const auto& connection) { return !connection->fd.valid(); });
+    SendCalls();
+    Accept();
+  }
+  listener_.reset();
+  for (auto& connection : connections_) connection->fd.reset();
+  connections_.clear();
+}
+
+}  // namespace taskd

@@ -1,0 +1,89 @@
+// The proxy's UNIX socket: takes ranks' hellos and keeps the agents' connections (worker_sdk/include/taskd/hello.h).
+// Only processes of the same user and of root are heard (SO_PEERCRED). One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/unique_fd.h"
+#include "proxy/node.h"
+#include "taskd/hello.h"
+
+namespace taskd {
+
+// Answer to a call of the agents' callbacks.
+struct AgentAnswer {
+  uint64_t id = 0;
+  bool ok = false;
+  std::string message;
+};
+
+class HelloServer {
+ public:
+  // `node` outlives this. `on_answer` is called from the server's thread.
+  HelloServer(Node* node, std::function<void(const AgentAnswer&)> on_answer);
+  ~HelloServer();  // Stop()
+  HelloServer(const HelloServer&) = delete;
+  HelloServer& operator=(const HelloServer&) = delete;
+
+  // Listens at `path`, which appears once ranks are heard. A socket file that nobody serves is replaced.
+  // INVALID_ARGUMENT: the path is no socket path. ALREADY_EXISTS: another proxy serves it. Else: what the system says.
+  absl::Status Start(const std::string& path);
+  // Closes everything and removes the socket file.
+  void Stop();
+
+  // Has every agent of the node call `name` with `args_json`; on_answer gets one answer for the id: the first failure, or
+  // success once all have succeeded. Agents that never answer are the caller's to time out. Any thread.
+  void CallAgents(uint64_t id, const std::string& name, const std::string& args_json);
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    uint64_t opened_ns = 0;
+    std::string input;
+    std::vector<UniqueFd> passed;  // descriptors that came along
+    uint64_t token = 0;            // of the node; 0: no rank has said hello here
+    bool agent = false;
+    std::string output;
+  };
+  struct Call {
+    int waiting = 0;
+  };
+
+  void Loop();
+  void Accept();
+  // False: the connection is to be closed.
+  bool OnReadable(Connection& connection);
+  bool OnHello(Connection& connection, const hello::Hello& hello);
+  bool OnAgentInput(Connection& connection);
+  bool FlushOutput(Connection& connection);
+  void Close(Connection& connection);
+  void SendCalls();
+
+  Node* const node_;
+  const std::function<void(const AgentAnswer&)> on_answer_;
+  std::string path_;
+  uint64_t socket_inode_ = 0;
+  UniqueFd listener_;
+  UniqueFd wake_;  // eventfd
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::map<uint64_t, Call> calls_;  // the thread's own
+
+  std::mutex mutex_;
+  bool stopping_ = false;
+  struct PendingCall {
+    uint64_t id;
+    std::string frame;
+  };
+  std::vector<PendingCall> pending_calls_;
+  std::thread thread_;
+};
+
+}  // namespace taskd

@@ -1,0 +1,420 @@
+#include "proxy/node.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+constexpr auto kPollInterval = std::chrono::milliseconds(50);
+constexpr uint64_t kSecondNs = 1'000'000'000;
+constexpr int kMaxRank = 1 << 24;
+constexpr int kMaxRanks = 4096;
+
+// "taskd-<uid>-<hash>-", for ranks of this user and of root.
+std::vector<std::string> SegmentPrefixes(const std::string& socket) {
+  std::vector<std::string> prefixes;
+  for (uid_t uid : {geteuid(), uid_t{0}}) {
+    std::string prefix = absl::StrFormat("taskd-%d-%016x-", uid, hello::HashSocketPath(socket.c_str()));
+    if (prefixes.empty() || prefixes.front() != prefix) prefixes.push_back(std::move(prefix));
+  }
+  return prefixes;
+}
+
+std::vector<std::string> ListSegments(const std::string& socket) {
+  std::vector<std::string> names;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(hello::kSegmentFolder), closedir);
+  if (dir == nullptr) return names;
+  const std::vector<std::string> prefixes = SegmentPrefixes(socket);
+  while (const dirent* entry = readdir(dir.get())) {
+    for (const std::string& prefix : prefixes) {
+      if (std::string_view(entry->d_name).starts_with(prefix)) names.emplace_back(entry->d_name);
+    }
+  }
+  return names;
+}
+
+// Name in /dev/shm of an open segment; empty for a memfd and for one that was unlinked.
+std::string ShmNameOf(int fd) {
+  char target[256];
+  ssize_t length = readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), target, sizeof(target));
+  if (length <= 0 || length == sizeof(target)) return {};
+  const std::string_view path(target, length);
+  const std::string folder = absl::StrCat(hello::kSegmentFolder, "/");
+  if (!path.starts_with(folder + "taskd-") || path.ends_with(" (deleted)")) return {};
+  std::string name(path.substr(folder.size()));
+  return name.find('/') == std::string::npos ? name : std::string();
+}
+
+void UnlinkSegment(const std::string& name) {
+  if (!name.empty()) unlink(absl::StrCat(hello::kSegmentFolder, "/", name).c_str());
+}
+
+SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counters& b) {
+  for (size_t kind = 0; kind < a.written.size(); ++kind) a.written[kind] += b.written[kind];
+  a.lost += b.lost;
+  if (b.step >= 0) {
+    a.step = b.step;
+    a.step_ms = b.step_ms;
+  }
+  if (b.overhead_ns_per_mark > 0) a.overhead_ns_per_mark = b.overhead_ns_per_mark;
+  return a;
+}
+
+}  // namespace
+
+uint32_t GateOf(KindMask kinds) {
+  constexpr KindMask kDefaultDomain = kAllKindsMask & ~MaskOf(SwitchKind::kCommunication);
+  return kinds | ((kinds & kDefaultDomain) != 0 ? uint32_t{ring::kGateOther} : 0u);
+}
+
+Node::Node(Options options, ProfilingDir dir)
+    : options_(std::move(options)), dir_(std::move(dir)), disk_limit_mb_(options_.disk_limit_mb) {}
+
+Node::~Node() { Stop(); }
+
+bool Node::HasSegments(const std::string& socket) { return !ListSegments(socket).empty(); }
+
+void Node::Start() {
+  AdoptOrphans();
+  drain_thread_ = std::thread([this] { DrainLoop(); });
+}
+
+void Node::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  wake_drain_.notify_all();
+  WakeWaiters();
+  if (drain_thread_.joinable()) drain_thread_.join();
+}
+
+void Node::Changed() {
+  ++version_;
+  changed_.notify_all();
+}
+
+void Node::WakeWaiters() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Changed();
+}
+
+uint64_t Node::WaitForChange(uint64_t version, int timeout_ms) const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return version_ != version; });
+  return version_;
+}
+
+int64_t Node::disk_limit_mb() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return disk_limit_mb_;
+}
+
+std::optional<WantedKinds> Node::wanted() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return wanted_;
+}
+
+void Node::ApplyGate(Rank& rank, Segment& segment) {
+  if (!wanted_ || !segment.fault.empty()) return;
+  RingSegment& ring = segment.drain->segment();
+  const uint32_t gate = GateOf(wanted_->kinds);
+  std::atomic<uint32_t>& keep = ring.header().undecided_keep;
+  // The first word of a proxy also decides on what was recorded before it.
+  if ((keep.load(std::memory_order_relaxed) & ring::kGateUndecided) == 0) keep.store(gate | ring::kGateUndecided);
+  if (segment.ended) return;
+  ring.SetGate(segment.current ? gate : 0);
+  if (!segment.current) return;
+  rank.applied = wanted_->kinds;
+  rank.applied_revision = wanted_->revision;
+}
+
+void Node::SetWanted(const WantedKinds& wanted) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  wanted_ = wanted;
+  for (auto& [number, rank] : ranks_) {
+    for (auto& segment : rank.segments) ApplyGate(rank, *segment);
+  }
+  Changed();
+}
+
+void Node::AddSegment(int number, std::shared_ptr<Segment> segment) {
+  auto [entry, added] = ranks_.try_emplace(number, dir_, number);
+  Rank& rank = entry->second;
+  if (segment->current) {
+    for (auto& old : rank.segments) {
+      if (!old->current) continue;
+      old->current = false;
+      if (!old->ended) old->drain->segment().SetGate(0);
+    }
+    rank.pid = segment->drain->segment().pid();
+    rank.applied = 0;
+    rank.applied_revision = 0;
+    rank.info_written = false;
+  }
+  ApplyGate(rank, *segment);
+  rank.segments.push_back(std::move(segment));
+  Changed();
+}
+
+absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
+  if (hello.rank < 0 || hello.rank > kMaxRank) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", hello.rank, " is not 0 to ", kMaxRank));
+  }
+  absl::StatusOr<std::unique_ptr<RingSegment>> opened = RingSegment::Open(std::move(fd));
+  if (!opened.ok()) return opened.status();
+  std::unique_ptr<RingSegment> ring = *std::move(opened);
+
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_) return absl::UnavailableError("the proxy is stopping");
+  const uint64_t token = next_token_++;
+  if (hello.disk_limit_mb > 0 && (disk_limit_mb_ == 0 || hello.disk_limit_mb < disk_limit_mb_)) {
+    disk_limit_mb_ = hello.disk_limit_mb;
+  }
+  for (auto& [number, rank] : ranks_) {
+    for (auto& known : rank.segments) {
+      RingSegment& old = known->drain->segment();
+      if (old.device() != ring->device() || old.inode() != ring->inode()) continue;
+      if (number != hello.rank) {
+        return absl::InvalidArgumentError(absl::StrCat("this process is rank ", number, " already"));
+      }
+      // The same process once more, over a new connection.
+      known->token = token;
+      known->connected = true;
+      known->ended = false;
+      ApplyGate(rank, *known);
+      Changed();
+      return token;
+    }
+  }
+  if (ranks_.size() >= kMaxRanks && ranks_.find(hello.rank) == ranks_.end()) {
+    return absl::ResourceExhaustedError(absl::StrCat("this node has ", kMaxRanks, " ranks already"));
+  }
+  auto segment = std::make_shared<Segment>();
+  segment->token = token;
+  segment->connected = true;
+  segment->shm_name = ShmNameOf(ring->fd());
+  auto [entry, added] = ranks_.try_emplace(hello.rank, dir_, hello.rank);
+  entry->second.local_rank = hello.local_rank;
+  segment->drain = std::make_unique<SegmentDrain>(std::move(ring), &entry->second.files);
+  AddSegment(hello.rank, std::move(segment));
+  spdlog::info("rank {} attached (pid {})", hello.rank, entry->second.pid);
+  return token;
+}
+
+void Node::Detach(uint64_t token) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [number, rank] : ranks_) {
+    for (auto& segment : rank.segments) {
+      if (segment->token != token) continue;
+      segment->connected = false;
+      segment->checked_ns = 0;  // look at once whether its process is gone
+      wake_drain_.notify_all();
+      return;
+    }
+  }
+}
+
+void Node::AdoptOrphans() {
+  for (const std::string& name : ListSegments(options_.socket)) {
+    const std::string path = absl::StrCat(hello::kSegmentFolder, "/", name);
+    UniqueFd fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    struct stat info;
+    if (!fd.valid() || fstat(fd.get(), &info) != 0) continue;
+    if (info.st_uid != geteuid() && info.st_uid != 0) continue;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      bool known = false;
+      for (auto& [number, rank] : ranks_) {
+        for (auto& segment : rank.segments) known |= segment->drain->segment().inode() == info.st_ino;
+      }
+      if (known) continue;
+    }
+    absl::StatusOr<std::unique_ptr<RingSegment>> ring = RingSegment::Open(std::move(fd));
+    if (!ring.ok()) {
+      // Its process may be about to fill it in; one that died before is worth nothing.
+      constexpr int64_t kAbandonedSeconds = 60;
+      if (time(nullptr) - info.st_mtime > kAbandonedSeconds) UnlinkSegment(name);
+      continue;
+    }
+    if ((*ring)->WriterLives()) continue;  // it will say hello
+    int number = (*ring)->header().rank.load(std::memory_order_relaxed);
+    if (number < 0 || number > kMaxRank) {
+      spdlog::warn("a process (pid {}) has ended before it had a rank; its marks belong nowhere", (*ring)->pid());
+      UnlinkSegment(name);
+      continue;
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto [entry, added] = ranks_.try_emplace(number, dir_, number);
+    auto segment = std::make_shared<Segment>();
+    segment->token = next_token_++;
+    segment->writer_seen = true;
+    segment->current = added;
+    segment->ended = true;
+    segment->shm_name = name;
+    if (added) entry->second.local_rank = (*ring)->header().local_rank.load(std::memory_order_relaxed);
+    spdlog::info("rank {} (pid {}) had ended; taking over what it recorded", number, (*ring)->pid());
+    segment->drain = std::make_unique<SegmentDrain>(*std::move(ring), &entry->second.files);
+    AddSegment(number, std::move(segment));
+  }
+}
+
+void Node::ReportFileTrouble(int rank, uint64_t now_ns, const absl::Status& status) {
+  // A full disk is every rank's trouble and is said once.
+  if (retry_files_ns_.empty()) {
+    spdlog::error("mark files cannot be written, marks wait in the ranks' rings: rank {}: {}", rank, status.message());
+  }
+  retry_files_ns_[rank] = now_ns + kSecondNs;
+}
+
+bool Node::DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all) {
+  RingSegment& ring = segment.drain->segment();
+  bool look = false;
+  bool ended = false;
+  bool current = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    look = !segment.ended && now_ns - segment.checked_ns > kSecondNs;
+    ended = segment.ended;
+    current = segment.current;
+  }
+  if (look) {
+    const bool lives = ring.WriterLives();
+    segment.writer_seen |= lives;
+    std::lock_guard<std::mutex> lock(mutex_);
+    segment.checked_ns = now_ns;
+    // A segment that never had the lock is no libtaskd.so's; then only its connection tells.
+    ended = segment.ended = !lives && (segment.writer_seen || !segment.connected);
+    if (ended) {
+      spdlog::info("rank {} (pid {}) has ended", rank, ring.pid());
+      Changed();
+    }
+  }
+  const bool decided = (ring.header().undecided_keep.load(std::memory_order_relaxed) & ring::kGateUndecided) != 0;
+  const auto trouble = retry_files_ns_.find(rank);
+  if (decided && (trouble == retry_files_ns_.end() || now_ns >= trouble->second || all)) {
+    absl::Status flushed = segment.drain->Flush(now_ns, all || ended || !current, ended);
+    if (!flushed.ok()) {
+      ReportFileTrouble(rank, now_ns, flushed);
+    } else if (trouble != retry_files_ns_.end() && segment.drain->drained()) {
+      retry_files_ns_.erase(trouble);
+      if (retry_files_ns_.empty()) spdlog::info("mark files can be written again");
+    }
+  }
+  const bool faulted = ring.faulted();
+  const SegmentDrain::Counters counters = segment.drain->counters();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (counters.written != segment.counters.written || counters.lost != segment.counters.lost ||
+      counters.step != segment.counters.step) {
+    ++version_;  // told with the next report, no reason to wake anybody
+  }
+  segment.counters = counters;
+  if (faulted && segment.fault.empty()) {
+    segment.fault = ring.fault();
+    spdlog::error("rank {} (pid {}) is not recorded any more: {}", rank, ring.pid(), segment.fault);
+    ring.SetGate(0);
+    Changed();
+  }
+  return ended && (faulted || segment.drain->drained());
+}
+
+bool Node::WriteRankInfo(int rank, int local_rank, uint64_t now_ns) {
+  nlohmann::ordered_json info = {{"node", options_.node_rank}, {"host", options_.host}, {"local_rank", local_rank}};
+  absl::Status written =
+      dir_.WriteRankInfo(rank, info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  if (!written.ok()) ReportFileTrouble(rank, now_ns, written);
+  return written.ok();
+}
+
+void Node::DrainLoop() {
+  uint64_t adopted_ns = ReadMonotonicNs();
+  while (true) {
+    uint64_t now_ns = ReadMonotonicNs();
+    const bool stopping = [&] {
+      std::lock_guard<std::mutex> lock(mutex_);
+      return stopping_;
+    }();
+    if (stopping || now_ns - adopted_ns > kSecondNs) {
+      AdoptOrphans();
+      adopted_ns = now_ns;
+    }
+
+    struct Work {
+      int rank;
+      std::shared_ptr<Segment> segment;
+    };
+    std::vector<Work> work;
+    std::vector<std::pair<int, int>> new_ranks;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (auto& [number, rank] : ranks_) {
+        for (auto& segment : rank.segments) work.push_back({number, segment});
+        const bool wanted = wanted_ && wanted_->kinds != 0;
+        const auto trouble = retry_files_ns_.find(number);
+        const bool retry = trouble == retry_files_ns_.end() || now_ns >= trouble->second;
+        if (!rank.info_written && wanted && !rank.segments.empty() && retry) {
+          new_ranks.emplace_back(number, rank.local_rank);
+        }
+      }
+    }
+    for (auto [number, local_rank] : new_ranks) {
+      if (!WriteRankInfo(number, local_rank, now_ns)) continue;
+      std::lock_guard<std::mutex> lock(mutex_);
+      ranks_.at(number).info_written = true;
+    }
+    std::vector<Work> gone;
+    for (Work& item : work) {
+      if (DrainSegment(item.rank, *item.segment, now_ns, stopping)) gone.push_back(item);
+    }
+    if (!gone.empty()) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (Work& item : gone) {
+        if (!item.segment->ended) continue;  // its process has come back meanwhile
+        UnlinkSegment(item.segment->shm_name);
+        Rank& rank = ranks_.at(item.rank);
+        rank.ended = Sum(rank.ended, item.segment->counters);
+        std::erase(rank.segments, item.segment);
+      }
+      Changed();
+    }
+    if (stopping) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!stopping_) wake_drain_.wait_for(lock, kPollInterval);
+  }
+}
+
+std::vector<RankReport> Node::Reports() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<RankReport> reports;
+  reports.reserve(ranks_.size());
+  for (const auto& [number, rank] : ranks_) {
+    RankReport report;
+    report.rank = number;
+    report.local_rank = rank.local_rank;
+    report.pid = rank.pid;
+    report.applied = rank.applied;
+    report.applied_revision = rank.applied_revision;
+    report.counters = rank.ended;
+    report.reason = "its process has ended";
+    for (const auto& segment : rank.segments) {
+      report.counters = Sum(report.counters, segment->counters);
+      if (!segment->current || segment->ended) continue;
+      report.attached = segment->fault.empty();
+      report.reason = report.attached ? "" : absl::StrCat("its ring is unusable: ", segment->fault);
+    }
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+}  // namespace taskd

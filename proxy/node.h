@@ -1,0 +1,151 @@
+// What the proxy knows of its node: the ranks, their segments, the wanted switch state; and the thread that drains them.
+// No transport here: the hello server, the uplink and the switch file call in.
+//
+// Thread-safe. One mutex guards the map of ranks; the segments themselves belong to the drain thread, but for their gates.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/switch.h"
+#include "common/unique_fd.h"
+#include "proxy/profiling_dir.h"
+#include "proxy/rank_files.h"
+#include "proxy/segment_drain.h"
+#include "taskd/hello.h"
+
+namespace taskd {
+
+// The gate word for the kinds that are wanted: marks of no known kind go with the default domain.
+uint32_t GateOf(KindMask kinds);
+
+struct WantedKinds {
+  KindMask kinds = 0;
+  uint64_t revision = 0;  // of the manager's state; 0: it is not the manager's
+
+  friend bool operator==(const WantedKinds&, const WantedKinds&) = default;
+};
+
+struct RankReport {
+  int rank = 0;
+  int local_rank = -1;
+  uint32_t pid = 0;
+  bool attached = false;
+  std::string reason;  // why not attached
+  uint64_t applied_revision = 0;
+  KindMask applied = 0;
+  SegmentDrain::Counters counters;  // of all lives of the rank under this proxy
+
+  friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
+class Node {
+ public:
+  struct Options {
+    int node_rank = 0;
+    std::string host;
+    std::string socket;  // names the segments of this node
+    int64_t disk_limit_mb = 0;
+  };
+
+  Node(Options options, ProfilingDir dir);
+  ~Node();  // Stop()
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Whether segments of this node's socket are there from before: another proxy was here.
+  static bool HasSegments(const std::string& socket);
+
+  // Starts the drain thread.
+  void Start();
+  // Writes everything recorded and ends the drain thread. Segments of living ranks stay for the next proxy.
+  void Stop();
+
+  // A rank's hello. Returns a token for Detach. INVALID_ARGUMENT / FAILED_PRECONDITION: refused, the message says why.
+  absl::StatusOr<uint64_t> Attach(const hello::Hello& hello, UniqueFd segment);
+  // The connection of a token has closed.
+  void Detach(uint64_t token);
+
+  // Sets the gates of all ranks, now and for those to come.
+  void SetWanted(const WantedKinds& wanted);
+  std::optional<WantedKinds> wanted() const;
+
+  // By rank.
+  std::vector<RankReport> Reports() const;
+  // Waits until ranks, gates or counters have changed since `version` or the time is up, or WakeWaiters; returns the
+  // present version.
+  uint64_t WaitForChange(uint64_t version, int timeout_ms) const;
+  void WakeWaiters();
+
+  // The smaller of the option and what the ranks asked for; 0: no limit.
+  int64_t disk_limit_mb() const;
+
+ private:
+  struct Segment {
+    // Set once. The drain thread's, but for RingSegment::SetGate and the header.
+    std::unique_ptr<SegmentDrain> drain;
+    std::string shm_name;      // to unlink when it is drained; empty for a memfd
+    bool writer_seen = false;  // the writer's lock was held at some time; the drain thread's
+
+    // Guarded by mutex_.
+    uint64_t token = 0;
+    bool connected = false;
+    bool ended = false;    // its process is gone
+    bool current = true;   // false: another process has taken the rank
+    std::string fault;     // as RingSegment::fault()
+    uint64_t checked_ns = 0;
+    SegmentDrain::Counters counters;
+  };
+  struct Rank {
+    Rank(const ProfilingDir& dir, int rank) : files(dir, rank) {}
+    RankFiles files;
+    int local_rank = -1;
+    uint32_t pid = 0;
+    uint64_t applied_revision = 0;
+    KindMask applied = 0;
+    bool info_written = false;
+    std::vector<std::shared_ptr<Segment>> segments;  // at most one is current, the last
+    SegmentDrain::Counters ended;                    // of the segments that are gone
+  };
+
+  void DrainLoop();
+  // One look at a segment. True: it is drained and gone.
+  bool DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all);
+  void ReportFileTrouble(int rank, uint64_t now_ns, const absl::Status& status);
+  bool WriteRankInfo(int rank, int local_rank, uint64_t now_ns);
+  // Segments in /dev/shm that belong to this node and to no living process.
+  void AdoptOrphans();
+  void AddSegment(int rank, std::shared_ptr<Segment> segment);
+  void ApplyGate(Rank& rank, Segment& segment);
+  void Changed();
+
+  const Options options_;
+  const ProfilingDir dir_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::condition_variable wake_drain_;
+  uint64_t version_ = 1;
+  bool stopping_ = false;
+  uint64_t next_token_ = 1;
+  std::optional<WantedKinds> wanted_;
+  std::map<int, Rank> ranks_;
+  int64_t disk_limit_mb_;
+
+  // The drain thread's own.
+  std::map<int, uint64_t> retry_files_ns_;  // ranks whose files could not be written: when to try again
+  std::thread drain_thread_;
+};
+
+}  // namespace taskd

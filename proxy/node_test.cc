@@ -1,0 +1,201 @@
+#include "proxy/node.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "common/mark_line.h"
+#include "common/testing/fake_segment.h"
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proxy/testing/temp_dir.h"
+
+namespace taskd {
+namespace {
+
+using testing::FakeSegment;
+using testing::MarkFiles;
+using testing::ReadFile;
+using testing::TempDir;
+using ::testing::HasSubstr;
+
+constexpr KindMask kStepOnly = MaskOf(SwitchKind::kStep);
+
+bool Eventually(const std::function<bool()>& condition) {
+  const uint64_t deadline = ReadMonotonicNs() + 20'000'000'000;
+  while (ReadMonotonicNs() < deadline) {
+    if (condition()) return true;
+    usleep(2000);
+  }
+  return condition();
+}
+
+hello::Hello HelloOf(int rank, uint32_t limit_mb = 0) {
+  hello::Hello hello = {};
+  hello.magic = hello::kMagic;
+  hello.version = hello::kVersion;
+  hello.role = hello::kRoleWorker;
+  hello.rank = rank;
+  hello.local_rank = rank;
+  hello.disk_limit_mb = limit_mb;
+  return hello;
+}
+
+class NodeTest : public ::testing::Test {
+ protected:
+  NodeTest()
+      : node_({.node_rank = 2, .host = "host \"x\"", .socket = temp_ / "proxy.sock", .disk_limit_mb = 100},
+              ProfilingDir(temp_ / "profiling", "task")) {}
+
+  std::string Text(int rank) {
+    std::string text;
+    const std::string folder = temp_ / ("profiling/task/" + std::to_string(rank));
+    for (const std::string& file : MarkFiles(folder)) text += ReadFile(folder + "/" + file);
+    return text;
+  }
+  RankReport Report(int rank) {
+    for (RankReport& report : node_.Reports()) {
+      if (report.rank == rank) return report;
+    }
+    return {};
+  }
+
+  TempDir temp_;
+  Node node_;
+};
+
+TEST_F(NodeTest, SetsTheGatesOfAllRanksNowAndLater) {
+  FakeSegment early;
+  FakeSegment late;
+  ASSERT_TRUE(node_.Attach(HelloOf(0), early.Fd()).ok());
+  EXPECT_EQ(early.header().gate, ring::kGateAllKinds | ring::kGateUndecided) << "nobody has said anything yet";
+  node_.SetWanted({kStepOnly, 5});
+  EXPECT_EQ(early.header().gate, ring::kGateStep | ring::kGateOther);
+  EXPECT_EQ(early.header().undecided_keep, ring::kGateStep | ring::kGateOther | ring::kGateUndecided);
+  ASSERT_TRUE(node_.Attach(HelloOf(1), late.Fd()).ok());
+  EXPECT_EQ(late.header().gate, ring::kGateStep | ring::kGateOther);
+  node_.SetWanted({MaskOf(SwitchKind::kCommunication), 6});
+  EXPECT_EQ(late.header().gate, uint32_t{ring::kGateCommunication});
+  EXPECT_EQ(early.header().undecided_keep, ring::kGateStep | ring::kGateOther | ring::kGateUndecided)
+      << "only the first word decides on the past";
+  EXPECT_EQ(Report(0).applied_revision, 6u);
+  EXPECT_TRUE(Report(0).attached);
+}
+
+TEST_F(NodeTest, ARestartedRankReplacesTheOldOneAndLosesNothingOfIt) {
+  node_.Start();
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment old_life;
+  FakeSegment new_life;
+  old_life.AddRing();
+  auto old_token = node_.Attach(HelloOf(0), old_life.Fd());
+  ASSERT_TRUE(old_token.ok());
+  old_life.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "of the old life", ring::kKindOther});
+  ASSERT_TRUE(node_.Attach(HelloOf(0), new_life.Fd()).ok());
+  EXPECT_EQ(old_life.header().gate, 0u);
+  EXPECT_NE(new_life.header().gate, 0u);
+  EXPECT_TRUE(Eventually([&] { return Text(0).find("of the old life") != std::string::npos; }));
+  node_.Detach(*old_token);
+  EXPECT_TRUE(Report(0).attached);
+  EXPECT_EQ(node_.Reports().size(), 1u);
+}
+
+TEST_F(NodeTest, TheSameProcessOverANewConnectionIsTheSame) {
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment fake;
+  auto first = node_.Attach(HelloOf(0), fake.Fd());
+  auto second = node_.Attach(HelloOf(0), fake.Fd());
+  ASSERT_TRUE(first.ok() && second.ok());
+  node_.Detach(*first);
+  EXPECT_TRUE(Report(0).attached);
+  EXPECT_FALSE(node_.Attach(HelloOf(1), fake.Fd()).ok()) << "a process is one rank";
+}
+
+TEST_F(NodeTest, DrainsARankWhoseProcessHasEnded) {
+  node_.Start();
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment fake;
+  fake.AddRing();
+  auto token = node_.Attach(HelloOf(4), fake.Fd());
+  ASSERT_TRUE(token.ok());
+  fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "last words", ring::kKindOther});
+  node_.Detach(*token);
+  EXPECT_TRUE(Eventually([&] { return !Report(4).attached; }));
+  EXPECT_TRUE(Eventually([&] { return Text(4).find("last words") != std::string::npos; }));
+  EXPECT_TRUE(Eventually([&] { return Report(4).counters.written[ring::kKindOther] == 1; }));
+  EXPECT_THAT(Report(4).reason, HasSubstr("ended"));
+  EXPECT_EQ(ReadFile(temp_ / "profiling/task/4/.rank.json"), "{\"node\":2,\"host\":\"host \\\"x\\\"\",\"local_rank\":4}\n");
+}
+
+TEST_F(NodeTest, AHostileRingCostsOnlyItsOwnRank) {
+  node_.Start();
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment hostile;
+  FakeSegment honest;
+  hostile.AddRing();
+  honest.AddRing();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), hostile.Fd()).ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(1), honest.Fd()).ok());
+  hostile.Append(0, {ring::kRecordMark, 1, 1, "x", ring::kKindOther});
+  hostile.slot(0).head = 12345;
+  honest.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "fine", ring::kKindOther});
+  EXPECT_TRUE(Eventually([&] { return !Report(0).attached; }));
+  EXPECT_THAT(Report(0).reason, HasSubstr("ring is unusable"));
+  EXPECT_TRUE(Eventually([&] { return Text(1).find("fine") != std::string::npos; }));
+  EXPECT_TRUE(Report(1).attached);
+  node_.SetWanted({kAllKindsMask, 2});
+  EXPECT_EQ(hostile.header().gate, 0u);
+  EXPECT_EQ(Report(1).applied_revision, 2u);
+}
+
+TEST_F(NodeTest, KeepsMarksInTheRingWhileFilesCannotBeWritten) {
+  testing::WriteFile(temp_ / "profiling", "a file where the folder should be");
+  node_.Start();
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment fake;
+  fake.AddRing();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
+  fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "patient", ring::kKindOther});
+  uint64_t version = node_.WaitForChange(0, 0);
+  node_.WaitForChange(version, 700);
+  EXPECT_EQ(fake.slot(0).consumed, 0u);
+  std::filesystem::remove(temp_ / "profiling");
+  EXPECT_TRUE(Eventually([&] { return Text(0).find("patient") != std::string::npos; }));
+  EXPECT_EQ(Report(0).counters.lost, 0u);
+}
+
+TEST_F(NodeTest, StopWritesEverythingThatWasRecorded) {
+  node_.Start();
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment fake;
+  fake.AddRing();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
+  for (int i = 1; i <= 1000; ++i) {
+    fake.Append(0, {ring::kRecordMark, 1'000'000'000u + i, uint64_t(i), "m", ring::kKindOther});
+  }
+  node_.Stop();
+  EXPECT_EQ(Report(0).counters.written[ring::kKindOther], 1000u);
+  const std::string text = Text(0);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1000);
+}
+
+TEST_F(NodeTest, TheSmallestDiskLimitHolds) {
+  FakeSegment a;
+  FakeSegment b;
+  EXPECT_EQ(node_.disk_limit_mb(), 100);
+  ASSERT_TRUE(node_.Attach(HelloOf(0, 5000), a.Fd()).ok());
+  EXPECT_EQ(node_.disk_limit_mb(), 100);
+  ASSERT_TRUE(node_.Attach(HelloOf(1, 50), b.Fd()).ok());
+  EXPECT_EQ(node_.disk_limit_mb(), 50);
+}
+
+TEST_F(NodeTest, RefusesRanksThatAreNone) {
+  FakeSegment fake;
+  EXPECT_TRUE(absl::IsInvalidArgument(node_.Attach(HelloOf(-1), fake.Fd()).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(node_.Attach(HelloOf(1 << 30), fake.Fd()).status()));
+  EXPECT_FALSE(node_.Attach(HelloOf(0), UniqueFd(open("/dev/null", O_RDWR))).ok());
+}
+
+}  // namespace
+}  // namespace taskd

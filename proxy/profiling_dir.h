@@ -1,0 +1,34 @@
+// The folders that mark files lie in: <profiling-dir>/<task>/<rank>/ (TaskD contract §4.6). Symbolic links are refused at
+// each of the three levels: whoever may write there must not be able to redirect the proxy.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+
+class ProfilingDir {
+ public:
+  ProfilingDir(std::string path, std::string task_folder);
+
+  const std::string& path() const { return path_; }
+  std::string RankPath(int rank) const;
+
+  // The folder of a rank, made where it is missing. The message names the path and what is wrong with it.
+  absl::StatusOr<UniqueFd> OpenRank(int rank) const;
+
+  // Writes <rank>/.rank.json, e.g. {"node":0,"host":"worker-3","local_rank":3}, for readers of the files.
+  absl::Status WriteRankInfo(int rank, const std::string& json) const;
+
+ private:
+  std::string path_;
+  std::string task_folder_;
+};
+
+// OK if `name` can be a folder below the profiling directory. INVALID_ARGUMENT: empty, a path, hidden, above 200 bytes.
+absl::Status CheckTaskFolder(const std::string& name);
+
+}  // namespace taskd

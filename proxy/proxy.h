@@ -1,0 +1,34 @@
+// The node daemon: entry point of `taskd proxy`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace taskd {
+
+struct ProxyOptions {
+  std::string manager = "127.0.0.1:9601";  // HOST:PORT; need not answer yet
+  std::string listen = "127.0.0.1:9602";   // gRPC health of this proxy
+  bool listen_is_default = true;           // then an address in use is a warning, not an error: another job's proxy has it
+  std::string socket;                      // the ranks' UNIX socket; empty: DefaultSocketPath()
+  int node_rank = 0;
+  std::string profiling_dir = "/user/cluster-info/profiling";
+  std::string task_id;         // MINDX_TASK_ID; empty: default_task_id_<unix seconds of the start>
+  int64_t disk_limit_mb = 5000;  // >= 0; 0: no limit
+  std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";  // obeyed while no manager answers
+  std::string tls_dir;
+  std::string token;
+  bool allow_plaintext = false;
+  bool exit_on_stdin_eof = false;  // for a parent that must not leave a proxy behind
+};
+
+// /tmp/taskd-<uid>/<MINDX_TASK_ID or default>/proxy.sock
+std::string DefaultSocketPath();
+
+// Runs until SIGTERM or SIGINT (which the caller must not handle), then writes everything recorded and returns OK.
+// INVALID_ARGUMENT: the options are wrong and nothing was started. Any other error: it could not start.
+absl::Status RunProxy(const ProxyOptions& options);
+
+}  // namespace taskd

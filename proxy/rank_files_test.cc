@@ -1,0 +1,155 @@
+#include "proxy/rank_files.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proxy/testing/temp_dir.h"
+
+namespace taskd {
+namespace {
+
+using testing::MarkFiles;
+using testing::ReadFile;
+using testing::TempDir;
+using testing::WriteFile;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kNow = 1'745'567'190;
+
+class RankFilesTest : public ::testing::Test {
+ protected:
+  RankFilesTest() : dir_(temp_ / "profiling", "task"), files_(dir_, 3), folder_(temp_ / "profiling/task/3") {}
+
+  void Append(RankFiles& files, const std::string& lines, int64_t now = kNow) {
+    auto target = files.Prepare(now);
+    ASSERT_TRUE(target.ok()) << target.status();
+    ASSERT_TRUE(files.Append(lines).ok());
+  }
+
+  TempDir temp_;
+  ProfilingDir dir_;
+  RankFiles files_;
+  std::string folder_;
+};
+
+TEST_F(RankFilesTest, MakesFoldersAndAFileNamedByTheSecond) {
+  Append(files_, "a\n");
+  Append(files_, "b\n", kNow + 100);
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "a\nb\n");
+}
+
+TEST_F(RankFilesTest, AppendsToTheNewestFileOfAnEarlierLife) {
+  WriteFile(folder_ + "/1745560000", "older\n");
+  WriteFile(folder_ + "/1745560001", "old\n");
+  WriteFile(folder_ + "/17455600011", "eleven digits\n");
+  WriteFile(folder_ + "/1745569999.bak", "not a number\n");
+  Append(files_, "new\n");
+  EXPECT_EQ(ReadFile(folder_ + "/1745560001"), "old\nnew\n");
+}
+
+TEST_F(RankFilesTest, BeginsANewFileAfterATornEnd) {
+  WriteFile(folder_ + "/1745567190", "whole\ntorn");
+  Append(files_, "new\n");
+  EXPECT_THAT(MarkFiles(folder_), ElementsAre("1745567190", "1745567191"));
+  EXPECT_EQ(ReadFile(folder_ + "/1745567191"), "new\n");
+}
+
+TEST_F(RankFilesTest, BeginsANewFileAboveTheLimitAlsoWithinOneSecond) {
+  const std::string half(kMaxMarkFileBytes / 2, 'x');
+  for (int i = 0; i < 7; ++i) Append(files_, half + "\n");
+  EXPECT_THAT(MarkFiles(folder_), ElementsAre("1745567190", "1745567191", "1745567192", "1745567193"));
+}
+
+TEST_F(RankFilesTest, FindsAgainWhatWasRemovedOrTruncated) {
+  Append(files_, "a\n");
+  ASSERT_EQ(unlink((folder_ + "/1745567190").c_str()), 0);
+  Append(files_, "b\n", kNow + 1);
+  EXPECT_EQ(ReadFile(folder_ + "/1745567191"), "b\n");
+  std::filesystem::remove_all(temp_ / "profiling");
+  Append(files_, "c\n", kNow + 2);
+  EXPECT_EQ(ReadFile(folder_ + "/1745567192"), "c\n");
+}
+
+TEST_F(RankFilesTest, RefusesSymbolicLinksAtEveryLevel) {
+  const std::string elsewhere = temp_ / "elsewhere";
+  std::filesystem::create_directories(elsewhere);
+  for (const char* level : {"profiling", "profiling/task", "profiling/task/3"}) {
+    std::filesystem::remove_all(temp_ / "profiling");
+    std::filesystem::path link = temp_ / level;
+    std::filesystem::create_directories(link.parent_path());
+    std::filesystem::create_symlink(elsewhere, link);
+    RankFiles files(dir_, 3);
+    auto target = files.Prepare(kNow);
+    EXPECT_THAT(std::string(target.status().message()), HasSubstr("symbolic link")) << level;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(elsewhere));
+}
+
+TEST_F(RankFilesTest, NeverWritesThroughALinkThatLooksLikeAMarkFile) {
+  WriteFile(temp_ / "victim", "untouched\n");
+  std::filesystem::create_directories(folder_);
+  std::filesystem::create_symlink(temp_ / "victim", folder_ + "/1745567190");
+  Append(files_, "a\n");
+  EXPECT_EQ(ReadFile(temp_ / "victim"), "untouched\n");
+  EXPECT_EQ(ReadFile(folder_ + "/1745567191"), "a\n");
+}
+
+TEST_F(RankFilesTest, SettlesAWriteThatWasNotDone) {
+  WriteFile(folder_ + "/1745567190", "old\n");
+  auto settled = files_.SettleInterruptedWrite(1745567190, 4, 100);
+  ASSERT_TRUE(settled.ok()) << settled.status();
+  EXPECT_FALSE(*settled);
+  EXPECT_FALSE(*files_.SettleInterruptedWrite(1700000000, 0, 5)) << "its file was never made";
+}
+
+TEST_F(RankFilesTest, SettlesAWriteThatWasDone) {
+  WriteFile(folder_ + "/1745567190", "old\nnew\n");
+  EXPECT_TRUE(*files_.SettleInterruptedWrite(1745567190, 4, 4));
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "old\nnew\n");
+}
+
+TEST_F(RankFilesTest, TakesAPartOfAWriteBack) {
+  WriteFile(folder_ + "/1745567190", "old\nne");
+  EXPECT_FALSE(*files_.SettleInterruptedWrite(1745567190, 4, 4));
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "old\n");
+}
+
+TEST_F(RankFilesTest, BelievesNoGarbageAboutTheLastWrite) {
+  WriteFile(folder_ + "/1745567190", "old\n");
+  for (auto [file, offset, bytes] : {std::tuple<uint64_t, int64_t, int64_t>{UINT64_MAX, 0, 1},
+                                     {1745567190, -1, 1},
+                                     {1745567190, 0, 0},
+                                     {1745567190, 0, INT64_MAX}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(files_.SettleInterruptedWrite(file, offset, bytes).status()));
+  }
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "old\n");
+}
+
+TEST_F(RankFilesTest, VisitsTheTwoNewestFilesInOrder) {
+  WriteFile(folder_ + "/1745560000", "0\n");
+  WriteFile(folder_ + "/1745560001", "1\n2\n");
+  WriteFile(folder_ + "/1745560002", "3\ntorn");
+  std::vector<std::string> lines;
+  ASSERT_TRUE(files_.VisitNewestLines([&](std::string_view line) { lines.emplace_back(line); }).ok());
+  EXPECT_THAT(lines, ElementsAre("1", "2", "3"));
+}
+
+TEST(CheckTaskFolder, RefusesPaths) {
+  EXPECT_TRUE(CheckTaskFolder("default_task_id_1745567190").ok());
+  for (const char* bad : {"", ".", "..", ".hidden", "a/b", "/etc"}) EXPECT_FALSE(CheckTaskFolder(bad).ok()) << bad;
+}
+
+TEST(ProfilingDir, WritesRankInfo) {
+  TempDir temp;
+  ProfilingDir dir(temp / "p/", "t");
+  ASSERT_TRUE(dir.WriteRankInfo(0, "{}\n").ok());
+  EXPECT_EQ(ReadFile(temp / "p/t/0/.rank.json"), "{}\n");
+  EXPECT_THAT(MarkFiles(temp / "p/t/0"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,266 @@
+#include "proxy/segment_drain.h"
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+
+#include "common/mark_line.h"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+constexpr uint64_t kMaxAgeNs = 500'000'000;
+// A ring that is fuller than this does not wait for kMaxAge: the rest of it is room for a proxy that gets no CPU.
+constexpr double kDueFill = 1.0 / 8;
+constexpr size_t kBatchBytes = 1024 * 1024;  // of ring records; about 5 times that in the file
+// Ranges that somebody starts and never ends.
+constexpr size_t kMaxOpenRanges = 1 << 16;
+
+// N of "step N", -1 for any other name.
+int64_t StepOf(std::string_view name) {
+  constexpr std::string_view kPrefix = "step ";
+  int64_t step = -1;
+  if (name.starts_with(kPrefix)) std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+  return step;
+}
+
+bool HasStreamFlags(const RingRecord& record) {
+  // The official reader looks for host steps and forwards under the flags of a range with a stream.
+  return (record.flags & ring::kFlagStream) != 0 || record.kind == ring::kKindStep || record.kind == ring::kKindForward;
+}
+
+}  // namespace
+
+SegmentDrain::SegmentDrain(std::unique_ptr<RingSegment> segment, RankFiles* files)
+    : segment_(std::move(segment)), files_(files) {
+  for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
+    written_[kind] = segment_->header().written[kind].load(std::memory_order_relaxed);
+  }
+}
+
+absl::Status SegmentDrain::TakeOver() {
+  ring::SegmentHeader& header = segment_->header();
+  ring::WriteIntent& intent = header.intent;
+  const bool first = header.attached.load(std::memory_order_acquire) == 0;
+  if (!first) {
+    segment_->Pending();  // picks the rings up
+    if (intent.valid.load(std::memory_order_acquire) == 1) {
+      absl::StatusOr<bool> written = files_->SettleInterruptedWrite(
+          intent.file.load(std::memory_order_relaxed), static_cast<int64_t>(intent.offset.load(std::memory_order_relaxed)),
+          static_cast<int64_t>(intent.bytes.load(std::memory_order_relaxed)));
+      if (absl::IsInvalidArgument(written.status())) {
+        spdlog::warn("{}", written.status().message());
+      } else if (!written.ok()) {
+        return written.status();
+      } else if (*written) {
+        segment_->CommitCursors();
+        CommitAnchor();
+        for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
+          written_[kind] = header.written_next[kind].load(std::memory_order_relaxed);
+          header.written[kind].store(written_[kind], std::memory_order_relaxed);
+        }
+      }
+      intent.valid.store(0, std::memory_order_release);
+    }
+    absl::Status read = files_->VisitNewestLines([this](std::string_view text) {
+      std::optional<MarkLine> line = ParseMarkLine(text);
+      if (!line || line->process_id != segment_->pid()) return;
+      if (line->flag == kMarkStart || line->flag == kMarkStartStream) {
+        open_[line->id] = {line->flag << 1, StepOf(line->name), line->timestamp_ns};
+      } else if (line->flag == kMarkEnd || line->flag == kMarkEndStream) {
+        open_.erase(line->id);
+      }
+    });
+    if (!read.ok()) return read;
+  }
+  header.attached.fetch_add(1, std::memory_order_acq_rel);
+  taken_over_ = true;
+  return absl::OkStatus();
+}
+
+TickAnchor SegmentDrain::left_anchor() const {
+  const ring::SegmentHeader& header = segment_->header();
+  const ring::ClockAnchor& anchor = header.anchors[header.anchor_index.load(std::memory_order_relaxed) & 1];
+  TickAnchor left = {anchor.ticks.load(std::memory_order_relaxed), anchor.monotonic_ns.load(std::memory_order_relaxed)};
+  return left.ticks == 0 ? segment_->start() : left;
+}
+
+void SegmentDrain::StageAnchor(TickAnchor anchor) {
+  ring::SegmentHeader& header = segment_->header();
+  uint32_t next = ~header.anchor_index.load(std::memory_order_relaxed) & 1;
+  header.anchors[next].ticks.store(anchor.ticks, std::memory_order_relaxed);
+  header.anchors[next].monotonic_ns.store(anchor.monotonic_ns, std::memory_order_relaxed);
+  header.anchor_index_next.store(next, std::memory_order_release);
+}
+
+void SegmentDrain::CommitAnchor() {
+  ring::SegmentHeader& header = segment_->header();
+  header.anchor_index.store(header.anchor_index_next.load(std::memory_order_relaxed), std::memory_order_release);
+}
+
+uint64_t SegmentDrain::MonotonicAt(uint64_t ticks, TickAnchor now) const {
+  return segment_->counter_clock() ? TickLine(left_anchor(), now).MonotonicNs(ticks) : ticks;
+}
+
+absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_the_end) {
+  if (segment_->faulted()) return absl::OkStatus();
+  if (segment_->Pending() == 0) {
+    pending_since_ns_ = 0;
+    if (taken_over_ && now_monotonic_ns - anchored_ns_ > 1'000'000'000) {
+      // Keeps the line between two anchors short, so that it follows the kernel's adjustments of its clock.
+      StageAnchor(ReadAnchor());
+      CommitAnchor();
+      anchored_ns_ = now_monotonic_ns;
+    }
+    return absl::OkStatus();
+  }
+  if (pending_since_ns_ == 0) pending_since_ns_ = now_monotonic_ns;
+  if (!all && segment_->fill() < kDueFill && now_monotonic_ns - pending_since_ns_ < kMaxAgeNs) return absl::OkStatus();
+  if (!taken_over_) {
+    if (absl::Status taken = TakeOver(); !taken.ok()) return taken;
+  }
+  const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
+  segment_->set_count_undecided((keep & ring::kGateAllKinds) != 0);
+  do {
+    TickAnchor now = ReadAnchor();
+    uint64_t cut = to_the_end ? UINT64_MAX : segment_->counter_clock() ? now.ticks : now.monotonic_ns;
+    segment_->Read(cut, kBatchBytes, batch_);
+    TickAnchor anchor = now;
+    if (batch_.more) anchor = {batch_.cut_ticks, MonotonicAt(batch_.cut_ticks, now)};
+    if (absl::Status written = WriteBatch(batch_, now, anchor); !written.ok()) return written;
+    anchored_ns_ = now_monotonic_ns;
+  } while (batch_.more && !batch_.records.empty());
+  pending_since_ns_ = 0;
+  return absl::OkStatus();
+}
+
+// Ids grow, so the smaller half are the older ranges: those that nobody will end any more.
+void SegmentDrain::ForgetOldRanges() {
+  std::vector<uint64_t> ids;
+  ids.reserve(open_.size());
+  for (const auto& [id, range] : open_) ids.push_back(id);
+  auto middle = ids.begin() + static_cast<std::ptrdiff_t>(ids.size() / 2);
+  std::nth_element(ids.begin(), middle, ids.end());
+  absl::erase_if(open_, [limit = *middle](const auto& entry) { return entry.first < limit; });
+}
+
+void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
+  auto open = open_.find(record.id);
+  if (open == open_.end()) return;
+  if (open->second.step >= 0) {
+    step_ = open->second.step;
+    step_ms_ = static_cast<double>(static_cast<int64_t>(timestamp_ns - open->second.start_ns)) / 1e6;
+  }
+  AppendMarkLine({.flag = open->second.end_flag,
+                  .timestamp_ns = timestamp_ns,
+                  .id = record.id,
+                  .process_id = segment_->pid(),
+                  .thread_id = record.tid,
+                  .name = {},
+                  .domain = {}},
+                 lines_);
+  closed_.push_back(*open);
+  open_.erase(open);
+}
+
+void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
+  lines_.clear();
+  opened_.clear();
+  closed_.clear();
+  written_next_ = written_;
+  const TickLine line(left_anchor(), now);
+  const uint64_t realtime_offset = segment_->start_realtime_ns() - segment_->start().monotonic_ns;
+  const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
+  for (const RingRecord& record : batch.records) {
+    uint64_t monotonic = segment_->counter_clock() ? line.MonotonicNs(record.ticks) : record.ticks;
+    uint64_t timestamp_ns = monotonic + realtime_offset;
+    if (record.type == ring::kRecordRangeEnd) {
+      FormatEnd(record, timestamp_ns);
+      continue;
+    }
+    if ((record.flags & ring::kFlagUndecided) != 0 && (keep & (1u << record.kind)) == 0) continue;
+    const bool start = record.type == ring::kRecordRangeStart;
+    uint32_t flag;
+    if (start) {
+      flag = HasStreamFlags(record) ? kMarkStartStream : kMarkStart;
+      OpenRange range = {flag << 1, record.kind == ring::kKindStep ? StepOf(batch.Name(record)) : -1, timestamp_ns};
+      if (open_.size() >= kMaxOpenRanges) ForgetOldRanges();
+      if (open_.emplace(record.id, range).second) opened_.push_back({record.id, range});
+    } else {
+      flag = (record.flags & ring::kFlagStream) != 0 ? kMarkInstantStream : kMarkInstant;
+    }
+    ++written_next_[record.kind];
+    AppendMarkLine({.flag = flag,
+                    .timestamp_ns = timestamp_ns,
+                    .id = record.id,
+                    .process_id = segment_->pid(),
+                    .thread_id = record.tid,
+                    .name = batch.Name(record),
+                    .domain = segment_->DomainName(record.domain),
+                    .cut = (record.flags & ring::kFlagTruncated) != 0},
+                   lines_);
+  }
+}
+
+absl::Status SegmentDrain::WriteBatch(const RingBatch& batch, TickAnchor now, TickAnchor cut) {
+  const int64_t old_step = step_;
+  const double old_step_ms = step_ms_;
+  Format(batch, now);
+  ring::SegmentHeader& header = segment_->header();
+  absl::Status written = absl::OkStatus();
+  if (!lines_.empty()) {
+    absl::StatusOr<RankFiles::Target> target = files_->Prepare(time(nullptr));
+    written = target.status();
+    if (written.ok()) {
+      segment_->StageCursors();
+      StageAnchor(cut);
+      for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
+        header.written_next[kind].store(written_next_[kind], std::memory_order_relaxed);
+      }
+      header.intent.file.store(target->file, std::memory_order_relaxed);
+      header.intent.offset.store(static_cast<uint64_t>(target->offset), std::memory_order_relaxed);
+      header.intent.bytes.store(lines_.size(), std::memory_order_relaxed);
+      header.intent.valid.store(1, std::memory_order_release);
+      written = files_->Append(lines_);
+    }
+  } else {
+    segment_->StageCursors();
+    StageAnchor(cut);
+  }
+  if (!written.ok()) {
+    header.intent.valid.store(0, std::memory_order_release);
+    for (const auto& [id, range] : closed_) open_.emplace(id, range);
+    for (const auto& [id, range] : opened_) open_.erase(id);
+    step_ = old_step;
+    step_ms_ = old_step_ms;
+    return written;
+  }
+  segment_->CommitCursors();
+  CommitAnchor();
+  written_ = written_next_;
+  for (uint32_t kind = 0; kind < ring::kKinds; ++kind) header.written[kind].store(written_[kind], std::memory_order_relaxed);
+  header.intent.valid.store(0, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+SegmentDrain::Counters SegmentDrain::counters() const {
+  Counters counters;
+  counters.written = written_;
+  counters.lost = segment_->lost();
+  counters.step = step_;
+  counters.step_ms = step_ms_;
+  double ns_per_tick = 1;
+  if (segment_->counter_clock()) {
+    TickAnchor now = ReadAnchor();
+    TickAnchor start = segment_->start();
+    if (now.ticks > start.ticks) {
+      ns_per_tick =
+          static_cast<double>(now.monotonic_ns - start.monotonic_ns) / static_cast<double>(now.ticks - start.ticks);
+    }
+  }
+  counters.overhead_ns_per_mark = segment_->overhead_ticks_per_mark() * ns_per_tick;
+  return counters;
+}
+
+}  // namespace taskd

@@ -1,0 +1,89 @@
+// Brings what one rank's segment holds into the rank's mark files: in the order of time, once, whatever is killed when.
+//
+// Design:
+// 1. A batch is every record up to a cut-off time stamp, over all threads of the rank. A record stamped before the cut
+//    whose range end lies before it too was committed before it, so an end never comes before its start.
+// 2. A batch becomes one write(2). Before it, the cursors that will hold afterwards and the write itself (file, size
+//    before, bytes) are noted in the segment; after it, the cursors become valid and the note is struck. A proxy that
+//    takes over compares the note with the file's size and knows whether the batch is in.
+// 3. An end is written only if its start was: the open ranges are kept in memory, and read back from the newest files
+//    at a take-over.
+//
+// Used by one thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/ring_segment.h"
+#include "proxy/rank_files.h"
+
+namespace taskd {
+
+class SegmentDrain {
+ public:
+  // `files` are those of the segment's rank and outlive this.
+  SegmentDrain(std::unique_ptr<RingSegment> segment, RankFiles* files);
+
+  RingSegment& segment() { return *segment_; }
+
+  // Writes what is due: a part of a ring is unread, or something lies there since kMaxAge; everything if `all`. With
+  // `to_the_end` also what the clock calls future, for a segment whose writer is gone.
+  // OK also if there was nothing to do. On an error nothing is lost: the next call tries again.
+  absl::Status Flush(uint64_t now_monotonic_ns, bool all, bool to_the_end);
+
+  // Everything recorded is in the files.
+  bool drained() { return segment_->Pending() == 0; }
+
+  struct Counters {
+    std::array<uint64_t, ring::kKinds> written{};  // marks and ranges started in the files
+    uint64_t lost = 0;
+    int64_t step = -1;  // of the newest "step N" that ended
+    double step_ms = 0;
+    double overhead_ns_per_mark = 0;
+
+    friend bool operator==(const Counters&, const Counters&) = default;
+  };
+  Counters counters() const;
+
+ private:
+  struct OpenRange {
+    uint32_t end_flag;
+    int64_t step;  // -1: not a step
+    uint64_t start_ns;
+  };
+
+  absl::Status TakeOver();
+  absl::Status WriteBatch(const RingBatch& batch, TickAnchor now, TickAnchor cut);
+  // Lines of the batch into lines_; changes of open_ are noted in undo_.
+  void Format(const RingBatch& batch, TickAnchor now);
+  void ForgetOldRanges();
+  void FormatEnd(const RingRecord& record, uint64_t timestamp_ns);
+  TickAnchor left_anchor() const;
+  uint64_t MonotonicAt(uint64_t ticks, TickAnchor now) const;
+  void StageAnchor(TickAnchor anchor);
+  void CommitAnchor();
+
+  std::unique_ptr<RingSegment> segment_;
+  RankFiles* files_;
+  bool taken_over_ = false;
+  uint64_t pending_since_ns_ = 0;  // 0: nothing pending
+  uint64_t anchored_ns_ = 0;
+  RingBatch batch_;
+  std::string lines_;
+  absl::flat_hash_map<uint64_t, OpenRange> open_;
+  std::vector<std::pair<uint64_t, OpenRange>> opened_;  // by the batch being written
+  std::vector<std::pair<uint64_t, OpenRange>> closed_;
+  std::array<uint64_t, ring::kKinds> written_{};
+  std::array<uint64_t, ring::kKinds> written_next_{};
+  int64_t step_ = -1;
+  double step_ms_ = 0;
+};
+
+}  // namespace taskd

@@ -1,0 +1,247 @@
+#include "proxy/segment_drain.h"
+
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "absl/strings/str_split.h"
+#include "fmt/format.h"
+#include "common/mark_line.h"
+#include "common/testing/fake_segment.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proxy/testing/temp_dir.h"
+
+namespace taskd {
+namespace {
+
+using testing::FakeSegment;
+using testing::MarkFiles;
+using testing::ReadFile;
+using testing::TempDir;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kStartNs = 1'000'000'000;
+
+class SegmentDrainTest : public ::testing::Test {
+ protected:
+  SegmentDrainTest() : dir_(temp_ / "profiling", "task"), files_(dir_, 3), fake_(kStartNs) {
+    fake_.header().undecided_keep = ring::kGateAllKinds | ring::kGateUndecided;
+    ring_ = fake_.AddRing();
+  }
+
+  std::unique_ptr<SegmentDrain> NewDrain() {
+    auto segment = RingSegment::Open(fake_.Fd());
+    EXPECT_TRUE(segment.ok());
+    return std::make_unique<SegmentDrain>(*std::move(segment), &files_);
+  }
+  absl::Status FlushAll(SegmentDrain& drain) { return drain.Flush(ReadMonotonicNs(), true, true); }
+
+  // All lines of the rank, oldest first.
+  std::vector<std::string> Lines() {
+    std::vector<std::string> lines;
+    for (const std::string& file : MarkFiles(folder())) {
+      for (absl::string_view line : absl::StrSplit(ReadFile(folder() + "/" + file), '\n', absl::SkipEmpty())) {
+        lines.emplace_back(line);
+      }
+    }
+    return lines;
+  }
+  // "<flag> <id> <name>" of each line.
+  std::vector<std::string> Brief() {
+    std::vector<std::string> brief;
+    for (const std::string& line : Lines()) {
+      auto mark = ParseMarkLine(line);
+      EXPECT_TRUE(mark.has_value()) << line;
+      if (mark) brief.push_back(fmt::format("{} {} {}", mark->flag, mark->id, mark->name));
+    }
+    return brief;
+  }
+  std::string folder() { return temp_ / "profiling/task/3"; }
+
+  void Start(uint64_t ticks, uint64_t id, const std::string& name, ring::Kind kind, uint32_t flags = 0, int ring = 0) {
+    fake_.Append(ring, {ring::kRecordRangeStart, ticks, id, name, kind, flags});
+  }
+  void End(uint64_t ticks, uint64_t id, int ring = 0) { fake_.Append(ring, {ring::kRecordRangeEnd, ticks, id}); }
+
+  TempDir temp_;
+  ProfilingDir dir_;
+  RankFiles files_;
+  FakeSegment fake_;
+  int ring_;
+};
+
+TEST_F(SegmentDrainTest, WritesMarksWithTheirFlagsAndTimes) {
+  Start(kStartNs + 5, 1, "step 7", ring::kKindStep);
+  Start(kStartNs + 6, 2, "dataloader", ring::kKindDataLoader);
+  End(kStartNs + 7, 2);
+  fake_.Append(0, {ring::kRecordMark, kStartNs + 8, 3, "note", ring::kKindOther});
+  fake_.Append(0, {ring::kRecordMark, kStartNs + 9, 4, "on a stream", ring::kKindOther, ring::kFlagStream});
+  Start(kStartNs + 10, 5, "dataloader", ring::kKindDataLoader, ring::kFlagStream);
+  End(kStartNs + 11, 5);
+  End(kStartNs + 2'000'005, 1);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 step 7", "2 2 dataloader", "4 2 ", "1 3 note", "8 4 on a stream", "16 5 dataloader",
+                                   "32 5 ", "32 1 "));
+  EXPECT_EQ(ParseMarkLine(Lines()[0])->timestamp_ns, FakeSegment::kRealtimeStartNs + 5);
+  EXPECT_EQ(ParseMarkLine(Lines()[0])->process_id, 4242u);
+  SegmentDrain::Counters counters = drain->counters();
+  EXPECT_EQ(counters.step, 7);
+  EXPECT_DOUBLE_EQ(counters.step_ms, 2.0);
+  EXPECT_THAT(counters.written, ElementsAre(1, 0, 0, 2, 0, 2));
+}
+
+TEST_F(SegmentDrainTest, LeavesOutEndsWithoutAStart) {
+  End(kStartNs + 1, 99);
+  Start(kStartNs + 2, 1, "forward", ring::kKindForward);
+  End(kStartNs + 3, 1);
+  End(kStartNs + 4, 1);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "32 1 "));
+}
+
+TEST_F(SegmentDrainTest, AnEndOfAnotherThreadComesAfterItsStart) {
+  int other = fake_.AddRing();
+  End(kStartNs + 3, 1, other);
+  Start(kStartNs + 2, 1, "forward", ring::kKindForward, 0, ring_);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "32 1 "));
+}
+
+TEST_F(SegmentDrainTest, KeepsOfTheUndecidedWhatIsWanted) {
+  fake_.header().undecided_keep = ring::kGateStep | ring::kGateUndecided;
+  Start(kStartNs + 1, 1, "step 1", ring::kKindStep, ring::kFlagUndecided);
+  Start(kStartNs + 2, 2, "forward", ring::kKindForward, ring::kFlagUndecided);
+  End(kStartNs + 3, 2);
+  End(kStartNs + 4, 1);
+  Start(kStartNs + 5, 3, "forward", ring::kKindForward);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 step 1", "32 1 ", "16 3 forward"));
+}
+
+TEST_F(SegmentDrainTest, WaitsUntilItIsWorthAWrite) {
+  Start(kStartNs + 1, 1, "step 1", ring::kKindStep);
+  auto drain = NewDrain();
+  uint64_t now = ReadMonotonicNs();
+  ASSERT_TRUE(drain->Flush(now, false, false).ok());
+  EXPECT_THAT(Lines(), IsEmpty());
+  ASSERT_TRUE(drain->Flush(now + 600'000'000, false, false).ok());
+  EXPECT_EQ(Lines().size(), 1u);
+  for (int i = 0; i < 3000; ++i) fake_.Append(0, {ring::kRecordMark, kStartNs + 2, 7, "full", ring::kKindOther});
+  ASSERT_TRUE(drain->Flush(now + 600'000'001, false, false).ok());
+  EXPECT_EQ(Lines().size(), 3001u);
+}
+
+// What a proxy that was killed at each point of a write leaves behind, and what its successor makes of it.
+TEST_F(SegmentDrainTest, ASuccessorWritesEverythingOnce) {
+  Start(kStartNs + 1, 1, "step 1", ring::kKindStep);
+  End(kStartNs + 2, 1);
+  {
+    auto drain = NewDrain();
+    ASSERT_TRUE(FlushAll(*drain).ok());
+  }
+  const std::vector<std::string> first = Lines();
+  const std::string file = folder() + "/" + MarkFiles(folder()).at(0);
+  const std::string before = ReadFile(file);
+  const uint64_t consumed = fake_.slot(0).consumed;
+
+  Start(kStartNs + 3, 2, "step 2", ring::kKindStep);
+  {
+    auto drain = NewDrain();
+    ASSERT_TRUE(FlushAll(*drain).ok());
+  }
+  const std::string after = ReadFile(file);
+  ASSERT_EQ(Lines().size(), 3u);
+
+  // As if the kill had come between the note of the write and its end: the cursor is the old one, the note valid.
+  for (size_t bytes_done : {size_t{0}, size_t{10}, after.size() - before.size()}) {
+    fake_.slot(0).consumed = consumed;
+    fake_.slot(0).sequence = 2;
+    fake_.header().written[ring::kKindStep] = 1;
+    fake_.header().intent.valid = 1;
+    std::filesystem::resize_file(file, before.size());
+    testing::WriteFile(file, after.substr(0, before.size() + bytes_done));
+    auto drain = NewDrain();
+    ASSERT_TRUE(FlushAll(*drain).ok());
+    EXPECT_EQ(ReadFile(file), after) << bytes_done;
+    EXPECT_EQ(fake_.header().intent.valid, 0u);
+    EXPECT_EQ(drain->counters().lost, 0u);
+    EXPECT_EQ(drain->counters().written[ring::kKindStep], 2u);
+  }
+  // And the range that was open at the kill still gets its end.
+  End(kStartNs + 4, 2);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 step 1", "32 1 ", "16 2 step 2", "32 2 "));
+  EXPECT_EQ(drain->counters().step, 2);
+}
+
+TEST_F(SegmentDrainTest, GoesOnWhenThereIsRoomAgain) {
+  auto drain = NewDrain();
+  Start(kStartNs + 1, 1, "step 1", ring::kKindStep);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  const std::string before = Lines().at(0);
+
+  // A full disk, as write(2) sees it: the file may not grow by a whole line.
+  End(kStartNs + 2, 1);
+  Start(kStartNs + 3, 2, "step 2", ring::kKindStep);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  rlimit limit = old_limit;
+  limit.rlim_cur = before.size() + 20;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  absl::Status full = FlushAll(*drain);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  EXPECT_FALSE(full.ok());
+  EXPECT_THAT(Lines(), ElementsAre(before));
+  EXPECT_EQ(drain->counters().written[ring::kKindStep], 1u);
+
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 step 1", "32 1 ", "16 2 step 2"));
+  EXPECT_EQ(drain->counters().lost, 0u);
+}
+
+// Times come from the counter at the mark, whatever CLOCK_REALTIME does later; and follow CLOCK_MONOTONIC.
+TEST_F(SegmentDrainTest, ConvertsTheCounterWithTheClockItRanWith) {
+  TickAnchor start = ReadAnchor();
+  FakeSegment fake(1, ring::kClockCounter);
+  fake.header().start_ticks = start.ticks;
+  fake.header().start_monotonic_ns = start.monotonic_ns;
+  fake.header().undecided_keep = ring::kGateAllKinds | ring::kGateUndecided;
+  fake.AddRing();
+  uint64_t low_ns = ReadMonotonicNs();
+  fake.Append(0, {ring::kRecordMark, ReadCounter(), 1, "now", ring::kKindOther});
+  uint64_t high_ns = ReadMonotonicNs();
+  while (ReadMonotonicNs() < high_ns + 20'000'000) {
+  }
+  SegmentDrain drain(*RingSegment::Open(fake.Fd()), &files_);
+  ASSERT_TRUE(FlushAll(drain).ok());
+  int64_t offset = static_cast<int64_t>(FakeSegment::kRealtimeStartNs - start.monotonic_ns);
+  auto written = static_cast<int64_t>(ParseMarkLine(Lines().at(0))->timestamp_ns) - offset;
+  EXPECT_GE(written, static_cast<int64_t>(low_ns) - 10'000);
+  EXPECT_LE(written, static_cast<int64_t>(high_ns) + 10'000);
+}
+
+TEST_F(SegmentDrainTest, ForgetsTheOldestOfTooManyOpenRanges) {
+  auto drain = NewDrain();
+  uint64_t id = 0;
+  for (int batch = 0; batch < 20; ++batch) {
+    for (int i = 0; i < 4000; ++i) Start(kStartNs + 1, ++id, "", ring::kKindOther);
+    ASSERT_TRUE(FlushAll(*drain).ok());
+  }
+  const size_t lines = Lines().size();
+  EXPECT_EQ(lines, 80'000u);
+  End(kStartNs + 2, 1);
+  End(kStartNs + 2, id);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_EQ(Lines().size(), lines + 1);
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,256 @@
+#include "proxy/uplink.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "proto/channel.h"
+#include "common/log.h"
+#include "taskd/v1/node.grpc.pb.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kReportIntervalMs = 1000;
+constexpr auto kReconnectInterval = std::chrono::milliseconds(200);
+
+using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::ManagerMessage>;
+
+KindMask MaskFromProto(const v1::KindStates& kinds) {
+  KindMask mask = 0;
+  if (kinds.step()) mask |= MaskOf(SwitchKind::kStep);
+  if (kinds.save_checkpoint()) mask |= MaskOf(SwitchKind::kSaveCheckpoint);
+  if (kinds.fp()) mask |= MaskOf(SwitchKind::kForward);
+  if (kinds.dataloader()) mask |= MaskOf(SwitchKind::kDataLoader);
+  if (kinds.communication()) mask |= MaskOf(SwitchKind::kCommunication);
+  return mask;
+}
+
+void MaskToProto(KindMask mask, v1::KindStates* kinds) {
+  kinds->set_step((mask & MaskOf(SwitchKind::kStep)) != 0);
+  kinds->set_save_checkpoint((mask & MaskOf(SwitchKind::kSaveCheckpoint)) != 0);
+  kinds->set_fp((mask & MaskOf(SwitchKind::kForward)) != 0);
+  kinds->set_dataloader((mask & MaskOf(SwitchKind::kDataLoader)) != 0);
+  kinds->set_communication((mask & MaskOf(SwitchKind::kCommunication)) != 0);
+}
+
+void FillStatus(const RankReport& report, v1::RankStatus* status) {
+  status->set_rank(report.rank);
+  status->set_pid(static_cast<int32_t>(report.pid));
+  status->set_attached(report.attached);
+  status->set_reason(report.reason);
+  status->set_applied_revision(report.applied_revision);
+  MaskToProto(report.applied, status->mutable_applied());
+  status->set_step(report.counters.step);
+  status->set_step_ms(report.counters.step_ms);
+  status->set_lost(report.counters.lost);
+  status->set_overhead_ns_per_mark(report.counters.overhead_ns_per_mark);
+  v1::MarkCounts* marks = status->mutable_marks();
+  const auto& written = report.counters.written;
+  marks->set_step(written[ring::kKindStep]);
+  marks->set_save_checkpoint(written[ring::kKindSaveCheckpoint]);
+  marks->set_fp(written[ring::kKindForward]);
+  marks->set_dataloader(written[ring::kKindDataLoader]);
+  marks->set_communication(written[ring::kKindCommunication]);
+  marks->set_other(written[ring::kKindOther]);
+}
+
+}  // namespace
+
+class Uplink::Impl {
+ public:
+  Impl(Options options, Node* node, Callbacks callbacks)
+      : options_(std::move(options)),
+        security_{options_.tls_dir, options_.token},
+        node_(node),
+        callbacks_(std::move(callbacks)) {}
+  ~Impl() { Stop(); }
+
+  absl::Status Start() {
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(options_.manager, security_);
+    if (!channel.ok()) return channel.status();
+    stub_ = v1::NodeLink::NewStub(*std::move(channel));
+    thread_ = std::thread([this] { Loop(); });
+    return absl::OkStatus();
+  }
+
+  void Stop() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+      if (context_ != nullptr) context_->TryCancel();
+    }
+    wake_.notify_all();
+    node_->WakeWaiters();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void Queue(v1::NodeMessage message) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (context_ == nullptr) return;  // nobody waits for it any more
+      queue_.push_back(std::move(message));
+    }
+    node_->WakeWaiters();
+  }
+
+ private:
+  void Loop() {
+    std::string last_error;
+    while (true) {
+      grpc::Status ended = RunStream();
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (stopping_) return;
+      // The same trouble twice is not news.
+      std::string error = absl::StrCat(ended.error_code(), " ", ended.error_message());
+      if (error != last_error) {
+        spdlog::warn("manager {}: {}; trying again", options_.manager,
+                     ended.error_message().empty() ? "closed the stream" : ended.error_message());
+      }
+      last_error = std::move(error);
+      if (spoke_) last_error.clear();
+      wake_.wait_for(lock, kReconnectInterval, [this] { return stopping_; });
+      if (stopping_) return;
+    }
+  }
+
+  grpc::Status RunStream() {
+    grpc::ClientContext context;
+    AddToken(context, security_);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return grpc::Status::CANCELLED;
+      context_ = &context;
+      queue_.clear();
+      reader_done_ = false;
+      spoke_ = false;
+    }
+    std::unique_ptr<Stream> stream = stub_->Connect(&context);
+    v1::NodeMessage message;
+    v1::NodeHello* hello = message.mutable_hello();
+    hello->set_node_rank(options_.node_rank);
+    hello->set_host(options_.host);
+    hello->set_identity(options_.identity);
+    hello->set_version(TASKD_VERSION);
+    bool open = stream->Write(message);
+    std::thread reader([&] { Read(*stream); });
+    uint64_t told = 0;
+    while (open) {
+      const uint64_t version = node_->WaitForChange(told, 0);
+      open = WriteQueued(*stream) && (version == told || WriteRanks(*stream));
+      told = version;
+      node_->WaitForChange(version, kReportIntervalMs);
+      std::lock_guard<std::mutex> lock(mutex_);
+      open = open && !reader_done_ && !stopping_;
+    }
+    reader.join();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      context_ = nullptr;
+    }
+    if (spoke_) callbacks_.on_connected(false);
+    return stream->Finish();
+  }
+
+  void Read(Stream& stream) {
+    v1::ManagerMessage message;
+    while (stream.Read(&message)) {
+      if (message.has_wanted()) {
+        auto received = std::chrono::steady_clock::now();
+        if (!spoke_) {
+          spoke_ = true;
+          spdlog::info("connected to manager {}", options_.manager);
+          callbacks_.on_connected(true);
+        }
+        callbacks_.on_wanted({MaskFromProto(message.wanted().kinds()), message.wanted().revision()});
+        double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - received).count();
+        Answer(message.wanted().revision(), ms);
+      } else if (message.has_agent_call()) {
+        const v1::AgentCall& call = message.agent_call();
+        callbacks_.on_agent_call(call.id(), call.operator_(), call.args_json());
+      }
+    }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      reader_done_ = true;
+    }
+    node_->WakeWaiters();
+  }
+
+  // What became of the wanted state in each rank of the node.
+  void Answer(uint64_t revision, double ms) {
+    v1::NodeMessage message;
+    message.mutable_applied()->set_revision(revision);
+    for (const RankReport& report : node_->Reports()) {
+      v1::RankAnswer* answer = message.mutable_applied()->add_ranks();
+      answer->set_rank(report.rank);
+      answer->set_node(options_.node_rank);
+      if (report.attached && report.applied_revision == revision) {
+        answer->set_state(v1::RankAnswer::APPLIED);
+        answer->set_ms(ms);
+      } else if (report.pid != 0 && !report.attached && report.reason.rfind("its ring", 0) == 0) {
+        answer->set_state(v1::RankAnswer::FAILED);
+        answer->set_reason(report.reason);
+      } else {
+        answer->set_state(v1::RankAnswer::UNREACHABLE);
+        answer->set_reason(report.reason);
+      }
+    }
+    Queue(std::move(message));
+  }
+
+  bool WriteQueued(Stream& stream) {
+    while (true) {
+      v1::NodeMessage message;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (queue_.empty()) return true;
+        message = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      if (!stream.Write(message)) return false;
+    }
+  }
+
+  bool WriteRanks(Stream& stream) {
+    v1::NodeMessage message;
+    v1::RankSet* ranks = message.mutable_ranks();
+    for (const RankReport& report : node_->Reports()) FillStatus(report, ranks->add_ranks());
+    return stream.Write(message);
+  }
+
+  const Options options_;
+  const Security security_;
+  Node* const node_;
+  const Callbacks callbacks_;
+  std::unique_ptr<v1::NodeLink::Stub> stub_;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  bool reader_done_ = false;
+  std::atomic<bool> spoke_{false};  // the manager, on the present stream
+  grpc::ClientContext* context_ = nullptr;
+  std::deque<v1::NodeMessage> queue_;
+};
+
+Uplink::Uplink(Options options, Node* node, Callbacks callbacks)
+    : impl_(std::make_unique<Impl>(std::move(options), node, std::move(callbacks))) {}
+Uplink::~Uplink() = default;
+absl::Status Uplink::Start() { return impl_->Start(); }
+void Uplink::Stop() { impl_->Stop(); }
+
+void Uplink::SendAgentAnswer(const AgentAnswer& answer) {
+  v1::NodeMessage message;
+  message.mutable_agent_reply()->set_id(answer.id);
+  message.mutable_agent_reply()->set_ok(answer.ok);
+  message.mutable_agent_reply()->set_message(answer.message);
+  impl_->Queue(std::move(message));
+}
+
+}  // namespace taskd

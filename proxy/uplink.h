@@ -1,0 +1,52 @@
+// The proxy's stream to the manager: opened again for ever, tells of the node's ranks, brings the wanted state and calls
+// of agents' callbacks. One thread that writes, one that reads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/switch.h"
+#include "proxy/hello_server.h"
+#include "proxy/node.h"
+
+namespace taskd {
+
+class Uplink {
+ public:
+  struct Options {
+    std::string manager;  // HOST:PORT
+    std::string tls_dir;
+    std::string token;
+    int node_rank = 0;
+    std::string host;
+    std::string identity;
+  };
+  struct Callbacks {
+    // The manager's word, also the same once more. Applied when it returns.
+    std::function<void(const WantedKinds&)> on_wanted;
+    // The manager has spoken on a new stream; the stream has ended. In turns.
+    std::function<void(bool)> on_connected;
+    std::function<void(uint64_t id, const std::string& name, const std::string& args_json)> on_agent_call;
+  };
+
+  // `node` outlives this. The callbacks come from the uplink's own threads.
+  Uplink(Options options, Node* node, Callbacks callbacks);
+  ~Uplink();  // Stop()
+  Uplink(const Uplink&) = delete;
+  Uplink& operator=(const Uplink&) = delete;
+
+  // INVALID_ARGUMENT: the TLS files cannot be read.
+  absl::Status Start();
+  void Stop();
+
+  void SendAgentAnswer(const AgentAnswer& answer);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace taskd
