@@ -1,9 +1,14 @@
 #include "common/address.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 
+#include "common/unique_fd.h"
 #include "fmt/format.h"
 
 namespace taskd {
@@ -37,6 +42,30 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view what, std::string_view v
 std::string FormatHostPort(const HostPort& address) {
   if (address.host.find(':') != std::string::npos) return fmt::format("[{}]:{}", address.host, address.port);
   return fmt::format("{}:{}", address.host, address.port);
+}
+
+absl::Status CheckCanListen(std::string_view what, const HostPort& address) {
+  auto fail = [&](const char* why) {
+    return absl::UnavailableError(fmt::format("{}: cannot listen on {}: {}", what, FormatHostPort(address), why));
+  };
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  int code = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (code != 0) return fail(gai_strerror(code));
+  // A name may stand for several addresses; a server is content with one of them.
+  int error = 0;
+  bool any = false;
+  for (addrinfo* info = found; info != nullptr && !any; info = info->ai_next) {
+    UniqueFd fd(socket(info->ai_family, info->ai_socktype | SOCK_CLOEXEC, info->ai_protocol));
+    int on = 1;
+    any = fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+          bind(fd.get(), info->ai_addr, info->ai_addrlen) == 0 && listen(fd.get(), 1) == 0;
+    if (!any) error = errno;
+  }
+  freeaddrinfo(found);
+  return any ? absl::OkStatus() : fail(strerror(error));
 }
 
 bool IsLoopback(const HostPort& address) {

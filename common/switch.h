@@ -41,9 +41,9 @@ absl::StatusOr<std::optional<bool>> ParseSwitchValue(std::string_view field, std
 
 // The wanted state. A value type; not thread-safe.
 struct SwitchState {
-  uint64_t revision = 0;  // 0: nobody has asked for anything yet; grows by one with each change that was asked for
-  KindMask requested = 0; // the five strings, as asked for; what Get answers
-  KindMask effective = 0; // what is recorded
+  uint64_t revision = 0;   // 0: nobody has asked for anything yet; grows by one with each change that was asked for
+  KindMask requested = 0;  // the five strings, as asked for; what Get answers
+  KindMask effective = 0;  // what is recorded
 
   friend bool operator==(const SwitchState&, const SwitchState&) = default;
 };

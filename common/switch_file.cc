@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/unique_fd.h"
 #include "common/log.h"
+#include "common/unique_fd.h"
 
 namespace taskd {
 namespace {
@@ -101,7 +101,8 @@ class SwitchFileWatcher::Impl {
       if (ready > 0 && DrainEvents()) return true;
       timespec now;
       clock_gettime(CLOCK_MONOTONIC, &now);
-      left_ms = kPollMs - static_cast<int>((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000);
+      left_ms =
+          kPollMs - static_cast<int>((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000);
       if (left_ms <= 0) return true;
     }
   }

@@ -95,8 +95,7 @@ TEST(SwitchTest, ValuesAreCaseSensitive) {
 }
 
 TEST(SwitchTest, ReadsTheConfigMapText) {
-  auto change = ParseSwitchJson(
-      R"({"CommunicationOperator":"off","Step":"on","SaveCheckpoint":"on","FP":"","New":3})");
+  auto change = ParseSwitchJson(R"({"CommunicationOperator":"off","Step":"on","SaveCheckpoint":"on","FP":"","New":3})");
   ASSERT_TRUE(change.ok()) << change.status();
   SwitchChange expected;
   expected[static_cast<int>(SwitchKind::kStep)] = true;
