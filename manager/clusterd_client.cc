@@ -1,0 +1,131 @@
+#include "manager/clusterd_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "common/log.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/trace_messages.h"
+#include "profiling.grpc.pb.h"
+#include "proto/channel.h"
+
+namespace taskd::manager {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kFirstBackOff{500};
+constexpr milliseconds kLastBackOff{30'000};
+// A server that replays its state does so at once. What comes later is a command, even if it says the same again.
+constexpr milliseconds kReplayWindow{2'000};
+constexpr int kCodeOk = 200;
+
+}  // namespace
+
+class ClusterdClient::Impl {
+ public:
+  Impl(std::string address, std::string job_id, OnSwitch on_switch)
+      : address_(std::move(address)),
+        job_id_(std::move(job_id)),
+        on_switch_(std::move(on_switch)),
+        thread_([this] { Run(); }) {}
+
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+      if (context_ != nullptr) context_->TryCancel();
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    // ClusterD speaks plain text only (docs/security-model.md).
+    std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(*MakeChannel(address_, Security{}));
+    std::minstd_rand random(std::random_device{}());
+    milliseconds back_off = kFirstBackOff;
+    bool failure_said = false;
+    while (true) {
+      auto begin = steady_clock::now();
+      grpc::Status status = Subscribe(*stub, failure_said);
+      // A subscription that held for a while begins the back-off anew; one that ends at once does not, whatever it
+      // said.
+      if (steady_clock::now() - begin > kLastBackOff) back_off = kFirstBackOff;
+      std::unique_lock lock(mutex_);
+      if (stopping_) return;
+      if (!failure_said) spdlog::warn("ClusterD at {}: {}; trying again", address_, status.error_message());
+      failure_said = true;
+      std::uniform_int_distribution<int64_t> jitter(back_off.count() / 2, back_off.count());
+      wake_.wait_for(lock, std::max(kFirstBackOff, milliseconds(jitter(random))), [this] { return stopping_; });
+      if (stopping_) return;
+      back_off = std::min(back_off * 2, kLastBackOff);
+    }
+  }
+
+  // Until the stream ends. Says that it is up, and takes back `failure_said`, once the server has answered.
+  grpc::Status Subscribe(TrainingDataTrace::Stub& stub, bool& failure_said) {
+    grpc::ClientContext context;  // no deadline: the stream is for ever, keep-alive notices a dead peer
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) return grpc::Status::CANCELLED;
+      context_ = &context;
+    }
+    ProfilingClientInfo request;
+    request.set_jobid(job_id_);
+    request.set_role("taskd");
+    auto reader = stub.SubscribeDataTraceSwitch(&context, request);
+    auto begin = steady_clock::now();
+    bool first = true;
+    DataStatusRes message;
+    while (reader->Read(&message)) {
+      if (first) {
+        spdlog::info("ClusterD at {} has answered", address_);
+        failure_said = false;
+      }
+      Take(message, first && steady_clock::now() - begin < kReplayWindow);
+      first = false;
+    }
+    grpc::Status status = reader->Finish();
+    std::lock_guard lock(mutex_);
+    context_ = nullptr;
+    return status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "it has ended the subscription") : status;
+  }
+
+  void Take(const DataStatusRes& message, bool may_be_replay) {
+    if (message.code() != kCodeOk || !message.has_profilingswitch()) {
+      spdlog::warn("ClusterD at {}: message with code {} {} ignored", address_, message.code(),
+                   message.has_profilingswitch() ? "and a switch" : "without a switch");
+      return;
+    }
+    absl::StatusOr<SwitchChange> change = ReadSwitch(message.profilingswitch());
+    if (!change.ok()) {
+      spdlog::warn("ClusterD at {}: message ignored: {}", address_, change.status().message());
+      return;
+    }
+    on_switch_(*change, may_be_replay);
+  }
+
+  const std::string address_;
+  const std::string job_id_;
+  const OnSwitch on_switch_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  grpc::ClientContext* context_ = nullptr;  // of the call under way
+  std::thread thread_;                      // last: it uses the others
+};
+
+ClusterdClient::ClusterdClient(std::string address, std::string job_id, OnSwitch on_switch)
+    : impl_(std::make_unique<Impl>(std::move(address), std::move(job_id), std::move(on_switch))) {}
+
+ClusterdClient::~ClusterdClient() = default;
+
+}  // namespace taskd::manager

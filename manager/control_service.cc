@@ -1,0 +1,190 @@
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/convert.h"
+#include "manager/services.h"
+#include "manager/wait_reactor.h"
+#include "proto/channel.h"
+#include "taskd/v1/control.grpc.pb.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr uint32_t kDefaultTimeoutMs = 10'000;
+constexpr uint32_t kMaxTimeoutMs = 600'000;
+constexpr int kMaxCalledNodes = kMaxNodes;
+
+std::chrono::milliseconds Timeout(uint32_t asked_ms) {
+  return std::chrono::milliseconds(asked_ms == 0 ? kDefaultTimeoutMs : std::min(asked_ms, kMaxTimeoutMs));
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+void FillAnswer(const RankAnswer& answer, v1::RankAnswer* out) {
+  out->set_rank(answer.rank);
+  out->set_node(answer.node);
+  switch (answer.state) {
+    case RankAnswer::State::kUnreachable:
+      out->set_state(v1::RankAnswer::UNREACHABLE);
+      break;
+    case RankAnswer::State::kApplied:
+      out->set_state(v1::RankAnswer::APPLIED);
+      break;
+    case RankAnswer::State::kFailed:
+      out->set_state(v1::RankAnswer::FAILED);
+      break;
+  }
+  out->set_ms(answer.ms);
+  out->set_reason(answer.reason);
+}
+
+void FillRank(const RankReport& report, v1::RankStatus* out) {
+  out->set_rank(report.rank);
+  out->set_pid(report.pid);
+  out->set_attached(report.attached);
+  out->set_reason(report.reason);
+  out->set_applied_revision(report.applied_revision);
+  FillKinds(report.applied, out->mutable_applied());
+  out->set_step(report.step);
+  out->set_step_ms(report.step_ms);
+  v1::MarkCounts* marks = out->mutable_marks();
+  marks->set_step(report.marks[static_cast<int>(SwitchKind::kStep)]);
+  marks->set_save_checkpoint(report.marks[static_cast<int>(SwitchKind::kSaveCheckpoint)]);
+  marks->set_fp(report.marks[static_cast<int>(SwitchKind::kForward)]);
+  marks->set_dataloader(report.marks[static_cast<int>(SwitchKind::kDataLoader)]);
+  marks->set_communication(report.marks[static_cast<int>(SwitchKind::kCommunication)]);
+  marks->set_other(report.marks[kNumSwitches]);
+  out->set_lost(report.lost);
+  out->set_overhead_ns_per_mark(report.overhead_ns_per_mark);
+}
+
+SwitchChange ReadChange(const v1::SetSwitchRequest& request) {
+  SwitchChange change;
+  auto set = [&](SwitchKind kind, bool has, bool value) {
+    if (has) change[static_cast<int>(kind)] = value;
+  };
+  set(SwitchKind::kStep, request.has_step(), request.step());
+  set(SwitchKind::kSaveCheckpoint, request.has_save_checkpoint(), request.save_checkpoint());
+  set(SwitchKind::kForward, request.has_fp(), request.fp());
+  set(SwitchKind::kDataLoader, request.has_dataloader(), request.dataloader());
+  set(SwitchKind::kCommunication, request.has_communication(), request.communication());
+  return change;
+}
+
+class ControlService final : public v1::Control::CallbackService {
+ public:
+  ControlService(std::shared_ptr<ManagerCore> core, Security security, SteadyTime started)
+      : core_(std::move(core)), security_(std::move(security)), started_(started) {}
+
+  grpc::ServerUnaryReactor* SetSwitch(grpc::CallbackServerContext* context, const v1::SetSwitchRequest* request,
+                                      v1::SetSwitchReply* reply) override {
+    grpc::Status allowed = Check(*context, request->job());
+    if (!allowed.ok()) return Answer(context, allowed);
+    SwitchChange change = ReadChange(*request);
+    if (change == SwitchChange{}) {
+      return Answer(context, {grpc::StatusCode::INVALID_ARGUMENT, "no kind is named, there is nothing to set"});
+    }
+    SteadyTime since = std::chrono::steady_clock::now();
+    SwitchState state = core_->ChangeKinds(change);
+    reply->set_job(JobName(request->job()));
+    FillWanted(state, reply->mutable_wanted());
+    std::chrono::milliseconds timeout = Timeout(request->timeout_ms());
+    return new WaitReactor(timeout, [&](WaitReactor* reactor) -> WaitReactor::Expire {
+      uint64_t waiter = core_->Wait(state.revision, [core = core_, reply, reactor, since, revision = state.revision,
+                                                     timeout_s = std::chrono::duration<double>(timeout).count()] {
+        uint32_t applied = 0;
+        for (const RankAnswer& answer : core->Answers(revision, since, timeout_s)) {
+          FillAnswer(answer, reply->add_ranks());
+          if (answer.state == RankAnswer::State::kApplied) ++applied;
+        }
+        reply->set_total(static_cast<uint32_t>(reply->ranks_size()));
+        reply->set_applied(applied);
+        reactor->Done(grpc::Status::OK);
+      });
+      return [core = core_, waiter] { core->Expire(waiter); };
+    });
+  }
+
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const v1::GetStatusRequest* request,
+                                      v1::JobStatus* reply) override {
+    grpc::Status allowed = Check(*context, request->job());
+    if (!allowed.ok()) return Answer(context, allowed);
+    const JobShape& shape = core_->shape();
+    JobSnapshot snapshot = core_->Snapshot();
+    reply->set_job(shape.job);
+    reply->set_task_id(shape.task_id);
+    FillWanted(snapshot.wanted, reply->mutable_wanted());
+    reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
+    reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
+    for (const JobSnapshot::Node& node : snapshot.nodes) {
+      v1::NodeStatus* out = reply->add_nodes();
+      out->set_node(node.node);
+      out->set_host(node.host);
+      out->set_connected(node.connected);
+      for (const RankReport& rank : node.ranks) FillRank(rank, out->add_ranks());
+    }
+    return Answer(context, grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* CallAgents(grpc::CallbackServerContext* context, const v1::CallAgentsRequest* request,
+                                       v1::CallAgentsReply* reply) override {
+    grpc::Status allowed = Check(*context, request->job());
+    if (!allowed.ok()) return Answer(context, allowed);
+    AgentCall call{0, request->operator_(), request->args_json()};
+    absl::Status valid = CheckAgentCall(call);
+    if (!valid.ok()) return Answer(context, ToGrpc(valid));
+    if (request->nodes_size() > kMaxCalledNodes) {
+      return Answer(context, {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("nodes: more than ", kMaxCalledNodes)});
+    }
+    std::vector<int> nodes(request->nodes().begin(), request->nodes().end());
+    return new WaitReactor(Timeout(request->timeout_ms()), [&](WaitReactor* reactor) -> WaitReactor::Expire {
+      uint64_t id =
+          core_->CallAgents(std::move(call), nodes, [reply, reactor](const std::vector<AgentAnswer>& answers) {
+            for (const AgentAnswer& answer : answers) {
+              v1::CallAgentsReply::Node* out = reply->add_nodes();
+              out->set_node(answer.node);
+              out->set_ok(answer.ok);
+              out->set_message(answer.message);
+            }
+            reactor->Done(grpc::Status::OK);
+          });
+      return [core = core_, id] { core->ExpireCall(id); };
+    });
+  }
+
+ private:
+  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(status);
+    return reactor;
+  }
+
+  // Token and job name.
+  grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
+    grpc::Status allowed = CheckToken(context, security_);
+    if (!allowed.ok() || job.empty()) return allowed;
+    absl::Status name = CheckJobName(job);
+    if (!name.ok()) return ToGrpc(name);
+    if (!core_->shape().job.empty() && job != core_->shape().job) {
+      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", core_->shape().job)};
+    }
+    return grpc::Status::OK;
+  }
+  const std::string& JobName(const std::string& asked) const {
+    return core_->shape().job.empty() ? asked : core_->shape().job;
+  }
+
+  const std::shared_ptr<ManagerCore> core_;
+  const Security security_;
+  const SteadyTime started_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core, const Security& security,
+                                                  SteadyTime started) {
+  return std::make_unique<ControlService>(std::move(core), security, started);
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,542 @@
+#include "manager/core.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd::manager {
+namespace {
+
+// A proxy's word on revisions is believed up to here: above it a broken or hostile one could make ours wrap.
+constexpr uint64_t kMaxForeignRevision = uint64_t{1} << 62;
+constexpr int kMaxNodeRank = 1 << 24;
+constexpr size_t kMaxJobNameBytes = 512;
+
+void CutText(std::string& text) {
+  if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
+}
+
+std::string NotConnected(int node) { return absl::StrCat("node ", node, "'s proxy is not connected"); }
+
+}  // namespace
+
+ManagerCore::ManagerCore(JobShape shape, KeptState kept, Persist persist)
+    : shape_(std::move(shape)), persist_(std::move(persist)), kept_(std::move(kept)) {}
+
+SwitchState ManagerCore::wanted() const {
+  std::lock_guard lock(mutex_);
+  return kept_.wanted;
+}
+
+SwitchState ManagerCore::Change(const std::function<bool(KeptState&)>& edit, bool tell_subscribers) {
+  std::lock_guard change_lock(change_mutex_);
+  KeptState next;
+  {
+    std::lock_guard lock(mutex_);
+    next = kept_;
+  }
+  SwitchState before = next.wanted;
+  if (!edit(next)) return before;
+  PersistHeldChange(next);
+  std::lock_guard lock(mutex_);
+  kept_ = next;
+  if (next.wanted.revision == before.revision) return next.wanted;
+  for (auto& [stream, node] : streams_) node->sink->Wanted(next.wanted);
+  if (tell_subscribers) {
+    for (ChangeSink* sink : subscribers_) sink->Changed(next.wanted);
+  }
+  return next.wanted;
+}
+
+void ManagerCore::PersistHeldChange(const KeptState& state) {
+  if (!persist_) return;
+  absl::Status status = persist_(state);
+  if (!status.ok() && !persist_failed_) {
+    spdlog::error("the wanted state cannot be kept, a restarted manager would not know it: {}", status.message());
+  } else if (status.ok() && persist_failed_) {
+    spdlog::info("the wanted state is kept again");
+  }
+  persist_failed_ = !status.ok();
+}
+
+void ManagerCore::RetryPersist() {
+  std::lock_guard change_lock(change_mutex_);
+  if (!persist_failed_) return;
+  KeptState state;
+  {
+    std::lock_guard lock(mutex_);
+    state = kept_;
+  }
+  PersistHeldChange(state);
+}
+
+SwitchState ManagerCore::ChangeDomains(const SwitchChange& change) {
+  return Change(
+      [&](KeptState& state) {
+        state.wanted = ApplyClusterdChange(state.wanted, change);
+        return true;
+      },
+      true);
+}
+
+SwitchState ManagerCore::ChangeKinds(const SwitchChange& change) {
+  return Change(
+      [&](KeptState& state) {
+        state.wanted = ApplyKindChange(state.wanted, change);
+        return true;
+      },
+      true);
+}
+
+void ManagerCore::FileSays(const SwitchChange& change) {
+  Change(
+      [&](KeptState& state) {
+        if (state.last_file == change) return false;
+        state.last_file = change;
+        state.wanted = ApplyClusterdChange(state.wanted, change);
+        return true;
+      },
+      true);
+}
+
+void ManagerCore::ClusterdSays(const SwitchChange& change, bool may_be_replay) {
+  Change(
+      [&](KeptState& state) {
+        if (may_be_replay && state.last_clusterd == change) return false;
+        state.last_clusterd = change;
+        state.wanted = ApplyClusterdChange(state.wanted, change);
+        return true;
+      },
+      true);
+}
+
+// A rank holds a revision that we never gave out: an earlier manager's, whose state is lost. Ours must be newer, or
+// that rank's old state would pass for the wanted one.
+void ManagerCore::GoAbove(uint64_t revision) {
+  Change(
+      [&](KeptState& state) {
+        if (state.wanted.revision > revision) return false;
+        spdlog::warn("a rank holds revision {} of an earlier manager; going on at {}", revision, revision + 1);
+        state.wanted.revision = revision + 1;
+        return true;
+      },
+      false);
+}
+
+ManagerCore::Node* ManagerCore::FindStream(uint64_t stream) {
+  auto found = streams_.find(stream);
+  return found == streams_.end() ? nullptr : found->second;
+}
+
+bool ManagerCore::Settled(const Node& node, uint64_t revision) {
+  if (node.stream == 0) return true;
+  return std::all_of(node.ranks.begin(), node.ranks.end(), [&](const auto& entry) {
+    return !entry.second.report.attached || entry.second.answered_revision >= revision;
+  });
+}
+
+void ManagerCore::SettleWaiters(const Node& node, Callbacks& callbacks) {
+  for (auto it = waiters_.begin(); it != waiters_.end();) {
+    Waiter& waiter = it->second;
+    if (waiter.pending.count(&node) != 0 && Settled(node, waiter.revision)) waiter.pending.erase(&node);
+    if (waiter.pending.empty()) {
+      callbacks.push_back(std::move(waiter.done));
+      it = waiters_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+uint64_t ManagerCore::Wait(uint64_t revision, std::function<void()> done) {
+  {
+    std::lock_guard lock(mutex_);
+    Waiter waiter{revision, {}, {}};
+    if (!closed_) {
+      for (const auto& [stream, node] : streams_) {
+        if (!Settled(*node, revision)) waiter.pending.insert(node);
+      }
+    }
+    if (!waiter.pending.empty()) {
+      waiter.done = std::move(done);
+      waiters_.emplace(next_id_, std::move(waiter));
+      return next_id_++;
+    }
+  }
+  done();
+  return 0;
+}
+
+void ManagerCore::Expire(uint64_t waiter) {
+  std::function<void()> done;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = waiters_.find(waiter);
+    if (found == waiters_.end()) return;
+    done = std::move(found->second.done);
+    waiters_.erase(found);
+  }
+  done();
+}
+
+std::vector<RankAnswer> ManagerCore::Answers(uint64_t revision, SteadyTime since, double waited_s) const {
+  std::lock_guard lock(mutex_);
+  // A rank may be known by two nodes, when it has moved or when two proxies claim one node rank: the better word
+  // counts.
+  struct Holder {
+    const Node* node;
+    const Rank* rank;
+    int score;
+  };
+  std::map<int, Holder> holders;
+  for (const auto& [key, node] : nodes_) {
+    for (const auto& [number, rank] : node.ranks) {
+      int score = (node.stream != 0 ? 2 : 0) + (rank.report.attached ? 1 : 0);
+      auto [it, is_new] = holders.try_emplace(number, Holder{&node, &rank, score});
+      if (!is_new && score > it->second.score) it->second = {&node, &rank, score};
+    }
+  }
+  std::vector<RankAnswer> answers;
+  int expected = shape_.nodes * shape_.procs_per_node;
+  answers.reserve(std::max(holders.size(), static_cast<size_t>(expected)));
+  int next = 0;
+  auto never_attached_below = [&](int limit) {
+    for (; next < limit; ++next) {
+      answers.push_back({next, next / shape_.procs_per_node, RankAnswer::State::kUnreachable, 0, "never attached"});
+    }
+  };
+  for (const auto& [number, holder] : holders) {
+    never_attached_below(std::min(number, expected));
+    next = std::max(next, number + 1);
+    RankAnswer answer{number, holder.node->hello.node_rank, RankAnswer::State::kUnreachable, 0, ""};
+    const Rank& rank = *holder.rank;
+    if (holder.node->stream == 0) {
+      answer.reason = NotConnected(answer.node);
+    } else if (!rank.report.attached) {
+      answer.reason = rank.report.reason.empty() ? "its process has ended" : rank.report.reason;
+    } else if (rank.answered_revision < revision) {
+      answer.reason = absl::StrCat("no answer within ", waited_s, " s");
+    } else if (!rank.failure.empty()) {
+      answer.state = RankAnswer::State::kFailed;
+      answer.reason = rank.failure;
+    } else {
+      answer.state = RankAnswer::State::kApplied;
+      std::chrono::duration<double, std::milli> took = rank.answered_at - since;
+      answer.ms = std::max(0.0, took.count());
+    }
+    answers.push_back(std::move(answer));
+  }
+  never_attached_below(expected);
+  return answers;
+}
+
+absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
+  if (hello.node_rank < 0 || hello.node_rank > kMaxNodeRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: node_rank ", hello.node_rank, " is not 0 to ", kMaxNodeRank));
+  }
+  for (const auto& [name, text] :
+       {std::pair("host", &hello.host), std::pair("identity", &hello.identity), std::pair("version", &hello.version)}) {
+    if (text->size() > kMaxTextBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("hello: ", name, " has ", text->size(), " bytes, more than ", kMaxTextBytes));
+    }
+  }
+  Callbacks callbacks;
+  uint64_t stream = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return absl::UnavailableError("the manager is ending");
+    NodeKey key(hello.node_rank, hello.identity);
+    if (nodes_.count(key) == 0) {
+      if (nodes_.size() >= kMaxNodes) {
+        return absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxNodes, " nodes"));
+      }
+      // Others with this node rank: one that has gone was replaced (a pod that moved); one that is here is a mistake.
+      auto other = nodes_.lower_bound({hello.node_rank, ""});
+      while (other != nodes_.end() && other->first.first == hello.node_rank) {
+        if (other->second.stream == 0) {
+          other = nodes_.erase(other);
+          continue;
+        }
+        spdlog::warn("two proxies claim node rank {}: {} on {} and {} on {}; check --node-rank", hello.node_rank,
+                     other->second.hello.identity, other->second.hello.host, hello.identity, hello.host);
+        ++other;
+      }
+    }
+    Node& node = nodes_[key];
+    if (node.stream != 0) {
+      node.sink->Close("the same proxy has connected again");
+      DropStream(node, callbacks);
+    }
+    stream = next_id_++;
+    node.hello = std::move(hello);
+    node.stream = stream;
+    node.sink = sink;
+    node.outran = false;
+    streams_[stream] = &node;
+    sink->Wanted(kept_.wanted);
+  }
+  for (auto& callback : callbacks) callback();
+  return stream;
+}
+
+void ManagerCore::DropStream(Node& node, Callbacks& callbacks) {
+  streams_.erase(node.stream);
+  node.stream = 0;
+  node.sink = nullptr;
+  SettleWaiters(node, callbacks);
+  for (auto it = calls_.begin(); it != calls_.end();) {
+    Call& call = it->second;
+    if (call.pending.erase(&node) != 0) {
+      call.answers.push_back({node.hello.node_rank, false, NotConnected(node.hello.node_rank)});
+    }
+    if (call.pending.empty()) {
+      FinishCall(call, callbacks);
+      it = calls_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> ranks, SteadyTime now) {
+  if (ranks.size() > kMaxRanksPerNode) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks: ", ranks.size(), " are more than the ", kMaxRanksPerNode, " of one node"));
+  }
+  std::map<int, Rank> next;
+  for (RankReport& report : ranks) {
+    int number = report.rank;
+    if (number < 0) return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is negative"));
+    CutText(report.reason);
+    if (!next.try_emplace(number, Rank{std::move(report), 0, {}, {}}).second) {
+      return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is listed twice"));
+    }
+  }
+  Callbacks callbacks;
+  uint64_t foreign_revision = 0;
+  {
+    std::lock_guard lock(mutex_);
+    Node* node = FindStream(stream);
+    if (node == nullptr) return absl::OkStatus();
+    const SwitchState& wanted = kept_.wanted;
+    for (auto& [number, rank] : next) {
+      auto known = node->ranks.find(number);
+      if (known != node->ranks.end() && known->second.report.pid == rank.report.pid && rank.report.attached) {
+        rank.answered_revision = known->second.answered_revision;
+        rank.answered_at = known->second.answered_at;
+        rank.failure = std::move(known->second.failure);
+      }
+      uint64_t revision = rank.report.applied_revision;
+      if (!rank.report.attached || revision == 0) continue;
+      if (revision > wanted.revision || (revision == wanted.revision && rank.report.applied != wanted.effective)) {
+        foreign_revision = std::max(foreign_revision, revision);
+      } else if (revision > rank.answered_revision) {
+        rank.answered_revision = revision;
+        rank.answered_at = now;
+        rank.failure.clear();
+      }
+    }
+    node->ranks.swap(next);
+    SettleWaiters(*node, callbacks);
+    // Once a stream: more often only a proxy that does not obey can be ahead.
+    if (node->outran || foreign_revision > kMaxForeignRevision) foreign_revision = 0;
+    if (foreign_revision != 0) node->outran = true;
+  }
+  for (auto& callback : callbacks) callback();
+  if (foreign_revision != 0) GoAbove(foreign_revision);
+  return absl::OkStatus();
+}
+
+void ManagerCore::Applied(uint64_t stream, uint64_t revision, const std::vector<RankAnswer>& ranks, SteadyTime now) {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    Node* node = FindStream(stream);
+    if (node == nullptr || revision > kept_.wanted.revision) return;
+    for (const RankAnswer& answer : ranks) {
+      auto found = node->ranks.find(answer.rank);
+      if (found == node->ranks.end()) continue;
+      Rank& rank = found->second;
+      if (answer.state == RankAnswer::State::kUnreachable) {
+        rank.report.attached = false;
+        rank.report.reason = answer.reason;
+        CutText(rank.report.reason);
+      } else if (revision > rank.answered_revision) {
+        rank.answered_revision = revision;
+        rank.answered_at = now;
+        rank.failure.clear();
+        if (answer.state == RankAnswer::State::kFailed) {
+          rank.failure = answer.reason.empty() ? "its proxy does not say why" : answer.reason;
+          CutText(rank.failure);
+        }
+      }
+    }
+    SettleWaiters(*node, callbacks);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+void ManagerCore::Disconnect(uint64_t stream) {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    Node* node = FindStream(stream);
+    if (node == nullptr) return;
+    DropStream(*node, callbacks);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+bool ManagerCore::Subscribe(ChangeSink* sink) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return false;
+  subscribers_.insert(sink);
+  sink->Changed(kept_.wanted);
+  return true;
+}
+
+void ManagerCore::Unsubscribe(ChangeSink* sink) {
+  std::lock_guard lock(mutex_);
+  subscribers_.erase(sink);
+}
+
+void ManagerCore::FinishCall(Call& call, Callbacks& callbacks) {
+  std::stable_sort(call.answers.begin(), call.answers.end(),
+                   [](const AgentAnswer& a, const AgentAnswer& b) { return a.node < b.node; });
+  callbacks.push_back([done = std::move(call.done), answers = std::move(call.answers)] { done(answers); });
+}
+
+uint64_t ManagerCore::CallAgents(AgentCall agent_call, const std::vector<int>& nodes,
+                                 std::function<void(std::vector<AgentAnswer>)> done) {
+  Callbacks callbacks;
+  uint64_t id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    id = agent_call.id = next_id_++;
+    Call call;
+    call.done = std::move(done);
+    std::set<int> asked(nodes.begin(), nodes.end());
+    std::set<int> found;
+    for (auto& [key, node] : nodes_) {
+      int number = node.hello.node_rank;
+      if (!asked.empty() && asked.count(number) == 0) continue;
+      found.insert(number);
+      if (node.stream == 0) {
+        call.answers.push_back({number, false, NotConnected(number)});
+      } else {
+        call.pending.insert(&node);
+        node.sink->Call(agent_call);
+      }
+    }
+    for (int number : asked) {
+      if (found.count(number) == 0) call.answers.push_back({number, false, NotConnected(number)});
+    }
+    if (call.pending.empty()) {
+      FinishCall(call, callbacks);
+      id = 0;
+    } else {
+      calls_.emplace(id, std::move(call));
+    }
+  }
+  for (auto& callback : callbacks) callback();
+  return id;
+}
+
+void ManagerCore::AgentReplied(uint64_t stream, uint64_t call, bool ok, std::string message) {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    Node* node = FindStream(stream);
+    auto found = calls_.find(call);
+    if (node == nullptr || found == calls_.end() || found->second.pending.erase(node) == 0) return;
+    message.resize(std::min(message.size(), kMaxAgentArgsBytes));
+    found->second.answers.push_back({node->hello.node_rank, ok, std::move(message)});
+    if (found->second.pending.empty()) {
+      FinishCall(found->second, callbacks);
+      calls_.erase(found);
+    }
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+void ManagerCore::ExpireCall(uint64_t call) {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = calls_.find(call);
+    if (found == calls_.end()) return;
+    for (const Node* node : found->second.pending) {
+      found->second.answers.push_back({node->hello.node_rank, false, "no answer in time"});
+    }
+    FinishCall(found->second, callbacks);
+    calls_.erase(found);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+JobSnapshot ManagerCore::Snapshot() const {
+  std::lock_guard lock(mutex_);
+  JobSnapshot snapshot;
+  snapshot.wanted = kept_.wanted;
+  snapshot.nodes.reserve(nodes_.size());
+  for (const auto& [key, node] : nodes_) {
+    auto& copy = snapshot.nodes.emplace_back();
+    copy.node = node.hello.node_rank;
+    copy.host = node.hello.host;
+    copy.connected = node.stream != 0;
+    copy.ranks.reserve(node.ranks.size());
+    for (const auto& [number, rank] : node.ranks) copy.ranks.push_back(rank.report);
+  }
+  return snapshot;
+}
+
+void ManagerCore::Close() {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    for (ChangeSink* sink : subscribers_) sink->Close();
+    subscribers_.clear();
+    while (!streams_.empty()) {
+      Node& node = *streams_.begin()->second;
+      node.sink->Close("the manager is ending");
+      DropStream(node, callbacks);
+    }
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+absl::Status CheckAgentCall(const AgentCall& call) {
+  constexpr const char* kOperations[] = {"KILL_WORKER", "START_ALL_WORKER", "START_WORKER_LIST", "MONITOR", "RESTART"};
+  if (std::find(std::begin(kOperations), std::end(kOperations), call.operation) == std::end(kOperations)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("operator: '", call.operation.substr(0, 64),
+                     "' is not KILL_WORKER, START_ALL_WORKER, START_WORKER_LIST, MONITOR or RESTART"));
+  }
+  if (call.args_json.size() > kMaxAgentArgsBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("args_json: ", call.args_json.size(), " bytes are more than ", kMaxAgentArgsBytes));
+  }
+  size_t first = call.args_json.find_first_not_of(" \t\r\n");
+  if (!call.args_json.empty() &&
+      (first == std::string::npos || call.args_json[first] != '{' || !nlohmann::json::accept(call.args_json))) {
+    return absl::InvalidArgumentError("args_json: is not one JSON object");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckJobName(const std::string& job) {
+  size_t slash = job.find('/');
+  if (slash == std::string::npos || slash == 0 || slash + 1 == job.size() ||
+      job.find('/', slash + 1) != std::string::npos || job.size() > kMaxJobNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job name: '", job.substr(0, 64), "' is not namespace/name with at most ", kMaxJobNameBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,257 @@
+// What the manager knows and decides, without transport, clock or disk: those come in as parameters.
+//
+// Design:
+// 1. There is one wanted state. Each change of it gets the next revision, is kept (`Persist`) and then told to every
+//    connected node and subscriber, in the order of revisions.
+// 2. A node is told the newest state only. A rank has answered a revision once its proxy says that its gate holds that
+//    revision or a newer one, or that it cannot be switched.
+// 3. Two locks. `change_mutex_` is held over keeping and telling a change, so a slow disk delays only other changes.
+//    `mutex_` guards everything else, for microseconds; sinks are called under it.
+// 4. `done` callbacks are called exactly once, without any lock, in the thread that brought the last answer (or that
+//    called Wait, Expire, ... ).
+//
+// Every function may be called from any thread.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/switch.h"
+
+namespace taskd::manager {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+inline constexpr int kMaxNodes = 65536;
+inline constexpr int kMaxRanksPerNode = 4096;
+inline constexpr int kMaxExpectedRanks = 65536;  // what an answer of one message can list
+inline constexpr size_t kMaxTextBytes = 256;     // host, identity, version; reasons are cut there
+inline constexpr size_t kMaxAgentArgsBytes = 32 * 1024;
+inline constexpr int kNumMarkCounts = kNumSwitches + 1;  // by SwitchKind, then all others
+
+// What was given on the command line. job: namespace/name, empty: any. nodes, procs_per_node: 0 if not known.
+struct JobShape {
+  std::string job;
+  std::string task_id;
+  int nodes = 0;
+  int procs_per_node = 0;
+};
+
+// What a manager's successor must know.
+struct KeptState {
+  SwitchState wanted;
+  // The last content that the file and ClusterD gave: hearing the same again after a restart is not a new command.
+  std::optional<SwitchChange> last_file;
+  std::optional<SwitchChange> last_clusterd;
+
+  friend bool operator==(const KeptState&, const KeptState&) = default;
+};
+
+// taskd.v1.NodeHello.
+struct NodeHello {
+  int node_rank = 0;
+  std::string host, identity, version;
+};
+
+// taskd.v1.RankStatus.
+struct RankReport {
+  int rank = 0;
+  int pid = 0;
+  bool attached = false;
+  std::string reason;
+  uint64_t applied_revision = 0;
+  KindMask applied = 0;
+  int64_t step = -1;
+  double step_ms = 0;
+  std::array<uint64_t, kNumMarkCounts> marks{};
+  uint64_t lost = 0;
+  double overhead_ns_per_mark = 0;
+};
+
+// taskd.v1.RankAnswer.
+struct RankAnswer {
+  enum class State { kUnreachable, kApplied, kFailed };
+  int rank = 0;
+  int node = -1;
+  State state = State::kUnreachable;
+  double ms = 0;
+  std::string reason;
+};
+
+struct AgentCall {
+  uint64_t id = 0;  // given by the core
+  std::string operation;
+  std::string args_json;
+};
+
+struct AgentAnswer {
+  int node = 0;
+  bool ok = false;
+  std::string message;
+};
+
+// The way to one node's stream. Called under the core's lock: only takes note, never calls the core, never blocks.
+class NodeSink {
+ public:
+  virtual void Wanted(const SwitchState& state) = 0;  // replaces one that was not sent yet
+  virtual void Call(const AgentCall& call) = 0;
+  virtual void Close(const std::string& reason) = 0;  // the core has forgotten the stream
+
+ protected:
+  ~NodeSink() = default;
+};
+
+// The way to one subscriber of the switch; same rules.
+class ChangeSink {
+ public:
+  virtual void Changed(const SwitchState& state) = 0;  // every one, in order
+  virtual void Close() = 0;
+
+ protected:
+  ~ChangeSink() = default;
+};
+
+struct JobSnapshot {
+  struct Node {
+    int node = 0;
+    std::string host;
+    bool connected = false;
+    std::vector<RankReport> ranks;  // by rank
+  };
+  SwitchState wanted;
+  std::vector<Node> nodes;  // by node rank
+};
+
+class ManagerCore {
+ public:
+  // Makes a state last. Called in order of revisions, by one thread at a time.
+  using Persist = std::function<absl::Status(const KeptState&)>;
+
+  ManagerCore(JobShape shape, KeptState kept, Persist persist);
+  ManagerCore(const ManagerCore&) = delete;
+  ManagerCore& operator=(const ManagerCore&) = delete;
+
+  const JobShape& shape() const { return shape_; }
+  SwitchState wanted() const;
+
+  // Changes of the wanted state; by ClusterD's rule or kind by kind (common/switch.h). Return the new state.
+  SwitchState ChangeDomains(const SwitchChange& change);
+  SwitchState ChangeKinds(const SwitchChange& change);
+  // The file's content. Nothing happens if it is what the file said last.
+  void FileSays(const SwitchChange& change);
+  // A message from ClusterD. `may_be_replay`: it may only repeat what was said before a reconnect; then nothing happens
+  // if it is what ClusterD said last.
+  void ClusterdSays(const SwitchChange& change, bool may_be_replay);
+  // Tries again to keep a state that could not be kept. Cheap when there is none.
+  void RetryPersist();
+
+  // Calls `done` when every attached rank of the nodes connected now has answered `revision`, or its node has gone, or
+  // Expire was called. Returns the waiter's id, 0 if `done` was called already.
+  uint64_t Wait(uint64_t revision, std::function<void()> done);
+  void Expire(uint64_t waiter);
+  // Every rank's answer, by rank: reported ranks and expected ones. Times count from `since`; `waited_s` is for the
+  // text.
+  std::vector<RankAnswer> Answers(uint64_t revision, SteadyTime since, double waited_s) const;
+
+  // Takes a node's stream and tells it the wanted state. Returns the stream's id, never 0. A stream of the same node
+  // rank and identity is closed. INVALID_ARGUMENT: a bad hello; RESOURCE_EXHAUSTED: too many nodes; UNAVAILABLE:
+  // closed.
+  absl::StatusOr<uint64_t> Connect(NodeHello hello, NodeSink* sink);
+  // All ranks of the node. INVALID_ARGUMENT: too many, negative or double ranks; nothing was taken.
+  absl::Status Report(uint64_t stream, std::vector<RankReport> ranks, SteadyTime now);
+  // The proxy's word that it switched its ranks.
+  void Applied(uint64_t stream, uint64_t revision, const std::vector<RankAnswer>& ranks, SteadyTime now);
+  void AgentReplied(uint64_t stream, uint64_t call, bool ok, std::string message);
+  // After it the stream's sink is not called any more. Unknown streams are ignored.
+  void Disconnect(uint64_t stream);
+
+  // Replays the present state to `sink` and tells it each change until Unsubscribe. False: the core is closed.
+  bool Subscribe(ChangeSink* sink);
+  void Unsubscribe(ChangeSink* sink);
+
+  // Calls the agents of `nodes` (empty: of all); `done` gets one answer a node, by node. Returns the call's id, 0 if
+  // `done` was called already. INVALID_ARGUMENT from CheckAgentCall is the caller's to ask for first.
+  uint64_t CallAgents(AgentCall call, const std::vector<int>& nodes,
+                      std::function<void(std::vector<AgentAnswer>)> done);
+  void ExpireCall(uint64_t call);
+
+  JobSnapshot Snapshot() const;
+
+  // Ends every stream, subscription and wait, and takes no new ones.
+  void Close();
+
+ private:
+  struct Rank {
+    RankReport report;
+    uint64_t answered_revision = 0;  // the newest one; of an attached rank only
+    SteadyTime answered_at;
+    std::string failure;  // not empty: the answer was "cannot"
+  };
+  struct Node {
+    NodeHello hello;
+    uint64_t stream = 0;  // 0: not connected
+    NodeSink* sink = nullptr;
+    bool outran = false;  // this stream was already found ahead of us
+    std::map<int, Rank> ranks;
+  };
+  using NodeKey = std::pair<int, std::string>;  // node rank, identity
+  struct Waiter {
+    uint64_t revision;
+    std::set<const Node*> pending;
+    std::function<void()> done;
+  };
+  struct Call {
+    std::set<const Node*> pending;
+    std::vector<AgentAnswer> answers;
+    std::function<void(std::vector<AgentAnswer>)> done;
+  };
+  using Callbacks = std::vector<std::function<void()>>;
+
+  // `edit` changes a copy of the kept state and says whether there is anything to do.
+  SwitchState Change(const std::function<bool(KeptState&)>& edit, bool tell_subscribers);
+  void PersistHeldChange(const KeptState& state);
+  void GoAbove(uint64_t revision);
+
+  Node* FindStream(uint64_t stream);
+  static bool Settled(const Node& node, uint64_t revision);
+  // Moves the waits and calls that are over into `callbacks`.
+  void SettleWaiters(const Node& node, Callbacks& callbacks);
+  void DropStream(Node& node, Callbacks& callbacks);
+  static void FinishCall(Call& call, Callbacks& callbacks);
+
+  const JobShape shape_;
+  const Persist persist_;
+
+  std::mutex change_mutex_;
+  bool persist_failed_ = false;  // guarded by change_mutex_
+
+  mutable std::mutex mutex_;  // guards all below
+  KeptState kept_;
+  bool closed_ = false;
+  uint64_t next_id_ = 1;
+  std::map<NodeKey, Node> nodes_;
+  std::map<uint64_t, Node*> streams_;
+  std::set<ChangeSink*> subscribers_;
+  std::map<uint64_t, Waiter> waiters_;
+  std::map<uint64_t, Call> calls_;
+};
+
+// INVALID_ARGUMENT: not an operation that agents know, or arguments that are not one JSON object of at most
+// kMaxAgentArgsBytes (nothing counts as {}).
+absl::Status CheckAgentCall(const AgentCall& call);
+
+// INVALID_ARGUMENT unless it is namespace/name: one slash, neither part empty, at most 512 bytes.
+absl::Status CheckJobName(const std::string& job);
+
+}  // namespace taskd::manager

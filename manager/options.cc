@@ -1,0 +1,79 @@
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "manager/core.h"
+#include "manager/server.h"
+#include "manager/state_db.h"
+#include "proto/channel.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr int kGrpcPort = 9601;
+constexpr int kClusterdPort = 8899;
+constexpr size_t kMaxTaskIdBytes = 200;
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The task id becomes a folder's name.
+absl::Status CheckTaskId(const std::string& task_id) {
+  if (task_id.empty()) return absl::OkStatus();
+  if (task_id.size() <= kMaxTaskIdBytes && task_id[0] != '.' && task_id.find('/') == std::string::npos &&
+      task_id.find('\0') == std::string::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--task-id: '", task_id.substr(0, 64),
+                                                 "' is not a plain name: no slash, no dot in front, at most ",
+                                                 kMaxTaskIdBytes, " bytes"));
+}
+
+absl::Status CheckRange(const char* flag, int value, int most) {
+  if (value >= 0 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is not 0 to ", most));
+}
+
+}  // namespace
+
+absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
+  if (options.listen.empty()) {
+    std::string ip = Environment("POD_IP");
+    options.listen = FormatHostPort({ip.empty() ? "127.0.0.1" : ip, kGrpcPort});
+  }
+  if (options.clusterd.empty()) {
+    std::string ip = Environment("MINDX_SERVER_IP");
+    if (!ip.empty()) options.clusterd = FormatHostPort({ip, kClusterdPort});
+  }
+  if (!options.job.empty()) {
+    absl::Status job = CheckJobName(options.job);
+    if (!job.ok()) return absl::InvalidArgumentError(absl::StrCat("--job: ", job.message()));
+  }
+  for (const absl::Status& status : {CheckTaskId(options.task_id), CheckRange("--nodes", options.nodes, kMaxNodes),
+                                     CheckRange("--procs-per-node", options.procs_per_node, kMaxRanksPerNode)}) {
+    if (!status.ok()) return status;
+  }
+  if (int64_t{options.nodes} * options.procs_per_node > kMaxExpectedRanks) {
+    return absl::InvalidArgumentError(absl::StrCat("--nodes: ", options.nodes, " nodes of ", options.procs_per_node,
+                                                   " processes are more than ", kMaxExpectedRanks, " ranks"));
+  }
+  for (auto [flag, value] : {std::pair("--http", &options.http), std::pair("--clusterd", &options.clusterd)}) {
+    if (value->empty()) continue;
+    absl::StatusOr<HostPort> address = ParseHostPort(flag, *value);
+    if (!address.ok()) return address.status();
+  }
+  absl::Status listen = CheckListenAllowed(options.listen, {options.tls_dir, options.token}, options.allow_plaintext);
+  if (!listen.ok()) return listen;
+  if (options.state_dir.empty() && !options.task_id.empty()) {
+    absl::StatusOr<std::string> folder = DefaultStateDir(options.task_id);
+    if (!folder.ok()) return folder.status();
+    options.state_dir = *folder;
+  }
+  return options;
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,183 @@
+#include "manager/server.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "common/log.h"
+#include "common/switch_file.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/impl/service_type.h"
+#include "manager/clusterd_client.h"
+#include "manager/core.h"
+#include "manager/http.h"
+#include "manager/services.h"
+#include "manager/state_db.h"
+#include "proto/channel.h"
+
+namespace taskd::manager {
+namespace {
+
+// For clients that do not take their answers: then their calls are cut off.
+constexpr std::chrono::seconds kShutdownGrace{1};
+constexpr std::chrono::seconds kPersistRetry{1};
+
+}  // namespace
+
+class ManagerServer::Impl {
+ public:
+  ~Impl() {
+    clusterd_.reset();
+    switch_file_.reset();
+    http_.reset();
+    if (core_ != nullptr) core_->Close();
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+      server_->Wait();
+    }
+    if (retry_.joinable()) {
+      {
+        std::lock_guard lock(mutex_);
+        stopping_ = true;
+      }
+      wake_.notify_all();
+      retry_.join();
+    }
+  }
+
+  absl::Status Start(const ManagerOptions& options) {
+    SteadyTime started = std::chrono::steady_clock::now();
+    Security security{options.tls_dir, options.token};
+    absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
+    if (!listen.ok()) return listen.status();
+    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeServerCredentials(security);
+    if (!credentials.ok()) return credentials.status();
+    // Before the state is opened: a second manager of the job must not touch what the first one keeps.
+    absl::Status free = CheckCanListen("--listen", *listen);
+    if (!free.ok()) return free;
+    absl::Status opened = OpenState(options);
+    if (!opened.ok()) return opened;
+    absl::Status http = StartHttp(options);
+    if (!http.ok()) return http;
+    absl::Status served = StartGrpc(options, security, *credentials, started);
+    if (!served.ok()) return served;
+
+    if (!options.switch_file.empty()) {
+      switch_file_ = std::make_unique<SwitchFileWatcher>(
+          options.switch_file, [core = core_](const SwitchChange& change) { core->FileSays(change); });
+    }
+    if (!options.clusterd.empty()) {
+      clusterd_ = std::make_unique<ClusterdClient>(options.clusterd, options.task_id,
+                                                   [core = core_](const SwitchChange& change, bool may_be_replay) {
+                                                     core->ClusterdSays(change, may_be_replay);
+                                                   });
+    }
+    if (db_ != nullptr) retry_ = std::thread([this] { RetryPersist(); });
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+  int http_port() const { return http_ == nullptr ? 0 : http_->port(); }
+
+ private:
+  absl::Status OpenState(const ManagerOptions& options) {
+    JobShape shape{options.job, options.task_id, options.nodes, options.procs_per_node};
+    KeptState kept;
+    ManagerCore::Persist persist;
+    if (options.state_dir.empty()) {
+      spdlog::warn("neither --state-dir nor --task-id: the wanted state does not survive a restart");
+    } else {
+      absl::StatusOr<std::unique_ptr<StateDb>> db = StateDb::Open(options.state_dir, shape);
+      if (!db.ok()) return db.status();
+      db_ = *std::move(db);
+      absl::StatusOr<KeptState> loaded = db_->Load();
+      if (!loaded.ok()) return loaded.status();
+      kept = *loaded;
+      persist = [this](const KeptState& state) { return db_->Save(state); };
+    }
+    core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
+    return absl::OkStatus();
+  }
+
+  absl::Status StartHttp(const ManagerOptions& options) {
+    if (options.http.empty()) return absl::OkStatus();
+    absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
+    if (!address.ok()) return address.status();
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, core_);
+    if (http.ok()) {
+      http_ = *std::move(http);
+    } else if (options.http_is_default) {
+      spdlog::warn("{}; going on without /healthz and /metrics", http.status().message());
+    } else {
+      return http.status();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status StartGrpc(const ManagerOptions& options, const Security& security,
+                         const std::shared_ptr<grpc::ServerCredentials>& credentials, SteadyTime started) {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    trace_service_ = MakeTraceService(core_, security);
+    node_service_ = MakeNodeService(core_, security);
+    control_service_ = MakeControlService(core_, security, started);
+    grpc::ServerBuilder builder;
+    SetServerLimits(builder);
+    builder.AddListeningPort(options.listen, credentials, &port_);
+    for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get()}) {
+      builder.RegisterService(service);
+    }
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", options.listen));
+    }
+    grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+    health->SetServingStatus(true);
+    for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control"}) {
+      health->SetServingStatus(name, true);
+    }
+    return absl::OkStatus();
+  }
+
+  void RetryPersist() {
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, kPersistRetry, [this] { return stopping_; })) {
+      lock.unlock();
+      core_->RetryPersist();
+      lock.lock();
+    }
+  }
+
+  std::unique_ptr<StateDb> db_;
+  std::shared_ptr<ManagerCore> core_;
+  std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_;
+  std::unique_ptr<HttpServer> http_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<SwitchFileWatcher> switch_file_;
+  std::unique_ptr<ClusterdClient> clusterd_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::thread retry_;
+};
+
+ManagerServer::ManagerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ManagerServer::~ManagerServer() = default;
+int ManagerServer::port() const { return impl_->port(); }
+int ManagerServer::http_port() const { return impl_->http_port(); }
+
+absl::StatusOr<std::unique_ptr<ManagerServer>> ManagerServer::Start(const ManagerOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  absl::Status status = impl->Start(options);
+  if (!status.ok()) return status;
+  return std::unique_ptr<ManagerServer>(new ManagerServer(std::move(impl)));
+}
+
+}  // namespace taskd::manager

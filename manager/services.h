@@ -1,0 +1,28 @@
+// The gRPC services of the manager over a ManagerCore. They keep no state of their own but the streams under way, which
+// ManagerCore::Close ends.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "manager/core.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace taskd {
+struct Security;
+}
+
+namespace taskd::manager {
+
+// ClusterD's TrainingDataTrace (TaskD contract §1.1, DESIGN of the switch in docs/architecture.md).
+std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> core, const Security& security);
+// taskd.v1.NodeLink: the proxies' streams.
+std::unique_ptr<grpc::Service> MakeNodeService(std::shared_ptr<ManagerCore> core, const Security& security);
+// taskd.v1.Control: what `taskd switch` and `taskd status` ask. `started` is the manager's.
+std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core, const Security& security,
+                                                  SteadyTime started);
+
+}  // namespace taskd::manager

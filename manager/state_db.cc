@@ -1,0 +1,198 @@
+#include "manager/state_db.h"
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr int kBusyMs = 2000;  // another job's manager is writing its row
+
+// A rollback journal, not WAL: WAL needs memory that all users of the file share, which a network file system does not
+// give to managers on two machines. Two syncs a change are affordable, switches are rare.
+constexpr char kSchema[] = R"sql(
+  PRAGMA journal_mode = TRUNCATE;
+  PRAGMA synchronous = NORMAL;
+  BEGIN IMMEDIATE;
+  CREATE TABLE IF NOT EXISTS wanted_state (
+    job TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    requested INTEGER NOT NULL,
+    effective INTEGER NOT NULL,
+    last_file TEXT,
+    last_clusterd TEXT,
+    PRIMARY KEY (job, task_id));
+  COMMIT;
+)sql";
+constexpr char kLoad[] =
+    "SELECT revision, requested, effective, last_file, last_clusterd FROM wanted_state WHERE job = ? AND task_id = ?";
+constexpr char kSave[] = "INSERT OR REPLACE INTO wanted_state VALUES (?, ?, ?, ?, ?, ?, ?)";
+
+class Statement {
+ public:
+  Statement(sqlite3* db, const char* sql) : db_(db) { code_ = sqlite3_prepare_v2(db, sql, -1, &statement_, nullptr); }
+  ~Statement() { sqlite3_finalize(statement_); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  void Bind(int at, const std::string& text) {
+    if (code_ == SQLITE_OK) {
+      code_ = sqlite3_bind_text(statement_, at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+    }
+  }
+  void Bind(int at, uint64_t number) {
+    if (code_ == SQLITE_OK) code_ = sqlite3_bind_int64(statement_, at, static_cast<sqlite3_int64>(number));
+  }
+  // SQLITE_ROW, SQLITE_DONE or an error.
+  int Step() { return code_ == SQLITE_OK ? sqlite3_step(statement_) : code_; }
+
+  bool IsNull(int column) { return sqlite3_column_type(statement_, column) == SQLITE_NULL; }
+  int64_t Number(int column) { return sqlite3_column_int64(statement_, column); }
+  std::string Text(int column) {
+    const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
+    return text == nullptr ? std::string()
+                           : std::string(text, static_cast<size_t>(sqlite3_column_bytes(statement_, column)));
+  }
+
+ private:
+  sqlite3* db_;
+  sqlite3_stmt* statement_ = nullptr;
+  int code_;
+};
+
+absl::Status DbError(const std::string& path, sqlite3* db) {
+  return absl::UnavailableError(absl::StrCat(path, ": ", sqlite3_errmsg(db)));
+}
+
+// One character a kind, by SwitchKind: '1' on, '0' off, '-' as it is.
+std::string Encode(const SwitchChange& change) {
+  std::string text;
+  for (const auto& value : change) text += value.has_value() ? (*value ? '1' : '0') : '-';
+  return text;
+}
+
+std::optional<SwitchChange> Decode(const std::string& text) {
+  if (text.size() != kNumSwitches) return std::nullopt;
+  SwitchChange change;
+  for (int i = 0; i < kNumSwitches; ++i) {
+    if (text[i] != '-') change[i] = text[i] == '1';
+  }
+  return change;
+}
+
+bool IsCorrupt(int code) { return code == SQLITE_CORRUPT || code == SQLITE_NOTADB; }
+
+// The handle, or null and the reason. *corrupt: the file is there, but it is no sound database.
+sqlite3* OpenFile(const std::string& path, bool* corrupt, absl::Status* status) {
+  sqlite3* db = nullptr;
+  int code =
+      sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  if (code == SQLITE_OK) {
+    sqlite3_busy_timeout(db, kBusyMs);
+    code = sqlite3_exec(db, kSchema, nullptr, nullptr, nullptr);
+  }
+  if (code == SQLITE_OK) {
+    Statement check(db, "PRAGMA quick_check(1)");
+    code = check.Step();
+    if (code == SQLITE_ROW) code = check.Text(0) == "ok" ? SQLITE_OK : SQLITE_CORRUPT;
+  }
+  if (code == SQLITE_OK) {
+    // A table of that name with other columns: somebody else's file, or a later release's.
+    Statement load(db, kLoad);
+    load.Bind(1, std::string());
+    load.Bind(2, std::string());
+    code = load.Step();
+    if (code == SQLITE_ROW || code == SQLITE_DONE) return db;
+  }
+  *corrupt = IsCorrupt(code);
+  *status = absl::UnavailableError(absl::StrCat(path, ": ",
+                                                *corrupt        ? sqlite3_errstr(code)
+                                                : db != nullptr ? sqlite3_errmsg(db)
+                                                                : "out of memory"));
+  sqlite3_close(db);
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& folder, const JobShape& shape) {
+  // The parents with the usual mode, the folder itself closed to others from its first moment.
+  std::error_code error;
+  std::filesystem::path parent = std::filesystem::path(folder).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("--state-dir: cannot create ", folder, ": ", strerror(errno)));
+  }
+  std::string path = folder + "/manager.db";
+  bool corrupt = false;
+  absl::Status status;
+  sqlite3* db = OpenFile(path, &corrupt, &status);
+  if (db == nullptr && corrupt) {
+    std::string aside = absl::StrCat(path, ".corrupt-", time(nullptr));
+    spdlog::warn("{}; moved to {}, the wanted state begins anew", status.message(), aside);
+    if (rename(path.c_str(), aside.c_str()) != 0) {
+      return absl::UnavailableError(absl::StrCat("--state-dir: cannot move ", path, " aside: ", strerror(errno)));
+    }
+    // Its journal would be rolled back into the new file.
+    unlink((path + "-journal").c_str());
+    db = OpenFile(path, &corrupt, &status);
+  }
+  if (db == nullptr) return absl::UnavailableError(absl::StrCat("--state-dir: ", status.message()));
+  return std::unique_ptr<StateDb>(new StateDb(path, db, shape));
+}
+
+StateDb::~StateDb() { sqlite3_close(db_); }
+
+absl::StatusOr<KeptState> StateDb::Load() {
+  Statement load(db_, kLoad);
+  load.Bind(1, job_);
+  load.Bind(2, task_id_);
+  int code = load.Step();
+  KeptState state;
+  if (code == SQLITE_DONE) return state;
+  if (code != SQLITE_ROW) return DbError(path_, db_);
+  state.wanted.revision = static_cast<uint64_t>(load.Number(0));
+  state.wanted.requested = static_cast<KindMask>(load.Number(1)) & kAllKindsMask;
+  state.wanted.effective = static_cast<KindMask>(load.Number(2)) & kAllKindsMask;
+  if (!load.IsNull(3)) state.last_file = Decode(load.Text(3));
+  if (!load.IsNull(4)) state.last_clusterd = Decode(load.Text(4));
+  return state;
+}
+
+absl::Status StateDb::Save(const KeptState& state) {
+  Statement save(db_, kSave);
+  save.Bind(1, job_);
+  save.Bind(2, task_id_);
+  save.Bind(3, state.wanted.revision);
+  save.Bind(4, uint64_t{state.wanted.requested});
+  save.Bind(5, uint64_t{state.wanted.effective});
+  if (state.last_file.has_value()) save.Bind(6, Encode(*state.last_file));
+  if (state.last_clusterd.has_value()) save.Bind(7, Encode(*state.last_clusterd));
+  return save.Step() == SQLITE_DONE ? absl::OkStatus() : DbError(path_, db_);
+}
+
+absl::StatusOr<std::string> DefaultStateDir(const std::string& task_id) {
+  std::string own = absl::StrCat("/tmp/taskd-", getuid());
+  struct stat status;
+  if (mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("cannot create ", own, ": ", strerror(errno)));
+  }
+  if (lstat(own.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != getuid() ||
+      (status.st_mode & 022) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(own, " is not a folder that only this user can write to; remove it or give --state-dir"));
+  }
+  return absl::StrCat(own, "/", task_id, "/manager");
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,135 @@
+#include "manager/state_db.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace taskd::manager {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class StateDbTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/taskd-state-db-test-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    parent_ = name;
+    folder_ = parent_ / "a" / "state";
+  }
+  void TearDown() override { fs::remove_all(parent_); }
+
+  std::unique_ptr<StateDb> Open(const std::string& job = "ns/job", const std::string& task = "task") {
+    auto db = StateDb::Open(folder_, {job, task, 0, 0});
+    EXPECT_TRUE(db.ok()) << db.status();
+    return db.ok() ? *std::move(db) : nullptr;
+  }
+
+  static KeptState Some(uint64_t revision) {
+    KeptState state;
+    state.wanted = {revision, 3, 5};
+    state.last_file = SwitchChange{true, false, std::nullopt, std::nullopt, true};
+    return state;
+  }
+
+  fs::path parent_, folder_;
+};
+
+TEST_F(StateDbTest, BeginsEmptyAndRemembers) {
+  EXPECT_EQ(Open()->Load().value(), KeptState{});
+  ASSERT_TRUE(Open()->Save(Some(7)).ok());
+  EXPECT_EQ(Open()->Load().value(), Some(7));
+  KeptState with_clusterd = Some(uint64_t{1} << 62);
+  with_clusterd.last_clusterd = SwitchChange{};
+  with_clusterd.last_file.reset();
+  ASSERT_TRUE(Open()->Save(with_clusterd).ok());
+  EXPECT_EQ(Open()->Load().value(), with_clusterd);
+  struct stat status;
+  ASSERT_EQ(stat(folder_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+}
+
+TEST_F(StateDbTest, JobsShareAFolder) {
+  auto one = Open("ns/one", "");
+  auto two = Open("ns/two", "");
+  auto task = Open("ns/one", "'; DROP TABLE wanted_state; --");
+  ASSERT_TRUE(one->Save(Some(1)).ok());
+  ASSERT_TRUE(two->Save(Some(2)).ok());
+  ASSERT_TRUE(task->Save(Some(3)).ok());
+  EXPECT_EQ(one->Load()->wanted.revision, 1u);
+  EXPECT_EQ(two->Load()->wanted.revision, 2u);
+  EXPECT_EQ(task->Load()->wanted.revision, 3u);
+}
+
+TEST_F(StateDbTest, ACorruptFileIsMovedAside) {
+  ASSERT_TRUE(Open()->Save(Some(7)).ok());
+  {
+    std::ofstream file(folder_ / "manager.db", std::ios::in | std::ios::out | std::ios::binary);
+    file << "this is not a database";
+  }
+  EXPECT_EQ(Open()->Load().value(), KeptState{});
+  int aside = 0;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    if (entry.path().filename().string().starts_with("manager.db.corrupt-")) ++aside;
+  }
+  EXPECT_EQ(aside, 1);
+}
+
+TEST_F(StateDbTest, DamageInsideTheFileIsFoundToo) {
+  auto db = Open();
+  ASSERT_TRUE(db->Save(Some(7)).ok());
+  db.reset();
+  {
+    // The pages after the first, which holds the schema.
+    std::fstream file(folder_ / "manager.db", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(4096);
+    file << std::string(8192, '\xa5');
+  }
+  EXPECT_EQ(Open()->Load().value(), KeptState{});
+}
+
+TEST_F(StateDbTest, AnEmptyFileIsAnEmptyState) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "manager.db").flush();
+  EXPECT_EQ(Open()->Load().value(), KeptState{});
+}
+
+TEST_F(StateDbTest, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {
+  fs::create_directories(parent_);
+  std::ofstream(parent_ / "a").flush();
+  absl::Status status = StateDb::Open(folder_, {}).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr(folder_.string()));
+  fs::remove(parent_ / "a");
+  fs::create_directories(folder_ / "manager.db");  // a folder in the file's place
+  status = StateDb::Open(folder_, {}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr((folder_ / "manager.db").string()));
+}
+
+TEST_F(StateDbTest, AFullDiskFailsTheSaveAndNothingElse) {
+  auto db = Open();
+  ASSERT_TRUE(db->Save(Some(7)).ok());
+  // A file-size limit stands for the full disk: works for root too, and anywhere.
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  absl::Status status = db->Save(Some(8));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(db->Load()->wanted.revision, 7u);
+  EXPECT_TRUE(db->Save(Some(9)).ok());
+  EXPECT_EQ(Open()->Load()->wanted.revision, 9u);
+}
+
+}  // namespace
+}  // namespace taskd::manager

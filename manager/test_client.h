@@ -1,0 +1,200 @@
+// For the manager's gRPC tests: a server on a free port, and proxies and subscribers that are real clients of it.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "grpcpp/grpcpp.h"
+#include "manager/server.h"
+#include "profiling.grpc.pb.h"
+#include "proto/channel.h"
+#include "taskd/v1/control.grpc.pb.h"
+#include "taskd/v1/node.grpc.pb.h"
+
+namespace taskd::manager {
+
+inline constexpr std::chrono::seconds kTestDeadline{20};
+
+inline std::shared_ptr<grpc::Channel> Dial(int port, const Security& security = {}) {
+  auto channel = MakeChannel("localhost:" + std::to_string(port), security);
+  return channel.ok() ? *channel : nullptr;
+}
+
+// A ClientContext with a deadline and, if given, a token.
+struct Context : grpc::ClientContext {
+  explicit Context(const std::string& token = "") {
+    set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+    AddToken(*this, {"", token});
+  }
+};
+
+// Waits for a condition that another thread makes true.
+class Watched {
+ public:
+  template <typename Condition>
+  bool WaitFor(Condition condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kTestDeadline, condition);
+  }
+
+ protected:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// A proxy: one stream, ranks that apply the wanted state as soon as they hear of it (unless told not to).
+class TestProxy : public Watched {
+ public:
+  TestProxy(std::shared_ptr<grpc::Channel> channel, int node_rank, std::vector<int> ranks, bool answers = true,
+            const std::string& token = "")
+      : node_rank_(node_rank), ranks_(std::move(ranks)), answers_(answers), stub_(v1::NodeLink::NewStub(channel)) {
+    AddToken(context_, {"", token});
+    stream_ = stub_->Connect(&context_);
+    v1::NodeMessage message;
+    message.mutable_hello()->set_node_rank(node_rank);
+    message.mutable_hello()->set_host("host" + std::to_string(node_rank));
+    message.mutable_hello()->set_identity("proxy" + std::to_string(node_rank));
+    stream_->Write(message);
+    Report();
+    reader_ = std::thread([this] { Read(); });
+  }
+  ~TestProxy() { End(); }
+
+  // Ends the stream as a killed proxy does; returns what the manager said, if it said something first.
+  grpc::Status End() {
+    context_.TryCancel();
+    if (reader_.joinable()) reader_.join();
+    return status_;
+  }
+  // Waits until the manager has ended the stream.
+  grpc::Status Ended() {
+    WaitFor([this] { return ended_; });
+    return End();
+  }
+  bool WaitForWanted(uint64_t revision) {
+    return WaitFor([&] { return !wanted_.empty() && wanted_.back().revision() >= revision; });
+  }
+  std::vector<v1::WantedState> wanted() {
+    std::lock_guard lock(mutex_);
+    return wanted_;
+  }
+  void Write(const v1::NodeMessage& message) {
+    std::lock_guard lock(write_mutex_);
+    stream_->Write(message);
+  }
+  void Report() {
+    v1::NodeMessage message;
+    message.mutable_ranks();
+    for (int rank : ranks_) {
+      v1::RankStatus* status = message.mutable_ranks()->add_ranks();
+      status->set_rank(rank);
+      status->set_pid(1000 + rank);
+      status->set_attached(true);
+      status->set_step(17);
+      status->mutable_marks()->set_step(rank + 1);
+    }
+    Write(message);
+  }
+
+ private:
+  void Read() {
+    v1::ManagerMessage message;
+    while (stream_->Read(&message)) {
+      v1::NodeMessage answer;
+      if (message.has_wanted() && answers_) {
+        answer.mutable_applied()->set_revision(message.wanted().revision());
+        for (int rank : ranks_) {
+          v1::RankAnswer* applied = answer.mutable_applied()->add_ranks();
+          applied->set_rank(rank);
+          applied->set_node(node_rank_);
+          applied->set_state(v1::RankAnswer::APPLIED);
+        }
+        Write(answer);
+      } else if (message.has_agent_call()) {
+        answer.mutable_agent_reply()->set_id(message.agent_call().id());
+        answer.mutable_agent_reply()->set_ok(true);
+        answer.mutable_agent_reply()->set_message(message.agent_call().operator_());
+        Write(answer);
+      }
+      if (message.has_wanted()) {
+        std::lock_guard lock(mutex_);
+        wanted_.push_back(message.wanted());
+        changed_.notify_all();
+      }
+    }
+    grpc::Status status = stream_->Finish();
+    std::lock_guard lock(mutex_);
+    status_ = status;
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  const int node_rank_;
+  const std::vector<int> ranks_;
+  const bool answers_;
+  std::unique_ptr<v1::NodeLink::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::NodeMessage, v1::ManagerMessage>> stream_;
+  std::mutex write_mutex_;
+  std::vector<v1::WantedState> wanted_;
+  grpc::Status status_;
+  bool ended_ = false;
+  std::thread reader_;
+};
+
+// A client of SubscribeDataTraceSwitch.
+class TestSubscriber : public Watched {
+ public:
+  TestSubscriber(std::shared_ptr<grpc::Channel> channel, const std::string& job_id)
+      : stub_(TrainingDataTrace::NewStub(channel)) {
+    ProfilingClientInfo info;
+    info.set_jobid(job_id);
+    info.set_role("any");
+    stream_ = stub_->SubscribeDataTraceSwitch(&context_, info);
+    reader_ = std::thread([this] {
+      DataStatusRes message;
+      while (stream_->Read(&message)) {
+        std::lock_guard lock(mutex_);
+        messages_.push_back(message);
+        changed_.notify_all();
+      }
+      grpc::Status status = stream_->Finish();
+      std::lock_guard lock(mutex_);
+      status_ = status;
+      ended_ = true;
+      changed_.notify_all();
+    });
+  }
+  ~TestSubscriber() {
+    context_.TryCancel();
+    reader_.join();
+  }
+
+  std::vector<DataStatusRes> WaitForMessages(size_t count) {
+    WaitFor([&] { return messages_.size() >= count; });
+    std::lock_guard lock(mutex_);
+    return messages_;
+  }
+  grpc::Status Ended() {
+    WaitFor([this] { return ended_; });
+    std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  std::unique_ptr<TrainingDataTrace::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<DataStatusRes>> stream_;
+  std::vector<DataStatusRes> messages_;
+  grpc::Status status_;
+  bool ended_ = false;
+  std::thread reader_;
+};
+
+}  // namespace taskd::manager

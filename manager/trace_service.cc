@@ -1,0 +1,184 @@
+#include <algorithm>
+#include <deque>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "common/switch.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/services.h"
+#include "manager/trace_messages.h"
+#include "manager/wait_reactor.h"
+#include "profiling.grpc.pb.h"
+#include "proto/channel.h"
+
+namespace taskd::manager {
+namespace {
+
+// ClusterD's body codes.
+constexpr int kCodeOk = 200;
+constexpr int kCodeInvalid = 300;
+constexpr int kCodeNotFound = 404;
+
+// How long Modify waits for the ranks' answers. They are only for the message: the state is kept and goes on spreading.
+constexpr std::chrono::milliseconds kModifyWait{1000};
+// A subscriber that is this many changes behind does not read; it is sent away and may come again.
+constexpr size_t kMaxBehind = 1024;
+
+class SubscribeReactor final : public grpc::ServerWriteReactor<DataStatusRes>, public ChangeSink {
+ public:
+  SubscribeReactor(std::shared_ptr<ManagerCore> core, grpc::Status refusal) : core_(std::move(core)) {
+    if (!refusal.ok()) {
+      End(refusal);
+    } else if (!core_->Subscribe(this)) {
+      End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"});
+    }
+  }
+
+  void Changed(const SwitchState& state) override {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (pending_.size() >= kMaxBehind) {
+      EndLocked({grpc::StatusCode::RESOURCE_EXHAUSTED, absl::StrCat("more than ", kMaxBehind, " changes behind")});
+      return;
+    }
+    pending_.push_back(state);
+    WriteNext();
+  }
+  void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) {
+      EndLocked({grpc::StatusCode::CANCELLED, "the subscriber has gone"});
+    } else {
+      WriteNext();
+    }
+  }
+  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the subscriber has gone"}); }
+  void OnDone() override {
+    core_->Unsubscribe(this);
+    delete this;
+  }
+
+ private:
+  void WriteNext() {
+    if (writing_ || ended_ || pending_.empty()) return;
+    writing_ = true;
+    message_.set_code(kCodeOk);
+    message_.set_message("update profiling switch");
+    FillSwitch(pending_.front(), message_.mutable_profilingswitch());
+    pending_.pop_front();
+    StartWrite(&message_);
+  }
+  void End(const grpc::Status& status) {
+    std::lock_guard lock(mutex_);
+    EndLocked(status);
+  }
+  void EndLocked(const grpc::Status& status) {
+    if (ended_) return;
+    ended_ = true;
+    Finish(status);
+  }
+
+  const std::shared_ptr<ManagerCore> core_;
+  std::mutex mutex_;  // taken after the core's, never before it
+  bool writing_ = false;
+  bool ended_ = false;
+  std::deque<SwitchState> pending_;
+  DataStatusRes message_;
+};
+
+class TraceService final : public TrainingDataTrace::CallbackService {
+ public:
+  TraceService(std::shared_ptr<ManagerCore> core, Security security)
+      : core_(std::move(core)), security_(std::move(security)) {}
+
+  grpc::ServerUnaryReactor* ModifyTrainingDataTraceSwitch(grpc::CallbackServerContext* context,
+                                                          const DataTypeReq* request, DataTypeRes* reply) override {
+    grpc::Status allowed = CheckToken(*context, security_);
+    if (!allowed.ok()) return Answer(context, allowed);
+    auto refuse = [&](int code, absl::string_view why) {
+      reply->set_code(code);
+      reply->set_message(std::string(why));
+      return Answer(context, grpc::Status::OK);
+    };
+    absl::Status name = CheckJobName(request->jobnsname());
+    if (!name.ok()) return refuse(kCodeInvalid, name.message());
+    absl::StatusOr<SwitchChange> change = ReadSwitch(request->profilingswitch());
+    if (!change.ok()) return refuse(kCodeInvalid, change.status().message());
+    if (IsAnotherJob(request->jobnsname())) return refuse(kCodeNotFound, NotThisJob(request->jobnsname()));
+
+    SteadyTime since = std::chrono::steady_clock::now();
+    SwitchState state = core_->ChangeDomains(*change);
+    reply->set_code(kCodeOk);
+    return new WaitReactor(kModifyWait, [&](WaitReactor* reactor) -> WaitReactor::Expire {
+      uint64_t waiter = core_->Wait(state.revision, [core = core_, reply, reactor, since, revision = state.revision] {
+        std::vector<RankAnswer> answers =
+            core->Answers(revision, since, std::chrono::duration<double>(kModifyWait).count());
+        auto applied = std::count_if(answers.begin(), answers.end(), [](const RankAnswer& answer) {
+          return answer.state == RankAnswer::State::kApplied;
+        });
+        reply->set_message(absl::StrCat("switched; applied by ", applied, " of ", answers.size(), " ranks",
+                                        static_cast<size_t>(applied) == answers.size()
+                                            ? ""
+                                            : ", the others follow as soon as they can be reached"));
+        reactor->Done(grpc::Status::OK);
+      });
+      return [core = core_, waiter] { core->Expire(waiter); };
+    });
+  }
+
+  grpc::ServerUnaryReactor* GetTrainingDataTraceSwitch(grpc::CallbackServerContext* context,
+                                                       const DataStatusReq* request, DataStatusRes* reply) override {
+    grpc::Status allowed = CheckToken(*context, security_);
+    if (!allowed.ok()) return Answer(context, allowed);
+    absl::Status name = CheckJobName(request->jobnsname());
+    if (!name.ok()) {
+      reply->set_code(kCodeInvalid);
+      reply->set_message(std::string(name.message()));
+    } else if (IsAnotherJob(request->jobnsname())) {
+      reply->set_code(kCodeNotFound);
+      reply->set_message(NotThisJob(request->jobnsname()));
+    } else {
+      SwitchState state = core_->wanted();
+      reply->set_code(kCodeOk);
+      reply->set_message(absl::StrCat("wanted state of ", request->jobnsname(), ", revision ", state.revision));
+      FillSwitch(state, reply->mutable_profilingswitch());
+    }
+    return Answer(context, grpc::Status::OK);
+  }
+
+  grpc::ServerWriteReactor<DataStatusRes>* SubscribeDataTraceSwitch(grpc::CallbackServerContext* context,
+                                                                    const ProfilingClientInfo* request) override {
+    grpc::Status status = CheckToken(*context, security_);
+    const std::string& task_id = core_->shape().task_id;
+    if (status.ok() && !task_id.empty() && request->jobid() != task_id) {
+      status = {grpc::StatusCode::NOT_FOUND, absl::StrCat("jobId: '", request->jobid().substr(0, 64),
+                                                          "' is not this manager's job, '", task_id, "'")};
+    }
+    return new SubscribeReactor(core_, status);
+  }
+
+ private:
+  static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(status);
+    return reactor;
+  }
+  bool IsAnotherJob(const std::string& job) const { return !core_->shape().job.empty() && job != core_->shape().job; }
+  std::string NotThisJob(const std::string& job) const {
+    return absl::StrCat("job ", job, " is not this manager's, ", core_->shape().job);
+  }
+
+  const std::shared_ptr<ManagerCore> core_;
+  const Security security_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> core, const Security& security) {
+  return std::make_unique<TraceService>(std::move(core), security);
+}
+
+}  // namespace taskd::manager
