@@ -1,0 +1,182 @@
+// The program as users run it: flags, environment, exit codes, what goes to stdout and what to stderr.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/test_client.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Result {
+  int code = -1;
+  std::string out, err;
+};
+
+class CliTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/taskd-cli-test-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // Runs `[VARIABLE=x ...] taskd ARGUMENTS` through the shell.
+  Result Run(const std::string& arguments, const std::string& environment = "") {
+    const char* program = std::getenv("TASKD_BIN");
+    EXPECT_NE(program, nullptr);
+    std::string command = "env -u RANK -u MS_NODE_RANK -u POD_IP " + environment + " timeout 60 " + program + " " +
+                          arguments + " >" + (folder_ / "out").string() + " 2>" + (folder_ / "err").string() +
+                          " </dev/null";
+    int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp("out"), Slurp("err")};
+  }
+  std::string Slurp(const char* name) {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  void ExpectWrongUsage(const std::string& arguments, const std::string& says, const std::string& environment = "") {
+    Result result = Run(arguments, environment);
+    EXPECT_EQ(result.code, 2) << arguments;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_THAT(result.err, HasSubstr(says)) << arguments;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CliTest, WrongUsageIsOneLineAndTwo) {
+  ExpectWrongUsage("", "usage: taskd");
+  ExpectWrongUsage("mangaer", "'mangaer'");
+  ExpectWrongUsage("--jobs", "'--jobs'");
+  ExpectWrongUsage("manager --bogus", "--bogus");
+  ExpectWrongUsage("manager --bogus=1", "--bogus=1");
+  ExpectWrongUsage("manager stray", "stray");
+  ExpectWrongUsage("manager --nodes many", "many");
+  ExpectWrongUsage("manager --nodes=-1", "-1");
+  ExpectWrongUsage("manager", "70000", "TASKD_NODES=70000");
+  ExpectWrongUsage("manager --job name", "name");
+  ExpectWrongUsage("manager --listen 9601", "9601");
+  ExpectWrongUsage("manager --listen 0.0.0.0:0", "--allow-plaintext");
+  ExpectWrongUsage("manager --listen 127.0.0.1:0 --http 127.0.0.1:0 --tls-dir /nowhere", "/nowhere/ca.crt");
+  ExpectWrongUsage("manager --state-dir", "--state-dir");
+  ExpectWrongUsage("proxy --node-rank x", "x");
+  ExpectWrongUsage("proxy", "abc", "RANK=abc");
+  ExpectWrongUsage("proxy --disk-limit-mb=-5", "-5");
+  ExpectWrongUsage("switch", "KIND=on");
+  ExpectWrongUsage("switch step", "'step'");
+  ExpectWrongUsage("switch step=ON", "step=ON");
+  ExpectWrongUsage("switch steps=on", "'steps'");
+  ExpectWrongUsage("switch step=on --timeout 0", "--timeout");
+  ExpectWrongUsage("switch step=on --manager host", "host");
+  ExpectWrongUsage("status --manager host:99999", "99999");
+  ExpectWrongUsage("status stray", "stray");
+}
+
+TEST_F(CliTest, HelpAndVersion) {
+  EXPECT_EQ(Run("--version").out, "taskd " TASKD_VERSION "\n");
+  for (const char* command : {"", "manager", "proxy", "switch", "status"}) {
+    Result result = Run(std::string(command) + " --help");
+    EXPECT_EQ(result.code, 0) << command;
+    EXPECT_EQ(result.err, "");
+    EXPECT_EQ(result.out.find("TOKEN"), std::string::npos) << "the token is no flag";
+  }
+}
+
+TEST_F(CliTest, AManagerThatIsNotThereIsOneLineAndOne) {
+  for (const char* command : {"switch all=on", "status", "status --watch", "status --json"}) {
+    Result result = Run(command, "TASKD_MANAGER=127.0.0.1:1");
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr("127.0.0.1:1 cannot be reached"));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+TEST_F(CliTest, AnAddressInUseIsOneLineAndOne) {
+  ManagerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.http = options.switch_file = "";
+  auto server = manager::ManagerServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::string address = "127.0.0.1:" + std::to_string((*server)->port());
+  Result result = Run("manager --listen " + address + " --http 127.0.0.1:0");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err, "taskd manager: --listen: cannot listen on " + address + ": Address already in use\n");
+}
+
+// interfaces of `taskd switch --json` and `taskd status --json`: keys and their order.
+TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
+  ManagerOptions options;
+  options.job = "ns/job";
+  options.task_id = "task-1";
+  options.listen = "127.0.0.1:0";
+  options.nodes = 2;
+  options.procs_per_node = 1;
+  options.state_dir = folder_ / "state";
+  options.http = options.switch_file = "";
+  options.token = "secret";
+  auto server = manager::ManagerServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::string env = "TASKD_TOKEN=secret TASKD_MANAGER=127.0.0.1:" + std::to_string((*server)->port());
+  auto channel = manager::Dial((*server)->port());
+  auto node0 = std::make_unique<manager::TestProxy>(channel, 0, std::vector<int>{0}, true, "secret");
+  ASSERT_TRUE(node0->WaitForWanted(0));
+  for (int i = 0; i < 1000 && Run("status --json", env).out.find("\"pid\":1000") == std::string::npos; ++i) {
+  }
+
+  Result result = Run("switch --job ns/job --json step=on communication=off", env);
+  EXPECT_EQ(result.code, 1) << "rank 1 is missing";
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, StartsWith(R"({"job":"ns/job","wanted":{"step":"on","fp":"off","dataloader":"off",)"
+                                     R"("save_checkpoint":"off","communication":"off"},"total":2,"applied":1,)"
+                                     R"("ranks":[{"rank":0,"node":0,"state":"applied","ms":)"));
+  EXPECT_THAT(result.out,
+              HasSubstr(R"({"rank":1,"node":1,"state":"unreachable","ms":0.0,"reason":"never attached"}]})"));
+  EXPECT_EQ(nlohmann::json::parse(result.out).dump().empty(), false);
+
+  manager::TestProxy node1(channel, 1, {1}, true, "secret");
+  for (int i = 0; i < 1000 && Run("status --json", env).out.find("\"pid\":1001") == std::string::npos; ++i) {
+  }
+  result = Run("switch all=on", env);
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, HasSubstr("2 of 2 ranks applied it"));
+
+  result = Run("status --json", env);
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, StartsWith(R"({"job":"ns/job","task_id":"task-1","wanted":{"step":"on","fp":"on",)"));
+  EXPECT_THAT(
+      result.out,
+      HasSubstr(R"("nodes":[{"node":0,"host":"host0","connected":true,"ranks":[{"rank":0,"pid":1000,"attached":true,)"
+                R"("applied":{"step":"off","fp":"off","dataloader":"off","save_checkpoint":"off",)"
+                R"("communication":"off"},"step":17,"step_ms":0.0,"marks":{"step":1,"fp":0,"dataloader":0,)"
+                R"("save_checkpoint":0,"communication":0,"other":0},"lost":0,"overhead_ns_per_mark":0.0}]})"));
+  EXPECT_THAT(Run("status", env).out, HasSubstr("ranks: 2 attached of 2 known, 2 expected"));
+
+  // The flag wins over the variable; another job and a wrong token are refused.
+  EXPECT_EQ(Run("status --manager 127.0.0.1:1", env).code, 1);
+  EXPECT_THAT(Run("switch --job ns/other step=on", env).err, HasSubstr("ns/other"));
+  result = Run("switch step=off", env + " TASKD_TOKEN=wrong");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("token"));
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,73 @@
+#include "agent/control_client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "grpcpp/channel.h"
+
+namespace taskd {
+namespace {
+
+struct NamedKind {
+  const char* name;
+  bool (v1::KindStates::*get)() const;
+};
+// In the order of the interface.
+constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
+                                {"fp", &v1::KindStates::fp},
+                                {"dataloader", &v1::KindStates::dataloader},
+                                {"save_checkpoint", &v1::KindStates::save_checkpoint},
+                                {"communication", &v1::KindStates::communication}};
+
+}  // namespace
+
+absl::StatusOr<ControlClient> ControlClient::Make(const std::string& manager, const Security& security) {
+  absl::StatusOr<HostPort> address = ParseHostPort("--manager", manager);
+  if (!address.ok()) return address.status();
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(manager, security);
+  if (!channel.ok()) return channel.status();
+  return ControlClient(manager, security, v1::Control::NewStub(*channel));
+}
+
+void ControlClient::Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const {
+  AddToken(context, security_);
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+}
+
+std::string ControlClient::Describe(const grpc::Status& status) const {
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      return absl::StrCat("manager ", manager_, " cannot be reached: ", Printable(status.error_message()));
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return absl::StrCat("manager ", manager_, " has not answered in time");
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return absl::StrCat(manager_, " is not a manager");
+    default:
+      return absl::StrCat("manager ", manager_, ": ", Printable(status.error_message()));
+  }
+}
+
+nlohmann::ordered_json KindsJson(const v1::KindStates& kinds) {
+  nlohmann::ordered_json json;
+  for (const NamedKind& kind : kKinds) json[kind.name] = (kinds.*kind.get)() ? "on" : "off";
+  return json;
+}
+
+std::string KindsText(const v1::KindStates& kinds) {
+  std::string text;
+  for (const NamedKind& kind : kKinds) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", kind.name, (kinds.*kind.get)() ? " on" : " off");
+  }
+  return text;
+}
+
+std::string Printable(const std::string& text) {
+  std::string result = text;
+  for (char& c : result) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return result;
+}
+
+}  // namespace taskd

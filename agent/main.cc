@@ -1,0 +1,215 @@
+// The program `taskd`: reads flags and environment, calls one library each.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "agent/status_command.h"
+#include "agent/switch_command.h"
+#include "common/log.h"
+#include "manager/manager.h"
+#include "proto/channel.h"
+#include "proxy/proxy.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kDone = 0;
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+// "--node-rank" -> "TASKD_NODE_RANK"
+std::string EnvironmentName(const std::string& flag) {
+  std::string name = "TASKD_";
+  for (char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(toupper(c));
+  return name;
+}
+
+template <typename T>
+CLI::Option* AddOption(CLI::App* app, const std::string& flag, T& value, const std::string& help) {
+  return app->add_option(flag, value, help)->envname(EnvironmentName(flag));
+}
+
+CLI::Option* AddFlag(CLI::App* app, const std::string& flag, bool& value, const std::string& help) {
+  return app->add_flag(flag, value, help)->envname(EnvironmentName(flag));
+}
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Never a flag: command lines are visible to everybody.
+std::string Token() { return Environment("TASKD_TOKEN"); }
+
+int Fail(const std::string& command, const absl::Status& status) {
+  std::string line(status.message());
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+  }
+  std::cerr << command << ": " << line << std::endl;
+  return absl::IsInvalidArgument(status) ? kWrongUsage : kFailed;
+}
+
+struct Commands {
+  ManagerOptions manager;
+  ProxyOptions proxy;
+  SwitchOptions change;
+  StatusOptions status;
+  CLI::Option* manager_http = nullptr;
+  CLI::Option* proxy_listen = nullptr;
+  CLI::App* manager_app = nullptr;
+  CLI::App* proxy_app = nullptr;
+  CLI::App* switch_app = nullptr;
+  CLI::App* status_app = nullptr;
+};
+
+void AddManager(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.manager_app = app.add_subcommand("manager", "the job's manager, in the foreground");
+  ManagerOptions& options = commands.manager;
+  AddOption(sub, "--job", options.job, "NAMESPACE/NAME; without it any job name is this job's");
+  AddOption(sub, "--task-id", options.task_id, "the job's id at ClusterD");
+  AddOption(sub, "--nodes", options.nodes, "number of nodes")->check(CLI::Range(0, 65536));
+  AddOption(sub, "--procs-per-node", options.procs_per_node, "training processes of a node")
+      ->check(CLI::Range(0, 4096));
+  AddOption(sub, "--listen", options.listen, "HOST:PORT of gRPC [POD_IP:9601, 127.0.0.1:9601 without POD_IP]");
+  commands.manager_http =
+      AddOption(sub, "--http", options.http, "HOST:PORT of /healthz and /metrics")->capture_default_str();
+  AddOption(sub, "--state-dir", options.state_dir, "keeps the wanted state [/tmp/taskd-<uid>/<task id>/manager]");
+  AddOption(sub, "--switch-file", options.switch_file, "mounted profilingSwitch to follow")->capture_default_str();
+  AddOption(sub, "--clusterd", options.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
+  AddOption(sub, "--tls-dir", options.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  AddFlag(sub, "--allow-plaintext", options.allow_plaintext, "listen beyond loopback without TLS and token");
+  AddFlag(sub, "--exit-on-stdin-eof", options.exit_on_stdin_eof, "end when stdin is closed");
+}
+
+void AddProxy(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.proxy_app = app.add_subcommand("proxy", "the node's proxy, in the foreground");
+  ProxyOptions& options = commands.proxy;
+  AddOption(sub, "--manager", options.manager, "HOST:PORT of the manager")->capture_default_str();
+  commands.proxy_listen = AddOption(sub, "--listen", options.listen, "HOST:PORT of gRPC health")->capture_default_str();
+  AddOption(sub, "--socket", options.socket,
+            "the ranks' socket [/tmp/taskd-<uid>/<MINDX_TASK_ID or default>/proxy.sock]");
+  sub->add_option("--node-rank", options.node_rank, "rank of this node [RANK, MS_NODE_RANK, 0]")
+      ->check(CLI::Range(0, 1 << 24));
+  AddOption(sub, "--profiling-dir", options.profiling_dir, "where the mark files go")->capture_default_str();
+  AddOption(sub, "--disk-limit-mb", options.disk_limit_mb, "limit of the mark files, 0 for none")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  AddOption(sub, "--switch-file", options.switch_file, "followed while no manager answers")->capture_default_str();
+  AddOption(sub, "--tls-dir", options.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  AddFlag(sub, "--allow-plaintext", options.allow_plaintext, "listen beyond loopback without TLS and token");
+  AddFlag(sub, "--exit-on-stdin-eof", options.exit_on_stdin_eof, "end when stdin is closed");
+}
+
+void AddSwitch(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.switch_app =
+      app.add_subcommand("switch", "switch marks on or off and print each rank's answer");
+  SwitchOptions& options = commands.change;
+  AddOption(sub, "--manager", options.manager, "HOST:PORT of the manager")->capture_default_str();
+  AddOption(sub, "--job", options.job, "NAMESPACE/NAME; the manager refuses any other job's");
+  sub->add_option("KIND=on|off", options.assignments, "step, fp, dataloader, save_checkpoint, communication or all");
+  AddOption(sub, "--timeout", options.timeout_s, "seconds that the ranks have to answer")->capture_default_str();
+  AddFlag(sub, "--json", options.json, "print one JSON object");
+  AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+}
+
+void AddStatus(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.status_app =
+      app.add_subcommand("status", "nodes, ranks, switch state, marks written and lost, overhead");
+  StatusOptions& options = commands.status;
+  AddOption(sub, "--manager", options.manager, "HOST:PORT of the manager")->capture_default_str();
+  AddFlag(sub, "--json", options.json, "print one JSON object");
+  AddFlag(sub, "--watch", options.watch, "again each second until interrupted");
+  AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+}
+
+int RunManagerCommand(Commands& commands) {
+  ManagerOptions& options = commands.manager;
+  options.http_is_default = commands.manager_http->count() == 0;
+  options.token = Token();
+  InitLog("manager");
+  InitGrpcLog();
+  absl::Status status = RunManager(options);
+  return status.ok() ? kDone : Fail("taskd manager", status);
+}
+
+int RunProxyCommand(Commands& commands) {
+  ProxyOptions& options = commands.proxy;
+  options.listen_is_default = commands.proxy_listen->count() == 0;
+  options.task_id = Environment("MINDX_TASK_ID");
+  options.token = Token();
+  InitLog("proxy");
+  InitGrpcLog();
+  absl::Status status = RunProxy(options);
+  return status.ok() ? kDone : Fail("taskd proxy", status);
+}
+
+int RunSwitchCommand(Commands& commands) {
+  commands.change.security.token = Token();
+  InitLog("switch");
+  InitGrpcLog();
+  absl::StatusOr<bool> all_applied = RunSwitch(commands.change);
+  if (!all_applied.ok()) return Fail("taskd switch", all_applied.status());
+  return *all_applied ? kDone : kFailed;
+}
+
+int RunStatusCommand(Commands& commands) {
+  commands.status.security.token = Token();
+  InitLog("status");
+  InitGrpcLog();
+  absl::Status status = RunStatus(commands.status);
+  return status.ok() ? kDone : Fail("taskd status", status);
+}
+
+// The node rank, where no flag gives it: our own variable, then those of the frameworks' launchers.
+void SetNodeRankVariable(CLI::App* proxy) {
+  CLI::Option* option = proxy->get_option("--node-rank");
+  for (const char* name : {"TASKD_NODE_RANK", "RANK", "MS_NODE_RANK"}) {
+    if (Environment(name).empty()) continue;
+    option->envname(name);
+    return;
+  }
+}
+
+int Main(int argc, char** argv) {
+  Commands commands;
+  CLI::App app("TaskD records what a distributed training job does, and switches that on and off while it runs.",
+               "taskd");
+  app.set_version_flag("--version", "taskd " TASKD_VERSION);
+  app.require_subcommand(1);
+  AddManager(app, commands);
+  AddProxy(app, commands);
+  AddSwitch(app, commands);
+  AddStatus(app, commands);
+  SetNodeRankVariable(commands.proxy_app);
+  if (argc < 2) {
+    std::cerr << "usage: taskd manager|proxy|switch|status [OPTIONS]   (taskd COMMAND --help tells more)" << std::endl;
+    return kWrongUsage;
+  }
+  // CLI11 would only miss a subcommand, and not say what it found in its place.
+  std::string first = argv[1];
+  auto named_first = [&](CLI::App* sub) { return sub->get_name() == first; };
+  if (first != "-h" && first != "--help" && first != "--version" && app.get_subcommands(named_first).empty()) {
+    return Fail("taskd", absl::InvalidArgumentError("'" + first + "' is not manager, proxy, switch or status"));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success))
+      return app.exit(error);  // --help, --version
+    std::string command = "taskd";
+    for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
+    return Fail(command, absl::InvalidArgumentError(error.what()));
+  }
+  if (*commands.manager_app) return RunManagerCommand(commands);
+  if (*commands.proxy_app) return RunProxyCommand(commands);
+  if (*commands.switch_app) return RunSwitchCommand(commands);
+  return RunStatusCommand(commands);
+}
+
+}  // namespace
+}  // namespace taskd
+
+int main(int argc, char** argv) { return taskd::Main(argc, argv); }

@@ -1,0 +1,127 @@
+#include "agent/status_command.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/control_client.h"
+
+namespace taskd {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{5000};
+
+double Rounded(double value) { return std::round(value * 1000) / 1000; }
+
+nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
+  nlohmann::ordered_json marks;
+  marks["step"] = rank.marks().step();
+  marks["fp"] = rank.marks().fp();
+  marks["dataloader"] = rank.marks().dataloader();
+  marks["save_checkpoint"] = rank.marks().save_checkpoint();
+  marks["communication"] = rank.marks().communication();
+  marks["other"] = rank.marks().other();
+  nlohmann::ordered_json json;
+  json["rank"] = rank.rank();
+  json["pid"] = rank.pid();
+  json["attached"] = rank.attached();
+  json["applied"] = KindsJson(rank.applied());
+  json["step"] = rank.step();
+  json["step_ms"] = Rounded(rank.step_ms());
+  json["marks"] = std::move(marks);
+  json["lost"] = rank.lost();
+  json["overhead_ns_per_mark"] = Rounded(rank.overhead_ns_per_mark());
+  return json;
+}
+
+void PrintJson(const v1::JobStatus& status) {
+  nlohmann::ordered_json json;
+  json["job"] = status.job();
+  json["task_id"] = status.task_id();
+  json["wanted"] = KindsJson(status.wanted().kinds());
+  json["manager"]["uptime_s"] = Rounded(status.uptime_s());
+  json["nodes"] = nlohmann::ordered_json::array();
+  for (const v1::NodeStatus& node : status.nodes()) {
+    nlohmann::ordered_json row;
+    row["node"] = node.node();
+    row["host"] = node.host();
+    row["connected"] = node.connected();
+    row["ranks"] = nlohmann::ordered_json::array();
+    for (const v1::RankStatus& rank : node.ranks()) row["ranks"].push_back(RankJson(rank));
+    json["nodes"].push_back(std::move(row));
+  }
+  std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+}
+
+void PrintTable(const v1::JobStatus& status) {
+  std::cout << "job: " << (status.job().empty() ? "(any)" : Printable(status.job()));
+  if (!status.task_id().empty()) std::cout << "  task: " << Printable(status.task_id());
+  std::cout << absl::StrFormat("  manager up: %.0f s\nwanted: %s (revision %d)\n", status.uptime_s(),
+                               KindsText(status.wanted().kinds()), status.wanted().revision());
+  int ranks = 0, attached = 0;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    ranks += node.ranks_size();
+    for (const v1::RankStatus& rank : node.ranks()) attached += node.connected() && rank.attached() ? 1 : 0;
+  }
+  std::cout << "nodes: " << status.nodes_size() << "  ranks: " << attached << " attached of " << ranks << " known";
+  if (status.expected_ranks() != 0) std::cout << ", " << status.expected_ranks() << " expected";
+  std::cout << "\n";
+  for (const v1::NodeStatus& node : status.nodes()) {
+    std::cout << "\nnode " << node.node() << " (" << Printable(node.host()) << ")"
+              << (node.connected() ? "" : ": its proxy is not connected") << "\n";
+    if (node.ranks_size() == 0) {
+      std::cout << "  no ranks\n";
+      continue;
+    }
+    std::cout << absl::StrFormat("%6s %8s %9s %10s %9s %9s %9s %9s %9s %9s %9s %8s  %s\n", "rank", "step", "step ms",
+                                 "#step", "#fp", "#dload", "#ckpt", "#comm", "#other", "lost", "ns/mark", "pid",
+                                 "state");
+    for (const v1::RankStatus& rank : node.ranks()) {
+      const v1::MarkCounts& marks = rank.marks();
+      std::string state = !rank.attached() ? absl::StrCat("gone: ", Printable(rank.reason()))
+                          : rank.applied_revision() == status.wanted().revision() ? "as wanted"
+                                                                                  : "not switched yet";
+      std::cout << absl::StrFormat("%6d %8s %9s %10d %9d %9d %9d %9d %9d %9d %9.0f %8d  %s\n", rank.rank(),
+                                   rank.step() < 0 ? "-" : absl::StrCat(rank.step()),
+                                   rank.step() < 0 ? "-" : absl::StrFormat("%.1f", rank.step_ms()), marks.step(),
+                                   marks.fp(), marks.dataloader(), marks.save_checkpoint(), marks.communication(),
+                                   marks.other(), rank.lost(), rank.overhead_ns_per_mark(), rank.pid(), state);
+    }
+  }
+  std::cout << std::flush;
+}
+
+}  // namespace
+
+absl::Status RunStatus(const StatusOptions& options) {
+  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.security);
+  if (!client.ok()) return client.status();
+  bool terminal = isatty(STDOUT_FILENO) != 0;
+  bool reached = false;
+  while (true) {
+    grpc::ClientContext context;
+    client->Prepare(context, kTimeout);
+    v1::JobStatus status;
+    grpc::Status called = client->stub().GetStatus(&context, {}, &status);
+    if (called.ok()) {
+      if (options.watch && terminal && !options.json) std::cout << "\033[H\033[2J";
+      options.json ? PrintJson(status) : PrintTable(status);
+      reached = true;
+      if (!std::cout) return absl::UnavailableError("stdout cannot be written");
+    } else if (!options.watch || !reached) {
+      return absl::UnavailableError(client->Describe(called));
+    } else {
+      // A manager that restarts comes back; whoever watches wants to see it.
+      std::cerr << "taskd status: " << client->Describe(called) << std::endl;
+    }
+    if (!options.watch) return absl::OkStatus();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+}  // namespace taskd

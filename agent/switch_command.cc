@@ -1,0 +1,146 @@
+#include "agent/switch_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/control_client.h"
+#include "common/switch.h"
+
+namespace taskd {
+namespace {
+
+// For the way there and back, above the time that the ranks are given.
+constexpr std::chrono::milliseconds kExtraTimeout{5000};
+
+void Set(SwitchKind kind, bool on, v1::SetSwitchRequest& request) {
+  switch (kind) {
+    case SwitchKind::kStep:
+      request.set_step(on);
+      break;
+    case SwitchKind::kSaveCheckpoint:
+      request.set_save_checkpoint(on);
+      break;
+    case SwitchKind::kForward:
+      request.set_fp(on);
+      break;
+    case SwitchKind::kDataLoader:
+      request.set_dataloader(on);
+      break;
+    case SwitchKind::kCommunication:
+      request.set_communication(on);
+      break;
+  }
+}
+
+absl::Status Read(const std::string& assignment, v1::SetSwitchRequest& request) {
+  size_t equals = assignment.find('=');
+  std::string name = assignment.substr(0, equals);
+  std::string value = equals == std::string::npos ? "" : assignment.substr(equals + 1);
+  if (equals == std::string::npos || (value != "on" && value != "off")) {
+    return absl::InvalidArgumentError(absl::StrCat("'", assignment, "' is not KIND=on or KIND=off"));
+  }
+  bool on = value == "on";
+  if (name == "all") {
+    for (int i = 0; i < kNumSwitches; ++i) Set(static_cast<SwitchKind>(i), on, request);
+    return absl::OkStatus();
+  }
+  std::optional<SwitchKind> kind = SwitchKindFromName(name);
+  if (!kind.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kind '", name, "' is not step, fp, dataloader, save_checkpoint, communication or all"));
+  }
+  Set(*kind, on, request);
+  return absl::OkStatus();
+}
+
+const char* StateName(v1::RankAnswer::State state) {
+  switch (state) {
+    case v1::RankAnswer::APPLIED:
+      return "applied";
+    case v1::RankAnswer::FAILED:
+      return "failed";
+    default:
+      return "unreachable";
+  }
+}
+
+void PrintJson(const v1::SetSwitchReply& reply) {
+  nlohmann::ordered_json json;
+  json["job"] = reply.job();
+  json["wanted"] = KindsJson(reply.wanted().kinds());
+  json["total"] = reply.total();
+  json["applied"] = reply.applied();
+  json["ranks"] = nlohmann::ordered_json::array();
+  for (const v1::RankAnswer& rank : reply.ranks()) {
+    nlohmann::ordered_json row;
+    row["rank"] = rank.rank();
+    row["node"] = rank.node();
+    row["state"] = StateName(rank.state());
+    row["ms"] = std::round(rank.ms() * 1000) / 1000;
+    row["reason"] = rank.reason();
+    json["ranks"].push_back(std::move(row));
+  }
+  std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+}
+
+void PrintTable(const v1::SetSwitchReply& reply) {
+  std::cout << "wanted: " << KindsText(reply.wanted().kinds()) << "\n";
+  if (reply.total() == 0) {
+    std::cout << "no rank has attached yet; ranks get the wanted state as soon as they do" << std::endl;
+    return;
+  }
+  std::cout << absl::StrFormat("%6s %5s  %-11s %9s  %s\n", "rank", "node", "state", "ms", "reason");
+  for (const v1::RankAnswer& rank : reply.ranks()) {
+    std::string ms = rank.state() == v1::RankAnswer::APPLIED ? absl::StrFormat("%.1f", rank.ms()) : "-";
+    std::string line = absl::StrFormat("%6d %5d  %-11s %9s  %s", rank.rank(), rank.node(), StateName(rank.state()), ms,
+                                       Printable(rank.reason()));
+    line.erase(line.find_last_not_of(' ') + 1);
+    std::cout << line << "\n";
+  }
+  std::cout << reply.applied() << " of " << reply.total() << " ranks applied it" << std::endl;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
+  v1::SetSwitchRequest request;
+  if (options.assignments.empty()) {
+    return absl::InvalidArgumentError("nothing to switch: name at least one KIND=on or KIND=off");
+  }
+  for (const std::string& assignment : options.assignments) {
+    absl::Status read = Read(assignment, request);
+    if (!read.ok()) return read;
+  }
+  if (!(options.timeout_s > 0 && options.timeout_s <= 600)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout: ", options.timeout_s, " is not above 0 and at most 600 s"));
+  }
+  auto timeout = std::chrono::milliseconds(std::max<int64_t>(1, std::llround(options.timeout_s * 1000)));
+  request.set_job(options.job);
+  request.set_timeout_ms(static_cast<uint32_t>(timeout.count()));
+
+  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.security);
+  if (!client.ok()) return client.status();
+  bool terminal = isatty(STDERR_FILENO) != 0;
+  if (terminal) fprintf(stderr, "waiting for the ranks' answers ...");
+  grpc::ClientContext context;
+  client->Prepare(context, timeout + kExtraTimeout);
+  v1::SetSwitchReply reply;
+  grpc::Status status = client->stub().SetSwitch(&context, request, &reply);
+  if (terminal) fprintf(stderr, "\r\033[K");
+  if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
+    return absl::InvalidArgumentError(Printable(status.error_message()));
+  }
+  if (!status.ok()) return absl::UnavailableError(client->Describe(status));
+  options.json ? PrintJson(reply) : PrintTable(reply);
+  return reply.applied() == reply.total();
+}
+
+}  // namespace taskd
