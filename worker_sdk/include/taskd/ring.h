@@ -73,7 +73,7 @@ enum RecordType : uint8_t {
   kRecordPad = 1,  // fills the rest of a block; no other field is valid
   kRecordMark = 2,
   kRecordRangeStart = 3,
-  kRecordRangeEnd = 4,  // has no name; its kind and domain are those of its start
+  kRecordRangeEnd = 4,  // has no name; its kind and domain are those of the start with its id, not the ones it carries
 };
 
 enum RecordFlags : uint8_t {
@@ -114,7 +114,8 @@ struct alignas(64) ThreadSlot {
   // Written by the recording thread.
   alignas(64) std::atomic<uint64_t> head;  // bytes committed
   std::atomic<uint64_t> reserved;          // end of the block being written; a multiple of kBlockBytes
-  std::atomic<uint64_t> cost_ticks;        // sampled cost of recording, with the closing time stamp
+  // The second record of every block is timed to its end: the sum, and how many.
+  std::atomic<uint64_t> cost_ticks;
   std::atomic<uint64_t> cost_samples;
   std::atomic<uint64_t> dropped;  // marks of this thread that could not be recorded (a mark inside a mark)
   uint64_t reserved2[3];

@@ -1,0 +1,49 @@
+"""The worker: recording in this training process."""
+import os
+
+from taskd.python.cython_api import cython_api
+from taskd.python.utils import check
+from taskd.python.utils.log import never_raises
+
+__all__ = ["init_taskd_worker", "start_taskd_worker", "destroy_taskd_worker"]
+
+_initialized_pid = None
+
+
+@never_raises
+def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, framework: str = "pt") -> bool:
+    """Tells TaskD the global rank of this process. From then on, marks that are switched on are recorded.
+
+    rank_id: global rank, >= 0. upper_limit_of_disk_in_mb: wished limit of the node's mark files, >= 0; the smallest of
+    the node holds. framework: "pt" or "ms"; both are treated alike.
+    """
+    global _initialized_pid
+    check.non_negative_int("rank_id", rank_id)
+    check.non_negative_int("upper_limit_of_disk_in_mb", upper_limit_of_disk_in_mb)
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    local_rank = int(local_rank) if local_rank.isdecimal() and int(local_rank) <= check.INT_MAX else -1
+    if cython_api.load().taskd_worker_init(rank_id, local_rank, upper_limit_of_disk_in_mb) != 0:
+        return False
+    _initialized_pid = os.getpid()
+    return True
+
+
+def is_initialized():
+    """Whether init_taskd_worker succeeded in this very process; a forked child has not."""
+    return _initialized_pid == os.getpid()
+
+
+@never_raises
+def start_taskd_worker() -> bool:
+    """False before init_taskd_worker."""
+    return is_initialized() and cython_api.load().taskd_worker_start() == 0
+
+
+@never_raises
+def destroy_taskd_worker() -> bool:
+    """Ends recording in this process; what was recorded is still written. False before init_taskd_worker."""
+    global _initialized_pid
+    if not is_initialized():
+        return False
+    _initialized_pid = None
+    return cython_api.load().taskd_worker_destroy() == 0

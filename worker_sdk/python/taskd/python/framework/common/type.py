@@ -1,0 +1,17 @@
+"""Names of configuration keys and their defaults, as TaskD's users write them."""
+
+CONFIG_LISTENIP_KEY = "ListenAddr"
+CONFIG_LISTENPORT_KEY = "ListenPort"
+CONFIG_UPSTREAMIP_KEY = "UpstreamAddr"
+CONFIG_UPSTREAMPORT_KEY = "UpstreamPort"
+CONFIG_SERVERRANK_KEY = "ServerRank"
+CONFIG_FRAMEWORK_KEY = "Framework"
+
+LOCAL_HOST = "127.0.0.1"
+DEFAULT_PROXY_LISTEN_PORT = "9602"
+DEFAULT_PROXY_UPSTREAM_PORT = "9601"
+DEFAULT_AGENT_UPSTREAM_PORT = "9602"
+DEFAULT_SERVERRANK = "0"
+
+PYTORCH = "PyTorch"
+MINDSPORE = "MindSpore"

@@ -1,0 +1,71 @@
+"""Marks for PyTorch programs that nobody edits: step, forward, dataloader, save_checkpoint and communication.
+
+Any of these arms them:
+
+    import taskd.torch; taskd.torch.enable()              a line in the script
+    torchrun ... -m taskd.torch train.py ARGS             nothing in the script, taskd in PYTHONPATH
+    TASKD_TORCH=1 torchrun ... train.py                   nothing at all, taskd installed from its wheel
+
+It neither imports torch nor slows a program that does not: the hooks come when the program has imported torch. What is
+switched off costs a hook well below a microsecond, and nothing is formatted. torch.distributed's init_process_group also
+does what init_taskd_worker does, unless the program did. What each mark means is written in the modules: _steps, _local,
+_collectives, _ddp, _groups. Works from torch 1.13 on.
+
+Switches: TASKD_TORCH_DDP=0 leaves DistributedDataParallel alone (see _ddp).
+"""
+from taskd.python.utils.log import never_raises
+
+__all__ = ["enable", "disable", "step"]
+
+_enabled = False
+
+
+@never_raises
+def enable() -> bool:
+    """Arms the marks. A second call changes nothing."""
+    global _enabled
+    if not _enabled:
+        from taskd.torch import _imports
+
+        _enabled = True
+        _imports.when_imported("torch", _install)
+    return True
+
+
+@never_raises
+def disable() -> bool:
+    """Takes the hooks away again. A DistributedDataParallel that already has ours keeps it, without marks."""
+    global _enabled
+    if _enabled:
+        from taskd.torch import _gate, _imports, _patches, _steps
+
+        _enabled = False
+        _imports.forget()
+        _steps.reset()
+        _gate.close_gate()
+        _patches.undo()
+    return True
+
+
+def step(number=None):
+    """The program says itself where steps are; from the first call on optimizers do not.
+
+    A call ends the step before and begins the next, numbered one more than the last or as given. As `with step():` it also
+    ends it. Never raises.
+    """
+    from taskd.torch import _patches, _steps
+
+    return _patches.quietly(_steps.explicit_step, number) or _steps.Step()
+
+
+def _install(torch):
+    from taskd.torch import _collectives, _ddp, _gate, _groups, _imports, _local, _patches, _steps
+
+    _gate.open_gate(torch)
+    _patches.quietly(_steps.install, torch)
+    _patches.quietly(_local.install, torch)
+    if not torch.distributed.is_available():
+        return
+    _imports.when_imported("torch.distributed.distributed_c10d", lambda c10d: _groups.install(c10d, _local.wrap_export))
+    _imports.when_imported("torch.distributed.distributed_c10d", _collectives.install)
+    _imports.when_imported("torch.nn.parallel.distributed", _ddp.install)

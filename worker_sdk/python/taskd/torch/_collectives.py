@@ -1,0 +1,262 @@
+"""Marks around torch.distributed's collectives and point-to-point calls (TaskD contract §4.4).
+
+A range is named by JSON text with count, streamId, dataType, groupName and opName, for point-to-point also srcRank and
+destRank within the group. Operations have HCCL's names; those that HCCL has not are called HcclGather and HcclBarrier. The
+count is in elements: what a rank puts in, for scatter and reduce-scatter what it gets out. An unknown sender is srcRank -1.
+
+The range is what the calling thread sees: from the call to its return. With async_op=True and for isend, irecv and
+batch_isend_irecv it lasts until wait() returned on the Work (or its Future is done, or nobody holds the Work any more). On
+a GPU that is when the work has been queued, because the host does not wait for more.
+
+Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times.
+"""
+import inspect
+import sys
+import threading
+
+from taskd.torch import _gate, _groups, _patches
+from taskd.torch._local import wrap_export
+
+DOMAIN = "communication"
+_A_STREAM = 1  # any but 0: readers of these marks expect the flags of a range with a stream
+
+# function: (operation, parameters that may hold the tensor or tensors, parameter of the peer or None)
+_FUNCTIONS = {
+    "all_reduce": ("HcclAllreduce", ("tensor",), None),
+    "all_reduce_coalesced": ("HcclAllreduce", ("tensors",), None),
+    "all_gather": ("HcclAllGather", ("tensor",), None),
+    "all_gather_coalesced": ("HcclAllGather", ("input_tensor_list",), None),
+    "all_gather_into_tensor": ("HcclAllGather", ("input_tensor",), None),
+    "_all_gather_base": ("HcclAllGather", ("input_tensor",), None),
+    "reduce_scatter": ("HcclReduceScatter", ("output",), None),
+    "reduce_scatter_tensor": ("HcclReduceScatter", ("output",), None),
+    "_reduce_scatter_base": ("HcclReduceScatter", ("output",), None),
+    "broadcast": ("HcclBroadcast", ("tensor",), None),
+    "reduce": ("HcclReduce", ("tensor",), None),
+    "all_to_all_single": ("HcclAlltoAll", ("input",), None),
+    "all_to_all": ("HcclAlltoAll", ("input_tensor_list",), None),
+    "scatter": ("HcclScatter", ("tensor",), None),
+    "gather": ("HcclGather", ("tensor",), None),
+    "barrier": ("HcclBarrier", (), None),
+    "monitored_barrier": ("HcclBarrier", (), None),
+    "send": ("HcclSend", ("tensor",), "dst"),
+    "isend": ("HcclSend", ("tensor",), "dst"),
+    "recv": ("HcclRecv", ("tensor",), "src"),
+    "irecv": ("HcclRecv", ("tensor",), "src"),
+}
+
+_calling = threading.local()  # .inside: in a call that is marked; what it calls in turn is a part of it
+_data_types = {}  # torch.dtype: name
+_marked_work = None  # class
+
+
+def mark_text(operation, count, data_type, group_name, source=None, destination=None):
+    peers = "" if source is None else ',"srcRank": "%d","destRank": "%d"' % (source, destination)
+    return '{"count": "%d","streamId": "0","dataType": "%s","groupName": "%s","opName": "%s"%s}' % (
+        count, data_type, _groups.json_text(group_name), operation, peers)
+
+
+def start(operation, tensors, group, source=None, destination=None):
+    """Opens a range; 0 where the tensors are not ours to mark or the group is not this rank's."""
+    name = _groups.name_of(group)
+    if name is None:
+        return 0
+    on_npu = _gate.on_npu()
+    if on_npu and (not tensors or tensors[0].device.type == "npu"):
+        return 0
+    count = sum(tensor.numel() for tensor in tensors)
+    data_type = _data_types.get(tensors[0].dtype, "na") if tensors else "na"
+    text = mark_text(operation, count, data_type, name, source, destination)
+    return _gate.range_start(text, None if on_npu else _A_STREAM, domain=DOMAIN)
+
+
+class _Arguments:
+    """Where a function's parameters are in a call's arguments."""
+
+    def __init__(self, function):
+        self._positions = {name: i for i, name in enumerate(inspect.signature(function).parameters)}
+
+    def get(self, name, args, kwargs, default=None):
+        if name in kwargs:
+            return kwargs[name]
+        position = self._positions.get(name)
+        return args[position] if position is not None and position < len(args) else default
+
+
+def _peers(arguments, args, kwargs, parameter, group):
+    """(source, destination) within the group."""
+    mine = _groups._c10d().get_rank(group)
+    peer = arguments.get("group_" + parameter, args, kwargs)
+    if peer is None:
+        peer = arguments.get(parameter, args, kwargs)
+        peer = -1 if peer is None else _groups.rank_in(group, peer)
+    return (mine, peer) if parameter == "dst" else (peer, mine)
+
+
+def _maker(operation, parameters, peer_parameter):
+    def make(original):
+        arguments = _Arguments(original)
+
+        def open_range(args, kwargs):
+            group = arguments.get("group", args, kwargs)
+            tensors = []
+            for parameter in parameters:
+                value = arguments.get(parameter, args, kwargs)
+                tensors += value if isinstance(value, (list, tuple)) else [value]
+            peers = (None, None) if peer_parameter is None else _peers(arguments, args, kwargs, peer_parameter, group)
+            return start(operation, tensors, group, *peers)
+
+        def function(*args, **kwargs):
+            if (_gate.is_compiling is not None and _gate.is_compiling()) or not _gate.kinds() & _gate.COMMUNICATION:
+                return original(*args, **kwargs)
+            return _call(original, args, kwargs, open_range)
+
+        return function
+
+    return make
+
+
+def _make_batch(original):
+    def open_range(args, kwargs):
+        operations = args[0] if args else kwargs.get("p2p_op_list")
+        return start("HcclBatchSendRecv", [o.tensor for o in operations], operations[0].group)
+
+    def batch_isend_irecv(*args, **kwargs):
+        if (_gate.is_compiling is not None and _gate.is_compiling()) or not _gate.kinds() & _gate.COMMUNICATION:
+            return original(*args, **kwargs)
+        return _call(original, args, kwargs, open_range)
+
+    return batch_isend_irecv
+
+
+def _call(original, args, kwargs, open_range):
+    if getattr(_calling, "inside", False):
+        return original(*args, **kwargs)
+    try:
+        range_id = open_range(args, kwargs)
+    except Exception:  # arguments that the original will refuse, with its own words
+        range_id = 0
+    _calling.inside = True
+    try:
+        result = original(*args, **kwargs)
+    except BaseException:
+        _gate.range_end(range_id)
+        raise
+    finally:
+        _calling.inside = False
+    return end_with(result, range_id) if range_id else result
+
+
+class _Ending:
+    """Ends a range once, with the last of `parts` that come to their end."""
+
+    def __init__(self, range_id, parts):
+        self._range_id = range_id
+        self._parts = parts
+        self._lock = threading.Lock()
+
+    def part_done(self, *_):
+        with self._lock:
+            self._parts -= 1
+            last = self._parts == 0
+        if last:
+            _gate.range_end(self._range_id)
+
+
+def end_with(result, range_id):
+    """Ends the range when `result` is done; gives what the caller is to get in its place."""
+    work_class = _groups._c10d().Work
+    if isinstance(result, work_class):
+        return _marked_work(result, _Ending(range_id, 1))
+    if isinstance(result, list) and result and all(isinstance(work, work_class) for work in result):
+        ending = _Ending(range_id, len(result))
+        return [_marked_work(work, ending) for work in result]
+    if isinstance(result, sys.modules["torch"].futures.Future):
+        result.add_done_callback(_Ending(range_id, 1).part_done)
+        return result
+    _gate.range_end(range_id)
+    return result
+
+
+def _make_work_class(work_class):
+    """A Work in every respect, also for isinstance and for C++, that tells when it is done."""
+
+    class MarkedWork(work_class):
+        def __init__(self, work, ending):
+            work_class.__init__(self)
+            self._taskd_work = work
+            self._taskd_ending = ending
+
+        def _taskd_done(self, *_):
+            ending, self._taskd_ending = self._taskd_ending, None
+            if ending is not None:
+                ending.part_done()
+
+        def wait(self, *args, **kwargs):
+            try:
+                return self._taskd_work.wait(*args, **kwargs)
+            finally:
+                self._taskd_done()
+
+        def is_completed(self):
+            completed = self._taskd_work.is_completed()
+            if completed:
+                self._taskd_done()
+            return completed
+
+        def get_future(self):
+            future = self._taskd_work.get_future()
+            ending, self._taskd_ending = self._taskd_ending, None
+            if ending is not None:
+                future.add_done_callback(ending.part_done)
+            return future
+
+        def __del__(self):
+            self._taskd_done()
+
+    def forward(name):
+        def method(self, *args, **kwargs):
+            return getattr(self._taskd_work, name)(*args, **kwargs)
+
+        method.__name__ = name
+        return method
+
+    for name in dir(work_class):
+        if not name.startswith("__") and name not in vars(MarkedWork) and callable(getattr(work_class, name, None)):
+            setattr(MarkedWork, name, forward(name))
+    MarkedWork.__name__ = MarkedWork.__qualname__ = "Work"
+    return MarkedWork
+
+
+def install(c10d):
+    global _marked_work
+    torch = sys.modules["torch"]
+    names = {"int8": "int8", "uint8": "uint8", "int16": "int16", "int32": "int32", "int64": "int64", "uint16": "uint16",
+             "uint32": "uint32", "uint64": "uint64", "float16": "fp16", "float32": "fp32", "float64": "fp64",
+             "bfloat16": "bfp16"}
+    _data_types.update((getattr(torch, name), text) for name, text in names.items() if hasattr(torch, name))
+    _marked_work = _make_work_class(c10d.Work)
+    package = sys.modules["torch.distributed"]
+    for name, (operation, parameters, peer) in _FUNCTIONS.items():
+        wrap_export(c10d, package, name, _maker(operation, parameters, peer))
+    wrap_export(c10d, package, "batch_isend_irecv", _make_batch)
+    _accept_both(c10d)
+
+
+def _accept_both(c10d):
+    """P2POp takes isend and irecv only, by identity: those that a program took before the hooks came, or while they were
+    there, are as good as those in the module now. Stays after disable(), for the same reason."""
+    original = getattr(c10d, "_check_op", None)
+    if original is None or getattr(original, "__taskd_known__", None) is not None:
+        known = getattr(original, "__taskd_known__", None)
+        if known is not None:
+            known.update((c10d.isend, c10d.irecv))
+        return
+    known = {c10d.isend, c10d.irecv, c10d.isend.__wrapped__, c10d.irecv.__wrapped__}
+
+    def _check_op(op):
+        if op not in known:
+            original(op)
+
+    _check_op.__taskd_known__ = known
+    c10d._check_op = _check_op

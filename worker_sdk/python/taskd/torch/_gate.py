@@ -1,0 +1,39 @@
+"""What every hook asks first. Kept in one place so that disable() silences hooks that others have wrapped since."""
+import sys
+
+from taskd import mstx
+
+STEP = mstx.KIND_STEP
+SAVE_CHECKPOINT = mstx.KIND_SAVE_CHECKPOINT
+FORWARD = mstx.KIND_FORWARD
+DATALOADER = mstx.KIND_DATALOADER
+COMMUNICATION = mstx.KIND_COMMUNICATION
+
+range_start = mstx.range_start
+range_end = mstx.range_end
+
+
+def _nothing():
+    return 0
+
+
+kinds = _nothing  # bits of the kinds that are recorded now
+# A hook asks this first, where there is torch.compile: traced, it is a constant, and the rest of the hook is not traced. It
+# would break the user's graph, and switching would compile it again.
+is_compiling = None
+
+
+def open_gate(torch):
+    global kinds, is_compiling
+    kinds = mstx.enabled_kinds
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+
+
+def close_gate():
+    global kinds
+    kinds = _nothing
+
+
+def on_npu():
+    """With torch_npu, libmspti may take our marks, and it believes in streams; and torch_npu marks by itself."""
+    return "torch_npu" in sys.modules

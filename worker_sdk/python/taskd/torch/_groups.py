@@ -1,0 +1,250 @@
+"""Process groups: their names in marks, and parallel_group.json beside the rank's mark files (TaskD contract §4.8).
+
+The file maps the name that marks carry to {"group_name", "group_rank", "global_ranks"} for every group that this rank
+belongs to. A thread writes it, as the folder appears only once the proxy knows this rank, and may be on a slow disk.
+"""
+import functools
+import json
+import os
+import re
+import sys
+import threading
+import time
+
+from taskd.python.utils.log import run_log
+from taskd.torch import _patches
+
+DEFAULT_GROUP = "default_group"
+FILE_NAME = "parallel_group.json"
+_MAX_NAME_BYTES = 96  # as JSON; with it the longest mark stays below 254 bytes
+_RETRY_MIN_S, _RETRY_MAX_S = 0.25, 10.0
+
+_given_names = {}  # name in marks: the name that the program gave, such as "tp"
+_wake = threading.Event()
+_lock = threading.Lock()
+_wanted = None  # {"rank": ..., "groups": ...} that is to be written
+_thread = None
+
+
+@functools.lru_cache(maxsize=4096)
+def mark_name(name):
+    """A group's name, short enough for a mark."""
+    name = str(name)
+    while len(json.dumps(name)) - 2 > _MAX_NAME_BYTES:
+        name = name[:-1]
+    return name
+
+
+@functools.lru_cache(maxsize=4096)
+def json_text(name):
+    return json.dumps(mark_name(name))[1:-1]
+
+
+def _c10d():
+    return sys.modules["torch.distributed.distributed_c10d"]
+
+
+def _names(c10d):
+    world = getattr(c10d, "_world", None)
+    return world.pg_names if world is not None else c10d._pg_names
+
+
+def name_of(group):
+    """What marks call a group; None if it is none that this rank belongs to."""
+    c10d = _c10d()
+    if group is None or group is c10d.GroupMember.WORLD or group is c10d._get_default_group():
+        return DEFAULT_GROUP
+    return _names(c10d).get(group)
+
+
+def rank_in(group, global_rank):
+    """A global rank's rank within a group."""
+    c10d = _c10d()
+    if name_of(group) == DEFAULT_GROUP:
+        return global_rank
+    translate = getattr(c10d, "get_group_rank", None) or c10d._get_group_rank
+    return translate(group, global_rank)
+
+
+def _hccl_name(group, rank):
+    """The name by which torch_npu's own marks call a group, once it has a communicator."""
+    torch = sys.modules["torch"]
+    try:
+        name = group._get_backend(torch.device("npu")).get_hccl_comm_name(rank, init_comm=False)
+        return name if isinstance(name, str) and name else None
+    except Exception:
+        return None
+
+
+def _snapshot():
+    c10d = _c10d()
+    rank = c10d.get_rank()
+    groups = {}
+    for group, torch_name in list(_names(c10d).items()):
+        group_rank = c10d.get_rank(group)
+        if group_rank < 0:
+            continue
+        default = group is c10d._get_default_group()
+        name = DEFAULT_GROUP if default else mark_name(torch_name)
+        description = getattr(group, "group_desc", None)
+        given = DEFAULT_GROUP if default else (
+            _given_names.get(torch_name) or (description if description not in (None, "", "undefined") else None) or name)
+        if "torch_npu" in sys.modules:
+            name = _hccl_name(group, rank) or name
+        groups[name] = {"group_name": given, "group_rank": group_rank, "global_ranks": _global_ranks(c10d, group)}
+    return {"rank": rank, "groups": groups}
+
+
+def _global_ranks(c10d, group):
+    world = getattr(c10d, "_world", None)
+    ranks = (world.pg_group_ranks if world is not None else c10d._pg_group_ranks).get(group)
+    return sorted(ranks, key=ranks.get) if ranks else list(range(group.size()))
+
+
+def changed():
+    """Groups were made or taken away."""
+    _patches.quietly(_changed)
+
+
+def _changed():
+    global _wanted, _thread
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized():
+        return
+    snapshot = _snapshot()
+    with _lock:
+        _wanted = snapshot
+        _wake.set()
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_write_when_possible, name="taskd-groups", daemon=True)
+            _thread.start()
+
+
+def _write_when_possible():
+    global _wanted, _thread
+    pause, said = _RETRY_MIN_S, False
+    while True:
+        with _lock:
+            _wake.clear()
+            wanted = _wanted
+            if wanted is None:
+                _thread = None
+                return
+        try:
+            done = _write(wanted)
+        except OSError as error:
+            done = False
+            if not said:
+                run_log.error("%s: %s", FILE_NAME, error)
+                said = True
+        with _lock:
+            if done and _wanted is wanted:
+                _wanted = None
+                continue
+        if _wake.wait(pause):
+            pause = _RETRY_MIN_S
+        else:
+            pause = min(2 * pause, _RETRY_MAX_S)
+
+
+def _write(wanted):
+    """False: the proxy has not made the rank's folder yet."""
+    folder = rank_folder(wanted["rank"])
+    if folder is None:
+        return False
+    temporary = os.path.join(folder, f".{FILE_NAME}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(wanted["groups"], file, indent=4)
+        os.replace(temporary, os.path.join(folder, FILE_NAME))
+    except OSError:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise
+    return True
+
+
+def rank_folder(rank):
+    """The folder of this rank's mark files, or None while there is none.
+
+    Without MINDX_TASK_ID only the proxy knows the task's folder: the newest one that has been in use since this process
+    began, or an earlier job's would do.
+    """
+    base = os.environ.get("TASKD_PROFILING_DIR") or "/user/cluster-info/profiling"
+    task = os.environ.get("MINDX_TASK_ID")
+    if task:
+        tasks = [task]
+    else:
+        try:
+            names = os.listdir(base)
+        except OSError:
+            return None
+        numbers = sorted((int(n[16:]) for n in names if re.fullmatch(r"default_task_id_[0-9]{1,19}", n)), reverse=True)
+        tasks = [f"default_task_id_{n}" for n in numbers]
+    for task_name in tasks:
+        folder = os.path.join(base, task_name, str(rank))
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            if task or os.stat(folder).st_mtime >= _process_start() - 1:
+                return folder
+    return None
+
+
+@functools.lru_cache(maxsize=None)
+def _process_start():
+    """Unix seconds."""
+    with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
+        ticks = int(stat.read().rpartition(b")")[2].split()[19])
+        return time.time() - float(uptime.read().split()[0]) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _make_init_process_group(original):
+    def init_process_group(*args, **kwargs):
+        result = original(*args, **kwargs)
+        _patches.quietly(_on_init)
+        return result
+
+    return init_process_group
+
+
+def _on_init():
+    """Nobody needs to call init_taskd_worker: the rank is known from here on."""
+    from taskd.api import taskd_worker_api
+
+    if not taskd_worker_api.is_initialized():
+        taskd_worker_api.init_taskd_worker(_c10d().get_rank(), 0)  # 0: no wish about the disk
+    changed()
+
+
+def _make_new_group(original):
+    def new_group(*args, **kwargs):
+        group = original(*args, **kwargs)
+        _patches.quietly(_on_new_group, group, kwargs)
+        return group
+
+    return new_group
+
+
+def _on_new_group(group, kwargs):
+    name = _names(_c10d()).get(group)
+    given = getattr(kwargs.get("pg_options"), "hccl_config", None)
+    given = given.get("group_name") if isinstance(given, dict) else None
+    if name is not None and isinstance(given, str) and given:
+        _given_names[name] = given
+    changed()
+
+
+def install(c10d, wrap_export):
+    package = sys.modules["torch.distributed"]
+    wrap_export(c10d, package, "init_process_group", _make_init_process_group)
+    for name in ("new_group", "split_group"):
+        wrap_export(c10d, package, name, _make_new_group)
+    if c10d.is_initialized():
+        _on_init()
+
+
+def _forget_in_forked_child():
+    global _thread, _wanted, _lock
+    _thread, _wanted, _lock = None, None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_forked_child)

@@ -1,0 +1,125 @@
+"""`step N`: from the end of one optimizer step to the end of the next.
+
+N counts from 0 and goes on while recording is off, so that all ranks mean the same step by the same number. Step 0 begins
+with the first forward or batch, so that starting up is no part of it. Where several optimizers step in one iteration, the
+first of them counts; should it stop stepping while another steps twice, that one counts from then on. A step that a
+GradScaler leaves out (overflow) does not end the range.
+"""
+import weakref
+
+from taskd.torch import _gate, _groups, _patches
+
+# The communicators of some backends get their names with their first use; by then all have been used.
+_REWRITE_GROUPS_AT_STEP = 5
+
+
+class _Steps:
+    def __init__(self):
+        self.number = 0
+        self.range_id = 0
+        self.explicit = False
+        self.counting = None  # weak reference to the optimizer that counts
+        self.others = weakref.WeakSet()  # those that stepped since it did
+        self.stepping = False  # inside an outermost optimizer step
+
+    def begin(self):
+        if _gate.kinds() & _gate.STEP:
+            self.range_id = _gate.range_start("step %d" % self.number)
+
+    def end(self):
+        if self.range_id:
+            _gate.range_end(self.range_id)
+            self.range_id = 0
+
+    def begin_first(self):
+        """A forward or a batch; called only while something is recorded."""
+        if self.number == 0 and self.range_id == 0 and not self.explicit:
+            self.begin()
+
+    def optimizer_stepped(self, optimizer):
+        if self.explicit:
+            return
+        counting = self.counting() if self.counting is not None else None
+        if counting is not optimizer:
+            if counting is not None and optimizer not in self.others:
+                self.others.add(optimizer)
+                return
+            self.counting = weakref.ref(optimizer)
+        self.others.clear()
+        self.end()
+        self.number += 1
+        self.begin()
+        if self.number == _REWRITE_GROUPS_AT_STEP:
+            _groups.changed()
+
+
+state = _Steps()
+
+
+class Step:
+    """What taskd.torch.step() gives: ends the step at the end of a `with`, else the next call does."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        _patches.quietly(state.end)
+        return False
+
+
+def explicit_step(number=None):
+    if not state.explicit:
+        # An explicit first step is step 0 unless the caller says otherwise.
+        state.explicit, state.number = True, -1
+    state.end()
+    state.number = state.number + 1 if number is None else int(number)
+    state.begin()
+    return Step()
+
+
+def _make_step(original):
+    def step(self, *args, **kwargs):
+        # Only the outermost: a class may call its parent's step, an optimizer may be built on another.
+        if (_gate.is_compiling is not None and _gate.is_compiling()) or state.stepping:
+            return original(self, *args, **kwargs)
+        state.stepping = True
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            state.stepping = False
+        _patches.quietly(state.optimizer_stepped, self)
+        return result
+
+    return step
+
+
+def _make_init(original):
+    def __init__(self, *args, **kwargs):
+        # Before the original, which wraps the class's step for the profiler and keeps a wrapped step's attributes.
+        _patches.quietly(_wrap_class, type(self))
+        original(self, *args, **kwargs)
+
+    return __init__
+
+
+def _wrap_class(cls):
+    for base in cls.__mro__:
+        if "step" in vars(base):
+            _patches.wrap(base, "step", _make_step)
+            return
+
+
+def install(torch):
+    optimizer = torch.optim.Optimizer
+    _patches.wrap(optimizer, "__init__", _make_init)
+    found = [optimizer]
+    while found:  # optimizers that exist already
+        cls = found.pop()
+        found += cls.__subclasses__()
+        if cls is not optimizer and "step" in vars(cls):
+            _patches.wrap(cls, "step", _make_step)
+
+
+def reset():
+    state.end()
+    state.__init__()

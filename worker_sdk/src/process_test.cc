@@ -1,0 +1,471 @@
+// The library as part of a process: load, fork, exec, destroy, two copies, no room.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mstx_api.h"
+#include "taskd/hello.h"
+#include "taskd/taskd.h"
+#include "testing/fresh_process.h"
+#include "testing/segment_view.h"
+
+namespace taskd {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+using testing::Record;
+using testing::RunForked;
+using testing::SegmentDescriptors;
+using testing::SegmentView;
+
+std::string Output(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  std::string output;
+  std::array<char, 4096> buffer;
+  while (size_t bytes = fread(buffer.data(), 1, buffer.size(), pipe)) output.append(buffer.data(), bytes);
+  const int status = pclose(pipe);
+  return status == 0 ? output : output + "\nexit status " + std::to_string(status);
+}
+
+int Threads() {
+  int threads = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++threads;
+  return threads;
+}
+
+std::vector<std::string> SegmentFiles() {
+  std::vector<std::string> found;
+  char prefix[96];
+  snprintf(prefix, sizeof(prefix), "taskd-%u-%016llx-%d-", geteuid(),
+           static_cast<unsigned long long>(hello::HashSocketPath(getenv("TASKD_SOCKET"))), getpid());
+  for (const auto& entry : std::filesystem::directory_iterator(hello::kSegmentFolder)) {
+    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path().string());
+  }
+  return found;
+}
+
+TEST(SymbolsTest, OnlyTheInterfaceIsVisible) {
+  std::istringstream symbols(Output("nm -D --defined-only " TASKD_SDK_PATH));
+  std::string address;
+  std::string type;
+  std::string name;
+  int count = 0;
+  while (symbols >> address >> type >> name) {
+    ++count;
+    bool allowed = name.starts_with("mstx") || name.starts_with("Init") || name.starts_with("taskd_");
+    for (const char* legacy : {"StartMonitorClient", "DestroyTaskdWorker", "AtExitAction", "RegisterSwitchCallback",
+                               "RegisterStressTestCallback", "RegisterBackendCallback"}) {
+      allowed = allowed || name == legacy;
+    }
+    EXPECT_TRUE(allowed) << name;
+  }
+  EXPECT_EQ(count, 29);
+}
+
+TEST(SymbolsTest, NeedsNothingButLibc) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's runtime needs more";
+  std::istringstream lines(Output("readelf -dW " TASKD_SDK_PATH));
+  std::string line;
+  int needed = 0;
+  while (std::getline(lines, line)) {
+    if (line.find("(NEEDED)") != std::string::npos) {
+      ++needed;
+      EXPECT_NE(line.find("[libc.so.6]"), std::string::npos) << line;
+    }
+    if (line.find("(SONAME)") != std::string::npos) {
+      EXPECT_NE(line.find("[libtaskd.so]"), std::string::npos) << line;
+    }
+  }
+  EXPECT_EQ(needed, 1);
+}
+
+FRESH_TEST(LoadTest, DoesNothingBeforeTheFirstMark) {
+  taskd_domain_create("a domain");
+  EXPECT_EQ(taskd_enabled_kinds(), ring::kGateAllKinds);
+  taskd_range_end(17);
+  taskd_worker_stats stats;
+  EXPECT_EQ(taskd_worker_get_stats(&stats), 0);
+  EXPECT_EQ(stats.rank, -1);
+  EXPECT_EQ(stats.threads, 0u);
+  EXPECT_TRUE(SegmentDescriptors().empty());
+  EXPECT_TRUE(SegmentFiles().empty());
+  if (!kSanitized) {
+    EXPECT_EQ(Threads(), 1);
+  }
+}
+
+// The system calls of a preloaded program that makes no mark.
+FRESH_TEST(LoadTest, PreloadedIntoAProgramWithoutMarks) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's runtime must come first";
+  EXPECT_EQ(Output("RANK=0 LD_PRELOAD=" TASKD_SDK_PATH " /bin/echo hello 2>&1"), "hello\n");
+  const std::string trace = testing::FreshFolder() + "/trace";
+  const std::string tried = Output("strace -f -o " + trace + " /bin/true 2>&1");
+  if (!tried.empty()) GTEST_SKIP() << "strace does not work here: " << tried;
+  EXPECT_EQ(Output("RANK=0 strace -f -E LD_PRELOAD=" TASKD_SDK_PATH " -o " + trace + " /bin/true 2>&1"), "");
+  const std::string calls = Output("cat " + trace);
+  const size_t loaded = calls.find("libtaskd.so");
+  ASSERT_NE(loaded, std::string::npos);
+  for (const char* call : {"clone", "socket", "connect", "memfd_create", "fallocate", "write(", "/dev/shm", "O_RDWR",
+                           "O_WRONLY", "unlink", "MAP_SHARED", "clocksource"}) {
+    EXPECT_EQ(calls.find(call, loaded), std::string::npos) << call;
+  }
+}
+
+FRESH_TEST(ForkTest, ChildRecordsNothing) {
+  setenv("RANK", "0", 1);
+  const uint64_t id = taskd_range_start("step 1");
+  ASSERT_NE(id, 0u);
+  SegmentView segment;
+  EXPECT_EQ(RunForked([&] {
+              taskd_mark("child");
+              taskd_range_end(id);
+              taskd_domain_mark(taskd_domain_create("new in the child"), "child");
+              if (taskd_range_start("child") != 0) return 1;
+              if (taskd_enabled_kinds() != 0) return 2;
+              if (!SegmentDescriptors().empty()) return 3;
+              if (!SegmentFiles().empty()) return 4;
+              if (taskd_worker_start() != -1) return 5;
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(segment.Records().size(), 1u);
+  taskd_mark("parent");
+  EXPECT_EQ(segment.Last().name, "parent");
+}
+
+FRESH_TEST(ForkTest, ChildOfAProcessWithoutMarksRecordsNothing) {
+  setenv("RANK", "0", 1);
+  EXPECT_EQ(RunForked([] {
+              if (taskd_enabled_kinds() != 0) return 1;
+              taskd_mark("child");
+              return SegmentDescriptors().empty() ? 0 : 2;
+            }),
+            0);
+}
+
+FRESH_TEST(ForkTest, ChildThatAsksGetsItsOwnSegment) {
+  ASSERT_EQ(taskd_worker_init(0, 0, 0), 0);
+  const uint64_t parent_id = taskd_range_start("step 1");
+  SegmentView segment;
+  auto child = [&] {
+    if (taskd_worker_init(5, 1, 0) != 0) return 1;
+    const uint64_t id = taskd_range_start("step 1");
+    if (id == 0 || id == parent_id) return 2;
+    taskd_range_end(id);
+    SegmentView own;
+    if (own.header().rank.load() != 5 || own.header().local_rank.load() != 1) return 3;
+    if (own.header().pid != static_cast<uint32_t>(getpid())) return 4;
+    if (own.Records().size() != 2) return 5;
+    // A grandchild may ask as well.
+    return RunForked([] {
+      taskd_mark("nothing");
+      if (taskd_worker_init(6, -1, 0) != 0) return 6;
+      taskd_mark("something");
+      return SegmentView().Records().size() == 1 ? 0 : 7;
+    });
+  };
+  EXPECT_EQ(RunForked(child), 0);
+  EXPECT_EQ(segment.Records().size(), 1u);
+  EXPECT_EQ(segment.header().rank.load(), 0);
+}
+
+FRESH_TEST(ForkTest, ForkWhileOthersMark) {
+  taskd_mark("main");
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        std::thread([] { taskd_mark("short-lived"); }).join();
+        for (int mark = 0; mark < 100; ++mark) taskd_mark("step 1");
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(RunForked([] {
+                taskd_mark("child");
+                return SegmentDescriptors().empty() ? 0 : 1;
+              }),
+              0);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  std::string problem;
+  for (const Record& record : SegmentView().Records(&problem)) EXPECT_NE(record.name, "child");
+  EXPECT_EQ(problem, "");
+}
+
+FRESH_TEST(ForkTest, DescriptorsDoNotPassExec) {
+  ASSERT_EQ(taskd_worker_init(0, 0, 0), 0);
+  taskd_mark("x");
+  EXPECT_EQ(Output("ls -l /proc/self/fd | grep -c -e taskd -e socket || true"), "0\n");
+}
+
+// A reader tells the living from the dead by it.
+FRESH_TEST(ForkTest, OnlyTheWriterHoldsTheLock) {
+  taskd_mark("x");
+  const std::vector<std::string> files = SegmentFiles();
+  ASSERT_EQ(files.size(), 1u);
+  struct stat info;
+  ASSERT_EQ(stat(files[0].c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+  auto locked = [&] {
+    const int fd = open(files[0].c_str(), O_RDWR | O_CLOEXEC);
+    struct flock lock = {};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_pid == getppid() ? 0 : 1;
+  };
+  EXPECT_EQ(RunForked(locked), 0);
+}
+
+FRESH_TEST(LifeTest, RankOfTheEnvironment) {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID"}) {
+    EXPECT_EQ(RunForked([name] {
+                setenv(name, "42", 1);
+                setenv("LOCAL_RANK", "2", 1);
+                const std::string command =
+                    "exec '" + std::filesystem::read_symlink("/proc/self/exe").string() +
+                    "' --gtest_filter=LifeTest.DISABLED_ChecksRank --gtest_also_run_disabled_tests >&2";
+                return WEXITSTATUS(system(command.c_str()));
+              }),
+              0)
+        << name;
+  }
+}
+TEST(LifeTest, DISABLED_ChecksRank) {
+  taskd_mark("x");
+  SegmentView segment;
+  EXPECT_EQ(segment.header().rank.load(), 42);
+  EXPECT_EQ(segment.header().local_rank.load(), 2);
+}
+
+FRESH_TEST(LifeTest, MalformedRankIsNone) {
+  setenv("RANK", "4x", 1);
+  setenv("OMPI_COMM_WORLD_RANK", "-3", 1);
+  setenv("RANK_ID", "99999999999", 1);
+  taskd_mark("x");
+  EXPECT_EQ(SegmentView().header().rank.load(), -1);
+}
+
+FRESH_TEST(LifeTest, InitAfterMarksAndAgain) {
+  taskd_mark("before init");
+  SegmentView segment;
+  EXPECT_EQ(taskd_worker_init(-1, 0, 0), -1);
+  EXPECT_EQ(taskd_worker_init(0, -2, 0), -1);
+  EXPECT_EQ(taskd_worker_init(0, 0, -1), -1);
+  EXPECT_EQ(taskd_worker_start(), -1);
+  EXPECT_EQ(taskd_worker_init(3, -1, 100), 0);
+  EXPECT_EQ(taskd_worker_start(), 0);
+  EXPECT_EQ(segment.header().rank.load(), 3);
+  EXPECT_EQ(taskd_worker_init(4, 1, 100), 0);
+  EXPECT_EQ(segment.header().rank.load(), 4);
+  taskd_mark("after init");
+  EXPECT_EQ(segment.Records().size(), 2u);
+  EXPECT_EQ(SegmentDescriptors().size(), 1u);
+}
+
+FRESH_TEST(LifeTest, DestroyAndInitAgain) {
+  ASSERT_EQ(taskd_worker_init(0, 0, 0), 0);
+  const uint64_t id = taskd_range_start("one");
+  SegmentView segment;
+  EXPECT_EQ(taskd_worker_destroy(), 0);
+  EXPECT_EQ(taskd_worker_destroy(), -1);
+  EXPECT_EQ(taskd_enabled_kinds(), 0u);
+  taskd_mark("off");
+  taskd_range_end(id);
+  EXPECT_EQ(segment.Records().size(), 1u);
+  ASSERT_EQ(taskd_worker_init(1, 0, 0), 0);
+  taskd_mark("two");
+  EXPECT_EQ(segment.Last().name, "two");
+  EXPECT_EQ(segment.Records().size(), 2u);
+}
+
+FRESH_TEST(LifeTest, DestroyBeforeTheFirstMark) {
+  EXPECT_EQ(taskd_worker_destroy(), -1);
+  taskd_mark("off");
+  EXPECT_TRUE(SegmentDescriptors().empty());
+}
+
+// A proxy cannot send a mark astray through the gate.
+FRESH_TEST(LifeTest, AnyGateValueIsHarmless) {
+  taskd_mark("x");
+  SegmentView segment;
+  for (int bit = 0; bit < 32; ++bit) {
+    segment.SetGate(1u << bit);
+    taskd_range_end(taskd_range_start("step 1"));
+    taskd_mark("other");
+  }
+  segment.SetGate(~0u);
+  taskd_range_end(taskd_range_start("step 1"));
+  std::string problem;
+  segment.Records(&problem);
+  EXPECT_EQ(problem, "");
+}
+
+FRESH_TEST(NoRoomTest, FileSizeLimit) {
+  rlimit limit = {1 << 20, 1 << 20};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  for (int i = 0; i < 3000; ++i) taskd_mark("x");  // SIGXFSZ would end the process
+  taskd_worker_stats stats;
+  ASSERT_EQ(taskd_worker_get_stats(&stats), 0);
+  EXPECT_EQ(stats.records, 0u);
+  EXPECT_EQ(stats.dropped, 3000u);
+}
+
+FRESH_TEST(NoRoomTest, NoDescriptors) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit limit = {3, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  taskd_mark("x");
+  EXPECT_EQ(taskd_range_start("x"), 0u);
+  EXPECT_EQ(taskd_worker_init(0, 0, 0), -1);
+  EXPECT_EQ(taskd_enabled_kinds(), 0u);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(taskd_worker_init(0, 0, 0), 0);
+  taskd_mark("x");
+  EXPECT_EQ(SegmentView().Last().name, "x");
+}
+
+bool MountSmallShm(const char* size) {
+  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("tmpfs", "/dev/shm", "tmpfs", 0, size) == 0;
+}
+
+FRESH_TEST(NoRoomTest, FullShmFallsBackToAMemfd) {
+  if (!MountSmallShm("size=64k")) GTEST_SKIP() << "no right to mount here";
+  taskd_mark("x");
+  EXPECT_TRUE(SegmentFiles().empty());
+  EXPECT_EQ(SegmentView().Last().name, "x");
+}
+
+FRESH_TEST(NoRoomTest, RingsBeyondTheRoomAreDropped) {
+  if (!MountSmallShm("size=3m")) GTEST_SKIP() << "no right to mount here";
+  taskd_mark("fits");
+  std::thread([] {
+    for (int i = 0; i < 5000; ++i) taskd_mark("does not fit");
+  }).join();
+  taskd_worker_stats stats;
+  ASSERT_EQ(taskd_worker_get_stats(&stats), 0);
+  EXPECT_EQ(stats.records, 1u);
+  EXPECT_EQ(stats.dropped, 5000u);
+  taskd_mark("goes on");
+  EXPECT_EQ(SegmentView().Last().name, "goes on");
+}
+
+FRESH_TEST(NoRoomTest, ClosedStandardStreamsAreNotTaken) {
+  const int kept = dup(STDERR_FILENO);
+  close(STDERR_FILENO);
+  taskd_mark("x");
+  const std::vector<int> found = SegmentDescriptors();
+  dup2(kept, STDERR_FILENO);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_GT(found[0], STDERR_FILENO);
+}
+
+// The program closed our descriptor and opened its own file under the number.
+FRESH_TEST(NoRoomTest, AForeignFileIsNotTouched) {
+  taskd_mark("x");
+  const std::string path = testing::FreshFolder() + "/theirs";
+  const int theirs = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int ours = SegmentDescriptors().at(0);
+  ASSERT_EQ(dup2(theirs, ours), ours);
+  std::thread([] { taskd_mark("needs a ring"); }).join();
+  EXPECT_EQ(std::filesystem::file_size(path), 0u);
+}
+
+struct Copy {
+  explicit Copy(const std::string& path) : handle(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {}
+  template <typename Function>
+  Function* Get(const char* name) const {
+    return reinterpret_cast<Function*>(dlsym(handle, name));
+  }
+  void* handle;
+};
+
+FRESH_TEST(TwoCopiesTest, ActAsOne) {
+  const std::string path = testing::FreshFolder() + "/libtaskd.so";
+  std::filesystem::copy_file(TASKD_SDK_PATH, path);
+  Copy copy(path);
+  ASSERT_NE(copy.handle, nullptr) << dlerror();
+  auto* copy_mark = copy.Get<void(const char*)>("taskd_mark");
+  ASSERT_NE(copy_mark, &taskd_mark);
+  auto* copy_start = copy.Get<uint64_t(const char*)>("taskd_range_start");
+  auto* copy_end = copy.Get<void(uint64_t)>("taskd_range_end");
+  auto* copy_domain = copy.Get<taskd_domain*(const char*)>("taskd_domain_create");
+  auto* copy_domain_mark = copy.Get<void(taskd_domain*, const char*)>("taskd_domain_mark");
+  copy_mark("from the copy");
+  SegmentView segment;
+  EXPECT_EQ(segment.Last().name, "from the copy");
+  taskd_mark("from the first");
+  EXPECT_EQ(segment.Last().name, "from the first");
+  const uint64_t id = copy_start("step 1");
+  EXPECT_EQ(segment.Last().id, id);
+  taskd_range_end(id);
+  EXPECT_EQ(segment.Last().type, ring::kRecordRangeEnd);
+  copy_end(taskd_range_start("step 2"));
+  EXPECT_EQ(segment.Last().type, ring::kRecordRangeEnd);
+  taskd_domain* domain = copy_domain("shared");
+  EXPECT_EQ(taskd_domain_create("shared"), domain);
+  copy_domain_mark(domain, "in it");
+  EXPECT_STREQ(segment.header().domain_names[segment.Last().domain], "shared");
+  EXPECT_EQ(copy.Get<int(int, int, int)>("taskd_worker_init")(9, 1, 0), 0);
+  EXPECT_EQ(taskd_worker_start(), 0);
+  EXPECT_EQ(segment.header().rank.load(), 9);
+  segment.SetGate(ring::kGateStep);
+  EXPECT_EQ(copy.Get<uint32_t()>("taskd_enabled_kinds")(), ring::kGateStep);
+  EXPECT_EQ(copy_start("forward"), 0u);
+  taskd_worker_stats stats;
+  EXPECT_EQ(copy.Get<int(taskd_worker_stats*)>("taskd_worker_get_stats")(&stats), 0);
+  EXPECT_EQ(stats.records, 7u);
+  EXPECT_EQ(copy.Get<int()>("taskd_worker_destroy")(), 0);
+  EXPECT_EQ(taskd_range_start("step 3"), 0u);
+  EXPECT_EQ(SegmentDescriptors().size(), 1u);
+}
+
+// The copy is asked first: an end, the kinds, and a fork.
+FRESH_TEST(TwoCopiesTest, CopyBeforeAnyMark) {
+  const std::string path = testing::FreshFolder() + "/libtaskd.so";
+  std::filesystem::copy_file(TASKD_SDK_PATH, path);
+  Copy copy(path);
+  ASSERT_NE(copy.handle, nullptr) << dlerror();
+  EXPECT_EQ(copy.Get<uint32_t()>("taskd_enabled_kinds")(), ring::kGateAllKinds);
+  copy.Get<void(uint64_t)>("taskd_range_end")(5);
+  EXPECT_TRUE(SegmentDescriptors().empty());
+  const uint64_t id = taskd_range_start("x");
+  copy.Get<void(uint64_t)>("taskd_range_end")(id);
+  SegmentView segment;
+  EXPECT_EQ(segment.Last().id, id);
+  EXPECT_EQ(segment.Last().type, ring::kRecordRangeEnd);
+  copy.Get<void(const char*)>("taskd_mark")("y");
+  EXPECT_EQ(RunForked([&] {
+              copy.Get<void(const char*)>("taskd_mark")("child");
+              return SegmentDescriptors().empty() ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(segment.Last().name, "y");
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,27 @@
+// What the parts of the library share besides the fast path. Under the lock of slow_path.h unless said otherwise.
+#pragma once
+
+#include <atomic>
+
+#include "segment.h"
+#include "taskd/ring.h"
+
+namespace taskd::worker {
+
+// The segment's header, null while there is none.
+ring::SegmentHeader* CurrentHeader();
+const Segment& CurrentSegment();
+
+// Who this process is; -1: not known, 0 for no wished limit. Any thread may read.
+struct Identity {
+  std::atomic<int> rank;
+  std::atomic<int> local_rank;
+  std::atomic<int> disk_limit_mb;
+};
+extern Identity g_identity;
+
+// The proxy's socket: TASKD_SOCKET, else /tmp/taskd-<uid>/<MINDX_TASK_ID or default>/proxy.sock. Decided at first use;
+// a rank that moved to another socket could not be found under its segment's name.
+const char* SocketPath();
+
+}  // namespace taskd::worker

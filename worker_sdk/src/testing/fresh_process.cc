@@ -1,0 +1,114 @@
+#include "testing/fresh_process.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "taskd/hello.h"
+
+namespace taskd::testing {
+namespace {
+
+constexpr char kChildVariable[] = "TASKD_TEST_FRESH_PROCESS";
+
+std::string SegmentPrefix(const std::string& socket) {
+  char prefix[96];
+  snprintf(prefix, sizeof(prefix), "taskd-%u-%016" PRIx64 "-", geteuid(), hello::HashSocketPath(socket.c_str()));
+  return prefix;
+}
+
+void RemoveSegments(const std::string& socket) {
+  const std::string prefix = SegmentPrefix(socket);
+  std::error_code error;
+  std::vector<std::filesystem::path> found;
+  for (const auto& entry : std::filesystem::directory_iterator(hello::kSegmentFolder, error)) {
+    if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path());
+  }
+  for (const auto& path : found) std::filesystem::remove(path, error);
+}
+
+// Of a sanitizer; the others do not look.
+void AddOption(std::vector<std::string>& variables, const std::string& name, const std::string& option) {
+  for (std::string& variable : variables) {
+    if (variable.starts_with(name)) {
+      variable += ":" + option;
+      return;
+    }
+  }
+  variables.push_back(name + option);
+}
+
+}  // namespace
+
+bool InFreshProcess() { return getenv(kChildVariable) != nullptr; }
+
+std::string FreshFolder() { return getenv(kChildVariable); }
+
+void RunInFreshProcess() {
+  char folder[] = "/tmp/taskd-sdk-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string socket = std::string(folder) + "/proxy.sock";
+  std::vector<std::string> variables = {std::string(kChildVariable) + "=" + folder, "TASKD_SOCKET=" + socket};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    bool kept = true;
+    for (const char* name : {"TASKD_SOCKET=", "RANK=", "LOCAL_RANK=", "RANK_ID=", "OMPI_COMM_WORLD_RANK=",
+                             "OMPI_COMM_WORLD_LOCAL_RANK=", "MINDX_TASK_ID=", "GTEST_OUTPUT=", "LD_PRELOAD="}) {
+      kept = kept && strncmp(*variable, name, strlen(name)) != 0;
+    }
+    if (kept) variables.push_back(*variable);
+  }
+  // Two copies of the library have the same globals twice, and forked children may ask for a thread.
+  AddOption(variables, "ASAN_OPTIONS=", "detect_odr_violation=0");
+  AddOption(variables, "TSAN_OPTIONS=", "die_after_fork=0");
+  const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::vector<std::string> arguments = {"/proc/self/exe",
+                                        std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name(),
+                                        "--gtest_also_run_disabled_tests"};
+  std::vector<char*> environment_pointers;
+  for (std::string& variable : variables) environment_pointers.push_back(variable.data());
+  environment_pointers.push_back(nullptr);
+  std::vector<char*> argument_pointers;
+  for (std::string& argument : arguments) argument_pointers.push_back(argument.data());
+  argument_pointers.push_back(nullptr);
+  pid_t child = 0;
+  ASSERT_EQ(
+      posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, argument_pointers.data(), environment_pointers.data()),
+      0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  RemoveSegments(socket);
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+  EXPECT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  if (WIFEXITED(status)) {
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "see the output of the fresh process above";
+  }
+}
+
+bool WaitFor(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+int RunForked(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace taskd::testing

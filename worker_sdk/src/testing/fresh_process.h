@@ -1,0 +1,38 @@
+// The library's state is the process's, so every test gets a process of its own: the test program runs itself again
+// with only that test selected.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace taskd::testing {
+
+// In such a process. Its TASKD_SOCKET is a path in an empty folder of its own; no rank is set.
+bool InFreshProcess();
+
+// Runs the current test in a fresh process and takes its verdict over; removes what it left in /dev/shm.
+void RunInFreshProcess();
+
+// The folder of TASKD_SOCKET; removed afterwards.
+std::string FreshFolder();
+
+// Waits for a condition for up to 20 s; false if it never holds.
+bool WaitFor(const std::function<bool()>& condition);
+
+// Forks, runs `body` in the child and returns its result (0 to 99; 128 + signal where one ended it).
+int RunForked(const std::function<int()>& body);
+
+}  // namespace taskd::testing
+
+#define FRESH_TEST(suite, name)               \
+  static void suite##_##name##_Body();        \
+  TEST(suite, name) {                         \
+    if (::taskd::testing::InFreshProcess()) { \
+      suite##_##name##_Body();                \
+    } else {                                  \
+      ::taskd::testing::RunInFreshProcess();  \
+    }                                         \
+  }                                           \
+  static void suite##_##name##_Body()
