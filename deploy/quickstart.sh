@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# TaskD in three minutes: a small distributed PyTorch training whose marks are switched on and off while it runs.
+#
+# Installs missing Debian packages, builds TaskD where it is not built, and hands over to quickstart/quickstart.py.
+# Uses loopback ports that are free, a temporary folder, and leaves nothing running.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+./deploy/install.sh
+mkdir -p build
+echo "Building TaskD in build/release (a few minutes the first time; log: build/quickstart-build.log)"
+if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target taskd taskd_sdk taskd_python; } \
+    >build/quickstart-build.log 2>&1; then
+  tail -n 30 build/quickstart-build.log >&2
+  exit 1
+fi
+exec /usr/bin/python3 -B deploy/quickstart/quickstart.py --build build/release

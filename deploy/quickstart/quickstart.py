@@ -1,0 +1,285 @@
+#!/usr/bin/python3
+"""Plays the two machines of a job and its operator; quickstart.sh calls it. Exit code 0 only if every step did what it says."""
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPOSITORY = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(REPOSITORY, "tests", "lib"))
+import check_marks  # noqa: E402
+import stubs  # noqa: E402
+import grpc  # noqa: E402
+
+JOB = "default/quickstart"
+TASK = "quickstart"
+RANKS = range(4)
+# Kinds as people read them; communication is switched by itself.
+KINDS = ("step", "fp", "dataloader", "save_checkpoint", "communication")
+STEERING = re.compile(r"TASKD_|MINDX_|POD_IP$|RANK$|LOCAL_RANK$|WORLD_SIZE$|MASTER_|LD_PRELOAD$")
+
+
+class Failed(Exception):
+    """A step did not do what it promises."""
+
+
+def require(condition, message):
+    if not condition:
+        raise Failed(message)
+
+
+def wait_until(condition, what, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        require(time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}")
+        pause.wait(0.2)
+
+
+def say(number, text):
+    print(f"\n[{number}] {text}", flush=True)
+
+
+def free_ports(count):
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+class Job:
+    """Two nodes with two ranks each, all on this machine."""
+
+    def __init__(self, build, work):
+        self.taskd = os.path.join(build, "bin", "taskd")
+        self.work = work
+        self.stop_file = os.path.join(work, "stop")
+        ports = free_ports(5)
+        self.manager = f"127.0.0.1:{ports[0]}"
+        self.nodes = []
+        package = os.path.join(build, "python")
+        clean = {k: v for k, v in os.environ.items() if not STEERING.match(k)}
+        for node in (0, 1):
+            folder = os.path.join(work, f"node{node}")
+            os.makedirs(os.path.join(folder, "profiling"))
+            environment = {
+                **clean, "NODE_RANK": str(node), "WORK": folder, "STOP_FILE": self.stop_file, "TASKD_PACKAGE": package,
+                "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1", "TRAINING_PORT": str(ports[1]), "GLOO_SOCKET_IFNAME": "lo",
+                # Only because two nodes share one machine:
+                "MINDX_TASK_ID": TASK, "TASKD_JOB": JOB, "TASKD_MANAGER": self.manager,
+                "TASKD_HTTP": f"127.0.0.1:{ports[2]}", "TASKD_LISTEN": f"127.0.0.1:{ports[3 + node]}",
+                "TASKD_SOCKET": os.path.join(folder, "proxy.sock"), "TASKD_PROFILING_DIR": self.profiling(node),
+                "TASKD_STATE_DIR": os.path.join(folder, "state"), "TASKD_SWITCH_FILE": os.path.join(folder, "no-switch-file"),
+            }
+            with open(self.log_path(node), "wb") as log:
+                self.nodes.append(subprocess.Popen([os.path.join(HERE, "train_node.sh")], env=environment, cwd=folder,
+                                                   stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT))
+
+    def profiling(self, node):
+        return os.path.join(self.work, f"node{node}", "profiling")
+
+    def log_path(self, node):
+        return os.path.join(self.work, f"node{node}.log")
+
+    def log(self, node):
+        with open(self.log_path(node), encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def require_running(self):
+        for node, process in enumerate(self.nodes):
+            require(process.poll() is None, f"node {node} ended with code {process.returncode}:\n{self.log(node)[-3000:]}")
+
+    def training_steps(self):
+        """{rank: newest step it printed}."""
+        self.require_running()
+        found = {}
+        for node in (0, 1):
+            for rank, step in re.findall(r"^rank (\d+) step (\d+) ", self.log(node), re.M):
+                found[int(rank)] = int(step)
+        return found
+
+    def wait_for_training(self, more_steps):
+        """Until every rank is `more_steps` further than the furthest one is now."""
+        goal = max(self.training_steps().values(), default=0) + more_steps
+        wait_until(lambda: all(self.training_steps().get(r, 0) >= goal for r in RANKS), f"training reaches step {goal}", 90)
+        return goal
+
+    def status(self):
+        """{rank: status}, empty while the manager does not answer."""
+        done = subprocess.run([self.taskd, "status", "--manager", self.manager, "--json"], capture_output=True, text=True,
+                              check=False)
+        if done.returncode != 0:
+            return {}
+        return {rank["rank"]: rank for node in json.loads(done.stdout)["nodes"] for rank in node["ranks"]}
+
+    def reports(self):
+        """What the strict checker finds in the files, by rank, over both nodes."""
+        ranks, problems = {}, []
+        for node in (0, 1):
+            folder = os.path.join(self.profiling(node), TASK)
+            if os.path.isdir(folder):
+                report = check_marks.check(folder, keep_marks=True, live=any(node.poll() is None for node in self.nodes))
+                ranks.update(report.ranks)
+                problems += report.problems
+        return ranks, problems
+
+    def counts(self):
+        ranks, _ = self.reports()
+        return {r: ranks[r].counts if r in ranks else dict.fromkeys(check_marks.KINDS, 0) for r in RANKS}
+
+    def show(self, *arguments):
+        """Runs a taskd command for the reader's eyes."""
+        print(f"$ taskd {' '.join(arguments)} --manager {self.manager}", flush=True)
+        done = subprocess.run([self.taskd, *arguments, "--manager", self.manager], capture_output=True, text=True, check=False)
+        print("  " + done.stdout.rstrip().replace("\n", "\n  "), flush=True)
+        require(done.returncode == 0, f"taskd {arguments[0]} ended with code {done.returncode}: {done.stderr}")
+
+    def modify(self, **switch):
+        """ClusterD's call, by a client that knows nothing but proto/profiling.proto."""
+        messages, services = stubs.profiling()
+        with grpc.insecure_channel(self.manager) as channel:
+            answer = services.TrainingDataTraceStub(channel).ModifyTrainingDataTraceSwitch(
+                messages.DataTypeReq(jobNsName=JOB, profilingSwitch=messages.ProfilingSwitch(**switch)), timeout=10)
+        shown = " ".join(f"{k}={v}" for k, v in switch.items())
+        print(f"ModifyTrainingDataTraceSwitch({JOB}: {shown}) -> {answer.code} {answer.message}", flush=True)
+        require(answer.code == 200, f"the manager answered {answer.code}, not 200")
+
+    def finish(self):
+        """Lets the training end; its processes must end by themselves, with code 0."""
+        with open(self.stop_file, "w", encoding="utf-8"):
+            pass
+        for node, process in enumerate(self.nodes):
+            try:
+                code = process.wait(60)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"node {node} did not end within 60 s:\n{self.log(node)[-3000:]}") from None
+            require(code == 0, f"node {node} ended with code {code}:\n{self.log(node)[-3000:]}")
+
+    def leftovers(self):
+        """Pids of our processes that still run: those whose environment has this job's folder."""
+        mark = f"WORK={self.work}/node".encode()
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as environ:
+                    if any(variable.startswith(mark) for variable in environ.read().split(b"\0")):
+                        found.append(int(pid))
+            except OSError:
+                pass  # it has ended, or is another user's
+        return found
+
+    def kill(self):
+        """Ends whatever of ours still runs."""
+        for pid in self.leftovers():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in self.nodes:
+            process.wait()
+
+
+def require_none_lost(ranks):
+    """Steps are numbered: a gap would be a lost mark; and every range that began has its end."""
+    for rank in RANKS:
+        steps = [int(m.name.split()[1]) for m in ranks[rank].marks if re.fullmatch(r"step \d+", m.name)]
+        require(steps == list(range(steps[0], steps[0] + len(steps))), f"rank {rank}: its step numbers have a gap")
+        require(ranks[rank].open_ranges <= 1, f"rank {rank}: {ranks[rank].open_ranges} ranges have no end")
+
+
+def table(counts):
+    print(f"  {'rank':>4} " + " ".join(f"{kind:>15}" for kind in KINDS))
+    for rank in RANKS:
+        print(f"  {rank:>4} " + " ".join(f"{counts[rank][kind]:>15}" for kind in KINDS), flush=True)
+
+
+def run(job):
+    say(1, "A training job starts: 2 nodes x 2 ranks, PyTorch DDP over gloo, libtaskd.so preloaded, marks off")
+    wait_until(lambda: job.require_running() or {r for r, s in job.status().items() if s["attached"]} == set(RANKS),
+               "all four ranks are attached", 120)
+    steps = job.wait_for_training(25)
+    print(f"All 4 ranks train and are attached to their node's proxy (step {steps}).")
+
+    say(2, "Nobody has asked for marks, so there are none")
+    table(job.counts())
+    require(not any(sum(c.values()) for c in job.counts().values()), "there are marks already")
+
+    say(3, "Switch them on while the job runs: a plain gRPC client made from proto/profiling.proto")
+    job.modify(Step="on", FP="on", DataLoader="on", SaveCheckpoint="on", CommunicationOperator="off")
+    print("The same with TaskD's own tool, which shows each rank's answer:")
+    job.show("switch", "--job", JOB, "step=on", "fp=on", "dataloader=on", "save_checkpoint=on", "communication=off")
+
+    say(4, "Live: what each rank recorded so far")
+    job.wait_for_training(75)
+    job.show("status")
+    wait_until(lambda: all(c[k] > 0 for c in job.counts().values() for k in KINDS if k != "communication"),
+               "every rank has marks of step, fp, dataloader and save_checkpoint")
+    require(all(c["communication"] == 0 for c in job.counts().values()), "there are communication marks, which are off")
+
+    say(5, "Communication on, too: each all-reduce with its group, size and type")
+    job.modify(CommunicationOperator="on")
+    wait_until(lambda: all(c["communication"] >= 20 for c in job.counts().values()), "every rank has communication marks")
+    job.show("status")
+
+    say(6, "Everything off again; the training goes on")
+    job.modify(Step="off", FP="off", DataLoader="off", SaveCheckpoint="off", CommunicationOperator="off")
+    wait_until(lambda: all(set(s["applied"].values()) == {"off"} for s in job.status().values()), "every rank is switched off", 5)
+    steps = job.wait_for_training(25)
+    wait_until(lambda: [job.status()[r]["marks"] for r in RANKS] == [job.counts()[r] for r in RANKS],
+               "status and files agree")
+    counts = job.counts()
+    job.wait_for_training(50)
+    require(job.counts() == counts, "marks were written after the switch to off")
+    print(f"No new marks up to step {max(job.training_steps().values())}.")
+    lost = {r: s["lost"] for r, s in job.status().items()}
+
+    say(7, "The job ends; what is on disk")
+    job.finish()
+    wait_until(lambda: not job.leftovers(), "everything has ended by itself", 15)
+    ranks, problems = job.reports()
+    require(not problems, "the files break the format:\n" + "\n".join(problems[:10]))
+    counts = job.counts()
+    table(counts)
+    require(all(counts[r][kind] > 0 for r in RANKS for kind in KINDS), "a rank has no marks of some kind")
+    require(lost == dict.fromkeys(RANKS, 0), f"marks were lost: {lost}")
+    require_none_lost(ranks)
+    for node in (0, 1):
+        require(os.path.isfile(os.path.join(job.profiling(node), TASK, str(2 * node), "parallel_group.json")),
+                f"node {node} has no parallel_group.json")
+    print("None lost: 0 counted as overwritten, step numbers without a gap, every range ended; the format check passed.")
+    print(f"Files: {job.profiling(0)}/{TASK}/<rank>/, {job.profiling(1)}/{TASK}/<rank>/")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default=os.path.join(REPOSITORY, "build", "release"))
+    parser.add_argument("--work", help="folder for everything; a new one below the temporary folder by default")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    work = os.path.abspath(arguments.work) if arguments.work else tempfile.mkdtemp(prefix="taskd-quickstart-")
+    job = Job(os.path.abspath(arguments.build), work)
+    try:
+        run(job)
+    except Failed as failure:
+        print(f"\nquickstart failed: {failure}\nLogs: {work}/node0.log, {work}/node1.log", file=sys.stderr)
+        return 1
+    finally:
+        job.kill()
+    print(f"\nDone in {time.monotonic() - began:.0f} s. Nothing is left running; `rm -r {work}` removes the files.")
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

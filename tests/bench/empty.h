@@ -1,0 +1,3 @@
+#pragma once
+
+extern "C" void bench_empty_mark(const char* name, void* stream);

@@ -1,0 +1,300 @@
+"""Ranks, clients and bytes that mean harm or nonsense: they cost themselves, nobody else."""
+import array
+import fcntl
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+
+import grpc
+import harness
+import pytest
+import stubs
+from harness import wait_until
+
+HELLO_MAGIC = 0x4C484454
+HELLO = struct.Struct("<IHHiiII40x")
+REPLY = struct.Struct("<IHH56s")
+
+
+def hello(rank, magic=HELLO_MAGIC, version=1, role=1, pid=0):
+    return HELLO.pack(magic, version, role, rank, -1, pid or os.getpid(), 0)
+
+
+def send(proxy, payload, descriptors=()):
+    """A connection that sent these bytes and descriptors; the caller closes it."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(10)
+    connection.connect(proxy.socket)
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    connection.sendmsg([payload], ancillary)
+    return connection
+
+
+def memory_file(content, lock=True):
+    descriptor = os.memfd_create("hostile", os.MFD_CLOEXEC)
+    os.truncate(descriptor, len(content))
+    os.pwrite(descriptor, content, 0)
+    if lock:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+@pytest.fixture
+def good(stage, manager, proxy):
+    """A rank that must not notice anything."""
+    manager.all_on()
+    rank = stage.rank(0, proxy, rate=1000)
+    rank.wait_made(100)
+    yield rank
+    rank.wait_made(max(rank.made()) + 100)
+    assert rank.terminate() == 0
+    assert proxy.terminate() == 0, proxy.log()[-2000:]
+    report = proxy.check(keep_marks=True, communication_json=False)
+    mine = [p for p in report.problems if f"{proxy.task_dir}/0/" in p]
+    assert not mine, mine[:5]
+    rank.verify(report)
+
+
+@pytest.fixture
+def segment(stage):
+    """Bytes of a true segment with records, whose process is gone."""
+    rank = stage.rank(7, os.path.join(stage.folder, "nobody.sock"), rate=0, count=2000, threads=2)
+    rank.wait_finished(2000)
+    names = [n for n in os.listdir("/dev/shm") if n.startswith("taskd-") and f"-{rank.pid}-" in n]
+    assert names, "no segment found in /dev/shm"
+    with open(os.path.join("/dev/shm", names[0]), "rb") as file:
+        content = bytearray(file.read())
+    rank.kill()
+    os.unlink(os.path.join("/dev/shm", names[0]))
+    return content
+
+
+@pytest.mark.parametrize("payload", [
+    b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", hello(1)[:-1], hello(1, magic=1), hello(1, version=99), hello(1, role=77),
+    hello(-5), hello(2**31 - 1), hello(1) * 100, bytes(range(256)) * 1000,
+], ids=lambda p: f"{len(p)} bytes {p[:8].hex()}")
+def test_broken_hellos(good, proxy, payload):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.2)
+        connection.connect(proxy.socket)
+        try:
+            connection.sendall(payload)
+            connection.recv(4096)
+        except OSError:
+            pass
+    proxy.require_alive()
+
+
+def test_hello_without_or_with_strange_descriptors(good, proxy, stage):
+    unlinked = os.open(stage.folder, os.O_TMPFILE | os.O_RDWR)
+    read_end, write_end = os.pipe()
+    device = os.open("/dev/zero", os.O_RDWR)
+    folder = os.open(stage.folder, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as own_socket:
+        for descriptors in ([], [unlinked], [read_end], [write_end], [device], [folder], [own_socket.fileno()],
+                            [device] * 20):
+            with send(proxy, hello(1), descriptors) as connection:
+                try:
+                    answer = connection.recv(64)
+                except OSError:
+                    answer = b""
+                if len(answer) == REPLY.size:
+                    assert REPLY.unpack(answer)[2] != 0, f"accepted {descriptors}"
+            proxy.require_alive()
+    for descriptor in (unlinked, read_end, write_end, device, folder):
+        os.close(descriptor)
+
+
+def test_many_connections_that_say_nothing(good, proxy):
+    idle = []
+    try:
+        for _ in range(300):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.setblocking(False)
+            if connection.connect_ex(proxy.socket) == 0:
+                idle.append(connection)
+            else:
+                connection.close()
+        good.wait_made(max(good.made()) + 500)
+        proxy.require_alive()
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def corrupt(content, seed):
+    """A true segment with some of it replaced; each seed another way."""
+    generator = random.Random(seed)
+    broken = bytearray(content)
+    kind = seed % 6
+    if kind == 0:  # random bytes anywhere
+        for _ in range(generator.choice([1, 10, 1000])):
+            broken[generator.randrange(len(broken))] = generator.randrange(256)
+    elif kind == 1:  # the header: extreme numbers
+        for _ in range(generator.randrange(1, 20)):
+            offset = generator.randrange(0, 4096, 8)
+            struct.pack_into("<Q", broken, offset, generator.choice([0, 1, 2**63, 2**64 - 1, generator.getrandbits(64)]))
+    elif kind == 2:  # records
+        begin = max(len(broken) // 16, 1 << 17)
+        for _ in range(2000):
+            broken[generator.randrange(begin, len(broken))] = generator.randrange(256)
+    elif kind == 3:  # all random behind a sound first line
+        broken[64:] = generator.randbytes(len(broken) - 64)
+    elif kind == 4:  # all random
+        broken[:] = generator.randbytes(len(broken))
+    else:  # the tables of threads and domains, 64-bit words
+        for _ in range(200):
+            offset = generator.randrange(256, min(len(broken) - 8, 1 << 17), 8)
+            struct.pack_into("<Q", broken, offset, generator.choice([0, 2**64 - 1, 2**32, generator.getrandbits(24)]))
+    return bytes(broken)
+
+
+def offer(proxy, content, rank, pid):
+    descriptor = memory_file(content)
+    try:
+        with send(proxy, hello(rank, pid=pid), [descriptor]) as connection:
+            try:
+                answer = connection.recv(64)
+            except OSError:
+                answer = b""
+            return answer, descriptor
+    finally:
+        os.close(descriptor)
+
+
+def test_segments_with_random_bytes(good, proxy, segment):
+    assert offer(proxy, bytes(segment), 50, 1)[0], "the proxy did not answer for an honest copy"
+    for seed in range(90):
+        offer(proxy, corrupt(segment, seed), 100 + seed, 1)
+        assert proxy.alive(), f"seed {seed}: the proxy died: {proxy.log()[-2000:]}"
+    good.wait_made(max(good.made()) + 1000)
+
+
+def test_segments_of_a_wrong_size(good, proxy, segment):
+    for size in (0, 1, 63, 64, 4095, 4096, 1 << 16, len(segment) // 2, len(segment) - 1):
+        offer(proxy, bytes(segment[:size]), 60, 1)
+        proxy.require_alive()
+
+
+def test_segment_that_changes_while_it_is_read(good, proxy, segment):
+    generator = random.Random(1)
+    descriptor = memory_file(bytes(segment))
+    with send(proxy, hello(70), [descriptor]) as connection:
+        assert connection.recv(64)
+        since = max(good.made())
+        while max(good.made()) < since + 1500:
+            offset = generator.randrange(len(segment) - 8)
+            os.pwrite(descriptor, generator.randbytes(8), offset)
+        proxy.require_alive()
+    os.close(descriptor)
+
+
+def test_segment_that_is_truncated_while_it_is_read(good, manager, proxy, segment):
+    descriptor = memory_file(bytes(segment))
+    with send(proxy, hello(71), [descriptor]) as connection:
+        assert connection.recv(64)
+        os.truncate(descriptor, 0)
+        wait_until(lambda: not manager.rank_status().get(71, {}).get("attached", False), "the broken rank is dropped")
+        good.wait_made(max(good.made()) + 500)
+        proxy.require_alive()
+    os.close(descriptor)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_other_users_are_not_answered(good, proxy, stage):
+    os.chmod(proxy.socket, 0o777)
+    folder = os.path.dirname(proxy.socket)
+    while folder != "/":  # let the other user come as far as the socket
+        os.chmod(folder, os.stat(folder).st_mode | 0o011)
+        folder = os.path.dirname(folder)
+    script = ("import os,socket,sys\nos.setgid(65534)\nos.setuid(65534)\ns=socket.socket(socket.AF_UNIX)\ns.settimeout(10)\n"
+              "s.connect(sys.argv[1])\n"
+              "try:\n  s.sendall(bytes.fromhex(sys.argv[2]))\n  sys.exit(1 if s.recv(64) else 0)\n"
+              "except (BrokenPipeError, ConnectionResetError):\n  sys.exit(0)\n")
+    done = subprocess.run([harness.PYTHON, "-c", script, proxy.socket, hello(1).hex()], check=False, timeout=30,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, f"answered another user; {done.stderr}"
+
+
+def raw(address, method, payload):
+    with grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
+        return channel.unary_unary(method)(payload, timeout=10)
+
+
+@pytest.mark.parametrize("method", ["/TrainingDataTrace/ModifyTrainingDataTraceSwitch",
+                                    "/TrainingDataTrace/GetTrainingDataTraceSwitch",
+                                    "/taskd.v1.Control/SetSwitch", "/taskd.v1.Control/GetStatus",
+                                    "/taskd.v1.Control/CallAgents"])
+def test_malformed_and_huge_messages(manager, method):
+    before = manager.get()
+    generator = random.Random(3)
+    payloads = [b"", b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x7f", generator.randbytes(1000), b"\x0a\x02\xc3\x28",
+                b"\x12\x00" * 1000, b"\x0b" * 10_000, b"\x0a\x80\x80\x80\x08" + b"x" * (5 << 20)]
+    for payload in payloads:
+        try:
+            raw(manager.address, method, payload)
+        except grpc.RpcError as error:
+            if len(payload) > 4 << 20:
+                assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
+        manager.require_alive()
+    assert manager.get() == before
+
+
+def test_malformed_node_streams(stage, manager):
+    """Streams that begin with anything but a sound hello end with an error and leave no node behind."""
+    generator = random.Random(4)
+    messages, _ = stubs.control()
+    del messages
+    from taskd.v1 import node_pb2  # pylint: disable=import-outside-toplevel
+    frames = [
+        [b""], [generator.randbytes(100)], [node_pb2.NodeMessage(ranks=node_pb2.RankSet()).SerializeToString()],
+        [node_pb2.NodeMessage(hello=node_pb2.NodeHello(node_rank=-1)).SerializeToString()],
+        [node_pb2.NodeMessage(hello=node_pb2.NodeHello(node_rank=2**31 - 1, host="x" * 100_000)).SerializeToString()],
+        [node_pb2.NodeMessage(agent_reply=node_pb2.AgentReply(id=5)).SerializeToString()],
+    ]
+    for frame in frames:
+        with grpc.insecure_channel(manager.address) as channel:
+            call = channel.stream_stream("/taskd.v1.NodeLink/Connect")(iter(frame), timeout=10)
+            try:
+                for _ in call:
+                    break
+                call.cancel()
+            except grpc.RpcError:
+                pass
+        manager.require_alive()
+    proxy = stage.proxy(manager)
+    stage.rank(0, proxy, pattern="training", rate=50)
+    manager.wait_attached([0])
+    manager.all_on()
+    manager.wait_applied({"step": "on"}, [0], 1)
+
+
+def test_not_grpc_at_all(manager, proxy):
+    for port in (manager.port, proxy.port):
+        for payload in (b"", b"\0" * 100, b"GET / HTTP/1.0\r\n\r\n", random.Random(5).randbytes(100_000),
+                        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 1000):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                try:
+                    connection.sendall(payload)
+                    connection.shutdown(socket.SHUT_WR)
+                except OSError:
+                    pass
+    manager.require_alive()
+    proxy.require_alive()
+    assert manager.get()[0] == 200
+
+
+def test_stopped_rank_holds_nobody_up(stage, manager, proxy):
+    good = stage.rank(0, proxy, rate=500)
+    stopped = stage.rank(1, proxy, rate=500)
+    manager.wait_attached([0, 1])
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        manager.all_on()
+        manager.wait_applied({"step": "on"}, [0, 1], 1)  # shared memory needs no help of the rank
+        good.wait_made(max(good.made()) + 100)
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)

@@ -1,0 +1,42 @@
+#!/bin/bash
+# libtaskd.so for arm64: cross-compiles it as the build does, checks what it needs and shows, and runs a small program on
+# it under qemu's user emulation. Exit code 77 (skipped in ctest) where the tools are missing.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+compiler=aarch64-linux-gnu-g++
+emulator=qemu-aarch64-static
+for tool in "$compiler" "$emulator" aarch64-linux-gnu-gcc; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "arm64_check: skipped, $tool is not installed (Debian: g++-aarch64-linux-gnu, qemu-user-static)"
+    exit 77
+  fi
+done
+
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+source=$root/worker_sdk/src
+
+# The flags of worker_sdk/CMakeLists.txt.
+for file in api clock domains hello_client legacy mstx primary recorder segment; do
+  "$compiler" -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fvisibility-inlines-hidden \
+    -fno-exceptions -fno-rtti -fno-threadsafe-statics -ftls-model=initial-exec -I "$root/worker_sdk/include" \
+    -c "$source/$file.cc" -o "$out/$file.o"
+done
+aarch64-linux-gnu-gcc -shared -o "$out/libtaskd.so" "$out"/*.o -Wl,-soname,libtaskd.so -Wl,--as-needed -static-libgcc \
+  -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--version-script="$source/libtaskd.map"
+
+needed=$(aarch64-linux-gnu-readelf -dW "$out/libtaskd.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | tr '\n' ' ')
+if [[ $needed != "libc.so.6 " ]]; then
+  echo "arm64_check: libtaskd.so needs '$needed', only libc.so.6 is allowed" >&2
+  exit 1
+fi
+exported=$(aarch64-linux-gnu-nm -D --defined-only "$out/libtaskd.so" | wc -l)
+if [[ $exported != 29 ]]; then
+  echo "arm64_check: libtaskd.so shows $exported symbols, not 29" >&2
+  exit 1
+fi
+
+"$compiler" -std=c++20 -O2 -Wall -Wextra -Werror -I "$root/worker_sdk/include" -I "$source" \
+  "$root/tests/integration/arm64_smoke.cc" "$source/testing/segment_view.cc" -o "$out/smoke" -L "$out" -ltaskd
+TASKD_SOCKET=$out/proxy.sock "$emulator" -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$out" "$out/smoke"

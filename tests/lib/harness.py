@@ -1,0 +1,327 @@
+"""Starts TaskD's programs and small ranks for tests and benchmarks, talks to them, and ends all of them.
+
+Everything lives in one temporary folder and on loopback ports that were free a moment ago, so that any number of stages
+can run beside each other. Programs come from the build folder in TASKD_BUILD_DIR (build/release by default).
+"""
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_marks  # noqa: E402
+import stubs  # noqa: E402
+import grpc  # noqa: E402
+
+BUILD = os.environ.get("TASKD_BUILD_DIR") or os.path.join(stubs.REPOSITORY, "build", "release")
+TASKD = os.path.join(BUILD, "bin", "taskd")
+LIBRARY = os.path.join(BUILD, "lib", "libtaskd.so")
+RANK_MAIN = os.path.join(BUILD, "tests", "e2e_rank")
+PYTHON = "/usr/bin/python3"
+PYTHON_PACKAGE = os.path.join(BUILD, "python")
+JOB = "default/e2e"
+TASK = "e2e-task"
+KINDS = ("step", "save_checkpoint", "fp", "dataloader", "communication")
+CLUSTERD_FIELDS = {"step": "Step", "save_checkpoint": "SaveCheckpoint", "fp": "FP", "dataloader": "DataLoader",
+                   "communication": "CommunicationOperator"}
+# Time for things that have no promise of their own, on a slow and busy machine.
+PATIENCE_S = 30.0
+
+
+def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
+    """Waits until `condition()` is true and returns its value; AssertionError names `what` after the time."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        pause.wait(interval_s)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def clean_environment(**extra):
+    """This process's environment without what would steer TaskD, and with `extra` (None removes)."""
+    steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|POD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|MSTX_|NVTX_")
+    environment = {k: v for k, v in os.environ.items() if not steering.match(k)}
+    environment.update({k: str(v) for k, v in extra.items() if v is not None})
+    return environment
+
+
+class Process:
+    """A child whose output goes to a file."""
+
+    def __init__(self, name, command, environment, folder):
+        self.name = name
+        self.log_path = os.path.join(folder, f"{name}.{time.monotonic_ns()}.log")
+        with open(self.log_path, "wb") as log:
+            self.child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                                          stderr=subprocess.STDOUT, cwd=folder)
+        self.pid = self.child.pid
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def alive(self):
+        return self.child.poll() is None
+
+    def require_alive(self):
+        if not self.alive():
+            raise AssertionError(f"{self.name} ended with code {self.child.returncode}:\n{self.log()[-3000:]}")
+        return True
+
+    def wait(self, timeout_s=PATIENCE_S):
+        return self.child.wait(timeout_s)
+
+    def terminate(self, timeout_s=5.0):
+        """SIGTERM; returns the exit code. AssertionError if that takes longer than promised (marks.md 3)."""
+        if self.alive():
+            self.child.send_signal(signal.SIGTERM)
+            try:
+                self.child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise AssertionError(f"{self.name} did not end within {timeout_s:g} s of SIGTERM:\n{self.log()[-3000:]}")
+        return self.child.returncode
+
+    def kill(self):
+        if self.alive():
+            self.child.kill()
+        self.child.wait()
+
+
+class Manager(Process):
+    def __init__(self, folder, name="manager", port=None, job=JOB, task=TASK, flags=(), state_dir=None, environment=None,
+                 wait=True):
+        self.port = port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.job = job
+        self.state_dir = state_dir or os.path.join(folder, f"{name}-state")
+        self.folder = folder
+        command = [TASKD, "manager", "--job", job, "--task-id", task, "--listen", self.address,
+                   "--http", f"127.0.0.1:{free_port()}", "--state-dir", self.state_dir, *flags]
+        if "--switch-file" not in flags:
+            command += ["--switch-file", os.path.join(folder, f"{name}-no-switch-file")]
+        super().__init__(name, command, environment or clean_environment(), folder)
+        self.environment = environment
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self, timeout_s=PATIENCE_S):
+        def ready():
+            self.require_alive()
+            try:
+                return self.get(timeout_s=1)[0] is not None
+            except grpc.RpcError:
+                return False
+        wait_until(ready, f"{self.name} answers gRPC", timeout_s)
+
+    def call(self, method, request, timeout_s=10, metadata=None):
+        """One call over a connection of its own, as a one-shot tool does it."""
+        services = stubs.profiling()[1]
+        with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            return getattr(services.TrainingDataTraceStub(channel), method)(request, timeout=timeout_s, metadata=metadata)
+
+    def modify(self, job=None, timeout_s=10, metadata=None, **kinds):
+        """ModifyTrainingDataTraceSwitch with kinds as in step="on"; returns the code."""
+        messages = stubs.profiling()[0]
+        switch = messages.ProfilingSwitch(**{CLUSTERD_FIELDS[k]: v for k, v in kinds.items()})
+        request = messages.DataTypeReq(jobNsName=self.job if job is None else job, profilingSwitch=switch)
+        return self.call("ModifyTrainingDataTraceSwitch", request, timeout_s, metadata).code
+
+    def all_on(self):
+        assert self.modify(**dict.fromkeys(KINDS, "on")) == 200
+
+    def all_off(self):
+        assert self.modify(**dict.fromkeys(KINDS, "off")) == 200
+
+    def get(self, job=None, timeout_s=10):
+        """(code, {kind: "on"|"off"}) of GetTrainingDataTraceSwitch."""
+        messages = stubs.profiling()[0]
+        answer = self.call("GetTrainingDataTraceSwitch", messages.DataStatusReq(jobNsName=job or self.job), timeout_s)
+        return answer.code, {k: getattr(answer.profilingSwitch, f) for k, f in CLUSTERD_FIELDS.items()}
+
+    def switch(self, *arguments, timeout_s=20):
+        """`taskd switch ... --json`: (exit code, parsed answer)."""
+        done = subprocess.run([TASKD, "switch", "--manager", self.address, "--job", self.job, *arguments, "--json"],
+                              env=self.environment or clean_environment(), capture_output=True, text=True,
+                              timeout=timeout_s, check=False)
+        assert done.stdout, f"taskd switch printed nothing, code {done.returncode}: {done.stderr}"
+        return done.returncode, json.loads(done.stdout)
+
+    def status(self):
+        done = subprocess.run([TASKD, "status", "--manager", self.address, "--json"],
+                              env=self.environment or clean_environment(), capture_output=True, text=True, timeout=20,
+                              check=False)
+        assert done.returncode == 0, f"taskd status: code {done.returncode}: {done.stderr}"
+        return json.loads(done.stdout)
+
+    def rank_status(self):
+        """{rank: its status}, over all nodes."""
+        return {rank["rank"]: rank for node in self.status()["nodes"] for rank in node["ranks"]}
+
+    def wait_attached(self, ranks, timeout_s=PATIENCE_S):
+        """Until exactly these ranks are attached."""
+        wanted = set(ranks)
+        wait_until(lambda: {r for r, s in self.rank_status().items() if s["attached"]} == wanted,
+                   f"ranks {sorted(wanted)[:10]} are attached", timeout_s, 0.1)
+
+    def wait_applied(self, states, ranks, timeout_s=PATIENCE_S):
+        """Until the gates of these ranks hold `states`, e.g. {"step": "on"}."""
+        def applied():
+            found = self.rank_status()
+            return all(r in found and all(found[r]["applied"].get(k) == v for k, v in states.items()) for r in ranks)
+        wait_until(applied, f"ranks have {states}", timeout_s, 0.05)
+
+
+class Proxy(Process):
+    def __init__(self, folder, manager, node=0, name=None, task=TASK, profiling_dir=None, socket_path=None, port=None,
+                 flags=(), environment=None, wait=True):
+        name = name or f"proxy{node}"
+        self.task = task
+        self.socket = socket_path or os.path.join(folder, f"{name}.sock")
+        self.profiling_dir = profiling_dir or os.path.join(folder, f"{name}-profiling")
+        self.port = port or free_port()
+        address = manager if isinstance(manager, str) else manager.address
+        command = [TASKD, "proxy", "--manager", address, "--listen", f"127.0.0.1:{self.port}", "--socket", self.socket,
+                   "--node-rank", str(node), "--profiling-dir", self.profiling_dir, *flags]
+        if "--switch-file" not in flags:
+            command += ["--switch-file", os.path.join(folder, f"{name}-no-switch-file")]
+        if wait and profiling_dir is None:
+            os.makedirs(self.profiling_dir, exist_ok=True)
+        super().__init__(name, command, environment or clean_environment(MINDX_TASK_ID=task), folder)
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self):
+        def accepts():
+            self.require_alive()
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(self.socket) == 0
+        wait_until(accepts, f"{self.name} accepts ranks at {self.socket}")
+
+    @property
+    def task_dir(self):
+        return os.path.join(self.profiling_dir, self.task)
+
+    def check(self, **arguments):
+        """Report of the files so far; none is an empty report."""
+        if not os.path.isdir(self.task_dir):
+            return check_marks.Report({}, [])
+        return check_marks.check(self.task_dir, live=self.alive(), **arguments)
+
+    def counts(self, rank):
+        found = self.check().ranks.get(rank)
+        return found.counts if found else dict.fromkeys(check_marks.KINDS, 0)
+
+
+class Rank(Process):
+    """tests/e2e/rank_main.cc with libtaskd.so preloaded. `sequence` ranks prove that nothing was lost or doubled."""
+
+    def __init__(self, folder, rank, proxy, threads=1, rate=200, count=0, pattern="sequence", name_bytes=0, hold=True,
+                 name=None, environment=None, init=True):
+        self.rank = rank
+        self.threads = threads
+        self.counter_path = os.path.join(folder, f"rank{rank}.{time.monotonic_ns()}.count")
+        socket_path = proxy if isinstance(proxy, str) else proxy.socket
+        command = [RANK_MAIN, "--rank", str(rank), "--threads", str(threads), "--rate", str(rate), "--count", str(count),
+                   "--pattern", pattern, "--name-bytes", str(name_bytes), "--counter", self.counter_path,
+                   "--hold", str(int(hold)), "--init", str(int(init))]
+        environment = clean_environment(LD_PRELOAD=LIBRARY, TASKD_SOCKET=socket_path, RANK=rank,
+                                        ASAN_OPTIONS="verify_asan_link_order=0", **(environment or {}))
+        super().__init__(name or f"rank{rank}", command, environment, folder)
+
+    def made(self):
+        """Marks made so far, by thread. A killed rank may have recorded one more a thread than it had time to count."""
+        try:
+            with open(self.counter_path, "rb") as counter:
+                content = counter.read()
+        except FileNotFoundError:
+            return [0] * self.threads
+        return list(struct.unpack(f"{len(content) // 64 * 8}Q", content[:len(content) // 64 * 64])[::8])
+
+    def wait_made(self, count, timeout_s=PATIENCE_S):
+        """Until each thread made `count` marks."""
+        wait_until(lambda: self.require_alive() and min(self.made(), default=0) >= count,
+                   f"rank {self.rank} made {count} marks", timeout_s)
+
+    def wait_finished(self, count, timeout_s=PATIENCE_S):
+        """Until each thread made its `count` marks; a rank that does not hold may have ended by then."""
+        wait_until(lambda: min(self.made(), default=0) >= count, f"rank {self.rank} made all {count} marks", timeout_s)
+
+    def verify(self, report, killed=False):
+        """AssertionError unless the files hold each mark of this process exactly once."""
+        made = self.made()
+        assert made and max(made) > 0, "the rank made no marks: nothing is proved"
+        found = {thread: [] for thread in range(len(made))}
+        for mark in report.ranks[self.rank].marks:
+            match = re.fullmatch(r"seq (\d+) (\d+) x*", mark.name)
+            if match and mark.pid == self.pid:
+                found[int(match[1])].append(int(match[2]))
+        for thread, count in enumerate(made):
+            got = found[thread]
+            assert got == sorted(got), f"rank {self.rank} thread {thread}: marks are out of order"
+            doubled = sorted({n for n in got if got.count(n) > 1}) if len(set(got)) != len(got) else []
+            assert not doubled, f"rank {self.rank} thread {thread}: written twice: {doubled[:10]}"
+            missing = sorted(set(range(count)) - set(got))
+            assert not missing, (f"rank {self.rank} thread {thread}: {len(missing)} of {count} marks missing, "
+                                 f"from {missing[0]} to {missing[-1]}")
+            assert len(got) <= count + (1 if killed else 0), f"rank {self.rank} thread {thread}: {len(got)} of {count} marks"
+        return sum(made)
+
+
+class Stage:
+    """Everything that one test started. Ends all of it."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+        self.processes = []
+
+    def _add(self, process):
+        self.processes.append(process)
+        return process
+
+    def manager(self, **arguments):
+        return self._add(Manager(self.folder, **arguments))
+
+    def proxy(self, manager, **arguments):
+        return self._add(Proxy(self.folder, manager, **arguments))
+
+    def rank(self, rank, proxy, **arguments):
+        return self._add(Rank(self.folder, rank, proxy, **arguments))
+
+    def python(self, name, script, environment, *arguments):
+        """A Python program with the package importable. `script` is its text."""
+        path = os.path.join(self.folder, f"{name}.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(script)
+        environment = clean_environment(PYTHONPATH=PYTHON_PACKAGE, **environment)
+        return self._add(Process(name, [PYTHON, path, *arguments], environment, self.folder))
+
+    def run(self, *arguments, environment=None, timeout_s=20):
+        """`taskd ARGUMENTS` to its end."""
+        return subprocess.run([TASKD, *arguments], env=environment or clean_environment(), capture_output=True, text=True,
+                              timeout=timeout_s, check=False, cwd=self.folder)
+
+    def close(self):
+        for process in reversed(self.processes):
+            process.kill()
+
+    def print_logs(self):
+        for process in self.processes:
+            print(f"--- {process.name} (pid {process.pid}, code {process.child.returncode})\n{process.log()[-2000:]}")

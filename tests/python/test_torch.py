@@ -1,0 +1,122 @@
+"""taskd.torch in a real data-parallel job of two ranks over gloo, with what would be recorded written down instead."""
+import json
+import os
+import re
+import socket
+import sys
+
+import pytest
+
+JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_job.py")
+
+
+def run_job(world, case, **environment):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = [world.start(sys.executable, JOB, case, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                         MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", **environment) for r in (0, 1)]
+    for rank in ranks:
+        assert rank.wait(120) == 0, world.output()
+    results = []
+    for rank in (0, 1):
+        with open(world.path(f"marks.{rank}.json"), encoding="utf-8") as file:
+            results.append(json.load(file))
+    assert results[0]["digest"] == results[1]["digest"]
+    return results
+
+
+@pytest.fixture(scope="module")
+def plain_digest(tmp_path_factory):
+    import conftest
+
+    world = conftest.World(tmp_path_factory.mktemp("plain"))
+    try:
+        return run_job(world, "without")[0]["digest"]
+    finally:
+        world.close()
+
+
+def names(marks):
+    return [m["name"] for m in marks]
+
+
+ALLREDUCE = '{"count": "1780","streamId": "0","dataType": "fp32","groupName": "default_group","opName": "HcclAllreduce"}'
+EXPECTED_COLLECTIVES = [  # of rank 0; group "1" is the one that the job makes
+    ("HcclAllreduce", "6", "fp32", "1"), ("HcclAllreduce", "7", "int64"), ("HcclAllreduce", "8", "fp32"),
+    ("HcclAllGather", "2", "fp64"), ("HcclBroadcast", "3", "fp32"), ("HcclReduce", "3", "fp32"), ("HcclScatter", "4", "fp32"),
+    ("HcclGather", "5", "fp32"), ("HcclBarrier", "0", "na"), ("HcclSend", "9", "fp32"), ("HcclSend", "10", "fp32"),
+    ("HcclBatchSendRecv", "22", "fp32"),
+]
+EXPECTED_LOCAL = {
+    "a model": ["forward"], "in evaluation": [], "a part of it, computed again": [], "traced": ["forward"],
+    "saved in a save": ["save_checkpoint"], "an error": ["forward"], "after the error": ["forward"],
+    "another thread": ["forward"], "step of the second in the same iteration": [],
+    "step of the second once": [], "step of a child once": [], "step by the program": ["step 100"],
+    "step by the program, next": ["step 101"], "step of an optimizer after that": [],
+    "step by the program as a context": ["step 102"], "step that is none": [], "after disable": [], "enabled again": ["forward"],
+}
+
+
+def test_everything(world, plain_digest):
+    results = run_job(world, "everything")
+    assert results[0]["digest"] == plain_digest, "the marks change what is computed"
+    for result in results:
+        train = result["train"]
+        assert [n for n in names(train) if n.startswith("step ")] == [f"step {n}" for n in range(7)]
+        assert names(train).count("forward") == 6
+        assert names(train).count("dataloader") == 7  # the last one finds no more data
+        assert names(train).count(ALLREDUCE) == 6 and result["hooked"]
+        assert [m["name"] for m in train if m["open"]] == ["step 6"], "a range has no end"
+        assert names(train)[:4] == ["step 0", "dataloader", "forward", ALLREDUCE]
+        for mark in train:
+            communication = mark["name"].startswith("{")
+            assert (mark["domain"], bool(mark["stream"])) == (("communication", True) if communication else (None, False))
+
+    assert not any(m["open"] for r in results for m in r["collectives"])
+    for mark in results[0]["collectives"]:
+        assert len(mark["name"].encode()) <= 254
+    decoded = [[json.loads(n) for n in names(r["collectives"]) if n.startswith("{")] for r in results]
+    assert all(isinstance(v, str) for rank in decoded for d in rank for v in d.values())
+    found = [(d["opName"], d["count"], d["dataType"]) for d in decoded[0]]
+    assert found[:-1] == [e[:3] for e in EXPECTED_COLLECTIVES]
+    assert [d["groupName"] for d in decoded[0]] == ["1"] + ["default_group"] * 12
+    by_count = [{d["count"]: (d["opName"], d["srcRank"], d["destRank"]) for d in rank if "srcRank" in d} for rank in decoded]
+    assert by_count[0] == {"9": ("HcclSend", "0", "1"), "10": ("HcclSend", "0", "1")}
+    assert by_count[1] == {"9": ("HcclRecv", "0", "1"), "10": ("HcclRecv", "-1", "1")}
+    assert names(results[0]["collectives"])[-1] == "save_checkpoint"
+
+    local = results[0]["local"]
+    assert {k: local[k] for k in EXPECTED_LOCAL} == EXPECTED_LOCAL
+    for case in ("step of the first again", "step of the second twice: it counts now", "step of a child twice: it counts now"):
+        assert len(local[case]) == 1 and re.fullmatch(r"step \d+", local[case][0]), (case, local[case])
+
+
+def test_off_marks_nothing_and_changes_nothing(world, plain_digest):
+    for result in run_job(world, "off"):
+        assert result["train"] == [] and result["digest"] == plain_digest
+
+
+@pytest.mark.parametrize("case,environment,hooked", [
+    ("bucket_view", {}, True), ("own_hook", {}, False), ("on", {"TASKD_TORCH_DDP": "0"}, False),
+])
+def test_data_parallel_variants(world, plain_digest, case, environment, hooked):
+    for result in run_job(world, case, **environment):
+        assert result["digest"] == plain_digest and result["hooked"] is hooked
+        # A hook of the program calls torch.distributed itself, so its all-reduce is marked as well.
+        assert names(result["train"]).count(ALLREDUCE) == (0 if environment else 6)
+
+
+def test_dataloader_workers(world, plain_digest):
+    for result in run_job(world, "on", LOADERS="2"):
+        assert result["digest"] == plain_digest and names(result["train"]).count("dataloader") == 7
+
+
+def test_ways_in(world):
+    script = world.write("train.py", "import sys, torch\nprint('ARGS', sys.argv[1:], __name__, torch.save.__taskd_hook__)\n")
+    for command, environment in (((sys.executable, "-m", "taskd.torch", script, "--lr", "1"), {}),
+                                 ((sys.executable, "-c", f"import taskd, runpy, sys\nsys.argv[1:] = ['--lr', '1']\n"
+                                   f"runpy.run_path({script!r}, run_name='__main__')"), {"TASKD_TORCH": "1"})):
+        before = len(world.output()) if os.path.exists(world.path("output")) else 0
+        assert world.start(*command, **environment).wait(60) == 0, world.output()
+        assert "ARGS ['--lr', '1'] __main__ True" in world.output()[before:]

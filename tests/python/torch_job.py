@@ -1,0 +1,197 @@
+"""A rank of a small training job, for test_torch.py: torch_job.py CASE. What it marked goes to marks.RANK.json."""
+import hashlib
+import json
+import os
+import sys
+
+CASE = sys.argv[1]
+RANK = int(os.environ["RANK"])
+WORLD = int(os.environ["WORLD_SIZE"])
+marks = []
+
+
+def range_start(message, stream=None, domain=None):
+    marks.append({"id": len(marks) + 1, "name": message, "stream": stream, "domain": domain, "open": True})
+    return len(marks)
+
+
+def range_end(range_id):
+    assert marks[range_id - 1]["open"], "ended twice"
+    marks[range_id - 1]["open"] = False
+
+
+if CASE != "without":
+    import taskd.torch
+    from taskd.torch import _gate
+
+    _gate.range_start, _gate.range_end = range_start, range_end
+    assert taskd.torch.enable() is True
+    assert "torch" not in sys.modules
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+if CASE not in ("without", "off"):
+    _gate.kinds = lambda: 0x3F
+if CASE == "off":
+    _gate.kinds = lambda: 0
+
+
+def train(model, steps=6):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    generator = torch.Generator().manual_seed(RANK)
+    data = torch.utils.data.TensorDataset(torch.randn(steps * 16, 32, generator=generator))
+    loader = torch.utils.data.DataLoader(data, batch_size=16, num_workers=int(os.environ.get("LOADERS", "0")))
+    loss_function = torch.nn.MSELoss()
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        loss_function(model(batch), torch.zeros(16, 4)).backward()
+        optimizer.step()
+        scheduler.step()
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(32, 48), torch.nn.ReLU(), torch.nn.Linear(48, 4))
+
+
+def digest(model):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def collectives(group):
+    tensor = torch.ones(6)
+    dist.all_reduce(tensor, group=group)
+    work = dist.all_reduce(torch.ones(7, dtype=torch.int64), async_op=True)
+    assert isinstance(work, dist.distributed_c10d.Work)
+    assert work.wait() and work.is_completed()
+    future = dist.all_reduce(torch.ones(8), async_op=True).get_future()
+    assert future.wait()[0][0] == WORLD
+    dist.all_gather([torch.zeros(2, dtype=torch.float64) for _ in range(WORLD)], torch.ones(2, dtype=torch.float64))
+    dist.broadcast(torch.ones(3), src=0)
+    dist.reduce(torch.ones(3), 0)
+    dist.scatter(torch.zeros(4), [torch.ones(4)] * WORLD if RANK == 0 else None, src=0)
+    dist.gather(torch.zeros(5), [torch.ones(5) for _ in range(WORLD)] if RANK == 0 else None)
+    dist.barrier()
+    peer = 1 - RANK
+    if RANK == 0:
+        dist.send(torch.ones(9), 1)
+        dist.isend(torch.ones(10), 1).wait()
+    else:
+        dist.recv(torch.zeros(9), 0)
+        dist.irecv(tensor=torch.zeros(10)).wait()
+    # isend as a program may have taken it before the hooks came.
+    plain = getattr(dist.isend, "__wrapped__", dist.isend)
+    for work in dist.batch_isend_irecv([dist.P2POp(plain, torch.ones(11), peer), dist.P2POp(dist.irecv, torch.ones(11), peer)]):
+        work.wait()
+    try:
+        dist.all_reduce("no tensor")
+        raise AssertionError("torch accepted a str")
+    except RuntimeError:
+        pass
+    torch.save(tensor, f"checkpoint-{RANK}.pt")
+
+
+def main():
+    result = {}
+    dist.init_process_group("gloo")
+    if CASE == "bucket_view":
+        model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    else:
+        model = DistributedDataParallel(network())
+    if CASE == "own_hook":
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+    train(model)
+    result["digest"] = digest(model)
+    result["hooked"] = CASE != "without" and model in sys.modules["taskd.torch._ddp"]._ours
+    result["train"] = list(marks)
+    del marks[:]
+    if CASE == "everything":
+        collectives(dist.new_group(list(range(WORLD))))
+        result["collectives"] = list(marks)
+    del marks[:]
+    dist.destroy_process_group()
+    if CASE == "everything":
+        result["local"] = local_cases()
+    with open(f"marks.{RANK}.json", "w", encoding="utf-8") as file:
+        json.dump(result, file)
+
+
+def local_cases():
+    """Cases without a process group: name, then the marks that it made."""
+    import pickle
+    import threading
+
+    found = {}
+
+    def case(name, function):
+        del marks[:]
+        function()
+        found[name] = [m["name"] for m in marks if not m["name"].startswith("step") or name.startswith("step")]
+        assert not any(m["open"] for m in marks if not m["name"].startswith("step")), name
+
+    model = network()
+    batch = torch.zeros(1, 32)
+    case("a model", lambda: model(batch))
+    case("in evaluation", lambda: model.eval()(batch))
+    model.train()
+    case("a part of it, computed again", lambda: model[0](batch))
+    case("scripted", lambda: torch.jit.script(model)(batch))
+    case("traced", lambda: torch.jit.trace(model, batch, check_trace=False))
+    case("pickled", lambda: pickle.loads(pickle.dumps(model)) and pickle.loads(pickle.dumps((torch.save, dist.all_reduce))))
+    case("saved in a save", lambda: torch.save({"a": 1}, "checkpoint.pt"))
+
+    def raises():
+        try:
+            model(torch.zeros(1, 5))
+        except RuntimeError:
+            return
+        raise AssertionError("a wrong shape was accepted")
+
+    case("an error", raises)
+    case("after the error", lambda: model(batch))
+    case("another thread", lambda: run_thread(threading.Thread(target=model, args=(batch,))))
+    first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+
+    class Child(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    child = Child(model.parameters(), lr=0.1)
+    case("step of the first", first.step)
+    case("step of the second in the same iteration", second.step)
+    case("step of the first again", first.step)
+    case("step of the second once", second.step)
+    case("step of the second twice: it counts now", second.step)
+    case("step of a child once", child.step)
+    case("step of a child twice: it counts now", child.step)
+    case("step by the program", lambda: taskd.torch.step(100))
+    case("step by the program, next", lambda: taskd.torch.step())
+    case("step of an optimizer after that", child.step)
+
+    def in_with():
+        with taskd.torch.step():
+            pass
+        assert not any(m["open"] for m in marks)
+
+    case("step by the program as a context", in_with)
+    case("step that is none", lambda: taskd.torch.step("x"))
+    assert taskd.torch.disable() is True
+    assert not hasattr(torch.save, "__taskd_hook__") and not hasattr(torch.nn.Module.__call__, "__taskd_hook__")
+    case("after disable", lambda: (model(batch), first.step(), torch.save({}, "checkpoint.pt")))
+    assert taskd.torch.enable() is True
+    _gate.kinds = lambda: 0x3F
+    case("enabled again", lambda: model(batch))
+    return found
+
+
+def run_thread(thread):
+    thread.start()
+    thread.join()
+
+
+main()

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Builds and tests everything: tests/run.sh [--full]
+#
+#   1. missing Debian packages are installed          (deploy/install.sh)
+#   2. format: clang-format over the C++ sources
+#   3. tsan:   the cores under ThreadSanitizer        (without gRPC, which it cannot see into)
+#   4. asan:   unit and integration tests of C++ under AddressSanitizer and UndefinedBehaviorSanitizer
+#   5. release: every test, end to end included       (the summary at the end is this one's)
+#
+# --full adds clang-tidy and the slow tests (soak, scale, fuzz, 100 kills).
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+full=false
+for argument in "$@"; do
+  case $argument in
+    --full) full=true ;;
+    -h | --help) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "tests/run.sh: unknown argument '$argument'; only --full is known" >&2; exit 2 ;;
+  esac
+done
+# Tests that start Python start Debian's, whatever comes first in PATH; they must not leave files in the tree.
+export PYTHONDONTWRITEBYTECODE=1
+unset TASKD_SOCKET TASKD_MANAGER TASKD_TOKEN TASKD_JOB MINDX_TASK_ID MINDX_SERVER_IP POD_IP RANK LD_PRELOAD
+
+jobs=$(nproc)
+failed=()
+step() { printf '\n== %s\n' "$1"; }
+failure() { failed+=("$1"); echo "FAILED: $1" >&2; }
+
+step "packages"
+./deploy/install.sh || exit 1
+
+step "format"
+sources=$(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.c' | while read -r file; do [ -f "$file" ] && echo "$file"; done)
+# shellcheck disable=SC2086
+clang-format --dry-run -Werror $sources || failure "clang-format (mend with: clang-format -i FILES)"
+
+build() {  # build PRESET
+  local log=build/$1.log
+  mkdir -p build
+  echo "building $1 (log: $log)"
+  if ! { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs"; } >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    return 1
+  fi
+}
+# Sanitizer runs: one line for each test that fails, nothing for those that pass.
+quiet_ctest() {  # quiet_ctest PRESET CTEST_ARGUMENT...
+  local preset=$1
+  shift
+  ctest --preset "$preset" --no-tests=error -j "$jobs" "$@" >"build/$preset-test.log" 2>&1
+  local code=$?
+  [ $code -eq 0 ] || cat "build/$preset-test.log" >&2
+  grep -E '^[0-9]+% tests passed' "build/$preset-test.log"
+  return $code
+}
+
+step "tsan"
+if build tsan; then
+  quiet_ctest tsan -LE slow || failure "tests under ThreadSanitizer"
+else
+  failure "build tsan"
+fi
+
+step "asan"
+if build asan; then
+  quiet_ctest asan -LE 'slow|e2e' || failure "tests under AddressSanitizer"
+else
+  failure "build asan"
+fi
+
+step "release"
+build release || { failure "build release"; exit 1; }
+if $full; then
+  step "clang-tidy"
+  # shellcheck disable=SC2046
+  run-clang-tidy -quiet -p build/release -j "$jobs" $(echo "$sources" | grep '\.cc$') >build/tidy.log 2>&1 ||
+    { grep -E 'error|warning' build/tidy.log | head -n 40 >&2; failure "clang-tidy (whole log: build/tidy.log)"; }
+fi
+
+# The last thing that a reader sees is the summary of the main run, unless something else went wrong.
+if $full; then
+  ctest --preset release --no-tests=error -j "$jobs" || failure "tests in release"
+else
+  ctest --preset release --no-tests=error -j "$jobs" -LE slow || failure "tests in release"
+fi
+if [ "${#failed[@]}" -gt 0 ]; then
+  printf '\ntests/run.sh: %d part(s) failed:\n' "${#failed[@]}" >&2
+  printf '  %s\n' "${failed[@]}" >&2
+  exit 1
+fi
