@@ -269,12 +269,20 @@ void Node::AdoptOrphans() {
   }
 }
 
-void Node::ReportFileTrouble(int rank, uint64_t now_ns, const absl::Status& status) {
-  // A full disk is every rank's trouble and is said once.
-  if (retry_files_ns_.empty()) {
-    spdlog::error("mark files cannot be written, marks wait in the ranks' rings: rank {}: {}", rank, status.message());
+void Node::FlushSegment(int rank, SegmentDrain& drain, uint64_t now_ns, bool all, bool to_the_end) {
+  const auto trouble = retry_files_ns_.find(rank);
+  if (trouble != retry_files_ns_.end() && now_ns < trouble->second) return;
+  absl::Status flushed = drain.Flush(now_ns, all, to_the_end);
+  if (!flushed.ok()) {
+    // A full disk is every rank's trouble and is said once.
+    if (retry_files_ns_.empty()) {
+      spdlog::error("mark files cannot be written, marks wait in the ranks' rings: rank {}: {}", rank, flushed.message());
+    }
+    retry_files_ns_[rank] = now_ns + kSecondNs;
+  } else if (trouble != retry_files_ns_.end() && drain.drained()) {
+    retry_files_ns_.erase(trouble);
+    if (retry_files_ns_.empty()) spdlog::info("mark files can be written again");
   }
-  retry_files_ns_[rank] = now_ns + kSecondNs;
 }
 
 bool Node::DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all) {
@@ -301,16 +309,7 @@ bool Node::DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all) {
     }
   }
   const bool decided = (ring.header().undecided_keep.load(std::memory_order_relaxed) & ring::kGateUndecided) != 0;
-  const auto trouble = retry_files_ns_.find(rank);
-  if (decided && (trouble == retry_files_ns_.end() || now_ns >= trouble->second || all)) {
-    absl::Status flushed = segment.drain->Flush(now_ns, all || ended || !current, ended);
-    if (!flushed.ok()) {
-      ReportFileTrouble(rank, now_ns, flushed);
-    } else if (trouble != retry_files_ns_.end() && segment.drain->drained()) {
-      retry_files_ns_.erase(trouble);
-      if (retry_files_ns_.empty()) spdlog::info("mark files can be written again");
-    }
-  }
+  if (decided) FlushSegment(rank, *segment.drain, now_ns, all || ended || !current, ended);
   const bool faulted = ring.faulted();
   const SegmentDrain::Counters counters = segment.drain->counters();
   std::lock_guard<std::mutex> lock(mutex_);
@@ -328,12 +327,28 @@ bool Node::DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all) {
   return ended && (faulted || segment.drain->drained());
 }
 
-bool Node::WriteRankInfo(int rank, int local_rank, uint64_t now_ns) {
-  nlohmann::ordered_json info = {{"node", options_.node_rank}, {"host", options_.host}, {"local_rank", local_rank}};
-  absl::Status written =
-      dir_.WriteRankInfo(rank, info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  if (!written.ok()) ReportFileTrouble(rank, now_ns, written);
-  return written.ok();
+void Node::WriteRankInfos(uint64_t now_ns) {
+  if (now_ns < retry_infos_ns_) return;
+  std::vector<std::pair<int, int>> ranks;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!wanted_ || wanted_->kinds == 0) return;
+    for (auto& [number, rank] : ranks_) {
+      if (!rank.info_written && !rank.segments.empty()) ranks.emplace_back(number, rank.local_rank);
+    }
+  }
+  for (auto [number, local_rank] : ranks) {
+    nlohmann::ordered_json info = {{"node", options_.node_rank}, {"host", options_.host}, {"local_rank", local_rank}};
+    absl::Status written =
+        dir_.WriteRankInfo(number, info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    if (!written.ok()) retry_infos_ns_ = now_ns + kSecondNs;
+    std::lock_guard<std::mutex> lock(mutex_);
+    Rank& rank = ranks_.at(number);
+    rank.info_written = written.ok();
+    if (!written.ok() && !rank.info_trouble_said) spdlog::warn("rank {}: {}", number, written.message());
+    rank.info_trouble_said |= !written.ok();
+    if (!written.ok()) return;
+  }
 }
 
 void Node::DrainLoop() {
@@ -348,29 +363,21 @@ void Node::DrainLoop() {
       AdoptOrphans();
       adopted_ns = now_ns;
     }
+    if (stopping) {
+      for (auto& [number, retry_ns] : retry_files_ns_) retry_ns = 0;  // one more try, now or never
+    }
 
     struct Work {
       int rank;
       std::shared_ptr<Segment> segment;
     };
     std::vector<Work> work;
-    std::vector<std::pair<int, int>> new_ranks;
+    WriteRankInfos(now_ns);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       for (auto& [number, rank] : ranks_) {
         for (auto& segment : rank.segments) work.push_back({number, segment});
-        const bool wanted = wanted_ && wanted_->kinds != 0;
-        const auto trouble = retry_files_ns_.find(number);
-        const bool retry = trouble == retry_files_ns_.end() || now_ns >= trouble->second;
-        if (!rank.info_written && wanted && !rank.segments.empty() && retry) {
-          new_ranks.emplace_back(number, rank.local_rank);
-        }
       }
-    }
-    for (auto [number, local_rank] : new_ranks) {
-      if (!WriteRankInfo(number, local_rank, now_ns)) continue;
-      std::lock_guard<std::mutex> lock(mutex_);
-      ranks_.at(number).info_written = true;
     }
     std::vector<Work> gone;
     for (Work& item : work) {
@@ -381,6 +388,7 @@ void Node::DrainLoop() {
       for (Work& item : gone) {
         if (!item.segment->ended) continue;  // its process has come back meanwhile
         UnlinkSegment(item.segment->shm_name);
+        retry_files_ns_.erase(item.rank);
         Rank& rank = ranks_.at(item.rank);
         rank.ended = Sum(rank.ended, item.segment->counters);
         std::erase(rank.segments, item.segment);

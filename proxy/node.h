@@ -115,6 +115,7 @@ class Node {
     uint64_t applied_revision = 0;
     KindMask applied = 0;
     bool info_written = false;
+    bool info_trouble_said = false;
     std::vector<std::shared_ptr<Segment>> segments;  // at most one is current, the last
     SegmentDrain::Counters ended;                    // of the segments that are gone
   };
@@ -122,8 +123,9 @@ class Node {
   void DrainLoop();
   // One look at a segment. True: it is drained and gone.
   bool DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all);
-  void ReportFileTrouble(int rank, uint64_t now_ns, const absl::Status& status);
-  bool WriteRankInfo(int rank, int local_rank, uint64_t now_ns);
+  // Flushes a segment; says when files cannot be written, and when they can again, once.
+  void FlushSegment(int rank, SegmentDrain& drain, uint64_t now_ns, bool all, bool to_the_end);
+  void WriteRankInfos(uint64_t now_ns);
   // Segments in /dev/shm that belong to this node and to no living process.
   void AdoptOrphans();
   void AddSegment(int rank, std::shared_ptr<Segment> segment);
@@ -144,7 +146,8 @@ class Node {
   int64_t disk_limit_mb_;
 
   // The drain thread's own.
-  std::map<int, uint64_t> retry_files_ns_;  // ranks whose files could not be written: when to try again
+  std::map<int, uint64_t> retry_files_ns_;  // ranks whose files cannot be written, and when to try again
+  uint64_t retry_infos_ns_ = 0;
   std::thread drain_thread_;
 };
 

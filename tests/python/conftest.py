@@ -14,7 +14,9 @@ import types
 import pytest
 
 BUILD = os.environ.get("TASKD_BUILD_DIR", "")
-STEERING = re.compile(r"(TASKD_|MINDX_|PET_|OMPI_|TORCHELASTIC_|LOCAL_|GROUP_|MASTER_|MS_)|(POD_IP|RANK|RANK_ID|WORLD_SIZE|LD_PRELOAD)$")
+# What must not reach them from the environment of the tests.
+STEERING = re.compile(r"(TASKD_|MINDX_|PET_|OMPI_|TORCHELASTIC_|LOCAL_|GROUP_|MASTER_|MS_)|"
+                      r"(POD_IP|RANK|RANK_ID|WORLD_SIZE|LD_PRELOAD)$")
 
 # Plays `taskd`: notes how it was called, makes its socket, and ends like the program at its input's end or at SIGTERM.
 FAKE_PROGRAM = """#!/usr/bin/python3 -B

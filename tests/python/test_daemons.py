@@ -87,16 +87,21 @@ def test_outlives_the_thread_that_started_it_but_no_forked_child_holds_it(world)
 @pytest.mark.parametrize("code,answer", [("0", True), ("1", False)])
 def test_start_taskd_manager_gives_the_managers_result(world, code, answer):
     world.fake_program()
-    output = world.run(MANAGER_PY.replace("start_taskd_manager()\n", "print('RESULT', start_taskd_manager())\n"), FAKE_EXIT=code)
+    script = MANAGER_PY.replace("start_taskd_manager()\n", "print('RESULT', start_taskd_manager())\n")
+    output = world.run(script, FAKE_EXIT=code)
     assert f"RESULT {answer}" in output
 
 
-PROXY_CALL = "from taskd.api import *\nprint('RESULT', init_taskd_proxy({}), init_taskd_proxy({}), destroy_taskd_proxy(), destroy_taskd_proxy())"
+PROXY_CALL = """
+from taskd.api import *
+print("RESULT", init_taskd_proxy({}), init_taskd_proxy({}), destroy_taskd_proxy(), destroy_taskd_proxy())
+"""
 
 
 @pytest.mark.parametrize("config,environment,expected", [
     ("{}", {}, {"--manager": "127.0.0.1:9601", "--node-rank": "0"}),
-    ("{'UpstreamAddr': 'master.local', 'UpstreamPort': 9701, 'ListenAddr': '::1', 'ListenPort': '9702', 'ServerRank': '3'}", {},
+    ("{'UpstreamAddr': 'master.local', 'UpstreamPort': 9701, 'ListenAddr': '::1', 'ListenPort': '9702', "
+     "'ServerRank': '3'}", {},
      {"--manager": "master.local:9701", "--listen": "[::1]:9702", "--node-rank": "3"}),
     ("{}", {"MASTER_ADDR": "fd00::5", "RANK": "4"}, {"--manager": "[fd00::5]:9601", "--node-rank": "4"}),
     ("{}", {"RANK": "13", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}, {"--manager": "127.0.0.1:9601", "--node-rank": "1"}),

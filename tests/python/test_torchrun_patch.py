@@ -32,7 +32,7 @@ def torchrun(world):
 @pytest.mark.parametrize("options,environment,manager,node", [
     ((), {"MASTER_ADDR": "127.0.0.1"}, "127.0.0.1:9601", "0"),
     ((), {"MASTER_ADDR": "::1", "RANK": "3"}, "[::1]:9601", "3"),
-    (("--master_addr", "127.0.0.1", "--node-rank=0"), {}, "127.0.0.1:9601", "0"),
+    (("--master_addr", "127.0.0.1", "--node_rank=0"), {}, "127.0.0.1:9601", "0"),
     ((), {"MASTER_ADDR": "127.0.0.1", "TASKD_MANAGER": "127.0.0.1:9777"}, None, "0"),
 ])
 def test_one_proxy_towards_the_master(world, torchrun, free_port, options, environment, manager, node):

@@ -8,16 +8,19 @@ CASE = sys.argv[1]
 RANK = int(os.environ["RANK"])
 WORLD = int(os.environ["WORLD_SIZE"])
 marks = []
+by_id = {}
 
 
 def range_start(message, stream=None, domain=None):
-    marks.append({"id": len(marks) + 1, "name": message, "stream": stream, "domain": domain, "open": True})
-    return len(marks)
+    mark = {"name": message, "stream": stream, "domain": domain, "open": True}
+    by_id[len(by_id) + 1] = mark
+    marks.append(mark)
+    return len(by_id)
 
 
 def range_end(range_id):
-    assert marks[range_id - 1]["open"], "ended twice"
-    marks[range_id - 1]["open"] = False
+    assert by_id[range_id]["open"], "ended twice"
+    by_id[range_id]["open"] = False
 
 
 if CASE != "without":
@@ -108,11 +111,11 @@ def main():
     train(model)
     result["digest"] = digest(model)
     result["hooked"] = CASE != "without" and model in sys.modules["taskd.torch._ddp"]._ours
-    result["train"] = list(marks)
+    result["train"] = [dict(mark) for mark in marks]
     del marks[:]
     if CASE == "everything":
         collectives(dist.new_group(list(range(WORLD))))
-        result["collectives"] = list(marks)
+        result["collectives"] = [dict(mark) for mark in marks]
     del marks[:]
     dist.destroy_process_group()
     if CASE == "everything":

@@ -38,6 +38,10 @@ def package_files(package):
                 yield path, os.path.join("taskd", os.path.relpath(path, package))
 
 
+def digest(data):
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for option in ("--version", "--package", "--program", "--out"):
@@ -52,9 +56,7 @@ def main():
     contents.append(("taskd_torch.pth", open(os.path.join(here, "taskd_torch.pth"), "rb").read(), False))
     for name, text in (("METADATA", METADATA), ("WHEEL", WHEEL), ("entry_points.txt", ENTRY_POINTS)):
         contents.append((f"{info}/{name}", text.format(version=options.version, tag=tag).encode(), False))
-    record = "".join(
-        "{},sha256={},{}\n".format(name, base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode(), len(data))
-        for name, data, _ in contents)
+    record = "".join(f"{name},sha256={digest(data)},{len(data)}\n" for name, data, _ in contents)
     contents.append((f"{info}/RECORD", (record + f"{info}/RECORD,,\n").encode(), False))
 
     os.makedirs(options.out, exist_ok=True)

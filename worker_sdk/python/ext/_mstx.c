@@ -186,8 +186,9 @@ static PyObject* EnabledKinds(PyObject* self, PyObject* unused) {
 }
 
 static PyObject* Bind(PyObject* self, PyObject* handle_number) {
-  static const char* const kNames[] = {"mstxMarkA",       "mstxRangeStartA",       "mstxRangeEnd",       "mstxDomainCreateA",
-                                       "mstxDomainMarkA", "mstxDomainRangeStartA", "taskd_enabled_kinds"};
+  static const char* const kNames[] = {"mstxMarkA",          "mstxRangeStartA", "mstxRangeEnd",
+                                       "mstxDomainCreateA",  "mstxDomainMarkA", "mstxDomainRangeStartA",
+                                       "taskd_enabled_kinds"};
   void** const slots = (void**)&lib;
   void* found[sizeof(kNames) / sizeof(kNames[0])];
   void* handle = PyLong_AsVoidPtr(handle_number);
@@ -209,7 +210,8 @@ static PyObject* Bind(PyObject* self, PyObject* handle_number) {
 }
 
 static PyMethodDef methods[] = {
-    {"mark", (PyCFunction)(void (*)(void))Mark, METH_FASTCALL | METH_KEYWORDS, "mark(message, stream=None, domain=None)"},
+    {"mark", (PyCFunction)(void (*)(void))Mark, METH_FASTCALL | METH_KEYWORDS,
+     "mark(message, stream=None, domain=None)"},
     {"range_start", (PyCFunction)(void (*)(void))RangeStart, METH_FASTCALL | METH_KEYWORDS,
      "range_start(message, stream=None, domain=None) -> id, 0 where nothing is recorded"},
     {"range_end", (PyCFunction)(void (*)(void))RangeEnd, METH_FASTCALL, "range_end(id)"},

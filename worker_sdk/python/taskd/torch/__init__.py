@@ -40,10 +40,10 @@ def disable() -> bool:
         from taskd.torch import _gate, _imports, _patches, _steps
 
         _enabled = False
-        _imports.forget()
-        _steps.reset()
         _gate.close_gate()
+        _imports.forget()
         _patches.undo()
+        _steps.reset()
     return True
 
 

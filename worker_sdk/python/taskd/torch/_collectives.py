@@ -107,7 +107,9 @@ def _maker(operation, parameters, peer_parameter):
             return start(operation, tensors, group, *peers)
 
         def function(*args, **kwargs):
-            if (_gate.is_compiling is not None and _gate.is_compiling()) or not _gate.kinds() & _gate.COMMUNICATION:
+            if _gate.is_compiling is not None and _gate.is_compiling():
+                return original(*args, **kwargs)
+            if not _gate.kinds() & _gate.COMMUNICATION:
                 return original(*args, **kwargs)
             return _call(original, args, kwargs, open_range)
 
@@ -122,7 +124,9 @@ def _make_batch(original):
         return start("HcclBatchSendRecv", [o.tensor for o in operations], operations[0].group)
 
     def batch_isend_irecv(*args, **kwargs):
-        if (_gate.is_compiling is not None and _gate.is_compiling()) or not _gate.kinds() & _gate.COMMUNICATION:
+        if _gate.is_compiling is not None and _gate.is_compiling():
+            return original(*args, **kwargs)
+        if not _gate.kinds() & _gate.COMMUNICATION:
             return original(*args, **kwargs)
         return _call(original, args, kwargs, open_range)
 
@@ -140,7 +144,8 @@ def _call(original, args, kwargs, open_range):
     try:
         result = original(*args, **kwargs)
     except BaseException:
-        _gate.range_end(range_id)
+        if range_id:
+            _gate.range_end(range_id)
         raise
     finally:
         _calling.inside = False

@@ -20,10 +20,10 @@ class MSRunPlugin:
     def start(self):
         """Starts the workers and returns True when all have ended with 0.
 
-        As soon as one fails the others are killed and RuntimeError is raised. The functions are msrun's own: START_ALL_WORKER() gives 0;
-        MONITOR([-1]) gives {local rank: {"pid", "status", "global_rank"}} with status None while it runs, else its exit
-        code; KILL_WORKER([-1]). Meanwhile the manager may call them too. RuntimeError too where one is missing or the
-        workers cannot start: msrun has nothing to run then, and must not end as if it had succeeded.
+        As soon as one fails the others are killed and RuntimeError is raised, so that msrun does not end as if training
+        had succeeded; also where a function is missing or the workers cannot start. The functions are msrun's own:
+        START_ALL_WORKER() gives 0; MONITOR([-1]) gives {local rank: {"pid", "status", "global_rank"}} with status None
+        while it runs, else its exit code; KILL_WORKER([-1]). Meanwhile the manager may call them too.
         """
         start, monitor, kill = (operators.registered(o) for o in ("START_ALL_WORKER", "MONITOR", "KILL_WORKER"))
         if start is None or monitor is None or kill is None:
@@ -39,7 +39,6 @@ class MSRunPlugin:
             if failed:
                 run_log.error("MSRunPlugin: workers failed (local rank: exit code) %s; the others are killed", failed)
                 kill(_ALL)
-                # As without TaskD: msrun itself must not end as if training had succeeded.
                 raise RuntimeError(f"training failed; workers (local rank: exit code) {failed}")
             if all(status == 0 for status in states.values()):
                 return True
