@@ -228,6 +228,7 @@ class ManagerCore {
   // Moves the waits and calls that are over into `callbacks`.
   void SettleWaiters(const Node& node, Callbacks& callbacks);
   void DropStream(Node& node, Callbacks& callbacks);
+  static std::string NotConnected(int node);
   static void FinishCall(Call& call, Callbacks& callbacks);
 
   const JobShape shape_;

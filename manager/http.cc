@@ -3,6 +3,7 @@
 #include <httplib.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -110,9 +111,12 @@ class HttpServer::Impl {
       port_ = -1;
     }
     if (port_ < 0) return absl::UnavailableError(absl::StrCat("--http: cannot listen on ", FormatHostPort(address)));
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    thread_ = std::thread([this] {
+      server_.listen_after_bind();
+      ended_ = true;
+    });
     // stop() before the loop runs would be lost.
-    while (!server_.is_running()) std::this_thread::yield();
+    while (!server_.is_running() && !ended_) std::this_thread::yield();
     return absl::OkStatus();
   }
 
@@ -121,6 +125,7 @@ class HttpServer::Impl {
  private:
   httplib::Server server_;
   int port_ = 0;
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 

@@ -35,12 +35,12 @@ class ManagerServer::Impl {
   ~Impl() {
     clusterd_.reset();
     switch_file_.reset();
-    http_.reset();
     if (core_ != nullptr) core_->Close();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       server_->Wait();
     }
+    http_.reset();  // last: a reader that stalls may hold it for seconds
     if (retry_.joinable()) {
       {
         std::lock_guard lock(mutex_);

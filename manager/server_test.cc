@@ -1,13 +1,15 @@
 // The manager over real gRPC, on free ports of loopback.
 #include "manager/server.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
-#include "common/address.h"
+#include "common/unique_fd.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
@@ -18,6 +20,22 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+
+// The whole answer, headers and all.
+std::string HttpGet(int port, const std::string& path) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return "cannot connect";
+  std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  if (write(fd.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "cannot write";
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t got; (got = read(fd.get(), buffer, sizeof buffer)) > 0;) answer.append(buffer, static_cast<size_t>(got));
+  return answer;
+}
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -468,6 +486,14 @@ TEST_F(ServerTest, HttpIsOptionalOnlyByDefault) {
   options_.http = "127.0.0.1:0";
   Start();
   ASSERT_GT(server_->http_port(), 0);
+  TestProxy node(channel_, 0, {0, 1});
+  WaitForRanks(2);
+  EXPECT_THAT(HttpGet(server_->http_port(), "/healthz"), HasSubstr("200 OK"));
+  std::string metrics = HttpGet(server_->http_port(), "/metrics");
+  EXPECT_THAT(metrics, HasSubstr("text/plain; version=0.0.4"));
+  EXPECT_THAT(metrics, HasSubstr("\ntaskd_ranks_attached 2\n"));
+  EXPECT_THAT(metrics, HasSubstr("\ntaskd_marks_total{kind=\"step\"} 3\n"));
+  EXPECT_THAT(HttpGet(server_->http_port(), "/other"), HasSubstr("404"));
   ManagerOptions second = options_;
   second.listen = "127.0.0.1:0";
   second.http = "127.0.0.1:" + std::to_string(server_->http_port());
@@ -497,42 +523,6 @@ TEST_F(ServerTest, EndsThoughClientsHoldOn) {
   EXPECT_FALSE(node.Ended().ok());
   EXPECT_FALSE(subscriber.Ended().ok());
   waiting.join();
-}
-
-TEST(ResolveManagerOptionsTest, WrongOnesAreNamed) {
-  auto message = [](auto set) {
-    ManagerOptions options;
-    set(options);
-    absl::Status status = ResolveManagerOptions(options).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    return std::string(status.message());
-  };
-  EXPECT_THAT(message([](ManagerOptions& o) { o.job = "nojob"; }), HasSubstr("--job"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.task_id = "../x"; }), HasSubstr("--task-id"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.nodes = -1; }), HasSubstr("--nodes"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.procs_per_node = 5000; }), HasSubstr("--procs-per-node"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.nodes = o.procs_per_node = 4000; }), HasSubstr("ranks"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.listen = "nowhere"; }), HasSubstr("--listen"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.http = "x"; }), HasSubstr("--http"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.clusterd = "x:y"; }), HasSubstr("--clusterd"));
-  EXPECT_THAT(message([](ManagerOptions& o) { o.listen = "0.0.0.0:1"; }), HasSubstr("--allow-plaintext"));
-}
-
-TEST(ResolveManagerOptionsTest, EnvironmentFillsWhatIsEmpty) {
-  setenv("POD_IP", "10.1.2.3", 1);
-  setenv("MINDX_SERVER_IP", "10.9.9.9", 1);
-  ManagerOptions options;
-  options.allow_plaintext = true;
-  auto resolved = ResolveManagerOptions(options);
-  unsetenv("POD_IP");
-  unsetenv("MINDX_SERVER_IP");
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_EQ(resolved->listen, "10.1.2.3:9601");
-  EXPECT_EQ(resolved->clusterd, "10.9.9.9:8899");
-  EXPECT_EQ(resolved->state_dir, "");
-  resolved = ResolveManagerOptions({});
-  EXPECT_EQ(resolved->listen, "127.0.0.1:9601");
-  EXPECT_EQ(resolved->clusterd, "");
 }
 
 }  // namespace

@@ -125,7 +125,9 @@ sqlite3* OpenFile(const std::string& path, bool* corrupt, absl::Status* status) 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& folder, const JobShape& shape) {
+absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_folder, const JobShape& shape) {
+  std::string folder = given_folder;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();  // else its parent would be itself
   // The parents with the usual mode, the folder itself closed to others from its first moment.
   std::error_code error;
   std::filesystem::path parent = std::filesystem::path(folder).parent_path();

@@ -28,7 +28,7 @@ class StateDbTest : public ::testing::Test {
   void TearDown() override { fs::remove_all(parent_); }
 
   std::unique_ptr<StateDb> Open(const std::string& job = "ns/job", const std::string& task = "task") {
-    auto db = StateDb::Open(folder_, {job, task, 0, 0});
+    auto db = StateDb::Open(folder_.string() + "/", {job, task, 0, 0});
     EXPECT_TRUE(db.ok()) << db.status();
     return db.ok() ? *std::move(db) : nullptr;
   }

@@ -26,11 +26,10 @@ void BM_DrainToFile(benchmark::State& state) {
   if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
   testing::TempDir temp;
   ProfilingDir dir(temp / "profiling", "task");
-  RankFiles files(dir, 0);
   testing::FakeSegment fake;
   fake.header().undecided_keep = ring::kGateAllKinds | ring::kGateUndecided;
   fake.AddRing();
-  SegmentDrain drain(*RingSegment::Open(fake.Fd()), &files);
+  SegmentDrain drain(*RingSegment::Open(fake.Fd()), std::make_shared<RankFiles>(dir, 0));
   uint64_t id = 0;
   for (auto _ : state) {
     state.PauseTiming();

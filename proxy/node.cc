@@ -167,6 +167,25 @@ void Node::AddSegment(int number, std::shared_ptr<Segment> segment) {
   Changed();
 }
 
+Node::Segment* Node::FindAgain(const hello::Hello& hello, const RingSegment& ring) {
+  for (auto entry = ranks_.begin(); entry != ranks_.end(); ++entry) {
+    auto& [number, rank] = *entry;
+    for (auto& segment : rank.segments) {
+      RingSegment& known = segment->drain->segment();
+      if (known.device() != ring.device() || known.inode() != ring.inode()) continue;
+      if (number == hello.rank) return segment.get();
+      // Its first marks came before it knew its rank and went by an environment variable. Its new drain goes on where
+      // the old one's cursors are.
+      spdlog::info("rank {} (pid {}) says that it is rank {}", number, known.pid(), hello.rank);
+      rank.ended = Sum(rank.ended, segment->counters);
+      std::erase(rank.segments, segment);
+      if (rank.segments.empty() && rank.ended.written == SegmentDrain::Counters().written) ranks_.erase(entry);
+      return nullptr;
+    }
+  }
+  return nullptr;
+}
+
 absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   if (hello.rank < 0 || hello.rank > kMaxRank) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", hello.rank, " is not 0 to ", kMaxRank));
@@ -181,21 +200,13 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   if (hello.disk_limit_mb > 0 && (disk_limit_mb_ == 0 || hello.disk_limit_mb < disk_limit_mb_)) {
     disk_limit_mb_ = hello.disk_limit_mb;
   }
-  for (auto& [number, rank] : ranks_) {
-    for (auto& known : rank.segments) {
-      RingSegment& old = known->drain->segment();
-      if (old.device() != ring->device() || old.inode() != ring->inode()) continue;
-      if (number != hello.rank) {
-        return absl::InvalidArgumentError(absl::StrCat("this process is rank ", number, " already"));
-      }
-      // The same process once more, over a new connection.
-      known->token = token;
-      known->connected = true;
-      known->ended = false;
-      ApplyGate(rank, *known);
-      Changed();
-      return token;
-    }
+  if (Segment* known = FindAgain(hello, *ring)) {
+    known->token = token;
+    known->connected = true;
+    known->ended = false;
+    ApplyGate(ranks_.at(hello.rank), *known);
+    Changed();
+    return token;
   }
   if (ranks_.size() >= kMaxRanks && ranks_.find(hello.rank) == ranks_.end()) {
     return absl::ResourceExhaustedError(absl::StrCat("this node has ", kMaxRanks, " ranks already"));
@@ -206,7 +217,7 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   segment->shm_name = ShmNameOf(ring->fd());
   auto [entry, added] = ranks_.try_emplace(hello.rank, dir_, hello.rank);
   entry->second.local_rank = hello.local_rank;
-  segment->drain = std::make_unique<SegmentDrain>(std::move(ring), &entry->second.files);
+  segment->drain = std::make_unique<SegmentDrain>(std::move(ring), entry->second.files);
   AddSegment(hello.rank, std::move(segment));
   spdlog::info("rank {} attached (pid {})", hello.rank, entry->second.pid);
   return token;
@@ -264,7 +275,7 @@ void Node::AdoptOrphans() {
     segment->shm_name = name;
     if (added) entry->second.local_rank = (*ring)->header().local_rank.load(std::memory_order_relaxed);
     spdlog::info("rank {} (pid {}) had ended; taking over what it recorded", number, (*ring)->pid());
-    segment->drain = std::make_unique<SegmentDrain>(*std::move(ring), &entry->second.files);
+    segment->drain = std::make_unique<SegmentDrain>(*std::move(ring), entry->second.files);
     AddSegment(number, std::move(segment));
   }
 }
@@ -343,10 +354,11 @@ void Node::WriteRankInfos(uint64_t now_ns) {
         dir_.WriteRankInfo(number, info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     if (!written.ok()) retry_infos_ns_ = now_ns + kSecondNs;
     std::lock_guard<std::mutex> lock(mutex_);
-    Rank& rank = ranks_.at(number);
-    rank.info_written = written.ok();
-    if (!written.ok() && !rank.info_trouble_said) spdlog::warn("rank {}: {}", number, written.message());
-    rank.info_trouble_said |= !written.ok();
+    if (auto rank = ranks_.find(number); rank != ranks_.end()) {
+      rank->second.info_written = written.ok();
+      if (!written.ok() && !rank->second.info_trouble_said) spdlog::warn("rank {}: {}", number, written.message());
+      rank->second.info_trouble_said |= !written.ok();
+    }
     if (!written.ok()) return;
   }
 }
@@ -389,9 +401,9 @@ void Node::DrainLoop() {
         if (!item.segment->ended) continue;  // its process has come back meanwhile
         UnlinkSegment(item.segment->shm_name);
         retry_files_ns_.erase(item.rank);
-        Rank& rank = ranks_.at(item.rank);
-        rank.ended = Sum(rank.ended, item.segment->counters);
-        std::erase(rank.segments, item.segment);
+        auto rank = ranks_.find(item.rank);
+        if (rank == ranks_.end() || std::erase(rank->second.segments, item.segment) == 0) continue;
+        rank->second.ended = Sum(rank->second.ended, item.segment->counters);
       }
       Changed();
     }

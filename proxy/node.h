@@ -108,8 +108,8 @@ class Node {
     SegmentDrain::Counters counters;
   };
   struct Rank {
-    Rank(const ProfilingDir& dir, int rank) : files(dir, rank) {}
-    RankFiles files;
+    Rank(const ProfilingDir& dir, int rank) : files(std::make_shared<RankFiles>(dir, rank)) {}
+    std::shared_ptr<RankFiles> files;
     int local_rank = -1;
     uint32_t pid = 0;
     uint64_t applied_revision = 0;
@@ -129,6 +129,8 @@ class Node {
   // Segments in /dev/shm that belong to this node and to no living process.
   void AdoptOrphans();
   void AddSegment(int rank, std::shared_ptr<Segment> segment);
+  // The same process says hello again. Null: it is not known, or was known as another rank and is forgotten as that.
+  Segment* FindAgain(const hello::Hello& hello, const RingSegment& ring);
   void ApplyGate(Rank& rank, Segment& segment);
   void Changed();
 

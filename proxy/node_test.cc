@@ -109,7 +109,21 @@ TEST_F(NodeTest, TheSameProcessOverANewConnectionIsTheSame) {
   ASSERT_TRUE(first.ok() && second.ok());
   node_.Detach(*first);
   EXPECT_TRUE(Report(0).attached);
-  EXPECT_FALSE(node_.Attach(HelloOf(1), fake.Fd()).ok()) << "a process is one rank";
+}
+
+TEST_F(NodeTest, AProcessThatLearnsItsRankLateIsThatRankAlone) {
+  node_.Start();
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment fake;
+  fake.AddRing();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(5), fake.Fd()).ok());
+  fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "mine", ring::kKindOther});
+  EXPECT_TRUE(Eventually([&] { return Text(5).find("mine") != std::string::npos; }));
+  ASSERT_EQ(node_.Reports().size(), 1u);
+  EXPECT_EQ(node_.Reports()[0].rank, 5);
+  EXPECT_TRUE(node_.Reports()[0].attached);
+  EXPECT_EQ(Text(0), "");
 }
 
 TEST_F(NodeTest, DrainsARankWhoseProcessHasEnded) {

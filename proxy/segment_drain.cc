@@ -32,8 +32,8 @@ bool HasStreamFlags(const RingRecord& record) {
 
 }  // namespace
 
-SegmentDrain::SegmentDrain(std::unique_ptr<RingSegment> segment, RankFiles* files)
-    : segment_(std::move(segment)), files_(files) {
+SegmentDrain::SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files)
+    : segment_(std::move(segment)), files_(std::move(files)) {
   for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
     written_[kind] = segment_->header().written[kind].load(std::memory_order_relaxed);
   }

@@ -28,8 +28,8 @@ namespace taskd {
 
 class SegmentDrain {
  public:
-  // `files` are those of the segment's rank and outlive this.
-  SegmentDrain(std::unique_ptr<RingSegment> segment, RankFiles* files);
+  // `files` are those of the segment's rank.
+  SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files);
 
   RingSegment& segment() { return *segment_; }
 
@@ -71,7 +71,7 @@ class SegmentDrain {
   void CommitAnchor();
 
   std::unique_ptr<RingSegment> segment_;
-  RankFiles* files_;
+  std::shared_ptr<RankFiles> files_;
   bool taken_over_ = false;
   uint64_t pending_since_ns_ = 0;  // 0: nothing pending
   uint64_t anchored_ns_ = 0;

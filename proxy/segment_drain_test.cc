@@ -26,7 +26,7 @@ constexpr uint64_t kStartNs = 1'000'000'000;
 
 class SegmentDrainTest : public ::testing::Test {
  protected:
-  SegmentDrainTest() : dir_(temp_ / "profiling", "task"), files_(dir_, 3), fake_(kStartNs) {
+  SegmentDrainTest() : dir_(temp_ / "profiling", "task"), files_(std::make_shared<RankFiles>(dir_, 3)), fake_(kStartNs) {
     fake_.header().undecided_keep = ring::kGateAllKinds | ring::kGateUndecided;
     ring_ = fake_.AddRing();
   }
@@ -34,7 +34,7 @@ class SegmentDrainTest : public ::testing::Test {
   std::unique_ptr<SegmentDrain> NewDrain() {
     auto segment = RingSegment::Open(fake_.Fd());
     EXPECT_TRUE(segment.ok());
-    return std::make_unique<SegmentDrain>(*std::move(segment), &files_);
+    return std::make_unique<SegmentDrain>(*std::move(segment), files_);
   }
   absl::Status FlushAll(SegmentDrain& drain) { return drain.Flush(ReadMonotonicNs(), true, true); }
 
@@ -67,7 +67,7 @@ class SegmentDrainTest : public ::testing::Test {
 
   TempDir temp_;
   ProfilingDir dir_;
-  RankFiles files_;
+  std::shared_ptr<RankFiles> files_;
   FakeSegment fake_;
   int ring_;
 };
@@ -220,7 +220,7 @@ TEST_F(SegmentDrainTest, ConvertsTheCounterWithTheClockItRanWith) {
   uint64_t high_ns = ReadMonotonicNs();
   while (ReadMonotonicNs() < high_ns + 20'000'000) {
   }
-  SegmentDrain drain(*RingSegment::Open(fake.Fd()), &files_);
+  SegmentDrain drain(*RingSegment::Open(fake.Fd()), files_);
   ASSERT_TRUE(FlushAll(drain).ok());
   int64_t offset = static_cast<int64_t>(FakeSegment::kRealtimeStartNs - start.monotonic_ns);
   auto written = static_cast<int64_t>(ParseMarkLine(Lines().at(0))->timestamp_ns) - offset;

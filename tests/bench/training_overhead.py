@@ -85,12 +85,13 @@ def main():
             proxy = stage.proxy(manager)
             if not arguments.time_only:
                 count = {}
-                for mode in ("without", "with"):
-                    short, long = (run(folder, proxy, mode, steps, True) for steps in (2, 8))
-                    count[mode] = (long - short) / 6
-                    print(f"{mode:<8} {count[mode] / 1e6:10.3f} million instructions a step", flush=True)
-                added = count["with"] - count["without"]
-                print(f"TaskD: {added:+,.0f} instructions a step, {100 * added / count['without']:+.4f} %", flush=True)
+                for name, mode in (("without", "without"), ("again", "without"), ("with", "with")):
+                    short, long = (run(folder, proxy, mode, steps, True) for steps in (2, 10))
+                    count[name] = (long - short) / 8
+                    print(f"{name:<8} {count[name] / 1e6:10.3f} million instructions a step", flush=True)
+                for name, what in (("again", "noise (the same twice)"), ("with", "TaskD")):
+                    added = count[name] - count["without"]
+                    print(f"{what}: {added:+,.0f} instructions a step, {100 * added / count['without']:+.4f} %", flush=True)
             if not arguments.count_only:
                 pairs = [[run(folder, proxy, mode, arguments.steps, False) for mode in ("without", "with")]
                          for _ in range(arguments.pairs)]

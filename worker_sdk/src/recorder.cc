@@ -266,26 +266,30 @@ const char* SocketPath() {
   return g_socket_path;
 }
 
-uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char* name, bool stream) {
-  const std::atomic<uint32_t>* gate = g_gate.load(std::memory_order_acquire);
-  if (gate == &g_gate_uninitialized) {
+uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char* name, uint32_t gate, bool stream) {
+  const std::atomic<uint32_t>* gate_word = g_gate.load(std::memory_order_acquire);
+  if (gate_word == &g_gate_uninitialized) {
     if (OtherPrimary() != nullptr) {
       g_gate.store(&g_gate_forward, std::memory_order_release);
     } else {
       StartAtFirstMark();
     }
-    gate = g_gate.load(std::memory_order_acquire);
-    if (gate == &g_gate_uninitialized) return 0;
-    if (gate != &g_gate_forward) {
-      return type == ring::kRecordMark ? DomainRecord<ring::kRecordMark>(domain, name, stream)
-                                       : DomainRecord<ring::kRecordRangeStart>(domain, name, stream);
-    }
+    gate_word = g_gate.load(std::memory_order_acquire);
+    if (gate_word == &g_gate_uninitialized) return 0;
   }
-  if (gate != &g_gate_forward) return 0;  // this kind is off
-  const CoreTable* other = OtherPrimary();
-  if (type == ring::kRecordRangeStart) return other->range_start(domain, name, stream);
-  other->mark(domain, name, stream);
-  return 0;
+  if (gate_word == &g_gate_forward) {
+    const CoreTable* other = OtherPrimary();
+    if (type == ring::kRecordRangeStart) return other->range_start(domain, name, stream);
+    other->mark(domain, name, stream);
+    return 0;
+  }
+  // Not "off": this thread or another one has just opened the gate. Without the segment's own idea of that bit, which
+  // would bring us back here for ever.
+  if ((gate & ring::kGateUninitialized) == 0) return 0;
+  gate = gate_word->load(std::memory_order_relaxed) & (ring::kGateAllKinds | ring::kGateUndecided);
+  return type == ring::kRecordMark
+             ? RecordOn<ring::kRecordMark, NamePlace::kAnywhere>(domain, name, gate, stream)
+             : RecordOn<ring::kRecordRangeStart, NamePlace::kAnywhere>(domain, name, gate, stream);
 }
 
 void SlowRangeEnd(uint64_t id) {

@@ -76,7 +76,7 @@ extern constinit thread_local ThreadState* t_state;
 
 // Slow paths, each called last so that the fast path needs no stack frame.
 // SlowMark: the gate has no bit for this mark; says where it goes.
-uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char* name, bool stream);
+uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char* name, uint32_t gate, bool stream);
 void SlowRangeEnd(uint64_t id);
 enum class Prepared {
   kDropped,  // no record can be made; it was counted
@@ -170,7 +170,7 @@ uint64_t RecordOn(const taskd_domain* domain, const char* name, uint32_t gate, b
   const uint32_t domain_index = DomainIndex(domain);
   const ring::Kind kind =
       domain_index == ring::kDomainCommunication ? ring::kKindCommunication : ClassifyName(first_word, name);
-  if (__builtin_expect((gate >> kind & 1) == 0, false)) return SlowMark(kType, domain, name, stream);
+  if (__builtin_expect((gate >> kind & 1) == 0, false)) return SlowMark(kType, domain, name, gate, stream);
   ThreadState& state = *t_state;
   const uint64_t limit = state.limit;
   const uint64_t next = state.next;

@@ -5,8 +5,9 @@ destRank within the group. Operations have HCCL's names; those that HCCL has not
 count is in elements: what a rank puts in, for scatter and reduce-scatter what it gets out. An unknown sender is srcRank -1.
 
 The range is what the calling thread sees: from the call to its return. With async_op=True and for isend, irecv and
-batch_isend_irecv it lasts until wait() returned on the Work (or its Future is done, or nobody holds the Work any more). On
-a GPU that is when the work has been queued, because the host does not wait for more.
+batch_isend_irecv it lasts until wait() returned on the Work, or its Future is done, or nobody holds the Work any more. On a
+GPU that is when the work has been queued, because the host does not wait for more; so it is for all_reduce_coalesced, which
+gives a Future.
 
 Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times.
 """
@@ -14,7 +15,7 @@ import inspect
 import sys
 import threading
 
-from taskd.torch import _gate, _groups, _patches
+from taskd.torch import _gate, _groups, _waiter
 from taskd.torch._local import wrap_export
 
 DOMAIN = "communication"
@@ -176,9 +177,6 @@ def end_with(result, range_id):
     if isinstance(result, list) and result and all(isinstance(work, work_class) for work in result):
         ending = _Ending(range_id, len(result))
         return [_marked_work(work, ending) for work in result]
-    if isinstance(result, sys.modules["torch"].futures.Future):
-        result.add_done_callback(_Ending(range_id, 1).part_done)
-        return result
     _gate.range_end(range_id)
     return result
 
@@ -213,7 +211,10 @@ def _make_work_class(work_class):
             future = self._taskd_work.get_future()
             ending, self._taskd_ending = self._taskd_ending, None
             if ending is not None:
-                future.add_done_callback(ending.part_done)
+                if future.done() or sys.modules["torch"].cuda.is_initialized():
+                    ending.part_done()  # a device's work: the host does not wait for more
+                else:
+                    _waiter.when_done(self._taskd_work, ending.part_done, ending.part_done)
             return future
 
         def __del__(self):

@@ -8,14 +8,14 @@ live in the bucket (gradient_as_bucket_view). Both are exact, and so the same, f
 sizes the hook multiplies, and a DDP whose gradients live in the bucket is left alone. Left alone as well: sparse gradients,
 mixed-precision DDP, and uneven inputs (Join) that divide by the number of ranks still there.
 
-Cost: one more pass over each bucket and one call into Python. TASKD_TORCH_DDP=0 switches it off. On an NPU there is no hook:
+Cost: one more pass over each bucket and one call into Python; on the host also a hand-over to a thread (see _waiter). TASKD_TORCH_DDP=0 switches it off. On an NPU there is no hook:
 torch_npu marks by itself.
 """
 import os
 import sys
 import weakref
 
-from taskd.torch import _collectives, _gate, _patches
+from taskd.torch import _collectives, _gate, _patches, _waiter
 
 _seen = weakref.WeakSet()  # DDP instances that were looked at
 _ours = weakref.WeakKeyDictionary()  # DDP instance: the _Hook in it
@@ -39,12 +39,33 @@ def _allreduce(state, bucket):
         range_id = _patches.quietly(_collectives.start, "HcclAllreduce", [tensor], state.group)
     work = _plain_all_reduce()(tensor, group=state.group, async_op=True)
 
-    def done(future):
+    def end():
         if range_id:
             _gate.range_end(range_id)
+
+    if tensor.device.type == "cpu":
+        return _future_of(work, tensor, end)
+
+    def done(future):  # at once: the host does not wait for the device
+        end()
         return future.value()[0]
 
     return work.get_future().then(done)
+
+
+def _future_of(work, tensor, end):
+    future = sys.modules["torch"].futures.Future()
+
+    def done():
+        end()
+        future.set_result(tensor)
+
+    def failed(error):
+        end()
+        future.set_exception(error)
+
+    _waiter.when_done(work, done, failed)
+    return future
 
 
 def _plain_all_reduce():
