@@ -1,6 +1,5 @@
 #include "proxy/node.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 
 #include <algorithm>
@@ -8,8 +7,8 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "proxy/shm_segments.h"
 #include "common/log.h"
 
 namespace taskd {
@@ -19,45 +18,6 @@ constexpr auto kPollInterval = std::chrono::milliseconds(50);
 constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr int kMaxRank = 1 << 24;
 constexpr int kMaxRanks = 4096;
-
-// "taskd-<uid>-<hash>-", for ranks of this user and of root.
-std::vector<std::string> SegmentPrefixes(const std::string& socket) {
-  std::vector<std::string> prefixes;
-  for (uid_t uid : {geteuid(), uid_t{0}}) {
-    std::string prefix = absl::StrFormat("taskd-%d-%016x-", uid, hello::HashSocketPath(socket.c_str()));
-    if (prefixes.empty() || prefixes.front() != prefix) prefixes.push_back(std::move(prefix));
-  }
-  return prefixes;
-}
-
-std::vector<std::string> ListSegments(const std::string& socket) {
-  std::vector<std::string> names;
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(hello::kSegmentFolder), closedir);
-  if (dir == nullptr) return names;
-  const std::vector<std::string> prefixes = SegmentPrefixes(socket);
-  while (const dirent* entry = readdir(dir.get())) {
-    for (const std::string& prefix : prefixes) {
-      if (std::string_view(entry->d_name).starts_with(prefix)) names.emplace_back(entry->d_name);
-    }
-  }
-  return names;
-}
-
-// Name in /dev/shm of an open segment; empty for a memfd and for one that was unlinked.
-std::string ShmNameOf(int fd) {
-  char target[256];
-  ssize_t length = readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), target, sizeof(target));
-  if (length <= 0 || length == sizeof(target)) return {};
-  const std::string_view path(target, length);
-  const std::string folder = absl::StrCat(hello::kSegmentFolder, "/");
-  if (!path.starts_with(folder + "taskd-") || path.ends_with(" (deleted)")) return {};
-  std::string name(path.substr(folder.size()));
-  return name.find('/') == std::string::npos ? name : std::string();
-}
-
-void UnlinkSegment(const std::string& name) {
-  if (!name.empty()) unlink(absl::StrCat(hello::kSegmentFolder, "/", name).c_str());
-}
 
 SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counters& b) {
   for (size_t kind = 0; kind < a.written.size(); ++kind) a.written[kind] += b.written[kind];
@@ -81,8 +41,6 @@ Node::Node(Options options, ProfilingDir dir)
     : options_(std::move(options)), dir_(std::move(dir)), disk_limit_mb_(options_.disk_limit_mb) {}
 
 Node::~Node() { Stop(); }
-
-bool Node::HasSegments(const std::string& socket) { return !ListSegments(socket).empty(); }
 
 void Node::Start() {
   AdoptOrphans();
@@ -214,7 +172,7 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   auto segment = std::make_shared<Segment>();
   segment->token = token;
   segment->connected = true;
-  segment->shm_name = ShmNameOf(ring->fd());
+  segment->shm_name = SegmentNameOf(ring->fd());
   auto [entry, added] = ranks_.try_emplace(hello.rank, dir_, hello.rank);
   entry->second.local_rank = hello.local_rank;
   segment->drain = std::make_unique<SegmentDrain>(std::move(ring), entry->second.files);
@@ -238,8 +196,7 @@ void Node::Detach(uint64_t token) {
 
 void Node::AdoptOrphans() {
   for (const std::string& name : ListSegments(options_.socket)) {
-    const std::string path = absl::StrCat(hello::kSegmentFolder, "/", name);
-    UniqueFd fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    UniqueFd fd(open(SegmentPath(name).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     struct stat info;
     if (!fd.valid() || fstat(fd.get(), &info) != 0) continue;
     if (info.st_uid != geteuid() && info.st_uid != 0) continue;
@@ -364,7 +321,9 @@ void Node::WriteRankInfos(uint64_t now_ns) {
 }
 
 void Node::DrainLoop() {
+  StrangerSweeper strangers(options_.socket);
   uint64_t adopted_ns = ReadMonotonicNs();
+  uint64_t swept_ns = 0;
   while (true) {
     uint64_t now_ns = ReadMonotonicNs();
     const bool stopping = [&] {
@@ -374,6 +333,10 @@ void Node::DrainLoop() {
     if (stopping || now_ns - adopted_ns > kSecondNs) {
       AdoptOrphans();
       adopted_ns = now_ns;
+    }
+    if (now_ns - swept_ns > 60 * kSecondNs) {
+      strangers.Sweep(now_ns);
+      swept_ns = now_ns;
     }
     if (stopping) {
       for (auto& [number, retry_ns] : retry_files_ns_) retry_ns = 0;  // one more try, now or never

@@ -64,9 +64,6 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // Whether segments of this node's socket are there from before: another proxy was here.
-  static bool HasSegments(const std::string& socket);
-
   // Starts the drain thread.
   void Start();
   // Writes everything recorded and ends the drain thread. Segments of living ranks stay for the next proxy.

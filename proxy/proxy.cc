@@ -27,6 +27,7 @@
 #include "proxy/hello_server.h"
 #include "proxy/node.h"
 #include "proxy/profiling_dir.h"
+#include "proxy/shm_segments.h"
 #include "proxy/state_file.h"
 #include "proxy/uplink.h"
 #include "common/log.h"
@@ -196,7 +197,7 @@ absl::Status RunProxy(const ProxyOptions& options) {
 
   std::string task_folder = options.task_id;
   std::optional<KindMask> last_wanted;
-  if (Node::HasSegments(socket)) {
+  if (!ListSegments(socket).empty()) {  // another proxy was here
     if (std::optional<ProxyState> state = LoadProxyState(StateFilePath(socket))) {
       if (task_folder.empty()) task_folder = state->task_folder;
       if (task_folder == state->task_folder) last_wanted = state->wanted;

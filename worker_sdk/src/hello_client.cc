@@ -138,6 +138,7 @@ void Wait(int delay_ms, uint32_t generation) {
 
 void* HelloThread(void*) {
   prctl(PR_SET_NAME, "taskd-hello");
+  RemoveAbandoned(CurrentSegment(), SocketPath(), g_identity.rank.load());
   int delay_ms = kFirstRetryMs;
   for (;;) {
     const uint32_t generation = g_generation.load();

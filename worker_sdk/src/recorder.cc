@@ -55,6 +55,11 @@ __attribute__((constructor)) void OnLoad() {
   g_start_pid = getpid();
 }
 
+__attribute__((destructor)) void OnExit() {
+  SlowPath slow_path;
+  if (slow_path.entered() && g_segment.header != nullptr) RemoveIfRead(g_segment);
+}
+
 void CountDropped() {
   ring::SegmentHeader* header = g_header.load(std::memory_order_acquire);
   (header != nullptr ? header->dropped : g_dropped).fetch_add(1, std::memory_order_relaxed);
@@ -73,7 +78,7 @@ void OnForkChild() {
   ForgetHelloClient();
   if (OwnsDescriptor(g_segment)) close(g_segment.fd);
   // A child forked by a signal handler inside a mark still returns to that mark.
-  const bool inside_mark = t_state != &g_no_thread && t_state != &g_on_slow_path && t_state->limit == 0;
+  const bool inside_mark = t_state != &g_no_thread && t_state != &g_on_slow_path && t_state->busy;
   if (!inside_mark) {
     const uint32_t slots = g_slots.load(std::memory_order_relaxed);
     for (uint32_t i = 0; i < slots; ++i) munmap(g_threads[i].data, g_threads[i].data_bytes);
@@ -173,8 +178,8 @@ void StartAtFirstMark() {
 }
 
 // Leaves the rest of the block to nobody and announces the next one before anything is written there.
+// The state is busy.
 void EnterNextBlock(ThreadState& state) {
-  BeginRecord(state);
   if (state.next != state.block_end) {
     StoreWord(reinterpret_cast<uint64_t*>(state.next),
               ring::PackWord0(static_cast<uint32_t>(state.block_end - state.next), ring::kRecordPad, 0, 0));
@@ -196,7 +201,6 @@ void EnterNextBlock(ThreadState& state) {
   state.block_end = state.next + ring::kBlockBytes;
   state.position_base = position - state.next;
   state.sample_next = true;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
   state.limit = state.next;  // one record; the one after it is the sample of this block
 }
 
@@ -213,7 +217,7 @@ ThreadState* FindRing() {
   state.slot = &g_segment.header->thread_slots[slots];
   state.data = data;
   state.data_bytes = RingBytes(slots);
-  state.next = state.block_end = reinterpret_cast<uint64_t>(data);
+  state.next = state.block_end = reinterpret_cast<uint64_t>(data);  // at the end of no block: limit is below
   state.position_base = -state.next;
   state.slot->ready.store(1, std::memory_order_release);
   g_slots.store(slots + 1, std::memory_order_release);
@@ -231,9 +235,11 @@ ThreadState* ClaimRing() {
   }
   state->in_use.store(1, std::memory_order_relaxed);
   state->tid_bits = static_cast<uint64_t>(syscall(SYS_gettid)) << 32;
-  for (auto& templates : state->templates) templates[0] = templates[1] = {};  // of the last owner's thread id
+  for (auto& of_type : state->templates) {
+    for (RecordTemplate& known : of_type) known = {.name = kNowhere};  // the last owner's had its thread id
+  }
   // The last owner may have been cancelled inside a mark.
-  state->limit = state->block_end - ring::kMaxRecordBytes;
+  state->busy = false;
   slow_path.set_state(state);
   return state;
 }
@@ -245,9 +251,9 @@ constinit std::atomic<const std::atomic<uint32_t>*> g_gate{&g_gate_uninitialized
 bool g_counter_clock = false;
 constinit Identity g_identity{-1, -1, 0};
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
-// Their `next` is above their limit: a mark finds the slow path.
-constinit ThreadState g_no_thread{.next = 1};
-constinit ThreadState g_on_slow_path{.next = 1};
+// Always busy: a mark finds the slow path.
+constinit ThreadState g_no_thread{.busy = true};
+constinit ThreadState g_on_slow_path{.busy = true};
 constinit thread_local ThreadState* t_state = &g_no_thread;
 
 ring::SegmentHeader* CurrentHeader() { return g_segment.header; }
@@ -299,35 +305,36 @@ void SlowRangeEnd(uint64_t id) {
 }
 
 Prepared PrepareThread() {
-  ThreadState* state = t_state;
-  if (state == &g_no_thread) {
+  if (t_state == &g_no_thread) {
     const bool try_it = !g_no_room.load(std::memory_order_relaxed) ||
                         g_no_room_marks.fetch_add(1, std::memory_order_relaxed) % kRetryDropped == 0;
-    state = try_it ? ClaimRing() : nullptr;
-    if (state == nullptr) {
+    if (!try_it || ClaimRing() == nullptr) {
       CountDropped();
       return Prepared::kDropped;
     }
-    if (state->next > state->limit) EnterNextBlock(*state);
-    return Prepared::kReady;
   }
-  if (state->limit == 0) {  // a mark inside a mark, or inside a slow path
-    if (state->slot != nullptr) {
-      state->slot->dropped.fetch_add(1, std::memory_order_relaxed);
+  ThreadState& state = *t_state;
+  if (!BeginRecord(state)) {  // a mark inside a mark, or inside a slow path
+    if (state.slot != nullptr) {
+      state.slot->dropped.fetch_add(1, std::memory_order_relaxed);
     } else {
       CountDropped();
     }
     return Prepared::kDropped;
   }
-  if (state->next <= state->limit) return Prepared::kReady;
-  const uint64_t limit = state->block_end - ring::kMaxRecordBytes;
-  if (state->sample_next && state->next <= limit) {
-    state->sample_next = false;
-    state->limit = limit;
-    return Prepared::kSampled;
+  Prepared prepared = Prepared::kReady;
+  if (state.next > state.limit) {
+    const uint64_t limit = state.block_end - ring::kMaxRecordBytes;
+    if (state.sample_next && state.next <= limit) {
+      state.sample_next = false;
+      state.limit = limit;
+      prepared = Prepared::kSampled;
+    } else {
+      EnterNextBlock(state);
+    }
   }
-  EnterNextBlock(*state);
-  return Prepared::kReady;
+  EndRecord(state);
+  return prepared;
 }
 
 void SampleCost() {
@@ -341,16 +348,22 @@ void SampleCost() {
 }
 
 void PrepareAndRecordEnd(uint64_t id) {
-  const Prepared prepared = PrepareThread();
-  if (prepared == Prepared::kDropped) return;
-  const uint32_t gate = g_gate.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
-  ThreadState& state = *t_state;
-  const uint64_t limit = state.limit;
-  BeginRecord(state);
-  const uint64_t ticks = KeepOrder(state, ReadTicks());
-  WriteRangeEnd(state, limit, state.next, gate, ticks, id);
-  state.last_ticks = ticks;
-  if (prepared == Prepared::kSampled) SampleCost();
+  for (;;) {
+    const Prepared prepared = PrepareThread();
+    if (prepared == Prepared::kDropped) return;
+    ThreadState& state = *t_state;
+    if (!BeginRecord(state)) continue;
+    if (state.next > state.limit) {  // a signal handler was faster
+      EndRecord(state);
+      continue;
+    }
+    const uint32_t gate = g_gate.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
+    const uint64_t ticks = KeepOrder(state, ReadTicks());
+    state.last_ticks = ticks;
+    WriteRangeEnd(state, gate, ticks, id);
+    if (prepared == Prepared::kSampled) SampleCost();
+    return;
+  }
 }
 
 int Init(int rank, int local_rank, int disk_limit_mb) {

@@ -5,9 +5,11 @@
 // first
 //    points at a private word that sends the first mark to the slow path, then at the segment's gate, and after destroy
 //    or in a forked child at a private zero.
-// 2. One thread-local pointer leads to the thread's ring. `next > limit` sends a mark to the slow path, whatever the
-//    reason: a thread without a ring, the end of a block, a mark whose cost is to be measured, or a mark inside a mark
-//    (a signal handler), because `limit` is 0 while a record is written.
+// 2. One thread-local pointer leads to the thread's ring. A signal may come between any two instructions, and its
+// handler
+//    may make marks: nothing of the thread's state is looked at before it is marked busy, and a mark that finds it busy
+//    is dropped and counted. A thread without a ring points at a state that always is.
+//    `next > limit` sends a mark to the slow path: the end of a block, or a mark whose cost is to be measured.
 // 3. The ring's own words are never read back: a damaged segment cannot lead a write astray.
 // 4. No lock, no allocation, no system call, no read-modify-write instruction, errno untouched.
 // 5. Reading the processor's counter takes as long as some 200 other instructions and little overlaps with it, so what
@@ -35,7 +37,9 @@ struct RecordTemplate {
   uint64_t word3 = 0;  // without the sequence number
   uint64_t name_word = 0;
   uint32_t gate = 0;
+  const char* name = nullptr;  // where it was last seen: not at a page's end. Never null in a thread's ring
 };
+inline constexpr char kNowhere[8] = {};
 inline constexpr uint32_t kTemplateBytes = ring::kRecordHeaderBytes + 8;
 
 // Private to its thread, but for the atomics. The hot part is one cache line.
@@ -48,6 +52,7 @@ struct alignas(64) ThreadState {
   uint64_t last_ticks = 0;
   ring::ThreadSlot* slot = nullptr;
   std::atomic<uint32_t> sequence{0};
+  bool busy = false;
   bool sample_next = false;
 
   RecordTemplate templates[2][2] = {};  // of marks and of range starts, without and with a stream
@@ -65,6 +70,8 @@ inline constexpr uint32_t kGateForward = 1u << 30;  // another copy of this libr
 
 inline constexpr uint64_t kIdEnd = uint64_t{1} << 53;
 
+// Declared hidden, which -fvisibility does to definitions only: else they are reached through the global offset table.
+#pragma GCC visibility push(hidden)
 extern std::atomic<const std::atomic<uint32_t>*> g_gate;
 extern const std::atomic<uint32_t> g_gate_off;
 extern std::atomic<uint32_t> g_domain_count;
@@ -73,6 +80,7 @@ extern bool g_counter_clock;
 // Compiled as initial-exec TLS: one load, and never a lazy allocation inside a mark. Costs 8 bytes of the static TLS
 // reserve. constinit spares the guard against an initializer that there is not.
 extern constinit thread_local ThreadState* t_state;
+#pragma GCC visibility pop
 
 // Slow paths, each called last so that the fast path needs no stack frame.
 // SlowMark: the gate has no bit for this mark; says where it goes.
@@ -109,10 +117,18 @@ inline uint32_t DomainIndex(const taskd_domain* domain) {
   return index < g_domain_count.load(std::memory_order_relaxed) ? static_cast<uint32_t>(index) : ring::kDomainDefault;
 }
 
-// From here to CommitRecord a signal handler's mark is dropped instead of written over ours.
-inline void BeginRecord(ThreadState& state) {
-  state.limit = 0;
+// From here to EndRecord a signal handler's mark is dropped instead of written over ours. False: this is such a mark,
+// or the thread has no ring.
+inline bool BeginRecord(ThreadState& state) {
+  if (__builtin_expect(state.busy, false)) return false;
+  state.busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
+  return true;
+}
+
+inline void EndRecord(ThreadState& state) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  state.busy = false;
 }
 
 inline uint64_t KeepOrder(ThreadState& state, uint64_t ticks) {
@@ -126,16 +142,15 @@ inline uint64_t KeepOrder(ThreadState& state, uint64_t ticks) {
   return ticks;
 }
 
-inline void CommitRecord(ThreadState& state, uint64_t limit, uint64_t next, uint32_t sequence) {
+inline void CommitRecord(ThreadState& state, uint64_t next, uint32_t sequence) {
   state.next = next;
   state.sequence.store(sequence + 1, std::memory_order_relaxed);
   state.slot->head.store(next + state.position_base, std::memory_order_release);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  state.limit = limit;
+  EndRecord(state);
 }
 
-inline void WriteRangeEnd(ThreadState& state, uint64_t limit, uint64_t next, uint32_t gate, uint64_t ticks,
-                          uint64_t id) {
+inline void WriteRangeEnd(ThreadState& state, uint32_t gate, uint64_t ticks, uint64_t id) {
+  const uint64_t next = state.next;
   auto* words = reinterpret_cast<uint64_t*>(next);
   const uint32_t sequence = state.sequence.load(std::memory_order_relaxed);
   const uint32_t flags = FlagIf((gate & ring::kGateUndecided) != 0, ring::kFlagUndecided);
@@ -143,7 +158,7 @@ inline void WriteRangeEnd(ThreadState& state, uint64_t limit, uint64_t next, uin
   StoreWord(words + 1, ticks);
   StoreWord(words + 2, id);
   StoreWord(words + 3, ring::PackWord3(sequence, 0, ring::kDomainDefault, ring::kKindOther));
-  CommitRecord(state, limit, next + ring::kRecordHeaderBytes, sequence);
+  CommitRecord(state, next + ring::kRecordHeaderBytes, sequence);
 }
 
 // Any name, any domain. `gate` is not 0.
@@ -172,10 +187,12 @@ uint64_t RecordOn(const taskd_domain* domain, const char* name, uint32_t gate, b
       domain_index == ring::kDomainCommunication ? ring::kKindCommunication : ClassifyName(first_word, name);
   if (__builtin_expect((gate >> kind & 1) == 0, false)) return SlowMark(kType, domain, name, gate, stream);
   ThreadState& state = *t_state;
-  const uint64_t limit = state.limit;
+  if (!BeginRecord(state)) return PrepareAndRecord<kType, kPlace>(domain, name, gate, stream);
   const uint64_t next = state.next;
-  if (__builtin_expect(next > limit, false)) return PrepareAndRecord<kType, kPlace>(domain, name, gate, stream);
-  BeginRecord(state);
+  if (__builtin_expect(next > state.limit, false)) {
+    EndRecord(state);
+    return PrepareAndRecord<kType, kPlace>(domain, name, gate, stream);
+  }
   const uint64_t ticks = KeepOrder(state, ReadTicks());
   auto* words = reinterpret_cast<uint64_t*>(next);
   const NameCopy copied = CopyName<kPlace>(words + 4, first_word, name);
@@ -192,26 +209,17 @@ uint64_t RecordOn(const taskd_domain* domain, const char* name, uint32_t gate, b
   StoreWord(words + 3, word3 | sequence);
   state.last_ticks = ticks;
   if (bytes == kTemplateBytes && copied.bytes != 8 && domain_index == ring::kDomainDefault && g_counter_clock) {
-    state.templates[kType - ring::kRecordMark][stream] = {first_word, word0, word3, copied.word, gate};
+    state.templates[kType - ring::kRecordMark][stream] = {
+        first_word, word0, word3, copied.word, gate, kPlace == NamePlace::kAnywhere ? name : kNowhere};
   }
-  CommitRecord(state, limit, next + bytes, sequence);
+  CommitRecord(state, next + bytes, sequence);
   return id;
 }
 
+// The record of a short name that is the thread's last one of this type. The state is busy.
 template <ring::RecordType kType, bool kStream>
-__attribute__((always_inline)) inline uint64_t RecordShort(const char* name, uint32_t gate) {
-  if (__builtin_expect(IsNearPageEnd(name, 8), false)) {
-    return RecordOn<kType, NamePlace::kNearPageEnd>(nullptr, name, gate, kStream);
-  }
-  ThreadState& state = *t_state;
-  const RecordTemplate& known = state.templates[kType - ring::kRecordMark][kStream];
-  const uint64_t limit = state.limit;
+__attribute__((always_inline)) inline uint64_t RecordKnown(ThreadState& state, const RecordTemplate& known) {
   const uint64_t next = state.next;
-  if (__builtin_expect(LoadNameWord<NamePlace::kAnywhere>(name) != known.raw_word || gate != known.gate || next > limit,
-                       false)) {
-    return RecordOn<kType, NamePlace::kAnywhere>(nullptr, name, gate, kStream);
-  }
-  BeginRecord(state);
   auto* words = reinterpret_cast<uint64_t*>(next);
   StoreWord(words + 1, KeepOrder(state, ReadCounter()));
   const uint32_t sequence = state.sequence.load(std::memory_order_relaxed);
@@ -220,8 +228,41 @@ __attribute__((always_inline)) inline uint64_t RecordShort(const char* name, uin
   StoreWord(words + 2, id);
   StoreWord(words + 3, known.word3 | sequence);
   StoreWord(words + 4, known.name_word);
-  CommitRecord(state, limit, next + kTemplateBytes, sequence);
+  CommitRecord(state, next + kTemplateBytes, sequence);
   return id;
+}
+
+inline bool IsKnown(const ThreadState& state, const RecordTemplate& known, const char* name, uint32_t gate) {
+  return __builtin_expect(
+      LoadNameWord<NamePlace::kAnywhere>(name) == known.raw_word && gate == known.gate && state.next <= state.limit,
+      true);
+}
+
+// At another place than before: that may be the end of a page, or null.
+template <ring::RecordType kType, bool kStream>
+__attribute__((noinline)) uint64_t RecordElsewhere(const char* name, uint32_t gate) {
+  if (IsNearPageEnd(name, 8)) return RecordOn<kType, NamePlace::kNearPageEnd>(nullptr, name, gate, kStream);
+  ThreadState& state = *t_state;
+  if (!BeginRecord(state)) return RecordOn<kType, NamePlace::kAnywhere>(nullptr, name, gate, kStream);
+  RecordTemplate& known = state.templates[kType - ring::kRecordMark][kStream];
+  if (!IsKnown(state, known, name, gate)) {
+    EndRecord(state);
+    return RecordOn<kType, NamePlace::kAnywhere>(nullptr, name, gate, kStream);
+  }
+  known.name = name;
+  return RecordKnown<kType, kStream>(state, known);
+}
+
+template <ring::RecordType kType, bool kStream>
+__attribute__((always_inline)) inline uint64_t RecordShort(const char* name, uint32_t gate) {
+  ThreadState& state = *t_state;
+  if (!BeginRecord(state)) return RecordOn<kType, NamePlace::kAnywhere>(nullptr, name, gate, kStream);
+  const RecordTemplate& known = state.templates[kType - ring::kRecordMark][kStream];
+  if (__builtin_expect(name != known.name, false) || !IsKnown(state, known, name, gate)) {
+    EndRecord(state);
+    return RecordElsewhere<kType, kStream>(name, gate);
+  }
+  return RecordKnown<kType, kStream>(state, known);
 }
 
 template <ring::RecordType kType>
@@ -255,11 +296,12 @@ __attribute__((always_inline)) inline void RecordRangeEnd(uint64_t id) {
   const uint32_t gate = gate_word->load(std::memory_order_relaxed);
   if (__builtin_expect(gate >= kGateForward, false)) return SlowRangeEnd(id);
   ThreadState& state = *t_state;
-  const uint64_t limit = state.limit;
-  const uint64_t next = state.next;
-  if (__builtin_expect(next > limit || !g_counter_clock, false)) return PrepareAndRecordEnd(id);
-  BeginRecord(state);
-  WriteRangeEnd(state, limit, next, gate, KeepOrder(state, ReadCounter()), id);
+  if (!g_counter_clock || !BeginRecord(state)) return PrepareAndRecordEnd(id);
+  if (__builtin_expect(state.next > state.limit, false)) {
+    EndRecord(state);
+    return PrepareAndRecordEnd(id);
+  }
+  WriteRangeEnd(state, gate, KeepOrder(state, ReadCounter()), id);
 }
 
 }  // namespace taskd::worker

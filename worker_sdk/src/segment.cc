@@ -1,11 +1,15 @@
 #include "segment.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "taskd/hello.h"
@@ -21,10 +25,33 @@ int MoveAboveStdio(int fd) {
   return moved;
 }
 
+constexpr time_t kAbandonedSeconds = 600;
+
+void NamePrefix(const char* socket_path, char* prefix, size_t bytes) {
+  snprintf(prefix, bytes, "taskd-%u-%016llx-", geteuid(),
+           static_cast<unsigned long long>(hello::HashSocketPath(socket_path)));
+}
+
+// Whether the segment behind `fd` is rank's, was never taken on by a proxy, and belongs to no living process.
+bool IsAbandoned(int fd, int rank) {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  uint64_t magic = 0;
+  int32_t its_rank = -1;
+  uint32_t attached = 1;
+  return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK &&
+         pread(fd, &magic, sizeof(magic), offsetof(ring::SegmentHeader, magic)) == sizeof(magic) &&
+         pread(fd, &its_rank, sizeof(its_rank), offsetof(ring::SegmentHeader, rank)) == sizeof(its_rank) &&
+         pread(fd, &attached, sizeof(attached), offsetof(ring::SegmentHeader, attached)) == sizeof(attached) &&
+         magic == ring::kMagic && its_rank == rank && attached == 0;
+}
+
 int OpenShmFile(const char* socket_path, uint64_t unique, char* path, size_t path_bytes) {
   for (int attempt = 0; attempt < 8; ++attempt, unique += 0x9e3779b97f4a7c15) {
-    snprintf(path, path_bytes, "%s/taskd-%u-%016llx-%d-%016llx", hello::kSegmentFolder, geteuid(),
-             static_cast<unsigned long long>(hello::HashSocketPath(socket_path)), getpid(),
+    char prefix[48];
+    NamePrefix(socket_path, prefix, sizeof(prefix));
+    snprintf(path, path_bytes, "%s/%s%d-%016llx", hello::kSegmentFolder, prefix, getpid(),
              static_cast<unsigned long long>(unique));
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0 && errno == EEXIST) continue;
@@ -94,6 +121,43 @@ char* AddRing(const Segment& segment, uint32_t index) {
   slot.data_offset = offset;
   slot.data_bytes = bytes;
   return static_cast<char*>(base);
+}
+
+void RemoveIfRead(const Segment& segment) {
+  if (!OwnsDescriptor(segment)) return;
+  const uint32_t slots = segment.header->slots.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < slots && i < ring::kMaxThreads; ++i) {
+    const ring::ThreadSlot& slot = segment.header->thread_slots[i];
+    if (slot.head.load(std::memory_order_relaxed) != slot.consumed.load(std::memory_order_relaxed)) return;
+  }
+  char link[32];
+  char path[128];
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", segment.fd);
+  const ssize_t length = readlink(link, path, sizeof(path) - 1);
+  const size_t folder = sizeof(hello::kSegmentFolder) - 1;
+  if (length <= 0 || strncmp(path, hello::kSegmentFolder, folder) != 0) return;
+  path[length] = '\0';
+  unlink(path);
+}
+
+void RemoveAbandoned(const Segment& own, const char* socket_path, int rank) {
+  char prefix[48];
+  NamePrefix(socket_path, prefix, sizeof(prefix));
+  DIR* dir = opendir(hello::kSegmentFolder);
+  if (dir == nullptr) return;
+  const time_t now = time(nullptr);
+  while (const dirent* entry = readdir(dir)) {
+    struct stat info;
+    if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
+    // Our own must not be opened: closing it would give up our lock.
+    if (fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_ino == own.inode) continue;
+    if (info.st_uid != geteuid() || now - info.st_mtime < kAbandonedSeconds) continue;
+    const int fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (IsAbandoned(fd, rank)) unlinkat(dirfd(dir), entry->d_name, 0);
+    close(fd);
+  }
+  closedir(dir);
 }
 
 bool OwnsDescriptor(const Segment& segment) {
