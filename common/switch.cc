@@ -10,7 +10,7 @@ constexpr std::array<std::string_view, kNumSwitches> kNames = {"step", "save_che
                                                                "communication"};
 constexpr std::array<std::string_view, kNumSwitches> kClusterdNames = {"Step", "SaveCheckpoint", "FP", "DataLoader",
                                                                        "CommunicationOperator"};
-constexpr size_t kMaxSwitchJsonBytes = 1024 * 1024;
+constexpr size_t kMaxSwitchJsonBytes = size_t{1024} * 1024;
 
 KindMask Apply(KindMask mask, const SwitchChange& change) {
   for (int i = 0; i < kNumSwitches; ++i) {

@@ -20,7 +20,7 @@ namespace taskd {
 namespace {
 
 constexpr int kPollMs = 1000;
-constexpr size_t kMaxFileBytes = 1024 * 1024;
+constexpr size_t kMaxFileBytes = size_t{1024} * 1024;
 
 // The whole file, or nothing where there is none to read. One byte above the limit is kept, so that the parser sees
 // that there was more.

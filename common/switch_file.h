@@ -1,5 +1,5 @@
-// Watches the ConfigMap file `profilingSwitch`: inotify where the mount tells, and a look every second where it does not
-// (Kubernetes swaps a symbolic link above the file; some mounts never notify).
+// Watches the ConfigMap file `profilingSwitch`: inotify where the mount tells, and a look every second where it does
+// not (Kubernetes swaps a symbolic link above the file; some mounts never notify).
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@ namespace taskd {
 class SwitchFileWatcher {
  public:
   // Calls `on_change` from its own thread: once for what the file holds when it is first readable, and whenever its
-  // content has become different and valid. A missing, unreadable or broken file changes nothing; a broken one is logged
-  // once per content. `on_change` must not destroy the watcher.
+  // content has become different and valid. A missing, unreadable or broken file changes nothing; a broken one is
+  // logged once per content. `on_change` must not destroy the watcher.
   SwitchFileWatcher(std::string path, std::function<void(const SwitchChange&)> on_change);
   ~SwitchFileWatcher();  // stops and joins the thread
 

@@ -21,8 +21,8 @@ void CutText(std::string& text) {
 
 std::string ManagerCore::NotConnected(int node) { return absl::StrCat("node ", node, "'s proxy is not connected"); }
 
-ManagerCore::ManagerCore(JobShape shape, KeptState kept, Persist persist)
-    : shape_(std::move(shape)), persist_(std::move(persist)), kept_(std::move(kept)) {}
+ManagerCore::ManagerCore(JobShape shape, const KeptState& kept, Persist persist)
+    : shape_(std::move(shape)), persist_(std::move(persist)), kept_(kept) {}
 
 SwitchState ManagerCore::wanted() const {
   std::lock_guard lock(mutex_);

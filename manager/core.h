@@ -37,7 +37,7 @@ inline constexpr int kMaxNodes = 65536;
 inline constexpr int kMaxRanksPerNode = 4096;
 inline constexpr int kMaxExpectedRanks = 65536;  // what an answer of one message can list
 inline constexpr size_t kMaxTextBytes = 256;     // host, identity, version; reasons are cut there
-inline constexpr size_t kMaxAgentArgsBytes = 32 * 1024;
+inline constexpr size_t kMaxAgentArgsBytes = size_t{32} * 1024;
 inline constexpr int kNumMarkCounts = kNumSwitches + 1;  // by SwitchKind, then all others
 
 // What was given on the command line. job: namespace/name, empty: any. nodes, procs_per_node: 0 if not known.
@@ -138,7 +138,7 @@ class ManagerCore {
   // Makes a state last. Called in order of revisions, by one thread at a time.
   using Persist = std::function<absl::Status(const KeptState&)>;
 
-  ManagerCore(JobShape shape, KeptState kept, Persist persist);
+  ManagerCore(JobShape shape, const KeptState& kept, Persist persist);
   ManagerCore(const ManagerCore&) = delete;
   ManagerCore& operator=(const ManagerCore&) = delete;
 

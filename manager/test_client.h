@@ -22,7 +22,7 @@ namespace taskd::manager {
 inline constexpr std::chrono::seconds kTestDeadline{20};
 
 inline std::shared_ptr<grpc::Channel> Dial(int port, const Security& security = {}) {
-  auto channel = MakeChannel("localhost:" + std::to_string(port), security);
+  auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), security);
   return channel.ok() ? *channel : nullptr;
 }
 

@@ -127,6 +127,9 @@ def main():
         result["local"] = local_cases()
     with open(f"marks.{RANK}.json", "w", encoding="utf-8") as file:
         json.dump(result, file)
+    if CASE == "own_hook":
+        # torch 1.13 may hang when it destroys a gloo group that a Python hook has used, with or without taskd.torch.
+        os._exit(0)
 
 
 def local_cases():

@@ -163,7 +163,7 @@ FRESH_TEST(ForkTest, ChildOfAProcessWithoutMarksRecordsNothing) {
 }
 
 FRESH_TEST(ForkTest, ChildThatAsksGetsItsOwnSegment) {
-  ASSERT_EQ(taskd_worker_init(0, 0, 0), 0);
+  // Without an init, so without a thread: AddressSanitizer's allocator may be locked by it when we fork.
   const uint64_t parent_id = taskd_range_start("step 1");
   SegmentView segment;
   auto child = [&] {
@@ -185,7 +185,7 @@ FRESH_TEST(ForkTest, ChildThatAsksGetsItsOwnSegment) {
   };
   EXPECT_EQ(RunForked(child), 0);
   EXPECT_EQ(segment.Records().size(), 1u);
-  EXPECT_EQ(segment.header().rank.load(), 0);
+  EXPECT_EQ(segment.header().rank.load(), -1);
 }
 
 FRESH_TEST(ForkTest, ForkWhileOthersMark) {
@@ -203,7 +203,7 @@ FRESH_TEST(ForkTest, ForkWhileOthersMark) {
   for (int i = 0; i < 50; ++i) {
     EXPECT_EQ(RunForked([] {
                 taskd_mark("child");
-                return SegmentDescriptors().empty() ? 0 : 1;
+                return taskd_enabled_kinds() == 0 ? 0 : 1;  // no allocation in this child, see above
               }),
               0);
   }

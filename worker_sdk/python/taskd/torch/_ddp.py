@@ -8,9 +8,11 @@ live in the bucket (gradient_as_bucket_view). Both are exact, and so the same, f
 sizes the hook multiplies, and a DDP whose gradients live in the bucket is left alone. Left alone as well: sparse gradients,
 mixed-precision DDP, and uneven inputs (Join) that divide by the number of ranks still there.
 
-Cost: one more pass over each bucket and one call into Python; on the host also a hand-over to a thread (see _waiter). TASKD_TORCH_DDP=0 switches it off. On an NPU there is no hook:
-torch_npu marks by itself.
+Cost: one more pass over each bucket and one call into Python; on the host also a hand-over to a thread (see _waiter), and a
+process group of the host that DDP used lives until the process ends. TASKD_TORCH_DDP=0 switches it off. On an NPU there is
+no hook: torch_npu marks by itself.
 """
+import ctypes
 import os
 import sys
 import weakref
@@ -23,10 +25,10 @@ _has_own = weakref.WeakSet()  # DDP instances with a hook of the program
 
 
 class _Hook:
-    def __init__(self, group, delegate=None):
+    def __init__(self, group):
         self.group = group
         self.factor = 1.0 / group.size()
-        self.delegate = delegate  # (state, hook) that the program registered after ours
+        self.delegate = None  # (state, hook) that the program registered after ours
 
 
 def _allreduce(state, bucket):
@@ -94,6 +96,10 @@ def _look_at(ddp):
     _seen.add(ddp)
     if _may_hook(ddp):
         state = _Hook(ddp.process_group)
+        if any(p.device.type == "cpu" for p in ddp.parameters()):
+            # A gloo thread still has to let go of the last bucket, which Python has seen, for which it needs the GIL: the
+            # group must not be destroyed, see _waiter. So it lives as long as the process.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(ddp.process_group))
         sys.modules["torch.distributed"]._register_comm_hook(ddp.reducer, state, _allreduce)
         _ours[ddp] = state
 

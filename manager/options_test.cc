@@ -1,0 +1,50 @@
+#include <cstdlib>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/server.h"
+
+namespace taskd::manager {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ResolveManagerOptionsTest, WrongOnesAreNamed) {
+  auto message = [](auto set) {
+    ManagerOptions options;
+    set(options);
+    absl::Status status = ResolveManagerOptions(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message([](ManagerOptions& o) { o.job = "nojob"; }), HasSubstr("--job"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.task_id = "../x"; }), HasSubstr("--task-id"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.nodes = -1; }), HasSubstr("--nodes"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.procs_per_node = 5000; }), HasSubstr("--procs-per-node"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.nodes = o.procs_per_node = 4000; }), HasSubstr("ranks"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.listen = "nowhere"; }), HasSubstr("--listen"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.http = "x"; }), HasSubstr("--http"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.clusterd = "x:y"; }), HasSubstr("--clusterd"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.listen = "0.0.0.0:1"; }), HasSubstr("--allow-plaintext"));
+}
+
+TEST(ResolveManagerOptionsTest, EnvironmentFillsWhatIsEmpty) {
+  setenv("POD_IP", "10.1.2.3", 1);
+  setenv("MINDX_SERVER_IP", "10.9.9.9", 1);
+  ManagerOptions options;
+  options.allow_plaintext = true;
+  auto resolved = ResolveManagerOptions(options);
+  unsetenv("POD_IP");
+  unsetenv("MINDX_SERVER_IP");
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->listen, "10.1.2.3:9601");
+  EXPECT_EQ(resolved->clusterd, "10.9.9.9:8899");
+  EXPECT_EQ(resolved->state_dir, "");
+  resolved = ResolveManagerOptions({});
+  EXPECT_EQ(resolved->listen, "127.0.0.1:9601");
+  EXPECT_EQ(resolved->clusterd, "");
+}
+
+}  // namespace
+}  // namespace taskd::manager
