@@ -1,6 +1,6 @@
 // Logging: spdlog to stderr, one line an event. Results of commands go to stdout, never through here.
-// Include this instead of spdlog, so that messages of absl::Status can be logged as they are: Debian builds Abseil with a
-// string_view of its own, which fmt does not know. Where absl::StrCat would meet a std::string_view, use fmt::format.
+// Include this instead of spdlog, so that messages of absl::Status can be logged as they are: Debian builds Abseil with
+// a string_view of its own, which fmt does not know. Where absl::StrCat would meet a std::string_view, use fmt::format.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct fmt::formatter<absl::string_view> : fmt::formatter<std::string_view> {
 
 namespace taskd {
 
-// Sets spdlog's default logger up: "2026-01-02T03:04:05.678 warning proxy: text". Level from TASKD_LOG_LEVEL (trace, debug,
-// info, warning, error, off; default info). Call once, in main.
+// Sets spdlog's default logger up: "2026-01-02T03:04:05.678 warning proxy: text". Level from TASKD_LOG_LEVEL (trace,
+// debug, info, warning, error, off; default info). Call once, in main.
 void InitLog(const std::string& role);
 
 }  // namespace taskd

@@ -20,21 +20,23 @@ std::string NameOf(const std::string& line) { return nlohmann::json::parse(line)
 
 // The example of TaskD contract §4.5, byte for byte.
 TEST(MarkLine, HasTheContractsForm) {
-  EXPECT_EQ(Line({.flag = 16,
-                  .timestamp_ns = 1745567190000000000,
-                  .id = 7,
-                  .process_id = 123,
-                  .thread_id = 456,
-                  .name = "step 1",
-                  .domain = "default"}),
-            R"({"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":1745567190000000000,"Id":7,"MsptiObjectId":)"
-            R"({"Pt":{"ProcessId":123,"ThreadId":456},"Ds":{"DeviceId":123,"StreamId":456}},"Name":"step 1","Domain":"default"})"
-            "\n");
+  EXPECT_EQ(
+      Line({.flag = 16,
+            .timestamp_ns = 1745567190000000000,
+            .id = 7,
+            .process_id = 123,
+            .thread_id = 456,
+            .name = "step 1",
+            .domain = "default"}),
+      R"({"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":1745567190000000000,"Id":7,"MsptiObjectId":)"
+      R"({"Pt":{"ProcessId":123,"ThreadId":456},"Ds":{"DeviceId":123,"StreamId":456}},"Name":"step 1","Domain":"default"})"
+      "\n");
 }
 
 TEST(MarkLine, AnEndHasEmptyNames) {
   EXPECT_TRUE(Line({.flag = 32, .timestamp_ns = 2, .id = 7, .process_id = 1, .thread_id = 1, .name = {}, .domain = {}})
-                  .ends_with(R"("Name":"","Domain":""})" "\n"));
+                  .ends_with(R"("Name":"","Domain":""})"
+                             "\n"));
 }
 
 TEST(MarkLine, EscapesAsGoDoes) {
@@ -78,8 +80,8 @@ TEST(MarkLine, EscapedAndPlainCommunicationNamesReadBackAsTheSameJson) {
 }
 
 TEST(MarkLine, AnythingElseInTheCommunicationDomainIsOneValidLine) {
-  for (std::string_view name : {R"(C:\temp\new)", R"(a\")", R"(\)", R"({\"cut\": \"off)", R"({\"a\": "mixed"})", "plain",
-                                R"({\"bad\": \"\x\"})", "{\\\"a\\\": \\\"\xff\\\"}", "line\nbreak \\\"", ""}) {
+  for (std::string_view name : {R"(C:\temp\new)", R"(a\")", R"(\)", R"({\"cut\": \"off)", R"({\"a\": "mixed"})",
+                                "plain", R"({\"bad\": \"\x\"})", "{\\\"a\\\": \\\"\xff\\\"}", "line\nbreak \\\"", ""}) {
     const std::string line = Line(Named(name, "communication"));
     EXPECT_TRUE(nlohmann::json::parse(line).is_object()) << line;
     EXPECT_EQ(line.find('\n'), line.size() - 1);

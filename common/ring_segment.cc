@@ -15,8 +15,8 @@ namespace {
 using ring::SegmentHeader;
 using ring::ThreadSlot;
 
-// Every ring a segment can have. Mapped whole at once: pages beyond the file's end cost nothing, and a ring that is added
-// later needs no new mapping.
+// Every ring a segment can have. Mapped whole at once: pages beyond the file's end cost nothing, and a ring that is
+// added later needs no new mapping.
 constexpr uint64_t kMaxSegmentBytes = ring::kDataOffset + uint64_t{ring::kLargeRings} * ring::kLargeRingBytes +
                                       uint64_t{ring::kMaxThreads - ring::kLargeRings} * ring::kSmallRingBytes;
 constexpr uint64_t kBlockWords = ring::kBlockBytes / 8;
@@ -41,7 +41,8 @@ absl::StatusOr<std::unique_ptr<RingSegment>> RingSegment::Open(UniqueFd fd) {
   segment->guard_ = std::make_unique<SigbusGuard>(base, kMaxSegmentBytes);
   if (!segment->guard_->valid()) return absl::ResourceExhaustedError("ring segment: too many segments on this node");
   const SegmentHeader& header = *segment->header_;
-  if (header.magic != ring::kMagic || header.version != ring::kVersion || header.header_bytes != sizeof(SegmentHeader)) {
+  if (header.magic != ring::kMagic || header.version != ring::kVersion ||
+      header.header_bytes != sizeof(SegmentHeader)) {
     return absl::FailedPreconditionError(
         absl::StrCat("ring segment: version ", header.version, ", this proxy reads version ", ring::kVersion));
   }
@@ -79,15 +80,16 @@ void RingSegment::PickUpRings() {
     uint64_t offset = slot.data_offset;
     uint64_t bytes = slot.data_bytes;
     if ((bytes != ring::kLargeRingBytes && bytes != ring::kSmallRingBytes) || offset < ring::kDataOffset ||
-        offset % 4096 != 0 || offset > kMaxSegmentBytes - bytes || offset + bytes > static_cast<uint64_t>(info.st_size)) {
+        offset % 4096 != 0 || offset > kMaxSegmentBytes - bytes ||
+        offset + bytes > static_cast<uint64_t>(info.st_size)) {
       return Fault(absl::StrCat("ring ", rings_.size(), " lies at ", offset, "+", bytes, ", outside its segment"));
     }
     uint64_t consumed = slot.consumed.load(std::memory_order_relaxed);
     if (consumed % 8 != 0) return Fault(absl::StrCat("ring ", rings_.size(), " has the odd cursor ", consumed));
     uint64_t lost = slot.lost.load(std::memory_order_relaxed);
     uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
-    rings_.push_back({&slot, reinterpret_cast<const uint64_t*>(reinterpret_cast<const char*>(header_) + offset), bytes / 8,
-                      consumed, consumed, lost, lost, sequence, sequence});
+    rings_.push_back({&slot, reinterpret_cast<const uint64_t*>(reinterpret_cast<const char*>(header_) + offset),
+                      bytes / 8, consumed, consumed, lost, lost, sequence, sequence});
   }
 }
 
@@ -214,7 +216,8 @@ void RingSegment::Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch) {
     if (CopyChunk(i, max_words, batch, chunk)) chunks.push_back(chunk);
     if (faulted()) return;
   }
-  // A ring that was read only in part bounds what may be taken from the others, or time would run backwards in the file.
+  // A ring that was read only in part bounds what may be taken from the others, or time would run backwards in the
+  // file.
   for (const Chunk& chunk : chunks) {
     if (!chunk.truncated) continue;
     batch.more = true;

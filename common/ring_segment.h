@@ -1,7 +1,7 @@
 // The reader's side of a rank's shared-memory segment (worker_sdk/include/taskd/ring.h).
 //
-// Nothing in a segment is believed: every offset, length and index is checked before it is used, a segment that breaks a
-// rule becomes faulted() for good, and a segment that is truncated under us is caught (SigbusGuard). The worst that a
+// Nothing in a segment is believed: every offset, length and index is checked before it is used, a segment that breaks
+// a rule becomes faulted() for good, and a segment that is truncated under us is caught (SigbusGuard). The worst that a
 // hostile writer reaches is the loss of its own marks.
 //
 // Not thread-safe, but for SetGate, which any thread may call.
@@ -90,7 +90,7 @@ class RingSegment {
   // Name of a record's domain; empty names and garbage are possible.
   std::string_view DomainName(uint8_t domain) const;
 
-  uint64_t lost() const;              // overwritten, dropped, without a ring
+  uint64_t lost() const;                   // overwritten, dropped, without a ring
   double overhead_ticks_per_mark() const;  // 0 without samples
   // Whether overwritten records of the time before any proxy spoke count as lost.
   void set_count_undecided(bool count) { count_undecided_ = count; }
@@ -110,10 +110,10 @@ class RingSegment {
   };
   struct Chunk {
     size_t ring;
-    uint64_t position;     // of the first word in the buffer
-    size_t word_offset;    // in batch.words
+    uint64_t position;   // of the first word in the buffer
+    size_t word_offset;  // in batch.words
     size_t word_count;
-    bool truncated;        // the ring has more
+    bool truncated;  // the ring has more
   };
 
   RingSegment() = default;
@@ -122,7 +122,8 @@ class RingSegment {
   }
   void PickUpRings();
   bool CopyChunk(size_t index, size_t max_words, RingBatch& batch, Chunk& chunk);
-  // Parses a chunk's records up to cut_ticks; moves the ring's next cursors. Returns the ticks of the last record parsed.
+  // Parses a chunk's records up to cut_ticks; moves the ring's next cursors. Returns the ticks of the last record
+  // parsed.
   void ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& batch);
 
   UniqueFd fd_;

@@ -14,8 +14,8 @@
 namespace taskd {
 namespace {
 
-using testing::FakeSegment;
 using ::testing::ElementsAre;
+using testing::FakeSegment;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -153,7 +153,8 @@ TEST(RingSegment, AWriterThatOvertakesTheReaderCostsOnlyCountedRecords) {
   auto segment = OpenSegment(fake);
   constexpr int kTotal = 400'000;
   std::thread writer([&] {
-    for (int i = 1; i <= kTotal; ++i) fake.Append(a, {.ticks = uint64_t(i), .id = uint64_t(i), .name = std::to_string(i)});
+    for (int i = 1; i <= kTotal; ++i)
+      fake.Append(a, {.ticks = uint64_t(i), .id = uint64_t(i), .name = std::to_string(i)});
   });
   uint64_t read = 0;
   uint64_t last = 0;
@@ -220,17 +221,21 @@ INSTANTIATE_TEST_SUITE_P(
         HostileCase{"OddHead", [](FakeSegment& f) { f.slot(0).head = 41; }},
         HostileCase{"HeadBeyondReserved", [](FakeSegment& f) { f.slot(0).head = 1ull << 50; }},
         HostileCase{"ReservedUnaligned", [](FakeSegment& f) { f.slot(0).reserved = 100'000; }},
-        HostileCase{"RecordOfNoBytes", [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(0, ring::kRecordMark, 0, 1)); }},
-        HostileCase{"RecordOddBytes", [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(41, ring::kRecordMark, 0, 1)); }},
-        HostileCase{"RecordTooLong", [](FakeSegment& f) {
+        HostileCase{"RecordOfNoBytes",
+                    [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(0, ring::kRecordMark, 0, 1)); }},
+        HostileCase{"RecordOddBytes",
+                    [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(41, ring::kRecordMark, 0, 1)); }},
+        HostileCase{"RecordTooLong",
+                    [](FakeSegment& f) {
                       f.slot(0).head = 4096;
                       f.Store(0, 0, ring::PackWord0(4096, ring::kRecordMark, 0, 1));
                     }},
-        HostileCase{"RecordTooShort", [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(8, ring::kRecordMark, 0, 1)); }},
-        HostileCase{"UnknownType", [](FakeSegment& f) {
-                      f.Store(0, 0, ring::PackWord0(40, static_cast<ring::RecordType>(9), 0, 1));
-                    }},
-        HostileCase{"PadInsideBlock", [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(40, ring::kRecordPad, 0, 0)); }},
+        HostileCase{"RecordTooShort",
+                    [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(8, ring::kRecordMark, 0, 1)); }},
+        HostileCase{"UnknownType",
+                    [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(40, static_cast<ring::RecordType>(9), 0, 1)); }},
+        HostileCase{"PadInsideBlock",
+                    [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(40, ring::kRecordPad, 0, 0)); }},
         HostileCase{"NameBeyondRecord", [](FakeSegment& f) { f.Store(0, 24, ring::PackWord3(0, 200, 0, 0)); }},
         HostileCase{"UnknownDomain", [](FakeSegment& f) { f.Store(0, 24, ring::PackWord3(0, 4, 99, 0)); }},
         HostileCase{"UnknownKind", [](FakeSegment& f) { f.Store(0, 24, ring::PackWord3(0, 4, 0, 17)); }},

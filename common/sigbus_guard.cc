@@ -31,7 +31,8 @@ void OnSigbus(int signal, siginfo_t* info, void*) {
     uintptr_t end = range.end.load(std::memory_order_acquire);
     if (end == 0 || address >= end || address < range.begin.load(std::memory_order_relaxed)) continue;
     void* page = reinterpret_cast<void*>(address & ~(kPageBytes - 1));
-    if (mmap(page, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) break;
+    if (mmap(page, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+      break;
     range.hit.store(true, std::memory_order_release);
     return;
   }

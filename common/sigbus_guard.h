@@ -8,7 +8,8 @@
 namespace taskd {
 
 // While an object lives, a SIGBUS inside [begin, begin + bytes) replaces the page by zeros and sets `hit` instead of
-// ending the process. A SIGBUS elsewhere ends the process as ever. At most kMax at a time; valid() is false beyond that.
+// ending the process. A SIGBUS elsewhere ends the process as ever. At most kMax at a time; valid() is false beyond
+// that.
 class SigbusGuard {
  public:
   static constexpr int kMax = 8192;

@@ -5,8 +5,8 @@
 
 namespace taskd {
 
-// Create it before the first thread: SIGTERM and SIGINT are blocked from then on, in threads made later too, and delivered
-// to Wait() alone. SIGPIPE is ignored.
+// Create it before the first thread: SIGTERM and SIGINT are blocked from then on, in threads made later too, and
+// delivered to Wait() alone. SIGPIPE is ignored.
 class StopSignal {
  public:
   explicit StopSignal(bool on_stdin_eof);

@@ -45,7 +45,8 @@ TickLine::TickLine(TickAnchor left, TickAnchor right) {
   if (right.ticks > left.ticks && right.monotonic_ns > left.monotonic_ns) {
     origin_ticks_ = left.ticks;
     origin_ns_ = left.monotonic_ns;
-    ns_per_tick_ = static_cast<double>(right.monotonic_ns - left.monotonic_ns) / static_cast<double>(right.ticks - left.ticks);
+    ns_per_tick_ =
+        static_cast<double>(right.monotonic_ns - left.monotonic_ns) / static_cast<double>(right.ticks - left.ticks);
   } else {
     origin_ticks_ = right.ticks;
     origin_ns_ = right.monotonic_ns;

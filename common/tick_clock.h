@@ -1,8 +1,8 @@
 // From ring ticks to time on disk.
 //
-// A rank stamps with the CPU's counter; the proxy, on the same machine, reads counter and CLOCK_MONOTONIC together now and
-// then and interpolates. So the rank pays nothing for the conversion, and the result follows the kernel's own clock for
-// as long as the job runs instead of drifting away with a frequency that was measured once.
+// A rank stamps with the CPU's counter; the proxy, on the same machine, reads counter and CLOCK_MONOTONIC together now
+// and then and interpolates. So the rank pays nothing for the conversion, and the result follows the kernel's own clock
+// for as long as the job runs instead of drifting away with a frequency that was measured once.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class TickLine {
   TickLine(TickAnchor left, TickAnchor right);
 
   uint64_t MonotonicNs(uint64_t ticks) const {
-    return origin_ns_ + static_cast<uint64_t>(static_cast<int64_t>(static_cast<double>(
-                            static_cast<int64_t>(ticks - origin_ticks_)) * ns_per_tick_));
+    return origin_ns_ + static_cast<uint64_t>(static_cast<int64_t>(
+                            static_cast<double>(static_cast<int64_t>(ticks - origin_ticks_)) * ns_per_tick_));
   }
 
  private:

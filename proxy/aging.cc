@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "common/unique_fd.h"
 #include "common/log.h"
+#include "common/unique_fd.h"
 
 namespace taskd {
 namespace {
@@ -56,7 +56,8 @@ AgingResult AgeProfilingDir(const std::string& path, int64_t limit_bytes) {
     if (lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     result.bytes += info.st_size;
     if (IsMarkFile(entry)) {
-      files.push_back({info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size, entry->path().native()});
+      files.push_back(
+          {info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size, entry->path().native()});
     }
   }
   if (result.bytes <= limit_bytes) return result;

@@ -9,9 +9,9 @@
 namespace taskd {
 
 struct AgingResult {
-  int64_t bytes = 0;    // in the directory afterwards
-  int removed = 0;      // files
-  bool over = false;    // still above the limit: the rest is open, or not ours
+  int64_t bytes = 0;  // in the directory afterwards
+  int removed = 0;    // files
+  bool over = false;  // still above the limit: the rest is open, or not ours
 };
 
 // Looks once and removes as often as needed to be under the limit. `limit_bytes` <= 0: no limit, nothing is looked at.

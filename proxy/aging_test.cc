@@ -12,11 +12,11 @@
 namespace taskd {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::MarkFiles;
+using ::testing::SizeIs;
 using testing::TempDir;
 using testing::WriteFile;
-using ::testing::ElementsAre;
-using ::testing::SizeIs;
 
 // A mark file of 1000 bytes whose modification time is `age` seconds in the past.
 void MakeFile(const std::string& path, int age) {

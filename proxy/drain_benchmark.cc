@@ -1,5 +1,5 @@
-// Mark files: lines per second on one core, from ring records to the file (budget: 1,000,000). One named peer in the same
-// run: the line built with snprintf from the same fields, as the reference implementation does, without any file.
+// Mark files: lines per second on one core, from ring records to the file (budget: 1,000,000). One named peer in the
+// same run: the line built with snprintf from the same fields, as the reference implementation does, without any file.
 #include <cstdio>
 
 #include "benchmark/benchmark.h"

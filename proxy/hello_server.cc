@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
 #include "common/log.h"
+#include "nlohmann/json.hpp"
 
 namespace taskd {
 namespace {
@@ -34,14 +34,15 @@ bool PeerTrusted(int fd) {
   socklen_t length = sizeof(peer);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
   if (peer.uid == geteuid() || peer.uid == 0) return true;
-  spdlog::warn("refused process {} of user {}: only user {} and root may speak to this proxy", peer.pid, peer.uid, geteuid());
+  spdlog::warn("refused process {} of user {}: only user {} and root may speak to this proxy", peer.pid, peer.uid,
+               geteuid());
   return false;
 }
 
 absl::Status FillAddress(const std::string& path, sockaddr_un& address) {
   if (path.empty() || path.size() >= sizeof(address.sun_path) - 4) {
-    return absl::InvalidArgumentError(absl::StrCat("--socket: '", path, "' has ", path.size(), " bytes, a socket path has 1 to ",
-                                                   sizeof(address.sun_path) - 5));
+    return absl::InvalidArgumentError(absl::StrCat("--socket: '", path, "' has ", path.size(),
+                                                   " bytes, a socket path has 1 to ", sizeof(address.sun_path) - 5));
   }
   address = {};
   address.sun_family = AF_UNIX;

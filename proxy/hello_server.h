@@ -39,8 +39,8 @@ class HelloServer {
   // Closes everything and removes the socket file.
   void Stop();
 
-  // Has every agent of the node call `name` with `args_json`; on_answer gets one answer for the id: the first failure, or
-  // success once all have succeeded. Agents that never answer are the caller's to time out. Any thread.
+  // Has every agent of the node call `name` with `args_json`; on_answer gets one answer for the id: the first failure,
+  // or success once all have succeeded. Agents that never answer are the caller's to time out. Any thread.
   void CallAgents(uint64_t id, const std::string& name, const std::string& args_json);
 
  private:

@@ -16,8 +16,8 @@ namespace taskd {
 namespace {
 
 using testing::FakeSegment;
-using testing::TempDir;
 using ::testing::HasSubstr;
+using testing::TempDir;
 
 class HelloServerTest : public ::testing::Test {
  protected:

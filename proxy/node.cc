@@ -7,9 +7,9 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "nlohmann/json.hpp"
 #include "proxy/shm_segments.h"
-#include "common/log.h"
 
 namespace taskd {
 namespace {
@@ -244,7 +244,8 @@ void Node::FlushSegment(int rank, SegmentDrain& drain, uint64_t now_ns, bool all
   if (!flushed.ok()) {
     // A full disk is every rank's trouble and is said once.
     if (retry_files_ns_.empty()) {
-      spdlog::error("mark files cannot be written, marks wait in the ranks' rings: rank {}: {}", rank, flushed.message());
+      spdlog::error("mark files cannot be written, marks wait in the ranks' rings: rank {}: {}", rank,
+                    flushed.message());
     }
     retry_files_ns_[rank] = now_ns + kSecondNs;
   } else if (trouble != retry_files_ns_.end() && drain.drained()) {

@@ -1,7 +1,8 @@
-// What the proxy knows of its node: the ranks, their segments, the wanted switch state; and the thread that drains them.
-// No transport here: the hello server, the uplink and the switch file call in.
+// What the proxy knows of its node: the ranks, their segments, the wanted switch state; and the thread that drains
+// them. No transport here: the hello server, the uplink and the switch file call in.
 //
-// Thread-safe. One mutex guards the map of ranks; the segments themselves belong to the drain thread, but for their gates.
+// Thread-safe. One mutex guards the map of ranks; the segments themselves belong to the drain thread, but for their
+// gates.
 #pragma once
 
 #include <sys/stat.h>
@@ -98,9 +99,9 @@ class Node {
     // Guarded by mutex_.
     uint64_t token = 0;
     bool connected = false;
-    bool ended = false;    // its process is gone
-    bool current = true;   // false: another process has taken the rank
-    std::string fault;     // as RingSegment::fault()
+    bool ended = false;   // its process is gone
+    bool current = true;  // false: another process has taken the rank
+    std::string fault;    // as RingSegment::fault()
     uint64_t checked_ns = 0;
     SegmentDrain::Counters counters;
   };

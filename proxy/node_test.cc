@@ -15,10 +15,10 @@ namespace taskd {
 namespace {
 
 using testing::FakeSegment;
+using ::testing::HasSubstr;
 using testing::MarkFiles;
 using testing::ReadFile;
 using testing::TempDir;
-using ::testing::HasSubstr;
 
 constexpr KindMask kStepOnly = MaskOf(SwitchKind::kStep);
 
@@ -139,7 +139,8 @@ TEST_F(NodeTest, DrainsARankWhoseProcessHasEnded) {
   EXPECT_TRUE(Eventually([&] { return Text(4).find("last words") != std::string::npos; }));
   EXPECT_TRUE(Eventually([&] { return Report(4).counters.written[ring::kKindOther] == 1; }));
   EXPECT_THAT(Report(4).reason, HasSubstr("ended"));
-  EXPECT_EQ(ReadFile(temp_ / "profiling/task/4/.rank.json"), "{\"node\":2,\"host\":\"host \\\"x\\\"\",\"local_rank\":4}\n");
+  EXPECT_EQ(ReadFile(temp_ / "profiling/task/4/.rank.json"),
+            "{\"node\":2,\"host\":\"host \\\"x\\\"\",\"local_rank\":4}\n");
 }
 
 TEST_F(NodeTest, AHostileRingCostsOnlyItsOwnRank) {

@@ -78,8 +78,8 @@ absl::Status ProfilingDir::WriteRankInfo(int rank, const std::string& json) cons
 
 absl::Status CheckTaskFolder(const std::string& name) {
   if (name.empty() || name.front() == '.' || name.size() > 200 || name.find('/') != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "MINDX_TASK_ID: '", name, "' cannot name a folder (no '/', no leading '.', 1 to 200 bytes)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("MINDX_TASK_ID: '", name, "' cannot name a folder (no '/', no leading '.', 1 to 200 bytes)"));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// The folders that mark files lie in: <profiling-dir>/<task>/<rank>/ (TaskD contract §4.6). Symbolic links are refused at
-// each of the three levels: whoever may write there must not be able to redirect the proxy.
+// The folders that mark files lie in: <profiling-dir>/<task>/<rank>/ (TaskD contract §4.6). Symbolic links are refused
+// at each of the three levels: whoever may write there must not be able to redirect the proxy.
 #pragma once
 
 #include <string>

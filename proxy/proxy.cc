@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/log.h"
 #include "common/stop_signal.h"
 #include "common/switch_file.h"
 #include "common/tick_clock.h"
@@ -30,7 +31,6 @@
 #include "proxy/shm_segments.h"
 #include "proxy/state_file.h"
 #include "proxy/uplink.h"
-#include "common/log.h"
 
 namespace taskd {
 namespace {
@@ -184,7 +184,8 @@ absl::Status CheckOptions(const ProxyOptions& options, const Security& security)
 
 std::string DefaultSocketPath() {
   const char* task = std::getenv("MINDX_TASK_ID");
-  return absl::StrCat("/tmp/taskd-", geteuid(), "/", task != nullptr && *task != '\0' ? task : "default", "/proxy.sock");
+  return absl::StrCat("/tmp/taskd-", geteuid(), "/", task != nullptr && *task != '\0' ? task : "default",
+                      "/proxy.sock");
 }
 
 absl::Status RunProxy(const ProxyOptions& options) {
@@ -214,15 +215,15 @@ absl::Status RunProxy(const ProxyOptions& options) {
 
   std::unique_ptr<Uplink> uplink;
   HelloServer hello_server(&node, [&](const AgentAnswer& answer) { uplink->SendAgentAnswer(answer); });
-  uplink = std::make_unique<Uplink>(
-      Uplink::Options{options.manager, options.tls_dir, options.token, options.node_rank, host,
-                      absl::StrCat(host, ":", socket)},
-      &node,
-      Uplink::Callbacks{[&](const WantedKinds& wanted) { authority.OnManagerWanted(wanted); },
-                        [&](bool connected) { authority.OnManagerConnected(connected); },
-                        [&](uint64_t id, const std::string& name, const std::string& args) {
-                          hello_server.CallAgents(id, name, args);
-                        }});
+  uplink =
+      std::make_unique<Uplink>(Uplink::Options{options.manager, options.tls_dir, options.token, options.node_rank, host,
+                                               absl::StrCat(host, ":", socket)},
+                               &node,
+                               Uplink::Callbacks{[&](const WantedKinds& wanted) { authority.OnManagerWanted(wanted); },
+                                                 [&](bool connected) { authority.OnManagerConnected(connected); },
+                                                 [&](uint64_t id, const std::string& name, const std::string& args) {
+                                                   hello_server.CallAgents(id, name, args);
+                                                 }});
 
   absl::StatusOr<std::unique_ptr<grpc::Server>> health = StartHealthServer(options, security);
   if (!health.ok()) {

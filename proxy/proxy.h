@@ -11,11 +11,11 @@ namespace taskd {
 struct ProxyOptions {
   std::string manager = "127.0.0.1:9601";  // HOST:PORT; need not answer yet
   std::string listen = "127.0.0.1:9602";   // gRPC health of this proxy
-  bool listen_is_default = true;           // then an address in use is a warning, not an error: another job's proxy has it
-  std::string socket;                      // the ranks' UNIX socket; empty: DefaultSocketPath()
+  bool listen_is_default = true;  // then an address in use is a warning, not an error: another job's proxy has it
+  std::string socket;             // the ranks' UNIX socket; empty: DefaultSocketPath()
   int node_rank = 0;
   std::string profiling_dir = "/user/cluster-info/profiling";
-  std::string task_id;         // MINDX_TASK_ID; empty: default_task_id_<unix seconds of the start>
+  std::string task_id;           // MINDX_TASK_ID; empty: default_task_id_<unix seconds of the start>
   int64_t disk_limit_mb = 5000;  // >= 0; 0: no limit
   std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";  // obeyed while no manager answers
   std::string tls_dir;

@@ -1,5 +1,5 @@
-// The mark files of one rank: which one is appended to, when a new one begins, and how a write that a kill interrupted is
-// settled (TaskD contract §4.6; a file's name is its first second, ten digits).
+// The mark files of one rank: which one is appended to, when a new one begins, and how a write that a kill interrupted
+// is settled (TaskD contract §4.6; a file's name is its first second, ten digits).
 //
 // Not thread-safe. Two proxies must not write one rank's files.
 #pragma once
@@ -24,8 +24,8 @@ class RankFiles {
  public:
   RankFiles(const ProfilingDir& dir, int rank) : dir_(dir), rank_(rank) {}
 
-  // Where the next Append goes. A file is opened, made or followed by a new one as needed: the newest file of the rank is
-  // appended to (also one of an earlier life), unless it is above the limit or does not end with a whole line.
+  // Where the next Append goes. A file is opened, made or followed by a new one as needed: the newest file of the rank
+  // is appended to (also one of an earlier life), unless it is above the limit or does not end with a whole line.
   struct Target {
     uint64_t file;   // its name
     int64_t offset;  // its size

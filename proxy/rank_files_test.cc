@@ -10,13 +10,13 @@
 namespace taskd {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::MarkFiles;
 using testing::ReadFile;
 using testing::TempDir;
 using testing::WriteFile;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr int64_t kNow = 1'745'567'190;
 

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <ctime>
 
-#include "common/mark_line.h"
 #include "common/log.h"
+#include "common/mark_line.h"
 
 namespace taskd {
 namespace {
@@ -46,9 +46,10 @@ absl::Status SegmentDrain::TakeOver() {
   if (!first) {
     segment_->Pending();  // picks the rings up
     if (intent.valid.load(std::memory_order_acquire) == 1) {
-      absl::StatusOr<bool> written = files_->SettleInterruptedWrite(
-          intent.file.load(std::memory_order_relaxed), static_cast<int64_t>(intent.offset.load(std::memory_order_relaxed)),
-          static_cast<int64_t>(intent.bytes.load(std::memory_order_relaxed)));
+      absl::StatusOr<bool> written =
+          files_->SettleInterruptedWrite(intent.file.load(std::memory_order_relaxed),
+                                         static_cast<int64_t>(intent.offset.load(std::memory_order_relaxed)),
+                                         static_cast<int64_t>(intent.bytes.load(std::memory_order_relaxed)));
       if (absl::IsInvalidArgument(written.status())) {
         spdlog::warn("{}", written.status().message());
       } else if (!written.ok()) {
@@ -239,7 +240,8 @@ absl::Status SegmentDrain::WriteBatch(const RingBatch& batch, TickAnchor now, Ti
   segment_->CommitCursors();
   CommitAnchor();
   written_ = written_next_;
-  for (uint32_t kind = 0; kind < ring::kKinds; ++kind) header.written[kind].store(written_[kind], std::memory_order_relaxed);
+  for (uint32_t kind = 0; kind < ring::kKinds; ++kind)
+    header.written[kind].store(written_[kind], std::memory_order_relaxed);
   header.intent.valid.store(0, std::memory_order_release);
   return absl::OkStatus();
 }

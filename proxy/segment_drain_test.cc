@@ -5,9 +5,9 @@
 #include <csignal>
 
 #include "absl/strings/str_split.h"
-#include "fmt/format.h"
 #include "common/mark_line.h"
 #include "common/testing/fake_segment.h"
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proxy/testing/temp_dir.h"
@@ -15,18 +15,19 @@
 namespace taskd {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::FakeSegment;
+using ::testing::IsEmpty;
 using testing::MarkFiles;
 using testing::ReadFile;
 using testing::TempDir;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 constexpr uint64_t kStartNs = 1'000'000'000;
 
 class SegmentDrainTest : public ::testing::Test {
  protected:
-  SegmentDrainTest() : dir_(temp_ / "profiling", "task"), files_(std::make_shared<RankFiles>(dir_, 3)), fake_(kStartNs) {
+  SegmentDrainTest()
+      : dir_(temp_ / "profiling", "task"), files_(std::make_shared<RankFiles>(dir_, 3)), fake_(kStartNs) {
     fake_.header().undecided_keep = ring::kGateAllKinds | ring::kGateUndecided;
     ring_ = fake_.AddRing();
   }
@@ -83,8 +84,8 @@ TEST_F(SegmentDrainTest, WritesMarksWithTheirFlagsAndTimes) {
   End(kStartNs + 2'000'005, 1);
   auto drain = NewDrain();
   ASSERT_TRUE(FlushAll(*drain).ok());
-  EXPECT_THAT(Brief(), ElementsAre("16 1 step 7", "2 2 dataloader", "4 2 ", "1 3 note", "8 4 on a stream", "16 5 dataloader",
-                                   "32 5 ", "32 1 "));
+  EXPECT_THAT(Brief(), ElementsAre("16 1 step 7", "2 2 dataloader", "4 2 ", "1 3 note", "8 4 on a stream",
+                                   "16 5 dataloader", "32 5 ", "32 1 "));
   EXPECT_EQ(ParseMarkLine(Lines()[0])->timestamp_ns, FakeSegment::kRealtimeStartNs + 5);
   EXPECT_EQ(ParseMarkLine(Lines()[0])->process_id, 4242u);
   SegmentDrain::Counters counters = drain->counters();

@@ -24,7 +24,8 @@ std::vector<std::string> ListWithPrefixes(const std::vector<std::string>& prefix
   if (dir == nullptr) return names;
   while (const dirent* entry = readdir(dir.get())) {
     const std::string_view name = entry->d_name;
-    if (std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& prefix) { return name.starts_with(prefix); })) {
+    if (std::any_of(prefixes.begin(), prefixes.end(),
+                    [&](const std::string& prefix) { return name.starts_with(prefix); })) {
       names.emplace_back(name);
     }
   }

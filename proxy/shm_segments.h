@@ -18,8 +18,8 @@ void UnlinkSegment(const std::string& name);
 // Name of an open segment; empty for a memfd and for one that was unlinked.
 std::string SegmentNameOf(int fd);
 
-// Removes segments of this user that belong to other sockets, after this proxy has seen them without a living writer for
-// long: the proxy that could have read them is not coming back. Not thread-safe.
+// Removes segments of this user that belong to other sockets, after this proxy has seen them without a living writer
+// for long: the proxy that could have read them is not coming back. Not thread-safe.
 class StrangerSweeper {
  public:
   explicit StrangerSweeper(std::string socket) : socket_(std::move(socket)) {}

@@ -22,8 +22,8 @@ class ShmSegmentsTest : public ::testing::Test {
  protected:
   // A file as libtaskd.so names it.
   std::string Make(const std::string& socket) {
-    std::string name = absl::StrFormat("taskd-%d-%016x-%d-%016x", geteuid(), hello::HashSocketPath(socket.c_str()),
-                                       getpid(), ++made_);
+    std::string name =
+        absl::StrFormat("taskd-%d-%016x-%d-%016x", geteuid(), hello::HashSocketPath(socket.c_str()), getpid(), ++made_);
     UniqueFd fd(open(SegmentPath(name).c_str(), O_RDWR | O_CREAT | O_EXCL, 0600));
     EXPECT_TRUE(fd.valid());
     names_.push_back(name);

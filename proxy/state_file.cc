@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
-#include "common/log.h"
 
 namespace taskd {
 
@@ -39,7 +39,8 @@ void SaveProxyState(const std::string& path, const ProxyState& state) {
     return;
   }
   static bool said = false;
-  if (!said) spdlog::warn("{}: {}; a restarted proxy without a manager will not know the switch state", path, strerror(errno));
+  if (!said)
+    spdlog::warn("{}: {}; a restarted proxy without a manager will not know the switch state", path, strerror(errno));
   said = true;
 }
 

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "proto/channel.h"
 #include "common/log.h"
+#include "proto/channel.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd {

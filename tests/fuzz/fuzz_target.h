@@ -12,10 +12,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 std::vector<std::string> FuzzSeeds();
 
 // Ends the program with a message: the input broke a promise.
-#define FUZZ_CHECK(condition)                                                                        \
-  do {                                                                                               \
-    if (!(condition)) {                                                                              \
-      fprintf(stderr, "%s:%d: broken promise: %s\n", __FILE__, __LINE__, #condition);                \
-      abort();                                                                                       \
-    }                                                                                                \
+#define FUZZ_CHECK(condition)                                                         \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
+      fprintf(stderr, "%s:%d: broken promise: %s\n", __FILE__, __LINE__, #condition); \
+      abort();                                                                        \
+    }                                                                                 \
   } while (false)

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "common/mark_line.h"
-#include "tests/fuzz/fuzz_target.h"
 #include "nlohmann/json.hpp"
+#include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1 || size > 4096) return 0;
@@ -31,8 +31,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 }
 
 std::vector<std::string> FuzzSeeds() {
-  return {R"(0{\"count\": \"1024\",\"streamId\": \"7\",\"groupName\": \"g\",\"opName\": \"HcclAllreduce\"})",
-          R"(1{"count": "1024","dataType": "bfp16"})", "0step 12", "1gr\xc3\xb6\xc3\x9f" "e \xe6\xad\xa5 \xf0\x9f\x98\x80",
-          R"(0{"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":1,"Id":7,"MsptiObjectId":{"Pt":{"ProcessId":1,"ThreadId":4},)"
-          R"("Ds":{"DeviceId":1,"StreamId":4}},"Name":"step 1","Domain":"default"})"};
+  return {
+      R"(0{\"count\": \"1024\",\"streamId\": \"7\",\"groupName\": \"g\",\"opName\": \"HcclAllreduce\"})",
+      R"(1{"count": "1024","dataType": "bfp16"})", "0step 12",
+      "1gr\xc3\xb6\xc3\x9f"
+      "e \xe6\xad\xa5 \xf0\x9f\x98\x80",
+      R"(0{"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":1,"Id":7,"MsptiObjectId":{"Pt":{"ProcessId":1,"ThreadId":4},)"
+      R"("Ds":{"DeviceId":1,"StreamId":4}},"Name":"step 1","Domain":"default"})"};
 }

@@ -33,13 +33,13 @@ char* AddRing(const Segment& segment, uint32_t index);
 // a file of its own, which must not be touched.
 bool OwnsDescriptor(const Segment& segment);
 
-// Removes the segment's name if every record has been read, so that a rank that ends leaves nothing behind where no proxy
-// is there any more. What is mapped or open stays usable.
+// Removes the segment's name if every record has been read, so that a rank that ends leaves nothing behind where no
+// proxy is there any more. What is mapped or open stays usable.
 void RemoveIfRead(const Segment& segment);
 
 // Removes the names of rank `rank`'s earlier segments on this socket that no proxy ever took on and whose processes are
-// gone: on a machine without proxies one a rank stays, not one a run. Those of the last minutes are left to a proxy that
-// may be late.
+// gone: on a machine without proxies one a rank stays, not one a run. Those of the last minutes are left to a proxy
+// that may be late.
 void RemoveAbandoned(const Segment& own, const char* socket_path, int rank);
 
 }  // namespace taskd::worker

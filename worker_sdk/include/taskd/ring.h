@@ -37,7 +37,7 @@ inline constexpr uint32_t kSmallRingBytes = 512 * 1024;
 inline constexpr uint32_t kMaxThreads = 512;
 inline constexpr uint32_t kMaxDomains = 128;
 inline constexpr uint32_t kDomainNameBytes = 256;  // with the terminating NUL
-inline constexpr uint32_t kMaxNameBytes = 254;     // longer names are cut here; the reader trims to a character boundary
+inline constexpr uint32_t kMaxNameBytes = 254;  // longer names are cut here; the reader trims to a character boundary
 inline constexpr uint32_t kMaxRecordBytes = 32 + 256;
 
 inline constexpr uint32_t kDomainDefault = 0;        // "default"
@@ -163,9 +163,9 @@ struct SegmentHeader {
   alignas(64) std::atomic<uint32_t> gate;  // GateBits
   uint32_t reserved0[15];
 
-  alignas(64) std::atomic<uint32_t> slots;    // slots ever used; slots[i].ready tells the rest
-  std::atomic<uint32_t> domains;              // valid entries of domain_names
-  std::atomic<uint64_t> dropped;              // marks of threads that got no slot
+  alignas(64) std::atomic<uint32_t> slots;  // slots ever used; slots[i].ready tells the rest
+  std::atomic<uint32_t> domains;            // valid entries of domain_names
+  std::atomic<uint64_t> dropped;            // marks of threads that got no slot
   uint64_t reserved1[6];
 
   // Written by the proxy.

@@ -2,8 +2,8 @@
  *
  * Every function is safe from any thread, before and after fork, before init and after destroy, with NULL and with
  * names of any length. None blocks, prints, changes errno, or ends the process; only the first call may allocate (the
- * dynamic linker and pthread_create do), so that one does not belong into a signal handler. A mark whose kind is switched
- * off costs about one load. In a forked child nothing is recorded until it calls taskd_worker_init.
+ * dynamic linker and pthread_create do), so that one does not belong into a signal handler. A mark whose kind is
+ * switched off costs about one load. In a forked child nothing is recorded until it calls taskd_worker_init.
  */
 #ifndef TASKD_TASKD_H_
 #define TASKD_TASKD_H_
@@ -26,9 +26,9 @@ typedef struct taskd_domain taskd_domain; /* opaque; valid for the life of the p
 
 /* Tells the rank of this process and looks for the node's proxy (TASKD_SOCKET) until it is found. Without it the rank
  * is taken from RANK, OMPI_COMM_WORLD_RANK or RANK_ID at the first mark.
- * rank: global, >= 0. local_rank: >= 0, or -1 if not known. disk_limit_mb: wished limit of the node's mark files, 0 for none.
- * Returns 0, or -1 for a bad argument or where no shared memory is to be had (then nothing is recorded; a later call
- * tries again). Called again, it changes the rank. */
+ * rank: global, >= 0. local_rank: >= 0, or -1 if not known. disk_limit_mb: wished limit of the node's mark files, 0 for
+ * none. Returns 0, or -1 for a bad argument or where no shared memory is to be had (then nothing is recorded; a later
+ * call tries again). Called again, it changes the rank. */
 int taskd_worker_init(int rank, int local_rank, int disk_limit_mb);
 
 /* Returns 0 after taskd_worker_init, -1 before. There is nothing left to start; kept for the Python API. */
@@ -38,7 +38,8 @@ int taskd_worker_start(void);
  * init. */
 int taskd_worker_destroy(void);
 
-/* Bits of the kinds that a mark made now is recorded for. A caller that must build a name first asks here whether it is worth it. */
+/* Bits of the kinds that a mark made now is recorded for. A caller that must build a name first asks here whether it is
+ * worth it. */
 uint32_t taskd_enabled_kinds(void);
 
 /* One moment. */
@@ -48,20 +49,20 @@ void taskd_mark(const char* name);
 uint64_t taskd_range_start(const char* name);
 void taskd_range_end(uint64_t id);
 
-/* Marks of a named domain; the same name gives the same domain. NULL, an empty name, and any name when 128 domains exist
- * already give the default domain; names are cut at 255 bytes. Never NULL. */
+/* Marks of a named domain; the same name gives the same domain. NULL, an empty name, and any name when 128 domains
+ * exist already give the default domain; names are cut at 255 bytes. Never NULL. */
 taskd_domain* taskd_domain_create(const char* name);
 void taskd_domain_mark(taskd_domain* domain, const char* name);
 uint64_t taskd_domain_range_start(taskd_domain* domain, const char* name);
 
 /* What the recorder did so far in this process. */
 typedef struct taskd_worker_stats {
-  int rank;             /* -1: not known */
-  int attached;         /* 1 while a proxy holds the segment */
-  uint32_t kinds;       /* as taskd_enabled_kinds() */
-  uint32_t threads;     /* rings in use */
-  uint64_t records;     /* records committed */
-  uint64_t dropped;     /* marks that found no ring */
+  int rank;         /* -1: not known */
+  int attached;     /* 1 while a proxy holds the segment */
+  uint32_t kinds;   /* as taskd_enabled_kinds() */
+  uint32_t threads; /* rings in use */
+  uint64_t records; /* records committed */
+  uint64_t dropped; /* marks that found no ring */
 } taskd_worker_stats;
 int taskd_worker_get_stats(taskd_worker_stats* stats);
 
