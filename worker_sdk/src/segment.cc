@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,6 +27,21 @@ int MoveAboveStdio(int fd) {
 }
 
 constexpr time_t kAbandonedSeconds = 600;
+// /dev/shm belongs to the training first (data loaders and collectives pass their data there; a container gives 64 MB unless
+// told otherwise). With less than this left we take memory elsewhere, or none.
+constexpr uint64_t kShmReserveBytes = 256 * 1024 * 1024;
+
+// Whether `bytes` more in the file system of `fd` leave others their room.
+bool LeavesRoom(int fd, uint64_t bytes) {
+  struct statvfs info;
+  return fstatvfs(fd, &info) == 0 && uint64_t{info.f_bavail} * info.f_frsize >= bytes + kShmReserveBytes;
+}
+
+// A memfd lies in no file system that could fill up.
+bool IsShmFile(int fd) {
+  struct stat info;
+  return fstat(fd, &info) == 0 && info.st_nlink > 0;
+}
 
 void NamePrefix(const char* socket_path, char* prefix, size_t bytes) {
   snprintf(prefix, bytes, "taskd-%u-%016llx-", geteuid(),
@@ -103,7 +119,11 @@ bool CreateSegment(const char* socket_path, uint64_t unique, Segment& segment) {
   char path[128];
   int fd = OpenShmFile(socket_path, unique, path, sizeof(path));
   if (fd >= 0) {
-    if (SetUp(fd, segment)) return true;
+    if (!LeavesRoom(fd, ring::kDataOffset + ring::kLargeRingBytes)) {
+      close(fd);
+    } else if (SetUp(fd, segment)) {
+      return true;
+    }
     unlink(path);
   }
   return SetUp(MoveAboveStdio(memfd_create("taskd", MFD_CLOEXEC)), segment);
@@ -115,6 +135,7 @@ char* AddRing(const Segment& segment, uint32_t index) {
   const uint64_t large = index < ring::kLargeRings ? index : ring::kLargeRings;
   const uint64_t offset = ring::kDataOffset + large * ring::kLargeRingBytes + (index - large) * ring::kSmallRingBytes;
   const uint64_t bytes = RingBytes(index);
+  if (IsShmFile(segment.fd) && !LeavesRoom(segment.fd, bytes)) return nullptr;
   if (!Allocate(segment.fd, offset, bytes)) return nullptr;
   void* base = MapShared(segment.fd, offset, bytes);
   if (base == nullptr) return nullptr;
