@@ -129,11 +129,16 @@ ManagerCore::Node* ManagerCore::FindStream(uint64_t stream) {
   return found == streams_.end() ? nullptr : found->second;
 }
 
+// The proxy itself must have heard of it, also one without ranks: a rank that starts now gets from it what it knows.
 bool ManagerCore::Settled(const Node& node, uint64_t revision) {
   if (node.stream == 0) return true;
-  return std::all_of(node.ranks.begin(), node.ranks.end(), [&](const auto& entry) {
-    return !entry.second.report.attached || entry.second.answered_revision >= revision;
-  });
+  bool heard = node.answered_revision >= revision;
+  for (const auto& [number, rank] : node.ranks) {
+    if (!rank.report.attached) continue;
+    if (rank.answered_revision < revision) return false;
+    heard = true;
+  }
+  return heard;
 }
 
 void ManagerCore::SettleWaiters(const Node& node, Callbacks& callbacks) {
@@ -275,6 +280,7 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
     node.stream = stream;
     node.sink = sink;
     node.outran = false;
+    node.answered_revision = 0;
     streams_[stream] = &node;
     sink->Wanted(kept_.wanted);
   }
@@ -356,6 +362,7 @@ void ManagerCore::Applied(uint64_t stream, uint64_t revision, const std::vector<
     std::lock_guard lock(mutex_);
     Node* node = FindStream(stream);
     if (node == nullptr || revision > kept_.wanted.revision) return;
+    node->answered_revision = std::max(node->answered_revision, revision);
     for (const RankAnswer& answer : ranks) {
       auto found = node->ranks.find(answer.rank);
       if (found == node->ranks.end()) continue;

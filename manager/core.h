@@ -202,7 +202,8 @@ class ManagerCore {
     NodeHello hello;
     uint64_t stream = 0;  // 0: not connected
     NodeSink* sink = nullptr;
-    bool outran = false;  // this stream was already found ahead of us
+    bool outran = false;             // this stream was already found ahead of us
+    uint64_t answered_revision = 0;  // the newest that the proxy itself has answered on this stream
     std::map<int, Rank> ranks;
   };
   using NodeKey = std::pair<int, std::string>;  // node rank, identity

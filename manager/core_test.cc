@@ -152,6 +152,15 @@ TEST_F(ManagerCoreTest, NobodyToWaitForIsDoneAtOnce) {
   }
 }
 
+TEST_F(ManagerCoreTest, WaitsForAProxyWithoutRanksToo) {
+  FakeNode node;
+  uint64_t stream = Connect(node, 0, {});
+  uint64_t revision = core_.ChangeKinds(Set(SwitchKind::kStep, true)).revision;
+  ASSERT_NE(Wait(revision), 0u) << "a rank that starts now would get the state from before";
+  core_.Applied(stream, revision, {}, Now(1));
+  EXPECT_EQ(done_, 1);
+}
+
 TEST_F(ManagerCoreTest, ExpiryDisconnectAndCloseEndAWaitOnce) {
   FakeNode node;
   uint64_t stream = Connect(node, 1, {Attached(2)});

@@ -238,19 +238,21 @@ void Node::AdoptOrphans() {
 }
 
 void Node::FlushSegment(int rank, SegmentDrain& drain, uint64_t now_ns, bool all, bool to_the_end) {
-  const auto trouble = retry_files_ns_.find(rank);
-  if (trouble != retry_files_ns_.end() && now_ns < trouble->second) return;
+  const auto trouble = file_trouble_.find(rank);
+  if (trouble != file_trouble_.end() && now_ns < trouble->second.retry_ns) return;
   absl::Status flushed = drain.Flush(now_ns, all, to_the_end);
   if (!flushed.ok()) {
-    // A full disk is every rank's trouble and is said once.
-    if (retry_files_ns_.empty()) {
+    // A full disk is every rank's trouble and is said once; a refused folder beside it is another trouble.
+    const bool said = std::any_of(file_trouble_.begin(), file_trouble_.end(),
+                                  [&](const auto& entry) { return entry.second.code == flushed.code(); });
+    if (!said) {
       spdlog::error("mark files cannot be written, marks wait in the ranks' rings: rank {}: {}", rank,
                     flushed.message());
     }
-    retry_files_ns_[rank] = now_ns + kSecondNs;
-  } else if (trouble != retry_files_ns_.end() && drain.drained()) {
-    retry_files_ns_.erase(trouble);
-    if (retry_files_ns_.empty()) spdlog::info("mark files can be written again");
+    file_trouble_[rank] = {now_ns + kSecondNs, flushed.code()};
+  } else if (trouble != file_trouble_.end() && drain.drained()) {
+    file_trouble_.erase(trouble);
+    if (file_trouble_.empty()) spdlog::info("mark files can be written again");
   }
 }
 
@@ -340,7 +342,7 @@ void Node::DrainLoop() {
       swept_ns = now_ns;
     }
     if (stopping) {
-      for (auto& [number, retry_ns] : retry_files_ns_) retry_ns = 0;  // one more try, now or never
+      for (auto& [number, trouble] : file_trouble_) trouble.retry_ns = 0;  // one more try, now or never
     }
 
     struct Work {
@@ -364,7 +366,7 @@ void Node::DrainLoop() {
       for (Work& item : gone) {
         if (!item.segment->ended) continue;  // its process has come back meanwhile
         UnlinkSegment(item.segment->shm_name);
-        retry_files_ns_.erase(item.rank);
+        file_trouble_.erase(item.rank);
         auto rank = ranks_.find(item.rank);
         if (rank == ranks_.end() || std::erase(rank->second.segments, item.segment) == 0) continue;
         rank->second.ended = Sum(rank->second.ended, item.segment->counters);

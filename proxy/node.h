@@ -146,7 +146,11 @@ class Node {
   int64_t disk_limit_mb_;
 
   // The drain thread's own.
-  std::map<int, uint64_t> retry_files_ns_;  // ranks whose files cannot be written, and when to try again
+  struct FileTrouble {
+    uint64_t retry_ns;
+    absl::StatusCode code;
+  };
+  std::map<int, FileTrouble> file_trouble_;  // ranks whose files cannot be written
   uint64_t retry_infos_ns_ = 0;
   std::thread drain_thread_;
 };

@@ -45,7 +45,7 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
 }
 
-// The folder of the default socket path is this user's alone.
+// The socket's folder, made for this user alone where it is missing.
 absl::Status MakeSocketFolder(const std::string& socket) {
   size_t slash = socket.rfind('/');
   if (slash == std::string::npos || slash == 0) return absl::OkStatus();
@@ -60,6 +60,11 @@ absl::Status MakeSocketFolder(const std::string& socket) {
   struct stat info;
   if (stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat("--socket: '", folder, "' is not a folder"));
+  }
+  // Whoever owns the folder can put another socket in the place of ours.
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--socket: folder '", folder, "' belongs to user ", info.st_uid, ", not to this one or root"));
   }
   return absl::OkStatus();
 }

@@ -22,5 +22,11 @@ def manager(stage):
 
 
 @pytest.fixture
+def recording(manager):
+    """Everything is switched on. Before `proxy` in a test's arguments: then no proxy ever knows of another state."""
+    manager.all_on()
+
+
+@pytest.fixture
 def proxy(stage, manager):
     return stage.proxy(manager)

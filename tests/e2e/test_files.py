@@ -67,8 +67,7 @@ ODD_NAMES = [
 ]
 
 
-def test_odd_names_come_back_as_they_were(stage, manager, proxy):
-    manager.all_on()
+def test_odd_names_come_back_as_they_were(stage, manager, recording, proxy):
     mark(stage, proxy, *ODD_NAMES)
     names = [m.name for m in read_back(proxy) if m.domain]
     assert names[:len(ODD_NAMES)] == [n.decode() for n in ODD_NAMES]
@@ -83,15 +82,13 @@ def test_odd_names_come_back_as_they_were(stage, manager, proxy):
     (b"\xed\xa0\x80 surrogate", "\ufffd+ surrogate"),
     (b"\xc0\xaf overlong", "\ufffd+ overlong"),
 ])
-def test_long_and_broken_names_are_mended(stage, manager, proxy, name, pattern):
-    manager.all_on()
+def test_long_and_broken_names_are_mended(stage, manager, recording, proxy, name, pattern):
     mark(stage, proxy, name, "NULL")
     found = [m.name for m in read_back(proxy) if m.domain]
     assert re.fullmatch(pattern, found[0]), found[0][:300]
 
 
-def test_communication_names_escaped_or_plain_are_the_same(stage, manager, proxy):
-    manager.all_on()
+def test_communication_names_escaped_or_plain_are_the_same(stage, manager, recording, proxy):
     value = {"count": "1024", "streamId": "7", "dataType": "bfp16", "groupName": 'a"b\\c', "opName": "HcclSend",
              "srcRank": "0", "destRank": "1"}
     plain = json.dumps(value).encode()
@@ -101,16 +98,14 @@ def test_communication_names_escaped_or_plain_are_the_same(stage, manager, proxy
     assert [json.loads(n) for n in names] == [value, value]
 
 
-def test_other_communication_names_still_give_valid_lines(stage, manager, proxy):
-    manager.all_on()
+def test_other_communication_names_still_give_valid_lines(stage, manager, recording, proxy):
     odd = [b"all_reduce", b'{\\"count', b'\\"', b"\\", b'{"count": "1"', b"\xff", b'a\nb"', b""]
     mark(stage, proxy, *("!" + n.hex() for n in odd))
     names = [m.name for m in read_back(proxy) if m.domain == "communication"]
     assert len(names) == len(odd)
 
 
-def test_times_and_ids_are_those_of_the_call(stage, manager, proxy):
-    manager.all_on()
+def test_times_and_ids_are_those_of_the_call(stage, manager, recording, proxy):
     marker = mark(stage, proxy)
     before, after = map(int, marker.log().split()[-2:])
     start = next(m for m in read_back(proxy) if m.name == "timed")
@@ -118,16 +113,14 @@ def test_times_and_ids_are_those_of_the_call(stage, manager, proxy):
     assert start.pid == start.tid == marker.pid
 
 
-def test_marks_are_in_the_file_within_five_seconds(stage, manager, proxy):
-    manager.all_on()
+def test_marks_are_in_the_file_within_five_seconds(stage, manager, recording, proxy):
     rank = stage.rank(0, proxy, rate=1000)
     rank.wait_made(1000)
     made = max(rank.made())
     wait_until(lambda: proxy.counts(0)["other"] >= made, "marks made so far are in the file", 5)
 
 
-def test_new_file_above_ten_mebibytes(stage, manager, proxy):
-    manager.all_on()
+def test_new_file_above_ten_mebibytes(stage, manager, recording, proxy):
     rank = stage.rank(0, proxy, rate=4000, count=32_000, name_bytes=250)  # 8,000 records/s; 2 lines a range: above 13 MB
     rank.wait_finished(32_000, 60)
     assert rank.terminate() == 0
@@ -303,8 +296,7 @@ def test_read_only_directory(stage, small_disk):
     rank.verify(report)
 
 
-def test_files_that_somebody_removes(stage, manager, proxy):
-    manager.all_on()
+def test_files_that_somebody_removes(stage, manager, recording, proxy):
     rank = stage.rank(0, proxy, rate=1000)
     wait_until(lambda: proxy.counts(0)["other"] > 100, "marks are written")
     folder = os.path.join(proxy.task_dir, "0")

@@ -43,9 +43,8 @@ def memory_file(content, lock=True):
 
 
 @pytest.fixture
-def good(stage, manager, proxy):
+def good(stage, manager, recording, proxy):
     """A rank that must not notice anything."""
-    manager.all_on()
     rank = stage.rank(0, proxy, rate=1000)
     rank.wait_made(100)
     yield rank

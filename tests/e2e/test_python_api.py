@@ -135,15 +135,13 @@ def test_requirement_end_to_end(stage):
     wait_until(lambda: children_gone(port), "the manager ends with manager.py", 10)
 
 
-def test_worker_without_the_preload_works_too(stage, manager, proxy):
-    manager.all_on()
+def test_worker_without_the_preload_works_too(stage, manager, recording, proxy):
     stage.python("worker_py", WORKER_PY, {"TASKD_SOCKET": proxy.socket})
     wait_until(lambda: proxy.counts(0)["step"] > 5, "steps are in the file")
 
 
-def test_both_libraries_in_one_process_act_as_one(stage, manager, proxy):
+def test_both_libraries_in_one_process_act_as_one(stage, manager, recording, proxy):
     """One preloaded from build/lib, the package's own loaded by the Python API: one rank, nothing twice (marks.md 18)."""
-    manager.all_on()
     worker = stage.python("worker_py", WORKER_PY, {"TASKD_SOCKET": proxy.socket, "LD_PRELOAD": harness.LIBRARY})
     wait_until(lambda: proxy.counts(0)["step"] > 20, "steps are in the file")
     assert proxy.check().ok

@@ -44,8 +44,7 @@ def test_rank_that_ended_before_the_proxy_came(stage, manager):
     rank.verify(report)
 
 
-def test_restarted_rank_replaces_the_old_one(stage, manager, proxy):
-    manager.all_on()
+def test_restarted_rank_replaces_the_old_one(stage, manager, recording, proxy):
     first = stage.rank(3, proxy, rate=500)
     first.wait_made(100)
     manager.wait_attached([3])
@@ -96,8 +95,7 @@ def test_rank_killed_while_the_proxy_is_dead(stage, manager):
     rank.verify(report, killed=True)
 
 
-def test_segments_are_removed_when_they_are_drained(stage, manager, proxy):
-    manager.all_on()
+def test_segments_are_removed_when_they_are_drained(stage, manager, recording, proxy):
     rank = stage.rank(0, proxy, rate=500)
     rank.wait_made(100)
     mine = {name for name in os.listdir("/dev/shm") if name.startswith("taskd-") and f"-{rank.pid}-" in name}
@@ -106,16 +104,14 @@ def test_segments_are_removed_when_they_are_drained(stage, manager, proxy):
     wait_until(lambda: not mine & set(os.listdir("/dev/shm")), "the dead rank's segment is gone")
 
 
-def test_terminate_writes_everything_within_five_seconds(stage, manager, proxy):
-    manager.all_on()
+def test_terminate_writes_everything_within_five_seconds(stage, manager, recording, proxy):
     rank = stage.rank(0, proxy, rate=4000, threads=2)
     rank.wait_made(8000)
     finish(proxy, rank)
 
 
-def test_proxy_that_ends_while_ranks_go_on(stage, manager, proxy):
+def test_proxy_that_ends_while_ranks_go_on(stage, manager, recording, proxy):
     """What was recorded before SIGTERM is in the files, though the rank still runs."""
-    manager.all_on()
     rank = stage.rank(0, proxy, count=2000, rate=2000)
     rank.wait_finished(2000)
     assert proxy.terminate() == 0

@@ -2,8 +2,7 @@
 from harness import KINDS, wait_until
 
 
-def test_sixty_four_ranks_on_one_node(stage, manager, proxy):
-    manager.all_on()
+def test_sixty_four_ranks_on_one_node(stage, manager, recording, proxy):
     ranks = [stage.rank(r, proxy, rate=50) for r in range(64)]
     manager.wait_attached(range(64), 60)
     code, answer = manager.switch("communication=off")
@@ -20,8 +19,7 @@ def test_sixty_four_ranks_on_one_node(stage, manager, proxy):
         rank.verify(report)
 
 
-def test_three_hundred_threads_in_one_rank(stage, manager, proxy):
-    manager.all_on()
+def test_three_hundred_threads_in_one_rank(stage, manager, recording, proxy):
     rank = stage.rank(0, proxy, threads=300, rate=20, count=100)
     rank.wait_finished(100, 60)
     assert rank.terminate() == 0
@@ -66,9 +64,8 @@ def test_records_of_two_seconds_fit_without_a_reader(stage, manager):
     rank.verify(proxy.check(keep_marks=True))
 
 
-def test_nothing_is_lost_at_eight_thousand_marks_a_second(stage, manager, proxy):
+def test_nothing_is_lost_at_eight_thousand_marks_a_second(stage, manager, recording, proxy):
     """Instant marks would be half the work: these are ranges, 16,000 records/s, names of 250 bytes (marks.md 14)."""
-    manager.all_on()
     rank = stage.rank(0, proxy, rate=8000, count=24_000, name_bytes=250)
     rank.wait_finished(24_000, 60)
     assert manager.rank_status()[0]["lost"] == 0
@@ -77,8 +74,7 @@ def test_nothing_is_lost_at_eight_thousand_marks_a_second(stage, manager, proxy)
     rank.verify(proxy.check(keep_marks=True))
 
 
-def test_status_counts_what_the_files_hold(stage, manager, proxy):
-    manager.all_on()
+def test_status_counts_what_the_files_hold(stage, manager, recording, proxy):
     rank = stage.rank(0, proxy, pattern="training", rate=100, count=100)
     rank.wait_finished(100)
     expected = {"step": 100, "save_checkpoint": 10, "fp": 100, "dataloader": 100, "communication": 100, "other": 0}

@@ -183,8 +183,7 @@ def test_subscriber_gets_the_state_and_every_change_in_order(manager):
     assert seen == expected
 
 
-def test_late_rank_has_the_state_within_a_second_of_init(stage, manager, proxy):
-    manager.all_on()
+def test_late_rank_has_the_state_within_a_second_of_init(stage, manager, recording, proxy):
     first = stage.rank(0, proxy, pattern="training", rate=100)
     first.wait_made(1)
     wait_until(lambda: manager.rank_status().get(0, {}).get("applied") == ALL_ON, "state of the late rank", 1.5)
@@ -266,9 +265,8 @@ def test_manager_without_proxies(stage, manager):
     assert (code, answer["total"], answer["applied"], answer["ranks"]) == (0, 0, 0, [])
 
 
-def test_rank_that_only_has_the_variable(stage, manager, proxy):
+def test_rank_that_only_has_the_variable(stage, manager, recording, proxy):
     """No init: the rank comes from RANK at the first mark."""
-    manager.all_on()
     rank = stage.rank(5, proxy, pattern="training", rate=100, init=False)
     rank.wait_made(20)
     wait_until(lambda: proxy.counts(5)["step"] >= 20, "its steps are in the file")

@@ -9,8 +9,8 @@
 //    it missed from the records' sequence numbers.
 // 3. The segment is a file in /dev/shm, and its pages are allocated before they are used: a full tmpfs cannot raise
 //    SIGBUS in training. Its life does not depend on the rank's or the proxy's, so what a killed rank recorded is still
-//    there for a proxy that was killed too. Where /dev/shm has not 256 MiB to spare for others it is a memfd, which lives
-//    as long as one of the two.
+//    there for a proxy that was killed too. Where /dev/shm has not 256 MiB to spare for others it is a memfd, which
+//    lives as long as one of the two.
 // 4. The writer holds a POSIX write lock on the file for as long as it lives (kernel-released, not inherited by fork):
 //    that is how a reader tells a living rank from a dead one, in any PID namespace.
 // 5. Everything that the reader must remember to go on after a restart (cursors, the write under way, the clock anchor)
