@@ -212,8 +212,7 @@ bool HelloServer::OnHello(Connection& connection, const hello::Hello& hello) {
   reply.magic = hello::kMagic;
   reply.version = hello::kVersion;
   reply.status = status.ok() ? hello::kAccepted : hello::kRefused;
-  size_t length = std::min(status.message().size(), sizeof(reply.message) - 1);
-  memcpy(reply.message, status.message().data(), length);
+  std::string(status.message()).copy(reply.message, sizeof(reply.message) - 1);
   if (!status.ok()) spdlog::warn("refused rank {} (pid {}): {}", hello.rank, hello.pid, status.message());
   connection.output.append(reinterpret_cast<const char*>(&reply), sizeof(reply));
   return FlushOutput(connection) && status.ok();
