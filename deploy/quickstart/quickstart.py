@@ -230,6 +230,7 @@ def run(job):
     say(5, "Communication on, too: each all-reduce with its group, size and type")
     job.modify(CommunicationOperator="on")
     wait_until(lambda: all(c["communication"] >= 20 for c in job.counts().values()), "every rank has communication marks")
+    wait_until(lambda: all(s["marks"]["communication"] >= 20 for s in job.status().values()), "and the manager knows of them", 10)
     job.show("status")
 
     say(6, "Everything off again; the training goes on")
