@@ -45,13 +45,13 @@ bool InUse(const std::string& path) {
 
 }  // namespace
 
-AgingResult AgeProfilingDir(const std::string& path, int64_t limit_bytes) {
+AgingResult AgeProfilingDir(const std::string& path, int64_t limit_bytes, const std::atomic<bool>& stop) {
   AgingResult result;
   if (limit_bytes <= 0) return result;
   std::vector<MarkFile> files;
   std::error_code error;
   fs::recursive_directory_iterator entry(path, fs::directory_options::skip_permission_denied, error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+  for (; !error && !stop && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     struct stat info;
     if (lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
     result.bytes += info.st_size;
@@ -60,13 +60,13 @@ AgingResult AgeProfilingDir(const std::string& path, int64_t limit_bytes) {
           {info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size, entry->path().native()});
     }
   }
-  if (result.bytes <= limit_bytes) return result;
+  if (result.bytes <= limit_bytes || stop) return result;
   std::erase_if(files, [](const MarkFile& file) { return InUse(file.path); });
   std::sort(files.begin(), files.end(), [](const MarkFile& a, const MarkFile& b) {
     return std::tie(a.modified_ns, a.path) < std::tie(b.modified_ns, b.path);
   });
   auto oldest = files.begin();
-  while (result.bytes > limit_bytes && oldest != files.end()) {
+  while (result.bytes > limit_bytes && oldest != files.end() && !stop) {
     std::ptrdiff_t fifth = std::max<std::ptrdiff_t>(1, (files.end() - oldest) / 5);
     for (auto end = oldest + fifth; oldest != end; ++oldest) {
       if (unlink(oldest->path.c_str()) != 0) continue;

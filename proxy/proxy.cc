@@ -125,7 +125,7 @@ class SwitchAuthority {
   std::optional<WantedKinds> applied_;
 };
 
-// Calls `work` every `interval` in a thread of its own until it goes out of scope.
+// Calls `work` every `interval` in a thread of its own until it goes out of scope; then `work`'s argument becomes true.
 class Periodic {
  public:
   template <typename Duration, typename Work>
@@ -134,9 +134,9 @@ class Periodic {
           std::unique_lock<std::mutex> lock(mutex_);
           while (!stopping_) {
             lock.unlock();
-            work();
+            work(stopping_);
             lock.lock();
-            wake_.wait_for(lock, interval, [this] { return stopping_; });
+            wake_.wait_for(lock, interval, [this] { return stopping_.load(); });
           }
         }) {}
   ~Periodic() {
@@ -151,7 +151,7 @@ class Periodic {
  private:
   std::mutex mutex_;
   std::condition_variable wake_;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_{false};
   std::thread thread_;  // last: it uses the others
 };
 
@@ -243,11 +243,11 @@ absl::Status RunProxy(const ProxyOptions& options) {
   {
     SwitchFileWatcher switch_file(options.switch_file,
                                   [&](const SwitchChange& change) { authority.OnFileChange(change); });
-    Periodic authority_tick(std::chrono::milliseconds(200), [&] { authority.Tick(); });
+    Periodic authority_tick(std::chrono::milliseconds(200), [&](const std::atomic<bool>&) { authority.Tick(); });
     bool over_said = false;
-    Periodic aging(kAgingInterval, [&] {
+    Periodic aging(kAgingInterval, [&](const std::atomic<bool>& stop) {
       const int64_t limit_mb = node.disk_limit_mb();
-      AgingResult aged = AgeProfilingDir(options.profiling_dir, limit_mb * kMebibyte);
+      AgingResult aged = AgeProfilingDir(options.profiling_dir, limit_mb * kMebibyte, stop);
       if (aged.removed > 0) spdlog::info("removed the {} oldest mark files: limit {} MB", aged.removed, limit_mb);
       if (aged.over && !over_said) {
         spdlog::warn("{} holds {} MB, limit {} MB, and no mark file is left to remove", options.profiling_dir,
