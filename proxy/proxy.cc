@@ -38,7 +38,7 @@ namespace {
 // Without a manager for this long, the node's own switch file is obeyed: longer than a manager takes to restart.
 constexpr uint64_t kManagerGraceNs = 2'000'000'000;
 constexpr auto kAgingInterval = std::chrono::seconds(10);
-constexpr int64_t kMebibyte = 1024 * 1024;
+constexpr int64_t kMebibyte = int64_t{1024} * 1024;
 
 std::string HostName() {
   char name[256] = {};

@@ -17,7 +17,7 @@ namespace taskd {
 namespace {
 
 // A write never has more than this: a longer one in an intent is a hostile segment's.
-constexpr int64_t kMaxWriteBytes = 64 * 1024 * 1024;
+constexpr int64_t kMaxWriteBytes = int64_t{64} * 1024 * 1024;
 // Read back at take-over: a file of the limit and the write that took it there.
 constexpr int64_t kMaxReadBytes = kMaxMarkFileBytes + kMaxWriteBytes;
 

@@ -15,7 +15,7 @@
 
 namespace taskd {
 
-inline constexpr int64_t kMaxMarkFileBytes = 10 * 1024 * 1024;  // a file above this is followed by a new one
+inline constexpr int64_t kMaxMarkFileBytes = int64_t{10} * 1024 * 1024;  // a file above this is followed by a new one
 
 // "1745567190": ten digits and nothing else.
 bool IsMarkFileName(std::string_view name);

@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kMaxAgeNs = 500'000'000;
 // A ring that is fuller than this does not wait for kMaxAge: the rest of it is room for a proxy that gets no CPU.
 constexpr double kDueFill = 1.0 / 8;
-constexpr size_t kBatchBytes = 1024 * 1024;  // of ring records; about 5 times that in the file
+constexpr size_t kBatchBytes = size_t{1024} * 1024;  // of ring records; about 5 times that in the file
 // Ranges that somebody starts and never ends.
 constexpr size_t kMaxOpenRanges = 1 << 16;
 

@@ -29,7 +29,7 @@ int MoveAboveStdio(int fd) {
 constexpr time_t kAbandonedSeconds = 600;
 // /dev/shm belongs to the training first (data loaders and collectives pass their data there; a container gives 64 MB
 // unless told otherwise). With less than this left we take memory elsewhere, or none.
-constexpr uint64_t kShmReserveBytes = 256 * 1024 * 1024;
+constexpr uint64_t kShmReserveBytes = uint64_t{256} * 1024 * 1024;
 
 // Whether `bytes` more in the file system of `fd` leave others their room.
 bool LeavesRoom(int fd, uint64_t bytes) {
