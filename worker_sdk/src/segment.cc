@@ -1,6 +1,5 @@
 #include "segment.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -10,6 +9,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +25,15 @@ int MoveAboveStdio(int fd) {
   close(fd);
   return moved;
 }
+
+// As getdents64(2) fills them in.
+struct DirectoryEntry {
+  uint64_t inode;
+  int64_t offset;
+  uint16_t length;
+  uint8_t type;
+  char name[];
+};
 
 constexpr time_t kAbandonedSeconds = 600;
 // /dev/shm belongs to the training first (data loaders and collectives pass their data there; a container gives 64 MB
@@ -164,21 +173,28 @@ void RemoveIfRead(const Segment& segment) {
 void RemoveAbandoned(const Segment& own, const char* socket_path, int rank) {
   char prefix[48];
   NamePrefix(socket_path, prefix, sizeof(prefix));
-  DIR* dir = opendir(hello::kSegmentFolder);
-  if (dir == nullptr) return;
+  const int folder = open(hello::kSegmentFolder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
   const time_t now = time(nullptr);
-  while (const dirent* entry = readdir(dir)) {
-    struct stat info;
-    if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
-    // Our own must not be opened: closing it would give up our lock.
-    if (fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_ino == own.inode) continue;
-    if (info.st_uid != geteuid() || now - info.st_mtime < kAbandonedSeconds) continue;
-    const int fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) continue;
-    if (IsAbandoned(fd, rank)) unlinkat(dirfd(dir), entry->d_name, 0);
-    close(fd);
+  // Not opendir: it allocates, and a thread of ours must hold no lock of an allocator while the program forks.
+  alignas(DirectoryEntry) char entries[4096];
+  ssize_t bytes;
+  while ((bytes = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0) {
+    for (ssize_t at = 0; at < bytes;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
+      at += entry->length;
+      struct stat info;
+      if (strncmp(entry->name, prefix, strlen(prefix)) != 0) continue;
+      // Our own must not be opened: closing it would give up our lock.
+      if (fstatat(folder, entry->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_ino == own.inode) continue;
+      if (info.st_uid != geteuid() || now - info.st_mtime < kAbandonedSeconds) continue;
+      const int fd = openat(folder, entry->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+      if (fd < 0) continue;
+      if (IsAbandoned(fd, rank)) unlinkat(folder, entry->name, 0);
+      close(fd);
+    }
   }
-  closedir(dir);
+  close(folder);
 }
 
 bool OwnsDescriptor(const Segment& segment) {
