@@ -16,7 +16,8 @@ struct AgingResult {
 };
 
 // Looks once and removes as often as needed to be under the limit. `limit_bytes` <= 0: no limit, nothing is looked at.
-// Blocks on the file system, which may be slow; gives up soon after `stop` is set, having removed nothing that it should not.
+// Blocks on the file system, which may be slow; gives up soon after `stop` is set, having removed nothing that it
+// should not.
 AgingResult AgeProfilingDir(const std::string& path, int64_t limit_bytes, const std::atomic<bool>& stop);
 
 }  // namespace taskd

@@ -18,8 +18,8 @@ namespace taskd {
 namespace {
 
 constexpr int kMaxConnections = 8192;
-constexpr uint64_t kHelloDeadlineNs = 5'000'000'000;  // for a connection that says nothing
-constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;       // of an agent that does not read
+constexpr uint64_t kHelloDeadlineNs = 5'000'000'000;     // for a connection that says nothing
+constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;  // of an agent that does not read
 constexpr int kMaxPassedFds = 4;
 
 std::string Frame(const std::string& text) {
