@@ -74,7 +74,6 @@ class RingSegment {
 
   // The gate. Any thread.
   void SetGate(uint32_t gate) { header_->gate.store(gate, std::memory_order_release); }
-  uint32_t gate() const { return header_->gate.load(std::memory_order_relaxed); }
 
   // Bytes recorded and not yet consumed, over all rings; picks up new rings. Cheap.
   uint64_t Pending();
