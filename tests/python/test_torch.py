@@ -11,6 +11,7 @@ JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_job.py")
 
 
 def run_job(world, case, **environment):
+    environment.setdefault("TASKD_TORCH_DDP", "1")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

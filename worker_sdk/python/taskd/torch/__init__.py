@@ -11,7 +11,7 @@ switched off costs a hook well below a microsecond, and nothing is formatted. to
 does what init_taskd_worker does, unless the program did. What each mark means is written in the modules: _steps, _local,
 _collectives, _ddp, _groups. Works from torch 1.13 on.
 
-Switches: TASKD_TORCH_DDP=0 leaves DistributedDataParallel alone (see _ddp).
+Switches: TASKD_TORCH_DDP=1 marks DistributedDataParallel's gradient all-reduce, too (see _ddp).
 """
 from taskd.python.utils.log import never_raises
 

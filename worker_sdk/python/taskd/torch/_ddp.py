@@ -9,7 +9,7 @@ sizes the hook multiplies, and a DDP whose gradients live in the bucket is left 
 mixed-precision DDP, and uneven inputs (Join) that divide by the number of ranks still there.
 
 Cost: one more pass over each bucket and one call into Python; on the host also a hand-over to a thread (see _waiter), and a
-process group of the host that DDP used lives until the process ends. TASKD_TORCH_DDP=0 switches it off. On an NPU there is
+process group of the host that DDP used lives until the process ends. It is off unless TASKD_TORCH_DDP=1 asks for it. On an NPU there is
 no hook: torch_npu marks by itself.
 """
 import ctypes
@@ -137,7 +137,7 @@ def _make_register_builtin(original):
 
 
 def install(module):
-    if os.environ.get("TASKD_TORCH_DDP") == "0":
+    if os.environ.get("TASKD_TORCH_DDP") != "1":
         return
     ddp = module.DistributedDataParallel
     _patches.wrap(ddp, "forward", _make_forward)
