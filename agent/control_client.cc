@@ -27,13 +27,15 @@ absl::StatusOr<ControlClient> ControlClient::Make(const std::string& manager, co
   if (!address.ok()) return address.status();
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(manager, security);
   if (!channel.ok()) return channel.status();
-  return ControlClient(manager, security, v1::Control::NewStub(*channel));
+  return ControlClient(manager, security, *std::move(channel));
 }
 
 void ControlClient::Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const {
-  AddToken(context, security_);
+  Authorize(context);
   context.set_deadline(std::chrono::system_clock::now() + timeout);
 }
+
+void ControlClient::Authorize(grpc::ClientContext& context) const { AddToken(context, security_); }
 
 std::string ControlClient::Describe(const grpc::Status& status) const {
   switch (status.error_code()) {

@@ -1,4 +1,4 @@
-// What `taskd switch` and `taskd status` share: how to reach a manager, and JSON of its answers.
+// What the commands that ask a manager share: how to reach a manager, and JSON of its answers.
 #pragma once
 
 #include <chrono>
@@ -20,16 +20,24 @@ class ControlClient {
 
   // Token and deadline.
   void Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const;
+  // Only the token: for a stream, which may last.
+  void Authorize(grpc::ClientContext& context) const;
   v1::Control::Stub& stub() const { return *stub_; }
+  // For stubs of other services.
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // One line for people: which manager, what went wrong.
   std::string Describe(const grpc::Status& status) const;
 
  private:
-  ControlClient(std::string manager, Security security, std::unique_ptr<v1::Control::Stub> stub)
-      : manager_(std::move(manager)), security_(std::move(security)), stub_(std::move(stub)) {}
+  ControlClient(std::string manager, Security security, std::shared_ptr<grpc::Channel> channel)
+      : manager_(std::move(manager)),
+        security_(std::move(security)),
+        channel_(std::move(channel)),
+        stub_(v1::Control::NewStub(channel_)) {}
 
   std::string manager_;
   Security security_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Control::Stub> stub_;
 };
 

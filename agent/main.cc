@@ -1,12 +1,16 @@
 // The program `taskd`: reads flags and environment, calls one library each.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "agent/diagnose_command.h"
 #include "agent/status_command.h"
 #include "agent/switch_command.h"
+#include "agent/trace_command.h"
 #include "common/log.h"
 #include "manager/manager.h"
 #include "proto/channel.h"
@@ -57,12 +61,16 @@ struct Commands {
   ProxyOptions proxy;
   SwitchOptions change;
   StatusOptions status;
+  DiagnoseOptions diagnose;
+  TraceOptions trace;
   CLI::Option* manager_http = nullptr;
   CLI::Option* proxy_listen = nullptr;
   CLI::App* manager_app = nullptr;
   CLI::App* proxy_app = nullptr;
   CLI::App* switch_app = nullptr;
   CLI::App* status_app = nullptr;
+  CLI::App* diagnose_app = nullptr;
+  CLI::App* trace_app = nullptr;
 };
 
 void AddManager(CLI::App& app, Commands& commands) {
@@ -79,6 +87,7 @@ void AddManager(CLI::App& app, Commands& commands) {
   AddOption(sub, "--state-dir", options.state_dir, "keeps the wanted state [/tmp/taskd-<uid>/<task id>/manager]");
   AddOption(sub, "--switch-file", options.switch_file, "mounted profilingSwitch to follow")->capture_default_str();
   AddOption(sub, "--clusterd", options.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
+  AddFlag(sub, "--report-fault", options.report_fault, "report nodes that slow the job down to ClusterD");
   AddOption(sub, "--tls-dir", options.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
   AddFlag(sub, "--allow-plaintext", options.allow_plaintext, "listen beyond loopback without TLS and token");
   AddFlag(sub, "--exit-on-stdin-eof", options.exit_on_stdin_eof, "end when stdin is closed");
@@ -125,6 +134,31 @@ void AddStatus(CLI::App& app, Commands& commands) {
   AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
 }
 
+void AddDiagnose(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.diagnose_app =
+      app.add_subcommand("diagnose", "who is slow, since when, why, and what it costs");
+  DiagnoseOptions& options = commands.diagnose;
+  AddOption(sub, "--from", options.from, "a task's folder of mark files, instead of a manager");
+  AddOption(sub, "--manager", options.manager, "HOST:PORT of the manager")->capture_default_str();
+  AddOption(sub, "--job", options.job, "NAMESPACE/NAME; the manager refuses any other job's");
+  AddFlag(sub, "--json", options.json, "print one JSON object");
+  AddFlag(sub, "--watch", options.watch, "each new report of the manager until interrupted");
+  AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+}
+
+void AddTrace(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.trace_app =
+      app.add_subcommand("trace", "marks as a timeline that Perfetto and chrome://tracing open");
+  TraceOptions& options = commands.trace;
+  AddOption(sub, "--from", options.from, "a task's folder of mark files");
+  AddOption(sub, "--ranks", options.ranks, "only these, as 0-7,12");
+  AddOption(sub, "--steps", options.steps, "only these, as 10-20");
+  AddFlag(sub, "--suspects", options.suspects,
+          "only accused ranks, peers, and who waits for them (16 ranks at most), from 5 steps before the onset to 10 "
+          "after it; when nobody is accused, says so and writes no file");
+  sub->add_option("-o,--output", options.output, "where it goes, - for stdout")->envname("TASKD_OUTPUT");
+}
+
 int RunManagerCommand(Commands& commands) {
   ManagerOptions& options = commands.manager;
   options.http_is_default = commands.manager_http->count() == 0;
@@ -163,6 +197,32 @@ int RunStatusCommand(Commands& commands) {
   return status.ok() ? kDone : Fail("taskd status", status);
 }
 
+int RunDiagnoseCommand(Commands& commands) {
+  DiagnoseOptions& options = commands.diagnose;
+  // In the environment both may stand; a flag wins over them.
+  auto is_flag = [&](const char* name) {
+    const std::vector<CLI::Option*>& flags = commands.diagnose_app->parse_order();
+    return std::find(flags.begin(), flags.end(), commands.diagnose_app->get_option(name)) != flags.end();
+  };
+  if (is_flag("--manager")) {
+    if (is_flag("--from")) {
+      return Fail("taskd diagnose", absl::InvalidArgumentError("--from and --manager: only one of them can be asked"));
+    }
+    options.from.clear();
+  }
+  options.security.token = Token();
+  InitLog("diagnose");
+  InitGrpcLog();
+  absl::Status status = RunDiagnose(options);
+  return status.ok() ? kDone : Fail("taskd diagnose", status);
+}
+
+int RunTraceCommand(Commands& commands) {
+  InitLog("trace");
+  absl::Status status = RunTrace(commands.trace);
+  return status.ok() ? kDone : Fail("taskd trace", status);
+}
+
 // The node rank, where no flag gives it: our own variable, then those of the frameworks' launchers.
 void SetNodeRankVariable(CLI::App* proxy) {
   CLI::Option* option = proxy->get_option("--node-rank");
@@ -183,16 +243,18 @@ int Main(int argc, char** argv) {
   AddProxy(app, commands);
   AddSwitch(app, commands);
   AddStatus(app, commands);
+  AddDiagnose(app, commands);
+  AddTrace(app, commands);
   SetNodeRankVariable(commands.proxy_app);
   if (argc < 2) {
-    std::cerr << "usage: taskd manager|proxy|switch|status [OPTIONS]   (taskd COMMAND --help tells more)" << std::endl;
+    std::cerr << "usage: taskd manager|proxy|switch|status|diagnose|trace [OPTIONS]   (taskd COMMAND --help tells more)" << std::endl;
     return kWrongUsage;
   }
   // CLI11 would only miss a subcommand, and not say what it found in its place.
   std::string first = argv[1];
   auto named_first = [&](CLI::App* sub) { return sub->get_name() == first; };
   if (first != "-h" && first != "--help" && first != "--version" && app.get_subcommands(named_first).empty()) {
-    return Fail("taskd", absl::InvalidArgumentError("'" + first + "' is not manager, proxy, switch or status"));
+    return Fail("taskd", absl::InvalidArgumentError("'" + first + "' is not manager, proxy, switch, status, diagnose or trace"));
   }
   try {
     app.parse(argc, argv);
@@ -206,6 +268,8 @@ int Main(int argc, char** argv) {
   if (*commands.manager_app) return RunManagerCommand(commands);
   if (*commands.proxy_app) return RunProxyCommand(commands);
   if (*commands.switch_app) return RunSwitchCommand(commands);
+  if (*commands.diagnose_app) return RunDiagnoseCommand(commands);
+  if (*commands.trace_app) return RunTraceCommand(commands);
   return RunStatusCommand(commands);
 }
 

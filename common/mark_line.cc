@@ -8,7 +8,8 @@ namespace taskd {
 namespace {
 
 constexpr std::string_view kKind = R"({"Kind":1,"Flag":)";
-constexpr std::string_view kSource = R"(,"SourceKind":0,"Timestamp":)";
+constexpr std::string_view kHostSource = R"(,"SourceKind":0,"Timestamp":)";
+constexpr std::string_view kDeviceSource = R"(,"SourceKind":1,"Timestamp":)";
 constexpr std::string_view kId = R"(,"Id":)";
 constexpr std::string_view kPt = R"(,"MsptiObjectId":{"Pt":{"ProcessId":)";
 constexpr std::string_view kThread = R"(,"ThreadId":)";
@@ -207,7 +208,7 @@ void AppendMarkLine(const MarkLine& mark, std::string& out) {
   char* p = begin + old_size;
   p = Append(p, kKind);
   p = Append(p, mark.flag);
-  p = Append(p, kSource);
+  p = Append(p, mark.device ? kDeviceSource : kHostSource);
   p = Append(p, mark.timestamp_ns);
   p = Append(p, kId);
   p = Append(p, mark.id);
@@ -236,11 +237,13 @@ std::optional<MarkLine> ParseMarkLine(std::string_view line) {
   uint32_t device = 0;
   uint32_t stream = 0;
   std::string_view rest = line;
-  if (Skip(rest, kKind) && SkipNumber(rest, mark.flag) && Skip(rest, kSource) && SkipNumber(rest, mark.timestamp_ns) &&
-      Skip(rest, kId) && SkipNumber(rest, mark.id) && Skip(rest, kPt) && SkipNumber(rest, mark.process_id) &&
-      Skip(rest, kThread) && SkipNumber(rest, mark.thread_id) && Skip(rest, kDs) && SkipNumber(rest, device) &&
-      Skip(rest, kStream) && SkipNumber(rest, stream) && Skip(rest, kName) && SkipString(rest, mark.name) &&
-      Skip(rest, kDomain) && SkipString(rest, mark.domain) && rest == "\"}") {
+  if (!Skip(rest, kKind) || !SkipNumber(rest, mark.flag)) return std::nullopt;
+  mark.device = Skip(rest, kDeviceSource);
+  if ((mark.device || Skip(rest, kHostSource)) && SkipNumber(rest, mark.timestamp_ns) && Skip(rest, kId) &&
+      SkipNumber(rest, mark.id) && Skip(rest, kPt) && SkipNumber(rest, mark.process_id) && Skip(rest, kThread) &&
+      SkipNumber(rest, mark.thread_id) && Skip(rest, kDs) && SkipNumber(rest, device) && Skip(rest, kStream) &&
+      SkipNumber(rest, stream) && Skip(rest, kName) && SkipString(rest, mark.name) && Skip(rest, kDomain) &&
+      SkipString(rest, mark.domain) && rest == "\"}") {
     return mark;
   }
   return std::nullopt;

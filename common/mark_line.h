@@ -28,6 +28,7 @@ struct MarkLine {
   std::string_view name;    // raw bytes, any; empty in an end
   std::string_view domain;  // raw bytes, any; empty in an end
   bool cut = false;         // the name was cut after its last byte: a character that it splits is dropped
+  bool device = false;      // SourceKind 1: stamped on the device; process_id and thread_id are its device and stream
 };
 
 // Appends the line with its line feed. Names are escaped as Go's encoding/json does (<, >, & and U+2028/9 as \uXXXX,

@@ -27,12 +27,21 @@ class MetricsText {
     name_ = name;
     text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
   }
-  void Add(uint64_t value) { text_ += fmt::format("{} {}\n", name_, value); }
+  template <typename Number>
+  void Add(Number value) {
+    text_ += fmt::format("{} {}\n", name_, value);
+  }
   void Add(std::string_view kind, uint64_t value) {
     text_ += fmt::format("{}{{kind=\"{}\"}} {}\n", name_, kind, value);
   }
-  void Gauge(std::string_view name, std::string_view help, uint64_t value) {
+  template <typename Number>
+  void Gauge(std::string_view name, std::string_view help, Number value) {
     Begin(name, "gauge", help);
+    Add(value);
+  }
+  template <typename Number>
+  void Counter(std::string_view name, std::string_view help, Number value) {
+    Begin(name, "counter", help);
     Add(value);
   }
   const std::string& text() const { return text_; }
@@ -43,7 +52,7 @@ class MetricsText {
 };
 
 // Sums over the job only: a series a rank would be 16,384 of each for whoever collects them.
-std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot) {
+std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const DiagnosisCore::Stats& diagnosis) {
   uint64_t connected = 0, attached = 0, known = 0, lost = 0;
   std::array<uint64_t, kNumMarkCounts> marks{};
   for (const JobSnapshot::Node& node : snapshot.nodes) {
@@ -70,8 +79,20 @@ std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot) {
   for (int i = 0; i < kNumMarkCounts; ++i) {
     metrics.Add(i < kNumSwitches ? SwitchKindName(static_cast<SwitchKind>(i)) : "other", marks[i]);
   }
-  metrics.Begin("taskd_marks_lost_total", "counter", "Marks overwritten before they were read, or without a ring.");
-  metrics.Add(lost);
+  metrics.Counter("taskd_marks_lost_total", "Marks overwritten before they were read, or without a ring.", lost);
+  metrics.Gauge("taskd_verdicts_open", "Open verdicts of the diagnosis.", diagnosis.open_verdicts);
+  metrics.Gauge("taskd_verdicts_cost_ms_per_step", "What the open verdicts cost a step, together.",
+                diagnosis.cost_ms_per_step);
+  metrics.Gauge("taskd_diagnosis_live_ranks", "Ranks that steps wait for.", diagnosis.feed.live_ranks);
+  metrics.Counter("taskd_folds_received_total", "Steps of single ranks that proxies have sent.", diagnosis.received);
+  metrics.Begin("taskd_folds_dropped_total", "counter", "Steps of single ranks that were not judged.");
+  metrics.Add("overload", diagnosis.dropped);
+  metrics.Add("refused", diagnosis.feed.refused);
+  metrics.Gauge("taskd_folds_unsent", "Steps that the connected proxies could not send, since they started.",
+                diagnosis.feed.proxy_dropped);
+  metrics.Gauge("taskd_diagnosis_lag_seconds", "From the arrival of the last folds to their judgement.",
+                diagnosis.lag_s);
+  metrics.Counter("taskd_diagnosis_busy_seconds_total", "Time spent on judging.", diagnosis.busy_s);
   return metrics.text();
 }
 
@@ -85,7 +106,8 @@ class HttpServer::Impl {
     thread_.join();
   }
 
-  absl::Status Start(const HostPort& address, std::shared_ptr<ManagerCore> core) {
+  absl::Status Start(const HostPort& address, std::shared_ptr<ManagerCore> core,
+                     std::shared_ptr<DiagnosisCore> diagnosis) {
     absl::Status free = CheckCanListen("--http", address);
     if (!free.ok()) return free;
     // Not the library's default, which adds SO_REUSEPORT: a second manager would get some of the requests.
@@ -101,8 +123,9 @@ class HttpServer::Impl {
     server_.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
       response.set_content("ok\n", "text/plain");
     });
-    server_.Get("/metrics", [core](const httplib::Request&, httplib::Response& response) {
-      response.set_content(Metrics(core->shape(), core->Snapshot()), "text/plain; version=0.0.4; charset=utf-8");
+    server_.Get("/metrics", [core, diagnosis](const httplib::Request&, httplib::Response& response) {
+      response.set_content(Metrics(core->shape(), core->Snapshot(), diagnosis->stats()),
+                           "text/plain; version=0.0.4; charset=utf-8");
     });
     port_ = address.port;
     if (port_ == 0) {
@@ -134,9 +157,10 @@ HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return impl_->port(); }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HostPort& address,
-                                                              std::shared_ptr<ManagerCore> core) {
+                                                              std::shared_ptr<ManagerCore> core,
+                                                              std::shared_ptr<DiagnosisCore> diagnosis) {
   auto impl = std::make_unique<Impl>();
-  absl::Status status = impl->Start(address, std::move(core));
+  absl::Status status = impl->Start(address, std::move(core), std::move(diagnosis));
   if (!status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

@@ -6,13 +6,15 @@
 #include "absl/status/statusor.h"
 #include "common/address.h"
 #include "manager/core.h"
+#include "manager/diagnosis_core.h"
 
 namespace taskd::manager {
 
 class HttpServer {
  public:
   // UNAVAILABLE: the address cannot be listened on, with the system's reason.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HostPort& address, std::shared_ptr<ManagerCore> core);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HostPort& address, std::shared_ptr<ManagerCore> core,
+                                                           std::shared_ptr<DiagnosisCore> diagnosis);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -17,7 +17,8 @@ struct ManagerOptions {
   bool http_is_default = true;  // then an address in use is a warning, not an error: another job's manager has it
   std::string state_dir;  // empty: /tmp/taskd-<uid>/<task id>/manager where there is a task id, else nothing is kept
   std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";
-  std::string clusterd;  // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
+  std::string clusterd;       // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
+  bool report_fault = false;  // tells ClusterD of nodes that slow the job down
   std::string tls_dir;
   std::string token;
   bool allow_plaintext = false;

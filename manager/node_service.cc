@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -8,8 +9,10 @@
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/convert.h"
+#include "manager/diagnosis_core.h"
 #include "manager/services.h"
 #include "proto/channel.h"
+#include "proto/fold_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd::manager {
@@ -17,6 +20,8 @@ namespace {
 
 constexpr std::chrono::seconds kHelloTimeout{10};
 constexpr size_t kMaxCallsBehind = 256;
+// Of one message. A proxy sends every second or more often; 4,096 ranks at 10 steps a second are far below.
+constexpr int kMaxFolds = 65536;
 
 RankReport ReadReport(const v1::RankStatus& message) {
   RankReport report;
@@ -45,12 +50,57 @@ RankAnswer ReadAnswer(const v1::RankAnswer& message) {
   return answer;
 }
 
+// Whole characters: it becomes part of texts that must be valid UTF-8.
+std::string CutHost(const std::string& host) {
+  size_t size = std::min(host.size(), kMaxTextBytes);
+  while (size > 0 && size < host.size() && (host[size] & 0xc0) == 0x80) --size;
+  return host.substr(0, size);
+}
+
+// What cannot be read is left out and counted: it costs the rank a step, not the node its stream.
+FoldBatch ReadFolds(const v1::FoldSet& message) {
+  FoldBatch batch;
+  batch.proxy_dropped = message.dropped();
+  int groups = std::min(message.groups_size(), kMaxRanksPerNode);
+  batch.groups.reserve(static_cast<size_t>(groups));
+  for (int i = 0; i < groups; ++i) {
+    const v1::RankGroups& in = message.groups(i);
+    FoldBatch::Groups& rank = batch.groups.emplace_back();
+    rank.rank = in.rank();
+    for (const v1::Group& group : in.groups()) {
+      if (rank.groups.size() >= DiagnosisFeed::kMaxGroups) break;
+      absl::StatusOr<GroupInfo> read = ReadGroup(group);
+      if (!read.ok()) {
+        // Its members cannot be used, but its name may be, and it keeps its place: the others go by their index.
+        v1::Group named;
+        named.set_name(group.name());
+        named.set_label(group.label());
+        read = ReadGroup(named);
+      }
+      rank.groups.push_back(read.ok() ? *std::move(read) : GroupInfo{});
+    }
+  }
+  int steps = std::min(message.steps_size(), kMaxFolds);
+  batch.unreadable = static_cast<uint64_t>(message.steps_size() - steps);
+  batch.steps.reserve(static_cast<size_t>(steps));
+  for (int i = 0; i < steps; ++i) {
+    absl::StatusOr<StepFold> fold = ReadFold(message.steps(i));
+    if (fold.ok()) {
+      batch.steps.push_back({message.steps(i).rank(), *std::move(fold)});
+    } else {
+      ++batch.unreadable;
+    }
+  }
+  return batch;
+}
+
 // One proxy's stream. A proxy that does not read holds nobody up: what it was not told yet is one newest state and a
 // bounded number of calls.
 class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>, public NodeSink {
  public:
-  NodeReactor(std::shared_ptr<ManagerCore> core, std::string peer, const grpc::Status& refusal)
-      : core_(std::move(core)), peer_(std::move(peer)) {
+  NodeReactor(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, std::string peer,
+              const grpc::Status& refusal)
+      : core_(std::move(core)), diagnosis_(std::move(diagnosis)), peer_(std::move(peer)) {
     if (!refusal.ok()) {
       End(refusal);
       return;
@@ -102,7 +152,10 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
   }
 
   void OnDone() override {
-    if (stream_ != 0) core_->Disconnect(stream_);
+    if (stream_ != 0) {
+      core_->Disconnect(stream_);
+      diagnosis_->Disconnect(stream_);
+    }
     hello_alarm_.Cancel();
     Release();
   }
@@ -126,6 +179,7 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
       if (!stream.ok()) return stream.status();
       stream_ = *stream;
       node_rank_ = hello.node_rank();
+      diagnosis_->Connect(stream_, node_rank_, CutHost(hello.host()));
       spdlog::info("node {} connected: {} ({})", node_rank_, hello.host(), peer_);
       return absl::OkStatus();
     }
@@ -139,6 +193,7 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
         std::vector<RankReport> ranks;
         ranks.reserve(static_cast<size_t>(in_.ranks().ranks_size()));
         for (const v1::RankStatus& rank : in_.ranks().ranks()) ranks.push_back(ReadReport(rank));
+        TellDiagnosis(ranks);
         return core_->Report(stream_, std::move(ranks), now);
       }
       case v1::NodeMessage::kApplied: {
@@ -150,15 +205,29 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
       case v1::NodeMessage::kAgentReply:
         core_->AgentReplied(stream_, in_.agent_reply().id(), in_.agent_reply().ok(), in_.agent_reply().message());
         return absl::OkStatus();
+      case v1::NodeMessage::kFolds:
+        diagnosis_->Folds(stream_, ReadFolds(in_.folds()));
+        return absl::OkStatus();
       case v1::NodeMessage::MESSAGE_NOT_SET:  // a later release's message
         return absl::OkStatus();
     }
     return absl::OkStatus();
   }
 
+  // Reports come every second for the sake of their counters; the diagnosis hears of those that say something new.
+  void TellDiagnosis(const std::vector<RankReport>& ranks) {
+    std::vector<RankPresence> presence;
+    presence.reserve(ranks.size());
+    for (const RankReport& rank : ranks) presence.push_back({rank.rank, rank.attached});
+    if (presence == presence_) return;
+    presence_ = presence;
+    diagnosis_->Ranks(stream_, std::move(presence));
+  }
+
   void Leave(const grpc::Status& status) {
     if (stream_ != 0) {
       core_->Disconnect(stream_);
+      diagnosis_->Disconnect(stream_);
       spdlog::info("node {} disconnected ({})", node_rank_, peer_);
     }
     End(status);
@@ -194,9 +263,11 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
   }
 
   const std::shared_ptr<ManagerCore> core_;
+  const std::shared_ptr<DiagnosisCore> diagnosis_;
   const std::string peer_;
   v1::NodeMessage in_;
-  uint64_t stream_ = 0;  // 0: no hello yet
+  std::vector<RankPresence> presence_;  // as told last
+  uint64_t stream_ = 0;                 // 0: no hello yet
   int node_rank_ = 0;
   grpc::Alarm hello_alarm_;
   std::atomic<int> holders_{1};  // the call, and the alarm once it is set
@@ -211,22 +282,24 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
 
 class NodeService final : public v1::NodeLink::CallbackService {
  public:
-  NodeService(std::shared_ptr<ManagerCore> core, Security security)
-      : core_(std::move(core)), security_(std::move(security)) {}
+  NodeService(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, Security security)
+      : core_(std::move(core)), diagnosis_(std::move(diagnosis)), security_(std::move(security)) {}
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>* Connect(grpc::CallbackServerContext* context) override {
-    return new NodeReactor(core_, context->peer(), CheckToken(*context, security_));
+    return new NodeReactor(core_, diagnosis_, context->peer(), CheckToken(*context, security_));
   }
 
  private:
   const std::shared_ptr<ManagerCore> core_;
+  const std::shared_ptr<DiagnosisCore> diagnosis_;
   const Security security_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeNodeService(std::shared_ptr<ManagerCore> core, const Security& security) {
-  return std::make_unique<NodeService>(std::move(core), security);
+std::unique_ptr<grpc::Service> MakeNodeService(std::shared_ptr<ManagerCore> core,
+                                               std::shared_ptr<DiagnosisCore> diagnosis, const Security& security) {
+  return std::make_unique<NodeService>(std::move(core), std::move(diagnosis), security);
 }
 
 }  // namespace taskd::manager

@@ -66,6 +66,9 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
     absl::StatusOr<HostPort> address = ParseHostPort(flag, *value);
     if (!address.ok()) return address.status();
   }
+  if (options.report_fault && options.clusterd.empty()) {
+    return absl::InvalidArgumentError("--report-fault: there is no ClusterD to report to; give --clusterd HOST:PORT");
+  }
   absl::Status listen = CheckListenAllowed(options.listen, {options.tls_dir, options.token}, options.allow_plaintext);
   if (!listen.ok()) return listen;
   if (options.state_dir.empty() && !options.task_id.empty()) {

@@ -16,6 +16,9 @@
 #include "grpcpp/impl/service_type.h"
 #include "manager/clusterd_client.h"
 #include "manager/core.h"
+#include "manager/diagnosis_core.h"
+#include "manager/diagnosis_messages.h"
+#include "manager/fault_reporter.h"
 #include "manager/http.h"
 #include "manager/services.h"
 #include "manager/state_db.h"
@@ -28,14 +31,31 @@ namespace {
 constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::chrono::seconds kPersistRetry{1};
 
+std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
+  std::vector<diagnosis::Verdict> verdicts;
+  for (const std::string& bytes : kept) {
+    v1::Verdict message;
+    absl::StatusOr<diagnosis::Verdict> verdict = absl::InvalidArgumentError("not a verdict");
+    if (message.ParseFromString(bytes)) verdict = ReadVerdict(message);
+    if (verdict.ok()) {
+      verdicts.push_back(*std::move(verdict));
+    } else {
+      spdlog::warn("a kept verdict is left out: {}", verdict.status().message());
+    }
+  }
+  return verdicts;
+}
+
 }  // namespace
 
 class ManagerServer::Impl {
  public:
   ~Impl() {
+    reporter_.reset();
     clusterd_.reset();
     switch_file_.reset();
     if (core_ != nullptr) core_->Close();
+    if (diagnosis_ != nullptr) diagnosis_->Close();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       server_->Wait();
@@ -78,6 +98,11 @@ class ManagerServer::Impl {
                                                      core->ClusterdSays(change, may_be_replay);
                                                    });
     }
+    if (options.report_fault) {
+      reporter_ = std::make_unique<FaultReporter>(
+          FaultReporter::Options{options.clusterd, core_->shape()}, db_.get(),
+          [diagnosis = diagnosis_] { return diagnosis->report(); }, [core = core_] { return core->Snapshot(); });
+    }
     if (db_ != nullptr) retry_ = std::thread([this] { RetryPersist(); });
     return absl::OkStatus();
   }
@@ -90,6 +115,8 @@ class ManagerServer::Impl {
     JobShape shape{options.job, options.task_id, options.nodes, options.procs_per_node};
     KeptState kept;
     ManagerCore::Persist persist;
+    std::vector<diagnosis::Verdict> verdicts;
+    DiagnosisCore::Save save;
     if (options.state_dir.empty()) {
       spdlog::warn("neither --state-dir nor --task-id: the wanted state does not survive a restart");
     } else {
@@ -100,8 +127,21 @@ class ManagerServer::Impl {
       if (!loaded.ok()) return loaded.status();
       kept = *loaded;
       persist = [this](const KeptState& state) { return db_->Save(state); };
+      absl::StatusOr<std::vector<std::string>> kept_verdicts = db_->LoadVerdicts();
+      if (!kept_verdicts.ok()) return kept_verdicts.status();
+      verdicts = ReadKept(*kept_verdicts);
+      save = [this](const std::vector<diagnosis::Verdict>& changed) {
+        std::vector<std::string> rows;
+        for (const diagnosis::Verdict& verdict : changed) {
+          v1::Verdict message;
+          FillVerdict(verdict, &message);
+          rows.push_back(message.SerializeAsString());
+        }
+        return db_->SaveVerdicts(rows);
+      };
     }
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
+    diagnosis_ = std::make_shared<DiagnosisCore>(DiagnosisCore::Options{}, verdicts, std::move(save));
     return absl::OkStatus();
   }
 
@@ -109,7 +149,7 @@ class ManagerServer::Impl {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
     if (!address.ok()) return address.status();
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, core_);
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, core_, diagnosis_);
     if (http.ok()) {
       http_ = *std::move(http);
     } else if (options.http_is_default) {
@@ -125,12 +165,14 @@ class ManagerServer::Impl {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     trace_service_ = MakeTraceService(core_, security);
-    node_service_ = MakeNodeService(core_, security);
+    node_service_ = MakeNodeService(core_, diagnosis_, security);
     control_service_ = MakeControlService(core_, security, started);
+    diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape(), security);
     grpc::ServerBuilder builder;
     SetServerLimits(builder);
     builder.AddListeningPort(options.listen, credentials, &port_);
-    for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get()}) {
+    for (grpc::Service* service :
+         {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get()}) {
       builder.RegisterService(service);
     }
     server_ = builder.BuildAndStart();
@@ -139,7 +181,7 @@ class ManagerServer::Impl {
     }
     grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
     health->SetServingStatus(true);
-    for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control"}) {
+    for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis"}) {
       health->SetServingStatus(name, true);
     }
     return absl::OkStatus();
@@ -156,12 +198,14 @@ class ManagerServer::Impl {
 
   std::unique_ptr<StateDb> db_;
   std::shared_ptr<ManagerCore> core_;
-  std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_;
+  std::shared_ptr<DiagnosisCore> diagnosis_;
+  std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_;
   std::unique_ptr<HttpServer> http_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<SwitchFileWatcher> switch_file_;
   std::unique_ptr<ClusterdClient> clusterd_;
+  std::unique_ptr<FaultReporter> reporter_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

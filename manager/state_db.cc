@@ -32,11 +32,33 @@ constexpr char kSchema[] = R"sql(
     last_file TEXT,
     last_clusterd TEXT,
     PRIMARY KEY (job, task_id));
+  CREATE TABLE IF NOT EXISTS verdicts (
+    job TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    verdict BLOB NOT NULL,
+    PRIMARY KEY (job, task_id, position));
+  CREATE TABLE IF NOT EXISTS faults (
+    job TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    verdict INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    request BLOB NOT NULL,
+    PRIMARY KEY (job, task_id, verdict));
   COMMIT;
 )sql";
 constexpr char kLoad[] =
     "SELECT revision, requested, effective, last_file, last_clusterd FROM wanted_state WHERE job = ? AND task_id = ?";
 constexpr char kSave[] = "INSERT OR REPLACE INTO wanted_state VALUES (?, ?, ?, ?, ?, ?, ?)";
+constexpr char kLoadVerdicts[] = "SELECT verdict FROM verdicts WHERE job = ? AND task_id = ? ORDER BY position";
+constexpr char kClearVerdicts[] = "DELETE FROM verdicts WHERE job = ? AND task_id = ?";
+constexpr char kSaveVerdict[] = "INSERT INTO verdicts VALUES (?, ?, ?, ?)";
+constexpr char kLoadFaults[] =
+    "SELECT verdict, state, request FROM faults WHERE job = ? AND task_id = ? ORDER BY verdict";
+constexpr char kSaveFault[] = "INSERT OR REPLACE INTO faults VALUES (?, ?, ?, ?, ?)";
+constexpr char kPruneFaults[] =
+    "DELETE FROM faults WHERE job = ?1 AND task_id = ?2 AND verdict NOT IN "
+    "(SELECT verdict FROM faults WHERE job = ?1 AND task_id = ?2 ORDER BY verdict DESC LIMIT ?3)";
 
 class Statement {
  public:
@@ -53,6 +75,11 @@ class Statement {
   void Bind(int at, uint64_t number) {
     if (code_ == SQLITE_OK) code_ = sqlite3_bind_int64(statement_, at, static_cast<sqlite3_int64>(number));
   }
+  void BindBytes(int at, const std::string& bytes) {
+    if (code_ == SQLITE_OK) {
+      code_ = sqlite3_bind_blob(statement_, at, bytes.data(), static_cast<int>(bytes.size()), SQLITE_TRANSIENT);
+    }
+  }
   // SQLITE_ROW, SQLITE_DONE or an error.
   int Step() { return code_ == SQLITE_OK ? sqlite3_step(statement_) : code_; }
 
@@ -62,6 +89,11 @@ class Statement {
     const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
     return text == nullptr ? std::string()
                            : std::string(text, static_cast<size_t>(sqlite3_column_bytes(statement_, column)));
+  }
+  std::string Bytes(int column) {
+    const auto* bytes = static_cast<const char*>(sqlite3_column_blob(statement_, column));
+    return bytes == nullptr ? std::string()
+                            : std::string(bytes, static_cast<size_t>(sqlite3_column_bytes(statement_, column)));
   }
 
  private:
@@ -108,10 +140,13 @@ sqlite3* OpenFile(const std::string& path, bool* corrupt, absl::Status* status) 
   }
   if (code == SQLITE_OK) {
     // A table of that name with other columns: somebody else's file, or a later release's.
-    Statement load(db, kLoad);
-    load.Bind(1, std::string());
-    load.Bind(2, std::string());
-    code = load.Step();
+    for (const char* sql : {kLoad, kLoadVerdicts, kLoadFaults}) {
+      Statement load(db, sql);
+      load.Bind(1, std::string());
+      load.Bind(2, std::string());
+      code = load.Step();
+      if (code != SQLITE_ROW && code != SQLITE_DONE) break;
+    }
     if (code == SQLITE_ROW || code == SQLITE_DONE) return db;
   }
   *corrupt = IsCorrupt(code);
@@ -156,6 +191,7 @@ absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_
 StateDb::~StateDb() { sqlite3_close(db_); }
 
 absl::StatusOr<KeptState> StateDb::Load() {
+  std::lock_guard lock(mutex_);
   Statement load(db_, kLoad);
   load.Bind(1, job_);
   load.Bind(2, task_id_);
@@ -172,6 +208,7 @@ absl::StatusOr<KeptState> StateDb::Load() {
 }
 
 absl::Status StateDb::Save(const KeptState& state) {
+  std::lock_guard lock(mutex_);
   Statement save(db_, kSave);
   save.Bind(1, job_);
   save.Bind(2, task_id_);
@@ -181,6 +218,76 @@ absl::Status StateDb::Save(const KeptState& state) {
   if (state.last_file.has_value()) save.Bind(6, Encode(*state.last_file));
   if (state.last_clusterd.has_value()) save.Bind(7, Encode(*state.last_clusterd));
   return save.Step() == SQLITE_DONE ? absl::OkStatus() : DbError(path_, db_);
+}
+
+absl::StatusOr<std::vector<std::string>> StateDb::LoadVerdicts() {
+  std::lock_guard lock(mutex_);
+  Statement load(db_, kLoadVerdicts);
+  load.Bind(1, job_);
+  load.Bind(2, task_id_);
+  std::vector<std::string> verdicts;
+  int code;
+  while ((code = load.Step()) == SQLITE_ROW) verdicts.push_back(load.Bytes(0));
+  if (code != SQLITE_DONE) return DbError(path_, db_);
+  return verdicts;
+}
+
+absl::Status StateDb::SaveVerdicts(const std::vector<std::string>& verdicts) {
+  std::lock_guard lock(mutex_);
+  if (sqlite3_exec(db_, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr) != SQLITE_OK) return DbError(path_, db_);
+  absl::Status status = ReplaceVerdicts(verdicts);
+  if (status.ok() && sqlite3_exec(db_, "COMMIT", nullptr, nullptr, nullptr) != SQLITE_OK) status = DbError(path_, db_);
+  // Some errors have rolled back already; then there is nothing to do.
+  if (!status.ok() && sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
+  return status;
+}
+
+absl::Status StateDb::ReplaceVerdicts(const std::vector<std::string>& verdicts) {
+  Statement clear(db_, kClearVerdicts);
+  clear.Bind(1, job_);
+  clear.Bind(2, task_id_);
+  if (clear.Step() != SQLITE_DONE) return DbError(path_, db_);
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    Statement save(db_, kSaveVerdict);
+    save.Bind(1, job_);
+    save.Bind(2, task_id_);
+    save.Bind(3, uint64_t{i});
+    save.BindBytes(4, verdicts[i]);
+    if (save.Step() != SQLITE_DONE) return DbError(path_, db_);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<KeptFault>> StateDb::LoadFaults() {
+  std::lock_guard lock(mutex_);
+  Statement load(db_, kLoadFaults);
+  load.Bind(1, job_);
+  load.Bind(2, task_id_);
+  std::vector<KeptFault> faults;
+  int code;
+  while ((code = load.Step()) == SQLITE_ROW) {
+    int64_t state = load.Number(1);
+    if (state < 0 || state > static_cast<int64_t>(KeptFault::State::kRefused)) continue;
+    faults.push_back({static_cast<uint64_t>(load.Number(0)), static_cast<KeptFault::State>(state), load.Bytes(2)});
+  }
+  if (code != SQLITE_DONE) return DbError(path_, db_);
+  return faults;
+}
+
+absl::Status StateDb::SaveFault(const KeptFault& fault) {
+  std::lock_guard lock(mutex_);
+  Statement save(db_, kSaveFault);
+  save.Bind(1, job_);
+  save.Bind(2, task_id_);
+  save.Bind(3, fault.verdict);
+  save.Bind(4, static_cast<uint64_t>(fault.state));
+  save.BindBytes(5, fault.request);
+  if (save.Step() != SQLITE_DONE) return DbError(path_, db_);
+  Statement prune(db_, kPruneFaults);
+  prune.Bind(1, job_);
+  prune.Bind(2, task_id_);
+  prune.Bind(3, uint64_t{kMaxKeptFaults});
+  return prune.Step() == SQLITE_DONE ? absl::OkStatus() : DbError(path_, db_);
 }
 
 absl::StatusOr<std::string> DefaultStateDir(const std::string& task_id) {

@@ -1,5 +1,6 @@
 #include "manager/state_db.h"
 
+#include <sqlite3.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ namespace taskd::manager {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class StateDbTest : public ::testing::Test {
@@ -129,6 +131,79 @@ TEST_F(StateDbTest, AFullDiskFailsTheSaveAndNothingElse) {
   EXPECT_EQ(db->Load()->wanted.revision, 7u);
   EXPECT_TRUE(db->Save(Some(9)).ok());
   EXPECT_EQ(Open()->Load()->wanted.revision, 9u);
+}
+
+// The file of release 0.1.0, byte for byte what its statements made.
+TEST_F(StateDbTest, AFileOfTheFirstReleaseIsTakenOver) {
+  fs::create_directories(folder_);
+  sqlite3* old = nullptr;
+  ASSERT_EQ(sqlite3_open((folder_ / "manager.db").c_str(), &old), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(old,
+                         "PRAGMA journal_mode = TRUNCATE; CREATE TABLE wanted_state (job TEXT NOT NULL, task_id TEXT "
+                         "NOT NULL, revision INTEGER NOT NULL, requested INTEGER NOT NULL, effective INTEGER NOT NULL, "
+                         "last_file TEXT, last_clusterd TEXT, PRIMARY KEY (job, task_id));"
+                         "INSERT INTO wanted_state VALUES ('ns/job', 'task', 7, 3, 5, '10--1', NULL);"
+                         "INSERT INTO wanted_state VALUES ('ns/other', 'task', 9, 1, 1, NULL, NULL);",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(old);
+  auto db = Open();
+  EXPECT_EQ(db->Load().value(), Some(7));
+  EXPECT_TRUE(db->LoadVerdicts().value().empty());
+  EXPECT_TRUE(db->LoadFaults().value().empty());
+  ASSERT_TRUE(db->SaveVerdicts({"one"}).ok());
+  EXPECT_EQ(Open()->Load().value(), Some(7));
+  EXPECT_EQ(Open("ns/other")->Load()->wanted.revision, 9u);
+}
+
+TEST_F(StateDbTest, VerdictsAreReplacedAsAWhole) {
+  const std::string bytes("\0\xff'; --", 7);
+  ASSERT_TRUE(Open()->SaveVerdicts({"second", bytes, ""}).ok());
+  ASSERT_TRUE(Open("ns/other")->SaveVerdicts({"theirs"}).ok());
+  EXPECT_THAT(Open()->LoadVerdicts().value(), ElementsAre("second", bytes, ""));
+  auto db = Open();
+  ASSERT_TRUE(db->SaveVerdicts({"third"}).ok());
+  EXPECT_THAT(db->LoadVerdicts().value(), ElementsAre("third"));
+  ASSERT_TRUE(db->SaveVerdicts({}).ok());
+  EXPECT_TRUE(Open()->LoadVerdicts().value().empty());
+  EXPECT_THAT(Open("ns/other")->LoadVerdicts().value(), ElementsAre("theirs"));
+}
+
+TEST_F(StateDbTest, VerdictsThatFindNoRoomLeaveTheFormerOnes) {
+  auto db = Open();
+  ASSERT_TRUE(db->SaveVerdicts({"first"}).ok());
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  absl::Status status = db->SaveVerdicts({"second", std::string(100'000, 'x')});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(db->LoadVerdicts().value(), ElementsAre("first"));
+  EXPECT_TRUE(db->SaveVerdicts({"third"}).ok());
+  EXPECT_THAT(Open()->LoadVerdicts().value(), ElementsAre("third"));
+}
+
+TEST_F(StateDbTest, FaultsAreKeptByVerdict) {
+  KeptFault fault{3, KeptFault::State::kReported, std::string("\0request", 8)};
+  ASSERT_TRUE(Open()->SaveFault(fault).ok());
+  ASSERT_TRUE(Open()->SaveFault({2, KeptFault::State::kRefused, ""}).ok());
+  ASSERT_TRUE(Open("ns/other")->SaveFault({9, KeptFault::State::kReported, ""}).ok());
+  EXPECT_THAT(Open()->LoadFaults().value(), ElementsAre(KeptFault{2, KeptFault::State::kRefused, ""}, fault));
+  fault.state = KeptFault::State::kRecovered;
+  ASSERT_TRUE(Open()->SaveFault(fault).ok());
+  EXPECT_EQ(Open()->LoadFaults()->back(), fault);
+}
+
+TEST_F(StateDbTest, OnlyTheNewestFaultsStay) {
+  auto db = Open();
+  for (uint64_t verdict = 1; verdict <= StateDb::kMaxKeptFaults + 5; ++verdict) {
+    ASSERT_TRUE(db->SaveFault({verdict, KeptFault::State::kRecovered, "r"}).ok());
+  }
+  std::vector<KeptFault> faults = db->LoadFaults().value();
+  EXPECT_EQ(faults.size(), size_t{StateDb::kMaxKeptFaults});
+  EXPECT_EQ(faults.front().verdict, 6u);
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ void Node::Stop() {
 
 void Node::Changed() {
   ++version_;
+  ++urgent_version_;
   changed_.notify_all();
 }
 
@@ -67,10 +68,68 @@ void Node::WakeWaiters() {
   Changed();
 }
 
-uint64_t Node::WaitForChange(uint64_t version, int timeout_ms) const {
+Node::Versions Node::versions() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return {version_, urgent_version_};
+}
+
+void Node::WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds) const {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return version_ != version; });
-  return version_;
+  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                    [&] { return urgent_version_ != urgent || (for_folds && folds_wait_); });
+}
+
+NodeFolds Node::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) {
+  NodeFolds taken;
+  std::lock_guard<std::mutex> lock(mutex_);
+  taken.dropped = folds_dropped_;
+  folds_wait_ = false;
+  for (auto& [number, rank] : ranks_) {
+    if (rank.folds.empty()) continue;
+    if (taken.steps.size() >= max_steps) {
+      folds_wait_ = true;
+      break;
+    }
+    uint64_t& version = told[number];
+    if (version != rank.groups_version) taken.groups.emplace_back(number, rank.groups);
+    version = rank.groups_version;
+    for (; !rank.folds.empty() && taken.steps.size() < max_steps; rank.folds.pop_front()) {
+      taken.steps.emplace_back(number, std::move(rank.folds.front()));
+    }
+    folds_wait_ |= !rank.folds.empty();
+  }
+  return taken;
+}
+
+void Node::GatherFolds(uint64_t now_ns) {
+  std::vector<std::pair<int, std::shared_ptr<RankFold>>> folds;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [number, rank] : ranks_) folds.emplace_back(number, rank.fold);
+  }
+  bool news = false;
+  for (auto& [number, fold] : folds) {
+    fold->PollGroups(now_ns);
+    std::vector<StepFold> finished = fold->TakeFinished();
+    if (finished.empty()) continue;
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = ranks_.find(number);
+    if (found == ranks_.end()) continue;
+    Rank& rank = found->second;
+    if (rank.groups_version != fold->marks().groups_version()) {
+      rank.groups_version = fold->marks().groups_version();
+      rank.groups = fold->marks().groups();
+    }
+    for (StepFold& step : finished) {
+      if (rank.folds.size() >= kMaxFolds) {
+        rank.folds.pop_front();
+        ++folds_dropped_;
+      }
+      rank.folds.push_back(std::move(step));
+    }
+    folds_wait_ = news = true;
+  }
+  if (news) changed_.notify_all();
 }
 
 int64_t Node::disk_limit_mb() const {
@@ -175,7 +234,7 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   segment->shm_name = SegmentNameOf(ring->fd());
   auto [entry, added] = ranks_.try_emplace(hello.rank, dir_, hello.rank);
   entry->second.local_rank = hello.local_rank;
-  segment->drain = std::make_unique<SegmentDrain>(std::move(ring), entry->second.files);
+  segment->drain = std::make_unique<SegmentDrain>(std::move(ring), entry->second.files, entry->second.fold);
   AddSegment(hello.rank, std::move(segment));
   spdlog::info("rank {} attached (pid {})", hello.rank, entry->second.pid);
   return token;
@@ -232,7 +291,7 @@ void Node::AdoptOrphans() {
     segment->shm_name = name;
     if (added) entry->second.local_rank = (*ring)->header().local_rank.load(std::memory_order_relaxed);
     spdlog::info("rank {} (pid {}) had ended; taking over what it recorded", number, (*ring)->pid());
-    segment->drain = std::make_unique<SegmentDrain>(*std::move(ring), entry->second.files);
+    segment->drain = std::make_unique<SegmentDrain>(*std::move(ring), entry->second.files, entry->second.fold);
     AddSegment(number, std::move(segment));
   }
 }
@@ -361,6 +420,7 @@ void Node::DrainLoop() {
     for (Work& item : work) {
       if (DrainSegment(item.rank, *item.segment, now_ns, stopping)) gone.push_back(item);
     }
+    GatherFolds(now_ns);
     if (!gone.empty()) {
       std::lock_guard<std::mutex> lock(mutex_);
       for (Work& item : gone) {

@@ -9,20 +9,24 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/step_fold.h"
 #include "common/switch.h"
 #include "common/unique_fd.h"
 #include "proxy/profiling_dir.h"
 #include "proxy/rank_files.h"
+#include "proxy/rank_fold.h"
 #include "proxy/segment_drain.h"
 #include "taskd/hello.h"
 
@@ -49,6 +53,13 @@ struct RankReport {
   SegmentDrain::Counters counters;  // of all lives of the rank under this proxy
 
   friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
+// Folds on their way to the manager.
+struct NodeFolds {
+  std::vector<std::pair<int, std::vector<GroupInfo>>> groups;  // by rank, where they are news
+  std::vector<std::pair<int, StepFold>> steps;                 // by rank, each rank's in order
+  uint64_t dropped = 0;                                        // folds that nobody took in time, since the start
 };
 
 class Node {
@@ -81,9 +92,19 @@ class Node {
 
   // By rank.
   std::vector<RankReport> Reports() const;
-  // Waits until ranks, gates or counters have changed since `version` or the time is up, or WakeWaiters; returns the
-  // present version.
-  uint64_t WaitForChange(uint64_t version, int timeout_ms) const;
+  // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `told` says (versions by
+  // rank, which it then notes). At most kMaxFolds a rank wait, then the oldest are dropped.
+  NodeFolds TakeFolds(std::map<int, uint64_t>& told, size_t max_steps);
+  static constexpr size_t kMaxFolds = 64;
+
+  struct Versions {
+    uint64_t all = 0;     // of everything in the reports
+    uint64_t urgent = 0;  // of the same without counters
+  };
+  Versions versions() const;
+  // Waits until ranks or gates have changed since `urgent`, folds wait (if `for_folds`), the time is up, or
+  // WakeWaiters.
+  void WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds) const;
   void WakeWaiters();
 
   // The smaller of the option and what the ranks asked for; 0: no limit.
@@ -106,8 +127,13 @@ class Node {
     SegmentDrain::Counters counters;
   };
   struct Rank {
-    Rank(const ProfilingDir& dir, int rank) : files(std::make_shared<RankFiles>(dir, rank)) {}
+    Rank(const ProfilingDir& dir, int rank)
+        : files(std::make_shared<RankFiles>(dir, rank)), fold(std::make_shared<RankFold>(dir.RankPath(rank))) {}
     std::shared_ptr<RankFiles> files;
+    std::shared_ptr<RankFold> fold;  // the drain thread's
+    std::deque<StepFold> folds;      // finished, not taken yet
+    std::vector<GroupInfo> groups;   // as `fold` had them at `groups_version`
+    uint64_t groups_version = 0;
     int local_rank = -1;
     uint32_t pid = 0;
     uint64_t applied_revision = 0;
@@ -123,6 +149,8 @@ class Node {
   bool DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all);
   // Flushes a segment; says when files cannot be written, and when they can again, once.
   void FlushSegment(int rank, SegmentDrain& drain, uint64_t now_ns, bool all, bool to_the_end);
+  // What the drains of one pass have finished goes to the ranks' queues.
+  void GatherFolds(uint64_t now_ns);
   void WriteRankInfos(uint64_t now_ns);
   // Segments in /dev/shm that belong to this node and to no living process.
   void AdoptOrphans();
@@ -139,6 +167,9 @@ class Node {
   mutable std::condition_variable changed_;
   std::condition_variable wake_drain_;
   uint64_t version_ = 1;
+  uint64_t urgent_version_ = 1;
+  bool folds_wait_ = false;
+  uint64_t folds_dropped_ = 0;
   bool stopping_ = false;
   uint64_t next_token_ = 1;
   std::optional<WantedKinds> wanted_;

@@ -172,8 +172,7 @@ TEST_F(NodeTest, KeepsMarksInTheRingWhileFilesCannotBeWritten) {
   fake.AddRing();
   ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
   fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "patient", ring::kKindOther});
-  uint64_t version = node_.WaitForChange(0, 0);
-  node_.WaitForChange(version, 700);
+  node_.WaitForChange(node_.versions().urgent, 700, false);
   EXPECT_EQ(fake.slot(0).consumed, 0u);
   std::filesystem::remove(temp_ / "profiling");
   EXPECT_TRUE(Eventually([&] { return Text(0).find("patient") != std::string::npos; }));

@@ -30,10 +30,16 @@ bool HasStreamFlags(const RingRecord& record) {
   return (record.flags & ring::kFlagStream) != 0 || record.kind == ring::kKindStep || record.kind == ring::kKindForward;
 }
 
+// The fold knows these two. The segment's own text is not for it: its process may change it at any time.
+std::string_view DomainForFold(uint32_t domain) {
+  return domain == ring::kDomainDefault ? "default" : domain == ring::kDomainCommunication ? "communication" : "other";
+}
+
 }  // namespace
 
-SegmentDrain::SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files)
-    : segment_(std::move(segment)), files_(std::move(files)) {
+SegmentDrain::SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files,
+                           std::shared_ptr<RankFold> fold)
+    : segment_(std::move(segment)), files_(std::move(files)), fold_(std::move(fold)), lost_told_(segment_->lost()) {
   for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
     written_[kind] = segment_->header().written[kind].load(std::memory_order_relaxed);
   }
@@ -161,6 +167,13 @@ void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
                   .name = {},
                   .domain = {}},
                  lines_);
+  records_.push_back({.phase = MarkRecord::Phase::kEnd,
+                      .time_ns = timestamp_ns,
+                      .id = record.id,
+                      .process_id = segment_->pid(),
+                      .thread_id = record.tid,
+                      .name = {},
+                      .domain = {}});
   closed_.push_back(*open);
   open_.erase(open);
 }
@@ -169,6 +182,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   lines_.clear();
   opened_.clear();
   closed_.clear();
+  records_.clear();
   written_next_ = written_;
   const TickLine line(left_anchor(), now);
   const uint64_t realtime_offset = segment_->start_realtime_ns() - segment_->start().monotonic_ns;
@@ -192,15 +206,24 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
       flag = (record.flags & ring::kFlagStream) != 0 ? kMarkInstantStream : kMarkInstant;
     }
     ++written_next_[record.kind];
+    const std::string_view name = batch.Name(record);
     AppendMarkLine({.flag = flag,
                     .timestamp_ns = timestamp_ns,
                     .id = record.id,
                     .process_id = segment_->pid(),
                     .thread_id = record.tid,
-                    .name = batch.Name(record),
+                    .name = name,
                     .domain = segment_->DomainName(record.domain),
                     .cut = (record.flags & ring::kFlagTruncated) != 0},
                    lines_);
+    if (!start) continue;
+    records_.push_back({.phase = MarkRecord::Phase::kStart,
+                        .time_ns = timestamp_ns,
+                        .id = record.id,
+                        .process_id = segment_->pid(),
+                        .thread_id = record.tid,
+                        .name = name,
+                        .domain = DomainForFold(record.domain)});
   }
 }
 
@@ -243,7 +266,16 @@ absl::Status SegmentDrain::WriteBatch(const RingBatch& batch, TickAnchor now, Ti
   for (uint32_t kind = 0; kind < ring::kKinds; ++kind)
     header.written[kind].store(written_[kind], std::memory_order_relaxed);
   header.intent.valid.store(0, std::memory_order_release);
+  if (fold_ != nullptr) Fold();
   return absl::OkStatus();
+}
+
+void SegmentDrain::Fold() {
+  // What was overwritten is older than what could still be read.
+  const uint64_t lost = segment_->lost();
+  if (lost > lost_told_) fold_->marks().Lost(lost - lost_told_);
+  lost_told_ = lost;
+  for (const MarkRecord& record : records_) fold_->marks().Add(record);
 }
 
 SegmentDrain::Counters SegmentDrain::counters() const {

@@ -9,6 +9,8 @@
 // 3. An end is written only if its start was: the open ranges are kept in memory, and read back from the newest files
 //    at a take-over.
 //
+// 4. What has been written is folded (common/mark_fold.h), once: a batch that could not be written is not.
+//
 // Used by one thread.
 #pragma once
 
@@ -21,15 +23,18 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "common/mark_record.h"
 #include "common/ring_segment.h"
 #include "proxy/rank_files.h"
+#include "proxy/rank_fold.h"
 
 namespace taskd {
 
 class SegmentDrain {
  public:
-  // `files` are those of the segment's rank.
-  SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files);
+  // `files` and `fold` are those of the segment's rank; without a fold nothing is folded.
+  SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files,
+               std::shared_ptr<RankFold> fold = nullptr);
 
   RingSegment& segment() { return *segment_; }
 
@@ -65,6 +70,7 @@ class SegmentDrain {
   void Format(const RingBatch& batch, TickAnchor now);
   void ForgetOldRanges();
   void FormatEnd(const RingRecord& record, uint64_t timestamp_ns);
+  void Fold();
   TickAnchor left_anchor() const;
   uint64_t MonotonicAt(uint64_t ticks, TickAnchor now) const;
   void StageAnchor(TickAnchor anchor);
@@ -72,6 +78,8 @@ class SegmentDrain {
 
   std::unique_ptr<RingSegment> segment_;
   std::shared_ptr<RankFiles> files_;
+  std::shared_ptr<RankFold> fold_;
+  uint64_t lost_told_;  // to the fold
   bool taken_over_ = false;
   uint64_t pending_since_ns_ = 0;  // 0: nothing pending
   uint64_t anchored_ns_ = 0;
@@ -80,6 +88,7 @@ class SegmentDrain {
   absl::flat_hash_map<uint64_t, OpenRange> open_;
   std::vector<std::pair<uint64_t, OpenRange>> opened_;  // by the batch being written
   std::vector<std::pair<uint64_t, OpenRange>> closed_;
+  std::vector<MarkRecord> records_;  // of the batch being written; their names lie in batch_
   std::array<uint64_t, ring::kKinds> written_{};
   std::array<uint64_t, ring::kKinds> written_next_{};
   int64_t step_ = -1;

@@ -4,18 +4,24 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/tick_clock.h"
 #include "proto/channel.h"
+#include "proto/fold_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd {
 namespace {
 
 constexpr int kReportIntervalMs = 1000;
+// A message of folds is below 1 MiB: a step takes at most 7 KB.
+constexpr size_t kMaxSteps = 64;
+constexpr size_t kMaxGroupBytes = size_t{512} * 1024;
 constexpr auto kReconnectInterval = std::chrono::milliseconds(200);
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::ManagerMessage>;
@@ -57,6 +63,18 @@ void FillStatus(const RankReport& report, v1::RankStatus* status) {
   marks->set_dataloader(written[ring::kKindDataLoader]);
   marks->set_communication(written[ring::kKindCommunication]);
   marks->set_other(written[ring::kKindOther]);
+}
+
+// All groups of a rank. Beyond kMaxGroupBytes only their names: their members are in many pieces then.
+void FillGroups(int rank, const std::vector<GroupInfo>& groups, v1::RankGroups* message) {
+  message->set_rank(rank);
+  size_t bytes = 0;
+  for (const GroupInfo& group : groups) {
+    v1::Group* filled = message->add_groups();
+    FillGroup(group, filled);
+    if (bytes + filled->ByteSizeLong() > kMaxGroupBytes) filled->clear_runs();
+    bytes += filled->ByteSizeLong();
+  }
 }
 
 }  // namespace
@@ -138,12 +156,20 @@ class Uplink::Impl {
     hello->set_version(TASKD_VERSION);
     bool open = stream->Write(message);
     std::thread reader([&] { Read(*stream); });
-    uint64_t told = 0;
+    Node::Versions told;
+    uint64_t report_due_ns = 0;
+    groups_told_.clear();
     while (open) {
-      const uint64_t version = node_->WaitForChange(told, 0);
-      open = WriteQueued(*stream) && (version == told || WriteRanks(*stream));
-      told = version;
-      node_->WaitForChange(version, kReportIntervalMs);
+      const Node::Versions versions = node_->versions();
+      open = WriteQueued(*stream) && WriteFolds(*stream);
+      uint64_t now_ns = ReadMonotonicNs();
+      if (versions.urgent != told.urgent || now_ns >= report_due_ns) {
+        open = open && (versions.all == told.all || WriteRanks(*stream));
+        told = versions;
+        now_ns = ReadMonotonicNs();
+        report_due_ns = now_ns + uint64_t{kReportIntervalMs} * 1'000'000;
+      }
+      node_->WaitForChange(told.urgent, static_cast<int>((report_due_ns - now_ns) / 1'000'000) + 1, spoke_);
       std::lock_guard<std::mutex> lock(mutex_);
       open = open && !reader_done_ && !stopping_;
     }
@@ -216,6 +242,26 @@ class Uplink::Impl {
     }
   }
 
+  // Once the manager has spoken: before that a stream may go nowhere, and the folds with it.
+  bool WriteFolds(Stream& stream) {
+    while (spoke_) {
+      NodeFolds folds = node_->TakeFolds(groups_told_, kMaxSteps);
+      if (folds.steps.empty()) return true;
+      v1::NodeMessage message;
+      for (const auto& [rank, groups] : folds.groups) {
+        FillGroups(rank, groups, message.mutable_folds()->add_groups());
+        if (message.ByteSizeLong() < kMaxGroupBytes) continue;
+        if (!stream.Write(message)) return false;
+        message.Clear();
+      }
+      for (const auto& [rank, fold] : folds.steps) FillFold(rank, fold, message.mutable_folds()->add_steps());
+      message.mutable_folds()->set_dropped(folds.dropped);
+      if (!stream.Write(message)) return false;
+      if (folds.steps.size() < kMaxSteps) return true;
+    }
+    return true;
+  }
+
   bool WriteRanks(Stream& stream) {
     v1::NodeMessage message;
     v1::RankSet* ranks = message.mutable_ranks();
@@ -237,6 +283,7 @@ class Uplink::Impl {
   std::atomic<bool> spoke_{false};  // the manager, on the present stream
   grpc::ClientContext* context_ = nullptr;
   std::deque<v1::NodeMessage> queue_;
+  std::map<int, uint64_t> groups_told_;  // versions by rank, on the present stream; the writer's
 };
 
 Uplink::Uplink(Options options, Node* node, Callbacks callbacks)

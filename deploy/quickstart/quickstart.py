@@ -65,6 +65,7 @@ class Job:
         self.taskd = os.path.join(build, "bin", "taskd")
         self.work = work
         self.stop_file = os.path.join(work, "stop")
+        self.trouble_file = os.path.join(work, "trouble")
         ports = free_ports(5)
         self.manager = f"127.0.0.1:{ports[0]}"
         self.nodes = []
@@ -74,7 +75,8 @@ class Job:
             folder = os.path.join(work, f"node{node}")
             os.makedirs(os.path.join(folder, "profiling"))
             environment = {
-                **clean, "NODE_RANK": str(node), "WORK": folder, "STOP_FILE": self.stop_file, "TASKD_PACKAGE": package,
+                **clean, "NODE_RANK": str(node), "WORK": folder, "STOP_FILE": self.stop_file,
+                "TROUBLE_FILE": self.trouble_file, "TASKD_PACKAGE": package,
                 "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1", "TRAINING_PORT": str(ports[1]), "GLOO_SOCKET_IFNAME": "lo",
                 # Only because two nodes share one machine:
                 "MINDX_TASK_ID": TASK, "TASKD_JOB": JOB, "TASKD_MANAGER": self.manager,
@@ -145,6 +147,25 @@ class Job:
         print("  " + done.stdout.rstrip().replace("\n", "\n  "), flush=True)
         require(done.returncode == 0, f"taskd {arguments[0]} ended with code {done.returncode}: {done.stderr}")
 
+    def diagnosis(self):
+        """What the manager says of the job now."""
+        self.require_running()
+        done = subprocess.run([self.taskd, "diagnose", "--manager", self.manager, "--json"], capture_output=True, text=True,
+                              check=False)
+        require(done.returncode == 0, f"taskd diagnose ended with code {done.returncode}: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def trouble(self, cause, rank):
+        """From now on this rank is slow; `cause` is one that trouble.py knows."""
+        with open(self.trouble_file + ".new", "w", encoding="ascii") as file:
+            file.write(f"{cause} {rank}")
+        os.rename(self.trouble_file + ".new", self.trouble_file)
+
+    def trouble_since(self, cause, rank):
+        """The first step in which it was slow; None before that."""
+        found = re.search(rf"^rank {rank} step (\d+) trouble: {cause}$", self.log(rank // 2), re.M)
+        return int(found[1]) if found else None
+
     def modify(self, **switch):
         """ClusterD's call, by a client that knows nothing but proto/profiling.proto."""
         messages, services = stubs.profiling()
@@ -204,8 +225,37 @@ def table(counts):
         print(f"  {rank:>4} " + " ".join(f"{counts[rank][kind]:>15}" for kind in KINDS), flush=True)
 
 
+def open_verdicts(diagnosis):
+    return [v for v in diagnosis["verdicts"] if v["state"] == "open"]
+
+
+def slow_rank(job, cause, rank):
+    """Makes a rank slow, waits until it is named, requires that nobody else ever is, and lets it recover."""
+    job.trouble(cause, rank)
+    wait_until(lambda: job.trouble_since(cause, rank) is not None, f"rank {rank} gets slow")
+    since = job.trouble_since(cause, rank)
+    print(f"It is so since step {since}. taskd diagnose, asked now and then:", flush=True)
+    verdicts = []
+
+    def named(until_step):
+        diagnosis = job.diagnosis()
+        verdicts[:] = open_verdicts(diagnosis)
+        for v in verdicts:
+            require((v["scope"], v["ids"], v["cause"]) == ("rank", [rank], cause), f"that is wrong: {v['text']}")
+        return verdicts and diagnosis["steps"]["last"] >= until_step
+
+    wait_until(lambda: named(0), f"rank {rank} is named")
+    print(f"  {verdicts[0]['text']}", flush=True)
+    # Its cost is a mean over the steps since: some more of them.
+    wait_until(lambda: named(since + 40), "40 steps are judged")
+    job.show("diagnose")
+    os.unlink(job.trouble_file)
+    wait_until(lambda: job.diagnosis()["state"] == "ok", "the diagnosis says that it is over")
+    print("It recovers; the verdict is cleared.")
+
+
 def run(job):
-    say(1, "A training job starts: 2 nodes x 2 ranks, PyTorch DDP over gloo, libtaskd.so preloaded, marks off")
+    say(1, "A training job starts: 2 nodes x 2 ranks, PyTorch over gloo, libtaskd.so preloaded, marks off")
     wait_until(lambda: job.require_running() or {r for r, s in job.status().items() if s["attached"]} == set(RANKS),
                "all four ranks are attached", 120)
     steps = job.wait_for_training(25)
@@ -233,7 +283,20 @@ def run(job):
     wait_until(lambda: all(s["marks"]["communication"] >= 20 for s in job.status().values()), "and the manager knows of them", 10)
     job.show("status")
 
-    say(6, "Everything off again; the training goes on")
+    say(6, "Is a rank slow? So far, none is")
+    first = job.diagnosis()["steps"]["last"]
+    wait_until(lambda: (found := job.diagnosis())["state"] == "ok" and found["steps"]["last"] >= first + 50,
+               "50 more steps are judged")
+    require(not job.diagnosis()["verdicts"], "a rank is called slow, and none is")
+    job.show("diagnose")
+
+    say(7, "Rank 2 gets more to compute than the others: 50 ms of matrix products in each step")
+    slow_rank(job, "compute", 2)
+
+    say(8, "Rank 1 waits for its data: 50 ms for each batch")
+    slow_rank(job, "dataloader", 1)
+
+    say(9, "Everything off again; the training goes on")
     job.modify(Step="off", FP="off", DataLoader="off", SaveCheckpoint="off", CommunicationOperator="off")
     wait_until(lambda: all(set(s["applied"].values()) == {"off"} for s in job.status().values()), "every rank is switched off", 5)
     steps = job.wait_for_training(25)
@@ -245,7 +308,7 @@ def run(job):
     print(f"No new marks up to step {max(job.training_steps().values())}.")
     lost = {r: s["lost"] for r, s in job.status().items()}
 
-    say(7, "The job ends; what is on disk")
+    say(10, "The job ends; what is on disk")
     job.finish()
     wait_until(lambda: not job.leftovers(), "everything has ended by itself", 15)
     ranks, problems = job.reports()

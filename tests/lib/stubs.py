@@ -34,9 +34,32 @@ def profiling():
 
 
 @functools.cache
-def control():
-    """(messages, services) of taskd.v1.Control. Not in a process that imports the package `taskd`: the names clash."""
-    folder = _generate("taskd/v1/switch.proto", "taskd/v1/node.proto", "taskd/v1/control.proto")
+def pubfault():
+    """(messages, services) of ClusterD's PubFault."""
+    _generate("pubfault.proto")
+    return importlib.import_module("pubfault_pb2"), importlib.import_module("pubfault_pb2_grpc")
+
+
+@functools.cache
+def _taskd_v1():
+    folder = _generate(*(f"taskd/v1/{name}.proto" for name in ("switch", "fold", "node", "control", "diagnosis")))
     for package in ("taskd", "taskd/v1"):
         open(os.path.join(folder, package, "__init__.py"), "w", encoding="utf-8").close()
-    return importlib.import_module("taskd.v1.control_pb2"), importlib.import_module("taskd.v1.control_pb2_grpc")
+
+
+def _of_taskd_v1(name):
+    _taskd_v1()
+    return importlib.import_module(f"taskd.v1.{name}_pb2"), importlib.import_module(f"taskd.v1.{name}_pb2_grpc")
+
+
+# (messages, services) of TaskD's own interfaces. Not in a process that imports the package `taskd`: the names clash.
+def control():
+    return _of_taskd_v1("control")
+
+
+def diagnosis():
+    return _of_taskd_v1("diagnosis")
+
+
+def node():
+    return _of_taskd_v1("node")

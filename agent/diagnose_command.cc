@@ -1,0 +1,124 @@
+#include "agent/diagnose_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "agent/control_client.h"
+#include "agent/diagnose_files.h"
+#include "agent/mark_directory.h"
+#include "manager/diagnosis/render.h"
+#include "manager/diagnosis_messages.h"
+#include "taskd/v1/diagnosis.grpc.pb.h"
+
+namespace taskd {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{5000};
+constexpr std::chrono::milliseconds kProgressInterval{200};
+// Reading waits for the disk or for one engine beyond that.
+constexpr unsigned kMaxThreads = 4;
+
+absl::Status Print(const DiagnoseOptions& options, const diagnosis::Report& report, const std::string& job) {
+  if (options.json) {
+    std::cout << diagnosis::RenderJson(report, job) << std::endl;
+  } else {
+    std::cout << diagnosis::RenderText(report, job) << std::flush;
+  }
+  return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
+}
+
+ReadProgress ProgressBar() {
+  if (isatty(STDERR_FILENO) == 0) return nullptr;
+  return [shown = std::chrono::steady_clock::time_point()](uint64_t done, uint64_t all) mutable {
+    auto now = std::chrono::steady_clock::now();
+    if (now - shown < kProgressInterval) return;
+    shown = now;
+    fprintf(stderr, "\rreading marks: %3.0f %% of %.0f MB",
+            100.0 * static_cast<double>(done) / static_cast<double>(all), static_cast<double>(all) / 1e6);
+  };
+}
+
+absl::Status FromFiles(const DiagnoseOptions& options) {
+  absl::StatusOr<MarkDirectory> directory = ListMarkDirectory(options.from);
+  if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
+  ReadProgress progress = ProgressBar();
+  unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
+  absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, static_cast<int>(threads), progress);
+  if (progress) fprintf(stderr, "\r\033[K");
+  if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
+  return Print(options, *report, options.job.empty() ? directory->task : options.job);
+}
+
+absl::Status PrintMessage(const DiagnoseOptions& options, const v1::DiagnosisReport& message) {
+  absl::StatusOr<diagnosis::Report> report = manager::ReadReport(message);
+  if (!report.ok())
+    return absl::UnavailableError(absl::StrCat("manager ", options.manager, ": ", report.status().message()));
+  return Print(options, *report, message.job());
+}
+
+// Prints the present report, or with --watch each one until the manager goes away (then OK).
+grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
+                     absl::Status& printed) {
+  v1::GetReportRequest request;
+  request.set_job(options.job);
+  v1::DiagnosisReport message;
+  grpc::ClientContext context;
+  client.Prepare(context, kTimeout);
+  grpc::Status called = stub.GetReport(&context, request, &message);
+  if (!called.ok()) return called;
+  if (!options.watch) {
+    printed = PrintMessage(options, message);
+    return called;
+  }
+  grpc::ClientContext watched;
+  client.Authorize(watched);
+  auto reports = stub.WatchReports(&watched, request);
+  bool clear = isatty(STDOUT_FILENO) != 0 && !options.json;
+  for (bool first = true; reports->Read(&message); first = false) {
+    if (!clear && !options.json && !first) std::cout << "\n";
+    if (clear) std::cout << "\033[H\033[2J";
+    printed = PrintMessage(options, message);
+    if (!printed.ok()) {
+      watched.TryCancel();
+      break;
+    }
+  }
+  return reports->Finish();
+}
+
+absl::Status FromManager(const DiagnoseOptions& options) {
+  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.security);
+  if (!client.ok()) return client.status();
+  std::unique_ptr<v1::Diagnosis::Stub> stub = v1::Diagnosis::NewStub(client->channel());
+  bool reached = false;
+  while (true) {
+    absl::Status printed = absl::UnavailableError("");
+    grpc::Status called = AskOnce(options, *client, *stub, printed);
+    reached |= printed.ok();
+    if (called.ok() && !options.watch) return printed;
+    if (!std::cout) return printed;
+    // A manager that restarts comes back; whoever watches wants to see it.
+    bool again = options.watch && reached &&
+                 (called.ok() || called.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                  called.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+    if (!again) return absl::UnavailableError(client->Describe(called));
+    if (!called.ok()) std::cerr << "taskd diagnose: " << client->Describe(called) << std::endl;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+}  // namespace
+
+absl::Status RunDiagnose(const DiagnoseOptions& options) {
+  if (options.from.empty()) return FromManager(options);
+  if (options.watch) return absl::InvalidArgumentError("--watch: needs a manager, files do not change");
+  return FromFiles(options);
+}
+
+}  // namespace taskd

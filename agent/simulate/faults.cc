@@ -1,0 +1,369 @@
+#include "agent/simulate/faults.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "agent/simulate/random.h"
+
+namespace taskd::simulate {
+namespace {
+
+enum class Target : uint8_t { kRank, kNode, kLink, kJob };
+
+Target TargetOf(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::kHost:
+    case FaultKind::kNodeNic:
+    case FaultKind::kIntraNodeLink:
+      return Target::kNode;
+    case FaultKind::kPpLink:
+      return Target::kLink;
+    case FaultKind::kFabric:
+    case FaultKind::kConfig:
+      return Target::kJob;
+    default:
+      return Target::kRank;
+  }
+}
+
+// Operations of a rank that leave its node: (type, group), links by the rank of the earlier stage.
+using Traffic = std::set<std::pair<int, int>>;
+
+void AddTraffic(const Plan& plan, int rank, Traffic& traffic) {
+  for (GroupType type : {GroupType::kTp, GroupType::kCp, GroupType::kEp, GroupType::kDp}) {
+    const int group = plan.group(type, rank);
+    if (plan.has(type) && plan.spans(type, group)) traffic.insert({static_cast<int>(type), group});
+  }
+  for (int earlier : {rank - plan.block(), rank}) {
+    if (earlier >= 0 && earlier + plan.block() < plan.ranks() && plan.link_spans(earlier)) {
+      traffic.insert({static_cast<int>(GroupType::kPp), earlier});
+    }
+  }
+}
+
+std::vector<int> RanksOf(const Plan& plan, int node) {
+  std::vector<int> ranks;
+  const int size = plan.layout().ranks_per_node;
+  for (int rank = node * size; rank < std::min((node + 1) * size, plan.ranks()); ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+Traffic NodeTraffic(const Plan& plan, int node) {
+  Traffic traffic;
+  for (int rank : RanksOf(plan, node)) AddTraffic(plan, rank, traffic);
+  return traffic;
+}
+
+// Ranks of the job whose traffic is the same: no transfer time tells them apart.
+std::vector<int> SameTraffic(const Plan& plan, int rank) {
+  Traffic own;
+  AddTraffic(plan, rank, own);
+  std::vector<int> same;
+  // They are members of each of its groups, so of its data parallel one.
+  for (int other : plan.members(GroupType::kDp, plan.group(GroupType::kDp, rank))) {
+    Traffic traffic;
+    AddTraffic(plan, other, traffic);
+    if (traffic == own) same.push_back(other);
+  }
+  return same;
+}
+
+std::vector<int> SameNodeTraffic(const Plan& plan, int node) {
+  const Traffic own = NodeTraffic(plan, node);
+  std::vector<int> same;
+  for (int other = 0; other < plan.nodes(); ++other) {
+    if (other == node || NodeTraffic(plan, other) == own) same.push_back(other);
+  }
+  return same;
+}
+
+void Raise(float& factor, double to) { factor = std::max(factor, static_cast<float>(to)); }
+
+void RaiseTraffic(const Traffic& traffic, double to, Effects& effects) {
+  for (const auto& [type, group] : traffic) {
+    Raise(effects.transfer[static_cast<size_t>(type)][static_cast<size_t>(group)], to);
+  }
+  if (!traffic.empty()) Raise(effects.transfer[static_cast<size_t>(GroupType::kWorld)][0], to);
+}
+
+// Share of the full severity in `step`, 0 to 1.
+double Strength(const Job& job, const Fault& fault, int index, int step) {
+  if (!InRange(fault, step)) return 0;
+  switch (fault.shape) {
+    case FaultShape::kIntermittent:
+      return Uniform(Mix(job.seed, 7001 + static_cast<uint64_t>(index), static_cast<uint64_t>(step))) < fault.duty;
+    case FaultShape::kRamp:
+      return std::min(1.0, (step - fault.first_step + 1.0) / std::max(1, fault.ramp_steps));
+    default:
+      return 1;
+  }
+}
+
+absl::Status Wrong(const Fault& fault, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("fault ", Name(fault.kind), ": ", what));
+}
+
+}  // namespace
+
+const char* Name(FaultKind kind) {
+  constexpr std::array<const char*, 14> kNames = {
+      "compute", "memory", "contention", "recompile", "dataloader",      "host",    "gc",
+      "checkpoint", "nic", "node_nic",   "intra_node_link", "pp_link", "fabric", "config"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+void Effects::Reset(const Plan& plan) {
+  const size_t ranks = static_cast<size_t>(plan.ranks());
+  for (auto* factors : {&compute, &memory, &loader, &saver}) factors->assign(ranks, 1);
+  for (auto* amounts : {&unsteady, &host, &stall_ms}) amounts->assign(ranks, 0);
+  stall_piece.assign(ranks, 0);
+  for (int type = 0; type < kGroupTypes; ++type) {
+    const bool links = type == static_cast<int>(GroupType::kPp);
+    transfer[static_cast<size_t>(type)].assign(
+        links ? ranks : static_cast<size_t>(plan.group_count(static_cast<GroupType>(type))), 1);
+  }
+}
+
+absl::Status CheckFault(const Job& job, const Plan& plan, const Fault& fault) {
+  const Target target = TargetOf(fault.kind);
+  if (!(fault.severity >= 0.1 && fault.severity <= 1000)) {
+    return Wrong(fault, absl::StrCat("severity ", fault.severity, " is not 0.1 to 1000"));
+  }
+  if (fault.first_step < 0 || (fault.last_step != -1 && fault.last_step < fault.first_step)) {
+    return Wrong(fault, absl::StrCat("steps ", fault.first_step, " to ", fault.last_step, " are no range"));
+  }
+  if (!(fault.duty >= 0 && fault.duty <= 1)) return Wrong(fault, absl::StrCat("duty ", fault.duty, " is not 0 to 1"));
+  if (target == Target::kJob) {
+    return fault.targets.empty() ? absl::OkStatus() : Wrong(fault, "it is the whole job's and takes no target");
+  }
+  if (fault.targets.empty()) return Wrong(fault, target == Target::kNode ? "needs a node" : "needs a rank");
+  const int limit = target == Target::kNode ? plan.nodes() : plan.ranks();
+  for (int id : fault.targets) {
+    if (id < 0 || id >= limit) {
+      return Wrong(fault, absl::StrCat(target == Target::kNode ? "node " : "rank ", id, " is not 0 to ", limit - 1));
+    }
+    if (fault.kind == FaultKind::kNic && SameTraffic(plan, id).empty()) return Wrong(fault, "no traffic");
+    Traffic traffic;
+    if (fault.kind == FaultKind::kNic) AddTraffic(plan, id, traffic);
+    if (fault.kind == FaultKind::kNodeNic) traffic = NodeTraffic(plan, id);
+    if ((fault.kind == FaultKind::kNic || fault.kind == FaultKind::kNodeNic) && traffic.empty()) {
+      return Wrong(fault, absl::StrCat(id, " has no traffic between nodes"));
+    }
+    if (fault.kind == FaultKind::kIntraNodeLink) {
+      bool inside = false;
+      for (int rank : RanksOf(plan, id)) {
+        inside = inside || (plan.has(GroupType::kTp) && !plan.spans(GroupType::kTp, plan.group(GroupType::kTp, rank)));
+      }
+      if (!inside) return Wrong(fault, absl::StrCat("node ", id, " has no tensor parallel group inside it"));
+    }
+  }
+  if (target == Target::kLink) {
+    if (fault.targets.size() != 2) return Wrong(fault, "takes two ranks");
+    if (std::abs(fault.targets[0] - fault.targets[1]) != plan.block() || plan.layout().pp == 1) {
+      return Wrong(fault, absl::StrCat(fault.targets[0], ",", fault.targets[1],
+                                       " are not neighbours in a pipeline: those are ", plan.block(), " apart"));
+    }
+  }
+  if (fault.kind == FaultKind::kCheckpoint && job.checkpoint_every <= 0) {
+    return Wrong(fault, "the job saves no checkpoints");
+  }
+  return absl::OkStatus();
+}
+
+bool InRange(const Fault& fault, int step) {
+  return step >= fault.first_step && (fault.last_step < 0 || step <= fault.last_step);
+}
+
+void AddEffects(const Job& job, const Plan& plan, const Placement& placement, const Fault& fault, int index, int step,
+                Effects& effects) {
+  const double strength = Strength(job, fault, index, step);
+  if (strength <= 0) return;
+  const double severity = 1 + (fault.severity - 1) * strength;
+  const uint64_t bits = Mix(job.seed, 8001 + static_cast<uint64_t>(index), static_cast<uint64_t>(step));
+
+  if (fault.kind == FaultKind::kFabric || fault.kind == FaultKind::kConfig) {
+    const bool all = fault.kind == FaultKind::kConfig;
+    for (int i = 0; i < kGroupTypes; ++i) {
+      const GroupType type = static_cast<GroupType>(i);
+      std::vector<float>& factors = effects.transfer[static_cast<size_t>(i)];
+      for (size_t g = 0; g < factors.size(); ++g) {
+        bool spans = all;
+        if (!all && type == GroupType::kPp) {
+          spans = static_cast<int>(g) + plan.block() < plan.ranks() && plan.link_spans(static_cast<int>(g));
+        } else if (!all) {
+          spans = plan.spans(type, static_cast<int>(g));
+        }
+        if (spans) Raise(factors[g], severity);
+      }
+    }
+    return;
+  }
+  for (int original : fault.targets) {
+    const bool is_node = TargetOf(fault.kind) == Target::kNode;
+    const int id = is_node ? placement.node(original) : placement.rank(original);
+    if (id >= (is_node ? plan.nodes() : plan.ranks())) continue;  // the job shrank
+    const size_t r = static_cast<size_t>(id);
+    switch (fault.kind) {
+      case FaultKind::kCompute:
+        effects.compute[r] *= static_cast<float>(severity);
+        break;
+      case FaultKind::kMemory:
+        effects.memory[r] *= static_cast<float>(severity);
+        break;
+      case FaultKind::kContention:
+        effects.compute[r] *= static_cast<float>(1 + (severity - 1) * 2 * Uniform(bits));
+        effects.unsteady[r] = 1;
+        break;
+      case FaultKind::kRecompile: {
+        // As long as the step's computation or twice that, as often as the severity asks for on the mean.
+        if (Uniform(Mix(bits, 1)) < std::min(0.5, (severity - 1) / 1.5)) {
+          effects.stall_ms[r] += static_cast<float>(plan.work_ms() * Uniform(Mix(bits, 2), 1, 2));
+          effects.stall_piece[r] = static_cast<int>(Mix(bits, 3) % static_cast<uint64_t>(plan.pieces(plan.stage(id))));
+        }
+        break;
+      }
+      case FaultKind::kGc: {
+        const double mean = (job.noise.gc_min_ms + job.noise.gc_max_ms) / 2;
+        const double pauses = (severity - 1) * plan.work_ms() / std::max(mean, 1.0);
+        if (Uniform(Mix(bits, 1)) < pauses) {
+          const double ms = Uniform(Mix(bits, 2), job.noise.gc_min_ms, job.noise.gc_max_ms) * std::max(1.0, pauses);
+          const std::vector<int>& pieces = plan.forward_pieces(plan.stage(id));
+          effects.stall_ms[r] += static_cast<float>(ms);
+          effects.stall_piece[r] = pieces[Mix(bits, 3) % pieces.size()];
+        }
+        break;
+      }
+      case FaultKind::kDataloader:
+        effects.loader[r] *= static_cast<float>(severity);
+        break;
+      case FaultKind::kCheckpoint:
+        if (job.shared_storage) {
+          for (float& saver : effects.saver) Raise(saver, severity);
+        } else {
+          effects.saver[r] *= static_cast<float>(severity);
+        }
+        break;
+      case FaultKind::kHost:
+        for (int rank : RanksOf(plan, id)) Raise(effects.host[static_cast<size_t>(rank)], severity);
+        break;
+      case FaultKind::kNic: {
+        Traffic traffic;
+        AddTraffic(plan, id, traffic);
+        RaiseTraffic(traffic, severity, effects);
+        break;
+      }
+      case FaultKind::kNodeNic:
+        RaiseTraffic(NodeTraffic(plan, id), severity, effects);
+        break;
+      case FaultKind::kIntraNodeLink:
+        for (int rank : RanksOf(plan, id)) {
+          const int group = plan.group(GroupType::kTp, rank);
+          if (!plan.spans(GroupType::kTp, group)) {
+            Raise(effects.transfer[static_cast<size_t>(GroupType::kTp)][static_cast<size_t>(group)], severity);
+          }
+        }
+        break;
+      case FaultKind::kPpLink: {
+        const int a = placement.rank(fault.targets[0]), b = placement.rank(fault.targets[1]);
+        if (std::abs(a - b) == plan.block() && std::max(a, b) < plan.ranks()) {
+          Raise(effects.transfer[static_cast<size_t>(GroupType::kPp)][static_cast<size_t>(std::min(a, b))], severity);
+        }
+        return;
+      }
+      case FaultKind::kFabric:
+      case FaultKind::kConfig:
+        break;
+    }
+  }
+}
+
+std::vector<Label> LabelsOf(const Job& job, const Plan& plan, const Placement& placement, const Fault& fault) {
+  Label label;
+  label.kind = fault.kind;
+  label.severity = fault.severity;
+  label.first_step = fault.first_step;
+  label.last_step = fault.last_step < 0 ? job.steps - 1 : std::min(fault.last_step, job.steps - 1);
+  std::vector<int> ids;
+  const bool is_node = TargetOf(fault.kind) == Target::kNode;
+  for (int original : fault.targets) {
+    const int id = is_node ? placement.node(original) : placement.rank(original);
+    if (id < (is_node ? plan.nodes() : plan.ranks())) ids.push_back(id);
+  }
+  auto each = [&](const char* scope, std::vector<std::string> causes) {
+    std::vector<Label> labels;
+    label.scope = scope;
+    label.causes = std::move(causes);
+    for (int id : ids) {
+      labels.push_back(label);
+      labels.back().ids = {id};
+    }
+    return labels;
+  };
+  auto one = [&](const char* scope, std::vector<int> members, std::vector<std::string> causes) {
+    label.scope = scope;
+    label.ids = std::move(members);
+    label.causes = std::move(causes);
+    return std::vector<Label>{label};
+  };
+  switch (fault.kind) {
+    case FaultKind::kCompute:
+    case FaultKind::kContention: {
+      // All ranks of a node: the node.
+      std::sort(ids.begin(), ids.end());
+      if (ids.size() > 1 && ids == RanksOf(plan, plan.node(ids[0]))) return one("node", {plan.node(ids[0])}, {"compute"});
+      return each("rank", {"compute"});
+    }
+    case FaultKind::kMemory:
+      return each("rank", {"memory", "compute"});
+    case FaultKind::kRecompile:
+      return each("rank", {"compute", "gc", "unknown"});
+    case FaultKind::kDataloader:
+      return each("rank", {"dataloader"});
+    case FaultKind::kHost:
+      return each("node", {"host"});
+    case FaultKind::kGc:
+      return each("rank", {"gc"});
+    case FaultKind::kCheckpoint:
+      if (job.shared_storage) return one("job", {}, {"checkpoint"});
+      return each("rank", {"checkpoint"});
+    case FaultKind::kNic: {
+      std::vector<Label> labels = each("rank", {"network"});
+      for (Label& found : labels) {
+        std::vector<int> same = SameTraffic(plan, found.ids[0]);
+        if (same.size() < 2) continue;
+        found.scope = "group";
+        found.ids = std::move(same);
+      }
+      return labels;
+    }
+    case FaultKind::kNodeNic: {
+      std::vector<Label> labels = each("node", {"network"});
+      for (Label& found : labels) {
+        std::vector<int> same = SameNodeTraffic(plan, found.ids[0]);
+        // All traffic between nodes meets the node: nothing tells it from the fabric.
+        if (static_cast<int>(same.size()) == plan.nodes()) {
+          found.scope = "job";
+          found.ids.clear();
+          found.causes = {"fabric", "network"};
+        } else {
+          found.ids = std::move(same);
+        }
+      }
+      return labels;
+    }
+    case FaultKind::kIntraNodeLink:
+      return each("node", {"intra_node_link"});
+    case FaultKind::kPpLink:
+      if (ids.size() != 2 || std::abs(ids[0] - ids[1]) != plan.block()) return {};
+      return one("link", ids, {"pp_link", "network"});
+    case FaultKind::kFabric:
+      return one("job", {}, {"fabric"});
+    case FaultKind::kConfig:
+      return one("job", {}, {"config"});
+  }
+  return {};
+}
+
+}  // namespace taskd::simulate

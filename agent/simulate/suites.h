@@ -1,0 +1,27 @@
+// The cases of the evaluation: the fault matrix and the hard suites H1 to H20, each a Job made from a seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agent/simulate/job.h"
+
+namespace taskd::simulate {
+
+struct Case {
+  std::string suite;  // "matrix", "H1", "H5b", "healthy", ...
+  Job job;
+  bool honesty = false;  // nobody must be named (notes and verdicts of scope job are fine)
+};
+
+// The names of all suites but "scale" (2,048 to 16,384 ranks), which is for whoever asks for it.
+std::vector<std::string> SuiteNames();
+// Case `index` of a suite: the same for the same seed. Layouts, severities and shapes go round with the index, details are
+// drawn from the seed. An unknown suite gives a healthy job of the defaults.
+Case MakeCase(const std::string& suite, uint64_t seed, int index);
+
+// Gives a job what a fault of this kind needs to be felt at all: a loader or a checkpoint that takes time, traffic.
+void PrepareJob(Job& job, FaultKind kind);
+
+}  // namespace taskd::simulate

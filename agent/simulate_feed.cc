@@ -1,0 +1,343 @@
+#include "agent/simulate_feed.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/mark_fold.h"
+#include "proto/fold_messages.h"
+#include "taskd/v1/node.grpc.pb.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kNodesPerChannel = 64;
+constexpr size_t kMaxQueued = 8;  // messages of a node
+// A message of many ranks is cut up long before gRPC's limit.
+constexpr size_t kFoldBytes = 1'000'000;
+constexpr auto kAnswerTimeout = std::chrono::seconds(30);
+
+// What all streams wait for each other with.
+struct Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+};
+
+// One node's stream. Writes go one after another; what the manager says is answered.
+class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMessage> {
+ public:
+  NodeStream(Shared* shared, int node) : shared_(shared), node_(node) {}
+
+  void Open(v1::NodeLink::Stub* stub, const Security& security) {
+    AddToken(context_, security);
+    stub->async()->Connect(&context_, this);
+    StartRead(&in_);
+    StartCall();
+  }
+
+  void Send(v1::NodeMessage message) {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    if (done_ || closing_) return;
+    queue_.push_back(std::move(message));
+    if (!writing_) WriteNext();
+  }
+
+  void Close() {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    closing_ = true;
+    if (!writing_ && !done_) WriteNext();
+  }
+  void Cancel() { context_.TryCancel(); }
+
+  void SetRanks(v1::RankSet ranks) {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    ranks_ = std::move(ranks);
+  }
+
+  // With the lock.
+  bool done() const { return done_; }
+  bool answered() const { return answered_; }
+  bool full() const { return !done_ && queue_.size() >= kMaxQueued; }
+  const grpc::Status& status() const { return status_; }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    writing_ = false;
+    if (!queue_.empty()) queue_.pop_front();
+    if (ok) WriteNext();
+    shared_->changed.notify_all();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (in_.has_wanted()) Answer(in_.wanted());
+    StartRead(&in_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    status_ = status;
+    done_ = true;
+    shared_->changed.notify_all();
+  }
+
+ private:
+  void WriteNext() {
+    if (!queue_.empty()) {
+      writing_ = true;
+      StartWrite(&queue_.front());
+    } else if (closing_ && !closed_) {
+      closed_ = true;
+      StartWritesDone();
+    }
+  }
+
+  // As a proxy whose ranks all switch at once.
+  void Answer(const v1::WantedState& wanted) {
+    v1::NodeMessage message;
+    message.mutable_applied()->set_revision(wanted.revision());
+    {
+      std::lock_guard<std::mutex> lock(shared_->mutex);
+      for (v1::RankStatus& rank : *ranks_.mutable_ranks()) {
+        rank.set_applied_revision(wanted.revision());
+        *rank.mutable_applied() = wanted.kinds();
+        v1::RankAnswer* answer = message.mutable_applied()->add_ranks();
+        answer->set_rank(rank.rank());
+        answer->set_node(node_);
+        answer->set_state(v1::RankAnswer::APPLIED);
+      }
+    }
+    Send(std::move(message));
+    v1::NodeMessage ranks;
+    {
+      std::lock_guard<std::mutex> lock(shared_->mutex);
+      *ranks.mutable_ranks() = ranks_;
+    }
+    Send(std::move(ranks));
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    answered_ = true;
+    shared_->changed.notify_all();
+  }
+
+  Shared* const shared_;
+  const int node_;
+  grpc::ClientContext context_;
+  v1::ManagerMessage in_;
+  v1::RankSet ranks_;
+  std::deque<v1::NodeMessage> queue_;  // a deque keeps its front in place while more is added
+  bool writing_ = false, closing_ = false, closed_ = false;
+  bool answered_ = false, done_ = false;
+  grpc::Status status_;
+};
+
+}  // namespace
+
+class SimulatedProxies::Impl {
+ public:
+  ~Impl() { End(); }
+
+  absl::Status Connect(const std::string& manager, const Security& security, const simulate::Simulator& simulator) {
+    manager_ = manager;
+    security_ = security;
+    absl::Status status = Begin(simulator);
+    if (!status.ok()) return status;
+    std::unique_lock<std::mutex> lock(shared_.mutex);
+    shared_.changed.wait_for(lock, kAnswerTimeout, [&] {
+      for (const auto& stream : streams_) {
+        if (!stream->answered() && !stream->done()) return false;
+      }
+      return true;
+    });
+    for (const auto& stream : streams_) {
+      if (!stream->answered() || stream->done()) return Ended(*stream);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SendStep(simulate::Simulator& simulator) {
+    if (simulator.restarted()) {
+      FinishFolds();
+      absl::Status status = SendFolds();
+      if (!status.ok()) return status;
+      Grow(simulator);
+    }
+    for (int rank = 0; rank < simulator.ranks(); ++rank) {
+      Rank& folded = *ranks_[static_cast<size_t>(rank)];
+      for (const MarkRecord& mark : simulator.Marks(rank)) folded.fold.Add(mark);
+    }
+    return SendFolds();
+  }
+
+  absl::Status Finish() {
+    FinishFolds();
+    absl::Status status = SendFolds();
+    if (!status.ok()) return status;
+    for (const auto& stream : streams_) stream->Close();
+    std::unique_lock<std::mutex> lock(shared_.mutex);
+    shared_.changed.wait_for(lock, kAnswerTimeout, [&] {
+      for (const auto& stream : streams_) {
+        if (!stream->done()) return false;
+      }
+      return true;
+    });
+    for (const auto& stream : streams_) {
+      if (!stream->done() || !stream->status().ok()) return Ended(*stream);
+    }
+    return absl::OkStatus();
+  }
+
+  int nodes() const { return static_cast<int>(streams_.size()); }
+  uint64_t folds() const { return folds_; }
+
+ private:
+  struct Rank {
+    Rank() : fold([this](StepFold&& step) { ready.push_back(std::move(step)); }) {}
+    MarkFold fold;
+    std::vector<StepFold> ready;
+    uint64_t groups_version = 0;  // sent
+    int node = 0;
+  };
+
+  absl::Status Begin(const simulate::Simulator& simulator) {
+    Grow(simulator);
+    nodes_ = simulator.node(simulator.ranks() - 1) + 1;
+    for (int node = 0; node < nodes_; ++node) {
+      if (node % kNodesPerChannel == 0) {
+        absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(manager_, security_);
+        if (!channel.ok()) return channel.status();
+        stubs_.push_back(v1::NodeLink::NewStub(*std::move(channel)));
+      }
+      streams_.push_back(std::make_unique<NodeStream>(&shared_, node));
+      NodeStream& stream = *streams_.back();
+      v1::NodeMessage hello;
+      hello.mutable_hello()->set_node_rank(node);
+      hello.mutable_hello()->set_host(absl::StrCat("node", node));
+      hello.mutable_hello()->set_identity(absl::StrCat("simulated-", simulator.job().seed, "-", node));
+      hello.mutable_hello()->set_version(TASKD_VERSION);
+      v1::RankSet ranks;
+      for (int rank = 0; rank < simulator.ranks(); ++rank) {
+        if (simulator.node(rank) != node) continue;
+        v1::RankStatus* status = ranks.add_ranks();
+        status->set_rank(rank);
+        status->set_pid(1000 + rank);
+        status->set_attached(true);
+        status->set_step(-1);
+      }
+      stream.SetRanks(std::move(ranks));
+      stream.Open(stubs_.back().get(), security_);
+      stream.Send(std::move(hello));
+    }
+    return absl::OkStatus();
+  }
+
+  // A restarted job may have more ranks; where those have no node yet they send nothing.
+  void Grow(const simulate::Simulator& simulator) {
+    while (ranks_.size() < static_cast<size_t>(simulator.ranks())) ranks_.push_back(std::make_unique<Rank>());
+    for (int rank = 0; rank < simulator.ranks(); ++rank) {
+      Rank& folded = *ranks_[static_cast<size_t>(rank)];
+      folded.node = simulator.node(rank);
+      folded.fold.SetGroups(simulator.groups(rank));
+    }
+  }
+
+  void FinishFolds() {
+    for (const auto& rank : ranks_) rank->fold.Finish();
+  }
+
+  absl::Status SendFolds() {
+    v1::NodeMessage message;
+    int node = -1;
+    size_t bytes = 0;
+    absl::Status status;
+    auto send = [&] {
+      if (node < 0 || bytes == 0) return;
+      if (status.ok()) status = WaitFor(node);
+      if (status.ok()) streams_[static_cast<size_t>(node)]->Send(std::exchange(message, {}));
+      message.Clear();
+      bytes = 0;
+    };
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      Rank& rank = *ranks_[i];
+      if (rank.node != node || bytes > kFoldBytes) send();
+      node = rank.node;
+      if (rank.ready.empty() || node >= nodes_) {
+        rank.ready.clear();
+        continue;
+      }
+      if (rank.fold.groups_version() != rank.groups_version) {
+        rank.groups_version = rank.fold.groups_version();
+        v1::RankGroups* groups = message.mutable_folds()->add_groups();
+        groups->set_rank(static_cast<int>(i));
+        for (const GroupInfo& group : rank.fold.groups()) FillGroup(group, groups->add_groups());
+      }
+      for (const StepFold& step : rank.ready) {
+        v1::RankStep* sent = message.mutable_folds()->add_steps();
+        FillFold(static_cast<int>(i), step, sent);
+        bytes += sent->ByteSizeLong();
+        ++folds_;
+      }
+      rank.ready.clear();
+    }
+    send();
+    return status;
+  }
+
+  absl::Status WaitFor(int node) {
+    NodeStream& stream = *streams_[static_cast<size_t>(node)];
+    std::unique_lock<std::mutex> lock(shared_.mutex);
+    if (!shared_.changed.wait_for(lock, kAnswerTimeout, [&] { return !stream.full(); }) || stream.done()) {
+      return Ended(stream);
+    }
+    return absl::OkStatus();
+  }
+
+  // With the lock.
+  absl::Status Ended(const NodeStream& stream) const {
+    if (!stream.done()) return absl::UnavailableError(absl::StrCat("manager ", manager_, " does not answer"));
+    const std::string why = stream.status().error_message();
+    return absl::UnavailableError(absl::StrCat("manager ", manager_, ": ", why.empty() ? "closed a stream" : why));
+  }
+
+  void End() {
+    for (const auto& stream : streams_) stream->Cancel();
+    std::unique_lock<std::mutex> lock(shared_.mutex);
+    shared_.changed.wait(lock, [&] {
+      for (const auto& stream : streams_) {
+        if (!stream->done()) return false;
+      }
+      return true;
+    });
+  }
+
+  std::string manager_;
+  Security security_;
+  Shared shared_;
+  int nodes_ = 0;
+  std::vector<std::unique_ptr<v1::NodeLink::Stub>> stubs_;
+  std::vector<std::unique_ptr<NodeStream>> streams_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  uint64_t folds_ = 0;
+};
+
+SimulatedProxies::SimulatedProxies() : impl_(std::make_unique<Impl>()) {}
+SimulatedProxies::~SimulatedProxies() = default;
+
+absl::StatusOr<std::unique_ptr<SimulatedProxies>> SimulatedProxies::Connect(const std::string& manager,
+                                                                            const Security& security,
+                                                                            const simulate::Simulator& simulator) {
+  std::unique_ptr<SimulatedProxies> proxies(new SimulatedProxies());
+  absl::Status status = proxies->impl_->Connect(manager, security, simulator);
+  if (!status.ok()) return status;
+  return proxies;
+}
+
+absl::Status SimulatedProxies::SendStep(simulate::Simulator& simulator) { return impl_->SendStep(simulator); }
+absl::Status SimulatedProxies::Finish() { return impl_->Finish(); }
+int SimulatedProxies::nodes() const { return impl_->nodes(); }
+uint64_t SimulatedProxies::folds() const { return impl_->folds(); }
+
+}  // namespace taskd

@@ -1,0 +1,41 @@
+// The proxies of a simulated job: one stream a node to a manager, over which go what a real proxy would send, the hello,
+// the ranks, and a fold of each rank and step. No files, no sockets, no processes; few threads, for thousands of nodes.
+//
+// Not thread-safe. The streams' own work runs on gRPC's threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/simulate/simulator.h"
+#include "proto/channel.h"
+
+namespace taskd {
+
+class SimulatedProxies {
+ public:
+  // Waits until the manager has answered each node. INVALID_ARGUMENT: the TLS files cannot be read. UNAVAILABLE: it
+  // did not answer.
+  static absl::StatusOr<std::unique_ptr<SimulatedProxies>> Connect(const std::string& manager, const Security& security,
+                                                                   const simulate::Simulator& simulator);
+  ~SimulatedProxies();
+
+  // Folds the simulator's last step and sends what is whole. Waits while a node has too much that the manager did not
+  // take yet. UNAVAILABLE: a stream has ended.
+  absl::Status SendStep(simulate::Simulator& simulator);
+  // Sends what is left and ends the streams.
+  absl::Status Finish();
+
+  int nodes() const;
+  uint64_t folds() const;  // sent so far
+
+ private:
+  SimulatedProxies();
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace taskd

@@ -1,0 +1,494 @@
+// Design:
+// 1. The diagnosis runs over the whole folder first: it aligns the clocks and knows whom to accuse.
+// 2. What is asked for becomes stretches of time of each rank, from the marks of its steps (a mark does not say which
+//    step it belongs to, and those before a step are read before it).
+// 3. The marks of one rank after the other go through TraceWriter into the file.
+#include "agent/trace_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/diagnose_files.h"
+#include "agent/mark_directory.h"
+#include "agent/output_file.h"
+#include "agent/trace_writer.h"
+#include "common/mark_file_reader.h"
+#include "common/parallel_group.h"
+#include "manager/diagnosis/engine.h"
+#include "manager/diagnosis/verdict.h"
+
+namespace taskd {
+namespace {
+
+using diagnosis::Scope;
+using diagnosis::Verdict;
+
+constexpr unsigned kMaxThreads = 4;
+constexpr size_t kMaxSuspects = 16;
+constexpr size_t kPeersOfSuspect = 3;
+constexpr int64_t kStepsBefore = 5, kStepsAfter = 10;
+// Marks of one rank are in the order of time, but for device records and for threads whose marks were read together.
+constexpr int kMarksToFirst = 256;
+constexpr uint64_t kMarksBetweenProgress = 1 << 16;
+
+using Spans = std::vector<std::pair<int64_t, int64_t>>;  // both ends included
+
+bool Contains(const Spans& spans, int64_t value) {
+  return std::any_of(spans.begin(), spans.end(),
+                     [&](auto& span) { return span.first <= value && value <= span.second; });
+}
+
+// "0-7,12"
+std::optional<Spans> ParseSpans(std::string_view text) {
+  Spans spans;
+  const char* p = text.data();
+  const char* end = p + text.size();
+  auto number = [&](int64_t& value) {
+    if (p == end || *p < '0' || *p > '9') return false;
+    auto [rest, error] = std::from_chars(p, end, value);
+    p = rest;
+    return error == std::errc();
+  };
+  while (true) {
+    int64_t first = 0;
+    if (!number(first)) return std::nullopt;
+    int64_t last = first;
+    if (p != end && *p == '-') {
+      ++p;
+      if (!number(last) || last < first) return std::nullopt;
+    }
+    spans.emplace_back(first, last);
+    if (p == end) return spans;
+    if (*p++ != ',') return std::nullopt;
+  }
+}
+
+absl::StatusOr<Spans> ParseFlag(const char* flag, const std::string& text, const char* example) {
+  if (text.empty()) return Spans();
+  if (std::optional<Spans> spans = ParseSpans(text)) return *spans;
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": '", text, "' is no list like ", example));
+}
+
+// On a terminal one line that is written over.
+class Progress {
+ public:
+  void Show(const char* what, uint64_t done, uint64_t all) {
+    if (!terminal_) return;
+    auto now = std::chrono::steady_clock::now();
+    if (now - shown_ < std::chrono::milliseconds(200)) return;
+    shown_ = now;
+    fprintf(stderr, "\r\033[K%s: %3.0f %% of %.0f MB", what,
+            100 * static_cast<double>(done) / static_cast<double>(std::max<uint64_t>(all, 1)),
+            static_cast<double>(all) / 1e6);
+  }
+  void Clear() {
+    if (terminal_) fprintf(stderr, "\r\033[K");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  std::chrono::steady_clock::time_point shown_;
+};
+
+// A rank of the folder, and what of it is asked for.
+struct Chosen {
+  explicit Chosen(const RankMarks& rank) : marks(&rank) {}
+
+  const RankMarks* marks;
+  int node = -1;
+  int64_t clock_offset_ns = 0;
+  std::vector<TraceWindow> windows;
+  uint64_t first_ns = UINT64_MAX;  // its earliest mark; none: no marks
+};
+
+class Trace {
+ public:
+  explicit Trace(const TraceOptions& options) : options_(options) {}
+
+  absl::Status Run();
+
+ private:
+  absl::Status Diagnose();
+  bool ChooseSuspects();
+  absl::Status ChooseRanks(const Spans& ranks);
+  absl::Status FindSteps();
+  void FindStepsOf(Chosen& rank);
+  absl::Status Write(OutputFile& file);
+  void WriteRank(TraceWriter& writer, size_t index);
+
+  size_t IndexOf(int rank) const;  // in directory_.ranks; its size: not there
+  std::vector<int> Accused(const Verdict& verdict) const;
+  TraceSpan SpanOf(const Verdict& verdict) const;
+  std::vector<GroupInfo> GroupsOf(const RankMarks& marks) const;
+  template <typename Use>
+  void ForEachMark(const RankMarks& marks, const char* what, const Use& use);
+
+  const TraceOptions& options_;
+  MarkDirectory directory_;
+  diagnosis::Report report_;
+  std::vector<int> nodes_;                 // of directory_.ranks
+  std::vector<int64_t> clock_offset_ns_;   // of directory_.ranks
+  std::map<int, std::vector<int>> peers_;  // of accused ranks
+  std::vector<Chosen> chosen_;
+  Spans steps_;  // empty: all
+  Progress progress_;
+  uint64_t read_bytes_ = 0, all_bytes_ = 0;
+  std::string unreadable_;  // the first problem
+};
+
+size_t Trace::IndexOf(int rank) const {
+  auto it = std::partition_point(directory_.ranks.begin(), directory_.ranks.end(),
+                                 [&](const RankMarks& marks) { return marks.rank < rank; });
+  return it != directory_.ranks.end() && it->rank == rank ? static_cast<size_t>(it - directory_.ranks.begin())
+                                                          : directory_.ranks.size();
+}
+
+// Of those that have a folder.
+std::vector<int> Trace::Accused(const Verdict& verdict) const {
+  std::vector<int> ranks;
+  if (verdict.scope == Scope::kRank || verdict.scope == Scope::kGroup) ranks = verdict.ids;
+  for (const diagnosis::Link& link : verdict.links) ranks.insert(ranks.end(), {link.a, link.b});
+  if (verdict.scope == Scope::kNode) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (std::count(verdict.ids.begin(), verdict.ids.end(), nodes_[i]) != 0) ranks.push_back(directory_.ranks[i].rank);
+    }
+  }
+  std::erase_if(ranks, [&](int rank) { return IndexOf(rank) == directory_.ranks.size(); });
+  return ranks;
+}
+
+std::vector<GroupInfo> Trace::GroupsOf(const RankMarks& marks) const {
+  // Without the file groups are called by their names, and peers are numbers within them.
+  absl::StatusOr<std::vector<GroupInfo>> groups =
+      ReadParallelGroups(absl::StrCat(marks.folder, "/parallel_group.json"));
+  return groups.ok() ? *std::move(groups) : std::vector<GroupInfo>();
+}
+
+absl::Status Trace::Diagnose() {
+  absl::StatusOr<MarkDirectory> directory = ListMarkDirectory(options_.from);
+  if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
+  directory_ = *std::move(directory);
+  unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
+  auto progress = [this](uint64_t done, uint64_t all) { progress_.Show("diagnosing", done, all); };
+  auto at_end = [this](const diagnosis::Engine& engine, const std::vector<int>& nodes) {
+    nodes_ = nodes;
+    for (int node : nodes) clock_offset_ns_.push_back(node < 0 ? 0 : engine.ClockOffsetNs(node));
+    for (const Verdict& verdict : engine.report().verdicts) {
+      for (int rank : Accused(verdict)) peers_[rank] = engine.Peers(rank);
+    }
+  };
+  absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(directory_, static_cast<int>(threads), progress, at_end);
+  if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
+  report_ = *std::move(report);
+  return absl::OkStatus();
+}
+
+// False: nobody is accused.
+bool Trace::ChooseSuspects() {
+  std::vector<int> accused;
+  std::set<int> chosen;
+  auto choose = [&](int rank) {
+    if (chosen.size() < kMaxSuspects && IndexOf(rank) != directory_.ranks.size()) chosen.insert(rank);
+  };
+  for (const Verdict& verdict : report_.verdicts) {  // the most costly first
+    std::vector<int> ranks = Accused(verdict);
+    for (int rank : ranks) {
+      choose(rank);
+      if (chosen.contains(rank)) accused.push_back(rank);
+    }
+    if (!ranks.empty()) {
+      steps_.emplace_back(std::max<int64_t>(0, verdict.since_step - kStepsBefore), verdict.since_step + kStepsAfter);
+    }
+  }
+  if (accused.empty()) return false;
+
+  auto nearest = [](std::vector<int> ranks, int to) {
+    std::erase(ranks, to);
+    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return std::abs(a - to) < std::abs(b - to); });
+    return ranks;
+  };
+  for (int rank : accused) {
+    std::vector<int> peers = nearest(peers_[rank], rank);
+    for (size_t i = 0; i < std::min(peers.size(), kPeersOfSuspect); ++i) choose(peers[i]);
+  }
+  // Who waits for them: one more of each group in turn, as long as there is room.
+  std::vector<std::vector<int>> groups;
+  for (int rank : accused) {
+    for (const GroupInfo& group : GroupsOf(directory_.ranks[IndexOf(rank)])) {
+      groups.push_back(nearest(ExpandMembers(group.members, diagnosis::Engine::kMaxRanks), rank));
+    }
+  }
+  for (size_t i = 0; i < kMaxSuspects; ++i) {
+    for (const std::vector<int>& group : groups) {
+      if (i < group.size()) choose(group[i]);
+    }
+  }
+  for (int rank : chosen) chosen_.emplace_back(directory_.ranks[IndexOf(rank)]);
+  return true;
+}
+
+absl::Status Trace::ChooseRanks(const Spans& ranks) {
+  for (const RankMarks& marks : directory_.ranks) {
+    if (ranks.empty() || Contains(ranks, marks.rank)) chosen_.emplace_back(marks);
+  }
+  if (!chosen_.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--ranks: none of ", options_.ranks, " is in ", directory_.folder,
+                                                 ", which has ", directory_.ranks.size(), " ranks from ",
+                                                 directory_.ranks.front().rank, " to ", directory_.ranks.back().rank));
+}
+
+// `use` returns whether it wants more.
+template <typename Use>
+void Trace::ForEachMark(const RankMarks& marks, const char* what, const Use& use) {
+  absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(marks.folder);
+  if (!reader.ok()) {
+    // Deleted since the folder was listed: as if it had never been there.
+    if (unreadable_.empty() && !absl::IsNotFound(reader.status())) unreadable_ = std::string(reader.status().message());
+    return;
+  }
+  MarkRecord record;
+  for (uint64_t count = 1; reader->Next(record) && use(record); ++count) {
+    if (count % kMarksBetweenProgress == 0) progress_.Show(what, read_bytes_ + reader->read_bytes(), all_bytes_);
+  }
+  if (unreadable_.empty() && !reader->status().ok()) unreadable_ = std::string(reader->status().message());
+  read_bytes_ += reader->total_bytes();
+}
+
+// A window for each list entry and each life of the rank: from the end of the step before (or the begin of the life) to
+// the end of the last one.
+void Trace::FindStepsOf(Chosen& rank) {
+  struct Running {
+    uint32_t process_id = 0;
+    TraceWindow* window = nullptr;  // null: of a step that is not asked for
+  };
+  constexpr size_t kMaxRunning = 65536;
+  constexpr uint64_t kOpen = UINT64_MAX;
+  std::map<std::pair<size_t, uint32_t>, TraceWindow> windows;
+  std::unordered_map<uint64_t, Running> running;  // by id; those in a window stay for their device records
+  uint64_t previous_end_ns = 0, last_ns = 0;
+  uint32_t process = 0;                         // of the latest step
+  std::pair<uint32_t, uint64_t> life = {0, 0};  // process of the latest mark, and its first one
+  // A step without an end goes up to the last mark of its life.
+  auto settle = [&] {
+    for (auto& [key, window] : windows) {
+      if (window.last_ns == kOpen) window.last_ns = last_ns;
+    }
+  };
+  auto start = [&](const MarkRecord& mark) {
+    if (!running.empty()) running.erase(mark.id);  // the next life of the rank begins its ids again
+    if (mark.domain != "default" || !mark.name.starts_with("step ")) return;
+    int64_t step = -1;
+    std::from_chars(mark.name.data() + 5, mark.name.data() + mark.name.size(), step);
+    if (mark.process_id != process) {
+      settle();
+      previous_end_ns = 0;
+      process = mark.process_id;
+    }
+    if (running.size() >= kMaxRunning) running.clear();
+    Running& entry = running[mark.id] = {process, nullptr};
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (step < steps_[i].first || step > steps_[i].second) continue;
+      uint64_t begin = previous_end_ns != 0 ? previous_end_ns : std::min(life.second, mark.time_ns);
+      entry.window = &windows.try_emplace({i, process}, TraceWindow{begin, 0}).first->second;
+      entry.window->last_ns = kOpen;
+    }
+  };
+  auto end = [&](const MarkRecord& mark) {
+    auto it = running.find(mark.id);
+    if (it == running.end() || (!mark.device && it->second.process_id != mark.process_id)) return;
+    if (!mark.device) previous_end_ns = mark.time_ns;
+    TraceWindow* window = it->second.window;
+    if (window == nullptr) {
+      running.erase(it);
+    } else {
+      window->last_ns = window->last_ns == kOpen ? mark.time_ns : std::max(window->last_ns, mark.time_ns);
+    }
+  };
+  int marks = 0;
+  ForEachMark(*rank.marks, "looking for steps", [&](const MarkRecord& mark) {
+    if (marks < kMarksToFirst) rank.first_ns = std::min(rank.first_ns, mark.time_ns);
+    ++marks;
+    if (steps_.empty()) return marks < kMarksToFirst;
+    if (!mark.device && (life.first != mark.process_id || life.second == 0)) life = {mark.process_id, mark.time_ns};
+    if (mark.phase == MarkRecord::Phase::kEnd) end(mark);
+    if (mark.phase == MarkRecord::Phase::kStart && !mark.device) start(mark);
+    last_ns = std::max(last_ns, mark.time_ns);
+    return true;
+  });
+  settle();
+  for (const auto& [key, window] : windows) rank.windows.push_back(window);
+}
+
+// Also the earliest mark of each rank.
+absl::Status Trace::FindSteps() {
+  read_bytes_ = all_bytes_ = 0;
+  for (const Chosen& rank : chosen_) {
+    for (const MarkFile& file : rank.marks->files) all_bytes_ += file.bytes;
+  }
+  for (Chosen& rank : chosen_) FindStepsOf(rank);
+  std::erase_if(chosen_, [&](const Chosen& rank) {
+    return rank.first_ns == UINT64_MAX || (!steps_.empty() && rank.windows.empty());
+  });
+  if (!chosen_.empty()) return absl::OkStatus();
+  if (steps_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ranks: ", options_.ranks, " have no marks in ", directory_.folder));
+  }
+  std::string known = report_.first_step < 0
+                          ? "no whole steps are there"
+                          : absl::StrCat("whole steps are from ", report_.first_step, " to ", report_.last_step);
+  return absl::InvalidArgumentError(absl::StrCat("--steps: none of ", options_.steps, " is in the marks; ", known));
+}
+
+TraceSpan Trace::SpanOf(const Verdict& verdict) const {
+  std::string ids;
+  for (int id : verdict.ids) absl::StrAppend(&ids, ids.empty() ? "" : ",", id);
+  for (const diagnosis::Link& link : verdict.links) absl::StrAppend(&ids, ids.empty() ? "" : ",", link.a, "-", link.b);
+  TraceSpan span;
+  span.name = absl::StrCat("slow ", Name(verdict.scope), ids.empty() ? "" : " ", ids, ": ", Name(verdict.cause));
+  // JSON has no infinite numbers.
+  auto number = [](double value) { return absl::StrFormat("%.6g", std::isfinite(value) ? value : 0.0); };
+  span.args = absl::StrCat(
+      "\"text\":", JsonString(verdict.text), ",\"scope\":\"", Name(verdict.scope), "\",\"ids\":\"", ids,
+      "\",\"cause\":\"", Name(verdict.cause), "\",\"state\":\"", verdict.open ? "open" : "cleared",
+      "\",\"since_step\":", verdict.since_step, ",\"slowdown\":", number(verdict.slowdown),
+      ",\"cost_ms_per_step\":", number(verdict.cost_ms_per_step), ",\"confidence\":", number(verdict.confidence));
+  span.first_step = verdict.since_step;
+  span.last_step = verdict.last_step;
+  return span;
+}
+
+void Trace::WriteRank(TraceWriter& writer, size_t index) {
+  const Chosen& chosen = chosen_[index];
+  TraceRank rank;
+  rank.rank = chosen.marks->rank;
+  rank.name = absl::StrCat("rank ", rank.rank);
+  if (chosen.node >= 0) {
+    absl::StrAppend(&rank.name, " (node ", chosen.node, chosen.marks->host.empty() ? "" : ", ", chosen.marks->host,
+                    ")");
+  }
+  rank.sort_index = static_cast<int>(index);
+  rank.clock_offset_ns = chosen.clock_offset_ns;
+  rank.groups = GroupsOf(*chosen.marks);
+  rank.windows = chosen.windows;
+
+  struct Line {
+    TraceSpan span;
+    uint64_t time_ns;
+  };
+  std::vector<Line> lines;  // of verdicts that this rank is the first of
+  for (const Verdict& verdict : report_.verdicts) {
+    std::vector<int> accused = Accused(verdict);
+    auto is_accused = [&](const Chosen& other) {
+      return std::count(accused.begin(), accused.end(), other.marks->rank) != 0;
+    };
+    TraceSpan span = SpanOf(verdict);
+    auto first = std::find_if(chosen_.begin(), chosen_.end(), is_accused);
+    size_t bearer = first == chosen_.end() ? 0 : static_cast<size_t>(first - chosen_.begin());
+    uint64_t own_ns = verdict.since_ns + static_cast<uint64_t>(chosen.clock_offset_ns);
+    bool seen = rank.windows.empty() || std::any_of(rank.windows.begin(), rank.windows.end(), [&](auto& window) {
+                  return window.first_ns <= own_ns && own_ns <= window.last_ns;
+                });
+    if (bearer == index && verdict.since_ns != 0 && seen) lines.push_back({span, verdict.since_ns});
+    if (is_accused(chosen)) rank.spans.push_back(std::move(span));
+  }
+  writer.BeginRank(std::move(rank));
+  for (const Line& line : lines) writer.GlobalInstant(line.span.name, line.span.args, line.time_ns);
+  ForEachMark(*chosen.marks, "writing", [&](const MarkRecord& mark) {
+    writer.Add(mark);
+    return writer.status().ok();
+  });
+  writer.EndRank();
+}
+
+absl::Status Trace::Write(OutputFile& file) {
+  uint64_t base_ns = UINT64_MAX;
+  for (Chosen& rank : chosen_) {
+    size_t index = IndexOf(rank.marks->rank);
+    rank.node = nodes_[index];
+    rank.clock_offset_ns = clock_offset_ns_[index];
+    base_ns = std::min(base_ns, rank.first_ns - static_cast<uint64_t>(rank.clock_offset_ns));
+  }
+  // By node; ranks on unknown nodes last.
+  std::stable_sort(chosen_.begin(), chosen_.end(), [](const Chosen& a, const Chosen& b) {
+    return static_cast<unsigned>(a.node) < static_cast<unsigned>(b.node);
+  });
+  read_bytes_ = all_bytes_ = 0;
+  for (const Chosen& rank : chosen_) {
+    for (const MarkFile& mark_file : rank.marks->files) all_bytes_ += mark_file.bytes;
+  }
+  TraceWriter writer(base_ns, [&](std::string_view data) { return file.Write(data); });
+  for (size_t i = 0; i < chosen_.size() && writer.status().ok(); ++i) WriteRank(writer, i);
+  absl::Status status =
+      writer.Finish(absl::StrCat("\"task\":", JsonString(directory_.task), ",\"ranks\":\"", chosen_.size(),
+                                 "\",\"verdicts\":\"", report_.verdicts.size(), "\""));
+  if (status.ok()) status = file.Commit();
+  if (!status.ok()) return status;
+  progress_.Clear();
+  if (!unreadable_.empty()) std::cerr << "taskd trace: not all could be read: " << unreadable_ << std::endl;
+  if (writer.left_out() != 0) {
+    std::cerr << "taskd trace: " << writer.left_out() << " ranges were left out: more than " << TraceLanes::kMax
+              << " overlapped on one track" << std::endl;
+  }
+  if (options_.output != "-") {
+    std::cout << options_.output << ": " << chosen_.size() << (chosen_.size() == 1 ? " rank, " : " ranks, ")
+              << writer.events() << " events; open it with https://ui.perfetto.dev or chrome://tracing" << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trace::Run() {
+  if (options_.from.empty()) return absl::InvalidArgumentError("--from: a task's folder of mark files is needed");
+  if (options_.output.empty()) return absl::InvalidArgumentError("-o: a file is needed, or - for stdout");
+  absl::StatusOr<Spans> ranks = ParseFlag("--ranks", options_.ranks, "0-7,12");
+  if (!ranks.ok()) return ranks.status();
+  absl::StatusOr<Spans> steps = ParseFlag("--steps", options_.steps, "10-20");
+  if (!steps.ok()) return steps.status();
+  if (options_.suspects && (!ranks->empty() || !steps->empty())) {
+    return absl::InvalidArgumentError("--suspects: chooses ranks and steps itself, leave out --ranks and --steps");
+  }
+  // Before the long part, since it may be refused.
+  absl::StatusOr<OutputFile> file = OutputFile::Create(options_.output);
+  if (!file.ok()) return absl::InvalidArgumentError(absl::StrCat("-o: ", file.status().message()));
+  absl::Status status = Diagnose();
+  progress_.Clear();
+  if (!status.ok()) return status;
+  if (options_.suspects) {
+    if (!ChooseSuspects()) {
+      (options_.output == "-" ? std::cerr : std::cout)
+          << "taskd trace: no rank of " << directory_.task << " is accused, nothing was written" << std::endl;
+      return absl::OkStatus();
+    }
+  } else {
+    steps_ = *std::move(steps);
+    status = ChooseRanks(*ranks);
+    if (!status.ok()) return status;
+  }
+  status = FindSteps();
+  if (status.ok()) status = Write(*file);
+  progress_.Clear();
+  return status;
+}
+
+}  // namespace
+
+absl::Status RunTrace(const TraceOptions& options) { return Trace(options).Run(); }
+
+}  // namespace taskd

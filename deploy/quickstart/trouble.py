@@ -1,0 +1,39 @@
+"""Makes a rank slow, for as long as the file TROUBLE_FILE says so: "compute 2" or "dataloader 1"."""
+import os
+import time
+
+import torch
+
+EXTRA_S = 0.05  # of each step
+
+
+class Trouble:
+    def __init__(self, rank):
+        self._rank = rank
+        self._cause = ""
+        self._matrix = torch.randn(256, 256)
+
+    def look(self, step):
+        """Between two steps: what `step`, the one that begins, has in store."""
+        try:
+            with open(os.environ["TROUBLE_FILE"], encoding="ascii") as file:
+                cause, _, rank = file.read().partition(" ")
+        except FileNotFoundError:
+            cause, rank = "", ""
+        if rank != str(self._rank):
+            cause = ""
+        if cause != self._cause:
+            self._cause = cause
+            print(f"rank {self._rank} step {step} trouble: {cause or 'none'}", flush=True)
+
+    def compute(self):
+        """More to compute than the others: matrices to multiply."""
+        if self._cause == "compute":
+            until = time.monotonic() + EXTRA_S
+            while time.monotonic() < until:
+                self._matrix @ self._matrix
+
+    def storage(self):
+        """A batch that has to be waited for."""
+        if self._cause == "dataloader":
+            time.sleep(EXTRA_S)

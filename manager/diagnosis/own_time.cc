@@ -1,0 +1,476 @@
+#include "manager/diagnosis/own_time.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr int kLearn = 15;
+constexpr double kForget = 1.0 / 720;
+constexpr double kAverage = 0.15;
+// Below these nothing is told from noise, whatever the noise seems to be.
+constexpr double kOwnSigma = 0.008;
+constexpr double kDataSigma = 0.004;
+constexpr double kCheckpointSigma = 0.1;
+// Machines of one model differ by a percent, some by three.
+constexpr double kOwnDead = 0.01;
+constexpr double kOwnMost = 0.035;
+constexpr double kDataDead = 0.008;
+constexpr double kDataMost = 0.015;
+// Savings are rare: two that are far off are enough.
+constexpr double kCheckpointH = 5.5;
+constexpr double kCheckpointDead = 0.1;
+constexpr double kNever = 1e9;
+constexpr uint32_t kMinGaps = 4;
+constexpr size_t kMinForwardPeers = 5;
+constexpr size_t kSmallClass = 8;
+constexpr int kRotationSteps = 512;
+constexpr double kIssueShare = 0.3;
+constexpr double kMinEnds = 0.25;
+constexpr size_t kNoiseSamples = 64;  // of one class and step
+
+using Own = OwnTime::Own;
+
+bool TooBroken(const StepFold& fold) {
+  uint64_t count = 0;
+  for (const OpFold& op : fold.ops) count += op.count;
+  return fold.broken > 2 + count * 3 / 4;
+}
+
+Own Decompose(const Layout& layout, int rank, const StepFold& fold, OwnTime::Mode mode) {
+  Own own{.rank = rank, .peer_class = layout.rank(rank).peer_class, .fold = &fold};
+  if (mode == OwnTime::Mode::kForward) {
+    own.rest = fold.forwards > 0 ? static_cast<double>(fold.forward_ns) : 0;
+    return own;
+  }
+  double cut = 0;
+  double full = 0;
+  for (const OpFold& op : fold.ops) {
+    if (op.op == CommOp::kAllToAll) own.tokens += static_cast<double>(op.bytes);
+    if (mode == OwnTime::Mode::kBulk) {
+      const int group = layout.GroupOf(rank, op.group);
+      const bool blocking = IsPointToPoint(op.op) || (group >= 0 && layout.group(group).blocking);
+      if (!blocking) continue;
+    }
+    cut += static_cast<double>(op.gap_ns);
+    own.cut_gaps += op.gaps;
+    full += static_cast<double>(op.blocking_gap_ns);
+    own.full_gaps += op.blocking_gaps;
+  }
+  own.cut = cut;
+  own.full = mode == OwnTime::Mode::kBulk ? full : 0;
+  if (mode == OwnTime::Mode::kAll) {
+    own.full_gaps = 0;
+    own.rest = static_cast<double>(fold.head_ns + fold.lead_ns + fold.tail_ns) -
+               static_cast<double>(fold.dataloader_own_ns + fold.checkpoint_own_ns);
+    own.full = own.rest;
+  }
+  return own;
+}
+
+OwnTime::Mode ModeOf(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
+  size_t bulk = 0;
+  size_t all = 0;
+  size_t forward = 0;
+  for (const auto& [rank, fold] : folds) {
+    forward += fold.forwards > 0 ? 1 : 0;
+    if (fold.ops.empty()) continue;
+    ++all;
+    bulk += Decompose(layout, rank, fold, OwnTime::Mode::kBulk).cut_gaps >= kMinGaps ? 1 : 0;
+  }
+  if (2 * all > folds.size()) return 2 * bulk > all ? OwnTime::Mode::kBulk : OwnTime::Mode::kAll;
+  return 2 * forward > folds.size() ? OwnTime::Mode::kForward : OwnTime::Mode::kNone;
+}
+
+// Median of the bytes that ranks exchange with experts elsewhere; 0: none do.
+double Tokens(const std::vector<Own>& owns) {
+  std::vector<double> tokens;
+  for (const Own& own : owns) tokens.push_back(own.tokens);
+  return LowerMedian(tokens);
+}
+
+// Mean gap before each kind of blocking operation; 0: none.
+std::array<double, kCommOps> GapMeans(const StepFold& fold) {
+  std::array<double, kCommOps> sums{};
+  std::array<double, kCommOps> counts{};
+  for (const OpFold& op : fold.ops) {
+    sums[static_cast<size_t>(op.op)] += static_cast<double>(op.blocking_gap_ns);
+    counts[static_cast<size_t>(op.op)] += op.blocking_gaps;
+  }
+  for (size_t k = 0; k < kCommOps; ++k) sums[k] = counts[k] > 0 ? sums[k] / counts[k] : 0;
+  return sums;
+}
+
+using GapsByKind = std::array<std::vector<double>, kCommOps>;
+
+// What peers have after their last operation, and before each kind of operation.
+void Profile(const std::vector<Own>& owns, std::vector<double>& tails, GapsByKind& gap_means) {
+  for (const Own& own : owns) {
+    tails.push_back(static_cast<double>(own.fold->tail_ns));
+    const std::array<double, kCommOps> means = GapMeans(*own.fold);
+    for (size_t k = 0; k < kCommOps; ++k) {
+      if (means[k] > 0) gap_means[k].push_back(means[k]);
+    }
+  }
+}
+
+// 1: all kinds of gaps deviate from the peers' by the same factor.
+double Evenness(const StepFold& fold, double own_ns, const GapsByKind& gap_means) {
+  const std::array<double, kCommOps> means = GapMeans(fold);
+  std::array<double, kCommOps> sums{};
+  for (const OpFold& op : fold.ops) sums[static_cast<size_t>(op.op)] += static_cast<double>(op.blocking_gap_ns);
+  double least = 0;
+  double most = 0;
+  for (size_t k = 0; k < kCommOps; ++k) {
+    if (gap_means[k].size() < 2 || sums[k] < 0.05 * own_ns) continue;
+    std::vector<double> scratch = gap_means[k];
+    const double ratio = means[k] / LowerMedian(scratch);
+    least = least == 0 ? ratio : std::min(least, ratio);
+    most = std::max(most, ratio);
+  }
+  return most > 0 ? least / most : 1;
+}
+
+}  // namespace
+
+void OwnTime::Regroup(const Layout& layout) {
+  ranks_.resize(static_cast<size_t>(layout.size()));
+  slowest_.resize(ranks_.size());
+  // Classes are in the order of stages; one that was there keeps its past.
+  classes_.resize(layout.classes().size());
+  for (Rank& rank : ranks_) rank.has_last_deviation = false;
+}
+
+void OwnTime::RelearnLevels() {
+  for (Class& peers : classes_) {
+    peers.seen = 0;
+    peers.level = 0;
+    peers.drift.Reset();
+  }
+  data_seen_ = 0;
+  data_level_ = 0;
+  common_shift_ = 0;
+}
+
+void OwnTime::ResetRank(int rank) {
+  if (rank < size()) ranks_[static_cast<size_t>(rank)] = Rank();
+}
+
+void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                      double period_ns, double arl_factor) {
+  ++steps_;
+  const Mode mode = ModeOf(layout, folds);
+  if (mode != mode_) {
+    mode_ = mode;
+    shared_noise_ = NoisePool();
+    for (Rank& rank : ranks_) {
+      rank.own.Rebase();
+      rank.has_last_deviation = false;
+    }
+    for (Class& peers : classes_) peers = Class();
+  }
+  for (const auto& [r, fold] : folds) {
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    if (rank.process_id != fold.process_id && rank.process_id != 0) {
+      rank.own.Rebase();
+      rank.data.Rebase();
+      rank.has_last_deviation = false;
+    }
+    rank.process_id = fold.process_id;
+    rank.last_step = step;
+    rank.covered_ns = fold.covered_ns;
+  }
+  const double h = CusumThreshold(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())), 1.0);
+  if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
+  if (mode_ != Mode::kNone) {
+    ObserveOwn(layout, folds, step, h);
+    ObserveClasses(step, h);
+  }
+  ObserveData(folds, step, period_ns, h);
+  ObserveCheckpoints(folds, step, period_ns);
+}
+
+void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                         double h) {
+  std::vector<std::vector<Own>> by_class(classes_.size());
+  for (const auto& [rank, fold] : folds) {
+    if (mode_ != Mode::kForward && TooBroken(fold)) continue;
+    Own own = Decompose(layout, rank, fold, mode_);
+    if (own.cut + own.rest <= 0) continue;
+    by_class[static_cast<size_t>(own.peer_class)].push_back(own);
+  }
+  double worst = 0;
+  int slowest = -1;
+  std::vector<double> values;
+  std::vector<double> full_values;
+  std::vector<double> counts;
+  for (size_t c = 0; c < by_class.size(); ++c) {
+    Class& peers = classes_[c];
+    std::vector<Own>& owns = by_class[c];
+    peers.present = static_cast<int>(owns.size());
+    peers.reference_ns = 0;
+    if (owns.empty()) continue;
+    // A lost mark costs its gap, not the step: the mean of the gaps that are there times how many there should be.
+    auto expected = [&](uint32_t Own::*gaps) {
+      counts.clear();
+      for (const Own& own : owns) counts.push_back(own.*gaps);
+      return LowerMedian(counts);
+    };
+    const double cut_gaps = expected(&Own::cut_gaps);
+    const double full_gaps = expected(&Own::full_gaps);
+    values.clear();
+    full_values.clear();
+    for (Own& own : owns) {
+      if (own.cut_gaps > 0) own.cut *= cut_gaps / own.cut_gaps;
+      own.cut = std::max(1.0, own.cut + own.rest);
+      if (own.full_gaps > 0) own.full = std::max(1.0, own.full * full_gaps / own.full_gaps);
+      values.push_back(own.cut);
+      full_values.push_back(own.full);
+    }
+    const double reference = LowerMedian(values);
+    double full_reference = LowerMedian(full_values);
+    // The ends of the step alone say something only if they are a good part of it.
+    if (mode_ == Mode::kAll && full_reference < kMinEnds * reference) full_reference = 0;
+    const double tokens = Tokens(owns);
+    peers.reference_ns = reference;
+    peers.average_reference_ns +=
+        (reference - peers.average_reference_ns) * (peers.average_reference_ns > 0 ? kAverage : 1);
+
+    NoisePool& noise = owns.size() >= kSmallClass ? peers.noise : shared_noise_;
+    noise.Update();
+    const size_t stride = owns.size() / kNoiseSamples + 1;
+    int spikes = 0;
+    int trials = 0;
+    for (const Own& own : owns) {
+      const Stream& stream = ranks_[static_cast<size_t>(own.rank)].own;
+      spikes += stream.spikes();
+      trials += stream.spike_trials();
+    }
+    GapsByKind gap_means;
+    std::vector<double> tails;
+    for (size_t i = 0; i < owns.size(); ++i) {
+      const Own& own = owns[i];
+      Rank& rank = ranks_[static_cast<size_t>(own.rank)];
+      const bool two_views = own.full > 0 && full_reference > 0;
+      const double cut = std::log(own.cut / reference);
+      const double full = two_views ? std::log(own.full / full_reference) : cut;
+      // Experts that get more tokens work more: that is the routing's doing, as far as the tokens go.
+      const double more_tokens = tokens > 0 && own.tokens > tokens ? std::log(own.tokens / tokens) : 0;
+      const double d = std::min(cut, full) - more_tokens;
+      // Of two peers the deviation is their difference, which has the noise of both.
+      double deviation = full;
+      if (owns.size() == 2) {
+        const Own& other = owns[1 - i];
+        deviation = two_views && other.full > 0 ? std::log(own.full / other.full) : std::log(own.cut / other.cut);
+      }
+      if (rank.has_last_deviation && i % stride == static_cast<size_t>(step) % stride && owns.size() > 1) {
+        noise.Add(std::abs(deviation - rank.last_deviation));
+      }
+      rank.last_deviation = deviation;
+      rank.has_last_deviation = true;
+      rank.own_ns = own.cut;
+      rank.own_reference_ns = reference;
+      rank.average_own_ns += (own.cut - rank.average_own_ns) * (rank.average_own_ns > 0 ? kAverage : 1);
+      // Without communication marks a forward may hold waits: few peers then say nothing.
+      if (owns.size() < (mode_ == Mode::kForward ? kMinForwardPeers : 2) || !noise.ready()) continue;
+      if (d > worst) {
+        worst = d;
+        slowest = own.rank;
+      }
+      const double rate = (1.0 + spikes - rank.own.spikes()) / (100.0 + trials - rank.own.spike_trials());
+      const Stream::Limits limits = {std::max(kOwnSigma, noise.sigma()), kOwnDead, kOwnMost, h, 0.18};
+      rank.own.Observe(step, d, more_tokens > 0 ? reference * (std::exp(d) - 1) : own.cut - reference, limits, rate);
+
+      const StepFold& fold = *own.fold;
+      if (!rank.own.Rising(0.25)) {
+        rank.profiled = 0;
+        continue;
+      }
+      if (tails.empty()) Profile(owns, tails, gap_means);
+      ++rank.profiled;
+      const double share = 1.0 / std::min(rank.profiled, 20);
+      const double evenness = Evenness(fold, own.cut, gap_means);
+      rank.evenness += share * (evenness - rank.evenness);
+      std::vector<double> scratch = tails;
+      const double tail = LowerMedian(scratch);
+      const double tail_ratio = tail > 0 ? static_cast<double>(fold.tail_ns) / tail : 1;
+      rank.tail_ratio += share * (tail_ratio - rank.tail_ratio);
+      double longest = 0;
+      for (const OpFold& op : fold.ops) longest = std::max(longest, static_cast<double>(op.max_gap_ns));
+      const double excess = own.cut - reference;
+      const double gap_share = excess > 0.05 * reference ? std::min(1.0, longest / excess) : rank.longest_gap_share;
+      rank.longest_gap_share += share * (gap_share - rank.longest_gap_share);
+    }
+    ObserveIssues(owns);
+  }
+  if (slowest >= 0) {
+    ++slowest_[static_cast<size_t>(slowest)];
+    if (++slowest_steps_ >= kRotationSteps) {
+      slowest_steps_ /= 2;
+      for (uint16_t& count : slowest_) count /= 2;
+    }
+  }
+}
+
+// In jobs without blocking operations a barrier without marks makes everybody's own time equal. Forward ranges still
+// tell, where they hold no waits.
+void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                             double h) {
+  std::vector<std::vector<double>> by_class(classes_.size());
+  auto class_of = [&](int rank) { return static_cast<size_t>(layout.rank(rank).peer_class); };
+  for (const auto& [rank, fold] : folds) {
+    if (fold.forwards > 0) by_class[class_of(rank)].push_back(static_cast<double>(fold.forward_ns));
+  }
+  std::vector<double> references;
+  std::vector<size_t> sizes;
+  for (std::vector<double>& values : by_class) {
+    sizes.push_back(values.size());
+    references.push_back(LowerMedian(values));
+  }
+  forward_noise_.Update();
+  for (const auto& [r, fold] : folds) {
+    const double reference = references[class_of(r)];
+    if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    const double d = std::log(std::max(1.0, static_cast<double>(fold.forward_ns)) / reference);
+    if (rank.forward_reference_ns > 0) forward_noise_.Add(std::abs(d - rank.last_forward));
+    rank.last_forward = d;
+    rank.forward_reference_ns = reference;
+    if (!forward_noise_.ready()) continue;
+    const Stream::Limits limits = {std::max(kOwnSigma, forward_noise_.sigma()), kOwnDead, kOwnMost, h, 0.18};
+    rank.forward.Observe(step, d, static_cast<double>(fold.forward_ns) - reference, limits, 0.02);
+  }
+}
+
+// The share of its usual issue latency that a rank has left. Whoever waits for others has a longer one, so among peers
+// the low ones are what is usual.
+void OwnTime::ObserveIssues(const std::vector<Own>& owns) {
+  std::vector<double> issues;
+  for (const Own& own : owns) {
+    if (own.fold->issues > 0) issues.push_back(static_cast<double>(own.fold->issue_p50_ns));
+  }
+  if (issues.empty()) return;
+  std::sort(issues.begin(), issues.end());
+  const double usual = issues[issues.size() / 4];
+  for (const Own& own : owns) {
+    if (own.fold->issues == 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(own.rank)];
+    const auto now = static_cast<double>(own.fold->issue_p50_ns);
+    if (rank.issue_level_ns == 0) rank.issue_level_ns = std::max(now, usual);
+    const double ratio = rank.issue_level_ns > 0 ? std::min(1.0, now / rank.issue_level_ns) : 1;
+    rank.issue_ratio += kIssueShare * (ratio - rank.issue_ratio);
+    if (rank.issue_ratio > 0.7)
+      rank.issue_level_ns += 0.02 * (std::min(now, 1.2 * rank.issue_level_ns) - rank.issue_level_ns);
+  }
+}
+
+void OwnTime::ObserveClasses(int64_t step, double h) {
+  std::vector<double> shifts;
+  for (Class& peers : classes_) {
+    if (peers.reference_ns <= 0) continue;
+    const double y = std::log(peers.reference_ns);
+    if (peers.has_last) class_noise_.Add(std::abs(y - peers.last));
+    peers.last = y;
+    peers.has_last = true;
+    ++peers.seen;
+    if (peers.seen <= kLearn) peers.level += (y - peers.level) / peers.seen;
+    if (peers.seen > kLearn) shifts.push_back(y - peers.level);
+  }
+  class_noise_.Update();
+  common_shift_ = LowerMedian(shifts);
+  if (!class_noise_.ready()) return;
+  for (Class& peers : classes_) {
+    if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
+    const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
+    const Stream::Limits limits = {std::max(kOwnSigma, class_noise_.sigma()), kOwnDead, kOwnMost, h, 0.18};
+    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits, 0.02);
+    if (!peers.drift.Rising(0.3)) peers.level += kForget * (peers.last - peers.level);
+  }
+}
+
+void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h) {
+  std::vector<double> values;
+  for (const auto& [rank, fold] : folds) {
+    if (fold.dataloaders > 0) values.push_back(static_cast<double>(fold.dataloader_own_ns));
+  }
+  if (values.empty() || period <= 0) return;
+  const size_t loaders = values.size();
+  const double reference = LowerMedian(values);
+  data_noise_.Update();
+  ++data_seen_;
+  const double share = reference / period;
+  if (data_seen_ <= kLearn) data_level_ += (share - data_level_) / data_seen_;
+  for (const auto& [r, fold] : folds) {
+    if (fold.dataloaders == 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    const auto own = static_cast<double>(fold.dataloader_own_ns);
+    if (rank.data_ns > 0 && r % (static_cast<int>(loaders / kNoiseSamples) + 1) == 0) {
+      data_noise_.Add(std::abs(own - rank.data_ns) / period);
+    }
+    rank.data_ns = own;
+    rank.average_data_ns += (own - rank.average_data_ns) * (rank.average_data_ns > 0 ? kAverage : 1);
+    rank.data_reference_ns = loaders >= 2 ? reference : data_level_ * period;
+    if (!data_noise_.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
+    const double excess = own - rank.data_reference_ns;
+    const Stream::Limits limits = {std::max(kDataSigma, data_noise_.sigma()), kDataDead, kDataMost, h, 0.1};
+    rank.data.Observe(step, excess / period, excess, limits, 0.02);
+  }
+  if (data_noise_.ready() && data_seen_ > kLearn && loaders >= 2) {
+    const double excess = reference - data_level_ * period;
+    const Stream::Limits limits = {std::max(kDataSigma, data_noise_.sigma()), kDataDead, kDataMost, h, 0.1};
+    common_data_.Observe(step, share - data_level_, excess, limits, 0.02);
+    if (!common_data_.Rising(0.3)) data_level_ += kForget * (share - data_level_);
+  }
+}
+
+void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period) {
+  std::vector<double> values;
+  for (const auto& [rank, fold] : folds) {
+    if (fold.checkpoints > 0) values.push_back(static_cast<double>(fold.checkpoint_ns));
+  }
+  if (values.empty() || period <= 0) return;
+  const bool alone = values.size() < 2;
+  const double reference = LowerMedian(values);
+  if (last_checkpoint_step_ >= 0) checkpoint_interval_ = std::max<int64_t>(1, step - last_checkpoint_step_);
+  last_checkpoint_step_ = step;
+  const double interval = checkpoint_interval_ > 0 ? static_cast<double>(checkpoint_interval_) : 20;
+  const Stream::Limits limits = {kCheckpointSigma, kCheckpointDead, kCheckpointDead, kCheckpointH, kNever};
+  for (const auto& [r, fold] : folds) {
+    if (fold.checkpoints == 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    rank.checkpoint_ns = static_cast<double>(fold.checkpoint_ns);
+    rank.checkpoint_reference_ns = alone ? checkpoint_level_ : reference;
+    if (rank.checkpoint_reference_ns <= 0) continue;
+    const double excess = rank.checkpoint_ns - rank.checkpoint_reference_ns;
+    rank.checkpoint.Observe(step, std::log(std::max(1.0, rank.checkpoint_ns) / rank.checkpoint_reference_ns),
+                            excess / interval, limits, 0.02);
+  }
+  if (!alone && checkpoints_seen_ >= 2) {
+    common_checkpoint_.Observe(step, std::log(reference / checkpoint_level_),
+                               (reference - checkpoint_level_) / interval, limits, 0.02);
+  }
+  ++checkpoints_seen_;
+  if (checkpoints_seen_ <= 3) {
+    checkpoint_level_ += (reference - checkpoint_level_) / checkpoints_seen_;
+  } else if (!common_checkpoint_.Rising(0.3)) {
+    checkpoint_level_ += 0.05 * (reference - checkpoint_level_);
+  }
+}
+
+double OwnTime::rotation() const {
+  if (slowest_steps_ < 20) return 0;
+  size_t present = 0;
+  for (const Rank& rank : ranks_) present += rank.own_ns > 0 ? 1 : 0;
+  if (present < 2) return 0;
+  double entropy = 0;
+  for (uint16_t count : slowest_) {
+    if (count == 0) continue;
+    const double p = static_cast<double>(count) / slowest_steps_;
+    entropy -= p * std::log(p);
+  }
+  return entropy / std::log(static_cast<double>(std::min<size_t>(present, static_cast<size_t>(slowest_steps_))));
+}
+
+}  // namespace taskd::diagnosis

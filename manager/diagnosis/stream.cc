@@ -1,0 +1,137 @@
+#include "manager/diagnosis/stream.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "manager/diagnosis/stats.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr double kDrift = 1;           // the k of the CUSUM
+constexpr double kClip = 4;            // no single step says more than this
+constexpr int kLearn = 15;             // observations until the own past counts
+constexpr double kForget = 1.0 / 720;  // half-life of the own past: 500 steps
+constexpr double kJumpZ = 8;
+constexpr int kJumps = 3;
+constexpr double kSpikeZ = 4;
+constexpr double kRecurrenceLogP = -23;  // p < 1e-10
+constexpr int kMinSpikes = 4;
+constexpr int kMinQuiet = 48;
+// A deviation that comes back within so many steps was never gone.
+constexpr int kSameDeviation = 150;
+constexpr int kRestoredQuiet = 30;
+
+}  // namespace
+
+void Stream::Learn(double d, const Limits& limits) {
+  // Winsorised, so that what is wrong from the start cannot become normal.
+  const double value = std::clamp(d, -limits.most, limits.most);
+  if (seen_ <= kLearn) {
+    base_ += (value - base_) / seen_;
+  } else if (!raised_ && sum_ < h_ / 3) {
+    base_ += kForget * (value - base_);
+  }
+  limit_ = seen_ < kLearn ? limits.most : std::min(std::max(base_, 0.0) + limits.dead, limits.most);
+}
+
+void Stream::PushSpike(bool spike) {
+  spikes_[1] = spikes_[1] << 1 | spikes_[0] >> 63;
+  spikes_[0] = spikes_[0] << 1 | (spike ? 1 : 0);
+}
+
+Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits, double spike_rate) {
+  h_ = limits.h;
+  ++seen_;
+  Learn(d, limits);
+  const double z = (d - limit_) / limits.sigma;
+  const bool spike = z > kSpikeZ && d > limit_ + 2 * limits.dead;
+  PushSpike(spike);
+  if (spike && spikes() == 1) first_spike_ = step;
+  const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
+  window_excess_ += weight * (excess - window_excess_);
+  window_d_ += weight * (d - window_d_);
+
+  if (raised_) {
+    const bool bad = d > (limit_ + mean_) / 2;
+    if (intermittent_) {
+      mean_ = window_d_;
+      mean_excess_ = window_excess_;
+      quiet_ = spike ? 0 : quiet_ + 1;
+      const int patience = std::max(kMinQuiet, 6 * spike_trials() / std::max(1, spikes()));
+      if (quiet_ < patience) return Event::kNone;
+    } else {
+      if (bad) {
+        ++count_;
+        const double share = 1.0 / std::min(count_, 40);
+        mean_ += share * (d - mean_);
+        mean_excess_ += share * (excess - mean_excess_);
+      }
+      // What varies by itself is not over because of a few good steps.
+      if (d > limit_) spread_ += (std::abs(d - mean_) - spread_) / std::min(count_, 40);
+      quiet_ = bad ? 0 : quiet_ + 1;
+      const double sigma = std::max(limits.sigma, 1.25 * spread_);
+      // The mirrored test: half-way between the deviation and the limit.
+      down_ = std::max(0.0, down_ + std::clamp(((limit_ + mean_) / 2 - d) / sigma, -kClip, kClip));
+      if (restored_ ? quiet_ < kRestoredQuiet : down_ <= h_) {
+        if (restored_ && bad && quiet_ == 0 && count_ > 10) restored_ = false;
+        return Event::kNone;
+      }
+    }
+    raised_ = intermittent_ = restored_ = false;
+    sum_ = down_ = 0;
+    count_ = jumps_ = 0;
+    zero_step_ = step;
+    spikes_ = {};
+    cleared_ = step;
+    return Event::kCleared;
+  }
+
+  sum_ = std::max(0.0, sum_ + std::clamp(z, -kClip, kClip) - kDrift);
+  jumps_ = z > kJumpZ && d > limits.jump ? jumps_ + 1 : 0;
+  if (sum_ == 0) {
+    zero_step_ = step;
+    count_ = 0;
+    mean_ = mean_excess_ = 0;
+    return Event::kNone;
+  }
+  ++count_;
+  mean_ += (d - mean_) / count_;
+  mean_excess_ += (excess - mean_excess_) / count_;
+  if (sum_ > limits.h || jumps_ >= kJumps) {
+    const bool again = cleared_ >= 0 && step - cleared_ < kSameDeviation;
+    raised_ = true;
+    intermittent_ = again;
+    if (!again) onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
+  } else if (spike && spikes() >= kMinSpikes && window_excess_ > 0 &&
+             LogBinomialTail(spike_trials(), spikes(), spike_rate) < kRecurrenceLogP) {
+    raised_ = intermittent_ = true;
+    onset_ = first_spike_;
+    mean_ = window_d_;
+    mean_excess_ = window_excess_;
+  }
+  if (!raised_) return Event::kNone;
+  z_ = (mean_ - std::max(base_, 0.0)) / limits.sigma;
+  down_ = spread_ = 0;
+  quiet_ = 0;
+  return Event::kRaised;
+}
+
+void Stream::Rebase() {
+  seen_ = 0;
+  base_ = 0;
+  spikes_ = {};
+  if (!raised_) {
+    sum_ = 0;
+    count_ = jumps_ = 0;
+    zero_step_ = -1;
+  }
+}
+
+void Stream::Restore(int64_t onset) {
+  Reset();
+  raised_ = restored_ = true;
+  onset_ = onset;
+}
+
+}  // namespace taskd::diagnosis

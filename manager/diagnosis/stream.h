@@ -1,0 +1,84 @@
+// One number observed once a step, watched for a lasting or a recurring rise: the change detector that all features
+// share.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace taskd::diagnosis {
+
+// Steps of the recurrence window.
+inline constexpr int kSpikeWindow = 128;
+
+class Stream {
+ public:
+  // All in the unit of the observations.
+  struct Limits {
+    double sigma = 0.01;  // standard deviation of the noise of one observation
+    double dead = 0.01;   // rise over the own past that is nobody's fault: ranks are not equal
+    double most = 0.035;  // a rise that is one wherever the stream began, so also from the first step on
+    double h = 11;        // CUSUM threshold, standard deviations
+    double jump = 0.18;   // a rise that needs no more than three steps in a row if it is also far above the noise
+  };
+
+  enum class Event { kNone, kRaised, kCleared };
+
+  // `excess` is the same deviation as lost time, ns. `spike_rate` is how often a step of a peer spikes.
+  Event Observe(int64_t step, double d, double excess, const Limits& limits, double spike_rate);
+  // The process is a new one: the past level is learned anew; what was raised stays raised.
+  void Rebase();
+  void Reset() { *this = Stream(); }
+  // Raised from outside: an earlier life of the diagnosis had found it.
+  void Restore(int64_t onset);
+
+  bool raised() const { return raised_; }
+  bool intermittent() const { return intermittent_; }
+  // On the way to be raised: more than `share` of the threshold.
+  bool Rising(double share) const { return raised_ || sum_ > share * h_; }
+  double sum() const { return sum_; }
+  // The first step of the deviation.
+  int64_t onset() const { return onset_; }
+  // Mean of the deviation while it lasts; over all steps if it comes and goes.
+  double mean() const { return mean_; }
+  double mean_excess() const { return mean_excess_; }
+  double limit() const { return limit_; }
+  double base() const { return base_; }
+  double z() const { return z_; }  // of mean()
+  int observations() const { return seen_; }
+  int spikes() const { return std::popcount(spikes_[0]) + std::popcount(spikes_[1]); }
+  int spike_trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
+
+ private:
+  void Learn(double d, const Limits& limits);
+  void PushSpike(bool spike);
+
+  int seen_ = 0;
+  double base_ = 0;
+  double limit_ = 0;
+  double sum_ = 0;
+  double h_ = 11;
+  int jumps_ = 0;
+  int64_t zero_step_ = -1;  // the last step with an empty sum
+  int64_t first_spike_ = -1;
+  std::array<uint64_t, 2> spikes_{};
+  double window_excess_ = 0;  // exponential means over the spike window
+  double window_d_ = 0;
+
+  // Of the deviation under way: sums since the sum was last zero; exponential means while raised.
+  int count_ = 0;
+  double mean_ = 0;
+  double mean_excess_ = 0;
+  double z_ = 0;
+  double spread_ = 0;  // mean distance from the mean while raised
+
+  bool raised_ = false;
+  bool intermittent_ = false;
+  bool restored_ = false;
+  int64_t onset_ = -1;
+  double down_ = 0;
+  int quiet_ = 0;         // steps without a deviation, while raised
+  int64_t cleared_ = -1;  // the last time
+};
+
+}  // namespace taskd::diagnosis

@@ -1,0 +1,99 @@
+// What a diagnosis says: DESIGN §4.5 as types. `ids` are global ranks for rank and group, node ranks for node, pairs
+// for link, empty for job.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace taskd::diagnosis {
+
+enum class Scope : uint8_t { kRank, kNode, kLink, kGroup, kJob };
+enum class Cause : uint8_t {
+  kCompute,
+  kMemory,
+  kDataloader,
+  kHost,
+  kGc,
+  kCheckpoint,
+  kNetwork,
+  kIntraNodeLink,
+  kPpLink,
+  kFabric,
+  kConfig,
+  kUnknown,
+};
+inline constexpr int kCauses = 12;
+enum class JobState : uint8_t { kUnknown, kOk, kSlow };
+enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort };
+
+// As in the JSON: "rank", "intra_node_link", "no_data", ...
+const char* Name(Scope scope);
+const char* Name(Cause cause);
+const char* Name(JobState state);
+const char* Name(NoteKind kind);
+
+struct Link {
+  int a = 0, b = 0;  // global ranks
+
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+// One number that the verdict rests on; times in ms.
+struct Evidence {
+  std::string feature;  // "own_time", "dataloader", "transfer", ...
+  double value = 0;
+  double reference = 0;  // what the peers have, or the entity itself had before
+  int peers = 0;         // 0: its own past is the reference
+  double z = 0;          // deviation in standard deviations of the noise
+  int64_t first_step = 0, last_step = 0;
+
+  friend bool operator==(const Evidence&, const Evidence&) = default;
+};
+
+struct Alternative {
+  Scope scope = Scope::kRank;
+  std::vector<int> ids;
+  std::vector<Link> links;
+  double probability = 0;
+
+  friend bool operator==(const Alternative&, const Alternative&) = default;
+};
+
+struct Verdict {
+  uint64_t id = 0;  // the same through its life
+  Scope scope = Scope::kRank;
+  std::vector<int> ids;     // all but link
+  std::vector<Link> links;  // of link
+  std::vector<Alternative> alternatives;
+  Cause cause = Cause::kUnknown;
+  bool open = true;
+  int64_t since_step = 0;
+  uint64_t since_ns = 0;        // Unix, by the reference node's clock
+  int64_t last_step = 0;        // the last step it was seen in; of a cleared one the step before it cleared
+  double slowdown = 1;          // of the job's step: with / without
+  double cost_ms_per_step = 0;  // what a step would be shorter without it
+  double confidence = 0;        // 0 to 1
+  std::vector<Evidence> evidence;
+  std::string text;  // one sentence
+
+  friend bool operator==(const Verdict&, const Verdict&) = default;
+};
+
+struct Note {
+  NoteKind kind = NoteKind::kShort;
+  std::string text;
+
+  friend bool operator==(const Note&, const Note&) = default;
+};
+
+struct Report {
+  int ranks = 0;                            // heard of
+  int64_t first_step = -1, last_step = -1;  // judged; -1: none yet
+  JobState state = JobState::kUnknown;
+  std::vector<Verdict> verdicts;  // open ones first, each part by cost
+  std::vector<Note> notes;
+  double step_ms = 0;  // median of the last steps
+};
+
+}  // namespace taskd::diagnosis

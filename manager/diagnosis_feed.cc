@@ -1,0 +1,215 @@
+#include "manager/diagnosis_feed.h"
+
+#include <algorithm>
+
+#include "manager/core.h"
+
+namespace taskd::manager {
+namespace {
+
+// How long after the last folds the engine may still wait for others; then nothing happens until folds come again.
+constexpr uint64_t kDeadlinesKept = 3;
+
+size_t BytesOf(const GroupInfo& group) {
+  return sizeof(GroupInfo) + group.name.size() + group.label.size() + group.members.size() * sizeof(MemberRun);
+}
+
+// Of ranks as launchers number them: node after node, all nodes alike. -1 where the ranks of the node do not look so.
+int FirstRank(const std::map<int, bool>& said) {
+  if (said.empty()) return -1;
+  int first = said.begin()->first;
+  int count = static_cast<int>(said.size());
+  return said.rbegin()->first == first + count - 1 && first % count == 0 ? first : -1;
+}
+
+}  // namespace
+
+size_t BytesOf(const FoldBatch& batch) {
+  size_t bytes = sizeof(FoldBatch);
+  for (const FoldBatch::Groups& rank : batch.groups) {
+    bytes += sizeof rank;
+    for (const GroupInfo& group : rank.groups) bytes += BytesOf(group);
+  }
+  for (const FoldBatch::Step& step : batch.steps) {
+    bytes += sizeof step + step.fold.ops.capacity() * sizeof(OpFold) + step.fold.samples.capacity() * sizeof(OpSample);
+  }
+  return bytes;
+}
+
+DiagnosisFeed::DiagnosisFeed(const Options& options) : options_(options), engine_(options.engine) {}
+
+DiagnosisFeed::Rank& DiagnosisFeed::At(int rank) {
+  if (ranks_.size() <= static_cast<size_t>(rank)) ranks_.resize(static_cast<size_t>(rank) + 1);
+  return ranks_[static_cast<size_t>(rank)];
+}
+
+uint64_t DiagnosisFeed::owner(int rank) const {
+  return InRange(rank) && static_cast<size_t>(rank) < ranks_.size() ? ranks_[static_cast<size_t>(rank)].stream : 0;
+}
+
+diagnosis::RankPlace DiagnosisFeed::place(int rank) const {
+  auto found = streams_.find(owner(rank));
+  if (found == streams_.end()) return {};
+  return {found->second.node, found->second.host, ranks_[static_cast<size_t>(rank)].local_rank};
+}
+
+void DiagnosisFeed::TellGone(Rank& rank, int number) {
+  engine_.Gone(number);
+  if (rank.live) --counts_.live_ranks;
+  rank.live = false;
+}
+
+void DiagnosisFeed::Release(Rank& rank, int number) {
+  if (rank.live) TellGone(rank, number);
+  auto owner = streams_.find(rank.stream);
+  if (owner != streams_.end()) --owner->second.owns;
+  rank = Rank{};
+}
+
+void DiagnosisFeed::Place(const Stream& stream, int rank) {
+  Rank& state = At(rank);
+  int first = FirstRank(stream.said);
+  state.local_rank = first >= 0 && stream.said.count(rank) != 0 ? rank - first : -1;
+  engine_.SetPlace(rank, {stream.node, stream.host, state.local_rank});
+}
+
+bool DiagnosisFeed::Claim(uint64_t id, Stream& stream, int rank) {
+  Rank& state = At(rank);
+  if (state.stream == id) return true;
+  if (stream.owns >= static_cast<size_t>(kMaxRanksPerNode)) return false;
+  // Not gone for the engine: it goes on with another owner.
+  auto former = streams_.find(state.stream);
+  if (former != streams_.end()) --former->second.owns;
+  state.stream = id;
+  state.presence = Presence::kUnknown;
+  ++stream.owns;
+  stream.owned.push_back(rank);
+  if (stream.owned.size() > 2 * static_cast<size_t>(kMaxRanksPerNode)) {
+    // Others have claimed most of them, again and again.
+    std::sort(stream.owned.begin(), stream.owned.end());
+    stream.owned.erase(std::unique(stream.owned.begin(), stream.owned.end()), stream.owned.end());
+    std::erase_if(stream.owned, [&](int owned) { return At(owned).stream != id; });
+  }
+  return true;
+}
+
+void DiagnosisFeed::Connect(uint64_t stream, int node, const std::string& host) {
+  Stream& state = streams_[stream];
+  state.node = node;
+  state.host = host;
+}
+
+void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
+  auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  Stream& stream = found->second;
+  std::map<int, bool> before = std::move(stream.said);
+  stream.said.clear();
+  for (const RankPresence& presence : ranks) {
+    if (InRange(presence.rank)) stream.said[presence.rank] = presence.attached;
+    if (stream.said.size() >= static_cast<size_t>(kMaxRanksPerNode)) break;
+  }
+  for (const auto& [number, attached] : stream.said) {
+    auto earlier = before.find(number);
+    bool newly = attached && (earlier == before.end() || !earlier->second);
+    bool free = owner(number) == 0 || !streams_.at(owner(number)).connected;
+    if (attached && (newly || free)) Claim(id, stream, number);
+    if (owner(number) != id) continue;
+    Rank& rank = At(number);
+    rank.presence = attached ? Presence::kAttached : Presence::kDetached;
+    if (!attached && rank.live) TellGone(rank, number);
+    if (attached && !rank.live) {
+      // It counts once it folds: a rank without marks is nobody to wait for.
+      rank.live = true;
+      ++counts_.live_ranks;
+    }
+  }
+  for (const auto& [number, attached] : before) {
+    if (stream.said.count(number) == 0 && owner(number) == id) Release(At(number), number);
+  }
+  std::erase_if(stream.owned, [&](int number) { return owner(number) != id; });
+  for (int number : stream.owned) Place(stream, number);
+}
+
+bool DiagnosisFeed::MayFeed(uint64_t id, Stream& stream, int rank) {
+  if (!InRange(rank)) return false;
+  uint64_t now = owner(rank);
+  if (now == id) return true;
+  if (now != 0 && streams_.at(now).connected) return false;
+  if (!Claim(id, stream, rank)) return false;
+  auto said = stream.said.find(rank);
+  if (said != stream.said.end()) At(rank).presence = said->second ? Presence::kAttached : Presence::kDetached;
+  Place(stream, rank);
+  return true;
+}
+
+void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
+  auto found = streams_.find(id);
+  counts_.refused += batch.unreadable;
+  if (found == streams_.end()) {
+    counts_.refused += batch.steps.size();
+    return;
+  }
+  Stream& stream = found->second;
+  stream.proxy_dropped = batch.proxy_dropped;
+  for (FoldBatch::Groups& groups : batch.groups) {
+    if (!MayFeed(id, stream, groups.rank)) continue;
+    size_t bytes = 0;
+    for (size_t i = 0; i < groups.groups.size() && i < kMaxGroups; ++i) {
+      GroupInfo& group = groups.groups[i];
+      bytes += BytesOf(group);
+      if (bytes > kMaxGroupBytes) group.members = {};
+      engine_.SetGroup(groups.rank, static_cast<uint32_t>(i), group);
+    }
+  }
+  std::vector<int> late;  // ranks that have ended: these are their last steps
+  for (FoldBatch::Step& step : batch.steps) {
+    if (!MayFeed(id, stream, step.rank)) {
+      ++counts_.refused;
+      continue;
+    }
+    Rank& rank = At(step.rank);
+    if (!rank.live) {
+      rank.live = true;
+      ++counts_.live_ranks;
+      if (rank.presence == Presence::kDetached) late.push_back(step.rank);
+    }
+    engine_.Add(step.rank, std::move(step.fold), now_ns);
+    ++counts_.steps;
+  }
+  for (int rank : late) TellGone(At(rank), rank);
+  busy_until_ns_ = now_ns + kDeadlinesKept * options_.engine.step_deadline_ns;
+}
+
+void DiagnosisFeed::Disconnect(uint64_t id, uint64_t now_ns) {
+  auto found = streams_.find(id);
+  if (found == streams_.end() || !found->second.connected) return;
+  found->second.connected = false;
+  found->second.away_since_ns = now_ns;
+  ++away_;
+}
+
+bool DiagnosisFeed::Advance(uint64_t now_ns) {
+  for (auto it = streams_.begin(); away_ > 0 && it != streams_.end();) {
+    Stream& stream = it->second;
+    bool over = !stream.connected && (stream.owns == 0 || now_ns - stream.away_since_ns >= options_.away_ns);
+    if (!over) {
+      ++it;
+      continue;
+    }
+    for (int number : stream.owned) {
+      if (owner(number) == it->first) Release(At(number), number);
+    }
+    it = streams_.erase(it);
+    --away_;
+  }
+  return engine_.Advance(now_ns);
+}
+
+DiagnosisFeed::Counts DiagnosisFeed::counts() const {
+  Counts counts = counts_;
+  for (const auto& [id, stream] : streams_) counts.proxy_dropped += stream.connected ? stream.proxy_dropped : 0;
+  return counts;
+}
+
+}  // namespace taskd::manager

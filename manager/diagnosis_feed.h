@@ -1,0 +1,129 @@
+// Between the streams of the nodes and the engine: whose rank is whose, what a node may say, when a rank is gone.
+//
+// Design:
+// 1. A rank belongs to one stream. It goes to the stream that newly reports it as attached (the last one wins: that is
+//    what a job looks like that was moved), else, while nobody has it or its stream is away, to the first that brings
+//    folds of it.
+// 2. What a stream says of ranks that are not its own is refused and counted: a broken proxy costs its own ranks only.
+// 3. A rank is gone for the engine when its proxy says that it is not attached any more, and when its stream has been
+//    away for Options::away_ns; a proxy that comes back earlier goes on as if nothing had been.
+//
+// Pure bookkeeping: no clock, no threads. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/step_fold.h"
+#include "manager/diagnosis/engine.h"
+
+namespace taskd::manager {
+
+// One rank of a node, as its proxy reports it.
+struct RankPresence {
+  int rank = 0;
+  bool attached = false;
+
+  friend bool operator==(const RankPresence&, const RankPresence&) = default;
+};
+
+// One message of folds.
+struct FoldBatch {
+  struct Groups {
+    int rank = 0;
+    std::vector<GroupInfo> groups;  // by index
+  };
+  struct Step {
+    int rank = 0;
+    StepFold fold;
+  };
+  std::vector<Groups> groups;  // taken before the steps
+  std::vector<Step> steps;     // of each rank in order
+  uint64_t proxy_dropped = 0;  // steps that the proxy did not send, since it started
+  uint64_t unreadable = 0;     // steps of the message that are not in `steps`
+};
+
+// What the batch takes in memory, roughly; never 0.
+size_t BytesOf(const FoldBatch& batch);
+
+class DiagnosisFeed {
+ public:
+  struct Options {
+    diagnosis::Engine::Options engine;
+    uint64_t away_ns = 30'000'000'000;  // after this the ranks of a node whose stream has ended are gone
+  };
+  struct Counts {
+    uint64_t steps = 0;          // given to the engine
+    uint64_t refused = 0;        // of ranks that are not the stream's or cannot be, or unreadable
+    uint64_t proxy_dropped = 0;  // FoldBatch::proxy_dropped, over the nodes that are connected
+    uint64_t live_ranks = 0;     // owned and not gone
+  };
+
+  // A rank has no more groups than this, and groups beyond this many bytes go without their members. Real jobs have a
+  // dozen groups of a few runs each.
+  static constexpr size_t kMaxGroups = 256;
+  static constexpr size_t kMaxGroupBytes = size_t{128} * 1024;
+
+  explicit DiagnosisFeed(const Options& options);
+  DiagnosisFeed(const DiagnosisFeed&) = delete;
+  DiagnosisFeed& operator=(const DiagnosisFeed&) = delete;
+
+  // `stream`: any number but 0 that no stream had before. `node`: its rank.
+  void Connect(uint64_t stream, int node, const std::string& host);
+  // All ranks of the node. At most kMaxRanksPerNode are the stream's, whatever it says.
+  void Ranks(uint64_t stream, const std::vector<RankPresence>& ranks);
+  void Folds(uint64_t stream, FoldBatch batch, uint64_t now_ns);
+  void Disconnect(uint64_t stream, uint64_t now_ns);
+  // True: the verdicts or the state have changed.
+  bool Advance(uint64_t now_ns);
+
+  // True while time alone can change something.
+  bool waits_for_time(uint64_t now_ns) const { return away_ > 0 || now_ns < busy_until_ns_; }
+  diagnosis::Report report() const { return engine_.report(); }
+  void Restore(const std::vector<diagnosis::Verdict>& verdicts) { engine_.Restore(verdicts); }
+  Counts counts() const;
+  // The stream that the rank belongs to; 0: nobody's.
+  uint64_t owner(int rank) const;
+  // As given to the engine.
+  diagnosis::RankPlace place(int rank) const;
+
+ private:
+  enum class Presence : uint8_t { kUnknown, kAttached, kDetached };
+  struct Rank {
+    uint64_t stream = 0;
+    Presence presence = Presence::kUnknown;
+    int local_rank = -1;
+    bool live = false;  // for the engine
+  };
+  struct Stream {
+    int node = 0;
+    std::string host;
+    bool connected = true;
+    uint64_t away_since_ns = 0;
+    uint64_t proxy_dropped = 0;
+    std::map<int, bool> said;  // rank -> attached, of the newest Ranks
+    std::vector<int> owned;    // some may have another owner by now
+    size_t owns = 0;
+  };
+
+  bool InRange(int rank) const { return rank >= 0 && rank < diagnosis::Engine::kMaxRanks; }
+  Rank& At(int rank);
+  bool Claim(uint64_t id, Stream& stream, int rank);
+  bool MayFeed(uint64_t id, Stream& stream, int rank);
+  void Release(Rank& rank, int number);
+  void TellGone(Rank& rank, int number);
+  void Place(const Stream& stream, int rank);
+
+  const Options options_;
+  diagnosis::Engine engine_;
+  std::vector<Rank> ranks_;  // as long as the highest rank that was heard of
+  std::map<uint64_t, Stream> streams_;
+  size_t away_ = 0;  // streams
+  uint64_t busy_until_ns_ = 0;
+  Counts counts_;
+};
+
+}  // namespace taskd::manager

@@ -1,0 +1,203 @@
+#include "manager/diagnosis_feed.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/core.h"
+#include "manager/test_job.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr int kMaxRanks = diagnosis::Engine::kMaxRanks;
+
+class FeedTest : public ::testing::Test {
+ protected:
+  static FoldBatch Step(int rank, int64_t step) {
+    FoldBatch batch;
+    StepFold fold;
+    fold.step = step;
+    fold.start_ns = 1000 * kSecond + static_cast<uint64_t>(step) * kSecond;
+    fold.end_ns = fold.start_ns + kSecond / 2;
+    batch.steps.push_back({rank, fold});
+    return batch;
+  }
+  uint64_t Taken(uint64_t stream, int rank) {
+    uint64_t before = feed_.counts().steps;
+    feed_.Folds(stream, Step(rank, next_step_++), now_);
+    return feed_.counts().steps - before;
+  }
+
+  DiagnosisFeed feed_{DiagnosisFeed::Options{}};
+  uint64_t now_ = 5 * kSecond;
+  int64_t next_step_ = 0;
+};
+
+TEST_F(FeedTest, ARankGoesToTheStreamThatNewlyReportsIt) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(Taken(1, 1), 1u);
+  EXPECT_EQ(Taken(2, 1), 0u) << "it is another stream's";
+  EXPECT_EQ(feed_.counts().refused, 1u);
+
+  feed_.Ranks(2, {{1, true}});
+  EXPECT_EQ(feed_.owner(1), 2u) << "the last one wins";
+  EXPECT_EQ(feed_.place(1).host, "host-b");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(feed_.owner(1), 2u) << "that is what it has said all the time";
+  EXPECT_EQ(Taken(1, 1), 0u);
+  EXPECT_EQ(Taken(2, 1), 1u);
+  feed_.Ranks(1, {{0, true}, {1, false}});
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(feed_.owner(1), 1u) << "the rank has come back to the first node";
+}
+
+TEST_F(FeedTest, FoldsAloneClaimWhatNobodyHas) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  EXPECT_EQ(Taken(1, 7), 1u) << "the folds may come before the list of ranks";
+  EXPECT_EQ(Taken(2, 7), 0u);
+  feed_.Disconnect(1, now_);
+  EXPECT_EQ(Taken(2, 7), 1u);
+  EXPECT_EQ(feed_.owner(7), 2u);
+  EXPECT_EQ(feed_.place(7).node, 1);
+}
+
+TEST_F(FeedTest, RanksThatCannotBeAreRefused) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{-1, true}, {kMaxRanks, true}, {INT32_MIN, true}, {INT32_MAX, false}, {kMaxRanks - 1, true}});
+  for (int rank : {-1, INT32_MIN, kMaxRanks, INT32_MAX}) {
+    EXPECT_EQ(Taken(1, rank), 0u) << rank;
+    EXPECT_EQ(feed_.owner(rank), 0u);
+    FoldBatch groups;
+    groups.groups.push_back({rank, {GroupInfo{"g", "dp", {{0, 1, 2}}}}});
+    feed_.Folds(1, std::move(groups), now_);
+  }
+  EXPECT_EQ(Taken(1, kMaxRanks - 1), 1u);
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+}
+
+TEST_F(FeedTest, AStreamHasNoMoreRanksThanANodeCan) {
+  feed_.Connect(1, 0, "host-a");
+  std::vector<RankPresence> ranks;
+  for (int rank = 0; rank < kMaxRanksPerNode + 10; ++rank) ranks.push_back({rank, true});
+  feed_.Ranks(1, ranks);
+  EXPECT_EQ(feed_.counts().live_ranks, static_cast<uint64_t>(kMaxRanksPerNode));
+  EXPECT_EQ(Taken(1, kMaxRanksPerNode + 5), 0u);
+  feed_.Connect(2, 1, "host-b");
+  EXPECT_EQ(Taken(2, kMaxRanksPerNode + 5), 1u);
+}
+
+TEST_F(FeedTest, UnknownStreamsHaveNoSay) {
+  feed_.Ranks(9, {{0, true}});
+  EXPECT_EQ(Taken(9, 0), 0u);
+  feed_.Disconnect(9, now_);
+  feed_.Advance(now_ + 100 * kSecond);
+  EXPECT_EQ(feed_.owner(0), 0u);
+}
+
+TEST_F(FeedTest, LocalRanksWhereTheyAreNumberedInRows) {
+  feed_.Connect(1, 3, "host-d");
+  feed_.Ranks(1, {{24, true}, {25, true}, {26, false}, {27, true}});
+  EXPECT_EQ(feed_.place(24).local_rank, 0);
+  EXPECT_EQ(feed_.place(27).local_rank, 3);
+  feed_.Connect(2, 4, "host-e");
+  feed_.Ranks(2, {{30, true}, {33, true}});
+  EXPECT_EQ(feed_.place(33).local_rank, -1) << "a route plan has mixed them";
+  EXPECT_EQ(feed_.place(33).node, 4);
+  EXPECT_EQ(feed_.place(99), diagnosis::RankPlace{});
+}
+
+TEST_F(FeedTest, RanksThatDetachAreGoneAndTheirLastStepsCount) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(Taken(1, 0) + Taken(1, 1), 2u);
+  feed_.Ranks(1, {{0, true}, {1, false}});
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+  EXPECT_EQ(Taken(1, 1), 1u) << "marks that the proxy drained after the end of the process";
+  EXPECT_EQ(feed_.counts().live_ranks, 1u) << "nobody waits for more of them";
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(feed_.counts().live_ranks, 2u) << "it was started again";
+  feed_.Ranks(1, {{0, true}});
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+  EXPECT_EQ(feed_.owner(1), 0u);
+}
+
+TEST_F(FeedTest, ANodeThatIsAwayForLongIsGone) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  feed_.Disconnect(1, now_);
+  EXPECT_TRUE(feed_.waits_for_time(now_));
+  feed_.Advance(now_ + 29 * kSecond);
+  EXPECT_EQ(feed_.counts().live_ranks, 2u) << "it may come back";
+  // One rank does, by another stream.
+  feed_.Connect(2, 0, "host-a");
+  feed_.Ranks(2, {{1, true}});
+  feed_.Advance(now_ + 31 * kSecond);
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+  EXPECT_EQ(feed_.owner(0), 0u);
+  EXPECT_EQ(feed_.owner(1), 2u);
+  EXPECT_FALSE(feed_.waits_for_time(now_ + 31 * kSecond));
+}
+
+TEST_F(FeedTest, CountsWhatConnectedProxiesCouldNotSend) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  FoldBatch batch = Step(0, 0);
+  batch.proxy_dropped = 5;
+  batch.unreadable = 2;
+  feed_.Folds(1, batch, now_);
+  batch.steps[0].rank = 1;
+  feed_.Folds(2, batch, now_);
+  EXPECT_EQ(feed_.counts().proxy_dropped, 10u);
+  EXPECT_EQ(feed_.counts().refused, 4u);
+  feed_.Disconnect(2, now_);
+  EXPECT_EQ(feed_.counts().proxy_dropped, 5u);
+}
+
+// A broken proxy sends what it likes, of its ranks and of everybody's. The others' verdict is the same.
+TEST_F(FeedTest, ABrokenNodeCostsItsOwnRanks) {
+  TestJob job;
+  uint64_t end_ns = job.begin_ns;
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(66, 1, "host-broken");
+  std::vector<RankPresence> ranks;
+  FoldBatch groups;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    ranks.push_back({rank, true});
+    groups.groups.push_back({rank, {job.Group()}});
+  }
+  feed_.Ranks(1, ranks);
+  feed_.Folds(1, std::move(groups), now_);
+  for (int64_t step = 0; step < 160; ++step) {
+    if (step == 80) job.slow[3] = 1.5;
+    FoldBatch batch;
+    int rank = 0;
+    for (StepFold& fold : job.Step(step, end_ns)) batch.steps.push_back({rank++, std::move(fold)});
+    now_ += kSecond / 10;
+    feed_.Folds(1, std::move(batch), now_);
+    FoldBatch broken;
+    for (int claimed = 0; claimed < 12; ++claimed) {
+      StepFold fold;
+      fold.step = step % 3 == 0 ? INT64_MAX : step * 31 - 500;
+      fold.end_ns = UINT64_MAX - static_cast<uint64_t>(step);
+      fold.head_ns = UINT64_MAX / 2;
+      fold.ops.resize(StepFold::kMaxOps, OpFold{0xffffffff, CommOp::kSend, INT32_MIN, 255, 0xffffffff, UINT64_MAX});
+      broken.steps.push_back({claimed, fold});
+    }
+    feed_.Folds(66, std::move(broken), now_);
+    feed_.Advance(now_);
+  }
+  now_ += 20 * kSecond;
+  feed_.Advance(now_);
+  EXPECT_EQ(feed_.counts().refused, 160u * 8);
+  bool named = false;
+  for (const diagnosis::Verdict& verdict : feed_.report().verdicts) {
+    named = named || (verdict.open && verdict.ids == std::vector<int>{3});
+  }
+  EXPECT_TRUE(named);
+}
+
+}  // namespace
+}  // namespace taskd::manager

@@ -1,0 +1,121 @@
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/diagnosis_core.h"
+#include "manager/diagnosis_messages.h"
+#include "manager/services.h"
+#include "proto/channel.h"
+#include "taskd/v1/diagnosis.grpc.pb.h"
+
+namespace taskd::manager {
+namespace {
+
+using ReportPtr = std::shared_ptr<const diagnosis::Report>;
+
+// One watcher. A client that reads slowly holds nobody up: what it was not told yet is one newest report.
+class WatchReactor final : public grpc::ServerWriteReactor<v1::DiagnosisReport>, public ReportSink {
+ public:
+  WatchReactor(std::shared_ptr<DiagnosisCore> core, std::string job, const grpc::Status& refusal)
+      : core_(std::move(core)), job_(std::move(job)) {
+    if (!refusal.ok()) {
+      End(refusal);
+    } else if (!core_->Subscribe(this)) {
+      Close();
+    }
+  }
+
+  void Changed(ReportPtr report) override {
+    std::lock_guard lock(mutex_);
+    pending_ = std::move(report);
+    WriteNext();
+  }
+  void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) {
+      End({grpc::StatusCode::CANCELLED, "the watcher has gone"});
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    WriteNext();
+  }
+  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the watcher has gone"}); }
+  void OnDone() override {
+    core_->Unsubscribe(this);
+    delete this;
+  }
+
+ private:
+  void WriteNext() {
+    if (writing_ || ended_ || pending_ == nullptr) return;
+    writing_ = true;
+    message_.Clear();
+    FillReport(*pending_, job_, &message_);
+    pending_.reset();
+    StartWrite(&message_);
+  }
+  void End(const grpc::Status& status) {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    Finish(status);
+  }
+
+  const std::shared_ptr<DiagnosisCore> core_;
+  const std::string job_;
+  std::mutex mutex_;  // taken after the core's, never before it
+  bool writing_ = false;
+  bool ended_ = false;
+  ReportPtr pending_;
+  v1::DiagnosisReport message_;
+};
+
+class DiagnosisService final : public v1::Diagnosis::CallbackService {
+ public:
+  DiagnosisService(std::shared_ptr<DiagnosisCore> core, JobShape shape, Security security)
+      : core_(std::move(core)), shape_(std::move(shape)), security_(std::move(security)) {}
+
+  grpc::ServerUnaryReactor* GetReport(grpc::CallbackServerContext* context, const v1::GetReportRequest* request,
+                                      v1::DiagnosisReport* reply) override {
+    grpc::Status allowed = Check(*context, request->job());
+    if (allowed.ok()) FillReport(*core_->report(), JobName(request->job()), reply);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(allowed);
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<v1::DiagnosisReport>* WatchReports(grpc::CallbackServerContext* context,
+                                                              const v1::GetReportRequest* request) override {
+    return new WatchReactor(core_, JobName(request->job()), Check(*context, request->job()));
+  }
+
+ private:
+  grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
+    grpc::Status allowed = CheckToken(context, security_);
+    if (!allowed.ok() || job.empty()) return allowed;
+    absl::Status name = CheckJobName(job);
+    if (!name.ok()) return {grpc::StatusCode::INVALID_ARGUMENT, std::string(name.message())};
+    if (!shape_.job.empty() && job != shape_.job) {
+      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_.job)};
+    }
+    return grpc::Status::OK;
+  }
+  const std::string& JobName(const std::string& asked) const { return shape_.job.empty() ? asked : shape_.job; }
+
+  const std::shared_ptr<DiagnosisCore> core_;
+  const JobShape shape_;
+  const Security security_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeDiagnosisService(std::shared_ptr<DiagnosisCore> core, const JobShape& shape,
+                                                    const Security& security) {
+  return std::make_unique<DiagnosisService>(std::move(core), shape, security);
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,218 @@
+// Folds in and reports out over real gRPC.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/diagnosis_messages.h"
+#include "manager/test_client.h"
+#include "manager/test_job.h"
+#include "proto/fold_messages.h"
+#include "taskd/v1/diagnosis.grpc.pb.h"
+
+namespace taskd::manager {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A client of WatchReports.
+class TestWatcher : public Watched {
+ public:
+  explicit TestWatcher(std::shared_ptr<grpc::Channel> channel, const std::string& job = "")
+      : stub_(v1::Diagnosis::NewStub(channel)) {
+    v1::GetReportRequest request;
+    request.set_job(job);
+    stream_ = stub_->WatchReports(&context_, request);
+    reader_ = std::thread([this] {
+      v1::DiagnosisReport message;
+      while (stream_->Read(&message)) {
+        std::lock_guard lock(mutex_);
+        reports_.push_back(message);
+        changed_.notify_all();
+      }
+      grpc::Status status = stream_->Finish();
+      std::lock_guard lock(mutex_);
+      status_ = status;
+      ended_ = true;
+      changed_.notify_all();
+    });
+  }
+  ~TestWatcher() {
+    context_.TryCancel();
+    reader_.join();
+  }
+  bool WaitForRank(int rank) {
+    return WaitFor([&] {
+      if (reports_.empty()) return false;
+      for (const v1::Verdict& verdict : reports_.back().verdicts()) {
+        if (verdict.open() && verdict.ids_size() == 1 && verdict.ids(0) == rank) return true;
+      }
+      return false;
+    });
+  }
+  grpc::Status Ended() {
+    WaitFor([this] { return ended_; });
+    std::lock_guard lock(mutex_);
+    return status_;
+  }
+  size_t count() {
+    std::lock_guard lock(mutex_);
+    return reports_.size();
+  }
+
+ private:
+  std::unique_ptr<v1::Diagnosis::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::DiagnosisReport>> stream_;
+  std::vector<v1::DiagnosisReport> reports_;
+  grpc::Status status_;
+  bool ended_ = false;
+  std::thread reader_;
+};
+
+class DiagnosisServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/taskd-diagnosis-service-test-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+    options_.job = "ns/job";
+    options_.listen = "127.0.0.1:0";
+    options_.http = "";
+    options_.state_dir = folder_ / "state";
+    options_.switch_file = "";
+  }
+  void TearDown() override {
+    proxies_.clear();
+    server_.reset();
+    fs::remove_all(folder_);
+  }
+  void Start() {
+    server_.reset();
+    auto server = ManagerServer::Start(options_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = Dial(server_->port());
+    stub_ = v1::Diagnosis::NewStub(channel_);
+  }
+  // One proxy for every four ranks of the job.
+  void ConnectProxies() {
+    proxies_.clear();
+    for (int node = 0; node < job_.ranks / 4; ++node) {
+      proxies_.push_back(std::make_unique<TestProxy>(
+          channel_, node, std::vector<int>{node * 4, node * 4 + 1, node * 4 + 2, node * 4 + 3}));
+      v1::NodeMessage message;
+      for (int rank = node * 4; rank < node * 4 + 4; ++rank) {
+        v1::RankGroups* groups = message.mutable_folds()->add_groups();
+        groups->set_rank(rank);
+        FillGroup(job_.Group(), groups->add_groups());
+      }
+      proxies_.back()->Write(message);
+    }
+  }
+  void Run(int64_t steps) {
+    for (int64_t i = 0; i < steps; ++i) {
+      std::vector<StepFold> folds = job_.Step(step_++, end_ns_);
+      for (size_t node = 0; node < proxies_.size(); ++node) {
+        v1::NodeMessage message;
+        for (size_t rank = node * 4; rank < node * 4 + 4; ++rank) {
+          FillFold(static_cast<int>(rank), folds[rank], message.mutable_folds()->add_steps());
+        }
+        proxies_[node]->Write(message);
+      }
+    }
+  }
+  grpc::Status Get(const std::string& job, v1::DiagnosisReport* report, const std::string& token = "") {
+    v1::GetReportRequest request;
+    request.set_job(job);
+    Context context(token);
+    return stub_->GetReport(&context, request, report);
+  }
+
+  fs::path folder_;
+  ManagerOptions options_;
+  TestJob job_;
+  uint64_t end_ns_ = job_.begin_ns;
+  int64_t step_ = 0;
+  std::unique_ptr<ManagerServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Diagnosis::Stub> stub_;
+  std::vector<std::unique_ptr<TestProxy>> proxies_;
+};
+
+TEST_F(DiagnosisServiceTest, FoldsBecomeAVerdictThatOutlivesTheManager) {
+  Start();
+  v1::DiagnosisReport report;
+  ASSERT_TRUE(Get("ns/job", &report).ok());
+  EXPECT_EQ(report.job(), "ns/job");
+  EXPECT_EQ(report.state(), v1::DiagnosisReport::UNKNOWN);
+  EXPECT_EQ(report.last_step(), -1);
+  {
+    TestWatcher watcher(channel_);
+    ConnectProxies();
+    Run(80);
+    job_.slow[6] = 1.5;
+    Run(80);
+    ASSERT_TRUE(watcher.WaitForRank(6));
+  }
+  ASSERT_TRUE(Get("", &report).ok());
+  EXPECT_EQ(report.state(), v1::DiagnosisReport::SLOW);
+  EXPECT_EQ(report.ranks(), 8u);
+  proxies_.clear();
+
+  Start();
+  TestWatcher watcher(channel_);
+  EXPECT_TRUE(watcher.WaitForRank(6)) << "before any proxy has come back";
+  // The job runs on, and the rank is as slow as it was.
+  ConnectProxies();
+  Run(80);
+  ASSERT_TRUE(watcher.WaitForRank(6));
+  server_.reset();
+  EXPECT_EQ(watcher.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(DiagnosisServiceTest, OtherJobsAndTokens) {
+  options_.token = "secret";
+  Start();
+  v1::DiagnosisReport report;
+  EXPECT_EQ(Get("ns/job", &report).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Get("ns/job", &report, "wrong").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(Get("ns/job", &report, "secret").ok());
+  EXPECT_EQ(Get("ns/other", &report, "secret").error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Get("nonsense", &report, "secret").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(TestWatcher(channel_).Ended().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(DiagnosisServiceTest, WatchersOfOtherJobsAreSentAway) {
+  Start();
+  TestWatcher other(channel_, "ns/other");
+  EXPECT_EQ(other.Ended().error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(other.count(), 0u);
+}
+
+TEST_F(DiagnosisServiceTest, FoldsThatMakeNoSenseCostNothingElse) {
+  Start();
+  ConnectProxies();
+  v1::NodeMessage message;
+  v1::FoldSet* folds = message.mutable_folds();
+  folds->add_groups()->set_rank(-7);
+  folds->add_groups()->add_groups()->add_runs(1);  // half a run
+  for (int rank : {0, -1, 1 << 30, INT32_MIN}) {
+    v1::RankStep* step = folds->add_steps();
+    step->set_rank(rank);
+    step->set_step(INT64_MIN);
+    for (int i = 0; i < 7; ++i) step->add_ops(INT64_MAX);  // half an operation
+  }
+  for (int i = 0; i < 70'000; ++i) folds->add_steps();
+  proxies_[0]->Write(message);
+  Run(20);
+  v1::DiagnosisReport report;
+  auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
+  while (report.last_step() < 18 && std::chrono::steady_clock::now() < deadline) ASSERT_TRUE(Get("", &report).ok());
+  EXPECT_GE(report.last_step(), 18) << "the stream goes on";
+  EXPECT_EQ(report.ranks(), 8u);
+}
+
+}  // namespace
+}  // namespace taskd::manager

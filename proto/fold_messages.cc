@@ -1,0 +1,216 @@
+#include "proto/fold_messages.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+namespace {
+
+constexpr int kOpNumbers = 15;
+constexpr int kSampleNumbers = 5;
+constexpr int kRunNumbers = 3;
+constexpr int kMaxRuns = 1024;
+constexpr size_t kMaxNameBytes = 512;
+constexpr uint32_t kMaxGroupIndex = 4095;
+
+int64_t Before(uint64_t end_ns, uint64_t stamp_ns) { return static_cast<int64_t>(end_ns - stamp_ns); }
+
+// Reads one number after the other and remembers whether all were in their ranges.
+class Numbers {
+ public:
+  Numbers(const google::protobuf::RepeatedField<int64_t>& numbers, int first) : numbers_(numbers), next_(first) {}
+
+  template <typename Number>
+  void Read(Number& number, int64_t min = 0, int64_t max = std::numeric_limits<int64_t>::max()) {
+    const int64_t value = numbers_.Get(next_++);
+    ok_ = ok_ && value >= min && value <= max &&
+          (sizeof(Number) == 8 || value <= static_cast<int64_t>(std::numeric_limits<Number>::max()));
+    number = static_cast<Number>(value);
+  }
+  void ReadOp(CommOp& op) {
+    uint8_t number = 0;
+    Read(number, 0, kCommOps - 1);
+    op = static_cast<CommOp>(number);
+  }
+  void ReadStamp(uint64_t& stamp_ns, uint64_t end_ns) {
+    stamp_ns = end_ns - static_cast<uint64_t>(numbers_.Get(next_++));
+  }
+  bool ok() const { return ok_; }
+
+ private:
+  const google::protobuf::RepeatedField<int64_t>& numbers_;
+  int next_;
+  bool ok_ = true;
+};
+
+absl::Status Bad(const v1::RankStep& message, std::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("step ", message.step(), " of rank ", message.rank(), ": ", std::string(what)));
+}
+
+// Names of marks are any bytes, strings of messages are UTF-8: as in the files, what is none becomes U+FFFD.
+std::string Utf8(const std::string& name) {
+  const std::string json = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = nlohmann::json::parse(json).get<std::string>();
+  return text.size() <= kMaxNameBytes ? text : Utf8(name.substr(0, kMaxNameBytes / 3));
+}
+
+}  // namespace
+
+void FillFold(int rank, const StepFold& fold, v1::RankStep* message) {
+  message->set_rank(rank);
+  message->set_step(fold.step);
+  message->set_process_id(fold.process_id);
+  message->set_end_ns(fold.end_ns);
+  message->set_length_ns(fold.end_ns - fold.start_ns);
+  message->set_period_ns(fold.period_ns());
+  message->set_forward_ns(fold.forward_ns);
+  message->set_forwards(fold.forwards);
+  message->set_dataloader_ns(fold.dataloader_ns);
+  message->set_dataloaders(fold.dataloaders);
+  message->set_checkpoint_ns(fold.checkpoint_ns);
+  message->set_checkpoints(fold.checkpoints);
+  message->set_covered_ns(fold.covered_ns);
+  message->set_blocking_covered_ns(fold.blocking_covered_ns);
+  message->set_head_ns(fold.head_ns);
+  message->set_lead_ns(fold.lead_ns);
+  message->set_tail_ns(fold.tail_ns);
+  message->set_dataloader_own_ns(fold.dataloader_own_ns);
+  message->set_checkpoint_own_ns(fold.checkpoint_own_ns);
+  message->set_issues(fold.issues);
+  message->set_issue_p10_ns(fold.issue_p10_ns);
+  message->set_issue_p50_ns(fold.issue_p50_ns);
+  message->set_broken(fold.broken);
+  message->set_host_only(fold.host_only);
+  message->mutable_ops()->Reserve(static_cast<int>(fold.ops.size()) * kOpNumbers);
+  for (const OpFold& op : fold.ops) {
+    for (int64_t number :
+         {static_cast<int64_t>(op.group), static_cast<int64_t>(op.op), static_cast<int64_t>(op.peer),
+          static_cast<int64_t>(op.size_log2), static_cast<int64_t>(op.count), static_cast<int64_t>(op.bytes),
+          static_cast<int64_t>(op.duration_ns), static_cast<int64_t>(op.min_duration_ns),
+          Before(fold.end_ns, op.first_start_ns), Before(fold.end_ns, op.last_end_ns), static_cast<int64_t>(op.gaps),
+          static_cast<int64_t>(op.gap_ns), static_cast<int64_t>(op.max_gap_ns), static_cast<int64_t>(op.blocking_gaps),
+          static_cast<int64_t>(op.blocking_gap_ns)}) {
+      message->add_ops(number);
+    }
+  }
+  for (const OpSample& sample : fold.samples) {
+    for (int64_t number :
+         {static_cast<int64_t>(sample.group), static_cast<int64_t>(sample.op), static_cast<int64_t>(sample.number),
+          Before(fold.end_ns, sample.start_ns), Before(fold.end_ns, sample.end_ns)}) {
+      message->add_samples(number);
+    }
+  }
+}
+
+absl::StatusOr<StepFold> ReadFold(const v1::RankStep& message) {
+  if (message.ops_size() % kOpNumbers != 0) return Bad(message, "an incomplete operation");
+  if (message.samples_size() % kSampleNumbers != 0) return Bad(message, "an incomplete sample");
+  if (static_cast<size_t>(message.ops_size()) > StepFold::kMaxOps * kOpNumbers) {
+    return Bad(message, absl::StrCat("more than ", StepFold::kMaxOps, " operations"));
+  }
+  if (static_cast<size_t>(message.samples_size()) > StepFold::kMaxSamples * kSampleNumbers) {
+    return Bad(message, absl::StrCat("more than ", StepFold::kMaxSamples, " samples"));
+  }
+  if (message.length_ns() > message.end_ns() || message.period_ns() > message.end_ns()) {
+    return Bad(message, "it begins before the clock does");
+  }
+  StepFold fold;
+  fold.step = message.step();
+  fold.process_id = message.process_id();
+  fold.start_ns = message.end_ns() - message.length_ns();
+  fold.end_ns = message.end_ns();
+  fold.previous_end_ns = message.period_ns() == 0 ? 0 : message.end_ns() - message.period_ns();
+  fold.forward_ns = message.forward_ns();
+  fold.forwards = message.forwards();
+  fold.dataloader_ns = message.dataloader_ns();
+  fold.dataloaders = message.dataloaders();
+  fold.checkpoint_ns = message.checkpoint_ns();
+  fold.checkpoints = message.checkpoints();
+  fold.covered_ns = message.covered_ns();
+  fold.blocking_covered_ns = message.blocking_covered_ns();
+  fold.head_ns = message.head_ns();
+  fold.lead_ns = message.lead_ns();
+  fold.tail_ns = message.tail_ns();
+  fold.dataloader_own_ns = message.dataloader_own_ns();
+  fold.checkpoint_own_ns = message.checkpoint_own_ns();
+  fold.issues = message.issues();
+  fold.issue_p10_ns = message.issue_p10_ns();
+  fold.issue_p50_ns = message.issue_p50_ns();
+  fold.broken = message.broken();
+  fold.host_only = message.host_only();
+  for (int first = 0; first < message.ops_size(); first += kOpNumbers) {
+    Numbers numbers(message.ops(), first);
+    OpFold& op = fold.ops.emplace_back();
+    numbers.Read(op.group, 0, kMaxGroupIndex);
+    numbers.ReadOp(op.op);
+    numbers.Read(op.peer, -1);
+    numbers.Read(op.size_log2, 0, 63);
+    numbers.Read(op.count);
+    numbers.Read(op.bytes);
+    numbers.Read(op.duration_ns);
+    numbers.Read(op.min_duration_ns);
+    numbers.ReadStamp(op.first_start_ns, fold.end_ns);
+    numbers.ReadStamp(op.last_end_ns, fold.end_ns);
+    numbers.Read(op.gaps);
+    numbers.Read(op.gap_ns);
+    numbers.Read(op.max_gap_ns);
+    numbers.Read(op.blocking_gaps);
+    numbers.Read(op.blocking_gap_ns);
+    if (!numbers.ok()) return Bad(message, "an operation with a number out of range");
+  }
+  for (int first = 0; first < message.samples_size(); first += kSampleNumbers) {
+    Numbers numbers(message.samples(), first);
+    OpSample& sample = fold.samples.emplace_back();
+    numbers.Read(sample.group, 0, kMaxGroupIndex);
+    numbers.ReadOp(sample.op);
+    numbers.Read(sample.number);
+    numbers.ReadStamp(sample.start_ns, fold.end_ns);
+    numbers.ReadStamp(sample.end_ns, fold.end_ns);
+    if (!numbers.ok()) return Bad(message, "a sample with a number out of range");
+  }
+  return fold;
+}
+
+void FillGroup(const GroupInfo& group, v1::Group* message) {
+  message->set_name(Utf8(group.name));
+  message->set_label(Utf8(group.label));
+  // A group in more pieces than any layout makes is one whose members are unknown.
+  if (group.members.size() > kMaxRuns) return;
+  for (const MemberRun& run : group.members) {
+    message->add_runs(run.first);
+    message->add_runs(run.stride);
+    message->add_runs(run.count);
+  }
+}
+
+absl::StatusOr<GroupInfo> ReadGroup(const v1::Group& message) {
+  for (const std::string* name : {&message.name(), &message.label()}) {
+    if (name->size() > kMaxNameBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group: a name of ", name->size(), " bytes, the limit is ", kMaxNameBytes));
+    }
+  }
+  if (message.runs_size() % kRunNumbers != 0 || message.runs_size() > kMaxRuns * kRunNumbers) {
+    return absl::InvalidArgumentError(absl::StrCat("group '", message.name(), "': ", message.runs_size(),
+                                                   " numbers of members, not three for each of up to ", kMaxRuns,
+                                                   " runs"));
+  }
+  GroupInfo group;
+  group.name = message.name();
+  group.label = message.label();
+  for (int i = 0; i < message.runs_size(); i += kRunNumbers) {
+    const MemberRun run = {message.runs(i), message.runs(i + 1), message.runs(i + 2)};
+    if (run.count < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("group '", message.name(), "': a run of ", run.count, " members"));
+    }
+    group.members.push_back(run);
+  }
+  return group;
+}
+
+}  // namespace taskd

@@ -1,0 +1,75 @@
+// A small, fixed part of the evaluation (evaluate.cc) with what must always hold: nobody is named where nobody is slow,
+// and every loud fault is found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "agent/simulate/suites.h"
+#include "manager/diagnosis/verdict.h"
+#include "tests/diagnosis/replay.h"
+#include "tests/diagnosis/summary.h"
+
+namespace taskd::evaluation {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+
+const ReplayOptions kEngineOnly = {.seed = kSeed, .engine_only = true, .tapes = ""};
+
+CaseResult ReplayCase(const std::string& suite, int index, const ReplayOptions& options = kEngineOnly) {
+  CaseResult result = Replay(simulate::MakeCase(suite, kSeed, index), index, options);
+  EXPECT_EQ(result.error, "") << suite << ':' << index;
+  return result;
+}
+
+class EachSuite : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, testing::ValuesIn(simulate::SuiteNames()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(EachSuite, NamesWhoIsSlowAndNobodyElse) {
+  int cases = GetParam() == "matrix" ? 12 : 1;
+  for (int index = 0; index < cases; ++index) {
+    CaseResult result = ReplayCase(GetParam(), index);
+    if (!result.error.empty()) continue;
+    std::string failures = absl::StrJoin(Failures(result), "\n");
+    const DetectorResult& engine = result.detectors.front();
+    if (result.honesty) {
+      for (const Claim& claim : engine.claims) EXPECT_EQ(claim.verdict.scope, diagnosis::Scope::kJob) << failures;
+    }
+    for (size_t i = 0; i < result.labels.size(); ++i) {
+      const simulate::Label& label = result.labels[i];
+      bool loud = label.severity >= 1.495 && label.effect >= kVisibleEffect && result.shapes[i] == "persistent";
+      if (loud && label.scope != "job") {
+        EXPECT_TRUE(engine.score.outcomes[i].found) << failures;
+      }
+    }
+  }
+}
+
+std::vector<std::string> Story(const CaseResult& result) {
+  std::vector<std::string> lines;
+  for (const Claim& claim : result.detectors.front().claims) {
+    lines.push_back(Entity(claim.verdict) + " " + std::to_string(claim.opened) + "-" + std::to_string(claim.closed) +
+                    " " + std::to_string(claim.verdict.cost_ms_per_step) + " " + claim.verdict.text);
+  }
+  return lines;
+}
+
+TEST(Diagnosis, SaysTheSameOfTheSameJob) {
+  std::vector<std::string> story = Story(ReplayCase("matrix", 0));
+  EXPECT_FALSE(story.empty());
+  EXPECT_EQ(story, Story(ReplayCase("matrix", 0, {.seed = kSeed, .engine_only = false, .tapes = ""})));
+  const ReplayOptions with_tape = {.seed = kSeed, .engine_only = true, .tapes = testing::TempDir()};
+  const std::string tape = testing::TempDir() + "/matrix-0-1.tape";
+  std::remove(tape.c_str());
+  EXPECT_EQ(story, Story(ReplayCase("matrix", 0, with_tape))) << "while it is written";
+  EXPECT_EQ(story, Story(ReplayCase("matrix", 0, with_tape))) << "as it is read";
+  EXPECT_EQ(std::remove(tape.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace taskd::evaluation

@@ -1,0 +1,52 @@
+#!/usr/bin/python3
+"""Records a true PyTorch job as test data: record.py OUT.tar.xz [--slow compute:2@25] [--steps 60]"""
+import argparse
+import os
+import re
+import sys
+import tarfile
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "lib"))
+import harness  # noqa: E402
+from training import Training  # noqa: E402
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out")
+    parser.add_argument("--slow", help="CAUSE:RANK@STEP: from about this step on")
+    parser.add_argument("--steps", type=int, default=60, help="about how many")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        stage = harness.Stage(folder)
+        try:
+            manager = stage.manager()
+            manager.all_on()
+            training = Training(stage, manager)
+
+            def reached(step):
+                training.require_alive()
+                return all(s.get("step", -1) >= step for s in manager.rank_status().values()) and len(manager.rank_status()) == 4
+
+            if arguments.slow:
+                cause, rank, step = re.fullmatch(r"(\w+):(\d+)@(\d+)", arguments.slow).groups()
+                harness.wait_until(lambda: reached(int(step)), f"step {step}", 120, 0.05)
+                training.trouble(cause, int(rank))
+            harness.wait_until(lambda: reached(arguments.steps), f"step {arguments.steps}", 120, 0.05)
+            training.finish()
+            if arguments.slow:
+                print(f"rank {rank} is slow since step {training.since(cause, int(rank))}")
+            for proxy in training.proxies:
+                proxy.terminate()
+            marks = os.path.join(folder, "marks")
+            training.gather(marks)
+            with tarfile.open(arguments.out, "w:xz") as archive:
+                archive.add(marks, ".")
+        finally:
+            stage.close()
+    print(f"{arguments.out}: {os.path.getsize(arguments.out)} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""The diagnosis in the manager: folds in, verdicts out, kept over restarts, told to ClusterD."""
+import concurrent.futures
+import os
+import queue
+import re
+import socketserver
+import threading
+import time
+
+import grpc
+
+import harness
+import stubs
+
+MS = 1_000_000
+RANKS, RANKS_PER_NODE = 8, 4
+ALL_REDUCE = 1  # OpFold's kind
+
+
+class NodeStream:
+    """A proxy of our own: one stream that carries folds."""
+
+    def __init__(self, manager, node, ranks):
+        self.messages = stubs.node()[0]
+        self.folds = __import__("taskd.v1.fold_pb2", fromlist=["fold_pb2"])
+        self.outgoing = queue.Queue()
+        self.channel = grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        hello = self.messages.NodeHello(node_rank=node, host=f"worker-{node}", identity=f"test-{node}")
+        self.outgoing.put(self.messages.NodeMessage(hello=hello))
+        statuses = [self.messages.RankStatus(rank=rank, pid=1000 + rank, attached=True, step=-1) for rank in ranks]
+        self.outgoing.put(self.messages.NodeMessage(ranks=self.messages.RankSet(ranks=statuses)))
+        groups = [self.folds.RankGroups(rank=rank, groups=[self.folds.Group(name="world", label="dp", runs=[0, 1, RANKS])])
+                  for rank in ranks]
+        self.outgoing.put(self.messages.NodeMessage(folds=self.folds.FoldSet(groups=groups)))
+        self.answers = stubs.node()[1].NodeLinkStub(self.channel).Connect(iter(self.outgoing.get, None))
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def _drain(self):
+        try:
+            for _ in self.answers:
+                pass
+        except grpc.RpcError:
+            pass
+
+    def send(self, steps):
+        self.outgoing.put(self.messages.NodeMessage(folds=self.folds.FoldSet(steps=steps)))
+
+    def close(self):
+        self.outgoing.put(None)
+        self.answers.cancel()
+        self.channel.close()
+
+
+class FoldedJob:
+    """Eight ranks on two nodes, one all-reduce a step: what their proxies would send. `slow`: rank -> factor."""
+
+    def __init__(self):
+        self.step = 0
+        self.end_ns = time.time_ns()
+        self.slow = {}
+        self.nodes = []
+
+    def connect(self, manager):
+        self.nodes = [NodeStream(manager, node, range(node * RANKS_PER_NODE, (node + 1) * RANKS_PER_NODE))
+                      for node in range(RANKS // RANKS_PER_NODE)]
+
+    def close(self):
+        for node in self.nodes:
+            node.close()
+
+    def run(self, steps):
+        for _ in range(steps):
+            # Up to 1 % that no two ranks or steps share.
+            own = [int(80 * MS * self.slow.get(rank, 1)) + (self.step * 7919 + rank * 104729) % 800_000
+                   for rank in range(RANKS)]
+            period = max(own) + 20 * MS
+            self.end_ns += period
+            for number, node in enumerate(self.nodes):
+                node.send([self._fold(node, rank, own[rank], period)
+                           for rank in range(number * RANKS_PER_NODE, (number + 1) * RANKS_PER_NODE)])
+            self.step += 1
+
+    def _fold(self, node, rank, own, period):
+        covered = period - own
+        return node.folds.RankStep(
+            rank=rank, step=self.step, process_id=1000 + rank, end_ns=self.end_ns, length_ns=period,
+            period_ns=period if self.step else 0, covered_ns=covered, head_ns=own, host_only=True,
+            ops=[0, ALL_REDUCE, -1, 27, 1, 1 << 27, covered, covered, covered, 0, 0, 0, 0, 0, 0],
+            samples=[0, ALL_REDUCE, 0, covered, 0])
+
+
+def report_of(manager, job="", timeout_s=10):
+    messages, services = stubs.diagnosis()
+    with grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        return services.DiagnosisStub(channel).GetReport(messages.GetReportRequest(job=job), timeout=timeout_s)
+
+
+def open_verdicts(manager):
+    return [(v.scope, list(v.ids), v.cause) for v in report_of(manager).verdicts if v.open]
+
+
+def names(manager, rank):
+    return any(scope == "rank" and ids == [rank] for scope, ids, _ in open_verdicts(manager))
+
+
+class FakeClusterd:
+    """ClusterD's PubFault, with its rules (TaskD contract 1.4). Keeps what it took and what it refused, over restarts."""
+
+    def __init__(self):
+        self.port = harness.free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.taken, self.refused = [], []
+        self.server = None
+
+    def start(self):
+        messages, services = stubs.pubfault()
+        outer = self
+
+        class Service(services.PubFaultServicer):
+            def SendPublicFault(self, request, context):
+                broken = outer.broken_rule(request)
+                (outer.refused if broken else outer.taken).append((broken, request))
+                return messages.RespStatus(code=409 if broken else 0, info=broken)
+
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
+        services.add_PubFaultServicer_to_server(Service(), self.server)
+        harness.wait_until(lambda: self.server.add_insecure_port(self.address), f"ClusterD listens on {self.address}")
+        self.server.start()
+
+    def stop(self):
+        if self.server:
+            self.server.stop(0).wait()
+        self.server = None
+
+    def codes(self):
+        return [request.faults[0].faultCode for _, request in self.taken]
+
+    @staticmethod
+    def broken_rule(request):
+        identifier = re.compile(r"[a-zA-Z0-9\-_.]{8,128}")
+        node_name = re.compile(r"[a-z0-9]([a-z0-9\-.]{0,251}[a-z0-9])?")
+
+        def time_is_right(ms):
+            return 1_735_689_600_000 <= ms <= 9_999_999_999_999
+
+        rules = {
+            "id": identifier.fullmatch(request.id), "timestamp": time_is_right(request.timestamp),
+            "version": request.version == "1.0", "faults": 1 <= len(request.faults) <= 100,
+            "resource": request.resource in ("CCAE", "fd-online", "pingmesh", "Netmind", "dpcStorage", "dtfsStorage"),
+        }
+        for fault in request.faults:
+            rules |= {
+                "faultId": identifier.fullmatch(fault.faultId),
+                "faultType": fault.faultType in ("NPU", "Node", "Network", "Storage"),
+                "faultCode": fault.faultCode in ("110001010", "100001011"),
+                "faultTime": time_is_right(fault.faultTime) and fault.faultTime <= request.timestamp,
+                "assertion": fault.assertion in ("occur", "recover", "once"),
+                "faultLocation": len(fault.faultLocation) <= 10
+                and all(len(k) <= 16 and len(v) <= 128 for k, v in fault.faultLocation.items()),
+                "influence": 1 <= len(fault.influence) <= 1000,
+                "description": re.fullmatch(r"[\S ]{0,512}", fault.description, re.ASCII),
+            }
+            for info in fault.influence:
+                rules |= {"nodeName": node_name.fullmatch(info.nodeName),
+                          "deviceIds": 1 <= len(info.deviceIds) <= 32 and len(set(info.deviceIds)) == len(info.deviceIds)
+                          and all(0 <= device < 32 for device in info.deviceIds)}
+        return next((name for name, kept in rules.items() if not kept), "")
+
+
+def test_verdict_survives_kill(stage):
+    manager = stage.manager()
+    job = FoldedJob()
+    job.connect(manager)
+    assert report_of(manager).state == stubs.diagnosis()[0].DiagnosisReport.UNKNOWN
+    job.run(80)
+    job.slow = {6: 1.5}
+    job.run(80)
+    harness.wait_until(lambda: names(manager, 6), "rank 6 is named")
+    # The verdict is published before it is kept; the state file says when it is.
+    harness.wait_until(lambda: b"own_time" in open(os.path.join(manager.state_dir, "manager.db"), "rb").read(),
+                       "the verdict is kept")
+    manager.kill()
+    job.close()
+
+    manager = stage.manager(port=manager.port, state_dir=manager.state_dir)
+    assert names(manager, 6), "known before any proxy has come back"
+    before = report_of(manager)
+    assert before.job == manager.job
+    job.connect(manager)
+    job.slow = {}
+    job.run(200)
+    harness.wait_until(lambda: not open_verdicts(manager), "the rank is healthy again and cleared")
+    cleared = [v for v in report_of(manager).verdicts if not v.open and list(v.ids) == [6]]
+    assert cleared and cleared[0].id == before.verdicts[0].id, "the same verdict, cleared, not another one"
+    job.close()
+
+
+def test_contract_public_fault(stage):
+    """contract: each state of a fault reaches ClusterD once, legal by its rules, whoever was away or killed."""
+    clusterd = FakeClusterd()  # not there yet
+    flags = ("--clusterd", clusterd.address, "--report-fault")
+    manager = stage.manager(flags=flags)
+    job = FoldedJob()
+    try:
+        job.connect(manager)
+        job.run(80)
+        job.slow = {6: 1.5}
+        job.run(80)
+        harness.wait_until(lambda: "takes no faults" in manager.log(), "the manager has tried")
+        clusterd.start()
+        harness.wait_until(lambda: clusterd.taken, "the fault arrives once ClusterD is there", 90)
+        _, request = clusterd.taken[0]
+        fault = request.faults[0]
+        assert (request.resource, fault.faultCode, fault.faultType, fault.assertion) == (
+            "fd-online", "110001010", "Node", "once")
+        assert [(info.nodeName, list(info.deviceIds)) for info in fault.influence] == [("worker-1", [2])]
+        assert "6" in fault.description
+        harness.wait_until(lambda: "reported to ClusterD" in manager.log(), "the manager knows that it was taken")
+        manager.kill()
+        job.close()
+        clusterd.stop()
+
+        clusterd.start()
+        manager = stage.manager(port=manager.port, state_dir=manager.state_dir, flags=flags)
+        job.connect(manager)
+        job.run(40)
+        harness.wait_until(lambda: names(manager, 6) and report_of(manager).last_step >= 190, "the verdict holds on")
+        clusterd.stop()
+        job.slow = {}
+        job.run(200)
+        harness.wait_until(lambda: not open_verdicts(manager), "the rank is healthy again")
+        harness.wait_until(lambda: "takes no faults" in manager.log(), "the manager has tried")
+        clusterd.start()
+        harness.wait_until(lambda: "100001011" in clusterd.codes(), "the recovery arrives", 90)
+        assert clusterd.codes() == ["110001010", "100001011"], "neither twice"
+        assert clusterd.taken[1][1].faults[0].faultTime == fault.faultTime
+        assert clusterd.refused == []
+    finally:
+        job.close()
+        clusterd.stop()
+
+
+def test_nothing_is_reported_unasked(stage):
+    clusterd = FakeClusterd()
+    clusterd.start()
+    manager = stage.manager(flags=("--clusterd", clusterd.address))
+    job = FoldedJob()
+    job.connect(manager)
+    job.slow = {6: 1.5}
+    job.run(160)
+    harness.wait_until(lambda: names(manager, 6), "rank 6 is named")
+    manager.terminate()
+    job.close()
+    clusterd.stop()
+    assert clusterd.taken == [] and clusterd.refused == []
+
+
+def test_report_needs_clusterd(stage):
+    done = stage.run("manager", "--listen", "127.0.0.1:0", "--report-fault")
+    assert done.returncode == 2
+    assert "--report-fault" in done.stderr and "--clusterd" in done.stderr
+
+
+class Barrier:
+    """The collective of the ranks below: everybody leaves when the last one has come."""
+
+    def __init__(self, ranks):
+        barrier = threading.Barrier(ranks)
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self):
+                try:
+                    while self.request.recv(1):
+                        barrier.wait()
+                        self.request.sendall(b"!")
+                except (OSError, threading.BrokenBarrierError):
+                    pass
+
+        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+TRAINING = r"""
+import os, signal, socket, sys, time
+from taskd.api.taskd_worker_api import init_taskd_worker, start_taskd_worker
+from taskd import mstx
+rank, port, slow_from = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+assert init_taskd_worker(rank, 5000) and start_taskd_worker()
+peers = socket.create_connection(("127.0.0.1", port))
+name = '{"count": "4096","streamId": "1","dataType": "bfp16","groupName": "world","opName": "HcclAllreduce"}'
+step = 0
+while True:
+    step_range = mstx.range_start(f"step {step}")
+    forward = mstx.range_start("forward")
+    time.sleep(0.06 if 0 <= slow_from <= step else 0.02)
+    mstx.range_end(forward)
+    reduce = mstx.range_start(name, domain="communication")
+    peers.sendall(b"?")
+    if not peers.recv(1):
+        break
+    mstx.range_end(reduce)
+    mstx.range_end(step_range)
+    step += 1
+"""
+
+
+def test_marks_become_a_verdict(stage):
+    """Real ranks mark, real proxies fold; one rank computes three times as long from its 60th step on."""
+    manager = stage.manager()
+    manager.all_on()
+    proxies = [stage.proxy(manager, node=node) for node in range(2)]
+    barrier = Barrier(4)
+    try:
+        for rank in range(4):
+            stage.python(f"rank{rank}", TRAINING, {"TASKD_SOCKET": proxies[rank // 2].socket, "RANK": rank}, str(rank),
+                         str(barrier.port), "60" if rank == 2 else "-1")
+        harness.wait_until(lambda: names(manager, 2), "rank 2 is named", 120, 0.2)
+        assert [ids for scope, ids, _ in open_verdicts(manager) if scope == "rank"] == [[2]], "and nobody else"
+        assert report_of(manager).ranks == 4
+    finally:
+        barrier.close()
