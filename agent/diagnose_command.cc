@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -62,9 +63,9 @@ absl::Status PrintMessage(const DiagnoseOptions& options, const v1::DiagnosisRep
   return Print(options, *report, message.job());
 }
 
-// Prints the present report, or with --watch each one until the manager goes away (then OK).
+// Prints the present report, or with --watch each one until the manager goes away. Sets `reached` once it has answered.
 grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
-                     absl::Status& printed) {
+                     bool& reached, absl::Status& printed) {
   v1::GetReportRequest request;
   request.set_job(options.job);
   v1::DiagnosisReport message;
@@ -72,6 +73,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   client.Prepare(context, kTimeout);
   grpc::Status called = stub.GetReport(&context, request, &message);
   if (!called.ok()) return called;
+  reached = true;
   if (!options.watch) {
     printed = PrintMessage(options, message);
     return called;
@@ -98,11 +100,9 @@ absl::Status FromManager(const DiagnoseOptions& options) {
   std::unique_ptr<v1::Diagnosis::Stub> stub = v1::Diagnosis::NewStub(client->channel());
   bool reached = false;
   while (true) {
-    absl::Status printed = absl::UnavailableError("");
-    grpc::Status called = AskOnce(options, *client, *stub, printed);
-    reached |= printed.ok();
-    if (called.ok() && !options.watch) return printed;
-    if (!std::cout) return printed;
+    absl::Status printed;
+    grpc::Status called = AskOnce(options, *client, *stub, reached, printed);
+    if (!printed.ok() || (called.ok() && !options.watch)) return printed;
     // A manager that restarts comes back; whoever watches wants to see it.
     bool again = options.watch && reached &&
                  (called.ok() || called.error_code() == grpc::StatusCode::UNAVAILABLE ||

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "agent/diagnose_command.h"
+#include "agent/simulate_command.h"
 #include "agent/status_command.h"
 #include "agent/switch_command.h"
 #include "agent/trace_command.h"
@@ -63,6 +64,7 @@ struct Commands {
   StatusOptions status;
   DiagnoseOptions diagnose;
   TraceOptions trace;
+  SimulateOptions simulate;
   CLI::Option* manager_http = nullptr;
   CLI::Option* proxy_listen = nullptr;
   CLI::App* manager_app = nullptr;
@@ -71,6 +73,7 @@ struct Commands {
   CLI::App* status_app = nullptr;
   CLI::App* diagnose_app = nullptr;
   CLI::App* trace_app = nullptr;
+  CLI::App* simulate_app = nullptr;
 };
 
 void AddManager(CLI::App& app, Commands& commands) {
@@ -159,6 +162,39 @@ void AddTrace(CLI::App& app, Commands& commands) {
   sub->add_option("-o,--output", options.output, "where it goes, - for stdout")->envname("TASKD_OUTPUT");
 }
 
+void AddSimulate(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.simulate_app =
+      app.add_subcommand("simulate", "a synthetic job's marks with faults, as files or towards a manager");
+  SimulateOptions& options = commands.simulate;
+  AddOption(sub, "--ranks", options.ranks, "ranks of the job [tp x cp x pp x dp, or 16]");
+  AddOption(sub, "--tp", options.tp, "tensor parallel ranks")->capture_default_str();
+  AddOption(sub, "--pp", options.pp, "pipeline stages")->capture_default_str();
+  AddOption(sub, "--dp", options.dp, "data parallel replicas [what is left of the ranks]");
+  AddOption(sub, "--cp", options.cp, "context parallel ranks")->capture_default_str();
+  AddOption(sub, "--ep", options.ep, "expert parallel ranks, of the replicas")->capture_default_str();
+  AddOption(sub, "--ranks-per-node", options.ranks_per_node, "ranks of a node")->capture_default_str();
+  AddOption(sub, "--microbatches", options.microbatches, "of a step and replica")->capture_default_str();
+  AddOption(sub, "--steps", options.steps, "steps [120]")->check(CLI::PositiveNumber);
+  AddOption(sub, "--seed", options.seed, "of all random numbers")->capture_default_str();
+  AddOption(sub, "--step-ms", options.step_ms, "length of a healthy step, about")->capture_default_str();
+  // Not split at commas: those part the targets of one fault.
+  sub->add_option("--fault", options.faults,
+                  "KIND[:TARGET[,TARGET]][:SEVERITY][@FIRST[-LAST]], as compute:7:1.3@50, pp_link:3,11:2@40-80, "
+                  "host:n1:2; repeatable")
+      ->envname("TASKD_FAULT")
+      ->allow_extra_args(false);
+  AddOption(sub, "--shape", options.shape, "of the faults: persistent, transient, intermittent[:DUTY], ramp[:STEPS]")
+      ->capture_default_str();
+  AddOption(sub, "--suite", options.suite, "a case of the evaluation instead: healthy, matrix, H1 to H20, scale");
+  AddOption(sub, "--case", options.suite_case, "which case of the suite")->capture_default_str();
+  AddFlag(sub, "--no-communication", options.no_communication, "no marks of communication");
+  AddFlag(sub, "--host-only", options.host_only, "marks of the host only, as without MSPTI");
+  AddOption(sub, "--out", options.out, "folder that the mark files go to");
+  AddOption(sub, "--manager", options.manager, "HOST:PORT of a manager to feed instead");
+  AddOption(sub, "--rate", options.rate, "steps a second towards the manager [as fast as it takes them]");
+  AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+}
+
 int RunManagerCommand(Commands& commands) {
   ManagerOptions& options = commands.manager;
   options.http_is_default = commands.manager_http->count() == 0;
@@ -223,6 +259,20 @@ int RunTraceCommand(Commands& commands) {
   return status.ok() ? kDone : Fail("taskd trace", status);
 }
 
+int RunSimulateCommand(Commands& commands) {
+  SimulateOptions& options = commands.simulate;
+  // TASKD_MANAGER may be set for other commands.
+  const std::vector<CLI::Option*>& flags = commands.simulate_app->parse_order();
+  const bool manager_is_flag =
+      std::find(flags.begin(), flags.end(), commands.simulate_app->get_option("--manager")) != flags.end();
+  if (!manager_is_flag && !options.out.empty()) options.manager.clear();
+  options.security.token = Token();
+  InitLog("simulate");
+  InitGrpcLog();
+  absl::Status status = RunSimulate(options);
+  return status.ok() ? kDone : Fail("taskd simulate", status);
+}
+
 // The node rank, where no flag gives it: our own variable, then those of the frameworks' launchers.
 void SetNodeRankVariable(CLI::App* proxy) {
   CLI::Option* option = proxy->get_option("--node-rank");
@@ -245,16 +295,20 @@ int Main(int argc, char** argv) {
   AddStatus(app, commands);
   AddDiagnose(app, commands);
   AddTrace(app, commands);
+  AddSimulate(app, commands);
   SetNodeRankVariable(commands.proxy_app);
   if (argc < 2) {
-    std::cerr << "usage: taskd manager|proxy|switch|status|diagnose|trace [OPTIONS]   (taskd COMMAND --help tells more)" << std::endl;
+    std::cerr << "usage: taskd manager|proxy|switch|status|diagnose|trace|simulate [OPTIONS]   (taskd COMMAND --help "
+                 "tells more)"
+              << std::endl;
     return kWrongUsage;
   }
   // CLI11 would only miss a subcommand, and not say what it found in its place.
   std::string first = argv[1];
   auto named_first = [&](CLI::App* sub) { return sub->get_name() == first; };
   if (first != "-h" && first != "--help" && first != "--version" && app.get_subcommands(named_first).empty()) {
-    return Fail("taskd", absl::InvalidArgumentError("'" + first + "' is not manager, proxy, switch, status, diagnose or trace"));
+    return Fail("taskd", absl::InvalidArgumentError(
+                             "'" + first + "' is not manager, proxy, switch, status, diagnose, trace or simulate"));
   }
   try {
     app.parse(argc, argv);
@@ -270,6 +324,7 @@ int Main(int argc, char** argv) {
   if (*commands.switch_app) return RunSwitchCommand(commands);
   if (*commands.diagnose_app) return RunDiagnoseCommand(commands);
   if (*commands.trace_app) return RunTraceCommand(commands);
+  if (*commands.simulate_app) return RunSimulateCommand(commands);
   return RunStatusCommand(commands);
 }
 

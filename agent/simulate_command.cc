@@ -65,8 +65,8 @@ absl::Status SetShape(const std::string& shape, Fault& fault) {
     good = false;
   }
   if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--shape ", shape, ": is not persistent, transient, intermittent[:DUTY] (0 to 1) or ramp[:STEPS]"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--shape ", shape, ": is not persistent, transient, intermittent[:DUTY] (0 to 1) or ramp[:STEPS]"));
 }
 
 // The layout that the flags describe.
@@ -76,9 +76,12 @@ absl::StatusOr<simulate::Layout> MakeLayout(const SimulateOptions& options) {
                                     std::pair("--pp", options.pp), std::pair("--ep", options.ep)}) {
     if (value < 1) return absl::InvalidArgumentError(absl::StrCat(flag, " ", value, ": must be at least 1"));
   }
-  if (options.ranks < 0) return absl::InvalidArgumentError(absl::StrCat("--ranks ", options.ranks, ": must be at least 1"));
+  if (options.ranks < 0)
+    return absl::InvalidArgumentError(absl::StrCat("--ranks ", options.ranks, ": must be at least 1"));
   if (options.dp < 0) return absl::InvalidArgumentError(absl::StrCat("--dp ", options.dp, ": must be at least 1"));
-  const int64_t ranks = options.ranks > 0 ? options.ranks : options.dp > 0 ? model * options.dp : std::max<int64_t>(model, kDefaultRanks);
+  const int64_t ranks = options.ranks > 0 ? options.ranks
+                        : options.dp > 0  ? model * options.dp
+                                          : std::max<int64_t>(model, kDefaultRanks);
   const int64_t dp = options.dp > 0 ? options.dp : std::max<int64_t>(1, ranks / model);
   if (model * dp != ranks) {
     return absl::InvalidArgumentError(absl::StrCat("--ranks ", ranks, ": is not tp ", options.tp, " x cp ", options.cp,
@@ -100,7 +103,8 @@ absl::Status CheckSuite(const SimulateOptions& options) {
   std::vector<std::string> names = simulate::SuiteNames();
   names.push_back("scale");
   if (std::find(names.begin(), names.end(), options.suite) == names.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("--suite ", options.suite, ": is none of ", absl::StrJoin(names, ", ")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--suite ", options.suite, ": is none of ", absl::StrJoin(names, ", ")));
   }
   if (options.suite_case < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--case ", options.suite_case, ": must be at least 0"));
@@ -110,8 +114,8 @@ absl::Status CheckSuite(const SimulateOptions& options) {
       options.cp != 1 || options.ep != 1 || options.microbatches != defaults.microbatches ||
       options.ranks_per_node != defaults.ranks_per_node || options.step_ms != defaults.step_ms ||
       options.shape != defaults.shape) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--suite ", options.suite, ": has a layout and faults of its own, so no other flag may give them"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--suite ", options.suite, ": has a layout and faults of its own, so no other flag may give them"));
   }
   return absl::OkStatus();
 }
@@ -173,8 +177,8 @@ absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator
     Progress progress(simulator.job().steps);
     while (simulator.Next()) {
       if (options.rate > 0) {
-        std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(
-                                                  std::chrono::duration<double>(steps / options.rate)));
+        std::this_thread::sleep_until(
+            begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(steps / options.rate)));
       }
       absl::Status status = (*proxies)->SendStep(simulator);
       if (!status.ok()) return status;
@@ -255,8 +259,8 @@ absl::StatusOr<Job> MakeJob(const SimulateOptions& options) {
       absl::Status status = SetShape(options.shape, *fault);
       if (!status.ok()) return status;
       if (fault->first_step >= job.steps) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--fault ", text, ": begins at step ", fault->first_step, " of a job of ", job.steps, " steps"));
+        return absl::InvalidArgumentError(absl::StrCat("--fault ", text, ": begins at step ", fault->first_step,
+                                                       " of a job of ", job.steps, " steps"));
       }
       simulate::PrepareJob(job, fault->kind);
       job.faults.push_back(*std::move(fault));

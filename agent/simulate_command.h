@@ -22,7 +22,7 @@ struct SimulateOptions {
   int steps = 0;  // 0: 120, or the suite's
   uint64_t seed = 1;
   double step_ms = 500;
-  std::vector<std::string> faults;  // KIND[:TARGET[,TARGET]][:SEVERITY][@FIRST[-LAST]]
+  std::vector<std::string> faults;   // KIND[:TARGET[,TARGET]][:SEVERITY][@FIRST[-LAST]]
   std::string shape = "persistent";  // of all faults: persistent, transient, intermittent[:DUTY], ramp[:STEPS]
   std::string suite;
   int suite_case = 0;

@@ -35,13 +35,15 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   void Open(v1::NodeLink::Stub* stub, const Security& security) {
     AddToken(context_, security);
     stub->async()->Connect(&context_, this);
+    // Writes start on other threads: the call must not be over between a look at `ended_` and a write.
+    AddHold();
     StartRead(&in_);
     StartCall();
   }
 
   void Send(v1::NodeMessage message) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
-    if (done_ || closing_) return;
+    if (ended_ || closing_) return;
     queue_.push_back(std::move(message));
     if (!writing_) WriteNext();
   }
@@ -49,7 +51,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   void Close() {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     closing_ = true;
-    if (!writing_ && !done_) WriteNext();
+    if (!writing_) WriteNext();
   }
   void Cancel() { context_.TryCancel(); }
 
@@ -73,9 +75,16 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return;
-    if (in_.has_wanted()) Answer(in_.wanted());
-    StartRead(&in_);
+    if (ok) {
+      if (in_.has_wanted()) Answer(in_.wanted());
+      StartRead(&in_);
+      return;
+    }
+    {
+      std::lock_guard<std::mutex> lock(shared_->mutex);
+      ended_ = true;
+    }
+    RemoveHold();
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -87,6 +96,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
 
  private:
   void WriteNext() {
+    if (ended_) return;
     if (!queue_.empty()) {
       writing_ = true;
       StartWrite(&queue_.front());
@@ -130,7 +140,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   v1::RankSet ranks_;
   std::deque<v1::NodeMessage> queue_;  // a deque keeps its front in place while more is added
   bool writing_ = false, closing_ = false, closed_ = false;
-  bool answered_ = false, done_ = false;
+  bool answered_ = false, ended_ = false, done_ = false;
   grpc::Status status_;
 };
 

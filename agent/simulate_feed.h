@@ -1,5 +1,6 @@
-// The proxies of a simulated job: one stream a node to a manager, over which go what a real proxy would send, the hello,
-// the ranks, and a fold of each rank and step. No files, no sockets, no processes; few threads, for thousands of nodes.
+// The proxies of a simulated job: one stream a node to a manager, over which go what a real proxy would send, the
+// hello, the ranks, and a fold of each rank and step. No files, no sockets, no processes; few threads, for thousands of
+// nodes.
 //
 // Not thread-safe. The streams' own work runs on gRPC's threads.
 #pragma once

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "common/step_cutter.h"
 
 namespace taskd {
 namespace {
@@ -50,22 +51,6 @@ struct Open {
   uint64_t bytes = 0;
 };
 
-struct Op {
-  uint64_t start_ns;
-  uint64_t end_ns;
-  uint64_t issue_ns;  // device start minus host start
-  uint64_t host_start_ns;
-  uint64_t bytes;
-  uint64_t step_serial;  // of the step in which it was issued
-  uint32_t group;
-  int32_t peer;
-  uint32_t number;
-  CommOp op;
-  uint8_t size_log2;
-  bool device;
-  bool open;  // goes on after the step: covers time, is no operation of this step
-};
-
 struct HostRange {
   Kind kind;
   uint64_t start_ns;
@@ -83,14 +68,13 @@ struct Step {
   uint64_t id = 0;
   uint64_t serial = 0;
   uint64_t losses = 0;
-  uint32_t thread_id = 0;
   uint64_t host_start_ns = 0;
   uint64_t host_end_ns = 0;
   uint64_t device_start_ns = 0;  // 0: not there
   uint64_t device_end_ns = 0;
 };
 
-// What came before a step with this number is another one's.
+// N of "step N".
 std::optional<int64_t> StepNumber(std::string_view name) {
   constexpr std::string_view kPrefix = "step ";
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -104,18 +88,6 @@ std::optional<int64_t> StepNumber(std::string_view name) {
 
 uint8_t FloorLog2(uint64_t bytes) { return bytes == 0 ? 0 : static_cast<uint8_t>(63 - __builtin_clzll(bytes)); }
 
-// Everything but the size fits: groups take 10 bits, kinds 4, sizes 6, peers 32.
-uint64_t Key(const Op& op) {
-  return uint64_t{op.group} << 48 | static_cast<uint64_t>(op.op) << 40 | uint64_t{op.size_log2} << 32 |
-         static_cast<uint32_t>(op.peer);
-}
-
-uint64_t Quantile(std::vector<uint64_t>& values, size_t percent) {
-  auto at = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) * percent / 100);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
 // 0, 1, 4, 16, 64, ...: of each kind the first, and some in the middle wherever that is.
 bool IsSampled(uint32_t number) {
   return number == 0 || (std::has_single_bit(number) && (std::countr_zero(number) & 1) == 0);
@@ -124,39 +96,6 @@ bool IsSampled(uint32_t number) {
 uint32_t Saturated(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, std::numeric_limits<uint32_t>::max()));
 }
-
-// The time in a period that no operation covers, as intervals in the order of time.
-class Uncovered {
- public:
-  void clear() {
-    begins_.clear();
-    sums_.clear();
-    total_ = 0;
-  }
-  void Add(uint64_t begin_ns, uint64_t end_ns) {
-    if (end_ns <= begin_ns) return;
-    begins_.push_back(begin_ns);
-    sums_.push_back(total_);
-    total_ += end_ns - begin_ns;
-  }
-  uint64_t total_ns() const { return total_; }
-  uint64_t Within(uint64_t begin_ns, uint64_t end_ns) const {
-    return end_ns > begin_ns ? Until(end_ns) - Until(begin_ns) : 0;
-  }
-
- private:
-  uint64_t Until(uint64_t time_ns) const {
-    const auto after = std::upper_bound(begins_.begin(), begins_.end(), time_ns);
-    if (after == begins_.begin()) return 0;
-    const auto i = static_cast<size_t>(after - begins_.begin()) - 1;
-    const uint64_t whole = (i + 1 < sums_.size() ? sums_[i + 1] : total_) - sums_[i];
-    return sums_[i] + std::min(time_ns - begins_[i], whole);
-  }
-
-  std::vector<uint64_t> begins_;
-  std::vector<uint64_t> sums_;  // of all intervals before
-  uint64_t total_ = 0;
-};
 
 }  // namespace
 
@@ -345,7 +284,6 @@ class MarkFold::Impl {
     current_->step = step;
     current_->id = record.id;
     current_->losses = losses_seen_;
-    current_->thread_id = record.thread_id;
     current_->host_start_ns = record.time_ns;
     return Kind::kStep;
   }
@@ -488,7 +426,7 @@ class MarkFold::Impl {
       AddLoss(start_ns, end_ns, 1);
       return;
     }
-    Op op = OpOf(range);
+    TimedOp op = OpOf(range);
     op.start_ns = start_ns;
     op.end_ns = end_ns;
     op.device = device;
@@ -496,8 +434,8 @@ class MarkFold::Impl {
     ops_.push_back(op);
   }
 
-  static Op OpOf(const Open& range) {
-    Op op{};
+  static TimedOp OpOf(const Open& range) {
+    TimedOp op{};
     op.start_ns = range.host_start_ns;
     op.host_start_ns = range.host_start_ns;
     op.bytes = range.bytes;
@@ -567,7 +505,7 @@ class MarkFold::Impl {
     const uint64_t begin_ns = previous_end_ns_ != 0 ? previous_end_ns_ : start_ns;
     TakeOps(begin_ns, end_ns, step);
     TakeLosses(end_ns, fold);
-    Walk(begin_ns, end_ns, fold);
+    cutter_.Cut(work_, spans_, begin_ns, end_ns, fold);
     Samples(step.serial, fold);
     TakeRanges(begin_ns, end_ns, fold);
     previous_end_ns_ = end_ns;
@@ -600,7 +538,7 @@ class MarkFold::Impl {
     work_.clear();
     lost_ops_.clear();
     size_t kept = 0;
-    for (Op& op : ops_) {
+    for (TimedOp& op : ops_) {
       if (op.end_ns > end_ns) {
         if (op.start_ns < end_ns) {
           work_.push_back(op);
@@ -613,15 +551,13 @@ class MarkFold::Impl {
     }
     ops_.resize(kept);
     if (!open_.empty()) TakeOpenOps(begin_ns, end_ns, step);
-    order_.clear();
-    for (uint32_t i = 0; i < work_.size(); ++i) order_.push_back({work_[i].start_ns, work_[i].end_ns, i});
-    std::sort(order_.begin(), order_.end());
+    for (TimedOp& op : work_) op.blocking = IsPointToPoint(op.op) || group_states_[op.group].blocking;
   }
 
   void TakeOpenOps(uint64_t begin_ns, uint64_t end_ns, const Step& step) {
     // Operations of one group and kind with one peer end in the order of their starts. So one that is open although a
     // later one has ended has lost its end.
-    auto link = [](const Op& op) { return Key(op) & ~(uint64_t{0xff} << 32); };
+    auto link = [](const TimedOp& op) { return KeyOf(op) & ~(uint64_t{0xff} << 32); };
     last_starts_.clear();
     bool links_known = false;
     absl::erase_if(open_, [&](auto& entry) {
@@ -645,12 +581,12 @@ class MarkFold::Impl {
         if (range.host_start_ns >= end_ns) return false;
         if (!links_known) {
           links_known = true;
-          for (const Op& op : work_) {
+          for (const TimedOp& op : work_) {
             uint64_t& last = last_starts_[link(op)];
             last = std::max(last, op.open ? 0 : op.start_ns);
           }
         }
-        Op op = OpOf(range);
+        TimedOp op = OpOf(range);
         auto last = last_starts_.find(link(op));
         const bool overtaken = last != last_starts_.end() && last->second > op.start_ns;
         if (overtaken || range.over_a_step || range.losses != losses_seen_) {
@@ -679,7 +615,7 @@ class MarkFold::Impl {
     const size_t before = ops_.size();
     Complete(range);
     if (range.kind != Kind::kOp || ops_.size() == before) return;
-    Op op = ops_.back();
+    TimedOp op = ops_.back();
     if (op.start_ns >= end_ns) return;
     if (op.end_ns > end_ns) {
       op.open = true;
@@ -694,7 +630,7 @@ class MarkFold::Impl {
     if (lost_ops_.empty()) return;
     std::vector<std::pair<uint64_t, uint64_t>> issued;  // host start, end
     issued.reserve(work_.size());
-    for (const Op& op : work_) issued.emplace_back(op.host_start_ns, op.end_ns);
+    for (const TimedOp& op : work_) issued.emplace_back(op.host_start_ns, op.end_ns);
     std::sort(issued.begin(), issued.end());
     for (uint64_t host_start_ns : lost_ops_) {
       auto after = std::lower_bound(issued.begin(), issued.end(), std::pair<uint64_t, uint64_t>(host_start_ns, 0));
@@ -731,152 +667,10 @@ class MarkFold::Impl {
     if (!spans_.empty()) spans_.resize(last + 1);
   }
 
-  bool IsWhole(uint64_t begin_ns, uint64_t end_ns) const {
-    if (spans_.empty()) return true;
-    auto after = std::upper_bound(spans_.begin(), spans_.end(), end_ns,
-                                  [](uint64_t time_ns, const auto& span) { return time_ns < span.first; });
-    return after == spans_.begin() || std::prev(after)->second < begin_ns;
-  }
-
-  // One pass over the operations by their starts.
-  void Walk(uint64_t begin_ns, uint64_t end_ns, StepFold& fold) {
-    uncovered_.clear();
-    folds_.clear();
-    fold_index_.clear();
-    issues_.clear();
-    uint64_t all_end_ns = begin_ns;       // latest end so far of any operation
-    uint64_t blocking_end_ns = begin_ns;  // and of a blocking one
-    uint64_t uncovered_at_first_ns = 0;
-    bool first = true;
-    bool first_blocking = true;
-    for (const auto& [sorted_start_ns, sorted_end_ns, index] : order_) {
-      const Op& op = work_[index];
-      const bool starts_here = op.start_ns >= begin_ns;
-      const uint64_t start_ns = std::max(op.start_ns, begin_ns);
-      const uint64_t op_end_ns = std::min(op.end_ns, end_ns);
-      const bool blocking = IsPointToPoint(op.op) || group_states_[op.group].blocking;
-      OpFold* folded = op.open ? FindFold(op) : AddToFold(op);
-      if (op.device && !op.open) {
-        fold.host_only = false;
-        issues_.push_back(op.issue_ns);
-      }
-
-      uncovered_.Add(all_end_ns, start_ns);
-      bool counts = starts_here;  // whether the gap before it is that operation's
-      if (starts_here && first) {
-        first = false;
-        counts = false;
-        uncovered_at_first_ns = uncovered_.total_ns();
-        fold.head_ns = uncovered_at_first_ns;
-      }
-      if (starts_here && blocking && first_blocking) {
-        first_blocking = false;
-        counts = false;
-        fold.lead_ns = uncovered_.total_ns() - uncovered_at_first_ns;
-      } else if (starts_here && blocking && folded != nullptr && start_ns > blocking_end_ns &&
-                 IsWhole(blocking_end_ns, start_ns)) {
-        ++folded->blocking_gaps;
-        folded->blocking_gap_ns += start_ns - blocking_end_ns;
-      }
-      if (counts && start_ns > all_end_ns && folded != nullptr && IsWhole(all_end_ns, start_ns)) {
-        const uint64_t gap_ns = start_ns - all_end_ns;
-        ++folded->gaps;
-        folded->gap_ns += gap_ns;
-        folded->max_gap_ns = std::max(folded->max_gap_ns, gap_ns);
-      }
-      if (op_end_ns > all_end_ns) {
-        fold.covered_ns += op_end_ns - std::max(start_ns, all_end_ns);
-        all_end_ns = op_end_ns;
-      }
-      if (blocking && op_end_ns > blocking_end_ns) {
-        fold.blocking_covered_ns += op_end_ns - std::max(start_ns, blocking_end_ns);
-        blocking_end_ns = op_end_ns;
-      }
-    }
-    uncovered_.Add(all_end_ns, end_ns);
-    if (first) {
-      fold.head_ns = uncovered_.total_ns();
-    } else {
-      fold.tail_ns = end_ns - all_end_ns;
-    }
-    fold.issues = Saturated(issues_.size());
-    if (!issues_.empty()) {
-      fold.issue_p10_ns = Quantile(issues_, 10);
-      fold.issue_p50_ns = Quantile(issues_, 50);
-    }
-    KeepLargest(fold);
-  }
-
-  OpFold* FindFold(const Op& op) {
-    auto found = fold_index_.find(Key(op));
-    return found == fold_index_.end() ? nullptr : &folds_[found->second];
-  }
-
-  OpFold* AddToFold(const Op& op) {
-    auto [at, added] = fold_index_.try_emplace(Key(op), static_cast<uint32_t>(folds_.size()));
-    const uint64_t duration_ns = op.end_ns - op.start_ns;
-    if (added) {
-      OpFold fold;
-      fold.group = op.group;
-      fold.op = op.op;
-      fold.peer = op.peer;
-      fold.size_log2 = op.size_log2;
-      fold.min_duration_ns = duration_ns;
-      fold.first_start_ns = op.start_ns;
-      folds_.push_back(fold);
-    }
-    OpFold& fold = folds_[at->second];
-    ++fold.count;
-    fold.bytes += op.bytes;
-    fold.duration_ns += duration_ns;
-    fold.min_duration_ns = std::min(fold.min_duration_ns, duration_ns);
-    fold.last_end_ns = std::max(fold.last_end_ns, op.end_ns);
-    return &fold;
-  }
-
-  // At most kMaxOps: what takes the least time joins one of the same group and kind, or goes.
-  void KeepLargest(StepFold& fold) {
-    if (folds_.size() > StepFold::kMaxOps) {
-      std::vector<uint32_t> by_time(folds_.size());
-      for (uint32_t i = 0; i < by_time.size(); ++i) by_time[i] = i;
-      std::stable_sort(by_time.begin(), by_time.end(),
-                       [&](uint32_t a, uint32_t b) { return folds_[a].duration_ns > folds_[b].duration_ns; });
-      std::vector<uint32_t> kept(by_time.begin(), by_time.begin() + StepFold::kMaxOps);
-      std::sort(kept.begin(), kept.end());
-      for (size_t i = StepFold::kMaxOps; i < by_time.size(); ++i) {
-        const OpFold& small = folds_[by_time[i]];
-        OpFold* into = nullptr;
-        for (uint32_t k : kept) {
-          OpFold& candidate = folds_[k];
-          if (candidate.group != small.group || candidate.op != small.op) continue;
-          if (into == nullptr || (candidate.peer == small.peer && into->peer != small.peer)) into = &candidate;
-        }
-        if (into != nullptr) Join(small, *into);
-      }
-      for (uint32_t k : kept) fold.ops.push_back(folds_[k]);
-      return;
-    }
-    fold.ops.assign(folds_.begin(), folds_.end());
-  }
-
-  static void Join(const OpFold& from, OpFold& into) {
-    into.count += from.count;
-    into.bytes += from.bytes;
-    into.duration_ns += from.duration_ns;
-    into.min_duration_ns = std::min(into.min_duration_ns, from.min_duration_ns);
-    into.first_start_ns = std::min(into.first_start_ns, from.first_start_ns);
-    into.last_end_ns = std::max(into.last_end_ns, from.last_end_ns);
-    into.gaps += from.gaps;
-    into.gap_ns += from.gap_ns;
-    into.max_gap_ns = std::max(into.max_gap_ns, from.max_gap_ns);
-    into.blocking_gaps += from.blocking_gaps;
-    into.blocking_gap_ns += from.blocking_gap_ns;
-  }
-
   // Operations are numbered as they are issued, from the end of the step before: the same order on every member. One
   // that was issued in an earlier step has that one's number and is left out.
   void Samples(uint64_t serial, StepFold& fold) {
-    for (const Op& op : work_) {
+    for (const TimedOp& op : work_) {
       if (op.open || op.step_serial != serial || !IsSampled(op.number)) continue;
       int64_t members = 0;
       for (const MemberRun& run : groups_[op.group].members) members += run.count;
@@ -898,7 +692,7 @@ class MarkFold::Impl {
       }
       if (range.end_ns <= begin_ns) continue;
       const uint64_t duration_ns = range.end_ns - range.start_ns;
-      const uint64_t own_ns = uncovered_.Within(std::max(range.start_ns, begin_ns), range.end_ns);
+      const uint64_t own_ns = cutter_.UncoveredWithin(std::max(range.start_ns, begin_ns), range.end_ns);
       if (range.kind == Kind::kForward) {
         ++fold.forwards;
         fold.forward_ns += duration_ns;
@@ -925,7 +719,7 @@ class MarkFold::Impl {
   std::optional<Step> current_;                         // the one that is open
   std::optional<std::pair<int64_t, bool>> inner_step_;  // first one within it: its number, and whether it has ended
   std::deque<Step> steps_;                              // ended, not folded; at most 3
-  std::vector<Op> ops_;                                 // complete, of no folded step
+  std::vector<TimedOp> ops_;                            // complete, of no folded step
   std::vector<HostRange> ranges_;                       // as ops_
   std::vector<Loss> losses_;
   uint64_t pending_loss_ = 0;  // records lost since the newest host record
@@ -951,15 +745,11 @@ class MarkFold::Impl {
 
   // Of one fold; members so that their memory is kept.
   std::string name_storage_;
-  std::vector<Op> work_;
-  std::vector<std::tuple<uint64_t, uint64_t, uint32_t>> order_;  // start, end, index in work_
-  std::vector<uint64_t> lost_ops_;                               // host starts
-  std::vector<std::pair<uint64_t, uint64_t>> spans_;
+  std::vector<TimedOp> work_;
+  std::vector<uint64_t> lost_ops_;  // host starts
+  std::vector<LostSpan> spans_;
   absl::flat_hash_map<uint64_t, uint64_t> last_starts_;
-  std::vector<OpFold> folds_;
-  absl::flat_hash_map<uint64_t, uint32_t> fold_index_;
-  std::vector<uint64_t> issues_;
-  Uncovered uncovered_;
+  StepCutter cutter_;
 };
 
 MarkFold::MarkFold(Sink sink) : impl_(std::make_unique<Impl>(std::move(sink))) {}

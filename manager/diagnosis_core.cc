@@ -142,7 +142,7 @@ DiagnosisCore::Stats DiagnosisCore::stats() const {
   for (const diagnosis::Verdict& verdict : report()->verdicts) {
     if (!verdict.open) continue;
     ++stats.open_verdicts;
-    stats.cost_ms_per_step += verdict.cost_ms_per_step;
+    stats.cost_ms_per_step = std::max(stats.cost_ms_per_step, verdict.cost_ms_per_step);
   }
   return stats;
 }

@@ -58,7 +58,7 @@ class DiagnosisCore {
     uint64_t received = 0;  // steps that streams brought
     uint64_t dropped = 0;   // of them, because the inbox was full
     size_t open_verdicts = 0;
-    double cost_ms_per_step = 0;  // of the open ones together
+    double cost_ms_per_step = 0;  // of the dearest open one: several may explain the same time
     double lag_s = 0;             // how long the oldest folds of the last round had waited when it was judged
     double busy_s = 0;            // time the thread has spent on all rounds
   };

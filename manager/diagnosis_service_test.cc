@@ -15,6 +15,7 @@ namespace taskd::manager {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
 
 // A client of WatchReports.
 class TestWatcher : public Watched {
@@ -170,6 +171,23 @@ TEST_F(DiagnosisServiceTest, FoldsBecomeAVerdictThatOutlivesTheManager) {
   ASSERT_TRUE(watcher.WaitForRank(6));
   server_.reset();
   EXPECT_EQ(watcher.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(DiagnosisServiceTest, MetricsTellOfVerdictsAndFolds) {
+  options_.http = "127.0.0.1:0";
+  Start();
+  TestWatcher watcher(channel_);
+  ConnectProxies();
+  EXPECT_THAT(HttpGet(server_->http_port(), "/metrics"), HasSubstr("\ntaskd_verdicts_open 0\n"));
+  Run(80);
+  job_.slow[6] = 1.5;
+  Run(80);
+  ASSERT_TRUE(watcher.WaitForRank(6));
+  std::string metrics = HttpGet(server_->http_port(), "/metrics");
+  EXPECT_THAT(metrics, HasSubstr("\ntaskd_verdicts_open 1\n"));
+  EXPECT_THAT(metrics, HasSubstr("\ntaskd_diagnosis_live_ranks 8\n"));
+  EXPECT_THAT(metrics, HasSubstr("\ntaskd_folds_dropped_total{kind=\"overload\"} 0\n"));
+  EXPECT_THAT(metrics, HasSubstr("\ntaskd_folds_received_total "));
 }
 
 TEST_F(DiagnosisServiceTest, OtherJobsAndTokens) {

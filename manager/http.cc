@@ -81,7 +81,7 @@ std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const Di
   }
   metrics.Counter("taskd_marks_lost_total", "Marks overwritten before they were read, or without a ring.", lost);
   metrics.Gauge("taskd_verdicts_open", "Open verdicts of the diagnosis.", diagnosis.open_verdicts);
-  metrics.Gauge("taskd_verdicts_cost_ms_per_step", "What the open verdicts cost a step, together.",
+  metrics.Gauge("taskd_verdicts_cost_ms_per_step", "What the dearest open verdict costs a step.",
                 diagnosis.cost_ms_per_step);
   metrics.Gauge("taskd_diagnosis_live_ranks", "Ranks that steps wait for.", diagnosis.feed.live_ranks);
   metrics.Counter("taskd_folds_received_total", "Steps of single ranks that proxies have sent.", diagnosis.received);

@@ -1,15 +1,12 @@
 // The manager over real gRPC, on free ports of loopback.
 #include "manager/server.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <optional>
 
-#include "common/unique_fd.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
@@ -20,22 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-// The whole answer, headers and all.
-std::string HttpGet(int port, const std::string& path) {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return "cannot connect";
-  std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-  if (write(fd.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "cannot write";
-  std::string answer;
-  char buffer[4096];
-  for (ssize_t got; (got = read(fd.get(), buffer, sizeof buffer)) > 0;) answer.append(buffer, static_cast<size_t>(got));
-  return answer;
-}
 
 class ServerTest : public ::testing::Test {
  protected:

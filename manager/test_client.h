@@ -1,6 +1,10 @@
 // For the manager's gRPC tests: a server on a free port, and proxies and subscribers that are real clients of it.
 #pragma once
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -10,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/unique_fd.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/server.h"
 #include "profiling.grpc.pb.h"
@@ -33,6 +38,22 @@ struct Context : grpc::ClientContext {
     AddToken(*this, {"", token});
   }
 };
+
+// GET of a path on loopback: the whole answer, headers and all.
+inline std::string HttpGet(int port, const std::string& path) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return "cannot connect";
+  std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  if (write(fd.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "cannot write";
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t got; (got = read(fd.get(), buffer, sizeof buffer)) > 0;) answer.append(buffer, static_cast<size_t>(got));
+  return answer;
+}
 
 // Waits for a condition that another thread makes true.
 class Watched {

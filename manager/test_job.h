@@ -2,6 +2,7 @@
 // over everybody. A slow rank computes longer, and the others wait for it.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <vector>
 

@@ -211,5 +211,56 @@ TEST_F(NodeTest, RefusesRanksThatAreNone) {
   EXPECT_FALSE(node_.Attach(HelloOf(0), UniqueFd(open("/dev/null", O_RDWR))).ok());
 }
 
+TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
+  testing::WriteFile(temp_ / "profiling/task/0/parallel_group.json",
+                     R"({"g": {"group_name": "tp", "group_rank": 0, "global_ranks": [0, 1]}})");
+  node_.Start();
+  node_.SetWanted({kAllKindsMask, 1});
+  FakeSegment fake;
+  fake.AddRing();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
+  uint64_t ticks = 1'000'000'000;
+  uint64_t id = 0;
+  auto steps = [&](int first, int count) {
+    for (int step = first; step < first + count; ++step) {
+      const uint64_t range = ++id;
+      fake.Append(0, {ring::kRecordRangeStart, ++ticks, range, "step " + std::to_string(step), ring::kKindStep});
+      fake.Append(0, {ring::kRecordRangeStart, ++ticks, ++id, R"({"groupName": "g","opName": "HcclAllreduce"})",
+                      ring::kKindCommunication, ring::kFlagStream, ring::kDomainCommunication});
+      fake.Append(0, {ring::kRecordRangeEnd, ++ticks, id});
+      fake.Append(0, {ring::kRecordRangeEnd, ++ticks, range});
+    }
+    EXPECT_TRUE(Eventually([&] { return Report(0).counters.step == first + count - 1; }));
+  };
+  steps(0, 100);
+  std::map<int, uint64_t> told;
+  NodeFolds taken;
+  // The counters are told a moment before the folds of the same pass.
+  EXPECT_TRUE(Eventually([&] {
+    NodeFolds more = node_.TakeFolds(told, 10);
+    if (!more.steps.empty()) taken = std::move(more);
+    return !taken.steps.empty();
+  }));
+  ASSERT_EQ(taken.steps.size(), 10u);
+  EXPECT_EQ(taken.dropped, 100 - Node::kMaxFolds);
+  EXPECT_EQ(taken.steps[0].first, 0);
+  EXPECT_EQ(taken.steps[0].second.step, static_cast<int64_t>(100 - Node::kMaxFolds));
+  ASSERT_EQ(taken.groups.size(), 1u);
+  EXPECT_EQ(taken.groups[0].first, 0);
+  EXPECT_THAT(taken.groups[0].second, ::testing::ElementsAre(GroupInfo{"g", "tp", {{0, 1, 2}}}));
+  taken = node_.TakeFolds(told, 1000);
+  EXPECT_EQ(taken.steps.size(), Node::kMaxFolds - 10);
+  EXPECT_EQ(taken.steps.back().second.step, 99);
+  EXPECT_TRUE(taken.groups.empty()) << "told already";
+  EXPECT_TRUE(node_.TakeFolds(told, 1000).steps.empty());
+
+  steps(100, 1);
+  node_.WaitForChange(node_.versions().urgent, 20'000, true);
+  told.clear();  // a new stream
+  taken = node_.TakeFolds(told, 1000);
+  ASSERT_EQ(taken.steps.size(), 1u);
+  EXPECT_EQ(taken.groups.size(), 1u);
+}
+
 }  // namespace
 }  // namespace taskd

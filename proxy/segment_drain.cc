@@ -72,7 +72,7 @@ absl::Status SegmentDrain::TakeOver() {
     }
     absl::Status read = files_->VisitNewestLines([this](std::string_view text) {
       std::optional<MarkLine> line = ParseMarkLine(text);
-      if (!line || line->process_id != segment_->pid()) return;
+      if (!line || line->device || line->process_id != segment_->pid()) return;
       if (line->flag == kMarkStart || line->flag == kMarkStartStream) {
         open_[line->id] = {line->flag << 1, StepOf(line->name), line->timestamp_ns};
       } else if (line->flag == kMarkEnd || line->flag == kMarkEndStream) {

@@ -32,10 +32,10 @@ class SegmentDrainTest : public ::testing::Test {
     ring_ = fake_.AddRing();
   }
 
-  std::unique_ptr<SegmentDrain> NewDrain() {
+  std::unique_ptr<SegmentDrain> NewDrain(std::shared_ptr<RankFold> fold = nullptr) {
     auto segment = RingSegment::Open(fake_.Fd());
     EXPECT_TRUE(segment.ok());
-    return std::make_unique<SegmentDrain>(*std::move(segment), files_);
+    return std::make_unique<SegmentDrain>(*std::move(segment), files_, std::move(fold));
   }
   absl::Status FlushAll(SegmentDrain& drain) { return drain.Flush(ReadMonotonicNs(), true, true); }
 
@@ -242,6 +242,80 @@ TEST_F(SegmentDrainTest, ForgetsTheOldestOfTooManyOpenRanges) {
   End(kStartNs + 2, id);
   ASSERT_TRUE(FlushAll(*drain).ok());
   EXPECT_EQ(Lines().size(), lines + 1);
+}
+
+// What the manager is told comes from the same records as the files, each once.
+TEST_F(SegmentDrainTest, FoldsWhatItHasWritten) {
+  auto fold = std::make_shared<RankFold>(folder());
+  auto drain = NewDrain(fold);
+  auto op = [&](uint64_t start_ns, uint64_t end_ns, uint64_t id) {
+    fake_.Append(0, {ring::kRecordRangeStart, kStartNs + start_ns, id,
+                     R"({\"count\": \"4\",\"dataType\": \"fp32\",\"groupName\": \"g\",\"opName\": \"HcclAllreduce\"})",
+                     ring::kKindCommunication, ring::kFlagStream, ring::kDomainCommunication});
+    End(kStartNs + end_ns, id);
+  };
+  Start(kStartNs + 100, 1, "step 7", ring::kKindStep);
+  op(110, 120, 2);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(fold->TakeFinished(), IsEmpty());
+  op(130, 150, 3);
+  End(kStartNs + 200, 1);
+  // A batch that cannot be written is not folded, until it is written.
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 1;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  absl::Status full = FlushAll(*drain);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  EXPECT_FALSE(full.ok());
+  EXPECT_THAT(fold->TakeFinished(), IsEmpty());
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  std::vector<StepFold> steps = fold->TakeFinished();
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].step, 7);
+  EXPECT_EQ(steps[0].process_id, 4242u);
+  EXPECT_EQ(steps[0].start_ns, FakeSegment::kRealtimeStartNs + 100);
+  EXPECT_EQ(steps[0].end_ns, FakeSegment::kRealtimeStartNs + 200);
+  EXPECT_EQ(steps[0].covered_ns, 30u);
+  EXPECT_EQ(steps[0].head_ns, 10u);
+  ASSERT_EQ(steps[0].ops.size(), 1u);
+  EXPECT_EQ(steps[0].ops[0].count, 2u);
+  EXPECT_EQ(steps[0].ops[0].bytes, 32u);
+  EXPECT_EQ(steps[0].ops[0].gap_ns, 10u);
+  EXPECT_EQ(fold->marks().groups()[0].name, "g");
+
+  // A proxy that takes over begins with the next step: it has not seen the begin of the present one.
+  Start(kStartNs + 210, 4, "step 8", ring::kKindStep);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  auto next_fold = std::make_shared<RankFold>(folder());
+  drain = NewDrain(next_fold);
+  op(220, 230, 5);
+  End(kStartNs + 300, 4);
+  Start(kStartNs + 310, 6, "step 9", ring::kKindStep);
+  End(kStartNs + 400, 6);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  steps = next_fold->TakeFinished();
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].step, 9);
+  EXPECT_EQ(steps[0].previous_end_ns, 0u);
+  EXPECT_EQ(steps[0].broken, 0u);
+}
+
+TEST_F(SegmentDrainTest, TellsTheFoldOfLostMarks) {
+  auto fold = std::make_shared<RankFold>(folder());
+  fake_.header().dropped = 3;  // before this proxy came
+  auto drain = NewDrain(fold);
+  Start(kStartNs + 100, 1, "step 7", ring::kKindStep);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  fake_.header().dropped = 8;
+  End(kStartNs + 200, 1);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  std::vector<StepFold> steps = fold->TakeFinished();
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].broken, 5u);
 }
 
 }  // namespace

@@ -109,8 +109,8 @@ absl::Status Wrong(const Fault& fault, const std::string& what) {
 
 const char* Name(FaultKind kind) {
   constexpr std::array<const char*, 14> kNames = {
-      "compute", "memory", "contention", "recompile", "dataloader",      "host",    "gc",
-      "checkpoint", "nic", "node_nic",   "intra_node_link", "pp_link", "fabric", "config"};
+      "compute",    "memory", "contention", "recompile",       "dataloader", "host",   "gc",
+      "checkpoint", "nic",    "node_nic",   "intra_node_link", "pp_link",    "fabric", "config"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -312,7 +312,8 @@ std::vector<Label> LabelsOf(const Job& job, const Plan& plan, const Placement& p
     case FaultKind::kContention: {
       // All ranks of a node: the node.
       std::sort(ids.begin(), ids.end());
-      if (ids.size() > 1 && ids == RanksOf(plan, plan.node(ids[0]))) return one("node", {plan.node(ids[0])}, {"compute"});
+      if (ids.size() > 1 && ids == RanksOf(plan, plan.node(ids[0])))
+        return one("node", {plan.node(ids[0])}, {"compute"});
       return each("rank", {"compute"});
     }
     case FaultKind::kMemory:

@@ -15,13 +15,13 @@ const char* Name(FaultKind kind);
 
 // The factors of one step. 1: as healthy.
 struct Effects {
-  std::vector<float> compute;    // by rank
-  std::vector<float> memory;     // by rank, of what is bound by memory
-  std::vector<float> unsteady;   // by rank: 1 where each operation varies by itself, else 0
-  std::vector<float> host;       // by rank; 0: as healthy
-  std::vector<float> loader, saver;  // by rank
-  std::vector<float> stall_ms;   // by rank, of the host
-  std::vector<int> stall_piece;  // by rank: before which piece of computation
+  std::vector<float> compute;                            // by rank
+  std::vector<float> memory;                             // by rank, of what is bound by memory
+  std::vector<float> unsteady;                           // by rank: 1 where each operation varies by itself, else 0
+  std::vector<float> host;                               // by rank; 0: as healthy
+  std::vector<float> loader, saver;                      // by rank
+  std::vector<float> stall_ms;                           // by rank, of the host
+  std::vector<int> stall_piece;                          // by rank: before which piece of computation
   std::array<std::vector<float>, kGroupTypes> transfer;  // by group; of kPp by the rank of the earlier stage
 
   void Reset(const Plan& plan);

@@ -9,15 +9,15 @@
 
 namespace taskd::simulate {
 
-// Global rank = ((pp_index * dp + dp_index) * cp + cp_index) * tp + tp_index, as Megatron orders them; ep groups are runs
-// of `ep` neighbours in the dp x cp dimension (ep divides dp). Nodes hold `ranks_per_node` neighbours.
+// Global rank = ((pp_index * dp + dp_index) * cp + cp_index) * tp + tp_index, as Megatron orders them; ep groups are
+// runs of `ep` neighbours in the dp x cp dimension (ep divides dp). Nodes hold `ranks_per_node` neighbours.
 struct Layout {
   int tp = 1, cp = 1, dp = 1, pp = 1, ep = 1;
   int ranks_per_node = 8;
-  int microbatches = 8;        // of one step and one data-parallel replica
-  int layers = 4;              // of one stage; each has its tensor (context, expert) parallel operations
-  bool overlap_dp = true;      // gradient buckets are reduced while backward computes
-  int dp_buckets = 4;          // of a rank
+  int microbatches = 8;    // of one step and one data-parallel replica
+  int layers = 4;          // of one stage; each has its tensor (context, expert) parallel operations
+  bool overlap_dp = true;  // gradient buckets are reduced while backward computes
+  int dp_buckets = 4;      // of a rank
 
   int ranks() const { return tp * cp * dp * pp; }
   int nodes() const { return (ranks() + ranks_per_node - 1) / ranks_per_node; }
@@ -48,26 +48,26 @@ struct Fault {
   double severity = 1.5;     // factor on the component (compute time, transfer time, loader time, ...)
   FaultShape shape = FaultShape::kPersistent;
   int first_step = 0;
-  int last_step = -1;     // -1: to the end
-  double duty = 1;        // kIntermittent: share of steps in which it acts
-  int ramp_steps = 500;   // kRamp: full severity after so many
+  int last_step = -1;    // -1: to the end
+  double duty = 1;       // kIntermittent: share of steps in which it acts
+  int ramp_steps = 500;  // kRamp: full severity after so many
 };
 
 struct Noise {
-  double op_sigma = 0.025;              // lognormal, each computation
-  double tail_share = 0.001;            // of computations that take 1.5 to 3 times as long
-  double rank_sigma = 0.005;            // lognormal, constant of a rank
-  double slow_machine_share = 0.005;    // of nodes that are 1 to 3 % slow from the start
-  double sequence_sigma_forward = 0;    // per step, microbatch and replica (0.18: long-tailed data)
-  double sequence_sigma_backward = 0;   // correlated 0.99 with forward
+  double op_sigma = 0.025;                                 // lognormal, each computation
+  double tail_share = 0.001;                               // of computations that take 1.5 to 3 times as long
+  double rank_sigma = 0.005;                               // lognormal, constant of a rank
+  double slow_machine_share = 0.005;                       // of nodes that are 1 to 3 % slow from the start
+  double sequence_sigma_forward = 0;                       // per step, microbatch and replica (0.18: long-tailed data)
+  double sequence_sigma_backward = 0;                      // correlated 0.99 with forward
   double last_stage_forward = 1, last_stage_backward = 1;  // by design (2.07, 1.41: loss layer not balanced)
-  std::vector<double> stage_factor;     // by design, by stage; empty: all 1
-  double gc_every_steps = 0;            // mean, on every rank with its own phase; 0: none
+  std::vector<double> stage_factor;                        // by design, by stage; empty: all 1
+  double gc_every_steps = 0;                               // mean, on every rank with its own phase; 0: none
   double gc_min_ms = 100, gc_max_ms = 500;
-  double end_spread_ms = 0.02;          // exponential mean of a collective's ends
+  double end_spread_ms = 0.02;  // exponential mean of a collective's ends
   double transfer_sigma = 0.05;
-  double diurnal = 0;                   // sinus of the whole job, share
-  double hot_expert = 0;                // factor of the tokens that the hottest expert gets above the mean; drifts
+  double diurnal = 0;     // sinus of the whole job, share
+  double hot_expert = 0;  // factor of the tokens that the hottest expert gets above the mean; drifts
 };
 
 struct Clocks {
@@ -79,8 +79,8 @@ struct Clocks {
 struct Marks {
   bool communication = true;
   bool step = true, forward = true, dataloader = true, checkpoint = true;
-  bool device = true;           // host and device records, as MSPTI gives; false: host records only
-  double loss = 0;              // share of records that are missing
+  bool device = true;             // host and device records, as MSPTI gives; false: host records only
+  double loss = 0;                // share of records that are missing
   std::vector<int> silent_ranks;  // that leave no marks at all
   int silent_from_step = 0;
 };
@@ -91,16 +91,16 @@ struct Job {
   int steps = 120;
   uint64_t seed = 1;
   uint64_t start_ns = 1'767'225'600'000'000'000;
-  double step_ms = 500;  // about; sets the scale of computation
-  double compute_share = 0.7;   // of a step without faults that is computation, about
+  double step_ms = 500;        // about; sets the scale of computation
+  double compute_share = 0.7;  // of a step without faults that is computation, about
   double dataloader_ms = 5;
-  int checkpoint_every = 0;     // steps; 0: never
+  int checkpoint_every = 0;  // steps; 0: never
   double checkpoint_ms = 800;
   double first_step_ms = 5000;  // compilation in the first step, on all ranks
   int evaluate_every = 0;       // steps; a pause of 20 steps' time between steps, on all ranks
   int change_step = -1;         // planned: from here computation and transfers have `change_factor`, on all ranks
   double change_factor = 1;
-  bool hidden_sync = false;     // a barrier without marks before the gradients are reduced
+  bool hidden_sync = false;          // a barrier without marks before the gradients are reduced
   bool forward_holds_waits = false;  // the forward mark contains the waits of its operations (DDP)
   double leader_overlap = 0;    // Lit Silicon: computation of those who wait grows by this share of the overlapped wait
   bool shared_storage = false;  // slow checkpoints hit all ranks
@@ -116,12 +116,13 @@ struct Job {
 // The truth about one fault, for whoever scores a diagnosis.
 struct Label {
   FaultKind kind = FaultKind::kCompute;
-  std::string scope;        // as in a verdict: rank, node, link, group, job
-  std::vector<int> ids;     // a, b of a link
+  std::string scope;                // as in a verdict: rank, node, link, group, job
+  std::vector<int> ids;             // a, b of a link
   std::vector<std::string> causes;  // right answers, the best first
   int first_step = 0, last_step = 0;
   double severity = 1;
-  double effect = 0;  // share by which it lengthens the mean step while it acts, by replay without it
+  // Share by which it, alone, lengthens the mean of the steps from first_step to last_step: by replay without it.
+  double effect = 0;
 };
 
 }  // namespace taskd::simulate

@@ -60,10 +60,10 @@ std::string GroupsJson(const Simulator& simulator, int rank) {
 std::string LabelsJson(const Simulator& simulator) {
   const Job& job = simulator.job();
   const Layout& layout = job.layout;
-  std::string json = absl::StrCat("{\"job\":\"", job.name, "\",\"seed\":", job.seed, ",\"steps\":", job.steps,
-                                  ",\"layout\":{\"ranks\":", layout.ranks(), ",\"tp\":", layout.tp, ",\"cp\":", layout.cp,
-                                  ",\"dp\":", layout.dp, ",\"pp\":", layout.pp, ",\"ep\":", layout.ep,
-                                  ",\"ranks_per_node\":", layout.ranks_per_node, "},\"faults\":[");
+  std::string json = absl::StrCat(
+      "{\"job\":\"", job.name, "\",\"seed\":", job.seed, ",\"steps\":", job.steps,
+      ",\"layout\":{\"ranks\":", layout.ranks(), ",\"tp\":", layout.tp, ",\"cp\":", layout.cp, ",\"dp\":", layout.dp,
+      ",\"pp\":", layout.pp, ",\"ep\":", layout.ep, ",\"ranks_per_node\":", layout.ranks_per_node, "},\"faults\":[");
   bool first = true;
   for (const Label& label : simulator.labels()) {
     absl::StrAppend(&json, first ? "" : ",", "{\"kind\":\"", Name(label.kind), "\",\"scope\":\"", label.scope,
@@ -86,7 +86,8 @@ absl::Status CheckOutput(const std::string& dir) {
   for (std::filesystem::directory_iterator entry(dir, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (IsRankName(name)) {
-      return absl::InvalidArgumentError(absl::StrCat("--out ", dir, " holds rank ", name, " already: a job needs a folder of its own"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--out ", dir, " holds rank ", name, " already: a job needs a folder of its own"));
     }
   }
   if (error) return absl::InvalidArgumentError(absl::StrCat("--out ", dir, ": ", error.message()));
@@ -145,8 +146,7 @@ void MarkWriter::Append(const MarkRecord& mark, RankFile& file) {
 
 absl::Status MarkWriter::Flush(int rank, RankFile& file) {
   if (file.lines.empty()) return absl::OkStatus();
-  absl::Status status =
-      WriteFile(absl::StrCat(dir_, "/", rank, "/", file.name), file.lines, O_APPEND);
+  absl::Status status = WriteFile(absl::StrCat(dir_, "/", rank, "/", file.name), file.lines, O_APPEND);
   file.size += file.lines.size();
   file.lines.clear();
   return status;

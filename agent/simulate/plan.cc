@@ -138,7 +138,8 @@ class Plan::StageProgram {
   StageProgram(Plan& plan, const Job& job, int stage)
       : plan_(plan), job_(job), layout_(plan.layout_), costs_(plan.costs_), stage_(stage) {
     const Noise& noise = job.noise;
-    forward_factor_ = backward_factor_ = stage < static_cast<int>(noise.stage_factor.size()) ? noise.stage_factor[stage] : 1;
+    forward_factor_ = backward_factor_ =
+        stage < static_cast<int>(noise.stage_factor.size()) ? noise.stage_factor[stage] : 1;
     if (stage == layout_.pp - 1) {
       forward_factor_ *= noise.last_stage_forward;
       backward_factor_ *= noise.last_stage_backward;
@@ -194,7 +195,8 @@ class Plan::StageProgram {
     return plan_.AddNames(type, op, ms, "", -1, levels);
   }
   int Mark(GroupType type, int name, bool levels = false) {
-    return plan_.AddEvent(stage_, {Event::Kind::kCommunication, type, kStreams[static_cast<size_t>(type)], name, levels});
+    return plan_.AddEvent(stage_,
+                          {Event::Kind::kCommunication, type, kStreams[static_cast<size_t>(type)], name, levels});
   }
   Instruction& Add(Code code) {
     program_.emplace_back();
@@ -253,9 +255,7 @@ class Plan::StageProgram {
     Collective(GroupType::kEp, unequal ? "HcclAlltoAllV" : "HcclAlltoAll", costs_.ep, unequal);
     Collective(GroupType::kTp, "HcclAllreduce", costs_.tp);
   }
-  bool layered() const {
-    return plan_.has(GroupType::kTp) || plan_.has(GroupType::kCp) || plan_.has(GroupType::kEp);
-  }
+  bool layered() const { return plan_.has(GroupType::kTp) || plan_.has(GroupType::kCp) || plan_.has(GroupType::kEp); }
 
   void Forward(int microbatch) {
     microbatch_ = microbatch;
@@ -420,8 +420,8 @@ void Plan::MakeGroups() {
       info.name = GroupName(*this, event.group, number);
       info.label = kLabels[static_cast<size_t>(event.group)];
       if (event.group == GroupType::kDp && layout_.cp > 1) info.label = "dp_cp";
-      info.members = {{number / bases * block_ + groups.bases[static_cast<size_t>(number % bases)], groups.stride,
-                       groups.count}};
+      info.members = {
+          {number / bases * block_ + groups.bases[static_cast<size_t>(number % bases)], groups.stride, groups.count}};
       groups_[static_cast<size_t>(rank)].push_back(std::move(info));
     }
   }

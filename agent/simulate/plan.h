@@ -30,30 +30,30 @@ struct GroupSet {
 };
 
 enum class Code : uint8_t {
-  kPiece,         // computes `ms`
+  kPiece,  // computes `ms`
   kForwardBegin,
   kForwardEnd,
-  kCollective,    // of a group within the stage; blocks
-  kExchange,      // between `stage` and the next; blocks both
-  kBucket,        // reduced on the stream of the gradients
-  kHiddenSync,    // all ranks wait for each other, without a mark
-  kJoinBuckets,   // computation waits for the gradients
-  kWorld,         // all ranks; blocks
+  kCollective,   // of a group within the stage; blocks
+  kExchange,     // between `stage` and the next; blocks both
+  kBucket,       // reduced on the stream of the gradients
+  kHiddenSync,   // all ranks wait for each other, without a mark
+  kJoinBuckets,  // computation waits for the gradients
+  kWorld,        // all ranks; blocks
 };
 
 struct Instruction {
   Code code = Code::kPiece;
-  bool forward = false;    // kPiece: of a forward pass
-  bool expert = false;     // grows with the tokens that the rank's experts get
-  bool sequence = false;   // grows with the length of the microbatch
+  bool forward = false;   // kPiece: of a forward pass
+  bool expert = false;    // grows with the tokens that the rank's experts get
+  bool sequence = false;  // grows with the length of the microbatch
   GroupType group = GroupType::kTp;
   int stage = 0;
   int microbatch = 0;
-  int event = -1;          // of `stage`
-  int next_event = -1;     // kExchange: of the next stage
-  int ordinal = 0;         // kPiece: its number in the stage's step
-  double ms = 0;           // computation, or transfer
-  double memory = 0;       // share of the computation that is bound by memory
+  int event = -1;       // of `stage`
+  int next_event = -1;  // kExchange: of the next stage
+  int ordinal = 0;      // kPiece: its number in the stage's step
+  double ms = 0;        // computation, or transfer
+  double memory = 0;    // share of the computation that is bound by memory
 };
 
 // A range that is marked.
@@ -62,8 +62,8 @@ struct Event {
   Kind kind = Kind::kStep;
   GroupType group = GroupType::kTp;
   uint32_t stream = 0;
-  int name = -1;           // of Plan::name()
-  bool levels = false;     // the name depends on the tokens
+  int name = -1;        // of Plan::name()
+  bool levels = false;  // the name depends on the tokens
 };
 
 class Plan {

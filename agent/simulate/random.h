@@ -1,5 +1,5 @@
-// Random numbers by counter: the same (seed, step, operation, rank) gives the same number, whatever else was drawn. So a
-// replay without a fault meets the same noise as the one with it.
+// Random numbers by counter: the same (seed, step, operation, rank) gives the same number, whatever else was drawn. So
+// a replay without a fault meets the same noise as the one with it.
 #pragma once
 
 #include <array>

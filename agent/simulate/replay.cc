@@ -6,13 +6,13 @@
 namespace taskd::simulate {
 namespace {
 
-constexpr double kHostShare = 0.35;      // of the computation: what enqueueing it takes
-constexpr double kHostOpMs = 0.02;       // to enqueue an operation
+constexpr double kHostShare = 0.35;  // of the computation: what enqueueing it takes
+constexpr double kHostOpMs = 0.02;   // to enqueue an operation
 constexpr double kBetweenStepsMs = 0.02;
-constexpr double kTailMs = 0.05;         // of the last kernel, where the host is what the device waits for
+constexpr double kTailMs = 0.05;  // of the last kernel, where the host is what the device waits for
 constexpr double kDiurnalSteps = 400;
 constexpr int kEvaluationSteps = 20;
-constexpr double kHotExpertSteps = 25;   // until the hottest expert is another one
+constexpr double kHotExpertSteps = 25;  // until the hottest expert is another one
 
 enum Key : uint64_t { kPieces = 1, kOperations, kEnds, kLoads, kSaves, kSequence, kPauses, kCompile, kBegins };
 
@@ -25,11 +25,11 @@ struct Replayer::Present {
   Times& times;
   Ranges* ranges;
   int step;
-  size_t index = 0;          // of the instruction: a key of its random numbers
-  double work = 1;           // factor on all computation of the step
+  size_t index = 0;  // of the instruction: a key of its random numbers
+  double work = 1;   // factor on all computation of the step
   double transfers = 1;
   const std::vector<uint8_t>& level;
-  std::vector<double>& sequence;  // factors of this piece, by replica
+  std::vector<double>& sequence;    // factors of this piece, by replica
   std::vector<double>& overlapped;  // by rank: wait that the next piece overlaps
   std::vector<double>& starts;      // scratch, by rank
   uint64_t key(Key kind) const {
@@ -166,8 +166,8 @@ void Replayer::Bucket(const Present& now, const Instruction& instruction) const 
   double* starts = now.starts.data();
   for (int i = 0; i < plan.block(); ++i) {
     const size_t r = static_cast<size_t>(first + i);
-    starts[r] = std::max({now.times.compute[r], now.times.gradients[r],
-                          Enqueue(now, instruction, instruction.event, first + i)});
+    starts[r] = std::max(
+        {now.times.compute[r], now.times.gradients[r], Enqueue(now, instruction, instruction.event, first + i)});
   }
   size_t group = static_cast<size_t>(instruction.stage) * set.bases.size();
   for (int base : set.bases) {
@@ -267,8 +267,8 @@ void Replayer::HotExpert(const Plan& plan, int step, std::vector<uint8_t>& level
   }
   for (int r = 0; r < plan.ranks(); ++r) {
     const double tokens = share[static_cast<size_t>(plan.expert(r))] * experts / sum;
-    level[static_cast<size_t>(r)] = static_cast<uint8_t>(
-        std::clamp<long>(std::lround(tokens * Plan::kMeanLevel), 1, Plan::kTokenLevels - 1));
+    level[static_cast<size_t>(r)] =
+        static_cast<uint8_t>(std::clamp<long>(std::lround(tokens * Plan::kMeanLevel), 1, Plan::kTokenLevels - 1));
   }
 }
 
@@ -281,7 +281,8 @@ void Replayer::Step(const Plan& plan, const Heterogeneity& ranks, int step, bool
   std::vector<double> sequence(static_cast<size_t>(plan.layout().dp), 1), overlapped, starts(n);
   if (job_.leader_overlap > 0) overlapped.assign(n, 0);
   Present now{plan, ranks, effects, times, ranges, step, 0, 1, 1, level, sequence, overlapped, starts};
-  if (job_.noise.diurnal > 0) now.work = now.transfers = 1 + job_.noise.diurnal * std::sin(2 * M_PI * step / kDiurnalSteps);
+  if (job_.noise.diurnal > 0)
+    now.work = now.transfers = 1 + job_.noise.diurnal * std::sin(2 * M_PI * step / kDiurnalSteps);
   if (job_.change_step >= 0 && step >= job_.change_step) {
     now.work *= job_.change_factor;
     now.transfers *= job_.change_factor;

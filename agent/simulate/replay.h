@@ -1,9 +1,9 @@
 // Replays one step of a plan: the times of every rank, and of every operation where somebody wants them.
 //
-// Per rank there are three times, in ms since the job's start: of its computation stream, of the stream of its gradients
-// and of its host, which enqueues work ahead of the device. A piece of computation ends when its time has passed and the
-// host has enqueued all of it; an operation starts when its rank has come to it and ends on all members at about the
-// latest start plus the transfer.
+// Per rank there are three times, in ms since the job's start: of its computation stream, of the stream of its
+// gradients and of its host, which enqueues work ahead of the device. A piece of computation ends when its time has
+// passed and the host has enqueued all of it; an operation starts when its rank has come to it and ends on all members
+// at about the latest start plus the transfer.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@ struct Times {
   std::vector<double> compute;  // by rank: computation stream
   std::vector<double> gradients;
   std::vector<double> host;
-  std::vector<double> own;      // of the last step: what the rank spent by itself
-  double begin = 0, end = 0;    // of the last step: earliest begin, latest end
+  std::vector<double> own;    // of the last step: what the rank spent by itself
+  double begin = 0, end = 0;  // of the last step: earliest begin, latest end
 };
 
 // Times of the marked ranges of a step: [event * ranks + rank].
 struct Ranges {
-  std::vector<double> start, end;            // on the device
+  std::vector<double> start, end;  // on the device
   std::vector<double> host_start, host_end;
-  std::vector<uint8_t> level;                // by rank: tokens of its expert, Plan::kMeanLevel is the mean
+  std::vector<uint8_t> level;  // by rank: tokens of its expert, Plan::kMeanLevel is the mean
 };
 
 class Replayer {
@@ -46,9 +46,7 @@ class Replayer {
   // The next step. `first_of_life`: it compiles. `effects` may be changed. `ranges`: filled where not null.
   void Step(const Plan& plan, const Heterogeneity& ranks, int step, bool first_of_life, Effects& effects, Times& times,
             Ranges* ranges) const;
-  bool SavesCheckpoint(int step) const {
-    return job_.checkpoint_every > 0 && (step + 1) % job_.checkpoint_every == 0;
-  }
+  bool SavesCheckpoint(int step) const { return job_.checkpoint_every > 0 && (step + 1) % job_.checkpoint_every == 0; }
 
  private:
   struct Present;

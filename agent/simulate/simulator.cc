@@ -37,9 +37,10 @@ absl::Status CheckLayout(const Layout& layout) {
   if (layout.dp % layout.ep != 0) {
     return absl::InvalidArgumentError(absl::StrCat("ep ", layout.ep, " does not divide dp ", layout.dp));
   }
-  for (absl::Status status : {CheckRange("ranks-per-node", layout.ranks_per_node, 1, 1024),
-                              CheckRange("microbatches", layout.microbatches, 1, 4096),
-                              CheckRange("layers", layout.layers, 1, 256), CheckRange("dp-buckets", layout.dp_buckets, 1, 256)}) {
+  for (absl::Status status :
+       {CheckRange("ranks-per-node", layout.ranks_per_node, 1, 1024),
+        CheckRange("microbatches", layout.microbatches, 1, 4096), CheckRange("layers", layout.layers, 1, 256),
+        CheckRange("dp-buckets", layout.dp_buckets, 1, 256)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -53,11 +54,11 @@ absl::Status CheckJob(const Job& job) {
        {CheckRange("steps", job.steps, 1, 1e7), CheckRange("step-ms", job.step_ms, 1, 1e6),
         CheckRange("compute share", job.compute_share, 0.05, 1), CheckRange("dataloader ms", job.dataloader_ms, 0, 1e6),
         CheckRange("checkpoint ms", job.checkpoint_ms, 0, 1e7), CheckRange("first step ms", job.first_step_ms, 0, 1e7),
-        CheckRange("change factor", job.change_factor, 0.01, 100), CheckRange("leader overlap", job.leader_overlap, 0, 10),
-        CheckRange("op sigma", noise.op_sigma, 0, 2), CheckRange("tail share", noise.tail_share, 0, 0.5),
-        CheckRange("diurnal", noise.diurnal, 0, 0.9), CheckRange("hot expert", noise.hot_expert, 0, 100),
-        CheckRange("gc ms", noise.gc_min_ms, 0, noise.gc_max_ms), CheckRange("loss", job.marks.loss, 0, 1),
-        CheckRange("restart dp", job.restart_dp, 0, kMaxRanks)}) {
+        CheckRange("change factor", job.change_factor, 0.01, 100),
+        CheckRange("leader overlap", job.leader_overlap, 0, 10), CheckRange("op sigma", noise.op_sigma, 0, 2),
+        CheckRange("tail share", noise.tail_share, 0, 0.5), CheckRange("diurnal", noise.diurnal, 0, 0.9),
+        CheckRange("hot expert", noise.hot_expert, 0, 100), CheckRange("gc ms", noise.gc_min_ms, 0, noise.gc_max_ms),
+        CheckRange("loss", job.marks.loss, 0, 1), CheckRange("restart dp", job.restart_dp, 0, kMaxRanks)}) {
     if (!range.ok()) return range;
   }
   if (job.restart_step >= job.steps) {
@@ -228,7 +229,8 @@ bool Simulator::Impl::AnyActs() const {
   return std::any_of(job_.faults.begin(), job_.faults.end(), [&](const Fault& fault) { return InRange(fault, step_); });
 }
 
-// From the first step of any fault on, the job is replayed without faults, too, and where it has several, with each alone.
+// From the first step of any fault on, the job is replayed without faults, too, and where it has several, with each
+// alone.
 void Simulator::Impl::Measure() {
   if (!measuring_) {
     if (!AnyActs()) return;
@@ -335,7 +337,8 @@ const std::vector<MarkRecord>& Simulator::Impl::Marks(int rank) {
     }
     const size_t at = e * n + r;
     const uint32_t event = static_cast<uint32_t>(e);
-    const bool host_only_range = events[e].kind == Event::Kind::kDataloader || events[e].kind == Event::Kind::kCheckpoint;
+    const bool host_only_range =
+        events[e].kind == Event::Kind::kDataloader || events[e].kind == Event::Kind::kCheckpoint;
     if (device || host_only_range) {
       stamps_.push_back({ns(ranges_.host_start[at]), event, 0});
       stamps_.push_back({ns(ranges_.host_end[at]), event, 1});

@@ -34,7 +34,7 @@ class Simulator {
 
   // Replays the next step. False: the job is over.
   bool Next();
-  int step() const;       // of the last Next
+  int step() const;        // of the last Next
   double step_ms() const;  // its true length
   // What happened between this Next and the one before: the job restarted (processes, ranks and groups are new).
   bool restarted() const;

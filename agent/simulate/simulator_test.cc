@@ -159,6 +159,31 @@ TEST(SimulatorTest, AllRanksEndTheStepTogether) {
   EXPECT_LT(last - first, 0.02 * job.step_ms);
 }
 
+TEST(SimulatorTest, PipelinesOfAnyDepthRunToTheirEnd) {
+  for (int stages : {2, 3, 5, 8}) {
+    for (int microbatches : {1, 2, 4, 7, 16}) {
+      Job job = ExactJob({.dp = 2, .pp = stages, .microbatches = microbatches});
+      auto simulator = Make(job);
+      To(*simulator, 1);
+      for (int rank = 0; rank < simulator->ranks(); ++rank) {
+        const int stage = simulator->stage(rank);
+        // One activation and one gradient a microbatch and neighbour; a batch carries one of each.
+        const size_t alone =
+            Operations(*simulator, rank, "HcclSend").size() + Operations(*simulator, rank, "HcclRecv").size();
+        const size_t batches = Operations(*simulator, rank, "HcclBatchSendRecv").size();
+        const size_t neighbours = (stage > 0) + (stage + 1 < stages);
+        EXPECT_EQ(alone + 2 * batches, 2 * neighbours * static_cast<size_t>(microbatches)) << stages << " " << stage;
+        int forwards = 0;
+        for (const Range& range : Ranges(*simulator, rank)) {
+          EXPECT_GE(range.end, range.start) << range.name;
+          forwards += range.name == "forward";
+        }
+        EXPECT_EQ(forwards, microbatches);
+      }
+    }
+  }
+}
+
 TEST(SimulatorTest, BucketsOverlapWithBackward) {
   Job job = ExactJob({.dp = 4, .microbatches = 1, .dp_buckets = 4});
   auto simulator = Make(job);
@@ -459,7 +484,10 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"compute share", [](Job& job) { job.compute_share = NAN; }},
         Wrong{"rank 16 is not 0 to 15", [](Job& job) { job.faults = {FaultOf(FaultKind::kCompute, {16}, 2)}; }},
         Wrong{"node 2 is not 0 to 1", [](Job& job) { job.faults = {FaultOf(FaultKind::kHost, {2}, 2)}; }},
-        Wrong{"are not neighbours", [](Job& job) { job.faults = {FaultOf(FaultKind::kPpLink, {0, 9}, 2)}; }},
+        Wrong{"are not neighbours",
+              [](Job& job) {
+                job.faults = {FaultOf(FaultKind::kPpLink, {0, 9}, 2)};
+              }},
         Wrong{"takes no target", [](Job& job) { job.faults = {FaultOf(FaultKind::kFabric, {1}, 2)}; }},
         Wrong{"severity 0", [](Job& job) { job.faults = {FaultOf(FaultKind::kCompute, {1}, 0)}; }},
         Wrong{"saves no checkpoints", [](Job& job) { job.faults = {FaultOf(FaultKind::kCheckpoint, {1}, 2)}; }},

@@ -127,8 +127,8 @@ Fault& AddFault(Job& job, FaultKind kind, double severity, Draw& draw) {
   return job.faults.back();
 }
 
-constexpr std::array<FaultKind, 6> kRankFaults = {FaultKind::kCompute,    FaultKind::kMemory,     FaultKind::kDataloader,
-                                                  FaultKind::kContention, FaultKind::kGc, FaultKind::kCompute};
+constexpr std::array<FaultKind, 6> kRankFaults = {FaultKind::kCompute,    FaultKind::kMemory, FaultKind::kDataloader,
+                                                  FaultKind::kContention, FaultKind::kGc,     FaultKind::kCompute};
 
 void Matrix(int index, Draw& draw, Case& made) {
   constexpr int kKinds = 14;
@@ -194,7 +194,8 @@ using Maker = std::function<void(int index, Draw& draw, Case& made)>;
 
 void H1(int index, Draw& draw, Case& made) {
   made.honesty = true;
-  made.job.layout = MakeLayout(std::array{int{kTpDp}, int{kPpDp}, int{kTpPpDp}, int{kDpOnly}}[index % 4], 1 + draw.Below(2));
+  made.job.layout =
+      MakeLayout(std::array{int{kTpDp}, int{kPpDp}, int{kTpPpDp}, int{kDpOnly}}[index % 4], 1 + draw.Below(2));
   Fault& fault = AddFault(made.job, FaultKind::kFabric, draw.Between(1.2, 2.5), draw);
   if (index % 3 == 1) fault.last_step = fault.first_step + 40;
 }
@@ -213,7 +214,8 @@ void H2(int index, Draw& draw, Case& made) {
 // Two culprits: of one kind, of two, or in one peer class of four.
 void H3(int index, Draw& draw, Case& made) {
   Job& job = made.job;
-  job.layout = MakeLayout(index % 3 == 2 ? kPpDp : std::array{int{kDpOnly}, int{kTpDp}}[index / 3 % 2], index % 3 == 2 ? 0 : 1);
+  job.layout =
+      MakeLayout(index % 3 == 2 ? kPpDp : std::array{int{kDpOnly}, int{kTpDp}}[index / 3 % 2], index % 3 == 2 ? 0 : 1);
   const double severity = draw.Of(std::array{1.2, 1.5, 2.0});
   AddFault(job, FaultKind::kCompute, severity, draw);
   const int first = job.faults[0].targets[0];
@@ -280,7 +282,8 @@ void H6(int index, Draw& draw, Case& made) {
 
 void H7(int index, Draw& draw, Case& made) {
   Job& job = made.job;
-  job.layout = MakeLayout(std::array{int{kPpDp}, int{kTpDp}, int{kTpPpDp}}[index % 3], draw.Below(2) + (index % 3 == 2 ? 0 : 1));
+  job.layout =
+      MakeLayout(std::array{int{kPpDp}, int{kTpDp}, int{kTpPpDp}}[index % 3], draw.Below(2) + (index % 3 == 2 ? 0 : 1));
   job.clocks.offset_sigma_ms = draw.Between(30, 80);
   job.clocks.drift_ppm = 50;
   made.honesty = index % 4 == 0;
@@ -343,8 +346,8 @@ void H12(int index, Draw& draw, Case& made) {
   job.layout = MakeLayout(kDpOnly, draw.Below(2));
   job.layout.microbatches = 1 + index % 2;
   job.forward_holds_waits = true;
-  AddFault(job, std::array{FaultKind::kCompute, FaultKind::kDataloader}[index / 2 % 2], draw.Of(std::array{1.3, 1.5, 2.0}),
-           draw);
+  AddFault(job, std::array{FaultKind::kCompute, FaultKind::kDataloader}[index / 2 % 2],
+           draw.Of(std::array{1.3, 1.5, 2.0}), draw);
 }
 
 // The first stage is sick, the last to come is a healthy rank of a later stage.
@@ -430,11 +433,10 @@ void Scale(int index, Draw& draw, Case& made) {
 
 const std::vector<std::pair<std::string, Maker>>& Makers() {
   static const auto& makers = *new std::vector<std::pair<std::string, Maker>>{
-      {"healthy", Healthy}, {"matrix", Matrix}, {"H1", H1},   {"H2", H2},   {"H3", H3},     {"H4", H4},
-      {"H5", H5},           {"H5b", H5b},       {"H6", H6},   {"H7", H7},   {"H8", H8},     {"H9", H9},
-      {"H10", H10},         {"H11", H11},       {"H11b", H11b}, {"H12", H12}, {"H13", H13}, {"H14", H14},
-      {"H15", H15},         {"H16", H16},       {"H17", H17}, {"H18", H18}, {"H19", H19},   {"H20", H20},
-      {"scale", Scale}};
+      {"healthy", Healthy}, {"matrix", Matrix}, {"H1", H1},   {"H2", H2},      {"H3", H3},   {"H4", H4},   {"H5", H5},
+      {"H5b", H5b},         {"H6", H6},         {"H7", H7},   {"H8", H8},      {"H9", H9},   {"H10", H10}, {"H11", H11},
+      {"H11b", H11b},       {"H12", H12},       {"H13", H13}, {"H14", H14},    {"H15", H15}, {"H16", H16}, {"H17", H17},
+      {"H18", H18},         {"H19", H19},       {"H20", H20}, {"scale", Scale}};
   return makers;
 }
 

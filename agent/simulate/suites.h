@@ -17,8 +17,8 @@ struct Case {
 
 // The names of all suites but "scale" (2,048 to 16,384 ranks), which is for whoever asks for it.
 std::vector<std::string> SuiteNames();
-// Case `index` of a suite: the same for the same seed. Layouts, severities and shapes go round with the index, details are
-// drawn from the seed. An unknown suite gives a healthy job of the defaults.
+// Case `index` of a suite: the same for the same seed. Layouts, severities and shapes go round with the index, details
+// are drawn from the seed. An unknown suite gives a healthy job of the defaults.
 Case MakeCase(const std::string& suite, uint64_t seed, int index);
 
 // Gives a job what a fault of this kind needs to be felt at all: a loader or a checkpoint that takes time, traffic.

@@ -258,7 +258,7 @@ def run(job):
     say(1, "A training job starts: 2 nodes x 2 ranks, PyTorch over gloo, libtaskd.so preloaded, marks off")
     wait_until(lambda: job.require_running() or {r for r, s in job.status().items() if s["attached"]} == set(RANKS),
                "all four ranks are attached", 120)
-    steps = job.wait_for_training(25)
+    steps = job.wait_for_training(10)
     print(f"All 4 ranks train and are attached to their node's proxy (step {steps}).")
 
     say(2, "Nobody has asked for marks, so there are none")
@@ -271,7 +271,7 @@ def run(job):
     job.show("switch", "--job", JOB, "step=on", "fp=on", "dataloader=on", "save_checkpoint=on", "communication=off")
 
     say(4, "Live: what each rank recorded so far")
-    job.wait_for_training(75)
+    job.wait_for_training(30)
     job.show("status")
     wait_until(lambda: all(c[k] > 0 for c in job.counts().values() for k in KINDS if k != "communication"),
                "every rank has marks of step, fp, dataloader and save_checkpoint")
@@ -290,20 +290,20 @@ def run(job):
     require(not job.diagnosis()["verdicts"], "a rank is called slow, and none is")
     job.show("diagnose")
 
-    say(7, "Rank 2 gets more to compute than the others: 50 ms of matrix products in each step")
+    say(7, "Rank 2 gets more to compute than the others: 100 ms of matrix products in each step")
     slow_rank(job, "compute", 2)
 
-    say(8, "Rank 1 waits for its data: 50 ms for each batch")
+    say(8, "Rank 1 waits for its data: 100 ms for each batch")
     slow_rank(job, "dataloader", 1)
 
     say(9, "Everything off again; the training goes on")
     job.modify(Step="off", FP="off", DataLoader="off", SaveCheckpoint="off", CommunicationOperator="off")
     wait_until(lambda: all(set(s["applied"].values()) == {"off"} for s in job.status().values()), "every rank is switched off", 5)
-    steps = job.wait_for_training(25)
+    steps = job.wait_for_training(10)
     wait_until(lambda: [job.status()[r]["marks"] for r in RANKS] == [job.counts()[r] for r in RANKS],
                "status and files agree")
     counts = job.counts()
-    job.wait_for_training(50)
+    job.wait_for_training(20)
     require(job.counts() == counts, "marks were written after the switch to off")
     print(f"No new marks up to step {max(job.training_steps().values())}.")
     lost = {r: s["lost"] for r, s in job.status().items()}

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trouble import Trouble
 
-DEVICE_S = 0.06
+DEVICE_S = 0.15
 
 
 class Samples(Dataset):
@@ -75,8 +75,9 @@ def main():
             # Everybody stops after the same step.
             stop = average([p.grad for p in model.parameters()], os.path.exists(os.environ["STOP_FILE"]))
             optimizer.step()
-            if step % 25 == 0:
+            if step % 10 == 0:
                 print(f"rank {rank} step {step} loss {loss.item():.4f}", flush=True)
+            if step % 40 == 20:
                 torch.save(model.state_dict(), os.path.join(os.environ["WORK"], f"checkpoint-{rank}.pt"))
             if stop:
                 dist.destroy_process_group()

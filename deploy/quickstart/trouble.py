@@ -4,7 +4,7 @@ import time
 
 import torch
 
-EXTRA_S = 0.05  # of each step
+EXTRA_S = 0.1  # of each step
 
 
 class Trouble:

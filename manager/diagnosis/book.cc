@@ -72,9 +72,12 @@ bool Book::Update(const std::vector<Accusation>& accusations, int64_t step) {
     }
     Verdict& verdict = found->second.verdict;
     const uint64_t id = verdict.id;
+    // The step's end is remembered longer here than elsewhere.
+    const uint64_t since_ns = verdict.since_step == accusation.verdict.since_step ? verdict.since_ns : 0;
     changed = changed || verdict.cause != accusation.verdict.cause;
     verdict = accusation.verdict;
     verdict.id = id;
+    if (since_ns != 0) verdict.since_ns = since_ns;
     verdict.open = true;
     verdict.last_step = step;
     found->second.concerns = accusation.concerns;

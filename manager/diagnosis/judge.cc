@@ -10,11 +10,13 @@ namespace taskd::diagnosis {
 namespace {
 
 constexpr double kNodeShare = 0.7;
+// How long a rank's accusation waits for the other ranks of its node.
+constexpr int kNodeSettleSteps = 3;
 // Issue latency below this share of what it was: the device waits for the host.
 constexpr double kIssueCollapse = 0.35;
 constexpr double kIssueFallen = 0.6;
 constexpr double kTailFactor = 1.15;
-constexpr double kEvenness = 0.8;
+constexpr double kTailShare = 0.2;
 
 double Confidence(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
@@ -46,7 +48,7 @@ class Accuser {
 
   using StreamOf = std::function<const Stream&(int rank)>;
 
-  Suspects Gather(const StreamOf& stream) const {
+  Suspects Gather(const StreamOf& stream, bool by_host) const {
     Suspects suspects;
     const std::map<int, std::vector<int>>& nodes = in_.layout.nodes();
     for (const auto& [node, ranks] : nodes) {
@@ -56,21 +58,29 @@ class Accuser {
       for (int rank : ranks) {
         if (rank >= in_.own.size() || in_.own.rank(rank).last_step < in_.step - 5) continue;
         ++present;
-        if (stream(rank).raised()) {
-          raised.push_back(rank);
-        } else if (stream(rank).Rising(0.3)) {
-          ++rising;
-        }
+        if (stream(rank).raised()) raised.push_back(rank);
       }
       if (raised.empty()) continue;
+      double strongest = 0;
+      int64_t youngest = 0;
+      for (int rank : raised) {
+        strongest = std::max(strongest, stream(rank).mean());
+        youngest = std::max(youngest, stream(rank).raised_step());
+      }
+      for (int rank : ranks) {
+        if (rank >= in_.own.size() || in_.own.rank(rank).last_step < in_.step - 5 || stream(rank).raised()) continue;
+        rising += stream(rank).Rising(0.3) && stream(rank).mean() > strongest / 2 ? 1 : 0;
+      }
       const auto needed = static_cast<size_t>(std::ceil(kNodeShare * static_cast<double>(present)));
-      if (present >= 2 && nodes.size() >= 2 && (raised.size() >= std::max<size_t>(2, needed) || HeldUpByHost(ranks))) {
+      if (present >= 2 && nodes.size() >= 2 &&
+          (raised.size() >= std::max<size_t>(2, needed) || (by_host && HeldUpByHost(ranks)))) {
         suspects.nodes.push_back(raised);
         suspects.node_ids.push_back(node);
         continue;
       }
       // The others of the node are on the way: the answer may be the node.
-      if (present >= 2 && nodes.size() >= 2 && raised.size() + rising >= std::max<size_t>(2, needed)) {
+      if (in_.step - youngest < kNodeSettleSteps && present >= 2 && nodes.size() >= 2 &&
+          raised.size() + rising >= std::max<size_t>(2, needed)) {
         continue;
       }
       suspects.ranks.insert(suspects.ranks.end(), raised.begin(), raised.end());
@@ -106,7 +116,7 @@ class Accuser {
   Cause OwnCause(const std::vector<int>& ranks, bool node) const {
     double issue = 0;
     double tail = 0;
-    double evenness = 0;
+    double tail_share = 0;
     double longest = 0;
     double ratio = 0;
     int intermittent = 0;
@@ -114,7 +124,7 @@ class Accuser {
       const OwnTime::Rank& rank = in_.own.rank(r);
       issue += rank.issue_ratio;
       tail += rank.tail_ratio;
-      evenness += rank.evenness;
+      tail_share += rank.tail_share;
       longest += rank.longest_gap_share;
       ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
       intermittent += rank.own.intermittent() ? 1 : 0;
@@ -122,18 +132,15 @@ class Accuser {
     const auto n = static_cast<double>(ranks.size());
     issue /= n;
     tail /= n;
-    evenness /= n;
+    tail_share /= n;
     longest /= n;
     ratio /= n;
     if (in_.own.mode() == OwnTime::Mode::kForward) return Cause::kUnknown;
     if (node && issue < kIssueFallen) return Cause::kHost;
-    if (2 * intermittent > static_cast<int>(ranks.size()) && longest > 0.5) return Cause::kGc;
+    const bool comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
+    if (comes_and_goes && longest > 0.5) return Cause::kGc;
     if (issue < kIssueCollapse) return Cause::kHost;
-    if (in_.own.mode() == OwnTime::Mode::kBulk && (tail > ratio * kTailFactor || evenness < kEvenness) &&
-        2 * intermittent <= static_cast<int>(ranks.size())) {
-      return Cause::kMemory;
-    }
-    if (in_.own.mode() == OwnTime::Mode::kAll && tail > ratio * kTailFactor) return Cause::kMemory;
+    if (tail > ratio * kTailFactor && tail_share > kTailShare && !comes_and_goes) return Cause::kMemory;
     return Cause::kCompute;
   }
 
@@ -157,7 +164,7 @@ class Accuser {
   }
 
   void OwnTimes() {
-    Suspects suspects = Gather([this](int rank) -> const Stream& { return in_.own.rank(rank).own; });
+    Suspects suspects = Gather([this](int rank) -> const Stream& { return in_.own.rank(rank).own; }, true);
     // Without communication marks a forward holds waits: several slow ones may be one culprit and its victims.
     if (in_.own.mode() == OwnTime::Mode::kForward && suspects.ranks.size() + suspects.nodes.size() > 1) return;
     struct Entity {
@@ -201,11 +208,14 @@ class Accuser {
       }
       std::sort(onsets.begin(), onsets.end());
       verdict.since_step = onsets[(onsets.size() - 1) / 2];
+      const bool fading = std::all_of(entity.ranks.begin(), entity.ranks.end(),
+                                      [this](int rank) { return in_.own.rank(rank).own.Fading(); });
       const double cost = Seen(modelled, verdict.since_step);
       verdict.cost_ms_per_step = cost / 1e6;
       verdict.confidence = Confidence(in_.own.rank(worst).own);
       verdict.evidence.push_back(OwnEvidence(worst));
-      Push(std::move(verdict), {entity.ranks.begin(), entity.ranks.end()}, cost >= in_.min_cost_share * in_.period_ns);
+      Push(std::move(verdict), {entity.ranks.begin(), entity.ranks.end()},
+           !fading && cost >= in_.min_cost_share * in_.period_ns);
     }
   }
 
@@ -280,7 +290,7 @@ class Accuser {
   }
 
   void DataLoaders() {
-    Suspects suspects = Gather([this](int rank) -> const Stream& { return in_.own.rank(rank).data; });
+    Suspects suspects = Gather([this](int rank) -> const Stream& { return in_.own.rank(rank).data; }, false);
     auto accuse = [&](Scope scope, int id, const std::vector<int>& ranks) {
       int worst = ranks.front();
       for (int rank : ranks) {
@@ -332,7 +342,7 @@ class Accuser {
       evidence.first_step = verdict.since_step;
       evidence.last_step = in_.step;
       verdict.evidence.push_back(evidence);
-      Push(std::move(verdict), {r}, cost >= 0.5 * in_.min_cost_share * in_.period_ns);
+      Push(std::move(verdict), {r}, cost >= in_.min_cost_share * in_.period_ns);
     }
     CommonRise(in_.own.common_checkpoint(), Cause::kCheckpoint, "save_checkpoint");
   }

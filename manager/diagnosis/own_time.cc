@@ -1,7 +1,6 @@
 #include "manager/diagnosis/own_time.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace taskd::diagnosis {
@@ -29,6 +28,7 @@ constexpr size_t kSmallClass = 8;
 constexpr int kRotationSteps = 512;
 constexpr double kIssueShare = 0.3;
 constexpr double kMinEnds = 0.25;
+constexpr size_t kLeaveOneOut = 32;   // ranks
 constexpr size_t kNoiseSamples = 64;  // of one class and step
 
 using Own = OwnTime::Own;
@@ -84,53 +84,30 @@ OwnTime::Mode ModeOf(const Layout& layout, const std::vector<std::pair<int, Step
   return 2 * forward > folds.size() ? OwnTime::Mode::kForward : OwnTime::Mode::kNone;
 }
 
+void Count(const Stream& stream, TailRate& spikes, TailRate& outliers) {
+  if (stream.raised()) return;
+  spikes.Add(stream.spikes(), stream.trials());
+  outliers.Add(stream.outliers(), stream.trials());
+}
+
+// The tails are the peers': what the rank itself does is what is in question.
+Stream::Limits MakeLimits(const Stream& stream, double sigma, double least_sigma, double dead, double most, double h,
+                          const TailRate& spikes, const TailRate& outliers) {
+  const int trials = stream.raised() ? 0 : stream.trials();
+  const double spike_rate = spikes.Without(stream.raised() ? 0 : stream.spikes(), trials);
+  const double outlier_rate = outliers.Without(stream.raised() ? 0 : stream.outliers(), trials);
+  Stream::Limits limits = {.sigma = std::max(least_sigma, sigma), .dead = dead, .most = most, .h = h};
+  limits.clip = CusumClip(outlier_rate);
+  limits.jumps = StepsBeyondChance(spike_rate);
+  limits.spike_rate = spike_rate;
+  return limits;
+}
+
 // Median of the bytes that ranks exchange with experts elsewhere; 0: none do.
 double Tokens(const std::vector<Own>& owns) {
   std::vector<double> tokens;
   for (const Own& own : owns) tokens.push_back(own.tokens);
   return LowerMedian(tokens);
-}
-
-// Mean gap before each kind of blocking operation; 0: none.
-std::array<double, kCommOps> GapMeans(const StepFold& fold) {
-  std::array<double, kCommOps> sums{};
-  std::array<double, kCommOps> counts{};
-  for (const OpFold& op : fold.ops) {
-    sums[static_cast<size_t>(op.op)] += static_cast<double>(op.blocking_gap_ns);
-    counts[static_cast<size_t>(op.op)] += op.blocking_gaps;
-  }
-  for (size_t k = 0; k < kCommOps; ++k) sums[k] = counts[k] > 0 ? sums[k] / counts[k] : 0;
-  return sums;
-}
-
-using GapsByKind = std::array<std::vector<double>, kCommOps>;
-
-// What peers have after their last operation, and before each kind of operation.
-void Profile(const std::vector<Own>& owns, std::vector<double>& tails, GapsByKind& gap_means) {
-  for (const Own& own : owns) {
-    tails.push_back(static_cast<double>(own.fold->tail_ns));
-    const std::array<double, kCommOps> means = GapMeans(*own.fold);
-    for (size_t k = 0; k < kCommOps; ++k) {
-      if (means[k] > 0) gap_means[k].push_back(means[k]);
-    }
-  }
-}
-
-// 1: all kinds of gaps deviate from the peers' by the same factor.
-double Evenness(const StepFold& fold, double own_ns, const GapsByKind& gap_means) {
-  const std::array<double, kCommOps> means = GapMeans(fold);
-  std::array<double, kCommOps> sums{};
-  for (const OpFold& op : fold.ops) sums[static_cast<size_t>(op.op)] += static_cast<double>(op.blocking_gap_ns);
-  double least = 0;
-  double most = 0;
-  for (size_t k = 0; k < kCommOps; ++k) {
-    if (gap_means[k].size() < 2 || sums[k] < 0.05 * own_ns) continue;
-    std::vector<double> scratch = gap_means[k];
-    const double ratio = means[k] / LowerMedian(scratch);
-    least = least == 0 ? ratio : std::min(least, ratio);
-    most = std::max(most, ratio);
-  }
-  return most > 0 ? least / most : 1;
 }
 
 }  // namespace
@@ -241,14 +218,9 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
     NoisePool& noise = owns.size() >= kSmallClass ? peers.noise : shared_noise_;
     noise.Update();
     const size_t stride = owns.size() / kNoiseSamples + 1;
-    int spikes = 0;
-    int trials = 0;
-    for (const Own& own : owns) {
-      const Stream& stream = ranks_[static_cast<size_t>(own.rank)].own;
-      spikes += stream.spikes();
-      trials += stream.spike_trials();
-    }
-    GapsByKind gap_means;
+    TailRate spikes;
+    TailRate outliers;
+    for (const Own& own : owns) Count(ranks_[static_cast<size_t>(own.rank)].own, spikes, outliers);
     std::vector<double> tails;
     for (size_t i = 0; i < owns.size(); ++i) {
       const Own& own = owns[i];
@@ -266,7 +238,7 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
         deviation = two_views && other.full > 0 ? std::log(own.full / other.full) : std::log(own.cut / other.cut);
       }
       if (rank.has_last_deviation && i % stride == static_cast<size_t>(step) % stride && owns.size() > 1) {
-        noise.Add(std::abs(deviation - rank.last_deviation));
+        noise.Add(own.rank, std::abs(deviation - rank.last_deviation));
       }
       rank.last_deviation = deviation;
       rank.has_last_deviation = true;
@@ -279,27 +251,30 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
         worst = d;
         slowest = own.rank;
       }
-      const double rate = (1.0 + spikes - rank.own.spikes()) / (100.0 + trials - rank.own.spike_trials());
-      const Stream::Limits limits = {std::max(kOwnSigma, noise.sigma()), kOwnDead, kOwnMost, h, 0.18};
-      rank.own.Observe(step, d, more_tokens > 0 ? reference * (std::exp(d) - 1) : own.cut - reference, limits, rate);
+      const double sigma = owns.size() <= kLeaveOneOut ? noise.SigmaWithout(own.rank) : noise.sigma();
+      const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, spikes, outliers);
+      rank.own.Observe(step, d, more_tokens > 0 ? reference * (std::exp(d) - 1) : own.cut - reference, limits);
 
       const StepFold& fold = *own.fold;
       if (!rank.own.Rising(0.25)) {
         rank.profiled = 0;
         continue;
       }
-      if (tails.empty()) Profile(owns, tails, gap_means);
+      if (tails.empty()) {
+        for (const Own& peer : owns) tails.push_back(static_cast<double>(peer.fold->tail_ns));
+      }
       ++rank.profiled;
       const double share = 1.0 / std::min(rank.profiled, 20);
-      const double evenness = Evenness(fold, own.cut, gap_means);
-      rank.evenness += share * (evenness - rank.evenness);
       std::vector<double> scratch = tails;
       const double tail = LowerMedian(scratch);
       const double tail_ratio = tail > 0 ? static_cast<double>(fold.tail_ns) / tail : 1;
       rank.tail_ratio += share * (tail_ratio - rank.tail_ratio);
+      const double excess = own.cut - reference;
+      const double tail_share =
+          excess > 0 ? std::clamp((static_cast<double>(fold.tail_ns) - tail) / excess, 0.0, 1.0) : 0;
+      rank.tail_share += share * (tail_share - rank.tail_share);
       double longest = 0;
       for (const OpFold& op : fold.ops) longest = std::max(longest, static_cast<double>(op.max_gap_ns));
-      const double excess = own.cut - reference;
       const double gap_share = excess > 0.05 * reference ? std::min(1.0, longest / excess) : rank.longest_gap_share;
       rank.longest_gap_share += share * (gap_share - rank.longest_gap_share);
     }
@@ -330,17 +305,21 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     references.push_back(LowerMedian(values));
   }
   forward_noise_.Update();
+  TailRate spikes;
+  TailRate outliers;
+  for (const auto& [r, fold] : folds) Count(ranks_[static_cast<size_t>(r)].forward, spikes, outliers);
   for (const auto& [r, fold] : folds) {
     const double reference = references[class_of(r)];
     if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const double d = std::log(std::max(1.0, static_cast<double>(fold.forward_ns)) / reference);
-    if (rank.forward_reference_ns > 0) forward_noise_.Add(std::abs(d - rank.last_forward));
+    if (rank.forward_reference_ns > 0) forward_noise_.Add(r, std::abs(d - rank.last_forward));
     rank.last_forward = d;
     rank.forward_reference_ns = reference;
     if (!forward_noise_.ready()) continue;
-    const Stream::Limits limits = {std::max(kOwnSigma, forward_noise_.sigma()), kOwnDead, kOwnMost, h, 0.18};
-    rank.forward.Observe(step, d, static_cast<double>(fold.forward_ns) - reference, limits, 0.02);
+    rank.forward.Observe(
+        step, d, static_cast<double>(fold.forward_ns) - reference,
+        MakeLimits(rank.forward, forward_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, spikes, outliers));
   }
 }
 
@@ -371,7 +350,7 @@ void OwnTime::ObserveClasses(int64_t step, double h) {
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0) continue;
     const double y = std::log(peers.reference_ns);
-    if (peers.has_last) class_noise_.Add(std::abs(y - peers.last));
+    if (peers.has_last) class_noise_.Add(static_cast<int>(&peers - classes_.data()), std::abs(y - peers.last));
     peers.last = y;
     peers.has_last = true;
     ++peers.seen;
@@ -381,11 +360,15 @@ void OwnTime::ObserveClasses(int64_t step, double h) {
   class_noise_.Update();
   common_shift_ = LowerMedian(shifts);
   if (!class_noise_.ready()) return;
+  TailRate spikes;
+  TailRate outliers;
+  for (const Class& peers : classes_) Count(peers.drift, spikes, outliers);
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
-    const Stream::Limits limits = {std::max(kOwnSigma, class_noise_.sigma()), kOwnDead, kOwnMost, h, 0.18};
-    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits, 0.02);
+    const Stream::Limits limits =
+        MakeLimits(peers.drift, class_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, spikes, outliers);
+    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
     if (!peers.drift.Rising(0.3)) peers.level += kForget * (peers.last - peers.level);
   }
 }
@@ -400,6 +383,9 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
   const double reference = LowerMedian(values);
   data_noise_.Update();
   ++data_seen_;
+  TailRate spikes;
+  TailRate outliers;
+  for (const auto& [r, fold] : folds) Count(ranks_[static_cast<size_t>(r)].data, spikes, outliers);
   const double share = reference / period;
   if (data_seen_ <= kLearn) data_level_ += (share - data_level_) / data_seen_;
   for (const auto& [r, fold] : folds) {
@@ -407,20 +393,22 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const auto own = static_cast<double>(fold.dataloader_own_ns);
     if (rank.data_ns > 0 && r % (static_cast<int>(loaders / kNoiseSamples) + 1) == 0) {
-      data_noise_.Add(std::abs(own - rank.data_ns) / period);
+      data_noise_.Add(r, std::abs(own - rank.data_ns) / period);
     }
     rank.data_ns = own;
     rank.average_data_ns += (own - rank.average_data_ns) * (rank.average_data_ns > 0 ? kAverage : 1);
     rank.data_reference_ns = loaders >= 2 ? reference : data_level_ * period;
     if (!data_noise_.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
     const double excess = own - rank.data_reference_ns;
-    const Stream::Limits limits = {std::max(kDataSigma, data_noise_.sigma()), kDataDead, kDataMost, h, 0.1};
-    rank.data.Observe(step, excess / period, excess, limits, 0.02);
+    const double sigma = loaders <= kLeaveOneOut ? data_noise_.SigmaWithout(r) : data_noise_.sigma();
+    rank.data.Observe(step, excess / period, excess,
+                      MakeLimits(rank.data, sigma, kDataSigma, kDataDead, kDataMost, h, spikes, outliers));
   }
   if (data_noise_.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ * period;
-    const Stream::Limits limits = {std::max(kDataSigma, data_noise_.sigma()), kDataDead, kDataMost, h, 0.1};
-    common_data_.Observe(step, share - data_level_, excess, limits, 0.02);
+    common_data_.Observe(
+        step, share - data_level_, excess,
+        MakeLimits(common_data_, data_noise_.sigma(), kDataSigma, kDataDead, kDataMost, h, spikes, outliers));
     if (!common_data_.Rising(0.3)) data_level_ += kForget * (share - data_level_);
   }
 }
@@ -436,20 +424,24 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
   if (last_checkpoint_step_ >= 0) checkpoint_interval_ = std::max<int64_t>(1, step - last_checkpoint_step_);
   last_checkpoint_step_ = step;
   const double interval = checkpoint_interval_ > 0 ? static_cast<double>(checkpoint_interval_) : 20;
-  const Stream::Limits limits = {kCheckpointSigma, kCheckpointDead, kCheckpointDead, kCheckpointH, kNever};
+  checkpoint_noise_.Update();
+  const double sigma = std::max(kCheckpointSigma, checkpoint_noise_.sigma());
+  const Stream::Limits limits = {
+      .sigma = sigma, .dead = kCheckpointDead, .most = kCheckpointDead, .h = kCheckpointH, .jump = kNever};
   for (const auto& [r, fold] : folds) {
     if (fold.checkpoints == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
-    rank.checkpoint_ns = static_cast<double>(fold.checkpoint_ns);
+    const auto own = static_cast<double>(std::max<uint64_t>(1, fold.checkpoint_ns));
+    if (rank.checkpoint_ns > 0) checkpoint_noise_.Add(r, std::abs(std::log(own / rank.checkpoint_ns)));
+    rank.checkpoint_ns = own;
     rank.checkpoint_reference_ns = alone ? checkpoint_level_ : reference;
     if (rank.checkpoint_reference_ns <= 0) continue;
     const double excess = rank.checkpoint_ns - rank.checkpoint_reference_ns;
-    rank.checkpoint.Observe(step, std::log(std::max(1.0, rank.checkpoint_ns) / rank.checkpoint_reference_ns),
-                            excess / interval, limits, 0.02);
+    rank.checkpoint.Observe(step, std::log(own / rank.checkpoint_reference_ns), excess / interval, limits);
   }
   if (!alone && checkpoints_seen_ >= 2) {
     common_checkpoint_.Observe(step, std::log(reference / checkpoint_level_),
-                               (reference - checkpoint_level_) / interval, limits, 0.02);
+                               (reference - checkpoint_level_) / interval, limits);
   }
   ++checkpoints_seen_;
   if (checkpoints_seen_ <= 3) {

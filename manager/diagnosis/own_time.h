@@ -48,7 +48,7 @@ class OwnTime {
     // How a deviation looks: means over its steps.
     int profiled = 0;
     double tail_ratio = 1;         // of the time after the last operation to its peers'
-    double evenness = 1;           // smallest ratio to peers over kinds of gaps / largest one
+    double tail_share = 0;         // of the excess: what lies there
     double longest_gap_share = 0;  // of the excess: the longest gap
     // Issue latency: what it usually is (0: no device records), and what it is now as a share of that or of the peers'.
     double issue_level_ns = 0;
@@ -116,6 +116,7 @@ class OwnTime {
   NoisePool class_noise_;
   NoisePool data_noise_;
   NoisePool forward_noise_;
+  NoisePool checkpoint_noise_;
   Mode mode_ = Mode::kNone;
   int steps_ = 0;
   double common_shift_ = 0;

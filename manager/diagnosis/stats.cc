@@ -43,20 +43,43 @@ double LogBinomialTail(int trials, int hits, double p) {
   return std::min(0.0, log_term + std::log(sum));
 }
 
-void NoisePool::Add(double difference) {
+void NoisePool::Add(int source, double difference) {
   if (values_.size() < kValues) {
-    values_.push_back(difference);
+    values_.push_back({source, difference});
     return;
   }
-  values_[next_] = difference;
+  values_[next_] = {source, difference};
   next_ = (next_ + 1) % kValues;
+}
+
+double NoisePool::Sigma() {
+  // A difference of two observations has twice the variance of one. The median is not moved by a few restless ranks;
+  // where every tenth difference is larger than a normal distribution has it, that counts.
+  const double by_median = 1.4826 * LowerMedian(scratch_);
+  auto tenth = scratch_.begin() + static_cast<std::ptrdiff_t>(scratch_.size() * 9 / 10);
+  std::nth_element(scratch_.begin(), tenth, scratch_.end());
+  return std::max(by_median, *tenth / 1.645) / std::sqrt(2.0);
 }
 
 void NoisePool::Update() {
   if (!ready()) return;
-  scratch_ = values_;
-  // 1.4826: the median of |x| of a normal x to its standard deviation; sqrt(2): a difference of two observations.
-  sigma_ = 1.4826 * LowerMedian(scratch_) / std::sqrt(2.0);
+  scratch_.clear();
+  for (const Value& value : values_) scratch_.push_back(value.difference);
+  sigma_ = Sigma();
+}
+
+double NoisePool::SigmaWithout(int source) {
+  scratch_.clear();
+  for (const Value& value : values_) {
+    if (value.source != source) scratch_.push_back(value.difference);
+  }
+  return scratch_.size() < kEnough ? sigma_ : Sigma();
+}
+
+double CusumClip(double rate) { return std::clamp(1 + 0.5 * std::log(0.8 / rate), 1.3, 4.0); }
+
+int StepsBeyondChance(double rate) {
+  return std::clamp(static_cast<int>(std::ceil(std::log(1e-9) / std::log(std::min(rate, 0.5)))), 3, 30);
 }
 
 }  // namespace taskd::diagnosis

@@ -19,25 +19,55 @@ double CusumThreshold(double arl, double k);
 // ln P(X >= hits) of a binomial variable; 0 for hits <= 0.
 double LogBinomialTail(int trials, int hits, double p);
 
-// The noise of a feature over all ranks of a class: a robust standard deviation from the first differences in time,
-// which a level shift of one rank does not touch. Forgets what is more than kValues old.
+// The noise of a feature over all ranks of a class: a standard deviation from the first differences in time, which a
+// level shift of one rank does not touch. Forgets what is more than kValues old.
 class NoisePool {
  public:
   static constexpr size_t kValues = 1024;
   static constexpr size_t kEnough = 24;
 
-  // |x(t) - x(t-1)| of one rank.
-  void Add(double difference);
+  // |x(t) - x(t-1)| of one rank (or channel).
+  void Add(int source, double difference);
   bool ready() const { return values_.size() >= kEnough; }
-  // Standard deviation of one observation. As of the last Update().
+  // Standard deviation of one observation, as of the last Update().
   double sigma() const { return sigma_; }
   void Update();
+  // The same without what one rank contributed, whose own unrest is what is in question. Costs a pass over the values.
+  double SigmaWithout(int source);
 
  private:
-  std::vector<double> values_;
+  struct Value {
+    int source;
+    double difference;
+  };
+  double Sigma();  // of scratch_
+
+  std::vector<Value> values_;
   std::vector<double> scratch_;
   size_t next_ = 0;
   double sigma_ = 0;
 };
+
+// How often a healthy step lies far outside: noise has heavier tails than a normal distribution. Counted over peers.
+class TailRate {
+ public:
+  void Add(int hits, int trials) {
+    hits_ += hits;
+    trials_ += trials;
+  }
+  // Rate without a part of what was added.
+  double Without(int hits, int trials) const { return (0.1 + hits_ - hits) / (100.0 + trials_ - trials); }
+
+ private:
+  double hits_ = 0;
+  double trials_ = 0;
+};
+
+// The most that one step may add to a CUSUM of drift 1 so that its false alarms stay as rare as its threshold says
+// although a share `rate` of healthy steps lies that far outside: rate * exp(2 (clip - 1)) <= 0.8. 1.3 to 4.
+double CusumClip(double rate);
+
+// How many steps in a row, each of probability `rate`, chance does not explain (1e-9). At least 3.
+int StepsBeyondChance(double rate);
 
 }  // namespace taskd::diagnosis

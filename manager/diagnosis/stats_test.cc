@@ -35,10 +35,34 @@ TEST(LogBinomialTail, AgreesWithSmallCases) {
 TEST(NoisePool, IsNotMovedByALevelShift) {
   NoisePool pool;
   EXPECT_FALSE(pool.ready());
-  for (int i = 0; i < 200; ++i) pool.Add(i % 2 == 0 ? 0.01 : 0.02);
-  pool.Add(5);
+  for (int i = 0; i < 200; ++i) pool.Add(0, i % 2 == 0 ? 0.01 : 0.02);
+  pool.Add(0, 5);
   pool.Update();
   EXPECT_NEAR(pool.sigma(), 1.4826 * 0.015 / std::sqrt(2.0), 0.006);
+}
+
+TEST(NoisePool, SeesTailsThatTheMedianDoesNot) {
+  NoisePool pool;
+  for (int i = 0; i < 200; ++i) pool.Add(i % 4, i % 5 == 0 ? 0.2 : 0.003);
+  pool.Update();
+  EXPECT_NEAR(pool.sigma(), 0.2 / 1.645 / std::sqrt(2.0), 1e-9);
+}
+
+TEST(NoisePool, LeavesARankOut) {
+  NoisePool pool;
+  for (int i = 0; i < 200; ++i) pool.Add(i % 4, i % 4 == 2 ? 0.3 : 0.01);
+  pool.Update();
+  EXPECT_GT(pool.sigma(), 0.1);
+  EXPECT_NEAR(pool.SigmaWithout(2), 1.4826 * 0.01 / std::sqrt(2.0), 1e-9);
+}
+
+TEST(CusumClip, KeepsTheRateOfFalseAlarms) {
+  // rate * exp(2 (clip - 1)) <= 0.8
+  EXPECT_EQ(CusumClip(0.001), 4);
+  EXPECT_NEAR(CusumClip(0.1), 2.04, 0.01);
+  EXPECT_EQ(CusumClip(0.9), 1.3);
+  EXPECT_EQ(StepsBeyondChance(0.001), 3);
+  EXPECT_EQ(StepsBeyondChance(0.05), 7);
 }
 
 }  // namespace

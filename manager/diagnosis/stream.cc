@@ -13,13 +13,13 @@ constexpr double kClip = 4;            // no single step says more than this
 constexpr int kLearn = 15;             // observations until the own past counts
 constexpr double kForget = 1.0 / 720;  // half-life of the own past: 500 steps
 constexpr double kJumpZ = 8;
-constexpr int kJumps = 3;
 constexpr double kSpikeZ = 4;
+constexpr double kOutlierZ = 2;
 constexpr double kRecurrenceLogP = -23;  // p < 1e-10
 constexpr int kMinSpikes = 4;
 constexpr int kMinQuiet = 48;
 // A deviation that comes back within so many steps was never gone.
-constexpr int kSameDeviation = 150;
+constexpr int kSameDeviation = 60;
 constexpr int kRestoredQuiet = 30;
 
 }  // namespace
@@ -35,18 +35,19 @@ void Stream::Learn(double d, const Limits& limits) {
   limit_ = seen_ < kLearn ? limits.most : std::min(std::max(base_, 0.0) + limits.dead, limits.most);
 }
 
-void Stream::PushSpike(bool spike) {
-  spikes_[1] = spikes_[1] << 1 | spikes_[0] >> 63;
-  spikes_[0] = spikes_[0] << 1 | (spike ? 1 : 0);
+void Stream::Push(Bits& bits, bool bit) {
+  bits[1] = bits[1] << 1 | bits[0] >> 63;
+  bits[0] = bits[0] << 1 | (bit ? 1 : 0);
 }
 
-Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits, double spike_rate) {
+Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
   h_ = limits.h;
   ++seen_;
   Learn(d, limits);
   const double z = (d - limit_) / limits.sigma;
   const bool spike = z > kSpikeZ && d > limit_ + 2 * limits.dead;
-  PushSpike(spike);
+  Push(spikes_, spike);
+  Push(outliers_, z > kOutlierZ);
   if (spike && spikes() == 1) first_spike_ = step;
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
   window_excess_ += weight * (excess - window_excess_);
@@ -58,7 +59,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
       mean_ = window_d_;
       mean_excess_ = window_excess_;
       quiet_ = spike ? 0 : quiet_ + 1;
-      const int patience = std::max(kMinQuiet, 6 * spike_trials() / std::max(1, spikes()));
+      const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
       if (quiet_ < patience) return Event::kNone;
     } else {
       if (bad) {
@@ -82,12 +83,12 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
     sum_ = down_ = 0;
     count_ = jumps_ = 0;
     zero_step_ = step;
-    spikes_ = {};
+    spikes_ = outliers_ = {};
     cleared_ = step;
     return Event::kCleared;
   }
 
-  sum_ = std::max(0.0, sum_ + std::clamp(z, -kClip, kClip) - kDrift);
+  sum_ = std::max(0.0, sum_ + std::clamp(z, -limits.clip, limits.clip) - kDrift);
   jumps_ = z > kJumpZ && d > limits.jump ? jumps_ + 1 : 0;
   if (sum_ == 0) {
     zero_step_ = step;
@@ -98,13 +99,14 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   ++count_;
   mean_ += (d - mean_) / count_;
   mean_excess_ += (excess - mean_excess_) / count_;
-  if (sum_ > limits.h || jumps_ >= kJumps) {
+  if (sum_ > limits.h || jumps_ >= limits.jumps) {
     const bool again = cleared_ >= 0 && step - cleared_ < kSameDeviation;
+    returns_ = again ? returns_ + 1 : 0;
     raised_ = true;
-    intermittent_ = again;
+    intermittent_ = returns_ >= 2;
     if (!again) onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
   } else if (spike && spikes() >= kMinSpikes && window_excess_ > 0 &&
-             LogBinomialTail(spike_trials(), spikes(), spike_rate) < kRecurrenceLogP) {
+             LogBinomialTail(trials(), spikes(), limits.spike_rate) < kRecurrenceLogP) {
     raised_ = intermittent_ = true;
     onset_ = first_spike_;
     mean_ = window_d_;
@@ -112,6 +114,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   }
   if (!raised_) return Event::kNone;
   z_ = (mean_ - std::max(base_, 0.0)) / limits.sigma;
+  raised_step_ = step;
   down_ = spread_ = 0;
   quiet_ = 0;
   return Event::kRaised;
@@ -120,7 +123,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
 void Stream::Rebase() {
   seen_ = 0;
   base_ = 0;
-  spikes_ = {};
+  spikes_ = outliers_ = {};
   if (!raised_) {
     sum_ = 0;
     count_ = jumps_ = 0;

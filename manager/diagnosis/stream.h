@@ -15,17 +15,20 @@ class Stream {
  public:
   // All in the unit of the observations.
   struct Limits {
-    double sigma = 0.01;  // standard deviation of the noise of one observation
-    double dead = 0.01;   // rise over the own past that is nobody's fault: ranks are not equal
-    double most = 0.035;  // a rise that is one wherever the stream began, so also from the first step on
-    double h = 11;        // CUSUM threshold, standard deviations
-    double jump = 0.18;   // a rise that needs no more than three steps in a row if it is also far above the noise
+    double sigma = 0.01;       // standard deviation of the noise of one observation
+    double dead = 0.01;        // rise over the own past that is nobody's fault: ranks are not equal
+    double most = 0.035;       // a rise that is one wherever the stream began, so also from the first step on
+    double h = 11;             // CUSUM threshold, standard deviations
+    double jump = 0.12;        // a rise that needs no more than a few steps in a row if it is also far above the noise
+    double clip = 4;           // the most that one step adds to the sum, standard deviations (CusumClip)
+    int jumps = 3;             // the few steps (StepsBeyondChance)
+    double spike_rate = 0.02;  // how often a step of a healthy peer spikes
   };
 
   enum class Event { kNone, kRaised, kCleared };
 
-  // `excess` is the same deviation as lost time, ns. `spike_rate` is how often a step of a peer spikes.
-  Event Observe(int64_t step, double d, double excess, const Limits& limits, double spike_rate);
+  // `excess` is the same deviation as lost time, ns.
+  Event Observe(int64_t step, double d, double excess, const Limits& limits);
   // The process is a new one: the past level is learned anew; what was raised stays raised.
   void Rebase();
   void Reset() { *this = Stream(); }
@@ -33,6 +36,9 @@ class Stream {
   void Restore(int64_t onset);
 
   bool raised() const { return raised_; }
+  int64_t raised_step() const { return raised_step_; }  // when it was raised; of a raised one
+  // Raised, but on the way to be cleared.
+  bool Fading() const { return raised_ && down_ > h_ / 3; }
   bool intermittent() const { return intermittent_; }
   // On the way to be raised: more than `share` of the threshold.
   bool Rising(double share) const { return raised_ || sum_ > share * h_; }
@@ -46,12 +52,15 @@ class Stream {
   double base() const { return base_; }
   double z() const { return z_; }  // of mean()
   int observations() const { return seen_; }
+  // Of the last kSpikeWindow steps: those far above the noise, and those above it at all.
   int spikes() const { return std::popcount(spikes_[0]) + std::popcount(spikes_[1]); }
-  int spike_trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
+  int outliers() const { return std::popcount(outliers_[0]) + std::popcount(outliers_[1]); }
+  int trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
 
  private:
   void Learn(double d, const Limits& limits);
-  void PushSpike(bool spike);
+  using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
+  static void Push(Bits& bits, bool bit);
 
   int seen_ = 0;
   double base_ = 0;
@@ -61,7 +70,8 @@ class Stream {
   int jumps_ = 0;
   int64_t zero_step_ = -1;  // the last step with an empty sum
   int64_t first_spike_ = -1;
-  std::array<uint64_t, 2> spikes_{};
+  Bits spikes_{};
+  Bits outliers_{};
   double window_excess_ = 0;  // exponential means over the spike window
   double window_d_ = 0;
 
@@ -76,6 +86,8 @@ class Stream {
   bool intermittent_ = false;
   bool restored_ = false;
   int64_t onset_ = -1;
+  int64_t raised_step_ = -1;
+  int returns_ = 0;  // how often it came back soon after it was cleared
   double down_ = 0;
   int quiet_ = 0;         // steps without a deviation, while raised
   int64_t cleared_ = -1;  // the last time

@@ -14,10 +14,33 @@ constexpr double kMinSigma = 0.03;
 constexpr double kPastDead = 0.03;
 // Against siblings: cables, switches and places differ for ever.
 constexpr double kSiblingDead = 0.15;
-constexpr double kMaxSupport = 4.6;  // ln(p / (1 - p)) of p = 0.99
+constexpr double kJump = 0.3;
+// Smaller operations take as long as the latency, whatever the bandwidth is: they contradict nothing.
+constexpr uint8_t kBandwidthBound = 16;  // log2 of bytes
+constexpr double kMaxSupport = 4.6;      // ln(p / (1 - p)) of p = 0.99
 constexpr int kSettleSteps = 3;
 constexpr double kTie = 0.5;  // log likelihood
 constexpr size_t kMaxChannels = 400'000;
+
+struct Tails {
+  TailRate spikes;
+  TailRate outliers;
+
+  void Count(const Stream& stream) {
+    if (stream.raised()) return;
+    spikes.Add(stream.spikes(), stream.trials());
+    outliers.Add(stream.outliers(), stream.trials());
+  }
+};
+
+// The siblings' tails; of a channel without siblings its own.
+void SetTails(Stream::Limits& limits, const Stream& stream, const Tails& tails, size_t channels) {
+  const bool leave_out = channels > 1 && !stream.raised();
+  const int trials = leave_out ? stream.trials() : 0;
+  limits.spike_rate = tails.spikes.Without(leave_out ? stream.spikes() : 0, trials);
+  limits.clip = CusumClip(tails.outliers.Without(leave_out ? stream.outliers() : 0, trials));
+  limits.jumps = StepsBeyondChance(limits.spike_rate);
+}
 
 }  // namespace
 
@@ -117,12 +140,19 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
     noise_[i].Update();
   }
   const double h = CusumThreshold(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())), 1.0);
+  std::vector<Tails> past_tails(noise_.size());
+  std::vector<Tails> sibling_tails(noise_.size());
+  for (int id : judged) {
+    const Channel& channel = channels_[static_cast<size_t>(id)];
+    past_tails[static_cast<size_t>(channel.sibling_class)].Count(channel.past);
+    sibling_tails[static_cast<size_t>(channel.sibling_class)].Count(channel.siblings);
+  }
   std::vector<double> shifts;
   for (int id : judged) {
     Channel& channel = channels_[static_cast<size_t>(id)];
     const auto kind = static_cast<size_t>(channel.sibling_class);
     const double y = LogTime(channel);
-    if (channel.has_last) noise_[kind].Add(std::abs(y - channel.last));
+    if (channel.has_last) noise_[kind].Add(id, std::abs(y - channel.last));
     channel.last = y;
     channel.has_last = true;
     ++channel.seen;
@@ -136,7 +166,9 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
       shifts.push_back(d);
       channel.recent[slot] = static_cast<float>(d);
       const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-      channel.past.Observe(step, d, excess, {sigma, kPastDead, kPastDead, h, 0.3}, 0.02);
+      Stream::Limits limits = {.sigma = sigma, .dead = kPastDead, .most = kPastDead, .h = h, .jump = kJump};
+      SetTails(limits, channel.past, past_tails[kind], class_size[kind]);
+      channel.past.Observe(step, d, excess, limits);
       if (!channel.past.raised() && !channel.past.Rising(0.3)) channel.level += kForget * d;
     }
     channel.recent_siblings[slot] = 0;
@@ -144,7 +176,9 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
       const double d = y - reference[kind];
       channel.recent_siblings[slot] = static_cast<float>(d);
       const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-      channel.siblings.Observe(step, d, excess, {sigma, kSiblingDead, kSiblingDead, h, 0.3}, 0.02);
+      Stream::Limits limits = {.sigma = sigma, .dead = kSiblingDead, .most = kSiblingDead, .h = h, .jump = kJump};
+      SetTails(limits, channel.siblings, sibling_tails[kind], class_size[kind]);
+      channel.siblings.Observe(step, d, excess, limits);
     }
     channel.typical_ns += (static_cast<double>(channel.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
   }
@@ -210,6 +244,9 @@ std::vector<TransferFinding> Transfers::Findings(const Layout& layout) const {
     const double mean = sum / window;
     double support =
         std::clamp(window * (delta * mean - delta * delta / 2) / (sigma * sigma), -kMaxSupport, kMaxSupport);
+    const bool silent = by_past ? channel.seen <= kLearn : channel.siblings.observations() == 0;
+    if (silent || (channel.size_log2 != 0 && channel.size_log2 < kBandwidthBound)) support = std::max(support, 0.0);
+    if (silent) support = 0;
     const Stream& stream = by_past ? channel.past : channel.siblings;
     if (stream.raised()) {
       support = kMaxSupport;
@@ -360,7 +397,7 @@ std::vector<TransferFinding> Transfers::Findings(const Layout& layout) const {
     TransferFinding finding;
     finding.scope = best.scope;
     finding.ids = best.ids;
-    if (best.scope == Scope::kGroup && best.ids.size() == known_ranks && nodes_seen.size() >= 3) {
+    if (best.scope == Scope::kGroup && best.ids.size() == known_ranks) {
       // All ranks are no answer to who it is.
       finding.scope = Scope::kJob;
       finding.ids.clear();

@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, testing::ValuesIn(simulate::Suite
                          [](const auto& info) { return info.param; });
 
 TEST_P(EachSuite, NamesWhoIsSlowAndNobodyElse) {
-  int cases = GetParam() == "matrix" ? 12 : 1;
+  int cases = GetParam() == "matrix" ? 28 : 1;
   for (int index = 0; index < cases; ++index) {
     CaseResult result = ReplayCase(GetParam(), index);
     if (!result.error.empty()) continue;

@@ -141,7 +141,7 @@ class Player {
           dump_,
           "step,rank,node,stage,period_ms,true_own_ms,own_ms_per_gap,head_ms,lead_ms,tail_ms,covered_ms,"
           "blocking_covered_ms,forward_ms,dataloader_ms,dataloader_own_ms,checkpoint_ms,checkpoint_own_ms,issues,"
-          "issue_p10_us,issue_p50_us,broken,ops(label:group.op>peer size count duration min gaps:ms bgaps:ms)\n");
+          "issue_p10_us,issue_p50_us,broken,ops(label:group.op>peer size count duration min gaps:ms:max bgaps:ms)\n");
       header_ = true;
     }
     auto ms = [](uint64_t ns) { return static_cast<double>(ns) * 1e-6; };
@@ -158,10 +158,10 @@ class Player {
           ms(fold->dataloader_ns), ms(fold->dataloader_own_ns), ms(fold->checkpoint_ns), ms(fold->checkpoint_own_ns),
           fold->issues, ms(fold->issue_p10_ns) * 1e3, ms(fold->issue_p50_ns) * 1e3, fold->broken);
       for (const OpFold& op : fold->ops) {
-        std::fprintf(dump_, "%s:%u.%d>%d 2^%d x%u %.3f %.4f %u:%.3f %u:%.3f;",
+        std::fprintf(dump_, "%s:%u.%d>%d 2^%d x%u %.3f %.4f %u:%.3f:%.3f %u:%.3f;",
                      topology_.Group(rank, op.group).label.c_str(), op.group, static_cast<int>(op.op), op.peer,
                      op.size_log2, op.count, ms(op.duration_ns), ms(op.min_duration_ns), op.gaps, ms(op.gap_ns),
-                     op.blocking_gaps, ms(op.blocking_gap_ns));
+                     ms(op.max_gap_ns), op.blocking_gaps, ms(op.blocking_gap_ns));
       }
       std::fputc('\n', dump_);
     }

@@ -64,8 +64,14 @@ bool Counted(const Label& label, const Outcome& outcome) {
 bool Small(const Label& label, const Outcome& outcome) {
   return outcome.visible && !Job(label) && label.severity < 1.095;
 }
-// Delays are told of faults that act from one step to the next at full strength, in every step.
+// Delays are told of faults that act from one step to the next at full strength.
 bool Sudden(const std::string& shape) { return shape == "persistent" || shape == "transient"; }
+// And in every step: pauses and checkpoints come now and then.
+bool Steady(const Label& label, const std::string& shape) {
+  using simulate::FaultKind;
+  return Sudden(shape) && label.kind != FaultKind::kGc && label.kind != FaultKind::kRecompile &&
+         label.kind != FaultKind::kCheckpoint;
+}
 
 // One label with what a detector made of it.
 struct Item {
@@ -89,7 +95,8 @@ std::vector<Item> Items(const std::vector<CaseResult>& results, size_t detector)
 struct Totals {
   Rate recall, small, exact, cause, job, cleared;
   int right = 0, imprecise = 0, wrong = 0;
-  std::vector<double> detect, detect_12, detect_15, clear, cost;
+  std::vector<double> detect, detect_12, detect_15, clear, cost;  // detect: of steady faults, and
+  std::vector<double> detect_rare;                                // of those that act now and then
   double set_size = 0;
   int claims = 0;
 
@@ -105,7 +112,10 @@ struct Totals {
     set_size += static_cast<double>(claim.verdict.scope == diagnosis::Scope::kLink ? claim.verdict.links.size()
                                                                                    : claim.verdict.ids.size());
     ++claims;
-    if (outcome.visible && Sudden(*item.shape)) {
+    if (outcome.visible && Sudden(*item.shape) && !Steady(*item.label, *item.shape)) {
+      detect_rare.push_back(outcome.steps_to_detect);
+    }
+    if (outcome.visible && Steady(*item.label, *item.shape)) {
       detect.push_back(outcome.steps_to_detect);
       if (item.label->severity >= 1.195) detect_12.push_back(outcome.steps_to_detect);
       if (item.label->severity >= 1.495) detect_15.push_back(outcome.steps_to_detect);
@@ -178,15 +188,20 @@ std::string Details(const std::vector<CaseResult>& results) {
     if (!item.outcome->found || Job(*item.label)) continue;
     alternatives +=
         static_cast<int>(item.detector->claims[static_cast<size_t>(item.outcome->claim)].verdict.alternatives.size());
-    if (item.outcome->visible && Sudden(*item.shape)) {
+    if (item.outcome->visible && Steady(*item.label, *item.shape)) {
       seconds.push_back(item.outcome->steps_to_detect * item.result->step_ms * 1e-3);
     }
   }
   int64_t healthy = 0, honest = 0;
   double hours = 0, rank_steps = 0, honest_hours = 0;
+  int job_right = 0, job_others = 0;
   for (const CaseResult& result : results) {
     const Score& score = result.detectors[0].score;
     totals.Add(score);
+    for (const Claim& claim : result.detectors[0].claims) {
+      if (claim.verdict.scope != diagnosis::Scope::kJob) continue;
+      ++(claim.match == Match::kRight ? job_right : job_others);
+    }
     if (result.suite == "healthy") {
       hours += result.simulated_s / 3600;
       rank_steps += result.rank_steps;
@@ -207,9 +222,11 @@ std::string Details(const std::vector<CaseResult>& results) {
                                                     static_cast<double>(alternatives) / totals.claims)});
   text += Row({"faults of the whole job, found", Show(totals.job)});
   text += Row({"faults below 1 % of the step, named", Show(invisible)});
+  text += Row({"verdicts about the whole job: right / others", absl::StrFormat("%d / %d", job_right, job_others)});
   text += Row({"steps to detect, median / p95", Steps(totals.detect)});
   text += Row({"… at ≥ 1.2×", Steps(totals.detect_12)});
   text += Row({"… at ≥ 1.5×", Steps(totals.detect_15)});
+  text += Row({"… pauses, recompilation, checkpoints", Steps(totals.detect_rare)});
   text += Row({"simulated seconds to detect, median / p95", Steps(seconds)});
   text += Row({"cleared after the fault's end", Show(totals.cleared)});
   text += Row({"steps to clear, median / p95", Steps(totals.clear)});
@@ -226,14 +243,15 @@ using Key = std::function<std::string(const Item&)>;
 std::string Breakdown(const std::vector<CaseResult>& results, const std::string& title, const std::string& what,
                       const Key& key) {
   std::map<std::string, Totals> rows;
-  for (const Item& item : Items(results, 0)) {
-    if (!Job(*item.label)) rows[key(item)].Add(item);
-  }
+  for (const Item& item : Items(results, 0))
+    rows[absl::StrCat(key(item), Job(*item.label) ? ", whole job" : "")].Add(item);
   std::string text = Header(title, {what, "found ≥ 1.1×", "found 1.05×", "exact", "cause", "detect, median / p95",
                                     "cleared", "clear, median / p95", "cost error %, median / p95"});
   for (const auto& [name, totals] : rows) {
-    text += Row({name, Short(totals.recall), Short(totals.small), Short(totals.exact), Short(totals.cause),
-                 Steps(totals.detect), Short(totals.cleared), Steps(totals.clear), Percent(totals.cost)});
+    text +=
+        Row({name, Short(totals.job.trials > 0 ? totals.job : totals.recall), Short(totals.small), Short(totals.exact),
+             Short(totals.cause), Steps(totals.detect.empty() ? totals.detect_rare : totals.detect),
+             Short(totals.cleared), Steps(totals.clear), Percent(totals.cost)});
   }
   return text;
 }

@@ -188,9 +188,7 @@ def test_job_in_progress(stage, marks):
         path = marks / str(rank) / str(START_NS // 10**9)
         with open(path, "r+b") as file:
             file.truncate(os.path.getsize(path) - 7013 * rank)
-    report = diagnose(stage, marks)
-    assert named(report) == [("rank", [2])]
-    assert not [note for note in report["notes"] if note["kind"] == "no_data"]
+    assert named(diagnose(stage, marks)) == [("rank", [2])]
 
 
 def test_rank_that_dies(stage, marks):

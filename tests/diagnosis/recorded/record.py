@@ -26,8 +26,7 @@ def main():
             training = Training(stage, manager)
 
             def reached(step):
-                training.require_alive()
-                return all(s.get("step", -1) >= step for s in manager.rank_status().values()) and len(manager.rank_status()) == 4
+                return training.diagnose()["steps"]["last"] >= step
 
             if arguments.slow:
                 cause, rank, step = re.fullmatch(r"(\w+):(\d+)@(\d+)", arguments.slow).groups()

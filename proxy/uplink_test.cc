@@ -1,0 +1,170 @@
+#include "proxy/uplink.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "common/testing/fake_segment.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proxy/testing/temp_dir.h"
+#include "taskd/v1/node.grpc.pb.h"
+
+namespace taskd {
+namespace {
+
+using testing::FakeSegment;
+using testing::TempDir;
+
+constexpr auto kLongEnough = std::chrono::seconds(20);
+
+// A manager that only listens: it answers a hello with everything switched on.
+class Listener : public v1::NodeLink::Service {
+ public:
+  grpc::Status Connect(grpc::ServerContext*,
+                       grpc::ServerReaderWriter<v1::ManagerMessage, v1::NodeMessage>* stream) override {
+    v1::NodeMessage message;
+    if (!stream->Read(&message) || !message.has_hello()) return grpc::Status::CANCELLED;
+    v1::ManagerMessage wanted;
+    wanted.mutable_wanted()->set_revision(1);
+    v1::KindStates* kinds = wanted.mutable_wanted()->mutable_kinds();
+    kinds->set_step(true);
+    kinds->set_communication(true);
+    stream->Write(wanted);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++hellos_;
+      changed_.notify_all();
+    }
+    while (stream->Read(&message)) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!message.has_folds()) continue;
+      sets_.push_back(message.folds());
+      changed_.notify_all();
+      if (hang_up_) {
+        hang_up_ = false;
+        return grpc::Status::OK;
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+  // The stream ends after the next set of folds.
+  void HangUpAfterTheNext() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    hang_up_ = true;
+  }
+  void WaitForHello(int count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, kLongEnough, [&] { return hellos_ >= count; }));
+  }
+  // Everything that came since the last call, once it includes this step.
+  std::vector<v1::FoldSet> WaitForStep(int64_t step) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, kLongEnough,
+                                  [&] {
+                                    for (const v1::FoldSet& set : sets_) {
+                                      for (const v1::RankStep& fold : set.steps()) {
+                                        if (fold.step() == step) return true;
+                                      }
+                                    }
+                                    return false;
+                                  }))
+        << "step " << step << " never came";
+    return std::exchange(sets_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<v1::FoldSet> sets_;
+  bool hang_up_ = false;
+  int hellos_ = 0;
+};
+
+class UplinkTest : public ::testing::Test {
+ protected:
+  UplinkTest()
+      : node_({.node_rank = 2, .host = "host", .socket = temp_ / "proxy.sock", .disk_limit_mb = 100},
+              ProfilingDir(temp_ / "profiling", "task")) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&listener_);
+    server_ = builder.BuildAndStart();
+    Uplink::Options options;
+    options.manager = "127.0.0.1:" + std::to_string(port);
+    options.node_rank = 2;
+    options.host = "host";
+    options.identity = "host:socket";
+    uplink_ = std::make_unique<Uplink>(
+        options, &node_,
+        Uplink::Callbacks{[this](const WantedKinds& wanted) { node_.SetWanted(wanted); }, [](bool) {},
+                          [](uint64_t, const std::string&, const std::string&) {}});
+    fake_.AddRing();
+  }
+  ~UplinkTest() override {
+    uplink_->Stop();
+    node_.Stop();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  void Step(int step) {
+    const uint64_t range = ++id_;
+    fake_.Append(0, {ring::kRecordRangeStart, ++ticks_, range, "step " + std::to_string(step), ring::kKindStep});
+    fake_.Append(0, {ring::kRecordRangeStart, ++ticks_, ++id_, R"({"groupName": "g","opName": "HcclAllreduce"})",
+                     ring::kKindCommunication, ring::kFlagStream, ring::kDomainCommunication});
+    fake_.Append(0, {ring::kRecordRangeEnd, ++ticks_, id_});
+    fake_.Append(0, {ring::kRecordRangeEnd, ++ticks_, range});
+  }
+
+  TempDir temp_;
+  Node node_;
+  Listener listener_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Uplink> uplink_;
+  FakeSegment fake_;
+  uint64_t ticks_ = 1'000'000'000;
+  uint64_t id_ = 0;
+};
+
+TEST_F(UplinkTest, SendsFoldsBehindTheirGroupsAndAgainOnANewStream) {
+  testing::WriteFile(temp_ / "profiling/task/0/parallel_group.json",
+                     R"({"g": {"group_name": "dp", "group_rank": 0, "global_ranks": [0, 8]}})");
+  node_.Start();
+  ASSERT_TRUE(uplink_->Start().ok());
+  hello::Hello hello = {};
+  hello.magic = hello::kMagic;
+  hello.version = hello::kVersion;
+  hello.role = hello::kRoleWorker;
+  ASSERT_TRUE(node_.Attach(hello, fake_.Fd()).ok());
+  Step(0);
+  std::vector<v1::FoldSet> sets = listener_.WaitForStep(0);
+  ASSERT_EQ(sets.size(), 1u);
+  ASSERT_EQ(sets[0].groups_size(), 1);
+  ASSERT_EQ(sets[0].groups(0).groups_size(), 1);
+  EXPECT_EQ(sets[0].groups(0).groups(0).name(), "g");
+  EXPECT_EQ(sets[0].groups(0).groups(0).label(), "dp");
+  EXPECT_THAT(sets[0].groups(0).groups(0).runs(), ::testing::ElementsAre(0, 8, 2));
+  ASSERT_EQ(sets[0].steps_size(), 1);
+  EXPECT_EQ(sets[0].steps(0).ops_size(), 15);
+  EXPECT_EQ(sets[0].dropped(), 0u);
+
+  listener_.HangUpAfterTheNext();
+  Step(1);
+  sets = listener_.WaitForStep(1);
+  ASSERT_EQ(sets.size(), 1u);
+  EXPECT_EQ(sets[0].groups_size(), 0) << "told already";
+  EXPECT_EQ(sets[0].steps(0).period_ns(), 4u);
+
+  // The manager hung up with that: the next one is on a new stream.
+  listener_.WaitForHello(2);
+  Step(2);
+  sets = listener_.WaitForStep(2);
+  ASSERT_EQ(sets.size(), 1u);
+  EXPECT_EQ(sets[0].groups_size(), 1);
+}
+
+}  // namespace
+}  // namespace taskd
