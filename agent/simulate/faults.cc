@@ -334,6 +334,13 @@ std::vector<Label> LabelsOf(const Job& job, const Plan& plan, const Placement& p
       for (Label& found : labels) {
         std::vector<int> same = SameTraffic(plan, found.ids[0]);
         if (same.size() < 2) continue;
+        // All ranks are no answer: nothing tells the adapter from the fabric.
+        if (static_cast<int>(same.size()) == plan.ranks()) {
+          found.scope = "job";
+          found.ids.clear();
+          found.causes = {"fabric", "network"};
+          continue;
+        }
         found.scope = "group";
         found.ids = std::move(same);
       }

@@ -14,7 +14,7 @@ constexpr double kDiurnalSteps = 400;
 constexpr int kEvaluationSteps = 20;
 constexpr double kHotExpertSteps = 25;  // until the hottest expert is another one
 
-enum Key : uint64_t { kPieces = 1, kOperations, kEnds, kLoads, kSaves, kSequence, kPauses, kCompile, kBegins };
+enum Key : uint64_t { kPieces = 1, kOperations, kEnds, kLoads, kSaves, kSequence, kPauses, kCompile, kBegins, kQueues };
 
 }  // namespace
 
@@ -32,6 +32,7 @@ struct Replayer::Present {
   std::vector<double>& sequence;    // factors of this piece, by replica
   std::vector<double>& overlapped;  // by rank: wait that the next piece overlaps
   std::vector<double>& starts;      // scratch, by rank
+  const std::vector<double>& lead;  // by rank: ms that its host may run ahead
   uint64_t key(Key kind) const {
     return Mix(static_cast<uint64_t>(kind) << 56 | static_cast<uint64_t>(step) << 24 | index);
   }
@@ -58,7 +59,7 @@ void Replayer::Begin(const Plan& plan, double time_ms, Times& times) const {
 double Replayer::Enqueue(const Present& now, const Instruction& instruction, int event, int rank) const {
   const size_t r = static_cast<size_t>(rank);
   double& host = now.times.host[r];
-  host = std::max(host, now.times.compute[r] - lead_ms_);
+  host = std::max(host, now.times.compute[r] - now.lead[r]);
   if (now.ranges != nullptr) {
     const size_t at = static_cast<size_t>(event) * static_cast<size_t>(now.plan.ranks()) + r;
     now.ranges->host_start[at] = host;
@@ -105,7 +106,7 @@ void Replayer::Piece(const Present& now, const Instruction& instruction) const {
     }
     double& compute = now.times.compute[r];
     double& host = now.times.host[r];
-    host = std::max(host, compute - lead_ms_);
+    host = std::max(host, compute - now.lead[r]);
     host += effects.host[r] > 0 ? expected * effects.host[r] : expected * kHostShare;
     if (effects.stall_ms[r] > 0 && effects.stall_piece[r] == instruction.ordinal) host += effects.stall_ms[r];
     const double end = std::max(compute + ms, host + kTailMs);
@@ -228,7 +229,7 @@ void Replayer::All(const Present& now, const Instruction& instruction) const {
     double latest = 0;
     for (int r = 0; r < plan.ranks(); ++r) {
       const size_t at = static_cast<size_t>(r);
-      compute[r] = std::max(compute[r], std::max(now.times.host[at], compute[r] - lead_ms_) + kHostOpMs / 2);
+      compute[r] = std::max(compute[r], std::max(now.times.host[at], compute[r] - now.lead[at]) + kHostOpMs / 2);
       latest = std::max(latest, compute[r]);
     }
     now.starts[0] = latest;
@@ -280,7 +281,13 @@ void Replayer::Step(const Plan& plan, const Heterogeneity& ranks, int step, bool
   HotExpert(plan, step, level);
   std::vector<double> sequence(static_cast<size_t>(plan.layout().dp), 1), overlapped, starts(n);
   if (job_.leader_overlap > 0) overlapped.assign(n, 0);
-  Present now{plan, ranks, effects, times, ranges, step, 0, 1, 1, level, sequence, overlapped, starts};
+  // A queue holds so many kernels: the time that they are ahead grows with what they take.
+  std::vector<double> lead(n);
+  for (size_t r = 0; r < n; ++r) {
+    const uint64_t bits = Mix(job_.seed ^ static_cast<uint64_t>(step), kQueues, r);
+    lead[r] = lead_ms_ * effects.compute[r] * unsteady_noise_[bits];
+  }
+  Present now{plan, ranks, effects, times, ranges, step, 0, 1, 1, level, sequence, overlapped, starts, lead};
   if (job_.noise.diurnal > 0)
     now.work = now.transfers = 1 + job_.noise.diurnal * std::sin(2 * M_PI * step / kDiurnalSteps);
   if (job_.change_step >= 0 && step >= job_.change_step) {

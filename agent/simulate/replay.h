@@ -64,7 +64,7 @@ class Replayer {
 
   const Job& job_;
   const Quantiles op_noise_, unsteady_noise_, transfer_noise_, end_spread_, loader_noise_;
-  const double lead_ms_;  // by which a host may run ahead
+  const double lead_ms_;  // by which a host may run ahead, about
 };
 
 }  // namespace taskd::simulate

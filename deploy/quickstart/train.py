@@ -31,7 +31,10 @@ class Samples(Dataset):
 
 
 def average(gradients, wants_to_stop):
-    """Sets the gradients to their mean over all ranks, in one all-reduce; True if any rank wants to stop."""
+    """Sets the gradients to their mean over all ranks, in one all-reduce; True if any rank wants to stop.
+
+    DistributedDataParallel would do it, too, in C++, where its all-reduce is marked only with TASKD_TORCH_DDP=1.
+    """
     flat = torch.cat([gradient.view(-1) for gradient in gradients] + [torch.tensor([float(wants_to_stop)])])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()

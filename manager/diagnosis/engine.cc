@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kMaxPending = 64;  // steps that wait for their last ranks
 constexpr int kSilentSteps = 3;     // a rank that misses so many in a row is not waited for
+constexpr int kSilentNote = 10;     // steps until it is worth a note
 constexpr size_t kHistory = 600;    // periods kept
 constexpr int kEnoughSteps = 10;    // until "ok" may be said
 constexpr int kClockEvery = 4;      // steps between looks at the clocks
@@ -272,7 +273,9 @@ class Engine::Impl {
     if (judged_steps_ % kSolveEvery == 5) clocks_.Solve();
 
     // Everybody does more (or less) than before: a plan, not a fault.
-    const bool shifted = std::abs(own_.common_shift()) > kPlannedShift;
+    const double lost = Lost(step - planned_steps_);
+    const bool shifted =
+        std::abs(own_.common_shift()) > kPlannedShift && lost < 1e299 && (lost > 0) == (own_.common_shift() > 0);
     planned_steps_ = shifted ? planned_steps_ + 1 : std::max(0, planned_steps_ - 1);
     if (planned_steps_ == 3) planned_since_ = step - 2;
     if (planned_steps_ >= kPlannedSteps) {
@@ -377,7 +380,8 @@ class Engine::Impl {
     }
     std::vector<int> silent;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (ranks_[rank].heard && !ranks_[rank].live) silent.push_back(static_cast<int>(rank));
+      const bool behind = ranks_[rank].at.second < last_step_ - kSilentNote;
+      if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
     }
     std::vector<int> never;
     for (const Group& group : layout_.groups()) {

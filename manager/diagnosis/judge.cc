@@ -17,6 +17,8 @@ constexpr double kIssueCollapse = 0.35;
 constexpr double kIssueFallen = 0.6;
 constexpr double kTailFactor = 1.15;
 constexpr double kTailShare = 0.2;
+// A pause of the interpreter lies in forward; backward runs without it.
+constexpr double kForwardShare = 0.65;
 
 double Confidence(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
@@ -26,7 +28,13 @@ double Confidence(const Stream& stream) {
 
 class Accuser {
  public:
-  explicit Accuser(const JudgeInput& input) : in_(input), model_(input.layout, input.own, input.microbatches) {}
+  explicit Accuser(const JudgeInput& input) : in_(input), model_(input.layout, input.own, input.microbatches) {
+    for (int rank = 0; rank < in_.own.size(); ++rank) {
+      if (!Present(rank)) continue;
+      ++present_;
+      fallen_ += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
+    }
+  }
 
   std::vector<Accusation> Run() {
     OwnTimes();
@@ -53,10 +61,11 @@ class Accuser {
     const std::map<int, std::vector<int>>& nodes = in_.layout.nodes();
     for (const auto& [node, ranks] : nodes) {
       std::vector<int> raised;
+      size_t alike = 0;  // of them: that deviate as much as the others
       size_t rising = 0;
       size_t present = 0;
       for (int rank : ranks) {
-        if (rank >= in_.own.size() || in_.own.rank(rank).last_step < in_.step - 5) continue;
+        if (!Present(rank)) continue;
         ++present;
         if (stream(rank).raised()) raised.push_back(rank);
       }
@@ -67,13 +76,14 @@ class Accuser {
         strongest = std::max(strongest, stream(rank).mean());
         youngest = std::max(youngest, stream(rank).raised_step());
       }
+      for (int rank : raised) alike += stream(rank).mean() > strongest / 3 ? 1 : 0;
       for (int rank : ranks) {
-        if (rank >= in_.own.size() || in_.own.rank(rank).last_step < in_.step - 5 || stream(rank).raised()) continue;
+        if (!Present(rank) || stream(rank).raised()) continue;
         rising += stream(rank).Rising(0.3) && stream(rank).mean() > strongest / 2 ? 1 : 0;
       }
       const auto needed = static_cast<size_t>(std::ceil(kNodeShare * static_cast<double>(present)));
       if (present >= 2 && nodes.size() >= 2 &&
-          (raised.size() >= std::max<size_t>(2, needed) || (by_host && HeldUpByHost(ranks)))) {
+          (alike >= std::max<size_t>(2, needed) || (by_host && HeldUpByHost(ranks)))) {
         suspects.nodes.push_back(raised);
         suspects.node_ids.push_back(node);
         continue;
@@ -91,17 +101,20 @@ class Accuser {
     return suspects;
   }
 
+  bool Present(int rank) const { return rank < in_.own.size() && in_.own.rank(rank).last_step >= in_.step - 5; }
+
   // Issue latency has fallen on most ranks of the node. Whoever of them is slowest holds the others up, so not all of
-  // them need to be slow themselves.
+  // them need to be slow themselves. Where it has fallen in most of the job it is no node's matter.
   bool HeldUpByHost(const std::vector<int>& ranks) const {
     size_t present = 0;
     size_t fallen = 0;
     for (int rank : ranks) {
-      if (rank >= in_.own.size() || in_.own.rank(rank).last_step < in_.step - 5) continue;
+      if (!Present(rank)) continue;
       ++present;
       fallen += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
     }
-    return fallen >= 2 && static_cast<double>(fallen) >= kNodeShare * static_cast<double>(present);
+    return fallen >= 2 && static_cast<double>(fallen) >= kNodeShare * static_cast<double>(present) &&
+           2 * fallen_ < present_;
   }
 
   void Push(Verdict verdict, std::set<int> concerns, bool confirmed) {
@@ -118,6 +131,7 @@ class Accuser {
     double tail = 0;
     double tail_share = 0;
     double longest = 0;
+    double forward = 0;
     double ratio = 0;
     int intermittent = 0;
     for (int r : ranks) {
@@ -126,6 +140,7 @@ class Accuser {
       tail += rank.tail_ratio;
       tail_share += rank.tail_share;
       longest += rank.longest_gap_share;
+      forward += rank.forward_share;
       ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
       intermittent += rank.own.intermittent() ? 1 : 0;
     }
@@ -134,11 +149,12 @@ class Accuser {
     tail /= n;
     tail_share /= n;
     longest /= n;
+    forward /= n;
     ratio /= n;
     if (in_.own.mode() == OwnTime::Mode::kForward) return Cause::kUnknown;
     if (node && issue < kIssueFallen) return Cause::kHost;
     const bool comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
-    if (comes_and_goes && longest > 0.5) return Cause::kGc;
+    if (forward > kForwardShare || (comes_and_goes && longest > 0.5)) return Cause::kGc;
     if (issue < kIssueCollapse) return Cause::kHost;
     if (tail > ratio * kTailFactor && tail_share > kTailShare && !comes_and_goes) return Cause::kMemory;
     return Cause::kCompute;
@@ -210,7 +226,8 @@ class Accuser {
       verdict.since_step = onsets[(onsets.size() - 1) / 2];
       const bool fading = std::all_of(entity.ranks.begin(), entity.ranks.end(),
                                       [this](int rank) { return in_.own.rank(rank).own.Fading(); });
-      const double cost = Seen(modelled, verdict.since_step);
+      // The median of the steps does not see what comes and goes.
+      const double cost = in_.own.rank(worst).own.intermittent() ? modelled : Seen(modelled, verdict.since_step);
       verdict.cost_ms_per_step = cost / 1e6;
       verdict.confidence = Confidence(in_.own.rank(worst).own);
       verdict.evidence.push_back(OwnEvidence(worst));
@@ -365,7 +382,7 @@ class Accuser {
       evidence.value = value / 1e6;
       evidence.reference = evidence.value * std::exp(-stream.mean());
     } else {
-      evidence.reference = in_.own.common_data_level() * in_.period_ns / 1e6;
+      evidence.reference = in_.own.common_data_level_ns() / 1e6;
       evidence.value = evidence.reference + verdict.cost_ms_per_step;
     }
     evidence.z = stream.z();
@@ -412,6 +429,8 @@ class Accuser {
 
   const JudgeInput& in_;
   CostModel model_;
+  size_t present_ = 0;
+  size_t fallen_ = 0;  // ranks whose issue latency has fallen
   std::vector<Accusation> accusations_;
 };
 

@@ -20,6 +20,7 @@ constexpr double kDataDead = 0.008;
 constexpr double kDataMost = 0.015;
 // Savings are rare: two that are far off are enough.
 constexpr double kCheckpointH = 5.5;
+constexpr double kCommonCheckpointH = 2.5;
 constexpr double kCheckpointDead = 0.1;
 constexpr double kNever = 1e9;
 constexpr uint32_t kMinGaps = 4;
@@ -27,7 +28,7 @@ constexpr size_t kMinForwardPeers = 5;
 constexpr size_t kSmallClass = 8;
 constexpr int kRotationSteps = 512;
 constexpr double kIssueShare = 0.3;
-constexpr double kMinEnds = 0.25;
+constexpr double kMinEnds = 0.5;
 constexpr size_t kLeaveOneOut = 32;   // ranks
 constexpr size_t kNoiseSamples = 64;  // of one class and step
 
@@ -84,22 +85,10 @@ OwnTime::Mode ModeOf(const Layout& layout, const std::vector<std::pair<int, Step
   return 2 * forward > folds.size() ? OwnTime::Mode::kForward : OwnTime::Mode::kNone;
 }
 
-void Count(const Stream& stream, TailRate& spikes, TailRate& outliers) {
-  if (stream.raised()) return;
-  spikes.Add(stream.spikes(), stream.trials());
-  outliers.Add(stream.outliers(), stream.trials());
-}
-
-// The tails are the peers': what the rank itself does is what is in question.
 Stream::Limits MakeLimits(const Stream& stream, double sigma, double least_sigma, double dead, double most, double h,
-                          const TailRate& spikes, const TailRate& outliers) {
-  const int trials = stream.raised() ? 0 : stream.trials();
-  const double spike_rate = spikes.Without(stream.raised() ? 0 : stream.spikes(), trials);
-  const double outlier_rate = outliers.Without(stream.raised() ? 0 : stream.outliers(), trials);
+                          const StreamTails& tails) {
   Stream::Limits limits = {.sigma = std::max(least_sigma, sigma), .dead = dead, .most = most, .h = h};
-  limits.clip = CusumClip(outlier_rate);
-  limits.jumps = StepsBeyondChance(spike_rate);
-  limits.spike_rate = spike_rate;
+  tails.Apply(limits, stream);
   return limits;
 }
 
@@ -127,7 +116,7 @@ void OwnTime::RelearnLevels() {
     peers.drift.Reset();
   }
   data_seen_ = 0;
-  data_level_ = 0;
+  data_level_ns_ = 0;
   common_shift_ = 0;
 }
 
@@ -173,7 +162,8 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
                          double h) {
   std::vector<std::vector<Own>> by_class(classes_.size());
   for (const auto& [rank, fold] : folds) {
-    if (mode_ != Mode::kForward && TooBroken(fold)) continue;
+    // Without blocking operations a step is few and long gaps: one that is broken is no data.
+    if (mode_ == Mode::kBulk ? TooBroken(fold) : mode_ == Mode::kAll && fold.broken > 0) continue;
     Own own = Decompose(layout, rank, fold, mode_);
     if (own.cut + own.rest <= 0) continue;
     by_class[static_cast<size_t>(own.peer_class)].push_back(own);
@@ -211,16 +201,16 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
     // The ends of the step alone say something only if they are a good part of it.
     if (mode_ == Mode::kAll && full_reference < kMinEnds * reference) full_reference = 0;
     const double tokens = Tokens(owns);
-    peers.reference_ns = reference;
+    // Of the two views the one that others' lateness does not change.
+    peers.reference_ns = full_reference > 0 ? full_reference : reference;
     peers.average_reference_ns +=
         (reference - peers.average_reference_ns) * (peers.average_reference_ns > 0 ? kAverage : 1);
 
     NoisePool& noise = owns.size() >= kSmallClass ? peers.noise : shared_noise_;
     noise.Update();
     const size_t stride = owns.size() / kNoiseSamples + 1;
-    TailRate spikes;
-    TailRate outliers;
-    for (const Own& own : owns) Count(ranks_[static_cast<size_t>(own.rank)].own, spikes, outliers);
+    StreamTails tail_rates;
+    for (const Own& own : owns) tail_rates.Count(ranks_[static_cast<size_t>(own.rank)].own);
     std::vector<double> tails;
     for (size_t i = 0; i < owns.size(); ++i) {
       const Own& own = owns[i];
@@ -252,12 +242,14 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
         slowest = own.rank;
       }
       const double sigma = owns.size() <= kLeaveOneOut ? noise.SigmaWithout(own.rank) : noise.sigma();
-      const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, spikes, outliers);
-      rank.own.Observe(step, d, more_tokens > 0 ? reference * (std::exp(d) - 1) : own.cut - reference, limits);
+      const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
+      rank.own.Observe(step, d, own.cut * (1 - std::exp(-d)), limits);
 
       const StepFold& fold = *own.fold;
+      const auto forward = static_cast<double>(fold.forward_ns);
       if (!rank.own.Rising(0.25)) {
-        rank.profiled = 0;
+        rank.profiled = rank.deviating = 0;
+        rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
         continue;
       }
       if (tails.empty()) {
@@ -273,6 +265,12 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
       const double tail_share =
           excess > 0 ? std::clamp((static_cast<double>(fold.tail_ns) - tail) / excess, 0.0, 1.0) : 0;
       rank.tail_share += share * (tail_share - rank.tail_share);
+      // Of steps that deviate only: a pause lies in forward, slow computation in everything.
+      if (excess > 0.05 * reference) {
+        ++rank.deviating;
+        const double part = std::clamp((forward - rank.forward_level_ns) / excess, 0.0, 1.0);
+        rank.forward_share += (part - rank.forward_share) / std::min(rank.deviating, 20);
+      }
       double longest = 0;
       for (const OpFold& op : fold.ops) longest = std::max(longest, static_cast<double>(op.max_gap_ns));
       const double gap_share = excess > 0.05 * reference ? std::min(1.0, longest / excess) : rank.longest_gap_share;
@@ -305,9 +303,8 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     references.push_back(LowerMedian(values));
   }
   forward_noise_.Update();
-  TailRate spikes;
-  TailRate outliers;
-  for (const auto& [r, fold] : folds) Count(ranks_[static_cast<size_t>(r)].forward, spikes, outliers);
+  StreamTails tail_rates;
+  for (const auto& [r, fold] : folds) tail_rates.Count(ranks_[static_cast<size_t>(r)].forward);
   for (const auto& [r, fold] : folds) {
     const double reference = references[class_of(r)];
     if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
@@ -319,7 +316,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     if (!forward_noise_.ready()) continue;
     rank.forward.Observe(
         step, d, static_cast<double>(fold.forward_ns) - reference,
-        MakeLimits(rank.forward, forward_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, spikes, outliers));
+        MakeLimits(rank.forward, forward_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates));
   }
 }
 
@@ -337,7 +334,10 @@ void OwnTime::ObserveIssues(const std::vector<Own>& owns) {
     if (own.fold->issues == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     const auto now = static_cast<double>(own.fold->issue_p50_ns);
-    if (rank.issue_level_ns == 0) rank.issue_level_ns = std::max(now, usual);
+    if (++rank.issues_seen <= kLearn) {
+      rank.issue_level_ns += (std::max(now, usual) - rank.issue_level_ns) / rank.issues_seen;
+      continue;
+    }
     const double ratio = rank.issue_level_ns > 0 ? std::min(1.0, now / rank.issue_level_ns) : 1;
     rank.issue_ratio += kIssueShare * (ratio - rank.issue_ratio);
     if (rank.issue_ratio > 0.7)
@@ -360,14 +360,13 @@ void OwnTime::ObserveClasses(int64_t step, double h) {
   class_noise_.Update();
   common_shift_ = LowerMedian(shifts);
   if (!class_noise_.ready()) return;
-  TailRate spikes;
-  TailRate outliers;
-  for (const Class& peers : classes_) Count(peers.drift, spikes, outliers);
+  StreamTails tail_rates;
+  for (const Class& peers : classes_) tail_rates.Count(peers.drift);
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
     const Stream::Limits limits =
-        MakeLimits(peers.drift, class_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, spikes, outliers);
+        MakeLimits(peers.drift, class_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
     peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
     if (!peers.drift.Rising(0.3)) peers.level += kForget * (peers.last - peers.level);
   }
@@ -383,11 +382,9 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
   const double reference = LowerMedian(values);
   data_noise_.Update();
   ++data_seen_;
-  TailRate spikes;
-  TailRate outliers;
-  for (const auto& [r, fold] : folds) Count(ranks_[static_cast<size_t>(r)].data, spikes, outliers);
-  const double share = reference / period;
-  if (data_seen_ <= kLearn) data_level_ += (share - data_level_) / data_seen_;
+  StreamTails tail_rates;
+  for (const auto& [r, fold] : folds) tail_rates.Count(ranks_[static_cast<size_t>(r)].data);
+  if (data_seen_ <= kLearn) data_level_ns_ += (reference - data_level_ns_) / data_seen_;
   for (const auto& [r, fold] : folds) {
     if (fold.dataloaders == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
@@ -397,19 +394,19 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     }
     rank.data_ns = own;
     rank.average_data_ns += (own - rank.average_data_ns) * (rank.average_data_ns > 0 ? kAverage : 1);
-    rank.data_reference_ns = loaders >= 2 ? reference : data_level_ * period;
+    rank.data_reference_ns = loaders >= 2 ? reference : data_level_ns_;
     if (!data_noise_.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
     const double excess = own - rank.data_reference_ns;
     const double sigma = loaders <= kLeaveOneOut ? data_noise_.SigmaWithout(r) : data_noise_.sigma();
     rank.data.Observe(step, excess / period, excess,
-                      MakeLimits(rank.data, sigma, kDataSigma, kDataDead, kDataMost, h, spikes, outliers));
+                      MakeLimits(rank.data, sigma, kDataSigma, kDataDead, kDataMost, h, tail_rates));
   }
   if (data_noise_.ready() && data_seen_ > kLearn && loaders >= 2) {
-    const double excess = reference - data_level_ * period;
+    const double excess = reference - data_level_ns_;
     common_data_.Observe(
-        step, share - data_level_, excess,
-        MakeLimits(common_data_, data_noise_.sigma(), kDataSigma, kDataDead, kDataMost, h, spikes, outliers));
-    if (!common_data_.Rising(0.3)) data_level_ += kForget * (share - data_level_);
+        step, excess / period, excess,
+        MakeLimits(common_data_, data_noise_.sigma(), kDataSigma, kDataDead, kDataMost, h, tail_rates));
+    if (!common_data_.Rising(0.3)) data_level_ns_ += kForget * excess;
   }
 }
 
@@ -439,7 +436,10 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
     const double excess = rank.checkpoint_ns - rank.checkpoint_reference_ns;
     rank.checkpoint.Observe(step, std::log(own / rank.checkpoint_reference_ns), excess / interval, limits);
   }
-  if (!alone && checkpoints_seen_ >= 2) {
+  if (!alone && checkpoints_seen_ >= 1) {
+    // The median of many savings in one step says as much as several steps of one rank.
+    Stream::Limits limits = {
+        .sigma = sigma, .dead = kCheckpointDead, .most = kCheckpointDead, .h = kCommonCheckpointH, .jump = kNever};
     common_checkpoint_.Observe(step, std::log(reference / checkpoint_level_),
                                (reference - checkpoint_level_) / interval, limits);
   }

@@ -47,10 +47,14 @@ class OwnTime {
     double checkpoint_ns = 0, checkpoint_reference_ns = 0;
     // How a deviation looks: means over its steps.
     int profiled = 0;
+    int deviating = 0;
+    double forward_level_ns = 0;
+    double forward_share = 0;      // of the excess: what the forward ranges hold
     double tail_ratio = 1;         // of the time after the last operation to its peers'
     double tail_share = 0;         // of the excess: what lies there
     double longest_gap_share = 0;  // of the excess: the longest gap
     // Issue latency: what it usually is (0: no device records), and what it is now as a share of that or of the peers'.
+    int issues_seen = 0;
     double issue_level_ns = 0;
     double issue_ratio = 1;
     uint64_t covered_ns = 0;
@@ -94,7 +98,7 @@ class OwnTime {
   double common_shift() const { return common_shift_; }
   // Loading or saving that is slower everywhere than it used to be.
   const Stream& common_data() const { return common_data_; }
-  double common_data_level() const { return data_level_; }  // share of the step that was normal
+  double common_data_level_ns() const { return data_level_ns_; }  // what was normal
   const Stream& common_checkpoint() const { return common_checkpoint_; }
   // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
   double rotation() const;
@@ -122,7 +126,7 @@ class OwnTime {
   double common_shift_ = 0;
   Stream common_data_;
   Stream common_checkpoint_;
-  double data_level_ = 0;
+  double data_level_ns_ = 0;
   int data_seen_ = 0;
   double checkpoint_level_ = 0;
   int checkpoints_seen_ = 0;

@@ -40,6 +40,14 @@ void Stream::Push(Bits& bits, bool bit) {
   bits[0] = bits[0] << 1 | (bit ? 1 : 0);
 }
 
+// More spikes, or more big ones, than healthy peers have.
+bool Stream::Recurs(const Limits& limits) const {
+  auto beyond_chance = [this](int hits, double rate) {
+    return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
+  };
+  return beyond_chance(spikes(), limits.spike_rate) || beyond_chance(big_spikes(), limits.big_rate);
+}
+
 Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
   h_ = limits.h;
   ++seen_;
@@ -47,6 +55,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   const double z = (d - limit_) / limits.sigma;
   const bool spike = z > kSpikeZ && d > limit_ + 2 * limits.dead;
   Push(spikes_, spike);
+  Push(big_spikes_, spike && d > limits.big);
   Push(outliers_, z > kOutlierZ);
   if (spike && spikes() == 1) first_spike_ = step;
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
@@ -83,7 +92,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
     sum_ = down_ = 0;
     count_ = jumps_ = 0;
     zero_step_ = step;
-    spikes_ = outliers_ = {};
+    spikes_ = big_spikes_ = outliers_ = {};
     cleared_ = step;
     return Event::kCleared;
   }
@@ -105,8 +114,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
     raised_ = true;
     intermittent_ = returns_ >= 2;
     if (!again) onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
-  } else if (spike && spikes() >= kMinSpikes && window_excess_ > 0 &&
-             LogBinomialTail(trials(), spikes(), limits.spike_rate) < kRecurrenceLogP) {
+  } else if (spike && window_excess_ > 0 && Recurs(limits)) {
     raised_ = intermittent_ = true;
     onset_ = first_spike_;
     mean_ = window_d_;
@@ -123,12 +131,28 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
 void Stream::Rebase() {
   seen_ = 0;
   base_ = 0;
-  spikes_ = outliers_ = {};
+  spikes_ = big_spikes_ = outliers_ = {};
   if (!raised_) {
     sum_ = 0;
     count_ = jumps_ = 0;
     zero_step_ = -1;
   }
+}
+
+void StreamTails::Count(const Stream& stream) {
+  if (stream.raised()) return;
+  spikes_.Add(stream.spikes(), stream.trials());
+  big_spikes_.Add(stream.big_spikes(), stream.trials());
+  outliers_.Add(stream.outliers(), stream.trials());
+}
+
+void StreamTails::Apply(Stream::Limits& limits, const Stream& stream, bool leave_out) const {
+  leave_out = leave_out && !stream.raised();
+  const int trials = leave_out ? stream.trials() : 0;
+  limits.spike_rate = spikes_.Without(leave_out ? stream.spikes() : 0, trials);
+  limits.big_rate = big_spikes_.Without(leave_out ? stream.big_spikes() : 0, trials);
+  limits.clip = CusumClip(outliers_.Without(leave_out ? stream.outliers() : 0, trials));
+  limits.jumps = StepsBeyondChance(limits.spike_rate);
 }
 
 void Stream::Restore(int64_t onset) {

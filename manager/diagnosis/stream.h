@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "manager/diagnosis/stats.h"
+
 namespace taskd::diagnosis {
 
 // Steps of the recurrence window.
@@ -23,6 +25,8 @@ class Stream {
     double clip = 4;           // the most that one step adds to the sum, standard deviations (CusumClip)
     int jumps = 3;             // the few steps (StepsBeyondChance)
     double spike_rate = 0.02;  // how often a step of a healthy peer spikes
+    double big = 0.25;         // a spike that is big whatever the noise is
+    double big_rate = 0.02;    // how often a healthy peer has one
   };
 
   enum class Event { kNone, kRaised, kCleared };
@@ -54,10 +58,12 @@ class Stream {
   int observations() const { return seen_; }
   // Of the last kSpikeWindow steps: those far above the noise, and those above it at all.
   int spikes() const { return std::popcount(spikes_[0]) + std::popcount(spikes_[1]); }
+  int big_spikes() const { return std::popcount(big_spikes_[0]) + std::popcount(big_spikes_[1]); }
   int outliers() const { return std::popcount(outliers_[0]) + std::popcount(outliers_[1]); }
   int trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
 
  private:
+  bool Recurs(const Limits& limits) const;
   void Learn(double d, const Limits& limits);
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
   static void Push(Bits& bits, bool bit);
@@ -71,6 +77,7 @@ class Stream {
   int64_t zero_step_ = -1;  // the last step with an empty sum
   int64_t first_spike_ = -1;
   Bits spikes_{};
+  Bits big_spikes_{};
   Bits outliers_{};
   double window_excess_ = 0;  // exponential means over the spike window
   double window_d_ = 0;
@@ -91,6 +98,20 @@ class Stream {
   double down_ = 0;
   int quiet_ = 0;         // steps without a deviation, while raised
   int64_t cleared_ = -1;  // the last time
+};
+
+// How often healthy steps lie far outside, over the streams of a class. What a stream does itself is what is in
+// question, so its own steps do not count for it.
+class StreamTails {
+ public:
+  void Count(const Stream& stream);
+  // Fills clip, jumps, spike_rate and big_rate. `leave_out`: whether the stream was counted and has peers.
+  void Apply(Stream::Limits& limits, const Stream& stream, bool leave_out = true) const;
+
+ private:
+  TailRate spikes_;
+  TailRate big_spikes_;
+  TailRate outliers_;
 };
 
 }  // namespace taskd::diagnosis

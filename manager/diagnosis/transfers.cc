@@ -15,32 +15,13 @@ constexpr double kPastDead = 0.03;
 // Against siblings: cables, switches and places differ for ever.
 constexpr double kSiblingDead = 0.15;
 constexpr double kJump = 0.3;
+constexpr double kBig = 0.6;
 // Smaller operations take as long as the latency, whatever the bandwidth is: they contradict nothing.
 constexpr uint8_t kBandwidthBound = 16;  // log2 of bytes
 constexpr double kMaxSupport = 4.6;      // ln(p / (1 - p)) of p = 0.99
 constexpr int kSettleSteps = 3;
 constexpr double kTie = 0.5;  // log likelihood
 constexpr size_t kMaxChannels = 400'000;
-
-struct Tails {
-  TailRate spikes;
-  TailRate outliers;
-
-  void Count(const Stream& stream) {
-    if (stream.raised()) return;
-    spikes.Add(stream.spikes(), stream.trials());
-    outliers.Add(stream.outliers(), stream.trials());
-  }
-};
-
-// The siblings' tails; of a channel without siblings its own.
-void SetTails(Stream::Limits& limits, const Stream& stream, const Tails& tails, size_t channels) {
-  const bool leave_out = channels > 1 && !stream.raised();
-  const int trials = leave_out ? stream.trials() : 0;
-  limits.spike_rate = tails.spikes.Without(leave_out ? stream.spikes() : 0, trials);
-  limits.clip = CusumClip(tails.outliers.Without(leave_out ? stream.outliers() : 0, trials));
-  limits.jumps = StepsBeyondChance(limits.spike_rate);
-}
 
 }  // namespace
 
@@ -140,8 +121,8 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
     noise_[i].Update();
   }
   const double h = CusumThreshold(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())), 1.0);
-  std::vector<Tails> past_tails(noise_.size());
-  std::vector<Tails> sibling_tails(noise_.size());
+  std::vector<StreamTails> past_tails(noise_.size());
+  std::vector<StreamTails> sibling_tails(noise_.size());
   for (int id : judged) {
     const Channel& channel = channels_[static_cast<size_t>(id)];
     past_tails[static_cast<size_t>(channel.sibling_class)].Count(channel.past);
@@ -166,8 +147,9 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
       shifts.push_back(d);
       channel.recent[slot] = static_cast<float>(d);
       const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-      Stream::Limits limits = {.sigma = sigma, .dead = kPastDead, .most = kPastDead, .h = h, .jump = kJump};
-      SetTails(limits, channel.past, past_tails[kind], class_size[kind]);
+      Stream::Limits limits = {
+          .sigma = sigma, .dead = kPastDead, .most = kPastDead, .h = h, .jump = kJump, .big = kBig};
+      past_tails[kind].Apply(limits, channel.past, class_size[kind] > 1);
       channel.past.Observe(step, d, excess, limits);
       if (!channel.past.raised() && !channel.past.Rising(0.3)) channel.level += kForget * d;
     }
@@ -176,8 +158,9 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
       const double d = y - reference[kind];
       channel.recent_siblings[slot] = static_cast<float>(d);
       const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-      Stream::Limits limits = {.sigma = sigma, .dead = kSiblingDead, .most = kSiblingDead, .h = h, .jump = kJump};
-      SetTails(limits, channel.siblings, sibling_tails[kind], class_size[kind]);
+      Stream::Limits limits = {
+          .sigma = sigma, .dead = kSiblingDead, .most = kSiblingDead, .h = h, .jump = kJump, .big = kBig};
+      sibling_tails[kind].Apply(limits, channel.siblings, class_size[kind] > 1);
       channel.siblings.Observe(step, d, excess, limits);
     }
     channel.typical_ns += (static_cast<double>(channel.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
@@ -444,6 +427,11 @@ std::vector<TransferFinding> Transfers::Findings(const Layout& layout) const {
       std::sort(equals.begin(), equals.end());
       if (best.scope == Scope::kRank) finding.scope = Scope::kGroup;
       finding.ids = equals;
+      if (equals.size() == (best.scope == Scope::kRank ? known_ranks : nodes_seen.size())) {
+        finding.scope = Scope::kJob;
+        finding.ids.clear();
+        finding.cause = Cause::kFabric;
+      }
       finding.alternatives.clear();
     }
     if (finding.scope == Scope::kGroup || finding.scope == Scope::kLink || equals.size() > 1) {

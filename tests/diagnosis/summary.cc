@@ -239,12 +239,13 @@ std::string Details(const std::vector<CaseResult>& results) {
 
 using Key = std::function<std::string(const Item&)>;
 
-// Labels by `key`.
+// Labels by `key`; empty: left out.
 std::string Breakdown(const std::vector<CaseResult>& results, const std::string& title, const std::string& what,
                       const Key& key) {
   std::map<std::string, Totals> rows;
-  for (const Item& item : Items(results, 0))
-    rows[absl::StrCat(key(item), Job(*item.label) ? ", whole job" : "")].Add(item);
+  for (const Item& item : Items(results, 0)) {
+    if (std::string name = key(item); !name.empty()) rows[name].Add(item);
+  }
   std::string text = Header(title, {what, "found ≥ 1.1×", "found 1.05×", "exact", "cause", "detect, median / p95",
                                     "cleared", "clear, median / p95", "cost error %, median / p95"});
   for (const auto& [name, totals] : rows) {
@@ -366,12 +367,23 @@ std::string Tables(const std::vector<CaseResult>& results) {
   text += Details(results);
   text += BySuite(results);
   text += Honesty(results);
-  text += Breakdown(results, "By kind of fault", "fault",
-                    [](const Item& item) { return std::string(Name(item.label->kind)); });
-  text += Breakdown(results, "By severity", "factor",
-                    [](const Item& item) { return absl::StrFormat("%.2f", item.label->severity); });
-  text += Breakdown(results, "By shape", "shape", [](const Item& item) { return *item.shape; });
-  text += Breakdown(results, "By layout", "layout", [](const Item& item) { return item.result->layout; });
+  // Where nobody is to be named, only the kind of the fault is of interest.
+  auto of_entities = [](auto key) {
+    return [key](const Item& item) { return Job(*item.label) ? std::string() : std::string(key(item)); };
+  };
+  text += Breakdown(results, "By kind of fault", "fault", [](const Item& item) {
+    return absl::StrCat(Name(item.label->kind), Job(*item.label) ? ", whole job" : "");
+  });
+  text += Breakdown(results, "By severity", "factor", of_entities([](const Item& item) {
+                      double factor = item.label->severity + 0.005;
+                      return factor < 1.1   ? "below 1.1"
+                             : factor < 1.2 ? "1.1 to 1.2"
+                             : factor < 1.5 ? "1.2 to 1.5"
+                             : factor < 2   ? "1.5 to 2"
+                                            : "from 2";
+                    }));
+  text += Breakdown(results, "By shape", "shape", of_entities([](const Item& item) { return *item.shape; }));
+  text += Breakdown(results, "By layout", "layout", of_entities([](const Item& item) { return item.result->layout; }));
   text += Confusion(results);
   text += Reliability(results);
   return text;

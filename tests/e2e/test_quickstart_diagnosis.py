@@ -1,21 +1,15 @@
-"""The diagnosis of a true job: a PyTorch training whose rank 2 gets slow is judged while it runs.
+"""The diagnosis of a true job: a PyTorch training whose ranks get slow is judged while it runs.
 
-Nothing here depends on how fast the machine is: a step waits for its slowest rank, however busy the machine, and the slow
-one is slow by much.
+Nothing here depends on how fast the machine is: a step waits for its slowest rank, and the slow one is slow by much. On a
+busy machine other ranks may be slow, too, for a while: what counts is the costliest verdict, and that it comes to rest.
+That nobody else is ever named is tested on recorded jobs (test_recorded_jobs.py).
 """
 import pytest
 from harness import wait_until
 from training import Training
 
-PATIENCE_S = 100
-
-
-def named(report):
-    return [(v["scope"], v["ids"], v["cause"]) for v in report["verdicts"]]
-
-
-def judged(report):
-    return report["steps"]["last"] - report["steps"]["first"] + 1 if report["steps"]["first"] >= 0 else 0
+pytestmark = pytest.mark.timeout(300)
+PATIENCE_S = 120
 
 
 @pytest.fixture
@@ -23,25 +17,41 @@ def training(recording, stage, manager):
     return Training(stage, manager)
 
 
+def watch(training, wanted, steps):
+    """The report once `wanted` (scope, ids, cause; None: nobody) has been the costliest verdict for so many steps."""
+    since = None
+
+    def held():
+        nonlocal since
+        report = training.diagnose()
+        named = [(v["scope"], v["ids"], v["cause"]) for v in report["verdicts"] if v["state"] == "open"]
+        if report["state"] == "unknown" or (named[0] if named else None) != wanted:
+            since = None
+            return None
+        step = report["steps"]["last"]
+        since = step if since is None else since
+        return report if step >= since + steps else None
+
+    return wait_until(held, f"the diagnosis is {wanted} for {steps} steps", PATIENCE_S, 0.3)
+
+
 def test_names_nobody_without_a_fault(training):
-    report = wait_until(lambda: (r := training.diagnose()) and judged(r) >= 60 and r, "60 steps are judged", PATIENCE_S, 0.5)
-    assert named(report) == [], report
+    report = watch(training, None, 40)
     assert (report["state"], report["ranks"]) == ("ok", 4)
     training.finish()
 
 
 @pytest.mark.parametrize("cause, rank", [("compute", 2), ("dataloader", 1)])
 def test_names_the_slow_rank(training, cause, rank):
-    wait_until(lambda: judged(training.diagnose()) >= 30, "30 steps are judged", PATIENCE_S, 0.5)
+    watch(training, None, 20)
     training.trouble(cause, rank)
     wait_until(lambda: training.since(cause, rank), f"rank {rank} is slow", PATIENCE_S)
-    report = wait_until(lambda: (r := training.diagnose())["state"] == "slow" and r, "the diagnosis says so", PATIENCE_S, 0.5)
-    assert named(report) == [("rank", [rank], cause)], report
-    verdict = report["verdicts"][0]
+    verdict = watch(training, ("rank", [rank], cause), 10)["verdicts"][0]
     since = training.since(cause, rank)
-    assert since - 5 <= verdict["since_step"] <= since + 5, (since, verdict)
-    assert verdict["state"] == "open"
-    assert verdict["cost_ms_per_step"] > 10 and verdict["slowdown"] > 1.1, verdict
+    assert since - 10 <= verdict["since_step"] <= since + 10, (since, verdict)
+    # 100 ms are put in; the other ranks may be slow, too.
+    assert 20 < verdict["cost_ms_per_step"] < 1000 and verdict["slowdown"] > 1.1, verdict
+    assert f"rank {rank} (node {rank // 2})" in verdict["text"]
     training.no_trouble()
-    wait_until(lambda: training.diagnose()["state"] == "ok", "it is over", PATIENCE_S, 0.5)
+    watch(training, None, 0)
     training.finish()

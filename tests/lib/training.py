@@ -19,9 +19,10 @@ class Training:
         self.trouble_file = os.path.join(stage.folder, "trouble")
         self.proxies = [stage.proxy(manager, node=node) for node in (0, 1)]
         environment = {
-            "MINDX_TASK_ID": harness.TASK, "WORLD_SIZE": len(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": harness.free_port(),
-            "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "WORK": stage.folder, "STOP_FILE": self.stop_file,
-            "TROUBLE_FILE": self.trouble_file, "PYTHONPATH": harness.PYTHON_PACKAGE, "PYTHONDONTWRITEBYTECODE": 1,
+            "MINDX_TASK_ID": harness.TASK, "WORLD_SIZE": len(RANKS), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": harness.free_port(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "WORK": stage.folder,
+            "STOP_FILE": self.stop_file, "TROUBLE_FILE": self.trouble_file, "PYTHONPATH": harness.PYTHON_PACKAGE,
+            "PYTHONDONTWRITEBYTECODE": 1,
             "LD_PRELOAD": os.path.join(harness.PYTHON_PACKAGE, "taskd", "python", "cython_api", "libs", "libtaskd.so")}
         self.ranks = []
         for rank in RANKS:

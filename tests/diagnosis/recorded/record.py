@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Records a true PyTorch job as test data: record.py OUT.tar.xz [--slow compute:2@25] [--steps 60]"""
 import argparse
+import json
 import os
 import re
 import sys
@@ -9,7 +10,13 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "lib"))
 import harness  # noqa: E402
-from training import Training  # noqa: E402
+from training import RANKS, Training  # noqa: E402
+
+
+def anonymous(entry):
+    entry.uname = entry.gname = ""
+    entry.uid = entry.gid = 0
+    return entry
 
 
 def main():
@@ -40,8 +47,11 @@ def main():
                 proxy.terminate()
             marks = os.path.join(folder, "marks")
             training.gather(marks)
+            for rank in RANKS:  # the two nodes of this machine as two machines
+                with open(os.path.join(marks, str(rank), ".rank.json"), "w", encoding="ascii") as file:
+                    json.dump({"node": rank // 2, "host": f"host-{rank // 2}", "local_rank": rank % 2}, file)
             with tarfile.open(arguments.out, "w:xz") as archive:
-                archive.add(marks, ".")
+                archive.add(marks, ".", filter=anonymous)
         finally:
             stage.close()
     print(f"{arguments.out}: {os.path.getsize(arguments.out)} bytes")
