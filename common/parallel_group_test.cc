@@ -57,6 +57,29 @@ TEST(ParallelGroup, AListOfManyMembersIsOneRun) {
   EXPECT_THAT((*groups)[0].members, testing::ElementsAre(MemberRun{0, 1, 16384}));
 }
 
+// The reader of the usual form must not accept what no JSON is, nor read a number as another one.
+TEST(ParallelGroup, TheUsualFormIsReadStrictly) {
+  for (const char* text : {
+           R"({"a": {"global_ranks": [01]}})",
+           R"({"a": {"global_ranks": [1,]}})",
+           R"({"a": {"global_ranks": [1 2]}})",
+           R"({"a": {"global_ranks": [,1]}})",
+           R"({"a": {"global_ranks": [1]},})",
+           R"({"a": {"global_ranks": [1],}})",
+           R"({"a" {"global_ranks": [1]}})",
+           R"({"a": {"global_ranks": [1]}}})",
+           "{\"a\": {\"group_name\": \"t\tp\"}}",
+       }) {
+    EXPECT_EQ(ParseParallelGroups(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  absl::StatusOr<std::vector<GroupInfo>> groups = ParseParallelGroups(
+      R"({"a": {"global_ranks": [5, 2147483647, 2147483648, 99999999999, 1e1, 6]}, "é": {"group_name": "t\u0070"}})");
+  ASSERT_TRUE(groups.ok()) << groups.status();
+  EXPECT_THAT(ExpandMembers((*groups)[0].members, 10), testing::ElementsAre(5, 2147483647, 6));
+  EXPECT_EQ((*groups)[1].name, "é");
+  EXPECT_EQ((*groups)[1].label, "tp");
+}
+
 TEST(ParallelGroup, ReadsFilesButNoLinks) {
   char name[] = "/tmp/parallel_group_test.XXXXXX";
   ASSERT_NE(mkdtemp(name), nullptr);

@@ -10,8 +10,7 @@
 // 3. The report is immutable and shared. Subscribers are called when a verdict or the state has changed, nobody is
 //    called for a new step; `report()` is at most kRefresh old.
 // 4. Verdicts are given to `Save` after they were published: at once when one opens, clears or names something else,
-// else
-//    every kSaveAgain at most.
+//    else every kSaveAgain at most.
 #pragma once
 
 #include <condition_variable>

@@ -227,9 +227,10 @@ def table(counts):
 
 
 def watch(job, wanted, steps):
-    """Asks again and again until `wanted` (scope, ids, cause; None: nobody) is the costliest verdict, so many steps long.
+    """Asks again and again until `wanted` (scope, ids, cause; None: nobody) is the costliest one named, so many steps long.
 
-    Each verdict is printed once, whoever it names: on a busy machine other ranks may be slow, too, for a while.
+    Each verdict is printed once, whoever it names: on a busy machine other ranks may be slow, too, for a while, or the
+    whole job, which names nobody.
     """
     since = None
 
@@ -243,7 +244,8 @@ def watch(job, wanted, steps):
             if key not in job.said:
                 job.said.append(key)
                 print(f"  step {step}: {verdict['text']}", flush=True)
-        if diagnosis["state"] == "unknown" or (keys[0] if keys else None) != wanted:
+        named = [key for key in keys if key[0] != "job"]
+        if diagnosis["state"] == "unknown" or (named[0] if named else None) != wanted:
             since = None
             return False
         since = step if since is None else since

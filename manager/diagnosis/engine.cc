@@ -230,13 +230,17 @@ class Engine::Impl {
     std::vector<double> periods;
     const size_t reported = folds.size();
     std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
-    for (const auto& [rank, fold] : folds) periods.push_back(static_cast<double>(fold.period_ns()));
+    std::vector<double> without_checkpoint;
+    for (const auto& [rank, fold] : folds) {
+      periods.push_back(static_cast<double>(fold.period_ns()));
+      without_checkpoint.push_back(periods.back() - static_cast<double>(fold.checkpoint_own_ns));
+    }
     if (folds.size() * 2 < reported || folds.empty()) return false;
     const double period = LowerMedian(periods);
     if (recent_.size() >= 5) {
       std::vector<double> last(recent_.begin(), recent_.end());
       // Evaluation, a checkpoint of everybody, a stop: not a step to judge by.
-      const bool pause = period > kPauseFactor * LowerMedian(last);
+      const bool pause = LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(last);
       recent_.push_back(period);
       if (recent_.size() > 15) recent_.pop_front();
       if (pause) return false;
@@ -273,9 +277,11 @@ class Engine::Impl {
     if (judged_steps_ % kSolveEvery == 5) clocks_.Solve();
 
     // Everybody does more (or less) than before: a plan, not a fault.
-    const double lost = Lost(step - planned_steps_);
-    const bool shifted =
-        std::abs(own_.common_shift()) > kPlannedShift && lost < 1e299 && (lost > 0) == (own_.common_shift() > 0);
+    const double shift = own_.common_shift();
+    const double lost = Lost(step - planned_steps_) / period_ns_;
+    // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
+    const bool follows = shift > 0 ? lost > shift / 4 && lost < 1e9 : lost < shift / 4;
+    const bool shifted = std::abs(shift) > kPlannedShift && follows;
     planned_steps_ = shifted ? planned_steps_ + 1 : std::max(0, planned_steps_ - 1);
     if (planned_steps_ == 3) planned_since_ = step - 2;
     if (planned_steps_ >= kPlannedSteps) {

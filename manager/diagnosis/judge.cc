@@ -19,6 +19,7 @@ constexpr double kTailFactor = 1.15;
 constexpr double kTailShare = 0.2;
 // A pause of the interpreter lies in forward; backward runs without it.
 constexpr double kForwardShare = 0.65;
+constexpr double kSpread = 0.25;  // and its length varies
 
 double Confidence(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
@@ -132,6 +133,7 @@ class Accuser {
     double tail_share = 0;
     double longest = 0;
     double forward = 0;
+    double spread = 0;
     double ratio = 0;
     int intermittent = 0;
     for (int r : ranks) {
@@ -141,6 +143,7 @@ class Accuser {
       tail_share += rank.tail_share;
       longest += rank.longest_gap_share;
       forward += rank.forward_share;
+      spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
       ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
       intermittent += rank.own.intermittent() ? 1 : 0;
     }
@@ -150,11 +153,14 @@ class Accuser {
     tail_share /= n;
     longest /= n;
     forward /= n;
+    spread /= n;
     ratio /= n;
     if (in_.own.mode() == OwnTime::Mode::kForward) return Cause::kUnknown;
     if (node && issue < kIssueFallen) return Cause::kHost;
     const bool comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
-    if (forward > kForwardShare || (comes_and_goes && longest > 0.5)) return Cause::kGc;
+    if (comes_and_goes ? longest > 0.5 || forward > kForwardShare : forward > kForwardShare && spread > kSpread) {
+      return Cause::kGc;
+    }
     if (issue < kIssueCollapse) return Cause::kHost;
     if (tail > ratio * kTailFactor && tail_share > kTailShare && !comes_and_goes) return Cause::kMemory;
     return Cause::kCompute;
@@ -403,8 +409,8 @@ class Accuser {
       verdict.cause = finding.cause;
       verdict.since_step = finding.onset;
       // What the step has become longer by, and no more than the transfers have.
-      const double lost = in_.lost_since(in_.context, finding.onset);
-      const double cost = std::max(0.0, std::min(finding.excess_ns, lost));
+      double cost = finding.excess_ns;
+      if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(in_.context, finding.onset)));
       verdict.cost_ms_per_step = cost / 1e6;
       verdict.confidence = std::min(finding.confidence, 0.99);
       Evidence evidence;

@@ -180,19 +180,17 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
     peers.reference_ns = 0;
     if (owns.empty()) continue;
     // A lost mark costs its gap, not the step: the mean of the gaps that are there times how many there should be.
-    auto expected = [&](uint32_t Own::*gaps) {
-      counts.clear();
-      for (const Own& own : owns) counts.push_back(own.*gaps);
-      return LowerMedian(counts);
-    };
-    const double cut_gaps = expected(&Own::cut_gaps);
-    const double full_gaps = expected(&Own::full_gaps);
+    counts.clear();
+    for (const Own& own : owns) counts.push_back(own.full_gaps);
+    const double full_gaps = LowerMedian(counts);
     values.clear();
     full_values.clear();
     for (Own& own : owns) {
-      if (own.cut_gaps > 0) own.cut *= cut_gaps / own.cut_gaps;
+      if (own.fold->broken > 0 && own.full_gaps > 0) {
+        own.cut *= full_gaps / own.full_gaps;
+        own.full *= full_gaps / own.full_gaps;
+      }
       own.cut = std::max(1.0, own.cut + own.rest);
-      if (own.full_gaps > 0) own.full = std::max(1.0, own.full * full_gaps / own.full_gaps);
       values.push_back(own.cut);
       full_values.push_back(own.full);
     }
@@ -252,6 +250,7 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
         rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
         continue;
       }
+      if (fold.broken > 0) continue;
       if (tails.empty()) {
         for (const Own& peer : owns) tails.push_back(static_cast<double>(peer.fold->tail_ns));
       }

@@ -52,6 +52,8 @@ class Stream {
   // Mean of the deviation while it lasts; over all steps if it comes and goes.
   double mean() const { return mean_; }
   double mean_excess() const { return mean_excess_; }
+  // Mean distance of the deviation from its mean, while it lasts.
+  double spread() const { return spread_; }
   double limit() const { return limit_; }
   double base() const { return base_; }
   double z() const { return z_; }  // of mean()

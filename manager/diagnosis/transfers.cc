@@ -296,6 +296,7 @@ std::vector<TransferFinding> Transfers::Findings(const Layout& layout) const {
     if (worst == nullptr) worst = strongest;
     const Stream& stream = by_past ? worst->past : worst->siblings;
     finding.onset = onset;
+    finding.intermittent = stream.intermittent();
     finding.ratio = std::exp(stream.mean());
     finding.value_ms = worst->typical_ns / 1e6;
     finding.reference_ms = finding.value_ms / finding.ratio;

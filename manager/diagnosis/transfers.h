@@ -31,6 +31,7 @@ struct TransferFinding {
   double excess_ns = 0;  // per step, of the worst rank
   int peers = 0;         // sibling channels; 0: its own past is the reference
   double z = 0;
+  bool intermittent = false;
   bool blocking = false;  // computation waits for it, whatever overlaps
   double confidence = 0;
 };
