@@ -18,6 +18,7 @@ constexpr double kOwnDead = 0.01;
 constexpr double kOwnMost = 0.035;
 constexpr double kDataDead = 0.008;
 constexpr double kDataMost = 0.015;
+constexpr double kDataJump = 0.04;
 // Savings are rare: two that are far off are enough.
 constexpr double kCheckpointH = 5.5;
 constexpr double kCommonCheckpointH = 2.5;
@@ -397,8 +398,9 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     if (!data_noise_.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
     const double excess = own - rank.data_reference_ns;
     const double sigma = loaders <= kLeaveOneOut ? data_noise_.SigmaWithout(r) : data_noise_.sigma();
-    rank.data.Observe(step, excess / period, excess,
-                      MakeLimits(rank.data, sigma, kDataSigma, kDataDead, kDataMost, h, tail_rates));
+    Stream::Limits limits = MakeLimits(rank.data, sigma, kDataSigma, kDataDead, kDataMost, h, tail_rates);
+    limits.jump = kDataJump;
+    rank.data.Observe(step, excess / period, excess, limits);
   }
   if (data_noise_.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ns_;

@@ -76,7 +76,16 @@ double NoisePool::SigmaWithout(int source) {
   return scratch_.size() < kEnough ? sigma_ : Sigma();
 }
 
-double CusumClip(double rate) { return std::clamp(1 + 0.5 * std::log(0.8 / rate), 1.3, 4.0); }
+double CusumClip(const std::array<double, 3>& rates) {
+  auto mean = [&](double clip) {
+    auto growth = [clip](double z) { return std::exp(2 * (std::min(z, clip) - 1)); };
+    return std::max(0.0, rates[0] - rates[1]) * growth(2.5) + std::max(0.0, rates[1] - rates[2]) * growth(3.5) +
+           rates[2] * growth(clip);
+  };
+  double clip = 4;
+  while (clip > 1.3 && mean(clip) > 0.8) clip -= 0.1;
+  return std::max(clip, 1.3);
+}
 
 int StepsBeyondChance(double rate) {
   return std::clamp(static_cast<int>(std::ceil(std::log(1e-9) / std::log(std::min(rate, 0.5)))), 3, 30);

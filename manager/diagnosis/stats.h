@@ -1,6 +1,7 @@
 // The statistics of the diagnosis. Pure functions and small accumulators; docs/diagnosis.md derives them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -63,9 +64,10 @@ class TailRate {
   double trials_ = 0;
 };
 
-// The most that one step may add to a CUSUM of drift 1 so that its false alarms stay as rare as its threshold says
-// although a share `rate` of healthy steps lies that far outside: rate * exp(2 (clip - 1)) <= 0.8. 1.3 to 4.
-double CusumClip(double rate);
+// The most that one step may add to a CUSUM of drift 1 so that its false alarms stay as rare as its threshold says,
+// although healthy steps lie above two, three and four standard deviations at these rates: the mean of exp(2 (min(z,
+// clip) - 1)) over them stays below 0.8. 1.3 to 4.
+double CusumClip(const std::array<double, 3>& rates);
 
 // How many steps in a row, each of probability `rate`, chance does not explain (1e-9). At least 3.
 int StepsBeyondChance(double rate);

@@ -57,10 +57,12 @@ TEST(NoisePool, LeavesARankOut) {
 }
 
 TEST(CusumClip, KeepsTheRateOfFalseAlarms) {
-  // rate * exp(2 (clip - 1)) <= 0.8
-  EXPECT_EQ(CusumClip(0.001), 4);
-  EXPECT_NEAR(CusumClip(0.1), 2.04, 0.01);
-  EXPECT_EQ(CusumClip(0.9), 1.3);
+  EXPECT_EQ(CusumClip({0.001, 0.001, 0.001}), 4);
+  // 0.1 * exp(2 (clip - 1)) <= 0.8: clip <= 2.04
+  EXPECT_NEAR(CusumClip({0.1, 0.1, 0.1}), 2.0, 0.05);
+  // Those that are only little outside count for less: 0.03 * exp(3) = 0.6.
+  EXPECT_EQ(CusumClip({0.03, 0, 0}), 4);
+  EXPECT_NEAR(CusumClip({0.9, 0.9, 0.9}), 1.3, 1e-9);
   EXPECT_EQ(StepsBeyondChance(0.001), 3);
   EXPECT_EQ(StepsBeyondChance(0.05), 7);
 }

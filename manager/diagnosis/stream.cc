@@ -14,7 +14,6 @@ constexpr int kLearn = 15;             // observations until the own past counts
 constexpr double kForget = 1.0 / 720;  // half-life of the own past: 500 steps
 constexpr double kJumpZ = 8;
 constexpr double kSpikeZ = 4;
-constexpr double kOutlierZ = 2;
 constexpr double kRecurrenceLogP = -23;  // p < 1e-10
 constexpr int kMinSpikes = 4;
 constexpr int kMinQuiet = 48;
@@ -54,9 +53,9 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   Learn(d, limits);
   const double z = (d - limit_) / limits.sigma;
   const bool spike = z > kSpikeZ && d > limit_ + 2 * limits.dead;
-  Push(spikes_, spike);
-  Push(big_spikes_, spike && d > limits.big);
-  Push(outliers_, z > kOutlierZ);
+  const bool big = z > kJumpZ && d > limits.jump;
+  Push(big_spikes_, big);
+  for (size_t level = 0; level < kLevels; ++level) Push(outliers_[level], z > static_cast<double>(level) + 2);
   if (spike && spikes() == 1) first_spike_ = step;
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
   window_excess_ += weight * (excess - window_excess_);
@@ -92,13 +91,14 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
     sum_ = down_ = 0;
     count_ = jumps_ = 0;
     zero_step_ = step;
-    spikes_ = big_spikes_ = outliers_ = {};
+    big_spikes_ = {};
+    outliers_ = {};
     cleared_ = step;
     return Event::kCleared;
   }
 
   sum_ = std::max(0.0, sum_ + std::clamp(z, -limits.clip, limits.clip) - kDrift);
-  jumps_ = z > kJumpZ && d > limits.jump ? jumps_ + 1 : 0;
+  jumps_ = big ? jumps_ + 1 : 0;
   if (sum_ == 0) {
     zero_step_ = step;
     count_ = 0;
@@ -131,7 +131,8 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
 void Stream::Rebase() {
   seen_ = 0;
   base_ = 0;
-  spikes_ = big_spikes_ = outliers_ = {};
+  big_spikes_ = {};
+  outliers_ = {};
   if (!raised_) {
     sum_ = 0;
     count_ = jumps_ = 0;
@@ -141,18 +142,23 @@ void Stream::Rebase() {
 
 void StreamTails::Count(const Stream& stream) {
   if (stream.raised()) return;
-  spikes_.Add(stream.spikes(), stream.trials());
   big_spikes_.Add(stream.big_spikes(), stream.trials());
-  outliers_.Add(stream.outliers(), stream.trials());
+  for (size_t level = 0; level < Stream::kLevels; ++level) {
+    outliers_[level].Add(stream.outliers(level), stream.trials());
+  }
 }
 
 void StreamTails::Apply(Stream::Limits& limits, const Stream& stream, bool leave_out) const {
   leave_out = leave_out && !stream.raised();
   const int trials = leave_out ? stream.trials() : 0;
-  limits.spike_rate = spikes_.Without(leave_out ? stream.spikes() : 0, trials);
+  std::array<double, Stream::kLevels> rates;
+  for (size_t level = 0; level < Stream::kLevels; ++level) {
+    rates[level] = outliers_[level].Without(leave_out ? stream.outliers(level) : 0, trials);
+  }
+  limits.spike_rate = rates[2];
   limits.big_rate = big_spikes_.Without(leave_out ? stream.big_spikes() : 0, trials);
-  limits.clip = CusumClip(outliers_.Without(leave_out ? stream.outliers() : 0, trials));
-  limits.jumps = StepsBeyondChance(limits.spike_rate);
+  limits.clip = CusumClip(rates);
+  limits.jumps = StepsBeyondChance(limits.big_rate);
 }
 
 void Stream::Restore(int64_t onset) {

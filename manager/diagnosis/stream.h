@@ -25,7 +25,6 @@ class Stream {
     double clip = 4;           // the most that one step adds to the sum, standard deviations (CusumClip)
     int jumps = 3;             // the few steps (StepsBeyondChance)
     double spike_rate = 0.02;  // how often a step of a healthy peer spikes
-    double big = 0.25;         // a spike that is big whatever the noise is
     double big_rate = 0.02;    // how often a healthy peer has one
   };
 
@@ -58,10 +57,12 @@ class Stream {
   double base() const { return base_; }
   double z() const { return z_; }  // of mean()
   int observations() const { return seen_; }
-  // Of the last kSpikeWindow steps: those far above the noise, and those above it at all.
-  int spikes() const { return std::popcount(spikes_[0]) + std::popcount(spikes_[1]); }
-  int big_spikes() const { return std::popcount(big_spikes_[0]) + std::popcount(big_spikes_[1]); }
-  int outliers() const { return std::popcount(outliers_[0]) + std::popcount(outliers_[1]); }
+  // Of the last kSpikeWindow steps: those far above the noise; those that are a big rise, too; and those above the
+  // noise by two, three or four standard deviations.
+  int spikes() const { return Count(outliers_[2]); }
+  int big_spikes() const { return Count(big_spikes_); }
+  int outliers(size_t level) const { return Count(outliers_[level]); }
+  static constexpr size_t kLevels = 3;
   int trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
 
  private:
@@ -69,6 +70,7 @@ class Stream {
   void Learn(double d, const Limits& limits);
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
   static void Push(Bits& bits, bool bit);
+  static int Count(const Bits& bits) { return std::popcount(bits[0]) + std::popcount(bits[1]); }
 
   int seen_ = 0;
   double base_ = 0;
@@ -78,9 +80,8 @@ class Stream {
   int jumps_ = 0;
   int64_t zero_step_ = -1;  // the last step with an empty sum
   int64_t first_spike_ = -1;
-  Bits spikes_{};
   Bits big_spikes_{};
-  Bits outliers_{};
+  std::array<Bits, kLevels> outliers_{};
   double window_excess_ = 0;  // exponential means over the spike window
   double window_d_ = 0;
 
@@ -111,9 +112,8 @@ class StreamTails {
   void Apply(Stream::Limits& limits, const Stream& stream, bool leave_out = true) const;
 
  private:
-  TailRate spikes_;
   TailRate big_spikes_;
-  TailRate outliers_;
+  std::array<TailRate, Stream::kLevels> outliers_;
 };
 
 }  // namespace taskd::diagnosis
