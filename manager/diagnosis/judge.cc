@@ -13,7 +13,7 @@ constexpr double kNodeShare = 0.7;
 // How long a rank's accusation waits for the other ranks of its node.
 constexpr int kNodeSettleSteps = 3;
 // Issue latency below this share of what it was: the device waits for the host.
-constexpr double kIssueCollapse = 0.35;
+constexpr double kIssueCollapse = 0.2;
 constexpr double kIssueFallen = 0.6;
 constexpr double kTailFactor = 1.15;
 constexpr double kTailShare = 0.2;

@@ -231,9 +231,11 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
       }
       rank.last_deviation = deviation;
       rank.has_last_deviation = true;
-      rank.own_ns = own.cut;
-      rank.own_reference_ns = reference;
-      rank.average_own_ns += (own.cut - rank.average_own_ns) * (rank.average_own_ns > 0 ? kAverage : 1);
+      // Gaps between blocking operations are computation, whatever ran beside it.
+      const bool whole = two_views && mode_ == Mode::kBulk;
+      rank.own_ns = whole ? own.full : own.cut;
+      rank.own_reference_ns = whole ? full_reference : reference;
+      rank.average_own_ns += (rank.own_ns - rank.average_own_ns) * (rank.average_own_ns > 0 ? kAverage : 1);
       // Without communication marks a forward may hold waits: few peers then say nothing.
       if (owns.size() < (mode_ == Mode::kForward ? kMinForwardPeers : 2) || !noise.ready()) continue;
       if (d > worst) {
@@ -242,7 +244,7 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
       }
       const double sigma = owns.size() <= kLeaveOneOut ? noise.SigmaWithout(own.rank) : noise.sigma();
       const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
-      rank.own.Observe(step, d, own.cut * (1 - std::exp(-d)), limits);
+      rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
 
       const StepFold& fold = *own.fold;
       const auto forward = static_cast<double>(fold.forward_ns);
@@ -261,7 +263,7 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
       const double tail = LowerMedian(scratch);
       const double tail_ratio = tail > 0 ? static_cast<double>(fold.tail_ns) / tail : 1;
       rank.tail_ratio += share * (tail_ratio - rank.tail_ratio);
-      const double excess = own.cut - reference;
+      const double excess = rank.own_ns - rank.own_reference_ns;
       const double tail_share =
           excess > 0 ? std::clamp((static_cast<double>(fold.tail_ns) - tail) / excess, 0.0, 1.0) : 0;
       rank.tail_share += share * (tail_share - rank.tail_share);

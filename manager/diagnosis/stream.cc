@@ -53,8 +53,9 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   Learn(d, limits);
   const double z = (d - limit_) / limits.sigma;
   const bool spike = z > kSpikeZ && d > limit_ + 2 * limits.dead;
-  const bool big = z > kJumpZ && d > limits.jump;
-  Push(big_spikes_, big);
+  const bool jump = z > kJumpZ && d > limits.jump;
+  Push(jump_bits_, jump);
+  Push(big_spikes_, spike && d > limits.big);
   for (size_t level = 0; level < kLevels; ++level) Push(outliers_[level], z > static_cast<double>(level) + 2);
   if (spike && spikes() == 1) first_spike_ = step;
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
@@ -91,14 +92,14 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
     sum_ = down_ = 0;
     count_ = jumps_ = 0;
     zero_step_ = step;
-    big_spikes_ = {};
+    jump_bits_ = big_spikes_ = {};
     outliers_ = {};
     cleared_ = step;
     return Event::kCleared;
   }
 
   sum_ = std::max(0.0, sum_ + std::clamp(z, -limits.clip, limits.clip) - kDrift);
-  jumps_ = big ? jumps_ + 1 : 0;
+  jumps_ = jump ? jumps_ + 1 : 0;
   if (sum_ == 0) {
     zero_step_ = step;
     count_ = 0;
@@ -131,7 +132,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
 void Stream::Rebase() {
   seen_ = 0;
   base_ = 0;
-  big_spikes_ = {};
+  jump_bits_ = big_spikes_ = {};
   outliers_ = {};
   if (!raised_) {
     sum_ = 0;
@@ -142,6 +143,7 @@ void Stream::Rebase() {
 
 void StreamTails::Count(const Stream& stream) {
   if (stream.raised()) return;
+  jumps_.Add(stream.jumps(), stream.trials());
   big_spikes_.Add(stream.big_spikes(), stream.trials());
   for (size_t level = 0; level < Stream::kLevels; ++level) {
     outliers_[level].Add(stream.outliers(level), stream.trials());
@@ -158,7 +160,8 @@ void StreamTails::Apply(Stream::Limits& limits, const Stream& stream, bool leave
   limits.spike_rate = rates[2];
   limits.big_rate = big_spikes_.Without(leave_out ? stream.big_spikes() : 0, trials);
   limits.clip = CusumClip(rates);
-  limits.jumps = StepsBeyondChance(limits.big_rate);
+  limits.jump_rate = jumps_.Without(leave_out ? stream.jumps() : 0, trials);
+  limits.jumps = StepsBeyondChance(limits.jump_rate);
 }
 
 void Stream::Restore(int64_t onset) {

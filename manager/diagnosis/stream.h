@@ -25,6 +25,8 @@ class Stream {
     double clip = 4;           // the most that one step adds to the sum, standard deviations (CusumClip)
     int jumps = 3;             // the few steps (StepsBeyondChance)
     double spike_rate = 0.02;  // how often a step of a healthy peer spikes
+    double jump_rate = 0.02;   // how often a healthy peer has such a rise
+    double big = 0.25;         // a spike that is big whatever the noise is
     double big_rate = 0.02;    // how often a healthy peer has one
   };
 
@@ -57,9 +59,10 @@ class Stream {
   double base() const { return base_; }
   double z() const { return z_; }  // of mean()
   int observations() const { return seen_; }
-  // Of the last kSpikeWindow steps: those far above the noise; those that are a big rise, too; and those above the
-  // noise by two, three or four standard deviations.
+  // Of the last kSpikeWindow steps: those above the noise by two, three or four standard deviations; those by four that
+  // are big, too; and the jumps.
   int spikes() const { return Count(outliers_[2]); }
+  int jumps() const { return Count(jump_bits_); }
   int big_spikes() const { return Count(big_spikes_); }
   int outliers(size_t level) const { return Count(outliers_[level]); }
   static constexpr size_t kLevels = 3;
@@ -80,6 +83,7 @@ class Stream {
   int jumps_ = 0;
   int64_t zero_step_ = -1;  // the last step with an empty sum
   int64_t first_spike_ = -1;
+  Bits jump_bits_{};
   Bits big_spikes_{};
   std::array<Bits, kLevels> outliers_{};
   double window_excess_ = 0;  // exponential means over the spike window
@@ -112,6 +116,7 @@ class StreamTails {
   void Apply(Stream::Limits& limits, const Stream& stream, bool leave_out = true) const;
 
  private:
+  TailRate jumps_;
   TailRate big_spikes_;
   std::array<TailRate, Stream::kLevels> outliers_;
 };

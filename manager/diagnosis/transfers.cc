@@ -15,6 +15,7 @@ constexpr double kPastDead = 0.03;
 // Against siblings: cables, switches and places differ for ever.
 constexpr double kSiblingDead = 0.15;
 constexpr double kJump = 0.3;
+constexpr double kBig = 0.6;
 // Smaller operations take as long as the latency, whatever the bandwidth is: they contradict nothing.
 constexpr uint8_t kBandwidthBound = 16;  // log2 of bytes
 constexpr double kMaxSupport = 4.6;      // ln(p / (1 - p)) of p = 0.99
@@ -146,7 +147,8 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
       shifts.push_back(d);
       channel.recent[slot] = static_cast<float>(d);
       const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-      Stream::Limits limits = {.sigma = sigma, .dead = kPastDead, .most = kPastDead, .h = h, .jump = kJump};
+      Stream::Limits limits = {
+          .sigma = sigma, .dead = kPastDead, .most = kPastDead, .h = h, .jump = kJump, .big = kBig};
       past_tails[kind].Apply(limits, channel.past, class_size[kind] > 1);
       channel.past.Observe(step, d, excess, limits);
       if (!channel.past.raised() && !channel.past.Rising(0.3)) channel.level += kForget * d;
@@ -156,7 +158,8 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
       const double d = y - reference[kind];
       channel.recent_siblings[slot] = static_cast<float>(d);
       const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-      Stream::Limits limits = {.sigma = sigma, .dead = kSiblingDead, .most = kSiblingDead, .h = h, .jump = kJump};
+      Stream::Limits limits = {
+          .sigma = sigma, .dead = kSiblingDead, .most = kSiblingDead, .h = h, .jump = kJump, .big = kBig};
       sibling_tails[kind].Apply(limits, channel.siblings, class_size[kind] > 1);
       channel.siblings.Observe(step, d, excess, limits);
     }
