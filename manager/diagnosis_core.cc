@@ -139,7 +139,9 @@ DiagnosisCore::Stats DiagnosisCore::stats() const {
     std::lock_guard lock(mutex_);
     stats = stats_;
   }
-  for (const diagnosis::Verdict& verdict : report()->verdicts) {
+  // Held: what is published meanwhile must not end it.
+  const std::shared_ptr<const diagnosis::Report> kept = report();
+  for (const diagnosis::Verdict& verdict : kept->verdicts) {
     if (!verdict.open) continue;
     ++stats.open_verdicts;
     stats.cost_ms_per_step = std::max(stats.cost_ms_per_step, verdict.cost_ms_per_step);

@@ -90,6 +90,7 @@ class Engine::Impl {
       bucket.first_ns = now_ns;
       for (const Rank& other : ranks_) bucket.passed += other.live && other.at >= key ? 1 : 0;
     }
+    layout_.Learn(rank, fold);
     bucket.folds.emplace_back(rank, std::move(fold));
   }
 
@@ -163,6 +164,7 @@ class Engine::Impl {
     int64_t step;
     double ns;
     uint64_t end_ns;
+    bool slow = false;  // a verdict was open
   };
   struct Restored {
     std::string key;
@@ -208,6 +210,7 @@ class Engine::Impl {
       // Whoever does not take part in the new life is not part of the job any more.
       planned_steps_ = 0;
       recent_.clear();
+      life_first_step_ = -1;
     }
     return Judge(bucket.folds, key.second);
   }
@@ -218,7 +221,6 @@ class Engine::Impl {
     folds.erase(
         std::unique(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first == b.first; }),
         folds.end());
-    for (const auto& [rank, fold] : folds) layout_.Learn(rank, fold);
     if (layout_.dirty()) {
       layout_.Rebuild();
       own_.Regroup(layout_);
@@ -266,6 +268,7 @@ class Engine::Impl {
     }
     period_ns_ = LowerMedian(last);
     if (first_step_ < 0) first_step_ = step;
+    if (life_first_step_ < 0) life_first_step_ = step;
     last_step_ = step;
     ++judged_steps_;
 
@@ -285,20 +288,28 @@ class Engine::Impl {
     planned_steps_ = shifted ? planned_steps_ + 1 : std::max(0, planned_steps_ - 1);
     if (planned_steps_ == 3) planned_since_ = step - 2;
     if (planned_steps_ >= kPlannedSteps) {
-      planned_note_ = absl::StrFormat("since step %d all ranks %s per step than before: a planned change, not a fault",
-                                      planned_since_, own_.common_shift() > 0 ? "do more" : "do less");
+      planned_note_ = absl::StrFormat("since step %d all ranks %s per step than before: %s", planned_since_,
+                                      shift > 0 ? "do more" : "do less",
+                                      own_.mode() == OwnTime::Mode::kBulk || shift < 0
+                                          ? "a planned change, not a fault"
+                                          : "a planned change, or all wait for one in something that is not marked");
       own_.RelearnLevels();
       transfers_.Forget();
       planned_steps_ = 0;
     }
 
-    JudgeInput input{
-        layout_,          own_, transfers_, microbatches_, step, period_ns_, options_.min_cost_share, shifted,
-        &Impl::LostSince, this};
+    JudgeInput input{layout_,    own_,
+                     transfers_, microbatches_,
+                     step,       life_first_step_,
+                     period_ns_, options_.min_cost_share,
+                     shifted,    &Impl::LostSince,
+                     this};
     std::vector<Accusation> accusations = Accuse(input);
     for (Accusation& accusation : accusations) accusation.verdict.since_ns = end_of(accusation.verdict.since_step);
     KeepRestored(accusations);
-    return book_.Update(accusations, step) || judged_steps_ == kEnoughSteps;
+    const bool changed = book_.Update(accusations, step);
+    history_.back().slow = book_.any_open();
+    return changed || judged_steps_ == kEnoughSteps;
   }
 
   // Verdicts of an earlier life of the manager stay until there is evidence of this life: long enough for a deviation
@@ -332,11 +343,15 @@ class Engine::Impl {
 
   static double LostSince(const void* self, int64_t onset) { return static_cast<const Impl*>(self)->Lost(onset); }
   double Lost(int64_t onset) const {
+    // Before: the last steps in which nobody was slow.
     std::vector<double> before;
     std::vector<double> after;
-    for (const Period& period : history_) {
-      if (period.step < onset && period.step >= onset - 30) before.push_back(period.ns);
-      if (period.step >= onset && period.step > last_step_ - 30) after.push_back(period.ns);
+    for (auto period = history_.rbegin(); period != history_.rend(); ++period) {
+      if (period->step >= onset) {
+        if (period->step > last_step_ - 30) after.push_back(period->ns);
+      } else if (!period->slow && before.size() < 30) {
+        before.push_back(period->ns);
+      }
     }
     if (before.size() < 5 || after.empty()) return 1e300;
     const double was = LowerMedian(before);
@@ -467,6 +482,7 @@ class Engine::Impl {
   std::deque<double> recent_;
   double period_ns_ = 0;
   int64_t first_step_ = -1;
+  int64_t life_first_step_ = -1;
   int64_t last_step_ = -1;
   int judged_steps_ = 0;
   int planned_steps_ = 0;

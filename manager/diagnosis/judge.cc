@@ -185,6 +185,8 @@ class Accuser {
     return std::clamp(in_.lost_since(in_.context, since_step), 0.4 * modelled, modelled);
   }
 
+  int64_t Onset(const Stream& stream) const { return stream.from_start() ? in_.first_step : stream.onset(); }
+
   void OwnTimes() {
     Suspects suspects = Gather([this](int rank) -> const Stream& { return in_.own.rank(rank).own; }, true);
     // Without communication marks a forward holds waits: several slow ones may be one culprit and its victims.
@@ -225,7 +227,7 @@ class Accuser {
       std::vector<int64_t> onsets;
       int worst = entity.ranks.front();
       for (int rank : entity.ranks) {
-        onsets.push_back(in_.own.rank(rank).own.onset());
+        onsets.push_back(Onset(in_.own.rank(rank).own));
         if (in_.own.rank(rank).own.mean_excess() > in_.own.rank(worst).own.mean_excess()) worst = rank;
       }
       std::sort(onsets.begin(), onsets.end());
@@ -324,7 +326,7 @@ class Accuser {
       verdict.scope = scope;
       verdict.ids = {id};
       verdict.cause = Cause::kDataloader;
-      verdict.since_step = rank.data.onset();
+      verdict.since_step = Onset(rank.data);
       const double cost = Seen(rank.data.mean_excess(), rank.data.onset());
       verdict.cost_ms_per_step = cost / 1e6;
       verdict.confidence = Confidence(rank.data);

@@ -17,7 +17,8 @@ struct JudgeInput {
   const Transfers& transfers;
   const std::vector<int>& microbatches;  // by rank
   int64_t step = 0;
-  double period_ns = 0;  // of the last steps
+  int64_t first_step = 0;  // judged in this life of the job
+  double period_ns = 0;    // of the last steps
   double min_cost_share = 0.01;
   bool planned_change = false;  // everybody does more or less than before
   // How much longer steps have become since `onset`, ns; a large number if it cannot be told.

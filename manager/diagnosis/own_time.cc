@@ -30,6 +30,7 @@ constexpr size_t kSmallClass = 8;
 constexpr int kRotationSteps = 512;
 constexpr double kIssueShare = 0.3;
 constexpr double kMinEnds = 0.5;
+constexpr size_t kModeSample = 512;   // ranks
 constexpr size_t kLeaveOneOut = 32;   // ranks
 constexpr size_t kNoiseSamples = 64;  // of one class and step
 
@@ -76,14 +77,19 @@ OwnTime::Mode ModeOf(const Layout& layout, const std::vector<std::pair<int, Step
   size_t bulk = 0;
   size_t all = 0;
   size_t forward = 0;
-  for (const auto& [rank, fold] : folds) {
+  size_t looked_at = 0;
+  // A sample tells, in a large job.
+  const size_t stride = folds.size() / kModeSample + 1;
+  for (size_t i = 0; i < folds.size(); i += stride) {
+    const auto& [rank, fold] = folds[i];
+    ++looked_at;
     forward += fold.forwards > 0 ? 1 : 0;
     if (fold.ops.empty()) continue;
     ++all;
     bulk += Decompose(layout, rank, fold, OwnTime::Mode::kBulk).cut_gaps >= kMinGaps ? 1 : 0;
   }
-  if (2 * all > folds.size()) return 2 * bulk > all ? OwnTime::Mode::kBulk : OwnTime::Mode::kAll;
-  return 2 * forward > folds.size() ? OwnTime::Mode::kForward : OwnTime::Mode::kNone;
+  if (2 * all > looked_at) return 2 * bulk > all ? OwnTime::Mode::kBulk : OwnTime::Mode::kAll;
+  return 2 * forward > looked_at ? OwnTime::Mode::kForward : OwnTime::Mode::kNone;
 }
 
 Stream::Limits MakeLimits(const Stream& stream, double sigma, double least_sigma, double dead, double most, double h,
@@ -268,7 +274,7 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
           excess > 0 ? std::clamp((static_cast<double>(fold.tail_ns) - tail) / excess, 0.0, 1.0) : 0;
       rank.tail_share += share * (tail_share - rank.tail_share);
       // Of steps that deviate only: a pause lies in forward, slow computation in everything.
-      if (excess > 0.05 * reference) {
+      if (excess > 0.05 * reference && rank.forward_level_ns > 0) {
         ++rank.deviating;
         const double part = std::clamp((forward - rank.forward_level_ns) / excess, 0.0, 1.0);
         rank.forward_share += (part - rank.forward_share) / std::min(rank.deviating, 20);

@@ -16,6 +16,7 @@ constexpr double kJumpZ = 8;
 constexpr double kSpikeZ = 4;
 constexpr double kRecurrenceLogP = -23;  // p < 1e-10
 constexpr int kMinSpikes = 4;
+constexpr double kLastingShare = 0.6;
 constexpr int kMinQuiet = 48;
 // A deviation that comes back within so many steps was never gone.
 constexpr int kSameDeviation = 60;
@@ -95,6 +96,7 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
     jump_bits_ = big_spikes_ = {};
     outliers_ = {};
     cleared_ = step;
+    last_mean_ = mean_;
     return Event::kCleared;
   }
 
@@ -110,16 +112,24 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   mean_ += (d - mean_) / count_;
   mean_excess_ += (excess - mean_excess_) / count_;
   if (sum_ > limits.h || jumps_ >= limits.jumps) {
-    const bool again = cleared_ >= 0 && step - cleared_ < kSameDeviation;
+    const bool again =
+        cleared_ >= 0 && step - cleared_ < kSameDeviation && mean_ < 2 * last_mean_ && last_mean_ < 2 * mean_;
     returns_ = again ? returns_ + 1 : 0;
     raised_ = true;
     intermittent_ = returns_ >= 2;
-    if (!again) onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
+    if (!again) {
+      onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
+      from_start_ = zero_step_ < 0;
+    }
   } else if (spike && window_excess_ > 0 && Recurs(limits)) {
-    raised_ = intermittent_ = true;
+    // Most steps since the first one: it lasts, only not evenly enough for the sum.
+    raised_ = true;
+    intermittent_ = static_cast<double>(spikes()) < kLastingShare * static_cast<double>(step - first_spike_ + 1);
     onset_ = first_spike_;
-    mean_ = window_d_;
-    mean_excess_ = window_excess_;
+    if (intermittent_) {
+      mean_ = window_d_;
+      mean_excess_ = window_excess_;
+    }
   }
   if (!raised_) return Event::kNone;
   z_ = (mean_ - std::max(base_, 0.0)) / limits.sigma;

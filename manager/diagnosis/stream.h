@@ -50,6 +50,8 @@ class Stream {
   double sum() const { return sum_; }
   // The first step of the deviation.
   int64_t onset() const { return onset_; }
+  // It was there in the first step that was observed: it may have been there before.
+  bool from_start() const { return from_start_; }
   // Mean of the deviation while it lasts; over all steps if it comes and goes.
   double mean() const { return mean_; }
   double mean_excess() const { return mean_excess_; }
@@ -99,12 +101,14 @@ class Stream {
   bool raised_ = false;
   bool intermittent_ = false;
   bool restored_ = false;
+  bool from_start_ = false;
   int64_t onset_ = -1;
   int64_t raised_step_ = -1;
   int returns_ = 0;  // how often it came back soon after it was cleared
   double down_ = 0;
   int quiet_ = 0;         // steps without a deviation, while raised
   int64_t cleared_ = -1;  // the last time
+  double last_mean_ = 0;  // of the deviation that was cleared then
 };
 
 // How often healthy steps lie far outside, over the streams of a class. What a stream does itself is what is in

@@ -12,6 +12,7 @@ constexpr double kForget = 1.0 / 720;
 constexpr double kMinSigma = 0.03;
 // Against the own past: transfers of one channel differ little from step to step.
 constexpr double kPastDead = 0.03;
+constexpr double kLonePastDead = 0.15;
 // Against siblings: cables, switches and places differ for ever.
 constexpr double kSiblingDead = 0.15;
 constexpr double kJump = 0.3;
@@ -71,12 +72,28 @@ int Transfers::Find(const Layout& layout, int rank, const OpFold& op) {
   return found->second;
 }
 
+uint64_t Transfers::KeyOf(const OpFold& op) {
+  return static_cast<uint64_t>(op.group) << 48 | static_cast<uint64_t>(op.op) << 40 |
+         static_cast<uint64_t>(op.size_log2) << 32 | static_cast<uint32_t>(op.peer);
+}
+
+int Transfers::FindAgain(const Layout& layout, int rank, size_t index, const OpFold& op) {
+  if (op.count == 0 || op.min_duration_ns == 0) return -1;
+  if (static_cast<size_t>(rank) >= found_.size()) found_.resize(static_cast<size_t>(rank) + 1);
+  std::vector<Found>& found = found_[static_cast<size_t>(rank)];
+  if (index >= found.size()) found.resize(index + 1);
+  const uint64_t key = KeyOf(op);
+  if (found[index].key != key) found[index] = {key, Find(layout, rank, op)};
+  return found[index].id;
+}
+
 void Transfers::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
                         double arl_factor) {
   std::vector<int> touched;
   for (const auto& [rank, fold] : folds) {
-    for (const OpFold& op : fold.ops) {
-      const int id = Find(layout, rank, op);
+    for (size_t i = 0; i < fold.ops.size(); ++i) {
+      const OpFold& op = fold.ops[i];
+      const int id = FindAgain(layout, rank, i, op);
       if (id < 0) continue;
       Channel& channel = channels_[static_cast<size_t>(id)];
       if (channel.step != step) {
@@ -435,7 +452,8 @@ std::vector<TransferFinding> Transfers::Findings(const Layout& layout) const {
       }
       finding.alternatives.clear();
     }
-    if (finding.scope == Scope::kGroup || finding.scope == Scope::kLink || equals.size() > 1) {
+    if (finding.scope == Scope::kGroup || finding.scope == Scope::kLink || finding.scope == Scope::kJob ||
+        equals.size() > 1) {
       finding.confidence = std::max(finding.confidence, 0.9);
     }
     findings.push_back(std::move(finding));
