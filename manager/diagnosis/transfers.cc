@@ -342,7 +342,7 @@ std::vector<TransferFinding> Transfers::Findings(const Layout& layout) const {
       if (held == slower && covered.size() < all_inter.size()) one_node_holds_all = true;
     }
     bool two_nodes = nodes_seen.size() == 2 && slower == all_inter.size() && slower >= 2;
-    if (((many_nodes && 2 * slower >= all_inter.size()) || two_nodes) && !one_node_holds_all) {
+    if (((many_nodes && 2 * slower > all_inter.size()) || two_nodes) && !one_node_holds_all) {
       TransferFinding finding;
       finding.scope = Scope::kJob;
       finding.cause = Cause::kFabric;

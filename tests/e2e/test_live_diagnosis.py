@@ -167,6 +167,14 @@ class FakeClusterd:
         return next((name for name, kept in rules.items() if not kept), "")
 
 
+def is_kept(manager):
+    """Whether a verdict is in the state file: it is published before. An empty journal says that it was committed."""
+    path = os.path.join(manager.state_dir, "manager.db")
+    with open(path, "rb") as file:
+        written = b"own_time" in file.read()
+    return written and os.path.getsize(path + "-journal") == 0
+
+
 def test_verdict_survives_kill(stage):
     manager = stage.manager()
     job = FoldedJob()
@@ -176,9 +184,7 @@ def test_verdict_survives_kill(stage):
     job.slow = {6: 1.5}
     job.run(80)
     harness.wait_until(lambda: names(manager, 6), "rank 6 is named")
-    # The verdict is published before it is kept; the state file says when it is.
-    harness.wait_until(lambda: b"own_time" in open(os.path.join(manager.state_dir, "manager.db"), "rb").read(),
-                       "the verdict is kept")
+    harness.wait_until(lambda: is_kept(manager), "the verdict is kept")
     manager.kill()
     job.close()
 
