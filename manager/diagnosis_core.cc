@@ -193,12 +193,15 @@ void DiagnosisCore::Round(Inbox inbox, SteadyTime oldest, SteadyTime now) {
   bool changed = feed_.Advance(now_ns);
   unpublished_ = unpublished_ || mail || changed;
   unsaved_ = unsaved_ || (changed && save_);
+  const SteadyTime judged = steady_clock::now();
+  {
+    // Before the report: who has seen a verdict finds its folds counted.
+    std::lock_guard lock(mutex_);
+    stats_.feed = feed_.counts();
+    stats_.busy_s += std::chrono::duration<double>(judged - now).count();
+    if (mail) stats_.lag_s = std::chrono::duration<double>(judged - oldest).count();
+  }
   if (changed || (unpublished_ && now - published_at_ >= kRefresh)) Publish(changed, now);
-  SteadyTime end = steady_clock::now();
-  std::lock_guard lock(mutex_);
-  stats_.feed = feed_.counts();
-  stats_.busy_s += std::chrono::duration<double>(end - now).count();
-  if (mail) stats_.lag_s = std::chrono::duration<double>(end - oldest).count();
 }
 
 void DiagnosisCore::Publish(bool changed, SteadyTime now) {

@@ -59,7 +59,7 @@ class DiagnosisCore {
     size_t open_verdicts = 0;
     double cost_ms_per_step = 0;  // of the dearest open one: several may explain the same time
     double lag_s = 0;             // how long the oldest folds of the last round had waited when it was judged
-    double busy_s = 0;            // time the thread has spent on all rounds
+    double busy_s = 0;            // time the thread has spent on judging
   };
 
   static constexpr size_t kMaxKeptVerdicts = 200;

@@ -41,14 +41,13 @@ class Engine::Impl {
 
   void SetPlace(int rank, const RankPlace& place) {
     if (rank < 0 || rank >= kMaxRanks) return;
-    Rank& state = Touch(rank);
+    Touch(rank);
     if (layout_.known(rank) && layout_.rank(rank).place.node != place.node && layout_.rank(rank).place.node >= 0) {
       // The rank is another machine's now: nothing that was learned of it holds.
       own_.ResetRank(rank);
       moved_ = true;
     }
     layout_.SetPlace(rank, place);
-    (void)state;
   }
 
   void SetGroup(int rank, uint32_t index, const GroupInfo& group) {
@@ -80,10 +79,7 @@ class Engine::Impl {
         ++pending->second.passed;
       }
     }
-    if (key <= judged_) {
-      ++late_;
-      return;
-    }
+    if (key <= judged_) return;  // that step was judged without it
     auto [found, added] = pending_.try_emplace(key);
     Bucket& bucket = found->second;
     if (added) {
@@ -302,8 +298,7 @@ class Engine::Impl {
                      transfers_, microbatches_,
                      step,       life_first_step_,
                      period_ns_, options_.min_cost_share,
-                     shifted,    &Impl::LostSince,
-                     this};
+                     shifted,    [this](int64_t onset) { return Lost(onset); }};
     std::vector<Accusation> accusations = Accuse(input);
     for (Accusation& accusation : accusations) accusation.verdict.since_ns = end_of(accusation.verdict.since_step);
     KeepRestored(accusations);
@@ -341,7 +336,6 @@ class Engine::Impl {
     }
   }
 
-  static double LostSince(const void* self, int64_t onset) { return static_cast<const Impl*>(self)->Lost(onset); }
   double Lost(int64_t onset) const {
     // Before: the last steps in which nobody was slow.
     std::vector<double> before;
@@ -466,7 +460,6 @@ class Engine::Impl {
   size_t live_ = 0;
   std::map<StepKey, Bucket> pending_;
   StepKey judged_ = {-1, -1};
-  uint64_t late_ = 0;
 
   Layout layout_;
   OwnTime own_;

@@ -182,7 +182,7 @@ class Accuser {
   // A modelled cost against what steps have really become longer by: never more than that, but the whole job may have
   // become faster for other reasons.
   double Seen(double modelled, int64_t since_step) const {
-    return std::clamp(in_.lost_since(in_.context, since_step), 0.4 * modelled, modelled);
+    return std::clamp(in_.lost_since(since_step), 0.4 * modelled, modelled);
   }
 
   int64_t Onset(const Stream& stream) const { return stream.from_start() ? in_.first_step : stream.onset(); }
@@ -260,7 +260,7 @@ class Accuser {
     verdict.cause = rank.forward.intermittent() ? Cause::kUnknown : Cause::kCompute;
     verdict.since_step = rank.forward.onset();
     // Backward is about twice forward; what steps became longer by is the bound.
-    const double lost = in_.lost_since(in_.context, verdict.since_step);
+    const double lost = in_.lost_since(verdict.since_step);
     const double cost = std::clamp(lost, 0.0, 3 * rank.forward.mean_excess());
     verdict.cost_ms_per_step = cost / 1e6;
     verdict.confidence = 0.9 * Confidence(rank.forward);
@@ -412,7 +412,7 @@ class Accuser {
       verdict.since_step = finding.onset;
       // What the step has become longer by, and no more than the transfers have.
       double cost = finding.excess_ns;
-      if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(in_.context, finding.onset)));
+      if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(finding.onset)));
       verdict.cost_ms_per_step = cost / 1e6;
       verdict.confidence = std::min(finding.confidence, 0.99);
       Evidence evidence;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "manager/diagnosis/book.h"
@@ -22,8 +23,7 @@ struct JudgeInput {
   double min_cost_share = 0.01;
   bool planned_change = false;  // everybody does more or less than before
   // How much longer steps have become since `onset`, ns; a large number if it cannot be told.
-  double (*lost_since)(const void* context, int64_t onset) = nullptr;
-  const void* context = nullptr;
+  std::function<double(int64_t onset)> lost_since;
 };
 
 // All present accusations; those with `confirmed` false are too cheap or too young to be said.

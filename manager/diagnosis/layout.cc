@@ -154,10 +154,10 @@ void Layout::FindMembers() {
 // still tells.
 void Layout::FindStages() {
   UnionFind chains(ranks_.size());
-  has_point_to_point_ = false;
+  bool point_to_point = false;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     for (auto [peer, group] : ranks_[r].peers) {
-      has_point_to_point_ = true;
+      point_to_point = true;
       if (known(peer)) chains.Join(static_cast<int>(r), peer);
     }
   }
@@ -177,7 +177,7 @@ void Layout::FindStages() {
     number(ranks);
     chains_.push_back(std::move(ranks));
   }
-  if (!has_point_to_point_) {
+  if (!point_to_point) {
     for (const Group& group : groups_) {
       if (group.label == "pp" || group.label == "pipeline") number(group.members);
     }
@@ -247,7 +247,6 @@ void Layout::FindCells() {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r].known) continue;
     auto [found, added] = ids.emplace(pipes.Find(static_cast<int>(r)), static_cast<int>(ids.size()));
-    ranks_[r].pipeline = found->second;
     ranks[{found->second, cells.Find(static_cast<int>(r))}].push_back(static_cast<int>(r));
   }
   pipelines_.resize(ids.size());

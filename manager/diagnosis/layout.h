@@ -36,7 +36,6 @@ class Layout {
     std::vector<std::pair<int, int>> peers;  // (global rank, group) of its point-to-point operations
     int stage = 0;
     int peer_class = 0;
-    int pipeline = -1;
   };
 
   // These mark the layout dirty if anything is new.
@@ -64,7 +63,6 @@ class Layout {
   const std::vector<Pipeline>& pipelines() const { return pipelines_; }
   const std::map<int, std::vector<int>>& nodes() const { return nodes_; }  // ranks by node, of known nodes
   int stages() const { return stages_; }
-  bool has_point_to_point() const { return has_point_to_point_; }
 
  private:
   Rank& Touch(int rank);
@@ -82,7 +80,6 @@ class Layout {
   std::vector<Pipeline> pipelines_;
   std::map<int, std::vector<int>> nodes_;
   int stages_ = 1;
-  bool has_point_to_point_ = false;
   bool dirty_ = false;
 };
 

@@ -153,7 +153,6 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
     }
     rank.process_id = fold.process_id;
     rank.last_step = step;
-    rank.covered_ns = fold.covered_ns;
   }
   const double h = CusumThreshold(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())), 1.0);
   if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
@@ -401,7 +400,6 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
       data_noise_.Add(r, std::abs(own - rank.data_ns) / period);
     }
     rank.data_ns = own;
-    rank.average_data_ns += (own - rank.average_data_ns) * (rank.average_data_ns > 0 ? kAverage : 1);
     rank.data_reference_ns = loaders >= 2 ? reference : data_level_ns_;
     if (!data_noise_.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
     const double excess = own - rank.data_reference_ns;

@@ -43,7 +43,7 @@ class OwnTime {
     double own_ns = 0;       // of the last step; 0: no data
     double own_reference_ns = 0;
     double average_own_ns = 0;  // exponential mean
-    double data_ns = 0, data_reference_ns = 0, average_data_ns = 0;
+    double data_ns = 0, data_reference_ns = 0;
     double checkpoint_ns = 0, checkpoint_reference_ns = 0;
     // How a deviation looks: means over its steps.
     int profiled = 0;
@@ -57,7 +57,6 @@ class OwnTime {
     int issues_seen = 0;
     double issue_level_ns = 0;
     double issue_ratio = 1;
-    uint64_t covered_ns = 0;
     uint32_t process_id = 0;
     double forward_reference_ns = 0, last_forward = 0;
     double last_deviation = 0;

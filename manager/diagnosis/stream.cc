@@ -20,7 +20,6 @@ constexpr double kLastingShare = 0.6;
 constexpr int kMinQuiet = 48;
 // A deviation that comes back within so many steps was never gone.
 constexpr int kSameDeviation = 60;
-constexpr int kRestoredQuiet = 30;
 
 }  // namespace
 
@@ -84,12 +83,9 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
       const double sigma = std::max(limits.sigma, 1.25 * spread_);
       // The mirrored test: half-way between the deviation and the limit.
       down_ = std::max(0.0, down_ + std::clamp(((limit_ + mean_) / 2 - d) / sigma, -kClip, kClip));
-      if (restored_ ? quiet_ < kRestoredQuiet : down_ <= h_) {
-        if (restored_ && bad && quiet_ == 0 && count_ > 10) restored_ = false;
-        return Event::kNone;
-      }
+      if (down_ <= h_) return Event::kNone;
     }
-    raised_ = intermittent_ = restored_ = false;
+    raised_ = intermittent_ = false;
     sum_ = down_ = 0;
     count_ = jumps_ = 0;
     zero_step_ = step;
@@ -172,12 +168,6 @@ void StreamTails::Apply(Stream::Limits& limits, const Stream& stream, bool leave
   limits.clip = CusumClip(rates);
   limits.jump_rate = jumps_.Without(leave_out ? stream.jumps() : 0, trials);
   limits.jumps = StepsBeyondChance(limits.jump_rate);
-}
-
-void Stream::Restore(int64_t onset) {
-  Reset();
-  raised_ = restored_ = true;
-  onset_ = onset;
 }
 
 }  // namespace taskd::diagnosis

@@ -37,8 +37,6 @@ class Stream {
   // The process is a new one: the past level is learned anew; what was raised stays raised.
   void Rebase();
   void Reset() { *this = Stream(); }
-  // Raised from outside: an earlier life of the diagnosis had found it.
-  void Restore(int64_t onset);
 
   bool raised() const { return raised_; }
   int64_t raised_step() const { return raised_step_; }  // when it was raised; of a raised one
@@ -100,7 +98,6 @@ class Stream {
 
   bool raised_ = false;
   bool intermittent_ = false;
-  bool restored_ = false;
   bool from_start_ = false;
   int64_t onset_ = -1;
   int64_t raised_step_ = -1;

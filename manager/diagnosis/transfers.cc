@@ -145,7 +145,6 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
     past_tails[static_cast<size_t>(channel.sibling_class)].Count(channel.past);
     sibling_tails[static_cast<size_t>(channel.sibling_class)].Count(channel.siblings);
   }
-  std::vector<double> shifts;
   for (int id : judged) {
     Channel& channel = channels_[static_cast<size_t>(id)];
     const auto kind = static_cast<size_t>(channel.sibling_class);
@@ -161,7 +160,6 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
     channel.recent[slot] = 0;
     if (channel.seen > kLearn) {
       const double d = y - channel.level;
-      shifts.push_back(d);
       channel.recent[slot] = static_cast<float>(d);
       const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
       Stream::Limits limits = {
@@ -182,7 +180,6 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
     }
     channel.typical_ns += (static_cast<double>(channel.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
   }
-  common_shift_ = LowerMedian(shifts);
 }
 
 void Transfers::Forget() { *this = Transfers(); }

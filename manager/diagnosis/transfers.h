@@ -47,9 +47,6 @@ class Transfers {
   // Present accusations, the heaviest first; empty while the evidence may still point elsewhere.
   std::vector<TransferFinding> Findings(const Layout& layout) const;
 
-  // Median over all channels of how much longer transfers take than they used to (log), and of those within nodes.
-  double common_shift() const { return common_shift_; }
-
  private:
   static constexpr int kRecent = 8;
   struct Channel {
@@ -105,7 +102,6 @@ class Transfers {
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;
   std::vector<NoisePool> noise_;  // by sibling class
-  double common_shift_ = 0;
 };
 
 }  // namespace taskd::diagnosis
