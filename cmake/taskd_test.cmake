@@ -12,8 +12,12 @@ function(taskd_test)
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 ENVIRONMENT "${ARG_ENV}")
 endfunction()
 
-# taskd_benchmark(NAME foo_benchmark SOURCES foo_benchmark.cc LIBS taskd_common): built with the rest, run by hand.
+# taskd_benchmark(NAME foo_benchmark SOURCES foo_benchmark.cc LIBS taskd_common): built with the rest, run by hand. A sanitizer
+# has nothing to measure.
 function(taskd_benchmark)
+  if(TASKD_SANITIZE)
+    return()
+  endif()
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;LIBS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBS} benchmark::benchmark benchmark::benchmark_main)

@@ -32,9 +32,7 @@ enum class CommOp : uint8_t {
 };
 inline constexpr int kCommOps = 13;
 
-inline bool IsPointToPoint(CommOp op) {
-  return op == CommOp::kSend || op == CommOp::kRecv || op == CommOp::kSendRecv;
-}
+inline bool IsPointToPoint(CommOp op) { return op == CommOp::kSend || op == CommOp::kRecv || op == CommOp::kSendRecv; }
 // Ends at about the same moment on all members, whoever came last.
 inline bool EndsTogether(CommOp op) {
   return op == CommOp::kAllReduce || op == CommOp::kAllGather || op == CommOp::kReduceScatter ||
@@ -45,10 +43,10 @@ inline bool EndsTogether(CommOp op) {
 struct OpFold {
   uint32_t group = 0;  // index in the rank's list of groups, in the order in which their names were first seen
   CommOp op = CommOp::kOther;
-  int32_t peer = -1;        // rank within the group of the other end, of a point-to-point operation; -1: none or unknown
-  uint8_t size_log2 = 0;    // floor(log2(bytes of one operation)); 0: unknown
-  uint32_t count = 0;       // operations that ended in this step
-  uint64_t bytes = 0;       // sum over them; 0: unknown
+  int32_t peer = -1;      // rank within the group of the other end, of a point-to-point operation; -1: none or unknown
+  uint8_t size_log2 = 0;  // floor(log2(bytes of one operation)); 0: unknown
+  uint32_t count = 0;     // operations that ended in this step
+  uint64_t bytes = 0;     // sum over them; 0: unknown
   uint64_t duration_ns = 0;      // sum
   uint64_t min_duration_ns = 0;  // of one
   uint64_t first_start_ns = 0;   // stamp
@@ -78,9 +76,9 @@ struct OpSample {
 };
 
 struct StepFold {
-  int64_t step = 0;       // N of "step N"
+  int64_t step = 0;         // N of "step N"
   uint32_t process_id = 0;  // of the process that marked it: another one is another life of the rank
-  uint64_t start_ns = 0;  // stamps of the step's own range
+  uint64_t start_ns = 0;    // stamps of the step's own range
   uint64_t end_ns = 0;
   // The end of the step before, of the same life: the period is end_ns - previous_end_ns. 0: unknown (first step, or
   // marks were off in between).
@@ -111,11 +109,11 @@ struct StepFold {
   uint64_t issue_p10_ns = 0;
   uint64_t issue_p50_ns = 0;
 
-  uint32_t broken = 0;  // records of the period that had no counterpart, or that were lost
+  uint32_t broken = 0;    // records of the period that had no counterpart, or that were lost
   bool host_only = true;  // no operation had device stamps
 
-  std::vector<OpFold> ops;         // at most kMaxOps
-  std::vector<OpSample> samples;   // at most kMaxSamples
+  std::vector<OpFold> ops;        // at most kMaxOps
+  std::vector<OpSample> samples;  // at most kMaxSamples
 
   static constexpr size_t kMaxOps = 40;
   static constexpr size_t kMaxSamples = 16;
@@ -136,8 +134,8 @@ struct MemberRun {
 
 // A process group as one rank knows it.
 struct GroupInfo {
-  std::string name;   // as in the marks
-  std::string label;  // "tp", "dp", ... from parallel_group.json; empty: unknown
+  std::string name;                // as in the marks
+  std::string label;               // "tp", "dp", ... from parallel_group.json; empty: unknown
   std::vector<MemberRun> members;  // in the order of ranks within the group; empty: unknown
 
   friend bool operator==(const GroupInfo&, const GroupInfo&) = default;
