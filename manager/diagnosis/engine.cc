@@ -212,7 +212,7 @@ class Engine::Impl {
   }
 
   bool Judge(std::vector<std::pair<int, StepFold>>& folds, int64_t step) {
-    std::sort(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::stable_sort(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     // A rank that reports one step twice (a torn file read again): the first holds.
     folds.erase(
         std::unique(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first == b.first; }),

@@ -182,6 +182,7 @@ class Accuser {
   // A modelled cost against what steps have really become longer by: never more than that, but the whole job may have
   // become faster for other reasons.
   double Seen(double modelled, int64_t since_step) const {
+    modelled = std::max(0.0, modelled);
     return std::clamp(in_.lost_since(since_step), 0.4 * modelled, modelled);
   }
 
