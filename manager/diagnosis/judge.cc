@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 
 #include "manager/diagnosis/cost.h"
 
@@ -29,7 +30,7 @@ double Confidence(const Stream& stream) {
 
 class Accuser {
  public:
-  explicit Accuser(const JudgeInput& input) : in_(input), model_(input.layout, input.own, input.microbatches) {
+  explicit Accuser(const JudgeInput& input) : in_(input) {
     for (int rank = 0; rank < in_.own.size(); ++rank) {
       if (!Present(rank)) continue;
       ++present_;
@@ -179,6 +180,12 @@ class Accuser {
     return evidence;
   }
 
+  // Only when somebody is suspected: it looks at every rank.
+  CostModel& Model() {
+    if (!model_) model_.emplace(in_.layout, in_.own, in_.microbatches);
+    return *model_;
+  }
+
   // A modelled cost against what steps have really become longer by: never more than that, but the whole job may have
   // become faster for other reasons.
   double Seen(double modelled, int64_t since_step) const {
@@ -212,15 +219,15 @@ class Accuser {
     // Each one's cost is what it would cost alone: of two equally slow ranks either one is worth mending only with the
     // other, and both have to be named.
     for (const Entity& entity : entities) {
-      for (int rank : entity.ranks) model_.Set(rank, in_.own.rank(rank).own_reference_ns);
+      for (int rank : entity.ranks) Model().Set(rank, in_.own.rank(rank).own_reference_ns);
     }
-    const double without = model_.StepNs();
+    const double without = Model().StepNs();
     for (const Entity& entity : entities) {
       for (int rank : entity.ranks) {
-        model_.Set(rank, in_.own.rank(rank).own_reference_ns + in_.own.rank(rank).own.mean_excess());
+        Model().Set(rank, in_.own.rank(rank).own_reference_ns + in_.own.rank(rank).own.mean_excess());
       }
-      const double modelled = std::max(0.0, model_.StepNs() - without);
-      for (int rank : entity.ranks) model_.Set(rank, in_.own.rank(rank).own_reference_ns);
+      const double modelled = std::max(0.0, Model().StepNs() - without);
+      for (int rank : entity.ranks) Model().Set(rank, in_.own.rank(rank).own_reference_ns);
       Verdict verdict;
       verdict.scope = entity.node ? Scope::kNode : Scope::kRank;
       verdict.ids = {entity.id};
@@ -290,7 +297,7 @@ class Accuser {
                         in_.layout.nodes().size() > 1 &&
                         in_.layout.nodes().at(*nodes.begin()).size() == classes[c].size();
       if (classes[c].size() > 1 && !node) continue;
-      CostModel model = model_;
+      CostModel model = Model();
       const double with = model.StepNs();
       for (int rank : classes[c]) model.Set(rank, model.own_ns(rank) * std::exp(-peers.drift.mean()));
       const double cost = Seen(std::max(0.0, with - model.StepNs()), peers.drift.onset());
@@ -437,7 +444,7 @@ class Accuser {
   }
 
   const JudgeInput& in_;
-  CostModel model_;
+  std::optional<CostModel> model_;
   size_t present_ = 0;
   size_t fallen_ = 0;  // ranks whose issue latency has fallen
   std::vector<Accusation> accusations_;

@@ -45,7 +45,6 @@ class Stream {
   bool intermittent() const { return intermittent_; }
   // On the way to be raised: more than `share` of the threshold.
   bool Rising(double share) const { return raised_ || sum_ > share * h_; }
-  double sum() const { return sum_; }
   // The first step of the deviation.
   int64_t onset() const { return onset_; }
   // It was there in the first step that was observed: it may have been there before.
@@ -55,8 +54,6 @@ class Stream {
   double mean_excess() const { return mean_excess_; }
   // Mean distance of the deviation from its mean, while it lasts.
   double spread() const { return spread_; }
-  double limit() const { return limit_; }
-  double base() const { return base_; }
   double z() const { return z_; }  // of mean()
   int observations() const { return seen_; }
   // Of the last kSpikeWindow steps: those above the noise by two, three or four standard deviations; those by four that
