@@ -58,9 +58,11 @@ class FoldedJob:
         self.step = 0
         self.end_ns = time.time_ns()
         self.slow = {}
+        self.manager = None
         self.nodes = []
 
     def connect(self, manager):
+        self.manager = manager
         self.nodes = [NodeStream(manager, node, range(node * RANKS_PER_NODE, (node + 1) * RANKS_PER_NODE))
                       for node in range(RANKS // RANKS_PER_NODE)]
 
@@ -79,6 +81,8 @@ class FoldedJob:
                 node.send([self._fold(node, rank, own[rank], period)
                            for rank in range(number * RANKS_PER_NODE, (number + 1) * RANKS_PER_NODE)])
             self.step += 1
+            if self.step % 16 == 0:  # Ranks wait for each other: no node gets far ahead of what the others have sent.
+                harness.wait_until(lambda: report_of(self.manager).last_step >= self.step - 32, "the manager keeps up")
 
     def _fold(self, node, rank, own, period):
         covered = period - own
