@@ -1,0 +1,65 @@
+// The command line of `taskd run`: torchrun's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace taskd {
+
+// Bits: 1 stdout, 2 stderr.
+struct StreamChoice {
+  int all = 0;
+  std::map<int, int> by_local_rank;  // wins over `all`
+  int Of(int local_rank) const {
+    auto found = by_local_rank.find(local_rank);
+    return found == by_local_rank.end() ? (by_local_rank.empty() ? all : 0) : found->second;
+  }
+};
+
+struct RunOptions {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int procs_per_node = 1;
+  int node_rank = 0;
+  bool node_rank_given = false;
+  std::string rdzv_backend = "static";  // static, c10d, parallel
+  std::string rdzv_endpoint;            // HOST[:PORT]
+  std::string rdzv_id = "none";
+  std::map<std::string, std::string> rdzv_conf;
+  bool standalone = false;
+  std::string master_addr = "127.0.0.1";
+  int master_port = 29500;
+  std::string local_addr;
+  int max_restarts = 0;
+  double monitor_interval_s = 0.1;
+  std::string role = "default";
+  std::string log_dir;  // empty: a temporary folder
+  StreamChoice redirects;
+  StreamChoice tee;
+  std::vector<int> local_ranks_filter;  // empty: all
+  std::vector<int> signals_to_handle;   // numbers
+  double shutdown_timeout_s = 30;
+  bool tiered = false;
+  int store_fan_out = 0;  // tiers that one store above serves; 0: no tiers of tiers
+
+  std::string manager;  // HOST:PORT of one that runs; empty: node 0 starts one; "off": none, and no proxy
+  std::string hang_action = "report";  // report, restart, stop
+  double hang_factor = 10;             // no step for so many times the usual; 0: never
+
+  bool module = false;  // -m
+  bool no_python = false;
+  bool run_path = false;
+  std::string program;  // SCRIPT, module or command
+  std::vector<std::string> arguments;
+};
+
+// `arguments`: after `taskd run`. `environment`: for PET_*, TASKD_*, TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
+// INVALID_ARGUMENT: one line with what, the value and the rule. `help` is set to the text of --help if that was asked.
+absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
+                                           const std::map<std::string, std::string>& environment, std::string* help);
+
+}  // namespace taskd

@@ -1,0 +1,79 @@
+// The training processes of one node: started together, watched, and ended together with everything that they started.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/event_loop.h"
+
+namespace taskd {
+
+// Where a stream of a rank goes. With a file and the console both: teed.
+struct StreamSink {
+  std::string file;     // empty: none
+  bool console = true;  // the launcher's own stdout or stderr
+  std::string
+      prefix;  // of each line on the console; with a prefix lines are whole. Empty and no file: passed straight through
+};
+
+struct WorkerSpec {
+  int local_rank = 0;
+  int rank = 0;
+  std::vector<std::string> argv;                   // argv[0] is looked up in PATH of `environment`
+  std::map<std::string, std::string> environment;  // whole
+  StreamSink out;
+  StreamSink err;
+  std::string error_file;  // TORCHELASTIC_ERROR_FILE; read when the rank has failed
+};
+
+// How a rank ended.
+struct WorkerExit {
+  int local_rank = 0;
+  int rank = 0;
+  pid_t pid = 0;
+  int code = 0;                         // exit code; 128 + signal where a signal ended it
+  int signal = 0;                       // 0: it exited
+  int64_t time_ns = 0;                  // CLOCK_REALTIME when it was seen
+  std::string error_message;            // from its error file (written by torch's @record), else empty
+  std::string error_json;               // that file, whole, else empty
+  std::vector<std::string> last_lines;  // of stderr where it goes through us or to a file; at most 20
+  bool ok() const { return code == 0; }
+};
+
+// On the loop's thread. SIGCHLD must be blocked; the group waits for every child of this process (it is the reaper of
+// what its ranks leave behind), so nobody else may: what other children end with is told to `on_other_exit`.
+class WorkerGroup {
+ public:
+  struct Callbacks {
+    std::function<void(const WorkerExit&)>
+        on_exit;  // each rank's end, in the order in which they ended; not for those that Stop() ended
+    std::function<void()> on_stopped;  // after Stop(): nothing of the ranks runs any more, all output is written
+    std::function<void(pid_t pid, int wait_status)>
+        on_other_exit;  // a child that is not a rank (the proxy, the manager)
+  };
+
+  virtual ~WorkerGroup() = default;  // kills what still runs
+
+  // `grace_ns`: between SIGTERM and SIGKILL.
+  static std::unique_ptr<WorkerGroup> Create(EventLoop* loop, int64_t grace_ns, Callbacks callbacks);
+
+  // Children of this process that are not ranks and are not to be ended with them.
+  virtual void Spare(pid_t pid) = 0;
+
+  // All or none. Any error names the rank, what was to be executed, and the system's reason. Not while ranks run.
+  virtual absl::Status Start(const std::vector<WorkerSpec>& workers) = 0;
+  virtual std::map<int, pid_t> pids() const = 0;  // local rank -> pid, of those that run
+  virtual void Signal(int signal) = 0;            // to each rank's process group
+  // SIGTERM (`first_signal`) to each rank's process group, SIGKILL after the grace; then whatever they left behind.
+  // Without ranks: on_stopped comes soon all the same. A second call with SIGKILL shortens the grace.
+  virtual void Stop(int first_signal) = 0;
+};
+
+}  // namespace taskd

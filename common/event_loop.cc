@@ -1,0 +1,127 @@
+#include "common/event_loop.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+namespace taskd {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+
+uint64_t Pack(int fd, uint32_t generation) { return uint64_t{generation} << 32 | static_cast<uint32_t>(fd); }
+
+}  // namespace
+
+EventLoop::EventLoop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  Add(wake_.get(), EPOLLIN, [this](uint32_t) {
+    uint64_t count;
+    while (read(wake_.get(), &count, sizeof(count)) > 0) {
+    }
+    RunPosted();
+  });
+}
+
+EventLoop::~EventLoop() = default;
+
+int64_t EventLoop::NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+void EventLoop::Add(int fd, uint32_t events, FdCallback callback) {
+  // The generation tells an event of a descriptor that was closed in this round from one of its successor's.
+  watches_[fd] = std::make_shared<Watch>(Watch{++generation_, std::move(callback)});
+  epoll_event event{.events = events, .data = {.u64 = Pack(fd, generation_)}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void EventLoop::Change(int fd, uint32_t events) {
+  auto found = watches_.find(fd);
+  if (found == watches_.end()) return;
+  epoll_event event{.events = events, .data = {.u64 = Pack(fd, found->second->generation)}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void EventLoop::Remove(int fd) {
+  if (watches_.erase(fd) > 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+EventLoop::TimerId EventLoop::RunAfter(int64_t delay_ns, Callback callback) {
+  TimerId id{NowNs() + delay_ns, next_timer_++};
+  timers_.emplace(id, std::move(callback));
+  return id;
+}
+
+void EventLoop::Cancel(TimerId timer) { timers_.erase(timer); }
+
+void EventLoop::Post(Callback callback) {
+  {
+    std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(callback));
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof(one));  // EAGAIN: it is awake already
+}
+
+void EventLoop::AtRoundEnd(Callback callback) { round_end_.push_back(std::move(callback)); }
+
+int EventLoop::TimeoutMs() const {
+  if (!round_end_.empty()) return 0;
+  if (timers_.empty()) return -1;
+  const int64_t left_ns = timers_.begin()->first.first - NowNs();
+  if (left_ns <= 0) return 0;
+  return static_cast<int>(std::min<int64_t>((left_ns + kNsPerMs - 1) / kNsPerMs, INT_MAX));
+}
+
+void EventLoop::RunTimers() {
+  const int64_t now_ns = NowNs();
+  while (!timers_.empty() && timers_.begin()->first.first <= now_ns) {
+    Callback callback = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    callback();
+  }
+}
+
+void EventLoop::RunPosted() {
+  std::vector<Callback> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    callbacks.swap(posted_);
+  }
+  for (Callback& callback : callbacks) callback();
+}
+
+void EventLoop::RunRoundEnd() {
+  std::vector<Callback> callbacks;
+  callbacks.swap(round_end_);
+  for (Callback& callback : callbacks) callback();
+}
+
+void EventLoop::Run() {
+  std::array<epoll_event, 256> events;
+  while (!stop_) {
+    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), TimeoutMs());
+    for (int i = 0; i < count; ++i) {
+      auto found = watches_.find(static_cast<int>(events[i].data.u64 & 0xffffffff));
+      if (found == watches_.end() || found->second->generation != events[i].data.u64 >> 32) continue;
+      std::shared_ptr<Watch> watch = found->second;  // the callback may remove it
+      watch->callback(events[i].events);
+    }
+    RunTimers();
+    RunRoundEnd();
+  }
+  stop_ = false;
+}
+
+void EventLoop::Stop() {
+  stop_ = true;
+  Post([] {});
+}
+
+}  // namespace taskd

@@ -1,0 +1,60 @@
+// What clients ask of a store, whatever dialect they speak, and what they are told. Passive data.
+// Source of the operations and their meaning: PyTorch's TCPStore, releases 1.9 to 2.9 (docs/formats.md, "Store").
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace taskd {
+
+enum class StoreOp : uint8_t {
+  kSet = 1,     // keys[0], values[0]                     no reply
+  kCompareSet,  // keys[0], values[0] expected, values[1] desired → values[0]
+  kGet,         // keys[0]                                → values[0]
+  kAdd,         // keys[0], number                        → number, the new value
+  kCheck,       // keys                                   → number, 1 if all exist
+  kWait,        // keys                                   → (empty) as soon as all exist
+  kCancelWait,  //                                        → (empty); ends this client's kWait or kBarrier
+  kNumKeys,     //                                        → number
+  kDelete,      // keys[0]                                → number of keys deleted, 0 or 1
+  kAppend,      // keys[0], values[0]                     no reply
+  kMultiGet,    // keys                                   → values
+  kMultiSet,    // keys, values                           no reply
+  kQueuePush,   // keys[0], values[0]                     no reply
+  kQueuePop,    // keys[0]                                → number, the length before; values[0] if that was > 0
+  kQueueLen,    // keys[0]                                → number
+  kListKeys,    //                                        → values: the keys
+  kBarrier,     // keys[0], number: world size            → (empty) when so many have come
+  kPing,        // number                                 → number
+  kWatchKey,    // keys[0]; refused: the connection is closed
+};
+
+struct StoreRequest {
+  StoreOp op = StoreOp::kPing;
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+  int64_t number = 0;
+};
+
+struct StoreReply {
+  int64_t number = 0;
+  std::vector<std::string> values;
+};
+
+// How a client speaks (launcher's name for the option: --dialect). The values of unvalidated clients are what type
+// numbers 7 and 8 mean, which cannot be told from the bytes.
+enum class StoreDialect : uint8_t {
+  kUnknown,  // nothing was received yet
+  k1x,       // 1.9 to 2.0: 7 WATCH_KEY, 8 DELETE_KEY; 9 and above as kMid2023
+  k21,       // 2.1: 7 DELETE_KEY, 8 APPEND, 9 MULTI_GET, 10 MULTI_SET, 11 CANCEL_WAIT
+  k22,       // 2.2 and later: begins with VALIDATE
+};
+
+// Limits of one request. PyTorch's own server ends a connection beyond 8 KiB, 8 MiB and 128 Ki keys.
+inline constexpr uint64_t kMaxKeyBytes = 16 * 1024;
+inline constexpr uint64_t kMaxValueBytes = 9 * 1024 * 1024;
+inline constexpr uint64_t kMaxKeys = 128 * 1024;
+inline constexpr uint64_t kMaxRequestBytes = 64 * 1024 * 1024;
+
+}  // namespace taskd

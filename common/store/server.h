@@ -1,0 +1,62 @@
+// A TCPStore server for clients of PyTorch, root or tier. One epoll thread serves any number of servers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/address.h"
+#include "common/event_loop.h"
+#include "common/store/request.h"
+
+namespace taskd {
+
+struct StoreStats {
+  uint64_t connections = 0;        // open now, of every kind
+  uint64_t tiers = 0;              // of these, tiers
+  uint64_t requests = 0;           // served since the start; of clients and tiers
+  uint64_t upstream_requests = 0;  // sent to the upstream since the start
+  uint64_t upstream_bytes = 0;
+  uint64_t keys = 0;     // at the root: keys; at a tier: copies that it holds
+  uint64_t waiting = 0;  // clients that wait for keys now
+  uint64_t refused = 0;  // connections closed because of what they sent
+};
+
+// Launchers meet on the store's port. A launcher connects, sends 00 and kLauncherMagic (wire.h), and then both sides
+// send frames: u32 length (at most 16 MiB), body. Callbacks run on the loop's thread.
+struct LauncherHandler {
+  std::function<void(uint64_t peer, const std::string& address)> opened;
+  std::function<void(uint64_t peer, std::string_view body)> received;
+  std::function<void(uint64_t peer)> closed;
+};
+
+class StoreServer {
+ public:
+  struct Options {
+    HostPort listen;          // port 0: a free one
+    bool dual_stack = false;  // also listen on every address of the machine, IPv4 and IPv6, not only `listen.host`
+    std::string upstream;     // HOST:PORT of a taskd store; empty: this is the root
+    StoreDialect unvalidated = StoreDialect::k1x;
+    LauncherHandler launchers;  // empty: such connections are closed
+  };
+
+  // `loop` must outlive the server; call on its thread or before it runs.
+  // ALREADY_EXISTS: the address is in use (message: "address in use" and, where that is readable, by whom).
+  // INVALID_ARGUMENT: the upstream is not HOST:PORT. UNAVAILABLE: cannot listen for another reason.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(EventLoop* loop, const Options& options);
+  virtual ~StoreServer() = default;  // closes every connection
+
+  virtual int port() const = 0;
+  virtual StoreStats stats() const = 0;
+  // Frames to a launcher. One that is gone: nothing happens.
+  virtual void SendToLauncher(uint64_t peer, std::string_view body) = 0;
+  virtual void CloseLauncher(uint64_t peer) = 0;  // after what was sent has been written
+  // Root only: forgets all keys that clients of 2.2 and later wrote. They expect a new store for every try of the job;
+  // clients of 1.x put the number of the try into their keys.
+  virtual void ForgetTry() = 0;
+};
+
+}  // namespace taskd

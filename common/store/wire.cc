@@ -1,0 +1,1 @@
+#include "common/store/wire.h"
