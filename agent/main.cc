@@ -10,6 +10,7 @@
 #include "agent/diagnose_command.h"
 #include "agent/simulate_command.h"
 #include "agent/status_command.h"
+#include "agent/store_command.h"
 #include "agent/switch_command.h"
 #include "agent/trace_command.h"
 #include "common/log.h"
@@ -65,6 +66,7 @@ struct Commands {
   DiagnoseOptions diagnose;
   TraceOptions trace;
   SimulateOptions simulate;
+  StoreCommandOptions store;
   CLI::Option* manager_http = nullptr;
   CLI::Option* proxy_listen = nullptr;
   CLI::App* manager_app = nullptr;
@@ -74,6 +76,7 @@ struct Commands {
   CLI::App* diagnose_app = nullptr;
   CLI::App* trace_app = nullptr;
   CLI::App* simulate_app = nullptr;
+  CLI::App* store_app = nullptr;
 };
 
 void AddManager(CLI::App& app, Commands& commands) {
@@ -195,6 +198,19 @@ void AddSimulate(CLI::App& app, Commands& commands) {
   AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
 }
 
+void AddStore(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.store_app =
+      app.add_subcommand("store", "a TCPStore server for PyTorch's clients, or a tier of one, in the foreground");
+  StoreCommandOptions& options = commands.store;
+  AddOption(sub, "--listen", options.listen, "HOST:PORT; port 0 for a free one")->required();
+  AddOption(sub, "--upstream", options.upstream, "HOST:PORT of a taskd store: be a tier of that one");
+  AddOption(sub, "--dialect", options.dialect,
+            "auto, 1.x, 2.1 or 2.x: what clients that do not tell their release are taken for")
+      ->capture_default_str();
+  AddOption(sub, "--stats-s", options.stats_s, "print a line of JSON on stderr every so many seconds")
+      ->check(CLI::PositiveNumber);
+}
+
 int RunManagerCommand(Commands& commands) {
   ManagerOptions& options = commands.manager;
   options.http_is_default = commands.manager_http->count() == 0;
@@ -273,6 +289,12 @@ int RunSimulateCommand(Commands& commands) {
   return status.ok() ? kDone : Fail("taskd simulate", status);
 }
 
+int RunStore(Commands& commands) {
+  InitLog("store");
+  absl::Status status = RunStoreCommand(commands.store);
+  return status.ok() ? kDone : Fail("taskd store", status);
+}
+
 // The node rank, where no flag gives it: our own variable, then those of the frameworks' launchers.
 void SetNodeRankVariable(CLI::App* proxy) {
   CLI::Option* option = proxy->get_option("--node-rank");
@@ -296,19 +318,22 @@ int Main(int argc, char** argv) {
   AddDiagnose(app, commands);
   AddTrace(app, commands);
   AddSimulate(app, commands);
+  AddStore(app, commands);
   SetNodeRankVariable(commands.proxy_app);
   if (argc < 2) {
-    std::cerr << "usage: taskd manager|proxy|switch|status|diagnose|trace|simulate [OPTIONS]   (taskd COMMAND --help "
-                 "tells more)"
-              << std::endl;
+    std::cerr
+        << "usage: taskd manager|proxy|store|switch|status|diagnose|trace|simulate [OPTIONS]   (taskd COMMAND --help "
+           "tells more)"
+        << std::endl;
     return kWrongUsage;
   }
   // CLI11 would only miss a subcommand, and not say what it found in its place.
   std::string first = argv[1];
   auto named_first = [&](CLI::App* sub) { return sub->get_name() == first; };
   if (first != "-h" && first != "--help" && first != "--version" && app.get_subcommands(named_first).empty()) {
-    return Fail("taskd", absl::InvalidArgumentError(
-                             "'" + first + "' is not manager, proxy, switch, status, diagnose, trace or simulate"));
+    return Fail("taskd",
+                absl::InvalidArgumentError(
+                    "'" + first + "' is not manager, proxy, store, switch, status, diagnose, trace or simulate"));
   }
   try {
     app.parse(argc, argv);
@@ -325,6 +350,7 @@ int Main(int argc, char** argv) {
   if (*commands.diagnose_app) return RunDiagnoseCommand(commands);
   if (*commands.trace_app) return RunTraceCommand(commands);
   if (*commands.simulate_app) return RunSimulateCommand(commands);
+  if (*commands.store_app) return RunStore(commands);
   return RunStatusCommand(commands);
 }
 

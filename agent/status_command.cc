@@ -2,13 +2,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <string_view>
 #include <thread>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "agent/control_client.h"
 
 namespace taskd {
@@ -39,6 +43,76 @@ nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
   return json;
 }
 
+const char* StateName(const v1::SupervisionStatus& supervision) {
+  switch (supervision.state()) {
+    case v1::SupervisionStatus::RUNNING:
+      return "running";
+    case v1::SupervisionStatus::RESTARTING:
+      return "restarting";
+    case v1::SupervisionStatus::HUNG:
+      return "hung";
+    case v1::SupervisionStatus::ENDED:
+      return "ended";
+    default:
+      return "unknown";  // no launcher has reported
+  }
+}
+
+std::string KindName(const v1::SupervisionEvent& event) {
+  return absl::AsciiStrToLower(v1::SupervisionEvent::Kind_Name(event.kind()));
+}
+
+nlohmann::ordered_json SupervisionJson(const v1::SupervisionStatus& supervision) {
+  nlohmann::ordered_json json;
+  json["state"] = StateName(supervision);
+  json["restarts"] = supervision.restarts();
+  json["rank_exits"] = supervision.rank_exits();
+  json["hung_ranks"] = supervision.hung_ranks();
+  json["events"] = nlohmann::ordered_json::array();
+  for (const v1::SupervisionEvent& event : supervision.events()) {
+    nlohmann::ordered_json row;
+    row["kind"] = KindName(event);
+    row["time"] = absl::FormatTime(absl::RFC3339_full, absl::FromUnixNanos(event.time_ns()), absl::UTCTimeZone());
+    row["round"] = event.round();
+    row["restart_count"] = event.restart_count();
+    row["rank"] = event.rank();
+    row["node"] = event.node();
+    row["pid"] = event.pid();
+    row["code"] = event.code();
+    row["signal"] = event.signal();
+    row["message"] = event.message();
+    json["events"].push_back(std::move(row));
+  }
+  return json;
+}
+
+// The newest few; --json has all.
+void PrintSupervision(const v1::SupervisionStatus& supervision) {
+  if (supervision.state() == v1::SupervisionStatus::UNKNOWN && supervision.events_size() == 0) return;
+  std::cout << "job is " << StateName(supervision) << "  restarts: " << supervision.restarts()
+            << "  ranks ended: " << supervision.rank_exits();
+  if (supervision.hung_ranks() != 0) std::cout << "  hung: " << supervision.hung_ranks();
+  std::cout << "\n";
+  constexpr int kShown = 5;
+  for (int i = std::max(0, supervision.events_size() - kShown); i < supervision.events_size(); ++i) {
+    const v1::SupervisionEvent& event = supervision.events(i);
+    std::cout << "  "
+              << absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(event.time_ns()), absl::LocalTimeZone())
+              << " " << KindName(event);
+    if (event.rank() >= 0) std::cout << " rank " << event.rank();
+    if (event.node() >= 0) std::cout << " node " << event.node();
+    if (event.signal() != 0) {
+      std::cout << " signal " << event.signal();
+    } else if (event.kind() == v1::SupervisionEvent::EXITED || event.kind() == v1::SupervisionEvent::ENDED) {
+      std::cout << " code " << event.code();
+    }
+    // Stacks have many lines; the first says how many groups there are.
+    std::string_view message = event.message();
+    if (!message.empty()) std::cout << ": " << Printable(std::string(message.substr(0, message.find('\n'))));
+    std::cout << "\n";
+  }
+}
+
 void PrintJson(const v1::JobStatus& status) {
   nlohmann::ordered_json json;
   json["job"] = status.job();
@@ -55,6 +129,7 @@ void PrintJson(const v1::JobStatus& status) {
     for (const v1::RankStatus& rank : node.ranks()) row["ranks"].push_back(RankJson(rank));
     json["nodes"].push_back(std::move(row));
   }
+  json["supervision"] = SupervisionJson(status.supervision());
   std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
 }
 
@@ -71,6 +146,7 @@ void PrintTable(const v1::JobStatus& status) {
   std::cout << "nodes: " << status.nodes_size() << "  ranks: " << attached << " attached of " << ranks << " known";
   if (status.expected_ranks() != 0) std::cout << ", " << status.expected_ranks() << " expected";
   std::cout << "\n";
+  PrintSupervision(status.supervision());
   for (const v1::NodeStatus& node : status.nodes()) {
     std::cout << "\nnode " << node.node() << " (" << Printable(node.host()) << ")"
               << (node.connected() ? "" : ": its proxy is not connected") << "\n";

@@ -2,6 +2,7 @@
 #include "grpcpp/grpcpp.h"
 #include "manager/convert.h"
 #include "manager/services.h"
+#include "manager/supervision_messages.h"
 #include "manager/wait_reactor.h"
 #include "proto/channel.h"
 #include "taskd/v1/control.grpc.pb.h"
@@ -74,8 +75,12 @@ SwitchChange ReadChange(const v1::SetSwitchRequest& request) {
 
 class ControlService final : public v1::Control::CallbackService {
  public:
-  ControlService(std::shared_ptr<ManagerCore> core, Security security, SteadyTime started)
-      : core_(std::move(core)), security_(std::move(security)), started_(started) {}
+  ControlService(std::shared_ptr<ManagerCore> core, std::shared_ptr<SupervisionCore> supervision, Security security,
+                 SteadyTime started)
+      : core_(std::move(core)),
+        supervision_(std::move(supervision)),
+        security_(std::move(security)),
+        started_(started) {}
 
   grpc::ServerUnaryReactor* SetSwitch(grpc::CallbackServerContext* context, const v1::SetSwitchRequest* request,
                                       v1::SetSwitchReply* reply) override {
@@ -124,6 +129,7 @@ class ControlService final : public v1::Control::CallbackService {
       out->set_connected(node.connected);
       for (const RankReport& rank : node.ranks) FillRank(rank, out->add_ranks());
     }
+    FillSupervision(supervision_->Snapshot(), reply->mutable_supervision());
     return Answer(context, grpc::Status::OK);
   }
 
@@ -176,15 +182,17 @@ class ControlService final : public v1::Control::CallbackService {
   }
 
   const std::shared_ptr<ManagerCore> core_;
+  const std::shared_ptr<SupervisionCore> supervision_;
   const Security security_;
   const SteadyTime started_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core, const Security& security,
-                                                  SteadyTime started) {
-  return std::make_unique<ControlService>(std::move(core), security, started);
+std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core,
+                                                  std::shared_ptr<SupervisionCore> supervision,
+                                                  const Security& security, SteadyTime started) {
+  return std::make_unique<ControlService>(std::move(core), std::move(supervision), security, started);
 }
 
 }  // namespace taskd::manager

@@ -52,7 +52,8 @@ class MetricsText {
 };
 
 // Sums over the job only: a series a rank would be 16,384 of each for whoever collects them.
-std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const DiagnosisCore::Stats& diagnosis) {
+std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const DiagnosisCore::Stats& diagnosis,
+                    const SupervisionSnapshot& supervision) {
   uint64_t connected = 0, attached = 0, known = 0, lost = 0;
   std::array<uint64_t, kNumMarkCounts> marks{};
   for (const JobSnapshot::Node& node : snapshot.nodes) {
@@ -93,6 +94,10 @@ std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const Di
   metrics.Gauge("taskd_diagnosis_lag_seconds", "From the arrival of the last folds to their judgement.",
                 diagnosis.lag_s);
   metrics.Counter("taskd_diagnosis_busy_seconds_total", "Time spent on judging.", diagnosis.busy_s);
+  metrics.Counter("taskd_restarts_total", "Restarts of the ranks that the launcher has reported.",
+                  supervision.restarts);
+  metrics.Counter("taskd_rank_exits_total", "Ends of ranks that the launcher has reported.", supervision.rank_exits);
+  metrics.Gauge("taskd_hung_ranks", "Live ranks of a job that hangs, else 0.", supervision.hung_ranks);
   return metrics.text();
 }
 
@@ -107,7 +112,7 @@ class HttpServer::Impl {
   }
 
   absl::Status Start(const HostPort& address, std::shared_ptr<ManagerCore> core,
-                     std::shared_ptr<DiagnosisCore> diagnosis) {
+                     std::shared_ptr<DiagnosisCore> diagnosis, std::shared_ptr<SupervisionCore> supervision) {
     absl::Status free = CheckCanListen("--http", address);
     if (!free.ok()) return free;
     // Not the library's default, which adds SO_REUSEPORT: a second manager would get some of the requests.
@@ -123,8 +128,8 @@ class HttpServer::Impl {
     server_.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
       response.set_content("ok\n", "text/plain");
     });
-    server_.Get("/metrics", [core, diagnosis](const httplib::Request&, httplib::Response& response) {
-      response.set_content(Metrics(core->shape(), core->Snapshot(), diagnosis->stats()),
+    server_.Get("/metrics", [core, diagnosis, supervision](const httplib::Request&, httplib::Response& response) {
+      response.set_content(Metrics(core->shape(), core->Snapshot(), diagnosis->stats(), supervision->Snapshot()),
                            "text/plain; version=0.0.4; charset=utf-8");
     });
     port_ = address.port;
@@ -158,9 +163,10 @@ int HttpServer::port() const { return impl_->port(); }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HostPort& address,
                                                               std::shared_ptr<ManagerCore> core,
-                                                              std::shared_ptr<DiagnosisCore> diagnosis) {
+                                                              std::shared_ptr<DiagnosisCore> diagnosis,
+                                                              std::shared_ptr<SupervisionCore> supervision) {
   auto impl = std::make_unique<Impl>();
-  absl::Status status = impl->Start(address, std::move(core), std::move(diagnosis));
+  absl::Status status = impl->Start(address, std::move(core), std::move(diagnosis), std::move(supervision));
   if (!status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

@@ -7,6 +7,7 @@
 #include "common/address.h"
 #include "manager/core.h"
 #include "manager/diagnosis_core.h"
+#include "manager/supervision_core.h"
 
 namespace taskd::manager {
 
@@ -14,7 +15,8 @@ class HttpServer {
  public:
   // UNAVAILABLE: the address cannot be listened on, with the system's reason.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HostPort& address, std::shared_ptr<ManagerCore> core,
-                                                           std::shared_ptr<DiagnosisCore> diagnosis);
+                                                           std::shared_ptr<DiagnosisCore> diagnosis,
+                                                           std::shared_ptr<SupervisionCore> supervision);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -22,6 +22,7 @@
 #include "manager/http.h"
 #include "manager/services.h"
 #include "manager/state_db.h"
+#include "manager/supervision_core.h"
 #include "proto/channel.h"
 
 namespace taskd::manager {
@@ -56,6 +57,7 @@ class ManagerServer::Impl {
     switch_file_.reset();
     if (core_ != nullptr) core_->Close();
     if (diagnosis_ != nullptr) diagnosis_->Close();
+    if (supervision_ != nullptr) supervision_->Close();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       server_->Wait();
@@ -142,6 +144,7 @@ class ManagerServer::Impl {
     }
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
     diagnosis_ = std::make_shared<DiagnosisCore>(DiagnosisCore::Options{}, verdicts, std::move(save));
+    supervision_ = std::make_shared<SupervisionCore>([core = core_] { return core->Snapshot(); });
     return absl::OkStatus();
   }
 
@@ -149,7 +152,7 @@ class ManagerServer::Impl {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
     if (!address.ok()) return address.status();
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, core_, diagnosis_);
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, core_, diagnosis_, supervision_);
     if (http.ok()) {
       http_ = *std::move(http);
     } else if (options.http_is_default) {
@@ -166,13 +169,14 @@ class ManagerServer::Impl {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     trace_service_ = MakeTraceService(core_, security);
     node_service_ = MakeNodeService(core_, diagnosis_, security);
-    control_service_ = MakeControlService(core_, security, started);
+    control_service_ = MakeControlService(core_, supervision_, security, started);
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape(), security);
+    supervision_service_ = MakeSupervisionService(supervision_, core_->shape(), security);
     grpc::ServerBuilder builder;
     SetServerLimits(builder);
     builder.AddListeningPort(options.listen, credentials, &port_);
-    for (grpc::Service* service :
-         {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get()}) {
+    for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get(),
+                                   diagnosis_service_.get(), supervision_service_.get()}) {
       builder.RegisterService(service);
     }
     server_ = builder.BuildAndStart();
@@ -181,7 +185,8 @@ class ManagerServer::Impl {
     }
     grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
     health->SetServingStatus(true);
-    for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis"}) {
+    for (const char* name :
+         {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis", "taskd.v1.Supervision"}) {
       health->SetServingStatus(name, true);
     }
     return absl::OkStatus();
@@ -199,7 +204,9 @@ class ManagerServer::Impl {
   std::unique_ptr<StateDb> db_;
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;
-  std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_;
+  std::shared_ptr<SupervisionCore> supervision_;
+  std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
+      supervision_service_;
   std::unique_ptr<HttpServer> http_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;

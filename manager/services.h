@@ -1,5 +1,5 @@
 // The gRPC services of the manager over its cores. They keep no state of their own but the streams under way, which
-// ManagerCore::Close and DiagnosisCore::Close end.
+// ManagerCore::Close and DiagnosisCore::Close and SupervisionCore::Close end.
 #pragma once
 
 #include <chrono>
@@ -18,6 +18,7 @@ struct Security;
 namespace taskd::manager {
 
 class DiagnosisCore;
+class SupervisionCore;
 
 // ClusterD's TrainingDataTrace (TaskD contract §1.1, DESIGN of the switch in docs/architecture.md).
 std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> core, const Security& security);
@@ -25,10 +26,14 @@ std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> cor
 std::unique_ptr<grpc::Service> MakeNodeService(std::shared_ptr<ManagerCore> core,
                                                std::shared_ptr<DiagnosisCore> diagnosis, const Security& security);
 // taskd.v1.Control: what `taskd switch` and `taskd status` ask. `started` is the manager's.
-std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core, const Security& security,
-                                                  SteadyTime started);
+std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core,
+                                                  std::shared_ptr<SupervisionCore> supervision,
+                                                  const Security& security, SteadyTime started);
 // taskd.v1.Diagnosis: what `taskd diagnose --manager` asks.
 std::unique_ptr<grpc::Service> MakeDiagnosisService(std::shared_ptr<DiagnosisCore> core, const JobShape& shape,
                                                     const Security& security);
+// taskd.v1.Supervision: what launchers report, and hear of hangs.
+std::unique_ptr<grpc::Service> MakeSupervisionService(std::shared_ptr<SupervisionCore> core, const JobShape& shape,
+                                                      const Security& security);
 
 }  // namespace taskd::manager

@@ -27,11 +27,13 @@ struct RunOptions {
   int node_rank = 0;
   bool node_rank_given = false;
   std::string rdzv_backend = "static";  // static, c10d, parallel
-  std::string rdzv_endpoint;            // HOST[:PORT]
-  std::string rdzv_id = "none";
+  // Always HOST:PORT once parsed, IPv6 in brackets. --standalone: localhost:0. c10d: port 29400 unless given. static and
+  // parallel: master_addr:master_port, which are set from an endpoint that was given.
+  std::string rdzv_endpoint;
+  std::string rdzv_id = "none";  // --standalone: a random one
   std::map<std::string, std::string> rdzv_conf;
   bool standalone = false;
-  std::string master_addr = "127.0.0.1";
+  std::string master_addr = "127.0.0.1";  // IPv6 without brackets
   int master_port = 29500;
   std::string local_addr;
   int max_restarts = 0;
@@ -50,14 +52,23 @@ struct RunOptions {
   std::string hang_action = "report";  // report, restart, stop
   double hang_factor = 10;             // no step for so many times the usual; 0: never
 
+  bool no_taskd = false;  // no manager, no proxy, nothing preloaded; `manager` is then "off"
+
+  bool virtual_local_rank = false;  // every rank has LOCAL_RANK 0 and sees its own device only
+
+  // At most one of the three.
   bool module = false;  // -m
   bool no_python = false;
   bool run_path = false;
   std::string program;  // SCRIPT, module or command
   std::vector<std::string> arguments;
+
+  std::vector<std::string> warnings;  // lines to log: options that were accepted and have no effect
 };
 
-// `arguments`: after `taskd run`. `environment`: for PET_*, TASKD_*, TORCH_ELASTIC_SHUTDOWN_TIMEOUT.
+// `arguments`: after `taskd run`. `environment`: for PET_*, TASKD_*, TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the devices'
+// visibility. The command line wins over PET_*, that over TASKD_*. Everything after SCRIPT belongs to the script. After
+// `--`, a name that ends in .py is a script; anything else a command (no_python), unless -m or --run-path says what it is.
 // INVALID_ARGUMENT: one line with what, the value and the rule. `help` is set to the text of --help if that was asked.
 absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
                                            const std::map<std::string, std::string>& environment, std::string* help);

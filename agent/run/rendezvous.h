@@ -6,53 +6,144 @@
 //   Join ────────────► waits until all are there, or min_nodes and the last call is over ───► Start to all
 //   Succeeded ───────► when all nodes have ──────────────────────────────────────────────────► End(0)
 //   Failed ──────────► restarts left: Stop to all, then Stopped from all, then Start;  none: End(code of the first
-//   failure) connection gone ─► the node is lost: at least min_nodes left (elastic): Stop, then Start with who is
-//   there, at no cost of
-//                      a restart; static: as a failure, and the same node rank may join again before the next Start
+//   failure) connection gone ─► the node is lost: elastic: Stop, then Start with who is there (once min_nodes are), at
+//   no cost of a restart; else as a failure, and the same node rank may join again before the next Start
 //   Join (elastic, while running, fewer than max_nodes) ──► Stop, Start with one more, at no cost of a restart
-//   Leave (SIGTERM at a launcher) ─► static: End(128 + signal); elastic: as lost
+//   Leave (SIGTERM at a launcher) ─► elastic: as lost; else, and where the store is: End(128 + signal)
+//
+// A job is elastic if max_nodes > min_nodes. Nodes have fixed ranks if the options say so and the job is not elastic.
 //
 // A failure of a rank is often the consequence of another node's loss or failure: before it decides, the rendezvous
-// waits `settle_ns` for what else comes. The first failure is the one that came first.
+// waits `settle_ns` for what else comes, and until each node has answered a ping or is given up as lost. The first
+// failure is the one that came first.
+//
+// A node whose ranks have all succeeded has done its part: no node that joins later makes it begin again, and it is not
+// missed when its launcher is lost. When a rank of another node fails and there are restarts left, it begins again.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "agent/run/worker_group.h"
+#include "agent/run/rendezvous_messages.h"
 
 namespace taskd {
 
-// One node, as it presents itself.
-struct NodeInfo {
-  std::string run_id;
-  std::string version;
-  std::string host;    // what people call it (local_addr, else the host's name)
-  int pid = 0;         // of the launcher
-  int node_rank = -1;  // static: 0..nodes-1; elastic: -1, the rendezvous gives one
-  int local_world_size = 0;
-  std::string role;
-  int min_nodes = 0;
-  int max_nodes = 0;
-  int max_restarts = 0;
-  bool hosts_store = false;  // becomes group rank 0 of an elastic job
-};
+class Rendezvous {
+ public:
+  struct Options {
+    std::string run_id;
+    std::string version;
+    std::string manager;  // goes into each Assignment
+    int min_nodes = 1;
+    int max_nodes = 1;
+    bool fixed_ranks = true;  // nodes bring their ranks (static); else the rendezvous gives them
+    int max_restarts = 0;
+    int64_t join_timeout_ns = 900'000'000'000;
+    int64_t last_call_ns = 30'000'000'000;  // wait for more than min_nodes at the first Start
+    int64_t settle_ns = 300'000'000;
+    int64_t stop_timeout_ns = 90'000'000'000;  // from Stop to Stopped
+    int64_t ping_interval_ns = 2'000'000'000;
+    int64_t silence_ns = 8'000'000'000;  // a node that says nothing for so long is lost
+  };
 
-struct Assignment {
-  int round = 0;          // counts Starts
-  int restart_count = 0;  // failures that were restarted from (TORCHELASTIC_RESTART_COUNT)
-  int group_rank = 0;
-  int group_world_size = 0;
-  int rank_base = 0;  // global rank of the node's local rank 0
-  int world_size = 0;
-  int role_rank_base = 0;
-  int role_world_size = 0;
-  std::string manager;  // HOST:PORT; empty: none
-  std::string tier;     // HOST:PORT of the store that this node's tier asks; empty: the root (tiers of tiers)
-  std::vector<std::string> hosts;  // by group rank
+  // What is to be done: `message` sent, or (without one) the connection closed. In this order.
+  struct Output {
+    uint64_t peer = 0;
+    std::optional<RootMessage> message;
+  };
+  using Outputs = std::vector<Output>;
+
+  // The time to join begins now.
+  Rendezvous(Options options, int64_t now_ns);
+
+  // `peer` is a connection's number, used once. Every call may be made at any time with any peer; what makes no sense
+  // at the moment (an old round, a node that never joined) is ignored. Time never runs backwards.
+  Outputs Opened(uint64_t peer, int64_t now_ns);
+  Outputs Received(uint64_t peer, const NodeMessage& message, int64_t now_ns);
+  Outputs Lost(uint64_t peer, int64_t now_ns);  // the connection has ended
+  Outputs Tick(int64_t now_ns);
+
+  int64_t next_tick_ns() const;  // when Tick() is due at the latest
+  bool ended() const { return phase_ == Phase::kEnded; }
+  int round() const { return round_; }  // -1 before the first Start
+  std::vector<uint64_t> running_peers() const;
+
+ private:
+  enum class Phase : uint8_t { kGathering, kRunning, kSettling, kStopping, kEnded };
+  enum class State : uint8_t { kWaiting, kRunning, kSucceeded };  // the latter two: of the current round
+
+  struct Node {
+    NodeInfo info;
+    int64_t arrival = 0;
+    int group_rank = -1;  // of the last round it was in
+    State state = State::kWaiting;
+    bool leaving = false;
+    int64_t probe_answered = 0;
+  };
+  struct Connection {
+    int64_t heard_ns = 0;
+    std::optional<Node> node;  // after Join
+  };
+
+  bool elastic() const { return options_.max_nodes > options_.min_nodes; }
+  bool fixed_ranks() const { return options_.fixed_ranks && !elastic(); }
+  std::string NodeName(const Node& node) const;
+  std::string Plan() const;  // "4" or "4:8"
+
+  void On(uint64_t peer, const JoinMessage& message);
+  void On(uint64_t peer, const FailedMessage& message);
+  void On(uint64_t peer, const SucceededMessage& message);
+  void On(uint64_t peer, const StoppedMessage& message);
+  void On(uint64_t peer, const LeaveMessage& message);
+  void On(uint64_t peer, const PongMessage& message);
+  void On(uint64_t, const EventMessage&) {}
+  void On(uint64_t, const StacksMessage&) {}
+
+  std::string WhyRefused(const NodeInfo& info) const;  // empty: it may join
+  void Drop(uint64_t peer);
+  void BeginSettling();
+  void SettleIfDone();
+  void BeginStop(const std::string& reason, bool costs_restart);
+  void GatherIfStopped();
+  void StartIfComplete();
+  void Start(std::vector<std::pair<uint64_t, Node*>> chosen);
+  void EndIfAllSucceeded();
+  void End(int exit_code, const std::string& reason);
+  std::vector<std::pair<uint64_t, Node*>> Candidates();
+  std::string WaitingText() const;
+  template <typename Message>
+  void Send(uint64_t peer, Message message);
+  void SendWaiting(uint64_t peer);
+  Outputs TakeOutputs();
+
+  const Options options_;
+  int64_t now_ns_ = 0;
+  Phase phase_ = Phase::kGathering;
+  int round_ = -1;
+  int restart_count_ = 0;
+  int64_t arrivals_ = 0;
+  std::map<uint64_t, Connection> connections_;
+
+  int64_t gather_deadline_ns_ = 0;
+  bool gathered_before_ = false;              // this gathering began with enough nodes: no last call
+  std::optional<int64_t> last_call_ends_ns_;  // since min_nodes are there
+  int64_t settle_ends_ns_ = 0;
+  int64_t stop_deadline_ns_ = 0;
+  int64_t next_ping_ns_ = 0;
+  int64_t next_waiting_ns_ = 0;
+  std::string waiting_said_;
+  int64_t ping_id_ = 0;
+  int64_t probe_id_ = 0;               // of the ping that nodes have to answer before a failure is decided
+  std::vector<RankFailure> failures_;   // of the current round, in the order of arrival
+  std::vector<std::string> lost_;      // nodes lost in the current round, as people name them
+  std::vector<int> lost_group_ranks_;  // the same
+  std::string last_stop_;              // why the last round ended
+  EndMessage end_;
+  Outputs outputs_;
 };
 
 }  // namespace taskd

@@ -24,7 +24,7 @@ class StoreParser {
   enum class Peer : uint8_t { kUnknown, kClient, kTier, kLauncher };
 
   // `unvalidated`: k1x or k21, what a client without VALIDATE is taken for until its requests prove otherwise.
-  explicit StoreParser(StoreDialect unvalidated = StoreDialect::k1x);
+  explicit StoreParser(StoreDialect unvalidated = StoreDialect::k1x) : unvalidated_(unvalidated) {}
 
   // More bytes from the peer. INVALID_ARGUMENT (an unknown type, a wrong magic, a length beyond the limits, a second
   // VALIDATE): the connection is to be closed; the message says what was wrong. Keeps at most one request's bytes and
@@ -36,22 +36,50 @@ class StoreParser {
   absl::StatusOr<bool> Next(StoreRequest& request);
 
   Peer peer() const { return peer_; }
-  StoreDialect dialect() const { return dialect_; }
+  // Of a client without VALIDATE: what it is taken for. kUnknown: nothing that tells was received yet.
+  StoreDialect dialect() const {
+    if (proven_ != StoreDialect::kUnknown) return proven_;
+    return peer_ == Peer::kClient ? unvalidated_ : StoreDialect::kUnknown;
+  }
   // What follows the magic of a tier or launcher, once. The parser is empty then.
   std::string TakeRest();
-  size_t buffered_bytes() const;
+  // What was fed and not handed out, VALIDATE and magics aside.
+  size_t buffered_bytes() const { return available() + request_bytes_; }
 
-  // An unvalidated connection beside this one from the same peer that never said a word: the client is 1.x.
+  // An unvalidated connection beside this one from the same peer that never said a word: the client is 1.x, and types
+  // 9 to 12 mean what they meant in the middle of 2023. Nothing happens if requests have told otherwise.
   void ProveOneX() {
-    if (dialect_ == StoreDialect::kUnknown) dialect_ = StoreDialect::k1x;
+    if (proven_ == StoreDialect::kUnknown) proven_ = StoreDialect::k1x;
   }
 
  private:
-  StoreDialect unvalidated_;
-  StoreDialect dialect_ = StoreDialect::kUnknown;
+  // What comes next of the request that is being read.
+  enum class Step : uint8_t { kType, kCount, kLength, kBody, kNumber, kDone };
+
+  void Open();
+  absl::Status ReadStep();
+  absl::Status ReadType(uint8_t type);
+  absl::Status ReadLength(uint64_t length);
+  void ReadBody();
+  void FinishItem();
+  bool Take(void* value, size_t size);
+  size_t available() const { return buffer_.size() - position_; }
+  bool NextIsKey() const;
+  std::string& body() { return (body_is_key_ ? request_.keys : request_.values).back(); }
+
+  const StoreDialect unvalidated_;
+  StoreDialect proven_ = StoreDialect::kUnknown;
   Peer peer_ = Peer::kUnknown;
+  absl::Status error_;
   std::string buffer_;
-  size_t position_ = 0;
+  size_t position_ = 0;  // of the first byte of buffer_ that was not read yet
+
+  Step step_ = Step::kType;
+  StoreRequest request_;        // as far as it was read
+  uint64_t request_bytes_ = 0;  // of it, read
+  uint64_t strings_left_ = 0;   // keys and values that follow, with the one that is being read
+  uint64_t body_left_ = 0;      // bytes of that one
+  bool body_is_key_ = false;
 };
 
 // Appends the reply to `op` as clients of all dialects read it. Nothing for operations without a reply.

@@ -18,7 +18,7 @@ trap 'rm -rf "$out"' EXIT
 source=$root/worker_sdk/src
 
 # The flags of worker_sdk/CMakeLists.txt.
-for file in api clock domains hello_client legacy mstx primary recorder segment; do
+for file in api clock domains hello_client legacy mstx primary recorder segment stack_dump; do
   "$compiler" -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fvisibility-inlines-hidden \
     -fno-exceptions -fno-rtti -fno-threadsafe-statics -ftls-model=initial-exec -I "$root/worker_sdk/include" \
     -c "$source/$file.cc" -o "$out/$file.o"

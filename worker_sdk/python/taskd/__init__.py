@@ -9,3 +9,9 @@ if _os.environ.get("TASKD_TORCH") == "1":
     from taskd.torch import enable as _enable
 
     _enable()
+
+# With the launcher's folder for stacks any import says where the program's Python is when it hangs.
+if _os.environ.get("TASKD_STACK_DIR"):
+    from taskd import _stacks
+
+    _stacks.arm()

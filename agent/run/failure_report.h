@@ -1,0 +1,38 @@
+// What people read when ranks have failed, and how the end of a rank travels between launchers.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/run/worker_group.h"
+
+namespace taskd {
+
+struct RankFailure {
+  WorkerExit exit;
+  std::string host;
+  int group_rank = 0;
+  std::string log_folder;  // of the rank, on its host; empty: it has none
+};
+
+// Text of several lines, with a newline at its end. `failures`: the first failure first; at least one. `command`: what
+// was run, for the headline. What the ranks wrote is shown without control characters.
+std::string FailureReport(const std::string& command, const std::vector<RankFailure>& failures);
+
+// "exit code 3", "SIGSEGV (signal 11)"
+std::string DescribeEnd(const WorkerExit& exit);
+
+// Writes the failure's error file to `path` (the launcher's own TORCHELASTIC_ERROR_FILE), with message.errorCode set; one
+// is made up where the rank wrote none. UNAVAILABLE names the path and the system's reason.
+absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure);
+
+// JSON. Texts are cut so that the whole is at most kMaxEncodedExit bytes; an error file that is too big is left out.
+inline constexpr size_t kMaxEncodedExit = 64 << 10;
+std::string EncodeExit(const WorkerExit& exit);
+// INVALID_ARGUMENT: not what EncodeExit makes. Unknown members are ignored.
+absl::StatusOr<WorkerExit> DecodeExit(std::string_view json);
+
+}  // namespace taskd

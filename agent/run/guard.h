@@ -1,0 +1,44 @@
+// Nothing of the ranks survives a launcher that was killed with SIGKILL.
+//
+// Ranks die with the launcher by PR_SET_PDEATHSIG, but what they started does not. The guard is a small process that
+// holds the read end of a pipe. When the launcher is gone without a goodbye, it ends every process that has the
+// launcher's cookie in its environment, wherever that process went (other sessions, adopted by init). What has cleared
+// its environment, or overwrote it (setproctitle), is not found.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace taskd {
+
+// Each rank's environment has it (worker_env.h). A launcher inside a rank appends its own cookie with a comma, so that the
+// outer guard finds the inner ranks, too.
+inline constexpr char kCookieVariable[] = "TASKD_RUN_COOKIE";
+
+// Random, of letters and digits.
+std::string NewCookie();
+
+class Guard {
+ public:
+  // Call before the first thread: it forks, and the guard goes on in the fork. WorkerGroup::Spare(pid()) afterwards.
+  // UNAVAILABLE: no process or pipe can be had.
+  static absl::StatusOr<std::unique_ptr<Guard>> Start(const std::string& cookie);
+  ~Guard();  // says goodbye: the guard ends without doing anything. Waits for it unless somebody else does.
+
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  Guard(pid_t pid, int fd) : pid_(pid), fd_(fd) {}
+
+  const pid_t pid_;
+  const int fd_;  // write end
+};
+
+}  // namespace taskd

@@ -1,0 +1,502 @@
+#include "agent/run/launcher.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "agent/run/failure_report.h"
+#include "agent/run/guard.h"
+#include "agent/run/rendezvous_client.h"
+#include "agent/run/resolver.h"
+#include "agent/run/root.h"
+#include "agent/run/worker_env.h"
+#include "agent/run/worker_group.h"
+#include "common/log.h"
+#include "common/unique_fd.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+namespace {
+
+constexpr double kNsPerS = 1e9;
+constexpr int64_t kFirstWaitingLineNs = 10'000'000'000;
+constexpr int64_t kWaitingLineNs = 60'000'000'000;
+constexpr double kStopMarginS = 60;  // beyond the shutdown time-out, for ranks that SIGKILL does not end at once
+constexpr double kAloneMarginS = 10;
+
+void Say(std::string line) {
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::cerr << "taskd run: " << line << std::endl;
+}
+
+int64_t RealtimeNs() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+std::string NodeHost(const RunOptions& options) {
+  if (!options.local_addr.empty()) return options.local_addr;
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 && name[0] != 0 ? name : "localhost";
+}
+
+// A number of seconds of --rdzv-conf; the first of `names` that is there.
+double ConfSeconds(const RunOptions& options, std::initializer_list<const char*> names, double otherwise) {
+  for (const char* name : names) {
+    auto found = options.rdzv_conf.find(name);
+    double value = 0;
+    if (found != options.rdzv_conf.end() && absl::SimpleAtod(found->second, &value) && value >= 0) {
+      return std::min(value, 1e8);
+    }
+  }
+  return otherwise;
+}
+
+bool IsElastic(const RunOptions& options) { return options.max_nodes > options.min_nodes; }
+
+// Nodes of such a job bring their ranks, and rank 0 hosts the store.
+bool HasNodeRanks(const RunOptions& options) {
+  if (options.standalone || options.rdzv_backend == "c10d") return false;
+  return !IsElastic(options) || options.node_rank_given;
+}
+
+class Launcher {
+ public:
+  Launcher(RunOptions options, std::map<std::string, std::string> environment, LauncherHooks hooks)
+      : options_(std::move(options)), hooks_(std::move(hooks)) {
+    context_.environment = std::move(environment);
+  }
+
+  int Run();
+
+ private:
+  enum class Phase : uint8_t { kJoining, kRunning, kStopping, kEnding, kDone };
+
+  bool BlockSignals();
+  void FindHost();
+  void HostAndJoin();
+  void Join(HostPort root, bool hosts_store);
+  Rendezvous::Options RendezvousOptions(const std::string& manager) const;
+
+  void OnMessage(RootMessage message);
+  void On(WaitingMessage message);
+  void On(StartMessage message);
+  void On(StopMessage message);
+  void On(EndMessage message);
+  void On(RefusedMessage message);
+  void On(CollectMessage message);
+  void On(PingMessage) {}  // the client's
+
+  absl::Status PrepareFirstStart(const Assignment& assignment);
+  absl::Status StartRanks(const Assignment& assignment);
+  void SpareOthers();
+  void OnExit(const WorkerExit& exit);
+  void OnStopped();
+  void OnSignal();
+  void SayWaiting();
+  void Event(nlohmann::json event);
+
+  // The job is over here: ranks are ended, `line` is said, and the program ends with `code`. The first call decides.
+  void EndWith(int code, std::string line, std::vector<RankFailure> failures = {}, int signal = SIGTERM);
+  void Finish();
+
+  RunOptions options_;
+  const LauncherHooks hooks_;
+  WorkerContext context_;
+  HostPort endpoint_;
+  EventLoop loop_;
+  std::unique_ptr<Guard> guard_;
+  UniqueFd signals_;
+  Resolver resolver_{&loop_};
+  StoreHost store_;
+  bool hosts_store_ = false;
+  std::string why_not_here_;  // the endpoint is this machine, but its port was taken
+  std::unique_ptr<RendezvousClient> client_;
+  std::unique_ptr<WorkerGroup> group_;
+
+  Phase phase_ = Phase::kJoining;
+  std::optional<Assignment> assignment_;  // of the current round
+  bool prepared_ = false;
+  int left_ = 0;  // ranks of the round that have not succeeded
+  std::string waiting_;
+  int exit_code_ = 1;
+  std::string last_line_;
+  std::vector<RankFailure> failures_;
+};
+
+// ---- Beginning
+
+bool Launcher::BlockSignals() {
+  sigset_t taken;
+  sigemptyset(&taken);
+  for (int signal : options_.signals_to_handle) sigaddset(&taken, signal);
+  sigaddset(&taken, SIGUSR1);
+  sigaddset(&taken, SIGUSR2);
+  sigset_t blocked = taken;
+  sigaddset(&blocked, SIGCHLD);
+  if (sigprocmask(SIG_BLOCK, &blocked, nullptr) != 0) return false;
+  signals_ = UniqueFd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.valid()) return false;
+  loop_.Add(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
+  return true;
+}
+
+int Launcher::Run() {
+  for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
+  absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
+  if (!endpoint.ok()) {
+    Say(std::string(endpoint.status().message()));
+    return 2;
+  }
+  endpoint_ = *std::move(endpoint);
+  context_.host = NodeHost(options_);
+  if (!BlockSignals()) {
+    Say(fmt::format("signals cannot be handled: {}", std::strerror(errno)));
+    return 1;
+  }
+  context_.cookie = NewCookie();
+  absl::StatusOr<std::unique_ptr<Guard>> guard = Guard::Start(context_.cookie);
+  if (!guard.ok()) {
+    Say(std::string(guard.status().message()));
+    return 1;
+  }
+  guard_ = *std::move(guard);
+
+  WorkerGroup::Callbacks callbacks;
+  callbacks.on_exit = [this](const WorkerExit& exit) { OnExit(exit); };
+  callbacks.on_stopped = [this] { OnStopped(); };
+  callbacks.on_other_exit = [](pid_t pid, int) { spdlog::debug("process {} has ended", pid); };
+  group_ = WorkerGroup::Create(&loop_, static_cast<int64_t>(options_.shutdown_timeout_s * kNsPerS), callbacks);
+  group_->Spare(guard_->pid());
+
+  loop_.RunAfter(kFirstWaitingLineNs, [this] { SayWaiting(); });
+  loop_.Post([this] { FindHost(); });
+  loop_.Run();
+
+  client_.reset();
+  group_.reset();
+  return exit_code_;
+}
+
+// Who hosts the store: node rank 0; without node ranks whoever says so, else the machine that the endpoint names.
+void Launcher::FindHost() {
+  if (options_.standalone) {
+    HostAndJoin();
+    return;
+  }
+  if (HasNodeRanks(options_)) {
+    if (options_.node_rank == 0) {
+      HostAndJoin();
+    } else {
+      Join(endpoint_, false);
+    }
+    return;
+  }
+  if (auto is_host = options_.rdzv_conf.find("is_host"); is_host != options_.rdzv_conf.end()) {
+    const std::string value = absl::AsciiStrToLower(is_host->second);
+    if (value == "true" || value == "1" || value == "yes" || value == "t" || value == "y") {
+      HostAndJoin();
+    } else {
+      Join(endpoint_, false);
+    }
+    return;
+  }
+  resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
+    if (phase_ != Phase::kJoining) return;
+    if (IsThisMachine(endpoint_.host, addresses.ok() ? *addresses : std::vector<SocketAddress>())) {
+      HostAndJoin();
+    } else {
+      Join(endpoint_, false);
+    }
+  });
+}
+
+Rendezvous::Options Launcher::RendezvousOptions(const std::string& manager) const {
+  Rendezvous::Options options;
+  options.run_id = options_.rdzv_id;
+  options.version = TASKD_VERSION;
+  options.manager = manager;
+  options.min_nodes = options_.min_nodes;
+  options.max_nodes = options_.max_nodes;
+  options.fixed_ranks = HasNodeRanks(options_);
+  options.max_restarts = options_.max_restarts;
+  auto ns = [](double seconds) { return static_cast<int64_t>(seconds * kNsPerS); };
+  options.join_timeout_ns =
+      ns(ConfSeconds(options_, {"join_timeout", "timeout"}, options_.rdzv_backend == "c10d" ? 600 : 900));
+  options.last_call_ns = ns(ConfSeconds(options_, {"last_call_timeout"}, 30));
+  options.stop_timeout_ns = ns(options_.shutdown_timeout_s + kStopMarginS);
+  return options;
+}
+
+void Launcher::HostAndJoin() {
+  // A job of one node has nobody to serve on other addresses when its own is a loopback one.
+  HostPort listen = endpoint_;
+  const bool alone = options_.max_nodes == 1 && IsLoopback(endpoint_);
+  if (listen.host == "localhost") listen.host = "127.0.0.1";
+  absl::Status status = store_.ListenRoot(listen, !alone);
+  if (absl::IsAlreadyExists(status) && !HasNodeRanks(options_)) {
+    why_not_here_ = std::string(status.message());
+    Join(endpoint_, false);
+    return;
+  }
+  if (!status.ok()) {
+    EndWith(1, std::string(status.message()));
+    return;
+  }
+  hosts_store_ = true;
+  endpoint_.port = store_.root_port();
+  std::string manager = options_.manager == "off" ? "" : options_.manager;
+  if (options_.manager.empty() && hooks_.start_manager) {
+    manager = hooks_.start_manager();
+    SpareOthers();
+  }
+  store_.ServeRoot(RendezvousOptions(manager), {hooks_.on_event, hooks_.on_stacks});
+  Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
+}
+
+void Launcher::Join(HostPort root, bool hosts_store) {
+  NodeInfo info;
+  info.run_id = options_.rdzv_id;
+  info.version = TASKD_VERSION;
+  info.host = context_.host;
+  info.pid = getpid();
+  info.node_rank = HasNodeRanks(options_) ? options_.node_rank : -1;
+  info.local_world_size = options_.procs_per_node;
+  info.role = options_.role;
+  info.min_nodes = options_.min_nodes;
+  info.max_nodes = options_.max_nodes;
+  info.max_restarts = options_.max_restarts;
+  info.hosts_store = hosts_store;
+  RendezvousClient::Callbacks callbacks;
+  callbacks.received = [this](RootMessage message) { OnMessage(std::move(message)); };
+  callbacks.failed = [this](const std::string& why) {
+    EndWith(1, why_not_here_.empty() || assignment_ ? why : why_not_here_ + "; " + why);
+  };
+  client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info),
+                                               RendezvousOptions("").join_timeout_ns, std::move(callbacks));
+  client_->Start();
+}
+
+// ---- What the rendezvous says
+
+void Launcher::OnMessage(RootMessage message) {
+  if (phase_ == Phase::kEnding || phase_ == Phase::kDone) return;
+  std::visit([this](auto& one) { On(std::move(one)); }, message);
+}
+
+void Launcher::On(WaitingMessage message) { waiting_ = std::move(message.text); }
+
+void Launcher::SayWaiting() {
+  if (phase_ == Phase::kJoining) {
+    if (client_ == nullptr || !client_->connected()) {
+      const std::string why = client_ == nullptr ? "" : client_->last_error();
+      spdlog::warn("waiting for node 0's launcher at {}{}", FormatHostPort(endpoint_), why.empty() ? "" : ": " + why);
+    } else if (!waiting_.empty()) {
+      spdlog::warn("waiting: {}", waiting_);
+    }
+  }
+  loop_.RunAfter(kWaitingLineNs, [this] { SayWaiting(); });
+}
+
+void Launcher::On(StartMessage message) {
+  if (phase_ != Phase::kJoining) return;
+  assignment_ = std::move(message.assignment);
+  phase_ = Phase::kRunning;
+  waiting_.clear();
+  absl::Status status = prepared_ ? absl::OkStatus() : PrepareFirstStart(*assignment_);
+  if (status.ok()) status = StartRanks(*assignment_);
+  if (status.ok()) return;
+  WorkerExit exit;
+  exit.rank = assignment_->rank_base;
+  exit.code = 1;
+  exit.time_ns = RealtimeNs();
+  exit.error_message = std::string(status.message());
+  Say(exit.error_message);
+  client_->Send(FailedMessage{assignment_->round, exit, ""});
+}
+
+absl::Status Launcher::PrepareFirstStart(const Assignment& assignment) {
+  auto temporary = context_.environment.find("TMPDIR");
+  absl::StatusOr<LogFolder> logs =
+      CreateLogFolder(options_, temporary == context_.environment.end() ? "" : temporary->second);
+  if (!logs.ok()) return logs.status();
+  context_.logs = *std::move(logs);
+  context_.master_addr = endpoint_.host;
+  context_.master_port = endpoint_.port;
+  if (options_.tiered) {
+    absl::StatusOr<int> port =
+        store_.ServeTier(FormatHostPort(hosts_store_ ? HostPort{"127.0.0.1", endpoint_.port} : endpoint_));
+    if (!port.ok()) return port.status();
+    context_.master_addr = "127.0.0.1";
+    context_.master_port = *port;
+  }
+  if (hooks_.before_first_start) {
+    hooks_.before_first_start(assignment);
+    SpareOthers();
+  }
+  prepared_ = true;
+  return absl::OkStatus();
+}
+
+void Launcher::SpareOthers() {
+  if (!hooks_.spare_pids) return;
+  for (pid_t pid : hooks_.spare_pids()) group_->Spare(pid);
+}
+
+absl::Status Launcher::StartRanks(const Assignment& assignment) {
+  if (hooks_.rank_environment) context_.extra = hooks_.rank_environment(assignment);
+  absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(options_, assignment, context_);
+  if (!workers.ok()) return workers.status();
+  left_ = static_cast<int>(workers->size());
+  if (absl::Status status = group_->Start(*workers); !status.ok()) return status;
+  for (const auto& [local_rank, pid] : group_->pids()) {
+    Event({{"event", "started"}, {"rank", assignment.rank_base + local_rank}, {"pid", pid}});
+  }
+  return absl::OkStatus();
+}
+
+void Launcher::On(StopMessage message) {
+  if (phase_ != Phase::kRunning || message.round != assignment_->round) return;
+  spdlog::warn("ranks are restarted: {}", message.reason);
+  phase_ = Phase::kStopping;
+  group_->Stop(SIGTERM);
+}
+
+void Launcher::On(EndMessage message) { EndWith(message.exit_code, message.reason, std::move(message.failures)); }
+
+void Launcher::On(RefusedMessage message) {
+  EndWith(1, fmt::format("refused by the launcher at {}: {}", FormatHostPort(endpoint_), message.text));
+}
+
+void Launcher::On(CollectMessage message) {
+  if (hooks_.collect_stacks) client_->Send(StacksMessage{message.id, hooks_.collect_stacks(group_->pids())});
+}
+
+// ---- What the ranks and people do
+
+void Launcher::OnExit(const WorkerExit& exit) {
+  if (!assignment_) return;
+  Event({{"event", "exited"},
+         {"rank", exit.rank},
+         {"pid", exit.pid},
+         {"code", exit.code},
+         {"signal", exit.signal}});
+  if (phase_ != Phase::kRunning) return;
+  if (!exit.ok()) {
+    std::string folder;
+    if (!context_.logs.path.empty()) {
+      folder = fmt::format("{}/attempt_{}/{}", context_.logs.path, assignment_->restart_count, exit.local_rank);
+    }
+    client_->Send(FailedMessage{assignment_->round, exit, std::move(folder)});
+  } else if (--left_ == 0) {
+    client_->Send(SucceededMessage{assignment_->round});
+  }
+}
+
+void Launcher::OnStopped() {
+  if (phase_ == Phase::kStopping) {
+    phase_ = Phase::kJoining;
+    client_->Send(StoppedMessage{assignment_->round});
+  } else if (phase_ == Phase::kEnding) {
+    Finish();
+  }
+}
+
+void Launcher::OnSignal() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    const std::vector<int>& ending = options_.signals_to_handle;
+    if (std::find(ending.begin(), ending.end(), signal) == ending.end()) {
+      group_->Signal(signal);
+      continue;
+    }
+    switch (phase_) {
+      case Phase::kJoining:
+      case Phase::kRunning:
+      case Phase::kStopping:
+        spdlog::warn("{}: the job is ended", SignalName(signal));
+        if (client_ != nullptr) client_->Send(LeaveMessage{signal});
+        EndWith(128 + signal, "", {}, signal);
+        break;
+      case Phase::kEnding:  // again: no patience left
+        exit_code_ = 128 + signal;
+        group_->Stop(SIGKILL);
+        break;
+      case Phase::kDone:  // only waits for other nodes
+        loop_.Stop();
+        break;
+    }
+  }
+}
+
+void Launcher::Event(nlohmann::json event) {
+  if (client_ == nullptr || !assignment_) return;
+  event["round"] = assignment_->round;
+  event["node"] = assignment_->group_rank;
+  event["time_ns"] = RealtimeNs();
+  client_->Send(EventMessage{event.dump()});
+}
+
+// ---- End
+
+void Launcher::EndWith(int code, std::string line, std::vector<RankFailure> failures, int signal) {
+  if (phase_ == Phase::kEnding || phase_ == Phase::kDone) return;
+  const bool stops_already = phase_ == Phase::kStopping;
+  phase_ = Phase::kEnding;
+  exit_code_ = code;
+  last_line_ = std::move(line);
+  failures_ = std::move(failures);
+  if (stops_already) {
+    if (signal != SIGTERM) group_->Signal(signal);
+  } else {
+    group_->Stop(signal);
+  }
+}
+
+void Launcher::Finish() {
+  phase_ = Phase::kDone;
+  if (!failures_.empty()) {
+    std::cerr << FailureReport(options_.program, failures_) << std::flush;
+    auto copy = context_.environment.find("TORCHELASTIC_ERROR_FILE");
+    if (copy != context_.environment.end() && !copy->second.empty()) {
+      if (absl::Status status = WriteErrorFile(copy->second, failures_.front()); !status.ok()) {
+        spdlog::warn("{}", status.message());
+      }
+    }
+  }
+  if (!last_line_.empty()) Say(last_line_);
+  if (exit_code_ == 0) RemoveEmptyFolders(context_.logs);
+  if (hooks_.at_end) hooks_.at_end();
+  if (client_ != nullptr) client_->Close();
+  // The other nodes' ranks still use the store, or are being ended.
+  store_.WhenAlone([this] { loop_.Stop(); });
+  loop_.RunAfter(static_cast<int64_t>((options_.shutdown_timeout_s + kAloneMarginS) * kNsPerS), [this] { loop_.Stop(); });
+}
+
+}  // namespace
+
+int RunLauncher(RunOptions options, std::map<std::string, std::string> environment, LauncherHooks hooks) {
+  return Launcher(std::move(options), std::move(environment), std::move(hooks)).Run();
+}
+
+}  // namespace taskd

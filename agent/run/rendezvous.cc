@@ -1,0 +1,506 @@
+#include "agent/run/rendezvous.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "fmt/format.h"
+
+namespace taskd {
+namespace {
+
+constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int64_t kWaitingIntervalNs = 5 * kNsPerS;
+constexpr int64_t kSilenceCheckNs = kNsPerS / 2;
+constexpr size_t kMaxListed = 16;
+
+std::string List(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size() && i < kMaxListed; ++i) text += (i == 0 ? "" : ", ") + words[i];
+  if (words.size() > kMaxListed) text += fmt::format(" and {} more", words.size() - kMaxListed);
+  return text;
+}
+
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+std::string Seconds(int64_t ns) { return fmt::format("{:g} s", static_cast<double>(ns) / kNsPerS); }
+
+}  // namespace
+
+Rendezvous::Rendezvous(Options options, int64_t now_ns)
+    : options_(std::move(options)),
+      now_ns_(now_ns),
+      gather_deadline_ns_(now_ns + options_.join_timeout_ns),
+      next_ping_ns_(now_ns + options_.ping_interval_ns),
+      next_waiting_ns_(now_ns + kWaitingIntervalNs) {}
+
+std::string Rendezvous::NodeName(const Node& node) const {
+  const int rank = fixed_ranks() ? node.info.node_rank : node.group_rank;
+  return rank < 0 ? fmt::format("a node ({})", node.info.host) : fmt::format("node {} ({})", rank, node.info.host);
+}
+
+std::string Rendezvous::Plan() const {
+  return elastic() ? fmt::format("{}:{}", options_.min_nodes, options_.max_nodes)
+                   : fmt::format("{}", options_.max_nodes);
+}
+
+template <typename Message>
+void Rendezvous::Send(uint64_t peer, Message message) {
+  outputs_.push_back({peer, RootMessage(std::move(message))});
+}
+
+Rendezvous::Outputs Rendezvous::TakeOutputs() { return std::exchange(outputs_, {}); }
+
+Rendezvous::Outputs Rendezvous::Opened(uint64_t peer, int64_t now_ns) {
+  now_ns_ = now_ns;
+  connections_[peer].heard_ns = now_ns;
+  return TakeOutputs();
+}
+
+Rendezvous::Outputs Rendezvous::Received(uint64_t peer, const NodeMessage& message, int64_t now_ns) {
+  now_ns_ = now_ns;
+  auto found = connections_.find(peer);
+  if (found == connections_.end()) return {};
+  found->second.heard_ns = now_ns;
+  if (found->second.node || std::holds_alternative<JoinMessage>(message)) {
+    std::visit([&](const auto& one) { On(peer, one); }, message);
+  }
+  return TakeOutputs();
+}
+
+Rendezvous::Outputs Rendezvous::Lost(uint64_t peer, int64_t now_ns) {
+  now_ns_ = now_ns;
+  Drop(peer);
+  return TakeOutputs();
+}
+
+std::vector<uint64_t> Rendezvous::running_peers() const {
+  std::vector<uint64_t> peers;
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.node && connection.node->state == State::kRunning) peers.push_back(peer);
+  }
+  return peers;
+}
+
+// ---- Joining
+
+std::string Rendezvous::WhyRefused(const NodeInfo& info) const {
+  if (info.run_id != options_.run_id) {
+    return fmt::format("--rdzv-id is '{}' here and '{}' at the launcher that hosts the store", info.run_id,
+                       options_.run_id);
+  }
+  if (info.version != options_.version) {
+    return fmt::format("taskd is version {} here and {} at the launcher that hosts the store", info.version,
+                       options_.version);
+  }
+  if (info.min_nodes != options_.min_nodes || info.max_nodes != options_.max_nodes) {
+    return fmt::format("--nnodes is {}:{} here and {}:{} at the launcher that hosts the store", info.min_nodes,
+                       info.max_nodes, options_.min_nodes, options_.max_nodes);
+  }
+  if (!fixed_ranks()) return "";
+  if (info.node_rank < 0 || info.node_rank >= options_.max_nodes) {
+    return fmt::format("--node-rank is {} and has to be 0 to {}", info.node_rank, options_.max_nodes - 1);
+  }
+  for (const auto& [peer, connection] : connections_) {
+    if (!connection.node || connection.node->info.node_rank != info.node_rank) continue;
+    const NodeInfo& other = connection.node->info;
+    return fmt::format("--node-rank {} is taken by {} (pid {}); this is {} (pid {})", info.node_rank, other.host,
+                       other.pid, info.host, info.pid);
+  }
+  return "";
+}
+
+void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
+  Connection& connection = connections_[peer];
+  if (connection.node) return;
+  if (phase_ == Phase::kEnded) {
+    // Its own job's launcher may need this port in a moment; until then it tries again.
+    Send(peer, WaitingMessage{"the job before this one is ending"});
+    outputs_.push_back({peer, std::nullopt});
+    return;
+  }
+  if (std::string why = WhyRefused(message.info); !why.empty()) {
+    Send(peer, RefusedMessage{std::move(why)});
+    return;
+  }
+  connection.node = Node{.info = message.info, .arrival = arrivals_++};
+  if (phase_ == Phase::kRunning && elastic()) {
+    int in_round = 0;
+    bool succeeded = false;
+    for (const auto& [other, each] : connections_) {
+      if (!each.node || each.node->state == State::kWaiting) continue;
+      ++in_round;
+      succeeded |= each.node->state == State::kSucceeded;
+    }
+    if (in_round < options_.max_nodes && !succeeded) {
+      BeginStop(fmt::format("a node joins ({})", message.info.host), /*costs_restart=*/false);
+    }
+  }
+  StartIfComplete();
+  if (auto found = connections_.find(peer);
+      found != connections_.end() && found->second.node && found->second.node->state == State::kWaiting) {
+    SendWaiting(peer);
+  }
+}
+
+std::vector<std::pair<uint64_t, Rendezvous::Node*>> Rendezvous::Candidates() {
+  std::vector<std::pair<uint64_t, Node*>> candidates;
+  for (auto& [peer, connection] : connections_) {
+    if (connection.node && !connection.node->leaving) candidates.emplace_back(peer, &*connection.node);
+  }
+  const int nobody = std::numeric_limits<int>::max();
+  auto place = [&](const Node& node) {
+    if (fixed_ranks()) return std::make_tuple(0, node.info.node_rank, 0, int64_t{0});
+    return std::make_tuple(node.info.hosts_store ? 0 : 1, node.group_rank < 0 ? nobody : node.group_rank,
+                           node.info.node_rank < 0 ? nobody : node.info.node_rank, node.arrival);
+  };
+  std::sort(candidates.begin(), candidates.end(),
+            [&](const auto& a, const auto& b) { return place(*a.second) < place(*b.second); });
+  return candidates;
+}
+
+void Rendezvous::StartIfComplete() {
+  if (phase_ != Phase::kGathering) return;
+  auto candidates = Candidates();
+  const int count = static_cast<int>(candidates.size());
+  if (count < options_.min_nodes) {
+    last_call_ends_ns_.reset();
+    return;
+  }
+  // Others may have been faster than the store's own launcher.
+  if (!fixed_ranks() && !candidates.front().second->info.hosts_store) return;
+  if (elastic()) {
+    if (!last_call_ends_ns_) last_call_ends_ns_ = now_ns_ + (gathered_before_ ? 0 : options_.last_call_ns);
+    if (count < options_.max_nodes && now_ns_ < *last_call_ends_ns_) return;
+  }
+  if (count > options_.max_nodes) candidates.resize(options_.max_nodes);
+  Start(std::move(candidates));
+}
+
+void Rendezvous::Start(std::vector<std::pair<uint64_t, Node*>> chosen) {
+  const int size = static_cast<int>(chosen.size());
+  std::vector<std::pair<uint64_t, Node*>> order(size, {0, nullptr});
+  if (fixed_ranks()) {
+    for (auto& one : chosen) order[one.second->info.node_rank] = one;
+  } else {
+    // Who had a rank that still exists keeps it; the others fill the gaps.
+    std::vector<std::pair<uint64_t, Node*>> others;
+    for (auto& one : chosen) {
+      const int before = one.second->group_rank;
+      if (before >= 0 && before < size && order[before].second == nullptr) {
+        order[before] = one;
+      } else {
+        others.push_back(one);
+      }
+    }
+    auto next = others.begin();
+    for (auto& slot : order) {
+      if (slot.second == nullptr) slot = *next++;
+    }
+  }
+
+  ++round_;
+  phase_ = Phase::kRunning;
+  failures_.clear();
+  lost_.clear();
+  lost_group_ranks_.clear();
+  Assignment common;
+  common.round = round_;
+  common.restart_count = restart_count_;
+  common.group_world_size = size;
+  common.manager = options_.manager;
+  std::map<std::string, int> role_sizes;
+  for (const auto& [peer, node] : order) {
+    common.world_size += node->info.local_world_size;
+    common.hosts.push_back(node->info.host);
+    role_sizes[node->info.role] += node->info.local_world_size;
+  }
+  std::map<std::string, int> role_bases;
+  int rank_base = 0;
+  for (int i = 0; i < size; ++i) {
+    auto& [peer, node] = order[i];
+    node->group_rank = i;
+    node->state = State::kRunning;
+    Assignment assignment = common;
+    assignment.group_rank = i;
+    assignment.rank_base = rank_base;
+    assignment.role_rank_base = role_bases[node->info.role];
+    assignment.role_world_size = role_sizes[node->info.role];
+    rank_base += node->info.local_world_size;
+    role_bases[node->info.role] += node->info.local_world_size;
+    Send(peer, StartMessage{std::move(assignment)});
+  }
+  // Those beyond max_nodes stay as spares.
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.node && connection.node->state == State::kWaiting) SendWaiting(peer);
+  }
+}
+
+// ---- Running
+
+void Rendezvous::On(uint64_t peer, const SucceededMessage& message) {
+  Node& node = *connections_[peer].node;
+  if (message.round != round_ || node.state != State::kRunning) return;
+  if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
+  node.state = State::kSucceeded;
+  EndIfAllSucceeded();
+}
+
+void Rendezvous::EndIfAllSucceeded() {
+  if (phase_ != Phase::kRunning) return;
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.node && connection.node->state == State::kRunning) return;
+  }
+  End(0, "");
+}
+
+void Rendezvous::On(uint64_t peer, const FailedMessage& message) {
+  Node& node = *connections_[peer].node;
+  if (message.round != round_ || node.state != State::kRunning) return;
+  if (phase_ != Phase::kRunning && phase_ != Phase::kSettling) return;
+  if (failures_.size() < kMaxFailures) {
+    failures_.push_back({message.exit, node.info.host, node.group_rank, message.log_folder});
+  }
+  BeginSettling();
+}
+
+void Rendezvous::BeginSettling() {
+  if (phase_ == Phase::kRunning) {
+    phase_ = Phase::kSettling;
+    int members = 0;
+    for (const auto& [peer, connection] : connections_) {
+      members += connection.node && connection.node->state != State::kWaiting;
+    }
+    const bool alone = members <= 1 && lost_.empty();
+    settle_ends_ns_ = now_ns_ + (alone ? 0 : options_.settle_ns);
+    probe_id_ = 0;
+    if (!alone) {
+      probe_id_ = ++ping_id_;
+      for (const auto& [peer, connection] : connections_) {
+        if (connection.node && connection.node->state != State::kWaiting) Send(peer, PingMessage{probe_id_});
+      }
+    }
+  }
+  SettleIfDone();
+}
+
+void Rendezvous::On(uint64_t peer, const PongMessage& message) {
+  Node& node = *connections_[peer].node;
+  if (message.id <= ping_id_) node.probe_answered = std::max(node.probe_answered, message.id);
+  SettleIfDone();
+}
+
+void Rendezvous::SettleIfDone() {
+  if (phase_ != Phase::kSettling || now_ns_ < settle_ends_ns_) return;
+  for (const auto& [peer, connection] : connections_) {
+    if (!connection.node || connection.node->state == State::kWaiting) continue;
+    if (connection.node->probe_answered < probe_id_) return;
+  }
+
+  if (lost_.empty()) {
+    const RankFailure& first = failures_.front();
+    std::string what = first.exit.signal != 0 ? fmt::format("ended by {}", SignalName(first.exit.signal))
+                                              : fmt::format("exited with code {}", first.exit.code);
+    std::string reason =
+        fmt::format("rank {} on node {} ({}) {}", first.exit.rank, first.group_rank, first.host, what);
+    if (restart_count_ < options_.max_restarts) {
+      BeginStop(reason, /*costs_restart=*/true);
+    } else {
+      End(first.exit.code, reason);
+    }
+    return;
+  }
+
+  // What failed on other nodes failed because of the loss.
+  std::string reason =
+      fmt::format("{} {} lost: the connection to its launcher is gone", List(lost_), lost_.size() == 1 ? "was" : "were");
+  if (elastic()) {
+    BeginStop(reason, /*costs_restart=*/false);
+  } else if (restart_count_ < options_.max_restarts) {
+    BeginStop(reason, /*costs_restart=*/true);
+  } else {
+    const std::set<int> lost(lost_group_ranks_.begin(), lost_group_ranks_.end());
+    auto before = std::find_if(failures_.begin(), failures_.end(),
+                               [&](const RankFailure& failure) { return lost.count(failure.group_rank) > 0; });
+    End(before == failures_.end() ? 1 : before->exit.code, reason);
+  }
+}
+
+void Rendezvous::Drop(uint64_t peer) {
+  auto found = connections_.find(peer);
+  if (found == connections_.end()) return;
+  const std::optional<Node> node = std::move(found->second.node);
+  connections_.erase(found);
+  if (!node) return;
+  switch (phase_) {
+    case Phase::kGathering:
+      StartIfComplete();
+      break;
+    case Phase::kRunning:
+    case Phase::kSettling:
+      if (node->state == State::kRunning) {
+        lost_.push_back(NodeName(*node));
+        lost_group_ranks_.push_back(node->group_rank);
+        BeginSettling();
+      } else if (node->state == State::kSucceeded) {
+        SettleIfDone();
+      }
+      break;
+    case Phase::kStopping:
+      GatherIfStopped();
+      break;
+    case Phase::kEnded:
+      break;
+  }
+}
+
+void Rendezvous::On(uint64_t peer, const LeaveMessage& message) {
+  Node& node = *connections_[peer].node;
+  if (phase_ == Phase::kEnded || node.leaving) return;
+  const std::string reason = fmt::format("{} left: {}", NodeName(node), SignalName(message.signal));
+  if (!elastic() || node.info.hosts_store) {
+    End(128 + message.signal, reason);
+    return;
+  }
+  node.leaving = true;
+  const bool in_round = node.state != State::kWaiting;
+  if (in_round && (phase_ == Phase::kRunning || phase_ == Phase::kSettling)) {
+    // What it still runs is waited for: it must not write into the next round's store.
+    BeginStop(reason, /*costs_restart=*/false);
+  } else {
+    StartIfComplete();
+  }
+}
+
+// ---- Stopping
+
+void Rendezvous::BeginStop(const std::string& reason, bool costs_restart) {
+  if (costs_restart) ++restart_count_;
+  last_stop_ = reason;
+  phase_ = Phase::kStopping;
+  stop_deadline_ns_ = now_ns_ + options_.stop_timeout_ns;
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.node && connection.node->state != State::kWaiting) Send(peer, StopMessage{round_, reason});
+  }
+  GatherIfStopped();
+}
+
+void Rendezvous::On(uint64_t peer, const StoppedMessage& message) {
+  if (phase_ != Phase::kStopping || message.round != round_) return;
+  connections_[peer].node->state = State::kWaiting;
+  GatherIfStopped();
+}
+
+void Rendezvous::GatherIfStopped() {
+  if (phase_ != Phase::kStopping) return;
+  int waiting = 0;
+  for (const auto& [peer, connection] : connections_) {
+    if (!connection.node) continue;
+    if (connection.node->state != State::kWaiting) return;
+    waiting += !connection.node->leaving;
+  }
+  phase_ = Phase::kGathering;
+  gather_deadline_ns_ = now_ns_ + options_.join_timeout_ns;
+  gathered_before_ = waiting >= options_.min_nodes;
+  last_call_ends_ns_.reset();
+  waiting_said_.clear();
+  next_waiting_ns_ = now_ns_;  // who is missing now is said at the next tick
+  StartIfComplete();
+}
+
+// ---- Time
+
+Rendezvous::Outputs Rendezvous::Tick(int64_t now_ns) {
+  now_ns_ = now_ns;
+  std::vector<uint64_t> silent;
+  for (const auto& [peer, connection] : connections_) {
+    if (now_ns - connection.heard_ns >= options_.silence_ns) silent.push_back(peer);
+  }
+  for (uint64_t peer : silent) {
+    outputs_.push_back({peer, std::nullopt});
+    Drop(peer);
+  }
+  if (now_ns >= next_ping_ns_) {
+    next_ping_ns_ = now_ns + options_.ping_interval_ns;
+    ++ping_id_;
+    for (const auto& [peer, connection] : connections_) {
+      if (connection.node) Send(peer, PingMessage{ping_id_});
+    }
+  }
+  SettleIfDone();
+  StartIfComplete();
+  if (phase_ == Phase::kStopping && now_ns >= stop_deadline_ns_) {
+    std::vector<std::string> names;
+    for (const auto& [peer, connection] : connections_) {
+      if (connection.node && connection.node->state != State::kWaiting) names.push_back(NodeName(*connection.node));
+    }
+    End(1, fmt::format("{} did not stop within {}", List(names), Seconds(options_.stop_timeout_ns)));
+  }
+  if (phase_ == Phase::kGathering && now_ns >= gather_deadline_ns_) {
+    End(1, fmt::format("rendezvous timed out after {}: {}{}", Seconds(options_.join_timeout_ns), WaitingText(),
+                       last_stop_.empty() ? "" : "; before, " + last_stop_));
+  }
+  if (now_ns >= next_waiting_ns_) {
+    next_waiting_ns_ = now_ns + kWaitingIntervalNs;
+    if (phase_ == Phase::kGathering && WaitingText() != waiting_said_) {
+      waiting_said_ = WaitingText();
+      for (const auto& [peer, connection] : connections_) {
+        if (connection.node) SendWaiting(peer);
+      }
+    }
+  }
+  return TakeOutputs();
+}
+
+int64_t Rendezvous::next_tick_ns() const {
+  int64_t next_ns = std::min(next_ping_ns_, now_ns_ + kSilenceCheckNs);
+  if (phase_ == Phase::kSettling && settle_ends_ns_ > now_ns_) next_ns = std::min(next_ns, settle_ends_ns_);
+  if (phase_ == Phase::kStopping) next_ns = std::min(next_ns, stop_deadline_ns_);
+  if (phase_ == Phase::kGathering) {
+    next_ns = std::min({next_ns, gather_deadline_ns_, next_waiting_ns_});
+    if (last_call_ends_ns_) next_ns = std::min(next_ns, *last_call_ends_ns_);
+  }
+  return next_ns;
+}
+
+std::string Rendezvous::WaitingText() const {
+  if (phase_ == Phase::kStopping) return "the nodes stop their ranks";
+  if (phase_ != Phase::kGathering) return fmt::format("the job runs with as many nodes as it may have ({})", Plan());
+  std::set<int> ranks;
+  int count = 0;
+  for (const auto& [peer, connection] : connections_) {
+    if (!connection.node || connection.node->leaving) continue;
+    ++count;
+    ranks.insert(connection.node->info.node_rank);
+  }
+  if (!fixed_ranks()) {
+    std::string text = fmt::format("{} of {} nodes are there", count, Plan());
+    if (last_call_ends_ns_) text += fmt::format("; last call of {} for more", Seconds(options_.last_call_ns));
+    return text;
+  }
+  std::vector<std::string> missing;
+  for (int rank = 0; rank < options_.max_nodes; ++rank) {
+    if (ranks.count(rank) == 0) missing.push_back(std::to_string(rank));
+  }
+  return fmt::format("{} of {} nodes are there, missing node rank{} {}", count, Plan(), missing.size() == 1 ? "" : "s",
+                     List(missing));
+}
+
+void Rendezvous::SendWaiting(uint64_t peer) { Send(peer, WaitingMessage{WaitingText()}); }
+
+void Rendezvous::End(int exit_code, const std::string& reason) {
+  phase_ = Phase::kEnded;
+  end_ = EndMessage{exit_code, failures_, reason};
+  if (exit_code == 0) end_.failures.clear();
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.node) Send(peer, end_);
+  }
+}
+
+}  // namespace taskd

@@ -1,0 +1,310 @@
+#include "agent/run/rendezvous_client.h"
+
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "common/log.h"
+#include "common/store/wire.h"
+#include "fmt/format.h"
+
+namespace taskd {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kFirstBackOffNs = 50 * kNsPerMs;
+constexpr int64_t kMaxBackOffNs = 2000 * kNsPerMs;
+constexpr int64_t kConnectNs = 5000 * kNsPerMs;  // for one address
+constexpr int64_t kSilenceCheckNs = 500 * kNsPerMs;
+constexpr uint32_t kMaxFrameBytes = 16 << 20;
+
+// A network that was cut is noticed by unacknowledged data (we answer pings) or by unanswered probes.
+void DetectDeadPeer(int fd) {
+  auto set = [fd](int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 8000);
+}
+
+// The beginning of what somebody said, for a message.
+std::string Excerpt(std::string_view bytes) {
+  std::string text;
+  for (char c : bytes.substr(0, 40)) {
+    if (c == '\r' || c == '\n') break;
+    text += c >= ' ' && c <= '~' ? c : '.';
+  }
+  return text;
+}
+
+void AppendFrame(std::string_view body, std::string& out) {
+  const uint32_t length = static_cast<uint32_t>(body.size());
+  out.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  out.append(body);
+}
+
+}  // namespace
+
+RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, int64_t timeout_ns,
+                                   Callbacks callbacks)
+    : loop_(loop),
+      address_(std::move(address)),
+      info_(std::move(info)),
+      timeout_ns_(timeout_ns),
+      callbacks_(std::move(callbacks)),
+      resolver_(loop) {}
+
+RendezvousClient::~RendezvousClient() { Close(); }
+
+void RendezvousClient::Close() {
+  closed_ = true;
+  resolver_.Cancel();
+  ClearTimer();
+  if (proved_) Write();
+  Disconnect();
+}
+
+void RendezvousClient::Disconnect() {
+  if (!fd_.valid()) return;
+  loop_->Remove(fd_.get());
+  fd_.reset();
+  proved_ = false;
+  in_.clear();
+  out_.clear();
+}
+
+void RendezvousClient::SetTimer(int64_t delay_ns, void (RendezvousClient::*method)()) {
+  ClearTimer();
+  timer_set_ = true;
+  timer_ = loop_->RunAfter(delay_ns, [this, method] {
+    timer_set_ = false;
+    (this->*method)();
+  });
+}
+
+void RendezvousClient::ClearTimer() {
+  if (timer_set_) loop_->Cancel(timer_);
+  timer_set_ = false;
+}
+
+std::string RendezvousClient::Peer() const { return FormatHostPort(address_); }
+
+void RendezvousClient::Start() {
+  deadline_ns_ = EventLoop::NowNs() + timeout_ns_;
+  back_off_ns_ = kFirstBackOffNs;
+  Look();
+}
+
+// ---- Connecting
+
+void RendezvousClient::Look() {
+  // Names are asked for again each time: a pod's comes and changes.
+  SetTimer(std::max<int64_t>(deadline_ns_ - EventLoop::NowNs(), 0), &RendezvousClient::OnConnecting);
+  resolver_.Resolve(address_, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
+    if (!addresses.ok()) {
+      closing_since_ns_ = 0;
+      TryAgain(std::string(addresses.status().message()));
+      return;
+    }
+    addresses_ = *std::move(addresses);
+    next_address_ = 0;
+    last_error_.clear();
+    TryNext();
+  });
+}
+
+// The time of the name's resolution or of one address is over.
+void RendezvousClient::OnConnecting() {
+  if (!fd_.valid()) {
+    resolver_.Cancel();
+    TryAgain("the name is not resolved in time");
+    return;
+  }
+  last_error_ = std::strerror(ETIMEDOUT);
+  closing_since_ns_ = 0;
+  TryNext();
+}
+
+void RendezvousClient::TryNext() {
+  for (;;) {
+    Disconnect();
+    if (next_address_ >= addresses_.size()) {
+      TryAgain(last_error_);
+      return;
+    }
+    const SocketAddress& address = addresses_[next_address_++];
+    fd_ = UniqueFd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd_.valid()) {
+      last_error_ = std::strerror(errno);
+      continue;
+    }
+    DetectDeadPeer(fd_.get());
+    const int result = connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length);
+    if (result != 0 && errno != EINPROGRESS) {
+      last_error_ = std::strerror(errno);
+      closing_since_ns_ = 0;
+      continue;
+    }
+    const int64_t left_ns = deadline_ns_ - EventLoop::NowNs();
+    SetTimer(std::clamp<int64_t>(left_ns, 0, kConnectNs), &RendezvousClient::OnConnecting);
+    loop_->Add(fd_.get(), EPOLLOUT, [this](uint32_t) {
+      int error = 0;
+      socklen_t length = sizeof(error);
+      getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+      if (error == 0) {
+        OnConnected();
+        return;
+      }
+      last_error_ = std::strerror(error);
+      closing_since_ns_ = 0;
+      TryNext();
+    });
+    return;
+  }
+}
+
+void RendezvousClient::TryAgain(const std::string& why) {
+  last_error_ = why;
+  Disconnect();
+  const int64_t now_ns = EventLoop::NowNs();
+  if (now_ns >= deadline_ns_) {
+    Fail(fmt::format("no launcher to be reached at {} within {:g} s: {}", Peer(),
+                     static_cast<double>(timeout_ns_) / 1e9, why));
+    return;
+  }
+  // Spread: thousands of nodes look for the same launcher.
+  static thread_local std::minstd_rand random{std::random_device{}()};
+  const int64_t delay_ns = std::uniform_int_distribution<int64_t>(back_off_ns_ / 2, back_off_ns_)(random);
+  back_off_ns_ = std::min(back_off_ns_ * 3 / 2, kMaxBackOffNs);
+  SetTimer(std::min(delay_ns, deadline_ns_ - now_ns), &RendezvousClient::Look);
+}
+
+void RendezvousClient::OnConnected() {
+  connected_ns_ = heard_ns_ = EventLoop::NowNs();
+  loop_->Remove(fd_.get());
+  loop_->Add(fd_.get(), EPOLLIN, [this](uint32_t events) { OnReady(events); });
+  out_.assign(1, '\0');
+  const uint32_t magic = kLauncherMagic;
+  out_.append(reinterpret_cast<const char*>(&magic), sizeof(magic));
+  SetTimer(kSilenceCheckNs, &RendezvousClient::CheckSilence);
+  Send(JoinMessage{info_});
+}
+
+// ---- Connected
+
+void RendezvousClient::Send(const NodeMessage& message) {
+  if (!fd_.valid() || out_.size() > 4 * size_t{kMaxFrameBytes}) return;
+  AppendFrame(Encode(message), out_);
+  Write();
+}
+
+void RendezvousClient::Write() {
+  while (!out_.empty()) {
+    const ssize_t written = send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) break;  // a lost connection shows when it is read
+    out_.erase(0, written);
+  }
+  loop_->Change(fd_.get(), out_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+}
+
+void RendezvousClient::OnReady(uint32_t events) {
+  if ((events & EPOLLOUT) != 0) Write();
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) OnReadable();
+}
+
+void RendezvousClient::OnReadable() {
+  std::array<char, 64 * 1024> buffer;
+  for (;;) {
+    const ssize_t count = recv(fd_.get(), buffer.data(), buffer.size(), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) {
+      ConnectionEnded(count == 0 ? "it closed the connection" : std::strerror(errno));
+      return;
+    }
+    heard_ns_ = EventLoop::NowNs();
+    in_.append(buffer.data(), count);
+    TakeFrames();
+    if (!fd_.valid()) return;
+  }
+}
+
+void RendezvousClient::TakeFrames() {
+  size_t position = 0;
+  while (in_.size() - position >= sizeof(uint32_t)) {
+    uint32_t length;
+    std::memcpy(&length, in_.data() + position, sizeof(length));
+    if (length > kMaxFrameBytes) {
+      Fail(fmt::format("{} is no taskd launcher: it says '{}'", Peer(), Excerpt(std::string_view(in_).substr(position))));
+      return;
+    }
+    if (in_.size() - position - sizeof(length) < length) break;
+    const std::string_view body(in_.data() + position + sizeof(length), length);
+    absl::StatusOr<RootMessage> message = DecodeRootMessage(body);
+    if (!message.ok()) {
+      Fail(fmt::format("{} is no taskd launcher: {} in '{}'", Peer(), message.status().message(), Excerpt(body)));
+      return;
+    }
+    position += sizeof(length) + length;
+    proved_ = true;
+    closing_since_ns_ = 0;
+    last_error_.clear();
+    if (const auto* ping = std::get_if<PingMessage>(&*message)) {
+      Send(PongMessage{ping->id});
+      continue;
+    }
+    started_ |= std::holds_alternative<StartMessage>(*message);
+    callbacks_.received(*std::move(message));
+    if (!fd_.valid()) return;
+  }
+  in_.erase(0, position);
+}
+
+void RendezvousClient::CheckSilence() {
+  const int64_t now_ns = EventLoop::NowNs();
+  if (!proved_ && now_ns - connected_ns_ >= kMuteNs) {
+    Fail(fmt::format("{} is no taskd launcher: it accepts the connection and says nothing", Peer()));
+    return;
+  }
+  if (proved_ && now_ns - heard_ns_ >= kSilenceNs) {
+    ConnectionEnded(fmt::format("silent for {:g} s", static_cast<double>(kSilenceNs) / 1e9));
+    return;
+  }
+  SetTimer(kSilenceCheckNs, &RendezvousClient::CheckSilence);
+}
+
+void RendezvousClient::ConnectionEnded(const std::string& why) {
+  ClearTimer();
+  const int64_t now_ns = EventLoop::NowNs();
+  if (started_) {
+    Fail(fmt::format("node 0's launcher at {} is gone: {}", Peer(), why));
+    return;
+  }
+  if (proved_) {
+    deadline_ns_ = now_ns + timeout_ns_;
+    back_off_ns_ = kFirstBackOffNs * 4;
+  } else {
+    if (closing_since_ns_ == 0) closing_since_ns_ = now_ns;
+    if (now_ns - closing_since_ns_ >= kClosingNs) {
+      Fail(fmt::format("{} is no taskd launcher: {} without a word", Peer(), why));
+      return;
+    }
+    back_off_ns_ = std::min<int64_t>(back_off_ns_, 500 * kNsPerMs);
+  }
+  TryAgain(why);
+}
+
+void RendezvousClient::Fail(const std::string& why) {
+  Close();
+  callbacks_.failed(why);
+}
+
+}  // namespace taskd

@@ -1,0 +1,94 @@
+// A node's connection to the rendezvous (rendezvous.h), on the launcher's event loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "agent/run/rendezvous_messages.h"
+#include "agent/run/resolver.h"
+#include "common/address.h"
+#include "common/event_loop.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+
+// Connects, and again until that works or the time is over: a refused connection, a name that is not known and a host
+// that does not answer may all be there in a moment. Joins as soon as it is connected. Until the first Start a lost
+// connection is tried again, too; later the job's state is gone with it.
+//
+// A peer that is no taskd launcher is an error: at once if it answers something else, after kMuteNs if it says nothing,
+// after kClosingNs if it does nothing but close connections (proxies of service meshes do that until the launcher behind
+// them is there).
+class RendezvousClient {
+ public:
+  static constexpr int64_t kMuteNs = 10'000'000'000;
+  static constexpr int64_t kClosingNs = 5'000'000'000;
+  static constexpr int64_t kSilenceNs = 8'000'000'000;  // the root pings each 2 s
+
+  struct Callbacks {
+    std::function<void(RootMessage)> received;  // all but PingMessage, which the client answers
+    // The connection cannot be had, or is gone for good; one line. Nothing is received after it.
+    std::function<void(const std::string& why)> failed;
+  };
+
+  // `loop` must outlive this. `timeout_ns`: for each time that the connection is looked for.
+  RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, int64_t timeout_ns, Callbacks callbacks);
+  ~RendezvousClient();
+  RendezvousClient(const RendezvousClient&) = delete;
+  RendezvousClient& operator=(const RendezvousClient&) = delete;
+
+  // The callbacks may destroy nothing of this; Close() is fine.
+  void Start();
+  void Send(const NodeMessage& message);  // without a connection: it is dropped
+  void Close();                           // for good, without a callback
+
+  bool connected() const { return proved_; }
+  const std::string& last_error() const { return last_error_; }  // why it is not connected; empty: not known yet
+
+ private:
+  void Look();
+  void TryNext();
+  void OnConnecting();
+  void OnConnected();
+  void OnReadable();
+  void OnReady(uint32_t events);
+  void TakeFrames();
+  void Write();
+  void CheckSilence();
+  void Disconnect();
+  void TryAgain(const std::string& why);
+  void ConnectionEnded(const std::string& why);
+  void Fail(const std::string& why);
+  std::string Peer() const;
+  void SetTimer(int64_t delay_ns, void (RendezvousClient::*method)());
+  void ClearTimer();
+
+  EventLoop* const loop_;
+  const HostPort address_;
+  const NodeInfo info_;
+  const int64_t timeout_ns_;
+  const Callbacks callbacks_;
+  Resolver resolver_;
+  std::vector<SocketAddress> addresses_;
+  size_t next_address_ = 0;
+  int64_t deadline_ns_ = 0;
+  int64_t back_off_ns_ = 0;
+  int64_t closing_since_ns_ = 0;  // 0: the last try did not end with a close
+  int64_t connected_ns_ = 0;
+  int64_t heard_ns_ = 0;
+  bool proved_ = false;   // the peer has sent a message of a root
+  bool started_ = false;  // StartMessage was received
+  bool closed_ = false;
+  UniqueFd fd_;
+  std::string in_;
+  std::string out_;
+  std::string last_error_;
+  EventLoop::TimerId timer_{};
+  bool timer_set_ = false;
+};
+
+}  // namespace taskd

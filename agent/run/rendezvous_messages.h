@@ -1,0 +1,114 @@
+// What launchers and the rendezvous say to each other: one JSON object a frame (common/store/server.h, LauncherHandler).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "agent/run/failure_report.h"
+#include "agent/run/worker_group.h"
+
+namespace taskd {
+
+// One node, as it presents itself.
+struct NodeInfo {
+  std::string run_id;
+  std::string version;
+  std::string host;    // what people call it (local_addr, else the host's name)
+  int pid = 0;         // of the launcher
+  int node_rank = -1;  // static: 0..nodes-1; elastic: a wish, or -1; the rendezvous gives one
+  int local_world_size = 0;
+  std::string role;
+  int min_nodes = 0;
+  int max_nodes = 0;
+  int max_restarts = 0;
+  bool hosts_store = false;  // becomes group rank 0 of an elastic job
+};
+
+struct Assignment {
+  int round = 0;          // counts Starts, from 0
+  int restart_count = 0;  // failures that were restarted from (TORCHELASTIC_RESTART_COUNT)
+  int group_rank = 0;
+  int group_world_size = 0;
+  int rank_base = 0;  // global rank of the node's local rank 0
+  int world_size = 0;
+  int role_rank_base = 0;
+  int role_world_size = 0;
+  std::string manager;             // HOST:PORT; empty: none
+  std::string tier;                // HOST:PORT of the store that this node's tier asks; empty: the root (tiers of tiers)
+  std::vector<std::string> hosts;  // by group rank
+};
+
+// From a node to the root.
+struct JoinMessage {
+  NodeInfo info;
+};
+struct FailedMessage {
+  int round = 0;
+  WorkerExit exit;
+  std::string log_folder;  // of the rank; empty: it has none
+};
+struct SucceededMessage {  // all ranks of the node
+  int round = 0;
+};
+struct StoppedMessage {  // answers StopMessage: nothing of that round runs any more
+  int round = 0;
+};
+struct LeaveMessage {  // the launcher ends because of this signal
+  int signal = 0;
+};
+struct EventMessage {  // passed through as it is
+  std::string json;
+};
+struct StacksMessage {
+  int id = 0;
+  std::string text;
+};
+struct PongMessage {
+  int64_t id = 0;
+};
+using NodeMessage = std::variant<JoinMessage, FailedMessage, SucceededMessage, StoppedMessage, LeaveMessage,
+                                 EventMessage, StacksMessage, PongMessage>;
+
+inline constexpr size_t kMaxFailures = 64;  // more say nothing that these did not; each goes to every node
+
+// From the root to a node.
+struct WaitingMessage {  // for whom
+  std::string text;
+};
+struct StartMessage {
+  Assignment assignment;
+};
+struct StopMessage {
+  int round = 0;
+  std::string reason;
+};
+struct EndMessage {
+  int exit_code = 0;
+  std::vector<RankFailure> failures;  // the first one first; at most kMaxFailures
+  std::string reason;                // a line for people; empty: all ranks succeeded
+};
+struct RefusedMessage {
+  std::string text;
+};
+struct CollectMessage {  // asks for StacksMessage
+  int id = 0;
+};
+struct PingMessage {  // asks for PongMessage
+  int64_t id = 0;
+};
+using RootMessage =
+    std::variant<WaitingMessage, StartMessage, StopMessage, EndMessage, RefusedMessage, CollectMessage, PingMessage>;
+
+std::string Encode(const NodeMessage& message);
+std::string Encode(const RootMessage& message);
+
+// INVALID_ARGUMENT says what is wrong. Any bytes may be given; numbers are checked against the ranges that the rest of
+// the program can work with.
+absl::StatusOr<NodeMessage> DecodeNodeMessage(std::string_view body);
+absl::StatusOr<RootMessage> DecodeRootMessage(std::string_view body);
+
+}  // namespace taskd

@@ -1,0 +1,174 @@
+#include "agent/run/root.h"
+
+#include <algorithm>
+#include <ctime>
+#include <future>
+#include <iterator>
+#include <utility>
+
+#include "common/log.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+namespace {
+
+int64_t RealtimeNs() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+}  // namespace
+
+StoreHost::~StoreHost() {
+  if (thread_.joinable()) {
+    loop_.Stop();
+    thread_.join();
+  }
+  launchers_.clear();  // nobody is to be told of the ends that come now
+  tier_.reset();
+  root_.reset();
+}
+
+void StoreHost::RunThread() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { loop_.Run(); });
+}
+
+absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
+  StoreServer::Options options;
+  options.listen = address;
+  options.dual_stack = everywhere;
+  options.launchers.opened = [this](uint64_t peer, const std::string&) {
+    launchers_.insert(peer);
+    Do(rendezvous_->Opened(peer, EventLoop::NowNs()));
+  };
+  options.launchers.received = [this](uint64_t peer, std::string_view body) { Received(peer, body); };
+  options.launchers.closed = [this](uint64_t peer) { Gone(peer); };
+  absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
+  if (!server.ok()) return server.status();
+  root_ = *std::move(server);
+  return absl::OkStatus();
+}
+
+void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks) {
+  rendezvous_ = std::make_unique<Rendezvous>(std::move(options), EventLoop::NowNs());
+  callbacks_ = std::move(callbacks);
+  SetTimer();
+  RunThread();
+}
+
+absl::StatusOr<int> StoreHost::ServeTier(const std::string& upstream) {
+  RunThread();
+  std::promise<absl::StatusOr<int>> result;
+  loop_.Post([&] {
+    StoreServer::Options options;
+    options.listen = {"127.0.0.1", 0};
+    options.upstream = upstream;
+    absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
+    if (!server.ok()) {
+      result.set_value(server.status());
+      return;
+    }
+    tier_ = *std::move(server);
+    result.set_value(tier_->port());
+  });
+  return result.get_future().get();
+}
+
+void StoreHost::WhenAlone(std::function<void()> callback) {
+  if (!thread_.joinable()) {
+    callback();
+    return;
+  }
+  loop_.Post([this, callback = std::move(callback)]() mutable {
+    if (launchers_.empty()) {
+      callback();
+    } else {
+      alone_ = std::move(callback);
+    }
+  });
+}
+
+void StoreHost::CollectStacks(int id) {
+  loop_.Post([this, id] {
+    if (rendezvous_ == nullptr) return;
+    Rendezvous::Outputs outputs;
+    for (uint64_t peer : rendezvous_->running_peers()) outputs.push_back({peer, RootMessage(CollectMessage{id})});
+    Do(std::move(outputs));
+  });
+}
+
+void StoreHost::Received(uint64_t peer, std::string_view body) {
+  absl::StatusOr<NodeMessage> message = DecodeNodeMessage(body);
+  if (!message.ok()) {
+    spdlog::warn("a launcher's connection is closed because of what it sent: {}", message.status().message());
+    Do({{peer, std::nullopt}});
+    return;
+  }
+  if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && callbacks_.on_event) {
+    callbacks_.on_event(event->json);
+  }
+  if (const auto* stacks = std::get_if<StacksMessage>(&*message); stacks != nullptr && callbacks_.on_stacks) {
+    callbacks_.on_stacks(stacks->id, stacks->text);
+  }
+  Do(rendezvous_->Received(peer, *message, EventLoop::NowNs()));
+}
+
+void StoreHost::Gone(uint64_t peer) {
+  if (launchers_.erase(peer) == 0) return;
+  Do(rendezvous_->Lost(peer, EventLoop::NowNs()));
+  if (launchers_.empty() && alone_) std::exchange(alone_, nullptr)();
+}
+
+// Sending and closing may call back; what that brings comes after what is being done.
+void StoreHost::Do(Rendezvous::Outputs outputs) {
+  std::move(outputs.begin(), outputs.end(), std::back_inserter(outputs_));
+  if (doing_) return;
+  doing_ = true;
+  while (!outputs_.empty()) {
+    const Rendezvous::Output output = std::move(outputs_.front());
+    outputs_.pop_front();
+    DoOne(output);
+  }
+  doing_ = false;
+  SetTimer();
+}
+
+void StoreHost::DoOne(const Rendezvous::Output& output) {
+  if (!output.message) {
+    root_->CloseLauncher(output.peer);
+    Gone(output.peer);
+    return;
+  }
+  if (const auto* start = std::get_if<StartMessage>(&*output.message)) {
+    if (start->assignment.round > forgot_before_) {
+      forgot_before_ = start->assignment.round;
+      root_->ForgetTry();
+    }
+  } else if (const auto* stop = std::get_if<StopMessage>(&*output.message); stop != nullptr) {
+    if (stop->round > reported_stop_) Report("restarting", 0, stop->reason);
+    reported_stop_ = stop->round;
+  } else if (const auto* end = std::get_if<EndMessage>(&*output.message); end != nullptr && !reported_end_) {
+    reported_end_ = true;
+    Report("ended", end->exit_code, end->reason);
+  }
+  root_->SendToLauncher(output.peer, Encode(*output.message));
+}
+
+void StoreHost::Report(const char* event, int code, const std::string& reason) {
+  if (!callbacks_.on_event) return;
+  const nlohmann::json object = {{"event", event},   {"round", rendezvous_->round()}, {"code", code},
+                                 {"reason", reason}, {"time_ns", RealtimeNs()}};
+  callbacks_.on_event(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void StoreHost::SetTimer() {
+  if (timer_set_) loop_.Cancel(timer_);
+  timer_set_ = true;
+  timer_ = loop_.RunAfter(std::max<int64_t>(rendezvous_->next_tick_ns() - EventLoop::NowNs(), 0), [this] {
+    timer_set_ = false;
+    Do(rendezvous_->Tick(EventLoop::NowNs()));
+  });
+}
+
+}  // namespace taskd

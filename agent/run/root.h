@@ -1,0 +1,78 @@
+// What a launcher serves from a thread of its own: the job's root store with the rendezvous (node 0), and the node's
+// tier of the store.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/run/rendezvous.h"
+#include "common/event_loop.h"
+#include "common/store/server.h"
+
+namespace taskd {
+
+// Thread safety: one thread owns it and makes all calls, if nothing else is said.
+class StoreHost {
+ public:
+  struct Callbacks {  // on this object's thread
+    // {"event":"started|exited|restarting|ended",...} of the whole job, one JSON object each. From the network: any text.
+    std::function<void(const std::string& json)> on_event;
+    std::function<void(int id, const std::string& text)> on_stacks;  // one node's answer to CollectStacks()
+  };
+
+  StoreHost() = default;
+  ~StoreHost();  // closes everything
+  StoreHost(const StoreHost&) = delete;
+  StoreHost& operator=(const StoreHost&) = delete;
+
+  // At most once, and first: listens for clients and launchers; answers when ServeRoot() is called.
+  // `everywhere`: on all addresses of the machine. Errors as StoreServer::Start().
+  absl::Status ListenRoot(const HostPort& address, bool everywhere);
+  void ServeRoot(Rendezvous::Options options, Callbacks callbacks);
+  int root_port() const { return root_->port(); }
+
+  // At most once: a tier on a free port of 127.0.0.1; the result is that port. `upstream`: HOST:PORT of the root.
+  absl::StatusOr<int> ServeTier(const std::string& upstream);
+
+  // Any thread; `callback` runs once on this object's thread, when no launcher is connected any more. Without a root: at
+  // once.
+  void WhenAlone(std::function<void()> callback);
+  // Any thread. Asks every node that runs ranks for their stacks. The answers come with this id.
+  void CollectStacks(int id);
+
+ private:
+  void RunThread();
+  void Do(Rendezvous::Outputs outputs);
+  void DoOne(const Rendezvous::Output& output);
+  void Received(uint64_t peer, std::string_view body);
+  void Gone(uint64_t peer);
+  void SetTimer();
+  void Report(const char* event, int code, const std::string& reason);
+
+  EventLoop loop_;
+  std::thread thread_;
+  std::unique_ptr<StoreServer> root_;
+  std::unique_ptr<StoreServer> tier_;
+  // On the thread:
+  std::unique_ptr<Rendezvous> rendezvous_;
+  Callbacks callbacks_;
+  std::set<uint64_t> launchers_;
+  std::function<void()> alone_;
+  std::deque<Rendezvous::Output> outputs_;
+  bool doing_ = false;
+  int forgot_before_ = 0;  // the first round whose keys may be there
+  int reported_stop_ = -1;
+  bool reported_end_ = false;
+  EventLoop::TimerId timer_{};
+  bool timer_set_ = false;
+};
+
+}  // namespace taskd

@@ -1,0 +1,45 @@
+// What the ranks of a node are started with: environment, command, log files. As torchrun does it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/run/options.h"
+#include "agent/run/rendezvous_messages.h"
+#include "agent/run/worker_group.h"
+
+namespace taskd {
+
+struct LogFolder {
+  std::string path;        // <log-dir>/<rdzv-id>_<random>; empty: --log-dir /dev/null, no files at all
+  bool temporary = false;  // nobody asked for it: --log-dir was not given
+};
+
+// Creates the folder, and --log-dir where that is missing. `temporary_dir`: where it goes without --log-dir ("": /tmp).
+// UNAVAILABLE names the folder that cannot be created, and why. Of the run's id only what is harmless in a file name is
+// taken over.
+absl::StatusOr<LogFolder> CreateLogFolder(const RunOptions& options, const std::string& temporary_dir);
+
+// Removes what holds no file below a temporary folder. For the end of a launcher that has nothing to show.
+void RemoveEmptyFolders(const LogFolder& folder);
+
+struct WorkerContext {
+  std::map<std::string, std::string> environment;  // the launcher's own
+  LogFolder logs;
+  std::string host;         // of this node, as ${node} in prefixes
+  std::string master_addr;  // MASTER_ADDR and MASTER_PORT of the ranks
+  int master_port = 0;
+  std::string cookie;                        // the guard's (guard.h); empty: none
+  std::map<std::string, std::string> extra;  // added last, wins over everything
+};
+
+// One spec a local rank, in order; creates `attempt_<restart count>/<local rank>` in the log folder and removes an error
+// file that is there. UNAVAILABLE: a folder cannot be created. INVALID_ARGUMENT: --virtual-local-rank with fewer visible
+// devices than ranks.
+absl::StatusOr<std::vector<WorkerSpec>> BuildWorkers(const RunOptions& options, const Assignment& assignment,
+                                                     const WorkerContext& context);
+
+}  // namespace taskd

@@ -1,0 +1,94 @@
+#include "agent/store_command.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "common/event_loop.h"
+#include "common/store/server.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+namespace {
+
+absl::StatusOr<StoreDialect> UnvalidatedDialect(const std::string& dialect) {
+  if (dialect == "auto" || dialect == "1.x" || dialect == "2.x") return StoreDialect::k1x;
+  if (dialect == "2.1") return StoreDialect::k21;
+  return absl::InvalidArgumentError(absl::StrCat("--dialect: '", dialect, "' is not auto, 1.x, 2.1 or 2.x"));
+}
+
+// As far as the system lets us. With less the store works too, for fewer clients.
+void RaiseOpenFileLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  uint64_t most = 0;
+  std::ifstream("/proc/sys/fs/nr_open") >> most;
+  most = std::max<uint64_t>(most, limit.rlim_max);
+  const rlimit wanted = {most, most};
+  if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) return;  // needs CAP_SYS_RESOURCE
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+std::string StatsLine(const StoreStats& stats) {
+  return absl::StrCat("{\"connections\":", stats.connections, ",\"tiers\":", stats.tiers,
+                      ",\"requests\":", stats.requests, ",\"upstream_requests\":", stats.upstream_requests,
+                      ",\"upstream_bytes\":", stats.upstream_bytes, ",\"keys\":", stats.keys,
+                      ",\"waiting\":", stats.waiting, ",\"refused\":", stats.refused, "}");
+}
+
+}  // namespace
+
+absl::Status RunStoreCommand(const StoreCommandOptions& options) {
+  absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
+  if (!listen.ok()) return listen.status();
+  if (!options.upstream.empty()) {
+    absl::StatusOr<HostPort> upstream = ParseHostPort("--upstream", options.upstream);
+    if (!upstream.ok()) return upstream.status();
+  }
+  absl::StatusOr<StoreDialect> unvalidated = UnvalidatedDialect(options.dialect);
+  if (!unvalidated.ok()) return unvalidated.status();
+
+  RaiseOpenFileLimit();
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  UniqueFd signals(signalfd(-1, &ending, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!signals.valid()) return absl::InternalError("cannot wait for signals: signalfd failed");
+
+  EventLoop loop;
+  StoreServer::Options server_options;
+  server_options.listen = *listen;
+  server_options.upstream = options.upstream;
+  server_options.unvalidated = *unvalidated;
+  absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop, server_options);
+  if (!server.ok()) return server.status();
+  loop.Add(signals.get(), EPOLLIN, [&](uint32_t) { loop.Stop(); });
+
+  const auto interval_ns = static_cast<int64_t>(std::min(options.stats_s, 1e9) * 1e9);
+  std::function<void()> print_stats = [&] {
+    std::cerr << StatsLine((*server)->stats()) << std::endl;
+    loop.RunAfter(interval_ns, print_stats);
+  };
+  if (interval_ns > 0) loop.RunAfter(interval_ns, print_stats);
+
+  std::cout << "listening " << FormatHostPort({listen->host, (*server)->port()}) << std::endl;
+  loop.Run();
+  loop.Remove(signals.get());
+  return absl::OkStatus();
+}
+
+}  // namespace taskd

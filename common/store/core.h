@@ -1,0 +1,98 @@
+// What is behind a store's connections: the keys themselves (RootCore) or the way to them (TierCore). No I/O.
+//
+// Design:
+// 1. A *stream* is a connection that asks: a client, or a tier that asks for many. Calls of one stream are executed in
+//    their order; a call that cannot be executed yet blocks its stream (Result::kBlocked) until `resume`.
+// 2. A tier may keep a *copy* of a key's state (absent, or present and its value) once it has read it. Whoever gave the
+// copy
+//    remembers that (Sharing). Before a key changes all copies are revoked and every holder has acknowledged; until
+//    then the key is locked: calls for it block. So a copy is always what the root has, and answers from copies are as
+//    good as the root's.
+// 3. What changes all the time (counters, values written again and again) is never given as a copy.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/store/request.h"
+
+namespace taskd {
+
+// Who asked. Several calls of a tier are under way at once, told apart by `id`.
+struct StoreCaller {
+  uint64_t stream = 0;
+  uint64_t id = 0;
+  StoreOp op = StoreOp::kPing;
+  bool tier = false;
+};
+
+struct StoreCall {
+  StoreCaller caller;
+  StoreRequest request;
+  bool of_this_try = false;  // a write of a client that expects a new store for every try of the job
+};
+
+// Of one key, in an answer to a tier.
+enum KeyState : uint8_t { kPresent = 1, kCopy = 2, kHasValue = 4 };
+
+struct StoreAnswer {
+  int64_t number = 0;
+  std::vector<std::string> values;
+  std::vector<uint8_t>
+      states;             // to tiers, for kMultiGet, kCheck and kWait: one of each key; values of those with kHasValue
+  bool wake_one = false;  // kWait of a tier: the queue values[0] got an element; the wait goes on for its other waiters
+  bool fault = false;     // the client's connection is to be closed, as PyTorch's server would
+};
+
+struct StoreCoreHost {
+  std::function<void(const StoreCaller&, StoreAnswer)> answer;
+  std::function<void(uint64_t stream)> resume;  // execute the blocked call again
+};
+
+class StoreCore {
+ public:
+  enum class Result { kDone, kBlocked };
+
+  virtual ~StoreCore() = default;
+
+  // kDone: it was taken; its answer, if it has one, comes through `answer`, now or later. `call` may be moved from.
+  // kBlocked: nothing happened but what must come first; `resume` will ask for it again.
+  virtual Result Execute(StoreCall& call) = 0;
+  // Ends the caller's kWait or kBarrier, which gets no answer then. Unknown ones: nothing happens.
+  virtual void Cancel(uint64_t stream, uint64_t id) = 0;
+  virtual void Gone(uint64_t stream) = 0;
+
+  // Of tiers below.
+  virtual void Acknowledge(uint64_t stream, uint64_t batch) = 0;
+  virtual void Forget(uint64_t stream, const std::vector<std::string>& keys) = 0;  // it keeps no copies of these
+  virtual void WakeBack(const std::string& key) = 0;                               // a wake_one found nobody who waits
+
+  virtual void ForgetTry() = 0;
+  virtual uint64_t keys() const = 0;
+  virtual uint64_t waiting() const = 0;
+};
+
+inline bool IsWrite(StoreOp op) {
+  switch (op) {
+    case StoreOp::kSet:
+    case StoreOp::kCompareSet:
+    case StoreOp::kAdd:
+    case StoreOp::kDelete:
+    case StoreOp::kAppend:
+    case StoreOp::kMultiSet:
+    case StoreOp::kQueuePush:
+    case StoreOp::kQueuePop:
+    case StoreOp::kBarrier:
+      return true;
+    default:
+      return false;
+  }
+}
+
+inline bool HasReply(StoreOp op) {
+  return op != StoreOp::kSet && op != StoreOp::kAppend && op != StoreOp::kMultiSet && op != StoreOp::kQueuePush;
+}
+
+}  // namespace taskd

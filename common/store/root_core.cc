@@ -1,0 +1,369 @@
+#include "common/store/root_core.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+namespace taskd {
+namespace {
+
+constexpr size_t kNoLimit = SIZE_MAX;
+// What a tier is given unasked, with the news that a key exists: enough for the ids and addresses of collectives.
+constexpr size_t kMaxUnaskedBytes = 4 * 1024;
+
+// As std::stoll: blanks before the number and anything after it are allowed.
+std::optional<int64_t> ParseNumber(const std::string& text) {
+  size_t begin = text.find_first_not_of(" \t\n\v\f\r");
+  if (begin == std::string::npos) return std::nullopt;
+  if (text[begin] == '+') ++begin;
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text.data() + begin, text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  return number;
+}
+
+StoreAnswer Number(int64_t number) {
+  StoreAnswer answer;
+  answer.number = number;
+  return answer;
+}
+
+StoreAnswer Fault() {
+  StoreAnswer answer;
+  answer.fault = true;
+  return answer;
+}
+
+}  // namespace
+
+StoreCore::Result RootCore::Execute(StoreCall& call) {
+  const StoreCaller& caller = call.caller;
+  StoreRequest& request = call.request;
+  for (const std::string& key : request.keys) {
+    if (!sharing_.IsLocked(key)) continue;
+    sharing_.WhenUnlocked(key, [this, stream = caller.stream] { host_.resume(stream); });
+    return Result::kBlocked;
+  }
+  if (IsWrite(request.op) && !sharing_.Revoke(request.keys, caller.tier ? caller.stream : 0,
+                                              [this, stream = caller.stream] { host_.resume(stream); })) {
+    return Result::kBlocked;
+  }
+
+  switch (request.op) {
+    case StoreOp::kSet:
+      Put(request.keys[0], std::move(request.values[0]), call.of_this_try, false);
+      break;
+    case StoreOp::kMultiSet:
+      for (size_t i = 0; i < request.keys.size(); ++i) {
+        Put(request.keys[i], std::move(request.values[i]), call.of_this_try, false);
+      }
+      break;
+    case StoreOp::kAppend: {
+      auto found = entries_.find(request.keys[0]);
+      std::string value = found == entries_.end() ? "" : std::move(found->second.value);
+      value += request.values[0];
+      Put(request.keys[0], std::move(value), call.of_this_try, false);
+      break;
+    }
+    case StoreOp::kCompareSet:
+      CompareSet(call);
+      break;
+    case StoreOp::kAdd:
+      Add(call);
+      break;
+    case StoreOp::kGet:
+    case StoreOp::kMultiGet:
+    case StoreOp::kCheck:
+      Read(call);
+      break;
+    case StoreOp::kWait:
+      StartWait(call);
+      break;
+    case StoreOp::kNumKeys:
+      host_.answer(caller, Number(static_cast<int64_t>(entries_.size())));
+      break;
+    case StoreOp::kDelete:
+      host_.answer(caller, Number(static_cast<int64_t>(entries_.erase(request.keys[0]))));
+      break;
+    case StoreOp::kQueuePush:
+      queues_[request.keys[0]].push_back(std::move(request.values[0]));
+      WakeOne(request.keys[0]);
+      break;
+    case StoreOp::kQueuePop:
+      Pop(call);
+      break;
+    case StoreOp::kQueueLen: {
+      auto queue = queues_.find(request.keys[0]);
+      host_.answer(caller, Number(queue == queues_.end() ? 0 : static_cast<int64_t>(queue->second.size())));
+      break;
+    }
+    case StoreOp::kListKeys: {
+      StoreAnswer answer;
+      for (const auto& [key, entry] : entries_) answer.values.push_back(key);
+      host_.answer(caller, std::move(answer));
+      break;
+    }
+    case StoreOp::kBarrier:
+      Barrier(call);
+      break;
+    case StoreOp::kPing:  // of a tier, which wants to know how far this is
+      host_.answer(caller, Number(request.number));
+      break;
+    case StoreOp::kCancelWait:
+    case StoreOp::kWatchKey:
+      break;  // the connection's own affair
+  }
+  return Result::kDone;
+}
+
+bool RootCore::Exist(const std::vector<std::string>& keys) const {
+  return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return Exists(key); });
+}
+
+void RootCore::Put(const std::string& key, std::string value, bool of_this_try, bool counts) {
+  auto [found, created] = entries_.try_emplace(key);
+  Entry& entry = found->second;
+  entry.value = std::move(value);
+  entry.of_this_try = of_this_try;
+  entry.counts = entry.counts || counts;
+  if (created) {
+    Created(key);
+  } else {
+    ++entry.changes;
+  }
+}
+
+void RootCore::Created(const std::string& key) {
+  auto waiters = waiters_.find(key);
+  if (waiters == waiters_.end()) return;
+  std::deque<WaitId> waiting = std::move(waiters->second);
+  waiters_.erase(waiters);
+  for (WaitId id : waiting) {
+    Wait& wait = waits_.at(id);
+    if (--wait.missing == 0) Release(id);
+  }
+}
+
+// A push wakes the one who has waited longest, as PyTorch does. A tier's wait goes on: it stands for many.
+void RootCore::WakeOne(const std::string& key) {
+  auto waiters = waiters_.find(key);
+  if (waiters == waiters_.end()) return;
+  const WaitId id = waiters->second.front();
+  Wait& wait = waits_.at(id);
+  if (wait.caller.tier && wait.keys.size() == 1) {
+    waiters->second.pop_front();
+    waiters->second.push_back(id);
+    StoreAnswer answer;
+    answer.wake_one = true;
+    answer.values.push_back(key);
+    host_.answer(wait.caller, std::move(answer));
+    return;
+  }
+  waiters->second.pop_front();
+  if (waiters->second.empty()) waiters_.erase(waiters);
+  if (--wait.missing == 0) Release(id);
+}
+
+void RootCore::WakeBack(const std::string& key) {
+  if (queues_.contains(key)) WakeOne(key);
+}
+
+// Forgets the wait wherever it is known.
+absl::flat_hash_map<RootCore::WaitId, RootCore::Wait>::iterator RootCore::EndWait(WaitId id) {
+  auto found = waits_.find(id);
+  const Wait& wait = found->second;
+  auto of_stream = waits_of_.find(wait.caller.stream);
+  of_stream->second.erase(wait.caller.id);
+  if (of_stream->second.empty()) waits_of_.erase(of_stream);
+  if (wait.missing > 0) {
+    for (const std::string& key : wait.keys) {
+      auto waiters = waiters_.find(key);
+      if (waiters == waiters_.end()) continue;
+      std::erase(waiters->second, id);
+      if (waiters->second.empty()) waiters_.erase(waiters);
+    }
+  }
+  return found;
+}
+
+void RootCore::Release(WaitId id) {
+  auto found = EndWait(id);
+  Wait wait = std::move(found->second);
+  waits_.erase(found);
+  if (wait.caller.tier && wait.caller.op == StoreOp::kWait) {
+    AnswerStates(wait.caller, wait.keys, kMaxUnaskedBytes);
+  } else {
+    host_.answer(wait.caller, StoreAnswer());
+  }
+}
+
+bool RootCore::MayCopy(const std::string& key) const {
+  if (queues_.contains(key)) return false;
+  auto entry = entries_.find(key);
+  return entry == entries_.end() || (!entry->second.counts && entry->second.changes <= kMaxChangesOfCopied &&
+                                     entry->second.value.size() <= kMaxCopiedBytes);
+}
+
+void RootCore::AnswerStates(const StoreCaller& caller, const std::vector<std::string>& keys, size_t max_value_bytes) {
+  StoreAnswer answer;
+  for (const std::string& key : keys) {
+    uint8_t state = 0;
+    auto entry = entries_.find(key);
+    if (entry != entries_.end() || queues_.contains(key)) state |= kPresent;
+    if (MayCopy(key) && !sharing_.IsLocked(key)) {
+      state |= kCopy;
+      sharing_.Grant(key, caller.stream);
+    }
+    if (entry != entries_.end() && entry->second.value.size() <= max_value_bytes) {
+      state |= kHasValue;
+      answer.values.push_back(entry->second.value);
+    }
+    answer.states.push_back(state);
+  }
+  host_.answer(caller, std::move(answer));
+}
+
+void RootCore::Read(StoreCall& call) {
+  const StoreCaller& caller = call.caller;
+  const StoreRequest& request = call.request;
+  if (caller.tier) {
+    AnswerStates(caller, request.keys, request.op == StoreOp::kCheck ? kMaxUnaskedBytes : kNoLimit);
+    return;
+  }
+  if (request.op == StoreOp::kCheck) {
+    host_.answer(caller, Number(Exist(request.keys)));
+    return;
+  }
+  StoreAnswer answer;
+  for (const std::string& key : request.keys) {
+    auto entry = entries_.find(key);
+    if (entry == entries_.end() && !call.of_this_try) {  // servers of the time of 1.x ended the connection
+      host_.answer(caller, Fault());
+      return;
+    }
+    answer.values.push_back(entry == entries_.end() ? std::string() : entry->second.value);
+  }
+  host_.answer(caller, std::move(answer));
+}
+
+void RootCore::Add(const StoreCall& call) {
+  const std::string& key = call.request.keys[0];
+  auto found = entries_.find(key);
+  std::optional<int64_t> before = found == entries_.end() ? 0 : ParseNumber(found->second.value);
+  if (!before) {
+    host_.answer(call.caller, Fault());
+    return;
+  }
+  const auto after = static_cast<int64_t>(static_cast<uint64_t>(*before) + static_cast<uint64_t>(call.request.number));
+  Put(key, std::to_string(after), call.of_this_try, true);
+  host_.answer(call.caller, Number(after));
+}
+
+void RootCore::CompareSet(StoreCall& call) {
+  const std::string& key = call.request.keys[0];
+  std::string& expected = call.request.values[0];
+  std::string& desired = call.request.values[1];
+  StoreAnswer answer;
+  auto found = entries_.find(key);
+  if (found == entries_.end() && !expected.empty()) {
+    answer.values.push_back(std::move(expected));
+  } else if (found != entries_.end() && found->second.value != expected) {
+    answer.values.push_back(found->second.value);
+  } else {
+    answer.values.push_back(desired);
+    Put(key, std::move(desired), call.of_this_try, false);
+  }
+  host_.answer(call.caller, std::move(answer));
+}
+
+void RootCore::Pop(const StoreCall& call) {
+  StoreAnswer answer;
+  auto queue = queues_.find(call.request.keys[0]);
+  if (queue != queues_.end()) {
+    answer.number = static_cast<int64_t>(queue->second.size());
+    answer.values.push_back(std::move(queue->second.front()));
+    queue->second.pop_front();
+    if (queue->second.empty()) queues_.erase(queue);
+  }
+  host_.answer(call.caller, std::move(answer));
+}
+
+void RootCore::StartWait(StoreCall& call) {
+  const StoreCaller& caller = call.caller;
+  std::vector<std::string>& keys = call.request.keys;
+  if (Exist(keys)) {
+    if (caller.tier) {
+      AnswerStates(caller, keys, kMaxUnaskedBytes);
+    } else {
+      host_.answer(caller, StoreAnswer());
+    }
+    return;
+  }
+  const WaitId id = next_wait_++;
+  Wait& wait = waits_[id];
+  wait.caller = caller;
+  for (const std::string& key : keys) {
+    if (Exists(key)) continue;
+    waiters_[key].push_back(id);
+    ++wait.missing;
+  }
+  wait.keys = std::move(keys);
+  waits_of_[caller.stream][caller.id] = id;
+}
+
+void RootCore::Barrier(const StoreCall& call) {
+  const std::string& key = call.request.keys[0];
+  auto found = entries_.find(key);
+  std::optional<int64_t> before = found == entries_.end() ? 0 : ParseNumber(found->second.value);
+  if (!before) {
+    host_.answer(call.caller, Fault());
+    return;
+  }
+  const int64_t count = *before + 1;
+  Put(key, std::to_string(count), call.of_this_try, true);
+
+  const WaitId id = next_wait_++;
+  waits_[id] = Wait{.caller = call.caller, .keys = {key}, .missing = 0, .world = call.request.number};
+  waits_of_[call.caller.stream][call.caller.id] = id;
+  std::vector<WaitId> over;
+  for (const auto& [other, wait] : waits_) {
+    if (wait.caller.op == StoreOp::kBarrier && wait.keys[0] == key && count >= wait.world) over.push_back(other);
+  }
+  std::sort(over.begin(), over.end());
+  for (WaitId other : over) Release(other);
+}
+
+void RootCore::Cancel(uint64_t stream, uint64_t id) {
+  auto of_stream = waits_of_.find(stream);
+  if (of_stream == waits_of_.end()) return;
+  auto wait = of_stream->second.find(id);
+  if (wait != of_stream->second.end()) waits_.erase(EndWait(wait->second));
+}
+
+void RootCore::Gone(uint64_t stream) {
+  while (true) {
+    auto of_stream = waits_of_.find(stream);
+    if (of_stream == waits_of_.end()) break;
+    waits_.erase(EndWait(of_stream->second.begin()->second));
+  }
+  sharing_.DropStream(stream);
+}
+
+void RootCore::Forget(uint64_t stream, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) sharing_.Drop(key, stream);
+}
+
+void RootCore::ForgetTry() {
+  std::vector<std::string> keys;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.of_this_try && !sharing_.IsLocked(key)) keys.push_back(key);
+  }
+  // No rank runs between two tries: nobody can have read a copy by the time that the answers are here.
+  auto erase = [this, keys] {
+    for (const std::string& key : keys) entries_.erase(key);
+  };
+  if (sharing_.Revoke(keys, 0, erase)) erase();
+}
+
+}  // namespace taskd

@@ -1,0 +1,78 @@
+// The keys of a job: what PyTorch's TCPStore server does with them (core.h).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/store/core.h"
+#include "common/store/sharing.h"
+
+namespace taskd {
+
+class RootCore : public StoreCore {
+ public:
+  // Larger values are read again each time instead of being copied to tiers.
+  static constexpr size_t kMaxCopiedBytes = 64 * 1024;
+  // A value that was changed more often than this is not given as a copy any more.
+  static constexpr int kMaxChangesOfCopied = 4;
+
+  RootCore(StoreCoreHost host, Sharing* sharing) : host_(std::move(host)), sharing_(*sharing) {}
+
+  Result Execute(StoreCall& call) override;
+  void Cancel(uint64_t stream, uint64_t id) override;
+  void Gone(uint64_t stream) override;
+  void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
+  void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
+  void WakeBack(const std::string& key) override;
+  void ForgetTry() override;
+  uint64_t keys() const override { return entries_.size(); }
+  uint64_t waiting() const override { return waits_.size(); }
+
+ private:
+  struct Entry {
+    std::string value;
+    int changes = 0;      // of the value since the key was created
+    bool counts = false;  // it was made or changed by an ADD
+    bool of_this_try = false;
+  };
+  struct Wait {
+    StoreCaller caller;
+    std::vector<std::string> keys;  // a barrier's: its one
+    size_t missing = 0;             // keys that have not been created since the wait began
+    int64_t world = 0;              // a barrier's
+  };
+  using WaitId = uint64_t;  // in order of arrival
+
+  // Whether all keys exist, as a WAIT or CHECK sees it: a queue with an element in it does.
+  bool Exist(const std::vector<std::string>& keys) const;
+  bool Exists(const std::string& key) const { return entries_.contains(key) || queues_.contains(key); }
+  void Put(const std::string& key, std::string value, bool of_this_try, bool counts);
+  void Created(const std::string& key);
+  void WakeOne(const std::string& key);
+  absl::flat_hash_map<WaitId, Wait>::iterator EndWait(WaitId id);
+  void Release(WaitId id);
+  void AnswerStates(const StoreCaller& caller, const std::vector<std::string>& keys, size_t max_value_bytes);
+  bool MayCopy(const std::string& key) const;
+
+  void Add(const StoreCall& call);
+  void CompareSet(StoreCall& call);
+  void Read(StoreCall& call);
+  void StartWait(StoreCall& call);
+  void Pop(const StoreCall& call);
+  void Barrier(const StoreCall& call);
+
+  StoreCoreHost host_;
+  Sharing& sharing_;
+  absl::flat_hash_map<std::string, Entry> entries_;
+  absl::flat_hash_map<std::string, std::deque<std::string>> queues_;  // never empty ones
+  absl::flat_hash_map<WaitId, Wait> waits_;
+  absl::flat_hash_map<std::string, std::deque<WaitId>> waiters_;  // by key; once for each time that the wait names it
+  absl::flat_hash_map<uint64_t, std::map<uint64_t, WaitId>> waits_of_;  // stream -> id -> wait
+  WaitId next_wait_ = 1;
+};
+
+}  // namespace taskd

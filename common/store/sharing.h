@@ -1,0 +1,64 @@
+// Which tiers hold copies of which keys, and the keys that are locked because copies are being revoked (core.h, 2).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace taskd {
+
+class Sharing {
+ public:
+  using Continuation = std::function<void()>;
+  using SendRevoke = std::function<void(uint64_t stream, uint64_t batch, const std::vector<std::string>& keys)>;
+
+  explicit Sharing(SendRevoke send_revoke) : send_revoke_(std::move(send_revoke)) {}
+
+  bool IsLocked(const std::string& key) const { return !locks_.empty() && locks_.contains(key); }
+  // `then` runs once `key`, which is locked, is free. It may find it locked again.
+  void WhenUnlocked(const std::string& key, Continuation then);
+
+  // `stream` holds a copy of `key`, which is not locked.
+  void Grant(const std::string& key, uint64_t stream);
+  // It does not any more.
+  void Drop(const std::string& key, uint64_t stream);
+  void DropStream(uint64_t stream);
+
+  // Takes all copies of `keys`, none of which is locked, away from everybody but `except`, whose copies are forgotten
+  // without a word: it knows. True: there are none left. False: the keys are locked, and `then` runs when they are
+  // free, before whoever waited for them.
+  bool Revoke(const std::vector<std::string>& keys, uint64_t except, Continuation then);
+  void Acknowledge(uint64_t stream, uint64_t batch);
+  bool HasCopies(const std::string& key) const { return holders_.contains(key); }
+
+  // Streams that have owed an acknowledgement since before `since_ns`, in the time that set_now_ns() is told.
+  std::vector<uint64_t> Late(int64_t since_ns) const;
+  void set_now_ns(int64_t now_ns) { now_ns_ = now_ns; }
+
+ private:
+  struct Batch {
+    std::vector<std::string> keys;
+    std::vector<uint64_t> missing;  // streams that have not acknowledged
+    std::vector<Continuation> then;
+    int64_t since_ns = 0;
+  };
+
+  uint32_t SlotOf(uint64_t stream);
+  void Acknowledged(uint64_t batch_id, uint64_t stream);
+
+  SendRevoke send_revoke_;
+  // A bit a slot, so that thousands of keys held by thousands of tiers fit: 256 bytes a key for 2,048 tiers.
+  absl::flat_hash_map<std::string, std::vector<uint64_t>> holders_;
+  absl::flat_hash_map<uint64_t, uint32_t> slots_;     // of streams
+  std::vector<uint64_t> streams_;                     // by slot; 0: free
+  absl::flat_hash_map<std::string, uint64_t> locks_;  // key -> batch
+  absl::flat_hash_map<uint64_t, Batch> batches_;
+  uint64_t next_batch_ = 1;
+  int64_t now_ns_ = 0;
+};
+
+}  // namespace taskd

@@ -1,0 +1,470 @@
+#include "common/store/tier_core.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace taskd {
+namespace {
+
+constexpr size_t kMaxUnaskedBytes = 4 * 1024;  // as the root's
+constexpr size_t kWrittenBeforeProbe = 4096;
+
+bool WantsValues(StoreOp op) { return op == StoreOp::kGet || op == StoreOp::kMultiGet; }
+
+// Equal for requests that one answer serves.
+std::string Signature(StoreOp op, const std::vector<std::string>& keys) {
+  std::string signature(1, static_cast<char>(op));
+  for (const std::string& key : keys) {
+    const auto size = static_cast<uint32_t>(key.size());
+    signature.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    signature += key;
+  }
+  return signature;
+}
+
+// The answer that a client's read has in the states and values of a reply.
+StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states,
+                       const std::vector<std::string>& values) {
+  StoreAnswer answer;
+  if (call.caller.op == StoreOp::kCheck) {
+    answer.number = std::all_of(states.begin(), states.end(), [](uint8_t state) { return state & kPresent; });
+    return answer;
+  }
+  if (call.caller.op == StoreOp::kWait) return answer;
+  auto value = values.begin();
+  for (uint8_t state : states) {
+    const bool has_value = (state & kHasValue) != 0 && value != values.end();
+    if (!has_value && !call.of_this_try) answer.fault = true;  // as at the root
+    answer.values.push_back(has_value ? *value++ : std::string());
+  }
+  return answer;
+}
+
+}  // namespace
+
+StoreCore::Result TierCore::Execute(StoreCall& call) {
+  const StoreCaller& caller = call.caller;
+  StoreRequest& request = call.request;
+  for (const std::string& key : request.keys) {
+    if (!sharing_.IsLocked(key)) continue;
+    sharing_.WhenUnlocked(key, [this, stream = caller.stream] { host_.resume(stream); });
+    return Result::kBlocked;
+  }
+  switch (request.op) {
+    case StoreOp::kGet:
+    case StoreOp::kMultiGet:
+    case StoreOp::kCheck:
+    case StoreOp::kWait:
+      if (!AnswerFromCopies(call)) Join(std::move(call));
+      return Result::kDone;
+    case StoreOp::kAdd: {
+      const std::string& key = request.keys[0];
+      Counter& counter = counters_[key];
+      if (counter.next.empty() && counter.sent.empty()) unsent_counters_.push_back(key);
+      counter.next.push_back({caller, request.number});
+      counter.of_this_try = counter.of_this_try || call.of_this_try;
+      return Result::kDone;
+    }
+    case StoreOp::kPing: {
+      StoreAnswer answer;
+      answer.number = request.number;
+      host_.answer(caller, std::move(answer));
+      return Result::kDone;
+    }
+    default:
+      return PassThrough(call);
+  }
+}
+
+void TierCore::Send(TierFrame frame) {
+  ++sequence_;
+  send_(frame);
+}
+
+// The last frame sent changed these keys, or gave up their copies.
+void TierCore::Written(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    DropCopy(key);
+    written_[key] = sequence_;
+    written_order_.emplace_back(sequence_, key);
+  }
+  // Writes without an answer would be remembered for ever where nobody ever reads.
+  if (written_order_.size() > kWrittenBeforeProbe && !probing_) {
+    probing_ = true;
+    TierFrame probe;
+    probe.type = TierFrame::Type::kRequest;
+    probe.op = StoreOp::kPing;
+    probe.id = 0;
+    Send(std::move(probe));
+  }
+}
+
+StoreCore::Result TierCore::PassThrough(StoreCall& call) {
+  const StoreCaller& caller = call.caller;
+  StoreRequest& request = call.request;
+  if (IsWrite(request.op) && !sharing_.Revoke(request.keys, caller.tier ? caller.stream : 0,
+                                              [this, stream = caller.stream] { host_.resume(stream); })) {
+    return Result::kBlocked;
+  }
+  TierFrame frame;
+  frame.type = TierFrame::Type::kRequest;
+  frame.op = request.op;
+  frame.of_this_try = call.of_this_try;
+  frame.number = request.number;
+  frame.keys = request.keys;
+  frame.values = std::move(request.values);
+  if (HasReply(request.op)) {
+    frame.id = next_id_++;
+    passed_through_[frame.id] = caller;
+    if (request.op == StoreOp::kBarrier) waiting_[{caller.stream, caller.id}] = frame.id;
+  }
+  Send(std::move(frame));
+  if (IsWrite(request.op)) Written(request.keys);
+  return Result::kDone;
+}
+
+bool TierCore::AnswerFromCopies(const StoreCall& call) {
+  const StoreCaller& caller = call.caller;
+  const bool wants_values = WantsValues(caller.op);
+  TierFrame reply;
+  for (const std::string& key : call.request.keys) {
+    auto found = copies_.find(key);
+    if (found == copies_.end()) return false;
+    const Copy& copy = found->second;
+    if (caller.op == StoreOp::kWait && !copy.present) return false;
+    if (wants_values && copy.present && !copy.has_value) return false;
+    uint8_t state = kCopy | (copy.present ? kPresent : 0);
+    if (copy.has_value && (wants_values || copy.value.size() <= kMaxUnaskedBytes)) {
+      state |= kHasValue;
+      if (wants_values || caller.tier) reply.values.push_back(copy.value);
+    }
+    reply.states.push_back(state);
+  }
+  AnswerJoiner(call, reply);
+  return true;
+}
+
+// Tells the caller what is in the reply. A tier below gets copies of what this tier has copies of.
+void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
+  if (!call.caller.tier) {
+    host_.answer(call.caller, ReadAnswer(call, reply.states, reply.values));
+    return;
+  }
+  StoreAnswer answer;
+  answer.states = reply.states;
+  answer.values = reply.values;
+  for (size_t i = 0; i < answer.states.size() && i < call.request.keys.size(); ++i) {
+    const std::string& key = call.request.keys[i];
+    if (!copies_.contains(key) || sharing_.IsLocked(key)) answer.states[i] &= ~kCopy;
+    if (answer.states[i] & kCopy) sharing_.Grant(key, call.caller.stream);
+  }
+  host_.answer(call.caller, std::move(answer));
+}
+
+// Joins the request under way that equals this one, or sends it.
+void TierCore::Join(StoreCall call) {
+  const StoreOp op = call.request.op == StoreOp::kGet ? StoreOp::kMultiGet : call.request.op;
+  const std::string signature = Signature(op, call.request.keys);
+  auto found = by_signature_.find(signature);
+  Flight* flight = found == by_signature_.end() ? nullptr : &flights_.at(found->second);
+  if (flight != nullptr && op != StoreOp::kWait) {
+    // The caller may have written the key on its own connection, with no answer to wait for.
+    for (const std::string& key : flight->keys) {
+      auto written = written_.find(key);
+      if (written != written_.end() && written->second > flight->sequence) flight = nullptr;
+      if (flight == nullptr) break;
+    }
+  }
+  uint64_t id = flight == nullptr ? next_id_++ : found->second;
+  if (flight == nullptr) {
+    TierFrame frame;
+    frame.type = TierFrame::Type::kRequest;
+    frame.op = op;
+    frame.id = id;
+    frame.keys = call.request.keys;
+    Send(std::move(frame));
+    flight = &flights_[id];
+    flight->op = op;
+    flight->signature = signature;
+    flight->sequence = sequence_;
+    flight->keys = call.request.keys;
+    by_signature_[signature] = id;
+    unflushed_.push_back(id);
+  }
+  if (op == StoreOp::kWait) waiting_[{call.caller.stream, call.caller.id}] = id;
+  const bool late = flight->flushed;
+  flight->joiners.push_back({std::move(call), late});
+}
+
+// For a call that was taken before: it cannot be given back to its stream.
+void TierCore::Again(StoreCall call) {
+  for (const std::string& key : call.request.keys) {
+    if (!sharing_.IsLocked(key)) continue;
+    sharing_.WhenUnlocked(key, [this, call] { Again(call); });
+    return;
+  }
+  if (!AnswerFromCopies(call)) Join(std::move(call));
+}
+
+void TierCore::BeforeFlush() {
+  std::vector<std::string> keys;
+  keys.swap(unsent_counters_);
+  for (const std::string& key : keys) SendAdds(key);
+}
+
+void TierCore::Flushed() {
+  for (uint64_t id : unflushed_) {
+    auto flight = flights_.find(id);
+    if (flight != flights_.end()) flight->second.flushed = true;
+  }
+  unflushed_.clear();
+}
+
+void TierCore::SendAdds(const std::string& key) {
+  auto found = counters_.find(key);
+  if (found == counters_.end() || !found->second.sent.empty() || found->second.next.empty()) return;
+  if (sharing_.IsLocked(key)) {
+    sharing_.WhenUnlocked(key, [this, key] { SendAdds(key); });
+    return;
+  }
+  if (!sharing_.Revoke({key}, 0, [this, key] { SendAdds(key); })) return;
+
+  Counter& counter = found->second;
+  counter.sent = std::move(counter.next);
+  counter.next.clear();
+  uint64_t sum = 0;
+  for (const Adding& adding : counter.sent) sum += static_cast<uint64_t>(adding.delta);
+  TierFrame frame;
+  frame.type = TierFrame::Type::kRequest;
+  frame.op = StoreOp::kAdd;
+  frame.id = next_id_++;
+  frame.of_this_try = counter.of_this_try;
+  frame.number = static_cast<int64_t>(sum);
+  frame.keys = {key};
+  adds_[frame.id] = key;
+  Send(std::move(frame));
+  Written({key});
+}
+
+void TierCore::AddReplied(const TierFrame& reply, const std::string& key) {
+  auto found = counters_.find(key);
+  std::vector<Adding> sent = std::move(found->second.sent);
+  found->second.sent.clear();
+  if (found->second.next.empty()) {
+    counters_.erase(found);
+  } else {
+    unsent_counters_.push_back(key);
+  }
+  auto value = static_cast<uint64_t>(reply.number);
+  for (const Adding& adding : sent) value -= static_cast<uint64_t>(adding.delta);
+  for (const Adding& adding : sent) {
+    value += static_cast<uint64_t>(adding.delta);
+    StoreAnswer answer;
+    answer.number = static_cast<int64_t>(value);
+    answer.fault = reply.type == TierFrame::Type::kFault;
+    host_.answer(adding.caller, std::move(answer));
+  }
+}
+
+void TierCore::Received(TierFrame frame) {
+  switch (frame.type) {
+    case TierFrame::Type::kReply:
+    case TierFrame::Type::kFault:
+      break;
+    case TierFrame::Type::kWakeOne:
+      WakeOne(frame);
+      return;
+    case TierFrame::Type::kRevoke:
+      Revoke(frame.id, frame.keys);
+      return;
+    default:
+      return;
+  }
+  if (frame.id == 0) probing_ = false;
+  if (auto add = adds_.find(frame.id); add != adds_.end()) {
+    const std::string key = std::move(add->second);
+    adds_.erase(add);
+    AddReplied(frame, key);
+  } else if (auto passed = passed_through_.find(frame.id); passed != passed_through_.end()) {
+    const StoreCaller caller = passed->second;
+    passed_through_.erase(passed);
+    waiting_.erase({caller.stream, caller.id});
+    StoreAnswer answer;
+    answer.number = frame.number;
+    answer.values = std::move(frame.values);
+    answer.fault = frame.type == TierFrame::Type::kFault;
+    host_.answer(caller, std::move(answer));
+  } else if (flights_.contains(frame.id)) {
+    FlightReplied(frame);
+  }
+  while (!written_order_.empty() && written_order_.front().first <= frame.processed) {
+    auto written = written_.find(written_order_.front().second);
+    if (written != written_.end() && written->second <= frame.processed) written_.erase(written);
+    written_order_.pop_front();
+  }
+}
+
+TierCore::Flight TierCore::TakeFlight(uint64_t id) {
+  auto found = flights_.find(id);
+  Flight flight = std::move(found->second);
+  flights_.erase(found);
+  auto newest = by_signature_.find(flight.signature);
+  if (newest != by_signature_.end() && newest->second == id) by_signature_.erase(newest);
+  for (const Joiner& joiner : flight.joiners) waiting_.erase({joiner.call.caller.stream, joiner.call.caller.id});
+  return flight;
+}
+
+void TierCore::FlightReplied(const TierFrame& reply) {
+  Flight flight = TakeFlight(reply.id);
+  TakeCopies(reply, flight.keys);
+  for (Joiner& joiner : flight.joiners) {
+    if (joiner.late) {
+      Again(std::move(joiner.call));
+    } else {
+      AnswerJoiner(joiner.call, reply);
+    }
+  }
+}
+
+void TierCore::TakeCopies(const TierFrame& reply, const std::vector<std::string>& keys) {
+  auto full = [&] { return copies_.size() + keys.size() > kMaxCopies || copy_bytes_ > kMaxCopyBytes; };
+  if (full()) DropUnsharedCopies();
+  if (full()) return;  // the store above may think that it gave one: it asks for it back, no more
+  auto value = reply.values.begin();
+  for (size_t i = 0; i < keys.size() && i < reply.states.size(); ++i) {
+    const uint8_t state = reply.states[i];
+    const std::string* its_value = nullptr;
+    if (state & kHasValue) {
+      if (value == reply.values.end()) return;
+      its_value = &*value++;
+    }
+    auto written = written_.find(keys[i]);
+    if (!(state & kCopy) || (written != written_.end() && written->second > reply.processed)) continue;
+    Copy& copy = copies_[keys[i]];
+    copy.present = state & kPresent;
+    if (its_value == nullptr || copy.has_value) continue;
+    copy.has_value = true;
+    copy.value = *its_value;
+    copy_bytes_ += copy.value.size();
+  }
+}
+
+void TierCore::DropCopy(const std::string& key) {
+  auto found = copies_.find(key);
+  if (found == copies_.end()) return;
+  copy_bytes_ -= found->second.value.size();
+  copies_.erase(found);
+}
+
+// Room for new ones. What tiers below hold stays.
+void TierCore::DropUnsharedCopies() {
+  TierFrame frame;
+  frame.type = TierFrame::Type::kForget;
+  for (const auto& [key, copy] : copies_) {
+    if (!sharing_.HasCopies(key) && !sharing_.IsLocked(key)) frame.keys.push_back(key);
+  }
+  if (frame.keys.empty()) return;
+  std::vector<std::string> keys = frame.keys;
+  Send(std::move(frame));
+  Written(keys);
+}
+
+void TierCore::Revoke(uint64_t batch, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    if (!sharing_.IsLocked(key)) continue;
+    sharing_.WhenUnlocked(key, [this, batch, keys] { Revoke(batch, keys); });
+    return;
+  }
+  auto done = [this, batch, keys] {
+    for (const std::string& key : keys) DropCopy(key);
+    TierFrame frame;
+    frame.type = TierFrame::Type::kAcknowledge;
+    frame.id = batch;
+    send_(frame);  // not counted: it is executed before what was sent earlier
+  };
+  if (sharing_.Revoke(keys, 0, done)) done();
+}
+
+void TierCore::WakeOne(const TierFrame& frame) {
+  auto found = flights_.find(frame.id);
+  if (found == flights_.end() || found->second.joiners.empty()) {
+    if (!frame.keys.empty()) WakeBack(frame.keys[0]);
+    return;
+  }
+  Flight& flight = found->second;
+  // Who asks from now on may find the element still there, and must not wait behind those for whom it was not enough.
+  auto newest = by_signature_.find(flight.signature);
+  if (newest != by_signature_.end() && newest->second == frame.id) by_signature_.erase(newest);
+  Joiner joiner = std::move(flight.joiners.front());
+  flight.joiners.erase(flight.joiners.begin());
+  const StoreCaller caller = joiner.call.caller;
+  StoreAnswer answer;
+  if (caller.tier) {
+    answer.wake_one = true;
+    answer.values = frame.keys;
+    flight.joiners.push_back(std::move(joiner));  // it waits for its others; the next wake is somebody else's
+    host_.answer(caller, std::move(answer));
+    return;
+  }
+  waiting_.erase({caller.stream, caller.id});
+  host_.answer(caller, std::move(answer));
+  EndFlightIfAlone(frame.id);
+}
+
+void TierCore::WakeBack(const std::string& key) {
+  // Somebody else of this tier may wait for it.
+  auto found = by_signature_.find(Signature(StoreOp::kWait, {key}));
+  if (found != by_signature_.end()) {
+    TierFrame frame;
+    frame.id = found->second;
+    frame.keys = {key};
+    WakeOne(frame);
+    return;
+  }
+  TierFrame frame;
+  frame.type = TierFrame::Type::kWakeBack;
+  frame.keys = {key};
+  Send(std::move(frame));
+}
+
+void TierCore::EndFlightIfAlone(uint64_t id) {
+  if (!flights_.at(id).joiners.empty()) return;
+  TakeFlight(id);
+  TierFrame frame;
+  frame.type = TierFrame::Type::kCancel;
+  frame.id = id;
+  Send(std::move(frame));
+}
+
+void TierCore::Cancel(uint64_t stream, uint64_t id) {
+  auto waiting = waiting_.find({stream, id});
+  if (waiting == waiting_.end()) return;
+  const uint64_t sent = waiting->second;
+  waiting_.erase(waiting);
+  if (passed_through_.erase(sent) > 0) {
+    TierFrame frame;
+    frame.type = TierFrame::Type::kCancel;
+    frame.id = sent;
+    Send(std::move(frame));
+    return;
+  }
+  std::erase_if(flights_.at(sent).joiners, [&](const Joiner& joiner) {
+    return joiner.call.caller.stream == stream && joiner.call.caller.id == id;
+  });
+  EndFlightIfAlone(sent);
+}
+
+void TierCore::Gone(uint64_t stream) {
+  std::vector<uint64_t> ids;
+  for (const auto& [who, sent] : waiting_) {
+    if (who.first == stream) ids.push_back(who.second);
+  }
+  for (uint64_t id : ids) Cancel(stream, id);
+  sharing_.DropStream(stream);
+}
+
+void TierCore::Forget(uint64_t stream, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) sharing_.Drop(key, stream);
+}
+
+}  // namespace taskd

@@ -1,0 +1,128 @@
+// The way of a node's clients to the keys: combines what they ask before it goes up (core.h).
+//
+// What goes up, and what is answered here:
+// - reads (GET, MULTI_GET, CHECK): answered from copies; else one request goes up for all equal ones. Who asked after
+// it
+//   went up is answered from it only if it brought copies, since else it may be older than the question.
+// - WAIT: one standing wait for all equal ones. Its answer brings copies; the GET that follows stays here.
+// - ADD: one under way for each key; those that come meanwhile go up together as their sum, and each gets its own
+// ticket.
+// - writes without reply go up at once, in order, on one connection.
+// - all else is passed through.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/store/core.h"
+#include "common/store/sharing.h"
+#include "common/store/tier_frame.h"
+
+namespace taskd {
+
+class TierCore : public StoreCore {
+ public:
+  static constexpr size_t kMaxCopies = 256 * 1024;
+  static constexpr size_t kMaxCopyBytes = 64 * 1024 * 1024;
+
+  // `send`: to the store above, in order. kCopiesDropped and kAcknowledge frames are not counted there.
+  // `send`: to the store above, in order.
+  TierCore(StoreCoreHost host, Sharing* sharing, std::function<void(const TierFrame&)> send)
+      : host_(std::move(host)), sharing_(*sharing), send_(std::move(send)) {}
+
+  Result Execute(StoreCall& call) override;
+  void Cancel(uint64_t stream, uint64_t id) override;
+  void Gone(uint64_t stream) override;
+  void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
+  void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
+  void WakeBack(const std::string& key) override;
+  void ForgetTry() override {}  // the root's affair
+  uint64_t keys() const override { return copies_.size(); }
+  uint64_t waiting() const override { return waiting_.size(); }
+
+  // From the store above. Answers to what nobody asks any more are ignored.
+  void Received(TierFrame frame);
+  // Hands over what was held back for others to join. To be called before what was handed to `send` is written.
+  void BeforeFlush();
+  // It is on its way: who asks from now on may ask after it was answered.
+  void Flushed();
+
+ private:
+  struct Copy {
+    bool present = false;
+    bool has_value = false;
+    std::string value;
+  };
+  struct Joiner {
+    StoreCall call;
+    bool late = false;  // it asked after the request had been sent
+  };
+  // A read or a wait that went up, and all who want its answer.
+  struct Flight {
+    StoreOp op;  // kMultiGet, kCheck, kWait
+    std::string signature;
+    uint64_t sequence = 0;
+    bool flushed = false;
+    std::vector<std::string> keys;
+    std::vector<Joiner> joiners;
+  };
+  struct Adding {
+    StoreCaller caller;
+    int64_t delta;
+  };
+  struct Counter {
+    std::vector<Adding> sent;
+    std::vector<Adding> next;
+    bool of_this_try = false;
+  };
+  using StreamAndId = std::pair<uint64_t, uint64_t>;
+
+  bool AnswerFromCopies(const StoreCall& call);
+  void Join(StoreCall call);
+  void Again(StoreCall call);
+  void SendAdds(const std::string& key);
+  Result PassThrough(StoreCall& call);
+  void Send(TierFrame frame);
+  void Written(const std::vector<std::string>& keys);
+
+  void TakeCopies(const TierFrame& reply, const std::vector<std::string>& keys);
+  void DropCopy(const std::string& key);
+  void DropUnsharedCopies();
+  void AddReplied(const TierFrame& reply, const std::string& key);
+  void FlightReplied(const TierFrame& reply);
+  void AnswerJoiner(const StoreCall& call, const TierFrame& reply);
+  void WakeOne(const TierFrame& frame);
+  void Revoke(uint64_t batch, const std::vector<std::string>& keys);
+  void EndFlightIfAlone(uint64_t id);
+  Flight TakeFlight(uint64_t id);
+
+  StoreCoreHost host_;
+  Sharing& sharing_;
+  std::function<void(const TierFrame&)> send_;
+
+  absl::flat_hash_map<std::string, Copy> copies_;
+  size_t copy_bytes_ = 0;
+  uint64_t sequence_ = 0;  // frames sent that the store above counts (TierFrame::processed)
+  // Keys that this tier wrote or gave back, by the frame that did it, until the store above is known to have executed
+  // it. An answer that is older brings no copy of them.
+  absl::flat_hash_map<std::string, uint64_t> written_;
+  std::deque<std::pair<uint64_t, std::string>> written_order_;
+  bool probing_ = false;
+
+  uint64_t next_id_ = 1;
+  absl::flat_hash_map<uint64_t, Flight> flights_;
+  absl::flat_hash_map<std::string, uint64_t> by_signature_;  // the newest flight of each
+  std::vector<uint64_t> unflushed_;
+  absl::flat_hash_map<std::string, Counter> counters_;
+  std::vector<std::string> unsent_counters_;
+  absl::flat_hash_map<uint64_t, std::string> adds_;            // sent: id -> key
+  absl::flat_hash_map<uint64_t, StoreCaller> passed_through_;  // sent: id -> who asked
+  absl::flat_hash_map<StreamAndId, uint64_t> waiting_;         // kWait and kBarrier -> id of what was sent for it
+};
+
+}  // namespace taskd

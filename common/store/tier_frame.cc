@@ -1,0 +1,121 @@
+#include "common/store/tier_frame.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace taskd {
+namespace {
+
+template <typename T>
+void Append(T value, std::string& out) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+void AppendStrings(const std::vector<std::string>& strings, std::string& out) {
+  Append(static_cast<uint32_t>(strings.size()), out);
+  for (const std::string& text : strings) {
+    Append(static_cast<uint32_t>(text.size()), out);
+    out += text;
+  }
+}
+
+// Reads values off the front; after the first that is not whole everything fails.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T Take() {
+    T value{};
+    if (bytes_.size() < sizeof(T)) {
+      ok_ = false;
+      return value;
+    }
+    std::memcpy(&value, bytes_.data(), sizeof(T));
+    bytes_.remove_prefix(sizeof(T));
+    return value;
+  }
+
+  std::vector<std::string> TakeStrings() {
+    std::vector<std::string> strings;
+    const uint32_t count = Take<uint32_t>();
+    for (uint32_t i = 0; i < count && ok_; ++i) {
+      const uint32_t size = Take<uint32_t>();
+      if (size > bytes_.size()) ok_ = false;
+      if (!ok_) break;
+      strings.emplace_back(bytes_.substr(0, size));
+      bytes_.remove_prefix(size);
+    }
+    return strings;
+  }
+
+  bool ok() const { return ok_ && bytes_.empty(); }
+
+ private:
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+}  // namespace
+
+void AppendFrame(const TierFrame& frame, std::string& out) {
+  const size_t begin = out.size();
+  Append(uint32_t{0}, out);
+  Append(frame.type, out);
+  Append(frame.op, out);
+  Append(static_cast<uint8_t>(frame.of_this_try), out);
+  Append(frame.id, out);
+  Append(frame.processed, out);
+  Append(frame.number, out);
+  AppendStrings(frame.keys, out);
+  AppendStrings(frame.values, out);
+  Append(static_cast<uint32_t>(frame.states.size()), out);
+  out.append(frame.states.begin(), frame.states.end());
+  const auto length = static_cast<uint32_t>(out.size() - begin - sizeof(uint32_t));
+  std::memcpy(out.data() + begin, &length, sizeof(length));
+}
+
+absl::StatusOr<TierFrame> ParseFrame(std::string_view body) {
+  Reader reader(body);
+  TierFrame frame;
+  frame.type = reader.Take<TierFrame::Type>();
+  frame.op = reader.Take<StoreOp>();
+  frame.of_this_try = reader.Take<uint8_t>() != 0;
+  frame.id = reader.Take<uint64_t>();
+  frame.processed = reader.Take<uint64_t>();
+  frame.number = reader.Take<int64_t>();
+  frame.keys = reader.TakeStrings();
+  frame.values = reader.TakeStrings();
+  const uint32_t states = reader.Take<uint32_t>();
+  for (uint32_t i = 0; i < states && i < body.size(); ++i) frame.states.push_back(reader.Take<uint8_t>());
+  const auto type = static_cast<uint8_t>(frame.type);
+  const auto op = static_cast<uint8_t>(frame.op);
+  if (!reader.ok() || type < static_cast<uint8_t>(TierFrame::Type::kHello) ||
+      type > static_cast<uint8_t>(TierFrame::Type::kRevoke) || op < static_cast<uint8_t>(StoreOp::kSet) ||
+      op > static_cast<uint8_t>(StoreOp::kWatchKey)) {
+    return absl::InvalidArgumentError(absl::StrCat("a frame of ", body.size(), " bytes, type ", type, ", is broken"));
+  }
+  return frame;
+}
+
+absl::StatusOr<bool> FrameBuffer::Next(std::string_view& body) {
+  if (position_ > 0 && (position_ == buffer_.size() || position_ > 64 * 1024)) {
+    buffer_.erase(0, position_);
+    position_ = 0;
+  }
+  uint32_t length;
+  if (size() < sizeof(length)) return false;
+  std::memcpy(&length, buffer_.data() + position_, sizeof(length));
+  if (length > max_bytes_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a frame of ", length, " bytes; at most ", max_bytes_, " are allowed"));
+  }
+  if (size() < sizeof(length) + length) return false;
+  body = std::string_view(buffer_).substr(position_ + sizeof(length), length);
+  position_ += sizeof(length) + length;
+  return true;
+}
+
+}  // namespace taskd

@@ -1,0 +1,67 @@
+// What a tier and the store above it say to each other: u32 length, then one of these. Machine's byte order, as all of
+// the store's protocol. A tier begins its connection with 00 and kTierMagic (wire.h) and a kHello; kHello answers it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/store/core.h"
+#include "common/store/request.h"
+
+namespace taskd {
+
+struct TierFrame {
+  enum class Type : uint8_t {
+    kHello = 1,    // number: kTierProtocol
+    kRequest,      // up: id, op, keys, values, number
+    kCancel,       // up: id of a kWait or kBarrier
+    kForget,       // up: keys of which it keeps no copy any more
+    kAcknowledge,  // up: id of a kRevoke
+    kWakeBack,     // up: keys[0]
+    kReply,        // down: id, number, values, states, processed
+    kWakeOne,      // down: id
+    kFault,        // down: id; the client's connection is to be closed
+    kRevoke,       // down: id, keys
+  };
+
+  Type type = Type::kHello;
+  StoreOp op = StoreOp::kPing;
+  bool of_this_try = false;
+  uint64_t id = 0;
+  uint64_t processed =
+      0;  // kReply, kWakeOne, kFault: frames of this tier executed so far, all types but kHello and kAcknowledge
+  int64_t number = 0;
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+  std::vector<uint8_t> states;  // KeyState
+};
+
+inline constexpr int64_t kTierProtocol = 1;
+inline constexpr uint32_t kMaxFrameBytes = 128 * 1024 * 1024;
+
+// Appends the frame, with its length before it.
+void AppendFrame(const TierFrame& frame, std::string& out);
+// `body`: without the length. INVALID_ARGUMENT where it is not whole, or a type or operation is unknown.
+absl::StatusOr<TierFrame> ParseFrame(std::string_view body);
+
+// Cuts frames off the front of a stream of bytes.
+class FrameBuffer {
+ public:
+  explicit FrameBuffer(uint32_t max_bytes) : max_bytes_(max_bytes) {}
+
+  void Append(std::string_view bytes) { buffer_ += bytes; }
+  // The next body, valid until the next call of anything. False: there is no whole one. INVALID_ARGUMENT: it is too
+  // long.
+  absl::StatusOr<bool> Next(std::string_view& body);
+  size_t size() const { return buffer_.size() - position_; }
+
+ private:
+  uint32_t max_bytes_;
+  std::string buffer_;
+  size_t position_ = 0;
+};
+
+}  // namespace taskd

@@ -1,0 +1,64 @@
+// A tier's connection to the store above it. Connects again for ever.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/address.h"
+#include "common/event_loop.h"
+#include "common/store/tier_frame.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+
+class Uplink {
+ public:
+  struct Callbacks {
+    std::function<void(TierFrame)> received;
+    std::function<void()> lost;  // a connection that stood; what was not answered will not be
+  };
+
+  // On the loop's thread.
+  Uplink(EventLoop* loop, const HostPort& upstream, Callbacks callbacks);
+  ~Uplink();
+  Uplink(const Uplink&) = delete;
+  Uplink& operator=(const Uplink&) = delete;
+
+  // Kept until there is a connection; written by Flush().
+  void Send(const TierFrame& frame);
+  void Flush();
+  bool connected() const { return state_ == State::kConnected; }
+  size_t unwritten_bytes() const { return out_.size() - written_; }
+  uint64_t requests() const { return requests_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  enum class State { kApart, kConnecting, kGreeting, kConnected };
+
+  void Connect();
+  void Retry(const std::string& reason);
+  void OnEvent(uint32_t events);
+  void Greet();
+  void Receive();
+  void Write(std::string& out, size_t& written);
+
+  EventLoop& loop_;
+  const HostPort upstream_;
+  const Callbacks callbacks_;
+  State state_ = State::kApart;
+  UniqueFd fd_;
+  FrameBuffer in_{kMaxFrameBytes};
+  std::string greeting_;
+  size_t greeting_written_ = 0;
+  std::string out_;
+  size_t written_ = 0;
+  bool broken_ = false;
+  EventLoop::TimerId timer_{};
+  int64_t pause_ns_ = 0;
+  std::string said_;  // the last reason that was logged
+  uint64_t requests_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace taskd

@@ -1,0 +1,217 @@
+#include "manager/supervision_core.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/switch.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr std::chrono::seconds kLookEvery{1};
+
+int64_t RealtimeNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// At most `limit` bytes, whole characters: it becomes part of messages that must be valid UTF-8.
+void Cut(std::string& text, size_t limit) {
+  if (text.size() <= limit) return;
+  size_t size = limit;
+  while (size > 0 && (text[size] & 0xc0) == 0x80) --size;
+  text.resize(size);
+}
+
+std::string LogLine(const SupervisionEvent& event) {
+  std::string line = SupervisionKindName(event.kind);
+  if (event.rank >= 0) absl::StrAppend(&line, " rank ", event.rank);
+  if (event.node >= 0) absl::StrAppend(&line, " node ", event.node);
+  if (event.pid > 0) absl::StrAppend(&line, " pid ", event.pid);
+  using Kind = SupervisionEvent::Kind;
+  if (event.signal != 0) {
+    absl::StrAppend(&line, " signal ", event.signal);
+  } else if (event.kind == Kind::kExited || event.kind == Kind::kEnded) {
+    absl::StrAppend(&line, " code ", event.code);
+  }
+  absl::StrAppend(&line, " (round ", event.round, ", restarts ", event.restart_count, ")");
+  if (!event.message.empty()) absl::StrAppend(&line, ": ", event.message);
+  // Stacks have lines; anything else is one line in the log.
+  if (event.kind != Kind::kStacks) std::replace(line.begin(), line.end(), '\n', ' ');
+  return line;
+}
+
+}  // namespace
+
+const char* SupervisionKindName(SupervisionEvent::Kind kind) {
+  switch (kind) {
+    case SupervisionEvent::Kind::kStarted:
+      return "started";
+    case SupervisionEvent::Kind::kExited:
+      return "exited";
+    case SupervisionEvent::Kind::kRestarting:
+      return "restarting";
+    case SupervisionEvent::Kind::kEnded:
+      return "ended";
+    case SupervisionEvent::Kind::kHang:
+      return "hang";
+    case SupervisionEvent::Kind::kResumed:
+      return "resumed";
+    case SupervisionEvent::Kind::kStacks:
+      return "stacks";
+    case SupervisionEvent::Kind::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look) : look_(std::move(look)) {
+  if (look_) thread_ = std::thread([this] { Run(); });
+}
+
+SupervisionCore::~SupervisionCore() { Close(); }
+
+void SupervisionCore::Run() {
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, kLookEvery, [this] { return closed_; })) {
+    lock.unlock();
+    Look(look_(), std::chrono::steady_clock::now(), RealtimeNs());
+    lock.lock();
+  }
+}
+
+void SupervisionCore::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    for (HangSink* sink : sinks_) sink->Close();
+    sinks_.clear();
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void SupervisionCore::Add(SupervisionEvent event) {
+  Cut(event.message, kMaxMessageBytes);
+  using Kind = SupervisionEvent::Kind;
+  const bool worth_a_warning = event.kind == Kind::kHang || event.kind == Kind::kStacks ||
+                               event.kind == Kind::kRestarting || (event.kind == Kind::kExited && event.code != 0);
+  spdlog::log(worth_a_warning ? spdlog::level::warn : spdlog::level::info, "job: {}", LogLine(event));
+  events_bytes_ += event.message.size();
+  events_.push_back(std::move(event));
+  while (events_.size() > kMaxEvents || events_bytes_ > kMaxEventsBytes) {
+    events_bytes_ -= events_.front().message.size();
+    events_.pop_front();
+  }
+}
+
+void SupervisionCore::Tell(const HangVerdict& verdict, int64_t realtime_ns) {
+  SupervisionEvent event;
+  event.kind = verdict.hung ? SupervisionEvent::Kind::kHang : SupervisionEvent::Kind::kResumed;
+  if (verdict.behind.size() == 1) event.rank = verdict.behind[0];
+  event.message = verdict.text;
+  event.time_ns = realtime_ns;
+  if (!events_.empty()) {
+    event.round = events_.back().round;
+    event.restart_count = events_.back().restart_count;
+  }
+  Add(std::move(event));
+  for (HangSink* sink : sinks_) sink->Told(verdict);
+}
+
+absl::Status SupervisionCore::Report(std::vector<SupervisionEvent> events, SteadyTime now) {
+  using Kind = SupervisionEvent::Kind;
+  for (const SupervisionEvent& event : events) {
+    if (event.kind == Kind::kUnknown || event.kind == Kind::kHang || event.kind == Kind::kResumed) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kind: ", SupervisionKindName(event.kind), " is not for launchers to report"));
+    }
+    for (const auto& [name, number, least] :
+         {std::tuple("rank", event.rank, -1), std::tuple("node", event.node, -1), std::tuple("pid", event.pid, 0),
+          std::tuple("round", event.round, 0), std::tuple("restart_count", event.restart_count, 0)}) {
+      if (number < least) return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, " is below ", least));
+    }
+  }
+  const int64_t realtime_ns = RealtimeNs();
+  std::lock_guard lock(mutex_);
+  for (SupervisionEvent& event : events) {
+    if (event.time_ns == 0) event.time_ns = realtime_ns;
+    using State = SupervisionSnapshot::State;
+    std::optional<HangVerdict> over;
+    switch (event.kind) {
+      case Kind::kStarted:
+        state_ = State::kRunning;
+        if (event.rank < 0) over = watch_.Restarted(now);
+        break;
+      case Kind::kExited:
+        ++rank_exits_;
+        break;
+      case Kind::kRestarting:
+        state_ = State::kRestarting;
+        ++restarts_;
+        over = watch_.Restarted(now);
+        break;
+      case Kind::kEnded:
+        state_ = State::kEnded;
+        over = watch_.Restarted(now);
+        break;
+      default:
+        break;
+    }
+    Add(std::move(event));
+    if (over.has_value()) Tell(*over, realtime_ns);
+  }
+  return absl::OkStatus();
+}
+
+void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realtime_ns) {
+  const bool steps_on = (job.wanted.effective & MaskOf(SwitchKind::kStep)) != 0;
+  std::vector<RankPulse> pulses;
+  bool connected = false;
+  for (const JobSnapshot::Node& node : job.nodes) {
+    if (!node.connected) continue;
+    connected = true;
+    for (const RankReport& rank : node.ranks) {
+      if (!rank.attached) continue;
+      pulses.push_back({rank.rank, rank.pid, rank.step, rank.step_ms, rank.marks});
+    }
+  }
+  std::lock_guard lock(mutex_);
+  if (closed_) return;
+  const bool all_ended = connected && pulses.empty() && watch_.open().has_value();
+  std::optional<HangVerdict> verdict = all_ended ? watch_.Restarted(now) : watch_.Update(pulses, steps_on, now);
+  if (verdict.has_value()) Tell(*verdict, realtime_ns);
+}
+
+bool SupervisionCore::Subscribe(HangSink* sink, const HangOptions& options) {
+  std::lock_guard lock(mutex_);
+  if (closed_) return false;
+  watch_.SetOptions(options);
+  sinks_.insert(sink);
+  if (watch_.open().has_value()) sink->Told(*watch_.open());
+  return true;
+}
+
+void SupervisionCore::Unsubscribe(HangSink* sink) {
+  std::lock_guard lock(mutex_);
+  sinks_.erase(sink);
+}
+
+SupervisionSnapshot SupervisionCore::Snapshot() const {
+  std::lock_guard lock(mutex_);
+  SupervisionSnapshot snapshot;
+  snapshot.state = state_;
+  if (watch_.open().has_value()) {
+    snapshot.state = SupervisionSnapshot::State::kHung;
+    snapshot.hung_ranks = watch_.open()->ranks;
+  }
+  snapshot.restarts = restarts_;
+  snapshot.rank_exits = rank_exits_;
+  snapshot.events.assign(events_.begin(), events_.end());
+  return snapshot;
+}
+
+}  // namespace taskd::manager

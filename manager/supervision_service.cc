@@ -1,0 +1,147 @@
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/services.h"
+#include "manager/supervision_core.h"
+#include "manager/supervision_messages.h"
+#include "proto/channel.h"
+#include "taskd/v1/supervision.grpc.pb.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr int kMaxEventsPerCall = 1024;
+// A watcher that is this many notices behind does not read; the oldest go, the newest says how it is.
+constexpr size_t kMaxBehind = 16;
+
+class WatchReactor final : public grpc::ServerWriteReactor<v1::HangNotice>, public HangSink {
+ public:
+  WatchReactor(std::shared_ptr<SupervisionCore> core, const HangOptions& options, const grpc::Status& refusal)
+      : core_(std::move(core)) {
+    if (!refusal.ok()) {
+      End(refusal);
+    } else {
+      StartSendInitialMetadata();  // so that the client knows that it is heard, long before the first hang
+      if (!core_->Subscribe(this, options)) Close();
+    }
+  }
+
+  void Told(const HangVerdict& verdict) override {
+    std::lock_guard lock(mutex_);
+    if (pending_.size() >= kMaxBehind) pending_.pop_front();
+    pending_.push_back(verdict);
+    WriteNext();
+  }
+  void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
+
+  void OnSendInitialMetadataDone(bool) override {
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    WriteNext();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) {
+      End({grpc::StatusCode::CANCELLED, "the watcher has gone"});
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    WriteNext();
+  }
+  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the watcher has gone"}); }
+  void OnDone() override {
+    core_->Unsubscribe(this);
+    delete this;
+  }
+
+ private:
+  void WriteNext() {
+    if (writing_ || ended_ || pending_.empty()) return;
+    writing_ = true;
+    message_.Clear();
+    FillNotice(pending_.front(), &message_);
+    pending_.pop_front();
+    StartWrite(&message_);
+  }
+  void End(const grpc::Status& status) {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    Finish(status);
+  }
+
+  const std::shared_ptr<SupervisionCore> core_;
+  std::mutex mutex_;     // taken after the core's, never before it
+  bool writing_ = true;  // the initial metadata first
+  bool ended_ = false;
+  std::deque<HangVerdict> pending_;
+  v1::HangNotice message_;
+};
+
+class SupervisionService final : public v1::Supervision::CallbackService {
+ public:
+  SupervisionService(std::shared_ptr<SupervisionCore> core, JobShape shape, Security security)
+      : core_(std::move(core)), shape_(std::move(shape)), security_(std::move(security)) {}
+
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const v1::ReportEventsRequest* request,
+                                   v1::ReportEventsReply*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(Take(*context, *request));
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<v1::HangNotice>* Watch(grpc::CallbackServerContext* context,
+                                                  const v1::WatchRequest* request) override {
+    HangOptions options;
+    if (request->hang_factor() != 0) options.factor = request->hang_factor();
+    if (request->hang_floor_s() > 0) options.floor = std::chrono::duration<double>(request->hang_floor_s());
+    if (request->first_steps_grace_s() > 0) {
+      options.first_steps_grace = std::chrono::duration<double>(request->first_steps_grace_s());
+    }
+    return new WatchReactor(core_, options, Check(*context, request->job()));
+  }
+
+ private:
+  grpc::Status Take(const grpc::CallbackServerContext& context, const v1::ReportEventsRequest& request) const {
+    grpc::Status allowed = Check(context, request.job());
+    if (!allowed.ok()) return allowed;
+    if (request.events_size() > kMaxEventsPerCall) {
+      return {grpc::StatusCode::INVALID_ARGUMENT,
+              absl::StrCat("events: ", request.events_size(), " are more than ", kMaxEventsPerCall)};
+    }
+    std::vector<SupervisionEvent> events;
+    events.reserve(static_cast<size_t>(request.events_size()));
+    for (const v1::SupervisionEvent& event : request.events()) events.push_back(ReadEvent(event));
+    absl::Status taken = core_->Report(std::move(events), std::chrono::steady_clock::now());
+    if (taken.ok()) return grpc::Status::OK;
+    return {static_cast<grpc::StatusCode>(taken.code()), std::string(taken.message())};
+  }
+
+  grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
+    grpc::Status allowed = CheckToken(context, security_);
+    if (!allowed.ok() || job.empty()) return allowed;
+    absl::Status name = CheckJobName(job);
+    if (!name.ok()) return {grpc::StatusCode::INVALID_ARGUMENT, std::string(name.message())};
+    if (!shape_.job.empty() && job != shape_.job) {
+      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_.job)};
+    }
+    return grpc::Status::OK;
+  }
+
+  const std::shared_ptr<SupervisionCore> core_;
+  const JobShape shape_;
+  const Security security_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeSupervisionService(std::shared_ptr<SupervisionCore> core, const JobShape& shape,
+                                                      const Security& security) {
+  return std::make_unique<SupervisionService>(std::move(core), shape, security);
+}
+
+}  // namespace taskd::manager
