@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "agent/diagnose_command.h"
+#include "agent/run_command.h"
 #include "agent/simulate_command.h"
 #include "agent/status_command.h"
 #include "agent/store_command.h"
@@ -305,7 +307,13 @@ void SetNodeRankVariable(CLI::App* proxy) {
   }
 }
 
+// A link of that name to this program is `taskd run`.
+bool IsTorchNpuRun(std::string_view program) { return program.substr(program.rfind('/') + 1) == "torch_npu_run"; }
+
 int Main(int argc, char** argv) {
+  // CLI11 would take options of the script for ours.
+  if (argc > 0 && IsTorchNpuRun(argv[0])) return RunRunCommand({argv + 1, argv + argc});
+  if (argc > 1 && std::string_view(argv[1]) == "run") return RunRunCommand({argv + 2, argv + argc});
   Commands commands;
   CLI::App app("TaskD records what a distributed training job does, and switches that on and off while it runs.",
                "taskd");
@@ -319,12 +327,13 @@ int Main(int argc, char** argv) {
   AddTrace(app, commands);
   AddSimulate(app, commands);
   AddStore(app, commands);
+  app.add_subcommand("run", "launch and supervise the ranks of this node, with torchrun's command line");
   SetNodeRankVariable(commands.proxy_app);
   if (argc < 2) {
-    std::cerr
-        << "usage: taskd manager|proxy|store|switch|status|diagnose|trace|simulate [OPTIONS]   (taskd COMMAND --help "
-           "tells more)"
-        << std::endl;
+    std::cerr << "usage: taskd manager|proxy|run|store|switch|status|diagnose|trace|simulate [OPTIONS]   (taskd "
+                 "COMMAND --help "
+                 "tells more)"
+              << std::endl;
     return kWrongUsage;
   }
   // CLI11 would only miss a subcommand, and not say what it found in its place.
@@ -333,7 +342,7 @@ int Main(int argc, char** argv) {
   if (first != "-h" && first != "--help" && first != "--version" && app.get_subcommands(named_first).empty()) {
     return Fail("taskd",
                 absl::InvalidArgumentError(
-                    "'" + first + "' is not manager, proxy, store, switch, status, diagnose, trace or simulate"));
+                    "'" + first + "' is not manager, proxy, run, store, switch, status, diagnose, trace or simulate"));
   }
   try {
     app.parse(argc, argv);

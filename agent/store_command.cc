@@ -55,6 +55,9 @@ absl::Status RunStoreCommand(const StoreCommandOptions& options) {
   if (!options.upstream.empty()) {
     absl::StatusOr<HostPort> upstream = ParseHostPort("--upstream", options.upstream);
     if (!upstream.ok()) return upstream.status();
+    if (upstream->port == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--upstream: '", options.upstream, "': no store has port 0"));
+    }
   }
   absl::StatusOr<StoreDialect> unvalidated = UnvalidatedDialect(options.dialect);
   if (!unvalidated.ok()) return unvalidated.status();

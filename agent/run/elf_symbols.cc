@@ -39,8 +39,8 @@ class ElfFile {
     if (memory == MAP_FAILED) return std::nullopt;
     ElfFile file(memory, bytes);
     const auto* header = file.At<Elf64_Ehdr>(0);
-    if (header == nullptr || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
-        header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_phentsize != sizeof(Elf64_Phdr)) {
+    if (header == nullptr || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64 ||
+        header->e_phentsize != sizeof(Elf64_Phdr)) {
       return std::nullopt;
     }
     return file;
@@ -125,9 +125,10 @@ std::string BaseName(const std::string& path) {
 
 // An address of one module, on its way to a name.
 struct Wanted {
-  uint64_t place = 0;  // what the symbols call it
+  uint64_t place = 0;  // what the symbols call it; in the call, where that counts
   uint64_t address = 0;
-  uint64_t best = 0;  // where the function that is nearest before it begins
+  uint64_t after_call = 0;  // 1 or 0: from `place` to the address
+  uint64_t best = 0;        // where the function that is nearest before it begins
   std::string_view name;
 };
 
@@ -179,7 +180,8 @@ std::map<uint64_t, std::string> AddressNamer::Name(const std::vector<Address>& a
       if (!file.has_value()) continue;
       std::optional<uint64_t> place = file->VirtualAddress(offset);
       if (place.has_value() && *place > 0) {
-        wanted.push_back({*place - (address.return_address ? 1 : 0), address.address, 0, {}});
+        const uint64_t after_call = address.return_address ? 1 : 0;
+        wanted.push_back({*place - after_call, address.address, after_call, 0, {}});
       }
     }
     if (wanted.empty()) continue;
@@ -197,13 +199,7 @@ std::map<uint64_t, std::string> AddressNamer::Name(const std::vector<Address>& a
     });
     for (const Wanted& entry : wanted) {
       if (entry.name.empty()) continue;
-      uint64_t offset = 0;
-      for (const auto& [mapping, address] : found) {
-        if (address.address == entry.address) {
-          offset = entry.place + (address.return_address ? 1 : 0) - entry.best;
-          break;
-        }
-      }
+      const uint64_t offset = entry.place + entry.after_call - entry.best;
       names[entry.address] = absl::StrFormat("%s+0x%x (%s)", Demangle(entry.name), offset, module);
     }
   }

@@ -1,7 +1,7 @@
 // Nothing of the ranks survives a launcher that was killed with SIGKILL.
 //
 // Ranks die with the launcher by PR_SET_PDEATHSIG, but what they started does not. The guard is a small process that
-// holds the read end of a pipe. When the launcher is gone without a goodbye, it ends every process that has the
+// holds one end of a socket. When the launcher is gone without a goodbye, it ends every process that has the
 // launcher's cookie in its environment, wherever that process went (other sessions, adopted by init). What has cleared
 // its environment, or overwrote it (setproctitle), is not found.
 #pragma once
@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -22,10 +23,13 @@ inline constexpr char kCookieVariable[] = "TASKD_RUN_COOKIE";
 // Random, of letters and digits.
 std::string NewCookie();
 
+// Whether `environment`, as in /proc/PID/environ, has the cookie.
+bool HasCookie(std::string_view environment, std::string_view cookie);
+
 class Guard {
  public:
   // Call before the first thread: it forks, and the guard goes on in the fork. WorkerGroup::Spare(pid()) afterwards.
-  // UNAVAILABLE: no process or pipe can be had.
+  // UNAVAILABLE: no process or socket can be had.
   static absl::StatusOr<std::unique_ptr<Guard>> Start(const std::string& cookie);
   ~Guard();  // says goodbye: the guard ends without doing anything. Waits for it unless somebody else does.
 
@@ -38,7 +42,7 @@ class Guard {
   Guard(pid_t pid, int fd) : pid_(pid), fd_(fd) {}
 
   const pid_t pid_;
-  const int fd_;  // write end
+  const int fd_;
 };
 
 }  // namespace taskd

@@ -395,11 +395,7 @@ void Launcher::On(CollectMessage message) {
 
 void Launcher::OnExit(const WorkerExit& exit) {
   if (!assignment_) return;
-  Event({{"event", "exited"},
-         {"rank", exit.rank},
-         {"pid", exit.pid},
-         {"code", exit.code},
-         {"signal", exit.signal}});
+  Event({{"event", "exited"}, {"rank", exit.rank}, {"pid", exit.pid}, {"code", exit.code}, {"signal", exit.signal}});
   if (phase_ != Phase::kRunning) return;
   if (!exit.ok()) {
     std::string folder;
@@ -490,7 +486,8 @@ void Launcher::Finish() {
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.
   store_.WhenAlone([this] { loop_.Stop(); });
-  loop_.RunAfter(static_cast<int64_t>((options_.shutdown_timeout_s + kAloneMarginS) * kNsPerS), [this] { loop_.Stop(); });
+  loop_.RunAfter(static_cast<int64_t>((options_.shutdown_timeout_s + kAloneMarginS) * kNsPerS),
+                 [this] { loop_.Stop(); });
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ namespace taskd {
 // What other parts of TaskD add to a job. Each may be empty. None may take longer than 2 s: the launcher answers the
 // root's pings on the same thread. On the launcher's thread if nothing else is said.
 struct LauncherHooks {
-  // On the launcher that hosts the root store, before anybody joins: starts the job's manager; its HOST:PORT, which goes
-  // into every Assignment. Not called if options.manager says something.
+  // On the launcher that hosts the root store, before anybody joins: starts the job's manager; its HOST:PORT, which
+  // goes into every Assignment. Not called if options.manager says something.
   std::function<std::string()> start_manager;
   // Once on every node, before its ranks are started for the first time: starts the node's proxy.
   std::function<void(const Assignment&)> before_first_start;

@@ -307,8 +307,7 @@ void Rendezvous::SettleIfDone() {
     const RankFailure& first = failures_.front();
     std::string what = first.exit.signal != 0 ? fmt::format("ended by {}", SignalName(first.exit.signal))
                                               : fmt::format("exited with code {}", first.exit.code);
-    std::string reason =
-        fmt::format("rank {} on node {} ({}) {}", first.exit.rank, first.group_rank, first.host, what);
+    std::string reason = fmt::format("rank {} on node {} ({}) {}", first.exit.rank, first.group_rank, first.host, what);
     if (restart_count_ < options_.max_restarts) {
       BeginStop(reason, /*costs_restart=*/true);
     } else {
@@ -318,8 +317,8 @@ void Rendezvous::SettleIfDone() {
   }
 
   // What failed on other nodes failed because of the loss.
-  std::string reason =
-      fmt::format("{} {} lost: the connection to its launcher is gone", List(lost_), lost_.size() == 1 ? "was" : "were");
+  std::string reason = fmt::format("{} {} lost: the connection to its launcher is gone", List(lost_),
+                                   lost_.size() == 1 ? "was" : "were");
   if (elastic()) {
     BeginStop(reason, /*costs_restart=*/false);
   } else if (restart_count_ < options_.max_restarts) {

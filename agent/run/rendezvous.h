@@ -138,7 +138,7 @@ class Rendezvous {
   std::string waiting_said_;
   int64_t ping_id_ = 0;
   int64_t probe_id_ = 0;               // of the ping that nodes have to answer before a failure is decided
-  std::vector<RankFailure> failures_;   // of the current round, in the order of arrival
+  std::vector<RankFailure> failures_;  // of the current round, in the order of arrival
   std::vector<std::string> lost_;      // nodes lost in the current round, as people name them
   std::vector<int> lost_group_ranks_;  // the same
   std::string last_stop_;              // why the last round ended

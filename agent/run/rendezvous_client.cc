@@ -243,7 +243,8 @@ void RendezvousClient::TakeFrames() {
     uint32_t length;
     std::memcpy(&length, in_.data() + position, sizeof(length));
     if (length > kMaxFrameBytes) {
-      Fail(fmt::format("{} is no taskd launcher: it says '{}'", Peer(), Excerpt(std::string_view(in_).substr(position))));
+      Fail(fmt::format("{} is no taskd launcher: it says '{}'", Peer(),
+                       Excerpt(std::string_view(in_).substr(position))));
       return;
     }
     if (in_.size() - position - sizeof(length) < length) break;

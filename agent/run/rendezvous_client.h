@@ -21,8 +21,8 @@ namespace taskd {
 // connection is tried again, too; later the job's state is gone with it.
 //
 // A peer that is no taskd launcher is an error: at once if it answers something else, after kMuteNs if it says nothing,
-// after kClosingNs if it does nothing but close connections (proxies of service meshes do that until the launcher behind
-// them is there).
+// after kClosingNs if it does nothing but close connections (proxies of service meshes do that until the launcher
+// behind them is there).
 class RendezvousClient {
  public:
   static constexpr int64_t kMuteNs = 10'000'000'000;

@@ -15,8 +15,8 @@ using nlohmann::json;
 constexpr int kMaxNodes = 1 << 20;
 constexpr int kMaxRanks = 1 << 24;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
-constexpr size_t kMaxFieldBytes = 4096;       // names, addresses
-constexpr size_t kMaxTextBytes = 8 << 20;     // stacks, events
+constexpr size_t kMaxFieldBytes = 4096;    // names, addresses
+constexpr size_t kMaxTextBytes = 8 << 20;  // stacks, events
 constexpr size_t kMaxLogFolderBytes = 8192;
 
 std::string Dump(const json& object) { return object.dump(-1, ' ', false, json::error_handler_t::replace); }
@@ -191,10 +191,8 @@ json ToJson(const EndMessage& message) {
                         {"group_rank", failure.group_rank},
                         {"log_folder", failure.log_folder}});
   }
-  return {{"type", "end"},
-          {"exit_code", message.exit_code},
-          {"failures", std::move(failures)},
-          {"reason", message.reason}};
+  return {
+      {"type", "end"}, {"exit_code", message.exit_code}, {"failures", std::move(failures)}, {"reason", message.reason}};
 }
 
 EndMessage ReadEnd(Reader& reader) {

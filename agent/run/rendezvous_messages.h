@@ -1,4 +1,5 @@
-// What launchers and the rendezvous say to each other: one JSON object a frame (common/store/server.h, LauncherHandler).
+// What launchers and the rendezvous say to each other: one JSON object a frame (common/store/server.h,
+// LauncherHandler).
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ struct Assignment {
   int world_size = 0;
   int role_rank_base = 0;
   int role_world_size = 0;
-  std::string manager;             // HOST:PORT; empty: none
-  std::string tier;                // HOST:PORT of the store that this node's tier asks; empty: the root (tiers of tiers)
+  std::string manager;  // HOST:PORT; empty: none
+  std::string tier;     // HOST:PORT of the store that this node's tier asks; empty: the root (tiers of tiers)
   std::vector<std::string> hosts;  // by group rank
 };
 
@@ -89,7 +90,7 @@ struct StopMessage {
 struct EndMessage {
   int exit_code = 0;
   std::vector<RankFailure> failures;  // the first one first; at most kMaxFailures
-  std::string reason;                // a line for people; empty: all ranks succeeded
+  std::string reason;                 // a line for people; empty: all ranks succeeded
 };
 struct RefusedMessage {
   std::string text;

@@ -81,8 +81,8 @@ bool IsThisMachine(const std::string& host, const std::vector<SocketAddress>& ad
   return addresses.empty() && !name.empty() && host.substr(0, host.find('.')) == name.substr(0, name.find('.'));
 }
 
-// Shared with the thread that asks. That one cannot be interrupted and may outlive the resolver and the loop: it touches
-// nothing but this.
+// Shared with the thread that asks. That one cannot be interrupted and may outlive the resolver and the loop: it
+// touches nothing but this.
 struct Resolver::Query {
   UniqueFd done{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   HostPort address;

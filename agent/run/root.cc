@@ -157,8 +157,8 @@ void StoreHost::DoOne(const Rendezvous::Output& output) {
 
 void StoreHost::Report(const char* event, int code, const std::string& reason) {
   if (!callbacks_.on_event) return;
-  const nlohmann::json object = {{"event", event},   {"round", rendezvous_->round()}, {"code", code},
-                                 {"reason", reason}, {"time_ns", RealtimeNs()}};
+  const nlohmann::json object = {
+      {"event", event}, {"round", rendezvous_->round()}, {"code", code}, {"reason", reason}, {"time_ns", RealtimeNs()}};
   callbacks_.on_event(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

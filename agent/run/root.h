@@ -23,7 +23,8 @@ namespace taskd {
 class StoreHost {
  public:
   struct Callbacks {  // on this object's thread
-    // {"event":"started|exited|restarting|ended",...} of the whole job, one JSON object each. From the network: any text.
+    // {"event":"started|exited|restarting|ended",...} of the whole job, one JSON object each. From the network: any
+    // text.
     std::function<void(const std::string& json)> on_event;
     std::function<void(int id, const std::string& text)> on_stacks;  // one node's answer to CollectStacks()
   };
@@ -42,8 +43,8 @@ class StoreHost {
   // At most once: a tier on a free port of 127.0.0.1; the result is that port. `upstream`: HOST:PORT of the root.
   absl::StatusOr<int> ServeTier(const std::string& upstream);
 
-  // Any thread; `callback` runs once on this object's thread, when no launcher is connected any more. Without a root: at
-  // once.
+  // Any thread; `callback` runs once on this object's thread, when no launcher is connected any more. Without a root:
+  // at once.
   void WhenAlone(std::function<void()> callback);
   // Any thread. Asks every node that runs ranks for their stacks. The answers come with this id.
   void CollectStacks(int id);

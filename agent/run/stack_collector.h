@@ -23,11 +23,11 @@
 namespace taskd {
 
 struct ThreadStack {
-  pid_t tid = 0;         // 0: known to Python only
-  std::string name;      // comm
-  std::string state;     // of /proc: "S", "D", "T", ...; empty: the thread ended meanwhile
-  std::string wchan;     // where in the kernel it waits; empty: nowhere, or not readable
-  std::string syscall;   // "futex", "poll", a number; "running"; empty: not readable
+  pid_t tid = 0;                    // 0: known to Python only
+  std::string name;                 // comm
+  std::string state;                // of /proc: "S", "D", "T", ...; empty: the thread ended meanwhile
+  std::string wchan;                // where in the kernel it waits; empty: nowhere, or not readable
+  std::string syscall;              // "futex", "poll", a number; "running"; empty: not readable
   std::vector<std::string> python;  // innermost first: "wait (threading.py:320)"
   std::vector<std::string> native;  // innermost first: "poll+0x4f (libc.so.6)", "0x1234 (libfoo.so)", "0x7f00001234"
   std::string note;                 // why there are no native frames, or not all
@@ -36,17 +36,17 @@ struct ThreadStack {
 struct RankStacks {
   int rank = 0;
   int node = 0;
-  pid_t pid = 0;          // whose threads these are: the rank's process, or a child of it that is armed
-  std::string command;    // comm of the process
-  std::string note;       // why there is less than one would expect; empty: nothing
+  pid_t pid = 0;                     // whose threads these are: the rank's process, or a child of it that is armed
+  std::string command;               // comm of the process
+  std::string note;                  // why there is less than one would expect; empty: nothing
   std::vector<ThreadStack> threads;  // the main thread first, then by tid; at most kMaxStackThreads
 };
 
 inline constexpr size_t kMaxStackThreads = 1024;
 inline constexpr size_t kMaxLogStackBytes = size_t{64} * 1024;
 
-// Collects from `pids` (rank -> pid), for at most `timeout_ns`, and returns as soon as all have answered. `folder` is what
-// the ranks were given as TASKD_STACK_DIR: made by PrepareStackFolder. Blocks: call it in a thread of its own
+// Collects from `pids` (rank -> pid), for at most `timeout_ns`, and returns as soon as all have answered. `folder` is
+// what the ranks were given as TASKD_STACK_DIR: made by PrepareStackFolder. Blocks: call it in a thread of its own
 // (StackCollection). Any number may run at a time.
 std::vector<RankStacks> CollectStacks(const std::map<int, pid_t>& pids, int node, const std::string& folder,
                                       int64_t timeout_ns);
@@ -68,8 +68,9 @@ class StackCollection {
   std::thread thread_;
 };
 
-// JSON, on one line: what launchers send to each other. What is not UTF-8 is replaced.
-std::string EncodeStacks(const std::vector<RankStacks>& stacks);
+// JSON, on one line: what launchers send to each other. What is not UTF-8 is replaced. At most about `max_bytes`: above it
+// outer frames are left out, then all threads but the main ones.
+std::string EncodeStacks(const std::vector<RankStacks>& stacks, size_t max_bytes = size_t{4} << 20);
 // INVALID_ARGUMENT: not such a text, or more than 65,536 ranks. Unknown fields are ignored.
 absl::StatusOr<std::vector<RankStacks>> DecodeStacks(const std::string& json);
 
@@ -79,9 +80,9 @@ struct MergedStacks {
   std::string full;   // everything
 };
 
-// Over the ranks of all nodes. Ranks whose main threads have equal stacks (by the names of their functions, Python's where
-// there are some) make a group; the rarest group comes first: in a hang, who is alone is who is waited for. After them
-// the other threads, grouped alike.
+// Over the ranks of all nodes. Ranks whose main threads have equal stacks (by the names of their functions, Python's
+// where there are some) make a group; the rarest group comes first: in a hang, who is alone is who is waited for. After
+// them the other threads, grouped alike.
 MergedStacks MergeStacks(std::vector<RankStacks> stacks);
 
 }  // namespace taskd

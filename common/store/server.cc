@@ -407,6 +407,7 @@ bool Server::ExecuteForClient(Connection& connection) {
     return false;
   }
   ++requests_;
+  Schedule();  // a tier holds back what others may join
   return true;
 }
 
@@ -457,6 +458,7 @@ bool Server::ExecuteForTier(Connection& connection, TierFrame& frame) {
     return false;
   }
   ++requests_;
+  Schedule();  // a tier holds back what others may join
   return true;
 }
 

@@ -4,7 +4,9 @@
 //       prints "HOST:PORT" N times; then for each line on stdin one of JSON: counters of all of them together
 //   store_join ranks --servers FILE --first R --count C --world N --per-server L --second S --connecting K
 //       ranks R to R+C-1 of N; rank r asks server r/L of FILE. Says "ready", then obeys stdin:
-//       "join"      joins as a rank of PyTorch 1.13 does, prints JSON when all of its ranks have
+//       "connect"   connects its ranks; prints JSON when the last one has had its first answer
+//       "enter"     they go on from there; prints JSON when all of them have joined
+//       "join"      both, every rank on its own; prints JSON when all of them have joined
 //       "poll S"    every rank asks CHECK exception_dump once a second for S seconds, prints JSON
 //       "load S"    every rank asks SET, ADD and GET as fast as it is answered, for S seconds
 //
@@ -157,10 +159,10 @@ class Ranks {
     }
   }
 
+  // Each rank goes on as soon as it is connected, polling the barrier while others still connect.
   void Join() {
     const int64_t begin_ns = EventLoop::NowNs();
-    size_t next = 0;
-    joined_ = 0;
+    size_t next = together_ ? ranks_.size() : 0;
     while (joined_ < ranks_.size()) {
       while (next < ranks_.size() && connecting_ < connecting_limit_) Connect(ranks_[next++]);
       Round(due_.empty() ? -1 : due_.front().first);
@@ -172,6 +174,22 @@ class Ranks {
       }
     }
     Print("join", begin_ns);
+  }
+
+  void ConnectAll() {
+    const int64_t begin_ns = EventLoop::NowNs();
+    together_ = true;
+    size_t next = 0;
+    while (next < ranks_.size() || connecting_ > 0) {
+      while (next < ranks_.size() && connecting_ < connecting_limit_) Connect(ranks_[next++]);
+      Round(-1);
+    }
+    Print("connect", begin_ns);
+  }
+
+  void Enter() {
+    for (Rank& rank : ranks_) due_.emplace_back(0, &rank);
+    Join();
   }
 
   void Poll(int seconds) {
@@ -356,7 +374,8 @@ class Ranks {
       case Step::kInit:
         --connecting_;
         rank.step = rank.number == 0 ? Step::kWaitInit : Step::kEnter;
-        return Ask(rank);
+        if (!together_) Ask(rank);
+        return;
       case Step::kWaitInit:
         rank.step = Step::kGetInit;
         return Ask(rank);
@@ -420,6 +439,7 @@ class Ranks {
   std::deque<Rank> ranks_;
   std::deque<std::pair<int64_t, Rank*>> due_;  // all of the same delay: in order of time
   Phase phase_ = Phase::kJoin;
+  bool together_ = false;  // nobody goes on before all are connected
   int connecting_ = 0;
   size_t joined_ = 0;
   size_t outstanding_ = 0;
@@ -433,7 +453,11 @@ int RunRanks(const Arguments& arguments) {
   fflush(stdout);
   std::string line;
   while (std::getline(std::cin, line)) {
-    if (line == "join") {
+    if (line == "connect") {
+      ranks.ConnectAll();
+    } else if (line == "enter") {
+      ranks.Enter();
+    } else if (line == "join") {
       ranks.Join();
     } else if (line.starts_with("poll ")) {
       ranks.Poll(atoi(line.c_str() + 5));

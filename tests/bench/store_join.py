@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """How long N ranks take to join a store: PyTorch's own, ours, and ours with tiers, one after the other on this machine.
 
-    tests/bench/store_join.py [--ranks 10000] [--per-tier 1,8,64,512] [--poll-s 5] [--build build/release] [--json FILE]
+    tests/bench/store_join.py [--ranks 10000] [--per-tier 1,8,64,512] [--poll-s 5] [--skewed] [--build build/release] [--json FILE]
 
 Ranks are simulated by store_join (see there what each does): all of them in few processes, each with its own real TCP connections.
-PyTorch's server is a python3 with torch.distributed.TCPStore. All of it shares the CPUs: with tiers on nodes of their own, only the
+The barrier is polled every 10 ms. Without --skewed nobody enters it before all are connected, which is the kindest that can happen to a
+server; with it ranks poll while others still connect, as real ones do. PyTorch's server is a python3 with torch.distributed.TCPStore. All of it shares the CPUs: with tiers on nodes of their own, only the
 root's part would be left here, so its CPU time is told too. After the join every rank asks CHECK(exception_dump) once a second,
 as PyTorch's NCCL process groups do; what reaches the root of that is the last column.
 """
@@ -66,6 +67,7 @@ class Bench:
         self.program = os.path.join(arguments.build, "bench", "store_join")
         self.ranks = arguments.ranks
         self.poll_s = arguments.poll_s
+        self.skewed = arguments.skewed
         self.limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.limit, self.limit))
         # A server has both connections of every rank; as many second ones as fit.
@@ -116,12 +118,16 @@ class Bench:
             for load in loads:
                 assert load.line() == "ready"
         cpu_s = root.cpu_s()
-        for load in loads:
-            load.say("join")
-        joins = [json.loads(load.line()) for load in loads]
+        joins, wall_s = [], 0
+        for phase in ["join"] if self.skewed else ["connect", "enter"]:
+            for load in loads:
+                load.say(phase)
+            done = [json.loads(load.line()) for load in loads]
+            wall_s += (max(load["end_ns"] for load in done) - min(load["begin_ns"] for load in done)) / 1e9
+            joins += done
         found = {
             "what": what, "ranks": self.ranks, "tiers": len(servers) if tiers else 0,
-            "wall_s": (max(join["end_ns"] for join in joins) - min(join["begin_ns"] for join in joins)) / 1e9,
+            "wall_s": wall_s,
             "root_cpu_s": root.cpu_s() - cpu_s,
             "client_requests": sum(join["requests"] for join in joins),
         }
@@ -157,6 +163,7 @@ def main():
     parser.add_argument("--poll-s", type=int, default=5, help="seconds of polling after the join; 0: none")
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"))
     parser.add_argument("--no-pytorch", action="store_true")
+    parser.add_argument("--skewed", action="store_true", help="ranks poll the barrier while others still connect")
     parser.add_argument("--json", help="also write all numbers here")
     arguments = parser.parse_args()
     bench = Bench(arguments)

@@ -255,6 +255,12 @@ TEST(StoreConcurrentTest, EveryKeyIsLinearizable) {
   }
 }
 
+// However the function is left.
+struct SetAtEnd {
+  std::atomic<bool>& done;
+  ~SetAtEnd() { done = true; }
+};
+
 // Each thread its own client, at the nodes in turns.
 void OnClients(const StoreTopology& topology, int count,
                const std::function<void(int index, StoreClient& client)>& body) {
@@ -304,6 +310,7 @@ TEST(StoreConcurrentTest, OthersSeeOneConnectionsWritesInTheirOrder) {
     std::vector<std::string> keys;  // written in this order, read the other way round
     for (int i = 0; i < kPairs; ++i) keys.push_back(absl::StrCat("/order", writer_node, ".", i));
     std::thread writer([&] {
+      const SetAtEnd at_end{done};
       auto client = StoreClient::Connect(topology.port(writer_node), StoreDialect::k22);
       ASSERT_TRUE(client.ok()) << client.status();
       for (int version = 1; version <= kVersions; ++version) {
@@ -311,10 +318,11 @@ TEST(StoreConcurrentTest, OthersSeeOneConnectionsWritesInTheirOrder) {
           ASSERT_TRUE(client->Send(Request(StoreOp::kSet, {key}, {std::to_string(version)})).ok());
         }
         // Pauses and bursts: most of the writes follow each other without any reply between.
-        if (version % 8 == 0) ASSERT_TRUE(client->Call(Request(StoreOp::kCheck, {keys[0]})).ok());
+        if (version % 8 == 0) {
+          ASSERT_TRUE(client->Call(Request(StoreOp::kCheck, {keys[0]})).ok());
+        }
       }
       ASSERT_TRUE(client->Call(Request(StoreOp::kNumKeys, {})).ok());
-      done = true;
     });
     OnClients(topology, 4, [&](int index, StoreClient& client) {
       while (!done) {
@@ -351,10 +359,7 @@ TEST(StoreConcurrentTest, NobodyReadsWhatWasOverwrittenOrDeleted) {
     std::atomic<int64_t> deleting = -1;  // from just before this key's deletion on it may be missing
     std::atomic<bool> done = false;
     std::thread writer([&] {
-      struct AtEnd {
-        std::atomic<bool>& done;
-        ~AtEnd() { done = true; }
-      } at_end{done};
+      const SetAtEnd at_end{done};
       std::mt19937 random(static_cast<uint32_t>(writer_node) + 1);
       auto client = StoreClient::Connect(topology.port(writer_node), StoreDialect::k22);
       ASSERT_TRUE(client.ok()) << client.status();

@@ -1,0 +1,222 @@
+#include "agent/run/failure_report.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "common/unique_fd.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxShownMessage = 4000;
+constexpr size_t kMaxShownLine = 500;
+constexpr size_t kMaxMessageBytes = 8 << 10;
+constexpr size_t kMaxLinesBytes = 16 << 10;
+constexpr size_t kMaxLines = 20;
+constexpr size_t kMaxDecodedBytes = 1 << 20;
+constexpr int64_t kMaxNumber = INT32_MAX;
+
+std::string Dump(const json& value, int indent = -1) {
+  // Ranks write what they like; what is no UTF-8 must not end the launcher.
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+// Terminals obey control characters; these come from a rank.
+std::string Harmless(std::string_view text, size_t most) {
+  std::string result;
+  for (char c : text.substr(0, most)) {
+    const auto byte = static_cast<unsigned char>(c);
+    result += c == '\t' || (byte >= 0x20 && byte != 0x7f) ? c : '?';
+  }
+  if (text.size() > most) result += "…";
+  return result;
+}
+
+std::string Time(int64_t time_ns) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3S%Ez", absl::FromUnixNanos(time_ns), absl::LocalTimeZone());
+}
+
+void AddField(std::string* text, std::string_view name, std::string_view value) {
+  absl::StrAppend(text, "  ", std::string(name), ":", std::string(12 - name.size(), ' '), std::string(value), "\n");
+}
+
+// The rest of a text of several lines stands below its first line.
+void AddLines(std::string* text, std::string_view name, std::string_view value) {
+  bool first = true;
+  for (absl::string_view line : absl::StrSplit(absl::string_view(value.data(), value.size()), '\n')) {
+    const std::string shown = Harmless({line.data(), line.size()}, kMaxShownLine);
+    if (first) {
+      AddField(text, name, shown);
+    } else {
+      absl::StrAppend(text, std::string(15, ' '), shown, "\n");
+    }
+    first = false;
+  }
+}
+
+std::string Where(const RankFailure& failure) {
+  return absl::StrCat(Harmless(failure.host, kMaxShownLine), " (node ", failure.group_rank, ")");
+}
+
+template <typename T>
+bool ReadNumber(const json& object, const char* key, int64_t least, int64_t most, T* result) {
+  auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return false;
+  const auto value = found->get<int64_t>();
+  if (value < least || value > most) return false;
+  *result = static_cast<T>(value);
+  return true;
+}
+
+bool ReadText(const json& object, const char* key, std::string* result) {
+  auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) return false;
+  *result = found->get<std::string>();
+  return true;
+}
+
+}  // namespace
+
+std::string DescribeEnd(const WorkerExit& exit) {
+  if (exit.signal == 0) return absl::StrCat("exit code ", exit.code);
+  const char* name = ::sigabbrev_np(exit.signal);
+  if (name == nullptr) return absl::StrCat("signal ", exit.signal);
+  return absl::StrCat("SIG", name, " (signal ", exit.signal, ")");
+}
+
+std::string FailureReport(const std::string& command, const std::vector<RankFailure>& failures) {
+  if (failures.empty()) return "";
+  const RankFailure& first = failures[0];
+  const WorkerExit& exit = first.exit;
+  const std::string line(72, '=');
+  std::string text = absl::StrCat(line, "\n", Harmless(command, kMaxShownLine), " FAILED\n",
+                                  "First failure, the one to look at:\n");
+  AddField(&text, "rank", absl::StrCat(exit.rank, " (local rank ", exit.local_rank, ")"));
+  AddField(&text, "node", Where(first));
+  AddField(&text, "pid", absl::StrCat(exit.pid));
+  AddField(&text, "end", DescribeEnd(exit));
+  AddField(&text, "time", Time(exit.time_ns));
+  if (exit.error_message.empty()) {
+    AddField(&text, "error", exit.error_json.empty() ? "none was written; torch's @record writes the exception down"
+                                                     : "see the error file");
+  } else {
+    AddLines(&text, "error", std::string_view(exit.error_message).substr(0, kMaxShownMessage));
+  }
+  AddField(&text, "logs", first.log_folder.empty() ? "none" : Harmless(first.log_folder, kMaxShownMessage));
+  if (!exit.last_lines.empty()) {
+    absl::StrAppend(&text, "Its last lines on stderr:\n");
+    for (const std::string& last : exit.last_lines) absl::StrAppend(&text, "  | ", Harmless(last, kMaxShownLine), "\n");
+  }
+  if (failures.size() > 1) absl::StrAppend(&text, "Other failures:\n");
+  for (size_t i = 1; i < failures.size(); ++i) {
+    const WorkerExit& other = failures[i].exit;
+    absl::StrAppend(&text, "  rank ", other.rank, " (local rank ", other.local_rank, ") on ", Where(failures[i]),
+                    ", pid ", other.pid, ": ", DescribeEnd(other), ", ", Time(other.time_ns));
+    const std::string message = other.error_message.substr(0, other.error_message.find('\n'));
+    if (!message.empty()) absl::StrAppend(&text, ", ", Harmless(message, kMaxShownLine));
+    absl::StrAppend(&text, "\n");
+  }
+  return absl::StrCat(text, line, "\n");
+}
+
+absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure) {
+  const WorkerExit& exit = failure.exit;
+  json error = json::parse(exit.error_json, nullptr, false);
+  const bool written = error.is_object() && error.contains("message");
+  if (!written) {
+    const std::string text =
+        exit.error_message.empty()
+            ? absl::StrCat("rank ", exit.rank, " (local rank ", exit.local_rank, ", node ", failure.host, ", pid ",
+                           exit.pid, ") failed: ", DescribeEnd(exit))
+            : exit.error_message;
+    error = {{"message",
+              {{"message", text},
+               {"extraInfo", {{"timestamp", absl::StrCat(exit.time_ns / 1'000'000'000)}}}}}};
+  } else if (!error["message"].is_object()) {
+    error["message"] = {{"message", error["message"]}};
+  }
+  error["message"]["errorCode"] = exit.code;
+  // Written beside it and renamed: who waits for the file never sees half of it.
+  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".tmp");
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  std::string text = Dump(error);
+  std::string_view rest = text;
+  int problem = fd.valid() ? 0 : errno;
+  while (problem == 0 && !rest.empty()) {
+    const ssize_t count = ::write(fd.get(), rest.data(), rest.size());
+    if (count < 0 && errno != EINTR) problem = errno;
+    if (count > 0) rest.remove_prefix(static_cast<size_t>(count));
+  }
+  fd.reset();
+  if (problem == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
+  if (problem == 0) return absl::OkStatus();
+  ::unlink(temporary.c_str());
+  return absl::UnavailableError(absl::StrCat("error file ", path, " cannot be written: ", ::strerror(problem)));
+}
+
+std::string EncodeExit(const WorkerExit& exit) {
+  // The newest lines are worth most.
+  std::vector<std::string> lines;
+  size_t bytes = 0;
+  for (auto line = exit.last_lines.rbegin(); line != exit.last_lines.rend() && lines.size() < kMaxLines; ++line) {
+    lines.push_back(line->substr(0, kMaxLinesBytes / kMaxLines));
+    bytes += lines.back().size();
+    if (bytes > kMaxLinesBytes) break;
+  }
+  std::reverse(lines.begin(), lines.end());
+  json value = {{"local_rank", exit.local_rank},
+                {"rank", exit.rank},
+                {"pid", exit.pid},
+                {"code", exit.code},
+                {"signal", exit.signal},
+                {"time_ns", exit.time_ns},
+                {"error_message", exit.error_message.substr(0, kMaxMessageBytes)},
+                {"error_json", exit.error_json},
+                {"last_lines", lines}};
+  std::string text = Dump(value);
+  if (text.size() <= kMaxEncodedExit) return text;
+  value["error_json"] = "";  // half of it would be no JSON
+  text = Dump(value);
+  if (text.size() <= kMaxEncodedExit) return text;
+  // Nothing but control characters is six times as long in JSON.
+  value["last_lines"] = json::array();
+  return Dump(value);
+}
+
+absl::StatusOr<WorkerExit> DecodeExit(std::string_view text) {
+  auto wrong = [](const char* what) { return absl::InvalidArgumentError(absl::StrCat("end of a rank: ", what)); };
+  if (text.size() > kMaxDecodedBytes) return wrong("too long");
+  const json value = json::parse(text, nullptr, false);
+  if (!value.is_object()) return wrong("not a JSON object");
+  WorkerExit exit;
+  if (!ReadNumber(value, "local_rank", 0, kMaxNumber, &exit.local_rank)) return wrong("local_rank");
+  if (!ReadNumber(value, "rank", 0, kMaxNumber, &exit.rank)) return wrong("rank");
+  if (!ReadNumber(value, "pid", 0, kMaxNumber, &exit.pid)) return wrong("pid");
+  if (!ReadNumber(value, "code", 0, 255, &exit.code)) return wrong("code");
+  if (!ReadNumber(value, "signal", 0, 64, &exit.signal)) return wrong("signal");
+  if (!ReadNumber(value, "time_ns", 0, INT64_MAX, &exit.time_ns)) return wrong("time_ns");
+  if (!ReadText(value, "error_message", &exit.error_message)) return wrong("error_message");
+  if (!ReadText(value, "error_json", &exit.error_json)) return wrong("error_json");
+  auto lines = value.find("last_lines");
+  if (lines == value.end() || !lines->is_array() || lines->size() > kMaxLines) return wrong("last_lines");
+  for (const json& line : *lines) {
+    if (!line.is_string()) return wrong("last_lines");
+    exit.last_lines.push_back(line.get<std::string>());
+  }
+  return exit;
+}
+
+}  // namespace taskd

@@ -1,0 +1,252 @@
+#include "agent/run/line_tee.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+constexpr size_t kReadBytes = 64 << 10;       // at once: one loud rank does not keep the others waiting
+constexpr size_t kMaxDrainBytes = 1 << 20;    // the largest pipe that Linux gives an ordinary user
+constexpr size_t kMaxPartialBytes = 1 << 20;  // a longer line is cut on the console, not in the file
+constexpr int64_t kTailBytes = 64 << 10;
+
+}  // namespace
+
+Console::Console(EventLoop* loop, int fd) : loop_(loop) {
+  struct stat status {};
+  ::fstat(fd, &status);
+  pipe_ = S_ISFIFO(status.st_mode);
+  if (pipe_ || S_ISCHR(status.st_mode)) {
+    fd_.reset(::open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    if (!fd_.valid()) kind_ = Kind::kBlocking;  // another user's terminal
+  } else if (S_ISSOCK(status.st_mode)) {
+    kind_ = Kind::kSocket;
+  }
+  // Not `fd` itself: the loop may have it already.
+  if (!fd_.valid()) fd_.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  broken_ = !fd_.valid();
+}
+
+Console::~Console() {
+  if (waiting_) loop_->Remove(fd_.get());
+}
+
+void Console::Write(std::string lines, std::shared_ptr<Share> share) {
+  if (broken_ || lines.empty()) return;
+  share->queued_bytes += lines.size();
+  queue_.push_back({std::move(lines), 0, std::move(share)});
+  if (!waiting_) Flush();
+}
+
+void Console::PopFront() {
+  Chunk chunk = std::move(queue_.front());
+  queue_.pop_front();
+  Share& share = *chunk.share;
+  const size_t before = share.queued_bytes;
+  share.queued_bytes -= chunk.text.size();
+  if (before >= kMaxQueuedBytes / 2 && share.queued_bytes < kMaxQueuedBytes / 2 && share.resume) share.resume();
+}
+
+size_t Console::DropQueue() {
+  size_t dropped = 0;
+  while (!queue_.empty()) {
+    dropped += queue_.front().text.size() - queue_.front().done;
+    PopFront();
+  }
+  return dropped;
+}
+
+ssize_t Console::WriteSome(const Chunk& chunk) {
+  std::string_view rest = std::string_view(chunk.text).substr(chunk.done);
+  // A pipe takes so much at once or not at all: others who write to it do not get into our lines.
+  if ((pipe_ || kind_ == Kind::kBlocking) && rest.size() > PIPE_BUF) {
+    rest = rest.substr(0, PIPE_BUF);
+    const size_t end = rest.rfind('\n');
+    if (end != std::string_view::npos) rest = rest.substr(0, end + 1);
+  }
+  if (kind_ == Kind::kSocket) return ::send(fd_.get(), rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (kind_ == Kind::kBlocking) {
+    pollfd ready{fd_.get(), POLLOUT, 0};
+    if (::poll(&ready, 1, 0) == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+  }
+  return ::write(fd_.get(), rest.data(), rest.size());
+}
+
+void Console::Flush() {
+  while (!queue_.empty()) {
+    Chunk& chunk = queue_.front();
+    const ssize_t written = WriteSome(chunk);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EAGAIN) {
+      if (!waiting_) loop_->Add(fd_.get(), EPOLLOUT, [this](uint32_t) { Flush(); });
+      waiting_ = true;
+      return;
+    }
+    if (written < 0) {
+      broken_ = true;  // nobody reads it any more; ranks and their files go on
+      break;
+    }
+    written_bytes_ += static_cast<uint64_t>(written);
+    chunk.done += static_cast<size_t>(written);
+    if (chunk.done == chunk.text.size()) PopFront();
+  }
+  if (waiting_) loop_->Remove(fd_.get());
+  waiting_ = false;
+  if (broken_) DropQueue();
+}
+
+absl::StatusOr<std::unique_ptr<StreamTee>> StreamTee::Create(EventLoop* loop, const Target& target) {
+  std::unique_ptr<StreamTee> tee(new StreamTee(loop, target));
+  if (!target.file.empty()) {
+    tee->file_.reset(::open(target.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!tee->file_.valid()) {
+      return absl::UnavailableError(absl::StrCat("log file ", target.file, ": ", std::strerror(errno)));
+    }
+  }
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::UnavailableError(absl::StrCat("no pipe for the output of a rank: ", std::strerror(errno)));
+  }
+  tee->read_end_.reset(ends[0]);
+  tee->write_end_.reset(ends[1]);
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);  // our end only: ranks do not expect it
+  tee->Watch(true);
+  return tee;
+}
+
+StreamTee::StreamTee(EventLoop* loop, Target target)
+    : loop_(loop), target_(std::move(target)), share_(std::make_shared<Console::Share>()) {
+  share_->resume = [this] { Watch(true); };
+}
+
+StreamTee::~StreamTee() {
+  Watch(false);
+  share_->resume = nullptr;  // the console may hold the share for longer
+}
+
+void StreamTee::Watch(bool on) {
+  if (on == watched_ || !read_end_.valid()) return;
+  watched_ = on;
+  // Not watched with no events: the loop would spin on EPOLLHUP.
+  if (!on) {
+    loop_->Remove(read_end_.get());
+    return;
+  }
+  loop_->Add(read_end_.get(), EPOLLIN, [this](uint32_t) {
+    ReadOnce();
+    if (share_->queued_bytes >= kMaxQueuedBytes) Watch(false);
+  });
+}
+
+size_t StreamTee::ReadOnce() {
+  if (!read_end_.valid()) return 0;
+  static thread_local std::array<char, kReadBytes> buffer;
+  const ssize_t count = ::read(read_end_.get(), buffer.data(), buffer.size());
+  if (count > 0) {
+    Take({buffer.data(), static_cast<size_t>(count)});
+    return static_cast<size_t>(count);
+  }
+  if (count == 0 || (errno != EAGAIN && errno != EINTR)) Close();
+  return 0;
+}
+
+void StreamTee::Drain() {
+  // Somebody whom the rank left behind may go on writing for ever.
+  size_t total = 0;
+  while (total < kMaxDrainBytes) {
+    const size_t count = ReadOnce();
+    if (count == 0) return;
+    total += count;
+  }
+}
+
+void StreamTee::Close() {
+  Watch(false);
+  read_end_.reset();
+  write_end_.reset();
+  if (!partial_.empty()) Send(std::exchange(partial_, "") + "\n");
+  file_.reset();
+}
+
+void StreamTee::Take(std::string_view data) {
+  for (std::string_view rest = data; file_.valid() && !rest.empty();) {
+    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      if (!file_failed_) spdlog::error("log file {}: {}; output is lost there", target_.file, std::strerror(errno));
+      file_failed_ = true;
+      break;
+    }
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  const size_t end = data.rfind('\n');
+  if (end == std::string_view::npos) {
+    partial_ += data;
+  } else {
+    partial_ += data.substr(0, end + 1);
+    Send(std::exchange(partial_, std::string(data.substr(end + 1))));
+  }
+  if (partial_.size() > kMaxPartialBytes) Send(std::exchange(partial_, "") + "\n");
+}
+
+void StreamTee::Send(std::string_view lines) {
+  std::string text;
+  text.reserve(lines.size() + target_.prefix.size() * 8);
+  while (!lines.empty()) {
+    const std::string_view line = lines.substr(0, lines.find('\n') + 1);
+    text += target_.prefix;
+    text += line;
+    Remember(line.substr(0, line.size() - 1));
+    lines.remove_prefix(line.size());
+  }
+  if (target_.console != nullptr) target_.console->Write(std::move(text), share_);
+}
+
+void StreamTee::Remember(std::string_view line) {
+  last_lines_.emplace_back(line.substr(0, kMaxLastLineBytes));
+  if (last_lines_.size() > kLastLines) last_lines_.pop_front();
+}
+
+std::vector<std::string> StreamTee::last_lines() const {
+  std::vector<std::string> lines(last_lines_.begin(), last_lines_.end());
+  if (!partial_.empty()) lines.push_back(partial_.substr(0, kMaxLastLineBytes));
+  if (lines.size() > kLastLines) lines.erase(lines.begin());
+  return lines;
+}
+
+std::vector<std::string> LastLinesOfFile(const std::string& path, int64_t offset) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  const int64_t begin = std::max<int64_t>(offset, status.st_size - kTailBytes);
+  std::string text(static_cast<size_t>(std::max<int64_t>(0, status.st_size - begin)), '\0');
+  const ssize_t count = ::pread(fd.get(), text.data(), text.size(), begin);
+  text.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  std::vector<std::string> lines;
+  while (!text.empty() && lines.size() < kLastLines) {
+    if (text.back() == '\n') text.pop_back();
+    const size_t start = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+    lines.push_back(text.substr(start, kMaxLastLineBytes));
+    text.resize(start);
+  }
+  std::reverse(lines.begin(), lines.end());
+  return lines;
+}
+
+}  // namespace taskd

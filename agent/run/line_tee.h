@@ -1,0 +1,117 @@
+// The output of ranks on its way through the launcher: into a file, and onto the console in whole lines.
+//
+// A console may be a pipe that nobody reads. Nothing here waits for it: each stream may have kMaxQueuedBytes under way to
+// the console, then its pipe is not read any more, and its rank waits in write(2) as it would without a launcher.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/event_loop.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+
+// stdout or stderr of the launcher. On the loop's thread.
+class Console {
+ public:
+  // `fd` stays the caller's. Where it can be, it is opened a second time, non-blocking: the flag would be shared with
+  // everybody else who has this pipe or terminal.
+  Console(EventLoop* loop, int fd);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  // What one stream has under way. `resume` is called when that becomes less than half of kMaxQueuedBytes.
+  struct Share {
+    size_t queued_bytes = 0;
+    std::function<void()> resume;
+  };
+
+  // `lines`: whole lines. What is sent to a console that has broken (EPIPE) is dropped.
+  void Write(std::string lines, std::shared_ptr<Share> share);
+
+  bool idle() const { return queue_.empty(); }
+  uint64_t written_bytes() const { return written_bytes_; }
+  size_t DropQueue();  // returns the number of bytes
+
+ private:
+  struct Chunk {
+    std::string text;
+    size_t done = 0;
+    std::shared_ptr<Share> share;
+  };
+  enum class Kind : uint8_t { kPlain, kSocket, kBlocking };
+
+  void Flush();
+  ssize_t WriteSome(const Chunk& chunk);
+  void PopFront();
+
+  EventLoop* const loop_;
+  UniqueFd fd_;
+  Kind kind_ = Kind::kPlain;
+  bool pipe_ = false;
+  bool waiting_ = false;  // for EPOLLOUT
+  bool broken_ = false;
+  std::deque<Chunk> queue_;
+  uint64_t written_bytes_ = 0;
+};
+
+inline constexpr size_t kMaxQueuedBytes = 256 << 10;
+inline constexpr size_t kLastLines = 20;
+inline constexpr size_t kMaxLastLineBytes = 4096;
+
+// One stream of one rank.
+class StreamTee {
+ public:
+  struct Target {
+    std::string file;            // empty: none
+    Console* console = nullptr;  // must outlive the tee
+    std::string prefix;          // of each line on the console
+  };
+
+  // UNAVAILABLE: the file cannot be opened (what is there is appended to), or no pipe can be had.
+  static absl::StatusOr<std::unique_ptr<StreamTee>> Create(EventLoop* loop, const Target& target);
+  ~StreamTee();
+  StreamTee(const StreamTee&) = delete;
+  StreamTee& operator=(const StreamTee&) = delete;
+
+  UniqueFd TakeWriteEnd() { return std::move(write_end_); }  // for the rank; once
+
+  void Drain();  // reads what the pipe holds now, also where the console is behind
+  void Close();  // after Drain: the last line, and no more; processes that still have the pipe get SIGPIPE
+
+  std::vector<std::string> last_lines() const;
+
+ private:
+  StreamTee(EventLoop* loop, Target target);
+
+  void Watch(bool on);
+  size_t ReadOnce();  // 0: nothing there, or the end
+  void Take(std::string_view data);
+  void Send(std::string_view lines);  // whole ones
+  void Remember(std::string_view line);
+
+  EventLoop* const loop_;
+  const Target target_;
+  UniqueFd read_end_;
+  UniqueFd write_end_;
+  UniqueFd file_;
+  bool watched_ = false;
+  bool file_failed_ = false;
+  std::shared_ptr<Console::Share> share_;
+  std::string partial_;  // the line that has no end yet
+  std::deque<std::string> last_lines_;
+};
+
+// The last lines of a file from `offset` on, bounded as above. Empty where it cannot be read.
+std::vector<std::string> LastLinesOfFile(const std::string& path, int64_t offset);
+
+}  // namespace taskd

@@ -1,0 +1,138 @@
+#include "agent/run/rendezvous_messages.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace taskd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+WorkerExit Exit() {
+  WorkerExit exit;
+  exit.local_rank = 1;
+  exit.rank = 9;
+  exit.pid = 4711;
+  exit.code = 139;
+  exit.signal = 11;
+  exit.time_ns = 1'700'000'000'123'456'789;
+  exit.error_message = "caf\xc3\xa9 \"quoted\"\nsecond line";
+  exit.last_lines = {"one", "two"};
+  return exit;
+}
+
+TEST(RendezvousMessagesTest, NodeMessagesComeBack) {
+  NodeInfo info{"id", "0.1", "host", 12, 3, 8, "trainer", 2, 4, 5, true};
+  auto join = DecodeNodeMessage(Encode(NodeMessage(JoinMessage{info})));
+  ASSERT_TRUE(join.ok()) << join.status();
+  const NodeInfo& back = std::get<JoinMessage>(*join).info;
+  EXPECT_EQ(back.run_id, "id");
+  EXPECT_EQ(back.node_rank, 3);
+  EXPECT_EQ(back.local_world_size, 8);
+  EXPECT_EQ(back.max_restarts, 5);
+  EXPECT_TRUE(back.hosts_store);
+
+  auto failed = DecodeNodeMessage(Encode(NodeMessage(FailedMessage{3, Exit(), "/logs/0"})));
+  ASSERT_TRUE(failed.ok()) << failed.status();
+  EXPECT_EQ(std::get<FailedMessage>(*failed).exit.error_message, Exit().error_message);
+  EXPECT_EQ(std::get<FailedMessage>(*failed).exit.code, 139);
+  EXPECT_EQ(std::get<FailedMessage>(*failed).log_folder, "/logs/0");
+
+  EXPECT_EQ(std::get<SucceededMessage>(*DecodeNodeMessage(Encode(NodeMessage(SucceededMessage{7})))).round, 7);
+  EXPECT_EQ(std::get<StoppedMessage>(*DecodeNodeMessage(Encode(NodeMessage(StoppedMessage{8})))).round, 8);
+  EXPECT_EQ(std::get<LeaveMessage>(*DecodeNodeMessage(Encode(NodeMessage(LeaveMessage{15})))).signal, 15);
+  EXPECT_EQ(std::get<EventMessage>(*DecodeNodeMessage(Encode(NodeMessage(EventMessage{"{}"})))).json, "{}");
+  EXPECT_EQ(std::get<StacksMessage>(*DecodeNodeMessage(Encode(NodeMessage(StacksMessage{1, "t"})))).text, "t");
+  EXPECT_EQ(std::get<PongMessage>(*DecodeNodeMessage(Encode(NodeMessage(PongMessage{1LL << 40})))).id, 1LL << 40);
+}
+
+TEST(RendezvousMessagesTest, RootMessagesComeBack) {
+  Assignment assignment;
+  assignment.round = 2;
+  assignment.restart_count = 1;
+  assignment.group_rank = 1;
+  assignment.group_world_size = 2;
+  assignment.rank_base = 4;
+  assignment.world_size = 8;
+  assignment.role_rank_base = 4;
+  assignment.role_world_size = 8;
+  assignment.manager = "a:1";
+  assignment.tier = "b:2";
+  assignment.hosts = {"h0", "h1"};
+  auto start = DecodeRootMessage(Encode(RootMessage(StartMessage{assignment})));
+  ASSERT_TRUE(start.ok()) << start.status();
+  const Assignment& back = std::get<StartMessage>(*start).assignment;
+  EXPECT_EQ(back.rank_base, 4);
+  EXPECT_EQ(back.role_world_size, 8);
+  EXPECT_EQ(back.manager, "a:1");
+  EXPECT_THAT(back.hosts, ElementsAre("h0", "h1"));
+
+  EndMessage end{139, {{Exit(), "host", 1, "/logs"}}, "why"};
+  auto ended = DecodeRootMessage(Encode(RootMessage(end)));
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_EQ(std::get<EndMessage>(*ended).failures[0].exit.rank, 9);
+  EXPECT_EQ(std::get<EndMessage>(*ended).failures[0].log_folder, "/logs");
+  EXPECT_EQ(std::get<EndMessage>(*ended).reason, "why");
+
+  EXPECT_EQ(std::get<StopMessage>(*DecodeRootMessage(Encode(RootMessage(StopMessage{1, "r"})))).reason, "r");
+  EXPECT_EQ(std::get<WaitingMessage>(*DecodeRootMessage(Encode(RootMessage(WaitingMessage{"w"})))).text, "w");
+  EXPECT_EQ(std::get<RefusedMessage>(*DecodeRootMessage(Encode(RootMessage(RefusedMessage{"w"})))).text, "w");
+  EXPECT_EQ(std::get<CollectMessage>(*DecodeRootMessage(Encode(RootMessage(CollectMessage{4})))).id, 4);
+  EXPECT_EQ(std::get<PingMessage>(*DecodeRootMessage(Encode(RootMessage(PingMessage{5})))).id, 5);
+}
+
+TEST(RendezvousMessagesTest, BytesThatAreNoText) {
+  NodeInfo info{"id\xff", "0.1", "ho\x80st", 12, 3, 8, "trainer", 2, 4, 5, true};
+  EXPECT_TRUE(DecodeNodeMessage(Encode(NodeMessage(JoinMessage{info}))).ok());
+}
+
+TEST(RendezvousMessagesTest, HostileInputIsAnError) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "not a JSON object"},
+      {"GET / HTTP/1.1", "not a JSON object"},
+      {"[1]", "not a JSON object"},
+      {"{}", "'type'"},
+      {R"({"type":7})", "'type'"},
+      {R"({"type":"launch"})", "no message"},
+      {R"({"type":"stopped"})", "'round'"},
+      {R"({"type":"stopped","round":-1})", "'round'"},
+      {R"({"type":"stopped","round":18446744073709551615})", "'round'"},
+      {R"({"type":"stopped","round":1.5})", "'round'"},
+      {R"({"type":"leave","signal":65})", "'signal'"},
+      {R"({"type":"failed","round":0,"exit":{},"log_folder":""})", "'exit'"},
+      {R"({"type":"failed","round":0,"exit":"nonsense","log_folder":""})", ""},
+      {R"({"type":"join","run_id":"x"})", "'version'"},
+      {std::string(1 << 20, '['), "not a JSON object"},
+  };
+  for (const auto& [body, words] : cases) {
+    auto message = DecodeNodeMessage(body);
+    ASSERT_FALSE(message.ok()) << body.substr(0, 80);
+    EXPECT_THAT(std::string(message.status().message()), HasSubstr(words));
+  }
+  EXPECT_FALSE(DecodeRootMessage(R"({"type":"end","exit_code":0,"reason":"","failures":[3]})").ok());
+  EXPECT_FALSE(DecodeRootMessage(R"({"type":"end","exit_code":256,"reason":"","failures":[]})").ok());
+  EXPECT_FALSE(DecodeRootMessage(R"({"type":"join"})").ok());
+}
+
+TEST(RendezvousMessagesTest, ChangedBytesNeverCrash) {
+  std::mt19937 random(1);
+  NodeInfo info{"id", "0.1", "host", 12, 3, 8, "trainer", 2, 4, 5, true};
+  const std::vector<std::string> bodies = {Encode(NodeMessage(JoinMessage{info})),
+                                           Encode(NodeMessage(FailedMessage{3, Exit(), "/logs/0"})),
+                                           Encode(RootMessage(EndMessage{139, {{Exit(), "host", 1, "/logs"}}, "why"}))};
+  int decoded = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string body = bodies[random() % bodies.size()];
+    for (int changes = 1 + static_cast<int>(random() % 3); changes > 0; --changes) {
+      body[random() % body.size()] = static_cast<char>(random());
+    }
+    decoded += DecodeNodeMessage(body).ok() + DecodeRootMessage(body).ok();
+  }
+  EXPECT_GT(decoded, 0);
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,505 @@
+#include "agent/run/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kS = 1000 * kMs;
+
+Rendezvous::Options Static(int nodes, int max_restarts = 0) {
+  Rendezvous::Options options;
+  options.run_id = "job";
+  options.version = "1";
+  options.min_nodes = options.max_nodes = nodes;
+  options.max_restarts = max_restarts;
+  options.join_timeout_ns = 60 * kS;
+  if (nodes == 1) options.settle_ns = 0;
+  return options;
+}
+
+Rendezvous::Options Elastic(int min_nodes, int max_nodes, int max_restarts = 0) {
+  Rendezvous::Options options = Static(min_nodes, max_restarts);
+  options.max_nodes = max_nodes;
+  options.fixed_ranks = false;
+  options.last_call_ns = 5 * kS;
+  options.settle_ns = 300 * kMs;
+  return options;
+}
+
+// Nodes that answer pings, until told otherwise, and keep what they are told.
+class Job {
+ public:
+  explicit Job(Rendezvous::Options options) : options_(options), rendezvous_(options, 0) {}
+
+  NodeInfo Info(int node_rank) const {
+    NodeInfo info;
+    info.run_id = options_.run_id;
+    info.version = options_.version;
+    info.host = fmt::format("host{}", node_rank);
+    info.pid = 100 + node_rank;
+    info.node_rank = options_.fixed_ranks ? node_rank : -1;
+    info.local_world_size = 2;
+    info.role = "default";
+    info.min_nodes = options_.min_nodes;
+    info.max_nodes = options_.max_nodes;
+    info.hosts_store = node_rank == 0;
+    return info;
+  }
+
+  void Join(uint64_t peer, const NodeInfo& info) {
+    Take(rendezvous_.Opened(peer, now_));
+    Say(peer, JoinMessage{info});
+  }
+  void Join(uint64_t peer, int node_rank) { Join(peer, Info(node_rank)); }
+  void Say(uint64_t peer, const NodeMessage& message) { Take(rendezvous_.Received(peer, message, now_)); }
+  void Fail(uint64_t peer, int rank, int code, int signal = 0) {
+    WorkerExit exit;
+    exit.rank = rank;
+    exit.code = code;
+    exit.signal = signal;
+    Say(peer, FailedMessage{rendezvous_.round(), exit, ""});
+  }
+  void Succeed(uint64_t peer) { Say(peer, SucceededMessage{rendezvous_.round()}); }
+  void Stopped(uint64_t peer) { Say(peer, StoppedMessage{rendezvous_.round()}); }
+  void Lose(uint64_t peer) { Take(rendezvous_.Lost(peer, now_)); }
+  void Pass(int64_t ns) {
+    const int64_t end = now_ + ns;
+    while (now_ < end) {
+      now_ = std::min(end, std::max(rendezvous_.next_tick_ns(), now_ + 1));
+      Take(rendezvous_.Tick(now_));
+    }
+  }
+  void Mute(uint64_t peer) { mute_.insert(peer); }
+
+  // What `peer` was told since the last call; pings apart.
+  std::vector<RootMessage> Told(uint64_t peer) { return std::exchange(told_[peer], {}); }
+  template <typename Message>
+  std::optional<Message> Last(uint64_t peer) {
+    std::optional<Message> last;
+    for (RootMessage& message : told_[peer]) {
+      if (auto* found = std::get_if<Message>(&message)) last = *found;
+    }
+    return last;
+  }
+  std::optional<Assignment> Started(uint64_t peer) {
+    auto start = Last<StartMessage>(peer);
+    Told(peer);
+    if (!start) return std::nullopt;
+    return start->assignment;
+  }
+  bool Stopping(uint64_t peer) {
+    const bool stop = Last<StopMessage>(peer).has_value();
+    Told(peer);
+    return stop;
+  }
+  const std::set<uint64_t>& closed() const { return closed_; }
+  Rendezvous& rendezvous() { return rendezvous_; }
+  int64_t now() const { return now_; }
+
+ private:
+  void Take(Rendezvous::Outputs outputs) {
+    for (Rendezvous::Output& output : outputs) {
+      if (!output.message) {
+        closed_.insert(output.peer);
+        continue;
+      }
+      if (auto* ping = std::get_if<PingMessage>(&*output.message)) {
+        if (mute_.count(output.peer) == 0) Take(rendezvous_.Received(output.peer, PongMessage{ping->id}, now_));
+        continue;
+      }
+      told_[output.peer].push_back(std::move(*output.message));
+    }
+  }
+
+  const Rendezvous::Options options_;
+  Rendezvous rendezvous_;
+  int64_t now_ = 0;
+  std::map<uint64_t, std::vector<RootMessage>> told_;
+  std::set<uint64_t> mute_;
+  std::set<uint64_t> closed_;
+};
+
+TEST(RendezvousTest, StaticNodesStartTogetherInEitherOrder) {
+  Job job(Static(2));
+  NodeInfo big = job.Info(1);
+  big.local_world_size = 3;
+  big.role = "reader";
+  job.Join(10, big);
+  EXPECT_THAT(job.Last<WaitingMessage>(10)->text, HasSubstr("1 of 2 nodes are there, missing node rank 0"));
+  EXPECT_FALSE(job.Started(10));
+  job.Join(11, 0);
+  auto second = job.Started(10);
+  auto first = job.Started(11);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->group_rank, 0);
+  EXPECT_EQ(first->rank_base, 0);
+  EXPECT_EQ(first->world_size, 5);
+  EXPECT_EQ(first->role_world_size, 2);
+  EXPECT_EQ(second->group_rank, 1);
+  EXPECT_EQ(second->rank_base, 2);
+  EXPECT_EQ(second->role_rank_base, 0);
+  EXPECT_EQ(second->role_world_size, 3);
+  EXPECT_EQ(second->round, 0);
+  EXPECT_EQ(second->restart_count, 0);
+  EXPECT_THAT(second->hosts, ElementsAre("host0", "host1"));
+
+  job.Succeed(10);
+  EXPECT_FALSE(job.Last<EndMessage>(10));
+  job.Succeed(11);
+  for (uint64_t peer : {10, 11}) EXPECT_EQ(job.Last<EndMessage>(peer)->exit_code, 0);
+  EXPECT_TRUE(job.rendezvous().ended());
+}
+
+TEST(RendezvousTest, WhatDoesNotFitIsRefusedWithBothValues) {
+  struct Case {
+    std::function<void(NodeInfo&)> change;
+    std::vector<std::string> words;
+  };
+  const std::vector<Case> cases = {
+      {[](NodeInfo& info) { info.run_id = "other"; }, {"--rdzv-id", "'other'", "'job'"}},
+      {[](NodeInfo& info) { info.version = "2"; }, {"version", "2", "1"}},
+      {[](NodeInfo& info) { info.max_nodes = 4; }, {"--nnodes", "2:4", "2:2"}},
+      {[](NodeInfo& info) { info.node_rank = 2; }, {"--node-rank", "2", "0 to 1"}},
+      {[](NodeInfo& info) { info.node_rank = 0; }, {"--node-rank 0", "host0", "host1", "100", "101"}},
+  };
+  for (const Case& one : cases) {
+    Job job(Static(2));
+    job.Join(1, 0);
+    NodeInfo info = job.Info(1);
+    one.change(info);
+    job.Join(2, info);
+    auto refused = job.Last<RefusedMessage>(2);
+    ASSERT_TRUE(refused) << one.words[0];
+    for (const std::string& word : one.words) EXPECT_THAT(refused->text, HasSubstr(word));
+    job.Lose(2);
+    job.Join(3, 1);
+    EXPECT_TRUE(job.Started(3)) << "the place is still free";
+  }
+}
+
+TEST(RendezvousTest, ANodeThatNeverComesIsNamed) {
+  Job fixed(Static(4));
+  fixed.Join(1, 0);
+  fixed.Join(2, 2);
+  fixed.Pass(61 * kS);
+  auto end = fixed.Last<EndMessage>(1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 1);
+  EXPECT_THAT(end->reason, AllOf(HasSubstr("timed out after 60 s"), HasSubstr("missing node ranks 1, 3")));
+
+  Job elastic(Elastic(4, 8));
+  elastic.Join(1, 0);
+  elastic.Join(2, 1);
+  elastic.Pass(61 * kS);
+  EXPECT_THAT(elastic.Last<EndMessage>(2)->reason, HasSubstr("2 of 4:8 nodes"));
+}
+
+TEST(RendezvousTest, FailureWithoutRestartsEndsTheJobWithTheFirstCode) {
+  Job job(Static(2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Fail(2, 3, 139, SIGSEGV);
+  job.Fail(1, 0, 7);
+  EXPECT_FALSE(job.Last<EndMessage>(1)) << "it waits for what else comes";
+  job.Pass(kS);
+  auto end = job.Last<EndMessage>(1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 139);
+  EXPECT_THAT(end->reason, HasSubstr("rank 3 on node 1 (host1) ended by SIGSEGV"));
+  ASSERT_EQ(end->failures.size(), 2u);
+  EXPECT_EQ(end->failures[0].exit.rank, 3);
+  EXPECT_EQ(end->failures[0].host, "host1");
+  EXPECT_EQ(end->failures[1].exit.rank, 0);
+}
+
+TEST(RendezvousTest, SingleNodeDoesNotWait) {
+  Job job(Static(1));
+  job.Join(1, 0);
+  job.Fail(1, 1, 7);
+  EXPECT_EQ(job.Last<EndMessage>(1)->exit_code, 7);
+}
+
+TEST(RendezvousTest, FailureRestartsAllNodesThoseToThatHaveSucceeded) {
+  Job job(Static(2, 1));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Told(1);
+  job.Told(2);
+  job.Succeed(1);
+  job.Fail(2, 2, 7);
+  job.Pass(kS);
+  EXPECT_TRUE(job.Stopping(1));
+  EXPECT_TRUE(job.Stopping(2));
+  job.Stopped(2);
+  EXPECT_FALSE(job.Started(2)) << "node 0 still stops";
+  job.Stopped(1);
+  auto again = job.Started(1);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->round, 1);
+  EXPECT_EQ(again->restart_count, 1);
+  EXPECT_TRUE(job.Started(2));
+
+  job.Say(2, FailedMessage{0, {}, ""});  // of the old round
+  job.Say(2, SucceededMessage{0});
+  job.Pass(kS);
+  EXPECT_THAT(job.Told(1), IsEmpty());
+
+  job.Fail(1, 0, 9);
+  job.Pass(kS);
+  EXPECT_EQ(job.Last<EndMessage>(2)->exit_code, 9) << "no restart is left";
+}
+
+TEST(RendezvousTest, LostNodeOfAStaticJob) {
+  Job job(Static(2, 1));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Told(1);
+  job.Fail(1, 0, 7);  // because node 1 is gone, which shows a moment later
+  job.Lose(2);
+  job.Pass(kS);
+  EXPECT_TRUE(job.Stopping(1));
+  job.Stopped(1);
+  job.Pass(10 * kS);
+  EXPECT_THAT(job.Last<WaitingMessage>(1)->text, HasSubstr("missing node rank 1"));
+  job.Join(3, 1);
+  EXPECT_EQ(job.Started(3)->restart_count, 1);
+  EXPECT_TRUE(job.Started(1));
+
+  job.Lose(3);
+  job.Pass(kS);
+  auto end = job.Last<EndMessage>(1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 1);
+  EXPECT_THAT(end->reason, HasSubstr("node 1 (host1) was lost"));
+}
+
+TEST(RendezvousTest, LostNodeDoesNotComeBack) {
+  Job job(Static(2, 1));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Lose(2);
+  job.Pass(kS);
+  job.Stopped(1);
+  job.Pass(61 * kS);
+  EXPECT_THAT(job.Last<EndMessage>(1)->reason,
+              AllOf(HasSubstr("timed out"), HasSubstr("missing node rank 1"), HasSubstr("node 1 (host1) was lost")));
+}
+
+TEST(RendezvousTest, AFailureOnTheNodeThatIsLostThenCounts) {
+  Job job(Static(2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Fail(2, 2, 7);
+  job.Lose(2);
+  job.Pass(kS);
+  EXPECT_EQ(job.Last<EndMessage>(1)->exit_code, 7);
+}
+
+// The network is cut: ranks elsewhere may fail seconds before the silence is long enough.
+TEST(RendezvousTest, FailureWaitsForNodesThatDoNotAnswer) {
+  Job job(Elastic(1, 2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Pass(kS);
+  job.Told(1);
+  job.Mute(2);
+  const int64_t cut = job.now();
+  job.Fail(1, 0, 7);
+  job.Pass(4 * kS);
+  EXPECT_THAT(job.Told(1), IsEmpty());
+  while (!job.Last<StopMessage>(1)) job.Pass(100 * kMs);
+  EXPECT_LE(job.now() - cut, 9 * kS);
+  EXPECT_THAT(job.closed(), ElementsAre(2));
+  job.Stopped(1);
+  auto again = job.Started(1);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->restart_count, 0);
+  EXPECT_EQ(again->world_size, 2);
+}
+
+TEST(RendezvousTest, SilentConnectionsAreClosed) {
+  Job job(Static(2));
+  job.rendezvous().Opened(9, job.now());  // never joins
+  job.Join(1, 0);
+  job.Pass(9 * kS);
+  EXPECT_THAT(job.closed(), ElementsAre(9));
+}
+
+TEST(RendezvousTest, ElasticWaitsForTheLastCall) {
+  Job job(Elastic(2, 4));
+  job.Join(7, 5);  // faster than the store's own launcher
+  job.Join(8, 6);
+  job.Pass(6 * kS);
+  EXPECT_FALSE(job.Started(7));
+  job.Join(1, 0);
+  job.Pass(4 * kS);
+  EXPECT_FALSE(job.Started(7));
+  job.Pass(2 * kS);
+  auto host = job.Started(1);
+  ASSERT_TRUE(host);
+  EXPECT_EQ(host->group_rank, 0);
+  EXPECT_EQ(host->group_world_size, 3);
+  EXPECT_EQ(job.Started(7)->group_rank, 1);
+  EXPECT_EQ(job.Started(8)->group_rank, 2);
+}
+
+TEST(RendezvousTest, ElasticStartsAtOnceWhenAllAreThere) {
+  Job job(Elastic(1, 2));
+  job.Join(1, 0);
+  EXPECT_FALSE(job.Started(1));
+  job.Join(2, 1);
+  EXPECT_TRUE(job.Started(1));
+  job.Join(3, 2);
+  EXPECT_THAT(job.Last<WaitingMessage>(3)->text, HasSubstr("as many nodes as it may have"));
+  EXPECT_FALSE(job.Stopping(1)) << "a spare disturbs nobody";
+
+  // The spare takes the place of the node that goes, with its rank.
+  job.Lose(2);
+  job.Pass(kS);
+  job.Stopped(1);
+  EXPECT_EQ(job.Started(3)->group_rank, 1);
+  EXPECT_EQ(job.Started(1)->restart_count, 0);
+}
+
+TEST(RendezvousTest, ElasticGrowsAndShrinksAtNoCostAndKeepsRanks) {
+  Job job(Elastic(1, 4));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Join(3, 2);
+  job.Pass(6 * kS);
+  EXPECT_EQ(job.Started(3)->group_rank, 2);
+  job.Told(1);
+  job.Join(4, 3);
+  EXPECT_TRUE(job.Stopping(1));
+  for (uint64_t peer : {1, 2, 3}) job.Stopped(peer);
+  EXPECT_EQ(job.Started(4)->group_rank, 3);
+  EXPECT_EQ(job.Started(3)->group_rank, 2);
+
+  job.Lose(2);
+  job.Pass(kS);
+  for (uint64_t peer : {1, 3, 4}) job.Stopped(peer);
+  EXPECT_EQ(job.Started(1)->group_rank, 0);
+  auto kept = job.Started(3);
+  EXPECT_EQ(kept->restart_count, 0);
+  EXPECT_EQ(job.Started(4)->group_rank, 1) << "fills the gap";
+
+  job.Say(4, LeaveMessage{SIGTERM});
+  EXPECT_TRUE(job.Stopping(1));
+  job.Stopped(1);
+  job.Stopped(3);
+  EXPECT_FALSE(job.Started(1)) << "the node that leaves still has ranks";
+  job.Lose(4);
+  EXPECT_EQ(job.Started(1)->group_world_size, 2);
+}
+
+TEST(RendezvousTest, ElasticBelowTheLeastWaitsForNodes) {
+  Job job(Elastic(2, 3));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Pass(6 * kS);
+  job.Lose(2);
+  job.Pass(kS);
+  job.Told(1);
+  job.Stopped(1);
+  job.Pass(20 * kS);
+  EXPECT_FALSE(job.Started(1));
+  job.Join(3, 2);
+  job.Pass(6 * kS);
+  EXPECT_EQ(job.Started(3)->restart_count, 0);
+}
+
+TEST(RendezvousTest, NobodyJoinsWhatIsNearlyDone) {
+  Job job(Elastic(1, 3));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Pass(6 * kS);
+  job.Told(1);
+  job.Succeed(1);
+  job.Join(3, 2);
+  EXPECT_THAT(job.Told(1), IsEmpty());
+  job.Succeed(2);
+  for (uint64_t peer : {1, 2, 3}) EXPECT_EQ(job.Last<EndMessage>(peer)->exit_code, 0);
+}
+
+TEST(RendezvousTest, ANodeThatHasSucceededIsNotMissed) {
+  Job job(Static(2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Succeed(2);
+  job.Lose(2);
+  job.Pass(kS);
+  job.Succeed(1);
+  EXPECT_EQ(job.Last<EndMessage>(1)->exit_code, 0);
+}
+
+TEST(RendezvousTest, LeavingAStaticJobEndsItForAll) {
+  Job job(Static(2, 3));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Say(2, LeaveMessage{SIGTERM});
+  auto end = job.Last<EndMessage>(1);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 143);
+  EXPECT_THAT(end->reason, HasSubstr("node 1 (host1) left: SIGTERM"));
+}
+
+TEST(RendezvousTest, TheStoresNodeCannotLeaveAnElasticJob) {
+  Job job(Elastic(1, 2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Say(1, LeaveMessage{SIGINT});
+  EXPECT_EQ(job.Last<EndMessage>(2)->exit_code, 130);
+}
+
+TEST(RendezvousTest, ANodeThatDoesNotStopEndsTheJob) {
+  Job job(Static(2, 1));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Fail(1, 0, 7);
+  job.Pass(kS);
+  job.Stopped(1);
+  job.Pass(91 * kS);
+  EXPECT_THAT(job.Last<EndMessage>(1)->reason, HasSubstr("node 1 (host1) did not stop within 90 s"));
+}
+
+TEST(RendezvousTest, WhoComesAfterTheEndTriesAgainLater) {
+  Job job(Static(1));
+  job.Join(1, 0);
+  job.Succeed(1);
+  job.Join(2, 0);
+  EXPECT_FALSE(job.Last<RefusedMessage>(2));
+  EXPECT_THAT(job.closed(), ElementsAre(2));
+}
+
+TEST(RendezvousTest, WaitingNodesAreToldWhenThatChanges) {
+  Job job(Static(3));
+  job.Join(1, 0);
+  job.Pass(6 * kS);
+  job.Told(1);
+  job.Pass(20 * kS);
+  EXPECT_THAT(job.Told(1), IsEmpty());
+  job.Join(2, 2);
+  job.Pass(6 * kS);
+  EXPECT_THAT(job.Last<WaitingMessage>(1)->text, HasSubstr("missing node rank 1"));
+}
+
+}  // namespace
+}  // namespace taskd

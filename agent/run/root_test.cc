@@ -1,0 +1,237 @@
+// Root and clients over real sockets, in one process.
+#include "agent/run/root.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "agent/run/rendezvous_client.h"
+#include "common/store/listen.h"
+#include "fmt/format.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kS = 1'000'000'000;
+
+NodeInfo Info(int node_rank) {
+  NodeInfo info;
+  info.run_id = "job";
+  info.version = "1";
+  info.host = fmt::format("host{}", node_rank);
+  info.node_rank = node_rank;
+  info.local_world_size = 1;
+  info.role = "default";
+  info.min_nodes = info.max_nodes = 2;
+  info.hosts_store = node_rank == 0;
+  return info;
+}
+
+Rendezvous::Options TwoNodes(int max_restarts = 0) {
+  Rendezvous::Options options;
+  options.run_id = "job";
+  options.version = "1";
+  options.min_nodes = options.max_nodes = 2;
+  options.max_restarts = max_restarts;
+  return options;
+}
+
+class Node {
+ public:
+  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS)
+      : client_(loop, {"127.0.0.1", port}, info, timeout_ns,
+                {[this](RootMessage message) { told_.push_back(std::move(message)); },
+                 [this](const std::string& why) { failed_ = why; }}) {
+    client_.Start();
+  }
+
+  template <typename Message>
+  std::optional<Message> Told() const {
+    for (auto message = told_.rbegin(); message != told_.rend(); ++message) {
+      if (const auto* found = std::get_if<Message>(&*message)) return *found;
+    }
+    return std::nullopt;
+  }
+  RendezvousClient& client() { return client_; }
+  const std::string& failed() const { return failed_; }
+
+ private:
+  std::vector<RootMessage> told_;
+  std::string failed_;
+  RendezvousClient client_;
+};
+
+class RootTest : public testing::Test {
+ protected:
+  // Turns the clients' loop until `condition` holds.
+  void RunUntil(const std::function<bool()>& condition, int64_t timeout_ns = 30 * kS) {
+    const int64_t deadline_ns = EventLoop::NowNs() + timeout_ns;
+    std::function<void()> look = [&] {
+      if (condition() || EventLoop::NowNs() > deadline_ns) {
+        loop_.Stop();
+      } else {
+        loop_.RunAfter(1'000'000, look);
+      }
+    };
+    loop_.Post(look);
+    loop_.Run();
+    ASSERT_TRUE(condition());
+  }
+
+  void StartRoot(Rendezvous::Options options = TwoNodes()) {
+    root_.emplace();
+    ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", 0}, true).ok());
+    StoreHost::Callbacks callbacks;
+    callbacks.on_event = [this](const std::string& json) {
+      std::lock_guard lock(mutex_);
+      events_.push_back(json);
+    };
+    callbacks.on_stacks = [this](int id, const std::string& text) {
+      std::lock_guard lock(mutex_);
+      stacks_.push_back(fmt::format("{} {}", id, text));
+    };
+    root_->ServeRoot(std::move(options), callbacks);
+  }
+  std::vector<std::string> Events() {
+    std::lock_guard lock(mutex_);
+    return events_;
+  }
+  std::vector<std::string> Stacks() {
+    std::lock_guard lock(mutex_);
+    return stacks_;
+  }
+
+  EventLoop loop_;
+  std::mutex mutex_;
+  std::vector<std::string> events_;  // guarded by mutex_
+  std::vector<std::string> stacks_;  // guarded by mutex_
+  std::optional<StoreHost> root_;
+};
+
+TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
+  StartRoot(TwoNodes(1));
+  Node first(&loop_, root_->root_port(), Info(0));
+  RunUntil([&] { return first.Told<WaitingMessage>().has_value(); });
+  EXPECT_THAT(first.Told<WaitingMessage>()->text, HasSubstr("missing node rank 1"));
+  Node second(&loop_, root_->root_port(), Info(1));
+  RunUntil([&] { return first.Told<StartMessage>() && second.Told<StartMessage>(); });
+
+  first.client().Send(EventMessage{"{\"event\":\"started\"}"});
+  RunUntil([&] { return Events().size() == 1; });
+  root_->CollectStacks(5);
+  RunUntil([&] { return second.Told<CollectMessage>().has_value(); });
+  second.client().Send(StacksMessage{5, "main\nloop"});
+  RunUntil([&] { return Stacks().size() == 1; });
+  EXPECT_THAT(Stacks(), ElementsAre("5 main\nloop"));
+
+  WorkerExit exit;
+  exit.rank = 1;
+  exit.code = 7;
+  second.client().Send(FailedMessage{0, exit, ""});
+  RunUntil([&] { return first.Told<StopMessage>() && second.Told<StopMessage>(); });
+  first.client().Send(StoppedMessage{0});
+  second.client().Send(StoppedMessage{0});
+  RunUntil([&] { return second.Told<StartMessage>()->assignment.round == 1; });
+  RunUntil([&] { return first.Told<StartMessage>()->assignment.restart_count == 1; });
+
+  first.client().Send(SucceededMessage{1});
+  second.client().Send(SucceededMessage{1});
+  RunUntil([&] { return first.Told<EndMessage>() && second.Told<EndMessage>(); });
+  EXPECT_EQ(first.Told<EndMessage>()->exit_code, 0);
+  EXPECT_THAT(Events()[1], HasSubstr("restarting"));
+  EXPECT_THAT(Events()[2], HasSubstr("ended"));
+
+  bool alone = false;
+  root_->WhenAlone([&] { loop_.Post([&] { alone = true; }); });
+  first.client().Close();
+  EXPECT_FALSE(alone);
+  second.client().Close();
+  RunUntil([&] { return alone; });
+}
+
+TEST_F(RootTest, ANodeMayComeBeforeTheRoot) {
+  absl::StatusOr<UniqueFd> reserved = ListenTcp({"127.0.0.1", 0}, false);
+  ASSERT_TRUE(reserved.ok());
+  const int port = LocalPort(reserved->get());
+  reserved->reset();
+  Node second(&loop_, port, Info(1));
+  RunUntil([&] { return !second.client().last_error().empty(); });
+  EXPECT_THAT(second.client().last_error(), HasSubstr("refused"));
+
+  root_.emplace();
+  ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", port}, true).ok());
+  root_->ServeRoot(TwoNodes(), {});
+  Node first(&loop_, port, Info(0));
+  RunUntil([&] { return second.Told<StartMessage>().has_value(); });
+
+  root_.reset();
+  RunUntil([&] { return !second.failed().empty(); });
+  EXPECT_THAT(second.failed(), HasSubstr(fmt::format("node 0's launcher at 127.0.0.1:{} is gone", port)));
+}
+
+TEST_F(RootTest, LostBeforeTheStartIsLookedForAgain) {
+  StartRoot();
+  const int port = root_->root_port();
+  Node second(&loop_, port, Info(1));
+  RunUntil([&] { return second.Told<WaitingMessage>().has_value(); });
+  root_.reset();
+  RunUntil([&] { return !second.client().connected(); });
+  root_.emplace();
+  ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", port}, true).ok());
+  root_->ServeRoot(TwoNodes(), {});
+  Node first(&loop_, port, Info(0));
+  RunUntil([&] { return second.Told<StartMessage>().has_value(); });
+}
+
+TEST_F(RootTest, NobodyThere) {
+  absl::StatusOr<UniqueFd> reserved = ListenTcp({"127.0.0.1", 0}, false);
+  const int port = LocalPort(reserved->get());
+  reserved->reset();
+  Node second(&loop_, port, Info(1), kS / 5);
+  RunUntil([&] { return !second.failed().empty(); });
+  EXPECT_THAT(second.failed(), HasSubstr(fmt::format("127.0.0.1:{} within 0.2 s: Connection refused", port)));
+}
+
+TEST_F(RootTest, SomebodyElseThere) {
+  absl::StatusOr<UniqueFd> server = ListenTcp({"127.0.0.1", 0}, false);
+  const int port = LocalPort(server->get());
+  UniqueFd connection;
+  loop_.Add(server->get(), EPOLLIN, [&](uint32_t) {
+    connection.reset(accept(server->get(), nullptr, nullptr));
+    const char text[] = "SSH-2.0-OpenSSH_9.2\r\n";
+    send(connection.get(), text, std::strlen(text), MSG_NOSIGNAL);
+  });
+  Node second(&loop_, port, Info(1));
+  RunUntil([&] { return !second.failed().empty(); });
+  EXPECT_THAT(second.failed(), HasSubstr("is no taskd launcher: it says 'SSH-2.0-OpenSSH_9.2'"));
+  loop_.Remove(server->get());
+}
+
+TEST_F(RootTest, ATierIsServedOnAFreePort) {
+  StartRoot();
+  absl::StatusOr<int> port = root_->ServeTier(fmt::format("127.0.0.1:{}", root_->root_port()));
+  ASSERT_TRUE(port.ok()) << port.status();
+  EXPECT_NE(*port, root_->root_port());
+}
+
+TEST_F(RootTest, GarbageClosesOnlyItsConnection) {
+  StartRoot();
+  Node first(&loop_, root_->root_port(), Info(0));
+  RunUntil([&] { return first.Told<WaitingMessage>().has_value(); });
+  NodeInfo wrong = Info(1);
+  wrong.local_world_size = 0;  // out of range
+  Node second(&loop_, root_->root_port(), wrong);
+  RunUntil([&] { return !second.client().last_error().empty(); });
+  Node third(&loop_, root_->root_port(), Info(1));
+  RunUntil([&] { return first.Told<StartMessage>().has_value(); });
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,107 @@
+#include "agent/run/spawn.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+
+#include <boost/process/args.hpp>
+#include <boost/process/child.hpp>
+#include <boost/process/env.hpp>
+#include <boost/process/environment.hpp>
+#include <boost/process/error.hpp>
+#include <boost/process/exe.hpp>
+#include <boost/process/extend.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace taskd {
+namespace {
+
+namespace bp = boost::process;
+
+constexpr int kSignals = 65;
+constexpr int kOrphaned = 127;
+
+// Between fork and exec: only what is safe in a signal handler.
+struct RankSetup : bp::extend::handler {
+  int out;
+  int err;
+  pid_t parent;
+
+  RankSetup(int out, int err) : out(out), err(err), parent(::getpid()) {}
+
+  template <typename Executor>
+  void on_exec_setup(Executor&) const {
+    ::setsid();
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kOrphaned);  // it died before prctl
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    for (int signal = 1; signal < kSignals; ++signal) ::sigaction(signal, &standard, nullptr);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (out >= 0) ::dup2(out, STDOUT_FILENO);
+    if (err >= 0) ::dup2(err, STDERR_FILENO);
+    // Closed by exec, not here: the pipe that tells whether exec worked is among them.
+    ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  }
+};
+
+// Kernels before 5.11 cannot do that for a range.
+void MarkDescriptors() {
+  static const bool has_close_range = ::close_range(~0U, ~0U, CLOSE_RANGE_CLOEXEC) == 0;
+  if (has_close_range) return;
+  std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
+  while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
+    const int fd = std::atoi(entry->d_name);
+    if (fd > STDERR_FILENO) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+}
+
+absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& path) {
+  if (name.find('/') != std::string::npos) return name;
+  bool denied = false;
+  for (absl::string_view folder : absl::StrSplit(path, ':')) {
+    const std::string candidate = absl::StrCat(folder.empty() ? "." : folder, "/", name);
+    struct stat status {};
+    if (::stat(candidate.c_str(), &status) != 0 || S_ISDIR(status.st_mode)) continue;
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    denied = true;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("cannot execute '", name, "': ", denied ? "not executable" : "not found", " in PATH ", path));
+}
+
+}  // namespace
+
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
+                            int out, int err) {
+  if (argv.empty()) return absl::InvalidArgumentError("nothing to execute");
+  auto path = environment.find("PATH");
+  absl::StatusOr<std::string> program =
+      FindProgram(argv[0], path == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : path->second);
+  if (!program.ok()) return program.status();
+  bp::environment variables;
+  for (const auto& [name, value] : environment) variables[name] = value;
+  const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
+  MarkDescriptors();
+  std::error_code error;
+  bp::child child(bp::exe = *program, bp::args = arguments, variables, error, RankSetup(out, err));
+  if (error) return absl::UnavailableError(absl::StrCat("cannot execute '", *program, "': ", error.message()));
+  const pid_t pid = child.id();
+  child.detach();
+  return pid;
+}
+
+}  // namespace taskd

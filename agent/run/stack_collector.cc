@@ -1,0 +1,369 @@
+#include "agent/run/stack_collector.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "agent/run/elf_symbols.h"
+#include "agent/run/proc_facts.h"
+#include "taskd/stack_dump.h"
+
+namespace taskd {
+namespace {
+
+constexpr int64_t kPollNs = 5'000'000;
+constexpr int64_t kPythonNs = 1'000'000'000;  // at most so long for Python's frames: they come at once or not
+constexpr int kQuietPolls = 4;                // a file that has not grown for so long is whole
+constexpr size_t kMaxAnswerBytes = size_t{64} * 1024;
+constexpr size_t kMaxPythonBytes = size_t{1024} * 1024;
+constexpr size_t kMaxFamily = 64;  // processes of one rank that are looked through for the armed one
+constexpr size_t kMaxPythonFrames = 100;
+
+int64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void Pause() {
+  timespec pause{0, kPollNs};
+  nanosleep(&pause, nullptr);
+}
+
+std::string ReadFrom(const std::string& path, uint64_t offset, size_t limit) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(offset));
+  std::string text(limit, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(limit));
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
+  return text;
+}
+
+uint64_t SizeOf(const std::string& path) {
+  struct stat status;
+  return lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) ? static_cast<uint64_t>(status.st_size) : 0;
+}
+
+bool Exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+bool Queue(pid_t pid, pid_t tid, int signal, uint64_t value) {
+  siginfo_t info = {};
+  info.si_signo = signal;
+  info.si_code = SI_QUEUE;
+  info.si_pid = getpid();
+  info.si_uid = getuid();
+  info.si_value.sival_ptr = reinterpret_cast<void*>(value);
+  return syscall(SYS_rt_tgsigqueueinfo, pid, tid, signal, &info) == 0;
+}
+
+bool CanAnswer(const std::string& state) { return state != "T" && state != "t" && state != "Z" && state != "X"; }
+
+// What a thread wrote.
+struct Answer {
+  bool whole = false;
+  bool cut = false;
+  bool short_stack = false;
+  uint64_t self = 0;
+  std::vector<AddressNamer::Address> frames;
+};
+
+Answer ParseAnswer(const std::string& text) {
+  Answer answer;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    std::pair<absl::string_view, absl::string_view> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    uint64_t value = 0;
+    if (line == "end") {
+      answer.whole = true;
+    } else if (line == "more") {
+      answer.cut = true;
+    } else if (line == "short") {
+      answer.short_stack = true;
+    } else if (!absl::SimpleHexAtoi(words.second, &value)) {
+      continue;
+    } else if (words.first == "self") {
+      answer.self = value;
+    } else if (words.first == "at" || words.first == "from") {
+      if (answer.frames.size() < 2 * kMaxStackFrames) answer.frames.push_back({value, words.first == "from"});
+    }
+  }
+  return answer;
+}
+
+// One process on its way to its RankStacks.
+struct Asked {
+  RankStacks stacks;
+  bool armed = false;
+  bool python = false;
+  uint64_t python_begin = 0;  // of its file: what earlier collections left there
+  uint64_t python_size = 0;
+  int python_quiet = 0;
+  std::set<pid_t> waiting;
+  std::map<pid_t, Answer> answers;
+};
+
+class Collection {
+ public:
+  Collection(std::string folder, int64_t deadline_ns) : folder_(std::move(folder)), deadline_ns_(deadline_ns) {
+    // Numbers of this launcher's life; a folder of an earlier one with the same number is somebody's late answer at
+    // most.
+    static std::atomic<uint64_t> next{0};
+    number_ = static_cast<uint64_t>(NowNs()) << 8 | (next++ & 0xff);
+    answers_ = absl::StrFormat("%s/%x", folder_, number_);
+    can_ask_ = mkdir(answers_.c_str(), 0700) == 0;
+  }
+  ~Collection() {
+    std::error_code error;
+    if (can_ask_) std::filesystem::remove_all(answers_, error);
+  }
+
+  void Begin(int rank, int node, pid_t pid) {
+    Asked& asked = asked_.emplace_back();
+    asked.stacks.rank = rank;
+    asked.stacks.node = node;
+    asked.stacks.pid = Armed(pid);
+    asked.stacks.command = ReadComm(asked.stacks.pid);
+    asked.stacks.threads = ReadThreads(asked.stacks.pid, kMaxStackThreads);
+    if (asked.stacks.threads.empty() || asked.stacks.threads[0].state == "Z") {
+      asked.stacks.note = "its process has ended";
+    }
+  }
+
+  // Python first, and alone: else its handler would be in the native frames of the main thread.
+  void AskPython() {
+    for (Asked& asked : asked_) {
+      const pid_t pid = asked.stacks.pid;
+      const std::string path = PythonFile(pid);
+      if (asked.stacks.threads.empty() || !Exists(path)) continue;
+      const ProcStatus status = ReadStatus(pid, pid);
+      if (!status.Catches(PythonStackSignal()) || status.Blocks(PythonStackSignal()) || !CanAnswer(status.state)) {
+        continue;
+      }
+      asked.python_begin = asked.python_size = SizeOf(path);
+      asked.python = Queue(pid, pid, PythonStackSignal(), number_);
+    }
+    const int64_t end_ns = std::min(deadline_ns_, NowNs() + kPythonNs);
+    for (bool waiting = true; waiting && NowNs() < end_ns;) {
+      waiting = false;
+      for (Asked& asked : asked_) {
+        if (!asked.python || asked.python_quiet >= kQuietPolls) continue;
+        const uint64_t size = SizeOf(PythonFile(asked.stacks.pid));
+        asked.python_quiet = size == asked.python_size && size > asked.python_begin ? asked.python_quiet + 1 : 0;
+        asked.python_size = size;
+        waiting = true;
+      }
+      if (waiting) Pause();
+    }
+  }
+
+  void AskThreads() {
+    for (Asked& asked : asked_) {
+      if (!asked.stacks.note.empty()) continue;
+      const pid_t pid = asked.stacks.pid;
+      asked.armed = can_ask_ && Exists(absl::StrCat(folder_, "/", pid, ".armed"));
+      if (!asked.armed) {
+        asked.stacks.note = "libtaskd.so does not answer in it: only what /proc says";
+        continue;
+      }
+      int stopped = 0;
+      for (ThreadStack& thread : asked.stacks.threads) {
+        const ProcStatus status = ReadStatus(pid, thread.tid);
+        if (!CanAnswer(status.state)) {
+          thread.note = "stopped";
+          ++stopped;
+        } else if (!status.Catches(StackSignal())) {
+          thread.note = "its program does not take the signal";
+        } else if (status.Blocks(StackSignal())) {
+          thread.note = "blocks the signal";
+        } else if (Queue(pid, thread.tid, StackSignal(), number_)) {
+          asked.waiting.insert(thread.tid);
+        } else {
+          thread.note = errno == EAGAIN ? "its signal queue is full" : "has ended";
+        }
+      }
+      if (stopped == static_cast<int>(asked.stacks.threads.size())) {
+        asked.stacks.note = "stopped: only what /proc says";
+      }
+    }
+  }
+
+  void Gather() {
+    for (bool waiting = true; waiting;) {
+      waiting = false;
+      for (Asked& asked : asked_) {
+        for (auto it = asked.waiting.begin(); it != asked.waiting.end();) {
+          const std::string path = absl::StrCat(answers_, "/", asked.stacks.pid, ".", *it);
+          Answer answer = Exists(path) ? ParseAnswer(ReadFrom(path, 0, kMaxAnswerBytes)) : Answer{};
+          if (answer.whole) {
+            asked.answers[*it] = std::move(answer);
+            it = asked.waiting.erase(it);
+          } else if (!Exists(absl::StrCat("/proc/", asked.stacks.pid, "/task/", *it))) {
+            it = asked.waiting.erase(it);  // it ended meanwhile
+          } else {
+            ++it;
+          }
+        }
+        waiting = waiting || !asked.waiting.empty();
+      }
+      if (NowNs() >= deadline_ns_) break;
+      if (waiting) Pause();
+    }
+  }
+
+  std::vector<RankStacks> Finish() {
+    std::vector<RankStacks> result;
+    for (Asked& asked : asked_) {
+      NameFrames(asked);
+      AddPython(asked);
+      result.push_back(std::move(asked.stacks));
+    }
+    return result;
+  }
+
+ private:
+  std::string PythonFile(pid_t pid) const { return absl::StrCat(folder_, "/", pid, ".py"); }
+
+  // A rank is often a shell that starts the training: the first of its family with Python, else the first armed one
+  // that is no shell; parents before children.
+  pid_t Armed(pid_t pid) const {
+    std::vector<pid_t> family = {pid};
+    for (size_t i = 0; i < family.size(); ++i) {
+      if (Exists(PythonFile(family[i]))) return family[i];
+      for (pid_t child : ReadChildren(family[i])) {
+        if (family.size() < kMaxFamily) family.push_back(child);
+      }
+    }
+    for (pid_t member : family) {
+      const std::string name = ReadComm(member);
+      const bool shell = name == "sh" || name == "bash" || name == "dash" || name == "zsh";
+      if (!shell && Exists(absl::StrCat(folder_, "/", member, ".armed"))) return member;
+    }
+    return pid;
+  }
+
+  static void NameFrames(Asked& asked) {
+    std::vector<AddressNamer::Address> all;
+    for (const auto& [tid, answer] : asked.answers) all.insert(all.end(), answer.frames.begin(), answer.frames.end());
+    std::map<uint64_t, std::string> names;
+    if (!all.empty()) names = AddressNamer(asked.stacks.pid).Name(all);
+    for (ThreadStack& thread : asked.stacks.threads) {
+      auto answer = asked.answers.find(thread.tid);
+      if (answer == asked.answers.end()) {
+        if (asked.armed && thread.note.empty()) thread.note = "has not answered in time";
+        continue;
+      }
+      for (const AddressNamer::Address& frame : answer->second.frames) {
+        thread.native.push_back(names[frame.address]);
+      }
+      if (answer->second.cut) thread.note = "more frames follow";
+      if (answer->second.short_stack) thread.note = "its signal stack is too small to see more";
+    }
+  }
+
+  // "Thread 0x00007f2b5e7fc6c0 (most recent call first):" and below it "  File "/a/b.py", line 320 in wait".
+  void AddPython(Asked& asked) const {
+    if (!asked.python) return;
+    const std::string text = ReadFrom(PythonFile(asked.stacks.pid), asked.python_begin, kMaxPythonBytes);
+    ThreadStack* thread = nullptr;
+    std::vector<ThreadStack> others;  // known to Python only
+    others.reserve(128);
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      size_t at = line.find("hread 0x");
+      uint64_t self = 0;
+      if (at != absl::string_view::npos && line[0] != ' ') {
+        absl::string_view digits = line.substr(at + 8);
+        digits = digits.substr(0, digits.find_first_not_of("0123456789abcdefABCDEF"));
+        thread = nullptr;
+        if (!absl::SimpleHexAtoi(digits, &self)) continue;
+        for (const auto& [tid, answer] : asked.answers) {
+          if (answer.self != self) continue;
+          auto found = std::find_if(asked.stacks.threads.begin(), asked.stacks.threads.end(),
+                                    [tid = tid](const ThreadStack& candidate) { return candidate.tid == tid; });
+          if (found != asked.stacks.threads.end()) thread = &*found;
+        }
+        // The signal was the main thread's.
+        if (thread == nullptr && absl::StartsWith(line, "Current")) thread = &asked.stacks.threads[0];
+        if (thread == nullptr && others.size() < others.capacity()) {
+          thread = &others.emplace_back();
+          thread->name = "python";
+        }
+      } else if (thread != nullptr && absl::StartsWith(line, "  File \"") && thread->python.size() < kMaxPythonFrames) {
+        const size_t quote = line.rfind("\", line ");
+        if (quote == absl::string_view::npos || quote < 8) continue;
+        const absl::string_view path = line.substr(8, quote - 8);
+        const std::pair<absl::string_view, absl::string_view> rest =
+            absl::StrSplit(line.substr(quote + 8), absl::MaxSplits(" in ", 1));
+        thread->python.push_back(
+            absl::StrCat(rest.second, " (", path.substr(path.rfind('/') + 1), ":", rest.first, ")"));
+      }
+    }
+    std::move(others.begin(), others.end(), std::back_inserter(asked.stacks.threads));
+  }
+
+  const std::string folder_;
+  const int64_t deadline_ns_;
+  uint64_t number_ = 0;
+  std::string answers_;
+  bool can_ask_ = false;
+  std::vector<Asked> asked_;
+};
+
+}  // namespace
+
+std::vector<RankStacks> CollectStacks(const std::map<int, pid_t>& pids, int node, const std::string& folder,
+                                      int64_t timeout_ns) {
+  Collection collection(folder, NowNs() + timeout_ns);
+  for (const auto& [rank, pid] : pids) collection.Begin(rank, node, pid);
+  collection.AskPython();
+  collection.AskThreads();
+  collection.Gather();
+  return collection.Finish();
+}
+
+absl::Status PrepareStackFolder(const std::string& folder) {
+  std::error_code error;
+  const std::filesystem::path path(folder);
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  struct stat status;
+  if (error) return absl::UnavailableError(absl::StrCat("folder for stacks ", folder, ": ", error.message()));
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("folder for stacks ", folder, ": ", strerror(errno)));
+  }
+  if (lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
+      (status.st_mode & 077) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("folder for stacks ", folder, ": is not a folder that only user ", geteuid(), " can use"));
+  }
+  return absl::OkStatus();
+}
+
+StackCollection::StackCollection(std::map<int, pid_t> pids, int node, std::string folder, int64_t timeout_ns,
+                                 std::function<void(std::vector<RankStacks>)> done)
+    : thread_([pids = std::move(pids), node, folder = std::move(folder), timeout_ns, done = std::move(done)] {
+        done(CollectStacks(pids, node, folder, timeout_ns));
+      }) {}
+
+StackCollection::~StackCollection() { thread_.join(); }
+
+}  // namespace taskd

@@ -1,0 +1,472 @@
+#include "agent/run/worker_group.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/run/line_tee.h"
+#include "agent/run/process_tree.h"
+#include "agent/run/spawn.h"
+#include "common/log.h"
+#include "common/unique_fd.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+namespace {
+
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kFirstLookNs = 2 * kNsPerMs;  // then twice as long, up to kLongestLookNs
+constexpr int64_t kLongestLookNs = 100 * kNsPerMs;
+constexpr int64_t kGiveUpKillingNs = 30'000 * kNsPerMs;   // processes in a driver that does not return never end
+constexpr int64_t kGiveUpConsoleNs = 5'000 * kNsPerMs;    // without a single byte that it took
+constexpr int64_t kKillAtOnceNs = 2'000 * kNsPerMs;
+constexpr size_t kMaxErrorFileBytes = 1 << 20;
+
+int64_t RealtimeNs() {
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
+}
+
+std::string ReadFile(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  std::string text;
+  char buffer[1 << 14];
+  while (fd.valid() && text.size() < kMaxErrorFileBytes) {
+    const ssize_t count = ::read(fd.get(), buffer, sizeof(buffer));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    text.append(buffer, static_cast<size_t>(count));
+  }
+  return text;
+}
+
+// {"message":{"message":"Type: text","extraInfo":{…}}}, or {"message":"text"}.
+std::string MessageOfErrorFile(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return "";
+  auto outer = json.find("message");
+  if (outer == json.end()) return "";
+  if (outer->is_string()) return outer->get<std::string>();
+  if (!outer->is_object()) return "";
+  auto inner = outer->find("message");
+  return inner != outer->end() && inner->is_string() ? inner->get<std::string>() : "";
+}
+
+struct Rank {
+  WorkerSpec spec;
+  pid_t pid = 0;
+  UniqueFd pidfd;
+  std::unique_ptr<StreamTee> out;
+  std::unique_ptr<StreamTee> err;
+  int64_t err_offset = 0;  // of the file that stderr goes to, when the rank began
+  bool ended = false;      // waited for
+  bool reported = false;   // its end was dealt with
+  bool was_stopped = false;
+  int wait_status = 0;
+};
+
+class WorkerGroupImpl : public WorkerGroup {
+ public:
+  WorkerGroupImpl(EventLoop* loop, int64_t grace_ns, Callbacks callbacks)
+      : loop_(loop), grace_ns_(grace_ns), callbacks_(std::move(callbacks)) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ::signal(SIGPIPE, SIG_IGN);  // a console that breaks ends no job; ranks get the default back
+    // Children from before an exec (a container's start script) are not ours to end.
+    for (const ProcessInfo& child : Descendants(::getpid(), {})) {
+      if (child.parent == ::getpid()) spared_.insert(child.pid);
+    }
+    sigset_t children;
+    ::sigemptyset(&children);
+    ::sigaddset(&children, SIGCHLD);
+    ::pthread_sigmask(SIG_BLOCK, &children, nullptr);
+    signal_fd_.reset(::signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK));
+    loop_->Add(signal_fd_.get(), EPOLLIN, [this](uint32_t) {
+      signalfd_siginfo ignored;
+      while (::read(signal_fd_.get(), &ignored, sizeof(ignored)) > 0) {
+      }
+      Reap();
+      if (phase_ != Phase::kRunning) Advance();
+    });
+    Later(0, [this] { Reap(); });  // what ended before the signal was ours to see
+  }
+
+  ~WorkerGroupImpl() override {
+    if (timer_) loop_->Cancel(*timer_);
+    if (grace_timer_) loop_->Cancel(*grace_timer_);
+    loop_->Remove(signal_fd_.get());
+    for (auto& [local_rank, rank] : ranks_) Forget(*rank);
+    if (started_) KillAtOnce();
+  }
+
+  void Spare(pid_t pid) override { spared_.insert(pid); }
+
+  absl::Status Start(const std::vector<WorkerSpec>& workers) override;
+
+  std::map<int, pid_t> pids() const override {
+    std::map<int, pid_t> result;
+    for (const auto& [local_rank, rank] : ranks_) {
+      if (!rank->ended) result[local_rank] = rank->pid;
+    }
+    return result;
+  }
+
+  void Signal(int signal) override {
+    for (const auto& [local_rank, rank] : ranks_) {
+      if (!rank->ended) ::kill(-rank->pid, signal);
+    }
+  }
+
+  void Stop(int first_signal) override;
+
+ private:
+  // kRunning: also before the first Start and after on_stopped. Then the ranks' groups have time to end; then everything
+  // that descends from them is killed; then output is still on its way to the console.
+  enum class Phase : uint8_t { kRunning, kTerminating, kKilling, kFlushing };
+
+  absl::Status StartOne(const WorkerSpec& spec);
+  absl::StatusOr<UniqueFd> OpenSink(const StreamSink& sink, int stream, std::unique_ptr<StreamTee>* tee);
+  void Reap();
+  void OnPidfd(Rank& rank);
+  void Report(Rank& rank);
+  void Forget(Rank& rank);
+  WorkerExit ExitOf(const Rank& rank) const;
+
+  void EndGraceAfter(int64_t delay_ns);
+  void Advance();
+  bool AllReported() const;
+  bool GroupsAreEmpty() const;
+  void BeginKilling();
+  void Kill();
+  void BeginFlush();
+  void Flush();
+  void Finish();
+  void KillAtOnce();
+  void Later(int64_t delay_ns, EventLoop::Callback callback);
+  void LookAgain();
+
+  EventLoop* const loop_;
+  const int64_t grace_ns_;
+  const Callbacks callbacks_;
+  UniqueFd signal_fd_;
+  std::set<pid_t> spared_;
+  std::unique_ptr<Console> stdout_;  // before the ranks, whose tees use them
+  std::unique_ptr<Console> stderr_;
+  std::map<int, std::unique_ptr<Rank>> ranks_;  // by local rank
+  bool started_ = false;
+
+  Phase phase_ = Phase::kRunning;
+  int64_t killing_since_ns_ = 0;
+  int64_t look_delay_ns_ = kFirstLookNs;
+  uint64_t flushed_bytes_ = 0;
+  int64_t flushed_at_ns_ = 0;
+  std::optional<EventLoop::TimerId> timer_;
+  std::optional<EventLoop::TimerId> grace_timer_;
+};
+
+absl::Status WorkerGroupImpl::Start(const std::vector<WorkerSpec>& workers) {
+  if (!ranks_.empty() || phase_ != Phase::kRunning) {
+    return absl::FailedPreconditionError("ranks of an earlier start are still there");
+  }
+  started_ = true;
+  for (const WorkerSpec& spec : workers) {
+    absl::Status status = StartOne(spec);
+    if (status.ok()) continue;
+    for (auto& [local_rank, rank] : ranks_) Forget(*rank);
+    ranks_.clear();
+    KillAtOnce();
+    return absl::Status(status.code(),
+                        absl::StrCat("rank ", spec.rank, " (local rank ", spec.local_rank, "): ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
+// The descriptor that the rank gets; not valid: the launcher's own.
+absl::StatusOr<UniqueFd> WorkerGroupImpl::OpenSink(const StreamSink& sink, int stream,
+                                                   std::unique_ptr<StreamTee>* tee) {
+  if (sink.console && sink.file.empty() && sink.prefix.empty()) return UniqueFd();
+  if (sink.console) {
+    std::unique_ptr<Console>& console = stream == STDOUT_FILENO ? stdout_ : stderr_;
+    if (!console) console = std::make_unique<Console>(loop_, stream);
+    absl::StatusOr<std::unique_ptr<StreamTee>> made = StreamTee::Create(loop_, {sink.file, console.get(), sink.prefix});
+    if (!made.ok()) return made.status();
+    *tee = *std::move(made);
+    return (*tee)->TakeWriteEnd();
+  }
+  const std::string path = sink.file.empty() ? "/dev/null" : sink.file;
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!file.valid()) return absl::UnavailableError(absl::StrCat("log file ", path, ": ", std::strerror(errno)));
+  return file;
+}
+
+absl::Status WorkerGroupImpl::StartOne(const WorkerSpec& spec) {
+  auto rank = std::make_unique<Rank>();
+  rank->spec = spec;
+  absl::StatusOr<UniqueFd> out = OpenSink(spec.out, STDOUT_FILENO, &rank->out);
+  if (!out.ok()) return out.status();
+  absl::StatusOr<UniqueFd> err = OpenSink(spec.err, STDERR_FILENO, &rank->err);
+  if (!err.ok()) return err.status();
+  struct stat status {};
+  if (!spec.err.file.empty() && ::stat(spec.err.file.c_str(), &status) == 0) rank->err_offset = status.st_size;
+  absl::StatusOr<pid_t> pid = Spawn(spec.argv, spec.environment, out->get(), err->get());
+  if (!pid.ok()) return pid.status();
+  rank->pid = *pid;
+  // Kernels before 5.3 have none; then ends are seen with SIGCHLD, in no special order within one look.
+  rank->pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, rank->pid, 0)));
+  if (rank->pidfd.valid()) {
+    ::fcntl(rank->pidfd.get(), F_SETFD, FD_CLOEXEC);
+    loop_->Add(rank->pidfd.get(), EPOLLIN, [this, raw = rank.get()](uint32_t) { OnPidfd(*raw); });
+  }
+  ranks_[spec.local_rank] = std::move(rank);
+  return absl::OkStatus();
+}
+
+void WorkerGroupImpl::Reap() {
+  int status = 0;
+  pid_t pid = 0;
+  while ((pid = ::waitpid(-1, &status, WNOHANG | __WALL)) > 0 || (pid < 0 && errno == EINTR)) {
+    if (pid < 0) continue;
+    auto found = std::find_if(ranks_.begin(), ranks_.end(),
+                              [&](const auto& entry) { return entry.second->pid == pid && !entry.second->ended; });
+    if (found == ranks_.end()) {
+      spared_.erase(pid);
+      if (callbacks_.on_other_exit) callbacks_.on_other_exit(pid, status);
+      continue;
+    }
+    Rank& rank = *found->second;
+    rank.ended = true;
+    rank.wait_status = status;
+    // Otherwise the pidfd says when it is this rank's turn: the loop keeps the order in which they ended.
+    if (!rank.pidfd.valid()) Report(rank);
+  }
+}
+
+void WorkerGroupImpl::OnPidfd(Rank& rank) {
+  if (!rank.ended) {
+    if (::waitpid(rank.pid, &rank.wait_status, WNOHANG | __WALL) != rank.pid) return;
+    rank.ended = true;
+  }
+  Report(rank);
+}
+
+void WorkerGroupImpl::Forget(Rank& rank) {
+  if (rank.pidfd.valid()) loop_->Remove(rank.pidfd.get());
+  rank.pidfd.reset();
+}
+
+WorkerExit WorkerGroupImpl::ExitOf(const Rank& rank) const {
+  WorkerExit exit;
+  exit.local_rank = rank.spec.local_rank;
+  exit.rank = rank.spec.rank;
+  exit.pid = rank.pid;
+  exit.time_ns = RealtimeNs();
+  exit.signal = WIFSIGNALED(rank.wait_status) ? WTERMSIG(rank.wait_status) : 0;
+  exit.code = exit.signal != 0 ? 128 + exit.signal : WEXITSTATUS(rank.wait_status);
+  if (exit.ok()) return exit;
+  if (!rank.spec.error_file.empty()) {
+    exit.error_json = ReadFile(rank.spec.error_file);
+    exit.error_message = MessageOfErrorFile(exit.error_json);
+  }
+  if (rank.err) {
+    exit.last_lines = rank.err->last_lines();
+  } else if (!rank.spec.err.file.empty()) {
+    exit.last_lines = LastLinesOfFile(rank.spec.err.file, rank.err_offset);
+  }
+  return exit;
+}
+
+void WorkerGroupImpl::Report(Rank& rank) {
+  Forget(rank);
+  rank.reported = true;
+  if (rank.out) rank.out->Drain();
+  if (rank.err) rank.err->Drain();
+  if (!rank.was_stopped && callbacks_.on_exit) callbacks_.on_exit(ExitOf(rank));
+  if (phase_ != Phase::kRunning) Later(0, [this] { Advance(); });
+}
+
+void WorkerGroupImpl::Stop(int first_signal) {
+  if (phase_ == Phase::kRunning) {
+    phase_ = Phase::kTerminating;
+    look_delay_ns_ = kFirstLookNs;
+    for (auto& [local_rank, rank] : ranks_) {
+      if (rank->ended) continue;
+      // Who ended before is told as such, when the loop comes to it.
+      if (::waitpid(rank->pid, &rank->wait_status, WNOHANG | __WALL) == rank->pid) {
+        rank->ended = true;
+      } else {
+        rank->was_stopped = true;
+      }
+    }
+    EndGraceAfter(first_signal == SIGKILL ? 0 : grace_ns_);
+  } else if (phase_ != Phase::kTerminating) {
+    return;
+  } else if (first_signal == SIGKILL) {
+    EndGraceAfter(0);
+  }
+  // Groups whose rank has ended may still have members.
+  std::set<pid_t> groups;
+  for (const ProcessInfo& process : Descendants(::getpid(), spared_)) groups.insert(process.group);
+  for (const auto& [local_rank, rank] : ranks_) {
+    if (!groups.contains(rank->pid)) continue;
+    ::kill(-rank->pid, first_signal);
+    ::kill(-rank->pid, SIGCONT);  // stopped ones would not notice
+  }
+  Later(0, [this] { Advance(); });
+}
+
+void WorkerGroupImpl::EndGraceAfter(int64_t delay_ns) {
+  if (grace_timer_) loop_->Cancel(*grace_timer_);
+  grace_timer_ = loop_->RunAfter(delay_ns, [this] {
+    grace_timer_.reset();
+    BeginKilling();
+  });
+}
+
+void WorkerGroupImpl::Later(int64_t delay_ns, EventLoop::Callback callback) {
+  if (timer_) loop_->Cancel(*timer_);
+  timer_ = loop_->RunAfter(delay_ns, [this, callback = std::move(callback)] {
+    timer_.reset();
+    callback();
+  });
+}
+
+void WorkerGroupImpl::LookAgain() {
+  Later(look_delay_ns_, [this] { Advance(); });
+  look_delay_ns_ = std::min(look_delay_ns_ * 2, kLongestLookNs);
+}
+
+bool WorkerGroupImpl::AllReported() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& entry) { return entry.second->reported; });
+}
+
+bool WorkerGroupImpl::GroupsAreEmpty() const {
+  std::set<pid_t> groups;
+  for (const auto& [local_rank, rank] : ranks_) groups.insert(rank->pid);
+  for (const ProcessInfo& process : Descendants(::getpid(), spared_)) {
+    if (groups.contains(process.group) && process.state != 'Z') return false;
+  }
+  return true;
+}
+
+void WorkerGroupImpl::Advance() {
+  for (auto& [local_rank, rank] : ranks_) {
+    if (rank->ended && !rank->reported && !rank->pidfd.valid()) Report(*rank);
+  }
+  switch (phase_) {
+    case Phase::kRunning:
+      return;
+    case Phase::kTerminating:
+      // What ranks started may still be at work on SIGTERM, as the program behind a shell script.
+      if (AllReported() && GroupsAreEmpty()) {
+        BeginKilling();
+      } else {
+        LookAgain();
+      }
+      return;
+    case Phase::kKilling:
+      return Kill();
+    case Phase::kFlushing:
+      return Flush();
+  }
+}
+
+void WorkerGroupImpl::BeginKilling() {
+  if (phase_ != Phase::kTerminating) return;
+  if (grace_timer_) loop_->Cancel(*grace_timer_);
+  grace_timer_.reset();
+  phase_ = Phase::kKilling;
+  killing_since_ns_ = EventLoop::NowNs();
+  look_delay_ns_ = kFirstLookNs;
+  Kill();
+}
+
+void WorkerGroupImpl::Kill() {
+  Reap();
+  const std::vector<ProcessInfo> left = Descendants(::getpid(), spared_);
+  if (left.empty() && AllReported()) return BeginFlush();
+  for (const ProcessInfo& process : left) ::kill(process.pid, SIGKILL);
+  if (EventLoop::NowNs() - killing_since_ns_ < kGiveUpKillingNs) return LookAgain();
+  const std::string who = absl::StrJoin(left, ", ", [](std::string* text, const ProcessInfo& process) {
+    absl::StrAppend(text, process.pid, " (state ", std::string(1, process.state), ")");
+  });
+  spdlog::error("processes that do not end after SIGKILL are left behind: {}", who);
+  BeginFlush();
+}
+
+void WorkerGroupImpl::BeginFlush() {
+  phase_ = Phase::kFlushing;
+  for (auto& [local_rank, rank] : ranks_) {
+    Forget(*rank);
+    for (StreamTee* tee : {rank->out.get(), rank->err.get()}) {
+      if (tee == nullptr) continue;
+      tee->Drain();
+      tee->Close();
+    }
+  }
+  look_delay_ns_ = kFirstLookNs;
+  flushed_bytes_ = 0;
+  flushed_at_ns_ = EventLoop::NowNs();
+  Flush();
+}
+
+void WorkerGroupImpl::Flush() {
+  bool idle = true;
+  uint64_t written = 0;
+  for (const Console* console : {stdout_.get(), stderr_.get()}) {
+    if (console == nullptr) continue;
+    idle = idle && console->idle();
+    written += console->written_bytes();
+  }
+  const int64_t now_ns = EventLoop::NowNs();
+  if (written != flushed_bytes_) flushed_at_ns_ = now_ns;
+  flushed_bytes_ = written;
+  if (!idle && now_ns - flushed_at_ns_ < kGiveUpConsoleNs) return LookAgain();
+  for (Console* console : {stdout_.get(), stderr_.get()}) {
+    const size_t dropped = console == nullptr ? 0 : console->DropQueue();
+    if (dropped > 0) spdlog::warn("{} bytes of output are dropped: nobody reads the console", dropped);
+  }
+  Later(0, [this] { Finish(); });
+}
+
+void WorkerGroupImpl::Finish() {
+  ranks_.clear();
+  phase_ = Phase::kRunning;
+  const std::function<void()> on_stopped = callbacks_.on_stopped;  // it may destroy the group
+  if (on_stopped) on_stopped();
+}
+
+// Without the loop.
+void WorkerGroupImpl::KillAtOnce() {
+  const int64_t deadline_ns = EventLoop::NowNs() + kKillAtOnceNs;
+  while (EventLoop::NowNs() < deadline_ns) {
+    const std::vector<ProcessInfo> left = Descendants(::getpid(), spared_);
+    if (left.empty()) return;
+    for (const ProcessInfo& process : left) ::kill(process.pid, SIGKILL);
+    for (const ProcessInfo& process : left) ::waitpid(process.pid, nullptr, WNOHANG | __WALL);
+    const timespec pause{0, kNsPerMs};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<WorkerGroup> WorkerGroup::Create(EventLoop* loop, int64_t grace_ns, Callbacks callbacks) {
+  return std::make_unique<WorkerGroupImpl>(loop, grace_ns, std::move(callbacks));
+}
+
+}  // namespace taskd

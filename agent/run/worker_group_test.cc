@@ -1,0 +1,680 @@
+// With real processes: shell scripts and Python.
+#include "agent/run/worker_group.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace taskd {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kLongNs = 120'000 * kNsPerMs;
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+// Whether a process runs; one that only waits to be waited for does not.
+bool Runs(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t end = line.rfind(')');
+  return end != std::string::npos && line[end + 2] != 'Z';
+}
+
+bool Exists(pid_t pid) { return kill(pid, 0) == 0; }
+
+bool WaitUntil(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// A descriptor points elsewhere for a while.
+class Redirected {
+ public:
+  Redirected(int fd, int to) : fd_(fd), before_(fcntl(fd, F_DUPFD_CLOEXEC, 10)) {
+    fflush(nullptr);
+    dup2(to, fd);
+  }
+  ~Redirected() {
+    fflush(nullptr);
+    dup2(before_, fd_);
+    close(before_);
+  }
+
+ private:
+  const int fd_;
+  const int before_;
+};
+
+class WorkerGroupTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/taskd-worker-group-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+    Create(kLongNs);
+  }
+  void TearDown() override {
+    group_.reset();
+    fs::remove_all(folder_);
+  }
+
+  void Create(int64_t grace_ns) {
+    group_.reset();
+    group_ = WorkerGroup::Create(&loop_, grace_ns,
+                                 {.on_exit = [this](const WorkerExit& exit) { exits_.push_back(exit); },
+                                  .on_stopped = [this] { ++stopped_; },
+                                  .on_other_exit = [this](pid_t pid, int status) { others_[pid] = status; }});
+  }
+
+  // Runs the loop until `condition` holds.
+  void RunUntil(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+    std::function<void()> look = [&] {
+      if (condition() || std::chrono::steady_clock::now() > deadline) {
+        loop_.Stop();
+      } else {
+        loop_.RunAfter(kNsPerMs, look);
+      }
+    };
+    loop_.RunAfter(0, look);
+    loop_.Run();
+    EXPECT_TRUE(condition());
+  }
+  void RunUntilExits(size_t count) {
+    RunUntil([&] { return exits_.size() >= count; });
+  }
+  void StopAndWait(int signal = SIGTERM) {
+    const int before = stopped_;
+    group_->Stop(signal);
+    EXPECT_EQ(stopped_, before);
+    RunUntil([&] { return stopped_ > before; });
+    EXPECT_THAT(group_->pids(), IsEmpty());
+  }
+
+  WorkerSpec Command(std::vector<std::string> argv, int local_rank = 0) {
+    WorkerSpec spec;
+    spec.local_rank = local_rank;
+    spec.rank = 100 + local_rank;
+    spec.argv = std::move(argv);
+    spec.environment = {{"PATH", "/usr/bin:/bin"}, {"DIR", folder_}, {"LOCAL_RANK", std::to_string(local_rank)}};
+    return spec;
+  }
+  WorkerSpec Shell(const std::string& script, int local_rank = 0) { return Command({"bash", "-c", script}, local_rank); }
+  WorkerSpec Python(const std::string& script, int local_rank = 0) {
+    return Command({"/usr/bin/python3", "-c", script}, local_rank);
+  }
+  void MustStart(const std::vector<WorkerSpec>& workers) {
+    absl::Status status = group_->Start(workers);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  std::string File(const std::string& name) { return folder_ + "/" + name; }
+  std::string Slurp(const std::string& name) {
+    std::ifstream file(File(name));
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  void AwaitFile(const std::string& name) {
+    RunUntil([&] { return Slurp(name).ends_with('\n'); });
+  }
+  pid_t PidIn(const std::string& name) {
+    AwaitFile(name);
+    return std::stoi(Slurp(name));
+  }
+
+  std::string folder_;
+  EventLoop loop_;
+  std::unique_ptr<WorkerGroup> group_;
+  std::vector<WorkerExit> exits_;
+  std::map<pid_t, int> others_;
+  int stopped_ = 0;
+};
+
+TEST_F(WorkerGroupTest, ExitCodesAndSignals) {
+  MustStart({Shell("exit 3", 0), Shell("kill -SEGV $$", 1), Shell("exit 0", 2)});
+  std::map<int, pid_t> pids = group_->pids();
+  EXPECT_EQ(pids.size(), 3u);
+  RunUntilExits(3);
+  EXPECT_THAT(group_->pids(), IsEmpty());
+  std::sort(exits_.begin(), exits_.end(), [](auto& a, auto& b) { return a.local_rank < b.local_rank; });
+  EXPECT_EQ(exits_[0].code, 3);
+  EXPECT_EQ(exits_[0].signal, 0);
+  EXPECT_EQ(exits_[0].rank, 100);
+  EXPECT_EQ(exits_[0].pid, pids[0]);
+  EXPECT_FALSE(exits_[0].ok());
+  EXPECT_EQ(exits_[1].code, 128 + SIGSEGV);
+  EXPECT_EQ(exits_[1].signal, SIGSEGV);
+  EXPECT_TRUE(exits_[2].ok());
+  const int64_t now_ns = time(nullptr) * 1'000'000'000LL;
+  EXPECT_NEAR(static_cast<double>(exits_[0].time_ns), static_cast<double>(now_ns), 3600e9);
+  StopAndWait();
+  EXPECT_EQ(exits_.size(), 3u);
+}
+
+TEST_F(WorkerGroupTest, EndsAreToldInTheirOrder) {
+  // The one that was started last ends first, and nobody looks before both have.
+  MustStart({Shell("while [ ! -e $DIR/go1 ]; do sleep 0.01; done; exit 1", 0),
+             Shell("while [ ! -e $DIR/go2 ]; do sleep 0.01; done; exit 2", 1),
+             Shell("exit 3", 2)});
+  std::map<int, pid_t> pids = group_->pids();
+  ASSERT_TRUE(WaitUntil([&] { return !Runs(pids[2]); }));
+  std::ofstream(File("go2")).put('x');
+  ASSERT_TRUE(WaitUntil([&] { return !Runs(pids[1]); }));
+  std::ofstream(File("go1")).put('x');
+  ASSERT_TRUE(WaitUntil([&] { return !Runs(pids[0]); }));
+  RunUntilExits(3);
+  EXPECT_EQ(exits_[0].code, 3);
+  EXPECT_EQ(exits_[1].code, 2);
+  EXPECT_EQ(exits_[2].code, 1);
+}
+
+TEST_F(WorkerGroupTest, WhoIgnoresSigtermIsKilledAfterTheGrace) {
+  Create(50 * kNsPerMs);
+  MustStart({Shell("trap '' TERM; echo >$DIR/ready; while :; do sleep 0.05; done")});
+  const pid_t pid = group_->pids()[0];
+  AwaitFile("ready");
+  StopAndWait();
+  EXPECT_FALSE(Exists(pid));
+  EXPECT_THAT(exits_, IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, WhoObeysHasTheGrace) {
+  MustStart({Shell("trap 'echo saved >$DIR/saved; exit 0' TERM; echo >$DIR/ready; while :; do sleep 0.01; done"),
+             // bash dies at once; the program behind it is still at work.
+             Shell("python3 -c '\nimport signal, time, sys\n"
+                   "def end(*_):\n time.sleep(0.3); open(\"'$DIR'/behind\", \"w\").write(\"saved\\n\"); sys.exit()\n"
+                   "signal.signal(signal.SIGTERM, end)\nopen(\"'$DIR'/ready2\", \"w\").write(\"\\n\")\n"
+                   "while True: time.sleep(0.01)'; true",
+                   1)});
+  AwaitFile("ready");
+  AwaitFile("ready2");
+  StopAndWait();
+  EXPECT_EQ(Slurp("saved"), "saved\n");
+  EXPECT_EQ(Slurp("behind"), "saved\n");
+}
+
+TEST_F(WorkerGroupTest, AnotherSignalIsSentInstead) {
+  MustStart({Shell("trap 'echo int >$DIR/got; exit' INT; echo >$DIR/ready; while :; do sleep 0.01; done")});
+  AwaitFile("ready");
+  StopAndWait(SIGINT);
+  EXPECT_EQ(Slurp("got"), "int\n");
+}
+
+TEST_F(WorkerGroupTest, ASecondStopWithSigkillDoesNotWait) {
+  MustStart({Shell("trap '' TERM; echo >$DIR/ready; while :; do sleep 0.05; done")});
+  AwaitFile("ready");
+  group_->Stop(SIGTERM);
+  loop_.RunAfter(10 * kNsPerMs, [&] { group_->Stop(SIGKILL); });
+  RunUntil([&] { return stopped_ == 1; });
+}
+
+constexpr char kDaemons[] = R"(
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def daemon(name, setsid, twice):
+    if os.fork(): return
+    if setsid: os.setsid()
+    if twice and os.fork(): os._exit(0)
+    if twice: os.setsid()
+    with open(os.environ['DIR'] + '/' + name, 'w') as f: f.write('%d\n' % os.getpid())
+    while True: time.sleep(1)
+daemon('child', False, False)
+daemon('session', True, False)
+daemon('daemon', True, True)
+if 'stay' in sys.argv:
+    while True: time.sleep(1)
+)";
+
+TEST_F(WorkerGroupTest, NothingIsLeftWhereverItWent) {
+  Create(50 * kNsPerMs);
+  WorkerSpec rank = Python(kDaemons);
+  rank.argv.push_back("stay");
+  MustStart({rank});
+  const pid_t pid = group_->pids()[0];
+  std::vector<pid_t> pids = {PidIn("child"), PidIn("session"), PidIn("daemon")};
+  for (pid_t p : pids) EXPECT_TRUE(Runs(p));
+  StopAndWait();
+  EXPECT_FALSE(Exists(pid));
+  for (pid_t p : pids) EXPECT_FALSE(Exists(p));
+}
+
+TEST_F(WorkerGroupTest, NothingIsLeftOfARankThatEndedByItself) {
+  Create(50 * kNsPerMs);
+  MustStart({Python(kDaemons)});
+  std::vector<pid_t> pids = {PidIn("child"), PidIn("session"), PidIn("daemon")};
+  RunUntilExits(1);
+  EXPECT_TRUE(exits_[0].ok());
+  for (pid_t p : pids) EXPECT_TRUE(Runs(p));
+  StopAndWait();
+  for (pid_t p : pids) EXPECT_FALSE(Exists(p));
+}
+
+TEST_F(WorkerGroupTest, ForksAreKilledFasterThanTheyFork) {
+  Create(0);
+  MustStart({Python(R"(
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(os.environ['DIR'] + '/ready', 'w').write('\n')
+for i in range(100000):
+    if os.fork(): os._exit(0)
+    os.setsid()
+)")});
+  AwaitFile("ready");
+  StopAndWait();
+  std::string children;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "environ");
+    std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (text.find("DIR=" + folder_) != std::string::npos) children += entry.path().string() + " ";
+  }
+  EXPECT_EQ(children, "");
+}
+
+TEST_F(WorkerGroupTest, OthersAreSpared) {
+  const pid_t other = fork();
+  if (other == 0) {
+    execl("/bin/sh", "sh", "-c", "sleep 1000 & echo $! >$0; wait", File("grandchild").c_str(), nullptr);
+    _exit(1);
+  }
+  group_->Spare(other);
+  const pid_t grandchild = PidIn("grandchild");
+  MustStart({Shell("exit 0")});
+  StopAndWait(SIGKILL);
+  EXPECT_TRUE(Runs(other));
+  EXPECT_TRUE(Runs(grandchild));
+  kill(other, SIGUSR1);
+  RunUntil([&] { return others_.contains(other); });
+  EXPECT_EQ(WTERMSIG(others_[other]), SIGUSR1);
+  kill(grandchild, SIGKILL);
+  RunUntil([&] { return others_.contains(grandchild); });  // it was adopted
+}
+
+TEST_F(WorkerGroupTest, StopWithoutRanks) {
+  StopAndWait();
+  StopAndWait(SIGKILL);
+  EXPECT_EQ(stopped_, 2);
+}
+
+TEST_F(WorkerGroupTest, StartsAgain) {
+  for (int round = 0; round < 3; ++round) {
+    MustStart({Shell("exit 7", 0), Shell("sleep 1000", 1)});
+    EXPECT_EQ(group_->Start({Shell("exit 0")}).code(), absl::StatusCode::kFailedPrecondition);
+    RunUntilExits(static_cast<size_t>(round) + 1);
+    EXPECT_EQ(group_->pids().size(), 1u);
+    StopAndWait();
+  }
+  EXPECT_EQ(exits_.size(), 3u);
+}
+
+TEST_F(WorkerGroupTest, WhoEndedBeforeTheStopIsTold) {
+  MustStart({Shell("exit 9", 0), Shell("sleep 1000", 1)});
+  std::map<int, pid_t> pids = group_->pids();
+  ASSERT_TRUE(WaitUntil([&] { return !Runs(pids[0]); }));
+  StopAndWait();
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_EQ(exits_[0].code, 9);
+}
+
+TEST_F(WorkerGroupTest, AProgramThatIsMissing) {
+  WorkerSpec first = Shell("echo $$ >$DIR/first; sleep 1000", 0);
+  absl::Status status = group_->Start({first, Command({"/no/such/program"}, 1)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rank 101 (local rank 1)"), HasSubstr("/no/such/program"), HasSubstr("No such file")));
+  EXPECT_THAT(group_->pids(), IsEmpty());
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // the first one is gone, and was waited for
+  EXPECT_EQ(errno, ECHILD);
+
+  status = group_->Start({Command({"no-such-program"})});
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("no-such-program"), HasSubstr("/usr/bin:/bin")));
+  std::ofstream(File("text")) << "x";
+  EXPECT_THAT(std::string(group_->Start({Command({File("text")})}).message()), HasSubstr("Permission denied"));
+  WorkerSpec no_log = Shell("exit 0");
+  no_log.out = {.file = "/no/such/folder/log", .console = false, .prefix = ""};
+  EXPECT_THAT(std::string(group_->Start({no_log}).message()), HasSubstr("/no/such/folder/log"));
+  // And it can be used afterwards.
+  MustStart({Shell("exit 0")});
+  RunUntilExits(1);
+}
+
+TEST_F(WorkerGroupTest, SixtyFourRanks) {
+  std::vector<WorkerSpec> workers;
+  for (int rank = 0; rank < 64; ++rank) workers.push_back(Shell("exit $((LOCAL_RANK % 7))", rank));
+  MustStart(workers);
+  RunUntilExits(64);
+  std::set<int> seen;
+  for (const WorkerExit& exit : exits_) {
+    EXPECT_EQ(exit.code, exit.local_rank % 7);
+    seen.insert(exit.local_rank);
+  }
+  EXPECT_EQ(seen.size(), 64u);
+}
+
+TEST_F(WorkerGroupTest, AStoppedRank) {
+  MustStart({Shell("trap 'echo saved >$DIR/saved; exit 0' TERM; echo >$DIR/ready; kill -STOP $$; while :; do sleep "
+                   "0.01; done"),
+             Shell("trap 'exit 0' TERM; sleep 1000 & kill -STOP $$; wait", 1)});
+  AwaitFile("ready");
+  const pid_t pid = group_->pids()[0];
+  RunUntil([&] {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    return line.find(") T ") != std::string::npos;
+  });
+  StopAndWait();
+  EXPECT_EQ(Slurp("saved"), "saved\n");
+  MustStart({Shell("kill -STOP $$")});
+  StopAndWait(SIGKILL);
+}
+
+TEST_F(WorkerGroupTest, SignalsGoToTheGroups) {
+  MustStart({Shell("trap 'echo usr1 >$DIR/got0' USR1; echo >$DIR/ready0; while [ ! -e $DIR/got0 ]; do sleep 0.01; done"),
+             Shell("(trap 'echo usr1 >$DIR/got1; exit' USR1; echo >$DIR/ready1; while :; do sleep 0.01; done) & trap : USR1; wait; wait",
+                   1)});
+  AwaitFile("ready0");
+  AwaitFile("ready1");
+  group_->Signal(SIGUSR1);
+  AwaitFile("got0");
+  AwaitFile("got1");
+  RunUntilExits(2);
+}
+
+TEST_F(WorkerGroupTest, WhatARankIsBornWith) {
+  signal(SIGUSR2, SIG_IGN);
+  const int leaked = open("/dev/null", O_RDONLY);  // no O_CLOEXEC
+  WorkerSpec rank = Python(R"(
+import os, json
+status = dict(l.split(':\t') for l in open('/proc/self/status').read().splitlines() if ':\t' in l)
+json.dump({'fds': sorted(int(f) for f in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + f)),
+           'sid': os.getsid(0) == os.getpid(), 'pgid': os.getpgid(0) == os.getpid(),
+           'blocked': status['SigBlk'], 'environment': dict(os.environ)}, open(os.environ['DIR'] + '/born', 'w'))
+)");
+  rank.environment["ODD"] = "a=b:c;d \n";
+  rank.environment["EMPTY"] = "";
+  // Python and shells ignore some signals by themselves.
+  WorkerSpec plain = Command({"grep", "SigIgn", "/proc/self/status"}, 1);
+  plain.out = {.file = File("ignored"), .console = false, .prefix = ""};
+  MustStart({rank, plain});
+  RunUntilExits(2);
+  close(leaked);
+  signal(SIGUSR2, SIG_DFL);
+  EXPECT_THAT(Slurp("born"), AllOf(HasSubstr("\"fds\": [0, 1, 2]"), HasSubstr("\"sid\": true"),
+                                   HasSubstr("\"pgid\": true"), HasSubstr("\"blocked\": \"0000000000000000\"")));
+  EXPECT_THAT(Slurp("born"), AllOf(HasSubstr("\"ODD\": \"a=b:c;d \\n\""), HasSubstr("\"EMPTY\": \"\""),
+                                   HasSubstr("\"DIR\": \"" + folder_ + "\""), Not(HasSubstr("\"HOME\""))));
+  EXPECT_EQ(Slurp("ignored"), "SigIgn:\t0000000000000000\n");
+}
+
+TEST_F(WorkerGroupTest, OutputIntoFilesAndNowhere) {
+  WorkerSpec files = Shell("echo out; echo err >&2; printf end", 0);
+  files.out = {.file = File("out"), .console = false, .prefix = ""};
+  files.err = {.file = File("err"), .console = false, .prefix = ""};
+  WorkerSpec nowhere = Shell("readlink /proc/$$/fd/1 >$DIR/where", 1);
+  nowhere.out.console = false;
+  MustStart({files, nowhere});
+  RunUntilExits(2);
+  EXPECT_EQ(Slurp("out"), "out\nend");
+  EXPECT_EQ(Slurp("err"), "err\n");
+  EXPECT_EQ(Slurp("where"), "/dev/null\n");
+}
+
+TEST_F(WorkerGroupTest, TeedLinesAreWhole) {
+  constexpr int kRanks = 4;
+  constexpr int kLines = 3000;
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  std::string console;
+  std::thread reader([&] {
+    char buffer[1000];
+    for (ssize_t count; (count = read(ends[0], buffer, sizeof(buffer))) > 0;) console.append(buffer, static_cast<size_t>(count));
+  });
+  {
+    Redirected out(STDOUT_FILENO, ends[1]);
+    Create(kLongNs);
+    std::vector<WorkerSpec> workers;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      WorkerSpec spec = Python(R"(
+import os
+r = os.environ['LOCAL_RANK']
+for i in range(3000):
+    os.write(1, ('line %d of %s ' % (i, r)).encode()); os.write(1, b'x' * (i % 97) + b'\n')
+os.write(1, b'last of ' + r.encode())
+)",
+                               rank);
+      spec.out = {.file = File("log" + std::to_string(rank)), .console = true, .prefix = "[default" + std::to_string(rank) + "]:"};
+      workers.push_back(spec);
+    }
+    MustStart(workers);
+    RunUntilExits(kRanks);
+    StopAndWait();
+    group_.reset();
+  }
+  close(ends[1]);
+  reader.join();
+  close(ends[0]);
+  std::vector<std::string> seen(kRanks);
+  std::istringstream lines(console);
+  for (std::string line; std::getline(lines, line);) {
+    ASSERT_TRUE(line.starts_with("[default") && line.substr(9, 2) == "]:") << line;
+    const int rank = line[8] - '0';
+    ASSERT_TRUE(rank >= 0 && rank < kRanks);
+    seen[static_cast<size_t>(rank)] += line.substr(11) + "\n";
+  }
+  EXPECT_TRUE(console.ends_with('\n'));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::string expected;
+    for (int i = 0; i < kLines; ++i) {
+      expected += "line " + std::to_string(i) + " of " + std::to_string(rank) + " " +
+                  std::string(static_cast<size_t>(i % 97), 'x') + "\n";
+    }
+    expected += "last of " + std::to_string(rank);
+    EXPECT_EQ(Slurp("log" + std::to_string(rank)), expected);
+    EXPECT_EQ(seen[static_cast<size_t>(rank)], expected + "\n");
+  }
+}
+
+TEST_F(WorkerGroupTest, AConsoleThatNobodyReadsStopsNothing) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  constexpr size_t kBytes = 3 << 20;
+  size_t read_bytes = 0;
+  std::thread reader;
+  {
+    Redirected out(STDOUT_FILENO, ends[1]);
+    Create(kLongNs);
+    WorkerSpec loud = Shell("head -c 3145727 /dev/zero | tr '\\0' 'a' | fold -w 1023; exit 4", 0);
+    loud.out = {.file = File("loud"), .console = true, .prefix = "p"};
+    WorkerSpec quiet = Shell("read line <$DIR/fifo; exit 5", 1);
+    quiet.err.prefix = "q";
+    ASSERT_EQ(mkfifo(File("fifo").c_str(), 0600), 0);
+    MustStart({loud, quiet});
+    // More than the console takes has been read, and the loud one is held back.
+    RunUntil([&] { return fs::exists(File("loud")) && fs::file_size(File("loud")) >= 256 << 10; });
+    std::ofstream(File("fifo")) << "go\n";
+    RunUntilExits(1);
+    EXPECT_EQ(exits_[0].code, 5);
+    EXPECT_EQ(group_->pids().size(), 1u);
+    EXPECT_LT(fs::file_size(File("loud")), kBytes / 2);
+    reader = std::thread([&] {
+      std::vector<char> buffer(1 << 16);
+      for (ssize_t count; (count = read(ends[0], buffer.data(), buffer.size())) > 0;) {
+        read_bytes += static_cast<size_t>(count);
+      }
+    });
+    RunUntilExits(2);
+    EXPECT_EQ(exits_[1].code, 4);
+    StopAndWait();
+    group_.reset();
+  }
+  close(ends[1]);
+  reader.join();
+  close(ends[0]);
+  const size_t in_file = fs::file_size(File("loud"));
+  const std::string text = Slurp("loud");
+  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  const bool unfinished = !text.ends_with('\n');
+  EXPECT_GT(in_file, kBytes - 1);
+  EXPECT_EQ(read_bytes, in_file + lines + (unfinished ? 2 : 0));
+}
+
+TEST_F(WorkerGroupTest, AConsoleThatBreaksStopsNothing) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  {
+    Redirected out(STDOUT_FILENO, ends[1]);
+    Create(kLongNs);
+    close(ends[0]);
+    WorkerSpec rank = Shell("for i in 1 2 3 4; do seq 10000; done; exit 6");
+    rank.out = {.file = File("log"), .console = true, .prefix = "p"};
+    MustStart({rank});
+    RunUntilExits(1);
+    StopAndWait();
+    group_.reset();
+  }
+  close(ends[1]);
+  EXPECT_EQ(exits_[0].code, 6);
+  const std::string text = Slurp("log");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 40000);
+}
+
+TEST_F(WorkerGroupTest, ClosedAndKeptPipes) {
+  const int log = open(File("console").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  {
+    Redirected out(STDOUT_FILENO, log);
+    Create(kLongNs);
+    WorkerSpec closes = Shell("echo begin; exec >&- 2>&-; echo >$DIR/closed; while [ ! -e $DIR/go ]; do sleep 0.01; done; exit 4", 0);
+    closes.out.prefix = closes.err.prefix = "a:";
+    // What it leaves behind keeps the pipe.
+    WorkerSpec leaves = Shell("setsid sleep 1000 & echo left; printf 'no end'; exit 5", 1);
+    leaves.out.prefix = leaves.err.prefix = "b:";
+    MustStart({closes, leaves});
+    AwaitFile("closed");
+    std::ofstream(File("go")).put('x');
+    RunUntilExits(2);
+    StopAndWait();
+    group_.reset();
+  }
+  close(log);
+  EXPECT_EQ(exits_[0].code + exits_[1].code, 9);
+  const std::string console = Slurp("console");
+  for (const char* line : {"a:begin\n", "b:left\n", "b:no end\n"}) EXPECT_THAT(console, HasSubstr(line));
+}
+
+TEST_F(WorkerGroupTest, LastLines) {
+  const std::string script = "for i in $(seq 30); do echo line $i >&2; done; printf end >&2; exit 1";
+  WorkerSpec teed = Shell(script, 0);
+  WorkerSpec file = Shell(script, 1);
+  WorkerSpec through = Shell("exit 1", 2);
+  file.err = {.file = File("err"), .console = false, .prefix = ""};
+  std::ofstream(File("err")) << "of an earlier round\n";
+  WorkerSpec silent = Shell("exit 1", 3);
+  silent.err = {.file = File("err3"), .console = false, .prefix = ""};
+  std::ofstream(File("err3")) << "of an earlier round\n";
+  const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  {
+    Redirected err(STDERR_FILENO, null);
+    Create(kLongNs);
+    teed.err.prefix = "p:";
+    MustStart({teed, file, through, silent});
+    RunUntilExits(4);
+    group_.reset();
+  }
+  close(null);
+  std::sort(exits_.begin(), exits_.end(), [](auto& a, auto& b) { return a.local_rank < b.local_rank; });
+  for (int rank : {0, 1}) {
+    const std::vector<std::string>& lines = exits_[static_cast<size_t>(rank)].last_lines;
+    ASSERT_EQ(lines.size(), 20u);
+    EXPECT_EQ(lines.front(), "line 12");
+    EXPECT_EQ(lines.back(), "end");
+  }
+  EXPECT_THAT(exits_[2].last_lines, IsEmpty());
+  EXPECT_THAT(exits_[3].last_lines, IsEmpty());
+}
+
+TEST_F(WorkerGroupTest, ErrorFiles) {
+  struct Case {
+    const char* json;
+    const char* message;
+  };
+  const Case cases[] = {
+      {R"({"message":{"message":"ValueError: no","extraInfo":{"py_callstack":"x","timestamp":"1"}}})", "ValueError: no"},
+      {R"({"message":"text"})", "text"},
+      {R"({"message":5})", ""},
+      {"not json", ""},
+      {"", ""}};
+  std::vector<WorkerSpec> workers;
+  for (const Case& c : cases) {
+    const int rank = static_cast<int>(workers.size());
+    WorkerSpec spec = Shell("exit 1", rank);
+    spec.error_file = File("error" + std::to_string(rank));
+    std::ofstream(spec.error_file) << c.json;
+    workers.push_back(spec);
+  }
+  MustStart(workers);
+  RunUntilExits(workers.size());
+  for (const WorkerExit& exit : exits_) {
+    EXPECT_EQ(exit.error_message, cases[exit.local_rank].message);
+    EXPECT_EQ(exit.error_json, cases[exit.local_rank].json);
+  }
+}
+
+// What a launcher leaves that dies at once: nothing of the ranks themselves.
+TEST_F(WorkerGroupTest, RanksDieWithTheLauncher) {
+  group_.reset();
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    EventLoop loop;
+    std::unique_ptr<WorkerGroup> group = WorkerGroup::Create(&loop, 0, {});
+    if (!group->Start({Shell("echo $$ >$DIR/pid; while :; do sleep 1; done")}).ok()) _exit(1);
+    loop.Run();
+    _exit(0);
+  }
+  ASSERT_TRUE(WaitUntil([&] { return Slurp("pid").ends_with('\n'); }));
+  const pid_t rank = std::stoi(Slurp("pid"));
+  EXPECT_TRUE(Runs(rank));
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  EXPECT_TRUE(WaitUntil([&] { return !Runs(rank); }));
+  while (waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+}
+
+TEST_F(WorkerGroupTest, TheDestructorKills) {
+  MustStart({Python(kDaemons)});
+  std::vector<pid_t> pids = {PidIn("child"), PidIn("session"), PidIn("daemon")};
+  group_.reset();
+  for (pid_t p : pids) EXPECT_FALSE(Exists(p));
+}
+
+}  // namespace
+}  // namespace taskd

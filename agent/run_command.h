@@ -1,0 +1,12 @@
+// `taskd run`: torchrun's command line, and the launcher behind it (run/launcher.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace taskd {
+
+// `arguments`: everything after `taskd run`, unparsed. The result is the program's exit code. Before the first thread.
+int RunRunCommand(const std::vector<std::string>& arguments);
+
+}  // namespace taskd

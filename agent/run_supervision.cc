@@ -1,0 +1,206 @@
+#include "agent/run_supervision.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+namespace {
+
+// A hook of the launcher has 2 s.
+constexpr int64_t kCollectNs = 1'500'000'000;
+constexpr std::chrono::seconds kGather{5};
+constexpr size_t kMaxEarly = 256;
+
+std::string MakeFolder() {
+  char folder[] = "/tmp/taskd-stacks-XXXXXX";  // mkdtemp: for this user only
+  if (mkdtemp(folder) != nullptr) return folder;
+  spdlog::warn("no folder for stacks, a hang will show only what /proc says: {}: {}", folder, strerror(errno));
+  return "";
+}
+
+}  // namespace
+
+RunSupervision::RunSupervision(const Options& options) : options_(options), folder_(MakeFolder()) {}
+
+RunSupervision::~RunSupervision() {
+  std::unique_ptr<SupervisionClient> client;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    client = std::move(client_);
+  }
+  changed_.notify_all();
+  client.reset();
+  std::error_code error;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
+}
+
+void RunSupervision::SetControl(Control control) {
+  std::lock_guard lock(mutex_);
+  control_ = std::move(control);
+}
+
+void RunSupervision::AddTo(LauncherHooks* hooks) {
+  hooks->rank_environment = [this, next = std::move(hooks->rank_environment)](const Assignment& assignment) {
+    std::map<std::string, std::string> environment;
+    if (next) environment = next(assignment);
+    if (!folder_.empty()) environment["TASKD_STACK_DIR"] = folder_;
+    OnAssignment(assignment);
+    return environment;
+  };
+  hooks->on_event = [this, next = std::move(hooks->on_event)](const std::string& json) {
+    if (next) next(json);
+    OnEvent(json);
+  };
+  hooks->collect_stacks = [this](const std::map<int, pid_t>& pids) { return Collect(pids); };
+  hooks->on_stacks = [this](int id, const std::string& text) { OnStacks(id, text); };
+}
+
+void RunSupervision::OnAssignment(const Assignment& assignment) {
+  std::lock_guard lock(mutex_);
+  assignment_ = assignment;
+  if (assignment.group_rank != 0 || assignment.manager.empty() || client_ != nullptr || stopping_) return;
+  SupervisionClient::Options options;
+  options.manager = assignment.manager;
+  options.security = options_.security;
+  options.hang_factor = options_.hang_factor == 0 ? -1 : options_.hang_factor;
+  absl::StatusOr<std::unique_ptr<SupervisionClient>> client =
+      SupervisionClient::Start(options, [this](const v1::HangNotice& notice) { OnNotice(notice); });
+  if (!client.ok()) {
+    spdlog::warn("the manager will not hear of the ranks: {}", client.status().message());
+    return;
+  }
+  client_ = *std::move(client);
+  for (v1::SupervisionEvent& event : early_) client_->Report(std::move(event));
+  early_.clear();
+}
+
+void RunSupervision::OnEvent(const std::string& json) {
+  absl::StatusOr<v1::SupervisionEvent> event = ParseLauncherEvent(json);
+  if (!event.ok()) {
+    spdlog::warn("an event of a launcher is left out: {}", event.status().message());
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  if (client_ != nullptr) {
+    client_->Report(*std::move(event));
+  } else if (early_.size() < kMaxEarly) {
+    early_.push_back(*std::move(event));
+  }
+}
+
+std::string RunSupervision::Collect(const std::map<int, pid_t>& pids) {
+  int base = 0;
+  int node = 0;
+  {
+    std::lock_guard lock(mutex_);
+    base = assignment_.rank_base;
+    node = assignment_.group_rank;
+  }
+  std::map<int, pid_t> ranks;
+  for (const auto& [local_rank, pid] : pids) ranks[base + local_rank] = pid;
+  return EncodeStacks(CollectStacks(ranks, node, folder_, kCollectNs));
+}
+
+void RunSupervision::OnStacks(int id, const std::string& text) {
+  std::lock_guard lock(mutex_);
+  if (id != waiting_for_) return;  // too late
+  answers_[id].push_back(text);
+  changed_.notify_all();
+}
+
+std::vector<RankStacks> RunSupervision::Gather(int id, int nodes) {
+  std::vector<std::string> texts;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kGather, [&] { return stopping_ || answers_[id].size() >= static_cast<size_t>(nodes); });
+    texts = std::move(answers_[id]);
+    answers_.clear();
+    waiting_for_ = -1;
+  }
+  if (texts.size() < static_cast<size_t>(nodes)) {
+    spdlog::warn("stacks of {} of {} nodes have come", texts.size(), nodes);
+  }
+  std::vector<RankStacks> all;
+  for (const std::string& text : texts) {
+    absl::StatusOr<std::vector<RankStacks>> stacks = DecodeStacks(text);
+    if (stacks.ok()) {
+      all.insert(all.end(), stacks->begin(), stacks->end());
+    } else {
+      spdlog::warn("the stacks of a node are left out: {}", stacks.status().message());
+    }
+  }
+  return all;
+}
+
+std::string RunSupervision::WriteFile(const v1::HangNotice& notice, const std::string& text) {
+  const std::string folder =
+      options_.file_folder.empty() ? absl::StrCat("/tmp/taskd-", geteuid(), "/stacks") : options_.file_folder;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::string path = absl::StrCat(folder, "/hang-", getpid(), "-", notice.number(), ".txt");
+  UniqueFd fd(open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const std::string content = absl::StrCat(notice.text(), "\n", text);
+  for (size_t done = 0; done < content.size();) {
+    const ssize_t wrote = write(fd.get(), content.data() + done, content.size() - done);
+    if (wrote < 0) {
+      spdlog::warn("the stacks cannot be written to {}: {}", path, strerror(errno));
+      return "";
+    }
+    done += static_cast<size_t>(wrote);
+  }
+  return path;
+}
+
+void RunSupervision::OnNotice(const v1::HangNotice& notice) {
+  if (!notice.hung()) {
+    spdlog::warn("{}", notice.text());
+    return;
+  }
+  spdlog::error("{}", notice.text());
+  const int id = static_cast<int>(notice.number() & 0x7fffffff);
+  Control control;
+  int nodes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    control = control_;
+    nodes = assignment_.group_world_size;
+    waiting_for_ = id;
+  }
+  if (control.collect_stacks) {
+    control.collect_stacks(id);
+    const MergedStacks merged = MergeStacks(Gather(id, nodes));
+    spdlog::error("{}", merged.log);
+    const std::string path = WriteFile(notice, merged.full);
+    if (!path.empty()) spdlog::error("all of the stacks: {}", path);
+    v1::SupervisionEvent event;
+    event.set_kind(v1::SupervisionEvent::STACKS);
+    event.set_rank(-1);
+    event.set_node(-1);
+    event.set_message(merged.log);
+    std::lock_guard lock(mutex_);
+    event.set_round(assignment_.round);
+    event.set_restart_count(assignment_.restart_count);
+    if (client_ != nullptr) client_->Report(std::move(event));
+  }
+  if (options_.hang_action == "restart" && control.restart) {
+    control.restart(notice.text());
+  } else if (options_.hang_action == "stop" && control.stop) {
+    control.stop(notice.text());
+  }
+}
+
+}  // namespace taskd

@@ -1,0 +1,220 @@
+#include "agent/supervision_client.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "common/log.h"
+#include "grpcpp/channel.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr size_t kMaxBatch = 64;
+constexpr size_t kMaxBatchBytes = size_t{1} << 20;
+constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
+constexpr milliseconds kCallTimeout{5000};
+constexpr milliseconds kFirstPause{200};
+constexpr milliseconds kLongestPause{5000};
+
+// A message must be UTF-8, and not longer than the manager keeps.
+std::string Sound(const std::string& text) {
+  std::string quoted =
+      nlohmann::json(text.substr(0, kMaxMessageBytes)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json::parse(quoted, nullptr, false).get<std::string>();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::SupervisionEvent> ParseLauncherEvent(const std::string& json) {
+  const nlohmann::json object = nlohmann::json::parse(json, nullptr, false);
+  if (!object.is_object()) return absl::InvalidArgumentError("event: is not a JSON object");
+  auto text = [&](const char* name) {
+    auto found = object.find(name);
+    return found != object.end() && found->is_string() ? Sound(found->get<std::string>()) : std::string();
+  };
+  // From the network: what is out of range counts as not there, or the manager would refuse the whole call.
+  auto number = [&](const char* name, int64_t least, int64_t otherwise) {
+    auto found = object.find(name);
+    if (found == object.end() || !found->is_number_integer()) return otherwise;
+    const auto value = found->get<int64_t>();
+    return value >= least && value <= std::numeric_limits<int32_t>::max() ? value : otherwise;
+  };
+  const std::string kind = text("event");
+  v1::SupervisionEvent event;
+  if (kind == "started") {
+    event.set_kind(v1::SupervisionEvent::STARTED);
+  } else if (kind == "exited") {
+    event.set_kind(v1::SupervisionEvent::EXITED);
+  } else if (kind == "restarting") {
+    event.set_kind(v1::SupervisionEvent::RESTARTING);
+  } else if (kind == "ended") {
+    event.set_kind(v1::SupervisionEvent::ENDED);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("event: '", kind.substr(0, 64), "' is not started, exited, restarting or ended"));
+  }
+  event.set_round(static_cast<int32_t>(number("round", 0, 0)));
+  event.set_restart_count(static_cast<int32_t>(number("restart_count", 0, 0)));
+  event.set_rank(static_cast<int32_t>(number("rank", -1, -1)));
+  event.set_node(static_cast<int32_t>(number("node", -1, -1)));
+  event.set_pid(static_cast<int32_t>(number("pid", 0, 0)));
+  event.set_code(static_cast<int32_t>(number("code", 0, 0)));
+  event.set_signal(static_cast<int32_t>(number("signal", 0, 0)));
+  if (auto time = object.find("time_ns"); time != object.end() && time->is_number_integer()) {
+    event.set_time_ns(time->get<int64_t>());
+  }
+  event.set_message(text("reason"));
+  return event;
+}
+
+absl::StatusOr<std::unique_ptr<SupervisionClient>> SupervisionClient::Start(const Options& options,
+                                                                            OnNotice on_notice) {
+  absl::StatusOr<HostPort> address = ParseHostPort("--manager", options.manager);
+  if (!address.ok()) return address.status();
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(options.manager, options.security);
+  if (!channel.ok()) return channel.status();
+  return std::unique_ptr<SupervisionClient>(new SupervisionClient(options, *channel, std::move(on_notice)));
+}
+
+SupervisionClient::SupervisionClient(const Options& options, const std::shared_ptr<grpc::Channel>& channel,
+                                     OnNotice on_notice)
+    : options_(options),
+      on_notice_(std::move(on_notice)),
+      stub_(v1::Supervision::NewStub(channel)),
+      sender_([this] { SendAll(); }),
+      watcher_([this] { Watch(); }) {}
+
+SupervisionClient::~SupervisionClient() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    stop_at_ = steady_clock::now() + kFlush;
+    if (watching_ != nullptr) watching_->TryCancel();
+  }
+  wake_.notify_all();
+  watcher_.join();
+  sender_.join();
+}
+
+void SupervisionClient::Report(v1::SupervisionEvent event) {
+  event.set_message(Sound(event.message()));
+  {
+    std::lock_guard lock(mutex_);
+    if (queue_.size() >= kMaxQueued) {
+      queue_.pop_front();
+      ++dropped_;
+    }
+    queue_.push_back(std::move(event));
+  }
+  wake_.notify_all();
+}
+
+void SupervisionClient::SendAll() {
+  milliseconds pause = kFirstPause;
+  bool reachable = true;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty() || (stopping_ && steady_clock::now() >= stop_at_)) return;
+    v1::ReportEventsRequest request;
+    size_t bytes = 0;
+    while (!queue_.empty() && static_cast<size_t>(request.events_size()) < kMaxBatch && bytes < kMaxBatchBytes) {
+      bytes += queue_.front().message().size();
+      *request.add_events() = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    if (dropped_ != 0) {
+      spdlog::warn("{} events were not sent: the manager {} was away for too long", dropped_, options_.manager);
+      dropped_ = 0;
+    }
+    grpc::ClientContext context;
+    AddToken(context, options_.security);
+    context.set_deadline(std::chrono::system_clock::now() + (stopping_ ? kFlush : kCallTimeout));
+    lock.unlock();
+    v1::ReportEventsReply reply;
+    grpc::Status status = stub_->Report(&context, request, &reply);
+    lock.lock();
+    if (status.ok()) {
+      pause = kFirstPause;
+      reachable = true;
+      continue;
+    }
+    if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
+      spdlog::warn("the manager refuses {} events: {}", request.events_size(), status.error_message());
+      continue;
+    }
+    if (reachable) {
+      spdlog::warn("the manager {} does not take events, trying again: {}", options_.manager, status.error_message());
+    }
+    reachable = false;
+    // Back to where they were; newer ones have come behind them.
+    for (int i = request.events_size(); i-- > 0 && queue_.size() < kMaxQueued;) {
+      queue_.push_front(std::move(*request.mutable_events(i)));
+    }
+    if (stopping_) {
+      wake_.wait_for(lock, milliseconds(50));
+    } else {
+      wake_.wait_for(lock, pause, [this] { return stopping_; });
+    }
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+bool SupervisionClient::WatchOnce() {
+  grpc::ClientContext context;
+  AddToken(context, options_.security);
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+    watching_ = &context;
+  }
+  v1::WatchRequest request;
+  request.set_hang_factor(options_.hang_factor);
+  request.set_hang_floor_s(options_.hang_floor_s);
+  request.set_first_steps_grace_s(options_.first_steps_grace_s);
+  std::unique_ptr<grpc::ClientReader<v1::HangNotice>> reader = stub_->Watch(&context, request);
+  v1::HangNotice notice;
+  bool any = false;
+  while (reader->Read(&notice)) {
+    any = true;
+    bool is_new = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (stopping_) break;
+      // After a reconnect an open hang is told again.
+      is_new = notice.number() != told_number_ || notice.hung() != told_hung_;
+      told_number_ = notice.number();
+      told_hung_ = notice.hung();
+    }
+    if (is_new && on_notice_) on_notice_(notice);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    watching_ = nullptr;
+  }
+  context.TryCancel();
+  grpc::Status status = reader->Finish();
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    spdlog::debug("the manager {} knows nothing of hangs", options_.manager);
+  }
+  return any;
+}
+
+void SupervisionClient::Watch() {
+  milliseconds pause = kFirstPause;
+  while (true) {
+    if (WatchOnce()) pause = kFirstPause;
+    std::unique_lock lock(mutex_);
+    if (wake_.wait_for(lock, pause, [this] { return stopping_; })) return;
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+}  // namespace taskd

@@ -1,0 +1,76 @@
+// The launcher's line to the manager: events up, hangs down. Neither ever holds the launcher up: it trains on without a
+// manager, and a manager that comes back hears what is still in the queue.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/client_context.h"
+#include "proto/channel.h"
+#include "taskd/v1/supervision.grpc.pb.h"
+
+namespace taskd {
+
+// An event in the launcher's own form (agent/run/launcher.h): {"event":"exited","rank":3,...}. INVALID_ARGUMENT: not an
+// object, or an event that launchers do not report.
+absl::StatusOr<v1::SupervisionEvent> ParseLauncherEvent(const std::string& json);
+
+// Thread safety: any thread. Starts threads, so not before the launcher has forked what it forks.
+class SupervisionClient {
+ public:
+  struct Options {
+    std::string manager;  // HOST:PORT
+    Security security;
+    // 0: the manager's own; below 0: never a hang (WatchRequest).
+    double hang_factor = 0;
+    double hang_floor_s = 0;
+    double first_steps_grace_s = 0;
+  };
+  using OnNotice = std::function<void(const v1::HangNotice&)>;  // in a thread of the client's; may block it
+
+  static constexpr size_t kMaxQueued = 1024;
+
+  // INVALID_ARGUMENT: a bad address or TLS folder. That nobody answers there is no error.
+  static absl::StatusOr<std::unique_ptr<SupervisionClient>> Start(const Options& options, OnNotice on_notice);
+  // Gives what is queued `kFlush` to be sent. No notice comes afterwards.
+  ~SupervisionClient();
+  SupervisionClient(const SupervisionClient&) = delete;
+  SupervisionClient& operator=(const SupervisionClient&) = delete;
+
+  // Returns at once. Where kMaxQueued wait, the oldest is dropped; how many were is logged.
+  void Report(v1::SupervisionEvent event);
+
+ private:
+  static constexpr std::chrono::milliseconds kFlush{1000};
+
+  SupervisionClient(const Options& options, const std::shared_ptr<grpc::Channel>& channel, OnNotice on_notice);
+  void SendAll();
+  void Watch();
+  bool WatchOnce();  // true: something came
+
+  const Options options_;
+  const OnNotice on_notice_;
+  const std::unique_ptr<v1::Supervision::Stub> stub_;
+
+  std::mutex mutex_;  // guards from here
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::chrono::steady_clock::time_point stop_at_;
+  std::deque<v1::SupervisionEvent> queue_;
+  uint64_t dropped_ = 0;
+  grpc::ClientContext* watching_ = nullptr;  // to be cancelled
+  uint64_t told_number_ = 0;                 // the last notice that was handed on
+  bool told_hung_ = false;
+
+  std::thread sender_, watcher_;  // last: they use the others
+};
+
+}  // namespace taskd

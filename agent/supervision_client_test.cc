@@ -1,0 +1,200 @@
+// Against a real manager in this process.
+#include "agent/supervision_client.h"
+
+#include <atomic>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/server.h"
+#include "manager/test_client.h"
+#include "taskd/v1/control.grpc.pb.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename Condition>
+bool WaitFor(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+std::unique_ptr<manager::ManagerServer> StartManager(const std::string& listen = "127.0.0.1:0",
+                                                     const std::string& token = "") {
+  ManagerOptions options;
+  options.listen = listen;
+  options.http.clear();
+  options.switch_file.clear();
+  options.token = token;
+  absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  return server.ok() ? *std::move(server) : nullptr;
+}
+
+std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
+
+v1::SupervisionStatus Ask(int port, const std::string& token = "") {
+  std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(*MakeChannel(Address(port), {}));
+  grpc::ClientContext context;
+  AddToken(context, {"", token});
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::JobStatus status;
+  stub->GetStatus(&context, {}, &status);
+  return status.supervision();
+}
+
+v1::SupervisionEvent Exited(int rank) {
+  v1::SupervisionEvent event;
+  event.set_kind(v1::SupervisionEvent::EXITED);
+  event.set_rank(rank);
+  event.set_node(-1);
+  return event;
+}
+
+TEST(SupervisionClientTest, EventsArriveInOrder) {
+  auto manager = StartManager();
+  auto client = SupervisionClient::Start({.manager = Address(manager->port())}, nullptr);
+  ASSERT_TRUE(client.ok()) << client.status();
+  for (int rank = 0; rank < 150; ++rank) (*client)->Report(Exited(rank));
+  client->reset();  // sends what is queued
+  v1::SupervisionStatus status = Ask(manager->port());
+  ASSERT_EQ(status.events_size(), 150);
+  for (int rank = 0; rank < 150; ++rank) ASSERT_EQ(status.events(rank).rank(), rank);
+  EXPECT_EQ(status.rank_exits(), 150u);
+}
+
+TEST(SupervisionClientTest, ManagerMayComeLater) {
+  auto manager = StartManager();
+  const int port = manager->port();
+  manager.reset();
+  auto client = SupervisionClient::Start({.manager = Address(port)}, nullptr);
+  ASSERT_TRUE(client.ok());
+  (*client)->Report(Exited(5));
+  manager = StartManager(Address(port));
+  EXPECT_TRUE(WaitFor([&] { return Ask(port).events_size() == 1; }));
+  manager.reset();
+  (*client)->Report(Exited(6));
+  manager = StartManager(Address(port));
+  EXPECT_TRUE(WaitFor([&] { return Ask(port).events_size() == 1 && Ask(port).events(0).rank() == 6; }));
+}
+
+TEST(SupervisionClientTest, EndsSoonWithoutAManager) {
+  auto client = SupervisionClient::Start({.manager = "127.0.0.1:1"}, nullptr);
+  ASSERT_TRUE(client.ok());
+  for (int rank = 0; rank < 5000; ++rank) (*client)->Report(Exited(rank));
+  client->reset();
+}
+
+TEST(SupervisionClientTest, WrongAddressIsSaid) {
+  auto client = SupervisionClient::Start({.manager = "nowhere"}, nullptr);
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SupervisionClientTest, NeedsTheToken) {
+  auto manager = StartManager("127.0.0.1:0", "secret");
+  {
+    auto client = SupervisionClient::Start({.manager = Address(manager->port())}, nullptr);
+    (*client)->Report(Exited(1));
+  }
+  EXPECT_EQ(Ask(manager->port(), "secret").events_size(), 0);
+  {
+    auto client = SupervisionClient::Start({.manager = Address(manager->port()), .security = {"", "secret"}}, nullptr);
+    (*client)->Report(Exited(1));
+  }
+  EXPECT_EQ(Ask(manager->port(), "secret").events_size(), 1);
+}
+
+TEST(SupervisionClientTest, HangIsTold) {
+  auto manager = StartManager();
+  std::shared_ptr<grpc::Channel> channel = *MakeChannel(Address(manager->port()), {});
+  {
+    std::unique_ptr<v1::Control::Stub> control = v1::Control::NewStub(channel);
+    grpc::ClientContext context;
+    v1::SetSwitchRequest request;
+    request.set_step(true);
+    request.set_timeout_ms(1);
+    v1::SetSwitchReply reply;
+    ASSERT_TRUE(control->SetSwitch(&context, request, &reply).ok());
+  }
+  std::mutex mutex;
+  std::vector<v1::HangNotice> notices;
+  auto client = SupervisionClient::Start({.manager = Address(manager->port()), .hang_factor = 1, .hang_floor_s = 1},
+                                         [&](const v1::HangNotice& notice) {
+                                           std::lock_guard lock(mutex);
+                                           notices.push_back(notice);
+                                         });
+  ASSERT_TRUE(client.ok());
+  auto told = [&] {
+    std::lock_guard lock(mutex);
+    return notices.size();
+  };
+  manager::TestProxy proxy(channel, 0, {0, 1});
+  int64_t step = 17;
+  auto report = [&](int64_t steps) {
+    step += steps;
+    v1::NodeMessage message;
+    for (int rank = 0; rank < 2; ++rank) {
+      v1::RankStatus* status = message.mutable_ranks()->add_ranks();
+      status->set_rank(rank);
+      status->set_pid(1000 + rank);
+      status->set_attached(true);
+      status->set_step(step - rank);
+      status->set_step_ms(10);
+      status->mutable_marks()->set_step(static_cast<uint64_t>(step));
+    }
+    proxy.Write(message);
+  };
+  // Steps until the manager has seen some: it looks once a second.
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(WaitFor([&] {
+    report(1);
+    return std::chrono::steady_clock::now() - begin > std::chrono::seconds(4);
+  }));
+  ASSERT_EQ(told(), 0u);
+  ASSERT_TRUE(WaitFor([&] { return told() == 1; }));
+  EXPECT_TRUE(notices[0].hung());
+  EXPECT_THAT(notices[0].behind(), ElementsAre(1));
+  EXPECT_THAT(notices[0].text(), HasSubstr("behind"));
+  EXPECT_EQ(Ask(manager->port()).state(), v1::SupervisionStatus::HUNG);
+  EXPECT_EQ(Ask(manager->port()).hung_ranks(), 2u);
+  report(1);
+  ASSERT_TRUE(WaitFor([&] { return told() == 2; }));
+  EXPECT_FALSE(notices[1].hung());
+  EXPECT_EQ(notices[1].number(), notices[0].number());
+}
+
+TEST(ParseLauncherEventTest, Fields) {
+  absl::StatusOr<v1::SupervisionEvent> event = ParseLauncherEvent(
+      R"({"event":"exited","round":2,"rank":3,"node":1,"pid":77,"code":137,"signal":9,"reason":"killed","time_ns":5})");
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_EQ(event->kind(), v1::SupervisionEvent::EXITED);
+  EXPECT_EQ(event->round(), 2);
+  EXPECT_EQ(event->rank(), 3);
+  EXPECT_EQ(event->node(), 1);
+  EXPECT_EQ(event->pid(), 77);
+  EXPECT_EQ(event->code(), 137);
+  EXPECT_EQ(event->signal(), 9);
+  EXPECT_EQ(event->message(), "killed");
+  EXPECT_EQ(event->time_ns(), 5);
+  event = ParseLauncherEvent(R"({"event":"started","rank":-7,"node":99999999999})");
+  ASSERT_TRUE(event.ok());
+  EXPECT_EQ(event->rank(), -1);
+  EXPECT_EQ(event->node(), -1);
+}
+
+TEST(ParseLauncherEventTest, RefusesOthers) {
+  for (const char* json : {"", "[]", "{}", R"({"event":"hang"})", R"({"event":1})"}) {
+    EXPECT_EQ(ParseLauncherEvent(json).status().code(), absl::StatusCode::kInvalidArgument) << json;
+  }
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,486 @@
+"""`taskd run`: real launchers and ranks on loopback. What ranks get, how jobs start, restart and end, with which code."""
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+
+import harness
+import pytest
+from harness import PYTHON, TASKD, clean_environment, free_port, wait_until
+
+# A rank that writes down what it was given and then does what the test says.
+RANK = r"""
+import json, os, signal, subprocess, sys, time
+folder, action, *arguments = sys.argv[1:]
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+def put(name, text=""):
+    path = os.path.join(folder, f"{name}.{os.environ['TORCHELASTIC_RUN_ID']}.{rank}.{os.getpid()}")
+    with open(path + "~", "w") as file:
+        file.write(text)
+    os.rename(path + "~", path)
+
+def wait_for(name):
+    while not os.path.exists(os.path.join(folder, name)):
+        time.sleep(0.02)
+
+for received in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(received, lambda number, frame: put(f"signal-{number}"))
+if "child" in arguments:
+    put("child", str(subprocess.Popen(["sleep", "600"], start_new_session=True).pid))
+put("started", json.dumps({"pid": os.getpid(), "environment": dict(os.environ)}))
+if action == "wait" or action == "fail" and rank != int(arguments[0]):
+    wait_for("go")
+elif action == "fail":  # RANK CODE [ATTEMPTS]: negative code: a signal
+    wait_for("fail")
+    if len(arguments) < 3 or attempt < int(arguments[2]):
+        if int(arguments[1]) < 0:
+            os.kill(os.getpid(), -int(arguments[1]))
+        sys.exit(int(arguments[1]))
+    wait_for("go")
+"""
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+class Jobs:
+    """Launchers of a test, and what their ranks wrote down."""
+
+    def __init__(self, stage):
+        self.stage = stage
+        self.folder = os.path.join(stage.folder, "ranks")
+        os.makedirs(self.folder)
+        self.script = os.path.join(stage.folder, "rank.py")
+        with open(self.script, "w", encoding="utf-8") as script:
+            script.write(RANK)
+
+    def launch(self, name, *options, action=("exit",), environment=None, prefix=(), script=None):
+        command = [*prefix, TASKD, "run", *options, script or self.script]
+        if script is None:
+            command += [self.folder, *map(str, action)]
+        environment = clean_environment(TASKD_MANAGER="off", PYTHON_EXEC=PYTHON, TMPDIR=self.stage.folder,
+                                        PYTHONDONTWRITEBYTECODE=1, **(environment or {}))
+        environment["OMP_NUM_THREADS"] = "1"
+        return self.stage._add(harness.Process(name, command, environment, self.stage.folder))
+
+    def static(self, node, port, *options, nodes=2, procs=2, master="127.0.0.1", **arguments):
+        return self.launch(f"node{node}", f"--nnodes={nodes}", f"--node-rank={node}", f"--nproc-per-node={procs}",
+                           f"--master-addr={master}", f"--master-port={port}", *options, **arguments)
+
+    def elastic(self, name, port, *options, nodes="1:2", procs=1, **arguments):
+        return self.launch(name, f"--nnodes={nodes}", f"--nproc-per-node={procs}", "--rdzv-backend=c10d",
+                           f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=1", *options,
+                           **arguments)
+
+    def put(self, name):
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8"):
+            pass
+
+    def read(self, kind):
+        texts = []
+        for name in sorted(os.listdir(self.folder)):
+            if name.startswith(kind + ".") and not name.endswith("~"):
+                with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                    texts.append(file.read())
+        return texts
+
+    def started(self):
+        """Environments of the ranks that were ever started, with their pid as "pid"."""
+        found = []
+        for text in self.read("started"):
+            one = json.loads(text)
+            found.append({**one["environment"], "pid": one["pid"]})
+        return found
+
+    def alive(self):
+        return [e for e in self.started() if running(e["pid"])]
+
+    def wait_started(self, count, **wanted):
+        """Until `count` ranks run whose environment has `wanted`."""
+        def enough():
+            ranks = [e for e in self.alive() if all(e.get(k) == str(v) for k, v in wanted.items())]
+            return ranks if len(ranks) == count and len(self.alive()) == count else None
+        return wait_until(enough, f"{count} ranks run with {wanted}")
+
+    def wait_none_left(self, timeout_s=harness.PATIENCE_S):
+        pids = [e["pid"] for e in self.started()] + [int(pid) for pid in self.read("child")]
+        wait_until(lambda: not [pid for pid in pids if running(pid)], "no rank and no child of one is left", timeout_s)
+
+
+@pytest.fixture
+def jobs(stage):
+    jobs = Jobs(stage)
+    yield jobs
+    stage.close()
+    jobs.wait_none_left()
+
+
+def wait_log(process, pattern, timeout_s=harness.PATIENCE_S):
+    return wait_until(lambda: re.search(pattern, process.log()), f"{process.name} says {pattern!r}", timeout_s)
+
+
+# ---- What ranks get
+
+def test_environment_of_one_node(jobs):
+    port = free_port()
+    job = jobs.static(0, port, "--rdzv-id=seven", "--max-restarts=3", "--role=trainer", nodes=1, procs=4)
+    assert job.wait() == 0, job.log()
+    ranks = {int(e["RANK"]): e for e in jobs.started()}
+    assert sorted(ranks) == [0, 1, 2, 3]
+    for rank, environment in ranks.items():
+        expected = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "ROLE_NAME": "trainer",
+                    "LOCAL_WORLD_SIZE": 4, "WORLD_SIZE": 4, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": 4,
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": 0,
+                    "TORCHELASTIC_MAX_RESTARTS": 3, "TORCHELASTIC_RUN_ID": "seven",
+                    "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1}
+        assert {k: environment.get(k) for k in expected} == {k: str(v) for k, v in expected.items()}
+        assert environment["TORCHELASTIC_ERROR_FILE"].endswith(f"/attempt_0/{rank}/error.json")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_nodes_in_either_order(jobs, order):
+    port = free_port()
+    nodes = {}
+    for node in order:
+        nodes[node] = jobs.static(node, port, procs=node + 1, action=["wait"])
+        if node == 1 and len(nodes) == 1:
+            wait_until(lambda: socket_looks_for(nodes[1].pid), "node 1 looks for node 0 before that is there")
+    ranks = {int(e["RANK"]): e for e in jobs.wait_started(3)}
+    for rank, (group_rank, local_rank, local_world_size) in {0: (0, 0, 1), 1: (1, 0, 2), 2: (1, 1, 2)}.items():
+        expected = {"GROUP_RANK": group_rank, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_world_size,
+                    "ROLE_RANK": rank, "WORLD_SIZE": 3, "ROLE_WORLD_SIZE": 3, "GROUP_WORLD_SIZE": 2,
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        assert {k: ranks[rank].get(k) for k in expected} == {k: str(v) for k, v in expected.items()}
+    jobs.put("go")
+    assert [nodes[n].wait() for n in (0, 1)] == [0, 0]
+
+
+def socket_looks_for(pid):
+    """Whether the launcher has gone through its first try: its event loop is there."""
+    try:
+        return any("eventpoll" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+    except FileNotFoundError:
+        return False
+
+
+def test_port_is_served_until_the_last_node_is_done(jobs):
+    port = free_port()
+    node0 = jobs.static(0, port, procs=1)  # its rank ends at once
+    node1 = jobs.static(1, port, procs=1, action=["wait"])
+    jobs.wait_started(1, RANK=1)
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass
+    assert node0.alive()
+    jobs.put("go")
+    assert (node0.wait(), node1.wait()) == (0, 0)
+    with socket.socket() as server:  # free again at once
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port))
+
+
+# ---- Failures
+
+@pytest.mark.parametrize("code, expected, said", [(7, 7, "7"), (-signal.SIGSEGV, 139, "SIGSEGV")])
+def test_first_failure_ends_all_with_its_code(jobs, code, expected, said):
+    port = free_port()
+    nodes = [jobs.static(n, port, action=["fail", 3, int(code), "child"]) for n in (0, 1)]
+    jobs.wait_started(4)
+    jobs.put("fail")
+    assert [n.wait() for n in nodes] == [expected, expected]
+    jobs.wait_none_left()
+    for node in nodes:
+        assert re.search(rf"rank 3\b.*{said}", node.log()), node.log()
+
+
+def test_restarts_until_none_is_left(jobs):
+    port = free_port()
+    nodes = [jobs.static(n, port, "--max-restarts=2", action=["fail", 0, 9, 2, "child"]) for n in (0, 1)]
+    jobs.put("fail")
+    ranks = jobs.wait_started(4, TORCHELASTIC_RESTART_COUNT=2)
+    assert len(ranks) == 4 and len(jobs.started()) == 12
+    jobs.put("go")
+    assert [n.wait() for n in nodes] == [0, 0]
+
+    port = free_port()
+    nodes = [jobs.static(n, port, "--max-restarts=1", action=["fail", 0, 9]) for n in (0, 1)]
+    assert [n.wait() for n in nodes] == [9, 9]
+
+
+def test_command_that_cannot_be_started(jobs):
+    job = jobs.launch("job", "--no-python", "--standalone", script="/no/such/program")
+    assert job.wait() == 1
+    assert "/no/such/program" in job.log()
+
+
+# ---- Signals and death of launchers
+
+def test_sigterm_ends_both_nodes_with_143(jobs):
+    port = free_port()
+    nodes = [jobs.static(n, port, action=["wait", "child"]) for n in (0, 1)]
+    jobs.wait_started(4)
+    wait_until(lambda: len(jobs.read("child")) == 4, "each rank has a child")
+    nodes[1].child.send_signal(signal.SIGTERM)
+    assert [n.wait() for n in nodes] == [143, 143]
+    assert re.search(r"node 1 .*left: SIGTERM", nodes[0].log())
+    jobs.wait_none_left()
+
+
+def test_usr1_is_passed_on(jobs):
+    job = jobs.static(0, free_port(), nodes=1, action=["wait"])
+    jobs.wait_started(2)
+    job.child.send_signal(signal.SIGUSR1)
+    wait_until(lambda: len(jobs.read(f"signal-{signal.SIGUSR1:d}")) == 2, "both ranks got SIGUSR1")
+    assert job.alive()
+    jobs.put("go")
+    assert job.wait() == 0
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_launcher_of_a_static_job(jobs, victim):
+    port = free_port()
+    nodes = [jobs.static(n, port, action=["wait", "child"]) for n in (0, 1)]
+    jobs.wait_started(4)
+    wait_until(lambda: len(jobs.read("child")) == 4, "each rank has a child")
+    nodes[victim].kill()
+    assert nodes[1 - victim].wait(10) == 1
+    said = r"node 1 .*lost" if victim == 1 else rf"node 0's launcher at 127.0.0.1:{port} is gone"
+    assert re.search(said, nodes[1 - victim].log()), nodes[1 - victim].log()
+    jobs.wait_none_left(10)
+
+
+def test_lost_node_of_a_static_job_comes_back(jobs):
+    port = free_port()
+    nodes = [jobs.static(n, port, "--max-restarts=1", action=["wait"]) for n in (0, 1)]
+    jobs.wait_started(4)
+    nodes[1].kill()
+    wait_log(nodes[0], "node 1 .*lost")
+    nodes[1] = jobs.static(1, port, "--max-restarts=1", action=["wait"])
+    jobs.wait_started(4, TORCHELASTIC_RESTART_COUNT=1)
+    jobs.put("go")
+    assert [n.wait() for n in nodes] == [0, 0]
+
+
+# ---- Elastic
+
+def test_elastic_job_goes_on_without_a_lost_node_and_with_a_new_one(jobs):
+    port = free_port()
+    first = jobs.elastic("first", port, action=["wait"])
+    jobs.wait_started(1, WORLD_SIZE=1)
+    second = jobs.elastic("second", port, action=["wait"])
+    jobs.wait_started(2, WORLD_SIZE=2, TORCHELASTIC_RESTART_COUNT=0)
+    second.kill()
+    jobs.wait_started(1, WORLD_SIZE=1, RANK=0, TORCHELASTIC_RESTART_COUNT=0)
+    third = jobs.elastic("third", port, action=["wait"])
+    jobs.wait_started(2, WORLD_SIZE=2, TORCHELASTIC_RESTART_COUNT=0)
+    third.child.send_signal(signal.SIGTERM)
+    assert third.wait() == 143
+    jobs.wait_started(1, WORLD_SIZE=1)
+    jobs.put("go")
+    assert first.wait() == 0, first.log()
+
+
+# ---- What can be wrong
+
+def test_node_that_never_comes(jobs):
+    static = jobs.static(0, free_port(), "--rdzv-conf=timeout=1", nodes=3)
+    elastic = jobs.elastic("elastic", free_port(), "--rdzv-conf=join_timeout=1", nodes="2:4")
+    assert (static.wait(), elastic.wait()) == (1, 1)
+    assert "missing node ranks 1, 2" in static.log()
+    assert "1 of 2:4 nodes" in elastic.log()
+    assert not jobs.started()
+
+
+def test_master_that_is_not_there(jobs):
+    port = free_port()
+    refused = jobs.static(1, port, "--rdzv-conf=timeout=1")
+    unknown = jobs.static(1, port, "--rdzv-conf=timeout=1", master="no-such-host.invalid")
+    assert (refused.wait(), unknown.wait()) == (1, 1)
+    assert re.search(rf"taskd run: .*127.0.0.1:{port} .*Connection refused", refused.log())
+    assert re.search(rf"taskd run: .*no-such-host.invalid:{port} ", unknown.log())
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_master_that_is_something_else(jobs, answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def serve():
+            while True:
+                try:
+                    with server.accept()[0] as connection:
+                        connection.recv(100)
+                        connection.sendall(answer)
+                except OSError:
+                    return
+        threading.Thread(target=serve, daemon=True).start()
+        port = server.getsockname()[1]
+        job = jobs.static(1, port)
+        assert job.wait() == 1
+        assert re.search(rf"taskd run: 127.0.0.1:{port} is no taskd launcher", job.log()), job.log()
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("kind", ["static", "elastic"])
+def test_port_in_use(jobs, kind):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        job = jobs.static(0, port) if kind == "static" else jobs.elastic("job", port)
+        if kind == "elastic":  # it joins whoever has the port, who is no launcher
+            with server.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                assert job.wait() == 1
+        assert job.wait() == 1
+        assert re.search(r"taskd run: .*address in use", job.log()), job.log()
+
+
+def test_what_does_not_fit_is_refused(jobs):
+    port = free_port()
+    node0 = jobs.static(0, port, action=["wait"])
+    other_id = jobs.static(1, port, "--rdzv-id=other")
+    assert other_id.wait() == 1
+    assert re.search("--rdzv-id is 'other' here and 'none' at", other_id.log()), other_id.log()
+    node1 = jobs.static(1, port, action=["wait"])
+    jobs.wait_started(4)
+    twice = jobs.static(1, port)
+    assert twice.wait() == 1
+    assert re.search(rf"--node-rank 1 is taken by .*{node1.pid}.*{twice.pid}", twice.log()), twice.log()
+    jobs.put("go")
+    assert (node0.wait(), node1.wait()) == (0, 0)
+
+
+# ---- Several jobs
+
+def test_jobs_beside_each_other(jobs):
+    ports = [free_port(), free_port()]
+    nodes = [jobs.static(n, port, f"--rdzv-id=job{port}", procs=1, action=["wait"]) for port in ports for n in (0, 1)]
+    alone = [jobs.launch(f"alone{i}", "--standalone", "--nproc-per-node=2", action=["wait"]) for i in (0, 1)]
+    ranks = jobs.wait_started(8)
+    assert len({e["TORCHELASTIC_RUN_ID"] for e in ranks}) == 4
+    assert len({e["MASTER_PORT"] for e in ranks}) == 4
+    jobs.put("go")
+    assert [p.wait() for p in nodes + alone] == [0] * 6
+
+
+def test_again_at_once_on_the_same_port(jobs):
+    port = free_port()
+    for _ in range(3):
+        nodes = [jobs.static(n, port, procs=1) for n in (0, 1)]
+        assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
+
+
+def test_ipv6(jobs):
+    port = free_port()
+    nodes = [jobs.static(n, port, master="[::1]", procs=1) for n in (0, 1)]
+    assert [n.wait() for n in nodes] == [0, 0], nodes[1].log()
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in jobs.started()} == {("::1", str(port))}
+
+
+# ---- PyTorch, and the lines of the documents
+
+ALL_REDUCE = """
+import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="env://")
+value = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(value)
+assert value.item() == 10.0, value
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: sum {value.item()} through {os.environ['MASTER_PORT']}",
+      flush=True)
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+def test_all_reduce(jobs, tiered):
+    script = os.path.join(jobs.stage.folder, "all_reduce.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(ALL_REDUCE)
+    port = free_port()
+    option = ["--enable-tiered-parallel-tcpstore=true"] if tiered else []
+    nodes = [jobs.static(n, port, *option, script=script) for n in (0, 1)]
+    assert [n.wait(100) for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
+    said = [re.findall(r"rank (\d) of 4: sum 10.0 through (\d+)", node.log()) for node in nodes]
+    assert sorted(rank for rank, _ in said[0] + said[1]) == ["0", "1", "2", "3"]
+    ports = [{port for _, port in each} for each in said]
+    assert all(len(each) == 1 for each in ports)
+    if tiered:
+        assert len(ports[0] | ports[1] | {str(port)}) == 3
+    else:
+        assert ports == [{str(port)}, {str(port)}]
+
+
+LINES = {  # of the document on torch_npu_run
+    "single": ["torch_npu_run --rdzv_backend=parallel --master_addr=$MASTER_IP_ADDR --master_port=$MASTER_PORT "
+               "--nnodes=1 --nproc_per_node=8 ddp_test.py"],
+    "flat": ["torch_npu_run --rdzv_backend=parallel --master_addr=$MASTER_IP_ADDR --master_port=$MASTER_PORT "
+             f"--nnodes=2 --node_rank {node} --nproc_per_node=8 ddp_test.py" for node in (0, 1)],
+    "tiered": ["torch_npu_run --rdzv_backend=parallel --master_addr=$MASTER_IP_ADDR --master_port=$MASTER_PORT "
+               f"--nnodes=2 --node_rank {node} --nproc_per_node=8 --enable_tiered_parallel_tcpstore=true ddp_test.py"
+               for node in (0, 1)],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LINES))
+def test_lines_of_the_document(jobs, kind):
+    os.symlink(TASKD, os.path.join(jobs.stage.folder, "torch_npu_run"))
+    with open(os.path.join(jobs.stage.folder, "ddp_test.py"), "w", encoding="utf-8") as script:
+        script.write("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    environment = clean_environment(TASKD_MANAGER="off", MASTER_IP_ADDR="127.0.0.1", MASTER_PORT=free_port(),
+                                    TMPDIR=jobs.stage.folder, PATH=f"{jobs.stage.folder}:/usr/bin:/bin")
+    nodes = [jobs.stage._add(harness.Process(f"line{i}", ["bash", "-c", line], environment, jobs.stage.folder))
+             for i, line in enumerate(LINES[kind])]
+    assert [n.wait() for n in nodes] == [0] * len(nodes), nodes[0].log()
+    said = re.findall(r"rank (\d+) of (\d+)", "".join(n.log() for n in nodes))
+    size = 8 * len(nodes)
+    assert sorted(said) == sorted((str(rank), str(size)) for rank in range(size))
+
+
+# ---- A network that is cut
+
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces with a cable between them: (command prefixes, function that cuts it)."""
+    names = [f"taskd-{os.getpid()}-{i}" for i in (0, 1)]
+    made = []
+
+    def ip(*arguments):
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"no network namespaces here: ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            made.append(name)
+        ip("link", "add", "taskd0", "netns", names[0], "type", "veth", "peer", "name", "taskd1", "netns", names[1])
+        for i, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.99.0.{i + 1}/24", "dev", f"taskd{i}")
+            ip("-n", name, "link", "set", f"taskd{i}", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        # Both ends stay up; packets go nowhere.
+        yield ([["ip", "netns", "exec", name] for name in names],
+               lambda: ip("-n", names[1], "link", "set", "taskd1", "down"))
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def test_cut_network(jobs, two_hosts):
+    prefixes, cut = two_hosts
+    port = 29500
+    nodes = [jobs.static(n, port, procs=1, master="10.99.0.1", prefix=prefixes[n], action=["wait", "child"])
+             for n in (0, 1)]
+    jobs.wait_started(2)
+    cut()
+    wait_log(nodes[0], "node 1 .*lost", 10)
+    wait_log(nodes[1], "node 0's launcher at 10.99.0.1:29500 is gone", 10)
+    assert [n.wait() for n in nodes] == [1, 1]
+    jobs.wait_none_left()
