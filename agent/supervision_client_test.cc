@@ -41,6 +41,13 @@ std::unique_ptr<manager::ManagerServer> StartManager(const std::string& listen =
 
 std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
 
+SupervisionClient::Options To(int port, const std::string& token = "") {
+  SupervisionClient::Options options;
+  options.manager = Address(port);
+  options.security.token = token;
+  return options;
+}
+
 v1::SupervisionStatus Ask(int port, const std::string& token = "") {
   std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(*MakeChannel(Address(port), {}));
   grpc::ClientContext context;
@@ -61,7 +68,7 @@ v1::SupervisionEvent Exited(int rank) {
 
 TEST(SupervisionClientTest, EventsArriveInOrder) {
   auto manager = StartManager();
-  auto client = SupervisionClient::Start({.manager = Address(manager->port())}, nullptr);
+  auto client = SupervisionClient::Start(To(manager->port()), nullptr);
   ASSERT_TRUE(client.ok()) << client.status();
   for (int rank = 0; rank < 150; ++rank) (*client)->Report(Exited(rank));
   client->reset();  // sends what is queued
@@ -75,7 +82,7 @@ TEST(SupervisionClientTest, ManagerMayComeLater) {
   auto manager = StartManager();
   const int port = manager->port();
   manager.reset();
-  auto client = SupervisionClient::Start({.manager = Address(port)}, nullptr);
+  auto client = SupervisionClient::Start(To(port), nullptr);
   ASSERT_TRUE(client.ok());
   (*client)->Report(Exited(5));
   manager = StartManager(Address(port));
@@ -87,26 +94,28 @@ TEST(SupervisionClientTest, ManagerMayComeLater) {
 }
 
 TEST(SupervisionClientTest, EndsSoonWithoutAManager) {
-  auto client = SupervisionClient::Start({.manager = "127.0.0.1:1"}, nullptr);
+  auto client = SupervisionClient::Start(To(1), nullptr);
   ASSERT_TRUE(client.ok());
   for (int rank = 0; rank < 5000; ++rank) (*client)->Report(Exited(rank));
   client->reset();
 }
 
 TEST(SupervisionClientTest, WrongAddressIsSaid) {
-  auto client = SupervisionClient::Start({.manager = "nowhere"}, nullptr);
+  SupervisionClient::Options options;
+  options.manager = "nowhere";
+  auto client = SupervisionClient::Start(options, nullptr);
   EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(SupervisionClientTest, NeedsTheToken) {
   auto manager = StartManager("127.0.0.1:0", "secret");
   {
-    auto client = SupervisionClient::Start({.manager = Address(manager->port())}, nullptr);
+    auto client = SupervisionClient::Start(To(manager->port()), nullptr);
     (*client)->Report(Exited(1));
   }
   EXPECT_EQ(Ask(manager->port(), "secret").events_size(), 0);
   {
-    auto client = SupervisionClient::Start({.manager = Address(manager->port()), .security = {"", "secret"}}, nullptr);
+    auto client = SupervisionClient::Start(To(manager->port(), "secret"), nullptr);
     (*client)->Report(Exited(1));
   }
   EXPECT_EQ(Ask(manager->port(), "secret").events_size(), 1);
@@ -126,11 +135,13 @@ TEST(SupervisionClientTest, HangIsTold) {
   }
   std::mutex mutex;
   std::vector<v1::HangNotice> notices;
-  auto client = SupervisionClient::Start({.manager = Address(manager->port()), .hang_factor = 1, .hang_floor_s = 1},
-                                         [&](const v1::HangNotice& notice) {
-                                           std::lock_guard lock(mutex);
-                                           notices.push_back(notice);
-                                         });
+  SupervisionClient::Options options = To(manager->port());
+  options.hang_factor = 1;
+  options.hang_floor_s = 1;
+  auto client = SupervisionClient::Start(options, [&](const v1::HangNotice& notice) {
+    std::lock_guard lock(mutex);
+    notices.push_back(notice);
+  });
   ASSERT_TRUE(client.ok());
   auto told = [&] {
     std::lock_guard lock(mutex);

@@ -26,6 +26,7 @@ constexpr size_t kMaxShownLine = 500;
 constexpr size_t kMaxMessageBytes = 8 << 10;
 constexpr size_t kMaxLinesBytes = 16 << 10;
 constexpr size_t kMaxLines = 20;
+constexpr int kMaxDepth = 32;
 constexpr size_t kMaxDecodedBytes = 1 << 20;
 constexpr int64_t kMaxNumber = INT32_MAX;
 
@@ -134,7 +135,9 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
 
 absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure) {
   const WorkerExit& exit = failure.exit;
-  json error = json::parse(exit.error_json, nullptr, false);
+  // What is nested too deep is left out: writing it back recurses.
+  json error = json::parse(
+      exit.error_json, [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; }, false);
   const bool written = error.is_object() && error.contains("message");
   if (!written) {
     const std::string text =
@@ -149,10 +152,9 @@ absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure)
     error["message"] = {{"message", error["message"]}};
   }
   error["message"]["errorCode"] = exit.code;
-  // Written beside it and renamed: who waits for the file never sees half of it.
-  const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".tmp");
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  std::string text = Dump(error);
+  // In place: a pod's /dev/termination-log can be written, but not replaced.
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  const std::string text = Dump(error);
   std::string_view rest = text;
   int problem = fd.valid() ? 0 : errno;
   while (problem == 0 && !rest.empty()) {
@@ -160,10 +162,7 @@ absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure)
     if (count < 0 && errno != EINTR) problem = errno;
     if (count > 0) rest.remove_prefix(static_cast<size_t>(count));
   }
-  fd.reset();
-  if (problem == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
   if (problem == 0) return absl::OkStatus();
-  ::unlink(temporary.c_str());
   return absl::UnavailableError(absl::StrCat("error file ", path, " cannot be written: ", ::strerror(problem)));
 }
 

@@ -114,6 +114,7 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
     case StoreOp::kWatchKey:
       break;  // the connection's own affair
   }
+  ReleaseDue();
   return Result::kDone;
 }
 
@@ -140,9 +141,14 @@ void RootCore::Created(const std::string& key) {
   std::deque<WaitId> waiting = std::move(waiters->second);
   waiters_.erase(waiters);
   for (WaitId id : waiting) {
-    Wait& wait = waits_.at(id);
-    if (--wait.missing == 0) Release(id);
+    if (--waits_.at(id).missing == 0) due_.push_back(id);
   }
+}
+
+// Not before the call is over: what a waiter is told of its keys must be what they are after it.
+void RootCore::ReleaseDue() {
+  for (WaitId id : due_) Release(id);
+  due_.clear();
 }
 
 // A push wakes the one who has waited longest, as PyTorch does. A tier's wait goes on: it stands for many.
@@ -162,11 +168,12 @@ void RootCore::WakeOne(const std::string& key) {
   }
   waiters->second.pop_front();
   if (waiters->second.empty()) waiters_.erase(waiters);
-  if (--wait.missing == 0) Release(id);
+  if (--wait.missing == 0) due_.push_back(id);
 }
 
 void RootCore::WakeBack(const std::string& key) {
   if (queues_.contains(key)) WakeOne(key);
+  ReleaseDue();
 }
 
 // Forgets the wait wherever it is known.

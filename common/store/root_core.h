@@ -55,6 +55,7 @@ class RootCore : public StoreCore {
   void WakeOne(const std::string& key);
   absl::flat_hash_map<WaitId, Wait>::iterator EndWait(WaitId id);
   void Release(WaitId id);
+  void ReleaseDue();
   void AnswerStates(const StoreCaller& caller, const std::vector<std::string>& keys, size_t max_value_bytes);
   bool MayCopy(const std::string& key) const;
 
@@ -73,6 +74,7 @@ class RootCore : public StoreCore {
   absl::flat_hash_map<std::string, std::deque<WaitId>> waiters_;  // by key; once for each time that the wait names it
   absl::flat_hash_map<uint64_t, std::map<uint64_t, WaitId>> waits_of_;  // stream -> id -> wait
   WaitId next_wait_ = 1;
+  std::vector<WaitId> due_;  // waits that the call under way has satisfied
 };
 
 }  // namespace taskd

@@ -372,13 +372,6 @@ bool Server::ExecuteForClient(Connection& connection) {
   StoreCall& call = *connection.head;
   const StoreOp op = call.request.op;
   const bool validated = connection.parser.dialect() == StoreDialect::k22;
-  if (op == StoreOp::kPing) {
-    StoreReply reply;
-    reply.number = call.request.number;
-    AppendReply(op, reply, connection.out);
-    MarkDirty(connection);
-    return true;
-  }
   if (op == StoreOp::kWatchKey) {
     Doom(connection, "WATCH_KEY, which is not served");
     return true;

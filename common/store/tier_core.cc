@@ -66,6 +66,7 @@ StoreCore::Result TierCore::Execute(StoreCall& call) {
       return Result::kDone;
     }
     case StoreOp::kPing: {
+      if (HasUnseenWrites(caller.stream)) return PassThrough(call);
       StoreAnswer answer;
       answer.number = request.number;
       host_.answer(caller, std::move(answer));
@@ -113,7 +114,9 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
   frame.number = request.number;
   frame.keys = request.keys;
   frame.values = std::move(request.values);
-  if (HasReply(request.op)) {
+  if (!HasReply(request.op)) {
+    last_silent_write_[caller.stream] = sequence_ + 1;
+  } else {
     frame.id = next_id_++;
     passed_through_[frame.id] = caller;
     if (request.op == StoreOp::kBarrier) waiting_[{caller.stream, caller.id}] = frame.id;
@@ -123,8 +126,16 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
   return Result::kDone;
 }
 
+// An answer tells its reader that what it wrote before, without an answer, has happened. So until the root is known to
+// have executed that, an answer has to come from there.
+bool TierCore::HasUnseenWrites(uint64_t stream) const {
+  auto written = last_silent_write_.find(stream);
+  return written != last_silent_write_.end() && written->second > processed_;
+}
+
 bool TierCore::AnswerFromCopies(const StoreCall& call) {
   const StoreCaller& caller = call.caller;
+  if (HasUnseenWrites(caller.stream)) return false;
   const bool wants_values = WantsValues(caller.op);
   TierFrame reply;
   for (const std::string& key : call.request.keys) {
@@ -161,20 +172,25 @@ void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
   host_.answer(call.caller, std::move(answer));
 }
 
+bool TierCore::MayJoin(const StoreCall& call, const Flight& flight) const {
+  // The caller may have written on its own connection, with no answer to wait for, after the flight had left.
+  auto silent = last_silent_write_.find(call.caller.stream);
+  if (silent != last_silent_write_.end() && silent->second > flight.sequence) return false;
+  // Which of several keys are waited for is settled when a wait begins: a deletion later does not matter to it.
+  if (flight.op == StoreOp::kWait) return flight.keys.size() == 1 || !flight.flushed;
+  return std::none_of(flight.keys.begin(), flight.keys.end(), [&](const std::string& key) {
+    auto written = written_.find(key);
+    return written != written_.end() && written->second > flight.sequence;
+  });
+}
+
 // Joins the request under way that equals this one, or sends it.
 void TierCore::Join(StoreCall call) {
   const StoreOp op = call.request.op == StoreOp::kGet ? StoreOp::kMultiGet : call.request.op;
   const std::string signature = Signature(op, call.request.keys);
   auto found = by_signature_.find(signature);
   Flight* flight = found == by_signature_.end() ? nullptr : &flights_.at(found->second);
-  if (flight != nullptr && op != StoreOp::kWait) {
-    // The caller may have written the key on its own connection, with no answer to wait for.
-    for (const std::string& key : flight->keys) {
-      auto written = written_.find(key);
-      if (written != written_.end() && written->second > flight->sequence) flight = nullptr;
-      if (flight == nullptr) break;
-    }
-  }
+  if (flight != nullptr && !MayJoin(call, *flight)) flight = nullptr;
   uint64_t id = flight == nullptr ? next_id_++ : found->second;
   if (flight == nullptr) {
     TierFrame frame;
@@ -280,6 +296,7 @@ void TierCore::Received(TierFrame frame) {
     default:
       return;
   }
+  processed_ = std::max(processed_, frame.processed);
   if (frame.id == 0) probing_ = false;
   if (auto add = adds_.find(frame.id); add != adds_.end()) {
     const std::string key = std::move(add->second);
@@ -297,9 +314,9 @@ void TierCore::Received(TierFrame frame) {
   } else if (flights_.contains(frame.id)) {
     FlightReplied(frame);
   }
-  while (!written_order_.empty() && written_order_.front().first <= frame.processed) {
+  while (!written_order_.empty() && written_order_.front().first <= processed_) {
     auto written = written_.find(written_order_.front().second);
-    if (written != written_.end() && written->second <= frame.processed) written_.erase(written);
+    if (written != written_.end() && written->second <= processed_) written_.erase(written);
     written_order_.pop_front();
   }
 }
@@ -460,6 +477,7 @@ void TierCore::Gone(uint64_t stream) {
     if (who.first == stream) ids.push_back(who.second);
   }
   for (uint64_t id : ids) Cancel(stream, id);
+  last_silent_write_.erase(stream);
   sharing_.DropStream(stream);
 }
 

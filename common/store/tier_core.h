@@ -83,6 +83,8 @@ class TierCore : public StoreCore {
   using StreamAndId = std::pair<uint64_t, uint64_t>;
 
   bool AnswerFromCopies(const StoreCall& call);
+  bool HasUnseenWrites(uint64_t stream) const;
+  bool MayJoin(const StoreCall& call, const Flight& flight) const;
   void Join(StoreCall call);
   void Again(StoreCall call);
   void SendAdds(const std::string& key);
@@ -107,7 +109,9 @@ class TierCore : public StoreCore {
 
   absl::flat_hash_map<std::string, Copy> copies_;
   size_t copy_bytes_ = 0;
-  uint64_t sequence_ = 0;  // frames sent that the store above counts (TierFrame::processed)
+  uint64_t sequence_ = 0;   // frames sent that the store above counts (TierFrame::processed)
+  uint64_t processed_ = 0;  // of these, those that it is known to have executed
+  absl::flat_hash_map<uint64_t, uint64_t> last_silent_write_;  // stream -> frame of its newest write without an answer
   // Keys that this tier wrote or gave back, by the frame that did it, until the store above is known to have executed
   // it. An answer that is older brings no copy of them.
   absl::flat_hash_map<std::string, uint64_t> written_;
