@@ -76,6 +76,7 @@ void RunSupervision::OnAssignment(const Assignment& assignment) {
   options.manager = assignment.manager;
   options.security = options_.security;
   options.hang_factor = options_.hang_factor == 0 ? -1 : options_.hang_factor;
+  options.hang_floor_s = options_.hang_floor_s;
   absl::StatusOr<std::unique_ptr<SupervisionClient>> client =
       SupervisionClient::Start(options, [this](const v1::HangNotice& notice) { OnNotice(notice); });
   if (!client.ok()) {

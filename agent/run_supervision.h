@@ -27,6 +27,7 @@ class RunSupervision {
   struct Options {
     Security security;
     double hang_factor = 10;             // 0: never a hang (RunOptions)
+    double hang_floor_s = 0;             // 0: the manager's own
     std::string hang_action = "report";  // report, restart, stop
     std::string file_folder;             // for the whole stacks; empty: /tmp/taskd-<uid>/stacks
   };

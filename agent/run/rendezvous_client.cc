@@ -44,6 +44,16 @@ std::string Excerpt(std::string_view bytes) {
   return text;
 }
 
+// Who tries a local port again and again, with nobody listening, gets that port for his own end one day.
+bool ConnectedToItself(int fd) {
+  SocketAddress own;
+  SocketAddress peer;
+  own.length = peer.length = sizeof(sockaddr_storage);
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.length) == 0 &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&peer.storage), &peer.length) == 0 && own.length == peer.length &&
+         std::memcmp(&own.storage, &peer.storage, own.length) == 0;
+}
+
 void AppendFrame(std::string_view body, std::string& out) {
   const uint32_t length = static_cast<uint32_t>(body.size());
   out.append(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -115,7 +125,6 @@ void RendezvousClient::Look() {
     }
     addresses_ = *std::move(addresses);
     next_address_ = 0;
-    last_error_.clear();
     TryNext();
   });
 }
@@ -124,7 +133,7 @@ void RendezvousClient::Look() {
 void RendezvousClient::OnConnecting() {
   if (!fd_.valid()) {
     resolver_.Cancel();
-    TryAgain("the name is not resolved in time");
+    TryAgain(last_error_.empty() ? "the name is not resolved in time" : std::string(last_error_));
     return;
   }
   last_error_ = std::strerror(ETIMEDOUT);
@@ -158,6 +167,7 @@ void RendezvousClient::TryNext() {
       int error = 0;
       socklen_t length = sizeof(error);
       getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+      if (error == 0 && ConnectedToItself(fd_.get())) error = ECONNREFUSED;
       if (error == 0) {
         OnConnected();
         return;

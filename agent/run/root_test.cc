@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <random>
 
 #include "agent/run/rendezvous_client.h"
 #include "common/store/listen.h"
@@ -41,6 +42,15 @@ Rendezvous::Options TwoNodes(int max_restarts = 0) {
   options.min_nodes = options.max_nodes = 2;
   options.max_restarts = max_restarts;
   return options;
+}
+
+// Below those that the kernel gives to connections: nobody takes it by chance.
+int FreePort() {
+  std::minstd_rand random(std::random_device{}());
+  for (;;) {
+    const int port = std::uniform_int_distribution<int>(15000, 30000)(random);
+    if (ListenTcp({"127.0.0.1", port}, true).ok()) return port;
+  }
 }
 
 class Node {
@@ -157,16 +167,14 @@ TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
 }
 
 TEST_F(RootTest, ANodeMayComeBeforeTheRoot) {
-  absl::StatusOr<UniqueFd> reserved = ListenTcp({"127.0.0.1", 0}, false);
-  ASSERT_TRUE(reserved.ok());
-  const int port = LocalPort(reserved->get());
-  reserved->reset();
+  const int port = FreePort();
   Node second(&loop_, port, Info(1));
   RunUntil([&] { return !second.client().last_error().empty(); });
   EXPECT_THAT(second.client().last_error(), HasSubstr("refused"));
 
   root_.emplace();
-  ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", port}, true).ok());
+  const absl::Status listening = root_->ListenRoot({"127.0.0.1", port}, true);
+  ASSERT_TRUE(listening.ok()) << listening;
   root_->ServeRoot(TwoNodes(), {});
   Node first(&loop_, port, Info(0));
   RunUntil([&] { return second.Told<StartMessage>().has_value(); });
@@ -184,16 +192,15 @@ TEST_F(RootTest, LostBeforeTheStartIsLookedForAgain) {
   root_.reset();
   RunUntil([&] { return !second.client().connected(); });
   root_.emplace();
-  ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", port}, true).ok());
+  const absl::Status listening = root_->ListenRoot({"127.0.0.1", port}, true);
+  ASSERT_TRUE(listening.ok()) << listening;
   root_->ServeRoot(TwoNodes(), {});
   Node first(&loop_, port, Info(0));
   RunUntil([&] { return second.Told<StartMessage>().has_value(); });
 }
 
 TEST_F(RootTest, NobodyThere) {
-  absl::StatusOr<UniqueFd> reserved = ListenTcp({"127.0.0.1", 0}, false);
-  const int port = LocalPort(reserved->get());
-  reserved->reset();
+  const int port = FreePort();
   Node second(&loop_, port, Info(1), kS / 5);
   RunUntil([&] { return !second.failed().empty(); });
   EXPECT_THAT(second.failed(), HasSubstr(fmt::format("127.0.0.1:{} within 0.2 s: Connection refused", port)));

@@ -1,6 +1,7 @@
 """`taskd run`: real launchers and ranks on loopback. What ranks get, how jobs start, restart and end, with which code."""
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -9,7 +10,7 @@ import threading
 
 import harness
 import pytest
-from harness import PYTHON, TASKD, clean_environment, free_port, wait_until
+from harness import PYTHON, TASKD, clean_environment, wait_until
 
 # A rank that writes down what it was given and then does what the test says.
 RANK = r"""
@@ -42,6 +43,19 @@ elif action == "fail":  # RANK CODE [ATTEMPTS]: negative code: a signal
         sys.exit(int(arguments[1]))
     wait_for("go")
 """
+
+
+def free_port():
+    """Below the ports that the kernel gives to connections: nobody takes it by chance before the job does."""
+    while True:
+        port = random.randrange(15000, 30000)
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("::", port))
+                return port
+            except OSError:
+                continue
 
 
 def running(pid):

@@ -99,12 +99,12 @@ def finish(process):
     assert "done" in process.log()
 
 
-def start_ranks(stage, script, places, size, **environment):
+def start_ranks(stage, script, places, size, attempt=0):
     """Each rank's MASTER_PORT is a place's, as on a node of its own."""
     return [stage.python(f"rank{rank}", script, dict(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=places[rank % len(places)].port, RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank,
-        TORCHELASTIC_USE_AGENT_STORE="True", GLOO_SOCKET_IFNAME="lo", TP_SOCKET_IFNAME="lo", OMP_NUM_THREADS=1,
-        **environment)) for rank in range(size)]
+        TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT=attempt, GLOO_SOCKET_IFNAME="lo",
+        TP_SOCKET_IFNAME="lo", OMP_NUM_THREADS=1)) for rank in range(size)]
 
 
 def test_torch_store(stage, world):
@@ -130,7 +130,7 @@ def test_process_group_and_rpc_on_one_store(stage):
 def test_two_tries_on_one_store(stage):
     world = World(stage, "tiers")
     for attempt in range(2):
-        for rank in start_ranks(stage, RANK_SCRIPT, world.places, 2, TORCHELASTIC_RESTART_COUNT=attempt):
+        for rank in start_ranks(stage, RANK_SCRIPT, world.places, 2, attempt):
             finish(rank)
 
 

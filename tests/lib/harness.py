@@ -113,8 +113,9 @@ class Manager(Process):
         self.job = job
         self.state_dir = state_dir or os.path.join(folder, f"{name}-state")
         self.folder = folder
+        self.http = f"127.0.0.1:{free_port()}"
         command = [TASKD, "manager", "--job", job, "--task-id", task, "--listen", self.address,
-                   "--http", f"127.0.0.1:{free_port()}", "--state-dir", self.state_dir, *flags]
+                   "--http", self.http, "--state-dir", self.state_dir, *flags]
         if "--switch-file" not in flags:
             command += ["--switch-file", os.path.join(folder, f"{name}-no-switch-file")]
         super().__init__(name, command, environment or clean_environment(), folder)

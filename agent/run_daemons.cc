@@ -1,0 +1,259 @@
+#include "agent/run_daemons.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "common/log.h"
+#include "proxy/proxy.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kManagerPort = 9601;
+constexpr int kProxyPort = 9602;
+constexpr int kHttpPort = 9603;
+constexpr int kPortsTried = 100;
+constexpr int kMaxRestarts = 5;
+constexpr auto kManagerPatience = std::chrono::milliseconds(1500);
+constexpr auto kEndPatience = std::chrono::seconds(6);
+constexpr auto kPoll = std::chrono::milliseconds(5);
+
+bool IsFree(const HostPort& address) { return CheckCanListen("", address).ok(); }
+
+// Not IsFree(): who listens there to find out takes the port away from who is about to.
+bool Answers(const HostPort& address) {
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(static_cast<uint16_t>(address.port));
+  v6.sin6_addr = in6addr_loopback;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = v6.sin6_port;
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool is_v6 = address.host.find(':') != std::string::npos;
+  UniqueFd fd(socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd.valid() && (is_v6 ? connect(fd.get(), reinterpret_cast<sockaddr*>(&v6), sizeof(v6))
+                              : connect(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4))) == 0;
+}
+
+std::string ThisProgram() {
+  char path[PATH_MAX];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+  return size > 0 ? std::string(path, size) : "";
+}
+
+// Beside the program: as built, as installed, or in the Python package.
+std::string FindLibrary(const std::string& program) {
+  const std::filesystem::path folder = std::filesystem::path(program).parent_path();
+  for (const char* place :
+       {"../lib/libtaskd.so", "libtaskd.so", "../libs/libtaskd.so", "../python/cython_api/libs/libtaskd.so"}) {
+    std::error_code error;
+    std::filesystem::path path = std::filesystem::canonical(folder / place, error);
+    if (!error) return path.string();
+  }
+  return "";
+}
+
+// A child of ours that was reaped elsewhere counts as ended.
+bool HasEnded(pid_t pid) {
+  const pid_t result = waitpid(pid, nullptr, WNOHANG);
+  return result == pid || (result < 0 && errno == ECHILD);
+}
+
+// The port where another process may listen now: `port`, else any.
+std::string FreeLoopback(int port) {
+  const HostPort usual{"127.0.0.1", port};
+  return IsFree(usual) ? FormatHostPort(usual) : "127.0.0.1:0";
+}
+
+}  // namespace
+
+RunDaemons::RunDaemons(const RunOptions& options, std::map<std::string, std::string> environment)
+    : options_(options),
+      environment_(std::move(environment)),
+      program_(ThisProgram()),
+      library_(FindLibrary(program_)) {
+  manager_.name = "manager";
+  proxy_.name = "proxy";
+  socket_ = Variable("TASKD_SOCKET");
+  if (!socket_.empty()) return;
+  const std::filesystem::path parent = std::filesystem::path(DefaultSocketPath()).parent_path().parent_path();
+  folder_ = (parent / absl::StrCat("run-", getpid())).string();
+  socket_ = absl::StrCat(folder_, "/proxy.sock");
+}
+
+std::string RunDaemons::Variable(const std::string& name) const {
+  auto found = environment_.find(name);
+  return found == environment_.end() ? "" : found->second;
+}
+
+bool RunDaemons::Start(Daemon& daemon) {
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
+    spdlog::warn("cannot start the {}: {}", daemon.name, strerror(errno));
+    return false;
+  }
+  UniqueFd read_end(pipe_ends[0]);
+  daemon.stdin_pipe.reset(pipe_ends[1]);
+
+  std::vector<char*> argv;
+  for (std::string& argument : daemon.argv) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : daemon.environment) variables.push_back(absl::StrCat(name, "=", value));
+  std::vector<char*> environment;
+  for (std::string& variable : variables) environment.push_back(variable.data());
+  environment.push_back(nullptr);
+
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, read_end.get(), STDIN_FILENO);
+  // Their lines are about TaskD; stdout is the training's.
+  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  // A session of its own: what the terminal sends is for the launcher, which ends it after the ranks.
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const int error = posix_spawn(&daemon.pid, program_.c_str(), &actions, &attributes, argv.data(), environment.data());
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) {
+    daemon.pid = 0;
+    spdlog::warn("cannot start the {}: {}: {}", daemon.name, program_, strerror(error));
+  }
+  return error == 0;
+}
+
+std::string RunDaemons::StartManager() {
+  absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
+  if (!endpoint.ok()) return "";
+  const bool local = options_.standalone || IsLoopback(*endpoint);
+  const bool v6 = endpoint->host.find(':') != std::string::npos;
+  HostPort reached = {local ? "127.0.0.1" : endpoint->host, kManagerPort};
+  HostPort listen = {local ? "127.0.0.1" : v6 ? "::" : "0.0.0.0", kManagerPort};
+  for (int i = 0; i < kPortsTried; ++i, ++listen.port, ++reached.port) {
+    if (!IsFree(listen)) continue;
+    manager_.argv = {program_, "manager", "--listen", FormatHostPort(listen), "--exit-on-stdin-eof"};
+    if (options_.min_nodes == options_.max_nodes) {
+      manager_.argv.insert(manager_.argv.end(), {"--nodes", std::to_string(options_.max_nodes), "--procs-per-node",
+                                                 std::to_string(options_.procs_per_node)});
+    }
+    if (Variable("TASKD_HTTP").empty()) {
+      manager_.argv.insert(manager_.argv.end(), {"--http", FreeLoopback(kHttpPort)});
+    }
+    if (Variable("TASKD_TLS_DIR").empty() && Variable("TASKD_TOKEN").empty())
+      manager_.argv.push_back("--allow-plaintext");
+    manager_.environment = environment_;
+    manager_.environment.erase("TASKD_LISTEN");  // the proxy's
+    manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
+    if (!Start(manager_)) return "";
+    // Another launcher may take the port in this moment: then this manager ends at once.
+    const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
+    while (!HasEnded(manager_.pid)) {
+      if (Answers(listen)) return FormatHostPort(reached);
+      if (std::chrono::steady_clock::now() > deadline) {
+        spdlog::warn("the manager does not answer yet; marks may come late");
+        return FormatHostPort(reached);
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+    manager_.pid = 0;
+  }
+  spdlog::warn("no manager: no free port from {} to {}", kManagerPort, kManagerPort + kPortsTried - 1);
+  return "";
+}
+
+void RunDaemons::StartProxy(const Assignment& assignment) {
+  proxy_.argv = {program_,   "proxy", "--node-rank",        std::to_string(assignment.group_rank),
+                 "--socket", socket_, "--exit-on-stdin-eof"};
+  if (!assignment.manager.empty()) proxy_.argv.insert(proxy_.argv.end(), {"--manager", assignment.manager});
+  if (Variable("TASKD_LISTEN").empty()) {
+    proxy_.argv.insert(proxy_.argv.end(), {"--listen", FreeLoopback(kProxyPort)});
+  }
+  proxy_.environment = environment_;
+  proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
+  Start(proxy_);
+}
+
+void RunDaemons::OnExit(pid_t pid, int wait_status) {
+  for (Daemon* daemon : {&manager_, &proxy_}) {
+    if (daemon->pid != pid || pid == 0) continue;
+    daemon->pid = 0;
+    const std::string how = WIFSIGNALED(wait_status) ? absl::StrCat("signal ", WTERMSIG(wait_status))
+                                                     : absl::StrCat("code ", WEXITSTATUS(wait_status));
+    if (daemon->restarts >= kMaxRestarts) {
+      spdlog::warn("the {} has ended ({}) for the {}th time; training goes on without it", daemon->name, how,
+                   daemon->restarts + 1);
+      continue;
+    }
+    ++daemon->restarts;
+    spdlog::warn("the {} has ended ({}) and is started again", daemon->name, how);
+    Start(*daemon);
+  }
+}
+
+std::map<std::string, std::string> RunDaemons::RankEnvironment(const Assignment& assignment) const {
+  std::map<std::string, std::string> added;
+  if (!assignment.manager.empty()) added["TASKD_MANAGER"] = assignment.manager;
+  added["TASKD_SOCKET"] = socket_;
+  if (Variable("TASKD_TORCH").empty()) added["TASKD_TORCH"] = "1";
+  if (library_.empty()) {
+    spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);
+  } else {
+    const std::string before = Variable("LD_PRELOAD");
+    added["LD_PRELOAD"] = before.empty() ? library_ : absl::StrCat(before, ":", library_);
+  }
+  return added;
+}
+
+std::vector<pid_t> RunDaemons::pids() const {
+  std::vector<pid_t> pids;
+  for (const Daemon* daemon : {&manager_, &proxy_}) {
+    if (daemon->pid != 0) pids.push_back(daemon->pid);
+  }
+  return pids;
+}
+
+void RunDaemons::End() {
+  // The proxy's last folds are for the manager.
+  for (Daemon* daemon : {&proxy_, &manager_}) {
+    if (daemon->pid == 0) continue;
+    kill(daemon->pid, SIGTERM);
+    const auto deadline = std::chrono::steady_clock::now() + kEndPatience;
+    while (!HasEnded(daemon->pid)) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        spdlog::warn("the {} does not end; it is killed", daemon->name);
+        kill(daemon->pid, SIGKILL);
+        break;
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+    daemon->pid = 0;
+  }
+  if (folder_.empty()) return;
+  std::error_code ignored;  // a socket's folder that stays does no harm
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+}  // namespace taskd

@@ -1,0 +1,62 @@
+// The manager and the proxy that `taskd run` starts beside the ranks. Ranks do not depend on them: what cannot be
+// started is said once, and training goes on without marks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "agent/run/options.h"
+#include "agent/run/rendezvous.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+
+// Thread safety: one thread.
+class RunDaemons {
+ public:
+  // `environment`: the launcher's own.
+  RunDaemons(const RunOptions& options, std::map<std::string, std::string> environment);
+  ~RunDaemons() { End(); }
+  RunDaemons(const RunDaemons&) = delete;
+  RunDaemons& operator=(const RunDaemons&) = delete;
+
+  // The job's manager on the first free port from 9601 on: on loopback where the job's nodes meet on loopback.
+  // HOST:PORT as the other nodes reach it; empty if it did not start within 1.5 s.
+  std::string StartManager();
+  void StartProxy(const Assignment& assignment);
+  // Starts again what ended by itself, at most 5 times.
+  void OnExit(pid_t pid, int wait_status);
+
+  std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) const;
+  std::vector<pid_t> pids() const;
+
+  // Tells both to end and waits, at most 6 s: the proxy first writes what was recorded.
+  void End();
+
+ private:
+  struct Daemon {
+    std::string name;
+    std::vector<std::string> argv;
+    std::map<std::string, std::string> environment;
+    pid_t pid = 0;
+    int restarts = 0;
+    UniqueFd stdin_pipe;  // it ends when this is closed, also because this process was killed
+  };
+
+  bool Start(Daemon& daemon);
+  std::string Variable(const std::string& name) const;
+
+  const RunOptions& options_;
+  const std::map<std::string, std::string> environment_;
+  std::string program_;  // this one
+  std::string library_;  // libtaskd.so; empty: it was not found
+  std::string folder_;   // of the proxy's socket, made for this launcher; empty if the socket was given
+  std::string socket_;
+  Daemon manager_;
+  Daemon proxy_;
+};
+
+}  // namespace taskd

@@ -1,0 +1,172 @@
+// A hang from the manager's notice to its stacks and the action, with a launcher made of its hooks.
+#include "agent/run_supervision.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/server.h"
+#include "manager/test_client.h"
+#include "taskd/v1/control.grpc.pb.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename Condition>
+bool WaitFor(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+class RunSupervisionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    rank_ = fork();
+    if (rank_ == 0) {
+      while (true) pause();
+    }
+    char folder[] = "/tmp/taskd-run-supervision-test-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+    ManagerOptions options;
+    options.listen = "127.0.0.1:0";
+    options.http.clear();
+    options.switch_file.clear();
+    absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    manager_ = *std::move(server);
+    channel_ = *MakeChannel(absl::StrCat("127.0.0.1:", manager_->port()), {});
+    control_ = v1::Control::NewStub(channel_);
+    grpc::ClientContext context;
+    v1::SetSwitchRequest request;
+    request.set_step(true);
+    request.set_timeout_ms(1);
+    v1::SetSwitchReply reply;
+    ASSERT_TRUE(control_->SetSwitch(&context, request, &reply).ok());
+  }
+  void TearDown() override {
+    kill(rank_, SIGKILL);
+    waitpid(rank_, nullptr, 0);
+    std::filesystem::remove_all(folder_);
+  }
+  v1::SupervisionStatus Ask() {
+    grpc::ClientContext context;
+    v1::JobStatus status;
+    control_->GetStatus(&context, {}, &status);
+    return status.supervision();
+  }
+
+  pid_t rank_ = 0;
+  std::string folder_;
+  std::unique_ptr<manager::ManagerServer> manager_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Control::Stub> control_;
+};
+
+TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
+  RunSupervision::Options options;
+  options.hang_floor_s = 3;
+  options.hang_factor = 1;
+  options.hang_action = "restart";
+  options.file_folder = folder_;
+  RunSupervision supervision(options);
+  LauncherHooks hooks;
+  hooks.rank_environment = [](const Assignment&) { return std::map<std::string, std::string>{{"A", "b"}}; };
+  supervision.AddTo(&hooks);
+  std::atomic<int> restarts{0};
+  std::atomic<bool> stacks_first{false};
+  RunSupervision::Control control;
+  control.collect_stacks = [&](int id) {
+    hooks.on_stacks(id, "not JSON");  // of a node that is broken
+    hooks.on_stacks(id, hooks.collect_stacks({{1, rank_}}));
+  };
+  control.restart = [&](const std::string&) {
+    stacks_first = !std::filesystem::is_empty(folder_);
+    ++restarts;
+  };
+  supervision.SetControl(control);
+
+  hooks.on_event(R"({"event":"started","round":0})");  // before there is a client
+  Assignment assignment;
+  assignment.group_rank = 0;
+  assignment.group_world_size = 2;
+  assignment.rank_base = 8;
+  assignment.manager = absl::StrCat("127.0.0.1:", manager_->port());
+  std::map<std::string, std::string> environment = hooks.rank_environment(assignment);
+  EXPECT_EQ(environment["A"], "b");
+  EXPECT_EQ(environment["TASKD_STACK_DIR"], supervision.stack_folder());
+  EXPECT_TRUE(std::filesystem::is_directory(supervision.stack_folder()));
+  ASSERT_TRUE(WaitFor([&] { return Ask().state() == v1::SupervisionStatus::RUNNING; }));
+
+  manager::TestProxy proxy(channel_, 0, {9});
+  int64_t step = 17;
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(WaitFor([&] {
+    v1::NodeMessage message;
+    v1::RankStatus* status = message.mutable_ranks()->add_ranks();
+    status->set_rank(9);
+    status->set_pid(rank_);
+    status->set_attached(true);
+    status->set_step(++step);
+    status->set_step_ms(10);
+    status->mutable_marks()->set_step(static_cast<uint64_t>(step));
+    proxy.Write(message);
+    return std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
+  }));
+  ASSERT_TRUE(WaitFor([&] { return restarts == 1; }));
+  EXPECT_TRUE(stacks_first);
+  ASSERT_TRUE(WaitFor([&] {
+    v1::SupervisionStatus status = Ask();
+    return status.events_size() > 0 && status.events(status.events_size() - 1).kind() == v1::SupervisionEvent::STACKS;
+  }));
+  v1::SupervisionStatus status = Ask();
+  EXPECT_EQ(status.state(), v1::SupervisionStatus::HUNG);
+  EXPECT_THAT(status.events(status.events_size() - 1).message(), HasSubstr("stacks of 1 rank in 1 group"));
+  EXPECT_THAT(status.events(status.events_size() - 1).message(), HasSubstr("rank 9"));
+  std::ifstream file(std::filesystem::directory_iterator(folder_)->path());
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(text, HasSubstr("hang: no rank has ended a step"));
+  EXPECT_THAT(text, HasSubstr("rank 9"));
+}
+
+TEST_F(RunSupervisionTest, OtherNodesOnlyCollect) {
+  std::string folder;
+  {
+    RunSupervision supervision({});
+    LauncherHooks hooks;
+    supervision.AddTo(&hooks);
+    Assignment assignment;
+    assignment.group_rank = 1;
+    assignment.group_world_size = 2;
+    assignment.rank_base = 8;
+    assignment.manager = absl::StrCat("127.0.0.1:", manager_->port());
+    folder = hooks.rank_environment(assignment)["TASKD_STACK_DIR"];
+    hooks.on_event(R"({"event":"started"})");
+    hooks.on_event("broken");
+    hooks.on_stacks(7, "nobody asked");
+    absl::StatusOr<std::vector<RankStacks>> stacks = DecodeStacks(hooks.collect_stacks({{0, rank_}}));
+    ASSERT_TRUE(stacks.ok());
+    EXPECT_EQ((*stacks)[0].rank, 8);
+    EXPECT_EQ((*stacks)[0].node, 1);
+    EXPECT_EQ((*stacks)[0].pid, rank_);
+  }
+  EXPECT_EQ(Ask().events_size(), 0);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+}  // namespace
+}  // namespace taskd

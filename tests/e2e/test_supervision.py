@@ -1,0 +1,207 @@
+"""What a launcher tells the manager, and hangs: in the answers of `taskd status`, in /metrics, and told to whoever watches."""
+import os
+import queue
+import re
+import subprocess
+import threading
+import urllib.request
+
+import grpc
+import pytest
+
+import harness
+import stubs
+
+# Steps until a file says to stop; then it waits for a lock, as a rank waits for a peer that does not come.
+RANK = r"""
+import os, sys, threading, time
+from taskd.api.taskd_worker_api import init_taskd_worker, start_taskd_worker
+from taskd import mstx
+rank, folder = int(sys.argv[1]), sys.argv[2]
+assert init_taskd_worker(rank, 5000) and start_taskd_worker()
+step = 0
+while True:
+    mark = mstx.range_start(f"step {step}")
+    while os.path.exists(os.path.join(folder, "hang")) or os.path.exists(os.path.join(folder, f"hang{rank}")):
+        time.sleep(0.01)
+    time.sleep(0.02)
+    mstx.range_end(mark)
+    step += 1
+"""
+
+
+class Launcher:
+    """The launcher's side, from the stubs: reports events, hears of hangs."""
+
+    def __init__(self, manager, metadata=None):
+        self.messages, services = stubs.supervision()
+        self.metadata = metadata
+        self.channel = grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.stub = services.SupervisionStub(self.channel)
+        self.notices = queue.Queue()
+        self.stream = None
+
+    def report(self, kind, **fields):
+        event = self.messages.SupervisionEvent(kind=kind, **{"rank": -1, "node": -1, **fields})
+        self.stub.Report(self.messages.ReportEventsRequest(events=[event]), timeout=10, metadata=self.metadata)
+
+    def watch(self, **settings):
+        self.stream = self.stub.Watch(self.messages.WatchRequest(**settings), metadata=self.metadata)
+        self.stream.initial_metadata()  # from here on the manager has heard it
+
+        def read():
+            try:
+                for notice in self.stream:
+                    self.notices.put(notice)
+            except grpc.RpcError:
+                pass
+        threading.Thread(target=read, daemon=True).start()
+
+    def close(self):
+        if self.stream is not None:
+            self.stream.cancel()
+        self.channel.close()
+
+
+@pytest.fixture
+def launcher(manager):
+    launcher = Launcher(manager)
+    yield launcher
+    launcher.close()
+
+
+def supervision(manager):
+    return manager.status()["supervision"]
+
+
+def metric(url, name):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found = re.search(rf"^{name} (\S+)$", answer.read().decode(), re.M)
+    assert found, f"no metric {name}"
+    return float(found[1])
+
+
+def status_text(manager):
+    done = subprocess.run([harness.TASKD, "status", "--manager", manager.address], env=harness.clean_environment(),
+                          capture_output=True, text=True, timeout=20, check=True)
+    return done.stdout
+
+
+def test_events_are_shown(stage, launcher, manager):
+    kinds = launcher.messages.SupervisionEvent
+    assert supervision(manager) == {"state": "unknown", "restarts": 0, "rank_exits": 0, "hung_ranks": 0, "events": []}
+    assert "job is" not in status_text(manager)
+    launcher.report(kinds.STARTED)
+    assert supervision(manager)["state"] == "running"
+    launcher.report(kinds.EXITED, rank=3, node=1, pid=4711, code=139, signal=11, message="Segmentation fault",
+                    time_ns=1_700_000_000_000_000_000)
+    launcher.report(kinds.RESTARTING, round=0, message="rank 3 failed")
+    assert supervision(manager)["state"] == "restarting"
+    launcher.report(kinds.STARTED, round=1, restart_count=1)
+    launcher.report(kinds.STACKS, round=1, restart_count=1, message="stacks of 8 ranks in 2 groups\nmany lines")
+    launcher.report(kinds.ENDED, round=1, restart_count=1, code=0)
+    status = supervision(manager)
+    assert (status["state"], status["restarts"], status["rank_exits"]) == ("ended", 1, 1)
+    assert [event["kind"] for event in status["events"]] == ["started", "exited", "restarting", "started", "stacks", "ended"]
+    assert status["events"][1] == {
+        "kind": "exited", "time": "2023-11-14T22:13:20+00:00", "round": 0, "restart_count": 0, "rank": 3, "node": 1,
+        "pid": 4711, "code": 139, "signal": 11, "message": "Segmentation fault"}
+    text = status_text(manager)
+    assert "job is ended  restarts: 1  ranks ended: 1" in text
+    assert "exited rank 3 node 1 signal 11: Segmentation fault" in text
+    assert "stacks of 8 ranks in 2 groups\n" in text and "many lines" not in text
+    assert "Segmentation fault" in manager.log()
+
+
+def test_what_makes_no_sense_is_refused(launcher, manager):
+    kinds = launcher.messages.SupervisionEvent
+    for kind, fields in [(kinds.UNKNOWN, {}), (kinds.HANG, {}), (kinds.RESUMED, {}), (77, {}),
+                         (kinds.EXITED, {"rank": -2}), (kinds.EXITED, {"pid": -1}), (kinds.STARTED, {"round": -1})]:
+        with pytest.raises(grpc.RpcError) as refused:
+            launcher.report(kind, **fields)
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    request = launcher.messages.ReportEventsRequest(job="default/other")
+    with pytest.raises(grpc.RpcError) as refused:
+        launcher.stub.Report(request, timeout=10)
+    assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+    assert supervision(manager)["events"] == []
+
+
+def test_the_token_protects_it(stage):
+    manager = stage.manager(environment=harness.clean_environment(TASKD_TOKEN="secret"), wait=False)
+    harness.wait_until(lambda: "answers gRPC" in manager.log(), "the manager is ready")
+    stranger = Launcher(manager)
+    with pytest.raises(grpc.RpcError) as refused:
+        stranger.report(stranger.messages.SupervisionEvent.STARTED)
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    with pytest.raises(grpc.RpcError) as refused:
+        next(stranger.stub.Watch(stranger.messages.WatchRequest(), timeout=10))
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    stranger.close()
+    friend = Launcher(manager, [("authorization", "Bearer secret")])
+    friend.report(friend.messages.SupervisionEvent.STARTED)
+    friend.close()
+
+
+def start_ranks(stage, manager, proxy, ranks):
+    folder = os.path.join(stage.folder, "signs")
+    os.makedirs(folder, exist_ok=True)
+    for rank in range(ranks):
+        stage.python(f"rank{rank}", RANK, {"TASKD_SOCKET": proxy.socket, "RANK": rank}, str(rank), folder)
+    manager.wait_attached(range(ranks))
+    return folder
+
+
+def wait_stepping(manager, ranks, beyond):
+    def stepping():
+        status = manager.rank_status()
+        return len(status) == ranks and all(rank["step"] > beyond for rank in status.values())
+    harness.wait_until(stepping, f"{ranks} ranks are beyond step {beyond}", interval_s=0.2)
+
+
+def sign(folder, name):
+    open(os.path.join(folder, name), "w", encoding="utf-8").close()
+
+
+def test_hang_is_noticed_and_its_end(stage):
+    manager = stage.manager()
+    manager.all_on()
+    proxy = stage.proxy(manager)
+    launcher = Launcher(manager)
+    launcher.report(launcher.messages.SupervisionEvent.STARTED)
+    launcher.watch(hang_factor=10, hang_floor_s=5)
+    url = f"http://{manager.http}/metrics"
+    folder = start_ranks(stage, manager, proxy, 3)
+    wait_stepping(manager, 3, 150)  # some seconds: the manager looks once a second
+    assert launcher.notices.empty() and supervision(manager)["state"] == "running"
+    assert metric(url, "taskd_hung_ranks") == 0
+
+    sign(folder, "hang1")  # rank 1 stops first
+    step = manager.rank_status()[1]["step"]
+    harness.wait_until(lambda: manager.rank_status()[0]["step"] > step + 10, "the others go on for a while")
+    sign(folder, "hang")
+    notice = launcher.notices.get(timeout=60)
+    assert notice.hung and list(notice.behind) == [1] and notice.ranks == 3
+    assert notice.idle_s >= 5 and "rank 1" in notice.text
+    status = supervision(manager)
+    assert status["state"] == "hung" and status["hung_ranks"] == 3
+    assert status["events"][-1]["kind"] == "hang" and status["events"][-1]["rank"] == 1
+    assert metric(url, "taskd_hung_ranks") == 3
+    assert "job is hung" in status_text(manager)
+
+    late = Launcher(manager)  # one that connects again
+    late.watch(hang_factor=10, hang_floor_s=5)
+    assert late.notices.get(timeout=30).hung
+    late.close()
+
+    for name in ("hang", "hang1"):
+        os.remove(os.path.join(folder, name))
+    over = launcher.notices.get(timeout=60)
+    assert not over.hung and over.number == notice.number
+    assert supervision(manager)["state"] == "running"
+    assert launcher.notices.empty(), "one notice a hang, one at its end"
+
+    launcher.report(launcher.messages.SupervisionEvent.EXITED, rank=2, code=1)
+    launcher.report(launcher.messages.SupervisionEvent.RESTARTING)
+    assert (metric(url, "taskd_rank_exits_total"), metric(url, "taskd_restarts_total")) == (1, 1)
+    launcher.close()
