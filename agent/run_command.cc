@@ -4,10 +4,13 @@
 
 #include <iostream>
 #include <map>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
+#include "agent/run_supervision.h"
 #include "common/log.h"
 
 namespace taskd {
@@ -25,6 +28,11 @@ std::map<std::string, std::string> WholeEnvironment() {
   return environment;
 }
 
+std::string Value(const std::map<std::string, std::string>& environment, const std::string& name) {
+  auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
 }  // namespace
 
 int RunRunCommand(const std::vector<std::string>& arguments) {
@@ -40,7 +48,17 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     return kWrongUsage;
   }
   InitLog("run");
-  return RunLauncher(*std::move(options), std::move(environment), {});
+  LauncherHooks hooks;
+  std::optional<RunSupervision> supervision;
+  if (options->manager != "off") {
+    RunSupervision::Options with;
+    with.security = {Value(environment, "TASKD_TLS_DIR"), Value(environment, "TASKD_TOKEN")};
+    with.hang_factor = options->hang_factor;
+    with.hang_action = options->hang_action;
+    with.file_folder = options->log_dir;
+    supervision.emplace(with).AddTo(&hooks);
+  }
+  return RunLauncher(*std::move(options), std::move(environment), std::move(hooks));
 }
 
 }  // namespace taskd

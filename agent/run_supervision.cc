@@ -95,6 +95,14 @@ void RunSupervision::OnEvent(const std::string& json) {
     return;
   }
   std::lock_guard lock(mutex_);
+  if (event->kind() == v1::SupervisionEvent::STARTED) {
+    // One a round: the ranks are in the status, and a large job would see nothing else.
+    if (event->round() == started_round_) return;
+    started_round_ = event->round();
+    event->set_rank(-1);
+    event->set_node(-1);
+    event->set_pid(0);
+  }
   if (client_ != nullptr) {
     client_->Report(*std::move(event));
   } else if (early_.size() < kMaxEarly) {

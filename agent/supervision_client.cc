@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr size_t kMaxBatch = 64;
+constexpr size_t kMaxBatch = 1000;
 constexpr size_t kMaxBatchBytes = size_t{1} << 20;
 constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
 constexpr milliseconds kCallTimeout{5000};

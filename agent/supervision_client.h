@@ -36,7 +36,7 @@ class SupervisionClient {
   };
   using OnNotice = std::function<void(const v1::HangNotice&)>;  // in a thread of the client's; may block it
 
-  static constexpr size_t kMaxQueued = 1024;
+  static constexpr size_t kMaxQueued = 32768;  // the ends of the ranks of a large job
 
   // INVALID_ARGUMENT: a bad address or TLS folder. That nobody answers there is no error.
   static absl::StatusOr<std::unique_ptr<SupervisionClient>> Start(const Options& options, OnNotice on_notice);

@@ -96,7 +96,7 @@ TEST(SupervisionClientTest, ManagerMayComeLater) {
 TEST(SupervisionClientTest, EndsSoonWithoutAManager) {
   auto client = SupervisionClient::Start(To(1), nullptr);
   ASSERT_TRUE(client.ok());
-  for (int rank = 0; rank < 5000; ++rank) (*client)->Report(Exited(rank));
+  for (int rank = 0; rank < 40000; ++rank) (*client)->Report(Exited(rank));
   client->reset();
 }
 

@@ -103,16 +103,17 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
   const RankFailure& first = failures[0];
   const WorkerExit& exit = first.exit;
   const std::string line(72, '=');
-  std::string text = absl::StrCat(line, "\n", Harmless(command, kMaxShownLine), " FAILED\n",
-                                  "First failure, the one to look at:\n");
+  std::string text =
+      absl::StrCat(line, "\n", Harmless(command, kMaxShownLine), " FAILED\n", "First failure, the one to look at:\n");
   AddField(&text, "rank", absl::StrCat(exit.rank, " (local rank ", exit.local_rank, ")"));
   AddField(&text, "node", Where(first));
   AddField(&text, "pid", absl::StrCat(exit.pid));
   AddField(&text, "end", DescribeEnd(exit));
   AddField(&text, "time", Time(exit.time_ns));
   if (exit.error_message.empty()) {
-    AddField(&text, "error", exit.error_json.empty() ? "none was written; torch's @record writes the exception down"
-                                                     : "see the error file");
+    AddField(
+        &text, "error",
+        exit.error_json.empty() ? "none was written; torch's @record writes the exception down" : "see the error file");
   } else {
     AddLines(&text, "error", std::string_view(exit.error_message).substr(0, kMaxShownMessage));
   }
@@ -140,14 +141,12 @@ absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure)
       exit.error_json, [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; }, false);
   const bool written = error.is_object() && error.contains("message");
   if (!written) {
-    const std::string text =
-        exit.error_message.empty()
-            ? absl::StrCat("rank ", exit.rank, " (local rank ", exit.local_rank, ", node ", failure.host, ", pid ",
-                           exit.pid, ") failed: ", DescribeEnd(exit))
-            : exit.error_message;
-    error = {{"message",
-              {{"message", text},
-               {"extraInfo", {{"timestamp", absl::StrCat(exit.time_ns / 1'000'000'000)}}}}}};
+    const std::string text = exit.error_message.empty()
+                                 ? absl::StrCat("rank ", exit.rank, " (local rank ", exit.local_rank, ", node ",
+                                                failure.host, ", pid ", exit.pid, ") failed: ", DescribeEnd(exit))
+                                 : exit.error_message;
+    error = {
+        {"message", {{"message", text}, {"extraInfo", {{"timestamp", absl::StrCat(exit.time_ns / 1'000'000'000)}}}}}};
   } else if (!error["message"].is_object()) {
     error["message"] = {{"message", error["message"]}};
   }

@@ -25,8 +25,8 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
 // "exit code 3", "SIGSEGV (signal 11)"
 std::string DescribeEnd(const WorkerExit& exit);
 
-// Writes the failure's error file to `path` (the launcher's own TORCHELASTIC_ERROR_FILE), with message.errorCode set; one
-// is made up where the rank wrote none. UNAVAILABLE names the path and the system's reason.
+// Writes the failure's error file to `path` (the launcher's own TORCHELASTIC_ERROR_FILE), with message.errorCode set;
+// one is made up where the rank wrote none. UNAVAILABLE names the path and the system's reason.
 absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure);
 
 // JSON. Texts are cut so that the whole is at most kMaxEncodedExit bytes; an error file that is too big is left out.

@@ -46,10 +46,11 @@ TEST(FailureReportTest, NamesTheFirstFailure) {
   other.exit.signal = SIGSEGV;
   other.exit.code = 139;
   const std::string report = FailureReport("train.py", {Failure(), other});
-  EXPECT_THAT(report, AllOf(HasSubstr("train.py FAILED"), HasSubstr("rank:        11 (local rank 3)"),
-                            HasSubstr("node:        node-b (node 1)"), HasSubstr("pid:         4711"),
-                            HasSubstr("end:         exit code 17"), HasSubstr("error:       ValueError: no such thing\n"),
-                            HasSubstr("\n               and more\n"), HasSubstr("  | one\n  | two\n")));
+  EXPECT_THAT(report,
+              AllOf(HasSubstr("train.py FAILED"), HasSubstr("rank:        11 (local rank 3)"),
+                    HasSubstr("node:        node-b (node 1)"), HasSubstr("pid:         4711"),
+                    HasSubstr("end:         exit code 17"), HasSubstr("error:       ValueError: no such thing\n"),
+                    HasSubstr("\n               and more\n"), HasSubstr("  | one\n  | two\n")));
   EXPECT_THAT(report, HasSubstr("logs:        /logs/none_x/attempt_0/3"));
   EXPECT_THAT(report, HasSubstr("rank 12 (local rank 4) on node-b (node 1), pid 4711: SIGSEGV (signal 11)"));
   EXPECT_LT(report.find("rank:        11"), report.find("rank 12"));
@@ -64,7 +65,8 @@ TEST(FailureReportTest, WithoutErrorFileAndLines) {
   failure.exit.last_lines.clear();
   failure.log_folder.clear();
   const std::string report = FailureReport("x", {failure});
-  EXPECT_THAT(report, AllOf(HasSubstr("none was written"), HasSubstr("logs:        none"), Not(HasSubstr("last lines"))));
+  EXPECT_THAT(report,
+              AllOf(HasSubstr("none was written"), HasSubstr("logs:        none"), Not(HasSubstr("last lines"))));
 }
 
 TEST(FailureReportTest, HostileTextIsHarmless) {

@@ -16,8 +16,8 @@
 
 namespace taskd {
 
-// Each rank's environment has it (worker_env.h). A launcher inside a rank appends its own cookie with a comma, so that the
-// outer guard finds the inner ranks, too.
+// Each rank's environment has it (worker_env.h). A launcher inside a rank appends its own cookie with a comma, so that
+// the outer guard finds the inner ranks, too.
 inline constexpr char kCookieVariable[] = "TASKD_RUN_COOKIE";
 
 // Random, of letters and digits.

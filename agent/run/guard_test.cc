@@ -67,7 +67,8 @@ class GuardTest : public ::testing::Test {
       for (int signal : {SIGTERM, SIGHUP, SIGINT}) ::signal(signal, SIG_IGN);
       std::ofstream(folder_ + "/" + name) << getpid() << "\n";
       const std::string variable = kCookieVariable + "="s + cookie;
-      execle("/bin/sleep", "sleep", "1000", nullptr, std::array{variable.c_str(), static_cast<const char*>(nullptr)}.data());
+      execle("/bin/sleep", "sleep", "1000", nullptr,
+             std::array{variable.c_str(), static_cast<const char*>(nullptr)}.data());
       _exit(1);
     }
     ASSERT_TRUE(WaitUntil([&] {

@@ -237,8 +237,8 @@ class Words {
                                  !absl::ascii_isdigit(static_cast<unsigned char>(words_[next_][1]));
           if (!more) return absl::InvalidArgumentError(absl::StrCat(label, ": a value is missing"));
           if (is_option) {
-            return absl::InvalidArgumentError(
-                absl::StrCat(label, ": a value is missing before '", words_[next_], "' (", label, "=VALUE if it is one)"));
+            return absl::InvalidArgumentError(absl::StrCat(label, ": a value is missing before '", words_[next_], "' (",
+                                                           label, "=VALUE if it is one)"));
           }
           value = words_[next_++];
         }
@@ -297,7 +297,8 @@ absl::Status ReadProcsPerNode(const Given& given, const std::map<std::string, st
   if (given.value == "auto" || given.value == "gpu" || given.value == "npu") {
     const int devices = std::min(CountDevices("/", environment), kMaxProcsPerNode);
     if (devices == 0 && given.value != "auto") {
-      return Wrong(given, "this node has none that may be seen (/dev/nvidia<N>, /proc/driver/nvidia/gpus, /dev/davinci<N>)");
+      return Wrong(given,
+                   "this node has none that may be seen (/dev/nvidia<N>, /proc/driver/nvidia/gpus, /dev/davinci<N>)");
     }
     *procs_per_node = devices > 0 ? devices : cpus;
     return absl::OkStatus();
@@ -455,7 +456,7 @@ class Interpreter {
   absl::StatusOr<RunOptions> Run() {
     // The first wrong value is the one that is reported.
     for (absl::Status (Interpreter::*part)() : {&Interpreter::Size, &Interpreter::Rendezvous, &Interpreter::Supervision,
-                                               &Interpreter::Output, &Interpreter::Ours, &Interpreter::Program}) {
+                                                &Interpreter::Output, &Interpreter::Ours, &Interpreter::Program}) {
       if (absl::Status status = (this->*part)(); !status.ok()) return status;
     }
     return std::move(options_);
@@ -494,9 +495,8 @@ class Interpreter {
     status.Update(With("rdzv-conf", [&](const Given& g) { return ReadRdzvConf(g, &o); }));
     status.Update(With("master-addr", [&](const Given& g) { return ReadHost(g, &o.master_addr); }));
     status.Update(With("master-port", [&](const Given& g) { return ReadInt(g, 0, kMaxPort, &o.master_port); }));
-    status.Update(With("local-addr", [&](const Given& g) {
-      return g.value.empty() ? absl::OkStatus() : ReadHost(g, &o.local_addr);
-    }));
+    status.Update(With(
+        "local-addr", [&](const Given& g) { return g.value.empty() ? absl::OkStatus() : ReadHost(g, &o.local_addr); }));
     status.Update(With("node-rank", [&](const Given& g) {
       o.node_rank_given = true;
       return ReadInt(g, 0, kMaxNodes - 1, &o.node_rank);
@@ -531,7 +531,8 @@ class Interpreter {
       if (!status.ok()) return status;
       const bool both = words_.Find("master-addr") != nullptr && words_.Find("master-addr")->on_command_line;
       if (both && endpoint.host != o.master_addr) {
-        Warn(absl::StrCat("--rdzv-endpoint ", given->value, " is used; --master-addr ", o.master_addr, " has no effect"));
+        Warn(absl::StrCat("--rdzv-endpoint ", given->value, " is used; --master-addr ", o.master_addr,
+                          " has no effect"));
       }
       o.master_addr = endpoint.host;
       o.master_port = endpoint.port;
@@ -542,8 +543,7 @@ class Interpreter {
 
   absl::Status Supervision() {
     RunOptions& o = options_;
-    absl::Status status =
-        With("max-restarts", [&](const Given& g) { return ReadInt(g, 0, INT_MAX, &o.max_restarts); });
+    absl::Status status = With("max-restarts", [&](const Given& g) { return ReadInt(g, 0, INT_MAX, &o.max_restarts); });
     status.Update(With("monitor-interval", [&](const Given& g) { return ReadSeconds(g, &o.monitor_interval_s); }));
     std::string start_method;
     status.Update(With("start-method", [&](const Given& g) {

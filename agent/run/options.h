@@ -27,8 +27,8 @@ struct RunOptions {
   int node_rank = 0;
   bool node_rank_given = false;
   std::string rdzv_backend = "static";  // static, c10d, parallel
-  // Always HOST:PORT once parsed, IPv6 in brackets. --standalone: localhost:0. c10d: port 29400 unless given. static and
-  // parallel: master_addr:master_port, which are set from an endpoint that was given.
+  // Always HOST:PORT once parsed, IPv6 in brackets. --standalone: localhost:0. c10d: port 29400 unless given. static
+  // and parallel: master_addr:master_port, which are set from an endpoint that was given.
   std::string rdzv_endpoint;
   std::string rdzv_id = "none";  // --standalone: a random one
   std::map<std::string, std::string> rdzv_conf;
@@ -68,8 +68,9 @@ struct RunOptions {
 
 // `arguments`: after `taskd run`. `environment`: for PET_*, TASKD_*, TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the devices'
 // visibility. The command line wins over PET_*, that over TASKD_*. Everything after SCRIPT belongs to the script. After
-// `--`, a name that ends in .py is a script; anything else a command (no_python), unless -m or --run-path says what it is.
-// INVALID_ARGUMENT: one line with what, the value and the rule. `help` is set to the text of --help if that was asked.
+// `--`, a name that ends in .py is a script; anything else a command (no_python), unless -m or --run-path says what it
+// is. INVALID_ARGUMENT: one line with what, the value and the rule. `help` is set to the text of --help if that was
+// asked.
 absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
                                            const std::map<std::string, std::string>& environment, std::string* help);
 

@@ -189,9 +189,9 @@ TEST(RunOptionsTest, ProcsPerNode) {
   // Whatever the machine has, nothing of it may be seen.
   ExpectWrong({"--nproc-per-node=gpu"}, {"--nproc-per-node", "'gpu'"},
               {{"CUDA_VISIBLE_DEVICES", ""}, {"ASCEND_RT_VISIBLE_DEVICES", ""}});
-  EXPECT_EQ(With({"--nproc-per-node=auto"}, {{"CUDA_VISIBLE_DEVICES", ""}, {"ASCEND_RT_VISIBLE_DEVICES", ""}})
-                .procs_per_node,
-            sysconf(_SC_NPROCESSORS_ONLN));
+  EXPECT_EQ(
+      With({"--nproc-per-node=auto"}, {{"CUDA_VISIBLE_DEVICES", ""}, {"ASCEND_RT_VISIBLE_DEVICES", ""}}).procs_per_node,
+      sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 class DeviceCountTest : public ::testing::Test {
@@ -359,11 +359,11 @@ TEST(RunOptionsTest, Tiers) {
   EXPECT_FALSE(With({"--enable_tiered_parallel_tcpstore=False"}).tiered);
   EXPECT_FALSE(With({"--enable_tiered_parallel_tcpstore", "false"}).tiered);
   EXPECT_TRUE(With({}, {{"PET_ENABLE_TIERED_PARALLEL_TCPSTORE", "true"}}).tiered);
-  EXPECT_FALSE(
-      With({"--enable-tiered-parallel-tcpstore=0"}, {{"PET_ENABLE_TIERED_PARALLEL_TCPSTORE", "true"}}).tiered);
+  EXPECT_FALSE(With({"--enable-tiered-parallel-tcpstore=0"}, {{"PET_ENABLE_TIERED_PARALLEL_TCPSTORE", "true"}}).tiered);
   ExpectWrong({"--enable-tiered-parallel-tcpstore=maybe"}, {"--enable-tiered-parallel-tcpstore", "'maybe'"});
   EXPECT_EQ(With({"--store-fan-out=32"}).store_fan_out, 32);
-  for (const char* bad : {"1", "-1", "x"}) ExpectWrong({std::string("--store-fan-out=") + bad}, {"--store-fan-out", bad});
+  for (const char* bad : {"1", "-1", "x"})
+    ExpectWrong({std::string("--store-fan-out=") + bad}, {"--store-fan-out", bad});
 }
 
 TEST(RunOptionsTest, OurOwn) {
@@ -380,7 +380,8 @@ TEST(RunOptionsTest, OurOwn) {
   ExpectWrong({"--manager=h"}, {"--manager", "'h'"});
   ExpectWrong({"--manager=h:0"}, {"--manager", "'h:0'"});
   ExpectWrong({"--hang-action=kill"}, {"--hang-action", "'kill'", "report, restart, stop"});
-  for (const char* bad : {"1", "-3", "x", "0.5"}) ExpectWrong({std::string("--hang-factor=") + bad}, {"--hang-factor", bad});
+  for (const char* bad : {"1", "-3", "x", "0.5"})
+    ExpectWrong({std::string("--hang-factor=") + bad}, {"--hang-factor", bad});
 }
 
 TEST(RunOptionsTest, WhatIsRunAndHow) {
@@ -423,8 +424,8 @@ TEST(RunOptionsTest, AcceptedWithoutEffect) {
 }
 
 TEST(RunOptionsTest, Help) {
-  for (std::vector<std::string> words : std::vector<std::vector<std::string>>{
-           {"--help"}, {"-h"}, {"--nnodes=2", "--help", "train.py"}}) {
+  for (std::vector<std::string> words :
+       std::vector<std::vector<std::string>>{{"--help"}, {"-h"}, {"--nnodes=2", "--help", "train.py"}}) {
     std::string help;
     EXPECT_TRUE(ParseRunOptions(words, {}, &help).ok());
     EXPECT_EQ(help, kRunHelp);
@@ -434,13 +435,43 @@ TEST(RunOptionsTest, Help) {
     EXPECT_LE(line.size(), 90u) << line;
     EXPECT_FALSE(line.ends_with(' ')) << line;
   }
-  for (const char* option :
-       {"nnodes", "nproc-per-node", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "standalone",
-        "master-addr", "master-port", "local-addr", "max-restarts", "monitor-interval", "start-method",
-        "event-log-handler", "role", "module", "no-python", "run-path", "log-dir", "redirects", "tee",
-        "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "logs-specs", "numa-binding",
-        "signals-to-handle", "shutdown-timeout", "virtual-local-rank", "enable-tiered-parallel-tcpstore",
-        "store-fan-out", "manager", "no-taskd", "hang-action", "hang-factor", "help"}) {
+  for (const char* option : {"nnodes",
+                             "nproc-per-node",
+                             "node-rank",
+                             "rdzv-backend",
+                             "rdzv-endpoint",
+                             "rdzv-id",
+                             "rdzv-conf",
+                             "standalone",
+                             "master-addr",
+                             "master-port",
+                             "local-addr",
+                             "max-restarts",
+                             "monitor-interval",
+                             "start-method",
+                             "event-log-handler",
+                             "role",
+                             "module",
+                             "no-python",
+                             "run-path",
+                             "log-dir",
+                             "redirects",
+                             "tee",
+                             "local-ranks-filter",
+                             "duplicate-stdout-filters",
+                             "duplicate-stderr-filters",
+                             "logs-specs",
+                             "numa-binding",
+                             "signals-to-handle",
+                             "shutdown-timeout",
+                             "virtual-local-rank",
+                             "enable-tiered-parallel-tcpstore",
+                             "store-fan-out",
+                             "manager",
+                             "no-taskd",
+                             "hang-action",
+                             "hang-factor",
+                             "help"}) {
     EXPECT_THAT(kRunHelp, HasSubstr(std::string("--") + option));
   }
 }

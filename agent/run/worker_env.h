@@ -36,9 +36,9 @@ struct WorkerContext {
   std::map<std::string, std::string> extra;  // added last, wins over everything
 };
 
-// One spec a local rank, in order; creates `attempt_<restart count>/<local rank>` in the log folder and removes an error
-// file that is there. UNAVAILABLE: a folder cannot be created. INVALID_ARGUMENT: --virtual-local-rank with fewer visible
-// devices than ranks.
+// One spec a local rank, in order; creates `attempt_<restart count>/<local rank>` in the log folder and removes an
+// error file that is there. UNAVAILABLE: a folder cannot be created. INVALID_ARGUMENT: --virtual-local-rank with fewer
+// visible devices than ranks.
 absl::StatusOr<std::vector<WorkerSpec>> BuildWorkers(const RunOptions& options, const Assignment& assignment,
                                                      const WorkerContext& context);
 

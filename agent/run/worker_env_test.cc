@@ -127,8 +127,9 @@ TEST_F(WorkerEnvTest, Commands) {
   EXPECT_THAT(CommandOf({"--", "sh", "-c", "x"}), ElementsAre("sh", "-c", "x"));
   EXPECT_THAT(CommandOf({"--run-path", "/x/train.py", "1"}),
               ElementsAre("python3", "-u", "-c", HasSubstr("runpy.run_path"), "/x/train.py", "1"));
-  EXPECT_THAT(CommandOf({"--nproc-per-node=3", "train.py", "--dev=${local_rank}", "${local_rank}${local_rank}", "$x$$"}),
-              ElementsAre("python3", "-u", "train.py", "--dev=2", "22", "$x$$"));
+  EXPECT_THAT(
+      CommandOf({"--nproc-per-node=3", "train.py", "--dev=${local_rank}", "${local_rank}${local_rank}", "$x$$"}),
+      ElementsAre("python3", "-u", "train.py", "--dev=2", "22", "$x$$"));
   context_.environment["PYTHON_EXEC"] = "/opt/python";
   EXPECT_THAT(CommandOf({"train.py"}), ElementsAre("/opt/python", "-u", "train.py"));
 }
@@ -146,8 +147,8 @@ TEST_F(WorkerEnvTest, RunPathRunsTheScriptAsMain) {
 }
 
 TEST_F(WorkerEnvTest, LogsAsTorchrunLaysThemOut) {
-  RunOptions options = Options({"--log-dir", folder_ + "/new/logs", "--rdzv-id=job7", "--nproc-per-node=3", "-r", "0:1,1:3",
-                                "-t", "2:2"});
+  RunOptions options = Options(
+      {"--log-dir", folder_ + "/new/logs", "--rdzv-id=job7", "--nproc-per-node=3", "-r", "0:1,1:3", "-t", "2:2"});
   absl::StatusOr<LogFolder> logs = CreateLogFolder(options, "");
   ASSERT_TRUE(logs.ok()) << logs.status();
   EXPECT_FALSE(logs->temporary);

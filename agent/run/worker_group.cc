@@ -32,8 +32,8 @@ namespace {
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kFirstLookNs = 2 * kNsPerMs;  // then twice as long, up to kLongestLookNs
 constexpr int64_t kLongestLookNs = 100 * kNsPerMs;
-constexpr int64_t kGiveUpKillingNs = 30'000 * kNsPerMs;   // processes in a driver that does not return never end
-constexpr int64_t kGiveUpConsoleNs = 5'000 * kNsPerMs;    // without a single byte that it took
+constexpr int64_t kGiveUpKillingNs = 30'000 * kNsPerMs;  // processes in a driver that does not return never end
+constexpr int64_t kGiveUpConsoleNs = 5'000 * kNsPerMs;   // without a single byte that it took
 constexpr int64_t kKillAtOnceNs = 2'000 * kNsPerMs;
 constexpr size_t kMaxErrorFileBytes = 1 << 20;
 
@@ -135,8 +135,8 @@ class WorkerGroupImpl : public WorkerGroup {
   void Stop(int first_signal) override;
 
  private:
-  // kRunning: also before the first Start and after on_stopped. Then the ranks' groups have time to end; then everything
-  // that descends from them is killed; then output is still on its way to the console.
+  // kRunning: also before the first Start and after on_stopped. Then the ranks' groups have time to end; then
+  // everything that descends from them is killed; then output is still on its way to the console.
   enum class Phase : uint8_t { kRunning, kTerminating, kKilling, kFlushing };
 
   absl::Status StartOne(const WorkerSpec& spec);

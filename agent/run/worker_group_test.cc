@@ -129,7 +129,9 @@ class WorkerGroupTest : public ::testing::Test {
     spec.environment = {{"PATH", "/usr/bin:/bin"}, {"DIR", folder_}, {"LOCAL_RANK", std::to_string(local_rank)}};
     return spec;
   }
-  WorkerSpec Shell(const std::string& script, int local_rank = 0) { return Command({"bash", "-c", script}, local_rank); }
+  WorkerSpec Shell(const std::string& script, int local_rank = 0) {
+    return Command({"bash", "-c", script}, local_rank);
+  }
   WorkerSpec Python(const std::string& script, int local_rank = 0) {
     return Command({"/usr/bin/python3", "-c", script}, local_rank);
   }
@@ -182,8 +184,7 @@ TEST_F(WorkerGroupTest, ExitCodesAndSignals) {
 TEST_F(WorkerGroupTest, EndsAreToldInTheirOrder) {
   // The one that was started last ends first, and nobody looks before both have.
   MustStart({Shell("while [ ! -e $DIR/go1 ]; do sleep 0.01; done; exit 1", 0),
-             Shell("while [ ! -e $DIR/go2 ]; do sleep 0.01; done; exit 2", 1),
-             Shell("exit 3", 2)});
+             Shell("while [ ! -e $DIR/go2 ]; do sleep 0.01; done; exit 2", 1), Shell("exit 3", 2)});
   std::map<int, pid_t> pids = group_->pids();
   ASSERT_TRUE(WaitUntil([&] { return !Runs(pids[2]); }));
   std::ofstream(File("go2")).put('x');
@@ -398,9 +399,11 @@ TEST_F(WorkerGroupTest, AStoppedRank) {
 }
 
 TEST_F(WorkerGroupTest, SignalsGoToTheGroups) {
-  MustStart({Shell("trap 'echo usr1 >$DIR/got0' USR1; echo >$DIR/ready0; while [ ! -e $DIR/got0 ]; do sleep 0.01; done"),
-             Shell("(trap 'echo usr1 >$DIR/got1; exit' USR1; echo >$DIR/ready1; while :; do sleep 0.01; done) & trap : USR1; wait; wait",
-                   1)});
+  MustStart(
+      {Shell("trap 'echo usr1 >$DIR/got0' USR1; echo >$DIR/ready0; while [ ! -e $DIR/got0 ]; do sleep 0.01; done"),
+       Shell("(trap 'echo usr1 >$DIR/got1; exit' USR1; echo >$DIR/ready1; while :; do sleep 0.01; done) & trap : USR1; "
+             "wait; wait",
+             1)});
   AwaitFile("ready0");
   AwaitFile("ready1");
   group_->Signal(SIGUSR1);
@@ -456,7 +459,8 @@ TEST_F(WorkerGroupTest, TeedLinesAreWhole) {
   std::string console;
   std::thread reader([&] {
     char buffer[1000];
-    for (ssize_t count; (count = read(ends[0], buffer, sizeof(buffer))) > 0;) console.append(buffer, static_cast<size_t>(count));
+    for (ssize_t count; (count = read(ends[0], buffer, sizeof(buffer))) > 0;)
+      console.append(buffer, static_cast<size_t>(count));
   });
   {
     Redirected out(STDOUT_FILENO, ends[1]);
@@ -471,7 +475,9 @@ for i in range(3000):
 os.write(1, b'last of ' + r.encode())
 )",
                                rank);
-      spec.out = {.file = File("log" + std::to_string(rank)), .console = true, .prefix = "[default" + std::to_string(rank) + "]:"};
+      spec.out = {.file = File("log" + std::to_string(rank)),
+                  .console = true,
+                  .prefix = "[default" + std::to_string(rank) + "]:"};
       workers.push_back(spec);
     }
     MustStart(workers);
@@ -572,7 +578,8 @@ TEST_F(WorkerGroupTest, ClosedAndKeptPipes) {
   {
     Redirected out(STDOUT_FILENO, log);
     Create(kLongNs);
-    WorkerSpec closes = Shell("echo begin; exec >&- 2>&-; echo >$DIR/closed; while [ ! -e $DIR/go ]; do sleep 0.01; done; exit 4", 0);
+    WorkerSpec closes =
+        Shell("echo begin; exec >&- 2>&-; echo >$DIR/closed; while [ ! -e $DIR/go ]; do sleep 0.01; done; exit 4", 0);
     closes.out.prefix = closes.err.prefix = "a:";
     // What it leaves behind keeps the pipe.
     WorkerSpec leaves = Shell("setsid sleep 1000 & echo left; printf 'no end'; exit 5", 1);
@@ -626,12 +633,12 @@ TEST_F(WorkerGroupTest, ErrorFiles) {
     const char* json;
     const char* message;
   };
-  const Case cases[] = {
-      {R"({"message":{"message":"ValueError: no","extraInfo":{"py_callstack":"x","timestamp":"1"}}})", "ValueError: no"},
-      {R"({"message":"text"})", "text"},
-      {R"({"message":5})", ""},
-      {"not json", ""},
-      {"", ""}};
+  const Case cases[] = {{R"({"message":{"message":"ValueError: no","extraInfo":{"py_callstack":"x","timestamp":"1"}}})",
+                         "ValueError: no"},
+                        {R"({"message":"text"})", "text"},
+                        {R"({"message":5})", ""},
+                        {"not json", ""},
+                        {"", ""}};
   std::vector<WorkerSpec> workers;
   for (const Case& c : cases) {
     const int rank = static_cast<int>(workers.size());

@@ -1,6 +1,6 @@
 // Pieces that store_join.py puts together: stores to join, and thousands of ranks that join one.
 //
-//   store_join serve --count N [--upstream HOST:PORT]     N stores (tiers if there is an upstream), one thread
+//   store_join serve --count N --host A [--upstream HOST:PORT]     N stores (tiers if there is an upstream), one thread
 //       prints "HOST:PORT" N times; then for each line on stdin one of JSON: counters of all of them together
 //   store_join ranks --servers FILE --first R --count C --world N --per-server L --second S --connecting K
 //       ranks R to R+C-1 of N; rank r asks server r/L of FILE. Says "ready", then obeys stdin:
@@ -101,7 +101,7 @@ int Serve(const Arguments& arguments) {
   std::vector<std::unique_ptr<StoreServer>> servers;
   for (int i = arguments.Number("--count"); i > 0; --i) {
     StoreServer::Options options;
-    options.listen = {"127.0.0.1", 0};
+    options.listen = {arguments.Text("--host"), 0};
     options.upstream = arguments.Text("--upstream");
     auto server = StoreServer::Start(&loop, options);
     if (!server.ok()) {
@@ -109,7 +109,7 @@ int Serve(const Arguments& arguments) {
       return 1;
     }
     servers.push_back(*std::move(server));
-    printf("127.0.0.1:%d\n", servers.back()->port());
+    printf("%s:%d\n", arguments.Text("--host").c_str(), servers.back()->port());
   }
   fflush(stdout);
   std::thread reader([&] {

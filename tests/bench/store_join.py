@@ -75,8 +75,8 @@ class Bench:
         if self.ranks > self.limit - SPARE_DESCRIPTORS:
             raise SystemExit(f"store_join.py: --ranks {self.ranks}: a process may have {self.limit} descriptors here")
 
-    def serve(self, count, upstream=None):
-        piece = Piece([self.program, "serve", "--count", str(count)] + (["--upstream", upstream] if upstream else []))
+    def serve(self, count, host="127.0.0.1", upstream=None):
+        piece = Piece([self.program, "serve", "--count", str(count), "--host", host] + (["--upstream", upstream] if upstream else []))
         return piece, [piece.line() for _ in range(count)]
 
     def pytorch(self):
@@ -97,7 +97,7 @@ class Bench:
         per_process = max(1, (self.limit - SPARE_DESCRIPTORS) // (2 + 2 * per_tier))
         pieces, servers = [], []
         while left > 0:
-            piece, more = self.serve(min(left, per_process), addresses[0])
+            piece, more = self.serve(min(left, per_process), f"127.0.2.{len(pieces) + 1}", addresses[0])
             pieces.append(piece)
             servers += more
             left -= len(more)

@@ -16,6 +16,7 @@ from harness import PYTHON, TASKD, clean_environment, wait_until
 RANK = r"""
 import json, os, signal, subprocess, sys, time
 folder, action, *arguments = sys.argv[1:]
+numbers = [int(one) for one in arguments if one != "child"]
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 def put(name, text=""):
@@ -33,14 +34,14 @@ for received in (signal.SIGUSR1, signal.SIGUSR2):
 if "child" in arguments:
     put("child", str(subprocess.Popen(["sleep", "600"], start_new_session=True).pid))
 put("started", json.dumps({"pid": os.getpid(), "environment": dict(os.environ)}))
-if action == "wait" or action == "fail" and rank != int(arguments[0]):
+if action == "wait" or action == "fail" and rank != numbers[0]:
     wait_for("go")
 elif action == "fail":  # RANK CODE [ATTEMPTS]: negative code: a signal
     wait_for("fail")
-    if len(arguments) < 3 or attempt < int(arguments[2]):
-        if int(arguments[1]) < 0:
-            os.kill(os.getpid(), -int(arguments[1]))
-        sys.exit(int(arguments[1]))
+    if len(numbers) < 3 or attempt < numbers[2]:
+        if numbers[1] < 0:
+            os.kill(os.getpid(), -numbers[1])
+        sys.exit(numbers[1])
     wait_for("go")
 """
 

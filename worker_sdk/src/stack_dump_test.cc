@@ -255,7 +255,7 @@ ARMED_TEST(WhileAllocating) {
       }
     }));
   }
-  const uint64_t asked = kSanitized ? 50 : 300;
+  const uint64_t asked = kSanitized ? 50 : 150;
   for (uint64_t i = 1; i <= asked; ++i) {
     std::vector<std::string> lines = Ask(threads[i % 2]->tid.load(), i);
     ASSERT_FALSE(lines.empty());

@@ -1,0 +1,98 @@
+#include "common/event_loop.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(EventLoop, TimersRunInOrderOfTimeAndOfSetting) {
+  EventLoop loop;
+  std::vector<int> ran;
+  loop.RunAfter(2'000'000, [&] { ran.push_back(3); });
+  loop.RunAfter(3'000'000, [&] { loop.Stop(); });
+  loop.RunAfter(1'000'000, [&] { ran.push_back(1); });
+  loop.RunAfter(1'000'001, [&] { ran.push_back(2); });
+  loop.Run();
+  EXPECT_THAT(ran, ElementsAre(1, 2, 3));
+}
+
+TEST(EventLoop, CancelledTimerDoesNotRun) {
+  EventLoop loop;
+  bool ran = false;
+  EventLoop::TimerId timer = loop.RunAfter(0, [&] { ran = true; });
+  loop.Cancel(timer);
+  loop.RunAfter(1'000'000, [&] { loop.Stop(); });
+  loop.Run();
+  EXPECT_FALSE(ran);
+  loop.Cancel(timer);  // again, long gone
+}
+
+TEST(EventLoop, PostedFromAnotherThreadRunsInOrder) {
+  EventLoop loop;
+  std::vector<int> ran;
+  std::thread other([&] {
+    for (int i = 0; i < 100; ++i) loop.Post([&, i] { ran.push_back(i); });
+    loop.Post([&] { loop.Stop(); });
+  });
+  loop.Run();
+  other.join();
+  ASSERT_EQ(ran.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[i], i);
+}
+
+TEST(EventLoop, RoundEndComesAfterTheRoundsEventsAndMayAskForAnother) {
+  EventLoop loop;
+  std::vector<std::string> ran;
+  UniqueFd a(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+  UniqueFd b(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+  auto on = [&](int fd, const char* name) {
+    loop.Add(fd, EPOLLIN, [&, fd, name](uint32_t) {
+      ran.push_back(name);
+      loop.Remove(fd);
+      if (ran.size() > 1) return;
+      loop.AtRoundEnd([&] {
+        ran.push_back("end");
+        loop.AtRoundEnd([&] { loop.Stop(); });
+      });
+    });
+  };
+  on(a.get(), "a");
+  on(b.get(), "b");
+  loop.Run();
+  EXPECT_THAT(ran, ElementsAre("a", "b", "end"));
+}
+
+// A callback closes a descriptor whose own event is still to be delivered in this round, and its number is used again.
+TEST(EventLoop, EventOfARemovedDescriptorDoesNotReachItsSuccessor) {
+  EventLoop loop;
+  UniqueFd first(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+  UniqueFd second(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+  UniqueFd successor;
+  bool wrong = false;
+  loop.Add(first.get(), EPOLLIN, [&](uint32_t) {
+    const int number = second.get();
+    loop.Remove(first.get());
+    loop.Remove(number);
+    second.reset();
+    successor.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    ASSERT_EQ(successor.get(), number);
+    loop.Add(number, EPOLLIN, [&](uint32_t) { wrong = true; });
+    loop.RunAfter(1'000'000, [&] { loop.Stop(); });
+  });
+  loop.Add(second.get(), EPOLLIN, [&](uint32_t) { FAIL() << "the first callback has removed it"; });
+  loop.Run();
+  EXPECT_FALSE(wrong);
+}
+
+}  // namespace
+}  // namespace taskd
