@@ -36,20 +36,26 @@ int64_t EventLoop::NowNs() {
 
 void EventLoop::Add(int fd, uint32_t events, FdCallback callback) {
   // The generation tells an event of a descriptor that was closed in this round from one of its successor's.
+  if (watches_.size() <= static_cast<size_t>(fd)) watches_.resize(fd + 1);
   watches_[fd] = std::make_shared<Watch>(Watch{++generation_, std::move(callback)});
   epoll_event event{.events = events, .data = {.u64 = Pack(fd, generation_)}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
+bool EventLoop::Watches(int fd) const {
+  return fd >= 0 && static_cast<size_t>(fd) < watches_.size() && watches_[fd] != nullptr;
+}
+
 void EventLoop::Change(int fd, uint32_t events) {
-  auto found = watches_.find(fd);
-  if (found == watches_.end()) return;
-  epoll_event event{.events = events, .data = {.u64 = Pack(fd, found->second->generation)}};
+  if (!Watches(fd)) return;
+  epoll_event event{.events = events, .data = {.u64 = Pack(fd, watches_[fd]->generation)}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
 void EventLoop::Remove(int fd) {
-  if (watches_.erase(fd) > 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  if (!Watches(fd)) return;
+  watches_[fd].reset();
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
 EventLoop::TimerId EventLoop::RunAfter(int64_t delay_ns, Callback callback) {
@@ -108,9 +114,9 @@ void EventLoop::Run() {
   while (!stop_) {
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), TimeoutMs());
     for (int i = 0; i < count; ++i) {
-      auto found = watches_.find(static_cast<int>(events[i].data.u64 & 0xffffffff));
-      if (found == watches_.end() || found->second->generation != events[i].data.u64 >> 32) continue;
-      std::shared_ptr<Watch> watch = found->second;  // the callback may remove it
+      const int fd = static_cast<int>(events[i].data.u64 & 0xffffffff);
+      if (!Watches(fd) || watches_[fd]->generation != events[i].data.u64 >> 32) continue;
+      std::shared_ptr<Watch> watch = watches_[fd];  // the callback may remove it
       watch->callback(events[i].events);
     }
     RunTimers();

@@ -55,6 +55,7 @@ class EventLoop {
     FdCallback callback;
   };
 
+  bool Watches(int fd) const;
   int TimeoutMs() const;
   void RunTimers();
   void RunPosted();
@@ -62,7 +63,7 @@ class EventLoop {
 
   UniqueFd epoll_;
   UniqueFd wake_;
-  std::map<int, std::shared_ptr<Watch>> watches_;
+  std::vector<std::shared_ptr<Watch>> watches_;  // by descriptor
   uint32_t generation_ = 0;
   std::map<TimerId, Callback> timers_;
   uint64_t next_timer_ = 0;

@@ -249,6 +249,10 @@ TEST(StoreConcurrentTest, EveryKeyIsLinearizable) {
       if (Linearizer(events).Explains()) continue;
       std::string history;
       for (const KeyEvent& event : events) absl::StrAppend(&history, Describe(event), "\n");
+      absl::StrAppend(&history, "all that was done with other keys, too:\n");
+      for (const auto& [other, its_events] : by_key) {
+        for (const KeyEvent& event : its_events) absl::StrAppend(&history, other, " ", Describe(event), "\n");
+      }
       FAIL() << "seed " << seed << ", key " << key << ": no order explains\n"
              << history << "clients 0.. are at node (client + seed) % 4";
     }
