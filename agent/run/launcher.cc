@@ -269,6 +269,11 @@ void Launcher::HostAndJoin() {
     manager = hooks_.start_manager();
     SpareOthers();
   }
+  if (hooks_.control) {
+    hooks_.control({[this](int id) { store_.CollectStacks(id); },
+                    [this](const std::string& reason) { store_.Restart(reason); },
+                    [this](const std::string& reason) { store_.EndJob(reason); }});
+  }
   store_.ServeRoot(RendezvousOptions(manager), {hooks_.on_event, hooks_.on_stacks});
   Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
 }

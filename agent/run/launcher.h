@@ -13,12 +13,22 @@
 
 namespace taskd {
 
+// What the launcher that hosts the root store can be asked for, from any thread, until LauncherHooks::at_end was
+// called.
+struct LauncherControl {
+  std::function<void(int id)> collect_stacks;              // of all nodes; LauncherHooks::on_stacks answers
+  std::function<void(const std::string& reason)> restart;  // costs a restart; without one left the job ends with code 1
+  std::function<void(const std::string& reason)> stop;     // the job ends with code 1
+};
+
 // What other parts of TaskD add to a job. Each may be empty. None may take longer than 2 s: the launcher answers the
 // root's pings on the same thread. On the launcher's thread if nothing else is said.
 struct LauncherHooks {
   // On the launcher that hosts the root store, before anybody joins: starts the job's manager; its HOST:PORT, which
   // goes into every Assignment. Not called if options.manager says something.
   std::function<std::string()> start_manager;
+  // There too, before anybody joins.
+  std::function<void(const LauncherControl&)> control;
   // Once on every node, before its ranks are started for the first time: starts the node's proxy.
   std::function<void(const Assignment&)> before_first_start;
   // Added to the environment of each rank.

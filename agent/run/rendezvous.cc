@@ -377,6 +377,24 @@ void Rendezvous::On(uint64_t peer, const LeaveMessage& message) {
   }
 }
 
+Rendezvous::Outputs Rendezvous::Restart(const std::string& reason, int64_t now_ns) {
+  now_ns_ = now_ns;
+  if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
+    if (restart_count_ < options_.max_restarts) {
+      BeginStop(reason, /*costs_restart=*/true);
+    } else {
+      End(1, reason);
+    }
+  }
+  return TakeOutputs();
+}
+
+Rendezvous::Outputs Rendezvous::EndJob(const std::string& reason, int64_t now_ns) {
+  now_ns_ = now_ns;
+  if (phase_ != Phase::kEnded) End(1, reason);
+  return TakeOutputs();
+}
+
 // ---- Stopping
 
 void Rendezvous::BeginStop(const std::string& reason, bool costs_restart) {

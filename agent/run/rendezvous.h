@@ -66,6 +66,10 @@ class Rendezvous {
   Outputs Received(uint64_t peer, const NodeMessage& message, int64_t now_ns);
   Outputs Lost(uint64_t peer, int64_t now_ns);  // the connection has ended
   Outputs Tick(int64_t now_ns);
+  // Somebody who watches the ranks finds that they do not get on. As a failure, if the job runs: costs a restart, and
+  // without one left ends the job with code 1.
+  Outputs Restart(const std::string& reason, int64_t now_ns);
+  Outputs EndJob(const std::string& reason, int64_t now_ns);  // with code 1
 
   int64_t next_tick_ns() const;  // when Tick() is due at the latest
   bool ended() const { return phase_ == Phase::kEnded; }

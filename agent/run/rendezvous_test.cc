@@ -80,6 +80,7 @@ class Job {
   void Succeed(uint64_t peer) { Say(peer, SucceededMessage{rendezvous_.round()}); }
   void Stopped(uint64_t peer) { Say(peer, StoppedMessage{rendezvous_.round()}); }
   void Lose(uint64_t peer) { Take(rendezvous_.Lost(peer, now_)); }
+  void Restart(const std::string& reason) { Take(rendezvous_.Restart(reason, now_)); }
   void Pass(int64_t ns) {
     const int64_t end = now_ + ns;
     while (now_ < end) {
@@ -487,6 +488,23 @@ TEST(RendezvousTest, WhoComesAfterTheEndTriesAgainLater) {
   job.Join(2, 0);
   EXPECT_FALSE(job.Last<RefusedMessage>(2));
   EXPECT_THAT(job.closed(), ElementsAre(2));
+}
+
+TEST(RendezvousTest, WhoWatchesMayRestartAndEndTheJob) {
+  Job job(Static(2, 1));
+  job.Join(1, 0);
+  job.Restart("early");
+  job.Join(2, 1);
+  job.Told(2);
+  job.Restart("no step for 60 s");
+  EXPECT_EQ(job.Last<StopMessage>(2)->reason, "no step for 60 s");
+  job.Restart("again");
+  job.Stopped(1);
+  job.Stopped(2);
+  EXPECT_EQ(job.Started(2)->restart_count, 1);
+  job.Restart("no step for 60 s");
+  EXPECT_EQ(job.Last<EndMessage>(1)->exit_code, 1);
+  EXPECT_EQ(job.Last<EndMessage>(1)->reason, "no step for 60 s");
 }
 
 TEST(RendezvousTest, WaitingNodesAreToldWhenThatChanges) {

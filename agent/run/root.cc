@@ -98,6 +98,18 @@ void StoreHost::CollectStacks(int id) {
   });
 }
 
+void StoreHost::Restart(const std::string& reason) {
+  loop_.Post([this, reason] {
+    if (rendezvous_ != nullptr) Do(rendezvous_->Restart(reason, EventLoop::NowNs()));
+  });
+}
+
+void StoreHost::EndJob(const std::string& reason) {
+  loop_.Post([this, reason] {
+    if (rendezvous_ != nullptr) Do(rendezvous_->EndJob(reason, EventLoop::NowNs()));
+  });
+}
+
 void StoreHost::Received(uint64_t peer, std::string_view body) {
   absl::StatusOr<NodeMessage> message = DecodeNodeMessage(body);
   if (!message.ok()) {

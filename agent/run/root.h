@@ -48,6 +48,9 @@ class StoreHost {
   void WhenAlone(std::function<void()> callback);
   // Any thread. Asks every node that runs ranks for their stacks. The answers come with this id.
   void CollectStacks(int id);
+  // Any thread. As Rendezvous::Restart() and EndJob().
+  void Restart(const std::string& reason);
+  void EndJob(const std::string& reason);
 
  private:
   void RunThread();

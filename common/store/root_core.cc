@@ -107,10 +107,10 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
     case StoreOp::kBarrier:
       Barrier(call);
       break;
-    case StoreOp::kPing:  // of a tier, which wants to know how far this is
+    case StoreOp::kPing:
+    case StoreOp::kCancelWait:  // what it ends was told by Cancel()
       host_.answer(caller, Number(request.number));
       break;
-    case StoreOp::kCancelWait:
     case StoreOp::kWatchKey:
       break;  // the connection's own affair
   }

@@ -382,11 +382,6 @@ bool Server::ExecuteForClient(Connection& connection) {
     core_->Cancel(connection.id, connection.waits_in);
     connection.waits_in = 0;
   }
-  if (op == StoreOp::kCancelWait) {
-    AppendReply(op, StoreReply(), connection.out);
-    MarkDirty(connection);
-    return true;
-  }
   call.caller = {.stream = connection.id, .id = ++connection.last_call, .op = op, .tier = false};
   call.of_this_try = validated;
   if (waits) {

@@ -65,8 +65,12 @@ StoreCore::Result TierCore::Execute(StoreCall& call) {
       counter.of_this_try = counter.of_this_try || call.of_this_try;
       return Result::kDone;
     }
-    case StoreOp::kPing: {
-      if (HasUnseenWrites(caller.stream)) return PassThrough(call);
+    case StoreOp::kPing:
+    case StoreOp::kCancelWait: {  // what it ends was told by Cancel()
+      if (HasUnseenWrites(caller.stream)) {
+        request.op = StoreOp::kPing;
+        return PassThrough(call);
+      }
       StoreAnswer answer;
       answer.number = request.number;
       host_.answer(caller, std::move(answer));

@@ -228,7 +228,7 @@ class Ranks {
     Step step = Step::kConnect;
     size_t expected = 0;  // bytes of the reply
     size_t got = 0;
-    std::array<char, 160> reply;
+    std::array<char, 160> reply{};
     uint64_t asked = 0;
   };
 

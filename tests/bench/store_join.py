@@ -12,8 +12,8 @@ as PyTorch's NCCL process groups do; what reaches the root of that is the last c
 import argparse
 import json
 import os
+import random
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
@@ -63,11 +63,11 @@ class Piece:
 
 
 class Bench:
-    def __init__(self, arguments):
-        self.program = os.path.join(arguments.build, "bench", "store_join")
-        self.ranks = arguments.ranks
-        self.poll_s = arguments.poll_s
-        self.skewed = arguments.skewed
+    def __init__(self, build, ranks, poll_s=0, skewed=False):
+        self.program = os.path.join(build, "bench", "store_join")
+        self.ranks = ranks
+        self.poll_s = poll_s
+        self.skewed = skewed
         self.limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.limit, self.limit))
         # A server has both connections of every rank; as many second ones as fit.
@@ -79,12 +79,16 @@ class Bench:
         piece = Piece([self.program, "serve", "--count", str(count), "--host", host] + (["--upstream", upstream] if upstream else []))
         return piece, [piece.line() for _ in range(count)]
 
-    def pytorch(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+    def pytorch_server(self):
+        # Below the ports that the kernel gives to connections: importing torch takes a second, time enough for one to take it.
+        port = random.randint(20000, 30000)
         root = Piece(["/usr/bin/python3", "-c", TORCH_SERVER, str(port), str(self.ranks)])
-        return self.measure("PyTorch " + root.line().split()[1], root, [f"127.0.0.1:{port}"], self.ranks, [])
+        self.version = root.line().split()[1]
+        return root, port
+
+    def pytorch(self):
+        root, port = self.pytorch_server()
+        return self.measure("PyTorch " + self.version, root, [f"127.0.0.1:{port}"], self.ranks, [])
 
     def flat(self):
         root, addresses = self.serve(1)
@@ -166,7 +170,7 @@ def main():
     parser.add_argument("--skewed", action="store_true", help="ranks poll the barrier while others still connect")
     parser.add_argument("--json", help="also write all numbers here")
     arguments = parser.parse_args()
-    bench = Bench(arguments)
+    bench = Bench(arguments.build, arguments.ranks, arguments.poll_s, arguments.skewed)
     print(f"{bench.ranks} ranks, {bench.second} of them with a second, silent connection; at most {bench.limit} descriptors a process\n")
     print("| store | join, s | against PyTorch | CPU of the root, s | requests of ranks | at the root | a node | connections at the root "
           "| CHECKs of ranks that reach the root |\n|---|---|---|---|---|---|---|---|---|", flush=True)

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <optional>
+#include <ostream>
 #include <random>
 #include <string>
 #include <utility>
@@ -362,6 +363,7 @@ struct Shape {
   const char* name;
   Nodes nodes;
 };
+void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
 
 class StoreModelTest : public ::testing::TestWithParam<Shape> {
  protected:
@@ -373,7 +375,7 @@ class StoreModelTest : public ::testing::TestWithParam<Shape> {
     for (int seed = first; seed < first + histories; ++seed) {
       History history(static_cast<uint32_t>(seed), GetParam().nodes, 3);
       const std::string error = history.Run(steps);
-      ASSERT_EQ(error, "") << "seed " << seed << ", " << steps << " steps";
+      if (!error.empty()) FAIL() << "seed " << seed << ", " << steps << " steps: " << error;
     }
   }
 };
