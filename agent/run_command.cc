@@ -10,6 +10,7 @@
 
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
+#include "agent/run_daemons.h"
 #include "agent/run_supervision.h"
 #include "common/log.h"
 
@@ -49,14 +50,24 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
   }
   InitLog("run");
   LauncherHooks hooks;
+  std::optional<RunDaemons> daemons;
   std::optional<RunSupervision> supervision;
   if (options->manager != "off") {
+    daemons.emplace(*options, environment);
+    hooks.start_manager = [&] { return daemons->StartManager(); };
+    hooks.before_first_start = [&](const Assignment& assignment) { daemons->StartProxy(assignment); };
+    hooks.rank_environment = [&](const Assignment& assignment) { return daemons->RankEnvironment(assignment); };
+    hooks.spare_pids = [&] { return daemons->pids(); };
+    hooks.on_other_exit = [&](pid_t pid, int wait_status) { daemons->OnExit(pid, wait_status); };
     RunSupervision::Options with;
     with.security = {Value(environment, "TASKD_TLS_DIR"), Value(environment, "TASKD_TOKEN")};
     with.hang_factor = options->hang_factor;
     with.hang_action = options->hang_action;
     with.file_folder = options->log_dir;
     supervision.emplace(with).AddTo(&hooks);
+    hooks.control = [&](const LauncherControl& control) {
+      supervision->SetControl({control.collect_stacks, control.restart, control.stop});
+    };
   }
   return RunLauncher(*std::move(options), std::move(environment), std::move(hooks));
 }

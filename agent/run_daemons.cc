@@ -83,8 +83,8 @@ std::string FreeLoopback(int port) {
 
 }  // namespace
 
-RunDaemons::RunDaemons(const RunOptions& options, std::map<std::string, std::string> environment)
-    : options_(options),
+RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> environment)
+    : options_(std::move(options)),
       environment_(std::move(environment)),
       program_(ThisProgram()),
       library_(FindLibrary(program_)) {

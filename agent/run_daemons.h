@@ -18,7 +18,7 @@ namespace taskd {
 class RunDaemons {
  public:
   // `environment`: the launcher's own.
-  RunDaemons(const RunOptions& options, std::map<std::string, std::string> environment);
+  RunDaemons(RunOptions options, std::map<std::string, std::string> environment);
   ~RunDaemons() { End(); }
   RunDaemons(const RunDaemons&) = delete;
   RunDaemons& operator=(const RunDaemons&) = delete;
@@ -49,7 +49,7 @@ class RunDaemons {
   bool Start(Daemon& daemon);
   std::string Variable(const std::string& name) const;
 
-  const RunOptions& options_;
+  const RunOptions options_;
   const std::map<std::string, std::string> environment_;
   std::string program_;  // this one
   std::string library_;  // libtaskd.so; empty: it was not found

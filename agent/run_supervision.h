@@ -67,7 +67,7 @@ class RunSupervision {
   bool stopping_ = false;
   Control control_;
   Assignment assignment_;
-  int started_round_ = -1;  // that was reported
+  int started_round_ = -1;                           // that was reported
   std::vector<v1::SupervisionEvent> early_;          // from before there was a client
   std::map<int, std::vector<std::string>> answers_;  // by id: one text a node
   int waiting_for_ = -1;

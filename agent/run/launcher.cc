@@ -184,7 +184,11 @@ int Launcher::Run() {
   WorkerGroup::Callbacks callbacks;
   callbacks.on_exit = [this](const WorkerExit& exit) { OnExit(exit); };
   callbacks.on_stopped = [this] { OnStopped(); };
-  callbacks.on_other_exit = [](pid_t pid, int) { spdlog::debug("process {} has ended", pid); };
+  callbacks.on_other_exit = [this](pid_t pid, int wait_status) {
+    if (!hooks_.on_other_exit || phase_ == Phase::kDone) return;
+    hooks_.on_other_exit(pid, wait_status);
+    SpareOthers();
+  };
   group_ = WorkerGroup::Create(&loop_, static_cast<int64_t>(options_.shutdown_timeout_s * kNsPerS), callbacks);
   group_->Spare(guard_->pid());
 

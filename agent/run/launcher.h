@@ -35,6 +35,8 @@ struct LauncherHooks {
   std::function<std::map<std::string, std::string>(const Assignment&)> rank_environment;
   // Processes that the hooks above have started; asked after each. They are not ended with the ranks.
   std::function<std::vector<pid_t>()> spare_pids;
+  // One of them, or anything else that this process started and that is no rank, has ended.
+  std::function<void(pid_t pid, int wait_status)> on_other_exit;
   // At the root, on its thread: {"event":"started|exited|restarting|ended","round":..,"rank":..,"node":..,"pid":..,
   // "code":..,"signal":..,"reason":..,"time_ns":..}, each where it applies.
   std::function<void(const std::string& json)> on_event;

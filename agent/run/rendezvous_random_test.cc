@@ -215,7 +215,7 @@ class RandomJob {
 };
 
 TEST(RendezvousRandomTest, InvariantsHoldAndItEnds) {
-  for (uint32_t seed = 1; seed <= 2000 && !HasFailure(); ++seed) {
+  for (uint32_t seed = 1; seed <= 1000 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     RandomJob(seed).Run();
   }

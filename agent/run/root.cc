@@ -155,7 +155,8 @@ void StoreHost::DoOne(const Rendezvous::Output& output) {
   if (const auto* start = std::get_if<StartMessage>(&*output.message)) {
     if (start->assignment.round > forgot_before_) {
       forgot_before_ = start->assignment.round;
-      root_->ForgetTry();
+      root_->ForgetTry(start->assignment.restart_count == last_restart_count_);
+      last_restart_count_ = start->assignment.restart_count;
     }
   } else if (const auto* stop = std::get_if<StopMessage>(&*output.message); stop != nullptr) {
     if (stop->round > reported_stop_) Report("restarting", 0, stop->reason);

@@ -73,6 +73,7 @@ class StoreHost {
   std::deque<Rendezvous::Output> outputs_;
   bool doing_ = false;
   int forgot_before_ = 0;  // the first round whose keys may be there
+  int last_restart_count_ = 0;  // of the newest Start
   int reported_stop_ = -1;
   bool reported_end_ = false;
   EventLoop::TimerId timer_{};

@@ -32,6 +32,7 @@ struct StoreCall {
   StoreCaller caller;
   StoreRequest request;
   bool of_this_try = false;  // a write of a client that expects a new store for every try of the job
+  uint64_t frame = 0;        // a tier's: which of its frames this is
 };
 
 // Of one key, in an answer to a tier.
@@ -69,7 +70,10 @@ class StoreCore {
   virtual void Forget(uint64_t stream, const std::vector<std::string>& keys) = 0;  // it keeps no copies of these
   virtual void WakeBack(const std::string& key) = 0;                               // a wake_one found nobody who waits
 
-  virtual void ForgetTry() = 0;
+  // Of the first `frames` frames of a tier, how many the root is known to have executed with all before them.
+  virtual uint64_t Confirmed(uint64_t stream, uint64_t frames) = 0;
+
+  virtual void ForgetTry(bool all) = 0;
   virtual uint64_t keys() const = 0;
   virtual uint64_t waiting() const = 0;
 };

@@ -361,11 +361,12 @@ void RootCore::Forget(uint64_t stream, const std::vector<std::string>& keys) {
   for (const std::string& key : keys) sharing_.Drop(key, stream);
 }
 
-void RootCore::ForgetTry() {
+void RootCore::ForgetTry(bool all) {
   std::vector<std::string> keys;
   for (const auto& [key, entry] : entries_) {
-    if (entry.of_this_try && !sharing_.IsLocked(key)) keys.push_back(key);
+    if ((all || entry.of_this_try) && !sharing_.IsLocked(key)) keys.push_back(key);
   }
+  queues_.clear();  // only clients of 2.2 and later have them
   // No rank runs between two tries: nobody can have read a copy by the time that the answers are here.
   auto erase = [this, keys] {
     for (const std::string& key : keys) entries_.erase(key);

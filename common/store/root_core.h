@@ -28,7 +28,8 @@ class RootCore : public StoreCore {
   void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
-  void ForgetTry() override;
+  uint64_t Confirmed(uint64_t, uint64_t frames) override { return frames; }
+  void ForgetTry(bool all) override;
   uint64_t keys() const override { return entries_.size(); }
   uint64_t waiting() const override { return waits_.size(); }
 

@@ -117,7 +117,7 @@ class Server : public StoreServer {
   StoreStats stats() const override;
   void SendToLauncher(uint64_t peer, std::string_view body) override;
   void CloseLauncher(uint64_t peer) override;
-  void ForgetTry() override { core_->ForgetTry(); }
+  void ForgetTry(bool all) override { core_->ForgetTry(all); }
 
  private:
   void MakeCore();
@@ -156,7 +156,7 @@ class Server : public StoreServer {
   std::unique_ptr<Sharing> sharing_;
   std::unique_ptr<StoreCore> core_;
   TierCore* tier_ = nullptr;  // core_, where this is a tier
-  std::unique_ptr<Uplink> uplink_;
+  std::unique_ptr<StoreUplink> uplink_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>> connections_;
   uint64_t next_id_ = 1;
   std::vector<uint64_t> ready_;
@@ -190,13 +190,13 @@ absl::Status Server::Listen() {
   port_ = LocalPort(listener_.get());
   MakeCore();
   if (upstream) {
-    uplink_ = std::make_unique<Uplink>(&loop_, *upstream,
-                                       Uplink::Callbacks{.received =
-                                                             [this](TierFrame frame) {
-                                                               tier_->Received(std::move(frame));
-                                                               Schedule();
-                                                             },
-                                                         .lost = [this] { UplinkLost(); }});
+    uplink_ = std::make_unique<StoreUplink>(&loop_, *upstream,
+                                            StoreUplink::Callbacks{.received =
+                                                                       [this](TierFrame frame) {
+                                                                         tier_->Received(std::move(frame));
+                                                                         Schedule();
+                                                                       },
+                                                                   .lost = [this] { UplinkLost(); }});
   }
   loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
   Tick();
@@ -434,6 +434,7 @@ bool Server::ExecuteForTier(Connection& connection, TierFrame& frame) {
   StoreCall call;
   call.caller = {.stream = connection.id, .id = frame.id, .op = frame.op, .tier = true};
   call.of_this_try = frame.of_this_try;
+  call.frame = connection.frames->processed;
   call.request = {
       .op = frame.op, .keys = std::move(frame.keys), .values = std::move(frame.values), .number = frame.number};
   if (!HasRightShape(call.request)) {
@@ -462,7 +463,7 @@ void Server::Answer(const StoreCaller& caller, StoreAnswer answer) {
     frame.number = answer.number;
     frame.states = std::move(answer.states);
     (answer.wake_one ? frame.keys : frame.values) = std::move(answer.values);
-    frame.processed = connection->frames->processed;
+    frame.processed = core_->Confirmed(connection->id, connection->frames->processed);
     SendFrame(*connection, frame);
     return;
   }

@@ -54,9 +54,10 @@ class StoreServer {
   // Frames to a launcher. One that is gone: nothing happens.
   virtual void SendToLauncher(uint64_t peer, std::string_view body) = 0;
   virtual void CloseLauncher(uint64_t peer) = 0;  // after what was sent has been written
-  // Root only: forgets all keys that clients of 2.2 and later wrote. They expect a new store for every try of the job;
-  // clients of 1.x put the number of the try into their keys.
-  virtual void ForgetTry() = 0;
+  // Root only, between two tries of the job, when no rank runs: forgets the keys that clients of 2.2 and later wrote,
+  // who expect a new store for every try, or all. Clients of 1.x put the number of the try into their keys: for them
+  // `all` is needed only where that number stays.
+  virtual void ForgetTry(bool all) = 0;
 };
 
 }  // namespace taskd

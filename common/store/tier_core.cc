@@ -119,7 +119,7 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
   frame.keys = request.keys;
   frame.values = std::move(request.values);
   if (!HasReply(request.op)) {
-    last_silent_write_[caller.stream] = sequence_ + 1;
+    silent_writes_[caller.stream].push_back({call.frame, sequence_ + 1});
   } else {
     frame.id = next_id_++;
     passed_through_[frame.id] = caller;
@@ -132,9 +132,18 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
 
 // An answer tells its reader that what it wrote before, without an answer, has happened. So until the root is known to
 // have executed that, an answer has to come from there.
-bool TierCore::HasUnseenWrites(uint64_t stream) const {
-  auto written = last_silent_write_.find(stream);
-  return written != last_silent_write_.end() && written->second > processed_;
+bool TierCore::HasUnseenWrites(uint64_t stream) {
+  auto found = silent_writes_.find(stream);
+  if (found == silent_writes_.end()) return false;
+  std::deque<SilentWrite>& writes = found->second;
+  while (!writes.empty() && writes.front().sequence <= processed_) writes.pop_front();
+  if (!writes.empty()) return true;
+  silent_writes_.erase(found);
+  return false;
+}
+
+uint64_t TierCore::Confirmed(uint64_t stream, uint64_t frames) {
+  return HasUnseenWrites(stream) ? silent_writes_.at(stream).front().frame - 1 : frames;
 }
 
 bool TierCore::AnswerFromCopies(const StoreCall& call) {
@@ -178,8 +187,8 @@ void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
 
 bool TierCore::MayJoin(const StoreCall& call, const Flight& flight) const {
   // The caller may have written on its own connection, with no answer to wait for, after the flight had left.
-  auto silent = last_silent_write_.find(call.caller.stream);
-  if (silent != last_silent_write_.end() && silent->second > flight.sequence) return false;
+  auto silent = silent_writes_.find(call.caller.stream);
+  if (silent != silent_writes_.end() && silent->second.back().sequence > flight.sequence) return false;
   // Which of several keys are waited for is settled when a wait begins: a deletion later does not matter to it.
   if (flight.op == StoreOp::kWait) return flight.keys.size() == 1 || !flight.flushed;
   return std::none_of(flight.keys.begin(), flight.keys.end(), [&](const std::string& key) {
@@ -481,7 +490,7 @@ void TierCore::Gone(uint64_t stream) {
     if (who.first == stream) ids.push_back(who.second);
   }
   for (uint64_t id : ids) Cancel(stream, id);
-  last_silent_write_.erase(stream);
+  silent_writes_.erase(stream);
   sharing_.DropStream(stream);
 }
 

@@ -41,7 +41,8 @@ class TierCore : public StoreCore {
   void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
-  void ForgetTry() override {}  // the root's affair
+  uint64_t Confirmed(uint64_t stream, uint64_t frames) override;
+  void ForgetTry(bool) override {}  // the root's affair
   uint64_t keys() const override { return copies_.size(); }
   uint64_t waiting() const override { return waiting_.size(); }
 
@@ -83,7 +84,7 @@ class TierCore : public StoreCore {
   using StreamAndId = std::pair<uint64_t, uint64_t>;
 
   bool AnswerFromCopies(const StoreCall& call);
-  bool HasUnseenWrites(uint64_t stream) const;
+  bool HasUnseenWrites(uint64_t stream);
   bool MayJoin(const StoreCall& call, const Flight& flight) const;
   void Join(StoreCall call);
   void Again(StoreCall call);
@@ -111,7 +112,12 @@ class TierCore : public StoreCore {
   size_t copy_bytes_ = 0;
   uint64_t sequence_ = 0;   // frames sent that the store above counts (TierFrame::processed)
   uint64_t processed_ = 0;  // of these, those that it is known to have executed
-  absl::flat_hash_map<uint64_t, uint64_t> last_silent_write_;  // stream -> frame of its newest write without an answer
+  // Writes without an answer that the root may not have executed yet.
+  struct SilentWrite {
+    uint64_t frame;     // of the stream, where that is a tier
+    uint64_t sequence;  // of ours
+  };
+  absl::flat_hash_map<uint64_t, std::deque<SilentWrite>> silent_writes_;  // by stream, in order
   // Keys that this tier wrote or gave back, by the frame that did it, until the store above is known to have executed
   // it. An answer that is older brings no copy of them.
   absl::flat_hash_map<std::string, uint64_t> written_;

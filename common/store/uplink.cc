@@ -25,22 +25,22 @@ constexpr int64_t kGreetingTimeoutNs = 5'000'000'000;
 
 }  // namespace
 
-Uplink::Uplink(EventLoop* loop, const HostPort& upstream, Callbacks callbacks)
+StoreUplink::StoreUplink(EventLoop* loop, const HostPort& upstream, Callbacks callbacks)
     : loop_(*loop), upstream_(upstream), callbacks_(std::move(callbacks)), pause_ns_(kFirstPauseNs) {
   Connect();
 }
 
-Uplink::~Uplink() {
+StoreUplink::~StoreUplink() {
   loop_.Cancel(timer_);
   if (fd_.valid()) loop_.Remove(fd_.get());
 }
 
-void Uplink::Send(const TierFrame& frame) {
+void StoreUplink::Send(const TierFrame& frame) {
   AppendFrame(frame, out_);
   if (frame.type == TierFrame::Type::kRequest) ++requests_;
 }
 
-void Uplink::Connect() {
+void StoreUplink::Connect() {
   state_ = State::kConnecting;
   broken_ = false;
   in_ = FrameBuffer(kMaxFrameBytes);
@@ -73,7 +73,7 @@ void Uplink::Connect() {
   Retry(strerror(error));
 }
 
-void Uplink::Retry(const std::string& reason) {
+void StoreUplink::Retry(const std::string& reason) {
   const bool stood = state_ == State::kConnected;
   loop_.Cancel(timer_);
   if (fd_.valid()) loop_.Remove(fd_.get());
@@ -92,7 +92,7 @@ void Uplink::Retry(const std::string& reason) {
   pause_ns_ = std::min(2 * pause_ns_, kLongestPauseNs);
 }
 
-void Uplink::OnEvent(uint32_t events) {
+void StoreUplink::OnEvent(uint32_t events) {
   if (state_ == State::kConnecting) {
     int error = 0;
     socklen_t length = sizeof(error);
@@ -106,7 +106,7 @@ void Uplink::OnEvent(uint32_t events) {
   if (fd_.valid() && broken_) Retry("connection lost");
 }
 
-void Uplink::Greet() {
+void StoreUplink::Greet() {
   state_ = State::kGreeting;
   greeting_.assign(1, '\0');
   greeting_.append(reinterpret_cast<const char*>(&kTierMagic), sizeof(kTierMagic));
@@ -116,7 +116,7 @@ void Uplink::Greet() {
   greeting_written_ = 0;
 }
 
-void Uplink::Receive() {
+void StoreUplink::Receive() {
   // One buffer for the thread: what was read is copied on at once.
   static thread_local std::array<char, 256 * 1024> buffer;
   const ssize_t size = recv(fd_.get(), buffer.data(), buffer.size(), 0);
@@ -148,7 +148,7 @@ void Uplink::Receive() {
   }
 }
 
-void Uplink::Write(std::string& out, size_t& written) {
+void StoreUplink::Write(std::string& out, size_t& written) {
   while (written < out.size()) {
     const ssize_t size = send(fd_.get(), out.data() + written, out.size() - written, MSG_NOSIGNAL);
     if (size < 0) {
@@ -166,7 +166,7 @@ void Uplink::Write(std::string& out, size_t& written) {
   written = 0;
 }
 
-void Uplink::Flush() {
+void StoreUplink::Flush() {
   if (state_ != State::kGreeting && state_ != State::kConnected) return;
   Write(greeting_, greeting_written_);
   if (state_ == State::kConnected && greeting_.empty()) Write(out_, written_);

@@ -12,7 +12,7 @@
 
 namespace taskd {
 
-class Uplink {
+class StoreUplink {
  public:
   struct Callbacks {
     std::function<void(TierFrame)> received;
@@ -20,10 +20,10 @@ class Uplink {
   };
 
   // On the loop's thread.
-  Uplink(EventLoop* loop, const HostPort& upstream, Callbacks callbacks);
-  ~Uplink();
-  Uplink(const Uplink&) = delete;
-  Uplink& operator=(const Uplink&) = delete;
+  StoreUplink(EventLoop* loop, const HostPort& upstream, Callbacks callbacks);
+  ~StoreUplink();
+  StoreUplink(const StoreUplink&) = delete;
+  StoreUplink& operator=(const StoreUplink&) = delete;
 
   // Kept until there is a connection; written by Flush().
   void Send(const TierFrame& frame);

@@ -24,7 +24,7 @@ TASK = "quickstart"
 RANKS = range(4)
 # Kinds as people read them; communication is switched by itself.
 KINDS = ("step", "fp", "dataloader", "save_checkpoint", "communication")
-STEERING = re.compile(r"TASKD_|MINDX_|POD_IP$|RANK$|LOCAL_RANK$|WORLD_SIZE$|MASTER_|LD_PRELOAD$")
+STEERING = re.compile(r"TASKD_|MINDX_|PET_|POD_IP$|RANK$|LOCAL_RANK$|WORLD_SIZE$|MASTER_|LD_PRELOAD$")
 
 
 class Failed(Exception):
@@ -48,14 +48,10 @@ def say(number, text):
     print(f"\n[{number}] {text}", flush=True)
 
 
-def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
+def free_port():
+    with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+        return probe.getsockname()[1]
 
 
 class Job:
@@ -67,23 +63,22 @@ class Job:
         self.stop_file = os.path.join(work, "stop")
         self.trouble_file = os.path.join(work, "trouble")
         self.said = []  # verdicts that were printed: (scope, ids, cause)
-        ports = free_ports(5)
-        self.manager = f"127.0.0.1:{ports[0]}"
+        self.manager = None  # its address, once a rank knows it
         self.nodes = []
-        package = os.path.join(build, "python")
+        port = free_port()
         clean = {k: v for k, v in os.environ.items() if not STEERING.match(k)}
         for node in (0, 1):
             folder = os.path.join(work, f"node{node}")
-            os.makedirs(os.path.join(folder, "profiling"))
+            os.makedirs(self.profiling(node))
             environment = {
-                **clean, "NODE_RANK": str(node), "WORK": folder, "STOP_FILE": self.stop_file,
-                "TROUBLE_FILE": self.trouble_file, "TASKD_PACKAGE": package,
-                "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1", "TRAINING_PORT": str(ports[1]), "GLOO_SOCKET_IFNAME": "lo",
-                # Only because two nodes share one machine:
-                "MINDX_TASK_ID": TASK, "TASKD_JOB": JOB, "TASKD_MANAGER": self.manager,
-                "TASKD_HTTP": f"127.0.0.1:{ports[2]}", "TASKD_LISTEN": f"127.0.0.1:{ports[3 + node]}",
-                "TASKD_SOCKET": os.path.join(folder, "proxy.sock"), "TASKD_PROFILING_DIR": self.profiling(node),
-                "TASKD_STATE_DIR": os.path.join(folder, "state"), "TASKD_SWITCH_FILE": os.path.join(folder, "no-switch-file"),
+                **clean, "NODE_RANK": str(node), "TRAINING_PORT": str(port), "WORK": folder, "STOP_FILE": self.stop_file,
+                "TROUBLE_FILE": self.trouble_file, "TASKD_BUILD": build, "PYTHONPATH": os.path.join(build, "python"),
+                "PYTHON_EXEC": "/usr/bin/python3", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo",
+                "MINDX_TASK_ID": TASK, "TASKD_JOB": JOB,
+                # Only because two nodes share one machine, with each other and with whatever else is here:
+                "TASKD_LISTEN": "127.0.0.1:0",
+                "TASKD_PROFILING_DIR": self.profiling(node), "TASKD_STATE_DIR": os.path.join(folder, "state"),
+                "TASKD_SWITCH_FILE": os.path.join(folder, "no-switch-file"),
             }
             with open(self.log_path(node), "wb") as log:
                 self.nodes.append(subprocess.Popen([os.path.join(HERE, "train_node.sh")], env=environment, cwd=folder,
@@ -188,22 +183,28 @@ class Job:
                 raise Failed(f"node {node} did not end within 60 s:\n{self.log(node)[-3000:]}") from None
             require(code == 0, f"node {node} ended with code {code}:\n{self.log(node)[-3000:]}")
 
-    def leftovers(self):
-        """Pids of our processes that still run: those whose environment has this job's folder."""
-        mark = f"WORK={self.work}/node".encode()
-        found = []
+    def processes(self):
+        """{pid: environment} of our processes that run: those whose environment has this job's folder."""
+        found = {}
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{pid}/environ", "rb") as environ:
-                    if any(variable.startswith(mark) for variable in environ.read().split(b"\0")):
-                        found.append(int(pid))
+                with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as environ:
+                    variables = dict(v.split("=", 1) for v in environ.read().split("\0") if "=" in v)
             except OSError:
-                pass  # it has ended, or is another user's
+                continue  # it has ended, or is another user's
+            if variables.get("WORK", "").startswith(f"{self.work}/node"):
+                found[int(pid)] = variables
         return found
+
+    def find_manager(self):
+        """Node 0's launcher has started it on a free port and tells every rank where."""
+        self.require_running()
+        self.manager = next((v["TASKD_MANAGER"] for v in self.processes().values() if "TASKD_MANAGER" in v), None)
+        return self.manager
 
     def kill(self):
         """Ends whatever of ours still runs."""
-        for pid in self.leftovers():
+        for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -268,11 +269,14 @@ def slow_rank(job, cause, rank):
 
 
 def run(job):
-    say(1, "A training job starts: 2 nodes x 2 ranks, PyTorch over gloo, libtaskd.so preloaded, marks off")
+    say(1, "A training job starts: 2 nodes x 2 ranks, PyTorch over gloo; on each node train_node.sh:")
+    with open(os.path.join(HERE, "train_node.sh"), encoding="utf-8") as script:
+        print("  " + script.read().partition("exec ")[2].rstrip().replace("\n", "\n  "), flush=True)
+    wait_until(job.find_manager, "a rank knows the manager", 120)
     wait_until(lambda: job.require_running() or {r for r, s in job.status().items() if s["attached"]} == set(RANKS),
                "all four ranks are attached", 120)
     steps = job.wait_for_training(10)
-    print(f"All 4 ranks train and are attached to their node's proxy (step {steps}).")
+    print(f"All 4 ranks train (step {steps}) and are attached to their node's proxy; the manager is at {job.manager}. Marks are off.")
 
     say(2, "Nobody has asked for marks, so there are none")
     table(job.counts())
@@ -320,7 +324,7 @@ def run(job):
 
     say(10, "The job ends; what is on disk")
     job.finish()
-    wait_until(lambda: not job.leftovers(), "everything has ended by itself", 15)
+    wait_until(lambda: not job.processes(), "everything has ended by itself", 15)
     ranks, problems = job.reports()
     require(not problems, "the files break the format:\n" + "\n".join(problems[:10]))
     counts = job.counts()

@@ -78,10 +78,10 @@ class Jobs:
         with open(self.script, "w", encoding="utf-8") as script:
             script.write(RANK)
 
-    def launch(self, name, *options, action=("exit",), environment=None, prefix=(), script=None):
+    def launch(self, name, *options, action=("exit",), environment=None, prefix=(), script=None,
+               script_arguments=()):
         command = [*prefix, TASKD, "run", *options, script or self.script]
-        if script is None:
-            command += [self.folder, *map(str, action)]
+        command += [self.folder, *map(str, action)] if script is None else script_arguments
         environment = clean_environment(TASKD_MANAGER="off", PYTHON_EXEC=PYTHON, TMPDIR=self.stage.folder,
                                         PYTHONDONTWRITEBYTECODE=1, **(environment or {}))
         environment["OMP_NUM_THREADS"] = "1"
@@ -430,6 +430,39 @@ def test_all_reduce(jobs, tiered):
         assert len(ports[0] | ports[1] | {str(port)}) == 3
     else:
         assert ports == [{str(port)}, {str(port)}]
+
+
+ELASTIC_SUM = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="env://")
+value = torch.ones(1)
+dist.all_reduce(value)
+print(f"sum {value.item():g} of {dist.get_world_size()}", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+def test_all_reduce_of_an_elastic_job(jobs):
+    """The key space is new after each change of membership, also for PyTorch 1.x, which only knows of restarts."""
+    script = os.path.join(jobs.stage.folder, "elastic_sum.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(ELASTIC_SUM)
+    port = free_port()
+
+    def launch(name):
+        return jobs.elastic(name, port, script=script, script_arguments=[os.path.join(jobs.folder, "go")])
+
+    first = launch("first")
+    wait_log(first, "sum 1 of 1", 60)
+    second = launch("second")
+    wait_log(first, "sum 2 of 2", 60)
+    second.kill()
+    wait_until(lambda: first.log().count("sum 1 of 1") == 2, "the first node goes on alone", 60)
+    jobs.put("go")
+    assert first.wait() == 0, first.log()
 
 
 LINES = {  # of the document on torch_npu_run

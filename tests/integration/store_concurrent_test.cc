@@ -192,7 +192,7 @@ class Actor {
                             reply.status().message());
       return;
     }
-    if (came) EndWrites(event.end_ns);
+    EndWrites(event.end_ns);
     if (came) events_[key].push_back(std::move(event));
   }
 

@@ -113,6 +113,9 @@ class History {
         if (!std::all_of(request.keys.begin(), request.keys.end(), [&](auto& key) { return reference_.Has(key); }))
           continue;
       }
+      // PyTorch lets who asks now race with the woken one; a tier lets it wait for its turn.
+      if (request.op == StoreOp::kWait && topology_.size() > 1 && reference_.ElementsAreSpokenFor(request.keys[0]))
+        continue;
       if (request.op == StoreOp::kAdd && reference_.Has(request.keys[0])) {
         const std::string value = reference_.Value(request.keys[0]);
         // Text that begins with digits is a number to PyTorch.

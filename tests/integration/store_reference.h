@@ -136,6 +136,12 @@ class StoreReference {
   // It waited for a queue, alone or among others (release_one_of).
   void Released(int client) { Leave(client); }
 
+  // A queue that holds elements while others still wait for it: those whom its pushes have woken have not popped yet.
+  bool ElementsAreSpokenFor(const std::string& queue) const {
+    auto waiters = waiters_.find(queue);
+    return Exists(queue) && waiters != waiters_.end() && !waiters->second.empty();
+  }
+
   bool Has(const std::string& key) const { return keys_.contains(key); }
   // Nothing if the key is missing.
   std::string Value(const std::string& key) const {

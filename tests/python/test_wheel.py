@@ -40,9 +40,26 @@ assert daemon.program() == os.path.join({target!r}, "taskd", "bin", "taskd")
 print("fine")
 """, PYTHONPATH=target)
     assert output.endswith("fine\n")
+    for command in (["bin/taskd", "run"], ["bin/torch_npu_run"]):
+        script = world.write("rank.py", "import os, sys; print(os.environ['RANK'], sys.executable, *sys.argv[1:])")
+        ran = subprocess.run([os.path.join(target, command[0]), *command[1:], "--standalone", "--no-taskd", script, "--x", "1"],
+                             env={**world.environment, "PYTHONPATH": target}, cwd=world.folder, capture_output=True, text=True,
+                             check=False)
+        assert (ran.returncode, ran.stdout) == (0, f"0 {sys.executable} --x 1\n"), ran.stderr
     help_text = subprocess.run([os.path.join(target, "bin", "taskd"), "--help"], env={**world.environment, "PYTHONPATH": target},
                                capture_output=True, text=True, check=False)
     assert help_text.returncode == 0 and "proxy" in help_text.stdout
+
+
+@pytest.mark.parametrize("named, python", [({}, sys.executable), ({"PYTHON_EXEC": "/opt/python"}, "/opt/python")])
+def test_module_run_becomes_the_program(world, named, python):
+    world.environment["TASKD_BIN"] = world.write("fake", """#!/bin/sh
+echo "$$ $PYTHON_EXEC $@"
+exit 7
+""", 0o755)
+    child = world.start(sys.executable, "-m", "taskd.run", "--nnodes=1", "train.py", "--a b", **named)
+    assert child.wait(60) == 7
+    assert world.output() == f"{child.pid} {python} run --nnodes=1 train.py --a b\n"
 
 
 def test_pth_arms_torch_only_where_it_is_asked_to(world):

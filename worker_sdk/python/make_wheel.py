@@ -24,6 +24,7 @@ Tag: {tag}
 """
 ENTRY_POINTS = """[console_scripts]
 taskd = taskd.python.utils.daemon:run_program
+torch_npu_run = taskd.run:main
 """
 # Of all files the same, so that the same sources give the same wheel.
 TIMESTAMP = (2020, 1, 1, 0, 0, 0)

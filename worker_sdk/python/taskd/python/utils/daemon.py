@@ -35,16 +35,20 @@ def _is_script(path):
         return file.read(2) == b"#!" and b"taskd.python.utils" in file.read(4096)
 
 
-def run_program():
-    """The console script `taskd`."""
+def run_program(*arguments):
+    """Becomes the program, with these arguments and then this process's own: the console script `taskd`."""
     import sys
 
+    arguments = [*arguments, *sys.argv[1:]]
     try:
         path = program()
     except OSError as error:
         print(f"taskd: {error}", file=sys.stderr)
         sys.exit(1)
-    os.execv(path, ["taskd", *sys.argv[1:]])
+    # As with torchrun, ranks get the Python that this script belongs to, also one that is not in PATH.
+    if arguments[:1] == ["run"]:
+        os.environ.setdefault("PYTHON_EXEC", sys.executable)
+    os.execv(path, ["taskd", *arguments])
 
 
 def plaintext_flag():
