@@ -75,12 +75,6 @@ bool HasEnded(pid_t pid) {
   return result == pid || (result < 0 && errno == ECHILD);
 }
 
-// The port where another process may listen now: `port`, else any.
-std::string FreeLoopback(int port) {
-  const HostPort usual{"127.0.0.1", port};
-  return IsFree(usual) ? FormatHostPort(usual) : "127.0.0.1:0";
-}
-
 }  // namespace
 
 RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> environment)
@@ -90,16 +84,23 @@ RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> en
       library_(FindLibrary(program_)) {
   manager_.name = "manager";
   proxy_.name = "proxy";
-  socket_ = Variable("TASKD_SOCKET");
-  if (!socket_.empty()) return;
   const std::filesystem::path parent = std::filesystem::path(DefaultSocketPath()).parent_path().parent_path();
   folder_ = (parent / absl::StrCat("run-", getpid())).string();
-  socket_ = absl::StrCat(folder_, "/proxy.sock");
+  socket_ = Variable("TASKD_SOCKET");
+  if (socket_.empty()) socket_ = absl::StrCat(folder_, "/proxy.sock");
 }
 
 std::string RunDaemons::Variable(const std::string& name) const {
   auto found = environment_.find(name);
   return found == environment_.end() ? "" : found->second;
+}
+
+// For listeners that another job on this machine may have: nobody has to find this one.
+void RunDaemons::TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
+                                    std::vector<std::string>& argv) const {
+  if (!Variable(variable).empty() || IsFree({"127.0.0.1", port})) return;
+  argv.push_back(flag);
+  argv.push_back("127.0.0.1:0");
 }
 
 bool RunDaemons::Start(Daemon& daemon) {
@@ -188,9 +189,7 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
   proxy_.argv = {program_,   "proxy", "--node-rank",        std::to_string(assignment.group_rank),
                  "--socket", socket_, "--exit-on-stdin-eof"};
   if (!assignment.manager.empty()) proxy_.argv.insert(proxy_.argv.end(), {"--manager", assignment.manager});
-  if (Variable("TASKD_LISTEN").empty()) {
-    proxy_.argv.insert(proxy_.argv.end(), {"--listen", FreeLoopback(kProxyPort)});
-  }
+  TakeAnyPortIfTaken("TASKD_LISTEN", "--listen", kProxyPort, proxy_.argv);
   proxy_.environment = environment_;
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
   Start(proxy_);
@@ -251,8 +250,7 @@ void RunDaemons::End() {
     }
     daemon->pid = 0;
   }
-  if (folder_.empty()) return;
-  std::error_code ignored;  // a socket's folder that stays does no harm
+  std::error_code ignored;  // a folder that stays does no harm
   std::filesystem::remove_all(folder_, ignored);
 }
 

@@ -47,13 +47,15 @@ class RunDaemons {
   };
 
   bool Start(Daemon& daemon);
+  void TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
+                          std::vector<std::string>& argv) const;
   std::string Variable(const std::string& name) const;
 
   const RunOptions options_;
   const std::map<std::string, std::string> environment_;
   std::string program_;  // this one
   std::string library_;  // libtaskd.so; empty: it was not found
-  std::string folder_;   // of the proxy's socket, made for this launcher; empty if the socket was given
+  std::string folder_;   // of this launcher's own: the proxy's socket, the manager's state
   std::string socket_;
   Daemon manager_;
   Daemon proxy_;

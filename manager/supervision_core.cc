@@ -96,10 +96,7 @@ void SupervisionCore::Close() {
 
 void SupervisionCore::Add(SupervisionEvent event) {
   Cut(event.message, kMaxMessageBytes);
-  using Kind = SupervisionEvent::Kind;
-  const bool worth_a_warning = event.kind == Kind::kHang || event.kind == Kind::kStacks ||
-                               event.kind == Kind::kRestarting || (event.kind == Kind::kExited && event.code != 0);
-  spdlog::log(worth_a_warning ? spdlog::level::warn : spdlog::level::info, "job: {}", LogLine(event));
+  spdlog::info("job: {}", LogLine(event));  // who starts the ranks says it to people
   events_bytes_ += event.message.size();
   events_.push_back(std::move(event));
   while (events_.size() > kMaxEvents || events_bytes_ > kMaxEventsBytes) {

@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -410,6 +411,8 @@ void Launcher::OnExit(const WorkerExit& exit) {
     std::string folder;
     if (!context_.logs.path.empty()) {
       folder = fmt::format("{}/attempt_{}/{}", context_.logs.path, assignment_->restart_count, exit.local_rank);
+      std::error_code error;
+      if (std::filesystem::is_empty(folder, error) || error) folder.clear();
     }
     client_->Send(FailedMessage{assignment_->round, exit, std::move(folder)});
   } else if (--left_ == 0) {
@@ -490,7 +493,7 @@ void Launcher::Finish() {
     }
   }
   if (!last_line_.empty()) Say(last_line_);
-  if (exit_code_ == 0) RemoveEmptyFolders(context_.logs);
+  RemoveEmptyFolders(context_.logs);
   if (hooks_.at_end) hooks_.at_end();
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.

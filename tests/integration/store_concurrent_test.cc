@@ -488,7 +488,7 @@ TEST(StoreConcurrentTest, ForgetTryReachesTheCopies) {
       ASSERT_TRUE(read.ok()) << read.status();
       ASSERT_EQ(read->values[0], value);
     }
-    topology.OnThread(0, [](StoreServer& root) { root.ForgetTry(); });
+    topology.OnThread(0, [](StoreServer& root) { root.ForgetTry(false); });
     for (StoreClient& client : clients) {
       // The copies go soon, not at once: no rank runs between two tries.
       const auto deadline = std::chrono::steady_clock::now() + StoreClient::kPatience;
