@@ -160,11 +160,14 @@ std::string RunDaemons::StartManager() {
       manager_.argv.insert(manager_.argv.end(), {"--nodes", std::to_string(options_.max_nodes), "--procs-per-node",
                                                  std::to_string(options_.procs_per_node)});
     }
-    if (Variable("TASKD_HTTP").empty()) {
-      manager_.argv.insert(manager_.argv.end(), {"--http", FreeLoopback(kHttpPort)});
+    TakeAnyPortIfTaken("TASKD_HTTP", "--http", kHttpPort, manager_.argv);
+    if (Variable("TASKD_STATE_DIR").empty() && Variable("TASKD_TASK_ID").empty()) {
+      // For a manager that has to be started again; the next job begins anew.
+      manager_.argv.insert(manager_.argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
     }
-    if (Variable("TASKD_TLS_DIR").empty() && Variable("TASKD_TOKEN").empty())
+    if (!local && Variable("TASKD_TLS_DIR").empty() && Variable("TASKD_TOKEN").empty()) {
       manager_.argv.push_back("--allow-plaintext");
+    }
     manager_.environment = environment_;
     manager_.environment.erase("TASKD_LISTEN");  // the proxy's
     manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");

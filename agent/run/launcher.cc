@@ -107,6 +107,7 @@ class Launcher {
   void On(CollectMessage message);
   void On(PingMessage) {}  // the client's
 
+  HostPort TierUpstream(const Assignment& assignment) const;
   absl::Status PrepareFirstStart(const Assignment& assignment);
   absl::Status StartRanks(const Assignment& assignment);
   void SpareOthers();
@@ -130,6 +131,7 @@ class Launcher {
   Resolver resolver_{&loop_};
   StoreHost store_;
   bool hosts_store_ = false;
+  int tier_port_ = 0;
   std::string why_not_here_;  // the endpoint is this machine, but its port was taken
   std::unique_ptr<RendezvousClient> client_;
   std::unique_ptr<WorkerGroup> group_;
@@ -244,6 +246,7 @@ Rendezvous::Options Launcher::RendezvousOptions(const std::string& manager) cons
   options.max_nodes = options_.max_nodes;
   options.fixed_ranks = HasNodeRanks(options_);
   options.max_restarts = options_.max_restarts;
+  options.fan_out = options_.tiered ? options_.store_fan_out : 0;
   auto ns = [](double seconds) { return static_cast<int64_t>(seconds * kNsPerS); };
   options.join_timeout_ns =
       ns(ConfSeconds(options_, {"join_timeout", "timeout"}, options_.rdzv_backend == "c10d" ? 600 : 900));
@@ -284,6 +287,11 @@ void Launcher::HostAndJoin() {
 }
 
 void Launcher::Join(HostPort root, bool hosts_store) {
+  if (options_.tiered) {
+    absl::StatusOr<int> port = store_.ServeTier(options_.store_fan_out > 0);
+    if (!port.ok()) return EndWith(1, std::string(port.status().message()));
+    tier_port_ = *port;
+  }
   NodeInfo info;
   info.run_id = options_.rdzv_id;
   info.version = TASKD_VERSION;
@@ -296,6 +304,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
   info.max_nodes = options_.max_nodes;
   info.max_restarts = options_.max_restarts;
   info.hosts_store = hosts_store;
+  info.tier_port = options_.store_fan_out > 0 ? tier_port_ : 0;
   RendezvousClient::Callbacks callbacks;
   callbacks.received = [this](RootMessage message) { OnMessage(std::move(message)); };
   callbacks.failed = [this](const std::string& why) {
@@ -353,11 +362,8 @@ absl::Status Launcher::PrepareFirstStart(const Assignment& assignment) {
   context_.master_addr = endpoint_.host;
   context_.master_port = endpoint_.port;
   if (options_.tiered) {
-    absl::StatusOr<int> port =
-        store_.ServeTier(FormatHostPort(hosts_store_ ? HostPort{"127.0.0.1", endpoint_.port} : endpoint_));
-    if (!port.ok()) return port.status();
     context_.master_addr = "127.0.0.1";
-    context_.master_port = *port;
+    context_.master_port = tier_port_;
   }
   if (hooks_.before_first_start) {
     hooks_.before_first_start(assignment);
@@ -367,12 +373,22 @@ absl::Status Launcher::PrepareFirstStart(const Assignment& assignment) {
   return absl::OkStatus();
 }
 
+// The root as this node reaches it, or another node's tier. One that is on the root's machine came to it by loopback.
+HostPort Launcher::TierUpstream(const Assignment& assignment) const {
+  const HostPort root = hosts_store_ ? HostPort{"127.0.0.1", endpoint_.port} : endpoint_;
+  if (assignment.tier.empty()) return root;
+  absl::StatusOr<HostPort> tier = ParseHostPort("tier", assignment.tier);
+  if (!tier.ok()) return root;
+  return IsLoopback(*tier) ? HostPort{root.host, tier->port} : *tier;
+}
+
 void Launcher::SpareOthers() {
   if (!hooks_.spare_pids) return;
   for (pid_t pid : hooks_.spare_pids()) group_->Spare(pid);
 }
 
 absl::Status Launcher::StartRanks(const Assignment& assignment) {
+  if (options_.tiered) store_.SetUpstream(TierUpstream(assignment));
   if (hooks_.rank_environment) context_.extra = hooks_.rank_environment(assignment);
   absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(options_, assignment, context_);
   if (!workers.ok()) return workers.status();

@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "common/address.h"
 #include "fmt/format.h"
 
 namespace taskd {
@@ -234,6 +235,11 @@ void Rendezvous::Start(std::vector<std::pair<uint64_t, Node*>> chosen) {
     assignment.role_world_size = role_sizes[node->info.role];
     rank_base += node->info.local_world_size;
     role_bases[node->info.role] += node->info.local_world_size;
+    // A tree: the first fan_out nodes ask the root, the next fan_out the first node, and so on.
+    if (options_.fan_out > 0 && i >= options_.fan_out) {
+      const NodeInfo& above = order[i / options_.fan_out - 1].second->info;
+      if (above.tier_port > 0) assignment.tier = FormatHostPort({above.address, above.tier_port});
+    }
     Send(peer, StartMessage{std::move(assignment)});
   }
   // Those beyond max_nodes stay as spares.

@@ -42,6 +42,7 @@ class Rendezvous {
     int max_nodes = 1;
     bool fixed_ranks = true;  // nodes bring their ranks (static); else the rendezvous gives them
     int max_restarts = 0;
+    int fan_out = 0;  // nodes' tiers that one store serves; 0: the root serves all
     int64_t join_timeout_ns = 900'000'000'000;
     int64_t last_call_ns = 30'000'000'000;  // wait for more than min_nodes at the first Start
     int64_t settle_ns = 300'000'000;

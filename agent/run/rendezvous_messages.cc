@@ -12,6 +12,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int kMaxPort = 65535;
 constexpr int kMaxNodes = 1 << 20;
 constexpr int kMaxRanks = 1 << 24;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
@@ -102,7 +103,8 @@ json ToJson(const JoinMessage& message) {
           {"min_nodes", info.min_nodes},
           {"max_nodes", info.max_nodes},
           {"max_restarts", info.max_restarts},
-          {"hosts_store", info.hosts_store}};
+          {"hosts_store", info.hosts_store},
+          {"tier_port", info.tier_port}};
 }
 
 JoinMessage ReadJoin(Reader& reader) {
@@ -118,6 +120,7 @@ JoinMessage ReadJoin(Reader& reader) {
   info.max_nodes = reader.Int("max_nodes", 1, kMaxNodes);
   info.max_restarts = reader.Int("max_restarts", 0, kMaxCount);
   info.hosts_store = reader.Bool("hosts_store");
+  info.tier_port = reader.Int("tier_port", 0, kMaxPort);
   return {std::move(info)};
 }
 

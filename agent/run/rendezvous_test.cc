@@ -519,5 +519,21 @@ TEST(RendezvousTest, WaitingNodesAreToldWhenThatChanges) {
   EXPECT_THAT(job.Last<WaitingMessage>(1)->text, HasSubstr("missing node rank 1"));
 }
 
+TEST(RendezvousTest, TiersFormATree) {
+  Rendezvous::Options options = Static(7);
+  options.fan_out = 2;
+  Job job(options);
+  for (int node = 0; node < 7; ++node) {
+    NodeInfo info = job.Info(node);
+    info.tier_port = 1000 + node;
+    info.address = node == 3 ? "fd00::3" : "10.0.0." + std::to_string(node);
+    job.Join(node + 1, info);
+  }
+  std::vector<std::string> above;
+  for (int node = 0; node < 7; ++node) above.push_back(job.Started(node + 1)->tier);
+  EXPECT_THAT(above,
+              ElementsAre("", "", "10.0.0.0:1000", "10.0.0.0:1000", "10.0.0.1:1001", "10.0.0.1:1001", "10.0.0.2:1002"));
+}
+
 }  // namespace
 }  // namespace taskd

@@ -38,8 +38,8 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
   StoreServer::Options options;
   options.listen = address;
   options.dual_stack = everywhere;
-  options.launchers.opened = [this](uint64_t peer, const std::string&) {
-    launchers_.insert(peer);
+  options.launchers.opened = [this](uint64_t peer, const std::string& address) {
+    launchers_[peer] = address;
     Do(rendezvous_->Opened(peer, EventLoop::NowNs()));
   };
   options.launchers.received = [this](uint64_t peer, std::string_view body) { Received(peer, body); };
@@ -57,13 +57,14 @@ void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks) {
   RunThread();
 }
 
-absl::StatusOr<int> StoreHost::ServeTier(const std::string& upstream) {
+absl::StatusOr<int> StoreHost::ServeTier(bool everywhere) {
   RunThread();
   std::promise<absl::StatusOr<int>> result;
   loop_.Post([&] {
     StoreServer::Options options;
     options.listen = {"127.0.0.1", 0};
-    options.upstream = upstream;
+    options.dual_stack = everywhere;
+    options.is_tier = true;
     absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
     if (!server.ok()) {
       result.set_value(server.status());
@@ -73,6 +74,10 @@ absl::StatusOr<int> StoreHost::ServeTier(const std::string& upstream) {
     result.set_value(tier_->port());
   });
   return result.get_future().get();
+}
+
+void StoreHost::SetUpstream(const HostPort& upstream) {
+  loop_.Post([this, upstream] { tier_->SetUpstream(upstream); });
 }
 
 void StoreHost::WhenAlone(std::function<void()> callback) {
@@ -116,6 +121,10 @@ void StoreHost::Received(uint64_t peer, std::string_view body) {
     spdlog::warn("a launcher's connection is closed because of what it sent: {}", message.status().message());
     Do({{peer, std::nullopt}});
     return;
+  }
+  if (auto* join = std::get_if<JoinMessage>(&*message); join != nullptr) {
+    absl::StatusOr<HostPort> from = ParseHostPort("peer", launchers_[peer]);
+    if (from.ok()) join->info.address = from->host;
   }
   if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && callbacks_.on_event) {
     callbacks_.on_event(event->json);

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -40,8 +40,11 @@ class StoreHost {
   void ServeRoot(Rendezvous::Options options, Callbacks callbacks);
   int root_port() const { return root_->port(); }
 
-  // At most once: a tier on a free port of 127.0.0.1; the result is that port. `upstream`: HOST:PORT of the root.
-  absl::StatusOr<int> ServeTier(const std::string& upstream);
+  // At most once: a tier on a free port of 127.0.0.1, or of all addresses; the result is that port. Its clients wait
+  // until it is told where to ask.
+  absl::StatusOr<int> ServeTier(bool everywhere);
+  // HOST:PORT of the store that the tier asks from now on. Another than before: its clients' connections are closed.
+  void SetUpstream(const HostPort& upstream);
 
   // Any thread; `callback` runs once on this object's thread, when no launcher is connected any more. Without a root:
   // at once.
@@ -68,11 +71,11 @@ class StoreHost {
   // On the thread:
   std::unique_ptr<Rendezvous> rendezvous_;
   Callbacks callbacks_;
-  std::set<uint64_t> launchers_;
+  std::map<uint64_t, std::string> launchers_;  // peer -> HOST:PORT that it came from
   std::function<void()> alone_;
   std::deque<Rendezvous::Output> outputs_;
   bool doing_ = false;
-  int forgot_before_ = 0;  // the first round whose keys may be there
+  int forgot_before_ = 0;       // the first round whose keys may be there
   int last_restart_count_ = 0;  // of the newest Start
   int reported_stop_ = -1;
   bool reported_end_ = false;

@@ -223,7 +223,8 @@ TEST_F(RootTest, SomebodyElseThere) {
 
 TEST_F(RootTest, ATierIsServedOnAFreePort) {
   StartRoot();
-  absl::StatusOr<int> port = root_->ServeTier(fmt::format("127.0.0.1:{}", root_->root_port()));
+  absl::StatusOr<int> port = root_->ServeTier(false);
+  root_->SetUpstream({"127.0.0.1", root_->root_port()});
   ASSERT_TRUE(port.ok()) << port.status();
   EXPECT_NE(*port, root_->root_port());
 }

@@ -115,6 +115,7 @@ class Server : public StoreServer {
   absl::Status Listen();
   int port() const override { return port_; }
   StoreStats stats() const override;
+  void SetUpstream(const HostPort& upstream) override { uplink_->SetTarget(upstream); }
   void SendToLauncher(uint64_t peer, std::string_view body) override;
   void CloseLauncher(uint64_t peer) override;
   void ForgetTry(bool all) override { core_->ForgetTry(all); }
@@ -178,7 +179,7 @@ Server::~Server() {
 }
 
 absl::Status Server::Listen() {
-  std::optional<HostPort> upstream;
+  HostPort upstream;
   if (!options_.upstream.empty()) {
     absl::StatusOr<HostPort> parsed = ParseHostPort("--upstream", options_.upstream);
     if (!parsed.ok()) return parsed.status();
@@ -189,14 +190,14 @@ absl::Status Server::Listen() {
   listener_ = *std::move(listener);
   port_ = LocalPort(listener_.get());
   MakeCore();
-  if (upstream) {
-    uplink_ = std::make_unique<StoreUplink>(&loop_, *upstream,
-                                            StoreUplink::Callbacks{.received =
-                                                                       [this](TierFrame frame) {
-                                                                         tier_->Received(std::move(frame));
-                                                                         Schedule();
-                                                                       },
-                                                                   .lost = [this] { UplinkLost(); }});
+  if (tier_ != nullptr) {
+    uplink_ = std::make_unique<StoreUplink>(&loop_, StoreUplink::Callbacks{.received =
+                                                                               [this](TierFrame frame) {
+                                                                                 tier_->Received(std::move(frame));
+                                                                                 Schedule();
+                                                                               },
+                                                                           .lost = [this] { UplinkLost(); }});
+    if (!upstream.host.empty()) uplink_->SetTarget(upstream);
   }
   loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
   Tick();
@@ -211,7 +212,7 @@ void Server::MakeCore() {
       .answer = [this](const StoreCaller& caller, StoreAnswer answer) { Answer(caller, std::move(answer)); },
       .resume = [this](uint64_t stream) { Resume(stream); },
   };
-  if (options_.upstream.empty()) {
+  if (options_.upstream.empty() && !options_.is_tier) {
     core_ = std::make_unique<RootCore>(std::move(host), sharing_.get());
     return;
   }
@@ -645,8 +646,8 @@ void Server::Tick() {
 
 // What clients have asked can never be answered now, and the keys may be other ones when there is a root again.
 void Server::UplinkLost() {
-  spdlog::warn("store: the connection to {} is lost; {} connections are closed", options_.upstream,
-               connections_.size());
+  if (!connections_.empty())
+    spdlog::warn("store: without the store above {} connections are closed", connections_.size());
   for (const auto& [id, connection] : connections_) {
     if (!connection->doomed) Doom(*connection);
   }

@@ -38,6 +38,7 @@ class StoreServer {
   struct Options {
     HostPort listen;          // port 0: a free one
     bool dual_stack = false;  // also listen on every address of the machine, IPv4 and IPv6, not only `listen.host`
+    bool is_tier = false;     // a tier that SetUpstream() tells where to ask; until then its clients wait
     std::string upstream;     // HOST:PORT of a taskd store; empty: this is the root
     StoreDialect unvalidated = StoreDialect::k1x;
     LauncherHandler launchers;  // empty: such connections are closed
@@ -51,6 +52,8 @@ class StoreServer {
 
   virtual int port() const = 0;
   virtual StoreStats stats() const = 0;
+  // Tier only. Another upstream than before: all connections are closed, as if the old one had died.
+  virtual void SetUpstream(const HostPort& upstream) = 0;
   // Frames to a launcher. One that is gone: nothing happens.
   virtual void SendToLauncher(uint64_t peer, std::string_view body) = 0;
   virtual void CloseLauncher(uint64_t peer) = 0;  // after what was sent has been written

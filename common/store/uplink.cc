@@ -25,8 +25,13 @@ constexpr int64_t kGreetingTimeoutNs = 5'000'000'000;
 
 }  // namespace
 
-StoreUplink::StoreUplink(EventLoop* loop, const HostPort& upstream, Callbacks callbacks)
-    : loop_(*loop), upstream_(upstream), callbacks_(std::move(callbacks)), pause_ns_(kFirstPauseNs) {
+StoreUplink::StoreUplink(EventLoop* loop, Callbacks callbacks)
+    : loop_(*loop), callbacks_(std::move(callbacks)), pause_ns_(kFirstPauseNs) {}
+
+void StoreUplink::SetTarget(const HostPort& upstream) {
+  if (upstream.host == upstream_.host && upstream.port == upstream_.port) return;
+  upstream_ = upstream;
+  Leave();
   Connect();
 }
 
@@ -73,21 +78,24 @@ void StoreUplink::Connect() {
   Retry(strerror(error));
 }
 
-void StoreUplink::Retry(const std::string& reason) {
+void StoreUplink::Leave() {
   const bool stood = state_ == State::kConnected;
   loop_.Cancel(timer_);
   if (fd_.valid()) loop_.Remove(fd_.get());
   fd_.reset();
   state_ = State::kApart;
+  if (!stood) return;
+  pause_ns_ = kFirstPauseNs;
+  callbacks_.lost();
+  out_.clear();
+  written_ = 0;
+}
+
+void StoreUplink::Retry(const std::string& reason) {
   if (reason != said_)
     spdlog::warn("the store at {} cannot be reached: {}; trying again", FormatHostPort(upstream_), reason);
   said_ = reason;
-  if (stood) {
-    callbacks_.lost();
-    out_.clear();
-    written_ = 0;
-    pause_ns_ = kFirstPauseNs;
-  }
+  Leave();
   timer_ = loop_.RunAfter(pause_ns_, [this] { Connect(); });
   pause_ns_ = std::min(2 * pause_ns_, kLongestPauseNs);
 }

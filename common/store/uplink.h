@@ -20,10 +20,13 @@ class StoreUplink {
   };
 
   // On the loop's thread.
-  StoreUplink(EventLoop* loop, const HostPort& upstream, Callbacks callbacks);
+  StoreUplink(EventLoop* loop, Callbacks callbacks);
   ~StoreUplink();
   StoreUplink(const StoreUplink&) = delete;
   StoreUplink& operator=(const StoreUplink&) = delete;
+
+  // Connects there from now on. Another than before: a connection that stood is lost.
+  void SetTarget(const HostPort& upstream);
 
   // Kept until there is a connection; written by Flush().
   void Send(const TierFrame& frame);
@@ -37,6 +40,7 @@ class StoreUplink {
   enum class State { kApart, kConnecting, kGreeting, kConnected };
 
   void Connect();
+  void Leave();
   void Retry(const std::string& reason);
   void OnEvent(uint32_t events);
   void Greet();
@@ -44,7 +48,7 @@ class StoreUplink {
   void Write(std::string& out, size_t& written);
 
   EventLoop& loop_;
-  const HostPort upstream_;
+  HostPort upstream_;
   const Callbacks callbacks_;
   State state_ = State::kApart;
   UniqueFd fd_;

@@ -50,13 +50,9 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
 
-    # --- TaskD
-    from taskd.api.taskd_worker_api import init_taskd_worker
-    from taskd.api.taskd_worker_api import start_taskd_worker
+    # --- TaskD: marks from here on, once they are switched on. Where the wheel is installed not even this is needed.
     import taskd.torch
 
-    init_taskd_worker(rank, 5000)
-    start_taskd_worker()
     taskd.torch.enable()
     # ---
 

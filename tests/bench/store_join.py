@@ -73,7 +73,8 @@ class Bench:
         # A server has both connections of every rank; as many second ones as fit.
         self.second = max(0, min(self.ranks, self.limit - SPARE_DESCRIPTORS - self.ranks))
         if self.ranks > self.limit - SPARE_DESCRIPTORS:
-            raise SystemExit(f"store_join.py: --ranks {self.ranks}: a process may have {self.limit} descriptors here")
+            print(f"store_join.py: --ranks {self.ranks}: a process may have {self.limit} descriptors here", file=sys.stderr)
+            sys.exit(2)
 
     def serve(self, count, host="127.0.0.1", upstream=None):
         piece = Piece([self.program, "serve", "--count", str(count), "--host", host] + (["--upstream", upstream] if upstream else []))

@@ -6,6 +6,7 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
 import harness  # noqa: E402
+import launchers  # noqa: E402
 
 
 @pytest.fixture
@@ -30,3 +31,11 @@ def recording(manager):
 @pytest.fixture
 def proxy(stage, manager):
     return stage.proxy(manager)
+
+
+@pytest.fixture
+def jobs(stage):
+    jobs = launchers.Jobs(stage)
+    yield jobs
+    stage.close()
+    jobs.wait_none_left()

@@ -2,7 +2,7 @@
 
 Bytes on that line: worker_sdk/include/taskd/hello.h. A request's args may hold "args" (a list) and "kwargs" (an object);
 the function is called with them, without any if args is absent or empty. The answer's message is the function's result:
-"" for None, a str as it is, anything else as JSON.
+"" for None, a str as it is, anything else as JSON. "declined": true says that there is no such function here.
 """
 import json
 import os
@@ -112,8 +112,8 @@ def _answer(request):
     try:
         operator = request["operator"]
         function = _functions.get(operator)
-        if function is None:
-            raise ValueError(f"no function is registered for {operator!r}")
+        if function is None:  # another agent of the node may have one: the launcher, or a plug-in
+            return {"id": identity, "ok": False, "declined": True, "message": f"no function is registered for {operator!r}"}
         arguments = request.get("args") or {}
         if not isinstance(arguments, dict) or not set(arguments) <= {"args", "kwargs"}:
             raise ValueError('args must be an object with "args" and "kwargs" only')

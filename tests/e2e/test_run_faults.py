@@ -1,0 +1,369 @@
+"""`taskd run` when something is wrong: ranks that do not want to end, daemons that die, disks, names, no init, other masters."""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+
+import harness
+import pytest
+from harness import PYTHON, TASKD, wait_until
+from launchers import free_port, running, wait_log
+
+SEGMENTS = "/dev/shm/taskd-*"
+# Daemons as in a job of a user: nothing says where a manager is.
+WITH_DAEMONS = {"TASKD_MANAGER": None}
+
+
+def script(jobs, name, text):
+    path = os.path.join(jobs.stage.folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def processes_of(folder):
+    """(pid, name) of what runs and has `folder` in its environment: what a test's launchers have started."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        pid = int(path.split("/")[2])
+        try:
+            with open(path, "rb") as environment:
+                if os.fsencode(folder) not in environment.read():
+                    continue
+            with open(f"/proc/{pid}/comm", encoding="utf-8") as name:
+                name = name.read().strip()
+        except OSError:
+            continue
+        if pid != os.getpid() and running(pid):
+            found.append((pid, name))
+    return found
+
+
+def daemons(jobs, kind):
+    """Pids of this test's managers or proxies."""
+    found = []
+    for pid, _ in processes_of(jobs.stage.folder):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as command:
+                arguments = command.read().split(b"\0")
+        except OSError:
+            continue
+        if len(arguments) > 1 and os.path.basename(arguments[0]) == b"taskd" and arguments[1] == kind.encode():
+            found.append(pid)
+    return found
+
+
+def run_folders(nodes):
+    return [path for node in nodes for path in glob.glob(f"/tmp/taskd-{os.geteuid()}/*-{node.pid}")
+            if os.path.isdir(path)]
+
+
+def wait_nothing_left(jobs, nodes, timeout_s=harness.PATIENCE_S):
+    """Neither a process nor a folder of theirs, nor shared memory of their ranks."""
+    wait_until(lambda: not processes_of(jobs.stage.folder), f"{processes_of(jobs.stage.folder)} have ended", timeout_s)
+    pids = {str(e["pid"]) for e in jobs.started()}
+    wait_until(lambda: not [path for path in glob.glob(SEGMENTS) if path.split("-")[-2] in pids],
+               "no segment is left in /dev/shm", timeout_s)
+    wait_until(lambda: not run_folders(nodes), f"{run_folders(nodes)} are gone", timeout_s)
+
+
+# ---- Ranks that do not want to end
+
+# By local rank, each another way. `ready.N` says that it has come so far.
+HARD = r"""
+import os, signal, subprocess, sys, threading, time
+rank, folder = int(os.environ["LOCAL_RANK"]), sys.argv[1]
+child = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
+
+def note(pid):
+    open(os.path.join(folder, f"child.{rank}.{pid}"), "w").write(str(pid))
+
+def start_child(**arguments):
+    one = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, **arguments)
+    one.stdout.read(1)
+    note(one.pid)
+
+def ready():
+    open(os.path.join(folder, f"ready.{rank}"), "w").close()
+
+note(os.getpid())
+if rank == 0:    # deaf
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+elif rank == 1:  # children in its session and in others, deaf, and orphans
+    start_child()
+    start_child(start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            note(os.getpid())
+            time.sleep(600)
+        os._exit(0)
+elif rank == 2:  # says more than anybody reads
+    ready()
+    line = "y" * 8191 + "\n"
+    while True:
+        sys.stdout.write(line)
+elif rank == 3:  # without output
+    os.close(1)
+    os.close(2)
+elif rank == 4:  # stopped
+    ready()
+    os.kill(os.getpid(), signal.SIGSTOP)
+ready()
+while rank != 5:
+    time.sleep(600)
+while not os.path.exists(os.path.join(folder, "fail")):
+    time.sleep(0.02)
+sys.exit(9)
+"""
+
+
+@pytest.mark.parametrize("tee", [["--tee=3"], []], ids=["teed", "straight"])
+@pytest.mark.parametrize("how, code", [("SIGTERM", 143), ("failure", 9), ("killed launcher", -9)])
+def test_ranks_that_do_not_want_to_end(jobs, how, code, tee):
+    fifo = os.path.join(jobs.stage.folder, "nobody-reads")
+    os.mkfifo(fifo)
+    held = os.open(fifo, os.O_RDWR)
+    job = jobs.launch("job", "--standalone", "--nproc-per-node=6", "--shutdown-timeout=1", *tee,
+                      prefix=["/bin/sh", "-c", f"exec \"$@\" > {fifo}", "sh"], script=script(jobs, "hard.py", HARD),
+                      script_arguments=[jobs.folder])
+    wait_until(lambda: job.require_alive() and len(glob.glob(f"{jobs.folder}/ready.*")) == 6
+               and len(jobs.read("child")) == 9, "all ranks are ready")
+    if how == "failure":
+        jobs.put("fail")
+    else:
+        job.child.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGKILL)
+    assert job.wait() == code, job.log()[-3000:]
+    jobs.wait_none_left()
+    os.close(held)
+
+
+# ---- Daemons
+
+def manager_of(rank):
+    return rank["TASKD_MANAGER"]
+
+
+def test_two_jobs_with_their_daemons(jobs):
+    ports = [free_port(), free_port()]
+    nodes = [jobs.static(node, port, f"--rdzv-id=job{port}", procs=1, action=["wait"], environment=WITH_DAEMONS)
+             for port in ports for node in (0, 1)]
+    ranks = jobs.wait_started(4)
+    managers = {port: {manager_of(e) for e in ranks if e["MASTER_PORT"] == str(port)} for port in ports}
+    assert [len(managers[port]) for port in ports] == [1, 1]  # one for both nodes
+    assert managers[ports[0]] != managers[ports[1]]
+    assert len({e["TASKD_SOCKET"] for e in ranks}) == 4
+    assert len(daemons(jobs, "manager")) == 2 and len(daemons(jobs, "proxy")) == 4
+    for port in ports:
+        (manager,) = managers[port]
+
+        def nodes_seen(manager=manager):
+            status = jobs.stage.run("status", "--manager", manager, "--json")
+            return status.returncode == 0 and sorted(n["node"] for n in json.loads(status.stdout)["nodes"]) == [0, 1]
+        wait_until(nodes_seen, f"the manager at {manager} has both proxies", interval_s=0.2)
+    jobs.put("go")
+    assert [node.wait() for node in nodes] == [0] * 4, nodes[0].log()
+    wait_nothing_left(jobs, nodes)
+
+
+def test_killed_launchers_take_their_daemons_along(jobs):
+    port = free_port()
+    nodes = [jobs.static(node, port, procs=1, action=["wait", "child"], environment=WITH_DAEMONS) for node in (0, 1)]
+    jobs.wait_started(2)
+    wait_until(lambda: len(jobs.read("child")) == 2, "each rank has a child")
+    assert len(daemons(jobs, "manager")) == 1 and len(daemons(jobs, "proxy")) == 2
+    for node in nodes:
+        node.child.kill()
+    assert [node.wait() for node in nodes] == [-signal.SIGKILL] * 2
+    wait_nothing_left(jobs, nodes)
+
+
+@pytest.mark.parametrize("kind", ["manager", "proxy"])
+def test_daemon_that_is_killed(jobs, kind):
+    job = jobs.static(0, free_port(), nodes=1, action=["wait"], environment=WITH_DAEMONS)
+    ranks = jobs.wait_started(2)
+    (victim,) = wait_until(lambda: daemons(jobs, kind), f"the {kind} runs")
+    os.kill(victim, signal.SIGKILL)
+    wait_log(job, rf"the {kind} has ended \(signal 9\) and is started again")
+    (again,) = wait_until(lambda: [pid for pid in daemons(jobs, kind) if pid != victim], f"the {kind} runs again")
+    assert again != victim
+    if kind == "manager":  # at the same place
+        wait_until(lambda: jobs.stage.run("status", "--manager", manager_of(ranks[0])).returncode == 0,
+                   "the manager answers", interval_s=0.2)
+    assert jobs.alive() == ranks
+    jobs.put("go")
+    assert job.wait() == 0, job.log()
+    wait_nothing_left(jobs, [job])
+
+
+def test_daemon_that_dies_again_and_again(jobs):
+    job = jobs.static(0, free_port(), nodes=1, procs=1, action=["wait"],
+                      environment={**WITH_DAEMONS, "TASKD_LISTEN": "127.0.0.1:1x"})
+    jobs.wait_started(1)
+    wait_log(job, r"the proxy has ended \(code 2\) for the \d+th time; training goes on without it")
+    jobs.put("go")
+    assert job.wait() == 0, job.log()
+    wait_nothing_left(jobs, [job])
+
+
+@pytest.mark.parametrize("how", [["--manager=off"], ["--no-taskd"]])
+def test_without_daemons(jobs, how):
+    job = jobs.static(0, free_port(), *how, nodes=1, procs=1, action=["wait"], environment=WITH_DAEMONS)
+    (rank,) = jobs.wait_started(1)
+    assert not {"TASKD_SOCKET", "LD_PRELOAD"} & set(rank)
+    assert not daemons(jobs, "manager") and not daemons(jobs, "proxy")
+    jobs.put("go")
+    assert job.wait() == 0
+    assert "warn" not in job.log(), job.log()
+
+
+def test_program_without_its_library(jobs):
+    folder = os.path.join(jobs.stage.folder, "alone")
+    os.mkdir(folder)
+    alone = shutil.copy(TASKD, folder)
+    job = jobs.static(0, free_port(), "--max-restarts=1", nodes=1, action=["fail", 0, 5, 1], environment=WITH_DAEMONS,
+                      program=alone)
+    jobs.put("fail")
+    jobs.wait_started(2, TORCHELASTIC_RESTART_COUNT=1)
+    jobs.put("go")
+    assert job.wait() == 0, job.log()
+    assert job.log().count("libtaskd.so is not beside") == 1, job.log()
+    assert not [e for e in jobs.started() if "LD_PRELOAD" in e]
+
+
+# ---- Names
+
+@pytest.mark.parametrize("variable", [None, "TASKD_JOB", "MINDX_TASK_ID"])
+def test_names_that_are_no_file_names(jobs, variable):
+    name = "a job's \"name\"/../../with everything;$(touch no)\\"
+    logs = os.path.join(jobs.stage.folder, "logs")
+    environment = {**WITH_DAEMONS, **({variable: name} if variable else {})}
+    job = jobs.static(0, free_port(), f"--rdzv-id={name}", f"--log-dir={logs}", "--redirects=3", nodes=1, procs=1,
+                      environment=environment)
+    assert job.wait() == 0, job.log()
+    (rank,) = jobs.started()
+    assert rank["TORCHELASTIC_RUN_ID"] == name
+    (folder,) = os.listdir(logs)
+    assert os.path.exists(os.path.join(logs, folder, "attempt_0", "0", "stdout.log"))
+    wait_nothing_left(jobs, [job])
+
+
+# ---- Disks
+
+def mounted(folder, options):
+    """Prefix of a command that sees a tmpfs with these options at `folder`."""
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    os.mkdir(folder)
+    return ["unshare", "--mount", "/bin/sh", "-c", f"mount -t tmpfs -o {options} none {folder} && exec \"$@\"", "sh"]
+
+
+@pytest.mark.parametrize("options, reason", [("ro", "Read-only file system"), ("nr_inodes=1", "No space left on device")])
+def test_log_folder_that_cannot_be_made(jobs, options, reason):
+    logs = os.path.join(jobs.stage.folder, "logs")
+    job = jobs.static(0, free_port(), f"--log-dir={logs}", "--redirects=3", nodes=1, prefix=mounted(logs, options))
+    assert job.wait() == 1, job.log()
+    assert re.search(rf"taskd run: .*{logs}.*{reason}", job.log()), job.log()
+    assert job.log().count(reason) == 1 and not jobs.started()
+
+
+@pytest.mark.parametrize("option", ["--tee=3", "--redirects=3"])
+def test_disk_that_fills_up(jobs, option):
+    """Lines are lost in the file, not on the console, and no rank fails because of it."""
+    logs = os.path.join(jobs.stage.folder, "logs")
+    loud = script(jobs, "loud.py", """
+import os, sys
+for i in range(20000):
+    try:
+        os.write(1, b"line %06d of a rank that says much\\n" % i)
+    except OSError as error:  # its own file
+        assert error.errno == 28
+        break
+""")
+    job = jobs.static(0, free_port(), f"--log-dir={logs}", option, nodes=1, procs=2, prefix=mounted(logs, "size=128k"),
+                      script=loud, script_arguments=[])
+    assert job.wait() == 0, job.log()[-2000:]
+    if option == "--tee=3":
+        assert len(re.findall(r"^\[default\d\]:line \d{6} of a rank that says much$", job.log(), re.M)) == 40000
+        assert len(re.findall(r"log.*No space left on device", job.log())) in (1, 2), job.log()[-2000:]  # one a stream
+
+
+# ---- Masters that are something else
+
+TORCH_STORE = """
+import datetime, sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 1, True, datetime.timedelta(seconds=60), wait_for_workers=False)
+print("port", store.port, flush=True)
+sys.stdin.readline()
+assert store.add("n", 1) == 1
+print("still there", flush=True)
+"""
+
+
+def test_master_is_a_store_of_pytorch(jobs):
+    with subprocess.Popen([PYTHON, "-c", TORCH_STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as store:
+        port = store.stdout.readline().split()[1]
+        job = jobs.static(1, port)
+        assert job.wait() == 1
+        assert re.search(rf"taskd run: 127.0.0.1:{port} is no taskd launcher", job.log()), job.log()
+        assert store.communicate("\n", timeout=30)[0] == "still there\n"
+
+
+@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.2\r\n", b"* OK IMAP4rev1 ready\r\n", b"\x16\x03\x01\x02\x00"])
+def test_master_speaks_first(jobs, banner):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        job = jobs.static(1, port)
+        with server.accept()[0] as connection:
+            connection.sendall(banner)
+            assert job.wait() == 1
+        assert re.search(rf"taskd run: 127.0.0.1:{port} is no taskd launcher", job.log()), job.log()
+
+
+# ---- The first process of a container
+
+ORPHANS = r"""
+import os, signal, subprocess, sys, time
+folder = sys.argv[1]
+reader, writer = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.write(writer, b"%d\n" % os.getpid())
+        os._exit(0)
+    os._exit(0)
+os.wait()
+orphan = int(os.read(reader, 100))
+while os.path.exists(f"/proc/{orphan}"):  # until somebody has waited for it
+    time.sleep(0.02)
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+open(os.path.join(folder, "ready." + os.environ["RANK"]), "w").write(str(os.getppid()))
+while not os.path.exists(os.path.join(folder, "go")):
+    time.sleep(0.02)
+sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("how, code", [("ends", 5), ("SIGTERM", 143), ("SIGINT", 130)])
+def test_without_an_init(jobs, how, code):
+    """As PID 1: signals reach it, orphans are waited for, the code is the job's, and nothing outlives it."""
+    if subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], check=False,
+                      capture_output=True).returncode != 0:
+        pytest.skip("no PID namespaces here")
+    job = jobs.launch("job", "--standalone", "--nproc-per-node=2", prefix=["unshare", "--pid", "--fork", "--mount-proc"],
+                      script=script(jobs, "orphans.py", ORPHANS), script_arguments=[jobs.folder],
+                      environment=WITH_DAEMONS)
+    wait_until(lambda: job.require_alive() and jobs.read("ready") == ["1", "1"], "the ranks of PID 1 are ready")
+    if how == "ends":
+        jobs.put("go")
+    else:
+        with open(f"/proc/{job.pid}/task/{job.pid}/children", encoding="utf-8") as children:
+            (launcher,) = map(int, children.read().split())
+        os.kill(launcher, getattr(signal, how))
+    assert job.wait() == code, job.log()
+    wait_until(lambda: not processes_of(jobs.stage.folder), "nothing is left")
