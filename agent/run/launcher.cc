@@ -511,6 +511,7 @@ void Launcher::Finish() {
   if (!last_line_.empty()) Say(last_line_);
   RemoveEmptyFolders(context_.logs);
   if (hooks_.at_end) hooks_.at_end();
+  if (options_.tiered && prepared_) store_.SetUpstream({});  // the root may go first now
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.
   store_.WhenAlone([this] { loop_.Stop(); });

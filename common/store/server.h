@@ -52,7 +52,8 @@ class StoreServer {
 
   virtual int port() const = 0;
   virtual StoreStats stats() const = 0;
-  // Tier only. Another upstream than before: all connections are closed, as if the old one had died.
+  // Tier only; an empty host: none. Another upstream than before: all connections are closed, as if the old one had
+  // died.
   virtual void SetUpstream(const HostPort& upstream) = 0;
   // Frames to a launcher. One that is gone: nothing happens.
   virtual void SendToLauncher(uint64_t peer, std::string_view body) = 0;

@@ -32,7 +32,7 @@ void StoreUplink::SetTarget(const HostPort& upstream) {
   if (upstream.host == upstream_.host && upstream.port == upstream_.port) return;
   upstream_ = upstream;
   Leave();
-  Connect();
+  if (!upstream_.host.empty()) Connect();
 }
 
 StoreUplink::~StoreUplink() {

@@ -25,7 +25,7 @@ class StoreUplink {
   StoreUplink(const StoreUplink&) = delete;
   StoreUplink& operator=(const StoreUplink&) = delete;
 
-  // Connects there from now on. Another than before: a connection that stood is lost.
+  // Connects there from now on; nowhere where the host is empty. Another than before: a connection that stood is lost.
   void SetTarget(const HostPort& upstream);
 
   // Kept until there is a connection; written by Flush().
