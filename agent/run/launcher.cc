@@ -407,7 +407,10 @@ void Launcher::On(StopMessage message) {
   group_->Stop(SIGTERM);
 }
 
-void Launcher::On(EndMessage message) { EndWith(message.exit_code, message.reason, std::move(message.failures)); }
+void Launcher::On(EndMessage message) {
+  if (options_.tiered) store_.ExpectEnd();
+  EndWith(message.exit_code, message.reason, std::move(message.failures));
+}
 
 void Launcher::On(RefusedMessage message) {
   EndWith(1, fmt::format("refused by the launcher at {}: {}", FormatHostPort(endpoint_), message.text));
@@ -511,7 +514,6 @@ void Launcher::Finish() {
   if (!last_line_.empty()) Say(last_line_);
   RemoveEmptyFolders(context_.logs);
   if (hooks_.at_end) hooks_.at_end();
-  if (options_.tiered && prepared_) store_.SetUpstream({});  // the root may go first now
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.
   store_.WhenAlone([this] { loop_.Stop(); });

@@ -80,6 +80,10 @@ void StoreHost::SetUpstream(const HostPort& upstream) {
   loop_.Post([this, upstream] { tier_->SetUpstream(upstream); });
 }
 
+void StoreHost::ExpectEnd() {
+  loop_.Post([this] { tier_->ExpectEnd(); });
+}
+
 void StoreHost::WhenAlone(std::function<void()> callback) {
   if (!thread_.joinable()) {
     callback();

@@ -46,6 +46,9 @@ class StoreHost {
   // HOST:PORT of the store that the tier asks from now on. Another than before: its clients' connections are closed.
   void SetUpstream(const HostPort& upstream);
 
+  // The job is over: the tier says nothing when its upstream goes.
+  void ExpectEnd();
+
   // Any thread; `callback` runs once on this object's thread, when no launcher is connected any more. Without a root:
   // at once.
   void WhenAlone(std::function<void()> callback);

@@ -116,6 +116,7 @@ class Server : public StoreServer {
   int port() const override { return port_; }
   StoreStats stats() const override;
   void SetUpstream(const HostPort& upstream) override { uplink_->SetTarget(upstream); }
+  void ExpectEnd() override;
   void SendToLauncher(uint64_t peer, std::string_view body) override;
   void CloseLauncher(uint64_t peer) override;
   void ForgetTry(bool all) override { core_->ForgetTry(all); }
@@ -165,6 +166,7 @@ class Server : public StoreServer {
   std::vector<uint64_t> doomed_;
   std::vector<uint64_t> held_back_;  // streams that wait for room towards the upstream
   bool scheduled_ = false;
+  bool expect_end_ = false;
   EventLoop::TimerId tick_{};
   uint64_t requests_ = 0;
   uint64_t refused_ = 0;
@@ -516,6 +518,11 @@ void Server::SendToLauncher(uint64_t peer, std::string_view body) {
   MarkDirty(*connection);
 }
 
+void Server::ExpectEnd() {
+  expect_end_ = true;
+  uplink_->ExpectEnd();
+}
+
 void Server::CloseLauncher(uint64_t peer) {
   Connection* connection = Find(peer);
   if (connection == nullptr) return;
@@ -646,7 +653,7 @@ void Server::Tick() {
 
 // What clients have asked can never be answered now, and the keys may be other ones when there is a root again.
 void Server::UplinkLost() {
-  if (!connections_.empty())
+  if (!connections_.empty() && !expect_end_)
     spdlog::warn("store: without the store above {} connections are closed", connections_.size());
   for (const auto& [id, connection] : connections_) {
     if (!connection->doomed) Doom(*connection);

@@ -52,9 +52,11 @@ class StoreServer {
 
   virtual int port() const = 0;
   virtual StoreStats stats() const = 0;
-  // Tier only; an empty host: none. Another upstream than before: all connections are closed, as if the old one had
+  // Tier only. Another upstream than before: all connections are closed, as if the old one had
   // died.
   virtual void SetUpstream(const HostPort& upstream) = 0;
+  // Tier only: the job is over, the store above will go. Nothing is said of it.
+  virtual void ExpectEnd() = 0;
   // Frames to a launcher. One that is gone: nothing happens.
   virtual void SendToLauncher(uint64_t peer, std::string_view body) = 0;
   virtual void CloseLauncher(uint64_t peer) = 0;  // after what was sent has been written

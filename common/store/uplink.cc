@@ -32,7 +32,7 @@ void StoreUplink::SetTarget(const HostPort& upstream) {
   if (upstream.host == upstream_.host && upstream.port == upstream_.port) return;
   upstream_ = upstream;
   Leave();
-  if (!upstream_.host.empty()) Connect();
+  Connect();
 }
 
 StoreUplink::~StoreUplink() {
@@ -92,7 +92,7 @@ void StoreUplink::Leave() {
 }
 
 void StoreUplink::Retry(const std::string& reason) {
-  if (reason != said_)
+  if (reason != said_ && !expect_end_)
     spdlog::warn("the store at {} cannot be reached: {}; trying again", FormatHostPort(upstream_), reason);
   said_ = reason;
   Leave();

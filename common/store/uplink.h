@@ -25,12 +25,14 @@ class StoreUplink {
   StoreUplink(const StoreUplink&) = delete;
   StoreUplink& operator=(const StoreUplink&) = delete;
 
-  // Connects there from now on; nowhere where the host is empty. Another than before: a connection that stood is lost.
+  // Connects there from now on. Another than before: a connection that stood is lost.
   void SetTarget(const HostPort& upstream);
 
   // Kept until there is a connection; written by Flush().
   void Send(const TierFrame& frame);
   void Flush();
+  // The store above will go: nothing is said of it.
+  void ExpectEnd() { expect_end_ = true; }
   bool connected() const { return state_ == State::kConnected; }
   size_t unwritten_bytes() const { return out_.size() - written_; }
   uint64_t requests() const { return requests_; }
@@ -58,6 +60,7 @@ class StoreUplink {
   std::string out_;
   size_t written_ = 0;
   bool broken_ = false;
+  bool expect_end_ = false;
   EventLoop::TimerId timer_{};
   int64_t pause_ns_ = 0;
   std::string said_;  // the last reason that was logged
