@@ -175,7 +175,10 @@ std::string RunDaemons::StartManager() {
     // Another launcher may take the port in this moment: then this manager ends at once.
     const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
     while (!HasEnded(manager_.pid)) {
-      if (Answers(listen)) return FormatHostPort(reached);
+      if (Answers(listen)) {
+        spdlog::info("the manager is at {0}: taskd status --manager {0}", FormatHostPort(reached));
+        return FormatHostPort(reached);
+      }
       if (std::chrono::steady_clock::now() > deadline) {
         spdlog::warn("the manager does not answer yet; marks may come late");
         return FormatHostPort(reached);

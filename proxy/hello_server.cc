@@ -125,23 +125,44 @@ void HelloServer::SendCalls() {
     calls.swap(pending_calls_);
   }
   for (PendingCall& call : calls) {
-    int agents = 0;
+    std::set<const Connection*> agents;
     for (auto& connection : connections_) {
       if (!connection->agent || connection->output.size() + call.frame.size() > kMaxOutputBytes) continue;
       connection->output += call.frame;
-      ++agents;
+      agents.insert(connection.get());
     }
-    if (agents == 0) {
+    if (agents.empty()) {
       on_answer_({call.id, false, "no agent is connected to this node's proxy"});
     } else {
-      calls_[call.id].waiting = agents;
+      calls_[call.id].waiting = std::move(agents);
     }
     // Calls that nobody answered any more.
     while (calls_.size() > 1024) calls_.erase(calls_.begin());
   }
 }
 
+void HelloServer::TakeAnswer(const Connection& connection, uint64_t id, std::optional<AgentAnswer> answer) {
+  auto found = calls_.find(id);
+  if (found == calls_.end() || found->second.waiting.erase(&connection) == 0) return;
+  Call& call = found->second;
+  if (answer && answer->ok) {
+    if (!call.success || call.success->message.empty()) call.success = std::move(answer);
+    answer.reset();
+  }
+  if (!answer && !call.waiting.empty()) return;
+  if (!answer)
+    answer = call.success ? *call.success
+                          : AgentAnswer{id, false, "no agent of this node has a function for it, or it is gone"};
+  calls_.erase(found);
+  on_answer_(*answer);
+}
+
 void HelloServer::Close(Connection& connection) {
+  if (connection.agent) {
+    std::vector<uint64_t> ids;
+    for (const auto& [id, call] : calls_) ids.push_back(id);
+    for (uint64_t id : ids) TakeAnswer(connection, id, std::nullopt);
+  }
   if (connection.token != 0) node_->Detach(connection.token);
   connection.fd.reset();
 }
@@ -230,11 +251,9 @@ bool HelloServer::OnAgentInput(Connection& connection) {
     if (!reply.is_object() || !reply["id"].is_number_unsigned() || !reply["ok"].is_boolean()) return false;
     AgentAnswer answer = {reply["id"].get<uint64_t>(), reply["ok"].get<bool>(), {}};
     if (reply["message"].is_string()) answer.message = reply["message"].get<std::string>();
-    auto call = calls_.find(answer.id);
-    if (call == calls_.end()) continue;
-    if (answer.ok && --call->second.waiting > 0) continue;
-    calls_.erase(call);
-    on_answer_(answer);
+    // Who has no such function leaves it to the others: a rank to the launcher, or to the next rank.
+    const bool declined = !answer.ok && reply["declined"].is_boolean() && reply["declined"].get<bool>();
+    TakeAnswer(connection, answer.id, declined ? std::nullopt : std::optional(std::move(answer)));
   }
   return true;
 }

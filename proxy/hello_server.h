@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,7 +56,8 @@ class HelloServer {
     std::string output;
   };
   struct Call {
-    int waiting = 0;
+    std::set<const Connection*> waiting;  // for their answers
+    std::optional<AgentAnswer> success;
   };
 
   void Loop();
@@ -66,6 +69,8 @@ class HelloServer {
   bool FlushOutput(Connection& connection);
   void Close(Connection& connection);
   void SendCalls();
+  // `answer`: of one of the agents, or empty: it has no such function, or is gone.
+  void TakeAnswer(const Connection& connection, uint64_t id, std::optional<AgentAnswer> answer);
 
   Node* const node_;
   const std::function<void(const AgentAnswer&)> on_answer_;

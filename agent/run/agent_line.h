@@ -5,8 +5,9 @@
 //   KILL_WORKER  [[-1]] or none    ends the node's ranks; that is no failure, and the launcher goes on
 //   START_ALL_WORKER               starts them again, in the place in the job that they had
 //   START_WORKER_LIST  [[0, 3]]    those local ranks of them
-//   MONITOR  [[0, 3]], [[-1]] or none   {"0":{"pid":4711,"status":null,"global_rank":8},..}, status: exit code once it
-//   ended RESTART                        restarts the ranks of all nodes
+//   MONITOR  [[0, 3]], [[-1]] or none
+//                                  {"0":{"pid":4711,"status":null,"global_rank":8},..}, status: exit code once it ended
+//   RESTART                        restarts the ranks of all nodes
 #pragma once
 
 #include <sys/types.h>

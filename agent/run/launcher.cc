@@ -17,6 +17,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "agent/run/agent_line.h"
 #include "agent/run/failure_report.h"
 #include "agent/run/guard.h"
 #include "agent/run/rendezvous_client.h"
@@ -110,10 +111,17 @@ class Launcher {
   HostPort TierUpstream(const Assignment& assignment) const;
   absl::Status PrepareFirstStart(const Assignment& assignment);
   absl::Status StartRanks(const Assignment& assignment);
+  absl::Status StartWorkers(const Assignment& assignment, const std::vector<WorkerSpec>& workers);
   void SpareOthers();
   void OnExit(const WorkerExit& exit);
   void OnStopped();
   void OnSignal();
+
+  // What the manager may ask the node's agent for; `held_` between an end and a start.
+  AgentOperations Operations();
+  void KillRanks(AgentOperations::Done done);
+  absl::Status StartHeldRanks(const std::vector<int>& local_ranks);
+  absl::Status AskForRestart();
   void SayWaiting();
   void Event(nlohmann::json event);
 
@@ -139,7 +147,11 @@ class Launcher {
   Phase phase_ = Phase::kJoining;
   std::optional<Assignment> assignment_;  // of the current round
   bool prepared_ = false;
-  int left_ = 0;  // ranks of the round that have not succeeded
+  int left_ = 0;                                      // ranks of the round that have not succeeded
+  std::map<int, AgentOperations::RankState> states_;  // of the round, by local rank
+  bool held_ = false;                                 // the manager has ended the ranks: that is no failure
+  std::vector<AgentOperations::Done> when_stopped_;
+  std::unique_ptr<AgentLine> agent_line_;
   std::string waiting_;
   int exit_code_ = 1;
   std::string last_line_;
@@ -199,6 +211,7 @@ int Launcher::Run() {
   loop_.Post([this] { FindHost(); });
   loop_.Run();
 
+  agent_line_.reset();
   client_.reset();
   group_.reset();
   return exit_code_;
@@ -392,9 +405,21 @@ absl::Status Launcher::StartRanks(const Assignment& assignment) {
   if (hooks_.rank_environment) context_.extra = hooks_.rank_environment(assignment);
   absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(options_, assignment, context_);
   if (!workers.ok()) return workers.status();
-  left_ = static_cast<int>(workers->size());
-  if (absl::Status status = group_->Start(*workers); !status.ok()) return status;
+  if (auto socket = context_.extra.find("TASKD_SOCKET"); socket != context_.extra.end() && agent_line_ == nullptr) {
+    agent_line_ = std::make_unique<AgentLine>(&loop_, socket->second, Operations());
+  }
+  held_ = false;
+  states_.clear();
+  for (const WorkerSpec& worker : *workers) states_[worker.local_rank].global_rank = worker.rank;
+  return StartWorkers(assignment, *workers);
+}
+
+absl::Status Launcher::StartWorkers(const Assignment& assignment, const std::vector<WorkerSpec>& workers) {
+  left_ = static_cast<int>(workers.size());
+  if (absl::Status status = group_->Start(workers); !status.ok()) return status;
   for (const auto& [local_rank, pid] : group_->pids()) {
+    states_[local_rank].pid = pid;
+    states_[local_rank].exit_code.reset();
     Event({{"event", "started"}, {"rank", assignment.rank_base + local_rank}, {"pid", pid}});
   }
   return absl::OkStatus();
@@ -424,6 +449,7 @@ void Launcher::On(CollectMessage message) {
 
 void Launcher::OnExit(const WorkerExit& exit) {
   if (!assignment_) return;
+  states_[exit.local_rank].exit_code = exit.code;
   Event({{"event", "exited"}, {"rank", exit.rank}, {"pid", exit.pid}, {"code", exit.code}, {"signal", exit.signal}});
   if (phase_ != Phase::kRunning) return;
   if (!exit.ok()) {
@@ -440,12 +466,65 @@ void Launcher::OnExit(const WorkerExit& exit) {
 }
 
 void Launcher::OnStopped() {
+  for (auto& [local_rank, state] : states_) {
+    if (!state.exit_code) state.exit_code = 128 + SIGTERM;
+  }
+  for (const AgentOperations::Done& done : std::exchange(when_stopped_, {})) done(absl::OkStatus());
   if (phase_ == Phase::kStopping) {
     phase_ = Phase::kJoining;
     client_->Send(StoppedMessage{assignment_->round});
   } else if (phase_ == Phase::kEnding) {
     Finish();
   }
+}
+
+AgentOperations Launcher::Operations() {
+  AgentOperations operations;
+  operations.kill_ranks = [this](AgentOperations::Done done) { KillRanks(std::move(done)); };
+  operations.start_ranks = [this](const std::vector<int>& local_ranks, const AgentOperations::Done& done) {
+    done(StartHeldRanks(local_ranks));
+  };
+  operations.state = [this] { return states_; };
+  operations.restart = [this](const AgentOperations::Done& done) { done(AskForRestart()); };
+  return operations;
+}
+
+void Launcher::KillRanks(AgentOperations::Done done) {
+  if (phase_ != Phase::kRunning || left_ == 0) {
+    return done(absl::FailedPreconditionError("the ranks of this node do not run now"));
+  }
+  if (!held_) spdlog::warn("ranks are ended: the manager asks for it (KILL_WORKER)");
+  held_ = true;
+  when_stopped_.push_back(std::move(done));
+  group_->Stop(SIGTERM);
+}
+
+absl::Status Launcher::StartHeldRanks(const std::vector<int>& local_ranks) {
+  if (phase_ != Phase::kRunning || !held_) {
+    return absl::FailedPreconditionError("ranks are started by the manager only after it has ended them (KILL_WORKER)");
+  }
+  if (!when_stopped_.empty()) return absl::FailedPreconditionError("the ranks are still being ended");
+  absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(options_, *assignment_, context_);
+  if (!workers.ok()) return workers.status();
+  if (!local_ranks.empty()) {
+    std::erase_if(*workers, [&](const WorkerSpec& worker) {
+      return std::find(local_ranks.begin(), local_ranks.end(), worker.local_rank) == local_ranks.end();
+    });
+  }
+  spdlog::warn("{} ranks are started: the manager asks for it", workers->size());
+  absl::Status status = StartWorkers(*assignment_, *workers);
+  held_ = !status.ok();
+  return status;
+}
+
+absl::Status Launcher::AskForRestart() {
+  if (!hosts_store_) return absl::FailedPreconditionError("RESTART is done by the launcher of node 0");
+  if (phase_ != Phase::kRunning) return absl::FailedPreconditionError("the ranks of this node do not run now");
+  if (assignment_->restart_count >= options_.max_restarts) {
+    return absl::FailedPreconditionError(fmt::format("no restart is left (--max-restarts {})", options_.max_restarts));
+  }
+  store_.Restart("the manager asks for it (RESTART)");
+  return absl::OkStatus();
 }
 
 void Launcher::OnSignal() {
@@ -502,6 +581,7 @@ void Launcher::EndWith(int code, std::string line, std::vector<RankFailure> fail
 
 void Launcher::Finish() {
   phase_ = Phase::kDone;
+  agent_line_.reset();
   if (!failures_.empty()) {
     std::cerr << FailureReport(options_.program, failures_) << std::flush;
     auto copy = context_.environment.find("TORCHELASTIC_ERROR_FILE");

@@ -76,7 +76,6 @@ class Job:
                 "PYTHON_EXEC": "/usr/bin/python3", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo",
                 "MINDX_TASK_ID": TASK, "TASKD_JOB": JOB,
                 # Only because two nodes share one machine, with each other and with whatever else is here:
-                "TASKD_LISTEN": "127.0.0.1:0",
                 "TASKD_PROFILING_DIR": self.profiling(node), "TASKD_STATE_DIR": os.path.join(folder, "state"),
                 "TASKD_SWITCH_FILE": os.path.join(folder, "no-switch-file"),
             }
