@@ -4,7 +4,9 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,14 +14,16 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/log.h"
-#include "proxy/proxy.h"
+#include "common/store/listen.h"
 
 namespace taskd {
 namespace {
@@ -29,6 +33,9 @@ constexpr int kProxyPort = 9602;
 constexpr int kHttpPort = 9603;
 constexpr int kPortsTried = 100;
 constexpr int kMaxRestarts = 5;
+constexpr int kWrongUsage = 2;  // exit code that starting again does not change
+constexpr char kLockFile[] = "/lock";
+constexpr time_t kYoungS = 60;
 constexpr auto kManagerPatience = std::chrono::milliseconds(1500);
 constexpr auto kEndPatience = std::chrono::seconds(6);
 constexpr auto kPoll = std::chrono::milliseconds(5);
@@ -69,6 +76,24 @@ std::string FindLibrary(const std::string& program) {
   return "";
 }
 
+// Removes what launchers left behind that were killed: nobody locks their folders any more. `own`: from an earlier
+// process with this one's number. Not young ones: their launchers may be about to lock them.
+void Sweep(const std::string& parent, const std::string& own) {
+  struct stat info;
+  if (lstat(parent.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string folder = entry->path().string();
+    if (!absl::StartsWith(entry->path().filename().string(), "run-")) continue;
+    UniqueFd lock(open(absl::StrCat(folder, kLockFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!lock.valid() || fstat(lock.get(), &info) != 0 || (folder != own && info.st_mtime > time(nullptr) - kYoungS)) {
+      continue;
+    }
+    std::error_code ignored;
+    if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(folder, ignored);
+  }
+}
+
 // A child of ours that was reaped elsewhere counts as ended.
 bool HasEnded(pid_t pid) {
   const pid_t result = waitpid(pid, nullptr, WNOHANG);
@@ -84,8 +109,13 @@ RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> en
       library_(FindLibrary(program_)) {
   manager_.name = "manager";
   proxy_.name = "proxy";
-  const std::filesystem::path parent = std::filesystem::path(DefaultSocketPath()).parent_path().parent_path();
-  folder_ = (parent / absl::StrCat("run-", getpid())).string();
+  const std::string parent = absl::StrCat("/tmp/taskd-", geteuid());
+  folder_ = absl::StrCat(parent, "/run-", getpid());
+  Sweep(parent, folder_);
+  mkdir(parent.c_str(), 0700);
+  mkdir(folder_.c_str(), 0700);
+  lock_.reset(open(absl::StrCat(folder_, kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (lock_.valid()) flock(lock_.get(), LOCK_EX | LOCK_NB);
   socket_ = Variable("TASKD_SOCKET");
   if (socket_.empty()) socket_ = absl::StrCat(folder_, "/proxy.sock");
 }
@@ -172,10 +202,10 @@ std::string RunDaemons::StartManager() {
     manager_.environment.erase("TASKD_LISTEN");  // the proxy's
     manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
     if (!Start(manager_)) return "";
-    // Another launcher may take the port in this moment: then this manager ends at once.
+    // Another launcher may take the port in this moment: then this manager ends at once, and that one answers.
     const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
     while (!HasEnded(manager_.pid)) {
-      if (Answers(listen)) {
+      if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
         spdlog::info("the manager is at {0}: taskd status --manager {0}", FormatHostPort(reached));
         return FormatHostPort(reached);
       }
@@ -186,6 +216,10 @@ std::string RunDaemons::StartManager() {
       std::this_thread::sleep_for(kPoll);
     }
     manager_.pid = 0;
+    if (IsFree(listen)) {
+      spdlog::warn("no manager: it does not start; training goes on without it");
+      return "";
+    }
   }
   spdlog::warn("no manager: no free port from {} to {}", kManagerPort, kManagerPort + kPortsTried - 1);
   return "";
@@ -198,6 +232,9 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
   TakeAnyPortIfTaken("TASKD_LISTEN", "--listen", kProxyPort, proxy_.argv);
   proxy_.environment = environment_;
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
+  if (library_.empty()) {
+    spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);
+  }
   Start(proxy_);
 }
 
@@ -207,6 +244,10 @@ void RunDaemons::OnExit(pid_t pid, int wait_status) {
     daemon->pid = 0;
     const std::string how = WIFSIGNALED(wait_status) ? absl::StrCat("signal ", WTERMSIG(wait_status))
                                                      : absl::StrCat("code ", WEXITSTATUS(wait_status));
+    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kWrongUsage) {
+      spdlog::warn("the {} has ended ({}); training goes on without it", daemon->name, how);
+      continue;
+    }
     if (daemon->restarts >= kMaxRestarts) {
       spdlog::warn("the {} has ended ({}) for the {}th time; training goes on without it", daemon->name, how,
                    daemon->restarts + 1);
@@ -223,9 +264,7 @@ std::map<std::string, std::string> RunDaemons::RankEnvironment(const Assignment&
   if (!assignment.manager.empty()) added["TASKD_MANAGER"] = assignment.manager;
   added["TASKD_SOCKET"] = socket_;
   if (Variable("TASKD_TORCH").empty()) added["TASKD_TORCH"] = "1";
-  if (library_.empty()) {
-    spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);
-  } else {
+  if (!library_.empty()) {
     const std::string before = Variable("LD_PRELOAD");
     added["LD_PRELOAD"] = before.empty() ? library_ : absl::StrCat(before, ":", library_);
   }

@@ -56,6 +56,7 @@ class RunDaemons {
   std::string program_;  // this one
   std::string library_;  // libtaskd.so; empty: it was not found
   std::string folder_;   // of this launcher's own: the proxy's socket, the manager's state
+  UniqueFd lock_;        // held as long as this process lives: the folder is in use
   std::string socket_;
   Daemon manager_;
   Daemon proxy_;

@@ -21,6 +21,7 @@
 #include "agent/run/failure_report.h"
 #include "agent/run/guard.h"
 #include "agent/run/rendezvous_client.h"
+#include "agent/run/rendezvous_setup.h"
 #include "agent/run/resolver.h"
 #include "agent/run/root.h"
 #include "agent/run/worker_env.h"
@@ -36,7 +37,6 @@ namespace {
 constexpr double kNsPerS = 1e9;
 constexpr int64_t kFirstWaitingLineNs = 10'000'000'000;
 constexpr int64_t kWaitingLineNs = 60'000'000'000;
-constexpr double kStopMarginS = 60;  // beyond the shutdown time-out, for ranks that SIGKILL does not end at once
 constexpr double kAloneMarginS = 10;
 
 void Say(std::string line) {
@@ -61,26 +61,6 @@ std::string NodeHost(const RunOptions& options) {
   return gethostname(name, sizeof(name) - 1) == 0 && name[0] != 0 ? name : "localhost";
 }
 
-// A number of seconds of --rdzv-conf; the first of `names` that is there.
-double ConfSeconds(const RunOptions& options, std::initializer_list<const char*> names, double otherwise) {
-  for (const char* name : names) {
-    auto found = options.rdzv_conf.find(name);
-    double value = 0;
-    if (found != options.rdzv_conf.end() && absl::SimpleAtod(found->second, &value) && value >= 0) {
-      return std::min(value, 1e8);
-    }
-  }
-  return otherwise;
-}
-
-bool IsElastic(const RunOptions& options) { return options.max_nodes > options.min_nodes; }
-
-// Nodes of such a job bring their ranks, and rank 0 hosts the store.
-bool HasNodeRanks(const RunOptions& options) {
-  if (options.standalone || options.rdzv_backend == "c10d") return false;
-  return !IsElastic(options) || options.node_rank_given;
-}
-
 class Launcher {
  public:
   Launcher(RunOptions options, std::map<std::string, std::string> environment, LauncherHooks hooks)
@@ -97,7 +77,6 @@ class Launcher {
   void FindHost();
   void HostAndJoin();
   void Join(HostPort root, bool hosts_store);
-  Rendezvous::Options RendezvousOptions(const std::string& manager) const;
 
   void OnMessage(RootMessage message);
   void On(WaitingMessage message);
@@ -250,24 +229,6 @@ void Launcher::FindHost() {
   });
 }
 
-Rendezvous::Options Launcher::RendezvousOptions(const std::string& manager) const {
-  Rendezvous::Options options;
-  options.run_id = options_.rdzv_id;
-  options.version = TASKD_VERSION;
-  options.manager = manager;
-  options.min_nodes = options_.min_nodes;
-  options.max_nodes = options_.max_nodes;
-  options.fixed_ranks = HasNodeRanks(options_);
-  options.max_restarts = options_.max_restarts;
-  options.fan_out = options_.tiered ? options_.store_fan_out : 0;
-  auto ns = [](double seconds) { return static_cast<int64_t>(seconds * kNsPerS); };
-  options.join_timeout_ns =
-      ns(ConfSeconds(options_, {"join_timeout", "timeout"}, options_.rdzv_backend == "c10d" ? 600 : 900));
-  options.last_call_ns = ns(ConfSeconds(options_, {"last_call_timeout"}, 30));
-  options.stop_timeout_ns = ns(options_.shutdown_timeout_s + kStopMarginS);
-  return options;
-}
-
 void Launcher::HostAndJoin() {
   // A job of one node has nobody to serve on other addresses when its own is a loopback one.
   HostPort listen = endpoint_;
@@ -295,7 +256,7 @@ void Launcher::HostAndJoin() {
                     [this](const std::string& reason) { store_.Restart(reason); },
                     [this](const std::string& reason) { store_.EndJob(reason); }});
   }
-  store_.ServeRoot(RendezvousOptions(manager), {hooks_.on_event, hooks_.on_stacks});
+  store_.ServeRoot(RendezvousOptions(options_, manager), {hooks_.on_event, hooks_.on_stacks});
   Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
 }
 
@@ -305,17 +266,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
     if (!port.ok()) return EndWith(1, std::string(port.status().message()));
     tier_port_ = *port;
   }
-  NodeInfo info;
-  info.run_id = options_.rdzv_id;
-  info.version = TASKD_VERSION;
-  info.host = context_.host;
-  info.pid = getpid();
-  info.node_rank = HasNodeRanks(options_) ? options_.node_rank : -1;
-  info.local_world_size = options_.procs_per_node;
-  info.role = options_.role;
-  info.min_nodes = options_.min_nodes;
-  info.max_nodes = options_.max_nodes;
-  info.max_restarts = options_.max_restarts;
+  NodeInfo info = DescribeNode(options_, context_.host);
   info.hosts_store = hosts_store;
   info.tier_port = options_.store_fan_out > 0 ? tier_port_ : 0;
   RendezvousClient::Callbacks callbacks;
@@ -324,7 +275,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
     EndWith(1, why_not_here_.empty() || assignment_ ? why : why_not_here_ + "; " + why);
   };
   client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info),
-                                               RendezvousOptions("").join_timeout_ns, std::move(callbacks));
+                                               RendezvousOptions(options_, "").join_timeout_ns, std::move(callbacks));
   client_->Start();
 }
 

@@ -16,7 +16,7 @@ numbers = [int(one) for one in arguments if one != "child"]
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 def put(name, text=""):
-    path = os.path.join(folder, f"{name}.{os.environ['TORCHELASTIC_RUN_ID']}.{rank}.{os.getpid()}")
+    path = os.path.join(folder, f"{name}.{rank}.{os.getpid()}")
     with open(path + "~", "w") as file:
         file.write(text)
     os.rename(path + "~", path)

@@ -1,0 +1,22 @@
+// What the command line means for the rendezvous.
+#pragma once
+
+#include <string>
+
+#include "agent/run/options.h"
+#include "agent/run/rendezvous.h"
+
+namespace taskd {
+
+// Whether the nodes of such a job bring their ranks, and rank 0 hosts the store (static). Else the rendezvous gives
+// ranks.
+bool HasNodeRanks(const RunOptions& options);
+
+// `manager`: HOST:PORT for every Assignment, empty for none.
+Rendezvous::Options RendezvousOptions(const RunOptions& options, const std::string& manager);
+
+// This node as it joins; what only the launcher knows (hosts_store, tier_port) is left out. `host`: what people call
+// it.
+NodeInfo DescribeNode(const RunOptions& options, const std::string& host);
+
+}  // namespace taskd
