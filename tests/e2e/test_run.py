@@ -220,7 +220,7 @@ def test_port_in_use(jobs, kind):
                 connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
                 assert job.wait() == 1
         assert job.wait() == 1
-        assert re.search(r"taskd run: .*address in use", job.log()), job.log()
+        assert re.search(rf"taskd run: .*address in use by pid {os.getpid()} \(", job.log()), job.log()
 
 
 def test_what_does_not_fit_is_refused(jobs):
