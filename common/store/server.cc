@@ -166,6 +166,7 @@ class Server : public StoreServer {
   std::vector<uint64_t> doomed_;
   std::vector<uint64_t> held_back_;  // streams that wait for room towards the upstream
   bool scheduled_ = false;
+  bool full_ = false;  // the last connection could not be taken
   bool expect_end_ = false;
   EventLoop::TimerId tick_{};
   uint64_t requests_ = 0;
@@ -246,13 +247,15 @@ void Server::Accept() {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-      spdlog::warn("store: cannot take more connections than {}: {}", connections_.size(), strerror(errno));
+      if (!full_) spdlog::warn("store: cannot take more connections than {}: {}", connections_.size(), strerror(errno));
+      full_ = true;
       loop_.Remove(listener_.get());
       loop_.RunAfter(kAcceptPauseNs, [this, alive = std::weak_ptr(alive_)] {
         if (!alive.expired()) loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
       });
       return;
     }
+    full_ = false;
     SetPrompt(fd.get());
     const uint64_t id = next_id_++;
     auto connection = std::make_unique<Connection>(options_.unvalidated);
