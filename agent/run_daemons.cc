@@ -95,8 +95,10 @@ void Sweep(const std::string& parent, const std::string& own) {
 }
 
 // A child of ours that was reaped elsewhere counts as ended.
-bool HasEnded(pid_t pid) {
-  const pid_t result = waitpid(pid, nullptr, WNOHANG);
+bool HasEnded(pid_t pid, int* exit_code = nullptr) {
+  int status = 0;
+  const pid_t result = waitpid(pid, &status, WNOHANG);
+  if (exit_code != nullptr) *exit_code = result == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
   return result == pid || (result < 0 && errno == ECHILD);
 }
 
@@ -183,6 +185,7 @@ std::string RunDaemons::StartManager() {
   const bool v6 = endpoint->host.find(':') != std::string::npos;
   HostPort reached = {local ? "127.0.0.1" : endpoint->host, kManagerPort};
   HostPort listen = {local ? "127.0.0.1" : v6 ? "::" : "0.0.0.0", kManagerPort};
+  int failures = 0;
   for (int i = 0; i < kPortsTried; ++i, ++listen.port, ++reached.port) {
     if (!IsFree(listen)) continue;
     manager_.argv = {program_, "manager", "--listen", FormatHostPort(listen), "--exit-on-stdin-eof"};
@@ -190,7 +193,11 @@ std::string RunDaemons::StartManager() {
       manager_.argv.insert(manager_.argv.end(), {"--nodes", std::to_string(options_.max_nodes), "--procs-per-node",
                                                  std::to_string(options_.procs_per_node)});
     }
-    TakeAnyPortIfTaken("TASKD_HTTP", "--http", kHttpPort, manager_.argv);
+    if (listen.port == kHttpPort && Variable("TASKD_HTTP").empty()) {  // not against itself
+      manager_.argv.insert(manager_.argv.end(), {"--http", "127.0.0.1:0"});
+    } else {
+      TakeAnyPortIfTaken("TASKD_HTTP", "--http", kHttpPort, manager_.argv);
+    }
     if (Variable("TASKD_STATE_DIR").empty() && Variable("TASKD_TASK_ID").empty()) {
       // For a manager that has to be started again; the next job begins anew.
       manager_.argv.insert(manager_.argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
@@ -204,7 +211,8 @@ std::string RunDaemons::StartManager() {
     if (!Start(manager_)) return "";
     // Another launcher may take the port in this moment: then this manager ends at once, and that one answers.
     const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
-    while (!HasEnded(manager_.pid)) {
+    int exit_code = 0;
+    while (!HasEnded(manager_.pid, &exit_code)) {
       if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
         spdlog::info("the manager is at {0}: taskd status --manager {0}", FormatHostPort(reached));
         return FormatHostPort(reached);
@@ -216,7 +224,7 @@ std::string RunDaemons::StartManager() {
       std::this_thread::sleep_for(kPoll);
     }
     manager_.pid = 0;
-    if (IsFree(listen)) {
+    if (exit_code == kWrongUsage || ++failures > kMaxRestarts) {
       spdlog::warn("no manager: it does not start; training goes on without it");
       return "";
     }
@@ -226,9 +234,20 @@ std::string RunDaemons::StartManager() {
 }
 
 void RunDaemons::StartProxy(const Assignment& assignment) {
-  proxy_.argv = {program_,   "proxy", "--node-rank",        std::to_string(assignment.group_rank),
-                 "--socket", socket_, "--exit-on-stdin-eof"};
-  if (!assignment.manager.empty()) proxy_.argv.insert(proxy_.argv.end(), {"--manager", assignment.manager});
+  // The proxy's own default may be another job's manager.
+  if (assignment.manager.empty()) {
+    spdlog::warn("no proxy: the job has no manager");
+    return;
+  }
+  proxy_.argv = {program_,
+                 "proxy",
+                 "--node-rank",
+                 std::to_string(assignment.group_rank),
+                 "--socket",
+                 socket_,
+                 "--manager",
+                 assignment.manager,
+                 "--exit-on-stdin-eof"};
   TakeAnyPortIfTaken("TASKD_LISTEN", "--listen", kProxyPort, proxy_.argv);
   proxy_.environment = environment_;
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");

@@ -136,7 +136,8 @@ void RendezvousClient::OnConnecting() {
     TryAgain(last_error_.empty() ? "the name is not resolved in time" : std::string(last_error_));
     return;
   }
-  last_error_ = std::strerror(ETIMEDOUT);
+  // An attempt that the end of all patience cut short says less than those before it.
+  if (last_error_.empty() || EventLoop::NowNs() < deadline_ns_) last_error_ = std::strerror(ETIMEDOUT);
   closing_since_ns_ = 0;
   TryNext();
 }

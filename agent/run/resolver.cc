@@ -95,6 +95,8 @@ void Resolver::Resolve(const HostPort& address, Callback callback) {
   query_->address = address;
   loop_->Add(query_->done.get(), EPOLLIN, [this, callback = std::move(callback)](uint32_t) {
     std::shared_ptr<Query> query = query_;
+    uint64_t count;
+    [[maybe_unused]] ssize_t got = read(query->done.get(), &count, sizeof(count));  // orders the result before this
     Callback call = callback;  // Cancel() destroys the one that the loop holds
     Cancel();
     call(std::move(query->result));

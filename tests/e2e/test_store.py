@@ -17,14 +17,25 @@ DIALECTS = ("1.x", "2.1", "2.x")
 SHORT_S = 0.1
 
 
-@pytest.fixture(params=World.SHAPES)
-def shape(request):
+# Every dialect at a root; through tiers an old and a new one, the others only with the slow tests.
+PLACES = [("root", dialect) for dialect in DIALECTS] + [("tiers", "1.x"), ("tiers of tiers", "2.x")]
+SLOW_PLACES = [(shape, dialect) for shape in World.SHAPES for dialect in DIALECTS if (shape, dialect) not in PLACES]
+
+
+@pytest.fixture(params=PLACES + [pytest.param(place, marks=pytest.mark.slow) for place in SLOW_PLACES],
+                ids=lambda place: "-".join(place))
+def place(request):
     return request.param
 
 
-@pytest.fixture(params=DIALECTS)
-def dialect(request):
-    return request.param
+@pytest.fixture
+def shape(place):
+    return place[0]
+
+
+@pytest.fixture
+def dialect(place):
+    return place[1]
 
 
 @pytest.fixture
@@ -288,6 +299,7 @@ def test_waiter_that_dies_is_forgotten(connect, world):
         assert client.nothing_to_read()
 
 
+@pytest.mark.parametrize("shape", World.SHAPES)
 def test_old_client_gives_up_without_a_word(stage, shape):
     world = World(stage, shape)
     store, other = world.client(0, "1.x", timeout_s=SHORT_S), world.client(1, "1.x")
@@ -513,6 +525,7 @@ def test_barrier(connect, world, dialect, threads):
 
 # All together.
 
+@pytest.mark.parametrize("shape", World.SHAPES)
 def test_all_dialects_share_one_store(stage, shape):
     world = World(stage, shape)
     clients = [world.client(place, dialect) for place in range(len(world.places)) for dialect in DIALECTS]

@@ -1,6 +1,15 @@
-"""The PyTorch of this machine, unmodified, against `taskd store`."""
-import signal
+"""The PyTorch of this machine, unmodified, against `taskd store`.
 
+Its import costs a second or more, so each rank is a fork of this process, which has imported it and has used nothing of it.
+"""
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+import harness
 import pytest
 from harness import PATIENCE_S, wait_until
 from stores import World
@@ -89,6 +98,70 @@ print("done", rank, flush=True)
 '''
 
 
+class Fork:
+    """As subprocess.Popen, of a process that runs a script's text."""
+
+    def __init__(self, script, environment, arguments, log_path):
+        self.returncode = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid != 0:
+            return
+        code = 1
+        try:
+            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            for stream, fd in enumerate([os.open(os.devnull, os.O_RDONLY), log, log]):
+                os.dup2(fd, stream)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.argv = ["rank", *arguments]
+            exec(compile(script, "rank", "exec"), {"__name__": "__main__"})  # pylint: disable=exec-used
+            code = 0
+        except BaseException:  # pylint: disable=broad-except
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        deadline = time.monotonic() + (timeout or PATIENCE_S)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("fork", timeout)
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+class Rank(harness.Process):
+    def __init__(self, stage, name, script, environment, *arguments):  # pylint: disable=super-init-not-called
+        self.name = name
+        self.log_path = os.path.join(stage.folder, f"{name}.{time.monotonic_ns()}.log")
+        environment = harness.clean_environment(**environment)
+        self.child = Fork(script, environment, arguments, self.log_path)
+        self.pid = self.child.pid
+        stage.processes.append(self)
+
+    def log(self):
+        return super().log() if os.path.exists(self.log_path) else ""
+
+
 @pytest.fixture(params=World.SHAPES)
 def world(stage, request):
     return World(stage, request.param)
@@ -101,14 +174,14 @@ def finish(process):
 
 def start_ranks(stage, script, places, size, attempt=0):
     """Each rank's MASTER_PORT is a place's, as on a node of its own."""
-    return [stage.python(f"rank{rank}", script, dict(
+    return [Rank(stage, f"rank{rank}", script, dict(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=places[rank % len(places)].port, RANK=rank, WORLD_SIZE=size, LOCAL_RANK=rank,
         TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT=attempt, GLOO_SOCKET_IFNAME="lo",
         TP_SOCKET_IFNAME="lo", OMP_NUM_THREADS=1)) for rank in range(size)]
 
 
 def test_torch_store(stage, world):
-    finish(stage.python("store", STORE_SCRIPT, {}, *(str(place.port) for place in world.places)))
+    finish(Rank(stage, "store", STORE_SCRIPT, {}, *(str(place.port) for place in world.places)))
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -144,7 +217,7 @@ print(store.get("key"), "done", flush=True)
 
 
 def test_signal_during_wait(stage, world):
-    process = stage.python("waiter", WAIT_SCRIPT, {}, str(world.places[0].port))
+    process = Rank(stage, "waiter", WAIT_SCRIPT, {}, str(world.places[0].port))
     wait_until(lambda: process.require_alive() and "waits" in process.log(), "it is about to wait", timeout_s=60)
     world.places[0].wait_stats(lambda stats: stats["waiting"] == 1, "it waits")
     for _ in range(3):
@@ -155,7 +228,7 @@ def test_signal_during_wait(stage, world):
 
 
 def test_lost_store_is_an_error(stage, world):
-    process = stage.python("waiter", WAIT_SCRIPT, {}, str(world.places[0].port))
+    process = Rank(stage, "waiter", WAIT_SCRIPT, {}, str(world.places[0].port))
     wait_until(lambda: process.require_alive() and "waits" in process.log(), "it is about to wait", timeout_s=60)
     world.places[0].wait_stats(lambda stats: stats["waiting"] == 1, "it waits")
     world.root.kill()

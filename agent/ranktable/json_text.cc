@@ -1,0 +1,333 @@
+#include "agent/ranktable/json_text.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/json_unescape.h"
+
+namespace taskd {
+namespace {
+
+bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsHex(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+
+// Bytes of the UTF-8 character at the start of `text`; 0: none of Unicode's.
+size_t Utf8Length(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto follows = [&](size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef) {
+    // No overlong form, no surrogate.
+    if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f)) return 0;
+    return follows(1) && follows(2) ? 3 : 0;
+  }
+  if (first >= 0xf0 && first <= 0xf4) {
+    if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f)) return 0;
+    return follows(1) && follows(2) && follows(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+class Checker {
+ public:
+  explicit Checker(std::string_view text) : text_(text) {}
+
+  absl::Status Check() {
+    if (text_.size() > kMaxJsonBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has ", text_.size(), " bytes; more than ", kMaxJsonBytes, " are refused"));
+    }
+    if (!Value(0)) return Error();
+    SkipSpace();
+    if (at_ != text_.size()) {
+      Fail("there is more after the end of the document");
+      return Error();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  bool Fail(std::string_view why) {
+    why_ = why;
+    return false;
+  }
+
+  absl::Status Error() const {
+    const size_t at = std::min(at_, text_.size());
+    const std::string_view before = text_.substr(0, at);
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+    return absl::InvalidArgumentError(
+        absl::StrCat("is not valid JSON: line ", line, ", byte ", at - line_begin + 1, ": ", why_));
+  }
+
+  char Next() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  void SkipSpace() {
+    while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
+  }
+
+  bool Value(int depth) {
+    SkipSpace();
+    switch (Next()) {
+      case '{':
+        return Object(depth + 1);
+      case '[':
+        return Array(depth + 1);
+      case '"':
+        return String();
+      case 't':
+        return Word("true");
+      case 'f':
+        return Word("false");
+      case 'n':
+        return Word("null");
+      default:
+        return Number();
+    }
+  }
+
+  bool Word(std::string_view word) {
+    if (text_.substr(at_, word.size()) != word) return Fail("a value is expected here");
+    at_ += word.size();
+    return true;
+  }
+
+  bool Digits() {
+    if (!IsDigit(Next())) return Fail("a value is expected here");
+    while (IsDigit(Next())) ++at_;
+    return true;
+  }
+
+  bool Number() {
+    if (Next() == '-') ++at_;
+    if (Next() == '0') {
+      ++at_;
+    } else if (!Digits()) {
+      return false;
+    }
+    if (Next() == '.') {
+      ++at_;
+      if (!Digits()) return false;
+    }
+    if (Next() == 'e' || Next() == 'E') {
+      ++at_;
+      if (Next() == '+' || Next() == '-') ++at_;
+      if (!Digits()) return false;
+    }
+    return true;
+  }
+
+  bool String() {
+    ++at_;
+    while (true) {
+      if (at_ >= text_.size()) return Fail("the text ends inside a string");
+      const char c = text_[at_];
+      if (c == '"') {
+        ++at_;
+        return true;
+      }
+      if (c == '\\') {
+        if (!Escape()) return false;
+      } else if (static_cast<unsigned char>(c) < 0x20) {
+        return Fail("a control character inside a string");
+      } else if (static_cast<unsigned char>(c) < 0x80) {
+        ++at_;
+      } else {
+        const size_t length = Utf8Length(text_.substr(at_));
+        if (length == 0) return Fail("bytes that are not UTF-8");
+        at_ += length;
+      }
+    }
+  }
+
+  bool Escape() {
+    const char c = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
+    if (c == 'u') {
+      const std::string_view digits = text_.substr(at_ + 2, 4);
+      if (digits.size() != 4 || !std::all_of(digits.begin(), digits.end(), IsHex)) {
+        return Fail("\\u without four hexadecimal digits");
+      }
+      at_ += 6;
+      return true;
+    }
+    if (c == '\0' || strchr("\"\\/bfnrt", c) == nullptr) return Fail("an escape that JSON does not know");
+    at_ += 2;
+    return true;
+  }
+
+  bool Array(int depth) {
+    if (depth > kMaxJsonDepth) return FailDepth();
+    ++at_;
+    SkipSpace();
+    if (Next() == ']') return ++at_, true;
+    while (true) {
+      if (!Value(depth)) return false;
+      SkipSpace();
+      if (Next() == ']') return ++at_, true;
+      if (Next() != ',') return Fail("',' or ']' is expected here");
+      ++at_;
+    }
+  }
+
+  bool Object(int depth) {
+    if (depth > kMaxJsonDepth) return FailDepth();
+    const size_t first_key = keys_.size();
+    const size_t first_decoded = decoded_.size();
+    ++at_;
+    SkipSpace();
+    if (Next() == '}') return ++at_, true;
+    while (true) {
+      SkipSpace();
+      if (Next() != '"') return Fail("a key in quotes is expected here");
+      if (keys_.size() - first_key >= kMaxJsonMembers) return Fail("too many members in one object");
+      const size_t begin = at_ + 1;
+      if (!String()) return false;
+      keys_.push_back(Key(text_.substr(begin, at_ - 1 - begin)));
+      SkipSpace();
+      if (Next() != ':') return Fail("':' is expected here");
+      ++at_;
+      if (!Value(depth)) return false;
+      SkipSpace();
+      if (Next() == '}') break;
+      if (Next() != ',') return Fail("',' or '}' is expected here");
+      ++at_;
+    }
+    if (HasTwice(first_key)) return Fail("the object that ends here has a key twice");
+    keys_.resize(first_key);
+    decoded_.resize(first_decoded);
+    ++at_;
+    return true;
+  }
+
+  bool FailDepth() { return Fail("nested too deeply"); }
+
+  std::string_view Key(std::string_view inside) {
+    if (inside.find('\\') == inside.npos) return inside;
+    AppendJsonUnescaped(inside, decoded_.emplace_back());
+    return decoded_.back();
+  }
+
+  bool HasTwice(size_t first_key) {
+    const auto begin = keys_.begin() + static_cast<ptrdiff_t>(first_key);
+    std::sort(begin, keys_.end());
+    return std::adjacent_find(begin, keys_.end()) != keys_.end();
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  std::string why_;
+  std::vector<std::string_view> keys_;  // of the objects that are open, outermost first
+  std::deque<std::string> decoded_;     // keys among them that were written with escapes
+};
+
+class PathFinder {
+ public:
+  PathFinder(std::string_view text, const std::vector<uint32_t>& begins)
+      : reader_(text, &decoded_), begins_(begins), paths_(begins.size()), order_(begins.size()) {
+    for (size_t i = 0; i < order_.size(); ++i) order_[i] = i;
+    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return begins[a] < begins[b]; });
+  }
+
+  std::vector<std::string> Find() {
+    Walk();
+    return std::move(paths_);
+  }
+
+ private:
+  void Walk() {
+    const uint32_t begin = reader_.Begin();
+    while (next_ < order_.size() && begins_[order_[next_]] <= begin) {
+      if (begins_[order_[next_]] == begin) paths_[order_[next_]] = path_;
+      ++next_;
+    }
+    if (next_ == order_.size()) return;  // what is left is skipped
+    const size_t length = path_.size();
+    if (reader_.First() == '{') {
+      reader_.ForEachMember([&](std::string_view key) {
+        absl::StrAppend(&path_, path_.empty() ? "" : ".", key);
+        Walk();
+        path_.resize(length);
+      });
+    } else if (reader_.First() == '[') {
+      size_t index = 0;
+      reader_.ForEachElement([&] {
+        absl::StrAppend(&path_, "[", index++, "]");
+        Walk();
+        path_.resize(length);
+      });
+    }
+  }
+
+  std::deque<std::string> decoded_;
+  JsonReader reader_;
+  const std::vector<uint32_t>& begins_;
+  std::vector<std::string> paths_;
+  std::vector<size_t> order_;  // of begins_, by place
+  size_t next_ = 0;            // in order_
+  std::string path_;
+};
+
+}  // namespace
+
+absl::Status CheckJsonText(std::string_view text) { return Checker(text).Check(); }
+
+uint32_t JsonReader::Begin() {
+  while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
+  return at_;
+}
+
+void JsonReader::SkipString() {
+  for (++at_; text_[at_] != '"'; ++at_) {
+    if (text_[at_] == '\\') ++at_;
+  }
+  ++at_;
+}
+
+JsonSpan JsonReader::Skip() {
+  JsonSpan span;
+  span.begin = Begin();
+  int open = 0;
+  do {
+    const char c = text_[at_];
+    if (c == '"') {
+      SkipString();
+    } else if (open == 0 && c != '{' && c != '[') {
+      while (at_ < text_.size() && strchr(",]} \n\r\t", text_[at_]) == nullptr) ++at_;
+    } else {
+      if (c == '{' || c == '[') ++open;
+      if (c == '}' || c == ']') --open;
+      ++at_;
+    }
+  } while (open > 0);
+  span.end = at_;
+  return span;
+}
+
+std::string_view JsonReader::ReadString() {
+  const uint32_t begin = Begin() + 1;
+  SkipString();
+  const std::string_view inside = text_.substr(begin, at_ - 1 - begin);
+  if (inside.find('\\') == inside.npos) return inside;
+  AppendJsonUnescaped(inside, decoded_->emplace_back());
+  return decoded_->back();
+}
+
+std::string_view JsonReader::ReadKey() {
+  const uint32_t begin = Begin() + 1;
+  SkipString();
+  const std::string_view inside = text_.substr(begin, at_ - 1 - begin);
+  if (inside.find('\\') == inside.npos) return inside;
+  key_.clear();
+  AppendJsonUnescaped(inside, key_);
+  return key_;
+}
+
+std::vector<std::string> JsonPathsAt(std::string_view text, const std::vector<uint32_t>& begins) {
+  return PathFinder(text, begins).Find();
+}
+
+}  // namespace taskd

@@ -1,0 +1,27 @@
+// Readers of the files that describe a network. modes-routing §4, the table of formats.
+//
+// They take the whole content and give the one model, or kInvalidArgument with one line: what, the value, the rule; or
+// kUnavailable: the file is well-formed, but its writer has not completed it (`status`). Content is foreign: bounded
+// time and memory for any bytes, kResourceExhausted above kMaxTopologyBytes (also after unpacking).
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "agent/route/topology.h"
+
+namespace taskd::route {
+
+inline constexpr size_t kMaxTopologyBytes = size_t{512} << 20;
+
+enum class TopologyFormat { kAuto, kTorList, kTorNodeCm, kSlurm, kIbnetdiscover, kHypernode, kCsv, kRankTable2 };
+
+// "auto", "tor-list", …; nothing for another word.
+std::optional<TopologyFormat> TopologyFormatFromName(std::string_view name);
+inline constexpr std::string_view kTopologyFormatNames =
+    "auto, tor-list, tor-node-cm, slurm, ibnetdiscover, hypernode, csv, ranktable2";
+
+absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format);
+
+}  // namespace taskd::route
