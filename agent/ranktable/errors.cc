@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "fmt/format.h"
 
 namespace taskd {
 
@@ -20,8 +20,12 @@ void RankTableErrors::Add(std::string_view field, uint32_t begin, std::string te
   Append(field, {begin, "", std::move(text)});
 }
 
+void RankTableErrors::AddToObject(std::string_view field, uint32_t object, uint32_t value, std::string text) {
+  Append(field, {value, value == object ? field : "", std::move(text)});
+}
+
 void RankTableErrors::AddMissing(std::string_view field, uint32_t object, std::string_view why) {
-  Append(field, {object, field, absl::StrCat(field, " is missing", why.empty() ? "" : "; ", why)});
+  Append(field, {object, field, fmt::format("{} is missing{}{}", field, why.empty() ? "" : "; ", why)});
 }
 
 void RankTableErrors::MoveInto(std::string_view text, RankTableCheck& check) {
@@ -30,7 +34,7 @@ void RankTableErrors::MoveInto(std::string_view text, RankTableCheck& check) {
   for (const Error& error : errors_) begins.push_back(error.begin);
   std::vector<std::string> paths = JsonPathsAt(text, begins);
   for (size_t i = 0; i < errors_.size(); ++i) {
-    if (!errors_[i].missing.empty()) absl::StrAppend(&paths[i], paths[i].empty() ? "" : ".", errors_[i].missing);
+    if (!errors_[i].missing.empty()) paths[i] += fmt::format("{}{}", paths[i].empty() ? "" : ".", errors_[i].missing);
     check.errors.push_back({std::move(paths[i]), std::move(errors_[i].text)});
   }
   check.errors_left_off = left_off_;

@@ -16,6 +16,8 @@ class RankTableErrors {
  public:
   // The value of `field` that begins at byte `begin` breaks a rule. Fields are literals.
   void Add(std::string_view field, uint32_t begin, std::string text);
+  // The same, where the value of the object's field may be absent: then `value` is `object`.
+  void AddToObject(std::string_view field, uint32_t object, uint32_t value, std::string text);
   // The object that begins at byte `object` lacks `field`.
   void AddMissing(std::string_view field, uint32_t object, std::string_view why = "");
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "absl/strings/str_split.h"
 #include "agent/ranktable/rules.h"
+#include "fmt/format.h"
 
 namespace taskd {
 namespace {
@@ -36,9 +36,9 @@ void RankTableFieldReader::ReadScalar(const RankTableSlot& slot) {
   field.span.end = reader_.at();
   if (is_string == is_integer) {
     errors_.Add(slot.name, field.span.begin,
-                absl::StrCat(slot.name, " is ", is_string ? "the string " : "", QuoteValue(field.text), ", not ",
-                             is_integer ? "an integer" : "a string",
-                             is_2_0 ? "" : "; all values of a rank table before 2.0 are strings"));
+                fmt::format("{} is {}{}, not {}{}", slot.name, is_string ? "the string " : "", QuoteValue(field.text),
+                            is_integer ? "an integer" : "a string",
+                            is_2_0 ? "" : "; all values of a rank table before 2.0 are strings"));
     return;
   }
   field.good = !slot.is_number || ParseNumber(slot, field);
@@ -53,7 +53,7 @@ bool RankTableFieldReader::ParseNumber(const RankTableSlot& slot, RankTableField
   }
   errors_.Add(
       slot.name, field.span.begin,
-      absl::StrCat(slot.name, " is ", QuoteValue(field.text), ", not an integer from ", slot.min, " to ", slot.max));
+      fmt::format("{} is {}, not an integer from {} to {}", slot.name, QuoteValue(field.text), slot.min, slot.max));
   return false;
 }
 
@@ -70,7 +70,7 @@ bool RankTableFieldReader::Require(std::string_view name, const RankTableField& 
 void RankTableFieldReader::CheckCount(std::string_view name, const RankTableField& count, size_t found) {
   if (!count.good || static_cast<size_t>(count.number) == found) return;
   complete_ = false;
-  errors_.Add(name, count.span.begin, absl::StrCat(name, " is ", count.number, "; there are ", found));
+  errors_.Add(name, count.span.begin, fmt::format("{} is {}; there are {}", name, count.number, found));
 }
 
 void RankTableFieldReader::CheckLength(std::string_view name, const RankTableField& field, size_t longest) {
@@ -78,20 +78,19 @@ void RankTableFieldReader::CheckLength(std::string_view name, const RankTableFie
   const size_t characters = Utf8Characters(field.text);
   if (characters > 0 && characters <= longest) return;
   errors_.Add(name, field.span.begin,
-              absl::StrCat(name, " ", QuoteValue(field.text), " has ", characters, " characters, not 1 to ", longest));
+              fmt::format("{} {} has {} characters, not 1 to {}", name, QuoteValue(field.text), characters, longest));
 }
 
 void RankTableFieldReader::CheckAddresses(std::string_view name, RankTableField& field) {
   if (!field.good || field.text.empty()) return;
-  IpAddress ignored;
-  for (const std::string_view one : absl::StrSplit(field.text, ',')) {
-    if (ParseIpAddress(one, ignored)) continue;
+  ForEachInList(field.text, [&](std::string_view address) {
+    IpAddress ignored;
+    if (!field.good || ParseIpAddress(address, ignored)) return;
     field.good = false;
     errors_.Add(
         name, field.span.begin,
-        absl::StrCat(name, " is ", QuoteValue(field.text), "; ", QuoteValue(one), " is not an IPv4 or IPv6 address"));
-    return;
-  }
+        fmt::format("{} is {}; {} is not an IPv4 or IPv6 address", name, QuoteValue(field.text), QuoteValue(address)));
+  });
 }
 
 }  // namespace taskd

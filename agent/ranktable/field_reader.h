@@ -7,10 +7,10 @@
 #include <limits>
 #include <string_view>
 
-#include "absl/strings/str_cat.h"
 #include "agent/ranktable/errors.h"
 #include "agent/ranktable/json_text.h"
 #include "agent/ranktable/rank_table.h"
+#include "fmt/format.h"
 
 namespace taskd {
 
@@ -68,18 +68,18 @@ class RankTableFieldReader {
     size_t count = 0;
     if (reader_.First() != '[') {
       complete_ = false;
-      errors_.Add(name, begin, absl::StrCat(name, " is not a list"));
+      errors_.Add(name, begin, fmt::format("{} is not a list", name));
       return 0;
     }
     reader_.ForEachElement([&] {
       ++count;
       if (reader_.First() == '{') return f();
       complete_ = false;
-      errors_.Add(name, reader_.Begin(), absl::StrCat("what is in ", name, " is an object"));
+      errors_.Add(name, reader_.Begin(), fmt::format("what is in {} is an object", name));
     });
     if (count == 0) {
       complete_ = false;
-      errors_.Add(name, begin, absl::StrCat(name, " is empty"));
+      errors_.Add(name, begin, fmt::format("{} is empty", name));
     }
     return count;
   }

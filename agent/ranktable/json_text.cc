@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "common/json_unescape.h"
+#include "fmt/format.h"
 
 namespace taskd {
 namespace {
@@ -39,7 +39,7 @@ class Checker {
   absl::Status Check() {
     if (text_.size() > kMaxJsonBytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("has ", text_.size(), " bytes; more than ", kMaxJsonBytes, " are refused"));
+          fmt::format("has {} bytes; more than {} are refused", text_.size(), kMaxJsonBytes));
     }
     if (!Value(0)) return Error();
     SkipSpace();
@@ -62,7 +62,7 @@ class Checker {
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
     return absl::InvalidArgumentError(
-        absl::StrCat("is not valid JSON: line ", line, ", byte ", at - line_begin + 1, ": ", why_));
+        fmt::format("is not valid JSON: line {}, byte {}: {}", line, at - line_begin + 1, why_));
   }
 
   char Next() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -248,14 +248,14 @@ class PathFinder {
     const size_t length = path_.size();
     if (reader_.First() == '{') {
       reader_.ForEachMember([&](std::string_view key) {
-        absl::StrAppend(&path_, path_.empty() ? "" : ".", key);
+        path_ += fmt::format("{}{}", path_.empty() ? "" : ".", key);
         Walk();
         path_.resize(length);
       });
     } else if (reader_.First() == '[') {
       size_t index = 0;
       reader_.ForEachElement([&] {
-        absl::StrAppend(&path_, "[", index++, "]");
+        path_ += fmt::format("[{}]", index++);
         Walk();
         path_.resize(length);
       });

@@ -3,11 +3,11 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "agent/ranktable/field_reader.h"
+#include "fmt/format.h"
 
 namespace taskd {
 namespace {
@@ -105,8 +105,8 @@ class TableReader : private RankTableFieldReader {
       }
       if (!known) {
         errors_.Add("version", version.span.begin,
-                    absl::StrCat("version is ", QuoteValue(version.text),
-                                 "; 1.0, 1.1, 1.2, 2.0 and a table without this field are known"));
+                    fmt::format("version is {}; 1.0, 1.1, 1.2, 2.0 and a table without this field are known",
+                                QuoteValue(version.text)));
         return false;
       }
     }
@@ -115,7 +115,7 @@ class TableReader : private RankTableFieldReader {
       errors_.AddMissing("version", root_, "chip 950 takes 2.0 only");
     } else {
       errors_.Add("version", BeginOf("version"),
-                  absl::StrCat("version is ", RankTableVersionName(table_.version), "; chip 950 takes 2.0 only"));
+                  fmt::format("version is {}; chip 950 takes 2.0 only", RankTableVersionName(table_.version)));
     }
     return false;
   }
@@ -127,7 +127,7 @@ class TableReader : private RankTableFieldReader {
     if (!status.good || status.text == "completed") return true;
     check.initializing = status.text == "initializing";
     errors_.Add("status", status.span.begin,
-                absl::StrCat("status is ", QuoteValue(status.text), ", not 'completed'; nothing else was looked at"));
+                fmt::format("status is {}, not 'completed'; nothing else was looked at", QuoteValue(status.text)));
     return false;
   }
 
@@ -136,7 +136,7 @@ class TableReader : private RankTableFieldReader {
   RankTableDevice* NewDevice(uint32_t object) {
     if (table_.devices.size() == kMaxRankTableDevices) {
       if (errors_.Clean("device_list")) {
-        errors_.Add("device_list", object, absl::StrCat("more than ", kMaxRankTableDevices, " devices"));
+        errors_.Add("device_list", object, fmt::format("more than {} devices", kMaxRankTableDevices));
       }
       complete_ = false;
       return nullptr;
@@ -198,7 +198,7 @@ class TableReader : private RankTableFieldReader {
   void ReadServer(std::string_view id, std::string_view list, bool is_instance = false) {
     if (table_.servers.size() == kMaxRankTableServers) {
       if (errors_.Clean("servers")) {
-        errors_.Add("servers", reader_.Begin(), absl::StrCat("more than ", kMaxRankTableServers, " servers"));
+        errors_.Add("servers", reader_.Begin(), fmt::format("more than {} servers", kMaxRankTableServers));
       }
       complete_ = false;
       return;
@@ -239,7 +239,7 @@ class TableReader : private RankTableFieldReader {
     } else if (instance.device_count > 1) {
       complete_ = false;
       errors_.Add(list, FieldBegin(table_, instance.object.begin, list),
-                  absl::StrCat("an instance with a rank_id has one device, not ", instance.device_count));
+                  fmt::format("an instance with a rank_id has one device, not {}", instance.device_count));
     }
   }
 
@@ -259,7 +259,7 @@ class TableReader : private RankTableFieldReader {
     CheckLength("collective_id", collective_id, 127);
     ReadRootScalar(Slot::Text("mode", mode));
     if (mode.good && mode.text != "tcp" && mode.text != "rdma") {
-      errors_.Add("mode", mode.span.begin, absl::StrCat("mode is ", QuoteValue(mode.text), ", not tcp or rdma"));
+      errors_.Add("mode", mode.span.begin, fmt::format("mode is {}, not tcp or rdma", QuoteValue(mode.text)));
     }
     ReadRootList("node_list", [&] { ReadServer("node_addr", "ranks"); });
   }
@@ -298,7 +298,7 @@ class TableReader : private RankTableFieldReader {
 
   // Instances of one server become one server.
   void MergeInstances() {
-    absl::flat_hash_map<std::string_view, size_t> place;
+    std::unordered_map<std::string_view, size_t> place;
     std::vector<RankTableServer> merged;
     std::vector<std::vector<RankTableDevice>> devices;
     for (const RankTableServer& instance : table_.servers) {
@@ -394,7 +394,7 @@ class TableReader : private RankTableFieldReader {
       if (net_layer.good && net_instance_id.good) table_.levels.push_back({net_layer.number, net_instance_id.text});
     });
     if (count > kMaxLevels) {
-      errors_.Add("level_list", begin, absl::StrCat("level_list has ", count, " levels, not at most ", kMaxLevels));
+      errors_.Add("level_list", begin, fmt::format("level_list has {} levels, not at most {}", count, kMaxLevels));
     }
   }
 

@@ -28,8 +28,8 @@ absl::StatusOr<Attachment> Attach(absl::Span<const RouteNode> nodes, absl::Span<
     }
   } else {
     // A name that is somebody's server_id is nobody's pod_name, and so on: the better field takes it.
-    constexpr std::string RouteNode::* kFields[] = {&RouteNode::server_id, &RouteNode::pod_name, &RouteNode::host_ip,
-                                                    &RouteNode::container_ip};
+    constexpr std::string RouteNode::*kFields[] = {&RouteNode::server_id, &RouteNode::pod_name, &RouteNode::host_ip,
+                                                   &RouteNode::container_ip};
     struct Claim {
       int field = -1;
       int32_t rank = 0;
@@ -48,9 +48,8 @@ absl::StatusOr<Attachment> Attach(absl::Span<const RouteNode> nodes, absl::Span<
         if (claim.field < 0) claim = {field, static_cast<int32_t>(rank)};
         int32_t& node = result.node[rank];
         if (node >= 0 && !SameLeaves(topology, node, found->second)) {
-          return absl::InvalidArgumentError(
-              fmt::format("node {} comes twice with different switches, once as {}", Quoted(server.server_id),
-                          Quoted(name)));
+          return absl::InvalidArgumentError(fmt::format("node {} comes twice with different switches, once as {}",
+                                                        Quoted(server.server_id), Quoted(name)));
         }
         if (node < 0) node = found->second;
         used[found->second] = true;

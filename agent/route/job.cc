@@ -62,7 +62,8 @@ std::vector<int64_t> PodIndices(absl::Span<const RouteNode> nodes, absl::Span<co
 std::optional<int32_t> FindNode(absl::Span<const RouteNode> nodes, absl::Span<const int32_t> by_old_rank,
                                 std::string_view name) {
   if (name.empty()) return std::nullopt;
-  for (const auto field : {&RouteNode::server_id, &RouteNode::pod_name, &RouteNode::host_ip, &RouteNode::container_ip}) {
+  for (const auto field :
+       {&RouteNode::server_id, &RouteNode::pod_name, &RouteNode::host_ip, &RouteNode::container_ip}) {
     for (const int32_t index : by_old_rank) {
       if (nodes[index].*field == name) return index;
     }

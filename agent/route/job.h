@@ -14,7 +14,7 @@ namespace taskd::route {
 // One server of a rank table 1.0 or 1.2; in 2.0 one run of SplitRuns, with server_id "node<k>".
 struct RouteNode {
   std::string server_id;
-  std::string pod_name;      // empty: not in the table; so the next two
+  std::string pod_name;  // empty: not in the table; so the next two
   std::string host_ip;
   std::string container_ip;
   std::vector<int> device_ranks;  // rank_id of its devices, not empty, in any order

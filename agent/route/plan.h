@@ -18,7 +18,7 @@ enum class UnknownNodes { kLast, kFail };
 struct RoutePlan {
   enum class Outcome { kPlanned, kIdentity, kSkipped };
   Outcome outcome = Outcome::kIdentity;
-  std::string reason;              // one line
+  std::string reason;                // one line
   std::vector<int32_t> by_old_rank;  // indices into the job's nodes
   std::vector<int32_t> by_new_rank;  // the same, in the new order
   std::vector<int32_t> old_rank;     // by index into the job's nodes

@@ -10,7 +10,7 @@
 namespace taskd::route {
 namespace {
 
-constexpr size_t kMaxFirstRails = 8;       // rails that are tried as the one to serve first
+constexpr size_t kMaxFirstRails = 8;     // rails that are tried as the one to serve first
 constexpr int32_t kMaxWalkNodes = 2048;  // the walk is quadratic
 constexpr int kMaxRounds = 64;
 

@@ -1,5 +1,5 @@
-// The network below a job, whatever file it came from: a forest of switches, and to which of them each node is attached.
-// modes-routing §4.
+// The network below a job, whatever file it came from: a forest of switches, and to which of them each node is
+// attached. modes-routing §4.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct Topology {
   std::vector<std::string> switch_name;
   std::vector<int32_t> switch_parent;  // -1: has none
   std::vector<Node> nodes;
-  std::vector<int32_t> leaves;                               // switches; one a rail, a switch may come back
+  std::vector<int32_t> leaves;                             // switches; one a rail, a switch may come back
   absl::flat_hash_map<std::string, int32_t> node_by_name;  // several names may stand for one node
-  bool by_old_rank = false;                                  // nodes have no names: entry k is old rank k
+  bool by_old_rank = false;                                // nodes have no names: entry k is old rank k
 
   absl::Span<const int32_t> LeavesOf(int32_t node) const {
     return absl::MakeConstSpan(leaves).subspan(nodes[node].first_leaf, nodes[node].rails);

@@ -44,8 +44,8 @@ absl::StatusOr<Topology> ReadCsv(std::string_view text) {
       continue;
     }
     if (fields.size() != columns) {
-      return absl::InvalidArgumentError(fmt::format("{}: {} has {} fields, the header has {}", context, Quoted(line),
-                                                    fields.size(), columns));
+      return absl::InvalidArgumentError(
+          fmt::format("{}: {} has {} fields, the header has {}", context, Quoted(line), fields.size(), columns));
     }
     ids.clear();
     for (size_t i = 0; i < columns; ++i) {

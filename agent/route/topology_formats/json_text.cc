@@ -37,35 +37,21 @@ bool TooDeep(std::string_view text) {
   return false;
 }
 
-// What a parser that stops at the first error wants; the exception's text has several lines.
-class FirstError : public nlohmann::detail::json_sax_dom_parser<nlohmann::json> {
- public:
-  using nlohmann::detail::json_sax_dom_parser<nlohmann::json>::json_sax_dom_parser;
-  template <class Exception>
-  bool parse_error(size_t position, const std::string& /*token*/, const Exception& /*error*/) {
-    position_ = position;
-    return false;
-  }
-  size_t position() const { return position_; }
-
- private:
-  size_t position_ = 0;
-};
-
 }  // namespace
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {
   if (TooDeep(text)) {
     return absl::InvalidArgumentError(fmt::format("JSON nested deeper than {} levels", kMaxDepth));
   }
-  nlohmann::json root;
-  FirstError handler(root, false);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &handler)) {
-    const size_t at = std::min(handler.position() > 0 ? handler.position() - 1 : 0, text.size());
+  try {
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::parse_error& error) {
+    const size_t at = std::min(error.byte > 0 ? error.byte - 1 : 0, text.size());
     return absl::InvalidArgumentError(fmt::format("not JSON: byte {} of {}, at {}", at, text.size(),
                                                   at < text.size() ? Quoted(text.substr(at, 16)) : "the end"));
+  } catch (const nlohmann::json::exception&) {
+    return absl::InvalidArgumentError("not JSON: a number is out of range");
   }
-  return root;
 }
 
 bool LooksLikePackedGzip(std::string_view text) {
@@ -110,8 +96,7 @@ absl::StatusOr<std::string> UnpackGzip(std::string_view base64, size_t max_bytes
   return result;
 }
 
-absl::StatusOr<std::string_view> StringMember(const nlohmann::json& object, const char* key,
-                                              std::string_view context) {
+absl::StatusOr<std::string_view> StringMember(const nlohmann::json& object, const char* key, std::string_view context) {
   const auto member = object.is_object() ? object.find(key) : object.end();
   if (member == object.end() || !member->is_string() || member->get_ref<const std::string&>().empty()) {
     return absl::InvalidArgumentError(fmt::format("{}: {} is not a string that is not empty", context, key));

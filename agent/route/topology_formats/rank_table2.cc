@@ -48,8 +48,8 @@ absl::StatusOr<Rank> ReadRank(const Json& object, std::string place) {
     return absl::InvalidArgumentError(fmt::format("{}: level_list has no net_layer 0", rank.place));
   }
   if (rank.layers.back().first > 63) {
-    return absl::InvalidArgumentError(fmt::format("{}: net_layer {} is above 63", rank.place,
-                                                  rank.layers.back().first));
+    return absl::InvalidArgumentError(
+        fmt::format("{}: net_layer {} is above 63", rank.place, rank.layers.back().first));
   }
   return rank;
 }
@@ -84,9 +84,8 @@ absl::StatusOr<Topology> ReadRankTable2(const Json& root) {
     const Rank& node = ranks[first];
     for (size_t i = first + 1; i < first + length; ++i) {
       if (ranks[i].layers != node.layers) {
-        return absl::InvalidArgumentError(
-            fmt::format("{}: its net_instance_id differ from those of rank {} on the same node", ranks[i].place,
-                        node.id));
+        return absl::InvalidArgumentError(fmt::format(
+            "{}: its net_instance_id differ from those of rank {} on the same node", ranks[i].place, node.id));
       }
     }
     first += length;

@@ -1,0 +1,79 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "agent/ranktable/errors.h"
+#include "agent/ranktable/rank_table.h"
+#include "common/unique_fd.h"
+#include "fmt/format.h"
+
+namespace taskd {
+
+absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
+  const auto fail = [&](std::string_view why) { return absl::InvalidArgumentError(fmt::format("{}: {}", path, why)); };
+  // O_NONBLOCK: a FIFO that nobody writes to would keep us.
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    if (errno == ENOENT) return absl::NotFoundError(fmt::format("{}: there is no such file", path));
+    return fail(strerror(errno));
+  }
+  struct stat facts = {};
+  if (fstat(fd.get(), &facts) != 0) return fail(strerror(errno));
+  if (!S_ISREG(facts.st_mode)) return fail("is not a file");
+  if (facts.st_size > static_cast<off_t>(kMaxJsonBytes)) {
+    return fail(fmt::format("has {} bytes; more than {} are refused", facts.st_size, kMaxJsonBytes));
+  }
+  std::string text;
+  // Files of /proc say that they are empty.
+  size_t step = std::max<size_t>(static_cast<size_t>(facts.st_size) + 1, 4096);
+  while (text.size() <= kMaxJsonBytes) {
+    const size_t had = text.size();
+    text.resize(had + step);
+    const ssize_t got = read(fd.get(), text.data() + had, step);
+    text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return text;
+    if (got < 0 && errno != EINTR) return fail(strerror(errno));
+    step = 65536;
+  }
+  return fail(fmt::format("has more than {} bytes", kMaxJsonBytes));
+}
+
+absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipRules chip) {
+  absl::StatusOr<std::string> text = ReadRankTableFile(path);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<RankTableCheck> check = CheckRankTable(*std::move(text), chip);
+  if (!check.ok())
+    return absl::InvalidArgumentError(fmt::format("{}: {}", path, std::string(check.status().message())));
+  if (!path.ends_with(".json")) {
+    check->errors.insert(check->errors.begin(),
+                         {"", fmt::format("the file's name {} does not end in .json", QuoteValue(path))});
+    check->table.reset();
+  }
+  return check;
+}
+
+absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules chip,
+                                           const std::function<bool()>& pause) {
+  std::string missing;
+  do {
+    absl::StatusOr<RankTableCheck> check = CheckRankTableFile(path, chip);
+    if (!check.ok()) {
+      // Not there, or not whole: it may be written just now.
+      missing = std::string(check.status().message());
+    } else if (check->ok()) {
+      return *std::move(check->table);
+    } else {
+      const RankTableError& error = check->errors.front();
+      missing = fmt::format("{}: {}{}{}", path, error.path, error.path.empty() ? "" : ": ", error.text);
+      if (!check->initializing) return absl::InvalidArgumentError(missing);
+    }
+  } while (pause());
+  return absl::DeadlineExceededError(missing);
+}
+
+}  // namespace taskd

@@ -1,0 +1,149 @@
+#include "agent/route/topology_formats/formats.h"
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "agent/route/topology_formats/json_text.h"
+#include "agent/route/topology_formats/readers.h"
+#include "fmt/format.h"
+
+namespace taskd::route {
+namespace {
+
+struct FormatName {
+  std::string_view name;
+  TopologyFormat format;
+};
+constexpr FormatName kNames[] = {{"auto", TopologyFormat::kAuto},
+                                 {"tor-list", TopologyFormat::kTorList},
+                                 {"tor-node-cm", TopologyFormat::kTorNodeCm},
+                                 {"slurm", TopologyFormat::kSlurm},
+                                 {"ibnetdiscover", TopologyFormat::kIbnetdiscover},
+                                 {"hypernode", TopologyFormat::kHypernode},
+                                 {"csv", TopologyFormat::kCsv},
+                                 {"ranktable2", TopologyFormat::kRankTable2}};
+
+absl::Status NoKnownFormat() {
+  return absl::InvalidArgumentError(
+      fmt::format("the content is of no known format ({})", kTopologyFormatNames.substr(sizeof("auto, ") - 1)));
+}
+
+TopologyFormat JsonFormat(const Json& root) {
+  const auto first_has = [](const Json& object, const char* list, const char* key) {
+    const auto member = object.is_object() ? object.find(list) : object.end();
+    return member != object.end() && member->is_array() && !member->empty() && (*member)[0].is_object() &&
+           (*member)[0].contains(key);
+  };
+  if (root.is_array()) return TopologyFormat::kHypernode;
+  if (!root.is_object()) return TopologyFormat::kAuto;
+  if (root.contains("rank_list")) return TopologyFormat::kRankTable2;
+  if (root.contains("items") || (root.contains("spec") && root.contains("metadata"))) return TopologyFormat::kHypernode;
+  if (root.contains("tor_info") || root.contains("data") || first_has(root, "server_list", "server")) {
+    return TopologyFormat::kTorNodeCm;
+  }
+  if (first_has(root, "server_list", "device") || root.contains("status")) return TopologyFormat::kTorList;
+  return TopologyFormat::kAuto;
+}
+
+TopologyFormat TextFormat(std::string_view text) {
+  std::string_view line;
+  while (NextLine(text, line)) {
+    line = Trim(line);
+    if (line.empty() || line[0] == '#') continue;
+    const std::string begin = absl::AsciiStrToLower(std::string(line.substr(0, 16)));
+    for (const std::string_view key : {"switchname=", "nodes=", "switches=", "linkspeed="}) {
+      if (begin.substr(0, key.size()) == key) return TopologyFormat::kSlurm;
+    }
+    if (begin.substr(0, 4) == "node") return TopologyFormat::kCsv;
+    for (const std::string_view key : {"vendid=", "switch", "ca\t", "ca ", "chassis"}) {
+      if (begin.substr(0, key.size()) == key) return TopologyFormat::kIbnetdiscover;
+    }
+    return TopologyFormat::kAuto;
+  }
+  return TopologyFormat::kAuto;
+}
+
+absl::StatusOr<Topology> ReadJson(std::string_view text, TopologyFormat format) {
+  absl::StatusOr<Json> root = ParseJson(text);
+  if (!root.ok()) return root.status();
+  if (format == TopologyFormat::kAuto) format = JsonFormat(*root);
+  if (!root->is_object() && format != TopologyFormat::kHypernode) return NoKnownFormat();
+  switch (format) {
+    case TopologyFormat::kTorList:
+      return ReadTorList(*root);
+    case TopologyFormat::kTorNodeCm:
+      return ReadTorNodeCm(*root);
+    case TopologyFormat::kHypernode:
+      return ReadHypernode(*root);
+    case TopologyFormat::kRankTable2:
+      return ReadRankTable2(*root);
+    default:
+      return NoKnownFormat();
+  }
+}
+
+}  // namespace
+
+absl::Status At(std::string_view context, const absl::Status& status) {
+  return absl::Status(status.code(), fmt::format("{}: {}", context, std::string(status.message())));
+}
+
+bool NextLine(std::string_view& text, std::string_view& line) {
+  if (text.empty()) return false;
+  const size_t end = text.find('\n');
+  line = text.substr(0, end);
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return true;
+}
+
+std::string_view Trim(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n\v\f");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r\n\v\f") - begin + 1);
+}
+
+std::optional<TopologyFormat> TopologyFormatFromName(std::string_view name) {
+  for (const FormatName& known : kNames) {
+    if (known.name == name) return known.format;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format) {
+  if (content.size() > kMaxTopologyBytes) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} bytes, more than the {} that are read", content.size(), kMaxTopologyBytes));
+  }
+  if (content.substr(0, 3) == "\xEF\xBB\xBF") content.remove_prefix(3);
+  if (const size_t nul = content.find('\0'); nul != std::string_view::npos) {
+    return absl::InvalidArgumentError(fmt::format("not text: byte {} is 0", nul));
+  }
+  const std::string_view text = Trim(content);
+  if (text.empty()) return absl::InvalidArgumentError("the content is empty");
+  const bool is_json = text[0] == '{' || text[0] == '[';
+  if (format == TopologyFormat::kAuto && !is_json) {
+    if (text[0] == '<') {
+      return absl::InvalidArgumentError("XML: NCCL's topology describes the inside of one node, not the network");
+    }
+    format = LooksLikePackedGzip(text) ? TopologyFormat::kTorList : TextFormat(content);
+  }
+  switch (format) {
+    case TopologyFormat::kSlurm:
+      return ReadSlurm(content);
+    case TopologyFormat::kIbnetdiscover:
+      return ReadIbnetdiscover(content);
+    case TopologyFormat::kCsv:
+      return ReadCsv(content);
+    case TopologyFormat::kAuto:
+      return is_json ? ReadJson(text, format) : NoKnownFormat();
+    default:
+      break;
+  }
+  if (format != TopologyFormat::kTorList || is_json) return ReadJson(text, format);
+  absl::StatusOr<std::string> unpacked = UnpackGzip(text, kMaxTopologyBytes);
+  if (!unpacked.ok()) return unpacked.status();
+  return ReadJson(*unpacked, format);
+}
+
+}  // namespace taskd::route

@@ -1,0 +1,223 @@
+// The output of ibnetdiscover: blocks of one node each, with the link of every port. A graph, of which we read the tree
+// that it is, or only the leaf switches where it is none.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/ascii.h"
+#include "agent/route/topology_formats/readers.h"
+#include "fmt/format.h"
+
+namespace taskd::route {
+namespace {
+
+bool StartsWith(std::string_view text, std::string_view begin) { return text.substr(0, begin.size()) == begin; }
+
+// The text between the next two quotes; `text` then begins behind them.
+bool TakeQuoted(std::string_view& text, std::string_view& inside) {
+  const size_t open = text.find('"');
+  if (open == std::string_view::npos) return false;
+  const size_t close = text.find('"', open + 1);
+  if (close == std::string_view::npos) return false;
+  inside = text.substr(open + 1, close - open - 1);
+  text.remove_prefix(close + 1);
+  return true;
+}
+
+class FabricReader {
+ public:
+  absl::Status AddLine(std::string_view line) {
+    if (line[0] == '[') return AddLink(line);
+    for (const std::string_view kind : {"Switch", "Ca", "Rt"}) {
+      if (StartsWith(line, kind) && line.size() > kind.size() && absl::ascii_isspace(line[kind.size()])) {
+        return AddNode(line, kind);
+      }
+    }
+    // vendid=…, switchguid=…; the headings that -g adds.
+    const size_t equals = line.find('=');
+    const bool property = equals != std::string_view::npos && equals > 0 &&
+                          std::all_of(line.begin(), line.begin() + static_cast<ptrdiff_t>(equals),
+                                      [](char c) { return absl::ascii_islower(static_cast<unsigned char>(c)); });
+    if (property || StartsWith(line, "Chassis") || StartsWith(line, "Non-Chassis")) return absl::OkStatus();
+    return absl::InvalidArgumentError(fmt::format("{} is no line of ibnetdiscover", Quoted(line)));
+  }
+
+  absl::StatusOr<Topology> Finish();
+
+ private:
+  struct Node {
+    std::string id;
+    std::string host;  // Ca: first word of its description
+    bool is_switch = false;
+    bool is_host = false;           // Ca, but none that a switch has inside
+    bool is_leaf = false;           // switch with a host
+    std::vector<int32_t> switches;  // neighbours
+  };
+
+  absl::Status AddNode(std::string_view line, std::string_view kind);
+  absl::Status AddLink(std::string_view line);
+  absl::Status ResolveLinks();
+  // The root if the switches without hosts are one tree and every leaf hangs on one of them, else -1.
+  int32_t Root() const;
+  void SetParents(int32_t root, std::vector<int32_t>& parent) const;
+
+  std::vector<Node> nodes_;
+  absl::flat_hash_map<std::string, int32_t> by_id_;
+  std::vector<std::pair<int32_t, std::string>> links_;
+  int32_t current_ = -1;
+};
+
+absl::Status FabricReader::AddNode(std::string_view line, std::string_view kind) {
+  std::string_view id;
+  std::string_view description;
+  if (!TakeQuoted(line, id) || id.empty()) {
+    return absl::InvalidArgumentError(fmt::format("{} without a GUID in quotes", kind));
+  }
+  if (!TakeQuoted(line, description)) {
+    return absl::InvalidArgumentError(fmt::format("{} {} without a description in quotes", kind, Quoted(id)));
+  }
+  current_ = static_cast<int32_t>(nodes_.size());
+  if (!by_id_.try_emplace(std::string(id), current_).second) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} {} is defined twice", kind == "Switch" ? "switch" : kind, Quoted(id)));
+  }
+  Node node;
+  node.id = id;
+  node.is_switch = kind == "Switch";
+  description = Trim(description);
+  // Switches show the engine that reduces inside them as a Ca.
+  node.is_host = kind == "Ca" && description.find("Aggregation Node") == std::string_view::npos;
+  node.host = description.substr(0, description.find_first_of(" \t"));
+  if (node.host.empty()) node.host = id;
+  nodes_.push_back(std::move(node));
+  return absl::OkStatus();
+}
+
+absl::Status FabricReader::AddLink(std::string_view line) {
+  std::string_view peer;
+  std::string_view rest = line;
+  if (current_ < 0) return absl::InvalidArgumentError(fmt::format("{}: a port before any node", Quoted(line)));
+  if (!TakeQuoted(rest, peer) || peer.empty() || rest.empty() || rest[0] != '[' ||
+      rest.find(']') == std::string_view::npos) {
+    return absl::InvalidArgumentError(fmt::format("{} is not [port] \"peer\"[port]", Quoted(line)));
+  }
+  links_.emplace_back(current_, peer);
+  return absl::OkStatus();
+}
+
+absl::Status FabricReader::ResolveLinks() {
+  for (const auto& [from, peer] : links_) {
+    const auto found = by_id_.find(peer);
+    if (found == by_id_.end()) {
+      return absl::InvalidArgumentError(fmt::format("{} has a link to {}, which the file does not describe: it is cut",
+                                                    Quoted(nodes_[from].id), Quoted(peer)));
+    }
+    Node& a = nodes_[from];
+    Node& b = nodes_[found->second];
+    if (a.is_switch) b.switches.push_back(from);
+    if (b.is_switch) a.switches.push_back(found->second);
+  }
+  for (Node& node : nodes_) {
+    std::sort(node.switches.begin(), node.switches.end());
+    node.switches.erase(std::unique(node.switches.begin(), node.switches.end()), node.switches.end());
+    if (!node.is_host) continue;
+    if (node.switches.empty()) {
+      return absl::InvalidArgumentError(fmt::format("Ca {} has no link to a switch", Quoted(node.id)));
+    }
+    for (const int32_t leaf : node.switches) nodes_[leaf].is_leaf = true;
+  }
+  return absl::OkStatus();
+}
+
+int32_t FabricReader::Root() const {
+  size_t uppers = 0;
+  size_t ends = 0;  // of links between upper switches
+  std::vector<int32_t> degree(nodes_.size(), 0);
+  std::vector<int32_t> outer;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (!node.is_switch) continue;
+    for (const int32_t other : node.switches) {
+      if (node.is_leaf && nodes_[other].is_leaf) return -1;
+      if (!nodes_[other].is_leaf) ++degree[i];
+    }
+    if (node.is_leaf) {
+      if (degree[i] != 1) return -1;
+      continue;
+    }
+    ++uppers;
+    ends += static_cast<size_t>(degree[i]);
+    if (degree[i] <= 1) outer.push_back(static_cast<int32_t>(i));
+  }
+  if (uppers == 0 || ends != 2 * (uppers - 1)) return -1;
+  // Take away the outermost switches until the centre is left: one, or two with a link (then the smaller GUID).
+  size_t left = uppers;
+  std::vector<bool> gone(nodes_.size(), false);
+  while (left > 2) {
+    if (outer.empty()) return -1;  // a ring somewhere, so not connected either
+    std::vector<int32_t> next;
+    for (const int32_t at : outer) {
+      gone[at] = true;
+      --left;
+      for (const int32_t other : nodes_[at].switches) {
+        if (!nodes_[other].is_leaf && !gone[other] && --degree[other] == 1) next.push_back(other);
+      }
+    }
+    outer = std::move(next);
+  }
+  int32_t root = -1;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const bool candidate = nodes_[i].is_switch && !nodes_[i].is_leaf && !gone[i];
+    if (candidate && (root < 0 || nodes_[i].id < nodes_[root].id)) root = static_cast<int32_t>(i);
+  }
+  return root;
+}
+
+void FabricReader::SetParents(int32_t root, std::vector<int32_t>& parent) const {
+  std::vector<int32_t> queue = {root};
+  for (size_t i = 0; i < queue.size(); ++i) {
+    for (const int32_t other : nodes_[queue[i]].switches) {
+      if (other == parent[queue[i]]) continue;
+      parent[other] = queue[i];
+      queue.push_back(other);
+    }
+  }
+}
+
+absl::StatusOr<Topology> FabricReader::Finish() {
+  if (absl::Status status = ResolveLinks(); !status.ok()) return status;
+  std::vector<int32_t> parent(nodes_.size(), -1);
+  if (const int32_t root = Root(); root >= 0) SetParents(root, parent);
+  TopologyBuilder builder;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    absl::Status status = absl::OkStatus();
+    if (node.is_host) {
+      for (const int32_t leaf : node.switches) {
+        if (status.ok()) status = builder.AddNode(node.host, "", {builder.Switch(nodes_[leaf].id)});
+      }
+    } else if (node.is_switch && parent[i] >= 0) {
+      status = builder.SetParent(builder.Switch(node.id), builder.Switch(nodes_[parent[i]].id));
+    }
+    if (!status.ok()) return status;
+  }
+  return builder.Finish(false);
+}
+
+}  // namespace
+
+absl::StatusOr<Topology> ReadIbnetdiscover(std::string_view text) {
+  FabricReader reader;
+  std::string_view line;
+  for (size_t number = 1; NextLine(text, line); ++number) {
+    line = Trim(line);
+    if (line.empty() || line[0] == '#') continue;
+    if (absl::Status status = reader.AddLine(line); !status.ok()) return At(fmt::format("line {}", number), status);
+  }
+  return reader.Finish();
+}
+
+}  // namespace taskd::route
