@@ -218,6 +218,11 @@ std::string RunDaemons::StartManager() {
         return FormatHostPort(reached);
       }
       if (std::chrono::steady_clock::now() > deadline) {
+        if (Answers(listen) && !HolderOfPort(listen.port).empty()) {  // somebody else
+          kill(manager_.pid, SIGKILL);
+          waitpid(manager_.pid, nullptr, 0);
+          break;
+        }
         spdlog::warn("the manager does not answer yet; marks may come late");
         return FormatHostPort(reached);
       }

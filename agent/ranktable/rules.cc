@@ -1,6 +1,7 @@
 #include "agent/ranktable/rules.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "fmt/format.h"
 
 namespace taskd {
@@ -19,6 +21,10 @@ namespace {
 // Of several that ought to be equal, the first that differs from most.
 template <typename T>
 size_t FirstThatDiffers(const std::vector<T>& values) {
+  // The usual case, of a table of any size.
+  if (std::all_of(values.begin(), values.end(), [&](const T& value) { return value == values.front(); })) {
+    return values.size();
+  }
   std::map<T, size_t> times;
   for (const T& value : values) ++times[value];
   // Of two that are as frequent the one that came first is right.
@@ -26,6 +32,20 @@ size_t FirstThatDiffers(const std::vector<T>& values) {
   const T usual = *std::max_element(values.begin(), values.end(), better);
   return static_cast<size_t>(
       std::find_if(values.begin(), values.end(), [&](const T& value) { return value != usual; }) - values.begin());
+}
+
+// The same for the same address; IPv4 as IPv6 maps it.
+std::pair<uint64_t, uint64_t> AddressKey(const IpAddress& address) {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  if (address.family == AF_INET) {
+    uint32_t number = 0;
+    memcpy(&number, address.bytes, sizeof number);
+    return {0, uint64_t{0xffff} << 32 | ntohl(number)};
+  }
+  memcpy(&high, address.bytes, sizeof high);
+  memcpy(&low, address.bytes + sizeof high, sizeof low);
+  return {be64toh(high), be64toh(low)};
 }
 
 class Rules {
@@ -74,11 +94,14 @@ class Rules {
   void CheckRanks() {
     const auto count = static_cast<int64_t>(table_.devices.size());
     const bool count_is_known = facts_.complete && errors_.Clean("rank_id");
-    std::unordered_set<int64_t> seen;
+    std::vector<bool> seen(table_.devices.size());
+    std::unordered_set<int64_t> seen_beyond;
     for (const RankTableDevice& device : table_.devices) {
       const int64_t rank = device.rank_id;
       if (rank < 0) continue;
-      if (!seen.insert(rank).second) {
+      const bool is_twice = rank < count ? seen[static_cast<size_t>(rank)] : !seen_beyond.insert(rank).second;
+      if (rank < count) seen[static_cast<size_t>(rank)] = true;
+      if (is_twice) {
         errors_.Add("rank_id", device.rank_id_value.begin, fmt::format("rank_id {} is there twice", rank));
       } else if (count_is_known && rank >= count) {
         errors_.Add("rank_id", device.rank_id_value.begin,
@@ -150,7 +173,7 @@ class Rules {
   void CheckDeviceIps() {
     const bool may_lack =
         table_.servers.size() < 2 || facts_.super_pods.size() == 1 || !errors_.Clean("super_pod_list");
-    std::unordered_set<std::string> seen;
+    absl::flat_hash_set<std::pair<uint64_t, uint64_t>> seen;
     std::vector<const RankTableDevice*> with;
     std::vector<size_t> counts;
     std::vector<int> families;
@@ -171,8 +194,7 @@ class Rules {
         ++count;
         families.push_back(address.family);
         owners.push_back(&device);
-        const std::string key(reinterpret_cast<const char*>(address.bytes), address.family == AF_INET ? 4 : 16);
-        if (seen.insert(key).second) return;
+        if (seen.insert(AddressKey(address)).second) return;
         AddToDevice("device_ip", device, fmt::format("device_ip {} is there twice", QuoteValue(text)));
       });
       with.push_back(&device);

@@ -58,7 +58,7 @@ void ForEachChannel(std::string_view line, F&& f) {
     const size_t number = one.find_first_not_of(' ');
     if (number == one.npos || !IsDigit(one[number])) continue;
     const size_t via = one.find(kVia);
-    if (via != one.npos) f(WayOf(one.substr(one.find_first_not_of(' ', via + kVia.size() - 1))));
+    if (via != one.npos) f(WayOf(one.substr(via + kVia.size())));
   }
 }
 

@@ -20,6 +20,13 @@ Json CostJson(const Cost& cost) {
           {"total_hops", cost.total_hops}};
 }
 
+Json AlgorithmsJson(const AlgorithmCosts& costs) {
+  return {
+      {"double_tree",
+       {{"cross_tor_flows", costs.double_tree.cross_tor_flows}, {"max_link_flows", costs.double_tree.max_link_flows}}},
+      {"halving_doubling_volume", costs.halving_doubling_volume}};
+}
+
 std::string_view OutcomeName(RoutePlan::Outcome outcome) {
   switch (outcome) {
     case RoutePlan::Outcome::kPlanned:
@@ -51,7 +58,7 @@ std::string PlanDigest(absl::Span<const RouteNode> nodes, const RoutePlan& plan)
   return hex;
 }
 
-std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan) {
+std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const AlgorithmReport* algorithms) {
   Json json;
   json["status"] = OutcomeName(plan.outcome);
   json["reason"] = plan.reason;
@@ -64,6 +71,11 @@ std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan) {
   json["master_index"] = plan.master_index;
   json["digest"] = PlanDigest(nodes, plan);
   json["cost"] = {{"before", CostJson(plan.before)}, {"after", CostJson(plan.after)}, {"bound", CostJson(plan.bound)}};
+  if (algorithms != nullptr) {
+    json["algorithms"] = {{"before", AlgorithmsJson(algorithms->before)},
+                          {"after", AlgorithmsJson(algorithms->after)},
+                          {"double_tree_bound", algorithms->double_tree_bound}};
+  }
   std::string text = Dump(json);
   // The mapping is by far the longest part: written as text, it needs no tree of its own in memory.
   text.back() = ',';

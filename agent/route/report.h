@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "agent/route/algorithms.h"
 #include "agent/route/plan.h"
 
 namespace taskd::route {
@@ -15,7 +16,9 @@ namespace taskd::route {
 std::string PlanDigest(absl::Span<const RouteNode> nodes, const RoutePlan& plan);
 
 // One line of JSON, without its newline. Bytes that are not UTF-8 become U+FFFD.
-std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan);
+// `algorithms` (null: left out) becomes the field "algorithms".
+std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan,
+                     const AlgorithmReport* algorithms = nullptr);
 // The same for a run that failed: status "failed" and the reason.
 std::string FailedJson(std::string_view reason);
 

@@ -46,6 +46,16 @@ TEST_F(ReportTest, Json) {
   EXPECT_FALSE(json["reason"].get<std::string>().empty());
 }
 
+TEST_F(ReportTest, Algorithms) {
+  AlgorithmReport report;
+  report.after.double_tree.cross_tor_flows = 22;
+  report.after.halving_doubling_volume = 14.5;
+  const auto json = nlohmann::json::parse(PlanJson(nodes_, plan_, &report));
+  EXPECT_EQ(json["algorithms"]["after"]["double_tree"]["cross_tor_flows"], 22);
+  EXPECT_EQ(json["algorithms"]["after"]["halving_doubling_volume"], 14.5);
+  EXPECT_EQ(json["mapping"].size(), 4U);
+}
+
 TEST_F(ReportTest, NamesThatNeedEscapes) {
   nodes_[0].server_id = "a\"\n\xff";
   const auto json = nlohmann::json::parse(PlanJson(nodes_, plan_));
@@ -71,7 +81,7 @@ TEST_F(ReportTest, Files) {
   EXPECT_EQ(Hostfile(nodes_, plan_),
             "job-worker-4 slots=2\njob-worker-6 slots=2\njob-worker-5 slots=2\njob-worker-7 slots=2\n");
   nodes_[0].pod_name.clear();
-  EXPECT_EQ(Rankfile(nodes_, plan_).substr(0, 62), "rank 0=n0 slot=0\nrank 1=n0 slot=1\nrank 2=job-worker-6 slot=0\n");
+  EXPECT_EQ(Rankfile(nodes_, plan_).substr(0, 61), "rank 0=n0 slot=0\nrank 1=n0 slot=1\nrank 2=job-worker-6 slot=0\n");
 }
 
 TEST_F(ReportTest, NodesAreFoundByAnyName) {
