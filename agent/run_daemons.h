@@ -32,6 +32,8 @@ class RunDaemons {
 
   std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) const;
   std::vector<pid_t> pids() const;
+  // Of this launcher's own; goes at its end, or with a later launcher's start if this one is killed.
+  const std::string& folder() const { return folder_; }
 
   // Tells both to end and waits, at most 6 s: the proxy first writes what was recorded.
   void End();

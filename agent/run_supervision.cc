@@ -23,7 +23,8 @@ constexpr int64_t kCollectNs = 1'500'000'000;
 constexpr std::chrono::seconds kGather{5};
 constexpr size_t kMaxEarly = 256;
 
-std::string MakeFolder() {
+std::string MakeFolder(const std::string& wanted) {
+  if (!wanted.empty() && mkdir(wanted.c_str(), 0700) == 0) return wanted;
   char folder[] = "/tmp/taskd-stacks-XXXXXX";  // mkdtemp: for this user only
   if (mkdtemp(folder) != nullptr) return folder;
   spdlog::warn("no folder for stacks, a hang will show only what /proc says: {}: {}", folder, strerror(errno));
@@ -32,7 +33,7 @@ std::string MakeFolder() {
 
 }  // namespace
 
-RunSupervision::RunSupervision(const Options& options) : options_(options), folder_(MakeFolder()) {}
+RunSupervision::RunSupervision(const Options& options) : options_(options), folder_(MakeFolder(options.stack_folder)) {}
 
 RunSupervision::~RunSupervision() {
   std::unique_ptr<SupervisionClient> client;

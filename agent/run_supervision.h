@@ -30,6 +30,7 @@ class RunSupervision {
     double hang_floor_s = 0;             // 0: the manager's own
     std::string hang_action = "report";  // report, restart, stop
     std::string file_folder;             // for the whole stacks; empty: /tmp/taskd-<uid>/stacks
+    std::string stack_folder;            // made for stacks under way; empty, or it cannot be made: one below /tmp
   };
   // What a launcher can be asked for, from any thread. Each may be empty.
   struct Control {

@@ -53,6 +53,7 @@ absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipR
     check->errors.insert(check->errors.begin(),
                          {"", fmt::format("the file's name {} does not end in .json", QuoteValue(path))});
     check->table.reset();
+    check->initializing = false;  // the name will not change
   }
   return check;
 }

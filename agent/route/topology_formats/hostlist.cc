@@ -83,22 +83,27 @@ absl::Status ParseEntry(std::string_view entry, std::vector<Piece>& pieces) {
 absl::Status ExpandEntry(std::string_view entry, size_t max_hosts, std::vector<std::string>& hosts) {
   std::vector<Piece> pieces;
   if (absl::Status status = ParseEntry(entry, pieces); !status.ok()) return status;
-  std::vector<std::string> names = {""};
+  // Counted before anything is made, so that a short hostile list costs nothing.
+  uint64_t total = 1;
+  size_t name_bytes = 0;
   for (const Piece& piece : pieces) {
     uint64_t choices = piece.ranges.empty() ? 1 : 0;
     for (const Range& range : piece.ranges) choices += std::min<uint64_t>(range.last - range.first + 1, max_hosts + 1);
-    if (choices * names.size() + hosts.size() > max_hosts) {
-      return Bad(fmt::format("with it the file has more than {} names", max_hosts), entry);
-    }
-    if (names[0].size() + piece.text.size() + kMaxDigits > kMaxNameBytes) {
-      return Bad(fmt::format("a name is longer than {} bytes", kMaxNameBytes), entry);
-    }
+    total = std::min<uint64_t>(total * std::min<uint64_t>(choices, max_hosts + 1), max_hosts + 1);
+    name_bytes += piece.ranges.empty() ? piece.text.size() : kMaxDigits;
+  }
+  if (total + hosts.size() > max_hosts) {
+    return Bad(fmt::format("with it the file has more than {} names", max_hosts), entry);
+  }
+  if (name_bytes > kMaxNameBytes) return Bad(fmt::format("a name may be longer than {} bytes", kMaxNameBytes), entry);
+  std::vector<std::string> names = {""};
+  for (const Piece& piece : pieces) {
     if (piece.ranges.empty()) {
       for (std::string& name : names) name += piece.text;
       continue;
     }
     std::vector<std::string> next;
-    next.reserve(choices * names.size());
+
     for (const std::string& name : names) {
       for (const Range& range : piece.ranges) {
         for (uint64_t number = range.first; number <= range.last; ++number) {
