@@ -11,6 +11,7 @@
 // 3. What changes all the time (counters, values written again and again) is never given as a copy.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -37,6 +38,10 @@ struct StoreCall {
 
 // Of one key, in an answer to a tier.
 enum KeyState : uint8_t { kPresent = 1, kCopy = 2, kHasValue = 4 };
+
+// The largest value that a tier is given unasked, with the news that its key exists: enough for the ids and addresses
+// of collectives.
+inline constexpr size_t kMaxUnaskedBytes = 4 * 1024;
 
 struct StoreAnswer {
   int64_t number = 0;

@@ -9,8 +9,6 @@ namespace taskd {
 namespace {
 
 constexpr size_t kNoLimit = SIZE_MAX;
-// What a tier is given unasked, with the news that a key exists: enough for the ids and addresses of collectives.
-constexpr size_t kMaxUnaskedBytes = 4 * 1024;
 
 // As std::stoll: blanks before the number and anything after it are allowed.
 std::optional<int64_t> ParseNumber(const std::string& text) {

@@ -6,7 +6,6 @@
 namespace taskd {
 namespace {
 
-constexpr size_t kMaxUnaskedBytes = 4 * 1024;  // as the root's
 constexpr size_t kWrittenBeforeProbe = 4096;
 
 bool WantsValues(StoreOp op) { return op == StoreOp::kGet || op == StoreOp::kMultiGet; }
