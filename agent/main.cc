@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "agent/diagnose_command.h"
+#include "agent/ranktable_command.h"
+#include "agent/rdma_command.h"
 #include "agent/run_command.h"
 #include "agent/simulate_command.h"
 #include "agent/status_command.h"
@@ -69,6 +71,9 @@ struct Commands {
   TraceOptions trace;
   SimulateOptions simulate;
   StoreCommandOptions store;
+  RankTableCommandOptions rank_table;
+  RdmaCheckOptions rdma_check;
+  std::string rdma_mode = "auto";
   CLI::Option* manager_http = nullptr;
   CLI::Option* proxy_listen = nullptr;
   CLI::App* manager_app = nullptr;
@@ -79,6 +84,9 @@ struct Commands {
   CLI::App* trace_app = nullptr;
   CLI::App* simulate_app = nullptr;
   CLI::App* store_app = nullptr;
+  CLI::App* rank_table_app = nullptr;
+  CLI::App* rdma_app = nullptr;
+  CLI::App* rdma_env_app = nullptr;
 };
 
 void AddManager(CLI::App& app, Commands& commands) {
@@ -213,6 +221,27 @@ void AddStore(CLI::App& app, Commands& commands) {
       ->check(CLI::PositiveNumber);
 }
 
+void AddRankTable(CLI::App& app, Commands& commands) {
+  CLI::App* group = commands.rank_table_app = app.add_subcommand("ranktable", "whether a rank table is valid");
+  group->require_subcommand(1);
+  CLI::App* sub = group->add_subcommand("check", "print the rules that a rank table breaks");
+  RankTableCommandOptions& options = commands.rank_table;
+  sub->add_option("FILE", options.file, "the rank table, a .json file")->required();
+  AddOption(sub, "--chip", options.chip, "rules of a chip too: any, 910 or 950")->capture_default_str();
+  AddFlag(sub, "--json", options.json, "print one JSON object");
+}
+
+void AddRdma(CLI::App& app, Commands& commands) {
+  CLI::App* group = commands.rdma_app = app.add_subcommand("rdma", "NCCL over the RDMA network of whole machines");
+  group->require_subcommand(1);
+  CLI::App* env = commands.rdma_env_app =
+      group->add_subcommand("env", "print NCCL's variables, if NODE_LIST and this machine's devices are made for them");
+  AddOption(env, "--rdma", commands.rdma_mode, "auto, or on or off whatever the conditions say")->capture_default_str();
+  CLI::App* check = group->add_subcommand("check", "what NCCL's log says about the way between nodes");
+  check->add_option("LOG", commands.rdma_check.log, "a log with NCCL_DEBUG=INFO, - for stdin")->required();
+  AddFlag(check, "--json", commands.rdma_check.json, "print one JSON object");
+}
+
 int RunManagerCommand(Commands& commands) {
   ManagerOptions& options = commands.manager;
   options.http_is_default = commands.manager_http->count() == 0;
@@ -297,6 +326,22 @@ int RunStore(Commands& commands) {
   return status.ok() ? kDone : Fail("taskd store", status);
 }
 
+int RunRankTable(Commands& commands) {
+  absl::StatusOr<bool> valid = RunRankTableCheck(commands.rank_table);
+  if (!valid.ok()) return Fail("taskd ranktable check", valid.status());
+  return *valid ? kDone : kFailed;
+}
+
+int RunRdma(Commands& commands) {
+  if (*commands.rdma_env_app) {
+    absl::Status status = RunRdmaEnvironment(commands.rdma_mode);
+    return status.ok() ? kDone : Fail("taskd rdma env", status);
+  }
+  absl::StatusOr<bool> is_rdma = RunRdmaCheck(commands.rdma_check);
+  if (!is_rdma.ok()) return Fail("taskd rdma check", is_rdma.status());
+  return *is_rdma ? kDone : kFailed;
+}
+
 // The node rank, where no flag gives it: our own variable, then those of the frameworks' launchers.
 void SetNodeRankVariable(CLI::App* proxy) {
   CLI::Option* option = proxy->get_option("--node-rank");
@@ -327,22 +372,26 @@ int Main(int argc, char** argv) {
   AddTrace(app, commands);
   AddSimulate(app, commands);
   AddStore(app, commands);
+  AddRankTable(app, commands);
+  AddRdma(app, commands);
   app.add_subcommand("run", "launch and supervise the ranks of this node, with torchrun's command line");
   SetNodeRankVariable(commands.proxy_app);
   if (argc < 2) {
-    std::cerr << "usage: taskd manager|proxy|run|store|switch|status|diagnose|trace|simulate [OPTIONS]   (taskd "
-                 "COMMAND --help "
-                 "tells more)"
-              << std::endl;
+    std::cerr
+        << "usage: taskd manager|proxy|run|store|switch|status|diagnose|trace|simulate|ranktable|rdma [OPTIONS]   "
+           "(taskd COMMAND --help tells more)"
+        << std::endl;
     return kWrongUsage;
   }
   // CLI11 would only miss a subcommand, and not say what it found in its place.
   std::string first = argv[1];
   auto named_first = [&](CLI::App* sub) { return sub->get_name() == first; };
   if (first != "-h" && first != "--help" && first != "--version" && app.get_subcommands(named_first).empty()) {
-    return Fail("taskd",
-                absl::InvalidArgumentError(
-                    "'" + first + "' is not manager, proxy, run, store, switch, status, diagnose, trace or simulate"));
+    return Fail(
+        "taskd",
+        absl::InvalidArgumentError(
+            "'" + first +
+            "' is not manager, proxy, run, store, switch, status, diagnose, trace, simulate, ranktable or rdma"));
   }
   try {
     app.parse(argc, argv);
@@ -360,6 +409,8 @@ int Main(int argc, char** argv) {
   if (*commands.trace_app) return RunTraceCommand(commands);
   if (*commands.simulate_app) return RunSimulateCommand(commands);
   if (*commands.store_app) return RunStore(commands);
+  if (*commands.rank_table_app) return RunRankTable(commands);
+  if (*commands.rdma_app) return RunRdma(commands);
   return RunStatusCommand(commands);
 }
 

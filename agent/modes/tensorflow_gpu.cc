@@ -1,0 +1,7 @@
+#include "agent/modes/platform_modes.h"
+
+namespace taskd {
+
+absl::Status PlanTensorflowGpu(const ModeInput&, ModePlan*) { return absl::UnimplementedError("not written"); }
+
+}  // namespace taskd
