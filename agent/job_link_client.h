@@ -24,17 +24,18 @@ class JobLinkClient {
   struct Callbacks {
     std::function<void(const v1::JobNotice&)> notice;
     // The stream has ended, or none could be had: UNAUTHENTICATED, INVALID_ARGUMENT and UNIMPLEMENTED are final;
-    // after all else it is tried again, 0.2 s later.
+    // after all else it is tried again, 0.2 s later; not after an `end` or a refusal, which are the manager's last
+    // word.
     std::function<void(const absl::Status&)> lost;
   };
 
   // INVALID_ARGUMENT: a bad address or TLS folder. That nobody answers there is no error.
   static absl::StatusOr<std::unique_ptr<JobLinkClient>> Start(Options options, Callbacks callbacks);
-  // Gives what is queued 1 s to be sent. No callback comes afterwards.
+  // Gives what is queued 1 s to be sent. No callback comes afterwards. Not from a callback.
   virtual ~JobLinkClient() = default;
 
-  // Returns at once. Remote output that finds no stream is dropped; everything else is kept (ready, ended) or sent
-  // again (mpirun).
+  // Returns at once. Remote output that finds no stream, or 64 MiB of it waiting already, is dropped; everything else
+  // is kept (ready, ended) or sent again (mpirun).
   virtual void Send(v1::NodeReport report) = 0;
 };
 

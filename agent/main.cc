@@ -9,8 +9,11 @@
 
 #include "absl/status/status.h"
 #include "agent/diagnose_command.h"
+#include "agent/modes/mpirun_front.h"
 #include "agent/ranktable_command.h"
 #include "agent/rdma_command.h"
+#include "agent/route_command.h"
+#include "agent/rsh_command.h"
 #include "agent/run_command.h"
 #include "agent/simulate_command.h"
 #include "agent/status_command.h"
@@ -73,6 +76,7 @@ struct Commands {
   StoreCommandOptions store;
   RankTableCommandOptions rank_table;
   RdmaCheckOptions rdma_check;
+  RouteOptions route;
   std::string rdma_mode = "auto";
   CLI::Option* manager_http = nullptr;
   CLI::Option* proxy_listen = nullptr;
@@ -86,6 +90,7 @@ struct Commands {
   CLI::App* store_app = nullptr;
   CLI::App* rank_table_app = nullptr;
   CLI::App* rdma_app = nullptr;
+  CLI::App* route_app = nullptr;
   CLI::App* rdma_env_app = nullptr;
 };
 
@@ -242,6 +247,44 @@ void AddRdma(CLI::App& app, Commands& commands) {
   AddFlag(check, "--json", commands.rdma_check.json, "print one JSON object");
 }
 
+void AddRoute(CLI::App& app, Commands& commands) {
+  CLI::App* sub = commands.route_app =
+      app.add_subcommand("route", "plan the order of a job's nodes from its rank table and a topology");
+  RouteOptions& options = commands.route;
+  AddOption(sub, "--rank-table", options.rank_table, "the job's rank table, a .json file")->required();
+  AddOption(sub, "--topology", options.topology, "the file that tells which switch each node is below")->required();
+  AddOption(sub, "--format", options.format,
+            "of the topology: auto, tor-list, tor-node-cm, slurm, ibnetdiscover, hypernode, csv or ranktable2")
+      ->capture_default_str();
+  AddOption(sub, "--out", options.out, "folder for jobstart_routeplan.json, RANK_AFTER_ACC and MASTER_INDEX")
+      ->required();
+  AddOption(sub, "--self", options.self,
+            "this node: server_id, pod_name, host_ip or container_ip; for RANK_AFTER_ACC and MASTER_INDEX");
+  AddOption(sub, "--unknown", options.unknown,
+            "nodes of the job that the topology lacks: last (order them last) or fail (keep the given order)")
+      ->capture_default_str();
+  AddOption(sub, "--wait-s", options.wait_s, "seconds that the two files have to be there and completed")
+      ->capture_default_str();
+  AddFlag(sub, "--json", options.json, "print one JSON object");
+  AddFlag(sub, "--rank-mapping", options.rank_mapping, "with --json: add <new rank>-<pod index>,…");
+  AddOption(sub, "--hostfile", options.hostfile, "write an MPI hostfile in the new order");
+  AddOption(sub, "--rankfile", options.rankfile, "write Open MPI's rankfile for the new order");
+  AddOption(sub, "--tp", options.tp, "plan for parallel groups instead of one ring: tensor parallel ranks")
+      ->check(CLI::PositiveNumber);
+  AddOption(sub, "--pp", options.pp, "pipeline stages")->check(CLI::PositiveNumber);
+  AddOption(sub, "--ep", options.ep, "expert parallel ranks, of the data parallel ones")->check(CLI::PositiveNumber);
+  AddOption(sub, "--dp", options.dp, "data parallel ranks [what is left of the ranks]")->check(CLI::PositiveNumber);
+  AddFlag(sub, "--agree", options.has_agree, "all nodes adopt the same plan, or none does; all of them call this");
+  AddOption(sub, "--manager", options.agree.manager, "HOST:PORT of the job's manager, for --agree");
+  AddOption(sub, "--job", options.agree.job, "NAMESPACE/NAME, for --agree; the manager refuses any other job's");
+  AddOption(sub, "--nodes", options.agree.nodes, "number of nodes, for --agree");
+  AddOption(sub, "--index", options.agree.index, "which of them this one is, from 0, for --agree");
+  AddOption(sub, "--agree-timeout", options.agree.timeout_s, "seconds that the nodes have to agree")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  AddOption(sub, "--tls-dir", options.agree.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+}
+
 int RunManagerCommand(Commands& commands) {
   ManagerOptions& options = commands.manager;
   options.http_is_default = commands.manager_http->count() == 0;
@@ -342,6 +385,23 @@ int RunRdma(Commands& commands) {
   return *is_rdma ? kDone : kFailed;
 }
 
+int RunRouteCommand(Commands& commands) {
+  RouteOptions& options = commands.route;
+  const CLI::App& sub = *commands.route_app;
+  options.has_self = sub.get_option("--self")->count() > 0;
+  if (options.has_agree) {
+    for (const char* flag : {"--manager", "--nodes", "--index"}) {
+      if (sub.get_option(flag)->count() > 0) continue;
+      return Fail("taskd route", absl::InvalidArgumentError(std::string(flag) + ": is missing; --agree needs it"));
+    }
+    options.agree.security.token = Token();
+    InitGrpcLog();
+  }
+  InitLog("route");
+  absl::Status status = RunRoute(options);
+  return status.ok() ? kDone : Fail("taskd route", status);
+}
+
 // The node rank, where no flag gives it: our own variable, then those of the frameworks' launchers.
 void SetNodeRankVariable(CLI::App* proxy) {
   CLI::Option* option = proxy->get_option("--node-rank");
@@ -356,9 +416,11 @@ void SetNodeRankVariable(CLI::App* proxy) {
 bool IsTorchNpuRun(std::string_view program) { return program.substr(program.rfind('/') + 1) == "torch_npu_run"; }
 
 int Main(int argc, char** argv) {
+  if (argc > 0 && IsMpirunFront(argv[0])) return RunMpirunFront(argc, argv);
   // CLI11 would take options of the script for ours.
   if (argc > 0 && IsTorchNpuRun(argv[0])) return RunRunCommand({argv + 1, argv + argc});
   if (argc > 1 && std::string_view(argv[1]) == "run") return RunRunCommand({argv + 2, argv + argc});
+  if (argc > 1 && std::string_view(argv[1]) == "rsh") return RunRshCommand({argv + 2, argv + argc});
   Commands commands;
   CLI::App app("TaskD records what a distributed training job does, and switches that on and off while it runs.",
                "taskd");
@@ -374,24 +436,24 @@ int Main(int argc, char** argv) {
   AddStore(app, commands);
   AddRankTable(app, commands);
   AddRdma(app, commands);
+  AddRoute(app, commands);
+  app.add_subcommand("rsh", "run a command on another node of the job: what mpirun calls in ssh's place");
   app.add_subcommand("run", "launch and supervise the ranks of this node, with torchrun's command line");
   SetNodeRankVariable(commands.proxy_app);
   if (argc < 2) {
-    std::cerr
-        << "usage: taskd manager|proxy|run|store|switch|status|diagnose|trace|simulate|ranktable|rdma [OPTIONS]   "
-           "(taskd COMMAND --help tells more)"
-        << std::endl;
+    std::cerr << "usage: taskd manager|proxy|run|rsh|store|switch|status|diagnose|trace|simulate|ranktable|rdma|route "
+                 "[OPTIONS]   "
+                 "(taskd COMMAND --help tells more)"
+              << std::endl;
     return kWrongUsage;
   }
   // CLI11 would only miss a subcommand, and not say what it found in its place.
   std::string first = argv[1];
   auto named_first = [&](CLI::App* sub) { return sub->get_name() == first; };
   if (first != "-h" && first != "--help" && first != "--version" && app.get_subcommands(named_first).empty()) {
-    return Fail(
-        "taskd",
-        absl::InvalidArgumentError(
-            "'" + first +
-            "' is not manager, proxy, run, store, switch, status, diagnose, trace, simulate, ranktable or rdma"));
+    return Fail("taskd", absl::InvalidArgumentError("'" + first +
+                                                    "' is not manager, proxy, run, rsh, store, switch, status, "
+                                                    "diagnose, trace, simulate, ranktable, rdma or route"));
   }
   try {
     app.parse(argc, argv);
@@ -411,6 +473,7 @@ int Main(int argc, char** argv) {
   if (*commands.store_app) return RunStore(commands);
   if (*commands.rank_table_app) return RunRankTable(commands);
   if (*commands.rdma_app) return RunRdma(commands);
+  if (*commands.route_app) return RunRouteCommand(commands);
   return RunStatusCommand(commands);
 }
 

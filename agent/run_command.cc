@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "agent/mode_command.h"
+#include "agent/modes/mode_options.h"
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
 #include "agent/run_daemons.h"
@@ -38,6 +40,7 @@ std::string Value(const std::map<std::string, std::string>& environment, const s
 
 int RunRunCommand(const std::vector<std::string>& arguments) {
   std::map<std::string, std::string> environment = WholeEnvironment();
+  if (AsksForMode(arguments)) return RunModeCommand(arguments, environment);
   std::string help;
   absl::StatusOr<RunOptions> options = ParseRunOptions(arguments, environment, &help);
   if (!help.empty()) {

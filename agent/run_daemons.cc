@@ -1,5 +1,6 @@
 #include "agent/run_daemons.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -42,22 +43,6 @@ constexpr auto kPoll = std::chrono::milliseconds(5);
 
 bool IsFree(const HostPort& address) { return CheckCanListen("", address).ok(); }
 
-// Not IsFree(): who listens there to find out takes the port away from who is about to.
-bool Answers(const HostPort& address) {
-  sockaddr_in6 v6{};
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(static_cast<uint16_t>(address.port));
-  v6.sin6_addr = in6addr_loopback;
-  sockaddr_in v4{};
-  v4.sin_family = AF_INET;
-  v4.sin_port = v6.sin6_port;
-  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool is_v6 = address.host.find(':') != std::string::npos;
-  UniqueFd fd(socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return fd.valid() && (is_v6 ? connect(fd.get(), reinterpret_cast<sockaddr*>(&v6), sizeof(v6))
-                              : connect(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4))) == 0;
-}
-
 std::string ThisProgram() {
   char path[PATH_MAX];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
@@ -94,6 +79,12 @@ void Sweep(const std::string& parent, const std::string& own) {
   }
 }
 
+// Where a manager listens that other nodes reach there.
+HostPort ListenAddress(const HostPort& reached) {
+  if (IsLoopback(reached)) return reached;
+  return {reached.host.find(':') != std::string::npos ? "::" : "0.0.0.0", reached.port};
+}
+
 // A child of ours that was reaped elsewhere counts as ended.
 bool HasEnded(pid_t pid, int* exit_code = nullptr) {
   int status = 0;
@@ -120,6 +111,24 @@ RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> en
   if (lock_.valid()) flock(lock_.get(), LOCK_EX | LOCK_NB);
   socket_ = Variable("TASKD_SOCKET");
   if (socket_.empty()) socket_ = absl::StrCat(folder_, "/proxy.sock");
+}
+
+// Not IsFree(): who listens there to find out takes the port away from who is about to.
+bool RunDaemons::Answers(const HostPort& address) {
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(static_cast<uint16_t>(address.port));
+  v6.sin6_addr = in6addr_loopback;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = v6.sin6_port;
+  if (inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) != 1 || v4.sin_addr.s_addr == htonl(INADDR_ANY)) {
+    v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  }
+  const bool is_v6 = address.host.find(':') != std::string::npos;
+  UniqueFd fd(socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd.valid() && (is_v6 ? connect(fd.get(), reinterpret_cast<sockaddr*>(&v6), sizeof(v6))
+                              : connect(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4))) == 0;
 }
 
 std::string RunDaemons::Variable(const std::string& name) const {
@@ -182,11 +191,17 @@ std::string RunDaemons::StartManager() {
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) return "";
   const bool local = options_.standalone || IsLoopback(*endpoint);
-  const bool v6 = endpoint->host.find(':') != std::string::npos;
   HostPort reached = {local ? "127.0.0.1" : endpoint->host, kManagerPort};
-  HostPort listen = {local ? "127.0.0.1" : v6 ? "::" : "0.0.0.0", kManagerPort};
+  reached.port = StartManagerFrom(ListenAddress(reached), kPortsTried);
+  return reached.port == 0 ? "" : FormatHostPort(reached);
+}
+
+bool RunDaemons::StartManagerAt(const HostPort& reached) { return StartManagerFrom(ListenAddress(reached), 1) != 0; }
+
+int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
+  const int first = listen.port;
   int failures = 0;
-  for (int i = 0; i < kPortsTried; ++i, ++listen.port, ++reached.port) {
+  for (; listen.port < first + ports; ++listen.port) {
     if (!IsFree(listen)) continue;
     manager_.argv = {program_, "manager", "--listen", FormatHostPort(listen), "--exit-on-stdin-eof"};
     if (options_.min_nodes == options_.max_nodes) {
@@ -202,20 +217,21 @@ std::string RunDaemons::StartManager() {
       // For a manager that has to be started again; the next job begins anew.
       manager_.argv.insert(manager_.argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
     }
-    if (!local && Variable("TASKD_TLS_DIR").empty() && Variable("TASKD_TOKEN").empty()) {
+    if (!IsLoopback(listen) && Variable("TASKD_TLS_DIR").empty() && Variable("TASKD_TOKEN").empty()) {
       manager_.argv.push_back("--allow-plaintext");
     }
     manager_.environment = environment_;
     manager_.environment.erase("TASKD_LISTEN");  // the proxy's
     manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
-    if (!Start(manager_)) return "";
+    if (!Start(manager_)) return 0;
     // Another launcher may take the port in this moment: then this manager ends at once, and that one answers.
     const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
     int exit_code = 0;
     while (!HasEnded(manager_.pid, &exit_code)) {
       if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
-        spdlog::info("the manager is at {0}: taskd status --manager {0}", FormatHostPort(reached));
-        return FormatHostPort(reached);
+        spdlog::info("the manager is at port {0}: taskd status --manager {1}", listen.port,
+                     FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
+        return listen.port;
       }
       if (std::chrono::steady_clock::now() > deadline) {
         if (Answers(listen) && !HolderOfPort(listen.port).empty()) {  // somebody else
@@ -224,18 +240,18 @@ std::string RunDaemons::StartManager() {
           break;
         }
         spdlog::warn("the manager does not answer yet; marks may come late");
-        return FormatHostPort(reached);
+        return listen.port;
       }
       std::this_thread::sleep_for(kPoll);
     }
     manager_.pid = 0;
     if (exit_code == kWrongUsage || ++failures > kMaxRestarts) {
-      spdlog::warn("no manager: it does not start; training goes on without it");
-      return "";
+      spdlog::warn("no manager: it does not start");
+      return 0;
     }
   }
-  spdlog::warn("no manager: no free port from {} to {}", kManagerPort, kManagerPort + kPortsTried - 1);
-  return "";
+  spdlog::warn("no manager: no free port from {} to {}", first, first + ports - 1);
+  return 0;
 }
 
 void RunDaemons::StartProxy(const Assignment& assignment) {

@@ -10,6 +10,7 @@
 
 #include "agent/run/options.h"
 #include "agent/run/rendezvous.h"
+#include "common/address.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -26,6 +27,11 @@ class RunDaemons {
   // The job's manager on the first free port from 9601 on: on loopback where the job's nodes meet on loopback.
   // HOST:PORT as the other nodes reach it; empty if it did not start within 1.5 s.
   std::string StartManager();
+  // Whether somebody listens there, on this machine.
+  static bool Answers(const HostPort& address);
+  // The job's manager at exactly this port: on all addresses unless the host is a loopback one. False if it did not
+  // start within 1.5 s.
+  bool StartManagerAt(const HostPort& reached);
   void StartProxy(const Assignment& assignment);
   // Starts again what ended by itself, at most 5 times.
   void OnExit(pid_t pid, int wait_status);
@@ -48,6 +54,8 @@ class RunDaemons {
     UniqueFd stdin_pipe;  // it ends when this is closed, also because this process was killed
   };
 
+  // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
+  int StartManagerFrom(HostPort listen, int ports);
   bool Start(Daemon& daemon);
   void TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
                           std::vector<std::string>& argv) const;

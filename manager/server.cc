@@ -58,6 +58,7 @@ class ManagerServer::Impl {
     if (core_ != nullptr) core_->Close();
     if (diagnosis_ != nullptr) diagnosis_->Close();
     if (supervision_ != nullptr) supervision_->Close();
+    if (job_link_.close) job_link_.close();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       server_->Wait();
@@ -172,11 +173,14 @@ class ManagerServer::Impl {
     control_service_ = MakeControlService(core_, supervision_, security, started);
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape(), security);
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape(), security);
+    job_link_ = MakeJobLinkService(core_->shape(), security, options.exit_on_stdin_eof);
+    route_agreement_service_ = MakeRouteAgreementService(core_->shape(), security);
     grpc::ServerBuilder builder;
     SetServerLimits(builder);
     builder.AddListeningPort(options.listen, credentials, &port_);
     for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get(),
-                                   diagnosis_service_.get(), supervision_service_.get()}) {
+                                   diagnosis_service_.get(), supervision_service_.get(), job_link_.service.get(),
+                                   route_agreement_service_.get()}) {
       builder.RegisterService(service);
     }
     server_ = builder.BuildAndStart();
@@ -186,7 +190,8 @@ class ManagerServer::Impl {
     grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
     health->SetServingStatus(true);
     for (const char* name :
-         {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis", "taskd.v1.Supervision"}) {
+         {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis", "taskd.v1.Supervision", "taskd.v1.JobLink",
+          "taskd.v1.RouteAgreement"}) {
       health->SetServingStatus(name, true);
     }
     return absl::OkStatus();
@@ -206,7 +211,8 @@ class ManagerServer::Impl {
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
   std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
-      supervision_service_;
+      supervision_service_, route_agreement_service_;
+  JobLinkService job_link_;
   std::unique_ptr<HttpServer> http_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "manager/core.h"
@@ -35,5 +36,14 @@ std::unique_ptr<grpc::Service> MakeDiagnosisService(std::shared_ptr<DiagnosisCor
 // taskd.v1.Supervision: what launchers report, and hear of hangs.
 std::unique_ptr<grpc::Service> MakeSupervisionService(std::shared_ptr<SupervisionCore> core, const JobShape& shape,
                                                       const Security& security);
+// taskd.v1.RouteAgreement: `taskd route --agree` of all nodes. Its rounds end with its streams.
+std::unique_ptr<grpc::Service> MakeRouteAgreementService(const JobShape& shape, const Security& security);
+
+// taskd.v1.JobLink: where the nodes of a job that was started in a mode of `taskd run` meet. `hosted`: JobState.hosted.
+struct JobLinkService {
+  std::unique_ptr<grpc::Service> service;
+  std::function<void()> close;  // ends its streams; before the server is shut down
+};
+JobLinkService MakeJobLinkService(const JobShape& shape, const Security& security, bool hosted);
 
 }  // namespace taskd::manager

@@ -29,6 +29,7 @@ struct ModeMachine {
   // As absl: NOT_FOUND / INVALID_ARGUMENT. Reads RANK_TABLE_FILE.
   std::function<absl::StatusOr<std::string>(const std::string& path)> read_file;
   std::string sysfs = "/sys";
+  bool root = false;  // the effective user is root, whom Open MPI refuses unless asked
 };
 
 struct ModeNode {
@@ -93,7 +94,8 @@ struct ModePlan {
 };
 
 // `environment`: of `taskd run`. INVALID_ARGUMENT: what modes-routing calls exit 2; the line names the variable, the
-// value and the rule.
+// value and the rule. Mode ascend: the same for a rank table that may still come, as NOT_FOUND (no file) or
+// FAILED_PRECONDITION (empty or not completed).
 absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment& environment,
                                   const ModeMachine& machine);
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "agent/ranktable/errors.h"
 #include "agent/ranktable/rank_table.h"
 #include "common/unique_fd.h"
@@ -43,10 +44,10 @@ absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
   return fail(fmt::format("has more than {} bytes", kMaxJsonBytes));
 }
 
-absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipRules chip) {
-  absl::StatusOr<std::string> text = ReadRankTableFile(path);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<RankTableCheck> check = CheckRankTable(*std::move(text), chip);
+namespace {
+
+absl::StatusOr<RankTableCheck> CheckText(const std::string& path, std::string text, ChipRules chip) {
+  absl::StatusOr<RankTableCheck> check = CheckRankTable(std::move(text), chip);
   if (!check.ok())
     return absl::InvalidArgumentError(fmt::format("{}: {}", path, std::string(check.status().message())));
   if (!path.ends_with(".json")) {
@@ -58,14 +59,35 @@ absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipR
   return check;
 }
 
+}  // namespace
+
+absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipRules chip) {
+  absl::StatusOr<std::string> text = ReadRankTableFile(path);
+  if (!text.ok()) return text.status();
+  return CheckText(path, *std::move(text), chip);
+}
+
 absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules chip,
                                            const std::function<bool()>& pause) {
   std::string missing;
+  size_t last_look = 0;
+  int same_looks = 0;
   do {
-    absl::StatusOr<RankTableCheck> check = CheckRankTableFile(path, chip);
+    absl::StatusOr<std::string> text = ReadRankTableFile(path);
+    if (!text.ok()) {
+      missing = std::string(text.status().message());
+      if (!absl::IsNotFound(text.status())) return absl::InvalidArgumentError(missing);
+      same_looks = 0;
+      continue;
+    }
+    const size_t look = absl::HashOf(*text);
+    same_looks = same_looks > 0 && look == last_look ? same_looks + 1 : 1;
+    last_look = look;
+    absl::StatusOr<RankTableCheck> check = CheckText(path, *std::move(text), chip);
     if (!check.ok()) {
-      // Not there, or not whole: it may be written just now.
+      // It may be written just now.
       missing = std::string(check.status().message());
+      if (same_looks == kRankTableLooks) return absl::InvalidArgumentError(missing);
     } else if (check->ok()) {
       return *std::move(check->table);
     } else {

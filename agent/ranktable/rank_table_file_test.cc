@@ -79,5 +79,21 @@ TEST_F(RankTableFile, WaitingEnds) {
   EXPECT_TRUE(absl::IsInvalidArgument(broken)) << broken;
 }
 
+TEST_F(RankTableFile, WhatIsNoJsonAndStaysSoIsBroken) {
+  const std::string path = Write("t.json", "{\"stat");
+  int pauses = 0;
+  const absl::Status status = WaitForRankTable(path, ChipRules::kAny, [&] { return ++pauses < 100; }).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(pauses, kRankTableLooks - 1);
+  // While it grows there is hope.
+  pauses = 0;
+  std::string text = "{";
+  const absl::Status grows = WaitForRankTable(path, ChipRules::kAny, [&] {
+                               Write("t.json", text += " ");
+                               return ++pauses < 10;
+                             }).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(grows)) << grows;
+}
+
 }  // namespace
 }  // namespace taskd

@@ -467,6 +467,32 @@ TEST(RankTable, ServerOf) {
   EXPECT_EQ(*ServerOf(Valid(json), "node_0"), 0u);
 }
 
+TEST(RankTable, ServerWithAddress) {
+  Json json = Table20();  // 2 nodes of 4 devices
+  const auto set = [&](size_t rank, const Json& list) {
+    json["rank_list"][rank]["level_list"][0]["rank_addr_list"] = list;
+  };
+  set(1, {{{"addr_type", "IPV4"}, {"addr", "10.0.0.1"}}, {{"addr_type", "IPV6"}, {"addr", "fd00::0:1"}}});
+  set(2, {{{"addr", "10.0.0.1"}}});
+  set(3, {{{"addr_type", "EID"}, {"addr", "00a\n\u00e9"}}});
+  set(4, {{{"addr", "10.0.0.2"}}});
+  // What no rule is about.
+  set(5, {{{"addr", 7}}, "10.0.0.3", {"10.0.0.3"}});
+  set(6, "10.0.0.3");
+  set(7, {{"addr", "10.0.0.3"}});
+  const RankTable table = Valid(json);
+  EXPECT_EQ(*ServerWithAddress(table, "10.0.0.1"), 0u);
+  EXPECT_EQ(*ServerWithAddress(table, "fd00::1"), 0u);
+  EXPECT_EQ(*ServerWithAddress(table, "00a\n\u00e9"), 0u);
+  EXPECT_EQ(*ServerWithAddress(table, "10.0.0.2"), 1u);
+  for (const char* none : {"", "10.0.0.3", "node0", "7"}) {
+    EXPECT_TRUE(absl::IsNotFound(ServerWithAddress(table, none).status())) << none;
+  }
+  set(4, {{{"addr", "10.0.0.1"}}});
+  EXPECT_TRUE(absl::IsInvalidArgument(ServerWithAddress(Valid(json), "10.0.0.1").status()));
+  EXPECT_TRUE(absl::IsNotFound(ServerWithAddress(Valid(Table10()), "172.16.0.101").status()));
+}
+
 TEST(ReorderRankTable, ChangesRanksAndOrderOnly) {
   // Blanks, unknown fields, number spelling, order of keys and devices, escapes.
   const std::string text = R"( {"x":1.50e+03, "server_list":[

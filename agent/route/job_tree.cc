@@ -172,6 +172,47 @@ std::vector<int32_t> JobTree::DepthFirst() const {
   }
 }
 
+int64_t JobTree::Hops(int32_t a, int32_t b) const {
+  if (unique_.size() == static_cast<size_t>(nodes())) {
+    if (unique_[a] == unique_[b]) return 0;
+    return depth_[unique_[a]] + depth_[unique_[b]] - 2 * depth_[Meeting(unique_[a], unique_[b])];
+  }
+  int64_t hops = 0;
+  uint32_t i = unique_begin_[a];
+  uint32_t k = unique_begin_[b];
+  while (i < unique_begin_[a + 1] || k < unique_begin_[b + 1]) {
+    const int32_t x = i < unique_begin_[a + 1] ? unique_[i] : INT32_MAX;
+    const int32_t y = k < unique_begin_[b + 1] ? unique_[k] : INT32_MAX;
+    if (x != y) ++hops;
+    if (x <= y) ++i;
+    if (y <= x) ++k;
+  }
+  return hops;
+}
+
+std::vector<std::vector<int32_t>> JobTree::Levels() const {
+  std::vector<std::vector<int32_t>> levels;
+  std::vector<int32_t> level(parent_.size(), -1);
+  if (unique_.size() == static_cast<size_t>(nodes())) {
+    for (const int32_t at : preorder_) level[at] = depth_[at] - 1;
+  } else {
+    for (int32_t node = 0; node < nodes(); ++node) {
+      const absl::Span<const int32_t> rails = Rails(node);
+      for (size_t rail = 0; rail < rails.size(); ++rail) {
+        int32_t& known = level[rails[rail]];
+        if (known >= 0 && known != static_cast<int32_t>(rail)) return {};
+        known = static_cast<int32_t>(rail);
+      }
+    }
+  }
+  for (size_t at = 0; at < level.size(); ++at) {
+    if (level[at] < 0 || below_[at] == 0) continue;
+    if (levels.size() <= static_cast<size_t>(level[at])) levels.resize(static_cast<size_t>(level[at]) + 1);
+    levels[static_cast<size_t>(level[at])].push_back(below_[at]);
+  }
+  return levels;
+}
+
 std::vector<int64_t> JobTree::Crossings(absl::Span<const Flow> flows, absl::Span<const int64_t> weights) const {
   std::vector<int64_t> crossings(parent_.size(), 0);
   const bool one_leaf = unique_.size() == static_cast<size_t>(nodes());

@@ -44,6 +44,23 @@ class JobTree {
     return absl::MakeConstSpan(rails_).subspan(rail_begin_[node], rail_begin_[node + 1] - rail_begin_[node]);
   }
 
+  // Links between the leaf switches of two nodes: what a ring step from one to the other adds to total_hops.
+  int64_t Hops(int32_t a, int32_t b) const;
+
+  // Switches, each before those below it; the first is the root.
+  absl::Span<const int32_t> Preorder() const { return preorder_; }
+  // f(item) for what hangs below a switch, in the order of DepthFirst: a switch, or ~node. On a tree.
+  template <typename F>
+  void ForEachChild(int32_t at, F&& f) const {
+    for (int32_t item = first_child_[at]; item != kNone; item = item >= 0 ? next_switch_[item] : next_node_[~item]) {
+      f(item);
+    }
+  }
+
+  // How many job nodes are below each switch, by groups of switches of which no node is below two, and which have no
+  // switch in common: the levels of a tree, or its rails. Empty where there are no such groups.
+  std::vector<std::vector<int32_t>> Levels() const;
+
   // Flows that leave the nodes below a switch, by switch. `weights` empty: every flow counts 1, else by flow.
   std::vector<int64_t> Crossings(absl::Span<const Flow> flows, absl::Span<const int64_t> weights = {}) const;
   Cost CostOf(absl::Span<const int64_t> crossings) const;

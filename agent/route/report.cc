@@ -2,6 +2,8 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "fmt/format.h"
@@ -39,26 +41,41 @@ std::string_view OutcomeName(RoutePlan::Outcome outcome) {
   return "skipped";
 }
 
+// SHA-256. Empty if the library fails, which takes a broken installation.
+class Digest {
+ public:
+  void Add(std::string_view text) { good_ = good_ && EVP_DigestUpdate(context_.get(), text.data(), text.size()) == 1; }
+  std::string Hex() {
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int size = 0;
+    good_ = good_ && EVP_DigestFinal_ex(context_.get(), digest, &size) == 1;
+    std::string hex;
+    for (unsigned int i = 0; good_ && i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
+    return hex;
+  }
+
+ private:
+  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_{EVP_MD_CTX_new(), EVP_MD_CTX_free};
+  bool good_ = context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1;
+};
+
 const std::string& HostOf(const RouteNode& node) { return node.pod_name.empty() ? node.server_id : node.pod_name; }
 
 }  // namespace
 
 std::string PlanDigest(absl::Span<const RouteNode> nodes, const RoutePlan& plan) {
-  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  bool good = context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;
-  for (const int32_t index : plan.by_new_rank) {
-    const std::string line = nodes[index].server_id + "\n";
-    good = good && EVP_DigestUpdate(context.get(), line.data(), line.size()) == 1;
-  }
-  good = good && EVP_DigestFinal_ex(context.get(), digest, &size) == 1;
-  std::string hex;
-  for (unsigned int i = 0; good && i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
-  return hex;
+  Digest digest;
+  for (const int32_t index : plan.by_new_rank) digest.Add(nodes[index].server_id + "\n");
+  return digest.Hex();
 }
 
-std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const AlgorithmReport* algorithms) {
+std::string Sha256(std::string_view text) {
+  Digest digest;
+  digest.Add(text);
+  return digest.Hex();
+}
+
+std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const ReportParts& parts) {
   Json json;
   json["status"] = OutcomeName(plan.outcome);
   json["reason"] = plan.reason;
@@ -71,11 +88,16 @@ std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, c
   json["master_index"] = plan.master_index;
   json["digest"] = PlanDigest(nodes, plan);
   json["cost"] = {{"before", CostJson(plan.before)}, {"after", CostJson(plan.after)}, {"bound", CostJson(plan.bound)}};
-  if (algorithms != nullptr) {
+  if (const AlgorithmReport* algorithms = parts.algorithms; algorithms != nullptr) {
     json["algorithms"] = {{"before", AlgorithmsJson(algorithms->before)},
                           {"after", AlgorithmsJson(algorithms->after)},
                           {"double_tree_bound", algorithms->double_tree_bound}};
   }
+  if (const GroupReport* groups = parts.groups; groups != nullptr) {
+    json["groups"] = {{"cost", {{"before", groups->before}, {"after", groups->after}, {"bound", groups->bound}}},
+                      {"gap", groups->gap()}};
+  }
+  if (parts.rank_mapping) json["rank_mapping"] = RankMapping(plan);
   std::string text = Dump(json);
   // The mapping is by far the longest part: written as text, it needs no tree of its own in memory.
   text.back() = ',';
@@ -87,6 +109,44 @@ std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, c
                    rank);
   }
   return text + "]}";
+}
+
+std::string PlanText(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const ReportParts& parts) {
+  std::string text =
+      fmt::format("{}: {}\n{} nodes below {} ToRs, {} moved; new rank 0 is pod {}\n", OutcomeName(plan.outcome),
+                  plan.reason, nodes.size(), plan.tors, plan.moved, plan.master_index);
+  const auto out = std::back_inserter(text);
+  if (!plan.unknown.empty()) {
+    constexpr size_t kShown = 8;
+    fmt::format_to(out, "unknown to the topology: {} nodes:", plan.unknown.size());
+    for (size_t i = 0; i < std::min(plan.unknown.size(), kShown); ++i) {
+      fmt::format_to(out, " {}", Quoted(nodes[plan.unknown[i]].server_id));
+    }
+    text += plan.unknown.size() > kShown ? " …\n" : "\n";
+  }
+  if (plan.ignored > 0) fmt::format_to(out, "not in the job: {} nodes of the topology\n", plan.ignored);
+  if (plan.tors == 0) return text;  // no topology: no costs
+  const auto row = [&](std::string_view name, auto before, auto after, const std::string& bound) {
+    fmt::format_to(out, "{:<34}{:>12}{:>12}{:>12}{}\n", name, before, after, bound, after < before ? "" : "  no gain");
+  };
+  fmt::format_to(out, "{:<34}{:>12}{:>12}{:>12}\n", "", "before", "after", "at least");
+  row("ring: flows between ToRs", plan.before.cross_tor_flows, plan.after.cross_tor_flows,
+      fmt::format("{}", plan.bound.cross_tor_flows));
+  row("ring: flows over the busiest link", plan.before.max_link_flows, plan.after.max_link_flows,
+      fmt::format("{}", plan.bound.max_link_flows));
+  row("ring: links taken", plan.before.total_hops, plan.after.total_hops, fmt::format("{}", plan.bound.total_hops));
+  if (parts.groups != nullptr) {
+    row("groups: weighted links taken", parts.groups->before, parts.groups->after,
+        fmt::format("{}", parts.groups->bound));
+    fmt::format_to(out, "at most {:.1f} % of that could still be saved\n", 100 * parts.groups->gap());
+  }
+  if (const AlgorithmReport* algorithms = parts.algorithms; algorithms != nullptr) {
+    row("double binary tree: between ToRs", algorithms->before.double_tree.cross_tor_flows,
+        algorithms->after.double_tree.cross_tor_flows, fmt::format("{}", algorithms->double_tree_bound));
+    row("halving-doubling: buffers sent", algorithms->before.halving_doubling_volume,
+        algorithms->after.halving_doubling_volume, "");
+  }
+  return text;
 }
 
 std::string FailedJson(std::string_view reason) {

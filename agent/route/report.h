@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "agent/route/algorithms.h"
+#include "agent/route/groups.h"
 #include "agent/route/plan.h"
 
 namespace taskd::route {
@@ -15,10 +16,21 @@ namespace taskd::route {
 // same plan.
 std::string PlanDigest(absl::Span<const RouteNode> nodes, const RoutePlan& plan);
 
-// One line of JSON, without its newline. Bytes that are not UTF-8 become U+FFFD.
-// `algorithms` (null: left out) becomes the field "algorithms".
-std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan,
-                     const AlgorithmReport* algorithms = nullptr);
+// SHA-256, in hex.
+std::string Sha256(std::string_view text);
+
+// What a report has beside the plan, if it is there.
+struct ReportParts {
+  const AlgorithmReport* algorithms = nullptr;
+  const GroupReport* groups = nullptr;
+  bool rank_mapping = false;  // JSON only
+};
+
+// One line of JSON, without its newline. Bytes that are not UTF-8 become U+FFFD. The parts are the fields "algorithms",
+// "groups" and "rank_mapping".
+std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const ReportParts& parts = {});
+// The same for people, a few lines. Names are escaped.
+std::string PlanText(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const ReportParts& parts = {});
 // The same for a run that failed: status "failed" and the reason.
 std::string FailedJson(std::string_view reason);
 

@@ -50,7 +50,7 @@ TEST_F(ReportTest, Algorithms) {
   AlgorithmReport report;
   report.after.double_tree.cross_tor_flows = 22;
   report.after.halving_doubling_volume = 14.5;
-  const auto json = nlohmann::json::parse(PlanJson(nodes_, plan_, &report));
+  const auto json = nlohmann::json::parse(PlanJson(nodes_, plan_, {.algorithms = &report}));
   EXPECT_EQ(json["algorithms"]["after"]["double_tree"]["cross_tor_flows"], 22);
   EXPECT_EQ(json["algorithms"]["after"]["halving_doubling_volume"], 14.5);
   EXPECT_EQ(json["mapping"].size(), 4U);
@@ -89,6 +89,35 @@ TEST_F(ReportTest, NodesAreFoundByAnyName) {
   EXPECT_EQ(FindNode(nodes_, plan_.by_old_rank, "job-worker-7"), 3);
   EXPECT_FALSE(FindNode(nodes_, plan_.by_old_rank, "").has_value());
   EXPECT_FALSE(FindNode(nodes_, plan_.by_old_rank, "n").has_value());
+}
+
+TEST_F(ReportTest, Groups) {
+  const GroupReport report = {20, 16, 12};
+  const auto json = nlohmann::json::parse(PlanJson(nodes_, plan_, {.groups = &report, .rank_mapping = true}));
+  EXPECT_EQ(json["groups"], nlohmann::json::parse(R"({"cost":{"before":20,"after":16,"bound":12},"gap":0.25})"));
+  EXPECT_EQ(json["rank_mapping"], RankMapping(plan_));
+  EXPECT_EQ((GroupReport{5, 0, 0}).gap(), 0);
+}
+
+TEST_F(ReportTest, Text) {
+  AlgorithmReport algorithms;
+  algorithms.before = {{8, 4}, 6};
+  algorithms.after = {{4, 2}, 6};
+  const std::string text = PlanText(nodes_, plan_, {.algorithms = &algorithms});
+  const auto line_has = [&](const std::string& begin, const std::string& word) {
+    const size_t at = text.find("\n" + begin);
+    return at != std::string::npos &&
+           text.substr(at + 1, text.find('\n', at + 1) - at - 1).find(word) != std::string::npos;
+  };
+  EXPECT_EQ(text.rfind("planned: ", 0), 0u) << text;
+  EXPECT_TRUE(line_has("unknown to the topology: 1 node", "\"n3\"")) << text;
+  EXPECT_TRUE(line_has("halving-doubling", "no gain")) << text;
+  EXPECT_FALSE(line_has("ring: flows between ToRs", "no gain")) << text;
+  EXPECT_FALSE(line_has("double binary tree", "no gain")) << text;
+}
+
+TEST(Sha256Test, KnownText) {
+  EXPECT_EQ(Sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 }  // namespace

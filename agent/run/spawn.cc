@@ -35,9 +35,10 @@ constexpr int kOrphaned = 127;
 struct RankSetup : bp::extend::handler {
   int out;
   int err;
+  int in;
   pid_t parent;
 
-  RankSetup(int out, int err) : out(out), err(err), parent(::getpid()) {}
+  RankSetup(int out, int err, int in) : out(out), err(err), in(in), parent(::getpid()) {}
 
   template <typename Executor>
   void on_exec_setup(Executor&) const {
@@ -50,6 +51,7 @@ struct RankSetup : bp::extend::handler {
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (in >= 0) ::dup2(in, STDIN_FILENO);
     if (out >= 0) ::dup2(out, STDOUT_FILENO);
     if (err >= 0) ::dup2(err, STDERR_FILENO);
     // Closed by exec, not here: the pipe that tells whether exec worked is among them.
@@ -85,7 +87,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
 }  // namespace
 
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
-                            int out, int err) {
+                            int out, int err, int in) {
   if (argv.empty()) return absl::InvalidArgumentError("nothing to execute");
   auto path = environment.find("PATH");
   absl::StatusOr<std::string> program =
@@ -96,7 +98,7 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map
   const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
   MarkDescriptors();
   std::error_code error;
-  bp::child child(bp::exe = *program, bp::args = arguments, variables, error, RankSetup(out, err));
+  bp::child child(bp::exe = *program, bp::args = arguments, variables, error, RankSetup(out, err, in));
   if (error) return absl::UnavailableError(absl::StrCat("cannot execute '", *program, "': ", error.message()));
   const pid_t pid = child.id();
   child.detach();

@@ -42,7 +42,7 @@ def pubfault():
 
 @functools.cache
 def _taskd_v1():
-    folder = _generate(*(f"taskd/v1/{name}.proto" for name in ("switch", "fold", "node", "supervision", "control", "diagnosis")))
+    folder = _generate(*(f"taskd/v1/{name}.proto" for name in ("switch", "fold", "node", "supervision", "control", "diagnosis", "job_link")))
     for package in ("taskd", "taskd/v1"):
         open(os.path.join(folder, package, "__init__.py"), "w", encoding="utf-8").close()
 
@@ -67,3 +67,7 @@ def node():
 
 def supervision():
     return _of_taskd_v1("supervision")
+
+
+def job_link():
+    return _of_taskd_v1("job_link")

@@ -1,0 +1,37 @@
+// Several files that are one result: each appears whole, and none before all of them have been written.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace taskd {
+
+// SIGINT, SIGTERM and SIGHUP do not end the process while a set lives: make it when everything is known. Thread safety:
+// one set at a time.
+class FileSet {
+ public:
+  FileSet();
+  FileSet(const FileSet&) = delete;
+  FileSet& operator=(const FileSet&) = delete;
+  // What is not committed is removed.
+  ~FileSet();
+
+  // Writes `content` to the disk beside `path`, under a name that begins with a dot. UNAVAILABLE: path and reason.
+  absl::Status Add(const std::string& path, std::string_view content);
+  // The files take their names, in the order of Add; what has such a name (a symbolic link too) is replaced.
+  // UNAVAILABLE: path and reason; then none of this set is there.
+  absl::Status Commit();
+
+ private:
+  struct File {
+    std::string path;
+    std::string temporary;
+  };
+  std::vector<File> files_;
+  void (*handlers_[3])(int) = {};  // as they were
+};
+
+}  // namespace taskd

@@ -1,0 +1,95 @@
+#include "agent/mode_command.h"
+
+#include <limits.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <utility>
+
+#include "agent/mode_runner.h"
+#include "agent/modes/mode_options.h"
+#include "agent/modes/node_files.h"
+#include "agent/ranktable/rank_table.h"
+#include "agent/rdma/rdma_environment.h"
+#include "arpa/inet.h"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kWrongUsage = 2;
+
+int Refuse(const absl::Status& status) {
+  std::string line(status.message());
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+  }
+  std::cerr << "taskd run: " << line << std::endl;
+  return kWrongUsage;
+}
+
+// Blocks as long as the resolver takes.
+std::string FirstIpv4(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return "";
+  char text[INET_ADDRSTRLEN] = "";
+  inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(list->ai_addr)->sin_addr, text, sizeof(text));
+  freeaddrinfo(list);
+  return text;
+}
+
+std::string ThisProgram() {
+  char path[PATH_MAX];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+  return size > 0 ? std::string(path, static_cast<size_t>(size)) : "taskd";
+}
+
+std::string Value(const Environment& environment, const std::string& name) {
+  auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+}  // namespace
+
+int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+  std::string help;
+  absl::StatusOr<ModeOptions> options = ParseModeOptions(arguments, environment, &help);
+  if (!help.empty()) {
+    std::cout << help << std::flush;
+    return 0;
+  }
+  if (!options.ok()) return Refuse(options.status());
+  ModeRun run;
+  run.environment = environment;
+  run.machine.ipv4 = FirstIpv4;
+  run.machine.gpus = CountNvidiaSmiLines;
+  run.machine.read_file = ReadRankTableFile;
+  run.machine.root = geteuid() == 0;
+  run.machine.sysfs = SysfsFolder([&](const char* name) -> const char* {
+    auto found = environment.find(name);
+    return found == environment.end() ? nullptr : found->second.c_str();
+  });
+  if (options->dry_run) {
+    const absl::StatusOr<ModePlan> plan = PlanMode(*options, environment, run.machine);
+    if (!plan.ok()) return Refuse(plan.status());
+    std::cout << (options->json ? ModePlanJson(*plan) + "\n" : ModePlanText(*plan)) << std::flush;
+    return 0;
+  }
+  run.options = *std::move(options);
+  run.security = {Value(environment, "TASKD_TLS_DIR"), Value(environment, "TASKD_TOKEN")};
+  if (run.options.remote_start == RemoteStart::kTaskd && run.security.token.empty() && run.security.tls_dir.empty()) {
+    return Refuse(absl::InvalidArgumentError(
+        "--remote-start 'taskd': needs TASKD_TOKEN (the same on every node) or TASKD_TLS_DIR: without either anybody "
+        "could start processes"));
+  }
+  run.program = ThisProgram();
+  InitLog("run");
+  return RunMode(std::move(run));
+}
+
+}  // namespace taskd

@@ -1,0 +1,46 @@
+#include "agent/modes/patience.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int64_t kFirstLineNs = 10 * kNsPerS;
+constexpr int64_t kNextLineNs = 30 * kNsPerS;
+
+}  // namespace
+
+Patience::Patience(EventLoop* loop, int limit_s, std::function<void(const std::string& line)> over)
+    : loop_(loop), limit_s_(limit_s), over_(std::move(over)) {}
+
+void Patience::Begin(std::function<std::string()> missing) {
+  End();
+  missing_ = std::move(missing);
+  over_timer_ = loop_->RunAfter(limit_s_ * kNsPerS, [this] { Over(); });
+  say_timer_ = loop_->RunAfter(kFirstLineNs, [this] { Say(); });
+}
+
+void Patience::End() {
+  missing_ = nullptr;
+  for (std::optional<EventLoop::TimerId>* timer : {&over_timer_, &say_timer_}) {
+    if (*timer) loop_->Cancel(**timer);
+    timer->reset();
+  }
+}
+
+void Patience::Say() {
+  spdlog::warn("waiting: {}", missing_());
+  say_timer_ = loop_->RunAfter(kNextLineNs, [this] { Say(); });
+}
+
+void Patience::Over() {
+  const std::string line = absl::StrCat(missing_(), ": waited ", limit_s_, " s (--wait-s)");
+  End();
+  over_(line);
+}
+
+}  // namespace taskd

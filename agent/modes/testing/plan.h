@@ -1,0 +1,56 @@
+// Plans in tests: PlanMode of a machine that knows the names and GPUs which the test says.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "agent/modes/mode_plan.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd {
+
+struct TestNode {
+  ModeOptions options;
+  Environment environment;
+  Environment names;  // to addresses; all others do not resolve
+  int gpus = -1;
+  std::string sysfs = "/nonexistent";
+
+  TestNode(std::string mode, Environment set) : environment(std::move(set)) {
+    options.mode = std::move(mode);
+    options.command = {"train"};
+  }
+
+  absl::StatusOr<ModePlan> Plan() const {
+    ModeMachine machine;
+    machine.ipv4 = [this](const std::string& host) {
+      const auto found = names.find(host);
+      return found == names.end() ? "" : found->second;
+    };
+    machine.gpus = [this] { return gpus; };
+    machine.read_file = [](const std::string& path) -> absl::StatusOr<std::string> {
+      return absl::NotFoundError(path);
+    };
+    machine.sysfs = sysfs;
+    return PlanMode(options, environment, machine);
+  }
+  // The plan as a dry run prints it; the test fails if there is none.
+  nlohmann::json Json() const {
+    const absl::StatusOr<ModePlan> plan = Plan();
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? nlohmann::json::parse(ModePlanJson(*plan)) : nlohmann::json();
+  }
+  // What the user is told, one line; "" if all is well.
+  std::string Error() const {
+    const absl::StatusOr<ModePlan> plan = Plan();
+    EXPECT_TRUE(plan.ok() || absl::IsInvalidArgument(plan.status()) || options.mode == "ascend") << plan.status();
+    std::string text(plan.status().message());
+    EXPECT_EQ(text.find('\n'), text.npos) << text;
+    return text;
+  }
+};
+
+}  // namespace taskd

@@ -1,0 +1,320 @@
+#include "agent/route_command.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "agent/file_set.h"
+#include "agent/ranktable/rank_table.h"
+#include "agent/route/groups.h"
+#include "agent/route/plan.h"
+#include "agent/route/report.h"
+#include "agent/route/topology_formats/formats.h"
+
+namespace taskd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using route::RouteNode;
+using route::RoutePlan;
+
+constexpr std::chrono::seconds kPoll(1);
+constexpr double kMaxWaitS = 1e9;
+// Looks at a broken file that stays as it is, before it is no longer taken for one that is being written.
+constexpr int kBrokenLooks = 3;
+
+// Exit 1: the input is at fault, not how we were called.
+absl::Status Failed(const absl::Status& status) { return absl::FailedPreconditionError(status.message()); }
+
+absl::Status At(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// One deadline for all waits of the command.
+class Waiting {
+ public:
+  explicit Waiting(double wait_s)
+      : deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s))) {}
+  ~Waiting() {
+    if (shown_) std::cerr << "\r\033[K" << std::flush;
+  }
+
+  // False: the time is over.
+  bool Pause(const std::string& path) {
+    const Clock::duration left = deadline_ - Clock::now();
+    if (left <= Clock::duration::zero()) return false;
+    if (isatty(STDERR_FILENO) != 0) {
+      std::cerr << "\rtaskd route: waiting for " << path << ", "
+                << std::chrono::duration_cast<std::chrono::seconds>(left).count() << " s left\033[K" << std::flush;
+      shown_ = true;
+    }
+    std::this_thread::sleep_for(std::min<Clock::duration>(left, kPoll));
+    return true;
+  }
+
+ private:
+  const Clock::time_point deadline_;
+  bool shown_ = false;
+};
+
+// NOT_FOUND: it is not there or not completed, which the skipped plan tells. Other errors: it is broken.
+absl::StatusOr<route::Topology> WaitForTopology(const RouteOptions& options, route::TopologyFormat format,
+                                                Waiting& waiting) {
+  size_t last_look = 0;
+  int same_looks = 0;
+  while (true) {
+    absl::StatusOr<std::string> text = ReadRankTableFile(options.topology);
+    absl::Status missing = text.status();
+    if (text.ok()) {
+      absl::StatusOr<route::Topology> topology = route::ReadTopology(*text, format);
+      if (topology.ok()) return topology;
+      missing = At(options.topology, topology.status());
+      const size_t look = absl::HashOf(*text);
+      same_looks = look == last_look ? same_looks + 1 : 1;
+      last_look = look;
+    }
+    const bool may_come = absl::IsNotFound(missing) || absl::IsUnavailable(missing);
+    if (!may_come && (!text.ok() || same_looks == kBrokenLooks)) return Failed(missing);
+    if (waiting.Pause(options.topology)) continue;
+    return may_come ? absl::NotFoundError(missing.message()) : Failed(missing);
+  }
+}
+
+std::vector<RouteNode> NodesOf(const RankTable& table) {
+  std::vector<RouteNode> nodes;
+  nodes.reserve(table.servers.size());
+  for (const RankTableServer& server : table.servers) {
+    RouteNode& node = nodes.emplace_back();
+    node.server_id = server.server_id;
+    node.pod_name = server.pod_name;
+    node.host_ip = server.host_ip;
+    node.container_ip = server.container_ip;
+    node.device_ranks.reserve(server.device_count);
+    for (const RankTableDevice& device : table.DevicesOf(server)) {
+      node.device_ranks.push_back(static_cast<int>(device.rank_id));
+    }
+  }
+  return nodes;
+}
+
+std::string InFolder(const std::string& folder, const char* name) {
+  return absl::StrCat(folder, folder.ends_with('/') ? "" : "/", name);
+}
+
+// What cannot end well ends before the wait. The folder itself is made when there is something to put into it.
+absl::Status CheckFolder(const std::string& folder) {
+  const auto refuse = [&](const char* why) {
+    return absl::FailedPreconditionError(absl::StrCat("--out ", folder, " cannot be written: ", why));
+  };
+  struct stat facts;
+  std::string writable = folder;
+  if (::stat(folder.c_str(), &facts) != 0) {
+    if (errno != ENOENT) return refuse(std::strerror(errno));
+    while (writable.size() > 1 && writable.ends_with('/')) writable.pop_back();
+    const size_t slash = writable.rfind('/');
+    writable = slash == std::string::npos ? "." : writable.substr(0, slash + 1);
+    if (::stat(writable.c_str(), &facts) != 0) return refuse(std::strerror(errno));
+  }
+  if (!S_ISDIR(facts.st_mode)) return refuse(std::strerror(ENOTDIR));
+  if (::access(writable.c_str(), W_OK | X_OK) != 0) return refuse(std::strerror(errno));
+  return absl::OkStatus();
+}
+
+absl::Status RemoveStale(const std::string& folder) {
+  for (const char* name : {"RANK_AFTER_ACC", "MASTER_INDEX"}) {
+    const std::string path = InFolder(folder, name);
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT && errno != ENOTDIR) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ", left by an earlier run, cannot be removed: ", std::strerror(errno)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFiles(const RouteOptions& options, const RankTable& table, const std::vector<RouteNode>& nodes,
+                        const RoutePlan& plan, std::optional<size_t> self) {
+  const std::vector<uint32_t> order(plan.by_new_rank.begin(), plan.by_new_rank.end());
+  absl::StatusOr<std::string> text = ReorderRankTable(table, order);
+  if (!text.ok()) return text.status();
+  if (::mkdir(options.out.c_str(), 0777) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("--out ", options.out, " cannot be made: ", std::strerror(errno)));
+  }
+  FileSet files;
+  absl::Status status = files.Add(InFolder(options.out, "jobstart_routeplan.json"), *text);
+  *text = {};
+  const auto add = [&](const std::string& path, const std::string& content) {
+    if (status.ok()) status = files.Add(path, content);
+  };
+  if (!options.hostfile.empty()) add(options.hostfile, route::Hostfile(nodes, plan));
+  if (!options.rankfile.empty()) add(options.rankfile, route::Rankfile(nodes, plan));
+  if (self) {
+    add(InFolder(options.out, "MASTER_INDEX"), route::MasterIndex(plan));
+    // What start scripts wait for comes last.
+    add(InFolder(options.out, "RANK_AFTER_ACC"), route::RankAfterAcc(plan, static_cast<int32_t>(*self)));
+  }
+  if (status.ok()) status = files.Commit();
+  return status;
+}
+
+struct Inputs {
+  route::TopologyFormat format = route::TopologyFormat::kAuto;
+  route::UnknownNodes unknown = route::UnknownNodes::kLast;
+  std::optional<route::GroupSizes> groups;
+  std::unique_ptr<RouteAgreement> agreement;  // null: none is wanted
+};
+
+absl::StatusOr<Inputs> CheckOptions(const RouteOptions& options) {
+  Inputs inputs;
+  for (const auto& [flag, value] : {std::pair("--rank-table", &options.rank_table),
+                                    std::pair("--topology", &options.topology), std::pair("--out", &options.out)}) {
+    if (value->empty()) return absl::InvalidArgumentError(absl::StrCat(flag, ": is empty; a path is needed"));
+  }
+  const std::optional<route::TopologyFormat> format = route::TopologyFormatFromName(options.format);
+  if (!format) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--format ", options.format, ": is none of ", std::string(route::kTopologyFormatNames)));
+  }
+  inputs.format = *format;
+  if (options.unknown != "last" && options.unknown != "fail") {
+    return absl::InvalidArgumentError(absl::StrCat("--unknown ", options.unknown, ": is neither last nor fail"));
+  }
+  inputs.unknown = options.unknown == "fail" ? route::UnknownNodes::kFail : route::UnknownNodes::kLast;
+  if (!(options.wait_s >= 0 && options.wait_s <= kMaxWaitS)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--wait-s ", options.wait_s, ": is not a number of seconds from 0 to ", kMaxWaitS));
+  }
+  for (const auto& [flag, value] : {std::pair("--tp", options.tp), std::pair("--pp", options.pp),
+                                    std::pair("--ep", options.ep), std::pair("--dp", options.dp)}) {
+    if (value < 0) return absl::InvalidArgumentError(absl::StrCat(flag, " ", value, ": must be at least 1"));
+    if (value > 0 && !inputs.groups) inputs.groups.emplace();
+  }
+  if (inputs.groups) {
+    *inputs.groups = {std::max(options.tp, 1), std::max(options.pp, 1), std::max(options.ep, 1), options.dp};
+  }
+  if (options.has_agree) {
+    absl::StatusOr<std::unique_ptr<RouteAgreement>> agreement = RouteAgreement::Create(options.agree);
+    if (!agreement.ok()) return agreement.status();
+    inputs.agreement = *std::move(agreement);
+  }
+  return inputs;
+}
+
+// What a plan is reported with.
+struct Planned {
+  RoutePlan plan;
+  std::optional<route::AlgorithmReport> algorithms;
+  std::optional<route::GroupReport> groups;
+};
+
+absl::StatusOr<Planned> Plan(const RouteOptions& options, const Inputs& inputs, const std::vector<RouteNode>& nodes,
+                             Waiting& waiting) {
+  Planned planned;
+  absl::StatusOr<route::Topology> topology = WaitForTopology(options, inputs.format, waiting);
+  if (absl::IsNotFound(topology.status())) {
+    planned.plan = route::SkippedPlan(
+        nodes, absl::StrCat("no topology within ", options.wait_s, " s: ", topology.status().message()));
+    return planned;
+  }
+  if (!topology.ok()) return topology.status();
+  absl::StatusOr<RoutePlan> plan = route::PlanRoutes(nodes, *topology, inputs.unknown);
+  if (!plan.ok()) return Failed(At(options.topology, plan.status()));
+  planned.plan = *std::move(plan);
+  if (planned.plan.outcome == RoutePlan::Outcome::kSkipped) return planned;
+  if (inputs.groups) {
+    absl::StatusOr<route::GroupReport> groups = route::PlanGroups(nodes, *topology, *inputs.groups, planned.plan);
+    if (!groups.ok()) return groups.status();
+    planned.groups = *groups;
+  }
+  absl::StatusOr<route::AlgorithmReport> algorithms = route::CompareAlgorithms(nodes, *topology, planned.plan);
+  if (!algorithms.ok()) return Failed(algorithms.status());
+  planned.algorithms = *algorithms;
+  return planned;
+}
+
+// Every node of the job adopts the plan, or none does.
+absl::Status Agree(RouteAgreement& agreement, const RankTable& table, const std::vector<RouteNode>& nodes,
+                   Planned& planned) {
+  route::PlannedRoute mine;
+  mine.table_digest = route::Sha256(*table.text);
+  if (planned.plan.outcome == RoutePlan::Outcome::kSkipped) {
+    mine.reason = planned.plan.reason;
+  } else {
+    mine.plan_digest = route::PlanDigest(nodes, planned.plan);
+  }
+  absl::StatusOr<RouteDecision> decision = agreement.Decide(mine);
+  // Wrong usage has been refused before: what is left is a failure.
+  if (!decision.ok()) return Failed(decision.status());
+  if (!decision->adopt) planned = {route::SkippedPlan(nodes, decision->reason), std::nullopt, std::nullopt};
+  return absl::OkStatus();
+}
+
+absl::Status Route(const RouteOptions& options, Inputs inputs) {
+  if (absl::Status status = RemoveStale(options.out); !status.ok()) return status;
+  if (absl::Status status = CheckFolder(options.out); !status.ok()) return status;
+  Waiting waiting(options.wait_s);
+  absl::StatusOr<RankTable> table =
+      WaitForRankTable(options.rank_table, ChipRules::kAny, [&] { return waiting.Pause(options.rank_table); });
+  if (!table.ok()) return Failed(table.status());
+  if (table->version == RankTableVersion::kStandard || table->version == RankTableVersion::k1_1) {
+    return absl::FailedPreconditionError(absl::StrCat(options.rank_table, ": version is ",
+                                                      std::string(RankTableVersionName(table->version)),
+                                                      "; routes are planned for 1.0, 1.2 and 2.0"));
+  }
+  std::optional<size_t> self;
+  if (options.has_self) {
+    absl::StatusOr<size_t> found = ServerOf(*table, options.self);
+    if (!found.ok()) return absl::InvalidArgumentError(absl::StrCat("--self: ", found.status().message()));
+    self = *found;
+  }
+  const std::vector<RouteNode> nodes = NodesOf(*table);
+  if (inputs.groups) {
+    absl::StatusOr<route::GroupSizes> sizes = route::CheckGroups(nodes, *inputs.groups);
+    if (!sizes.ok()) return sizes.status();
+    inputs.groups = *sizes;
+  }
+  absl::StatusOr<Planned> planned = Plan(options, inputs, nodes, waiting);
+  if (!planned.ok()) return planned.status();
+  if (inputs.agreement != nullptr) {
+    if (absl::Status status = Agree(*inputs.agreement, *table, nodes, *planned); !status.ok()) return status;
+  }
+  if (absl::Status status = WriteFiles(options, *table, nodes, planned->plan, self); !status.ok()) return status;
+  if (inputs.agreement != nullptr && planned->plan.outcome != RoutePlan::Outcome::kSkipped) {
+    inputs.agreement->Written();
+  }
+  const route::ReportParts parts = {.algorithms = planned->algorithms ? &*planned->algorithms : nullptr,
+                                    .groups = planned->groups ? &*planned->groups : nullptr,
+                                    .rank_mapping = options.rank_mapping};
+  if (options.json) {
+    std::cout << route::PlanJson(nodes, planned->plan, parts) << std::endl;
+  } else {
+    std::cout << route::PlanText(nodes, planned->plan, parts) << std::flush;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunRoute(const RouteOptions& options) {
+  absl::StatusOr<Inputs> inputs = CheckOptions(options);
+  if (!inputs.ok()) return inputs.status();
+  absl::Status status = Route(options, *std::move(inputs));
+  if (!status.ok() && !absl::IsInvalidArgument(status) && options.json) {
+    std::cout << route::FailedJson(std::string(status.message())) << std::endl;
+  }
+  return status;
+}
+
+}  // namespace taskd

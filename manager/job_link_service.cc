@@ -1,0 +1,523 @@
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/core.h"
+#include "manager/job_link_core.h"
+#include "manager/services.h"
+#include "proto/channel.h"
+#include "taskd/v1/job_link.grpc.pb.h"
+
+namespace taskd::manager {
+namespace {
+
+using Message = JobLinkCore::Message;
+
+constexpr int kMaxInputBytes = 64 * 1024;
+// A caller whose input the node does not take is not read from, long before it is too much.
+constexpr size_t kMaxQueuedInputBytes = size_t{1} << 20;
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+}
+
+JobEnd ReadEnd(const v1::NodeEnded& message) { return {message.code(), message.reason()}; }
+
+JobJoin ReadJoin(const v1::JoinJob& message) {
+  JobJoin join;
+  join.index = message.index();
+  join.nodes = message.nodes();
+  join.name = message.name();
+  join.addresses.assign(message.addresses().begin(), message.addresses().end());
+  join.serves = message.serves();
+  join.run_id = message.run_id();
+  join.plan = message.plan();
+  join.ready = message.ready();
+  if (message.has_ended()) join.ended = ReadEnd(message.ended());
+  return join;
+}
+
+std::optional<RemoteAnswer> ReadAnswer(const v1::RemoteReport& message) {
+  RemoteAnswer answer;
+  answer.id = message.id();
+  switch (message.output().kind_case()) {
+    case v1::RemoteOutput::kOut:
+      answer.kind = RemoteAnswer::Kind::kOut;
+      answer.data = message.output().out();
+      return answer;
+    case v1::RemoteOutput::kErr:
+      answer.kind = RemoteAnswer::Kind::kErr;
+      answer.data = message.output().err();
+      return answer;
+    case v1::RemoteOutput::kEnded:
+      answer.kind = RemoteAnswer::Kind::kEnded;
+      answer.code = message.output().ended();
+      return answer;
+    case v1::RemoteOutput::KIND_NOT_SET:  // a later release's
+      break;
+  }
+  return std::nullopt;
+}
+
+void Fill(const JobState& state, v1::JobNotice* notice) {
+  v1::JobState* out = notice->mutable_state();
+  out->set_first_joined(state.first_joined);
+  out->set_all_joined(state.all_joined);
+  out->set_all_ready(state.all_ready);
+  out->set_missing_count(state.missing_count);
+  out->mutable_missing()->Add(state.missing.begin(), state.missing.end());
+  out->set_hosted(state.hosted);
+  out->set_connected(state.connected);
+}
+
+void Fill(const JobEnd& end, v1::JobNotice* notice) {
+  notice->mutable_end()->set_code(end.code);
+  notice->mutable_end()->set_reason(end.reason);
+}
+
+void Fill(const JobRefusal& refusal, v1::JobNotice* notice) { notice->set_refused(refusal.text); }
+
+void Fill(const JobMpirunCall& call, v1::JobNotice* notice) {
+  notice->mutable_mpirun()->set_number(call.number);
+  notice->mutable_mpirun()->set_ended(call.ended);
+  notice->mutable_mpirun()->set_code(call.code);
+}
+
+void Fill(const RemoteOrder& order, v1::JobNotice* notice) {
+  v1::RemoteCommand* out = notice->mutable_remote();
+  out->set_id(order.id);
+  switch (order.kind) {
+    case RemoteOrder::Kind::kStart:
+      out->set_start(order.data);
+      break;
+    case RemoteOrder::Kind::kInput:
+      out->set_input(order.data);
+      break;
+    case RemoteOrder::Kind::kInputEnd:
+      out->set_input_end(true);
+      break;
+    case RemoteOrder::Kind::kCancel:
+      out->set_cancel(true);
+      break;
+  }
+}
+
+void Fill(const RemoteAnswer&, v1::JobNotice*) {}  // only callers are sent those
+void Fill(const StreamEnd&, v1::JobNotice*) {}     // is not sent
+
+// The core with its clock, its lock and the streams.
+class Hub {
+ public:
+  // A stream. Called under the hub's lock: takes note, never calls the hub.
+  class Stream {
+   public:
+    virtual void Take(Message message) = 0;
+    virtual void ReadOn() = 0;
+    virtual void End(const grpc::Status& status) = 0;
+
+   protected:
+    ~Stream() = default;
+  };
+
+  explicit Hub(JobLinkCore::Options options) : core_(options), ticker_([this] { Run(); }) {}
+  ~Hub() { Close(); }
+
+  // The number of the stream; 0: closed. Until Remove.
+  uint64_t Add(Stream* stream) {
+    std::lock_guard lock(mutex_);
+    if (closed_) return 0;
+    streams_[next_peer_] = stream;
+    return next_peer_++;
+  }
+  void Remove(uint64_t peer) {
+    std::lock_guard lock(mutex_);
+    if (streams_.erase(peer) == 0) return;
+    paused_.erase(peer);
+    Deliver(core_.Lost(peer, Now()));
+  }
+
+  // `event(core, now_ns)` returns what the core said.
+  template <typename Event>
+  void Tell(const Event& event) {
+    std::lock_guard lock(mutex_);
+    if (!closed_) Deliver(event(core_, Now()));
+  }
+  // Reads on once there is room for more.
+  void ReadOn(uint64_t caller) {
+    std::lock_guard lock(mutex_);
+    paused_.insert(caller);
+    Resume(caller);
+  }
+  void Sent(uint64_t id, size_t data_bytes) {
+    std::lock_guard lock(mutex_);
+    const uint64_t caller = core_.Sent(id, data_bytes);
+    if (paused_.count(caller) > 0) Resume(caller);
+  }
+
+  void Close() {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return;
+      closed_ = true;
+      for (auto& [peer, stream] : streams_) stream->End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"});
+    }
+    wake_.notify_all();
+    ticker_.join();
+  }
+
+ private:
+  static int64_t Now() { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+  void Resume(uint64_t caller) {
+    if (core_.queued_bytes(caller) > kMaxQueuedInputBytes) return;
+    paused_.erase(caller);
+    auto found = streams_.find(caller);
+    if (found != streams_.end()) found->second->ReadOn();
+  }
+
+  void Deliver(JobLinkCore::Outputs outputs) {
+    for (JobLinkCore::Output& output : outputs) {
+      auto found = streams_.find(output.peer);
+      if (found != streams_.end()) found->second->Take(std::move(output.message));
+    }
+    const int64_t next = core_.next_tick_ns();
+    if (next < next_tick_ns_) wake_.notify_all();
+    next_tick_ns_ = next;
+  }
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (!closed_) {
+      const int64_t now = Now();
+      next_tick_ns_ = core_.next_tick_ns();
+      if (next_tick_ns_ <= now) {
+        Deliver(core_.Tick(now));
+      } else if (next_tick_ns_ == std::numeric_limits<int64_t>::max()) {
+        wake_.wait(lock);
+      } else {
+        wake_.wait_for(lock, std::chrono::nanoseconds(next_tick_ns_ - now));
+      }
+    }
+  }
+
+  std::mutex mutex_;  // guards all
+  std::condition_variable wake_;
+  bool closed_ = false;
+  JobLinkCore core_;
+  int64_t next_tick_ns_ = std::numeric_limits<int64_t>::max();
+  uint64_t next_peer_ = 1;
+  std::map<uint64_t, Stream*> streams_;
+  std::set<uint64_t> paused_;  // callers that are not read from now
+  std::thread ticker_;         // last: it uses the others
+};
+
+// What both kinds of streams do: queue, write one message after the other, end once.
+template <typename In, typename Out>
+class Reactor : public grpc::ServerBidiReactor<In, Out>, public Hub::Stream {
+ public:
+  explicit Reactor(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
+
+  void ReadOn() override {
+    std::lock_guard lock(mutex_);
+    if (!ended_) this->StartRead(&in_);
+  }
+  void End(const grpc::Status& status) override {
+    std::lock_guard lock(mutex_);
+    EndLocked(status);
+  }
+  void OnWriteDone(bool ok) override {
+    std::optional<std::pair<uint64_t, size_t>> sent;
+    {
+      std::lock_guard lock(mutex_);
+      writing_ = false;
+      sent = std::exchange(sending_, std::nullopt);
+      if (ok) WriteNext();  // else the call is cancelled
+    }
+    if (sent) hub_->Sent(sent->first, sent->second);
+  }
+  void OnCancel() override { Leave({grpc::StatusCode::CANCELLED, "the other side has gone"}); }
+  void OnDone() override {
+    hub_->Remove(peer_);
+    delete this;
+  }
+
+ protected:
+  virtual ~Reactor() = default;
+
+  // Puts the next message into out_ and what is counted of it into sending_. False: there is none.
+  virtual bool FillNext() = 0;
+
+  void WriteNext() {
+    if (writing_ || ended_) return;
+    out_.Clear();
+    if (!FillNext()) return;
+    writing_ = true;
+    this->StartWrite(&out_);
+  }
+  void EndLocked(const grpc::Status& status) {
+    if (ended_) return;
+    ended_ = true;
+    queue_.clear();
+    this->Finish(status);
+  }
+  void Leave(const grpc::Status& status) {
+    hub_->Remove(peer_);
+    End(status);
+  }
+
+  const std::shared_ptr<Hub> hub_;
+  In in_;
+  uint64_t peer_ = 0;  // 0: the first message has not come
+
+  std::mutex mutex_;  // guards from here; taken after the hub's, never before it
+  bool writing_ = false;
+  bool ended_ = false;
+  std::deque<Message> queue_;
+  std::optional<std::pair<uint64_t, size_t>> sending_;  // command, bytes of data
+  Out out_;
+};
+
+class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
+ public:
+  NodeStream(std::shared_ptr<Hub> hub, const JobShape* shape, const grpc::Status& refusal)
+      : Reactor(std::move(hub)), shape_(shape) {
+    if (refusal.ok()) {
+      StartRead(&in_);
+    } else {
+      End(refusal);
+    }
+  }
+
+  void Take(Message message) override {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (auto* end = std::get_if<StreamEnd>(&message)) {
+      EndLocked(ToGrpc(end->status));
+      return;
+    }
+    if (auto* state = std::get_if<JobState>(&message)) {
+      state_ = std::move(*state);  // replaces one that was not sent yet
+    } else {
+      // What its caller has given up need not be sent.
+      auto* order = std::get_if<RemoteOrder>(&message);
+      if (order != nullptr && order->kind == RemoteOrder::Kind::kCancel) {
+        std::erase_if(queue_, [&](const Message& one) {
+          const auto* queued = std::get_if<RemoteOrder>(&one);
+          return queued != nullptr && queued->id == order->id;
+        });
+      }
+      queue_.push_back(std::move(message));
+    }
+    WriteNext();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      Leave(grpc::Status::OK);
+      return;
+    }
+    grpc::Status status = Handle();
+    if (status.ok()) {
+      ReadOn();
+    } else {
+      Leave(status);
+    }
+  }
+
+ private:
+  grpc::Status Handle() {
+    if (peer_ == 0) {
+      if (!in_.has_join()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a join"};
+      grpc::Status allowed = CheckJob(in_.join().job());
+      if (!allowed.ok()) return allowed;
+      peer_ = hub_->Add(this);
+      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
+      spdlog::info("job: node {} of {} joins: {}", in_.join().index(), in_.join().nodes(), in_.join().name());
+      hub_->Tell([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in_.join()), now); });
+      return grpc::Status::OK;
+    }
+    hub_->Tell([&](JobLinkCore& core, int64_t now) -> JobLinkCore::Outputs {
+      switch (in_.kind_case()) {
+        case v1::NodeReport::kReady:
+          return core.Ready(peer_, now);
+        case v1::NodeReport::kEnded:
+          return core.Ended(peer_, ReadEnd(in_.ended()), now);
+        case v1::NodeReport::kMpirun:
+          return core.Mpirun(peer_, {in_.mpirun().number(), in_.mpirun().ended(), in_.mpirun().code()}, now);
+        case v1::NodeReport::kRemote: {
+          std::optional<RemoteAnswer> answer = ReadAnswer(in_.remote());
+          if (answer) return core.Answer(peer_, *std::move(answer), now);
+          return {};
+        }
+        case v1::NodeReport::kJoin:
+        case v1::NodeReport::KIND_NOT_SET:  // a later release's
+          return {};
+      }
+      return {};
+    });
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CheckJob(const std::string& job) const {
+    if (job.empty()) return grpc::Status::OK;
+    absl::Status name = CheckJobName(job);
+    if (!name.ok()) return ToGrpc(name);
+    if (!shape_->job.empty() && job != shape_->job) {
+      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_->job)};
+    }
+    return grpc::Status::OK;
+  }
+
+  bool FillNext() override {
+    if (state_) {
+      Fill(*state_, &out_);
+      state_.reset();
+      return true;
+    }
+    if (refused_) {
+      EndLocked(grpc::Status::OK);
+      return false;
+    }
+    if (queue_.empty()) return false;
+    const Message& next = queue_.front();
+    std::visit([&](const auto& one) { Fill(one, &out_); }, next);
+    if (const auto* order = std::get_if<RemoteOrder>(&next)) sending_ = {order->id, order->data.size()};
+    refused_ = std::holds_alternative<JobRefusal>(next);
+    queue_.pop_front();
+    return true;
+  }
+
+  const JobShape* const shape_;  // the service's
+  std::optional<JobState> state_;
+  bool refused_ = false;
+};
+
+class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
+ public:
+  CallerStream(std::shared_ptr<Hub> hub, const grpc::Status& refusal) : Reactor(std::move(hub)) {
+    if (refusal.ok()) {
+      StartRead(&in_);
+    } else {
+      End(refusal);
+    }
+  }
+
+  void Take(Message message) override {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (auto* end = std::get_if<StreamEnd>(&message)) {
+      EndLocked(ToGrpc(end->status));
+      return;
+    }
+    queue_.push_back(std::move(message));
+    WriteNext();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      // It says no more, or it has gone: then the call is cancelled. Only `input_end` ends the input, or a command
+      // whose caller was killed would take what it has for all of it.
+      if (peer_ == 0) End({grpc::StatusCode::INVALID_ARGUMENT, "the stream ended before a start"});
+      return;
+    }
+    grpc::Status status = Handle();
+    if (status.ok()) {
+      hub_->ReadOn(peer_);
+    } else {
+      Leave(status);
+    }
+  }
+
+ private:
+  grpc::Status Handle() {
+    if (peer_ == 0) {
+      if (!in_.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a start"};
+      peer_ = hub_->Add(this);
+      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
+      hub_->Tell([&](JobLinkCore& core, int64_t now) {
+        return core.Call(peer_, in_.start().host(), in_.start().command(), now);
+      });
+      return grpc::Status::OK;
+    }
+    if (in_.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "a second start"};
+    if (in_.input().size() > kMaxInputBytes) {
+      return {grpc::StatusCode::INVALID_ARGUMENT,
+              absl::StrCat("input: ", in_.input().size(), " bytes are more than ", kMaxInputBytes)};
+    }
+    hub_->Tell([&](JobLinkCore& core, int64_t now) {
+      return in_.input_end() ? core.InputEnd(peer_, now) : core.Input(peer_, std::move(*in_.mutable_input()), now);
+    });
+    return grpc::Status::OK;
+  }
+
+  bool FillNext() override {
+    if (over_) {
+      EndLocked(grpc::Status::OK);
+      return false;
+    }
+    if (queue_.empty()) return false;
+    auto& answer = std::get<RemoteAnswer>(queue_.front());
+    sending_ = {answer.id, answer.data.size()};
+    switch (answer.kind) {
+      case RemoteAnswer::Kind::kOut:
+        out_.set_out(std::move(answer.data));
+        break;
+      case RemoteAnswer::Kind::kErr:
+        out_.set_err(std::move(answer.data));
+        break;
+      case RemoteAnswer::Kind::kEnded:
+        out_.set_ended(answer.code);
+        over_ = true;
+        break;
+    }
+    queue_.pop_front();
+    return true;
+  }
+
+  bool over_ = false;
+};
+
+class JobLinkCallbackService final : public v1::JobLink::CallbackService {
+ public:
+  JobLinkCallbackService(std::shared_ptr<Hub> hub, JobShape shape, Security security)
+      : hub_(std::move(hub)), shape_(std::move(shape)), security_(std::move(security)) {}
+
+  grpc::ServerBidiReactor<v1::NodeReport, v1::JobNotice>* Join(grpc::CallbackServerContext* context) override {
+    return new NodeStream(hub_, &shape_, CheckToken(*context, security_));
+  }
+
+  grpc::ServerBidiReactor<v1::RemoteInput, v1::RemoteOutput>* Remote(grpc::CallbackServerContext* context) override {
+    grpc::Status allowed = CheckToken(*context, security_);
+    // Or whoever reaches the port could have any command run on every node.
+    if (allowed.ok() && security_.token.empty() && security_.tls_dir.empty()) {
+      allowed = {grpc::StatusCode::PERMISSION_DENIED,
+                 "commands on other nodes need a job with a token or TLS: set the same TASKD_TOKEN on every node"};
+    }
+    return new CallerStream(hub_, allowed);
+  }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  const JobShape shape_;
+  const Security security_;
+};
+
+}  // namespace
+
+JobLinkService MakeJobLinkService(const JobShape& shape, const Security& security, bool hosted) {
+  auto hub = std::make_shared<Hub>(JobLinkCore::Options{hosted});
+  return {std::make_unique<JobLinkCallbackService>(hub, shape, security), [hub] { hub->Close(); }};
+}
+
+}  // namespace taskd::manager

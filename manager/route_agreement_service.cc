@@ -1,0 +1,299 @@
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/core.h"
+#include "manager/route_agreement.h"
+#include "manager/services.h"
+#include "proto/channel.h"
+#include "taskd/v1/route_agreement.grpc.pb.h"
+
+namespace taskd::manager {
+namespace {
+
+using std::chrono::steady_clock;
+
+class Voter {
+ public:
+  virtual void Tell(const RouteVerdict& verdict) = 0;  // under the lock of RouteAgreements: takes note and goes
+
+ protected:
+  ~Voter() = default;
+};
+
+uint64_t RandomRound() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+// The core with a lock, a clock and its peers.
+class RouteAgreements {
+ public:
+  RouteAgreements() : core_(RandomRound()), thread_([this] { Run(); }) {}
+  ~RouteAgreements() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  uint64_t Propose(Voter* voter, RouteProposal proposal) {
+    std::lock_guard lock(mutex_);
+    const uint64_t peer = next_peer_++;
+    voters_[peer] = voter;
+    core_.Propose(peer, std::move(proposal), steady_clock::now(), &out_);
+    Deliver();
+    return peer;
+  }
+  void Acknowledge(uint64_t peer) {
+    std::lock_guard lock(mutex_);
+    core_.Acknowledge(peer, steady_clock::now(), &out_);
+    Deliver();
+  }
+  void Written(uint64_t peer) {
+    std::lock_guard lock(mutex_);
+    core_.Written(peer);
+  }
+  // The voter is not told anything afterwards.
+  void Gone(uint64_t peer) {
+    std::lock_guard lock(mutex_);
+    if (voters_.erase(peer) == 0) return;
+    core_.Gone(peer, steady_clock::now(), &out_);
+    Deliver();
+  }
+
+ private:
+  void Deliver() {
+    for (const RouteAgreementCore::Output& output : out_) {
+      auto voter = voters_.find(output.peer);
+      if (voter != voters_.end()) voter->second->Tell(output.verdict);
+    }
+    out_.clear();
+    wake_.notify_all();
+  }
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      std::optional<steady_clock::time_point> next = core_.NextTick();
+      if (!next.has_value()) {
+        wake_.wait(lock);
+      } else if (*next > steady_clock::now()) {
+        wake_.wait_until(lock, *next);
+      } else {
+        core_.Tick(steady_clock::now(), &out_);
+        Deliver();
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  uint64_t next_peer_ = 1;
+  RouteAgreementCore core_;
+  std::map<uint64_t, Voter*> voters_;
+  std::vector<RouteAgreementCore::Output> out_;  // empty between calls
+  std::thread thread_;                           // last: it uses the others
+};
+
+bool IsFinal(RouteVerdict::Kind kind) {
+  return kind == RouteVerdict::Kind::kIdentity || kind == RouteVerdict::Kind::kRefused;
+}
+
+void FillVerdict(const RouteVerdict& verdict, v1::RouteVerdict* message) {
+  switch (verdict.kind) {
+    case RouteVerdict::Kind::kWaiting:
+      message->mutable_waiting()->set_missing_count(verdict.missing_count);
+      for (uint32_t index : verdict.missing) message->mutable_waiting()->add_missing(index);
+      return;
+    case RouteVerdict::Kind::kPrepare:
+      message->set_prepare(true);
+      message->set_round(verdict.round);
+      return;
+    case RouteVerdict::Kind::kCommit:
+      message->set_commit(true);
+      return;
+    case RouteVerdict::Kind::kIdentity:
+      message->set_identity(verdict.reason);
+      return;
+    case RouteVerdict::Kind::kRefused:
+      message->set_refused(verdict.reason);
+      return;
+    case RouteVerdict::Kind::kUnknownRound:
+      return;  // the stream's status
+  }
+}
+
+class VoteReactor final : public grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>, public Voter {
+ public:
+  // `check`: whether this manager takes proposals for this job.
+  using Check = std::function<grpc::Status(const std::string& job)>;
+
+  VoteReactor(std::shared_ptr<RouteAgreements> agreements, Check check, const grpc::Status& refusal)
+      : agreements_(std::move(agreements)), check_(std::move(check)) {
+    if (!refusal.ok()) {
+      End(refusal);
+    } else {
+      StartRead(&in_);
+    }
+  }
+
+  void Tell(const RouteVerdict& verdict) override {
+    std::lock_guard lock(mutex_);
+    if (verdict.kind == RouteVerdict::Kind::kUnknownRound) {
+      EndLocked({grpc::StatusCode::FAILED_PRECONDITION, verdict.reason});
+      return;
+    }
+    // A node that does not read is not told what is old by now.
+    if (!pending_.empty() && pending_.back().kind == RouteVerdict::Kind::kWaiting) pending_.pop_back();
+    pending_.push_back(verdict);
+    WriteNext();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      Leave(grpc::Status::OK);
+      return;
+    }
+    grpc::Status taken = Take();
+    if (!taken.ok()) {
+      Leave(taken);
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    if (!ended_) StartRead(&in_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) return;  // the read fails too, and ends the stream
+    if (said_final_) {
+      EndLocked(grpc::Status::OK);
+    } else {
+      WriteNext();
+    }
+  }
+
+  void OnDone() override {
+    if (peer_ != 0) agreements_->Gone(peer_);
+    delete this;
+  }
+
+ private:
+  ~VoteReactor() = default;
+
+  grpc::Status Take() {
+    switch (in_.kind_case()) {
+      case v1::RouteVote::kProposal: {
+        if (peer_ != 0) return {grpc::StatusCode::INVALID_ARGUMENT, "a second proposal"};
+        const v1::RouteProposal& message = in_.proposal();
+        grpc::Status allowed = check_(message.job());
+        if (!allowed.ok()) return allowed;
+        RouteProposal proposal;
+        proposal.nodes = message.nodes();
+        proposal.index = message.index();
+        proposal.table_digest = message.table_digest();
+        proposal.plan_digest = message.plan_digest();
+        proposal.reason = message.reason();
+        proposal.in_doubt = message.in_doubt();
+        peer_ = agreements_->Propose(this, std::move(proposal));
+        return grpc::Status::OK;
+      }
+      case v1::RouteVote::kAcknowledged:
+      case v1::RouteVote::kWritten:
+        if (peer_ == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "the first vote is not a proposal"};
+        if (in_.kind_case() == v1::RouteVote::kAcknowledged) {
+          agreements_->Acknowledge(peer_);
+        } else {
+          agreements_->Written(peer_);
+        }
+        return grpc::Status::OK;
+      case v1::RouteVote::KIND_NOT_SET:  // a later release's vote
+        return grpc::Status::OK;
+    }
+    return grpc::Status::OK;
+  }
+
+  void Leave(const grpc::Status& status) {
+    if (peer_ != 0) agreements_->Gone(peer_);
+    End(status);
+  }
+
+  void WriteNext() {
+    if (writing_ || ended_ || pending_.empty()) return;
+    out_.Clear();
+    FillVerdict(pending_.front(), &out_);
+    said_final_ = IsFinal(pending_.front().kind);
+    pending_.pop_front();
+    writing_ = true;
+    StartWrite(&out_);
+  }
+
+  void End(const grpc::Status& status) {
+    std::lock_guard lock(mutex_);
+    EndLocked(status);
+  }
+  void EndLocked(const grpc::Status& status) {
+    if (ended_) return;
+    ended_ = true;
+    Finish(status);
+  }
+
+  const std::shared_ptr<RouteAgreements> agreements_;
+  const Check check_;
+  v1::RouteVote in_;
+  uint64_t peer_ = 0;  // 0: no proposal yet
+
+  std::mutex mutex_;  // taken after that of RouteAgreements, never before it
+  bool writing_ = false;
+  bool said_final_ = false;
+  bool ended_ = false;
+  std::deque<RouteVerdict> pending_;
+  v1::RouteVerdict out_;
+};
+
+class RouteAgreementService final : public v1::RouteAgreement::CallbackService {
+ public:
+  RouteAgreementService(JobShape shape, Security security) : shape_(std::move(shape)), security_(std::move(security)) {}
+
+  grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>* Agree(grpc::CallbackServerContext* context) override {
+    return new VoteReactor(
+        agreements_, [this](const std::string& job) { return CheckJob(job); }, CheckToken(*context, security_));
+  }
+
+ private:
+  grpc::Status CheckJob(const std::string& job) const {
+    if (job.empty()) return grpc::Status::OK;
+    absl::Status name = CheckJobName(job);
+    if (!name.ok()) return {grpc::StatusCode::INVALID_ARGUMENT, std::string(name.message())};
+    if (!shape_.job.empty() && job != shape_.job) {
+      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_.job)};
+    }
+    return grpc::Status::OK;
+  }
+
+  const std::shared_ptr<RouteAgreements> agreements_ = std::make_shared<RouteAgreements>();
+  const JobShape shape_;
+  const Security security_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeRouteAgreementService(const JobShape& shape, const Security& security) {
+  return std::make_unique<RouteAgreementService>(shape, security);
+}
+
+}  // namespace taskd::manager
