@@ -119,7 +119,8 @@ class ModeRunner {
   std::unique_ptr<JobMember> member_;
   std::unique_ptr<MpiNode> mpi_;
 
-  Patience patience_{&loop_, run_.options.wait_s, [this](const std::string& line) { NodeEnded(1, line); }};
+  Patience patience_{&loop_, run_.options.wait_s,
+                     [this](const std::string& line) { own_code_ ? EndWith(1, line) : NodeEnded(1, line); }};
   std::unique_ptr<NameWait> names_;
   std::unique_ptr<PortWait> head_;
   bool waits_for_others_ = false;
@@ -403,10 +404,10 @@ absl::Status ModeRunner::Join() {
   options.security = run_.security;
   options.run_id = cookie_;
   options.addresses = OwnNamesAndAddresses();
-  for (const ModeNode& node : plan_.nodes) {
-    if (&node != &plan_.nodes[0] + plan_.index) continue;
-    options.addresses.push_back(node.name);
-    auto found = addresses_.find(node.name);
+  if (plan_.index < static_cast<int>(plan_.nodes.size())) {  // not an evaluator
+    const std::string& name = plan_.nodes[static_cast<size_t>(plan_.index)].name;
+    options.addresses.push_back(name);
+    auto found = addresses_.find(name);
     if (found != addresses_.end()) options.addresses.push_back(found->second);
   }
   return member_->Join(options);

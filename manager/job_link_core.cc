@@ -27,6 +27,8 @@ std::string Cut(std::string text) {
   return text;
 }
 
+constexpr uint32_t kMaxExtras = 64;  // evaluators
+
 std::string Name(const JobJoin& node) { return absl::StrCat("node ", node.index, " (", node.name, ")"); }
 
 bool IsIpv4(const std::string& host) {
@@ -77,7 +79,7 @@ JobLinkCore::Outputs JobLinkCore::Join(uint64_t peer, JobJoin join, int64_t now_
   if (join.addresses.size() > kMaxAddresses) join.addresses.resize(kMaxAddresses);
   if (join.nodes == 0 || join.nodes > kMaxNodes) {
     Refuse(peer, absl::StrCat("nodes: ", join.nodes, " is not 1 to ", kMaxNodes));
-  } else if (join.index > join.nodes) {
+  } else if (join.index > join.nodes + kMaxExtras) {
     Refuse(peer, absl::StrCat("index: ", join.index, " is not one of ", join.nodes, " nodes"));
   } else if (join.run_id.empty()) {
     Refuse(peer, "run_id: is empty");

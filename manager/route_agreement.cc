@@ -31,6 +31,17 @@ std::string OneLine(std::string text, size_t max_bytes) {
   return text;
 }
 
+// "node 1, node 2, node 5 and 3 more"
+std::string Named(const std::set<uint32_t>& nodes) {
+  std::string text;
+  size_t named = 0;
+  for (uint32_t index : nodes) {
+    if (named == kMaxNamed) return absl::StrCat(text, " and ", nodes.size() - named, " more");
+    absl::StrAppend(&text, named++ == 0 ? "node " : ", node ", index);
+  }
+  return text;
+}
+
 RouteVerdict Because(Kind kind, std::string reason) {
   RouteVerdict verdict;
   verdict.kind = kind;
@@ -274,10 +285,13 @@ void RouteAgreementCore::Gone(uint64_t peer, Time now, std::vector<Output>* out)
   const Seat seat = found->second;
   peers_.erase(found);
   if (seat.round != current_) return;
+  // Mostly it has given up waiting, and the nodes that it waited for are what the user wants to know.
+  const std::string when = current_->missing.empty()
+                               ? "before all nodes took the plan"
+                               : absl::StrCat("while ", Named(current_->missing), " did not come");
   Leave(*current_, seat.index);
   if (!current_->real) return;
-  Decide(Because(Kind::kIdentity, absl::StrCat("node ", seat.index, " has gone before all nodes took the plan")), now,
-         out);
+  Decide(Because(Kind::kIdentity, absl::StrCat("node ", seat.index, " has gone ", when)), now, out);
 }
 
 void RouteAgreementCore::ReleaseHeld(Time now, std::vector<Output>* out) {
@@ -323,15 +337,12 @@ void RouteAgreementCore::TellWaiting(Time now, std::vector<Output>* out) {
 void RouteAgreementCore::Tick(Time now, std::vector<Output>* out) {
   if (current_ == nullptr) return;
   if (current_->preparing && now >= current_->acknowledge_by) {
-    std::string silent;
-    size_t named = 0, count = current_->nodes - current_->acknowledged;
+    std::set<uint32_t> silent;
     for (const auto& [index, member] : current_->members) {
-      if (member.acknowledged || named == kMaxNamed) continue;
-      absl::StrAppend(&silent, named++ == 0 ? "node " : ", node ", index);
+      if (!member.acknowledged) silent.insert(index);
     }
-    if (count > named) absl::StrAppend(&silent, " and ", count - named, " more");
-    Decide(Because(Kind::kIdentity, absl::StrCat(silent, " did not answer within ", kAckTimeout.count(), " s")), now,
-           out);
+    Decide(Because(Kind::kIdentity, absl::StrCat(Named(silent), " did not answer within ", kAckTimeout.count(), " s")),
+           now, out);
     return;
   }
   ReleaseHeld(now, out);

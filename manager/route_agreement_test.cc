@@ -173,7 +173,7 @@ TEST_F(RouteAgreementTest, WhoGoesBeforeAllHaveAcknowledgedMakesItIdentity) {
   Propose(0, Proposal(3, 0));
   Propose(1, Proposal(3, 1));
   Gone(1);
-  ExpectIdentity({0}, "node 1 has gone");
+  ExpectIdentity({0}, "node 1 has gone while node 2 did not come");
 
   now_ += seconds(100);
   ProposeAll(3, 100);

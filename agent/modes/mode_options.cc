@@ -205,9 +205,11 @@ absl::Status Parser::ReadEnvironment() {
 
 absl::Status Parser::ReadNumbers(ModeOptions* options) const {
   if (const Given* given = Find("wait-s")) {
-    const std::optional<int> value = ReadInteger(given->value, 1, kMaxWaitS);
-    if (!value) return Wrong(*given, fmt::format("an integer of seconds from 1 to {}", kMaxWaitS));
-    options->wait_s = *value;
+    double value = 0;
+    if (!absl::SimpleAtod(given->value, &value) || !(value > 0 && value <= kMaxWaitS)) {
+      return Wrong(*given, fmt::format("seconds, a number above 0 and at most {}", kMaxWaitS));
+    }
+    options->wait_s = value;
   }
   if (const Given* given = Find("ps-num")) {
     options->ps_num = ReadInteger(given->value, 1, kMaxNodes);

@@ -19,7 +19,7 @@ struct ModeOptions {
   bool dry_run = false;
   bool json = false;               // only with dry_run
   std::string manager;             // HOST:PORT; empty: <first node>:9601
-  int wait_s = 300;                // 1..86400: of every wait for other nodes
+  double wait_s = 300;             // above 0, at most 86400: of every wait for other nodes
   std::optional<int> ps_num;       // mode ps without TF_CONFIG
   std::string num_cpus, num_gpus;  // mode ray, numbers >= 0; empty: Ray's own choice
   std::string self;                // mode ascend; empty: MA_CURRENT_IP

@@ -14,13 +14,13 @@ constexpr int64_t kNextLineNs = 30 * kNsPerS;
 
 }  // namespace
 
-Patience::Patience(EventLoop* loop, int limit_s, std::function<void(const std::string& line)> over)
+Patience::Patience(EventLoop* loop, double limit_s, std::function<void(const std::string& line)> over)
     : loop_(loop), limit_s_(limit_s), over_(std::move(over)) {}
 
 void Patience::Begin(std::function<std::string()> missing) {
   End();
   missing_ = std::move(missing);
-  over_timer_ = loop_->RunAfter(limit_s_ * kNsPerS, [this] { Over(); });
+  over_timer_ = loop_->RunAfter(static_cast<int64_t>(limit_s_ * kNsPerS), [this] { Over(); });
   say_timer_ = loop_->RunAfter(kFirstLineNs, [this] { Say(); });
 }
 

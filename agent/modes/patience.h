@@ -13,7 +13,7 @@ namespace taskd {
 class Patience {
  public:
   // `over`: the time is up; the line says who is missing and how long was waited.
-  Patience(EventLoop* loop, int limit_s, std::function<void(const std::string& line)> over);
+  Patience(EventLoop* loop, double limit_s, std::function<void(const std::string& line)> over);
   ~Patience() { End(); }
   Patience(const Patience&) = delete;
   Patience& operator=(const Patience&) = delete;
@@ -28,7 +28,7 @@ class Patience {
   void Over();
 
   EventLoop* const loop_;
-  const int limit_s_;
+  const double limit_s_;
   const std::function<void(const std::string& line)> over_;
   std::function<std::string()> missing_;
   std::optional<EventLoop::TimerId> over_timer_, say_timer_;

@@ -19,6 +19,7 @@ constexpr int kMasterPort = 23456;
 constexpr int kHeadPort = 6379;
 constexpr int kMaxPort = 65535;
 constexpr char kHostfile[] = "/etc/mpi/hostfile";
+constexpr char kKeepNames[] = "OMPI_MCA_orte_keep_fqdn_hostnames";
 constexpr char kHostfileVariable[] = "OMPI_MCA_orte_default_hostfile";
 
 std::string NodeCount(const ModePlan& plan) {
@@ -253,6 +254,8 @@ absl::Status PlanTiOneMpi(const ModeInput& input, ModePlan* plan) {
   absl::StatusOr<std::string> slots = IpSlotList(input, plan);
   if (!slots.ok()) return slots.status();
   environment["NODE_IP_SLOT_LIST"] = *std::move(slots);
+  // Else Open MPI cuts names at the first dot, and nobody resolves what is left.
+  if (!input.Has(kKeepNames)) environment[kKeepNames] = "true";
   AddRdma(input, plan->nodes, &environment);
 
   const std::string front = input.Get("TASKD_MPI_FRONT");

@@ -31,7 +31,7 @@ double HalvingDoubling(const JobTree& tree, absl::Span<const int32_t> order) {
   std::vector<Flow> flows;
   double volume = 0;
   const auto add = [&](double part) {
-    volume += part * static_cast<double>(tree.CostOf(tree.Crossings(flows)).cross_tor_flows);
+    volume += part * static_cast<double>(tree.CrossTorFlows(flows));
     flows.clear();
   };
   // What is above a power of two gives its whole buffer to a neighbour, and gets the result from it.

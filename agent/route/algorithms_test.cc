@@ -1,5 +1,6 @@
 #include "agent/route/algorithms.h"
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,27 @@ TEST(AlgorithmsTest, RanksAboveAPowerOfTwoFold) {
   // 3 nodes, each on its own ToR: rank 1 gives all to 0 and gets all; then 0 and 2 exchange halves twice.
   const AlgorithmReport report = Compare(3, 1, true);
   EXPECT_DOUBLE_EQ(report.after.halving_doubling_volume, 2 + 2 * 2 * 0.5);
+}
+
+TEST(AlgorithmsTest, FlowsBetweenToRsAreCountedAsByTheFullCost) {
+  // A tree whose leaves are its ends, one with nodes below an inner switch, and rails.
+  const std::string csv = "node,level1,level2\nn0,a,x\nn1,b,x\nn2,a,x\nn3,c,y\nn4,c,y\n";
+  const std::string slurm = "SwitchName=a Nodes=n0\nSwitchName=b Nodes=n[1-2]\nSwitchName=t Switches=a,b\n";
+  const std::string rails =
+      R"({"server_list":[{"server_id":"n0","device":[{"tor_ip":"a"},{"tor_ip":"b"}]},
+      {"server_id":"n1","device":[{"tor_ip":"a"},{"tor_ip":"c"}]}],"status":"completed"})";
+  for (const std::string& text : {csv, slurm, rails}) {
+    auto topology = ReadTopology(text, TopologyFormat::kAuto);
+    ASSERT_TRUE(topology.ok()) << topology.status();
+    std::vector<int32_t> node(topology->nodes.size());
+    std::iota(node.begin(), node.end(), 0);
+    const JobTree tree(*topology, node);
+    std::vector<Flow> flows;
+    for (const int32_t a : node) {
+      for (const int32_t b : node) flows.emplace_back(a, b);
+    }
+    EXPECT_EQ(tree.CrossTorFlows(flows), tree.CostOf(tree.Crossings(flows)).cross_tor_flows) << text;
+  }
 }
 
 }  // namespace

@@ -110,6 +110,8 @@ void JobTree::CheckRails() {
     }
   }
   tors_ = std::count(is_leaf_.begin(), is_leaf_.end(), true);
+  leaves_are_ends_ = unique_.size() == static_cast<size_t>(nodes());
+  for (const int32_t parent : parent_) leaves_are_ends_ = leaves_are_ends_ && (parent < 0 || !is_leaf_[parent]);
 }
 
 void JobTree::Prepare() {
@@ -245,6 +247,12 @@ Cost JobTree::CostOf(absl::Span<const int64_t> crossings) const {
     cost.total_hops += 2 * crossings[i];
   }
   return cost;
+}
+
+int64_t JobTree::CrossTorFlows(absl::Span<const Flow> flows) const {
+  if (!leaves_are_ends_) return CostOf(Crossings(flows)).cross_tor_flows;
+  return std::count_if(flows.begin(), flows.end(),
+                       [&](const Flow& flow) { return unique_[flow.first] != unique_[flow.second]; });
 }
 
 Cost JobTree::RingCost(absl::Span<const int32_t> order) const {

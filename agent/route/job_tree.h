@@ -64,6 +64,8 @@ class JobTree {
   // Flows that leave the nodes below a switch, by switch. `weights` empty: every flow counts 1, else by flow.
   std::vector<int64_t> Crossings(absl::Span<const Flow> flows, absl::Span<const int64_t> weights = {}) const;
   Cost CostOf(absl::Span<const int64_t> crossings) const;
+  // CostOf(Crossings(flows)).cross_tor_flows, but faster.
+  int64_t CrossTorFlows(absl::Span<const Flow> flows) const;
   Cost RingCost(absl::Span<const int32_t> order) const;
   // What no ring can beat: a switch with nodes below it and nodes elsewhere is left once.
   Cost RingBound() const;
@@ -87,6 +89,7 @@ class JobTree {
   std::vector<bool> unknown_;
   int64_t tors_ = 0;
   bool is_tree_ = true;
+  bool leaves_are_ends_ = true;  // every node has one leaf, and no leaf has switches below it
 
   // Children in order, as linked lists: item >= 0 is a switch, ~item a node.
   static constexpr int32_t kNone = INT32_MIN;

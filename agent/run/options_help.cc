@@ -8,6 +8,8 @@ or ends them together. Takes the command line of torchrun.
 Usage: taskd run [OPTIONS] SCRIPT [ARGUMENTS...]
        taskd run [OPTIONS] -m MODULE [ARGUMENTS...]
        taskd run [OPTIONS] -- COMMAND [ARGUMENTS...]
+       taskd run --mode MODE [OPTIONS] -- COMMAND [ARGUMENTS...]
+                              as a training platform does: taskd run --mode auto --help
 
 Everything after SCRIPT belongs to the script. After "--", a name that ends in .py is a
 script, anything else a command. ${local_rank} in an argument is replaced.

@@ -269,6 +269,8 @@ PartitionName=all Nodes=ALL Default=YES
 
         def answers():
             nonlocal shown
+            if "Running as primary" not in controller.log():  # scontrol would try for seconds
+                return not controller.alive()
             done = self.scontrol("show", "topology")
             shown = done.stdout if "SwitchName=" in done.stdout else None
             return shown or not controller.alive()
