@@ -172,8 +172,8 @@ TEST(JobLinkCoreTest, AnotherPlanIsRefused) {
   other.plan = "mpi";
   job.Enter(12, other);
   EXPECT_EQ(job.Refusal(12), "the plan is 'torch' at node 1 (b), which came first, and 'mpi' at node 0 (a)");
-  job.Enter(13, Join(4, 3));
-  EXPECT_THAT(job.Refusal(13), HasSubstr("index: 4 is not one of 3 nodes"));
+  job.Enter(13, Join(68, 3));
+  EXPECT_THAT(job.Refusal(13), HasSubstr("index: 68 is not one of 3 nodes"));
   job.Enter(14, Join(0, 0));
   job.Enter(15, Join(0, 65537));
   EXPECT_THAT(job.Refusal(15), HasSubstr("65537"));

@@ -371,6 +371,7 @@ TEST(Mpi, SetsWhatThePlatformSets) {
                                                {"GPU_NUM", "2"},
                                                {"GPU_NUM_PER_NODE", "1"},
                                                {"OMPI_MCA_orte_default_hostfile", "/etc/mpi/hostfile"},
+                                               {"OMPI_MCA_orte_keep_fqdn_hostnames", "true"},
                                                {"NODE_IP_SLOT_LIST", "9.0.255.56:1,9.0.255.118:1"}}));
   EXPECT_EQ(plan["mpi_front"], true);
   node.environment["INDEX"] = "1";
@@ -579,6 +580,7 @@ TEST(PlanText, ShowsWhatWouldBeStarted) {
             "    NODE_IP_SLOT_LIST=a:2,b:3\n"
             "    NODE_LIST=a:2,b:3\n"
             "    OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile\n"
+            "    OMPI_MCA_orte_keep_fqdn_hostnames=true\n"
             "file      /etc/mpi/hostfile\n"
             "    a slots=2\n"
             "    b slots=3\n"
