@@ -23,6 +23,7 @@
 #include "agent/modes/node_files.h"
 #include "agent/modes/patience.h"
 #include "agent/modes/reach.h"
+#include "agent/modes/route_step.h"
 #include "agent/mpi_node.h"
 #include "agent/run/guard.h"
 #include "agent/run/process_tree.h"
@@ -79,6 +80,8 @@ class ModeRunner {
   void Meet();
   void WaitForOthers();
   void WaitForRemoteStart();
+  void PlanRoute();
+  absl::Status TakeRoute(const std::string& folder);
   void StartRay();
   void RayStarted(int code);
   void StartCommand();
@@ -276,12 +279,49 @@ void ModeRunner::OnState() {
 }
 
 void ModeRunner::WaitForRemoteStart() {
-  if (!mpi_) return StartCommand();
+  if (!mpi_) return PlanRoute();
   patience_.Begin([this] { return mpi_->Missing(); });
   mpi_->WaitForOthers([this] {
     patience_.End();
     StartCommand();
   });
+}
+
+void ModeRunner::PlanRoute() {
+  if (!run_.options.route) return StartCommand();
+  RouteStepOptions options;
+  options.program = run_.program;
+  options.folder = absl::StrCat(daemons_->folder(), "/route");
+  options.dial = dial_;
+  options.self = RouteSelf(run_.options.self, run_.environment);
+  options.rank_table = run_.options.rank_table;
+  options.topology = run_.options.topology;
+  options.wait_s = run_.options.wait_s;
+  absl::Status status = StartRouteStep(options, plan_, CommandEnvironment({}), children_.get(),
+                                       [this, folder = options.folder](absl::Status planned) {
+                                         if (own_code_ || ending()) return;
+                                         if (planned.ok()) planned = TakeRoute(folder);
+                                         if (!planned.ok()) return NodeEnded(1, std::string(planned.message()));
+                                         StartCommand();
+                                       });
+  if (!status.ok()) NodeEnded(1, std::string(status.message()));
+}
+
+absl::Status ModeRunner::TakeRoute(const std::string& folder) {
+  if (plan_.mode == Mode::kAscend) {
+    // The same processes with the ranks of the table as it is now.
+    run_.environment["RANK_TABLE_FILE"] = absl::StrCat(folder, "/jobstart_routeplan.json");
+    absl::StatusOr<ModePlan> plan = Plan();
+    if (!plan.ok()) return plan.status();
+    plan_.processes = std::move(plan->processes);
+  }
+  return ApplyRoute(
+      folder,
+      [this](const std::string& name) {
+        auto found = addresses_.find(name);
+        return found == addresses_.end() ? name : found->second;
+      },
+      &plan_);
 }
 
 // Node 0's `ray start` comes first; the others' need its port; CMD needs all of them.
@@ -442,8 +482,9 @@ void ModeRunner::OnExit(const WorkerExit& exit) {
   const std::string program = plan_.processes.back().argv.front();
   const std::string what =
       plan_.mode == Mode::kAscend ? absl::StrCat("process ", exit.local_rank, " (", program, ")") : program;
-  NodeEnded(exit.code, exit.signal != 0 ? absl::StrCat(what, " was ended by signal ", exit.signal)
-                                        : absl::StrCat(what, " has ended with code ", exit.code));
+  NodeEnded(exit.code, exit.signal != 0
+                           ? absl::StrCat(what, " was ended by signal ", exit.signal)
+                           : absl::StrCat(what, " has ended with code ", exit.code, mpi_ ? mpi_->Why(exit.code) : ""));
 }
 
 void ModeRunner::OnOtherExit(pid_t pid, int wait_status) {

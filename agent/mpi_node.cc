@@ -87,6 +87,7 @@ void MpiNode::WaitForOthers(std::function<void()> done) {
     const std::string& name = plan_->nodes[i].name;
     auto found = options_.addresses.find(name);
     wait.hosts.push_back(found == options_.addresses.end() ? name : found->second);
+    wait.names[wait.hosts.back()] = name;
     if (!is_model_arts()) continue;
     std::cout << "[run_mpi] hostname: " << name << "\n[run_mpi] resolved ip: " << wait.hosts.back() << std::endl;
   }
@@ -114,6 +115,7 @@ void MpiNode::AddTo(Environment* environment) const {
 
 void MpiNode::On(const v1::MpirunCall& call) {
   if (!front_ || plan_->index == 0 || !call.ended()) return;
+  last_code_ = call.code();
   if (call.number() == kAllCalls) {
     front_->Release(call.code());
   } else {
@@ -135,6 +137,9 @@ void MpiNode::CommandEnded(int code) {
   if (is_model_arts()) AnnounceMpirunEnd(code);
   if (front_) member_->Mpirun(kAllCalls, true, code);
 }
+
+// Fronts end when mpirun does, so CMD of another node may well have ended before node 0's.
+std::string MpiNode::Why(int code) const { return last_code_ == code ? ", as node 0's mpirun" : ""; }
 
 void MpiNode::End() {
   ending_ = true;

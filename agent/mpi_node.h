@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ class MpiNode {
   // Log lines of run_mpi.sh, and word to the other nodes.
   void CommandStarts() const;
   void CommandEnded(int code);
+  // Others: why CMD ends with that code, after "has ended with code 7"; empty if it is its own.
+  std::string Why(int code) const;
   // After this node's processes.
   void End();
 
@@ -62,6 +65,7 @@ class MpiNode {
   std::unique_ptr<RemoteCommands> remote_;
   std::unique_ptr<RemoteStartWait> reach_;
   pid_t sshd_ = 0;
+  std::optional<int> last_code_;  // of node 0's mpirun
   bool ending_ = false;
 };
 

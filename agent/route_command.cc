@@ -286,7 +286,13 @@ absl::Status Route(const RouteOptions& options, Inputs inputs) {
     inputs.groups = *sizes;
   }
   absl::StatusOr<Planned> planned = Plan(options, inputs, nodes, waiting);
-  if (!planned.ok()) return planned.status();
+  if (!planned.ok()) {
+    // The others need not wait for a node that has come and cannot plan.
+    if (inputs.agreement != nullptr) {
+      (void)inputs.agreement->Decide({route::Sha256(*table->text), "", std::string(planned.status().message())});
+    }
+    return planned.status();
+  }
   if (inputs.agreement != nullptr) {
     if (absl::Status status = Agree(*inputs.agreement, *table, nodes, *planned); !status.ok()) return status;
   }

@@ -210,6 +210,11 @@ absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment&
   const ModeInput input{options, environment, machine};
   const absl::StatusOr<Mode> mode = ChooseMode(input);
   if (!mode.ok()) return mode.status();
+  if (options.route && *mode != Mode::kTorch && *mode != Mode::kPytorchGpu && *mode != Mode::kAscend) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--route: mode '{}' has no rank of the node to renumber; it is for torch, pytorch-gpu and ascend",
+        ModeName(*mode)));
+  }
   ModePlan plan;
   plan.mode = *mode;
   if (absl::Status status = PlanChosenMode(input, &plan); !status.ok()) return status;

@@ -1,8 +1,10 @@
 #include "agent/modes/reach.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 namespace taskd {
 namespace {
@@ -173,11 +176,17 @@ void RemoteStartWait::TryAgent(const std::string& name) {
   host.stage = Stage::kSsh;
   std::vector<std::string> argv = options_.agent;
   argv.insert(argv.end(), {name, "true"});
-  absl::StatusOr<pid_t> pid =
-      children_->Start(argv, options_.environment, [this, name, alive = std::weak_ptr<bool>(alive_)](int code) {
+  // Said once, when the patience is over: a line on stderr for each try would be hundreds.
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0) host.words.reset(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  absl::StatusOr<pid_t> pid = children_->Start(
+      argv, options_.environment,
+      [this, name, alive = std::weak_ptr<bool>(alive_)](int code) {
         const std::shared_ptr<bool> here = alive.lock();
         if (here && *here) AgentEnded(name, code);
-      });
+      },
+      -1, theirs.get());
   if (pid.ok()) {
     host.pid = *pid;
     return;
@@ -193,7 +202,12 @@ void RemoteStartWait::AgentEnded(const std::string& name, int code) {
   }
   Host& host = under_way_[name];
   host.pid = 0;
-  host.error = absl::StrCat("'", absl::StrJoin(options_.agent, " "), " ", name, " true' ended with code ", code);
+  char buffer[4096];
+  const ssize_t got = host.words.valid() ? read(host.words.get(), buffer, sizeof(buffer)) : 0;
+  const std::string words(
+      absl::StripAsciiWhitespace(absl::string_view(buffer, got > 0 ? static_cast<size_t>(got) : 0)));
+  host.error = absl::StrCat("'", absl::StrJoin(options_.agent, " "), " ", name, " true' ended with code ", code,
+                            words.empty() ? "" : ", ", words);
   timers_.push_back(loop_->RunAfter(2 * kPauseNs, [this, name] { TryAgent(name); }));
 }
 
@@ -201,9 +215,13 @@ std::string RemoteStartWait::missing() const {
   std::vector<std::string> texts;
   for (const auto& [name, host] : under_way_) {
     if (texts.size() >= kShown) break;
-    texts.push_back(absl::StrCat(
-        name, host.stage == Stage::kTcp ? absl::StrCat(" (tcp port ", options_.port, ": ") : std::string(" (ssh: "),
-        host.stage == Stage::kTcp ? host.port->last_error() : host.error, ")"));
+    const auto known = options_.names.find(name);
+    const std::string shown = known == options_.names.end() || known->second == name
+                                  ? absl::StrCat(name, " (")
+                                  : absl::StrCat(known->second, " (", name, ", ");
+    texts.push_back(host.stage == Stage::kTcp
+                        ? absl::StrCat(shown, "tcp port ", options_.port, ": ", host.port->last_error(), ")")
+                        : absl::StrCat(shown, "ssh: ", host.error, ")"));
   }
   const size_t more = under_way_.size() + queue_.size() - texts.size();
   return absl::StrCat("no way to start processes on ", absl::StrJoin(texts, ", "),

@@ -11,6 +11,7 @@
 #include "agent/modes/child_processes.h"
 #include "agent/run/resolver.h"
 #include "common/event_loop.h"
+#include "common/unique_fd.h"
 
 namespace taskd {
 
@@ -71,9 +72,10 @@ class PortWait {
 class RemoteStartWait {
  public:
   struct Options {
-    std::vector<std::string> hosts;
-    int port = 22;                   // 0: only the agent knows how to get there
-    std::vector<std::string> agent;  // "ssh", "-p", "36666", ...
+    std::vector<std::string> hosts;            // as the agent is told them
+    std::map<std::string, std::string> names;  // of hosts, for people; those that are missing here say it themselves
+    int port = 22;                             // 0: only the agent knows how to get there
+    std::vector<std::string> agent;            // "ssh", "-p", "36666", ...
     std::map<std::string, std::string> environment;
     std::function<void(const std::string& host)> port_answers;  // may be empty
   };
@@ -82,7 +84,8 @@ class RemoteStartWait {
   RemoteStartWait(const RemoteStartWait&) = delete;
   RemoteStartWait& operator=(const RemoteStartWait&) = delete;
 
-  std::string missing() const;  // "b (tcp: Connection refused), c (ssh: exit code 255)"
+  // "no way to start processes on b (10.0.0.2, tcp port 22: Connection refused), c (10.0.0.3, ssh: ...)"
+  std::string missing() const;
 
  private:
   enum class Stage { kTcp, kSsh };
@@ -91,6 +94,7 @@ class RemoteStartWait {
     std::string error = "no answer yet";
     std::unique_ptr<PortWait> port;
     pid_t pid = 0;
+    UniqueFd words;  // what the agent says on stderr
   };
 
   void Fill();

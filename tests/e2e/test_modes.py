@@ -367,3 +367,42 @@ def test_dry_run_writes_and_starts_nothing(stage):
     result = dry_run("torch", job.environment(1), job.command("node1", "exit", "0"))
     assert result["role"] == "worker" and result["index"] == 1
     assert sorted(os.listdir(job.folder)) == before
+
+
+def route_files(job, racks):
+    """A rank table with one device a node, and a topology in which node i hangs on racks[i]."""
+    table = os.path.join(job.folder, "jobstart_hccl.json")
+    servers = [{"server_id": node, "pod_name": f"job-worker-{index}",
+                "device": [{"device_id": "0", "device_ip": f"192.168.0.{index + 1}", "rank_id": str(index)}]}
+               for index, node in enumerate(job.nodes)]
+    with open(table, "w", encoding="utf-8") as file:
+        json.dump({"version": "1.0", "status": "completed", "server_count": str(len(servers)), "server_list": servers}, file)
+    topology = os.path.join(job.folder, "topology.csv")
+    with open(topology, "w", encoding="utf-8") as file:
+        file.write("node,level1,level2\n" + "".join(f"{node},{rack},spine\n" for node, rack in zip(job.nodes, racks)))
+    return table, topology
+
+
+def test_route_renumbers_the_nodes_before_the_start(stage):
+    job = ModeJob(stage, nodes=4)
+    table, topology = route_files(job, ["a", "b", "a", "b"])
+    nodes = [job.run(index, "torch", ("exit", 0), "--route", "--rank-table", table, "--topology", topology,
+                     environment={"MA_CURRENT_IP": job.nodes[index]}) for index in range(4)]
+    assert [node.wait(60) for node in nodes] == [0] * 4
+    seen = {one["environment"]["INDEX"]: one["environment"] for one in job.started()}
+    assert [seen[str(index)]["RANK"] for index in range(4)] == ["0", "2", "1", "3"]
+    assert [seen[str(index)]["RANK_AFTER_ACC"] for index in range(4)] == ["0", "2", "1", "3"]
+    assert {one["MA_MASTER_INDEX"] for one in seen.values()} == {"0"}
+    assert {one["MASTER_ADDR"] for one in seen.values()} == {"127.0.0.1"}
+
+
+def test_route_is_taken_by_all_nodes_or_by_none(stage):
+    job = ModeJob(stage, nodes=4)
+    table, topology = route_files(job, ["a", "b", "a", "b"])
+    nodes = [job.run(index, "torch", ("exit", 0), "--route", "--rank-table", table, "--wait-s", "5",
+                     "--topology", topology if index != 2 else topology + ".missing",
+                     environment={"MA_CURRENT_IP": job.nodes[index]}) for index in range(4)]
+    assert [node.wait(60) for node in nodes] == [0] * 4
+    seen = {one["environment"]["INDEX"]: one["environment"] for one in job.started()}
+    assert [seen[str(index)]["RANK"] for index in range(4)] == ["0", "1", "2", "3"]
+    assert "node 2" in nodes[0].log()

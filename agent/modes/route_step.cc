@@ -1,0 +1,95 @@
+#include "agent/modes/route_step.h"
+
+#include <unistd.h>
+
+#include <climits>
+#include <fstream>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace taskd {
+namespace {
+
+std::optional<int> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  int number = 0;
+  if (!std::getline(file, text) || !absl::SimpleAtoi(text, &number)) return std::nullopt;
+  return number;
+}
+
+// Of the last NAME in argv: what the mode has appended stands behind what the user wrote.
+void ReplaceValue(const std::string& name, const std::string& before, const std::string& after,
+                  std::vector<std::string>* argv) {
+  for (size_t i = argv->size(); i-- > 1;) {
+    if ((*argv)[i - 1] != name) continue;
+    (*argv)[i] = absl::StrReplaceAll((*argv)[i], {{before, after}});
+    return;
+  }
+}
+
+}  // namespace
+
+std::string RouteSelf(const std::string& given, const Environment& environment) {
+  if (!given.empty()) return given;
+  for (const char* name : {"MA_CURRENT_IP", "MA_CURRENT_HOST_IP", "NAME"}) {
+    auto found = environment.find(name);
+    if (found != environment.end() && !found->second.empty()) return found->second;
+  }
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+absl::Status StartRouteStep(const RouteStepOptions& options, const ModePlan& plan, const Environment& environment,
+                            ChildProcesses* children, std::function<void(absl::Status)> done) {
+  std::vector<std::string> argv = {options.program, "route",          "--rank-table", options.rank_table,
+                                   "--topology",    options.topology, "--out",        options.folder,
+                                   "--self",        options.self,     "--wait-s",     absl::StrCat(options.wait_s)};
+  if (!options.dial.empty()) {
+    argv.insert(argv.end(), {"--agree", "--manager", options.dial, "--nodes", std::to_string(plan.nodes.size()),
+                             "--index", std::to_string(plan.index)});
+  }
+  absl::StatusOr<pid_t> pid = children->Start(
+      argv, environment,
+      [done = std::move(done)](int code) {
+        // Its own line on stderr says why.
+        done(code == 0 ? absl::OkStatus()
+                       : absl::UnavailableError(absl::StrCat("taskd route has ended with code ", code)));
+      },
+      STDERR_FILENO);
+  return pid.status();
+}
+
+absl::Status ApplyRoute(const std::string& folder, const std::function<std::string(const std::string&)>& address,
+                        ModePlan* plan) {
+  const std::optional<int> rank = ReadNumber(absl::StrCat(folder, "/RANK_AFTER_ACC"));
+  const std::optional<int> master = ReadNumber(absl::StrCat(folder, "/MASTER_INDEX"));
+  const int nodes = static_cast<int>(plan->nodes.size());
+  if (!rank || !master || *rank < 0 || *rank >= nodes || *master < 0 || *master >= nodes) {
+    return absl::FailedPreconditionError(absl::StrCat("--route: the rank table's nodes are not this job's: new rank ",
+                                                      rank.value_or(-1), " and master index ", master.value_or(-1),
+                                                      " of ", nodes, " nodes"));
+  }
+  const std::string old_master = address(plan->nodes.front().name);
+  const std::string new_master = address(plan->nodes[static_cast<size_t>(*master)].name);
+  for (ModeProcess& process : plan->processes) {
+    process.environment["RANK_AFTER_ACC"] = std::to_string(*rank);
+    process.environment["MA_MASTER_INDEX"] = std::to_string(*master);
+    if (plan->mode == Mode::kTorch) {
+      process.environment["RANK"] = std::to_string(*rank);
+      if (*master != 0) process.environment["MASTER_ADDR"] = new_master;
+    }
+    if (plan->mode == Mode::kPytorchGpu && nodes > 1) {
+      ReplaceValue("--rank", std::to_string(plan->index), std::to_string(*rank), &process.argv);
+      if (*master != 0) ReplaceValue("--init_method", old_master, new_master, &process.argv);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace taskd
