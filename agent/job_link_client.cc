@@ -23,7 +23,7 @@ using std::chrono::steady_clock;
 using Stream = grpc::ClientReaderWriter<v1::NodeReport, v1::JobNotice>;
 
 constexpr milliseconds kFlush{1000};
-constexpr milliseconds kPause{200};
+constexpr milliseconds kPause{100};
 // Of output that remote commands make faster than the manager takes it.
 constexpr size_t kMaxQueuedOutputBytes = size_t{64} << 20;
 
@@ -37,6 +37,7 @@ class JobLinkClientImpl final : public JobLinkClient {
   JobLinkClientImpl(Options options, Callbacks callbacks, const std::shared_ptr<grpc::Channel>& channel)
       : options_(std::move(options)),
         callbacks_(std::move(callbacks)),
+        channel_(channel),
         stub_(v1::JobLink::NewStub(channel)),
         writer_([this] { Write(); }),
         reader_([this] { Run(); }) {}
@@ -139,7 +140,13 @@ class JobLinkClientImpl final : public JobLinkClient {
       }
       last = last || abandoned_ || absl::IsUnauthenticated(status) || absl::IsInvalidArgument(status) ||
              absl::IsUnimplemented(status);
-      if (!last) wake_.wait_for(lock, kPause, [this] { return abandoned_; });
+      if (!last) {
+        wake_.wait_for(lock, kPause, [this] { return abandoned_; });
+        lock.unlock();
+        // A channel that has failed gets on only while somebody waits for it: calls that fail at once do not.
+        channel_->WaitForConnected(std::chrono::system_clock::now() + kPause);
+        lock.lock();
+      }
       last = last || abandoned_ || (stopping_ && !unsaid_ && queue_.empty());
       if (last) over_ = true;
     }
@@ -188,6 +195,7 @@ class JobLinkClientImpl final : public JobLinkClient {
 
   Options options_;  // `join` grows by what was reported; guarded by mutex_
   const Callbacks callbacks_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::JobLink::Stub> stub_;
 
   std::mutex mutex_;  // guards from here

@@ -43,6 +43,7 @@ constexpr int64_t kGraceNs = 10 * kNsPerS;  // between SIGTERM and SIGKILL
 constexpr int64_t kRankTablePollNs = kNsPerS;
 constexpr int64_t kEndAnswerNs = 5 * kNsPerS;  // of the manager, after this node has failed
 constexpr int64_t kRayStopNs = 8 * kNsPerS;
+constexpr int64_t kRemoteEndNs = 4 * kNsPerS;
 constexpr int64_t kOthersEndNs = 20 * kNsPerS;  // node 0 keeps the manager for them
 constexpr int64_t kLateNs = 10 * kNsPerS;       // and for those that have not come before the job ended
 constexpr int kWrongUsage = 2;
@@ -524,6 +525,11 @@ void ModeRunner::EndWith(int code, std::string line) {
   head_.reset();
   if (member_) member_->Ended(code, last_line_);
   if (mpi_) mpi_->StopWaiting();
+  if (mpi_ && mpi_->EndRemote([this] { StopAll(); })) {
+    group_->Signal(SIGTERM);
+    end_timer_ = loop_.RunAfter(kRemoteEndNs, [this] { StopAll(); });
+    return;
+  }
   if (!ray_started_) return StopAll();
   group_->Signal(SIGTERM);
   absl::StatusOr<pid_t> pid = children_->Start({"ray", "stop"}, CommandEnvironment(plan_.processes.front().environment),

@@ -1,6 +1,7 @@
 #include "agent/mpi_node.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <iostream>
 #include <utility>
@@ -18,6 +19,10 @@ namespace {
 
 // Stands for every call of mpirun that node 0's command has not made: the command has ended.
 constexpr uint32_t kAllCalls = UINT32_MAX;
+
+void AnnounceSshd(const std::string& address) {
+  std::cout << "[run_mpi] the sshd of ip " << address << " is up" << std::endl;
+}
 
 }  // namespace
 
@@ -79,33 +84,59 @@ std::vector<std::string> MpiNode::Agent() const {
   return words;
 }
 
+std::string MpiNode::AddressOf(const ModeNode& node) const {
+  auto found = options_.addresses.find(node.name);
+  return found == options_.addresses.end() ? node.name : found->second;
+}
+
 void MpiNode::WaitForOthers(std::function<void()> done) {
   if (!plan_->mpi.checks_ssh || options_.taskd_rsh || plan_->nodes.size() == 1) return done();
+  if (!is_model_arts()) return ReachOthers(std::move(done));
+  for (const ModeNode& node : plan_->nodes) {
+    std::cout << "[run_mpi] hostname: " << node.name << "\n[run_mpi] resolved ip: " << AddressOf(node) << std::endl;
+  }
+  const std::string address = AddressOf(plan_->nodes[static_cast<size_t>(plan_->index)]);
+  own_sshd_ = std::make_unique<PortWait>(loop_, HostPort{address, plan_->mpi.ssh_port},
+                                         [this, address, done = std::move(done)] {
+                                           AnnounceSshd(address);
+                                           std::function<void()> go_on = done;  // held by what is destroyed next
+                                           own_sshd_.reset();
+                                           ReachOthers(std::move(go_on));
+                                         });
+}
+
+void MpiNode::ReachOthers(std::function<void()> done) {
   RemoteStartWait::Options wait;
-  for (size_t i = 0; i < plan_->nodes.size(); ++i) {
-    if (static_cast<int>(i) == plan_->index) continue;
-    const std::string& name = plan_->nodes[i].name;
-    auto found = options_.addresses.find(name);
-    wait.hosts.push_back(found == options_.addresses.end() ? name : found->second);
-    wait.names[wait.hosts.back()] = name;
-    if (!is_model_arts()) continue;
-    std::cout << "[run_mpi] hostname: " << name << "\n[run_mpi] resolved ip: " << wait.hosts.back() << std::endl;
+  for (const ModeNode& node : plan_->nodes) {
+    const std::string address = AddressOf(node);
+    if (&node - plan_->nodes.data() == plan_->index) continue;
+    wait.hosts.push_back(address);
+    wait.names[address] = node.name;
   }
   wait.agent = Agent();
   // The user's own agent, or options of it, may know ways that are not this port.
   const bool plain = wait.agent.front() == "ssh" && !options_.environment.contains("OMPI_MCA_plm_rsh_args");
   wait.port = plain ? plan_->mpi.ssh_port : 0;
   wait.environment = options_.environment;
-  if (is_model_arts()) {
-    wait.port_answers = [](const std::string& host) {
-      std::cout << "[run_mpi] the sshd of ip " << host << " is up" << std::endl;
-    };
-  }
+  if (is_model_arts()) wait.port_answers = AnnounceSshd;
   reach_ = std::make_unique<RemoteStartWait>(loop_, children_, std::move(wait), [this, done = std::move(done)] {
     const std::function<void()> go_on = done;  // held by what is destroyed next
     reach_.reset();
     go_on();
   });
+}
+
+std::string MpiNode::Missing() const {
+  if (own_sshd_) {
+    return absl::StrCat("this node's own sshd does not answer at port ", plan_->mpi.ssh_port, " (",
+                        own_sshd_->last_error(), ")");
+  }
+  return reach_ == nullptr ? "" : reach_->missing();
+}
+
+void MpiNode::StopWaiting() {
+  own_sshd_.reset();
+  reach_.reset();
 }
 
 void MpiNode::AddTo(Environment* environment) const {
@@ -143,8 +174,12 @@ std::string MpiNode::Why(int code) const { return last_code_ == code ? ", as nod
 
 void MpiNode::End() {
   ending_ = true;
-  reach_.reset();
-  if (sshd_ != 0) children_->Signal(sshd_, SIGTERM);
+  StopWaiting();
+  // Gone when this returns: the next job's sshd needs the port. What its sessions leave behind is the group's.
+  if (sshd_ == 0) return;
+  children_->Signal(sshd_, SIGKILL);
+  waitpid(sshd_, nullptr, 0);
+  sshd_ = 0;
 }
 
 }  // namespace taskd

@@ -37,8 +37,8 @@ class MpiNode {
   absl::Status Start();
   // Node 0: until processes can be started on the other nodes. At once where nothing is to be looked at.
   void WaitForOthers(std::function<void()> done);
-  std::string Missing() const { return reach_ == nullptr ? "" : reach_->missing(); }
-  void StopWaiting() { reach_.reset(); }
+  std::string Missing() const;
+  void StopWaiting();
 
   void AddTo(Environment* environment) const;
   void On(const v1::MpirunCall& call);
@@ -48,12 +48,16 @@ class MpiNode {
   void CommandEnded(int code);
   // Others: why CMD ends with that code, after "has ended with code 7"; empty if it is its own.
   std::string Why(int code) const;
+  // Before this node's processes: what other nodes' mpirun started here. False: nothing, `done` is not called.
+  bool EndRemote(std::function<void()> done) { return remote_->End(std::move(done)); }
   // After this node's processes.
   void End();
 
  private:
   absl::Status StartSshd();
   std::vector<std::string> Agent() const;
+  std::string AddressOf(const ModeNode& node) const;
+  void ReachOthers(std::function<void()> done);
   bool is_model_arts() const { return !plan_->mpi.sshd_config.empty(); }
 
   EventLoop* const loop_;
@@ -63,6 +67,7 @@ class MpiNode {
   const Options options_;
   std::unique_ptr<MpirunFront> front_;
   std::unique_ptr<RemoteCommands> remote_;
+  std::unique_ptr<PortWait> own_sshd_;
   std::unique_ptr<RemoteStartWait> reach_;
   pid_t sshd_ = 0;
   std::optional<int> last_code_;  // of node 0's mpirun

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -67,6 +68,19 @@ void RemoteCommands::On(const v1::RemoteCommand& command) {
   }
 }
 
+bool RemoteCommands::AnyRuns() const {
+  return std::any_of(commands_.begin(), commands_.end(), [](const auto& entry) { return entry.second.code < 0; });
+}
+
+bool RemoteCommands::End(std::function<void()> done) {
+  if (!AnyRuns()) return false;
+  ended_ = std::move(done);
+  for (const auto& [id, command] : commands_) {
+    if (command.code < 0) children_->Signal(command.pid, SIGTERM);
+  }
+  return true;
+}
+
 void RemoteCommands::Start(uint64_t id, const std::string& text) {
   if (commands_.contains(id)) return;
   Command command;
@@ -80,8 +94,9 @@ void RemoteCommands::Start(uint64_t id, const std::string& text) {
           if (!here || !*here) return;
           commands_[id].code = code;
           EndIfDone(id);
+          if (ended_ && !AnyRuns()) std::exchange(ended_, nullptr)();
         },
-        out.get(), err.get(), in.get());
+        out.get(), err.get(), in.get(), false);
   } else {
     pid = absl::UnavailableError(std::strerror(errno));
   }

@@ -25,6 +25,8 @@ class RemoteCommands {
   RemoteCommands& operator=(const RemoteCommands&) = delete;
 
   void On(const v1::RemoteCommand& command);
+  // SIGTERM to those that run; `done` when none does any more. False: none runs, `done` is not called.
+  bool End(std::function<void()> done);
 
  private:
   struct Command {
@@ -39,6 +41,7 @@ class RemoteCommands {
   void Write(uint64_t id);
   void Read(uint64_t id, bool is_out);
   void EndIfDone(uint64_t id);
+  bool AnyRuns() const;
   void Watch(int fd, uint32_t events, EventLoop::FdCallback callback);
   void Unwatch(UniqueFd& fd);
   v1::NodeReport Report(uint64_t id) const;
@@ -49,6 +52,7 @@ class RemoteCommands {
   const std::function<void(v1::NodeReport)> send_;
   std::map<uint64_t, Command> commands_;
   std::map<int, bool> watched_;
+  std::function<void()> ended_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

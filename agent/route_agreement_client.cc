@@ -107,7 +107,7 @@ class VoteStream {
 class Client final : public RouteAgreement {
  public:
   Client(AgreeOptions options, const std::shared_ptr<grpc::Channel>& channel)
-      : options_(std::move(options)), stub_(v1::RouteAgreement::NewStub(channel)) {}
+      : options_(std::move(options)), channel_(channel), stub_(v1::RouteAgreement::NewStub(channel)) {}
 
   absl::StatusOr<RouteDecision> Decide(const route::PlannedRoute& planned) override {
     deadline_ = steady_clock::now() + std::chrono::seconds(options_.timeout_s);
@@ -129,6 +129,8 @@ class Client final : public RouteAgreement {
         return *std::move(decision);
       }
       std::this_thread::sleep_until(std::min(steady_clock::now() + kPause, Limit()));
+      // A channel that has failed gets on only while somebody waits for it: calls that fail at once do not.
+      channel_->WaitForConnected(std::chrono::system_clock::now() + kPause);
     }
   }
 
@@ -224,6 +226,7 @@ class Client final : public RouteAgreement {
   }
 
   const AgreeOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::RouteAgreement::Stub> stub_;
   steady_clock::time_point deadline_;
   uint64_t round_ = 0;   // acknowledged; 0: none

@@ -11,10 +11,10 @@ namespace taskd {
 
 absl::StatusOr<pid_t> ChildProcesses::Start(const std::vector<std::string>& argv,
                                             const std::map<std::string, std::string>& environment, Done done, int out,
-                                            int err, int in) {
+                                            int err, int in, bool spared) {
   absl::StatusOr<pid_t> pid = Spawn(argv, environment, out, err, in);
   if (!pid.ok()) return pid.status();
-  group_->Spare(*pid);
+  if (spared) group_->Spare(*pid);
   running_[*pid] = std::move(done);
   return pid;
 }

@@ -22,10 +22,10 @@ class ChildProcesses {
   // `group` outlives this.
   explicit ChildProcesses(WorkerGroup* group) : group_(group) {}
 
-  // As Spawn(); not ended with the group's ranks, and not by this object.
+  // As Spawn(); not ended by this object. `spared`: nor by the group, with what its ranks leave behind.
   absl::StatusOr<pid_t> Start(const std::vector<std::string>& argv,
                               const std::map<std::string, std::string>& environment, Done done, int out = -1,
-                              int err = -1, int in = -1);
+                              int err = -1, int in = -1, bool spared = true);
   // True: it was one of these, and `done` was called.
   bool OnExit(pid_t pid, int wait_status);
   // To the process group of one that runs; `done` is called all the same.

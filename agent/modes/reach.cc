@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -204,8 +205,9 @@ void RemoteStartWait::AgentEnded(const std::string& name, int code) {
   host.pid = 0;
   char buffer[4096];
   const ssize_t got = host.words.valid() ? read(host.words.get(), buffer, sizeof(buffer)) : 0;
-  const std::string words(
-      absl::StripAsciiWhitespace(absl::string_view(buffer, got > 0 ? static_cast<size_t>(got) : 0)));
+  std::string words(absl::StripAsciiWhitespace(absl::string_view(buffer, got > 0 ? static_cast<size_t>(got) : 0)));
+  words.erase(std::remove(words.begin(), words.end(), '\r'), words.end());
+  std::replace(words.begin(), words.end(), '\n', ' ');
   host.error = absl::StrCat("'", absl::StrJoin(options_.agent, " "), " ", name, " true' ended with code ", code,
                             words.empty() ? "" : ", ", words);
   timers_.push_back(loop_->RunAfter(2 * kPauseNs, [this, name] { TryAgent(name); }));

@@ -28,14 +28,15 @@ world.Barrier()
 if world.rank == 0:
     print("sum", total, flush=True)
 if action == "fail" and world.rank == int(arguments[0]):
-    os._exit(int(arguments[1]))
+    if arguments[1] != "0":
+        os._exit(int(arguments[1]))
 while action in ("fail", "wait") and not os.path.exists(os.path.join(folder, "go")):
     time.sleep(0.02)
 """
 
 
 class MpiNodes:
-    """`jobs` of one rig, one after the other: each has a folder, a script (`rank`) and an address of its manager."""
+    """Jobs of one rig, one after the other, and what is left of them."""
 
     def __init__(self, rig, environment=None):
         self.rig = rig
