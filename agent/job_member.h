@@ -39,6 +39,7 @@ class JobMember {
 
   absl::Status Join(const Options& options);
 
+  bool connected() const { return connected_; }
   bool has_manager() const { return !plan_->manager.empty(); }
   bool MayStart() const;  // as plan.start says
   bool all_joined() const { return !has_manager() || state_.all_joined(); }

@@ -505,7 +505,7 @@ void ModeRunner::NodeEnded(int code, const std::string& reason) {
   patience_.End();
   if (mpi_ && phase_ == Phase::kRunning) mpi_->CommandEnded(code);
   if (member_) member_->Ended(code, reason);
-  if (!member_ || !member_->has_manager()) return EndWith(code, reason);
+  if (!member_ || !member_->has_manager() || (code != 0 && !member_->connected())) return EndWith(code, reason);
   if (code != 0) {
     // The others hear of it first; then everybody ends with the job's code, which may be another node's.
     group_->Signal(SIGTERM);

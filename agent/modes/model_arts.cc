@@ -191,7 +191,7 @@ absl::Status PlanModelArtsMpi(const ModeInput& input, ModePlan* plan) {
   plan->mpi.ssh_port = *port;
   if (has_others) plan->mpi.sshd_config = home + "/etc/ssh/sshd_config";
   plan->mpi.checks_ssh = is_first && has_others;
-  plan->start = is_first ? StartRule::kAtOnce : StartRule::kAfterFirst;
+  plan->start = is_first ? StartRule::kAfterAll : StartRule::kAfterFirst;
   if (!is_first) return absl::OkStatus();
 
   absl::StatusOr<PlannedFile> hostfile = Hostfile(input, home + "/hostfile", *slots, plan);
