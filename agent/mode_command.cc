@@ -2,9 +2,11 @@
 
 #include <limits.h>
 #include <netdb.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <iostream>
 #include <utility>
 
@@ -43,6 +45,26 @@ std::string FirstIpv4(const std::string& host) {
   return text;
 }
 
+// FirstIpv4 for a dry run, which waits for nothing: where names do not resolve (the job's nodes are not there yet) each
+// may take a while to fail, and there may be thousands.
+class QuickNames {
+ public:
+  // The resolver's own patience with a DNS server that is gone is 10 s a name.
+  QuickNames() { setenv("RES_OPTIONS", "timeout:1 attempts:2", 0); }
+
+  std::string FirstIpv4(const std::string& host) {
+    if (failing_ > kLongest) return "";
+    const auto begin = std::chrono::steady_clock::now();
+    std::string address = taskd::FirstIpv4(host);
+    if (address.empty()) failing_ += std::chrono::steady_clock::now() - begin;
+    return address;
+  }
+
+ private:
+  static constexpr std::chrono::seconds kLongest{1};  // for all that fail
+  std::chrono::steady_clock::duration failing_{};
+};
+
 std::string ThisProgram() {
   char path[PATH_MAX];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
@@ -75,6 +97,8 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
     return found == environment.end() ? nullptr : found->second.c_str();
   });
   if (options->dry_run) {
+    QuickNames names;
+    run.machine.ipv4 = [&](const std::string& host) { return names.FirstIpv4(host); };
     const absl::StatusOr<ModePlan> plan = PlanMode(*options, environment, run.machine);
     if (!plan.ok()) return Refuse(plan.status());
     std::cout << (options->json ? ModePlanJson(*plan) + "\n" : ModePlanText(*plan)) << std::flush;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -59,6 +60,11 @@ void Say(std::string line) {
 bool IsAddress(const std::string& host) {
   in6_addr any;
   return inet_pton(AF_INET, host.c_str(), &any) == 1 || inet_pton(AF_INET6, host.c_str(), &any) == 1;
+}
+
+bool HasFolder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(std::filesystem::path(path).parent_path(), error);
 }
 
 class ModeRunner {
@@ -196,8 +202,9 @@ absl::Status ModeRunner::Prepare() {
 
 int ModeRunner::Run() {
   absl::StatusOr<ModePlan> plan = Plan();
-  // A rank table that the platform has not finished is waited for.
-  const bool table_may_come = absl::IsNotFound(plan.status()) || absl::IsFailedPrecondition(plan.status());
+  // A rank table that the platform has not written or finished is waited for; a folder that is not there is a mistake.
+  const bool table_may_come = absl::IsFailedPrecondition(plan.status()) ||
+                              (absl::IsNotFound(plan.status()) && HasFolder(run_.environment["RANK_TABLE_FILE"]));
   absl::Status status = table_may_come ? absl::OkStatus() : plan.status();
   if (plan.ok()) {
     plan_ = *std::move(plan);

@@ -22,6 +22,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "agent/run/guard.h"
 #include "common/address.h"
 #include "common/log.h"
 #include "common/store/listen.h"
@@ -260,6 +261,11 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
     spdlog::warn("no proxy: the job has no manager");
     return;
   }
+  // A launcher that is itself a rank's or a mode's command: the node's proxy is the outer one's, on the same socket.
+  if (!Variable(kCookieVariable).empty() && !Variable("TASKD_SOCKET").empty() && !Variable("TASKD_MANAGER").empty()) {
+    spdlog::info("the proxy at {} is the outer launcher's", socket_);
+    return;
+  }
   proxy_.argv = {program_,
                  "proxy",
                  "--node-rank",
@@ -306,7 +312,8 @@ std::map<std::string, std::string> RunDaemons::RankEnvironment(const Assignment&
   if (Variable("TASKD_TORCH").empty()) added["TASKD_TORCH"] = "1";
   if (!library_.empty()) {
     const std::string before = Variable("LD_PRELOAD");
-    added["LD_PRELOAD"] = before.empty() ? library_ : absl::StrCat(before, ":", library_);
+    const bool has_it = absl::StrContains(absl::StrCat(":", before, ":"), absl::StrCat(":", library_, ":"));
+    added["LD_PRELOAD"] = before.empty() ? library_ : has_it ? before : absl::StrCat(before, ":", library_);
   }
   return added;
 }

@@ -1,6 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/convert.h"
+#include "manager/job_name.h"
 #include "manager/services.h"
 #include "manager/supervision_messages.h"
 #include "manager/wait_reactor.h"
@@ -169,13 +170,7 @@ class ControlService final : public v1::Control::CallbackService {
   // Token and job name.
   grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
     grpc::Status allowed = CheckToken(context, security_);
-    if (!allowed.ok() || job.empty()) return allowed;
-    absl::Status name = CheckJobName(job);
-    if (!name.ok()) return ToGrpc(name);
-    if (!core_->shape().job.empty() && job != core_->shape().job) {
-      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", core_->shape().job)};
-    }
-    return grpc::Status::OK;
+    return allowed.ok() ? CheckJob(job, core_->shape()) : allowed;
   }
   const std::string& JobName(const std::string& asked) const {
     return core_->shape().job.empty() ? asked : core_->shape().job;

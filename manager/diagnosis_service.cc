@@ -6,6 +6,7 @@
 #include "grpcpp/grpcpp.h"
 #include "manager/diagnosis_core.h"
 #include "manager/diagnosis_messages.h"
+#include "manager/job_name.h"
 #include "manager/services.h"
 #include "proto/channel.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
@@ -96,13 +97,7 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
  private:
   grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
     grpc::Status allowed = CheckToken(context, security_);
-    if (!allowed.ok() || job.empty()) return allowed;
-    absl::Status name = CheckJobName(job);
-    if (!name.ok()) return {grpc::StatusCode::INVALID_ARGUMENT, std::string(name.message())};
-    if (!shape_.job.empty() && job != shape_.job) {
-      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_.job)};
-    }
-    return grpc::Status::OK;
+    return allowed.ok() ? CheckJob(job, shape_) : allowed;
   }
   const std::string& JobName(const std::string& asked) const { return shape_.job.empty() ? asked : shape_.job; }
 

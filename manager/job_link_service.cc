@@ -15,6 +15,7 @@
 #include "grpcpp/grpcpp.h"
 #include "manager/core.h"
 #include "manager/job_link_core.h"
+#include "manager/job_name.h"
 #include "manager/services.h"
 #include "proto/channel.h"
 #include "taskd/v1/job_link.grpc.pb.h"
@@ -339,7 +340,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
   grpc::Status Handle() {
     if (peer_ == 0) {
       if (!in_.has_join()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a join"};
-      grpc::Status allowed = CheckJob(in_.join().job());
+      grpc::Status allowed = CheckJob(in_.join().job(), *shape_);
       if (!allowed.ok()) return allowed;
       peer_ = hub_->Add(this);
       if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
@@ -366,16 +367,6 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       }
       return {};
     });
-    return grpc::Status::OK;
-  }
-
-  grpc::Status CheckJob(const std::string& job) const {
-    if (job.empty()) return grpc::Status::OK;
-    absl::Status name = CheckJobName(job);
-    if (!name.ok()) return ToGrpc(name);
-    if (!shape_->job.empty() && job != shape_->job) {
-      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_->job)};
-    }
     return grpc::Status::OK;
   }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/core.h"
+#include "manager/job_name.h"
 #include "manager/route_agreement.h"
 #include "manager/services.h"
 #include "proto/channel.h"
@@ -271,20 +272,10 @@ class RouteAgreementService final : public v1::RouteAgreement::CallbackService {
 
   grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>* Agree(grpc::CallbackServerContext* context) override {
     return new VoteReactor(
-        agreements_, [this](const std::string& job) { return CheckJob(job); }, CheckToken(*context, security_));
+        agreements_, [this](const std::string& job) { return CheckJob(job, shape_); }, CheckToken(*context, security_));
   }
 
  private:
-  grpc::Status CheckJob(const std::string& job) const {
-    if (job.empty()) return grpc::Status::OK;
-    absl::Status name = CheckJobName(job);
-    if (!name.ok()) return {grpc::StatusCode::INVALID_ARGUMENT, std::string(name.message())};
-    if (!shape_.job.empty() && job != shape_.job) {
-      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_.job)};
-    }
-    return grpc::Status::OK;
-  }
-
   const std::shared_ptr<RouteAgreements> agreements_ = std::make_shared<RouteAgreements>();
   const JobShape shape_;
   const Security security_;

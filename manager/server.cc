@@ -178,9 +178,9 @@ class ManagerServer::Impl {
     grpc::ServerBuilder builder;
     SetServerLimits(builder);
     builder.AddListeningPort(options.listen, credentials, &port_);
-    for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get(),
-                                   diagnosis_service_.get(), supervision_service_.get(), job_link_.service.get(),
-                                   route_agreement_service_.get()}) {
+    for (grpc::Service* service :
+         {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get(),
+          supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get()}) {
       builder.RegisterService(service);
     }
     server_ = builder.BuildAndStart();
@@ -189,9 +189,8 @@ class ManagerServer::Impl {
     }
     grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
     health->SetServingStatus(true);
-    for (const char* name :
-         {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis", "taskd.v1.Supervision", "taskd.v1.JobLink",
-          "taskd.v1.RouteAgreement"}) {
+    for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis",
+                             "taskd.v1.Supervision", "taskd.v1.JobLink", "taskd.v1.RouteAgreement"}) {
       health->SetServingStatus(name, true);
     }
     return absl::OkStatus();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
+#include "manager/job_name.h"
 #include "manager/services.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
@@ -123,13 +124,7 @@ class SupervisionService final : public v1::Supervision::CallbackService {
 
   grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
     grpc::Status allowed = CheckToken(context, security_);
-    if (!allowed.ok() || job.empty()) return allowed;
-    absl::Status name = CheckJobName(job);
-    if (!name.ok()) return {grpc::StatusCode::INVALID_ARGUMENT, std::string(name.message())};
-    if (!shape_.job.empty() && job != shape_.job) {
-      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("job ", job, " is not this manager's, ", shape_.job)};
-    }
-    return grpc::Status::OK;
+    return allowed.ok() ? CheckJob(job, shape_) : allowed;
   }
 
   const std::shared_ptr<SupervisionCore> core_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <unordered_set>
 #include <utility>
 
 #include "agent/modes/platform_modes.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int kManagerPort = 9601;
 constexpr size_t kShownBytes = 200;
+constexpr size_t kLongestWord = (128 << 10) - 1;  // of arguments and environment (MAX_ARG_STRLEN, with its end)
 
 constexpr std::pair<Mode, std::string_view> kModes[] = {
     {Mode::kTorch, "torch"},
@@ -113,6 +115,20 @@ void WarnOfIdleOptions(const ModeOptions& options, ModePlan* plan) {
   warn(!options.self.empty(), Mode::kAscend, "--self");
 }
 
+// Else the command could not be started, with an error of Linux that names nothing.
+void WarnOfLongWords(ModePlan* plan) {
+  const auto warn = [&](std::string_view what, size_t bytes) {
+    if (bytes <= kLongestWord) return;
+    plan->warnings.push_back(fmt::format("{}: it has {} bytes, and Linux starts no command with one of more than {}",
+                                         what, bytes, kLongestWord));
+  };
+  if (plan->processes.empty()) return;
+  const ModeProcess& process = plan->processes.back();
+  for (const auto& [name, value] : process.environment) warn(name, name.size() + 1 + value.size());
+  for (size_t i = 0; i < process.argv.size(); ++i)
+    warn(fmt::format("word {} of the command", i), process.argv[i].size());
+}
+
 }  // namespace
 
 std::string_view ModeName(Mode mode) {
@@ -183,9 +199,7 @@ std::string Address(const ModeInput& input, const std::string& host, ModePlan* p
   if (IsAddress(host)) return host;
   const std::string address = input.machine.ipv4(host);
   if (!address.empty()) return address;
-  if (std::find(plan->unresolved.begin(), plan->unresolved.end(), host) == plan->unresolved.end()) {
-    plan->unresolved.push_back(host);
-  }
+  plan->unresolved.push_back(host);
   return host;
 }
 
@@ -211,14 +225,17 @@ absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment&
   const absl::StatusOr<Mode> mode = ChooseMode(input);
   if (!mode.ok()) return mode.status();
   if (options.route && *mode != Mode::kTorch && *mode != Mode::kPytorchGpu && *mode != Mode::kAscend) {
-    return absl::InvalidArgumentError(fmt::format(
-        "--route: mode '{}' has no rank of the node to renumber; it is for torch, pytorch-gpu and ascend",
-        ModeName(*mode)));
+    return absl::InvalidArgumentError(
+        fmt::format("--route: mode '{}' has no rank of the node to renumber; it is for torch, pytorch-gpu and ascend",
+                    ModeName(*mode)));
   }
   ModePlan plan;
   plan.mode = *mode;
   if (absl::Status status = PlanChosenMode(input, &plan); !status.ok()) return status;
+  std::unordered_set<std::string> seen;
+  std::erase_if(plan.unresolved, [&](const std::string& name) { return !seen.insert(name).second; });
   WarnOfIdleOptions(options, &plan);
+  WarnOfLongWords(&plan);
   const bool one_node = plan.nodes.size() == 1;
   if (one_node && (plan.start == StartRule::kAfterFirst || plan.start == StartRule::kAfterAll)) {
     plan.start = StartRule::kAtOnce;

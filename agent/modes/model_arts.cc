@@ -123,13 +123,15 @@ absl::StatusOr<std::string> NamePart(const ModeInput& input, const std::string& 
     return absl::InvalidArgumentError(
         fmt::format("{}: it is not set; the names of the nodes are made of it", variable));
   }
-  const bool bad = std::any_of(value.begin(), value.end(), [](char c) {
-    return static_cast<unsigned char>(c) <= 0x20 || c == 0x7f ||
-           std::string_view(",;/\\:[]").find(c) != std::string_view::npos;
-  });
+  constexpr size_t kLongest = 253;  // of a host's name, to DNS
+  const bool bad = value.size() > kLongest || std::any_of(value.begin(), value.end(), [](char c) {
+                     return static_cast<unsigned char>(c) <= 0x20 || c == 0x7f ||
+                            std::string_view(",;/\\:[]").find(c) != std::string_view::npos;
+                   });
   if (bad) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{} {}: it is part of a host's name: no blank and none of , ; / \\ : [ ]", variable, QuotedValue(value)));
+    return absl::InvalidArgumentError(
+        fmt::format("{} {}: it is part of a host's name: at most {} bytes, no blank and none of , ; / \\ : [ ]",
+                    variable, QuotedValue(value), kLongest));
   }
   return value;
 }

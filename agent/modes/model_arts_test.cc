@@ -158,7 +158,7 @@ TEST(ModelArtsMpi, FirstNodeRunsMpirun) {
   EXPECT_EQ(environment.count("LANG"), 0u);
   EXPECT_EQ(environment.count("OMPI_ALLOW_RUN_AS_ROOT"), 0u);
   EXPECT_EQ(plan->role, "worker");
-  EXPECT_EQ(plan->start, StartRule::kAtOnce);
+  EXPECT_EQ(plan->start, StartRule::kAfterAll);
   EXPECT_FALSE(plan->serves);
   EXPECT_TRUE(plan->nodes[1].serves);
   EXPECT_FALSE(plan->mpi_front);

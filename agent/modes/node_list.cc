@@ -53,6 +53,7 @@ absl::StatusOr<std::vector<NodeEntry>> ParseNodeList(std::string_view value) {
     const std::string_view cards = entry.substr(colon + 1);
     if (host.empty()) return bad("the host is empty");
     if (HasBlankOrControl(host)) return bad("the host has a blank in it");
+    if (host.front() == '-') return bad("the host begins with '-', which programs take for an option");
     if (host.front() == '[') {
       if (host.back() != ']' || !IsIpv6(host.substr(1, host.size() - 2), canonical)) {
         return bad("what stands in brackets is an IPv6 address");

@@ -35,6 +35,7 @@ TEST(ParseNodeList, NamesTheEntryAndTheRule) {
                {"a: 1", "'a: 1'", "integer"},
                {"a:99999999999", "'a:99999999999'", "integer"},
                {"a:1, b:1", "entry 2", "blank"},
+               {"-ox:1", "'-ox:1'", "option"},
                {"a:1,b:1,a:2", "entry 3, 'a:2'", "twice"},
                {"[::1]:8,[0::1]:8", "entry 2", "twice"},
                {"::1:8", "'::1:8'", "brackets"},

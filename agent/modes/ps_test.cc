@@ -147,7 +147,7 @@ TEST(TfConfig, RefusesAllElse) {
       {Config(R"({"type":"chief","index":1})"), {"task.index '1'", "0 to 0"}},
       {R"({"cluster":{"ps":["p:1"],"worker":["w:1"],"chief":["c:1"]},"task":{"type":"chief","index":1}})",
        {"task.index '1'", "0 to 0"}},
-      {Config(R"({"type":"ps","index":0})") + std::string(65536, ' '), {"bytes", "65536"}},
+      {Config(R"({"type":"ps","index":0})") + std::string(131072, ' '), {"bytes", "131072"}},
   };
   for (const auto& one : cases) {
     TestNode node("ps", {{"TF_CONFIG", one.text}});

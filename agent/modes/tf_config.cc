@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxBytes = 64 << 10;  // an environment variable has 128 KiB at most
+constexpr size_t kMaxBytes = 128 << 10;  // of an environment variable, to Linux
 constexpr int kPort = 2222;
 constexpr int kMaxEvaluators = 1024;
 

@@ -18,6 +18,7 @@ namespace {
 constexpr int kMasterPort = 23456;
 constexpr int kHeadPort = 6379;
 constexpr int kMaxPort = 65535;
+constexpr size_t kLongestName = 253;  // of a host, to DNS
 constexpr char kHostfile[] = "/etc/mpi/hostfile";
 constexpr char kKeepNames[] = "OMPI_MCA_orte_keep_fqdn_hostnames";
 constexpr char kHostfileVariable[] = "OMPI_MCA_orte_default_hostfile";
@@ -74,12 +75,24 @@ bool MayBe(const ModeInput& input, const std::string& given, const std::string& 
   return given.starts_with(name + ".") || name.starts_with(given + ".");
 }
 
-// What came in as `name`, without brackets; "" if nothing did. INVALID_ARGUMENT: it cannot be node 0.
+bool IsName(std::string_view host) {
+  return !host.empty() && host.size() <= kLongestName && std::none_of(host.begin(), host.end(), [](char c) {
+    return static_cast<unsigned char>(c) <= 0x20 || c == 0x7f ||
+           std::string_view(",;/\\[]").find(c) != std::string::npos;
+  });
+}
+
+// What came in as `name`, without brackets; "" if nothing did. INVALID_ARGUMENT: it cannot be node 0, or any host.
 absl::StatusOr<std::string> FirstNodeVariable(const ModeInput& input, const std::string& name, const ModePlan& plan) {
   const std::vector<ModeNode>& nodes = plan.nodes;
   std::string host = input.Get(name);
+  if (host.empty()) return host;
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  if (host.empty() || (nodes.size() == 1 && IsLoopback({host, 0}))) return host;
+  if (!IsName(host)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} {}: it is not the name or address of a host", name, QuotedValue(input.Get(name))));
+  }
+  if (plan.platform == Platform::kNone || (nodes.size() == 1 && IsLoopback({host, 0}))) return host;
   const bool other =
       std::any_of(nodes.begin() + 1, nodes.end(), [&](const ModeNode& node) { return node.name == host; });
   if (other || !MayBe(input, host, nodes[0].name)) {
@@ -150,6 +163,11 @@ std::string RayCount(std::string_view option, const std::string& text, bool roun
 absl::Status ReadTiOneNodes(const ModeInput& input, int least_cards, ModePlan* plan, Environment* environment) {
   if (!input.Has("NODE_LIST") && input.Has("MA_NUM_HOSTS")) {
     if (absl::Status status = ReadModelArtsNodes(input, plan); !status.ok()) return status;
+    if (plan->nodes[0].cards < least_cards) {
+      return absl::InvalidArgumentError(fmt::format("MA_NUM_GPUS {}: a node of mode {} has at least {} card",
+                                                    QuotedValue(input.Get("MA_NUM_GPUS")), ModeName(plan->mode),
+                                                    least_cards));
+    }
     plan->platform = Platform::kModelArts;
     std::string list;
     for (const ModeNode& node : plan->nodes) {
@@ -160,7 +178,8 @@ absl::Status ReadTiOneNodes(const ModeInput& input, int least_cards, ModePlan* p
   }
   if (!input.environment.contains("NODE_LIST")) {
     return absl::InvalidArgumentError(
-        fmt::format("NODE_LIST: it is not set; mode {} needs it, as host:cards,host:cards", ModeName(plan->mode)));
+        fmt::format("NODE_LIST: it is not set; mode {} needs it, as host:cards,host:cards{}", ModeName(plan->mode),
+                    plan->mode == Mode::kPs ? ", or TF_CONFIG" : ""));
   }
   const std::string list = input.Get("NODE_LIST");
   const absl::StatusOr<std::vector<NodeEntry>> entries = ParseNodeList(list);
@@ -205,16 +224,12 @@ absl::Status PlanTorch(const ModeInput& input, ModePlan* plan) {
   plan->role = plan->index == 0 ? "master" : "worker";
   plan->start = plan->index == 0 ? StartRule::kAtOnce : StartRule::kAfterFirst;
 
-  if (alone && input.Has("MASTER_ADDR")) {
-    environment["MASTER_ADDR"] = input.Get("MASTER_ADDR");
+  const absl::StatusOr<std::string> master = FirstNodeVariable(input, "MASTER_ADDR", *plan);
+  if (!master.ok()) return master.status();
+  if (!master->empty()) {
+    environment["MASTER_ADDR"] = *master;
   } else {
-    const absl::StatusOr<std::string> master = FirstNodeVariable(input, "MASTER_ADDR", *plan);
-    if (!master.ok()) return master.status();
-    if (!master->empty()) {
-      environment["MASTER_ADDR"] = *master;
-    } else {
-      environment["MASTER_ADDR"] = alone ? "localhost" : Address(input, plan->nodes[0].name, plan);
-    }
+    environment["MASTER_ADDR"] = alone ? "localhost" : Address(input, plan->nodes[0].name, plan);
   }
   const absl::StatusOr<int> port = IntegerVariable(input, "MASTER_PORT", 1, kMaxPort, kMasterPort);
   if (!port.ok()) return port.status();

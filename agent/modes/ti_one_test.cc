@@ -103,6 +103,9 @@ TEST(TiOne, RefusesWhatContradicts) {
       {"ray", {{"HEAD_PORT", "-1"}}, {"HEAD_PORT", "'-1'", "1 to 65535"}},
       {"torch", {{"MASTER_ADDR", "b"}}, {"MASTER_ADDR", "'b'", "node 0, 'a'"}},
       {"torch", {{"MASTER_ADDR", "c"}}, {"MASTER_ADDR", "'c'", "node 0, 'a'"}},
+      {"torch", {{"MASTER_ADDR", "c\nd"}}, {"MASTER_ADDR", "'c?d'", "host"}},
+      {"ray", {{"HEAD_ADDR", "[]"}}, {"HEAD_ADDR", "'[]'", "host"}},
+      {"ray", {{"HEAD_ADDR", std::string(254, 'a')}}, {"HEAD_ADDR", "'aaaa", "host"}},
       {"ray", {{"HEAD_ADDR", "b"}}, {"HEAD_ADDR", "'b'", "node 0, 'a'"}},
       {"mpi", {{"NODE_IP_SLOT_LIST", "1.0.0.1:2"}}, {"NODE_IP_SLOT_LIST", "'1.0.0.1:2'", "1 entries"}},
       {"mpi", {{"NODE_IP_SLOT_LIST", "1.0.0.1:2,1.0.0.2:2"}}, {"NODE_IP_SLOT_LIST", "entry 2", "2 slots", "3 cards"}},
@@ -112,6 +115,32 @@ TEST(TiOne, RefusesWhatContradicts) {
       {"ray", {{"INDEX", "0"}, {"RAY_ADDRESS", "x:1"}}, {"RAY_ADDRESS", "'x:1'", "'a:6379'"}},
   };
   for (const Refusal& refusal : cases) ExpectRefused(kTwo, refusal);
+}
+
+TEST(TiOne, VariablesThatLinuxDoesNotTakeAreWarnedOf) {
+  std::string list = "a:1,b:1";
+  for (int i = 0; i < 6000; ++i) list += ",n" + std::to_string(i) + ":1";
+  TestNode node("ps", {{"NODE_LIST", list}, {"INDEX", "0"}});
+  node.options.ps_num = 1;
+  EXPECT_THAT(node.Plan()->warnings, IsEmpty());
+  for (int i = 6000; i < 12000; ++i) list += ",n" + std::to_string(i) + ":1";
+  node.environment["NODE_LIST"] = list;
+  EXPECT_THAT(node.Plan()->warnings, ElementsAre(HasSubstr("TF_CONFIG")));
+}
+
+TEST(TiOne, ModelArtsNodesWithoutCardsAreRefused) {
+  const Environment none = {{"MA_NUM_HOSTS", "2"},
+                            {"MA_TASK_INDEX", "0"},
+                            {"MA_VJ_NAME", "j"},
+                            {"MA_TASK_NAME", "worker"},
+                            {"MA_NUM_GPUS", "0"}};
+  EXPECT_THAT(TestNode("torch", none).Error(), HasSubstr("MA_NUM_GPUS '0'"));
+  EXPECT_EQ(TestNode("ray", none).Error(), "");
+  // A name is there once, however many variables are made of its address.
+  Environment one = none;
+  one["MA_NUM_GPUS"] = "1";
+  EXPECT_THAT(TestNode("mpi", one).Plan()->unresolved, ElementsAre("j-worker-0.j", "j-worker-1.j"));
+  EXPECT_THAT(TestNode("torch", one).Plan()->unresolved, ElementsAre("j-worker-0.j"));
 }
 
 TEST(TiOne, TheManagerIsWhereTheFirstNodeIs) {

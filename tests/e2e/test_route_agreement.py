@@ -253,12 +253,13 @@ def typical_s(job):
     return time.monotonic() - began
 
 
-@pytest.mark.timeout(500)
-def test_kill_9_at_random_moments(job):
+@pytest.mark.timeout(1400)
+@pytest.mark.parametrize("turns", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_kill_9_at_random_moments(job, turns):
     random.seed(1)
     typical = typical_s(job)
     seen = {"plan": 0, "identity": 0, "came back": 0}
-    for turn in range(36):
+    for turn in range(turns):
         job.remove_files()
         job.start(timeout_s=5)
         victims = random.sample(job.nodes, random.choice((1, 1, 1, 2)))
@@ -278,7 +279,7 @@ def test_kill_9_at_random_moments(job):
                     seen["came back"] += 1
             assert job.require_no_mixture(f"turn {turn}, came back") == "plan"
     print(seen)
-    assert seen["plan"] and seen["identity"], seen
+    assert turns < 30 or (seen["plan"] and seen["identity"]), seen
     job.start()
     job.require("planned")
 
