@@ -64,7 +64,8 @@ bool IsAddress(const std::string& host) {
 
 bool HasFolder(const std::string& path) {
   std::error_code error;
-  return std::filesystem::is_directory(std::filesystem::path(path).parent_path(), error);
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  return folder.empty() || std::filesystem::is_directory(folder, error);
 }
 
 class ModeRunner {
