@@ -103,6 +103,7 @@ def test_ssh_code_of_a_rank_is_every_node_s(by_ssh):
     assert codes(processes, ENDS_S) == [7, 7, 7]
 
 
+@pytest.mark.slow
 def test_ssh_default_hostfile(by_ssh):
     """Names with a domain in OMPI_MCA_orte_default_hostfile."""
     job = by_ssh.job("ssh-hostfile")
@@ -131,6 +132,7 @@ def test_ssh_two_mpiruns_reach_the_fronts_in_order(by_ssh):
             "first 5", "second 9", "third 0"]
 
 
+@pytest.mark.slow
 def test_ssh_a_front_that_node_0_never_calls_is_let_go(by_ssh):
     job = by_ssh.job("ssh-never")
     processes = job.all(f"if [ $INDEX != 0 ]; then {job.mpirun()}; echo front $?; fi")
@@ -148,6 +150,7 @@ def test_ssh_a_worker_that_is_killed_while_ranks_run(by_ssh):
     wait_until(lambda: not job.alive(), "no rank is left")
 
 
+@pytest.mark.slow
 def test_ssh_a_worker_that_is_killed_before_and_after_mpirun(by_ssh):
     for when in ("before", "after"):
         job = by_ssh.job(f"ssh-kill-{when}")
@@ -177,6 +180,7 @@ def test_ssh_the_same_job_again_at_once(by_ssh):
         assert len(job.ranks()) == NODES
 
 
+@pytest.mark.slow
 def test_ssh_sigterm_at_a_worker_ends_mpirun(by_ssh):
     job = by_ssh.job("ssh-term")
     processes = job.all(job.mpirun("wait"))
@@ -235,6 +239,7 @@ def test_taskd_rsh_code_of_a_rank_is_every_node_s(by_taskd):
         by_taskd.require_nothing_left()
 
 
+@pytest.mark.slow
 def test_taskd_rsh_tree_spawn(by_taskd):
     """Open MPI's own tree: a node's orted starts the next one's."""
     job = by_taskd.job("rsh-tree")
@@ -257,6 +262,7 @@ def test_taskd_rsh_a_node_that_is_killed(by_taskd, killed):
     by_taskd.require_nothing_left()
 
 
+@pytest.mark.slow
 def test_taskd_rsh_sigterm(by_taskd):
     job = by_taskd.job("rsh-term")
     processes = job.all(job.mpirun("wait"))
@@ -284,6 +290,7 @@ def test_taskd_rsh_needs_a_secret(by_taskd):
     assert "--remote-start" in line and "TASKD_TOKEN" in line
 
 
+@pytest.mark.slow
 def test_taskd_rsh_a_worker_s_command_that_fails_ends_the_ranks(by_taskd):
     job = by_taskd.job("rsh-worker-fails")
     processes = job.all(f"if [ $INDEX = 1 ]; then until [ -e {job.folder}/now ]; do sleep 0.05; done; exit 6; fi; {job.mpirun('wait')}")
@@ -294,6 +301,7 @@ def test_taskd_rsh_a_worker_s_command_that_fails_ends_the_ranks(by_taskd):
     by_taskd.require_nothing_left()
 
 
+@pytest.mark.slow
 def test_taskd_rsh_mpirun_that_is_killed(by_taskd):
     job = by_taskd.job("rsh-mpirun-killed")
     processes = job.all(job.mpirun("wait"))
@@ -410,6 +418,7 @@ def test_modelarts_without_any_ssh(model_arts):
     assert codes(processes, ENDS_S) == [7, 7, 7]
 
 
+@pytest.mark.slow
 def test_modelarts_a_worker_that_is_killed(model_arts):
     platform = ModelArts(model_arts, "ma-kill")
     processes = platform.all("wait")
