@@ -10,7 +10,8 @@
 namespace taskd {
 namespace {
 
-constexpr int64_t kNodeZeroGoneNs = 6'000'000'000;  // one that only lost its connection is back earlier
+constexpr int64_t kNodeZeroGoneNs = 6'000'000'000;     // one that only lost its connection is back earlier
+constexpr int64_t kOwnManagerGoneNs = 60'000'000'000;  // it is started again
 constexpr size_t kMissingShown = 8;
 
 // The same text on all nodes of a job, and another one on nodes that were told otherwise. Short: each node sends it.
@@ -156,9 +157,10 @@ void JobMember::OnLost(const absl::Status& status) {
   }
   // A manager that is nobody's may come back whenever it likes; node 0's is gone with node 0.
   if (!was_connected_ || !state_.hosted() || gone_timer_) return;
-  gone_timer_ = loop_->RunAfter(kNodeZeroGoneNs, [this] {
+  gone_timer_ = loop_->RunAfter(options_.hosts_manager ? kOwnManagerGoneNs : kNodeZeroGoneNs, [this] {
     gone_timer_.reset();
-    callbacks_.failed(absl::StrCat(NodeName(0), ": its `taskd run` is gone"));
+    callbacks_.failed(options_.hosts_manager ? absl::StrCat("the job's manager does not come back: ", lost_why_)
+                                             : absl::StrCat(NodeName(0), ": its `taskd run` is gone"));
   });
 }
 

@@ -452,6 +452,7 @@ absl::Status ModeRunner::Join() {
   options.dial = dial_;
   options.security = run_.security;
   options.run_id = cookie_;
+  options.hosts_manager = hosts_manager_;
   options.addresses = OwnNamesAndAddresses();
   if (plan_.index < static_cast<int>(plan_.nodes.size())) {  // not an evaluator
     const std::string& name = plan_.nodes[static_cast<size_t>(plan_.index)].name;

@@ -75,6 +75,28 @@ def test_node_0_that_is_killed_ends_the_job(job):
     wait_until(lambda: job.alive() == [], "no command is left")
 
 
+def test_a_manager_that_is_killed_ends_nothing(job):
+    nodes = [job.run(0, "torch", ("go",)), job.run(1, "torch", ("go",))]
+    wait_until(lambda: len(job.started()) == 2, "both commands run")
+
+    def manager():
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat", encoding="utf-8") as stat, open(f"/proc/{pid}/cmdline", "rb") as command:
+                    if int(stat.read().rpartition(")")[2].split()[1]) == nodes[0].pid and b"manager" in command.read().split(b"\0")[1]:
+                        return int(pid)
+            except (FileNotFoundError, ProcessLookupError, IndexError):
+                continue
+        return None
+
+    killed = wait_until(manager, "node 0 has a manager")
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: manager() not in (None, killed), "it has another one")
+    assert all(node.require_alive() for node in nodes) and len(job.alive()) == 2
+    job.put("go")
+    assert [node.wait() for node in nodes] == [0, 0]
+
+
 def test_sigterm_at_one_node_ends_all(job):
     nodes = [job.run(0, "torch", ("never",)), job.run(1, "torch", ("never",))]
     wait_until(lambda: len(job.started()) == 2, "both commands run")
