@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of apt-packages.txt that are missing; does nothing when all are there.
+#
+#   deploy/install.sh             all of them
+#   deploy/install.sh --no-peers  without those under "# Peers": enough to build, and for the quick start
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+case ${1-} in
+  '') last='$' ;;
+  --no-peers) last='/^# Peers/' ;;
+  *) echo "install.sh: unknown argument '$1'; only --no-peers is known" >&2; exit 2 ;;
+esac
 
 missing=()
 while read -r package; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$status" = installed ] || missing+=("$package")
-done < <(sed -e 's/#.*//' "$here/apt-packages.txt" | awk 'NF { print $1 }')
+done < <(sed -n "1,${last}p" "$here/apt-packages.txt" | sed -e 's/#.*//' | awk 'NF { print $1 }')
 [ "${#missing[@]}" -gt 0 ] || exit 0
 
 fail() {
@@ -23,7 +31,14 @@ fi
 
 echo "Installing ${#missing[@]} Debian packages: ${missing[*]}"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+policy=
+trap 'rm -f "$log"; [ -z "$policy" ] || "${as_root[@]}" rm -f "$policy"' EXIT
+# Packages of servers (sshd, munge) must not start them here.
+if [ ! -e /usr/sbin/policy-rc.d ]; then
+  policy=/usr/sbin/policy-rc.d
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod 755 "$policy"
+fi
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@" >>"$log" 2>&1; }
 if ! { apt update && apt install -y --no-install-recommends "${missing[@]}"; }; then
   tail -n 5 "$log" >&2

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-./deploy/install.sh
+./deploy/install.sh --no-peers
 mkdir -p build
 echo "Building TaskD in build/release (a few minutes the first time; log: build/quickstart-build.log)"
 if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target taskd taskd_sdk taskd_python; } \
