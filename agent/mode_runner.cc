@@ -104,6 +104,7 @@ class ModeRunner {
   void OnSignal();
   void OnState();
   void NodeEnded(int code, const std::string& reason);  // this node's part is over
+  void WaitIsOver(const std::string& line);
   // The job is over: whatever still runs here is ended, `line` is said, and the program ends with `code`.
   void EndWith(int code, std::string line);
   void StopAll();
@@ -130,8 +131,7 @@ class ModeRunner {
   std::unique_ptr<JobMember> member_;
   std::unique_ptr<MpiNode> mpi_;
 
-  Patience patience_{&loop_, run_.options.wait_s,
-                     [this](const std::string& line) { own_code_ ? EndWith(1, line) : NodeEnded(1, line); }};
+  Patience patience_{&loop_, run_.options.wait_s, [this](const std::string& line) { WaitIsOver(line); }};
   std::unique_ptr<NameWait> names_;
   std::unique_ptr<PortWait> head_;
   bool waits_for_others_ = false;
@@ -514,7 +514,7 @@ void ModeRunner::NodeEnded(int code, const std::string& reason) {
   patience_.End();
   if (mpi_ && phase_ == Phase::kRunning) mpi_->CommandEnded(code);
   if (member_) member_->Ended(code, reason);
-  if (!member_ || !member_->has_manager() || (code != 0 && !member_->connected())) return EndWith(code, reason);
+  if (!member_ || !member_->has_manager()) return EndWith(code, reason);
   if (code != 0) {
     // The others hear of it first; then everybody ends with the job's code, which may be another node's.
     group_->Signal(SIGTERM);
@@ -522,6 +522,12 @@ void ModeRunner::NodeEnded(int code, const std::string& reason) {
     return;
   }
   if (!member_->all_joined()) patience_.Begin([this] { return member_->Missing(); });
+}
+
+void ModeRunner::WaitIsOver(const std::string& line) {
+  // Who has waited for the manager in vain need not wait for its answer, too.
+  const bool nobody_answers = member_ != nullptr && member_->has_manager() && !member_->connected();
+  own_code_ || nobody_answers ? EndWith(1, line) : NodeEnded(1, line);
 }
 
 void ModeRunner::EndWith(int code, std::string line) {
