@@ -23,8 +23,8 @@ std::string PlanText(const ModePlan& plan) {
     }
   }
   return absl::StrCat("mode ", std::string(ModeName(plan.mode)), ", nodes ", plan.nodes.front().name,
-                      plan.nodes.size() > 1 ? absl::StrCat(" .. ", plan.nodes.back().name) : "", " (",
-                      absl::StrCat(absl::Hex(hash)), ")");
+                      plan.nodes.size() > 1 ? absl::StrCat(" .. ", plan.nodes.back().name) : "", " (", absl::Hex(hash),
+                      ")");
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ RemoteCommands::RemoteCommands(EventLoop* loop, ChildProcesses* children,
 
 RemoteCommands::~RemoteCommands() {
   *alive_ = false;
-  for (const auto& [fd, watched] : watched_) loop_->Remove(fd);
+  for (int fd : watched_) loop_->Remove(fd);
 }
 
 v1::NodeReport RemoteCommands::Report(uint64_t id) const {
@@ -119,7 +119,7 @@ void RemoteCommands::Start(uint64_t id, const std::string& text) {
 }
 
 void RemoteCommands::Watch(int fd, uint32_t events, EventLoop::FdCallback callback) {
-  watched_[fd] = true;
+  watched_.insert(fd);
   loop_->Add(fd, events, std::move(callback));
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "agent/modes/child_processes.h"
@@ -51,7 +52,7 @@ class RemoteCommands {
   const std::map<std::string, std::string> environment_;
   const std::function<void(v1::NodeReport)> send_;
   std::map<uint64_t, Command> commands_;
-  std::map<int, bool> watched_;
+  std::set<int> watched_;  // descriptors that the loop looks at
   std::function<void()> ended_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

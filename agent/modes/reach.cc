@@ -90,8 +90,8 @@ PortWait::PortWait(EventLoop* loop, HostPort address, std::function<void()> done
 PortWait::~PortWait() { Close(); }
 
 void PortWait::Close() {
-  for (const auto& [name, timer] : timer_) loop_->Cancel(timer);
-  timer_.clear();
+  if (timer_) loop_->Cancel(*timer_);
+  timer_.reset();
   if (fd_.valid()) loop_->Remove(fd_.get());
   fd_.reset();
 }
@@ -121,7 +121,7 @@ void PortWait::Connect(SocketAddress address) {
     getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     Connected(error);
   });
-  timer_["connect"] = loop_->RunAfter(kConnectNs, [this] { Connected(ETIMEDOUT); });
+  timer_ = loop_->RunAfter(kConnectNs, [this] { Connected(ETIMEDOUT); });
 }
 
 void PortWait::Connected(int error) {
@@ -133,7 +133,7 @@ void PortWait::Connected(int error) {
 
 void PortWait::Again(std::string why) {
   last_error_ = std::move(why);
-  timer_["again"] = loop_->RunAfter(kPauseNs, [this] { Resolve(); });
+  timer_ = loop_->RunAfter(kPauseNs, [this] { Resolve(); });
 }
 
 // ---- Remote start

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ class NameWait {
   NameWait(const NameWait&) = delete;
   NameWait& operator=(const NameWait&) = delete;
 
-  std::string missing() const;  // "b, c: the names do not resolve (Name or service not known)"
+  std::string missing() const;  // "b, c do not resolve (Name or service not known)"
 
  private:
   void Next();
@@ -65,7 +66,7 @@ class PortWait {
   std::string last_error_ = "no answer yet";
   Resolver resolver_;
   UniqueFd fd_;
-  std::map<std::string, EventLoop::TimerId> timer_;  // at most one
+  std::optional<EventLoop::TimerId> timer_;  // of the attempt under way, or until the next
 };
 
 // Until `AGENT... HOST true` succeeds for every host, after the port answers. At most 16 at a time.
