@@ -161,7 +161,7 @@ absl::StatusOr<ModePlan> ModeRunner::Plan() {
 absl::Status ModeRunner::CheckPorts() const {
   for (const ClaimedPort& claimed : plan_.binds) {
     absl::StatusOr<UniqueFd> socket = ListenTcp({"", claimed.port}, true);
-    if (!absl::IsAlreadyExists(socket.status())) continue;
+    if (!absl::IsAlreadyExists(socket.status()) || !IsListenedOn(claimed.port)) continue;
     const std::string holder = HolderOfPort(claimed.port);
     return absl::InvalidArgumentError(
         absl::StrCat(claimed.variable, " '", claimed.port, "': the port is listened on already",

@@ -20,6 +20,8 @@ namespace {
 // Stands for every call of mpirun that node 0's command has not made: the command has ended.
 constexpr uint32_t kAllCalls = UINT32_MAX;
 
+constexpr int64_t kPortRetryNs = 500'000'000;
+
 void AnnounceSshd(const std::string& address) {
   std::cout << "[run_mpi] the sshd of ip " << address << " is up" << std::endl;
 }
@@ -47,7 +49,16 @@ absl::Status MpiNode::StartSshd() {
   const int port = plan_->mpi.ssh_port;
   absl::StatusOr<UniqueFd> free = ListenTcp({"", port}, true);
   if (absl::IsAlreadyExists(free.status())) {
-    spdlog::info("port {} is listened on already ({}): that sshd is used", port, HolderOfPort(port));
+    if (IsListenedOn(port)) {
+      spdlog::info("port {} is listened on already ({}): that sshd is used", port, HolderOfPort(port));
+      return absl::OkStatus();
+    }
+    // Ports as high as this are also given to connections.
+    if (!sshd_timer_) spdlog::warn("port {} is one end of a connection: sshd starts when it is free", port);
+    sshd_timer_ = loop_->RunAfter(kPortRetryNs, [this] {
+      absl::Status status = StartSshd();
+      if (!status.ok()) options_.failed(std::string(status.message()));
+    });
     return absl::OkStatus();
   }
   if (free.ok()) free->reset();
@@ -175,6 +186,7 @@ std::string MpiNode::Why(int code) const { return last_code_ == code ? ", as nod
 void MpiNode::End() {
   ending_ = true;
   StopWaiting();
+  if (sshd_timer_) loop_->Cancel(*sshd_timer_);
   // Gone when this returns: the next job's sshd needs the port. What its sessions leave behind is the group's.
   if (sshd_ == 0) return;
   children_->Signal(sshd_, SIGKILL);

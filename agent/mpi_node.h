@@ -70,7 +70,8 @@ class MpiNode {
   std::unique_ptr<PortWait> own_sshd_;
   std::unique_ptr<RemoteStartWait> reach_;
   pid_t sshd_ = 0;
-  std::optional<int> last_code_;  // of node 0's mpirun
+  std::optional<EventLoop::TimerId> sshd_timer_;  // until its port is free
+  std::optional<int> last_code_;                  // of node 0's mpirun
   bool ending_ = false;
 };
 

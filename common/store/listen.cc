@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
@@ -51,6 +52,19 @@ std::string ListeningInode(const std::string& line, int port) {
   unsigned found = 0;
   if (state != "0A" || colon == std::string::npos || !absl::SimpleHexAtoi(local.substr(colon + 1), &found)) return "";
   return static_cast<int>(found) == port ? inode : "";
+}
+
+// Of the socket that listens on `port`; empty: nobody does. Nothing: /proc does not tell.
+std::optional<std::string> InodeOfListener(int port) {
+  bool told = false;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(path);
+    told |= file.is_open();
+    for (std::string line; std::getline(file, line);) {
+      if (std::string inode = ListeningInode(line, port); !inode.empty()) return inode;
+    }
+  }
+  return told ? std::optional<std::string>("") : std::nullopt;
 }
 
 bool HasDescriptor(const std::string& process, const std::string& target) {
@@ -109,12 +123,10 @@ int LocalPort(int fd) {
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
+bool IsListenedOn(int port) { return InodeOfListener(port) != ""; }
+
 std::string HolderOfPort(int port) {
-  std::string inode;
-  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(path);
-    for (std::string line; inode.empty() && std::getline(file, line);) inode = ListeningInode(line, port);
-  }
+  const std::string inode = InodeOfListener(port).value_or("");
   if (inode.empty()) return "";
   const std::string target = absl::StrCat("socket:[", inode, "]");
   std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), closedir);

@@ -1,6 +1,7 @@
 """`taskd run --mode mpi` and horovod between nodes: real mpirun, by ssh and by `taskd rsh`. Needs root for namespaces."""
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -355,6 +356,9 @@ def model_arts(bare_rig):
         os.makedirs("/run/sshd")  # sshd insists on it
     if not hasattr(bare_rig, "ssh_config"):
         bare_rig.make_keys()
+        for node in bare_rig.nodes:  # or a connection of an earlier job may have one of them for a minute
+            done = bare_rig.finish(node, ["sh", "-c", "echo 36666,40022 > /proc/sys/net/ipv4/ip_local_reserved_ports"])
+            assert done.returncode == 0, done.stderr
     environment = bare_rig.ssh_environment()
     del environment["OMPI_MCA_plm_rsh_agent"]
     yield from nodes_of(bare_rig, environment)
@@ -408,6 +412,34 @@ def test_modelarts_files_and_log_lines(model_arts):
         assert end in lines and lines[-1].startswith("[run_mpi] exit time: 20")
         assert [run_mpi_lines(process)[0] for process in processes[1:]] == ["[run_mpi] the training log is in worker-0"] * 2
         model_arts.require_nothing_left()
+
+
+# Binds the port, goes out from it, and lets go of it without a trace.
+HOLD = r"""
+import socket, struct, sys
+other, port = socket.create_server(("127.0.0.1", 0)), int(sys.argv[1])
+held = socket.socket()
+held.bind(("127.0.0.1", port))
+held.connect(other.getsockname())
+held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_modelarts_sshd_waits_for_a_port_that_a_connection_has(model_arts):
+    """Ports as high as that are given to connections, too: in use is not the same as listened on."""
+    platform, port = ModelArts(model_arts, "ma-held"), 40023
+    node = model_arts.rig.nodes[1]
+    with subprocess.Popen(model_arts.rig.command(node, [harness.PYTHON, "-c", HOLD, str(port)]), stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout.readline() == "held\n"
+            processes = platform.all(MY_SSHD_PORT=str(port))
+            wait_log(processes[1], f"port {port} is one end of a connection: sshd starts when it is free")
+        finally:
+            holder.stdin.close()
+    assert codes(processes) == [0, 0, 0]
 
 
 def test_modelarts_without_any_ssh(model_arts):

@@ -1,0 +1,45 @@
+#include "common/store/listen.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace taskd {
+namespace {
+
+TEST(ListenTest, SomebodyListens) {
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    absl::StatusOr<UniqueFd> listener = ListenTcp({host, 0}, false);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    const int port = LocalPort(listener->get());
+    EXPECT_TRUE(IsListenedOn(port)) << host;
+    EXPECT_TRUE(HolderOfPort(port).starts_with(absl::StrCat("pid ", getpid(), " ("))) << HolderOfPort(port);
+    EXPECT_TRUE(absl::IsAlreadyExists(ListenTcp({host, port}, false).status())) << host;
+    listener->reset();
+    EXPECT_FALSE(IsListenedOn(port)) << host;
+  }
+}
+
+// The system gives high ports to connections: then the port is in use, but nobody answers there.
+TEST(ListenTest, AConnectionIsNoListener) {
+  absl::StatusOr<UniqueFd> listener = ListenTcp({"127.0.0.1", 0}, false);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  UniqueFd connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(LocalPort(listener->get())));
+  ASSERT_EQ(connect(connection.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  const int port = LocalPort(connection.get());
+  const absl::Status taken = ListenTcp({"", port}, true).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
+  EXPECT_EQ(taken.message(), absl::StrCat("*:", port, ": address in use"));
+  EXPECT_FALSE(IsListenedOn(port));
+}
+
+}  // namespace
+}  // namespace taskd
