@@ -71,11 +71,6 @@ std::string ThisProgram() {
   return size > 0 ? std::string(path, static_cast<size_t>(size)) : "taskd";
 }
 
-std::string Value(const Environment& environment, const std::string& name) {
-  auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
-
 }  // namespace
 
 int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment) {
@@ -105,7 +100,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
     return 0;
   }
   run.options = *std::move(options);
-  run.security = {Value(environment, "TASKD_TLS_DIR"), Value(environment, "TASKD_TOKEN")};
+  run.security = {ValueOf(environment, "TASKD_TLS_DIR"), ValueOf(environment, "TASKD_TOKEN")};
   if (run.options.remote_start == RemoteStart::kTaskd && run.security.token.empty() && run.security.tls_dir.empty()) {
     return Refuse(absl::InvalidArgumentError(
         "--remote-start 'taskd': needs TASKD_TOKEN (the same on every node) or TASKD_TLS_DIR: without either anybody "

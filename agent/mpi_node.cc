@@ -79,17 +79,15 @@ absl::Status MpiNode::StartSshd() {
 
 // The words that mpirun puts before HOST and the command.
 std::vector<std::string> MpiNode::Agent() const {
-  auto value = [this](const char* name) {
-    auto found = options_.environment.find(name);
-    return found == options_.environment.end() ? std::string() : found->second;
-  };
-  std::vector<std::string> words = absl::StrSplit(value("OMPI_MCA_plm_rsh_agent"), ' ', absl::SkipEmpty());
+  std::vector<std::string> words =
+      absl::StrSplit(ValueOf(options_.environment, "OMPI_MCA_plm_rsh_agent"), ' ', absl::SkipEmpty());
   if (words.empty()) words = {"ssh"};
   if (absl::EndsWith(words.front(), "ssh")) {
     words.insert(words.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10"});
     if (is_model_arts()) words.insert(words.end(), {"-p", std::to_string(plan_->mpi.ssh_port)});
   }
-  for (absl::string_view word : absl::StrSplit(value("OMPI_MCA_plm_rsh_args"), ' ', absl::SkipEmpty())) {
+  for (absl::string_view word :
+       absl::StrSplit(ValueOf(options_.environment, "OMPI_MCA_plm_rsh_args"), ' ', absl::SkipEmpty())) {
     words.emplace_back(word);
   }
   return words;

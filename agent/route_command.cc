@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -17,12 +19,12 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "agent/file_set.h"
 #include "agent/ranktable/rank_table.h"
 #include "agent/route/groups.h"
 #include "agent/route/plan.h"
 #include "agent/route/report.h"
 #include "agent/route/topology_formats/formats.h"
+#include "common/file_set.h"
 
 namespace taskd {
 namespace {
@@ -144,6 +146,23 @@ absl::Status RemoveStale(const std::string& folder) {
   return absl::OkStatus();
 }
 
+// SIGINT, SIGTERM and SIGHUP do not end the process. By its handlers: a signal is any thread's.
+class IgnoreEndingSignals {
+ public:
+  IgnoreEndingSignals() {
+    for (size_t i = 0; i < std::size(kEnding); ++i) handlers_[i] = std::signal(kEnding[i], SIG_IGN);
+  }
+  ~IgnoreEndingSignals() {
+    for (size_t i = 0; i < std::size(kEnding); ++i) std::signal(kEnding[i], handlers_[i]);
+  }
+  IgnoreEndingSignals(const IgnoreEndingSignals&) = delete;
+  IgnoreEndingSignals& operator=(const IgnoreEndingSignals&) = delete;
+
+ private:
+  static constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
+  void (*handlers_[std::size(kEnding)])(int) = {};
+};
+
 absl::Status WriteFiles(const RouteOptions& options, const RankTable& table, const std::vector<RouteNode>& nodes,
                         const RoutePlan& plan, std::optional<size_t> self) {
   const std::vector<uint32_t> order(plan.by_new_rank.begin(), plan.by_new_rank.end());
@@ -152,6 +171,7 @@ absl::Status WriteFiles(const RouteOptions& options, const RankTable& table, con
   if (::mkdir(options.out.c_str(), 0777) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("--out ", options.out, " cannot be made: ", std::strerror(errno)));
   }
+  const IgnoreEndingSignals whole;  // all of the files or none
   FileSet files;
   absl::Status status = files.Add(InFolder(options.out, "jobstart_routeplan.json"), *text);
   *text = {};

@@ -14,6 +14,7 @@
 #include "agent/run/options.h"
 #include "agent/run_daemons.h"
 #include "agent/run_supervision.h"
+#include "common/environment.h"
 #include "common/log.h"
 
 namespace taskd {
@@ -21,25 +22,10 @@ namespace {
 
 constexpr int kWrongUsage = 2;
 
-std::map<std::string, std::string> WholeEnvironment() {
-  std::map<std::string, std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos) environment.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return environment;
-}
-
-std::string Value(const std::map<std::string, std::string>& environment, const std::string& name) {
-  auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
-
 }  // namespace
 
 int RunRunCommand(const std::vector<std::string>& arguments) {
-  std::map<std::string, std::string> environment = WholeEnvironment();
+  const Environment environment = OwnEnvironment();
   if (AsksForMode(arguments)) return RunModeCommand(arguments, environment);
   std::string help;
   absl::StatusOr<RunOptions> options = ParseRunOptions(arguments, environment, &help);
@@ -63,7 +49,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     hooks.spare_pids = [&] { return daemons->pids(); };
     hooks.on_other_exit = [&](pid_t pid, int wait_status) { daemons->OnExit(pid, wait_status); };
     RunSupervision::Options with;
-    with.security = {Value(environment, "TASKD_TLS_DIR"), Value(environment, "TASKD_TOKEN")};
+    with.security = {ValueOf(environment, "TASKD_TLS_DIR"), ValueOf(environment, "TASKD_TOKEN")};
     with.hang_factor = options->hang_factor;
     with.hang_action = options->hang_action;
     with.file_folder = options->log_dir;

@@ -7,6 +7,7 @@
 #include "manager/diagnosis_core.h"
 #include "manager/diagnosis_messages.h"
 #include "manager/job_name.h"
+#include "manager/push_reactor.h"
 #include "manager/services.h"
 #include "proto/channel.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
@@ -17,7 +18,7 @@ namespace {
 using ReportPtr = std::shared_ptr<const diagnosis::Report>;
 
 // One watcher. A client that reads slowly holds nobody up: what it was not told yet is one newest report.
-class WatchReactor final : public grpc::ServerWriteReactor<v1::DiagnosisReport>, public ReportSink {
+class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public ReportSink {
  public:
   WatchReactor(std::shared_ptr<DiagnosisCore> core, std::string job, const grpc::Status& refusal)
       : core_(std::move(core)), job_(std::move(job)) {
@@ -34,45 +35,22 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::DiagnosisReport>,
     WriteNext();
   }
   void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
-
-  void OnWriteDone(bool ok) override {
-    if (!ok) {
-      End({grpc::StatusCode::CANCELLED, "the watcher has gone"});
-      return;
-    }
-    std::lock_guard lock(mutex_);
-    writing_ = false;
-    WriteNext();
-  }
-  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the watcher has gone"}); }
   void OnDone() override {
     core_->Unsubscribe(this);
     delete this;
   }
 
  private:
-  void WriteNext() {
-    if (writing_ || ended_ || pending_ == nullptr) return;
-    writing_ = true;
-    message_.Clear();
-    FillReport(*pending_, job_, &message_);
+  bool FillNext(v1::DiagnosisReport* message) override {
+    if (pending_ == nullptr) return false;
+    FillReport(*pending_, job_, message);
     pending_.reset();
-    StartWrite(&message_);
-  }
-  void End(const grpc::Status& status) {
-    std::lock_guard lock(mutex_);
-    if (ended_) return;
-    ended_ = true;
-    Finish(status);
+    return true;
   }
 
   const std::shared_ptr<DiagnosisCore> core_;
   const std::string job_;
-  std::mutex mutex_;  // taken after the core's, never before it
-  bool writing_ = false;
-  bool ended_ = false;
   ReportPtr pending_;
-  v1::DiagnosisReport message_;
 };
 
 class DiagnosisService final : public v1::Diagnosis::CallbackService {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/job_name.h"
+#include "manager/push_reactor.h"
 #include "manager/services.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
@@ -19,14 +20,14 @@ constexpr int kMaxEventsPerCall = 1024;
 // A watcher that is this many notices behind does not read; the oldest go, the newest says how it is.
 constexpr size_t kMaxBehind = 16;
 
-class WatchReactor final : public grpc::ServerWriteReactor<v1::HangNotice>, public HangSink {
+class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
  public:
   WatchReactor(std::shared_ptr<SupervisionCore> core, const HangOptions& options, const grpc::Status& refusal)
       : core_(std::move(core)) {
     if (!refusal.ok()) {
       End(refusal);
     } else {
-      StartSendInitialMetadata();  // so that the client knows that it is heard, long before the first hang
+      SayHello();
       if (!core_->Subscribe(this, options)) Close();
     }
   }
@@ -38,49 +39,21 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::HangNotice>, publ
     WriteNext();
   }
   void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
-
-  void OnSendInitialMetadataDone(bool) override {
-    std::lock_guard lock(mutex_);
-    writing_ = false;
-    WriteNext();
-  }
-  void OnWriteDone(bool ok) override {
-    if (!ok) {
-      End({grpc::StatusCode::CANCELLED, "the watcher has gone"});
-      return;
-    }
-    std::lock_guard lock(mutex_);
-    writing_ = false;
-    WriteNext();
-  }
-  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the watcher has gone"}); }
   void OnDone() override {
     core_->Unsubscribe(this);
     delete this;
   }
 
  private:
-  void WriteNext() {
-    if (writing_ || ended_ || pending_.empty()) return;
-    writing_ = true;
-    message_.Clear();
-    FillNotice(pending_.front(), &message_);
+  bool FillNext(v1::HangNotice* message) override {
+    if (pending_.empty()) return false;
+    FillNotice(pending_.front(), message);
     pending_.pop_front();
-    StartWrite(&message_);
-  }
-  void End(const grpc::Status& status) {
-    std::lock_guard lock(mutex_);
-    if (ended_) return;
-    ended_ = true;
-    Finish(status);
+    return true;
   }
 
   const std::shared_ptr<SupervisionCore> core_;
-  std::mutex mutex_;     // taken after the core's, never before it
-  bool writing_ = true;  // the initial metadata first
-  bool ended_ = false;
   std::deque<HangVerdict> pending_;
-  v1::HangNotice message_;
 };
 
 class SupervisionService final : public v1::Supervision::CallbackService {

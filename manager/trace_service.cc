@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/switch.h"
 #include "grpcpp/grpcpp.h"
+#include "manager/push_reactor.h"
 #include "manager/services.h"
 #include "manager/trace_messages.h"
 #include "manager/wait_reactor.h"
@@ -24,19 +25,18 @@ constexpr std::chrono::milliseconds kModifyWait{1000};
 // A subscriber that is this many changes behind does not read; it is sent away and may come again.
 constexpr size_t kMaxBehind = 1024;
 
-class SubscribeReactor final : public grpc::ServerWriteReactor<DataStatusRes>, public ChangeSink {
+class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeSink {
  public:
-  SubscribeReactor(std::shared_ptr<ManagerCore> core, grpc::Status refusal) : core_(std::move(core)) {
+  SubscribeReactor(std::shared_ptr<ManagerCore> core, const grpc::Status& refusal) : core_(std::move(core)) {
     if (!refusal.ok()) {
       End(refusal);
     } else if (!core_->Subscribe(this)) {
-      End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"});
+      Close();
     }
   }
 
   void Changed(const SwitchState& state) override {
     std::lock_guard lock(mutex_);
-    if (ended_) return;
     if (pending_.size() >= kMaxBehind) {
       EndLocked({grpc::StatusCode::RESOURCE_EXHAUSTED, absl::StrCat("more than ", kMaxBehind, " changes behind")});
       return;
@@ -45,48 +45,23 @@ class SubscribeReactor final : public grpc::ServerWriteReactor<DataStatusRes>, p
     WriteNext();
   }
   void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
-
-  void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
-    writing_ = false;
-    if (!ok) {
-      EndLocked({grpc::StatusCode::CANCELLED, "the subscriber has gone"});
-    } else {
-      WriteNext();
-    }
-  }
-  void OnCancel() override { End({grpc::StatusCode::CANCELLED, "the subscriber has gone"}); }
   void OnDone() override {
     core_->Unsubscribe(this);
     delete this;
   }
 
  private:
-  void WriteNext() {
-    if (writing_ || ended_ || pending_.empty()) return;
-    writing_ = true;
-    message_.set_code(kCodeOk);
-    message_.set_message("update profiling switch");
-    FillSwitch(pending_.front(), message_.mutable_profilingswitch());
+  bool FillNext(DataStatusRes* message) override {
+    if (pending_.empty()) return false;
+    message->set_code(kCodeOk);
+    message->set_message("update profiling switch");
+    FillSwitch(pending_.front(), message->mutable_profilingswitch());
     pending_.pop_front();
-    StartWrite(&message_);
-  }
-  void End(const grpc::Status& status) {
-    std::lock_guard lock(mutex_);
-    EndLocked(status);
-  }
-  void EndLocked(const grpc::Status& status) {
-    if (ended_) return;
-    ended_ = true;
-    Finish(status);
+    return true;
   }
 
   const std::shared_ptr<ManagerCore> core_;
-  std::mutex mutex_;  // taken after the core's, never before it
-  bool writing_ = false;
-  bool ended_ = false;
   std::deque<SwitchState> pending_;
-  DataStatusRes message_;
 };
 
 class TraceService final : public TrainingDataTrace::CallbackService {

@@ -150,10 +150,7 @@ std::string_view PlatformName(Platform platform) {
   return "none";
 }
 
-std::string ModeInput::Get(const std::string& name) const {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
+std::string ModeInput::Get(const std::string& name) const { return ValueOf(environment, name); }
 
 std::string QuotedValue(std::string_view value) {
   std::string shown(value.substr(0, kShownBytes));

@@ -10,10 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "agent/modes/mode_options.h"
+#include "common/environment.h"
 
 namespace taskd {
-
-using Environment = std::map<std::string, std::string>;
 
 enum class Mode { kTorch, kMpi, kHorovod, kRay, kPs, kAscend, kPytorchGpu, kTensorflowGpu };
 enum class Platform { kNone, kTiOne, kModelArts };

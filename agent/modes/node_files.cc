@@ -1,7 +1,6 @@
 #include "agent/modes/node_files.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -27,22 +26,12 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "agent/run/resolver.h"
-#include "common/unique_fd.h"
+#include "common/file_set.h"
 
 namespace taskd {
 namespace {
 
 constexpr char kPortPlace[] = "{{MY_SSHD_PORT}}";
-
-bool WriteAll(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
 
 std::string Now() {
   const time_t now = time(nullptr);
@@ -56,20 +45,11 @@ std::string Now() {
 }  // namespace
 
 absl::Status WriteWholeFile(const std::string& path, const std::string& content) {
-  auto fail = [&path](const std::string& what) {
-    return absl::UnavailableError(absl::StrCat(path, ": ", what, ": ", strerror(errno)));
-  };
   std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // open() tells what is wrong
-  const std::string temporary = absl::StrCat(path, ".taskd-", getpid());
-  UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!fd.valid()) return fail("cannot be written");
-  if (!WriteAll(fd.get(), content) || fsync(fd.get()) != 0 || rename(temporary.c_str(), path.c_str()) != 0) {
-    absl::Status status = fail("cannot be written");
-    unlink(temporary.c_str());
-    return status;
-  }
-  return absl::OkStatus();
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // Add tells what is wrong
+  FileSet file;
+  absl::Status status = file.Add(path, content);
+  return status.ok() ? file.Commit() : status;
 }
 
 absl::StatusOr<std::string> FillInSshdConfig(const std::string& path, int port) {
@@ -86,8 +66,7 @@ absl::StatusOr<std::string> FillInSshdConfig(const std::string& path, int port) 
 }
 
 absl::StatusOr<std::string> FindSshd(const Environment& environment) {
-  auto path = environment.find("PATH");
-  const std::string folders = absl::StrCat(path == environment.end() ? "" : path->second, ":/usr/sbin:/usr/local/sbin");
+  const std::string folders = absl::StrCat(ValueOf(environment, "PATH"), ":/usr/sbin:/usr/local/sbin");
   for (absl::string_view folder : absl::StrSplit(folders, ':', absl::SkipEmpty())) {
     const std::string candidate = absl::StrCat(folder, "/sshd");
     if (folder[0] == '/' && access(candidate.c_str(), X_OK) == 0) return candidate;

@@ -38,8 +38,7 @@ void ReplaceValue(const std::string& name, const std::string& before, const std:
 std::string RouteSelf(const std::string& given, const Environment& environment) {
   if (!given.empty()) return given;
   for (const char* name : {"MA_CURRENT_IP", "MA_CURRENT_HOST_IP", "NAME"}) {
-    auto found = environment.find(name);
-    if (found != environment.end() && !found->second.empty()) return found->second;
+    if (std::string value = ValueOf(environment, name); !value.empty()) return value;
   }
   char name[HOST_NAME_MAX + 1] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";

@@ -17,13 +17,12 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "agent/run/guard.h"
+#include "common/environment.h"
 
 namespace taskd {
 namespace {
 
 namespace fs = std::filesystem;
-
-using Environment = std::map<std::string, std::string>;
 
 constexpr size_t kMaxIdInName = 64;
 constexpr int kStdout = 1;  // bits of StreamChoice
@@ -50,11 +49,6 @@ std::string FileNameOf(const std::string& id) {
   }
   if (name.starts_with('.')) name[0] = '_';
   return name;
-}
-
-std::string Value(const Environment& environment, const char* name) {
-  auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
 }
 
 std::string SignalNames(const std::vector<int>& signals) {
@@ -96,7 +90,7 @@ class Builder {
   std::vector<std::string> Command(int local_rank) const {
     std::vector<std::string> argv;
     if (!options_.no_python) {
-      const std::string python = Value(context_.environment, "PYTHON_EXEC");
+      const std::string python = ValueOf(context_.environment, "PYTHON_EXEC");
       argv = {python.empty() ? "python3" : python, "-u"};
       if (options_.module) argv.push_back("-m");
       if (options_.run_path) argv.insert(argv.end(), {"-c", kRunPath});
@@ -171,7 +165,7 @@ class Builder {
   }
 
   std::string Prefix(const WorkerSpec& spec) const {
-    const std::string pattern = Value(context_.environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    const std::string pattern = ValueOf(context_.environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     if (pattern.empty()) return absl::StrCat("[", options_.role, spec.local_rank, "]:");
     return absl::StrReplaceAll(pattern, {{"${role_name}", options_.role},
                                          {"${local_rank}", std::to_string(spec.local_rank)},

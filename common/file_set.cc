@@ -1,22 +1,18 @@
-#include "agent/file_set.h"
+#include "common/file_set.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
 namespace {
-
-constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP};
 
 absl::Status Error(const std::string& path) {
   return absl::UnavailableError(absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
@@ -41,16 +37,10 @@ std::string Folder(const std::string& path) {
 
 }  // namespace
 
-FileSet::FileSet() {
-  static_assert(std::size(kEnding) == std::size(decltype(handlers_){}));
-  for (size_t i = 0; i < std::size(kEnding); ++i) handlers_[i] = std::signal(kEnding[i], SIG_IGN);
-}
-
 FileSet::~FileSet() {
   for (const File& file : files_) {
     if (!file.temporary.empty()) ::unlink(file.temporary.c_str());
   }
-  for (size_t i = 0; i < std::size(kEnding); ++i) std::signal(kEnding[i], handlers_[i]);
 }
 
 absl::Status FileSet::Add(const std::string& path, std::string_view content) {

@@ -9,11 +9,10 @@
 
 namespace taskd {
 
-// SIGINT, SIGTERM and SIGHUP do not end the process while a set lives: make it when everything is known. Thread safety:
-// one set at a time.
+// Who must not be ended between two names holds signals back while it commits.
 class FileSet {
  public:
-  FileSet();
+  FileSet() = default;
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
   // What is not committed is removed.
@@ -31,7 +30,6 @@ class FileSet {
     std::string temporary;
   };
   std::vector<File> files_;
-  void (*handlers_[3])(int) = {};  // as they were
 };
 
 }  // namespace taskd
