@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/run/guard.h"
 #include "common/address.h"
+#include "common/environment.h"
 #include "common/log.h"
 #include "common/store/listen.h"
 
@@ -95,6 +96,32 @@ bool HasEnded(pid_t pid, int* exit_code = nullptr) {
 }
 
 }  // namespace
+
+std::map<std::string, std::string> MarkVariables(const std::string& library,
+                                                 const std::map<std::string, std::string>& environment) {
+  std::map<std::string, std::string> added;
+  if (library.empty()) return added;
+  const std::string preloaded = ValueOf(environment, "LD_PRELOAD");
+  const bool has_it = absl::StrContains(absl::StrCat(":", preloaded, ":"), absl::StrCat(":", library, ":"));
+  added["LD_PRELOAD"] = preloaded.empty() ? library : has_it ? preloaded : absl::StrCat(preloaded, ":", library);
+
+  // What is set to nothing asks for none.
+  const auto tool = environment.find("NVTX_INJECTION64_PATH");
+  if (tool == environment.end()) {
+    added["NVTX_INJECTION64_PATH"] = library;
+  } else if (!tool->second.empty() && std::filesystem::path(tool->second).filename() != "libtaskd.so" &&
+             ValueOf(environment, "TASKD_NVTX_CHAIN").empty()) {
+    added["NVTX_INJECTION64_PATH"] = library;
+    added["TASKD_NVTX_CHAIN"] = tool->second;
+  }
+
+  const std::filesystem::path profiler = std::filesystem::path(library).parent_path() / "libnccl-profiler-taskd.so";
+  std::error_code error;
+  if (!environment.contains("NCCL_PROFILER_PLUGIN") && std::filesystem::exists(profiler, error)) {
+    added["NCCL_PROFILER_PLUGIN"] = profiler.string();
+  }
+  return added;
+}
 
 RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> environment)
     : options_(std::move(options)),
@@ -306,15 +333,10 @@ void RunDaemons::OnExit(pid_t pid, int wait_status) {
 }
 
 std::map<std::string, std::string> RunDaemons::RankEnvironment(const Assignment& assignment) const {
-  std::map<std::string, std::string> added;
+  std::map<std::string, std::string> added = MarkVariables(library_, environment_);
   if (!assignment.manager.empty()) added["TASKD_MANAGER"] = assignment.manager;
   added["TASKD_SOCKET"] = socket_;
   if (Variable("TASKD_TORCH").empty()) added["TASKD_TORCH"] = "1";
-  if (!library_.empty()) {
-    const std::string before = Variable("LD_PRELOAD");
-    const bool has_it = absl::StrContains(absl::StrCat(":", before, ":"), absl::StrCat(":", library_, ":"));
-    added["LD_PRELOAD"] = before.empty() ? library_ : has_it ? before : absl::StrCat(before, ":", library_);
-  }
   return added;
 }
 

@@ -15,6 +15,12 @@
 
 namespace taskd {
 
+// The variables that let a rank's marks reach `library`, libtaskd.so: preloaded, as NVTX's tool and as NCCL's profiler.
+// What the user's `environment` says of them stays in force: another NVTX tool gets every call as well
+// (TASKD_NVTX_CHAIN), another profiler of NCCL's stays the one. Empty for an empty `library`.
+std::map<std::string, std::string> MarkVariables(const std::string& library,
+                                                 const std::map<std::string, std::string>& environment);
+
 // Thread safety: one thread.
 class RunDaemons {
  public:

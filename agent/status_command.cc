@@ -34,6 +34,7 @@ nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
   json["rank"] = rank.rank();
   json["pid"] = rank.pid();
   json["attached"] = rank.attached();
+  json["reason"] = rank.reason();
   json["applied"] = KindsJson(rank.applied());
   json["step"] = rank.step();
   json["step_ms"] = Rounded(rank.step_ms());
@@ -159,7 +160,8 @@ void PrintTable(const v1::JobStatus& status) {
                                  "state");
     for (const v1::RankStatus& rank : node.ranks()) {
       const v1::MarkCounts& marks = rank.marks();
-      std::string state = !rank.attached() ? absl::StrCat("gone: ", Printable(rank.reason()))
+      std::string state = !rank.attached()              ? absl::StrCat("gone: ", Printable(rank.reason()))
+                          : rank.failed_revision() != 0 ? Printable(rank.reason())
                           : rank.applied_revision() == status.wanted().revision() ? "as wanted"
                                                                                   : "not switched yet";
       std::cout << absl::StrFormat("%6d %8s %9s %10d %9d %9d %9d %9d %9d %9d %9.0f %8d  %s\n", rank.rank(),

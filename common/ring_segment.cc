@@ -1,10 +1,14 @@
 #include "common/ring_segment.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -143,6 +147,12 @@ bool RingSegment::CopyChunk(size_t index, size_t max_words, RingBatch& batch, Ch
   return chunk.word_count > 0;
 }
 
+void RingSegment::SetGate(uint32_t gate) {
+  header_->gate.store(gate, std::memory_order_release);
+  // A rank with MSPTI has a thread that waits for it.
+  syscall(SYS_futex, &header_->gate, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
 void RingSegment::ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& batch) {
   Ring& ring = rings_[chunk.ring];
   const uint64_t* words = batch.words.data() + chunk.word_offset;
@@ -178,10 +188,18 @@ void RingSegment::ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& 
     record.kind = word3 >> 56;
     record.name_bytes = name_bytes;
     record.name_offset = static_cast<uint32_t>(chunk.word_offset + i + 4);
+    const bool source = (record.flags & ring::kFlagSource) != 0;
+    const uint32_t trailer_bytes = source ? ring::kSourceTrailerBytes : 0;
     if (type < ring::kRecordMark || type > ring::kRecordRangeEnd || length < 4 || bytes > ring::kMaxRecordBytes ||
-        name_bytes > ring::kMaxNameBytes || ring::kRecordHeaderBytes + name_bytes > bytes || record.domain >= domains ||
-        record.kind >= ring::kKinds || record.id == 0) {
+        name_bytes > ring::kMaxNameBytes || ring::kRecordHeaderBytes + name_bytes + trailer_bytes > bytes ||
+        record.domain >= domains || record.kind >= ring::kKinds || record.id == 0 ||
+        (source ? (record.flags & ring::kFlagUndecided) != 0 : (record.flags & ring::kFlagDevice) != 0)) {
       return Fault(absl::StrCat("ring ", chunk.ring, " holds a malformed record at ", position_words * 8));
+    }
+    if (source) {
+      record.timestamp_ns = words[i + length - 2];
+      record.process_id = static_cast<uint32_t>(words[i + length - 1]);
+      record.thread_id = words[i + length - 1] >> 32;
     }
     auto sequence = static_cast<uint32_t>(word3);
     // What was overwritten before a proxy spoke was lost only if somebody wanted it.

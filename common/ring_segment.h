@@ -32,6 +32,10 @@ struct RingRecord {
   uint8_t flags;   // ring::RecordFlags
   uint8_t domain;  // < RingSegment::domains()
   uint8_t kind;    // ring::Kind
+  // With ring::kFlagSource only.
+  uint64_t timestamp_ns = 0;  // Unix
+  uint32_t process_id = 0;    // or device
+  uint32_t thread_id = 0;     // or stream
 };
 
 // What one Read found, in the order of ticks over all threads. Valid until the next Read.
@@ -73,7 +77,7 @@ class RingSegment {
   uint64_t start_realtime_ns() const { return start_realtime_ns_; }
 
   // The gate. Any thread.
-  void SetGate(uint32_t gate) { header_->gate.store(gate, std::memory_order_release); }
+  void SetGate(uint32_t gate);
 
   // Bytes recorded and not yet consumed, over all rings; picks up new rings. Cheap.
   uint64_t Pending();

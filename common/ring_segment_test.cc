@@ -1,7 +1,11 @@
 #include "common/ring_segment.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <string>
@@ -52,6 +56,46 @@ TEST(RingSegment, ReadsRecordsInTheOrderOfTime) {
   EXPECT_THAT(Drain(*segment), ElementsAre("first", "second, which is longer than a word", "third"));
   EXPECT_EQ(segment->Pending(), 0u);
   EXPECT_EQ(segment->lost(), 0u);
+}
+
+// Both forms in one ring, with names whose padding is 0 and 7 bytes and none.
+TEST(RingSegment, ReadsTheTrailerOfASourcesRecords) {
+  FakeSegment fake;
+  int a = fake.AddRing();
+  fake.Append(a, {.ticks = 10, .id = 5, .name = "12345678", .flags = ring::kFlagStream});
+  fake.Append(a, {.type = ring::kRecordRangeStart,
+                  .ticks = 11,
+                  .id = 6,
+                  .name = "123456789",
+                  .kind = ring::kKindStep,
+                  .flags = ring::kFlagSource | ring::kFlagStream,
+                  .timestamp_ns = 1'700'000'000'000'000'001,
+                  .process_id = 0xfffffffe,
+                  .thread_id = 0xffffffff});
+  fake.Append(a, {.type = ring::kRecordRangeEnd,
+                  .ticks = 12,
+                  .id = 6,
+                  .flags = ring::kFlagSource | ring::kFlagDevice,
+                  .timestamp_ns = 7,
+                  .process_id = 1,
+                  .thread_id = 2});
+  fake.Append(a, {.ticks = 13, .id = 7, .name = std::string(ring::kMaxNameBytes, 'n'), .flags = ring::kFlagSource});
+  auto segment = OpenSegment(fake);
+  RingBatch batch;
+  segment->Read(UINT64_MAX, 1 << 20, batch);
+  ASSERT_EQ(segment->fault(), "");
+  EXPECT_THAT(Names(batch), ElementsAre("12345678", "123456789", "", std::string(ring::kMaxNameBytes, 'n')));
+  EXPECT_EQ(batch.records[0].timestamp_ns, 0u);
+  EXPECT_EQ(batch.records[0].tid, 77u);
+  EXPECT_EQ(batch.records[1].id, 6u);
+  EXPECT_EQ(batch.records[1].kind, ring::kKindStep);
+  EXPECT_EQ(batch.records[1].flags, ring::kFlagSource | ring::kFlagStream);
+  EXPECT_EQ(batch.records[1].timestamp_ns, 1'700'000'000'000'000'001u);
+  EXPECT_EQ(batch.records[1].process_id, 0xfffffffeu);
+  EXPECT_EQ(batch.records[1].thread_id, 0xffffffffu);
+  EXPECT_EQ(batch.records[2].timestamp_ns, 7u);
+  EXPECT_EQ(batch.records[2].process_id, 1u);
+  EXPECT_EQ(batch.records[2].thread_id, 2u);
 }
 
 TEST(RingSegment, StopsAtTheCutAndGoesOnThere) {
@@ -239,6 +283,24 @@ INSTANTIATE_TEST_SUITE_P(
         HostileCase{"NameBeyondRecord", [](FakeSegment& f) { f.Store(0, 24, ring::PackWord3(0, 200, 0, 0)); }},
         HostileCase{"UnknownDomain", [](FakeSegment& f) { f.Store(0, 24, ring::PackWord3(0, 4, 99, 0)); }},
         HostileCase{"UnknownKind", [](FakeSegment& f) { f.Store(0, 24, ring::PackWord3(0, 4, 0, 17)); }},
+        // 40 bytes hold a name of 4 or a trailer, not both.
+        HostileCase{
+            "NoTrailer",
+            [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(40, ring::kRecordMark, ring::kFlagSource, 1)); }},
+        HostileCase{"TrailerWithoutAName",
+                    [](FakeSegment& f) {
+                      f.Store(0, 0, ring::PackWord0(40, ring::kRecordMark, ring::kFlagSource, 1));
+                      f.Store(0, 24, ring::PackWord3(0, 0, 0, 0));
+                    }},
+        HostileCase{
+            "DeviceWithoutSource",
+            [](FakeSegment& f) { f.Store(0, 0, ring::PackWord0(40, ring::kRecordMark, ring::kFlagDevice, 1)); }},
+        HostileCase{"UndecidedSource",
+                    [](FakeSegment& f) {
+                      f.slot(0).head = 56;
+                      f.Store(0, 0,
+                              ring::PackWord0(56, ring::kRecordMark, ring::kFlagSource | ring::kFlagUndecided, 1));
+                    }},
         HostileCase{"IdZero", [](FakeSegment& f) { f.Store(0, 16, 0); }}),
     [](const auto& info) { return info.param.name; });
 
@@ -253,6 +315,37 @@ TEST(RingSegment, ATruncatedSegmentIsAFaultNotACrash) {
   segment->SetGate(0);
   EXPECT_TRUE(segment->faulted());
   EXPECT_THAT(segment->fault(), HasSubstr("truncated"));
+}
+
+// As libtaskd.so's thread for MSPTI waits, in its own process and mapping.
+TEST(RingSegment, AChangedGateWakesWhoWaitsForIt) {
+  FakeSegment fake;
+  auto segment = OpenSegment(fake);
+  const uint32_t old_gate = fake.header().gate;
+  pid_t child = fork();
+  if (child == 0) {
+    const std::atomic<uint32_t>& gate = fake.header().gate;
+    while (gate == old_gate) syscall(SYS_futex, &gate, FUTEX_WAIT, old_gate, nullptr, nullptr, 0);
+    _exit(gate == ring::kGateStep ? 0 : 1);
+  }
+  auto eventually = [](auto condition) {
+    for (int i = 0; i < 20'000 && !condition(); ++i) usleep(1000);
+    return condition();
+  };
+  auto sleeps = [&] {
+    char text[256] = {};
+    UniqueFd stat(open(("/proc/" + std::to_string(child) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+    return read(stat.get(), text, sizeof(text) - 1) > 0 && std::string(text).find(") S ") != std::string::npos;
+  };
+  EXPECT_TRUE(eventually(sleeps));
+  segment->SetGate(ring::kGateStep);
+  int status = -1;
+  EXPECT_TRUE(eventually([&] { return waitpid(child, &status, WNOHANG) == child || status != -1; }));
+  if (status == -1) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  EXPECT_EQ(status, 0);
 }
 
 TEST(RingSegment, KnowsWhetherAProcessHoldsTheWritersLock) {

@@ -47,6 +47,7 @@ void FillRank(const RankReport& report, v1::RankStatus* out) {
   out->set_attached(report.attached);
   out->set_reason(report.reason);
   out->set_applied_revision(report.applied_revision);
+  out->set_failed_revision(report.failed_revision);
   FillKinds(report.applied, out->mutable_applied());
   out->set_step(report.step);
   out->set_step_ms(report.step_ms);

@@ -17,6 +17,12 @@ void CutText(std::string& text) {
   if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
 }
 
+std::string FailureText(std::string reason) {
+  if (reason.empty()) return "its proxy does not say why";
+  CutText(reason);
+  return reason;
+}
+
 }  // namespace
 
 std::string ManagerCore::NotConnected(int node) { return absl::StrCat("node ", node, "'s proxy is not connected"); }
@@ -336,10 +342,18 @@ absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> ranks,
         rank.failure = std::move(known->second.failure);
       }
       uint64_t revision = rank.report.applied_revision;
-      if (!rank.report.attached || revision == 0) continue;
+      const uint64_t failed = rank.report.failed_revision;
+      if (!rank.report.attached) continue;
+      if (failed != 0 && failed >= rank.answered_revision && failed <= wanted.revision && failed > revision) {
+        if (failed > rank.answered_revision) rank.answered_at = now;
+        rank.answered_revision = failed;
+        rank.failure = FailureText(rank.report.reason);
+        continue;
+      }
+      if (revision == 0) continue;
       if (revision > wanted.revision || (revision == wanted.revision && rank.report.applied != wanted.effective)) {
         foreign_revision = std::max(foreign_revision, revision);
-      } else if (revision > rank.answered_revision) {
+      } else if (revision > rank.answered_revision || (revision == rank.answered_revision && !rank.failure.empty())) {
         rank.answered_revision = revision;
         rank.answered_at = now;
         rank.failure.clear();
@@ -376,8 +390,7 @@ void ManagerCore::Applied(uint64_t stream, uint64_t revision, const std::vector<
         rank.answered_at = now;
         rank.failure.clear();
         if (answer.state == RankAnswer::State::kFailed) {
-          rank.failure = answer.reason.empty() ? "its proxy does not say why" : answer.reason;
-          CutText(rank.failure);
+          rank.failure = FailureText(answer.reason);
         }
       }
     }

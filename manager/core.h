@@ -71,6 +71,7 @@ struct RankReport {
   bool attached = false;
   std::string reason;
   uint64_t applied_revision = 0;
+  uint64_t failed_revision = 0;
   KindMask applied = 0;
   int64_t step = -1;
   double step_ms = 0;

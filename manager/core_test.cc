@@ -130,6 +130,65 @@ TEST_F(ManagerCoreTest, ReportsCountAsAnswersToo) {
   EXPECT_DOUBLE_EQ(core_.Answers(state.revision, Now(), 1)[0].ms, 5);
 }
 
+TEST_F(ManagerCoreTest, AReportBringsTheAnswerThatWasNotThereYet) {
+  FakeNode node;
+  uint64_t stream = Connect(node, 0, {Attached(0), Attached(1)});
+  SwitchState state = core_.ChangeKinds(Set(SwitchKind::kStep, true));
+  Wait(state.revision);
+  core_.Applied(stream, state.revision, {Applied(0)}, Now(1));  // rank 1 waits for MSPTI
+  EXPECT_EQ(done_, 0);
+  RankReport first = Attached(0);
+  first.applied_revision = state.revision;
+  first.applied = state.effective;
+  RankReport second = Attached(1);
+  ASSERT_TRUE(core_.Report(stream, {first, second}, Now(2)).ok());
+  EXPECT_EQ(done_, 0);
+  second.failed_revision = state.revision;
+  second.reason = "not applied: another profiler";
+  ASSERT_TRUE(core_.Report(stream, {first, second}, Now(30)).ok());
+  EXPECT_EQ(done_, 1);
+  auto answers = core_.Answers(state.revision, Now(), 1);
+  EXPECT_EQ(answers[0].state, RankAnswer::State::kApplied);
+  EXPECT_DOUBLE_EQ(answers[0].ms, 1);
+  EXPECT_EQ(answers[1].state, RankAnswer::State::kFailed);
+  EXPECT_EQ(answers[1].reason, "not applied: another profiler");
+  EXPECT_EQ(core_.Snapshot().nodes[0].ranks[1].reason, "not applied: another profiler");
+
+  // A message that was written before the report says nothing new.
+  core_.Applied(stream, state.revision, {{1, 0, RankAnswer::State::kFailed, 0, "older"}}, Now(31));
+  EXPECT_EQ(core_.Answers(state.revision, Now(), 1)[1].reason, "not applied: another profiler");
+
+  // It was tried again.
+  second.failed_revision = 0;
+  second.reason.clear();
+  second.applied_revision = state.revision;
+  second.applied = state.effective;
+  ASSERT_TRUE(core_.Report(stream, {first, second}, Now(1000)).ok());
+  answers = core_.Answers(state.revision, Now(), 1);
+  EXPECT_EQ(answers[1].state, RankAnswer::State::kApplied);
+  EXPECT_EQ(answers[1].reason, "");
+  EXPECT_DOUBLE_EQ(answers[1].ms, 1000) << "when it was true, not when it was asked";
+}
+
+TEST_F(ManagerCoreTest, AFailureOfAnotherRevisionAnswersNothing) {
+  FakeNode node;
+  uint64_t stream = Connect(node, 0, {Attached(0)});
+  uint64_t first = core_.ChangeKinds(Set(SwitchKind::kStep, true)).revision;
+  uint64_t second = core_.ChangeKinds(Set(SwitchKind::kStep, false)).revision;
+  Wait(second);
+  RankReport report = Attached(0);
+  report.reason = "not applied";
+  for (uint64_t revision : {first, second + 1}) {
+    report.failed_revision = revision;
+    ASSERT_TRUE(core_.Report(stream, {report}, Now(1)).ok());
+    EXPECT_EQ(done_, 0);
+    EXPECT_EQ(core_.wanted().revision, second);
+  }
+  report.failed_revision = second;
+  ASSERT_TRUE(core_.Report(stream, {report}, Now(1)).ok());
+  EXPECT_EQ(done_, 1);
+}
+
 TEST_F(ManagerCoreTest, ANewerRevisionAnswersForAnOlderOne) {
   FakeNode node;
   uint64_t stream = Connect(node, 0, {Attached(0)});

@@ -30,6 +30,7 @@ RankReport ReadReport(const v1::RankStatus& message) {
   report.attached = message.attached();
   report.reason = message.reason();
   report.applied_revision = message.applied_revision();
+  report.failed_revision = message.failed_revision();
   report.applied = ReadKinds(message.applied());
   report.step = message.step();
   report.step_ms = message.step_ms();

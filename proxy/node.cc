@@ -10,11 +10,14 @@
 #include "common/log.h"
 #include "nlohmann/json.hpp"
 #include "proxy/shm_segments.h"
+#include "taskd/mspti_result.h"
 
 namespace taskd {
 namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
+// A switch of MSPTI takes some ms.
+constexpr auto kAnswerPollInterval = std::chrono::milliseconds(5);
 constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr int kMaxRank = 1 << 24;
 constexpr int kMaxRanks = 4096;
@@ -73,10 +76,17 @@ Node::Versions Node::versions() const {
   return {version_, urgent_version_};
 }
 
-void Node::WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds) const {
+void Node::WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms),
-                    [&] { return urgent_version_ != urgent || (for_folds && folds_wait_); });
+  const auto changed = [&] { return urgent_version_ != urgent || (for_folds && folds_wait_); };
+  // Answers are looked for here: whoever waits wants them at once, and the drain thread may hang in a file system.
+  TakeAnswers();
+  while (answers_awaited_ && !changed() && std::chrono::steady_clock::now() < until) {
+    changed_.wait_for(lock, kAnswerPollInterval, changed);
+    TakeAnswers();
+  }
+  changed_.wait_until(lock, until, changed);
 }
 
 NodeFolds Node::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) {
@@ -152,8 +162,63 @@ void Node::ApplyGate(Rank& rank, Segment& segment) {
   if (segment.ended) return;
   ring.SetGate(segment.current ? gate : 0);
   if (!segment.current) return;
-  rank.applied = wanted_->kinds;
-  rank.applied_revision = wanted_->revision;
+  const uint64_t now_ns = ReadMonotonicNs();
+  if (rank.asked != wanted_) {
+    rank.asked = wanted_;
+    rank.answer = Rank::Answer::kAwaited;
+    rank.unanswered_since_ns = now_ns;
+    rank.failure.clear();
+  }
+  TakeAnswer(rank, segment, now_ns);
+  answers_awaited_ |= rank.answer == Rank::Answer::kAwaited;
+}
+
+bool Node::TakeAnswer(Rank& rank, Segment& segment, uint64_t now_ns) {
+  const ring::SegmentHeader& header = segment.drain->segment().header();
+  const uint32_t answered = header.source_domains.load(std::memory_order_acquire);
+  const uint32_t domains = ring::SourceDomainsOf(GateOf(rank.asked->kinds));
+  // Success is told by the code alone: it is one word, and names the domains too.
+  const bool applied = answered == (domains | ring::kSourceAnswered) &&
+                       header.source_code.load(std::memory_order_relaxed) == ring::SourceCodeOf(domains);
+  const int32_t error = header.source_error.load(std::memory_order_relaxed);
+  std::string failure;
+  if (answered == 0 || applied) {
+    rank.unanswered_since_ns = 0;
+  } else if (answered == (domains | ring::kSourceAnswered) && error != kMsptiOk) {
+    rank.unanswered_since_ns = 0;
+    failure = absl::StrCat("not applied: ", MsptiErrorText(error), " (", error, "); it is tried again");
+  } else {  // not this one, or half written
+    if (rank.unanswered_since_ns == 0) rank.unanswered_since_ns = now_ns;
+    if (now_ns - rank.unanswered_since_ns < uint64_t{kAnswerMs} * 1'000'000) return false;
+    failure = "not applied: MSPTI has not answered";
+  }
+  const Rank::Answer answer = failure.empty() ? Rank::Answer::kApplied : Rank::Answer::kFailed;
+  if (answer == rank.answer && failure == rank.failure) return false;
+  if (answer == Rank::Answer::kApplied) {
+    rank.applied = rank.asked->kinds;
+    rank.applied_revision = rank.asked->revision;
+  } else if (rank.answer == Rank::Answer::kApplied) {
+    rank.applied = 0;  // nobody knows
+    rank.applied_revision = 0;
+  }
+  rank.answer = answer;
+  rank.failure = std::move(failure);
+  return true;
+}
+
+void Node::TakeAnswers() {
+  const uint64_t now_ns = ReadMonotonicNs();
+  bool news = false;
+  answers_awaited_ = false;
+  for (auto& [number, rank] : ranks_) {
+    if (!rank.asked) continue;
+    for (auto& segment : rank.segments) {
+      if (!segment->current || segment->ended || !segment->fault.empty()) continue;
+      news |= TakeAnswer(rank, *segment, now_ns);
+      answers_awaited_ |= rank.answer == Rank::Answer::kAwaited;
+    }
+  }
+  if (news) Changed();
 }
 
 void Node::SetWanted(const WantedKinds& wanted) {
@@ -175,6 +240,8 @@ void Node::AddSegment(int number, std::shared_ptr<Segment> segment) {
       if (!old->ended) old->drain->segment().SetGate(0);
     }
     rank.pid = segment->drain->segment().pid();
+    rank.asked.reset();
+    rank.failure.clear();
     rank.applied = 0;
     rank.applied_revision = 0;
     rank.info_written = false;
@@ -435,6 +502,7 @@ void Node::DrainLoop() {
     }
     if (stopping) return;
     std::unique_lock<std::mutex> lock(mutex_);
+    TakeAnswers();
     if (!stopping_) wake_drain_.wait_for(lock, kPollInterval);
   }
 }
@@ -456,7 +524,8 @@ std::vector<RankReport> Node::Reports() const {
       report.counters = Sum(report.counters, segment->counters);
       if (!segment->current || segment->ended) continue;
       report.attached = segment->fault.empty();
-      report.reason = report.attached ? "" : absl::StrCat("its ring is unusable: ", segment->fault);
+      report.reason = report.attached ? rank.failure : absl::StrCat("its ring is unusable: ", segment->fault);
+      if (report.attached && !rank.failure.empty()) report.failed_revision = rank.asked->revision;
     }
     reports.push_back(std::move(report));
   }

@@ -47,9 +47,10 @@ struct RankReport {
   int local_rank = -1;
   uint32_t pid = 0;
   bool attached = false;
-  std::string reason;  // why not attached
+  std::string reason;  // why not attached, or why the wanted state is not applied
   uint64_t applied_revision = 0;
   KindMask applied = 0;
+  uint64_t failed_revision = 0;     // attached, and `reason` says why
   SegmentDrain::Counters counters;  // of all lives of the rank under this proxy
 
   friend bool operator==(const RankReport&, const RankReport&) = default;
@@ -86,9 +87,11 @@ class Node {
   // The connection of a token has closed.
   void Detach(uint64_t token);
 
-  // Sets the gates of all ranks, now and for those to come.
+  // Sets the gates of all ranks, now and for those to come. A rank with MSPTI has applied it when MSPTI says so; until
+  // then it is neither applied nor failed, at most kAnswerMs.
   void SetWanted(const WantedKinds& wanted);
   std::optional<WantedKinds> wanted() const;
+  static constexpr int kAnswerMs = 1000;
 
   // By rank.
   std::vector<RankReport> Reports() const;
@@ -104,7 +107,7 @@ class Node {
   Versions versions() const;
   // Waits until ranks or gates have changed since `urgent`, folds wait (if `for_folds`), the time is up, or
   // WakeWaiters.
-  void WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds) const;
+  void WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds);
   void WakeWaiters();
 
   // The smaller of the option and what the ranks asked for; 0: no limit.
@@ -136,6 +139,10 @@ class Node {
     uint64_t groups_version = 0;
     int local_rank = -1;
     uint32_t pid = 0;
+    std::optional<WantedKinds> asked;  // what the gate of its current segment holds
+    enum class Answer : uint8_t { kAwaited, kApplied, kFailed } answer = Answer::kAwaited;
+    uint64_t unanswered_since_ns = 0;  // MSPTI's last answer is to something else
+    std::string failure;
     uint64_t applied_revision = 0;
     KindMask applied = 0;
     bool info_written = false;
@@ -158,17 +165,21 @@ class Node {
   // The same process says hello again. Null: it is not known, or was known as another rank and is forgotten as that.
   Segment* FindAgain(const hello::Hello& hello, const RingSegment& ring);
   void ApplyGate(Rank& rank, Segment& segment);
+  // What the rank made of what its gate asks for. True: that is news.
+  bool TakeAnswer(Rank& rank, Segment& segment, uint64_t now_ns);
+  void TakeAnswers();
   void Changed();
 
   const Options options_;
   const ProfilingDir dir_;
 
   mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
+  std::condition_variable changed_;
   std::condition_variable wake_drain_;
   uint64_t version_ = 1;
   uint64_t urgent_version_ = 1;
   bool folds_wait_ = false;
+  bool answers_awaited_ = false;
   uint64_t folds_dropped_ = 0;
   bool stopping_ = false;
   uint64_t next_token_ = 1;

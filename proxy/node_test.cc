@@ -83,6 +83,161 @@ TEST_F(NodeTest, SetsTheGatesOfAllRanksNowAndLater) {
   EXPECT_TRUE(Report(0).attached);
 }
 
+// What a rank with MSPTI made of its gate (TaskD contract §4.2). The drain thread does not run: answers do not depend
+// on it, which may hang in a file system.
+class NodeAnswerTest : public NodeTest {
+ protected:
+  void SetUp() override {
+    MsptiSays(0, 0);
+    ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+  }
+  void MsptiSays(uint32_t domains, int error) { MsptiSays(domains, ring::SourceCodeOf(domains), error); }
+  void MsptiSays(uint32_t domains, uint32_t code, int error) {
+    fake_.header().source_code = code;
+    fake_.header().source_error = error;
+    fake_.header().source_domains = domains | ring::kSourceAnswered;
+  }
+  // The next report that differs.
+  RankReport Next() {
+    const RankReport before = Report(0);
+    EXPECT_TRUE(Eventually([&] {
+      node_.WaitForChange(node_.versions().urgent, 100, false);
+      return Report(0) != before;
+    }));
+    return Report(0);
+  }
+
+  FakeSegment fake_;
+};
+
+TEST_F(NodeAnswerTest, ContractARankWithMsptiHasAppliedWhenMsptiSaysSo) {
+  node_.SetWanted({kStepOnly, 5});
+  EXPECT_EQ(fake_.header().gate, ring::kGateStep | ring::kGateOther);
+  EXPECT_EQ(Report(0).applied_revision, 0u) << "the gate alone does not count";
+  EXPECT_EQ(Report(0).failed_revision, 0u);
+  EXPECT_TRUE(Report(0).attached);
+  MsptiSays(ring::kSourceDefault, 0);
+  RankReport report = Next();
+  EXPECT_EQ(report.applied_revision, 5u);
+  EXPECT_EQ(report.applied, kStepOnly);
+  EXPECT_EQ(report.reason, "");
+
+  // MSPTI knows domains only: it has answered for this one.
+  node_.SetWanted({MaskOf(SwitchKind::kForward), 6});
+  EXPECT_EQ(Report(0).applied_revision, 6u);
+  EXPECT_EQ(Report(0).applied, MaskOf(SwitchKind::kForward));
+
+  node_.SetWanted({kAllKindsMask, 7});
+  EXPECT_EQ(Report(0).applied_revision, 6u);
+  MsptiSays(ring::kSourceDefault | ring::kSourceCommunication, 0);
+  EXPECT_EQ(Next().applied_revision, 7u);
+}
+
+TEST_F(NodeAnswerTest, ContractAnotherSubscriberIsToldAndItsEndToo) {
+  node_.SetWanted({kStepOnly, 5});
+  MsptiSays(ring::kSourceDefault, 1420, 2);
+  RankReport report = Next();
+  EXPECT_EQ(report.reason, "not applied: another profiler is subscribed to MSPTI (2); it is tried again");
+  EXPECT_EQ(report.failed_revision, 5u);
+  EXPECT_EQ(report.applied_revision, 0u);
+  EXPECT_EQ(report.applied, 0u);
+  EXPECT_TRUE(report.attached);
+  // Said once more by the manager it is still true.
+  node_.SetWanted({kStepOnly, 5});
+  EXPECT_EQ(Report(0), report);
+
+  MsptiSays(ring::kSourceDefault, 0);
+  report = Next();
+  EXPECT_EQ(report.reason, "");
+  EXPECT_EQ(report.failed_revision, 0u);
+  EXPECT_EQ(report.applied_revision, 5u);
+  EXPECT_EQ(report.applied, kStepOnly);
+}
+
+TEST_F(NodeAnswerTest, ContractOneDomainThatFailsIsAFailure) {
+  node_.SetWanted({kAllKindsMask, 5});
+  MsptiSays(ring::kSourceDefault | ring::kSourceCommunication, 1412, 999);
+  EXPECT_EQ(Next().reason, "not applied: MSPTI has an internal error (999); it is tried again");
+}
+
+TEST_F(NodeAnswerTest, NoAnswerIsToldAfterASecond) {
+  node_.SetWanted({kStepOnly, 5});
+  RankReport report = Next();
+  EXPECT_EQ(report.reason, "not applied: MSPTI has not answered");
+  EXPECT_EQ(report.failed_revision, 5u);
+  node_.SetWanted({kStepOnly, 5});
+  EXPECT_EQ(Report(0), report) << "the same word once more is no new question";
+  MsptiSays(ring::kSourceDefault, 0);
+  EXPECT_EQ(Next().applied_revision, 5u);
+}
+
+TEST_F(NodeAnswerTest, HalfAnAnswerIsNone) {
+  node_.SetWanted({kStepOnly, 5});
+  MsptiSays(ring::kSourceDefault, 1420, 0);  // its error is not stored yet
+  node_.WaitForChange(node_.versions().urgent, 50, false);
+  EXPECT_EQ(Report(0).reason, "");
+  EXPECT_EQ(Report(0).applied_revision, 0u);
+  // Nor is it waited for for ever.
+  EXPECT_EQ(Next().reason, "not applied: MSPTI has not answered");
+}
+
+TEST_F(NodeAnswerTest, AnOldAnswerIsTakenForWhatItSays) {
+  node_.SetWanted({kStepOnly, 5});
+  MsptiSays(ring::kSourceDefault, 0);
+  EXPECT_EQ(Next().applied_revision, 5u);
+  // Off and on again before MSPTI looked. Then it goes wrong after all.
+  node_.SetWanted({0, 6});
+  node_.SetWanted({kStepOnly, 7});
+  EXPECT_EQ(Report(0).applied_revision, 7u);
+  MsptiSays(ring::kSourceDefault, 1420, 2);
+  RankReport report = Next();
+  EXPECT_EQ(report.failed_revision, 7u);
+  EXPECT_EQ(report.applied_revision, 0u);
+  EXPECT_EQ(report.applied, 0u);
+}
+
+TEST_F(NodeAnswerTest, ContractOffIsAnsweredToo) {
+  node_.SetWanted({kStepOnly, 5});
+  MsptiSays(ring::kSourceDefault, 0);
+  EXPECT_EQ(Next().applied_revision, 5u);
+  node_.SetWanted({0, 6});
+  EXPECT_EQ(Report(0).applied_revision, 5u);
+  MsptiSays(0, 1420, 1);
+  EXPECT_EQ(Next().reason, "not applied: MSPTI refuses a parameter (1); it is tried again");
+  MsptiSays(0, 0);
+  EXPECT_EQ(Next().applied_revision, 6u);
+}
+
+TEST_F(NodeAnswerTest, MsptiThatIsFoundLateCountsFromThenOn) {
+  FakeSegment late;
+  ASSERT_TRUE(node_.Attach(HelloOf(1), late.Fd()).ok());
+  node_.SetWanted({kStepOnly, 5});
+  EXPECT_EQ(Report(1).applied_revision, 5u) << "a rank without MSPTI has what its gate says";
+  late.header().source_code = 1420;
+  late.header().source_error = 2;
+  late.header().source_domains = ring::kSourceDefault | ring::kSourceAnswered;
+  node_.Start();  // it looks as well
+  EXPECT_TRUE(Eventually([&] { return Report(1).failed_revision == 5; }));
+}
+
+TEST_F(NodeAnswerTest, ANewLifeOfTheRankIsAskedAnew) {
+  node_.SetWanted({kStepOnly, 5});
+  MsptiSays(ring::kSourceDefault, 1420, 2);
+  EXPECT_EQ(Next().failed_revision, 5u);
+  FakeSegment next;
+  ASSERT_TRUE(node_.Attach(HelloOf(0), next.Fd()).ok());
+  EXPECT_EQ(Report(0).reason, "");
+  EXPECT_EQ(Report(0).applied_revision, 5u);
+  FakeSegment last;
+  last.header().source_code = 1400;
+  last.header().source_domains = ring::kSourceAnswered;
+  ASSERT_TRUE(node_.Attach(HelloOf(0), last.Fd()).ok());
+  EXPECT_EQ(Report(0).applied_revision, 0u);
+  last.header().source_code = 1410;
+  last.header().source_domains = ring::kSourceDefault | ring::kSourceAnswered;
+  EXPECT_EQ(Next().applied_revision, 5u);
+}
+
 TEST_F(NodeTest, ARestartedRankReplacesTheOldOneAndLosesNothingOfIt) {
   node_.Start();
   node_.SetWanted({kStepOnly, 1});

@@ -17,6 +17,11 @@ constexpr size_t kBatchBytes = size_t{1024} * 1024;  // of ring records; about 5
 // Ranges that somebody starts and never ends.
 constexpr size_t kMaxOpenRanges = 1 << 16;
 
+// The thread that made the mark: a source's records are all written by one of ours.
+uint32_t ThreadOf(const RingRecord& record) {
+  return (record.flags & ring::kFlagSource) != 0 ? record.thread_id : record.tid;
+}
+
 // N of "step N", -1 for any other name.
 int64_t StepOf(std::string_view name) {
   constexpr std::string_view kPrefix = "step ";
@@ -27,7 +32,15 @@ int64_t StepOf(std::string_view name) {
 
 bool HasStreamFlags(const RingRecord& record) {
   // The official reader looks for host steps and forwards under the flags of a range with a stream.
-  return (record.flags & ring::kFlagStream) != 0 || record.kind == ring::kKindStep || record.kind == ring::kKindForward;
+  if ((record.flags & ring::kFlagStream) != 0) return true;
+  return (record.flags & ring::kFlagSource) == 0 &&
+         (record.kind == ring::kKindStep || record.kind == ring::kKindForward);
+}
+
+uint64_t Median(std::vector<uint64_t> ids) {
+  auto middle = ids.begin() + static_cast<std::ptrdiff_t>(ids.size() / 2);
+  std::nth_element(ids.begin(), middle, ids.end());
+  return *middle;
 }
 
 // The fold knows these two. The segment's own text is not for it: its process may change it at any time.
@@ -72,7 +85,15 @@ absl::Status SegmentDrain::TakeOver() {
     }
     absl::Status read = files_->VisitNewestLines([this](std::string_view text) {
       std::optional<MarkLine> line = ParseMarkLine(text);
-      if (!line || line->device || line->process_id != segment_->pid()) return;
+      if (!line) return;
+      if (line->device) {  // it does not name its process: of an earlier one's its host line was none of ours
+        if (line->flag != kMarkStartStream) device_.erase(line->id);
+        return;
+      }
+      if (line->process_id != segment_->pid()) return;
+      if ((line->flag == kMarkStartStream || line->flag == kMarkInstantStream) && line->id < ring::kFirstOwnId) {
+        ExpectDevice(line->id);
+      }
       if (line->flag == kMarkStart || line->flag == kMarkStartStream) {
         open_[line->id] = {line->flag << 1, StepOf(line->name), line->timestamp_ns};
       } else if (line->flag == kMarkEnd || line->flag == kMarkEndStream) {
@@ -147,9 +168,46 @@ void SegmentDrain::ForgetOldRanges() {
   std::vector<uint64_t> ids;
   ids.reserve(open_.size());
   for (const auto& [id, range] : open_) ids.push_back(id);
-  auto middle = ids.begin() + static_cast<std::ptrdiff_t>(ids.size() / 2);
-  std::nth_element(ids.begin(), middle, ids.end());
-  absl::erase_if(open_, [limit = *middle](const auto& entry) { return entry.first < limit; });
+  absl::erase_if(open_, [limit = Median(std::move(ids))](const auto& entry) { return entry.first < limit; });
+}
+
+// Where the device loses marks their ids pile up: the older half goes.
+bool SegmentDrain::ExpectDevice(uint64_t id) {
+  if (device_.size() >= kMaxOpenRanges) {
+    const uint64_t limit = Median({device_.begin(), device_.end()});
+    absl::erase_if(device_, [limit](uint64_t expected) { return expected < limit; });
+  }
+  return device_.insert(id).second;
+}
+
+void SegmentDrain::FormatDevice(const RingRecord& record) {
+  if (!device_.contains(record.id)) return;
+  const bool start = record.type == ring::kRecordRangeStart;
+  const bool mark = record.type == ring::kRecordMark;
+  AppendMarkLine({.flag = mark    ? kMarkInstantStream
+                          : start ? kMarkStartStream
+                                  : kMarkEndStream,
+                  .timestamp_ns = record.timestamp_ns,
+                  .id = record.id,
+                  .process_id = record.process_id,
+                  .thread_id = record.thread_id,
+                  .name = {},
+                  .domain = {},
+                  .device = true},
+                 lines_);
+  if (!start) {
+    device_.erase(record.id);
+    device_done_.push_back(record.id);
+  }
+  if (mark) return;
+  records_.push_back({.phase = start ? MarkRecord::Phase::kStart : MarkRecord::Phase::kEnd,
+                      .device = true,
+                      .time_ns = record.timestamp_ns,
+                      .id = record.id,
+                      .process_id = record.process_id,
+                      .thread_id = record.thread_id,
+                      .name = {},
+                      .domain = {}});
 }
 
 void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
@@ -163,7 +221,7 @@ void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
                   .timestamp_ns = timestamp_ns,
                   .id = record.id,
                   .process_id = segment_->pid(),
-                  .thread_id = record.tid,
+                  .thread_id = ThreadOf(record),
                   .name = {},
                   .domain = {}},
                  lines_);
@@ -171,7 +229,7 @@ void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
                       .time_ns = timestamp_ns,
                       .id = record.id,
                       .process_id = segment_->pid(),
-                      .thread_id = record.tid,
+                      .thread_id = ThreadOf(record),
                       .name = {},
                       .domain = {}});
   closed_.push_back(*open);
@@ -182,6 +240,8 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   lines_.clear();
   opened_.clear();
   closed_.clear();
+  device_new_.clear();
+  device_done_.clear();
   records_.clear();
   written_next_ = written_;
   const TickLine line(left_anchor(), now);
@@ -189,12 +249,18 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
   for (const RingRecord& record : batch.records) {
     uint64_t monotonic = segment_->counter_clock() ? line.MonotonicNs(record.ticks) : record.ticks;
-    uint64_t timestamp_ns = monotonic + realtime_offset;
+    const bool source = (record.flags & ring::kFlagSource) != 0;
+    const uint64_t timestamp_ns = source ? record.timestamp_ns : monotonic + realtime_offset;
+    if ((record.flags & ring::kFlagDevice) != 0) {
+      FormatDevice(record);
+      continue;
+    }
     if (record.type == ring::kRecordRangeEnd) {
       FormatEnd(record, timestamp_ns);
       continue;
     }
     if ((record.flags & ring::kFlagUndecided) != 0 && (keep & (1u << record.kind)) == 0) continue;
+    if (source && (record.flags & ring::kFlagStream) != 0 && ExpectDevice(record.id)) device_new_.push_back(record.id);
     const bool start = record.type == ring::kRecordRangeStart;
     uint32_t flag;
     if (start) {
@@ -211,7 +277,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
                     .timestamp_ns = timestamp_ns,
                     .id = record.id,
                     .process_id = segment_->pid(),
-                    .thread_id = record.tid,
+                    .thread_id = ThreadOf(record),
                     .name = name,
                     .domain = segment_->DomainName(record.domain),
                     .cut = (record.flags & ring::kFlagTruncated) != 0},
@@ -221,7 +287,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
                         .time_ns = timestamp_ns,
                         .id = record.id,
                         .process_id = segment_->pid(),
-                        .thread_id = record.tid,
+                        .thread_id = ThreadOf(record),
                         .name = name,
                         .domain = DomainForFold(record.domain)});
   }
@@ -256,6 +322,8 @@ absl::Status SegmentDrain::WriteBatch(const RingBatch& batch, TickAnchor now, Ti
     header.intent.valid.store(0, std::memory_order_release);
     for (const auto& [id, range] : closed_) open_.emplace(id, range);
     for (const auto& [id, range] : opened_) open_.erase(id);
+    device_.insert(device_done_.begin(), device_done_.end());
+    for (uint64_t id : device_new_) device_.erase(id);
     step_ = old_step;
     step_ms_ = old_step_ms;
     return written;

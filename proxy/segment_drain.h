@@ -8,8 +8,9 @@
 //    takes over compares the note with the file's size and knows whether the batch is in.
 // 3. An end is written only if its start was: the open ranges are kept in memory, and read back from the newest files
 //    at a take-over.
-//
 // 4. What has been written is folded (common/mark_fold.h), once: a batch that could not be written is not.
+// 5. A device line (MSPTI's) is written only for an id whose host line this process wrote; these ids are kept and read
+//    back like the open ranges.
 //
 // Used by one thread.
 #pragma once
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "common/mark_record.h"
 #include "common/ring_segment.h"
@@ -70,6 +72,9 @@ class SegmentDrain {
   void Format(const RingBatch& batch, TickAnchor now);
   void ForgetOldRanges();
   void FormatEnd(const RingRecord& record, uint64_t timestamp_ns);
+  void FormatDevice(const RingRecord& record);
+  // False: it is expected already.
+  bool ExpectDevice(uint64_t id);
   void Fold();
   TickAnchor left_anchor() const;
   uint64_t MonotonicAt(uint64_t ticks, TickAnchor now) const;
@@ -88,6 +93,10 @@ class SegmentDrain {
   absl::flat_hash_map<uint64_t, OpenRange> open_;
   std::vector<std::pair<uint64_t, OpenRange>> opened_;  // by the batch being written
   std::vector<std::pair<uint64_t, OpenRange>> closed_;
+  // Ids of MSPTI whose host line is in the files and whose device lines may come. Device lines of others are left out.
+  absl::flat_hash_set<uint64_t> device_;
+  std::vector<uint64_t> device_new_;  // by the batch being written
+  std::vector<uint64_t> device_done_;
   std::vector<MarkRecord> records_;  // of the batch being written; their names lie in batch_
   std::array<uint64_t, ring::kKinds> written_{};
   std::array<uint64_t, ring::kKinds> written_next_{};

@@ -65,12 +65,25 @@ class SegmentDrainTest : public ::testing::Test {
     fake_.Append(ring, {ring::kRecordRangeStart, ticks, id, name, kind, flags});
   }
   void End(uint64_t ticks, uint64_t id, int ring = 0) { fake_.Append(ring, {ring::kRecordRangeEnd, ticks, id}); }
+  // MSPTI's records: its own times and ids, all written by one thread of ours.
+  static constexpr uint64_t kMsptiNs = 1'745'567'190'000'000'000;
+  void Host(ring::RecordType type, uint64_t ns, uint64_t id, const std::string& name = {},
+            ring::Kind kind = ring::kKindOther, uint32_t flags = ring::kFlagStream,
+            uint32_t domain = ring::kDomainDefault) {
+    fake_.Append(
+        0, {type, ++mspti_ticks_, id, name, kind, ring::kFlagSource | flags, domain, 77, kMsptiNs + ns, 4242, 1000});
+  }
+  void Device(ring::RecordType type, uint64_t ns, uint64_t id) {
+    fake_.Append(0, {type, ++mspti_ticks_, id, "", ring::kKindStep,
+                     ring::kFlagSource | ring::kFlagDevice | ring::kFlagStream, 0, 77, kMsptiNs + ns, 2, 9});
+  }
 
   TempDir temp_;
   ProfilingDir dir_;
   std::shared_ptr<RankFiles> files_;
   FakeSegment fake_;
   int ring_;
+  uint64_t mspti_ticks_ = kStartNs;
 };
 
 TEST_F(SegmentDrainTest, WritesMarksWithTheirFlagsAndTimes) {
@@ -136,6 +149,205 @@ TEST_F(SegmentDrainTest, WaitsUntilItIsWorthAWrite) {
   for (int i = 0; i < 3000; ++i) fake_.Append(0, {ring::kRecordMark, kStartNs + 2, 7, "full", ring::kKindOther});
   ASSERT_TRUE(drain->Flush(now + 600'000'001, false, false).ok());
   EXPECT_EQ(Lines().size(), 3001u);
+}
+
+// TaskD contract §4.3 and §4.5, byte for byte.
+TEST_F(SegmentDrainTest, ContractARangeOfMsptiWithAStreamIsFourLines) {
+  Host(ring::kRecordRangeStart, 1, 7, "step 3", ring::kKindStep);
+  Host(ring::kRecordRangeEnd, 4, 7);
+  Device(ring::kRecordRangeStart, 2, 7);
+  Device(ring::kRecordRangeEnd, 1'000'009, 7);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  const std::string host = R"("MsptiObjectId":{"Pt":{"ProcessId":4242,"ThreadId":1000},)"
+                           R"("Ds":{"DeviceId":4242,"StreamId":1000}},)";
+  const std::string device = R"("MsptiObjectId":{"Pt":{"ProcessId":2,"ThreadId":9},"Ds":{"DeviceId":2,"StreamId":9}},)";
+  EXPECT_THAT(Lines(), ElementsAre(R"({"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":1745567190000000001,"Id":7,)" +
+                                       host + R"("Name":"step 3","Domain":"default"})",
+                                   R"({"Kind":1,"Flag":32,"SourceKind":0,"Timestamp":1745567190000000004,"Id":7,)" +
+                                       host + R"("Name":"","Domain":""})",
+                                   R"({"Kind":1,"Flag":16,"SourceKind":1,"Timestamp":1745567190000000002,"Id":7,)" +
+                                       device + R"("Name":"","Domain":""})",
+                                   R"({"Kind":1,"Flag":32,"SourceKind":1,"Timestamp":1745567190001000009,"Id":7,)" +
+                                       device + R"("Name":"","Domain":""})"));
+  EXPECT_THAT(drain->counters().written, ElementsAre(1, 0, 0, 0, 0, 0)) << "device lines are not marks";
+  EXPECT_EQ(drain->counters().step, 3);
+}
+
+TEST_F(SegmentDrainTest, ContractMsptisFlagsAreItsOwn) {
+  Host(ring::kRecordRangeStart, 1, 1, "step 1", ring::kKindStep, 0);  // without a stream: 2 and 4, also a step's
+  Host(ring::kRecordRangeStart, 2, 2, R"({\"count\": \"4\"})", ring::kKindCommunication, ring::kFlagStream,
+       ring::kDomainCommunication);
+  Host(ring::kRecordMark, 3, 3, "here", ring::kKindOther, 0);
+  Host(ring::kRecordMark, 4, 4, "there");
+  Device(ring::kRecordMark, 5, 4);
+  Host(ring::kRecordRangeEnd, 6, 2);
+  Host(ring::kRecordRangeEnd, 7, 1, "", ring::kKindOther, 0);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("2 1 step 1", R"(16 2 {\"count\": \"4\"})", "1 3 here", "8 4 there", "8 4 ", "32 2 ",
+                                   "4 1 "));
+  EXPECT_EQ(ParseMarkLine(Lines()[1])->domain, "communication");
+  EXPECT_TRUE(ParseMarkLine(Lines()[4])->device);
+}
+
+TEST_F(SegmentDrainTest, DeviceRecordsOfAnUnknownIdAreLeftOut) {
+  Device(ring::kRecordRangeStart, 1, 1);  // before its host's
+  Host(ring::kRecordRangeStart, 2, 1, "forward", ring::kKindForward);
+  Device(ring::kRecordRangeEnd, 3, 1);
+  Device(ring::kRecordRangeEnd, 4, 1);  // a second one
+  Device(ring::kRecordMark, 5, 8);
+  Host(ring::kRecordRangeStart, 6, 2, "dataloader", ring::kKindDataLoader, 0);
+  Device(ring::kRecordRangeStart, 7, 2);  // without a stream there is nothing on the device
+  Host(ring::kRecordRangeEnd, 8, 9);
+  Device(ring::kRecordRangeStart, 9, 9);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "32 1 ", "2 2 dataloader"));
+  EXPECT_TRUE(ParseMarkLine(Lines()[1])->device);
+}
+
+// The device runs behind: its records may come in any later batch, also of the next proxy.
+TEST_F(SegmentDrainTest, ContractASuccessorKeepsTheDevicesLines) {
+  Start(kStartNs, ring::kFirstOwnId + 1, "step 9", ring::kKindStep);  // our own: no device will ever answer
+  for (uint64_t id : {1, 2, 3}) Host(ring::kRecordRangeStart, id, id, "forward", ring::kKindForward);
+  Host(ring::kRecordMark, 4, 4, "mark");
+  Device(ring::kRecordRangeStart, 5, 1);
+  Device(ring::kRecordRangeEnd, 6, 1);
+  Device(ring::kRecordRangeStart, 7, 2);
+  ASSERT_TRUE(FlushAll(*NewDrain()).ok());
+  ASSERT_EQ(Lines().size(), 8u);
+
+  auto drain = NewDrain();
+  Device(ring::kRecordRangeEnd, 8, 1);  // is there
+  Device(ring::kRecordRangeEnd, 9, 2);
+  Device(ring::kRecordRangeStart, 10, 3);
+  Device(ring::kRecordMark, 11, 4);
+  Device(ring::kRecordRangeStart, 12, ring::kFirstOwnId + 1);
+  Host(ring::kRecordRangeEnd, 13, 3);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  Device(ring::kRecordRangeEnd, 14, 3);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  std::vector<std::string> brief = Brief();
+  EXPECT_THAT(std::vector<std::string>(brief.begin() + 8, brief.end()),
+              ElementsAre("32 2 ", "16 3 ", "8 4 ", "32 3 ", "32 3 "));
+  EXPECT_EQ(drain->counters().lost, 0u);
+}
+
+TEST_F(SegmentDrainTest, ContractASuccessorWritesDeviceLinesOnce) {
+  Host(ring::kRecordRangeStart, 1, 1, "forward", ring::kKindForward);
+  ASSERT_TRUE(FlushAll(*NewDrain()).ok());
+  const std::string file = folder() + "/" + MarkFiles(folder()).at(0);
+  const std::string before = ReadFile(file);
+  const uint64_t consumed = fake_.slot(0).consumed;
+  Device(ring::kRecordRangeStart, 2, 1);
+  Host(ring::kRecordMark, 3, 2, "mark");
+  Device(ring::kRecordRangeEnd, 4, 1);
+  Device(ring::kRecordMark, 5, 2);
+  ASSERT_TRUE(FlushAll(*NewDrain()).ok());
+  const std::string after = ReadFile(file);
+  ASSERT_EQ(Lines().size(), 5u);
+  for (size_t bytes_done : {size_t{0}, size_t{300}, after.size() - before.size()}) {
+    fake_.slot(0).consumed = consumed;
+    fake_.slot(0).sequence = 1;
+    fake_.header().intent.valid = 1;
+    testing::WriteFile(file, after.substr(0, before.size() + bytes_done));
+    auto drain = NewDrain();
+    ASSERT_TRUE(FlushAll(*drain).ok());
+    EXPECT_EQ(ReadFile(file), after) << bytes_done;
+    EXPECT_EQ(drain->counters().lost, 0u);
+  }
+}
+
+// MSPTI counts its ids from 1 in each process.
+TEST_F(SegmentDrainTest, ContractTheNextLifeOfARankHasTheSameIds) {
+  Host(ring::kRecordRangeStart, 1, 1, "forward", ring::kKindForward);
+  Host(ring::kRecordRangeStart, 2, 2, "forward", ring::kKindForward);
+  ASSERT_TRUE(FlushAll(*NewDrain()).ok());  // and is killed
+  FakeSegment next(kStartNs);
+  next.header().pid = 4243;
+  next.header().undecided_keep = ring::kGateAllKinds | ring::kGateUndecided;
+  next.AddRing();
+  auto drain_next = [&] {
+    auto segment = RingSegment::Open(next.Fd());
+    EXPECT_TRUE(segment.ok());
+    SegmentDrain drain(*std::move(segment), files_);
+    EXPECT_TRUE(FlushAll(drain).ok());
+  };
+  auto append = [&](ring::RecordType type, uint32_t flags, uint64_t ticks, uint64_t id, uint32_t process_id) {
+    next.Append(0, {type, kStartNs + ticks, id, "", ring::kKindOther, ring::kFlagSource | ring::kFlagStream | flags, 0,
+                    77, kMsptiNs + ticks, process_id, 1});
+  };
+  append(ring::kRecordRangeStart, 0, 11, 1, 4243);
+  append(ring::kRecordRangeStart, ring::kFlagDevice, 12, 2, 0);  // the old life's
+  drain_next();
+  // By now the segment has been taken on before, so the files are read back.
+  append(ring::kRecordRangeStart, ring::kFlagDevice, 13, 2, 0);
+  append(ring::kRecordRangeEnd, 0, 14, 2, 4243);
+  append(ring::kRecordRangeStart, ring::kFlagDevice, 15, 1, 0);
+  append(ring::kRecordRangeEnd, 0, 16, 1, 4243);
+  drain_next();
+  EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "16 2 forward", "16 1 ", "16 1 ", "32 1 "));
+  EXPECT_EQ(ParseMarkLine(Lines()[2])->process_id, 4243u);
+  EXPECT_TRUE(ParseMarkLine(Lines()[3])->device);
+}
+
+TEST_F(SegmentDrainTest, DeviceLinesOfABatchThatCannotBeWrittenComeOnceItCan) {
+  auto drain = NewDrain();
+  Host(ring::kRecordRangeStart, 1, 1, "forward", ring::kKindForward);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  Device(ring::kRecordRangeStart, 2, 1);
+  Device(ring::kRecordRangeEnd, 3, 1);
+  Host(ring::kRecordRangeStart, 4, 2, "forward", ring::kKindForward);
+  Device(ring::kRecordRangeStart, 5, 2);
+  Device(ring::kRecordRangeEnd, 6, 2);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 300;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  absl::Status full = FlushAll(*drain);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  EXPECT_FALSE(full.ok());
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "16 1 ", "32 1 ", "16 2 forward", "16 2 ", "32 2 "));
+}
+
+// The host line of a failed batch may be overwritten before the next try.
+TEST_F(SegmentDrainTest, ADeviceLineNeverStandsWithoutItsHostLine) {
+  auto drain = NewDrain();
+  Start(kStartNs, 5, "x", ring::kKindOther);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  Host(ring::kRecordRangeStart, 1, 1, "forward", ring::kKindForward);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  rlimit limit = old_limit;
+  limit.rlim_cur = 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  absl::Status full = FlushAll(*drain);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  EXPECT_FALSE(full.ok());
+  for (uint64_t i = 0; i < 20'000; ++i) Host(ring::kRecordMark, 2, 100 + i, "m", ring::kKindOther, 0);
+  Device(ring::kRecordRangeStart, 3, 1);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_GT(drain->counters().lost, 0u);
+  for (const std::string& line : Lines()) ASSERT_NE(ParseMarkLine(line)->id, 1u) << line;
+}
+
+TEST_F(SegmentDrainTest, ForgetsTheOldestOfTooManyRangesWithoutADevice) {
+  auto drain = NewDrain();
+  uint64_t id = 0;
+  for (int batch = 0; batch < 20; ++batch) {
+    for (int i = 0; i < 4000; ++i) Host(ring::kRecordMark, 1, ++id, "");
+    ASSERT_TRUE(FlushAll(*drain).ok());
+  }
+  Device(ring::kRecordMark, 2, 1);
+  Device(ring::kRecordMark, 2, id - 4000);
+  Device(ring::kRecordMark, 2, id);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_EQ(Lines().size(), 80'002u);
 }
 
 // What a proxy that was killed at each point of a write leaves behind, and what its successor makes of it.

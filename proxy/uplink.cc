@@ -50,6 +50,7 @@ void FillStatus(const RankReport& report, v1::RankStatus* status) {
   status->set_attached(report.attached);
   status->set_reason(report.reason);
   status->set_applied_revision(report.applied_revision);
+  status->set_failed_revision(report.failed_revision);
   MaskToProto(report.applied, status->mutable_applied());
   status->set_step(report.counters.step);
   status->set_step_ms(report.counters.step_ms);
@@ -207,18 +208,20 @@ class Uplink::Impl {
     node_->WakeWaiters();
   }
 
-  // What became of the wanted state in each rank of the node.
+  // What became of the wanted state in each rank of the node, as far as it is known: a report tells of the others.
   void Answer(uint64_t revision, double ms) {
     v1::NodeMessage message;
     message.mutable_applied()->set_revision(revision);
     for (const RankReport& report : node_->Reports()) {
+      const bool failed = report.attached && report.failed_revision == revision && !report.reason.empty();
+      if (report.attached && report.applied_revision != revision && !failed) continue;
       v1::RankAnswer* answer = message.mutable_applied()->add_ranks();
       answer->set_rank(report.rank);
       answer->set_node(options_.node_rank);
-      if (report.attached && report.applied_revision == revision) {
+      if (report.attached && !failed) {
         answer->set_state(v1::RankAnswer::APPLIED);
         answer->set_ms(ms);
-      } else if (report.pid != 0 && !report.attached && report.reason.rfind("its ring", 0) == 0) {
+      } else if (failed || (report.pid != 0 && report.reason.rfind("its ring", 0) == 0)) {
         answer->set_state(v1::RankAnswer::FAILED);
         answer->set_reason(report.reason);
       } else {

@@ -3,7 +3,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
+#include <optional>
 
 #include "common/testing/fake_segment.h"
 #include "gmock/gmock.h"
@@ -39,6 +41,11 @@ class Listener : public v1::NodeLink::Service {
     }
     while (stream->Read(&message)) {
       std::lock_guard<std::mutex> lock(mutex_);
+      if (message.has_applied() || message.has_ranks()) {
+        if (message.has_applied()) applied_ = message.applied();
+        if (message.has_ranks()) ranks_ = message.ranks();
+        changed_.notify_all();
+      }
       if (!message.has_folds()) continue;
       sets_.push_back(message.folds());
       changed_.notify_all();
@@ -58,6 +65,11 @@ class Listener : public v1::NodeLink::Service {
   void WaitForHello(int count) {
     std::unique_lock<std::mutex> lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kLongEnough, [&] { return hellos_ >= count; }));
+  }
+  // The newest of each, once they are as expected.
+  bool WaitForRanks(const std::function<bool(const v1::SwitchApplied&, const v1::RankSet&)>& expected) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kLongEnough, [&] { return applied_ && ranks_ && expected(*applied_, *ranks_); });
   }
   // Everything that came since the last call, once it includes this step.
   std::vector<v1::FoldSet> WaitForStep(int64_t step) {
@@ -79,6 +91,8 @@ class Listener : public v1::NodeLink::Service {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<v1::FoldSet> sets_;
+  std::optional<v1::SwitchApplied> applied_;
+  std::optional<v1::RankSet> ranks_;
   bool hang_up_ = false;
   int hellos_ = 0;
 };
@@ -164,6 +178,41 @@ TEST_F(UplinkTest, SendsFoldsBehindTheirGroupsAndAgainOnANewStream) {
   sets = listener_.WaitForStep(2);
   ASSERT_EQ(sets.size(), 1u);
   EXPECT_EQ(sets[0].groups_size(), 1);
+}
+
+// The answer of the others does not wait for a rank with MSPTI; its own comes with the reports.
+TEST_F(UplinkTest, ContractARankThatWaitsForMsptiAnswersLater) {
+  FakeSegment with_mspti;
+  with_mspti.header().source_code = 1400;
+  with_mspti.header().source_domains = ring::kSourceAnswered;
+  hello::Hello hello = {};
+  hello.magic = hello::kMagic;
+  hello.version = hello::kVersion;
+  hello.role = hello::kRoleWorker;
+  ASSERT_TRUE(node_.Attach(hello, fake_.Fd()).ok());
+  hello.rank = 1;
+  ASSERT_TRUE(node_.Attach(hello, with_mspti.Fd()).ok());
+  ASSERT_TRUE(uplink_->Start().ok());
+  EXPECT_TRUE(listener_.WaitForRanks([](const v1::SwitchApplied& applied, const v1::RankSet& ranks) {
+    return applied.ranks_size() == 1 && applied.ranks(0).rank() == 0 &&
+           applied.ranks(0).state() == v1::RankAnswer::APPLIED && ranks.ranks_size() == 2 &&
+           ranks.ranks(0).applied_revision() == 1 && ranks.ranks(1).applied_revision() == 0 &&
+           ranks.ranks(1).attached();
+  }));
+  const uint32_t both = ring::kSourceDefault | ring::kSourceCommunication;
+  with_mspti.header().source_code = 1420;
+  with_mspti.header().source_error = 2;
+  with_mspti.header().source_domains = both | ring::kSourceAnswered;
+  EXPECT_TRUE(listener_.WaitForRanks([](const v1::SwitchApplied&, const v1::RankSet& ranks) {
+    return ranks.ranks(1).failed_revision() == 1 &&
+           ranks.ranks(1).reason() == "not applied: another profiler is subscribed to MSPTI (2); it is tried again";
+  }));
+  with_mspti.header().source_code = ring::SourceCodeOf(both);
+  with_mspti.header().source_error = 0;
+  EXPECT_TRUE(listener_.WaitForRanks([](const v1::SwitchApplied&, const v1::RankSet& ranks) {
+    return ranks.ranks(1).applied_revision() == 1 && ranks.ranks(1).failed_revision() == 0 &&
+           ranks.ranks(1).reason().empty() && ranks.ranks(1).applied().step();
+  }));
 }
 
 }  // namespace

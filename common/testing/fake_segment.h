@@ -72,10 +72,16 @@ class FakeSegment {
     uint32_t flags = 0;
     uint32_t domain = ring::kDomainDefault;
     uint32_t tid = 77;
+    // With ring::kFlagSource.
+    uint64_t timestamp_ns = 0;
+    uint32_t process_id = 0;
+    uint32_t thread_id = 0;
   };
 
   void Append(int ring, const Record& record) {
-    const uint64_t length = (ring::kRecordHeaderBytes + record.name.size() + 7) / 8 * 8;
+    const uint64_t end = (ring::kRecordHeaderBytes + record.name.size() + 7) / 8 * 8;
+    const bool source = (record.flags & ring::kFlagSource) != 0;
+    const uint64_t length = end + (source ? ring::kSourceTrailerBytes : 0);
     uint64_t head = slot(ring).head.load();
     const uint64_t left = (slot(ring).reserved.load() - head);
     if (left < length) {
@@ -91,6 +97,10 @@ class FakeSegment {
       uint64_t word = 0;
       memcpy(&word, record.name.data() + i, std::min<size_t>(8, record.name.size() - i));
       Store(ring, head + 32 + i, word);
+    }
+    if (source) {
+      Store(ring, head + end, record.timestamp_ns);
+      Store(ring, head + end + 8, uint64_t{record.process_id} | uint64_t{record.thread_id} << 32);
     }
     slot(ring).head.store(head + length, std::memory_order_release);
   }

@@ -53,6 +53,8 @@ std::vector<std::string> FuzzSeeds() {
   for (uint64_t i = 1; i <= 20; ++i) {
     fake.Append(0, {taskd::ring::kRecordRangeStart, i, i, std::string(i * 3, 'n'), taskd::ring::kKindStep});
     fake.Append(0, {taskd::ring::kRecordRangeEnd, i, i});
+    fake.Append(0, {taskd::ring::kRecordMark, i, i, std::string(i, 's'), taskd::ring::kKindOther,
+                    taskd::ring::kFlagSource | taskd::ring::kFlagStream, 0, 1, i, 1, 2});
   }
   uint64_t control[6] = {fake.slot(0).reserved, fake.slot(0).head, 0, fake.slot(0).data_offset, 1, 2};
   std::string seed(reinterpret_cast<const char*>(control), sizeof(control));

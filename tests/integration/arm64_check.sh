@@ -18,11 +18,14 @@ trap 'rm -rf "$out"' EXIT
 source=$root/worker_sdk/src
 
 # The flags of worker_sdk/CMakeLists.txt.
-for file in api clock domains hello_client legacy mstx primary recorder segment stack_dump; do
+for file in api clock domains hello_client legacy mark_names mspti_feed mstx next_mstx nvtx nvtx_ranges nvtx_strings \
+    primary recorder segment stack_dump; do
   "$compiler" -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fvisibility-inlines-hidden \
     -fno-exceptions -fno-rtti -fno-threadsafe-statics -ftls-model=initial-exec -I "$root/worker_sdk/include" \
     -c "$source/$file.cc" -o "$out/$file.o"
 done
+aarch64-linux-gnu-gcc -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -ftls-model=initial-exec \
+  -I "$root/worker_sdk/include" -c "$source/mspti.c" -o "$out/mspti.o"
 aarch64-linux-gnu-gcc -shared -o "$out/libtaskd.so" "$out"/*.o -Wl,-soname,libtaskd.so -Wl,--as-needed -static-libgcc \
   -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--version-script="$source/libtaskd.map"
 
@@ -32,8 +35,8 @@ if [[ $needed != "libc.so.6 " ]]; then
   exit 1
 fi
 exported=$(aarch64-linux-gnu-nm -D --defined-only "$out/libtaskd.so" | wc -l)
-if [[ $exported != 29 ]]; then
-  echo "arm64_check: libtaskd.so shows $exported symbols, not 29" >&2
+if [[ $exported != 31 ]]; then
+  echo "arm64_check: libtaskd.so shows $exported symbols, not 31" >&2
   exit 1
 fi
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "name_words.h"
+
 namespace taskd::worker {
 namespace {
 
@@ -56,19 +58,6 @@ bool Fits(const char* pattern, int pattern_bytes, const char* text, int text_byt
   return p == pattern_bytes;
 }
 
-// "step ", one to 18 digits, the end.
-bool IsStepName(const char* name) {
-  if (strncmp(name, "step ", 5) != 0 || !IsDigit(name[5])) return false;
-  const char* p = name + 5;
-  while (IsDigit(*p)) ++p;
-  return *p == '\0';
-}
-
-bool IsKindsOwnName(const char* name) {
-  return IsStepName(name) || strcmp(name, "forward") == 0 || strcmp(name, "dataloader") == 0 ||
-         strcmp(name, "save_checkpoint") == 0;
-}
-
 // Text within JSON that is within a name: what would need an escape is not worth one.
 char* AppendPlain(char* out, const char* end, const char* text, int bytes) {
   for (int i = 0; i < bytes && text[i] != '\0' && out < end; ++i) {
@@ -86,9 +75,12 @@ char* Append(char* out, const char* text) {
 
 }  // namespace
 
+ring::Kind KindOfName(const char* name) { return ClassifyName(LoadNameWord<NamePlace::kNearPageEnd>(name), name); }
+
 void MarkNames::Parse(const char* text, Complain complain, void* argument) {
   char first_problem[256] = "";
   int problems = 0;
+  rules_ = 0;
   const char* p = text == nullptr ? "" : text;
   while (*p != '\0') {
     const char* begin = p;
@@ -145,13 +137,14 @@ void MarkNames::Parse(const char* text, Complain complain, void* argument) {
   complain(line, argument);
 }
 
-bool MarkNames::Translate(const char* name, const char* group, char (&storage)[kNameBytes], Translation& out) {
-  if (rules_ == 0 || IsKindsOwnName(name)) return false;
+bool MarkNames::Translate(const char* name, char (&storage)[kNameBytes], Translation& out) {
+  if (rules_ == 0 || KindOfName(name) != ring::kKindOther) return false;
   const int bytes = static_cast<int>(strnlen(name, ring::kMaxNameBytes));
   for (int i = 0; i < rules_; ++i) {
     const Rule& rule = rule_[i];
     int star = 0;
     if (!Fits(rule.pattern, rule.bytes, name, bytes, star)) continue;
+    out.kind = rule.kind;
     out.communication = rule.kind == ring::kKindCommunication;
     if (rule.kind == ring::kKindForward) {
       out.name = "forward";
@@ -186,9 +179,7 @@ bool MarkNames::Translate(const char* name, const char* group, char (&storage)[k
       return true;
     }
     // Who made the mark knows no size: 0 elements of no known type.
-    p = Append(p, "{\"count\": \"0\",\"dataType\": \"na\",\"groupName\": \"");
-    p = AppendPlain(p, storage + 96, group == nullptr || *group == '\0' ? "nvtx" : group, 48);
-    p = Append(p, "\",\"opName\": \"");
+    p = Append(p, "{\"count\": \"0\",\"dataType\": \"na\",\"groupName\": \"user\",\"opName\": \"");
     p = AppendPlain(p, storage + kNameBytes - 4, name, bytes);
     p = Append(p, "\"}");
     *p = '\0';

@@ -20,10 +20,12 @@ class MarkNamesTest : public ::testing::Test {
   }
 
   // "" where the name stays as it is; communication is marked by a '!'.
-  std::string Translated(const std::string& name, const char* group = nullptr) {
+  std::string Translated(const std::string& name) {
     char storage[MarkNames::kNameBytes];
     MarkNames::Translation out;
-    if (!names_.Translate(name.c_str(), group, storage, out)) return "";
+    if (!names_.Translate(name.c_str(), storage, out)) return "";
+    EXPECT_EQ(out.communication, out.kind == ring::kKindCommunication);
+    EXPECT_TRUE(out.communication || KindOfName(out.name) == out.kind) << out.name;
     return (out.communication ? "!" : "") + std::string(out.name);
   }
 
@@ -96,10 +98,9 @@ TEST_F(MarkNamesTest, StepNumbers) {
 
 TEST_F(MarkNamesTest, Communication) {
   Parse("communication=all*");
-  EXPECT_EQ(Translated("allreduce"), R"(!{"count": "0","dataType": "na","groupName": "nvtx","opName": "allreduce"})");
-  EXPECT_EQ(Translated("all\"\\\n", "tp\""),
-            R"(!{"count": "0","dataType": "na","groupName": "tp_","opName": "all___"})");
-  const std::string longest = Translated("all" + std::string(1000, 'x'), std::string(1000, 'g').c_str());
+  EXPECT_EQ(Translated("allreduce"), R"(!{"count": "0","dataType": "na","groupName": "user","opName": "allreduce"})");
+  EXPECT_EQ(Translated("all\"\\\n"), R"(!{"count": "0","dataType": "na","groupName": "user","opName": "all___"})");
+  const std::string longest = Translated("all" + std::string(1000, 'x'));
   EXPECT_LE(longest.size(), 1 + MarkNames::kNameBytes - 1u);
   EXPECT_TRUE(longest.ends_with("xx\"}"));
 }

@@ -3,6 +3,7 @@
 #endif
 #include "mspti.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
@@ -49,6 +50,7 @@ enum SlotState { kSlotFree = 0, kSlotOut = 1, kSlotFull = 2 };
 typedef struct Slot {
   uint32_t state;   // atomic
   uint64_t ticket;  // atomic; order in which MSPTI took them
+  uint32_t wanted;
   size_t valid_bytes;
   uint8_t* data;
 } Slot;
@@ -62,7 +64,9 @@ static struct {
   uint8_t* scrap;
   uint32_t accept;  // atomic; buffers are read
   uint64_t next_ticket;
+  uint32_t wanted;  // atomic; as the stepping thread saw it last
   uint64_t emitted, dropped, malformed, unknown_buffers;
+  uint64_t* shared_dropped;  // atomic; the caller's
   int subscribed;
   uint32_t own_word;
 
@@ -74,6 +78,7 @@ static struct {
   int marker_on;         // by us
   int default_disabled;  // the domain, by us
   int answered;
+  int said;  // the answer, since g.wanted changed
   MsptiAnswer answer;
   int64_t retry_at_ms;
   int retry_ms;
@@ -81,6 +86,7 @@ static struct {
   uint64_t flushed_ticket;  // all buffers below were back when the last flush returned, or never will be
   Slot* reading;
   size_t read_bytes;  // the next record begins here or later
+  uint8_t* record;    // the last one
   int pending;        // `mark` was refused by emit
   MsptiMark mark;
   int exit_handlers;
@@ -96,6 +102,11 @@ static struct {
 static uint32_t Load32(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 static void Store32(uint32_t* word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 static void Count(uint64_t* counter, uint64_t by) { __atomic_fetch_add(counter, by, __ATOMIC_RELAXED); }
+static void CountDropped(uint64_t by) {
+  Count(&g.dropped, by);
+  uint64_t* shared = __atomic_load_n(&g.shared_dropped, __ATOMIC_ACQUIRE);
+  if (shared != NULL) Count(shared, by);
+}
 static uint64_t Counted(const uint64_t* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
 
 static int64_t NowMs(void) {
@@ -121,6 +132,7 @@ static void OnRequest(uint8_t** buffer, size_t* bytes, size_t* max_records) {
       uint32_t expected = kSlotFree;
       // The lowest free one: the pages of the others are never touched while marks are few.
       if (__atomic_compare_exchange_n(&g.slots[i].state, &expected, kSlotOut, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        g.slots[i].wanted = Load32(&g.wanted);
         __atomic_store_n(&g.slots[i].ticket, __atomic_fetch_add(&g.next_ticket, 1, __ATOMIC_RELAXED), __ATOMIC_RELEASE);
         *buffer = g.slots[i].data;
         return;
@@ -133,7 +145,7 @@ static void OnRequest(uint8_t** buffer, size_t* bytes, size_t* max_records) {
 static void OnComplete(uint8_t* buffer, size_t bytes, size_t valid_bytes) {
   (void)bytes;
   if (buffer == g.scrap) {
-    Count(&g.dropped, valid_bytes / kMsptiMarkerBytes);
+    CountDropped(valid_bytes / kMsptiMarkerBytes);
     return;
   }
   for (int i = 0; i < kMsptiPoolBuffers; ++i) {
@@ -148,7 +160,7 @@ static void OnComplete(uint8_t* buffer, size_t bytes, size_t valid_bytes) {
 
 // ---- Records.
 
-// The fields of a marker; padding to a multiple of 8 follows.
+// The fields of a marker. MSPTI pads them to a multiple of 8.
 typedef struct __attribute__((packed)) PackedMarker {
   uint32_t kind;
   uint32_t flag;
@@ -160,6 +172,7 @@ typedef struct __attribute__((packed)) PackedMarker {
   const char* name;
   const char* domain;
 } PackedMarker;
+static_assert(sizeof(PackedMarker) == kMsptiFieldBytes, "contract 4.3");
 
 int ParseMsptiMarker(const uint8_t* record, MsptiMark* mark) {
   PackedMarker marker;
@@ -187,7 +200,8 @@ static int ReadSlot(Slot* slot) {
   for (;;) {
     if (Load32(&g.exited)) return 0;
     if (!g.pending) {
-      uint8_t* record = NULL;
+      // Its place is thread-local by the contract; the interface that MSPTI follows has it in this argument.
+      uint8_t* record = g.record;
       const int result = g.api.get_next_record(slot->data, slot->valid_bytes, &record);
       if (result == kMsptiMaxLimit) return 1;
       // A foreign library's word about our memory: it must lead forward and stay inside.
@@ -196,18 +210,21 @@ static int ReadSlot(Slot* slot) {
           record != NULL && record >= slot->data && at <= slot->valid_bytes ? slot->valid_bytes - at : 0;
       uint32_t kind = 0;
       if (result == kMsptiOk && room >= kKindBytes && at >= g.read_bytes) memcpy(&kind, record, sizeof(kind));
-      if (kind == 0 || (kind == kActivityMarker && room < kMsptiMarkerBytes)) {
+      if (kind == 0 || (kind == kActivityMarker && room < kMsptiFieldBytes)) {
         const size_t left = slot->valid_bytes > g.read_bytes ? slot->valid_bytes - g.read_bytes : 0;
-        Count(&g.malformed, left < kMsptiMarkerBytes ? 1 : left / kMsptiMarkerBytes);
+        const int at_its_end = result != kMsptiOk && left <= kMsptiMarkerBytes - kMsptiFieldBytes;
+        if (!at_its_end) Count(&g.malformed, left < kMsptiMarkerBytes ? 1 : left / kMsptiMarkerBytes);
         // Its thread-local place would be taken for one in the next buffer.
         g.api.get_next_record(slot->data, 0, &record);
         return 1;
       }
-      g.read_bytes = at + (size_t)(kind == kActivityMarker ? (int)kMsptiMarkerBytes : (int)kKindBytes);
+      g.record = record;
+      g.read_bytes = at + (size_t)(kind == kActivityMarker ? (int)kMsptiFieldBytes : (int)kKindBytes);
       if (kind != kActivityMarker || !ParseMsptiMarker(record, &g.mark)) {
         Count(&g.malformed, 1);
         continue;
       }
+      g.mark.wanted = slot->wanted;
       g.pending = 1;
     }
     if (!config->emit(config->context, &g.mark)) return 0;
@@ -242,6 +259,7 @@ static enum DrainResult DrainOne(void) {
   if (g.reading == NULL) {
     g.reading = NextSlot();
     g.read_bytes = 0;
+    g.record = NULL;
     if (g.reading == NULL) return kDrainedAll;
   }
   if (!ReadSlot(g.reading)) return kDrainRefused;
@@ -260,25 +278,6 @@ static void Flush(void) {
 static void RegisterExitHandler(int count);  // design point 6
 
 // ---- Switching.
-
-const char* MsptiErrorText(int error) {
-  switch (error) {
-    case kMsptiOk:
-      return "applied";
-    case kMsptiInvalidParameter:
-      return "MSPTI: invalid parameter (1)";
-    case kMsptiOtherSubscriber:
-      return "MSPTI has another subscriber: full profiling is on (2)";
-    case kMsptiMaxLimit:
-      return "MSPTI: limit reached (3)";
-    case kMsptiDeviceOffline:
-      return "MSPTI: the device is offline (4)";
-    case kMsptiInner:
-      return "MSPTI: internal error (999)";
-    default:
-      return "MSPTI: unknown error";
-  }
-}
 
 enum Outcome { kOff = 0, kOn = 1, kFailed = 2 };
 
@@ -325,8 +324,9 @@ static int SwitchOn(uint32_t wanted) {
 static int SwitchOff(void) {
   int error = g.api.disable(kActivityMarker);
   g.marker_on = error != kMsptiOk;
-  FirstError(&error, g.api.disable(kActivityKernel));
-  FirstError(&error, g.api.disable(kActivityApi));
+  // Never switched on by us: that they cannot be switched off is no failure.
+  g.api.disable(kActivityKernel);
+  g.api.disable(kActivityApi);
   if (g.default_disabled && g.api.enable_domain("default") == kMsptiOk) g.default_disabled = 0;
   if (!g.subscribed) return error;
   Flush();
@@ -336,13 +336,18 @@ static int SwitchOff(void) {
   return error;
 }
 
+static void Say(void) {
+  g.said = 1;
+  if (g.config.answer != NULL) g.config.answer(g.config.context, &g.answer);
+}
+
 static void Answer(uint32_t wanted, enum Outcome of_default, enum Outcome of_communication, int error) {
   const MsptiAnswer answer = {wanted, 1400 + 10 * (uint32_t)of_default + (uint32_t)of_communication, error};
   const int same =
       g.answered && g.answer.wanted == answer.wanted && g.answer.code == answer.code && g.answer.error == answer.error;
   g.answered = 1;
   g.answer = answer;
-  if (!same && g.config.answer != NULL) g.config.answer(g.config.context, &answer);
+  if (!same || !g.said) Say();
 }
 
 static void Apply(uint32_t wanted) {
@@ -364,13 +369,21 @@ static void Apply(uint32_t wanted) {
 }
 
 int MsptiStep(int64_t now_ms) {
-  const uint32_t wanted = g.config.wanted(g.config.context);
+  const uint32_t all_wanted = g.config.wanted(g.config.context);
+  if (all_wanted != g.wanted) {
+    Store32(&g.wanted, all_wanted);
+    g.said = 0;
+    if (g.subscribed) Flush();
+  }
+  const uint32_t wanted = all_wanted & kMsptiAllDomains;
   const int changed = !g.answered || wanted != g.answer.wanted;
   if (changed || (g.answer.error != kMsptiOk && now_ms >= g.retry_at_ms)) {
     const int doubled = g.retry_ms * 2 < kMaxRetryMs ? g.retry_ms * 2 : kMaxRetryMs;
     g.retry_ms = changed || g.retry_ms == 0 ? kFirstRetryMs : doubled;
     g.retry_at_ms = now_ms + g.retry_ms;
     Apply(wanted);
+  } else if (!g.said) {
+    Say();
   }
   if (g.subscribed && now_ms >= g.flush_at_ms) {
     g.flush_at_ms = now_ms + kFlushMs;
@@ -484,8 +497,13 @@ static int Open(const char** missing) {
   return 0;
 }
 
-int MsptiOpen(const MsptiConfig* config, const char** missing) {
+static void Configure(const MsptiConfig* config) {
   g.config = *config;
+  __atomic_store_n(&g.shared_dropped, config->dropped, __ATOMIC_RELEASE);
+}
+
+int MsptiOpen(const MsptiConfig* config, const char** missing) {
+  Configure(config);
   return Open(missing);
 }
 
@@ -497,14 +515,14 @@ static void ReadTheRest(int64_t until_ms) {
     const struct timespec pause = {0, 2000000};
     if (drained == kDrainRefused) nanosleep(&pause, NULL);
   }
-  if (g.pending) Count(&g.dropped, 1);
+  if (g.pending) CountDropped(1);
   for (int i = 0; i < kMsptiPoolBuffers; ++i) {
     Slot* slot = &g.slots[i];
     if (Load32(&slot->state) != kSlotFull) continue;
     const size_t left = slot == g.reading ? slot->valid_bytes - g.read_bytes : slot->valid_bytes;
-    Count(&g.dropped, left / kMsptiMarkerBytes);
+    CountDropped(left / kMsptiMarkerBytes);
     if (slot == g.reading && !Load32(&g.exited)) {
-      uint8_t* ignored;
+      uint8_t* ignored = NULL;
       g.api.get_next_record(slot->data, 0, &ignored);  // its thread-local place
     }
     Store32(&slot->state, kSlotFree);
@@ -529,7 +547,9 @@ static void Finish(enum MsptiStopKind kind) {
 static void* Run(void* unused) {
   (void)unused;
   prctl(PR_SET_NAME, "taskd-mspti");
-  const int usable = Open(NULL) == 0;
+  const char* missing = NULL;
+  const int usable = Open(&missing) == 0;
+  if (missing != NULL && g.config.unusable != NULL) g.config.unusable(g.config.context, missing);
   for (;;) {
     const uint32_t* word = g.config.wake_word != NULL ? g.config.wake_word : &g.own_word;
     const uint32_t seen = Load32(word);
@@ -548,7 +568,7 @@ int MsptiStart(const MsptiConfig* config) {
   uint32_t none = kThreadNone;
   if (!__atomic_compare_exchange_n(&g.thread, &none, kThreadRuns, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return 0;
   Store32(&g.stop_kind, 0);
-  g.config = *config;
+  Configure(config);
   pthread_attr_t attributes;
   pthread_t thread;
   int error = pthread_attr_init(&attributes);
@@ -606,6 +626,7 @@ static void RegisterExitHandler(int count) {
 void MsptiForgetInChild(void) {
   Store32(&g.forked, 1);
   Store32(&g.accept, 0);
+  __atomic_store_n(&g.shared_dropped, NULL, __ATOMIC_RELEASE);
   Store32(&g.thread, kThreadNone);
 }
 

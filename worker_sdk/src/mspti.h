@@ -13,7 +13,8 @@
 //    for, until a flush has returned that began later: it is lost then.
 // 4. A record is parsed by a pure function and handed to `emit`. Emit may refuse ("no room now"); the same record is
 //    offered again, meanwhile the pool fills, and its end is point 1. So a slow reader costs records, which are
-//    counted, and never time of the training.
+//    counted, and never time of the training. A buffer remembers what was wanted when MSPTI took it, and a change of
+//    that is followed by a flush: a record that was made before a switch is judged by the state of then.
 // 5. Who subscribes to MSPTI owns it. Until then nothing of it is touched, not even the callbacks: they may be those of
 //    a full profiling. That one shows as MSPTI's result 2 and is answered as "not applied"; the next try is a second
 //    later, then two, at most five.
@@ -30,24 +31,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "taskd/mspti_result.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// MSPTI's results (contract §4.2).
-enum MsptiResult {
-  kMsptiOk = 0,
-  kMsptiInvalidParameter = 1,
-  kMsptiOtherSubscriber = 2,
-  kMsptiMaxLimit = 3,  // of msptiActivityGetNextRecord: the end of the buffer
-  kMsptiDeviceOffline = 4,
-  kMsptiInner = 999,
-};
+// A marker's fields, and how far apart MSPTI puts markers: that is only used to count those that nobody reads.
+enum { kMsptiFieldBytes = 52, kMsptiMarkerBytes = 56 };
+enum { kMsptiPoolBuffers = 8, kMsptiBufferBytes = 2 * 1024 * 1024 };
 
-enum { kMsptiMarkerBytes = 56, kMsptiPoolBuffers = 8, kMsptiBufferBytes = 2 * 1024 * 1024 };
-
-// Bits of a wanted state. Domains that are neither follow the default one.
+// Bits of a wanted state. Domains that are neither follow the default one. Bits from kMsptiCallerShift up are the
+// caller's.
 enum MsptiDomains { kMsptiDefault = 1u << 0, kMsptiCommunication = 1u << 1 };
+enum { kMsptiAllDomains = kMsptiDefault | kMsptiCommunication, kMsptiCallerShift = 8 };
 
 // One marker record.
 typedef struct MsptiMark {
@@ -59,31 +56,33 @@ typedef struct MsptiMark {
   uint32_t thread_id;     // of a device record: its stream id
   const char* name;       // empty in an end and in a device record; never null
   const char* domain;
+  uint32_t wanted;  // when MSPTI took the record's buffer; all of it, not parsed
 } MsptiMark;
 
-// Reads a packed record of kMsptiMarkerBytes bytes at any address. Returns 1; 0 for another kind of record and for a
+// Reads a packed record of kMsptiFieldBytes bytes at any address. Returns 1; 0 for another kind of record and for a
 // flag, a source or an id that no marker has.
 int ParseMsptiMarker(const uint8_t* record, MsptiMark* mark);
 
 // What became of a wanted state.
 typedef struct MsptiAnswer {
-  uint32_t wanted;
-  uint32_t code;  // contract §3: 1400 + {0,10,20} + {0,1,2}: default, then communication off, on, failed
-  int error;      // 0: applied; else MSPTI's result of the first call that failed
+  uint32_t wanted;  // MsptiDomains
+  uint32_t code;    // contract §3: 1400 + {0,10,20} + {0,1,2}: default, then communication off, on, failed
+  int error;        // 0: applied; else MSPTI's result of the first call that failed
 } MsptiAnswer;
-
-// Why it was not applied, for "not applied: ...". Never null.
-const char* MsptiErrorText(int error);
 
 // All are called by the thread of MsptiStep, without a lock.
 typedef struct MsptiConfig {
-  uint32_t (*wanted)(void* context);                  // MsptiDomains
+  uint32_t (*wanted)(void* context);                  // MsptiDomains and bits of the caller's; once a step
   int (*emit)(void* context, const MsptiMark* mark);  // 1: taken; 0: no room now, it is offered again
-  void (*answer)(void* context,
-                 const MsptiAnswer* answer);  // to every try; the same one is not said twice. May be null
+  // To every try and to every change of `wanted`, of the caller's bits too; the same one is not said twice. May be
+  // null.
+  void (*answer)(void* context, const MsptiAnswer* answer);
+  // There is a libmspti.so without this function: nothing comes of it. May be null.
+  void (*unusable)(void* context, const char* missing);
   void* context;
   // A futex that changes whenever `wanted` does, also from another process; it is only read. Null: one of our own.
   uint32_t* wake_word;
+  uint64_t* dropped;  // counts with MsptiStats.dropped, atomically, on the training threads too. May be null
 } MsptiConfig;
 
 // Finds libmspti.so: one that is loaded, else in LD_LIBRARY_PATH, else as the dynamic linker does, else at its default

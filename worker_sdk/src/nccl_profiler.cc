@@ -2,8 +2,8 @@
 //
 // Design:
 // 1. A mark is a range in the domain communication with the fields that torch_npu gives HCCL's operations (TaskD
-// contract
-//    §4.4), and besides `ranks`, `rank` and, for collectives, `seq`: the operation's number on its communicator.
+//    contract §4.4), and besides `ranks`, `rank` and, for collectives, `seq`: the operation's number on its
+//    communicator.
 // 2. NCCL's stopEvent of an operation says that it was enqueued, not that it ended. With kernel events (NCCL 2.26 and
 //    later) the range begins when its first channel is seen running and ends when its last one has ended, both as
 //    NCCL's progress thread notices them. Without them it is the call's time on the host.
@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include <atomic>
+#include <iterator>
 
 #include "taskd/taskd.h"
 
@@ -226,12 +227,15 @@ struct TypeName {
   const char* ours;
 };
 
-// torch_npu's names of the types, which all readers know.
+// torch_npu's names of the types, which all readers know. In NCCL's order: v1 has the number.
 constexpr TypeName kTypeNames[] = {
-    {"ncclFloat32", "fp32"},  {"ncclBfloat16", "bfp16"}, {"ncclFloat16", "fp16"},       {"ncclInt8", "int8"},
-    {"ncclUint8", "uint8"},   {"ncclInt32", "int32"},    {"ncclUint32", "uint32"},      {"ncclInt64", "int64"},
-    {"ncclUint64", "uint64"}, {"ncclFloat64", "fp64"},   {"ncclFloat8e4m3", "fp8e4m3"}, {"ncclFloat8e5m2", "fp8e5m2"},
+    {"ncclInt8", "int8"},    {"ncclUint8", "uint8"},    {"ncclInt32", "int32"},        {"ncclUint32", "uint32"},
+    {"ncclInt64", "int64"},  {"ncclUint64", "uint64"},  {"ncclFloat16", "fp16"},       {"ncclFloat32", "fp32"},
+    {"ncclFloat64", "fp64"}, {"ncclBfloat16", "bfp16"}, {"ncclFloat8e4m3", "fp8e4m3"}, {"ncclFloat8e5m2", "fp8e5m2"},
 };
+// NCCL's functions by the number that v1 has.
+constexpr const char* kFunctions[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+                                      "AllReduce", "SendRecv", "Send",      "Recv"};
 
 const char* TypeNameOf(const char* nccl) {
   if (nccl == nullptr) return "na";
@@ -361,8 +365,18 @@ bool ReadCall(uint32_t type, const Descriptor& descriptor, Call& call) {
     call.count = from.count;
     call.peer = from.peer;
   };
+  auto numbered = [&call](const auto& from) {
+    call.function = from.function < std::size(kFunctions) ? kFunctions[from.function] : nullptr;
+    call.data_type = from.data_type < std::size(kTypeNames) ? kTypeNames[from.data_type].nccl : nullptr;
+    call.count = from.count;
+    call.group = from.name == nullptr ? "" : from.name;
+    call.hash = from.communicator;
+  };
   if (type == kEventCollective) {
-    if constexpr (kVersion == 2) {
+    if constexpr (kVersion == 1) {
+      numbered(descriptor.collective_v1);
+      call.sequence = descriptor.collective_v1.sequence;
+    } else if constexpr (kVersion == 2) {
       collective(descriptor.collective_v2);
       call.group = descriptor.collective_v2.name == nullptr ? "" : descriptor.collective_v2.name;
       call.hash = descriptor.collective_v2.communicator;
@@ -377,7 +391,10 @@ bool ReadCall(uint32_t type, const Descriptor& descriptor, Call& call) {
     return true;
   }
   if (type == kEventPointToPoint) {
-    if constexpr (kVersion <= 3) {
+    if constexpr (kVersion == 1) {
+      numbered(descriptor.point_to_point_v1);
+      call.peer = descriptor.point_to_point_v1.peer;
+    } else if constexpr (kVersion <= 3) {
       point_to_point(descriptor.point_to_point_v2);
       call.group = descriptor.point_to_point_v2.name == nullptr ? "" : descriptor.point_to_point_v2.name;
       call.hash = descriptor.point_to_point_v2.communicator;
@@ -399,14 +416,20 @@ uint32_t TypeOf(const Descriptor& descriptor) {
   return kVersion >= 5 ? static_cast<uint32_t>(descriptor.type64) : descriptor.type8;
 }
 
+// A communicator whose init failed has no context, and NCCL goes on with the events of all.
+bool IsWhole(const void* context, void** handle, const Descriptor* descriptor) {
+  if (handle != nullptr) *handle = nullptr;
+  return context != nullptr && handle != nullptr && descriptor != nullptr;
+}
+
 // Channels of operations that were called before go on; nothing else begins.
 template <int kVersion>
 __attribute__((noinline)) int StartEventWhileOff(void* context, void** handle, Descriptor* descriptor) {
+  if (!IsWhole(context, handle, descriptor)) return kSuccess;
   if (TypeOf<kVersion>(*descriptor) == kEventKernelChannel) {
-    *handle = descriptor->parent == nullptr ? nullptr : StartChannel(descriptor->parent);
+    if (descriptor->parent != nullptr) *handle = StartChannel(descriptor->parent);
     return kSuccess;
   }
-  *handle = nullptr;
   AskForKernels(*static_cast<const Communicator*>(context), false);
   return kSuccess;
 }
@@ -414,7 +437,7 @@ __attribute__((noinline)) int StartEventWhileOff(void* context, void** handle, D
 template <int kVersion>
 int StartEventOf(void* context, void** handle, Descriptor* descriptor) {
   if (!IsOn()) return StartEventWhileOff<kVersion>(context, handle, descriptor);
-  *handle = nullptr;
+  if (!IsWhole(context, handle, descriptor)) return kSuccess;
   const uint32_t type = TypeOf<kVersion>(*descriptor);
   if (type == kEventKernelChannel) {
     if (descriptor->parent != nullptr) *handle = StartChannel(descriptor->parent);
@@ -454,7 +477,7 @@ int Init(void** context, int* mask, int version, const char* name, uint64_t hash
   }
   auto* communicator = static_cast<Communicator*>(calloc(1, sizeof(Communicator)));
   if (communicator == nullptr) return kSystemError;
-  // v2 and v3 say it with every operation.
+  // The older ones say it with every operation.
   if (version >= 4) SetGroup(*communicator, name, hash);
   communicator->ranks = ranks;
   communicator->rank = rank;
@@ -499,6 +522,7 @@ constexpr Profiler Table(InitFunction* init) {
   PLUGIN_EXPORT const taskd::nccl::type ncclProfiler_v##number; \
   const taskd::nccl::type ncclProfiler_v##number = taskd::nccl::Table<taskd::nccl::type, number>(taskd::nccl::init)
 
+TASKD_PROFILER(1, ProfilerV2, InitV2<1>);
 TASKD_PROFILER(2, ProfilerV2, InitV2<2>);
 TASKD_PROFILER(3, ProfilerV2, InitV2<3>);
 TASKD_PROFILER(4, ProfilerV4, InitV4);

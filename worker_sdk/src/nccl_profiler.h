@@ -1,7 +1,7 @@
 // What a profiler plugin needs of NCCL's plugin interface, written down from NCCL's public headers and its guide for
 // plugin authors; no header of NCCL is used.
 //
-// Sources (github.com/NVIDIA/nccl): src/include/plugin/nccl_profiler.h and profiler/profiler_v2.h to profiler_v7.h for
+// Sources (github.com/NVIDIA/nccl): src/include/plugin/nccl_profiler.h and profiler/profiler_v1.h to profiler_v7.h for
 // the layouts, src/plugin/profiler.cc for what is called when, plugins/profiler/README.md for the rules.
 //
 // How it works: NCCL loads libnccl-profiler-<NCCL_PROFILER_PLUGIN>.so, looks for ncclProfiler_v7, then _v6, and so on,
@@ -33,6 +33,29 @@ enum LogSubsystem : unsigned long { kLogInit = 1 };
 using LogFunction = void (*)(int level, unsigned long subsystem, const char* file, int line, const char* format, ...);
 
 // The descriptors have many more forms; these are the ones read here. Texts are static strings of NCCL's.
+
+// Of v1, which has numbers for what the others have texts for: ncclFunc_t (nccl_common.h), ncclDataType_t (nccl.h).
+struct CollectiveV1 {
+  const char* name;
+  uint64_t communicator;
+  uint64_t sequence;
+  uint8_t function;
+  const void* send_buffer;
+  void* receive_buffer;
+  size_t count;
+  int root;
+  uint8_t data_type;
+};
+
+struct PointToPointV1 {
+  const char* name;
+  uint64_t communicator;
+  uint8_t function;
+  void* buffer;
+  uint8_t data_type;
+  size_t count;
+  int peer;
+};
 
 struct CollectiveV2 {
   const char* name;  // of the communicator
@@ -91,7 +114,7 @@ struct PointToPointV4 {  // to v7
   uint8_t channels;
 };
 
-// v2 to v4 have an 8 bit type, v5 to v7 one of 64 bits; what follows is at the same place.
+// v1 to v4 have an 8 bit type, v5 to v7 one of 64 bits; what follows is at the same place.
 struct Descriptor {
   union {
     uint8_t type8;
@@ -100,6 +123,8 @@ struct Descriptor {
   void* parent;  // of a kernel channel: the handle of its operation
   int rank;
   union {
+    CollectiveV1 collective_v1;
+    PointToPointV1 point_to_point_v1;
     CollectiveV2 collective_v2;
     CollectiveV3 collective_v3;
     PointToPointV2 point_to_point_v2;
@@ -114,7 +139,7 @@ using StopEvent = int (*)(void* handle);
 using RecordEventState = int (*)(void* handle, int state, void* arguments);
 using Finalize = int (*)(void* context);
 
-struct ProfilerV2 {  // and v3
+struct ProfilerV2 {  // also v1 and v3
   const char* name;
   int (*init)(void** context, int* mask);
   StartEvent start_event;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +30,21 @@ constexpr char kGroup[] = "tp:0000000000000abc";
 void* Symbol(int version) {
   void* plugin = dlopen(TASKD_NCCL_PLUGIN_PATH, RTLD_NOW | RTLD_LOCAL);
   return plugin == nullptr ? nullptr : dlsym(plugin, ("ncclProfiler_v" + std::to_string(version)).c_str());
+}
+
+// NCCL's numbers of them (ncclFunc_t, ncclDataType_t), which v1 has in the place of texts.
+constexpr const char* kFunctions[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+                                      "AllReduce", "SendRecv", "Send",      "Recv"};
+constexpr const char* kTypes[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
+                                  "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
+                                  "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+
+template <size_t kCount>
+uint8_t Number(const char* const (&names)[kCount], const char* name) {
+  for (size_t i = 0; i < kCount; ++i) {
+    if (name != nullptr && std::string(names[i]) == name) return static_cast<uint8_t>(i);
+  }
+  return 200;
 }
 
 // One communicator in NCCL: rank 1 of 8.
@@ -71,7 +87,10 @@ class Communicator {
   void* Collective(const char* function, const char* type, size_t count, uint64_t sequence, uint8_t channels = 1) {
     Descriptor descriptor = {};
     descriptor.rank = 1;
-    if (version_ == 2) {
+    if (version_ == 1) {
+      descriptor.collective_v1 = {"tp",    kHash, sequence, Number(kFunctions, function), nullptr,
+                                  nullptr, count, 0,        Number(kTypes, type)};
+    } else if (version_ == 2) {
       descriptor.collective_v2 = {"tp", kHash, sequence, function, nullptr, nullptr, count, 0, type, 77, channels};
     } else if (version_ == 3) {
       descriptor.collective_v3 = {"tp", kHash, sequence, function, nullptr, nullptr, count, 0, type, channels};
@@ -83,7 +102,10 @@ class Communicator {
   void* PointToPoint(const char* function, const char* type, size_t count, int peer, uint8_t channels = 1) {
     Descriptor descriptor = {};
     descriptor.rank = 1;
-    if (version_ <= 3) {
+    if (version_ == 1) {
+      descriptor.point_to_point_v1 = {"tp",  kHash, Number(kFunctions, function), nullptr, Number(kTypes, type),
+                                      count, peer};
+    } else if (version_ <= 3) {
       descriptor.point_to_point_v2 = {"tp", kHash, function, nullptr, type, count, peer};
     } else {
       descriptor.point_to_point = {function, nullptr, type, count, peer, channels};
@@ -97,6 +119,9 @@ class Communicator {
   }
 
   int& mask() { return mask_; }
+  void* context() const { return context_; }
+  const nccl::ProfilerV2& profiler() const { return profiler_; }
+  int version() const { return version_; }
   bool says_ranks() const { return version_ >= 4; }
 
  private:
@@ -134,8 +159,9 @@ void SwitchOn() {
 }
 
 FRESH_TEST(NcclProfilerTest, VersionsAreThere) {
-  for (int version = 2; version <= 7; ++version) EXPECT_NE(Symbol(version), nullptr) << version;
-  EXPECT_EQ(Symbol(1), nullptr);
+  for (int version = 1; version <= 7; ++version) EXPECT_NE(Symbol(version), nullptr) << version;
+  EXPECT_EQ(Symbol(0), nullptr);
+  EXPECT_EQ(Symbol(8), nullptr);
 }
 
 void CollectiveOfVersion(int version) {
@@ -167,6 +193,7 @@ void CollectiveOfVersion(int version) {
   EXPECT_TRUE(start.flags & ring::kFlagStream);
   EXPECT_EQ(records.back().id, start.id);
 }
+FRESH_TEST(NcclProfilerTest, CollectiveV1) { CollectiveOfVersion(1); }
 FRESH_TEST(NcclProfilerTest, CollectiveV2) { CollectiveOfVersion(2); }
 FRESH_TEST(NcclProfilerTest, CollectiveV4) { CollectiveOfVersion(4); }
 FRESH_TEST(NcclProfilerTest, CollectiveV5) { CollectiveOfVersion(5); }
@@ -207,10 +234,12 @@ void PointToPointOfVersion(int version) {
   EXPECT_EQ(records[1].name, Name(communicator, fields, R"("opName": "ncclSend"|,"srcRank": "1","destRank": "3")"));
   EXPECT_EQ(records[2].name, Name(communicator, fields, R"("opName": "ncclRecv"|,"srcRank": "5","destRank": "1")"));
 }
+FRESH_TEST(NcclProfilerTest, PointToPointV1) { PointToPointOfVersion(1); }
 FRESH_TEST(NcclProfilerTest, PointToPointV2) { PointToPointOfVersion(2); }
 FRESH_TEST(NcclProfilerTest, PointToPointV3) { PointToPointOfVersion(3); }
 FRESH_TEST(NcclProfilerTest, PointToPointV4) { PointToPointOfVersion(4); }
 FRESH_TEST(NcclProfilerTest, PointToPointV5) { PointToPointOfVersion(5); }
+FRESH_TEST(NcclProfilerTest, PointToPointV6) { PointToPointOfVersion(6); }
 FRESH_TEST(NcclProfilerTest, PointToPointV7) { PointToPointOfVersion(7); }
 
 // No kernel channels: the host's time.
@@ -353,6 +382,128 @@ FRESH_TEST(NcclProfilerTest, StrangeNames) {
     EXPECT_TRUE(text.ends_with("\"seq\": \"18446744073709551615\"}")) << text;
     EXPECT_LE(text.size(), ring::kMaxNameBytes);
   }
+}
+
+// Every function and type that v1 has a number for, and numbers of later ones.
+FRESH_TEST(NcclProfilerTest, NumbersOfV1) {
+  SwitchOn();
+  Communicator communicator(1);
+  for (const char* function : kFunctions) communicator.Stop(communicator.Collective(function, "ncclInt8", 1, 0));
+  for (const char* type : kTypes) communicator.Stop(communicator.Collective("Reduce", type, 1, 0));
+  communicator.Stop(communicator.Collective("NewFunction", "ncclNewType", 1, 0));
+  std::string functions;
+  std::string types;
+  for (const Record& record : SegmentView().Records()) {
+    if (record.type != ring::kRecordRangeStart) continue;
+    const auto value = [&record](const std::string& key) {
+      const size_t begin = record.name.find("\"" + key + "\": \"") + key.size() + 5;
+      return record.name.substr(begin, record.name.find('"', begin) - begin) + " ";
+    };
+    functions += value("opName");
+    types += value("dataType");
+  }
+  EXPECT_TRUE(
+      functions.starts_with("ncclBroadcast ncclReduce ncclAllGather ncclReduceScatter ncclAllReduce ncclSendRecv "
+                            "ncclSend ncclRecv ncclReduce "))
+      << functions;
+  EXPECT_TRUE(functions.ends_with("ncclReduce ncclUnknown ")) << functions;
+  EXPECT_TRUE(types.ends_with("int8 int8 uint8 int32 uint32 int64 uint64 fp16 fp32 fp64 bfp16 fp8e4m3 fp8e5m2 na "))
+      << types;
+}
+
+// contract: NCCL's guide for plugin authors: only init may fail, and every handle is the plugin's own matter.
+void EveryCallbackOfVersion(int version) {
+  SwitchOn();
+  SegmentView segment;
+  for (uint32_t gate :
+       {uint32_t{ring::kGateCommunication}, uint32_t{ring::kGateAllKinds}, uint32_t{ring::kGateForward}, uint32_t{0}}) {
+    segment.SetGate(gate);
+    Communicator communicator(version);
+    const nccl::ProfilerV2& profiler = communicator.profiler();
+    const bool on = (gate & ring::kGateCommunication) != 0;
+    EXPECT_EQ((communicator.mask() & nccl::kEventKernelChannel) != 0, on && version >= 3);
+    EXPECT_EQ(communicator.mask() & ~(kOn | nccl::kEventCopyEngineCollective), 0);
+    std::vector<void*> handles = {nullptr};
+    for (int bit = 0; bit < (version >= 5 ? 20 : 8); ++bit) {
+      const uint32_t type = 1u << bit;
+      Descriptor empty = {};
+      void* handle = type == nccl::kEventCollective     ? communicator.Collective("AllReduce", "ncclInt8", 1, 0)
+                     : type == nccl::kEventPointToPoint ? communicator.PointToPoint("Send", "ncclInt8", 1, 0)
+                                                        : communicator.Start(type, empty);
+      EXPECT_TRUE(on || handle == nullptr) << bit;
+      handles.push_back(handle);
+    }
+    EXPECT_EQ(on, handles[2] != nullptr && handles[3] != nullptr);
+    for (void* handle : handles) {
+      for (int state = 0; state < 40; ++state) communicator.State(handle, state);
+      communicator.Stop(communicator.Channel(handle));
+      communicator.Stop(handle);
+      communicator.Stop(handle);  // again
+    }
+    // No type, several types, all types.
+    for (uint32_t type : {0u, 3u, ~0u}) communicator.Stop(communicator.Start(type, {}));
+    // A communicator whose init failed.
+    Descriptor descriptor = {};
+    void* handle = &descriptor;
+    EXPECT_EQ(profiler.start_event(nullptr, &handle, &descriptor), 0);
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_EQ(profiler.start_event(communicator.context(), nullptr, &descriptor), 0);
+    EXPECT_EQ(profiler.start_event(communicator.context(), &handle, nullptr), 0);
+    EXPECT_EQ(profiler.finalize(nullptr), 0);
+  }
+  const std::string story = Story(segment);
+  EXPECT_EQ(std::count(story.begin(), story.end(), '+'), std::count(story.begin(), story.end(), '-'));
+}
+FRESH_TEST(NcclProfilerTest, EveryCallbackV1) { EveryCallbackOfVersion(1); }
+FRESH_TEST(NcclProfilerTest, EveryCallbackV2) { EveryCallbackOfVersion(2); }
+FRESH_TEST(NcclProfilerTest, EveryCallbackV3) { EveryCallbackOfVersion(3); }
+FRESH_TEST(NcclProfilerTest, EveryCallbackV4) { EveryCallbackOfVersion(4); }
+FRESH_TEST(NcclProfilerTest, EveryCallbackV5) { EveryCallbackOfVersion(5); }
+FRESH_TEST(NcclProfilerTest, EveryCallbackV6) { EveryCallbackOfVersion(6); }
+FRESH_TEST(NcclProfilerTest, EveryCallbackV7) { EveryCallbackOfVersion(7); }
+
+// Many communicators, each with its own thread that calls and one that sees the channels, while the switch turns.
+FRESH_TEST(NcclProfilerTest, CommunicatorsThreadsAndSwitching) {
+  SwitchOn();
+  Symbol(7);  // loaded before there are threads, as NCCL does under its lock; ThreadSanitizer does not know dlopen's
+  std::atomic<bool> done{false};
+  std::thread switching([&done] {
+    SegmentView segment;
+    for (uint32_t i = 0; !done; ++i) segment.SetGate(i % 2 == 0 ? 0u : uint32_t{ring::kGateCommunication});
+  });
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 8; ++number) {
+    threads.emplace_back([number] {
+      Communicator communicator(1 + number % 7);
+      std::vector<void*> handles(500);
+      for (void*& handle : handles) {
+        handle = communicator.Collective("AllReduce", "ncclFloat32", 1, 0, 2);
+        communicator.Stop(handle);
+      }
+      std::thread progress([&] {
+        for (void* handle : handles) {
+          void* first = communicator.Channel(handle);
+          void* second = communicator.Channel(handle);
+          communicator.Stop(first);
+          communicator.Stop(second);
+        }
+      });
+      for (int i = 0; i < 500; ++i) communicator.Stop(communicator.PointToPoint("Recv", "ncclFloat32", 1, 2));
+      progress.join();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  switching.join();
+  SegmentView segment;
+  std::string problem;
+  segment.Records(&problem);
+  EXPECT_EQ(problem, "");
+  segment.SetGate(ring::kGateCommunication);
+  Communicator after(7);
+  void* handle = after.Collective("AllReduce", "ncclFloat32", 77, 0);
+  after.Stop(after.Channel(handle));
+  EXPECT_EQ(segment.Last().type, ring::kRecordRangeEnd);
 }
 
 FRESH_TEST(NcclProfilerTest, InitFailsWithoutAPlace) {

@@ -21,6 +21,7 @@
 #include "nvtx_ranges.h"
 #include "nvtx_strings.h"
 #include "recorder.h"
+#include "runtime.h"
 
 namespace taskd::worker {
 namespace {
@@ -99,20 +100,20 @@ template <bool kFull>
 void MarkEx(const EventAttributes* event) {
   MarkNext<kFull, nvtx::kMarkEx>(event);
   char storage[kMaxUtf8Bytes];
-  RecordName<ring::kRecordMark, kFull>(MessageOf<kFull>(event, storage));
+  Record<ring::kRecordMark>(MessageOf<kFull>(event, storage), false);
 }
 
 template <bool kFull>
 void MarkA(const char* name) {
   MarkNext<kFull, nvtx::kMarkA>(name);
-  RecordName<ring::kRecordMark, kFull>(name);
+  Record<ring::kRecordMark>(name, false);
 }
 
 template <bool kFull>
 void MarkW(const wchar_t* name) {
   MarkNext<kFull, nvtx::kMarkW>(name);
   char storage[kMaxUtf8Bytes];
-  RecordName<ring::kRecordMark, kFull>(ToUtf8(name, storage));
+  Record<ring::kRecordMark>(ToUtf8(name, storage), false);
 }
 
 template <bool kFull, nvtx::CoreFunction kFunction, typename Argument>
@@ -126,20 +127,20 @@ template <bool kFull>
 RangeId RangeStartEx(const EventAttributes* event) {
   const RangeId theirs = StartNext<kFull, nvtx::kRangeStartEx>(event);
   char storage[kMaxUtf8Bytes];
-  return JoinIds(theirs, RecordName<ring::kRecordRangeStart, kFull>(MessageOf<kFull>(event, storage)));
+  return JoinIds(theirs, Record<ring::kRecordRangeStart>(MessageOf<kFull>(event, storage), false));
 }
 
 template <bool kFull>
 RangeId RangeStartA(const char* name) {
   const RangeId theirs = StartNext<kFull, nvtx::kRangeStartA>(name);
-  return JoinIds(theirs, RecordName<ring::kRecordRangeStart, kFull>(name));
+  return JoinIds(theirs, Record<ring::kRecordRangeStart>(name, false));
 }
 
 template <bool kFull>
 RangeId RangeStartW(const wchar_t* name) {
   const RangeId theirs = StartNext<kFull, nvtx::kRangeStartW>(name);
   char storage[kMaxUtf8Bytes];
-  return JoinIds(theirs, RecordName<ring::kRecordRangeStart, kFull>(ToUtf8(name, storage)));
+  return JoinIds(theirs, Record<ring::kRecordRangeStart>(ToUtf8(name, storage), false));
 }
 
 template <bool kFull>
@@ -165,7 +166,7 @@ int RangePushEx(const EventAttributes* event) {
   bool asked = false;
   const int theirs = LevelNext<kFull, nvtx::kRangePushEx>(asked, event);
   char storage[kMaxUtf8Bytes];
-  const int ours = Push<kFull>(MessageOf<kFull>(event, storage));
+  const int ours = Push(MessageOf<kFull>(event, storage));
   return asked ? theirs : ours;
 }
 
@@ -173,7 +174,7 @@ template <bool kFull>
 int RangePushA(const char* name) {
   bool asked = false;
   const int theirs = LevelNext<kFull, nvtx::kRangePushA>(asked, name);
-  const int ours = Push<kFull>(name);
+  const int ours = Push(name);
   return asked ? theirs : ours;
 }
 
@@ -182,7 +183,7 @@ int RangePushW(const wchar_t* name) {
   bool asked = false;
   const int theirs = LevelNext<kFull, nvtx::kRangePushW>(asked, name);
   char storage[kMaxUtf8Bytes];
-  const int ours = Push<kFull>(ToUtf8(name, storage));
+  const int ours = Push(ToUtf8(name, storage));
   return asked ? theirs : ours;
 }
 
@@ -200,7 +201,7 @@ void DomainMarkEx(nvtx::Domain domain, const EventAttributes* event) {
     if (auto* next = NextCore2<void(nvtx::Domain, const EventAttributes*)>(nvtx::kDomainMarkEx)) next(domain, event);
   }
   char storage[kMaxUtf8Bytes];
-  RecordName<ring::kRecordMark, kFull>(DomainOf<kFull>(domain), MessageOf<kFull>(event, storage));
+  RecordIn<ring::kRecordMark>(DomainOf<kFull>(domain), MessageOf<kFull>(event, storage));
 }
 
 template <bool kFull>
@@ -211,8 +212,7 @@ RangeId DomainRangeStartEx(nvtx::Domain domain, const EventAttributes* event) {
     if (next != nullptr) theirs = next(domain, event);
   }
   char storage[kMaxUtf8Bytes];
-  return JoinIds(theirs,
-                 RecordName<ring::kRecordRangeStart, kFull>(DomainOf<kFull>(domain), MessageOf<kFull>(event, storage)));
+  return JoinIds(theirs, RecordIn<ring::kRecordRangeStart>(DomainOf<kFull>(domain), MessageOf<kFull>(event, storage)));
 }
 
 template <bool kFull>
@@ -229,7 +229,7 @@ int DomainRangePushEx(nvtx::Domain domain, const EventAttributes* event) {
   auto* next = kFull ? NextCore2<int(nvtx::Domain, const EventAttributes*)>(nvtx::kDomainRangePushEx) : nullptr;
   const int theirs = next == nullptr ? 0 : next(domain, event);
   char storage[kMaxUtf8Bytes];
-  const int ours = DomainPush<kFull>(DomainOf<kFull>(domain), MessageOf<kFull>(event, storage));
+  const int ours = DomainPush(DomainOf<kFull>(domain), MessageOf<kFull>(event, storage));
   return next != nullptr ? theirs : ours;
 }
 
@@ -370,21 +370,29 @@ void SayOnce(const char* format, const char* path, const char* reason) {
   Say(line);
 }
 
-// Lets the other tool fill the tables. False: there is none.
-bool StartOtherTool(nvtx::GetExportTable get_export_table) {
-  const char* path = getenv("TASKD_NVTX_CHAIN");
-  if (path == nullptr || *path == '\0') return false;
+// The other tool's library, which stays loaded: slots may point into it. Null: there is none.
+void* OpenOtherTool(const char*& path) {
+  path = getenv("TASKD_NVTX_CHAIN");
+  if (path == nullptr || *path == '\0') return nullptr;
   void* library = dlopen(path, RTLD_LAZY);
   if (library == nullptr) {
     const char* error = dlerror();
     SayOnce("TASKD_NVTX_CHAIN: '%.150s' cannot be loaded: %.200s", path, error == nullptr ? "unknown error" : error);
-    return false;
+    return nullptr;
   }
   // Any copy of this library: it would call itself for ever.
   if (dlsym(library, "taskd_core_v1") != nullptr) {
     SayOnce("TASKD_NVTX_CHAIN: '%.150s' is TaskD's own library; name another tool's%s", path, "");
-    return false;
+    return nullptr;
   }
+  return library;
+}
+
+// Lets the other tool fill the tables. False: there is none.
+bool StartOtherTool(nvtx::GetExportTable get_export_table) {
+  const char* path;
+  void* library = OpenOtherTool(path);
+  if (library == nullptr) return false;
   auto* initialize = reinterpret_cast<nvtx::InitializeInjection>(dlsym(library, "InitializeInjectionNvtx2"));
   if (initialize == nullptr) {
     SayOnce("TASKD_NVTX_CHAIN: '%.150s' is no NVTX tool: it has no InitializeInjectionNvtx2%s", path, "");
@@ -394,7 +402,7 @@ bool StartOtherTool(nvtx::GetExportTable get_export_table) {
   const bool started = initialize(get_export_table) != 0;
   t_in_other_tool = false;
   if (!started) SayOnce("TASKD_NVTX_CHAIN: '%.150s' did not start%s", path, "");
-  return started;  // the library stays loaded: the slots may point into it
+  return started;
 }
 
 }  // namespace
@@ -413,7 +421,6 @@ TASKD_EXPORT int InitializeInjectionNvtx2(taskd::nvtx::GetExportTable get_export
   if (version != nullptr && version->bytes >= sizeof(*version) && version->set_tool_version != nullptr) {
     version->set_tool_version(kToolVersion);
   }
-  ReadMarkNames();
 
   nvtx::Function core_before[nvtx::kCoreFunctions] = {};
   nvtx::Function core2_before[nvtx::kCore2Functions] = {};
@@ -430,8 +437,8 @@ TASKD_EXPORT int InitializeInjectionNvtx2(taskd::nvtx::GetExportTable get_export
     Adopt(core_before, core_after, g_next.core);
     Adopt(core2_before, core2_after, g_next.core2);
   }
-  // Whoever has neither does not pay for it.
-  if (chained || !g_mark_names.empty()) {
+  // Whoever has no other tool does not pay for it.
+  if (chained) {
     OurFunctions<true>(our_core, our_core2);
   } else {
     OurFunctions<false>(our_core, our_core2);
@@ -439,4 +446,19 @@ TASKD_EXPORT int InitializeInjectionNvtx2(taskd::nvtx::GetExportTable get_export
   Install(core, our_core);
   Install(core2, our_core2);
   return 1;
+}
+
+TASKD_EXPORT int InitializeInjectionNvtxExtension(void* module) {
+  using namespace taskd::worker;
+  if (t_in_other_tool) return 0;
+  const char* path;
+  void* library = OpenOtherTool(path);
+  if (library == nullptr) return 0;
+  auto* initialize =
+      reinterpret_cast<taskd::nvtx::InitializeExtension>(dlsym(library, "InitializeInjectionNvtxExtension"));
+  if (initialize == nullptr) return 0;
+  t_in_other_tool = true;
+  const int result = initialize(module);
+  t_in_other_tool = false;
+  return result;
 }

@@ -95,6 +95,7 @@ struct VersionTable {
 
 using GetExportTable = const void* (*)(uint32_t table);
 using InitializeInjection = int (*)(GetExportTable);  // 1: the tool is there, 0: it is not
+using InitializeExtension = int (*)(void* module);    // likewise
 
 }  // namespace taskd::nvtx
 
@@ -102,4 +103,7 @@ extern "C" {
 // Takes over the marks and ranges of one NVTX instance. TASKD_NVTX_CHAIN may name another tool's injection library,
 // which then gets every call as well. Returns 1, or 0 where NVTX offers no table to fill.
 int InitializeInjectionNvtx2(taskd::nvtx::GetExportTable get_export_table);
+
+// NVTX's extensions (payload schemas, counters, memory) are not recorded: they are the other tool's, if there is one.
+int InitializeInjectionNvtxExtension(void* module);
 }

@@ -2,51 +2,59 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 namespace taskd::worker {
 namespace {
 
-constinit std::atomic<uint32_t> g_mark_names_state{0};  // 0: not read, 1: being read, 2: read
 constinit pthread_key_t g_stack_key;
 constinit std::atomic<uint32_t> g_stack_key_state{0};  // 0: none yet, 1: being made, 2: there, 3: not to be had
 
+void Learn(PushStack& stack, const taskd_domain* domain, const char* name) {
+  if (IsNearPageEnd(name, kKnownBytes)) return;
+  const uint32_t gate = g_gate.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
+  const uint64_t words[2] = {LoadNameWord<NamePlace::kAnywhere>(name), LoadNameWord<NamePlace::kAnywhere>(name + 8)};
+  const uint32_t index = DomainIndex(domain);
+  const ring::Kind kind = index == ring::kDomainCommunication ? ring::kKindCommunication : ClassifyName(words[0], name);
+  // As RecordOn: not what is off, what another copy records, or what a rule may rename.
+  if (((gate & g_plain_kinds.load(std::memory_order_relaxed)) >> kind & 1) == 0 || !g_counter_clock) return;
+  KnownName known = {.word = {}, .mask = {}, .domain = domain, .gate = gate, .bytes = 0, .word0 = 0, .word3 = 0};
+  uint32_t bytes = 0;
+  uint64_t zero = 0;
+  for (int i = 0; i < 2 && zero == 0; ++i) {
+    zero = ZeroByteMask(words[i]);
+    known.mask[i] = zero == 0 ? ~uint64_t{0} : zero ^ (zero - 1);  // up to the lowest zero byte
+    known.word[i] = words[i] & known.mask[i];
+    bytes += zero == 0 ? 8 : static_cast<uint32_t>(__builtin_ctzll(zero)) >> 3;
+  }
+  if (zero == 0) return;  // longer
+  known.bytes = ring::kRecordHeaderBytes + ((bytes + 7) & ~7u);
+  const uint32_t flags = FlagIf((gate & ring::kGateUndecided) != 0, ring::kFlagUndecided);
+  known.word0 = ring::PackWord0(known.bytes, ring::kRecordRangeStart, flags, 0);
+  known.word3 = ring::PackWord3(0, bytes, index, kind);
+  // A signal handler's push may look here at any moment.
+  KnownName& place = KnownPlace(stack, words[0]);
+  place.gate = 0;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  known.gate = 0;
+  place = known;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  place.gate = gate;
+}
+
 void FreeStack(void* stack) {
   t_pushed = nullptr;
-  munmap(stack, kStackBytes);
+  munmap(stack, sizeof(PushStack));
 }
 
 }  // namespace
 
-constinit MarkNames g_mark_names;
 constinit thread_local PushStack* t_pushed = nullptr;
-
-void Say(const char* line) {
-  char buffer[512];
-  const int bytes = snprintf(buffer, sizeof(buffer), "taskd: %s\n", line);
-  if (bytes <= 0) return;
-  const size_t length = static_cast<size_t>(bytes) < sizeof(buffer) ? static_cast<size_t>(bytes) : sizeof(buffer) - 1;
-  if (write(STDERR_FILENO, buffer, length) < 0) return;  // nobody to tell
-}
-
-void ReadMarkNames() {
-  uint32_t unread = 0;
-  if (g_mark_names_state.compare_exchange_strong(unread, 1)) {
-    g_mark_names.Parse(
-        getenv("TASKD_MARK_NAMES"), [](const char* line, void*) { Say(line); }, nullptr);
-    g_mark_names_state.store(2);
-  }
-  while (g_mark_names_state.load() != 2) sched_yield();
-}
 
 PushStack* NewStack() {
   const int saved_errno = errno;
-  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* stack = mmap(nullptr, sizeof(PushStack), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (stack == MAP_FAILED) stack = nullptr;
   uint32_t none = 0;
   if (g_stack_key_state.compare_exchange_strong(none, 1)) {
@@ -59,32 +67,18 @@ PushStack* NewStack() {
   return t_pushed;
 }
 
-// Different for every domain handle of the recorder: one byte each, side by side.
-uint64_t TagOf(const taskd_domain* domain) { return reinterpret_cast<uintptr_t>(domain) & 0xff; }
+int PushOnNewStack(const char* name) { return NewStack() == nullptr ? nvtx::kNoPushPopTracking : Push(name); }
 
-int CountTag(const PushStack& stack, uint64_t tag) {
-  int count = 0;
-  for (uint32_t i = 0; i < stack.domain_depth; ++i) count += stack.entries[i] >> kTagShift == tag;
-  return count;
+int PushSlowly(PushStack* stack, uint32_t level, const char* name) {
+  stack->ids[level] = Record<ring::kRecordRangeStart>(name, false);
+  Learn(*stack, nullptr, name);
+  return static_cast<int>(level);
 }
 
-int DomainPop(const taskd_domain* domain) {
-  if (domain == nullptr) return Pop();
-  PushStack* stack = t_pushed;
-  if (stack == nullptr || stack->domain_depth == 0) return nvtx::kNoPushPopTracking;
-  const uint64_t tag = TagOf(domain);
-  if (stack->domain_depth > PushStack::kMaxEntries) return static_cast<int>(--stack->domain_depth);
-  // The domain's innermost range may lie below those of others.
-  for (uint32_t i = stack->domain_depth; i-- > 0;) {
-    const uint64_t entry = stack->entries[i];
-    if (entry >> kTagShift != tag) continue;
-    RecordRangeEnd(entry & (kIdEnd - 1));
-    const int level = CountTag(*stack, tag) - 1;
-    memmove(&stack->entries[i], &stack->entries[i + 1], (stack->domain_depth - i - 1) * sizeof(uint64_t));
-    --stack->domain_depth;
-    return level;
-  }
-  return nvtx::kNoPushPopTracking;
+uint64_t DomainPushSlowly(PushStack& stack, const taskd_domain* domain, const char* name) {
+  const uint64_t id = DomainRecord<ring::kRecordRangeStart>(domain, name, false);
+  Learn(stack, domain, name);
+  return id;
 }
 
 }  // namespace taskd::worker

@@ -6,12 +6,16 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "taskd/ring.h"
+#include "taskd/taskd.h"
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
@@ -288,6 +292,127 @@ FRESH_TEST(NvtxTest, AllKindsOfMessages) {
   EXPECT_EQ(segment.Last().kind, ring::kKindStep);
 }
 
+// A thread knows the short names that it pushed before: each record is whole all the same.
+FRESH_TEST(NvtxTest, KnownNames) {
+  Inject();
+  ASSERT_EQ(Nvtx::Start(), 1);
+  nvtx::Domain lib = Nvtx::CreateDomain("lib");
+  nvtx::Domain communication = Nvtx::CreateDomain("communication");
+  // Of all lengths about the limit, several of one place, and buffers that go on differently behind the name.
+  const std::vector<std::string> names = {
+      "",         "a",          "step 1",          "step 2",          "forward",          "forwarD",
+      "eight by", "dataloader", "save_checkpoint", "save_checkpoinT", "exactly 16 bytes", "more than sixteen bytes"};
+  Nvtx::Mark("first");
+  SegmentView segment;
+  char buffer[64];
+  for (int round = 0; round < 3; ++round) {
+    for (const std::string& name : names) {
+      for (nvtx::Domain domain : {nvtx::Domain{nullptr}, lib, communication}) {
+        memset(buffer, 'x' + round, sizeof(buffer));
+        strcpy(buffer, name.c_str());
+        Nvtx::DomainPush(domain, Event(buffer));
+        const Record start = segment.Last();
+        EXPECT_EQ(start.type, ring::kRecordRangeStart);
+        EXPECT_EQ(start.name, name);
+        EXPECT_EQ(DomainName(segment, start), domain == nullptr ? "default" : domain == lib ? "lib" : "communication");
+        const uint32_t kind = domain == communication     ? ring::kKindCommunication
+                              : name.starts_with("step ") ? ring::kKindStep
+                              : name == "forward"         ? ring::kKindForward
+                              : name == "dataloader"      ? ring::kKindDataLoader
+                              : name == "save_checkpoint" ? ring::kKindSaveCheckpoint
+                                                          : ring::kKindOther;
+        EXPECT_EQ(start.kind, kind) << name;
+        EXPECT_EQ(start.tid, static_cast<uint32_t>(gettid()));
+        Nvtx::DomainPop(domain);
+        EXPECT_EQ(segment.Last().id, start.id);
+        EXPECT_EQ(segment.Last().type, ring::kRecordRangeEnd);
+      }
+    }
+  }
+  std::string problem;
+  EXPECT_EQ(segment.Records(&problem).size(), 1 + 2 * 3 * 3 * names.size());
+  EXPECT_EQ(problem, "");
+  // Known, and then off: of one kind, of all.
+  segment.SetGate(ring::kGateAllKinds & ~ring::kGateForward);
+  const uint64_t last = segment.Last().id;
+  Nvtx::Push("forward");
+  Nvtx::Pop();
+  segment.SetGate(0);
+  Nvtx::Push("step 1");
+  Nvtx::Pop();
+  EXPECT_EQ(segment.Last().id, last);
+  segment.SetGate(ring::kGateAllKinds);
+  Nvtx::Push("forward");
+  EXPECT_EQ(segment.Last().name, "forward");
+  EXPECT_EQ(segment.Last().flags, 0u);  // decided by now
+}
+
+FRESH_TEST(NvtxTest, KnownNamesAtTheEndOfAPage) {
+  Inject();
+  ASSERT_EQ(Nvtx::Start(), 1);
+  const long page = sysconf(_SC_PAGESIZE);
+  char* pages = static_cast<char*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(mprotect(pages + page, page, PROT_NONE), 0);
+  for (const char* name : {"forward", "", "dataloader", "save_checkpoint", "a name of sixteen and more"}) {
+    for (int i = 0; i < 2; ++i) {
+      Nvtx::Push(name);  // known from here
+      Nvtx::Pop();
+      char* end = pages + page - strlen(name) - 1;
+      strcpy(end, name);
+      Nvtx::Push(end);
+      EXPECT_EQ(SegmentView().Last().name, name);
+      Nvtx::Pop();
+    }
+  }
+}
+
+// A child has another thread id, and its parent's names.
+FRESH_TEST(NvtxTest, KnownNamesInAForkedChild) {
+  Inject();
+  ASSERT_EQ(Nvtx::Start(), 1);
+  for (int i = 0; i < 2; ++i) {
+    Nvtx::Push("forward");
+    Nvtx::Pop();
+  }
+  EXPECT_EQ(testing::RunForked([] {
+              Nvtx::Push("forward");  // records nothing
+              Nvtx::Pop();
+              if (!testing::SegmentDescriptors().empty()) return 1;
+              if (taskd_worker_init(1, 0, 0) != 0) return 2;
+              SegmentView segment;
+              for (int i = 0; i < 3; ++i) {
+                Nvtx::Push("forward");
+                if (segment.Last().name != "forward" || segment.Last().tid != static_cast<uint32_t>(gettid())) return 3;
+                Nvtx::Pop();
+                if (segment.Last().type != ring::kRecordRangeEnd) return 4;
+              }
+              return 0;
+            }),
+            0);
+}
+
+// Ranges of another copy of the library: what the program preloads and what it injects may be two files.
+FRESH_TEST(NvtxTest, InjectedFromAnotherFile) {
+  const std::string copy = testing::FreshFolder() + "/libtaskd.so";
+  std::filesystem::copy_file(TASKD_SDK_PATH, copy);
+  setenv("NVTX_INJECTION64_PATH", copy.c_str(), 1);
+  ASSERT_EQ(Nvtx::Start(), 1);
+  nvtx::Domain lib = Nvtx::CreateDomain("lib");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Nvtx::Push("forward"), 0);
+    EXPECT_EQ(Nvtx::DomainPush(lib, Event("x")), 0);
+    EXPECT_EQ(Nvtx::DomainPop(lib), 0);
+    EXPECT_EQ(Nvtx::Pop(), 0);
+    Nvtx::RangeEnd(Nvtx::RangeStart("save_checkpoint"));
+  }
+  EXPECT_EQ(testing::SegmentDescriptors().size(), 1u);
+  SegmentView segment;
+  EXPECT_EQ(Story(segment), (Lines{"+forward", "+x", "-x", "-forward", "+save_checkpoint", "-save_checkpoint",
+                                   "+forward", "+x", "-x", "-forward", "+save_checkpoint", "-save_checkpoint"}));
+  EXPECT_EQ(DomainName(segment, segment.Records()[1]), "lib");
+}
+
 FRESH_TEST(NvtxTest, LongNames) {
   Inject();
   ASSERT_EQ(Nvtx::Start(), 1);
@@ -397,7 +522,7 @@ FRESH_TEST(NvtxTest, UsersNames) {
   Nvtx::Mark("next_batch");
   Nvtx::DomainPush(domain, Event("its own"));
   SegmentView segment;
-  const std::string json = R"({"count": "0","dataType": "na","groupName": "nvtx","opName": "all_reduce grads"})";
+  const std::string json = R"({"count": "0","dataType": "na","groupName": "user","opName": "all_reduce grads"})";
   EXPECT_EQ(Story(segment),
             (Lines{"+step 12", "+forward", "+" + json, "-" + json, "-forward", "-step 12", "dataloader", "+its own"}));
   const std::vector<Record> records = segment.Records();
@@ -438,6 +563,18 @@ FRESH_TEST(NvtxChainTest, EveryCallGoesToBoth) {
   EXPECT_EQ(DomainName(segment, segment.Records()[5]), "lib");
   EXPECT_EQ(ToolCalls(),
             "init() mark(m) push(p) pop() start(r) end(100) domain(lib) string(text) domain_push(0x1000,0x2000) ");
+}
+
+// Payload schemas, counters, memory: not ours, and not in its way.
+FRESH_TEST(NvtxChainTest, ExtensionsAreTheOtherTools) {
+  Inject();
+  int module = 0;
+  EXPECT_EQ(InitializeInjectionNvtxExtension(&module), 0);
+  setenv("TASKD_NVTX_CHAIN", TASKD_NVTX_TOOL_PATH, 1);
+  EXPECT_EQ(InitializeInjectionNvtxExtension(&module), 1);
+  EXPECT_EQ(ToolCalls(), "extension() ");
+  setenv("TASKD_NVTX_CHAIN", "libc.so.6", 1);
+  EXPECT_EQ(InitializeInjectionNvtxExtension(&module), 0);
 }
 
 FRESH_TEST(NvtxChainTest, OffForUsTheOtherToolGoesOn) {

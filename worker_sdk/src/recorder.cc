@@ -12,6 +12,7 @@
 
 #include "domains.h"
 #include "hello_client.h"
+#include "mspti_feed.h"
 #include "primary.h"
 #include "runtime.h"
 #include "segment.h"
@@ -40,6 +41,10 @@ bool g_fork_handler = false;
 pthread_key_t g_thread_key;
 bool g_has_thread_key = false;
 char g_socket_path[PATH_MAX];
+bool g_names_read = false;
+
+// Written under the lock before the gate opens, then only read.
+constinit MarkNames g_mark_names;
 
 // Any thread.
 std::atomic<ring::SegmentHeader*> g_header{nullptr};
@@ -75,6 +80,7 @@ void OnThreadExit(void* state) {
 // keep open.
 void OnForkChild() {
   g_gate.store(&g_gate_off, std::memory_order_release);
+  ForgetMsptiFeed();
   ForgetHelloClient();
   if (OwnsDescriptor(g_segment)) close(g_segment.fd);
   // A child forked by a signal handler inside a mark still returns to that mark.
@@ -117,6 +123,15 @@ int FirstEnvironmentNumber(std::initializer_list<const char*> names) {
   return -1;
 }
 
+// Once, before the first record.
+void ReadMarkNames() {
+  if (g_names_read) return;
+  g_mark_names.Parse(
+      getenv("TASKD_MARK_NAMES"), [](const char* line, void*) { Say(line); }, nullptr);
+  if (!g_mark_names.empty()) g_plain_kinds.store(~(1u << ring::kKindOther), std::memory_order_relaxed);
+  g_names_read = true;
+}
+
 void PublishIdentity() {
   g_segment.header->rank.store(g_identity.rank.load());
   g_segment.header->local_rank.store(g_identity.local_rank.load());
@@ -133,6 +148,7 @@ bool EnsureSegment() {
     g_start = ReadClocks();
     g_start_pid = getpid();
   }
+  ReadMarkNames();
   const uint64_t now_ns = ReadClockNs(CLOCK_REALTIME);
   if (!CreateSegment(SocketPath(), now_ns ^ g_start.counter << 20, g_segment)) return false;
   const ring::ClockKind clock = ChooseClock();
@@ -157,6 +173,22 @@ bool EnsureSegment() {
   return true;
 }
 
+taskd_domain* DomainHandle(uint32_t index) { return reinterpret_cast<taskd_domain*>(&g_domain_handles[index]); }
+
+// A mark whose name the rules have not seen yet.
+uint64_t RecordByRules(ring::RecordType type, const taskd_domain* domain, const char* name, uint32_t gate,
+                       bool stream) {
+  char storage[MarkNames::kNameBytes];
+  const uint32_t index = DomainIndex(domain);
+  const NamedMark mark = NameMark(index, name, storage);
+  // Readers expect operations to have a stream.
+  if (mark.domain != index && mark.domain == ring::kDomainCommunication) stream = true;
+  domain = DomainHandle(mark.domain);
+  return type == ring::kRecordMark
+             ? RecordOn<ring::kRecordMark, NamePlace::kAnywhere, Rules::kAsked>(domain, mark.name, gate, stream)
+             : RecordOn<ring::kRecordRangeStart, NamePlace::kAnywhere, Rules::kAsked>(domain, mark.name, gate, stream);
+}
+
 void OpenGate() { g_gate.store(&g_segment.header->gate, std::memory_order_release); }
 
 // The first mark. A child that was forked before it is a child like any other: it records only when it asks.
@@ -174,7 +206,9 @@ void StartAtFirstMark() {
   g_identity.local_rank.store(FirstEnvironmentNumber({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"}));
   PublishIdentity();
   OpenGate();
-  if (g_identity.rank.load() >= 0) StartHelloClient();
+  if (g_identity.rank.load() < 0) return;
+  StartHelloClient();
+  StartMsptiFeed(*g_segment.header);
 }
 
 // Leaves the rest of the block to nobody and announces the next one before anything is written there.
@@ -249,12 +283,21 @@ ThreadState* ClaimRing() {
 constinit const std::atomic<uint32_t> g_gate_off{0};
 constinit std::atomic<const std::atomic<uint32_t>*> g_gate{&g_gate_uninitialized};
 bool g_counter_clock = false;
+constinit std::atomic<uint32_t> g_plain_kinds{~0u};
 constinit Identity g_identity{-1, -1, 0};
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 // Always busy: a mark finds the slow path.
 constinit ThreadState g_no_thread{.busy = true};
 constinit ThreadState g_on_slow_path{.busy = true};
 constinit thread_local ThreadState* t_state = &g_no_thread;
+
+void Say(const char* line) {
+  char buffer[512];
+  const int bytes = snprintf(buffer, sizeof(buffer), "taskd: %s\n", line);
+  if (bytes <= 0) return;
+  const size_t length = static_cast<size_t>(bytes) < sizeof(buffer) ? static_cast<size_t>(bytes) : sizeof(buffer) - 1;
+  if (write(STDERR_FILENO, buffer, length) < 0) return;  // nobody to tell
+}
 
 ring::SegmentHeader* CurrentHeader() { return g_segment.header; }
 const Segment& CurrentSegment() { return g_segment; }
@@ -289,13 +332,19 @@ uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char*
     other->mark(domain, name, stream);
     return 0;
   }
-  // Not "off": this thread or another one has just opened the gate. Without the segment's own idea of that bit, which
-  // would bring us back here for ever.
-  if ((gate & ring::kGateUninitialized) == 0) return 0;
+  // Off, unless this thread or another one has just opened the gate, or a rule makes another kind of it.
+  if ((gate & ring::kGateUninitialized) == 0 && g_mark_names.empty()) return 0;
   gate = gate_word->load(std::memory_order_relaxed) & (ring::kGateAllKinds | ring::kGateUndecided);
-  return type == ring::kRecordMark
-             ? RecordOn<ring::kRecordMark, NamePlace::kAnywhere>(domain, name, gate, stream)
-             : RecordOn<ring::kRecordRangeStart, NamePlace::kAnywhere>(domain, name, gate, stream);
+  return gate == 0 ? 0 : RecordByRules(type, domain, name, gate, stream);
+}
+
+NamedMark NameMark(uint32_t domain, const char* name, char (&storage)[MarkNames::kNameBytes]) {
+  if (domain == ring::kDomainCommunication) return {name, domain, ring::kKindCommunication};
+  const ring::Kind kind = KindOfName(name);
+  MarkNames::Translation translation;
+  if (kind != ring::kKindOther || !g_mark_names.Translate(name, storage, translation)) return {name, domain, kind};
+  return {translation.name, translation.communication ? ring::kDomainCommunication : ring::kDomainDefault,
+          translation.kind};
 }
 
 void SlowRangeEnd(uint64_t id) {
@@ -383,6 +432,7 @@ int Init(int rank, int local_rank, int disk_limit_mb) {
   OpenGate();
   const bool first = !g_initialized.exchange(true);
   if (changed || local_changed || limit_changed || first) StartHelloClient();
+  if (first) StartMsptiFeed(*g_segment.header);
   return 0;
 }
 
@@ -393,6 +443,7 @@ int Start() {
 
 int Destroy() {
   if (const CoreTable* other = OtherPrimary()) return other->destroy();
+  if (ring::SegmentHeader* header = g_header.load(std::memory_order_acquire)) StopMsptiFeed(*header);
   SlowPath slow_path;
   if (!slow_path.entered()) return -1;
   g_gate.store(&g_gate_off, std::memory_order_release);

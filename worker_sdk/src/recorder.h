@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "clock.h"
+#include "mark_names.h"
 #include "name_words.h"
 #include "taskd/ring.h"
 #include "taskd/taskd.h"
@@ -77,13 +78,16 @@ extern const std::atomic<uint32_t> g_gate_off;
 extern std::atomic<uint32_t> g_domain_count;
 extern char g_domain_handles[ring::kMaxDomains];  // a taskd_domain* points at its byte here and is never dereferenced
 extern bool g_counter_clock;
+// Kinds that a mark may record by itself: all, but for kKindOther where the user has rules for names (mark_names.h).
+// Such a mark takes the slow path, as if its kind were off.
+extern std::atomic<uint32_t> g_plain_kinds;
 // Compiled as initial-exec TLS: one load, and never a lazy allocation inside a mark. Costs 8 bytes of the static TLS
 // reserve. constinit spares the guard against an initializer that there is not.
 extern constinit thread_local ThreadState* t_state;
 #pragma GCC visibility pop
 
 // Slow paths, each called last so that the fast path needs no stack frame.
-// SlowMark: the gate has no bit for this mark; says where it goes.
+// SlowMark: the gate has no bit for this mark, or a rule of the user's may fit it; says where it goes.
 uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char* name, uint32_t gate, bool stream);
 void SlowRangeEnd(uint64_t id);
 enum class Prepared {
@@ -95,6 +99,15 @@ enum class Prepared {
 Prepared PrepareThread();
 // After a record of PrepareThread's kSampled.
 void SampleCost();
+
+// What a mark is recorded as: under its own name, or as the user's first rule says that fits it.
+struct NamedMark {
+  const char* name;  // valid as long as `storage`, or as the caller's name
+  uint32_t domain;   // its index
+  ring::Kind kind;
+};
+// For marks of a source that has no fast path here. There is a segment; `name` is not null, `domain` an index.
+NamedMark NameMark(uint32_t domain, const char* name, char (&storage)[MarkNames::kNameBytes]);
 
 int Init(int rank, int local_rank, int disk_limit_mb);
 int Start();
@@ -161,37 +174,44 @@ inline void WriteRangeEnd(ThreadState& state, uint32_t gate, uint64_t ticks, uin
   CommitRecord(state, next + ring::kRecordHeaderBytes, sequence);
 }
 
+// Whether the user's rules have been asked about a name.
+enum class Rules { kToAsk, kAsked };
+
 // Any name, any domain. `gate` is not 0.
-template <ring::RecordType kType, NamePlace kPlace>
+template <ring::RecordType kType, NamePlace kPlace, Rules kRules = Rules::kToAsk>
 __attribute__((noinline)) uint64_t RecordOn(const taskd_domain* domain, const char* name, uint32_t gate, bool stream);
 
-template <ring::RecordType kType, NamePlace kPlace>
+template <ring::RecordType kType, NamePlace kPlace, Rules kRules>
 __attribute__((noinline, cold)) uint64_t PrepareAndRecord(const taskd_domain* domain, const char* name, uint32_t gate,
                                                           bool stream) {
   const Prepared prepared = PrepareThread();
   if (prepared == Prepared::kDropped) return 0;
-  const uint64_t id = RecordOn<kType, kPlace>(domain, name, gate, stream);
+  const uint64_t id = RecordOn<kType, kPlace, kRules>(domain, name, gate, stream);
   if (prepared == Prepared::kSampled) SampleCost();
   return id;
 }
 
-template <ring::RecordType kType, NamePlace kPlace>
+template <ring::RecordType kType, NamePlace kPlace, Rules kRules>
 uint64_t RecordOn(const taskd_domain* domain, const char* name, uint32_t gate, bool stream) {
   if (kPlace == NamePlace::kAnywhere && __builtin_expect(IsNearPageEnd(name, ring::kMaxNameBytes + 2), false)) {
-    return RecordOn<kType, NamePlace::kNearPageEnd>(domain, name, gate, stream);
+    return RecordOn<kType, NamePlace::kNearPageEnd, kRules>(domain, name, gate, stream);
   }
   if (kPlace == NamePlace::kNearPageEnd && name == nullptr) return 0;
   const uint64_t first_word = LoadNameWord<kPlace>(name);
   const uint32_t domain_index = DomainIndex(domain);
   const ring::Kind kind =
       domain_index == ring::kDomainCommunication ? ring::kKindCommunication : ClassifyName(first_word, name);
-  if (__builtin_expect((gate >> kind & 1) == 0, false)) return SlowMark(kType, domain, name, gate, stream);
+  if (kRules == Rules::kAsked) {
+    if ((gate >> kind & 1) == 0) return 0;
+  } else if (__builtin_expect(((gate & g_plain_kinds.load(std::memory_order_relaxed)) >> kind & 1) == 0, false)) {
+    return SlowMark(kType, domain, name, gate, stream);
+  }
   ThreadState& state = *t_state;
-  if (!BeginRecord(state)) return PrepareAndRecord<kType, kPlace>(domain, name, gate, stream);
+  if (!BeginRecord(state)) return PrepareAndRecord<kType, kPlace, kRules>(domain, name, gate, stream);
   const uint64_t next = state.next;
   if (__builtin_expect(next > state.limit, false)) {
     EndRecord(state);
-    return PrepareAndRecord<kType, kPlace>(domain, name, gate, stream);
+    return PrepareAndRecord<kType, kPlace, kRules>(domain, name, gate, stream);
   }
   const uint64_t ticks = KeepOrder(state, ReadTicks());
   auto* words = reinterpret_cast<uint64_t*>(next);

@@ -27,7 +27,7 @@
 namespace taskd::ring {
 
 inline constexpr uint64_t kMagic = 0x31474e52444b5354;  // "TSKDRNG1", little endian
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 inline constexpr uint32_t kBlockBytes = 32 * 1024;
 // The first threads of a rank carry the load (main, autograd); later ones still hold 2 s at 1,000 records/s of 120-byte
@@ -39,7 +39,8 @@ inline constexpr uint32_t kMaxThreads = 512;
 inline constexpr uint32_t kMaxDomains = 128;
 inline constexpr uint32_t kDomainNameBytes = 256;  // with the terminating NUL
 inline constexpr uint32_t kMaxNameBytes = 254;  // longer names are cut here; the reader trims to a character boundary
-inline constexpr uint32_t kMaxRecordBytes = 32 + 256;
+inline constexpr uint32_t kSourceTrailerBytes = 16;
+inline constexpr uint32_t kMaxRecordBytes = 32 + 256 + kSourceTrailerBytes;
 
 inline constexpr uint32_t kDomainDefault = 0;        // "default"
 inline constexpr uint32_t kDomainCommunication = 1;  // "communication"
@@ -81,6 +82,8 @@ enum RecordFlags : uint8_t {
   kFlagStream = 1u << 0,     // the call had a stream
   kFlagUndecided = 1u << 1,  // recorded while the gate was undecided
   kFlagTruncated = 1u << 2,  // the name was longer than kMaxNameBytes
+  kFlagSource = 1u << 3,     // MSPTI's: it has a time, an id and threads of its own
+  kFlagDevice = 1u << 4,     // with kFlagSource: stamped by the device
 };
 
 // A record is 4 words and then the name, padded with zeros to a multiple of 8 bytes; records are 8-byte aligned. Words
@@ -89,7 +92,13 @@ enum RecordFlags : uint8_t {
 //   word 1: ticks                                                    see SegmentHeader::clock
 //   word 2: id                                                       one id a range and a mark; below 2^53, never 0
 //   word 3: sequence (32) | name_bytes (16) | domain (8) | kind (8)  sequence counts the ring's records from 0, wraps
+// With kFlagSource two words follow the name's padding:
+//   Unix ns | process or device id (32), thread or stream id (32)
+// The id then is the source's own, which counts from 1, and ticks say when the record was made, not the mark. Device
+// records and ends have no name, no domain and no kind; all of a range share its id. None of them is kFlagUndecided.
 inline constexpr uint32_t kRecordHeaderBytes = 32;
+// Ids of the process itself count 64 ns since 2020, so no source gets there.
+inline constexpr uint64_t kFirstOwnId = uint64_t{1} << 48;
 
 constexpr uint64_t PackWord0(uint32_t bytes, RecordType type, uint32_t flags, uint32_t tid) {
   return uint64_t{bytes} | uint64_t{type} << 16 | uint64_t{flags & 0xff} << 24 | uint64_t{tid} << 32;
@@ -148,6 +157,26 @@ struct ClockAnchor {
   std::atomic<uint64_t> monotonic_ns;
 };
 
+// MSPTI switches domains, not kinds. The bits of MsptiDomains.
+enum SourceDomains : uint32_t {
+  kSourceDefault = 1u << 0,
+  kSourceCommunication = 1u << 1,
+  kSourceAnswered = 1u << 31,
+};
+
+// What a gate asks of MSPTI. Nothing before a proxy spoke: MSPTI slows training and keeps other profilers away, and who
+// knows whether a proxy comes.
+constexpr uint32_t SourceDomainsOf(uint32_t gate) {
+  if ((gate & kGateUndecided) != 0) return 0;
+  const uint32_t others = gate & (kGateAllKinds & ~uint32_t{kGateCommunication});
+  return (others != 0 ? uint32_t{kSourceDefault} : 0) |
+         ((gate & kGateCommunication) != 0 ? uint32_t{kSourceCommunication} : 0);
+}
+// SegmentHeader::source_code where these domains are applied, and no others.
+constexpr uint32_t SourceCodeOf(uint32_t domains) {
+  return 1400 + ((domains & kSourceDefault) != 0 ? 10 : 0) + ((domains & kSourceCommunication) != 0 ? 1 : 0);
+}
+
 struct SegmentHeader {
   uint64_t magic;
   uint32_t version;
@@ -167,7 +196,13 @@ struct SegmentHeader {
   alignas(64) std::atomic<uint32_t> slots;  // slots ever used; slots[i].ready tells the rest
   std::atomic<uint32_t> domains;            // valid entries of domain_names
   std::atomic<uint64_t> dropped;            // marks of threads that got no slot
-  uint64_t reserved1[6];
+  // MSPTI's answer to the gate. source_domains is stored last, with release; who reads it with acquire may still find
+  // the two others of the next answer.
+  std::atomic<uint32_t> source_domains;  // SourceDomains that it answers, with kSourceAnswered; 0: there is no MSPTI
+  std::atomic<uint32_t> source_code;     // TaskD contract §3, 1400 to 1422
+  std::atomic<int32_t> source_error;     // 0: applied; else MSPTI's result
+  uint32_t reserved4;
+  uint64_t reserved1[4];
 
   // Written by the proxy.
   alignas(64) std::atomic<uint32_t> attached;  // times a proxy took this segment on

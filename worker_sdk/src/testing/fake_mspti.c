@@ -52,6 +52,7 @@ static int g_late_gone, g_all_gone;
 static Buffer g_later[kMaxLater];  // full buffers whose hand-over waits, see FakeHoldHandOver
 static int g_later_count, g_hold;
 static uint64_t g_request_calls;
+static FakeTraits g_traits = {.marker_bytes = 56};
 
 // Results to come: function name -> code, for `times` calls (-1: all).
 static struct {
@@ -101,7 +102,8 @@ static void Append(const void* record, size_t bytes) {
   if (g_request == NULL) return;
   if (!g_buffer.taken) {
     Request();
-  } else if (g_buffer.valid_bytes * 10 >= g_buffer.bytes * 8) {  // contract 4.3: handed over at 80 %
+  } else if (!g_traits.flush_only &&
+             g_buffer.valid_bytes * 10 >= g_buffer.bytes * 8) {  // contract 4.3: handed over at 80 %
     if (g_hold && g_later_count < kMaxLater) {
       g_later[g_later_count++] = g_buffer;
     } else {
@@ -146,7 +148,7 @@ static void Host(uint32_t flag, int stream, uint64_t id, const char* name, const
                        .thread_id = (uint32_t)syscall(SYS_gettid),
                        .name = name,
                        .domain = domain};
-  Append(&marker, sizeof(marker));
+  Append(&marker, g_traits.marker_bytes);
 }
 
 static void Device(uint32_t flag, uint64_t id, uint64_t timestamp_ns) {
@@ -159,7 +161,7 @@ static void Device(uint32_t flag, uint64_t id, uint64_t timestamp_ns) {
                        .thread_id = 17,  // stream
                        .name = "",
                        .domain = ""};
-  Append(&marker, sizeof(marker));
+  Append(&marker, g_traits.marker_bytes);
 }
 
 // ---- MSPTI's interface, contract 4.1.
@@ -207,6 +209,7 @@ static int SetKind(const char* function, int kind, int on) {
   int result = Enter(function, argument);
   if (result == 0 && (kind < 1 || kind >= kKinds)) result = 1;
   if (result == 0) g_enabled[kind] = on;
+  if (result == 0 && on && g_traits.request_in_enable && g_request != NULL && !g_buffer.taken) Request();
   pthread_mutex_unlock(&g_lock);
   return result;
 }
@@ -251,6 +254,13 @@ FAKE_EXPORT int msptiActivityGetNextRecord(uint8_t* buffer, size_t valid_bytes, 
   static __thread size_t position;  // contract 4.3: the cursor is the thread's
   Check(&g_all_gone, "GetNextRecord");
   if (buffer == NULL) return 1;
+  const size_t marker_bytes = g_traits.marker_bytes;
+  if (g_traits.place_in_argument) {
+    uint8_t* next = *record == NULL ? buffer : *record + marker_bytes;
+    if (next >= buffer + valid_bytes) return 3;
+    *record = next;
+    return 0;
+  }
   if (position >= valid_bytes) {
     position = 0;
     return 3;  // contract 4.2: the end of the buffer
@@ -258,7 +268,7 @@ FAKE_EXPORT int msptiActivityGetNextRecord(uint8_t* buffer, size_t valid_bytes, 
   uint32_t kind;
   memcpy(&kind, buffer + position, sizeof(kind));
   // Other kinds have other sizes; kind 3 (API) has 48 bytes here. An unknown one ends with the cursor where it is.
-  const size_t bytes = kind == kMarker ? sizeof(FakeMarker) : kind == 3 ? 48 : 0;
+  const size_t bytes = kind == kMarker ? marker_bytes : kind == 3 ? 48 : 0;
   if (bytes == 0) return 8;
   *record = buffer + position;
   position += bytes;
@@ -363,6 +373,12 @@ FAKE_EXPORT void FakeHandOverHeld(int which) {
     --g_later_count;
     Complete(buffer);
   }
+  pthread_mutex_unlock(&g_lock);
+}
+
+FAKE_EXPORT void FakeSetTraits(const FakeTraits* traits) {
+  pthread_mutex_lock(&g_lock);
+  g_traits = *traits;
   pthread_mutex_unlock(&g_lock);
 }
 

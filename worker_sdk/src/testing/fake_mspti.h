@@ -35,6 +35,15 @@ void FakeOtherSubscriber(int there);
 void FakeHoldHandOver(int hold);
 void FakeHandOverHeld(int which);
 
+// What the contract leaves open, for those that another MSPTI may choose.
+typedef struct FakeTraits {
+  size_t marker_bytes;    // 56; 52 without the padding
+  int request_in_enable;  // a buffer is asked for when the marker kind is enabled
+  int flush_only;         // a full buffer is not handed over, what does not fit is dropped
+  int place_in_argument;  // GetNextRecord goes on behind *record, null is the first, and ignores the thread
+} FakeTraits;
+void FakeSetTraits(const FakeTraits* traits);
+
 // The calls since the last look, but for flushes and records: "Subscribe();Enable(1);".
 void FakeTakeLog(char* out, size_t bytes);
 

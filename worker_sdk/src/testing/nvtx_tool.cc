@@ -1,5 +1,6 @@
 // Another NVTX tool, as TASKD_NVTX_CHAIN may name one: it fills only some of the slots and notes what it is called
 // with. Built as a library of its own.
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,7 +46,11 @@ int RangePop() {
 
 int DomainRangePushEx(nvtx::Domain domain, const nvtx::EventAttributes* event) {
   char text[64];
-  snprintf(text, sizeof(text), "%p,%p", domain, event->message.registered);
+  if (event->message_type == nvtx::kMessageRegistered) {
+    snprintf(text, sizeof(text), "%p,%p", domain, event->message.registered);
+  } else {
+    snprintf(text, sizeof(text), "%p,%s", domain, event->message.ascii);
+  }
   Note("domain_push", text);
   return 0;
 }
@@ -57,7 +62,8 @@ nvtx::Domain DomainCreateA(const char* name) {
 
 nvtx::String DomainRegisterStringA(nvtx::Domain, const char* text) {
   Note("string", text);
-  return reinterpret_cast<nvtx::String>(0x2000);
+  static uintptr_t next = 0x2000;
+  return reinterpret_cast<nvtx::String>(next++);
 }
 
 template <typename Signature>
@@ -68,6 +74,11 @@ void Fill(nvtx::FunctionTable table, unsigned function, Signature* ours) {
 }  // namespace
 
 TOOL_EXPORT const char* tool_calls() { return g_calls; }
+
+TOOL_EXPORT int InitializeInjectionNvtxExtension(void*) {
+  Note("extension", "");
+  return 1;
+}
 
 TOOL_EXPORT int InitializeInjectionNvtx2(nvtx::GetExportTable get_export_table) {
   const auto* callbacks = static_cast<const nvtx::CallbackTable*>(get_export_table(nvtx::kExportCallbacks));

@@ -77,7 +77,7 @@ std::vector<Record> SegmentView::Records(std::string* problem) const {
     }
     uint64_t position = reserved > slot.data_bytes ? reserved - slot.data_bytes : 0;
     while (position < head) {
-      uint64_t words[4 + 32];
+      uint64_t words[ring::kMaxRecordBytes / 8];
       auto word_at = [&](uint64_t at) {
         return __atomic_load_n(reinterpret_cast<const uint64_t*>(data + at % slot.data_bytes), __ATOMIC_RELAXED);
       };
@@ -99,9 +99,10 @@ std::vector<Record> SegmentView::Records(std::string* problem) const {
                            static_cast<uint32_t>(words[3] >> 48 & 0xff), static_cast<uint32_t>(words[3] >> 56),
                            std::string(name, name_bytes)});
         if (problem != nullptr) {
-          if (ring::kRecordHeaderBytes + (name_bytes + 7) / 8 * 8 != bytes)
+          const uint32_t trailer = (words[0] >> 24 & ring::kFlagSource) != 0 ? ring::kSourceTrailerBytes : 0;
+          if (ring::kRecordHeaderBytes + (name_bytes + 7) / 8 * 8 + trailer != bytes)
             *problem = Describe("bad size", i, position);
-          for (uint32_t at = name_bytes; at < bytes - ring::kRecordHeaderBytes; ++at) {
+          for (uint32_t at = name_bytes; at < bytes - ring::kRecordHeaderBytes - trailer; ++at) {
             if (name[at] != '\0') *problem = Describe("padding is not zero", i, position);
           }
         }

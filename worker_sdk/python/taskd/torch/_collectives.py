@@ -9,9 +9,12 @@ batch_isend_irecv it lasts until wait() returned on the Work, or its Future is d
 GPU that is when the work has been queued, because the host does not wait for more; so it is for all_reduce_coalesced, which
 gives a Future.
 
-Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times.
+Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times. Nor for tensors on a GPU where
+NCCL_PROFILER_PLUGIN names our plugin, which marks what NCCL does.
 """
+import functools
 import inspect
+import os
 import sys
 import threading
 
@@ -57,6 +60,19 @@ def mark_text(operation, count, data_type, group_name, source=None, destination=
         count, data_type, _groups.json_text(group_name), operation, peers)
 
 
+@functools.lru_cache(maxsize=None)
+def _nccl_marks():
+    """Whether NCCL marks by itself: our plugin is named, and this NCCL is one that loads plugins."""
+    # NCCL takes a name or a path, libnccl-profiler-taskd.so is what both lead to.
+    if not os.environ.get("NCCL_PROFILER_PLUGIN", "").endswith(("taskd", "libnccl-profiler-taskd.so")):
+        return False
+    try:
+        from torch.cuda import nccl
+        return nccl.version() >= (2, 23)
+    except Exception:
+        return False
+
+
 def start(operation, tensors, group, source=None, destination=None):
     """Opens a range; 0 where the tensors are not ours to mark or the group is not this rank's."""
     name = _groups.name_of(group)
@@ -64,6 +80,8 @@ def start(operation, tensors, group, source=None, destination=None):
         return 0
     on_npu = _gate.on_npu()
     if on_npu and (not tensors or tensors[0].device.type == "npu"):
+        return 0
+    if _nccl_marks() and tensors and tensors[0].device.type == "cuda":
         return 0
     count = sum(tensor.numel() for tensor in tensors)
     data_type = _data_types.get(tensors[0].dtype, "na") if tensors else "na"
