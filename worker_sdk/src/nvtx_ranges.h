@@ -5,7 +5,6 @@
 
 #include "nvtx.h"
 #include "recorder.h"
-#include "runtime.h"
 
 namespace taskd::worker {
 

@@ -20,7 +20,8 @@ struct Identity {
 };
 extern Identity g_identity;
 
-// One line on stderr, for a variable that cannot be used; nothing else in this library prints. Any thread.
+// One line on stderr, for a variable or a libmspti.so that cannot be used; nothing else in this library prints. Any
+// thread.
 void Say(const char* line);
 
 // The proxy's socket: TASKD_SOCKET, else /tmp/taskd-<uid>/<MINDX_TASK_ID or default>/proxy.sock. Decided at first use;

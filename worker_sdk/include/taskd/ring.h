@@ -195,7 +195,7 @@ struct SegmentHeader {
 
   alignas(64) std::atomic<uint32_t> slots;  // slots ever used; slots[i].ready tells the rest
   std::atomic<uint32_t> domains;            // valid entries of domain_names
-  std::atomic<uint64_t> dropped;            // marks of threads that got no slot
+  std::atomic<uint64_t> dropped;            // marks of threads that got no slot, of MSPTI that found no buffer
   // MSPTI's answer to the gate. source_domains is stored last, with release; who reads it with acquire may still find
   // the two others of the next answer.
   std::atomic<uint32_t> source_domains;  // SourceDomains that it answers, with kSourceAnswered; 0: there is no MSPTI

@@ -34,8 +34,8 @@ int taskd_worker_init(int rank, int local_rank, int disk_limit_mb);
 /* Returns 0 after taskd_worker_init, -1 before. There is nothing left to start; kept for the Python API. */
 int taskd_worker_start(void);
 
-/* Stops recording in this process until the next init; what was recorded is still written. Where marks come from MSPTI it
- * waits up to a second for those that MSPTI still has. Returns 0, or -1 without an init. */
+/* Stops recording in this process until the next init; what was recorded is still written. Where marks come from MSPTI
+ * it waits up to a second for those that MSPTI still has. Returns 0, or -1 without an init. */
 int taskd_worker_destroy(void);
 
 /* Bits of the kinds that a mark made now is recorded for. A caller that must build a name first asks here whether it is
