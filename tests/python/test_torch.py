@@ -121,3 +121,28 @@ def test_ways_in(world):
         before = len(world.output()) if os.path.exists(world.path("output")) else 0
         assert world.start(*command, **environment).wait(60) == 0, world.output()
         assert "ARGS ['--lr', '1'] __main__ True" in world.output()[before:]
+
+
+# The interpreter's end meets work under way: what a thread does then in C++ would end the process by an abort.
+WAITER_AT_EXIT = """
+import os, sys, threading
+from taskd.torch import _waiter
+
+_waiter.END_WAIT_S = 1
+
+class Work:
+    def wait(self):
+        while sys.argv[1] == "never" or os.path.exists("busy"):
+            threading.Event().wait(0.01)
+
+open("busy", "w").close()
+_waiter.when_done(Work(), lambda: print("done"), lambda error: print("failed", error))
+if sys.argv[1] == "soon":
+    threading.Timer(0.2, os.unlink, ["busy"]).start()
+print("main ends")
+"""
+
+
+@pytest.mark.parametrize("case,lines", [("soon", ["main ends", "done"]), ("never", ["main ends"])])
+def test_the_waiter_ends_before_the_interpreter(world, case, lines):
+    assert world.run(WAITER_AT_EXIT, case).splitlines() == lines
