@@ -119,3 +119,30 @@ print("PID", os.getpid(), child)
     parent, child = (int(p) for p in out.split("PID ")[1].split())
     assert world.record(parent, b"parent") and not world.record(parent, b"child-asked")
     assert world.record(child, b"child-asked") and not world.record(child, b"child-unasked")
+
+
+CHILD_OF_A_RANK = """
+import os, subprocess, sys
+from taskd import mstx
+from taskd.api import *
+
+if len(sys.argv) == 1:
+    mstx.mark("parent")
+    def child(*words, **environment):
+        subprocess.run([sys.executable, sys.argv[0], *words], env={**os.environ, **environment}, check=True)
+    child("unasked")
+    child("asked")
+    child("unasked", RANK="4")
+elif sys.argv[1] == "asked":
+    mstx.mark("before")
+    assert init_taskd_worker(3)
+mstx.mark("mark")
+print("PID", os.getpid())
+"""
+
+
+def test_a_process_that_a_rank_starts_does_not_take_its_place(world):
+    """It has the rank's variables. Only where it asks, or is another rank, it records."""
+    unasked, asked, other, parent = (int(pid) for pid in world.run(CHILD_OF_A_RANK, RANK="3").split("PID ")[1:])
+    assert world.record(parent, b"mark") and world.record(other, b"mark") and not world.segments(unasked)
+    assert world.record(asked, b"mark") and not world.record(asked, b"before")

@@ -191,18 +191,20 @@ uint64_t RecordByRules(ring::RecordType type, const taskd_domain* domain, const 
 
 void OpenGate() { g_gate.store(&g_segment.header->gate, std::memory_order_release); }
 
-// The first mark. A child that was forked before it is a child like any other: it records only when it asks.
+// The first mark. A child that was forked before it is a child like any other: it records only when it asks. So is a
+// process that a rank has started, which has the rank's environment: it must not take the rank's place.
 void StartAtFirstMark() {
   SlowPath slow_path;
   if (!slow_path.entered()) return CountDropped();
   if (g_gate.load(std::memory_order_relaxed) != &g_gate_uninitialized) return;
-  const bool forked = getpid() != g_start_pid;
-  if (forked || !EnsureSegment()) {
-    if (!forked) CountDropped();
+  const int rank = FirstEnvironmentNumber({"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID"});
+  const bool child = getpid() != g_start_pid || (rank >= 0 && AncestorRecordsAs(SocketPath(), rank));
+  if (child || !EnsureSegment()) {
+    if (!child) CountDropped();
     g_gate.store(&g_gate_off, std::memory_order_release);
     return;
   }
-  g_identity.rank.store(FirstEnvironmentNumber({"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID"}));
+  g_identity.rank.store(rank);
   g_identity.local_rank.store(FirstEnvironmentNumber({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"}));
   PublishIdentity();
   OpenGate();

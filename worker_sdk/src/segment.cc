@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -57,6 +58,64 @@ void NamePrefix(const char* socket_path, char* prefix, size_t bytes) {
            static_cast<unsigned long long>(hello::HashSocketPath(socket_path)));
 }
 
+// Calls visit(folder, name, fd, stat) for each file of this user that has a segment's name, but for the one with inode
+// `own`: closing that would give up our lock. Until visit is false.
+template <typename Visit>
+void VisitSegments(const char* socket_path, ino_t own, Visit visit) {
+  char prefix[48];
+  NamePrefix(socket_path, prefix, sizeof(prefix));
+  const int folder = open(hello::kSegmentFolder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  // Not opendir: it allocates, and a thread of ours must hold no lock of an allocator while the program forks.
+  alignas(DirectoryEntry) char entries[4096];
+  ssize_t bytes;
+  bool more = true;
+  while (more && (bytes = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0) {
+    for (ssize_t at = 0; more && at < bytes;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
+      at += entry->length;
+      struct stat info;
+      if (strncmp(entry->name, prefix, strlen(prefix)) != 0) continue;
+      if (fstatat(folder, entry->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_ino == own) continue;
+      if (info.st_uid != geteuid()) continue;
+      const int fd = openat(folder, entry->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+      if (fd < 0) continue;
+      more = visit(folder, entry->name, fd, info);
+      close(fd);
+    }
+  }
+  close(folder);
+}
+
+// 0: there is none, or /proc does not tell.
+pid_t ParentOf(pid_t pid) {
+  char path[32];
+  char text[512];
+  snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t bytes = read(fd, text, sizeof(text) - 1);
+  close(fd);
+  if (bytes <= 0) return 0;
+  text[bytes] = '\0';
+  const char* name_end = strrchr(text, ')');  // ") S 4711 ..."
+  return name_end == nullptr || strlen(name_end) < 5 ? 0 : static_cast<pid_t>(strtol(name_end + 4, nullptr, 10));
+}
+
+bool IsAncestor(pid_t wanted) {
+  constexpr int kGenerations = 64;
+  pid_t pid = getppid();
+  for (int i = 0; i < kGenerations && pid > 1; ++i, pid = ParentOf(pid)) {
+    if (pid == wanted) return true;
+  }
+  return false;
+}
+
+template <typename Field>
+bool ReadField(int fd, size_t offset, Field& field) {
+  return pread(fd, &field, sizeof(field), static_cast<off_t>(offset)) == sizeof(field);
+}
+
 // Whether the segment behind `fd` is rank's, was never taken on by a proxy, and belongs to no living process.
 bool IsAbandoned(int fd, int rank) {
   struct flock lock = {};
@@ -66,10 +125,22 @@ bool IsAbandoned(int fd, int rank) {
   int32_t its_rank = -1;
   uint32_t attached = 1;
   return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK &&
-         pread(fd, &magic, sizeof(magic), offsetof(ring::SegmentHeader, magic)) == sizeof(magic) &&
-         pread(fd, &its_rank, sizeof(its_rank), offsetof(ring::SegmentHeader, rank)) == sizeof(its_rank) &&
-         pread(fd, &attached, sizeof(attached), offsetof(ring::SegmentHeader, attached)) == sizeof(attached) &&
-         magic == ring::kMagic && its_rank == rank && attached == 0;
+         ReadField(fd, offsetof(ring::SegmentHeader, magic), magic) &&
+         ReadField(fd, offsetof(ring::SegmentHeader, rank), its_rank) &&
+         ReadField(fd, offsetof(ring::SegmentHeader, attached), attached) && magic == ring::kMagic &&
+         its_rank == rank && attached == 0;
+}
+
+// Whether an ancestor of ours records as `rank` into the segment behind `fd`.
+bool IsAncestors(int fd, int rank) {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  int32_t its_rank = -1;
+  uint32_t threads = 0;
+  return ReadField(fd, offsetof(ring::SegmentHeader, rank), its_rank) && its_rank == rank &&
+         ReadField(fd, offsetof(ring::SegmentHeader, slots), threads) && threads > 0 &&
+         fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && IsAncestor(lock.l_pid);
 }
 
 int OpenShmFile(const char* socket_path, uint64_t unique, char* path, size_t path_bytes) {
@@ -171,30 +242,20 @@ void RemoveIfRead(const Segment& segment) {
 }
 
 void RemoveAbandoned(const Segment& own, const char* socket_path, int rank) {
-  char prefix[48];
-  NamePrefix(socket_path, prefix, sizeof(prefix));
-  const int folder = open(hello::kSegmentFolder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return;
   const time_t now = time(nullptr);
-  // Not opendir: it allocates, and a thread of ours must hold no lock of an allocator while the program forks.
-  alignas(DirectoryEntry) char entries[4096];
-  ssize_t bytes;
-  while ((bytes = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0) {
-    for (ssize_t at = 0; at < bytes;) {
-      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
-      at += entry->length;
-      struct stat info;
-      if (strncmp(entry->name, prefix, strlen(prefix)) != 0) continue;
-      // Our own must not be opened: closing it would give up our lock.
-      if (fstatat(folder, entry->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_ino == own.inode) continue;
-      if (info.st_uid != geteuid() || now - info.st_mtime < kAbandonedSeconds) continue;
-      const int fd = openat(folder, entry->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-      if (fd < 0) continue;
-      if (IsAbandoned(fd, rank)) unlinkat(folder, entry->name, 0);
-      close(fd);
-    }
-  }
-  close(folder);
+  VisitSegments(socket_path, own.inode, [&](int folder, const char* name, int fd, const struct stat& info) {
+    if (now - info.st_mtime >= kAbandonedSeconds && IsAbandoned(fd, rank)) unlinkat(folder, name, 0);
+    return true;
+  });
+}
+
+bool AncestorRecordsAs(const char* socket_path, int rank) {
+  bool found = false;
+  VisitSegments(socket_path, 0, [&](int, const char*, int fd, const struct stat&) {
+    found = IsAncestors(fd, rank);
+    return !found;
+  });
+  return found;
 }
 
 bool OwnsDescriptor(const Segment& segment) {

@@ -42,4 +42,8 @@ void RemoveIfRead(const Segment& segment);
 // that may be late.
 void RemoveAbandoned(const Segment& own, const char* socket_path, int rank);
 
+// Whether a process that started this one, or its parent and so on, is alive and records marks as `rank` on this
+// socket.
+bool AncestorRecordsAs(const char* socket_path, int rank);
+
 }  // namespace taskd::worker
