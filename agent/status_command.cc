@@ -34,13 +34,13 @@ nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
   json["rank"] = rank.rank();
   json["pid"] = rank.pid();
   json["attached"] = rank.attached();
-  json["reason"] = rank.reason();
   json["applied"] = KindsJson(rank.applied());
   json["step"] = rank.step();
   json["step_ms"] = Rounded(rank.step_ms());
   json["marks"] = std::move(marks);
   json["lost"] = rank.lost();
   json["overhead_ns_per_mark"] = Rounded(rank.overhead_ns_per_mark());
+  if (!rank.reason().empty()) json["reason"] = rank.reason();
   return json;
 }
 
