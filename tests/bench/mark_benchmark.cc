@@ -5,7 +5,6 @@
 // machine the clock rate of one second is not that of the next.
 #include <benchmark/benchmark.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmark_setup.h"
 #include "clock.h"
 #include "empty.h"
 #include "mstx_api.h"
@@ -178,19 +178,12 @@ class RatioReporter : public benchmark::ConsoleReporter {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Away from a proxy of this machine; nobody is to read these marks.
-  setenv("TASKD_SOCKET", "/nonexistent/taskd-bench.sock", 1);
-  std::vector<char*> arguments(argv, argv + argc);
-  std::string defaults[] = {"--benchmark_repetitions=15", "--benchmark_enable_random_interleaving=true",
-                            "--benchmark_min_time=0.1"};
-  int position = 1;
-  for (std::string& flag : defaults) arguments.insert(arguments.begin() + position++, flag.data());
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  std::string link = "/proc/self/fd/" + std::to_string(Segment().fd());
-  char path[256] = {};
-  if (readlink(link.c_str(), path, sizeof(path) - 1) > 0) unlink(path);
+  if (!taskd::SetUpBenchmarks(
+          argc, argv,
+          {"--benchmark_repetitions=15", "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.1"})) {
+    return 2;
+  }
+  taskd::RemoveSegmentName(Segment().fd());
   RatioReporter reporter;
   benchmark::RunSpecifiedBenchmarks(&reporter);
   reporter.PrintRatios();

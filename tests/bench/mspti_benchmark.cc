@@ -7,7 +7,6 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "benchmark_setup.h"
 #include "mstx_api.h"
 #include "taskd/ring.h"
 #include "taskd/taskd.h"
@@ -129,17 +129,8 @@ double Fastest(const std::vector<double>& times) { return *std::min_element(time
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Away from a proxy of this machine; nobody is to read these marks.
-  setenv("TASKD_SOCKET", "/nonexistent/taskd-bench.sock", 1);
-  std::vector<char*> arguments(argv, argv + argc);
-  std::string interleaved = "--benchmark_enable_random_interleaving=true";
-  arguments.insert(arguments.begin() + 1, interleaved.data());
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  const std::string link = "/proc/self/fd/" + std::to_string(Segment().fd());
-  char path[256] = {};
-  if (readlink(link.c_str(), path, sizeof(path) - 1) > 0) unlink(path);
+  if (!taskd::SetUpBenchmarks(argc, argv, {"--benchmark_enable_random_interleaving=true"})) return 2;
+  taskd::RemoveSegmentName(Segment().fd());
   SwitchMsptiOn();
   const struct {
     const char* name;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmark_setup.h"
 #include "clock.h"
 #include "nccl_profiler.h"
 #include "taskd/ring.h"
@@ -228,22 +229,13 @@ int RunAlone(char** argv) {
 
 int main(int argc, char** argv) {
   const bool alone = getenv(kAlone) != nullptr;
-  // Away from a proxy of this machine; nobody is to read these marks.
-  setenv("TASKD_SOCKET", "/nonexistent/taskd-bench.sock", 1);
   if (!alone) setenv("NVTX_INJECTION64_PATH", TASKD_SDK_PATH, 1);
-  std::vector<char*> arguments(argv, argv + argc);
-  std::string defaults[] = {"--benchmark_repetitions=40", "--benchmark_enable_random_interleaving=true",
-                            "--benchmark_min_time=0.01"};
-  int position = 1;
-  for (std::string& flag : defaults) arguments.insert(arguments.begin() + position++, flag.data());
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  if (!alone) {
-    const std::string link = "/proc/self/fd/" + std::to_string(Segment().fd());
-    char path[256] = {};
-    if (readlink(link.c_str(), path, sizeof(path) - 1) > 0) unlink(path);
+  if (!taskd::SetUpBenchmarks(
+          argc, argv,
+          {"--benchmark_repetitions=40", "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.01"})) {
+    return 2;
   }
+  if (!alone) taskd::RemoveSegmentName(Segment().fd());
   Register(alone);
   Reporter reporter(alone);
   benchmark::RunSpecifiedBenchmarks(&reporter);

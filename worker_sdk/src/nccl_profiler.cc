@@ -365,12 +365,15 @@ bool ReadCall(uint32_t type, const Descriptor& descriptor, Call& call) {
     call.count = from.count;
     call.peer = from.peer;
   };
-  auto numbered = [&call](const auto& from) {
+  auto communicator = [&call](const auto& from) {  // before v4 it comes with every operation
+    call.group = from.name == nullptr ? "" : from.name;
+    call.hash = from.communicator;
+  };
+  auto numbered = [&call, &communicator](const auto& from) {
     call.function = from.function < std::size(kFunctions) ? kFunctions[from.function] : nullptr;
     call.data_type = from.data_type < std::size(kTypeNames) ? kTypeNames[from.data_type].nccl : nullptr;
     call.count = from.count;
-    call.group = from.name == nullptr ? "" : from.name;
-    call.hash = from.communicator;
+    communicator(from);
   };
   if (type == kEventCollective) {
     if constexpr (kVersion == 1) {
@@ -378,12 +381,10 @@ bool ReadCall(uint32_t type, const Descriptor& descriptor, Call& call) {
       call.sequence = descriptor.collective_v1.sequence;
     } else if constexpr (kVersion == 2) {
       collective(descriptor.collective_v2);
-      call.group = descriptor.collective_v2.name == nullptr ? "" : descriptor.collective_v2.name;
-      call.hash = descriptor.collective_v2.communicator;
+      communicator(descriptor.collective_v2);
     } else if constexpr (kVersion == 3) {
       collective(descriptor.collective_v3);
-      call.group = descriptor.collective_v3.name == nullptr ? "" : descriptor.collective_v3.name;
-      call.hash = descriptor.collective_v3.communicator;
+      communicator(descriptor.collective_v3);
     } else {
       collective(descriptor.collective);
       call.channels = descriptor.collective.channels;
@@ -396,8 +397,7 @@ bool ReadCall(uint32_t type, const Descriptor& descriptor, Call& call) {
       call.peer = descriptor.point_to_point_v1.peer;
     } else if constexpr (kVersion <= 3) {
       point_to_point(descriptor.point_to_point_v2);
-      call.group = descriptor.point_to_point_v2.name == nullptr ? "" : descriptor.point_to_point_v2.name;
-      call.hash = descriptor.point_to_point_v2.communicator;
+      communicator(descriptor.point_to_point_v2);
     } else {
       point_to_point(descriptor.point_to_point);
       call.channels = descriptor.point_to_point.channels;
