@@ -103,6 +103,8 @@ ProcStatus ReadStatus(pid_t pid, pid_t tid) {
       words >> std::hex >> status.blocked;
     } else if (name == "SigCgt:") {
       words >> std::hex >> status.caught;
+    } else if (name == "SigPnd:") {
+      words >> std::hex >> status.pending;
     }
   }
   return status;

@@ -15,7 +15,9 @@ struct ProcStatus {
   std::string state;  // one letter; empty: it has ended
   uint64_t blocked = 0;
   uint64_t caught = 0;
+  uint64_t pending = 0;  // sent to this thread, not to the process
   bool Blocks(int signal) const { return (blocked >> (signal - 1) & 1) != 0; }
+  bool Awaits(int signal) const { return (pending >> (signal - 1) & 1) != 0; }
   bool Catches(int signal) const { return (caught >> (signal - 1) & 1) != 0; }
 };
 

@@ -34,12 +34,12 @@ namespace taskd {
 namespace {
 
 constexpr int64_t kPollNs = 5'000'000;
-constexpr int64_t kPythonNs = 1'000'000'000;  // at most so long for Python's frames: they come at once or not
-constexpr int kQuietPolls = 4;                // a file that has not grown for so long is whole
 constexpr size_t kMaxAnswerBytes = size_t{64} * 1024;
 constexpr size_t kMaxPythonBytes = size_t{1024} * 1024;
 constexpr size_t kMaxFamily = 64;  // processes of one rank that are looked through for the armed one
 constexpr size_t kMaxPythonFrames = 100;
+constexpr char kStopped[] = "stopped";
+constexpr char kEnded[] = "has ended";
 
 int64_t NowNs() {
   timespec now;
@@ -78,7 +78,11 @@ bool Queue(pid_t pid, pid_t tid, int signal, uint64_t value) {
   return syscall(SYS_rt_tgsigqueueinfo, pid, tid, signal, &info) == 0;
 }
 
-bool CanAnswer(const std::string& state) { return state != "T" && state != "t" && state != "Z" && state != "X"; }
+// Why a thread in this state (of ProcStatus) does not answer; empty: it can.
+std::string WhySilent(const std::string& state) {
+  if (state == "T" || state == "t") return kStopped;
+  return state.empty() || state == "Z" || state == "X" ? kEnded : "";
+}
 
 // What a thread wrote.
 struct Answer {
@@ -117,8 +121,7 @@ struct Asked {
   bool armed = false;
   bool python = false;
   uint64_t python_begin = 0;  // of its file: what earlier collections left there
-  uint64_t python_size = 0;
-  int python_quiet = 0;
+  bool python_done = false;
   std::set<pid_t> waiting;
   std::map<pid_t, Answer> answers;
 };
@@ -157,21 +160,21 @@ class Collection {
       const std::string path = PythonFile(pid);
       if (asked.stacks.threads.empty() || !Exists(path)) continue;
       const ProcStatus status = ReadStatus(pid, pid);
-      if (!status.Catches(PythonStackSignal()) || status.Blocks(PythonStackSignal()) || !CanAnswer(status.state)) {
+      if (!status.Catches(PythonStackSignal()) || status.Blocks(PythonStackSignal()) ||
+          !WhySilent(status.state).empty()) {
         continue;
       }
-      asked.python_begin = asked.python_size = SizeOf(path);
+      asked.python_begin = SizeOf(path);
       asked.python = Queue(pid, pid, PythonStackSignal(), number_);
     }
-    const int64_t end_ns = std::min(deadline_ns_, NowNs() + kPythonNs);
+    const int64_t begin_ns = NowNs();
+    const int64_t end_ns = begin_ns + (deadline_ns_ - begin_ns) / 2;  // the rest is for the threads' own
     for (bool waiting = true; waiting && NowNs() < end_ns;) {
       waiting = false;
       for (Asked& asked : asked_) {
-        if (!asked.python || asked.python_quiet >= kQuietPolls) continue;
-        const uint64_t size = SizeOf(PythonFile(asked.stacks.pid));
-        asked.python_quiet = size == asked.python_size && size > asked.python_begin ? asked.python_quiet + 1 : 0;
-        asked.python_size = size;
-        waiting = true;
+        if (!asked.python || asked.python_done) continue;
+        asked.python_done = PythonIsDone(asked);
+        waiting = waiting || !asked.python_done;
       }
       if (waiting) Pause();
     }
@@ -186,24 +189,19 @@ class Collection {
         asked.stacks.note = "libtaskd.so does not answer in it: only what /proc says";
         continue;
       }
-      int stopped = 0;
       for (ThreadStack& thread : asked.stacks.threads) {
         const ProcStatus status = ReadStatus(pid, thread.tid);
-        if (!CanAnswer(status.state)) {
-          thread.note = "stopped";
-          ++stopped;
-        } else if (!status.Catches(StackSignal())) {
+        thread.note = WhySilent(status.state);
+        if (!thread.note.empty()) continue;
+        if (!status.Catches(StackSignal())) {
           thread.note = "its program does not take the signal";
         } else if (status.Blocks(StackSignal())) {
           thread.note = "blocks the signal";
         } else if (Queue(pid, thread.tid, StackSignal(), number_)) {
           asked.waiting.insert(thread.tid);
         } else {
-          thread.note = errno == EAGAIN ? "its signal queue is full" : "has ended";
+          thread.note = errno == EAGAIN ? "its signal queue is full" : kEnded;
         }
-      }
-      if (stopped == static_cast<int>(asked.stacks.threads.size())) {
-        asked.stacks.note = "stopped: only what /proc says";
       }
     }
   }
@@ -212,17 +210,8 @@ class Collection {
     for (bool waiting = true; waiting;) {
       waiting = false;
       for (Asked& asked : asked_) {
-        for (auto it = asked.waiting.begin(); it != asked.waiting.end();) {
-          const std::string path = absl::StrCat(answers_, "/", asked.stacks.pid, ".", *it);
-          Answer answer = Exists(path) ? ParseAnswer(ReadFrom(path, 0, kMaxAnswerBytes)) : Answer{};
-          if (answer.whole) {
-            asked.answers[*it] = std::move(answer);
-            it = asked.waiting.erase(it);
-          } else if (!Exists(absl::StrCat("/proc/", asked.stacks.pid, "/task/", *it))) {
-            it = asked.waiting.erase(it);  // it ended meanwhile
-          } else {
-            ++it;
-          }
+        for (ThreadStack& thread : asked.stacks.threads) {
+          if (asked.waiting.count(thread.tid) != 0 && !IsWaitedFor(asked, thread)) asked.waiting.erase(thread.tid);
         }
         waiting = waiting || !asked.waiting.empty();
       }
@@ -235,6 +224,7 @@ class Collection {
     std::vector<RankStacks> result;
     for (Asked& asked : asked_) {
       NameFrames(asked);
+      NoteIfStopped(asked.stacks);
       AddPython(asked);
       result.push_back(std::move(asked.stacks));
     }
@@ -243,6 +233,27 @@ class Collection {
 
  private:
   std::string PythonFile(pid_t pid) const { return absl::StrCat(folder_, "/", pid, ".py"); }
+
+  // Until it has answered, has ended or was stopped.
+  bool IsWaitedFor(Asked& asked, ThreadStack& thread) const {
+    const pid_t pid = asked.stacks.pid;
+    const std::string path = absl::StrCat(answers_, "/", pid, ".", thread.tid);
+    Answer answer = Exists(path) ? ParseAnswer(ReadFrom(path, 0, kMaxAnswerBytes)) : Answer{};
+    if (answer.whole) {
+      asked.answers[thread.tid] = std::move(answer);
+      return false;
+    }
+    thread.note = WhySilent(ReadStatus(pid, thread.tid).state);
+    return thread.note.empty();
+  }
+
+  // Its handler began, for it has written, and has ended: while it runs its signal is blocked.
+  bool PythonIsDone(const Asked& asked) const {
+    const pid_t pid = asked.stacks.pid;
+    if (SizeOf(PythonFile(pid)) == asked.python_begin) return !Exists(absl::StrCat("/proc/", pid));
+    const ProcStatus status = ReadStatus(pid, pid);
+    return !status.Blocks(PythonStackSignal()) && !status.Awaits(PythonStackSignal());
+  }
 
   // A rank is often a shell that starts the training: the first of its family with Python, else the first armed one
   // that is no shell; parents before children.
@@ -279,6 +290,13 @@ class Collection {
       if (answer->second.cut) thread.note = "more frames follow";
       if (answer->second.short_stack) thread.note = "its signal stack is too small to see more";
     }
+  }
+
+  static void NoteIfStopped(RankStacks& stacks) {
+    if (stacks.threads.empty() || !stacks.note.empty()) return;
+    const bool stopped = std::all_of(stacks.threads.begin(), stacks.threads.end(),
+                                     [](const ThreadStack& thread) { return thread.note == kStopped; });
+    if (stopped) stacks.note = "stopped: only what /proc says";
   }
 
   // "Thread 0x00007f2b5e7fc6c0 (most recent call first):" and below it "  File "/a/b.py", line 320 in wait".

@@ -1,10 +1,11 @@
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE 1  // dl_iterate_phdr, RTLD_DEEPBIND
+#define _GNU_SOURCE 1  // dl_iterate_phdr, memmem, RTLD_DEEPBIND
 #endif
 #include "mspti.h"
 
 #include <assert.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
 #include <linux/futex.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -402,9 +404,10 @@ int MsptiStep(int64_t now_ms) {
 
 // ---- Finding it.
 
+static const char kName[] = "libmspti.so";
+
 static int OnObject(struct dl_phdr_info* info, size_t bytes, void* argument) {
   (void)bytes;
-  static const char kName[] = "libmspti.so";
   const char* slash = info->dlpi_name != NULL ? strrchr(info->dlpi_name, '/') : NULL;
   const char* base = slash != NULL ? slash + 1 : info->dlpi_name;
   if (base == NULL || strncmp(base, kName, sizeof(kName) - 1) != 0) return 0;
@@ -421,29 +424,60 @@ static void* OpenFile(const char* path) {
 #endif
 }
 
+static const char kDefaultPlace[] = "/usr/local/Ascend/ascend-toolkit/latest/lib64/libmspti.so";
+
+// The next file of that name in LD_LIBRARY_PATH from *list on, which moves behind it; 0: there is none.
 // The linker has its own copy of the variable, of the program's start.
-static void* OpenInLibraryPath(void) {
-  const char* list = getenv("LD_LIBRARY_PATH");
-  while (list != NULL && *list != '\0') {
-    const size_t bytes = strcspn(list, ":");
-    char path[PATH_MAX];
-    if (bytes > 0 && bytes < PATH_MAX - 16) {
-      snprintf(path, sizeof(path), "%.*s/libmspti.so", (int)bytes, list);
-      void* library = access(path, R_OK) == 0 ? OpenFile(path) : NULL;
-      if (library != NULL) return library;
-    }
-    list += bytes + (list[bytes] == ':');
+static int NextInLibraryPath(const char** list, char* path) {
+  while (*list != NULL && **list != '\0') {
+    const char* folder = *list;
+    const size_t bytes = strcspn(folder, ":");
+    *list += bytes + (folder[bytes] == ':');
+    if (bytes == 0 || bytes >= PATH_MAX - 16) continue;
+    snprintf(path, PATH_MAX, "%.*s/libmspti.so", (int)bytes, folder);
+    if (access(path, R_OK) == 0) return 1;
   }
-  return NULL;
+  return 0;
+}
+
+static const char* LoadedLibrary(void) {
+  const char* loaded = NULL;
+  dl_iterate_phdr(OnObject, &loaded);
+  return loaded;
+}
+
+// What `ldconfig -p` prints.
+static int IsInLinkerCache(void) {
+  const int file = open("/etc/ld.so.cache", O_RDONLY | O_CLOEXEC);
+  struct stat info;
+  int found = 0;
+  if (file >= 0 && fstat(file, &info) == 0 && info.st_size > 0) {
+    void* cache = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (cache != MAP_FAILED) {
+      found = memmem(cache, (size_t)info.st_size, kName, sizeof(kName) - 1) != NULL;
+      munmap(cache, (size_t)info.st_size);
+    }
+  }
+  if (file >= 0) close(file);
+  return found;
+}
+
+int MsptiMayBeThere(void) {
+  char path[PATH_MAX];
+  const char* list = getenv("LD_LIBRARY_PATH");
+  return LoadedLibrary() != NULL || NextInLibraryPath(&list, path) || IsInLinkerCache() ||
+         access(kDefaultPlace, R_OK) == 0;
 }
 
 static void* OpenLibrary(void) {
-  const char* loaded = NULL;
-  dl_iterate_phdr(OnObject, &loaded);
+  char path[PATH_MAX];
+  const char* loaded = LoadedLibrary();
   void* library = loaded != NULL ? dlopen(loaded, RTLD_NOW | RTLD_NOLOAD) : NULL;
-  if (library == NULL) library = OpenInLibraryPath();
-  if (library == NULL) library = OpenFile("libmspti.so");  // the linker's cache, which `ldconfig -p` prints
-  if (library == NULL) library = OpenFile("/usr/local/Ascend/ascend-toolkit/latest/lib64/libmspti.so");
+  for (const char* list = getenv("LD_LIBRARY_PATH"); library == NULL && NextInLibraryPath(&list, path);) {
+    library = OpenFile(path);
+  }
+  if (library == NULL) library = OpenFile(kName);
+  if (library == NULL) library = OpenFile(kDefaultPlace);
   return library;
 }
 
@@ -565,6 +599,7 @@ static void* Run(void* unused) {
 int MsptiStart(const MsptiConfig* config) {
   enum { kStackBytes = 256 * 1024 };  // MSPTI's calls come out of it
   if (Load32(&g.forked) || Load32(&g.exited)) return -1;
+  if (!MsptiMayBeThere()) return 0;
   uint32_t none = kThreadNone;
   if (!__atomic_compare_exchange_n(&g.thread, &none, kThreadRuns, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return 0;
   Store32(&g.stop_kind, 0);

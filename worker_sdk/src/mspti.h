@@ -85,6 +85,10 @@ typedef struct MsptiConfig {
   uint64_t* dropped;  // counts with MsptiStats.dropped, atomically, on the training threads too. May be null
 } MsptiConfig;
 
+// Whether MsptiOpen has anything to open. Loads nothing: the dynamic linker's locks and an allocator's are not taken
+// while the program may fork. Any thread.
+int MsptiMayBeThere(void);
+
 // Finds libmspti.so: one that is loaded, else in LD_LIBRARY_PATH, else as the dynamic linker does, else at its default
 // place. Returns 0; 1 where there is none; 2 where it is not what we need: *missing then is the function it lacks.
 // Called again after a 0 it takes the new configuration. Not while the thread runs.
@@ -94,8 +98,8 @@ int MsptiOpen(const MsptiConfig* config, const char** missing);
 // again; 0: there is more to read. After MsptiOpen; one thread at a time.
 int MsptiStep(int64_t now_ms);
 
-// Starts a thread that opens MSPTI and steps it. Returns 0, also where it runs already; -1: no thread, or a forked
-// child: MSPTI's own threads are not there. The caller's signal mask is inherited: block all.
+// Starts a thread that opens MSPTI and steps it, unless there is none. Returns 0, also where it runs already; -1: no
+// thread, or a forked child: MSPTI's own threads are not there. The caller's signal mask is inherited: block all.
 int MsptiStart(const MsptiConfig* config);
 
 // Makes the thread step now. Any thread, also a callback's.

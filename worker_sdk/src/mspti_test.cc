@@ -3,11 +3,13 @@
 #include "mspti.h"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -119,14 +121,32 @@ FRESH_TEST(MsptiFindTest, TheThreadTellsWhatIsMissing) {
   EXPECT_EQ(sink.missing, "msptiActivityEnable");
 }
 
-FRESH_TEST(MsptiFindTest, WithoutItTheThreadEnds) {
+FRESH_TEST(MsptiFindTest, WithoutItThereIsNoThread) {
   unsetenv("LD_LIBRARY_PATH");
   Sink sink;
   const MsptiConfig config = sink.Config();
   ASSERT_EQ(MsptiOpen(&config, nullptr), 1) << "this machine has a libmspti.so";
+  EXPECT_FALSE(MsptiMayBeThere());
+  const int before = testing::CountThreads();
   EXPECT_EQ(MsptiStart(&config), 0);
+  EXPECT_EQ(testing::CountThreads(), before);
   EXPECT_EQ(MsptiStop(kMsptiRelease, 20000), 0);
   EXPECT_EQ(sink.TakeAnswers(), "");
+}
+
+FRESH_TEST(MsptiFindTest, InTheLinkersCache) {
+  if (!testing::OwnMounts()) GTEST_SKIP() << "no right to mount here";
+  Folder folder;
+  std::filesystem::copy_file(TASKD_FAKE_MSPTI, folder.path() + "/libmspti.so");
+  std::ofstream(folder.path() + "/conf") << folder.path() << "\n";
+  const std::string cache = folder.path() + "/cache";
+  ASSERT_EQ(system(("/sbin/ldconfig -X -f " + folder.path() + "/conf -C " + cache).c_str()), 0);
+  ASSERT_EQ(mount(cache.c_str(), "/etc/ld.so.cache", nullptr, MS_BIND, nullptr), 0);
+  unsetenv("LD_LIBRARY_PATH");
+  Sink sink;
+  const MsptiConfig config = sink.Config();
+  EXPECT_TRUE(MsptiMayBeThere());
+  EXPECT_EQ(MsptiOpen(&config, nullptr), 0);
 }
 
 // ---- Switching (contract §4.2, codes of §3).

@@ -47,12 +47,6 @@ std::string Output(const std::string& command) {
   return status == 0 ? output : output + "\nexit status " + std::to_string(status);
 }
 
-int Threads() {
-  int threads = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++threads;
-  return threads;
-}
-
 std::vector<std::string> SegmentFiles() {
   std::vector<std::string> found;
   char prefix[96];
@@ -110,7 +104,7 @@ FRESH_TEST(LoadTest, DoesNothingBeforeTheFirstMark) {
   EXPECT_TRUE(SegmentDescriptors().empty());
   EXPECT_TRUE(SegmentFiles().empty());
   if (!kSanitized) {
-    EXPECT_EQ(Threads(), 1);
+    EXPECT_EQ(testing::CountThreads(), 1);
   }
 }
 
@@ -364,9 +358,7 @@ FRESH_TEST(NoRoomTest, NoDescriptors) {
 }
 
 bool MountSmallShm(const char* size) {
-  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         mount("tmpfs", "/dev/shm", "tmpfs", 0, size) == 0;
+  return testing::OwnMounts() && mount("tmpfs", "/dev/shm", "tmpfs", 0, size) == 0;
 }
 
 FRESH_TEST(NoRoomTest, AShmThatTrainingNeedsItselfIsLeftAlone) {

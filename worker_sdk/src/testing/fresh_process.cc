@@ -1,6 +1,8 @@
 #include "testing/fresh_process.h"
 
+#include <sched.h>
 #include <spawn.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,22 +52,24 @@ void AddOption(std::vector<std::string>& variables, const std::string& name, con
   variables.push_back(name + option);
 }
 
-[[maybe_unused]] bool HasThread(const char* thread_name) {
+// Other threads than the main one and the one that talks to a proxy, which stays.
+[[maybe_unused]] bool HasEndingThread() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task", error)) {
     std::string name;
     std::getline(std::ifstream(entry.path() / "comm"), name);
-    if (name == thread_name) return true;
+    if (entry.path().filename() != std::to_string(getpid()) && name != "taskd-hello") return true;
   }
   return false;
 }
 
-// LeakSanitizer fails where it meets a thread on its way out. MSPTI's is one that ends at exit, where it was in use;
-// this runs after the handler that tells it so, and before the check for leaks.
-void WaitForEndingThread() {
+// LeakSanitizer fails where it meets a thread on its way out: MSPTI's, which ends at exit, or one that was joined a
+// moment ago, which the system has not cleared away yet. Runs after the handler that ends MSPTI's, and before the check
+// for leaks.
+void WaitForEndingThreads() {
 #if defined(__SANITIZE_ADDRESS__)
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (HasThread("taskd-mspti") && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  while (HasEndingThread() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
 #endif
 }
 
@@ -72,7 +77,7 @@ void WaitForEndingThread() {
 
 bool InFreshProcess() {
   if (getenv(kChildVariable) == nullptr) return false;
-  [[maybe_unused]] static const int registered = atexit(WaitForEndingThread);
+  [[maybe_unused]] static const int registered = atexit(WaitForEndingThreads);
   return true;
 }
 
@@ -127,6 +132,16 @@ bool WaitFor(const std::function<bool()>& condition) {
     std::this_thread::yield();
   }
   return true;
+}
+
+int CountThreads() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  return static_cast<int>(std::distance(begin(threads), end(threads)));
+}
+
+bool OwnMounts() {
+  if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
 int RunForked(const std::function<int()>& body) {

@@ -21,6 +21,12 @@ std::string FreshFolder();
 // Waits for a condition for up to 20 s; false if it never holds.
 bool WaitFor(const std::function<bool()>& condition);
 
+// Of this process; those that a sanitizer started count.
+int CountThreads();
+
+// A mount namespace of its own for this process; false where that is not allowed.
+bool OwnMounts();
+
 // Forks, runs `body` in the child and returns its result (0 to 99; 128 + signal where one ended it).
 int RunForked(const std::function<int()>& body);
 
