@@ -16,28 +16,17 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
 #include "gtest/gtest.h"
-#include "manager/server.h"
+#include "manager/test_client.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
 namespace taskd {
 namespace {
 
+using manager::StartManager;
 using ::testing::HasSubstr;
 
 constexpr char kToken[] = "secret";
 constexpr std::chrono::seconds kPatience{60};
-
-std::unique_ptr<manager::ManagerServer> StartManager(const std::string& token = kToken,
-                                                     const std::string& listen = "127.0.0.1:0") {
-  ManagerOptions options;
-  options.listen = listen;
-  options.http.clear();
-  options.switch_file.clear();
-  options.token = token;
-  absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(options);
-  EXPECT_TRUE(server.ok()) << server.status();
-  return server.ok() ? *std::move(server) : nullptr;
-}
 
 std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
 
@@ -144,7 +133,7 @@ class Node {
 };
 
 TEST(JobLinkClientTest, NodesMeetAndEndTogether) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   v1::JoinJob serving = JoinOf(1, 3);
   serving.set_serves(true);
   Node a(manager->port(), JoinOf(0, 3)), b(manager->port(), serving), c(manager->port(), JoinOf(2, 3));
@@ -171,7 +160,7 @@ TEST(JobLinkClientTest, NodesMeetAndEndTogether) {
 }
 
 TEST(JobLinkClientTest, TheFirstFailureIsEverybodys) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   Node a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2));
   ASSERT_TRUE(a.WaitState([](const v1::JobState& state) { return state.all_joined(); }));
   b.End(7, "no luck");
@@ -180,7 +169,7 @@ TEST(JobLinkClientTest, TheFirstFailureIsEverybodys) {
 }
 
 TEST(JobLinkClientTest, NodeThatGoesWithoutAWordFailsTheJob) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   Node a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2));
   ASSERT_TRUE(a.WaitState([](const v1::JobState& state) { return state.all_joined(); }));
   b.Disconnect();
@@ -192,7 +181,7 @@ TEST(JobLinkClientTest, NodeThatGoesWithoutAWordFailsTheJob) {
 
 TEST(JobLinkClientTest, WhatWasSentJustBeforeTheEndArrives) {
   for (int i = 0; i < 20; ++i) {
-    auto manager = StartManager();
+    auto manager = StartManager({.token = kToken});
     Node a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2));
     ASSERT_TRUE(a.WaitState([](const v1::JobState& state) { return state.all_joined(); }));
     b.End(9);
@@ -202,7 +191,7 @@ TEST(JobLinkClientTest, WhatWasSentJustBeforeTheEndArrives) {
 }
 
 TEST(JobLinkClientTest, WhatWasSaidWhileTheManagerWasAwayArrivesBeforeTheClientGoes) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   const int port = manager->port();
   Node a(port, JoinOf(0, 2));
   ASSERT_TRUE(a.WaitState([](const v1::JobState& state) { return state.first_joined(); }));
@@ -210,14 +199,14 @@ TEST(JobLinkClientTest, WhatWasSaidWhileTheManagerWasAwayArrivesBeforeTheClientG
   Node b(port, JoinOf(1, 2));
   ASSERT_TRUE(b.Wait([&] { return !b.lost_.empty(); }));
   b.End(6);
-  std::thread again([&] { manager = StartManager(kToken, Address(port)); });
+  std::thread again([&] { manager = StartManager({.token = kToken, .port = port}); });
   b.Disconnect();
   again.join();
   EXPECT_EQ(a.WaitEnd()->code(), 6);
 }
 
 TEST(JobLinkClientTest, ManagerMayComeLateAndAgain) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   const int port = manager->port();
   manager.reset();
   v1::JoinJob serving = JoinOf(1, 2);
@@ -227,7 +216,7 @@ TEST(JobLinkClientTest, ManagerMayComeLateAndAgain) {
   EXPECT_TRUE(absl::IsUnavailable(a.lost_.front())) << a.lost_.front();
   b.Ready();
   a.Mpirun(1, false, 0);
-  manager = StartManager(kToken, Address(port));
+  manager = StartManager({.token = kToken, .port = port});
   EXPECT_TRUE(a.WaitState([](const v1::JobState& state) { return state.all_ready(); }));
   EXPECT_TRUE(b.Wait([&] { return b.mpirun_.size() == 1; }));
   const size_t lost = [&] {
@@ -239,13 +228,13 @@ TEST(JobLinkClientTest, ManagerMayComeLateAndAgain) {
   EXPECT_TRUE(a.Wait([&] { return a.lost_.size() > lost; }));
   a.Mpirun(1, true, 4);
   a.End(0);
-  manager = StartManager(kToken, Address(port));
+  manager = StartManager({.token = kToken, .port = port});
   EXPECT_EQ(a.WaitEnd()->code(), 0);
   EXPECT_EQ(b.WaitEnd()->code(), 0);
 }
 
 TEST(JobLinkClientTest, MpirunIsToldInOrder) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   Node a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2));
   for (uint32_t i = 1; i <= 100; ++i) {
     a.Mpirun(i, false, 0);
@@ -260,7 +249,7 @@ TEST(JobLinkClientTest, MpirunIsToldInOrder) {
 }
 
 TEST(JobLinkClientTest, RefusalIsFinal) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   Node a(manager->port(), JoinOf(0, 2));
   ASSERT_TRUE(a.WaitState([](const v1::JobState& state) { return state.first_joined(); }));
   v1::JoinJob join = JoinOf(1, 3);
@@ -270,7 +259,7 @@ TEST(JobLinkClientTest, RefusalIsFinal) {
 }
 
 TEST(JobLinkClientTest, TokenIsNeeded) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   Node stranger(manager->port(), JoinOf(0, 1), "");
   ASSERT_TRUE(stranger.Wait([&] { return !stranger.lost_.empty(); }));
   EXPECT_TRUE(absl::IsUnauthenticated(stranger.lost_.front())) << stranger.lost_.front();
@@ -299,7 +288,7 @@ TEST(JobLinkClientTest, EndsSoonWithoutAManager) {
 
 TEST(JobLinkClientTest, ManyNodes) {
   constexpr uint32_t kNodes = 64;
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   std::vector<std::unique_ptr<Node>> nodes;
   for (uint32_t i = 0; i < kNodes; ++i) nodes.push_back(std::make_unique<Node>(manager->port(), JoinOf(i, kNodes)));
   for (auto& node : nodes) {
@@ -372,7 +361,8 @@ void EchoOn(Node& node) {
 
 class JobLinkRemoteTest : public testing::Test {
  protected:
-  JobLinkRemoteTest() : manager(StartManager()), a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2)) {
+  JobLinkRemoteTest()
+      : manager(StartManager({.token = kToken})), a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2)) {
     EXPECT_TRUE(a.WaitState([](const v1::JobState& state) { return state.all_joined(); }));
   }
 
@@ -490,7 +480,7 @@ TEST_F(JobLinkRemoteTest, ManagerThatEndsEndsTheCall) {
 }
 
 TEST(JobLinkServiceTest, NoRemoteCommandsWithoutATokenOrTls) {
-  auto manager = StartManager("");
+  auto manager = StartManager();
   Node node(manager->port(), JoinOf(0, 1), "");
   ASSERT_TRUE(node.WaitState([](const v1::JobState& state) { return state.all_joined(); }));
   Caller caller(manager->port(), "host0", "x", "");
@@ -502,7 +492,7 @@ TEST(JobLinkServiceTest, NoRemoteCommandsWithoutATokenOrTls) {
 }
 
 TEST(JobLinkServiceTest, RemoteCommandsNeedTheToken) {
-  auto manager = StartManager();
+  auto manager = StartManager({.token = kToken});
   Caller nobody(manager->port(), "host0", "x", "");
   EXPECT_EQ(nobody.Read().error_code(), grpc::StatusCode::UNAUTHENTICATED);
   Caller wrong(manager->port(), "host0", "x", "other");
@@ -510,7 +500,7 @@ TEST(JobLinkServiceTest, RemoteCommandsNeedTheToken) {
 }
 
 TEST(JobLinkServiceTest, WhatMakesNoSenseIsRefused) {
-  auto manager = StartManager("");
+  auto manager = StartManager();
   auto stub = v1::JobLink::NewStub(*MakeChannel(Address(manager->port()), {}));
   auto answer = [&](const v1::NodeReport& report) {
     grpc::ClientContext context;

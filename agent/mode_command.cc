@@ -1,10 +1,8 @@
 #include "agent/mode_command.h"
 
-#include <limits.h>
 #include <netdb.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <iostream>
@@ -15,6 +13,7 @@
 #include "agent/modes/node_files.h"
 #include "agent/ranktable/rank_table.h"
 #include "agent/rdma/rdma_environment.h"
+#include "agent/run/proc_facts.h"
 #include "arpa/inet.h"
 #include "common/log.h"
 
@@ -65,12 +64,6 @@ class QuickNames {
   std::chrono::steady_clock::duration failing_{};
 };
 
-std::string ThisProgram() {
-  char path[PATH_MAX];
-  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
-  return size > 0 ? std::string(path, static_cast<size_t>(size)) : "taskd";
-}
-
 }  // namespace
 
 int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment) {
@@ -107,6 +100,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
         "could start processes"));
   }
   run.program = ThisProgram();
+  if (run.program.empty()) run.program = "taskd";
   InitLog("run");
   return RunMode(std::move(run));
 }

@@ -2,11 +2,9 @@
 
 #include <arpa/inet.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +26,7 @@
 #include "agent/mpi_node.h"
 #include "agent/run/guard.h"
 #include "agent/run/process_tree.h"
+#include "agent/run/signals.h"
 #include "agent/run/worker_group.h"
 #include "agent/run_daemons.h"
 #include "common/address.h"
@@ -79,7 +78,6 @@ class ModeRunner {
   // Before the loop.
   absl::StatusOr<ModePlan> Plan();
   absl::Status CheckPorts() const;
-  absl::Status BlockSignals();
   absl::Status Prepare();
 
   // Step by step until CMD runs; each ends with the next.
@@ -101,7 +99,7 @@ class ModeRunner {
 
   void OnExit(const WorkerExit& exit);
   void OnOtherExit(pid_t pid, int wait_status);
-  void OnSignal();
+  void OnSignal(int signal);
   void OnState();
   void NodeEnded(int code, const std::string& reason);  // this node's part is over
   void WaitIsOver(const std::string& line);
@@ -170,23 +168,12 @@ absl::Status ModeRunner::CheckPorts() const {
   return absl::OkStatus();
 }
 
-absl::Status ModeRunner::BlockSignals() {
-  sigset_t taken;
-  sigemptyset(&taken);
-  for (int signal : kEndingSignals) sigaddset(&taken, signal);
-  for (int signal : kPassedSignals) sigaddset(&taken, signal);
-  sigset_t blocked = taken;
-  sigaddset(&blocked, SIGCHLD);
-  if (sigprocmask(SIG_BLOCK, &blocked, nullptr) == 0) {
-    signals_.reset(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  if (!signals_.valid()) return absl::UnavailableError(absl::StrCat("signals cannot be handled: ", strerror(errno)));
-  loop_.Add(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
-  return absl::OkStatus();
-}
-
 absl::Status ModeRunner::Prepare() {
-  if (absl::Status status = BlockSignals(); !status.ok()) return status;
+  std::vector<int> taken(std::begin(kEndingSignals), std::end(kEndingSignals));
+  taken.insert(taken.end(), std::begin(kPassedSignals), std::end(kPassedSignals));
+  absl::StatusOr<UniqueFd> signals = WatchSignals(&loop_, taken, [this](int signal) { OnSignal(signal); });
+  if (!signals.ok()) return signals.status();
+  signals_ = *std::move(signals);
   cookie_ = NewCookie();
   absl::StatusOr<std::unique_ptr<Guard>> guard = Guard::Start(cookie_);
   if (!guard.ok()) return guard.status();
@@ -582,21 +569,17 @@ void ModeRunner::EndIfAlone() {
   if (!hosts_manager_ || !member_ || (member_->all_joined() && member_->alone())) loop_.Stop();
 }
 
-void ModeRunner::OnSignal() {
-  signalfd_siginfo info;
-  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
-    if (std::find(std::begin(kPassedSignals), std::end(kPassedSignals), signal) != std::end(kPassedSignals)) {
-      group_->Signal(signal);
-    } else if (phase_ == Phase::kDone) {
-      loop_.Stop();
-    } else if (phase_ == Phase::kEnding) {  // again: no patience left
-      exit_code_ = 128 + signal;
-      group_->Stop(SIGKILL);
-    } else {
-      const char* name = sigabbrev_np(signal);
-      EndWith(128 + signal, absl::StrCat("SIG", name == nullptr ? "?" : name, ": the job is ended"));
-    }
+void ModeRunner::OnSignal(int signal) {
+  if (std::find(std::begin(kPassedSignals), std::end(kPassedSignals), signal) != std::end(kPassedSignals)) {
+    group_->Signal(signal);
+  } else if (phase_ == Phase::kDone) {
+    loop_.Stop();
+  } else if (phase_ == Phase::kEnding) {  // again: no patience left
+    exit_code_ = 128 + signal;
+    group_->Stop(SIGKILL);
+  } else {
+    const char* name = sigabbrev_np(signal);
+    EndWith(128 + signal, absl::StrCat("SIG", name == nullptr ? "?" : name, ": the job is ended"));
   }
 }
 

@@ -20,24 +20,12 @@
 namespace taskd {
 namespace {
 
+using manager::StartManager;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const std::string kTable(64, '7');
 const std::string kPlan(64, 'a');
-
-std::unique_ptr<manager::ManagerServer> StartManager(const std::string& token = "", const std::string& job = "",
-                                                     const std::string& listen = "127.0.0.1:0") {
-  ManagerOptions options;
-  options.listen = listen;
-  options.http.clear();
-  options.switch_file.clear();
-  options.token = token;
-  options.job = job;
-  absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(options);
-  EXPECT_TRUE(server.ok()) << server.status();
-  return server.ok() ? *std::move(server) : nullptr;
-}
 
 AgreeOptions Options(int port, int nodes, int index, int timeout_s = 60) {
   AgreeOptions options;
@@ -122,7 +110,7 @@ TEST(RouteAgreementClient, NoManager) {
 }
 
 TEST(RouteAgreementClient, TokenAndJob) {
-  std::unique_ptr<manager::ManagerServer> server = StartManager("secret", "ns/mine");
+  std::unique_ptr<manager::ManagerServer> server = StartManager({.token = "secret", .job = "ns/mine"});
   AgreeOptions options = Options(server->port(), 1, 0);
   EXPECT_EQ(Agree(options).status().code(), absl::StatusCode::kUnauthenticated);
   options.security.token = "wrong";
@@ -246,7 +234,7 @@ TEST(RouteAgreementClient, BeforeItHasAcknowledgedItComesBack) {
   absl::StatusOr<RouteDecision> first = absl::UnknownError("");
   std::thread node([&] { first = Agree(Options(port, 2, 0)); });
   server.reset();
-  server = StartManager("", "", absl::StrCat("127.0.0.1:", port));
+  server = StartManager({.port = port});
   absl::StatusOr<RouteDecision> second = Agree(Options(port, 2, 1));
   node.join();
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();

@@ -13,7 +13,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <climits>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -23,6 +22,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/run/guard.h"
+#include "agent/run/proc_facts.h"
 #include "common/address.h"
 #include "common/environment.h"
 #include "common/log.h"
@@ -44,12 +44,6 @@ constexpr auto kEndPatience = std::chrono::seconds(6);
 constexpr auto kPoll = std::chrono::milliseconds(5);
 
 bool IsFree(const HostPort& address) { return CheckCanListen("", address).ok(); }
-
-std::string ThisProgram() {
-  char path[PATH_MAX];
-  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
-  return size > 0 ? std::string(path, size) : "";
-}
 
 // Beside the program: as built, as installed, or in the Python package.
 std::string FindLibrary(const std::string& program) {

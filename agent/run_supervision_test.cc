@@ -20,17 +20,8 @@
 namespace taskd {
 namespace {
 
+using manager::PollFor;
 using ::testing::HasSubstr;
-
-template <typename Condition>
-bool WaitFor(const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
 
 class RunSupervisionTest : public ::testing::Test {
  protected:
@@ -42,13 +33,8 @@ class RunSupervisionTest : public ::testing::Test {
     char folder[] = "/tmp/taskd-run-supervision-test-XXXXXX";
     ASSERT_NE(mkdtemp(folder), nullptr);
     folder_ = folder;
-    ManagerOptions options;
-    options.listen = "127.0.0.1:0";
-    options.http.clear();
-    options.switch_file.clear();
-    absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(options);
-    ASSERT_TRUE(server.ok()) << server.status();
-    manager_ = *std::move(server);
+    manager_ = manager::StartManager();
+    ASSERT_NE(manager_, nullptr);
     channel_ = *MakeChannel(absl::StrCat("127.0.0.1:", manager_->port()), {});
     control_ = v1::Control::NewStub(channel_);
     grpc::ClientContext context;
@@ -110,12 +96,12 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
   EXPECT_EQ(environment["A"], "b");
   EXPECT_EQ(environment["TASKD_STACK_DIR"], supervision.stack_folder());
   EXPECT_TRUE(std::filesystem::is_directory(supervision.stack_folder()));
-  ASSERT_TRUE(WaitFor([&] { return Ask().state() == v1::SupervisionStatus::RUNNING; }));
+  ASSERT_TRUE(PollFor([&] { return Ask().state() == v1::SupervisionStatus::RUNNING; }));
 
   manager::TestProxy proxy(channel_, 0, {9});
   int64_t step = 17;
   const auto begin = std::chrono::steady_clock::now();
-  ASSERT_TRUE(WaitFor([&] {
+  ASSERT_TRUE(PollFor([&] {
     v1::NodeMessage message;
     v1::RankStatus* status = message.mutable_ranks()->add_ranks();
     status->set_rank(9);
@@ -127,9 +113,9 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
     proxy.Write(message);
     return std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
   }));
-  ASSERT_TRUE(WaitFor([&] { return restarts == 1; }));
+  ASSERT_TRUE(PollFor([&] { return restarts == 1; }));
   EXPECT_TRUE(stacks_first);
-  ASSERT_TRUE(WaitFor([&] {
+  ASSERT_TRUE(PollFor([&] {
     v1::SupervisionStatus status = Ask();
     return status.events_size() > 0 && status.events(status.events_size() - 1).kind() == v1::SupervisionEvent::STACKS;
   }));

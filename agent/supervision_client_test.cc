@@ -14,30 +14,10 @@
 namespace taskd {
 namespace {
 
+using manager::PollFor;
+using manager::StartManager;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <typename Condition>
-bool WaitFor(const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
-std::unique_ptr<manager::ManagerServer> StartManager(const std::string& listen = "127.0.0.1:0",
-                                                     const std::string& token = "") {
-  ManagerOptions options;
-  options.listen = listen;
-  options.http.clear();
-  options.switch_file.clear();
-  options.token = token;
-  absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(options);
-  EXPECT_TRUE(server.ok()) << server.status();
-  return server.ok() ? *std::move(server) : nullptr;
-}
 
 std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
 
@@ -85,12 +65,12 @@ TEST(SupervisionClientTest, ManagerMayComeLater) {
   auto client = SupervisionClient::Start(To(port), nullptr);
   ASSERT_TRUE(client.ok());
   (*client)->Report(Exited(5));
-  manager = StartManager(Address(port));
-  EXPECT_TRUE(WaitFor([&] { return Ask(port).events_size() == 1; }));
+  manager = StartManager({.port = port});
+  EXPECT_TRUE(PollFor([&] { return Ask(port).events_size() == 1; }));
   manager.reset();
   (*client)->Report(Exited(6));
-  manager = StartManager(Address(port));
-  EXPECT_TRUE(WaitFor([&] { return Ask(port).events_size() == 1 && Ask(port).events(0).rank() == 6; }));
+  manager = StartManager({.port = port});
+  EXPECT_TRUE(PollFor([&] { return Ask(port).events_size() == 1 && Ask(port).events(0).rank() == 6; }));
 }
 
 TEST(SupervisionClientTest, EndsSoonWithoutAManager) {
@@ -108,7 +88,7 @@ TEST(SupervisionClientTest, WrongAddressIsSaid) {
 }
 
 TEST(SupervisionClientTest, NeedsTheToken) {
-  auto manager = StartManager("127.0.0.1:0", "secret");
+  auto manager = StartManager({.token = "secret"});
   {
     auto client = SupervisionClient::Start(To(manager->port()), nullptr);
     (*client)->Report(Exited(1));
@@ -165,19 +145,19 @@ TEST(SupervisionClientTest, HangIsTold) {
   };
   // Steps until the manager has seen some: it looks once a second.
   const auto begin = std::chrono::steady_clock::now();
-  ASSERT_TRUE(WaitFor([&] {
+  ASSERT_TRUE(PollFor([&] {
     report(1);
     return std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
   }));
   ASSERT_EQ(told(), 0u);
-  ASSERT_TRUE(WaitFor([&] { return told() == 1; }));
+  ASSERT_TRUE(PollFor([&] { return told() == 1; }));
   EXPECT_TRUE(notices[0].hung());
   EXPECT_THAT(notices[0].behind(), ElementsAre(1));
   EXPECT_THAT(notices[0].text(), HasSubstr("behind"));
   EXPECT_EQ(Ask(manager->port()).state(), v1::SupervisionStatus::HUNG);
   EXPECT_EQ(Ask(manager->port()).hung_ranks(), 2u);
   report(1);
-  ASSERT_TRUE(WaitFor([&] { return told() == 2; }));
+  ASSERT_TRUE(PollFor([&] { return told() == 2; }));
   EXPECT_FALSE(notices[1].hung());
   EXPECT_EQ(notices[1].number(), notices[0].number());
 }

@@ -7,8 +7,8 @@
 #include "manager/diagnosis_core.h"
 #include "manager/diagnosis_messages.h"
 #include "manager/job_name.h"
-#include "manager/push_reactor.h"
 #include "manager/services.h"
+#include "manager/writing_reactor.h"
 #include "proto/channel.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 

@@ -18,58 +18,23 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 // A client of WatchReports.
-class TestWatcher : public Watched {
+class TestWatcher : public TestListener<v1::DiagnosisReport> {
  public:
   explicit TestWatcher(std::shared_ptr<grpc::Channel> channel, const std::string& job = "")
-      : stub_(v1::Diagnosis::NewStub(channel)) {
-    v1::GetReportRequest request;
-    request.set_job(job);
-    stream_ = stub_->WatchReports(&context_, request);
-    reader_ = std::thread([this] {
-      v1::DiagnosisReport message;
-      while (stream_->Read(&message)) {
-        std::lock_guard lock(mutex_);
-        reports_.push_back(message);
-        changed_.notify_all();
-      }
-      grpc::Status status = stream_->Finish();
-      std::lock_guard lock(mutex_);
-      status_ = status;
-      ended_ = true;
-      changed_.notify_all();
-    });
-  }
-  ~TestWatcher() {
-    context_.TryCancel();
-    reader_.join();
-  }
+      : TestListener([&](grpc::ClientContext* context) {
+          v1::GetReportRequest request;
+          request.set_job(job);
+          return v1::Diagnosis::NewStub(channel)->WatchReports(context, request);
+        }) {}
   bool WaitForRank(int rank) {
     return WaitFor([&] {
-      if (reports_.empty()) return false;
-      for (const v1::Verdict& verdict : reports_.back().verdicts()) {
+      if (messages_.empty()) return false;
+      for (const v1::Verdict& verdict : messages_.back().verdicts()) {
         if (verdict.open() && verdict.ids_size() == 1 && verdict.ids(0) == rank) return true;
       }
       return false;
     });
   }
-  grpc::Status Ended() {
-    WaitFor([this] { return ended_; });
-    std::lock_guard lock(mutex_);
-    return status_;
-  }
-  size_t count() {
-    std::lock_guard lock(mutex_);
-    return reports_.size();
-  }
-
- private:
-  std::unique_ptr<v1::Diagnosis::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<v1::DiagnosisReport>> stream_;
-  std::vector<v1::DiagnosisReport> reports_;
-  grpc::Status status_;
-  bool ended_ = false;
-  std::thread reader_;
 };
 
 class DiagnosisServiceTest : public ::testing::Test {
@@ -206,7 +171,7 @@ TEST_F(DiagnosisServiceTest, WatchersOfOtherJobsAreSentAway) {
   Start();
   TestWatcher other(channel_, "ns/other");
   EXPECT_EQ(other.Ended().error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(other.count(), 0u);
+  EXPECT_EQ(other.messages().size(), 0u);
 }
 
 TEST_F(DiagnosisServiceTest, FoldsThatMakeNoSenseCostNothingElse) {

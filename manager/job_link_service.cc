@@ -17,6 +17,7 @@
 #include "manager/job_link_core.h"
 #include "manager/job_name.h"
 #include "manager/services.h"
+#include "manager/writing_reactor.h"
 #include "proto/channel.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
@@ -223,28 +224,24 @@ class Hub {
   std::thread ticker_;         // last: it uses the others
 };
 
-// What both kinds of streams do: queue, write one message after the other, end once.
+// What both kinds of streams do: queue, and tell the hub what was sent.
 template <typename In, typename Out>
-class Reactor : public grpc::ServerBidiReactor<In, Out>, public Hub::Stream {
+class Reactor : public WritingReactor<grpc::ServerBidiReactor<In, Out>, Out>, public Hub::Stream {
  public:
   explicit Reactor(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
 
   void ReadOn() override {
-    std::lock_guard lock(mutex_);
-    if (!ended_) this->StartRead(&in_);
+    std::lock_guard lock(this->mutex_);
+    if (!this->ended_) this->StartRead(&in_);
   }
-  void End(const grpc::Status& status) override {
-    std::lock_guard lock(mutex_);
-    EndLocked(status);
-  }
+  void End(const grpc::Status& status) override { Writing::End(status); }
   void OnWriteDone(bool ok) override {
     std::optional<std::pair<uint64_t, size_t>> sent;
     {
-      std::lock_guard lock(mutex_);
-      writing_ = false;
+      std::lock_guard lock(this->mutex_);
       sent = std::exchange(sending_, std::nullopt);
-      if (ok) WriteNext();  // else the call is cancelled
     }
+    Writing::OnWriteDone(ok);
     if (sent) hub_->Sent(sent->first, sent->second);
   }
   void OnCancel() override { Leave({grpc::StatusCode::CANCELLED, "the other side has gone"}); }
@@ -256,22 +253,6 @@ class Reactor : public grpc::ServerBidiReactor<In, Out>, public Hub::Stream {
  protected:
   virtual ~Reactor() = default;
 
-  // Puts the next message into out_ and what is counted of it into sending_. False: there is none.
-  virtual bool FillNext() = 0;
-
-  void WriteNext() {
-    if (writing_ || ended_) return;
-    out_.Clear();
-    if (!FillNext()) return;
-    writing_ = true;
-    this->StartWrite(&out_);
-  }
-  void EndLocked(const grpc::Status& status) {
-    if (ended_) return;
-    ended_ = true;
-    queue_.clear();
-    this->Finish(status);
-  }
   void Leave(const grpc::Status& status) {
     hub_->Remove(peer_);
     End(status);
@@ -281,12 +262,12 @@ class Reactor : public grpc::ServerBidiReactor<In, Out>, public Hub::Stream {
   In in_;
   uint64_t peer_ = 0;  // 0: the first message has not come
 
-  std::mutex mutex_;  // guards from here; taken after the hub's, never before it
-  bool writing_ = false;
-  bool ended_ = false;
+  // With the mutex, which is taken after the hub's, never before it.
   std::deque<Message> queue_;
   std::optional<std::pair<uint64_t, size_t>> sending_;  // command, bytes of data
-  Out out_;
+
+ private:
+  using Writing = WritingReactor<grpc::ServerBidiReactor<In, Out>, Out>;
 };
 
 class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
@@ -370,9 +351,9 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     return grpc::Status::OK;
   }
 
-  bool FillNext() override {
+  bool FillNext(v1::JobNotice* message) override {
     if (state_) {
-      Fill(*state_, &out_);
+      Fill(*state_, message);
       state_.reset();
       return true;
     }
@@ -382,7 +363,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     }
     if (queue_.empty()) return false;
     const Message& next = queue_.front();
-    std::visit([&](const auto& one) { Fill(one, &out_); }, next);
+    std::visit([&](const auto& one) { Fill(one, message); }, next);
     if (const auto* order = std::get_if<RemoteOrder>(&next)) sending_ = {order->id, order->data.size()};
     refused_ = std::holds_alternative<JobRefusal>(next);
     queue_.pop_front();
@@ -452,7 +433,7 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
     return grpc::Status::OK;
   }
 
-  bool FillNext() override {
+  bool FillNext(v1::RemoteOutput* message) override {
     if (over_) {
       EndLocked(grpc::Status::OK);
       return false;
@@ -462,13 +443,13 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
     sending_ = {answer.id, answer.data.size()};
     switch (answer.kind) {
       case RemoteAnswer::Kind::kOut:
-        out_.set_out(std::move(answer.data));
+        message->set_out(std::move(answer.data));
         break;
       case RemoteAnswer::Kind::kErr:
-        out_.set_err(std::move(answer.data));
+        message->set_err(std::move(answer.data));
         break;
       case RemoteAnswer::Kind::kEnded:
-        out_.set_ended(answer.code);
+        message->set_ended(answer.code);
         over_ = true;
         break;
     }

@@ -11,6 +11,7 @@
 #include "manager/convert.h"
 #include "manager/diagnosis_core.h"
 #include "manager/services.h"
+#include "manager/writing_reactor.h"
 #include "proto/channel.h"
 #include "proto/fold_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
@@ -95,9 +96,11 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
   return batch;
 }
 
+using NodeStream = grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>;
+
 // One proxy's stream. A proxy that does not read holds nobody up: what it was not told yet is one newest state and a
 // bounded number of calls.
-class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>, public NodeSink {
+class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>, public NodeSink {
  public:
   NodeReactor(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, std::string peer,
               const grpc::Status& refusal)
@@ -144,12 +147,6 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
     }
     std::lock_guard lock(mutex_);
     if (!ended_) StartRead(&in_);
-  }
-
-  void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
-    writing_ = false;
-    if (ok) WriteNext();  // else the read fails too, and ends the stream
   }
 
   void OnDone() override {
@@ -234,33 +231,19 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
     End(status);
   }
 
-  void WriteNext() {
-    if (writing_ || ended_) return;
-    out_.Clear();
+  bool FillNext(v1::ManagerMessage* message) override {
     if (wanted_.has_value()) {
-      FillWanted(*wanted_, out_.mutable_wanted());
+      FillWanted(*wanted_, message->mutable_wanted());
       wanted_.reset();
-    } else if (!calls_.empty()) {
-      v1::AgentCall* call = out_.mutable_agent_call();
-      call->set_id(calls_.front().id);
-      call->set_operator_(calls_.front().operation);
-      call->set_args_json(calls_.front().args_json);
-      calls_.pop_front();
-    } else {
-      return;
+      return true;
     }
-    writing_ = true;
-    StartWrite(&out_);
-  }
-
-  void End(const grpc::Status& status) {
-    std::lock_guard lock(mutex_);
-    EndLocked(status);
-  }
-  void EndLocked(const grpc::Status& status) {
-    if (ended_) return;
-    ended_ = true;
-    Finish(status);
+    if (calls_.empty()) return false;
+    v1::AgentCall* call = message->mutable_agent_call();
+    call->set_id(calls_.front().id);
+    call->set_operator_(calls_.front().operation);
+    call->set_args_json(calls_.front().args_json);
+    calls_.pop_front();
+    return true;
   }
 
   const std::shared_ptr<ManagerCore> core_;
@@ -273,12 +256,9 @@ class NodeReactor final : public grpc::ServerBidiReactor<v1::NodeMessage, v1::Ma
   grpc::Alarm hello_alarm_;
   std::atomic<int> holders_{1};  // the call, and the alarm once it is set
 
-  std::mutex mutex_;  // taken after the core's, never before it
-  bool writing_ = false;
-  bool ended_ = false;
+  // With the mutex.
   std::optional<SwitchState> wanted_;
   std::deque<AgentCall> calls_;
-  v1::ManagerMessage out_;
 };
 
 class NodeService final : public v1::NodeLink::CallbackService {

@@ -15,6 +15,7 @@
 #include "manager/job_name.h"
 #include "manager/route_agreement.h"
 #include "manager/services.h"
+#include "manager/writing_reactor.h"
 #include "proto/channel.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
@@ -137,7 +138,9 @@ void FillVerdict(const RouteVerdict& verdict, v1::RouteVerdict* message) {
   }
 }
 
-class VoteReactor final : public grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>, public Voter {
+using VoteStream = grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>;
+
+class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, public Voter {
  public:
   // `check`: whether this manager takes proposals for this job.
   using Check = std::function<grpc::Status(const std::string& job)>;
@@ -175,17 +178,6 @@ class VoteReactor final : public grpc::ServerBidiReactor<v1::RouteVote, v1::Rout
     }
     std::lock_guard lock(mutex_);
     if (!ended_) StartRead(&in_);
-  }
-
-  void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
-    writing_ = false;
-    if (!ok) return;  // the read fails too, and ends the stream
-    if (said_final_) {
-      EndLocked(grpc::Status::OK);
-    } else {
-      WriteNext();
-    }
   }
 
   void OnDone() override {
@@ -233,24 +225,13 @@ class VoteReactor final : public grpc::ServerBidiReactor<v1::RouteVote, v1::Rout
     End(status);
   }
 
-  void WriteNext() {
-    if (writing_ || ended_ || pending_.empty()) return;
-    out_.Clear();
-    FillVerdict(pending_.front(), &out_);
+  bool FillNext(v1::RouteVerdict* message) override {
+    if (said_final_) EndLocked(grpc::Status::OK);
+    if (said_final_ || pending_.empty()) return false;
+    FillVerdict(pending_.front(), message);
     said_final_ = IsFinal(pending_.front().kind);
     pending_.pop_front();
-    writing_ = true;
-    StartWrite(&out_);
-  }
-
-  void End(const grpc::Status& status) {
-    std::lock_guard lock(mutex_);
-    EndLocked(status);
-  }
-  void EndLocked(const grpc::Status& status) {
-    if (ended_) return;
-    ended_ = true;
-    Finish(status);
+    return true;
   }
 
   const std::shared_ptr<RouteAgreements> agreements_;
@@ -258,12 +239,9 @@ class VoteReactor final : public grpc::ServerBidiReactor<v1::RouteVote, v1::Rout
   v1::RouteVote in_;
   uint64_t peer_ = 0;  // 0: no proposal yet
 
-  std::mutex mutex_;  // taken after that of RouteAgreements, never before it
-  bool writing_ = false;
+  // With the mutex.
   bool said_final_ = false;
-  bool ended_ = false;
   std::deque<RouteVerdict> pending_;
-  v1::RouteVerdict out_;
 };
 
 class RouteAgreementService final : public v1::RouteAgreement::CallbackService {

@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/job_name.h"
-#include "manager/push_reactor.h"
 #include "manager/services.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
+#include "manager/writing_reactor.h"
 #include "proto/channel.h"
 #include "taskd/v1/supervision.grpc.pb.h"
 

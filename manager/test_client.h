@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "common/unique_fd.h"
 #include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
 #include "manager/server.h"
 #include "profiling.grpc.pb.h"
 #include "proto/channel.h"
@@ -29,6 +31,35 @@ inline constexpr std::chrono::seconds kTestDeadline{20};
 inline std::shared_ptr<grpc::Channel> Dial(int port, const Security& security = {}) {
   auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), security);
   return channel.ok() ? *channel : nullptr;
+}
+
+// A manager on loopback that touches no file.
+struct TestManager {
+  std::string token = {};
+  int port = 0;  // 0: a free one
+  std::string job = {};
+};
+inline std::unique_ptr<ManagerServer> StartManager(const TestManager& given = {}) {
+  ManagerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(given.port);
+  options.http.clear();
+  options.switch_file.clear();
+  options.token = given.token;
+  options.job = given.job;
+  auto server = ManagerServer::Start(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  return server.ok() ? *std::move(server) : nullptr;
+}
+
+// A condition that nobody tells of.
+template <typename Condition>
+bool PollFor(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + 3 * kTestDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
 }
 
 // A ClientContext with a deadline and, if given, a token.
@@ -169,17 +200,15 @@ class TestProxy : public Watched {
   std::thread reader_;
 };
 
-// A client of SubscribeDataTraceSwitch.
-class TestSubscriber : public Watched {
+// Hears what a stream pushes, until the stream or this ends.
+template <typename Message>
+class TestListener : public Watched {
  public:
-  TestSubscriber(std::shared_ptr<grpc::Channel> channel, const std::string& job_id)
-      : stub_(TrainingDataTrace::NewStub(channel)) {
-    ProfilingClientInfo info;
-    info.set_jobid(job_id);
-    info.set_role("any");
-    stream_ = stub_->SubscribeDataTraceSwitch(&context_, info);
+  // `open` starts the call.
+  explicit TestListener(std::function<std::unique_ptr<grpc::ClientReader<Message>>(grpc::ClientContext*)> open)
+      : stream_(open(&context_)) {
     reader_ = std::thread([this] {
-      DataStatusRes message;
+      Message message;
       while (stream_->Read(&message)) {
         std::lock_guard lock(mutex_);
         messages_.push_back(message);
@@ -192,13 +221,16 @@ class TestSubscriber : public Watched {
       changed_.notify_all();
     });
   }
-  ~TestSubscriber() {
+  ~TestListener() {
     context_.TryCancel();
     reader_.join();
   }
 
-  std::vector<DataStatusRes> WaitForMessages(size_t count) {
+  std::vector<Message> WaitForMessages(size_t count) {
     WaitFor([&] { return messages_.size() >= count; });
+    return messages();
+  }
+  std::vector<Message> messages() {
     std::lock_guard lock(mutex_);
     return messages_;
   }
@@ -208,14 +240,27 @@ class TestSubscriber : public Watched {
     return status_;
   }
 
+ protected:
+  std::vector<Message> messages_;
+
  private:
-  std::unique_ptr<TrainingDataTrace::Stub> stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<DataStatusRes>> stream_;
-  std::vector<DataStatusRes> messages_;
+  std::unique_ptr<grpc::ClientReader<Message>> stream_;
   grpc::Status status_;
   bool ended_ = false;
   std::thread reader_;
+};
+
+// A client of SubscribeDataTraceSwitch.
+class TestSubscriber : public TestListener<DataStatusRes> {
+ public:
+  TestSubscriber(std::shared_ptr<grpc::Channel> channel, const std::string& job_id)
+      : TestListener([&](grpc::ClientContext* context) {
+          ProfilingClientInfo info;
+          info.set_jobid(job_id);
+          info.set_role("any");
+          return TrainingDataTrace::NewStub(channel)->SubscribeDataTraceSwitch(context, info);
+        }) {}
 };
 
 }  // namespace taskd::manager

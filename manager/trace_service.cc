@@ -5,10 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/switch.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/push_reactor.h"
 #include "manager/services.h"
 #include "manager/trace_messages.h"
 #include "manager/wait_reactor.h"
+#include "manager/writing_reactor.h"
 #include "profiling.grpc.pb.h"
 #include "proto/channel.h"
 

@@ -1,11 +1,9 @@
 #include "agent/run/launcher.h"
 
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <ctime>
@@ -24,6 +22,7 @@
 #include "agent/run/rendezvous_setup.h"
 #include "agent/run/resolver.h"
 #include "agent/run/root.h"
+#include "agent/run/signals.h"
 #include "agent/run/worker_env.h"
 #include "agent/run/worker_group.h"
 #include "common/log.h"
@@ -73,7 +72,6 @@ class Launcher {
  private:
   enum class Phase : uint8_t { kJoining, kRunning, kStopping, kEnding, kDone };
 
-  bool BlockSignals();
   void FindHost();
   void HostAndJoin();
   void Join(HostPort root, bool hosts_store);
@@ -94,7 +92,7 @@ class Launcher {
   void SpareOthers();
   void OnExit(const WorkerExit& exit);
   void OnStopped();
-  void OnSignal();
+  void OnSignal(int signal);
 
   // What the manager may ask the node's agent for; `held_` between an end and a start.
   AgentOperations Operations();
@@ -139,21 +137,6 @@ class Launcher {
 
 // ---- Beginning
 
-bool Launcher::BlockSignals() {
-  sigset_t taken;
-  sigemptyset(&taken);
-  for (int signal : options_.signals_to_handle) sigaddset(&taken, signal);
-  sigaddset(&taken, SIGUSR1);
-  sigaddset(&taken, SIGUSR2);
-  sigset_t blocked = taken;
-  sigaddset(&blocked, SIGCHLD);
-  if (sigprocmask(SIG_BLOCK, &blocked, nullptr) != 0) return false;
-  signals_ = UniqueFd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_.valid()) return false;
-  loop_.Add(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
-  return true;
-}
-
 int Launcher::Run() {
   for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
@@ -163,10 +146,14 @@ int Launcher::Run() {
   }
   endpoint_ = *std::move(endpoint);
   context_.host = NodeHost(options_);
-  if (!BlockSignals()) {
-    Say(fmt::format("signals cannot be handled: {}", std::strerror(errno)));
+  std::vector<int> taken = options_.signals_to_handle;
+  taken.insert(taken.end(), {SIGUSR1, SIGUSR2});
+  absl::StatusOr<UniqueFd> signals = WatchSignals(&loop_, taken, [this](int signal) { OnSignal(signal); });
+  if (!signals.ok()) {
+    Say(std::string(signals.status().message()));
     return 1;
   }
+  signals_ = *std::move(signals);
   context_.cookie = NewCookie();
   absl::StatusOr<std::unique_ptr<Guard>> guard = Guard::Start(context_.cookie);
   if (!guard.ok()) {
@@ -478,31 +465,27 @@ absl::Status Launcher::AskForRestart() {
   return absl::OkStatus();
 }
 
-void Launcher::OnSignal() {
-  signalfd_siginfo info;
-  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-    const int signal = static_cast<int>(info.ssi_signo);
-    const std::vector<int>& ending = options_.signals_to_handle;
-    if (std::find(ending.begin(), ending.end(), signal) == ending.end()) {
-      group_->Signal(signal);
-      continue;
-    }
-    switch (phase_) {
-      case Phase::kJoining:
-      case Phase::kRunning:
-      case Phase::kStopping:
-        spdlog::warn("{}: the job is ended", SignalName(signal));
-        if (client_ != nullptr) client_->Send(LeaveMessage{signal});
-        EndWith(128 + signal, "", {}, signal);
-        break;
-      case Phase::kEnding:  // again: no patience left
-        exit_code_ = 128 + signal;
-        group_->Stop(SIGKILL);
-        break;
-      case Phase::kDone:  // only waits for other nodes
-        loop_.Stop();
-        break;
-    }
+void Launcher::OnSignal(int signal) {
+  const std::vector<int>& ending = options_.signals_to_handle;
+  if (std::find(ending.begin(), ending.end(), signal) == ending.end()) {
+    group_->Signal(signal);
+    return;
+  }
+  switch (phase_) {
+    case Phase::kJoining:
+    case Phase::kRunning:
+    case Phase::kStopping:
+      spdlog::warn("{}: the job is ended", SignalName(signal));
+      if (client_ != nullptr) client_->Send(LeaveMessage{signal});
+      EndWith(128 + signal, "", {}, signal);
+      break;
+    case Phase::kEnding:  // again: no patience left
+      exit_code_ = 128 + signal;
+      group_->Stop(SIGKILL);
+      break;
+    case Phase::kDone:  // only waits for other nodes
+      loop_.Stop();
+      break;
   }
 }
 

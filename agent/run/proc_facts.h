@@ -21,6 +21,9 @@ struct ProcStatus {
   bool Catches(int signal) const { return (caught >> (signal - 1) & 1) != 0; }
 };
 
+// The file that this process runs; empty where /proc does not tell.
+std::string ThisProgram();
+
 ProcStatus ReadStatus(pid_t pid, pid_t tid);
 std::string ReadComm(pid_t pid);
 std::vector<pid_t> ReadChildren(pid_t pid);
