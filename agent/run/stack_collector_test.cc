@@ -67,8 +67,11 @@ class StackCollectorTest : public ::testing::Test {
     std::filesystem::remove_all(base_);
   }
 
-  // With libtaskd.so, unless `preload` is false.
+  // With libtaskd.so, unless `preload` is false. Returns when the program runs: before, the child is a copy of this
+  // one, which may have a sanitizer's thread that sleeps.
   pid_t Start(const std::vector<std::string>& argv, bool preload = true) {
+    int until_exec[2];
+    EXPECT_EQ(pipe2(until_exec, O_CLOEXEC), 0);
     pid_t child = fork();
     if (child == 0) {
       setenv("TASKD_STACK_DIR", folder_.c_str(), 1);
@@ -81,6 +84,10 @@ class StackCollectorTest : public ::testing::Test {
       execvp(pointers[0], pointers.data());
       _exit(127);
     }
+    close(until_exec[1]);
+    char none;
+    EXPECT_EQ(read(until_exec[0], &none, 1), 0);
+    close(until_exec[0]);
     children_.push_back(child);
     return child;
   }

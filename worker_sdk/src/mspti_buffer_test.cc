@@ -149,15 +149,10 @@ FRESH_TEST(MsptiBufferTest, ACutMarkerIsNotReadBeyondItsBuffer) {
 FRESH_TEST(MsptiBufferTest, AnotherOnesBufferIsNeitherReadNorFreed) {
   Fake fake;
   static uint8_t others[kMsptiBufferBytes];
-  void* library = dlopen(TASKD_FAKE_MSPTI, RTLD_NOW);
-  using Request = void (*)(uint8_t**, size_t*, size_t*);
-  using Complete = void (*)(uint8_t*, size_t, size_t);
-  auto* set_callbacks = reinterpret_cast<int (*)(Request, Complete)>(dlsym(library, "msptiActivityRegisterCallbacks"));
-  auto* enable = reinterpret_cast<int (*)(int)>(dlsym(library, "msptiActivityEnable"));
   fake.other_subscriber(1);
-  set_callbacks([](uint8_t** buffer, size_t* bytes, size_t*) { *buffer = others, *bytes = sizeof(others); },
-                [](uint8_t*, size_t, size_t) { ADD_FAILURE() << "came back to its owner"; });
-  enable(1);
+  fake.register_callbacks([](uint8_t** buffer, size_t* bytes, size_t*) { *buffer = others, *bytes = sizeof(others); },
+                          [](uint8_t*, size_t, size_t) { ADD_FAILURE() << "came back to its owner"; });
+  fake.enable(1);
   MakeMarks(fake, 3);
   fake.other_subscriber(0);
   Stepped source(kMsptiDefault);

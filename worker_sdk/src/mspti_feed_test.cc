@@ -2,7 +2,6 @@
 //
 // This program is linked with libtaskd.so first and with the fake libms_tools_ext.so behind it, as one is that preloads
 // ours. The fake libmspti.so is there once a test opens it.
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -23,8 +22,8 @@
 #include "taskd/hello.h"
 #include "taskd/ring.h"
 #include "taskd/taskd.h"
-#include "testing/fake_mspti.h"
 #include "testing/fresh_process.h"
+#include "testing/loaded_fake.h"
 #include "testing/segment_view.h"
 
 namespace taskd {
@@ -35,36 +34,6 @@ using testing::SegmentView;
 using testing::WaitFor;
 
 using ring::kFirstOwnId;  // MSPTI counts from 1
-
-struct Fake {
-  decltype(&FakeMark) mark;
-  decltype(&FakeRangeStart) range_start;
-  decltype(&FakeRangeEnd) range_end;
-  decltype(&FakeOtherSubscriber) other_subscriber;
-  decltype(&FakeGetStats) get_stats;
-  int (*enable)(int kind);
-
-  // Visible to all, as the real one is opened (contract §4.1).
-  Fake() {
-    void* library = dlopen(TASKD_FAKE_MSPTI, RTLD_NOW | RTLD_GLOBAL);
-    EXPECT_NE(library, nullptr) << dlerror();
-    auto find = [library](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-      EXPECT_NE(function, nullptr) << name;
-    };
-    find(mark, "FakeMark");
-    find(range_start, "FakeRangeStart");
-    find(range_end, "FakeRangeEnd");
-    find(other_subscriber, "FakeOtherSubscriber");
-    find(get_stats, "FakeGetStats");
-    find(enable, "msptiActivityEnable");
-  }
-  int Subscriber() const {
-    FakeStats stats;
-    get_stats(&stats);
-    return stats.subscriber;
-  }
-};
 
 // A process whose rank is known, and the gate that a proxy would write.
 class Worker {
@@ -137,12 +106,12 @@ FRESH_TEST(MsptiFeedTest, DestroyReadsWhatIsLeftAndInitStartsAgain) {
   for (int i = 0; i < 100; ++i) fake.mark("default", "m", 0);
   EXPECT_EQ(taskd_worker_destroy(), 0);
   EXPECT_EQ(worker.segment.Records().size(), 100u);
-  EXPECT_EQ(fake.Subscriber(), 0);
+  EXPECT_EQ(fake.Stats().subscriber, 0);
   EXPECT_EQ(worker.segment.header().source_domains.load(), 0u);
   fake.mark("default", "nobody's", 0);
 
   ASSERT_EQ(taskd_worker_init(0, 0, 0), 0);
-  ASSERT_TRUE(WaitFor([&] { return fake.Subscriber() == 1; }));
+  ASSERT_TRUE(WaitFor([&] { return fake.Stats().subscriber == 1; }));
   ASSERT_TRUE(worker.WaitForCode(1411));
   fake.mark("default", "again", 0);
   EXPECT_EQ(worker.WaitForRecords(101).back().name, "again");
@@ -166,7 +135,7 @@ FRESH_TEST(MsptiFeedTest, AChildOfForkRecordsForItself) {
               return stats.records == 3 ? 0 : 10 + static_cast<int>(stats.records);
             }),
             0);
-  EXPECT_EQ(fake.Subscriber(), 1);
+  EXPECT_EQ(fake.Stats().subscriber, 1);
 }
 
 // The rank's number is all that a proxy needs, and MSPTI too.
@@ -270,7 +239,7 @@ FRESH_TEST(MsptiSwitchTest, FullProfilingIsToldAndWaitedFor) {
   EXPECT_EQ(worker.segment.Records().size(), 0u);
   fake.other_subscriber(0);
   ASSERT_TRUE(worker.WaitForCode(1411));
-  EXPECT_EQ(fake.Subscriber(), 1);
+  EXPECT_EQ(fake.Stats().subscriber, 1);
 }
 
 // ---- Our own symbols in front of mstx's.
@@ -284,7 +253,7 @@ FRESH_TEST(StepAsideTest, OwnSymbolsRecordUntilMsptiIsOn) {
   ASSERT_TRUE(worker.WaitForCode(1400));  // MSPTI is there, and no proxy has spoken
   mstxMarkA("step 0", nullptr);
   EXPECT_EQ(worker.WaitForRecords(3)[2].flags, ring::kFlagUndecided);
-  EXPECT_EQ(fake.Subscriber(), 0);
+  EXPECT_EQ(fake.Stats().subscriber, 0);
 
   worker.SwitchOn();
   int stream;
@@ -445,7 +414,7 @@ FRESH_TEST(StoppedProxyTest, TrainingGoesOnAndLossesAreCounted) {
     taskd_worker_get_stats(&stats);
     return stats.records + stats.dropped == kMarks;
   }));
-  EXPECT_EQ(fake.Subscriber(), 1);
+  EXPECT_EQ(fake.Stats().subscriber, 1);
   std::string problem;
   EXPECT_GT(worker.segment.Records(&problem).size(), 0u);
   EXPECT_EQ(problem, "");

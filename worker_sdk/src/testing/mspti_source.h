@@ -1,22 +1,19 @@
 // A source of MSPTI's marks over the fake (fake_mspti.h), stepped by hand or by its thread, and what it gave.
 #pragma once
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "mspti.h"
-#include "testing/fake_mspti.h"
+#include "testing/loaded_fake.h"
 
 namespace taskd {
 
@@ -32,51 +29,6 @@ class Folder {
 
  private:
   std::string path_;
-};
-
-// The library under test finds the fake as it finds the real one, so the test does not link it either.
-struct Fake {
-  decltype(&FakeMark) mark;
-  decltype(&FakeRangeStart) range_start;
-  decltype(&FakeRangeEnd) range_end;
-  decltype(&FakeAppend) append;
-  decltype(&FakeFail) fail;
-  decltype(&FakeOtherSubscriber) other_subscriber;
-  decltype(&FakeHoldHandOver) hold_hand_over;
-  decltype(&FakeHandOverHeld) hand_over_held;
-  decltype(&FakeSetTraits) set_traits;
-  decltype(&FakeTakeLog) take_log;
-  decltype(&FakeGetStats) get_stats;
-
-  Fake() {
-    void* library = dlopen(TASKD_FAKE_MSPTI, RTLD_NOW);
-    EXPECT_NE(library, nullptr) << dlerror();
-    auto find = [library](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-      EXPECT_NE(function, nullptr) << name;
-    };
-    find(mark, "FakeMark");
-    find(range_start, "FakeRangeStart");
-    find(range_end, "FakeRangeEnd");
-    find(append, "FakeAppend");
-    find(fail, "FakeFail");
-    find(other_subscriber, "FakeOtherSubscriber");
-    find(hold_hand_over, "FakeHoldHandOver");
-    find(hand_over_held, "FakeHandOverHeld");
-    find(set_traits, "FakeSetTraits");
-    find(take_log, "FakeTakeLog");
-    find(get_stats, "FakeGetStats");
-  }
-  std::string Log() const {
-    static char text[1 << 16];
-    take_log(text, sizeof(text));
-    return text;
-  }
-  FakeStats Stats() const {
-    FakeStats stats;
-    get_stats(&stats);
-    return stats;
-  }
 };
 
 struct Mark {
