@@ -191,8 +191,8 @@ def _rank_files(folder, problems):
     files = []
     for name in names:
         path = os.path.join(folder, name)
-        info = os.lstat(path)
         if re.fullmatch(r"[0-9]{10}", name):
+            info = os.lstat(path)
             if not stat.S_ISREG(info.st_mode):
                 problems.append(f"{path}: not a regular file")
                 continue
