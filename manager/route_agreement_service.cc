@@ -226,8 +226,11 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
   }
 
   bool FillNext(v1::RouteVerdict* message) override {
-    if (said_final_) EndLocked(grpc::Status::OK);
-    if (said_final_ || pending_.empty()) return false;
+    if (said_final_) {
+      EndLocked(grpc::Status::OK);
+      return false;
+    }
+    if (pending_.empty()) return false;
     FillVerdict(pending_.front(), message);
     said_final_ = IsFinal(pending_.front().kind);
     pending_.pop_front();
