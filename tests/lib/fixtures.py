@@ -1,0 +1,38 @@
+"""Fixtures of tests/e2e and tests/hostile: `stage`, a temporary folder in which a test starts managers, proxies and ranks,
+all of which end with the test, and what often stands on it."""
+import pytest
+
+import harness
+import launchers
+
+
+@pytest.fixture
+def stage(tmp_path):
+    stage = harness.Stage(tmp_path)
+    yield stage
+    stage.close()
+    stage.print_logs()  # pytest shows it when the test failed
+
+
+@pytest.fixture
+def manager(stage):
+    return stage.manager()
+
+
+@pytest.fixture
+def recording(manager):
+    """Everything is switched on. Before `proxy` in a test's arguments: then no proxy ever knows of another state."""
+    manager.all_on()
+
+
+@pytest.fixture
+def proxy(stage, manager):
+    return stage.proxy(manager)
+
+
+@pytest.fixture
+def jobs(stage):
+    jobs = launchers.Jobs(stage)
+    yield jobs
+    stage.close()
+    jobs.wait_none_left()
