@@ -21,7 +21,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/log.h"
-#include "common/store/listen.h"
+#include "common/listen.h"
 #include "common/store/root_core.h"
 #include "common/store/sharing.h"
 #include "common/store/tier_core.h"
