@@ -114,6 +114,7 @@ TEST_F(CliTest, AnAddressInUseIsOneLineAndOne) {
   ManagerOptions options;
   options.listen = "127.0.0.1:0";
   options.http = options.switch_file = "";
+  options.secret = "secret";
   auto server = manager::ManagerServer::Start(options);
   ASSERT_TRUE(server.ok()) << server.status();
   std::string address = "127.0.0.1:" + std::to_string((*server)->port());
@@ -132,12 +133,12 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
   options.procs_per_node = 1;
   options.state_dir = folder_ / "state";
   options.http = options.switch_file = "";
-  options.token = "secret";
+  options.token = options.secret = "secret";
   auto server = manager::ManagerServer::Start(options);
   ASSERT_TRUE(server.ok()) << server.status();
   std::string env = "TASKD_TOKEN=secret TASKD_MANAGER=127.0.0.1:" + std::to_string((*server)->port());
-  auto channel = manager::Dial((*server)->port());
-  auto node0 = std::make_unique<manager::TestProxy>(channel, 0, std::vector<int>{0}, true, "secret");
+  auto channel = manager::Dial((*server)->port(), "secret");
+  auto node0 = std::make_unique<manager::TestProxy>(channel, 0, std::vector<int>{0});
   ASSERT_TRUE(node0->WaitForWanted(0));
   for (int i = 0; i < 1000 && Run("status --json", env).out.find("\"pid\":1000") == std::string::npos; ++i) {
   }
@@ -152,7 +153,7 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
               HasSubstr(R"({"rank":1,"node":1,"state":"unreachable","ms":0.0,"reason":"never attached"}]})"));
   EXPECT_EQ(nlohmann::json::parse(result.out).dump().empty(), false);
 
-  manager::TestProxy node1(channel, 1, {1}, true, "secret");
+  manager::TestProxy node1(channel, 1, {1});
   for (int i = 0; i < 1000 && Run("status --json", env).out.find("\"pid\":1001") == std::string::npos; ++i) {
   }
   result = Run("switch all=on", env);
@@ -175,7 +176,7 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
   EXPECT_THAT(Run("switch --job ns/other step=on", env).err, HasSubstr("ns/other"));
   result = Run("switch step=off", env + " TASKD_TOKEN=wrong");
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.err, HasSubstr("token"));
+  EXPECT_THAT(result.err, HasSubstr("TASKD_TOKEN is not the same"));
 }
 
 }  // namespace

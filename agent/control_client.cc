@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/address.h"
 #include "grpcpp/channel.h"
 
 namespace taskd {
@@ -23,24 +22,22 @@ constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
 }  // namespace
 
 absl::StatusOr<ControlClient> ControlClient::Make(const std::string& manager, const Security& security) {
-  absl::StatusOr<HostPort> address = ParseHostPort("--manager", manager);
-  if (!address.ok()) return address.status();
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(manager, security);
+  auto dial = std::make_unique<ManagerDial>(manager, security);
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial->Channel();
   if (!channel.ok()) return channel.status();
-  return ControlClient(manager, security, *std::move(channel));
+  return ControlClient(manager, std::move(dial), *std::move(channel));
 }
 
-void ControlClient::Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const {
-  Authorize(context);
+void ControlClient::SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
   context.set_deadline(std::chrono::system_clock::now() + timeout);
 }
-
-void ControlClient::Authorize(grpc::ClientContext& context) const { AddToken(context, security_); }
 
 std::string ControlClient::Describe(const grpc::Status& status) const {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
-      return absl::StrCat("manager ", manager_, " cannot be reached: ", Printable(status.error_message()));
+      return absl::StrCat(
+          "manager ", manager_, " cannot be reached: ",
+          Printable(std::string(dial_->Explain(absl::StatusCode::kUnavailable, status.error_message()).message())));
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return absl::StrCat("manager ", manager_, " has not answered in time");
     case grpc::StatusCode::UNIMPLEMENTED:

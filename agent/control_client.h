@@ -18,10 +18,7 @@ class ControlClient {
   // INVALID_ARGUMENT: a bad address or TLS folder.
   static absl::StatusOr<ControlClient> Make(const std::string& manager, const Security& security);
 
-  // Token and deadline.
-  void Prepare(grpc::ClientContext& context, std::chrono::milliseconds timeout) const;
-  // Only the token: for a stream, which may last.
-  void Authorize(grpc::ClientContext& context) const;
+  static void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
   v1::Control::Stub& stub() const { return *stub_; }
   // For stubs of other services.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -29,14 +26,14 @@ class ControlClient {
   std::string Describe(const grpc::Status& status) const;
 
  private:
-  ControlClient(std::string manager, Security security, std::shared_ptr<grpc::Channel> channel)
+  ControlClient(std::string manager, std::unique_ptr<ManagerDial> dial, std::shared_ptr<grpc::Channel> channel)
       : manager_(std::move(manager)),
-        security_(std::move(security)),
+        dial_(std::move(dial)),
         channel_(std::move(channel)),
         stub_(v1::Control::NewStub(channel_)) {}
 
   std::string manager_;
-  Security security_;
+  std::unique_ptr<ManagerDial> dial_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Control::Stub> stub_;
 };

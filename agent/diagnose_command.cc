@@ -70,7 +70,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   request.set_job(options.job);
   v1::DiagnosisReport message;
   grpc::ClientContext context;
-  client.Prepare(context, kTimeout);
+  client.SetTimeout(context, kTimeout);
   grpc::Status called = stub.GetReport(&context, request, &message);
   if (!called.ok()) return called;
   reached = true;
@@ -79,7 +79,6 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
     return called;
   }
   grpc::ClientContext watched;
-  client.Authorize(watched);
   auto reports = stub.WatchReports(&watched, request);
   bool clear = isatty(STDOUT_FILENO) != 0 && !options.json;
   for (bool first = true; reports->Read(&message); first = false) {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/address.h"
 #include "common/log.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -34,11 +33,10 @@ size_t OutputBytes(const v1::NodeReport& report) {
 // One thread keeps the stream and reads from it, one writes to it.
 class JobLinkClientImpl final : public JobLinkClient {
  public:
-  JobLinkClientImpl(Options options, Callbacks callbacks, const std::shared_ptr<grpc::Channel>& channel)
+  JobLinkClientImpl(Options options, Callbacks callbacks, std::unique_ptr<ManagerDial> dial)
       : options_(std::move(options)),
         callbacks_(std::move(callbacks)),
-        channel_(channel),
-        stub_(v1::JobLink::NewStub(channel)),
+        dial_(std::move(dial)),
         writer_([this] { Write(); }),
         reader_([this] { Run(); }) {}
 
@@ -144,7 +142,7 @@ class JobLinkClientImpl final : public JobLinkClient {
         wake_.wait_for(lock, kPause, [this] { return abandoned_; });
         lock.unlock();
         // A channel that has failed gets on only while somebody waits for it: calls that fail at once do not.
-        channel_->WaitForConnected(std::chrono::system_clock::now() + kPause);
+        dial_->Channel().value()->WaitForConnected(std::chrono::system_clock::now() + kPause);
         lock.lock();
       }
       last = last || abandoned_ || (stopping_ && !unsaid_ && queue_.empty());
@@ -156,13 +154,14 @@ class JobLinkClientImpl final : public JobLinkClient {
   // `last`: the manager has said its last word, the end of the job or a refusal.
   absl::Status RunOnce(bool* last) {
     grpc::ClientContext context;
-    AddToken(context, options_.security);
     {
       std::lock_guard lock(mutex_);
       if (abandoned_) return absl::CancelledError("the client ends");
       context_ = &context;
     }
-    std::unique_ptr<Stream> stream = stub_->Join(&context);
+    // It could be made once, so it can be made.
+    const std::unique_ptr<v1::JobLink::Stub> stub = v1::JobLink::NewStub(dial_->Channel().value());
+    std::unique_ptr<Stream> stream = stub->Join(&context);
     {
       std::lock_guard lock(mutex_);
       FillQueue();
@@ -190,13 +189,12 @@ class JobLinkClientImpl final : public JobLinkClient {
       wake_.wait(lock, [this] { return !writing_; });
       context_ = nullptr;
     }
-    return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+    return dial_->Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }
 
   Options options_;  // `join` grows by what was reported; guarded by mutex_
   const Callbacks callbacks_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::JobLink::Stub> stub_;
+  const std::unique_ptr<ManagerDial> dial_;
 
   std::mutex mutex_;  // guards from here
   std::condition_variable wake_;
@@ -219,11 +217,9 @@ class JobLinkClientImpl final : public JobLinkClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobLinkClient>> JobLinkClient::Start(Options options, Callbacks callbacks) {
-  absl::StatusOr<HostPort> address = ParseHostPort("--manager", options.manager);
-  if (!address.ok()) return address.status();
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(options.manager, options.security);
-  if (!channel.ok()) return channel.status();
-  return std::make_unique<JobLinkClientImpl>(std::move(options), std::move(callbacks), *channel);
+  auto dial = std::make_unique<ManagerDial>(options.manager, options.security);
+  if (absl::Status status = dial->Channel().status(); !status.ok()) return status;
+  return std::make_unique<JobLinkClientImpl>(std::move(options), std::move(callbacks), std::move(dial));
 }
 
 }  // namespace taskd

@@ -14,7 +14,9 @@ constexpr int64_t kNodeZeroGoneNs = 6'000'000'000;     // one that only lost its
 constexpr int64_t kOwnManagerGoneNs = 60'000'000'000;  // it is started again
 constexpr size_t kMissingShown = 8;
 
-// The same text on all nodes of a job, and another one on nodes that were told otherwise. Short: each node sends it.
+}  // namespace
+
+// Short: each node sends it.
 std::string PlanText(const ModePlan& plan) {
   uint64_t hash = 14695981039346656037ULL;  // FNV-1a: differences by mistake, not by intent
   for (const ModeNode& node : plan.nodes) {
@@ -26,8 +28,6 @@ std::string PlanText(const ModePlan& plan) {
                       plan.nodes.size() > 1 ? absl::StrCat(" .. ", plan.nodes.back().name) : "", " (", absl::Hex(hash),
                       ")");
 }
-
-}  // namespace
 
 JobMember::JobMember(EventLoop* loop, const ModePlan* plan, Callbacks callbacks)
     : loop_(loop), plan_(plan), callbacks_(std::move(callbacks)) {}
@@ -49,6 +49,7 @@ absl::Status JobMember::Join(const Options& options) {
   join.set_serves(plan_->serves);
   join.set_run_id(options.run_id);
   join.set_plan(PlanText(*plan_));
+  join.set_remote_start(options.remote_start);
   const bool listed = plan_->index < static_cast<int>(plan_->nodes.size());
   join.set_name(listed ? plan_->nodes[static_cast<size_t>(plan_->index)].name : plan_->role);
   for (const std::string& address : options.addresses) join.add_addresses(address);
@@ -148,10 +149,7 @@ void JobMember::On(const v1::JobNotice& notice) {
 void JobMember::OnLost(const absl::Status& status) {
   connected_ = false;
   lost_why_ = std::string(status.message());
-  if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
-    return callbacks_.failed(absl::StrCat("the manager at ", plan_->manager, " refuses this node: ", lost_why_,
-                                          "; TASKD_TOKEN has to be the same on every node"));
-  }
+  if (absl::IsUnauthenticated(status)) return callbacks_.failed(lost_why_);
   if (absl::IsUnimplemented(status) || absl::IsInvalidArgument(status)) {
     return callbacks_.failed(absl::StrCat("the manager at ", plan_->manager, " does not know this job: ", lost_why_));
   }

@@ -13,6 +13,9 @@
 
 namespace taskd {
 
+// What all nodes of a job know of it, as one line: mode and nodes. Nodes that were told otherwise have another one.
+std::string PlanText(const ModePlan& plan);
+
 // On the loop's thread. Without a manager (a job of one node) it knows that all are there, and nothing is ever told.
 class JobMember {
  public:
@@ -29,6 +32,7 @@ class JobMember {
     std::string run_id;
     std::vector<std::string> addresses;  // names and addresses of this node
     bool hosts_manager = false;
+    bool remote_start = false;  // this node runs commands that other nodes' mpirun asks for
   };
 
   // `plan` outlives this.

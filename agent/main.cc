@@ -110,7 +110,8 @@ void AddManager(CLI::App& app, Commands& commands) {
   AddOption(sub, "--clusterd", options.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
   AddFlag(sub, "--report-fault", options.report_fault, "report nodes that slow the job down to ClusterD");
   AddOption(sub, "--tls-dir", options.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-  AddFlag(sub, "--allow-plaintext", options.allow_plaintext, "listen beyond loopback without TLS and token");
+  AddFlag(sub, "--allow-plaintext", options.allow_plaintext,
+          "ClusterD's service in plain text, to whoever reaches --listen");
   AddFlag(sub, "--exit-on-stdin-eof", options.exit_on_stdin_eof, "end when stdin is closed");
 }
 
@@ -129,7 +130,8 @@ void AddProxy(CLI::App& app, Commands& commands) {
       ->capture_default_str();
   AddOption(sub, "--switch-file", options.switch_file, "followed while no manager answers")->capture_default_str();
   AddOption(sub, "--tls-dir", options.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-  AddFlag(sub, "--allow-plaintext", options.allow_plaintext, "listen beyond loopback without TLS and token");
+  AddFlag(sub, "--allow-plaintext", options.allow_plaintext,
+          "ClusterD's service in plain text, to whoever reaches --listen");
   AddFlag(sub, "--exit-on-stdin-eof", options.exit_on_stdin_eof, "end when stdin is closed");
 }
 
@@ -307,7 +309,7 @@ int RunProxyCommand(Commands& commands) {
 }
 
 int RunSwitchCommand(Commands& commands) {
-  commands.change.security.token = Token();
+  commands.change.security.secret = Token();
   InitLog("switch");
   InitGrpcLog();
   absl::StatusOr<bool> all_applied = RunSwitch(commands.change);
@@ -316,7 +318,7 @@ int RunSwitchCommand(Commands& commands) {
 }
 
 int RunStatusCommand(Commands& commands) {
-  commands.status.security.token = Token();
+  commands.status.security.secret = Token();
   InitLog("status");
   InitGrpcLog();
   absl::Status status = RunStatus(commands.status);
@@ -336,7 +338,7 @@ int RunDiagnoseCommand(Commands& commands) {
     }
     options.from.clear();
   }
-  options.security.token = Token();
+  options.security.secret = Token();
   InitLog("diagnose");
   InitGrpcLog();
   absl::Status status = RunDiagnose(options);
@@ -356,7 +358,7 @@ int RunSimulateCommand(Commands& commands) {
   const bool manager_is_flag =
       std::find(flags.begin(), flags.end(), commands.simulate_app->get_option("--manager")) != flags.end();
   if (!manager_is_flag && !options.out.empty()) options.manager.clear();
-  options.security.token = Token();
+  options.security.secret = Token();
   InitLog("simulate");
   InitGrpcLog();
   absl::Status status = RunSimulate(options);
@@ -394,7 +396,7 @@ int RunRouteCommand(Commands& commands) {
       if (sub.get_option(flag)->count() > 0) continue;
       return Fail("taskd route", absl::InvalidArgumentError(std::string(flag) + ": is missing; --agree needs it"));
     }
-    options.agree.security.token = Token();
+    options.agree.security.secret = Token();
     InitGrpcLog();
   }
   InitLog("route");

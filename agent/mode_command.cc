@@ -94,7 +94,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
   }
   run.options = *std::move(options);
   run.security = {ValueOf(environment, "TASKD_TLS_DIR"), ValueOf(environment, "TASKD_TOKEN")};
-  if (run.options.remote_start == RemoteStart::kTaskd && run.security.token.empty() && run.security.tls_dir.empty()) {
+  if (run.options.remote_start == RemoteStart::kTaskd && run.security.secret.empty() && run.security.tls_dir.empty()) {
     return Refuse(absl::InvalidArgumentError(
         "--remote-start 'taskd': needs TASKD_TOKEN (the same on every node) or TASKD_TLS_DIR: without either anybody "
         "could start processes"));

@@ -31,8 +31,9 @@
 #include "agent/run_daemons.h"
 #include "common/address.h"
 #include "common/event_loop.h"
-#include "common/log.h"
+#include "common/job_secret.h"
 #include "common/listen.h"
+#include "common/log.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -92,6 +93,7 @@ class ModeRunner {
   void RayStarted(int code);
   void StartCommand();
 
+  void ChooseSecret();
   absl::Status StartDaemons();
   absl::Status Join();
   Environment CommandEnvironment(const Environment& of_mode) const;
@@ -379,12 +381,21 @@ void ModeRunner::StartCommand() {
 
 // ---- What else this node runs
 
+// The nodes meet nowhere before they meet at the manager, so none can hand a secret to the others: where the operator
+// gave none, what they all know of the job stands in for it. One node has a secret of its own.
+void ModeRunner::ChooseSecret() {
+  if (!run_.security.tls_dir.empty() || !run_.security.secret.empty()) return;
+  run_.security.fallback = plan_.nodes.size() > 1 ? StandInSecret(PlanText(plan_)) : NewSecret();
+}
+
 absl::Status ModeRunner::StartDaemons() {
+  ChooseSecret();
   RunOptions options;
   options.min_nodes = options.max_nodes = static_cast<int>(plan_.nodes.size());
   options.procs_per_node = std::max(1, plan_.nodes.front().cards);
   options.rdzv_endpoint = "127.0.0.1:0";
   daemons_ = std::make_unique<RunDaemons>(options, run_.environment);
+  daemons_->SetSecret(run_.security.secret.empty() ? run_.security.fallback : run_.security.secret);
   Assignment assignment;
   assignment.group_rank = plan_.index;
   assignment.group_world_size = static_cast<int>(plan_.nodes.size());
@@ -421,7 +432,8 @@ absl::Status ModeRunner::Join() {
     if (mpi_) mpi_->On(call);
   };
   callbacks.remote = [this](const v1::RemoteCommand& command) {
-    if (mpi_ && !ending()) mpi_->On(command);
+    // The manager sends none to a node that has not said that it takes them; a node does not rely on that.
+    if (mpi_ && UsesTaskdRsh() && !ending()) mpi_->On(command);
   };
   member_ = std::make_unique<JobMember>(&loop_, &plan_, std::move(callbacks));
   if (plan_.mode == Mode::kMpi || plan_.mode == Mode::kHorovod) {
@@ -440,6 +452,7 @@ absl::Status ModeRunner::Join() {
   options.security = run_.security;
   options.run_id = cookie_;
   options.hosts_manager = hosts_manager_;
+  options.remote_start = mpi_ != nullptr && UsesTaskdRsh();
   options.addresses = OwnNamesAndAddresses();
   if (plan_.index < static_cast<int>(plan_.nodes.size())) {  // not an evaluator
     const std::string& name = plan_.nodes[static_cast<size_t>(plan_.index)].name;
@@ -452,7 +465,7 @@ absl::Status ModeRunner::Join() {
 
 bool ModeRunner::UsesTaskdRsh() const {
   if (plan_.manager.empty() || run_.environment.contains("OMPI_MCA_plm_rsh_agent")) return false;  // the user's own way
-  const bool has_secret = !run_.security.token.empty() || !run_.security.tls_dir.empty();
+  const bool has_secret = !run_.security.secret.empty() || !run_.security.tls_dir.empty();
   return run_.options.remote_start == RemoteStart::kTaskd ||
          (run_.options.remote_start == RemoteStart::kAuto && has_secret);
 }

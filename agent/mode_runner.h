@@ -16,7 +16,7 @@ struct ModeRun {
   Environment environment;  // of `taskd run`
   // Tells what the machine says, but for names: those are asked without blocking, and waited for.
   ModeMachine machine;
-  Security security;
+  Security security;    // what the operator gave
   std::string program;  // this one
 };
 

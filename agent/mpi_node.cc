@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/modes/node_files.h"
-#include "common/log.h"
 #include "common/listen.h"
+#include "common/log.h"
 #include "common/unique_fd.h"
 
 namespace taskd {

@@ -53,9 +53,7 @@ class VoteStream {
     grpc::Status ended;
   };
 
-  VoteStream(v1::RouteAgreement::Stub* stub, const Security& security, v1::RouteVote proposal)
-      : proposal_(std::move(proposal)) {
-    AddToken(context_, security);
+  VoteStream(v1::RouteAgreement::Stub* stub, v1::RouteVote proposal) : proposal_(std::move(proposal)) {
     stream_ = stub->Agree(&context_);
     reader_ = std::thread([this] { Read(); });
   }
@@ -106,8 +104,8 @@ class VoteStream {
 
 class Client final : public RouteAgreement {
  public:
-  Client(AgreeOptions options, const std::shared_ptr<grpc::Channel>& channel)
-      : options_(std::move(options)), channel_(channel), stub_(v1::RouteAgreement::NewStub(channel)) {}
+  Client(AgreeOptions options, std::unique_ptr<ManagerDial> dial)
+      : options_(std::move(options)), dial_(std::move(dial)) {}
 
   absl::StatusOr<RouteDecision> Decide(const route::PlannedRoute& planned) override {
     deadline_ = steady_clock::now() + std::chrono::seconds(options_.timeout_s);
@@ -121,7 +119,10 @@ class Client final : public RouteAgreement {
     proposal->set_reason(OneLine(planned.reason));
     while (true) {
       proposal->set_in_doubt(round_);
-      stream_ = std::make_unique<VoteStream>(stub_.get(), options_.security, vote);
+      // It could be made once, so it can be made.
+      const std::shared_ptr<grpc::Channel> channel = dial_->Channel().value();
+      stub_ = v1::RouteAgreement::NewStub(channel);
+      stream_ = std::make_unique<VoteStream>(stub_.get(), vote);
       std::optional<absl::StatusOr<RouteDecision>> decision = Listen();
       if (decision.has_value()) {
         // A node that falls back by itself must not be asked any more.
@@ -130,7 +131,7 @@ class Client final : public RouteAgreement {
       }
       std::this_thread::sleep_until(std::min(steady_clock::now() + kPause, Limit()));
       // A channel that has failed gets on only while somebody waits for it: calls that fail at once do not.
-      channel_->WaitForConnected(std::chrono::system_clock::now() + kPause);
+      channel->WaitForConnected(std::chrono::system_clock::now() + kPause);
     }
   }
 
@@ -186,18 +187,19 @@ class Client final : public RouteAgreement {
     }
   }
 
-  std::optional<absl::StatusOr<RouteDecision>> Ended(const grpc::Status& status) {
-    const std::string why = status.ok() ? "it has ended the stream" : OneLine(status.error_message());
+  std::optional<absl::StatusOr<RouteDecision>> Ended(const grpc::Status& ended) {
+    const absl::Status status =
+        dial_->Explain(static_cast<absl::StatusCode>(ended.error_code()), ended.error_message());
+    const std::string why = status.ok() ? "it has ended the stream" : OneLine(std::string(status.message()));
     const std::string line = absl::StrCat("--manager ", options_.manager, " does not take the plan: ", why);
-    switch (status.error_code()) {
-      case grpc::StatusCode::UNAUTHENTICATED:
-        return absl::UnauthenticatedError(line);
-      case grpc::StatusCode::PERMISSION_DENIED:
-        return absl::PermissionDeniedError(line);
-      case grpc::StatusCode::INVALID_ARGUMENT:
-      case grpc::StatusCode::NOT_FOUND:
-      case grpc::StatusCode::UNIMPLEMENTED:
-      case grpc::StatusCode::FAILED_PRECONDITION:
+    switch (status.code()) {
+      case absl::StatusCode::kUnauthenticated:
+      case absl::StatusCode::kPermissionDenied:
+        return absl::Status(status.code(), line);
+      case absl::StatusCode::kInvalidArgument:
+      case absl::StatusCode::kNotFound:
+      case absl::StatusCode::kUnimplemented:
+      case absl::StatusCode::kFailedPrecondition:
         if (acknowledged()) return InDoubt(why);
         return absl::FailedPreconditionError(line);
       default:
@@ -226,8 +228,8 @@ class Client final : public RouteAgreement {
   }
 
   const AgreeOptions options_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::RouteAgreement::Stub> stub_;
+  const std::unique_ptr<ManagerDial> dial_;
+  std::unique_ptr<v1::RouteAgreement::Stub> stub_;
   steady_clock::time_point deadline_;
   uint64_t round_ = 0;   // acknowledged; 0: none
   std::string waiting_;  // what the manager told last of who is missing
@@ -253,9 +255,9 @@ absl::StatusOr<std::unique_ptr<RouteAgreement>> RouteAgreement::Create(const Agr
   if (options.timeout_s < 1) {
     return absl::InvalidArgumentError(absl::StrCat("--agree-timeout: ", options.timeout_s, " is not 1 s or more"));
   }
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(options.manager, options.security);
-  if (!channel.ok()) return channel.status();
-  return std::make_unique<Client>(options, *channel);
+  auto dial = std::make_unique<ManagerDial>(options.manager, options.security);
+  if (absl::Status status = dial->Channel().status(); !status.ok()) return status;
+  return std::make_unique<Client>(options, std::move(dial));
 }
 
 }  // namespace taskd

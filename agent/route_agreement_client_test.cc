@@ -33,6 +33,7 @@ AgreeOptions Options(int port, int nodes, int index, int timeout_s = 60) {
   options.nodes = nodes;
   options.index = index;
   options.timeout_s = timeout_s;
+  options.security.secret = manager::kTestSecret;
   return options;
 }
 
@@ -110,12 +111,11 @@ TEST(RouteAgreementClient, NoManager) {
 }
 
 TEST(RouteAgreementClient, TokenAndJob) {
-  std::unique_ptr<manager::ManagerServer> server = StartManager({.token = "secret", .job = "ns/mine"});
+  std::unique_ptr<manager::ManagerServer> server = StartManager({.secret = "secret", .job = "ns/mine"});
   AgreeOptions options = Options(server->port(), 1, 0);
+  options.security.secret = "wrong";
   EXPECT_EQ(Agree(options).status().code(), absl::StatusCode::kUnauthenticated);
-  options.security.token = "wrong";
-  EXPECT_EQ(Agree(options).status().code(), absl::StatusCode::kPermissionDenied);
-  options.security.token = "secret";
+  options.security.secret = "secret";
   options.job = "ns/other";
   EXPECT_THAT(Agree(options).status().message(), HasSubstr("ns/other is not this manager's"));
   options.job = "no name";
@@ -148,7 +148,7 @@ class Script final : public v1::RouteAgreement::Service {
 
   explicit Script(std::vector<Part> parts) : parts_(std::move(parts)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort("127.0.0.1:0", *MakeServerCredentials({"", manager::kTestSecret}), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }

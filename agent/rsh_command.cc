@@ -220,14 +220,13 @@ std::array<int, 3> StandardFiles() {
 
 class Relay {
  public:
-  Relay(v1::JobLink::Stub& stub, const Security& security, const RshOptions& options, const std::array<int, 3>& files)
+  Relay(v1::JobLink::Stub& stub, const RshOptions& options, const std::array<int, 3>& files)
       : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         in_fd_(files[0]),
         input_open_(!options.no_input),
         out_(files[1]),
         err_(files[2]) {
     CatchSignals(wake_fd_);
-    AddToken(context_, security);
     v1::RemoteInput start;
     start.mutable_start()->set_host(options.host);
     start.mutable_start()->set_command(options.command);
@@ -409,13 +408,15 @@ int RunRshCommand(const std::vector<std::string>& arguments) {
   const Security security{Environment("TASKD_TLS_DIR"), Environment("TASKD_TOKEN")};
   InitLog("rsh");
   InitGrpcLog();
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(manager, security);
+  ManagerDial dial(manager, security);
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial.Channel();
   if (!channel.ok()) return Fail(kWrongUsage, std::string(channel.status().message()));
   std::unique_ptr<v1::JobLink::Stub> stub = v1::JobLink::NewStub(*channel);
-  absl::StatusOr<int> code = Relay(*stub, security, *options, files).Run();
+  absl::StatusOr<int> code = Relay(*stub, *options, files).Run();
   if (code.ok()) return *code;
   if (caught_signal != 0) return kFailed;  // mpirun ends its agents so: no news
-  return Fail(kFailed, absl::StrCat(options->host, ": ", std::string(code.status().message())));
+  const absl::Status why = dial.Explain(code.status().code(), std::string(code.status().message()));
+  return Fail(kFailed, absl::StrCat(options->host, ": ", std::string(why.message())));
 }
 
 }  // namespace taskd

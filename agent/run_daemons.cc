@@ -25,8 +25,8 @@
 #include "agent/run/proc_facts.h"
 #include "common/address.h"
 #include "common/environment.h"
-#include "common/log.h"
 #include "common/listen.h"
+#include "common/log.h"
 
 namespace taskd {
 namespace {
@@ -153,6 +153,11 @@ bool RunDaemons::Answers(const HostPort& address) {
                               : connect(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4))) == 0;
 }
 
+// By the environment: a command line is read by everybody on the machine.
+void RunDaemons::SetSecretOf(Daemon& daemon) const {
+  if (!secret_.empty() && Variable("TASKD_TLS_DIR").empty()) daemon.environment["TASKD_TOKEN"] = secret_;
+}
+
 std::string RunDaemons::Variable(const std::string& name) const {
   auto found = environment_.find(name);
   return found == environment_.end() ? "" : found->second;
@@ -239,10 +244,8 @@ int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
       // For a manager that has to be started again; the next job begins anew.
       manager_.argv.insert(manager_.argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
     }
-    if (!IsLoopback(listen) && Variable("TASKD_TLS_DIR").empty() && Variable("TASKD_TOKEN").empty()) {
-      manager_.argv.push_back("--allow-plaintext");
-    }
     manager_.environment = environment_;
+    SetSecretOf(manager_);
     manager_.environment.erase("TASKD_LISTEN");  // the proxy's
     manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
     if (!Start(manager_)) return 0;
@@ -298,6 +301,7 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
                  "--exit-on-stdin-eof"};
   TakeAnyPortIfTaken("TASKD_LISTEN", "--listen", kProxyPort, proxy_.argv);
   proxy_.environment = environment_;
+  SetSecretOf(proxy_);
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
   if (library_.empty()) {
     spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);

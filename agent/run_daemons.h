@@ -30,6 +30,8 @@ class RunDaemons {
   RunDaemons(const RunDaemons&) = delete;
   RunDaemons& operator=(const RunDaemons&) = delete;
 
+  // The job's secret, for both; before they are started. Empty, or with the operator's TLS: none.
+  void SetSecret(const std::string& secret) { secret_ = secret; }
   // The job's manager on the first free port from 9601 on: on loopback where the job's nodes meet on loopback.
   // HOST:PORT as the other nodes reach it; empty if it did not start within 1.5 s.
   std::string StartManager();
@@ -63,6 +65,7 @@ class RunDaemons {
   // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
   int StartManagerFrom(HostPort listen, int ports);
   bool Start(Daemon& daemon);
+  void SetSecretOf(Daemon& daemon) const;
   void TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
                           std::vector<std::string>& argv) const;
   std::string Variable(const std::string& name) const;
@@ -74,6 +77,7 @@ class RunDaemons {
   std::string folder_;   // of this launcher's own: the proxy's socket, the manager's state
   UniqueFd lock_;        // held as long as this process lives: the folder is in use
   std::string socket_;
+  std::string secret_;
   Daemon manager_;
   Daemon proxy_;
 };

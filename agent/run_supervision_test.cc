@@ -35,7 +35,7 @@ class RunSupervisionTest : public ::testing::Test {
     folder_ = folder;
     manager_ = manager::StartManager();
     ASSERT_NE(manager_, nullptr);
-    channel_ = *MakeChannel(absl::StrCat("127.0.0.1:", manager_->port()), {});
+    channel_ = manager::Dial(manager_->port());
     control_ = v1::Control::NewStub(channel_);
     grpc::ClientContext context;
     v1::SetSwitchRequest request;
@@ -65,6 +65,7 @@ class RunSupervisionTest : public ::testing::Test {
 
 TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
   RunSupervision::Options options;
+  options.security.secret = manager::kTestSecret;
   options.hang_floor_s = 3;
   options.hang_factor = 1;
   options.hang_action = "restart";

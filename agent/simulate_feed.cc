@@ -32,8 +32,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
  public:
   NodeStream(Shared* shared, int node) : shared_(shared), node_(node) {}
 
-  void Open(v1::NodeLink::Stub* stub, const Security& security) {
-    AddToken(context_, security);
+  void Open(v1::NodeLink::Stub* stub) {
     stub->async()->Connect(&context_, this);
     // Writes start on other threads: the call must not be over between a look at `ended_` and a write.
     AddHold();
@@ -217,7 +216,7 @@ class SimulatedProxies::Impl {
     nodes_ = simulator.node(simulator.ranks() - 1) + 1;
     for (int node = 0; node < nodes_; ++node) {
       if (node % kNodesPerChannel == 0) {
-        absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(manager_, security_);
+        absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ManagerDial(manager_, security_).Channel();
         if (!channel.ok()) return channel.status();
         stubs_.push_back(v1::NodeLink::NewStub(*std::move(channel)));
       }
@@ -238,7 +237,7 @@ class SimulatedProxies::Impl {
         status->set_step(-1);
       }
       stream.SetRanks(std::move(ranks));
-      stream.Open(stubs_.back().get(), security_);
+      stream.Open(stubs_.back().get());
       stream.Send(std::move(hello));
     }
     return absl::OkStatus();

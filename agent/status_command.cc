@@ -183,7 +183,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   bool reached = false;
   while (true) {
     grpc::ClientContext context;
-    client->Prepare(context, kTimeout);
+    client->SetTimeout(context, kTimeout);
     v1::JobStatus status;
     grpc::Status called = client->stub().GetStatus(&context, {}, &status);
     if (called.ok()) {

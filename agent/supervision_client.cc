@@ -76,18 +76,15 @@ absl::StatusOr<v1::SupervisionEvent> ParseLauncherEvent(const std::string& json)
 
 absl::StatusOr<std::unique_ptr<SupervisionClient>> SupervisionClient::Start(const Options& options,
                                                                             OnNotice on_notice) {
-  absl::StatusOr<HostPort> address = ParseHostPort("--manager", options.manager);
-  if (!address.ok()) return address.status();
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(options.manager, options.security);
-  if (!channel.ok()) return channel.status();
-  return std::unique_ptr<SupervisionClient>(new SupervisionClient(options, *channel, std::move(on_notice)));
+  auto dial = std::make_unique<ManagerDial>(options.manager, options.security);
+  if (absl::Status status = dial->Channel().status(); !status.ok()) return status;
+  return std::unique_ptr<SupervisionClient>(new SupervisionClient(options, std::move(dial), std::move(on_notice)));
 }
 
-SupervisionClient::SupervisionClient(const Options& options, const std::shared_ptr<grpc::Channel>& channel,
-                                     OnNotice on_notice)
+SupervisionClient::SupervisionClient(const Options& options, std::unique_ptr<ManagerDial> dial, OnNotice on_notice)
     : options_(options),
       on_notice_(std::move(on_notice)),
-      stub_(v1::Supervision::NewStub(channel)),
+      dial_(std::move(dial)),
       sender_([this] { SendAll(); }),
       watcher_([this] { Watch(); }) {}
 
@@ -135,11 +132,10 @@ void SupervisionClient::SendAll() {
       dropped_ = 0;
     }
     grpc::ClientContext context;
-    AddToken(context, options_.security);
     context.set_deadline(std::chrono::system_clock::now() + (stopping_ ? kFlush : kCallTimeout));
     lock.unlock();
     v1::ReportEventsReply reply;
-    grpc::Status status = stub_->Report(&context, request, &reply);
+    grpc::Status status = Stub()->Report(&context, request, &reply);
     lock.lock();
     if (status.ok()) {
       pause = kFirstPause;
@@ -151,7 +147,9 @@ void SupervisionClient::SendAll() {
       continue;
     }
     if (reachable) {
-      spdlog::warn("the manager {} does not take events, trying again: {}", options_.manager, status.error_message());
+      spdlog::warn(
+          "the manager {} does not take events, trying again: {}", options_.manager,
+          dial_->Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message()).message());
     }
     reachable = false;
     // Back to where they were; newer ones have come behind them.
@@ -167,9 +165,13 @@ void SupervisionClient::SendAll() {
   }
 }
 
+std::unique_ptr<v1::Supervision::Stub> SupervisionClient::Stub() const {
+  // The channel was made once, so it can be made.
+  return v1::Supervision::NewStub(dial_->Channel().value());
+}
+
 bool SupervisionClient::WatchOnce() {
   grpc::ClientContext context;
-  AddToken(context, options_.security);
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return false;
@@ -179,7 +181,7 @@ bool SupervisionClient::WatchOnce() {
   request.set_hang_factor(options_.hang_factor);
   request.set_hang_floor_s(options_.hang_floor_s);
   request.set_first_steps_grace_s(options_.first_steps_grace_s);
-  std::unique_ptr<grpc::ClientReader<v1::HangNotice>> reader = stub_->Watch(&context, request);
+  std::unique_ptr<grpc::ClientReader<v1::HangNotice>> reader = Stub()->Watch(&context, request);
   v1::HangNotice notice;
   bool any = false;
   while (reader->Read(&notice)) {

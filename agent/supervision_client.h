@@ -51,14 +51,15 @@ class SupervisionClient {
  private:
   static constexpr std::chrono::milliseconds kFlush{1000};
 
-  SupervisionClient(const Options& options, const std::shared_ptr<grpc::Channel>& channel, OnNotice on_notice);
+  SupervisionClient(const Options& options, std::unique_ptr<ManagerDial> dial, OnNotice on_notice);
+  std::unique_ptr<v1::Supervision::Stub> Stub() const;
   void SendAll();
   void Watch();
   bool WatchOnce();  // true: something came
 
   const Options options_;
   const OnNotice on_notice_;
-  const std::unique_ptr<v1::Supervision::Stub> stub_;
+  const std::unique_ptr<ManagerDial> dial_;
 
   std::mutex mutex_;  // guards from here
   std::condition_variable wake_;

@@ -21,17 +21,16 @@ using ::testing::HasSubstr;
 
 std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
 
-SupervisionClient::Options To(int port, const std::string& token = "") {
+SupervisionClient::Options To(int port, const std::string& secret = manager::kTestSecret) {
   SupervisionClient::Options options;
   options.manager = Address(port);
-  options.security.token = token;
+  options.security.secret = secret;
   return options;
 }
 
-v1::SupervisionStatus Ask(int port, const std::string& token = "") {
-  std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(*MakeChannel(Address(port), {}));
+v1::SupervisionStatus Ask(int port) {
+  std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(manager::Dial(port));
   grpc::ClientContext context;
-  AddToken(context, {"", token});
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::JobStatus status;
   stub->GetStatus(&context, {}, &status);
@@ -87,23 +86,23 @@ TEST(SupervisionClientTest, WrongAddressIsSaid) {
   EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(SupervisionClientTest, NeedsTheToken) {
-  auto manager = StartManager({.token = "secret"});
+TEST(SupervisionClientTest, NeedsTheSecret) {
+  auto manager = StartManager();
+  {
+    auto client = SupervisionClient::Start(To(manager->port(), "another"), nullptr);
+    (*client)->Report(Exited(1));
+  }
+  EXPECT_EQ(Ask(manager->port()).events_size(), 0);
   {
     auto client = SupervisionClient::Start(To(manager->port()), nullptr);
     (*client)->Report(Exited(1));
   }
-  EXPECT_EQ(Ask(manager->port(), "secret").events_size(), 0);
-  {
-    auto client = SupervisionClient::Start(To(manager->port(), "secret"), nullptr);
-    (*client)->Report(Exited(1));
-  }
-  EXPECT_EQ(Ask(manager->port(), "secret").events_size(), 1);
+  EXPECT_EQ(Ask(manager->port()).events_size(), 1);
 }
 
 TEST(SupervisionClientTest, HangIsTold) {
   auto manager = StartManager();
-  std::shared_ptr<grpc::Channel> channel = *MakeChannel(Address(manager->port()), {});
+  std::shared_ptr<grpc::Channel> channel = manager::Dial(manager->port());
   {
     std::unique_ptr<v1::Control::Stub> control = v1::Control::NewStub(channel);
     grpc::ClientContext context;

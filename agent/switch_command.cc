@@ -131,7 +131,7 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   bool terminal = isatty(STDERR_FILENO) != 0;
   if (terminal) fprintf(stderr, "waiting for the ranks' answers ...");
   grpc::ClientContext context;
-  client->Prepare(context, timeout + kExtraTimeout);
+  client->SetTimeout(context, timeout + kExtraTimeout);
   v1::SetSwitchReply reply;
   grpc::Status status = client->stub().SetSwitch(&context, request, &reply);
   if (terminal) fprintf(stderr, "\r\033[K");

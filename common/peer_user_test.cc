@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,14 +46,9 @@ class Connected {
     }
     close(hold[0]);
     hold_.reset(hold[1]);
-    while (!accepted_.valid()) {
-      accepted_.reset(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
-      int status = 0;
-      if (!accepted_.valid() && waitpid(child_, &status, WNOHANG) == child_) {
-        child_ = 0;
-        return;
-      }
-    }
+    pollfd ready{listener->get(), POLLIN, 0};
+    poll(&ready, 1, 30'000);
+    accepted_.reset(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
   }
   ~Connected() { EndPeer(); }
 

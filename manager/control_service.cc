@@ -5,7 +5,6 @@
 #include "manager/services.h"
 #include "manager/supervision_messages.h"
 #include "manager/wait_reactor.h"
-#include "proto/channel.h"
 #include "taskd/v1/control.grpc.pb.h"
 
 namespace taskd::manager {
@@ -77,16 +76,12 @@ SwitchChange ReadChange(const v1::SetSwitchRequest& request) {
 
 class ControlService final : public v1::Control::CallbackService {
  public:
-  ControlService(std::shared_ptr<ManagerCore> core, std::shared_ptr<SupervisionCore> supervision, Security security,
-                 SteadyTime started)
-      : core_(std::move(core)),
-        supervision_(std::move(supervision)),
-        security_(std::move(security)),
-        started_(started) {}
+  ControlService(std::shared_ptr<ManagerCore> core, std::shared_ptr<SupervisionCore> supervision, SteadyTime started)
+      : core_(std::move(core)), supervision_(std::move(supervision)), started_(started) {}
 
   grpc::ServerUnaryReactor* SetSwitch(grpc::CallbackServerContext* context, const v1::SetSwitchRequest* request,
                                       v1::SetSwitchReply* reply) override {
-    grpc::Status allowed = Check(*context, request->job());
+    grpc::Status allowed = CheckJob(request->job(), core_->shape());
     if (!allowed.ok()) return Answer(context, allowed);
     SwitchChange change = ReadChange(*request);
     if (change == SwitchChange{}) {
@@ -115,7 +110,7 @@ class ControlService final : public v1::Control::CallbackService {
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const v1::GetStatusRequest* request,
                                       v1::JobStatus* reply) override {
-    grpc::Status allowed = Check(*context, request->job());
+    grpc::Status allowed = CheckJob(request->job(), core_->shape());
     if (!allowed.ok()) return Answer(context, allowed);
     const JobShape& shape = core_->shape();
     JobSnapshot snapshot = core_->Snapshot();
@@ -137,7 +132,7 @@ class ControlService final : public v1::Control::CallbackService {
 
   grpc::ServerUnaryReactor* CallAgents(grpc::CallbackServerContext* context, const v1::CallAgentsRequest* request,
                                        v1::CallAgentsReply* reply) override {
-    grpc::Status allowed = Check(*context, request->job());
+    grpc::Status allowed = CheckJob(request->job(), core_->shape());
     if (!allowed.ok()) return Answer(context, allowed);
     AgentCall call{0, request->operator_(), request->args_json()};
     absl::Status valid = CheckAgentCall(call);
@@ -168,27 +163,20 @@ class ControlService final : public v1::Control::CallbackService {
     return reactor;
   }
 
-  // Token and job name.
-  grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
-    grpc::Status allowed = CheckToken(context, security_);
-    return allowed.ok() ? CheckJob(job, core_->shape()) : allowed;
-  }
   const std::string& JobName(const std::string& asked) const {
     return core_->shape().job.empty() ? asked : core_->shape().job;
   }
 
   const std::shared_ptr<ManagerCore> core_;
   const std::shared_ptr<SupervisionCore> supervision_;
-  const Security security_;
   const SteadyTime started_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core,
-                                                  std::shared_ptr<SupervisionCore> supervision,
-                                                  const Security& security, SteadyTime started) {
-  return std::make_unique<ControlService>(std::move(core), std::move(supervision), security, started);
+                                                  std::shared_ptr<SupervisionCore> supervision, SteadyTime started) {
+  return std::make_unique<ControlService>(std::move(core), std::move(supervision), started);
 }
 
 }  // namespace taskd::manager

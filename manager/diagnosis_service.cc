@@ -9,7 +9,6 @@
 #include "manager/job_name.h"
 #include "manager/services.h"
 #include "manager/writing_reactor.h"
-#include "proto/channel.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 
 namespace taskd::manager {
@@ -55,40 +54,34 @@ class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public Repor
 
 class DiagnosisService final : public v1::Diagnosis::CallbackService {
  public:
-  DiagnosisService(std::shared_ptr<DiagnosisCore> core, JobShape shape, Security security)
-      : core_(std::move(core)), shape_(std::move(shape)), security_(std::move(security)) {}
+  DiagnosisService(std::shared_ptr<DiagnosisCore> core, JobShape shape)
+      : core_(std::move(core)), shape_(std::move(shape)) {}
 
   grpc::ServerUnaryReactor* GetReport(grpc::CallbackServerContext* context, const v1::GetReportRequest* request,
                                       v1::DiagnosisReport* reply) override {
-    grpc::Status allowed = Check(*context, request->job());
+    grpc::Status allowed = CheckJob(request->job(), shape_);
     if (allowed.ok()) FillReport(*core_->report(), JobName(request->job()), reply);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(allowed);
     return reactor;
   }
 
-  grpc::ServerWriteReactor<v1::DiagnosisReport>* WatchReports(grpc::CallbackServerContext* context,
+  grpc::ServerWriteReactor<v1::DiagnosisReport>* WatchReports(grpc::CallbackServerContext*,
                                                               const v1::GetReportRequest* request) override {
-    return new WatchReactor(core_, JobName(request->job()), Check(*context, request->job()));
+    return new WatchReactor(core_, JobName(request->job()), CheckJob(request->job(), shape_));
   }
 
  private:
-  grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
-    grpc::Status allowed = CheckToken(context, security_);
-    return allowed.ok() ? CheckJob(job, shape_) : allowed;
-  }
   const std::string& JobName(const std::string& asked) const { return shape_.job.empty() ? asked : shape_.job; }
 
   const std::shared_ptr<DiagnosisCore> core_;
   const JobShape shape_;
-  const Security security_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeDiagnosisService(std::shared_ptr<DiagnosisCore> core, const JobShape& shape,
-                                                    const Security& security) {
-  return std::make_unique<DiagnosisService>(std::move(core), shape, security);
+std::unique_ptr<grpc::Service> MakeDiagnosisService(std::shared_ptr<DiagnosisCore> core, const JobShape& shape) {
+  return std::make_unique<DiagnosisService>(std::move(core), shape);
 }
 
 }  // namespace taskd::manager

@@ -487,6 +487,10 @@ JobLinkCore::Outputs JobLinkCore::Call(uint64_t caller, const std::string& host,
   if (!index.ok()) return refuse(index.status());
   Node& node = attempt_->joined.at(*index);
   if (node.peer == 0) return refuse(absl::UnavailableError(absl::StrCat(Name(node.info), " is not connected")));
+  if (!node.info.remote_start) {
+    return refuse(absl::PermissionDeniedError(
+        absl::StrCat(Name(node.info), " takes no commands: it was not started with --remote-start taskd")));
+  }
   const uint64_t id = next_id_++;
   commands_[id] = {caller, *index};
   callers_[caller] = id;

@@ -40,6 +40,7 @@ struct JobJoin {
   bool serves = false;
   std::string run_id;
   std::string plan;
+  bool remote_start = false;
   bool ready = false;
   std::optional<JobEnd> ended;
 };

@@ -25,6 +25,7 @@ JobJoin Join(uint32_t index, uint32_t nodes, const std::string& run_id = "") {
   join.name = std::string(1, static_cast<char>('a' + index % 26));
   join.run_id = run_id.empty() ? absl::StrCat("run", index) : run_id;
   join.plan = "torch";
+  join.remote_start = true;
   return join;
 }
 
@@ -835,6 +836,20 @@ TEST(JobLinkCoreTest, AnythingAtAnyTime) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     RandomNodes(seed).Run();
   }
+}
+
+TEST(JobLinkCoreTest, ANodeWithoutRemoteStartIsToldNoCommand) {
+  JobLinkCore core({});
+  JobJoin join = Join(0, 1);
+  join.remote_start = false;
+  core.Join(1, join, 0);
+  const JobLinkCore::Outputs outputs = core.Call(2, "a", "x", 1);
+  ASSERT_EQ(outputs.size(), 1u);
+  EXPECT_EQ(outputs[0].peer, 2u);
+  ASSERT_TRUE(std::holds_alternative<StreamEnd>(outputs[0].message));
+  const absl::Status status = std::get<StreamEnd>(outputs[0].message).status;
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--remote-start taskd"));
 }
 
 }  // namespace

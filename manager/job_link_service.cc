@@ -18,7 +18,6 @@
 #include "manager/job_name.h"
 #include "manager/services.h"
 #include "manager/writing_reactor.h"
-#include "proto/channel.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
 namespace taskd::manager {
@@ -45,6 +44,7 @@ JobJoin ReadJoin(const v1::JoinJob& message) {
   join.serves = message.serves();
   join.run_id = message.run_id();
   join.plan = message.plan();
+  join.remote_start = message.remote_start();
   join.ready = message.ready();
   if (message.has_ended()) join.ended = ReadEnd(message.ended());
   return join;
@@ -272,13 +272,8 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<In, Out>, Out>, pu
 
 class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
  public:
-  NodeStream(std::shared_ptr<Hub> hub, const JobShape* shape, const grpc::Status& refusal)
-      : Reactor(std::move(hub)), shape_(shape) {
-    if (refusal.ok()) {
-      StartRead(&in_);
-    } else {
-      End(refusal);
-    }
+  NodeStream(std::shared_ptr<Hub> hub, const JobShape* shape) : Reactor(std::move(hub)), shape_(shape) {
+    StartRead(&in_);
   }
 
   void Take(Message message) override {
@@ -462,34 +457,33 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
 
 class JobLinkCallbackService final : public v1::JobLink::CallbackService {
  public:
-  JobLinkCallbackService(std::shared_ptr<Hub> hub, JobShape shape, Security security)
-      : hub_(std::move(hub)), shape_(std::move(shape)), security_(std::move(security)) {}
+  JobLinkCallbackService(std::shared_ptr<Hub> hub, JobShape shape, bool remote)
+      : hub_(std::move(hub)), shape_(std::move(shape)), remote_(remote) {}
 
-  grpc::ServerBidiReactor<v1::NodeReport, v1::JobNotice>* Join(grpc::CallbackServerContext* context) override {
-    return new NodeStream(hub_, &shape_, CheckToken(*context, security_));
+  grpc::ServerBidiReactor<v1::NodeReport, v1::JobNotice>* Join(grpc::CallbackServerContext*) override {
+    return new NodeStream(hub_, &shape_);
   }
 
-  grpc::ServerBidiReactor<v1::RemoteInput, v1::RemoteOutput>* Remote(grpc::CallbackServerContext* context) override {
-    grpc::Status allowed = CheckToken(*context, security_);
-    // Or whoever reaches the port could have any command run on every node.
-    if (allowed.ok() && security_.token.empty() && security_.tls_dir.empty()) {
-      allowed = {grpc::StatusCode::PERMISSION_DENIED,
-                 "commands on other nodes need a job with a token or TLS: set the same TASKD_TOKEN on every node"};
-    }
-    return new CallerStream(hub_, allowed);
+  grpc::ServerBidiReactor<v1::RemoteInput, v1::RemoteOutput>* Remote(grpc::CallbackServerContext*) override {
+    // Or whoever can look the job's id up could have any command run on every node.
+    return new CallerStream(
+        hub_, remote_ ? grpc::Status::OK
+                      : grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                                     "commands on other nodes need a job with a secret of its own or TLS: set the same "
+                                     "TASKD_TOKEN on every node"));
   }
 
  private:
   const std::shared_ptr<Hub> hub_;
   const JobShape shape_;
-  const Security security_;
+  const bool remote_;
 };
 
 }  // namespace
 
-JobLinkService MakeJobLinkService(const JobShape& shape, const Security& security, bool hosted) {
+JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote) {
   auto hub = std::make_shared<Hub>(JobLinkCore::Options{hosted});
-  return {std::make_unique<JobLinkCallbackService>(hub, shape, security), [hub] { hub->Close(); }};
+  return {std::make_unique<JobLinkCallbackService>(hub, shape, remote), [hub] { hub->Close(); }};
 }
 
 }  // namespace taskd::manager

@@ -12,7 +12,6 @@
 #include "manager/diagnosis_core.h"
 #include "manager/services.h"
 #include "manager/writing_reactor.h"
-#include "proto/channel.h"
 #include "proto/fold_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 
@@ -102,13 +101,8 @@ using NodeStream = grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>;
 // bounded number of calls.
 class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>, public NodeSink {
  public:
-  NodeReactor(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, std::string peer,
-              const grpc::Status& refusal)
+  NodeReactor(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, std::string peer)
       : core_(std::move(core)), diagnosis_(std::move(diagnosis)), peer_(std::move(peer)) {
-    if (!refusal.ok()) {
-      End(refusal);
-      return;
-    }
     holders_ = 2;
     hello_alarm_.Set(std::chrono::system_clock::now() + kHelloTimeout, [this](bool fired) {
       if (fired) End({grpc::StatusCode::DEADLINE_EXCEEDED, "no hello"});
@@ -263,24 +257,23 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
 
 class NodeService final : public v1::NodeLink::CallbackService {
  public:
-  NodeService(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, Security security)
-      : core_(std::move(core)), diagnosis_(std::move(diagnosis)), security_(std::move(security)) {}
+  NodeService(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis)
+      : core_(std::move(core)), diagnosis_(std::move(diagnosis)) {}
 
   grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>* Connect(grpc::CallbackServerContext* context) override {
-    return new NodeReactor(core_, diagnosis_, context->peer(), CheckToken(*context, security_));
+    return new NodeReactor(core_, diagnosis_, context->peer());
   }
 
  private:
   const std::shared_ptr<ManagerCore> core_;
   const std::shared_ptr<DiagnosisCore> diagnosis_;
-  const Security security_;
 };
 
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeNodeService(std::shared_ptr<ManagerCore> core,
-                                               std::shared_ptr<DiagnosisCore> diagnosis, const Security& security) {
-  return std::make_unique<NodeService>(std::move(core), std::move(diagnosis), security);
+                                               std::shared_ptr<DiagnosisCore> diagnosis) {
+  return std::make_unique<NodeService>(std::move(core), std::move(diagnosis));
 }
 
 }  // namespace taskd::manager

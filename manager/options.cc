@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/job_secret.h"
 #include "manager/core.h"
 #include "manager/server.h"
 #include "manager/state_db.h"
@@ -36,6 +37,15 @@ absl::Status CheckTaskId(const std::string& task_id) {
 absl::Status CheckRange(const char* flag, int value, int most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is not 0 to ", most));
+}
+
+// On this machine the job file hands a new secret to the job's other parts. On others they need to know it; where the
+// operator gave none, the platform's id of the job is all that they share.
+std::string SecretOf(const ManagerOptions& options) {
+  if (!options.token.empty()) return options.token;
+  absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
+  const bool reached_from_outside = listen.ok() && !IsLoopback(*listen);
+  return reached_from_outside && !options.task_id.empty() ? StandInSecret(options.task_id) : NewSecret();
 }
 
 }  // namespace
@@ -71,6 +81,7 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
   }
   absl::Status listen = CheckListenAllowed(options.listen, {options.tls_dir, options.token}, options.allow_plaintext);
   if (!listen.ok()) return listen;
+  if (options.tls_dir.empty() && options.secret.empty()) options.secret = SecretOf(options);
   if (options.state_dir.empty() && !options.task_id.empty()) {
     absl::StatusOr<std::string> folder = DefaultStateDir(options.task_id);
     if (!folder.ok()) return folder.status();

@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "common/job_secret.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/server.h"
@@ -44,6 +45,29 @@ TEST(ResolveManagerOptionsTest, EnvironmentFillsWhatIsEmpty) {
   resolved = ResolveManagerOptions({});
   EXPECT_EQ(resolved->listen, "127.0.0.1:9601");
   EXPECT_EQ(resolved->clusterd, "");
+}
+
+TEST(ResolveManagerOptionsTest, EveryJobHasASecret) {
+  auto secret = [](auto set) {
+    ManagerOptions options;
+    set(options);
+    absl::StatusOr<ManagerOptions> resolved = ResolveManagerOptions(options);
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    return resolved.ok() ? resolved->secret : "";
+  };
+  EXPECT_EQ(secret([](ManagerOptions& o) { o.token = "given"; }), "given");
+  EXPECT_EQ(secret([](ManagerOptions& o) { o.tls_dir = "/tls"; }), "") << "the PKI takes its place";
+  const std::string own = secret([](ManagerOptions&) {});
+  EXPECT_EQ(own.size(), 64u);
+  EXPECT_NE(own, secret([](ManagerOptions&) {}));
+  // Reached from other machines, whose parts of the job know no more than its id.
+  EXPECT_EQ(secret([](ManagerOptions& o) {
+              o.listen = "0.0.0.0:1";
+              o.allow_plaintext = true;
+              o.task_id = "task";
+            }),
+            StandInSecret("task"));
+  EXPECT_FALSE(IsStandIn(secret([](ManagerOptions& o) { o.task_id = "task"; })));
 }
 
 }  // namespace

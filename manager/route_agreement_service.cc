@@ -16,7 +16,6 @@
 #include "manager/route_agreement.h"
 #include "manager/services.h"
 #include "manager/writing_reactor.h"
-#include "proto/channel.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
 namespace taskd::manager {
@@ -145,13 +144,9 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
   // `check`: whether this manager takes proposals for this job.
   using Check = std::function<grpc::Status(const std::string& job)>;
 
-  VoteReactor(std::shared_ptr<RouteAgreements> agreements, Check check, const grpc::Status& refusal)
+  VoteReactor(std::shared_ptr<RouteAgreements> agreements, Check check)
       : agreements_(std::move(agreements)), check_(std::move(check)) {
-    if (!refusal.ok()) {
-      End(refusal);
-    } else {
-      StartRead(&in_);
-    }
+    StartRead(&in_);
   }
 
   void Tell(const RouteVerdict& verdict) override {
@@ -249,23 +244,21 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 
 class RouteAgreementService final : public v1::RouteAgreement::CallbackService {
  public:
-  RouteAgreementService(JobShape shape, Security security) : shape_(std::move(shape)), security_(std::move(security)) {}
+  explicit RouteAgreementService(JobShape shape) : shape_(std::move(shape)) {}
 
-  grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>* Agree(grpc::CallbackServerContext* context) override {
-    return new VoteReactor(
-        agreements_, [this](const std::string& job) { return CheckJob(job, shape_); }, CheckToken(*context, security_));
+  grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>* Agree(grpc::CallbackServerContext*) override {
+    return new VoteReactor(agreements_, [this](const std::string& job) { return CheckJob(job, shape_); });
   }
 
  private:
   const std::shared_ptr<RouteAgreements> agreements_ = std::make_shared<RouteAgreements>();
   const JobShape shape_;
-  const Security security_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeRouteAgreementService(const JobShape& shape, const Security& security) {
-  return std::make_unique<RouteAgreementService>(shape, security);
+std::unique_ptr<grpc::Service> MakeRouteAgreementService(const JobShape& shape) {
+  return std::make_unique<RouteAgreementService>(shape);
 }
 
 }  // namespace taskd::manager

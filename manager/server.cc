@@ -8,9 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/job_secret.h"
 #include "common/log.h"
 #include "common/switch_file.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
@@ -24,6 +26,7 @@
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
 #include "proto/channel.h"
+#include "proto/grpc_listener.h"
 
 namespace taskd::manager {
 namespace {
@@ -47,6 +50,33 @@ std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   return verdicts;
 }
 
+// What gRPC may buffer for all connections together.
+constexpr size_t kMainBufferBytes = size_t{256} << 20;
+constexpr size_t kPlainBufferBytes = size_t{16} << 20;
+
+// Answers in plain text what only mutual TLS is for.
+class RefusingService final : public grpc::CallbackGenericService {
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    class Reactor final : public grpc::ServerGenericBidiReactor {
+     public:
+      Reactor() {
+        Finish({grpc::StatusCode::UNAUTHENTICATED,
+                "this is served to the job's own parts, over mutual TLS by its "
+                "secret, and not in plain text"});
+      }
+      void OnDone() override { delete this; }
+    };
+    return new Reactor;
+  }
+};
+
+// A server, with what it needs for as long as it lives.
+struct Served {
+  std::unique_ptr<FedServer> fed;  // brings its connections
+  std::unique_ptr<RefusingService> refusing;
+  std::unique_ptr<grpc::Server> server;
+};
+
 }  // namespace
 
 class ManagerServer::Impl {
@@ -59,9 +89,12 @@ class ManagerServer::Impl {
     if (diagnosis_ != nullptr) diagnosis_->Close();
     if (supervision_ != nullptr) supervision_->Close();
     if (job_link_.close) job_link_.close();
-    if (server_ != nullptr) {
-      server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
-      server_->Wait();
+    listener_.reset();
+    const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
+    for (Served* served : {&main_, &plain_, &guarded_}) {
+      if (served->server == nullptr) continue;
+      served->server->Shutdown(deadline);
+      served->server->Wait();
     }
     http_.reset();  // last: a reader that stalls may hold it for seconds
     if (retry_.joinable()) {
@@ -76,10 +109,11 @@ class ManagerServer::Impl {
 
   absl::Status Start(const ManagerOptions& options) {
     SteadyTime started = std::chrono::steady_clock::now();
-    Security security{options.tls_dir, options.token};
     absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
     if (!listen.ok()) return listen.status();
-    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeServerCredentials(security);
+    if (options.tls_dir.empty() && options.secret.empty()) return absl::InvalidArgumentError("the job has no secret");
+    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials =
+        MakeServerCredentials({options.tls_dir, options.secret});
     if (!credentials.ok()) return credentials.status();
     // Before the state is opened: a second manager of the job must not touch what the first one keeps.
     absl::Status free = CheckCanListen("--listen", *listen);
@@ -88,7 +122,7 @@ class ManagerServer::Impl {
     if (!opened.ok()) return opened;
     absl::Status http = StartHttp(options);
     if (!http.ok()) return http;
-    absl::Status served = StartGrpc(options, security, *credentials, started);
+    absl::Status served = StartGrpc(options, *listen, *credentials, started);
     if (!served.ok()) return served;
 
     if (!options.switch_file.empty()) {
@@ -110,7 +144,7 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
-  int port() const { return port_; }
+  int port() const { return listener_->port(); }
   int http_port() const { return http_ == nullptr ? 0 : http_->port(); }
 
  private:
@@ -164,36 +198,66 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status StartGrpc(const ManagerOptions& options, const Security& security,
+  absl::Status StartGrpc(const ManagerOptions& options, const HostPort& listen,
                          const std::shared_ptr<grpc::ServerCredentials>& credentials, SteadyTime started) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    trace_service_ = MakeTraceService(core_, security);
-    node_service_ = MakeNodeService(core_, diagnosis_, security);
-    control_service_ = MakeControlService(core_, supervision_, security, started);
-    diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape(), security);
-    supervision_service_ = MakeSupervisionService(supervision_, core_->shape(), security);
-    job_link_ = MakeJobLinkService(core_->shape(), security, options.exit_on_stdin_eof);
-    route_agreement_service_ = MakeRouteAgreementService(core_->shape(), security);
-    grpc::ServerBuilder builder;
-    SetServerLimits(builder);
-    builder.AddListeningPort(options.listen, credentials, &port_);
-    for (grpc::Service* service :
-         {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get(),
-          supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get()}) {
-      builder.RegisterService(service);
+    trace_service_ = MakeTraceService(core_, {});
+    node_service_ = MakeNodeService(core_, diagnosis_);
+    control_service_ = MakeControlService(core_, supervision_, started);
+    diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
+    supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
+    job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret));
+    route_agreement_service_ = MakeRouteAgreementService(core_->shape());
+    main_ = Serve(credentials, kMainBufferBytes, false,
+                  {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get(),
+                   supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get()});
+    // In plain text there is ClusterD's service alone: for whoever comes where the operator allows that, for this
+    // user's own clients on this machine where the operator has set nothing up, and else for who has the token.
+    plain_trace_service_ = MakeTraceService(core_, {});
+    guarded_trace_service_ = MakeTraceService(core_, {.open = false, .token = options.token});
+    plain_ = Serve(grpc::InsecureServerCredentials(), kPlainBufferBytes, true, {plain_trace_service_.get()});
+    guarded_ = Serve(grpc::InsecureServerCredentials(), kPlainBufferBytes, true, {guarded_trace_service_.get()});
+    if (main_.server == nullptr || plain_.server == nullptr || guarded_.server == nullptr) {
+      return absl::UnavailableError("gRPC does not start");
     }
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("--listen: cannot listen on ", options.listen));
-    }
-    grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-    health->SetServingStatus(true);
     for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis",
                              "taskd.v1.Supervision", "taskd.v1.JobLink", "taskd.v1.RouteAgreement"}) {
-      health->SetServingStatus(name, true);
+      main_.server->GetHealthCheckService()->SetServingStatus(name, true);
     }
+    for (Served* served : {&plain_, &guarded_}) {
+      served->server->GetHealthCheckService()->SetServingStatus("TrainingDataTrace", true);
+    }
+    const bool anyone = options.allow_plaintext;
+    const bool own = anyone || (options.token.empty() && options.tls_dir.empty());
+    absl::StatusOr<std::unique_ptr<GrpcListener>> listener =
+        GrpcListener::Listen(listen, {}, [this, anyone, own](GrpcListener::Speaks speaks, UniqueFd connection) {
+          Served& served = speaks == GrpcListener::Speaks::kTls        ? main_
+                           : speaks == GrpcListener::Speaks::kPlainOwn ? (own ? plain_ : guarded_)
+                                                                       : (anyone ? plain_ : guarded_);
+          served.fed->Take(std::move(connection));
+        });
+    if (!listener.ok()) {
+      return absl::Status(listener.status().code(), absl::StrCat("--listen: ", listener.status().message()));
+    }
+    listener_ = *std::move(listener);
     return absl::OkStatus();
+  }
+
+  Served Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials, size_t buffer_bytes, bool refuses_others,
+               const std::vector<grpc::Service*>& services) {
+    Served served;
+    grpc::ServerBuilder builder;
+    SetServerLimits(builder, buffer_bytes);
+    served.fed = std::make_unique<FedServer>(builder, credentials);
+    for (grpc::Service* service : services) builder.RegisterService(service);
+    if (refuses_others) {
+      served.refusing = std::make_unique<RefusingService>();
+      builder.RegisterCallbackGenericService(served.refusing.get());
+    }
+    served.server = builder.BuildAndStart();
+    if (served.server != nullptr) served.server->GetHealthCheckService()->SetServingStatus(true);
+    return served;
   }
 
   void RetryPersist() {
@@ -209,12 +273,12 @@ class ManagerServer::Impl {
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
-  std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
-      supervision_service_, route_agreement_service_;
+  std::unique_ptr<grpc::Service> trace_service_, plain_trace_service_, guarded_trace_service_, node_service_,
+      control_service_, diagnosis_service_, supervision_service_, route_agreement_service_;
   JobLinkService job_link_;
   std::unique_ptr<HttpServer> http_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
+  Served main_, plain_, guarded_;
+  std::unique_ptr<GrpcListener> listener_;
   std::unique_ptr<SwitchFileWatcher> switch_file_;
   std::unique_ptr<ClusterdClient> clusterd_;
   std::unique_ptr<FaultReporter> reporter_;

@@ -30,6 +30,7 @@ class ServerTest : public ::testing::Test {
     options_.http = "";
     options_.state_dir = folder_ / "state";
     options_.switch_file = "";
+    options_.secret = kTestSecret;
   }
   void TearDown() override {
     server_.reset();
@@ -388,9 +389,39 @@ TEST_F(ServerTest, CallsAgents) {
   EXPECT_EQ(call("FORMAT_DISK", &reply), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(ServerTest, TokenProtectsEverythingButHealth) {
-  options_.token = "right token";
+TEST_F(ServerTest, OnlyWhoHasTheSecretIsServed) {
   Start();
+  for (const char* secret : {"", "of another job"}) {
+    channel_ = Dial(server_->port(), secret);
+    Context context;
+    v1::JobStatus status;
+    EXPECT_EQ(v1::Control::NewStub(channel_)->GetStatus(&context, {}, &status).error_code(),
+              grpc::StatusCode::UNAVAILABLE);
+    TestProxy proxy(channel_, 0, {0});
+    EXPECT_EQ(proxy.Ended().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+  EXPECT_EQ(Status().nodes_size(), 0);
+}
+
+// The same user on the same machine: what is typed against a job that nobody has protected.
+TEST_F(ServerTest, InPlainTextThereIsClusterdsServiceAlone) {
+  Start();
+  channel_ = MakePlainChannel(options_.listen);
+  trace_ = TrainingDataTrace::NewStub(channel_);
+  control_ = v1::Control::NewStub(channel_);
+  EXPECT_EQ(Modify("ns/job", Switch("on", "")).code(), 200);
+  Context context;
+  v1::JobStatus status;
+  EXPECT_EQ(control_->GetStatus(&context, {}, &status).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  TestProxy proxy(channel_, 0, {0});
+  EXPECT_EQ(proxy.Ended().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(ServerTest, WithATokenPlainTextNeedsItOrTheOperatorsLeave) {
+  options_.token = options_.secret = "right token";
+  Start();
+  channel_ = MakePlainChannel(options_.listen);
+  trace_ = TrainingDataTrace::NewStub(channel_);
   for (const auto& [token, expected] :
        {std::pair("", grpc::StatusCode::UNAUTHENTICATED), std::pair("wrong token", grpc::StatusCode::PERMISSION_DENIED),
         std::pair("right toke", grpc::StatusCode::PERMISSION_DENIED),
@@ -400,21 +431,25 @@ TEST_F(ServerTest, TokenProtectsEverythingButHealth) {
     modify.set_jobnsname("ns/job");
     modify.mutable_profilingswitch()->set_step("on");
     DataTypeRes modified;
-    Context modify_context(token);
-    EXPECT_EQ(trace_->ModifyTrainingDataTraceSwitch(&modify_context, modify, &modified).error_code(), expected);
-    v1::JobStatus status;
-    Context status_context(token);
-    EXPECT_EQ(control_->GetStatus(&status_context, {}, &status).error_code(), expected) << token;
-    if (expected == grpc::StatusCode::OK) {
-      EXPECT_EQ(status.wanted().revision(), 1u) << "the wrong ones changed nothing";
-      break;
-    }
-    TestProxy proxy(channel_, 0, {0}, true, token);
-    EXPECT_EQ(proxy.Ended().error_code(), expected);
+    Context context(token);
+    EXPECT_EQ(trace_->ModifyTrainingDataTraceSwitch(&context, modify, &modified).error_code(), expected) << token;
   }
   TestSubscriber subscriber(channel_, "task-1");
   EXPECT_EQ(subscriber.Ended().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  control_ = v1::Control::NewStub(Dial(server_->port(), "right token"));
+  EXPECT_EQ(Revision(), 1u) << "the wrong ones changed nothing";
 
+  options_.allow_plaintext = true;
+  Start();
+  channel_ = MakePlainChannel(options_.listen);
+  trace_ = TrainingDataTrace::NewStub(channel_);
+  EXPECT_EQ(Modify("ns/job", Switch("off", "")).code(), 200);
+}
+
+TEST_F(ServerTest, HealthAnswersInPlainText) {
+  options_.token = options_.secret = "right token";
+  Start();
+  channel_ = MakePlainChannel(options_.listen);
   // grpc.health.v1.Health/Check, by hand: Debian has no library with its stub. Field 1 of the reply: SERVING = 1.
   grpc::GenericStub stub(channel_);
   grpc::Slice slice("");

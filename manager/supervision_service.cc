@@ -10,7 +10,6 @@
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
 #include "manager/writing_reactor.h"
-#include "proto/channel.h"
 #include "taskd/v1/supervision.grpc.pb.h"
 
 namespace taskd::manager {
@@ -58,17 +57,17 @@ class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
 
 class SupervisionService final : public v1::Supervision::CallbackService {
  public:
-  SupervisionService(std::shared_ptr<SupervisionCore> core, JobShape shape, Security security)
-      : core_(std::move(core)), shape_(std::move(shape)), security_(std::move(security)) {}
+  SupervisionService(std::shared_ptr<SupervisionCore> core, JobShape shape)
+      : core_(std::move(core)), shape_(std::move(shape)) {}
 
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const v1::ReportEventsRequest* request,
                                    v1::ReportEventsReply*) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(Take(*context, *request));
+    reactor->Finish(Take(*request));
     return reactor;
   }
 
-  grpc::ServerWriteReactor<v1::HangNotice>* Watch(grpc::CallbackServerContext* context,
+  grpc::ServerWriteReactor<v1::HangNotice>* Watch(grpc::CallbackServerContext*,
                                                   const v1::WatchRequest* request) override {
     HangOptions options;
     if (request->hang_factor() != 0) options.factor = request->hang_factor();
@@ -76,12 +75,12 @@ class SupervisionService final : public v1::Supervision::CallbackService {
     if (request->first_steps_grace_s() > 0) {
       options.first_steps_grace = std::chrono::duration<double>(request->first_steps_grace_s());
     }
-    return new WatchReactor(core_, options, Check(*context, request->job()));
+    return new WatchReactor(core_, options, CheckJob(request->job(), shape_));
   }
 
  private:
-  grpc::Status Take(const grpc::CallbackServerContext& context, const v1::ReportEventsRequest& request) const {
-    grpc::Status allowed = Check(context, request.job());
+  grpc::Status Take(const v1::ReportEventsRequest& request) const {
+    grpc::Status allowed = CheckJob(request.job(), shape_);
     if (!allowed.ok()) return allowed;
     if (request.events_size() > kMaxEventsPerCall) {
       return {grpc::StatusCode::INVALID_ARGUMENT,
@@ -95,21 +94,14 @@ class SupervisionService final : public v1::Supervision::CallbackService {
     return {static_cast<grpc::StatusCode>(taken.code()), std::string(taken.message())};
   }
 
-  grpc::Status Check(const grpc::CallbackServerContext& context, const std::string& job) const {
-    grpc::Status allowed = CheckToken(context, security_);
-    return allowed.ok() ? CheckJob(job, shape_) : allowed;
-  }
-
   const std::shared_ptr<SupervisionCore> core_;
   const JobShape shape_;
-  const Security security_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeSupervisionService(std::shared_ptr<SupervisionCore> core, const JobShape& shape,
-                                                      const Security& security) {
-  return std::make_unique<SupervisionService>(std::move(core), shape, security);
+std::unique_ptr<grpc::Service> MakeSupervisionService(std::shared_ptr<SupervisionCore> core, const JobShape& shape) {
+  return std::make_unique<SupervisionService>(std::move(core), shape);
 }
 
 }  // namespace taskd::manager

@@ -28,14 +28,16 @@ namespace taskd::manager {
 
 inline constexpr std::chrono::seconds kTestDeadline{20};
 
-inline std::shared_ptr<grpc::Channel> Dial(int port, const Security& security = {}) {
-  auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), security);
+inline constexpr char kTestSecret[] = "of the test's job";
+
+inline std::shared_ptr<grpc::Channel> Dial(int port, const std::string& secret = kTestSecret) {
+  auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), {"", secret});
   return channel.ok() ? *channel : nullptr;
 }
 
 // A manager on loopback that touches no file.
 struct TestManager {
-  std::string token = {};
+  std::string secret = kTestSecret;
   int port = 0;  // 0: a free one
   std::string job = {};
 };
@@ -44,7 +46,7 @@ inline std::unique_ptr<ManagerServer> StartManager(const TestManager& given = {}
   options.listen = "127.0.0.1:" + std::to_string(given.port);
   options.http.clear();
   options.switch_file.clear();
-  options.token = given.token;
+  options.secret = given.secret;
   options.job = given.job;
   auto server = ManagerServer::Start(options);
   EXPECT_TRUE(server.ok()) << server.status();
@@ -62,11 +64,11 @@ bool PollFor(const Condition& condition) {
   return true;
 }
 
-// A ClientContext with a deadline and, if given, a token.
+// A ClientContext with a deadline and, if given, a bearer token.
 struct Context : grpc::ClientContext {
   explicit Context(const std::string& token = "") {
     set_deadline(std::chrono::system_clock::now() + kTestDeadline);
-    AddToken(*this, {"", token});
+    if (!token.empty()) AddMetadata("authorization", "Bearer " + token);
   }
 };
 
@@ -103,10 +105,8 @@ class Watched {
 // A proxy: one stream, ranks that apply the wanted state as soon as they hear of it (unless told not to).
 class TestProxy : public Watched {
  public:
-  TestProxy(std::shared_ptr<grpc::Channel> channel, int node_rank, std::vector<int> ranks, bool answers = true,
-            const std::string& token = "")
+  TestProxy(std::shared_ptr<grpc::Channel> channel, int node_rank, std::vector<int> ranks, bool answers = true)
       : node_rank_(node_rank), ranks_(std::move(ranks)), answers_(answers), stub_(v1::NodeLink::NewStub(channel)) {
-    AddToken(context_, {"", token});
     stream_ = stub_->Connect(&context_);
     v1::NodeMessage message;
     message.mutable_hello()->set_node_rank(node_rank);

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <mutex>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "common/switch.h"
@@ -10,7 +12,6 @@
 #include "manager/wait_reactor.h"
 #include "manager/writing_reactor.h"
 #include "profiling.grpc.pb.h"
-#include "proto/channel.h"
 
 namespace taskd::manager {
 namespace {
@@ -24,6 +25,18 @@ constexpr int kCodeNotFound = 404;
 constexpr std::chrono::milliseconds kModifyWait{1000};
 // A subscriber that is this many changes behind does not read; it is sent away and may come again.
 constexpr size_t kMaxBehind = 1024;
+
+constexpr char kAuthorization[] = "authorization";
+constexpr std::string_view kBearer = "Bearer ";
+
+// Takes as long for each wrong token of one length, so that an answer's time tells nothing about the right one.
+bool SameToken(std::string_view given, std::string_view right) {
+  unsigned difference = given.size() == right.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(right[i % right.size()]);
+  }
+  return difference == 0;
+}
 
 class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeSink {
  public:
@@ -66,12 +79,12 @@ class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeS
 
 class TraceService final : public TrainingDataTrace::CallbackService {
  public:
-  TraceService(std::shared_ptr<ManagerCore> core, Security security)
-      : core_(std::move(core)), security_(std::move(security)) {}
+  TraceService(std::shared_ptr<ManagerCore> core, TraceAccess access)
+      : core_(std::move(core)), access_(std::move(access)) {}
 
   grpc::ServerUnaryReactor* ModifyTrainingDataTraceSwitch(grpc::CallbackServerContext* context,
                                                           const DataTypeReq* request, DataTypeRes* reply) override {
-    grpc::Status allowed = CheckToken(*context, security_);
+    grpc::Status allowed = Check(*context);
     if (!allowed.ok()) return Answer(context, allowed);
     auto refuse = [&](int code, absl::string_view why) {
       reply->set_code(code);
@@ -106,7 +119,7 @@ class TraceService final : public TrainingDataTrace::CallbackService {
 
   grpc::ServerUnaryReactor* GetTrainingDataTraceSwitch(grpc::CallbackServerContext* context,
                                                        const DataStatusReq* request, DataStatusRes* reply) override {
-    grpc::Status allowed = CheckToken(*context, security_);
+    grpc::Status allowed = Check(*context);
     if (!allowed.ok()) return Answer(context, allowed);
     absl::Status name = CheckJobName(request->jobnsname());
     if (!name.ok()) {
@@ -126,7 +139,7 @@ class TraceService final : public TrainingDataTrace::CallbackService {
 
   grpc::ServerWriteReactor<DataStatusRes>* SubscribeDataTraceSwitch(grpc::CallbackServerContext* context,
                                                                     const ProfilingClientInfo* request) override {
-    grpc::Status status = CheckToken(*context, security_);
+    grpc::Status status = Check(*context);
     const std::string& task_id = core_->shape().task_id;
     if (status.ok() && !task_id.empty() && request->jobid() != task_id) {
       status = {grpc::StatusCode::NOT_FOUND, absl::StrCat("jobId: '", request->jobid().substr(0, 64),
@@ -141,19 +154,37 @@ class TraceService final : public TrainingDataTrace::CallbackService {
     reactor->Finish(status);
     return reactor;
   }
+  // UNAUTHENTICATED without a token, PERMISSION_DENIED with a wrong one.
+  grpc::Status Check(const grpc::ServerContextBase& context) const {
+    if (access_.open) return grpc::Status::OK;
+    auto [begin, end] = context.client_metadata().equal_range(kAuthorization);
+    if (begin == end || access_.token.empty()) {
+      return {grpc::StatusCode::UNAUTHENTICATED,
+              "in plain text this is for the user of the manager, on its machine, alone: use `taskd switch`, a bearer "
+              "token (TASKD_TOKEN), or start the manager with --allow-plaintext"};
+    }
+    const std::string_view value(begin->second.data(), begin->second.size());
+    if (!value.starts_with(kBearer)) {
+      return {grpc::StatusCode::UNAUTHENTICATED, "authorization is not 'Bearer <token>'"};
+    }
+    if (std::next(begin) != end || !SameToken(value.substr(kBearer.size()), access_.token)) {
+      return {grpc::StatusCode::PERMISSION_DENIED, "the token is wrong"};
+    }
+    return grpc::Status::OK;
+  }
   bool IsAnotherJob(const std::string& job) const { return !core_->shape().job.empty() && job != core_->shape().job; }
   std::string NotThisJob(const std::string& job) const {
     return absl::StrCat("job ", job, " is not this manager's, ", core_->shape().job);
   }
 
   const std::shared_ptr<ManagerCore> core_;
-  const Security security_;
+  const TraceAccess access_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> core, const Security& security) {
-  return std::make_unique<TraceService>(std::move(core), security);
+std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> core, const TraceAccess& access) {
+  return std::make_unique<TraceService>(std::move(core), access);
 }
 
 }  // namespace taskd::manager

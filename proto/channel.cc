@@ -1,22 +1,34 @@
 #include "proto/channel.h"
 
-#include <fstream>
-#include <iterator>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/job_file.h"
+#include "common/job_secret.h"
 #include "common/log.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_certificate_verifier.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace taskd {
 namespace {
-
-constexpr char kAuthorization[] = "authorization";
-constexpr std::string_view kBearer = "Bearer ";
 
 // A peer that vanished without a word is noticed after time + timeout.
 constexpr int kKeepaliveTimeMs = 10'000;
@@ -34,70 +46,97 @@ struct TlsFiles {
   std::string ca, cert, key;
 };
 
-absl::StatusOr<std::string> ReadTlsFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file || content.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tls-dir: cannot read ", path, " (ca.crt, tls.crt and tls.key are needed)"));
+constexpr size_t kMaxTlsFileBytes = size_t{1} << 20;
+
+// Through links: Kubernetes mounts secrets so.
+absl::StatusOr<std::string> ReadTlsFile(const std::string& path, bool is_key) {
+  auto error = [&](const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat("--tls-dir: ", path, ": ", what));
+  };
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info;
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
+    return error(absl::StrCat(strerror(errno), " (ca.crt, tls.crt and tls.key are needed)"));
   }
+  if (!S_ISREG(info.st_mode)) return error("is not a file");
+  if (is_key && ((info.st_mode & S_IRWXO) != 0 || (info.st_uid != geteuid() && info.st_uid != 0))) {
+    return error(absl::StrCat("belongs to user ", info.st_uid, " with mode ", absl::Hex(info.st_mode >> 6 & 7),
+                              absl::Hex(info.st_mode >> 3 & 7), absl::Hex(info.st_mode & 7),
+                              "; the key must belong to this user or root, and others must not reach it"));
+  }
+  std::string content(std::min<size_t>(info.st_size, kMaxTlsFileBytes), '\0');
+  const ssize_t size = read(fd.get(), content.data(), content.size());
+  if (size <= 0) return error(size < 0 ? strerror(errno) : "is empty");
+  content.resize(static_cast<size_t>(size));
   return content;
 }
 
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& folder) {
-  absl::StatusOr<std::string> ca = ReadTlsFile(folder + "/ca.crt");
+  absl::StatusOr<std::string> ca = ReadTlsFile(folder + "/ca.crt", false);
   if (!ca.ok()) return ca.status();
-  absl::StatusOr<std::string> cert = ReadTlsFile(folder + "/tls.crt");
+  absl::StatusOr<std::string> cert = ReadTlsFile(folder + "/tls.crt", false);
   if (!cert.ok()) return cert.status();
-  absl::StatusOr<std::string> key = ReadTlsFile(folder + "/tls.key");
+  absl::StatusOr<std::string> key = ReadTlsFile(folder + "/tls.key", true);
   if (!key.ok()) return key.status();
   return TlsFiles{*std::move(ca), *std::move(cert), *std::move(key)};
 }
 
-// Takes as long for each wrong token of one length, so that an answer's time tells nothing about the right one.
-bool SameToken(std::string_view given, std::string_view right) {
-  unsigned difference = given.size() == right.size() ? 0 : 1;
-  for (size_t i = 0; i < given.size(); ++i) {
-    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(right[i % right.size()]);
+absl::StatusOr<TlsFiles> FilesOf(const Security& security) {
+  if (!security.tls_dir.empty()) return ReadTlsFiles(security.tls_dir);
+  // Without a secret the handshake is still to fail, and not the call for want of certificates: nobody has this one.
+  absl::StatusOr<JobCertificates> issued = IssueCertificates(security.secret.empty() ? NewSecret() : security.secret);
+  if (!issued.ok()) return issued.status();
+  return TlsFiles{std::move(issued->authority), std::move(issued->certificate), std::move(issued->key)};
+}
+
+std::string FindSecret(const HostPort& address, const std::string& fallback) {
+  if (std::optional<JobFile> job = JobAt(address)) return job->secret;
+  if (!fallback.empty()) return fallback;
+  const char* task = std::getenv("MINDX_TASK_ID");
+  return task != nullptr && *task != '\0' ? StandInSecret(task) : "";
+}
+
+// OpenSSL's own check of the server would do, but could not tell a stranger from a network that is down.
+class SecretVerifier final : public grpc::experimental::ExternalCertificateVerifier {
+ public:
+  SecretVerifier(std::string authority, std::function<void()> on_stranger)
+      : authority_(std::move(authority)), on_stranger_(std::move(on_stranger)) {}
+
+  bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    const grpc::string_ref certificate = request->peer_cert();
+    if (IsSignedBy({certificate.data(), certificate.size()}, authority_)) return true;
+    *status = {grpc::StatusCode::UNAUTHENTICATED, "whoever answers there does not have this job's secret"};
+    if (on_stranger_) on_stranger_();
+    return true;
   }
-  return difference == 0;
+  void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::string authority_;
+  const std::function<void()> on_stranger_;
+};
+
+std::shared_ptr<grpc::ChannelCredentials> SecretCredentials(const TlsFiles& files, std::function<void()> on_stranger) {
+  using grpc::experimental::ExternalCertificateVerifier;
+  using grpc::experimental::IdentityKeyCertPair;
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+      files.ca, std::vector<IdentityKeyCertPair>{{files.key, files.cert}}));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_certificate_verifier(
+      ExternalCertificateVerifier::Create<SecretVerifier>(files.ca, std::move(on_stranger)));
+  options.set_verify_server_certs(false);
+  options.set_check_call_host(false);
+  return grpc::experimental::TlsCredentials(options);
 }
 
-}  // namespace
-
-void InitGrpcLog() {
-  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
-  gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
-}
-
-absl::Status CheckListenAllowed(const std::string& address, const Security& security, bool allow_plaintext) {
-  absl::StatusOr<HostPort> parsed = ParseHostPort("--listen", address);
-  if (!parsed.ok()) return parsed.status();
-  if (allow_plaintext || IsLoopback(*parsed) || !security.tls_dir.empty() || !security.token.empty()) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--listen: ", address, " can be reached from other machines; add --tls-dir, TASKD_TOKEN or --allow-plaintext"));
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security) {
-  if (security.tls_dir.empty()) return grpc::InsecureServerCredentials();
-  absl::StatusOr<TlsFiles> files = ReadTlsFiles(security.tls_dir);
-  if (!files.ok()) return files.status();
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = files->ca;
-  options.pem_key_cert_pairs.push_back({files->key, files->cert});
-  return grpc::SslServerCredentials(options);
-}
-
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security) {
-  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
-  if (!security.tls_dir.empty()) {
-    absl::StatusOr<TlsFiles> files = ReadTlsFiles(security.tls_dir);
-    if (!files.ok()) return files.status();
-    credentials = grpc::SslCredentials({files->ca, files->key, files->cert});
-  }
+std::shared_ptr<grpc::Channel> Dial(const std::string& address,
+                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                    const std::string& name = "") {
   grpc::ChannelArguments args;
+  if (!name.empty()) args.SetSslTargetNameOverride(name);
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
@@ -113,11 +152,77 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", address), credentials, args);
 }
 
-void SetServerLimits(grpc::ServerBuilder& builder) {
+}  // namespace
+
+void InitGrpcLog() {
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+  gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
+}
+
+absl::Status CheckListenAllowed(const std::string& address, const Security& security, bool allow_plaintext) {
+  absl::StatusOr<HostPort> parsed = ParseHostPort("--listen", address);
+  if (!parsed.ok()) return parsed.status();
+  if (allow_plaintext || IsLoopback(*parsed) || !security.tls_dir.empty() || !security.secret.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--listen: ", address, " can be reached from other machines; add --tls-dir, TASKD_TOKEN or --allow-plaintext"));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security) {
+  absl::StatusOr<TlsFiles> files = FilesOf(security);
+  if (!files.ok()) return files.status();
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = files->ca;
+  options.pem_key_cert_pairs.push_back({files->key, files->cert});
+  return grpc::SslServerCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security,
+                                                           std::function<void()> on_stranger) {
+  absl::StatusOr<TlsFiles> files = FilesOf(security);
+  if (!files.ok()) return files.status();
+  if (security.tls_dir.empty()) return Dial(address, SecretCredentials(*files, std::move(on_stranger)), kJobHostName);
+  return Dial(address, grpc::SslCredentials({files->ca, files->key, files->cert}));
+}
+
+std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address) {
+  return Dial(address, grpc::InsecureChannelCredentials());
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ManagerDial::Channel() {
+  absl::StatusOr<HostPort> parsed = ParseHostPort("--manager", address_);
+  if (!parsed.ok()) return parsed.status();
+  Security security = given_;
+  if (security.tls_dir.empty() && security.secret.empty()) security.secret = FindSecret(*parsed, given_.fallback);
+  std::lock_guard lock(mutex_);
+  if (channel_ == nullptr || security.secret != secret_) {
+    *met_stranger_ = false;
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
+        MakeChannel(address_, security, [met = met_stranger_] { *met = true; });
+    if (!channel.ok() && channel_ == nullptr) return channel.status();
+    if (channel.ok()) channel_ = *std::move(channel);
+    secret_ = security.secret;
+  }
+  return channel_;
+}
+
+absl::Status ManagerDial::Explain(absl::StatusCode code, const std::string& message) const {
+  if (code != absl::StatusCode::kUnavailable || !*met_stranger_) return {code, message};
+  if (!given_.secret.empty()) {
+    return absl::UnauthenticatedError(absl::StrCat("whoever answers at ", address_,
+                                                   " does not have this job's secret: it is another job's manager, or "
+                                                   "TASKD_TOKEN is not the same there"));
+  }
+  return absl::UnavailableError(absl::StrCat("whoever answers at ", address_,
+                                             " is no manager of this user on this machine: set TASKD_TOKEN (or "
+                                             "TASKD_TLS_DIR) to what that manager has"));
+}
+
+void SetServerLimits(grpc::ServerBuilder& builder, size_t memory_bytes) {
+  builder.SetResourceQuota(grpc::ResourceQuota().Resize(memory_bytes));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
-  // Otherwise two servers share a port and each gets some of the connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -126,22 +231,22 @@ void SetServerLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
 
-void AddToken(grpc::ClientContext& context, const Security& security) {
-  if (!security.token.empty()) context.AddMetadata(kAuthorization, std::string(kBearer) + security.token);
+struct FedServer::Acceptor {
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc;
+};
+
+FedServer::FedServer(grpc::ServerBuilder& builder, std::shared_ptr<grpc::ServerCredentials> credentials)
+    : acceptor_(std::make_unique<Acceptor>()) {
+  acceptor_->grpc = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, std::move(credentials));
 }
 
-grpc::Status CheckToken(const grpc::ServerContextBase& context, const Security& security) {
-  if (security.token.empty()) return grpc::Status::OK;
-  auto [begin, end] = context.client_metadata().equal_range(kAuthorization);
-  if (begin == end) return {grpc::StatusCode::UNAUTHENTICATED, "a token is needed (TASKD_TOKEN)"};
-  std::string_view value(begin->second.data(), begin->second.size());
-  if (!value.starts_with(kBearer)) {
-    return {grpc::StatusCode::UNAUTHENTICATED, "authorization is not 'Bearer <token>'"};
-  }
-  if (std::next(begin) != end || !SameToken(value.substr(kBearer.size()), security.token)) {
-    return {grpc::StatusCode::PERMISSION_DENIED, "the token is wrong"};
-  }
-  return grpc::Status::OK;
+FedServer::~FedServer() = default;
+
+void FedServer::Take(UniqueFd connection) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = connection.release();
+  acceptor_->grpc->HandleNewConnection(&parameters);
 }
 
 }  // namespace taskd

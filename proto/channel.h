@@ -1,22 +1,29 @@
-// How every role dials and listens: addresses, mutual TLS, the job's token, limits. The one place that knows them.
+// How every role dials and serves: mutual TLS by the job's secret or the operator's PKI, and limits. The one place that
+// knows them. What the secret proves is in common/job_secret.h, who is trusted with what in docs/security-model.md.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/unique_fd.h"
 #include "grpcpp/channel.h"
-#include "grpcpp/client_context.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
-#include "grpcpp/server_context.h"
 
 namespace taskd {
 
-// What protects a connection (docs/security-model.md).
+// What protects a connection: the first that is there. None: no part of any job will answer.
 struct Security {
-  std::string tls_dir;  // ca.crt, tls.crt, tls.key for mutual TLS; empty: plain text
-  std::string token;    // TASKD_TOKEN; empty: none
+  std::string tls_dir;  // ca.crt, tls.crt, tls.key of the operator's PKI
+  std::string secret;   // of the job
+  // A client's: what it takes for the secret where no manager of this user has left one for the address it dials
+  // (common/job_file.h). Empty: a stand-in made of MINDX_TASK_ID, where that is set.
+  std::string fallback = {};
 };
 
 // Largest message in either direction, on every connection of TaskD.
@@ -26,21 +33,58 @@ inline constexpr int kMaxMessageBytes = 4 * 1024 * 1024;
 // main.
 void InitGrpcLog();
 
-// OK if `address` (HOST:PORT, [IPV6]:PORT) may be listened on: loopback always; others with TLS, a token or
-// `allow_plaintext`. INVALID_ARGUMENT names the address and what to add.
+// OK if `address` (HOST:PORT, [IPV6]:PORT) may be listened on: loopback always; others with TLS, a secret that the
+// operator gave, or `allow_plaintext`. INVALID_ARGUMENT names the address and what to add.
 absl::Status CheckListenAllowed(const std::string& address, const Security& security, bool allow_plaintext);
 
-// INVALID_ARGUMENT names the file of tls_dir that cannot be read.
+// INVALID_ARGUMENT names the file of tls_dir that cannot be read, or that others can read and must not.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security);
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security);
 
-// Message sizes, keep-alive and stream limits of a listener.
-void SetServerLimits(grpc::ServerBuilder& builder);
+// `on_stranger` is called, on any thread, each time that somebody answers at `address` who does not have the secret;
+// not with a tls_dir. Nothing was said to them.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security,
+                                                           std::function<void()> on_stranger = nullptr);
+// For a server that is not TaskD's.
+std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address);
 
-// Puts the token on an outgoing call; nothing without one.
-void AddToken(grpc::ClientContext& context, const Security& security);
+// The way to one manager. Where the client was given no secret it is looked up, and again for each Channel(): a manager
+// that was started again has another one. Thread safe.
+class ManagerDial {
+ public:
+  ManagerDial(std::string address, Security given) : address_(std::move(address)), given_(std::move(given)) {}
 
-// UNAUTHENTICATED without a token, PERMISSION_DENIED with a wrong one, OK if it is right or none is set.
-grpc::Status CheckToken(const grpc::ServerContextBase& context, const Security& security);
+  // The same as before as long as the secret is. INVALID_ARGUMENT: as MakeChannel(), or the address is none; never once
+  // it was OK.
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> Channel();
+  // What became of a call, said better where somebody answered who does not have the secret: then UNAUTHENTICATED where
+  // the secret was given, so that trying again is in vain, else UNAVAILABLE; the message says what helps.
+  absl::Status Explain(absl::StatusCode code, const std::string& message) const;
+
+ private:
+  const std::string address_;
+  const Security given_;
+  const std::shared_ptr<std::atomic<bool>> met_stranger_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex mutex_;    // guards from here
+  std::string secret_;  // of channel_
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+// Message sizes, memory, keep-alive and stream limits of a server. `memory_bytes`: what gRPC may buffer for all
+// connections together.
+void SetServerLimits(grpc::ServerBuilder& builder, size_t memory_bytes);
+
+// A server without a listener of its own: GrpcListener brings its connections.
+class FedServer {
+ public:
+  // Before the builder's BuildAndStart().
+  FedServer(grpc::ServerBuilder& builder, std::shared_ptr<grpc::ServerCredentials> credentials);
+  ~FedServer();
+  // Once the server runs; closed where it does not. Any thread.
+  void Take(UniqueFd connection);
+
+ private:
+  struct Acceptor;
+  std::unique_ptr<Acceptor> acceptor_;
+};
 
 }  // namespace taskd

@@ -2,18 +2,24 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "profiling.grpc.pb.h"
+#include "proto/grpc_listener.h"
 
 namespace taskd {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(CheckListenAllowedTest, BeyondLoopbackNeedsProtection) {
@@ -37,6 +43,64 @@ class EchoService final : public TrainingDataTrace::Service {
     return grpc::Status::OK;
   }
 };
+
+// A server of `credentials` behind a listener.
+class Served {
+ public:
+  explicit Served(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+    grpc::ServerBuilder builder;
+    SetServerLimits(builder, size_t{64} << 20);
+    fed_ = std::make_unique<FedServer>(builder, credentials);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    auto listener = GrpcListener::Listen({"127.0.0.1", 0}, {}, [this](GrpcListener::Speaks speaks, UniqueFd fd) {
+      if (speaks == GrpcListener::Speaks::kTls) fed_->Take(std::move(fd));
+    });
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+  }
+  ~Served() { listener_.reset(); }
+  int port() const { return listener_->port(); }
+
+ private:
+  EchoService service_;
+  std::unique_ptr<FedServer> fed_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcListener> listener_;
+};
+
+grpc::Status Call(int port, const Security& security, std::function<void()> on_stranger = nullptr) {
+  auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), security, std::move(on_stranger));
+  if (!channel.ok()) return {grpc::StatusCode::INTERNAL, std::string(channel.status().message())};
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  DataStatusRes reply;
+  return TrainingDataTrace::NewStub(*channel)->GetTrainingDataTraceSwitch(&context, {}, &reply);
+}
+
+TEST(SecretTest, BothSidesMustHaveIt) {
+  Served served(*MakeServerCredentials({"", "of the job"}));
+  std::atomic<int> strangers = 0;
+  auto count = [&] { ++strangers; };
+  grpc::Status status = Call(served.port(), {"", "of the job"}, count);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(strangers, 0);
+  for (const char* other : {"", "of the jo", "of the job "}) {
+    strangers = 0;
+    status = Call(served.port(), {"", other}, count);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << "'" << other << "'";
+    EXPECT_THAT(status.error_message(), HasSubstr("does not have this job's secret"));
+    EXPECT_GE(strangers, 1);
+  }
+}
+
+TEST(SecretTest, NobodyThereIsNoStranger) {
+  std::atomic<int> strangers = 0;
+  int port = 0;
+  { port = Served(*MakeServerCredentials({"", "x"})).port(); }
+  EXPECT_EQ(Call(port, {"", "x"}, [&] { ++strangers; }).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(strangers, 0);
+}
 
 class TlsTest : public ::testing::Test {
  protected:
@@ -70,29 +134,14 @@ class TlsTest : public ::testing::Test {
         ".crt " + name + "/ca.crt");
   }
 
-  grpc::Status Call(int port, const Security& security) {
-    auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), security);
-    if (!channel.ok()) return {grpc::StatusCode::INTERNAL, std::string(channel.status().message())};
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    DataStatusRes reply;
-    return TrainingDataTrace::NewStub(*channel)->GetTrainingDataTraceSwitch(&context, {}, &reply);
-  }
-
   fs::path folder_;
 };
 
 TEST_F(TlsTest, OnlyPeersOfTheCaAreServed) {
   auto credentials = MakeServerCredentials({folder_ / "server", ""});
   ASSERT_TRUE(credentials.ok()) << credentials.status();
-  EchoService service;
-  grpc::ServerBuilder builder;
-  SetServerLimits(builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", *credentials, &port);
-  builder.RegisterService(&service);
-  auto server = builder.BuildAndStart();
-  ASSERT_NE(server, nullptr);
+  Served served(*credentials);
+  const int port = served.port();
 
   grpc::Status status = Call(port, {folder_ / "client", ""});
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -106,6 +155,20 @@ TEST_F(TlsTest, AMissingFileIsNamed) {
   EXPECT_THAT(std::string(MakeChannel("127.0.0.1:1", security).status().message()), HasSubstr("tls.key"));
   EXPECT_THAT(std::string(MakeServerCredentials(security).status().message()), HasSubstr("tls.key"));
   EXPECT_EQ(MakeServerCredentials(security).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TlsTest, AKeyThatOthersCanReadIsRefused) {
+  Security security{folder_ / "client", ""};
+  fs::permissions(folder_ / "client/tls.key", fs::perms(0604));
+  EXPECT_THAT(std::string(MakeChannel("127.0.0.1:1", security).status().message()),
+              AllOf(HasSubstr("tls.key"), HasSubstr("mode 604")));
+  fs::permissions(folder_ / "client/tls.key", fs::perms(0640));  // a group, as Kubernetes' fsGroup
+  EXPECT_TRUE(MakeChannel("127.0.0.1:1", security).ok());
+  if (geteuid() == 0) {
+    ASSERT_EQ(chown((folder_ / "client/tls.key").c_str(), 2002, 0), 0);
+    EXPECT_THAT(std::string(MakeChannel("127.0.0.1:1", security).status().message()), HasSubstr("user 2002"));
+  }
+  EXPECT_EQ(MakeServerCredentials({folder_ / "ca", ""}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "common/switch_file.h"
 #include "common/tick_clock.h"
 #include "proto/channel.h"
+#include "proto/grpc_listener.h"
 #include "proxy/aging.h"
 #include "proxy/hello_server.h"
 #include "proxy/node.h"
@@ -155,22 +156,43 @@ class Periodic {
   std::thread thread_;  // last: it uses the others
 };
 
-// Health for probes, on the address that agents of other implementations expect.
-absl::StatusOr<std::unique_ptr<grpc::Server>> StartHealthServer(const ProxyOptions& options, const Security& security) {
-  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeServerCredentials(security);
-  if (!credentials.ok()) return credentials.status();
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  SetServerLimits(builder);
-  int port = 0;
-  builder.AddListeningPort(options.listen, *credentials, &port);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("--listen: cannot listen on '", options.listen, "'"));
+// Health for probes, on the address that agents of other implementations expect. It tells that a proxy is there and
+// nothing more, so it answers in plain text, as probes ask.
+class HealthServer {
+ public:
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const std::string& address) {
+    absl::StatusOr<HostPort> listen = ParseHostPort("--listen", address);
+    if (!listen.ok()) return listen.status();
+    auto health = std::make_unique<HealthServer>();
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    SetServerLimits(builder, kHealthBufferBytes);
+    health->fed_ = std::make_unique<FedServer>(builder, grpc::InsecureServerCredentials());
+    health->server_ = builder.BuildAndStart();
+    if (health->server_ == nullptr) return absl::UnavailableError("--listen: gRPC does not start");
+    absl::StatusOr<std::unique_ptr<GrpcListener>> listener =
+        GrpcListener::Listen(*listen, {}, [fed = health->fed_.get()](GrpcListener::Speaks speaks, UniqueFd connection) {
+          if (speaks != GrpcListener::Speaks::kTls) fed->Take(std::move(connection));
+        });
+    if (!listener.ok()) {
+      return absl::Status(listener.status().code(), absl::StrCat("--listen: ", listener.status().message()));
+    }
+    health->listener_ = *std::move(listener);
+    return health;
   }
-  return server;
-}
+  ~HealthServer() {
+    listener_.reset();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  }
+
+ private:
+  static constexpr size_t kHealthBufferBytes = size_t{4} << 20;
+
+  std::unique_ptr<FedServer> fed_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcListener> listener_;
+};
 
 absl::Status CheckOptions(const ProxyOptions& options, const Security& security) {
   if (options.node_rank < 0) {
@@ -220,17 +242,15 @@ absl::Status RunProxy(const ProxyOptions& options) {
 
   std::unique_ptr<Uplink> uplink;
   HelloServer hello_server(&node, [&](const AgentAnswer& answer) { uplink->SendAgentAnswer(answer); });
-  uplink =
-      std::make_unique<Uplink>(Uplink::Options{options.manager, options.tls_dir, options.token, options.node_rank, host,
-                                               absl::StrCat(host, ":", socket)},
-                               &node,
-                               Uplink::Callbacks{[&](const WantedKinds& wanted) { authority.OnManagerWanted(wanted); },
-                                                 [&](bool connected) { authority.OnManagerConnected(connected); },
-                                                 [&](uint64_t id, const std::string& name, const std::string& args) {
-                                                   hello_server.CallAgents(id, name, args);
-                                                 }});
+  uplink = std::make_unique<Uplink>(
+      Uplink::Options{options.manager, security, options.node_rank, host, absl::StrCat(host, ":", socket)}, &node,
+      Uplink::Callbacks{[&](const WantedKinds& wanted) { authority.OnManagerWanted(wanted); },
+                        [&](bool connected) { authority.OnManagerConnected(connected); },
+                        [&](uint64_t id, const std::string& name, const std::string& args) {
+                          hello_server.CallAgents(id, name, args);
+                        }});
 
-  absl::StatusOr<std::unique_ptr<grpc::Server>> health = StartHealthServer(options, security);
+  absl::StatusOr<std::unique_ptr<HealthServer>> health = HealthServer::Start(options.listen);
   if (!health.ok()) {
     if (!options.listen_is_default || absl::IsInvalidArgument(health.status())) return health.status();
     spdlog::warn("{}; going on without it: ranks use the socket", health.status().message());
@@ -260,7 +280,6 @@ absl::Status RunProxy(const ProxyOptions& options) {
   hello_server.Stop();
   node.Stop();
   uplink->Stop();
-  if (health.ok()) (*health)->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   return absl::OkStatus();
 }
 

@@ -84,15 +84,13 @@ class Uplink::Impl {
  public:
   Impl(Options options, Node* node, Callbacks callbacks)
       : options_(std::move(options)),
-        security_{options_.tls_dir, options_.token},
+        dial_(options_.manager, options_.security),
         node_(node),
         callbacks_(std::move(callbacks)) {}
   ~Impl() { Stop(); }
 
   absl::Status Start() {
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(options_.manager, security_);
-    if (!channel.ok()) return channel.status();
-    stub_ = v1::NodeLink::NewStub(*std::move(channel));
+    if (absl::Status status = dial_.Channel().status(); !status.ok()) return status;
     thread_ = std::thread([this] { Loop(); });
     return absl::OkStatus();
   }
@@ -121,14 +119,16 @@ class Uplink::Impl {
   void Loop() {
     std::string last_error;
     while (true) {
-      grpc::Status ended = RunStream();
+      const grpc::Status status = RunStream();
+      const absl::Status ended =
+          dial_.Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
       std::unique_lock<std::mutex> lock(mutex_);
       if (stopping_) return;
       // The same trouble twice is not news.
-      std::string error = absl::StrCat(ended.error_code(), " ", ended.error_message());
+      std::string error = ended.ToString();
       if (error != last_error) {
         spdlog::warn("manager {}: {}; trying again", options_.manager,
-                     ended.error_message().empty() ? "closed the stream" : ended.error_message());
+                     ended.message().empty() ? "closed the stream" : ended.message());
       }
       last_error = std::move(error);
       if (spoke_) last_error.clear();
@@ -139,7 +139,6 @@ class Uplink::Impl {
 
   grpc::Status RunStream() {
     grpc::ClientContext context;
-    AddToken(context, security_);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (stopping_) return grpc::Status::CANCELLED;
@@ -148,7 +147,9 @@ class Uplink::Impl {
       reader_done_ = false;
       spoke_ = false;
     }
-    std::unique_ptr<Stream> stream = stub_->Connect(&context);
+    // It could be made once, so it can be made.
+    const std::unique_ptr<v1::NodeLink::Stub> stub = v1::NodeLink::NewStub(dial_.Channel().value());
+    std::unique_ptr<Stream> stream = stub->Connect(&context);
     v1::NodeMessage message;
     v1::NodeHello* hello = message.mutable_hello();
     hello->set_node_rank(options_.node_rank);
@@ -273,10 +274,9 @@ class Uplink::Impl {
   }
 
   const Options options_;
-  const Security security_;
+  ManagerDial dial_;
   Node* const node_;
   const Callbacks callbacks_;
-  std::unique_ptr<v1::NodeLink::Stub> stub_;
   std::thread thread_;
 
   std::mutex mutex_;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/switch.h"
+#include "proto/channel.h"
 #include "proxy/hello_server.h"
 #include "proxy/node.h"
 
@@ -18,8 +19,7 @@ class Uplink {
  public:
   struct Options {
     std::string manager;  // HOST:PORT
-    std::string tls_dir;
-    std::string token;
+    Security security;
     int node_rank = 0;
     std::string host;
     std::string identity;

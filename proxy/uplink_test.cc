@@ -104,11 +104,12 @@ class UplinkTest : public ::testing::Test {
               ProfilingDir(temp_ / "profiling", "task")) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", *MakeServerCredentials({"", "of the test"}), &port);
     builder.RegisterService(&listener_);
     server_ = builder.BuildAndStart();
     Uplink::Options options;
     options.manager = "127.0.0.1:" + std::to_string(port);
+    options.security.secret = "of the test";
     options.node_rank = 2;
     options.host = "host";
     options.identity = "host:socket";

@@ -41,7 +41,7 @@ def main():
                 stage.rank(rank, proxy, rate=100, pattern="training")
             manager.wait_attached(range(arguments.ranks))
             whole, per_rank, bare = [], [], []
-            with grpc.insecure_channel(manager.address) as channel:
+            with manager.secure_channel() as channel:
                 control = services.ControlStub(channel)
                 trace = stubs.profiling()
                 for number in range(arguments.switches):

@@ -24,7 +24,7 @@ class NodeStream:
         self.messages = stubs.node()[0]
         self.folds = __import__("taskd.v1.fold_pb2", fromlist=["fold_pb2"])
         self.outgoing = queue.Queue()
-        self.channel = grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.channel = manager.secure_channel()
         hello = self.messages.NodeHello(node_rank=node, host=f"worker-{node}", identity=f"test-{node}")
         self.outgoing.put(self.messages.NodeMessage(hello=hello))
         statuses = [self.messages.RankStatus(rank=rank, pid=1000 + rank, attached=True, step=-1) for rank in ranks]
@@ -95,7 +95,7 @@ class FoldedJob:
 
 def report_of(manager, job="", timeout_s=10):
     messages, services = stubs.diagnosis()
-    with grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    with manager.secure_channel() as channel:
         return services.DiagnosisStub(channel).GetReport(messages.GetReportRequest(job=job), timeout=timeout_s)
 
 

@@ -228,8 +228,8 @@ def test_the_jobs_token(stage, tmp_path):
         job.require("planned")
         job.remove_files()
         job.start(0, token="wrong")
-        job.start(1)
-        job.nodes[0].require("failed", "token is wrong")
+        job.start(1, token="secret ")
+        job.nodes[0].require("failed", "TASKD_TOKEN")
         job.nodes[1].require("failed", "TASKD_TOKEN")
     finally:
         job.close()

@@ -52,7 +52,7 @@ class Job:
     def call(self, operator, *arguments, nodes=()):
         """{node: (ok, message)}"""
         messages, services = stubs.control()
-        with grpc.insecure_channel(self.manager.address) as channel:
+        with self.manager.secure_channel() as channel:
             reply = services.ControlStub(channel).CallAgents(
                 messages.CallAgentsRequest(operator=operator, args_json=json.dumps({"args": list(arguments)}),
                                            nodes=nodes), timeout=30)

@@ -33,20 +33,19 @@ while True:
 class Launcher:
     """The launcher's side, from the stubs: reports events, hears of hangs."""
 
-    def __init__(self, manager, metadata=None):
+    def __init__(self, manager, channel=None):
         self.messages, services = stubs.supervision()
-        self.metadata = metadata
-        self.channel = grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.channel = channel or manager.secure_channel()
         self.stub = services.SupervisionStub(self.channel)
         self.notices = queue.Queue()
         self.stream = None
 
     def report(self, kind, **fields):
         event = self.messages.SupervisionEvent(kind=kind, **{"rank": -1, "node": -1, **fields})
-        self.stub.Report(self.messages.ReportEventsRequest(events=[event]), timeout=10, metadata=self.metadata)
+        self.stub.Report(self.messages.ReportEventsRequest(events=[event]), timeout=10)
 
     def watch(self, **settings):
-        self.stream = self.stub.Watch(self.messages.WatchRequest(**settings), metadata=self.metadata)
+        self.stream = self.stub.Watch(self.messages.WatchRequest(**settings))
         self.stream.initial_metadata()  # from here on the manager has heard it
 
         def read():
@@ -127,18 +126,20 @@ def test_what_makes_no_sense_is_refused(launcher, manager):
     assert supervision(manager)["events"] == []
 
 
-def test_the_token_protects_it(stage):
+def test_the_secret_protects_it(stage):
     manager = stage.manager(environment=harness.clean_environment(TASKD_TOKEN="secret"), wait=False)
     harness.wait_until(lambda: "answers gRPC" in manager.log(), "the manager is ready")
-    stranger = Launcher(manager)
-    with pytest.raises(grpc.RpcError) as refused:
-        stranger.report(stranger.messages.SupervisionEvent.STARTED)
-    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    with pytest.raises(grpc.RpcError) as refused:
-        next(stranger.stub.Watch(stranger.messages.WatchRequest(), timeout=10))
-    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    stranger.close()
-    friend = Launcher(manager, [("authorization", "Bearer secret")])
+    for channel, code in ((grpc.insecure_channel(manager.address), grpc.StatusCode.UNAUTHENTICATED),
+                          (harness.secure_channel(manager.address, "another"), grpc.StatusCode.UNAVAILABLE)):
+        stranger = Launcher(manager, channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            stranger.report(stranger.messages.SupervisionEvent.STARTED)
+        assert refused.value.code() == code
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stranger.stub.Watch(stranger.messages.WatchRequest(), timeout=10))
+        assert refused.value.code() == code
+        stranger.close()
+    friend = Launcher(manager)
     friend.report(friend.messages.SupervisionEvent.STARTED)
     friend.close()
 

@@ -218,8 +218,8 @@ def test_other_users_are_not_answered(good, proxy, stage):
     assert done.returncode == 0, f"answered another user; {done.stderr}"
 
 
-def raw(address, method, payload):
-    with grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
+def raw(manager, method, payload):
+    with manager.secure_channel(options=[("grpc.max_send_message_length", -1)]) as channel:
         return channel.unary_unary(method)(payload, timeout=10)
 
 
@@ -234,7 +234,7 @@ def test_malformed_and_huge_messages(manager, method):
                 b"\x12\x00" * 1000, b"\x0b" * 10_000, b"\x0a\x80\x80\x80\x08" + b"x" * (5 << 20)]
     for payload in payloads:
         try:
-            raw(manager.address, method, payload)
+            raw(manager, method, payload)
         except grpc.RpcError as error:
             if len(payload) > 4 << 20:
                 assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
@@ -255,7 +255,7 @@ def test_malformed_node_streams(stage, manager):
         [node_pb2.NodeMessage(agent_reply=node_pb2.AgentReply(id=5)).SerializeToString()],
     ]
     for frame in frames:
-        with grpc.insecure_channel(manager.address) as channel:
+        with manager.secure_channel() as channel:
             call = channel.stream_stream("/taskd.v1.NodeLink/Connect")(iter(frame), timeout=10)
             try:
                 for _ in call:

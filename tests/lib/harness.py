@@ -3,6 +3,7 @@
 Everything lives in one temporary folder and on loopback ports that were free a moment ago, so that any number of stages
 can run beside each other. Programs come from the build folder in TASKD_BUILD_DIR (build/release by default).
 """
+import glob
 import json
 import os
 import re
@@ -23,6 +24,7 @@ BUILD = os.environ.get("TASKD_BUILD_DIR") or os.path.join(stubs.REPOSITORY, "bui
 TASKD = os.path.join(BUILD, "bin", "taskd")
 LIBRARY = os.path.join(BUILD, "lib", "libtaskd.so")
 RANK_MAIN = os.path.join(BUILD, "tests", "e2e_rank")
+JOB_CERTIFICATES = os.path.join(BUILD, "tests", "job_certificates")
 PYTHON = "/usr/bin/python3"
 PYTHON_PACKAGE = os.path.join(BUILD, "python")
 JOB = "default/e2e"
@@ -60,6 +62,37 @@ def clean_environment(**extra):
     environment = {k: v for k, v in os.environ.items() if not steering.match(k)}
     environment.update({k: str(v) for k, v in extra.items() if v is not None})
     return environment
+
+
+def runtime_dirs(environment=None):
+    """The folders in which a user's managers may leave their job files."""
+    named = (environment or os.environ).get("XDG_RUNTIME_DIR")
+    uid = os.geteuid()
+    return ([os.path.join(named, "taskd")] if named else []) + [f"/run/user/{uid}/taskd", f"/tmp/taskd-{uid}"]
+
+
+def job_secret(pid, environment=None):
+    """The secret that the manager `pid` has left for its user; None: no job file of it is there."""
+    for folder in runtime_dirs(environment):
+        for path in glob.glob(os.path.join(glob.escape(folder), "jobs", "*.json")):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    job = json.load(file)
+            except (OSError, ValueError):  # a manager's that ends just now
+                continue
+            if job["pid"] == pid:
+                return job["secret"]
+    return None
+
+
+def secure_channel(address, secret, options=()):
+    """A channel as TaskD's own parts have it: mutual TLS by the job's secret."""
+    done = subprocess.run([JOB_CERTIFICATES], input=secret, capture_output=True, text=True, check=True)
+    pem = {name: text.encode() for name, text in json.loads(done.stdout).items()}
+    credentials = grpc.ssl_channel_credentials(pem["authority"], pem["key"], pem["certificate"])
+    return grpc.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1),
+                                                              ("grpc.ssl_target_name_override", pem["name"].decode()),
+                                                              *options])
 
 
 class Process:
@@ -122,6 +155,14 @@ class Manager(Process):
         self.environment = environment
         if wait:
             self.wait_ready()
+
+    def secure_channel(self, **arguments):
+        """For calls of taskd.v1, as TaskD's own parts make them."""
+        secret = (self.environment or {}).get("TASKD_TOKEN")
+        if not secret:
+            secret = wait_until(lambda: self.require_alive() and job_secret(self.pid, self.environment),
+                                f"{self.name} leaves a job file")
+        return secure_channel(self.address, secret, **arguments)
 
     def wait_ready(self, timeout_s=PATIENCE_S):
         def ready():
