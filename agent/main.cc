@@ -105,7 +105,7 @@ void AddManager(CLI::App& app, Commands& commands) {
   AddOption(sub, "--listen", options.listen, "HOST:PORT of gRPC [POD_IP:9601, 127.0.0.1:9601 without POD_IP]");
   commands.manager_http =
       AddOption(sub, "--http", options.http, "HOST:PORT of /healthz and /metrics")->capture_default_str();
-  AddOption(sub, "--state-dir", options.state_dir, "keeps the wanted state [/tmp/taskd-<uid>/<task id>/manager]");
+  AddOption(sub, "--state-dir", options.state_dir, "keeps the wanted state [<runtime folder>/<task id>/manager]");
   AddOption(sub, "--switch-file", options.switch_file, "mounted profilingSwitch to follow")->capture_default_str();
   AddOption(sub, "--clusterd", options.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
   AddFlag(sub, "--report-fault", options.report_fault, "report nodes that slow the job down to ClusterD");

@@ -179,7 +179,7 @@ std::vector<std::string> ExistingRuntimeDirs() {
 
 absl::StatusOr<std::string> MakeFreshDir() {
   if (absl::Status checked = CheckSharedFolder(); !checked.ok()) return checked;
-  std::string dir = absl::StrCat(kSharedFolder, "/taskd-XXXXXX");
+  std::string dir = absl::StrCat(kSharedFolder, "/taskd-new-XXXXXX");  // no user's number could be the name
   if (mkdtemp(dir.data()) == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("folder '", dir, "' cannot be made: ", strerror(errno)));
   }

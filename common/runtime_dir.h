@@ -45,8 +45,8 @@ inline constexpr size_t kMaxRuntimeDirBytes = 80;
 // and without a login session the first choice differs. Nothing is made.
 std::vector<std::string> ExistingRuntimeDirs();
 
-// A new folder of this user alone, mode 0700: /tmp/taskd-XXXXXX, for who goes on without a runtime folder. It is the
-// caller's to remove. INVALID_ARGUMENT as above.
+// A new folder of this user alone, mode 0700: /tmp/taskd-new-XXXXXX, for who goes on without a runtime folder. It is
+// the caller's to remove. INVALID_ARGUMENT as above.
 absl::StatusOr<std::string> MakeFreshDir();
 
 }  // namespace taskd
