@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/job_file.h"
 #include "grpcpp/channel.h"
 
 namespace taskd {
@@ -22,7 +23,14 @@ constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
 
 }  // namespace
 
-absl::StatusOr<ControlClient> ControlClient::Make(const std::string& manager, const Security& security) {
+absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, const std::string& job,
+                                                  const Security& security) {
+  std::string manager = given;
+  if (manager.empty()) {
+    absl::StatusOr<JobFile> chosen = ChooseJob(job);
+    if (!chosen.ok()) return chosen.status();
+    manager = JobAddress(*chosen);
+  }
   absl::StatusOr<HostPort> address = ParseHostPort("--manager", manager);
   if (!address.ok()) return address.status();
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(manager, security);

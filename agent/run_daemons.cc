@@ -269,8 +269,8 @@ int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
     int exit_code = 0;
     while (!HasEnded(manager_.pid, &exit_code)) {
       if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
-        spdlog::info("the manager is at port {0}: taskd status --manager {1}", listen.port,
-                     FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
+        spdlog::info("the manager is at port {0}: taskd status, or with --manager {1} where several jobs run",
+                     listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
         return listen.port;
       }
       if (std::chrono::steady_clock::now() > deadline) {

@@ -167,13 +167,12 @@ absl::StatusOr<std::string> RuntimeDir(const std::string& below) {
   return dir;
 }
 
-std::vector<std::string> ExistingRuntimeDirs() {
-  std::vector<Candidate> candidates = SessionCandidates();
-  if (CheckSharedFolder().ok()) candidates.push_back(SharedCandidate());
+std::vector<std::string> RuntimeDirCandidates() {
   std::vector<std::string> dirs;
-  for (const Candidate& candidate : candidates) {
-    if (OpenOwnDir(candidate.path(), false).ok()) dirs.push_back(candidate.path());
+  for (const Candidate& candidate : SessionCandidates()) {
+    if (OpenOwnDir(candidate.base, false).ok()) dirs.push_back(candidate.path());
   }
+  if (CheckSharedFolder().ok()) dirs.push_back(SharedCandidate().path());
   return dirs;
 }
 

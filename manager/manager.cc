@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/address.h"
+#include "common/job_file.h"
 #include "common/log.h"
 #include "common/stop_signal.h"
 #include "manager/server.h"
@@ -15,6 +17,23 @@ namespace {
 
 // Everything that must last is on disk by then; whoever still holds a connection open does not keep the process alive.
 constexpr unsigned kLastResortS = 4;
+
+// So that this user's tools find the job. Without it they need --manager.
+std::unique_ptr<JobFileHandle> LeaveJobFile(const ManagerOptions& options, const manager::ManagerServer& server) {
+  absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
+  if (!listen.ok()) return nullptr;
+  listen->port = server.port();
+  JobFile job = DescribeListener(*listen);
+  job.job = options.job;
+  job.task_id = options.task_id;
+  if (absl::StatusOr<HostPort> http = ParseHostPort("--http", options.http); http.ok() && server.http_port() != 0) {
+    job.http = FormatHostPort({http->host, server.http_port()});
+  }
+  absl::StatusOr<std::unique_ptr<JobFileHandle>> file = JobFileHandle::Write(job);
+  if (file.ok()) return *std::move(file);
+  spdlog::warn("tools need --manager to find this job: {}", file.status().message());
+  return nullptr;
+}
 
 }  // namespace
 
@@ -28,8 +47,10 @@ absl::Status RunManager(const ManagerOptions& given) {
     spdlog::warn("--allow-plaintext: anybody who can reach {} can switch this job's marks and call its agents",
                  options->listen);
   }
+  std::unique_ptr<JobFileHandle> job_file = LeaveJobFile(*options, **server);
   spdlog::info("manager of job '{}' answers gRPC on {} (port {})", options->job, options->listen, (*server)->port());
   spdlog::info("stopping: {}", stop.Wait());
+  job_file.reset();
   std::signal(SIGALRM, [](int) { _exit(0); });
   alarm(kLastResortS);
   server->reset();

@@ -2,6 +2,7 @@
 
 Everything happens in a mount namespace with a /tmp and a /run of its own; the users are real ones.
 """
+import json
 import os
 import re
 import subprocess
@@ -183,3 +184,107 @@ def test_root_leaves_another_users_session_alone(host):
     host.manager(0, "manager", "--task-id", "t", XDG_RUNTIME_DIR="/run/user/2001")
     assert host.sh(0, "ls -A /run/user/2001") == ""
     assert "manager" in host.sh(0, "ls /tmp/taskd-0/t")
+
+
+# ---- Jobs of this user, of another one, and which is meant
+
+
+def wanted(host, uid, address):
+    return json.loads(host.run(uid, "taskd", "status", "--json", "--manager", address).stdout)["wanted"]["step"]
+
+
+def test_two_jobs_on_one_host_are_never_mixed_up(host):
+    none = host.run(VICTIM, "taskd", "status")
+    assert none.returncode == 1 and "no job of this user runs on this machine" in none.stderr and "--manager" in none.stderr
+    first, a = host.manager(VICTIM, "a", "--job", "default/a")
+    alone = host.run(VICTIM, "taskd", "switch", "--json", "step=on")
+    assert alone.returncode == 0 and json.loads(alone.stdout)["job"] == "default/a", alone.stderr
+    second, b = host.manager(VICTIM, "b", "--job", "default/b")
+    for command in (["switch", "step=off"], ["status"], ["status", "--watch"], ["diagnose"]):
+        done = host.run(VICTIM, "taskd", *command)
+        lines = done.stderr.splitlines()
+        assert done.returncode == 2 and done.stdout == "" and len(lines) == 3, (command, done)
+        assert "2 jobs" in lines[0] and "name one with --manager or --job" in lines[0]
+        rows = {line.split()[0]: line.split()[1:4] for line in lines[1:]}
+        assert rows == {a: ["default/a", "pid", str(first.pid)], b: ["default/b", "pid", str(second.pid)]}, lines
+    assert wanted(host, VICTIM, a) == "on" and wanted(host, VICTIM, b) == "off"
+    done = host.run(VICTIM, "taskd", "switch", "--job", "default/b", "step=on", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["job"] == "default/b", done.stderr
+    done = host.run(VICTIM, "taskd", "status", "--job", "default/c")
+    assert done.returncode == 1 and "default/c" in done.stderr
+    done = host.run(VICTIM, "taskd", "status", "--job", "default/a", "--manager", b)
+    assert done.returncode == 1 and "default/b" in done.stderr and done.stdout == ""
+    assert host.run(VICTIM, "taskd", "status", TASKD_MANAGER=a).returncode == 0
+    # One that was killed is not chosen, nor in the way; one that ended leaves nothing.
+    second.kill()
+    assert json.loads(host.run(VICTIM, "taskd", "status", "--json").stdout)["job"] == "default/a"
+    assert first.terminate() == 0
+    assert host.sh(VICTIM, "ls -A /tmp/taskd-2001/jobs") == ""
+
+
+def test_another_users_job_is_neither_listed_nor_readable(host):
+    host.manager(VICTIM, "mine", "--job", "default/mine")
+    done = host.run(STRANGER, "taskd", "status")
+    assert done.returncode == 1 and "no job of this user" in done.stderr
+    file = host.sh(VICTIM, "ls /tmp/taskd-2001/jobs/*.json").strip()
+    assert host.sh(0, f"stat -c %a:%u {file}") == "600:2001\n"
+    assert host.run(STRANGER, "cat", file).returncode != 0
+
+
+PLANT = """
+import fcntl, os, signal, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+os.write(file, sys.argv[2].encode())
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+signal.pause()
+"""
+
+
+def plant(host, uid, path, address):
+    """A job file as a manager's, held by its lock, that names `address`."""
+    content = {"listen": address, "hosts": ["127.0.0.1"], "port": int(address.split(":")[1]), "http": "", "job": "default/planted",
+               "task_id": "", "pid": 1, "started_unix_s": 1, "secret": "x", "netns": 0}
+    process = harness.Process("planted", host.command(uid, sys.executable, "-c", PLANT, path, json.dumps(content)),
+                              host.environment(), host.stage.folder)
+    host.stage.processes.append(process)
+    wait_until(lambda: process.require_alive() and "held" in process.log(), "the file is there")
+
+
+def test_job_files_of_another_user_are_not_believed(host):
+    """Neither a file of the stranger's in the victim's folder, nor a folder of the stranger's with the victim's name."""
+    _, address = host.manager(STRANGER, "theirs", "--job", "default/theirs")
+    host.sh(VICTIM, "mkdir -m 700 -p /tmp/taskd-2001/jobs")
+    host.sh(0, "chmod 777 /tmp/taskd-2001 /tmp/taskd-2001/jobs")
+    plant(host, STRANGER, "/tmp/taskd-2001/jobs/1-1.json", address)
+    refused(host.run(VICTIM, "taskd", "status"), "/tmp/taskd-2001'", "mode 0777")
+    host.sh(0, "chmod 700 /tmp/taskd-2001 /tmp/taskd-2001/jobs")
+    done = host.run(VICTIM, "taskd", "status")
+    assert done.returncode == 1 and "no job of this user" in done.stderr, done
+
+    host.sh(0, "rm -r /tmp/taskd-2001")
+    host.sh(STRANGER, "mkdir -p /tmp/taskd-2001; ln -s /tmp/taskd-2002/jobs /tmp/taskd-2001/jobs")
+    refused(host.run(VICTIM, "taskd", "switch", "all=on"), "'/tmp/taskd-2001' belongs to user 2002")
+    assert wanted(host, STRANGER, address) == "off"
+
+
+def test_jobs_folder_that_is_a_link_is_refused(host):
+    """Also in the victim's own folder: its manager goes on without a file."""
+    host.sh(VICTIM, "mkdir -m 700 -p /tmp/taskd-2001 /tmp/elsewhere; ln -s /tmp/elsewhere /tmp/taskd-2001/jobs")
+    refused(host.run(VICTIM, "taskd", "status"), "/tmp/taskd-2001/jobs'", "symbolic link")
+    manager, address = host.manager(VICTIM, "mine", "--job", "default/mine")
+    wait_until(lambda: "tools need --manager to find this job" in manager.log(), "its warning")
+    assert host.sh(VICTIM, "ls -A /tmp/elsewhere") == ""
+    assert wanted(host, VICTIM, address) == "off"
+
+
+def test_a_launchers_job_is_found(host):
+    """`taskd run` makes its manager on any port; the tools know it."""
+    launcher = host.start(VICTIM, "launcher", "run", "--standalone", "--nproc-per-node=1", "--no-python", "sh", "-c",
+                          "while [ ! -e /tmp/go ]; do sleep 0.05; done")
+    wait_until(lambda: launcher.require_alive() and "the manager is at port" in launcher.log(), "a manager")
+    wait_until(lambda: host.run(VICTIM, "taskd", "status").returncode == 0, "and its job is found")
+    assert host.run(STRANGER, "taskd", "status").returncode == 1
+    host.sh(VICTIM, ": > /tmp/go")
+    assert launcher.wait(30) == 0
+    assert host.sh(VICTIM, "ls -A /tmp/taskd-2001/jobs") == ""
