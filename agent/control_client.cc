@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_file.h"
 #include "grpcpp/channel.h"
 
 namespace taskd {
@@ -21,8 +22,17 @@ constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
 
 }  // namespace
 
-absl::StatusOr<ControlClient> ControlClient::Make(const std::string& manager, const Security& security) {
-  auto dial = std::make_unique<ManagerDial>(manager, security);
+absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, const std::string& job,
+                                                  Security security) {
+  std::string manager = given;
+  if (manager.empty()) {
+    absl::StatusOr<JobFile> chosen = ChooseJob(job);
+    if (!chosen.ok()) return chosen.status();
+    manager = JobAddress(*chosen);
+    // What TASKD_TOKEN says is about another job, if it differs.
+    if (security.tls_dir.empty()) security.secret = chosen->secret;
+  }
+  auto dial = std::make_unique<ManagerDial>(manager, std::move(security));
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial->Channel();
   if (!channel.ok()) return channel.status();
   return ControlClient(manager, std::move(dial), *std::move(channel));

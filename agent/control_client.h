@@ -15,11 +15,15 @@ namespace taskd {
 
 class ControlClient {
  public:
-  // INVALID_ARGUMENT: a bad address or TLS folder.
-  static absl::StatusOr<ControlClient> Make(const std::string& manager, const Security& security);
+  // `manager`: HOST:PORT; empty: that of the only job that this user runs on this machine, or of the one named `job`
+  // (ChooseJob in common/job_file.h). INVALID_ARGUMENT: a bad address or TLS folder, or several jobs. NOT_FOUND: no
+  // job.
+  static absl::StatusOr<ControlClient> Make(const std::string& manager, const std::string& job,
+                                            Security security);
 
   static void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
   v1::Control::Stub& stub() const { return *stub_; }
+  const std::string& manager() const { return manager_; }  // HOST:PORT
   // For stubs of other services.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // One line for people: which manager, what went wrong.

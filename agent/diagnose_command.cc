@@ -56,10 +56,10 @@ absl::Status FromFiles(const DiagnoseOptions& options) {
   return Print(options, *report, options.job.empty() ? directory->task : options.job);
 }
 
-absl::Status PrintMessage(const DiagnoseOptions& options, const v1::DiagnosisReport& message) {
+absl::Status PrintMessage(const DiagnoseOptions& options, const std::string& manager,
+                          const v1::DiagnosisReport& message) {
   absl::StatusOr<diagnosis::Report> report = manager::ReadReport(message);
-  if (!report.ok())
-    return absl::UnavailableError(absl::StrCat("manager ", options.manager, ": ", report.status().message()));
+  if (!report.ok()) return absl::UnavailableError(absl::StrCat("manager ", manager, ": ", report.status().message()));
   return Print(options, *report, message.job());
 }
 
@@ -75,7 +75,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   if (!called.ok()) return called;
   reached = true;
   if (!options.watch) {
-    printed = PrintMessage(options, message);
+    printed = PrintMessage(options, client.manager(), message);
     return called;
   }
   grpc::ClientContext watched;
@@ -84,7 +84,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   for (bool first = true; reports->Read(&message); first = false) {
     if (!clear && !options.json && !first) std::cout << "\n";
     if (clear) std::cout << "\033[H\033[2J";
-    printed = PrintMessage(options, message);
+    printed = PrintMessage(options, client.manager(), message);
     if (!printed.ok()) {
       watched.TryCancel();
       break;
@@ -94,7 +94,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
 }
 
 absl::Status FromManager(const DiagnoseOptions& options) {
-  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.security);
+  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
   if (!client.ok()) return client.status();
   std::unique_ptr<v1::Diagnosis::Stub> stub = v1::Diagnosis::NewStub(client->channel());
   bool reached = false;

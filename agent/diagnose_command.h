@@ -9,11 +9,11 @@
 namespace taskd {
 
 struct DiagnoseOptions {
-  std::string from;  // folder of mark files; empty: ask the manager
-  std::string manager = "127.0.0.1:9601";
-  std::string job;     // of a manager: refuses any other job's; of files: the report's name [the folder's]
-  bool json = false;   // one object a line
-  bool watch = false;  // of a manager: each new report, until SIGINT or SIGTERM ends the process
+  std::string from;     // folder of mark files; empty: ask the manager
+  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;      // of a manager: refuses any other job's; of files: the report's name [the folder's]
+  bool json = false;    // one object a line
+  bool watch = false;   // of a manager: each new report, until SIGINT or SIGTERM ends the process
   Security security;
 };
 

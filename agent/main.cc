@@ -58,8 +58,8 @@ std::string Token() { return Environment("TASKD_TOKEN"); }
 
 int Fail(const std::string& command, const absl::Status& status) {
   std::string line(status.message());
-  for (char& c : line) {
-    if (c == '\n') c = ' ';
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] == '\n' && line.compare(i, 3, "\n  ") != 0) line[i] = ' ';  // a list keeps its lines
   }
   std::cerr << command << ": " << line << std::endl;
   return absl::IsInvalidArgument(status) ? kWrongUsage : kFailed;
@@ -105,7 +105,7 @@ void AddManager(CLI::App& app, Commands& commands) {
   AddOption(sub, "--listen", options.listen, "HOST:PORT of gRPC [POD_IP:9601, 127.0.0.1:9601 without POD_IP]");
   commands.manager_http =
       AddOption(sub, "--http", options.http, "HOST:PORT of /healthz and /metrics")->capture_default_str();
-  AddOption(sub, "--state-dir", options.state_dir, "keeps the wanted state [/tmp/taskd-<uid>/<task id>/manager]");
+  AddOption(sub, "--state-dir", options.state_dir, "keeps the wanted state [<runtime folder>/<task id>/manager]");
   AddOption(sub, "--switch-file", options.switch_file, "mounted profilingSwitch to follow")->capture_default_str();
   AddOption(sub, "--clusterd", options.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
   AddFlag(sub, "--report-fault", options.report_fault, "report nodes that slow the job down to ClusterD");
@@ -139,8 +139,10 @@ void AddSwitch(CLI::App& app, Commands& commands) {
   CLI::App* sub = commands.switch_app =
       app.add_subcommand("switch", "switch marks on or off and print each rank's answer");
   SwitchOptions& options = commands.change;
-  AddOption(sub, "--manager", options.manager, "HOST:PORT of the manager")->capture_default_str();
-  AddOption(sub, "--job", options.job, "NAMESPACE/NAME; the manager refuses any other job's");
+  AddOption(sub, "--manager", options.manager,
+            "HOST:PORT of the manager [the only job that this user runs on this machine]");
+  AddOption(sub, "--job", options.job,
+            "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
   sub->add_option("KIND=on|off", options.assignments, "step, fp, dataloader, save_checkpoint, communication or all");
   AddOption(sub, "--timeout", options.timeout_s, "seconds that the ranks have to answer")->capture_default_str();
   AddFlag(sub, "--json", options.json, "print one JSON object");
@@ -151,7 +153,10 @@ void AddStatus(CLI::App& app, Commands& commands) {
   CLI::App* sub = commands.status_app =
       app.add_subcommand("status", "nodes, ranks, switch state, marks written and lost, overhead");
   StatusOptions& options = commands.status;
-  AddOption(sub, "--manager", options.manager, "HOST:PORT of the manager")->capture_default_str();
+  AddOption(sub, "--manager", options.manager,
+            "HOST:PORT of the manager [the only job that this user runs on this machine]");
+  AddOption(sub, "--job", options.job,
+            "NAMESPACE/NAME; without --manager the job to find, a manager with another one is refused");
   AddFlag(sub, "--json", options.json, "print one JSON object");
   AddFlag(sub, "--watch", options.watch, "again each second until interrupted");
   AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
@@ -162,8 +167,10 @@ void AddDiagnose(CLI::App& app, Commands& commands) {
       app.add_subcommand("diagnose", "who is slow, since when, why, and what it costs");
   DiagnoseOptions& options = commands.diagnose;
   AddOption(sub, "--from", options.from, "a task's folder of mark files, instead of a manager");
-  AddOption(sub, "--manager", options.manager, "HOST:PORT of the manager")->capture_default_str();
-  AddOption(sub, "--job", options.job, "NAMESPACE/NAME; the manager refuses any other job's");
+  AddOption(sub, "--manager", options.manager,
+            "HOST:PORT of the manager [the only job that this user runs on this machine]");
+  AddOption(sub, "--job", options.job,
+            "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
   AddFlag(sub, "--json", options.json, "print one JSON object");
   AddFlag(sub, "--watch", options.watch, "each new report of the manager until interrupted");
   AddOption(sub, "--tls-dir", options.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");

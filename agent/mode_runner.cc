@@ -287,6 +287,7 @@ void ModeRunner::WaitForRemoteStart() {
 
 void ModeRunner::PlanRoute() {
   if (!run_.options.route) return StartCommand();
+  if (daemons_->folder().empty()) return NodeEnded(1, "no folder of this user's own for the route's files");
   RouteStepOptions options;
   options.program = run_.program;
   options.folder = absl::StrCat(daemons_->folder(), "/route");

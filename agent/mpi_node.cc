@@ -36,6 +36,9 @@ MpiNode::MpiNode(EventLoop* loop, ChildProcesses* children, JobMember* member, c
 
 absl::Status MpiNode::Start() {
   if (plan_->mpi_front) {
+    if (options_.folder.empty()) {
+      return absl::FailedPreconditionError("no folder of this user's own for the mpirun in front of PATH");
+    }
     absl::StatusOr<std::unique_ptr<MpirunFront>> front =
         MpirunFront::Create(loop_, absl::StrCat(options_.folder, "/mpi"), options_.program, plan_->index == 0,
                             [this](uint32_t number, bool ended, int code) { member_->Mpirun(number, ended, code); });

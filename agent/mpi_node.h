@@ -23,7 +23,7 @@ class MpiNode {
  public:
   struct Options {
     std::string program;                             // this one
-    std::string folder;                              // of this run's own
+    std::string folder;                              // of this run's own; empty: none could be made
     bool taskd_rsh = false;                          // mpirun starts processes through the manager
     Environment environment;                         // of commands that other nodes ask for, and of sshd
     std::map<std::string, std::string> addresses;    // of the nodes' names

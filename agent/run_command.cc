@@ -53,7 +53,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     with.hang_factor = options->hang_factor;
     with.hang_action = options->hang_action;
     with.file_folder = options->log_dir;
-    with.stack_folder = daemons->folder() + "/stacks";
+    if (!daemons->folder().empty()) with.stack_folder = daemons->folder() + "/stacks";
     supervision.emplace(with).AddTo(&hooks);
     hooks.control = [&](const LauncherControl& control) {
       supervision->SetControl({control.collect_stacks, control.restart, control.stop});

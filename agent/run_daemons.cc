@@ -27,6 +27,7 @@
 #include "common/environment.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/runtime_dir.h"
 
 namespace taskd {
 namespace {
@@ -61,7 +62,6 @@ std::string FindLibrary(const std::string& program) {
 // process with this one's number. Not young ones: their launchers may be about to lock them.
 void Sweep(const std::string& parent, const std::string& own) {
   struct stat info;
-  if (lstat(parent.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
     const std::string folder = entry->path().string();
@@ -73,6 +73,27 @@ void Sweep(const std::string& parent, const std::string& own) {
     std::error_code ignored;
     if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) std::filesystem::remove_all(folder, ignored);
   }
+}
+
+// A folder of this launcher's own that nobody else can replace: programs and sockets in it are trusted. Empty: none can
+// be made.
+std::string MakeRunFolder() {
+  absl::StatusOr<std::string> runtime = RuntimeDir();
+  if (runtime.ok()) {
+    const std::string folder = absl::StrCat(*runtime, "/run-", getpid());
+    Sweep(*runtime, folder);
+    absl::StatusOr<UniqueFd> made = OpenOwnDir(folder, true);
+    if (made.ok()) return folder;
+    runtime = made.status();
+  }
+  absl::StatusOr<std::string> fresh = MakeFreshDir();
+  if (fresh.ok()) {
+    spdlog::warn("{}; {} is used in its place", runtime.status().message(), *fresh);
+    return *fresh;
+  }
+  spdlog::warn("{}; {}; there is no folder for TaskD's own sockets and programs", runtime.status().message(),
+               fresh.status().message());
+  return "";
 }
 
 // Where a manager listens that other nodes reach there.
@@ -124,14 +145,11 @@ RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> en
       library_(FindLibrary(program_)) {
   manager_.name = "manager";
   proxy_.name = "proxy";
-  const std::string parent = absl::StrCat("/tmp/taskd-", geteuid());
-  folder_ = absl::StrCat(parent, "/run-", getpid());
-  Sweep(parent, folder_);
-  mkdir(parent.c_str(), 0700);
-  mkdir(folder_.c_str(), 0700);
+  folder_ = MakeRunFolder();
+  socket_ = Variable("TASKD_SOCKET");
+  if (folder_.empty()) return;
   lock_.reset(open(absl::StrCat(folder_, kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (lock_.valid()) flock(lock_.get(), LOCK_EX | LOCK_NB);
-  socket_ = Variable("TASKD_SOCKET");
   if (socket_.empty()) socket_ = absl::StrCat(folder_, "/proxy.sock");
 }
 
@@ -240,7 +258,7 @@ int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
     } else {
       TakeAnyPortIfTaken("TASKD_HTTP", "--http", kHttpPort, manager_.argv);
     }
-    if (Variable("TASKD_STATE_DIR").empty() && Variable("TASKD_TASK_ID").empty()) {
+    if (!folder_.empty() && Variable("TASKD_STATE_DIR").empty() && Variable("TASKD_TASK_ID").empty()) {
       // For a manager that has to be started again; the next job begins anew.
       manager_.argv.insert(manager_.argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
     }
@@ -254,8 +272,8 @@ int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
     int exit_code = 0;
     while (!HasEnded(manager_.pid, &exit_code)) {
       if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
-        spdlog::info("the manager is at port {0}: taskd status --manager {1}", listen.port,
-                     FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
+        spdlog::info("the manager is at port {0}: taskd status, or with --manager {1} where several jobs run",
+                     listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
         return listen.port;
       }
       if (std::chrono::steady_clock::now() > deadline) {
@@ -288,6 +306,10 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
   // A launcher that is itself a rank's or a mode's command: the node's proxy is the outer one's, on the same socket.
   if (!Variable(kCookieVariable).empty() && !Variable("TASKD_SOCKET").empty() && !Variable("TASKD_MANAGER").empty()) {
     spdlog::info("the proxy at {} is the outer launcher's", socket_);
+    return;
+  }
+  if (socket_.empty()) {
+    spdlog::warn("no proxy: there is no folder for its socket; TASKD_SOCKET can name one");
     return;
   }
   proxy_.argv = {program_,
@@ -333,7 +355,7 @@ void RunDaemons::OnExit(pid_t pid, int wait_status) {
 std::map<std::string, std::string> RunDaemons::RankEnvironment(const Assignment& assignment) const {
   std::map<std::string, std::string> added = MarkVariables(library_, environment_);
   if (!assignment.manager.empty()) added["TASKD_MANAGER"] = assignment.manager;
-  added["TASKD_SOCKET"] = socket_;
+  if (!socket_.empty()) added["TASKD_SOCKET"] = socket_;
   if (Variable("TASKD_TORCH").empty()) added["TASKD_TORCH"] = "1";
   return added;
 }
@@ -363,7 +385,7 @@ void RunDaemons::End() {
     daemon->pid = 0;
   }
   std::error_code ignored;  // a folder that stays does no harm
-  std::filesystem::remove_all(folder_, ignored);
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
 }  // namespace taskd

@@ -46,7 +46,9 @@ class RunDaemons {
 
   std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) const;
   std::vector<pid_t> pids() const;
-  // Of this launcher's own; goes at its end, or with a later launcher's start if this one is killed.
+  // Of this launcher's own, which nobody else can replace (common/runtime_dir.h): run-<pid> in the runtime folder, else
+  // a fresh one; empty if neither can be made. Goes at its end, or, in the runtime folder, with a later launcher's
+  // start if this one is killed.
   const std::string& folder() const { return folder_; }
 
   // Tells both to end and waits, at most 6 s: the proxy first writes what was recorded.
@@ -74,7 +76,7 @@ class RunDaemons {
   const std::map<std::string, std::string> environment_;
   std::string program_;  // this one
   std::string library_;  // libtaskd.so; empty: it was not found
-  std::string folder_;   // of this launcher's own: the proxy's socket, the manager's state
+  std::string folder_;   // the proxy's socket, the manager's state
   UniqueFd lock_;        // held as long as this process lives: the folder is in use
   std::string socket_;
   std::string secret_;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/runtime_dir.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -25,9 +26,9 @@ constexpr size_t kMaxEarly = 256;
 
 std::string MakeFolder(const std::string& wanted) {
   if (!wanted.empty() && mkdir(wanted.c_str(), 0700) == 0) return wanted;
-  char folder[] = "/tmp/taskd-stacks-XXXXXX";  // mkdtemp: for this user only
-  if (mkdtemp(folder) != nullptr) return folder;
-  spdlog::warn("no folder for stacks, a hang will show only what /proc says: {}: {}", folder, strerror(errno));
+  absl::StatusOr<std::string> folder = MakeFreshDir();
+  if (folder.ok()) return *std::move(folder);
+  spdlog::warn("no folder for stacks, a hang will show only what /proc says: {}", folder.status().message());
   return "";
 }
 
@@ -156,8 +157,16 @@ std::vector<RankStacks> RunSupervision::Gather(int id, int nodes) {
 }
 
 std::string RunSupervision::WriteFile(const v1::HangNotice& notice, const std::string& text) {
-  const std::string folder =
-      options_.file_folder.empty() ? absl::StrCat("/tmp/taskd-", geteuid(), "/stacks") : options_.file_folder;
+  std::string folder = options_.file_folder;
+  if (folder.empty()) {
+    absl::StatusOr<std::string> own = RuntimeDir("stacks");
+    if (!own.ok()) own = MakeFreshDir();
+    if (!own.ok()) {
+      spdlog::warn("the stacks cannot be written: {}", own.status().message());
+      return "";
+    }
+    folder = *std::move(own);
+  }
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string path = absl::StrCat(folder, "/hang-", getpid(), "-", notice.number(), ".txt");

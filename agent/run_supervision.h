@@ -29,8 +29,8 @@ class RunSupervision {
     double hang_factor = 10;             // 0: never a hang (RunOptions)
     double hang_floor_s = 0;             // 0: the manager's own
     std::string hang_action = "report";  // report, restart, stop
-    std::string file_folder;             // for the whole stacks; empty: /tmp/taskd-<uid>/stacks
-    std::string stack_folder;            // made for stacks under way; empty, or it cannot be made: one below /tmp
+    std::string file_folder;             // for the whole stacks; empty: the runtime folder's "stacks"
+    std::string stack_folder;            // made for stacks under way; empty, or it cannot be made: a fresh one
   };
   // What a launcher can be asked for, from any thread. Each may be empty.
   struct Control {

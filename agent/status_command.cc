@@ -177,7 +177,7 @@ void PrintTable(const v1::JobStatus& status) {
 }  // namespace
 
 absl::Status RunStatus(const StatusOptions& options) {
-  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.security);
+  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
   if (!client.ok()) return client.status();
   bool terminal = isatty(STDOUT_FILENO) != 0;
   bool reached = false;
@@ -187,6 +187,10 @@ absl::Status RunStatus(const StatusOptions& options) {
     v1::JobStatus status;
     grpc::Status called = client->stub().GetStatus(&context, {}, &status);
     if (called.ok()) {
+      if (!options.job.empty() && !status.job().empty() && status.job() != options.job) {
+        return absl::UnavailableError(absl::StrCat("manager ", client->manager(), " has job '", Printable(status.job()),
+                                                   "', not '", options.job, "'"));
+      }
       if (options.watch && terminal && !options.json) std::cout << "\033[H\033[2J";
       options.json ? PrintJson(status) : PrintTable(status);
       reached = true;

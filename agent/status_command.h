@@ -9,7 +9,8 @@
 namespace taskd {
 
 struct StatusOptions {
-  std::string manager = "127.0.0.1:9601";
+  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;      // namespace/name; empty: whatever job the manager has
   bool json = false;
   bool watch = false;  // again each second until SIGINT or SIGTERM ends the process; with json one object a line
   Security security;

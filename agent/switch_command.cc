@@ -126,7 +126,7 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   request.set_job(options.job);
   request.set_timeout_ms(static_cast<uint32_t>(timeout.count()));
 
-  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.security);
+  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
   if (!client.ok()) return client.status();
   bool terminal = isatty(STDERR_FILENO) != 0;
   if (terminal) fprintf(stderr, "waiting for the ranks' answers ...");

@@ -10,7 +10,7 @@
 namespace taskd {
 
 struct SwitchOptions {
-  std::string manager = "127.0.0.1:9601";
+  std::string manager;                   // HOST:PORT; empty: the only job of this user here, or `job`
   std::string job;                       // namespace/name; empty: whatever job the manager has
   std::vector<std::string> assignments;  // "step=on", "all=off", ...
   double timeout_s = 10;                 // for the ranks' answers; above 0, at most 600

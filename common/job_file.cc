@@ -226,7 +226,7 @@ absl::StatusOr<std::unique_ptr<JobFileHandle>> JobFileHandle::Write(const JobFil
 absl::StatusOr<std::vector<JobFile>> ListJobs() {
   std::vector<JobFile> jobs;
   absl::Status refused;
-  for (const std::string& dir : ExistingRuntimeDirs()) {
+  for (const std::string& dir : RuntimeDirCandidates()) {
     absl::StatusOr<std::vector<JobFile>> found = JobsIn(absl::StrCat(dir, "/", kFolder));
     if (found.ok()) {
       std::move(found->begin(), found->end(), std::back_inserter(jobs));

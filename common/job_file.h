@@ -57,10 +57,9 @@ class JobFileHandle {
   std::string path_;
 };
 
-// The jobs of this user whose managers live, oldest first, from every runtime folder that exists. Files of managers
-// that are gone are removed. What no manager of this user writes is skipped: another owner or mode, a link, a FIFO,
-// more than 64 KiB, other content. INVALID_ARGUMENT: a jobs folder is there and breaks the rule, and no other one has a
-// job.
+// The jobs of this user whose managers live, oldest first, from every candidate for the runtime folder. Files of
+// managers that are gone are removed. What no manager of this user writes is skipped: another owner or mode, a link, a
+// FIFO, more than 64 KiB, other content. INVALID_ARGUMENT: none was found, and a folder breaks the rule.
 absl::StatusOr<std::vector<JobFile>> ListJobs();
 
 // The job whose manager answers at this address, a name or a literal. Of several (network namespaces have the same

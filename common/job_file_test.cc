@@ -150,6 +150,31 @@ TEST_F(JobFileTest, AFolderThatOthersMayWriteToIsRefused) {
   EXPECT_TRUE(std::filesystem::is_empty(root_ + "/elsewhere"));
 }
 
+TEST_F(JobFileTest, IsFoundWhereAnotherChoiceWasMade) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  EXPECT_TRUE(testing::InOwnMounts([] {
+    std::unique_ptr<JobFileHandle> before_login = Write(Job("127.0.0.1:9601", "ns/a"));
+    EXPECT_EQ(mkdir("/run/user/0", 0700), 0);
+    EXPECT_EQ(ListJobs()->size(), 1u);
+    std::unique_ptr<JobFileHandle> after_login = Write(Job("127.0.0.1:9605", "ns/b"));
+    EXPECT_THAT(after_login->path(), ::testing::StartsWith("/run/user/0/taskd/jobs/"));
+    EXPECT_EQ(ListJobs()->size(), 2u);
+    return !::testing::Test::HasFailure();
+  }));
+}
+
+TEST_F(JobFileTest, AStrangersFolderIsNamedWhereNoJobIsFound) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  EXPECT_TRUE(testing::InOwnMounts([] {
+    mkdir("/tmp/taskd-2001", 0777);
+    return chown("/tmp/taskd-2001", testing::kStranger, testing::kStranger) == 0 &&
+           testing::AsUser(testing::kVictim, [] {
+             return absl::IsInvalidArgument(ListJobs().status()) && absl::IsInvalidArgument(ChooseJob("").status()) &&
+                    !JobAt({"127.0.0.1", 9601});
+           });
+  }));
+}
+
 TEST_F(JobFileTest, AnotherUsersJobIsNotSeen) {
   if (geteuid() != 0) GTEST_SKIP() << "root only";
   ASSERT_EQ(chmod(root_.c_str(), 0755), 0);

@@ -167,19 +167,18 @@ absl::StatusOr<std::string> RuntimeDir(const std::string& below) {
   return dir;
 }
 
-std::vector<std::string> ExistingRuntimeDirs() {
-  std::vector<Candidate> candidates = SessionCandidates();
-  if (CheckSharedFolder().ok()) candidates.push_back(SharedCandidate());
+std::vector<std::string> RuntimeDirCandidates() {
   std::vector<std::string> dirs;
-  for (const Candidate& candidate : candidates) {
-    if (OpenOwnDir(candidate.path(), false).ok()) dirs.push_back(candidate.path());
+  for (const Candidate& candidate : SessionCandidates()) {
+    if (OpenOwnDir(candidate.base, false).ok()) dirs.push_back(candidate.path());
   }
+  if (CheckSharedFolder().ok()) dirs.push_back(SharedCandidate().path());
   return dirs;
 }
 
 absl::StatusOr<std::string> MakeFreshDir() {
   if (absl::Status checked = CheckSharedFolder(); !checked.ok()) return checked;
-  std::string dir = absl::StrCat(kSharedFolder, "/taskd-XXXXXX");
+  std::string dir = absl::StrCat(kSharedFolder, "/taskd-new-XXXXXX");  // no user's number could be the name
   if (mkdtemp(dir.data()) == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("folder '", dir, "' cannot be made: ", strerror(errno)));
   }

@@ -41,12 +41,13 @@ absl::StatusOr<std::string> RuntimeDir(const std::string& below = "");
 // Room for "/run-<pid>/proxy.sock" in the 107 bytes of a UNIX socket's path.
 inline constexpr size_t kMaxRuntimeDirBytes = 80;
 
-// Those of the three that exist and obey the rule, best first. For who looks for what others of this user left: with
-// and without a login session the first choice differs. Nothing is made.
-std::vector<std::string> ExistingRuntimeDirs();
+// Those of the three that are not passed over, best first; they may be missing or break the rule, as OpenOwnDir tells.
+// For who looks for what others of this user left: with and without a login session the first choice differs. Nothing
+// is made.
+std::vector<std::string> RuntimeDirCandidates();
 
-// A new folder of this user alone, mode 0700: /tmp/taskd-XXXXXX, for who goes on without a runtime folder. It is the
-// caller's to remove. INVALID_ARGUMENT as above.
+// A new folder of this user alone, mode 0700: /tmp/taskd-new-XXXXXX, for who goes on without a runtime folder. It is
+// the caller's to remove. INVALID_ARGUMENT as above.
 absl::StatusOr<std::string> MakeFreshDir();
 
 }  // namespace taskd

@@ -19,6 +19,24 @@ namespace {
 // Everything that must last is on disk by then; whoever still holds a connection open does not keep the process alive.
 constexpr unsigned kLastResortS = 4;
 
+// So that this user's tools find the job. Without it they need --manager.
+std::unique_ptr<JobFileHandle> LeaveJobFile(const ManagerOptions& options, const manager::ManagerServer& server) {
+  absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
+  if (!listen.ok()) return nullptr;
+  listen->port = server.port();
+  JobFile job = DescribeListener(*listen);
+  job.job = options.job;
+  job.task_id = options.task_id;
+  job.secret = options.secret;
+  if (absl::StatusOr<HostPort> http = ParseHostPort("--http", options.http); http.ok() && server.http_port() != 0) {
+    job.http = FormatHostPort({http->host, server.http_port()});
+  }
+  absl::StatusOr<std::unique_ptr<JobFileHandle>> file = JobFileHandle::Write(job);
+  if (file.ok()) return *std::move(file);
+  spdlog::warn("tools need --manager to find this job: {}", file.status().message());
+  return nullptr;
+}
+
 }  // namespace
 
 absl::Status RunManager(const ManagerOptions& given) {
@@ -34,19 +52,10 @@ absl::Status RunManager(const ManagerOptions& given) {
   if (IsStandIn(options->secret)) {
     spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it");
   }
-  JobFile file = DescribeListener({ParseHostPort("--listen", options->listen)->host, (*server)->port()});
-  file.job = options->job;
-  file.task_id = options->task_id;
-  file.secret = options->secret;
-  if ((*server)->http_port() != 0) {
-    file.http = FormatHostPort({ParseHostPort("--http", options->http)->host, (*server)->http_port()});
-  }
-  absl::StatusOr<std::unique_ptr<JobFileHandle>> job_file = JobFileHandle::Write(file);
-  if (!job_file.ok()) {
-    spdlog::warn("{}; this user's tools find the job by --manager and TASKD_TOKEN alone", job_file.status().message());
-  }
+  std::unique_ptr<JobFileHandle> job_file = LeaveJobFile(*options, **server);
   spdlog::info("manager of job '{}' answers gRPC on {} (port {})", options->job, options->listen, (*server)->port());
   spdlog::info("stopping: {}", stop.Wait());
+  job_file.reset();
   std::signal(SIGALRM, [](int) { _exit(0); });
   alarm(kLastResortS);
   server->reset();

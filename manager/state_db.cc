@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/runtime_dir.h"
 
 namespace taskd::manager {
 namespace {
@@ -291,17 +292,9 @@ absl::Status StateDb::SaveFault(const KeptFault& fault) {
 }
 
 absl::StatusOr<std::string> DefaultStateDir(const std::string& task_id) {
-  std::string own = absl::StrCat("/tmp/taskd-", getuid());
-  struct stat status;
-  if (mkdir(own.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(absl::StrCat("cannot create ", own, ": ", strerror(errno)));
-  }
-  if (lstat(own.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != getuid() ||
-      (status.st_mode & 022) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(own, " is not a folder that only this user can write to; remove it or give --state-dir"));
-  }
-  return absl::StrCat(own, "/", task_id, "/manager");
+  absl::StatusOr<std::string> folder = RuntimeDir(absl::StrCat(task_id, "/manager"));
+  if (folder.ok()) return folder;
+  return absl::InvalidArgumentError(absl::StrCat("--state-dir: the default is refused: ", folder.status().message()));
 }
 
 }  // namespace taskd::manager

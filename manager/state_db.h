@@ -63,8 +63,8 @@ class StateDb {
   const std::string task_id_;
 };
 
-// /tmp/taskd-<uid>/<task id>/manager. Anybody may write to /tmp: FAILED_PRECONDITION where /tmp/taskd-<uid> exists and
-// is not a folder of this user alone.
+// <runtime folder>/<task id>/manager (common/runtime_dir.h), made where missing. INVALID_ARGUMENT: others could write
+// to it.
 absl::StatusOr<std::string> DefaultStateDir(const std::string& task_id);
 
 }  // namespace taskd::manager

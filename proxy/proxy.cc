@@ -3,7 +3,6 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/log.h"
+#include "common/runtime_dir.h"
 #include "common/stop_signal.h"
 #include "common/switch_file.h"
 #include "common/tick_clock.h"
@@ -46,28 +46,14 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
 }
 
-// The socket's folder, made for this user alone where it is missing.
+// The socket's folder, made for this user alone where it is missing. Whoever could replace it, or a folder above, could
+// put another socket in the place of ours.
 absl::Status MakeSocketFolder(const std::string& socket) {
-  size_t slash = socket.rfind('/');
-  if (slash == std::string::npos || slash == 0) return absl::OkStatus();
-  const std::string folder = socket.substr(0, slash);
-  for (size_t end = folder.find('/', 1);; end = folder.find('/', end + 1)) {
-    const std::string parent = folder.substr(0, end);
-    if (mkdir(parent.c_str(), 0700) != 0 && errno != EEXIST) {
-      return absl::InvalidArgumentError(absl::StrCat("--socket: folder '", parent, "': ", strerror(errno)));
-    }
-    if (end == std::string::npos) break;
-  }
-  struct stat info;
-  if (stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("--socket: '", folder, "' is not a folder"));
-  }
-  // Whoever owns the folder can put another socket in the place of ours.
-  if (info.st_uid != geteuid() && info.st_uid != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--socket: folder '", folder, "' belongs to user ", info.st_uid, ", not to this one or root"));
-  }
-  return absl::OkStatus();
+  const size_t slash = socket.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : socket.substr(0, slash);
+  absl::StatusOr<UniqueFd> own = OpenOwnDir(folder, true);
+  if (own.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--socket: ", own.status().message()));
 }
 
 // Who decides on the switch: the manager while it is there, the node's own file once it has been away for a while.

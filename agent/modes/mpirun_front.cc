@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/runtime_dir.h"
 
 namespace taskd {
 namespace {
@@ -54,7 +55,8 @@ absl::StatusOr<std::unique_ptr<MpirunFront>> MpirunFront::Create(EventLoop* loop
   auto fail = [](const std::string& path) {
     return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
   };
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return fail(folder);
+  // It comes first in PATH: what others put there would run as this user.
+  if (absl::StatusOr<UniqueFd> own = OpenOwnDir(folder, true); !own.ok()) return own.status();
   for (const char* name : {"/mpirun", "/mpiexec"}) {
     const std::string link = folder + name;
     unlink(link.c_str());

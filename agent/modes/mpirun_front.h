@@ -24,7 +24,8 @@ class MpirunFront {
   // node 0: called when a mpirun begins and when it has ended.
   using OnCall = std::function<void(uint32_t number, bool ended, int code)>;
 
-  // Makes `folder` and the links in it. UNAVAILABLE: what cannot be made, and why.
+  // Makes `folder` and the links in it. UNAVAILABLE: what cannot be made, and why. INVALID_ARGUMENT: others could write
+  // to the folder, or replace it (common/runtime_dir.h).
   static absl::StatusOr<std::unique_ptr<MpirunFront>> Create(EventLoop* loop, const std::string& folder,
                                                              const std::string& program, bool is_launcher,
                                                              OnCall on_call);

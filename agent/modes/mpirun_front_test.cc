@@ -140,9 +140,18 @@ TEST_F(MpirunFrontTest, StandsInFrontOfPathAndGoes) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/mpi"));
 }
 
+TEST_F(MpirunFrontTest, NothingOfPathIsWhereOthersMayWrite) {
+  std::filesystem::create_directory(folder_ + "/open");
+  std::filesystem::permissions(folder_ + "/open", std::filesystem::perms::all);
+  auto front = MpirunFront::Create(&loop_, folder_ + "/open/mpi", "/bin/true", true, {});
+  EXPECT_EQ(front.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(front.status().message()), HasSubstr(folder_ + "/open'"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/open"));
+}
+
 TEST_F(MpirunFrontTest, AFolderThatCannotBeMadeIsNamed) {
   auto front = MpirunFront::Create(&loop_, "/proc/nowhere/mpi", "/bin/true", true, {});
-  EXPECT_THAT(std::string(front.status().message()), HasSubstr("/proc/nowhere/mpi"));
+  EXPECT_THAT(std::string(front.status().message()), HasSubstr("/proc/nowhere"));
 }
 
 }  // namespace

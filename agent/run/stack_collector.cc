@@ -28,6 +28,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/run/elf_symbols.h"
 #include "agent/run/proc_facts.h"
+#include "common/runtime_dir.h"
 #include "taskd/stack_dump.h"
 
 namespace taskd {
@@ -360,16 +361,13 @@ std::vector<RankStacks> CollectStacks(const std::map<int, pid_t>& pids, int node
 }
 
 absl::Status PrepareStackFolder(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path path(folder);
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  struct stat status;
-  if (error) return absl::UnavailableError(absl::StrCat("folder for stacks ", folder, ": ", error.message()));
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(absl::StrCat("folder for stacks ", folder, ": ", strerror(errno)));
+  absl::StatusOr<UniqueFd> own = OpenOwnDir(folder, true);
+  if (!own.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("folder for stacks ", folder, ": ", own.status().message()));
   }
-  if (lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
-      (status.st_mode & 077) != 0) {
+  // Stacks name functions and modules: not for others to read either.
+  struct stat status;
+  if (fstat(own->get(), &status) != 0 || status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("folder for stacks ", folder, ": is not a folder that only user ", geteuid(), " can use"));
   }
