@@ -127,7 +127,8 @@ void AppendFrames(const ThreadStack& thread, size_t native_limit, std::string& t
 
 std::string MainText(const Group& group, size_t all_ranks, size_t native_limit) {
   std::string text = absl::StrCat("  ", RankList(group.ranks), " (", group.ranks.size(), " of ", all_ranks, "): ");
-  if (group.thread == nullptr) return absl::StrCat(text, group.rank->note.empty() ? "gone" : Clean(group.rank->note), "\n");
+  if (group.thread == nullptr)
+    return absl::StrCat(text, group.rank->note.empty() ? "gone" : Clean(group.rank->note), "\n");
   absl::StrAppend(&text, Clean(Where(*group.thread)), "\n    for example rank ", group.rank->rank, " on node ",
                   group.rank->node, ", pid ", group.rank->pid, " ", Clean(group.rank->command), ": ",
                   Clean(Facts(*group.thread)), group.rank->note.empty() ? "" : "; ", Clean(group.rank->note), "\n");
