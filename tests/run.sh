@@ -7,7 +7,8 @@
 #   4. asan:   unit and integration tests of C++ under AddressSanitizer and UndefinedBehaviorSanitizer
 #   5. release: every test, end to end included       (the summary at the end is this one's)
 #
-# --full adds clang-tidy and the slow tests (soak, scale, fuzz, 100 kills).
+# --full adds clang-tidy, the slow tests (soak, scale, 100 kills), and each fuzz target for 5 minutes under libFuzzer with
+# AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there are CPUs: near an hour on two).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -68,6 +69,15 @@ if build asan; then
   quiet_ctest asan -LE 'slow|e2e' || failure "tests under AddressSanitizer"
 else
   failure "build asan"
+fi
+
+if $full; then
+  step "fuzz"
+  if build fuzz; then
+    quiet_ctest fuzz -L fuzz_long || failure "fuzz targets (inputs: build/fuzz/fuzz/*_fuzz.crash-*)"
+  else
+    failure "build fuzz"
+  fi
 fi
 
 step "release"

@@ -15,6 +15,7 @@
 #include <optional>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/unique_fd.h"
@@ -24,6 +25,10 @@ namespace {
 
 constexpr size_t kMaxMappings = 65536;
 constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxMangledBytes = 4096;
+// Two references double a part, so a name of 300 bytes can stand for more than there is memory. With so many it is at
+// most some 30 MB; what has more stays as it is.
+constexpr size_t kMaxBackReferences = 24;
 
 // A file of the process, mapped for reading; every access is checked against its size.
 class ElfFile {
@@ -109,10 +114,22 @@ class ElfFile {
   std::unique_ptr<const char, Unmap> memory_;
 };
 
+// How often a mangled name refers to an earlier part of itself: "S_", "S2A_", "T_".
+size_t BackReferences(std::string_view mangled) {
+  size_t references = 0;
+  bool in_reference = false;
+  for (char c : mangled) {
+    if (c == '_' && in_reference) ++references;
+    in_reference = c == 'S' || c == 'T' || (in_reference && absl::ascii_isalnum(c) && !absl::ascii_islower(c));
+  }
+  return references;
+}
+
 std::string Demangle(std::string_view name) {
-  std::string mangled(name.substr(0, 4096));
-  int status = 0;
-  std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), free);
+  std::string mangled(name.substr(0, kMaxMangledBytes));
+  int status = BackReferences(mangled) <= kMaxBackReferences ? 0 : -1;
+  std::unique_ptr<char, void (*)(void*)> text(
+      status == 0 ? abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status) : nullptr, free);
   std::string result = status == 0 && text != nullptr ? text.get() : mangled;
   if (result.size() > kMaxNameBytes) result = result.substr(0, kMaxNameBytes - 3) + "...";
   return result;

@@ -134,6 +134,17 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
   return absl::StrCat(text, line, "\n");
 }
 
+std::string MessageOfErrorFile(std::string_view text) {
+  const json file = json::parse(text, nullptr, false);
+  if (!file.is_object()) return "";
+  auto outer = file.find("message");
+  if (outer == file.end()) return "";
+  if (outer->is_string()) return outer->get<std::string>();
+  if (!outer->is_object()) return "";
+  auto inner = outer->find("message");
+  return inner != outer->end() && inner->is_string() ? inner->get<std::string>() : "";
+}
+
 absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure) {
   const WorkerExit& exit = failure.exit;
   // What is nested too deep is left out: writing it back recurses.

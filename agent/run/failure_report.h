@@ -25,6 +25,10 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
 // "exit code 3", "SIGSEGV (signal 11)"
 std::string DescribeEnd(const WorkerExit& exit);
 
+// The message of an error file that a rank wrote: {"message":{"message":"Type: text","extraInfo":{…}}}, or
+// {"message":"text"}. Empty: there is none in it.
+std::string MessageOfErrorFile(std::string_view text);
+
 // Writes the failure's error file to `path` (the launcher's own TORCHELASTIC_ERROR_FILE), with message.errorCode set;
 // one is made up where the rank wrote none. UNAVAILABLE names the path and the system's reason.
 absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure);

@@ -36,8 +36,11 @@ std::vector<std::string> Texts(const Json& object, const char* name) {
   return texts;
 }
 
+constexpr size_t kMaxShown = 512;  // of a frame, a name, a note
+
 // Names of threads and files are other people's bytes.
 std::string Clean(std::string text) {
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
@@ -124,10 +127,11 @@ void AppendFrames(const ThreadStack& thread, size_t native_limit, std::string& t
 
 std::string MainText(const Group& group, size_t all_ranks, size_t native_limit) {
   std::string text = absl::StrCat("  ", RankList(group.ranks), " (", group.ranks.size(), " of ", all_ranks, "): ");
-  if (group.thread == nullptr) return absl::StrCat(text, group.rank->note.empty() ? "gone" : group.rank->note, "\n");
+  if (group.thread == nullptr)
+    return absl::StrCat(text, group.rank->note.empty() ? "gone" : Clean(group.rank->note), "\n");
   absl::StrAppend(&text, Clean(Where(*group.thread)), "\n    for example rank ", group.rank->rank, " on node ",
                   group.rank->node, ", pid ", group.rank->pid, " ", Clean(group.rank->command), ": ",
-                  Clean(Facts(*group.thread)), group.rank->note.empty() ? "" : "; ", group.rank->note, "\n");
+                  Clean(Facts(*group.thread)), group.rank->note.empty() ? "" : "; ", Clean(group.rank->note), "\n");
   AppendFrames(*group.thread, native_limit, text);
   return text;
 }

@@ -155,6 +155,22 @@ TEST(MergeTest, NamesCannotSteerATerminal) {
   EXPECT_THAT(merged.title, StartsWith("stacks of 1 rank in 1 group"));
 }
 
+TEST(MergeTest, NotesCannotEither) {
+  RankStacks noted = Rank(0, {"f (a.py:1)"});
+  noted.note = "\x1b[2J";
+  RankStacks gone;
+  gone.rank = 1;
+  gone.note = "\x1b[31m";
+  EXPECT_THAT(MergeStacks({noted, gone}).full, Not(HasSubstr("\x1b")));
+}
+
+TEST(MergeTest, OneFrameDoesNotFillTheLog) {
+  MergedStacks merged = MergeStacks({Rank(0, {std::string(100'000, 'f')}), Rank(1, {"g (a.py:1)"})});
+  EXPECT_LE(merged.log.size(), kMaxLogStackBytes);
+  EXPECT_LT(merged.title.size(), 1000u);
+  EXPECT_THAT(merged.log, HasSubstr("g (a.py:1)"));
+}
+
 TEST(MergeTest, Nothing) { EXPECT_EQ(MergeStacks({}).title, "stacks of 0 ranks in 0 groups"); }
 
 }  // namespace

@@ -19,12 +19,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/run/failure_report.h"
 #include "agent/run/line_tee.h"
 #include "agent/run/process_tree.h"
 #include "agent/run/spawn.h"
 #include "common/log.h"
 #include "common/unique_fd.h"
-#include "nlohmann/json.hpp"
 
 namespace taskd {
 namespace {
@@ -54,18 +54,6 @@ std::string ReadFile(const std::string& path) {
     text.append(buffer, static_cast<size_t>(count));
   }
   return text;
-}
-
-// {"message":{"message":"Type: text","extraInfo":{…}}}, or {"message":"text"}.
-std::string MessageOfErrorFile(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return "";
-  auto outer = json.find("message");
-  if (outer == json.end()) return "";
-  if (outer->is_string()) return outer->get<std::string>();
-  if (!outer->is_object()) return "";
-  auto inner = outer->find("message");
-  return inner != outer->end() && inner->is_string() ? inner->get<std::string>() : "";
 }
 
 struct Rank {

@@ -8,7 +8,14 @@
 #include "taskd/ring.h"
 
 // The bytes beyond the NUL are somebody else's; what is read of them is masked out, which sanitizers cannot know.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__clang__)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TASKD_SANITIZED
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TASKD_SANITIZED
+#endif
+#ifdef TASKD_SANITIZED
 #define TASKD_READS_BEYOND_NUL __attribute__((noinline, no_sanitize("address"), no_sanitize("thread")))
 #else
 #define TASKD_READS_BEYOND_NUL __attribute__((always_inline)) inline
