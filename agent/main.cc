@@ -128,6 +128,12 @@ void AddProxy(CLI::App& app, Commands& commands) {
   AddOption(sub, "--disk-limit-mb", options.disk_limit_mb, "limit of the mark files, 0 for none")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  AddOption(sub, "--backlog-mb", options.rank_backlog_mb, "memory for a rank's marks while storage hangs")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  AddOption(sub, "--node-backlog-mb", options.node_backlog_mb, "the same, for all ranks of the node")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   AddOption(sub, "--switch-file", options.switch_file, "followed while no manager answers")->capture_default_str();
   AddOption(sub, "--tls-dir", options.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
   AddFlag(sub, "--allow-plaintext", options.allow_plaintext,

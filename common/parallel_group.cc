@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd {
@@ -223,6 +222,10 @@ absl::StatusOr<std::vector<GroupInfo>> ReadParallelGroups(const std::string& pat
     if (error == ENOENT) return absl::NotFoundError(message);
     return error == ELOOP ? absl::FailedPreconditionError(message) : absl::UnavailableError(message);
   }
+  return ReadParallelGroups(file, path);
+}
+
+absl::StatusOr<std::vector<GroupInfo>> ReadParallelGroups(const UniqueFd& file, const std::string& path) {
   struct stat info;
   if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     return absl::FailedPreconditionError(absl::StrCat("'", path, "': not a regular file"));

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/step_fold.h"
+#include "common/unique_fd.h"
 
 namespace taskd {
 
@@ -21,5 +22,7 @@ absl::StatusOr<std::vector<GroupInfo>> ParseParallelGroups(std::string_view text
 
 // NOT_FOUND: there is no such file. FAILED_PRECONDITION: it is a symbolic link or no regular file. Otherwise as above.
 absl::StatusOr<std::vector<GroupInfo>> ReadParallelGroups(const std::string& path);
+// The same of a file that is open. `path` is for messages.
+absl::StatusOr<std::vector<GroupInfo>> ReadParallelGroups(const UniqueFd& file, const std::string& path);
 
 }  // namespace taskd

@@ -92,8 +92,10 @@ void RingSegment::PickUpRings() {
     if (consumed % 8 != 0) return Fault(absl::StrCat("ring ", rings_.size(), " has the odd cursor ", consumed));
     uint64_t lost = slot.lost.load(std::memory_order_relaxed);
     uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
-    rings_.push_back({&slot, reinterpret_cast<const uint64_t*>(reinterpret_cast<const char*>(header_) + offset),
-                      bytes / 8, consumed, consumed, lost, lost, sequence, sequence});
+    rings_.push_back({&slot,
+                      reinterpret_cast<const uint64_t*>(reinterpret_cast<const char*>(header_) + offset),
+                      bytes / 8,
+                      {consumed, lost, sequence}});
   }
 }
 
@@ -104,12 +106,12 @@ uint64_t RingSegment::Pending() {
   uint64_t pending = 0;
   for (Ring& ring : rings_) {
     uint64_t head = ring.slot->head.load(std::memory_order_relaxed);
-    if (head < ring.consumed || head % 8 != 0) {
-      Fault(absl::StrCat("ring ", &ring - rings_.data(), " went back from ", ring.consumed, " to ", head));
+    if (head < ring.read.consumed || head % 8 != 0) {
+      Fault(absl::StrCat("ring ", &ring - rings_.data(), " went back from ", ring.read.consumed, " to ", head));
       return 0;
     }
-    pending += head - ring.consumed;
-    fill_ = std::max(fill_, static_cast<double>(head - ring.consumed) / static_cast<double>(ring.words * 8));
+    pending += head - ring.read.consumed;
+    fill_ = std::max(fill_, static_cast<double>(head - ring.read.consumed) / static_cast<double>(ring.words * 8));
   }
   return faulted() ? 0 : pending;
 }
@@ -121,11 +123,11 @@ bool RingSegment::CopyChunk(size_t index, size_t max_words, RingBatch& batch, Ch
   const uint64_t ring_bytes = ring.words * 8;
   uint64_t head = slot.head.load(std::memory_order_acquire);
   uint64_t reserved = slot.reserved.load(std::memory_order_relaxed);
-  if (head < ring.consumed || head % 8 != 0 || reserved < head || reserved % ring::kBlockBytes != 0) {
+  if (head < ring.read.consumed || head % 8 != 0 || reserved < head || reserved % ring::kBlockBytes != 0) {
     Fault(absl::StrCat("ring ", index, " is inconsistent: head ", head, ", reserved ", reserved));
     return false;
   }
-  uint64_t begin = std::max(ring.consumed, reserved > ring_bytes ? reserved - ring_bytes : 0);
+  uint64_t begin = std::max(ring.read.consumed, reserved > ring_bytes ? reserved - ring_bytes : 0);
   if (begin >= head) return false;
   uint64_t words = std::min<uint64_t>((head - begin) / 8, max_words);
   size_t offset = batch.words.size();
@@ -172,7 +174,7 @@ void RingSegment::ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& 
     if (type == ring::kRecordPad) {
       if (length != block_left) return Fault(absl::StrCat("ring ", chunk.ring, " is padded inside a block"));
       i += length;
-      ring.next_consumed = (position_words + length) * 8;
+      ring.read.consumed = (position_words + length) * 8;
       continue;
     }
     RingRecord record;
@@ -204,32 +206,29 @@ void RingSegment::ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& 
     auto sequence = static_cast<uint32_t>(word3);
     // What was overwritten before a proxy spoke was lost only if somebody wanted it.
     if (count_undecided_ || !(record.flags & ring::kFlagUndecided)) {
-      ring.next_lost += static_cast<uint32_t>(sequence - ring.next_sequence);
+      ring.read.lost += static_cast<uint32_t>(sequence - ring.read.sequence);
     }
-    ring.next_sequence = sequence + 1;
+    ring.read.sequence = sequence + 1;
     batch.records.push_back(record);
     i += length;
-    ring.next_consumed = (position_words + length) * 8;
+    ring.read.consumed = (position_words + length) * 8;
   }
 }
 
 void RingSegment::Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch) {
   batch.records.clear();
   batch.words.clear();
+  batch.cursors.clear();
   batch.more = false;
   batch.cut_ticks = cut_ticks;
   if (faulted()) return;
   PickUpRings();
   size_t active = 0;
-  for (Ring& ring : rings_) active += ring.slot->head.load(std::memory_order_relaxed) != ring.consumed;
+  for (Ring& ring : rings_) active += ring.slot->head.load(std::memory_order_relaxed) != ring.read.consumed;
   if (active == 0 || faulted()) return;
   const size_t max_words = std::max<size_t>(max_bytes / active, ring::kBlockBytes) / 8;
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < rings_.size(); ++i) {
-    Ring& ring = rings_[i];
-    ring.next_consumed = ring.consumed;
-    ring.next_lost = ring.lost;
-    ring.next_sequence = ring.sequence;
     Chunk chunk;
     if (CopyChunk(i, max_words, batch, chunk)) chunks.push_back(chunk);
     if (faulted()) return;
@@ -256,31 +255,42 @@ void RingSegment::Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch) {
       return;
     }
   }
+  batch.cursors.reserve(rings_.size());
+  for (const Ring& ring : rings_) batch.cursors.push_back(ring.read);
   if (chunks.size() > 1) {
     std::stable_sort(batch.records.begin(), batch.records.end(),
                      [](const RingRecord& a, const RingRecord& b) { return a.ticks < b.ticks; });
   }
 }
 
-void RingSegment::StageCursors() {
-  for (Ring& ring : rings_) {
-    ring.slot->consumed_next.store(ring.next_consumed, std::memory_order_relaxed);
-    ring.slot->lost_next.store(ring.next_lost, std::memory_order_relaxed);
-    ring.slot->sequence_next.store(ring.next_sequence, std::memory_order_relaxed);
+void RingSegment::StageCursors(const RingBatch& batch) {
+  for (size_t i = 0; i < batch.cursors.size(); ++i) {
+    ring::ThreadSlot& slot = *rings_[i].slot;
+    slot.consumed_next.store(batch.cursors[i].consumed, std::memory_order_relaxed);
+    slot.lost_next.store(batch.cursors[i].lost, std::memory_order_relaxed);
+    slot.sequence_next.store(batch.cursors[i].sequence, std::memory_order_relaxed);
   }
 }
 
-void RingSegment::CommitCursors() {
+void RingSegment::CommitCursors(const RingBatch& batch) {
+  for (size_t i = 0; i < batch.cursors.size(); ++i) {
+    ring::ThreadSlot& slot = *rings_[i].slot;
+    slot.consumed.store(batch.cursors[i].consumed, std::memory_order_relaxed);
+    slot.lost.store(batch.cursors[i].lost, std::memory_order_relaxed);
+    slot.sequence.store(batch.cursors[i].sequence, std::memory_order_relaxed);
+  }
+}
+
+void RingSegment::CommitStagedCursors() {
+  Pending();  // picks the rings up
   for (Ring& ring : rings_) {
-    ring.consumed = ring.slot->consumed_next.load(std::memory_order_relaxed);
-    ring.lost = ring.slot->lost_next.load(std::memory_order_relaxed);
-    ring.sequence = ring.slot->sequence_next.load(std::memory_order_relaxed);
-    ring.slot->consumed.store(ring.consumed, std::memory_order_relaxed);
-    ring.slot->lost.store(ring.lost, std::memory_order_relaxed);
-    ring.slot->sequence.store(ring.sequence, std::memory_order_relaxed);
-    ring.next_consumed = ring.consumed;
-    ring.next_lost = ring.lost;
-    ring.next_sequence = ring.sequence;
+    ring.read = {ring.slot->consumed_next.load(std::memory_order_relaxed),
+                 ring.slot->lost_next.load(std::memory_order_relaxed),
+                 ring.slot->sequence_next.load(std::memory_order_relaxed)};
+    ring.slot->consumed.store(ring.read.consumed, std::memory_order_relaxed);
+    ring.slot->lost.store(ring.read.lost, std::memory_order_relaxed);
+    ring.slot->sequence.store(ring.read.sequence, std::memory_order_relaxed);
+    if (ring.read.consumed % 8 != 0) Fault(absl::StrCat("ring ", &ring - rings_.data(), " has an odd staged cursor"));
   }
 }
 
@@ -292,7 +302,7 @@ std::string_view RingSegment::DomainName(uint8_t domain) const {
 
 uint64_t RingSegment::lost() const {
   uint64_t lost = header_->dropped.load(std::memory_order_relaxed);
-  for (const Ring& ring : rings_) lost += ring.lost + ring.slot->dropped.load(std::memory_order_relaxed);
+  for (const Ring& ring : rings_) lost += ring.read.lost + ring.slot->dropped.load(std::memory_order_relaxed);
   return lost;
 }
 

@@ -38,12 +38,20 @@ struct RingRecord {
   uint32_t thread_id = 0;     // or stream
 };
 
-// What one Read found, in the order of ticks over all threads. Valid until the next Read.
+// How far a reader is in one ring.
+struct RingCursor {
+  uint64_t consumed = 0;  // bytes since the ring's birth
+  uint64_t lost = 0;      // records overwritten before they were read
+  uint32_t sequence = 0;  // of the next record
+};
+
+// What one Read found, in the order of ticks over all threads. It shares nothing with the segment.
 struct RingBatch {
   std::vector<RingRecord> records;
   std::vector<uint64_t> words;
-  uint64_t cut_ticks = 0;  // every record up to here was read
-  bool more = false;       // the byte limit cut it short: read again
+  std::vector<RingCursor> cursors;  // behind it, by ring; rings that came later are where they began
+  uint64_t cut_ticks = 0;           // every record up to here was read
+  bool more = false;                // the byte limit cut it short: read again
 
   std::string_view Name(const RingRecord& record) const {
     return {reinterpret_cast<const char*>(words.data() + record.name_offset), record.name_bytes};
@@ -79,16 +87,21 @@ class RingSegment {
   // The gate. Any thread.
   void SetGate(uint32_t gate);
 
-  // Bytes recorded and not yet consumed, over all rings; picks up new rings. Cheap.
+  // Bytes recorded and not yet read, over all rings; picks up new rings. Cheap.
   uint64_t Pending();
   // Largest share of a ring that is unread, 0 to 1 (above 1: overwritten). As of the last Pending().
   double fill() const { return fill_; }
 
-  // Reads records up to `cut_ticks`, about `max_bytes` of them, into `batch` and stages the cursors after it.
+  // Reads records up to `cut_ticks`, about `max_bytes` of them, into `batch`, and goes on behind it with the next Read.
+  // The first one begins at the segment's cursors. Those move by CommitCursors only: what was read and not committed is
+  // read again by whoever opens the segment next, as far as the rings still hold it.
   void Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch);
-  // Writes the staged cursors into the segment beside the valid ones; then makes them the valid ones.
-  void StageCursors();
-  void CommitCursors();
+  // Writes a batch's cursors into the segment beside the valid ones; then makes them the valid ones. Batches are
+  // committed in the order in which they were read.
+  void StageCursors(const RingBatch& batch);
+  void CommitCursors(const RingBatch& batch);
+  // Makes the valid ones of what somebody else has staged, and reads from there. Before the first Read.
+  void CommitStagedCursors();
 
   // Name of a record's domain; empty names and garbage are possible.
   std::string_view DomainName(uint8_t domain) const;
@@ -107,9 +120,7 @@ class RingSegment {
     ring::ThreadSlot* slot;
     const uint64_t* data;
     uint64_t words;  // power of two
-    uint64_t consumed, next_consumed;
-    uint64_t lost, next_lost;
-    uint32_t sequence, next_sequence;
+    RingCursor read;
   };
   struct Chunk {
     size_t ring;
@@ -125,8 +136,7 @@ class RingSegment {
   }
   void PickUpRings();
   bool CopyChunk(size_t index, size_t max_words, RingBatch& batch, Chunk& chunk);
-  // Parses a chunk's records up to cut_ticks; moves the ring's next cursors. Returns the ticks of the last record
-  // parsed.
+  // Parses a chunk's records up to cut_ticks; moves the ring's cursor.
   void ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& batch);
 
   UniqueFd fd_;

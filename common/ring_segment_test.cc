@@ -39,8 +39,8 @@ std::vector<std::string> Names(const RingBatch& batch) {
 std::vector<std::string> Drain(RingSegment& segment, uint64_t cut = UINT64_MAX) {
   RingBatch batch;
   segment.Read(cut, 1 << 20, batch);
-  segment.StageCursors();
-  segment.CommitCursors();
+  segment.StageCursors(batch);
+  segment.CommitCursors(batch);
   return Names(batch);
 }
 
@@ -116,9 +116,59 @@ TEST(RingSegment, CursorsThatWereNotCommittedDoNotCount) {
   auto segment = OpenSegment(fake);
   RingBatch batch;
   segment->Read(UINT64_MAX, 1 << 20, batch);
-  segment->StageCursors();
+  segment->StageCursors(batch);
+  EXPECT_THAT(Drain(*segment), IsEmpty()) << "a reader does not read twice";
+  segment = OpenSegment(fake);
   EXPECT_THAT(Drain(*segment), ElementsAre("x"));
   EXPECT_THAT(Drain(*segment), IsEmpty());
+}
+
+// A reader may be ahead of what is committed: what its successor finds is what the rings still hold, and the rest is
+// counted.
+TEST(RingSegment, BatchesAreCommittedLaterThanRead) {
+  FakeSegment fake;
+  int a = fake.AddRing();
+  fake.Append(a, {.ticks = 10, .name = "one"});
+  auto segment = OpenSegment(fake);
+  RingBatch one;
+  RingBatch two;
+  segment->Read(UINT64_MAX, 1 << 20, one);
+  int b = fake.AddRing();
+  fake.Append(b, {.ticks = 11, .name = "two"});
+  segment->Read(UINT64_MAX, 1 << 20, two);
+  EXPECT_THAT(Names(one), ElementsAre("one"));
+  EXPECT_THAT(Names(two), ElementsAre("two"));
+  EXPECT_EQ(segment->Pending(), 0u);
+  segment->StageCursors(one);
+  segment->CommitCursors(one);
+  EXPECT_THAT(Drain(*OpenSegment(fake)), ElementsAre("two"));
+  segment->StageCursors(two);
+  segment->CommitCursors(two);
+  EXPECT_THAT(Drain(*OpenSegment(fake)), IsEmpty());
+  const int total = 30'000;
+  for (int i = 0; i < total; ++i) {
+    fake.Append(a, {.ticks = uint64_t(i + 20), .id = uint64_t(i + 1), .name = "n"});
+    if (i % 1000 == 0) segment->Read(UINT64_MAX, 1 << 20, one);
+  }
+  EXPECT_EQ(segment->lost(), 0u);
+  auto next = OpenSegment(fake);
+  const uint64_t found = Drain(*next).size();
+  EXPECT_GT(next->lost(), 0u);
+  EXPECT_EQ(found + next->lost(), uint64_t(total));
+}
+
+TEST(RingSegment, ASuccessorMayCommitWhatWasStaged) {
+  FakeSegment fake;
+  int a = fake.AddRing();
+  fake.Append(a, {.ticks = 10, .name = "written"});
+  RingBatch batch;
+  auto segment = OpenSegment(fake);
+  segment->Read(UINT64_MAX, 1 << 20, batch);
+  segment->StageCursors(batch);
+  fake.Append(a, {.ticks = 11, .name = "new"});
+  auto next = OpenSegment(fake);
+  next->CommitStagedCursors();
+  EXPECT_THAT(Drain(*next), ElementsAre("new"));
 }
 
 TEST(RingSegment, ANewReaderGoesOnAtTheCommittedCursor) {
@@ -146,8 +196,8 @@ TEST(RingSegment, CountsWhatWasOverwritten) {
       last = record.ticks;
     }
     read += batch.records.size();
-    segment->StageCursors();
-    segment->CommitCursors();
+    segment->StageCursors(batch);
+    segment->CommitCursors(batch);
   } while (batch.more);
   EXPECT_EQ(last, uint64_t(total));
   EXPECT_GT(segment->lost(), 0u);
@@ -185,8 +235,8 @@ TEST(RingSegment, AByteLimitNeverTurnsTimeBack) {
       last = record.ticks;
     }
     total += batch.records.size();
-    segment->StageCursors();
-    segment->CommitCursors();
+    segment->StageCursors(batch);
+    segment->CommitCursors(batch);
   } while (batch.more);
   EXPECT_EQ(total, 6100u);
 }
@@ -212,8 +262,8 @@ TEST(RingSegment, AWriterThatOvertakesTheReaderCostsOnlyCountedRecords) {
       last = record.ticks;
     }
     read += batch.records.size();
-    segment->StageCursors();
-    segment->CommitCursors();
+    segment->StageCursors(batch);
+    segment->CommitCursors(batch);
   }
   writer.join();
   EXPECT_EQ(read + segment->lost(), uint64_t(kTotal));

@@ -1,11 +1,16 @@
 // Keeps the profiling directory below its limit (TaskD contract §4.7 as the documentation has it): above it the oldest
-// fifth of the mark files goes, by modification time; only files named by digits in a rank's folder, never one that is
-// open, and nobody else's files.
+// fifth of the mark files goes, by modification time; only files named by digits (ten at most) in a rank's folder,
+// never one that is open, and nobody else's files. What is swapped while it looks costs nothing outside of it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+
+#include "proxy/file_threads.h"
 
 namespace taskd {
 
@@ -19,5 +24,31 @@ struct AgingResult {
 // Blocks on the file system, which may be slow; gives up soon after `stop` is set, having removed nothing that it
 // should not.
 AgingResult AgeProfilingDir(const std::string& path, int64_t limit_bytes, const std::atomic<bool>& stop);
+
+// Ages a directory now and then, on a thread that is left behind if the file system hangs. Used by one thread.
+class PeriodicAging {
+ public:
+  explicit PeriodicAging(std::string path) : path_(std::move(path)) {}
+  ~PeriodicAging() { state_->stop = true; }
+  PeriodicAging(const PeriodicAging&) = delete;
+  PeriodicAging& operator=(const PeriodicAging&) = delete;
+
+  // To be called about once a second: looks every ten, and says what it did.
+  void Tick(uint64_t now_monotonic_ns, int64_t limit_mb);
+
+ private:
+  struct State {
+    std::atomic<bool> stop{false};
+    std::atomic<bool> busy{false};
+    std::optional<AgingResult> result;  // while not busy
+  };
+
+  const std::string path_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  uint64_t next_ns_ = 0;
+  int64_t limit_mb_ = 0;  // of the result
+  bool over_said_ = false;
+  FileThreads threads_;
+};
 
 }  // namespace taskd

@@ -4,6 +4,8 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <thread>
+
 #include "common/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -78,6 +80,8 @@ TEST(Aging, LeavesWhatIsNotAMarkFile) {
   MakeFile(temp / "task/1745567190", 100);
   MakeFile(temp / "task/results/1745567190", 100);
   MakeFile(temp / "task/0/deep/1745567190", 100);
+  MakeFile(temp / "task/0/17455671900", 100);  // eleven digits
+  ASSERT_EQ(mkfifo((temp / "task/0/1745567191").c_str(), 0600), 0);
   std::filesystem::create_directories(temp / "task/1");
   std::filesystem::create_symlink(temp / "task/0/notes", temp / "task/1/1745567190");
   AgingResult result = Age(temp.path(), 1);
@@ -90,6 +94,42 @@ TEST(Aging, RemovesNothingOnceItIsStopped) {
   MakeFile(temp / "task/0/1745567190", 100);
   const std::atomic<bool> stop{true};
   EXPECT_EQ(AgeProfilingDir(temp.path(), 1, stop).removed, 0);
+}
+
+TEST(Aging, FollowsNoLinkAtAnyLevel) {
+  TempDir temp;
+  TempDir outside;
+  MakeFile(outside / "task/0/1745567190", 100);
+  std::filesystem::create_directories(temp / "p/task2");
+  std::filesystem::create_directory_symlink(outside.path(), temp / "link");
+  std::filesystem::create_directory_symlink(outside / "task", temp / "p/task");
+  std::filesystem::create_directory_symlink(outside / "task/0", temp / "p/task2/0");
+  for (const char* path : {"link", "link/", "p", "p/"}) EXPECT_EQ(Age(temp / path, 1).removed, 0) << path;
+  EXPECT_THAT(MarkFiles(outside / "task/0"), SizeIs(1));
+}
+
+// A rank's folder is swapped for a link as soon as the first of its files has gone.
+TEST(Aging, RemovesNothingOutsideWhenAFolderIsSwapped) {
+  TempDir temp;
+  TempDir outside;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = std::to_string(1'745'567'190 + i);
+    MakeFile(temp / ("p/task/0/" + name), 1000 - i);
+    MakeFile(temp / ("p/task/1/" + name), 1000 - i);
+    MakeFile(outside / name, 1000 - i);
+  }
+  std::atomic<bool> done{false};
+  std::thread swapper([&] {
+    while (!std::filesystem::is_symlink(temp / "p/task/0")) {
+      if (std::filesystem::exists(temp / "p/task/0/1745567190") && !done) continue;
+      std::filesystem::rename(temp / "p/task/0", temp / "moved");
+      std::filesystem::create_directory_symlink(outside.path(), temp / "p/task/0");
+    }
+  });
+  Age(temp / "p", 1);
+  done = true;
+  swapper.join();
+  EXPECT_THAT(MarkFiles(outside.path()), SizeIs(100));
 }
 
 TEST(Aging, NeverRemovesAnOpenFile) {

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/json_limits.h"
 #include "common/log.h"
 #include "nlohmann/json.hpp"
 
@@ -20,7 +21,12 @@ namespace {
 constexpr int kMaxConnections = 8192;
 constexpr uint64_t kHelloDeadlineNs = 5'000'000'000;     // for a connection that says nothing
 constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;  // of an agent that does not read
+constexpr size_t kMaxAllOutputBytes = size_t{64} * 1024 * 1024;
 constexpr int kMaxPassedFds = 4;
+// Without a descriptor left, a connection that waits makes the listener readable for ever.
+constexpr uint64_t kAcceptPauseNs = 200'000'000;
+// Of a call's arguments and of an agent's answer.
+constexpr JsonLimits kJsonLimits = {.bytes = hello::kMaxFrameBytes, .depth = 16, .values = 8192};
 
 std::string Frame(const std::string& text) {
   uint32_t length = text.size();
@@ -108,12 +114,25 @@ void HelloServer::Stop() {
 }
 
 void HelloServer::CallAgents(uint64_t id, const std::string& name, const std::string& args_json) {
-  nlohmann::ordered_json call = {{"id", id}, {"operator", name}};
-  call["args"] = nlohmann::ordered_json::parse(args_json, nullptr, false);
-  if (call["args"].is_discarded()) call["args"] = nlohmann::ordered_json::object();
+  PendingCall pending = {id, {}, {}};
+  absl::StatusOr<nlohmann::ordered_json> args =
+      ParseJson<nlohmann::ordered_json>(args_json.empty() ? "{}" : args_json, kJsonLimits);
+  if (args.ok()) {
+    nlohmann::ordered_json call = {{"id", id}, {"operator", name}};
+    call["args"] = *std::move(args);
+    const std::string text = call.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    if (text.size() <= hello::kMaxFrameBytes) {
+      pending.frame = Frame(text);
+    } else {
+      pending.refusal = absl::StrCat("the call has ", text.size(), " bytes, the limit is ", hello::kMaxFrameBytes);
+    }
+  } else {
+    pending.refusal = absl::StrCat("the call's arguments: ", args.status().message());
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    pending_calls_.push_back({id, Frame(call.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))});
+    if (pending_calls_.size() >= kMaxCalls) return;
+    pending_calls_.push_back(std::move(pending));
   }
   eventfd_write(wake_.get(), 1);
 }
@@ -124,10 +143,20 @@ void HelloServer::SendCalls() {
     std::lock_guard<std::mutex> lock(mutex_);
     calls.swap(pending_calls_);
   }
+  size_t output_bytes = 0;
+  if (!calls.empty()) {
+    for (const auto& connection : connections_) output_bytes += connection->output.size();
+  }
   for (PendingCall& call : calls) {
+    if (!call.refusal.empty()) {
+      on_answer_({call.id, false, std::move(call.refusal)});
+      continue;
+    }
     std::set<const Connection*> agents;
     for (auto& connection : connections_) {
       if (!connection->agent || connection->output.size() + call.frame.size() > kMaxOutputBytes) continue;
+      if (output_bytes + call.frame.size() > kMaxAllOutputBytes) break;
+      output_bytes += call.frame.size();
       connection->output += call.frame;
       agents.insert(connection.get());
     }
@@ -137,7 +166,7 @@ void HelloServer::SendCalls() {
       calls_[call.id].waiting = std::move(agents);
     }
     // Calls that nobody answered any more.
-    while (calls_.size() > 1024) calls_.erase(calls_.begin());
+    while (calls_.size() > kMaxCalls) calls_.erase(calls_.begin());
   }
 }
 
@@ -167,10 +196,21 @@ void HelloServer::Close(Connection& connection) {
   connection.fd.reset();
 }
 
-void HelloServer::Accept() {
+void HelloServer::Accept(uint64_t now_ns) {
+  if (now_ns < accept_again_ns_) return;
   while (true) {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) return;
+    if (!fd.valid()) {
+      const int error = errno;
+      if (error == ECONNABORTED || error == EINTR) continue;
+      if (error == EAGAIN) return;
+      accept_again_ns_ = now_ns + kAcceptPauseNs;
+      if (!accept_trouble_said_) spdlog::warn("--socket: no connection can be accepted for now: {}", strerror(error));
+      accept_trouble_said_ = true;
+      return;
+    }
+    if (accept_trouble_said_) spdlog::info("--socket: connections are accepted again");
+    accept_trouble_said_ = false;
     if (!PeerTrusted(fd.get()) || connections_.size() >= kMaxConnections) continue;
     auto connection = std::make_unique<Connection>();
     connection->fd = std::move(fd);
@@ -190,6 +230,8 @@ bool HelloServer::OnReadable(Connection& connection) {
   message.msg_controllen = sizeof(control);
   ssize_t got = recvmsg(connection.fd.get(), &message, MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
+  // Without a descriptor left a rank's segment does not come along. To close tells the rank to try again.
+  const bool complete = (message.msg_flags & MSG_CTRUNC) == 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -199,7 +241,7 @@ bool HelloServer::OnReadable(Connection& connection) {
       connection.passed.emplace_back(fd);
     }
   }
-  if (got == 0 || connection.passed.size() > 1) return false;
+  if (got == 0 || !complete || connection.passed.size() > 1) return false;
   if (connection.agent) {
     connection.input.append(buffer, got);
     return OnAgentInput(connection);
@@ -245,9 +287,11 @@ bool HelloServer::OnAgentInput(Connection& connection) {
     memcpy(&length, connection.input.data(), sizeof(length));
     if (length > hello::kMaxFrameBytes) return false;
     if (connection.input.size() < sizeof(length) + length) return true;
-    const char* text = connection.input.data() + sizeof(length);
-    nlohmann::json reply = nlohmann::json::parse(text, text + length, nullptr, false);
+    absl::StatusOr<nlohmann::json> parsed =
+        ParseJson(std::string_view(connection.input).substr(sizeof(length), length), kJsonLimits);
     connection.input.erase(0, sizeof(length) + length);
+    if (!parsed.ok()) return false;
+    nlohmann::json& reply = *parsed;
     if (!reply.is_object() || !reply["id"].is_number_unsigned() || !reply["ok"].is_boolean()) return false;
     AgentAnswer answer = {reply["id"].get<uint64_t>(), reply["ok"].get<bool>(), {}};
     if (reply["message"].is_string()) answer.message = reply["message"].get<std::string>();
@@ -271,7 +315,8 @@ void HelloServer::Loop() {
   while (true) {
     polls.clear();
     polls.push_back({wake_.get(), POLLIN, 0});
-    polls.push_back({listener_.get(), POLLIN, 0});
+    const bool paused = accept_again_ns_ > ReadMonotonicNs();
+    polls.push_back({listener_.get(), static_cast<short>(paused ? 0 : POLLIN), 0});
     bool unheard = false;
     for (const auto& connection : connections_) {
       short events = POLLIN;
@@ -279,7 +324,7 @@ void HelloServer::Loop() {
       polls.push_back({connection->fd.get(), events, 0});
       unheard |= connection->token == 0 && !connection->agent;
     }
-    poll(polls.data(), polls.size(), unheard ? 1000 : -1);
+    poll(polls.data(), polls.size(), paused ? static_cast<int>(kAcceptPauseNs / 1'000'000) : unheard ? 1000 : -1);
     // Before what it announces is looked at, or an announcement in between would be lost.
     eventfd_t ignored;
     eventfd_read(wake_.get(), &ignored);
@@ -298,7 +343,7 @@ void HelloServer::Loop() {
     }
     std::erase_if(connections_, [](const auto& connection) { return !connection->fd.valid(); });
     SendCalls();
-    Accept();
+    Accept(now_ns);
   }
   listener_.reset();
   for (auto& connection : connections_) connection->fd.reset();

@@ -41,9 +41,12 @@ class HelloServer {
   // Closes everything and removes the socket file.
   void Stop();
 
-  // Has every agent of the node call `name` with `args_json`; on_answer gets one answer for the id: the first failure,
-  // or success once all have succeeded. Agents that never answer are the caller's to time out. Any thread.
+  // Has every agent of the node call `name` with `args_json` (empty: none); on_answer gets one answer for the id: the
+  // first failure, or success once all have succeeded. Arguments that are not JSON, or too large or deep to be passed
+  // on, are a failure. Calls that nobody answers are the caller's to time out, also those beyond kMaxCalls at a time.
+  // Any thread.
   void CallAgents(uint64_t id, const std::string& name, const std::string& args_json);
+  static constexpr size_t kMaxCalls = 1024;
 
  private:
   struct Connection {
@@ -61,7 +64,7 @@ class HelloServer {
   };
 
   void Loop();
-  void Accept();
+  void Accept(uint64_t now_ns);
   // False: the connection is to be closed.
   bool OnReadable(Connection& connection);
   bool OnHello(Connection& connection, const hello::Hello& hello);
@@ -80,12 +83,15 @@ class HelloServer {
   UniqueFd wake_;  // eventfd
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<uint64_t, Call> calls_;  // the thread's own
+  uint64_t accept_again_ns_ = 0;    // no connection is accepted before
+  bool accept_trouble_said_ = false;
 
   std::mutex mutex_;
   bool stopping_ = false;
   struct PendingCall {
     uint64_t id;
     std::string frame;
+    std::string refusal;  // not empty: the answer, and there is no frame
   };
   std::vector<PendingCall> pending_calls_;
   std::thread thread_;

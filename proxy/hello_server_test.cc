@@ -201,5 +201,47 @@ TEST_F(HelloServerTest, CallsTheAgentsCallbacks) {
   EXPECT_TRUE(Closed(agent.get())) << "a frame above the limit ends the connection";
 }
 
+// The frame of a call, and the agent's answer to it.
+class HelloServerAgentTest : public HelloServerTest {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(server_.Start(socket_).ok());
+    agent_ = Connect();
+    Send(agent_.get(), HelloOf(hello::kRoleAgent, -1));
+    ASSERT_EQ(Reply(agent_.get()).status, hello::kAccepted);
+  }
+  void Answer(const std::string& text) {
+    const uint32_t length = text.size();
+    std::string frame(reinterpret_cast<const char*>(&length), sizeof(length));
+    frame += text;
+    ASSERT_EQ(send(agent_.get(), frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
+  }
+  UniqueFd agent_;
+};
+
+TEST_F(HelloServerAgentTest, RefusesArgumentsThatCannotBePassedOn) {
+  const std::string deep(32'000, '[');
+  uint64_t id = 0;
+  for (const std::string& args : {deep, deep + std::string(32'000, ']'), std::string("nonsense"),
+                                  "\"" + std::string(hello::kMaxFrameBytes, 'x') + "\"",
+                                  "[\"" + std::string(hello::kMaxFrameBytes - 4, 'x') + "\"]"}) {
+    server_.CallAgents(++id, "KILL_WORKER", args);
+    AgentAnswer answer = NextAnswer();
+    EXPECT_EQ(answer.id, id);
+    EXPECT_FALSE(answer.ok);
+    EXPECT_THAT(answer.message, HasSubstr("the call"));
+  }
+  server_.CallAgents(7, "KILL_WORKER", "");
+  Answer(R"({"id":7,"ok":true})");
+  EXPECT_TRUE(NextAnswer().ok) << "others go on";
+}
+
+TEST_F(HelloServerAgentTest, ADeepAnswerEndsItsConnection) {
+  server_.CallAgents(1, "KILL_WORKER", "{}");
+  const std::string nested = std::string(32'000, '[') + std::string(32'000, ']');
+  Answer(R"({"id":1,"ok":true,"message":)" + nested + "}");
+  EXPECT_FALSE(NextAnswer().ok);
+}
+
 }  // namespace
 }  // namespace taskd

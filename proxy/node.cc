@@ -8,43 +8,29 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "nlohmann/json.hpp"
 #include "proxy/shm_segments.h"
 
 namespace taskd {
 namespace {
 
-constexpr auto kPollInterval = std::chrono::milliseconds(50);
 // A switch of MSPTI takes some ms.
 constexpr auto kAnswerPollInterval = std::chrono::milliseconds(5);
-constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr int kMaxRank = 1 << 24;
 constexpr int kMaxRanks = 4096;
-
-SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counters& b) {
-  for (size_t kind = 0; kind < a.written.size(); ++kind) a.written[kind] += b.written[kind];
-  a.lost += b.lost;
-  if (b.step >= 0) {
-    a.step = b.step;
-    a.step_ms = b.step_ms;
-  }
-  if (b.overhead_ns_per_mark > 0) a.overhead_ns_per_mark = b.overhead_ns_per_mark;
-  return a;
-}
 
 }  // namespace
 
 Node::Node(Options options, ProfilingDir dir)
     : options_(std::move(options)), dir_(std::move(dir)), disk_limit_mb_(options_.disk_limit_mb) {}
 
-Node::~Node() { Stop(); }
+Node::~Node() { (void)Stop(); }
 
 void Node::Start() {
   AdoptOrphans();
   drain_thread_ = std::thread([this] { DrainLoop(); });
 }
 
-void Node::Stop() {
+absl::Status Node::Stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
@@ -52,6 +38,7 @@ void Node::Stop() {
   wake_drain_.notify_all();
   WakeWaiters();
   if (drain_thread_.joinable()) drain_thread_.join();
+  return left_;
 }
 
 void Node::Changed() {
@@ -105,20 +92,16 @@ NodeFolds Node::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) {
   return taken;
 }
 
-void Node::GatherFolds(uint64_t now_ns) {
-  std::vector<std::pair<int, std::shared_ptr<RankFold>>> folds;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [number, rank] : ranks_) folds.emplace_back(number, rank.fold);
-  }
+void Node::GatherFolds(const std::vector<Work>& work) {
   bool news = false;
-  for (auto& [number, fold] : folds) {
-    fold->PollGroups(now_ns);
+  for (const Work& item : work) {
+    if (item.lane->busy()) continue;
+    const std::shared_ptr<RankFold>& fold = item.lane->fold();
     std::vector<StepFold> finished = fold->TakeFinished();
     if (finished.empty()) continue;
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = ranks_.find(number);
-    if (found == ranks_.end()) continue;
+    auto found = ranks_.find(item.rank);
+    if (found == ranks_.end() || found->second.lane != item.lane) continue;
     Rank& rank = found->second;
     if (rank.groups_version != fold->marks().groups_version()) {
       rank.groups_version = fold->marks().groups_version();
@@ -162,7 +145,7 @@ void Node::AddSegment(int number, std::shared_ptr<Segment> segment) {
   Changed();
 }
 
-Node::Segment* Node::FindAgain(const hello::Hello& hello, const RingSegment& ring) {
+Node::Segment* Node::FindAgain(const hello::Hello& hello, const RingSegment& ring, std::shared_ptr<RankLane>& former) {
   for (auto entry = ranks_.begin(); entry != ranks_.end(); ++entry) {
     auto& [number, rank] = *entry;
     for (auto& segment : rank.segments) {
@@ -172,6 +155,7 @@ Node::Segment* Node::FindAgain(const hello::Hello& hello, const RingSegment& rin
       // Its first marks came before it knew its rank and went by an environment variable. Its new drain goes on where
       // the old one's cursors are.
       spdlog::info("rank {} (pid {}) says that it is rank {}", number, known.pid(), hello.rank);
+      former = rank.lane;
       rank.ended = Sum(rank.ended, segment->counters);
       std::erase(rank.segments, segment);
       if (rank.segments.empty() && rank.ended.written == SegmentDrain::Counters().written) ranks_.erase(entry);
@@ -195,7 +179,8 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   if (hello.disk_limit_mb > 0 && (disk_limit_mb_ == 0 || hello.disk_limit_mb < disk_limit_mb_)) {
     disk_limit_mb_ = hello.disk_limit_mb;
   }
-  if (Segment* known = FindAgain(hello, *ring)) {
+  std::shared_ptr<RankLane> former;
+  if (Segment* known = FindAgain(hello, *ring, former)) {
     known->token = token;
     known->connected = true;
     known->ended = false;
@@ -209,10 +194,12 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   auto segment = std::make_shared<Segment>();
   segment->token = token;
   segment->connected = true;
+  segment->former = std::move(former);
   segment->shm_name = SegmentNameOf(ring->fd());
   auto [entry, added] = ranks_.try_emplace(hello.rank, dir_, hello.rank);
   entry->second.local_rank = hello.local_rank;
-  segment->drain = std::make_unique<SegmentDrain>(std::move(ring), entry->second.files, entry->second.fold);
+  const RankLane& lane = *entry->second.lane;
+  segment->drain = std::make_shared<SegmentDrain>(std::move(ring), lane.files(), lane.fold());
   AddSegment(hello.rank, std::move(segment));
   spdlog::info("rank {} attached (pid {})", hello.rank, entry->second.pid);
   return token;
@@ -269,152 +256,9 @@ void Node::AdoptOrphans() {
     segment->shm_name = name;
     if (added) entry->second.local_rank = (*ring)->header().local_rank.load(std::memory_order_relaxed);
     spdlog::info("rank {} (pid {}) had ended; taking over what it recorded", number, (*ring)->pid());
-    segment->drain = std::make_unique<SegmentDrain>(*std::move(ring), entry->second.files, entry->second.fold);
+    const RankLane& lane = *entry->second.lane;
+    segment->drain = std::make_shared<SegmentDrain>(*std::move(ring), lane.files(), lane.fold());
     AddSegment(number, std::move(segment));
-  }
-}
-
-void Node::FlushSegment(int rank, SegmentDrain& drain, uint64_t now_ns, bool all, bool to_the_end) {
-  const auto trouble = file_trouble_.find(rank);
-  if (trouble != file_trouble_.end() && now_ns < trouble->second.retry_ns) return;
-  absl::Status flushed = drain.Flush(now_ns, all, to_the_end);
-  if (!flushed.ok()) {
-    // A full disk is every rank's trouble and is said once; a refused folder beside it is another trouble.
-    const bool said = std::any_of(file_trouble_.begin(), file_trouble_.end(),
-                                  [&](const auto& entry) { return entry.second.code == flushed.code(); });
-    if (!said) {
-      spdlog::error("mark files cannot be written, marks wait in the ranks' rings: rank {}: {}", rank,
-                    flushed.message());
-    }
-    file_trouble_[rank] = {now_ns + kSecondNs, flushed.code()};
-  } else if (trouble != file_trouble_.end() && drain.drained()) {
-    file_trouble_.erase(trouble);
-    if (file_trouble_.empty()) spdlog::info("mark files can be written again");
-  }
-}
-
-bool Node::DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all) {
-  RingSegment& ring = segment.drain->segment();
-  bool look = false;
-  bool ended = false;
-  bool current = false;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    look = !segment.ended && now_ns - segment.checked_ns > kSecondNs;
-    ended = segment.ended;
-    current = segment.current;
-  }
-  if (look) {
-    const bool lives = ring.WriterLives();
-    segment.writer_seen |= lives;
-    std::lock_guard<std::mutex> lock(mutex_);
-    segment.checked_ns = now_ns;
-    // A segment that never had the lock is no libtaskd.so's; then only its connection tells.
-    ended = segment.ended = !lives && (segment.writer_seen || !segment.connected);
-    if (ended) {
-      spdlog::info("rank {} (pid {}) has ended", rank, ring.pid());
-      Changed();
-    }
-  }
-  const bool decided = (ring.header().undecided_keep.load(std::memory_order_relaxed) & ring::kGateUndecided) != 0;
-  if (decided) FlushSegment(rank, *segment.drain, now_ns, all || ended || !current, ended);
-  const bool faulted = ring.faulted();
-  const SegmentDrain::Counters counters = segment.drain->counters();
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (counters.written != segment.counters.written || counters.lost != segment.counters.lost ||
-      counters.step != segment.counters.step) {
-    ++version_;  // told with the next report, no reason to wake anybody
-  }
-  segment.counters = counters;
-  if (faulted && segment.fault.empty()) {
-    segment.fault = ring.fault();
-    spdlog::error("rank {} (pid {}) is not recorded any more: {}", rank, ring.pid(), segment.fault);
-    ring.SetGate(0);
-    Changed();
-  }
-  return ended && (faulted || segment.drain->drained());
-}
-
-void Node::WriteRankInfos(uint64_t now_ns) {
-  if (now_ns < retry_infos_ns_) return;
-  std::vector<std::pair<int, int>> ranks;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!wanted_ || wanted_->kinds == 0) return;
-    for (auto& [number, rank] : ranks_) {
-      if (!rank.info_written && !rank.segments.empty()) ranks.emplace_back(number, rank.local_rank);
-    }
-  }
-  for (auto [number, local_rank] : ranks) {
-    nlohmann::ordered_json info = {{"node", options_.node_rank}, {"host", options_.host}, {"local_rank", local_rank}};
-    absl::Status written =
-        dir_.WriteRankInfo(number, info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-    if (!written.ok()) retry_infos_ns_ = now_ns + kSecondNs;
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (auto rank = ranks_.find(number); rank != ranks_.end()) {
-      rank->second.info_written = written.ok();
-      if (!written.ok() && !rank->second.info_trouble_said) spdlog::warn("rank {}: {}", number, written.message());
-      rank->second.info_trouble_said |= !written.ok();
-    }
-    if (!written.ok()) return;
-  }
-}
-
-void Node::DrainLoop() {
-  StrangerSweeper strangers(options_.socket);
-  uint64_t adopted_ns = ReadMonotonicNs();
-  uint64_t swept_ns = 0;
-  while (true) {
-    uint64_t now_ns = ReadMonotonicNs();
-    const bool stopping = [&] {
-      std::lock_guard<std::mutex> lock(mutex_);
-      return stopping_;
-    }();
-    if (stopping || now_ns - adopted_ns > kSecondNs) {
-      AdoptOrphans();
-      adopted_ns = now_ns;
-    }
-    if (now_ns - swept_ns > 60 * kSecondNs) {
-      strangers.Sweep(now_ns);
-      swept_ns = now_ns;
-    }
-    if (stopping) {
-      for (auto& [number, trouble] : file_trouble_) trouble.retry_ns = 0;  // one more try, now or never
-    }
-
-    struct Work {
-      int rank;
-      std::shared_ptr<Segment> segment;
-    };
-    std::vector<Work> work;
-    WriteRankInfos(now_ns);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (auto& [number, rank] : ranks_) {
-        for (auto& segment : rank.segments) work.push_back({number, segment});
-      }
-    }
-    std::vector<Work> gone;
-    for (Work& item : work) {
-      if (DrainSegment(item.rank, *item.segment, now_ns, stopping)) gone.push_back(item);
-    }
-    GatherFolds(now_ns);
-    if (!gone.empty()) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (Work& item : gone) {
-        if (!item.segment->ended) continue;  // its process has come back meanwhile
-        UnlinkSegment(item.segment->shm_name);
-        file_trouble_.erase(item.rank);
-        auto rank = ranks_.find(item.rank);
-        if (rank == ranks_.end() || std::erase(rank->second.segments, item.segment) == 0) continue;
-        rank->second.ended = Sum(rank->second.ended, item.segment->counters);
-      }
-      Changed();
-    }
-    if (stopping) return;
-    std::unique_lock<std::mutex> lock(mutex_);
-    TakeAnswers();
-    if (!stopping_) wake_drain_.wait_for(lock, kPollInterval);
   }
 }
 

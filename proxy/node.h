@@ -1,8 +1,15 @@
 // What the proxy knows of its node: the ranks, their segments, the wanted switch state; and the thread that drains
 // them. No transport here: the hello server, the uplink and the switch file call in.
 //
-// Thread-safe. One mutex guards the map of ranks; the segments themselves belong to the drain thread, but for their
-// gates.
+// Design:
+// 1. The drain thread watches: it decides what is due, and never touches a file. Each rank's files have a lane
+//    (RankLane), in which one piece of work at a time is under way on another thread.
+// 2. While that hangs or fails, the drain thread takes what the rings are about to overwrite into a backlog, within the
+//    bounds of Options. What does not fit stays in the rings, and is counted where it is overwritten.
+// 3. So storage that hangs under one rank costs the others nothing, nor the switch, nor the end of the proxy.
+//
+// Thread-safe. One mutex guards the map of ranks; the segments themselves belong to the drain thread and its lanes, but
+// for their gates.
 #pragma once
 
 #include <sys/stat.h>
@@ -14,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,9 +32,9 @@
 #include "common/step_fold.h"
 #include "common/switch.h"
 #include "common/unique_fd.h"
+#include "proxy/file_threads.h"
 #include "proxy/profiling_dir.h"
-#include "proxy/rank_files.h"
-#include "proxy/rank_fold.h"
+#include "proxy/rank_lane.h"
 #include "proxy/segment_drain.h"
 #include "taskd/hello.h"
 
@@ -70,6 +78,10 @@ class Node {
     std::string host;
     std::string socket;  // names the segments of this node
     int64_t disk_limit_mb = 0;
+    // Memory for marks whose files cannot be written.
+    size_t rank_backlog_bytes = size_t{64} << 20;
+    size_t node_backlog_bytes = size_t{512} << 20;
+    int stop_patience_ms = 6000;  // at the end, for storage that does not answer
   };
 
   Node(Options options, ProfilingDir dir);
@@ -79,8 +91,9 @@ class Node {
 
   // Starts the drain thread.
   void Start();
-  // Writes everything recorded and ends the drain thread. Segments of living ranks stay for the next proxy.
-  void Stop();
+  // Writes everything recorded and ends the drain thread; DEADLINE_EXCEEDED with what is not in the files if storage
+  // does not answer in time. Segments of living ranks stay for the next proxy, and those of which something is unread.
+  absl::Status Stop();
 
   // A rank's hello. Returns a token for Detach. INVALID_ARGUMENT / FAILED_PRECONDITION: refused, the message says why.
   absl::StatusOr<uint64_t> Attach(const hello::Hello& hello, UniqueFd segment);
@@ -115,10 +128,12 @@ class Node {
 
  private:
   struct Segment {
-    // Set once. The drain thread's, but for RingSegment::SetGate and the header.
-    std::unique_ptr<SegmentDrain> drain;
+    // Set once. The drain thread's and its rank's lane's, but for RingSegment::SetGate and the header.
+    std::shared_ptr<SegmentDrain> drain;
     std::string shm_name;      // to unlink when it is drained; empty for a memfd
     bool writer_seen = false;  // the writer's lock was held at some time; the drain thread's
+    // Of the rank that this process was before: nothing is read while it may still write. Null: none.
+    std::shared_ptr<RankLane> former;
 
     // Guarded by mutex_.
     uint64_t token = 0;
@@ -130,10 +145,8 @@ class Node {
     SegmentDrain::Counters counters;
   };
   struct Rank {
-    Rank(const ProfilingDir& dir, int rank)
-        : files(std::make_shared<RankFiles>(dir, rank)), fold(std::make_shared<RankFold>(dir.RankPath(rank))) {}
-    std::shared_ptr<RankFiles> files;
-    std::shared_ptr<RankFold> fold;  // the drain thread's
+    Rank(const ProfilingDir& dir, int rank) : lane(std::make_shared<RankLane>(dir, rank)) {}
+    std::shared_ptr<RankLane> lane;  // the drain thread's
     std::deque<StepFold> folds;      // finished, not taken yet
     std::vector<GroupInfo> groups;   // as `fold` had them at `groups_version`
     uint64_t groups_version = 0;
@@ -146,24 +159,41 @@ class Node {
     uint64_t applied_revision = 0;
     KindMask applied = 0;
     bool info_written = false;
+    uint64_t retry_info_ns = 0;
     bool info_trouble_said = false;
     std::vector<std::shared_ptr<Segment>> segments;  // at most one is current, the last
     SegmentDrain::Counters ended;                    // of the segments that are gone
   };
 
+  // A rank as the drain thread looks at it in one pass.
+  struct Work {
+    int rank;
+    std::shared_ptr<RankLane> lane;
+    std::vector<std::shared_ptr<Segment>> segments;
+    std::optional<std::string> info;  // .rank.json is to be written
+  };
   void DrainLoop();
-  // One look at a segment. True: it is drained and gone.
-  bool DrainSegment(int rank, Segment& segment, uint64_t now_ns, bool all);
-  // Flushes a segment; says when files cannot be written, and when they can again, once.
-  void FlushSegment(int rank, SegmentDrain& drain, uint64_t now_ns, bool all, bool to_the_end);
-  // What the drains of one pass have finished goes to the ranks' queues.
-  void GatherFolds(uint64_t now_ns);
-  void WriteRankInfos(uint64_t now_ns);
+  std::vector<Work> ListWork(uint64_t now_ns);
+  // Looks at a rank and gives its lane what is due. The segments that are drained and gone are added to `gone`.
+  void Drain(Work& work, uint64_t now_ns, bool stopping, std::vector<std::pair<int, std::shared_ptr<Segment>>>& gone);
+  // Whether the process has ended, and whether the segment is sound.
+  void LookAt(int rank, Segment& segment, uint64_t now_ns);
+  void TakeResult(const Work& work, uint64_t now_ns);
+  void TakeCounters(Segment& segment, bool idle);
+  void ReadAhead(const Work& work);
+  void Forget(const std::vector<std::pair<int, std::shared_ptr<Segment>>>& gone);
+  // Says when storage does not answer, and when it does again, once; gives memory back.
+  void WatchStorage(const std::vector<Work>& work, uint64_t now_ns);
+  // What could not be written in time.
+  absl::Status Leave(const std::vector<Work>& work);
+  // What the lanes have folded goes to the ranks' queues.
+  void GatherFolds(const std::vector<Work>& work);
   // Segments in /dev/shm that belong to this node and to no living process.
   void AdoptOrphans();
   void AddSegment(int rank, std::shared_ptr<Segment> segment);
   // The same process says hello again. Null: it is not known, or was known as another rank and is forgotten as that.
-  Segment* FindAgain(const hello::Hello& hello, const RingSegment& ring);
+  // Then `former` is the lane of that rank.
+  Segment* FindAgain(const hello::Hello& hello, const RingSegment& ring, std::shared_ptr<RankLane>& former);
   void ApplyGate(Rank& rank, Segment& segment);
   // What the rank made of what its gate asks for. True: that is news.
   bool TakeAnswer(Rank& rank, Segment& segment, uint64_t now_ns);
@@ -193,7 +223,12 @@ class Node {
     absl::StatusCode code;
   };
   std::map<int, FileTrouble> file_trouble_;  // ranks whose files cannot be written
-  uint64_t retry_infos_ns_ = 0;
+  std::set<int> asked_to_stop_;              // ranks whose last work has begun
+  size_t backlog_bytes_ = 0;                 // as of this pass, and what was added in it
+  size_t most_backlog_bytes_ = 0;            // since there was none
+  bool storage_hangs_ = false;
+  absl::Status left_;  // what Stop returns
+  FileThreads file_threads_;
   std::thread drain_thread_;
 };
 

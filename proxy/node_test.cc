@@ -343,7 +343,7 @@ TEST_F(NodeTest, StopWritesEverythingThatWasRecorded) {
   for (int i = 1; i <= 1000; ++i) {
     fake.Append(0, {ring::kRecordMark, 1'000'000'000u + i, uint64_t(i), "m", ring::kKindOther});
   }
-  node_.Stop();
+  EXPECT_TRUE(node_.Stop().ok());
   EXPECT_EQ(Report(0).counters.written[ring::kKindOther], 1000u);
   const std::string text = Text(0);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1000);

@@ -6,30 +6,17 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "proxy/folder.h"
 
 namespace taskd {
 namespace {
 
-constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-
-absl::Status FolderError(int error, const std::string& path) {
-  // O_DIRECTORY | O_NOFOLLOW answers ENOTDIR for a symbolic link.
-  struct stat info;
-  if ((error == ENOTDIR || error == ELOOP) && lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": is a symbolic link, which is refused"));
-  }
-  return absl::ErrnoToStatus(error, path);
-}
-
 // Opens `name` below `parent` (AT_FDCWD: by path), making it where it is missing.
 absl::StatusOr<UniqueFd> OpenOrMake(int parent, const std::string& name, const std::string& path) {
-  UniqueFd fd(openat(parent, name.c_str(), kFolderFlags));
-  if (!fd.valid() && errno == ENOENT) {
-    if (mkdirat(parent, name.c_str(), 0755) != 0 && errno != EEXIST) return FolderError(errno, path);
-    fd.reset(openat(parent, name.c_str(), kFolderFlags));
-  }
-  if (!fd.valid()) return FolderError(errno, path);
-  return fd;
+  absl::StatusOr<UniqueFd> folder = OpenFolder(parent, name, path);
+  if (!absl::IsNotFound(folder.status())) return folder;
+  if (mkdirat(parent, name.c_str(), 0755) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, path);
+  return OpenFolder(parent, name, path);
 }
 
 absl::Status MakeParents(const std::string& path) {
@@ -51,29 +38,29 @@ ProfilingDir::ProfilingDir(std::string path, std::string task_folder)
 std::string ProfilingDir::RankPath(int rank) const { return absl::StrCat(path_, "/", task_folder_, "/", rank); }
 
 absl::StatusOr<UniqueFd> ProfilingDir::OpenRank(int rank) const {
-  UniqueFd root(open(path_.c_str(), kFolderFlags));
-  if (!root.valid()) {
-    if (errno != ENOENT) return FolderError(errno, path_);
+  absl::StatusOr<UniqueFd> root = OpenFolder(AT_FDCWD, path_, path_);
+  if (absl::IsNotFound(root.status())) {
     if (absl::Status made = MakeParents(path_); !made.ok()) return made;
-    absl::StatusOr<UniqueFd> opened = OpenOrMake(AT_FDCWD, path_, path_);
-    if (!opened.ok()) return opened;
-    root = *std::move(opened);
+    root = OpenOrMake(AT_FDCWD, path_, path_);
   }
-  absl::StatusOr<UniqueFd> task = OpenOrMake(root.get(), task_folder_, absl::StrCat(path_, "/", task_folder_));
+  if (!root.ok()) return root;
+  absl::StatusOr<UniqueFd> task = OpenOrMake(root->get(), task_folder_, absl::StrCat(path_, "/", task_folder_));
   if (!task.ok()) return task;
   return OpenOrMake(task->get(), absl::StrCat(rank), RankPath(rank));
+}
+
+absl::StatusOr<UniqueFd> ProfilingDir::FindRank(int rank) const {
+  absl::StatusOr<UniqueFd> root = OpenFolder(AT_FDCWD, path_, path_);
+  if (!root.ok()) return root;
+  absl::StatusOr<UniqueFd> task = OpenFolder(root->get(), task_folder_, absl::StrCat(path_, "/", task_folder_));
+  if (!task.ok()) return task;
+  return OpenFolder(task->get(), absl::StrCat(rank), RankPath(rank));
 }
 
 absl::Status ProfilingDir::WriteRankInfo(int rank, const std::string& json) const {
   absl::StatusOr<UniqueFd> folder = OpenRank(rank);
   if (!folder.ok()) return folder.status();
-  constexpr char kTemporary[] = ".rank.json.new";
-  UniqueFd file(openat(folder->get(), kTemporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!file.valid() || write(file.get(), json.data(), json.size()) != static_cast<ssize_t>(json.size()) ||
-      renameat(folder->get(), kTemporary, folder->get(), ".rank.json") != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat(RankPath(rank), "/.rank.json"));
-  }
-  return absl::OkStatus();
+  return ReplaceFile(folder->get(), ".rank.json", json, absl::StrCat(RankPath(rank), "/.rank.json"));
 }
 
 absl::Status CheckTaskFolder(const std::string& name) {

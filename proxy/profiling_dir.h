@@ -19,6 +19,8 @@ class ProfilingDir {
 
   // The folder of a rank, made where it is missing. The message names the path and what is wrong with it.
   absl::StatusOr<UniqueFd> OpenRank(int rank) const;
+  // The same, but NOT_FOUND where it is missing.
+  absl::StatusOr<UniqueFd> FindRank(int rank) const;
 
   // Writes <rank>/.rank.json, e.g. {"node":0,"host":"worker-3","local_rank":3}, for readers of the files.
   absl::Status WriteRankInfo(int rank, const std::string& json) const;

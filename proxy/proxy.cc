@@ -38,8 +38,6 @@ namespace {
 
 // Without a manager for this long, the node's own switch file is obeyed: longer than a manager takes to restart.
 constexpr uint64_t kManagerGraceNs = 2'000'000'000;
-constexpr auto kAgingInterval = std::chrono::seconds(10);
-constexpr int64_t kMebibyte = int64_t{1024} * 1024;
 
 std::string HostName() {
   char name[256] = {};
@@ -221,7 +219,13 @@ absl::Status RunProxy(const ProxyOptions& options) {
   if (absl::Status checked = CheckTaskFolder(task_folder); !checked.ok()) return checked;
 
   const std::string host = HostName();
-  Node node({options.node_rank, host, socket, options.disk_limit_mb}, ProfilingDir(options.profiling_dir, task_folder));
+  Node node({.node_rank = options.node_rank,
+             .host = host,
+             .socket = socket,
+             .disk_limit_mb = options.disk_limit_mb,
+             .rank_backlog_bytes = static_cast<size_t>(options.rank_backlog_mb) << 20,
+             .node_backlog_bytes = static_cast<size_t>(options.node_backlog_mb) << 20},
+            ProfilingDir(options.profiling_dir, task_folder));
   if (last_wanted) node.SetWanted({*last_wanted, 0});
   SwitchAuthority authority(&node, StateFilePath(socket), task_folder);
   SaveProxyState(StateFilePath(socket), {task_folder, last_wanted});
@@ -250,23 +254,15 @@ absl::Status RunProxy(const ProxyOptions& options) {
     SwitchFileWatcher switch_file(options.switch_file,
                                   [&](const SwitchChange& change) { authority.OnFileChange(change); });
     Periodic authority_tick(std::chrono::milliseconds(200), [&](const std::atomic<bool>&) { authority.Tick(); });
-    bool over_said = false;
-    Periodic aging(kAgingInterval, [&](const std::atomic<bool>& stop) {
-      const int64_t limit_mb = node.disk_limit_mb();
-      AgingResult aged = AgeProfilingDir(options.profiling_dir, limit_mb * kMebibyte, stop);
-      if (aged.removed > 0) spdlog::info("removed the {} oldest mark files: limit {} MB", aged.removed, limit_mb);
-      if (aged.over && !over_said) {
-        spdlog::warn("{} holds {} MB, limit {} MB, and no mark file is left to remove", options.profiling_dir,
-                     aged.bytes / kMebibyte, limit_mb);
-      }
-      over_said = aged.over;
-    });
+    PeriodicAging aging(options.profiling_dir);
+    Periodic aging_tick(std::chrono::seconds(1),
+                        [&](const std::atomic<bool>&) { aging.Tick(ReadMonotonicNs(), node.disk_limit_mb()); });
     spdlog::info("stopping: {}", stop.Wait());
   }
   hello_server.Stop();
-  node.Stop();
+  const absl::Status left = node.Stop();
   uplink->Stop();
-  return absl::OkStatus();
+  return left;
 }
 
 }  // namespace taskd

@@ -17,6 +17,8 @@ struct ProxyOptions {
   std::string profiling_dir = "/user/cluster-info/profiling";
   std::string task_id;           // MINDX_TASK_ID; empty: default_task_id_<unix seconds of the start>
   int64_t disk_limit_mb = 5000;  // >= 0; 0: no limit
+  int64_t rank_backlog_mb = 64;  // >= 0; marks whose files cannot be written, in memory
+  int64_t node_backlog_mb = 512;
   std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";  // obeyed while no manager answers
   std::string tls_dir;
   std::string token;
@@ -28,7 +30,8 @@ struct ProxyOptions {
 std::string DefaultSocketPath();
 
 // Runs until SIGTERM or SIGINT (which the caller must not handle), then writes everything recorded and returns OK.
-// INVALID_ARGUMENT: the options are wrong and nothing was started. Any other error: it could not start.
+// DEADLINE_EXCEEDED: storage did not answer for some seconds, and not everything is written. INVALID_ARGUMENT: the
+// options are wrong and nothing was started. Any other error: it could not start.
 absl::Status RunProxy(const ProxyOptions& options);
 
 }  // namespace taskd

@@ -1,17 +1,16 @@
 #include "proxy/rank_files.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proxy/folder.h"
 
 namespace taskd {
 namespace {
@@ -21,20 +20,38 @@ constexpr int64_t kMaxWriteBytes = int64_t{64} * 1024 * 1024;
 // Read back at take-over: a file of the limit and the write that took it there.
 constexpr int64_t kMaxReadBytes = kMaxMarkFileBytes + kMaxWriteBytes;
 
+// More in one folder than any job makes: then the newest of those that were seen.
+constexpr size_t kMaxListed = 1 << 16;
+
 // Names of mark files, ascending.
 absl::StatusOr<std::vector<uint64_t>> ListMarkFiles(int folder) {
-  int copy = fcntl(folder, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return absl::ErrnoToStatus(errno, "dup");
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(fdopendir(copy), closedir);
-  if (dir == nullptr) return absl::ErrnoToStatus(errno, "opendir");
-  rewinddir(dir.get());
   std::vector<uint64_t> files;
-  while (const dirent* entry = readdir(dir.get())) {
+  absl::Status listed = ListFolder(folder, [&files](const char* name) {
     uint64_t number;
-    if (IsMarkFileName(entry->d_name) && absl::SimpleAtoi(entry->d_name, &number)) files.push_back(number);
-  }
+    if (IsMarkFileName(name) && absl::SimpleAtoi(name, &number)) files.push_back(number);
+    return files.size() < kMaxListed;
+  });
+  if (!listed.ok()) return listed;
   std::sort(files.begin(), files.end());
   return files;
+}
+
+// The name of the file that follows all of `files` (ascending). Where something has the last of all names, the file
+// goes before it: ten digits are all that readers know.
+uint64_t NextName(const std::vector<uint64_t>& files, int64_t now_unix_s) {
+  const uint64_t now = std::clamp<int64_t>(now_unix_s, 0, kLastMarkFile);
+  if (files.empty()) return now;
+  if (files.back() < kLastMarkFile) return std::max(now, files.back() + 1);
+  uint64_t end = kLastMarkFile;  // taken, as are all above
+  size_t left = files.size() - 1;
+  for (; left > 0 && files[left - 1] + 1 == end; --left) --end;
+  const uint64_t begin = left > 0 ? files[left - 1] + 1 : 0;
+  return std::clamp(now, begin, end - 1);
+}
+
+// Left alone; the marks go into a file of their own.
+bool InTheWay(const absl::Status& opened) {
+  return absl::IsFailedPrecondition(opened) || absl::IsPermissionDenied(opened) || absl::IsNotFound(opened);
 }
 
 std::string FileName(uint64_t file) {
@@ -50,19 +67,18 @@ bool IsMarkFileName(std::string_view name) {
 
 absl::Status RankFiles::OpenFile(int folder, uint64_t file, bool create) {
   const std::string name = FileName(file);
-  int flags = O_RDWR | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | (create ? O_CREAT | O_EXCL : 0);
-  UniqueFd fd(openat(folder, name.c_str(), flags, 0644));
+  const std::string path = absl::StrCat(this->path(), "/", name);
+  UniqueFd fd;
+  if (create) {
+    fd.reset(openat(folder, name.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!fd.valid()) return absl::ErrnoToStatus(errno, path);
+  } else {
+    absl::StatusOr<UniqueFd> opened = OpenRegular(folder, name, O_RDWR | O_APPEND, path);
+    if (!opened.ok()) return opened.status();
+    fd = *std::move(opened);
+  }
   struct stat info;
-  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
-    int error = errno;
-    if (error == ELOOP) {
-      return absl::FailedPreconditionError(absl::StrCat(path(), "/", name, ": is a symbolic link, which is refused"));
-    }
-    return absl::ErrnoToStatus(error, absl::StrCat(path(), "/", name));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(path(), "/", name, ": is not a regular file"));
-  }
+  if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
   // Tells whoever ages this folder that the file is in use. A file system without locks is no reason to stop.
   (void)flock(fd.get(), LOCK_SH | LOCK_NB);
   fd_ = std::move(fd);
@@ -80,22 +96,19 @@ absl::StatusOr<RankFiles::Target> RankFiles::Prepare(int64_t now_unix_s) {
   // Somebody may have removed or truncated the file; then look at the folder again.
   if (!StillThere()) fd_.reset();
   if (fd_.valid() && size_ <= kMaxMarkFileBytes) return Target{file_, size_};
-  absl::StatusOr<UniqueFd> folder = OpenFolder();
+  absl::StatusOr<UniqueFd> folder = dir_.OpenRank(rank_);
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::vector<uint64_t>> files = ListMarkFiles(folder->get());
   if (!files.ok()) return files.status();
-  uint64_t next = static_cast<uint64_t>(std::max<int64_t>(now_unix_s, 0));
   if (!files->empty()) {
-    next = std::max(next, files->back() + 1);
     absl::Status opened = absl::OkStatus();
     if (!fd_.valid() || file_ != files->back()) opened = OpenFile(folder->get(), files->back(), false);
-    // What is no regular file is left alone; the marks go into a file of their own.
-    if (!opened.ok() && !absl::IsFailedPrecondition(opened)) return opened;
+    if (!opened.ok() && !InTheWay(opened)) return opened;
     char last = '\n';
     bool whole = opened.ok() && (size_ == 0 || (pread(fd_.get(), &last, 1, size_ - 1) == 1 && last == '\n'));
     if (whole && size_ <= kMaxMarkFileBytes) return Target{file_, size_};
   }
-  if (absl::Status opened = OpenFile(folder->get(), next, true); !opened.ok()) return opened;
+  if (absl::Status made = OpenFile(folder->get(), NextName(*files, now_unix_s), true); !made.ok()) return made;
   return Target{file_, size_};
 }
 
@@ -112,14 +125,25 @@ absl::Status RankFiles::Append(std::string_view lines) {
 }
 
 absl::StatusOr<bool> RankFiles::SettleInterruptedWrite(uint64_t file, int64_t offset, int64_t bytes) {
-  if (file > 9'999'999'999 || offset < 0 || offset > kMaxReadBytes || bytes <= 0 || bytes > kMaxWriteBytes) {
+  if (file > kLastMarkFile || offset < 0 || offset > kMaxReadBytes || bytes <= 0 || bytes > kMaxWriteBytes) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank_, ": the note of the last write is garbage"));
   }
-  absl::StatusOr<UniqueFd> folder = OpenFolder();
+  absl::StatusOr<UniqueFd> folder = dir_.OpenRank(rank_);
   if (!folder.ok()) return folder.status();
+  fd_.reset();  // its lock is ours
   absl::Status opened = OpenFile(folder->get(), file, false);
-  if (absl::IsNotFound(opened)) return false;
+  // Whatever has its name now, the write is not in it.
+  if (absl::IsNotFound(opened) || absl::IsFailedPrecondition(opened)) return false;
   if (!opened.ok()) return opened;
+  if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    fd_.reset();
+    return absl::UnavailableError(absl::StrCat(path(), "/", FileName(file),
+                                               ": another process has it open; it may be the proxy before this one"));
+  }
+  (void)flock(fd_.get(), LOCK_SH | LOCK_NB);
+  struct stat info;
+  if (fstat(fd_.get(), &info) != 0) return absl::ErrnoToStatus(errno, path());
+  size_ = info.st_size;
   if (size_ <= offset) return false;
   if (size_ >= offset + bytes) return true;
   if (ftruncate(fd_.get(), offset) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path(), "/", FileName(file)));
@@ -128,25 +152,30 @@ absl::StatusOr<bool> RankFiles::SettleInterruptedWrite(uint64_t file, int64_t of
 }
 
 absl::StatusOr<std::string> RankFiles::ReadNewest(int count_from_newest) const {
-  absl::StatusOr<UniqueFd> folder = OpenFolder();
+  absl::StatusOr<UniqueFd> folder = dir_.OpenRank(rank_);
   if (!folder.ok()) return folder.status();
   absl::StatusOr<std::vector<uint64_t>> files = ListMarkFiles(folder->get());
   if (!files.ok()) return files.status();
-  if (files->size() <= static_cast<size_t>(count_from_newest)) return absl::NotFoundError("no such mark file");
-  const std::string name = FileName((*files)[files->size() - 1 - count_from_newest]);
-  UniqueFd fd(openat(folder->get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  struct stat info;
-  if (!fd.valid() || fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path(), "/", name));
-  std::string text(std::min<int64_t>(info.st_size, kMaxReadBytes), '\0');
-  size_t have = 0;
-  while (have < text.size()) {
-    ssize_t got = pread(fd.get(), text.data() + have, text.size() - have, static_cast<off_t>(have));
-    if (got < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path(), "/", name));
-    if (got == 0) break;
-    have += got;
+  for (auto file = files->rbegin(); file != files->rend(); ++file) {
+    const std::string path = absl::StrCat(this->path(), "/", FileName(*file));
+    absl::StatusOr<UniqueFd> fd = OpenRegular(folder->get(), FileName(*file), O_RDONLY, path);
+    if (!fd.ok() && InTheWay(fd.status())) continue;
+    if (!fd.ok()) return fd.status();
+    if (count_from_newest-- > 0) continue;
+    struct stat info;
+    if (fstat(fd->get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+    std::string text(std::min<int64_t>(info.st_size, kMaxReadBytes), '\0');
+    size_t have = 0;
+    while (have < text.size()) {
+      ssize_t got = pread(fd->get(), text.data() + have, text.size() - have, static_cast<off_t>(have));
+      if (got < 0) return absl::ErrnoToStatus(errno, path);
+      if (got == 0) break;
+      have += got;
+    }
+    text.resize(have);
+    return text;
   }
-  text.resize(have);
-  return text;
+  return absl::NotFoundError("no such mark file");
 }
 
 }  // namespace taskd

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,13 +20,15 @@ inline constexpr int64_t kMaxMarkFileBytes = int64_t{10} * 1024 * 1024;  // a fi
 
 // "1745567190": ten digits and nothing else.
 bool IsMarkFileName(std::string_view name);
+inline constexpr uint64_t kLastMarkFile = 9'999'999'999;
 
 class RankFiles {
  public:
-  RankFiles(const ProfilingDir& dir, int rank) : dir_(dir), rank_(rank) {}
+  RankFiles(ProfilingDir dir, int rank) : dir_(std::move(dir)), rank_(rank) {}
 
   // Where the next Append goes. A file is opened, made or followed by a new one as needed: the newest file of the rank
-  // is appended to (also one of an earlier life), unless it is above the limit or does not end with a whole line.
+  // is appended to (also one of an earlier life), unless it is above the limit, does not end with a whole line, or is
+  // no file that can be written: that is left alone.
   struct Target {
     uint64_t file;   // its name
     int64_t offset;  // its size
@@ -36,7 +39,8 @@ class RankFiles {
   absl::Status Append(std::string_view lines);
 
   // Says whether the write of `bytes` bytes at `offset` of `file` was done by a proxy that is gone; a part of it is
-  // removed, so that the answer is yes or no.
+  // removed, so that the answer is yes or no. UNAVAILABLE: a process still has the file open to write; one that was
+  // killed while its storage hangs may write yet.
   absl::StatusOr<bool> SettleInterruptedWrite(uint64_t file, int64_t offset, int64_t bytes);
 
   // Calls `visit(line)` for each line of the newest files of the rank, oldest first, at most two files.
@@ -46,12 +50,11 @@ class RankFiles {
   std::string path() const { return dir_.RankPath(rank_); }
 
  private:
-  absl::StatusOr<UniqueFd> OpenFolder() const { return dir_.OpenRank(rank_); }
   absl::Status OpenFile(int folder, uint64_t file, bool create);
   absl::StatusOr<std::string> ReadNewest(int count_from_newest) const;
   bool StillThere() const;
 
-  const ProfilingDir& dir_;
+  const ProfilingDir dir_;
   const int rank_;
   UniqueFd fd_;
   uint64_t file_ = 0;

@@ -98,12 +98,76 @@ TEST_F(RankFilesTest, NeverWritesThroughALinkThatLooksLikeAMarkFile) {
   EXPECT_EQ(ReadFile(folder_ + "/1745567191"), "a\n");
 }
 
+TEST_F(RankFilesTest, BeginsANewFileAfterWhateverIsNoFile) {
+  for (const char* way : {"fifo", "folder", "link", "hard link"}) {
+    SCOPED_TRACE(way);
+    const std::string what = way;
+    std::filesystem::remove_all(folder_);
+    WriteFile(folder_ + "/1745560000", "old\n");
+    WriteFile(temp_ / "victim", "untouched\n");
+    const std::string newest = folder_ + "/1745569999";
+    if (what == "fifo") {
+      ASSERT_EQ(mkfifo(newest.c_str(), 0666), 0);
+    }
+    if (what == "folder") std::filesystem::create_directories(newest);
+    if (what == "link") std::filesystem::create_symlink(temp_ / "victim", newest);
+    if (what == "hard link") std::filesystem::create_hard_link(temp_ / "victim", newest);
+    RankFiles files(dir_, 3);
+    std::vector<std::string> lines;
+    ASSERT_TRUE(files.VisitNewestLines([&](std::string_view line) { lines.emplace_back(line); }).ok());
+    if (what != "hard link") {
+      EXPECT_THAT(lines, ElementsAre("old")) << "what a proxy that takes over reads back";
+    }
+    EXPECT_FALSE(*files.SettleInterruptedWrite(1745569999, 0, 5));
+    Append(files, "a\n", kNow);
+    EXPECT_EQ(ReadFile(folder_ + "/1745570000"), "a\n");
+    EXPECT_EQ(ReadFile(temp_ / "victim"), "untouched\n");
+  }
+}
+
+// Ten digits end with 9999999999, and whatever has that name must not end the recording.
+TEST_F(RankFilesTest, NamesNeverGetElevenDigits) {
+  WriteFile(folder_ + "/1745560000", "old\n");
+  WriteFile(folder_ + "/9999999998", "torn");
+  std::filesystem::create_directories(folder_ + "/9999999999");
+  Append(files_, "a\n");
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "a\n");
+  Append(files_, "b\n");
+  EXPECT_EQ(ReadFile(folder_ + "/1745567190"), "a\nb\n");
+  Append(files_, std::string(kMaxMarkFileBytes, 'x') + "\n");
+  Append(files_, "c\n");
+  EXPECT_EQ(ReadFile(folder_ + "/1745567191"), "c\n");
+  RankFiles next(dir_, 3);
+  Append(next, "d\n", kNow - 50);
+  EXPECT_EQ(ReadFile(folder_ + "/1745567192"), "d\n");
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    EXPECT_EQ(entry.path().filename().native().size(), 10u) << entry.path();
+  }
+}
+
+TEST_F(RankFilesTest, TheLastNameIsAFileLikeAnyOther) {
+  WriteFile(folder_ + "/9999999999", "old\n");
+  Append(files_, "a\n");
+  EXPECT_EQ(ReadFile(folder_ + "/9999999999"), "old\na\n");
+}
+
 TEST_F(RankFilesTest, SettlesAWriteThatWasNotDone) {
   WriteFile(folder_ + "/1745567190", "old\n");
   auto settled = files_.SettleInterruptedWrite(1745567190, 4, 100);
   ASSERT_TRUE(settled.ok()) << settled.status();
   EXPECT_FALSE(*settled);
   EXPECT_FALSE(*files_.SettleInterruptedWrite(1700000000, 0, 5)) << "its file was never made";
+}
+
+// One that was killed while its storage hangs lives on in the kernel, and may still write.
+TEST_F(RankFilesTest, SettlesNothingWhileAnotherProxyHasTheFile) {
+  Append(files_, "old\n");
+  RankFiles next(dir_, 3);
+  EXPECT_TRUE(absl::IsUnavailable(next.SettleInterruptedWrite(kNow, 4, 4).status()));
+  ASSERT_TRUE(files_.Append("new\n").ok());
+  EXPECT_TRUE(absl::IsUnavailable(next.SettleInterruptedWrite(kNow, 4, 4).status()));
+  EXPECT_TRUE(*files_.SettleInterruptedWrite(kNow, 4, 4)) << "its own lock is in nobody's way";
 }
 
 TEST_F(RankFilesTest, SettlesAWriteThatWasDone) {
@@ -141,6 +205,16 @@ TEST_F(RankFilesTest, VisitsTheTwoNewestFilesInOrder) {
 TEST(CheckTaskFolder, RefusesPaths) {
   EXPECT_TRUE(CheckTaskFolder("default_task_id_1745567190").ok());
   for (const char* bad : {"", ".", "..", ".hidden", "a/b", "/etc"}) EXPECT_FALSE(CheckTaskFolder(bad).ok()) << bad;
+}
+
+TEST(ProfilingDir, WritesRankInfoWhateverLiesThere) {
+  TempDir temp;
+  ProfilingDir dir(temp / "p", "t");
+  std::filesystem::create_directories(temp / "p/t/0");
+  ASSERT_EQ(mkfifo((temp / "p/t/0/.rank.json.new").c_str(), 0666), 0);
+  ASSERT_EQ(mkfifo((temp / "p/t/0/.rank.json").c_str(), 0666), 0);
+  ASSERT_TRUE(dir.WriteRankInfo(0, "{}\n").ok());
+  EXPECT_EQ(ReadFile(temp / "p/t/0/.rank.json"), "{}\n");
 }
 
 TEST(ProfilingDir, WritesRankInfo) {

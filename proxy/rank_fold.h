@@ -8,14 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/mark_fold.h"
+#include "proxy/profiling_dir.h"
 
 namespace taskd {
 
 class RankFold {
  public:
-  // `rank_dir`: the rank's folder below the profiling directory. It need not exist yet.
-  explicit RankFold(const std::string& rank_dir);
+  // The rank's folder need not exist yet.
+  RankFold(ProfilingDir dir, int rank);
   RankFold(const RankFold&) = delete;  // the fold points to it
   RankFold& operator=(const RankFold&) = delete;
 
@@ -28,7 +30,10 @@ class RankFold {
   std::vector<StepFold> TakeFinished();
 
  private:
-  const std::string groups_path_;
+  void SayTrouble(const absl::Status& trouble);  // once
+
+  const ProfilingDir dir_;
+  const int rank_;
   std::vector<StepFold> finished_;
   MarkFold marks_;
   uint64_t next_poll_ns_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <utility>
 
 #include "common/log.h"
 #include "common/mark_line.h"
@@ -14,6 +15,9 @@ constexpr uint64_t kMaxAgeNs = 500'000'000;
 // A ring that is fuller than this does not wait for kMaxAge: the rest of it is room for a proxy that gets no CPU.
 constexpr double kDueFill = 1.0 / 8;
 constexpr size_t kBatchBytes = size_t{1024} * 1024;  // of ring records; about 5 times that in the file
+constexpr size_t kBatchMemory = 4 * kBatchBytes;     // the most that one takes
+// Read ahead of the files only when the rest of the ring could be too little until somebody looks again.
+constexpr double kReadAheadFill = 1.0 / 2;
 // Ranges that somebody starts and never ends.
 constexpr size_t kMaxOpenRanges = 1 << 16;
 
@@ -53,35 +57,43 @@ std::string_view DomainForFold(uint32_t domain) {
 SegmentDrain::SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files,
                            std::shared_ptr<RankFold> fold)
     : segment_(std::move(segment)), files_(std::move(files)), fold_(std::move(fold)), lost_told_(segment_->lost()) {
+  const ring::SegmentHeader& header = segment_->header();
+  cursors_known_ =
+      header.attached.load(std::memory_order_acquire) == 0 || header.intent.valid.load(std::memory_order_acquire) != 1;
   for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
-    written_[kind] = segment_->header().written[kind].load(std::memory_order_relaxed);
+    written_[kind] = header.written[kind].load(std::memory_order_relaxed);
   }
+}
+
+// Finds out whether the write that is noted in the segment was done.
+absl::StatusOr<bool> SegmentDrain::Settle() {
+  const ring::WriteIntent& intent = segment_->header().intent;
+  absl::StatusOr<bool> written = files_->SettleInterruptedWrite(
+      intent.file.load(std::memory_order_relaxed), static_cast<int64_t>(intent.offset.load(std::memory_order_relaxed)),
+      static_cast<int64_t>(intent.bytes.load(std::memory_order_relaxed)));
+  if (!absl::IsInvalidArgument(written.status())) return written;
+  spdlog::warn("{}", written.status().message());
+  return false;
 }
 
 absl::Status SegmentDrain::TakeOver() {
   ring::SegmentHeader& header = segment_->header();
-  ring::WriteIntent& intent = header.intent;
   const bool first = header.attached.load(std::memory_order_acquire) == 0;
   if (!first) {
-    segment_->Pending();  // picks the rings up
-    if (intent.valid.load(std::memory_order_acquire) == 1) {
-      absl::StatusOr<bool> written =
-          files_->SettleInterruptedWrite(intent.file.load(std::memory_order_relaxed),
-                                         static_cast<int64_t>(intent.offset.load(std::memory_order_relaxed)),
-                                         static_cast<int64_t>(intent.bytes.load(std::memory_order_relaxed)));
-      if (absl::IsInvalidArgument(written.status())) {
-        spdlog::warn("{}", written.status().message());
-      } else if (!written.ok()) {
-        return written.status();
-      } else if (*written) {
-        segment_->CommitCursors();
+    if (!cursors_known_) {  // nobody else changes it, and nobody reads before
+      absl::StatusOr<bool> written = Settle();
+      if (!written.ok()) return written.status();
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (*written) {
+        segment_->CommitStagedCursors();
         CommitAnchor();
         for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
           written_[kind] = header.written_next[kind].load(std::memory_order_relaxed);
           header.written[kind].store(written_[kind], std::memory_order_relaxed);
         }
       }
-      intent.valid.store(0, std::memory_order_release);
+      header.intent.valid.store(0, std::memory_order_release);
+      cursors_known_ = true;
     }
     absl::Status read = files_->VisitNewestLines([this](std::string_view text) {
       std::optional<MarkLine> line = ParseMarkLine(text);
@@ -131,8 +143,39 @@ uint64_t SegmentDrain::MonotonicAt(uint64_t ticks, TickAnchor now) const {
   return segment_->counter_clock() ? TickLine(left_anchor(), now).MonotonicNs(ticks) : ticks;
 }
 
-absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_the_end) {
-  if (segment_->faulted()) return absl::OkStatus();
+std::string SegmentDrain::fault() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return segment_->faulted() ? segment_->fault() : std::string();
+}
+
+bool SegmentDrain::drained() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return backlog_.empty() && segment_->Pending() == 0;
+}
+
+size_t SegmentDrain::backlog_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t bytes = 0;
+  for (const Batch& batch : backlog_) bytes += batch.bytes;
+  return bytes;
+}
+
+size_t SegmentDrain::backlog_records() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t records = 0;
+  for (const Batch& batch : backlog_) records += batch.ring.records.size();
+  return records;
+}
+
+uint64_t SegmentDrain::lost() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return segment_->lost();
+}
+
+bool SegmentDrain::Due(uint64_t now_monotonic_ns, bool all) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!backlog_.empty()) return true;
+  if (segment_->faulted()) return false;
   if (segment_->Pending() == 0) {
     pending_since_ns_ = 0;
     if (taken_over_ && now_monotonic_ns - anchored_ns_ > 1'000'000'000) {
@@ -141,26 +184,72 @@ absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_th
       CommitAnchor();
       anchored_ns_ = now_monotonic_ns;
     }
-    return absl::OkStatus();
+    return false;
   }
   if (pending_since_ns_ == 0) pending_since_ns_ = now_monotonic_ns;
-  if (!all && segment_->fill() < kDueFill && now_monotonic_ns - pending_since_ns_ < kMaxAgeNs) return absl::OkStatus();
+  return all || segment_->fill() >= kDueFill || now_monotonic_ns - pending_since_ns_ >= kMaxAgeNs;
+}
+
+absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_the_end) {
+  if (!Due(now_monotonic_ns, all)) return absl::OkStatus();
   if (!taken_over_) {
     if (absl::Status taken = TakeOver(); !taken.ok()) return taken;
   }
-  const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
-  segment_->set_count_undecided((keep & ring::kGateAllKinds) != 0);
-  do {
-    TickAnchor now = ReadAnchor();
-    uint64_t cut = to_the_end ? UINT64_MAX : segment_->counter_clock() ? now.ticks : now.monotonic_ns;
-    segment_->Read(cut, kBatchBytes, batch_);
-    TickAnchor anchor = now;
-    if (batch_.more) anchor = {batch_.cut_ticks, MonotonicAt(batch_.cut_ticks, now)};
-    if (absl::Status written = WriteBatch(batch_, now, anchor); !written.ok()) return written;
+  bool more = true;
+  while (more) {
+    const Batch* batch = Front(to_the_end);
+    if (batch == nullptr) break;
+    if (absl::Status written = WriteBatch(*batch); !written.ok()) return written;
     anchored_ns_ = now_monotonic_ns;
-  } while (batch_.more && !batch_.records.empty());
+    std::lock_guard<std::mutex> lock(mutex_);
+    more = batch->ahead || (batch->ring.more && !batch->ring.records.empty()) || backlog_.size() > 1;
+    PopFront();
+  }
   pending_since_ns_ = 0;
   return absl::OkStatus();
+}
+
+const SegmentDrain::Batch* SegmentDrain::Front(bool to_the_end) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (backlog_.empty() && !ReadBatch(to_the_end, false)) return nullptr;
+  return &backlog_.front();
+}
+
+bool SegmentDrain::ReadBatch(bool to_the_end, bool ahead) {
+  const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
+  segment_->set_count_undecided((keep & ring::kGateAllKinds) != 0);
+  Batch& batch = backlog_.emplace_back(std::exchange(spare_, {}));
+  batch.now = ReadAnchor();
+  const uint64_t cut = to_the_end ? UINT64_MAX : segment_->counter_clock() ? batch.now.ticks : batch.now.monotonic_ns;
+  segment_->Read(cut, kBatchBytes, batch.ring);
+  batch.lost = segment_->lost();
+  if (batch.ring.cursors.empty()) {  // nothing there, or not to be believed
+    spare_ = std::move(batch);
+    backlog_.pop_back();
+    return false;
+  }
+  batch.ahead = ahead;
+  if (ahead) {  // it may be there for long
+    batch.ring.records.shrink_to_fit();
+    batch.ring.words.shrink_to_fit();
+  }
+  batch.bytes = sizeof(Batch) + batch.ring.records.capacity() * sizeof(RingRecord) +
+                batch.ring.words.capacity() * sizeof(uint64_t) + batch.ring.cursors.capacity() * sizeof(RingCursor);
+  return true;
+}
+
+void SegmentDrain::PopFront() {
+  if (backlog_.size() == 1 && backlog_.front().bytes <= kBatchMemory) spare_ = std::move(backlog_.front());
+  backlog_.pop_front();
+}
+
+void SegmentDrain::ReadAhead(size_t room_bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!cursors_known_) return;
+  while (room_bytes >= kBatchMemory && segment_->Pending() > 0 && segment_->fill() >= kReadAheadFill) {
+    if (!ReadBatch(false, true) || backlog_.back().ring.records.empty()) return;
+    room_bytes -= std::min(room_bytes, backlog_.back().bytes);
+  }
 }
 
 // Ids grow, so the smaller half are the older ranges: those that nobody will end any more.
@@ -293,17 +382,22 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   }
 }
 
-absl::Status SegmentDrain::WriteBatch(const RingBatch& batch, TickAnchor now, TickAnchor cut) {
+absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
   const int64_t old_step = step_;
   const double old_step_ms = step_ms_;
-  Format(batch, now);
+  TickAnchor cut = batch.now;
+  if (batch.ring.more) cut = {batch.ring.cut_ticks, MonotonicAt(batch.ring.cut_ticks, batch.now)};
+  Format(batch.ring, batch.now);
   ring::SegmentHeader& header = segment_->header();
   absl::Status written = absl::OkStatus();
   if (!lines_.empty()) {
     absl::StatusOr<RankFiles::Target> target = files_->Prepare(time(nullptr));
     written = target.status();
     if (written.ok()) {
-      segment_->StageCursors();
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        segment_->StageCursors(batch.ring);
+      }
       StageAnchor(cut);
       for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
         header.written_next[kind].store(written_next_[kind], std::memory_order_relaxed);
@@ -315,7 +409,6 @@ absl::Status SegmentDrain::WriteBatch(const RingBatch& batch, TickAnchor now, Ti
       written = files_->Append(lines_);
     }
   } else {
-    segment_->StageCursors();
     StageAnchor(cut);
   }
   if (!written.ok()) {
@@ -328,19 +421,21 @@ absl::Status SegmentDrain::WriteBatch(const RingBatch& batch, TickAnchor now, Ti
     step_ms_ = old_step_ms;
     return written;
   }
-  segment_->CommitCursors();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    segment_->CommitCursors(batch.ring);
+  }
   CommitAnchor();
   written_ = written_next_;
   for (uint32_t kind = 0; kind < ring::kKinds; ++kind)
     header.written[kind].store(written_[kind], std::memory_order_relaxed);
   header.intent.valid.store(0, std::memory_order_release);
-  if (fold_ != nullptr) Fold();
+  if (fold_ != nullptr) Fold(batch.lost);
   return absl::OkStatus();
 }
 
-void SegmentDrain::Fold() {
+void SegmentDrain::Fold(uint64_t lost) {
   // What was overwritten is older than what could still be read.
-  const uint64_t lost = segment_->lost();
   if (lost > lost_told_) fold_->marks().Lost(lost - lost_told_);
   lost_told_ = lost;
   for (const MarkRecord& record : records_) fold_->marks().Add(record);
@@ -363,6 +458,17 @@ SegmentDrain::Counters SegmentDrain::counters() const {
   }
   counters.overhead_ns_per_mark = segment_->overhead_ticks_per_mark() * ns_per_tick;
   return counters;
+}
+
+SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counters& b) {
+  for (size_t kind = 0; kind < a.written.size(); ++kind) a.written[kind] += b.written[kind];
+  a.lost += b.lost;
+  if (b.step >= 0) {
+    a.step = b.step;
+    a.step_ms = b.step_ms;
+  }
+  if (b.overhead_ns_per_mark > 0) a.overhead_ns_per_mark = b.overhead_ns_per_mark;
+  return a;
 }
 
 }  // namespace taskd

@@ -11,13 +11,19 @@
 // 4. What has been written is folded (common/mark_fold.h), once: a batch that could not be written is not.
 // 5. A device line (MSPTI's) is written only for an id whose host line this process wrote; these ids are kept and read
 //    back like the open ranges.
+// 6. While a batch cannot be written, further ones are read behind it into the backlog, before the rings overwrite
+//    them. Each is written as by 2, in order; the segment's cursors move with the files only. So a proxy that takes
+//    over reads again what the rings still hold, and the records' sequence numbers tell it how many are gone.
 //
-// Used by one thread.
+// Two threads: one writes (Flush, which may hang with the storage), one watches (everything else). What the watcher may
+// call while a Flush is under way says so.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,15 +44,29 @@ class SegmentDrain {
   SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr<RankFiles> files,
                std::shared_ptr<RankFold> fold = nullptr);
 
+  // During a Flush only its header, gate, descriptor and what else never changes.
   RingSegment& segment() { return *segment_; }
+  // As RingSegment::fault(). Also during a Flush.
+  std::string fault();
 
-  // Writes what is due: a part of a ring is unread, or something lies there since kMaxAge; everything if `all`. With
-  // `to_the_end` also what the clock calls future, for a segment whose writer is gone.
-  // OK also if there was nothing to do. On an error nothing is lost: the next call tries again.
+  // Whether there is something to write: a part of a ring is unread, or something lies there since kMaxAge; anything at
+  // all if `all`.
+  bool Due(uint64_t now_monotonic_ns, bool all);
+  // Writes what is due; everything if `all`. With `to_the_end` also what the clock calls future, for a segment whose
+  // writer is gone. OK also if there was nothing to do. On an error nothing is lost: the next call tries again.
   absl::Status Flush(uint64_t now_monotonic_ns, bool all, bool to_the_end);
 
-  // Everything recorded is in the files.
-  bool drained() { return segment_->Pending() == 0; }
+  // Takes what the rings are about to overwrite into the backlog, at most about `room_bytes` of memory. Also during a
+  // Flush, which is what it is for.
+  void ReadAhead(size_t room_bytes);
+  // Memory of what was read and is not written. Also during a Flush.
+  size_t backlog_bytes();
+  // Records in it. Also during a Flush.
+  size_t backlog_records();
+  uint64_t lost();  // also during a Flush
+
+  // Everything recorded that can be read is in the files.
+  bool drained();
 
   struct Counters {
     std::array<uint64_t, ring::kKinds> written{};  // marks and ranges started in the files
@@ -66,8 +86,22 @@ class SegmentDrain {
     uint64_t start_ns;
   };
 
+  struct Batch {
+    RingBatch ring;
+    TickAnchor now;      // when it was read
+    uint64_t lost = 0;   // by then
+    size_t bytes = 0;    // of memory
+    bool ahead = false;  // more has been recorded since
+  };
+
   absl::Status TakeOver();
-  absl::Status WriteBatch(const RingBatch& batch, TickAnchor now, TickAnchor cut);
+  absl::StatusOr<bool> Settle();
+  // The batch to be written next; null: there is nothing.
+  const Batch* Front(bool to_the_end);
+  // Reads one more into the backlog. False: there was nothing to read. mutex_ is held.
+  bool ReadBatch(bool to_the_end, bool ahead);
+  void PopFront();
+  absl::Status WriteBatch(const Batch& batch);
   // Lines of the batch into lines_; changes of open_ are noted in undo_.
   void Format(const RingBatch& batch, TickAnchor now);
   void ForgetOldRanges();
@@ -75,20 +109,25 @@ class SegmentDrain {
   void FormatDevice(const RingRecord& record);
   // False: it is expected already.
   bool ExpectDevice(uint64_t id);
-  void Fold();
+  void Fold(uint64_t lost);
   TickAnchor left_anchor() const;
   uint64_t MonotonicAt(uint64_t ticks, TickAnchor now) const;
   void StageAnchor(TickAnchor anchor);
   void CommitAnchor();
 
+  std::mutex mutex_;  // guards reading and cursors of segment_, and the next three
   std::unique_ptr<RingSegment> segment_;
+  std::deque<Batch> backlog_;  // the first is being written during a Flush
+  Batch spare_;                // so that the usual one allocates nothing
+  // False: the write that a proxy before us began is not settled, so nobody knows where to read on.
+  bool cursors_known_;
+
   std::shared_ptr<RankFiles> files_;
   std::shared_ptr<RankFold> fold_;
   uint64_t lost_told_;  // to the fold
   bool taken_over_ = false;
   uint64_t pending_since_ns_ = 0;  // 0: nothing pending
   uint64_t anchored_ns_ = 0;
-  RingBatch batch_;
   std::string lines_;
   absl::flat_hash_map<uint64_t, OpenRange> open_;
   std::vector<std::pair<uint64_t, OpenRange>> opened_;  // by the batch being written
@@ -97,11 +136,14 @@ class SegmentDrain {
   absl::flat_hash_set<uint64_t> device_;
   std::vector<uint64_t> device_new_;  // by the batch being written
   std::vector<uint64_t> device_done_;
-  std::vector<MarkRecord> records_;  // of the batch being written; their names lie in batch_
+  std::vector<MarkRecord> records_;  // of the batch being written; their names lie there
   std::array<uint64_t, ring::kKinds> written_{};
   std::array<uint64_t, ring::kKinds> written_next_{};
   int64_t step_ = -1;
   double step_ms_ = 0;
 };
+
+// Of two segments of one rank, the later one second.
+SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counters& b);
 
 }  // namespace taskd

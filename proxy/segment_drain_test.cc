@@ -2,7 +2,9 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
+#include <set>
 
 #include "absl/strings/str_split.h"
 #include "common/mark_line.h"
@@ -314,7 +316,7 @@ TEST_F(SegmentDrainTest, DeviceLinesOfABatchThatCannotBeWrittenComeOnceItCan) {
   EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "16 1 ", "32 1 ", "16 2 forward", "16 2 ", "32 2 "));
 }
 
-// The host line of a failed batch may be overwritten before the next try.
+// The host line of a batch that failed may be overwritten before the next proxy tries.
 TEST_F(SegmentDrainTest, ADeviceLineNeverStandsWithoutItsHostLine) {
   auto drain = NewDrain();
   Start(kStartNs, 5, "x", ring::kKindOther);
@@ -330,6 +332,7 @@ TEST_F(SegmentDrainTest, ADeviceLineNeverStandsWithoutItsHostLine) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
   EXPECT_FALSE(full.ok());
   for (uint64_t i = 0; i < 20'000; ++i) Host(ring::kRecordMark, 2, 100 + i, "m", ring::kKindOther, 0);
+  drain = NewDrain();
   Device(ring::kRecordRangeStart, 3, 1);
   ASSERT_TRUE(FlushAll(*drain).ok());
   EXPECT_GT(drain->counters().lost, 0u);
@@ -420,6 +423,112 @@ TEST_F(SegmentDrainTest, GoesOnWhenThereIsRoomAgain) {
   EXPECT_EQ(drain->counters().lost, 0u);
 }
 
+// Files cannot be written: as a full disk has it, for as long as an object lives.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &old_), 0);
+    rlimit limit = old_;
+    limit.rlim_cur = bytes;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FullDisk() { EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &old_), 0); }
+
+ private:
+  rlimit old_;
+};
+
+class BacklogTest : public SegmentDrainTest {
+ protected:
+  // Three times what a ring holds, while nothing can be written. Returns the id of the last mark.
+  uint64_t Overflow(SegmentDrain& drain, size_t room_bytes) {
+    FullDisk full(1);
+    for (int i = 0; i < 40'000; ++i) {
+      ++id_;
+      fake_.Append(0, {ring::kRecordMark, kStartNs + id_, id_, "m", ring::kKindOther});
+      if (i % 1000 != 0) continue;
+      if (i % 10'000 == 0) {
+        EXPECT_FALSE(FlushAll(drain).ok());
+      }
+      const size_t used = drain.backlog_bytes();
+      drain.ReadAhead(room_bytes - std::min(room_bytes, used));
+    }
+    return id_;
+  }
+  std::vector<uint64_t> Ids() {
+    std::vector<uint64_t> ids;
+    for (const std::string& line : Lines()) ids.push_back(ParseMarkLine(line)->id);
+    return ids;
+  }
+  uint64_t id_ = 0;
+};
+
+TEST_F(BacklogTest, NothingIsLostWhileFilesCannotBeWritten) {
+  auto drain = NewDrain();
+  for (int round = 0; round < 2; ++round) {
+    const uint64_t last = Overflow(*drain, size_t{64} << 20);
+    EXPECT_GT(drain->backlog_records(), 10'000u);
+    EXPECT_FALSE(drain->drained());
+    EXPECT_EQ(drain->lost(), 0u);
+    ASSERT_TRUE(FlushAll(*drain).ok());
+    std::vector<uint64_t> ids = Ids();
+    ASSERT_EQ(ids.size(), last);
+    for (uint64_t i = 0; i < last; ++i) ASSERT_EQ(ids[i], i + 1);
+    EXPECT_EQ(drain->counters().written[ring::kKindOther], last);
+    EXPECT_EQ(drain->counters().lost, 0u);
+    EXPECT_EQ(drain->backlog_bytes(), 0u);
+    EXPECT_TRUE(drain->drained());
+  }
+}
+
+TEST_F(BacklogTest, HasALimitAndCountsWhatIsBeyond) {
+  auto drain = NewDrain();
+  const size_t room = size_t{5} << 20;  // one batch
+  const uint64_t last = Overflow(*drain, room);
+  EXPECT_LE(drain->backlog_bytes(), room + (size_t{4} << 20));
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_GT(drain->counters().lost, 0u);
+  EXPECT_EQ(Ids().size() + drain->counters().lost, last);
+  EXPECT_EQ(Ids().back(), last);
+}
+
+// What a killed proxy had read ahead is in no file: the next one finds it in the ring, or counts it.
+TEST_F(BacklogTest, ASuccessorWritesWhatTheRingsHoldAndCountsTheRest) {
+  auto drain = NewDrain();
+  for (int i = 0; i < 100; ++i) fake_.Append(0, {ring::kRecordMark, kStartNs + i + 1, ++id_, "m", ring::kKindOther});
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  const uint64_t last = Overflow(*drain, size_t{64} << 20);
+  drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  std::vector<uint64_t> ids = Ids();
+  EXPECT_GT(drain->counters().lost, 0u);
+  EXPECT_EQ(ids.size() + drain->counters().lost, last);
+  EXPECT_EQ(std::set<uint64_t>(ids.begin(), ids.end()).size(), ids.size()) << "written twice";
+  EXPECT_EQ(ids.back(), last);
+}
+
+TEST_F(BacklogTest, LeavesInTheRingWhatItHasRoomFor) {
+  auto drain = NewDrain();
+  FullDisk full(1);
+  for (int i = 0; i < 5000; ++i) fake_.Append(0, {ring::kRecordMark, kStartNs + i + 1, ++id_, "m", ring::kKindOther});
+  drain->ReadAhead(size_t{64} << 20);
+  EXPECT_EQ(drain->backlog_records(), 0u);
+}
+
+TEST_F(BacklogTest, ReadsNothingBeforeAnInterruptedWriteIsSettled) {
+  for (int i = 0; i < 100; ++i) fake_.Append(0, {ring::kRecordMark, kStartNs + i + 1, ++id_, "m", ring::kKindOther});
+  ASSERT_TRUE(FlushAll(*NewDrain()).ok());
+  fake_.header().intent.valid = 1;
+  auto drain = NewDrain();
+  for (int i = 0; i < 20'000; ++i)
+    fake_.Append(0, {ring::kRecordMark, kStartNs + id_ + 1, ++id_, "m", ring::kKindOther});
+  drain->ReadAhead(size_t{64} << 20);
+  EXPECT_EQ(drain->backlog_records(), 0u);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_EQ(Ids().size() + drain->counters().lost, id_);
+}
+
 // Times come from the counter at the mark, whatever CLOCK_REALTIME does later; and follow CLOCK_MONOTONIC.
 TEST_F(SegmentDrainTest, ConvertsTheCounterWithTheClockItRanWith) {
   TickAnchor start = ReadAnchor();
@@ -458,7 +567,7 @@ TEST_F(SegmentDrainTest, ForgetsTheOldestOfTooManyOpenRanges) {
 
 // What the manager is told comes from the same records as the files, each once.
 TEST_F(SegmentDrainTest, FoldsWhatItHasWritten) {
-  auto fold = std::make_shared<RankFold>(folder());
+  auto fold = std::make_shared<RankFold>(dir_, 3);
   auto drain = NewDrain(fold);
   auto op = [&](uint64_t start_ns, uint64_t end_ns, uint64_t id) {
     fake_.Append(0, {ring::kRecordRangeStart, kStartNs + start_ns, id,
@@ -502,7 +611,7 @@ TEST_F(SegmentDrainTest, FoldsWhatItHasWritten) {
   // A proxy that takes over begins with the next step: it has not seen the begin of the present one.
   Start(kStartNs + 210, 4, "step 8", ring::kKindStep);
   ASSERT_TRUE(FlushAll(*drain).ok());
-  auto next_fold = std::make_shared<RankFold>(folder());
+  auto next_fold = std::make_shared<RankFold>(dir_, 3);
   drain = NewDrain(next_fold);
   op(220, 230, 5);
   End(kStartNs + 300, 4);
@@ -517,7 +626,7 @@ TEST_F(SegmentDrainTest, FoldsWhatItHasWritten) {
 }
 
 TEST_F(SegmentDrainTest, TellsTheFoldOfLostMarks) {
-  auto fold = std::make_shared<RankFold>(folder());
+  auto fold = std::make_shared<RankFold>(dir_, 3);
   fake_.header().dropped = 3;  // before this proxy came
   auto drain = NewDrain(fold);
   Start(kStartNs + 100, 1, "step 7", ring::kKindStep);

@@ -33,7 +33,8 @@ void SaveProxyState(const std::string& path, const ProxyState& state) {
   if (state.wanted) json["wanted"] = *state.wanted;
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::string temporary = absl::StrCat(path, ".new");
-  UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  unlink(temporary.c_str());
+  UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (fd.valid() && write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
       rename(temporary.c_str(), path.c_str()) == 0) {
     return;

@@ -121,7 +121,7 @@ class UplinkTest : public ::testing::Test {
   }
   ~UplinkTest() override {
     uplink_->Stop();
-    node_.Stop();
+    EXPECT_TRUE(node_.Stop().ok());
     server_->Shutdown(std::chrono::system_clock::now());
   }
 

@@ -41,8 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       FUZZ_CHECK(record.kind < taskd::ring::kKinds);
       FUZZ_CHECK(segment.DomainName(record.domain).size() < taskd::ring::kDomainNameBytes);
     }
-    segment.StageCursors();
-    segment.CommitCursors();
+    segment.StageCursors(batch);
+    segment.CommitCursors(batch);
   }
   return 0;
 }

@@ -1,0 +1,80 @@
+#include "proxy/file_threads.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace taskd {
+namespace {
+
+// What a system call on storage that hangs is to its thread. Shared with jobs that outlive the test.
+class Gate {
+ public:
+  void Pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return open_; });
+    ++passed_;
+    changed_.notify_all();
+  }
+  void Open() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  int passed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return passed_;
+  }
+  bool WaitPassed(int count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return passed_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  int passed_ = 0;
+};
+
+TEST(FileThreads, OneIsEnoughForWorkThatEnds) {
+  FileThreads threads;
+  auto gate = std::make_shared<Gate>();
+  gate->Open();
+  for (int i = 1; i <= 100; ++i) {
+    threads.Run([gate] { gate->Pass(); });
+    ASSERT_TRUE(gate->WaitPassed(i));
+    threads.Grow();
+  }
+  EXPECT_EQ(threads.threads(), 1);
+}
+
+TEST(FileThreads, WorkThatHangsCostsTheOthersNothing) {
+  auto hangs = std::make_shared<Gate>();
+  auto goes = std::make_shared<Gate>();
+  goes->Open();
+  {
+    FileThreads threads;
+    for (int i = 1; i <= 5; ++i) {
+      threads.Run([hangs] { hangs->Pass(); });
+      threads.Run([goes] { goes->Pass(); });
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (goes->passed() < i) {
+        ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+        threads.Grow();
+        std::this_thread::yield();
+      }
+    }
+    EXPECT_GE(threads.threads(), 5);
+  }
+  hangs->Open();
+  EXPECT_TRUE(hangs->WaitPassed(5)) << "what was left behind goes on when it can";
+}
+
+}  // namespace
+}  // namespace taskd

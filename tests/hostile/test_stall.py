@@ -1,0 +1,268 @@
+"""Storage that hangs: marks wait in the rings and in memory, the other ranks, the switch and the proxy's end do not."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+import harness
+import pytest
+from harness import wait_until
+
+STALL_SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib", "stall.c")
+# Marks of 250 bytes, two lines each: 2 MiB of ring hold about 7,000 of them.
+RATE, NAME_BYTES, OVERFLOW = 4000, 250, 25_000
+
+
+class Stall:
+    """What lies below `path` hangs from begin() to end(), for proxies with this environment."""
+
+    def __init__(self, folder, library):
+        self.control = os.path.join(folder, "stall")
+        self.environment = harness.clean_environment(MINDX_TASK_ID=harness.TASK, LD_PRELOAD=library, STALL_SWITCH=self.control)
+
+    def begin(self, path):
+        with open(self.control + ".new", "w", encoding="utf-8") as file:
+            file.write(path)
+        os.rename(self.control + ".new", self.control)
+
+    def end(self):
+        os.unlink(self.control)
+
+
+@pytest.fixture(scope="session")
+def stall_library(tmp_path_factory):
+    library = str(tmp_path_factory.mktemp("stall") / "stall.so")
+    subprocess.run(["cc", "-O1", "-fPIC", "-shared", "-o", library, STALL_SOURCE, "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture
+def stall(stage, stall_library):
+    return Stall(stage.folder, stall_library)
+
+
+@pytest.fixture
+def stalled_proxy(stage, manager, recording, stall):
+    return stage.proxy(manager, environment=stall.environment)
+
+
+def high_water_kib(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", file.read())[1])
+
+
+def lost(manager):
+    return {rank: status["lost"] for rank, status in manager.rank_status().items()}
+
+
+def wait_written(proxy, rank, patience_s=60):
+    made = max(rank.made())
+    wait_until(lambda: proxy.counts(rank.rank)["other"] >= made, f"what rank {rank.rank} made is in its files", patience_s)
+
+
+def test_a_stall_that_overflows_the_rings_loses_nothing(stage, manager, stalled_proxy, stall):
+    proxy = stalled_proxy
+    rank = stage.rank(0, proxy, rate=RATE, name_bytes=NAME_BYTES)
+    rank.wait_made(1000)
+    stall.begin(proxy.profiling_dir)
+    rank.wait_made(max(rank.made()) + OVERFLOW, 60)
+    wait_until(lambda: "storage does not answer" in proxy.log(), "the proxy says it")
+    before = max(rank.made())
+    stall.end()
+    wait_until(lambda: "storage answers again" in proxy.log(), "the proxy says it")
+    rank.wait_made(before + 500)
+    assert rank.terminate() == 0
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    rank.verify(report)
+    assert len(re.findall("storage does not answer", proxy.log())) == 1
+
+
+def test_one_ranks_folder_that_hangs_holds_nobody_up(stage, manager, stalled_proxy, stall):
+    proxy = stalled_proxy
+    ranks = [stage.rank(r, proxy, rate=500) for r in range(3)]
+    for rank in ranks:
+        rank.wait_made(100)
+    stall.begin(os.path.join(proxy.task_dir, "1"))
+    wait_until(lambda: "storage does not answer" in proxy.log(), "the proxy says it")
+    for rank in (ranks[0], ranks[2]):
+        made = max(rank.made()) + 100
+        rank.wait_made(made)
+        wait_until(lambda r=rank, m=made: proxy.counts(r.rank)["other"] >= m, f"rank {rank.rank} is recorded", 10)
+    assert manager.modify(communication="off") == 200
+    manager.wait_applied({"communication": "off"}, range(3), 2)
+    late = stage.rank(3, proxy, rate=500)
+    late.wait_made(100)
+    wait_until(lambda: proxy.counts(3)["other"] >= 100, "a rank that comes meanwhile is recorded", 10)
+    stall.end()
+    for rank in (*ranks, late):
+        rank.wait_made(max(rank.made()) + 100)
+        assert rank.terminate() == 0
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    for rank in (*ranks, late):
+        rank.verify(report)
+
+
+def test_sigterm_while_storage_hangs(stage, manager, stalled_proxy, stall):
+    """The proxy leaves in time and says so; what the rings hold is written by the next one, once."""
+    proxy = stalled_proxy
+    ranks = [stage.rank(r, proxy, rate=500) for r in range(2)]
+    for rank in ranks:
+        rank.wait_made(200)
+    stall.begin(os.path.join(proxy.task_dir, "1"))
+    ranks[1].wait_made(max(ranks[1].made()) + 500)
+    assert proxy.terminate(10) == 1
+    assert "storage does not answer" in proxy.log() and "ranks were taken out" in proxy.log()
+    stall.end()
+    proxy = stage.proxy(manager, name="successor", profiling_dir=proxy.profiling_dir, socket_path=proxy.socket)
+    for rank in ranks:
+        rank.wait_made(max(rank.made()) + 200)
+        assert rank.terminate() == 0
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    for rank in ranks:
+        rank.verify(report)
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_kill_while_storage_hangs(stage, manager, stalled_proxy, stall, overflow):
+    """Exactly once for what the rings still hold; the rest is counted."""
+    proxy = stalled_proxy
+    rank = stage.rank(0, proxy, rate=RATE, name_bytes=NAME_BYTES)
+    rank.wait_made(1000)
+    stall.begin(proxy.profiling_dir)
+    if overflow:
+        rank.wait_made(max(rank.made()) + OVERFLOW, 60)
+    else:
+        rank.wait_made(max(rank.made()) + 1000)
+    proxy.kill()
+    stall.end()
+    proxy = stage.proxy(manager, name="successor", profiling_dir=proxy.profiling_dir, socket_path=proxy.socket)
+    manager.wait_attached([0])
+    rank.wait_made(max(rank.made()) + 1000)
+    os.kill(rank.pid, signal.SIGSTOP)
+    wait_written(proxy, rank) if not overflow else wait_until(
+        lambda: manager.rank_status()[0]["lost"] > 0, "what is lost is counted")
+    os.kill(rank.pid, signal.SIGCONT)
+    if not overflow:
+        assert rank.terminate() == 0
+        assert proxy.terminate() == 0
+        report = proxy.check(keep_marks=True)
+        assert report.ok, report.problems[:5]
+        rank.verify(report)
+        return
+    assert rank.terminate() == 0
+    made = sum(rank.made())
+
+    def accounted():
+        found = sum(1 for m in proxy.check(keep_marks=True).ranks[0].marks if m.pid == rank.pid)
+        return found + lost(manager)[0] >= 2 * made - 1
+    wait_until(accounted, "every record is in the files or counted")
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    starts = [m.name for m in report.ranks[0].marks if m.name.startswith("seq ")]
+    assert len(starts) == len(set(starts)), "written twice"
+    assert int(starts[-1].split()[2]) == made - 1
+
+
+def test_the_backlog_is_bounded(stage, manager, stalled_proxy, stall):
+    """Far more than it holds: memory stays within its bound, and what is lost is counted."""
+    proxy = stalled_proxy
+    rank = stage.rank(0, proxy, rate=0, name_bytes=NAME_BYTES)
+    rank.wait_made(1000)
+    stall.begin(proxy.profiling_dir)
+    before = high_water_kib(proxy.pid)
+    wait_until(lambda: lost(manager).get(0, 0) > 0, "the backlog is full and marks are lost", 60)
+    rank.wait_made(max(rank.made()) + 200_000, 60)
+    assert high_water_kib(proxy.pid) - before < (64 + 32) * 1024
+    proxy.require_alive()
+    os.kill(rank.pid, signal.SIGSTOP)
+    stall.end()
+    wait_until(lambda: "storage answers again" in proxy.log(), "the proxy goes on", 60)
+    os.kill(rank.pid, signal.SIGCONT)
+    rank.kill()
+
+
+@pytest.fixture
+def freezing_disk(stage):
+    """A file system of its own that can be frozen: then write(2) cannot even be killed."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    image, path = os.path.join(stage.folder, "image"), os.path.join(stage.folder, "disk")
+    with open(image, "wb") as file:
+        file.truncate(1 << 30)
+    os.mkdir(path)
+    if subprocess.run(["mkfs.ext4", "-q", image], check=False).returncode != 0:
+        pytest.skip("no mkfs.ext4 here")
+    if subprocess.run(["mount", "-o", "loop", image, path], check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting an image is not allowed here")
+    yield path
+    subprocess.run(["fsfreeze", "-u", path], check=False, capture_output=True)
+    stage.close()
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_frozen_file_system(stage, manager, recording, freezing_disk):
+    proxy = stage.proxy(manager, profiling_dir=freezing_disk)
+    rank = stage.rank(0, proxy, rate=RATE, name_bytes=NAME_BYTES)
+    rank.wait_made(1000)
+    wait_until(lambda: proxy.counts(0)["other"] > 0, "marks are written")
+    subprocess.run(["fsfreeze", "-f", freezing_disk], check=True)
+    rank.wait_made(max(rank.made()) + OVERFLOW, 60)
+    assert manager.modify(communication="off") == 200
+    manager.wait_applied({"communication": "off"}, [0], 2)
+    subprocess.run(["fsfreeze", "-u", freezing_disk], check=True)
+    rank.wait_made(max(rank.made()) + 500)
+    assert rank.terminate() == 0
+    # The kernel keeps a process whose write hangs; it is gone for its ranks all the same, and ends as soon as it can.
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    rank.verify(report)
+
+
+def test_sigterm_on_a_frozen_file_system(stage, manager, recording, freezing_disk):
+    proxy = stage.proxy(manager, profiling_dir=freezing_disk)
+    rank = stage.rank(0, proxy, rate=500)
+    rank.wait_made(200)
+    wait_until(lambda: proxy.counts(0)["other"] > 0, "marks are written")
+    subprocess.run(["fsfreeze", "-f", freezing_disk], check=True)
+    rank.wait_made(max(rank.made()) + 1000)
+    proxy.child.send_signal(signal.SIGTERM)
+    wait_until(lambda: "ranks were taken out" in proxy.log(), "the proxy leaves", 10)
+    subprocess.run(["fsfreeze", "-u", freezing_disk], check=True)
+    proxy.wait(10)
+    proxy = stage.proxy(manager, name="successor", profiling_dir=freezing_disk, socket_path=proxy.socket)
+    rank.wait_made(max(rank.made()) + 200)
+    assert rank.terminate() == 0
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    rank.verify(report)
+
+
+@pytest.mark.slow
+def test_thirty_seconds_at_full_rate(stage, manager, recording, freezing_disk):
+    proxy = stage.proxy(manager, profiling_dir=freezing_disk)
+    ranks = [stage.rank(r, proxy, rate=5000, name_bytes=30) for r in range(8)]  # a range is two marks
+    for rank in ranks:
+        rank.wait_made(5000)
+    subprocess.run(["fsfreeze", "-f", freezing_disk], check=True)
+    until = time.monotonic() + 30
+    wait_until(lambda: time.monotonic() >= until, "30 s of stall", 40, 0.5)
+    assert high_water_kib(proxy.pid) < (512 + 64) * 1024
+    subprocess.run(["fsfreeze", "-u", freezing_disk], check=True)
+    for rank in ranks:
+        rank.wait_made(max(rank.made()) + 5000)
+        assert rank.terminate() == 0
+    assert not any(lost(manager).values()), lost(manager)
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    for rank in ranks:
+        rank.verify(report)
