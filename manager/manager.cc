@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/descriptors.h"
 #include "common/log.h"
 #include "common/stop_signal.h"
 #include "manager/server.h"
@@ -21,6 +22,7 @@ constexpr unsigned kLastResortS = 4;
 absl::Status RunManager(const ManagerOptions& given) {
   absl::StatusOr<ManagerOptions> options = manager::ResolveManagerOptions(given);
   if (!options.ok()) return options.status();
+  RaiseDescriptorLimit();
   StopSignal stop(options->exit_on_stdin_eof);
   absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(*options);
   if (!server.ok()) return server.status();

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/descriptors.h"
 #include "common/log.h"
 #include "common/stop_signal.h"
 #include "common/switch_file.h"
@@ -194,6 +195,7 @@ std::string DefaultSocketPath() {
 }
 
 absl::Status RunProxy(const ProxyOptions& options) {
+  RaiseDescriptorLimit();
   // Before any thread, so that all inherit the mask.
   StopSignal stop(options.exit_on_stdin_eof);
   const Security security = {options.tls_dir, options.token};
