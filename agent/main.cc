@@ -237,6 +237,9 @@ void AddStore(CLI::App& app, Commands& commands) {
   AddOption(sub, "--dialect", options.dialect,
             "auto, 1.x, 2.1 or 2.x: what clients that do not tell their release are taken for")
       ->capture_default_str();
+  AddOption(sub, "--memory-limit-mb", options.memory_limit_mb,
+            "MiB of memory beyond which writes are refused [4096, or a quarter of the container's where that is less]")
+      ->check(CLI::Range(1u, 1u << 24));
   AddOption(sub, "--stats-s", options.stats_s, "print a line of JSON on stderr every so many seconds")
       ->check(CLI::PositiveNumber);
 }

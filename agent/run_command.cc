@@ -14,6 +14,7 @@
 #include "agent/run/options.h"
 #include "agent/run_daemons.h"
 #include "agent/run_supervision.h"
+#include "common/descriptors.h"
 #include "common/environment.h"
 #include "common/log.h"
 
@@ -25,6 +26,7 @@ constexpr int kWrongUsage = 2;
 }  // namespace
 
 int RunRunCommand(const std::vector<std::string>& arguments) {
+  RaiseDescriptorLimit();
   const Environment environment = OwnEnvironment();
   if (AsksForMode(arguments)) return RunModeCommand(arguments, environment);
   std::string help;

@@ -1,12 +1,10 @@
 #include "agent/store_command.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -14,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/descriptors.h"
 #include "common/event_loop.h"
 #include "common/store/server.h"
 #include "common/unique_fd.h"
@@ -27,24 +26,11 @@ absl::StatusOr<StoreDialect> UnvalidatedDialect(const std::string& dialect) {
   return absl::InvalidArgumentError(absl::StrCat("--dialect: '", dialect, "' is not auto, 1.x, 2.1 or 2.x"));
 }
 
-// As far as the system lets us. With less the store works too, for fewer clients.
-void RaiseOpenFileLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  uint64_t most = 0;
-  std::ifstream("/proc/sys/fs/nr_open") >> most;
-  most = std::max<uint64_t>(most, limit.rlim_max);
-  const rlimit wanted = {most, most};
-  if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) return;  // needs CAP_SYS_RESOURCE
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 std::string StatsLine(const StoreStats& stats) {
   return absl::StrCat("{\"connections\":", stats.connections, ",\"tiers\":", stats.tiers,
                       ",\"requests\":", stats.requests, ",\"upstream_requests\":", stats.upstream_requests,
                       ",\"upstream_bytes\":", stats.upstream_bytes, ",\"keys\":", stats.keys,
-                      ",\"waiting\":", stats.waiting, ",\"refused\":", stats.refused, "}");
+                      ",\"waiting\":", stats.waiting, ",\"refused\":", stats.refused, ",\"bytes\":", stats.bytes, "}");
 }
 
 }  // namespace
@@ -62,7 +48,7 @@ absl::Status RunStoreCommand(const StoreCommandOptions& options) {
   absl::StatusOr<StoreDialect> unvalidated = UnvalidatedDialect(options.dialect);
   if (!unvalidated.ok()) return unvalidated.status();
 
-  RaiseOpenFileLimit();
+  RaiseDescriptorLimit();
   signal(SIGPIPE, SIG_IGN);
   sigset_t ending;
   sigemptyset(&ending);
@@ -77,6 +63,8 @@ absl::Status RunStoreCommand(const StoreCommandOptions& options) {
   server_options.listen = *listen;
   server_options.upstream = options.upstream;
   server_options.unvalidated = *unvalidated;
+  server_options.memory_limit_bytes =
+      options.memory_limit_mb > 0 ? uint64_t{options.memory_limit_mb} << 20 : DefaultStoreMemoryBytes();
   absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop, server_options);
   if (!server.ok()) return server.status();
   loop.Add(signals.get(), EPOLLIN, [&](uint32_t) { loop.Stop(); });

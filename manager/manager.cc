@@ -9,6 +9,7 @@
 #include "common/address.h"
 #include "common/job_file.h"
 #include "common/job_secret.h"
+#include "common/descriptors.h"
 #include "common/log.h"
 #include "common/stop_signal.h"
 #include "manager/server.h"
@@ -42,6 +43,7 @@ std::unique_ptr<JobFileHandle> LeaveJobFile(const ManagerOptions& options, const
 absl::Status RunManager(const ManagerOptions& given) {
   absl::StatusOr<ManagerOptions> options = manager::ResolveManagerOptions(given);
   if (!options.ok()) return options.status();
+  RaiseDescriptorLimit();
   StopSignal stop(options->exit_on_stdin_eof);
   absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(*options);
   if (!server.ok()) return server.status();

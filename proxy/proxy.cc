@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/descriptors.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
 #include "common/stop_signal.h"
@@ -200,6 +201,7 @@ std::string DefaultSocketPath() {
 }
 
 absl::Status RunProxy(const ProxyOptions& options) {
+  RaiseDescriptorLimit();
   // Before any thread, so that all inherit the mask.
   StopSignal stop(options.exit_on_stdin_eof);
   const Security security = {options.tls_dir, options.token};

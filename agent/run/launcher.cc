@@ -114,7 +114,8 @@ class Launcher {
   std::unique_ptr<Guard> guard_;
   UniqueFd signals_;
   Resolver resolver_{&loop_};
-  StoreHost store_;
+  StoreHost store_{options_.store_memory_limit_mb > 0 ? static_cast<uint64_t>(options_.store_memory_limit_mb) << 20
+                                                      : DefaultStoreMemoryBytes()};
   bool hosts_store_ = false;
   int tier_port_ = 0;
   std::string why_not_here_;  // the endpoint is this machine, but its port was taken

@@ -380,6 +380,8 @@ class Interpreter {
       absl::Status read = ReadInt(g, 0, INT_MAX, &o.store_fan_out);
       return read.ok() && o.store_fan_out != 1 ? read : WrongOption(g, "0 (one level), or an integer of at least 2");
     });
+    status.Update(With("store-memory-limit-mb",
+                       [&](const GivenOption& g) { return ReadInt(g, 1, 1 << 24, &o.store_memory_limit_mb); }));
     status.Update(With("hang-action", [&](const GivenOption& g) {
       return ReadChoice(g, {"report", "restart", "stop"}, &o.hang_action);
     }));

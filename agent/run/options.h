@@ -46,7 +46,8 @@ struct RunOptions {
   std::vector<int> signals_to_handle;   // numbers
   double shutdown_timeout_s = 30;
   bool tiered = false;
-  int store_fan_out = 0;  // tiers that one store above serves; 0: no tiers of tiers
+  int store_memory_limit_mb = 0;  // of each store, in MiB; 0: DefaultStoreMemoryBytes()
+  int store_fan_out = 0;          // tiers that one store above serves; 0: no tiers of tiers
 
   std::string manager;  // HOST:PORT of one that runs; empty: node 0 starts one; "off": none, and no proxy
   std::string hang_action = "report";  // report, restart, stop

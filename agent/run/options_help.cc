@@ -43,6 +43,8 @@ Rendezvous
                               [false]
   --store-fan-out N           with it: nodes that one store serves, for trees of stores;
                               0: all ask node 0's [0]
+  --store-memory-limit-mb N   MiB that a store may take before it refuses writes
+                              [4096, or a quarter of the container's memory]
 
 Supervision
   --max-restarts N            how often all ranks are restarted after a failure [0]

@@ -364,6 +364,10 @@ TEST(RunOptionsTest, Tiers) {
   EXPECT_EQ(With({"--store-fan-out=32"}).store_fan_out, 32);
   for (const char* bad : {"1", "-1", "x"})
     ExpectWrong({std::string("--store-fan-out=") + bad}, {"--store-fan-out", bad});
+  EXPECT_EQ(With({}).store_memory_limit_mb, 0);
+  EXPECT_EQ(With({}, {{"PET_STORE_MEMORY_LIMIT_MB", "512"}}).store_memory_limit_mb, 512);
+  for (const char* bad : {"0", "-1", "x", "99999999999"})
+    ExpectWrong({std::string("--store-memory-limit-mb=") + bad}, {"--store-memory-limit-mb", bad});
 }
 
 TEST(RunOptionsTest, OurOwn) {
@@ -467,6 +471,7 @@ TEST(RunOptionsTest, Help) {
                              "virtual-local-rank",
                              "enable-tiered-parallel-tcpstore",
                              "store-fan-out",
+                             "store-memory-limit-mb",
                              "manager",
                              "no-taskd",
                              "hang-action",

@@ -58,6 +58,7 @@ const OptionWords::Option OptionWords::kOptions[] = {
     {"virtual-local-rank", 0, Kind::kFlag},
     {"enable-tiered-parallel-tcpstore", 0, Kind::kSwitch},
     {"store-fan-out", 0, Kind::kValue},
+    {"store-memory-limit-mb", 0, Kind::kValue},
     {"manager", 0, Kind::kValue},
     {"no-taskd", 0, Kind::kFlag},
     {"hang-action", 0, Kind::kValue},

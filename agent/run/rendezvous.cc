@@ -89,6 +89,11 @@ std::vector<uint64_t> Rendezvous::running_peers() const {
   return peers;
 }
 
+bool Rendezvous::joined(uint64_t peer) const {
+  auto found = connections_.find(peer);
+  return found != connections_.end() && found->second.node.has_value();
+}
+
 // ---- Joining
 
 std::string Rendezvous::WhyRefused(const NodeInfo& info) const {

@@ -76,6 +76,7 @@ class Rendezvous {
   bool ended() const { return phase_ == Phase::kEnded; }
   int round() const { return round_; }  // -1 before the first Start
   std::vector<uint64_t> running_peers() const;
+  bool joined(uint64_t peer) const;
 
  private:
   enum class Phase : uint8_t { kGathering, kRunning, kSettling, kStopping, kEnded };

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/json_limits.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -19,6 +20,10 @@ constexpr int kMaxCount = std::numeric_limits<int>::max();
 constexpr size_t kMaxFieldBytes = 4096;    // names, addresses
 constexpr size_t kMaxTextBytes = 8 << 20;  // stacks, events
 constexpr size_t kMaxLogFolderBytes = 8192;
+// Of a message. A node's has no lists; the root's has one text for each node.
+constexpr size_t kMaxDepth = 4;
+constexpr size_t kMaxNodeValues = 64;
+constexpr size_t kMaxRootValues = kMaxNodes + 1024;
 
 std::string Dump(const json& object) { return object.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -223,13 +228,22 @@ json ToJson(const RefusedMessage& message) { return {{"type", "refused"}, {"text
 json ToJson(const CollectMessage& message) { return {{"type", "collect"}, {"id", message.id}}; }
 json ToJson(const PingMessage& message) { return {{"type", "ping"}, {"id", message.id}}; }
 
+// The bytes are bounded by the frame.
+bool IsWithin(std::string_view text, size_t max_values) {
+  return CheckJsonLimits(text, {.bytes = text.size(), .depth = kMaxDepth, .values = max_values}).ok();
+}
+
 NodeMessage ReadNodeMessage(const std::string& type, Reader& reader) {
   if (type == "join") return ReadJoin(reader);
   if (type == "failed") return ReadFailed(reader);
   if (type == "succeeded") return SucceededMessage{reader.Int("round", 0, kMaxCount)};
   if (type == "stopped") return StoppedMessage{reader.Int("round", 0, kMaxCount)};
   if (type == "leave") return LeaveMessage{reader.Int("signal", 1, 64)};
-  if (type == "event") return EventMessage{reader.Text("json", kMaxTextBytes)};
+  if (type == "event") {
+    EventMessage event{reader.Text("json", kMaxTextBytes)};
+    if (!IsWithin(event.json, kMaxNodeValues)) reader.Fail("'json' is no event: too deep or too long");
+    return event;
+  }
   if (type == "stacks") return StacksMessage{reader.Int("id", 0, kMaxCount), reader.Text("text", kMaxTextBytes)};
   if (type == "pong") return PongMessage{reader.Number("id", 0, std::numeric_limits<int64_t>::max())};
   reader.Fail(fmt::format("'{}' is no message of a node", type.substr(0, 32)));
@@ -249,7 +263,10 @@ RootMessage ReadRootMessage(const std::string& type, Reader& reader) {
 }
 
 template <typename Message>
-absl::StatusOr<Message> Decode(std::string_view body, Message (*read)(const std::string&, Reader&)) {
+absl::StatusOr<Message> Decode(std::string_view body, size_t max_values, Message (*read)(const std::string&, Reader&)) {
+  if (!IsWithin(body, max_values)) {
+    return absl::InvalidArgumentError("not a JSON object of a launcher: too deep or too many values");
+  }
   const json object = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
   Reader reader(object);
@@ -270,11 +287,11 @@ std::string Encode(const RootMessage& message) {
 }
 
 absl::StatusOr<NodeMessage> DecodeNodeMessage(std::string_view body) {
-  return Decode<NodeMessage>(body, ReadNodeMessage);
+  return Decode<NodeMessage>(body, kMaxNodeValues, ReadNodeMessage);
 }
 
 absl::StatusOr<RootMessage> DecodeRootMessage(std::string_view body) {
-  return Decode<RootMessage>(body, ReadRootMessage);
+  return Decode<RootMessage>(body, kMaxRootValues, ReadRootMessage);
 }
 
 }  // namespace taskd

@@ -38,6 +38,7 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
   StoreServer::Options options;
   options.listen = address;
   options.dual_stack = everywhere;
+  options.memory_limit_bytes = memory_limit_bytes_;
   options.launchers.opened = [this](uint64_t peer, const std::string& address) {
     launchers_[peer] = address;
     Do(rendezvous_->Opened(peer, EventLoop::NowNs()));
@@ -65,6 +66,7 @@ absl::StatusOr<int> StoreHost::ServeTier(bool everywhere) {
     options.listen = {"127.0.0.1", 0};
     options.dual_stack = everywhere;
     options.is_tier = true;
+    options.memory_limit_bytes = memory_limit_bytes_;
     absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
     if (!server.ok()) {
       result.set_value(server.status());
@@ -130,13 +132,15 @@ void StoreHost::Received(uint64_t peer, std::string_view body) {
     absl::StatusOr<HostPort> from = ParseHostPort("peer", launchers_[peer]);
     if (from.ok()) join->info.address = from->host;
   }
-  if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && callbacks_.on_event) {
+  const bool joined = rendezvous_->joined(peer);
+  if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && joined && callbacks_.on_event) {
     callbacks_.on_event(event->json);
   }
-  if (const auto* stacks = std::get_if<StacksMessage>(&*message); stacks != nullptr && callbacks_.on_stacks) {
+  if (const auto* stacks = std::get_if<StacksMessage>(&*message); stacks != nullptr && joined && callbacks_.on_stacks) {
     callbacks_.on_stacks(stacks->id, stacks->text);
   }
   Do(rendezvous_->Received(peer, *message, EventLoop::NowNs()));
+  if (!joined && rendezvous_->joined(peer)) root_->LauncherJoined(peer);
 }
 
 void StoreHost::Gone(uint64_t peer) {

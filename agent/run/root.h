@@ -29,7 +29,9 @@ class StoreHost {
     std::function<void(int id, const std::string& text)> on_stacks;  // one node's answer to CollectStacks()
   };
 
-  StoreHost() = default;
+  // What each of its stores may take (StoreServer::Options).
+  explicit StoreHost(uint64_t memory_limit_bytes = DefaultStoreMemoryBytes())
+      : memory_limit_bytes_(memory_limit_bytes) {}
   ~StoreHost();  // closes everything
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
@@ -67,6 +69,7 @@ class StoreHost {
   void SetTimer();
   void Report(const char* event, int code, const std::string& reason);
 
+  const uint64_t memory_limit_bytes_;
   EventLoop loop_;
   std::thread thread_;
   std::unique_ptr<StoreServer> root_;

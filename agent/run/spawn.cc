@@ -18,10 +18,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/descriptors.h"
 
 namespace taskd {
 namespace {
@@ -37,8 +39,10 @@ struct RankSetup : bp::extend::handler {
   int err;
   int in;
   pid_t parent;
+  std::optional<rlimit> descriptors;
 
-  RankSetup(int out, int err, int in) : out(out), err(err), in(in), parent(::getpid()) {}
+  RankSetup(int out, int err, int in)
+      : out(out), err(err), in(in), parent(::getpid()), descriptors(DescriptorLimitBefore()) {}
 
   template <typename Executor>
   void on_exec_setup(Executor&) const {
@@ -51,6 +55,7 @@ struct RankSetup : bp::extend::handler {
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (descriptors) ::setrlimit(RLIMIT_NOFILE, &*descriptors);
     if (in >= 0) ::dup2(in, STDIN_FILENO);
     if (out >= 0) ::dup2(out, STDOUT_FILENO);
     if (err >= 0) ::dup2(err, STDERR_FILENO);

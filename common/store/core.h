@@ -9,6 +9,10 @@
 //    then the key is locked: calls for it block. So a copy is always what the root has, and answers from copies are as
 //    good as the root's.
 // 3. What changes all the time (counters, values written again and again) is never given as a copy.
+// 4. An answer holds about kMaxAnswerBytes of values at most: it covers the first keys of a kMultiGet, and whoever
+// asked
+//    asks again for the others when that has been read. So no reader makes a store hold more than that for it, whatever
+//    it asks. Values of a small answer are of one moment; those of one in parts each of the moment of their part.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +25,8 @@
 
 namespace taskd {
 
-// Who asked. Several calls of a tier are under way at once, told apart by `id`.
+// Who asked. Several calls of a tier are under way at once, told apart by `id`: no id comes again while its call is
+// under way, which the connections see to (server.cc).
 struct StoreCaller {
   uint64_t stream = 0;
   uint64_t id = 0;
@@ -43,11 +48,21 @@ enum KeyState : uint8_t { kPresent = 1, kCopy = 2, kHasValue = 4 };
 // of collectives.
 inline constexpr size_t kMaxUnaskedBytes = 4 * 1024;
 
+// Of the values in an answer; the last one may go beyond.
+inline constexpr size_t kMaxAnswerBytes = 4 * 1024 * 1024;
+// Of all keys in the answer to a kListKeys, which cannot come in parts: beyond it there is none.
+inline constexpr size_t kMaxListBytes = 64 * 1024 * 1024;
+
+// What a key, an element or a call costs besides its bytes, about.
+inline constexpr size_t kEntryOverhead = 128;
+inline constexpr size_t kStringOverhead = 48;
+
 struct StoreAnswer {
   int64_t number = 0;
   std::vector<std::string> values;
-  std::vector<uint8_t>
-      states;             // to tiers, for kMultiGet, kCheck and kWait: one of each key; values of those with kHasValue
+  std::vector<uint8_t> states;    // to tiers, for kMultiGet, kCheck and kWait: one of each key; values of those with
+                                  // kHasValue. For kMultiGet perhaps of the first keys only.
+  std::vector<std::string> rest;  // to clients, for kMultiGet: the keys that have to be asked for again
   bool wake_one = false;  // kWait of a tier: the queue values[0] got an element; the wait goes on for its other waiters
   bool fault = false;     // the client's connection is to be closed, as PyTorch's server would
 };
@@ -79,6 +94,8 @@ class StoreCore {
   virtual uint64_t Confirmed(uint64_t stream, uint64_t frames) = 0;
 
   virtual void ForgetTry(bool all) = 0;
+  virtual size_t bytes() const = 0;       // of memory, about, without what is kept of calls that wait
+  virtual size_t list_bytes() const = 0;  // of the answer to a kListKeys, where that is known
   virtual uint64_t keys() const = 0;
   virtual uint64_t waiting() const = 0;
 };
@@ -99,6 +116,9 @@ inline bool IsWrite(StoreOp op) {
       return false;
   }
 }
+
+// It may need memory for longer than until its answer was read.
+inline bool MayGrow(StoreOp op) { return IsWrite(op) && op != StoreOp::kDelete && op != StoreOp::kQueuePop; }
 
 inline bool HasReply(StoreOp op) {
   return op != StoreOp::kSet && op != StoreOp::kAppend && op != StoreOp::kMultiSet && op != StoreOp::kQueuePush;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -57,13 +58,9 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
         Put(request.keys[i], std::move(request.values[i]), call.of_this_try, false);
       }
       break;
-    case StoreOp::kAppend: {
-      auto found = entries_.find(request.keys[0]);
-      std::string value = found == entries_.end() ? "" : std::move(found->second.value);
-      value += request.values[0];
-      Put(request.keys[0], std::move(value), call.of_this_try, false);
+    case StoreOp::kAppend:
+      Append(call);
       break;
-    }
     case StoreOp::kCompareSet:
       CompareSet(call);
       break;
@@ -82,9 +79,10 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
       host_.answer(caller, Number(static_cast<int64_t>(entries_.size())));
       break;
     case StoreOp::kDelete:
-      host_.answer(caller, Number(static_cast<int64_t>(entries_.erase(request.keys[0]))));
+      host_.answer(caller, Number(Erase(request.keys[0])));
       break;
     case StoreOp::kQueuePush:
+      bytes_ += request.keys[0].size() + request.values[0].size() + kEntryOverhead;
       queues_[request.keys[0]].push_back(std::move(request.values[0]));
       WakeOne(request.keys[0]);
       break;
@@ -96,12 +94,9 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
       host_.answer(caller, Number(queue == queues_.end() ? 0 : static_cast<int64_t>(queue->second.size())));
       break;
     }
-    case StoreOp::kListKeys: {
-      StoreAnswer answer;
-      for (const auto& [key, entry] : entries_) answer.values.push_back(key);
-      host_.answer(caller, std::move(answer));
+    case StoreOp::kListKeys:
+      ListKeys(caller);
       break;
-    }
     case StoreOp::kBarrier:
       Barrier(call);
       break;
@@ -123,6 +118,11 @@ bool RootCore::Exist(const std::vector<std::string>& keys) const {
 void RootCore::Put(const std::string& key, std::string value, bool of_this_try, bool counts) {
   auto [found, created] = entries_.try_emplace(key);
   Entry& entry = found->second;
+  if (created) {
+    bytes_ += key.size() + kEntryOverhead;
+    key_bytes_ += key.size();
+  }
+  bytes_ += value.size() - entry.value.size();
   entry.value = std::move(value);
   entry.of_this_try = of_this_try;
   entry.counts = entry.counts || counts;
@@ -133,10 +133,41 @@ void RootCore::Put(const std::string& key, std::string value, bool of_this_try, 
   }
 }
 
+bool RootCore::Erase(const std::string& key) {
+  auto found = entries_.find(key);
+  if (found == entries_.end()) return false;
+  bytes_ -= key.size() + found->second.value.size() + kEntryOverhead;
+  key_bytes_ -= key.size();
+  entries_.erase(found);
+  return true;
+}
+
+// A value does not grow beyond what a SET may bring.
+void RootCore::Append(const StoreCall& call) {
+  const std::string& key = call.request.keys[0];
+  const std::string& more = call.request.values[0];
+  auto found = entries_.find(key);
+  if (found == entries_.end()) return Put(key, more, call.of_this_try, false);
+  std::string& value = found->second.value;
+  if (value.size() + more.size() > kMaxValueBytes) return host_.answer(call.caller, Fault());
+  bytes_ -= value.size();
+  std::string longer = std::exchange(value, {});
+  longer += more;
+  Put(key, std::move(longer), call.of_this_try, false);
+}
+
+void RootCore::ListKeys(const StoreCaller& caller) {
+  if (list_bytes() > kMaxListBytes) return host_.answer(caller, Fault());
+  StoreAnswer answer;
+  answer.values.reserve(entries_.size());
+  for (const auto& [key, entry] : entries_) answer.values.push_back(key);
+  host_.answer(caller, std::move(answer));
+}
+
 void RootCore::Created(const std::string& key) {
   auto waiters = waiters_.find(key);
   if (waiters == waiters_.end()) return;
-  std::deque<WaitId> waiting = std::move(waiters->second);
+  std::vector<WaitId> waiting = std::move(waiters->second);
   waiters_.erase(waiters);
   for (WaitId id : waiting) {
     if (--waits_.at(id).missing == 0) due_.push_back(id);
@@ -156,15 +187,14 @@ void RootCore::WakeOne(const std::string& key) {
   const WaitId id = waiters->second.front();
   Wait& wait = waits_.at(id);
   if (wait.caller.tier && wait.keys.size() == 1) {
-    waiters->second.pop_front();
-    waiters->second.push_back(id);
+    std::rotate(waiters->second.begin(), waiters->second.begin() + 1, waiters->second.end());
     StoreAnswer answer;
     answer.wake_one = true;
     answer.values.push_back(key);
     host_.answer(wait.caller, std::move(answer));
     return;
   }
-  waiters->second.pop_front();
+  waiters->second.erase(waiters->second.begin());
   if (waiters->second.empty()) waiters_.erase(waiters);
   if (--wait.missing == 0) due_.push_back(id);
 }
@@ -181,13 +211,15 @@ absl::flat_hash_map<RootCore::WaitId, RootCore::Wait>::iterator RootCore::EndWai
   auto of_stream = waits_of_.find(wait.caller.stream);
   of_stream->second.erase(wait.caller.id);
   if (of_stream->second.empty()) waits_of_.erase(of_stream);
+  auto forget = [id](auto& by_key, const std::string& key) {
+    auto ids = by_key.find(key);
+    if (ids == by_key.end()) return;
+    std::erase(ids->second, id);
+    if (ids->second.empty()) by_key.erase(ids);
+  };
+  if (wait.caller.op == StoreOp::kBarrier) forget(barriers_, wait.keys[0]);
   if (wait.missing > 0) {
-    for (const std::string& key : wait.keys) {
-      auto waiters = waiters_.find(key);
-      if (waiters == waiters_.end()) continue;
-      std::erase(waiters->second, id);
-      if (waiters->second.empty()) waiters_.erase(waiters);
-    }
+    for (const std::string& key : wait.awaited) forget(waiters_, key);
   }
   return found;
 }
@@ -212,16 +244,20 @@ bool RootCore::MayCopy(const std::string& key) const {
 
 void RootCore::AnswerStates(const StoreCaller& caller, const std::vector<std::string>& keys, size_t max_value_bytes) {
   StoreAnswer answer;
+  size_t bytes = 0;
   for (const std::string& key : keys) {
+    const bool full = bytes >= kMaxAnswerBytes;
+    if (full && caller.op == StoreOp::kMultiGet) break;
     uint8_t state = 0;
     auto entry = entries_.find(key);
     if (entry != entries_.end() || queues_.contains(key)) state |= kPresent;
-    if (MayCopy(key) && !sharing_.IsLocked(key)) {
+    if (MayCopy(key) && !sharing_.IsLocked(key) && sharing_.MayGrant(key)) {
       state |= kCopy;
       sharing_.Grant(key, caller.stream);
     }
-    if (entry != entries_.end() && entry->second.value.size() <= max_value_bytes) {
+    if (entry != entries_.end() && entry->second.value.size() <= max_value_bytes && !full) {
       state |= kHasValue;
+      bytes += entry->second.value.size() + kStringOverhead;
       answer.values.push_back(entry->second.value);
     }
     answer.states.push_back(state);
@@ -241,13 +277,19 @@ void RootCore::Read(StoreCall& call) {
     return;
   }
   StoreAnswer answer;
-  for (const std::string& key : request.keys) {
-    auto entry = entries_.find(key);
+  size_t bytes = 0;
+  for (auto at = call.request.keys.begin(); at != call.request.keys.end(); ++at) {
+    if (bytes >= kMaxAnswerBytes) {
+      answer.rest.assign(std::make_move_iterator(at), std::make_move_iterator(call.request.keys.end()));
+      break;
+    }
+    auto entry = entries_.find(*at);
     if (entry == entries_.end() && !call.of_this_try) {  // servers of the time of 1.x ended the connection
       host_.answer(caller, Fault());
       return;
     }
     answer.values.push_back(entry == entries_.end() ? std::string() : entry->second.value);
+    bytes += answer.values.back().size() + kStringOverhead;
   }
   host_.answer(caller, std::move(answer));
 }
@@ -287,6 +329,7 @@ void RootCore::Pop(const StoreCall& call) {
   auto queue = queues_.find(call.request.keys[0]);
   if (queue != queues_.end()) {
     answer.number = static_cast<int64_t>(queue->second.size());
+    bytes_ -= queue->first.size() + queue->second.front().size() + kEntryOverhead;
     answer.values.push_back(std::move(queue->second.front()));
     queue->second.pop_front();
     if (queue->second.empty()) queues_.erase(queue);
@@ -308,11 +351,11 @@ void RootCore::StartWait(StoreCall& call) {
   const WaitId id = next_wait_++;
   Wait& wait = waits_[id];
   wait.caller = caller;
-  for (const std::string& key : keys) {
-    if (Exists(key)) continue;
-    waiters_[key].push_back(id);
-    ++wait.missing;
-  }
+  std::copy_if(keys.begin(), keys.end(), std::back_inserter(wait.awaited), [&](auto& key) { return !Exists(key); });
+  std::sort(wait.awaited.begin(), wait.awaited.end());
+  wait.awaited.erase(std::unique(wait.awaited.begin(), wait.awaited.end()), wait.awaited.end());
+  wait.missing = wait.awaited.size();
+  for (const std::string& key : wait.awaited) waiters_[key].push_back(id);
   wait.keys = std::move(keys);
   waits_of_[caller.stream][caller.id] = id;
 }
@@ -325,17 +368,19 @@ void RootCore::Barrier(const StoreCall& call) {
     host_.answer(call.caller, Fault());
     return;
   }
-  const int64_t count = *before + 1;
+  const auto count = static_cast<int64_t>(static_cast<uint64_t>(*before) + 1);
   Put(key, std::to_string(count), call.of_this_try, true);
 
   const WaitId id = next_wait_++;
-  waits_[id] = Wait{.caller = call.caller, .keys = {key}, .missing = 0, .world = call.request.number};
+  waits_[id] = Wait{.caller = call.caller, .keys = {key}, .awaited = {}, .missing = 0, .world = call.request.number};
   waits_of_[call.caller.stream][call.caller.id] = id;
-  std::vector<WaitId> over;
-  for (const auto& [other, wait] : waits_) {
-    if (wait.caller.op == StoreOp::kBarrier && wait.keys[0] == key && count >= wait.world) over.push_back(other);
-  }
-  std::sort(over.begin(), over.end());
+  std::vector<WaitId>& waiting = barriers_[key];
+  waiting.push_back(id);
+  auto over_from = std::stable_partition(waiting.begin(), waiting.end(),
+                                         [&](WaitId other) { return count < waits_.at(other).world; });
+  const std::vector<WaitId> over(over_from, waiting.end());
+  waiting.erase(over_from, waiting.end());
+  if (waiting.empty()) barriers_.erase(key);
   for (WaitId other : over) Release(other);
 }
 
@@ -364,10 +409,13 @@ void RootCore::ForgetTry(bool all) {
   for (const auto& [key, entry] : entries_) {
     if ((all || entry.of_this_try) && !sharing_.IsLocked(key)) keys.push_back(key);
   }
+  for (const auto& [key, elements] : queues_) {
+    for (const std::string& element : elements) bytes_ -= key.size() + element.size() + kEntryOverhead;
+  }
   queues_.clear();  // only clients of 2.2 and later have them
   // No rank runs between two tries: nobody can have read a copy by the time that the answers are here.
   auto erase = [this, keys] {
-    for (const std::string& key : keys) entries_.erase(key);
+    for (const std::string& key : keys) Erase(key);
   };
   if (sharing_.Revoke(keys, 0, erase)) erase();
 }

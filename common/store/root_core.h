@@ -30,6 +30,8 @@ class RootCore : public StoreCore {
   void WakeBack(const std::string& key) override;
   uint64_t Confirmed(uint64_t, uint64_t frames) override { return frames; }
   void ForgetTry(bool all) override;
+  size_t bytes() const override { return bytes_; }
+  size_t list_bytes() const override { return key_bytes_ + entries_.size() * kStringOverhead; }
   uint64_t keys() const override { return entries_.size(); }
   uint64_t waiting() const override { return waits_.size(); }
 
@@ -42,9 +44,10 @@ class RootCore : public StoreCore {
   };
   struct Wait {
     StoreCaller caller;
-    std::vector<std::string> keys;  // a barrier's: its one
-    size_t missing = 0;             // keys that have not been created since the wait began
-    int64_t world = 0;              // a barrier's
+    std::vector<std::string> keys;     // as the caller named them; a barrier's: its one
+    std::vector<std::string> awaited;  // of these, each once, those that were missing when the wait began
+    size_t missing = 0;                // of these, those that have not been created since
+    int64_t world = 0;                 // a barrier's
   };
   using WaitId = uint64_t;  // in order of arrival
 
@@ -52,6 +55,9 @@ class RootCore : public StoreCore {
   bool Exist(const std::vector<std::string>& keys) const;
   bool Exists(const std::string& key) const { return entries_.contains(key) || queues_.contains(key); }
   void Put(const std::string& key, std::string value, bool of_this_try, bool counts);
+  bool Erase(const std::string& key);
+  void Append(const StoreCall& call);
+  void ListKeys(const StoreCaller& caller);
   void Created(const std::string& key);
   void WakeOne(const std::string& key);
   absl::flat_hash_map<WaitId, Wait>::iterator EndWait(WaitId id);
@@ -72,9 +78,12 @@ class RootCore : public StoreCore {
   absl::flat_hash_map<std::string, Entry> entries_;
   absl::flat_hash_map<std::string, std::deque<std::string>> queues_;  // never empty ones
   absl::flat_hash_map<WaitId, Wait> waits_;
-  absl::flat_hash_map<std::string, std::deque<WaitId>> waiters_;  // by key; once for each time that the wait names it
+  absl::flat_hash_map<std::string, std::vector<WaitId>> waiters_;       // by key, the oldest first
+  absl::flat_hash_map<std::string, std::vector<WaitId>> barriers_;      // the same
   absl::flat_hash_map<uint64_t, std::map<uint64_t, WaitId>> waits_of_;  // stream -> id -> wait
   WaitId next_wait_ = 1;
+  size_t bytes_ = 0;         // of keys, values and queues
+  size_t key_bytes_ = 0;     // of entries_
   std::vector<WaitId> due_;  // waits that the call under way has satisfied
 };
 

@@ -7,10 +7,19 @@
 //    ends.
 // 2. What a round brought is written at its end, one send() a connection.
 // 3. A client is synchronous: while a call of its is under way nothing more of it is read but what ends a wait.
+// 4. Nobody has more than a budget. A client: one request (kMaxRequestBytes), and replies of kMaxUnreadReplies and one
+//    answer (core.h, 4) or one list of keys. A tier: kMaxTierBacklog, and the same answers. All together, and with the
+//    keys: memory_limit_bytes. And nobody has more than a slice of a round: one answer, or kMaxTierSlice of frames.
+// 5. Ids of a tier's calls are refused while they are under way (`under_way`): the cores tell calls apart by them.
+// 6. PyTorch of 1.9 to 2.0 keeps a second connection for each client, which never says a byte, and spins where that is
+//    closed. So silence alone is no reason to close a connection; see MakeRoom().
 #include "common/store/server.h"
 
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -22,6 +31,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/log.h"
 #include "common/listen.h"
+#include "common/memory_limit.h"
 #include "common/store/root_core.h"
 #include "common/store/sharing.h"
 #include "common/store/tier_core.h"
@@ -37,14 +47,59 @@ constexpr int64_t kAcceptPauseNs = 100'000'000;    // without descriptors; askin
 constexpr size_t kMaxUnreadReplies = 1024 * 1024;  // of a client: then its next request waits
 constexpr size_t kMaxReadAhead = 256 * 1024;       // of a client whose call is under way
 constexpr size_t kMaxTierBacklog =
-    256 * 1024 * 1024;  // a tier that does not read or is blocked for so much is given up
+    256 * 1024 * 1024;                               // a tier that does not read or is blocked for so much is given up
+constexpr size_t kMaxTierUnread = 16 * 1024 * 1024;  // of a tier: then its next frame waits
+constexpr size_t kMaxTierSlice = 4 * 1024 * 1024;    // of a tier's frames, in a round
 constexpr size_t kMaxUplinkBacklog = 16 * 1024 * 1024;
+constexpr uint32_t kMaxStrangersFrame = 64 * 1024;  // of a launcher that has not joined
 constexpr uint32_t kMaxLauncherFrame = 16 * 1024 * 1024;
+constexpr size_t kMaxLauncherUnread = 64 * 1024 * 1024;
+constexpr size_t kSmallBytes = 64 * 1024;        // what a client may send and wait for where memory is short
+constexpr size_t kSmallTierBytes = 1024 * 1024;  // the same, of a tier or launcher
+constexpr size_t kCallOverhead = 256;
+
+// Connections (MakeRoom). Others of this process need descriptors, too.
+constexpr size_t kLeastSpareDescriptors = 32;
+constexpr size_t kMostSpareDescriptors = 256;
+constexpr size_t kSilentSlack = 64;
+constexpr int64_t kFirstByteNs = 10'000'000'000;
+constexpr int64_t kFirstByteUrgentNs = 1'000'000'000;
+constexpr int64_t kFirstRequestUrgentNs = 2'000'000'000;
+constexpr int64_t kMakeRoomPauseNs = 1'000'000'000;
+constexpr int64_t kSayAgainNs = 60'000'000'000;
+
 constexpr int64_t kTickNs = 1'000'000'000;
 constexpr int64_t kAcknowledgeTimeoutNs = 10'000'000'000;
 
-// As many keys and values as the operation is about; a tier may send anything.
+// An address without its port.
+using PeerKey = std::array<char, 16>;
+
+PeerKey KeyOf(const sockaddr_storage& address) {
+  PeerKey key{};
+  if (address.ss_family == AF_INET6) {
+    memcpy(key.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, key.size());
+  } else {
+    memcpy(key.data(), &reinterpret_cast<const sockaddr_in&>(address).sin_addr, sizeof(in_addr));
+  }
+  return key;
+}
+
+size_t BytesOf(const std::vector<std::string>& strings) {
+  size_t bytes = 0;
+  for (const std::string& text : strings) bytes += text.size() + kStringOverhead;
+  return bytes;
+}
+
+bool NoneIsLonger(const std::vector<std::string>& strings, size_t bytes) {
+  return std::all_of(strings.begin(), strings.end(), [bytes](const std::string& text) { return text.size() <= bytes; });
+}
+
+// As many keys and values as the operation is about, within the limits of a client's request; a tier may send anything.
 bool HasRightShape(const StoreRequest& request) {
+  if (request.keys.size() > kMaxKeys || !NoneIsLonger(request.keys, kMaxKeyBytes) ||
+      !NoneIsLonger(request.values, kMaxValueBytes)) {
+    return false;
+  }
   const size_t keys = request.keys.size();
   const size_t values = request.values.size();
   switch (request.op) {
@@ -79,9 +134,20 @@ struct FramePeer {
   explicit FramePeer(uint32_t max_frame_bytes) : in(max_frame_bytes) {}
   FrameBuffer in;
   bool greeted = false;
-  uint64_t processed = 0;       // frames executed
-  std::deque<TierFrame> queue;  // a tier's frames that wait for the one that is blocked
+  // A tier's.
+  struct Queued {
+    TierFrame frame;
+    size_t bytes;
+  };
+  struct UnderWay {
+    StoreOp op;
+    size_t bytes;
+  };
+  uint64_t processed = 0;    // frames executed
+  std::deque<Queued> queue;  // frames that wait for the one that is blocked
   size_t queue_bytes = 0;
+  absl::flat_hash_map<uint64_t, UnderWay> under_way;  // by id: calls that have no answer yet
+  size_t under_way_bytes = 0;
 };
 
 struct Connection {
@@ -94,6 +160,11 @@ struct Connection {
   std::string out;
   size_t written = 0;
   uint32_t interest = EPOLLIN;
+  PeerKey peer{};
+  int64_t accepted_ns = 0;
+  size_t charged = 0;   // of the server's buffered_bytes_
+  bool spoke = false;   // it has sent a byte
+  bool proven = false;  // it has sent a whole request, or is a tier or launcher
   bool dirty = false;
   bool blocked = false;
   bool doomed = false;
@@ -103,8 +174,19 @@ struct Connection {
   uint64_t last_call = 0;
   uint64_t busy_with = 0;  // the call that is under way, 0 for none; waits not counted
   uint64_t waits_in = 0;   // its kWait or kBarrier
+  size_t call_bytes = 0;   // of the call that is under way
+  size_t wait_bytes = 0;   // of its kWait or kBarrier
   size_t unread() const { return out.size() - written; }
-  bool HasMore() const { return frames == nullptr && (head || parser.buffered_bytes() > 0); }
+  bool HasMore() const {
+    return frames == nullptr ? head || parser.buffered_bytes() > 0 : !blocked && !frames->queue.empty();
+  }
+  size_t received_bytes() const {
+    return frames == nullptr ? parser.buffered_bytes() : frames->in.size() + frames->queue_bytes;
+  }
+  size_t bytes() const {
+    const size_t bytes = out.capacity() + received_bytes();
+    return frames == nullptr ? bytes + call_bytes + wait_bytes : bytes + frames->under_way_bytes;
+  }
 };
 
 class Server : public StoreServer {
@@ -117,6 +199,7 @@ class Server : public StoreServer {
   StoreStats stats() const override;
   void SetUpstream(const HostPort& upstream) override { uplink_->SetTarget(upstream); }
   void ExpectEnd() override;
+  void LauncherJoined(uint64_t peer) override;
   void SendToLauncher(uint64_t peer, std::string_view body) override;
   void CloseLauncher(uint64_t peer) override;
   void ForgetTry(bool all) override { core_->ForgetTry(all); }
@@ -124,6 +207,8 @@ class Server : public StoreServer {
  private:
   void MakeCore();
   void Accept();
+  void PauseAccepting(absl::string_view why);
+  void MakeRoom(bool urgent);
   void OnEvent(uint64_t id, uint32_t events);
   void Receive(Connection& connection);
   void TakeFrames(Connection& connection);
@@ -141,6 +226,11 @@ class Server : public StoreServer {
   void Write(Connection& connection);
   void SetInterest(Connection& connection);
   void Doom(Connection& connection, absl::string_view why = "");
+  void Charge(Connection& connection);
+  uint64_t bytes() const { return buffered_bytes_ + core_->bytes() + sharing_->bytes(); }
+  bool IsFull() const { return bytes() > options_.memory_limit_bytes; }
+  bool MayExecute(const StoreRequest& request);
+  void SayFull();
   void CloseDoomed();
   void Schedule();
   void RoundEnd();
@@ -162,11 +252,17 @@ class Server : public StoreServer {
   absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>> connections_;
   uint64_t next_id_ = 1;
   std::vector<uint64_t> ready_;
+  std::vector<uint64_t> later_;  // the same, in the next round
   std::vector<uint64_t> dirty_;
   std::vector<uint64_t> doomed_;
   std::vector<uint64_t> held_back_;  // streams that wait for room towards the upstream
   bool scheduled_ = false;
-  bool full_ = false;  // the last connection could not be taken
+  size_t max_connections_ = SIZE_MAX;
+  bool paused_ = false;  // nobody is accepted at the moment
+  int64_t said_paused_ns_ = -kSayAgainNs;
+  int64_t made_room_ns_ = 0;
+  int64_t said_full_ns_ = -kSayAgainNs;
+  size_t buffered_bytes_ = 0;  // of all connections
   bool expect_end_ = false;
   EventLoop::TimerId tick_{};
   uint64_t requests_ = 0;
@@ -192,6 +288,11 @@ absl::Status Server::Listen() {
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);
   port_ = LocalPort(listener_.get());
+  if (rlimit limit; getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    const size_t most = limit.rlim_cur;
+    const size_t spare = std::clamp(most / 8, kLeastSpareDescriptors, kMostSpareDescriptors);
+    max_connections_ = most > 2 * spare ? most - spare : spare;
+  }
   MakeCore();
   if (tier_ != nullptr) {
     uplink_ = std::make_unique<StoreUplink>(&loop_, StoreUplink::Callbacks{.received =
@@ -235,6 +336,7 @@ StoreStats Server::stats() const {
   stats.keys = core_->keys();
   stats.waiting = core_->waiting();
   stats.refused = refused_;
+  stats.bytes = bytes();
   if (uplink_ != nullptr) {
     stats.upstream_requests = uplink_->requests();
     stats.upstream_bytes = uplink_->bytes();
@@ -244,26 +346,78 @@ StoreStats Server::stats() const {
 
 void Server::Accept() {
   for (int i = 0; i < kAcceptsARound; ++i) {
-    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (connections_.size() >= max_connections_) return PauseAccepting("that is what the limit of open files allows");
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    UniqueFd fd(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-      if (!full_) spdlog::warn("store: cannot take more connections than {}: {}", connections_.size(), strerror(errno));
-      full_ = true;
-      loop_.Remove(listener_.get());
-      loop_.RunAfter(kAcceptPauseNs, [this, alive = std::weak_ptr(alive_)] {
-        if (!alive.expired()) loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
-      });
-      return;
+      return PauseAccepting(strerror(errno));
     }
-    full_ = false;
     SetPrompt(fd.get());
     const uint64_t id = next_id_++;
     auto connection = std::make_unique<Connection>(options_.unvalidated);
     connection->id = id;
+    connection->peer = KeyOf(address);
+    connection->accepted_ns = EventLoop::NowNs();
     connection->fd = std::move(fd);
     loop_.Add(connection->fd.get(), EPOLLIN, [this, id](uint32_t events) { OnEvent(id, events); });
     connections_[id] = std::move(connection);
   }
+}
+
+// Asking again at once would only spin.
+void Server::PauseAccepting(absl::string_view why) {
+  const int64_t now_ns = EventLoop::NowNs();
+  if (now_ns - said_paused_ns_ >= kSayAgainNs) {
+    said_paused_ns_ = now_ns;
+    spdlog::warn("store: no more than {} connections for now: {}", connections_.size(), why);
+  }
+  if (now_ns - made_room_ns_ >= kMakeRoomPauseNs) MakeRoom(/*urgent=*/true);
+  paused_ = true;
+  loop_.Remove(listener_.get());
+  loop_.RunAfter(kAcceptPauseNs, [this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    paused_ = false;
+    loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
+  });
+}
+
+// Closes connections that have not said anything, where descriptors are short (`urgent`: where there are none). An
+// address may keep as many as it has connections that speak, the oldest ones, and kSilentSlack more: PyTorch's pairs
+// stay, also those of a machine whose many ranks have one address and of one that somebody floods later. `urgent`: a
+// beginning without an end is taken for silence, too, and there is no slack.
+void Server::MakeRoom(bool urgent) {
+  struct Peer {
+    size_t speaking = 0;
+    std::vector<Connection*> silent;
+  };
+  const int64_t now_ns = made_room_ns_ = EventLoop::NowNs();
+  absl::flat_hash_map<PeerKey, Peer> peers;
+  for (const auto& [id, connection] : connections_) {
+    if (connection->doomed) continue;
+    Peer& peer = peers[connection->peer];
+    if (urgent ? connection->proven : connection->spoke) {
+      ++peer.speaking;
+    } else {
+      peer.silent.push_back(connection.get());
+    }
+  }
+  size_t closed = 0;
+  for (auto& [address, peer] : peers) {
+    const size_t share = peer.speaking + (urgent ? 0 : kSilentSlack);
+    if (peer.silent.size() <= share) continue;
+    std::sort(peer.silent.begin(), peer.silent.end(),
+              [](const Connection* a, const Connection* b) { return a->id < b->id; });
+    for (size_t i = share; i < peer.silent.size(); ++i) {
+      Connection& connection = *peer.silent[i];
+      const int64_t patience_ns = connection.spoke ? kFirstRequestUrgentNs : urgent ? kFirstByteUrgentNs : kFirstByteNs;
+      if (now_ns - connection.accepted_ns < patience_ns) continue;
+      Doom(connection, "it asks nothing, and connections are short");
+      ++closed;
+    }
+  }
+  if (closed > 0) spdlog::debug("store: closed {} connections that asked nothing", closed);
 }
 
 void Server::OnEvent(uint64_t id, uint32_t events) {
@@ -282,6 +436,7 @@ void Server::Receive(Connection& connection) {
   const ssize_t size = recv(connection.fd.get(), buffer.data(), buffer.size(), 0);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (size <= 0) return Doom(connection);
+  connection.spoke = true;
   std::string_view bytes(buffer.data(), static_cast<size_t>(size));
   if (connection.frames != nullptr) {
     connection.frames->in.Append(bytes);
@@ -295,12 +450,12 @@ void Server::Receive(Connection& connection) {
     const bool is_tier = connection.parser.peer() == StoreParser::Peer::kTier;
     if (!is_tier && !options_.launchers.opened) return Doom(connection, "a launcher, where none is expected");
     SetPromptAndWatched(connection.fd.get());
-    connection.frames = std::make_unique<FramePeer>(is_tier ? kMaxFrameBytes : kMaxLauncherFrame);
+    connection.frames = std::make_unique<FramePeer>(is_tier ? kMaxHelloBytes : kMaxStrangersFrame);
     connection.frames->in.Append(connection.parser.TakeRest());
     if (is_tier) {
       ++tiers_;
     } else {
-      connection.frames->greeted = true;
+      connection.frames->greeted = connection.proven = true;
       options_.launchers.opened(connection.id, PeerAddress(connection.fd.get()));
     }
     TakeFrames(connection);
@@ -322,6 +477,7 @@ void Server::TakeFrames(Connection& connection) {
     }
   }
   Pump(connection);
+  Charge(connection);
 }
 
 void Server::TakeTierFrame(Connection& connection, std::string_view body) {
@@ -332,15 +488,19 @@ void Server::TakeTierFrame(Connection& connection, std::string_view body) {
     if (frame->type != TierFrame::Type::kHello || frame->number != kTierProtocol) {
       return Doom(connection, "a tier that speaks another version of the protocol");
     }
-    peer.greeted = true;
+    peer.greeted = connection.proven = true;
+    peer.in.set_max_bytes(kMaxFrameBytes);
     SendFrame(connection, *frame);
     return;
   }
   // At once: what this tier asks may itself wait for the acknowledgement.
   if (frame->type == TierFrame::Type::kAcknowledge) return core_->Acknowledge(connection.id, frame->id);
-  peer.queue_bytes += body.size();
-  peer.queue.push_back(*std::move(frame));
-  if (peer.queue_bytes > kMaxTierBacklog) Doom(connection, "a tier that sends more than can be executed");
+  const size_t bytes = BytesOf(frame->keys) + BytesOf(frame->values) + kCallOverhead;
+  peer.queue_bytes += bytes;
+  peer.queue.push_back({*std::move(frame), bytes});
+  if (peer.queue_bytes + peer.under_way_bytes > kMaxTierBacklog) {
+    Doom(connection, "a tier that sends more than can be executed");
+  }
 }
 
 void Server::Pump(Connection& connection) {
@@ -361,6 +521,7 @@ void Server::PumpClient(Connection& connection) {
       if (!whole.ok()) return Doom(connection, whole.status().message());
       if (!*whole) break;
       connection.head = std::move(call);
+      connection.proven = true;
     }
     if (uplink_ != nullptr && uplink_->unwritten_bytes() > kMaxUplinkBacklog) {
       connection.blocked = true;
@@ -368,25 +529,29 @@ void Server::PumpClient(Connection& connection) {
       break;
     }
     if (!ExecuteForClient(connection)) break;
-    connection.head.reset();
   }
   SetInterest(connection);
 }
 
 // False: the call stays at the head.
 bool Server::ExecuteForClient(Connection& connection) {
-  StoreCall& call = *connection.head;
+  StoreCall call = *std::move(connection.head);  // an answer may put another one there
+  connection.head.reset();
   const StoreOp op = call.request.op;
   const bool validated = connection.parser.dialect() == StoreDialect::k22;
   if (op == StoreOp::kWatchKey) {
     Doom(connection, "WATCH_KEY, which is not served");
     return true;
   }
+  if (!MayExecute(call.request)) {
+    Doom(connection, "a request for which the store has no memory left");
+    return true;
+  }
   const bool waits = op == StoreOp::kWait || op == StoreOp::kBarrier;
   // A client that cannot cancel and asks something else has given up waiting. Nobody waits twice.
   if (connection.waits_in != 0 && (op == StoreOp::kCancelWait || !validated || waits)) {
     core_->Cancel(connection.id, connection.waits_in);
-    connection.waits_in = 0;
+    connection.waits_in = connection.wait_bytes = 0;
   }
   call.caller = {.stream = connection.id, .id = ++connection.last_call, .op = op, .tier = false};
   call.of_this_try = validated;
@@ -395,7 +560,10 @@ bool Server::ExecuteForClient(Connection& connection) {
   } else if (HasReply(op)) {
     connection.busy_with = connection.last_call;
   }
+  const size_t bytes = BytesOf(call.request.keys) + BytesOf(call.request.values);
+  (waits ? connection.wait_bytes : connection.call_bytes) = HasReply(op) ? bytes : 0;
   if (core_->Execute(call) == StoreCore::Result::kBlocked) {
+    connection.head = std::move(call);
     connection.blocked = true;
     (waits ? connection.waits_in : connection.busy_with) = 0;
     return false;
@@ -407,24 +575,42 @@ bool Server::ExecuteForClient(Connection& connection) {
 
 void Server::PumpTier(Connection& connection) {
   FramePeer& peer = *connection.frames;
-  while (!connection.doomed && !connection.blocked && !peer.queue.empty()) {
+  size_t executed_bytes = 0;
+  while (!connection.doomed && !connection.blocked && !peer.queue.empty() && connection.unread() <= kMaxTierUnread) {
+    if (executed_bytes > kMaxTierSlice) {
+      later_.push_back(connection.id);
+      return;
+    }
+    if (uplink_ != nullptr && uplink_->unwritten_bytes() > kMaxUplinkBacklog) {
+      connection.blocked = true;
+      held_back_.push_back(connection.id);
+      return;
+    }
     ++peer.processed;
-    if (!ExecuteForTier(connection, peer.queue.front())) {
+    if (!ExecuteForTier(connection, peer.queue.front().frame)) {
       --peer.processed;
       connection.blocked = true;
       return;
     }
+    executed_bytes += peer.queue.front().bytes;
+    peer.queue_bytes -= peer.queue.front().bytes;
     peer.queue.pop_front();
   }
-  if (peer.queue.empty()) peer.queue_bytes = 0;
 }
 
 // False: the frame stays at the head.
 bool Server::ExecuteForTier(Connection& connection, TierFrame& frame) {
   switch (frame.type) {
-    case TierFrame::Type::kCancel:
+    case TierFrame::Type::kCancel: {
       core_->Cancel(connection.id, frame.id);
+      auto call = connection.frames->under_way.find(frame.id);
+      if (call != connection.frames->under_way.end() &&
+          (call->second.op == StoreOp::kWait || call->second.op == StoreOp::kBarrier)) {
+        connection.frames->under_way_bytes -= call->second.bytes;
+        connection.frames->under_way.erase(call);
+      }
       return true;
+    }
     case TierFrame::Type::kForget:
       core_->Forget(connection.id, frame.keys);
       return true;
@@ -444,10 +630,26 @@ bool Server::ExecuteForTier(Connection& connection, TierFrame& frame) {
   call.request = {
       .op = frame.op, .keys = std::move(frame.keys), .values = std::move(frame.values), .number = frame.number};
   if (!HasRightShape(call.request)) {
-    Doom(connection, "a tier's request with a wrong number of keys or values");
+    Doom(connection, "a tier's request with a wrong number of keys or values, or too long ones");
     return true;
   }
+  if (!MayExecute(call.request)) {
+    StoreAnswer answer;
+    answer.fault = true;  // its client is closed
+    Answer(call.caller, std::move(answer));
+    return true;
+  }
+  FramePeer& peer = *connection.frames;
+  const size_t bytes = BytesOf(call.request.keys) + kCallOverhead;
+  if (HasReply(frame.op)) {
+    if (!peer.under_way.try_emplace(frame.id, FramePeer::UnderWay{frame.op, bytes}).second) {
+      Doom(connection, "a tier that gives a call the id of one that is under way");
+      return true;
+    }
+    peer.under_way_bytes += bytes;
+  }
   if (core_->Execute(call) == StoreCore::Result::kBlocked) {
+    if (HasReply(frame.op) && peer.under_way.erase(frame.id) > 0) peer.under_way_bytes -= bytes;
     frame.keys = std::move(call.request.keys);
     frame.values = std::move(call.request.values);
     return false;
@@ -469,23 +671,35 @@ void Server::Answer(const StoreCaller& caller, StoreAnswer answer) {
     frame.number = answer.number;
     frame.states = std::move(answer.states);
     (answer.wake_one ? frame.keys : frame.values) = std::move(answer.values);
+    FramePeer& peer = *connection->frames;
+    auto call = peer.under_way.find(caller.id);
+    if (call != peer.under_way.end() && !answer.wake_one && HasReply(caller.op)) {
+      peer.under_way_bytes -= call->second.bytes;
+      peer.under_way.erase(call);
+    }
     frame.processed = core_->Confirmed(connection->id, connection->frames->processed);
     SendFrame(*connection, frame);
     return;
   }
+  if (answer.fault && !HasReply(caller.op)) return Doom(*connection, "a write that was refused");
   if (caller.id == connection->busy_with) {
-    connection->busy_with = 0;
+    connection->busy_with = connection->call_bytes = 0;
   } else if (caller.id == connection->waits_in) {
-    connection->waits_in = 0;
+    connection->waits_in = connection->wait_bytes = 0;
   } else {
     return;  // it does not wait for this any more
   }
-  if (answer.fault) return Doom(*connection, "a request that its key's value does not allow");
+  if (answer.fault) return Doom(*connection, "a request that was refused");
   StoreReply reply;
   reply.number = answer.number;
   reply.values = std::move(answer.values);
   AppendReply(caller.op, reply, connection->out);
   MarkDirty(*connection);
+  if (!answer.rest.empty()) {
+    connection->head.emplace();
+    connection->head->request.op = caller.op;
+    connection->head->request.keys = std::move(answer.rest);
+  }
   if (connection->HasMore()) ready_.push_back(connection->id);
 }
 
@@ -519,6 +733,12 @@ void Server::SendToLauncher(uint64_t peer, std::string_view body) {
   connection->out.append(reinterpret_cast<const char*>(&length), sizeof(length));
   connection->out += body;
   MarkDirty(*connection);
+  if (connection->unread() > kMaxLauncherUnread) Doom(*connection, "a launcher that does not read");
+}
+
+void Server::LauncherJoined(uint64_t peer) {
+  Connection* connection = Find(peer);
+  if (connection != nullptr) connection->frames->in.set_max_bytes(kMaxLauncherFrame);
 }
 
 void Server::ExpectEnd() {
@@ -556,14 +776,53 @@ void Server::Write(Connection& connection) {
     connection.written = 0;
     if (connection.close_when_written) return Doom(connection);
     if (connection.HasMore()) ready_.push_back(connection.id);  // its next request may have waited for room
-  } else if (connection.written > kMaxUnreadReplies) {
-    connection.out.erase(0, connection.written);
-    connection.written = 0;
+  } else {
+    if (connection.written > kMaxUnreadReplies && connection.written > connection.out.size() / 2) {
+      connection.out.erase(0, connection.written);
+      connection.written = 0;
+    }
+    if (connection.frames != nullptr && connection.unread() <= kMaxTierUnread && connection.HasMore()) {
+      ready_.push_back(connection.id);
+    }
   }
   SetInterest(connection);
 }
 
+void Server::Charge(Connection& connection) {
+  const size_t bytes = connection.doomed ? 0 : connection.bytes();
+  buffered_bytes_ += bytes - connection.charged;
+  connection.charged = bytes;
+  if (connection.doomed) return;
+  // A tier or launcher speaks for many: what it has begun to say may go beyond, so that only its client is refused.
+  const bool of_many = connection.frames != nullptr;
+  const uint64_t limit = options_.memory_limit_bytes + (of_many ? options_.memory_limit_bytes / 4 : 0);
+  if (connection.received_bytes() > (of_many ? kSmallTierBytes : kSmallBytes) && this->bytes() > limit) {
+    SayFull();
+    Doom(connection, "what it sends, for which the store has no memory left");
+  }
+}
+
+bool Server::MayExecute(const StoreRequest& request) {
+  const bool much = request.op == StoreOp::kWait && BytesOf(request.keys) > kSmallBytes;
+  const bool list = request.op == StoreOp::kListKeys && bytes() + core_->list_bytes() > options_.memory_limit_bytes;
+  if (!list && !(IsFull() && (much || MayGrow(request.op)))) return true;
+  SayFull();
+  return false;
+}
+
+void Server::SayFull() {
+  const int64_t now_ns = EventLoop::NowNs();
+  if (now_ns - said_full_ns_ < kSayAgainNs) return;
+  said_full_ns_ = now_ns;
+  spdlog::error(
+      "store: {} MiB of memory are used and the limit is {} MiB (--memory-limit-mb): connections that write are "
+      "closed",
+      bytes() >> 20, options_.memory_limit_bytes >> 20);
+}
+
 void Server::SetInterest(Connection& connection) {
+  if (connection.doomed) return;
+  Charge(connection);
   if (connection.doomed) return;
   const bool stop_reading =
       connection.frames == nullptr && connection.parser.buffered_bytes() > kMaxReadAhead &&
@@ -578,6 +837,7 @@ void Server::SetInterest(Connection& connection) {
 void Server::Doom(Connection& connection, absl::string_view why) {
   if (connection.doomed) return;
   connection.doomed = true;
+  buffered_bytes_ -= std::exchange(connection.charged, 0);
   doomed_.push_back(connection.id);
   loop_.Remove(connection.fd.get());
   if (!why.empty()) {
@@ -637,6 +897,8 @@ void Server::RoundEnd() {
   for (uint64_t id : ids) {
     if (Connection* connection = Find(id)) Write(*connection);
   }
+  ready_.insert(ready_.end(), later_.begin(), later_.end());
+  later_.clear();
   if (!ready_.empty() || !doomed_.empty()) Schedule();
 }
 
@@ -652,6 +914,7 @@ void Server::Tick() {
     Doom(*connection);
   }
   if (!held_back_.empty()) Schedule();
+  if (!paused_ && connections_.size() >= max_connections_ - max_connections_ / 4) MakeRoom(/*urgent=*/false);
 }
 
 // What clients have asked can never be answered now, and the keys may be other ones when there is a root again.
@@ -663,11 +926,14 @@ void Server::UplinkLost() {
   }
   CloseDoomed();
   ready_.clear();
+  later_.clear();
   held_back_.clear();
   MakeCore();
 }
 
 }  // namespace
+
+uint64_t DefaultStoreMemoryBytes() { return std::min<uint64_t>(uint64_t{4} << 30, AvailableMemoryBytes() / 4); }
 
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(EventLoop* loop, const Options& options) {
   auto server = std::make_unique<Server>(loop, options);

@@ -23,15 +23,20 @@ struct StoreStats {
   uint64_t keys = 0;     // at the root: keys; at a tier: copies that it holds
   uint64_t waiting = 0;  // clients that wait for keys now
   uint64_t refused = 0;  // connections closed because of what they sent
+  uint64_t bytes = 0;    // of memory, about: keys, values, copies and what connections keep
 };
 
 // Launchers meet on the store's port. A launcher connects, sends 00 and kLauncherMagic (wire.h), and then both sides
-// send frames: u32 length (at most 16 MiB), body. Callbacks run on the loop's thread.
+// send frames: u32 length (at most 64 KiB until LauncherJoined(), then 16 MiB), body. Callbacks run on the loop's
+// thread.
 struct LauncherHandler {
   std::function<void(uint64_t peer, const std::string& address)> opened;
   std::function<void(uint64_t peer, std::string_view body)> received;
   std::function<void(uint64_t peer)> closed;
 };
+
+// 4 GiB, or a quarter of AvailableMemoryBytes() where that is less.
+uint64_t DefaultStoreMemoryBytes();
 
 class StoreServer {
  public:
@@ -42,6 +47,8 @@ class StoreServer {
     std::string upstream;     // HOST:PORT of a taskd store; empty: this is the root
     StoreDialect unvalidated = StoreDialect::k1x;
     LauncherHandler launchers;  // empty: such connections are closed
+    // What StoreStats::bytes may become. Beyond it whoever wants to write is closed, and others go on reading.
+    uint64_t memory_limit_bytes = DefaultStoreMemoryBytes();
   };
 
   // `loop` must outlive the server; call on its thread or before it runs.
@@ -57,6 +64,7 @@ class StoreServer {
   virtual void SetUpstream(const HostPort& upstream) = 0;
   // Tier only: the job is over, the store above will go. Nothing is said of it.
   virtual void ExpectEnd() = 0;
+  virtual void LauncherJoined(uint64_t peer) = 0;
   // Frames to a launcher. One that is gone: nothing happens.
   virtual void SendToLauncher(uint64_t peer, std::string_view body) = 0;
   virtual void CloseLauncher(uint64_t peer) = 0;  // after what was sent has been written

@@ -5,6 +5,11 @@
 #include <utility>
 
 namespace taskd {
+namespace {
+
+constexpr size_t kKeyOverhead = 128;
+
+}  // namespace
 
 void Sharing::WhenUnlocked(const std::string& key, Continuation then) {
   batches_[locks_.at(key)].then.push_back(std::move(then));
@@ -25,9 +30,19 @@ uint32_t Sharing::SlotOf(uint64_t stream) {
 
 void Sharing::Grant(const std::string& key, uint64_t stream) {
   const uint32_t slot = SlotOf(stream);
-  std::vector<uint64_t>& bits = holders_[key];
-  if (bits.size() <= slot / 64) bits.resize(slot / 64 + 1);
+  auto [holders, added] = holders_.try_emplace(key);
+  std::vector<uint64_t>& bits = holders->second;
+  if (added) bytes_ += key.size() + kKeyOverhead;
+  if (bits.size() <= slot / 64) {
+    bytes_ += (slot / 64 + 1 - bits.size()) * sizeof(uint64_t);
+    bits.resize(slot / 64 + 1);
+  }
   bits[slot / 64] |= uint64_t{1} << slot % 64;
+}
+
+void Sharing::Erase(Holders::iterator holders) {
+  bytes_ -= holders->first.size() + kKeyOverhead + holders->second.size() * sizeof(uint64_t);
+  holders_.erase(holders);
 }
 
 void Sharing::Drop(const std::string& key, uint64_t stream) {
@@ -36,7 +51,7 @@ void Sharing::Drop(const std::string& key, uint64_t stream) {
   if (slot == slots_.end() || holders == holders_.end() || holders->second.size() <= slot->second / 64) return;
   std::vector<uint64_t>& bits = holders->second;
   bits[slot->second / 64] &= ~(uint64_t{1} << slot->second % 64);
-  if (std::all_of(bits.begin(), bits.end(), [](uint64_t word) { return word == 0; })) holders_.erase(holders);
+  if (std::all_of(bits.begin(), bits.end(), [](uint64_t word) { return word == 0; })) Erase(holders);
 }
 
 void Sharing::DropStream(uint64_t stream) {
@@ -69,7 +84,7 @@ bool Sharing::Revoke(const std::vector<std::string>& keys, uint64_t except, Cont
         by_stream[streams_[word * 64 + std::countr_zero(bits)]].push_back(key);
       }
     }
-    holders_.erase(holders);
+    Erase(holders);
   }
   if (by_stream.empty()) return true;
 

@@ -18,10 +18,14 @@ class Sharing {
 
   explicit Sharing(SendRevoke send_revoke) : send_revoke_(std::move(send_revoke)) {}
 
+  // What is remembered of copies at most. Beyond it nobody gets a copy of a key that nobody has one of.
+  static constexpr size_t kMaxBytes = 256 * 1024 * 1024;
+
   bool IsLocked(const std::string& key) const { return !locks_.empty() && locks_.contains(key); }
   // `then` runs once `key`, which is locked, is free. It may find it locked again.
   void WhenUnlocked(const std::string& key, Continuation then);
 
+  bool MayGrant(const std::string& key) const { return bytes_ < kMaxBytes || holders_.contains(key); }
   // `stream` holds a copy of `key`, which is not locked.
   void Grant(const std::string& key, uint64_t stream);
   // It does not any more.
@@ -33,6 +37,7 @@ class Sharing {
   // free, before whoever waited for them.
   bool Revoke(const std::vector<std::string>& keys, uint64_t except, Continuation then);
   void Acknowledge(uint64_t stream, uint64_t batch);
+  size_t bytes() const { return bytes_; }  // of memory, about
   bool HasCopies(const std::string& key) const { return holders_.contains(key); }
 
   // Streams that have owed an acknowledgement since before `since_ns`, in the time that set_now_ns() is told.
@@ -47,12 +52,16 @@ class Sharing {
     int64_t since_ns = 0;
   };
 
+  using Holders = absl::flat_hash_map<std::string, std::vector<uint64_t>>;
+
   uint32_t SlotOf(uint64_t stream);
+  void Erase(Holders::iterator holders);
   void Acknowledged(uint64_t batch_id, uint64_t stream);
 
   SendRevoke send_revoke_;
   // A bit a slot, so that thousands of keys held by thousands of tiers fit: 256 bytes a key for 2,048 tiers.
-  absl::flat_hash_map<std::string, std::vector<uint64_t>> holders_;
+  Holders holders_;
+  size_t bytes_ = 0;                                  // of holders_
   absl::flat_hash_map<uint64_t, uint32_t> slots_;     // of streams
   std::vector<uint64_t> streams_;                     // by slot; 0: free
   absl::flat_hash_map<std::string, uint64_t> locks_;  // key -> batch

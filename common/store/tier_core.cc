@@ -21,10 +21,18 @@ std::string Signature(StoreOp op, const std::vector<std::string>& keys) {
   return signature;
 }
 
-// The answer that a client's read has in the states and values of a reply.
+// The answer that a client's read has in the states and values of a reply, which may be those of its first keys.
 StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states,
                        const std::vector<std::string>& values) {
   StoreAnswer answer;
+  const std::vector<std::string>& keys = call.request.keys;
+  const bool all = states.size() == keys.size();
+  if (WantsValues(call.caller.op) && !all && states.size() < keys.size() && !states.empty()) {
+    answer.rest.assign(keys.begin() + static_cast<ptrdiff_t>(states.size()), keys.end());
+  } else if (!all) {
+    answer.fault = true;  // no store of ours says that
+    return answer;
+  }
   if (call.caller.op == StoreOp::kCheck) {
     answer.number = std::all_of(states.begin(), states.end(), [](uint8_t state) { return state & kPresent; });
     return answer;
@@ -117,10 +125,10 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
   frame.number = request.number;
   frame.keys = request.keys;
   frame.values = std::move(request.values);
+  frame.id = next_id_++;
   if (!HasReply(request.op)) {
-    silent_writes_[caller.stream].push_back({call.frame, sequence_ + 1});
+    silent_writes_[caller.stream].push_back({caller, call.frame, sequence_ + 1, frame.id});
   } else {
-    frame.id = next_id_++;
     passed_through_[frame.id] = caller;
     if (request.op == StoreOp::kBarrier) waiting_[{caller.stream, caller.id}] = frame.id;
   }
@@ -150,15 +158,19 @@ bool TierCore::AnswerFromCopies(const StoreCall& call) {
   if (HasUnseenWrites(caller.stream)) return false;
   const bool wants_values = WantsValues(caller.op);
   TierFrame reply;
+  size_t bytes = 0;
   for (const std::string& key : call.request.keys) {
+    const bool full = bytes >= kMaxAnswerBytes;
+    if (full && wants_values) break;
     auto found = copies_.find(key);
     if (found == copies_.end()) return false;
     const Copy& copy = found->second;
     if (caller.op == StoreOp::kWait && !copy.present) return false;
     if (wants_values && copy.present && !copy.has_value) return false;
     uint8_t state = kCopy | (copy.present ? kPresent : 0);
-    if (copy.has_value && (wants_values || copy.value.size() <= kMaxUnaskedBytes)) {
+    if (copy.has_value && !full && (wants_values || copy.value.size() <= kMaxUnaskedBytes)) {
       state |= kHasValue;
+      bytes += copy.value.size() + kStringOverhead;
       if (wants_values || caller.tier) reply.values.push_back(copy.value);
     }
     reply.states.push_back(state);
@@ -169,6 +181,12 @@ bool TierCore::AnswerFromCopies(const StoreCall& call) {
 
 // Tells the caller what is in the reply. A tier below gets copies of what this tier has copies of.
 void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
+  if (reply.type == TierFrame::Type::kFault) {
+    StoreAnswer answer;
+    answer.fault = true;
+    host_.answer(call.caller, std::move(answer));
+    return;
+  }
   if (!call.caller.tier) {
     host_.answer(call.caller, ReadAnswer(call, reply.states, reply.values));
     return;
@@ -178,7 +196,7 @@ void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
   answer.values = reply.values;
   for (size_t i = 0; i < answer.states.size() && i < call.request.keys.size(); ++i) {
     const std::string& key = call.request.keys[i];
-    if (!copies_.contains(key) || sharing_.IsLocked(key)) answer.states[i] &= ~kCopy;
+    if (!copies_.contains(key) || sharing_.IsLocked(key) || !sharing_.MayGrant(key)) answer.states[i] &= ~kCopy;
     if (answer.states[i] & kCopy) sharing_.Grant(key, call.caller.stream);
   }
   host_.answer(call.caller, std::move(answer));
@@ -325,11 +343,25 @@ void TierCore::Received(TierFrame frame) {
     host_.answer(caller, std::move(answer));
   } else if (flights_.contains(frame.id)) {
     FlightReplied(frame);
+  } else if (frame.type == TierFrame::Type::kFault) {
+    SilentWriteFailed(frame.id);
   }
   while (!written_order_.empty() && written_order_.front().first <= processed_) {
     auto written = written_.find(written_order_.front().second);
     if (written != written_.end() && written->second <= processed_) written_.erase(written);
     written_order_.pop_front();
+  }
+}
+
+// The writer is told, though it awaits no answer. That is rare, so nothing is kept to find it sooner.
+void TierCore::SilentWriteFailed(uint64_t id) {
+  for (const auto& [stream, writes] : silent_writes_) {
+    auto failed = std::find_if(writes.begin(), writes.end(), [id](const SilentWrite& write) { return write.id == id; });
+    if (failed == writes.end()) continue;
+    StoreAnswer answer;
+    answer.fault = true;
+    host_.answer(failed->caller, std::move(answer));
+    return;
   }
 }
 
@@ -369,7 +401,9 @@ void TierCore::TakeCopies(const TierFrame& reply, const std::vector<std::string>
     }
     auto written = written_.find(keys[i]);
     if (!(state & kCopy) || (written != written_.end() && written->second > reply.processed)) continue;
-    Copy& copy = copies_[keys[i]];
+    auto [found, added] = copies_.try_emplace(keys[i]);
+    if (added) copy_bytes_ += keys[i].size() + kEntryOverhead;
+    Copy& copy = found->second;
     copy.present = state & kPresent;
     if (its_value == nullptr || copy.has_value) continue;
     copy.has_value = true;
@@ -381,7 +415,7 @@ void TierCore::TakeCopies(const TierFrame& reply, const std::vector<std::string>
 void TierCore::DropCopy(const std::string& key) {
   auto found = copies_.find(key);
   if (found == copies_.end()) return;
-  copy_bytes_ -= found->second.value.size();
+  copy_bytes_ -= key.size() + found->second.value.size() + kEntryOverhead;
   copies_.erase(found);
 }
 
@@ -416,7 +450,7 @@ void TierCore::Revoke(uint64_t batch, const std::vector<std::string>& keys) {
 
 void TierCore::WakeOne(const TierFrame& frame) {
   auto found = flights_.find(frame.id);
-  if (found == flights_.end() || found->second.joiners.empty()) {
+  if (found == flights_.end() || found->second.joiners.empty() || found->second.op != StoreOp::kWait) {
     if (!frame.keys.empty()) WakeBack(frame.keys[0]);
     return;
   }
@@ -477,7 +511,9 @@ void TierCore::Cancel(uint64_t stream, uint64_t id) {
     Send(std::move(frame));
     return;
   }
-  std::erase_if(flights_.at(sent).joiners, [&](const Joiner& joiner) {
+  auto flight = flights_.find(sent);
+  if (flight == flights_.end()) return;
+  std::erase_if(flight->second.joiners, [&](const Joiner& joiner) {
     return joiner.call.caller.stream == stream && joiner.call.caller.id == id;
   });
   EndFlightIfAlone(sent);

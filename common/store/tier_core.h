@@ -30,7 +30,6 @@ class TierCore : public StoreCore {
   static constexpr size_t kMaxCopies = 256 * 1024;
   static constexpr size_t kMaxCopyBytes = 64 * 1024 * 1024;
 
-  // `send`: to the store above, in order. kCopiesDropped and kAcknowledge frames are not counted there.
   // `send`: to the store above, in order.
   TierCore(StoreCoreHost host, Sharing* sharing, std::function<void(const TierFrame&)> send)
       : host_(std::move(host)), sharing_(*sharing), send_(std::move(send)) {}
@@ -43,6 +42,8 @@ class TierCore : public StoreCore {
   void WakeBack(const std::string& key) override;
   uint64_t Confirmed(uint64_t stream, uint64_t frames) override;
   void ForgetTry(bool) override {}  // the root's affair
+  size_t bytes() const override { return copy_bytes_; }
+  size_t list_bytes() const override { return 0; }
   uint64_t keys() const override { return copies_.size(); }
   uint64_t waiting() const override { return waiting_.size(); }
 
@@ -98,6 +99,7 @@ class TierCore : public StoreCore {
   void DropUnsharedCopies();
   void AddReplied(const TierFrame& reply, const std::string& key);
   void FlightReplied(const TierFrame& reply);
+  void SilentWriteFailed(uint64_t id);
   void AnswerJoiner(const StoreCall& call, const TierFrame& reply);
   void WakeOne(const TierFrame& frame);
   void Revoke(uint64_t batch, const std::vector<std::string>& keys);
@@ -114,8 +116,10 @@ class TierCore : public StoreCore {
   uint64_t processed_ = 0;  // of these, those that it is known to have executed
   // Writes without an answer that the root may not have executed yet.
   struct SilentWrite {
+    StoreCaller caller;
     uint64_t frame;     // of the stream, where that is a tier
     uint64_t sequence;  // of ours
+    uint64_t id;        // of the frame that went up
   };
   absl::flat_hash_map<uint64_t, std::deque<SilentWrite>> silent_writes_;  // by stream, in order
   // Keys that this tier wrote or gave back, by the frame that did it, until the store above is known to have executed

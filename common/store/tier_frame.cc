@@ -38,9 +38,12 @@ class Reader {
     return value;
   }
 
-  std::vector<std::string> TakeStrings() {
+  std::vector<std::string> TakeStrings(uint32_t most) {
     std::vector<std::string> strings;
     const uint32_t count = Take<uint32_t>();
+    if (count > most || count > bytes_.size() / sizeof(uint32_t)) ok_ = false;
+    if (!ok_) return strings;
+    strings.reserve(count);
     for (uint32_t i = 0; i < count && ok_; ++i) {
       const uint32_t size = Take<uint32_t>();
       if (size > bytes_.size()) ok_ = false;
@@ -49,6 +52,15 @@ class Reader {
       bytes_.remove_prefix(size);
     }
     return strings;
+  }
+
+  std::vector<uint8_t> TakeStates() {
+    const uint32_t count = Take<uint32_t>();
+    if (count > bytes_.size() || count > kMaxFrameStrings) ok_ = false;
+    if (!ok_) return {};
+    std::vector<uint8_t> states(bytes_.begin(), bytes_.begin() + count);
+    bytes_.remove_prefix(count);
+    return states;
   }
 
   bool ok() const { return ok_ && bytes_.empty(); }
@@ -86,10 +98,10 @@ absl::StatusOr<TierFrame> ParseFrame(std::string_view body) {
   frame.id = reader.Take<uint64_t>();
   frame.processed = reader.Take<uint64_t>();
   frame.number = reader.Take<int64_t>();
-  frame.keys = reader.TakeStrings();
-  frame.values = reader.TakeStrings();
-  const uint32_t states = reader.Take<uint32_t>();
-  for (uint32_t i = 0; i < states && i < body.size(); ++i) frame.states.push_back(reader.Take<uint8_t>());
+  const bool is_list = frame.type == TierFrame::Type::kReply;
+  frame.keys = reader.TakeStrings(kMaxFrameStrings);
+  frame.values = reader.TakeStrings(is_list ? kMaxListBytes / kStringOverhead : kMaxFrameStrings);
+  frame.states = reader.TakeStates();
   const auto type = static_cast<uint8_t>(frame.type);
   const auto op = static_cast<uint8_t>(frame.op);
   if (!reader.ok() || type < static_cast<uint8_t>(TierFrame::Type::kHello) ||

@@ -39,18 +39,25 @@ struct TierFrame {
   std::vector<uint8_t> states;  // KeyState
 };
 
-inline constexpr int64_t kTierProtocol = 1;
-inline constexpr uint32_t kMaxFrameBytes = 128 * 1024 * 1024;
+inline constexpr int64_t kTierProtocol = 2;
+// The biggest are a client's request, and the answer to a kListKeys.
+inline constexpr uint32_t kMaxFrameBytes = kMaxRequestBytes + 16 * 1024 * 1024;
+inline constexpr uint32_t kMaxFrameStrings = 256 * 1024;  // in each of the lists but that answer's
+inline constexpr uint32_t kMaxHelloBytes = 64;
 
 // Appends the frame, with its length before it.
 void AppendFrame(const TierFrame& frame, std::string& out);
-// `body`: without the length. INVALID_ARGUMENT where it is not whole, or a type or operation is unknown.
+// `body`: without the length. INVALID_ARGUMENT where it is not whole, a type or operation is unknown, or a list is
+// longer than allowed. Strings take 32 bytes and more each, which is why their number has a limit: 8 MiB at most beyond
+// the bytes that came (kReply: beyond eight times these).
 absl::StatusOr<TierFrame> ParseFrame(std::string_view body);
 
 // Cuts frames off the front of a stream of bytes.
 class FrameBuffer {
  public:
   explicit FrameBuffer(uint32_t max_bytes) : max_bytes_(max_bytes) {}
+
+  void set_max_bytes(uint32_t max_bytes) { max_bytes_ = max_bytes; }
 
   void Append(std::string_view bytes) { buffer_ += bytes; }
   // The next body, valid until the next call of anything. False: there is no whole one. INVALID_ARGUMENT: it is too

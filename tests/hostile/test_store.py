@@ -350,7 +350,7 @@ def test_an_address_that_is_not_ours(stage):
 def test_statistics_line(stage):
     store = StoreProcess(stage.folder)
     stage.processes.append(store)
-    assert set(store.stats()) >= {"connections", "requests", "upstream_requests", "upstream_bytes", "keys", "waiting"}
+    assert set(store.stats()) >= {"connections", "bytes", "requests", "upstream_requests", "upstream_bytes", "keys", "waiting"}
     with store.client(world_size=1) as client:
         client.set("a", "1")
         client.get("a")

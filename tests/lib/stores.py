@@ -13,9 +13,9 @@ class StoreProcess(harness.Process):
     """A `taskd store` that is ready."""
 
     def __init__(self, folder, listen="127.0.0.1:0", upstream=None, dialect="auto", flags=("--stats-s", "0.05"),
-                 name="store"):
+                 name="store", prefix=()):
         self.listen, self.upstream, self.dialect = listen, upstream, dialect
-        command = [harness.TASKD, "store", "--listen", listen, "--dialect", dialect, *flags]
+        command = [*prefix, harness.TASKD, "store", "--listen", listen, "--dialect", dialect, *flags]
         if upstream:
             command += ["--upstream", upstream]
         super().__init__(name, command, harness.clean_environment(), folder)

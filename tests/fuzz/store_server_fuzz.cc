@@ -1,0 +1,284 @@
+// A root and a tier below it, over real connections: whatever clients, tiers and launchers send, in whatever order and
+// with whatever ids, somebody else is answered after them, and what they have sent is forgotten when they are gone.
+//
+// An input is a program: each step is one byte that says who does what, and the bytes that this needs. Ids and keys
+// come from few, so that they come again.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "agent/run/rendezvous_messages.h"
+#include "common/event_loop.h"
+#include "common/log.h"
+#include "common/store/server.h"
+#include "common/store/tier_frame.h"
+#include "common/store/wire.h"
+#include "common/unique_fd.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace {
+
+using taskd::StoreDialect;
+using taskd::StoreOp;
+using taskd::TierFrame;
+
+constexpr int kPeers = 4;
+constexpr int kMaxSteps = 64;
+constexpr uint64_t kMemoryLimit = 256 * 1024;
+
+// One round: events that are there already, and what they bring.
+void Round(taskd::EventLoop& loop) {
+  loop.Post([&loop] { loop.Stop(); });
+  loop.Run();
+}
+
+std::unique_ptr<taskd::StoreServer> Start(taskd::EventLoop* loop, const std::string& upstream) {
+  taskd::StoreServer::Options options;
+  options.listen = {"127.0.0.1", 0};
+  options.upstream = upstream;
+  options.memory_limit_bytes = kMemoryLimit;
+  if (upstream.empty()) {
+    options.launchers.opened = [](uint64_t, const std::string&) {};
+    options.launchers.received = [](uint64_t, std::string_view body) {
+      if (auto message = taskd::DecodeNodeMessage(body); message.ok()) {
+        FUZZ_CHECK(taskd::DecodeNodeMessage(taskd::Encode(*message)).ok());
+      }
+      if (auto message = taskd::DecodeRootMessage(body); message.ok()) {
+        FUZZ_CHECK(taskd::DecodeRootMessage(taskd::Encode(*message)).ok());
+      }
+    };
+    options.launchers.closed = [](uint64_t) {};
+  }
+  auto server = taskd::StoreServer::Start(loop, options);
+  FUZZ_CHECK(server.ok());
+  return *std::move(server);
+}
+
+// Reset when it is closed: no port is left in TIME_WAIT.
+taskd::UniqueFd Connect(int port) {
+  taskd::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  FUZZ_CHECK(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  const linger reset = {1, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  return fd;
+}
+
+void Send(const taskd::UniqueFd& fd, std::string_view bytes) {
+  (void)send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Drain(const taskd::UniqueFd& fd) {
+  static std::array<char, 64 * 1024> buffer;
+  while (recv(fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT) > 0) {
+  }
+}
+
+class Program {
+ public:
+  explicit Program(std::string_view bytes) : bytes_(bytes) {}
+
+  bool done() const { return bytes_.empty(); }
+  uint8_t Byte() {
+    if (bytes_.empty()) return 0;
+    const auto byte = static_cast<uint8_t>(bytes_[0]);
+    bytes_.remove_prefix(1);
+    return byte;
+  }
+  std::string_view Some(size_t most) {
+    const std::string_view some = bytes_.substr(0, most);
+    bytes_.remove_prefix(some.size());
+    return some;
+  }
+  std::vector<std::string> Keys(size_t count) {
+    std::vector<std::string> keys;
+    for (; count > 0; --count) keys.push_back(std::string("/") + static_cast<char>('a' + Byte() % 4));
+    return keys;
+  }
+  std::string Value() {
+    const uint8_t byte = Byte();
+    return byte < 128 ? std::to_string(byte % 8) : std::string(byte * 100u, 'v');
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+// As many keys and values as the operation has, or others.
+void FillCall(Program& program, StoreOp op, std::vector<std::string>& keys, std::vector<std::string>& values) {
+  switch (op) {
+    case StoreOp::kSet:
+    case StoreOp::kAppend:
+    case StoreOp::kQueuePush:
+      keys = program.Keys(1);
+      values = {program.Value()};
+      break;
+    case StoreOp::kCompareSet:
+      keys = program.Keys(1);
+      values = {program.Value(), program.Value()};
+      break;
+    case StoreOp::kMultiSet:
+      keys = program.Keys(program.Byte() % 4);
+      for (size_t i = 0; i < keys.size(); ++i) values.push_back(program.Value());
+      break;
+    case StoreOp::kCheck:
+    case StoreOp::kWait:
+    case StoreOp::kMultiGet:
+      keys = program.Keys(program.Byte() % 4);
+      break;
+    case StoreOp::kNumKeys:
+    case StoreOp::kListKeys:
+    case StoreOp::kPing:
+    case StoreOp::kCancelWait:
+      break;
+    default:
+      keys = program.Keys(1);
+  }
+}
+
+std::string Greeting(uint8_t kind) {
+  std::string bytes(1, '\0');
+  const uint32_t magic = kind == 0 ? taskd::kTierMagic : kind == 1 ? taskd::kLauncherMagic : taskd::kValidateMagic;
+  bytes.append(reinterpret_cast<const char*>(&magic), sizeof(magic));
+  if (kind == 0) {
+    TierFrame hello;
+    hello.number = taskd::kTierProtocol;
+    taskd::AppendFrame(hello, bytes);
+  }
+  return bytes;
+}
+
+std::string Step(Program& program, uint8_t kind) {
+  std::string bytes;
+  const uint8_t what = program.Byte();
+  if (what >= 240) return std::string(program.Some(what - 239));  // anything
+  const auto op = static_cast<StoreOp>(1 + program.Byte() % 19);
+  if (kind == 0) {
+    TierFrame frame;
+    frame.type = what < 160 ? TierFrame::Type::kRequest : static_cast<TierFrame::Type>(1 + what % 10);
+    frame.op = op;
+    frame.id = program.Byte() % 4;
+    frame.number = program.Byte() % 4;
+    FillCall(program, op, frame.keys, frame.values);
+    if (what % 32 == 0) frame.keys.emplace_back(what * 100, 'k');
+    taskd::AppendFrame(frame, bytes);
+  } else if (kind == 1) {
+    static const char* const kBodies[] = {
+        R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
+        R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"hosts_store":false,"tier_port":0})",
+        R"({"type":"pong","id":1})",
+        R"({"type":"event","json":"{}"})",
+        R"({"type":"stacks","id":1,"text":"x"})",
+        R"({"type":"leave","signal":15})",
+        R"({"type":"stop","round":1,"reason":"r"})",
+        R"({"type":"end","exit_code":1,"reason":"","failures":[]})",
+        "[[[[[[[[[[[["};
+    std::string body = kBodies[what % 8];
+    body.insert(program.Byte() % (body.size() + 1), program.Some(what % 3));
+    const auto size = static_cast<uint32_t>(body.size());
+    bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    bytes += body;
+  } else {
+    taskd::StoreRequest request;
+    request.op = op;
+    request.number = program.Byte() % 4;
+    FillCall(program, op, request.keys, request.values);
+    (void)taskd::AppendRequest(StoreDialect::k22, request, bytes);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const bool quiet = [] {
+    spdlog::set_level(getenv("FUZZ_LOG") != nullptr ? spdlog::level::debug : spdlog::level::off);
+    return true;
+  }();
+  (void)quiet;
+  Program program(std::string_view(reinterpret_cast<const char*>(data), size));
+  taskd::EventLoop loop;
+  auto root = Start(&loop, "");
+  auto tier = Start(&loop, "127.0.0.1:" + std::to_string(root->port()));
+  {
+    struct Peer {
+      taskd::UniqueFd fd;
+      uint8_t kind = 0;
+    };
+    std::array<Peer, kPeers> peers;
+    for (int i = 0; i < kMaxSteps && !program.done(); ++i) {
+      const uint8_t who = program.Byte();
+      Peer& peer = peers[who % kPeers];
+      if (!peer.fd.valid()) {
+        peer.fd = Connect(who & 4 ? root->port() : tier->port());
+        peer.kind = (who >> 3) % 3;
+        Send(peer.fd, Greeting(peer.kind));
+      }
+      if (who >= 248) {
+        peer.fd.reset();
+      } else {
+        Send(peer.fd, Step(program, peer.kind));
+        if (who & 128) Drain(peer.fd);
+      }
+      Round(loop);
+    }
+  }
+  for (int i = 0; i < 4; ++i) Round(loop);
+
+  // Somebody else is answered. Not before: a tier that does not give its copies back may hold up others for 10 s.
+  for (taskd::StoreServer* server : {root.get(), tier.get()}) {
+    const taskd::UniqueFd good = Connect(server->port());
+    std::string bytes = Greeting(2);
+    FUZZ_CHECK(
+        taskd::AppendRequest(StoreDialect::k22, {.op = StoreOp::kNumKeys, .keys = {}, .values = {}}, bytes).ok());
+    Send(good, bytes);
+    int64_t count = 0;
+    int rounds = 0;
+    while (recv(good.get(), &count, sizeof(count), MSG_DONTWAIT) != sizeof(count)) {
+      FUZZ_CHECK(++rounds < 100'000);
+      Round(loop);
+    }
+  }
+  for (int i = 0; i < 4; ++i) Round(loop);
+  FUZZ_CHECK(tier->stats().connections == 0);
+  FUZZ_CHECK(root->stats().connections <= 1);  // the tier
+  FUZZ_CHECK(root->stats().waiting == 0);
+  FUZZ_CHECK(root->stats().bytes < 2 * kMemoryLimit);
+  return 0;
+}
+
+std::vector<std::string> FuzzSeeds() {
+  // who: bits 0-1 the peer, 2 the root, 3-4 tier, launcher or client. Then what, op - 1, id, number, keys …
+  const std::string wait_twice = {'\4', '\1', '\5', '\1', '\0', '\1', '\0', '\4', '\1', '\5', '\1', '\0', '\1', '\0'};
+  const std::string set = {'\x15', '\1', '\0', '\0', '\0', '\1'};
+  const std::string barriers = {'\4', '\1', '\20', '\1', '\3', '\1', '\4', '\1', '\20', '\1', '\3', '\1'};
+  std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set};
+  for (uint8_t kind = 0; kind < 3; ++kind) {
+    for (uint8_t place = 0; place < 2; ++place) {
+      std::string all;
+      for (uint8_t op = 0; op < 19; ++op) {
+        all += {static_cast<char>(op % 3 + 4 * place + 8 * kind),
+                static_cast<char>(op * 7),
+                static_cast<char>(op),
+                static_cast<char>(op % 4),
+                '\2',
+                '\2',
+                '\1',
+                '\2',
+                '\3'};
+      }
+      seeds.push_back(all);
+      seeds.push_back(all + set + wait_twice + all);
+    }
+  }
+  return seeds;
+}
