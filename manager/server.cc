@@ -1,5 +1,6 @@
 #include "manager/server.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include "manager/diagnosis_messages.h"
 #include "manager/fault_reporter.h"
 #include "manager/http.h"
+#include "manager/http_pages.h"
 #include "manager/services.h"
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
@@ -52,6 +54,7 @@ std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
 class ManagerServer::Impl {
  public:
   ~Impl() {
+    serving_ = false;
     reporter_.reset();
     clusterd_.reset();
     switch_file_.reset();
@@ -63,7 +66,7 @@ class ManagerServer::Impl {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       server_->Wait();
     }
-    http_.reset();  // last: a reader that stalls may hold it for seconds
+    http_.reset();
     if (retry_.joinable()) {
       {
         std::lock_guard lock(mutex_);
@@ -90,6 +93,7 @@ class ManagerServer::Impl {
     if (!http.ok()) return http;
     absl::Status served = StartGrpc(options, security, *credentials, started);
     if (!served.ok()) return served;
+    serving_ = true;
 
     if (!options.switch_file.empty()) {
       switch_file_ = std::make_unique<SwitchFileWatcher>(
@@ -153,7 +157,8 @@ class ManagerServer::Impl {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
     if (!address.ok()) return address.status();
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, core_, diagnosis_, supervision_);
+    absl::StatusOr<std::unique_ptr<HttpServer>> http =
+        HttpServer::Start(*address, MakeHttpPages(core_, diagnosis_, supervision_, [this] { return serving_.load(); }));
     if (http.ok()) {
       http_ = *std::move(http);
     } else if (options.http_is_default) {
@@ -212,6 +217,7 @@ class ManagerServer::Impl {
   std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
       supervision_service_, route_agreement_service_;
   JobLinkService job_link_;
+  std::atomic<bool> serving_{false};  // gRPC answers
   std::unique_ptr<HttpServer> http_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
