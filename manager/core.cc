@@ -59,7 +59,7 @@ void ManagerCore::PersistHeldChange(const KeptState& state) {
   if (!persist_) return;
   absl::Status status = persist_(state);
   if (!status.ok() && !persist_failed_) {
-    spdlog::error("the wanted state cannot be kept, a restarted manager would not know it: {}", status.message());
+    spdlog::error("the wanted state is not kept yet, a manager restarted now would not know it: {}", status.message());
   } else if (status.ok() && persist_failed_) {
     spdlog::info("the wanted state is kept again");
   }

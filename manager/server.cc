@@ -22,6 +22,7 @@
 #include "manager/fault_reporter.h"
 #include "manager/http.h"
 #include "manager/http_pages.h"
+#include "manager/latest_writer.h"
 #include "manager/services.h"
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
@@ -33,6 +34,8 @@ namespace {
 // For clients that do not take their answers: then their calls are cut off.
 constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::chrono::seconds kPersistRetry{1};
+// A change is answered when it lasts, or after this: storage that hangs stops neither switches nor the diagnosis.
+constexpr std::chrono::milliseconds kStoragePatience{500};
 
 std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   std::vector<diagnosis::Verdict> verdicts;
@@ -133,10 +136,14 @@ class ManagerServer::Impl {
       absl::StatusOr<KeptState> loaded = db_->Load();
       if (!loaded.ok()) return loaded.status();
       kept = *loaded;
-      persist = [this](const KeptState& state) { return db_->Save(state); };
+      state_writer_ = std::make_unique<LatestWriter<KeptState>>(
+          [db = db_.get()](const KeptState& state) { return db->Save(state); }, kStoragePatience);
+      persist = [this](const KeptState& state) { return state_writer_->Save(state); };
       absl::StatusOr<std::vector<std::string>> kept_verdicts = db_->LoadVerdicts();
       if (!kept_verdicts.ok()) return kept_verdicts.status();
       verdicts = ReadKept(*kept_verdicts);
+      verdict_writer_ = std::make_unique<LatestWriter<std::vector<std::string>>>(
+          [db = db_.get()](const std::vector<std::string>& rows) { return db->SaveVerdicts(rows); }, kStoragePatience);
       save = [this](const std::vector<diagnosis::Verdict>& changed) {
         std::vector<std::string> rows;
         for (const diagnosis::Verdict& verdict : changed) {
@@ -144,7 +151,7 @@ class ManagerServer::Impl {
           FillVerdict(verdict, &message);
           rows.push_back(message.SerializeAsString());
         }
-        return db_->SaveVerdicts(rows);
+        return verdict_writer_->Save(rows);
       };
     }
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
@@ -211,6 +218,8 @@ class ManagerServer::Impl {
   }
 
   std::unique_ptr<StateDb> db_;
+  std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
+  std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
