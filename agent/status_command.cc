@@ -185,7 +185,7 @@ absl::Status RunStatus(const StatusOptions& options) {
     grpc::ClientContext context;
     client->Prepare(context, kTimeout);
     v1::JobStatus status;
-    grpc::Status called = client->stub().GetStatus(&context, {}, &status);
+    grpc::Status called = ReadParts(client->stub().StatusInParts(&context, {}), &status);
     if (called.ok()) {
       if (options.watch && terminal && !options.json) std::cout << "\033[H\033[2J";
       options.json ? PrintJson(status) : PrintTable(status);

@@ -15,8 +15,10 @@
 #include "manager/job_name.h"
 #include "manager/route_agreement.h"
 #include "manager/services.h"
+#include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/channel.h"
+#include "proto/guarded.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
 namespace taskd::manager {
@@ -138,7 +140,7 @@ void FillVerdict(const RouteVerdict& verdict, v1::RouteVerdict* message) {
   }
 }
 
-using VoteStream = grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>;
+using VoteStream = grpc::ServerBidiReactor<Guarded<v1::RouteVote>, v1::RouteVerdict>;
 
 class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, public Voter {
  public:
@@ -150,6 +152,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
     if (!refusal.ok()) {
       End(refusal);
     } else {
+      first_message_.Start(kFirstMessageTimeout, [this] { End(NoFirstMessage()); });
       StartRead(&in_);
     }
   }
@@ -176,6 +179,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
       Leave(taken);
       return;
     }
+    in_.Clear();
     std::lock_guard lock(mutex_);
     if (!ended_) StartRead(&in_);
   }
@@ -189,10 +193,13 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
   ~VoteReactor() = default;
 
   grpc::Status Take() {
-    switch (in_.kind_case()) {
+    first_message_.Stop();
+    if (!in_.refusal.ok()) return RefusalStatus(in_.refusal);
+    const v1::RouteVote& in = in_.message;
+    switch (in.kind_case()) {
       case v1::RouteVote::kProposal: {
         if (peer_ != 0) return {grpc::StatusCode::INVALID_ARGUMENT, "a second proposal"};
-        const v1::RouteProposal& message = in_.proposal();
+        const v1::RouteProposal& message = in.proposal();
         grpc::Status allowed = check_(message.job());
         if (!allowed.ok()) return allowed;
         RouteProposal proposal;
@@ -208,7 +215,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
       case v1::RouteVote::kAcknowledged:
       case v1::RouteVote::kWritten:
         if (peer_ == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "the first vote is not a proposal"};
-        if (in_.kind_case() == v1::RouteVote::kAcknowledged) {
+        if (in.kind_case() == v1::RouteVote::kAcknowledged) {
           agreements_->Acknowledge(peer_);
         } else {
           agreements_->Written(peer_);
@@ -239,7 +246,8 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 
   const std::shared_ptr<RouteAgreements> agreements_;
   const Check check_;
-  v1::RouteVote in_;
+  StreamAlarm first_message_;
+  Guarded<v1::RouteVote> in_;
   uint64_t peer_ = 0;  // 0: no proposal yet
 
   // With the mutex.
@@ -249,11 +257,12 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 
 class RouteAgreementService final : public v1::RouteAgreement::CallbackService {
  public:
-  RouteAgreementService(JobShape shape, Security security) : shape_(std::move(shape)), security_(std::move(security)) {}
-
-  grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>* Agree(grpc::CallbackServerContext* context) override {
-    return new VoteReactor(
-        agreements_, [this](const std::string& job) { return CheckJob(job, shape_); }, CheckToken(*context, security_));
+  RouteAgreementService(JobShape shape, Security security) : shape_(std::move(shape)), security_(std::move(security)) {
+    MarkMethodCallback(0, GuardedStream<v1::RouteVote, v1::RouteVerdict>([this](grpc::CallbackServerContext* context) {
+                         return new VoteReactor(
+                             agreements_, [this](const std::string& job) { return CheckJob(job, shape_); },
+                             CheckToken(*context, security_));
+                       }));
   }
 
  private:

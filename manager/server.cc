@@ -33,7 +33,7 @@ namespace {
 
 // For clients that do not take their answers: then their calls are cut off.
 constexpr std::chrono::seconds kShutdownGrace{1};
-constexpr std::chrono::seconds kPersistRetry{1};
+constexpr std::chrono::seconds kUpkeepInterval{1};
 // A change is answered when it lasts, or after this: storage that hangs stops neither switches nor the diagnosis.
 constexpr std::chrono::milliseconds kStoragePatience{500};
 
@@ -70,13 +70,13 @@ class ManagerServer::Impl {
       server_->Wait();
     }
     http_.reset();
-    if (retry_.joinable()) {
+    if (upkeep_.joinable()) {
       {
         std::lock_guard lock(mutex_);
         stopping_ = true;
       }
       wake_.notify_all();
-      retry_.join();
+      upkeep_.join();
     }
   }
 
@@ -113,7 +113,7 @@ class ManagerServer::Impl {
           FaultReporter::Options{options.clusterd, core_->shape()}, db_.get(),
           [diagnosis = diagnosis_] { return diagnosis->report(); }, [core = core_] { return core->Snapshot(); });
     }
-    if (db_ != nullptr) retry_ = std::thread([this] { RetryPersist(); });
+    upkeep_ = std::thread([this] { KeepUp(); });
     return absl::OkStatus();
   }
 
@@ -208,11 +208,12 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
-  void RetryPersist() {
+  void KeepUp() {
     std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, kPersistRetry, [this] { return stopping_; })) {
+    while (!wake_.wait_for(lock, kUpkeepInterval, [this] { return stopping_; })) {
       lock.unlock();
       core_->RetryPersist();
+      core_->ForgetGone(std::chrono::steady_clock::now());
       lock.lock();
     }
   }
@@ -236,7 +237,7 @@ class ManagerServer::Impl {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
-  std::thread retry_;
+  std::thread upkeep_;
 };
 
 ManagerServer::ManagerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -197,7 +197,8 @@ absl::Status CheckFile(int folder, const std::string& folder_path, const char* n
 absl::StatusOr<UniqueFd> Lock(int folder, const std::string& folder_path) {
   const std::string path = absl::StrCat(folder_path, "/", kLockFile);
   UniqueFd file(openat(folder, kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.get() < 0) return absl::UnavailableError(absl::StrCat("--state-dir: cannot open ", path, ": ", strerror(errno)));
+  if (file.get() < 0)
+    return absl::UnavailableError(absl::StrCat("--state-dir: cannot open ", path, ": ", strerror(errno)));
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {
       return absl::UnavailableError(absl::StrCat("--state-dir: cannot lock ", path, ": ", strerror(errno)));
