@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/support/sync_stream.h"
 #include "nlohmann/json.hpp"
 #include "proto/channel.h"
 #include "taskd/v1/control.grpc.pb.h"
@@ -18,8 +19,7 @@ class ControlClient {
   // `manager`: HOST:PORT; empty: that of the only job that this user runs on this machine, or of the one named `job`
   // (ChooseJob in common/job_file.h). INVALID_ARGUMENT: a bad address or TLS folder, or several jobs. NOT_FOUND: no
   // job.
-  static absl::StatusOr<ControlClient> Make(const std::string& manager, const std::string& job,
-                                            Security security);
+  static absl::StatusOr<ControlClient> Make(const std::string& manager, const std::string& job, Security security);
 
   static void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
   v1::Control::Stub& stub() const { return *stub_; }
@@ -41,6 +41,14 @@ class ControlClient {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Control::Stub> stub_;
 };
+
+// Reads an answer that comes in parts (control.proto), whole.
+template <typename Message>
+grpc::Status ReadParts(std::unique_ptr<grpc::ClientReader<Message>> parts, Message* whole) {
+  Message part;
+  while (parts->Read(&part)) whole->MergeFrom(part);
+  return parts->Finish();
+}
 
 // {"step":"on","fp":"on","dataloader":"on","save_checkpoint":"on","communication":"off"}
 nlohmann::ordered_json KindsJson(const v1::KindStates& kinds);

@@ -71,7 +71,7 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
   v1::DiagnosisReport message;
   grpc::ClientContext context;
   client.SetTimeout(context, kTimeout);
-  grpc::Status called = stub.GetReport(&context, request, &message);
+  grpc::Status called = ReadParts(stub.ReportInParts(&context, request), &message);
   if (!called.ok()) return called;
   reached = true;
   if (!options.watch) {

@@ -185,7 +185,7 @@ absl::Status RunStatus(const StatusOptions& options) {
     grpc::ClientContext context;
     client->SetTimeout(context, kTimeout);
     v1::JobStatus status;
-    grpc::Status called = client->stub().GetStatus(&context, {}, &status);
+    grpc::Status called = ReadParts(client->stub().StatusInParts(&context, {}), &status);
     if (called.ok()) {
       if (!options.job.empty() && !status.job().empty() && status.job() != options.job) {
         return absl::UnavailableError(absl::StrCat("manager ", client->manager(), " has job '", Printable(status.job()),

@@ -133,7 +133,7 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   grpc::ClientContext context;
   client->SetTimeout(context, timeout + kExtraTimeout);
   v1::SetSwitchReply reply;
-  grpc::Status status = client->stub().SetSwitch(&context, request, &reply);
+  grpc::Status status = ReadParts(client->stub().SwitchInParts(&context, request), &reply);
   if (terminal) fprintf(stderr, "\r\033[K");
   if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
     return absl::InvalidArgumentError(Printable(status.error_message()));

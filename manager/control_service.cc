@@ -1,10 +1,17 @@
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/convert.h"
 #include "manager/job_name.h"
+#include "manager/parts_reactor.h"
 #include "manager/services.h"
 #include "manager/supervision_messages.h"
 #include "manager/wait_reactor.h"
+#include "proto/guarded.h"
 #include "taskd/v1/control.grpc.pb.h"
 
 namespace taskd::manager {
@@ -13,6 +20,7 @@ namespace {
 constexpr uint32_t kDefaultTimeoutMs = 10'000;
 constexpr uint32_t kMaxTimeoutMs = 600'000;
 constexpr int kMaxCalledNodes = kMaxNodes;
+constexpr size_t kPartOverheadBytes = 8;  // of each element, beside its own
 
 std::chrono::milliseconds Timeout(uint32_t asked_ms) {
   return std::chrono::milliseconds(asked_ms == 0 ? kDefaultTimeoutMs : std::min(asked_ms, kMaxTimeoutMs));
@@ -77,7 +85,21 @@ SwitchChange ReadChange(const v1::SetSwitchRequest& request) {
 class ControlService final : public v1::Control::CallbackService {
  public:
   ControlService(std::shared_ptr<ManagerCore> core, std::shared_ptr<SupervisionCore> supervision, SteadyTime started)
-      : core_(std::move(core)), supervision_(std::move(supervision)), started_(started) {}
+      : core_(std::move(core)), supervision_(std::move(supervision)), started_(started) {
+    MarkMethodCallback(
+        0, GuardedUnary<v1::SetSwitchRequest, v1::SetSwitchReply>(
+               [this](auto* context, auto* request, auto* reply) { return SetSwitch(context, request, reply); }));
+    MarkMethodCallback(
+        1, GuardedUnary<v1::GetStatusRequest, v1::JobStatus>(
+               [this](auto* context, auto* request, auto* reply) { return GetStatus(context, request, reply); }));
+    MarkMethodCallback(
+        2, GuardedUnary<v1::CallAgentsRequest, v1::CallAgentsReply>(
+               [this](auto* context, auto* request, auto* reply) { return CallAgents(context, request, reply); }));
+    MarkMethodCallback(3, GuardedServerStream<v1::SetSwitchRequest, v1::SetSwitchReply>(
+                              [this](auto* context, auto* request) { return SwitchInParts(context, request); }));
+    MarkMethodCallback(4, GuardedServerStream<v1::GetStatusRequest, v1::JobStatus>(
+                              [this](auto* context, auto* request) { return StatusInParts(context, request); }));
+  }
 
   grpc::ServerUnaryReactor* SetSwitch(grpc::CallbackServerContext* context, const v1::SetSwitchRequest* request,
                                       v1::SetSwitchReply* reply) override {
@@ -85,25 +107,20 @@ class ControlService final : public v1::Control::CallbackService {
     if (!allowed.ok()) return Answer(context, allowed);
     SwitchChange change = ReadChange(*request);
     if (change == SwitchChange{}) {
-      return Answer(context, {grpc::StatusCode::INVALID_ARGUMENT, "no kind is named, there is nothing to set"});
+      return Answer(context, NothingToSet());
     }
     SteadyTime since = std::chrono::steady_clock::now();
     SwitchState state = core_->ChangeKinds(change);
-    reply->set_job(JobName(request->job()));
-    FillWanted(state, reply->mutable_wanted());
     std::chrono::milliseconds timeout = Timeout(request->timeout_ms());
     return new WaitReactor(timeout, [&](WaitReactor* reactor) -> WaitReactor::Expire {
-      uint64_t waiter = core_->Wait(state.revision, [core = core_, reply, reactor, since, revision = state.revision,
-                                                     timeout_s = std::chrono::duration<double>(timeout).count()] {
-        uint32_t applied = 0;
-        for (const RankAnswer& answer : core->Answers(revision, since, timeout_s)) {
-          FillAnswer(answer, reply->add_ranks());
-          if (answer.state == RankAnswer::State::kApplied) ++applied;
-        }
-        reply->set_total(static_cast<uint32_t>(reply->ranks_size()));
-        reply->set_applied(applied);
-        reactor->Done(grpc::Status::OK);
-      });
+      uint64_t waiter =
+          core_->Wait(state.revision, [core = core_, reply, reactor, since, state, job = JobName(request->job()),
+                                       timeout_s = std::chrono::duration<double>(timeout).count()] {
+            std::vector<RankAnswer> answers = core->Answers(state.revision, since, timeout_s);
+            FillHead(job, state, answers, reply);
+            for (const RankAnswer& answer : answers) FillAnswer(answer, reply->add_ranks());
+            reactor->Done(grpc::Status::OK);
+          });
       return [core = core_, waiter] { core->Expire(waiter); };
     });
   }
@@ -112,22 +129,58 @@ class ControlService final : public v1::Control::CallbackService {
                                       v1::JobStatus* reply) override {
     grpc::Status allowed = CheckJob(request->job(), core_->shape());
     if (!allowed.ok()) return Answer(context, allowed);
-    const JobShape& shape = core_->shape();
     JobSnapshot snapshot = core_->Snapshot();
-    reply->set_job(shape.job);
-    reply->set_task_id(shape.task_id);
-    FillWanted(snapshot.wanted, reply->mutable_wanted());
-    reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
-    reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
-    for (const JobSnapshot::Node& node : snapshot.nodes) {
-      v1::NodeStatus* out = reply->add_nodes();
-      out->set_node(node.node);
-      out->set_host(node.host);
-      out->set_connected(node.connected);
-      for (const RankReport& rank : node.ranks) FillRank(rank, out->add_ranks());
-    }
-    FillSupervision(supervision_->Snapshot(), reply->mutable_supervision());
+    FillJob(snapshot, reply);
+    for (const JobSnapshot::Node& node : snapshot.nodes) FillNode(node, reply->add_nodes());
     return Answer(context, grpc::Status::OK);
+  }
+
+  grpc::ServerWriteReactor<v1::SetSwitchReply>* SwitchInParts(grpc::CallbackServerContext* context,
+                                                              const v1::SetSwitchRequest* request) override {
+    grpc::Status refusal = CheckJob(request->job(), core_->shape());
+    SwitchChange change = ReadChange(*request);
+    if (refusal.ok() && change == SwitchChange{}) refusal = NothingToSet();
+    auto* reactor = new PartsReactor<v1::SetSwitchReply>(context, &under_way_, refusal);
+    if (!reactor->open()) return reactor;
+    SteadyTime since = std::chrono::steady_clock::now();
+    SwitchState state = core_->ChangeKinds(change);
+    std::chrono::milliseconds timeout = Timeout(request->timeout_ms());
+    reactor->BeginLater(timeout, [&](auto* parts) -> std::function<void()> {
+      uint64_t waiter = core_->Wait(state.revision, [core = core_, parts, since, state, job = JobName(request->job()),
+                                                     timeout_s = std::chrono::duration<double>(timeout).count()] {
+        auto answers = std::make_shared<const std::vector<RankAnswer>>(core->Answers(state.revision, since, timeout_s));
+        parts->Begin([answers, state, job, next = size_t{0}, first = true](v1::SetSwitchReply* part) mutable {
+          if (!std::exchange(first, false) && next == answers->size()) return false;
+          if (next == 0) FillHead(job, state, *answers, part);
+          for (size_t bytes = 0; next < answers->size() && bytes < kPartBytes; ++next) {
+            v1::RankAnswer* rank = part->add_ranks();
+            FillAnswer((*answers)[next], rank);
+            bytes += rank->ByteSizeLong() + kPartOverheadBytes;
+          }
+          return true;
+        });
+      });
+      return [core = core_, waiter] { core->Expire(waiter); };
+    });
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<v1::JobStatus>* StatusInParts(grpc::CallbackServerContext* context,
+                                                         const v1::GetStatusRequest* request) override {
+    auto* reactor = new PartsReactor<v1::JobStatus>(context, &under_way_, CheckJob(request->job(), core_->shape()));
+    if (!reactor->open()) return reactor;
+    auto snapshot = std::make_shared<const JobSnapshot>(core_->Snapshot());
+    reactor->Begin([this, snapshot, next = size_t{0}, first = true](v1::JobStatus* part) mutable {
+      if (!std::exchange(first, false) && next == snapshot->nodes.size()) return false;
+      if (next == 0) FillJob(*snapshot, part);
+      for (size_t bytes = 0; next < snapshot->nodes.size() && bytes < kPartBytes; ++next) {
+        v1::NodeStatus* node = part->add_nodes();
+        FillNode(snapshot->nodes[next], node);
+        bytes += node->ByteSizeLong() + kPartOverheadBytes;
+      }
+      return true;
+    });
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* CallAgents(grpc::CallbackServerContext* context, const v1::CallAgentsRequest* request,
@@ -157,6 +210,36 @@ class ControlService final : public v1::Control::CallbackService {
   }
 
  private:
+  static grpc::Status NothingToSet() {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "no kind is named, there is nothing to set"};
+  }
+  // All but the ranks.
+  static void FillHead(const std::string& job, const SwitchState& state, const std::vector<RankAnswer>& answers,
+                       v1::SetSwitchReply* reply) {
+    reply->set_job(job);
+    FillWanted(state, reply->mutable_wanted());
+    reply->set_total(static_cast<uint32_t>(answers.size()));
+    reply->set_applied(static_cast<uint32_t>(std::count_if(answers.begin(), answers.end(), [](const RankAnswer& one) {
+      return one.state == RankAnswer::State::kApplied;
+    })));
+  }
+  // All but the nodes.
+  void FillJob(const JobSnapshot& snapshot, v1::JobStatus* reply) const {
+    const JobShape& shape = core_->shape();
+    reply->set_job(shape.job);
+    reply->set_task_id(shape.task_id);
+    FillWanted(snapshot.wanted, reply->mutable_wanted());
+    reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
+    reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
+    FillSupervision(supervision_->Snapshot(), reply->mutable_supervision());
+  }
+  static void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* out) {
+    out->set_node(node.node);
+    out->set_host(node.host);
+    out->set_connected(node.connected);
+    for (const RankReport& rank : node.ranks) FillRank(rank, out->add_ranks());
+  }
+
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(status);
@@ -170,6 +253,7 @@ class ControlService final : public v1::Control::CallbackService {
   const std::shared_ptr<ManagerCore> core_;
   const std::shared_ptr<SupervisionCore> supervision_;
   const SteadyTime started_;
+  std::atomic<int> under_way_{0};
 };
 
 }  // namespace

@@ -59,7 +59,7 @@ void ManagerCore::PersistHeldChange(const KeptState& state) {
   if (!persist_) return;
   absl::Status status = persist_(state);
   if (!status.ok() && !persist_failed_) {
-    spdlog::error("the wanted state cannot be kept, a restarted manager would not know it: {}", status.message());
+    spdlog::error("the wanted state is not kept yet, a manager restarted now would not know it: {}", status.message());
   } else if (status.ok() && persist_failed_) {
     spdlog::info("the wanted state is kept again");
   }
@@ -261,14 +261,14 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
     if (closed_) return absl::UnavailableError("the manager is ending");
     NodeKey key(hello.node_rank, hello.identity);
     if (nodes_.count(key) == 0) {
-      if (nodes_.size() >= kMaxNodes) {
+      if (nodes_.size() >= kMaxNodes && !ForgetLongestGone()) {
         return absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxNodes, " nodes"));
       }
       // Others with this node rank: one that has gone was replaced (a pod that moved); one that is here is a mistake.
       auto other = nodes_.lower_bound({hello.node_rank, ""});
       while (other != nodes_.end() && other->first.first == hello.node_rank) {
         if (other->second.stream == 0) {
-          other = nodes_.erase(other);
+          other = Forget(other);
           continue;
         }
         spdlog::warn("two proxies claim node rank {}: {} on {} and {} on {}; check --node-rank", hello.node_rank,
@@ -282,6 +282,9 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
       DropStream(node, callbacks);
     }
     stream = next_id_++;
+    gone_.erase(node.gone);
+    node.gone = 0;
+    node.gone_since.reset();
     node.hello = std::move(hello);
     node.stream = stream;
     node.sink = sink;
@@ -298,6 +301,8 @@ void ManagerCore::DropStream(Node& node, Callbacks& callbacks) {
   streams_.erase(node.stream);
   node.stream = 0;
   node.sink = nullptr;
+  node.gone = next_id_++;
+  gone_.emplace(node.gone, NodeKey(node.hello.node_rank, node.hello.identity));
   SettleWaiters(node, callbacks);
   for (auto it = calls_.begin(); it != calls_.end();) {
     Call& call = it->second;
@@ -310,6 +315,28 @@ void ManagerCore::DropStream(Node& node, Callbacks& callbacks) {
     } else {
       ++it;
     }
+  }
+}
+
+ManagerCore::Nodes::iterator ManagerCore::Forget(Nodes::iterator node) {
+  known_ranks_ -= node->second.ranks.size();
+  gone_.erase(node->second.gone);
+  return nodes_.erase(node);
+}
+
+bool ManagerCore::ForgetLongestGone() {
+  if (gone_.empty()) return false;
+  Forget(nodes_.find(gone_.begin()->second));
+  return true;
+}
+
+void ManagerCore::ForgetGone(SteadyTime now) {
+  std::lock_guard lock(mutex_);
+  for (auto it = gone_.begin(); it != gone_.end();) {
+    auto node = nodes_.find((it++)->second);
+    std::optional<SteadyTime>& since = node->second.gone_since;
+    if (!since.has_value()) since = now;
+    if (node->second.hello.node_rank >= shape_.nodes && now - *since >= kForgetGoneAfter) Forget(node);
   }
 }
 
@@ -333,6 +360,17 @@ absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> ranks,
     std::lock_guard lock(mutex_);
     Node* node = FindStream(stream);
     if (node == nullptr) return absl::OkStatus();
+    const size_t others = known_ranks_ - node->ranks.size();
+    size_t gone_ranks = 0;
+    for (auto it = gone_.begin(); it != gone_.end() && others - gone_ranks + next.size() > kMaxKnownRanks; ++it) {
+      gone_ranks += nodes_.at(it->second).ranks.size();
+    }
+    if (others - gone_ranks + next.size() > kMaxKnownRanks) {
+      return absl::ResourceExhaustedError(absl::StrCat("ranks: ", next.size(), " and the ", others - gone_ranks,
+                                                       " of the other nodes are more than ", kMaxKnownRanks));
+    }
+    while (known_ranks_ - node->ranks.size() + next.size() > kMaxKnownRanks) ForgetLongestGone();
+    known_ranks_ += next.size() - node->ranks.size();
     const SwitchState& wanted = kept_.wanted;
     for (auto& [number, rank] : next) {
       auto known = node->ranks.find(number);

@@ -5,9 +5,15 @@
 //    connected node and subscriber, in the order of revisions.
 // 2. A node is told the newest state only. A rank has answered a revision once its proxy says that its gate holds that
 //    revision or a newer one, or that it cannot be switched.
-// 3. Two locks. `change_mutex_` is held over keeping and telling a change, so a slow disk delays only other changes.
+// 3. Two locks. `change_mutex_` is held over keeping and telling a change, so a slow disk delays only other changes,
+// for
+//    as long as `Persist` takes; what it could not keep in time it says, and RetryPersist asks again.
 //    `mutex_` guards everything else, for microseconds; sinks are called under it.
-// 4. `done` callbacks are called exactly once, without any lock, in the thread that brought the last answer (or that
+// 4. A node that has gone is remembered for kForgetGoneAfter, one that belongs to the job's shape for good. Of all that
+// is
+//    known there is a sum (kMaxNodes, kMaxKnownRanks); what goes above it makes room by forgetting who has been gone
+//    longest, and is refused when all others are here.
+// 5. `done` callbacks are called exactly once, without any lock, in the thread that brought the last answer (or that
 //    called Wait, Expire, ... ).
 //
 // Every function may be called from any thread.
@@ -35,8 +41,10 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 inline constexpr int kMaxNodes = 65536;
 inline constexpr int kMaxRanksPerNode = 4096;
-inline constexpr int kMaxExpectedRanks = 65536;  // what an answer of one message can list
-inline constexpr size_t kMaxTextBytes = 256;     // host, identity, version; reasons are cut there
+inline constexpr int kMaxExpectedRanks = 65536;
+inline constexpr size_t kMaxKnownRanks = 65536;  // of all nodes, those that have gone too
+inline constexpr std::chrono::minutes kForgetGoneAfter{10};
+inline constexpr size_t kMaxTextBytes = 256;  // host, identity, version; reasons are cut there
 inline constexpr size_t kMaxAgentArgsBytes = size_t{32} * 1024;
 inline constexpr int kNumMarkCounts = kNumSwitches + 1;  // by SwitchKind, then all others
 
@@ -169,13 +177,16 @@ class ManagerCore {
   // rank and identity is closed. INVALID_ARGUMENT: a bad hello; RESOURCE_EXHAUSTED: too many nodes; UNAVAILABLE:
   // closed.
   absl::StatusOr<uint64_t> Connect(NodeHello hello, NodeSink* sink);
-  // All ranks of the node. INVALID_ARGUMENT: too many, negative or double ranks; nothing was taken.
+  // All ranks of the node. INVALID_ARGUMENT: too many, negative or double ranks; RESOURCE_EXHAUSTED: more than
+  // kMaxKnownRanks with those of the other connected nodes; in both nothing was taken.
   absl::Status Report(uint64_t stream, std::vector<RankReport> ranks, SteadyTime now);
   // The proxy's word that it switched its ranks.
   void Applied(uint64_t stream, uint64_t revision, const std::vector<RankAnswer>& ranks, SteadyTime now);
   void AgentReplied(uint64_t stream, uint64_t call, bool ok, std::string message);
   // After it the stream's sink is not called any more. Unknown streams are ignored.
   void Disconnect(uint64_t stream);
+  // To be called every few seconds.
+  void ForgetGone(SteadyTime now);
 
   // Replays the present state to `sink` and tells it each change until Unsubscribe. False: the core is closed.
   bool Subscribe(ChangeSink* sink);
@@ -206,8 +217,11 @@ class ManagerCore {
     bool outran = false;             // this stream was already found ahead of us
     uint64_t answered_revision = 0;  // the newest that the proxy itself has answered on this stream
     std::map<int, Rank> ranks;
+    uint64_t gone = 0;                     // its place in gone_, 0 while it is connected
+    std::optional<SteadyTime> gone_since;  // as of the first ForgetGone afterwards
   };
   using NodeKey = std::pair<int, std::string>;  // node rank, identity
+  using Nodes = std::map<NodeKey, Node>;
   struct Waiter {
     uint64_t revision;
     std::set<const Node*> pending;
@@ -217,6 +231,7 @@ class ManagerCore {
     std::set<const Node*> pending;
     std::vector<AgentAnswer> answers;
     std::function<void(std::vector<AgentAnswer>)> done;
+    size_t max_answer_bytes = 0;
   };
   using Callbacks = std::vector<std::function<void()>>;
 
@@ -230,6 +245,9 @@ class ManagerCore {
   // Moves the waits and calls that are over into `callbacks`.
   void SettleWaiters(const Node& node, Callbacks& callbacks);
   void DropStream(Node& node, Callbacks& callbacks);
+  // Forgets a node that is not connected.
+  Nodes::iterator Forget(Nodes::iterator node);
+  bool ForgetLongestGone();  // false: all are connected
   static std::string NotConnected(int node);
   static void FinishCall(Call& call, Callbacks& callbacks);
 
@@ -243,7 +261,9 @@ class ManagerCore {
   KeptState kept_;
   bool closed_ = false;
   uint64_t next_id_ = 1;
-  std::map<NodeKey, Node> nodes_;
+  Nodes nodes_;
+  size_t known_ranks_ = 0;            // of all nodes_
+  std::map<uint64_t, NodeKey> gone_;  // in the order in which they went
   std::map<uint64_t, Node*> streams_;
   std::set<ChangeSink*> subscribers_;
   std::map<uint64_t, Waiter> waiters_;

@@ -8,6 +8,11 @@
 #include "nlohmann/json.hpp"
 
 namespace taskd::manager {
+namespace {
+
+constexpr size_t kMaxAgentAnswersBytes = size_t{2} << 20;
+
+}  // namespace
 
 void ManagerCore::FinishCall(Call& call, Callbacks& callbacks) {
   std::stable_sort(call.answers.begin(), call.answers.end(),
@@ -40,6 +45,8 @@ uint64_t ManagerCore::CallAgents(AgentCall agent_call, const std::vector<int>& n
     for (int number : asked) {
       if (found.count(number) == 0) call.answers.push_back({number, false, NotConnected(number)});
     }
+    call.max_answer_bytes =
+        std::min(kMaxAgentArgsBytes, kMaxAgentAnswersBytes / std::max<size_t>(1, call.pending.size()));
     if (call.pending.empty()) {
       FinishCall(call, callbacks);
       id = 0;
@@ -58,7 +65,8 @@ void ManagerCore::AgentReplied(uint64_t stream, uint64_t call, bool ok, std::str
     Node* node = FindStream(stream);
     auto found = calls_.find(call);
     if (node == nullptr || found == calls_.end() || found->second.pending.erase(node) == 0) return;
-    message.resize(std::min(message.size(), kMaxAgentArgsBytes));
+    // All of them have to fit into one message.
+    message.resize(std::min(message.size(), found->second.max_answer_bytes));
     found->second.answers.push_back({node->hello.node_rank, ok, std::move(message)});
     if (found->second.pending.empty()) {
       FinishCall(found->second, callbacks);

@@ -379,6 +379,80 @@ TEST_F(ManagerCoreTest, AStateThatCannotBeKeptIsTriedAgain) {
   EXPECT_EQ(kept_.back().wanted, core_.wanted());
 }
 
+TEST_F(ManagerCoreTest, WhoHasGoneIsForgottenAfterAWhileUnlessTheJobHasIt) {
+  FakeNode expected, other, back;
+  uint64_t stream = Connect(expected, 1, {Attached(2)});
+  uint64_t other_stream = Connect(other, 2, {Attached(9)});
+  core_.Disconnect(stream);
+  core_.Disconnect(other_stream);
+  const auto forget_at = [&](std::chrono::minutes minutes) { core_.ForgetGone(begin_ + minutes); };
+  forget_at(std::chrono::minutes(1));
+  forget_at(std::chrono::minutes(10));
+  EXPECT_EQ(core_.Snapshot().nodes.size(), 2u);
+  forget_at(std::chrono::minutes(11));
+  ASSERT_EQ(core_.Snapshot().nodes.size(), 1u);
+  EXPECT_EQ(core_.Snapshot().nodes[0].node, 1) << "the job of two nodes has it";
+  // Coming back begins anew.
+  other_stream = Connect(back, 2, {Attached(9)});
+  forget_at(std::chrono::minutes(60));
+  core_.Disconnect(other_stream);
+  forget_at(std::chrono::minutes(61));
+  forget_at(std::chrono::minutes(70));
+  EXPECT_EQ(core_.Snapshot().nodes.size(), 2u);
+  forget_at(std::chrono::minutes(71));
+  EXPECT_EQ(core_.Snapshot().nodes.size(), 1u);
+}
+
+TEST_F(ManagerCoreTest, RanksOfAllNodesHaveASumAndWhoWentFirstMakesRoom) {
+  auto ranks = [&](int node) {
+    std::vector<RankReport> reports;
+    for (int i = 0; i < kMaxRanksPerNode; ++i) reports.push_back(Attached(node * kMaxRanksPerNode + i));
+    return reports;
+  };
+  auto known = [&] {
+    size_t sum = 0;
+    for (const auto& node : core_.Snapshot().nodes) sum += node.ranks.size();
+    return sum;
+  };
+  std::vector<FakeNode> nodes(200);
+  for (int i = 0; i < 200; ++i) {
+    core_.Disconnect(Connect(nodes[i], i, ranks(i)));
+    EXPECT_LE(known(), kMaxKnownRanks);
+  }
+  EXPECT_EQ(known(), kMaxKnownRanks);
+  EXPECT_EQ(core_.Snapshot().nodes.front().node, 184) << "who went first was forgotten first";
+  EXPECT_EQ(core_.Answers(1, Now(), 1).size(), kMaxKnownRanks + 4) << "and those that the job expects";
+
+  // With all of them here there is no room for one more.
+  std::vector<FakeNode> live(17);
+  std::vector<uint64_t> streams;
+  for (int i = 0; i < 16; ++i) streams.push_back(Connect(live[i], i, ranks(i)));
+  EXPECT_EQ(known(), kMaxKnownRanks);
+  uint64_t late = Connect(live[16], 16, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(core_.Report(late, {Attached(16 * kMaxRanksPerNode)}, Now())));
+  EXPECT_EQ(known(), kMaxKnownRanks);
+  EXPECT_TRUE(core_.Report(streams[3], ranks(3), Now()).ok()) << "the same again";
+  core_.Disconnect(streams[7]);
+  EXPECT_TRUE(core_.Report(late, {Attached(16 * kMaxRanksPerNode)}, Now()).ok());
+  EXPECT_EQ(known(), kMaxKnownRanks - kMaxRanksPerNode + 1);
+}
+
+TEST_F(ManagerCoreTest, AgentsAnswersFitIntoOneMessage) {
+  std::vector<FakeNode> nodes(1000);
+  std::vector<uint64_t> streams;
+  for (int i = 0; i < 1000; ++i) streams.push_back(Connect(nodes[i], i, {}));
+  size_t bytes = 0;
+  core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](std::vector<AgentAnswer> all) {
+    EXPECT_EQ(all.size(), 1000u);
+    for (const AgentAnswer& answer : all) bytes += answer.message.size();
+  });
+  for (int i = 0; i < 1000; ++i) {
+    core_.AgentReplied(streams[i], nodes[i].calls[0].id, true, std::string(kMaxAgentArgsBytes, 'x'));
+  }
+  EXPECT_GT(bytes, size_t{1} << 20);
+  EXPECT_LE(bytes, size_t{3} << 20);
+}
+
 TEST_F(ManagerCoreTest, CallsAgentsAndCollectsEveryNodesAnswer) {
   FakeNode node0, node1, node2;
   uint64_t stream0 = Connect(node0, 0, {});

@@ -114,6 +114,11 @@ absl::StatusOr<Verdict> ReadVerdict(const v1::Verdict& message) {
 }
 
 void FillReport(const Report& report, const std::string& job, v1::DiagnosisReport* message) {
+  FillReportHead(report, job, message);
+  for (const Verdict& verdict : report.verdicts) FillVerdict(verdict, message->add_verdicts());
+}
+
+void FillReportHead(const Report& report, const std::string& job, v1::DiagnosisReport* message) {
   message->set_job(job);
   message->set_ranks(static_cast<uint32_t>(report.ranks));
   message->set_first_step(report.first_step);
@@ -121,7 +126,6 @@ void FillReport(const Report& report, const std::string& job, v1::DiagnosisRepor
   message->set_state(report.state == JobState::kOk     ? v1::DiagnosisReport::OK
                      : report.state == JobState::kSlow ? v1::DiagnosisReport::SLOW
                                                        : v1::DiagnosisReport::UNKNOWN);
-  for (const Verdict& verdict : report.verdicts) FillVerdict(verdict, message->add_verdicts());
   for (const Note& note : report.notes) {
     v1::Note* out = message->add_notes();
     out->set_kind(Name(note.kind));

@@ -12,6 +12,8 @@
 namespace taskd::manager {
 
 void FillReport(const diagnosis::Report& report, const std::string& job, v1::DiagnosisReport* message);
+void FillReportHead(const diagnosis::Report& report, const std::string& job,
+                    v1::DiagnosisReport* message);  // no verdicts
 // INVALID_ARGUMENT: an unknown scope, cause or kind of note, or half a link. `message.job` is the caller's to read.
 absl::StatusOr<diagnosis::Report> ReadReport(const v1::DiagnosisReport& message);
 

@@ -5,7 +5,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "manager/diagnosis_core.h"
 #include "manager/diagnosis_messages.h"
+#include "manager/state_db.h"
 #include "manager/test_client.h"
 #include "manager/test_job.h"
 #include "proto/fold_messages.h"
@@ -192,6 +194,38 @@ TEST_F(DiagnosisServiceTest, FoldsThatMakeNoSenseCostNothingElse) {
   while (report.last_step() < 18 && std::chrono::steady_clock::now() < deadline) ASSERT_TRUE(Get("", &report).ok());
   EXPECT_GE(report.last_step(), 18) << "the stream goes on";
   EXPECT_EQ(report.ranks(), 8u);
+}
+
+// 200 verdicts that name a quarter of 65,536 ranks each.
+TEST_F(DiagnosisServiceTest, AReportOfAnySizeComesInParts) {
+  {
+    auto db = StateDb::Open(options_.state_dir, {options_.job, options_.task_id, 0, 0});
+    ASSERT_TRUE(db.ok()) << db.status();
+    std::vector<std::string> rows;
+    for (uint64_t id = 1; id <= DiagnosisCore::kMaxKeptVerdicts; ++id) {
+      v1::Verdict verdict;
+      verdict.set_id(id);
+      verdict.set_scope("group");
+      verdict.set_cause("compute");
+      verdict.set_text("slow");
+      for (int rank = 0; rank < 16384; ++rank) verdict.add_ids(3 * 16384 + rank);
+      rows.push_back(verdict.SerializeAsString());
+    }
+    ASSERT_TRUE((*db)->SaveVerdicts(rows).ok());
+  }
+  Start();
+  Context context;
+  v1::DiagnosisReport report, part;
+  size_t parts = 0;
+  auto reader = stub_->ReportInParts(&context, {});
+  for (; reader->Read(&part); ++parts) report.MergeFrom(part);
+  grpc::Status status = reader->Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GT(parts, 1u);
+  EXPECT_GT(report.ByteSizeLong(), size_t{kMaxMessageBytes});
+  EXPECT_EQ(report.job(), "ns/job");
+  EXPECT_GE(report.verdicts_size(), 100);
+  for (const v1::Verdict& verdict : report.verdicts()) EXPECT_EQ(verdict.ids_size(), 16384);
 }
 
 }  // namespace

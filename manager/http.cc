@@ -1,172 +1,311 @@
 #include "manager/http.h"
 
-#include <httplib.h>
-#include <sys/socket.h>
-
-#include <atomic>
-#include <string>
-#include <string_view>
+#include <algorithm>
+#include <array>
+#include <boost/asio.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <limits>
+#include <list>
+#include <optional>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "fmt/format.h"
+#include "common/log.h"
 
 namespace taskd::manager {
 namespace {
 
-// A reader that stalls gives its thread back after this.
-constexpr time_t kTimeoutS = 2;
-constexpr size_t kThreads = 2;
-constexpr size_t kMaxRequestBytes = 4096;
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
 
-// One metric of the Prometheus text format. The label values are names of ours and need no escaping.
-class MetricsText {
- public:
-  void Begin(std::string_view name, std::string_view type, std::string_view help) {
-    name_ = name;
-    text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
-  }
-  template <typename Number>
-  void Add(Number value) {
-    text_ += fmt::format("{} {}\n", name_, value);
-  }
-  void Add(std::string_view kind, uint64_t value) {
-    text_ += fmt::format("{}{{kind=\"{}\"}} {}\n", name_, kind, value);
-  }
-  template <typename Number>
-  void Gauge(std::string_view name, std::string_view help, Number value) {
-    Begin(name, "gauge", help);
-    Add(value);
-  }
-  template <typename Number>
-  void Counter(std::string_view name, std::string_view help, Number value) {
-    Begin(name, "counter", help);
-    Add(value);
-  }
-  const std::string& text() const { return text_; }
+// While there are no descriptors: until somebody may have closed one.
+constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr size_t kLingerBytes = 64 * 1024;
 
- private:
-  std::string_view name_;
-  std::string text_;
-};
+std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
-// Sums over the job only: a series a rank would be 16,384 of each for whoever collects them.
-std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const DiagnosisCore::Stats& diagnosis,
-                    const SupervisionSnapshot& supervision) {
-  uint64_t connected = 0, attached = 0, known = 0, lost = 0;
-  std::array<uint64_t, kNumMarkCounts> marks{};
-  for (const JobSnapshot::Node& node : snapshot.nodes) {
-    connected += node.connected ? 1 : 0;
-    for (const RankReport& rank : node.ranks) {
-      ++known;
-      attached += node.connected && rank.attached ? 1 : 0;
-      lost += rank.lost;
-      for (int i = 0; i < kNumMarkCounts; ++i) marks[i] += rank.marks[i];
-    }
+std::string Reason(http::status status) { return std::string(http::obsolete_reason(status)); }
+
+HttpResponse Refusal(http::status status) {
+  HttpResponse response;
+  response.status = static_cast<int>(status);
+  response.body = std::make_shared<const std::string>(Reason(status) + "\n");
+  return response;
+}
+
+// What could not be parsed: why.
+http::status StatusOf(const error_code& error) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return http::status::request_header_fields_too_large;
   }
-  MetricsText metrics;
-  metrics.Gauge("taskd_nodes_connected", "Nodes whose proxy is connected.", connected);
-  metrics.Gauge("taskd_ranks_known", "Ranks that proxies have reported.", known);
-  metrics.Gauge("taskd_ranks_attached", "Ranks that can be switched now.", attached);
-  metrics.Gauge("taskd_ranks_expected", "Ranks of the job as configured, 0 if not.",
-                static_cast<uint64_t>(shape.nodes) * shape.procs_per_node);
-  metrics.Gauge("taskd_switch_revision", "Revision of the wanted switch state.", snapshot.wanted.revision);
-  metrics.Begin("taskd_switch_on", "gauge", "1 where marks of the kind are wanted.");
-  for (int i = 0; i < kNumSwitches; ++i) {
-    metrics.Add(SwitchKindName(static_cast<SwitchKind>(i)), snapshot.wanted.effective >> i & 1);
-  }
-  metrics.Begin("taskd_marks_total", "counter", "Marks and ranges written to the files.");
-  for (int i = 0; i < kNumMarkCounts; ++i) {
-    metrics.Add(i < kNumSwitches ? SwitchKindName(static_cast<SwitchKind>(i)) : "other", marks[i]);
-  }
-  metrics.Counter("taskd_marks_lost_total", "Marks overwritten before they were read, or without a ring.", lost);
-  metrics.Gauge("taskd_verdicts_open", "Open verdicts of the diagnosis.", diagnosis.open_verdicts);
-  metrics.Gauge("taskd_verdicts_cost_ms_per_step", "What the dearest open verdict costs a step.",
-                diagnosis.cost_ms_per_step);
-  metrics.Gauge("taskd_diagnosis_live_ranks", "Ranks that steps wait for.", diagnosis.feed.live_ranks);
-  metrics.Counter("taskd_folds_received_total", "Steps of single ranks that proxies have sent.", diagnosis.received);
-  metrics.Begin("taskd_folds_dropped_total", "counter", "Steps of single ranks that were not judged.");
-  metrics.Add("overload", diagnosis.dropped);
-  metrics.Add("refused", diagnosis.feed.refused);
-  metrics.Gauge("taskd_folds_unsent", "Steps that the connected proxies could not send, since they started.",
-                diagnosis.feed.proxy_dropped);
-  metrics.Gauge("taskd_diagnosis_lag_seconds", "From the arrival of the last folds to their judgement.",
-                diagnosis.lag_s);
-  metrics.Counter("taskd_diagnosis_busy_seconds_total", "Time spent on judging.", diagnosis.busy_s);
-  metrics.Counter("taskd_restarts_total", "Restarts of the ranks that the launcher has reported.",
-                  supervision.restarts);
-  metrics.Counter("taskd_rank_exits_total", "Ends of ranks that the launcher has reported.", supervision.rank_exits);
-  metrics.Gauge("taskd_hung_ranks", "Live ranks of a job that hangs, else 0.", supervision.hung_ranks);
-  return metrics.text();
+  return error == http::error::bad_version ? http::status::http_version_not_supported : http::status::bad_request;
+}
+
+std::string Head(const HttpResponse& response, size_t size, bool keep_alive) {
+  std::string head =
+      absl::StrCat("HTTP/1.1 ", response.status, " ", Reason(static_cast<http::status>(response.status)),
+                   "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", size,
+                   "\r\nConnection: ", keep_alive ? "keep-alive" : "close",
+                   // Not to be framed, guessed at, kept, or told to others.
+                   "\r\nContent-Security-Policy: default-src 'self'; frame-ancestors 'none'"
+                   "\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer"
+                   "\r\nCache-Control: no-store\r\n");
+  for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
+  return head + "\r\n";
 }
 
 }  // namespace
 
 class HttpServer::Impl {
  public:
+  explicit Impl(HttpHandlers handlers) : handlers_(std::move(handlers)) {}
   ~Impl() {
-    if (!thread_.joinable()) return;
-    server_.stop();
-    thread_.join();
+    context_.stop();
+    if (thread_.joinable()) thread_.join();
   }
 
-  absl::Status Start(const HostPort& address, std::shared_ptr<ManagerCore> core,
-                     std::shared_ptr<DiagnosisCore> diagnosis, std::shared_ptr<SupervisionCore> supervision) {
+  absl::Status Start(const HostPort& address) {
     absl::Status free = CheckCanListen("--http", address);
     if (!free.ok()) return free;
-    // Not the library's default, which adds SO_REUSEPORT: a second manager would get some of the requests.
-    server_.set_socket_options([](int fd) {
-      int on = 1;
-      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    });
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-    server_.set_read_timeout(kTimeoutS);
-    server_.set_write_timeout(kTimeoutS);
-    server_.set_keep_alive_timeout(kTimeoutS);
-    server_.set_payload_max_length(kMaxRequestBytes);
-    server_.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
-      response.set_content("ok\n", "text/plain");
-    });
-    server_.Get("/metrics", [core, diagnosis, supervision](const httplib::Request&, httplib::Response& response) {
-      response.set_content(Metrics(core->shape(), core->Snapshot(), diagnosis->stats(), supervision->Snapshot()),
-                           "text/plain; version=0.0.4; charset=utf-8");
-    });
-    port_ = address.port;
-    if (port_ == 0) {
-      port_ = server_.bind_to_any_port(address.host);
-    } else if (!server_.bind_to_port(address.host, port_)) {
-      port_ = -1;
+    error_code error;
+    tcp::resolver resolver(context_);
+    auto found = resolver.resolve(address.host, std::to_string(address.port), tcp::resolver::passive, error);
+    if (!error) Listen(found.begin()->endpoint(), error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("--http: cannot listen on ", FormatHostPort(address), ": ", error.message()));
     }
-    if (port_ < 0) return absl::UnavailableError(absl::StrCat("--http: cannot listen on ", FormatHostPort(address)));
-    thread_ = std::thread([this] {
-      server_.listen_after_bind();
-      ended_ = true;
-    });
-    // stop() before the loop runs would be lost.
-    while (!server_.is_running() && !ended_) std::this_thread::yield();
+    Accept();
+    thread_ = std::thread([this] { context_.run(); });
     return absl::OkStatus();
   }
 
   int port() const { return port_; }
 
  private:
-  httplib::Server server_;
+  class Connection;
+  // In the order of `since`: the front one has kept us waiting longest.
+  using Connections = std::list<std::weak_ptr<Connection>>;
+
+  void Listen(const tcp::endpoint& endpoint, error_code& error) {
+    acceptor_.open(endpoint.protocol(), error);
+    // Not SO_REUSEPORT: a second manager would get some of the requests.
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+    if (!error) port_ = acceptor_.local_endpoint(error).port();
+  }
+
+  void Accept() {
+    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+      if (!error) {
+        paused_ = false;
+        Add(std::move(socket));
+        Accept();
+        return;
+      }
+      // A connection that has gone before we took it is nothing; without descriptors or memory all further ones fail.
+      if (error == asio::error::connection_aborted) {
+        Accept();
+        return;
+      }
+      if (!std::exchange(paused_, true)) spdlog::warn("--http: cannot accept connections: {}", error.message());
+      pause_.expires_after(kAcceptPause);
+      pause_.async_wait([this](const error_code&) { Accept(); });
+    });
+  }
+
+  void Add(tcp::socket socket);
+
+  HttpResponse Answer(const http::request<http::empty_body>& request, bool has_body) const {
+    if (request.method() != http::verb::get && request.method() != http::verb::head) {
+      HttpResponse response = Refusal(http::status::method_not_allowed);
+      response.headers.emplace_back("Allow", "GET, HEAD");
+      return response;
+    }
+    if (has_body) return Refusal(http::status::payload_too_large);
+    const std::string_view target = View(request.target());
+    if (target.empty() || target.front() != '/') return Refusal(http::status::bad_request);
+    const size_t end = std::min(target.find_first_of("?#"), target.size());
+    auto handler = handlers_.find(target.substr(0, end));
+    if (handler == handlers_.end()) return Refusal(http::status::not_found);
+    HttpRequest given;
+    given.path = target.substr(0, end);
+    if (end < target.size() && target[end] == '?') given.query = target.substr(end + 1);
+    for (const auto& field : request) given.headers.emplace_back(View(field.name_string()), View(field.value()));
+    return handler->second(given);
+  }
+
+  const HttpHandlers handlers_;
   int port_ = 0;
-  std::atomic<bool> ended_{false};
+
+  // Of the thread alone. Before the context, whose end ends the connections.
+  Connections connections_;
+  size_t reply_bytes_ = 0;
+  bool paused_ = false;
+  asio::io_context context_{1};
+  tcp::acceptor acceptor_{context_};
+  asio::steady_timer pause_{context_};
   std::thread thread_;
 };
+
+// Lives as long as something of it is under way.
+class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Impl* server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {}
+  ~Connection() {
+    Forget();
+    Release();
+  }
+
+  void Start(Connections::iterator place) {
+    place_ = place;
+    ReadRequest();
+  }
+
+  void Close() {
+    Forget();
+    stream_.close();
+  }
+
+ private:
+  // The peer has done something: it goes to the end of the line of those who make room.
+  void Moved() {
+    if (place_) server_->connections_.splice(server_->connections_.end(), server_->connections_, *place_);
+  }
+  void Forget() {
+    if (place_) server_->connections_.erase(*place_);
+    place_.reset();
+  }
+  void Release() {
+    server_->reply_bytes_ -= body_ == nullptr ? 0 : body_->size();
+    body_.reset();
+  }
+
+  // The next one, of which nothing has come yet.
+  void Wait() {
+    if (buffer_.size() > 0) {
+      ReadRequest();
+      return;
+    }
+    stream_.expires_after(kIdleTimeout);
+    stream_.async_read_some(buffer_.prepare(buffer_.capacity()),
+                            [self = shared_from_this()](const error_code& error, size_t size) {
+                              if (error) return self->Close();
+                              self->buffer_.commit(size);
+                              self->ReadRequest();
+                            });
+  }
+
+  void ReadRequest() {
+    parser_.emplace();
+    parser_->header_limit(kMaxRequestBytes);
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());  // one is refused by its method or its being there
+    stream_.expires_after(kRequestTimeout);
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](const error_code& error, size_t) { self->HasRead(error); });
+  }
+
+  void HasRead(const error_code& error) {
+    Moved();
+    static const auto& kHttpErrors = make_error_code(http::error::bad_method).category();
+    const bool has_body = error == http::error::unexpected_body || (!error && !parser_->is_done());
+    if (!error || has_body) {
+      const auto& request = parser_->get();
+      Reply(server_->Answer(request, has_body), request.method() == http::verb::head,
+            request.keep_alive() && !has_body);
+    } else if (error.category() == kHttpErrors && error != http::error::end_of_stream &&
+               error != http::error::partial_message) {
+      Reply(Refusal(StatusOf(error)), false, false);
+    } else {
+      Close();
+    }
+  }
+
+  void Reply(HttpResponse response, bool only_head, bool keep_alive) {
+    parser_.reset();
+    const size_t size = response.body == nullptr ? 0 : response.body->size();
+    if (size > kMaxReplyBytes - std::min(server_->reply_bytes_, kMaxReplyBytes)) {
+      response = Refusal(http::status::service_unavailable);
+    }
+    head_ = Head(response, response.body == nullptr ? 0 : response.body->size(), keep_alive);
+    if (!only_head && response.body != nullptr) {
+      body_ = std::move(response.body);
+      server_->reply_bytes_ += body_->size();
+    }
+    keep_alive_ = keep_alive;
+    sent_ = 0;
+    Write();
+  }
+
+  void Write() {
+    asio::const_buffer body = body_ == nullptr ? asio::const_buffer() : asio::buffer(*body_);
+    asio::const_buffer head = asio::buffer(head_);
+    std::array<asio::const_buffer, 2> rest = {head + sent_, body + (sent_ - std::min(sent_, head.size()))};
+    if (asio::buffer_size(rest) == 0) {
+      HasWritten();
+      return;
+    }
+    stream_.expires_after(kWriteTimeout);
+    stream_.async_write_some(rest, [self = shared_from_this()](const error_code& error, size_t size) {
+      if (error) return self->Close();
+      self->Moved();
+      self->sent_ += size;
+      self->Write();
+    });
+  }
+
+  void HasWritten() {
+    Release();
+    if (keep_alive_) {
+      Wait();
+      return;
+    }
+    // What was not read yet would make the kernel reset the connection, and the peer might lose our reply.
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.expires_after(kLinger);
+    Drain(kLingerBytes);
+  }
+
+  void Drain(size_t most) {
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(buffer_.capacity()),
+                            [self = shared_from_this(), most](const error_code& error, size_t size) {
+                              error || size >= most ? self->Close() : self->Drain(most - size);
+                            });
+  }
+
+  Impl* const server_;
+  std::optional<Connections::iterator> place_;
+  beast::basic_stream<tcp> stream_;
+  beast::flat_static_buffer<kMaxRequestBytes> buffer_;
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  std::string head_;
+  std::shared_ptr<const std::string> body_;
+  size_t sent_ = 0;
+  bool keep_alive_ = false;
+};
+
+void HttpServer::Impl::Add(tcp::socket socket) {
+  if (connections_.size() >= kMaxConnections) {
+    if (std::shared_ptr<Connection> longest = connections_.front().lock()) longest->Close();
+  }
+  auto connection = std::make_shared<Connection>(this, std::move(socket));
+  connection->Start(connections_.insert(connections_.end(), connection));
+}
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return impl_->port(); }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HostPort& address,
-                                                              std::shared_ptr<ManagerCore> core,
-                                                              std::shared_ptr<DiagnosisCore> diagnosis,
-                                                              std::shared_ptr<SupervisionCore> supervision) {
-  auto impl = std::make_unique<Impl>();
-  absl::Status status = impl->Start(address, std::move(core), std::move(diagnosis), std::move(supervision));
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HostPort& address, HttpHandlers handlers) {
+  auto impl = std::make_unique<Impl>(std::move(handlers));
+  absl::Status status = impl->Start(address);
   if (!status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

@@ -14,6 +14,13 @@ namespace {
 
 constexpr size_t kMessageOverheadBytes = 256;  // of what is queued, beside its data
 
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  return text;
+}
+
 // One line of whole characters.
 std::string Cut(std::string text) {
   if (text.size() > JobLinkCore::kMaxTextBytes) {
@@ -21,13 +28,30 @@ std::string Cut(std::string text) {
     while (size > 0 && (text[size] & 0xc0) == 0x80) --size;
     text.resize(size);
   }
-  for (char& c : text) {
-    if (c == '\n' || c == '\r') c = ' ';
-  }
-  return text;
+  return OneLine(std::move(text));
 }
 
 constexpr uint32_t kMaxExtras = 64;  // evaluators
+
+size_t Bytes(const JobJoin& join) {
+  size_t bytes = sizeof(JobJoin) + join.name.size() + join.plan.size() + join.run_id.size();
+  for (const std::string& address : join.addresses) bytes += sizeof(std::string) + address.size();
+  return bytes;
+}
+
+// Why a text of a join is too long; empty: it is not.
+std::string TooLong(const JobJoin& join) {
+  auto too_long = [](const char* what, const std::string& text, size_t most) {
+    return text.size() <= most ? "" : absl::StrCat(what, ": ", text.size(), " bytes are more than ", most);
+  };
+  std::string why = too_long("plan", join.plan, JobLinkCore::kMaxPlanBytes);
+  if (why.empty()) why = too_long("name", join.name, JobLinkCore::kMaxNameBytes);
+  if (why.empty()) why = too_long("run_id", join.run_id, JobLinkCore::kMaxNameBytes);
+  for (auto one = join.addresses.begin(); why.empty() && one != join.addresses.end(); ++one) {
+    why = too_long("addresses: one", *one, JobLinkCore::kMaxNameBytes);
+  }
+  return why;
+}
 
 std::string Name(const JobJoin& node) { return absl::StrCat("node ", node.index, " (", node.name, ")"); }
 
@@ -73,11 +97,14 @@ JobLinkCore::Outputs JobLinkCore::Join(uint64_t peer, JobJoin join, int64_t now_
   now_ns_ = now_ns;
   if (FindNode(peer) != nullptr || FindPending(peer) != pending_.end()) return {};
   ForgetWhatIsOver();
-  join.name = Cut(std::move(join.name));
-  join.plan = Cut(std::move(join.plan));
-  join.run_id = Cut(std::move(join.run_id));
   if (join.addresses.size() > kMaxAddresses) join.addresses.resize(kMaxAddresses);
-  if (join.nodes == 0 || join.nodes > kMaxNodes) {
+  if (join.ended) join.ended->reason = Cut(std::move(join.ended->reason));
+  const std::string too_long = TooLong(join);
+  join.name = Cut(std::move(join.name));
+  join.plan = OneLine(std::move(join.plan));
+  if (!too_long.empty()) {
+    Refuse(peer, too_long);
+  } else if (join.nodes == 0 || join.nodes > kMaxNodes) {
     Refuse(peer, absl::StrCat("nodes: ", join.nodes, " is not 1 to ", kMaxNodes));
   } else if (join.index > join.nodes + kMaxExtras) {
     Refuse(peer, absl::StrCat("index: ", join.index, " is not one of ", join.nodes, " nodes"));
@@ -147,9 +174,16 @@ void JobLinkCore::Enter(uint64_t peer, JobJoin join) {
     for (uint32_t i = 0; i < join.nodes; ++i) attempt_->not_joined.insert(attempt_->not_joined.end(), i);
     first_told_ = all_joined_told_ = all_ready_told_ = false;
   }
+  const size_t bytes = Bytes(join);
+  if (attempt_->bytes + bytes > kMaxJoinBytes) {
+    Refuse(peer, absl::StrCat("the joins of the job's nodes have more than ", kMaxJoinBytes >> 20, " MiB"));
+    return;
+  }
+  attempt_->bytes += bytes;
   const uint32_t index = join.index;
   Node& node = attempt_->joined[index];
   node.info = std::move(join);
+  node.info.plan.clear();  // the attempt has it
   const bool was_ready = std::exchange(node.info.ready, false);
   std::optional<JobEnd> ended = std::exchange(node.info.ended, std::nullopt);
   node.peer = peer;
@@ -205,9 +239,16 @@ void JobLinkCore::Wait(uint64_t peer, JobJoin join) {
   for (auto one = pending_.begin(); one != pending_.end(); ++one) {
     if (one->join.index != join.index || one->join.run_id != join.run_id) continue;
     Send(one->peer, StreamEnd{absl::AbortedError("another stream of this node has taken its place")});
-    pending_.erase(one);
+    ErasePending(one);
     break;
   }
+  const size_t bytes = Bytes(join);
+  if (pending_bytes_ + bytes > kMaxJoinBytes || pending_.size() >= kMaxNodes) {
+    Refuse(peer, absl::StrCat("the nodes that wait for the next attempt are more than ", kMaxNodes,
+                              ", or have more than ", kMaxJoinBytes >> 20, " MiB"));
+    return;
+  }
+  pending_bytes_ += bytes;
   JobState state;
   state.hosted = options_.hosted;
   state.missing_count = join.nodes;
@@ -218,7 +259,13 @@ void JobLinkCore::Wait(uint64_t peer, JobJoin join) {
   BeginNextIfFree();
 }
 
+void JobLinkCore::ErasePending(std::vector<Pending>::iterator pending) {
+  pending_bytes_ -= Bytes(pending->join);
+  pending_.erase(pending);
+}
+
 void JobLinkCore::Readmit() {
+  pending_bytes_ = 0;
   for (Pending& one : std::exchange(pending_, {})) {
     Admit(one.peer, std::move(one.join));
     for (const JobMpirunCall& call : one.mpirun) TakeMpirun(one.peer, call);
@@ -257,6 +304,7 @@ void JobLinkCore::TakeReady(Node& node) {
 JobLinkCore::Outputs JobLinkCore::Ended(uint64_t peer, JobEnd end, int64_t now_ns) {
   now_ns_ = now_ns;
   if (auto pending = FindPending(peer); pending != pending_.end()) {
+    end.reason = Cut(std::move(end.reason));
     if (!pending->join.ended) pending->join.ended = std::move(end);
   } else if (Node* node = FindNode(peer); node != nullptr) {
     TakeEnded(*node, std::move(end));
@@ -270,6 +318,7 @@ void JobLinkCore::TakeEnded(Node& node, JobEnd end) {
   std::string text = absl::StrCat(Name(node.info), " ended with code ", end.code);
   if (!end.reason.empty()) absl::StrAppend(&text, ": ", end.reason);
   const int code = end.code < 0 || end.code > 255 ? 1 : end.code;
+  end.reason = Cut(std::move(end.reason));
   node.info.ended = std::move(end);
   attempt_->awaited.erase(node.info.index);
   if (code != 0) End(code, std::move(text));
@@ -353,7 +402,7 @@ void JobLinkCore::DropStream(Node& node) {
 JobLinkCore::Outputs JobLinkCore::Lost(uint64_t peer, int64_t now_ns) {
   now_ns_ = now_ns;
   if (auto pending = FindPending(peer); pending != pending_.end()) {
-    pending_.erase(pending);
+    ErasePending(pending);
   } else if (auto caller = callers_.find(peer); caller != callers_.end()) {
     const uint64_t id = caller->second;
     Cancel(id, commands_.at(id));

@@ -110,7 +110,10 @@ class JobLinkCore {
   static constexpr uint32_t kMaxNodes = 65536;
   static constexpr size_t kMaxMissingListed = 16;
   static constexpr size_t kMaxAddresses = 64;
-  static constexpr size_t kMaxTextBytes = 1024;  // names, plans, reasons are cut there
+  static constexpr size_t kMaxNameBytes = 256;  // names, addresses and run ids: beyond it the join is refused
+  static constexpr size_t kMaxPlanBytes = 4096;
+  static constexpr size_t kMaxJoinBytes = size_t{64} << 20;  // of all joins of an attempt, or for the next
+  static constexpr size_t kMaxTextBytes = 1024;              // reasons are cut there
   static constexpr size_t kMaxMpirunEvents = 131072;
   static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;  // of one remote command, both directions
   static constexpr int64_t kComeBackNs = 5'000'000'000;        // for a node whose stream broke
@@ -164,6 +167,7 @@ class JobLinkCore {
     std::set<uint32_t> not_ready;     // those that serve, of those that have joined
     std::set<uint32_t> awaited;       // those that do not serve and have not ended, of those that have joined
     uint32_t connected = 0;
+    size_t bytes = 0;  // of the joins
     std::vector<JobMpirunCall> mpirun;
     std::set<std::pair<uint32_t, bool>> mpirun_known;  // number, ended
     int64_t empty_ns = 0;                              // since when nobody is connected
@@ -185,6 +189,7 @@ class JobLinkCore {
 
   Node* FindNode(uint64_t peer);
   std::vector<Pending>::iterator FindPending(uint64_t peer);
+  void ErasePending(std::vector<Pending>::iterator pending);
   void Admit(uint64_t peer, JobJoin join);
   void Enter(uint64_t peer, JobJoin join);
   void Return(Node& node, uint64_t peer, JobJoin join);
@@ -219,6 +224,7 @@ class JobLinkCore {
   int64_t now_ns_ = 0;
   std::optional<Attempt> attempt_;
   std::vector<Pending> pending_;  // in order of arrival; for the next attempt
+  size_t pending_bytes_ = 0;      // of their joins
   std::optional<Past> past_;
   std::map<uint64_t, uint32_t> peers_;           // the attempt's streams: index of the node
   std::set<std::pair<int64_t, uint32_t>> lost_;  // when nodes without a stream are given up

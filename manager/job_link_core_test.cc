@@ -116,6 +116,49 @@ TEST(JobLinkCoreTest, FirstAndAllAreToldAtOnce) {
   }
 }
 
+TEST(JobLinkCoreTest, WhatANodeSaysOfItselfHasASize) {
+  Job job;
+  JobJoin join = Join(0, 2);
+  join.addresses = {"a", std::string(4'000'000, 'x')};
+  job.Enter(1, join);
+  EXPECT_EQ(job.Refusal(1), "addresses: one: 4000000 bytes are more than 256");
+  join = Join(0, 2);
+  join.name.assign(257, 'x');
+  job.Enter(2, join);
+  EXPECT_EQ(job.Refusal(2), "name: 257 bytes are more than 256");
+  join = Join(0, 2);
+  join.plan.assign(4097, 'x');
+  job.Enter(3, join);
+  EXPECT_EQ(job.Refusal(3), "plan: 4097 bytes are more than 4096");
+  join.plan.assign(4096, 'x');
+  job.Enter(4, join);
+  JobJoin other = Join(1, 2);
+  other.plan = join.plan;
+  other.plan.back() = 'y';
+  job.Enter(5, other);
+  EXPECT_THAT(job.Refusal(5), HasSubstr("the plan is")) << "no part of it is left out of the comparison";
+}
+
+TEST(JobLinkCoreTest, AllJoinsHaveASumToo) {
+  Job job;
+  JobJoin join = Join(0, JobLinkCore::kMaxNodes);
+  join.addresses.assign(JobLinkCore::kMaxAddresses, std::string(JobLinkCore::kMaxNameBytes, 'x'));
+  uint32_t taken = 0;
+  while (taken < JobLinkCore::kMaxNodes) {
+    join.index = taken;
+    job.Enter(taken + 1, join);
+    if (!job.All<JobRefusal>(taken + 1).empty()) break;
+    ++taken;
+  }
+  EXPECT_GT(taken, 2000u);
+  EXPECT_LT(taken, 8000u);
+  EXPECT_THAT(job.Refusal(taken + 1), HasSubstr("64 MiB"));
+  join = Join(3, JobLinkCore::kMaxNodes, "run0");
+  join.addresses.assign(JobLinkCore::kMaxAddresses, std::string(JobLinkCore::kMaxNameBytes, 'x'));
+  job.Enter(100'000, join);
+  EXPECT_TRUE(job.All<JobRefusal>(100'000).empty()) << "a node that comes back";
+}
+
 TEST(JobLinkCoreTest, ProgressIsToldOnceASecond) {
   Job job;
   job.Enter(10, Join(0, 30));

@@ -17,7 +17,9 @@
 #include "manager/job_link_core.h"
 #include "manager/job_name.h"
 #include "manager/services.h"
+#include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
+#include "proto/guarded.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
 namespace taskd::manager {
@@ -226,13 +228,15 @@ class Hub {
 
 // What both kinds of streams do: queue, and tell the hub what was sent.
 template <typename In, typename Out>
-class Reactor : public WritingReactor<grpc::ServerBidiReactor<In, Out>, Out>, public Hub::Stream {
+class Reactor : public WritingReactor<grpc::ServerBidiReactor<Guarded<In>, Out>, Out>, public Hub::Stream {
  public:
   explicit Reactor(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
 
   void ReadOn() override {
     std::lock_guard lock(this->mutex_);
-    if (!this->ended_) this->StartRead(&in_);
+    if (this->ended_) return;
+    in_.Clear();  // or each stream would keep the largest message that it ever had
+    this->StartRead(&in_);
   }
   void End(const grpc::Status& status) override { Writing::End(status); }
   void OnWriteDone(bool ok) override {
@@ -253,13 +257,28 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<In, Out>, Out>, pu
  protected:
   virtual ~Reactor() = default;
 
+  void StartOrEnd(const grpc::Status& refusal) {
+    if (!refusal.ok()) {
+      End(refusal);
+      return;
+    }
+    first_message_.Start(kFirstMessageTimeout, [this] { End(NoFirstMessage()); });
+    this->StartRead(&in_);
+  }
+  // The first message, or none any more.
+  bool IsFirst() {
+    if (peer_ != 0) return false;
+    first_message_.Stop();
+    return true;
+  }
+
   void Leave(const grpc::Status& status) {
     hub_->Remove(peer_);
     End(status);
   }
 
   const std::shared_ptr<Hub> hub_;
-  In in_;
+  Guarded<In> in_;
   uint64_t peer_ = 0;  // 0: the first message has not come
 
   // With the mutex, which is taken after the hub's, never before it.
@@ -267,13 +286,14 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<In, Out>, Out>, pu
   std::optional<std::pair<uint64_t, size_t>> sending_;  // command, bytes of data
 
  private:
-  using Writing = WritingReactor<grpc::ServerBidiReactor<In, Out>, Out>;
+  StreamAlarm first_message_;
+  using Writing = WritingReactor<grpc::ServerBidiReactor<Guarded<In>, Out>, Out>;
 };
 
 class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
  public:
   NodeStream(std::shared_ptr<Hub> hub, const JobShape* shape) : Reactor(std::move(hub)), shape_(shape) {
-    StartRead(&in_);
+    StartOrEnd(grpc::Status::OK);
   }
 
   void Take(Message message) override {
@@ -314,26 +334,28 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
 
  private:
   grpc::Status Handle() {
-    if (peer_ == 0) {
-      if (!in_.has_join()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a join"};
-      grpc::Status allowed = CheckJob(in_.join().job(), *shape_);
+    if (!in_.refusal.ok()) return ToGrpc(in_.refusal);
+    const v1::NodeReport& in = in_.message;
+    if (IsFirst()) {
+      if (!in.has_join()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a join"};
+      grpc::Status allowed = CheckJob(in.join().job(), *shape_);
       if (!allowed.ok()) return allowed;
       peer_ = hub_->Add(this);
       if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
-      spdlog::info("job: node {} of {} joins: {}", in_.join().index(), in_.join().nodes(), in_.join().name());
-      hub_->Tell([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in_.join()), now); });
+      spdlog::info("job: node {} of {} joins: {}", in.join().index(), in.join().nodes(), in.join().name());
+      hub_->Tell([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in.join()), now); });
       return grpc::Status::OK;
     }
     hub_->Tell([&](JobLinkCore& core, int64_t now) -> JobLinkCore::Outputs {
-      switch (in_.kind_case()) {
+      switch (in.kind_case()) {
         case v1::NodeReport::kReady:
           return core.Ready(peer_, now);
         case v1::NodeReport::kEnded:
-          return core.Ended(peer_, ReadEnd(in_.ended()), now);
+          return core.Ended(peer_, ReadEnd(in.ended()), now);
         case v1::NodeReport::kMpirun:
-          return core.Mpirun(peer_, {in_.mpirun().number(), in_.mpirun().ended(), in_.mpirun().code()}, now);
+          return core.Mpirun(peer_, {in.mpirun().number(), in.mpirun().ended(), in.mpirun().code()}, now);
         case v1::NodeReport::kRemote: {
-          std::optional<RemoteAnswer> answer = ReadAnswer(in_.remote());
+          std::optional<RemoteAnswer> answer = ReadAnswer(in.remote());
           if (answer) return core.Answer(peer_, *std::move(answer), now);
           return {};
         }
@@ -372,13 +394,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
 
 class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
  public:
-  CallerStream(std::shared_ptr<Hub> hub, const grpc::Status& refusal) : Reactor(std::move(hub)) {
-    if (refusal.ok()) {
-      StartRead(&in_);
-    } else {
-      End(refusal);
-    }
-  }
+  CallerStream(std::shared_ptr<Hub> hub, const grpc::Status& refusal) : Reactor(std::move(hub)) { StartOrEnd(refusal); }
 
   void Take(Message message) override {
     std::lock_guard lock(mutex_);
@@ -408,22 +424,24 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
 
  private:
   grpc::Status Handle() {
-    if (peer_ == 0) {
-      if (!in_.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a start"};
+    if (!in_.refusal.ok()) return ToGrpc(in_.refusal);
+    v1::RemoteInput& in = in_.message;
+    if (IsFirst()) {
+      if (!in.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a start"};
       peer_ = hub_->Add(this);
       if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
       hub_->Tell([&](JobLinkCore& core, int64_t now) {
-        return core.Call(peer_, in_.start().host(), in_.start().command(), now);
+        return core.Call(peer_, in.start().host(), in.start().command(), now);
       });
       return grpc::Status::OK;
     }
-    if (in_.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "a second start"};
-    if (in_.input().size() > kMaxInputBytes) {
+    if (in.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "a second start"};
+    if (in.input().size() > kMaxInputBytes) {
       return {grpc::StatusCode::INVALID_ARGUMENT,
-              absl::StrCat("input: ", in_.input().size(), " bytes are more than ", kMaxInputBytes)};
+              absl::StrCat("input: ", in.input().size(), " bytes are more than ", kMaxInputBytes)};
     }
     hub_->Tell([&](JobLinkCore& core, int64_t now) {
-      return in_.input_end() ? core.InputEnd(peer_, now) : core.Input(peer_, std::move(*in_.mutable_input()), now);
+      return in.input_end() ? core.InputEnd(peer_, now) : core.Input(peer_, std::move(*in.mutable_input()), now);
     });
     return grpc::Status::OK;
   }
@@ -458,13 +476,15 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
 class JobLinkCallbackService final : public v1::JobLink::CallbackService {
  public:
   JobLinkCallbackService(std::shared_ptr<Hub> hub, JobShape shape, bool remote)
-      : hub_(std::move(hub)), shape_(std::move(shape)), remote_(remote) {}
-
-  grpc::ServerBidiReactor<v1::NodeReport, v1::JobNotice>* Join(grpc::CallbackServerContext*) override {
-    return new NodeStream(hub_, &shape_);
+      : hub_(std::move(hub)), shape_(std::move(shape)), remote_(remote) {
+    MarkMethodCallback(0, GuardedStream<v1::NodeReport, v1::JobNotice>(
+                              [this](grpc::CallbackServerContext*) { return new NodeStream(hub_, &shape_); }));
+    MarkMethodCallback(
+        1, GuardedStream<v1::RemoteInput, v1::RemoteOutput>([this](grpc::CallbackServerContext*) { return Call(); }));
   }
 
-  grpc::ServerBidiReactor<v1::RemoteInput, v1::RemoteOutput>* Remote(grpc::CallbackServerContext*) override {
+ private:
+  CallerStream* Call() const {
     // Or whoever can look the job's id up could have any command run on every node.
     return new CallerStream(
         hub_, remote_ ? grpc::Status::OK
@@ -473,10 +493,12 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
                                      "TASKD_TOKEN on every node"));
   }
 
- private:
-  const std::shared_ptr<Hub> hub_;
-  const JobShape shape_;
-  const bool remote_;
+}
+
+const std::shared_ptr<Hub>
+    hub_;
+const JobShape shape_;
+const bool remote_;
 };
 
 }  // namespace

@@ -1,24 +1,23 @@
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <mutex>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/convert.h"
 #include "manager/diagnosis_core.h"
 #include "manager/services.h"
+#include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/fold_messages.h"
+#include "proto/guarded.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd::manager {
 namespace {
 
-constexpr std::chrono::seconds kHelloTimeout{10};
 constexpr size_t kMaxCallsBehind = 256;
 // Of one message. A proxy sends every second or more often; 4,096 ranks at 10 steps a second are far below.
 constexpr int kMaxFolds = 65536;
@@ -95,7 +94,7 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
   return batch;
 }
 
-using NodeStream = grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>;
+using NodeStream = grpc::ServerBidiReactor<Guarded<v1::NodeMessage>, v1::ManagerMessage>;
 
 // One proxy's stream. A proxy that does not read holds nobody up: what it was not told yet is one newest state and a
 // bounded number of calls.
@@ -103,11 +102,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
  public:
   NodeReactor(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, std::string peer)
       : core_(std::move(core)), diagnosis_(std::move(diagnosis)), peer_(std::move(peer)) {
-    holders_ = 2;
-    hello_alarm_.Set(std::chrono::system_clock::now() + kHelloTimeout, [this](bool fired) {
-      if (fired) End({grpc::StatusCode::DEADLINE_EXCEEDED, "no hello"});
-      Release();
-    });
+    hello_alarm_.Start(kFirstMessageTimeout, [this] { End(NoFirstMessage()); });
     StartRead(&in_);
   }
 
@@ -139,6 +134,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
       Leave({static_cast<grpc::StatusCode>(status.code()), std::string(status.message())});
       return;
     }
+    in_.Clear();  // or each stream would keep the largest message that it ever had
     std::lock_guard lock(mutex_);
     if (!ended_) StartRead(&in_);
   }
@@ -148,24 +144,20 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
       core_->Disconnect(stream_);
       diagnosis_->Disconnect(stream_);
     }
-    hello_alarm_.Cancel();
-    Release();
+    delete this;
   }
 
  private:
   ~NodeReactor() = default;
 
-  // A cancelled alarm still calls back, in its own time.
-  void Release() {
-    if (--holders_ == 0) delete this;
-  }
-
   absl::Status Take() {
+    if (!in_.refusal.ok()) return in_.refusal;
+    const v1::NodeMessage& in = in_.message;
     SteadyTime now = std::chrono::steady_clock::now();
     if (stream_ == 0) {
-      if (!in_.has_hello()) return absl::InvalidArgumentError("the first message is not a hello");
-      hello_alarm_.Cancel();
-      const v1::NodeHello& hello = in_.hello();
+      if (!in.has_hello()) return absl::InvalidArgumentError("the first message is not a hello");
+      hello_alarm_.Stop();
+      const v1::NodeHello& hello = in.hello();
       absl::StatusOr<uint64_t> stream =
           core_->Connect({hello.node_rank(), hello.host(), hello.identity(), hello.version()}, this);
       if (!stream.ok()) return stream.status();
@@ -175,30 +167,30 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
       spdlog::info("node {} connected: {} ({})", node_rank_, hello.host(), peer_);
       return absl::OkStatus();
     }
-    switch (in_.message_case()) {
+    switch (in.message_case()) {
       case v1::NodeMessage::kHello:
         return absl::InvalidArgumentError("a second hello");
       case v1::NodeMessage::kRanks: {
-        if (in_.ranks().ranks_size() > kMaxRanksPerNode) {
+        if (in.ranks().ranks_size() > kMaxRanksPerNode) {
           return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxRanksPerNode, " ranks"));
         }
         std::vector<RankReport> ranks;
-        ranks.reserve(static_cast<size_t>(in_.ranks().ranks_size()));
-        for (const v1::RankStatus& rank : in_.ranks().ranks()) ranks.push_back(ReadReport(rank));
+        ranks.reserve(static_cast<size_t>(in.ranks().ranks_size()));
+        for (const v1::RankStatus& rank : in.ranks().ranks()) ranks.push_back(ReadReport(rank));
         TellDiagnosis(ranks);
         return core_->Report(stream_, std::move(ranks), now);
       }
       case v1::NodeMessage::kApplied: {
         std::vector<RankAnswer> answers;
-        for (const v1::RankAnswer& answer : in_.applied().ranks()) answers.push_back(ReadAnswer(answer));
-        core_->Applied(stream_, in_.applied().revision(), answers, now);
+        for (const v1::RankAnswer& answer : in.applied().ranks()) answers.push_back(ReadAnswer(answer));
+        core_->Applied(stream_, in.applied().revision(), answers, now);
         return absl::OkStatus();
       }
       case v1::NodeMessage::kAgentReply:
-        core_->AgentReplied(stream_, in_.agent_reply().id(), in_.agent_reply().ok(), in_.agent_reply().message());
+        core_->AgentReplied(stream_, in.agent_reply().id(), in.agent_reply().ok(), in.agent_reply().message());
         return absl::OkStatus();
       case v1::NodeMessage::kFolds:
-        diagnosis_->Folds(stream_, ReadFolds(in_.folds()));
+        diagnosis_->Folds(stream_, ReadFolds(in.folds()));
         return absl::OkStatus();
       case v1::NodeMessage::MESSAGE_NOT_SET:  // a later release's message
         return absl::OkStatus();
@@ -243,12 +235,11 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   const std::shared_ptr<ManagerCore> core_;
   const std::shared_ptr<DiagnosisCore> diagnosis_;
   const std::string peer_;
-  v1::NodeMessage in_;
+  Guarded<v1::NodeMessage> in_;
   std::vector<RankPresence> presence_;  // as told last
   uint64_t stream_ = 0;                 // 0: no hello yet
   int node_rank_ = 0;
-  grpc::Alarm hello_alarm_;
-  std::atomic<int> holders_{1};  // the call, and the alarm once it is set
+  StreamAlarm hello_alarm_;
 
   // With the mutex.
   std::optional<SwitchState> wanted_;
@@ -258,10 +249,11 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
 class NodeService final : public v1::NodeLink::CallbackService {
  public:
   NodeService(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis)
-      : core_(std::move(core)), diagnosis_(std::move(diagnosis)) {}
-
-  grpc::ServerBidiReactor<v1::NodeMessage, v1::ManagerMessage>* Connect(grpc::CallbackServerContext* context) override {
-    return new NodeReactor(core_, diagnosis_, context->peer());
+      : core_(std::move(core)), diagnosis_(std::move(diagnosis)) {
+    MarkMethodCallback(0,
+                       GuardedStream<v1::NodeMessage, v1::ManagerMessage>([this](grpc::CallbackServerContext* context) {
+                         return new NodeReactor(core_, diagnosis_, context->peer());
+                       }));
   }
 
  private:

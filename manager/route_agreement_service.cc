@@ -15,7 +15,9 @@
 #include "manager/job_name.h"
 #include "manager/route_agreement.h"
 #include "manager/services.h"
+#include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
+#include "proto/guarded.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
 namespace taskd::manager {
@@ -137,7 +139,7 @@ void FillVerdict(const RouteVerdict& verdict, v1::RouteVerdict* message) {
   }
 }
 
-using VoteStream = grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>;
+using VoteStream = grpc::ServerBidiReactor<Guarded<v1::RouteVote>, v1::RouteVerdict>;
 
 class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, public Voter {
  public:
@@ -146,6 +148,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 
   VoteReactor(std::shared_ptr<RouteAgreements> agreements, Check check)
       : agreements_(std::move(agreements)), check_(std::move(check)) {
+    first_message_.Start(kFirstMessageTimeout, [this] { End(NoFirstMessage()); });
     StartRead(&in_);
   }
 
@@ -171,6 +174,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
       Leave(taken);
       return;
     }
+    in_.Clear();
     std::lock_guard lock(mutex_);
     if (!ended_) StartRead(&in_);
   }
@@ -184,10 +188,13 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
   ~VoteReactor() = default;
 
   grpc::Status Take() {
-    switch (in_.kind_case()) {
+    first_message_.Stop();
+    if (!in_.refusal.ok()) return RefusalStatus(in_.refusal);
+    const v1::RouteVote& in = in_.message;
+    switch (in.kind_case()) {
       case v1::RouteVote::kProposal: {
         if (peer_ != 0) return {grpc::StatusCode::INVALID_ARGUMENT, "a second proposal"};
-        const v1::RouteProposal& message = in_.proposal();
+        const v1::RouteProposal& message = in.proposal();
         grpc::Status allowed = check_(message.job());
         if (!allowed.ok()) return allowed;
         RouteProposal proposal;
@@ -203,7 +210,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
       case v1::RouteVote::kAcknowledged:
       case v1::RouteVote::kWritten:
         if (peer_ == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "the first vote is not a proposal"};
-        if (in_.kind_case() == v1::RouteVote::kAcknowledged) {
+        if (in.kind_case() == v1::RouteVote::kAcknowledged) {
           agreements_->Acknowledge(peer_);
         } else {
           agreements_->Written(peer_);
@@ -234,7 +241,8 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 
   const std::shared_ptr<RouteAgreements> agreements_;
   const Check check_;
-  v1::RouteVote in_;
+  StreamAlarm first_message_;
+  Guarded<v1::RouteVote> in_;
   uint64_t peer_ = 0;  // 0: no proposal yet
 
   // With the mutex.
@@ -244,10 +252,11 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 
 class RouteAgreementService final : public v1::RouteAgreement::CallbackService {
  public:
-  explicit RouteAgreementService(JobShape shape) : shape_(std::move(shape)) {}
-
-  grpc::ServerBidiReactor<v1::RouteVote, v1::RouteVerdict>* Agree(grpc::CallbackServerContext*) override {
-    return new VoteReactor(agreements_, [this](const std::string& job) { return CheckJob(job, shape_); });
+  explicit RouteAgreementService(JobShape shape) : shape_(std::move(shape)) {
+    MarkMethodCallback(0, GuardedStream<v1::RouteVote, v1::RouteVerdict>([this](grpc::CallbackServerContext*) {
+                         return new VoteReactor(agreements_,
+                                                [this](const std::string& job) { return CheckJob(job, shape_); });
+                       }));
   }
 
  private:

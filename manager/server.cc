@@ -1,5 +1,6 @@
 #include "manager/server.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -22,6 +23,8 @@
 #include "manager/diagnosis_messages.h"
 #include "manager/fault_reporter.h"
 #include "manager/http.h"
+#include "manager/http_pages.h"
+#include "manager/latest_writer.h"
 #include "manager/services.h"
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
@@ -33,7 +36,9 @@ namespace {
 
 // For clients that do not take their answers: then their calls are cut off.
 constexpr std::chrono::seconds kShutdownGrace{1};
-constexpr std::chrono::seconds kPersistRetry{1};
+constexpr std::chrono::seconds kUpkeepInterval{1};
+// A change is answered when it lasts, or after this: storage that hangs stops neither switches nor the diagnosis.
+constexpr std::chrono::milliseconds kStoragePatience{500};
 
 std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   std::vector<diagnosis::Verdict> verdicts;
@@ -82,6 +87,7 @@ struct Served {
 class ManagerServer::Impl {
  public:
   ~Impl() {
+    serving_ = false;
     reporter_.reset();
     clusterd_.reset();
     switch_file_.reset();
@@ -96,14 +102,14 @@ class ManagerServer::Impl {
       served->server->Shutdown(deadline);
       served->server->Wait();
     }
-    http_.reset();  // last: a reader that stalls may hold it for seconds
-    if (retry_.joinable()) {
+    http_.reset();
+    if (upkeep_.joinable()) {
       {
         std::lock_guard lock(mutex_);
         stopping_ = true;
       }
       wake_.notify_all();
-      retry_.join();
+      upkeep_.join();
     }
   }
 
@@ -124,6 +130,7 @@ class ManagerServer::Impl {
     if (!http.ok()) return http;
     absl::Status served = StartGrpc(options, *listen, *credentials, started);
     if (!served.ok()) return served;
+    serving_ = true;
 
     if (!options.switch_file.empty()) {
       switch_file_ = std::make_unique<SwitchFileWatcher>(
@@ -140,7 +147,7 @@ class ManagerServer::Impl {
           FaultReporter::Options{options.clusterd, core_->shape()}, db_.get(),
           [diagnosis = diagnosis_] { return diagnosis->report(); }, [core = core_] { return core->Snapshot(); });
     }
-    if (db_ != nullptr) retry_ = std::thread([this] { RetryPersist(); });
+    upkeep_ = std::thread([this] { KeepUp(); });
     return absl::OkStatus();
   }
 
@@ -163,10 +170,14 @@ class ManagerServer::Impl {
       absl::StatusOr<KeptState> loaded = db_->Load();
       if (!loaded.ok()) return loaded.status();
       kept = *loaded;
-      persist = [this](const KeptState& state) { return db_->Save(state); };
+      state_writer_ = std::make_unique<LatestWriter<KeptState>>(
+          [db = db_.get()](const KeptState& state) { return db->Save(state); }, kStoragePatience);
+      persist = [this](const KeptState& state) { return state_writer_->Save(state); };
       absl::StatusOr<std::vector<std::string>> kept_verdicts = db_->LoadVerdicts();
       if (!kept_verdicts.ok()) return kept_verdicts.status();
       verdicts = ReadKept(*kept_verdicts);
+      verdict_writer_ = std::make_unique<LatestWriter<std::vector<std::string>>>(
+          [db = db_.get()](const std::vector<std::string>& rows) { return db->SaveVerdicts(rows); }, kStoragePatience);
       save = [this](const std::vector<diagnosis::Verdict>& changed) {
         std::vector<std::string> rows;
         for (const diagnosis::Verdict& verdict : changed) {
@@ -174,7 +185,7 @@ class ManagerServer::Impl {
           FillVerdict(verdict, &message);
           rows.push_back(message.SerializeAsString());
         }
-        return db_->SaveVerdicts(rows);
+        return verdict_writer_->Save(rows);
       };
     }
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
@@ -187,7 +198,8 @@ class ManagerServer::Impl {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
     if (!address.ok()) return address.status();
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, core_, diagnosis_, supervision_);
+    absl::StatusOr<std::unique_ptr<HttpServer>> http =
+        HttpServer::Start(*address, MakeHttpPages(core_, diagnosis_, supervision_, [this] { return serving_.load(); }));
     if (http.ok()) {
       http_ = *std::move(http);
     } else if (options.http_is_default) {
@@ -260,22 +272,26 @@ class ManagerServer::Impl {
     return served;
   }
 
-  void RetryPersist() {
+  void KeepUp() {
     std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, kPersistRetry, [this] { return stopping_; })) {
+    while (!wake_.wait_for(lock, kUpkeepInterval, [this] { return stopping_; })) {
       lock.unlock();
       core_->RetryPersist();
+      core_->ForgetGone(std::chrono::steady_clock::now());
       lock.lock();
     }
   }
 
   std::unique_ptr<StateDb> db_;
+  std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
+  std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
   std::unique_ptr<grpc::Service> trace_service_, plain_trace_service_, guarded_trace_service_, node_service_,
       control_service_, diagnosis_service_, supervision_service_, route_agreement_service_;
   JobLinkService job_link_;
+  std::atomic<bool> serving_{false};  // gRPC answers
   std::unique_ptr<HttpServer> http_;
   Served main_, plain_, guarded_;
   std::unique_ptr<GrpcListener> listener_;
@@ -285,7 +301,7 @@ class ManagerServer::Impl {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
-  std::thread retry_;
+  std::thread upkeep_;
 };
 
 ManagerServer::ManagerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -5,18 +5,32 @@
 
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <optional>
+#include <thread>
+#include <tuple>
 
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
+#include "manager/core.h"
 #include "manager/test_client.h"
+#include "taskd/v1/job_link.grpc.pb.h"
+#include "taskd/v1/route_agreement.grpc.pb.h"
 
 namespace taskd::manager {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+
+size_t PeakBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoul(line.substr(6)) * 1024;
+  }
+  return 0;
+}
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -522,6 +536,191 @@ TEST_F(ServerTest, HttpIsOptionalOnlyByDefault) {
   auto without = ManagerServer::Start(second);
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_EQ((*without)->http_port(), 0);
+}
+
+// Sixteen nodes of 4,096 ranks: their answers do not fit into one message.
+TEST_F(ServerTest, AnswersAboutAnyNumberOfRanksComeInParts) {
+  options_.nodes = 16;
+  options_.procs_per_node = kMaxRanksPerNode;
+  Start();
+  std::vector<std::unique_ptr<TestProxy>> nodes;
+  for (int node = 0; node < 16; ++node) {
+    std::vector<int> ranks(kMaxRanksPerNode);
+    std::iota(ranks.begin(), ranks.end(), node * kMaxRanksPerNode);
+    nodes.push_back(std::make_unique<TestProxy>(channel_, node, ranks));
+  }
+  auto stub = v1::Control::NewStub(channel_);
+  v1::SetSwitchRequest request;
+  request.set_step(true);
+  v1::SetSwitchReply reply;
+  ASSERT_TRUE(PollFor([&] {
+    reply.Clear();
+    Context context;
+    v1::SetSwitchReply part;
+    size_t parts = 0;
+    auto reader = stub->SwitchInParts(&context, request);
+    while (reader->Read(&part)) {
+      reply.MergeFrom(part);
+      ++parts;
+    }
+    grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(reply.total(), 65536u);
+    EXPECT_GT(parts, 1u);
+    return reply.applied() == reply.total();
+  }));
+  ASSERT_EQ(reply.ranks_size(), 65536);
+  for (int rank = 0; rank < 65536; ++rank) {
+    ASSERT_EQ(reply.ranks(rank).rank(), rank);
+    ASSERT_EQ(reply.ranks(rank).node(), rank / kMaxRanksPerNode);
+  }
+  EXPECT_EQ(reply.job(), "ns/job");
+  EXPECT_TRUE(reply.wanted().kinds().step());
+
+  for (int node = 0; node < 16; ++node) {
+    v1::NodeMessage message;
+    for (int i = 0; i < kMaxRanksPerNode; ++i) {
+      v1::RankStatus* rank = message.mutable_ranks()->add_ranks();
+      rank->set_rank(node * kMaxRanksPerNode + i);
+      rank->set_reason(std::string(100, 'x'));
+    }
+    nodes[static_cast<size_t>(node)]->Write(message);
+  }
+  v1::JobStatus status;
+  ASSERT_TRUE(PollFor([&] {
+    status.Clear();
+    Context context;
+    v1::JobStatus part;
+    auto reader = stub->StatusInParts(&context, {});
+    while (reader->Read(&part)) status.MergeFrom(part);
+    EXPECT_TRUE(reader->Finish().ok());
+    return status.ByteSizeLong() > 65536 * 100;
+  }));
+  ASSERT_EQ(status.nodes_size(), 16);
+  Context context;
+  v1::JobStatus whole;
+  EXPECT_EQ(stub->GetStatus(&context, {}, &whole).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (int node = 0; node < 16; ++node) {
+    EXPECT_EQ(status.nodes(node).node(), node);
+    EXPECT_EQ(status.nodes(node).ranks_size(), kMaxRanksPerNode);
+  }
+  EXPECT_EQ(status.expected_ranks(), 65536u);
+  EXPECT_EQ(status.wanted().revision(), reply.wanted().revision());
+}
+
+TEST_F(ServerTest, PartsOfASmallOrRefusedAnswer) {
+  Start();
+  auto stub = v1::Control::NewStub(channel_);
+  {
+    Context context;
+    v1::JobStatus status;
+    auto reader = stub->StatusInParts(&context, {});
+    ASSERT_TRUE(reader->Read(&status)) << "also of a job without nodes";
+    EXPECT_EQ(status.job(), "ns/job");
+    EXPECT_FALSE(reader->Read(&status));
+    EXPECT_TRUE(reader->Finish().ok());
+  }
+  for (auto [job, step, code] : {std::tuple("ns/job", false, grpc::StatusCode::INVALID_ARGUMENT),
+                                 std::tuple("ns/other", true, grpc::StatusCode::NOT_FOUND)}) {
+    Context context;
+    v1::SetSwitchRequest request;
+    request.set_job(job);
+    if (step) request.set_step(true);
+    v1::SetSwitchReply reply;
+    auto reader = stub->SwitchInParts(&context, request);
+    EXPECT_FALSE(reader->Read(&reply));
+    EXPECT_EQ(reader->Finish().error_code(), code);
+  }
+  // A rank that does not answer is waited for, then said to be silent; a caller who goes ends the wait.
+  TestProxy silent(channel_, 0, {0}, /*answers=*/false);
+  WaitForRanks(1);
+  v1::SetSwitchRequest request;
+  request.set_step(true);
+  request.set_timeout_ms(50);
+  {
+    Context context;
+    v1::SetSwitchReply reply;
+    auto reader = stub->SwitchInParts(&context, request);
+    ASSERT_TRUE(reader->Read(&reply));
+    EXPECT_EQ(reply.applied(), 0u);
+    EXPECT_TRUE(reader->Finish().ok());
+  }
+  request.set_timeout_ms(60'000);
+  Context context;
+  auto reader = stub->SwitchInParts(&context, request);
+  ASSERT_TRUE(silent.WaitForWanted(2));
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ServerTest, AStreamThatSaysNothingIsEnded) {
+  Start();
+  std::vector<std::thread> streams;
+  auto silent = [&](auto open) {
+    streams.emplace_back([open] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + 3 * kTestDeadline);
+      grpc::Status status = open(&context)->Finish();
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+      EXPECT_EQ(status.error_message(), "no first message");
+    });
+  };
+  silent([stub = std::shared_ptr(v1::NodeLink::NewStub(channel_))](auto* context) { return stub->Connect(context); });
+  silent([stub = std::shared_ptr(v1::JobLink::NewStub(channel_))](auto* context) { return stub->Join(context); });
+  silent(
+      [stub = std::shared_ptr(v1::RouteAgreement::NewStub(channel_))](auto* context) { return stub->Agree(context); });
+  for (std::thread& stream : streams) stream.join();
+}
+
+// Two bytes of a message are a step of 200 bytes: what comes in is counted before it is built.
+TEST_F(ServerTest, MessagesOfEmptyPartsTakeNoMemory) {
+  Start();
+  const size_t before = PeakBytes();
+  // Folds of two million empty steps, not built here either.
+  std::string steps;
+  while (steps.size() < 4'000'000) steps.append("\x12\x00", 2);
+  std::string wire("\x2a", 1);
+  for (size_t size = steps.size(); size > 0; size >>= 7) {
+    wire.push_back(static_cast<char>(size >= 0x80 ? size | 0x80 : size));
+  }
+  wire += steps;
+  std::vector<std::thread> streams;
+  for (int i = 0; i < 16; ++i) {
+    streams.emplace_back([&, i] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+      grpc::GenericStub generic(channel_);
+      grpc::CompletionQueue queue;
+      auto wait = [&] {
+        void* tag;
+        bool ok = false;
+        queue.Next(&tag, &ok);
+        return ok;
+      };
+      auto stream = generic.PrepareCall(&context, "/taskd.v1.NodeLink/Connect", &queue);
+      stream->StartCall(nullptr);
+      ASSERT_TRUE(wait());
+      v1::NodeMessage hello;
+      hello.mutable_hello()->set_node_rank(i);
+      hello.mutable_hello()->set_identity(std::to_string(i));
+      for (const std::string& bytes : {hello.SerializeAsString(), wire}) {
+        grpc::Slice slice(bytes);
+        stream->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+        if (!wait()) break;
+      }
+      grpc::ByteBuffer answer;
+      do {
+        stream->Read(&answer, nullptr);
+      } while (wait());
+      grpc::Status status;
+      stream->Finish(&status, nullptr);
+      ASSERT_TRUE(wait());
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+    });
+  }
+  for (std::thread& stream : streams) stream.join();
+  // The messages themselves, at both ends; built they would have taken 8 GB.
+  EXPECT_LT(PeakBytes() - before, size_t{400} << 20);
 }
 
 TEST_F(ServerTest, EndsThoughClientsHoldOn) {

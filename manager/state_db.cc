@@ -1,6 +1,8 @@
 #include "manager/state_db.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
@@ -16,10 +19,10 @@
 namespace taskd::manager {
 namespace {
 
-constexpr int kBusyMs = 2000;  // another job's manager is writing its row
+constexpr int kBusyMs = 2000;  // somebody looks at the file with a tool
 
 // A rollback journal, not WAL: WAL needs memory that all users of the file share, which a network file system does not
-// give to managers on two machines. Two syncs a change are affordable, switches are rare.
+// give. Two syncs a change are affordable, switches are rare.
 constexpr char kSchema[] = R"sql(
   PRAGMA journal_mode = TRUNCATE;
   PRAGMA synchronous = NORMAL;
@@ -128,8 +131,8 @@ bool IsCorrupt(int code) { return code == SQLITE_CORRUPT || code == SQLITE_NOTAD
 // The handle, or null and the reason. *corrupt: the file is there, but it is no sound database.
 sqlite3* OpenFile(const std::string& path, bool* corrupt, absl::Status* status) {
   sqlite3* db = nullptr;
-  int code =
-      sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW;
+  int code = sqlite3_open_v2(path.c_str(), &db, kFlags, nullptr);
   if (code == SQLITE_OK) {
     sqlite3_busy_timeout(db, kBusyMs);
     code = sqlite3_exec(db, kSchema, nullptr, nullptr, nullptr);
@@ -159,6 +162,64 @@ sqlite3* OpenFile(const std::string& path, bool* corrupt, absl::Status* status) 
   return nullptr;
 }
 
+constexpr char kDbFile[] = "manager.db";
+constexpr char kJournalFile[] = "manager.db-journal";
+constexpr char kLockFile[] = "manager.lock";
+
+// Whoever can write there can command the job through its next manager.
+absl::Status CheckMine(const std::string& path, const struct stat& status) {
+  if (status.st_uid != geteuid() && status.st_uid != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state-dir: ", path, " belongs to user ", status.st_uid, ", not to this one, ", geteuid()));
+  }
+  if ((status.st_mode & 022) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--state-dir: others can write to ", path, " (mode ",
+                                                   absl::Hex(status.st_mode >> 6 & 7),
+                                                   absl::Hex(status.st_mode >> 3 & 7), absl::Hex(status.st_mode & 7),
+                                                   "); take that from them or name a new folder below it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFile(int folder, const std::string& folder_path, const char* name) {
+  const std::string path = absl::StrCat(folder_path, "/", name);
+  struct stat status;
+  if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("--state-dir: ", path, ": ", strerror(errno)));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("--state-dir: ", path, " is not a plain file"));
+  }
+  return CheckMine(path, status);
+}
+
+// The folder is ours while the descriptor lives. The file stays: who removed it would have to hold the lock.
+absl::StatusOr<UniqueFd> Lock(int folder, const std::string& folder_path) {
+  const std::string path = absl::StrCat(folder_path, "/", kLockFile);
+  UniqueFd file(openat(folder, kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.get() < 0)
+    return absl::UnavailableError(absl::StrCat("--state-dir: cannot open ", path, ": ", strerror(errno)));
+  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return absl::UnavailableError(absl::StrCat("--state-dir: cannot lock ", path, ": ", strerror(errno)));
+    }
+    char text[16] = {};
+    const ssize_t size = pread(file.get(), text, sizeof(text) - 1, 0);
+    int pid = 0;
+    if (size <= 0 || !absl::SimpleAtoi(text, &pid)) pid = 0;
+    return absl::InvalidArgumentError(absl::StrCat("--state-dir: another manager",
+                                                   pid > 0 ? absl::StrCat(" (pid ", pid, ")") : "", " has ",
+                                                   folder_path, "; each needs a folder of its own"));
+  }
+  // For people and the message above; the lock does not need it.
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), pid.data(), pid.size(), 0) < 0) {
+    spdlog::warn("--state-dir: cannot write this process's id to {}: {}", path, strerror(errno));
+  }
+  return file;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_folder, const JobShape& shape) {
@@ -171,7 +232,26 @@ absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("--state-dir: cannot create ", folder, ": ", strerror(errno)));
   }
-  std::string path = folder + "/manager.db";
+  UniqueFd directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (directory.get() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state-dir: cannot open ", folder, " (a link is not followed): ", strerror(errno)));
+  }
+  // From here on by the path that it has now, so that no link is followed on the way either.
+  std::error_code no_path;
+  const std::string real = std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", directory.get()), no_path);
+  if (no_path) return absl::UnavailableError(absl::StrCat("--state-dir: ", folder, ": ", no_path.message()));
+  struct stat owned;
+  if (fstat(directory.get(), &owned) != 0) {
+    return absl::UnavailableError(absl::StrCat("--state-dir: ", folder, ": ", strerror(errno)));
+  }
+  if (absl::Status mine = CheckMine(folder, owned); !mine.ok()) return mine;
+  for (const char* name : {kDbFile, kJournalFile, kLockFile}) {
+    if (absl::Status mine = CheckFile(directory.get(), folder, name); !mine.ok()) return mine;
+  }
+  absl::StatusOr<UniqueFd> lock = Lock(directory.get(), folder);
+  if (!lock.ok()) return lock.status();
+  std::string path = absl::StrCat(real, "/", kDbFile);
   bool corrupt = false;
   absl::Status status;
   sqlite3* db = OpenFile(path, &corrupt, &status);
@@ -186,7 +266,7 @@ absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_
     db = OpenFile(path, &corrupt, &status);
   }
   if (db == nullptr) return absl::UnavailableError(absl::StrCat("--state-dir: ", status.message()));
-  return std::unique_ptr<StateDb>(new StateDb(path, db, shape));
+  return std::unique_ptr<StateDb>(new StateDb(*std::move(lock), path, db, shape));
 }
 
 StateDb::~StateDb() { sqlite3_close(db_); }

@@ -1,6 +1,6 @@
 // The manager's memory across restarts, in <state-dir>/manager.db (SQLite): of each job one wanted state, its verdicts
-// and the faults that were reported. Managers of several jobs, also on several machines, may share the folder. A file
-// of a release that knew less gets the tables that it lacks.
+// and the faults that were reported. One manager at a time has the folder, whichever job's; it may be another job's
+// afterwards. A file of a release that knew less gets the tables that it lacks.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/unique_fd.h"
 #include "manager/core.h"
 
 struct sqlite3;
@@ -30,7 +31,9 @@ struct KeptFault {
 class StateDb {
  public:
   // Makes the folder (0700) and the file where they are missing. A file that is not a sound database is moved aside,
-  // with a warning, and an empty one takes its place. Any error: folder, file and what the system says.
+  // with a warning, and an empty one takes its place. INVALID_ARGUMENT: another manager has the folder (its pid), or
+  // folder or files belong to another user, can be written by others, or are no plain files. Any other error: folder,
+  // file and what the system says.
   static absl::StatusOr<std::unique_ptr<StateDb>> Open(const std::string& folder, const JobShape& shape);
   ~StateDb();
   StateDb(const StateDb&) = delete;
@@ -51,11 +54,12 @@ class StateDb {
   absl::Status SaveFault(const KeptFault& fault);
 
  private:
-  StateDb(std::string path, sqlite3* db, const JobShape& shape)
-      : path_(std::move(path)), db_(db), job_(shape.job), task_id_(shape.task_id) {}
+  StateDb(UniqueFd lock, std::string path, sqlite3* db, const JobShape& shape)
+      : lock_(std::move(lock)), path_(std::move(path)), db_(db), job_(shape.job), task_id_(shape.task_id) {}
 
   absl::Status ReplaceVerdicts(const std::vector<std::string>& verdicts);
 
+  const UniqueFd lock_;  // of the folder, until the end of the process or of this
   const std::string path_;
   std::mutex mutex_;  // guards the use of db_
   sqlite3* const db_;

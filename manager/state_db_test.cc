@@ -59,16 +59,67 @@ TEST_F(StateDbTest, BeginsEmptyAndRemembers) {
   EXPECT_EQ(status.st_mode & 0777, 0700u);
 }
 
-TEST_F(StateDbTest, JobsShareAFolder) {
-  auto one = Open("ns/one", "");
-  auto two = Open("ns/two", "");
-  auto task = Open("ns/one", "'; DROP TABLE wanted_state; --");
-  ASSERT_TRUE(one->Save(Some(1)).ok());
-  ASSERT_TRUE(two->Save(Some(2)).ok());
-  ASSERT_TRUE(task->Save(Some(3)).ok());
-  EXPECT_EQ(one->Load()->wanted.revision, 1u);
-  EXPECT_EQ(two->Load()->wanted.revision, 2u);
-  EXPECT_EQ(task->Load()->wanted.revision, 3u);
+TEST_F(StateDbTest, JobsMayHaveAFolderOneAfterTheOther) {
+  ASSERT_TRUE(Open("ns/one", "")->Save(Some(1)).ok());
+  ASSERT_TRUE(Open("ns/two", "")->Save(Some(2)).ok());
+  ASSERT_TRUE(Open("ns/one", "'; DROP TABLE wanted_state; --")->Save(Some(3)).ok());
+  EXPECT_EQ(Open("ns/one", "")->Load()->wanted.revision, 1u);
+  EXPECT_EQ(Open("ns/two", "")->Load()->wanted.revision, 2u);
+  EXPECT_EQ(Open("ns/one", "'; DROP TABLE wanted_state; --")->Load()->wanted.revision, 3u);
+}
+
+TEST_F(StateDbTest, OneManagerAtATimeHasTheFolder) {
+  auto first = Open();
+  absl::Status second = StateDb::Open(folder_, {"ns/other", "", 0, 0}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(second)) << second;
+  EXPECT_THAT(std::string(second.message()), HasSubstr("(pid " + std::to_string(getpid()) + ")"));
+  EXPECT_THAT(std::string(second.message()), HasSubstr(folder_.string()));
+  ASSERT_TRUE(first->Save(Some(3)).ok());
+  first.reset();
+  EXPECT_EQ(Open()->Load()->wanted.revision, 3u);
+}
+
+TEST_F(StateDbTest, WhatOthersOwnOrCanWriteIsRefused) {
+  auto refusal = [&] {
+    absl::Status status = StateDb::Open(folder_, {}).status();
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  ASSERT_TRUE(Open()->Save(Some(7)).ok());
+  for (const char* name : {"", "manager.db", "manager.lock"}) {
+    const fs::path path = *name == '\0' ? folder_ : folder_ / name;
+    const fs::perms before = fs::status(path).permissions();
+    fs::permissions(path, fs::perms::group_write | before);
+    EXPECT_THAT(refusal(), HasSubstr(path.string()));
+    fs::permissions(path, fs::perms::others_write | before);
+    EXPECT_THAT(refusal(), HasSubstr("others can write"));
+    fs::permissions(path, before);
+    if (geteuid() == 0) {
+      ASSERT_EQ(chown(path.c_str(), 2002, 2002), 0);
+      EXPECT_THAT(refusal(), HasSubstr("belongs to user 2002"));
+      ASSERT_EQ(chown(path.c_str(), 0, 0), 0);
+    }
+  }
+  EXPECT_EQ(Open()->Load()->wanted.revision, 7u) << "and nothing was changed";
+}
+
+TEST_F(StateDbTest, NoLinkIsFollowed) {
+  ASSERT_TRUE(Open()->Save(Some(7)).ok());
+  for (const char* name : {"manager.db", "manager.db-journal", "manager.lock"}) {
+    const fs::path path = folder_ / name, target = parent_ / "target";
+    fs::remove(path);
+    fs::create_symlink(target, path);
+    absl::Status status = StateDb::Open(folder_, {}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path.string() + " is not a plain file"));
+    EXPECT_FALSE(fs::exists(target));
+    fs::remove(path);
+  }
+  fs::create_symlink(folder_, parent_ / "link");
+  EXPECT_TRUE(absl::IsInvalidArgument(StateDb::Open(parent_ / "link", {}).status()));
+  // Above it there may be links: /tmp and /data often are.
+  fs::create_symlink(folder_.parent_path(), parent_ / "above");
+  EXPECT_TRUE(StateDb::Open(parent_ / "above" / "state", {}).ok());
 }
 
 TEST_F(StateDbTest, ACorruptFileIsMovedAside) {
@@ -130,6 +181,7 @@ TEST_F(StateDbTest, AFullDiskFailsTheSaveAndNothingElse) {
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(db->Load()->wanted.revision, 7u);
   EXPECT_TRUE(db->Save(Some(9)).ok());
+  db.reset();
   EXPECT_EQ(Open()->Load()->wanted.revision, 9u);
 }
 
@@ -152,6 +204,7 @@ TEST_F(StateDbTest, AFileOfTheFirstReleaseIsTakenOver) {
   EXPECT_TRUE(db->LoadVerdicts().value().empty());
   EXPECT_TRUE(db->LoadFaults().value().empty());
   ASSERT_TRUE(db->SaveVerdicts({"one"}).ok());
+  db.reset();
   EXPECT_EQ(Open()->Load().value(), Some(7));
   EXPECT_EQ(Open("ns/other")->Load()->wanted.revision, 9u);
 }
@@ -165,6 +218,7 @@ TEST_F(StateDbTest, VerdictsAreReplacedAsAWhole) {
   ASSERT_TRUE(db->SaveVerdicts({"third"}).ok());
   EXPECT_THAT(db->LoadVerdicts().value(), ElementsAre("third"));
   ASSERT_TRUE(db->SaveVerdicts({}).ok());
+  db.reset();
   EXPECT_TRUE(Open()->LoadVerdicts().value().empty());
   EXPECT_THAT(Open("ns/other")->LoadVerdicts().value(), ElementsAre("theirs"));
 }
@@ -182,6 +236,7 @@ TEST_F(StateDbTest, VerdictsThatFindNoRoomLeaveTheFormerOnes) {
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(db->LoadVerdicts().value(), ElementsAre("first"));
   EXPECT_TRUE(db->SaveVerdicts({"third"}).ok());
+  db.reset();
   EXPECT_THAT(Open()->LoadVerdicts().value(), ElementsAre("third"));
 }
 

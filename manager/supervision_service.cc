@@ -10,6 +10,7 @@
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
 #include "manager/writing_reactor.h"
+#include "proto/guarded.h"
 #include "taskd/v1/supervision.grpc.pb.h"
 
 namespace taskd::manager {
@@ -58,7 +59,13 @@ class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
 class SupervisionService final : public v1::Supervision::CallbackService {
  public:
   SupervisionService(std::shared_ptr<SupervisionCore> core, JobShape shape)
-      : core_(std::move(core)), shape_(std::move(shape)) {}
+      : core_(std::move(core)), shape_(std::move(shape)) {
+    MarkMethodCallback(
+        0, GuardedUnary<v1::ReportEventsRequest, v1::ReportEventsReply>(
+               [this](auto* context, auto* request, auto* reply) { return Report(context, request, reply); }));
+    MarkMethodCallback(1, GuardedServerStream<v1::WatchRequest, v1::HangNotice>(
+                              [this](auto* context, auto* request) { return Watch(context, request); }));
+  }
 
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const v1::ReportEventsRequest* request,
                                    v1::ReportEventsReply*) override {

@@ -12,6 +12,7 @@
 #include "manager/wait_reactor.h"
 #include "manager/writing_reactor.h"
 #include "profiling.grpc.pb.h"
+#include "proto/guarded.h"
 
 namespace taskd::manager {
 namespace {
@@ -80,7 +81,17 @@ class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeS
 class TraceService final : public TrainingDataTrace::CallbackService {
  public:
   TraceService(std::shared_ptr<ManagerCore> core, TraceAccess access)
-      : core_(std::move(core)), access_(std::move(access)) {}
+      : core_(std::move(core)), access_(std::move(access)) {
+    MarkMethodCallback(0, GuardedUnary<DataTypeReq, DataTypeRes>([this](auto* context, auto* request, auto* reply) {
+                         return ModifyTrainingDataTraceSwitch(context, request, reply);
+                       }));
+    MarkMethodCallback(1, GuardedUnary<DataStatusReq, DataStatusRes>([this](auto* context, auto* request, auto* reply) {
+                         return GetTrainingDataTraceSwitch(context, request, reply);
+                       }));
+    MarkMethodCallback(2, GuardedServerStream<ProfilingClientInfo, DataStatusRes>([this](auto* context, auto* request) {
+                         return SubscribeDataTraceSwitch(context, request);
+                       }));
+  }
 
   grpc::ServerUnaryReactor* ModifyTrainingDataTraceSwitch(grpc::CallbackServerContext* context,
                                                           const DataTypeReq* request, DataTypeRes* reply) override {

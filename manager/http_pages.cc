@@ -1,0 +1,118 @@
+#include "manager/http_pages.h"
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace taskd::manager {
+namespace {
+
+// One metric of the Prometheus text format. The label values are names of ours and need no escaping.
+class MetricsText {
+ public:
+  void Begin(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = name;
+    text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+  }
+  template <typename Number>
+  void Add(Number value) {
+    text_ += fmt::format("{} {}\n", name_, value);
+  }
+  void Add(std::string_view kind, uint64_t value) {
+    text_ += fmt::format("{}{{kind=\"{}\"}} {}\n", name_, kind, value);
+  }
+  template <typename Number>
+  void Gauge(std::string_view name, std::string_view help, Number value) {
+    Begin(name, "gauge", help);
+    Add(value);
+  }
+  template <typename Number>
+  void Counter(std::string_view name, std::string_view help, Number value) {
+    Begin(name, "counter", help);
+    Add(value);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string_view name_;
+  std::string text_;
+};
+
+// Sums over the job only: a series a rank would be 16,384 of each for whoever collects them.
+std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const DiagnosisCore::Stats& diagnosis,
+                    const SupervisionSnapshot& supervision) {
+  uint64_t connected = 0, attached = 0, known = 0, lost = 0;
+  std::array<uint64_t, kNumMarkCounts> marks{};
+  for (const JobSnapshot::Node& node : snapshot.nodes) {
+    connected += node.connected ? 1 : 0;
+    for (const RankReport& rank : node.ranks) {
+      ++known;
+      attached += node.connected && rank.attached ? 1 : 0;
+      lost += rank.lost;
+      for (int i = 0; i < kNumMarkCounts; ++i) marks[i] += rank.marks[i];
+    }
+  }
+  MetricsText metrics;
+  metrics.Gauge("taskd_nodes_connected", "Nodes whose proxy is connected.", connected);
+  metrics.Gauge("taskd_ranks_known", "Ranks that proxies have reported.", known);
+  metrics.Gauge("taskd_ranks_attached", "Ranks that can be switched now.", attached);
+  metrics.Gauge("taskd_ranks_expected", "Ranks of the job as configured, 0 if not.",
+                static_cast<uint64_t>(shape.nodes) * shape.procs_per_node);
+  metrics.Gauge("taskd_switch_revision", "Revision of the wanted switch state.", snapshot.wanted.revision);
+  metrics.Begin("taskd_switch_on", "gauge", "1 where marks of the kind are wanted.");
+  for (int i = 0; i < kNumSwitches; ++i) {
+    metrics.Add(SwitchKindName(static_cast<SwitchKind>(i)), snapshot.wanted.effective >> i & 1);
+  }
+  metrics.Begin("taskd_marks_total", "counter", "Marks and ranges written to the files.");
+  for (int i = 0; i < kNumMarkCounts; ++i) {
+    metrics.Add(i < kNumSwitches ? SwitchKindName(static_cast<SwitchKind>(i)) : "other", marks[i]);
+  }
+  metrics.Counter("taskd_marks_lost_total", "Marks overwritten before they were read, or without a ring.", lost);
+  metrics.Gauge("taskd_verdicts_open", "Open verdicts of the diagnosis.", diagnosis.open_verdicts);
+  metrics.Gauge("taskd_verdicts_cost_ms_per_step", "What the dearest open verdict costs a step.",
+                diagnosis.cost_ms_per_step);
+  metrics.Gauge("taskd_diagnosis_live_ranks", "Ranks that steps wait for.", diagnosis.feed.live_ranks);
+  metrics.Counter("taskd_folds_received_total", "Steps of single ranks that proxies have sent.", diagnosis.received);
+  metrics.Begin("taskd_folds_dropped_total", "counter", "Steps of single ranks that were not judged.");
+  metrics.Add("overload", diagnosis.dropped);
+  metrics.Add("refused", diagnosis.feed.refused);
+  metrics.Gauge("taskd_folds_unsent", "Steps that the connected proxies could not send, since they started.",
+                diagnosis.feed.proxy_dropped);
+  metrics.Gauge("taskd_diagnosis_lag_seconds", "From the arrival of the last folds to their judgement.",
+                diagnosis.lag_s);
+  metrics.Counter("taskd_diagnosis_busy_seconds_total", "Time spent on judging.", diagnosis.busy_s);
+  metrics.Counter("taskd_restarts_total", "Restarts of the ranks that the launcher has reported.",
+                  supervision.restarts);
+  metrics.Counter("taskd_rank_exits_total", "Ends of ranks that the launcher has reported.", supervision.rank_exits);
+  metrics.Gauge("taskd_hung_ranks", "Live ranks of a job that hangs, else 0.", supervision.hung_ranks);
+  return metrics.text();
+}
+
+}  // namespace
+
+HttpHandlers MakeHttpPages(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis,
+                           std::shared_ptr<SupervisionCore> supervision, std::function<bool()> serving) {
+  HttpHandlers pages;
+  pages["/healthz"] = [serving = std::move(serving), ok = std::make_shared<const std::string>("ok\n"),
+                       bad = std::make_shared<const std::string>("gRPC does not answer\n")](const HttpRequest&) {
+    HttpResponse response;
+    const bool serves = serving && serving();
+    response.status = serves ? 200 : 503;
+    response.body = serves ? ok : bad;
+    return response;
+  };
+  pages["/metrics"] = [core = std::move(core), diagnosis = std::move(diagnosis),
+                       supervision = std::move(supervision)](const HttpRequest&) {
+    HttpResponse response;
+    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    response.body = std::make_shared<const std::string>(
+        Metrics(core->shape(), core->Snapshot(), diagnosis->stats(), supervision->Snapshot()));
+    return response;
+  };
+  return pages;
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,166 @@
+"""Peers of the manager that come and go, say more than they should, or nothing at all: memory is bounded, and `taskd status`
+and `taskd switch` go on working."""
+import re
+import threading
+
+import grpc
+import harness
+import pytest
+import stubs
+from harness import wait_until
+
+MIB = 1 << 20
+RANKS = 4096  # of one node, the most
+
+
+@pytest.fixture
+def peer(manager):
+    """Streams to the manager as raw bytes: peer(method, messages, hold) -> status code, or None while it is open."""
+    channels = []
+
+    def dial():
+        channel = grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1),
+                                                                  ("grpc.max_receive_message_length", -1)])
+        channels.append(channel)
+        return channel
+
+    yield dial
+    for channel in channels:
+        channel.close()
+
+
+def peak_bytes(process):
+    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) * 1024
+
+
+def delimited(number, content):
+    """A field of a message with `content`."""
+    size, length = len(content), b""
+    while size >= 0x80:
+        length += bytes([size & 0x7f | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+class Stream:
+    """A stream that says `messages` and then holds on until it is closed."""
+
+    def __init__(self, channel, method, messages):
+        self.done = threading.Event()
+
+        def say():
+            yield from messages
+            self.done.wait(harness.PATIENCE_S * 3)
+
+        self.call = channel.stream_stream(method)(say())
+
+    def first(self):
+        return next(self.call)
+
+    def ended(self):
+        try:
+            for _ in self.call:
+                pass
+        except grpc.RpcError:
+            pass
+        return self.call.code()
+
+    def close(self):
+        self.done.set()
+        self.call.cancel()
+
+
+def node_messages(node, first_rank, count=RANKS, identity="a"):
+    messages, _ = stubs.node()
+    hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity=identity, host="host"))
+    ranks = messages.NodeMessage()
+    for rank in range(first_rank, first_rank + count):
+        ranks.ranks.ranks.add(rank=rank, pid=1, attached=True, reason="x" * 200)
+    return [hello.SerializeToString(), ranks.SerializeToString()]
+
+
+def test_nodes_that_come_and_go_are_bounded(stage, manager, peer):
+    """Two hundred nodes of 4,096 ranks each, one after the other."""
+    before = peak_bytes(manager)
+    channel = peer()
+    messages = stubs.node()[0]
+    one = node_messages(0, 0)[1]
+    for node in range(200):
+        hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity=str(node)))
+        stream = Stream(channel, "/taskd.v1.NodeLink/Connect", [hello.SerializeToString(), one])
+        stream.first()
+        wait_until(lambda: f"node {node} connected" in manager.log(), "it is connected")
+        stream.done.set()  # says all of it, then half closes
+        stream.ended()
+    assert peak_bytes(manager) - before < 300 * MIB
+    status = manager.status()
+    assert sum(len(node["ranks"]) for node in status["nodes"]) <= 65536
+    assert manager.switch("step=on", "--timeout", "1")[1]["total"] <= 65536
+
+
+def test_status_and_switch_of_65536_ranks(stage, manager, peer):
+    channel = peer()
+    streams = [Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(node, node * RANKS)) for node in range(16)]
+    try:
+        wait_until(lambda: sum(len(node["ranks"]) for node in manager.status()["nodes"]) == 65536, "all are known",
+                   interval_s=0.5)
+        assert [node["node"] for node in manager.status()["nodes"]] == list(range(16))
+        code, answer = manager.switch("step=on", "--timeout", "1")
+        assert code == 1 and answer["total"] == 65536 and answer["applied"] == 0
+        assert [rank["rank"] for rank in answer["ranks"]] == list(range(65536))
+        assert stage.run("status", "--manager", manager.address).returncode == 0
+        # One more is too many while they are all here.
+        late = Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(16, 65536, 1))
+        assert late.ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+@pytest.mark.parametrize("wire", [
+    delimited(5, b"\x12\0" * 2_000_000), delimited(5, b"\x0a\x02\x12\0" * 1_000_000), delimited(2, b"\x0a\0" * 2_000_000),
+    delimited(3, b"\x12\0" * 2_000_000), b"\x7a\0" * 2_000_000], ids=["steps", "groups", "ranks", "answers", "unknown"])
+def test_messages_of_empty_parts_take_no_memory(manager, peer, wire):
+    """Two bytes each in the message, hundreds once they are built. Sixteen streams at once."""
+    messages = stubs.node()[0]
+    before = peak_bytes(manager)
+    streams = []
+    for node in range(16):
+        hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity="a")).SerializeToString()
+        streams.append(Stream(peer(), "/taskd.v1.NodeLink/Connect", [hello, wire]))
+    for stream in streams:
+        assert stream.ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert peak_bytes(manager) - before < 300 * MIB
+
+
+def test_unary_calls_of_empty_parts_take_no_memory(manager, peer):
+    before = peak_bytes(manager)
+    for method, wire in (("/taskd.v1.Supervision/Report", b"\x12\0" * 2_000_000),
+                         ("/taskd.v1.Control/GetStatus", b"\x7a\0" * 2_000_000),
+                         ("/TrainingDataTrace/GetTrainingDataTraceSwitch", b"\x7a\0" * 2_000_000)):
+        calls = [peer().unary_unary(method).future(wire, timeout=30) for _ in range(16)]
+        assert [call.exception().code() for call in calls] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 16
+    assert peak_bytes(manager) - before < 300 * MIB
+
+
+def test_joins_of_large_addresses_are_refused(manager, peer):
+    messages = stubs.job_link()[0]
+    before = peak_bytes(manager)
+    channel = peer()
+    streams = []
+    for index in range(100):
+        join = messages.JoinJob(index=index, nodes=100, name="n", run_id=str(index), plan="mpi", addresses=["x" * 4_000_000])
+        streams.append(Stream(channel, "/taskd.v1.JobLink/Join", [messages.NodeReport(join=join).SerializeToString()]))
+        answer = messages.JobNotice.FromString(streams[-1].first())
+        assert "are more than 256" in answer.refused
+    for stream in streams:
+        stream.close()
+    assert peak_bytes(manager) - before < 150 * MIB
+
+
+def test_streams_that_say_nothing_are_ended(manager, peer):
+    channel = peer()
+    streams = [Stream(channel, method, []) for method in ("/taskd.v1.JobLink/Join", "/taskd.v1.RouteAgreement/Agree",
+                                                          "/taskd.v1.NodeLink/Connect") for _ in range(20)]
+    assert {stream.ended() for stream in streams} == {grpc.StatusCode.DEADLINE_EXCEEDED}
