@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/peer_user.h"
 
 namespace taskd::manager {
 namespace {
@@ -121,7 +122,7 @@ class HttpServer::Impl {
 
   void Add(tcp::socket socket);
 
-  HttpResponse Answer(const http::request<http::empty_body>& request, bool has_body) const {
+  HttpResponse Answer(const http::request<http::empty_body>& request, bool has_body, int fd) const {
     if (request.method() != http::verb::get && request.method() != http::verb::head) {
       HttpResponse response = Refusal(http::status::method_not_allowed);
       response.headers.emplace_back("Allow", "GET, HEAD");
@@ -137,6 +138,7 @@ class HttpServer::Impl {
     given.path = target.substr(0, end);
     if (end < target.size() && target[end] == '?') given.query = target.substr(end + 1);
     for (const auto& field : request) given.headers.emplace_back(View(field.name_string()), View(field.value()));
+    given.loopback_user = UserOfLoopbackPeer(fd);
     return handler->second(given);
   }
 
@@ -216,7 +218,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
     const bool has_body = error == http::error::unexpected_body || (!error && !parser_->is_done());
     if (!error || has_body) {
       const auto& request = parser_->get();
-      Reply(server_->Answer(request, has_body), request.method() == http::verb::head,
+      Reply(server_->Answer(request, has_body, stream_.socket().native_handle()), request.method() == http::verb::head,
             request.keep_alive() && !has_body);
     } else if (error.category() == kHttpErrors && error != http::error::end_of_stream &&
                error != http::error::partial_message) {

@@ -9,11 +9,14 @@
 //    way, replies are shared with their handler and not copied, and those not yet read have a size in all.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +31,7 @@ struct HttpRequest {
   std::string path;   // as it came: begins with a slash, escapes are not resolved
   std::string query;  // without its question mark
   std::vector<std::pair<std::string, std::string>> headers;
+  std::optional<uid_t> loopback_user;  // who asks, where the connection does not leave this machine (peer_user.h)
 };
 
 struct HttpResponse {

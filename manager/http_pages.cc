@@ -1,11 +1,15 @@
 #include "manager/http_pages.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "fmt/format.h"
+#include "manager/bearer.h"
 
 namespace taskd::manager {
 namespace {
@@ -91,7 +95,40 @@ std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const Di
   return metrics.text();
 }
 
+bool MaySee(const HttpRequest& request, const HttpAccess& access) {
+  if (access.anyone) return true;
+  if (access.own_user && request.loopback_user &&
+      (*request.loopback_user == geteuid() || *request.loopback_user == 0)) {
+    return true;
+  }
+  for (const auto& [name, value] : request.headers) {
+    const std::string_view text = value;
+    if (absl::EqualsIgnoreCase(name, "authorization") && text.starts_with(kBearer) &&
+        SameToken(text.substr(kBearer.size()), access.token)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
+
+HttpHandlers Protect(HttpHandlers pages, const HttpAccess& access) {
+  auto refusal = std::make_shared<const std::string>(
+      "This is for the manager's user on its machine, or needs 'Authorization: Bearer <TASKD_TOKEN>'.\n");
+  for (auto& [path, handler] : pages) {
+    if (path == "/healthz") continue;  // for probes; it tells that a manager is there and nothing of the job
+    handler = [page = std::move(handler), access, refusal](const HttpRequest& request) {
+      if (MaySee(request, access)) return page(request);
+      HttpResponse response;
+      response.status = 401;
+      response.headers.emplace_back("WWW-Authenticate", "Bearer");
+      response.body = refusal;
+      return response;
+    };
+  }
+  return pages;
+}
 
 HttpHandlers MakeHttpPages(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis,
                            std::shared_ptr<SupervisionCore> supervision, std::function<bool()> serving) {

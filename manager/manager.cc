@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "common/address.h"
+#include "common/descriptors.h"
 #include "common/job_file.h"
 #include "common/job_secret.h"
-#include "common/descriptors.h"
 #include "common/log.h"
 #include "common/stop_signal.h"
 #include "manager/server.h"

@@ -198,8 +198,12 @@ class ManagerServer::Impl {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
     if (!address.ok()) return address.status();
-    absl::StatusOr<std::unique_ptr<HttpServer>> http =
-        HttpServer::Start(*address, MakeHttpPages(core_, diagnosis_, supervision_, [this] { return serving_.load(); }));
+    // As for ClusterD's service in plain text.
+    const HttpAccess access{
+        .anyone = options.allow_plaintext, .own_user = options.token.empty(), .token = options.token};
+    HttpHandlers pages =
+        Protect(MakeHttpPages(core_, diagnosis_, supervision_, [this] { return serving_.load(); }), access);
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, std::move(pages));
     if (http.ok()) {
       http_ = *std::move(http);
     } else if (options.http_is_default) {

@@ -23,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 size_t PeakBytes() {
   std::ifstream status("/proc/self/status");
@@ -510,6 +511,25 @@ TEST_F(ServerTest, AnAddressInUseIsAnErrorThatNamesIt) {
   ASSERT_FALSE(server.ok());
   EXPECT_THAT(std::string(server.status().message()), HasSubstr(options_.listen));
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("in use"));
+}
+
+TEST_F(ServerTest, HttpShowsTheJobToWhoMaySeeIt) {
+  options_.http = "127.0.0.1:0";
+  options_.token = options_.secret = "right token";
+  Start();
+  const int port = server_->http_port();
+  EXPECT_THAT(HttpGet(port, "/healthz"), HasSubstr("200 OK"));
+  for (const char* header :
+       {"", "Authorization: Bearer wrong token\r\n", "Authorization: right token\r\n", "Authorization: Bearer \r\n"}) {
+    const std::string answer = HttpGet(port, "/metrics", header);
+    EXPECT_THAT(answer, HasSubstr("401 Unauthorized")) << header;
+    EXPECT_THAT(answer, Not(HasSubstr("taskd_"))) << header;
+  }
+  EXPECT_THAT(HttpGet(port, "/metrics", "authorization: Bearer right token\r\n"), HasSubstr("taskd_ranks_attached"));
+
+  options_.allow_plaintext = true;
+  Start();
+  EXPECT_THAT(HttpGet(server_->http_port(), "/metrics"), HasSubstr("200 OK"));
 }
 
 TEST_F(ServerTest, HttpIsOptionalOnlyByDefault) {

@@ -72,15 +72,15 @@ struct Context : grpc::ClientContext {
   }
 };
 
-// GET of a path on loopback: the whole answer, headers and all.
-inline std::string HttpGet(int port, const std::string& path) {
+// GET of a path on loopback: the whole answer, headers and all. `header`: further lines of the request.
+inline std::string HttpGet(int port, const std::string& path, const std::string& header = "") {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return "cannot connect";
-  std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + "\r\n";
   if (write(fd.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "cannot write";
   std::string answer;
   char buffer[4096];

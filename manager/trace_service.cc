@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/switch.h"
 #include "grpcpp/grpcpp.h"
+#include "manager/bearer.h"
 #include "manager/services.h"
 #include "manager/trace_messages.h"
 #include "manager/wait_reactor.h"
@@ -28,16 +29,6 @@ constexpr std::chrono::milliseconds kModifyWait{1000};
 constexpr size_t kMaxBehind = 1024;
 
 constexpr char kAuthorization[] = "authorization";
-constexpr std::string_view kBearer = "Bearer ";
-
-// Takes as long for each wrong token of one length, so that an answer's time tells nothing about the right one.
-bool SameToken(std::string_view given, std::string_view right) {
-  unsigned difference = given.size() == right.size() ? 0 : 1;
-  for (size_t i = 0; i < given.size(); ++i) {
-    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(right[i % right.size()]);
-  }
-  return difference == 0;
-}
 
 class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeSink {
  public:
