@@ -216,6 +216,13 @@ class HelloServerAgentTest : public HelloServerTest {
     frame += text;
     ASSERT_EQ(send(agent_.get(), frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
   }
+  // Until the call has come: an answer before it is nobody's.
+  void TakeCall() {
+    uint32_t length = 0;
+    ASSERT_EQ(recv(agent_.get(), &length, sizeof(length), MSG_WAITALL), 4);
+    std::string frame(length, '\0');
+    ASSERT_EQ(recv(agent_.get(), frame.data(), length, MSG_WAITALL), static_cast<ssize_t>(length));
+  }
   UniqueFd agent_;
 };
 
@@ -232,12 +239,14 @@ TEST_F(HelloServerAgentTest, RefusesArgumentsThatCannotBePassedOn) {
     EXPECT_THAT(answer.message, HasSubstr("the call"));
   }
   server_.CallAgents(7, "KILL_WORKER", "");
+  TakeCall();
   Answer(R"({"id":7,"ok":true})");
   EXPECT_TRUE(NextAnswer().ok) << "others go on";
 }
 
 TEST_F(HelloServerAgentTest, ADeepAnswerEndsItsConnection) {
   server_.CallAgents(1, "KILL_WORKER", "{}");
+  TakeCall();
   const std::string nested = std::string(32'000, '[') + std::string(32'000, ']');
   Answer(R"({"id":1,"ok":true,"message":)" + nested + "}");
   EXPECT_FALSE(NextAnswer().ok);

@@ -3,10 +3,13 @@ import array
 import fcntl
 import os
 import random
+import re
+import resource
 import signal
 import socket
 import struct
 import subprocess
+import time
 
 import grpc
 import harness
@@ -122,6 +125,60 @@ def test_many_connections_that_say_nothing(good, proxy):
     finally:
         for connection in idle:
             connection.close()
+
+
+def cpu_s(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_without_descriptors_accepting_pauses(good, stage, manager, proxy):
+    """No busy loop, one line in the log, ranks that wait are taken as soon as there are descriptors again."""
+    limits = resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{proxy.pid}/fd")) + 3, limits[1]))
+    waiting = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+    try:
+        for connection in waiting:
+            connection.connect(proxy.socket)
+        wait_until(lambda: "no connection can be accepted" in proxy.log(), "the proxy says it")
+        used, began = cpu_s(proxy.pid), time.monotonic()
+        good.wait_made(max(good.made()) + 2000)  # 2 s
+        assert cpu_s(proxy.pid) - used < 0.5 * (time.monotonic() - began), "a busy loop"
+        late = stage.rank(1, proxy, rate=500)
+        late.wait_made(100)
+    finally:
+        for connection in waiting:
+            connection.close()
+    resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, limits)
+    manager.wait_attached([0, 1])
+    assert len(re.findall("no connection can be accepted", proxy.log())) < 5
+    made = max(late.made())
+    wait_until(lambda: proxy.counts(1)["other"] >= made, "the rank that had to wait is recorded")
+
+
+@pytest.mark.parametrize("depth", [17, 15_000])
+def test_deep_arguments_of_a_call(stage, manager, depth):
+    """Nothing that recurses ever sees them. Stacks of 1 MiB, as small images have them."""
+    limits = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, limits[1]))
+    try:
+        proxy = stage.proxy(manager)
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, limits)
+    messages, services = stubs.control()
+    wait_until(lambda: manager.status()["nodes"] and manager.status()["nodes"][0]["connected"], "the proxy is connected")
+    with grpc.insecure_channel(manager.address) as channel:
+        stub = services.ControlStub(channel)
+        request = messages.CallAgentsRequest(args_json='{"a":' + "[" * depth + "]" * depth + "}")
+        setattr(request, "operator", "KILL_WORKER")
+        try:
+            reply = stub.CallAgents(request, timeout=20)
+            assert reply.nodes and not reply.nodes[0].ok
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    proxy.require_alive()
+    manager.require_alive()
 
 
 def corrupt(content, seed):
