@@ -32,7 +32,7 @@
 #include "common/address.h"
 #include "common/event_loop.h"
 #include "common/log.h"
-#include "common/store/listen.h"
+#include "common/listen.h"
 #include "common/unique_fd.h"
 
 namespace taskd {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "agent/modes/node_files.h"
 #include "common/log.h"
-#include "common/store/listen.h"
+#include "common/listen.h"
 #include "common/unique_fd.h"
 
 namespace taskd {

@@ -26,7 +26,7 @@
 #include "common/address.h"
 #include "common/environment.h"
 #include "common/log.h"
-#include "common/store/listen.h"
+#include "common/listen.h"
 
 namespace taskd {
 namespace {

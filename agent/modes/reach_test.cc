@@ -10,7 +10,7 @@
 
 #include "agent/modes/patience.h"
 #include "agent/modes/testing/loop.h"
-#include "common/store/listen.h"
+#include "common/listen.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

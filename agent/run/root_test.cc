@@ -11,7 +11,7 @@
 #include <random>
 
 #include "agent/run/rendezvous_client.h"
-#include "common/store/listen.h"
+#include "common/listen.h"
 #include "fmt/format.h"
 
 namespace taskd {

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "common/store/listen.h"
+#include "common/listen.h"
 #include "common/store/wire.h"
 
 namespace taskd {

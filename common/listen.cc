@@ -1,4 +1,4 @@
-#include "common/store/listen.h"
+#include "common/listen.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>

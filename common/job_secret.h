@@ -1,0 +1,43 @@
+// The job's secret, and what each part of TaskD proves with it (docs/security-model.md).
+//
+// HKDF-SHA256 makes the secret into the Ed25519 key of the job's certificate authority. Who has the secret has that
+// key, and issues a certificate to itself; who has not can do neither that nor, having seen certificates, learn the
+// key. So mutual TLS shows each side that the other one has the secret, which itself is never sent.
+//
+// Certificates do not expire: whoever could use an old one could make a new one, and a node whose clock is wrong stays
+// part of its job.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace taskd {
+
+// PEM.
+struct JobCertificates {
+  std::string authority;    // what the peer's certificate must be signed by
+  std::string certificate;  // this process's, for kJobHostName
+  std::string key;          // of `certificate`; made anew by each call, never written anywhere
+};
+
+// The name in every certificate of a job: its parts are known by the secret, not by their addresses.
+inline constexpr char kJobHostName[] = "job.taskd";
+
+// 32 random bytes as 64 hexadecimal digits.
+std::string NewSecret();
+
+// INTERNAL: OpenSSL refuses, for want of memory or of Ed25519. Thread safe.
+absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret);
+
+// Whether `certificate` (PEM; anything may be given) is one that the authority (PEM) has signed.
+bool IsSignedBy(std::string_view certificate, std::string_view authority);
+
+// What the parts of a job share where nobody gave it a secret, made of a text that all of them know, such as the
+// platform's id of the job. It keeps jobs apart and others out who do not know that text, and no more: whoever can look
+// the id up can join. Remote commands are not taken on its strength.
+std::string StandInSecret(std::string_view shared_text);
+bool IsStandIn(std::string_view secret);
+
+}  // namespace taskd

@@ -1,0 +1,106 @@
+#include "common/peer_user.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "common/listen.h"
+#include "gtest/gtest.h"
+
+namespace taskd {
+namespace {
+
+// A listener, and a child of user `uid` that connects to it until this goes out of scope.
+class Connected {
+ public:
+  Connected(const HostPort& listen, const char* dial, uid_t uid) {
+    absl::StatusOr<UniqueFd> listener = ListenTcp(listen, listen.host == "::");
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    if (!listener.ok()) return;
+    const int port = LocalPort(listener->get());
+    int hold[2];
+    EXPECT_EQ(pipe(hold), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      close(hold[1]);
+      if (uid != geteuid() && setresuid(uid, uid, uid) != 0) _exit(1);
+      sockaddr_in6 v6{};
+      v6.sin6_family = AF_INET6;
+      v6.sin6_port = htons(static_cast<uint16_t>(port));
+      sockaddr_in v4{};
+      v4.sin_family = AF_INET;
+      v4.sin_port = v6.sin6_port;
+      const bool is_v4 = inet_pton(AF_INET, dial, &v4.sin_addr) == 1;
+      if (!is_v4) inet_pton(AF_INET6, dial, &v6.sin6_addr);
+      const int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM, 0);
+      const int result = is_v4 ? connect(fd, reinterpret_cast<sockaddr*>(&v4), sizeof(v4))
+                               : connect(fd, reinterpret_cast<sockaddr*>(&v6), sizeof(v6));
+      if (result != 0) _exit(1);
+      char byte;
+      _exit(read(hold[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(hold[0]);
+    hold_.reset(hold[1]);
+    while (!accepted_.valid()) {
+      accepted_.reset(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
+      int status = 0;
+      if (!accepted_.valid() && waitpid(child_, &status, WNOHANG) == child_) {
+        child_ = 0;
+        return;
+      }
+    }
+  }
+  ~Connected() { EndPeer(); }
+
+  int fd() const { return accepted_.get(); }
+  void EndPeer() {
+    hold_.reset();
+    if (child_ > 0) waitpid(child_, nullptr, 0);
+    child_ = 0;
+  }
+
+ private:
+  pid_t child_ = 0;
+  UniqueFd hold_, accepted_;
+};
+
+TEST(PeerUserTest, NamesTheUserAtTheOtherEnd) {
+  struct Case {
+    HostPort listen;
+    const char* dial;
+  };
+  for (const Case& one : {Case{{"127.0.0.1", 0}, "127.0.0.1"}, Case{{"::1", 0}, "::1"}, Case{{"::", 0}, "127.0.0.1"},
+                          Case{{"::", 0}, "::1"}, Case{{"127.0.0.1", 0}, "::ffff:127.0.0.1"}}) {
+    Connected own(one.listen, one.dial, geteuid());
+    ASSERT_GE(own.fd(), 0) << one.dial;
+    EXPECT_EQ(UserOfLoopbackPeer(own.fd()), geteuid()) << one.listen.host << " " << one.dial;
+    if (geteuid() != 0) continue;
+    Connected stranger(one.listen, one.dial, 2002);
+    ASSERT_GE(stranger.fd(), 0) << one.dial;
+    EXPECT_EQ(UserOfLoopbackPeer(stranger.fd()), uid_t{2002}) << one.listen.host << " " << one.dial;
+  }
+}
+
+TEST(PeerUserTest, APeerThatIsGoneIsNobody) {
+  // The kernel says root of what is left of such a connection.
+  Connected peer({"127.0.0.1", 0}, "127.0.0.1", geteuid() == 0 ? 2002 : geteuid());
+  ASSERT_GE(peer.fd(), 0);
+  peer.EndPeer();
+  EXPECT_EQ(UserOfLoopbackPeer(peer.fd()), std::nullopt);
+}
+
+TEST(PeerUserTest, WhatIsNoTcpConnectionIsNobodys) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  EXPECT_EQ(UserOfLoopbackPeer(pair[0]), std::nullopt);
+  close(pair[0]);
+  close(pair[1]);
+  EXPECT_EQ(UserOfLoopbackPeer(-1), std::nullopt);
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,189 @@
+#include "common/runtime_dir.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace taskd {
+namespace {
+
+// Whom a user namespace does not know, root among them, it shows as this one (proc(5), overflowuid).
+constexpr uid_t kUnmappedUid = 65534;
+constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
+constexpr char kSharedFolder[] = "/tmp";
+
+absl::Status Broken(const std::string& folder, const struct stat& info) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "folder '%s' belongs to user %u, mode %04o: it has to belong to this user (%u) or root and not be writable by "
+      "group or others",
+      folder, info.st_uid, info.st_mode & 07777, geteuid()));
+}
+
+absl::Status Unusable(const std::string& folder, int error) {
+  const std::string message = absl::StrCat("folder '", folder, "': ", strerror(error));
+  return error == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
+}
+
+// The folder reached so far, and what holds for the next one.
+struct Walk {
+  UniqueFd fd;
+  std::string path;              // for messages
+  bool systems = true;           // part 1 of the rule: a name in it is root's doing
+  bool is_below_shared = false;  // strangers could write to a folder above
+};
+
+// Checks what `fd` is, and makes it the walk's folder.
+absl::Status Enter(Walk& walk, UniqueFd fd, bool is_last) {
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return Unusable(walk.path, errno);
+  const bool roots = info.st_uid == 0 || (info.st_uid == kUnmappedUid && !walk.is_below_shared);
+  if (!roots && info.st_uid != geteuid()) return Broken(walk.path, info);
+  const bool shared = (info.st_mode & kOthersMayWrite) != 0;
+  const bool may_be_shared = !is_last && ((info.st_mode & S_ISVTX) != 0 || (roots && walk.systems));
+  if (shared && !may_be_shared) return Broken(walk.path, info);
+  walk.systems = walk.systems && roots && !shared;
+  walk.is_below_shared = walk.is_below_shared || shared;
+  walk.fd = std::move(fd);
+  return absl::OkStatus();
+}
+
+absl::Status Descend(Walk& walk, const std::string& name, bool is_last, bool create) {
+  absl::StrAppend(&walk.path, walk.path == "/" ? "" : "/", name);
+  if (create && mkdirat(walk.fd.get(), name.c_str(), 0700) != 0 && errno != EEXIST) {
+    // In a folder that cannot be written to what is there is still good: EROFS or EACCES may come before EEXIST.
+    const int error = errno;
+    if (faccessat(walk.fd.get(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("folder '", walk.path, "' cannot be made: ", strerror(error)));
+    }
+  }
+  // Folders on the way need not be readable.
+  const int flags = O_DIRECTORY | O_CLOEXEC | (is_last ? O_RDONLY : O_PATH) | (walk.systems ? 0 : O_NOFOLLOW);
+  UniqueFd next(openat(walk.fd.get(), name.c_str(), flags));
+  if (!next.valid()) {
+    const int error = errno;
+    struct stat info;
+    if (fstatat(walk.fd.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode) &&
+        !walk.systems) {
+      return absl::InvalidArgumentError(absl::StrCat("folder '", walk.path, "' is a symbolic link of user ",
+                                                     info.st_uid, ": none is followed there"));
+    }
+    return Unusable(walk.path, error);
+  }
+  return Enter(walk, std::move(next), is_last);
+}
+
+// Where "taskd" is to be made, and as what.
+struct Candidate {
+  std::string base;
+  std::string name;
+  std::string path() const { return absl::StrCat(base, "/", name); }
+};
+
+// Without the last one, in /tmp.
+std::vector<Candidate> SessionCandidates() {
+  std::vector<Candidate> candidates;
+  const char* xdg = std::getenv("XDG_RUNTIME_DIR");
+  if (xdg != nullptr && *xdg == '/') candidates.push_back({xdg, "taskd"});
+  const std::string run_user = absl::StrCat("/run/user/", geteuid());
+  if (candidates.empty() || candidates[0].base != run_user) candidates.push_back({run_user, "taskd"});
+  std::erase_if(candidates, [](const Candidate& candidate) { return candidate.path().size() > kMaxRuntimeDirBytes; });
+  return candidates;
+}
+
+Candidate SharedCandidate() { return {kSharedFolder, absl::StrCat("taskd-", geteuid())}; }
+
+absl::Status CheckSharedFolder() {
+  struct stat info;
+  if (stat(kSharedFolder, &info) != 0) return Unusable(kSharedFolder, errno);
+  if ((info.st_mode & kOthersMayWrite) == 0 || (info.st_mode & S_ISVTX) != 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("folder '%s' has mode %04o: others may replace what is in it, as it has no sticky bit; set that, "
+                      "or name a folder "
+                      "of this user's in XDG_RUNTIME_DIR",
+                      kSharedFolder, info.st_mode & 07777));
+}
+
+// Empty: none of the login session's folders can be had.
+absl::StatusOr<std::string> MakeSessionDir() {
+  for (const Candidate& candidate : SessionCandidates()) {
+    absl::StatusOr<UniqueFd> base = OpenOwnDir(candidate.base, false);
+    if (!base.ok()) continue;
+    if (mkdirat(base->get(), candidate.name.c_str(), 0700) != 0 &&
+        faccessat(base->get(), candidate.name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) {
+      continue;
+    }
+    if (absl::StatusOr<UniqueFd> own = OpenOwnDir(candidate.path(), false); !own.ok()) return own.status();
+    return candidate.path();
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create) {
+  std::error_code error;
+  const std::string absolute = std::filesystem::absolute(path, error).string();
+  if (error || path.empty() || path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("folder '", path, "': is no path"));
+  }
+  const std::vector<std::string> names = absl::StrSplit(absolute, '/', absl::SkipEmpty());
+  Walk walk;
+  walk.path = "/";
+  UniqueFd root(open("/", O_DIRECTORY | O_CLOEXEC | (names.empty() ? O_RDONLY : O_PATH)));
+  if (!root.valid()) return Unusable(walk.path, errno);
+  if (absl::Status entered = Enter(walk, std::move(root), names.empty()); !entered.ok()) return entered;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == ".") continue;
+    if (absl::Status entered = Descend(walk, names[i], i + 1 == names.size(), create); !entered.ok()) return entered;
+  }
+  return std::move(walk.fd);
+}
+
+absl::StatusOr<std::string> RuntimeDir(const std::string& below) {
+  const std::vector<std::string> names = absl::StrSplit(below, '/', absl::SkipEmpty());
+  if (std::find(names.begin(), names.end(), "..") != names.end() || below.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("folder '", below, "': leads out of the runtime folder"));
+  }
+  absl::StatusOr<std::string> dir = MakeSessionDir();
+  if (!dir.ok()) return dir.status();
+  if (dir->empty()) {
+    if (absl::Status checked = CheckSharedFolder(); !checked.ok()) return checked;
+    dir = SharedCandidate().path();
+  }
+  for (const std::string& name : names) absl::StrAppend(&*dir, "/", name);
+  if (absl::StatusOr<UniqueFd> own = OpenOwnDir(*dir, true); !own.ok()) return own.status();
+  return dir;
+}
+
+std::vector<std::string> ExistingRuntimeDirs() {
+  std::vector<Candidate> candidates = SessionCandidates();
+  if (CheckSharedFolder().ok()) candidates.push_back(SharedCandidate());
+  std::vector<std::string> dirs;
+  for (const Candidate& candidate : candidates) {
+    if (OpenOwnDir(candidate.path(), false).ok()) dirs.push_back(candidate.path());
+  }
+  return dirs;
+}
+
+absl::StatusOr<std::string> MakeFreshDir() {
+  if (absl::Status checked = CheckSharedFolder(); !checked.ok()) return checked;
+  std::string dir = absl::StrCat(kSharedFolder, "/taskd-XXXXXX");
+  if (mkdtemp(dir.data()) == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("folder '", dir, "' cannot be made: ", strerror(errno)));
+  }
+  return dir;
+}
+
+}  // namespace taskd

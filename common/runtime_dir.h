@@ -1,0 +1,52 @@
+// Where TaskD puts what is one user's alone: sockets, run folders, stacks, state, job files. /tmp is shared with
+// strangers, so a folder is trusted for its owners and modes, never for its name.
+//
+// The rule, from "/" on, each component opened below the descriptor of the one before:
+//  1. Leading folders of root's are the system's: taken as they are, symbolic links of root's among them. They end with
+//     the first folder that others may write to (/tmp, a world-writable volume) or that is not root's.
+//  2. From there on no symbolic link is followed, and each folder belongs to this user or root and cannot be written to
+//     by group or others; one with the sticky bit may have others below it, but cannot be the last.
+//  3. The last folder always obeys 2.
+// So /tmp/pytest-of-me/x is good where /tmp is root's and the rest mine; /tmp/x of another user, or x -> elsewhere, is
+// not. After the check nobody but this user and root can replace a component, so the path may be used as it is, unless
+// root made a folder world-writable without the sticky bit: whoever names a path there has chosen so.
+//
+// Thread safety: all of these may be called from any thread; they read the environment. Nothing is kept.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/unique_fd.h"
+
+namespace taskd {
+
+// Opens the folder for reading (and openat, flock, fchdir), CLOEXEC; `create` makes what is missing, mode 0700. A
+// relative path is one below the working directory.
+// INVALID_ARGUMENT: one line with the folder, its owner and mode and the rule, or the system's reason.
+// NOT_FOUND: it, or a folder above it, is missing and not to be made.
+absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create);
+
+// The user's runtime folder, or `below` in it ("jobs", "a/b"), made where missing and checked:
+// "$XDG_RUNTIME_DIR/taskd", else "/run/user/<uid>/taskd", else "/tmp/taskd-<uid>". One is passed over
+//  * when XDG_RUNTIME_DIR is empty or not absolute (as the XDG specification has it);
+//  * when the folder that "taskd" goes into is missing or breaks the rule: after `sudo -E` it is another user's;
+//  * when "taskd" cannot be made in it (read-only);
+//  * when it is longer than kMaxRuntimeDirBytes: the sockets below it would have no valid address.
+// What exists and breaks the rule further down is an error, and so is a /tmp that others may write to without the
+// sticky bit. INVALID_ARGUMENT as above, also for `below` with "..".
+absl::StatusOr<std::string> RuntimeDir(const std::string& below = "");
+
+// Room for "/run-<pid>/proxy.sock" in the 107 bytes of a UNIX socket's path.
+inline constexpr size_t kMaxRuntimeDirBytes = 80;
+
+// Those of the three that exist and obey the rule, best first. For who looks for what others of this user left: with
+// and without a login session the first choice differs. Nothing is made.
+std::vector<std::string> ExistingRuntimeDirs();
+
+// A new folder of this user alone, mode 0700: /tmp/taskd-XXXXXX, for who goes on without a runtime folder. It is the
+// caller's to remove. INVALID_ARGUMENT as above.
+absl::StatusOr<std::string> MakeFreshDir();
+
+}  // namespace taskd

@@ -1,0 +1,223 @@
+#include "common/runtime_dir.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/testing/other_user.h"
+#include "gmock/gmock.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::AllOf;
+using testing::AsUser;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::InOwnMounts;
+using testing::kStranger;
+using testing::kVictim;
+using ::testing::StartsWith;
+
+// Its folder is XDG_RUNTIME_DIR as well.
+class RuntimeDirTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/taskd-runtime-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    root_ = name;
+    setenv("XDG_RUNTIME_DIR", name, 1);
+  }
+  void TearDown() override {
+    unsetenv("XDG_RUNTIME_DIR");
+    std::filesystem::remove_all(root_);
+  }
+
+  std::string Make(const std::string& name, mode_t mode) {
+    const std::string path = root_ + name;
+    EXPECT_EQ(mkdir(path.c_str(), 0700), 0);
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    return path;
+  }
+  static mode_t Mode(const std::string& path) {
+    struct stat info;
+    return lstat(path.c_str(), &info) == 0 ? info.st_mode & 07777 : 0;
+  }
+  static std::string Refusal(const std::string& path, bool create = true) {
+    absl::StatusOr<UniqueFd> fd = OpenOwnDir(path, create);
+    EXPECT_TRUE(absl::IsInvalidArgument(fd.status())) << fd.status();
+    return std::string(fd.status().message());
+  }
+
+  std::string root_;
+};
+
+TEST_F(RuntimeDirTest, MakesWhatIsMissingForThisUserAlone) {
+  absl::StatusOr<UniqueFd> fd = OpenOwnDir(root_ + "/a/b/", true);
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  EXPECT_EQ(Mode(root_ + "/a"), 0700u);
+  EXPECT_EQ(Mode(root_ + "/a/b"), 0700u);
+  struct stat opened, named;
+  ASSERT_EQ(fstat(fd->get(), &opened), 0);
+  ASSERT_EQ(stat((root_ + "/a/b").c_str(), &named), 0);
+  EXPECT_EQ(opened.st_ino, named.st_ino);
+  EXPECT_NE(fcntl(fd->get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_TRUE(OpenOwnDir(root_ + "/a/../a/./b", false).ok());
+}
+
+TEST_F(RuntimeDirTest, WhatIsMissingIsNotFoundUnlessItIsMade) {
+  EXPECT_TRUE(absl::IsNotFound(OpenOwnDir(root_ + "/a/b", false).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(OpenOwnDir("", true).status()));
+}
+
+TEST_F(RuntimeDirTest, RefusesWhatOthersMayWriteTo) {
+  const std::string open = Make("/open", 0777);
+  EXPECT_EQ(Refusal(open), absl::StrCat("folder '", open, "' belongs to user ", geteuid(),
+                                        ", mode 0777: it has to belong to this user (", geteuid(),
+                                        ") or root and not be writable by group or others"));
+  EXPECT_THAT(Refusal(open + "/below"), HasSubstr(open + "'"));
+  EXPECT_THAT(Refusal(Make("/group", 0770)), HasSubstr("mode 0770"));
+  EXPECT_TRUE(OpenOwnDir(Make("/readable", 0755), false).ok());
+}
+
+TEST_F(RuntimeDirTest, StickyFoldersMayHaveFoldersBelowButHoldNothing) {
+  const std::string sticky = Make("/sticky", 01777);
+  EXPECT_TRUE(OpenOwnDir(sticky + "/mine", true).ok());
+  EXPECT_THAT(Refusal(sticky), HasSubstr("mode 1777"));
+  EXPECT_THAT(Refusal("/tmp"), HasSubstr("'/tmp'"));
+}
+
+TEST_F(RuntimeDirTest, FollowsNoLinkBelowSharedFolders) {
+  Make("/real", 0700);
+  std::filesystem::create_directory_symlink(root_ + "/real", root_ + "/link");
+  EXPECT_THAT(Refusal(root_ + "/link"), AllOf(HasSubstr(root_ + "/link'"), HasSubstr("symbolic link")));
+  EXPECT_THAT(Refusal(root_ + "/link/below"), HasSubstr("symbolic link"));
+  std::filesystem::create_directory_symlink(root_ + "/nowhere", root_ + "/dangling");
+  EXPECT_THAT(Refusal(root_ + "/dangling"), HasSubstr("symbolic link"));
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/nowhere"));
+}
+
+TEST_F(RuntimeDirTest, FollowsTheSystemsOwnLinks) {
+  if (!std::filesystem::is_symlink("/var/run")) GTEST_SKIP() << "/var/run is no link here";
+  EXPECT_TRUE(OpenOwnDir("/var/run", false).ok());
+}
+
+TEST_F(RuntimeDirTest, RefusesFilesAndFifos) {
+  ASSERT_EQ(mkfifo((root_ + "/fifo").c_str(), 0600), 0);
+  EXPECT_THAT(Refusal(root_ + "/fifo"), HasSubstr("Not a directory"));
+}
+
+TEST_F(RuntimeDirTest, RefusesOtherUsersFolders) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  const std::string theirs = Make("/theirs", 0700);
+  ASSERT_EQ(chown(theirs.c_str(), kStranger, kStranger), 0);
+  EXPECT_THAT(Refusal(theirs), AllOf(HasSubstr("belongs to user 2002"), HasSubstr("this user (0)")));
+  EXPECT_THAT(Refusal(theirs + "/below"), HasSubstr("belongs to user 2002"));
+  // Root's are good for everybody.
+  ASSERT_EQ(chmod(root_.c_str(), 0755), 0);
+  const std::string roots = Make("/roots", 0755);
+  EXPECT_TRUE(AsUser(kVictim, [&] { return OpenOwnDir(roots, false).ok(); }));
+  EXPECT_FALSE(AsUser(kVictim, [&] { return OpenOwnDir(theirs, false).ok(); }));
+}
+
+TEST_F(RuntimeDirTest, PrefersTheSessionsFolder) {
+  EXPECT_EQ(*RuntimeDir(), root_ + "/taskd");
+  EXPECT_EQ(*RuntimeDir("a/b"), root_ + "/taskd/a/b");
+  EXPECT_EQ(Mode(root_ + "/taskd/a/b"), 0700u);
+  EXPECT_THAT(ExistingRuntimeDirs(), ::testing::Contains(root_ + "/taskd"));
+  EXPECT_TRUE(absl::IsInvalidArgument(RuntimeDir("a/../../b").status()));
+}
+
+TEST_F(RuntimeDirTest, WhatIsThereAndBreaksTheRuleIsAnError) {
+  Make("/taskd", 0777);
+  EXPECT_THAT(RuntimeDir().status().message(), HasSubstr(root_ + "/taskd' belongs"));
+  EXPECT_THAT(ExistingRuntimeDirs(), ::testing::Not(::testing::Contains(root_ + "/taskd")));
+  ASSERT_EQ(rmdir((root_ + "/taskd").c_str()), 0);
+  ASSERT_TRUE(RuntimeDir("jobs").ok());
+  ASSERT_EQ(chmod((root_ + "/taskd/jobs").c_str(), 0777), 0);
+  EXPECT_THAT(RuntimeDir("jobs").status().message(), HasSubstr("taskd/jobs'"));
+}
+
+TEST_F(RuntimeDirTest, OtherPlacesInOrder) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  EXPECT_TRUE(InOwnMounts([] { return *RuntimeDir() == "/tmp/taskd-0" && Mode("/tmp/taskd-0") == 0700; }));
+  EXPECT_TRUE(InOwnMounts([] { return mkdir("/run/user/0", 0700) == 0 && *RuntimeDir() == "/run/user/0/taskd"; }));
+  // Not absolute, empty, missing, longer than a socket below could be.
+  for (const std::string& xdg :
+       {std::string("run"), std::string(), std::string("/run/no"), "/run/" + std::string(80, 'x')}) {
+    EXPECT_TRUE(InOwnMounts([&] {
+      setenv("XDG_RUNTIME_DIR", xdg.c_str(), 1);
+      if (absl::StartsWith(xdg, "/run/x")) mkdir(xdg.c_str(), 0700);
+      return *RuntimeDir() == "/tmp/taskd-0";
+    })) << xdg;
+  }
+  // What the first choice leaves is found after it has gone.
+  EXPECT_TRUE(InOwnMounts([&] {
+    mkdir("/run/user/0", 0700);
+    return RuntimeDir().ok() && mkdir("/tmp/taskd-0", 0700) == 0 &&
+           ExistingRuntimeDirs() == std::vector<std::string>{"/run/user/0/taskd", "/tmp/taskd-0"};
+  }));
+}
+
+// sudo -E keeps the other user's variable.
+TEST_F(RuntimeDirTest, PassesOverAnotherUsersSession) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  EXPECT_TRUE(InOwnMounts([] {
+    mkdir("/run/user/2001", 0700);
+    setenv("XDG_RUNTIME_DIR", "/run/user/2001", 1);
+    return chown("/run/user/2001", kVictim, kVictim) == 0 && *RuntimeDir() == "/tmp/taskd-0" &&
+           !std::filesystem::exists("/run/user/2001/taskd");
+  }));
+}
+
+TEST_F(RuntimeDirTest, PassesOverAReadOnlySession) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  EXPECT_TRUE(InOwnMounts([] {
+    mkdir("/run/user/0", 0700);
+    return mount("none", "/run/user/0", "tmpfs", MS_RDONLY, "mode=700") == 0 && *RuntimeDir() == "/tmp/taskd-0";
+  }));
+}
+
+TEST_F(RuntimeDirTest, StrangersFolderInTmpIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  auto refused = [] {
+    return absl::StrContains(RuntimeDir().status().message(), "folder '/tmp/taskd-2001'") && MakeFreshDir().ok();
+  };
+  EXPECT_TRUE(InOwnMounts([&] {
+    return AsUser(kStranger, [] { return mkdir("/tmp/taskd-2001", 0700) == 0; }) &&
+           chmod("/tmp/taskd-2001", 0777) == 0 && AsUser(kVictim, refused);
+  }));
+  EXPECT_TRUE(InOwnMounts([&] {
+    return AsUser(kVictim, [] { return mkdir("/tmp/mine", 0700) == 0; }) &&
+           AsUser(kStranger, [] { return symlink("/tmp/mine", "/tmp/taskd-2001") == 0; }) && AsUser(kVictim, refused);
+  }));
+}
+
+TEST_F(RuntimeDirTest, TmpWithoutStickyBitIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  EXPECT_TRUE(InOwnMounts([] {
+    return chmod("/tmp", 0777) == 0 && absl::StrContains(RuntimeDir().status().message(), "sticky") &&
+           !MakeFreshDir().ok();
+  }));
+  // Who names a path there has chosen so: a volume of a container.
+  EXPECT_TRUE(InOwnMounts(
+      [] { return chmod("/tmp", 0777) == 0 && OpenOwnDir("/tmp/mine", true).ok() && !OpenOwnDir("/tmp", true).ok(); }));
+}
+
+TEST_F(RuntimeDirTest, FreshFoldersAreThisUsersAlone) {
+  absl::StatusOr<std::string> dir = MakeFreshDir();
+  ASSERT_TRUE(dir.ok()) << dir.status();
+  EXPECT_THAT(*dir, StartsWith("/tmp/taskd-"));
+  EXPECT_EQ(Mode(*dir), 0700u);
+  EXPECT_TRUE(OpenOwnDir(*dir, false).ok());
+  std::filesystem::remove(*dir);
+}
+
+}  // namespace
+}  // namespace taskd
