@@ -25,6 +25,7 @@
 #include "agent/run/signals.h"
 #include "agent/run/worker_env.h"
 #include "agent/run/worker_group.h"
+#include "common/job_secret.h"
 #include "common/log.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
@@ -65,6 +66,9 @@ class Launcher {
   Launcher(RunOptions options, std::map<std::string, std::string> environment, LauncherHooks hooks)
       : options_(std::move(options)), hooks_(std::move(hooks)) {
     context_.environment = std::move(environment);
+    if (auto token = context_.environment.find("TASKD_TOKEN"); token != context_.environment.end()) {
+      secret_ = token->second;
+    }
   }
 
   int Run();
@@ -75,6 +79,7 @@ class Launcher {
   void FindHost();
   void HostAndJoin();
   void Join(HostPort root, bool hosts_store);
+  void SetSecret(const std::string& secret);
 
   void OnMessage(RootMessage message);
   void On(WaitingMessage message);
@@ -116,6 +121,8 @@ class Launcher {
   Resolver resolver_{&loop_};
   StoreHost store_{options_.store_memory_limit_mb > 0 ? static_cast<uint64_t>(options_.store_memory_limit_mb) << 20
                                                       : DefaultStoreMemoryBytes()};
+  std::string secret_;  // of the job; empty: not known yet
+  bool secret_known_ = false;
   bool hosts_store_ = false;
   int tier_port_ = 0;
   std::string why_not_here_;  // the endpoint is this machine, but its port was taken
@@ -233,6 +240,8 @@ void Launcher::HostAndJoin() {
     return;
   }
   hosts_store_ = true;
+  const bool given = !secret_.empty();
+  SetSecret(given ? secret_ : NewSecret());
   endpoint_.port = store_.root_port();
   std::string manager = options_.manager == "off" ? "" : options_.manager;
   if (options_.manager.empty() && hooks_.start_manager) {
@@ -244,8 +253,15 @@ void Launcher::HostAndJoin() {
                     [this](const std::string& reason) { store_.Restart(reason); },
                     [this](const std::string& reason) { store_.EndJob(reason); }});
   }
-  store_.ServeRoot(RendezvousOptions(options_, manager), {hooks_.on_event, hooks_.on_stacks});
+  Rendezvous::Options with = RendezvousOptions(options_, manager);
+  with.secret = secret_;
+  store_.ServeRoot(std::move(with), {hooks_.on_event, hooks_.on_stacks}, /*peers_prove=*/given);
   Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
+}
+
+void Launcher::SetSecret(const std::string& secret) {
+  secret_ = secret;
+  if (!std::exchange(secret_known_, true) && hooks_.on_secret) hooks_.on_secret(secret_);
 }
 
 void Launcher::Join(HostPort root, bool hosts_store) {
@@ -262,7 +278,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
   callbacks.failed = [this](const std::string& why) {
     EndWith(1, why_not_here_.empty() || assignment_ ? why : why_not_here_ + "; " + why);
   };
-  client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info),
+  client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info), secret_,
                                                RendezvousOptions(options_, "").join_timeout_ns, std::move(callbacks));
   client_->Start();
 }
@@ -317,6 +333,7 @@ absl::Status Launcher::PrepareFirstStart(const Assignment& assignment) {
     context_.master_addr = "127.0.0.1";
     context_.master_port = tier_port_;
   }
+  SetSecret(assignment.secret);
   if (hooks_.before_first_start) {
     hooks_.before_first_start(assignment);
     SpareOthers();

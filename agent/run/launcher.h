@@ -24,6 +24,9 @@ struct LauncherControl {
 // What other parts of TaskD add to a job. Each may be empty. None may take longer than 2 s: the launcher answers the
 // root's pings on the same thread. On the launcher's thread if nothing else is said.
 struct LauncherHooks {
+  // Once, before any other but `on_other_exit` and `spare_pids`: what the parts of this job prove to each other. The
+  // operator's TASKD_TOKEN, or one that the launcher made that hosts the root store. Not to be logged.
+  std::function<void(const std::string& secret)> on_secret;
   // On the launcher that hosts the root store, before anybody joins: starts the job's manager; its HOST:PORT, which
   // goes into every Assignment. Not called if options.manager says something.
   std::function<std::string()> start_manager;

@@ -221,6 +221,7 @@ void Rendezvous::Start(std::vector<std::pair<uint64_t, Node*>> chosen) {
   common.restart_count = restart_count_;
   common.group_world_size = size;
   common.manager = options_.manager;
+  common.secret = options_.secret;
   std::map<std::string, int> role_sizes;
   for (const auto& [peer, node] : order) {
     common.world_size += node->info.local_world_size;

@@ -37,6 +37,7 @@ class Rendezvous {
   struct Options {
     std::string run_id;
     std::string version;
+    std::string secret;   // of the job; goes into each Assignment
     std::string manager;  // goes into each Assignment
     int min_nodes = 1;
     int max_nodes = 1;

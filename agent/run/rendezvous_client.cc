@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/store/server.h"
 #include "common/store/wire.h"
 #include "fmt/format.h"
 
@@ -21,7 +22,8 @@ constexpr int64_t kFirstBackOffNs = 50 * kNsPerMs;
 constexpr int64_t kMaxBackOffNs = 2000 * kNsPerMs;
 constexpr int64_t kConnectNs = 5000 * kNsPerMs;  // for one address
 constexpr int64_t kSilenceCheckNs = 500 * kNsPerMs;
-constexpr uint32_t kMaxFrameBytes = 16 << 20;
+constexpr uint32_t kMaxMessageBytes = 16 << 20;
+constexpr uint32_t kMaxFrameBytes = 2 * kMaxMessageBytes;  // some messages, with what TLS adds
 
 // A network that was cut is noticed by unacknowledged data (we answer pings) or by unanswered probes.
 void DetectDeadPeer(int fd) {
@@ -54,7 +56,7 @@ bool ConnectedToItself(int fd) {
          std::memcmp(&own.storage, &peer.storage, own.length) == 0;
 }
 
-void AppendFrame(std::string_view body, std::string& out) {
+void AppendWithLength(std::string_view body, std::string& out) {
   const uint32_t length = static_cast<uint32_t>(body.size());
   out.append(reinterpret_cast<const char*>(&length), sizeof(length));
   out.append(body);
@@ -62,11 +64,12 @@ void AppendFrame(std::string_view body, std::string& out) {
 
 }  // namespace
 
-RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, int64_t timeout_ns,
-                                   Callbacks callbacks)
+RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret,
+                                   int64_t timeout_ns, Callbacks callbacks)
     : loop_(loop),
       address_(std::move(address)),
       info_(std::move(info)),
+      secret_(std::move(secret)),
       timeout_ns_(timeout_ns),
       callbacks_(std::move(callbacks)),
       resolver_(loop) {}
@@ -86,7 +89,9 @@ void RendezvousClient::Disconnect() {
   loop_->Remove(fd_.get());
   fd_.reset();
   proved_ = false;
+  channel_.reset();
   in_.clear();
+  plain_.clear();
   out_.clear();
 }
 
@@ -205,14 +210,31 @@ void RendezvousClient::OnConnected() {
   const uint32_t magic = kLauncherMagic;
   out_.append(reinterpret_cast<const char*>(&magic), sizeof(magic));
   SetTimer(kSilenceCheckNs, &RendezvousClient::CheckSilence);
+  absl::StatusOr<std::unique_ptr<TlsChannel>> channel = TlsChannel::Client(secret_);
+  if (!channel.ok()) {
+    Fail(std::string(channel.status().message()));
+    return;
+  }
+  channel_ = *std::move(channel);
   Send(JoinMessage{info_});
 }
 
 // ---- Connected
 
 void RendezvousClient::Send(const NodeMessage& message) {
-  if (!fd_.valid() || out_.size() > 4 * size_t{kMaxFrameBytes}) return;
-  AppendFrame(Encode(message), out_);
+  if (channel_ == nullptr || out_.size() > 4 * size_t{kMaxMessageBytes}) return;
+  std::string plain;
+  AppendWithLength(Encode(message), plain);
+  std::string sealed;
+  channel_->Send(plain, sealed);
+  SendFrame(sealed);
+}
+
+// The root takes small frames from whoever has not joined yet; a big message of TLS is cut anywhere.
+void RendezvousClient::SendFrame(std::string_view body) {
+  for (; !body.empty(); body.remove_prefix(std::min<size_t>(body.size(), kMaxStrangersFrameBytes))) {
+    AppendWithLength(body.substr(0, kMaxStrangersFrameBytes), out_);
+  }
   Write();
 }
 
@@ -260,10 +282,43 @@ void RendezvousClient::TakeFrames() {
     }
     if (in_.size() - position - sizeof(length) < length) break;
     const std::string_view body(in_.data() + position + sizeof(length), length);
-    absl::StatusOr<RootMessage> message = DecodeRootMessage(body);
-    if (!message.ok()) {
-      Fail(fmt::format("{} is no taskd launcher: {} in '{}'", Peer(), message.status().message(), Excerpt(body)));
+    std::string plain;
+    std::string answer;
+    const absl::Status status = channel_->Receive(body, plain, answer);
+    SendFrame(answer);
+    if (absl::IsPermissionDenied(status)) {
+      Fail(fmt::format(
+          "the launcher at {} has another TASKD_TOKEN than this one, or {}; the same has to be set on every node",
+          Peer(), secret_.empty() ? "one where none is set here" : "none"));
       return;
+    }
+    if (!status.ok()) {
+      Fail(fmt::format("{} is no taskd launcher: {} in '{}'", Peer(), status.message(), Excerpt(body)));
+      return;
+    }
+    position += sizeof(length) + length;
+    if (!TakeMessages(plain)) return;
+  }
+  in_.erase(0, position);
+}
+
+// False: the connection is gone.
+bool RendezvousClient::TakeMessages(std::string_view plain) {
+  plain_ += plain;
+  size_t position = 0;
+  while (plain_.size() - position >= sizeof(uint32_t)) {
+    uint32_t length;
+    std::memcpy(&length, plain_.data() + position, sizeof(length));
+    if (length > kMaxMessageBytes) {
+      Fail(fmt::format("{} is no taskd launcher: a message of {} bytes", Peer(), length));
+      return false;
+    }
+    if (plain_.size() - position - sizeof(length) < length) break;
+    absl::StatusOr<RootMessage> message =
+        DecodeRootMessage(std::string_view(plain_).substr(position + sizeof(length), length));
+    if (!message.ok()) {
+      Fail(fmt::format("{} is no taskd launcher: {}", Peer(), message.status().message()));
+      return false;
     }
     position += sizeof(length) + length;
     proved_ = true;
@@ -275,9 +330,10 @@ void RendezvousClient::TakeFrames() {
     }
     started_ |= std::holds_alternative<StartMessage>(*message);
     callbacks_.received(*std::move(message));
-    if (!fd_.valid()) return;
+    if (!fd_.valid()) return false;
   }
-  in_.erase(0, position);
+  plain_.erase(0, position);
+  return true;
 }
 
 void RendezvousClient::CheckSilence() {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "agent/run/resolver.h"
 #include "common/address.h"
 #include "common/event_loop.h"
+#include "common/tls_channel.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -19,6 +21,9 @@ namespace taskd {
 // Connects, and again until that works or the time is over: a refused connection, a name that is not known and a host
 // that does not answer may all be there in a moment. Joins as soon as it is connected. Until the first Start a lost
 // connection is tried again, too; later the job's state is gone with it.
+//
+// It speaks TLS: frames (common/store/server.h) hold what TLS says, and inside there is again u32 length and message.
+// With a secret the root has to prove that it has the same; without one the root is not checked.
 //
 // A peer that is no taskd launcher is an error: at once if it answers something else, after kMuteNs if it says nothing,
 // after kClosingNs if it does nothing but close connections (proxies of service meshes do that until the launcher
@@ -35,8 +40,10 @@ class RendezvousClient {
     std::function<void(const std::string& why)> failed;
   };
 
-  // `loop` must outlive this. `timeout_ns`: for each time that the connection is looked for.
-  RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, int64_t timeout_ns, Callbacks callbacks);
+  // `loop` must outlive this. `secret`: the job's, empty where nobody gave it one. `timeout_ns`: for each time that the
+  // connection is looked for.
+  RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret, int64_t timeout_ns,
+                   Callbacks callbacks);
   ~RendezvousClient();
   RendezvousClient(const RendezvousClient&) = delete;
   RendezvousClient& operator=(const RendezvousClient&) = delete;
@@ -57,6 +64,8 @@ class RendezvousClient {
   void OnReadable();
   void OnReady(uint32_t events);
   void TakeFrames();
+  bool TakeMessages(std::string_view plain);
+  void SendFrame(std::string_view body);
   void Write();
   void CheckSilence();
   void Disconnect();
@@ -70,6 +79,7 @@ class RendezvousClient {
   EventLoop* const loop_;
   const HostPort address_;
   const NodeInfo info_;
+  const std::string secret_;
   const int64_t timeout_ns_;
   const Callbacks callbacks_;
   Resolver resolver_;
@@ -84,7 +94,9 @@ class RendezvousClient {
   bool started_ = false;  // StartMessage was received
   bool closed_ = false;
   UniqueFd fd_;
+  std::unique_ptr<TlsChannel> channel_;  // while there is a connection
   std::string in_;
+  std::string plain_;
   std::string out_;
   std::string last_error_;
   EventLoop::TimerId timer_{};

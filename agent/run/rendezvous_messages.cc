@@ -161,6 +161,7 @@ json ToJson(const StartMessage& message) {
           {"role_rank_base", assignment.role_rank_base},
           {"role_world_size", assignment.role_world_size},
           {"manager", assignment.manager},
+          {"secret", assignment.secret},
           {"tier", assignment.tier},
           {"hosts", assignment.hosts}};
 }
@@ -176,6 +177,7 @@ StartMessage ReadStart(Reader& reader) {
   assignment.role_world_size = reader.Int("role_world_size", 1, assignment.world_size);
   assignment.role_rank_base = reader.Int("role_rank_base", 0, assignment.role_world_size - 1);
   assignment.manager = reader.Text("manager", kMaxFieldBytes);
+  assignment.secret = reader.Text("secret", kMaxFieldBytes);
   assignment.tier = reader.Text("tier", kMaxFieldBytes);
   for (const json& host : reader.Array("hosts", kMaxNodes)) {
     if (!host.is_string()) {

@@ -41,6 +41,7 @@ struct Assignment {
   int role_rank_base = 0;
   int role_world_size = 0;
   std::string manager;  // HOST:PORT; empty: none
+  std::string secret;   // the job's, for all that its parts prove to each other. Never to be logged
   std::string tier;     // HOST:PORT of the store that this node's tier asks; empty: the root (tiers of tiers)
   std::vector<std::string> hosts;  // by group rank
 };

@@ -12,6 +12,8 @@
 namespace taskd {
 namespace {
 
+constexpr int64_t kSayRefusedNs = 1'000'000'000;
+
 int64_t RealtimeNs() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -39,11 +41,8 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
   options.listen = address;
   options.dual_stack = everywhere;
   options.memory_limit_bytes = memory_limit_bytes_;
-  options.launchers.opened = [this](uint64_t peer, const std::string& address) {
-    launchers_[peer] = address;
-    Do(rendezvous_->Opened(peer, EventLoop::NowNs()));
-  };
-  options.launchers.received = [this](uint64_t peer, std::string_view body) { Received(peer, body); };
+  options.launchers.opened = [this](uint64_t peer, const std::string& address) { Opened(peer, address); };
+  options.launchers.received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); };
   options.launchers.closed = [this](uint64_t peer) { Gone(peer); };
   absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
   if (!server.ok()) return server.status();
@@ -51,7 +50,9 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
   return absl::OkStatus();
 }
 
-void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks) {
+void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks, bool peers_prove) {
+  secret_ = options.secret;
+  peers_prove_ = peers_prove;
   rendezvous_ = std::make_unique<Rendezvous>(std::move(options), EventLoop::NowNs());
   callbacks_ = std::move(callbacks);
   SetTimer();
@@ -121,15 +122,62 @@ void StoreHost::EndJob(const std::string& reason) {
   });
 }
 
-void StoreHost::Received(uint64_t peer, std::string_view body) {
-  absl::StatusOr<NodeMessage> message = DecodeNodeMessage(body);
-  if (!message.ok()) {
-    spdlog::warn("a launcher's connection is closed because of what it sent: {}", message.status().message());
-    Do({{peer, std::nullopt}});
-    return;
+void StoreHost::Opened(uint64_t peer, const std::string& address) {
+  absl::StatusOr<std::unique_ptr<TlsChannel>> channel = TlsChannel::Server(secret_, peers_prove_);
+  Launcher& launcher = launchers_[peer];
+  launcher.address = address;
+  launcher.in.set_max_bytes(kMaxStrangersFrameBytes);
+  Do(rendezvous_->Opened(peer, EventLoop::NowNs()));
+  if (!channel.ok()) return Refuse(peer, std::string(channel.status().message()));
+  launcher.channel = *std::move(channel);
+}
+
+void StoreHost::Refuse(uint64_t peer, const std::string& why) {
+  // Whoever reaches the port can be refused as often as he likes.
+  if (const int64_t now_ns = EventLoop::NowNs(); now_ns - said_refused_ns_ >= kSayRefusedNs) {
+    said_refused_ns_ = now_ns;
+    spdlog::warn("the connection of a launcher at {} is closed: {}", launchers_[peer].address, why);
   }
+  Do({{peer, std::nullopt}});
+}
+
+void StoreHost::Send(uint64_t peer, const std::string& body) {
+  auto launcher = launchers_.find(peer);
+  if (launcher == launchers_.end() || launcher->second.channel == nullptr) return;
+  const auto length = static_cast<uint32_t>(body.size());
+  std::string plain(reinterpret_cast<const char*>(&length), sizeof(length));
+  std::string out;
+  launcher->second.channel->Send(plain + body, out);
+  if (!out.empty()) root_->SendToLauncher(peer, out);
+}
+
+void StoreHost::Received(uint64_t peer, std::string_view bytes) {
+  auto launcher = launchers_.find(peer);
+  if (launcher == launchers_.end() || launcher->second.channel == nullptr) return;
+  std::string plain;
+  std::string out;
+  absl::Status status = launcher->second.channel->Receive(bytes, plain, out);
+  if (!out.empty()) root_->SendToLauncher(peer, out);
+  launcher->second.in.Append(plain);
+  // What it is told may end it.
+  while (status.ok() && (launcher = launchers_.find(peer)) != launchers_.end()) {
+    std::string_view body;
+    absl::StatusOr<bool> whole = launcher->second.in.Next(body);
+    if (whole.ok() && !*whole) return;
+    status = whole.status();
+    if (status.ok()) ReceivedMessage(peer, std::string(body));
+  }
+  if (status.ok()) return;
+  Refuse(peer, absl::IsPermissionDenied(status)
+                   ? "it has another TASKD_TOKEN than this one, or none; the same has to be set on every node"
+                   : std::string(status.message()));
+}
+
+void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
+  absl::StatusOr<NodeMessage> message = DecodeNodeMessage(body);
+  if (!message.ok()) return Refuse(peer, std::string(message.status().message()));
   if (auto* join = std::get_if<JoinMessage>(&*message); join != nullptr) {
-    absl::StatusOr<HostPort> from = ParseHostPort("peer", launchers_[peer]);
+    absl::StatusOr<HostPort> from = ParseHostPort("peer", launchers_[peer].address);
     if (from.ok()) join->info.address = from->host;
   }
   const bool joined = rendezvous_->joined(peer);
@@ -140,7 +188,11 @@ void StoreHost::Received(uint64_t peer, std::string_view body) {
     callbacks_.on_stacks(stacks->id, stacks->text);
   }
   Do(rendezvous_->Received(peer, *message, EventLoop::NowNs()));
-  if (!joined && rendezvous_->joined(peer)) root_->LauncherJoined(peer);
+  if (joined || !rendezvous_->joined(peer)) return;
+  root_->LauncherJoined(peer);
+  if (auto launcher = launchers_.find(peer); launcher != launchers_.end()) {
+    launcher->second.in.set_max_bytes(kMaxLauncherFrameBytes);
+  }
 }
 
 void StoreHost::Gone(uint64_t peer) {
@@ -182,7 +234,7 @@ void StoreHost::DoOne(const Rendezvous::Output& output) {
     reported_end_ = true;
     Report("ended", end->exit_code, end->reason);
   }
-  root_->SendToLauncher(output.peer, Encode(*output.message));
+  Send(output.peer, Encode(*output.message));
 }
 
 void StoreHost::Report(const char* event, int code, const std::string& reason) {

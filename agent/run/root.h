@@ -16,6 +16,8 @@
 #include "agent/run/rendezvous.h"
 #include "common/event_loop.h"
 #include "common/store/server.h"
+#include "common/store/tier_frame.h"
+#include "common/tls_channel.h"
 
 namespace taskd {
 
@@ -39,7 +41,9 @@ class StoreHost {
   // At most once, and first: listens for clients and launchers; answers when ServeRoot() is called.
   // `everywhere`: on all addresses of the machine. Errors as StoreServer::Start().
   absl::Status ListenRoot(const HostPort& address, bool everywhere);
-  void ServeRoot(Rendezvous::Options options, Callbacks callbacks);
+  // Launchers speak TLS with it (rendezvous_client.h), whose server has `options.secret`. `peers_prove`: who joins has
+  // to prove that he has the secret; else he is given it with his Assignment.
+  void ServeRoot(Rendezvous::Options options, Callbacks callbacks, bool peers_prove = false);
   int root_port() const { return root_->port(); }
 
   // At most once: a tier on a free port of 127.0.0.1, or of all addresses; the result is that port. Its clients wait
@@ -64,7 +68,17 @@ class StoreHost {
   void RunThread();
   void Do(Rendezvous::Outputs outputs);
   void DoOne(const Rendezvous::Output& output);
-  void Received(uint64_t peer, std::string_view body);
+  struct Launcher {
+    std::string address;  // HOST:PORT that it came from
+    std::unique_ptr<TlsChannel> channel;
+    FrameBuffer in{0};
+  };
+
+  void Opened(uint64_t peer, const std::string& address);
+  void Received(uint64_t peer, std::string_view bytes);
+  void ReceivedMessage(uint64_t peer, std::string_view body);
+  void Refuse(uint64_t peer, const std::string& why);
+  void Send(uint64_t peer, const std::string& body);
   void Gone(uint64_t peer);
   void SetTimer();
   void Report(const char* event, int code, const std::string& reason);
@@ -77,7 +91,10 @@ class StoreHost {
   // On the thread:
   std::unique_ptr<Rendezvous> rendezvous_;
   Callbacks callbacks_;
-  std::map<uint64_t, std::string> launchers_;  // peer -> HOST:PORT that it came from
+  std::map<uint64_t, Launcher> launchers_;  // by peer
+  std::string secret_;
+  bool peers_prove_ = false;
+  int64_t said_refused_ns_ = 0;
   std::function<void()> alone_;
   std::deque<Rendezvous::Output> outputs_;
   bool doing_ = false;

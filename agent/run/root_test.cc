@@ -39,6 +39,7 @@ Rendezvous::Options TwoNodes(int max_restarts = 0) {
   Rendezvous::Options options;
   options.run_id = "job";
   options.version = "1";
+  options.secret = "of the job";
   options.min_nodes = options.max_nodes = 2;
   options.max_restarts = max_restarts;
   return options;
@@ -55,8 +56,8 @@ int FreePort() {
 
 class Node {
  public:
-  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS)
-      : client_(loop, {"127.0.0.1", port}, info, timeout_ns,
+  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS, const std::string& secret = "")
+      : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns,
                 {[this](RootMessage message) { told_.push_back(std::move(message)); },
                  [this](const std::string& why) { failed_ = why; }}) {
     client_.Start();
@@ -95,7 +96,7 @@ class RootTest : public testing::Test {
     ASSERT_TRUE(condition());
   }
 
-  void StartRoot(Rendezvous::Options options = TwoNodes()) {
+  void StartRoot(Rendezvous::Options options = TwoNodes(), bool peers_prove = false) {
     root_.emplace();
     ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", 0}, true).ok());
     StoreHost::Callbacks callbacks;
@@ -107,7 +108,7 @@ class RootTest : public testing::Test {
       std::lock_guard lock(mutex_);
       stacks_.push_back(fmt::format("{} {}", id, text));
     };
-    root_->ServeRoot(std::move(options), callbacks);
+    root_->ServeRoot(std::move(options), callbacks, peers_prove);
   }
   std::vector<std::string> Events() {
     std::lock_guard lock(mutex_);
@@ -124,6 +125,34 @@ class RootTest : public testing::Test {
   std::vector<std::string> stacks_;  // guarded by mutex_
   std::optional<StoreHost> root_;
 };
+
+TEST_F(RootTest, WhoJoinsIsGivenTheSecret) {
+  StartRoot();
+  Node first(&loop_, root_->root_port(), Info(0));
+  Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");  // it asks for proof of it
+  RunUntil([&] { return first.Told<StartMessage>() && second.Told<StartMessage>(); });
+  EXPECT_EQ(first.Told<StartMessage>()->assignment.secret, "of the job");
+}
+
+TEST_F(RootTest, AnotherSecretIsRefusedOnBothSides) {
+  StartRoot(TwoNodes(), /*peers_prove=*/true);
+  for (const std::string secret : {"", "another"}) {
+    Node stranger(&loop_, root_->root_port(), Info(1), 30 * kS, secret);
+    RunUntil([&] { return !stranger.failed().empty(); });
+    EXPECT_THAT(stranger.failed(), HasSubstr("TASKD_TOKEN"));
+    EXPECT_FALSE(stranger.Told<WaitingMessage>());
+  }
+  Node first(&loop_, root_->root_port(), Info(0), 30 * kS, "of the job");
+  Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");
+  RunUntil([&] { return first.Told<StartMessage>() && second.Told<StartMessage>(); });
+}
+
+TEST_F(RootTest, RootWithoutTheSecretIsNotJoined) {
+  StartRoot();
+  Node node(&loop_, root_->root_port(), Info(1), 30 * kS, "given to this node only");
+  RunUntil([&] { return !node.failed().empty(); });
+  EXPECT_THAT(node.failed(), HasSubstr("TASKD_TOKEN"));
+}
 
 TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   StartRoot(TwoNodes(1));

@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/log.h"
 #include "common/listen.h"
+#include "common/log.h"
 #include "common/memory_limit.h"
 #include "common/store/root_core.h"
 #include "common/store/sharing.h"
@@ -51,8 +51,6 @@ constexpr size_t kMaxTierBacklog =
 constexpr size_t kMaxTierUnread = 16 * 1024 * 1024;  // of a tier: then its next frame waits
 constexpr size_t kMaxTierSlice = 4 * 1024 * 1024;    // of a tier's frames, in a round
 constexpr size_t kMaxUplinkBacklog = 16 * 1024 * 1024;
-constexpr uint32_t kMaxStrangersFrame = 64 * 1024;  // of a launcher that has not joined
-constexpr uint32_t kMaxLauncherFrame = 16 * 1024 * 1024;
 constexpr size_t kMaxLauncherUnread = 64 * 1024 * 1024;
 constexpr size_t kSmallBytes = 64 * 1024;        // what a client may send and wait for where memory is short
 constexpr size_t kSmallTierBytes = 1024 * 1024;  // the same, of a tier or launcher
@@ -450,7 +448,7 @@ void Server::Receive(Connection& connection) {
     const bool is_tier = connection.parser.peer() == StoreParser::Peer::kTier;
     if (!is_tier && !options_.launchers.opened) return Doom(connection, "a launcher, where none is expected");
     SetPromptAndWatched(connection.fd.get());
-    connection.frames = std::make_unique<FramePeer>(is_tier ? kMaxHelloBytes : kMaxStrangersFrame);
+    connection.frames = std::make_unique<FramePeer>(is_tier ? kMaxHelloBytes : kMaxStrangersFrameBytes);
     connection.frames->in.Append(connection.parser.TakeRest());
     if (is_tier) {
       ++tiers_;
@@ -738,7 +736,7 @@ void Server::SendToLauncher(uint64_t peer, std::string_view body) {
 
 void Server::LauncherJoined(uint64_t peer) {
   Connection* connection = Find(peer);
-  if (connection != nullptr) connection->frames->in.set_max_bytes(kMaxLauncherFrame);
+  if (connection != nullptr) connection->frames->in.set_max_bytes(kMaxLauncherFrameBytes);
 }
 
 void Server::ExpectEnd() {

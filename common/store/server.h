@@ -27,8 +27,8 @@ struct StoreStats {
 };
 
 // Launchers meet on the store's port. A launcher connects, sends 00 and kLauncherMagic (wire.h), and then both sides
-// send frames: u32 length (at most 64 KiB until LauncherJoined(), then 16 MiB), body. Callbacks run on the loop's
-// thread.
+// send frames: u32 length (at most kMaxStrangersFrameBytes until LauncherJoined(), then kMaxLauncherFrameBytes), body.
+// Callbacks run on the loop's thread.
 struct LauncherHandler {
   std::function<void(uint64_t peer, const std::string& address)> opened;
   std::function<void(uint64_t peer, std::string_view body)> received;
@@ -37,6 +37,9 @@ struct LauncherHandler {
 
 // 4 GiB, or a quarter of AvailableMemoryBytes() where that is less.
 uint64_t DefaultStoreMemoryBytes();
+
+inline constexpr uint32_t kMaxStrangersFrameBytes = 64 * 1024;
+inline constexpr uint32_t kMaxLauncherFrameBytes = 16 * 1024 * 1024;
 
 class StoreServer {
  public:

@@ -383,6 +383,24 @@ def test_frames_of_a_launcher_that_has_not_joined(jobs):
     assert node.wait() == 0 and other.wait() == 0
 
 
+@pytest.mark.parametrize("tokens", [("3f9c2d", "77ab10"), ("3f9c2d", ""), ("", "3f9c2d")], ids=str)
+def test_launchers_prove_the_token_to_each_other(jobs, tokens):
+    port = launchers.free_port()
+    root, stranger = (jobs.static(node, port, procs=1, environment={"TASKD_TOKEN": token or None})
+                      for node, token in enumerate(tokens))
+    assert stranger.wait() == 1
+    said = [line for line in stranger.log().splitlines() if "TASKD_TOKEN" in line]
+    assert len(said) == 1
+    wait_until(lambda: root.require_alive() and "closed" in root.log(), "the root says so")
+    assert "TASKD_TOKEN" in root.log()
+    assert not [e for e in jobs.started()]
+    other = jobs.static(1, port, procs=1, environment={"TASKD_TOKEN": tokens[0] or None})
+    assert other.wait() == 0 and root.wait() == 0
+    for process in (root, stranger, other):
+        for token in filter(None, tokens):
+            assert token not in process.log()
+
+
 # Connections.
 
 def limited(stage, soft, hard, **arguments):
