@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/log.h"
 #include "common/listen.h"
+#include "common/log.h"
 #include "common/store/wire.h"
 
 namespace taskd {
