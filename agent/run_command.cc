@@ -45,6 +45,12 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
   std::optional<RunSupervision> supervision;
   if (options->manager != "off") {
     daemons.emplace(*options, environment);
+    hooks.on_secret = [&, named = !options->manager.empty()](const std::string& secret) {
+      // A manager that was named has a secret of its own: TASKD_TOKEN, or what its job file says.
+      if (named && ValueOf(environment, "TASKD_TOKEN").empty()) return;
+      daemons->SetSecret(secret);
+      supervision->SetSecret(secret);
+    };
     hooks.start_manager = [&] { return daemons->StartManager(); };
     hooks.before_first_start = [&](const Assignment& assignment) { daemons->StartProxy(assignment); };
     hooks.rank_environment = [&](const Assignment& assignment) { return daemons->RankEnvironment(assignment); };

@@ -171,6 +171,22 @@ bool RunDaemons::Answers(const HostPort& address) {
                               : connect(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4))) == 0;
 }
 
+// For the tools that the user, or a rank, starts on this node. The manager's own node has the manager's.
+void RunDaemons::LeaveJobFile(const std::string& manager) {
+  absl::StatusOr<HostPort> address = ParseHostPort("--manager", manager);
+  if (!address.ok() || secret_.empty() || manager_.pid != 0 || job_file_ != nullptr) return;
+  JobFile job = DescribeManager(*address);
+  job.secret = secret_;
+  job.job = Variable("TASKD_JOB");
+  job.task_id = Variable("TASKD_TASK_ID");
+  absl::StatusOr<std::unique_ptr<JobFileHandle>> file = JobFileHandle::Write(job);
+  if (file.ok()) {
+    job_file_ = *std::move(file);
+  } else {
+    spdlog::warn("tools on this node need --manager and TASKD_TOKEN: {}", file.status().message());
+  }
+}
+
 // By the environment: a command line is read by everybody on the machine.
 void RunDaemons::SetSecretOf(Daemon& daemon) const {
   if (!secret_.empty() && Variable("TASKD_TLS_DIR").empty()) daemon.environment["TASKD_TOKEN"] = secret_;
@@ -303,6 +319,7 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
     spdlog::warn("no proxy: the job has no manager");
     return;
   }
+  LeaveJobFile(assignment.manager);
   // A launcher that is itself a rank's or a mode's command: the node's proxy is the outer one's, on the same socket.
   if (!Variable(kCookieVariable).empty() && !Variable("TASKD_SOCKET").empty() && !Variable("TASKD_MANAGER").empty()) {
     spdlog::info("the proxy at {} is the outer launcher's", socket_);

@@ -5,12 +5,14 @@
 #include <sys/types.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "agent/run/options.h"
 #include "agent/run/rendezvous.h"
 #include "common/address.h"
+#include "common/job_file.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -68,6 +70,7 @@ class RunDaemons {
   int StartManagerFrom(HostPort listen, int ports);
   bool Start(Daemon& daemon);
   void SetSecretOf(Daemon& daemon) const;
+  void LeaveJobFile(const std::string& manager);
   void TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
                           std::vector<std::string>& argv) const;
   std::string Variable(const std::string& name) const;
@@ -80,6 +83,7 @@ class RunDaemons {
   UniqueFd lock_;        // held as long as this process lives: the folder is in use
   std::string socket_;
   std::string secret_;
+  std::unique_ptr<JobFileHandle> job_file_;  // where the manager is another node's
   Daemon manager_;
   Daemon proxy_;
 };

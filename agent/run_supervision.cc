@@ -49,6 +49,11 @@ RunSupervision::~RunSupervision() {
   if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
 }
 
+void RunSupervision::SetSecret(const std::string& secret) {
+  std::lock_guard lock(mutex_);
+  options_.security.secret = secret;
+}
+
 void RunSupervision::SetControl(Control control) {
   std::lock_guard lock(mutex_);
   control_ = std::move(control);

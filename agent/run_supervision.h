@@ -46,6 +46,8 @@ class RunSupervision {
 
   // Adds to the hooks, after what they do already. The hooks must not outlive this object.
   void AddTo(LauncherHooks* hooks);
+  // The job's, where the options have none; before the first assignment.
+  void SetSecret(const std::string& secret);
   void SetControl(Control control);
 
   // The folder that ranks get as TASKD_STACK_DIR; empty where none could be made.
@@ -60,7 +62,7 @@ class RunSupervision {
   std::vector<RankStacks> Gather(int id, int nodes);
   std::string WriteFile(const v1::HangNotice& notice, const std::string& text);
 
-  const Options options_;
+  Options options_;
   std::string folder_;
 
   std::mutex mutex_;  // guards from here

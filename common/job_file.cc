@@ -16,6 +16,7 @@
 #include <cstring>
 #include <ctime>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -59,14 +60,13 @@ void AddOnce(std::vector<std::string>& values, const std::string& value) {
   if (!value.empty() && std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
 }
 
-std::vector<std::string> LocalAddresses(bool with_v6) {
-  std::vector<std::string> addresses = {"127.0.0.1"};
-  if (with_v6) addresses.push_back("::1");
+// Also of 0.0.0.0: our listeners take both families then.
+std::vector<std::string> LocalAddresses() {
+  std::vector<std::string> addresses = {"127.0.0.1", "::1"};
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return addresses;
   for (const ifaddrs* interface = interfaces; interface != nullptr; interface = interface->ifa_next) {
-    const std::string literal = Literal(interface->ifa_addr);
-    if (with_v6 || literal.find(':') == std::string::npos) AddOnce(addresses, literal);
+    AddOnce(addresses, Literal(interface->ifa_addr));
   }
   freeifaddrs(interfaces);
   return addresses;
@@ -89,10 +89,17 @@ std::vector<std::string> Resolve(const std::string& host) {
 }
 
 std::string ToJson(const JobFile& job) {
-  return nlohmann::json{
-      {"listen", job.listen}, {"hosts", job.hosts},     {"port", job.port}, {"http", job.http},
-      {"job", job.job},       {"task_id", job.task_id}, {"pid", job.pid},   {"started_unix_s", job.started_unix_s},
-      {"secret", job.secret}, {"netns", job.netns}}
+  return nlohmann::json{{"listen", job.listen},
+                        {"hosts", job.hosts},
+                        {"port", job.port},
+                        {"http", job.http},
+                        {"job", job.job},
+                        {"task_id", job.task_id},
+                        {"pid", job.pid},
+                        {"started_unix_s", job.started_unix_s},
+                        {"secret", job.secret},
+                        {"netns", job.netns},
+                        {"elsewhere", job.elsewhere}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -111,6 +118,7 @@ std::optional<JobFile> FromJson(const std::string& text) {
     json.at("started_unix_s").get_to(job.started_unix_s);
     json.at("secret").get_to(job.secret);
     json.at("netns").get_to(job.netns);
+    json.at("elsewhere").get_to(job.elsewhere);
     if (job.port < 1 || job.port > 65535 || !ParseHostPort("listen", job.listen).ok()) return std::nullopt;
     return job;
   } catch (const nlohmann::json::exception&) {
@@ -184,11 +192,17 @@ std::string Since(const JobFile& job) {
 JobFile DescribeListener(const HostPort& bound) {
   JobFile job;
   job.listen = FormatHostPort(bound);
-  job.hosts = IsWildcard(bound.host) ? LocalAddresses(bound.host == "::") : Resolve(bound.host);
+  job.hosts = IsWildcard(bound.host) ? LocalAddresses() : Resolve(bound.host);
   job.port = bound.port;
   job.pid = getpid();
   job.started_unix_s = time(nullptr);
   job.netns = OwnNetns();
+  return job;
+}
+
+JobFile DescribeManager(const HostPort& address) {
+  JobFile job = DescribeListener(address);
+  job.elsewhere = true;
   return job;
 }
 
@@ -235,6 +249,12 @@ absl::StatusOr<std::vector<JobFile>> ListJobs() {
     }
   }
   if (jobs.empty() && !refused.ok()) return refused;
+  std::sort(jobs.begin(), jobs.end(), [](const JobFile& a, const JobFile& b) {
+    return std::tie(a.elsewhere, a.started_unix_s, a.pid) < std::tie(b.elsewhere, b.started_unix_s, b.pid);
+  });
+  // Several launchers of one job may be here, and its manager.
+  std::set<std::pair<std::string, int>> seen;
+  std::erase_if(jobs, [&](const JobFile& job) { return !seen.emplace(job.secret, job.port).second && job.elsewhere; });
   std::sort(jobs.begin(), jobs.end(), [](const JobFile& a, const JobFile& b) {
     return std::tie(a.started_unix_s, a.pid) < std::tie(b.started_unix_s, b.pid);
   });

@@ -1,6 +1,6 @@
-// What a manager leaves in its user's runtime folder, so that this user's tools find the job and its secret without
-// being told: <runtime folder>/jobs/<unique>.json, mode 0600, held by flock while the manager lives. Another user can
-// neither read these nor put one there (see runtime_dir.h).
+// What a manager leaves in its user's runtime folder, and on the other nodes of its job the launcher, so that this
+// user's tools find the job and its secret without being told: <runtime folder>/jobs/<unique>.json, mode 0600, held by
+// flock while the manager lives. Another user can neither read these nor put one there (see runtime_dir.h).
 //
 // Thread safety: the functions may be called from any thread; a handle belongs to one.
 #pragma once
@@ -26,12 +26,16 @@ struct JobFile {
   std::string task_id;  // empty: it has none
   int64_t pid = 0;
   int64_t started_unix_s = 0;
-  std::string secret;  // never for a log or a message
-  uint64_t netns = 0;  // inode of /proc/self/ns/net; 0: not known
+  std::string secret;      // never for a log or a message
+  uint64_t netns = 0;      // inode of /proc/self/ns/net; 0: not known
+  bool elsewhere = false;  // the manager is another process than `pid`, perhaps on another machine
 };
 
 // A job file of this process and this moment, for a manager bound to `bound`: all but http, job, task_id and secret.
 JobFile DescribeListener(const HostPort& bound);
+
+// The same for a manager that this process reaches at `address`, a name or a literal.
+JobFile DescribeManager(const HostPort& address);
 
 // HOST:PORT for a tool on this machine: loopback where it listens on all addresses.
 std::string JobAddress(const JobFile& job);
@@ -57,9 +61,10 @@ class JobFileHandle {
   std::string path_;
 };
 
-// The jobs of this user whose managers live, oldest first, from every candidate for the runtime folder. Files of
-// managers that are gone are removed. What no manager of this user writes is skipped: another owner or mode, a link, a
-// FIFO, more than 64 KiB, other content. INVALID_ARGUMENT: none was found, and a folder breaks the rule.
+// The jobs of this user whose managers live, oldest first, each once (by its manager's own file where that is here),
+// from every candidate for the runtime folder. Files of managers that are gone are removed. What no manager of this
+// user writes is skipped: another owner or mode, a link, a FIFO, more than 64 KiB, other content. INVALID_ARGUMENT:
+// none was found, and a folder breaks the rule.
 absl::StatusOr<std::vector<JobFile>> ListJobs();
 
 // The job whose manager answers at this address, a name or a literal. Of several (network namespaces have the same

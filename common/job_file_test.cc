@@ -200,7 +200,7 @@ TEST_F(JobFileTest, IsFoundByItsAddress) {
   EXPECT_EQ(name("127.0.0.1:47009"), "none");
   EXPECT_EQ(name("127.0.0.1:47002"), "ns/b");
   EXPECT_EQ(name("0.0.0.0:47002"), "ns/b");
-  EXPECT_EQ(name("[::1]:47002"), "none");
+  EXPECT_EQ(name("[::1]:47002"), "ns/b") << "our listeners take both families";
   EXPECT_EQ(name("[::1]:47003"), "ns/c");
   EXPECT_EQ(name("127.0.0.1:47003"), "ns/c");
   EXPECT_EQ(name("192.0.2.1:47003"), "none");
@@ -223,6 +223,20 @@ TEST_F(JobFileTest, NetworkNamespacesHaveTheSameAddresses) {
   there.netns = here + 1;
   std::unique_ptr<JobFileHandle> d = Write(there);
   ASSERT_TRUE(JobAt({"192.0.2.7", 47002}));
+}
+
+TEST_F(JobFileTest, AJobIsListedOnceThoughItsLaunchersAreHereToo) {
+  JobFile manager = Job("127.0.0.1:47001", "ns/a");
+  JobFile launcher = DescribeManager({"127.0.0.1", 47001});
+  launcher.secret = manager.secret;
+  launcher.started_unix_s = manager.started_unix_s - 1;
+  std::unique_ptr<JobFileHandle> a = Write(launcher);
+  std::unique_ptr<JobFileHandle> b = Write(launcher);
+  EXPECT_TRUE(JobAt({"127.0.0.1", 47001})) << "where the manager is on another machine";
+  std::unique_ptr<JobFileHandle> c = Write(manager);
+  ASSERT_TRUE(JobAt({"127.0.0.1", 47001}));
+  EXPECT_EQ(JobAt({"127.0.0.1", 47001})->job, "ns/a");
+  EXPECT_FALSE(JobAt({"127.0.0.1", 47001})->elsewhere);
 }
 
 // In mounts of their own: the machine may have other jobs of this user.

@@ -493,12 +493,9 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
                                      "TASKD_TOKEN on every node"));
   }
 
-}
-
-const std::shared_ptr<Hub>
-    hub_;
-const JobShape shape_;
-const bool remote_;
+  const std::shared_ptr<Hub> hub_;
+  const JobShape shape_;
+  const bool remote_;
 };
 
 }  // namespace
