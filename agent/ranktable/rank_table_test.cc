@@ -184,6 +184,11 @@ TEST(RankTable, RulesOf10) {
        {"server_list[1].server_id", [](Json& t) { t["server_list"][1]["server_id"] = 7; }},
        {"server_list[1].host_ip", [](Json& t) { t["server_list"][1].erase("host_ip"); }},
        {"server_list[0].host_ip", [](Json& t) { t["server_list"][0]["host_ip"] = 5; }},
+       {"server_list[0].host_ip", [](Json& t) { t["server_list"][0]["host_ip"] = "300.1.1.1"; }},
+       {"server_list[0].host_ip", [](Json& t) { t["server_list"][0]["host_ip"] = "1.2.3.4 "; }},
+       {"server_list[0].host_ip", [](Json& t) { t["server_list"][0]["host_ip"] = "fe80::1::2"; }},
+       {"server_list[0].host_ip", [](Json& t) { t["server_list"][0]["host_ip"] = "node-0"; }},
+       {"server_list[1].container_ip", [](Json& t) { t["server_list"][1]["container_ip"] = "10.1.0.256"; }},
        {"server_list[0].host_port", [](Json& t) { t["server_list"][0]["host_port"] = "0"; }},
        {"server_list[0].pod_name", [](Json& t) { t["server_list"][0]["pod_name"] = Json::array(); }},
        {"server_list[0].device", [](Json& t) { t["server_list"][0]["device"] = Json::array(); }},
@@ -230,6 +235,8 @@ TEST(RankTable, WhatIsFineIn10) {
   table = Table10();
   table.erase("server_count");
   for (Json& server : table["server_list"]) server.erase("host_ip");
+  table["server_list"][0]["server_id"] = "300.1.1.1";  // a name
+  table["server_list"][1]["container_ip"] = "fe80::1";
   table["unknown"] = 1.5;
   table["server_list"][0]["unknown"] = {{"a", {1, true, nullptr}}};
   table["server_list"][0]["device"][0]["device_id"] = "15";

@@ -224,6 +224,8 @@ class TableReader : private RankTableFieldReader {
     Require(id, server_id, server.object.begin);
     CheckLength(id, server_id, 64);
     server.server_id = server_id.text;
+    CheckAddresses("host_ip", host_ip);
+    CheckAddresses("container_ip", container_ip);
     if (host_ip.good) server.host_ip = host_ip.text;
     if (container_ip.good) server.container_ip = container_ip.text;
     if (pod_name.good) server.pod_name = pod_name.text;
