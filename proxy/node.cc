@@ -274,11 +274,15 @@ std::vector<RankReport> Node::Reports() const {
     report.applied = rank.applied;
     report.applied_revision = rank.applied_revision;
     report.counters = rank.ended;
+    report.trouble = RankTrouble::kEnded;
     report.reason = "its process has ended";
     for (const auto& segment : rank.segments) {
       report.counters = Sum(report.counters, segment->counters);
       if (!segment->current || segment->ended) continue;
       report.attached = segment->fault.empty();
+      report.trouble = !report.attached       ? RankTrouble::kRingUnusable
+                       : rank.failure.empty() ? RankTrouble::kNone
+                                              : RankTrouble::kNotApplied;
       report.reason = report.attached ? rank.failure : absl::StrCat("its ring is unusable: ", segment->fault);
       if (report.attached && !rank.failure.empty()) report.failed_revision = rank.asked->revision;
     }

@@ -50,11 +50,15 @@ struct WantedKinds {
   friend bool operator==(const WantedKinds&, const WantedKinds&) = default;
 };
 
+// What is to be said of a rank; RankReport::reason is its text for people.
+enum class RankTrouble { kNone, kNotApplied, kRingUnusable, kEnded };
+
 struct RankReport {
   int rank = 0;
   int local_rank = -1;
   uint32_t pid = 0;
   bool attached = false;
+  RankTrouble trouble = RankTrouble::kNone;
   std::string reason;  // why not attached, or why the wanted state is not applied
   uint64_t applied_revision = 0;
   KindMask applied = 0;

@@ -222,7 +222,7 @@ class Uplink::Impl {
       if (report.attached && !failed) {
         answer->set_state(v1::RankAnswer::APPLIED);
         answer->set_ms(ms);
-      } else if (failed || (report.pid != 0 && report.reason.rfind("its ring", 0) == 0)) {
+      } else if (failed || (report.pid != 0 && report.trouble == RankTrouble::kRingUnusable)) {
         answer->set_state(v1::RankAnswer::FAILED);
         answer->set_reason(report.reason);
       } else {
