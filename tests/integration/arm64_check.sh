@@ -17,14 +17,15 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 source=$root/worker_sdk/src
 
-# The flags of worker_sdk/CMakeLists.txt.
+# The flags of worker_sdk/CMakeLists.txt and cmake/hardening.cmake.
+hardening="-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2"
 for file in api clock domains hello_client legacy mark_names mspti_feed mstx next_mstx nvtx nvtx_ranges nvtx_strings \
     primary recorder segment stack_dump; do
-  "$compiler" -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fvisibility-inlines-hidden \
+  "$compiler" -std=c++20 -O2 $hardening -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fvisibility-inlines-hidden \
     -fno-exceptions -fno-rtti -fno-threadsafe-statics -ftls-model=initial-exec -I "$root/worker_sdk/include" \
     -c "$source/$file.cc" -o "$out/$file.o"
 done
-aarch64-linux-gnu-gcc -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -ftls-model=initial-exec \
+aarch64-linux-gnu-gcc -std=gnu11 -O2 $hardening -Wall -Wextra -Werror -fPIC -fvisibility=hidden -ftls-model=initial-exec \
   -I "$root/worker_sdk/include" -c "$source/mspti.c" -o "$out/mspti.o"
 aarch64-linux-gnu-gcc -shared -o "$out/libtaskd.so" "$out"/*.o -Wl,-soname,libtaskd.so -Wl,--as-needed -static-libgcc \
   -Wl,-z,defs -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--version-script="$source/libtaskd.map"
