@@ -71,12 +71,4 @@ std::string KindsText(const v1::KindStates& kinds) {
   return text;
 }
 
-std::string Printable(const std::string& text) {
-  std::string result = text;
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  return result;
-}
-
 }  // namespace taskd

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/printable.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
 #include "nlohmann/json.hpp"
@@ -54,8 +55,5 @@ grpc::Status ReadParts(std::unique_ptr<grpc::ClientReader<Message>> parts, Messa
 nlohmann::ordered_json KindsJson(const v1::KindStates& kinds);
 // The same for people: "step on, fp on, ...".
 std::string KindsText(const v1::KindStates& kinds);
-
-// Text that came over the network, made harmless for a terminal.
-std::string Printable(const std::string& text);
 
 }  // namespace taskd

@@ -21,6 +21,7 @@
 #include "agent/switch_command.h"
 #include "agent/trace_command.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "manager/manager.h"
 #include "proto/channel.h"
 #include "proxy/proxy.h"
@@ -61,7 +62,7 @@ int Fail(const std::string& command, const absl::Status& status) {
   for (size_t i = 0; i < line.size(); ++i) {
     if (line[i] == '\n' && line.compare(i, 3, "\n  ") != 0) line[i] = ' ';  // a list keeps its lines
   }
-  std::cerr << command << ": " << line << std::endl;
+  std::cerr << command << ": " << Printable(line, kShownLineBytes) << std::endl;
   return absl::IsInvalidArgument(status) ? kWrongUsage : kFailed;
 }
 

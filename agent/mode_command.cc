@@ -16,6 +16,7 @@
 #include "agent/run/proc_facts.h"
 #include "arpa/inet.h"
 #include "common/log.h"
+#include "common/printable.h"
 
 namespace taskd {
 namespace {
@@ -27,7 +28,7 @@ int Refuse(const absl::Status& status) {
   for (char& c : line) {
     if (c == '\n') c = ' ';
   }
-  std::cerr << "taskd run: " << line << std::endl;
+  std::cerr << "taskd run: " << Printable(line, kShownLineBytes) << std::endl;
   return kWrongUsage;
 }
 

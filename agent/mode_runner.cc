@@ -34,6 +34,7 @@
 #include "common/job_secret.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -54,7 +55,7 @@ constexpr int kPassedSignals[] = {SIGUSR1, SIGUSR2};
 
 void Say(std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
-  std::cerr << "taskd run: " << line << std::endl;
+  std::cerr << "taskd run: " << Printable(line, kShownLineBytes) << std::endl;
 }
 
 bool IsAddress(const std::string& host) {

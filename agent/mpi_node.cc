@@ -12,6 +12,7 @@
 #include "agent/modes/node_files.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -105,7 +106,8 @@ void MpiNode::WaitForOthers(std::function<void()> done) {
   if (!plan_->mpi.checks_ssh || options_.taskd_rsh || plan_->nodes.size() == 1) return done();
   if (!is_model_arts()) return ReachOthers(std::move(done));
   for (const ModeNode& node : plan_->nodes) {
-    std::cout << "[run_mpi] hostname: " << node.name << "\n[run_mpi] resolved ip: " << AddressOf(node) << std::endl;
+    std::cout << "[run_mpi] hostname: " << Printable(node.name) << "\n[run_mpi] resolved ip: " << AddressOf(node)
+              << std::endl;
   }
   const std::string address = AddressOf(plan_->nodes[static_cast<size_t>(plan_->index)]);
   own_sshd_ = std::make_unique<PortWait>(loop_, HostPort{address, plan_->mpi.ssh_port},

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/ranktable/rank_table.h"
+#include "common/printable.h"
 
 namespace taskd {
 namespace {
@@ -18,7 +19,7 @@ void PrintJson(const RankTableCheck& check) {
     result["errors"].push_back({{"path", error.path}, {"text", error.text}});
   }
   if (check.errors_left_off > 0) result["errors_left_off"] = check.errors_left_off;
-  std::cout << result.dump() << std::endl;
+  std::cout << PrintableJson(result.dump()) << std::endl;
 }
 
 void PrintText(const RankTableCheck& check) {
@@ -28,7 +29,8 @@ void PrintText(const RankTableCheck& check) {
     return;
   }
   for (const RankTableError& error : check.errors) {
-    std::cout << error.path << (error.path.empty() ? "" : ": ") << error.text << "\n";
+    std::cout << Printable(error.path, kShownLineBytes) << (error.path.empty() ? "" : ": ")
+              << Printable(error.text, kShownLineBytes) << "\n";
   }
   if (check.errors_left_off > 0) std::cout << "and " << check.errors_left_off << " more\n";
   std::cout.flush();

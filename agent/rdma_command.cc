@@ -13,6 +13,7 @@
 
 #include "agent/rdma/nccl_log.h"
 #include "agent/rdma/rdma_environment.h"
+#include "common/printable.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
@@ -48,15 +49,7 @@ void PrintJson(const NcclLogReport& report) {
     result["first_offending"] = {{"line", report.first_offending_line}, {"text", report.first_offending_text}};
   }
   // A log may hold any bytes.
-  std::cout << result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
-}
-
-// For a terminal.
-std::string Printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
+  std::cout << PrintableJson(result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) << std::endl;
 }
 
 void PrintText(const NcclLogReport& report) {

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/address.h"
+#include "common/printable.h"
 #include "grpcpp/channel.h"
-#include "nlohmann/json.hpp"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
 namespace taskd {
@@ -28,15 +28,7 @@ constexpr milliseconds kPause{200};
 constexpr milliseconds kTellWritten{2000};
 
 // One line, and UTF-8: a message must be, and a path in a reason need not.
-std::string OneLine(const std::string& text) {
-  std::string quoted =
-      nlohmann::json(text.substr(0, kMaxReasonBytes)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::string line = nlohmann::json::parse(quoted, nullptr, false).get<std::string>();
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
-  }
-  return line;
-}
+std::string OneLine(const std::string& text) { return Printable(text, kMaxReasonBytes); }
 
 std::string MissingNodes(const v1::RouteWaiting& waiting) {
   const auto more = static_cast<int64_t>(waiting.missing_count()) - waiting.missing_size();

@@ -25,6 +25,7 @@
 #include "agent/route/report.h"
 #include "agent/route/topology_formats/formats.h"
 #include "common/file_set.h"
+#include "common/printable.h"
 
 namespace taskd {
 namespace {
@@ -59,7 +60,7 @@ class Waiting {
     const Clock::duration left = deadline_ - Clock::now();
     if (left <= Clock::duration::zero()) return false;
     if (isatty(STDERR_FILENO) != 0) {
-      std::cerr << "\rtaskd route: waiting for " << path << ", "
+      std::cerr << "\rtaskd route: waiting for " << Printable(path) << ", "
                 << std::chrono::duration_cast<std::chrono::seconds>(left).count() << " s left\033[K" << std::flush;
       shown_ = true;
     }
@@ -324,7 +325,7 @@ absl::Status Route(const RouteOptions& options, Inputs inputs) {
                                     .groups = planned->groups ? &*planned->groups : nullptr,
                                     .rank_mapping = options.rank_mapping};
   if (options.json) {
-    std::cout << route::PlanJson(nodes, planned->plan, parts) << std::endl;
+    std::cout << PrintableJson(route::PlanJson(nodes, planned->plan, parts)) << std::endl;
   } else {
     std::cout << route::PlanText(nodes, planned->plan, parts) << std::flush;
   }
@@ -338,7 +339,7 @@ absl::Status RunRoute(const RouteOptions& options) {
   if (!inputs.ok()) return inputs.status();
   absl::Status status = Route(options, *std::move(inputs));
   if (!status.ok() && !absl::IsInvalidArgument(status) && options.json) {
-    std::cout << route::FailedJson(std::string(status.message())) << std::endl;
+    std::cout << PrintableJson(route::FailedJson(std::string(status.message()))) << std::endl;
   }
   return status;
 }

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
 #include "taskd/v1/job_link.grpc.pb.h"
@@ -349,7 +350,7 @@ int Fail(int code, std::string line) {
   for (char& c : line) {
     if (c == '\n') c = ' ';
   }
-  std::cerr << absl::StrCat("taskd rsh: ", line, "\n") << std::flush;
+  std::cerr << absl::StrCat("taskd rsh: ", Printable(line, kShownLineBytes), "\n") << std::flush;
   return code;
 }
 

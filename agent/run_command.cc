@@ -17,6 +17,7 @@
 #include "common/descriptors.h"
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/printable.h"
 
 namespace taskd {
 namespace {
@@ -36,7 +37,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!options.ok()) {
-    std::cerr << "taskd run: " << options.status().message() << std::endl;
+    std::cerr << "taskd run: " << Printable(std::string(options.status().message()), kShownLineBytes) << std::endl;
     return kWrongUsage;
   }
   InitLog("run");

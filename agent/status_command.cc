@@ -131,7 +131,7 @@ void PrintJson(const v1::JobStatus& status) {
     json["nodes"].push_back(std::move(row));
   }
   json["supervision"] = SupervisionJson(status.supervision());
-  std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  std::cout << PrintableJson(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) << std::endl;
 }
 
 void PrintTable(const v1::JobStatus& status) {

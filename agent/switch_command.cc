@@ -87,7 +87,7 @@ void PrintJson(const v1::SetSwitchReply& reply) {
     row["reason"] = rank.reason();
     json["ranks"].push_back(std::move(row));
   }
-  std::cout << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  std::cout << PrintableJson(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) << std::endl;
 }
 
 void PrintTable(const v1::SetSwitchReply& reply) {

@@ -31,6 +31,8 @@
 #include "agent/trace_writer.h"
 #include "common/mark_file_reader.h"
 #include "common/parallel_group.h"
+#include "common/printable.h"
+#include "common/step_name.h"
 #include "manager/diagnosis/engine.h"
 #include "manager/diagnosis/verdict.h"
 
@@ -293,9 +295,8 @@ void Trace::FindStepsOf(Chosen& rank) {
   };
   auto start = [&](const MarkRecord& mark) {
     if (!running.empty()) running.erase(mark.id);  // the next life of the rank begins its ids again
-    if (mark.domain != "default" || !mark.name.starts_with("step ")) return;
-    int64_t step = -1;
-    std::from_chars(mark.name.data() + 5, mark.name.data() + mark.name.size(), step);
+    const std::optional<int64_t> step = mark.domain == "default" ? StepNumber(mark.name) : std::nullopt;
+    if (!step) return;
     if (mark.process_id != process) {
       settle();
       previous_end_ns = 0;
@@ -304,7 +305,7 @@ void Trace::FindStepsOf(Chosen& rank) {
     if (running.size() >= kMaxRunning) running.clear();
     Running& entry = running[mark.id] = {process, nullptr};
     for (size_t i = 0; i < steps_.size(); ++i) {
-      if (step < steps_[i].first || step > steps_[i].second) continue;
+      if (*step < steps_[i].first || *step > steps_[i].second) continue;
       uint64_t begin = previous_end_ns != 0 ? previous_end_ns : std::min(life.second, mark.time_ns);
       entry.window = &windows.try_emplace({i, process}, TraceWindow{begin, 0}).first->second;
       entry.window->last_ns = kOpen;
@@ -442,7 +443,8 @@ absl::Status Trace::Write(OutputFile& file) {
   if (status.ok()) status = file.Commit();
   if (!status.ok()) return status;
   progress_.Clear();
-  if (!unreadable_.empty()) std::cerr << "taskd trace: not all could be read: " << unreadable_ << std::endl;
+  if (!unreadable_.empty())
+    std::cerr << "taskd trace: not all could be read: " << Printable(unreadable_, kShownLineBytes) << std::endl;
   if (writer.left_out() != 0) {
     std::cerr << "taskd trace: " << writer.left_out() << " ranges were left out: more than " << TraceLanes::kMax
               << " overlapped on one track" << std::endl;

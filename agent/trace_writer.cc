@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/mark_fold.h"
+#include "common/step_name.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd {
@@ -43,18 +44,8 @@ struct Info {
 };
 using InfoPtr = std::shared_ptr<const Info>;
 
-// N of "step N", else -1.
-int64_t StepNumber(std::string_view name) {
-  if (!name.starts_with("step ")) return -1;
-  name.remove_prefix(5);
-  int64_t step = -1;
-  const char* end = name.data() + name.size();
-  auto [rest, error] = std::from_chars(name.data(), end, step);
-  return error == std::errc() && rest == end && step >= 0 ? step : -1;
-}
-
 Kind DefaultKind(std::string_view name) {
-  if (StepNumber(name) >= 0) return Kind::kStep;
+  if (StepNumber(name)) return Kind::kStep;
   if (name == "forward") return Kind::kForward;
   if (name == "dataloader") return Kind::kDataloader;
   if (name == "save_checkpoint") return Kind::kCheckpoint;
@@ -224,7 +215,7 @@ InfoPtr TraceWriter::Impl::Describe(std::string_view name, std::string_view doma
   } else {
     if (domain == "default") {
       info->kind = DefaultKind(name);
-      info->step = StepNumber(name);
+      info->step = StepNumber(name).value_or(-1);
     } else {
       info->args = absl::StrCat("\"domain\":", JsonString(domain));
     }

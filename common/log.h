@@ -3,6 +3,7 @@
 // a string_view of its own, which fmt does not know. Where absl::StrCat would meet a std::string_view, use fmt::format.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,11 @@ namespace taskd {
 
 // Sets spdlog's default logger up: "2026-01-02T03:04:05.678 warning proxy: text". Level from TASKD_LOG_LEVEL (trace,
 // debug, info, warning, error, off; default info). Call once, in main.
+// A message is one line whatever is in it: it goes through Printable (common/printable.h) and is cut at
+// kShownLineBytes.
 void InitLog(const std::string& role);
+
+// The lines' format, without their target.
+std::unique_ptr<spdlog::formatter> LogFormatter();
 
 }  // namespace taskd

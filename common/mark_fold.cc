@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <deque>
 #include <limits>
 #include <map>
@@ -13,6 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/step_cutter.h"
+#include "common/step_name.h"
 
 namespace taskd {
 namespace {
@@ -73,18 +73,6 @@ struct Step {
   uint64_t device_start_ns = 0;  // 0: not there
   uint64_t device_end_ns = 0;
 };
-
-// N of "step N".
-std::optional<int64_t> StepNumber(std::string_view name) {
-  constexpr std::string_view kPrefix = "step ";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t step = 0;
-  const char* end = name.data() + name.size();
-  if (std::from_chars(name.data() + kPrefix.size(), end, step) != std::from_chars_result{end, std::errc()}) {
-    return std::nullopt;
-  }
-  return step;
-}
 
 uint8_t FloorLog2(uint64_t bytes) { return bytes == 0 ? 0 : static_cast<uint8_t>(63 - __builtin_clzll(bytes)); }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/printable.h"
 
 namespace taskd::manager {
 namespace {
@@ -272,7 +273,8 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
           continue;
         }
         spdlog::warn("two proxies claim node rank {}: {} on {} and {} on {}; check --node-rank", hello.node_rank,
-                     other->second.hello.identity, other->second.hello.host, hello.identity, hello.host);
+                     Printable(other->second.hello.identity), Printable(other->second.hello.host),
+                     Printable(hello.identity), Printable(hello.host));
         ++other;
       }
     }

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/core.h"
 #include "manager/job_link_core.h"
@@ -342,7 +343,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       if (!allowed.ok()) return allowed;
       peer_ = hub_->Add(this);
       if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
-      spdlog::info("job: node {} of {} joins: {}", in.join().index(), in.join().nodes(), in.join().name());
+      spdlog::info("job: node {} of {} joins: {}", in.join().index(), in.join().nodes(), Printable(in.join().name()));
       hub_->Tell([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in.join()), now); });
       return grpc::Status::OK;
     }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/convert.h"
 #include "manager/diagnosis_core.h"
@@ -164,7 +165,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
       stream_ = *stream;
       node_rank_ = hello.node_rank();
       diagnosis_->Connect(stream_, node_rank_, CutHost(hello.host()));
-      spdlog::info("node {} connected: {} ({})", node_rank_, hello.host(), peer_);
+      spdlog::info("node {} connected: {} ({})", node_rank_, Printable(hello.host()), peer_);
       return absl::OkStatus();
     }
     switch (in.message_case()) {

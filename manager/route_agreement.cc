@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/printable.h"
 
 namespace taskd::manager {
 namespace {
@@ -16,19 +17,6 @@ constexpr size_t kMaxNamed = 3;
 bool IsDigest(const std::string& text) {
   return text.size() == kDigestSize &&
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-
-// Whole characters, and no line breaks: it becomes part of a line that other nodes print.
-std::string OneLine(std::string text, size_t max_bytes) {
-  if (text.size() > max_bytes) {
-    size_t size = max_bytes;
-    while (size > 0 && (text[size] & 0xc0) == 0x80) --size;
-    text.resize(size);
-  }
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
-  }
-  return text;
 }
 
 // "node 1, node 2, node 5 and 3 more"
@@ -72,7 +60,7 @@ void RouteAgreementCore::Propose(uint64_t peer, RouteProposal proposal, Time now
     out->push_back({peer, Because(Kind::kRefused, std::move(complaint))});
     return;
   }
-  proposal.reason = OneLine(std::move(proposal.reason), kMaxReasonBytes);
+  proposal.reason = Printable(proposal.reason, kMaxReasonBytes);
   if (proposal.in_doubt != 0) {
     AskedInDoubt(peer, std::move(proposal), now, out);
     return;

@@ -151,7 +151,7 @@ TEST_F(RouteAgreementTest, ANodeWithoutAPlanMakesItIdentity) {
   Propose(1, without);
   EXPECT_EQ(LastKind(0), Kind::kWaiting) << "node 2 may have another rank table";
   Propose(2, Proposal(3, 2, Digest('b')));
-  ExpectIdentity({0, 1, 2}, "node 1 has no plan: topology /a /b is not there");
+  ExpectIdentity({0, 1, 2}, "node 1 has no plan: topology /a\\n/b is not there");
 }
 
 TEST_F(RouteAgreementTest, AnotherPlanMakesItIdentity) {
@@ -166,7 +166,7 @@ TEST_F(RouteAgreementTest, AReasonIsCutAtWholeCharacters) {
   without.reason = std::string(Core::kMaxReasonBytes - 1, 'x') + "\u00e4";
   Propose(0, without);
   ExpectIdentity({0}, "xxx");
-  EXPECT_EQ(Last(0).reason.back(), 'x');
+  EXPECT_TRUE(Last(0).reason.ends_with("x…"));
 }
 
 TEST_F(RouteAgreementTest, WhoGoesBeforeAllHaveAcknowledgedMakesItIdentity) {

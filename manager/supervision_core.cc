@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/log.h"
 #include "common/switch.h"
 
@@ -96,7 +97,8 @@ void SupervisionCore::Close() {
 
 void SupervisionCore::Add(SupervisionEvent event) {
   Cut(event.message, kMaxMessageBytes);
-  spdlog::info("job: {}", LogLine(event));  // who starts the ranks says it to people
+  // Who starts the ranks says it to people. Stacks have lines, of which each becomes one of the log.
+  for (const absl::string_view line : absl::StrSplit(LogLine(event), '\n')) spdlog::info("job: {}", line);
   events_bytes_ += event.message.size();
   events_.push_back(std::move(event));
   while (events_.size() > kMaxEvents || events_bytes_ > kMaxEventsBytes) {

@@ -1,12 +1,12 @@
 #include "proxy/segment_drain.h"
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 #include <utility>
 
 #include "common/log.h"
 #include "common/mark_line.h"
+#include "common/step_name.h"
 
 namespace taskd {
 namespace {
@@ -24,14 +24,6 @@ constexpr size_t kMaxOpenRanges = 1 << 16;
 // The thread that made the mark: a source's records are all written by one of ours.
 uint32_t ThreadOf(const RingRecord& record) {
   return (record.flags & ring::kFlagSource) != 0 ? record.thread_id : record.tid;
-}
-
-// N of "step N", -1 for any other name.
-int64_t StepOf(std::string_view name) {
-  constexpr std::string_view kPrefix = "step ";
-  int64_t step = -1;
-  if (name.starts_with(kPrefix)) std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
-  return step;
 }
 
 bool HasStreamFlags(const RingRecord& record) {
@@ -107,7 +99,7 @@ absl::Status SegmentDrain::TakeOver() {
         ExpectDevice(line->id);
       }
       if (line->flag == kMarkStart || line->flag == kMarkStartStream) {
-        open_[line->id] = {line->flag << 1, StepOf(line->name), line->timestamp_ns};
+        open_[line->id] = {line->flag << 1, StepNumber(line->name).value_or(-1), line->timestamp_ns};
       } else if (line->flag == kMarkEnd || line->flag == kMarkEndStream) {
         open_.erase(line->id);
       }
@@ -354,7 +346,8 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
     uint32_t flag;
     if (start) {
       flag = HasStreamFlags(record) ? kMarkStartStream : kMarkStart;
-      OpenRange range = {flag << 1, record.kind == ring::kKindStep ? StepOf(batch.Name(record)) : -1, timestamp_ns};
+      OpenRange range = {flag << 1, record.kind == ring::kKindStep ? StepNumber(batch.Name(record)).value_or(-1) : -1,
+                         timestamp_ns};
       if (open_.size() >= kMaxOpenRanges) ForgetOldRanges();
       if (open_.emplace(record.id, range).second) opened_.push_back({record.id, range});
     } else {

@@ -119,6 +119,14 @@ TEST_F(SegmentDrainTest, LeavesOutEndsWithoutAStart) {
   EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "32 1 "));
 }
 
+TEST_F(SegmentDrainTest, OnlyTheNameOfAStepIsAStep) {
+  Start(kStartNs + 1, 1, "step 12x", ring::kKindStep);  // the recorder does not say so
+  End(kStartNs + 2, 1);
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_EQ(drain->counters().step, -1);
+}
+
 TEST_F(SegmentDrainTest, AnEndOfAnotherThreadComesAfterItsStart) {
   int other = fake_.AddRing();
   End(kStartNs + 3, 1, other);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/printable.h"
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
@@ -35,17 +36,6 @@ std::string Dump(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
-// Terminals obey control characters; these come from a rank.
-std::string Harmless(std::string_view text, size_t most) {
-  std::string result;
-  for (char c : text.substr(0, most)) {
-    const auto byte = static_cast<unsigned char>(c);
-    result += c == '\t' || (byte >= 0x20 && byte != 0x7f) ? c : '?';
-  }
-  if (text.size() > most) result += "…";
-  return result;
-}
-
 std::string Time(int64_t time_ns) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3S%Ez", absl::FromUnixNanos(time_ns), absl::LocalTimeZone());
 }
@@ -58,7 +48,7 @@ void AddField(std::string* text, std::string_view name, std::string_view value) 
 void AddLines(std::string* text, std::string_view name, std::string_view value) {
   bool first = true;
   for (absl::string_view line : absl::StrSplit(absl::string_view(value.data(), value.size()), '\n')) {
-    const std::string shown = Harmless({line.data(), line.size()}, kMaxShownLine);
+    const std::string shown = Printable({line.data(), line.size()}, kMaxShownLine);
     if (first) {
       AddField(text, name, shown);
     } else {
@@ -69,7 +59,7 @@ void AddLines(std::string* text, std::string_view name, std::string_view value) 
 }
 
 std::string Where(const RankFailure& failure) {
-  return absl::StrCat(Harmless(failure.host, kMaxShownLine), " (node ", failure.group_rank, ")");
+  return absl::StrCat(Printable(failure.host, kMaxShownLine), " (node ", failure.group_rank, ")");
 }
 
 template <typename T>
@@ -104,7 +94,7 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
   const WorkerExit& exit = first.exit;
   const std::string line(72, '=');
   std::string text =
-      absl::StrCat(line, "\n", Harmless(command, kMaxShownLine), " FAILED\n", "First failure, the one to look at:\n");
+      absl::StrCat(line, "\n", Printable(command, kMaxShownLine), " FAILED\n", "First failure, the one to look at:\n");
   AddField(&text, "rank", absl::StrCat(exit.rank, " (local rank ", exit.local_rank, ")"));
   AddField(&text, "node", Where(first));
   AddField(&text, "pid", absl::StrCat(exit.pid));
@@ -117,10 +107,11 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
   } else {
     AddLines(&text, "error", std::string_view(exit.error_message).substr(0, kMaxShownMessage));
   }
-  AddField(&text, "logs", first.log_folder.empty() ? "none" : Harmless(first.log_folder, kMaxShownMessage));
+  AddField(&text, "logs", first.log_folder.empty() ? "none" : Printable(first.log_folder, kMaxShownMessage));
   if (!exit.last_lines.empty()) {
     absl::StrAppend(&text, "Its last lines on stderr:\n");
-    for (const std::string& last : exit.last_lines) absl::StrAppend(&text, "  | ", Harmless(last, kMaxShownLine), "\n");
+    for (const std::string& last : exit.last_lines)
+      absl::StrAppend(&text, "  | ", Printable(last, kMaxShownLine), "\n");
   }
   if (failures.size() > 1) absl::StrAppend(&text, "Other failures:\n");
   for (size_t i = 1; i < failures.size(); ++i) {
@@ -128,7 +119,7 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
     absl::StrAppend(&text, "  rank ", other.rank, " (local rank ", other.local_rank, ") on ", Where(failures[i]),
                     ", pid ", other.pid, ": ", DescribeEnd(other), ", ", Time(other.time_ns));
     const std::string message = other.error_message.substr(0, other.error_message.find('\n'));
-    if (!message.empty()) absl::StrAppend(&text, ", ", Harmless(message, kMaxShownLine));
+    if (!message.empty()) absl::StrAppend(&text, ", ", Printable(message, kMaxShownLine));
     absl::StrAppend(&text, "\n");
   }
   return absl::StrCat(text, line, "\n");

@@ -27,6 +27,7 @@
 #include "agent/run/worker_group.h"
 #include "common/job_secret.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -41,7 +42,7 @@ constexpr double kAloneMarginS = 10;
 
 void Say(std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
-  std::cerr << "taskd run: " << line << std::endl;
+  std::cerr << "taskd run: " << Printable(line, kShownLineBytes) << std::endl;
 }
 
 int64_t RealtimeNs() {

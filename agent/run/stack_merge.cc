@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/run/stack_collector.h"
+#include "common/printable.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd {
@@ -39,13 +40,7 @@ std::vector<std::string> Texts(const Json& object, const char* name) {
 constexpr size_t kMaxShown = 512;  // of a frame, a name, a note
 
 // Names of threads and files are other people's bytes.
-std::string Clean(std::string text) {
-  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
-}
+std::string Clean(const std::string& text) { return Printable(text, kMaxShown); }
 
 // A frame without its line or offset: "wait (threading.py)", "poll".
 std::string Function(const std::string& frame) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/printable.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::diagnosis {
@@ -19,6 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kColumns = 120;
+// Of one text; a verdict's sentence is far shorter.
+constexpr size_t kShownTextBytes = 8192;
 constexpr size_t kMostIds = 12;  // runs or pairs of them in a line for people
 
 // JSON has no infinities, and nobody needs more.
@@ -81,23 +84,6 @@ Json VerdictJson(const Verdict& verdict) {
   return json;
 }
 
-// Valid UTF-8 without anything that a terminal would act on, C1 controls included.
-std::string Printable(const std::string& text) {
-  std::string valid;
-  Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get_to(valid);
-  std::string result;
-  for (size_t i = 0; i < valid.size(); ++i) {
-    auto byte = static_cast<unsigned char>(valid[i]);
-    if (byte == 0xc2 && static_cast<unsigned char>(valid[i + 1]) < 0xa0) {
-      result += ' ';
-      ++i;
-    } else {
-      result += byte < 0x20 || byte == 0x7f ? ' ' : valid[i];
-    }
-  }
-  return result;
-}
-
 // Characters, as far as one code point is one.
 size_t Width(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
@@ -115,7 +101,7 @@ size_t Cut(std::string_view text, size_t width) {
 
 // Appends `text` as lines of at most kColumns, broken at spaces; lines after the first begin with `indent` spaces.
 void Wrap(const std::string& unsafe, size_t indent, std::string& out) {
-  std::string text = Printable(unsafe);
+  std::string text = Printable(unsafe, kShownTextBytes);
   std::string_view rest = text;
   size_t room = kColumns;
   while (Width(rest) > room) {
@@ -262,7 +248,7 @@ std::string RenderJson(const Report& report, const std::string& job) {
     row["text"] = note.text;
     json["notes"].push_back(std::move(row));
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::string RenderText(const Report& report, const std::string& job) {

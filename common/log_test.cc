@@ -1,0 +1,35 @@
+#include "common/log.h"
+
+#include <sstream>
+
+#include "common/printable.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "spdlog/sinks/ostream_sink.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::MatchesRegex;
+
+std::string Logged(const std::string& text) {
+  std::ostringstream out;
+  spdlog::logger logger("proxy", std::make_shared<spdlog::sinks::ostream_sink_st>(out));
+  logger.set_formatter(LogFormatter());
+  logger.warn("host {}", text);
+  return out.str();
+}
+
+TEST(LogTest, HasTimeLevelAndRole) {
+  EXPECT_THAT(Logged("node-0"), MatchesRegex("20..-..-..T..:..:...... warning proxy: host node-0\n"));
+}
+
+TEST(LogTest, AMessageIsOneLineAndHarmless) {
+  EXPECT_THAT(Logged("a\n2026-01-01T00:00:00.000 info manager: false\x1b[2J\u009b1m\u202e"),
+              MatchesRegex("[^\n]*host a\\\\n2026[^\n]*false\\\\x1b\\[2J\\\\u009b1m\\\\u202e\n"));
+}
+
+TEST(LogTest, ALongMessageIsCut) { EXPECT_LT(Logged(std::string(4 << 20, 'x')).size(), kShownLineBytes + 100); }
+
+}  // namespace
+}  // namespace taskd
