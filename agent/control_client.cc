@@ -22,8 +22,7 @@ constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
 
 }  // namespace
 
-absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, const std::string& job,
-                                                  Security security) {
+absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, const std::string& job, Security security) {
   std::string manager = given;
   if (manager.empty()) {
     absl::StatusOr<JobFile> chosen = ChooseJob(job);

@@ -56,6 +56,8 @@ std::string Environment(const char* name) {
 
 // Never a flag: command lines are visible to everybody.
 std::string Token() { return Environment("TASKD_TOKEN"); }
+// What `taskd run` hands to the daemons that it starts, where the operator gave no token.
+std::string Secret() { return Environment("TASKD_SECRET"); }
 
 int Fail(const std::string& command, const absl::Status& status) {
   std::string line(status.message());
@@ -308,6 +310,7 @@ int RunManagerCommand(Commands& commands) {
   ManagerOptions& options = commands.manager;
   options.http_is_default = commands.manager_http->count() == 0;
   options.token = Token();
+  options.secret = Secret();
   InitLog("manager");
   InitGrpcLog();
   absl::Status status = RunManager(options);
@@ -318,7 +321,7 @@ int RunProxyCommand(Commands& commands) {
   ProxyOptions& options = commands.proxy;
   options.listen_is_default = commands.proxy_listen->count() == 0;
   options.task_id = Environment("MINDX_TASK_ID");
-  options.token = Token();
+  options.secret = Token().empty() ? Secret() : Token();
   InitLog("proxy");
   InitGrpcLog();
   absl::Status status = RunProxy(options);

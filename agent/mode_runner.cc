@@ -31,6 +31,7 @@
 #include "agent/run_daemons.h"
 #include "common/address.h"
 #include "common/event_loop.h"
+#include "common/job_file.h"
 #include "common/job_secret.h"
 #include "common/listen.h"
 #include "common/log.h"
@@ -95,6 +96,7 @@ class ModeRunner {
   void StartCommand();
 
   void ChooseSecret();
+  std::string SecretOfManager() const;
   absl::Status StartDaemons();
   absl::Status Join();
   Environment CommandEnvironment(const Environment& of_mode) const;
@@ -390,6 +392,14 @@ void ModeRunner::ChooseSecret() {
   run_.security.fallback = plan_.nodes.size() > 1 ? StandInSecret(PlanText(plan_)) : NewSecret();
 }
 
+// One that somebody has started before, by himself, may have left another one for this user.
+std::string ModeRunner::SecretOfManager() const {
+  if (!run_.security.secret.empty()) return run_.security.secret;
+  absl::StatusOr<HostPort> address = ParseHostPort("--manager", dial_);
+  const std::optional<JobFile> job = address.ok() ? JobAt(*address) : std::nullopt;
+  return job ? job->secret : run_.security.fallback;
+}
+
 absl::Status ModeRunner::StartDaemons() {
   ChooseSecret();
   RunOptions options;
@@ -419,6 +429,7 @@ absl::Status ModeRunner::StartDaemons() {
     }
     assignment.manager = dial_;
   }
+  if (!hosts_manager_ && !plan_.manager.empty()) daemons_->SetSecret(SecretOfManager());
   daemons_->StartProxy(assignment);
   for (auto& [name, value] : daemons_->RankEnvironment(assignment)) run_.environment[name] = value;
   for (pid_t pid : daemons_->pids()) group_->Spare(pid);

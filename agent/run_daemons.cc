@@ -187,9 +187,9 @@ void RunDaemons::LeaveJobFile(const std::string& manager) {
   }
 }
 
-// By the environment: a command line is read by everybody on the machine.
+// By the environment: a command line is read by everybody on the machine. What the operator gave, they have already.
 void RunDaemons::SetSecretOf(Daemon& daemon) const {
-  if (!secret_.empty() && Variable("TASKD_TLS_DIR").empty()) daemon.environment["TASKD_TOKEN"] = secret_;
+  if (!secret_.empty() && Variable("TASKD_TOKEN").empty()) daemon.environment["TASKD_SECRET"] = secret_;
 }
 
 std::string RunDaemons::Variable(const std::string& name) const {

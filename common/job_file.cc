@@ -118,7 +118,7 @@ std::optional<JobFile> FromJson(const std::string& text) {
     json.at("started_unix_s").get_to(job.started_unix_s);
     json.at("secret").get_to(job.secret);
     json.at("netns").get_to(job.netns);
-    json.at("elsewhere").get_to(job.elsewhere);
+    job.elsewhere = json.value("elsewhere", false);
     if (job.port < 1 || job.port > 65535 || !ParseHostPort("listen", job.listen).ok()) return std::nullopt;
     return job;
   } catch (const nlohmann::json::exception&) {

@@ -79,9 +79,15 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
   if (options.report_fault && options.clusterd.empty()) {
     return absl::InvalidArgumentError("--report-fault: there is no ClusterD to report to; give --clusterd HOST:PORT");
   }
-  absl::Status listen = CheckListenAllowed(options.listen, {options.tls_dir, options.token}, options.allow_plaintext);
+  absl::Status listen =
+      CheckListenAllowed(options.listen, {options.tls_dir, options.token.empty() ? options.secret : options.token},
+                         options.allow_plaintext);
   if (!listen.ok()) return listen;
-  if (options.tls_dir.empty() && options.secret.empty()) options.secret = SecretOf(options);
+  if (!options.tls_dir.empty()) {
+    options.secret.clear();
+  } else if (!options.token.empty() || options.secret.empty()) {
+    options.secret = SecretOf(options);
+  }
   if (options.state_dir.empty() && !options.task_id.empty()) {
     absl::StatusOr<std::string> folder = DefaultStateDir(options.task_id);
     if (!folder.ok()) return folder.status();

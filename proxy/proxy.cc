@@ -204,7 +204,7 @@ absl::Status RunProxy(const ProxyOptions& options) {
   RaiseDescriptorLimit();
   // Before any thread, so that all inherit the mask.
   StopSignal stop(options.exit_on_stdin_eof);
-  const Security security = {options.tls_dir, options.token};
+  const Security security = {options.tls_dir, options.secret};
   if (absl::Status checked = CheckOptions(options, security); !checked.ok()) return checked;
   const std::string socket = options.socket.empty() ? DefaultSocketPath() : options.socket;
   if (absl::Status made = MakeSocketFolder(socket); !made.ok()) return made;

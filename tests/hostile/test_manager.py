@@ -19,8 +19,7 @@ def peer(manager):
     channels = []
 
     def dial():
-        channel = grpc.insecure_channel(manager.address, options=[("grpc.use_local_subchannel_pool", 1),
-                                                                  ("grpc.max_receive_message_length", -1)])
+        channel = manager.secure_channel(options=[("grpc.max_receive_message_length", -1)])
         channels.append(channel)
         return channel
 

@@ -168,7 +168,7 @@ def test_deep_arguments_of_a_call(stage, manager, depth):
         resource.setrlimit(resource.RLIMIT_STACK, limits)
     messages, services = stubs.control()
     wait_until(lambda: manager.status()["nodes"] and manager.status()["nodes"][0]["connected"], "the proxy is connected")
-    with grpc.insecure_channel(manager.address) as channel:
+    with manager.secure_channel() as channel:
         stub = services.ControlStub(channel)
         request = messages.CallAgentsRequest(args_json='{"a":' + "[" * depth + "]" * depth + "}")
         setattr(request, "operator", "KILL_WORKER")

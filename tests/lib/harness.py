@@ -140,14 +140,14 @@ class Process:
 
 class Manager(Process):
     def __init__(self, folder, name="manager", port=None, job=JOB, task=TASK, flags=(), state_dir=None, environment=None,
-                 wait=True):
+                 wait=True, wrap=()):
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.job = job
         self.state_dir = state_dir or os.path.join(folder, f"{name}-state")
         self.folder = folder
         self.http = f"127.0.0.1:{free_port()}"
-        command = [TASKD, "manager", "--job", job, "--task-id", task, "--listen", self.address,
+        command = [*wrap, TASKD, "manager", "--job", job, "--task-id", task, "--listen", self.address,
                    "--http", self.http, "--state-dir", self.state_dir, *flags]
         if "--switch-file" not in flags:
             command += ["--switch-file", os.path.join(folder, f"{name}-no-switch-file")]

@@ -1,0 +1,223 @@
+"""Who commands a job: nobody who was not let in, whoever answers at an address, whatever port is reached, whoever shares the
+host. And a port that many knock at is not deaf afterwards."""
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+
+import harness
+import pytest
+from harness import JOB, wait_until
+from strangers import STRANGER, VICTIM, host  # noqa: F401
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, and processes of other users")
+
+# A manager of the stranger's: whoever joins is ordered to run a command. In plain text, or by TLS with a key of its own; it
+# asks for certificates and takes any, so that what a victim says is heard.
+FALSE_MANAGER = """
+import concurrent.futures, os, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import grpc, stubs
+messages, services = stubs.job_link()
+
+class JobLink(services.JobLinkServicer):
+    def Join(self, reports, context):
+        print("metadata", [value for _, value in context.invocation_metadata()], flush=True)
+        for report in reports:
+            print("heard", str(report).replace("\\n", " "), flush=True)
+            yield messages.JobNotice(state=messages.JobState(first_joined=True, all_joined=True, all_ready=True))
+            yield messages.JobNotice(remote=messages.RemoteCommand(id=1, start=sys.argv[3]))
+
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+services.add_JobLinkServicer_to_server(JobLink(), server)
+if sys.argv[4] == "tls":
+    folder = sys.argv[5]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "2", "-subj", "/CN=taskd job", "-addext",
+                    "subjectAltName=DNS:job.taskd", "-keyout", folder + "/key", "-out", folder + "/crt"], check=True)
+    key, crt = open(folder + "/key", "rb").read(), open(folder + "/crt", "rb").read()
+    server.add_secure_port(sys.argv[2], grpc.ssl_server_credentials([(key, crt)]))
+else:
+    server.add_insecure_port(sys.argv[2])
+server.start()
+print("ready", flush=True)
+server.wait_for_termination()
+"""
+
+
+@root_only
+@pytest.mark.parametrize("token", ["", "the-jobs-own-token"])
+@pytest.mark.parametrize("speaks", ["plain", "tls"])
+@pytest.mark.parametrize("mode", ["mpi", "horovod"])
+def test_whoever_answers_at_the_managers_address_is_no_manager(host, tmp_path, mode, speaks, token):
+    """The first to listen at 127.0.0.1:9601 used to run commands as the victim."""
+    port = harness.free_port()
+    host.sh(0, "mkdir -m 777 /tmp/open")
+    mark = "/tmp/open/mark"
+    script = os.path.join(tmp_path, "false_manager.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(FALSE_MANAGER)
+    # As root, so that it can read the tree: it is a stranger to the job all the same.
+    false = harness.Process("false manager", host.command(0, harness.PYTHON, script, os.path.dirname(harness.__file__),
+                                                          f"127.0.0.1:{port}", f"touch {mark}", speaks, "/tmp/open"),
+                            host.environment(), host.stage.folder)
+    host.stage.processes.append(false)
+    wait_until(lambda: false.require_alive() and "ready" in false.log(), "the false manager listens")
+    extra = {"TASKD_TOKEN": token} if token else {}
+    victim = host.start(VICTIM, "victim", "run", "--mode", mode, "--manager", f"127.0.0.1:{port}", "--wait-s", "4", "--",
+                        "sh", "-c", "sleep 1000", NODE_LIST="localhost:1", INDEX="0", HOME="/tmp", **extra)
+    assert victim.wait(60) != 0, victim.log()
+    assert host.run(0, "test", "-e", mark).returncode != 0, f"the stranger's command ran\n{false.log()}"
+    assert "heard" not in false.log() and "metadata" not in false.log(), "something was said to a stranger"
+    if token:
+        assert token not in false.log() and token not in victim.log()
+        assert "TASKD_TOKEN" in victim.log(), victim.log()
+
+
+CALLS = """
+sys.path.insert(0, sys.argv[1])
+import grpc, stubs
+messages, services = stubs.profiling()
+control, controls = stubs.control()
+with grpc.insecure_channel(sys.argv[2]) as channel:
+    trace, own = services.TrainingDataTraceStub(channel), controls.ControlStub(channel)
+    kill = control.CallAgentsRequest()
+    setattr(kill, "operator", "KILL_WORKER")
+    for name, call in (
+            ("modify", lambda: trace.ModifyTrainingDataTraceSwitch(messages.DataTypeReq(
+                jobNsName="default/mine", profilingSwitch=messages.ProfilingSwitch(Step="on")), timeout=10)),
+            ("get", lambda: trace.GetTrainingDataTraceSwitch(messages.DataStatusReq(jobNsName="default/mine"), timeout=10)),
+            ("status", lambda: own.GetStatus(control.GetStatusRequest(), timeout=10)),
+            ("switch", lambda: own.SetSwitch(control.SetSwitchRequest(step=True), timeout=10)),
+            ("kill", lambda: own.CallAgents(kill, timeout=10))):
+        try:
+            call()
+            print(name, "OK", flush=True)
+        except grpc.RpcError as error:
+            print(name, error.code().name, flush=True)
+"""
+
+
+def calls(host, uid, tmp_path, address):
+    """What the calls of a client in plain text end with, made by a process of that user. The stubs are root's to read."""
+    script = os.path.join(tmp_path, "calls.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(CALLS)
+    become = f"import os; os.setgroups([]); os.setresgid({uid},{uid},{uid})\n" if uid else ""
+    with open(script, encoding="utf-8") as file:
+        text = file.read().replace("import grpc, stubs\n", "import grpc, stubs\nstubs.profiling(); stubs.control()\n" + become +
+                                   (f"os.setresuid({uid},{uid},{uid})\n" if uid else ""))
+    done = host.run(0, harness.PYTHON, "-c", text, os.path.dirname(harness.__file__), address, timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+@root_only
+def test_loopback_is_a_boundary_between_users(host, tmp_path):
+    _, address = host.manager(VICTIM, "mine", "--job", "default/mine")
+    assert calls(host, STRANGER, tmp_path, address) == dict.fromkeys(("modify", "get", "status", "switch", "kill"), "UNAUTHENTICATED")
+    for command in (["status"], ["switch", "step=on"], ["diagnose"]):
+        done = host.run(STRANGER, "taskd", *command, "--manager", address)
+        assert done.returncode == 1 and done.stdout == "" and "TASKD_TOKEN" in done.stderr, (command, done)
+    status = json.loads(host.run(VICTIM, "taskd", "status", "--json").stdout)
+    assert status["wanted"]["step"] == "off"
+    # Its own user types what he always did, against ClusterD's service; TaskD's own is for its parts.
+    own = calls(host, VICTIM, tmp_path, address)
+    assert own == {"modify": "OK", "get": "OK", "status": "UNAUTHENTICATED", "switch": "UNAUTHENTICATED", "kill": "UNAUTHENTICATED"}
+    assert json.loads(host.run(VICTIM, "taskd", "status", "--json").stdout)["wanted"]["step"] == "on"
+
+
+@root_only
+def test_what_http_shows_is_for_the_jobs_user(host):
+    port = harness.free_port()
+    host.start(VICTIM, "mine", "manager", "--listen", f"127.0.0.1:{harness.free_port()}", "--http", f"127.0.0.1:{port}")
+    get = ("import sys,urllib.request,urllib.error\ntry:\n  print(urllib.request.urlopen(sys.argv[1],timeout=10).status)\n"
+           "except urllib.error.HTTPError as e:\n  print(e.code)\n")
+
+    def code(uid, path):
+        return host.run(uid, harness.PYTHON, "-c", get, f"http://127.0.0.1:{port}{path}").stdout.strip()
+    wait_until(lambda: code(VICTIM, "/healthz") == "200", "HTTP answers")
+    assert code(VICTIM, "/metrics") == "200" and code(0, "/metrics") == "200"
+    assert code(STRANGER, "/healthz") == "200" and code(STRANGER, "/metrics") == "401"
+
+
+def test_allow_plaintext_opens_clusterds_service_and_nothing_else(stage, tmp_path):
+    manager = stage.manager(flags=["--allow-plaintext"], environment=harness.clean_environment(TASKD_TOKEN="token"), wait=False)
+    wait_until(lambda: "answers gRPC" in manager.log(), "the manager is ready")
+    assert manager.modify(step="on") == 200
+    done = stage.run("status", "--manager", manager.address, environment=harness.clean_environment(TASKD_TOKEN="wrong"))
+    assert done.returncode == 1
+    assert "plain" in manager.log().lower() and "warn" in manager.log().lower()
+
+
+
+@pytest.mark.parametrize("limit", [300, 600])
+def test_a_manager_hears_again_after_its_descriptors_ran_out(stage, limit):
+    """gRPC's own listener stopped accepting for good."""
+    # Both limits: it raises the soft one to the hard one.
+    manager = stage.manager(wait=False, wrap=["prlimit", f"--nofile={limit}:{limit}"])
+    wait_until(lambda: "answers gRPC" in manager.log(), "the manager is ready")
+    flood = [socket.create_connection(("127.0.0.1", manager.port)) for _ in range(limit + 100)]
+    for connection in flood:
+        connection.close()
+    wait_until(lambda: stage.run("status", "--manager", manager.address).returncode == 0, "status works again")
+    assert manager.modify(step="on") == 200
+
+
+def test_a_flood_that_speaks_leaves_room_for_the_jobs_own(stage, manager):
+    """Connections that begin a TLS handshake and stop: they end by themselves, and the job's parts come in meanwhile."""
+    hello = bytearray()
+    context = ssl.create_default_context()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    handshake = context.wrap_bio(incoming, outgoing, server_hostname="job.taskd")
+    with pytest.raises(ssl.SSLWantReadError):
+        handshake.do_handshake()
+    hello += outgoing.read()
+    flood = []
+    for _ in range(500):
+        connection = socket.create_connection(("127.0.0.1", manager.port))
+        connection.sendall(hello)
+        flood.append(connection)
+    assert stage.run("status", "--manager", manager.address).returncode == 0
+    for connection in flood:
+        connection.close()
+
+
+def test_plain_text_has_its_share_and_no_more(stage, manager):
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    held = []
+    for _ in range(400):
+        connection = socket.create_connection(("127.0.0.1", manager.port))
+        connection.sendall(preface)
+        held.append(connection)
+    assert stage.run("status", "--manager", manager.address).returncode == 0
+    closed = 0
+    for connection in held:
+        connection.settimeout(10)
+        try:
+            closed += connection.recv(1) == b""
+        except ConnectionResetError:
+            closed += 1
+        except TimeoutError:
+            pass
+        connection.close()
+    assert 400 - 128 <= closed < 400
+    assert manager.modify(step="on") == 200
+
+
+def test_with_ssh_nothing_obeys_remote_orders(stage):
+    """A job with a secret whose nodes start their processes by ssh: `taskd rsh` runs nothing there."""
+    port = harness.free_port()
+    environment = harness.clean_environment(TASKD_TOKEN="secret", NODE_LIST="localhost:1", INDEX="0", HOME=stage.folder)
+    node = stage._add(harness.Process("node", [harness.TASKD, "run", "--mode", "mpi", "--remote-start", "ssh", "--manager",
+                                               f"127.0.0.1:{port}", "--", "sleep", "1000"], environment, stage.folder))
+    wait_until(lambda: node.require_alive() and
+               stage.run("status", "--manager", f"127.0.0.1:{port}", environment=environment).returncode == 0, "the manager is up")
+    mark = os.path.join(stage.folder, "mark")
+    done = wait_until(lambda: (lambda d: d if "--remote-start" in d.stderr else None)(subprocess.run(
+        [harness.TASKD, "rsh", "localhost", "touch", mark], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+        env={**environment, "TASKD_MANAGER": f"127.0.0.1:{port}"}, check=False)), "the node has joined and refuses")
+    assert done.returncode == 255 and not os.path.exists(mark)
+    node.child.send_signal(signal.SIGTERM)
+    node.wait()
