@@ -18,6 +18,7 @@
 #include "common/job_file.h"
 #include "common/job_secret.h"
 #include "common/log.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "grpcpp/create_channel.h"
@@ -157,6 +158,10 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address,
 void InitGrpcLog() {
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
   gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
+  // Protobuf has a line on stderr for each text of a peer that is not UTF-8.
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel, const char*, int, const std::string& message) {
+    spdlog::debug("protobuf: {}", message);
+  });
 }
 
 absl::Status CheckListenAllowed(const std::string& address, const Security& security, bool allow_plaintext) {

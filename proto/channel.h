@@ -29,8 +29,8 @@ struct Security {
 // Largest message in either direction, on every connection of TaskD.
 inline constexpr int kMaxMessageBytes = 4 * 1024 * 1024;
 
-// Sends gRPC's own log through ours, at level debug: a peer's broken handshake is not our operator's error. Once, in
-// main.
+// Sends gRPC's and Protobuf's own logs through ours, at level debug: a peer's broken handshake, or text, is not our
+// operator's error. Once, in main.
 void InitGrpcLog();
 
 // OK if `address` (HOST:PORT, [IPV6]:PORT) may be listened on: loopback always; others with TLS, a secret that the

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -14,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/log.h"
 #include "gtest/gtest.h"
+#include "spdlog/sinks/base_sink.h"
 
 namespace taskd {
 namespace {
@@ -85,6 +88,43 @@ bool WaitClosed(const UniqueFd& fd) {
   return poll(&one, 1, 30'000) == 1 && recv(fd.get(), &byte, 1, 0) <= 0;
 }
 
+// What is logged while it lives.
+class LogLines {
+ public:
+  LogLines() : sink_(std::make_shared<Sink>()) { spdlog::default_logger()->sinks().push_back(sink_); }
+  ~LogLines() { spdlog::default_logger()->sinks().pop_back(); }
+
+  bool WaitFor(const std::string& text) {
+    std::unique_lock lock(sink_->mutex);
+    return sink_->changed.wait_for(lock, std::chrono::seconds(30), [&] { return CountLocked(text) > 0; });
+  }
+  int Count(const std::string& text) {
+    std::lock_guard lock(sink_->mutex);
+    return CountLocked(text);
+  }
+
+ private:
+  struct Sink : spdlog::sinks::base_sink<std::mutex> {
+    void sink_it_(const spdlog::details::log_msg& message) override {
+      std::lock_guard lock(mutex);
+      lines.emplace_back(message.payload.data(), message.payload.size());
+      changed.notify_all();
+    }
+    void flush_() override {}
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::string> lines;
+  };
+  int CountLocked(const std::string& text) const {
+    return static_cast<int>(std::count_if(sink_->lines.begin(), sink_->lines.end(), [&](const std::string& line) {
+      return line.find(text) != std::string::npos;
+    }));
+  }
+
+  const std::shared_ptr<Sink> sink_;
+};
+
 const std::string kTls("\x16\x03\x01", 3);
 const std::string kPlain("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
 
@@ -146,6 +186,7 @@ TEST(GrpcListenerTest, APeerHasHalfOfTheConnectionsAndPlainTextItsShare) {
 
 // Descriptors run out for the listener's process, not for its clients: those are another process's.
 TEST(GrpcListenerTest, GoesOnWhenThereAreDescriptorsAgain) {
+  LogLines log;
   Door door({.connections = 10'000, .silent = 10'000, .first_byte_ms = 3'600'000});
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -165,8 +206,12 @@ TEST(GrpcListenerTest, GoesOnWhenThereAreDescriptorsAgain) {
     ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     ASSERT_EQ(send(client.get(), kTls.data(), kTls.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kTls.size()));
   }
+  const bool paused = log.WaitFor("no more connections can be taken");
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_TRUE(paused);
   EXPECT_TRUE(door.WaitTaken(clients.size()));
+  EXPECT_TRUE(log.WaitFor("connections are taken again"));
+  EXPECT_EQ(log.Count("no more connections can be taken"), 1) << "it is said once";
 }
 
 }  // namespace

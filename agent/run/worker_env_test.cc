@@ -66,6 +66,7 @@ class WorkerEnvTest : public ::testing::Test {
                          .role_rank_base = 4,
                          .role_world_size = 12,
                          .manager = "",
+                         .secret = "",
                          .tier = "",
                          .hosts = {}};
   WorkerContext context_;
