@@ -131,6 +131,13 @@ uint64_t SegmentDrain::MonotonicAt(uint64_t ticks, TickAnchor now) const {
   return segment_->counter_clock() ? TickLine(left_anchor(), now).MonotonicNs(ticks) : ticks;
 }
 
+uint64_t SegmentDrain::MaxEarlyTicks(TickAnchor now) const {
+  if (!segment_->counter_clock()) return kMaxEarlyNs;
+  // By our own clock: the segment's is its process's to say.
+  const uint64_t ns = std::max<uint64_t>(now.monotonic_ns - born_.monotonic_ns, 1);
+  return static_cast<uint64_t>(static_cast<double>(now.ticks - born_.ticks) / static_cast<double>(ns) * kMaxEarlyNs);
+}
+
 absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_the_end) {
   if (segment_->faulted()) return absl::OkStatus();
   if (segment_->Pending() == 0) {
@@ -150,15 +157,19 @@ absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_th
   }
   const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
   segment_->set_count_undecided((keep & ring::kGateAllKinds) != 0);
+  uint64_t goal = 0;  // everything up to here is to be written
   do {
     TickAnchor now = ReadAnchor();
     uint64_t cut = to_the_end ? UINT64_MAX : segment_->counter_clock() ? now.ticks : now.monotonic_ns;
-    segment_->Read(cut, kBatchBytes, batch_);
+    if (goal == 0) goal = cut;
+    ReadWholeRanges(
+        *segment_, cut, kBatchBytes, MaxEarlyTicks(now), [this](uint64_t id) { return open_.contains(id); }, batch_);
     TickAnchor anchor = now;
-    if (batch_.more) anchor = {batch_.cut_ticks, MonotonicAt(batch_.cut_ticks, now)};
+    if (batch_.cut_ticks < cut) anchor = {batch_.cut_ticks, MonotonicAt(batch_.cut_ticks, now)};
     if (absl::Status written = WriteBatch(batch_, now, anchor); !written.ok()) return written;
     anchored_ns_ = now_monotonic_ns;
-  } while (batch_.more && !batch_.records.empty());
+    // Where an end waits for its start, its time is over in a moment.
+  } while (batch_.more ? !batch_.records.empty() : batch_.cut_ticks < goal);
   pending_since_ns_ = 0;
   return absl::OkStatus();
 }
@@ -212,7 +223,12 @@ void SegmentDrain::FormatDevice(const RingRecord& record) {
 
 void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
   auto open = open_.find(record.id);
-  if (open == open_.end()) return;
+  const bool source = (record.flags & ring::kFlagSource) != 0;
+  if (open == open_.end()) {
+    if (!source) early_ends_.Add(record);
+    return;
+  }
+  if (!source) timestamp_ns = std::max(timestamp_ns, open->second.start_ns);
   if (open->second.step >= 0) {
     step_ = open->second.step;
     step_ms_ = static_cast<double>(static_cast<int64_t>(timestamp_ns - open->second.start_ns)) / 1e6;
@@ -243,6 +259,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   device_new_.clear();
   device_done_.clear();
   records_.clear();
+  early_ends_.Clear();
   written_next_ = written_;
   const TickLine line(left_anchor(), now);
   const uint64_t realtime_offset = segment_->start_realtime_ns() - segment_->start().monotonic_ns;
@@ -290,6 +307,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
                         .thread_id = ThreadOf(record),
                         .name = name,
                         .domain = DomainForFold(record.domain)});
+    if (const std::optional<RingRecord> end = early_ends_.Take(record.id)) FormatEnd(*end, timestamp_ns);
   }
 }
 

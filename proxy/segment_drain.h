@@ -2,7 +2,8 @@
 //
 // Design:
 // 1. A batch is every record up to a cut-off time stamp, over all threads of the rank. A record stamped before the cut
-//    whose range end lies before it too was committed before it, so an end never comes before its start.
+//    whose range end lies before it too was committed before it. An end that was stamped before its start all the same
+//    is put behind it (proxy/range_order.h).
 // 2. A batch becomes one write(2). Before it, the cursors that will hold afterwards and the write itself (file, size
 //    before, bytes) are noted in the segment; after it, the cursors become valid and the note is struck. A proxy that
 //    takes over compares the note with the file's size and knows whether the batch is in.
@@ -27,6 +28,7 @@
 #include "absl/status/status.h"
 #include "common/mark_record.h"
 #include "common/ring_segment.h"
+#include "proxy/range_order.h"
 #include "proxy/rank_files.h"
 #include "proxy/rank_fold.h"
 
@@ -78,6 +80,8 @@ class SegmentDrain {
   void Fold();
   TickAnchor left_anchor() const;
   uint64_t MonotonicAt(uint64_t ticks, TickAnchor now) const;
+  // kMaxEarlyNs in the segment's ticks.
+  uint64_t MaxEarlyTicks(TickAnchor now) const;
   void StageAnchor(TickAnchor anchor);
   void CommitAnchor();
 
@@ -85,12 +89,14 @@ class SegmentDrain {
   std::shared_ptr<RankFiles> files_;
   std::shared_ptr<RankFold> fold_;
   uint64_t lost_told_;  // to the fold
+  const TickAnchor born_ = ReadAnchor();
   bool taken_over_ = false;
   uint64_t pending_since_ns_ = 0;  // 0: nothing pending
   uint64_t anchored_ns_ = 0;
   RingBatch batch_;
   std::string lines_;
   absl::flat_hash_map<uint64_t, OpenRange> open_;
+  EarlyEnds early_ends_;                                // of the batch being written
   std::vector<std::pair<uint64_t, OpenRange>> opened_;  // by the batch being written
   std::vector<std::pair<uint64_t, OpenRange>> closed_;
   // Ids of MSPTI whose host line is in the files and whose device lines may come. Device lines of others are left out.
