@@ -3,7 +3,7 @@
 // Design:
 // 1. A batch is every record up to a cut-off time stamp, over all threads of the rank. A record stamped before the cut
 //    whose range end lies before it too was committed before it. An end that was stamped before its start all the same
-//    is put behind it (proxy/range_order.h).
+//    is put behind it, and no batch ends between the two (proxy/range_order.h).
 // 2. A batch becomes one write(2). Before it, the cursors that will hold afterwards and the write itself (file, size
 //    before, bytes) are noted in the segment; after it, the cursors become valid and the note is struck. A proxy that
 //    takes over compares the note with the file's size and knows whether the batch is in.
