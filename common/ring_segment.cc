@@ -95,7 +95,8 @@ void RingSegment::PickUpRings() {
     rings_.push_back({&slot,
                       reinterpret_cast<const uint64_t*>(reinterpret_cast<const char*>(header_) + offset),
                       bytes / 8,
-                      {consumed, lost, sequence}});
+                      {consumed, lost, sequence},
+                      {}});
   }
 }
 
@@ -223,6 +224,7 @@ void RingSegment::Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch) {
   batch.cut_ticks = cut_ticks;
   if (faulted()) return;
   PickUpRings();
+  for (Ring& ring : rings_) ring.before = ring.read;
   size_t active = 0;
   for (Ring& ring : rings_) active += ring.slot->head.load(std::memory_order_relaxed) != ring.read.consumed;
   if (active == 0 || faulted()) return;
@@ -261,6 +263,10 @@ void RingSegment::Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch) {
     std::stable_sort(batch.records.begin(), batch.records.end(),
                      [](const RingRecord& a, const RingRecord& b) { return a.ticks < b.ticks; });
   }
+}
+
+void RingSegment::Unread() {
+  for (Ring& ring : rings_) ring.read = ring.before;
 }
 
 void RingSegment::StageCursors(const RingBatch& batch) {

@@ -96,6 +96,8 @@ class RingSegment {
   // The first one begins at the segment's cursors. Those move by CommitCursors only: what was read and not committed is
   // read again by whoever opens the segment next, as far as the rings still hold it.
   void Read(uint64_t cut_ticks, size_t max_bytes, RingBatch& batch);
+  // The next Read begins where the last one did.
+  void Unread();
   // Writes a batch's cursors into the segment beside the valid ones; then makes them the valid ones. Batches are
   // committed in the order in which they were read.
   void StageCursors(const RingBatch& batch);
@@ -121,6 +123,7 @@ class RingSegment {
     const uint64_t* data;
     uint64_t words;  // power of two
     RingCursor read;
+    RingCursor before;  // `read` as the last Read found it
   };
   struct Chunk {
     size_t ring;

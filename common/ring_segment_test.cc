@@ -109,6 +109,22 @@ TEST(RingSegment, StopsAtTheCutAndGoesOnThere) {
   EXPECT_THAT(Drain(*segment, 21), ElementsAre("after"));
 }
 
+TEST(RingSegment, WhatWasUnreadIsReadAgain) {
+  FakeSegment fake;
+  int a = fake.AddRing();
+  fake.Append(a, {.ticks = 10, .name = "first"});
+  auto segment = OpenSegment(fake);
+  EXPECT_THAT(Drain(*segment), ElementsAre("first"));
+  fake.Append(a, {.ticks = 20, .name = "second"});
+  fake.Append(fake.AddRing(), {.ticks = 21, .name = "third"});
+  RingBatch batch;
+  segment->Read(UINT64_MAX, 1 << 20, batch);
+  segment->Unread();
+  EXPECT_THAT(Drain(*segment, 20), ElementsAre("second"));
+  EXPECT_THAT(Drain(*segment), ElementsAre("third"));
+  EXPECT_EQ(segment->lost(), 0u);
+}
+
 TEST(RingSegment, CursorsThatWereNotCommittedDoNotCount) {
   FakeSegment fake;
   int a = fake.AddRing();

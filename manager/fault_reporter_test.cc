@@ -235,6 +235,7 @@ class ReporterTest : public ::testing::Test {
   // As a manager that starts anew.
   void Start() {
     reporter_.reset();
+    db_.reset();  // one manager a folder
     db_ = StateDb::Open(folder_, job_).value();
     reporter_ = std::make_unique<FaultReporter>(
         FaultReporter::Options{"127.0.0.1:" + std::to_string(clusterd_.port()), job_}, db_.get(),

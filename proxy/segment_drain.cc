@@ -135,6 +135,15 @@ uint64_t SegmentDrain::MonotonicAt(uint64_t ticks, TickAnchor now) const {
   return segment_->counter_clock() ? TickLine(left_anchor(), now).MonotonicNs(ticks) : ticks;
 }
 
+uint64_t SegmentDrain::MaxEarlyTicks(TickAnchor now) const {
+  if (!segment_->counter_clock()) return kMaxEarlyNs;
+  // By our own clock: the segment's is its process's to say.
+  const uint64_t ns = std::max<uint64_t>(now.monotonic_ns - born_.monotonic_ns, 1);
+  constexpr double kMaxTicksPerNs = 10;  // what two readings within a moment may seem to say
+  const double ticks_per_ns = static_cast<double>(now.ticks - born_.ticks) / static_cast<double>(ns);
+  return static_cast<uint64_t>(std::min(ticks_per_ns, kMaxTicksPerNs) * kMaxEarlyNs);
+}
+
 std::string SegmentDrain::fault() {
   std::lock_guard<std::mutex> lock(mutex_);
   return segment_->faulted() ? segment_->fault() : std::string();
@@ -187,6 +196,7 @@ absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_th
   if (!taken_over_) {
     if (absl::Status taken = TakeOver(); !taken.ok()) return taken;
   }
+  const uint64_t goal = to_the_end ? UINT64_MAX : Stamp(ReadAnchor());  // everything up to here is to be written
   bool more = true;
   while (more) {
     const Batch* batch = Front(to_the_end);
@@ -194,7 +204,9 @@ absl::Status SegmentDrain::Flush(uint64_t now_monotonic_ns, bool all, bool to_th
     if (absl::Status written = WriteBatch(*batch); !written.ok()) return written;
     anchored_ns_ = now_monotonic_ns;
     std::lock_guard<std::mutex> lock(mutex_);
-    more = batch->ahead || (batch->ring.more && !batch->ring.records.empty()) || backlog_.size() > 1;
+    // A batch ends before the goal if it was read before this call, or at an end that waits for its start: its time is
+    // over in a moment.
+    more = backlog_.size() > 1 || (batch->ring.more ? !batch->ring.records.empty() : batch->ring.cut_ticks < goal);
     PopFront();
   }
   pending_since_ns_ = 0;
@@ -212,15 +224,16 @@ bool SegmentDrain::ReadBatch(bool to_the_end, bool ahead) {
   segment_->set_count_undecided((keep & ring::kGateAllKinds) != 0);
   Batch& batch = backlog_.emplace_back(std::exchange(spare_, {}));
   batch.now = ReadAnchor();
-  const uint64_t cut = to_the_end ? UINT64_MAX : segment_->counter_clock() ? batch.now.ticks : batch.now.monotonic_ns;
-  segment_->Read(cut, kBatchBytes, batch.ring);
+  // Reading ahead, open_ is another thread's: there an end waits a moment though its start is long known.
+  const auto open = [this, ahead](uint64_t id) { return !ahead && open_.contains(id); };
+  ReadWholeRanges(*segment_, to_the_end ? UINT64_MAX : Stamp(batch.now), kBatchBytes, MaxEarlyTicks(batch.now), open,
+                  batch.ring);
   batch.lost = segment_->lost();
   if (batch.ring.cursors.empty()) {  // nothing there, or not to be believed
     spare_ = std::move(batch);
     backlog_.pop_back();
     return false;
   }
-  batch.ahead = ahead;
   if (ahead) {  // it may be there for long
     batch.ring.records.shrink_to_fit();
     batch.ring.words.shrink_to_fit();
@@ -293,7 +306,12 @@ void SegmentDrain::FormatDevice(const RingRecord& record) {
 
 void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
   auto open = open_.find(record.id);
-  if (open == open_.end()) return;
+  const bool source = (record.flags & ring::kFlagSource) != 0;
+  if (open == open_.end()) {
+    if (!source) early_ends_.Add(record);
+    return;
+  }
+  if (!source) timestamp_ns = std::max(timestamp_ns, open->second.start_ns);
   if (open->second.step >= 0) {
     step_ = open->second.step;
     step_ms_ = static_cast<double>(static_cast<int64_t>(timestamp_ns - open->second.start_ns)) / 1e6;
@@ -324,6 +342,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   device_new_.clear();
   device_done_.clear();
   records_.clear();
+  early_ends_.Clear();
   written_next_ = written_;
   const TickLine line(left_anchor(), now);
   const uint64_t realtime_offset = segment_->start_realtime_ns() - segment_->start().monotonic_ns;
@@ -372,6 +391,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
                         .thread_id = ThreadOf(record),
                         .name = name,
                         .domain = DomainForFold(record.domain)});
+    if (const std::optional<RingRecord> end = early_ends_.Take(record.id)) FormatEnd(*end, timestamp_ns);
   }
 }
 
@@ -379,7 +399,8 @@ absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
   const int64_t old_step = step_;
   const double old_step_ms = step_ms_;
   TickAnchor cut = batch.now;
-  if (batch.ring.more) cut = {batch.ring.cut_ticks, MonotonicAt(batch.ring.cut_ticks, batch.now)};
+  if (batch.ring.more || batch.ring.cut_ticks < Stamp(batch.now))
+    cut = {batch.ring.cut_ticks, MonotonicAt(batch.ring.cut_ticks, batch.now)};
   Format(batch.ring, batch.now);
   ring::SegmentHeader& header = segment_->header();
   absl::Status written = absl::OkStatus();

@@ -2,7 +2,8 @@
 //
 // Design:
 // 1. A batch is every record up to a cut-off time stamp, over all threads of the rank. A record stamped before the cut
-//    whose range end lies before it too was committed before it, so an end never comes before its start.
+//    whose range end lies before it too was committed before it. An end that was stamped before its start all the same
+//    is put behind it, and no batch ends between the two (proxy/range_order.h).
 // 2. A batch becomes one write(2). Before it, the cursors that will hold afterwards and the write itself (file, size
 //    before, bytes) are noted in the segment; after it, the cursors become valid and the note is struck. A proxy that
 //    takes over compares the note with the file's size and knows whether the batch is in.
@@ -33,6 +34,7 @@
 #include "absl/status/status.h"
 #include "common/mark_record.h"
 #include "common/ring_segment.h"
+#include "proxy/range_order.h"
 #include "proxy/rank_files.h"
 #include "proxy/rank_fold.h"
 
@@ -88,17 +90,17 @@ class SegmentDrain {
 
   struct Batch {
     RingBatch ring;
-    TickAnchor now;      // when it was read
-    uint64_t lost = 0;   // by then
-    size_t bytes = 0;    // of memory
-    bool ahead = false;  // more has been recorded since
+    TickAnchor now;     // when it was read
+    uint64_t lost = 0;  // by then
+    size_t bytes = 0;   // of memory
   };
 
   absl::Status TakeOver();
   absl::StatusOr<bool> Settle();
   // The batch to be written next; null: there is nothing.
   const Batch* Front(bool to_the_end);
-  // Reads one more into the backlog. False: there was nothing to read. mutex_ is held.
+  // Reads one more into the backlog; `ahead`: not on the thread that writes. False: there was nothing to read. mutex_
+  // is held.
   bool ReadBatch(bool to_the_end, bool ahead);
   void PopFront();
   absl::Status WriteBatch(const Batch& batch);
@@ -111,7 +113,11 @@ class SegmentDrain {
   bool ExpectDevice(uint64_t id);
   void Fold(uint64_t lost);
   TickAnchor left_anchor() const;
+  // A time as records are stamped with it.
+  uint64_t Stamp(TickAnchor anchor) const { return segment_->counter_clock() ? anchor.ticks : anchor.monotonic_ns; }
   uint64_t MonotonicAt(uint64_t ticks, TickAnchor now) const;
+  // kMaxEarlyNs in the segment's ticks.
+  uint64_t MaxEarlyTicks(TickAnchor now) const;
   void StageAnchor(TickAnchor anchor);
   void CommitAnchor();
 
@@ -125,11 +131,13 @@ class SegmentDrain {
   std::shared_ptr<RankFiles> files_;
   std::shared_ptr<RankFold> fold_;
   uint64_t lost_told_;  // to the fold
+  const TickAnchor born_ = ReadAnchor();
   bool taken_over_ = false;
   uint64_t pending_since_ns_ = 0;  // 0: nothing pending
   uint64_t anchored_ns_ = 0;
   std::string lines_;
   absl::flat_hash_map<uint64_t, OpenRange> open_;
+  EarlyEnds early_ends_;                                // of the batch being written
   std::vector<std::pair<uint64_t, OpenRange>> opened_;  // by the batch being written
   std::vector<std::pair<uint64_t, OpenRange>> closed_;
   // Ids of MSPTI whose host line is in the files and whose device lines may come. Device lines of others are left out.

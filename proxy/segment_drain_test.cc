@@ -136,6 +136,34 @@ TEST_F(SegmentDrainTest, AnEndOfAnotherThreadComesAfterItsStart) {
   EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "32 1 "));
 }
 
+// Its counter may be read before the load that learned the id (proxy/range_order.h).
+TEST_F(SegmentDrainTest, AnEndStampedBeforeItsStartComesAfterIt) {
+  const int other = fake_.AddRing();
+  for (const uint64_t early : {0, 3}) {
+    End(kStartNs + 10, early + 1, ring_);
+    Start(kStartNs + 10 + early, early + 1, "forward", ring::kKindForward, 0, other);
+  }
+  End(kStartNs + 11, 1, ring_);  // a second one
+  auto drain = NewDrain();
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 1 forward", "32 1 ", "16 4 forward", "32 4 "));
+  EXPECT_EQ(ParseMarkLine(Lines()[3])->timestamp_ns, FakeSegment::kRealtimeStartNs + 13) << "not before its start";
+}
+
+TEST_F(SegmentDrainTest, AnEndIsNotTakenBeforeItsStartCanHaveCome) {
+  const int other = fake_.AddRing();
+  const uint64_t begin = ReadMonotonicNs() + 1'000'000;
+  constexpr uint64_t kRanges = 50;
+  for (uint64_t i = 0; i < kRanges; ++i) {
+    End(begin + i * 200'000, i + 1, ring_);
+    Start(begin + i * 200'000 + kMaxEarlyNs - 1000, i + 1, "x", ring::kKindOther, 0, other);
+  }
+  // Reads at many moments between the two.
+  auto drain = NewDrain();
+  while (!drain->drained()) ASSERT_TRUE(drain->Flush(ReadMonotonicNs(), true, false).ok());
+  EXPECT_EQ(Lines().size(), 2 * kRanges);
+}
+
 TEST_F(SegmentDrainTest, KeepsOfTheUndecidedWhatIsWanted) {
   fake_.header().undecided_keep = ring::kGateStep | ring::kGateUndecided;
   Start(kStartNs + 1, 1, "step 1", ring::kKindStep, ring::kFlagUndecided);
@@ -536,6 +564,78 @@ TEST_F(BacklogTest, ReadsNothingBeforeAnInterruptedWriteIsSettled) {
   ASSERT_TRUE(FlushAll(*drain).ok());
   EXPECT_EQ(Ids().size() + drain->counters().lost, id_);
 }
+
+TEST_F(BacklogTest, AnEndStampedBeforeItsStartComesAfterItOutOfTheBacklog) {
+  const int other = fake_.AddRing();
+  auto drain = NewDrain();
+  End(kStartNs + 10, 1, ring_);
+  Start(kStartNs + 13, 1, "forward", ring::kKindForward, 0, other);
+  for (uint64_t i = 0; i < 10'000; ++i) {
+    fake_.Append(ring_, {ring::kRecordMark, kStartNs + 20 + i, 100 + i, "m", ring::kKindOther});
+  }
+  drain->ReadAhead(size_t{64} << 20);
+  EXPECT_GT(drain->backlog_records(), 10'000u);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_EQ(Lines().size(), 10'002u);
+  EXPECT_EQ(Brief()[0], "16 1 forward");
+  EXPECT_EQ(Brief()[1], "32 1 ");
+  EXPECT_EQ(ParseMarkLine(Lines()[1])->timestamp_ns, FakeSegment::kRealtimeStartNs + 13);
+}
+
+// Ends and starts that are apart by almost as much as they may be, read at many moments between the two: ahead, while
+// nothing can be written, into the files, and by a proxy that takes over from a killed one, in turns.
+class SplitRangesTest : public BacklogTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(SplitRangesTest, ComeOnceWithTheirEndsBehindTheirStarts) {
+  const bool kills = GetParam();
+  const int other = fake_.AddRing();
+  const int full = fake_.AddRing();
+  const uint64_t begin = ReadMonotonicNs() + 10'000'000;
+  constexpr uint64_t kRanges = 1000;
+  constexpr uint64_t kApartNs = 100'000;
+  const uint64_t end = begin + kRanges * kApartNs;
+  for (uint64_t i = 0; i < kRanges; ++i) {
+    End(begin + i * kApartNs, i + 1, ring_);
+    Start(begin + i * kApartNs + kMaxEarlyNs - 1000, i + 1, "x", ring::kKindOther, 0, other);
+  }
+  // A ring that is more than half full until the end: reason to read ahead.
+  constexpr uint64_t kFill = 9000;
+  for (uint64_t i = 0; i < kFill; ++i) {
+    fake_.Append(full, {ring::kRecordMark, end, kRanges + 1 + i, "m", ring::kKindOther});
+  }
+  auto drain = NewDrain();
+  size_t most_ahead = 0;
+  for (int turn = 0; ReadMonotonicNs() < end; ++turn) {
+    drain->ReadAhead(size_t{64} << 20);
+    most_ahead = std::max(most_ahead, drain->backlog_records());
+    if (turn % 16 == 7) {
+      FullDisk full_disk(1);
+      drain->Flush(ReadMonotonicNs(), true, false).IgnoreError();
+    }
+    if (turn % 16 == 15) {
+      if (kills && turn % 64 == 63) drain = NewDrain();
+      ASSERT_TRUE(drain->Flush(ReadMonotonicNs(), true, false).ok());
+    }
+  }
+  EXPECT_GT(most_ahead, 1u);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_EQ(drain->lost(), 0u);
+  EXPECT_EQ(Lines().size(), 2 * kRanges + kFill);
+  std::set<uint64_t> started, ended;
+  for (const std::string& line : Lines()) {
+    const auto mark = ParseMarkLine(line);
+    if (mark->flag == kMarkStart) {
+      EXPECT_TRUE(started.insert(mark->id).second) << "twice: " << line;
+    }
+    if (mark->flag != kMarkEnd) continue;
+    EXPECT_TRUE(started.contains(mark->id)) << "before its start: " << line;
+    EXPECT_TRUE(ended.insert(mark->id).second) << "twice: " << line;
+  }
+  EXPECT_EQ(ended.size(), kRanges);
+}
+
+INSTANTIATE_TEST_SUITE_P(, SplitRangesTest, ::testing::Bool(),
+                         [](const auto& kills) { return kills.param ? "Kills" : "OneProxy"; });
 
 // Times come from the counter at the mark, whatever CLOCK_REALTIME does later; and follow CLOCK_MONOTONIC.
 TEST_F(SegmentDrainTest, ConvertsTheCounterWithTheClockItRanWith) {

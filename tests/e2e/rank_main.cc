@@ -5,6 +5,8 @@
 //   --pattern sequence   range "seq THREAD NUMBER xxx": proves that nothing is lost or doubled
 //   --pattern training   one step a mark: "step N" around dataloader, forward and an all-reduce; every 10th saves a
 //   checkpoint
+//   --pattern handover   range "seq THREAD NUMBER xxx", started by an even thread and ended at once by the odd one
+//   after it, which counts it
 // --hold 1: stay after the last mark until SIGTERM. --init 0: leave the rank to the variable RANK.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -64,6 +66,11 @@ void TrainingStep(const Api& api, taskd_domain* communication, uint64_t number) 
   api.range_end(step);
 }
 
+// One range at a time on its way from the thread that starts it to the one that ends it.
+struct alignas(64) Handover {
+  std::atomic<uint64_t> id{0};  // 0: nothing under way
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -82,6 +89,7 @@ int main(int argc, char** argv) {
   const uint64_t count = number("--count");
   const uint64_t rate = number("--rate");
   const bool training = flags["--pattern"] == "training";
+  const bool handover = flags["--pattern"] == "handover";
   const std::string padding(number("--name-bytes"), 'x');
 
   std::signal(SIGTERM, [](int) { stop_requested = 1; });
@@ -99,7 +107,31 @@ int main(int argc, char** argv) {
   if (number("--init") != 0 && api.init(static_cast<int>(number("--rank")), -1, 0) != 0) return 3;
   taskd_domain* communication = api.domain_create("communication");
 
+  std::vector<Handover> handovers((threads + 1) / 2);
+  auto hand_over = [&](size_t thread) {
+    std::atomic<uint64_t>& under_way = handovers[thread / 2].id;
+    for (uint64_t i = 0; (count == 0 || i < count) && stop_requested == 0; ++i) {
+      if (thread % 2 == 0) {
+        const std::string name = "seq " + std::to_string(thread + 1) + " " + std::to_string(i) + " ";
+        const uint64_t id = api.range_start(name.c_str());
+        under_way.store(id, std::memory_order_release);
+        while (under_way.load(std::memory_order_relaxed) != 0 && stop_requested == 0) std::this_thread::yield();
+      } else {
+        uint64_t id = 0;
+        // At once: the end's time stamp may be taken while the processor still waits for the id.
+        for (int tries = 1; (id = under_way.load(std::memory_order_acquire)) == 0 && stop_requested == 0; ++tries) {
+          if (tries % 512 == 0) std::this_thread::yield();
+        }
+        if (id == 0) return;
+        api.range_end(id);
+        counters[thread].made.store(i + 1, std::memory_order_release);
+        under_way.store(0, std::memory_order_release);
+      }
+    }
+  };
+
   auto work = [&](size_t thread) {
+    if (handover) return hand_over(thread);
     const auto begin = std::chrono::steady_clock::now();
     for (uint64_t i = 0; (count == 0 || i < count) && stop_requested == 0; ++i) {
       if (training) {

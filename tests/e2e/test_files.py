@@ -307,6 +307,31 @@ def test_files_that_somebody_removes(stage, manager, recording, proxy):
     wait_until(lambda: proxy.counts(0)["other"] > 100, "marks are written to a new file")
 
 
+def hand_over(stage, proxy, rounds):
+    """Six processes, each with a thread that starts 3,000 ranges and one that ends each at once."""
+    ranks = []
+    for number in range(rounds):
+        live = [stage.rank(r, proxy, threads=2, rate=0, count=3000, pattern="handover", hold=False, name=f"rank{r}-{number}")
+                for r in range(6)]
+        for rank in live:
+            assert rank.wait(120) == 0, rank.log()
+        ranks += live
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    assert sum(rank.verify(report) for rank in ranks) == rounds * 6 * 3000
+    assert {r: found.open_ranges for r, found in report.ranks.items()} == dict.fromkeys(range(6), 0), "ends are missing"
+
+
+def test_every_end_of_another_thread_is_there_and_not_before_its_start(stage, manager, recording, proxy):
+    hand_over(stage, proxy, 1)
+
+
+@pytest.mark.slow
+def test_every_end_of_another_thread_is_there_round_after_round(stage, manager, recording, proxy):
+    hand_over(stage, proxy, 12)
+
+
 def test_where_a_rank_runs_is_beside_its_marks(stage, manager):
     manager.all_on()
     proxy = stage.proxy(manager, node=3)

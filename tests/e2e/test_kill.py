@@ -6,6 +6,7 @@ import pytest
 from harness import KINDS, wait_until
 
 RANKS = 4
+HANDOVERS = 10_000  # a ring holds them all
 
 
 class Job:
@@ -78,6 +79,28 @@ def run(stage, kills):
 
 def test_twelve_kills(stage):
     run(stage, 12)
+
+
+def test_ends_of_another_thread_over_the_proxys_kills(stage):
+    """Ranges that one thread starts and another ends at once, at full speed, while the proxy dies: each has its end."""
+    manager = stage.manager()
+    manager.all_on()
+    proxy = stage.proxy(manager)
+    ranks = []
+    for life in range(6):
+        live = [stage.rank(r, proxy, threads=2, rate=0, count=HANDOVERS, pattern="handover", hold=False, name=f"rank{r}-{life}")
+                for r in range(RANKS)]
+        ranks += live
+        wait_until(lambda rank=live[-1]: max(rank.made(), default=0) > 0, "ranges are ended")
+        proxy.kill()
+        proxy = stage.proxy(manager, name=f"proxy0-{life}", profiling_dir=proxy.profiling_dir, socket_path=proxy.socket)
+        for rank in live:
+            assert rank.wait(60) == 0, rank.log()
+    assert proxy.terminate() == 0
+    report = proxy.check(keep_marks=True)
+    assert report.ok, report.problems[:5]
+    assert sum(rank.verify(report) for rank in ranks) == len(ranks) * HANDOVERS
+    assert {r: found.open_ranges for r, found in report.ranks.items()} == dict.fromkeys(range(RANKS), 0), "ends are missing"
 
 
 @pytest.mark.slow
