@@ -44,8 +44,8 @@ static void Wait(int fd, const char* name) {
   while (Stalled(fd, name)) nanosleep(&nap, NULL);
 }
 
-#define REAL(type, symbol, ...)                     \
-  static type (*real)(__VA_ARGS__) = NULL;          \
+#define REAL(type, symbol, ...)            \
+  static type (*real)(__VA_ARGS__) = NULL; \
   if (real == NULL) *(void**)(&real) = dlsym(RTLD_NEXT, symbol)
 
 ssize_t write(int fd, const void* data, size_t bytes) {
