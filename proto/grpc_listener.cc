@@ -49,8 +49,11 @@ std::optional<ino_t> InodeOf(int fd) {
 
 class GrpcListener::Impl {
  public:
-  Impl(UniqueFd listener, const Limits& limits, Take take)
-      : listener_(std::move(listener)), limits_(limits), take_(std::move(take)), port_(LocalPort(listener_.get())) {
+  Impl(std::vector<UniqueFd> listeners, const Limits& limits, Take take)
+      : listeners_(std::move(listeners)),
+        limits_(limits),
+        take_(std::move(take)),
+        port_(LocalPort(listeners_.front().get())) {
     const size_t descriptors = DescriptorLimit();
     if (limits_.connections == 0) {
       limits_.connections = std::max(descriptors, 2 * kSpareDescriptors) - kSpareDescriptors;
@@ -88,17 +91,19 @@ class GrpcListener::Impl {
   };
 
   void Accepting(bool on) {
-    if (on) {
-      loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
-    } else {
-      loop_.Remove(listener_.get());
-      loop_.RunAfter(kAcceptPauseNs, [this] { Accepting(true); });
+    for (const UniqueFd& listener : listeners_) {
+      if (on) {
+        loop_.Add(listener.get(), EPOLLIN, [this, fd = listener.get()](uint32_t) { Accept(fd); });
+      } else {
+        loop_.Remove(listener.get());
+      }
     }
+    if (!on) loop_.RunAfter(kAcceptPauseNs, [this] { Accepting(true); });
   }
 
-  void Accept() {
+  void Accept(int listener) {
     for (int i = 0; i < kAcceptsARound; ++i) {
-      UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!fd.valid()) {
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         if (!std::exchange(paused_, true)) {
@@ -207,7 +212,7 @@ class GrpcListener::Impl {
     spdlog::warn("port {}: a connection of {} is refused: the budget for {} is used up", port_, peer.name, what);
   }
 
-  const UniqueFd listener_;
+  const std::vector<UniqueFd> listeners_;
   Limits limits_;
   const Take take_;
   const int port_;
@@ -231,10 +236,19 @@ int GrpcListener::port() const { return impl_->port(); }
 
 absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPort& address, const Limits& limits,
                                                                    Take take) {
-  absl::StatusOr<UniqueFd> listener = ListenTcp(address, address.host == "0.0.0.0" || address.host == "::");
+  const bool is_localhost = address.host == "localhost";
+  absl::StatusOr<UniqueFd> listener = ListenTcp(is_localhost ? HostPort{"127.0.0.1", address.port} : address,
+                                                address.host == "0.0.0.0" || address.host == "::");
   if (!listener.ok()) return listener.status();
+  std::vector<UniqueFd> listeners;
+  listeners.push_back(*std::move(listener));
+  if (is_localhost) {
+    // The name's other address, where the machine has it: clients may try either.
+    listener = ListenTcp({"::1", LocalPort(listeners.front().get())}, false);
+    if (listener.ok()) listeners.push_back(*std::move(listener));
+  }
   return std::unique_ptr<GrpcListener>(
-      new GrpcListener(std::make_unique<Impl>(*std::move(listener), limits, std::move(take))));
+      new GrpcListener(std::make_unique<Impl>(std::move(listeners), limits, std::move(take))));
 }
 
 }  // namespace taskd

@@ -38,7 +38,8 @@ class GrpcListener {
   };
   static constexpr size_t kSpareDescriptors = 256;  // for files, rings and what else the process opens
 
-  // UNAVAILABLE, ALREADY_EXISTS: cannot listen there, and why. 0.0.0.0 and :: mean every address of the machine.
+  // UNAVAILABLE, ALREADY_EXISTS: cannot listen there, and why. 0.0.0.0 and :: mean every address of the machine,
+  // localhost both loopback addresses.
   static absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const HostPort& address, const Limits& limits, Take take);
   ~GrpcListener();  // closes what has not been handed over; `take` is not called after that
   GrpcListener(const GrpcListener&) = delete;
