@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "agent/diagnose_command.h"
 #include "agent/modes/mpirun_front.h"
 #include "agent/ranktable_command.h"
@@ -60,11 +62,10 @@ std::string Token() { return Environment("TASKD_TOKEN"); }
 std::string Secret() { return Environment("TASKD_SECRET"); }
 
 int Fail(const std::string& command, const absl::Status& status) {
-  std::string line(status.message());
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '\n' && line.compare(i, 3, "\n  ") != 0) line[i] = ' ';  // a list keeps its lines
-  }
-  std::cerr << command << ": " << Printable(line, kShownLineBytes) << std::endl;
+  // A list keeps its lines.
+  std::vector<std::string> lines = absl::StrSplit(status.message(), "\n  ");
+  for (std::string& line : lines) line = Printable(line, kShownLineBytes);
+  std::cerr << command << ": " << absl::StrJoin(lines, "\n  ") << std::endl;
   return absl::IsInvalidArgument(status) ? kWrongUsage : kFailed;
 }
 

@@ -103,6 +103,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
   run.program = ThisProgram();
   if (run.program.empty()) run.program = "taskd";
   InitLog("run");
+  InitGrpcLog();
   return RunMode(std::move(run));
 }
 

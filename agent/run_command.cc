@@ -18,6 +18,7 @@
 #include "common/environment.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "proto/channel.h"
 
 namespace taskd {
 namespace {
@@ -41,6 +42,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     return kWrongUsage;
   }
   InitLog("run");
+  InitGrpcLog();
   LauncherHooks hooks;
   std::optional<RunDaemons> daemons;
   std::optional<RunSupervision> supervision;

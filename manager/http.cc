@@ -122,7 +122,8 @@ class HttpServer::Impl {
 
   void Add(tcp::socket socket);
 
-  HttpResponse Answer(const http::request<http::empty_body>& request, bool has_body, int fd) const {
+  HttpResponse Answer(const http::request<http::empty_body>& request, bool has_body,
+                      const std::function<std::optional<uid_t>()>& loopback_user) const {
     if (request.method() != http::verb::get && request.method() != http::verb::head) {
       HttpResponse response = Refusal(http::status::method_not_allowed);
       response.headers.emplace_back("Allow", "GET, HEAD");
@@ -138,7 +139,7 @@ class HttpServer::Impl {
     given.path = target.substr(0, end);
     if (end < target.size() && target[end] == '?') given.query = target.substr(end + 1);
     for (const auto& field : request) given.headers.emplace_back(View(field.name_string()), View(field.value()));
-    given.loopback_user = UserOfLoopbackPeer(fd);
+    given.loopback_user = loopback_user;
     return handler->second(given);
   }
 
@@ -218,7 +219,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
     const bool has_body = error == http::error::unexpected_body || (!error && !parser_->is_done());
     if (!error || has_body) {
       const auto& request = parser_->get();
-      Reply(server_->Answer(request, has_body, stream_.socket().native_handle()), request.method() == http::verb::head,
+      Reply(server_->Answer(request, has_body, [this] { return User(); }), request.method() == http::verb::head,
             request.keep_alive() && !has_body);
     } else if (error.category() == kHttpErrors && error != http::error::end_of_stream &&
                error != http::error::partial_message) {
@@ -282,6 +283,11 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
                             });
   }
 
+  std::optional<uid_t> User() {
+    if (!user_) user_ = UserOfLoopbackPeer(stream_.socket().native_handle());
+    return *user_;
+  }
+
   Impl* const server_;
   std::optional<Connections::iterator> place_;
   beast::basic_stream<tcp> stream_;
@@ -291,6 +297,7 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
   std::shared_ptr<const std::string> body_;
   size_t sent_ = 0;
   bool keep_alive_ = false;
+  std::optional<std::optional<uid_t>> user_;  // of the other end, once it was asked for
 };
 
 void HttpServer::Impl::Add(tcp::socket socket) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,9 +98,9 @@ std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const Di
 
 bool MaySee(const HttpRequest& request, const HttpAccess& access) {
   if (access.anyone) return true;
-  if (access.own_user && request.loopback_user &&
-      (*request.loopback_user == geteuid() || *request.loopback_user == 0)) {
-    return true;
+  if (access.own_user) {
+    const std::optional<uid_t> user = request.loopback_user();
+    if (user && (*user == geteuid() || *user == 0)) return true;
   }
   for (const auto& [name, value] : request.headers) {
     const std::string_view text = value;

@@ -34,7 +34,11 @@ std::unique_ptr<JobFileHandle> LeaveJobFile(const ManagerOptions& options, const
   }
   absl::StatusOr<std::unique_ptr<JobFileHandle>> file = JobFileHandle::Write(job);
   if (file.ok()) return *std::move(file);
-  spdlog::warn("tools need --manager to find this job: {}", file.status().message());
+  const bool is_known = !options.token.empty() || !options.tls_dir.empty() || IsStandIn(options.secret);
+  spdlog::warn("{}: {}",
+               is_known ? "tools need --manager to find this job"
+                        : "nobody can find this job or its secret; set TASKD_TOKEN for all its parts",
+               file.status().message());
   return nullptr;
 }
 

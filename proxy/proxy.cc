@@ -39,6 +39,7 @@ namespace {
 
 // Without a manager for this long, the node's own switch file is obeyed: longer than a manager takes to restart.
 constexpr uint64_t kManagerGraceNs = 2'000'000'000;
+constexpr std::chrono::milliseconds kFirstWordPatience{1000};
 
 std::string HostName() {
   char name[256] = {};
@@ -78,6 +79,12 @@ class SwitchAuthority {
     file_applied_ = false;
   }
 
+  // Until it is known whether marks are wanted, or `patience` is over.
+  void WaitUntilDecided(std::chrono::milliseconds patience) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    decided_.wait_for(lock, patience, [this] { return applied_.has_value(); });
+  }
+
   // Called a few times a second.
   void Tick() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -97,6 +104,7 @@ class SwitchAuthority {
     const bool changed = !applied_ || applied_->kinds != wanted.kinds;
     applied_ = wanted;
     node_->SetWanted(wanted);
+    decided_.notify_all();
     if (changed) SaveProxyState(state_path_, {task_folder_, wanted.kinds});
   }
 
@@ -104,6 +112,7 @@ class SwitchAuthority {
   const std::string state_path_;
   const std::string task_folder_;
   std::mutex mutex_;
+  std::condition_variable decided_;
   bool connected_ = false;
   bool file_applied_ = false;
   uint64_t alone_since_ns_ = ReadMonotonicNs();
@@ -260,6 +269,8 @@ absl::Status RunProxy(const ProxyOptions& options) {
     Periodic aging_tick(std::chrono::seconds(1),
                         [&](const std::atomic<bool>&) { aging.Tick(ReadMonotonicNs(), node.disk_limit_mb()); });
     spdlog::info("stopping: {}", stop.Wait());
+    // A job that is over before the manager was reached: what it recorded is written once it is known to be wanted.
+    if (!last_wanted && !node.Reports().empty()) authority.WaitUntilDecided(kFirstWordPatience);
   }
   hello_server.Stop();
   const absl::Status left = node.Stop();

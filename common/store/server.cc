@@ -802,7 +802,8 @@ void Server::Charge(Connection& connection) {
 
 bool Server::MayExecute(const StoreRequest& request) {
   const bool much = request.op == StoreOp::kWait && BytesOf(request.keys) > kSmallBytes;
-  const bool list = request.op == StoreOp::kListKeys && bytes() + core_->list_bytes() > options_.memory_limit_bytes;
+  const bool list = request.op == StoreOp::kListKeys && core_->list_bytes() > kSmallBytes &&
+                    bytes() + core_->list_bytes() > options_.memory_limit_bytes;
   if (!list && !(IsFull() && (much || MayGrow(request.op)))) return true;
   SayFull();
   return false;

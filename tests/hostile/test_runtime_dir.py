@@ -127,8 +127,8 @@ def test_root_leaves_another_users_session_alone(host):
 # ---- Jobs of this user, of another one, and which is meant
 
 
-def wanted(host, uid, address):
-    return json.loads(host.run(uid, "taskd", "status", "--json", "--manager", address).stdout)["wanted"]["step"]
+def wanted(host, uid, address, **environment):
+    return json.loads(host.run(uid, "taskd", "status", "--json", "--manager", address, **environment).stdout)["wanted"]["step"]
 
 
 def test_two_jobs_on_one_host_are_never_mixed_up(host):
@@ -207,13 +207,15 @@ def test_job_files_of_another_user_are_not_believed(host):
 
 
 def test_jobs_folder_that_is_a_link_is_refused(host):
-    """Also in the victim's own folder: its manager goes on without a file."""
+    """Also in the victim's own folder: its manager goes on without a file, and is found by its address and token alone."""
     host.sh(VICTIM, "mkdir -m 700 -p /tmp/taskd-2001 /tmp/elsewhere; ln -s /tmp/elsewhere /tmp/taskd-2001/jobs")
     refused(host.run(VICTIM, "taskd", "status"), "/tmp/taskd-2001/jobs'", "symbolic link")
-    manager, address = host.manager(VICTIM, "mine", "--job", "default/mine")
+    manager, address = host.manager(VICTIM, "mine", "--job", "default/mine", TASKD_TOKEN="mine")
     wait_until(lambda: "tools need --manager to find this job" in manager.log(), "its warning")
     assert host.sh(VICTIM, "ls -A /tmp/elsewhere") == ""
-    assert wanted(host, VICTIM, address) == "off"
+    assert wanted(host, VICTIM, address, TASKD_TOKEN="mine") == "off"
+    manager, _ = host.manager(VICTIM, "other", "--job", "default/other")
+    wait_until(lambda: "set TASKD_TOKEN" in manager.log(), "what to do where there is no token")
 
 
 def test_a_launchers_job_is_found(host):
