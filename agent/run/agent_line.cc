@@ -39,7 +39,9 @@ absl::StatusOr<std::vector<int>> LocalRanks(const Json& request) {
   if (!list[0].is_array()) return absl::InvalidArgumentError("args: the first argument is not a list of local ranks");
   std::vector<int> ranks;
   for (const Json& rank : list[0]) {
-    if (!rank.is_number_integer() || rank.get<int64_t>() < -1 || rank.get<int64_t>() > INT16_MAX) {
+    // Unsigned ones first: as a signed one the greatest would be -1, which means all.
+    const bool is_too_great = rank.is_number_unsigned() && rank.get<uint64_t>() > INT16_MAX;
+    if (!rank.is_number_integer() || is_too_great || rank.get<int64_t>() < -1) {
       return absl::InvalidArgumentError(fmt::format("args: {} is not a local rank", rank.dump().substr(0, 64)));
     }
     ranks.push_back(rank.get<int>());

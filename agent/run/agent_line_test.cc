@@ -210,6 +210,7 @@ TEST_F(AgentLineTest, WrongRequestsAreAnsweredAndDoNothing) {
       {Request(1, "START_WORKER_LIST", "[[0, -1]]"), "-1 is no local rank"},
       {Request(1, "START_WORKER_LIST", "[[1e300]]"), "is not a local rank"},
       {Request(1, "START_WORKER_LIST", "[[9223372036854775808]]"), "is not a local rank"},
+      {Request(1, "START_WORKER_LIST", "[[18446744073709551615]]"), "is not a local rank"},
       {Request(1, "START_WORKER_LIST", "[0]"), "not a list"},
       {Request(1, "KILL_WORKER", "[[0]]"), "for all ranks of a node"},
       {Request(1, "MONITOR", "[[0], [1]]"), "args may only be"},

@@ -4,37 +4,23 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "agent/route/topology.h"
+#include "common/json_limits.h"
 #include "fmt/format.h"
 
 namespace taskd::route {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 
+// What it is made of is bounded by the file's size.
 bool TooDeep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
+  const JsonLimits limits{.bytes = text.size(), .depth = kMaxDepth, .values = std::numeric_limits<size_t>::max()};
+  return !CheckJsonLimits(text, limits).ok();
 }
 
 }  // namespace
