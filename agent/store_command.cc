@@ -14,8 +14,8 @@
 #include "common/address.h"
 #include "common/descriptors.h"
 #include "common/event_loop.h"
-#include "common/store/server.h"
 #include "common/unique_fd.h"
+#include "store/server.h"
 
 namespace taskd {
 namespace {

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "common/log.h"
-#include "common/store/server.h"
-#include "common/store/wire.h"
 #include "fmt/format.h"
+#include "store/server.h"
+#include "store/wire.h"
 
 namespace taskd {
 namespace {

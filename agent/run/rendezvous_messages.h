@@ -1,4 +1,4 @@
-// What launchers and the rendezvous say to each other: one JSON object a frame (common/store/server.h,
+// What launchers and the rendezvous say to each other: one JSON object a frame (store/server.h,
 // LauncherHandler).
 #pragma once
 

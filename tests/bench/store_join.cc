@@ -41,10 +41,10 @@
 #include "absl/strings/numbers.h"
 #include "common/address.h"
 #include "common/event_loop.h"
-#include "common/store/request.h"
-#include "common/store/server.h"
-#include "common/store/wire.h"
 #include "common/unique_fd.h"
+#include "store/request.h"
+#include "store/server.h"
+#include "store/wire.h"
 
 namespace taskd {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/store/tier_frame.h"
+#include "store/tier_frame.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

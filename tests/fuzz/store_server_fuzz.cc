@@ -16,10 +16,10 @@
 #include "agent/run/rendezvous_messages.h"
 #include "common/event_loop.h"
 #include "common/log.h"
-#include "common/store/server.h"
-#include "common/store/tier_frame.h"
-#include "common/store/wire.h"
 #include "common/unique_fd.h"
+#include "store/server.h"
+#include "store/tier_frame.h"
+#include "store/wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {

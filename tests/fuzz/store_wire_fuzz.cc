@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/store/wire.h"
+#include "store/wire.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {

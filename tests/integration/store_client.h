@@ -17,9 +17,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/store/request.h"
-#include "common/store/wire.h"
 #include "common/unique_fd.h"
+#include "store/request.h"
+#include "store/wire.h"
 
 namespace taskd::testing {
 

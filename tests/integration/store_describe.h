@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/store/request.h"
+#include "store/request.h"
 
 namespace taskd::testing {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/store/request.h"
+#include "store/request.h"
 #include "store_describe.h"
 #include "store_reference.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/store/request.h"
+#include "store/request.h"
 
 namespace taskd::testing {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "common/event_loop.h"
-#include "common/store/server.h"
+#include "store/server.h"
 
 namespace taskd::testing {
 

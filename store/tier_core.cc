@@ -1,4 +1,4 @@
-#include "common/store/tier_core.h"
+#include "store/tier_core.h"
 
 #include <algorithm>
 #include <iterator>

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/store/core.h"
-#include "common/store/sharing.h"
+#include "store/core.h"
+#include "store/sharing.h"
 
 namespace taskd {
 

@@ -1,4 +1,4 @@
-#include "common/store/tier_frame.h"
+#include "store/tier_frame.h"
 
 #include <cstring>
 #include <utility>

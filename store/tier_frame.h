@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/store/core.h"
-#include "common/store/request.h"
+#include "store/core.h"
+#include "store/request.h"
 
 namespace taskd {
 

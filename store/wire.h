@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "common/store/request.h"
+#include "store/request.h"
 
 namespace taskd {
 

@@ -1,4 +1,4 @@
-#include "common/store/wire.h"
+#include "store/wire.h"
 
 #include <algorithm>
 #include <array>

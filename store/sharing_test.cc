@@ -1,4 +1,4 @@
-#include "common/store/sharing.h"
+#include "store/sharing.h"
 
 #include <string>
 #include <utility>

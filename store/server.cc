@@ -13,7 +13,7 @@
 // 5. Ids of a tier's calls are refused while they are under way (`under_way`): the cores tell calls apart by them.
 // 6. PyTorch of 1.9 to 2.0 keeps a second connection for each client, which never says a byte, and spins where that is
 //    closed. So silence alone is no reason to close a connection; see MakeRoom().
-#include "common/store/server.h"
+#include "store/server.h"
 
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -32,12 +32,12 @@
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/memory_limit.h"
-#include "common/store/root_core.h"
-#include "common/store/sharing.h"
-#include "common/store/tier_core.h"
-#include "common/store/tier_frame.h"
-#include "common/store/uplink.h"
-#include "common/store/wire.h"
+#include "store/root_core.h"
+#include "store/sharing.h"
+#include "store/tier_core.h"
+#include "store/tier_frame.h"
+#include "store/uplink.h"
+#include "store/wire.h"
 
 namespace taskd {
 namespace {

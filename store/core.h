@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "common/store/request.h"
+#include "store/request.h"
 
 namespace taskd {
 

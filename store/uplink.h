@@ -7,8 +7,8 @@
 
 #include "common/address.h"
 #include "common/event_loop.h"
-#include "common/store/tier_frame.h"
 #include "common/unique_fd.h"
+#include "store/tier_frame.h"
 
 namespace taskd {
 

@@ -1,4 +1,4 @@
-#include "common/store/uplink.h"
+#include "store/uplink.h"
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/listen.h"
 #include "common/log.h"
-#include "common/store/wire.h"
+#include "store/wire.h"
 
 namespace taskd {
 namespace {

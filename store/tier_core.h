@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/store/core.h"
-#include "common/store/sharing.h"
-#include "common/store/tier_frame.h"
+#include "store/core.h"
+#include "store/sharing.h"
+#include "store/tier_frame.h"
 
 namespace taskd {
 

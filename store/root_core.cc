@@ -1,4 +1,4 @@
-#include "common/store/root_core.h"
+#include "store/root_core.h"
 
 #include <algorithm>
 #include <charconv>

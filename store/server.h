@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/address.h"
 #include "common/event_loop.h"
-#include "common/store/request.h"
+#include "store/request.h"
 
 namespace taskd {
 
