@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/control_client.h"
-#include "agent/diagnose_files.h"
-#include "agent/mark_directory.h"
-#include "manager/diagnosis/render.h"
-#include "manager/diagnosis_messages.h"
+#include "diagnosis/diagnose_files.h"
+#include "diagnosis/mark_directory.h"
+#include "diagnosis/render.h"
+#include "proto/diagnosis_messages.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 
 namespace taskd {

@@ -25,16 +25,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "agent/diagnose_files.h"
-#include "agent/mark_directory.h"
 #include "agent/output_file.h"
 #include "agent/trace_writer.h"
 #include "common/mark_file_reader.h"
 #include "common/parallel_group.h"
 #include "common/printable.h"
 #include "common/step_name.h"
-#include "manager/diagnosis/engine.h"
-#include "manager/diagnosis/verdict.h"
+#include "diagnosis/diagnose_files.h"
+#include "diagnosis/engine.h"
+#include "diagnosis/mark_directory.h"
+#include "diagnosis/verdict.h"
 
 namespace taskd {
 namespace {

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "diagnosis/verdict.h"
 #include "manager/core.h"
-#include "manager/diagnosis/verdict.h"
 #include "manager/diagnosis_feed.h"
 
 namespace taskd::manager {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "common/step_fold.h"
-#include "manager/diagnosis/engine.h"
+#include "diagnosis/engine.h"
 
 namespace taskd::manager {
 

@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/diagnosis_core.h"
-#include "manager/diagnosis_messages.h"
 #include "manager/job_name.h"
 #include "manager/parts_reactor.h"
 #include "manager/services.h"
 #include "manager/writing_reactor.h"
+#include "proto/diagnosis_messages.h"
 #include "proto/guarded.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 

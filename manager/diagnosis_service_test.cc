@@ -6,10 +6,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/diagnosis_core.h"
-#include "manager/diagnosis_messages.h"
 #include "manager/state_db.h"
 #include "manager/test_client.h"
 #include "manager/test_job.h"
+#include "proto/diagnosis_messages.h"
 #include "proto/fold_messages.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 

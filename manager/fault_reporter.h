@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "diagnosis/verdict.h"
 #include "manager/core.h"
-#include "manager/diagnosis/verdict.h"
 #include "manager/state_db.h"
 #include "pubfault.pb.h"
 

@@ -20,7 +20,6 @@
 #include "manager/clusterd_client.h"
 #include "manager/core.h"
 #include "manager/diagnosis_core.h"
-#include "manager/diagnosis_messages.h"
 #include "manager/fault_reporter.h"
 #include "manager/http.h"
 #include "manager/http_pages.h"
@@ -29,6 +28,7 @@
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
 #include "proto/channel.h"
+#include "proto/diagnosis_messages.h"
 #include "proto/grpc_listener.h"
 
 namespace taskd::manager {

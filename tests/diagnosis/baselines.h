@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/step_fold.h"
-#include "manager/diagnosis/verdict.h"
+#include "diagnosis/verdict.h"
 
 namespace taskd::evaluation {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "agent/simulate/job.h"
-#include "manager/diagnosis/verdict.h"
+#include "diagnosis/verdict.h"
 
 namespace taskd::evaluation {
 

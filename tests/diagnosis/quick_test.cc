@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_join.h"
 #include "agent/simulate/suites.h"
-#include "manager/diagnosis/verdict.h"
+#include "diagnosis/verdict.h"
 #include "tests/diagnosis/replay.h"
 #include "tests/diagnosis/summary.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "manager/diagnosis/engine.h"
+#include "diagnosis/engine.h"
 #include "tests/diagnosis/baselines.h"
 #include "tests/diagnosis/tape.h"
 

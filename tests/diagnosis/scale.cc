@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "agent/simulate/simulator.h"
 #include "common/mark_fold.h"
-#include "manager/diagnosis/engine.h"
+#include "diagnosis/engine.h"
 #include "tests/diagnosis/metrics.h"
 
 namespace {

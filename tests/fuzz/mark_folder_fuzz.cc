@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "agent/mark_directory.h"
 #include "agent/trace_writer.h"
 #include "common/json_unescape.h"
 #include "common/mark_file_reader.h"
 #include "common/unique_fd.h"
+#include "diagnosis/mark_directory.h"
 #include "nlohmann/json.hpp"
 #include "proxy/state_file.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,0 +1,500 @@
+#include "diagnosis/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "diagnosis/book.h"
+#include "diagnosis/clocks.h"
+#include "diagnosis/judge.h"
+#include "diagnosis/layout.h"
+#include "diagnosis/own_time.h"
+#include "diagnosis/text.h"
+#include "diagnosis/transfers.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr size_t kMaxPending = 64;  // steps that wait for their last ranks
+constexpr int kSilentSteps = 3;     // a rank that misses so many in a row is not waited for
+constexpr int kSilentNote = 10;     // steps until it is worth a note
+constexpr size_t kHistory = 600;    // periods kept
+constexpr int kEnoughSteps = 10;    // until "ok" may be said
+constexpr int kClockEvery = 4;      // steps between looks at the clocks
+constexpr int kSolveEvery = 16;
+constexpr double kPlannedShift = 0.03;  // of everybody's own time
+constexpr int kPlannedSteps = 10;       // until the new level is what is normal
+constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause of everybody
+
+// A step of one life of the job.
+using StepKey = std::pair<int, int64_t>;
+
+}  // namespace
+
+class Engine::Impl {
+ public:
+  explicit Impl(const Options& options) : options_(options) {}
+
+  void SetPlace(int rank, const RankPlace& place) {
+    if (rank < 0 || rank >= kMaxRanks) return;
+    Touch(rank);
+    if (layout_.known(rank) && layout_.rank(rank).place.node != place.node && layout_.rank(rank).place.node >= 0) {
+      // The rank is another machine's now: nothing that was learned of it holds.
+      own_.ResetRank(rank);
+      moved_ = true;
+    }
+    layout_.SetPlace(rank, place);
+  }
+
+  void SetGroup(int rank, uint32_t index, const GroupInfo& group) {
+    if (rank < 0 || rank >= kMaxRanks) return;
+    Touch(rank);
+    layout_.SetGroup(rank, index, group);
+  }
+
+  void Gone(int rank) {
+    if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size() || !ranks_[static_cast<size_t>(rank)].live) return;
+    SetLive(rank, false);
+  }
+
+  void Add(int rank, StepFold fold, uint64_t now_ns) {
+    if (rank < 0 || rank >= kMaxRanks) return;
+    Rank& state = Touch(rank);
+    if (!state.live) SetLive(rank, true);
+    if (state.process_id != 0 && fold.process_id != state.process_id) {
+      ++state.life;
+    } else if (state.process_id == 0) {
+      state.life = std::max(state.life, judged_.first);
+    }
+    state.process_id = fold.process_id;
+    const StepKey key(state.life, fold.step);
+    const StepKey before = state.at;
+    if (key > before) {
+      state.at = key;
+      for (auto pending = pending_.upper_bound(before); pending != pending_.end() && pending->first <= key; ++pending) {
+        ++pending->second.passed;
+      }
+    }
+    if (key <= judged_) return;  // that step was judged without it
+    auto [found, added] = pending_.try_emplace(key);
+    Bucket& bucket = found->second;
+    if (added) {
+      bucket.first_ns = now_ns;
+      for (const Rank& other : ranks_) bucket.passed += other.live && other.at >= key ? 1 : 0;
+    }
+    layout_.Learn(rank, fold);
+    bucket.folds.emplace_back(rank, std::move(fold));
+  }
+
+  bool Advance(uint64_t now_ns) {
+    bool changed = false;
+    while (!pending_.empty()) {
+      const Bucket& bucket = pending_.begin()->second;
+      const bool complete = bucket.passed >= live_;
+      const bool late = now_ns > bucket.first_ns + options_.step_deadline_ns;
+      if (!complete && !late && pending_.size() <= kMaxPending) break;
+      changed = JudgeFirst() || changed;
+    }
+    return changed;
+  }
+
+  bool Finish() {
+    bool changed = false;
+    while (!pending_.empty()) changed = JudgeFirst() || changed;
+    return changed;
+  }
+
+  Report MakeReport() const {
+    Report report;
+    for (int rank = 0; rank < layout_.size(); ++rank) report.ranks += layout_.known(rank) ? 1 : 0;
+    report.first_step = first_step_;
+    report.last_step = last_step_;
+    report.verdicts = book_.verdicts();
+    report.step_ms = period_ns_ / 1e6;
+    for (Verdict& verdict : report.verdicts) {
+      verdict.text = Sentence(verdict, layout_, StepWith(verdict) / 1e6);
+      if (verdict.since_ns == 0) verdict.since_ns = end_of(verdict.since_step);
+    }
+    report.notes = Notes();
+    if (book_.any_open()) {
+      report.state = JobState::kSlow;
+    } else if (judged_steps_ >= kEnoughSteps && Able()) {
+      report.state = JobState::kOk;
+    }
+    return report;
+  }
+
+  void Restore(const std::vector<Verdict>& verdicts) {
+    book_.Restore(verdicts);
+    for (const Verdict& verdict : verdicts) {
+      if (verdict.open) restored_.push_back({KeyOf(verdict), verdict});
+    }
+  }
+
+  int64_t ClockOffsetNs(int node) const { return clocks_.OffsetNs(node); }
+
+  std::vector<int> Peers(int rank) const {
+    if (!layout_.known(rank) || layout_.classes().empty()) return {};
+    return layout_.classes()[static_cast<size_t>(layout_.rank(rank).peer_class)];
+  }
+
+ private:
+  struct Rank {
+    bool live = false;
+    bool heard = false;
+    int life = 0;
+    uint32_t process_id = 0;
+    StepKey at = {-1, -1};
+    int missed = 0;
+  };
+  struct Bucket {
+    std::vector<std::pair<int, StepFold>> folds;
+    uint64_t first_ns = 0;
+    size_t passed = 0;  // live ranks that are at this step or beyond
+  };
+  struct Period {
+    int64_t step;
+    double ns;
+    uint64_t end_ns;
+    bool slow = false;  // a verdict was open
+  };
+  struct Restored {
+    std::string key;
+    Verdict verdict;
+    int steps = 0;
+  };
+
+  Rank& Touch(int rank) {
+    if (static_cast<size_t>(rank) >= ranks_.size()) ranks_.resize(static_cast<size_t>(rank) + 1);
+    Rank& state = ranks_[static_cast<size_t>(rank)];
+    if (!state.heard) {
+      state.heard = true;
+      SetLive(rank, true);
+    }
+    return state;
+  }
+
+  void SetLive(int rank, bool live) {
+    Rank& state = ranks_[static_cast<size_t>(rank)];
+    if (state.live == live) return;
+    state.live = live;
+    state.missed = 0;
+    live_ += live ? 1 : static_cast<size_t>(-1);
+    for (auto& [key, bucket] : pending_) {
+      if (state.at >= key) bucket.passed += live ? 1 : static_cast<size_t>(-1);
+    }
+  }
+
+  bool JudgeFirst() {
+    auto first = pending_.begin();
+    const StepKey key = first->first;
+    Bucket bucket = std::move(first->second);
+    pending_.erase(first);
+    const bool new_life = judged_.first >= 0 && key.first != judged_.first;
+    judged_ = key;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      Rank& state = ranks_[rank];
+      if (!state.live) continue;
+      state.missed = state.at >= key ? 0 : state.missed + 1;
+      if (state.missed >= kSilentSteps) SetLive(static_cast<int>(rank), false);
+    }
+    if (new_life) {
+      // Whoever does not take part in the new life is not part of the job any more.
+      planned_steps_ = 0;
+      recent_.clear();
+      life_first_step_ = -1;
+    }
+    return Judge(bucket.folds, key.second);
+  }
+
+  bool Judge(std::vector<std::pair<int, StepFold>>& folds, int64_t step) {
+    std::stable_sort(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    // A rank that reports one step twice (a torn file read again): the first holds.
+    folds.erase(
+        std::unique(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first == b.first; }),
+        folds.end());
+    if (layout_.dirty()) {
+      layout_.Rebuild();
+      own_.Regroup(layout_);
+      transfers_.Forget();
+      microbatches_.resize(static_cast<size_t>(layout_.size()));
+      if (moved_) clocks_.Forget();
+      moved_ = false;
+    }
+    std::vector<double> periods;
+    const size_t reported = folds.size();
+    std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
+    std::vector<double> without_checkpoint;
+    for (const auto& [rank, fold] : folds) {
+      periods.push_back(static_cast<double>(fold.period_ns()));
+      without_checkpoint.push_back(periods.back() - static_cast<double>(fold.checkpoint_own_ns));
+    }
+    if (folds.size() * 2 < reported || folds.empty()) return false;
+    const double period = LowerMedian(periods);
+    if (recent_.size() >= 5) {
+      std::vector<double> last(recent_.begin(), recent_.end());
+      // Evaluation, a checkpoint of everybody, a stop: not a step to judge by.
+      const bool pause = LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(last);
+      recent_.push_back(period);
+      if (recent_.size() > 15) recent_.pop_front();
+      if (pause) return false;
+    } else {
+      recent_.push_back(period);
+    }
+    uint64_t end_ns = 0;
+    for (const auto& [rank, fold] : folds) {
+      end_ns = std::max(end_ns, fold.end_ns - static_cast<uint64_t>(clocks_.OffsetNs(layout_.node(rank))));
+      for (const OpFold& op : fold.ops) {
+        if (IsPointToPoint(op.op)) {
+          int& most = microbatches_[static_cast<size_t>(rank)];
+          most = std::max(most, static_cast<int>(std::min<uint32_t>(op.count, 1 << 20)));
+        }
+      }
+      communication_seen_ = communication_seen_ || !fold.ops.empty();
+    }
+    history_.push_back({step, period, end_ns});
+    if (history_.size() > kHistory) history_.pop_front();
+    std::vector<double> last;
+    for (size_t i = history_.size() - std::min<size_t>(history_.size(), 10); i < history_.size(); ++i) {
+      last.push_back(history_[i].ns);
+    }
+    period_ns_ = LowerMedian(last);
+    if (first_step_ < 0) first_step_ = step;
+    if (life_first_step_ < 0) life_first_step_ = step;
+    last_step_ = step;
+    ++judged_steps_;
+
+    const double steps_per_hour = 3.6e12 / std::max(1e6, period_ns_);
+    const double arl_factor = steps_per_hour * 1000 / std::max(1e-3, options_.false_alarms_per_1000_hours);
+    own_.Observe(layout_, folds, step, period_ns_, arl_factor);
+    transfers_.Observe(layout_, folds, step, arl_factor);
+    if (judged_steps_ % kClockEvery == 1) clocks_.Add(layout_, folds);
+    if (judged_steps_ % kSolveEvery == 5) clocks_.Solve();
+
+    // Everybody does more (or less) than before: a plan, not a fault.
+    const double shift = own_.common_shift();
+    const double lost = Lost(step - planned_steps_) / period_ns_;
+    // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
+    const bool follows = shift > 0 ? lost > shift / 4 && lost < 1e9 : lost < shift / 4;
+    const bool shifted = std::abs(shift) > kPlannedShift && follows;
+    planned_steps_ = shifted ? planned_steps_ + 1 : std::max(0, planned_steps_ - 1);
+    if (planned_steps_ == 3) planned_since_ = step - 2;
+    if (planned_steps_ >= kPlannedSteps) {
+      planned_note_ = absl::StrFormat("since step %d all ranks %s per step than before: %s", planned_since_,
+                                      shift > 0 ? "do more" : "do less",
+                                      own_.mode() == OwnTime::Mode::kBulk || shift < 0
+                                          ? "a planned change, not a fault"
+                                          : "a planned change, or all wait for one in something that is not marked");
+      own_.RelearnLevels();
+      transfers_.Forget();
+      planned_steps_ = 0;
+    }
+
+    JudgeInput input{layout_,    own_,
+                     transfers_, microbatches_,
+                     step,       life_first_step_,
+                     period_ns_, options_.min_cost_share,
+                     shifted,    [this](int64_t onset) { return Lost(onset); }};
+    std::vector<Accusation> accusations = Accuse(input);
+    for (Accusation& accusation : accusations) accusation.verdict.since_ns = end_of(accusation.verdict.since_step);
+    KeepRestored(accusations);
+    const bool changed = book_.Update(accusations, step);
+    history_.back().slow = book_.any_open();
+    return changed || judged_steps_ == kEnoughSteps;
+  }
+
+  // Verdicts of an earlier life of the manager stay until there is evidence of this life: long enough for a deviation
+  // that is still there to be found again.
+  void KeepRestored(std::vector<Accusation>& accusations) {
+    constexpr int kKeep = 60;
+    for (auto restored = restored_.begin(); restored != restored_.end();) {
+      const bool again = std::any_of(accusations.begin(), accusations.end(),
+                                     [&](const Accusation& accusation) { return accusation.key == restored->key; });
+      if (again || ++restored->steps > kKeep || !book_.IsOpen(restored->key)) {
+        if (again) {
+          for (Accusation& accusation : accusations) {
+            if (accusation.key != restored->key) continue;
+            accusation.verdict.since_step = restored->verdict.since_step;
+            accusation.verdict.since_ns = restored->verdict.since_ns;
+          }
+          ++restored;
+          continue;
+        }
+        restored = restored_.erase(restored);
+        continue;
+      }
+      Accusation kept;
+      kept.key = restored->key;
+      kept.verdict = restored->verdict;
+      if (kept.verdict.scope == Scope::kRank) kept.concerns.insert(kept.verdict.ids.begin(), kept.verdict.ids.end());
+      accusations.push_back(std::move(kept));
+      ++restored;
+    }
+  }
+
+  double Lost(int64_t onset) const {
+    // Before: the last steps in which nobody was slow.
+    std::vector<double> before;
+    std::vector<double> after;
+    for (auto period = history_.rbegin(); period != history_.rend(); ++period) {
+      if (period->step >= onset) {
+        if (period->step > last_step_ - 30) after.push_back(period->ns);
+      } else if (!period->slow && before.size() < 30) {
+        before.push_back(period->ns);
+      }
+    }
+    if (before.size() < 5 || after.empty()) return 1e300;
+    const double was = LowerMedian(before);
+    return LowerMedian(after) - was;
+  }
+
+  // The step's length while the verdict held.
+  double StepWith(const Verdict& verdict) const {
+    std::vector<double> periods;
+    for (const Period& period : history_) {
+      if (period.step >= verdict.since_step && period.step <= verdict.last_step &&
+          period.step > verdict.last_step - 30) {
+        periods.push_back(period.ns);
+      }
+    }
+    return periods.empty() ? period_ns_ : LowerMedian(periods);
+  }
+  uint64_t end_of(int64_t step) const {
+    for (const Period& period : history_) {
+      if (period.step >= step) return period.end_ns;
+    }
+    return 0;
+  }
+
+  // There is something to judge by.
+  bool Able() const {
+    if (own_.mode() == OwnTime::Mode::kNone) return false;
+    for (const std::vector<int>& peers : layout_.classes()) {
+      if (peers.size() >= 2) return true;
+    }
+    return layout_.classes().size() >= 2;
+  }
+
+  std::vector<Note> Notes() const {
+    std::vector<Note> notes;
+    if (judged_steps_ < kEnoughSteps) {
+      notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
+                                                      kEnoughSteps, " are needed")});
+    }
+    if (judged_steps_ > 0 && !communication_seen_) {
+      notes.push_back(
+          {NoteKind::kNoData,
+           "communication is not marked: data loaders, checkpoints and forward times are judged; who waits for "
+           "whom, links and networks cannot be (taskd switch communication=on)"});
+    } else if (judged_steps_ > 0 && own_.mode() == OwnTime::Mode::kNone) {
+      notes.push_back({NoteKind::kNoData, "no forward or communication is marked: nothing tells the ranks apart"});
+    }
+    std::vector<int> silent;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const bool behind = ranks_[rank].at.second < last_step_ - kSilentNote;
+      if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
+    }
+    std::vector<int> never;
+    for (const Group& group : layout_.groups()) {
+      if (!group.declared) continue;
+      for (int member : group.members) {
+        if (!layout_.known(member)) never.push_back(member);
+      }
+    }
+    std::sort(never.begin(), never.end());
+    never.erase(std::unique(never.begin(), never.end()), never.end());
+    if (!never.empty()) {
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", RankList(never), ": not judged")});
+    }
+    if (!silent.empty() && judged_steps_ > 0 && silent.size() < ranks_.size()) {
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", RankList(silent), ": not judged")});
+    }
+    if (judged_steps_ >= kEnoughSteps && !Able()) {
+      notes.push_back(
+          {NoteKind::kShort, "no two ranks do the same work: there is nothing to compare with but their own past"});
+    }
+    if (!planned_note_.empty()) notes.push_back({NoteKind::kDesign, planned_note_});
+    DesignNote(notes);
+    if (own_.rotation() > 0.7 && !book_.any_open() && rotation_matters()) {
+      notes.push_back(
+          {NoteKind::kRotation,
+           "the slowest rank changes from step to step: the work is uneven (sequence lengths), no rank is"});
+    }
+    return notes;
+  }
+
+  bool rotation_matters() const {
+    for (const OwnTime::Class& peers : own_.classes()) {
+      if (peers.noise.sigma() > 0.04) return true;
+    }
+    return false;
+  }
+
+  void DesignNote(std::vector<Note>& notes) const {
+    const auto& classes = own_.classes();
+    if (classes.size() < 2 || judged_steps_ < kEnoughSteps || own_.mode() != OwnTime::Mode::kBulk) return;
+    std::vector<double> times;
+    for (const OwnTime::Class& peers : classes) {
+      if (peers.average_reference_ns > 0) times.push_back(peers.average_reference_ns);
+    }
+    if (times.size() < 2) return;
+    const double slowest = *std::max_element(times.begin(), times.end());
+    const double typical = LowerMedian(times);
+    if (slowest < 1.15 * typical) return;
+    for (size_t c = 0; c < classes.size(); ++c) {
+      if (classes[c].average_reference_ns != slowest) continue;
+      const int stage = layout_.rank(layout_.classes()[c].front()).stage;
+      notes.push_back({NoteKind::kDesign,
+                       absl::StrFormat("stage %d computes %.2f times as long as a typical stage on all its ranks: the "
+                                       "pipeline could be balanced",
+                                       stage, slowest / typical)});
+    }
+  }
+
+  const Options options_;
+  std::vector<Rank> ranks_;
+  size_t live_ = 0;
+  std::map<StepKey, Bucket> pending_;
+  StepKey judged_ = {-1, -1};
+
+  Layout layout_;
+  OwnTime own_;
+  Transfers transfers_;
+  Clocks clocks_;
+  Book book_;
+  std::vector<Restored> restored_;
+  std::vector<int> microbatches_;
+  bool moved_ = false;
+  bool communication_seen_ = false;
+
+  std::deque<Period> history_;
+  std::deque<double> recent_;
+  double period_ns_ = 0;
+  int64_t first_step_ = -1;
+  int64_t life_first_step_ = -1;
+  int64_t last_step_ = -1;
+  int judged_steps_ = 0;
+  int planned_steps_ = 0;
+  int64_t planned_since_ = 0;
+  std::string planned_note_;
+};
+
+Engine::Engine() : Engine(Options()) {}
+Engine::Engine(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
+Engine::~Engine() = default;
+void Engine::SetPlace(int rank, const RankPlace& place) { impl_->SetPlace(rank, place); }
+void Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { impl_->SetGroup(rank, index, group); }
+void Engine::Gone(int rank) { impl_->Gone(rank); }
+void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, std::move(fold), now_ns); }
+bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }
+bool Engine::Finish() { return impl_->Finish(); }
+Report Engine::report() const { return impl_->MakeReport(); }
+void Engine::Restore(const std::vector<Verdict>& verdicts) { impl_->Restore(verdicts); }
+int64_t Engine::ClockOffsetNs(int node) const { return impl_->ClockOffsetNs(node); }
+std::vector<int> Engine::Peers(int rank) const { return impl_->Peers(rank); }
+
+}  // namespace taskd::diagnosis

@@ -1,0 +1,82 @@
+// The diagnosis: folds in, verdicts out. Pure computation: no I/O, no threads, no clock, no randomness; the same folds
+// in the same order of steps give the same report. docs/diagnosis.md explains the mathematics.
+//
+// Design:
+// 1. Folds are gathered by step. A step is judged, once and in order, when every live rank has reported it, or when
+//    `now_ns` is past its deadline; who has not reported then has "no data" for it, which is never "slow".
+// 2. Ranks that should do equal work are peers. A rank's own time is compared with its peers' and with its own past.
+// 3. Deviations are summed up over steps (CUSUM) until chance is ruled out; the threshold follows from the wanted rate
+//    of false alarms and the number of ranks.
+// 4. A deviation becomes a verdict only if it explains lost time of the whole job.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/step_fold.h"
+#include "diagnosis/verdict.h"
+
+namespace taskd::diagnosis {
+
+struct RankPlace {
+  int node = -1;  // node rank; -1: unknown, then no node is named
+  std::string host;
+  int local_rank = -1;
+
+  friend bool operator==(const RankPlace&, const RankPlace&) = default;
+};
+
+class Engine {
+ public:
+  struct Options {
+    // Wanted rate: false verdicts in 1,000 hours of a healthy job.
+    double false_alarms_per_1000_hours = 1;
+    // What costs less than this share of the step is not worth a verdict.
+    double min_cost_share = 0.01;
+    // How long a step waits for its last ranks after its first one reported.
+    uint64_t step_deadline_ns = 10'000'000'000;
+  };
+
+  static constexpr int kMaxRanks = 65536;
+
+  Engine();
+  explicit Engine(const Options& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Where a rank runs. Again when it moves. Ranks outside 0..kMaxRanks-1 are ignored, here and below.
+  void SetPlace(int rank, const RankPlace& place);
+  // Group `index` of this rank's folds (OpFold::group). Again when more is known of it.
+  void SetGroup(int rank, uint32_t index, const GroupInfo& group);
+  // The rank is gone (its process ended, its node left): steps do not wait for it.
+  void Gone(int rank);
+
+  // `now_ns`: any steady clock, the same in all calls. Folds of one rank come in order of steps; ranks in any order.
+  void Add(int rank, StepFold fold, uint64_t now_ns);
+  // Judges what is due. True: the verdicts or the state have changed.
+  bool Advance(uint64_t now_ns);
+  // Judges everything that is there, complete or not. For the end of files.
+  bool Finish();
+
+  Report report() const;
+
+  // Verdicts that an earlier life of the manager gave: open ones are kept open until the evidence is there to clear or
+  // confirm them.
+  void Restore(const std::vector<Verdict>& verdicts);
+
+  // How far a node's clock is ahead of the reference node's, ns; 0 where it is unknown.
+  int64_t ClockOffsetNs(int node) const;
+  // Ranks that should do the same work as `rank`, itself among them.
+  std::vector<int> Peers(int rank) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace taskd::diagnosis

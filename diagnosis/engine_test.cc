@@ -1,0 +1,269 @@
+// The engine on folds that are written down by hand: every number of a step is known.
+#include "diagnosis/engine.h"
+
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "gtest/gtest.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr uint64_t kStart = 1'700'000'000'000'000'000;
+constexpr double kMs = 1e6;
+
+// A data-parallel job: each rank computes, then all reduce together and wait for the last one.
+class DataParallelJob {
+ public:
+  explicit DataParallelJob(int ranks, int ranks_per_node = 8) : ranks_(ranks) {
+    std::vector<int> members;
+    for (int r = 0; r < ranks; ++r) members.push_back(r);
+    for (int r = 0; r < ranks; ++r) {
+      engine.SetPlace(r, {r / ranks_per_node, "node" + std::to_string(r / ranks_per_node), r % ranks_per_node});
+      engine.SetGroup(r, 0, {"world", "dp", CompressMembers(members)});
+    }
+  }
+
+  // Extra own time of a rank in a step, ms; NaN: no marks.
+  std::function<double(int rank, int step)> extra = [](int, int) { return 0.0; };
+  std::function<double(int rank, int step)> loader = [](int, int) { return 4.0; };
+  double transfer_ms = 20;
+  uint32_t process_id = 1000;
+  bool backwards = false;  // ranks report in the other order
+
+  void Step(int step) {
+    std::vector<double> own(static_cast<size_t>(ranks_));
+    double slowest = 0;
+    for (int r = 0; r < ranks_; ++r) {
+      own[static_cast<size_t>(r)] = 100 * (1 + 0.003 * Noise()) + extra(r, step) + loader(r, step);
+      if (!std::isnan(own[static_cast<size_t>(r)])) slowest = std::max(slowest, own[static_cast<size_t>(r)]);
+    }
+    const uint64_t begin = now_;
+    now_ += static_cast<uint64_t>((slowest + transfer_ms + 2) * kMs);
+    for (int i = 0; i < ranks_; ++i) {
+      const int r = backwards ? ranks_ - 1 - i : i;
+      const double time = own[static_cast<size_t>(r)];
+      if (std::isnan(time)) continue;
+      StepFold fold;
+      fold.step = step;
+      fold.process_id = process_id + static_cast<uint32_t>(r);
+      fold.start_ns = begin;
+      fold.end_ns = now_;
+      fold.previous_end_ns = begin;
+      fold.dataloaders = 1;
+      fold.dataloader_ns = fold.dataloader_own_ns = static_cast<uint64_t>(loader(r, step) * kMs);
+      fold.head_ns = static_cast<uint64_t>(time * kMs);
+      fold.tail_ns = static_cast<uint64_t>(2 * kMs);
+      OpFold op;
+      op.op = CommOp::kAllReduce;
+      op.size_log2 = 24;
+      op.count = 1;
+      op.bytes = 1 << 24;
+      op.duration_ns = op.min_duration_ns = static_cast<uint64_t>((slowest - time + transfer_ms) * kMs);
+      op.first_start_ns = begin + fold.head_ns;
+      op.last_end_ns = now_ - fold.tail_ns;
+      fold.covered_ns = op.duration_ns;
+      fold.ops.push_back(op);
+      engine.Add(r, fold, now_);
+    }
+    if (engine.Advance(now_)) ++changes;
+  }
+  void Run(int first, int last) {
+    for (int step = first; step <= last; ++step) Step(step);
+  }
+
+  Engine engine;
+  int changes = 0;
+
+ private:
+  double Noise() {  // about normal, from a fixed sequence
+    double sum = 0;
+    for (int i = 0; i < 4; ++i) {
+      state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+      sum += static_cast<double>(state_ >> 40) / (1 << 24) - 0.5;
+    }
+    return sum * std::sqrt(3.0);
+  }
+
+  int ranks_;
+  uint64_t now_ = kStart;
+  uint64_t state_ = 7;
+};
+
+TEST(Engine, SaysNothingOfNothing) {
+  Engine engine;
+  EXPECT_FALSE(engine.Advance(1));
+  EXPECT_FALSE(engine.Finish());
+  EXPECT_EQ(engine.report().state, JobState::kUnknown);
+  EXPECT_EQ(engine.report().ranks, 0);
+}
+
+TEST(Engine, NamesNobodyInAHealthyJob) {
+  DataParallelJob job(16);
+  job.Run(0, 400);
+  Report report = job.engine.report();
+  EXPECT_EQ(report.state, JobState::kOk);
+  EXPECT_TRUE(report.verdicts.empty()) << report.verdicts.front().text;
+  EXPECT_EQ(report.ranks, 16);
+  EXPECT_EQ(report.last_step, 400);
+}
+
+TEST(Engine, NamesTheSlowRankWithOnsetCauseAndCost) {
+  DataParallelJob job(16);
+  job.extra = [](int rank, int step) { return rank == 7 && step >= 50 ? 20.0 : 0.0; };
+  job.Run(0, 53);
+  Report report = job.engine.report();
+  ASSERT_EQ(report.verdicts.size(), 1u) << "within four steps";
+  EXPECT_EQ(report.state, JobState::kSlow);
+  const Verdict& verdict = report.verdicts.front();
+  EXPECT_EQ(verdict.scope, Scope::kRank);
+  EXPECT_EQ(verdict.ids, std::vector<int>{7});
+  EXPECT_EQ(verdict.cause, Cause::kCompute);
+  EXPECT_TRUE(verdict.open);
+  EXPECT_EQ(verdict.since_step, 50);
+  job.Run(54, 80);
+  const Verdict later = job.engine.report().verdicts.front();
+  EXPECT_EQ(later.id, verdict.id);
+  EXPECT_NEAR(later.cost_ms_per_step, 20, 1.5);
+  EXPECT_NEAR(later.slowdown, 146.0 / 126, 0.02);
+  EXPECT_NE(later.text.find("rank 7 (node 0)"), std::string::npos) << later.text;
+}
+
+TEST(Engine, FindsAFaultThatWasThereFromTheFirstStep) {
+  DataParallelJob job(16);
+  job.extra = [](int rank, int) { return rank == 3 ? 10.0 : 0.0; };
+  job.Run(0, 60);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{3});
+}
+
+TEST(Engine, TellsTwoPeersApart) {
+  DataParallelJob job(2, 1);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 60 ? 10.0 : 0.0; };
+  job.Run(0, 120);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{1});
+}
+
+TEST(Engine, ClearsWhatIsOver) {
+  DataParallelJob job(8);
+  job.extra = [](int rank, int step) { return rank == 2 && step >= 40 && step < 60 ? 30.0 : 0.0; };
+  job.Run(0, 100);
+  Report report = job.engine.report();
+  EXPECT_EQ(report.state, JobState::kOk);
+  ASSERT_EQ(report.verdicts.size(), 1u);
+  EXPECT_FALSE(report.verdicts.front().open);
+  EXPECT_NEAR(static_cast<double>(report.verdicts.front().last_step), 61, 3);
+  EXPECT_EQ(job.changes, 3) << "enough steps, opened, cleared";
+}
+
+TEST(Engine, NamesTheDataLoader) {
+  DataParallelJob job(8);
+  job.loader = [](int rank, int step) { return rank == 5 && step >= 30 ? 30.0 : 4.0; };
+  job.Run(0, 60);
+  Report report = job.engine.report();
+  ASSERT_EQ(report.verdicts.size(), 1u);
+  EXPECT_EQ(report.verdicts.front().ids, std::vector<int>{5});
+  EXPECT_EQ(report.verdicts.front().cause, Cause::kDataloader);
+  EXPECT_NEAR(report.verdicts.front().cost_ms_per_step, 26, 1);
+}
+
+TEST(Engine, NamesTheNodeWhenAllItsRanksAreSlow) {
+  DataParallelJob job(32);
+  job.extra = [](int rank, int step) { return rank / 8 == 2 && step >= 50 ? 15.0 : 0.0; };
+  job.Run(0, 90);
+  Report report = job.engine.report();
+  ASSERT_EQ(report.verdicts.size(), 1u);
+  EXPECT_EQ(report.verdicts.front().scope, Scope::kNode);
+  EXPECT_EQ(report.verdicts.front().ids, std::vector<int>{2});
+}
+
+TEST(Engine, NamesTwoCulprits) {
+  DataParallelJob job(16);
+  job.extra = [](int rank, int step) { return step < 50 ? 0.0 : rank == 3 ? 30.0 : rank == 12 ? 20.0 : 0.0; };
+  job.Run(0, 100);
+  Report report = job.engine.report();
+  ASSERT_EQ(report.verdicts.size(), 2u);
+  // What each would cost alone.
+  EXPECT_NEAR(report.verdicts[0].cost_ms_per_step, 30, 2);
+  EXPECT_NEAR(report.verdicts[1].cost_ms_per_step, 20, 2);
+}
+
+TEST(Engine, CallsMissingMarksNoData) {
+  DataParallelJob job(8);
+  job.extra = [](int rank, int step) { return rank == 4 && step >= 40 ? NAN : 0.0; };
+  job.Run(0, 80);
+  // The others wait for its steps until the deadline.
+  EXPECT_LT(job.engine.report().last_step, 80);
+  job.engine.Advance(kStart + uint64_t{1'000'000'000'000});
+  Report report = job.engine.report();
+  EXPECT_TRUE(report.verdicts.empty());
+  bool told = false;
+  for (const Note& note : report.notes)
+    told = told || (note.kind == NoteKind::kNoData && note.text.find("4") != std::string::npos);
+  EXPECT_TRUE(told);
+  EXPECT_EQ(report.last_step, 80);
+}
+
+TEST(Engine, DoesNotDependOnWhoReportsFirst) {
+  DataParallelJob job(8);
+  DataParallelJob other(8);
+  other.backwards = true;
+  job.extra = other.extra = [](int rank, int step) { return rank == 6 && step >= 33 ? 12.0 : 0.0; };
+  job.Run(0, 70);
+  other.Run(0, 70);
+  EXPECT_EQ(job.engine.report().verdicts, other.engine.report().verdicts);
+}
+
+TEST(Engine, GoesOnAfterARestart) {
+  DataParallelJob job(8);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 90 ? 15.0 : 0.0; };
+  job.Run(0, 60);
+  job.process_id = 5000;
+  job.Run(50, 88);  // from the last checkpoint again
+  EXPECT_TRUE(job.engine.report().verdicts.empty());
+  EXPECT_EQ(job.engine.report().last_step, 88);
+  job.Run(89, 110);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{1});
+}
+
+TEST(Engine, KeepsTheVerdictsOfAnEarlierLife) {
+  DataParallelJob job(8);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 20 ? 15.0 : 0.0; };
+  job.Run(0, 60);
+  std::vector<Verdict> verdicts = job.engine.report().verdicts;
+  ASSERT_EQ(verdicts.size(), 1u);
+
+  DataParallelJob next(8);
+  next.extra = job.extra;
+  next.engine.Restore(verdicts);
+  EXPECT_EQ(next.engine.report().verdicts.size(), 1u);
+  next.Run(61, 160);
+  Report report = next.engine.report();
+  ASSERT_EQ(report.verdicts.size(), 1u);
+  EXPECT_TRUE(report.verdicts.front().open);
+  EXPECT_EQ(report.verdicts.front().id, verdicts.front().id);
+  EXPECT_EQ(report.verdicts.front().since_step, 20);
+
+  DataParallelJob mended(8);
+  mended.engine.Restore(verdicts);
+  mended.Run(61, 160);
+  ASSERT_EQ(mended.engine.report().verdicts.size(), 1u);
+  EXPECT_FALSE(mended.engine.report().verdicts.front().open);
+}
+
+TEST(Engine, IgnoresRanksThatCannotBe) {
+  Engine engine;
+  engine.SetPlace(-1, {});
+  engine.SetPlace(Engine::kMaxRanks, {});
+  engine.Add(-5, {}, 1);
+  engine.Add(1 << 30, {}, 1);
+  engine.SetGroup(-1, 0, {});
+  engine.Gone(99);
+  EXPECT_EQ(engine.report().ranks, 0);
+}
+
+}  // namespace
+}  // namespace taskd::diagnosis

@@ -1,0 +1,32 @@
+// From the streams' state to accusations: who deviates, whether it matters, what it is and what it costs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "diagnosis/book.h"
+#include "diagnosis/layout.h"
+#include "diagnosis/own_time.h"
+#include "diagnosis/transfers.h"
+
+namespace taskd::diagnosis {
+
+struct JudgeInput {
+  const Layout& layout;
+  const OwnTime& own;
+  const Transfers& transfers;
+  const std::vector<int>& microbatches;  // by rank
+  int64_t step = 0;
+  int64_t first_step = 0;  // judged in this life of the job
+  double period_ns = 0;    // of the last steps
+  double min_cost_share = 0.01;
+  bool planned_change = false;  // everybody does more or less than before
+  // How much longer steps have become since `onset`, ns; a large number if it cannot be told.
+  std::function<double(int64_t onset)> lost_since;
+};
+
+// All present accusations; those with `confirmed` false are too cheap or too young to be said.
+std::vector<Accusation> Accuse(const JudgeInput& input);
+
+}  // namespace taskd::diagnosis

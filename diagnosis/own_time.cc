@@ -1,0 +1,475 @@
+#include "diagnosis/own_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr int kLearn = 15;
+constexpr double kForget = 1.0 / 720;
+constexpr double kAverage = 0.15;
+// Below these nothing is told from noise, whatever the noise seems to be.
+constexpr double kOwnSigma = 0.008;
+constexpr double kDataSigma = 0.004;
+constexpr double kCheckpointSigma = 0.1;
+// Machines of one model differ by a percent, some by three.
+constexpr double kOwnDead = 0.01;
+constexpr double kOwnMost = 0.035;
+constexpr double kDataDead = 0.008;
+constexpr double kDataMost = 0.015;
+constexpr double kDataJump = 0.04;
+// Savings are rare: two that are far off are enough.
+constexpr double kCheckpointH = 5.5;
+constexpr double kCommonCheckpointH = 2.5;
+constexpr double kCheckpointDead = 0.1;
+constexpr double kNever = 1e9;
+constexpr uint32_t kMinGaps = 4;
+constexpr size_t kMinForwardPeers = 5;
+constexpr size_t kSmallClass = 8;
+constexpr int kRotationSteps = 512;
+constexpr double kIssueShare = 0.3;
+constexpr double kMinEnds = 0.5;
+constexpr size_t kModeSample = 512;   // ranks
+constexpr size_t kLeaveOneOut = 32;   // ranks
+constexpr size_t kNoiseSamples = 64;  // of one class and step
+
+using Own = OwnTime::Own;
+
+bool TooBroken(const StepFold& fold) {
+  uint64_t count = 0;
+  for (const OpFold& op : fold.ops) count += op.count;
+  return fold.broken > 2 + count * 3 / 4;
+}
+
+Own Decompose(const Layout& layout, int rank, const StepFold& fold, OwnTime::Mode mode) {
+  Own own{.rank = rank, .peer_class = layout.rank(rank).peer_class, .fold = &fold};
+  if (mode == OwnTime::Mode::kForward) {
+    own.rest = fold.forwards > 0 ? static_cast<double>(fold.forward_ns) : 0;
+    return own;
+  }
+  double cut = 0;
+  double full = 0;
+  for (const OpFold& op : fold.ops) {
+    if (op.op == CommOp::kAllToAll) own.tokens += static_cast<double>(op.bytes);
+    if (mode == OwnTime::Mode::kBulk) {
+      const int group = layout.GroupOf(rank, op.group);
+      const bool blocking = IsPointToPoint(op.op) || (group >= 0 && layout.group(group).blocking);
+      if (!blocking) continue;
+    }
+    cut += static_cast<double>(op.gap_ns);
+    own.cut_gaps += op.gaps;
+    full += static_cast<double>(op.blocking_gap_ns);
+    own.full_gaps += op.blocking_gaps;
+  }
+  own.cut = cut;
+  own.full = mode == OwnTime::Mode::kBulk ? full : 0;
+  if (mode == OwnTime::Mode::kAll) {
+    own.full_gaps = 0;
+    own.rest = static_cast<double>(fold.head_ns + fold.lead_ns + fold.tail_ns) -
+               static_cast<double>(fold.dataloader_own_ns + fold.checkpoint_own_ns);
+    own.full = own.rest;
+  }
+  return own;
+}
+
+OwnTime::Mode ModeOf(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
+  size_t bulk = 0;
+  size_t all = 0;
+  size_t forward = 0;
+  size_t looked_at = 0;
+  // A sample tells, in a large job.
+  const size_t stride = folds.size() / kModeSample + 1;
+  for (size_t i = 0; i < folds.size(); i += stride) {
+    const auto& [rank, fold] = folds[i];
+    ++looked_at;
+    forward += fold.forwards > 0 ? 1 : 0;
+    if (fold.ops.empty()) continue;
+    ++all;
+    bulk += Decompose(layout, rank, fold, OwnTime::Mode::kBulk).cut_gaps >= kMinGaps ? 1 : 0;
+  }
+  if (2 * all > looked_at) return 2 * bulk > all ? OwnTime::Mode::kBulk : OwnTime::Mode::kAll;
+  return 2 * forward > looked_at ? OwnTime::Mode::kForward : OwnTime::Mode::kNone;
+}
+
+Stream::Limits MakeLimits(const Stream& stream, double sigma, double least_sigma, double dead, double most, double h,
+                          const StreamTails& tails) {
+  Stream::Limits limits = {.sigma = std::max(least_sigma, sigma), .dead = dead, .most = most, .h = h};
+  tails.Apply(limits, stream);
+  return limits;
+}
+
+// Median of the bytes that ranks exchange with experts elsewhere; 0: none do.
+double Tokens(const std::vector<Own>& owns) {
+  std::vector<double> tokens;
+  for (const Own& own : owns) tokens.push_back(own.tokens);
+  return LowerMedian(tokens);
+}
+
+}  // namespace
+
+void OwnTime::Regroup(const Layout& layout) {
+  ranks_.resize(static_cast<size_t>(layout.size()));
+  slowest_.resize(ranks_.size());
+  // Classes are in the order of stages; one that was there keeps its past.
+  classes_.resize(layout.classes().size());
+  for (Rank& rank : ranks_) rank.has_last_deviation = false;
+}
+
+void OwnTime::RelearnLevels() {
+  for (Class& peers : classes_) {
+    peers.seen = 0;
+    peers.level = 0;
+    peers.drift.Reset();
+  }
+  data_seen_ = 0;
+  data_level_ns_ = 0;
+  common_shift_ = 0;
+}
+
+void OwnTime::ResetRank(int rank) {
+  if (rank < size()) ranks_[static_cast<size_t>(rank)] = Rank();
+}
+
+void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                      double period_ns, double arl_factor) {
+  ++steps_;
+  const Mode mode = ModeOf(layout, folds);
+  if (mode != mode_) {
+    mode_ = mode;
+    shared_noise_ = NoisePool();
+    for (Rank& rank : ranks_) {
+      rank.own.Rebase();
+      rank.has_last_deviation = false;
+    }
+    for (Class& peers : classes_) peers = Class();
+  }
+  for (const auto& [r, fold] : folds) {
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    if (rank.process_id != fold.process_id && rank.process_id != 0) {
+      rank.own.Rebase();
+      rank.data.Rebase();
+      rank.has_last_deviation = false;
+    }
+    rank.process_id = fold.process_id;
+    rank.last_step = step;
+  }
+  const double h = CusumThreshold(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())), 1.0);
+  if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
+  if (mode_ != Mode::kNone) {
+    ObserveOwn(layout, folds, step, h);
+    ObserveClasses(step, h);
+  }
+  ObserveData(folds, step, period_ns, h);
+  ObserveCheckpoints(folds, step, period_ns);
+}
+
+void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                         double h) {
+  std::vector<std::vector<Own>> by_class(classes_.size());
+  for (const auto& [rank, fold] : folds) {
+    // Without blocking operations a step is few and long gaps: one that is broken is no data.
+    if (mode_ == Mode::kBulk ? TooBroken(fold) : mode_ == Mode::kAll && fold.broken > 0) continue;
+    Own own = Decompose(layout, rank, fold, mode_);
+    if (own.cut + own.rest <= 0) continue;
+    by_class[static_cast<size_t>(own.peer_class)].push_back(own);
+  }
+  double worst = 0;
+  int slowest = -1;
+  std::vector<double> values;
+  std::vector<double> full_values;
+  std::vector<double> counts;
+  for (size_t c = 0; c < by_class.size(); ++c) {
+    Class& peers = classes_[c];
+    std::vector<Own>& owns = by_class[c];
+    peers.present = static_cast<int>(owns.size());
+    peers.reference_ns = 0;
+    if (owns.empty()) continue;
+    // A lost mark costs its gap, not the step: the mean of the gaps that are there times how many there should be.
+    counts.clear();
+    for (const Own& own : owns) counts.push_back(own.full_gaps);
+    const double full_gaps = LowerMedian(counts);
+    values.clear();
+    full_values.clear();
+    for (Own& own : owns) {
+      if (own.fold->broken > 0 && own.full_gaps > 0) {
+        own.cut *= full_gaps / own.full_gaps;
+        own.full *= full_gaps / own.full_gaps;
+      }
+      own.cut = std::max(1.0, own.cut + own.rest);
+      values.push_back(own.cut);
+      full_values.push_back(own.full);
+    }
+    const double reference = LowerMedian(values);
+    double full_reference = LowerMedian(full_values);
+    // The ends of the step alone say something only if they are a good part of it.
+    if (mode_ == Mode::kAll && full_reference < kMinEnds * reference) full_reference = 0;
+    const double tokens = Tokens(owns);
+    // Of the two views the one that others' lateness does not change.
+    peers.reference_ns = full_reference > 0 ? full_reference : reference;
+    peers.average_reference_ns +=
+        (reference - peers.average_reference_ns) * (peers.average_reference_ns > 0 ? kAverage : 1);
+
+    NoisePool& noise = owns.size() >= kSmallClass ? peers.noise : shared_noise_;
+    noise.Update();
+    const size_t stride = owns.size() / kNoiseSamples + 1;
+    StreamTails tail_rates;
+    for (const Own& own : owns) tail_rates.Count(ranks_[static_cast<size_t>(own.rank)].own);
+    std::vector<double> tails;
+    for (size_t i = 0; i < owns.size(); ++i) {
+      const Own& own = owns[i];
+      Rank& rank = ranks_[static_cast<size_t>(own.rank)];
+      const bool two_views = own.full > 0 && full_reference > 0;
+      const double cut = std::log(own.cut / reference);
+      const double full = two_views ? std::log(own.full / full_reference) : cut;
+      // Experts that get more tokens work more: that is the routing's doing, as far as the tokens go.
+      const double more_tokens = tokens > 0 && own.tokens > tokens ? std::log(own.tokens / tokens) : 0;
+      const double d = std::min(cut, full) - more_tokens;
+      // Of two peers the deviation is their difference, which has the noise of both.
+      double deviation = full;
+      if (owns.size() == 2) {
+        const Own& other = owns[1 - i];
+        deviation = two_views && other.full > 0 ? std::log(own.full / other.full) : std::log(own.cut / other.cut);
+      }
+      if (rank.has_last_deviation && i % stride == static_cast<size_t>(step) % stride && owns.size() > 1) {
+        noise.Add(own.rank, std::abs(deviation - rank.last_deviation));
+      }
+      rank.last_deviation = deviation;
+      rank.has_last_deviation = true;
+      // Gaps between blocking operations are computation, whatever ran beside it.
+      const bool whole = two_views && mode_ == Mode::kBulk;
+      rank.own_ns = whole ? own.full : own.cut;
+      rank.own_reference_ns = whole ? full_reference : reference;
+      rank.average_own_ns += (rank.own_ns - rank.average_own_ns) * (rank.average_own_ns > 0 ? kAverage : 1);
+      // Without communication marks a forward may hold waits: few peers then say nothing.
+      if (owns.size() < (mode_ == Mode::kForward ? kMinForwardPeers : 2) || !noise.ready()) continue;
+      if (d > worst) {
+        worst = d;
+        slowest = own.rank;
+      }
+      const double sigma = owns.size() <= kLeaveOneOut ? noise.SigmaWithout(own.rank) : noise.sigma();
+      const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
+      rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
+
+      const StepFold& fold = *own.fold;
+      const auto forward = static_cast<double>(fold.forward_ns);
+      if (!rank.own.Rising(0.25)) {
+        rank.profiled = rank.deviating = 0;
+        rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
+        continue;
+      }
+      if (fold.broken > 0) continue;
+      if (tails.empty()) {
+        for (const Own& peer : owns) tails.push_back(static_cast<double>(peer.fold->tail_ns));
+      }
+      ++rank.profiled;
+      const double share = 1.0 / std::min(rank.profiled, 20);
+      std::vector<double> scratch = tails;
+      const double tail = LowerMedian(scratch);
+      const double tail_ratio = tail > 0 ? static_cast<double>(fold.tail_ns) / tail : 1;
+      rank.tail_ratio += share * (tail_ratio - rank.tail_ratio);
+      const double excess = rank.own_ns - rank.own_reference_ns;
+      const double tail_share =
+          excess > 0 ? std::clamp((static_cast<double>(fold.tail_ns) - tail) / excess, 0.0, 1.0) : 0;
+      rank.tail_share += share * (tail_share - rank.tail_share);
+      // Of steps that deviate only: a pause lies in forward, slow computation in everything.
+      if (excess > 0.05 * reference && rank.forward_level_ns > 0) {
+        ++rank.deviating;
+        const double part = std::clamp((forward - rank.forward_level_ns) / excess, 0.0, 1.0);
+        rank.forward_share += (part - rank.forward_share) / std::min(rank.deviating, 20);
+      }
+      double longest = 0;
+      for (const OpFold& op : fold.ops) longest = std::max(longest, static_cast<double>(op.max_gap_ns));
+      const double gap_share = excess > 0.05 * reference ? std::min(1.0, longest / excess) : rank.longest_gap_share;
+      rank.longest_gap_share += share * (gap_share - rank.longest_gap_share);
+    }
+    ObserveIssues(owns);
+  }
+  if (slowest >= 0) {
+    ++slowest_[static_cast<size_t>(slowest)];
+    if (++slowest_steps_ >= kRotationSteps) {
+      slowest_steps_ /= 2;
+      for (uint16_t& count : slowest_) count /= 2;
+    }
+  }
+}
+
+// In jobs without blocking operations a barrier without marks makes everybody's own time equal. Forward ranges still
+// tell, where they hold no waits.
+void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                             double h) {
+  std::vector<std::vector<double>> by_class(classes_.size());
+  auto class_of = [&](int rank) { return static_cast<size_t>(layout.rank(rank).peer_class); };
+  for (const auto& [rank, fold] : folds) {
+    if (fold.forwards > 0) by_class[class_of(rank)].push_back(static_cast<double>(fold.forward_ns));
+  }
+  std::vector<double> references;
+  std::vector<size_t> sizes;
+  for (std::vector<double>& values : by_class) {
+    sizes.push_back(values.size());
+    references.push_back(LowerMedian(values));
+  }
+  forward_noise_.Update();
+  StreamTails tail_rates;
+  for (const auto& [r, fold] : folds) tail_rates.Count(ranks_[static_cast<size_t>(r)].forward);
+  for (const auto& [r, fold] : folds) {
+    const double reference = references[class_of(r)];
+    if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    const double d = std::log(std::max(1.0, static_cast<double>(fold.forward_ns)) / reference);
+    if (rank.forward_reference_ns > 0) forward_noise_.Add(r, std::abs(d - rank.last_forward));
+    rank.last_forward = d;
+    rank.forward_reference_ns = reference;
+    if (!forward_noise_.ready()) continue;
+    rank.forward.Observe(
+        step, d, static_cast<double>(fold.forward_ns) - reference,
+        MakeLimits(rank.forward, forward_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates));
+  }
+}
+
+// The share of its usual issue latency that a rank has left. Whoever waits for others has a longer one, so among peers
+// the low ones are what is usual.
+void OwnTime::ObserveIssues(const std::vector<Own>& owns) {
+  std::vector<double> issues;
+  for (const Own& own : owns) {
+    if (own.fold->issues > 0) issues.push_back(static_cast<double>(own.fold->issue_p50_ns));
+  }
+  if (issues.empty()) return;
+  std::sort(issues.begin(), issues.end());
+  const double usual = issues[issues.size() / 4];
+  for (const Own& own : owns) {
+    if (own.fold->issues == 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(own.rank)];
+    const auto now = static_cast<double>(own.fold->issue_p50_ns);
+    if (++rank.issues_seen <= kLearn) {
+      rank.issue_level_ns += (std::max(now, usual) - rank.issue_level_ns) / rank.issues_seen;
+      continue;
+    }
+    const double ratio = rank.issue_level_ns > 0 ? std::min(1.0, now / rank.issue_level_ns) : 1;
+    rank.issue_ratio += kIssueShare * (ratio - rank.issue_ratio);
+    if (rank.issue_ratio > 0.7)
+      rank.issue_level_ns += 0.02 * (std::min(now, 1.2 * rank.issue_level_ns) - rank.issue_level_ns);
+  }
+}
+
+void OwnTime::ObserveClasses(int64_t step, double h) {
+  std::vector<double> shifts;
+  for (Class& peers : classes_) {
+    if (peers.reference_ns <= 0) continue;
+    const double y = std::log(peers.reference_ns);
+    if (peers.has_last) class_noise_.Add(static_cast<int>(&peers - classes_.data()), std::abs(y - peers.last));
+    peers.last = y;
+    peers.has_last = true;
+    ++peers.seen;
+    if (peers.seen <= kLearn) peers.level += (y - peers.level) / peers.seen;
+    if (peers.seen > kLearn) shifts.push_back(y - peers.level);
+  }
+  class_noise_.Update();
+  common_shift_ = LowerMedian(shifts);
+  if (!class_noise_.ready()) return;
+  StreamTails tail_rates;
+  for (const Class& peers : classes_) tail_rates.Count(peers.drift);
+  for (Class& peers : classes_) {
+    if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
+    const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
+    const Stream::Limits limits =
+        MakeLimits(peers.drift, class_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
+    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
+    if (!peers.drift.Rising(0.3)) peers.level += kForget * (peers.last - peers.level);
+  }
+}
+
+void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h) {
+  std::vector<double> values;
+  for (const auto& [rank, fold] : folds) {
+    if (fold.dataloaders > 0) values.push_back(static_cast<double>(fold.dataloader_own_ns));
+  }
+  if (values.empty() || period <= 0) return;
+  const size_t loaders = values.size();
+  const double reference = LowerMedian(values);
+  data_noise_.Update();
+  ++data_seen_;
+  StreamTails tail_rates;
+  for (const auto& [r, fold] : folds) tail_rates.Count(ranks_[static_cast<size_t>(r)].data);
+  if (data_seen_ <= kLearn) data_level_ns_ += (reference - data_level_ns_) / data_seen_;
+  for (const auto& [r, fold] : folds) {
+    if (fold.dataloaders == 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    const auto own = static_cast<double>(fold.dataloader_own_ns);
+    if (rank.data_ns > 0 && r % (static_cast<int>(loaders / kNoiseSamples) + 1) == 0) {
+      data_noise_.Add(r, std::abs(own - rank.data_ns) / period);
+    }
+    rank.data_ns = own;
+    rank.data_reference_ns = loaders >= 2 ? reference : data_level_ns_;
+    if (!data_noise_.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
+    const double excess = own - rank.data_reference_ns;
+    const double sigma = loaders <= kLeaveOneOut ? data_noise_.SigmaWithout(r) : data_noise_.sigma();
+    Stream::Limits limits = MakeLimits(rank.data, sigma, kDataSigma, kDataDead, kDataMost, h, tail_rates);
+    limits.jump = kDataJump;
+    rank.data.Observe(step, excess / period, excess, limits);
+  }
+  if (data_noise_.ready() && data_seen_ > kLearn && loaders >= 2) {
+    const double excess = reference - data_level_ns_;
+    common_data_.Observe(
+        step, excess / period, excess,
+        MakeLimits(common_data_, data_noise_.sigma(), kDataSigma, kDataDead, kDataMost, h, tail_rates));
+    if (!common_data_.Rising(0.3)) data_level_ns_ += kForget * excess;
+  }
+}
+
+void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period) {
+  std::vector<double> values;
+  for (const auto& [rank, fold] : folds) {
+    if (fold.checkpoints > 0) values.push_back(static_cast<double>(fold.checkpoint_ns));
+  }
+  if (values.empty() || period <= 0) return;
+  const bool alone = values.size() < 2;
+  const double reference = LowerMedian(values);
+  if (last_checkpoint_step_ >= 0) checkpoint_interval_ = std::max<int64_t>(1, step - last_checkpoint_step_);
+  last_checkpoint_step_ = step;
+  const double interval = checkpoint_interval_ > 0 ? static_cast<double>(checkpoint_interval_) : 20;
+  checkpoint_noise_.Update();
+  const double sigma = std::max(kCheckpointSigma, checkpoint_noise_.sigma());
+  const Stream::Limits limits = {
+      .sigma = sigma, .dead = kCheckpointDead, .most = kCheckpointDead, .h = kCheckpointH, .jump = kNever};
+  for (const auto& [r, fold] : folds) {
+    if (fold.checkpoints == 0) continue;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    const auto own = static_cast<double>(std::max<uint64_t>(1, fold.checkpoint_ns));
+    if (rank.checkpoint_ns > 0) checkpoint_noise_.Add(r, std::abs(std::log(own / rank.checkpoint_ns)));
+    rank.checkpoint_ns = own;
+    rank.checkpoint_reference_ns = alone ? checkpoint_level_ : reference;
+    if (rank.checkpoint_reference_ns <= 0) continue;
+    const double excess = rank.checkpoint_ns - rank.checkpoint_reference_ns;
+    rank.checkpoint.Observe(step, std::log(own / rank.checkpoint_reference_ns), excess / interval, limits);
+  }
+  if (!alone && checkpoints_seen_ >= 1) {
+    // The median of many savings in one step says as much as several steps of one rank.
+    Stream::Limits limits = {
+        .sigma = sigma, .dead = kCheckpointDead, .most = kCheckpointDead, .h = kCommonCheckpointH, .jump = kNever};
+    common_checkpoint_.Observe(step, std::log(reference / checkpoint_level_),
+                               (reference - checkpoint_level_) / interval, limits);
+  }
+  ++checkpoints_seen_;
+  if (checkpoints_seen_ <= 3) {
+    checkpoint_level_ += (reference - checkpoint_level_) / checkpoints_seen_;
+  } else if (!common_checkpoint_.Rising(0.3)) {
+    checkpoint_level_ += 0.05 * (reference - checkpoint_level_);
+  }
+}
+
+double OwnTime::rotation() const {
+  if (slowest_steps_ < 20) return 0;
+  size_t present = 0;
+  for (const Rank& rank : ranks_) present += rank.own_ns > 0 ? 1 : 0;
+  if (present < 2) return 0;
+  double entropy = 0;
+  for (uint16_t count : slowest_) {
+    if (count == 0) continue;
+    const double p = static_cast<double>(count) / slowest_steps_;
+    entropy -= p * std::log(p);
+  }
+  return entropy / std::log(static_cast<double>(std::min<size_t>(present, static_cast<size_t>(slowest_steps_))));
+}
+
+}  // namespace taskd::diagnosis

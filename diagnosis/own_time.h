@@ -1,0 +1,138 @@
+// What each rank does by itself, compared with its peers: computing, loading data, saving checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "common/step_fold.h"
+#include "diagnosis/layout.h"
+#include "diagnosis/stats.h"
+#include "diagnosis/stream.h"
+
+namespace taskd::diagnosis {
+
+class OwnTime {
+ public:
+  enum class Mode : uint8_t {
+    kNone,     // nothing to compare
+    kBulk,     // gaps between blocking operations
+    kAll,      // all time outside communication: there are no blocking operations
+    kForward,  // communication is not marked: the forward ranges
+  };
+
+  // A rank's own time of one step in two views. Gaps that are cut at every operation miss computation behind overlapped
+  // ones; gaps between blocking operations only may hold a wait for an overlapped one. A culprit is slow in both.
+  struct Own {
+    int rank;
+    int peer_class;
+    double cut = 0, full = 0;
+    uint32_t cut_gaps = 0, full_gaps = 0;
+    double rest = 0;    // of the cut view: what is not made of gaps
+    double tokens = 0;  // bytes of all-to-all
+    const StepFold* fold;
+  };
+
+  // One rank, over the steps judged.
+  struct Rank {
+    Stream own;
+    Stream data;
+    Stream checkpoint;
+    Stream forward;          // mode kAll only
+    int64_t last_step = -1;  // judged
+    double own_ns = 0;       // of the last step; 0: no data
+    double own_reference_ns = 0;
+    double average_own_ns = 0;  // exponential mean
+    double data_ns = 0, data_reference_ns = 0;
+    double checkpoint_ns = 0, checkpoint_reference_ns = 0;
+    // How a deviation looks: means over its steps.
+    int profiled = 0;
+    int deviating = 0;
+    double forward_level_ns = 0;
+    double forward_share = 0;      // of the excess: what the forward ranges hold
+    double tail_ratio = 1;         // of the time after the last operation to its peers'
+    double tail_share = 0;         // of the excess: what lies there
+    double longest_gap_share = 0;  // of the excess: the longest gap
+    // Issue latency: what it usually is (0: no device records), and what it is now as a share of that or of the peers'.
+    int issues_seen = 0;
+    double issue_level_ns = 0;
+    double issue_ratio = 1;
+    uint32_t process_id = 0;
+    double forward_reference_ns = 0, last_forward = 0;
+    double last_deviation = 0;
+    bool has_last_deviation = false;
+  };
+
+  // The folds of one judged step, by rank. `arl_factor`: observations of one stream that a false alarm may take, per
+  // stream. `period_ns`: the job's.
+  void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period_ns,
+               double arl_factor);
+  // The layout has changed: who is whose peer is new; the ranks' own past stays.
+  void Regroup(const Layout& layout);
+  void ResetRank(int rank);
+
+  const Rank& rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  Rank& rank(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  Mode mode() const { return mode_; }
+
+  // A whole class against its own past: for ranks without peers.
+  struct Class {
+    Stream drift;
+    double level = 0;  // log ns of the own past
+    int seen = 0;
+    double last = 0;
+    bool has_last = false;
+    double reference_ns = 0;          // of the last step
+    double data_reference_ns = 0;     // of the last step
+    double average_reference_ns = 0;  // exponential mean
+    int present = 0;
+    NoisePool noise;
+    double gaps = 0;  // median number of gaps a rank and step
+  };
+  const std::vector<Class>& classes() const { return classes_; }
+  // What everybody does has changed, by plan: the past is learned anew.
+  void RelearnLevels();
+  // Median over classes of how much more they do than they used to (log).
+  double common_shift() const { return common_shift_; }
+  // Loading or saving that is slower everywhere than it used to be.
+  const Stream& common_data() const { return common_data_; }
+  double common_data_level_ns() const { return data_level_ns_; }  // what was normal
+  const Stream& common_checkpoint() const { return common_checkpoint_; }
+  // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
+  double rotation() const;
+  bool warm() const { return steps_ >= kWarmSteps; }
+
+ private:
+  static constexpr int kWarmSteps = 6;
+
+  void ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
+  void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h);
+  void ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period);
+  void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
+  void ObserveIssues(const std::vector<Own>& owns);
+  void ObserveClasses(int64_t step, double h);
+
+  std::vector<Rank> ranks_;
+  std::vector<Class> classes_;
+  NoisePool shared_noise_;  // of small classes
+  NoisePool class_noise_;
+  NoisePool data_noise_;
+  NoisePool forward_noise_;
+  NoisePool checkpoint_noise_;
+  Mode mode_ = Mode::kNone;
+  int steps_ = 0;
+  double common_shift_ = 0;
+  Stream common_data_;
+  Stream common_checkpoint_;
+  double data_level_ns_ = 0;
+  int data_seen_ = 0;
+  double checkpoint_level_ = 0;
+  int checkpoints_seen_ = 0;
+  int64_t last_checkpoint_step_ = -1;
+  int64_t checkpoint_interval_ = 0;
+  std::vector<uint16_t> slowest_;  // how often a rank was the slowest of all
+  int slowest_steps_ = 0;
+};
+
+}  // namespace taskd::diagnosis

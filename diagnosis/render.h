@@ -1,0 +1,16 @@
+// A report for programs (JSON, DESIGN §4.5) and for people.
+#pragma once
+
+#include <string>
+
+#include "diagnosis/verdict.h"
+
+namespace taskd::diagnosis {
+
+// One object, no line feed at the end. Strings are valid UTF-8 whatever the job's name holds.
+std::string RenderJson(const Report& report, const std::string& job);
+
+// Verdict, evidence table and cost, notes; plain text of at most 120 columns.
+std::string RenderText(const Report& report, const std::string& job);
+
+}  // namespace taskd::diagnosis

@@ -1,0 +1,185 @@
+#include "diagnosis/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "nlohmann/json.hpp"
+
+namespace taskd::diagnosis {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+Report SlowReport() {
+  Verdict verdict;
+  verdict.id = 3;
+  verdict.scope = Scope::kRank;
+  verdict.ids = {7};
+  verdict.alternatives = {{.scope = Scope::kLink, .ids = {}, .links = {{3, 7}}, .probability = 0.0204}};
+  verdict.cause = Cause::kCompute;
+  verdict.since_step = 103;
+  verdict.since_ns = 1'767'225'600'123'456'789;
+  verdict.last_step = 120;
+  verdict.slowdown = 1.20959;
+  verdict.cost_ms_per_step = 11.4321;
+  verdict.confidence = 0.98;
+  verdict.evidence = {{.feature = "own_time",
+                       .value = 77.12345,
+                       .reference = 66,
+                       .peers = 15,
+                       .z = 9.3456,
+                       .first_step = 103,
+                       .last_step = 120},
+                      {.feature = "dataloader", .value = 0.00012346, .peers = 0}};
+  verdict.text = "rank 7 (node 0) computes 21 % longer than its 15 peers since step 103";
+  Report report;
+  report.ranks = 64;
+  report.first_step = 0;
+  report.last_step = 120;
+  report.state = JobState::kSlow;
+  report.verdicts = {verdict};
+  report.notes = {{NoteKind::kNoData, "rank 5 left no marks"}};
+  report.step_ms = 77.6;
+  return report;
+}
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(RenderJson, IsTheDesignsObjectToTheByte) {
+  EXPECT_EQ(RenderJson(SlowReport(), "default/llm"),
+            R"({"job":"default/llm","ranks":64,"steps":{"first":0,"last":120},"state":"slow","verdicts":[)"
+            R"({"scope":"rank","ids":[7],"alternatives":[{"scope":"link","ids":[[3,7]],"p":0.02}],"cause":"compute",)"
+            R"("state":"open","since_step":103,"since_time":"2026-01-01T00:00:00.123Z","slowdown":1.21,)"
+            R"("cost_ms_per_step":11.43,"confidence":0.98,"evidence":[)"
+            R"({"feature":"own_time","value":77.12,"reference":66.0,"peers":15,"z":9.346,"steps":[103,120]},)"
+            R"({"feature":"dataloader","value":0.0001235,"reference":0.0,"peers":0,"z":0.0,"steps":[0,0]}],)"
+            R"("text":"rank 7 (node 0) computes 21 % longer than its 15 peers since step 103"}],)"
+            R"("notes":[{"kind":"no_data","text":"rank 5 left no marks"}]})");
+}
+
+TEST(RenderJson, HealthyAndEmpty) {
+  Report report;
+  EXPECT_EQ(RenderJson(report, ""),
+            R"({"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[]})");
+  report.state = JobState::kOk;
+  EXPECT_THAT(RenderJson(report, ""), HasSubstr(R"("state":"ok")"));
+}
+
+TEST(RenderJson, IdsByScope) {
+  Report report = SlowReport();
+  Verdict& verdict = report.verdicts[0];
+  auto ids = [&] { return nlohmann::json::parse(RenderJson(report, ""))["verdicts"][0]["ids"].dump(); };
+  verdict.scope = Scope::kLink;
+  verdict.links = {{0, 4}, {1, 5}};
+  EXPECT_EQ(ids(), "[[0,4],[1,5]]");
+  verdict.scope = Scope::kGroup;
+  verdict.ids = {0, 4, 8};
+  EXPECT_EQ(ids(), "[0,4,8]");
+  verdict.scope = Scope::kJob;
+  verdict.ids = {};
+  EXPECT_EQ(ids(), "[]");
+}
+
+TEST(RenderJson, NamesMayHoldAnything) {
+  Report report = SlowReport();
+  report.notes[0].text = "group \"tp\xff\"\n<0>";
+  nlohmann::json json = nlohmann::json::parse(RenderJson(report, "a/\"b\xc3\\"));
+  EXPECT_EQ(json["job"], "a/\"b\xef\xbf\xbd\\");
+  EXPECT_EQ(json["notes"][0]["text"], "group \"tp\xef\xbf\xbd\"\n<0>");
+}
+
+TEST(RenderJson, NumbersStayNumbersAndTimeMayBeUnknown) {
+  Report report = SlowReport();
+  report.verdicts[0].evidence[0].z = std::numeric_limits<double>::infinity();
+  report.verdicts[0].evidence[0].value = std::numeric_limits<double>::quiet_NaN();
+  report.verdicts[0].since_ns = 0;
+  report.verdicts[0].open = false;
+  nlohmann::json verdict = nlohmann::json::parse(RenderJson(report, ""))["verdicts"][0];
+  EXPECT_TRUE(verdict["evidence"][0]["z"].is_number());
+  EXPECT_EQ(verdict["evidence"][0]["value"], 0.0);
+  EXPECT_TRUE(verdict["since_time"].is_null());
+  EXPECT_EQ(verdict["state"], "cleared");
+}
+
+TEST(RenderText, BeginsWithTheAnswer) {
+  Report report = SlowReport();
+  EXPECT_THAT(RenderText(report, "default/llm"), StartsWith("slow: rank 7 (node 0) computes 21 % longer"));
+  report.state = JobState::kOk;
+  report.verdicts.clear();
+  report.notes.clear();
+  report.step_ms = 0;
+  EXPECT_EQ(RenderText(report, ""), "ok: 64 ranks, steps 0-120, nobody is slow\n");
+  report.state = JobState::kUnknown;
+  report.notes = {{NoteKind::kDesign, "the last stage is longer"}, {NoteKind::kShort, "only 4 steps were seen"}};
+  EXPECT_THAT(RenderText(report, ""), StartsWith("unknown: 64 ranks, steps 0-120, because only 4 steps were seen\n"));
+  EXPECT_EQ(RenderText(Report(), ""), "unknown: 0 ranks, no steps, because no rank has reported a step yet\n");
+}
+
+TEST(RenderText, TellsEvidenceCostAndAlternatives) {
+  std::string text = RenderText(SlowReport(), "default/llm");
+  EXPECT_THAT(text, HasSubstr("\njob default/llm, 64 ranks, steps 0-120, a step takes 77.6 ms now\n"));
+  EXPECT_THAT(text, HasSubstr("\n  1. rank 7: compute since step 103 (2026-01-01T00:00:00.123Z), confidence 98 %\n"));
+  EXPECT_THAT(text, HasSubstr("\n     cost: 11.43 ms of each step; steps are 21.0 % longer with it\n"));
+  EXPECT_THAT(text, HasSubstr("\n     own_time            77.123           66  15 peers         9.35  103-120\n"));
+  EXPECT_THAT(text, HasSubstr("its own past"));
+  EXPECT_THAT(text, HasSubstr("\n     or instead: the link of ranks 3-7 (2 %)\n"));
+  EXPECT_THAT(text, HasSubstr("\nnote: rank 5 left no marks\n"));
+  // The sentence stands at the top and is not repeated.
+  EXPECT_EQ(text.find("computes"), text.rfind("computes"));
+}
+
+TEST(RenderText, SecondVerdictHasItsSentenceAndClearedOnesOneLine) {
+  Report report = SlowReport();
+  Verdict second = report.verdicts[0];
+  second.ids = {9};
+  second.text = "rank 9 loads its data slowly";
+  Verdict cleared = second;
+  cleared.open = false;
+  cleared.ids = {0, 1, 2, 3, 8};
+  cleared.scope = Scope::kNode;
+  cleared.since_step = 10;
+  cleared.last_step = 40;
+  report.verdicts.push_back(second);
+  report.verdicts.push_back(cleared);
+  std::string text = RenderText(report, "");
+  EXPECT_THAT(text, HasSubstr("\n  2. rank 9: compute since step 103"));
+  EXPECT_THAT(text, HasSubstr("\n     rank 9 loads its data slowly\n"));
+  EXPECT_THAT(text, HasSubstr("\ncleared: nodes 0-3, 8: compute, steps 10-40, cost 11.43 ms of each step (21.0 %)\n"));
+}
+
+TEST(RenderText, NoLineIsLongerThan120ColumnsWhateverIsInIt) {
+  Report report = SlowReport();
+  std::string words;
+  for (int i = 0; i < 60; ++i) words += "w\xc3\xb6rter ";
+  report.verdicts[0].text = words;
+  report.verdicts[0].evidence[0].feature = std::string(200, 'f');
+  report.verdicts[0].ids.clear();
+  for (int i = 0; i < 3000; i += 2) report.verdicts[0].ids.push_back(i);
+  report.notes[0].text = std::string(500, 'x');
+  report.notes.push_back({NoteKind::kDesign, std::string("escape \x1b[2J and \xc2\x9b") + "31m and \xff"});
+  std::string text = RenderText(report, std::string(300, 'j'));
+  for (const std::string& line : Lines(text)) {
+    size_t characters = std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    EXPECT_LE(characters, 120u) << line;
+  }
+  EXPECT_THAT(text, HasSubstr("and 1488 more"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, Not(HasSubstr("\x9b")));
+  // Nothing is lost by wrapping.
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'j'), 301);
+  EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), 500 + 1 + 2) << "and two in escapes";
+}
+
+}  // namespace
+}  // namespace taskd::diagnosis

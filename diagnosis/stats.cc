@@ -1,0 +1,94 @@
+#include "diagnosis/stats.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace taskd::diagnosis {
+
+double LowerMedian(std::vector<double>& values) {
+  if (values.empty()) return 0;
+  auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double CusumThreshold(double arl, double k) {
+  auto run_length = [k](double h) {
+    double x = 2 * k * (h + 1.166);
+    return (std::exp(x) - x - 1) / (2 * k * k);
+  };
+  double low = 0;
+  double high = 200;
+  for (int i = 0; i < 60; ++i) {
+    double middle = (low + high) / 2;
+    (run_length(middle) < arl ? low : high) = middle;
+  }
+  return high;
+}
+
+double LogBinomialTail(int trials, int hits, double p) {
+  if (hits <= 0) return 0;
+  if (hits > trials || p <= 0) return -INFINITY;
+  if (p >= 1) return 0;
+  // Terms fall off geometrically above the mean; below it the tail is not interesting and the sum is still right.
+  double log_term = std::lgamma(trials + 1.0) - std::lgamma(hits + 1.0) - std::lgamma(trials - hits + 1.0) +
+                    hits * std::log(p) + (trials - hits) * std::log1p(-p);
+  double sum = 1;
+  double term = 1;
+  for (int k = hits; k < trials; ++k) {
+    term *= static_cast<double>(trials - k) / (k + 1) * p / (1 - p);
+    sum += term;
+    if (term < sum * 1e-12) break;
+  }
+  return std::min(0.0, log_term + std::log(sum));
+}
+
+void NoisePool::Add(int source, double difference) {
+  if (values_.size() < kValues) {
+    values_.push_back({source, difference});
+    return;
+  }
+  values_[next_] = {source, difference};
+  next_ = (next_ + 1) % kValues;
+}
+
+double NoisePool::Sigma() {
+  // A difference of two observations has twice the variance of one. The median is not moved by a few restless ranks;
+  // where every tenth difference is larger than a normal distribution has it, that counts.
+  const double by_median = 1.4826 * LowerMedian(scratch_);
+  auto tenth = scratch_.begin() + static_cast<std::ptrdiff_t>(scratch_.size() * 9 / 10);
+  std::nth_element(scratch_.begin(), tenth, scratch_.end());
+  return std::max(by_median, *tenth / 1.645) / std::sqrt(2.0);
+}
+
+void NoisePool::Update() {
+  if (!ready()) return;
+  scratch_.clear();
+  for (const Value& value : values_) scratch_.push_back(value.difference);
+  sigma_ = Sigma();
+}
+
+double NoisePool::SigmaWithout(int source) {
+  scratch_.clear();
+  for (const Value& value : values_) {
+    if (value.source != source) scratch_.push_back(value.difference);
+  }
+  return scratch_.size() < kEnough ? sigma_ : Sigma();
+}
+
+double CusumClip(const std::array<double, 3>& rates) {
+  auto mean = [&](double clip) {
+    auto growth = [clip](double z) { return std::exp(2 * (std::min(z, clip) - 1)); };
+    return std::max(0.0, rates[0] - rates[1]) * growth(2.5) + std::max(0.0, rates[1] - rates[2]) * growth(3.5) +
+           rates[2] * growth(clip);
+  };
+  double clip = 4;
+  while (clip > 1.3 && mean(clip) > 0.8) clip -= 0.1;
+  return std::max(clip, 1.3);
+}
+
+int StepsBeyondChance(double rate) {
+  return std::clamp(static_cast<int>(std::ceil(std::log(1e-9) / std::log(std::min(rate, 0.5)))), 3, 30);
+}
+
+}  // namespace taskd::diagnosis

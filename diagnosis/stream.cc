@@ -1,0 +1,173 @@
+#include "diagnosis/stream.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "diagnosis/stats.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr double kDrift = 1;           // the k of the CUSUM
+constexpr double kClip = 4;            // no single step says more than this
+constexpr int kLearn = 15;             // observations until the own past counts
+constexpr double kForget = 1.0 / 720;  // half-life of the own past: 500 steps
+constexpr double kJumpZ = 8;
+constexpr double kSpikeZ = 4;
+constexpr double kRecurrenceLogP = -23;  // p < 1e-10
+constexpr int kMinSpikes = 4;
+constexpr double kLastingShare = 0.6;
+constexpr int kMinQuiet = 48;
+// A deviation that comes back within so many steps was never gone.
+constexpr int kSameDeviation = 60;
+
+}  // namespace
+
+void Stream::Learn(double d, const Limits& limits) {
+  // Winsorised, so that what is wrong from the start cannot become normal.
+  const double value = std::clamp(d, -limits.most, limits.most);
+  if (seen_ <= kLearn) {
+    base_ += (value - base_) / seen_;
+  } else if (!raised_ && sum_ < h_ / 3) {
+    base_ += kForget * (value - base_);
+  }
+  limit_ = seen_ < kLearn ? limits.most : std::min(std::max(base_, 0.0) + limits.dead, limits.most);
+}
+
+void Stream::Push(Bits& bits, bool bit) {
+  bits[1] = bits[1] << 1 | bits[0] >> 63;
+  bits[0] = bits[0] << 1 | (bit ? 1 : 0);
+}
+
+// More spikes, or more big ones, than healthy peers have.
+bool Stream::Recurs(const Limits& limits) const {
+  auto beyond_chance = [this](int hits, double rate) {
+    return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
+  };
+  return beyond_chance(spikes(), limits.spike_rate) || beyond_chance(big_spikes(), limits.big_rate);
+}
+
+Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
+  h_ = limits.h;
+  ++seen_;
+  Learn(d, limits);
+  const double z = (d - limit_) / limits.sigma;
+  const bool spike = z > kSpikeZ && d > limit_ + 2 * limits.dead;
+  const bool jump = z > kJumpZ && d > limits.jump;
+  Push(jump_bits_, jump);
+  Push(big_spikes_, spike && d > limits.big);
+  for (size_t level = 0; level < kLevels; ++level) Push(outliers_[level], z > static_cast<double>(level) + 2);
+  if (spike && spikes() == 1) first_spike_ = step;
+  const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
+  window_excess_ += weight * (excess - window_excess_);
+  window_d_ += weight * (d - window_d_);
+
+  if (raised_) {
+    const bool bad = d > (limit_ + mean_) / 2;
+    if (intermittent_) {
+      mean_ = window_d_;
+      mean_excess_ = window_excess_;
+      quiet_ = spike ? 0 : quiet_ + 1;
+      const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
+      if (quiet_ < patience) return Event::kNone;
+    } else {
+      if (bad) {
+        ++count_;
+        const double share = 1.0 / std::min(count_, 40);
+        mean_ += share * (d - mean_);
+        mean_excess_ += share * (excess - mean_excess_);
+      }
+      // What varies by itself is not over because of a few good steps.
+      if (d > limit_) spread_ += (std::abs(d - mean_) - spread_) / std::min(count_, 40);
+      quiet_ = bad ? 0 : quiet_ + 1;
+      const double sigma = std::max(limits.sigma, 1.25 * spread_);
+      // The mirrored test: half-way between the deviation and the limit.
+      down_ = std::max(0.0, down_ + std::clamp(((limit_ + mean_) / 2 - d) / sigma, -kClip, kClip));
+      if (down_ <= h_) return Event::kNone;
+    }
+    raised_ = intermittent_ = false;
+    sum_ = down_ = 0;
+    count_ = jumps_ = 0;
+    zero_step_ = step;
+    jump_bits_ = big_spikes_ = {};
+    outliers_ = {};
+    cleared_ = step;
+    last_mean_ = mean_;
+    return Event::kCleared;
+  }
+
+  sum_ = std::max(0.0, sum_ + std::clamp(z, -limits.clip, limits.clip) - kDrift);
+  jumps_ = jump ? jumps_ + 1 : 0;
+  if (sum_ == 0) {
+    zero_step_ = step;
+    count_ = 0;
+    mean_ = mean_excess_ = 0;
+    return Event::kNone;
+  }
+  ++count_;
+  mean_ += (d - mean_) / count_;
+  mean_excess_ += (excess - mean_excess_) / count_;
+  if (sum_ > limits.h || jumps_ >= limits.jumps) {
+    const bool again =
+        cleared_ >= 0 && step - cleared_ < kSameDeviation && mean_ < 2 * last_mean_ && last_mean_ < 2 * mean_;
+    returns_ = again ? returns_ + 1 : 0;
+    raised_ = true;
+    intermittent_ = returns_ >= 2;
+    if (!again) {
+      onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
+      from_start_ = zero_step_ < 0;
+    }
+  } else if (spike && window_excess_ > 0 && Recurs(limits)) {
+    // Most steps since the first one: it lasts, only not evenly enough for the sum.
+    raised_ = true;
+    intermittent_ = static_cast<double>(spikes()) < kLastingShare * static_cast<double>(step - first_spike_ + 1);
+    onset_ = first_spike_;
+    if (intermittent_) {
+      mean_ = window_d_;
+      mean_excess_ = window_excess_;
+    }
+  }
+  if (!raised_) return Event::kNone;
+  z_ = (mean_ - std::max(base_, 0.0)) / limits.sigma;
+  raised_step_ = step;
+  down_ = spread_ = 0;
+  quiet_ = 0;
+  return Event::kRaised;
+}
+
+void Stream::Rebase() {
+  seen_ = 0;
+  base_ = 0;
+  jump_bits_ = big_spikes_ = {};
+  outliers_ = {};
+  if (!raised_) {
+    sum_ = 0;
+    count_ = jumps_ = 0;
+    zero_step_ = -1;
+  }
+}
+
+void StreamTails::Count(const Stream& stream) {
+  if (stream.raised()) return;
+  jumps_.Add(stream.jumps(), stream.trials());
+  big_spikes_.Add(stream.big_spikes(), stream.trials());
+  for (size_t level = 0; level < Stream::kLevels; ++level) {
+    outliers_[level].Add(stream.outliers(level), stream.trials());
+  }
+}
+
+void StreamTails::Apply(Stream::Limits& limits, const Stream& stream, bool leave_out) const {
+  leave_out = leave_out && !stream.raised();
+  const int trials = leave_out ? stream.trials() : 0;
+  std::array<double, Stream::kLevels> rates;
+  for (size_t level = 0; level < Stream::kLevels; ++level) {
+    rates[level] = outliers_[level].Without(leave_out ? stream.outliers(level) : 0, trials);
+  }
+  limits.spike_rate = rates[2];
+  limits.big_rate = big_spikes_.Without(leave_out ? stream.big_spikes() : 0, trials);
+  limits.clip = CusumClip(rates);
+  limits.jump_rate = jumps_.Without(leave_out ? stream.jumps() : 0, trials);
+  limits.jumps = StepsBeyondChance(limits.jump_rate);
+}
+
+}  // namespace taskd::diagnosis

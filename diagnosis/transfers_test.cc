@@ -1,0 +1,93 @@
+#include "diagnosis/transfers.h"
+
+#include "gtest/gtest.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr double kArlFactor = 1e7;
+
+// Four nodes of two ranks. Tensor parallel inside a node (group 0), data parallel across nodes (group 1): ranks 0, 2,
+// 4, 6 and 1, 3, 5, 7.
+class TransfersTest : public ::testing::Test {
+ protected:
+  TransfersTest() {
+    for (int r = 0; r < 8; ++r) {
+      layout_.SetPlace(r, {r / 2, "h", r % 2});
+      layout_.SetGroup(r, 0, {"tp" + std::to_string(r / 2), "tp", CompressMembers({r / 2 * 2, r / 2 * 2 + 1})});
+      layout_.SetGroup(r, 1,
+                       {"dp" + std::to_string(r % 2), "dp", CompressMembers({r % 2, r % 2 + 2, r % 2 + 4, r % 2 + 6})});
+    }
+    layout_.Rebuild();
+  }
+
+  // Factors on the transfers of the step.
+  void Step(int64_t step, double tp_of_node_2, double dp_of_odd, double all_dp = 1, int silent = -1) {
+    std::vector<std::pair<int, StepFold>> folds;
+    for (int r = 0; r < 8; ++r) {
+      if (r == silent) continue;
+      StepFold fold;
+      const double jitter = 1 + 0.01 * ((step * 7 + r * 3) % 5 - 2);
+      auto op = [&](uint32_t group, uint32_t count, double ms) {
+        OpFold op;
+        op.group = group;
+        op.op = CommOp::kAllReduce;
+        op.size_log2 = 24;
+        op.count = count;
+        op.min_duration_ns = static_cast<uint64_t>(ms * jitter * 1e6);
+        op.duration_ns = op.min_duration_ns * count;
+        fold.ops.push_back(op);
+      };
+      op(0, 32, r / 2 == 2 ? tp_of_node_2 : 1);
+      op(1, 4, 10 * all_dp * (r % 2 == 1 ? dp_of_odd : 1));
+      folds.emplace_back(r, fold);
+    }
+    transfers_.Observe(layout_, folds, step, kArlFactor);
+  }
+
+  Layout layout_;
+  Transfers transfers_;
+};
+
+TEST_F(TransfersTest, AreSilentWhenNothingChanges) {
+  for (int64_t step = 0; step < 300; ++step) Step(step, 1, 1);
+  EXPECT_TRUE(transfers_.Findings(layout_).empty());
+}
+
+TEST_F(TransfersTest, NameTheNodeOfASlowLinkInside) {
+  for (int64_t step = 0; step < 60; ++step) Step(step, step < 40 ? 1 : 2, 1);
+  std::vector<TransferFinding> findings = transfers_.Findings(layout_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].scope, Scope::kNode);
+  EXPECT_EQ(findings[0].ids, std::vector<int>{2});
+  EXPECT_EQ(findings[0].cause, Cause::kIntraNodeLink);
+  EXPECT_NEAR(findings[0].ratio, 2, 0.1);
+  EXPECT_NEAR(static_cast<double>(findings[0].onset), 40, 1);
+  EXPECT_NEAR(findings[0].excess_ns, 32e6, 3e6) << "32 operations, 1 ms each";
+}
+
+TEST_F(TransfersTest, AnswerTheGroupWhenItsMembersCannotBeToldApart) {
+  for (int64_t step = 0; step < 60; ++step) Step(step, 1, step < 40 ? 1 : 1.6);
+  std::vector<TransferFinding> findings = transfers_.Findings(layout_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].scope, Scope::kGroup);
+  EXPECT_EQ(findings[0].ids, (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(findings[0].cause, Cause::kNetwork);
+}
+
+TEST_F(TransfersTest, BlameNobodyForTheWholeFabric) {
+  for (int64_t step = 0; step < 60; ++step) Step(step, 1, 1, step < 40 ? 1 : 1.5);
+  std::vector<TransferFinding> findings = transfers_.Findings(layout_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].scope, Scope::kJob);
+  EXPECT_EQ(findings[0].cause, Cause::kFabric);
+}
+
+TEST_F(TransfersTest, SayNothingOfAGroupThatIsNotComplete) {
+  // Rank 3 stops reporting just when its group becomes slower.
+  for (int64_t step = 0; step < 60; ++step) Step(step, 1, step < 40 ? 1 : 1.6, 1, step < 40 ? -1 : 3);
+  EXPECT_TRUE(transfers_.Findings(layout_).empty());
+}
+
+}  // namespace
+}  // namespace taskd::diagnosis

@@ -1,0 +1,158 @@
+#include "proto/diagnosis_messages.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace taskd::manager {
+namespace {
+
+using diagnosis::Alternative;
+using diagnosis::Cause;
+using diagnosis::Evidence;
+using diagnosis::JobState;
+using diagnosis::Link;
+using diagnosis::Note;
+using diagnosis::NoteKind;
+using diagnosis::Report;
+using diagnosis::Scope;
+using diagnosis::Verdict;
+
+// The value up to `last` that is called `name`.
+template <typename Enum>
+bool ReadName(const std::string& name, Enum last, Enum* out) {
+  for (int i = 0; i <= static_cast<int>(last); ++i) {
+    if (name != Name(static_cast<Enum>(i))) continue;
+    *out = static_cast<Enum>(i);
+    return true;
+  }
+  return false;
+}
+
+absl::Status Unknown(const char* what, const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat(what, " '", name.substr(0, 64), "' is not known"));
+}
+
+// Of a link its pairs, of all else the ids.
+template <typename Entity, typename Message>
+void FillIds(const Entity& entity, Message* message) {
+  for (int id : entity.ids) message->add_ids(id);
+  for (const Link& link : entity.links) {
+    message->add_ids(link.a);
+    message->add_ids(link.b);
+  }
+}
+
+template <typename Message, typename Entity>
+absl::Status ReadEntity(const Message& message, Entity* entity) {
+  if (!ReadName(message.scope(), Scope::kJob, &entity->scope)) return Unknown("scope", message.scope());
+  if (entity->scope != Scope::kLink) {
+    entity->ids.assign(message.ids().begin(), message.ids().end());
+    return absl::OkStatus();
+  }
+  if (message.ids_size() % 2 != 0) return absl::InvalidArgumentError("a link has two ends");
+  for (int i = 0; i < message.ids_size(); i += 2) entity->links.push_back({message.ids(i), message.ids(i + 1)});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void FillVerdict(const Verdict& verdict, v1::Verdict* message) {
+  message->set_id(verdict.id);
+  message->set_scope(Name(verdict.scope));
+  FillIds(verdict, message);
+  for (const Alternative& alternative : verdict.alternatives) {
+    v1::Alternative* out = message->add_alternatives();
+    out->set_scope(Name(alternative.scope));
+    FillIds(alternative, out);
+    out->set_probability(alternative.probability);
+  }
+  message->set_cause(Name(verdict.cause));
+  message->set_open(verdict.open);
+  message->set_since_step(verdict.since_step);
+  message->set_since_ns(verdict.since_ns);
+  message->set_last_step(verdict.last_step);
+  message->set_slowdown(verdict.slowdown);
+  message->set_cost_ms_per_step(verdict.cost_ms_per_step);
+  message->set_confidence(verdict.confidence);
+  for (const Evidence& evidence : verdict.evidence) {
+    v1::Evidence* out = message->add_evidence();
+    out->set_feature(evidence.feature);
+    out->set_value(evidence.value);
+    out->set_reference(evidence.reference);
+    out->set_peers(evidence.peers);
+    out->set_z(evidence.z);
+    out->set_first_step(evidence.first_step);
+    out->set_last_step(evidence.last_step);
+  }
+  message->set_text(verdict.text);
+}
+
+absl::StatusOr<Verdict> ReadVerdict(const v1::Verdict& message) {
+  Verdict verdict;
+  verdict.id = message.id();
+  absl::Status status = ReadEntity(message, &verdict);
+  if (!status.ok()) return status;
+  for (const v1::Alternative& in : message.alternatives()) {
+    Alternative& alternative = verdict.alternatives.emplace_back();
+    status = ReadEntity(in, &alternative);
+    if (!status.ok()) return status;
+    alternative.probability = in.probability();
+  }
+  if (!ReadName(message.cause(), Cause::kUnknown, &verdict.cause)) return Unknown("cause", message.cause());
+  verdict.open = message.open();
+  verdict.since_step = message.since_step();
+  verdict.since_ns = message.since_ns();
+  verdict.last_step = message.last_step();
+  verdict.slowdown = message.slowdown();
+  verdict.cost_ms_per_step = message.cost_ms_per_step();
+  verdict.confidence = message.confidence();
+  for (const v1::Evidence& in : message.evidence()) {
+    verdict.evidence.push_back(
+        {in.feature(), in.value(), in.reference(), in.peers(), in.z(), in.first_step(), in.last_step()});
+  }
+  verdict.text = message.text();
+  return verdict;
+}
+
+void FillReport(const Report& report, const std::string& job, v1::DiagnosisReport* message) {
+  FillReportHead(report, job, message);
+  for (const Verdict& verdict : report.verdicts) FillVerdict(verdict, message->add_verdicts());
+}
+
+void FillReportHead(const Report& report, const std::string& job, v1::DiagnosisReport* message) {
+  message->set_job(job);
+  message->set_ranks(static_cast<uint32_t>(report.ranks));
+  message->set_first_step(report.first_step);
+  message->set_last_step(report.last_step);
+  message->set_state(report.state == JobState::kOk     ? v1::DiagnosisReport::OK
+                     : report.state == JobState::kSlow ? v1::DiagnosisReport::SLOW
+                                                       : v1::DiagnosisReport::UNKNOWN);
+  for (const Note& note : report.notes) {
+    v1::Note* out = message->add_notes();
+    out->set_kind(Name(note.kind));
+    out->set_text(note.text);
+  }
+  message->set_step_ms(report.step_ms);
+}
+
+absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
+  Report report;
+  report.ranks = static_cast<int>(message.ranks());
+  report.first_step = message.first_step();
+  report.last_step = message.last_step();
+  if (message.state() == v1::DiagnosisReport::OK) report.state = JobState::kOk;
+  if (message.state() == v1::DiagnosisReport::SLOW) report.state = JobState::kSlow;
+  for (const v1::Verdict& in : message.verdicts()) {
+    absl::StatusOr<Verdict> verdict = ReadVerdict(in);
+    if (!verdict.ok()) return verdict.status();
+    report.verdicts.push_back(*std::move(verdict));
+  }
+  for (const v1::Note& in : message.notes()) {
+    Note& note = report.notes.emplace_back();
+    if (!ReadName(in.kind(), NoteKind::kShort, &note.kind)) return Unknown("kind of note", in.kind());
+    note.text = in.text();
+  }
+  report.step_ms = message.step_ms();
+  return report;
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,23 @@
+// Reports and verdicts as messages of taskd.v1, and back.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "diagnosis/verdict.h"
+#include "taskd/v1/diagnosis.pb.h"
+
+namespace taskd::manager {
+
+void FillReport(const diagnosis::Report& report, const std::string& job, v1::DiagnosisReport* message);
+void FillReportHead(const diagnosis::Report& report, const std::string& job,
+                    v1::DiagnosisReport* message);  // no verdicts
+// INVALID_ARGUMENT: an unknown scope, cause or kind of note, or half a link. `message.job` is the caller's to read.
+absl::StatusOr<diagnosis::Report> ReadReport(const v1::DiagnosisReport& message);
+
+void FillVerdict(const diagnosis::Verdict& verdict, v1::Verdict* message);
+absl::StatusOr<diagnosis::Verdict> ReadVerdict(const v1::Verdict& message);
+
+}  // namespace taskd::manager
