@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <set>
 
-#include "manager/job_link_core.h"
-#include "manager/route_agreement.h"
+#include "manager/job/job_link_core.h"
+#include "manager/job/route_agreement.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {

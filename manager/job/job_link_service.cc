@@ -15,7 +15,7 @@
 #include "common/printable.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/core.h"
-#include "manager/job_link_core.h"
+#include "manager/job/job_link_core.h"
 #include "manager/job_name.h"
 #include "manager/services.h"
 #include "manager/stream_alarm.h"

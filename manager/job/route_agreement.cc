@@ -1,4 +1,4 @@
-#include "manager/route_agreement.h"
+#include "manager/job/route_agreement.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "manager/job_link_core.h"
+#include "manager/job/job_link_core.h"
 
 #include <arpa/inet.h>
 
