@@ -18,17 +18,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/job_member.h"
-#include "agent/modes/child_processes.h"
 #include "agent/modes/node_files.h"
 #include "agent/modes/patience.h"
 #include "agent/modes/reach.h"
 #include "agent/modes/route_step.h"
 #include "agent/mpi_node.h"
-#include "agent/run/guard.h"
-#include "agent/run/process_tree.h"
-#include "agent/run/signals.h"
-#include "agent/run/worker_group.h"
-#include "agent/run_daemons.h"
+#include "agent/process/child_processes.h"
+#include "agent/process/daemons.h"
+#include "agent/process/guard.h"
+#include "agent/process/process_tree.h"
+#include "agent/process/signals.h"
+#include "agent/process/worker_group.h"
 #include "common/address.h"
 #include "common/event_loop.h"
 #include "common/job_file.h"
@@ -128,7 +128,7 @@ class ModeRunner {
   std::string cookie_;
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<ChildProcesses> children_;
-  std::unique_ptr<RunDaemons> daemons_;
+  std::unique_ptr<Daemons> daemons_;
   bool hosts_manager_ = false;
   std::string dial_;  // the manager, as this node reaches it
   std::unique_ptr<JobMember> member_;
@@ -402,17 +402,15 @@ std::string ModeRunner::SecretOfManager() const {
 
 absl::Status ModeRunner::StartDaemons() {
   ChooseSecret();
-  RunOptions options;
-  options.min_nodes = options.max_nodes = static_cast<int>(plan_.nodes.size());
+  DaemonOptions options;
+  options.nodes = static_cast<int>(plan_.nodes.size());
   options.procs_per_node = std::max(1, plan_.nodes.front().cards);
-  options.rdzv_endpoint = "127.0.0.1:0";
-  daemons_ = std::make_unique<RunDaemons>(options, run_.environment);
+  options.environment = run_.environment;
+  daemons_ = std::make_unique<Daemons>(std::move(options));
   daemons_->SetSecret(run_.security.secret.empty() ? run_.security.fallback : run_.security.secret);
-  Assignment assignment;
-  assignment.group_rank = plan_.index;
-  assignment.group_world_size = static_cast<int>(plan_.nodes.size());
+  std::string manager;
   if (plan_.manager.empty()) {
-    assignment.manager = daemons_->StartManager();
+    manager = daemons_->StartManager("127.0.0.1");
   } else {
     absl::StatusOr<HostPort> reached = ParseHostPort("--manager", plan_.manager);
     if (!reached.ok()) return reached.status();
@@ -421,17 +419,17 @@ absl::Status ModeRunner::StartDaemons() {
       // The node's own name may not resolve here.
       const HostPort here = {IsLoopback(*reached) ? reached->host : "127.0.0.1", reached->port};
       const bool is_here = reached->host == plan_.nodes.front().name || IsThisNode(reached->host);
-      if (is_here && !RunDaemons::Answers(here) && !RunDaemons::Answers(*reached)) {
+      if (is_here && !Daemons::Answers(here) && !Daemons::Answers(*reached)) {
         hosts_manager_ = daemons_->StartManagerAt(*reached);
         if (!hosts_manager_) return absl::UnavailableError(absl::StrCat("no manager at ", plan_.manager));
       }
       if (hosts_manager_) dial_ = FormatHostPort(here);
     }
-    assignment.manager = dial_;
+    manager = dial_;
   }
   if (!hosts_manager_ && !plan_.manager.empty()) daemons_->SetSecret(SecretOfManager());
-  daemons_->StartProxy(assignment);
-  for (auto& [name, value] : daemons_->RankEnvironment(assignment)) run_.environment[name] = value;
+  daemons_->StartProxy(plan_.index, manager);
+  for (auto& [name, value] : daemons_->RankEnvironment(manager)) run_.environment[name] = value;
   for (pid_t pid : daemons_->pids()) group_->Spare(pid);
   return absl::OkStatus();
 }

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "agent/modes/child_processes.h"
+#include "agent/process/child_processes.h"
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 #include "taskd/v1/job_link.pb.h"

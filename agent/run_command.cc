@@ -10,10 +10,11 @@
 
 #include "agent/mode_command.h"
 #include "agent/modes/mode_options.h"
+#include "agent/process/daemons.h"
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
-#include "agent/run_daemons.h"
 #include "agent/run_supervision.h"
+#include "common/address.h"
 #include "common/descriptors.h"
 #include "common/environment.h"
 #include "common/log.h"
@@ -24,6 +25,20 @@ namespace taskd {
 namespace {
 
 constexpr int kWrongUsage = 2;
+
+DaemonOptions DaemonsOf(const RunOptions& options, const Environment& environment) {
+  DaemonOptions result;
+  if (options.min_nodes == options.max_nodes) result.nodes = options.max_nodes;
+  result.procs_per_node = options.procs_per_node;
+  result.environment = environment;
+  return result;
+}
+
+// Where the job's nodes meet, they reach its manager, too.
+std::string StartManager(Daemons& daemons, const RunOptions& options) {
+  absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options.rdzv_endpoint);
+  return endpoint.ok() ? daemons.StartManager(endpoint->host) : "";
+}
 
 }  // namespace
 
@@ -44,19 +59,21 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
   InitLog("run");
   InitGrpcLog();
   LauncherHooks hooks;
-  std::optional<RunDaemons> daemons;
+  std::optional<Daemons> daemons;
   std::optional<RunSupervision> supervision;
   if (options->manager != "off") {
-    daemons.emplace(*options, environment);
+    daemons.emplace(DaemonsOf(*options, environment));
     hooks.on_secret = [&, named = !options->manager.empty()](const std::string& secret) {
       // A manager that was named has a secret of its own: TASKD_TOKEN, or what its job file says.
       if (named && ValueOf(environment, "TASKD_TOKEN").empty()) return;
       daemons->SetSecret(secret);
       supervision->SetSecret(secret);
     };
-    hooks.start_manager = [&] { return daemons->StartManager(); };
-    hooks.before_first_start = [&](const Assignment& assignment) { daemons->StartProxy(assignment); };
-    hooks.rank_environment = [&](const Assignment& assignment) { return daemons->RankEnvironment(assignment); };
+    hooks.start_manager = [&daemons, options = *options] { return StartManager(*daemons, options); };
+    hooks.before_first_start = [&](const Assignment& assignment) {
+      daemons->StartProxy(assignment.group_rank, assignment.manager);
+    };
+    hooks.rank_environment = [&](const Assignment& assignment) { return daemons->RankEnvironment(assignment.manager); };
     hooks.spare_pids = [&] { return daemons->pids(); };
     hooks.on_other_exit = [&](pid_t pid, int wait_status) { daemons->OnExit(pid, wait_status); };
     RunSupervision::Options with;

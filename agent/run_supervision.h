@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "agent/run/launcher.h"
-#include "agent/run/stack_collector.h"
+#include "agent/stacks/stack_collector.h"
 #include "agent/supervision_client.h"
 
 namespace taskd {

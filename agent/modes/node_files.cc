@@ -25,7 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "agent/run/resolver.h"
+#include "agent/process/resolver.h"
 #include "common/file_set.h"
 
 namespace taskd {

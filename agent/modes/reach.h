@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/modes/child_processes.h"
-#include "agent/run/resolver.h"
+#include "agent/process/child_processes.h"
+#include "agent/process/resolver.h"
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "agent/modes/child_processes.h"
 #include "agent/modes/mode_plan.h"
+#include "agent/process/child_processes.h"
 
 namespace taskd {
 

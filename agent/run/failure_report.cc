@@ -81,13 +81,6 @@ bool ReadText(const json& object, const char* key, std::string* result) {
 
 }  // namespace
 
-std::string DescribeEnd(const WorkerExit& exit) {
-  if (exit.signal == 0) return absl::StrCat("exit code ", exit.code);
-  const char* name = ::sigabbrev_np(exit.signal);
-  if (name == nullptr) return absl::StrCat("signal ", exit.signal);
-  return absl::StrCat("SIG", name, " (signal ", exit.signal, ")");
-}
-
 std::string FailureReport(const std::string& command, const std::vector<RankFailure>& failures) {
   if (failures.empty()) return "";
   const RankFailure& first = failures[0];
@@ -123,17 +116,6 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
     absl::StrAppend(&text, "\n");
   }
   return absl::StrCat(text, line, "\n");
-}
-
-std::string MessageOfErrorFile(std::string_view text) {
-  const json file = json::parse(text, nullptr, false);
-  if (!file.is_object()) return "";
-  auto outer = file.find("message");
-  if (outer == file.end()) return "";
-  if (outer->is_string()) return outer->get<std::string>();
-  if (!outer->is_object()) return "";
-  auto inner = outer->find("message");
-  return inner != outer->end() && inner->is_string() ? inner->get<std::string>() : "";
 }
 
 absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure) {

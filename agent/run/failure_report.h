@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "agent/run/worker_group.h"
+#include "agent/process/worker_exit.h"
 
 namespace taskd {
 
@@ -21,13 +21,6 @@ struct RankFailure {
 // Text of several lines, with a newline at its end. `failures`: the first failure first; at least one. `command`: what
 // was run, for the headline. What the ranks wrote is shown without control characters.
 std::string FailureReport(const std::string& command, const std::vector<RankFailure>& failures);
-
-// "exit code 3", "SIGSEGV (signal 11)"
-std::string DescribeEnd(const WorkerExit& exit);
-
-// The message of an error file that a rank wrote: {"message":{"message":"Type: text","extraInfo":{…}}}, or
-// {"message":"text"}. Empty: there is none in it.
-std::string MessageOfErrorFile(std::string_view text);
 
 // Writes the failure's error file to `path` (the launcher's own TORCHELASTIC_ERROR_FILE), with message.errorCode set;
 // one is made up where the rank wrote none. UNAVAILABLE names the path and the system's reason.

@@ -78,18 +78,6 @@ TEST(FailureReportTest, HostileTextIsHarmless) {
   EXPECT_LT(report.size(), 10000u);
 }
 
-TEST(FailureReportTest, DescribesEnds) {
-  WorkerExit exit;
-  exit.code = 3;
-  EXPECT_EQ(DescribeEnd(exit), "exit code 3");
-  exit.code = 137;
-  EXPECT_EQ(DescribeEnd(exit), "exit code 137");
-  exit.signal = SIGKILL;
-  EXPECT_EQ(DescribeEnd(exit), "SIGKILL (signal 9)");
-  exit.signal = 40;
-  EXPECT_EQ(DescribeEnd(exit), "signal 40");
-}
-
 class ErrorFileTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "agent/process/resolver.h"
 #include "agent/run/rendezvous_messages.h"
-#include "agent/run/resolver.h"
 #include "common/address.h"
 #include "common/event_loop.h"
 #include "common/tls_channel.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "agent/process/worker_group.h"
 #include "agent/run/failure_report.h"
-#include "agent/run/worker_group.h"
 
 namespace taskd {
 

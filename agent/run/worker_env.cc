@@ -16,7 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "agent/run/guard.h"
+#include "agent/process/guard.h"
 #include "common/environment.h"
 
 namespace taskd {

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "agent/process/worker_group.h"
 #include "agent/run/options.h"
 #include "agent/run/rendezvous_messages.h"
-#include "agent/run/worker_group.h"
 
 namespace taskd {
 

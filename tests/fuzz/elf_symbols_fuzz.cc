@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "agent/run/elf_symbols.h"
-#include "agent/run/testing/elf_file.h"
+#include "agent/stacks/elf_symbols.h"
+#include "agent/stacks/testing/elf_file.h"
 #include "common/unique_fd.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -1,5 +1,5 @@
 // How a launcher asks the processes of a rank where they are (worker_sdk/src/stack_dump.cc,
-// agent/run/stack_collector.h).
+// agent/stacks/stack_collector.h).
 //
 // The launcher makes a folder that only its user may write, and names it in TASKD_STACK_DIR. A process that is loaded
 // with libtaskd.so then takes StackSignal(), unless it is taken, and creates `<folder>/<pid>.armed`. Only where that

@@ -1,4 +1,4 @@
-#include "agent/run/elf_symbols.h"
+#include "agent/stacks/elf_symbols.h"
 
 #include <cxxabi.h>
 #include <elf.h>

@@ -1,5 +1,5 @@
-// The manager and the proxy that `taskd run` starts beside the ranks. Ranks do not depend on them: what cannot be
-// started is said once, and training goes on without marks.
+// The manager and the proxy that a launcher, or a mode's node, starts beside the training. Ranks do not depend on them:
+// what cannot be started is said once, and training goes on without marks.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "agent/run/options.h"
-#include "agent/run/rendezvous.h"
 #include "common/address.h"
 #include "common/job_file.h"
 #include "common/unique_fd.h"
@@ -23,30 +21,36 @@ namespace taskd {
 std::map<std::string, std::string> MarkVariables(const std::string& library,
                                                  const std::map<std::string, std::string>& environment);
 
+struct DaemonOptions {
+  int nodes = 0;  // of the job; 0: not known beforehand
+  int procs_per_node = 0;
+  std::map<std::string, std::string> environment;  // the launcher's own
+};
+
 // Thread safety: one thread.
-class RunDaemons {
+class Daemons {
  public:
-  // `environment`: the launcher's own.
-  RunDaemons(RunOptions options, std::map<std::string, std::string> environment);
-  ~RunDaemons() { End(); }
-  RunDaemons(const RunDaemons&) = delete;
-  RunDaemons& operator=(const RunDaemons&) = delete;
+  explicit Daemons(DaemonOptions options);
+  ~Daemons() { End(); }
+  Daemons(const Daemons&) = delete;
+  Daemons& operator=(const Daemons&) = delete;
 
   // The job's secret, for both; before they are started. Empty, or with the operator's TLS: none.
   void SetSecret(const std::string& secret) { secret_ = secret; }
-  // The job's manager on the first free port from 9601 on: on loopback where the job's nodes meet on loopback.
-  // HOST:PORT as the other nodes reach it; empty if it did not start within 1.5 s.
-  std::string StartManager();
+  // The job's manager on the first free port from 9601 on: on loopback where `host`, which the other nodes reach this
+  // one by, is. HOST:PORT as they reach it; empty if it did not start within 1.5 s.
+  std::string StartManager(const std::string& host);
   // Whether somebody listens there, on this machine.
   static bool Answers(const HostPort& address);
   // The job's manager at exactly this port: on all addresses unless the host is a loopback one. False if it did not
   // start within 1.5 s.
   bool StartManagerAt(const HostPort& reached);
-  void StartProxy(const Assignment& assignment);
+  // `manager`: HOST:PORT; empty: none, and so no proxy.
+  void StartProxy(int node_rank, const std::string& manager);
   // Starts again what ended by itself, at most 5 times.
   void OnExit(pid_t pid, int wait_status);
 
-  std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) const;
+  std::map<std::string, std::string> RankEnvironment(const std::string& manager) const;
   std::vector<pid_t> pids() const;
   // Of this launcher's own, which nobody else can replace (common/runtime_dir.h): run-<pid> in the runtime folder, else
   // a fresh one; empty if neither can be made. Goes at its end, or, in the runtime folder, with a later launcher's
@@ -75,8 +79,7 @@ class RunDaemons {
                           std::vector<std::string>& argv) const;
   std::string Variable(const std::string& name) const;
 
-  const RunOptions options_;
-  const std::map<std::string, std::string> environment_;
+  const DaemonOptions options_;
   std::string program_;  // this one
   std::string library_;  // libtaskd.so; empty: it was not found
   std::string folder_;   // the proxy's socket, the manager's state

@@ -5,10 +5,14 @@
 
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace taskd {
+
+// The file that this process runs; empty where /proc does not tell.
+std::string ThisProgram();
 
 struct ProcessInfo {
   pid_t pid = 0;

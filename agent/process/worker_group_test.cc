@@ -1,5 +1,5 @@
 // With real processes: shell scripts and Python.
-#include "agent/run/worker_group.h"
+#include "agent/process/worker_group.h"
 
 #include <fcntl.h>
 #include <signal.h>

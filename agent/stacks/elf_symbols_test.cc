@@ -1,4 +1,4 @@
-#include "agent/run/elf_symbols.h"
+#include "agent/stacks/elf_symbols.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "agent/run/testing/elf_file.h"
+#include "agent/stacks/testing/elf_file.h"
 #include "common/unique_fd.h"
 
 namespace taskd {

@@ -1,4 +1,4 @@
-#include "agent/run/stack_collector.h"
+#include "agent/stacks/stack_collector.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -18,8 +18,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "agent/run/elf_symbols.h"
-#include "agent/run/proc_facts.h"
+#include "agent/stacks/elf_symbols.h"
+#include "agent/stacks/proc_facts.h"
 
 namespace taskd {
 namespace {

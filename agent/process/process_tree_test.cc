@@ -1,4 +1,4 @@
-#include "agent/run/process_tree.h"
+#include "agent/process/process_tree.h"
 
 #include <signal.h>
 #include <sys/wait.h>

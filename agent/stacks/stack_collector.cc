@@ -1,4 +1,4 @@
-#include "agent/run/stack_collector.h"
+#include "agent/stacks/stack_collector.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -26,8 +26,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "agent/run/elf_symbols.h"
-#include "agent/run/proc_facts.h"
+#include "agent/stacks/elf_symbols.h"
+#include "agent/stacks/proc_facts.h"
 #include "common/runtime_dir.h"
 #include "taskd/stack_dump.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/run/stack_collector.h"
+#include "agent/stacks/rank_stacks.h"
 
 namespace taskd {
 
@@ -20,9 +20,6 @@ struct ProcStatus {
   bool Awaits(int signal) const { return (pending >> (signal - 1) & 1) != 0; }
   bool Catches(int signal) const { return (caught >> (signal - 1) & 1) != 0; }
 };
-
-// The file that this process runs; empty where /proc does not tell.
-std::string ThisProgram();
 
 ProcStatus ReadStatus(pid_t pid, pid_t tid);
 std::string ReadComm(pid_t pid);

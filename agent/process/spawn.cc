@@ -1,4 +1,4 @@
-#include "agent/run/spawn.h"
+#include "agent/process/spawn.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -34,21 +34,21 @@ constexpr int kSignals = 65;
 constexpr int kOrphaned = 127;
 
 // Between fork and exec: only what is safe in a signal handler.
-struct RankSetup : bp::extend::handler {
-  int out;
-  int err;
-  int in;
+struct ProcessSetup : bp::extend::handler {
+  SpawnOptions options;
   pid_t parent;
   std::optional<rlimit> descriptors;
 
-  RankSetup(int out, int err, int in)
-      : out(out), err(err), in(in), parent(::getpid()), descriptors(DescriptorLimitBefore()) {}
+  explicit ProcessSetup(const SpawnOptions& options)
+      : options(options), parent(::getpid()), descriptors(DescriptorLimitBefore()) {}
 
   template <typename Executor>
   void on_exec_setup(Executor&) const {
     ::setsid();
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(kOrphaned);  // it died before prctl
+    if (!options.outlives_caller) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(kOrphaned);  // it died before prctl
+    }
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
     for (int signal = 1; signal < kSignals; ++signal) ::sigaction(signal, &standard, nullptr);
@@ -56,9 +56,9 @@ struct RankSetup : bp::extend::handler {
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     if (descriptors) ::setrlimit(RLIMIT_NOFILE, &*descriptors);
-    if (in >= 0) ::dup2(in, STDIN_FILENO);
-    if (out >= 0) ::dup2(out, STDOUT_FILENO);
-    if (err >= 0) ::dup2(err, STDERR_FILENO);
+    if (options.in >= 0) ::dup2(options.in, STDIN_FILENO);
+    if (options.out >= 0) ::dup2(options.out, STDOUT_FILENO);
+    if (options.err >= 0) ::dup2(options.err, STDERR_FILENO);
     // Closed by exec, not here: the pipe that tells whether exec worked is among them.
     ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   }
@@ -92,7 +92,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
 }  // namespace
 
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
-                            int out, int err, int in) {
+                            const SpawnOptions& options) {
   if (argv.empty()) return absl::InvalidArgumentError("nothing to execute");
   auto path = environment.find("PATH");
   absl::StatusOr<std::string> program =
@@ -103,7 +103,7 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map
   const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
   MarkDescriptors();
   std::error_code error;
-  bp::child child(bp::exe = *program, bp::args = arguments, variables, error, RankSetup(out, err, in));
+  bp::child child(bp::exe = *program, bp::args = arguments, variables, error, ProcessSetup(options));
   if (error) return absl::UnavailableError(absl::StrCat("cannot execute '", *program, "': ", error.message()));
   const pid_t pid = child.id();
   child.detach();

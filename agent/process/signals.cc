@@ -1,4 +1,4 @@
-#include "agent/run/signals.h"
+#include "agent/process/signals.h"
 
 #include <signal.h>
 #include <sys/signalfd.h>

@@ -1,4 +1,4 @@
-#include "agent/run/line_tee.h"
+#include "agent/process/line_tee.h"
 
 #include <fcntl.h>
 #include <limits.h>

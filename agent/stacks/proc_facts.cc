@@ -1,11 +1,10 @@
-#include "agent/run/proc_facts.h"
+#include "agent/stacks/proc_facts.h"
 
 #include <dirent.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -89,11 +88,6 @@ std::string SyscallName(long number) {
     if (entry.number == number) return entry.name;
   }
   return absl::StrCat("system call ", number);
-}
-
-std::string ThisProgram() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
 ProcStatus ReadStatus(pid_t pid, pid_t tid) {

@@ -1,4 +1,4 @@
-#include "agent/run/guard.h"
+#include "agent/process/guard.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -15,7 +15,7 @@
 #include <iterator>
 #include <thread>
 
-#include "agent/run/worker_group.h"
+#include "agent/process/worker_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

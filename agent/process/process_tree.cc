@@ -1,4 +1,4 @@
-#include "agent/run/process_tree.h"
+#include "agent/process/process_tree.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,6 +30,11 @@ std::optional<ProcessInfo> ReadProcess(const char* pid) {
 }
 
 }  // namespace
+
+std::string ThisProgram() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).string();
+}
 
 std::optional<ProcessInfo> ParseProcessStat(std::string_view line) {
   // "12 (a name with ) and spaces) S 1 12 12 …"

@@ -1,4 +1,4 @@
-#include "agent/run/guard.h"
+#include "agent/process/guard.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,10 +1,9 @@
-#include "agent/run_daemons.h"
+#include "agent/process/daemons.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -21,8 +20,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "agent/run/guard.h"
-#include "agent/run/proc_facts.h"
+#include "agent/process/guard.h"
+#include "agent/process/process_tree.h"
+#include "agent/process/spawn.h"
 #include "common/address.h"
 #include "common/environment.h"
 #include "common/listen.h"
@@ -138,11 +138,8 @@ std::map<std::string, std::string> MarkVariables(const std::string& library,
   return added;
 }
 
-RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> environment)
-    : options_(std::move(options)),
-      environment_(std::move(environment)),
-      program_(ThisProgram()),
-      library_(FindLibrary(program_)) {
+Daemons::Daemons(DaemonOptions options)
+    : options_(std::move(options)), program_(ThisProgram()), library_(FindLibrary(program_)) {
   manager_.name = "manager";
   proxy_.name = "proxy";
   folder_ = MakeRunFolder();
@@ -154,7 +151,7 @@ RunDaemons::RunDaemons(RunOptions options, std::map<std::string, std::string> en
 }
 
 // Not IsFree(): who listens there to find out takes the port away from who is about to.
-bool RunDaemons::Answers(const HostPort& address) {
+bool Daemons::Answers(const HostPort& address) {
   sockaddr_in6 v6{};
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(static_cast<uint16_t>(address.port));
@@ -172,7 +169,7 @@ bool RunDaemons::Answers(const HostPort& address) {
 }
 
 // For the tools that the user, or a rank, starts on this node. The manager's own node has the manager's.
-void RunDaemons::LeaveJobFile(const std::string& manager) {
+void Daemons::LeaveJobFile(const std::string& manager) {
   absl::StatusOr<HostPort> address = ParseHostPort("--manager", manager);
   if (!address.ok() || secret_.empty() || manager_.pid != 0 || job_file_ != nullptr) return;
   JobFile job = DescribeManager(*address);
@@ -188,24 +185,21 @@ void RunDaemons::LeaveJobFile(const std::string& manager) {
 }
 
 // By the environment: a command line is read by everybody on the machine. What the operator gave, they have already.
-void RunDaemons::SetSecretOf(Daemon& daemon) const {
+void Daemons::SetSecretOf(Daemon& daemon) const {
   if (!secret_.empty() && Variable("TASKD_TOKEN").empty()) daemon.environment["TASKD_SECRET"] = secret_;
 }
 
-std::string RunDaemons::Variable(const std::string& name) const {
-  auto found = environment_.find(name);
-  return found == environment_.end() ? "" : found->second;
-}
+std::string Daemons::Variable(const std::string& name) const { return ValueOf(options_.environment, name); }
 
 // For listeners that another job on this machine may have: nobody has to find this one.
-void RunDaemons::TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
-                                    std::vector<std::string>& argv) const {
+void Daemons::TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
+                                 std::vector<std::string>& argv) const {
   if (!Variable(variable).empty() || IsFree({"127.0.0.1", port})) return;
   argv.push_back(flag);
   argv.push_back("127.0.0.1:0");
 }
 
-bool RunDaemons::Start(Daemon& daemon) {
+bool Daemons::Start(Daemon& daemon) {
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
     spdlog::warn("cannot start the {}: {}", daemon.name, strerror(errno));
@@ -214,59 +208,32 @@ bool RunDaemons::Start(Daemon& daemon) {
   UniqueFd read_end(pipe_ends[0]);
   daemon.stdin_pipe.reset(pipe_ends[1]);
 
-  std::vector<char*> argv;
-  for (std::string& argument : daemon.argv) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : daemon.environment) variables.push_back(absl::StrCat(name, "=", value));
-  std::vector<char*> environment;
-  for (std::string& variable : variables) environment.push_back(variable.data());
-  environment.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, read_end.get(), STDIN_FILENO);
-  // Their lines are about TaskD; stdout is the training's.
-  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigset_t all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  // A session of its own: what the terminal sends is for the launcher, which ends it after the ranks.
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const int error = posix_spawn(&daemon.pid, program_.c_str(), &actions, &attributes, argv.data(), environment.data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    daemon.pid = 0;
-    spdlog::warn("cannot start the {}: {}: {}", daemon.name, program_, strerror(error));
-  }
-  return error == 0;
+  // Their lines are about TaskD; stdout is the training's. They outlive a launcher that is killed until they see the
+  // end of their stdin: the proxy first writes what was recorded.
+  absl::StatusOr<pid_t> pid =
+      Spawn(daemon.argv, daemon.environment, {.in = read_end.get(), .out = STDERR_FILENO, .outlives_caller = true});
+  daemon.pid = pid.ok() ? *pid : 0;
+  if (!pid.ok()) spdlog::warn("cannot start the {}: {}", daemon.name, pid.status().message());
+  return pid.ok();
 }
 
-std::string RunDaemons::StartManager() {
-  absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
-  if (!endpoint.ok()) return "";
-  const bool local = options_.standalone || IsLoopback(*endpoint);
-  HostPort reached = {local ? "127.0.0.1" : endpoint->host, kManagerPort};
+std::string Daemons::StartManager(const std::string& host) {
+  const HostPort named = {host, kManagerPort};
+  HostPort reached = {IsLoopback(named) ? "127.0.0.1" : host, kManagerPort};
   reached.port = StartManagerFrom(ListenAddress(reached), kPortsTried);
   return reached.port == 0 ? "" : FormatHostPort(reached);
 }
 
-bool RunDaemons::StartManagerAt(const HostPort& reached) { return StartManagerFrom(ListenAddress(reached), 1) != 0; }
+bool Daemons::StartManagerAt(const HostPort& reached) { return StartManagerFrom(ListenAddress(reached), 1) != 0; }
 
-int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
+int Daemons::StartManagerFrom(HostPort listen, int ports) {
   const int first = listen.port;
   int failures = 0;
   for (; listen.port < first + ports; ++listen.port) {
     if (!IsFree(listen)) continue;
     manager_.argv = {program_, "manager", "--listen", FormatHostPort(listen), "--exit-on-stdin-eof"};
-    if (options_.min_nodes == options_.max_nodes) {
-      manager_.argv.insert(manager_.argv.end(), {"--nodes", std::to_string(options_.max_nodes), "--procs-per-node",
+    if (options_.nodes > 0) {
+      manager_.argv.insert(manager_.argv.end(), {"--nodes", std::to_string(options_.nodes), "--procs-per-node",
                                                  std::to_string(options_.procs_per_node)});
     }
     if (listen.port == kHttpPort && Variable("TASKD_HTTP").empty()) {  // not against itself
@@ -278,7 +245,7 @@ int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
       // For a manager that has to be started again; the next job begins anew.
       manager_.argv.insert(manager_.argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
     }
-    manager_.environment = environment_;
+    manager_.environment = options_.environment;
     SetSecretOf(manager_);
     manager_.environment.erase("TASKD_LISTEN");  // the proxy's
     manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
@@ -313,13 +280,13 @@ int RunDaemons::StartManagerFrom(HostPort listen, int ports) {
   return 0;
 }
 
-void RunDaemons::StartProxy(const Assignment& assignment) {
+void Daemons::StartProxy(int node_rank, const std::string& manager) {
   // The proxy's own default may be another job's manager.
-  if (assignment.manager.empty()) {
+  if (manager.empty()) {
     spdlog::warn("no proxy: the job has no manager");
     return;
   }
-  LeaveJobFile(assignment.manager);
+  LeaveJobFile(manager);
   // A launcher that is itself a rank's or a mode's command: the node's proxy is the outer one's, on the same socket.
   if (!Variable(kCookieVariable).empty() && !Variable("TASKD_SOCKET").empty() && !Variable("TASKD_MANAGER").empty()) {
     spdlog::info("the proxy at {} is the outer launcher's", socket_);
@@ -329,17 +296,10 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
     spdlog::warn("no proxy: there is no folder for its socket; TASKD_SOCKET can name one");
     return;
   }
-  proxy_.argv = {program_,
-                 "proxy",
-                 "--node-rank",
-                 std::to_string(assignment.group_rank),
-                 "--socket",
-                 socket_,
-                 "--manager",
-                 assignment.manager,
-                 "--exit-on-stdin-eof"};
+  proxy_.argv = {program_, "proxy",     "--node-rank", std::to_string(node_rank), "--socket",
+                 socket_,  "--manager", manager,       "--exit-on-stdin-eof"};
   TakeAnyPortIfTaken("TASKD_LISTEN", "--listen", kProxyPort, proxy_.argv);
-  proxy_.environment = environment_;
+  proxy_.environment = options_.environment;
   SetSecretOf(proxy_);
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
   if (library_.empty()) {
@@ -348,7 +308,7 @@ void RunDaemons::StartProxy(const Assignment& assignment) {
   Start(proxy_);
 }
 
-void RunDaemons::OnExit(pid_t pid, int wait_status) {
+void Daemons::OnExit(pid_t pid, int wait_status) {
   for (Daemon* daemon : {&manager_, &proxy_}) {
     if (daemon->pid != pid || pid == 0) continue;
     daemon->pid = 0;
@@ -369,15 +329,15 @@ void RunDaemons::OnExit(pid_t pid, int wait_status) {
   }
 }
 
-std::map<std::string, std::string> RunDaemons::RankEnvironment(const Assignment& assignment) const {
-  std::map<std::string, std::string> added = MarkVariables(library_, environment_);
-  if (!assignment.manager.empty()) added["TASKD_MANAGER"] = assignment.manager;
+std::map<std::string, std::string> Daemons::RankEnvironment(const std::string& manager) const {
+  std::map<std::string, std::string> added = MarkVariables(library_, options_.environment);
+  if (!manager.empty()) added["TASKD_MANAGER"] = manager;
   if (!socket_.empty()) added["TASKD_SOCKET"] = socket_;
   if (Variable("TASKD_TORCH").empty()) added["TASKD_TORCH"] = "1";
   return added;
 }
 
-std::vector<pid_t> RunDaemons::pids() const {
+std::vector<pid_t> Daemons::pids() const {
   std::vector<pid_t> pids;
   for (const Daemon* daemon : {&manager_, &proxy_}) {
     if (daemon->pid != 0) pids.push_back(daemon->pid);
@@ -385,7 +345,7 @@ std::vector<pid_t> RunDaemons::pids() const {
   return pids;
 }
 
-void RunDaemons::End() {
+void Daemons::End() {
   // The proxy's last folds are for the manager.
   for (Daemon* daemon : {&proxy_, &manager_}) {
     if (daemon->pid == 0) continue;

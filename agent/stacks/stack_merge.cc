@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "agent/run/stack_collector.h"
+#include "agent/stacks/stack_collector.h"
 #include "common/printable.h"
 #include "nlohmann/json.hpp"
 

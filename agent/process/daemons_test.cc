@@ -1,4 +1,4 @@
-#include "agent/run_daemons.h"
+#include "agent/process/daemons.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "agent/run/worker_group.h"
+#include "agent/process/worker_group.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -19,10 +19,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "agent/run/failure_report.h"
-#include "agent/run/line_tee.h"
-#include "agent/run/process_tree.h"
-#include "agent/run/spawn.h"
+#include "agent/process/line_tee.h"
+#include "agent/process/process_tree.h"
+#include "agent/process/spawn.h"
 #include "common/log.h"
 #include "common/unique_fd.h"
 
@@ -211,7 +210,7 @@ absl::Status WorkerGroupImpl::StartOne(const WorkerSpec& spec) {
   if (!err.ok()) return err.status();
   struct stat status {};
   if (!spec.err.file.empty() && ::stat(spec.err.file.c_str(), &status) == 0) rank->err_offset = status.st_size;
-  absl::StatusOr<pid_t> pid = Spawn(spec.argv, spec.environment, out->get(), err->get());
+  absl::StatusOr<pid_t> pid = Spawn(spec.argv, spec.environment, {.out = out->get(), .err = err->get()});
   if (!pid.ok()) return pid.status();
   rank->pid = *pid;
   // Kernels before 5.3 have none; then ends are seen with SIGCHLD, in no special order within one look.

@@ -1,18 +1,18 @@
-#include "agent/modes/child_processes.h"
+#include "agent/process/child_processes.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <utility>
 
-#include "agent/run/spawn.h"
+#include "agent/process/spawn.h"
 
 namespace taskd {
 
 absl::StatusOr<pid_t> ChildProcesses::Start(const std::vector<std::string>& argv,
                                             const std::map<std::string, std::string>& environment, Done done, int out,
                                             int err, int in, bool spared) {
-  absl::StatusOr<pid_t> pid = Spawn(argv, environment, out, err, in);
+  absl::StatusOr<pid_t> pid = Spawn(argv, environment, {.in = in, .out = out, .err = err});
   if (!pid.ok()) return pid.status();
   if (spared) group_->Spare(*pid);
   running_[*pid] = std::move(done);

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "agent/run/stack_collector.h"
+#include "agent/stacks/stack_collector.h"
 
 namespace taskd {
 namespace {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "agent/process/worker_exit.h"
 #include "common/event_loop.h"
 
 namespace taskd {
@@ -31,20 +32,6 @@ struct WorkerSpec {
   StreamSink out;
   StreamSink err;
   std::string error_file;  // TORCHELASTIC_ERROR_FILE; read when the rank has failed
-};
-
-// How a rank ended.
-struct WorkerExit {
-  int local_rank = 0;
-  int rank = 0;
-  pid_t pid = 0;
-  int code = 0;                         // exit code; 128 + signal where a signal ended it
-  int signal = 0;                       // 0: it exited
-  int64_t time_ns = 0;                  // CLOCK_REALTIME when it was seen
-  std::string error_message;            // from its error file (written by torch's @record), else empty
-  std::string error_json;               // that file, whole, else empty
-  std::vector<std::string> last_lines;  // of stderr where it goes through us or to a file; at most 20
-  bool ok() const { return code == 0; }
 };
 
 // On the loop's thread. SIGCHLD must be blocked; the group waits for every child of this process (it is the reaper of

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "agent/run/worker_group.h"
+#include "agent/process/worker_group.h"
 
 namespace taskd {
 

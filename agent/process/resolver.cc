@@ -1,4 +1,4 @@
-#include "agent/run/resolver.h"
+#include "agent/process/resolver.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
