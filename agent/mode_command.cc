@@ -8,9 +8,9 @@
 #include <iostream>
 #include <utility>
 
-#include "agent/mode_runner.h"
-#include "agent/modes/mode_options.h"
+#include "agent/modes/mode_runner.h"
 #include "agent/modes/node_files.h"
+#include "agent/modes/plans/mode_options.h"
 #include "agent/process/process_tree.h"
 #include "agent/ranktable/rank_table.h"
 #include "agent/rdma/rdma_environment.h"

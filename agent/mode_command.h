@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "agent/modes/mode_plan.h"
+#include "agent/modes/plans/mode_plan.h"
 
 namespace taskd {
 

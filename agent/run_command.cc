@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "agent/mode_command.h"
-#include "agent/modes/mode_options.h"
+#include "agent/modes/plans/mode_options.h"
 #include "agent/process/daemons.h"
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "agent/modes/mode_plan.h"
+#include "agent/modes/plans/mode_plan.h"
 
 namespace taskd {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "agent/modes/mode_plan.h"
+#include "agent/modes/plans/mode_plan.h"
 #include "agent/process/child_processes.h"
 
 namespace taskd {

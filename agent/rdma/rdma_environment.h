@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "agent/modes/node_list.h"
+#include "agent/rdma/node_list.h"
 
 namespace taskd {
 

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "agent/modes/mode_options.h"
-#include "agent/modes/mode_plan.h"
-#include "agent/modes/node_list.h"
+#include "agent/modes/plans/mode_options.h"
+#include "agent/modes/plans/mode_plan.h"
+#include "agent/rdma/node_list.h"
 #include "agent/route/topology_formats/hostlist.h"
 #include "agent/run/options.h"
 #include "common/address.h"

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "agent/modes/mode_plan.h"
-#include "agent/modes/tf_config.h"
+#include "agent/modes/plans/mode_plan.h"
+#include "agent/modes/plans/tf_config.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "agent/modes/mode_plan.h"
+#include "agent/modes/plans/mode_plan.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd {

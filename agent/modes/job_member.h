@@ -1,0 +1,76 @@
+// This node as one of its job: what it tells the job's manager, and what it knows of the other nodes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/modes/job_link_client.h"
+#include "agent/modes/plans/mode_plan.h"
+#include "common/event_loop.h"
+
+namespace taskd {
+
+// What all nodes of a job know of it, as one line: mode and nodes. Nodes that were told otherwise have another one.
+std::string PlanText(const ModePlan& plan);
+
+// On the loop's thread. Without a manager (a job of one node) it knows that all are there, and nothing is ever told.
+class JobMember {
+ public:
+  struct Callbacks {
+    std::function<void()> state;                                   // may_start() and the like may have changed
+    std::function<void(int code, const std::string& reason)> end;  // of the job
+    std::function<void(const std::string& why)> failed;            // this node cannot be part of the job
+    std::function<void(const v1::MpirunCall&)> mpirun;
+    std::function<void(const v1::RemoteCommand&)> remote;
+  };
+  struct Options {
+    std::string dial;  // the manager as this node reaches it
+    Security security;
+    std::string run_id;
+    std::vector<std::string> addresses;  // names and addresses of this node
+    bool hosts_manager = false;
+    bool remote_start = false;  // this node runs commands that other nodes' mpirun asks for
+  };
+
+  // `plan` outlives this.
+  JobMember(EventLoop* loop, const ModePlan* plan, Callbacks callbacks);
+  ~JobMember();  // what was reported last is given a second to be sent
+  JobMember(const JobMember&) = delete;
+  JobMember& operator=(const JobMember&) = delete;
+
+  absl::Status Join(const Options& options);
+
+  bool connected() const { return connected_; }
+  bool has_manager() const { return !plan_->manager.empty(); }
+  bool MayStart() const;  // as plan.start says
+  bool all_joined() const { return !has_manager() || state_.all_joined(); }
+  bool alone() const { return client_ == nullptr || (state_.connected() <= 1); }
+  std::string Missing() const;  // who keeps MayStart() from being true, for people
+  std::string NodeName(size_t index) const;
+
+  void Ready();
+  void Ended(int code, const std::string& reason);  // the first call counts
+  void Mpirun(uint32_t number, bool ended, int code);
+  void Send(v1::NodeReport report);
+
+ private:
+  void On(const v1::JobNotice& notice);
+  void OnLost(const absl::Status& status);
+
+  EventLoop* const loop_;
+  const ModePlan* const plan_;
+  const Callbacks callbacks_;
+  Options options_;
+  std::unique_ptr<JobLinkClient> client_;
+  v1::JobState state_;
+  bool connected_ = false;
+  bool was_connected_ = false;
+  bool ended_ = false;
+  std::string lost_why_ = "no answer yet";
+  std::optional<EventLoop::TimerId> gone_timer_;
+};
+
+}  // namespace taskd

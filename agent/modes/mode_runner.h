@@ -1,0 +1,27 @@
+// One node of a job in a mode of `taskd run`: waits for the others as the mode says, starts what the plan says, and
+// ends with the job's code. Contract: modes-routing §1, "A job, really run".
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "agent/modes/plans/mode_plan.h"
+#include "proto/channel.h"
+
+namespace taskd {
+
+struct ModeRun {
+  ModeOptions options;
+  Environment environment;  // of `taskd run`
+  // Tells what the machine says, but for names: those are asked without blocking, and waited for.
+  ModeMachine machine;
+  Security security;    // what the operator gave
+  std::string program;  // this one
+};
+
+// Once a process, before its first thread: blocks signals and forks the guard. The result is the exit code; everything
+// that people have to know went to stderr. 2: nothing was done.
+int RunMode(ModeRun run);
+
+}  // namespace taskd
