@@ -222,8 +222,6 @@ void AddSimulate(CLI::App& app, Commands& commands) {
       ->allow_extra_args(false);
   AddOption(sub, "--shape", options.shape, "of the faults: persistent, transient, intermittent[:DUTY], ramp[:STEPS]")
       ->capture_default_str();
-  AddOption(sub, "--suite", options.suite, "a case of the evaluation instead: healthy, matrix, H1 to H20, scale");
-  AddOption(sub, "--case", options.suite_case, "which case of the suite")->capture_default_str();
   AddFlag(sub, "--no-communication", options.no_communication, "no marks of communication");
   AddFlag(sub, "--host-only", options.host_only, "marks of the host only, as without MSPTI");
   AddOption(sub, "--out", options.out, "folder that the mark files go to");

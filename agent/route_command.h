@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "agent/route_agreement_client.h"
+#include "agent/route/route_agreement_client.h"
 
 namespace taskd {
 

@@ -13,7 +13,7 @@
 #include "agent/process/daemons.h"
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
-#include "agent/run_supervision.h"
+#include "agent/run/supervision.h"
 #include "common/address.h"
 #include "common/descriptors.h"
 #include "common/environment.h"

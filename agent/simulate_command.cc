@@ -15,9 +15,8 @@
 #include "absl/strings/str_split.h"
 #include "agent/simulate/faults.h"
 #include "agent/simulate/mark_writer.h"
+#include "agent/simulate/simulate_feed.h"
 #include "agent/simulate/simulator.h"
-#include "agent/simulate/suites.h"
-#include "agent/simulate_feed.h"
 #include "common/address.h"
 
 namespace taskd {
@@ -97,27 +96,6 @@ absl::StatusOr<simulate::Layout> MakeLayout(const SimulateOptions& options) {
   layout.microbatches = options.microbatches;
   layout.layers = 2;
   return layout;
-}
-
-absl::Status CheckSuite(const SimulateOptions& options) {
-  std::vector<std::string> names = simulate::SuiteNames();
-  names.push_back("scale");
-  if (std::find(names.begin(), names.end(), options.suite) == names.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--suite ", options.suite, ": is none of ", absl::StrJoin(names, ", ")));
-  }
-  if (options.suite_case < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--case ", options.suite_case, ": must be at least 0"));
-  }
-  const SimulateOptions defaults;
-  if (!options.faults.empty() || options.ranks != 0 || options.dp != 0 || options.tp != 1 || options.pp != 1 ||
-      options.cp != 1 || options.ep != 1 || options.microbatches != defaults.microbatches ||
-      options.ranks_per_node != defaults.ranks_per_node || options.step_ms != defaults.step_ms ||
-      options.shape != defaults.shape) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--suite ", options.suite, ": has a layout and faults of its own, so no other flag may give them"));
-  }
-  return absl::OkStatus();
 }
 
 class Progress {
@@ -240,35 +218,28 @@ absl::StatusOr<Fault> ParseFault(const std::string& text) {
 }
 
 absl::StatusOr<Job> MakeJob(const SimulateOptions& options) {
+  absl::StatusOr<simulate::Layout> layout = MakeLayout(options);
+  if (!layout.ok()) return layout.status();
   Job job;
-  if (!options.suite.empty()) {
-    absl::Status status = CheckSuite(options);
+  job.layout = *layout;
+  job.seed = options.seed;
+  job.step_ms = options.step_ms;
+  job.steps = options.steps != 0 ? options.steps : kDefaultSteps;
+  for (const std::string& text : options.faults) {
+    absl::StatusOr<Fault> fault = ParseFault(text);
+    if (!fault.ok()) return fault.status();
+    absl::Status status = SetShape(options.shape, *fault);
     if (!status.ok()) return status;
-    job = simulate::MakeCase(options.suite, options.seed, options.suite_case).job;
-    if (options.steps != 0) job.steps = options.steps;
-  } else {
-    absl::StatusOr<simulate::Layout> layout = MakeLayout(options);
-    if (!layout.ok()) return layout.status();
-    job.layout = *layout;
-    job.seed = options.seed;
-    job.step_ms = options.step_ms;
-    job.steps = options.steps != 0 ? options.steps : kDefaultSteps;
-    for (const std::string& text : options.faults) {
-      absl::StatusOr<Fault> fault = ParseFault(text);
-      if (!fault.ok()) return fault.status();
-      absl::Status status = SetShape(options.shape, *fault);
-      if (!status.ok()) return status;
-      if (fault->first_step >= job.steps) {
-        return absl::InvalidArgumentError(absl::StrCat("--fault ", text, ": begins at step ", fault->first_step,
-                                                       " of a job of ", job.steps, " steps"));
-      }
-      simulate::PrepareJob(job, fault->kind);
-      job.faults.push_back(*std::move(fault));
+    if (fault->first_step >= job.steps) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--fault ", text, ": begins at step ", fault->first_step, " of a job of ", job.steps, " steps"));
     }
-    Fault none;
-    absl::Status status = SetShape(options.shape, none);
-    if (!status.ok()) return status;
+    simulate::PrepareJob(job, fault->kind);
+    job.faults.push_back(*std::move(fault));
   }
+  Fault none;
+  absl::Status status = SetShape(options.shape, none);
+  if (!status.ok()) return status;
   if (options.no_communication) job.marks.communication = false;
   if (options.host_only) job.marks.device = false;
   return job;

@@ -19,13 +19,11 @@ struct SimulateOptions {
   int dp = 0;  // 0: what is left of the ranks
   int ranks_per_node = 8;
   int microbatches = 8;
-  int steps = 0;  // 0: 120, or the suite's
+  int steps = 0;  // 0: 120
   uint64_t seed = 1;
   double step_ms = 500;
   std::vector<std::string> faults;   // KIND[:TARGET[,TARGET]][:SEVERITY][@FIRST[-LAST]]
   std::string shape = "persistent";  // of all faults: persistent, transient, intermittent[:DUTY], ramp[:STEPS]
-  std::string suite;
-  int suite_case = 0;
   bool no_communication = false;
   bool host_only = false;
 

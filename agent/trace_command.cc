@@ -26,7 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/output_file.h"
-#include "agent/trace_writer.h"
+#include "agent/trace/trace_writer.h"
 #include "common/mark_file_reader.h"
 #include "common/parallel_group.h"
 #include "common/printable.h"

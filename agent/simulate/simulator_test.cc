@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "agent/simulate/suites.h"
 #include "common/mark_fold.h"
+#include "tests/diagnosis/suites.h"
 
 namespace taskd::simulate {
 namespace {

@@ -410,7 +410,7 @@ TEST_F(RouteAgreementTest, TheLargestJob) {
 }
 
 // Random interleavings: messages that are under way, streams that break, nodes that are killed, give up, come back.
-// Nodes behave as agent/route_agreement_client.cc does.
+// Nodes behave as agent/route/route_agreement_client.cc does.
 class Job {
  public:
   enum class Wrote { kNothing, kPlan, kIdentity };

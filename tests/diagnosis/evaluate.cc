@@ -20,8 +20,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "agent/simulate/suites.h"
 #include "tests/diagnosis/replay.h"
+#include "tests/diagnosis/suites.h"
 #include "tests/diagnosis/summary.h"
 
 namespace {

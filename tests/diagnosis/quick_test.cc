@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "agent/simulate/suites.h"
 #include "diagnosis/verdict.h"
 #include "tests/diagnosis/replay.h"
+#include "tests/diagnosis/suites.h"
 #include "tests/diagnosis/summary.h"
 
 namespace taskd::evaluation {

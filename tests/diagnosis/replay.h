@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "agent/simulate/job.h"
-#include "agent/simulate/suites.h"
 #include "tests/diagnosis/metrics.h"
+#include "tests/diagnosis/suites.h"
 
 namespace taskd::evaluation {
 

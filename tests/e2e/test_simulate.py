@@ -67,11 +67,6 @@ def test_switches_of_marks(stage):
     assert all(rank.counts["communication"] == 0 and rank.counts["step"] == 5 for rank in report.ranks.values())
 
 
-def test_case_of_a_suite(stage):
-    out = os.path.join(stage.folder, "case")
-    assert "compute" in simulate(stage, "--suite", "H13", "--case", "1", "--steps", "60", "--out", out)
-
-
 @pytest.mark.parametrize("arguments,words", [
     (["--ranks", "10", "--tp", "4"], ["10", "tp 4"]),
     (["--ranks", "16", "--dp", "3"], ["16", "dp 3"]),
@@ -93,9 +88,6 @@ def test_case_of_a_suite(stage):
     (["--fault", "fabric:0"], ["'0'"]),
     (["--shape", "round"], ["round"]),
     (["--shape", "intermittent:2"], ["intermittent:2"]),
-    (["--suite", "H99"], ["H99", "matrix"]),
-    (["--suite", "H1", "--tp", "2"], ["H1"]),
-    (["--suite", "H1", "--case", "-1"], ["-1"]),
     (["--rate", "3"], ["--rate"]),
     (["--manager", "127.0.0.1:1"], ["--manager"]),
 ], ids=" ".join)

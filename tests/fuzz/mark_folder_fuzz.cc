@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "agent/trace_writer.h"
+#include "agent/trace/trace_writer.h"
 #include "common/json_unescape.h"
 #include "common/mark_file_reader.h"
 #include "common/unique_fd.h"

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "agent/supervision_client.h"
+#include "agent/run/supervision_client.h"
 #include "common/log.h"
 #include "google/protobuf/stubs/logging.h"
 #include "manager/diagnosis_feed.h"

@@ -1,4 +1,4 @@
-#include "agent/route_agreement_client.h"
+#include "agent/route/route_agreement_client.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "agent/run/launcher.h"
+#include "agent/run/supervision_client.h"
 #include "agent/stacks/stack_collector.h"
-#include "agent/supervision_client.h"
 
 namespace taskd {
 

@@ -1,4 +1,4 @@
-#include "agent/trace_lanes.h"
+#include "agent/trace/trace_lanes.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "agent/supervision_client.h"
+#include "agent/run/supervision_client.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "agent/simulate_feed.h"
+#include "agent/simulate/simulate_feed.h"
 
 #include <chrono>
 #include <condition_variable>

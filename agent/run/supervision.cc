@@ -1,4 +1,4 @@
-#include "agent/run_supervision.h"
+#include "agent/run/supervision.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

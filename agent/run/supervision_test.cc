@@ -1,5 +1,5 @@
 // A hang from the manager's notice to its stacks and the action, with a launcher made of its hooks.
-#include "agent/run_supervision.h"
+#include "agent/run/supervision.h"
 
 #include <signal.h>
 #include <sys/wait.h>

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "agent/trace_lanes.h"
+#include "agent/trace/trace_lanes.h"
 #include "common/mark_record.h"
 #include "common/step_fold.h"
 

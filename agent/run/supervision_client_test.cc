@@ -1,5 +1,5 @@
 // Against a real manager in this process.
-#include "agent/supervision_client.h"
+#include "agent/run/supervision_client.h"
 
 #include <atomic>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "agent/simulate/suites.h"
+#include "tests/diagnosis/suites.h"
 
 #include <algorithm>
 #include <array>

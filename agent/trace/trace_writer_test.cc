@@ -1,4 +1,4 @@
-#include "agent/trace_writer.h"
+#include "agent/trace/trace_writer.h"
 
 #include <algorithm>
 #include <cstdlib>

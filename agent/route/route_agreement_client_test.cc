@@ -1,5 +1,5 @@
 // Against a real manager in this process, and against one that says what the test wants.
-#include "agent/route_agreement_client.h"
+#include "agent/route/route_agreement_client.h"
 
 #include <algorithm>
 #include <atomic>
