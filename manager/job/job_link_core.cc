@@ -167,7 +167,7 @@ void JobLinkCore::Refuse(uint64_t peer, std::string text) { Send(peer, JobRefusa
 
 void JobLinkCore::Enter(uint64_t peer, JobJoin join) {
   if (!attempt_) {
-    attempt_.emplace();
+    attempt_ = Attempt();
     attempt_->nodes = join.nodes;
     attempt_->plan = join.plan;
     attempt_->first = join.index;
@@ -274,7 +274,7 @@ void JobLinkCore::Readmit() {
 
 void JobLinkCore::BeginNextIfFree() {
   if (!attempt_ || !attempt_->end || attempt_->connected > 0 || pending_.empty()) return;
-  past_.emplace();
+  past_ = Past();
   for (const auto& [index, node] : attempt_->joined) past_->run_ids.insert(node.info.run_id);
   past_->end = *attempt_->end;
   past_->until_ns = now_ns_ + kRememberNs;

@@ -1,4 +1,4 @@
-#include "agent/rdma_command.h"
+#include "agent/commands/rdma.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,9 +8,12 @@
 #include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "agent/rdma/nccl_log.h"
 #include "agent/rdma/rdma_environment.h"
 #include "common/printable.h"
@@ -19,6 +22,11 @@
 
 namespace taskd {
 namespace {
+
+struct RdmaCheckOptions {
+  std::string log;  // "-": stdin
+  bool json = false;
+};
 
 absl::StatusOr<NcclLogReport> ReadLog(const std::string& path) {
   UniqueFd opened;
@@ -61,8 +69,7 @@ void PrintText(const NcclLogReport& report) {
   std::cout.flush();
 }
 
-}  // namespace
-
+// Prints the verdict on stdout; true: gdrdma or rdma. INVALID_ARGUMENT: the log cannot be read; nothing was printed.
 absl::StatusOr<bool> RunRdmaCheck(const RdmaCheckOptions& options) {
   const absl::StatusOr<NcclLogReport> report = ReadLog(options.log);
   if (!report.ok()) return report.status();
@@ -70,6 +77,8 @@ absl::StatusOr<bool> RunRdmaCheck(const RdmaCheckOptions& options) {
   return report->verdict() == "gdrdma" || report->verdict() == "rdma";
 }
 
+// Prints the 17 variables, NAME=value, for NODE_LIST and this machine. `mode`: auto, on or off. INVALID_ARGUMENT: wrong
+// usage or NODE_LIST. FAILED_PRECONDITION: a condition is not met. Then nothing was printed.
 absl::Status RunRdmaEnvironment(const std::string& mode_name) {
   const absl::StatusOr<RdmaMode> mode = ParseRdmaMode(mode_name);
   if (!mode.ok()) return mode.status();
@@ -93,5 +102,38 @@ absl::Status RunRdmaEnvironment(const std::string& mode_name) {
   std::cout << lines << std::flush;
   return absl::OkStatus();
 }
+
+class RdmaCheckCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.AddPositional("LOG", options_.log, "a log with NCCL_DEBUG=INFO, - for stdin").Required();
+    flags.Add("--json", options_.json, "print one JSON object");
+  }
+
+  absl::StatusOr<bool> Run() override { return RunRdmaCheck(options_); }
+
+ private:
+  RdmaCheckOptions options_;
+};
+
+class RdmaEnvironmentCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--rdma", mode_, "auto, or on or off whatever the conditions say").ShowDefault();
+  }
+
+  absl::StatusOr<bool> Run() override {
+    if (absl::Status status = RunRdmaEnvironment(mode_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  std::string mode_ = "auto";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRdmaEnvironmentCommand() { return std::make_unique<RdmaEnvironmentCommand>(); }
+std::unique_ptr<Command> MakeRdmaCheckCommand() { return std::make_unique<RdmaCheckCommand>(); }
 
 }  // namespace taskd

@@ -1,4 +1,4 @@
-#include "agent/run_command.h"
+#include "agent/commands/run.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "agent/mode_command.h"
+#include "agent/commands/run_mode.h"
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/daemons.h"
 #include "agent/run/launcher.h"

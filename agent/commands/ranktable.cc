@@ -1,13 +1,21 @@
-#include "agent/ranktable_command.h"
+#include "agent/commands/ranktable.h"
 
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string>
 
+#include "absl/status/statusor.h"
 #include "agent/ranktable/rank_table.h"
 #include "common/printable.h"
 
 namespace taskd {
 namespace {
+
+struct RankTableOptions {
+  std::string file;
+  std::string chip = "any";  // any, 910, 950
+  bool json = false;
+};
 
 void PrintJson(const RankTableCheck& check) {
   nlohmann::ordered_json result = {{"ok", check.ok()},
@@ -36,9 +44,9 @@ void PrintText(const RankTableCheck& check) {
   std::cout.flush();
 }
 
-}  // namespace
-
-absl::StatusOr<bool> RunRankTableCheck(const RankTableCommandOptions& options) {
+// Prints the result on stdout; true: the table is valid. INVALID_ARGUMENT: wrong usage, the file cannot be read or is
+// no JSON; then nothing was printed.
+absl::StatusOr<bool> RunRankTableCheck(const RankTableOptions& options) {
   const absl::StatusOr<ChipRules> chip = ParseChipRules(options.chip);
   if (!chip.ok()) return chip.status();
   const absl::StatusOr<RankTableCheck> check = CheckRankTableFile(options.file, *chip);
@@ -46,5 +54,23 @@ absl::StatusOr<bool> RunRankTableCheck(const RankTableCommandOptions& options) {
   options.json ? PrintJson(*check) : PrintText(*check);
   return check->ok();
 }
+
+class RankTableCheckCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.AddPositional("FILE", options_.file, "the rank table, a .json file").Required();
+    flags.Add("--chip", options_.chip, "rules of a chip too: any, 910 or 950").ShowDefault();
+    flags.Add("--json", options_.json, "print one JSON object");
+  }
+
+  absl::StatusOr<bool> Run() override { return RunRankTableCheck(options_); }
+
+ private:
+  RankTableOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRankTableCheckCommand() { return std::make_unique<RankTableCheckCommand>(); }
 
 }  // namespace taskd

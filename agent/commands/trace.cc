@@ -3,7 +3,7 @@
 // 2. What is asked for becomes stretches of time of each rank, from the marks of its steps (a mark does not say which
 //    step it belongs to, and those before a step are read before it).
 // 3. The marks of one rank after the other go through TraceWriter into the file.
-#include "agent/trace_command.h"
+#include "agent/commands/trace.h"
 
 #include <unistd.h>
 
@@ -17,15 +17,17 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "agent/output_file.h"
+#include "agent/commands/output_file.h"
 #include "agent/trace/trace_writer.h"
 #include "common/mark_file_reader.h"
 #include "common/parallel_group.h"
@@ -38,6 +40,14 @@
 
 namespace taskd {
 namespace {
+
+struct TraceOptions {
+  std::string from;       // a task's folder of mark files
+  std::string ranks;      // "0-7,12"; empty: all
+  std::string steps;      // "10-20"; empty: all
+  bool suspects = false;  // the ranks that a verdict accuses and who they are compared with, around the onset
+  std::string output;     // "-": stdout
+};
 
 using diagnosis::Scope;
 using diagnosis::Verdict;
@@ -489,8 +499,34 @@ absl::Status Trace::Run() {
   return status;
 }
 
+// INVALID_ARGUMENT: wrong usage, a folder without marks, or nothing in it is asked for; any other error: FILE could not
+// be written, and is as it was.
+absl::Status RunTrace(const TraceOptions& options) { return Trace(options).Run(); }
+
+class TraceCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--from", options_.from, "a task's folder of mark files");
+    flags.Add("--ranks", options_.ranks, "only these, as 0-7,12");
+    flags.Add("--steps", options_.steps, "only these, as 10-20");
+    flags.Add(
+        "--suspects", options_.suspects,
+        "only accused ranks, peers, and who waits for them (16 ranks at most), from 5 steps before the onset to 10 "
+        "after it; when nobody is accused, says so and writes no file");
+    flags.Add("-o,--output", options_.output, "where it goes, - for stdout").FromEnvironment({"TASKD_OUTPUT"});
+  }
+
+  absl::StatusOr<bool> Run() override {
+    if (absl::Status status = RunTrace(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  TraceOptions options_;
+};
+
 }  // namespace
 
-absl::Status RunTrace(const TraceOptions& options) { return Trace(options).Run(); }
+std::unique_ptr<Command> MakeTraceCommand() { return std::make_unique<TraceCommand>(); }
 
 }  // namespace taskd

@@ -1,4 +1,4 @@
-#include "agent/store_command.h"
+#include "agent/commands/store.h"
 
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -8,7 +8,9 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
@@ -19,6 +21,14 @@
 
 namespace taskd {
 namespace {
+
+struct StoreOptions {
+  std::string listen;            // HOST:PORT; port 0: a free one
+  std::string upstream;          // HOST:PORT of a taskd store whose tier this is; empty: none
+  std::string dialect = "auto";  // auto, 1.x, 2.1, 2.x: what clients without VALIDATE are taken for
+  uint32_t memory_limit_mb = 0;  // in MiB (StoreServer::Options); 0: DefaultStoreMemoryBytes()
+  double stats_s = 0;            // a line of JSON on stderr so often; 0: never
+};
 
 absl::StatusOr<StoreDialect> UnvalidatedDialect(const std::string& dialect) {
   if (dialect == "auto" || dialect == "1.x" || dialect == "2.x") return StoreDialect::k1x;
@@ -33,9 +43,9 @@ std::string StatsLine(const StoreStats& stats) {
                       ",\"waiting\":", stats.waiting, ",\"refused\":", stats.refused, ",\"bytes\":", stats.bytes, "}");
 }
 
-}  // namespace
-
-absl::Status RunStoreCommand(const StoreCommandOptions& options) {
+// Prints "listening HOST:PORT" when it is ready, and returns after SIGTERM or SIGINT. Raises the soft limit of open
+// files: each client takes one. INVALID_ARGUMENT: wrong usage. ALREADY_EXISTS: the address is in use.
+absl::Status RunStore(const StoreOptions& options) {
   absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
   if (!listen.ok()) return listen.status();
   if (!options.upstream.empty()) {
@@ -81,5 +91,34 @@ absl::Status RunStoreCommand(const StoreCommandOptions& options) {
   loop.Remove(signals.get());
   return absl::OkStatus();
 }
+
+class StoreCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--listen", options_.listen, "HOST:PORT; port 0 for a free one").Required();
+    flags.Add("--upstream", options_.upstream, "HOST:PORT of a taskd store: be a tier of that one");
+    flags
+        .Add("--dialect", options_.dialect,
+             "auto, 1.x, 2.1 or 2.x: what clients that do not tell their release are taken for")
+        .ShowDefault();
+    flags
+        .Add("--memory-limit-mb", options_.memory_limit_mb,
+             "MiB of memory beyond which writes are refused [4096, or a quarter of the container's where that is less]")
+        .Range(1, 1 << 24);
+    flags.Add("--stats-s", options_.stats_s, "print a line of JSON on stderr every so many seconds").Positive();
+  }
+
+  absl::StatusOr<bool> Run() override {
+    if (absl::Status status = RunStore(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  StoreOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeStoreCommand() { return std::make_unique<StoreCommand>(); }
 
 }  // namespace taskd

@@ -1,4 +1,4 @@
-#include "agent/control_client.h"
+#include "agent/commands/control_client.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "agent/mode_command.h"
+#include "agent/commands/run_mode.h"
 
 #include <netdb.h>
 #include <stdlib.h>

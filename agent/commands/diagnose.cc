@@ -1,4 +1,4 @@
-#include "agent/diagnose_command.h"
+#include "agent/commands/diagnose.h"
 
 #include <unistd.h>
 
@@ -7,18 +7,31 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "agent/control_client.h"
+#include "agent/commands/control_client.h"
 #include "diagnosis/diagnose_files.h"
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
+#include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 
 namespace taskd {
 namespace {
+
+struct DiagnoseOptions {
+  std::string from;     // folder of mark files; empty: ask the manager
+  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;      // of a manager: refuses any other job's; of files: the report's name [the folder's]
+  bool json = false;    // one object a line
+  bool watch = false;   // of a manager: each new report, until SIGINT or SIGTERM ends the process
+  Security security;
+};
 
 constexpr std::chrono::milliseconds kTimeout{5000};
 constexpr std::chrono::milliseconds kProgressInterval{200};
@@ -112,12 +125,48 @@ absl::Status FromManager(const DiagnoseOptions& options) {
   }
 }
 
-}  // namespace
-
+// Prints to stdout. INVALID_ARGUMENT: wrong usage, or a folder without marks; any other error: the manager did not
+// answer.
 absl::Status RunDiagnose(const DiagnoseOptions& options) {
   if (options.from.empty()) return FromManager(options);
   if (options.watch) return absl::InvalidArgumentError("--watch: needs a manager, files do not change");
   return FromFiles(options);
 }
+
+class DiagnoseCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    from_ = flags.Add("--from", options_.from, "a task's folder of mark files, instead of a manager");
+    manager_ = flags.Add("--manager", options_.manager,
+                         "HOST:PORT of the manager [the only job that this user runs on this machine]");
+    flags.Add("--job", options_.job,
+              "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
+    flags.Add("--json", options_.json, "print one JSON object");
+    flags.Add("--watch", options_.watch, "each new report of the manager until interrupted");
+    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  }
+
+  absl::StatusOr<bool> Run() override {
+    // In the environment both may stand; a flag wins over them.
+    if (manager_->on_command_line()) {
+      if (from_->on_command_line()) {
+        return absl::InvalidArgumentError("--from and --manager: only one of them can be asked");
+      }
+      options_.from.clear();
+    }
+    options_.security.secret = TokenOfEnvironment();
+    if (absl::Status status = RunDiagnose(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  DiagnoseOptions options_;
+  std::optional<Flag> from_;
+  std::optional<Flag> manager_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeDiagnoseCommand() { return std::make_unique<DiagnoseCommand>(); }
 
 }  // namespace taskd

@@ -1,26 +1,54 @@
-#include "agent/simulate_command.h"
+#include "agent/commands/simulate.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "agent/simulate/faults.h"
+#include "agent/simulate/job.h"
 #include "agent/simulate/mark_writer.h"
 #include "agent/simulate/simulate_feed.h"
 #include "agent/simulate/simulator.h"
 #include "common/address.h"
+#include "proto/channel.h"
 
 namespace taskd {
 namespace {
+
+struct SimulateOptions {
+  int ranks = 0;  // 0: as the layout gives, or 16
+  int tp = 1, pp = 1, cp = 1, ep = 1;
+  int dp = 0;  // 0: what is left of the ranks
+  int ranks_per_node = 8;
+  int microbatches = 8;
+  int steps = 0;  // 0: 120
+  uint64_t seed = 1;
+  double step_ms = 500;
+  std::vector<std::string> faults;   // KIND[:TARGET[,TARGET]][:SEVERITY][@FIRST[-LAST]]
+  std::string shape = "persistent";  // of all faults: persistent, transient, intermittent[:DUTY], ramp[:STEPS]
+  bool no_communication = false;
+  bool host_only = false;
+
+  std::string out;      // folder of mark files
+  std::string manager;  // HOST:PORT; either this or `out`
+  double rate = 0;      // steps a second towards a manager; 0: as fast as it takes them
+  Security security;
+};
 
 using Clock = std::chrono::steady_clock;
 using simulate::Fault;
@@ -173,8 +201,8 @@ absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator
   return absl::OkStatus();
 }
 
-}  // namespace
-
+// "compute:7:1.3@50", "pp_link:3,11:2@40-80", "host:n1:1.5", "fabric:2". Targets are ranks or node ranks by the kind.
+// INVALID_ARGUMENT: what, value, rule.
 absl::StatusOr<Fault> ParseFault(const std::string& text) {
   auto wrong = [&](const std::string& what) {
     return absl::InvalidArgumentError(
@@ -217,6 +245,7 @@ absl::StatusOr<Fault> ParseFault(const std::string& text) {
   return fault;
 }
 
+// INVALID_ARGUMENT: the numbers do not fit each other.
 absl::StatusOr<Job> MakeJob(const SimulateOptions& options) {
   absl::StatusOr<simulate::Layout> layout = MakeLayout(options);
   if (!layout.ok()) return layout.status();
@@ -245,6 +274,8 @@ absl::StatusOr<Job> MakeJob(const SimulateOptions& options) {
   return job;
 }
 
+// Prints a summary to stdout, progress to stderr when it is a terminal. INVALID_ARGUMENT: wrong usage, nothing was
+// written or sent.
 absl::Status RunSimulate(const SimulateOptions& options) {
   if (options.out.empty() == options.manager.empty()) {
     return absl::InvalidArgumentError(options.out.empty() ? "--out DIR or --manager HOST:PORT: one of them is needed"
@@ -267,5 +298,52 @@ absl::Status RunSimulate(const SimulateOptions& options) {
   if (!status.ok()) return status;
   return WriteFiles(options.out, **simulator);
 }
+
+class SimulateCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--ranks", options_.ranks, "ranks of the job [tp x cp x pp x dp, or 16]");
+    flags.Add("--tp", options_.tp, "tensor parallel ranks").ShowDefault();
+    flags.Add("--pp", options_.pp, "pipeline stages").ShowDefault();
+    flags.Add("--dp", options_.dp, "data parallel replicas [what is left of the ranks]");
+    flags.Add("--cp", options_.cp, "context parallel ranks").ShowDefault();
+    flags.Add("--ep", options_.ep, "expert parallel ranks, of the replicas").ShowDefault();
+    flags.Add("--ranks-per-node", options_.ranks_per_node, "ranks of a node").ShowDefault();
+    flags.Add("--microbatches", options_.microbatches, "of a step and replica").ShowDefault();
+    flags.Add("--steps", options_.steps, "steps [120]").Positive();
+    flags.Add("--seed", options_.seed, "of all random numbers").ShowDefault();
+    flags.Add("--step-ms", options_.step_ms, "length of a healthy step, about").ShowDefault();
+    // Not split at commas: those part the targets of one fault.
+    flags
+        .Add("--fault", options_.faults,
+             "KIND[:TARGET[,TARGET]][:SEVERITY][@FIRST[-LAST]], as compute:7:1.3@50, pp_link:3,11:2@40-80, "
+             "host:n1:2; repeatable")
+        .OneValueEach();
+    flags.Add("--shape", options_.shape, "of the faults: persistent, transient, intermittent[:DUTY], ramp[:STEPS]")
+        .ShowDefault();
+    flags.Add("--no-communication", options_.no_communication, "no marks of communication");
+    flags.Add("--host-only", options_.host_only, "marks of the host only, as without MSPTI");
+    flags.Add("--out", options_.out, "folder that the mark files go to");
+    manager_ = flags.Add("--manager", options_.manager, "HOST:PORT of a manager to feed instead");
+    flags.Add("--rate", options_.rate, "steps a second towards the manager [as fast as it takes them]");
+    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  }
+
+  absl::StatusOr<bool> Run() override {
+    // TASKD_MANAGER may be set for other commands.
+    if (!manager_->on_command_line() && !options_.out.empty()) options_.manager.clear();
+    options_.security.secret = TokenOfEnvironment();
+    if (absl::Status status = RunSimulate(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  SimulateOptions options_;
+  std::optional<Flag> manager_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeSimulateCommand() { return std::make_unique<SimulateCommand>(); }
 
 }  // namespace taskd

@@ -1,4 +1,4 @@
-#include "agent/route_command.h"
+#include "agent/commands/route.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,22 +13,47 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/hash/hash.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/ranktable/rank_table.h"
 #include "agent/route/groups.h"
 #include "agent/route/plan.h"
 #include "agent/route/report.h"
+#include "agent/route/route_agreement_client.h"
 #include "agent/route/topology_formats/formats.h"
 #include "common/file_set.h"
 #include "common/printable.h"
 
 namespace taskd {
 namespace {
+
+struct RouteOptions {
+  std::string rank_table;
+  std::string topology;
+  std::string format = "auto";
+  std::string out;
+  bool has_self = false;
+  std::string self;  // counts if has_self: a name that is empty is unknown
+  std::string unknown = "last";
+  double wait_s = 300;
+  bool json = false;
+  bool rank_mapping = false;
+  std::string hostfile;  // empty: none; so the next
+  std::string rankfile;
+  // Parallel groups, 0: not given. Any of them: the order is planned for these groups, not for one ring.
+  int tp = 0;
+  int pp = 0;
+  int ep = 0;
+  int dp = 0;
+  bool has_agree = false;
+  AgreeOptions agree;
+};
 
 using Clock = std::chrono::steady_clock;
 using route::RouteNode;
@@ -332,8 +357,9 @@ absl::Status Route(const RouteOptions& options, Inputs inputs) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
+// Prints the plan on stdout. Errors: INVALID_ARGUMENT: wrong usage, nothing was printed; all others: the plan failed,
+// nothing was written, and with `json` the failure is on stdout. A signal that ends the process while it waits leaves
+// nothing behind.
 absl::Status RunRoute(const RouteOptions& options) {
   absl::StatusOr<Inputs> inputs = CheckOptions(options);
   if (!inputs.ok()) return inputs.status();
@@ -343,5 +369,68 @@ absl::Status RunRoute(const RouteOptions& options) {
   }
   return status;
 }
+
+class RouteCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--rank-table", options_.rank_table, "the job's rank table, a .json file").Required();
+    flags.Add("--topology", options_.topology, "the file that tells which switch each node is below").Required();
+    flags
+        .Add("--format", options_.format,
+             "of the topology: auto, tor-list, tor-node-cm, slurm, ibnetdiscover, hypernode, csv or ranktable2")
+        .ShowDefault();
+    flags.Add("--out", options_.out, "folder for jobstart_routeplan.json, RANK_AFTER_ACC and MASTER_INDEX").Required();
+    self_ = flags.Add("--self", options_.self,
+                      "this node: server_id, pod_name, host_ip or container_ip; for RANK_AFTER_ACC and MASTER_INDEX");
+    flags
+        .Add("--unknown", options_.unknown,
+             "nodes of the job that the topology lacks: last (order them last) or fail (keep the given order)")
+        .ShowDefault();
+    flags.Add("--wait-s", options_.wait_s, "seconds that the two files have to be there and completed").ShowDefault();
+    flags.Add("--json", options_.json, "print one JSON object");
+    flags.Add("--rank-mapping", options_.rank_mapping, "with --json: add <new rank>-<pod index>,…");
+    flags.Add("--hostfile", options_.hostfile, "write an MPI hostfile in the new order");
+    flags.Add("--rankfile", options_.rankfile, "write Open MPI's rankfile for the new order");
+    flags.Add("--tp", options_.tp, "plan for parallel groups instead of one ring: tensor parallel ranks").Positive();
+    flags.Add("--pp", options_.pp, "pipeline stages").Positive();
+    flags.Add("--ep", options_.ep, "expert parallel ranks, of the data parallel ones").Positive();
+    flags.Add("--dp", options_.dp, "data parallel ranks [what is left of the ranks]").Positive();
+    AddAgreement(flags);
+  }
+
+  absl::StatusOr<bool> Run() override {
+    options_.has_self = self_->given();
+    if (options_.has_agree) {
+      for (const auto& [name, flag] : needed_) {
+        if (!flag.given()) return absl::InvalidArgumentError(absl::StrCat(name, ": is missing; --agree needs it"));
+      }
+      options_.agree.security.secret = TokenOfEnvironment();
+    }
+    if (absl::Status status = RunRoute(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  void AddAgreement(Flags& flags) {
+    AgreeOptions& agree = options_.agree;
+    flags.Add("--agree", options_.has_agree, "all nodes adopt the same plan, or none does; all of them call this");
+    needed_ = {
+        {"--manager", flags.Add("--manager", agree.manager, "HOST:PORT of the job's manager, for --agree")},
+        {"--nodes", flags.Add("--nodes", agree.nodes, "number of nodes, for --agree")},
+        {"--index", flags.Add("--index", agree.index, "which of them this one is, from 0, for --agree")},
+    };
+    flags.Add("--job", agree.job, "NAMESPACE/NAME, for --agree; the manager refuses any other job's");
+    flags.Add("--agree-timeout", agree.timeout_s, "seconds that the nodes have to agree").Positive().ShowDefault();
+    flags.Add("--tls-dir", agree.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  }
+
+  RouteOptions options_;
+  std::optional<Flag> self_;
+  std::vector<std::pair<const char*, Flag>> needed_;  // by --agree
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRouteCommand() { return std::make_unique<RouteCommand>(); }
 
 }  // namespace taskd

@@ -1,4 +1,4 @@
-#include "agent/status_command.h"
+#include "agent/commands/status.h"
 
 #include <unistd.h>
 
@@ -6,17 +6,28 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <string>
 #include <string_view>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "agent/control_client.h"
+#include "agent/commands/control_client.h"
+#include "proto/channel.h"
 
 namespace taskd {
 namespace {
+
+struct StatusOptions {
+  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;      // namespace/name; empty: whatever job the manager has
+  bool json = false;
+  bool watch = false;  // again each second until SIGINT or SIGTERM ends the process; with json one object a line
+  Security security;
+};
 
 constexpr std::chrono::milliseconds kTimeout{5000};
 
@@ -174,8 +185,7 @@ void PrintTable(const v1::JobStatus& status) {
   std::cout << std::flush;
 }
 
-}  // namespace
-
+// Prints to stdout. INVALID_ARGUMENT: wrong usage; any other error: the manager did not answer.
 absl::Status RunStatus(const StatusOptions& options) {
   absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
   if (!client.ok()) return client.status();
@@ -205,5 +215,31 @@ absl::Status RunStatus(const StatusOptions& options) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 }
+
+class StatusCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--manager", options_.manager,
+              "HOST:PORT of the manager [the only job that this user runs on this machine]");
+    flags.Add("--job", options_.job,
+              "NAMESPACE/NAME; without --manager the job to find, a manager with another one is refused");
+    flags.Add("--json", options_.json, "print one JSON object");
+    flags.Add("--watch", options_.watch, "again each second until interrupted");
+    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  }
+
+  absl::StatusOr<bool> Run() override {
+    options_.security.secret = TokenOfEnvironment();
+    if (absl::Status status = RunStatus(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  StatusOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeStatusCommand() { return std::make_unique<StatusCommand>(); }
 
 }  // namespace taskd

@@ -1,4 +1,4 @@
-#include "agent/output_file.h"
+#include "agent/commands/output_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "agent/switch_command.h"
+#include "agent/commands/switch.h"
 
 #include <unistd.h>
 
@@ -7,14 +7,27 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "agent/control_client.h"
+#include "agent/commands/control_client.h"
 #include "common/switch.h"
+#include "proto/channel.h"
 
 namespace taskd {
 namespace {
+
+struct SwitchOptions {
+  std::string manager;                   // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;                       // namespace/name; empty: whatever job the manager has
+  std::vector<std::string> assignments;  // "step=on", "all=off", ...
+  double timeout_s = 10;                 // for the ranks' answers; above 0, at most 600
+  bool json = false;
+  Security security;
+};
 
 // For the way there and back, above the time that the ranks are given.
 constexpr std::chrono::milliseconds kExtraTimeout{5000};
@@ -107,8 +120,7 @@ void PrintTable(const v1::SetSwitchReply& reply) {
   std::cout << reply.applied() << " of " << reply.total() << " ranks applied it" << std::endl;
 }
 
-}  // namespace
-
+// Prints to stdout. Returns whether all ranks applied it. INVALID_ARGUMENT: wrong usage, nothing was asked for.
 absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   v1::SetSwitchRequest request;
   if (options.assignments.empty()) {
@@ -142,5 +154,32 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   options.json ? PrintJson(reply) : PrintTable(reply);
   return reply.applied() == reply.total();
 }
+
+class SwitchCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--manager", options_.manager,
+              "HOST:PORT of the manager [the only job that this user runs on this machine]");
+    flags.Add("--job", options_.job,
+              "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
+    flags.AddPositional("KIND=on|off", options_.assignments,
+                        "step, fp, dataloader, save_checkpoint, communication or all");
+    flags.Add("--timeout", options_.timeout_s, "seconds that the ranks have to answer").ShowDefault();
+    flags.Add("--json", options_.json, "print one JSON object");
+    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  }
+
+  absl::StatusOr<bool> Run() override {
+    options_.security.secret = TokenOfEnvironment();
+    return RunSwitch(options_);
+  }
+
+ private:
+  SwitchOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeSwitchCommand() { return std::make_unique<SwitchCommand>(); }
 
 }  // namespace taskd

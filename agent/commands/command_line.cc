@@ -1,0 +1,212 @@
+#include "agent/commands/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <iostream>
+#include <map>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/log.h"
+#include "common/printable.h"
+#include "proto/channel.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kDone = 0;
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+// "--node-rank" -> "TASKD_NODE_RANK"
+std::string EnvironmentName(const std::string& flag) {
+  std::string name = "TASKD_";
+  for (char c : flag.substr(2)) name += c == '-' ? '_' : static_cast<char>(toupper(c));
+  return name;
+}
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+int Fail(const std::string& command, const absl::Status& status) {
+  // A list keeps its lines.
+  std::vector<std::string> lines = absl::StrSplit(status.message(), "\n  ");
+  for (std::string& line : lines) line = Printable(line, kShownLineBytes);
+  std::cerr << command << ": " << absl::StrJoin(lines, "\n  ") << std::endl;
+  return absl::IsInvalidArgument(status) ? kWrongUsage : kFailed;
+}
+
+std::string FirstWord(const std::string& name) { return name.substr(0, name.find(' ')); }
+std::string LastWord(const std::string& name) { return name.substr(name.rfind(' ') + 1); }
+
+// In the table's order, a group once.
+std::vector<std::string> FirstWords(std::span<const CommandEntry> commands) {
+  std::vector<std::string> words;
+  for (const CommandEntry& entry : commands) {
+    const std::string word = FirstWord(entry.name);
+    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+  }
+  return words;
+}
+
+// "a, b or c"
+std::string Either(std::vector<std::string> words) {
+  const std::string last = words.back();
+  words.pop_back();
+  return absl::StrCat(absl::StrJoin(words, ", "), " or ", last);
+}
+
+struct Parsed {
+  const CommandEntry* entry = nullptr;
+  CLI::App* app = nullptr;
+  std::unique_ptr<Command> command;  // empty: one that reads its arguments itself
+};
+
+std::deque<Parsed> AddCommands(std::span<const CommandEntry> commands, std::span<const CommandGroup> groups,
+                               CLI::App* app) {
+  std::map<std::string, CLI::App*> parents;
+  for (const CommandGroup& group : groups) {
+    CLI::App* parent = parents[group.name] = app->add_subcommand(group.name, group.help);
+    parent->require_subcommand(1);
+  }
+  std::deque<Parsed> all;
+  for (const CommandEntry& entry : commands) {
+    auto parent = parents.find(FirstWord(entry.name));
+    CLI::App* above = parent == parents.end() ? app : parent->second;
+    Parsed& parsed = all.emplace_back();
+    parsed.entry = &entry;
+    parsed.app = above->add_subcommand(LastWord(entry.name), entry.help);
+    if (entry.make == nullptr) continue;
+    parsed.command = entry.make();
+    Flags flags(parsed.app);
+    parsed.command->AddFlags(flags);
+  }
+  return all;
+}
+
+int RunCommand(const Parsed& parsed) {
+  InitLog(FirstWord(parsed.entry->name));
+  InitGrpcLog();
+  absl::StatusOr<bool> done = parsed.command->Run();
+  if (!done.ok()) return Fail(absl::StrCat("taskd ", parsed.entry->name), done.status());
+  return *done ? kDone : kFailed;
+}
+
+}  // namespace
+
+Flag& Flag::Required() {
+  option_->required();
+  return *this;
+}
+
+Flag& Flag::ShowDefault() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Flag& Flag::Positive() {
+  option_->check(CLI::PositiveNumber);
+  return *this;
+}
+
+Flag& Flag::NonNegative() {
+  option_->check(CLI::NonNegativeNumber);
+  return *this;
+}
+
+Flag& Flag::Range(int64_t least, int64_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Flag& Flag::OneValueEach() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
+Flag& Flag::FromEnvironment(std::initializer_list<const char*> variables) {
+  for (const char* name : variables) {
+    if (Environment(name).empty()) continue;
+    option_->envname(name);
+    break;
+  }
+  return *this;
+}
+
+bool Flag::given() const { return option_->count() > 0; }
+
+bool Flag::on_command_line() const {
+  const std::vector<CLI::Option*>& parsed = app_->parse_order();  // the environment's are not in it
+  return std::find(parsed.begin(), parsed.end(), option_) != parsed.end();
+}
+
+template <typename T>
+Flag Flags::Add(const std::string& name, T& value, const std::string& help) {
+  return {app_, app_->add_option(name, value, help)->envname(EnvironmentName(name))};
+}
+template Flag Flags::Add(const std::string&, int&, const std::string&);
+template Flag Flags::Add(const std::string&, uint32_t&, const std::string&);
+template Flag Flags::Add(const std::string&, int64_t&, const std::string&);
+template Flag Flags::Add(const std::string&, uint64_t&, const std::string&);
+template Flag Flags::Add(const std::string&, double&, const std::string&);
+template Flag Flags::Add(const std::string&, std::string&, const std::string&);
+template Flag Flags::Add(const std::string&, std::vector<std::string>&, const std::string&);
+
+Flag Flags::Add(const std::string& name, bool& value, const std::string& help) {
+  return {app_, app_->add_flag(name, value, help)->envname(EnvironmentName(name))};
+}
+
+template <typename T>
+Flag Flags::AddPositional(const std::string& name, T& value, const std::string& help) {
+  return {app_, app_->add_option(name, value, help)};
+}
+template Flag Flags::AddPositional(const std::string&, std::string&, const std::string&);
+template Flag Flags::AddPositional(const std::string&, std::vector<std::string>&, const std::string&);
+
+int RunCommandLine(std::span<const CommandEntry> commands, std::span<const CommandGroup> groups, int argc,
+                   char** argv) {
+  const std::vector<std::string> words = FirstWords(commands);
+  if (argc < 2) {
+    std::cerr << "usage: taskd " << absl::StrJoin(words, "|") << " [OPTIONS]   (taskd COMMAND --help tells more)"
+              << std::endl;
+    return kWrongUsage;
+  }
+  const std::string first = argv[1];
+  for (const CommandEntry& entry : commands) {
+    // CLI11 would take options of the script for ours.
+    if (entry.run != nullptr && entry.name == first) return entry.run({argv + 2, argv + argc});
+  }
+  CLI::App app("TaskD records what a distributed training job does, and switches that on and off while it runs.",
+               "taskd");
+  app.set_version_flag("--version", "taskd " TASKD_VERSION);
+  app.require_subcommand(1);
+  std::deque<Parsed> all = AddCommands(commands, groups, &app);
+  // CLI11 would only miss a subcommand, and not say what it found in its place.
+  const bool is_option = first == "-h" || first == "--help" || first == "--version";
+  if (!is_option && std::find(words.begin(), words.end(), first) == words.end()) {
+    return Fail("taskd", absl::InvalidArgumentError(absl::StrCat("'", first, "' is not ", Either(words))));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // --help, --version
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    std::string command = "taskd";
+    for (const CLI::App* sub : app.get_subcommands()) absl::StrAppend(&command, " ", sub->get_name());
+    return Fail(command, absl::InvalidArgumentError(error.what()));
+  }
+  const auto chosen = std::find_if(all.begin(), all.end(), [](const Parsed& one) { return one.app->parsed(); });
+  return RunCommand(*chosen);
+}
+
+std::string TokenOfEnvironment() { return Environment("TASKD_TOKEN"); }
+std::string SecretOfEnvironment() { return Environment("TASKD_SECRET"); }
+
+}  // namespace taskd

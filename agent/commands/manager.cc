@@ -1,0 +1,46 @@
+#include "agent/commands/manager.h"
+
+#include <optional>
+
+#include "manager/manager.h"
+
+namespace taskd {
+namespace {
+
+class ManagerCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--job", options_.job, "NAMESPACE/NAME; without it any job name is this job's");
+    flags.Add("--task-id", options_.task_id, "the job's id at ClusterD");
+    flags.Add("--nodes", options_.nodes, "number of nodes").Range(0, 65536);
+    flags.Add("--procs-per-node", options_.procs_per_node, "training processes of a node").Range(0, 4096);
+    flags.Add("--listen", options_.listen, "HOST:PORT of gRPC [POD_IP:9601, 127.0.0.1:9601 without POD_IP]");
+    http_ = flags.Add("--http", options_.http, "HOST:PORT of /healthz and /metrics").ShowDefault();
+    flags.Add("--state-dir", options_.state_dir, "keeps the wanted state [<runtime folder>/<task id>/manager]");
+    flags.Add("--switch-file", options_.switch_file, "mounted profilingSwitch to follow").ShowDefault();
+    flags.Add("--clusterd", options_.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
+    flags.Add("--report-fault", options_.report_fault, "report nodes that slow the job down to ClusterD");
+    flags.Add("--tls-dir", options_.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--allow-plaintext", options_.allow_plaintext,
+              "ClusterD's service in plain text, to whoever reaches --listen");
+    flags.Add("--exit-on-stdin-eof", options_.exit_on_stdin_eof, "end when stdin is closed");
+  }
+
+  absl::StatusOr<bool> Run() override {
+    options_.http_is_default = !http_->given();
+    options_.token = TokenOfEnvironment();
+    options_.secret = SecretOfEnvironment();
+    if (absl::Status status = RunManager(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  ManagerOptions options_;
+  std::optional<Flag> http_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeManagerCommand() { return std::make_unique<ManagerCommand>(); }
+
+}  // namespace taskd

@@ -1,0 +1,12 @@
+// `taskd manager`: the job's manager, in the foreground.
+#pragma once
+
+#include <memory>
+
+#include "agent/commands/command_line.h"
+
+namespace taskd {
+
+std::unique_ptr<Command> MakeManagerCommand();
+
+}  // namespace taskd

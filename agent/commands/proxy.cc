@@ -1,0 +1,57 @@
+#include "agent/commands/proxy.h"
+
+#include <optional>
+#include <string>
+
+#include "common/environment.h"
+#include "proxy/proxy.h"
+
+namespace taskd {
+namespace {
+
+class ProxyCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--manager", options_.manager, "HOST:PORT of the manager").ShowDefault();
+    listen_ = flags.Add("--listen", options_.listen, "HOST:PORT of gRPC health").ShowDefault();
+    flags.Add("--socket", options_.socket,
+              "the ranks' socket [/tmp/taskd-<uid>/<MINDX_TASK_ID or default>/proxy.sock]");
+    // Where no flag gives it: our own variable, then those of the frameworks' launchers.
+    flags.Add("--node-rank", options_.node_rank, "rank of this node [RANK, MS_NODE_RANK, 0]")
+        .Range(0, 1 << 24)
+        .FromEnvironment({"TASKD_NODE_RANK", "RANK", "MS_NODE_RANK"});
+    flags.Add("--profiling-dir", options_.profiling_dir, "where the mark files go").ShowDefault();
+    flags.Add("--disk-limit-mb", options_.disk_limit_mb, "limit of the mark files, 0 for none")
+        .NonNegative()
+        .ShowDefault();
+    flags.Add("--backlog-mb", options_.rank_backlog_mb, "memory for a rank's marks while storage hangs")
+        .Range(0, 1 << 20)
+        .ShowDefault();
+    flags.Add("--node-backlog-mb", options_.node_backlog_mb, "the same, for all ranks of the node")
+        .Range(0, 1 << 20)
+        .ShowDefault();
+    flags.Add("--switch-file", options_.switch_file, "followed while no manager answers").ShowDefault();
+    flags.Add("--tls-dir", options_.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--allow-plaintext", options_.allow_plaintext,
+              "ClusterD's service in plain text, to whoever reaches --listen");
+    flags.Add("--exit-on-stdin-eof", options_.exit_on_stdin_eof, "end when stdin is closed");
+  }
+
+  absl::StatusOr<bool> Run() override {
+    options_.listen_is_default = !listen_->given();
+    options_.task_id = ValueOf(OwnEnvironment(), "MINDX_TASK_ID");
+    options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
+    if (absl::Status status = RunProxy(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  ProxyOptions options_;
+  std::optional<Flag> listen_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeProxyCommand() { return std::make_unique<ProxyCommand>(); }
+
+}  // namespace taskd

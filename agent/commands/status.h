@@ -1,0 +1,12 @@
+// `taskd status`: nodes, ranks, switch state, marks written and lost, overhead.
+#pragma once
+
+#include <memory>
+
+#include "agent/commands/command_line.h"
+
+namespace taskd {
+
+std::unique_ptr<Command> MakeStatusCommand();
+
+}  // namespace taskd

@@ -1,0 +1,12 @@
+// `taskd store`: a TCPStore server for clients of PyTorch, or a tier of one, in the foreground.
+#pragma once
+
+#include <memory>
+
+#include "agent/commands/command_line.h"
+
+namespace taskd {
+
+std::unique_ptr<Command> MakeStoreCommand();
+
+}  // namespace taskd

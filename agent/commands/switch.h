@@ -1,0 +1,12 @@
+// `taskd switch`: asks the manager to record kinds of marks or not, and prints what each rank answered.
+#pragma once
+
+#include <memory>
+
+#include "agent/commands/command_line.h"
+
+namespace taskd {
+
+std::unique_ptr<Command> MakeSwitchCommand();
+
+}  // namespace taskd

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Who may include whom: fails where an include runs against the table below (docs/architecture.md shows it).
+
+tests/check_layers.py [--root FOLDER]     exit 1 with a line for each include that may not be
+"""
+
+import argparse
+import os
+import re
+import sys
+
+# Folder -> folders that it may include, besides itself and what is below it. A folder that is not here belongs to the
+# one above it. The ring's layout and the C API (worker_sdk/include, written <taskd/...> or "taskd/...") are everybody's.
+ALLOWED = {
+    "common": set(),
+    "store": {"common"},
+    "diagnosis": {"common"},
+    "proto": {"common", "diagnosis"},
+    "worker_sdk": set(),
+    "proxy": {"common", "proto"},
+    "manager": {"common", "diagnosis", "proto"},
+    "agent/process": {"common"},
+    "agent/stacks": {"common"},
+    "agent/rdma": {"common"},
+    "agent/ranktable": {"common"},
+    "agent/route": {"common", "proto"},
+    "agent/trace": {"common"},
+    "agent/simulate": {"common", "proto"},
+    "agent/run": {"common", "proto", "store", "agent/process", "agent/stacks"},
+    "agent/modes": {"common", "proto", "agent/process", "agent/ranktable", "agent/rdma"},
+    "agent/commands": {"common", "diagnosis", "proto", "store", "agent/modes", "agent/process", "agent/ranktable",
+                       "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace"},
+    "agent": {"agent/commands", "agent/modes"},
+}
+# Single headers beyond the table, with the reason.
+DOORS = {
+    ("agent/commands", "manager/manager.h"): "`taskd manager` is the manager",
+    ("agent/commands", "proxy/proxy.h"): "`taskd proxy` is the proxy",
+}
+# What unit tests may use besides: a real manager or proxy to speak with, and synthetic jobs.
+FOR_TESTS = {"manager", "proxy", "agent/simulate", "tests"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+IS_TEST = re.compile(r"(_test|_benchmark)\.(cc|c)$|/testing/|/test_\w+\.h$")
+
+
+def folder_of(path):
+    """The row of the table that a file belongs to; None: no row."""
+    folder = os.path.dirname(path)
+    while folder and folder not in ALLOWED:
+        folder = os.path.dirname(folder)
+    return folder or None
+
+
+def problem(path, included):
+    """Why `path` may not include `included`; None: it may."""
+    own, other = folder_of(path), folder_of(included)
+    if other is None and included.startswith("tests/"):
+        other = "tests"
+    if other is None or other == own or other in ALLOWED[own] or (own, included) in DOORS:
+        return None
+    if IS_TEST.search(path):
+        return None if other in FOR_TESTS else f"{own}'s tests may not use {other}"
+    return f"{own} may not use {other}"
+
+
+def check(root):
+    problems = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [f for f in folders if f not in ("build", ".git")]
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if not name.endswith((".cc", ".h", ".c")) or folder_of(path) is None:
+                continue
+            with open(os.path.join(root, path), encoding="utf-8") as file:
+                text = file.read()
+            for match in INCLUDE.finditer(text):
+                why = problem(path, match.group(1))
+                if why:
+                    line = text.count("\n", 0, match.start()) + 1
+                    problems.append(f"{path}:{line}: includes {match.group(1)}: {why}")
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    problems = check(parser.parse_args().root)
+    print("\n".join(problems) if problems else "every include follows the table")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
