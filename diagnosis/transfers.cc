@@ -12,7 +12,6 @@ constexpr double kForget = 1.0 / 720;
 constexpr double kMinSigma = 0.03;
 // Against the own past: transfers of one channel differ little from step to step.
 constexpr double kPastDead = 0.03;
-constexpr double kLonePastDead = 0.15;
 // Against siblings: cables, switches and places differ for ever.
 constexpr double kSiblingDead = 0.15;
 constexpr double kJump = 0.3;

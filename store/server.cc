@@ -2,9 +2,8 @@
 //
 // Design:
 // 1. Everything runs on the loop's thread. Answers and blocked calls never run other calls from within a core: streams
-// that
-//    can go on are put into `ready_`, connections to be closed into `doomed_`, and both are looked at when the round
-//    ends.
+//    that can go on are put into `ready_`, connections to be closed into `doomed_`, and both are looked at when the
+//    round ends.
 // 2. What a round brought is written at its end, one send() a connection.
 // 3. A client is synchronous: while a call of its is under way nothing more of it is read but what ends a wait.
 // 4. Nobody has more than a budget. A client: one request (kMaxRequestBytes), and replies of kMaxUnreadReplies and one

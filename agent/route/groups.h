@@ -2,9 +2,8 @@
 //
 // Design:
 // 1. Ranks are numbered as Megatron does: tensor parallel fastest, then expert, data and pipeline parallel; a node has
-// as
-//    many consecutive ranks as devices. Data parallel groups have D = W / (T * P) ranks; an expert parallel group is E
-//    consecutive ones of them.
+//    as many consecutive ranks as devices. Data parallel groups have D = W / (T * P) ranks; an expert parallel group is
+//    E consecutive ones of them.
 // 2. Every group is a ring over its ranks in their order, closed (for pipelines: the interleaved schedule). The cost of
 //    an order is the sum over all steps of these rings, of the step's weight (GroupWeights) times the links between
 //    switches that it takes. A step within a node or below one leaf switch costs nothing.
@@ -13,8 +12,7 @@
 //    layout (some stages times some of the nodes of a stage) are put on the blocks, for every shape of tile; then pairs
 //    of nodes are swapped while that helps. Up to kMaxExactNodes nodes all orders are tried.
 // 4. The bound: whatever the order, the ring of a group of m nodes enters and leaves each switch that has only a part
-// of
-//    it; on each level of the tree that is at least the number of switches, the fullest first, that hold m nodes.
+//    of it; on each level of the tree that is at least the number of switches, the fullest first, that hold m nodes.
 #pragma once
 
 #include <cstdint>

@@ -173,8 +173,8 @@ std::string Step(Program& program, uint8_t kind) {
     taskd::AppendFrame(frame, bytes);
   } else if (kind == 1) {
     static const char* const kBodies[] = {
-        R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
-        R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"hosts_store":false,"tier_port":0})",
+        (R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
+         R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"hosts_store":false,"tier_port":0})"),
         R"({"type":"pong","id":1})",
         R"({"type":"event","json":"{}"})",
         R"({"type":"stacks","id":1,"text":"x"})",

@@ -3,9 +3,8 @@
 //
 // The handler runs in training, at any instruction of it, so:
 // * it takes no lock, allocates nothing and calls nothing that may. backtrace() is safe after its first call, which
-// loads
-//   libgcc_s; that one is made here, when armed. (Since glibc 2.35 and GCC 12 unwinding finds its tables without the
-//   dynamic linker's lock. Before, a thread that unwinds waits for one that is in dlopen; it goes on when that one
+//   loads libgcc_s; that one is made here, when armed. (Since glibc 2.35 and GCC 12 unwinding finds its tables without
+//   the dynamic linker's lock. Before, a thread that unwinds waits for one that is in dlopen; it goes on when that one
 //   does.)
 // * it uses raw system calls: open(2) and write(2) of libc are cancellation points.
 // * it is bounded: frames, bytes, no loop over anything that can grow.
