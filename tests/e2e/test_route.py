@@ -1,6 +1,5 @@
 """`taskd route`, as a start script calls it: every format, every refusal, waits, files."""
 import base64
-import copy
 import gzip
 import hashlib
 import json
