@@ -22,6 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/ranktable/rank_table.h"
+#include "agent/ranktable/rank_table_file.h"
+#include "agent/ranktable/reorder.h"
 #include "agent/route/plan.h"
 #include "agent/route/report.h"
 #include "agent/route/route_agreement_client.h"

@@ -13,6 +13,7 @@
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/process_tree.h"
 #include "agent/ranktable/rank_table.h"
+#include "agent/ranktable/rank_table_file.h"
 #include "agent/rdma/rdma_environment.h"
 #include "arpa/inet.h"
 #include "common/log.h"

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/stacks/stack_merge.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
 #include "common/unique_fd.h"

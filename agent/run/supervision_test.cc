@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "agent/stacks/stack_merge.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/server.h"
