@@ -25,6 +25,7 @@ export PYTHONDONTWRITEBYTECODE=1
 unset TASKD_SOCKET TASKD_MANAGER TASKD_TOKEN TASKD_JOB MINDX_TASK_ID MINDX_SERVER_IP POD_IP RANK LD_PRELOAD
 
 jobs=$(nproc)
+tests=$((2 * jobs))  # side by side: most of them wait most of the time
 failed=()
 step() { printf '\n== %s\n' "$1"; }
 failure() { failed+=("$1"); echo "FAILED: $1" >&2; }
@@ -50,7 +51,7 @@ build() {  # build PRESET
 quiet_ctest() {  # quiet_ctest PRESET CTEST_ARGUMENT...
   local preset=$1
   shift
-  ctest --preset "$preset" --no-tests=error -j "$jobs" "$@" >"build/$preset-test.log" 2>&1
+  ctest --preset "$preset" --no-tests=error -j "$tests" "$@" >"build/$preset-test.log" 2>&1
   local code=$?
   [ $code -eq 0 ] || cat "build/$preset-test.log" >&2
   grep -E '^[0-9]+% tests passed' "build/$preset-test.log"
@@ -103,9 +104,9 @@ fi
 
 # The last thing that a reader sees is the summary of the main run, unless something else went wrong.
 if $full; then
-  ctest --preset release --no-tests=error -j "$jobs" || failure "tests in release"
+  ctest --preset release --no-tests=error -j "$tests" || failure "tests in release"
 else
-  ctest --preset release --no-tests=error -j "$jobs" -LE slow || failure "tests in release"
+  ctest --preset release --no-tests=error -j "$tests" -LE slow || failure "tests in release"
 fi
 if [ "${#failed[@]}" -gt 0 ]; then
   printf '\ntests/run.sh: %d part(s) failed:\n' "${#failed[@]}" >&2
