@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/strings/escaping.h"
 #include "agent/run/rendezvous_messages.h"
 #include "common/event_loop.h"
 #include "common/log.h"
@@ -261,7 +262,13 @@ std::vector<std::string> FuzzSeeds() {
   const std::string wait_twice = {'\4', '\1', '\5', '\1', '\0', '\1', '\0', '\4', '\1', '\5', '\1', '\0', '\1', '\0'};
   const std::string set = {'\x15', '\1', '\0', '\0', '\0', '\1'};
   const std::string barriers = {'\4', '\1', '\20', '\1', '\3', '\1', '\4', '\1', '\20', '\1', '\3', '\1'};
-  std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set};
+  // Values that grow and are read through a tier: nothing of the large replies stays behind.
+  const std::string large_replies = absl::HexStringToBytes("100000000202010203110701010202010203120e0202") +
+                                    std::string(78, '\xda') +
+                                    absl::HexStringToBytes(
+                                        "5b0d010202080001869f020102030907010102020102030a0e02020202010203"
+                                        "0815030302010203020112620e0203091c020204000202010203");
+  std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set, large_replies};
   for (uint8_t kind = 0; kind < 3; ++kind) {
     for (uint8_t place = 0; place < 2; ++place) {
       std::string all;
