@@ -7,6 +7,7 @@
 
 #include "common/step_fold.h"
 #include "diagnosis/layout.h"
+#include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
 
@@ -14,24 +15,7 @@ namespace taskd::diagnosis {
 
 class OwnTime {
  public:
-  enum class Mode : uint8_t {
-    kNone,     // nothing to compare
-    kBulk,     // gaps between blocking operations
-    kAll,      // all time outside communication: there are no blocking operations
-    kForward,  // communication is not marked: the forward ranges
-  };
-
-  // A rank's own time of one step in two views. Gaps that are cut at every operation miss computation behind overlapped
-  // ones; gaps between blocking operations only may hold a wait for an overlapped one. A culprit is slow in both.
-  struct Own {
-    int rank;
-    int peer_class;
-    double cut = 0, full = 0;
-    uint32_t cut_gaps = 0, full_gaps = 0;
-    double rest = 0;    // of the cut view: what is not made of gaps
-    double tokens = 0;  // bytes of all-to-all
-    const StepFold* fold;
-  };
+  using Mode = OwnMode;
 
   // One rank, over the steps judged.
   struct Rank {
@@ -105,12 +89,21 @@ class OwnTime {
 
  private:
   static constexpr int kWarmSteps = 6;
+  // Of all classes, in one step.
+  struct Slowest {
+    int rank = -1;
+    double deviation = 0;
+  };
 
   void ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
   void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h);
   void ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period);
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
-  void ObserveIssues(const std::vector<Own>& owns);
+  void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest);
+  void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
+  void ObserveIssues(const std::vector<OwnView>& owns);
+  void CountSlowest(const Slowest& slowest);
+  void ChangeMode(Mode mode);
   void ObserveClasses(int64_t step, double h);
 
   std::vector<Rank> ranks_;
