@@ -68,7 +68,6 @@ void OwnTime::ResetRank(int rank) {
 
 void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
                       double period_ns, double arl_factor) {
-  ++steps_;
   const Mode mode = ChooseMode(layout, folds);
   if (mode != mode_) ChangeMode(mode);
   for (const auto& [r, fold] : folds) {

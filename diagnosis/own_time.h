@@ -68,11 +68,9 @@ class OwnTime {
     double last = 0;
     bool has_last = false;
     double reference_ns = 0;          // of the last step
-    double data_reference_ns = 0;     // of the last step
     double average_reference_ns = 0;  // exponential mean
     int present = 0;
     NoisePool noise;
-    double gaps = 0;  // median number of gaps a rank and step
   };
   const std::vector<Class>& classes() const { return classes_; }
   // What everybody does has changed, by plan: the past is learned anew.
@@ -85,10 +83,8 @@ class OwnTime {
   const Stream& common_checkpoint() const { return common_checkpoint_; }
   // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
   double rotation() const;
-  bool warm() const { return steps_ >= kWarmSteps; }
 
  private:
-  static constexpr int kWarmSteps = 6;
   // Of all classes, in one step.
   struct Slowest {
     int rank = -1;
@@ -114,7 +110,6 @@ class OwnTime {
   NoisePool forward_noise_;
   NoisePool checkpoint_noise_;
   Mode mode_ = Mode::kNone;
-  int steps_ = 0;
   double common_shift_ = 0;
   Stream common_data_;
   Stream common_checkpoint_;
