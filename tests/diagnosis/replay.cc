@@ -208,7 +208,7 @@ std::string LayoutName(const simulate::Layout& layout) {
   return name.empty() ? "1" : name;
 }
 
-CaseResult Replay(const simulate::Case& item, int index, const ReplayOptions& options) {
+CaseResult Replay(const Case& item, int index, const ReplayOptions& options) {
   double begin = Seconds(CLOCK_MONOTONIC);
   CaseResult result;
   result.suite = item.suite;
