@@ -21,6 +21,7 @@ constexpr double kTailShare = 0.2;
 // A pause of the interpreter lies in forward; backward runs without it.
 constexpr double kForwardShare = 0.65;
 constexpr double kSpread = 0.25;  // and its length varies
+constexpr double kLongestGapShare = 0.5;
 
 double Confidence(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
@@ -172,7 +173,8 @@ class Accuser {
     return in_.own.classes()[static_cast<size_t>(in_.layout.rank(rank).peer_class)];
   }
 
-  Cause OwnCause(const std::vector<int>& ranks, bool node) const {
+  // How the deviation of some ranks looks: means over them.
+  struct Profile {
     double issue = 0;
     double tail = 0;
     double tail_share = 0;
@@ -180,35 +182,42 @@ class Accuser {
     double forward = 0;
     double spread = 0;
     double ratio = 0;
+    bool comes_and_goes = false;  // on most of them
+  };
+
+  Profile ProfileOf(const std::vector<int>& ranks) const {
+    Profile mean;
     int intermittent = 0;
     for (int r : ranks) {
       const OwnTime::Rank& rank = in_.own.rank(r);
-      issue += rank.issue_ratio;
-      tail += rank.tail_ratio;
-      tail_share += rank.tail_share;
-      longest += rank.longest_gap_share;
-      forward += rank.forward_share;
-      spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
-      ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
+      mean.issue += rank.issue_ratio;
+      mean.tail += rank.tail_ratio;
+      mean.tail_share += rank.tail_share;
+      mean.longest += rank.longest_gap_share;
+      mean.forward += rank.forward_share;
+      mean.spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
+      mean.ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
       intermittent += rank.own.intermittent() ? 1 : 0;
     }
     const auto n = static_cast<double>(ranks.size());
-    issue /= n;
-    tail /= n;
-    tail_share /= n;
-    longest /= n;
-    forward /= n;
-    spread /= n;
-    ratio /= n;
-    if (in_.own.mode() == OwnTime::Mode::kForward) return Cause::kUnknown;
-    if (node && issue < kIssueFallen) return Cause::kHost;
-    const bool comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
-    if (comes_and_goes ? longest > 0.5 || forward > kForwardShare : forward > kForwardShare && spread > kSpread) {
-      return Cause::kGc;
+    for (double* sum :
+         {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.spread, &mean.ratio}) {
+      *sum /= n;
     }
-    if (issue < kIssueCollapse) return Cause::kHost;
-    if (tail > ratio * kTailFactor && tail_share > kTailShare && !comes_and_goes) return Cause::kMemory;
-    return Cause::kCompute;
+    mean.comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
+    return mean;
+  }
+
+  Cause ChooseOwnCause(const std::vector<int>& ranks, bool node) const {
+    if (in_.own.mode() == OwnTime::Mode::kForward) return Cause::kUnknown;
+    const Profile look = ProfileOf(ranks);
+    if (node && look.issue < kIssueFallen) return Cause::kHost;
+    const bool pauses = look.comes_and_goes ? look.longest > kLongestGapShare || look.forward > kForwardShare
+                                            : look.forward > kForwardShare && look.spread > kSpread;
+    if (pauses) return Cause::kGc;
+    if (look.issue < kIssueCollapse) return Cause::kHost;
+    const bool in_tail = look.tail > look.ratio * kTailFactor && look.tail_share > kTailShare;
+    return in_tail && !look.comes_and_goes ? Cause::kMemory : Cause::kCompute;
   }
 
   Evidence OwnEvidence(int r) const {
@@ -282,7 +291,7 @@ class Accuser {
     const double cost = own(worst).intermittent() ? modelled : BoundByLost(modelled, since_step);
     const bool fading =
         std::all_of(suspect.ranks.begin(), suspect.ranks.end(), [&](int rank) { return own(rank).Fading(); });
-    const Cause cause = OwnCause(suspect.ranks, suspect.scope == Scope::kNode);
+    const Cause cause = ChooseOwnCause(suspect.ranks, suspect.scope == Scope::kNode);
     Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, cause, since_step, cost);
     verdict.confidence = Confidence(own(worst));
     verdict.evidence.push_back(OwnEvidence(worst));

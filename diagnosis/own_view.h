@@ -22,13 +22,13 @@ enum class OwnMode : uint8_t {
 // A rank's own time of one step in two views. Gaps that are cut at every operation miss computation behind overlapped
 // ones; gaps between blocking operations only may hold a wait for an overlapped one. A culprit is slow in both.
 struct OwnView {
-  int rank;
-  int peer_class;
+  int rank = 0;
+  int peer_class = 0;
   double cut = 0, full = 0;  // ns; full 0: there is only one view
   uint32_t cut_gaps = 0, full_gaps = 0;
   double rest = 0;    // of the cut view: what is not made of gaps
   double tokens = 0;  // bytes of all-to-all
-  const StepFold* fold;
+  const StepFold* fold = nullptr;
 };
 
 // The ranks of one class in one step, and what is usual among them: medians.
