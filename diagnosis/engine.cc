@@ -63,7 +63,7 @@ class Engine::Impl {
     layout_.SetGroup(rank, index, group);
   }
 
-  void Gone(int rank) {
+  void RemoveRank(int rank) {
     if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size() || !ranks_[static_cast<size_t>(rank)].live) return;
     SetLive(rank, false);
   }
@@ -104,14 +104,14 @@ class Engine::Impl {
       const bool complete = bucket.passed >= live_;
       const bool late = now_ns > bucket.first_ns + options_.step_deadline_ns;
       if (!complete && !late && pending_.size() <= kMaxPending) break;
-      changed = JudgeFirst() || changed;
+      changed = JudgeNextStep() || changed;
     }
     return changed;
   }
 
   bool Finish() {
     bool changed = false;
-    while (!pending_.empty()) changed = JudgeFirst() || changed;
+    while (!pending_.empty()) changed = JudgeNextStep() || changed;
     return changed;
   }
 
@@ -124,10 +124,10 @@ class Engine::Impl {
     report.step_ms = periods_.recent_ns() / 1e6;
     for (Verdict& verdict : report.verdicts) {
       const double step_ns = periods_.MedianNs(verdict.since_step, verdict.last_step);
-      verdict.text = Sentence(verdict, layout_, step_ns / 1e6);
+      verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(verdict.since_step);
     }
-    report.notes = Notes();
+    report.notes = MakeNotes();
     if (book_.any_open()) {
       report.state = JobState::kSlow;
     } else if (judged_steps_ >= kEnoughSteps && CanJudge()) {
@@ -191,7 +191,7 @@ class Engine::Impl {
     }
   }
 
-  bool JudgeFirst() {
+  bool JudgeNextStep() {
     auto first = pending_.begin();
     const StepKey key = first->first;
     Bucket bucket = std::move(first->second);
@@ -367,7 +367,7 @@ class Engine::Impl {
     return layout_.classes().size() >= 2;
   }
 
-  std::vector<Note> Notes() const {
+  std::vector<Note> MakeNotes() const {
     std::vector<Note> notes;
     if (judged_steps_ < kEnoughSteps) {
       notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
@@ -383,11 +383,11 @@ class Engine::Impl {
     }
     const std::vector<int> unheard = UnheardRanks();
     if (!unheard.empty()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", RankList(unheard), ": not judged")});
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanks(unheard), ": not judged")});
     }
     const std::vector<int> silent = SilentRanks();
     if (!silent.empty() && judged_steps_ > 0 && silent.size() < ranks_.size()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", RankList(silent), ": not judged")});
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanks(silent), ": not judged")});
     }
     if (judged_steps_ >= kEnoughSteps && !CanJudge()) {
       notes.push_back(
@@ -484,7 +484,7 @@ Engine::Engine(const Options& options) : impl_(std::make_unique<Impl>(options)) 
 Engine::~Engine() = default;
 void Engine::SetPlace(int rank, const RankPlace& place) { impl_->SetPlace(rank, place); }
 void Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { impl_->SetGroup(rank, index, group); }
-void Engine::Gone(int rank) { impl_->Gone(rank); }
+void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, std::move(fold), now_ns); }
 bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }
 bool Engine::Finish() { return impl_->Finish(); }

@@ -23,7 +23,7 @@ constexpr double kForwardShare = 0.65;
 constexpr double kSpread = 0.25;  // and its length varies
 constexpr double kLongestGapShare = 0.5;
 
-double Confidence(const Stream& stream) {
+double ConfidenceOf(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
   const double z = std::abs(stream.z());
   return std::clamp(1 - std::exp(-0.6 * z - 1), 0.6, 0.99);
@@ -33,7 +33,7 @@ class Accuser {
  public:
   explicit Accuser(const JudgeInput& input) : in_(input) {
     for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (!Present(rank)) continue;
+      if (!IsPresent(rank)) continue;
       ++present_;
       fallen_ += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
     }
@@ -66,7 +66,7 @@ class Accuser {
     for (const auto& [node, members] : in_.layout.nodes()) {
       std::vector<int> raised;
       for (int rank : members) {
-        if (Present(rank) && stream(rank).raised()) raised.push_back(rank);
+        if (IsPresent(rank) && stream(rank).raised()) raised.push_back(rank);
       }
       if (raised.empty()) continue;
       switch (ChooseBlame(members, raised, stream, by_host)) {
@@ -104,32 +104,32 @@ class Accuser {
     size_t alike = 0;
     size_t rising = 0;
     for (int rank : members) {
-      if (!Present(rank)) continue;
+      if (!IsPresent(rank)) continue;
       ++present;
       if (stream(rank).raised()) {
         alike += stream(rank).mean() > strongest / 3 ? 1 : 0;
       } else {
-        rising += stream(rank).Rising(0.3) && stream(rank).mean() > strongest / 2 ? 1 : 0;
+        rising += stream(rank).IsRising(0.3) && stream(rank).mean() > strongest / 2 ? 1 : 0;
       }
     }
     if (present < 2 || in_.layout.nodes().size() < 2) return Blame::kRanks;
     const size_t needed =
         std::max<size_t>(2, static_cast<size_t>(std::ceil(kNodeShare * static_cast<double>(present))));
-    if (alike >= needed || (by_host && HeldUpByHost(members))) return Blame::kNode;
+    if (alike >= needed || (by_host && IsHeldUpByHost(members))) return Blame::kNode;
     // The others of the node are on the way: the answer may be the node.
     const bool settled = in_.step - youngest >= kNodeSettleSteps;
     return !settled && raised.size() + rising >= needed ? Blame::kNobodyYet : Blame::kRanks;
   }
 
-  bool Present(int rank) const { return rank < in_.own.size() && in_.own.rank(rank).last_step >= in_.step - 5; }
+  bool IsPresent(int rank) const { return rank < in_.own.size() && in_.own.rank(rank).last_step >= in_.step - 5; }
 
   // Issue latency has fallen on most ranks of the node. Whoever of them is slowest holds the others up, so not all of
   // them need to be slow themselves. Where it has fallen in most of the job it is no node's matter.
-  bool HeldUpByHost(const std::vector<int>& ranks) const {
+  bool IsHeldUpByHost(const std::vector<int>& ranks) const {
     size_t present = 0;
     size_t fallen = 0;
     for (int rank : ranks) {
-      if (!Present(rank)) continue;
+      if (!IsPresent(rank)) continue;
       ++present;
       fallen += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
     }
@@ -230,7 +230,7 @@ class Accuser {
   }
 
   // Only when somebody is suspected: it looks at every rank.
-  CostModel& Model() {
+  CostModel& GetModel() {
     if (!model_) model_.emplace(in_.layout, in_.own, in_.microbatches);
     return *model_;
   }
@@ -269,19 +269,19 @@ class Accuser {
     // Each one's cost is what it would cost alone: of two equally slow ranks either one is worth mending only with the
     // other, and both have to be named.
     for (const Suspect& suspect : suspects) {
-      for (int rank : suspect.ranks) Model().Set(rank, in_.own.rank(rank).own_reference_ns);
+      for (int rank : suspect.ranks) GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
     }
-    const double without = Model().StepNs();
+    const double without = GetModel().StepNs();
     for (const Suspect& suspect : suspects) AccuseOfOwnTime(suspect, own, without);
   }
 
   // `without`: the modelled step when no suspect is slow.
   void AccuseOfOwnTime(const Suspect& suspect, const StreamOf& own, double without) {
     for (int rank : suspect.ranks) {
-      Model().Set(rank, in_.own.rank(rank).own_reference_ns + own(rank).mean_excess());
+      GetModel().Set(rank, in_.own.rank(rank).own_reference_ns + own(rank).mean_excess());
     }
-    const double modelled = std::max(0.0, Model().StepNs() - without);
-    for (int rank : suspect.ranks) Model().Set(rank, in_.own.rank(rank).own_reference_ns);
+    const double modelled = std::max(0.0, GetModel().StepNs() - without);
+    for (int rank : suspect.ranks) GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
     std::vector<int64_t> onsets;
     for (int rank : suspect.ranks) onsets.push_back(FirstStep(own(rank)));
     std::sort(onsets.begin(), onsets.end());
@@ -290,10 +290,10 @@ class Accuser {
     // The median of the steps does not see what comes and goes.
     const double cost = own(worst).intermittent() ? modelled : BoundByLost(modelled, since_step);
     const bool fading =
-        std::all_of(suspect.ranks.begin(), suspect.ranks.end(), [&](int rank) { return own(rank).Fading(); });
+        std::all_of(suspect.ranks.begin(), suspect.ranks.end(), [&](int rank) { return own(rank).IsFading(); });
     const Cause cause = ChooseOwnCause(suspect.ranks, suspect.scope == Scope::kNode);
     Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, cause, since_step, cost);
-    verdict.confidence = Confidence(own(worst));
+    verdict.confidence = ConfidenceOf(own(worst));
     verdict.evidence.push_back(OwnEvidence(worst));
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && IsWorthIt(cost));
   }
@@ -313,7 +313,7 @@ class Accuser {
     const double cost = std::clamp(in_.lost_since(forward.onset()), 0.0, 3 * forward.mean_excess());
     Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, forward.intermittent() ? Cause::kUnknown : Cause::kCompute,
                                   forward.onset(), cost);
-    verdict.confidence = 0.9 * Confidence(forward);
+    verdict.confidence = 0.9 * ConfidenceOf(forward);
     const double reference = rank.forward_reference_ns / 1e6;
     Evidence evidence =
         MakeEvidence("forward", reference, reference * std::exp(forward.mean()), forward.z(), forward.onset());
@@ -347,14 +347,14 @@ class Accuser {
 
   void AccuseClass(const OwnTime::Class& peers, const Suspect& suspect) {
     const Stream& drift = peers.drift;
-    CostModel model = Model();
+    CostModel model = GetModel();
     const double with = model.StepNs();
     for (int rank : suspect.ranks) model.Set(rank, model.own_ns(rank) * std::exp(-drift.mean()));
     const double cost = BoundByLost(std::max(0.0, with - model.StepNs()), drift.onset());
     const bool held_up = in_.own.rank(suspect.ranks.front()).issue_ratio < kIssueCollapse;
     Verdict verdict =
         MakeVerdict(suspect.scope, {suspect.id}, held_up ? Cause::kHost : Cause::kCompute, drift.onset(), cost);
-    verdict.confidence = 0.9 * Confidence(drift);
+    verdict.confidence = 0.9 * ConfidenceOf(drift);
     const double reference = std::exp(peers.level) / 1e6;
     verdict.evidence.push_back(
         MakeEvidence("own_time", reference, reference * std::exp(drift.mean()), drift.z(), drift.onset()));
@@ -368,7 +368,7 @@ class Accuser {
       const Stream& stream = data(worst);
       const double cost = BoundByLost(stream.mean_excess(), stream.onset());
       Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, Cause::kDataloader, FirstStep(stream), cost);
-      verdict.confidence = Confidence(stream);
+      verdict.confidence = ConfidenceOf(stream);
       const double reference = in_.own.rank(worst).data_reference_ns / 1e6;
       Evidence evidence = MakeEvidence("dataloader", reference, reference + cost / 1e6, stream.z(), verdict.since_step);
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
@@ -386,7 +386,7 @@ class Accuser {
       if (!saving.raised()) continue;
       const double cost = saving.mean_excess();
       Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset(), cost);
-      verdict.confidence = Confidence(saving);
+      verdict.confidence = ConfidenceOf(saving);
       const double reference = rank.checkpoint_reference_ns / 1e6;
       verdict.evidence.push_back(
           MakeEvidence("save_checkpoint", reference, reference * std::exp(saving.mean()), saving.z(), saving.onset()));
@@ -399,7 +399,7 @@ class Accuser {
   void AccuseWholeJob(const Stream& stream, Cause cause) {
     if (!stream.raised()) return;
     Verdict verdict = MakeVerdict(Scope::kJob, {}, cause, stream.onset(), std::max(0.0, stream.mean_excess()));
-    verdict.confidence = 0.9 * Confidence(stream);
+    verdict.confidence = 0.9 * ConfidenceOf(stream);
     if (cause == Cause::kCheckpoint) {
       // The stream is of logarithms.
       double value = 0;

@@ -155,7 +155,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
 void OwnTime::Profile(const PeerViews& peers, const OwnView& own, Rank& rank) {
   const StepFold& fold = *own.fold;
   const auto forward = static_cast<double>(fold.forward_ns);
-  if (!rank.own.Rising(0.25)) {
+  if (!rank.own.IsRising(0.25)) {
     rank.profiled = rank.deviating = 0;
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
@@ -270,7 +270,7 @@ void OwnTime::ObserveClasses(int64_t step, double h) {
     const Stream::Limits limits =
         MakeLimits(peers.drift, class_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
     peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
-    if (!peers.drift.Rising(0.3)) peers.level += kForget * (peers.last - peers.level);
+    if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
   }
 }
 
@@ -308,7 +308,7 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     common_data_.Observe(
         step, excess / period, excess,
         MakeLimits(common_data_, data_noise_.sigma(), kDataSigma, kDataDead, kDataMost, h, tail_rates));
-    if (!common_data_.Rising(0.3)) data_level_ns_ += kForget * excess;
+    if (!common_data_.IsRising(0.3)) data_level_ns_ += kForget * excess;
   }
 }
 
@@ -348,7 +348,7 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
   ++checkpoints_seen_;
   if (checkpoints_seen_ <= 3) {
     checkpoint_level_ += (reference - checkpoint_level_) / checkpoints_seen_;
-  } else if (!common_checkpoint_.Rising(0.3)) {
+  } else if (!common_checkpoint_.IsRising(0.3)) {
     checkpoint_level_ += 0.05 * (reference - checkpoint_level_);
   }
 }

@@ -36,13 +36,13 @@ void Stream::Learn(double d, const Limits& limits) {
   limit_ = seen_ < kLearn ? limits.most : std::min(std::max(base_, 0.0) + limits.dead, limits.most);
 }
 
-void Stream::Push(Bits& bits, bool bit) {
+void Stream::ShiftIn(Bits& bits, bool bit) {
   bits[1] = bits[1] << 1 | bits[0] >> 63;
   bits[0] = bits[0] << 1 | (bit ? 1 : 0);
 }
 
 // More spikes, or more big ones, than healthy peers have.
-bool Stream::Recurs(const Limits& limits) const {
+bool Stream::IsRecurring(const Limits& limits) const {
   auto beyond_chance = [this](int hits, double rate) {
     return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
   };
@@ -87,9 +87,9 @@ Stream::Observation Stream::Classify(int64_t step, double d, double excess, cons
 }
 
 void Stream::Remember(const Observation& now, const Limits& limits) {
-  Push(jump_bits_, now.jump);
-  Push(big_spikes_, now.spike && now.d > limits.big);
-  for (size_t level = 0; level < kLevels; ++level) Push(outliers_[level], now.z > static_cast<double>(level) + 2);
+  ShiftIn(jump_bits_, now.jump);
+  ShiftIn(big_spikes_, now.spike && now.d > limits.big);
+  for (size_t level = 0; level < kLevels; ++level) ShiftIn(outliers_[level], now.z > static_cast<double>(level) + 2);
   if (now.spike && spikes() == 1) first_spike_ = now.step;
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
   window_excess_ += weight * (now.excess - window_excess_);
@@ -99,7 +99,7 @@ void Stream::Remember(const Observation& now, const Limits& limits) {
 Stream::State Stream::WatchForRise(const Observation& now, const Limits& limits) {
   if (!AddToSum(now, limits)) return State::kQuiet;
   if (sum_ > limits.h || jumps_ >= limits.jumps) return RaiseBySum(now.step);
-  if (now.spike && window_excess_ > 0 && Recurs(limits)) return RaiseByRecurrence(now.step);
+  if (now.spike && window_excess_ > 0 && IsRecurring(limits)) return RaiseByRecurrence(now.step);
   return State::kQuiet;
 }
 
@@ -136,7 +136,7 @@ Stream::State Stream::RaiseByRecurrence(int64_t step) {
   if (static_cast<double>(spikes()) >= kLastingShare * static_cast<double>(step - first_spike_ + 1)) {
     return State::kLasting;
   }
-  UseWindowMeans();
+  TakeWindowMeans();
   return State::kIntermittent;
 }
 
@@ -157,13 +157,13 @@ Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
-  UseWindowMeans();
+  TakeWindowMeans();
   quiet_ = now.spike ? 0 : quiet_ + 1;
   const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
   return quiet_ < patience ? State::kIntermittent : State::kQuiet;
 }
 
-void Stream::UseWindowMeans() {
+void Stream::TakeWindowMeans() {
   mean_ = window_d_;
   mean_excess_ = window_excess_;
 }

@@ -50,10 +50,10 @@ class Stream {
   bool raised() const { return state_ != State::kQuiet; }
   int64_t raised_step() const { return raised_step_; }  // when it was raised; of a raised one
   // Raised, but on the way to be cleared.
-  bool Fading() const { return raised() && down_ > h_ / 3; }
+  bool IsFading() const { return raised() && down_ > h_ / 3; }
   bool intermittent() const { return state_ == State::kIntermittent; }
   // On the way to be raised: more than `share` of the threshold.
-  bool Rising(double share) const { return raised() || sum_ > share * h_; }
+  bool IsRising(double share) const { return raised() || sum_ > share * h_; }
   // The first step of the deviation.
   int64_t onset() const { return onset_; }
   // It was there in the first step that was observed: it may have been there before.
@@ -95,12 +95,12 @@ class Stream {
   bool AddToSum(const Observation& now, const Limits& limits);
   State RaiseBySum(int64_t step);
   State RaiseByRecurrence(int64_t step);
-  bool Recurs(const Limits& limits) const;
-  void UseWindowMeans();
+  bool IsRecurring(const Limits& limits) const;
+  void TakeWindowMeans();
   void BeginRaised(int64_t step, double sigma);
   void BeginQuiet(int64_t step);
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
-  static void Push(Bits& bits, bool bit);
+  static void ShiftIn(Bits& bits, bool bit);
   static int Count(const Bits& bits) { return std::popcount(bits[0]) + std::popcount(bits[1]); }
 
   int seen_ = 0;

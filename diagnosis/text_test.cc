@@ -29,20 +29,20 @@ Verdict Accused(Scope scope, std::vector<int> ids, Cause cause, double value, do
   return verdict;
 }
 
-TEST(RankList, MergesRunsOfThreeAndMore) {
-  EXPECT_EQ(RankList({}), "");
-  EXPECT_EQ(RankList({7}), "7");
-  EXPECT_EQ(RankList({4, 3}), "3, 4") << "sorted; two neighbours are no run";
-  EXPECT_EQ(RankList({0, 1, 2, 3, 7, 12, 13, 14}), "0-3, 7, 12-14");
+TEST(FormatRanks, MergesRunsOfThreeAndMore) {
+  EXPECT_EQ(FormatRanks({}), "");
+  EXPECT_EQ(FormatRanks({7}), "7");
+  EXPECT_EQ(FormatRanks({4, 3}), "3, 4") << "sorted; two neighbours are no run";
+  EXPECT_EQ(FormatRanks({0, 1, 2, 3, 7, 12, 13, 14}), "0-3, 7, 12-14");
 }
 
-TEST(RankList, CountsWhatIsBeyondItsLimit) {
+TEST(FormatRanks, CountsWhatIsBeyondItsLimit) {
   // Three parts are allowed: 0, 2 and 4-6; 8, 9 and 20 are left.
-  EXPECT_EQ(RankList({0, 2, 4, 5, 6, 8, 9, 20}, 3), "0, 2, 4-6 and 3 more");
-  EXPECT_EQ(RankList({0, 2, 4}, 3), "0, 2, 4") << "nothing is left";
+  EXPECT_EQ(FormatRanks({0, 2, 4, 5, 6, 8, 9, 20}, 3), "0, 2, 4-6 and 3 more");
+  EXPECT_EQ(FormatRanks({0, 2, 4}, 3), "0, 2, 4") << "nothing is left";
 }
 
-TEST(Sentence, NamesTheSubject) {
+TEST(WriteSentence, NamesTheSubject) {
   const Layout layout = ThreeRanks();
   Verdict link = Accused(Scope::kLink, {}, Cause::kPpLink, 8, 2, 0);
   link.links = {{0, 2}};
@@ -60,10 +60,10 @@ TEST(Sentence, NamesTheSubject) {
       {Accused(Scope::kJob, {}, Cause::kUnknown, 150, 100, 0), "the job takes 50 % longer than before since step 50"},
       {link, "the link between rank 0 (node 0) and rank 2 takes 8.0 ms a transfer instead of 2.0 ms since step 50"},
   };
-  for (const auto& [verdict, text] : cases) EXPECT_EQ(Sentence(verdict, layout, 100), text);
+  for (const auto& [verdict, text] : cases) EXPECT_EQ(WriteSentence(verdict, layout, 100), text);
 }
 
-TEST(Sentence, SaysWhatTheCauseDoes) {
+TEST(WriteSentence, SaysWhatTheCauseDoes) {
   const Layout layout = ThreeRanks();
   // From twice as long on it is a factor; from 10 ms on there are no decimals.
   const struct {
@@ -92,27 +92,27 @@ TEST(Sentence, SaysWhatTheCauseDoes) {
   };
   for (const auto& item : cases) {
     const Verdict verdict = Accused(Scope::kNode, {4}, item.cause, item.value, item.reference, item.peers);
-    EXPECT_EQ(Sentence(verdict, layout, 100), "node 4 " + item.claim + " since step 50");
+    EXPECT_EQ(WriteSentence(verdict, layout, 100), "node 4 " + item.claim + " since step 50");
   }
 }
 
-TEST(Sentence, TellsWhatAStepWouldTakeWithoutIt) {
+TEST(WriteSentence, TellsWhatAStepWouldTakeWithoutIt) {
   const Layout layout = ThreeRanks();
   Verdict verdict = Accused(Scope::kNode, {4}, Cause::kUnknown, 150, 100, 0);
   verdict.cost_ms_per_step = 20;
   EXPECT_EQ(
-      Sentence(verdict, layout, 120),
+      WriteSentence(verdict, layout, 120),
       "node 4 takes 50 % longer than before since step 50; without it a step would take 100 ms instead of 120 ms");
   verdict.cost_ms_per_step = 200;
-  EXPECT_EQ(Sentence(verdict, layout, 120),
+  EXPECT_EQ(WriteSentence(verdict, layout, 120),
             "node 4 takes 50 % longer than before since step 50; without it a step would take 0.0 ms instead of 120 ms")
       << "no step takes less than nothing";
 }
 
-TEST(Sentence, ClaimsNothingWithoutEvidence) {
+TEST(WriteSentence, ClaimsNothingWithoutEvidence) {
   Verdict verdict;
   verdict.ids = {2};
-  EXPECT_EQ(Sentence(verdict, ThreeRanks(), 100), "rank 2 is slow");
+  EXPECT_EQ(WriteSentence(verdict, ThreeRanks(), 100), "rank 2 is slow");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ constexpr size_t kMaxChannels = 400'000;
 
 }  // namespace
 
-int Transfers::Find(const Layout& layout, int rank, const OpFold& op) {
+int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   const int group = layout.GroupOf(rank, op.group);
   if (group < 0 || op.count == 0 || op.min_duration_ns == 0) return -1;
   int a = -1;
@@ -79,13 +79,13 @@ uint64_t Transfers::KeyOf(const OpFold& op) {
          static_cast<uint64_t>(op.size_log2) << 32 | static_cast<uint32_t>(op.peer);
 }
 
-int Transfers::FindAgain(const Layout& layout, int rank, size_t index, const OpFold& op) {
+int Transfers::FindCached(const Layout& layout, int rank, size_t index, const OpFold& op) {
   if (op.count == 0 || op.min_duration_ns == 0) return -1;
-  if (static_cast<size_t>(rank) >= found_.size()) found_.resize(static_cast<size_t>(rank) + 1);
-  std::vector<Found>& found = found_[static_cast<size_t>(rank)];
+  if (static_cast<size_t>(rank) >= cache_.size()) cache_.resize(static_cast<size_t>(rank) + 1);
+  std::vector<Cached>& found = cache_[static_cast<size_t>(rank)];
   if (index >= found.size()) found.resize(index + 1);
   const uint64_t key = KeyOf(op);
-  if (found[index].key != key) found[index] = {key, Find(layout, rank, op)};
+  if (found[index].key != key) found[index] = {key, FindChannel(layout, rank, op)};
   return found[index].id;
 }
 
@@ -94,7 +94,7 @@ void Transfers::Observe(const Layout& layout, const std::vector<std::pair<int, S
   std::vector<int> touched;
   for (const auto& [rank, fold] : folds) {
     for (size_t i = 0; i < fold.ops.size(); ++i) {
-      const int id = FindAgain(layout, rank, i, fold.ops[i]);
+      const int id = FindCached(layout, rank, i, fold.ops[i]);
       if (id >= 0 && AddToStep(channels_[static_cast<size_t>(id)], fold.ops[i], step)) touched.push_back(id);
     }
   }
@@ -187,7 +187,7 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, do
   if (channel.seen > kLearn) {
     const double d = y - channel.level;
     watch(d, kPastDead, siblings.past, channel.recent, channel.past);
-    if (!channel.past.raised() && !channel.past.Rising(0.3)) channel.level += kForget * d;
+    if (!channel.past.raised() && !channel.past.IsRising(0.3)) channel.level += kForget * d;
   }
   if (siblings.size >= kMinSiblings) {
     watch(y - siblings.reference, kSiblingDead, siblings.siblings, channel.recent_siblings, channel.siblings);

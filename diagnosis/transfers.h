@@ -105,13 +105,13 @@ class Transfers {
 
   static double LogTime(const Channel& channel);
   // Operations of a rank come in the same order in most steps: where they were found last.
-  struct Found {
+  struct Cached {
     uint64_t key = ~uint64_t{0};
     int id = -1;
   };
   static uint64_t KeyOf(const OpFold& op);
-  int FindAgain(const Layout& layout, int rank, size_t index, const OpFold& op);
-  int Find(const Layout& layout, int rank, const OpFold& op);
+  int FindCached(const Layout& layout, int rank, size_t index, const OpFold& op);
+  int FindChannel(const Layout& layout, int rank, const OpFold& op);
   int AddChannel(const Layout& layout, const Channel& channel);
   static bool AddToStep(Channel& channel, const OpFold& op, int64_t step);
   void Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor);
@@ -126,7 +126,7 @@ class Transfers {
   double Support(const Channel& channel, const Lead& lead) const;
   TransferFinding Measure(const Explanation& explanation, const Lines& lines, const Lead& lead) const;
 
-  std::vector<std::vector<Found>> found_;  // by rank and index of the operation
+  std::vector<std::vector<Cached>> cache_;  // by rank and index of the operation
   std::vector<Channel> channels_;
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;

@@ -56,7 +56,7 @@ class Player {
     }
     Deliver(step);
     if (step.ends_life) {
-      for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) engine_.Gone(static_cast<int>(rank));
+      for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) engine_.RemoveRank(static_cast<int>(rank));
       topology_.Clear();
       for (const auto& baseline : baselines_) baseline->Restart();
     } else {
