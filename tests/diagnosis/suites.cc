@@ -9,8 +9,16 @@
 #include "agent/simulate/faults.h"
 #include "agent/simulate/random.h"
 
-namespace taskd::simulate {
+namespace taskd::evaluation {
 namespace {
+
+using simulate::Fault;
+using simulate::FaultKind;
+using simulate::FaultShape;
+using simulate::Job;
+using simulate::Layout;
+using simulate::Mix;
+using simulate::Uniform;
 
 // Draws of one case.
 class Draw {
@@ -466,4 +474,4 @@ Case MakeCase(const std::string& suite, uint64_t seed, int index) {
   return made;
 }
 
-}  // namespace taskd::simulate
+}  // namespace taskd::evaluation
