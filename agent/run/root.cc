@@ -144,10 +144,10 @@ void StoreHost::Refuse(uint64_t peer, const std::string& why) {
 void StoreHost::Send(uint64_t peer, const std::string& body) {
   auto launcher = launchers_.find(peer);
   if (launcher == launchers_.end() || launcher->second.channel == nullptr) return;
-  const auto length = static_cast<uint32_t>(body.size());
-  std::string plain(reinterpret_cast<const char*>(&length), sizeof(length));
+  std::string plain;
+  AppendWithLength(body, plain);
   std::string out;
-  launcher->second.channel->Send(plain + body, out);
+  launcher->second.channel->Send(plain, out);
   if (!out.empty()) root_->SendToLauncher(peer, out);
 }
 
