@@ -2,11 +2,10 @@
 //
 // What goes up, and what is answered here:
 // - reads (GET, MULTI_GET, CHECK): answered from copies; else one request goes up for all equal ones. Who asked after
-// it
-//   went up is answered from it only if it brought copies, since else it may be older than the question.
+//   it went up is answered from it only if it brought copies, since else it may be older than the question.
 // - WAIT: one standing wait for all equal ones. Its answer brings copies; the GET that follows stays here.
 // - ADD: one under way for each key; those that come meanwhile go up together as their sum, and each gets its own
-// ticket.
+//   ticket.
 // - writes without reply go up at once, in order, on one connection.
 // - all else is passed through.
 #pragma once

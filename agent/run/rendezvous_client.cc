@@ -9,10 +9,9 @@
 #include <random>
 #include <utility>
 
+#include "agent/run/launcher_frames.h"
 #include "common/log.h"
 #include "fmt/format.h"
-#include "store/server.h"
-#include "store/wire.h"
 
 namespace taskd {
 namespace {

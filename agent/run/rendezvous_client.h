@@ -23,7 +23,7 @@ namespace taskd {
 // that does not answer may all be there in a moment. Joins as soon as it is connected. Until the first Start a lost
 // connection is tried again, too; later the job's state is gone with it.
 //
-// It speaks TLS: frames (store/server.h) hold what TLS says, and inside there is again u32 length and message.
+// It speaks TLS: frames (launcher_frames.h) hold what TLS says, and inside there is again u32 length and message.
 // With a secret the root has to prove that it has the same; without one the root is not checked.
 //
 // A peer that is no taskd launcher is an error: at once if it answers something else, after kMuteNs if it says nothing,
