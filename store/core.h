@@ -25,7 +25,7 @@
 namespace taskd {
 
 // Who asked. Several calls of a tier are under way at once, told apart by `id`: no id comes again while its call is
-// under way, which the connections see to (server.cc).
+// under way, which the connections see to (tier_service.h).
 struct StoreCaller {
   uint64_t stream = 0;
   uint64_t id = 0;
@@ -55,6 +55,12 @@ inline constexpr size_t kMaxListBytes = 64 * 1024 * 1024;
 // What a key, an element or a call costs besides its bytes, about.
 inline constexpr size_t kEntryOverhead = 128;
 inline constexpr size_t kStringOverhead = 48;
+
+inline size_t BytesOf(const std::vector<std::string>& strings) {
+  size_t bytes = 0;
+  for (const std::string& text : strings) bytes += text.size() + kStringOverhead;
+  return bytes;
+}
 
 struct StoreAnswer {
   int64_t number = 0;

@@ -1,7 +1,7 @@
 // How the launchers of a job find together, restart together and end together. Pure: no I/O, no threads, time is given.
 //
 // The launcher that hosts the root store runs one Rendezvous. Every launcher, that one too, keeps one connection to it
-// (store/server.h, LauncherHandler) and says what happens on its node; the rendezvous decides for all:
+// (launcher_frames.h) and says what happens on its node; the rendezvous decides for all:
 //
 //   Join ────────────► waits until all are there, or min_nodes and the last call is over ───► Start to all
 //   Succeeded ───────► when all nodes have ──────────────────────────────────────────────────► End(0)

@@ -1,5 +1,4 @@
-// What launchers and the rendezvous say to each other: one JSON object a frame (store/server.h,
-// LauncherHandler).
+// What launchers and the rendezvous say to each other: one JSON object a frame (rendezvous_client.h).
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "agent/run/launcher_frames.h"
 #include "common/log.h"
 #include "nlohmann/json.hpp"
 
@@ -41,9 +42,13 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
   options.listen = address;
   options.dual_stack = everywhere;
   options.memory_limit_bytes = memory_limit_bytes_;
-  options.launchers.opened = [this](uint64_t peer, const std::string& address) { Opened(peer, address); };
-  options.launchers.received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); };
-  options.launchers.closed = [this](uint64_t peer) { Gone(peer); };
+  options.frame_service = {
+      .magic = kLauncherMagic,
+      .max_frame_bytes = kMaxStrangersFrameBytes,
+      .opened = [this](uint64_t peer, const std::string& address) { Opened(peer, address); },
+      .received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); },
+      .closed = [this](uint64_t peer) { Gone(peer); },
+  };
   absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
   if (!server.ok()) return server.status();
   root_ = *std::move(server);
@@ -144,11 +149,11 @@ void StoreHost::Refuse(uint64_t peer, const std::string& why) {
 void StoreHost::Send(uint64_t peer, const std::string& body) {
   auto launcher = launchers_.find(peer);
   if (launcher == launchers_.end() || launcher->second.channel == nullptr) return;
-  const auto length = static_cast<uint32_t>(body.size());
-  std::string plain(reinterpret_cast<const char*>(&length), sizeof(length));
+  std::string plain;
+  AppendWithLength(body, plain);
   std::string out;
-  launcher->second.channel->Send(plain + body, out);
-  if (!out.empty()) root_->SendToLauncher(peer, out);
+  launcher->second.channel->Send(plain, out);
+  if (!out.empty()) root_->SendFrame(peer, out);
 }
 
 void StoreHost::Received(uint64_t peer, std::string_view bytes) {
@@ -157,7 +162,7 @@ void StoreHost::Received(uint64_t peer, std::string_view bytes) {
   std::string plain;
   std::string out;
   absl::Status status = launcher->second.channel->Receive(bytes, plain, out);
-  if (!out.empty()) root_->SendToLauncher(peer, out);
+  if (!out.empty()) root_->SendFrame(peer, out);
   launcher->second.in.Append(plain);
   // What it is told may end it.
   while (status.ok() && (launcher = launchers_.find(peer)) != launchers_.end()) {
@@ -189,7 +194,7 @@ void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
   }
   Do(rendezvous_->Received(peer, *message, EventLoop::NowNs()));
   if (joined || !rendezvous_->joined(peer)) return;
-  root_->LauncherJoined(peer);
+  root_->SetMaxFrameBytes(peer, kMaxLauncherFrameBytes);
   if (auto launcher = launchers_.find(peer); launcher != launchers_.end()) {
     launcher->second.in.set_max_bytes(kMaxLauncherFrameBytes);
   }
@@ -217,7 +222,7 @@ void StoreHost::Do(Rendezvous::Outputs outputs) {
 
 void StoreHost::DoOne(const Rendezvous::Output& output) {
   if (!output.message) {
-    root_->CloseLauncher(output.peer);
+    root_->ClosePeer(output.peer);
     Gone(output.peer);
     return;
   }

@@ -15,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "agent/run/rendezvous.h"
 #include "common/event_loop.h"
+#include "common/frame_buffer.h"
 #include "common/tls_channel.h"
 #include "store/server.h"
-#include "store/tier_frame.h"
 
 namespace taskd {
 

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "absl/strings/escaping.h"
+#include "agent/run/launcher_frames.h"
 #include "agent/run/rendezvous_messages.h"
 #include "common/event_loop.h"
 #include "common/log.h"
@@ -45,8 +46,10 @@ std::unique_ptr<taskd::StoreServer> Start(taskd::EventLoop* loop, const std::str
   options.upstream = upstream;
   options.memory_limit_bytes = kMemoryLimit;
   if (upstream.empty()) {
-    options.launchers.opened = [](uint64_t, const std::string&) {};
-    options.launchers.received = [](uint64_t, std::string_view body) {
+    options.frame_service.magic = taskd::kLauncherMagic;
+    options.frame_service.max_frame_bytes = taskd::kMaxStrangersFrameBytes;
+    options.frame_service.opened = [](uint64_t, const std::string&) {};
+    options.frame_service.received = [](uint64_t, std::string_view body) {
       if (auto message = taskd::DecodeNodeMessage(body); message.ok()) {
         FUZZ_CHECK(taskd::DecodeNodeMessage(taskd::Encode(*message)).ok());
       }
@@ -54,7 +57,7 @@ std::unique_ptr<taskd::StoreServer> Start(taskd::EventLoop* loop, const std::str
         FUZZ_CHECK(taskd::DecodeRootMessage(taskd::Encode(*message)).ok());
       }
     };
-    options.launchers.closed = [](uint64_t) {};
+    options.frame_service.closed = [](uint64_t) {};
   }
   auto server = taskd::StoreServer::Start(loop, options);
   FUZZ_CHECK(server.ok());
