@@ -1,12 +1,11 @@
 #include "agent/run/rendezvous.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
 #include <tuple>
 
+#include "agent/process/signals.h"
 #include "common/address.h"
 #include "fmt/format.h"
 
@@ -23,11 +22,6 @@ std::string List(const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size() && i < kMaxListed; ++i) text += (i == 0 ? "" : ", ") + words[i];
   if (words.size() > kMaxListed) text += fmt::format(" and {} more", words.size() - kMaxListed);
   return text;
-}
-
-std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 std::string Seconds(int64_t ns) { return fmt::format("{:g} s", static_cast<double>(ns) / kNsPerS); }
