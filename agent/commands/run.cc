@@ -1,6 +1,7 @@
 #include "agent/commands/run.h"
 
 #include <iostream>
+#include <memory>
 #include <utility>
 
 #include "agent/commands/run_mode.h"
@@ -12,6 +13,7 @@
 #include "common/environment.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "proto/channel.h"
 
 namespace taskd {
 namespace {
@@ -25,8 +27,8 @@ int Launch(RunOptions options, const Environment& environment) {
     LauncherObserver nobody;
     return RunLauncher(std::move(options), environment, nobody);
   }
-  JobServices services(options, environment);
-  return RunLauncher(std::move(options), environment, services);
+  const std::unique_ptr<LauncherObserver> services = MakeJobServices(options, environment);
+  return RunLauncher(std::move(options), environment, *services);
 }
 
 }  // namespace

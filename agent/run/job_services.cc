@@ -1,8 +1,15 @@
 #include "agent/run/job_services.h"
 
-#include <memory>
-#include <utility>
+#include <sys/types.h>
 
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/process/daemons.h"
+#include "agent/run/supervision.h"
 #include "common/address.h"
 #include "common/log.h"
 
@@ -32,7 +39,34 @@ RunSupervision::Options SupervisionOf(const RunOptions& options, const std::stri
   return result;
 }
 
-}  // namespace
+class JobServices : public LauncherObserver {
+ public:
+  JobServices(const RunOptions& options, const Environment& environment);
+
+  void OnSecret(const std::string& secret) override;
+  std::string StartManager() override;
+  void OnHosting(const LauncherControl& control) override { supervision_.SetControl(control); }
+  void BeforeStart(const Assignment& assignment) override;
+  std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) override;
+  std::optional<std::string> CollectStacks(const std::map<int, pid_t>& pids) override {
+    return supervision_.Collect(pids);
+  }
+  void OnOtherExit(pid_t pid, int wait_status) override { daemons_.OnExit(pid, wait_status); }
+  std::vector<pid_t> SparePids() override { return daemons_.pids(); }
+  void OnEnd() override { supervision_.SetControl({}); }
+  void OnEvent(const LauncherEvent& event) override { supervision_.OnEvent(event); }
+  void OnStacks(int id, const std::string& text) override { supervision_.OnStacks(id, text); }
+
+ private:
+  void StartSupervision(const std::string& manager);
+
+  const std::string endpoint_;  // where the nodes meet, HOST:PORT
+  const bool manager_named_;
+  SupervisionClient::Options client_;
+  Daemons daemons_;
+  bool proxy_started_ = false;
+  RunSupervision supervision_;  // last: what it still has to report is for the manager
+};
 
 JobServices::JobServices(const RunOptions& options, const Environment& environment)
     : endpoint_(options.rdzv_endpoint),
@@ -76,6 +110,12 @@ std::map<std::string, std::string> JobServices::RankEnvironment(const Assignment
   std::map<std::string, std::string> environment = daemons_.RankEnvironment(assignment.manager);
   if (!supervision_.stack_folder().empty()) environment["TASKD_STACK_DIR"] = supervision_.stack_folder();
   return environment;
+}
+
+}  // namespace
+
+std::unique_ptr<LauncherObserver> MakeJobServices(const RunOptions& options, const Environment& environment) {
+  return std::make_unique<JobServices>(options, environment);
 }
 
 }  // namespace taskd

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "agent/process/resolver.h"
+#include "agent/process/run_line.h"
 #include "agent/process/signals.h"
 #include "agent/run/failure_report.h"
 #include "agent/run/node_ranks.h"
@@ -21,7 +22,6 @@
 #include "common/environment.h"
 #include "common/job_secret.h"
 #include "common/log.h"
-#include "common/printable.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
@@ -32,11 +32,6 @@ constexpr double kNsPerS = 1e9;
 constexpr int64_t kFirstWaitingLineNs = 10'000'000'000;
 constexpr int64_t kWaitingLineNs = 60'000'000'000;
 constexpr double kAloneMarginS = 10;
-
-void Say(std::string line) {
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::cerr << "taskd run: " << Printable(line, kShownLineBytes) << std::endl;
-}
 
 int64_t RealtimeNs() {
   timespec now;
@@ -127,12 +122,12 @@ int Launcher::Run() {
   for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) {
-    Say(std::string(endpoint.status().message()));
+    SayRunLine(std::string(endpoint.status().message()));
     return 2;
   }
   endpoint_ = *std::move(endpoint);
   if (absl::Status prepared = Prepare(); !prepared.ok()) {
-    Say(std::string(prepared.message()));
+    SayRunLine(std::string(prepared.message()));
     return 1;
   }
   loop_.RunAfter(kFirstWaitingLineNs, [this] { SayWaiting(); });
@@ -284,7 +279,7 @@ void Launcher::On(StartMessage message) {
   exit.code = 1;
   exit.time_ns = RealtimeNs();
   exit.error_message = std::string(status.message());
-  Say(exit.error_message);
+  SayRunLine(exit.error_message);
   client_->Send(FailedMessage{assignment_->round, exit, ""});
 }
 
@@ -402,7 +397,7 @@ void Launcher::Finish() {
   phase_ = Phase::kDone;
   ranks_->CloseAgentLine();
   if (!failures_.empty()) ReportFailures();
-  if (!last_line_.empty()) Say(last_line_);
+  if (!last_line_.empty()) SayRunLine(last_line_);
   RemoveEmptyFolders(ranks_->logs());
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.
