@@ -98,6 +98,28 @@ void SupervisionClient::Report(v1::SupervisionEvent event) {
   wake_.notify_all();
 }
 
+v1::ReportEventsRequest SupervisionClient::TakeBatch() {
+  v1::ReportEventsRequest request;
+  size_t bytes = 0;
+  while (!queue_.empty() && static_cast<size_t>(request.events_size()) < kMaxBatch && bytes < kMaxBatchBytes) {
+    bytes += queue_.front().message().size();
+    *request.add_events() = std::move(queue_.front());
+    queue_.pop_front();
+  }
+  if (dropped_ != 0) {
+    spdlog::warn("{} events were not sent: the manager {} was away for too long", dropped_, options_.manager);
+    dropped_ = 0;
+  }
+  return request;
+}
+
+// Back to where they were; newer ones have come behind them.
+void SupervisionClient::PutBack(v1::ReportEventsRequest request) {
+  for (int i = request.events_size(); i-- > 0 && queue_.size() < kMaxQueued;) {
+    queue_.push_front(std::move(*request.mutable_events(i)));
+  }
+}
+
 void SupervisionClient::SendAll() {
   milliseconds pause = kFirstPause;
   bool reachable = true;
@@ -105,23 +127,8 @@ void SupervisionClient::SendAll() {
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty() || (stopping_ && steady_clock::now() >= stop_at_)) return;
-    v1::ReportEventsRequest request;
-    size_t bytes = 0;
-    while (!queue_.empty() && static_cast<size_t>(request.events_size()) < kMaxBatch && bytes < kMaxBatchBytes) {
-      bytes += queue_.front().message().size();
-      *request.add_events() = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    if (dropped_ != 0) {
-      spdlog::warn("{} events were not sent: the manager {} was away for too long", dropped_, options_.manager);
-      dropped_ = 0;
-    }
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + (stopping_ ? kFlush : kCallTimeout));
-    lock.unlock();
-    v1::ReportEventsReply reply;
-    grpc::Status status = Stub()->Report(&context, request, &reply);
-    lock.lock();
+    v1::ReportEventsRequest request = TakeBatch();
+    const grpc::Status status = Send(request, stopping_ ? kFlush : kCallTimeout, lock);
     if (status.ok()) {
       pause = kFirstPause;
       reachable = true;
@@ -131,16 +138,12 @@ void SupervisionClient::SendAll() {
       spdlog::warn("the manager refuses {} events: {}", request.events_size(), status.error_message());
       continue;
     }
-    if (reachable) {
+    if (std::exchange(reachable, false)) {
       spdlog::warn(
           "the manager {} does not take events, trying again: {}", options_.manager,
           dial_->Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message()).message());
     }
-    reachable = false;
-    // Back to where they were; newer ones have come behind them.
-    for (int i = request.events_size(); i-- > 0 && queue_.size() < kMaxQueued;) {
-      queue_.push_front(std::move(*request.mutable_events(i)));
-    }
+    PutBack(std::move(request));
     if (stopping_) {
       wake_.wait_for(lock, milliseconds(50));
     } else {
@@ -148,6 +151,17 @@ void SupervisionClient::SendAll() {
     }
     pause = std::min(2 * pause, kLongestPause);
   }
+}
+
+grpc::Status SupervisionClient::Send(const v1::ReportEventsRequest& request, milliseconds timeout,
+                                     std::unique_lock<std::mutex>& lock) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  lock.unlock();
+  v1::ReportEventsReply reply;
+  grpc::Status status = Stub()->Report(&context, request, &reply);
+  lock.lock();
+  return status;
 }
 
 std::unique_ptr<v1::Supervision::Stub> SupervisionClient::Stub() const {

@@ -55,6 +55,11 @@ class SupervisionClient {
   SupervisionClient(const Options& options, std::unique_ptr<ManagerDial> dial, OnNotice on_notice);
   std::unique_ptr<v1::Supervision::Stub> Stub() const;
   void SendAll();
+  // Those under mutex_, which Send() releases for the call.
+  v1::ReportEventsRequest TakeBatch();
+  void PutBack(v1::ReportEventsRequest request);
+  grpc::Status Send(const v1::ReportEventsRequest& request, std::chrono::milliseconds timeout,
+                    std::unique_lock<std::mutex>& lock);
   void Watch();
   bool WatchOnce();  // true: something came
 
