@@ -8,7 +8,6 @@
 
 #include "agent/run/launcher_frames.h"
 #include "common/log.h"
-#include "nlohmann/json.hpp"
 
 namespace taskd {
 namespace {
@@ -187,7 +186,7 @@ void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
   }
   const bool joined = rendezvous_->joined(peer);
   if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && joined && callbacks_.on_event) {
-    callbacks_.on_event(event->json);
+    callbacks_.on_event(event->event);
   }
   if (const auto* stacks = std::get_if<StacksMessage>(&*message); stacks != nullptr && joined && callbacks_.on_stacks) {
     callbacks_.on_stacks(stacks->id, stacks->text);
@@ -233,20 +232,24 @@ void StoreHost::DoOne(const Rendezvous::Output& output) {
       last_restart_count_ = start->assignment.restart_count;
     }
   } else if (const auto* stop = std::get_if<StopMessage>(&*output.message); stop != nullptr) {
-    if (stop->round > reported_stop_) Report("restarting", 0, stop->reason);
+    if (stop->round > reported_stop_) Report(LauncherEvent::Kind::kRestarting, 0, stop->reason);
     reported_stop_ = stop->round;
   } else if (const auto* end = std::get_if<EndMessage>(&*output.message); end != nullptr && !reported_end_) {
     reported_end_ = true;
-    Report("ended", end->exit_code, end->reason);
+    Report(LauncherEvent::Kind::kEnded, end->exit_code, end->reason);
   }
   Send(output.peer, Encode(*output.message));
 }
 
-void StoreHost::Report(const char* event, int code, const std::string& reason) {
+void StoreHost::Report(LauncherEvent::Kind kind, int code, const std::string& reason) {
   if (!callbacks_.on_event) return;
-  const nlohmann::json object = {
-      {"event", event}, {"round", rendezvous_->round()}, {"code", code}, {"reason", reason}, {"time_ns", RealtimeNs()}};
-  callbacks_.on_event(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  LauncherEvent event;
+  event.kind = kind;
+  event.round = std::max(rendezvous_->round(), 0);
+  event.code = code;
+  event.reason = reason;
+  event.time_ns = RealtimeNs();
+  callbacks_.on_event(event);
 }
 
 void StoreHost::SetTimer() {

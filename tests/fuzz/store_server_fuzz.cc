@@ -180,7 +180,7 @@ std::string Step(Program& program, uint8_t kind) {
         (R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
          R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"hosts_store":false,"tier_port":0})"),
         R"({"type":"pong","id":1})",
-        R"({"type":"event","json":"{}"})",
+        R"({"type":"event","event":"started","round":0,"rank":0,"node":0,"pid":1,"code":0,"signal":0,"reason":"","time_ns":1})",
         R"({"type":"stacks","id":1,"text":"x"})",
         R"({"type":"leave","signal":15})",
         R"({"type":"stop","round":1,"reason":"r"})",
