@@ -33,6 +33,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/rank_report.h"
 #include "common/switch.h"
 
 namespace taskd::manager {
@@ -46,7 +47,6 @@ inline constexpr size_t kMaxKnownRanks = 65536;  // of all nodes, those that hav
 inline constexpr std::chrono::minutes kForgetGoneAfter{10};
 inline constexpr size_t kMaxTextBytes = 256;  // host, identity, version; reasons are cut there
 inline constexpr size_t kMaxAgentArgsBytes = size_t{32} * 1024;
-inline constexpr int kNumMarkCounts = kNumSwitches + 1;  // by SwitchKind, then all others
 
 // What was given on the command line. job: namespace/name, empty: any. nodes, procs_per_node: 0 if not known.
 struct JobShape {
@@ -72,39 +72,15 @@ struct NodeHello {
   std::string host, identity, version;
 };
 
-// taskd.v1.RankStatus.
-struct RankReport {
-  int rank = 0;
-  int pid = 0;
-  bool attached = false;
-  std::string reason;
-  uint64_t applied_revision = 0;
-  uint64_t failed_revision = 0;
-  KindMask applied = 0;
-  int64_t step = -1;
-  double step_ms = 0;
-  std::array<uint64_t, kNumMarkCounts> marks{};
-  uint64_t lost = 0;
-  double overhead_ns_per_mark = 0;
-};
-
-// taskd.v1.RankAnswer.
-struct RankAnswer {
-  enum class State { kUnreachable, kApplied, kFailed };
-  int rank = 0;
-  int node = -1;
-  State state = State::kUnreachable;
-  double ms = 0;
-  std::string reason;
-};
-
+// taskd.v1.AgentCall.
 struct AgentCall {
   uint64_t id = 0;  // given by the core
   std::string operation;
   std::string args_json;
 };
 
-struct AgentAnswer {
+// taskd.v1.CallAgentsReply.Node: what became of a call on one node, its agents' word or that there was none.
+struct NodeAnswer {
   int node = 0;
   bool ok = false;
   std::string message;
@@ -194,8 +170,7 @@ class ManagerCore {
 
   // Calls the agents of `nodes` (empty: of all); `done` gets one answer a node, by node. Returns the call's id, 0 if
   // `done` was called already. INVALID_ARGUMENT from CheckAgentCall is the caller's to ask for first.
-  uint64_t CallAgents(AgentCall call, const std::vector<int>& nodes,
-                      std::function<void(std::vector<AgentAnswer>)> done);
+  uint64_t CallAgents(AgentCall call, const std::vector<int>& nodes, std::function<void(std::vector<NodeAnswer>)> done);
   void ExpireCall(uint64_t call);
 
   JobSnapshot Snapshot() const;
@@ -229,8 +204,8 @@ class ManagerCore {
   };
   struct Call {
     std::set<const Node*> pending;
-    std::vector<AgentAnswer> answers;
-    std::function<void(std::vector<AgentAnswer>)> done;
+    std::vector<NodeAnswer> answers;
+    std::function<void(std::vector<NodeAnswer>)> done;
     size_t max_answer_bytes = 0;
   };
   using Callbacks = std::vector<std::function<void()>>;

@@ -16,12 +16,12 @@ constexpr size_t kMaxAgentAnswersBytes = size_t{2} << 20;
 
 void ManagerCore::FinishCall(Call& call, Callbacks& callbacks) {
   std::stable_sort(call.answers.begin(), call.answers.end(),
-                   [](const AgentAnswer& a, const AgentAnswer& b) { return a.node < b.node; });
+                   [](const NodeAnswer& a, const NodeAnswer& b) { return a.node < b.node; });
   callbacks.push_back([done = std::move(call.done), answers = std::move(call.answers)] { done(answers); });
 }
 
 uint64_t ManagerCore::CallAgents(AgentCall agent_call, const std::vector<int>& nodes,
-                                 std::function<void(std::vector<AgentAnswer>)> done) {
+                                 std::function<void(std::vector<NodeAnswer>)> done) {
   Callbacks callbacks;
   uint64_t id = 0;
   {

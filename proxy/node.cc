@@ -262,33 +262,67 @@ void Node::AdoptOrphans() {
   }
 }
 
+RankReport Node::ReportOf(int number, const Rank& rank) {
+  RankReport report;
+  report.rank = number;
+  report.pid = static_cast<int>(rank.pid);
+  report.applied = rank.applied;
+  report.applied_revision = rank.applied_revision;
+  report.reason = "its process has ended";
+  SegmentDrain::Counters counters = rank.ended;
+  for (const auto& segment : rank.segments) {
+    counters = Sum(counters, segment->counters);
+    if (!segment->current || segment->ended) continue;
+    report.attached = segment->fault.empty();
+    report.reason = report.attached ? rank.failure : absl::StrCat("its ring is unusable: ", segment->fault);
+    if (report.attached && !rank.failure.empty()) report.failed_revision = rank.asked->revision;
+  }
+  report.step = counters.step;
+  report.step_ms = counters.step_ms;
+  report.marks = counters.written;
+  report.lost = counters.lost;
+  report.overhead_ns_per_mark = counters.overhead_ns_per_mark;
+  return report;
+}
+
+std::optional<RankAnswer> Node::AnswerOf(int number, const Rank& rank, uint64_t revision) const {
+  const RankReport report = ReportOf(number, rank);
+  RankAnswer answer;
+  answer.rank = number;
+  answer.node = options_.node_rank;
+  answer.reason = report.reason;
+  if (!report.attached) {
+    // A rank whose ring is unusable is there, and cannot be switched.
+    const bool unusable = std::any_of(rank.segments.begin(), rank.segments.end(), [](const auto& segment) {
+      return segment->current && !segment->ended && !segment->fault.empty();
+    });
+    answer.state = unusable && rank.pid != 0 ? RankAnswer::State::kFailed : RankAnswer::State::kUnreachable;
+  } else if (report.failed_revision == revision && !report.reason.empty()) {
+    answer.state = RankAnswer::State::kFailed;
+  } else if (report.applied_revision == revision) {
+    answer.state = RankAnswer::State::kApplied;
+    answer.reason.clear();
+  } else {
+    return std::nullopt;
+  }
+  return answer;
+}
+
 std::vector<RankReport> Node::Reports() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<RankReport> reports;
   reports.reserve(ranks_.size());
-  for (const auto& [number, rank] : ranks_) {
-    RankReport report;
-    report.rank = number;
-    report.local_rank = rank.local_rank;
-    report.pid = rank.pid;
-    report.applied = rank.applied;
-    report.applied_revision = rank.applied_revision;
-    report.counters = rank.ended;
-    report.trouble = RankTrouble::kEnded;
-    report.reason = "its process has ended";
-    for (const auto& segment : rank.segments) {
-      report.counters = Sum(report.counters, segment->counters);
-      if (!segment->current || segment->ended) continue;
-      report.attached = segment->fault.empty();
-      report.trouble = !report.attached       ? RankTrouble::kRingUnusable
-                       : rank.failure.empty() ? RankTrouble::kNone
-                                              : RankTrouble::kNotApplied;
-      report.reason = report.attached ? rank.failure : absl::StrCat("its ring is unusable: ", segment->fault);
-      if (report.attached && !rank.failure.empty()) report.failed_revision = rank.asked->revision;
-    }
-    reports.push_back(std::move(report));
-  }
+  for (const auto& [number, rank] : ranks_) reports.push_back(ReportOf(number, rank));
   return reports;
+}
+
+std::vector<RankAnswer> Node::Answers(uint64_t revision) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<RankAnswer> answers;
+  for (const auto& [number, rank] : ranks_) {
+    if (std::optional<RankAnswer> answer = AnswerOf(number, rank, revision)) answers.push_back(*std::move(answer));
+  }
+  return answers;
 }
 
 }  // namespace taskd

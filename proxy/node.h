@@ -29,6 +29,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/rank_report.h"
 #include "common/step_fold.h"
 #include "common/switch.h"
 #include "common/unique_fd.h"
@@ -48,24 +49,6 @@ struct WantedKinds {
   uint64_t revision = 0;  // of the manager's state; 0: it is not the manager's
 
   friend bool operator==(const WantedKinds&, const WantedKinds&) = default;
-};
-
-// What is to be said of a rank; RankReport::reason is its text for people.
-enum class RankTrouble { kNone, kNotApplied, kRingUnusable, kEnded };
-
-struct RankReport {
-  int rank = 0;
-  int local_rank = -1;
-  uint32_t pid = 0;
-  bool attached = false;
-  RankTrouble trouble = RankTrouble::kNone;
-  std::string reason;  // why not attached, or why the wanted state is not applied
-  uint64_t applied_revision = 0;
-  KindMask applied = 0;
-  uint64_t failed_revision = 0;     // attached, and `reason` says why
-  SegmentDrain::Counters counters;  // of all lives of the rank under this proxy
-
-  friend bool operator==(const RankReport&, const RankReport&) = default;
 };
 
 // Folds on their way to the manager.
@@ -110,8 +93,10 @@ class Node {
   std::optional<WantedKinds> wanted() const;
   static constexpr int kAnswerMs = 1000;
 
-  // By rank.
+  // By rank. What is counted is of all lives of the rank under this proxy.
   std::vector<RankReport> Reports() const;
+  // What the ranks made of `revision`, by rank; those that wait for MSPTI are left out. `ms` is not set.
+  std::vector<RankAnswer> Answers(uint64_t revision) const;
   // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `told` says (versions by
   // rank, which it then notes). At most kMaxFolds a rank wait, then the oldest are dropped.
   NodeFolds TakeFolds(std::map<int, uint64_t>& told, size_t max_steps);
@@ -168,6 +153,10 @@ class Node {
     std::vector<std::shared_ptr<Segment>> segments;  // at most one is current, the last
     SegmentDrain::Counters ended;                    // of the segments that are gone
   };
+
+  static RankReport ReportOf(int number, const Rank& rank);
+  // Nothing while the rank has not made anything of `revision` yet.
+  std::optional<RankAnswer> AnswerOf(int number, const Rank& rank, uint64_t revision) const;
 
   // A rank as the drain thread looks at it in one pass.
   struct Work {
