@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "common/rank_report.h"
 #include "common/switch.h"
+#include "manager/agent_calls.h"
 
 namespace taskd::manager {
 
@@ -46,7 +47,6 @@ inline constexpr int kMaxExpectedRanks = 65536;
 inline constexpr size_t kMaxKnownRanks = 65536;  // of all nodes, those that have gone too
 inline constexpr std::chrono::minutes kForgetGoneAfter{10};
 inline constexpr size_t kMaxTextBytes = 256;  // host, identity, version; reasons are cut there
-inline constexpr size_t kMaxAgentArgsBytes = size_t{32} * 1024;
 
 // What was given on the command line. job: namespace/name, empty: any. nodes, procs_per_node: 0 if not known.
 struct JobShape {
@@ -70,20 +70,6 @@ struct KeptState {
 struct NodeHello {
   int node_rank = 0;
   std::string host, identity, version;
-};
-
-// taskd.v1.AgentCall.
-struct AgentCall {
-  uint64_t id = 0;  // given by the core
-  std::string operation;
-  std::string args_json;
-};
-
-// taskd.v1.CallAgentsReply.Node: what became of a call on one node, its agents' word or that there was none.
-struct NodeAnswer {
-  int node = 0;
-  bool ok = false;
-  std::string message;
 };
 
 // The way to one node's stream. Called under the core's lock: only takes note, never calls the core, never blocks.
@@ -170,7 +156,7 @@ class ManagerCore {
 
   // Calls the agents of `nodes` (empty: of all); `done` gets one answer a node, by node. Returns the call's id, 0 if
   // `done` was called already. INVALID_ARGUMENT from CheckAgentCall is the caller's to ask for first.
-  uint64_t CallAgents(AgentCall call, const std::vector<int>& nodes, std::function<void(std::vector<NodeAnswer>)> done);
+  uint64_t CallAgents(AgentCall call, const std::vector<int>& nodes, AgentCalls::Done done);
   void ExpireCall(uint64_t call);
 
   JobSnapshot Snapshot() const;
@@ -202,18 +188,32 @@ class ManagerCore {
     std::set<const Node*> pending;
     std::function<void()> done;
   };
-  struct Call {
-    std::set<const Node*> pending;
-    std::vector<NodeAnswer> answers;
-    std::function<void(std::vector<NodeAnswer>)> done;
-    size_t max_answer_bytes = 0;
-  };
-  using Callbacks = std::vector<std::function<void()>>;
+  using Callbacks = AgentCalls::Callbacks;
 
   // `edit` changes a copy of the kept state and says whether there is anything to do.
   SwitchState Change(const std::function<bool(KeptState&)>& edit, bool tell_subscribers);
   void PersistHeldChange(const KeptState& state);
   void GoAbove(uint64_t revision);
+
+  static absl::Status CheckHello(const NodeHello& hello);
+  // Room for a node that is new. RESOURCE_EXHAUSTED: there is none.
+  absl::Status MakeRoomFor(const NodeHello& hello);
+  // By number; texts are cut. INVALID_ARGUMENT: as Report says.
+  static absl::StatusOr<std::map<int, Rank>> ReadRanks(std::vector<RankReport> reports);
+  // Forgets who has gone longest, until `node` may have `ranks`. RESOURCE_EXHAUSTED: that is not enough, and nobody was
+  // forgotten.
+  absl::Status MakeRoomForRanks(const Node& node, size_t ranks);
+  // What the rank has answered, by what it had answered before (null: it is new) and what its report says. Returns the
+  // revision that it holds where that is none of ours, else 0.
+  uint64_t TakeAnswer(Rank& rank, Rank* before, SteadyTime now) const;
+  // The ranks that some node knows, each with the node whose word counts.
+  struct Holder {
+    const Node* node;
+    const Rank* rank;
+    int score;
+  };
+  std::map<int, Holder> Holders() const;
+  static RankAnswer AnswerOf(int number, const Holder& holder, uint64_t revision, SteadyTime since, double waited_s);
 
   Node* FindStream(uint64_t stream);
   static bool Settled(const Node& node, uint64_t revision);
@@ -224,7 +224,6 @@ class ManagerCore {
   Nodes::iterator Forget(Nodes::iterator node);
   bool ForgetLongestGone();  // false: all are connected
   static std::string NotConnected(int node);
-  static void FinishCall(Call& call, Callbacks& callbacks);
 
   const JobShape shape_;
   const Persist persist_;
@@ -242,12 +241,8 @@ class ManagerCore {
   std::map<uint64_t, Node*> streams_;
   std::set<ChangeSink*> subscribers_;
   std::map<uint64_t, Waiter> waiters_;
-  std::map<uint64_t, Call> calls_;
+  AgentCalls calls_;
 };
-
-// INVALID_ARGUMENT: not an operation that agents know, or arguments that are not one JSON object of at most
-// kMaxAgentArgsBytes (nothing counts as {}).
-absl::Status CheckAgentCall(const AgentCall& call);
 
 // INVALID_ARGUMENT unless it is namespace/name: one slash, neither part empty, at most 512 bytes.
 absl::Status CheckJobName(const std::string& job);
