@@ -1,3 +1,5 @@
+#include "manager/control_service.h"
+
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -7,7 +9,6 @@
 #include "grpcpp/grpcpp.h"
 #include "manager/job_name.h"
 #include "manager/parts_reactor.h"
-#include "manager/services.h"
 #include "manager/supervision_messages.h"
 #include "manager/wait_reactor.h"
 #include "proto/guarded.h"

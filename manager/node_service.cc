@@ -1,3 +1,5 @@
+#include "manager/node_service.h"
+
 #include <algorithm>
 #include <deque>
 #include <mutex>
@@ -8,7 +10,6 @@
 #include "common/printable.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/diagnosis_core.h"
-#include "manager/services.h"
 #include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/fold_messages.h"

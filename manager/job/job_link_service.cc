@@ -1,3 +1,5 @@
+#include "manager/job/job_link_service.h"
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -18,7 +20,6 @@
 #include "manager/job/job_link_core.h"
 #include "manager/job/job_messages.h"
 #include "manager/job_name.h"
-#include "manager/services.h"
 #include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/guarded.h"
