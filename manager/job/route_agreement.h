@@ -88,7 +88,8 @@ class RouteAgreementCore {
   // `first_round`: random and not 0.
   explicit RouteAgreementCore(uint64_t first_round) : next_round_(first_round) {}
 
-  // The first of a peer; a second one is refused. What is wrong with a proposal refuses this peer alone.
+  // The first of a peer; a second one is refused, and its seat is free as if its stream had ended. What else is wrong
+  // with a proposal refuses this peer alone.
   void Propose(uint64_t peer, RouteProposal proposal, Time now, std::vector<Output>* out);
   void Acknowledge(uint64_t peer, Time now, std::vector<Output>* out);
   void Written(uint64_t peer);
