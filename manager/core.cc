@@ -96,7 +96,7 @@ SwitchState ManagerCore::ChangeKinds(const SwitchChange& change) {
       true);
 }
 
-void ManagerCore::FileSays(const SwitchChange& change) {
+void ManagerCore::ApplySwitchFile(const SwitchChange& change) {
   Change(
       [&](KeptState& state) {
         if (state.last_file == change) return false;

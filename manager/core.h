@@ -118,7 +118,7 @@ class ManagerCore {
   SwitchState ChangeDomains(const SwitchChange& change);
   SwitchState ChangeKinds(const SwitchChange& change);
   // The file's content. Nothing happens if it is what the file said last.
-  void FileSays(const SwitchChange& change);
+  void ApplySwitchFile(const SwitchChange& change);
   // A message from ClusterD. `may_be_replay`: it may only repeat what was said before a reconnect; then nothing happens
   // if it is what ClusterD said last.
   void ClusterdSays(const SwitchChange& change, bool may_be_replay);

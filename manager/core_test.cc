@@ -347,22 +347,22 @@ TEST_F(ManagerCoreTest, SubscribersGetThePresentAndEachChangeInOrder) {
 }
 
 TEST_F(ManagerCoreTest, OnlyNewWordsOfFileAndClusterdAreCommands) {
-  core_.FileSays(Set(SwitchKind::kStep, true));
+  core_.ApplySwitchFile(Set(SwitchKind::kStep, true));
   core_.ClusterdSays(Set(SwitchKind::kStep, false), true);
   EXPECT_EQ(core_.wanted().revision, 2u);
   SwitchState own = core_.ChangeKinds(Set(SwitchKind::kForward, true));
-  core_.FileSays(Set(SwitchKind::kStep, true));
+  core_.ApplySwitchFile(Set(SwitchKind::kStep, true));
   core_.ClusterdSays(Set(SwitchKind::kStep, false), true);
   EXPECT_EQ(core_.wanted(), own) << "replays";
   core_.ClusterdSays(Set(SwitchKind::kStep, false), false);
   EXPECT_EQ(core_.wanted().revision, own.revision + 1) << "the same command, given again";
-  core_.FileSays(Set(SwitchKind::kStep, false));
+  core_.ApplySwitchFile(Set(SwitchKind::kStep, false));
   EXPECT_EQ(core_.wanted().revision, own.revision + 2);
 
   // A successor goes on from what was kept.
   ManagerCore successor({}, kept_.back(), {});
   EXPECT_EQ(successor.wanted(), core_.wanted());
-  successor.FileSays(Set(SwitchKind::kStep, false));
+  successor.ApplySwitchFile(Set(SwitchKind::kStep, false));
   EXPECT_EQ(successor.wanted(), core_.wanted());
 }
 

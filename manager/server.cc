@@ -140,7 +140,7 @@ class ManagerServer::Impl {
 
     if (!options.switch_file.empty()) {
       switch_file_ = std::make_unique<SwitchFileWatcher>(
-          options.switch_file, [core = core_](const SwitchChange& change) { core->FileSays(change); });
+          options.switch_file, [core = core_](const SwitchChange& change) { core->ApplySwitchFile(change); });
     }
     if (!options.clusterd.empty()) {
       clusterd_ = std::make_unique<ClusterdClient>(options.clusterd, options.task_id,

@@ -229,10 +229,10 @@ void TierCore::Join(StoreCall call) {
 }
 
 // For a call that was taken before: it cannot be given back to its stream.
-void TierCore::Again(StoreCall call) {
+void TierCore::Retry(StoreCall call) {
   for (const std::string& key : call.request.keys) {
     if (!sharing_.IsLocked(key)) continue;
-    sharing_.WhenUnlocked(key, [this, call] { Again(call); });
+    sharing_.WhenUnlocked(key, [this, call] { Retry(call); });
     return;
   }
   if (!AnswerFromCopies(call)) Join(std::move(call));
@@ -367,7 +367,7 @@ void TierCore::FlightReplied(const TierFrame& reply) {
   TakeCopies(reply, flight.keys);
   for (Joiner& joiner : flight.joiners) {
     if (joiner.late) {
-      Again(std::move(joiner.call));
+      Retry(std::move(joiner.call));
     } else {
       AnswerJoiner(joiner.call, reply);
     }

@@ -87,7 +87,7 @@ class TierCore : public StoreCore {
   bool AnswerFromCopies(const StoreCall& call);
   bool MayJoin(const StoreCall& call, const Flight& flight) const;
   void Join(StoreCall call);
-  void Again(StoreCall call);
+  void Retry(StoreCall call);
   void SendAdds(const std::string& key);
   Result PassThrough(StoreCall& call);
   void Send(TierFrame frame);

@@ -100,7 +100,7 @@ void PortWait::Resolve() {
   Close();
   resolver_.Resolve(address_, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
     if (!addresses.ok()) {
-      Again(absl::StrCat("the name does not resolve: ", std::string(addresses.status().message())));
+      Retry(absl::StrCat("the name does not resolve: ", std::string(addresses.status().message())));
     } else {
       Connect(addresses->front());
     }
@@ -109,11 +109,11 @@ void PortWait::Resolve() {
 
 void PortWait::Connect(SocketAddress address) {
   fd_.reset(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd_.valid()) return Again(std::strerror(errno));
+  if (!fd_.valid()) return Retry(std::strerror(errno));
   if (connect(fd_.get(), reinterpret_cast<sockaddr*>(&address.storage), address.length) != 0 && errno != EINPROGRESS) {
     const int error = errno;
     fd_.reset();
-    return Again(std::strerror(error));
+    return Retry(std::strerror(error));
   }
   loop_->Add(fd_.get(), EPOLLOUT, [this](uint32_t) {
     int error = 0;
@@ -126,12 +126,12 @@ void PortWait::Connect(SocketAddress address) {
 
 void PortWait::Connected(int error) {
   Close();
-  if (error != 0) return Again(std::strerror(error));
+  if (error != 0) return Retry(std::strerror(error));
   const std::function<void()> done = done_;  // it may destroy this
   done();
 }
 
-void PortWait::Again(std::string why) {
+void PortWait::Retry(std::string why) {
   last_error_ = std::move(why);
   timer_ = loop_->RunAfter(kPauseNs, [this] { Resolve(); });
 }

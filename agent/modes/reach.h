@@ -57,7 +57,7 @@ class PortWait {
   void Resolve();
   void Connect(SocketAddress address);
   void Connected(int error);
-  void Again(std::string why);
+  void Retry(std::string why);
   void Close();
 
   EventLoop* const loop_;
