@@ -9,7 +9,7 @@
 namespace taskd::diagnosis {
 namespace {
 
-std::string FormatMs(double ms) { return absl::StrFormat(ms < 10 ? "%.1f ms" : "%.0f ms", ms); }
+std::string FormatMs(double ms) { return absl::StrFormat("%.*f ms", ms < 10 ? 1 : 0, ms); }
 
 std::string DescribeRank(int rank, const Layout& layout) {
   const int node = layout.node(rank);

@@ -1,3 +1,5 @@
+#include "manager/control_service.h"
+
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -5,13 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/convert.h"
 #include "manager/job_name.h"
 #include "manager/parts_reactor.h"
-#include "manager/services.h"
 #include "manager/supervision_messages.h"
 #include "manager/wait_reactor.h"
 #include "proto/guarded.h"
+#include "proto/node_messages.h"
 #include "taskd/v1/control.grpc.pb.h"
 
 namespace taskd::manager {
@@ -28,45 +29,6 @@ std::chrono::milliseconds Timeout(uint32_t asked_ms) {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
-
-void FillAnswer(const RankAnswer& answer, v1::RankAnswer* out) {
-  out->set_rank(answer.rank);
-  out->set_node(answer.node);
-  switch (answer.state) {
-    case RankAnswer::State::kUnreachable:
-      out->set_state(v1::RankAnswer::UNREACHABLE);
-      break;
-    case RankAnswer::State::kApplied:
-      out->set_state(v1::RankAnswer::APPLIED);
-      break;
-    case RankAnswer::State::kFailed:
-      out->set_state(v1::RankAnswer::FAILED);
-      break;
-  }
-  out->set_ms(answer.ms);
-  out->set_reason(answer.reason);
-}
-
-void FillRank(const RankReport& report, v1::RankStatus* out) {
-  out->set_rank(report.rank);
-  out->set_pid(report.pid);
-  out->set_attached(report.attached);
-  out->set_reason(report.reason);
-  out->set_applied_revision(report.applied_revision);
-  out->set_failed_revision(report.failed_revision);
-  FillKinds(report.applied, out->mutable_applied());
-  out->set_step(report.step);
-  out->set_step_ms(report.step_ms);
-  v1::MarkCounts* marks = out->mutable_marks();
-  marks->set_step(report.marks[static_cast<int>(SwitchKind::kStep)]);
-  marks->set_save_checkpoint(report.marks[static_cast<int>(SwitchKind::kSaveCheckpoint)]);
-  marks->set_fp(report.marks[static_cast<int>(SwitchKind::kForward)]);
-  marks->set_dataloader(report.marks[static_cast<int>(SwitchKind::kDataLoader)]);
-  marks->set_communication(report.marks[static_cast<int>(SwitchKind::kCommunication)]);
-  marks->set_other(report.marks[kNumSwitches]);
-  out->set_lost(report.lost);
-  out->set_overhead_ns_per_mark(report.overhead_ns_per_mark);
 }
 
 SwitchChange ReadChange(const v1::SetSwitchRequest& request) {
@@ -118,7 +80,7 @@ class ControlService final : public v1::Control::CallbackService {
                                        timeout_s = std::chrono::duration<double>(timeout).count()] {
             std::vector<RankAnswer> answers = core->Answers(state.revision, since, timeout_s);
             FillHead(job, state, answers, reply);
-            for (const RankAnswer& answer : answers) FillAnswer(answer, reply->add_ranks());
+            for (const RankAnswer& answer : answers) FillRankAnswer(answer, reply->add_ranks());
             reactor->Done(grpc::Status::OK);
           });
       return [core = core_, waiter] { core->Expire(waiter); };
@@ -154,7 +116,7 @@ class ControlService final : public v1::Control::CallbackService {
           if (next == 0) FillHead(job, state, *answers, part);
           for (size_t bytes = 0; next < answers->size() && bytes < kPartBytes; ++next) {
             v1::RankAnswer* rank = part->add_ranks();
-            FillAnswer((*answers)[next], rank);
+            FillRankAnswer((*answers)[next], rank);
             bytes += rank->ByteSizeLong() + kPartOverheadBytes;
           }
           return true;
@@ -195,16 +157,15 @@ class ControlService final : public v1::Control::CallbackService {
     }
     std::vector<int> nodes(request->nodes().begin(), request->nodes().end());
     return new WaitReactor(Timeout(request->timeout_ms()), [&](WaitReactor* reactor) -> WaitReactor::Expire {
-      uint64_t id =
-          core_->CallAgents(std::move(call), nodes, [reply, reactor](const std::vector<AgentAnswer>& answers) {
-            for (const AgentAnswer& answer : answers) {
-              v1::CallAgentsReply::Node* out = reply->add_nodes();
-              out->set_node(answer.node);
-              out->set_ok(answer.ok);
-              out->set_message(answer.message);
-            }
-            reactor->Done(grpc::Status::OK);
-          });
+      uint64_t id = core_->CallAgents(std::move(call), nodes, [reply, reactor](const std::vector<NodeAnswer>& answers) {
+        for (const NodeAnswer& answer : answers) {
+          v1::CallAgentsReply::Node* out = reply->add_nodes();
+          out->set_node(answer.node);
+          out->set_ok(answer.ok);
+          out->set_message(answer.message);
+        }
+        reactor->Done(grpc::Status::OK);
+      });
       return [core = core_, id] { core->ExpireCall(id); };
     });
   }
@@ -237,7 +198,7 @@ class ControlService final : public v1::Control::CallbackService {
     out->set_node(node.node);
     out->set_host(node.host);
     out->set_connected(node.connected);
-    for (const RankReport& rank : node.ranks) FillRank(rank, out->add_ranks());
+    for (const RankReport& rank : node.ranks) FillRankReport(rank, out->add_ranks());
   }
 
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {

@@ -192,15 +192,9 @@ void ManagerCore::Expire(uint64_t waiter) {
   done();
 }
 
-std::vector<RankAnswer> ManagerCore::Answers(uint64_t revision, SteadyTime since, double waited_s) const {
-  std::lock_guard lock(mutex_);
+std::map<int, ManagerCore::Holder> ManagerCore::Holders() const {
   // A rank may be known by two nodes, when it has moved or when two proxies claim one node rank: the better word
   // counts.
-  struct Holder {
-    const Node* node;
-    const Rank* rank;
-    int score;
-  };
   std::map<int, Holder> holders;
   for (const auto& [key, node] : nodes_) {
     for (const auto& [number, rank] : node.ranks) {
@@ -209,6 +203,33 @@ std::vector<RankAnswer> ManagerCore::Answers(uint64_t revision, SteadyTime since
       if (!is_new && score > it->second.score) it->second = {&node, &rank, score};
     }
   }
+  return holders;
+}
+
+RankAnswer ManagerCore::AnswerOf(int number, const Holder& holder, uint64_t revision, SteadyTime since,
+                                 double waited_s) {
+  RankAnswer answer{number, holder.node->hello.node_rank, RankAnswer::State::kUnreachable, 0, ""};
+  const Rank& rank = *holder.rank;
+  if (holder.node->stream == 0) {
+    answer.reason = NotConnected(answer.node);
+  } else if (!rank.report.attached) {
+    answer.reason = rank.report.reason.empty() ? "its process has ended" : rank.report.reason;
+  } else if (rank.answered_revision < revision) {
+    answer.reason = absl::StrCat("no answer within ", waited_s, " s");
+  } else if (!rank.failure.empty()) {
+    answer.state = RankAnswer::State::kFailed;
+    answer.reason = rank.failure;
+  } else {
+    answer.state = RankAnswer::State::kApplied;
+    std::chrono::duration<double, std::milli> took = rank.answered_at - since;
+    answer.ms = std::max(0.0, took.count());
+  }
+  return answer;
+}
+
+std::vector<RankAnswer> ManagerCore::Answers(uint64_t revision, SteadyTime since, double waited_s) const {
+  std::lock_guard lock(mutex_);
+  const std::map<int, Holder> holders = Holders();
   std::vector<RankAnswer> answers;
   int expected = shape_.nodes * shape_.procs_per_node;
   answers.reserve(std::max(holders.size(), static_cast<size_t>(expected)));
@@ -221,29 +242,13 @@ std::vector<RankAnswer> ManagerCore::Answers(uint64_t revision, SteadyTime since
   for (const auto& [number, holder] : holders) {
     never_attached_below(std::min(number, expected));
     next = std::max(next, number + 1);
-    RankAnswer answer{number, holder.node->hello.node_rank, RankAnswer::State::kUnreachable, 0, ""};
-    const Rank& rank = *holder.rank;
-    if (holder.node->stream == 0) {
-      answer.reason = NotConnected(answer.node);
-    } else if (!rank.report.attached) {
-      answer.reason = rank.report.reason.empty() ? "its process has ended" : rank.report.reason;
-    } else if (rank.answered_revision < revision) {
-      answer.reason = absl::StrCat("no answer within ", waited_s, " s");
-    } else if (!rank.failure.empty()) {
-      answer.state = RankAnswer::State::kFailed;
-      answer.reason = rank.failure;
-    } else {
-      answer.state = RankAnswer::State::kApplied;
-      std::chrono::duration<double, std::milli> took = rank.answered_at - since;
-      answer.ms = std::max(0.0, took.count());
-    }
-    answers.push_back(std::move(answer));
+    answers.push_back(AnswerOf(number, holder, revision, since, waited_s));
   }
   never_attached_below(expected);
   return answers;
 }
 
-absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
+absl::Status ManagerCore::CheckHello(const NodeHello& hello) {
   if (hello.node_rank < 0 || hello.node_rank > kMaxNodeRank) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello: node_rank ", hello.node_rank, " is not 0 to ", kMaxNodeRank));
@@ -255,6 +260,30 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
           absl::StrCat("hello: ", name, " has ", text->size(), " bytes, more than ", kMaxTextBytes));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status ManagerCore::MakeRoomFor(const NodeHello& hello) {
+  if (nodes_.size() >= kMaxNodes && !ForgetLongestGone()) {
+    return absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxNodes, " nodes"));
+  }
+  // Others with this node rank: one that has gone was replaced (a pod that moved); one that is here is a mistake.
+  auto other = nodes_.lower_bound({hello.node_rank, ""});
+  while (other != nodes_.end() && other->first.first == hello.node_rank) {
+    if (other->second.stream == 0) {
+      other = Forget(other);
+      continue;
+    }
+    spdlog::warn("two proxies claim node rank {}: {} on {} and {} on {}; check --node-rank", hello.node_rank,
+                 Printable(other->second.hello.identity), Printable(other->second.hello.host),
+                 Printable(hello.identity), Printable(hello.host));
+    ++other;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
+  if (absl::Status checked = CheckHello(hello); !checked.ok()) return checked;
   Callbacks callbacks;
   uint64_t stream = 0;
   {
@@ -262,21 +291,7 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
     if (closed_) return absl::UnavailableError("the manager is ending");
     NodeKey key(hello.node_rank, hello.identity);
     if (nodes_.count(key) == 0) {
-      if (nodes_.size() >= kMaxNodes && !ForgetLongestGone()) {
-        return absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxNodes, " nodes"));
-      }
-      // Others with this node rank: one that has gone was replaced (a pod that moved); one that is here is a mistake.
-      auto other = nodes_.lower_bound({hello.node_rank, ""});
-      while (other != nodes_.end() && other->first.first == hello.node_rank) {
-        if (other->second.stream == 0) {
-          other = Forget(other);
-          continue;
-        }
-        spdlog::warn("two proxies claim node rank {}: {} on {} and {} on {}; check --node-rank", hello.node_rank,
-                     Printable(other->second.hello.identity), Printable(other->second.hello.host),
-                     Printable(hello.identity), Printable(hello.host));
-        ++other;
-      }
+      if (absl::Status room = MakeRoomFor(hello); !room.ok()) return room;
     }
     Node& node = nodes_[key];
     if (node.stream != 0) {
@@ -300,24 +315,13 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
 }
 
 void ManagerCore::DropStream(Node& node, Callbacks& callbacks) {
-  streams_.erase(node.stream);
-  node.stream = 0;
+  const uint64_t stream = std::exchange(node.stream, 0);
+  streams_.erase(stream);
   node.sink = nullptr;
   node.gone = next_id_++;
   gone_.emplace(node.gone, NodeKey(node.hello.node_rank, node.hello.identity));
   SettleWaiters(node, callbacks);
-  for (auto it = calls_.begin(); it != calls_.end();) {
-    Call& call = it->second;
-    if (call.pending.erase(&node) != 0) {
-      call.answers.push_back({node.hello.node_rank, false, NotConnected(node.hello.node_rank)});
-    }
-    if (call.pending.empty()) {
-      FinishCall(call, callbacks);
-      it = calls_.erase(it);
-    } else {
-      ++it;
-    }
-  }
+  calls_.StreamGone(stream, NotConnected(node.hello.node_rank), callbacks);
 }
 
 ManagerCore::Nodes::iterator ManagerCore::Forget(Nodes::iterator node) {
@@ -342,64 +346,83 @@ void ManagerCore::ForgetGone(SteadyTime now) {
   }
 }
 
-absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> ranks, SteadyTime now) {
-  if (ranks.size() > kMaxRanksPerNode) {
+absl::StatusOr<std::map<int, ManagerCore::Rank>> ManagerCore::ReadRanks(std::vector<RankReport> reports) {
+  if (reports.size() > kMaxRanksPerNode) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ranks: ", ranks.size(), " are more than the ", kMaxRanksPerNode, " of one node"));
+        absl::StrCat("ranks: ", reports.size(), " are more than the ", kMaxRanksPerNode, " of one node"));
   }
-  std::map<int, Rank> next;
-  for (RankReport& report : ranks) {
+  std::map<int, Rank> ranks;
+  for (RankReport& report : reports) {
     int number = report.rank;
     if (number < 0) return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is negative"));
     CutText(report.reason);
-    if (!next.try_emplace(number, Rank{std::move(report), 0, {}, {}}).second) {
+    if (!ranks.try_emplace(number, Rank{std::move(report), 0, {}, {}}).second) {
       return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is listed twice"));
     }
   }
+  return ranks;
+}
+
+absl::Status ManagerCore::MakeRoomForRanks(const Node& node, size_t ranks) {
+  const size_t others = known_ranks_ - node.ranks.size();
+  size_t gone_ranks = 0;
+  for (auto it = gone_.begin(); it != gone_.end() && others - gone_ranks + ranks > kMaxKnownRanks; ++it) {
+    gone_ranks += nodes_.at(it->second).ranks.size();
+  }
+  if (others - gone_ranks + ranks > kMaxKnownRanks) {
+    return absl::ResourceExhaustedError(absl::StrCat("ranks: ", ranks, " and the ", others - gone_ranks,
+                                                     " of the other nodes are more than ", kMaxKnownRanks));
+  }
+  while (known_ranks_ - node.ranks.size() + ranks > kMaxKnownRanks) ForgetLongestGone();
+  return absl::OkStatus();
+}
+
+uint64_t ManagerCore::TakeAnswer(Rank& rank, Rank* before, SteadyTime now) const {
+  const RankReport& report = rank.report;
+  if (!report.attached) return 0;
+  if (before != nullptr && before->report.pid == report.pid) {
+    rank.answered_revision = before->answered_revision;
+    rank.answered_at = before->answered_at;
+    rank.failure = std::move(before->failure);
+  }
+  const SwitchState& wanted = kept_.wanted;
+  const uint64_t revision = report.applied_revision;
+  const uint64_t failed = report.failed_revision;
+  if (failed != 0 && failed >= rank.answered_revision && failed <= wanted.revision && failed > revision) {
+    if (failed > rank.answered_revision) rank.answered_at = now;
+    rank.answered_revision = failed;
+    rank.failure = FailureText(report.reason);
+    return 0;
+  }
+  if (revision == 0) return 0;
+  if (revision > wanted.revision || (revision == wanted.revision && report.applied != wanted.effective)) {
+    return revision;
+  }
+  if (revision > rank.answered_revision || (revision == rank.answered_revision && !rank.failure.empty())) {
+    rank.answered_revision = revision;
+    rank.answered_at = now;
+    rank.failure.clear();
+  }
+  return 0;
+}
+
+absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> reports, SteadyTime now) {
+  absl::StatusOr<std::map<int, Rank>> ranks = ReadRanks(std::move(reports));
+  if (!ranks.ok()) return ranks.status();
   Callbacks callbacks;
   uint64_t foreign_revision = 0;
   {
     std::lock_guard lock(mutex_);
     Node* node = FindStream(stream);
     if (node == nullptr) return absl::OkStatus();
-    const size_t others = known_ranks_ - node->ranks.size();
-    size_t gone_ranks = 0;
-    for (auto it = gone_.begin(); it != gone_.end() && others - gone_ranks + next.size() > kMaxKnownRanks; ++it) {
-      gone_ranks += nodes_.at(it->second).ranks.size();
-    }
-    if (others - gone_ranks + next.size() > kMaxKnownRanks) {
-      return absl::ResourceExhaustedError(absl::StrCat("ranks: ", next.size(), " and the ", others - gone_ranks,
-                                                       " of the other nodes are more than ", kMaxKnownRanks));
-    }
-    while (known_ranks_ - node->ranks.size() + next.size() > kMaxKnownRanks) ForgetLongestGone();
-    known_ranks_ += next.size() - node->ranks.size();
-    const SwitchState& wanted = kept_.wanted;
-    for (auto& [number, rank] : next) {
+    if (absl::Status room = MakeRoomForRanks(*node, ranks->size()); !room.ok()) return room;
+    known_ranks_ += ranks->size() - node->ranks.size();
+    for (auto& [number, rank] : *ranks) {
       auto known = node->ranks.find(number);
-      if (known != node->ranks.end() && known->second.report.pid == rank.report.pid && rank.report.attached) {
-        rank.answered_revision = known->second.answered_revision;
-        rank.answered_at = known->second.answered_at;
-        rank.failure = std::move(known->second.failure);
-      }
-      uint64_t revision = rank.report.applied_revision;
-      const uint64_t failed = rank.report.failed_revision;
-      if (!rank.report.attached) continue;
-      if (failed != 0 && failed >= rank.answered_revision && failed <= wanted.revision && failed > revision) {
-        if (failed > rank.answered_revision) rank.answered_at = now;
-        rank.answered_revision = failed;
-        rank.failure = FailureText(rank.report.reason);
-        continue;
-      }
-      if (revision == 0) continue;
-      if (revision > wanted.revision || (revision == wanted.revision && rank.report.applied != wanted.effective)) {
-        foreign_revision = std::max(foreign_revision, revision);
-      } else if (revision > rank.answered_revision || (revision == rank.answered_revision && !rank.failure.empty())) {
-        rank.answered_revision = revision;
-        rank.answered_at = now;
-        rank.failure.clear();
-      }
+      Rank* before = known == node->ranks.end() ? nullptr : &known->second;
+      foreign_revision = std::max(foreign_revision, TakeAnswer(rank, before, now));
     }
-    node->ranks.swap(next);
+    node->ranks.swap(*ranks);
     SettleWaiters(*node, callbacks);
     // Once a stream: more often only a proxy that does not obey can be ahead.
     if (node->outran || foreign_revision > kMaxForeignRevision) foreign_revision = 0;
@@ -446,6 +469,52 @@ void ManagerCore::Disconnect(uint64_t stream) {
     Node* node = FindStream(stream);
     if (node == nullptr) return;
     DropStream(*node, callbacks);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+uint64_t ManagerCore::CallAgents(AgentCall call, const std::vector<int>& nodes, AgentCalls::Done done) {
+  Callbacks callbacks;
+  uint64_t id = 0;
+  {
+    std::lock_guard lock(mutex_);
+    id = call.id = next_id_++;
+    std::map<uint64_t, int> pending;
+    std::vector<NodeAnswer> answers;
+    const std::set<int> asked(nodes.begin(), nodes.end());
+    std::set<int> missing = asked;
+    for (auto& [key, node] : nodes_) {
+      int number = node.hello.node_rank;
+      if (!asked.empty() && asked.count(number) == 0) continue;
+      missing.erase(number);
+      if (node.stream == 0) {
+        answers.push_back({number, false, NotConnected(number)});
+      } else {
+        pending.emplace(node.stream, number);
+        node.sink->Call(call);
+      }
+    }
+    for (int number : missing) answers.push_back({number, false, NotConnected(number)});
+    if (!calls_.Begin(id, std::move(pending), std::move(answers), std::move(done), callbacks)) id = 0;
+  }
+  for (auto& callback : callbacks) callback();
+  return id;
+}
+
+void ManagerCore::AgentReplied(uint64_t stream, uint64_t call, bool ok, std::string message) {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    calls_.Replied(call, stream, ok, std::move(message), callbacks);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+void ManagerCore::ExpireCall(uint64_t call) {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    calls_.Expire(call, callbacks);
   }
   for (auto& callback : callbacks) callback();
 }

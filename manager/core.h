@@ -6,12 +6,10 @@
 // 2. A node is told the newest state only. A rank has answered a revision once its proxy says that its gate holds that
 //    revision or a newer one, or that it cannot be switched.
 // 3. Two locks. `change_mutex_` is held over keeping and telling a change, so a slow disk delays only other changes,
-// for
-//    as long as `Persist` takes; what it could not keep in time it says, and RetryPersist asks again.
-//    `mutex_` guards everything else, for microseconds; sinks are called under it.
+//    for as long as `Persist` takes; what it could not keep in time it says, and RetryPersist asks again. `mutex_`
+//    guards everything else, for microseconds; sinks are called under it.
 // 4. A node that has gone is remembered for kForgetGoneAfter, one that belongs to the job's shape for good. Of all that
-// is
-//    known there is a sum (kMaxNodes, kMaxKnownRanks); what goes above it makes room by forgetting who has been gone
+//    is known there is a sum (kMaxNodes, kMaxKnownRanks); what goes above it makes room by forgetting who has been gone
 //    longest, and is refused when all others are here.
 // 5. `done` callbacks are called exactly once, without any lock, in the thread that brought the last answer (or that
 //    called Wait, Expire, ... ).
@@ -33,7 +31,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/rank_report.h"
 #include "common/switch.h"
+#include "manager/agent_calls.h"
 
 namespace taskd::manager {
 
@@ -45,8 +45,6 @@ inline constexpr int kMaxExpectedRanks = 65536;
 inline constexpr size_t kMaxKnownRanks = 65536;  // of all nodes, those that have gone too
 inline constexpr std::chrono::minutes kForgetGoneAfter{10};
 inline constexpr size_t kMaxTextBytes = 256;  // host, identity, version; reasons are cut there
-inline constexpr size_t kMaxAgentArgsBytes = size_t{32} * 1024;
-inline constexpr int kNumMarkCounts = kNumSwitches + 1;  // by SwitchKind, then all others
 
 // What was given on the command line. job: namespace/name, empty: any. nodes, procs_per_node: 0 if not known.
 struct JobShape {
@@ -70,44 +68,6 @@ struct KeptState {
 struct NodeHello {
   int node_rank = 0;
   std::string host, identity, version;
-};
-
-// taskd.v1.RankStatus.
-struct RankReport {
-  int rank = 0;
-  int pid = 0;
-  bool attached = false;
-  std::string reason;
-  uint64_t applied_revision = 0;
-  uint64_t failed_revision = 0;
-  KindMask applied = 0;
-  int64_t step = -1;
-  double step_ms = 0;
-  std::array<uint64_t, kNumMarkCounts> marks{};
-  uint64_t lost = 0;
-  double overhead_ns_per_mark = 0;
-};
-
-// taskd.v1.RankAnswer.
-struct RankAnswer {
-  enum class State { kUnreachable, kApplied, kFailed };
-  int rank = 0;
-  int node = -1;
-  State state = State::kUnreachable;
-  double ms = 0;
-  std::string reason;
-};
-
-struct AgentCall {
-  uint64_t id = 0;  // given by the core
-  std::string operation;
-  std::string args_json;
-};
-
-struct AgentAnswer {
-  int node = 0;
-  bool ok = false;
-  std::string message;
 };
 
 // The way to one node's stream. Called under the core's lock: only takes note, never calls the core, never blocks.
@@ -194,8 +154,7 @@ class ManagerCore {
 
   // Calls the agents of `nodes` (empty: of all); `done` gets one answer a node, by node. Returns the call's id, 0 if
   // `done` was called already. INVALID_ARGUMENT from CheckAgentCall is the caller's to ask for first.
-  uint64_t CallAgents(AgentCall call, const std::vector<int>& nodes,
-                      std::function<void(std::vector<AgentAnswer>)> done);
+  uint64_t CallAgents(AgentCall call, const std::vector<int>& nodes, AgentCalls::Done done);
   void ExpireCall(uint64_t call);
 
   JobSnapshot Snapshot() const;
@@ -227,18 +186,32 @@ class ManagerCore {
     std::set<const Node*> pending;
     std::function<void()> done;
   };
-  struct Call {
-    std::set<const Node*> pending;
-    std::vector<AgentAnswer> answers;
-    std::function<void(std::vector<AgentAnswer>)> done;
-    size_t max_answer_bytes = 0;
-  };
-  using Callbacks = std::vector<std::function<void()>>;
+  using Callbacks = AgentCalls::Callbacks;
 
   // `edit` changes a copy of the kept state and says whether there is anything to do.
   SwitchState Change(const std::function<bool(KeptState&)>& edit, bool tell_subscribers);
   void PersistHeldChange(const KeptState& state);
   void GoAbove(uint64_t revision);
+
+  static absl::Status CheckHello(const NodeHello& hello);
+  // Room for a node that is new. RESOURCE_EXHAUSTED: there is none.
+  absl::Status MakeRoomFor(const NodeHello& hello);
+  // By number; texts are cut. INVALID_ARGUMENT: as Report says.
+  static absl::StatusOr<std::map<int, Rank>> ReadRanks(std::vector<RankReport> reports);
+  // Forgets who has gone longest, until `node` may have `ranks`. RESOURCE_EXHAUSTED: that is not enough, and nobody was
+  // forgotten.
+  absl::Status MakeRoomForRanks(const Node& node, size_t ranks);
+  // What the rank has answered, by what it had answered before (null: it is new) and what its report says. Returns the
+  // revision that it holds where that is none of ours, else 0.
+  uint64_t TakeAnswer(Rank& rank, Rank* before, SteadyTime now) const;
+  // The ranks that some node knows, each with the node whose word counts.
+  struct Holder {
+    const Node* node;
+    const Rank* rank;
+    int score;
+  };
+  std::map<int, Holder> Holders() const;
+  static RankAnswer AnswerOf(int number, const Holder& holder, uint64_t revision, SteadyTime since, double waited_s);
 
   Node* FindStream(uint64_t stream);
   static bool Settled(const Node& node, uint64_t revision);
@@ -249,7 +222,6 @@ class ManagerCore {
   Nodes::iterator Forget(Nodes::iterator node);
   bool ForgetLongestGone();  // false: all are connected
   static std::string NotConnected(int node);
-  static void FinishCall(Call& call, Callbacks& callbacks);
 
   const JobShape shape_;
   const Persist persist_;
@@ -267,12 +239,8 @@ class ManagerCore {
   std::map<uint64_t, Node*> streams_;
   std::set<ChangeSink*> subscribers_;
   std::map<uint64_t, Waiter> waiters_;
-  std::map<uint64_t, Call> calls_;
+  AgentCalls calls_;
 };
-
-// INVALID_ARGUMENT: not an operation that agents know, or arguments that are not one JSON object of at most
-// kMaxAgentArgsBytes (nothing counts as {}).
-absl::Status CheckAgentCall(const AgentCall& call);
 
 // INVALID_ARGUMENT unless it is namespace/name: one slash, neither part empty, at most 512 bytes.
 absl::Status CheckJobName(const std::string& job);

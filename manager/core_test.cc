@@ -442,9 +442,9 @@ TEST_F(ManagerCoreTest, AgentsAnswersFitIntoOneMessage) {
   std::vector<uint64_t> streams;
   for (int i = 0; i < 1000; ++i) streams.push_back(Connect(nodes[i], i, {}));
   size_t bytes = 0;
-  core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](std::vector<AgentAnswer> all) {
+  core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](std::vector<NodeAnswer> all) {
     EXPECT_EQ(all.size(), 1000u);
-    for (const AgentAnswer& answer : all) bytes += answer.message.size();
+    for (const NodeAnswer& answer : all) bytes += answer.message.size();
   });
   for (int i = 0; i < 1000; ++i) {
     core_.AgentReplied(streams[i], nodes[i].calls[0].id, true, std::string(kMaxAgentArgsBytes, 'x'));
@@ -458,8 +458,8 @@ TEST_F(ManagerCoreTest, CallsAgentsAndCollectsEveryNodesAnswer) {
   uint64_t stream0 = Connect(node0, 0, {});
   uint64_t stream1 = Connect(node1, 1, {});
   core_.Disconnect(Connect(node2, 2, {}));
-  std::vector<AgentAnswer> answers;
-  uint64_t call = core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](std::vector<AgentAnswer> all) { answers = all; });
+  std::vector<NodeAnswer> answers;
+  uint64_t call = core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](std::vector<NodeAnswer> all) { answers = all; });
   ASSERT_NE(call, 0u);
   ASSERT_EQ(node0.calls.size(), 1u);
   EXPECT_EQ(node0.calls[0].operation, "MONITOR");
@@ -474,7 +474,7 @@ TEST_F(ManagerCoreTest, CallsAgentsAndCollectsEveryNodesAnswer) {
   EXPECT_FALSE(answers[2].ok);
 
   answers.clear();
-  call = core_.CallAgents({0, "MONITOR", ""}, {1, 9}, [&](std::vector<AgentAnswer> all) { answers = all; });
+  call = core_.CallAgents({0, "MONITOR", ""}, {1, 9}, [&](std::vector<NodeAnswer> all) { answers = all; });
   core_.ExpireCall(call);
   core_.ExpireCall(call);
   ASSERT_EQ(answers.size(), 2u);

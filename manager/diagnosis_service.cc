@@ -1,3 +1,5 @@
+#include "manager/diagnosis_service.h"
+
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -6,10 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/diagnosis_core.h"
 #include "manager/job_name.h"
 #include "manager/parts_reactor.h"
-#include "manager/services.h"
 #include "manager/writing_reactor.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/guarded.h"
@@ -20,11 +20,38 @@ namespace {
 
 using ReportPtr = std::shared_ptr<const diagnosis::Report>;
 
-// One watcher. A client that reads slowly holds nobody up: what it was not told yet is one newest report.
+// A report as messages that are merged.
+class ReportParts {
+ public:
+  ReportParts(ReportPtr report, std::string job) : report_(std::move(report)), job_(std::move(job)) {}
+
+  // All of it has been given out.
+  bool over() const { return next_ > 0 && next_ == report_->verdicts.size() + 1; }
+  // Fills the next part; not once it is over.
+  void Fill(v1::DiagnosisReport* part) {
+    if (next_ == 0) {
+      FillReportHead(*report_, job_, part);
+      ++next_;
+    }
+    for (size_t bytes = 0; !over() && bytes < kPartBytes; ++next_) {
+      v1::Verdict* verdict = part->add_verdicts();
+      FillVerdict(report_->verdicts[next_ - 1], verdict);
+      bytes += verdict->ByteSizeLong();
+    }
+  }
+
+ private:
+  ReportPtr report_;
+  std::string job_;
+  size_t next_ = 0;  // 0: the head, then the verdicts
+};
+
+// One watcher. A client that reads slowly holds nobody up: what it was not told yet is the rest of a report, and one
+// newest.
 class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public ReportSink {
  public:
-  WatchReactor(std::shared_ptr<DiagnosisCore> core, std::string job, const grpc::Status& refusal)
-      : core_(std::move(core)), job_(std::move(job)) {
+  WatchReactor(std::shared_ptr<DiagnosisCore> core, std::string job, bool in_parts, const grpc::Status& refusal)
+      : core_(std::move(core)), job_(std::move(job)), in_parts_(in_parts) {
     if (!refusal.ok()) {
       End(refusal);
     } else if (!core_->Subscribe(this)) {
@@ -45,15 +72,26 @@ class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public Repor
 
  private:
   bool FillNext(v1::DiagnosisReport* message) override {
-    if (pending_ == nullptr) return false;
-    FillReport(*pending_, job_, message);
-    pending_.reset();
+    if (!in_parts_) {
+      if (pending_ == nullptr) return false;
+      FillReport(*std::exchange(pending_, nullptr), job_, message);
+      return true;
+    }
+    if (!sending_.has_value()) {
+      if (pending_ == nullptr) return false;
+      sending_.emplace(std::exchange(pending_, nullptr), job_);
+    }
+    sending_->Fill(message);
+    message->set_more(!sending_->over());
+    if (sending_->over()) sending_.reset();
     return true;
   }
 
   const std::shared_ptr<DiagnosisCore> core_;
   const std::string job_;
+  const bool in_parts_;
   ReportPtr pending_;
+  std::optional<ReportParts> sending_;  // with in_parts_: what is left of the report that the client is being sent
 };
 
 class DiagnosisService final : public v1::Diagnosis::CallbackService {
@@ -80,22 +118,16 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
 
   grpc::ServerWriteReactor<v1::DiagnosisReport>* WatchReports(grpc::CallbackServerContext*,
                                                               const v1::GetReportRequest* request) override {
-    return new WatchReactor(core_, JobName(request->job()), CheckJob(request->job(), shape_));
+    return new WatchReactor(core_, JobName(request->job()), request->in_parts(), CheckJob(request->job(), shape_));
   }
 
   grpc::ServerWriteReactor<v1::DiagnosisReport>* ReportInParts(grpc::CallbackServerContext* context,
                                                                const v1::GetReportRequest* request) override {
     auto* reactor = new PartsReactor<v1::DiagnosisReport>(context, &under_way_, CheckJob(request->job(), shape_));
     if (!reactor->open()) return reactor;
-    reactor->Begin([report = core_->report(), job = JobName(request->job()), next = size_t{0},
-                    first = true](v1::DiagnosisReport* part) mutable {
-      if (!std::exchange(first, false) && next == report->verdicts.size()) return false;
-      if (next == 0) FillReportHead(*report, job, part);
-      for (size_t bytes = 0; next < report->verdicts.size() && bytes < kPartBytes; ++next) {
-        v1::Verdict* verdict = part->add_verdicts();
-        FillVerdict(report->verdicts[next], verdict);
-        bytes += verdict->ByteSizeLong();
-      }
+    reactor->Begin([parts = ReportParts(core_->report(), JobName(request->job()))](v1::DiagnosisReport* part) mutable {
+      if (parts.over()) return false;
+      parts.Fill(part);
       return true;
     });
     return reactor;

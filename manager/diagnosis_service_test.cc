@@ -22,10 +22,11 @@ using ::testing::HasSubstr;
 // A client of WatchReports.
 class TestWatcher : public TestListener<v1::DiagnosisReport> {
  public:
-  explicit TestWatcher(std::shared_ptr<grpc::Channel> channel, const std::string& job = "")
+  explicit TestWatcher(std::shared_ptr<grpc::Channel> channel, const std::string& job = "", bool in_parts = false)
       : TestListener([&](grpc::ClientContext* context) {
           v1::GetReportRequest request;
           request.set_job(job);
+          request.set_in_parts(in_parts);
           return v1::Diagnosis::NewStub(channel)->WatchReports(context, request);
         }) {}
   bool WaitForRank(int rank) {
@@ -92,6 +93,28 @@ class DiagnosisServiceTest : public ::testing::Test {
       }
     }
   }
+  // 200 verdicts that name a quarter of 65,536 ranks each; for the next Start.
+  void KeepLargeVerdicts() {
+    auto db = StateDb::Open(options_.state_dir, {options_.job, options_.task_id, 0, 0});
+    ASSERT_TRUE(db.ok()) << db.status();
+    std::vector<std::string> rows;
+    for (uint64_t id = 1; id <= DiagnosisCore::kMaxKeptVerdicts; ++id) {
+      v1::Verdict verdict;
+      verdict.set_id(id);
+      verdict.set_scope("group");
+      verdict.set_cause("compute");
+      verdict.set_text("slow");
+      for (int rank = 0; rank < 16384; ++rank) verdict.add_ids(3 * 16384 + rank);
+      rows.push_back(verdict.SerializeAsString());
+    }
+    ASSERT_TRUE((*db)->SaveVerdicts(rows).ok());
+  }
+  static void ExpectLargeVerdicts(const v1::DiagnosisReport& report) {
+    EXPECT_GT(report.ByteSizeLong(), size_t{kMaxMessageBytes});
+    EXPECT_EQ(report.job(), "ns/job");
+    EXPECT_GE(report.verdicts_size(), 100);
+    for (const v1::Verdict& verdict : report.verdicts()) EXPECT_EQ(verdict.ids_size(), 16384);
+  }
   grpc::Status Get(const std::string& job, v1::DiagnosisReport* report) {
     v1::GetReportRequest request;
     request.set_job(job);
@@ -131,7 +154,7 @@ TEST_F(DiagnosisServiceTest, FoldsBecomeAVerdictThatOutlivesTheManager) {
   proxies_.clear();
 
   Start();
-  TestWatcher watcher(channel_);
+  TestWatcher watcher(channel_, "", /*in_parts=*/true);
   EXPECT_TRUE(watcher.WaitForRank(6)) << "before any proxy has come back";
   // The job runs on, and the rank is as slow as it was.
   ConnectProxies();
@@ -196,23 +219,8 @@ TEST_F(DiagnosisServiceTest, FoldsThatMakeNoSenseCostNothingElse) {
   EXPECT_EQ(report.ranks(), 8u);
 }
 
-// 200 verdicts that name a quarter of 65,536 ranks each.
 TEST_F(DiagnosisServiceTest, AReportOfAnySizeComesInParts) {
-  {
-    auto db = StateDb::Open(options_.state_dir, {options_.job, options_.task_id, 0, 0});
-    ASSERT_TRUE(db.ok()) << db.status();
-    std::vector<std::string> rows;
-    for (uint64_t id = 1; id <= DiagnosisCore::kMaxKeptVerdicts; ++id) {
-      v1::Verdict verdict;
-      verdict.set_id(id);
-      verdict.set_scope("group");
-      verdict.set_cause("compute");
-      verdict.set_text("slow");
-      for (int rank = 0; rank < 16384; ++rank) verdict.add_ids(3 * 16384 + rank);
-      rows.push_back(verdict.SerializeAsString());
-    }
-    ASSERT_TRUE((*db)->SaveVerdicts(rows).ok());
-  }
+  KeepLargeVerdicts();
   Start();
   Context context;
   v1::DiagnosisReport report, part;
@@ -222,10 +230,26 @@ TEST_F(DiagnosisServiceTest, AReportOfAnySizeComesInParts) {
   grpc::Status status = reader->Finish();
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_GT(parts, 1u);
-  EXPECT_GT(report.ByteSizeLong(), size_t{kMaxMessageBytes});
-  EXPECT_EQ(report.job(), "ns/job");
-  EXPECT_GE(report.verdicts_size(), 100);
-  for (const v1::Verdict& verdict : report.verdicts()) EXPECT_EQ(verdict.ids_size(), 16384);
+  ExpectLargeVerdicts(report);
+}
+
+TEST_F(DiagnosisServiceTest, AWatchedReportOfAnySizeComesInParts) {
+  KeepLargeVerdicts();
+  Start();
+  Context context;
+  v1::GetReportRequest request;
+  request.set_in_parts(true);
+  auto reader = stub_->WatchReports(&context, request);
+  v1::DiagnosisReport report, part;
+  size_t parts = 0;
+  do {
+    ASSERT_TRUE(reader->Read(&part)) << reader->Finish().error_message();
+    report.MergeFrom(part);
+    ++parts;
+  } while (part.more());
+  EXPECT_GT(parts, 1u);
+  ExpectLargeVerdicts(report);
+  context.TryCancel();
 }
 
 }  // namespace

@@ -73,9 +73,29 @@ class HangWatch {
  private:
   using Seconds = std::chrono::duration<double>;
 
+  // What ranks have done since the last Update.
+  struct Changes {
+    bool renewed = false;     // some rank is another process
+    bool learned = false;     // some rank is new to us and has ended steps before
+    bool stepped = false;     // some rank has ended a step
+    bool marked = false;      // some rank has made a mark, of a kind that `moved` names
+    int64_t steps_ended = 0;  // the most of one rank
+    double step_ms = 0;       // the longest of their newest steps
+    std::array<bool, kNumMarkCounts> moved{};
+
+    void Add(const RankPulse& before, const RankPulse& now);
+  };
+
   void BeginAnew(SteadyTime now);
+  Changes TakePulses(const std::vector<RankPulse>& ranks);
+  // `idle`: since the step before.
+  void LearnSteps(const Changes& changes, Seconds idle);
+  void NoteStep(const Changes& changes, SteadyTime now);
+  void NoteMarks(const Changes& changes, SteadyTime now);
+  std::optional<HangVerdict> Judge(const std::vector<RankPulse>& ranks, SteadyTime now);
   std::optional<HangVerdict> Resume(SteadyTime now, const std::string& why);
-  Seconds Limit() const;
+  Seconds Limit() const;                   // without any mark
+  Seconds SlowLimit(Seconds limit) const;  // with marks, but without the end of a step
   HangVerdict Describe(const std::vector<RankPulse>& ranks, SteadyTime now, Seconds limit) const;
 
   HangOptions options_;

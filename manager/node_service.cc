@@ -1,3 +1,5 @@
+#include "manager/node_service.h"
+
 #include <algorithm>
 #include <deque>
 #include <mutex>
@@ -7,13 +9,12 @@
 #include "common/log.h"
 #include "common/printable.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/convert.h"
 #include "manager/diagnosis_core.h"
-#include "manager/services.h"
 #include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/fold_messages.h"
 #include "proto/guarded.h"
+#include "proto/node_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd::manager {
@@ -22,34 +23,6 @@ namespace {
 constexpr size_t kMaxCallsBehind = 256;
 // Of one message. A proxy sends every second or more often; 4,096 ranks at 10 steps a second are far below.
 constexpr int kMaxFolds = 65536;
-
-RankReport ReadReport(const v1::RankStatus& message) {
-  RankReport report;
-  report.rank = message.rank();
-  report.pid = message.pid();
-  report.attached = message.attached();
-  report.reason = message.reason();
-  report.applied_revision = message.applied_revision();
-  report.failed_revision = message.failed_revision();
-  report.applied = ReadKinds(message.applied());
-  report.step = message.step();
-  report.step_ms = message.step_ms();
-  const v1::MarkCounts& marks = message.marks();
-  report.marks = {marks.step(),       marks.save_checkpoint(), marks.fp(),
-                  marks.dataloader(), marks.communication(),   marks.other()};
-  report.lost = message.lost();
-  report.overhead_ns_per_mark = message.overhead_ns_per_mark();
-  return report;
-}
-
-RankAnswer ReadAnswer(const v1::RankAnswer& message) {
-  RankAnswer answer;
-  answer.rank = message.rank();
-  answer.reason = message.reason();
-  if (message.state() == v1::RankAnswer::APPLIED) answer.state = RankAnswer::State::kApplied;
-  if (message.state() == v1::RankAnswer::FAILED) answer.state = RankAnswer::State::kFailed;
-  return answer;
-}
 
 // Whole characters: it becomes part of texts that must be valid UTF-8.
 std::string CutHost(const std::string& host) {
@@ -177,13 +150,13 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
         }
         std::vector<RankReport> ranks;
         ranks.reserve(static_cast<size_t>(in.ranks().ranks_size()));
-        for (const v1::RankStatus& rank : in.ranks().ranks()) ranks.push_back(ReadReport(rank));
+        for (const v1::RankStatus& rank : in.ranks().ranks()) ranks.push_back(ReadRankReport(rank));
         TellDiagnosis(ranks);
         return core_->Report(stream_, std::move(ranks), now);
       }
       case v1::NodeMessage::kApplied: {
         std::vector<RankAnswer> answers;
-        for (const v1::RankAnswer& answer : in.applied().ranks()) answers.push_back(ReadAnswer(answer));
+        for (const v1::RankAnswer& answer : in.applied().ranks()) answers.push_back(ReadRankAnswer(answer));
         core_->Applied(stream_, in.applied().revision(), answers, now);
         return absl::OkStatus();
       }

@@ -1,3 +1,5 @@
+#include "manager/supervision_service.h"
+
 #include <deque>
 #include <mutex>
 #include <string>
@@ -6,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/job_name.h"
-#include "manager/services.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
 #include "manager/writing_reactor.h"

@@ -1,3 +1,5 @@
+#include "manager/trace_service.h"
+
 #include <algorithm>
 #include <deque>
 #include <iterator>
@@ -8,7 +10,6 @@
 #include "common/switch.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/bearer.h"
-#include "manager/services.h"
 #include "manager/trace_messages.h"
 #include "manager/wait_reactor.h"
 #include "manager/writing_reactor.h"

@@ -52,6 +52,100 @@ absl::Status Bad(const v1::RankStep& message, std::string_view what) {
       absl::StrCat("step ", message.step(), " of rank ", message.rank(), ": ", std::string(what)));
 }
 
+// A number that means the same in a fold and in its message.
+template <typename Number>
+struct Field {
+  Number StepFold::*in_fold;
+  Number (v1::RankStep::*get)() const;
+  void (v1::RankStep::*set)(Number);
+};
+constexpr Field<uint64_t> kTimes[] = {
+    {&StepFold::forward_ns, &v1::RankStep::forward_ns, &v1::RankStep::set_forward_ns},
+    {&StepFold::dataloader_ns, &v1::RankStep::dataloader_ns, &v1::RankStep::set_dataloader_ns},
+    {&StepFold::checkpoint_ns, &v1::RankStep::checkpoint_ns, &v1::RankStep::set_checkpoint_ns},
+    {&StepFold::covered_ns, &v1::RankStep::covered_ns, &v1::RankStep::set_covered_ns},
+    {&StepFold::blocking_covered_ns, &v1::RankStep::blocking_covered_ns, &v1::RankStep::set_blocking_covered_ns},
+    {&StepFold::head_ns, &v1::RankStep::head_ns, &v1::RankStep::set_head_ns},
+    {&StepFold::lead_ns, &v1::RankStep::lead_ns, &v1::RankStep::set_lead_ns},
+    {&StepFold::tail_ns, &v1::RankStep::tail_ns, &v1::RankStep::set_tail_ns},
+    {&StepFold::dataloader_own_ns, &v1::RankStep::dataloader_own_ns, &v1::RankStep::set_dataloader_own_ns},
+    {&StepFold::checkpoint_own_ns, &v1::RankStep::checkpoint_own_ns, &v1::RankStep::set_checkpoint_own_ns},
+    {&StepFold::issue_p10_ns, &v1::RankStep::issue_p10_ns, &v1::RankStep::set_issue_p10_ns},
+    {&StepFold::issue_p50_ns, &v1::RankStep::issue_p50_ns, &v1::RankStep::set_issue_p50_ns},
+};
+constexpr Field<uint32_t> kCounts[] = {
+    {&StepFold::process_id, &v1::RankStep::process_id, &v1::RankStep::set_process_id},
+    {&StepFold::forwards, &v1::RankStep::forwards, &v1::RankStep::set_forwards},
+    {&StepFold::dataloaders, &v1::RankStep::dataloaders, &v1::RankStep::set_dataloaders},
+    {&StepFold::checkpoints, &v1::RankStep::checkpoints, &v1::RankStep::set_checkpoints},
+    {&StepFold::issues, &v1::RankStep::issues, &v1::RankStep::set_issues},
+    {&StepFold::broken, &v1::RankStep::broken, &v1::RankStep::set_broken},
+};
+
+absl::Status CheckStep(const v1::RankStep& message) {
+  if (message.ops_size() % kOpNumbers != 0) return Bad(message, "an incomplete operation");
+  if (message.samples_size() % kSampleNumbers != 0) return Bad(message, "an incomplete sample");
+  if (static_cast<size_t>(message.ops_size()) > StepFold::kMaxOps * kOpNumbers) {
+    return Bad(message, absl::StrCat("more than ", StepFold::kMaxOps, " operations"));
+  }
+  if (static_cast<size_t>(message.samples_size()) > StepFold::kMaxSamples * kSampleNumbers) {
+    return Bad(message, absl::StrCat("more than ", StepFold::kMaxSamples, " samples"));
+  }
+  if (message.length_ns() > message.end_ns() || message.period_ns() > message.end_ns()) {
+    return Bad(message, "it begins before the clock does");
+  }
+  return absl::OkStatus();
+}
+
+void FillOp(const OpFold& op, uint64_t end_ns, v1::RankStep* message) {
+  for (int64_t number :
+       {static_cast<int64_t>(op.group), static_cast<int64_t>(op.op), static_cast<int64_t>(op.peer),
+        static_cast<int64_t>(op.size_log2), static_cast<int64_t>(op.count), static_cast<int64_t>(op.bytes),
+        static_cast<int64_t>(op.duration_ns), static_cast<int64_t>(op.min_duration_ns),
+        Before(end_ns, op.first_start_ns), Before(end_ns, op.last_end_ns), static_cast<int64_t>(op.gaps),
+        static_cast<int64_t>(op.gap_ns), static_cast<int64_t>(op.max_gap_ns), static_cast<int64_t>(op.blocking_gaps),
+        static_cast<int64_t>(op.blocking_gap_ns)}) {
+    message->add_ops(number);
+  }
+}
+
+// False: a number is out of its range.
+bool ReadOp(Numbers numbers, uint64_t end_ns, OpFold& op) {
+  numbers.Read(op.group, 0, kMaxGroupIndex);
+  numbers.ReadOp(op.op);
+  numbers.Read(op.peer, -1);
+  numbers.Read(op.size_log2, 0, 63);
+  numbers.Read(op.count);
+  numbers.Read(op.bytes);
+  numbers.Read(op.duration_ns);
+  numbers.Read(op.min_duration_ns);
+  numbers.ReadStamp(op.first_start_ns, end_ns);
+  numbers.ReadStamp(op.last_end_ns, end_ns);
+  numbers.Read(op.gaps);
+  numbers.Read(op.gap_ns);
+  numbers.Read(op.max_gap_ns);
+  numbers.Read(op.blocking_gaps);
+  numbers.Read(op.blocking_gap_ns);
+  return numbers.ok();
+}
+
+void FillSample(const OpSample& sample, uint64_t end_ns, v1::RankStep* message) {
+  for (int64_t number :
+       {static_cast<int64_t>(sample.group), static_cast<int64_t>(sample.op), static_cast<int64_t>(sample.number),
+        Before(end_ns, sample.start_ns), Before(end_ns, sample.end_ns)}) {
+    message->add_samples(number);
+  }
+}
+
+bool ReadSample(Numbers numbers, uint64_t end_ns, OpSample& sample) {
+  numbers.Read(sample.group, 0, kMaxGroupIndex);
+  numbers.ReadOp(sample.op);
+  numbers.Read(sample.number);
+  numbers.ReadStamp(sample.start_ns, end_ns);
+  numbers.ReadStamp(sample.end_ns, end_ns);
+  return numbers.ok();
+}
+
 // Names of marks are any bytes, strings of messages are UTF-8: as in the files, what is none becomes U+FFFD.
 std::string Utf8(const std::string& name) {
   const std::string json = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -64,114 +158,36 @@ std::string Utf8(const std::string& name) {
 void FillFold(int rank, const StepFold& fold, v1::RankStep* message) {
   message->set_rank(rank);
   message->set_step(fold.step);
-  message->set_process_id(fold.process_id);
   message->set_end_ns(fold.end_ns);
   message->set_length_ns(fold.end_ns - fold.start_ns);
   message->set_period_ns(fold.period_ns());
-  message->set_forward_ns(fold.forward_ns);
-  message->set_forwards(fold.forwards);
-  message->set_dataloader_ns(fold.dataloader_ns);
-  message->set_dataloaders(fold.dataloaders);
-  message->set_checkpoint_ns(fold.checkpoint_ns);
-  message->set_checkpoints(fold.checkpoints);
-  message->set_covered_ns(fold.covered_ns);
-  message->set_blocking_covered_ns(fold.blocking_covered_ns);
-  message->set_head_ns(fold.head_ns);
-  message->set_lead_ns(fold.lead_ns);
-  message->set_tail_ns(fold.tail_ns);
-  message->set_dataloader_own_ns(fold.dataloader_own_ns);
-  message->set_checkpoint_own_ns(fold.checkpoint_own_ns);
-  message->set_issues(fold.issues);
-  message->set_issue_p10_ns(fold.issue_p10_ns);
-  message->set_issue_p50_ns(fold.issue_p50_ns);
-  message->set_broken(fold.broken);
+  for (const auto& field : kTimes) (message->*field.set)(fold.*field.in_fold);
+  for (const auto& field : kCounts) (message->*field.set)(fold.*field.in_fold);
   message->set_host_only(fold.host_only);
   message->mutable_ops()->Reserve(static_cast<int>(fold.ops.size()) * kOpNumbers);
-  for (const OpFold& op : fold.ops) {
-    for (int64_t number :
-         {static_cast<int64_t>(op.group), static_cast<int64_t>(op.op), static_cast<int64_t>(op.peer),
-          static_cast<int64_t>(op.size_log2), static_cast<int64_t>(op.count), static_cast<int64_t>(op.bytes),
-          static_cast<int64_t>(op.duration_ns), static_cast<int64_t>(op.min_duration_ns),
-          Before(fold.end_ns, op.first_start_ns), Before(fold.end_ns, op.last_end_ns), static_cast<int64_t>(op.gaps),
-          static_cast<int64_t>(op.gap_ns), static_cast<int64_t>(op.max_gap_ns), static_cast<int64_t>(op.blocking_gaps),
-          static_cast<int64_t>(op.blocking_gap_ns)}) {
-      message->add_ops(number);
-    }
-  }
-  for (const OpSample& sample : fold.samples) {
-    for (int64_t number :
-         {static_cast<int64_t>(sample.group), static_cast<int64_t>(sample.op), static_cast<int64_t>(sample.number),
-          Before(fold.end_ns, sample.start_ns), Before(fold.end_ns, sample.end_ns)}) {
-      message->add_samples(number);
-    }
-  }
+  for (const OpFold& op : fold.ops) FillOp(op, fold.end_ns, message);
+  for (const OpSample& sample : fold.samples) FillSample(sample, fold.end_ns, message);
 }
 
 absl::StatusOr<StepFold> ReadFold(const v1::RankStep& message) {
-  if (message.ops_size() % kOpNumbers != 0) return Bad(message, "an incomplete operation");
-  if (message.samples_size() % kSampleNumbers != 0) return Bad(message, "an incomplete sample");
-  if (static_cast<size_t>(message.ops_size()) > StepFold::kMaxOps * kOpNumbers) {
-    return Bad(message, absl::StrCat("more than ", StepFold::kMaxOps, " operations"));
-  }
-  if (static_cast<size_t>(message.samples_size()) > StepFold::kMaxSamples * kSampleNumbers) {
-    return Bad(message, absl::StrCat("more than ", StepFold::kMaxSamples, " samples"));
-  }
-  if (message.length_ns() > message.end_ns() || message.period_ns() > message.end_ns()) {
-    return Bad(message, "it begins before the clock does");
-  }
+  if (absl::Status checked = CheckStep(message); !checked.ok()) return checked;
   StepFold fold;
   fold.step = message.step();
-  fold.process_id = message.process_id();
   fold.start_ns = message.end_ns() - message.length_ns();
   fold.end_ns = message.end_ns();
   fold.previous_end_ns = message.period_ns() == 0 ? 0 : message.end_ns() - message.period_ns();
-  fold.forward_ns = message.forward_ns();
-  fold.forwards = message.forwards();
-  fold.dataloader_ns = message.dataloader_ns();
-  fold.dataloaders = message.dataloaders();
-  fold.checkpoint_ns = message.checkpoint_ns();
-  fold.checkpoints = message.checkpoints();
-  fold.covered_ns = message.covered_ns();
-  fold.blocking_covered_ns = message.blocking_covered_ns();
-  fold.head_ns = message.head_ns();
-  fold.lead_ns = message.lead_ns();
-  fold.tail_ns = message.tail_ns();
-  fold.dataloader_own_ns = message.dataloader_own_ns();
-  fold.checkpoint_own_ns = message.checkpoint_own_ns();
-  fold.issues = message.issues();
-  fold.issue_p10_ns = message.issue_p10_ns();
-  fold.issue_p50_ns = message.issue_p50_ns();
-  fold.broken = message.broken();
+  for (const auto& field : kTimes) fold.*field.in_fold = (message.*field.get)();
+  for (const auto& field : kCounts) fold.*field.in_fold = (message.*field.get)();
   fold.host_only = message.host_only();
   for (int first = 0; first < message.ops_size(); first += kOpNumbers) {
-    Numbers numbers(message.ops(), first);
-    OpFold& op = fold.ops.emplace_back();
-    numbers.Read(op.group, 0, kMaxGroupIndex);
-    numbers.ReadOp(op.op);
-    numbers.Read(op.peer, -1);
-    numbers.Read(op.size_log2, 0, 63);
-    numbers.Read(op.count);
-    numbers.Read(op.bytes);
-    numbers.Read(op.duration_ns);
-    numbers.Read(op.min_duration_ns);
-    numbers.ReadStamp(op.first_start_ns, fold.end_ns);
-    numbers.ReadStamp(op.last_end_ns, fold.end_ns);
-    numbers.Read(op.gaps);
-    numbers.Read(op.gap_ns);
-    numbers.Read(op.max_gap_ns);
-    numbers.Read(op.blocking_gaps);
-    numbers.Read(op.blocking_gap_ns);
-    if (!numbers.ok()) return Bad(message, "an operation with a number out of range");
+    if (!ReadOp(Numbers(message.ops(), first), fold.end_ns, fold.ops.emplace_back())) {
+      return Bad(message, "an operation with a number out of range");
+    }
   }
   for (int first = 0; first < message.samples_size(); first += kSampleNumbers) {
-    Numbers numbers(message.samples(), first);
-    OpSample& sample = fold.samples.emplace_back();
-    numbers.Read(sample.group, 0, kMaxGroupIndex);
-    numbers.ReadOp(sample.op);
-    numbers.Read(sample.number);
-    numbers.ReadStamp(sample.start_ns, fold.end_ns);
-    numbers.ReadStamp(sample.end_ns, fold.end_ns);
-    if (!numbers.ok()) return Bad(message, "a sample with a number out of range");
+    if (!ReadSample(Numbers(message.samples(), first), fold.end_ns, fold.samples.emplace_back())) {
+      return Bad(message, "a sample with a number out of range");
+    }
   }
   return fold;
 }

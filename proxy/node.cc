@@ -1,13 +1,12 @@
 #include "proxy/node.h"
 
-#include <fcntl.h>
-
-#include <algorithm>
-#include <cerrno>
 #include <chrono>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/ring_segment.h"
+#include "proxy/orphan_segments.h"
 #include "proxy/shm_segments.h"
 
 namespace taskd {
@@ -15,154 +14,74 @@ namespace {
 
 // A switch of MSPTI takes some ms.
 constexpr auto kAnswerPollInterval = std::chrono::milliseconds(5);
-constexpr int kMaxRank = 1 << 24;
 constexpr int kMaxRanks = 4096;
 
 }  // namespace
 
 Node::Node(Options options, ProfilingDir dir)
-    : options_(std::move(options)), dir_(std::move(dir)), disk_limit_mb_(options_.disk_limit_mb) {}
+    : options_(std::move(options)),
+      node_(std::move(dir)),
+      disk_limit_mb_(options_.disk_limit_mb),
+      drain_(options_, &node_) {}
 
 Node::~Node() { (void)Stop(); }
 
 void Node::Start() {
-  AdoptOrphans();
-  drain_thread_ = std::thread([this] { DrainLoop(); });
+  AdoptOrphans(options_.socket, node_);
+  drain_.Start();
 }
 
 absl::Status Node::Stop() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
+    std::lock_guard<std::mutex> lock(node_.mutex);
+    node_.stopping = true;
   }
-  wake_drain_.notify_all();
+  node_.wake_drain.notify_all();
   WakeWaiters();
-  if (drain_thread_.joinable()) drain_thread_.join();
-  return left_;
-}
-
-void Node::Changed() {
-  ++version_;
-  ++urgent_version_;
-  changed_.notify_all();
+  return drain_.Wait();
 }
 
 void Node::WakeWaiters() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  Changed();
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  node_.Changed();
 }
 
 Node::Versions Node::versions() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return {version_, urgent_version_};
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  return node_.versions;
 }
 
 void Node::WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto changed = [&] { return urgent_version_ != urgent || (for_folds && folds_wait_); };
+  std::unique_lock<std::mutex> lock(node_.mutex);
+  const auto changed = [&] { return node_.versions.urgent != urgent || (for_folds && node_.folds_wait); };
   // Answers are looked for here: whoever waits wants them at once, and the drain thread may hang in a file system.
-  TakeAnswers();
-  while (answers_awaited_ && !changed() && std::chrono::steady_clock::now() < until) {
-    changed_.wait_for(lock, kAnswerPollInterval, changed);
-    TakeAnswers();
+  node_.TakeAnswers();
+  while (node_.answers_awaited && !changed() && std::chrono::steady_clock::now() < until) {
+    node_.changed.wait_for(lock, kAnswerPollInterval, changed);
+    node_.TakeAnswers();
   }
-  changed_.wait_until(lock, until, changed);
+  node_.changed.wait_until(lock, until, changed);
 }
 
 NodeFolds Node::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) {
-  NodeFolds taken;
-  std::lock_guard<std::mutex> lock(mutex_);
-  taken.dropped = folds_dropped_;
-  folds_wait_ = false;
-  for (auto& [number, rank] : ranks_) {
-    if (rank.folds.empty()) continue;
-    if (taken.steps.size() >= max_steps) {
-      folds_wait_ = true;
-      break;
-    }
-    uint64_t& version = told[number];
-    if (version != rank.groups_version) taken.groups.emplace_back(number, rank.groups);
-    version = rank.groups_version;
-    for (; !rank.folds.empty() && taken.steps.size() < max_steps; rank.folds.pop_front()) {
-      taken.steps.emplace_back(number, std::move(rank.folds.front()));
-    }
-    folds_wait_ |= !rank.folds.empty();
-  }
-  return taken;
-}
-
-void Node::GatherFolds(const std::vector<Work>& work) {
-  bool news = false;
-  for (const Work& item : work) {
-    if (item.lane->busy()) continue;
-    const std::shared_ptr<RankFold>& fold = item.lane->fold();
-    std::vector<StepFold> finished = fold->TakeFinished();
-    if (finished.empty()) continue;
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = ranks_.find(item.rank);
-    if (found == ranks_.end() || found->second.lane != item.lane) continue;
-    Rank& rank = found->second;
-    if (rank.groups_version != fold->marks().groups_version()) {
-      rank.groups_version = fold->marks().groups_version();
-      rank.groups = fold->marks().groups();
-    }
-    for (StepFold& step : finished) {
-      if (rank.folds.size() >= kMaxFolds) {
-        rank.folds.pop_front();
-        ++folds_dropped_;
-      }
-      rank.folds.push_back(std::move(step));
-    }
-    folds_wait_ = news = true;
-  }
-  if (news) changed_.notify_all();
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  return node_.TakeFolds(told, max_steps);
 }
 
 int64_t Node::disk_limit_mb() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(node_.mutex);
   return disk_limit_mb_;
 }
 
-void Node::AddSegment(int number, std::shared_ptr<Segment> segment) {
-  auto [entry, added] = ranks_.try_emplace(number, dir_, number);
-  Rank& rank = entry->second;
-  if (segment->current) {
-    for (auto& old : rank.segments) {
-      if (!old->current) continue;
-      old->current = false;
-      if (!old->ended) old->drain->segment().SetGate(0);
-    }
-    rank.pid = segment->drain->segment().pid();
-    rank.asked.reset();
-    rank.failure.clear();
-    rank.applied = 0;
-    rank.applied_revision = 0;
-    rank.info_written = false;
-  }
-  ApplyGate(rank, *segment);
-  rank.segments.push_back(std::move(segment));
-  Changed();
+std::optional<WantedKinds> Node::wanted() const {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  return node_.wanted;
 }
 
-Node::Segment* Node::FindAgain(const hello::Hello& hello, const RingSegment& ring, std::shared_ptr<RankLane>& former) {
-  for (auto entry = ranks_.begin(); entry != ranks_.end(); ++entry) {
-    auto& [number, rank] = *entry;
-    for (auto& segment : rank.segments) {
-      RingSegment& known = segment->drain->segment();
-      if (known.device() != ring.device() || known.inode() != ring.inode()) continue;
-      if (number == hello.rank) return segment.get();
-      // Its first marks came before it knew its rank and went by an environment variable. Its new drain goes on where
-      // the old one's cursors are.
-      spdlog::info("rank {} (pid {}) says that it is rank {}", number, known.pid(), hello.rank);
-      former = rank.lane;
-      rank.ended = Sum(rank.ended, segment->counters);
-      std::erase(rank.segments, segment);
-      if (rank.segments.empty() && rank.ended.written == SegmentDrain::Counters().written) ranks_.erase(entry);
-      return nullptr;
-    }
-  }
-  return nullptr;
+void Node::SetWanted(const WantedKinds& wanted) {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  node_.SetWanted(wanted);
 }
 
 absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
@@ -173,122 +92,66 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   if (!opened.ok()) return opened.status();
   std::unique_ptr<RingSegment> ring = *std::move(opened);
 
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (stopping_) return absl::UnavailableError("the proxy is stopping");
-  const uint64_t token = next_token_++;
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  if (node_.stopping) return absl::UnavailableError("the proxy is stopping");
+  const uint64_t token = node_.NewToken();
   if (hello.disk_limit_mb > 0 && (disk_limit_mb_ == 0 || hello.disk_limit_mb < disk_limit_mb_)) {
     disk_limit_mb_ = hello.disk_limit_mb;
   }
   std::shared_ptr<RankLane> former;
-  if (Segment* known = FindAgain(hello, *ring, former)) {
+  if (NodeSegment* known = node_.FindAgain(hello.rank, *ring, former)) {
     known->token = token;
     known->connected = true;
     known->ended = false;
-    ApplyGate(ranks_.at(hello.rank), *known);
-    Changed();
+    node_.ApplyGate(node_.At(hello.rank), *known);
+    node_.Changed();
     return token;
   }
-  if (ranks_.size() >= kMaxRanks && ranks_.find(hello.rank) == ranks_.end()) {
+  if (node_.ranks.size() >= kMaxRanks && !node_.ranks.contains(hello.rank)) {
     return absl::ResourceExhaustedError(absl::StrCat("this node has ", kMaxRanks, " ranks already"));
   }
-  auto segment = std::make_shared<Segment>();
+  auto segment = std::make_shared<NodeSegment>();
   segment->token = token;
   segment->connected = true;
   segment->former = std::move(former);
   segment->shm_name = SegmentNameOf(ring->fd());
-  auto [entry, added] = ranks_.try_emplace(hello.rank, dir_, hello.rank);
-  entry->second.local_rank = hello.local_rank;
-  const RankLane& lane = *entry->second.lane;
-  segment->drain = std::make_shared<SegmentDrain>(std::move(ring), lane.files(), lane.fold());
-  AddSegment(hello.rank, std::move(segment));
-  spdlog::info("rank {} attached (pid {})", hello.rank, entry->second.pid);
+  node_.At(hello.rank).local_rank = hello.local_rank;
+  node_.Add(hello.rank, std::move(segment), std::move(ring));
+  spdlog::info("rank {} attached (pid {})", hello.rank, node_.At(hello.rank).pid);
   return token;
 }
 
 void Node::Detach(uint64_t token) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [number, rank] : ranks_) {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  for (auto& [number, rank] : node_.ranks) {
     for (auto& segment : rank.segments) {
       if (segment->token != token) continue;
       segment->connected = false;
       segment->checked_ns = 0;  // look at once whether its process is gone
-      wake_drain_.notify_all();
+      node_.wake_drain.notify_all();
       return;
     }
   }
 }
 
-void Node::AdoptOrphans() {
-  for (const std::string& name : ListSegments(options_.socket)) {
-    UniqueFd fd(open(SegmentPath(name).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-    struct stat info;
-    if (!fd.valid() || fstat(fd.get(), &info) != 0) continue;
-    if (info.st_uid != geteuid() && info.st_uid != 0) continue;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      bool known = false;
-      for (auto& [number, rank] : ranks_) {
-        for (auto& segment : rank.segments) known |= segment->drain->segment().inode() == info.st_ino;
-      }
-      if (known) continue;
-    }
-    absl::StatusOr<std::unique_ptr<RingSegment>> ring = RingSegment::Open(std::move(fd));
-    if (!ring.ok()) {
-      // Its process may be about to fill it in; one that died before is worth nothing.
-      constexpr int64_t kAbandonedSeconds = 60;
-      if (time(nullptr) - info.st_mtime > kAbandonedSeconds) UnlinkSegment(name);
-      continue;
-    }
-    if ((*ring)->WriterLives()) continue;  // it will say hello
-    int number = (*ring)->header().rank.load(std::memory_order_relaxed);
-    if (number < 0 || number > kMaxRank) {
-      spdlog::warn("a process (pid {}) has ended before it had a rank; its marks belong nowhere", (*ring)->pid());
-      UnlinkSegment(name);
-      continue;
-    }
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto [entry, added] = ranks_.try_emplace(number, dir_, number);
-    auto segment = std::make_shared<Segment>();
-    segment->token = next_token_++;
-    segment->writer_seen = true;
-    segment->current = added;
-    segment->ended = true;
-    segment->shm_name = name;
-    if (added) entry->second.local_rank = (*ring)->header().local_rank.load(std::memory_order_relaxed);
-    spdlog::info("rank {} (pid {}) had ended; taking over what it recorded", number, (*ring)->pid());
-    const RankLane& lane = *entry->second.lane;
-    segment->drain = std::make_shared<SegmentDrain>(*std::move(ring), lane.files(), lane.fold());
-    AddSegment(number, std::move(segment));
-  }
+std::vector<RankReport> Node::Reports() const {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  std::vector<RankReport> reports;
+  reports.reserve(node_.ranks.size());
+  for (const auto& [number, rank] : node_.ranks) reports.push_back(node_.ReportOf(number, rank));
+  return reports;
 }
 
-std::vector<RankReport> Node::Reports() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<RankReport> reports;
-  reports.reserve(ranks_.size());
-  for (const auto& [number, rank] : ranks_) {
-    RankReport report;
-    report.rank = number;
-    report.local_rank = rank.local_rank;
-    report.pid = rank.pid;
-    report.applied = rank.applied;
-    report.applied_revision = rank.applied_revision;
-    report.counters = rank.ended;
-    report.trouble = RankTrouble::kEnded;
-    report.reason = "its process has ended";
-    for (const auto& segment : rank.segments) {
-      report.counters = Sum(report.counters, segment->counters);
-      if (!segment->current || segment->ended) continue;
-      report.attached = segment->fault.empty();
-      report.trouble = !report.attached       ? RankTrouble::kRingUnusable
-                       : rank.failure.empty() ? RankTrouble::kNone
-                                              : RankTrouble::kNotApplied;
-      report.reason = report.attached ? rank.failure : absl::StrCat("its ring is unusable: ", segment->fault);
-      if (report.attached && !rank.failure.empty()) report.failed_revision = rank.asked->revision;
-    }
-    reports.push_back(std::move(report));
+std::vector<RankAnswer> Node::Answers(uint64_t revision) const {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  std::vector<RankAnswer> answers;
+  for (const auto& [number, rank] : node_.ranks) {
+    std::optional<RankAnswer> answer = node_.AnswerOf(number, rank, revision);
+    if (!answer) continue;
+    answer->node = options_.node_rank;
+    answers.push_back(*std::move(answer));
   }
-  return reports;
+  return answers;
 }
 
 }  // namespace taskd

@@ -1,14 +1,16 @@
-// Node: the thread that watches the rings and gives the ranks' lanes what is to be written.
+#include "proxy/node_drain.h"
+
 #include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/tick_clock.h"
 #include "nlohmann/json.hpp"
-#include "proxy/node.h"
-#include "proxy/shm_segments.h"
+#include "proxy/orphan_segments.h"
 
 namespace taskd {
 namespace {
@@ -28,12 +30,12 @@ bool Decided(SegmentDrain& drain) {
 
 }  // namespace
 
-std::vector<Node::Work> Node::ListWork(uint64_t now_ns) {
+std::vector<NodeDrain::Work> NodeDrain::ListWork(uint64_t now_ns) {
   std::vector<Work> work;
-  std::lock_guard<std::mutex> lock(mutex_);
-  work.reserve(ranks_.size());
-  const bool infos = wanted_ && wanted_->kinds != 0;
-  for (auto& [number, rank] : ranks_) {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  work.reserve(node_.ranks.size());
+  const bool infos = node_.wanted && node_.wanted->kinds != 0;
+  for (auto& [number, rank] : node_.ranks) {
     Work& item = work.emplace_back(Work{number, rank.lane, rank.segments, std::nullopt});
     if (!infos || rank.info_written || rank.segments.empty() || now_ns < rank.retry_info_ns) continue;
     nlohmann::ordered_json info = {
@@ -43,43 +45,44 @@ std::vector<Node::Work> Node::ListWork(uint64_t now_ns) {
   return work;
 }
 
-void Node::LookAt(int rank, Segment& segment, uint64_t now_ns) {
-  bool look = false;
+void NodeDrain::LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    look = !segment.ended && now_ns - segment.checked_ns > kSecondNs;
+    std::lock_guard<std::mutex> lock(node_.mutex);
+    if (segment.ended || now_ns - segment.checked_ns <= kSecondNs) return;
   }
   RingSegment& ring = segment.drain->segment();
-  if (look) {
-    const bool lives = ring.WriterLives();
-    segment.writer_seen |= lives;
-    std::lock_guard<std::mutex> lock(mutex_);
-    segment.checked_ns = now_ns;
-    // A segment that never had the lock is no libtaskd.so's; then only its connection tells.
-    segment.ended = !lives && (segment.writer_seen || !segment.connected);
-    if (segment.ended) {
-      spdlog::info("rank {} (pid {}) has ended", rank, ring.pid());
-      Changed();
-    }
-  }
-  const std::string fault = segment.drain->fault();
-  if (fault.empty()) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!segment.fault.empty()) return;
-  segment.fault = fault;
-  spdlog::error("rank {} (pid {}) is not recorded any more: {}", rank, ring.pid(), segment.fault);
-  ring.SetGate(0);
-  Changed();
+  const bool lives = ring.WriterLives();
+  segment.writer_seen |= lives;
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  segment.checked_ns = now_ns;
+  // A segment that never had the lock is no libtaskd.so's; then only its connection tells.
+  segment.ended = !lives && (segment.writer_seen || !segment.connected);
+  if (!segment.ended) return;
+  spdlog::info("rank {} (pid {}) has ended", rank, ring.pid());
+  node_.Changed();
 }
 
-void Node::TakeCounters(Segment& segment, bool idle) {
+void NodeDrain::LookAt(int rank, NodeSegment& segment, uint64_t now_ns) {
+  LookForProcess(rank, segment, now_ns);
+  const std::string fault = segment.drain->fault();
+  if (fault.empty()) return;
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  if (!segment.fault.empty()) return;
+  segment.fault = fault;
+  RingSegment& ring = segment.drain->segment();
+  spdlog::error("rank {} (pid {}) is not recorded any more: {}", rank, ring.pid(), segment.fault);
+  ring.SetGate(0);
+  node_.Changed();
+}
+
+void NodeDrain::TakeCounters(NodeSegment& segment, bool idle) {
   SegmentDrain::Counters counters;
   if (idle) {
     counters = segment.drain->counters();
   } else {
     counters.lost = segment.drain->lost();
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(node_.mutex);
   if (!idle) {
     const uint64_t lost = counters.lost;
     counters = segment.counters;
@@ -87,32 +90,34 @@ void Node::TakeCounters(Segment& segment, bool idle) {
   }
   if (counters.written != segment.counters.written || counters.lost != segment.counters.lost ||
       counters.step != segment.counters.step) {
-    ++version_;  // told with the next report, no reason to wake anybody
+    node_.Counted();
   }
   segment.counters = counters;
 }
 
-void Node::TakeResult(const Work& work, uint64_t now_ns) {
-  std::optional<RankLane::Result> result = work.lane->TakeResult();
-  if (!result) return;
-  const auto trouble = file_trouble_.find(work.rank);
-  if (!result->flushed.ok()) {
+void NodeDrain::TakeFlushed(int rank, const absl::Status& flushed, uint64_t now_ns) {
+  if (!flushed.ok()) {
     // A full disk is every rank's trouble and is said once; a refused folder beside it is another trouble.
     const bool said = std::any_of(file_trouble_.begin(), file_trouble_.end(),
-                                  [&](const auto& entry) { return entry.second.code == result->flushed.code(); });
+                                  [&](const auto& entry) { return entry.second.code == flushed.code(); });
     if (!said) {
-      spdlog::error("mark files cannot be written, marks wait in the ranks' rings and in memory: rank {}: {}",
-                    work.rank, result->flushed.message());
+      spdlog::error("mark files cannot be written, marks wait in the ranks' rings and in memory: rank {}: {}", rank,
+                    flushed.message());
     }
-    file_trouble_[work.rank] = {now_ns + kSecondNs, result->flushed.code()};
-  } else if (trouble != file_trouble_.end()) {
-    file_trouble_.erase(trouble);
-    if (file_trouble_.empty()) spdlog::info("mark files can be written again");
+    file_trouble_[rank] = {now_ns + kSecondNs, flushed.code()};
+  } else if (file_trouble_.erase(rank) != 0 && file_trouble_.empty()) {
+    spdlog::info("mark files can be written again");
   }
+}
+
+void NodeDrain::TakeResult(const Work& work, uint64_t now_ns) {
+  std::optional<RankLane::Result> result = work.lane->TakeResult();
+  if (!result) return;
+  TakeFlushed(work.rank, result->flushed, now_ns);
   if (!result->info) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto rank = ranks_.find(work.rank);
-  if (rank == ranks_.end() || rank->second.lane != work.lane) return;
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  auto rank = node_.ranks.find(work.rank);
+  if (rank == node_.ranks.end() || rank->second.lane != work.lane) return;
   rank->second.info_written = result->info->ok();
   if (result->info->ok()) return;
   rank->second.retry_info_ns = now_ns + kSecondNs;
@@ -120,7 +125,22 @@ void Node::TakeResult(const Work& work, uint64_t now_ns) {
   rank->second.info_trouble_said = true;
 }
 
-void Node::ReadAhead(const Work& work) {
+void NodeDrain::GatherFolds(const std::vector<Work>& work) {
+  bool news = false;
+  for (const Work& item : work) {
+    if (item.lane->busy()) continue;
+    std::vector<StepFold> finished = item.lane->fold()->TakeFinished();
+    if (finished.empty()) continue;
+    std::lock_guard<std::mutex> lock(node_.mutex);
+    auto found = node_.ranks.find(item.rank);
+    if (found == node_.ranks.end() || found->second.lane != item.lane) continue;
+    node_.AddFolds(found->second, std::move(finished));
+    news = true;
+  }
+  if (news) node_.changed.notify_all();
+}
+
+void NodeDrain::ReadAhead(const Work& work) {
   size_t used = 0;
   for (const auto& segment : work.segments) used += segment->drain->backlog_bytes();
   for (const auto& segment : work.segments) {
@@ -137,8 +157,22 @@ void Node::ReadAhead(const Work& work) {
   most_backlog_bytes_ = std::max(most_backlog_bytes_, backlog_bytes_);
 }
 
-void Node::Drain(Work& work, uint64_t now_ns, bool stopping,
-                 std::vector<std::pair<int, std::shared_ptr<Segment>>>& gone) {
+void NodeDrain::DrainIdle(int rank, const std::shared_ptr<NodeSegment>& segment, uint64_t now_ns, bool stopping,
+                          bool waits, RankLane::Work& due, Segments& gone) {
+  bool ended = false;
+  bool current = false;
+  {
+    std::lock_guard<std::mutex> lock(node_.mutex);
+    ended = segment->ended;
+    current = segment->current;
+  }
+  const bool all = stopping || ended || !current;
+  const bool flush = Decided(*segment->drain) && segment->drain->Due(now_ns, all);
+  if (flush && !waits) due.parts.push_back({segment->drain, all, ended});
+  if (!flush && ended && segment->drain->drained()) gone.emplace_back(rank, segment);
+}
+
+void NodeDrain::Drain(Work& work, uint64_t now_ns, bool stopping, Segments& gone) {
   const bool idle = !work.lane->busy();
   if (idle) TakeResult(work, now_ns);
   const auto trouble = file_trouble_.find(work.rank);
@@ -152,18 +186,7 @@ void Node::Drain(Work& work, uint64_t now_ns, bool stopping,
     }
     LookAt(work.rank, *segment, now_ns);
     TakeCounters(*segment, idle);
-    bool ended = false;
-    bool current = false;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ended = segment->ended;
-      current = segment->current;
-    }
-    if (!idle) continue;
-    const bool all = stopping || ended || !current;
-    const bool flush = Decided(*segment->drain) && segment->drain->Due(now_ns, all);
-    if (flush && !waits) due.parts.push_back({segment->drain, all, ended});
-    if (!flush && ended && segment->drain->drained()) gone.emplace_back(work.rank, segment);
+    if (idle) DrainIdle(work.rank, segment, now_ns, stopping, waits, due, gone);
   }
   if (!idle || waits) return ReadAhead(work);
   if (stopping && !asked_to_stop_.insert(work.rank).second) return;  // one more try, now or never
@@ -171,21 +194,21 @@ void Node::Drain(Work& work, uint64_t now_ns, bool stopping,
   if (!due.parts.empty() || due.info) work.lane->Start(file_threads_, std::move(due));
 }
 
-void Node::Forget(const std::vector<std::pair<int, std::shared_ptr<Segment>>>& gone) {
+void NodeDrain::Forget(const Segments& gone) {
   if (gone.empty()) return;
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(node_.mutex);
   for (const auto& [number, segment] : gone) {
     if (!segment->ended) continue;  // its process has come back meanwhile
     UnlinkSegment(segment->shm_name);
     file_trouble_.erase(number);
-    auto rank = ranks_.find(number);
-    if (rank == ranks_.end() || std::erase(rank->second.segments, segment) == 0) continue;
+    auto rank = node_.ranks.find(number);
+    if (rank == node_.ranks.end() || std::erase(rank->second.segments, segment) == 0) continue;
     rank->second.ended = Sum(rank->second.ended, segment->counters);
   }
-  Changed();
+  node_.Changed();
 }
 
-void Node::WatchStorage(const std::vector<Work>& work, uint64_t now_ns) {
+void NodeDrain::WatchStorage(const std::vector<Work>& work, uint64_t now_ns) {
   const Work* hangs = nullptr;
   backlog_bytes_ = 0;
   for (const Work& item : work) {
@@ -204,7 +227,12 @@ void Node::WatchStorage(const std::vector<Work>& work, uint64_t now_ns) {
   most_backlog_bytes_ = 0;
 }
 
-absl::Status Node::Leave(const std::vector<Work>& work) {
+absl::Status NodeDrain::Wait() {
+  if (thread_.joinable()) thread_.join();
+  return left_;
+}
+
+absl::Status NodeDrain::LeftBehind(const std::vector<Work>& work) {
   size_t ranks = 0;
   size_t records = 0;
   for (const Work& item : work) {
@@ -219,55 +247,57 @@ absl::Status Node::Leave(const std::vector<Work>& work) {
       "still hold and counts the others as lost"));
 }
 
-void Node::DrainLoop() {
-  StrangerSweeper strangers(options_.socket);
-  uint64_t adopted_ns = ReadMonotonicNs();
-  uint64_t swept_ns = 0;
-  uint64_t stop_ns = 0;  // when to leave
+bool NodeDrain::AllWritten(const std::vector<Work>& work) const {
+  return std::all_of(work.begin(), work.end(),
+                     [&](const Work& item) { return asked_to_stop_.contains(item.rank) && !item.lane->busy(); });
+}
+
+void NodeDrain::Upkeep(uint64_t now_ns, bool stop_begins) {
+  if (stop_begins) {
+    for (auto& [number, trouble] : file_trouble_) trouble.retry_ns = 0;
+  }
+  if (stop_begins || now_ns - adopted_ns_ > kSecondNs) {
+    AdoptOrphans(options_.socket, node_);
+    adopted_ns_ = now_ns;
+  }
+  if (now_ns - swept_ns_ > 60 * kSecondNs) {
+    strangers_.Sweep(now_ns);
+    swept_ns_ = now_ns;
+  }
+  file_threads_.Grow();
+}
+
+void NodeDrain::DrainAll(std::vector<Work>& work, uint64_t now_ns, bool stopping) {
+  Segments gone;
+  for (Work& item : work) Drain(item, now_ns, stopping, gone);
+  GatherFolds(work);
+  Forget(gone);
+}
+
+void NodeDrain::Run() {
+  adopted_ns_ = ReadMonotonicNs();
+  uint64_t stop_ns = 0;  // when to leave; 0: nobody has asked
   while (true) {
     const uint64_t now_ns = ReadMonotonicNs();
     const bool stopping = [&] {
-      std::lock_guard<std::mutex> lock(mutex_);
-      return stopping_;
+      std::lock_guard<std::mutex> lock(node_.mutex);
+      return node_.stopping;
     }();
     const bool stop_begins = stopping && stop_ns == 0;
-    if (stop_begins) {
-      stop_ns = now_ns + uint64_t(options_.stop_patience_ms) * 1'000'000;
-      for (auto& [number, trouble] : file_trouble_) trouble.retry_ns = 0;
-    }
-    if (stop_begins || now_ns - adopted_ns > kSecondNs) {
-      AdoptOrphans();
-      adopted_ns = now_ns;
-    }
-    if (now_ns - swept_ns > 60 * kSecondNs) {
-      strangers.Sweep(now_ns);
-      swept_ns = now_ns;
-    }
-    file_threads_.Grow();
+    if (stop_begins) stop_ns = now_ns + uint64_t(options_.stop_patience_ms) * 1'000'000;
+    Upkeep(now_ns, stop_begins);
 
     std::vector<Work> work = ListWork(now_ns);
     WatchStorage(work, now_ns);
-    std::vector<std::pair<int, std::shared_ptr<Segment>>> gone;
-    for (Work& item : work) Drain(item, now_ns, stopping, gone);
-    GatherFolds(work);
-    Forget(gone);
-    if (stopping) {
-      const bool done = std::all_of(work.begin(), work.end(), [&](const Work& item) {
-        return asked_to_stop_.contains(item.rank) && !item.lane->busy();
-      });
-      if (done || now_ns >= stop_ns) {
-        left_ = Leave(work);
-        gone.clear();
-        // What the last work has brought.
-        for (Work& item : work) Drain(item, now_ns, true, gone);
-        GatherFolds(work);
-        Forget(gone);
-        return;
-      }
+    DrainAll(work, now_ns, stopping);
+    if (stopping && (AllWritten(work) || now_ns >= stop_ns)) {
+      left_ = LeftBehind(work);
+      DrainAll(work, now_ns, true);  // what the last work has brought
+      return;
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    TakeAnswers();
-    if (stopping_ == stopping) wake_drain_.wait_for(lock, stopping ? kStopPollInterval : kPollInterval);
+    std::unique_lock<std::mutex> lock(node_.mutex);
+    node_.TakeAnswers();
+    if (node_.stopping == stopping) node_.wake_drain.wait_for(lock, stopping ? kStopPollInterval : kPollInterval);
   }
 }
 

@@ -292,7 +292,7 @@ TEST_F(NodeTest, DrainsARankWhoseProcessHasEnded) {
   node_.Detach(*token);
   EXPECT_TRUE(Eventually([&] { return !Report(4).attached; }));
   EXPECT_TRUE(Eventually([&] { return Text(4).find("last words") != std::string::npos; }));
-  EXPECT_TRUE(Eventually([&] { return Report(4).counters.written[ring::kKindOther] == 1; }));
+  EXPECT_TRUE(Eventually([&] { return Report(4).marks[ring::kKindOther] == 1; }));
   EXPECT_THAT(Report(4).reason, HasSubstr("ended"));
   EXPECT_EQ(ReadFile(temp_ / "profiling/task/4/.rank.json"),
             "{\"node\":2,\"host\":\"host \\\"x\\\"\",\"local_rank\":4}\n");
@@ -331,7 +331,7 @@ TEST_F(NodeTest, KeepsMarksInTheRingWhileFilesCannotBeWritten) {
   EXPECT_EQ(fake.slot(0).consumed, 0u);
   std::filesystem::remove(temp_ / "profiling");
   EXPECT_TRUE(Eventually([&] { return Text(0).find("patient") != std::string::npos; }));
-  EXPECT_EQ(Report(0).counters.lost, 0u);
+  EXPECT_EQ(Report(0).lost, 0u);
 }
 
 TEST_F(NodeTest, StopWritesEverythingThatWasRecorded) {
@@ -344,7 +344,7 @@ TEST_F(NodeTest, StopWritesEverythingThatWasRecorded) {
     fake.Append(0, {ring::kRecordMark, 1'000'000'000u + i, uint64_t(i), "m", ring::kKindOther});
   }
   EXPECT_TRUE(node_.Stop().ok());
-  EXPECT_EQ(Report(0).counters.written[ring::kKindOther], 1000u);
+  EXPECT_EQ(Report(0).marks[ring::kKindOther], 1000u);
   const std::string text = Text(0);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1000);
 }
@@ -385,7 +385,7 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
       fake.Append(0, {ring::kRecordRangeEnd, ++ticks, id});
       fake.Append(0, {ring::kRecordRangeEnd, ++ticks, range});
     }
-    EXPECT_TRUE(Eventually([&] { return Report(0).counters.step == first + count - 1; }));
+    EXPECT_TRUE(Eventually([&] { return Report(0).step == first + count - 1; }));
   };
   steps(0, 100);
   std::map<int, uint64_t> told;

@@ -13,6 +13,7 @@
 #include "common/tick_clock.h"
 #include "proto/channel.h"
 #include "proto/fold_messages.h"
+#include "proto/node_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd {
@@ -25,46 +26,6 @@ constexpr size_t kMaxGroupBytes = size_t{512} * 1024;
 constexpr auto kReconnectInterval = std::chrono::milliseconds(200);
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::ManagerMessage>;
-
-KindMask MaskFromProto(const v1::KindStates& kinds) {
-  KindMask mask = 0;
-  if (kinds.step()) mask |= MaskOf(SwitchKind::kStep);
-  if (kinds.save_checkpoint()) mask |= MaskOf(SwitchKind::kSaveCheckpoint);
-  if (kinds.fp()) mask |= MaskOf(SwitchKind::kForward);
-  if (kinds.dataloader()) mask |= MaskOf(SwitchKind::kDataLoader);
-  if (kinds.communication()) mask |= MaskOf(SwitchKind::kCommunication);
-  return mask;
-}
-
-void MaskToProto(KindMask mask, v1::KindStates* kinds) {
-  kinds->set_step((mask & MaskOf(SwitchKind::kStep)) != 0);
-  kinds->set_save_checkpoint((mask & MaskOf(SwitchKind::kSaveCheckpoint)) != 0);
-  kinds->set_fp((mask & MaskOf(SwitchKind::kForward)) != 0);
-  kinds->set_dataloader((mask & MaskOf(SwitchKind::kDataLoader)) != 0);
-  kinds->set_communication((mask & MaskOf(SwitchKind::kCommunication)) != 0);
-}
-
-void FillStatus(const RankReport& report, v1::RankStatus* status) {
-  status->set_rank(report.rank);
-  status->set_pid(static_cast<int32_t>(report.pid));
-  status->set_attached(report.attached);
-  status->set_reason(report.reason);
-  status->set_applied_revision(report.applied_revision);
-  status->set_failed_revision(report.failed_revision);
-  MaskToProto(report.applied, status->mutable_applied());
-  status->set_step(report.counters.step);
-  status->set_step_ms(report.counters.step_ms);
-  status->set_lost(report.counters.lost);
-  status->set_overhead_ns_per_mark(report.counters.overhead_ns_per_mark);
-  v1::MarkCounts* marks = status->mutable_marks();
-  const auto& written = report.counters.written;
-  marks->set_step(written[ring::kKindStep]);
-  marks->set_save_checkpoint(written[ring::kKindSaveCheckpoint]);
-  marks->set_fp(written[ring::kKindForward]);
-  marks->set_dataloader(written[ring::kKindDataLoader]);
-  marks->set_communication(written[ring::kKindCommunication]);
-  marks->set_other(written[ring::kKindOther]);
-}
 
 // All groups of a rank. Beyond kMaxGroupBytes only their names: their members are in many pieces then.
 void FillGroups(int rank, const std::vector<GroupInfo>& groups, v1::RankGroups* message) {
@@ -194,7 +155,7 @@ class Uplink::Impl {
           spdlog::info("connected to manager {}", options_.manager);
           callbacks_.on_connected(true);
         }
-        callbacks_.on_wanted({MaskFromProto(message.wanted().kinds()), message.wanted().revision()});
+        callbacks_.on_wanted({ReadKinds(message.wanted().kinds()), message.wanted().revision()});
         double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - received).count();
         Answer(message.wanted().revision(), ms);
       } else if (message.has_agent_call()) {
@@ -213,22 +174,9 @@ class Uplink::Impl {
   void Answer(uint64_t revision, double ms) {
     v1::NodeMessage message;
     message.mutable_applied()->set_revision(revision);
-    for (const RankReport& report : node_->Reports()) {
-      const bool failed = report.attached && report.failed_revision == revision && !report.reason.empty();
-      if (report.attached && report.applied_revision != revision && !failed) continue;
-      v1::RankAnswer* answer = message.mutable_applied()->add_ranks();
-      answer->set_rank(report.rank);
-      answer->set_node(options_.node_rank);
-      if (report.attached && !failed) {
-        answer->set_state(v1::RankAnswer::APPLIED);
-        answer->set_ms(ms);
-      } else if (failed || (report.pid != 0 && report.trouble == RankTrouble::kRingUnusable)) {
-        answer->set_state(v1::RankAnswer::FAILED);
-        answer->set_reason(report.reason);
-      } else {
-        answer->set_state(v1::RankAnswer::UNREACHABLE);
-        answer->set_reason(report.reason);
-      }
+    for (RankAnswer& answer : node_->Answers(revision)) {
+      if (answer.state == RankAnswer::State::kApplied) answer.ms = ms;
+      FillRankAnswer(answer, message.mutable_applied()->add_ranks());
     }
     Queue(std::move(message));
   }
@@ -269,7 +217,7 @@ class Uplink::Impl {
   bool WriteRanks(Stream& stream) {
     v1::NodeMessage message;
     v1::RankSet* ranks = message.mutable_ranks();
-    for (const RankReport& report : node_->Reports()) FillStatus(report, ranks->add_ranks());
+    for (const RankReport& report : node_->Reports()) FillRankReport(report, ranks->add_ranks());
     return stream.Write(message);
   }
 

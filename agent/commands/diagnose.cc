@@ -76,6 +76,17 @@ absl::Status PrintMessage(const DiagnoseOptions& options, const std::string& man
   return Print(options, *report, message.job());
 }
 
+// The next report, of one part or of many.
+bool ReadWatched(grpc::ClientReader<v1::DiagnosisReport>& reports, v1::DiagnosisReport* whole) {
+  whole->Clear();
+  v1::DiagnosisReport part;
+  do {
+    if (!reports.Read(&part)) return false;
+    whole->MergeFrom(part);
+  } while (part.more());
+  return true;
+}
+
 // Prints the present report, or with --watch each one until the manager goes away. Sets `reached` once it has answered.
 grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
                      bool& reached, absl::Status& printed) {
@@ -92,9 +103,10 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
     return called;
   }
   grpc::ClientContext watched;
+  request.set_in_parts(true);
   auto reports = stub.WatchReports(&watched, request);
   bool clear = isatty(STDOUT_FILENO) != 0 && !options.json;
-  for (bool first = true; reports->Read(&message); first = false) {
+  for (bool first = true; ReadWatched(*reports, &message); first = false) {
     if (!clear && !options.json && !first) std::cout << "\n";
     if (clear) std::cout << "\033[H\033[2J";
     printed = PrintMessage(options, client.manager(), message);

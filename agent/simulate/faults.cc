@@ -335,6 +335,16 @@ absl::Status CheckFault(const Job& job, const Plan& plan, const Fault& fault) {
   return absl::OkStatus();
 }
 
+void PrepareJob(Job& job, FaultKind kind) {
+  if (kind >= FaultKind::kNic) job.compute_share = std::min(job.compute_share, 0.5);
+  if (kind == FaultKind::kDataloader) job.dataloader_ms = 0.08 * job.step_ms;
+  if (kind == FaultKind::kCheckpoint) {
+    job.checkpoint_every = 10;
+    job.checkpoint_ms = 1.5 * job.step_ms;
+  }
+  if (kind == FaultKind::kGc) job.noise.gc_max_ms = 300;
+}
+
 bool InRange(const Fault& fault, int step) {
   return step >= fault.first_step && (fault.last_step < 0 || step <= fault.last_step);
 }

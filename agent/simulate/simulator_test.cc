@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "common/comm_name.h"
 #include "common/mark_fold.h"
 
 namespace taskd::simulate {

@@ -39,9 +39,9 @@ class Job {
  public:
   explicit Job(bool hosted = false) : core(JobLinkCore::Options{hosted}) {}
 
-  void Take(JobLinkCore::Outputs outputs) {
+  void Take(JobOutputs outputs) {
     messages += outputs.size();
-    for (JobLinkCore::Output& output : outputs) heard[output.peer].push_back(std::move(output.message));
+    for (JobOutput& output : outputs) heard[output.peer].push_back(std::move(output.message));
   }
   void Enter(uint64_t peer, JobJoin join) { Take(core.Join(peer, std::move(join), now)); }
   void Ready(uint64_t peer) { Take(core.Ready(peer, now)); }
@@ -67,7 +67,7 @@ class Job {
   template <typename Message>
   std::vector<Message> All(uint64_t peer) {
     std::vector<Message> found;
-    for (const JobLinkCore::Message& message : heard[peer]) {
+    for (const JobMessage& message : heard[peer]) {
       if (const auto* one = std::get_if<Message>(&message)) found.push_back(*one);
     }
     return found;
@@ -89,7 +89,7 @@ class Job {
   int64_t now = 1000 * kS;
   int ticks_in_place = 0;
   size_t messages = 0;
-  std::map<uint64_t, std::vector<JobLinkCore::Message>> heard;
+  std::map<uint64_t, std::vector<JobMessage>> heard;
 };
 
 // ---- Beginning
@@ -141,10 +141,10 @@ TEST(JobLinkCoreTest, WhatANodeSaysOfItselfHasASize) {
 
 TEST(JobLinkCoreTest, AllJoinsHaveASumToo) {
   Job job;
-  JobJoin join = Join(0, JobLinkCore::kMaxNodes);
-  join.addresses.assign(JobLinkCore::kMaxAddresses, std::string(JobLinkCore::kMaxNameBytes, 'x'));
+  JobJoin join = Join(0, JobLimits::kMaxNodes);
+  join.addresses.assign(JobLimits::kMaxAddresses, std::string(JobLimits::kMaxNameBytes, 'x'));
   uint32_t taken = 0;
-  while (taken < JobLinkCore::kMaxNodes) {
+  while (taken < JobLimits::kMaxNodes) {
     join.index = taken;
     job.Enter(taken + 1, join);
     if (!job.All<JobRefusal>(taken + 1).empty()) break;
@@ -153,8 +153,8 @@ TEST(JobLinkCoreTest, AllJoinsHaveASumToo) {
   EXPECT_GT(taken, 2000u);
   EXPECT_LT(taken, 8000u);
   EXPECT_THAT(job.Refusal(taken + 1), HasSubstr("64 MiB"));
-  join = Join(3, JobLinkCore::kMaxNodes, "run0");
-  join.addresses.assign(JobLinkCore::kMaxAddresses, std::string(JobLinkCore::kMaxNameBytes, 'x'));
+  join = Join(3, JobLimits::kMaxNodes, "run0");
+  join.addresses.assign(JobLimits::kMaxAddresses, std::string(JobLimits::kMaxNameBytes, 'x'));
   job.Enter(100'000, join);
   EXPECT_TRUE(job.All<JobRefusal>(100'000).empty()) << "a node that comes back";
 }
@@ -573,7 +573,7 @@ TEST(JobLinkCoreTest, MpirunIsToldInOrderAndToLateOnes) {
 TEST(JobLinkCoreTest, MpirunCallsAreBounded) {
   Job job;
   job.Enter(10, Join(0, 1));
-  for (uint32_t i = 0; i <= JobLinkCore::kMaxMpirunEvents; ++i) job.Take(job.core.Mpirun(10, {i, false, 0}, job.now));
+  for (uint32_t i = 0; i <= JobLimits::kMaxMpirunEvents; ++i) job.Take(job.core.Mpirun(10, {i, false, 0}, job.now));
   EXPECT_THAT(job.Ends(10), ElementsAre(1));
   EXPECT_THAT(job.Last<JobEnd>(10).reason, HasSubstr("mpirun"));
 }
@@ -699,7 +699,7 @@ TEST_F(RemoteTest, WhatIsQueuedIsBounded) {
     job.Take(job.core.Answer(11, {id, RemoteAnswer::Kind::kOut, chunk, 0}, job.now));
   }
   EXPECT_EQ(Failure(100), absl::StatusCode::kResourceExhausted);
-  EXPECT_LE(job.All<RemoteAnswer>(100).size() * chunk.size(), JobLinkCore::kMaxQueuedBytes);
+  EXPECT_LE(job.All<RemoteAnswer>(100).size() * chunk.size(), JobLimits::kMaxQueuedBytes);
   EXPECT_GE(job.All<RemoteAnswer>(100).size(), 250u);
   EXPECT_EQ(job.Last<RemoteOrder>(11).kind, RemoteOrder::Kind::kCancel);
   EXPECT_EQ(job.core.Sent(id, 1), 0u);
@@ -774,7 +774,7 @@ class RandomNodes {
     streams_.erase(peer);
     Take(job_.core.Lost(peer, job_.now));
   }
-  void Take(JobLinkCore::Outputs outputs, bool may_begin_next = true) {
+  void Take(JobOutputs outputs, bool may_begin_next = true) {
     job_.Take(std::move(outputs));
     Check(may_begin_next);
   }
@@ -783,7 +783,7 @@ class RandomNodes {
   void Check(bool may_begin_next = true) {
     std::set<int> codes;
     for (auto& [peer, messages] : job_.heard) {
-      for (const JobLinkCore::Message& message : messages) {
+      for (const JobMessage& message : messages) {
         ASSERT_FALSE(over_.count(peer)) << "peer " << peer << " hears something after its last";
         if (const auto* end = std::get_if<JobEnd>(&message)) {
           ASSERT_FALSE(ended_.count(peer)) << "a second end";
@@ -886,7 +886,7 @@ TEST(JobLinkCoreTest, ANodeWithoutRemoteStartIsToldNoCommand) {
   JobJoin join = Join(0, 1);
   join.remote_start = false;
   core.Join(1, join, 0);
-  const JobLinkCore::Outputs outputs = core.Call(2, "a", "x", 1);
+  const JobOutputs outputs = core.Call(2, "a", "x", 1);
   ASSERT_EQ(outputs.size(), 1u);
   EXPECT_EQ(outputs[0].peer, 2u);
   ASSERT_TRUE(std::holds_alternative<StreamEnd>(outputs[0].message));

@@ -1,3 +1,5 @@
+#include "manager/job/job_link_service.h"
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -16,8 +18,8 @@
 #include "grpcpp/grpcpp.h"
 #include "manager/core.h"
 #include "manager/job/job_link_core.h"
+#include "manager/job/job_messages.h"
 #include "manager/job_name.h"
-#include "manager/services.h"
 #include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/guarded.h"
@@ -25,8 +27,6 @@
 
 namespace taskd::manager {
 namespace {
-
-using Message = JobLinkCore::Message;
 
 constexpr int kMaxInputBytes = 64 * 1024;
 // A caller whose input the node does not take is not read from, long before it is too much.
@@ -127,7 +127,7 @@ class Hub {
   // A stream. Called under the hub's lock: takes note, never calls the hub.
   class Stream {
    public:
-    virtual void Take(Message message) = 0;
+    virtual void Take(JobMessage message) = 0;
     virtual void ReadOn() = 0;
     virtual void End(const grpc::Status& status) = 0;
 
@@ -191,8 +191,8 @@ class Hub {
     if (found != streams_.end()) found->second->ReadOn();
   }
 
-  void Deliver(JobLinkCore::Outputs outputs) {
-    for (JobLinkCore::Output& output : outputs) {
+  void Deliver(JobOutputs outputs) {
+    for (JobOutput& output : outputs) {
       auto found = streams_.find(output.peer);
       if (found != streams_.end()) found->second->Take(std::move(output.message));
     }
@@ -283,7 +283,7 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<Guarded<In>, Out>,
   uint64_t peer_ = 0;  // 0: the first message has not come
 
   // With the mutex, which is taken after the hub's, never before it.
-  std::deque<Message> queue_;
+  std::deque<JobMessage> queue_;
   std::optional<std::pair<uint64_t, size_t>> sending_;  // command, bytes of data
 
  private:
@@ -297,7 +297,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     StartOrEnd(grpc::Status::OK);
   }
 
-  void Take(Message message) override {
+  void Take(JobMessage message) override {
     std::lock_guard lock(mutex_);
     if (ended_) return;
     if (auto* end = std::get_if<StreamEnd>(&message)) {
@@ -310,7 +310,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       // What its caller has given up need not be sent.
       auto* order = std::get_if<RemoteOrder>(&message);
       if (order != nullptr && order->kind == RemoteOrder::Kind::kCancel) {
-        std::erase_if(queue_, [&](const Message& one) {
+        std::erase_if(queue_, [&](const JobMessage& one) {
           const auto* queued = std::get_if<RemoteOrder>(&one);
           return queued != nullptr && queued->id == order->id;
         });
@@ -347,7 +347,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       hub_->Tell([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in.join()), now); });
       return grpc::Status::OK;
     }
-    hub_->Tell([&](JobLinkCore& core, int64_t now) -> JobLinkCore::Outputs {
+    hub_->Tell([&](JobLinkCore& core, int64_t now) -> JobOutputs {
       switch (in.kind_case()) {
         case v1::NodeReport::kReady:
           return core.Ready(peer_, now);
@@ -380,7 +380,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       return false;
     }
     if (queue_.empty()) return false;
-    const Message& next = queue_.front();
+    const JobMessage& next = queue_.front();
     std::visit([&](const auto& one) { Fill(one, message); }, next);
     if (const auto* order = std::get_if<RemoteOrder>(&next)) sending_ = {order->id, order->data.size()};
     refused_ = std::holds_alternative<JobRefusal>(next);
@@ -397,7 +397,7 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
  public:
   CallerStream(std::shared_ptr<Hub> hub, const grpc::Status& refusal) : Reactor(std::move(hub)) { StartOrEnd(refusal); }
 
-  void Take(Message message) override {
+  void Take(JobMessage message) override {
     std::lock_guard lock(mutex_);
     if (ended_) return;
     if (auto* end = std::get_if<StreamEnd>(&message)) {

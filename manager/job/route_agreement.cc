@@ -55,7 +55,13 @@ std::string RouteAgreementCore::Complaint(const RouteProposal& proposal) {
 }
 
 void RouteAgreementCore::Propose(uint64_t peer, RouteProposal proposal, Time now, std::vector<Output>* out) {
-  std::string complaint = peers_.contains(peer) ? "a second proposal" : Complaint(proposal);
+  std::string complaint;
+  if (peers_.contains(peer)) {
+    complaint = "a second proposal";
+    Gone(peer, now, out);
+  } else {
+    complaint = Complaint(proposal);
+  }
   if (!complaint.empty()) {
     out->push_back({peer, Because(Kind::kRefused, std::move(complaint))});
     return;

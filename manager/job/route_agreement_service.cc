@@ -1,3 +1,5 @@
+#include "manager/job/route_agreement_service.h"
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -14,7 +16,6 @@
 #include "manager/core.h"
 #include "manager/job/route_agreement.h"
 #include "manager/job_name.h"
-#include "manager/services.h"
 #include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/guarded.h"

@@ -210,6 +210,17 @@ TEST_F(RouteAgreementTest, RefusesOnlyTheSecondNodeOfAnIndex) {
   EXPECT_EQ(LastKind(0), Kind::kCommit);
 }
 
+TEST_F(RouteAgreementTest, ASecondProposalIsTheEndOfTheFirst) {
+  Propose(0, Proposal(3, 0));
+  Propose(1, Proposal(3, 1));
+  Propose(1, Proposal(3, 1));
+  EXPECT_EQ(LastKind(1), Kind::kRefused);
+  ExpectIdentity({0}, "node 1 has gone while node 2 did not come");
+  core_.Acknowledge(1, now_, &out_);  // forgotten
+  Gone(1);
+  EXPECT_EQ(LastKind(1), Kind::kRefused);
+}
+
 TEST_F(RouteAgreementTest, RefusesWhatMakesNoSense) {
   Propose(50, Proposal(3, 0));
   std::vector<RouteProposal> bad = {Proposal(0, 0),
@@ -229,6 +240,8 @@ TEST_F(RouteAgreementTest, RefusesWhatMakesNoSense) {
   }
   Propose(50, Proposal(3, 1));
   EXPECT_EQ(LastKind(50), Kind::kRefused) << "a second proposal";
+  Propose(60, Proposal(3, 0));
+  EXPECT_EQ(LastKind(60), Kind::kWaiting) << "the seat is free";
 }
 
 TEST_F(RouteAgreementTest, InDoubtHearsCommit) {

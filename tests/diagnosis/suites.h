@@ -21,7 +21,4 @@ std::vector<std::string> SuiteNames();
 // are drawn from the seed. An unknown suite gives a healthy job of the defaults.
 Case MakeCase(const std::string& suite, uint64_t seed, int index);
 
-// Gives a job what a fault of this kind needs to be felt at all: a loader or a checkpoint that takes time, traffic.
-void PrepareJob(simulate::Job& job, simulate::FaultKind kind);
-
 }  // namespace taskd::evaluation

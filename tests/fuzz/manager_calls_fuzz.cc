@@ -92,7 +92,7 @@ class JobLink {
         now_ns_ += int64_t{input.Byte()} * 1'000'000'000;
         Take(core_.Tick(now_ns_));
     }
-    FUZZ_CHECK(core_.queued_bytes(peer) <= 2 * JobLinkCore::kMaxQueuedBytes);
+    FUZZ_CHECK(core_.queued_bytes(peer) <= 2 * JobLimits::kMaxQueuedBytes);
   }
 
   void Finish() {
@@ -130,18 +130,17 @@ class JobLink {
     return answer;
   }
 
-  void Take(const JobLinkCore::Outputs& outputs) {
-    for (const JobLinkCore::Output& output : outputs) {
+  void Take(const JobOutputs& outputs) {
+    for (const JobOutput& output : outputs) {
       FUZZ_CHECK(listeners_.Has(output.peer));
       size_t data = 0;
       uint64_t id = 0;
       if (const auto* state = std::get_if<JobState>(&output.message)) {
-        FUZZ_CHECK(state->missing.size() <= JobLinkCore::kMaxMissingListed &&
-                   state->connected <= JobLinkCore::kMaxNodes);
+        FUZZ_CHECK(state->missing.size() <= JobLimits::kMaxMissingListed && state->connected <= JobLimits::kMaxNodes);
       } else if (const auto* end = std::get_if<JobEnd>(&output.message)) {
-        FUZZ_CHECK(end->code >= 0 && end->code <= 255 && end->reason.size() <= 4 * JobLinkCore::kMaxTextBytes);
+        FUZZ_CHECK(end->code >= 0 && end->code <= 255 && end->reason.size() <= 4 * JobLimits::kMaxTextBytes);
       } else if (const auto* refusal = std::get_if<JobRefusal>(&output.message)) {
-        FUZZ_CHECK(!refusal->text.empty() && refusal->text.size() <= 4 * JobLinkCore::kMaxTextBytes);
+        FUZZ_CHECK(!refusal->text.empty() && refusal->text.size() <= 4 * JobLimits::kMaxTextBytes);
         listeners_.Go(output.peer);
       } else if (const auto* stream_end = std::get_if<StreamEnd>(&output.message)) {
         FUZZ_CHECK(!stream_end->status.ok() && !stream_end->status.message().empty());

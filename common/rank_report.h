@@ -1,0 +1,45 @@
+// What a proxy reports of a rank and what the manager keeps and answers of it; proto/node_messages.h has both as
+// messages.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "common/switch.h"
+
+namespace taskd {
+
+inline constexpr int kNumMarkCounts = kNumSwitches + 1;  // by SwitchKind, then all others
+
+// taskd.v1.RankStatus.
+struct RankReport {
+  int rank = 0;
+  int pid = 0;
+  bool attached = false;          // its process lives and its ring is sound
+  std::string reason;             // why not attached, or why the wanted state is not applied
+  uint64_t applied_revision = 0;  // of the wanted state that it has; 0: none yet
+  uint64_t failed_revision = 0;   // of the wanted state that it could not take on, and `reason` says why; 0: none
+  KindMask applied = 0;
+  int64_t step = -1;  // of the newest "step N" that ended; -1: none
+  double step_ms = 0;
+  std::array<uint64_t, kNumMarkCounts> marks{};  // marks and ranges written to the files
+  uint64_t lost = 0;
+  double overhead_ns_per_mark = 0;
+
+  friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
+// taskd.v1.RankAnswer: what a rank made of one revision of the wanted state.
+struct RankAnswer {
+  enum class State { kUnreachable, kApplied, kFailed };
+  int rank = 0;
+  int node = -1;  // node rank; -1: nobody has seen the rank
+  State state = State::kUnreachable;
+  double ms = 0;       // from the request to the answer; 0 unless kApplied
+  std::string reason;  // empty when kApplied
+
+  friend bool operator==(const RankAnswer&, const RankAnswer&) = default;
+};
+
+}  // namespace taskd

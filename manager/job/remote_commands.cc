@@ -1,0 +1,126 @@
+#include "manager/job/remote_commands.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr size_t kMessageOverheadBytes = 256;  // of what is queued, beside its data
+
+}  // namespace
+
+void RemoteCommands::Start(uint64_t caller, const JobJoin& node, uint64_t peer, std::string command) {
+  const uint64_t id = next_id_++;
+  Command& added = commands_[id];
+  added.caller = caller;
+  added.index = node.index;
+  added.peer = peer;
+  added.node = NodeText(node);
+  callers_[caller] = id;
+  running_[node.index].insert(id);
+  const size_t size = command.size();
+  Queue(id, peer, RemoteOrder{id, RemoteOrder::Kind::kStart, std::move(command)}, size);
+}
+
+void RemoteCommands::Input(uint64_t caller, std::string input) {
+  auto found = callers_.find(caller);
+  if (found == callers_.end() || input.empty()) return;
+  const uint64_t id = found->second;
+  const Command& command = commands_.at(id);
+  if (command.input_ended) return;
+  const size_t size = input.size();
+  Queue(id, command.peer, RemoteOrder{id, RemoteOrder::Kind::kInput, std::move(input)}, size);
+}
+
+void RemoteCommands::InputEnd(uint64_t caller) {
+  auto found = callers_.find(caller);
+  if (found == callers_.end()) return;
+  const uint64_t id = found->second;
+  Command& command = commands_.at(id);
+  if (std::exchange(command.input_ended, true)) return;
+  Queue(id, command.peer, RemoteOrder{id, RemoteOrder::Kind::kInputEnd, ""}, 0);
+}
+
+void RemoteCommands::CallerLost(uint64_t caller) {
+  auto found = callers_.find(caller);
+  if (found == callers_.end()) return;
+  const uint64_t id = found->second;
+  Cancel(id, commands_.at(id).peer);
+  End(id);
+}
+
+void RemoteCommands::Answer(uint64_t peer, RemoteAnswer answer) {
+  auto found = commands_.find(answer.id);
+  if (found == commands_.end() || found->second.peer != peer) return;
+  const uint64_t id = answer.id;
+  const uint64_t caller = found->second.caller;
+  if (answer.kind == RemoteAnswer::Kind::kEnded) {
+    Send(caller, std::move(answer));
+    End(id);
+  } else {
+    const size_t size = answer.data.size();
+    Queue(id, caller, std::move(answer), size);
+  }
+}
+
+void RemoteCommands::NodeLost(const JobJoin& node) {
+  auto found = running_.find(node.index);
+  if (found == running_.end()) return;
+  const std::set<uint64_t> ids = found->second;
+  for (uint64_t id : ids) {
+    given_up_[node.index].push_back(id);
+    Fail(id, absl::UnavailableError(absl::StrCat(NodeText(node), " is gone")));
+  }
+}
+
+void RemoteCommands::NodeBack(uint32_t index, uint64_t peer) {
+  auto found = given_up_.find(index);
+  if (found == given_up_.end()) return;
+  for (uint64_t id : found->second) Cancel(id, peer);
+  given_up_.erase(found);
+}
+
+void RemoteCommands::Queue(uint64_t id, uint64_t peer, JobMessage message, size_t data_bytes) {
+  Command& command = commands_.at(id);
+  command.queued_bytes += data_bytes + kMessageOverheadBytes;
+  if (command.queued_bytes <= JobLimits::kMaxQueuedBytes) {
+    Send(peer, std::move(message));
+    return;
+  }
+  Cancel(id, command.peer);
+  Fail(id, absl::ResourceExhaustedError(absl::StrCat("more than ", JobLimits::kMaxQueuedBytes >> 20,
+                                                     " MiB of the command on ", command.node,
+                                                     " wait for somebody who does not take them")));
+}
+
+void RemoteCommands::End(uint64_t id) {
+  auto found = commands_.find(id);
+  callers_.erase(found->second.caller);
+  auto running = running_.find(found->second.index);
+  running->second.erase(id);
+  if (running->second.empty()) running_.erase(running);
+  commands_.erase(found);
+}
+
+void RemoteCommands::Fail(uint64_t id, const absl::Status& status) {
+  Send(commands_.at(id).caller, StreamEnd{status});
+  End(id);
+}
+
+uint64_t RemoteCommands::Sent(uint64_t id, size_t data_bytes) {
+  auto found = commands_.find(id);
+  if (found == commands_.end()) return 0;
+  Command& command = found->second;
+  command.queued_bytes -= std::min(command.queued_bytes, data_bytes + kMessageOverheadBytes);
+  return command.caller;
+}
+
+size_t RemoteCommands::queued_bytes(uint64_t caller) const {
+  auto found = callers_.find(caller);
+  return found == callers_.end() ? 0 : commands_.at(found->second).queued_bytes;
+}
+
+}  // namespace taskd::manager

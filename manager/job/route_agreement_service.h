@@ -1,0 +1,19 @@
+// taskd.v1.RouteAgreement: `taskd route --agree` of all nodes.
+//
+// Served over mutual TLS only: whoever calls it has proven to be a part of the job.
+#pragma once
+
+#include <memory>
+
+#include "manager/core.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace taskd::manager {
+
+// Its rounds end with its streams.
+std::unique_ptr<grpc::Service> MakeRouteAgreementService(const JobShape& shape);
+
+}  // namespace taskd::manager

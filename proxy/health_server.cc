@@ -1,0 +1,65 @@
+#include "proxy/health_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "proto/channel.h"
+#include "proto/grpc_listener.h"
+
+namespace taskd {
+namespace {
+
+constexpr size_t kHealthBufferBytes = size_t{4} << 20;
+
+}  // namespace
+
+class HealthServer::Impl {
+ public:
+  ~Impl() {
+    listener_.reset();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  }
+
+  absl::Status Start(const HostPort& listen) {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    SetServerLimits(builder, kHealthBufferBytes);
+    fed_ = std::make_unique<FedServer>(builder, grpc::InsecureServerCredentials());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) return absl::UnavailableError("--listen: gRPC does not start");
+    absl::StatusOr<std::unique_ptr<GrpcListener>> listener =
+        GrpcListener::Listen(listen, {}, [fed = fed_.get()](GrpcListener::Speaks speaks, UniqueFd connection) {
+          if (speaks != GrpcListener::Speaks::kTls) fed->Take(std::move(connection));
+        });
+    if (!listener.ok()) {
+      return absl::Status(listener.status().code(), absl::StrCat("--listen: ", listener.status().message()));
+    }
+    listener_ = *std::move(listener);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::unique_ptr<FedServer> fed_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcListener> listener_;
+};
+
+HealthServer::HealthServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HealthServer::~HealthServer() = default;
+
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& address) {
+  absl::StatusOr<HostPort> listen = ParseHostPort("--listen", address);
+  if (!listen.ok()) return listen.status();
+  auto impl = std::make_unique<Impl>();
+  if (absl::Status started = impl->Start(*listen); !started.ok()) return started;
+  return std::unique_ptr<HealthServer>(new HealthServer(std::move(impl)));
+}
+
+}  // namespace taskd

@@ -1,0 +1,181 @@
+#include "proxy/node_ranks.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/tick_clock.h"
+
+namespace taskd {
+
+bool NodeRanks::Knows(ino_t inode) const {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const auto& entry) {
+    return std::any_of(entry.second.segments.begin(), entry.second.segments.end(),
+                       [&](const auto& segment) { return segment->drain->segment().inode() == inode; });
+  });
+}
+
+void NodeRanks::Add(int number, std::shared_ptr<NodeSegment> segment, std::unique_ptr<RingSegment> ring) {
+  NodeRank& rank = At(number);
+  segment->drain = std::make_shared<SegmentDrain>(std::move(ring), rank.lane->files(), rank.lane->fold());
+  if (segment->current) {
+    for (auto& old : rank.segments) {
+      if (!old->current) continue;
+      old->current = false;
+      if (!old->ended) old->drain->segment().SetGate(0);
+    }
+    rank.pid = segment->drain->segment().pid();
+    rank.gate.Reset();
+    rank.info_written = false;
+  }
+  ApplyGate(rank, *segment);
+  rank.segments.push_back(std::move(segment));
+  Changed();
+}
+
+NodeSegment* NodeRanks::FindAgain(int number, const RingSegment& ring, std::shared_ptr<RankLane>& former) {
+  for (auto entry = ranks.begin(); entry != ranks.end(); ++entry) {
+    auto& [known_as, rank] = *entry;
+    for (auto& segment : rank.segments) {
+      RingSegment& known = segment->drain->segment();
+      if (known.device() != ring.device() || known.inode() != ring.inode()) continue;
+      if (known_as == number) return segment.get();
+      // Its first marks came before it knew its rank and went by an environment variable. Its new drain goes on where
+      // the old one's cursors are.
+      spdlog::info("rank {} (pid {}) says that it is rank {}", known_as, known.pid(), number);
+      former = rank.lane;
+      rank.ended = Sum(rank.ended, segment->counters);
+      std::erase(rank.segments, segment);
+      if (rank.segments.empty() && rank.ended.written == SegmentDrain::Counters().written) ranks.erase(entry);
+      return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+void NodeRanks::SetWanted(const WantedKinds& state) {
+  wanted = state;
+  for (auto& [number, rank] : ranks) {
+    for (auto& segment : rank.segments) ApplyGate(rank, *segment);
+  }
+  Changed();
+}
+
+void NodeRanks::ApplyGate(NodeRank& rank, NodeSegment& segment) {
+  if (!wanted || !segment.fault.empty()) return;
+  RingSegment& ring = segment.drain->segment();
+  const uint32_t gate = GateOf(wanted->kinds);
+  std::atomic<uint32_t>& keep = ring.header().undecided_keep;
+  // The first word of a proxy also decides on what was recorded before it.
+  if ((keep.load(std::memory_order_relaxed) & ring::kGateUndecided) == 0) keep.store(gate | ring::kGateUndecided);
+  if (segment.ended) return;
+  ring.SetGate(segment.current ? gate : 0);
+  if (!segment.current) return;
+  const uint64_t now_ns = ReadMonotonicNs();
+  rank.gate.Ask(*wanted, now_ns);
+  rank.gate.TakeAnswer(ring.header(), now_ns);
+  answers_awaited |= rank.gate.awaited();
+}
+
+void NodeRanks::TakeAnswers() {
+  const uint64_t now_ns = ReadMonotonicNs();
+  bool news = false;
+  answers_awaited = false;
+  for (auto& [number, rank] : ranks) {
+    for (auto& segment : rank.segments) {
+      if (!segment->live() || !segment->fault.empty()) continue;
+      news |= rank.gate.TakeAnswer(segment->drain->segment().header(), now_ns);
+      answers_awaited |= rank.gate.awaited();
+    }
+  }
+  if (news) Changed();
+}
+
+RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
+  RankReport report;
+  report.rank = number;
+  report.pid = static_cast<int>(rank.pid);
+  report.applied = rank.gate.applied();
+  report.applied_revision = rank.gate.applied_revision();
+  report.reason = "its process has ended";
+  SegmentDrain::Counters counters = rank.ended;
+  for (const auto& segment : rank.segments) {
+    counters = Sum(counters, segment->counters);
+    if (!segment->live()) continue;
+    report.attached = segment->fault.empty();
+    report.reason = report.attached ? rank.gate.failure() : absl::StrCat("its ring is unusable: ", segment->fault);
+    if (report.attached) report.failed_revision = rank.gate.failed_revision();
+  }
+  report.step = counters.step;
+  report.step_ms = counters.step_ms;
+  report.marks = counters.written;
+  report.lost = counters.lost;
+  report.overhead_ns_per_mark = counters.overhead_ns_per_mark;
+  return report;
+}
+
+std::optional<RankAnswer> NodeRanks::AnswerOf(int number, const NodeRank& rank, uint64_t revision) const {
+  const RankReport report = ReportOf(number, rank);
+  RankAnswer answer;
+  answer.rank = number;
+  answer.reason = report.reason;
+  if (!report.attached) {
+    // A rank whose ring is unusable is there, and cannot be switched.
+    const bool unusable = std::any_of(rank.segments.begin(), rank.segments.end(),
+                                      [](const auto& segment) { return segment->live() && !segment->fault.empty(); });
+    answer.state = unusable && rank.pid != 0 ? RankAnswer::State::kFailed : RankAnswer::State::kUnreachable;
+  } else if (report.failed_revision == revision && !report.reason.empty()) {
+    answer.state = RankAnswer::State::kFailed;
+  } else if (report.applied_revision == revision) {
+    answer.state = RankAnswer::State::kApplied;
+    answer.reason.clear();
+  } else {
+    return std::nullopt;
+  }
+  return answer;
+}
+
+void NodeRanks::AddFolds(NodeRank& rank, std::vector<StepFold> finished) {
+  const MarkFold& marks = rank.lane->fold()->marks();
+  if (rank.groups_version != marks.groups_version()) {
+    rank.groups_version = marks.groups_version();
+    rank.groups = marks.groups();
+  }
+  for (StepFold& step : finished) {
+    if (rank.folds.size() >= kMaxFolds) {
+      rank.folds.pop_front();
+      ++folds_dropped_;
+    }
+    rank.folds.push_back(std::move(step));
+  }
+  folds_wait = true;
+}
+
+NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) {
+  NodeFolds taken;
+  taken.dropped = folds_dropped_;
+  folds_wait = false;
+  for (auto& [number, rank] : ranks) {
+    if (rank.folds.empty()) continue;
+    if (taken.steps.size() >= max_steps) {
+      folds_wait = true;
+      break;
+    }
+    uint64_t& version = told[number];
+    if (version != rank.groups_version) taken.groups.emplace_back(number, rank.groups);
+    version = rank.groups_version;
+    for (; !rank.folds.empty() && taken.steps.size() < max_steps; rank.folds.pop_front()) {
+      taken.steps.emplace_back(number, std::move(rank.folds.front()));
+    }
+    folds_wait |= !rank.folds.empty();
+  }
+  return taken;
+}
+
+void NodeRanks::Changed() {
+  ++versions.all;
+  ++versions.urgent;
+  changed.notify_all();
+}
+
+}  // namespace taskd

@@ -1,0 +1,129 @@
+// The ranks of a node and their segments: what whoever calls Node and the thread that drains share.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/rank_report.h"
+#include "common/step_fold.h"
+#include "proxy/profiling_dir.h"
+#include "proxy/rank_gate.h"
+#include "proxy/rank_lane.h"
+#include "proxy/segment_drain.h"
+
+namespace taskd {
+
+// Folds on their way to the manager.
+struct NodeFolds {
+  std::vector<std::pair<int, std::vector<GroupInfo>>> groups;  // by rank, where they are news
+  std::vector<std::pair<int, StepFold>> steps;                 // by rank, each rank's in order
+  uint64_t dropped = 0;                                        // folds that nobody took in time, since the start
+};
+
+// What one process has given us.
+struct NodeSegment {
+  // Set once. The drain thread's and its rank's lane's, but for RingSegment::SetGate and the header.
+  std::shared_ptr<SegmentDrain> drain;
+  std::string shm_name;      // to unlink when it is drained; empty for a memfd
+  bool writer_seen = false;  // the writer's lock was held at some time; the drain thread's
+  // Of the rank that this process was before: nothing is read while it may still write. Null: none.
+  std::shared_ptr<RankLane> former;
+
+  // Guarded by NodeRanks::mutex.
+  uint64_t token = 0;
+  bool connected = false;
+  bool ended = false;   // its process is gone
+  bool current = true;  // false: another process has taken the rank
+  std::string fault;    // as RingSegment::fault()
+  uint64_t checked_ns = 0;
+  SegmentDrain::Counters counters;
+
+  // The rank records through it.
+  bool live() const { return current && !ended; }
+};
+
+struct NodeRank {
+  NodeRank(const ProfilingDir& dir, int rank) : lane(std::make_shared<RankLane>(dir, rank)) {}
+
+  std::shared_ptr<RankLane> lane;  // the drain thread's
+  std::deque<StepFold> folds;      // finished, not taken yet
+  std::vector<GroupInfo> groups;   // as the lane's fold had them at `groups_version`
+  uint64_t groups_version = 0;
+  int local_rank = -1;
+  uint32_t pid = 0;
+  RankGate gate;  // of its current segment
+  bool info_written = false;
+  uint64_t retry_info_ns = 0;
+  bool info_trouble_said = false;
+  std::vector<std::shared_ptr<NodeSegment>> segments;  // at most one is current, the last
+  SegmentDrain::Counters ended;                        // of the segments that are gone
+};
+
+// Every function is called with the mutex.
+class NodeRanks {
+ public:
+  static constexpr size_t kMaxFolds = 64;  // a rank; then the oldest are dropped
+
+  struct Versions {
+    uint64_t all = 0;     // of everything in the reports
+    uint64_t urgent = 0;  // of the same without counters
+  };
+
+  explicit NodeRanks(ProfilingDir dir) : dir_(std::move(dir)) {}
+
+  uint64_t NewToken() { return next_token_++; }
+  // The rank; a new one if it is not known.
+  NodeRank& At(int number) { return ranks.try_emplace(number, dir_, number).first->second; }
+  bool Knows(ino_t inode) const;
+  // Opens the drain of a new segment of the rank, to go on where its cursors are.
+  void Add(int number, std::shared_ptr<NodeSegment> segment, std::unique_ptr<RingSegment> ring);
+  // The same process says hello again. Null: it is not known, or was known as another rank and is forgotten as that.
+  // Then `former` is the lane of that rank.
+  NodeSegment* FindAgain(int rank, const RingSegment& ring, std::shared_ptr<RankLane>& former);
+
+  // Sets the gates of all ranks, now and for those to come.
+  void SetWanted(const WantedKinds& state);
+  void ApplyGate(NodeRank& rank, NodeSegment& segment);
+  // Looks for what ranks with MSPTI made of their gates.
+  void TakeAnswers();
+
+  RankReport ReportOf(int number, const NodeRank& rank) const;
+  // What the rank made of `revision`; nothing while it has not made anything of it. `node` and `ms` are not set.
+  std::optional<RankAnswer> AnswerOf(int number, const NodeRank& rank, uint64_t revision) const;
+
+  // Folds that the rank's lane has finished.
+  void AddFolds(NodeRank& rank, std::vector<StepFold> finished);
+  NodeFolds TakeFolds(std::map<int, uint64_t>& told, size_t max_steps);
+
+  // Something is new that somebody waits for.
+  void Changed();
+  // Something is new that is told with the next report, no reason to wake anybody.
+  void Counted() { ++versions.all; }
+
+  mutable std::mutex mutex;  // guards all below
+  std::condition_variable changed;
+  std::condition_variable wake_drain;
+  std::map<int, NodeRank> ranks;
+  Versions versions = {1, 1};
+  std::optional<WantedKinds> wanted;
+  bool stopping = false;
+  bool folds_wait = false;
+  bool answers_awaited = false;
+
+ private:
+  const ProfilingDir dir_;
+  uint64_t next_token_ = 1;
+  uint64_t folds_dropped_ = 0;
+};
+
+}  // namespace taskd
