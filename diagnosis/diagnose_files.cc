@@ -116,6 +116,24 @@ class RankStream {
     }
   }
 
+  // Adds the whole lines of `text`; how many bytes they have, and the rest of a line that is skipped.
+  size_t AddLines(std::string_view text) {
+    size_t consumed = 0;
+    if (skipping_) {
+      size_t end = text.find('\n');
+      consumed = end == std::string_view::npos ? text.size() : end + 1;
+      skipping_ = end == std::string_view::npos;
+    }
+    while (consumed < text.size()) {
+      const auto* end = static_cast<const char*>(memchr(text.data() + consumed, '\n', text.size() - consumed));
+      if (end == nullptr) break;
+      auto length = static_cast<size_t>(end - text.data()) - consumed;
+      AddLine(text.substr(consumed, length));
+      consumed += length + 1;
+    }
+    return consumed;
+  }
+
   // Reads the whole lines of the next chunk.
   void ReadChunk(std::vector<char>& buffer, size_t chunk_bytes) {
     const MarkFile& file = marks_.files[file_];
@@ -132,19 +150,7 @@ class RankStream {
     }
     std::string_view text(buffer.data(), static_cast<size_t>(got));
     bool last = got == 0 || offset_ + text.size() == file.bytes;
-    size_t consumed = 0;
-    if (skipping_) {
-      size_t end = text.find('\n');
-      consumed = end == std::string_view::npos ? text.size() : end + 1;
-      skipping_ = end == std::string_view::npos;
-    }
-    while (consumed < text.size()) {
-      const auto* end = static_cast<const char*>(memchr(text.data() + consumed, '\n', text.size() - consumed));
-      if (end == nullptr) break;
-      auto length = static_cast<size_t>(end - text.data()) - consumed;
-      AddLine(text.substr(consumed, length));
-      consumed += length + 1;
-    }
+    const size_t consumed = AddLines(text);
     offset_ += consumed;
     bytes_read_ += consumed;
     if (last) {

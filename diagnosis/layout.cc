@@ -120,6 +120,7 @@ void Layout::Rebuild() {
   dirty_ = false;
   FindMembers();
   FindStages();
+  FindPeers();
   FindBlocking();
   FindCells();
 }
@@ -182,7 +183,10 @@ void Layout::FindStages() {
       if (group.label == "pp" || group.label == "pipeline") number(group.members);
     }
   }
+}
 
+// Peers are the ranks of one stage.
+void Layout::FindPeers() {
   classes_.clear();
   nodes_.clear();
   std::map<int, std::vector<int>> ranks_of_stage;

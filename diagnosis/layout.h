@@ -69,6 +69,7 @@ class Layout {
   void FindMembers();
   void FindBlocking();
   void FindStages();
+  void FindPeers();
   void FindCells();
   int Intern(const std::string& name, const std::vector<MemberRun>& members);
 

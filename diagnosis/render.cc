@@ -234,6 +234,36 @@ std::string ExplainUnknown(const Report& report) {
   return absl::StrCat("of ", report.ranks, " ranks too little is known yet");
 }
 
+// What the state is, and why.
+void AppendState(const Report& report, const std::string& ranks, std::string& out) {
+  const auto costliest =
+      std::find_if(report.verdicts.begin(), report.verdicts.end(), [](const Verdict& verdict) { return verdict.open; });
+  switch (report.state) {
+    case JobState::kSlow:
+      return AppendWrapped(
+          absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"
+                                                                    : SentenceOrCause(*costliest)),
+          6, out);
+    case JobState::kOk:
+      return AppendWrapped(absl::StrCat("ok: ", ranks, ", ", DescribeSteps(report), ", nobody is slow"), 4, out);
+    case JobState::kUnknown:
+      return AppendWrapped(
+          absl::StrCat("unknown: ", ranks, ", ", DescribeSteps(report), ", because ", ExplainUnknown(report)), 9, out);
+  }
+}
+
+void AppendJob(const Report& report, const std::string& job, const std::string& ranks, std::string& out) {
+  std::string about = job.empty() ? "" : absl::StrCat("job ", job);
+  if (report.state == JobState::kSlow) {
+    absl::StrAppend(&about, about.empty() ? "" : ", ", ranks, ", ", DescribeSteps(report));
+  }
+  if (report.step_ms > 0) {
+    absl::StrAppend(&about, about.empty() ? "" : ", ",
+                    absl::StrFormat("a step takes %.4g ms now", MakeFinite(report.step_ms)));
+  }
+  if (!about.empty()) AppendWrapped(about, 0, out);
+}
+
 }  // namespace
 
 std::string RenderJson(const Report& report, const std::string& job) {
@@ -256,33 +286,10 @@ std::string RenderJson(const Report& report, const std::string& job) {
 }
 
 std::string RenderText(const Report& report, const std::string& job) {
-  auto costliest =
-      std::find_if(report.verdicts.begin(), report.verdicts.end(), [](const Verdict& verdict) { return verdict.open; });
-  std::string ranks = report.ranks == 1 ? "1 rank" : absl::StrCat(report.ranks, " ranks");
+  const std::string ranks = report.ranks == 1 ? "1 rank" : absl::StrCat(report.ranks, " ranks");
   std::string out;
-  switch (report.state) {
-    case JobState::kSlow:
-      AppendWrapped(
-          absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"
-                                                                    : SentenceOrCause(*costliest)),
-          6, out);
-      break;
-    case JobState::kOk:
-      AppendWrapped(absl::StrCat("ok: ", ranks, ", ", DescribeSteps(report), ", nobody is slow"), 4, out);
-      break;
-    case JobState::kUnknown:
-      AppendWrapped(absl::StrCat("unknown: ", ranks, ", ", DescribeSteps(report), ", because ", ExplainUnknown(report)),
-                    9, out);
-      break;
-  }
-  std::string about = job.empty() ? "" : absl::StrCat("job ", job);
-  if (report.state == JobState::kSlow)
-    absl::StrAppend(&about, about.empty() ? "" : ", ", ranks, ", ", DescribeSteps(report));
-  if (report.step_ms > 0) {
-    absl::StrAppend(&about, about.empty() ? "" : ", ",
-                    absl::StrFormat("a step takes %.4g ms now", MakeFinite(report.step_ms)));
-  }
-  if (!about.empty()) AppendWrapped(about, 0, out);
+  AppendState(report, ranks, out);
+  AppendJob(report, job, ranks, out);
 
   int number = 0;
   for (const Verdict& verdict : report.verdicts) {
