@@ -1,9 +1,10 @@
-// ParseCommName: a scanner by hand, since the proxy reads thousands of these names a second on the training's nodes.
+// A scanner by hand, since the proxy reads thousands of these names a second on the training's nodes.
+#include "common/comm_name.h"
+
 #include <array>
 #include <charconv>
 
 #include "common/json_unescape.h"
-#include "common/mark_fold.h"
 
 namespace taskd {
 namespace {

@@ -1,4 +1,5 @@
-#include "common/mark_fold.h"
+#include "common/comm_name.h"
+
 #include "gtest/gtest.h"
 
 namespace taskd {

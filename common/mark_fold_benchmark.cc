@@ -104,7 +104,7 @@ void BM_FoldRecords(benchmark::State& state) {
     ++folds;
   });
   uint64_t shift_ns = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     for (MarkRecord record : marks.records) {
       record.time_ns += shift_ns;
       fold.Add(record);
@@ -119,7 +119,7 @@ BENCHMARK(BM_FoldRecords)->ArgName("device")->Arg(0)->Arg(1)->Unit(benchmark::kM
 void BM_ParseAndFoldText(benchmark::State& state) {
   const Marks marks = Megatron(state.range(0) != 0);
   std::string storage;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     size_t folds = 0;
     MarkFold fold([&](StepFold&&) { ++folds; });
     std::string_view rest = marks.text;

@@ -89,31 +89,61 @@ OpFold* StepCutter::Add(const TimedOp& op) {
 
 // At most kMaxOps: what takes the least time joins one of the same group and kind, or goes.
 void StepCutter::KeepLargest(StepFold& fold) {
-  if (folds_.size() > StepFold::kMaxOps) {
-    std::vector<uint32_t> by_time(folds_.size());
-    for (uint32_t i = 0; i < by_time.size(); ++i) by_time[i] = i;
-    std::stable_sort(by_time.begin(), by_time.end(),
-                     [&](uint32_t a, uint32_t b) { return folds_[a].duration_ns > folds_[b].duration_ns; });
-    std::vector<uint32_t> kept(by_time.begin(), by_time.begin() + StepFold::kMaxOps);
-    std::sort(kept.begin(), kept.end());
-    for (size_t i = StepFold::kMaxOps; i < by_time.size(); ++i) {
-      const OpFold& small = folds_[by_time[i]];
-      OpFold* into = nullptr;
-      for (uint32_t k : kept) {
-        OpFold& candidate = folds_[k];
-        if (candidate.group != small.group || candidate.op != small.op) continue;
-        if (into == nullptr || (candidate.peer == small.peer && into->peer != small.peer)) into = &candidate;
-      }
-      if (into != nullptr) Join(small, *into);
-    }
-    for (uint32_t k : kept) fold.ops.push_back(folds_[k]);
+  if (folds_.size() <= StepFold::kMaxOps) {
+    fold.ops.assign(folds_.begin(), folds_.end());
     return;
   }
-  fold.ops.assign(folds_.begin(), folds_.end());
+  std::vector<uint32_t> by_time(folds_.size());
+  for (uint32_t i = 0; i < by_time.size(); ++i) by_time[i] = i;
+  std::stable_sort(by_time.begin(), by_time.end(),
+                   [&](uint32_t a, uint32_t b) { return folds_[a].duration_ns > folds_[b].duration_ns; });
+  std::vector<uint32_t> kept(by_time.begin(), by_time.begin() + StepFold::kMaxOps);
+  std::sort(kept.begin(), kept.end());
+  for (size_t i = StepFold::kMaxOps; i < by_time.size(); ++i) JoinAny(folds_[by_time[i]], kept);
+  for (uint32_t k : kept) fold.ops.push_back(folds_[k]);
 }
+
+// Into one of `kept` of the same group and kind, best of the same peer; without one it is left out.
+void StepCutter::JoinAny(const OpFold& small, const std::vector<uint32_t>& kept) {
+  OpFold* into = nullptr;
+  for (uint32_t k : kept) {
+    OpFold& candidate = folds_[k];
+    if (candidate.group != small.group || candidate.op != small.op) continue;
+    if (into == nullptr || (candidate.peer == small.peer && into->peer != small.peer)) into = &candidate;
+  }
+  if (into != nullptr) Join(small, *into);
+}
+
+// From the period's begin to its end, operation by operation in the order of their starts.
+struct StepCutter::Sweep {
+  // As StepFold: the time to the first operation, from there to the first blocking one, and what follows.
+  enum class Part : uint8_t { kHead, kLead, kRest };
+
+  const std::vector<LostSpan>& losses;
+  const uint64_t begin_ns;
+  const uint64_t end_ns;
+  StepFold& fold;
+  uint64_t all_end_ns;       // latest end so far of any operation
+  uint64_t blocking_end_ns;  // and of a blocking one
+  Part part = Part::kHead;
+};
 
 void StepCutter::Cut(const std::vector<TimedOp>& ops, const std::vector<LostSpan>& losses, uint64_t begin_ns,
                      uint64_t end_ns, StepFold& fold) {
+  Reset(ops);
+  Sweep sweep{losses, begin_ns, end_ns, fold, begin_ns, begin_ns};
+  for (const auto& [start_ns, op_end_ns, index] : order_) TakeOp(ops[index], sweep);
+  AddUncovered(sweep.all_end_ns, end_ns);
+  if (sweep.part == Sweep::Part::kHead) {
+    fold.head_ns = uncovered_ns_;
+  } else {
+    fold.tail_ns = end_ns - sweep.all_end_ns;
+  }
+  FoldIssues(fold);
+  KeepLargest(fold);
+}
+
+void StepCutter::Reset(const std::vector<TimedOp>& ops) {
   order_.clear();
   for (uint32_t i = 0; i < ops.size(); ++i) order_.push_back({ops[i].start_ns, ops[i].end_ns, i});
   std::sort(order_.begin(), order_.end());
@@ -123,66 +153,59 @@ void StepCutter::Cut(const std::vector<TimedOp>& ops, const std::vector<LostSpan
   folds_.clear();
   fold_index_.clear();
   issues_.clear();
-  uint64_t all_end_ns = begin_ns;       // latest end so far of any operation
-  uint64_t blocking_end_ns = begin_ns;  // and of a blocking one
-  uint64_t uncovered_at_first_ns = 0;
-  bool first = true;
-  bool first_blocking = true;
-  for (const auto& [sorted_start_ns, sorted_end_ns, index] : order_) {
-    const TimedOp& op = ops[index];
-    const bool starts_here = op.start_ns >= begin_ns;
-    const uint64_t start_ns = std::max(op.start_ns, begin_ns);
-    const uint64_t op_end_ns = std::min(op.end_ns, end_ns);
-    OpFold* folded = op.open ? Find(op) : Add(op);
-    if (op.device && !op.open) {
-      fold.host_only = false;
-      issues_.push_back(op.issue_ns);
-    }
+}
 
-    AddUncovered(all_end_ns, start_ns);
-    bool counts = starts_here;  // whether the gap before it is that operation's
-    if (starts_here && first) {
-      first = false;
-      counts = false;
-      uncovered_at_first_ns = uncovered_ns_;
-      fold.head_ns = uncovered_at_first_ns;
-    }
-    if (starts_here && op.blocking && first_blocking) {
-      first_blocking = false;
-      counts = false;
-      fold.lead_ns = uncovered_ns_ - uncovered_at_first_ns;
-    } else if (starts_here && op.blocking && folded != nullptr && start_ns > blocking_end_ns &&
-               IsWhole(losses, blocking_end_ns, start_ns)) {
-      ++folded->blocking_gaps;
-      folded->blocking_gap_ns += start_ns - blocking_end_ns;
-    }
-    if (counts && start_ns > all_end_ns && folded != nullptr && IsWhole(losses, all_end_ns, start_ns)) {
-      const uint64_t gap_ns = start_ns - all_end_ns;
-      ++folded->gaps;
-      folded->gap_ns += gap_ns;
-      folded->max_gap_ns = std::max(folded->max_gap_ns, gap_ns);
-    }
-    if (op_end_ns > all_end_ns) {
-      fold.covered_ns += op_end_ns - std::max(start_ns, all_end_ns);
-      all_end_ns = op_end_ns;
-    }
-    if (op.blocking && op_end_ns > blocking_end_ns) {
-      fold.blocking_covered_ns += op_end_ns - std::max(start_ns, blocking_end_ns);
-      blocking_end_ns = op_end_ns;
-    }
+void StepCutter::TakeOp(const TimedOp& op, Sweep& sweep) {
+  OpFold* folded = op.open ? Find(op) : Add(op);
+  if (op.device && !op.open) {
+    sweep.fold.host_only = false;
+    issues_.push_back(op.issue_ns);
   }
-  AddUncovered(all_end_ns, end_ns);
-  if (first) {
-    fold.head_ns = uncovered_ns_;
-  } else {
-    fold.tail_ns = end_ns - all_end_ns;
+  const uint64_t start_ns = std::max(op.start_ns, sweep.begin_ns);
+  const uint64_t end_ns = std::min(op.end_ns, sweep.end_ns);
+  AddUncovered(sweep.all_end_ns, start_ns);
+  if (op.start_ns >= sweep.begin_ns) NoteGaps(op, folded, sweep);
+  if (end_ns > sweep.all_end_ns) {
+    sweep.fold.covered_ns += end_ns - std::max(start_ns, sweep.all_end_ns);
+    sweep.all_end_ns = end_ns;
   }
+  if (op.blocking && end_ns > sweep.blocking_end_ns) {
+    sweep.fold.blocking_covered_ns += end_ns - std::max(start_ns, sweep.blocking_end_ns);
+    sweep.blocking_end_ns = end_ns;
+  }
+}
+
+// Of an operation that starts in the period: the own time before it. Of the first one that is head, and of the first
+// blocking one lead; of all others it is theirs.
+void StepCutter::NoteGaps(const TimedOp& op, OpFold* folded, Sweep& sweep) {
+  bool counts = folded != nullptr;
+  if (sweep.part == Sweep::Part::kHead) {
+    sweep.part = Sweep::Part::kLead;
+    sweep.fold.head_ns = uncovered_ns_;
+    counts = false;
+  }
+  if (op.blocking && sweep.part == Sweep::Part::kLead) {
+    sweep.part = Sweep::Part::kRest;
+    sweep.fold.lead_ns = uncovered_ns_ - sweep.fold.head_ns;
+    counts = false;
+  } else if (op.blocking && folded != nullptr && op.start_ns > sweep.blocking_end_ns &&
+             IsWhole(sweep.losses, sweep.blocking_end_ns, op.start_ns)) {
+    ++folded->blocking_gaps;
+    folded->blocking_gap_ns += op.start_ns - sweep.blocking_end_ns;
+  }
+  if (counts && op.start_ns > sweep.all_end_ns && IsWhole(sweep.losses, sweep.all_end_ns, op.start_ns)) {
+    const uint64_t gap_ns = op.start_ns - sweep.all_end_ns;
+    ++folded->gaps;
+    folded->gap_ns += gap_ns;
+    folded->max_gap_ns = std::max(folded->max_gap_ns, gap_ns);
+  }
+}
+
+void StepCutter::FoldIssues(StepFold& fold) {
   fold.issues = static_cast<uint32_t>(issues_.size());
-  if (!issues_.empty()) {
-    fold.issue_p10_ns = Quantile(issues_, 10);
-    fold.issue_p50_ns = Quantile(issues_, 50);
-  }
-  KeepLargest(fold);
+  if (issues_.empty()) return;
+  fold.issue_p10_ns = Quantile(issues_, 10);
+  fold.issue_p50_ns = Quantile(issues_, 50);
 }
 
 }  // namespace taskd

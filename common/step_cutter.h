@@ -48,11 +48,18 @@ class StepCutter {
   uint64_t UncoveredWithin(uint64_t begin_ns, uint64_t end_ns) const;
 
  private:
+  struct Sweep;
+
+  void Reset(const std::vector<TimedOp>& ops);
+  void TakeOp(const TimedOp& op, Sweep& sweep);
+  void NoteGaps(const TimedOp& op, OpFold* folded, Sweep& sweep);
+  void FoldIssues(StepFold& fold);
   void AddUncovered(uint64_t begin_ns, uint64_t end_ns);
   uint64_t UncoveredUntil(uint64_t time_ns) const;
   OpFold* Find(const TimedOp& op);
   OpFold* Add(const TimedOp& op);
   void KeepLargest(StepFold& fold);
+  void JoinAny(const OpFold& small, const std::vector<uint32_t>& kept);
 
   std::vector<std::tuple<uint64_t, uint64_t, uint32_t>> order_;  // start, end, index of an operation
   std::vector<OpFold> folds_;

@@ -1,11 +1,23 @@
 #include "diagnosis/book.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace taskd::diagnosis {
+namespace {
+
+// Of a key: "own", "transfer", "dataloader", ...
+std::string_view Subject(std::string_view key) { return key.substr(0, key.find(':')); }
+
+bool Overlap(const std::set<int>& a, const std::set<int>& b) {
+  return std::any_of(a.begin(), a.end(), [&](int rank) { return b.count(rank) > 0; });
+}
+
+}  // namespace
 
 std::string KeyOf(const Verdict& verdict) {
   // Computing and waiting for the host are two names of one thing: own time.
@@ -36,64 +48,81 @@ bool Book::Update(const std::vector<Accusation>& accusations, int64_t step) {
   std::set<std::string> present;
   for (const Accusation& accusation : accusations) present.insert(accusation.key);
   for (const Accusation& accusation : accusations) {
-    auto found = open_.find(accusation.key);
-    if (found == open_.end()) {
-      if (!accusation.confirmed) continue;
-      // The same trouble seen sharper (a node instead of its ranks, a rank instead of its group): one verdict goes on.
-      auto before = std::find_if(open_.begin(), open_.end(), [&](const auto& entry) {
-        if (present.count(entry.first) > 0) return false;
-        if (entry.first.substr(0, entry.first.find(':')) != accusation.key.substr(0, accusation.key.find(':'))) {
-          return false;
-        }
-        return std::any_of(accusation.concerns.begin(), accusation.concerns.end(),
-                           [&](int rank) { return entry.second.concerns.count(rank) > 0; });
-      });
-      Entry entry{accusation.verdict, accusation.concerns};
-      if (before != open_.end()) {
-        entry.verdict.id = before->second.verdict.id;
-        open_.erase(before);
-      } else {
-        // The same one again soon after it was cleared.
-        auto again = std::find_if(cleared_.begin(), cleared_.end(), [&](const Verdict& verdict) {
-          return KeyOf(verdict) == accusation.key && verdict.since_step == accusation.verdict.since_step;
-        });
-        if (again != cleared_.end()) {
-          entry.verdict.id = again->id;
-          cleared_.erase(again);
-        } else {
-          entry.verdict.id = next_id_++;
-        }
-      }
-      entry.verdict.open = true;
-      entry.verdict.last_step = step;
-      open_.emplace(accusation.key, std::move(entry));
+    const auto open = open_.find(accusation.key);
+    if (open != open_.end()) {
+      changed = Continue(accusation, step, open->second) || changed;
+    } else if (accusation.confirmed) {
+      Open(accusation, step, present);
       changed = true;
-      continue;
     }
-    Verdict& verdict = found->second.verdict;
-    const uint64_t id = verdict.id;
-    // The step's end is remembered longer here than elsewhere.
-    const uint64_t since_ns = verdict.since_step == accusation.verdict.since_step ? verdict.since_ns : 0;
-    changed = changed || verdict.cause != accusation.verdict.cause;
-    verdict = accusation.verdict;
-    verdict.id = id;
-    if (since_ns != 0) verdict.since_ns = since_ns;
-    verdict.open = true;
-    verdict.last_step = step;
-    found->second.concerns = accusation.concerns;
   }
+  return ClearAbsent(present) || changed;
+}
+
+void Book::Open(const Accusation& accusation, int64_t step, const std::set<std::string>& present) {
+  Entry entry{accusation.verdict, accusation.concerns};
+  entry.verdict.id = TakeId(accusation, present);
+  entry.verdict.open = true;
+  entry.verdict.last_step = step;
+  open_.emplace(accusation.key, std::move(entry));
+}
+
+// The id of the verdict that the accusation goes on with, which ends here; else a new one.
+uint64_t Book::TakeId(const Accusation& accusation, const std::set<std::string>& present) {
+  // The same trouble seen sharper: a node instead of its ranks, a rank instead of its group.
+  const auto before = std::find_if(open_.begin(), open_.end(), [&](const auto& open) {
+    const auto& [key, entry] = open;
+    return present.count(key) == 0 && Subject(key) == Subject(accusation.key) &&
+           Overlap(accusation.concerns, entry.concerns);
+  });
+  if (before != open_.end()) {
+    const uint64_t id = before->second.verdict.id;
+    open_.erase(before);
+    return id;
+  }
+  // The same one again soon after it was cleared.
+  const auto again = std::find_if(cleared_.begin(), cleared_.end(), [&](const Verdict& verdict) {
+    return KeyOf(verdict) == accusation.key && verdict.since_step == accusation.verdict.since_step;
+  });
+  if (again != cleared_.end()) {
+    const uint64_t id = again->id;
+    cleared_.erase(again);
+    return id;
+  }
+  return next_id_++;
+}
+
+// True: its cause is another one now.
+bool Book::Continue(const Accusation& accusation, int64_t step, Entry& entry) {
+  const Verdict before = std::move(entry.verdict);
+  entry = {accusation.verdict, accusation.concerns};
+  entry.verdict.id = before.id;
+  // The step's end is remembered longer here than elsewhere.
+  if (before.since_step == entry.verdict.since_step && before.since_ns != 0) entry.verdict.since_ns = before.since_ns;
+  entry.verdict.open = true;
+  entry.verdict.last_step = step;
+  return before.cause != entry.verdict.cause;
+}
+
+// True: there was one.
+bool Book::ClearAbsent(const std::set<std::string>& present) {
+  bool cleared = false;
   for (auto entry = open_.begin(); entry != open_.end();) {
     if (present.count(entry->first) > 0) {
       ++entry;
       continue;
     }
     entry->second.verdict.open = false;
-    cleared_.push_back(std::move(entry->second.verdict));
-    if (cleared_.size() > kMaxCleared) cleared_.erase(cleared_.begin());
+    KeepCleared(std::move(entry->second.verdict));
     entry = open_.erase(entry);
-    changed = true;
+    cleared = true;
   }
-  return changed;
+  return cleared;
+}
+
+void Book::KeepCleared(Verdict verdict) {
+  cleared_.push_back(std::move(verdict));
+  if (cleared_.size() > kMaxCleared) cleared_.erase(cleared_.begin());
 }
 
 std::vector<Verdict> Book::verdicts() const {
@@ -113,8 +142,7 @@ void Book::Restore(const std::vector<Verdict>& verdicts) {
   for (const Verdict& verdict : verdicts) {
     next_id_ = std::max(next_id_, verdict.id + 1);
     if (!verdict.open) {
-      cleared_.push_back(verdict);
-      if (cleared_.size() > kMaxCleared) cleared_.erase(cleared_.begin());
+      KeepCleared(verdict);
       continue;
     }
     Entry entry{verdict, {}};

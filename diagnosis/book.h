@@ -29,8 +29,8 @@ class Book {
   // Open ones first, by cost.
   std::vector<Verdict> verdicts() const;
   bool any_open() const { return !open_.empty(); }
+  // Verdicts of an earlier life: nothing is known of them but what they say.
   void Restore(const std::vector<Verdict>& verdicts);
-  // Open verdicts of an earlier life, by key: nothing is known of them but what they say.
   bool IsOpen(const std::string& key) const { return open_.count(key) > 0; }
 
  private:
@@ -38,7 +38,15 @@ class Book {
     Verdict verdict;
     std::set<int> concerns;
   };
-  std::map<std::string, Entry> open_;
+
+  // `present`: the keys of all accusations of the step.
+  void Open(const Accusation& accusation, int64_t step, const std::set<std::string>& present);
+  uint64_t TakeId(const Accusation& accusation, const std::set<std::string>& present);
+  static bool Continue(const Accusation& accusation, int64_t step, Entry& entry);
+  bool ClearAbsent(const std::set<std::string>& present);
+  void KeepCleared(Verdict verdict);
+
+  std::map<std::string, Entry> open_;  // by key
   std::vector<Verdict> cleared_;
   uint64_t next_id_ = 1;
 };

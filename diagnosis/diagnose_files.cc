@@ -85,7 +85,7 @@ class RankStream {
   // What could not be read; empty: nothing.
   const std::string& problem() const { return problem_; }
 
-  uint64_t groups_told = 0;  // MarkFold::groups_version of what the engine knows
+  uint64_t groups_sent = 0;  // MarkFold::groups_version of what the engine knows
 
  private:
   void NextFile() {
@@ -96,7 +96,7 @@ class RankStream {
     skipping_ = false;
   }
 
-  void Problem(int error) {
+  void SkipUnreadable(int error) {
     // A file that aging has deleted in the meantime is like one that it deleted before.
     if (error != ENOENT && problem_.empty()) {
       problem_ = absl::StrCat(marks_.files[file_].path, ": ", std::strerror(error));
@@ -122,13 +122,13 @@ class RankStream {
     if (!fd_.valid()) {
       // Not blocking: it may have become a pipe since it was listed.
       fd_.reset(::open(file.path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-      if (!fd_.valid()) return Problem(errno);
+      if (!fd_.valid()) return SkipUnreadable(errno);
     }
     size_t wanted = static_cast<size_t>(std::min<uint64_t>(chunk_bytes, file.bytes - offset_));
     ssize_t got = wanted == 0 ? 0 : ::pread(fd_.get(), buffer.data(), wanted, static_cast<off_t>(offset_));
     if (got < 0) {
       if (errno == EINTR) return;
-      return Problem(errno);
+      return SkipUnreadable(errno);
     }
     std::string_view text(buffer.data(), static_cast<size_t>(got));
     bool last = got == 0 || offset_ + text.size() == file.bytes;
@@ -197,7 +197,7 @@ class Reader {
         keep_open_(directory.ranks.size() <= DescriptorLimit()),
         buffers_(std::max(1, threads), std::vector<char>(std::max(chunk_bytes_, kMaxLineBytes))),
         streams_(directory.ranks.size()),
-        nodes_(directory.ranks.size(), kNotTold),
+        nodes_(directory.ranks.size(), kNotSent),
         device_ids_(directory.ranks.size(), -1) {}
 
   absl::StatusOr<diagnosis::Report> Run(const DiagnosisEnd& at_end) {
@@ -208,8 +208,8 @@ class Reader {
       for (size_t i : waiting_) Enqueue(i);
       waiting_.clear();
       if (heads_.empty()) break;
-      TellPlaces();
-      Feed();
+      SendPlaces();
+      FeedEngine();
       low.clear();
       for (size_t i = 0; i < streams_.size(); ++i) {
         if (streams_[i]->runs_low()) low.push_back(i);
@@ -230,7 +230,7 @@ class Reader {
   }
 
  private:
-  static constexpr int kNotTold = -2;
+  static constexpr int kNotSent = -2;
 
   uint64_t bytes_read() const {
     uint64_t bytes = 0;
@@ -270,11 +270,11 @@ class Reader {
   }
 
   // Device ids are known once device records were read, and may be learned late.
-  void TellPlaces() {
+  void SendPlaces() {
     bool changed = false;
     for (size_t i = 0; i < streams_.size(); ++i) {
       int id = streams_[i]->fold().device_id();
-      changed |= device_ids_[i] != id || nodes_[i] == kNotTold;
+      changed |= device_ids_[i] != id || nodes_[i] == kNotSent;
       device_ids_[i] = id;
     }
     if (!changed) return;
@@ -288,17 +288,17 @@ class Reader {
   }
 
   // Hands folds to the engine until it is not known which comes next.
-  void Feed() {
+  void FeedEngine() {
     while (waiting_.empty() && !heads_.empty()) {
       size_t i = heads_.top().second;
       heads_.pop();
       RankStream& stream = *streams_[i];
-      if (stream.groups_told != stream.fold().groups_version()) {
+      if (stream.groups_sent != stream.fold().groups_version()) {
         const std::vector<GroupInfo>& groups = stream.fold().groups();
         for (size_t group = 0; group < groups.size(); ++group) {
           engine_.SetGroup(stream.rank(), static_cast<uint32_t>(group), groups[group]);
         }
-        stream.groups_told = stream.fold().groups_version();
+        stream.groups_sent = stream.fold().groups_version();
       }
       StepFold fold = std::move(stream.folds().front());
       stream.folds().pop_front();
@@ -311,16 +311,16 @@ class Reader {
       }
       ++added_;
       // About once a step.
-      if (added_ >= advance_at_) Advance();
+      if (added_ >= advance_at_) AdvanceEngine();
     }
   }
 
-  void Advance() {
+  void AdvanceEngine() {
     engine_.Advance(now_ns_);
     advance_at_ = added_ + heads_.size() + waiting_.size();
     std::erase_if(ended_, [this](const Ended& ended) {
       bool gone = added_ >= ended.gone_at && now_ns_ >= ended.time_ns + kGoneAfterNs;
-      if (gone) engine_.Gone(ended.rank);
+      if (gone) engine_.RemoveRank(ended.rank);
       return gone;
     });
   }

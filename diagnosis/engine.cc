@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "diagnosis/judge.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/own_time.h"
+#include "diagnosis/periods.h"
 #include "diagnosis/text.h"
 #include "diagnosis/transfers.h"
 
@@ -22,13 +24,18 @@ namespace {
 constexpr size_t kMaxPending = 64;  // steps that wait for their last ranks
 constexpr int kSilentSteps = 3;     // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;     // steps until it is worth a note
-constexpr size_t kHistory = 600;    // periods kept
 constexpr int kEnoughSteps = 10;    // until "ok" may be said
 constexpr int kClockEvery = 4;      // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr double kPlannedShift = 0.03;  // of everybody's own time
 constexpr int kPlannedSteps = 10;       // until the new level is what is normal
 constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause of everybody
+constexpr size_t kEnoughRecent = 5;     // last ones, until that can be said
+constexpr size_t kRecent = 15;
+constexpr int kKeepRestored = 60;  // steps
+
+// Of one step, by rank.
+using Folds = std::vector<std::pair<int, StepFold>>;
 
 // A step of one life of the job.
 using StepKey = std::pair<int, int64_t>;
@@ -56,7 +63,7 @@ class Engine::Impl {
     layout_.SetGroup(rank, index, group);
   }
 
-  void Gone(int rank) {
+  void RemoveRank(int rank) {
     if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size() || !ranks_[static_cast<size_t>(rank)].live) return;
     SetLive(rank, false);
   }
@@ -97,14 +104,14 @@ class Engine::Impl {
       const bool complete = bucket.passed >= live_;
       const bool late = now_ns > bucket.first_ns + options_.step_deadline_ns;
       if (!complete && !late && pending_.size() <= kMaxPending) break;
-      changed = JudgeFirst() || changed;
+      changed = JudgeNextStep() || changed;
     }
     return changed;
   }
 
   bool Finish() {
     bool changed = false;
-    while (!pending_.empty()) changed = JudgeFirst() || changed;
+    while (!pending_.empty()) changed = JudgeNextStep() || changed;
     return changed;
   }
 
@@ -114,15 +121,16 @@ class Engine::Impl {
     report.first_step = first_step_;
     report.last_step = last_step_;
     report.verdicts = book_.verdicts();
-    report.step_ms = period_ns_ / 1e6;
+    report.step_ms = periods_.recent_ns() / 1e6;
     for (Verdict& verdict : report.verdicts) {
-      verdict.text = Sentence(verdict, layout_, StepWith(verdict) / 1e6);
-      if (verdict.since_ns == 0) verdict.since_ns = end_of(verdict.since_step);
+      const double step_ns = periods_.MedianNs(verdict.since_step, verdict.last_step);
+      verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
+      if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(verdict.since_step);
     }
-    report.notes = Notes();
+    report.notes = MakeNotes();
     if (book_.any_open()) {
       report.state = JobState::kSlow;
-    } else if (judged_steps_ >= kEnoughSteps && Able()) {
+    } else if (judged_steps_ >= kEnoughSteps && CanJudge()) {
       report.state = JobState::kOk;
     }
     return report;
@@ -152,15 +160,9 @@ class Engine::Impl {
     int missed = 0;
   };
   struct Bucket {
-    std::vector<std::pair<int, StepFold>> folds;
+    Folds folds;
     uint64_t first_ns = 0;
     size_t passed = 0;  // live ranks that are at this step or beyond
-  };
-  struct Period {
-    int64_t step;
-    double ns;
-    uint64_t end_ns;
-    bool slow = false;  // a verdict was open
   };
   struct Restored {
     std::string key;
@@ -189,7 +191,7 @@ class Engine::Impl {
     }
   }
 
-  bool JudgeFirst() {
+  bool JudgeNextStep() {
     auto first = pending_.begin();
     const StepKey key = first->first;
     Bucket bucket = std::move(first->second);
@@ -211,73 +213,89 @@ class Engine::Impl {
     return Judge(bucket.folds, key.second);
   }
 
-  bool Judge(std::vector<std::pair<int, StepFold>>& folds, int64_t step) {
+  bool Judge(Folds& folds, int64_t step) {
+    KeepOnePerRank(folds);
+    if (layout_.dirty()) RebuildLayout();
+    const size_t reported = folds.size();
+    std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
+    if (folds.size() * 2 < reported || folds.empty()) return false;
+    const double period_ns = PeriodOf(folds);
+    const bool pause = IsPause(folds);
+    recent_.push_back(period_ns);
+    if (recent_.size() > kRecent) recent_.pop_front();
+    if (pause) return false;
+    RememberStep(folds, step, period_ns);
+    Observe(folds, step);
+    const bool changed = Accuse(step, FollowPlannedChange(step));
+    return changed || judged_steps_ == kEnoughSteps;
+  }
+
+  // In the order of ranks. Of a rank that reports one step twice (a torn file read again) the first report holds.
+  static void KeepOnePerRank(Folds& folds) {
     std::stable_sort(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    // A rank that reports one step twice (a torn file read again): the first holds.
     folds.erase(
         std::unique(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first == b.first; }),
         folds.end());
-    if (layout_.dirty()) {
-      layout_.Rebuild();
-      own_.Regroup(layout_);
-      transfers_.Forget();
-      microbatches_.resize(static_cast<size_t>(layout_.size()));
-      if (moved_) clocks_.Forget();
-      moved_ = false;
-    }
+  }
+
+  void RebuildLayout() {
+    layout_.Rebuild();
+    own_.Regroup(layout_);
+    transfers_.Forget();
+    microbatches_.resize(static_cast<size_t>(layout_.size()));
+    if (moved_) clocks_.Forget();
+    moved_ = false;
+  }
+
+  static double PeriodOf(const Folds& folds) {
     std::vector<double> periods;
-    const size_t reported = folds.size();
-    std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
+    for (const auto& [rank, fold] : folds) periods.push_back(static_cast<double>(fold.period_ns()));
+    return LowerMedian(periods);
+  }
+
+  // Evaluation, a checkpoint of everybody, a stop: not a step to judge by.
+  bool IsPause(const Folds& folds) const {
+    if (recent_.size() < kEnoughRecent) return false;
     std::vector<double> without_checkpoint;
     for (const auto& [rank, fold] : folds) {
-      periods.push_back(static_cast<double>(fold.period_ns()));
-      without_checkpoint.push_back(periods.back() - static_cast<double>(fold.checkpoint_own_ns));
+      without_checkpoint.push_back(static_cast<double>(fold.period_ns()) - static_cast<double>(fold.checkpoint_own_ns));
     }
-    if (folds.size() * 2 < reported || folds.empty()) return false;
-    const double period = LowerMedian(periods);
-    if (recent_.size() >= 5) {
-      std::vector<double> last(recent_.begin(), recent_.end());
-      // Evaluation, a checkpoint of everybody, a stop: not a step to judge by.
-      const bool pause = LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(last);
-      recent_.push_back(period);
-      if (recent_.size() > 15) recent_.pop_front();
-      if (pause) return false;
-    } else {
-      recent_.push_back(period);
-    }
+    std::vector<double> last(recent_.begin(), recent_.end());
+    return LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(last);
+  }
+
+  void RememberStep(const Folds& folds, int64_t step, double period_ns) {
     uint64_t end_ns = 0;
     for (const auto& [rank, fold] : folds) {
       end_ns = std::max(end_ns, fold.end_ns - static_cast<uint64_t>(clocks_.OffsetNs(layout_.node(rank))));
       for (const OpFold& op : fold.ops) {
-        if (IsPointToPoint(op.op)) {
-          int& most = microbatches_[static_cast<size_t>(rank)];
-          most = std::max(most, static_cast<int>(std::min<uint32_t>(op.count, 1 << 20)));
-        }
+        if (!IsPointToPoint(op.op)) continue;
+        int& most = microbatches_[static_cast<size_t>(rank)];
+        most = std::max(most, static_cast<int>(std::min<uint32_t>(op.count, 1 << 20)));
       }
       communication_seen_ = communication_seen_ || !fold.ops.empty();
     }
-    history_.push_back({step, period, end_ns});
-    if (history_.size() > kHistory) history_.pop_front();
-    std::vector<double> last;
-    for (size_t i = history_.size() - std::min<size_t>(history_.size(), 10); i < history_.size(); ++i) {
-      last.push_back(history_[i].ns);
-    }
-    period_ns_ = LowerMedian(last);
+    periods_.Add(step, period_ns, end_ns);
     if (first_step_ < 0) first_step_ = step;
     if (life_first_step_ < 0) life_first_step_ = step;
     last_step_ = step;
     ++judged_steps_;
+  }
 
-    const double steps_per_hour = 3.6e12 / std::max(1e6, period_ns_);
+  void Observe(const Folds& folds, int64_t step) {
+    const double steps_per_hour = 3.6e12 / std::max(1e6, periods_.recent_ns());
     const double arl_factor = steps_per_hour * 1000 / std::max(1e-3, options_.false_alarms_per_1000_hours);
-    own_.Observe(layout_, folds, step, period_ns_, arl_factor);
+    own_.Observe(layout_, folds, step, periods_.recent_ns(), arl_factor);
     transfers_.Observe(layout_, folds, step, arl_factor);
     if (judged_steps_ % kClockEvery == 1) clocks_.Add(layout_, folds);
     if (judged_steps_ % kSolveEvery == 5) clocks_.Solve();
+  }
 
-    // Everybody does more (or less) than before: a plan, not a fault.
+  // True: everybody does more (or less) than before, which is a plan, not a fault. After some such steps in a row that
+  // is what is normal.
+  bool FollowPlannedChange(int64_t step) {
     const double shift = own_.common_shift();
-    const double lost = Lost(step - planned_steps_) / period_ns_;
+    const double lost = periods_.LostSince(step - planned_steps_) / periods_.recent_ns();
     // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
     const bool follows = shift > 0 ? lost > shift / 4 && lost < 1e9 : lost < shift / 4;
     const bool shifted = std::abs(shift) > kPlannedShift && follows;
@@ -293,85 +311,55 @@ class Engine::Impl {
       transfers_.Forget();
       planned_steps_ = 0;
     }
+    return shifted;
+  }
 
-    JudgeInput input{layout_,    own_,
-                     transfers_, microbatches_,
-                     step,       life_first_step_,
-                     period_ns_, options_.min_cost_share,
-                     shifted,    [this](int64_t onset) { return Lost(onset); }};
-    std::vector<Accusation> accusations = Accuse(input);
-    for (Accusation& accusation : accusations) accusation.verdict.since_ns = end_of(accusation.verdict.since_step);
+  bool Accuse(int64_t step, bool planned_change) {
+    JudgeInput input{layout_,
+                     own_,
+                     transfers_,
+                     microbatches_,
+                     step,
+                     life_first_step_,
+                     periods_.recent_ns(),
+                     options_.min_cost_share,
+                     planned_change,
+                     [this](int64_t onset) { return periods_.LostSince(onset); }};
+    std::vector<Accusation> accusations = diagnosis::Accuse(input);
+    for (Accusation& accusation : accusations) {
+      accusation.verdict.since_ns = periods_.EndNs(accusation.verdict.since_step);
+    }
     KeepRestored(accusations);
     const bool changed = book_.Update(accusations, step);
-    history_.back().slow = book_.any_open();
-    return changed || judged_steps_ == kEnoughSteps;
+    periods_.MarkSlow(book_.any_open());
+    return changed;
   }
 
   // Verdicts of an earlier life of the manager stay until there is evidence of this life: long enough for a deviation
   // that is still there to be found again.
   void KeepRestored(std::vector<Accusation>& accusations) {
-    constexpr int kKeep = 60;
-    for (auto restored = restored_.begin(); restored != restored_.end();) {
-      const bool again = std::any_of(accusations.begin(), accusations.end(),
-                                     [&](const Accusation& accusation) { return accusation.key == restored->key; });
-      if (again || ++restored->steps > kKeep || !book_.IsOpen(restored->key)) {
-        if (again) {
-          for (Accusation& accusation : accusations) {
-            if (accusation.key != restored->key) continue;
-            accusation.verdict.since_step = restored->verdict.since_step;
-            accusation.verdict.since_ns = restored->verdict.since_ns;
-          }
-          ++restored;
-          continue;
-        }
-        restored = restored_.erase(restored);
-        continue;
+    std::erase_if(restored_, [&](Restored& restored) {
+      bool again = false;
+      for (Accusation& accusation : accusations) {
+        if (accusation.key != restored.key) continue;
+        accusation.verdict.since_step = restored.verdict.since_step;
+        accusation.verdict.since_ns = restored.verdict.since_ns;
+        again = true;
       }
-      Accusation kept;
-      kept.key = restored->key;
-      kept.verdict = restored->verdict;
-      if (kept.verdict.scope == Scope::kRank) kept.concerns.insert(kept.verdict.ids.begin(), kept.verdict.ids.end());
-      accusations.push_back(std::move(kept));
-      ++restored;
-    }
-  }
-
-  double Lost(int64_t onset) const {
-    // Before: the last steps in which nobody was slow.
-    std::vector<double> before;
-    std::vector<double> after;
-    for (auto period = history_.rbegin(); period != history_.rend(); ++period) {
-      if (period->step >= onset) {
-        if (period->step > last_step_ - 30) after.push_back(period->ns);
-      } else if (!period->slow && before.size() < 30) {
-        before.push_back(period->ns);
+      if (again) return false;
+      if (++restored.steps > kKeepRestored || !book_.IsOpen(restored.key)) return true;
+      Accusation& accusation = accusations.emplace_back();
+      accusation.key = restored.key;
+      accusation.verdict = restored.verdict;
+      if (restored.verdict.scope == Scope::kRank) {
+        accusation.concerns.insert(restored.verdict.ids.begin(), restored.verdict.ids.end());
       }
-    }
-    if (before.size() < 5 || after.empty()) return 1e300;
-    const double was = LowerMedian(before);
-    return LowerMedian(after) - was;
-  }
-
-  // The step's length while the verdict held.
-  double StepWith(const Verdict& verdict) const {
-    std::vector<double> periods;
-    for (const Period& period : history_) {
-      if (period.step >= verdict.since_step && period.step <= verdict.last_step &&
-          period.step > verdict.last_step - 30) {
-        periods.push_back(period.ns);
-      }
-    }
-    return periods.empty() ? period_ns_ : LowerMedian(periods);
-  }
-  uint64_t end_of(int64_t step) const {
-    for (const Period& period : history_) {
-      if (period.step >= step) return period.end_ns;
-    }
-    return 0;
+      return false;
+    });
   }
 
   // There is something to judge by.
-  bool Able() const {
+  bool CanJudge() const {
     if (own_.mode() == OwnTime::Mode::kNone) return false;
     for (const std::vector<int>& peers : layout_.classes()) {
       if (peers.size() >= 2) return true;
@@ -379,7 +367,7 @@ class Engine::Impl {
     return layout_.classes().size() >= 2;
   }
 
-  std::vector<Note> Notes() const {
+  std::vector<Note> MakeNotes() const {
     std::vector<Note> notes;
     if (judged_steps_ < kEnoughSteps) {
       notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
@@ -393,33 +381,21 @@ class Engine::Impl {
     } else if (judged_steps_ > 0 && own_.mode() == OwnTime::Mode::kNone) {
       notes.push_back({NoteKind::kNoData, "no forward or communication is marked: nothing tells the ranks apart"});
     }
-    std::vector<int> silent;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const bool behind = ranks_[rank].at.second < last_step_ - kSilentNote;
-      if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
+    const std::vector<int> unheard = UnheardRanks();
+    if (!unheard.empty()) {
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanks(unheard), ": not judged")});
     }
-    std::vector<int> never;
-    for (const Group& group : layout_.groups()) {
-      if (!group.declared) continue;
-      for (int member : group.members) {
-        if (!layout_.known(member)) never.push_back(member);
-      }
-    }
-    std::sort(never.begin(), never.end());
-    never.erase(std::unique(never.begin(), never.end()), never.end());
-    if (!never.empty()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", RankList(never), ": not judged")});
-    }
+    const std::vector<int> silent = SilentRanks();
     if (!silent.empty() && judged_steps_ > 0 && silent.size() < ranks_.size()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", RankList(silent), ": not judged")});
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanks(silent), ": not judged")});
     }
-    if (judged_steps_ >= kEnoughSteps && !Able()) {
+    if (judged_steps_ >= kEnoughSteps && !CanJudge()) {
       notes.push_back(
           {NoteKind::kShort, "no two ranks do the same work: there is nothing to compare with but their own past"});
     }
     if (!planned_note_.empty()) notes.push_back({NoteKind::kDesign, planned_note_});
-    DesignNote(notes);
-    if (own_.rotation() > 0.7 && !book_.any_open() && rotation_matters()) {
+    NoteUnbalancedStages(notes);
+    if (own_.rotation() > 0.7 && !book_.any_open() && WorkIsUneven()) {
       notes.push_back(
           {NoteKind::kRotation,
            "the slowest rank changes from step to step: the work is uneven (sequence lengths), no rank is"});
@@ -427,14 +403,35 @@ class Engine::Impl {
     return notes;
   }
 
-  bool rotation_matters() const {
+  std::vector<int> SilentRanks() const {
+    std::vector<int> silent;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const bool behind = ranks_[rank].at.second < last_step_ - kSilentNote;
+      if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
+    }
+    return silent;
+  }
+
+  // Members of declared groups that never reported anything.
+  std::vector<int> UnheardRanks() const {
+    std::set<int> unheard;
+    for (const Group& group : layout_.groups()) {
+      if (!group.declared) continue;
+      for (int member : group.members) {
+        if (!layout_.known(member)) unheard.insert(member);
+      }
+    }
+    return {unheard.begin(), unheard.end()};
+  }
+
+  bool WorkIsUneven() const {
     for (const OwnTime::Class& peers : own_.classes()) {
       if (peers.noise.sigma() > 0.04) return true;
     }
     return false;
   }
 
-  void DesignNote(std::vector<Note>& notes) const {
+  void NoteUnbalancedStages(std::vector<Note>& notes) const {
     const auto& classes = own_.classes();
     if (classes.size() < 2 || judged_steps_ < kEnoughSteps || own_.mode() != OwnTime::Mode::kBulk) return;
     std::vector<double> times;
@@ -471,9 +468,8 @@ class Engine::Impl {
   bool moved_ = false;
   bool communication_seen_ = false;
 
-  std::deque<Period> history_;
-  std::deque<double> recent_;
-  double period_ns_ = 0;
+  Periods periods_;
+  std::deque<double> recent_;  // periods, pauses too
   int64_t first_step_ = -1;
   int64_t life_first_step_ = -1;
   int64_t last_step_ = -1;
@@ -488,7 +484,7 @@ Engine::Engine(const Options& options) : impl_(std::make_unique<Impl>(options)) 
 Engine::~Engine() = default;
 void Engine::SetPlace(int rank, const RankPlace& place) { impl_->SetPlace(rank, place); }
 void Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { impl_->SetGroup(rank, index, group); }
-void Engine::Gone(int rank) { impl_->Gone(rank); }
+void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, std::move(fold), now_ns); }
 bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }
 bool Engine::Finish() { return impl_->Finish(); }

@@ -54,7 +54,7 @@ class Engine {
   // Group `index` of this rank's folds (OpFold::group). Again when more is known of it.
   void SetGroup(int rank, uint32_t index, const GroupInfo& group);
   // The rank is gone (its process ended, its node left): steps do not wait for it.
-  void Gone(int rank);
+  void RemoveRank(int rank);
 
   // `now_ns`: any steady clock, the same in all calls. Folds of one rank come in order of steps; ranks in any order.
   void Add(int rank, StepFold fold, uint64_t now_ns);

@@ -261,7 +261,7 @@ TEST(Engine, IgnoresRanksThatCannotBe) {
   engine.Add(-5, {}, 1);
   engine.Add(1 << 30, {}, 1);
   engine.SetGroup(-1, 0, {});
-  engine.Gone(99);
+  engine.RemoveRank(99);
   EXPECT_EQ(engine.report().ranks, 0);
 }
 

@@ -196,8 +196,8 @@ absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path) {
 
 std::vector<int> NodesOfRanks(const std::vector<RankMarks>& ranks, const std::vector<int>& device_ids) {
   std::vector<int> nodes(ranks.size(), -1);
-  bool told = std::any_of(ranks.begin(), ranks.end(), [](const RankMarks& marks) { return marks.node >= 0; });
-  if (told) {
+  bool have_places = std::any_of(ranks.begin(), ranks.end(), [](const RankMarks& marks) { return marks.node >= 0; });
+  if (have_places) {
     for (size_t i = 0; i < ranks.size(); ++i) nodes[i] = ranks[i].node;
     return nodes;
   }

@@ -7,6 +7,7 @@
 
 #include "common/step_fold.h"
 #include "diagnosis/layout.h"
+#include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
 
@@ -14,24 +15,7 @@ namespace taskd::diagnosis {
 
 class OwnTime {
  public:
-  enum class Mode : uint8_t {
-    kNone,     // nothing to compare
-    kBulk,     // gaps between blocking operations
-    kAll,      // all time outside communication: there are no blocking operations
-    kForward,  // communication is not marked: the forward ranges
-  };
-
-  // A rank's own time of one step in two views. Gaps that are cut at every operation miss computation behind overlapped
-  // ones; gaps between blocking operations only may hold a wait for an overlapped one. A culprit is slow in both.
-  struct Own {
-    int rank;
-    int peer_class;
-    double cut = 0, full = 0;
-    uint32_t cut_gaps = 0, full_gaps = 0;
-    double rest = 0;    // of the cut view: what is not made of gaps
-    double tokens = 0;  // bytes of all-to-all
-    const StepFold* fold;
-  };
+  using Mode = OwnMode;
 
   // One rank, over the steps judged.
   struct Rank {
@@ -84,11 +68,9 @@ class OwnTime {
     double last = 0;
     bool has_last = false;
     double reference_ns = 0;          // of the last step
-    double data_reference_ns = 0;     // of the last step
     double average_reference_ns = 0;  // exponential mean
     int present = 0;
     NoisePool noise;
-    double gaps = 0;  // median number of gaps a rank and step
   };
   const std::vector<Class>& classes() const { return classes_; }
   // What everybody does has changed, by plan: the past is learned anew.
@@ -101,16 +83,23 @@ class OwnTime {
   const Stream& common_checkpoint() const { return common_checkpoint_; }
   // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
   double rotation() const;
-  bool warm() const { return steps_ >= kWarmSteps; }
 
  private:
-  static constexpr int kWarmSteps = 6;
+  // Of all classes, in one step.
+  struct Slowest {
+    int rank = -1;
+    double deviation = 0;
+  };
 
   void ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
   void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h);
   void ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period);
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
-  void ObserveIssues(const std::vector<Own>& owns);
+  void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest);
+  void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
+  void ObserveIssues(const std::vector<OwnView>& owns);
+  void CountSlowest(const Slowest& slowest);
+  void ChangeMode(Mode mode);
   void ObserveClasses(int64_t step, double h);
 
   std::vector<Rank> ranks_;
@@ -121,7 +110,6 @@ class OwnTime {
   NoisePool forward_noise_;
   NoisePool checkpoint_noise_;
   Mode mode_ = Mode::kNone;
-  int steps_ = 0;
   double common_shift_ = 0;
   Stream common_data_;
   Stream common_checkpoint_;

@@ -25,22 +25,24 @@ constexpr size_t kShownTextBytes = 8192;
 constexpr size_t kMostIds = 12;  // runs or pairs of them in a line for people
 
 // JSON has no infinities, and nobody needs more.
-double Finite(double value) { return std::isnan(value) ? 0 : std::clamp(value, -1e12, 1e12); }
+double MakeFinite(double value) { return std::isnan(value) ? 0 : std::clamp(value, -1e12, 1e12); }
 
-double Decimals(double value, int decimals) {
+double RoundTo(double value, int decimals) {
   double factor = std::pow(10, decimals);
-  return std::round(Finite(value) * factor) / factor;
+  return std::round(MakeFinite(value) * factor) / factor;
 }
 
 // Four digits tell all that a measurement is good for, of a millisecond as of an hour.
-double Digits(double value) { return std::strtod(absl::StrFormat("%.4g", Finite(value)).c_str(), nullptr); }
+double RoundToFourDigits(double value) {
+  return std::strtod(absl::StrFormat("%.4g", MakeFinite(value)).c_str(), nullptr);
+}
 
-std::string Time(uint64_t unix_ns) {
+std::string FormatTime(uint64_t unix_ns) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixNanos(static_cast<int64_t>(unix_ns)),
                           absl::UTCTimeZone());
 }
 
-Json IdsJson(Scope scope, const std::vector<int>& ids, const std::vector<Link>& links) {
+Json IdsToJson(Scope scope, const std::vector<int>& ids, const std::vector<Link>& links) {
   Json json = Json::array();
   if (scope == Scope::kLink) {
     for (const Link& link : links) json.push_back(Json::array({link.a, link.b}));
@@ -50,33 +52,33 @@ Json IdsJson(Scope scope, const std::vector<int>& ids, const std::vector<Link>& 
   return json;
 }
 
-Json VerdictJson(const Verdict& verdict) {
+Json VerdictToJson(const Verdict& verdict) {
   Json json;
   json["scope"] = Name(verdict.scope);
-  json["ids"] = IdsJson(verdict.scope, verdict.ids, verdict.links);
+  json["ids"] = IdsToJson(verdict.scope, verdict.ids, verdict.links);
   json["alternatives"] = Json::array();
   for (const Alternative& alternative : verdict.alternatives) {
     Json row;
     row["scope"] = Name(alternative.scope);
-    row["ids"] = IdsJson(alternative.scope, alternative.ids, alternative.links);
-    row["p"] = Decimals(alternative.probability, 3);
+    row["ids"] = IdsToJson(alternative.scope, alternative.ids, alternative.links);
+    row["p"] = RoundTo(alternative.probability, 3);
     json["alternatives"].push_back(std::move(row));
   }
   json["cause"] = Name(verdict.cause);
   json["state"] = verdict.open ? "open" : "cleared";
   json["since_step"] = verdict.since_step;
-  json["since_time"] = verdict.since_ns == 0 ? Json() : Json(Time(verdict.since_ns));
-  json["slowdown"] = Decimals(verdict.slowdown, 3);
-  json["cost_ms_per_step"] = Digits(verdict.cost_ms_per_step);
-  json["confidence"] = Decimals(verdict.confidence, 3);
+  json["since_time"] = verdict.since_ns == 0 ? Json() : Json(FormatTime(verdict.since_ns));
+  json["slowdown"] = RoundTo(verdict.slowdown, 3);
+  json["cost_ms_per_step"] = RoundToFourDigits(verdict.cost_ms_per_step);
+  json["confidence"] = RoundTo(verdict.confidence, 3);
   json["evidence"] = Json::array();
   for (const Evidence& evidence : verdict.evidence) {
     Json row;
     row["feature"] = evidence.feature;
-    row["value"] = Digits(evidence.value);
-    row["reference"] = Digits(evidence.reference);
+    row["value"] = RoundToFourDigits(evidence.value);
+    row["reference"] = RoundToFourDigits(evidence.reference);
     row["peers"] = evidence.peers;
-    row["z"] = Digits(evidence.z);
+    row["z"] = RoundToFourDigits(evidence.z);
     row["steps"] = Json::array({evidence.first_step, evidence.last_step});
     json["evidence"].push_back(std::move(row));
   }
@@ -85,12 +87,12 @@ Json VerdictJson(const Verdict& verdict) {
 }
 
 // Characters, as far as one code point is one.
-size_t Width(std::string_view text) {
+size_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// Where the first `width` characters end.
-size_t Cut(std::string_view text, size_t width) {
+// The byte at which the first `width` characters end.
+size_t FindEndOf(std::string_view text, size_t width) {
   size_t i = 0;
   while (i < text.size()) {
     if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80 && width-- == 0) break;
@@ -100,12 +102,12 @@ size_t Cut(std::string_view text, size_t width) {
 }
 
 // Appends `text` as lines of at most kColumns, broken at spaces; lines after the first begin with `indent` spaces.
-void Wrap(const std::string& unsafe, size_t indent, std::string& out) {
+void AppendWrapped(const std::string& unsafe, size_t indent, std::string& out) {
   std::string text = Printable(unsafe, kShownTextBytes);
   std::string_view rest = text;
   size_t room = kColumns;
-  while (Width(rest) > room) {
-    size_t end = Cut(rest, room);
+  while (CountCharacters(rest) > room) {
+    size_t end = FindEndOf(rest, room);
     size_t space = rest.rfind(' ', end);
     bool at_space = space != std::string_view::npos && rest.substr(0, space).find_first_not_of(' ') < space;
     size_t cut = at_space ? space : end;
@@ -118,7 +120,7 @@ void Wrap(const std::string& unsafe, size_t indent, std::string& out) {
 }
 
 // "0-7, 16, 24-31"
-std::string Runs(const std::vector<int>& ids) {
+std::string FormatRuns(const std::vector<int>& ids) {
   std::string result;
   size_t runs = 0;
   for (size_t i = 0; i < ids.size();) {
@@ -132,14 +134,14 @@ std::string Runs(const std::vector<int>& ids) {
   return result;
 }
 
-std::string Who(Scope scope, const std::vector<int>& ids, const std::vector<Link>& links) {
+std::string DescribeEntity(Scope scope, const std::vector<int>& ids, const std::vector<Link>& links) {
   switch (scope) {
     case Scope::kRank:
-      return absl::StrCat(ids.size() == 1 ? "rank " : "ranks ", Runs(ids));
+      return absl::StrCat(ids.size() == 1 ? "rank " : "ranks ", FormatRuns(ids));
     case Scope::kNode:
-      return absl::StrCat(ids.size() == 1 ? "node " : "nodes ", Runs(ids));
+      return absl::StrCat(ids.size() == 1 ? "node " : "nodes ", FormatRuns(ids));
     case Scope::kGroup:
-      return absl::StrCat("the group of ranks ", Runs(ids));
+      return absl::StrCat("the group of ranks ", FormatRuns(ids));
     case Scope::kLink: {
       std::string result = links.size() == 1 ? "the link of ranks " : "the links of ranks ";
       for (size_t i = 0; i < links.size(); ++i) {
@@ -154,23 +156,24 @@ std::string Who(Scope scope, const std::vector<int>& ids, const std::vector<Link
   return "the whole job";
 }
 
-std::string Who(const Verdict& verdict) { return Who(verdict.scope, verdict.ids, verdict.links); }
+std::string DescribeEntity(const Verdict& verdict) { return DescribeEntity(verdict.scope, verdict.ids, verdict.links); }
 
-std::string Sentence(const Verdict& verdict) {
-  return verdict.text.empty() ? absl::StrCat(Who(verdict), ": ", Name(verdict.cause)) : verdict.text;
+std::string SentenceOrCause(const Verdict& verdict) {
+  return verdict.text.empty() ? absl::StrCat(DescribeEntity(verdict), ": ", Name(verdict.cause)) : verdict.text;
 }
 
 // How much longer a step is with it.
-std::string Percent(double slowdown) { return absl::StrFormat("%.1f %%", 100 * (Finite(slowdown) - 1)); }
+std::string FormatSlowdown(double slowdown) { return absl::StrFormat("%.1f %%", 100 * (MakeFinite(slowdown) - 1)); }
 
 void AppendEvidence(const Verdict& verdict, std::string& out) {
   if (verdict.evidence.empty()) return;
   size_t width = 12;
-  for (const Evidence& evidence : verdict.evidence) width = std::max(width, Width(Printable(evidence.feature)));
+  for (const Evidence& evidence : verdict.evidence)
+    width = std::max(width, CountCharacters(Printable(evidence.feature)));
   width = std::min<size_t>(width, 30);
   auto pad = [width](const std::string& text) {
-    std::string cell = text.substr(0, Cut(text, width));
-    return cell + std::string(width - Width(cell), ' ');
+    std::string cell = text.substr(0, FindEndOf(text, width));
+    return cell + std::string(width - CountCharacters(cell), ' ');
   };
   absl::StrAppend(&out, "     ", pad("evidence"),
                   absl::StrFormat("  %12s %12s  %-12s %8s  %s\n", "ms", "expected", "from", "z", "steps"));
@@ -178,48 +181,49 @@ void AppendEvidence(const Verdict& verdict, std::string& out) {
     std::string by = evidence.peers == 0   ? "its own past"
                      : evidence.peers == 1 ? "1 peer"
                                            : absl::StrCat(evidence.peers, " peers");
-    absl::StrAppend(
-        &out, "     ", pad(Printable(evidence.feature)),
-        absl::StrFormat("  %12.5g %12.5g  %-12s %8.3g  %d-%d\n", Finite(evidence.value), Finite(evidence.reference), by,
-                        Finite(evidence.z), evidence.first_step, evidence.last_step));
+    absl::StrAppend(&out, "     ", pad(Printable(evidence.feature)),
+                    absl::StrFormat("  %12.5g %12.5g  %-12s %8.3g  %d-%d\n", MakeFinite(evidence.value),
+                                    MakeFinite(evidence.reference), by, MakeFinite(evidence.z), evidence.first_step,
+                                    evidence.last_step));
   }
 }
 
 void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& out) {
-  Wrap(absl::StrCat(absl::StrFormat("%3d. ", number), Who(verdict), ": ", Name(verdict.cause), " since step ",
-                    verdict.since_step, verdict.since_ns == 0 ? "" : absl::StrCat(" (", Time(verdict.since_ns), ")"),
-                    ", confidence ", absl::StrFormat("%.0f %%", 100 * Finite(verdict.confidence))),
-       5, out);
-  if (sentence) Wrap(absl::StrCat("     ", Sentence(verdict)), 5, out);
+  AppendWrapped(absl::StrCat(absl::StrFormat("%3d. ", number), DescribeEntity(verdict), ": ", Name(verdict.cause),
+                             " since step ", verdict.since_step,
+                             verdict.since_ns == 0 ? "" : absl::StrCat(" (", FormatTime(verdict.since_ns), ")"),
+                             ", confidence ", absl::StrFormat("%.0f %%", 100 * MakeFinite(verdict.confidence))),
+                5, out);
+  if (sentence) AppendWrapped(absl::StrCat("     ", SentenceOrCause(verdict)), 5, out);
   absl::StrAppend(&out, absl::StrFormat("     cost: %.4g ms of each step; steps are %s longer with it\n",
-                                        Finite(verdict.cost_ms_per_step), Percent(verdict.slowdown)));
+                                        MakeFinite(verdict.cost_ms_per_step), FormatSlowdown(verdict.slowdown)));
   AppendEvidence(verdict, out);
   if (verdict.alternatives.empty()) return;
   std::string others = "     or instead:";
   for (size_t i = 0; i < verdict.alternatives.size() && i < kMostIds; ++i) {
     const Alternative& other = verdict.alternatives[i];
-    absl::StrAppend(&others, i == 0 ? " " : ", ", Who(other.scope, other.ids, other.links),
-                    absl::StrFormat(" (%.0f %%)", 100 * Finite(other.probability)));
+    absl::StrAppend(&others, i == 0 ? " " : ", ", DescribeEntity(other.scope, other.ids, other.links),
+                    absl::StrFormat(" (%.0f %%)", 100 * MakeFinite(other.probability)));
   }
   if (verdict.alternatives.size() > kMostIds) absl::StrAppend(&others, " and more");
-  Wrap(others, 5, out);
+  AppendWrapped(others, 5, out);
 }
 
 void AppendCleared(const Verdict& verdict, std::string& out) {
-  Wrap(absl::StrCat("cleared: ", Who(verdict), ": ", Name(verdict.cause), ", steps ", verdict.since_step, "-",
-                    verdict.last_step,
-                    absl::StrFormat(", cost %.4g ms of each step (%s)", Finite(verdict.cost_ms_per_step),
-                                    Percent(verdict.slowdown))),
-       5, out);
+  AppendWrapped(absl::StrCat("cleared: ", DescribeEntity(verdict), ": ", Name(verdict.cause), ", steps ",
+                             verdict.since_step, "-", verdict.last_step,
+                             absl::StrFormat(", cost %.4g ms of each step (%s)", MakeFinite(verdict.cost_ms_per_step),
+                                             FormatSlowdown(verdict.slowdown))),
+                5, out);
 }
 
-std::string Steps(const Report& report) {
+std::string DescribeSteps(const Report& report) {
   if (report.first_step < 0) return "no steps";
   return absl::StrCat("steps ", report.first_step, "-", report.last_step);
 }
 
 // Why nothing can be said: the engine's notes say it best.
-std::string Because(const Report& report) {
+std::string ExplainUnknown(const Report& report) {
   for (NoteKind kind : {NoteKind::kShort, NoteKind::kNoData}) {
     for (const Note& note : report.notes) {
       if (note.kind == kind && !note.text.empty()) return note.text;
@@ -240,7 +244,7 @@ std::string RenderJson(const Report& report, const std::string& job) {
   json["steps"]["last"] = report.last_step;
   json["state"] = Name(report.state);
   json["verdicts"] = Json::array();
-  for (const Verdict& verdict : report.verdicts) json["verdicts"].push_back(VerdictJson(verdict));
+  for (const Verdict& verdict : report.verdicts) json["verdicts"].push_back(VerdictToJson(verdict));
   json["notes"] = Json::array();
   for (const Note& note : report.notes) {
     Json row;
@@ -258,24 +262,27 @@ std::string RenderText(const Report& report, const std::string& job) {
   std::string out;
   switch (report.state) {
     case JobState::kSlow:
-      Wrap(absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"
-                                                                     : Sentence(*costliest)),
-           6, out);
+      AppendWrapped(
+          absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"
+                                                                    : SentenceOrCause(*costliest)),
+          6, out);
       break;
     case JobState::kOk:
-      Wrap(absl::StrCat("ok: ", ranks, ", ", Steps(report), ", nobody is slow"), 4, out);
+      AppendWrapped(absl::StrCat("ok: ", ranks, ", ", DescribeSteps(report), ", nobody is slow"), 4, out);
       break;
     case JobState::kUnknown:
-      Wrap(absl::StrCat("unknown: ", ranks, ", ", Steps(report), ", because ", Because(report)), 9, out);
+      AppendWrapped(absl::StrCat("unknown: ", ranks, ", ", DescribeSteps(report), ", because ", ExplainUnknown(report)),
+                    9, out);
       break;
   }
   std::string about = job.empty() ? "" : absl::StrCat("job ", job);
-  if (report.state == JobState::kSlow) absl::StrAppend(&about, about.empty() ? "" : ", ", ranks, ", ", Steps(report));
+  if (report.state == JobState::kSlow)
+    absl::StrAppend(&about, about.empty() ? "" : ", ", ranks, ", ", DescribeSteps(report));
   if (report.step_ms > 0) {
     absl::StrAppend(&about, about.empty() ? "" : ", ",
-                    absl::StrFormat("a step takes %.4g ms now", Finite(report.step_ms)));
+                    absl::StrFormat("a step takes %.4g ms now", MakeFinite(report.step_ms)));
   }
-  if (!about.empty()) Wrap(about, 0, out);
+  if (!about.empty()) AppendWrapped(about, 0, out);
 
   int number = 0;
   for (const Verdict& verdict : report.verdicts) {
@@ -298,7 +305,7 @@ std::string RenderText(const Report& report, const std::string& job) {
   }
   for (const Note& note : report.notes) {
     separate();
-    Wrap(absl::StrCat("note: ", note.text), 6, out);
+    AppendWrapped(absl::StrCat("note: ", note.text), 6, out);
   }
   return out;
 }

@@ -20,6 +20,8 @@ constexpr double kLastingShare = 0.6;
 constexpr int kMinQuiet = 48;
 // A deviation that comes back within so many steps was never gone.
 constexpr int kSameDeviation = 60;
+constexpr int kReturns = 2;       // so often, and it comes and goes
+constexpr int kRaisedSteps = 40;  // that the means of a raised one are of
 
 }  // namespace
 
@@ -28,19 +30,19 @@ void Stream::Learn(double d, const Limits& limits) {
   const double value = std::clamp(d, -limits.most, limits.most);
   if (seen_ <= kLearn) {
     base_ += (value - base_) / seen_;
-  } else if (!raised_ && sum_ < h_ / 3) {
+  } else if (!raised() && sum_ < h_ / 3) {
     base_ += kForget * (value - base_);
   }
   limit_ = seen_ < kLearn ? limits.most : std::min(std::max(base_, 0.0) + limits.dead, limits.most);
 }
 
-void Stream::Push(Bits& bits, bool bit) {
+void Stream::ShiftIn(Bits& bits, bool bit) {
   bits[1] = bits[1] << 1 | bits[0] >> 63;
   bits[0] = bits[0] << 1 | (bit ? 1 : 0);
 }
 
 // More spikes, or more big ones, than healthy peers have.
-bool Stream::Recurs(const Limits& limits) const {
+bool Stream::IsRecurring(const Limits& limits) const {
   auto beyond_chance = [this](int hits, double rate) {
     return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
   };
@@ -51,88 +53,136 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   h_ = limits.h;
   ++seen_;
   Learn(d, limits);
-  const double z = (d - limit_) / limits.sigma;
-  const bool spike = z > kSpikeZ && d > limit_ + 2 * limits.dead;
-  const bool jump = z > kJumpZ && d > limits.jump;
-  Push(jump_bits_, jump);
-  Push(big_spikes_, spike && d > limits.big);
-  for (size_t level = 0; level < kLevels; ++level) Push(outliers_[level], z > static_cast<double>(level) + 2);
-  if (spike && spikes() == 1) first_spike_ = step;
-  const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
-  window_excess_ += weight * (excess - window_excess_);
-  window_d_ += weight * (d - window_d_);
-
-  if (raised_) {
-    const bool bad = d > (limit_ + mean_) / 2;
-    if (intermittent_) {
-      mean_ = window_d_;
-      mean_excess_ = window_excess_;
-      quiet_ = spike ? 0 : quiet_ + 1;
-      const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
-      if (quiet_ < patience) return Event::kNone;
-    } else {
-      if (bad) {
-        ++count_;
-        const double share = 1.0 / std::min(count_, 40);
-        mean_ += share * (d - mean_);
-        mean_excess_ += share * (excess - mean_excess_);
-      }
-      // What varies by itself is not over because of a few good steps.
-      if (d > limit_) spread_ += (std::abs(d - mean_) - spread_) / std::min(count_, 40);
-      quiet_ = bad ? 0 : quiet_ + 1;
-      const double sigma = std::max(limits.sigma, 1.25 * spread_);
-      // The mirrored test: half-way between the deviation and the limit.
-      down_ = std::max(0.0, down_ + std::clamp(((limit_ + mean_) / 2 - d) / sigma, -kClip, kClip));
-      if (down_ <= h_) return Event::kNone;
-    }
-    raised_ = intermittent_ = false;
-    sum_ = down_ = 0;
-    count_ = jumps_ = 0;
-    zero_step_ = step;
-    jump_bits_ = big_spikes_ = {};
-    outliers_ = {};
-    cleared_ = step;
-    last_mean_ = mean_;
+  const Observation now = Classify(step, d, excess, limits);
+  Remember(now, limits);
+  const State before = state_;
+  switch (before) {
+    case State::kQuiet:
+      state_ = WatchForRise(now, limits);
+      break;
+    case State::kLasting:
+      state_ = FollowLasting(now, limits);
+      break;
+    case State::kIntermittent:
+      state_ = FollowIntermittent(now);
+      break;
+  }
+  if ((before == State::kQuiet) == (state_ == State::kQuiet)) return Event::kNone;
+  if (state_ == State::kQuiet) {
+    BeginQuiet(step);
     return Event::kCleared;
   }
+  BeginRaised(step, limits.sigma);
+  return Event::kRaised;
+}
 
-  sum_ = std::max(0.0, sum_ + std::clamp(z, -limits.clip, limits.clip) - kDrift);
-  jumps_ = jump ? jumps_ + 1 : 0;
+Stream::Observation Stream::Classify(int64_t step, double d, double excess, const Limits& limits) const {
+  const double z = (d - limit_) / limits.sigma;
+  return {.step = step,
+          .d = d,
+          .excess = excess,
+          .z = z,
+          .spike = z > kSpikeZ && d > limit_ + 2 * limits.dead,
+          .jump = z > kJumpZ && d > limits.jump};
+}
+
+void Stream::Remember(const Observation& now, const Limits& limits) {
+  ShiftIn(jump_bits_, now.jump);
+  ShiftIn(big_spikes_, now.spike && now.d > limits.big);
+  for (size_t level = 0; level < kLevels; ++level) ShiftIn(outliers_[level], now.z > static_cast<double>(level) + 2);
+  if (now.spike && spikes() == 1) first_spike_ = now.step;
+  const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
+  window_excess_ += weight * (now.excess - window_excess_);
+  window_d_ += weight * (now.d - window_d_);
+}
+
+Stream::State Stream::WatchForRise(const Observation& now, const Limits& limits) {
+  if (!AddToSum(now, limits)) return State::kQuiet;
+  if (sum_ > limits.h || jumps_ >= limits.jumps) return RaiseBySum(now.step);
+  if (now.spike && window_excess_ > 0 && IsRecurring(limits)) return RaiseByRecurrence(now.step);
+  return State::kQuiet;
+}
+
+// The CUSUM, and the means since it was last zero. False: it is zero.
+bool Stream::AddToSum(const Observation& now, const Limits& limits) {
+  sum_ = std::max(0.0, sum_ + std::clamp(now.z, -limits.clip, limits.clip) - kDrift);
+  jumps_ = now.jump ? jumps_ + 1 : 0;
   if (sum_ == 0) {
-    zero_step_ = step;
+    zero_step_ = now.step;
     count_ = 0;
     mean_ = mean_excess_ = 0;
-    return Event::kNone;
+    return false;
   }
   ++count_;
-  mean_ += (d - mean_) / count_;
-  mean_excess_ += (excess - mean_excess_) / count_;
-  if (sum_ > limits.h || jumps_ >= limits.jumps) {
-    const bool again =
-        cleared_ >= 0 && step - cleared_ < kSameDeviation && mean_ < 2 * last_mean_ && last_mean_ < 2 * mean_;
-    returns_ = again ? returns_ + 1 : 0;
-    raised_ = true;
-    intermittent_ = returns_ >= 2;
-    if (!again) {
-      onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
-      from_start_ = zero_step_ < 0;
-    }
-  } else if (spike && window_excess_ > 0 && Recurs(limits)) {
-    // Most steps since the first one: it lasts, only not evenly enough for the sum.
-    raised_ = true;
-    intermittent_ = static_cast<double>(spikes()) < kLastingShare * static_cast<double>(step - first_spike_ + 1);
-    onset_ = first_spike_;
-    if (intermittent_) {
-      mean_ = window_d_;
-      mean_excess_ = window_excess_;
-    }
+  mean_ += (now.d - mean_) / count_;
+  mean_excess_ += (now.excess - mean_excess_) / count_;
+  return true;
+}
+
+Stream::State Stream::RaiseBySum(int64_t step) {
+  const bool again =
+      cleared_ >= 0 && step - cleared_ < kSameDeviation && mean_ < 2 * last_mean_ && last_mean_ < 2 * mean_;
+  returns_ = again ? returns_ + 1 : 0;
+  if (!again) {
+    onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
+    from_start_ = zero_step_ < 0;
   }
-  if (!raised_) return Event::kNone;
-  z_ = (mean_ - std::max(base_, 0.0)) / limits.sigma;
+  return returns_ >= kReturns ? State::kIntermittent : State::kLasting;
+}
+
+Stream::State Stream::RaiseByRecurrence(int64_t step) {
+  onset_ = first_spike_;
+  // Most steps since the first one: it lasts, only not evenly enough for the sum.
+  if (static_cast<double>(spikes()) >= kLastingShare * static_cast<double>(step - first_spike_ + 1)) {
+    return State::kLasting;
+  }
+  TakeWindowMeans();
+  return State::kIntermittent;
+}
+
+Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits) {
+  const double half_way = (limit_ + mean_) / 2;
+  if (now.d > half_way) {
+    ++count_;
+    const double share = 1.0 / std::min(count_, kRaisedSteps);
+    mean_ += share * (now.d - mean_);
+    mean_excess_ += share * (now.excess - mean_excess_);
+  }
+  // What varies by itself is not over because of a few good steps.
+  if (now.d > limit_) spread_ += (std::abs(now.d - mean_) - spread_) / std::min(count_, kRaisedSteps);
+  const double sigma = std::max(limits.sigma, 1.25 * spread_);
+  // The mirrored test: half-way between the deviation and the limit.
+  down_ = std::max(0.0, down_ + std::clamp(((limit_ + mean_) / 2 - now.d) / sigma, -kClip, kClip));
+  return down_ > h_ ? State::kQuiet : State::kLasting;
+}
+
+Stream::State Stream::FollowIntermittent(const Observation& now) {
+  TakeWindowMeans();
+  quiet_ = now.spike ? 0 : quiet_ + 1;
+  const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
+  return quiet_ < patience ? State::kIntermittent : State::kQuiet;
+}
+
+void Stream::TakeWindowMeans() {
+  mean_ = window_d_;
+  mean_excess_ = window_excess_;
+}
+
+void Stream::BeginRaised(int64_t step, double sigma) {
+  z_ = (mean_ - std::max(base_, 0.0)) / sigma;
   raised_step_ = step;
   down_ = spread_ = 0;
   quiet_ = 0;
-  return Event::kRaised;
+}
+
+void Stream::BeginQuiet(int64_t step) {
+  sum_ = down_ = 0;
+  count_ = jumps_ = 0;
+  zero_step_ = step;
+  jump_bits_ = big_spikes_ = {};
+  outliers_ = {};
+  cleared_ = step;
+  last_mean_ = mean_;
 }
 
 void Stream::Rebase() {
@@ -140,7 +190,7 @@ void Stream::Rebase() {
   base_ = 0;
   jump_bits_ = big_spikes_ = {};
   outliers_ = {};
-  if (!raised_) {
+  if (!raised()) {
     sum_ = 0;
     count_ = jumps_ = 0;
     zero_step_ = -1;

@@ -1,5 +1,14 @@
 // One number observed once a step, watched for a lasting or a recurring rise: the change detector that all features
 // share.
+//
+// Design: a stream is in one of three states.
+//
+//   state         what ends it                                      next
+//   quiet         the sum of deviations is above its threshold,     lasting; intermittent if the rise has come back
+//                 or several jumps came in a row                    twice soon after it was cleared
+//   quiet         more spikes in the window than peers have         lasting if most steps spike, else intermittent
+//   lasting       the mirrored sum is above the threshold           quiet
+//   intermittent  no spike for much longer than between spikes      quiet
 #pragma once
 
 #include <array>
@@ -38,13 +47,13 @@ class Stream {
   void Rebase();
   void Reset() { *this = Stream(); }
 
-  bool raised() const { return raised_; }
+  bool raised() const { return state_ != State::kQuiet; }
   int64_t raised_step() const { return raised_step_; }  // when it was raised; of a raised one
   // Raised, but on the way to be cleared.
-  bool Fading() const { return raised_ && down_ > h_ / 3; }
-  bool intermittent() const { return intermittent_; }
+  bool IsFading() const { return raised() && down_ > h_ / 3; }
+  bool intermittent() const { return state_ == State::kIntermittent; }
   // On the way to be raised: more than `share` of the threshold.
-  bool Rising(double share) const { return raised_ || sum_ > share * h_; }
+  bool IsRising(double share) const { return raised() || sum_ > share * h_; }
   // The first step of the deviation.
   int64_t onset() const { return onset_; }
   // It was there in the first step that was observed: it may have been there before.
@@ -66,10 +75,32 @@ class Stream {
   int trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
 
  private:
-  bool Recurs(const Limits& limits) const;
+  enum class State : uint8_t { kQuiet, kLasting, kIntermittent };
+  struct Observation {
+    int64_t step;
+    double d;
+    double excess;
+    double z;    // over the limit
+    bool spike;  // far above the noise
+    bool jump;   // and a large rise
+  };
+
   void Learn(double d, const Limits& limits);
+  Observation Classify(int64_t step, double d, double excess, const Limits& limits) const;
+  void Remember(const Observation& now, const Limits& limits);
+  // The steps of the three states: the state after it.
+  State WatchForRise(const Observation& now, const Limits& limits);
+  State FollowLasting(const Observation& now, const Limits& limits);
+  State FollowIntermittent(const Observation& now);
+  bool AddToSum(const Observation& now, const Limits& limits);
+  State RaiseBySum(int64_t step);
+  State RaiseByRecurrence(int64_t step);
+  bool IsRecurring(const Limits& limits) const;
+  void TakeWindowMeans();
+  void BeginRaised(int64_t step, double sigma);
+  void BeginQuiet(int64_t step);
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
-  static void Push(Bits& bits, bool bit);
+  static void ShiftIn(Bits& bits, bool bit);
   static int Count(const Bits& bits) { return std::popcount(bits[0]) + std::popcount(bits[1]); }
 
   int seen_ = 0;
@@ -93,14 +124,13 @@ class Stream {
   double z_ = 0;
   double spread_ = 0;  // mean distance from the mean while raised
 
-  bool raised_ = false;
-  bool intermittent_ = false;
+  State state_ = State::kQuiet;
   bool from_start_ = false;
   int64_t onset_ = -1;
   int64_t raised_step_ = -1;
   int returns_ = 0;  // how often it came back soon after it was cleared
   double down_ = 0;
-  int quiet_ = 0;         // steps without a deviation, while raised
+  int quiet_ = 0;         // steps without a spike, while intermittent
   int64_t cleared_ = -1;  // the last time
   double last_mean_ = 0;  // of the deviation that was cleared then
 };

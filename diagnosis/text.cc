@@ -9,25 +9,25 @@
 namespace taskd::diagnosis {
 namespace {
 
-std::string Milliseconds(double ms) { return absl::StrFormat(ms < 10 ? "%.1f ms" : "%.0f ms", ms); }
+std::string FormatMs(double ms) { return absl::StrFormat("%.*f ms", ms < 10 ? 1 : 0, ms); }
 
-std::string PlaceOf(int rank, const Layout& layout) {
+std::string DescribeRank(int rank, const Layout& layout) {
   const int node = layout.node(rank);
   return node < 0 ? absl::StrCat("rank ", rank) : absl::StrCat("rank ", rank, " (node ", node, ")");
 }
 
-std::string Subject(const Verdict& verdict, const Layout& layout) {
+std::string DescribeSubject(const Verdict& verdict, const Layout& layout) {
   switch (verdict.scope) {
     case Scope::kRank:
-      return verdict.ids.empty() ? "a rank" : PlaceOf(verdict.ids.front(), layout);
+      return verdict.ids.empty() ? "a rank" : DescribeRank(verdict.ids.front(), layout);
     case Scope::kNode:
       return verdict.ids.empty() ? "a node" : absl::StrCat("node ", verdict.ids.front());
     case Scope::kLink:
       return verdict.links.empty() ? "a link"
-                                   : absl::StrCat("the link between ", PlaceOf(verdict.links.front().a, layout),
-                                                  " and ", PlaceOf(verdict.links.front().b, layout));
+                                   : absl::StrCat("the link between ", DescribeRank(verdict.links.front().a, layout),
+                                                  " and ", DescribeRank(verdict.links.front().b, layout));
     case Scope::kGroup:
-      return absl::StrCat("the group of ranks ", RankList(verdict.ids));
+      return absl::StrCat("the group of ranks ", FormatRanks(verdict.ids));
     case Scope::kJob:
       return "the job";
   }
@@ -35,52 +35,50 @@ std::string Subject(const Verdict& verdict, const Layout& layout) {
 }
 
 // "21 % longer", "3.2 times as long".
-std::string Longer(double ratio) {
+std::string DescribeRatio(double ratio) {
   return ratio < 2 ? absl::StrFormat("%.0f %% longer", (ratio - 1) * 100)
                    : absl::StrFormat("%.1f times as long", ratio);
 }
 
-std::string Than(const Evidence& evidence) {
+std::string DescribeReference(const Evidence& evidence) {
   if (evidence.peers <= 0) return "than before";
   return evidence.peers == 1 ? "than its one peer" : absl::StrCat("than its ", evidence.peers, " peers");
 }
 
-std::string Claim(const Verdict& verdict, const Evidence& evidence) {
+std::string DescribeDeviation(const Verdict& verdict, const Evidence& evidence) {
   const double ratio = evidence.reference > 0 ? evidence.value / evidence.reference : 1;
   const std::string longer =
-      Longer(ratio) +
-      (ratio < 2 ? " " + Than(evidence) : " as " + std::string(evidence.peers > 0 ? "its peers" : "before"));
+      DescribeRatio(ratio) + (ratio < 2 ? " " + DescribeReference(evidence)
+                                        : " as " + std::string(evidence.peers > 0 ? "its peers" : "before"));
   switch (verdict.cause) {
     case Cause::kCompute:
       return absl::StrCat("computes ", longer);
     case Cause::kMemory:
       return absl::StrCat("computes ", longer, ", most of all where memory bandwidth counts,");
     case Cause::kDataloader:
-      return absl::StrCat("waits for its data loader ", Milliseconds(evidence.value), " a step instead of ",
-                          Milliseconds(evidence.reference));
+      return absl::StrCat("waits for its data loader ", FormatMs(evidence.value), " a step instead of ",
+                          FormatMs(evidence.reference));
     case Cause::kHost:
       return absl::StrCat("is held up by its host and takes ", longer);
     case Cause::kGc:
       return absl::StrCat("pauses again and again (garbage collection or another stop of its process) and takes ",
                           longer);
     case Cause::kCheckpoint:
-      return absl::StrCat("saves checkpoints in ", Milliseconds(evidence.value), " instead of ",
-                          Milliseconds(evidence.reference));
+      return absl::StrCat("saves checkpoints in ", FormatMs(evidence.value), " instead of ",
+                          FormatMs(evidence.reference));
     case Cause::kNetwork:
-      return absl::StrCat("transfers between nodes in ", Milliseconds(evidence.value), " instead of ",
-                          Milliseconds(evidence.reference));
+      return absl::StrCat("transfers between nodes in ", FormatMs(evidence.value), " instead of ",
+                          FormatMs(evidence.reference));
     case Cause::kIntraNodeLink:
-      return absl::StrCat("transfers inside the node in ", Milliseconds(evidence.value), " instead of ",
-                          Milliseconds(evidence.reference));
+      return absl::StrCat("transfers inside the node in ", FormatMs(evidence.value), " instead of ",
+                          FormatMs(evidence.reference));
     case Cause::kPpLink:
-      return absl::StrCat("takes ", Milliseconds(evidence.value), " a transfer instead of ",
-                          Milliseconds(evidence.reference));
+      return absl::StrCat("takes ", FormatMs(evidence.value), " a transfer instead of ", FormatMs(evidence.reference));
     case Cause::kFabric:
-      return absl::StrCat("is slowed by traffic between nodes everywhere: ", Milliseconds(evidence.value),
-                          " a transfer instead of ", Milliseconds(evidence.reference));
+      return absl::StrCat("is slowed by traffic between nodes everywhere: ", FormatMs(evidence.value),
+                          " a transfer instead of ", FormatMs(evidence.reference));
     case Cause::kConfig:
-      return absl::StrCat("transfers in ", Milliseconds(evidence.value), " instead of ",
-                          Milliseconds(evidence.reference));
+      return absl::StrCat("transfers in ", FormatMs(evidence.value), " instead of ", FormatMs(evidence.reference));
     case Cause::kUnknown:
       return absl::StrCat("takes ", longer);
   }
@@ -89,7 +87,7 @@ std::string Claim(const Verdict& verdict, const Evidence& evidence) {
 
 }  // namespace
 
-std::string RankList(const std::vector<int>& ranks, size_t limit) {
+std::string FormatRanks(const std::vector<int>& ranks, size_t limit) {
   std::vector<int> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   std::string text;
@@ -108,14 +106,14 @@ std::string RankList(const std::vector<int>& ranks, size_t limit) {
   return text;
 }
 
-std::string Sentence(const Verdict& verdict, const Layout& layout, double step_ms) {
-  if (verdict.evidence.empty()) return Subject(verdict, layout) + " is slow";
-  std::string text = absl::StrCat(Subject(verdict, layout), " ", Claim(verdict, verdict.evidence.front()),
-                                  " since step ", verdict.since_step);
+std::string WriteSentence(const Verdict& verdict, const Layout& layout, double step_ms) {
+  if (verdict.evidence.empty()) return DescribeSubject(verdict, layout) + " is slow";
+  std::string text =
+      absl::StrCat(DescribeSubject(verdict, layout), " ", DescribeDeviation(verdict, verdict.evidence.front()),
+                   " since step ", verdict.since_step);
   if (verdict.cost_ms_per_step > 0) {
     absl::StrAppend(&text, "; without it a step would take ",
-                    Milliseconds(std::max(0.0, step_ms - verdict.cost_ms_per_step)), " instead of ",
-                    Milliseconds(step_ms));
+                    FormatMs(std::max(0.0, step_ms - verdict.cost_ms_per_step)), " instead of ", FormatMs(step_ms));
   }
   return text;
 }

@@ -5,11 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/step_fold.h"
+#include "diagnosis/explanation.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
@@ -74,30 +76,57 @@ class Transfers {
     std::array<float, kRecent> recent_siblings{};
     double typical_ns = 0;
   };
-  // One channel of communication whatever the operations: what an entity covers.
-  struct Line {
-    int group = -1;
-    int a = -1, b = -1;
-    bool inter_node = false;
-    bool blocking = false;
-    std::vector<int> members;
-    const Channel* worst = nullptr;
-    double support = 0;    // log likelihood that it is slower against that it is not
-    double excess_ns = 0;  // per step, of all its operations
+  // The strongest channel that is raised: what to expect on the others.
+  struct Lead {
+    const Channel* channel = nullptr;
+    bool past = false;  // against its own past, not its siblings
+    double mean = 0;    // of the deviation
+    int64_t onset = 0;
+    int window = 0;      // steps of it to look at, at most kRecent
+    int64_t newest = 0;  // the last step that any channel was seen in
+  };
+  // What one line has of its channels.
+  struct Heaviest {
+    const Channel* channel = nullptr;  // with the most support
+    double excess_ns = 0;              // per step, of all of them
+  };
+  // Lines of communication, and by the same indexes what their channels have measured.
+  struct Lines {
+    std::vector<Line> lines;
+    std::vector<Heaviest> heaviest;
+  };
+  // What the judged channels of one sibling class have in one step.
+  struct ClassStep {
+    std::vector<double> times;  // LogTime
+    double reference = 0;       // their median
+    size_t size = 0;
+    StreamTails past, siblings;
   };
 
   static double LogTime(const Channel& channel);
   // Operations of a rank come in the same order in most steps: where they were found last.
-  struct Found {
+  struct Cached {
     uint64_t key = ~uint64_t{0};
     int id = -1;
   };
   static uint64_t KeyOf(const OpFold& op);
-  int FindAgain(const Layout& layout, int rank, size_t index, const OpFold& op);
-  int Find(const Layout& layout, int rank, const OpFold& op);
+  int FindCached(const Layout& layout, int rank, size_t index, const OpFold& op);
+  int FindChannel(const Layout& layout, int rank, const OpFold& op);
+  int AddChannel(const Layout& layout, const Channel& channel);
+  static bool AddToStep(Channel& channel, const OpFold& op, int64_t step);
   void Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor);
+  std::vector<int> Complete(const Layout& layout, const std::vector<int>& touched) const;
+  std::vector<ClassStep> Summarize(const std::vector<int>& judged);
+  void JudgeChannel(int id, const ClassStep& siblings, int64_t step, double h);
 
-  std::vector<std::vector<Found>> found_;  // by rank and index of the operation
+  std::optional<Lead> FindLead() const;
+  static const Stream& StreamOf(const Channel& channel, const Lead& lead);
+  Lines CollectLines(const Layout& layout, const Lead& lead) const;
+  static Line MakeLine(const Layout& layout, const Channel& channel);
+  double Support(const Channel& channel, const Lead& lead) const;
+  TransferFinding Measure(const Explanation& explanation, const Lines& lines, const Lead& lead) const;
+
+  std::vector<std::vector<Cached>> cache_;  // by rank and index of the operation
   std::vector<Channel> channels_;
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;

@@ -6,12 +6,10 @@
 // 2. A node is told the newest state only. A rank has answered a revision once its proxy says that its gate holds that
 //    revision or a newer one, or that it cannot be switched.
 // 3. Two locks. `change_mutex_` is held over keeping and telling a change, so a slow disk delays only other changes,
-// for
-//    as long as `Persist` takes; what it could not keep in time it says, and RetryPersist asks again.
-//    `mutex_` guards everything else, for microseconds; sinks are called under it.
+//    for as long as `Persist` takes; what it could not keep in time it says, and RetryPersist asks again. `mutex_`
+//    guards everything else, for microseconds; sinks are called under it.
 // 4. A node that has gone is remembered for kForgetGoneAfter, one that belongs to the job's shape for good. Of all that
-// is
-//    known there is a sum (kMaxNodes, kMaxKnownRanks); what goes above it makes room by forgetting who has been gone
+//    is known there is a sum (kMaxNodes, kMaxKnownRanks); what goes above it makes room by forgetting who has been gone
 //    longest, and is refused when all others are here.
 // 5. `done` callbacks are called exactly once, without any lock, in the thread that brought the last answer (or that
 //    called Wait, Expire, ... ).

@@ -54,7 +54,7 @@ diagnosis::RankPlace DiagnosisFeed::place(int rank) const {
 }
 
 void DiagnosisFeed::TellGone(Rank& rank, int number) {
-  engine_.Gone(number);
+  engine_.RemoveRank(number);
   if (rank.live) --counts_.live_ranks;
   rank.live = false;
 }

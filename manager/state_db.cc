@@ -66,7 +66,7 @@ constexpr char kPruneFaults[] =
 
 class Statement {
  public:
-  Statement(sqlite3* db, const char* sql) : db_(db) { code_ = sqlite3_prepare_v2(db, sql, -1, &statement_, nullptr); }
+  Statement(sqlite3* db, const char* sql) : code_(sqlite3_prepare_v2(db, sql, -1, &statement_, nullptr)) {}
   ~Statement() { sqlite3_finalize(statement_); }
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
@@ -101,7 +101,6 @@ class Statement {
   }
 
  private:
-  sqlite3* db_;
   sqlite3_stmt* statement_ = nullptr;
   int code_;
 };

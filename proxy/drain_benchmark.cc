@@ -31,7 +31,7 @@ void BM_DrainToFile(benchmark::State& state) {
   fake.AddRing();
   SegmentDrain drain(*RingSegment::Open(fake.Fd()), std::make_shared<RankFiles>(dir, 0));
   uint64_t id = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     state.PauseTiming();
     FillRing(fake, id);
     state.ResumeTiming();
@@ -45,7 +45,7 @@ BENCHMARK(BM_DrainToFile);
 void BM_FormatLine(benchmark::State& state) {
   std::string out;
   uint64_t id = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     if (out.size() > 1 << 20) out.clear();
     ++id;
     AppendMarkLine({.flag = 16,
@@ -65,7 +65,7 @@ BENCHMARK(BM_FormatLine);
 void BM_FormatLineWithSnprintf(benchmark::State& state) {
   char line[1000];
   uint64_t id = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     ++id;
     snprintf(line, sizeof(line),
              R"({"Kind":1,"Flag":%u,"SourceKind":0,"Timestamp":%lu,"Id":%lu,"MsptiObjectId":{"Pt":{"ProcessId":%u,)"

@@ -28,12 +28,6 @@ constexpr uint64_t kAcceptPauseNs = 200'000'000;
 // Of a call's arguments and of an agent's answer.
 constexpr JsonLimits kJsonLimits = {.bytes = hello::kMaxFrameBytes, .depth = 16, .values = 8192};
 
-std::string Frame(const std::string& text) {
-  uint32_t length = text.size();
-  std::string frame(reinterpret_cast<const char*>(&length), sizeof(length));
-  return frame + text;
-}
-
 // The same user or root; the kernel says so, not the peer.
 bool PeerTrusted(int fd) {
   ucred peer = {};
@@ -122,7 +116,7 @@ void HelloServer::CallAgents(uint64_t id, const std::string& name, const std::st
     call["args"] = *std::move(args);
     const std::string text = call.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     if (text.size() <= hello::kMaxFrameBytes) {
-      pending.frame = Frame(text);
+      AppendWithLength(text, pending.frame);
     } else {
       pending.refusal = absl::StrCat("the call has ", text.size(), " bytes, the limit is ", hello::kMaxFrameBytes);
     }
@@ -242,16 +236,18 @@ bool HelloServer::OnReadable(Connection& connection) {
     }
   }
   if (got == 0 || !complete || connection.passed.size() > 1) return false;
+  const std::string_view bytes(buffer, static_cast<size_t>(got));
   if (connection.agent) {
-    connection.input.append(buffer, got);
+    connection.frames.Append(bytes);
     return OnAgentInput(connection);
   }
   if (connection.token != 0) return true;  // a rank that has said hello says nothing more; what comes is dropped
-  connection.input.append(buffer, got);
-  if (connection.input.size() < sizeof(hello::Hello)) return true;
+  connection.hello += bytes;
+  if (connection.hello.size() < sizeof(hello::Hello)) return true;
   hello::Hello hello;
-  memcpy(&hello, connection.input.data(), sizeof(hello));
-  connection.input.erase(0, sizeof(hello));
+  memcpy(&hello, connection.hello.data(), sizeof(hello));
+  connection.frames.Append(std::string_view(connection.hello).substr(sizeof(hello)));
+  connection.hello.clear();
   return OnHello(connection, hello);
 }
 
@@ -282,14 +278,12 @@ bool HelloServer::OnHello(Connection& connection, const hello::Hello& hello) {
 }
 
 bool HelloServer::OnAgentInput(Connection& connection) {
-  while (connection.input.size() >= sizeof(uint32_t)) {
-    uint32_t length;
-    memcpy(&length, connection.input.data(), sizeof(length));
-    if (length > hello::kMaxFrameBytes) return false;
-    if (connection.input.size() < sizeof(length) + length) return true;
-    absl::StatusOr<nlohmann::json> parsed =
-        ParseJson(std::string_view(connection.input).substr(sizeof(length), length), kJsonLimits);
-    connection.input.erase(0, sizeof(length) + length);
+  std::string_view body;
+  for (;;) {
+    const absl::StatusOr<bool> whole = connection.frames.Next(body);
+    if (!whole.ok()) return false;
+    if (!*whole) return true;
+    absl::StatusOr<nlohmann::json> parsed = ParseJson(body, kJsonLimits);
     if (!parsed.ok()) return false;
     nlohmann::json& reply = *parsed;
     if (!reply.is_object() || !reply["id"].is_number_unsigned() || !reply["ok"].is_boolean()) return false;
@@ -299,7 +293,6 @@ bool HelloServer::OnAgentInput(Connection& connection) {
     const bool declined = !answer.ok && reply["declined"].is_boolean() && reply["declined"].get<bool>();
     TakeAnswer(connection, answer.id, declined ? std::nullopt : std::optional(std::move(answer)));
   }
-  return true;
 }
 
 bool HelloServer::FlushOutput(Connection& connection) {

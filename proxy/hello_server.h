@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/frame_buffer.h"
 #include "common/unique_fd.h"
 #include "proxy/node.h"
 #include "taskd/hello.h"
@@ -52,9 +53,10 @@ class HelloServer {
   struct Connection {
     UniqueFd fd;
     uint64_t opened_ns = 0;
-    std::string input;
-    std::vector<UniqueFd> passed;  // descriptors that came along
-    uint64_t token = 0;            // of the node; 0: no rank has said hello here
+    std::string hello;                          // as far as it has come
+    FrameBuffer frames{hello::kMaxFrameBytes};  // an agent's, after it
+    std::vector<UniqueFd> passed;               // descriptors that came along
+    uint64_t token = 0;                         // of the node; 0: no rank has said hello here
     bool agent = false;
     std::string output;
   };

@@ -4,15 +4,14 @@
 // 1. A *stream* is a connection that asks: a client, or a tier that asks for many. Calls of one stream are executed in
 //    their order; a call that cannot be executed yet blocks its stream (Result::kBlocked) until `resume`.
 // 2. A tier may keep a *copy* of a key's state (absent, or present and its value) once it has read it. Whoever gave the
-// copy
-//    remembers that (Sharing). Before a key changes all copies are revoked and every holder has acknowledged; until
-//    then the key is locked: calls for it block. So a copy is always what the root has, and answers from copies are as
-//    good as the root's.
+//    copy remembers that (Sharing). Before a key changes all copies are revoked and every holder has acknowledged;
+//    until then the key is locked: calls for it block. So a copy is always what the root has, and answers from copies
+//    are as good as the root's.
 // 3. What changes all the time (counters, values written again and again) is never given as a copy.
 // 4. An answer holds about kMaxAnswerBytes of values at most: it covers the first keys of a kMultiGet, and whoever
-// asked
-//    asks again for the others when that has been read. So no reader makes a store hold more than that for it, whatever
-//    it asks. Values of a small answer are of one moment; those of one in parts each of the moment of their part.
+//    asked asks again for the others when that has been read. So no reader makes a store hold more than that for it,
+//    whatever it asks. Values of a small answer are of one moment; those of one in parts each of the moment of their
+//    part.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +25,7 @@
 namespace taskd {
 
 // Who asked. Several calls of a tier are under way at once, told apart by `id`: no id comes again while its call is
-// under way, which the connections see to (server.cc).
+// under way, which the connections see to (tier_service.h).
 struct StoreCaller {
   uint64_t stream = 0;
   uint64_t id = 0;
@@ -56,6 +55,12 @@ inline constexpr size_t kMaxListBytes = 64 * 1024 * 1024;
 // What a key, an element or a call costs besides its bytes, about.
 inline constexpr size_t kEntryOverhead = 128;
 inline constexpr size_t kStringOverhead = 48;
+
+inline size_t BytesOf(const std::vector<std::string>& strings) {
+  size_t bytes = 0;
+  for (const std::string& text : strings) bytes += text.size() + kStringOverhead;
+  return bytes;
+}
 
 struct StoreAnswer {
   int64_t number = 0;

@@ -37,22 +37,61 @@ StoreAnswer Fault() {
 }  // namespace
 
 StoreCore::Result RootCore::Execute(StoreCall& call) {
-  const StoreCaller& caller = call.caller;
-  StoreRequest& request = call.request;
-  for (const std::string& key : request.keys) {
-    if (!sharing_.IsLocked(key)) continue;
-    sharing_.WhenUnlocked(key, [this, stream = caller.stream] { host_.resume(stream); });
-    return Result::kBlocked;
+  if (!MayRun(call)) return Result::kBlocked;
+  switch (call.request.op) {
+    case StoreOp::kGet:
+    case StoreOp::kMultiGet:
+    case StoreOp::kCheck:
+      Read(call);
+      break;
+    case StoreOp::kNumKeys:
+    case StoreOp::kQueueLen:
+      host_.answer(call.caller, Number(Count(call.request)));
+      break;
+    case StoreOp::kListKeys:
+      ListKeys(call.caller);
+      break;
+    case StoreOp::kWait:
+      StartWait(call);
+      break;
+    case StoreOp::kPing:
+    case StoreOp::kCancelWait:  // what it ends was told by Cancel()
+      host_.answer(call.caller, Number(call.request.number));
+      break;
+    case StoreOp::kWatchKey:
+      break;  // the connection's own affair
+    case StoreOp::kSet:
+    case StoreOp::kMultiSet:
+    case StoreOp::kAppend:
+    case StoreOp::kCompareSet:
+    case StoreOp::kAdd:
+    case StoreOp::kDelete:
+    case StoreOp::kQueuePush:
+    case StoreOp::kQueuePop:
+    case StoreOp::kBarrier:
+      Write(call);
+      break;
   }
-  if (IsWrite(request.op) && !sharing_.Revoke(request.keys, caller.tier ? caller.stream : 0,
-                                              [this, stream = caller.stream] { host_.resume(stream); })) {
-    return Result::kBlocked;
-  }
+  ReleaseDue();
+  return Result::kDone;
+}
 
+// False: its keys are locked; the stream is resumed when they are free.
+bool RootCore::MayRun(const StoreCall& call) {
+  auto resume = [this, stream = call.caller.stream] { host_.resume(stream); };
+  for (const std::string& key : call.request.keys) {
+    if (!sharing_.IsLocked(key)) continue;
+    sharing_.WhenUnlocked(key, resume);
+    return false;
+  }
+  return !IsWrite(call.request.op) ||
+         sharing_.Revoke(call.request.keys, call.caller.tier ? call.caller.stream : 0, resume);
+}
+
+void RootCore::Write(StoreCall& call) {
+  StoreRequest& request = call.request;
   switch (request.op) {
     case StoreOp::kSet:
-      Put(request.keys[0], std::move(request.values[0]), call.of_this_try, false);
-      break;
     case StoreOp::kMultiSet:
       for (size_t i = 0; i < request.keys.size(); ++i) {
         Put(request.keys[i], std::move(request.values[i]), call.of_this_try, false);
@@ -67,48 +106,27 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
     case StoreOp::kAdd:
       Add(call);
       break;
-    case StoreOp::kGet:
-    case StoreOp::kMultiGet:
-    case StoreOp::kCheck:
-      Read(call);
-      break;
-    case StoreOp::kWait:
-      StartWait(call);
-      break;
-    case StoreOp::kNumKeys:
-      host_.answer(caller, Number(static_cast<int64_t>(entries_.size())));
-      break;
     case StoreOp::kDelete:
-      host_.answer(caller, Number(Erase(request.keys[0])));
+      host_.answer(call.caller, Number(Erase(request.keys[0])));
       break;
     case StoreOp::kQueuePush:
-      bytes_ += request.keys[0].size() + request.values[0].size() + kEntryOverhead;
-      queues_[request.keys[0]].push_back(std::move(request.values[0]));
-      WakeOne(request.keys[0]);
+      Push(request.keys[0], std::move(request.values[0]));
       break;
     case StoreOp::kQueuePop:
       Pop(call);
       break;
-    case StoreOp::kQueueLen: {
-      auto queue = queues_.find(request.keys[0]);
-      host_.answer(caller, Number(queue == queues_.end() ? 0 : static_cast<int64_t>(queue->second.size())));
-      break;
-    }
-    case StoreOp::kListKeys:
-      ListKeys(caller);
-      break;
     case StoreOp::kBarrier:
       Barrier(call);
       break;
-    case StoreOp::kPing:
-    case StoreOp::kCancelWait:  // what it ends was told by Cancel()
-      host_.answer(caller, Number(request.number));
-      break;
-    case StoreOp::kWatchKey:
-      break;  // the connection's own affair
+    default:
+      break;  // no write
   }
-  ReleaseDue();
-  return Result::kDone;
+}
+
+int64_t RootCore::Count(const StoreRequest& request) const {
+  if (request.op == StoreOp::kNumKeys) return static_cast<int64_t>(entries_.size());
+  auto queue = queues_.find(request.keys[0]);
+  return queue == queues_.end() ? 0 : static_cast<int64_t>(queue->second.size());
 }
 
 bool RootCore::Exist(const std::vector<std::string>& keys) const {
@@ -322,6 +340,12 @@ void RootCore::CompareSet(StoreCall& call) {
     Put(key, std::move(desired), call.of_this_try, false);
   }
   host_.answer(call.caller, std::move(answer));
+}
+
+void RootCore::Push(const std::string& key, std::string value) {
+  bytes_ += key.size() + value.size() + kEntryOverhead;
+  queues_[key].push_back(std::move(value));
+  WakeOne(key);
 }
 
 void RootCore::Pop(const StoreCall& call) {

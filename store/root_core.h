@@ -51,6 +51,9 @@ class RootCore : public StoreCore {
   };
   using WaitId = uint64_t;  // in order of arrival
 
+  bool MayRun(const StoreCall& call);
+  void Write(StoreCall& call);
+  int64_t Count(const StoreRequest& request) const;
   // Whether all keys exist, as a WAIT or CHECK sees it: a queue with an element in it does.
   bool Exist(const std::vector<std::string>& keys) const;
   bool Exists(const std::string& key) const { return entries_.contains(key) || queues_.contains(key); }
@@ -70,6 +73,7 @@ class RootCore : public StoreCore {
   void CompareSet(StoreCall& call);
   void Read(StoreCall& call);
   void StartWait(StoreCall& call);
+  void Push(const std::string& key, std::string value);
   void Pop(const StoreCall& call);
   void Barrier(const StoreCall& call);
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/address.h"
 #include "common/event_loop.h"
+#include "store/frame_service.h"
 #include "store/request.h"
 
 namespace taskd {
@@ -26,20 +26,8 @@ struct StoreStats {
   uint64_t bytes = 0;    // of memory, about: keys, values, copies and what connections keep
 };
 
-// Launchers meet on the store's port. A launcher connects, sends 00 and kLauncherMagic (wire.h), and then both sides
-// send frames: u32 length (at most kMaxStrangersFrameBytes until LauncherJoined(), then kMaxLauncherFrameBytes), body.
-// Callbacks run on the loop's thread.
-struct LauncherHandler {
-  std::function<void(uint64_t peer, const std::string& address)> opened;
-  std::function<void(uint64_t peer, std::string_view body)> received;
-  std::function<void(uint64_t peer)> closed;
-};
-
 // 4 GiB, or a quarter of AvailableMemoryBytes() where that is less.
 uint64_t DefaultStoreMemoryBytes();
-
-inline constexpr uint32_t kMaxStrangersFrameBytes = 64 * 1024;
-inline constexpr uint32_t kMaxLauncherFrameBytes = 16 * 1024 * 1024;
 
 class StoreServer {
  public:
@@ -49,7 +37,7 @@ class StoreServer {
     bool is_tier = false;     // a tier that SetUpstream() tells where to ask; until then its clients wait
     std::string upstream;     // HOST:PORT of a taskd store; empty: this is the root
     StoreDialect unvalidated = StoreDialect::k1x;
-    LauncherHandler launchers;  // empty: such connections are closed
+    FrameService frame_service;  // whom else this port is for
     // What StoreStats::bytes may become. Beyond it whoever wants to write is closed, and others go on reading.
     uint64_t memory_limit_bytes = DefaultStoreMemoryBytes();
   };
@@ -62,15 +50,14 @@ class StoreServer {
 
   virtual int port() const = 0;
   virtual StoreStats stats() const = 0;
-  // Tier only. Another upstream than before: all connections are closed, as if the old one had
-  // died.
+  // Tier only. Another upstream than before: all connections are closed, as if the old one had died.
   virtual void SetUpstream(const HostPort& upstream) = 0;
   // Tier only: the job is over, the store above will go. Nothing is said of it.
   virtual void ExpectEnd() = 0;
-  virtual void LauncherJoined(uint64_t peer) = 0;
-  // Frames to a launcher. One that is gone: nothing happens.
-  virtual void SendToLauncher(uint64_t peer, std::string_view body) = 0;
-  virtual void CloseLauncher(uint64_t peer) = 0;  // after what was sent has been written
+  // To peers of the frame service. One that is gone: nothing happens.
+  virtual void SendFrame(uint64_t peer, std::string_view body) = 0;
+  virtual void SetMaxFrameBytes(uint64_t peer, uint32_t bytes) = 0;  // of what it sends
+  virtual void ClosePeer(uint64_t peer) = 0;                         // after what was sent has been written
   // Root only, between two tries of the job, when no rank runs: forgets the keys that clients of 2.2 and later wrote,
   // who expect a new store for every try, or all. Clients of 1.x put the number of the try into their keys: for them
   // `all` is needed only where that number stays.

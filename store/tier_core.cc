@@ -64,32 +64,38 @@ StoreCore::Result TierCore::Execute(StoreCall& call) {
     case StoreOp::kWait:
       if (!AnswerFromCopies(call)) Join(std::move(call));
       return Result::kDone;
-    case StoreOp::kAdd: {
-      const std::string& key = request.keys[0];
-      Counter& counter = counters_[key];
-      if (counter.next.empty() && counter.sent.empty()) unsent_counters_.push_back(key);
-      counter.next.push_back({caller, request.number});
-      counter.of_this_try = counter.of_this_try || call.of_this_try;
+    case StoreOp::kAdd:
+      AddToCounter(call);
       return Result::kDone;
-    }
     case StoreOp::kPing:
-    case StoreOp::kCancelWait: {  // what it ends was told by Cancel()
-      if (HasUnseenWrites(caller.stream)) {
-        request.op = StoreOp::kPing;
-        return PassThrough(call);
-      }
-      StoreAnswer answer;
-      answer.number = request.number;
-      host_.answer(caller, std::move(answer));
-      return Result::kDone;
-    }
+    case StoreOp::kCancelWait:  // what it ends was told by Cancel()
+      return AnswerPing(call);
     default:
       return PassThrough(call);
   }
 }
 
+void TierCore::AddToCounter(const StoreCall& call) {
+  const std::string& key = call.request.keys[0];
+  Counter& counter = counters_[key];
+  if (counter.next.empty() && counter.sent.empty()) unsent_counters_.push_back(key);
+  counter.next.push_back({call.caller, call.request.number});
+  counter.of_this_try = counter.of_this_try || call.of_this_try;
+}
+
+StoreCore::Result TierCore::AnswerPing(StoreCall& call) {
+  if (unseen_.AnyOf(call.caller.stream)) {
+    call.request.op = StoreOp::kPing;
+    return PassThrough(call);
+  }
+  StoreAnswer answer;
+  answer.number = call.request.number;
+  host_.answer(call.caller, std::move(answer));
+  return Result::kDone;
+}
+
 void TierCore::Send(TierFrame frame) {
-  ++sequence_;
+  unseen_.NextFrame();
   send_(frame);
 }
 
@@ -97,11 +103,10 @@ void TierCore::Send(TierFrame frame) {
 void TierCore::Written(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     DropCopy(key);
-    written_[key] = sequence_;
-    written_order_.emplace_back(sequence_, key);
+    unseen_.AddKey(key);
   }
   // Writes without an answer would be remembered for ever where nobody ever reads.
-  if (written_order_.size() > kWrittenBeforeProbe && !probing_) {
+  if (unseen_.keys() > kWrittenBeforeProbe && !probing_) {
     probing_ = true;
     TierFrame probe;
     probe.type = TierFrame::Type::kRequest;
@@ -126,36 +131,20 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
   frame.keys = request.keys;
   frame.values = std::move(request.values);
   frame.id = next_id_++;
-  if (!HasReply(request.op)) {
-    silent_writes_[caller.stream].push_back({caller, call.frame, sequence_ + 1, frame.id});
-  } else {
-    passed_through_[frame.id] = caller;
-    if (request.op == StoreOp::kBarrier) waiting_[{caller.stream, caller.id}] = frame.id;
+  const uint64_t id = frame.id;
+  if (HasReply(request.op)) {
+    passed_through_[id] = caller;
+    if (request.op == StoreOp::kBarrier) waiting_[{caller.stream, caller.id}] = id;
   }
   Send(std::move(frame));
+  if (!HasReply(request.op)) unseen_.AddSilent(call, id);
   if (IsWrite(request.op)) Written(request.keys);
   return Result::kDone;
 }
 
-// An answer tells its reader that what it wrote before, without an answer, has happened. So until the root is known to
-// have executed that, an answer has to come from there.
-bool TierCore::HasUnseenWrites(uint64_t stream) {
-  auto found = silent_writes_.find(stream);
-  if (found == silent_writes_.end()) return false;
-  std::deque<SilentWrite>& writes = found->second;
-  while (!writes.empty() && writes.front().sequence <= processed_) writes.pop_front();
-  if (!writes.empty()) return true;
-  silent_writes_.erase(found);
-  return false;
-}
-
-uint64_t TierCore::Confirmed(uint64_t stream, uint64_t frames) {
-  return HasUnseenWrites(stream) ? silent_writes_.at(stream).front().frame - 1 : frames;
-}
-
 bool TierCore::AnswerFromCopies(const StoreCall& call) {
   const StoreCaller& caller = call.caller;
-  if (HasUnseenWrites(caller.stream)) return false;
+  if (unseen_.AnyOf(caller.stream)) return false;
   const bool wants_values = WantsValues(caller.op);
   TierFrame reply;
   size_t bytes = 0;
@@ -204,14 +193,11 @@ void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
 
 bool TierCore::MayJoin(const StoreCall& call, const Flight& flight) const {
   // The caller may have written on its own connection, with no answer to wait for, after the flight had left.
-  auto silent = silent_writes_.find(call.caller.stream);
-  if (silent != silent_writes_.end() && silent->second.back().sequence > flight.sequence) return false;
+  if (unseen_.AnySince(call.caller.stream, flight.sequence)) return false;
   // Which of several keys are waited for is settled when a wait begins: a deletion later does not matter to it.
   if (flight.op == StoreOp::kWait) return flight.keys.size() == 1 || !flight.flushed;
-  return std::none_of(flight.keys.begin(), flight.keys.end(), [&](const std::string& key) {
-    auto written = written_.find(key);
-    return written != written_.end() && written->second > flight.sequence;
-  });
+  return std::none_of(flight.keys.begin(), flight.keys.end(),
+                      [&](const std::string& key) { return unseen_.IsWrittenSince(key, flight.sequence); });
 }
 
 // Joins the request under way that equals this one, or sends it.
@@ -232,7 +218,7 @@ void TierCore::Join(StoreCall call) {
     flight = &flights_[id];
     flight->op = op;
     flight->signature = signature;
-    flight->sequence = sequence_;
+    flight->sequence = unseen_.sent();
     flight->keys = call.request.keys;
     by_signature_[signature] = id;
     unflushed_.push_back(id);
@@ -292,7 +278,10 @@ void TierCore::SendAdds(const std::string& key) {
   Written({key});
 }
 
-void TierCore::AddReplied(const TierFrame& reply, const std::string& key) {
+void TierCore::AddReplied(const TierFrame& reply) {
+  auto add = adds_.find(reply.id);
+  const std::string key = std::move(add->second);
+  adds_.erase(add);
   auto found = counters_.find(key);
   std::vector<Adding> sent = std::move(found->second.sent);
   found->second.sent.clear();
@@ -316,53 +305,51 @@ void TierCore::Received(TierFrame frame) {
   switch (frame.type) {
     case TierFrame::Type::kReply:
     case TierFrame::Type::kFault:
-      break;
+      return Replied(std::move(frame));
     case TierFrame::Type::kWakeOne:
-      WakeOne(frame);
-      return;
+      return WakeOne(frame);
     case TierFrame::Type::kRevoke:
-      Revoke(frame.id, frame.keys);
-      return;
+      return Revoke(frame.id, frame.keys);
     default:
       return;
   }
-  processed_ = std::max(processed_, frame.processed);
+}
+
+void TierCore::Replied(TierFrame frame) {
+  unseen_.Executed(frame.processed);
   if (frame.id == 0) probing_ = false;
-  if (auto add = adds_.find(frame.id); add != adds_.end()) {
-    const std::string key = std::move(add->second);
-    adds_.erase(add);
-    AddReplied(frame, key);
-  } else if (auto passed = passed_through_.find(frame.id); passed != passed_through_.end()) {
-    const StoreCaller caller = passed->second;
-    passed_through_.erase(passed);
-    waiting_.erase({caller.stream, caller.id});
-    StoreAnswer answer;
-    answer.number = frame.number;
-    answer.values = std::move(frame.values);
-    answer.fault = frame.type == TierFrame::Type::kFault;
-    host_.answer(caller, std::move(answer));
+  if (adds_.contains(frame.id)) {
+    AddReplied(frame);
+  } else if (passed_through_.contains(frame.id)) {
+    PassedThroughReplied(std::move(frame));
   } else if (flights_.contains(frame.id)) {
     FlightReplied(frame);
   } else if (frame.type == TierFrame::Type::kFault) {
     SilentWriteFailed(frame.id);
   }
-  while (!written_order_.empty() && written_order_.front().first <= processed_) {
-    auto written = written_.find(written_order_.front().second);
-    if (written != written_.end() && written->second <= processed_) written_.erase(written);
-    written_order_.pop_front();
-  }
+  unseen_.ForgetExecutedKeys();
 }
 
-// The writer is told, though it awaits no answer. That is rare, so nothing is kept to find it sooner.
+void TierCore::PassedThroughReplied(TierFrame frame) {
+  auto passed = passed_through_.find(frame.id);
+  const StoreCaller caller = passed->second;
+  passed_through_.erase(passed);
+  waiting_.erase({caller.stream, caller.id});
+  StoreAnswer answer;
+  answer.number = frame.number;
+  answer.values = std::move(frame.values);
+  answer.fault = frame.type == TierFrame::Type::kFault;
+  host_.answer(caller, std::move(answer));
+}
+
+// The writer is told, though it awaits no answer.
 void TierCore::SilentWriteFailed(uint64_t id) {
-  for (const auto& [stream, writes] : silent_writes_) {
-    auto failed = std::find_if(writes.begin(), writes.end(), [id](const SilentWrite& write) { return write.id == id; });
-    if (failed == writes.end()) continue;
-    StoreAnswer answer;
-    answer.fault = true;
-    host_.answer(failed->caller, std::move(answer));
-    return;
-  }
+  const StoreCaller* found = unseen_.FindSilent(id);
+  if (found == nullptr) return;
+  const StoreCaller caller = *found;
+  StoreAnswer answer;
+  answer.fault = true;
+  host_.answer(caller, std::move(answer));
 }
 
 TierCore::Flight TierCore::TakeFlight(uint64_t id) {
@@ -399,8 +386,7 @@ void TierCore::TakeCopies(const TierFrame& reply, const std::vector<std::string>
       if (value == reply.values.end()) return;
       its_value = &*value++;
     }
-    auto written = written_.find(keys[i]);
-    if (!(state & kCopy) || (written != written_.end() && written->second > reply.processed)) continue;
+    if (!(state & kCopy) || unseen_.IsWrittenSince(keys[i], reply.processed)) continue;
     auto [found, added] = copies_.try_emplace(keys[i]);
     if (added) copy_bytes_ += keys[i].size() + kEntryOverhead;
     Copy& copy = found->second;
@@ -525,7 +511,7 @@ void TierCore::Gone(uint64_t stream) {
     if (who.first == stream) ids.push_back(who.second);
   }
   for (uint64_t id : ids) Cancel(stream, id);
-  silent_writes_.erase(stream);
+  unseen_.ForgetStream(stream);
   sharing_.DropStream(stream);
 }
 

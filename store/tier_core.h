@@ -2,11 +2,10 @@
 //
 // What goes up, and what is answered here:
 // - reads (GET, MULTI_GET, CHECK): answered from copies; else one request goes up for all equal ones. Who asked after
-// it
-//   went up is answered from it only if it brought copies, since else it may be older than the question.
+//   it went up is answered from it only if it brought copies, since else it may be older than the question.
 // - WAIT: one standing wait for all equal ones. Its answer brings copies; the GET that follows stays here.
 // - ADD: one under way for each key; those that come meanwhile go up together as their sum, and each gets its own
-// ticket.
+//   ticket.
 // - writes without reply go up at once, in order, on one connection.
 // - all else is passed through.
 #pragma once
@@ -22,6 +21,7 @@
 #include "store/core.h"
 #include "store/sharing.h"
 #include "store/tier_frame.h"
+#include "store/unseen_writes.h"
 
 namespace taskd {
 
@@ -40,7 +40,7 @@ class TierCore : public StoreCore {
   void Acknowledge(uint64_t stream, uint64_t batch) override { sharing_.Acknowledge(stream, batch); }
   void Forget(uint64_t stream, const std::vector<std::string>& keys) override;
   void WakeBack(const std::string& key) override;
-  uint64_t Confirmed(uint64_t stream, uint64_t frames) override;
+  uint64_t Confirmed(uint64_t stream, uint64_t frames) override { return unseen_.Confirmed(stream, frames); }
   void ForgetTry(bool) override {}  // the root's affair
   size_t bytes() const override { return copy_bytes_; }
   size_t list_bytes() const override { return 0; }
@@ -68,7 +68,7 @@ class TierCore : public StoreCore {
   struct Flight {
     StoreOp op;  // kMultiGet, kCheck, kWait
     std::string signature;
-    uint64_t sequence = 0;
+    uint64_t sequence = 0;  // of its frame (UnseenWrites)
     bool flushed = false;
     std::vector<std::string> keys;
     std::vector<Joiner> joiners;
@@ -85,19 +85,22 @@ class TierCore : public StoreCore {
   using StreamAndId = std::pair<uint64_t, uint64_t>;
 
   bool AnswerFromCopies(const StoreCall& call);
-  bool HasUnseenWrites(uint64_t stream);
   bool MayJoin(const StoreCall& call, const Flight& flight) const;
   void Join(StoreCall call);
   void Again(StoreCall call);
   void SendAdds(const std::string& key);
   Result PassThrough(StoreCall& call);
   void Send(TierFrame frame);
+  void AddToCounter(const StoreCall& call);
+  Result AnswerPing(StoreCall& call);
   void Written(const std::vector<std::string>& keys);
 
   void TakeCopies(const TierFrame& reply, const std::vector<std::string>& keys);
   void DropCopy(const std::string& key);
   void DropUnsharedCopies();
-  void AddReplied(const TierFrame& reply, const std::string& key);
+  void Replied(TierFrame frame);
+  void PassedThroughReplied(TierFrame frame);
+  void AddReplied(const TierFrame& reply);
   void FlightReplied(const TierFrame& reply);
   void SilentWriteFailed(uint64_t id);
   void AnswerJoiner(const StoreCall& call, const TierFrame& reply);
@@ -112,20 +115,7 @@ class TierCore : public StoreCore {
 
   absl::flat_hash_map<std::string, Copy> copies_;
   size_t copy_bytes_ = 0;
-  uint64_t sequence_ = 0;   // frames sent that the store above counts (TierFrame::processed)
-  uint64_t processed_ = 0;  // of these, those that it is known to have executed
-  // Writes without an answer that the root may not have executed yet.
-  struct SilentWrite {
-    StoreCaller caller;
-    uint64_t frame;     // of the stream, where that is a tier
-    uint64_t sequence;  // of ours
-    uint64_t id;        // of the frame that went up
-  };
-  absl::flat_hash_map<uint64_t, std::deque<SilentWrite>> silent_writes_;  // by stream, in order
-  // Keys that this tier wrote or gave back, by the frame that did it, until the store above is known to have executed
-  // it. An answer that is older brings no copy of them.
-  absl::flat_hash_map<std::string, uint64_t> written_;
-  std::deque<std::pair<uint64_t, std::string>> written_order_;
+  UnseenWrites unseen_;
   bool probing_ = false;
 
   uint64_t next_id_ = 1;

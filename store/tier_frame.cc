@@ -112,22 +112,4 @@ absl::StatusOr<TierFrame> ParseFrame(std::string_view body) {
   return frame;
 }
 
-absl::StatusOr<bool> FrameBuffer::Next(std::string_view& body) {
-  if (position_ > 0 && (position_ == buffer_.size() || position_ > 64 * 1024)) {
-    buffer_.erase(0, position_);
-    position_ = 0;
-  }
-  uint32_t length;
-  if (size() < sizeof(length)) return false;
-  std::memcpy(&length, buffer_.data() + position_, sizeof(length));
-  if (length > max_bytes_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a frame of ", length, " bytes; at most ", max_bytes_, " are allowed"));
-  }
-  if (size() < sizeof(length) + length) return false;
-  body = std::string_view(buffer_).substr(position_ + sizeof(length), length);
-  position_ += sizeof(length) + length;
-  return true;
-}
-
 }  // namespace taskd

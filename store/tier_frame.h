@@ -52,23 +52,4 @@ void AppendFrame(const TierFrame& frame, std::string& out);
 // the bytes that came (kReply: beyond eight times these).
 absl::StatusOr<TierFrame> ParseFrame(std::string_view body);
 
-// Cuts frames off the front of a stream of bytes.
-class FrameBuffer {
- public:
-  explicit FrameBuffer(uint32_t max_bytes) : max_bytes_(max_bytes) {}
-
-  void set_max_bytes(uint32_t max_bytes) { max_bytes_ = max_bytes; }
-
-  void Append(std::string_view bytes) { buffer_ += bytes; }
-  // The next body, valid until the next call of anything. False: there is no whole one. INVALID_ARGUMENT: it is too
-  // long.
-  absl::StatusOr<bool> Next(std::string_view& body);
-  size_t size() const { return buffer_.size() - position_; }
-
- private:
-  uint32_t max_bytes_;
-  std::string buffer_;
-  size_t position_ = 0;
-};
-
 }  // namespace taskd

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "common/frame_buffer.h"
 #include "gtest/gtest.h"
 
 namespace taskd {
@@ -69,14 +70,6 @@ TEST(TierFrame, EveryCutAndEveryUnknownTypeIsRefused) {
   std::string wrong = body;
   wrong[1] = 99;
   EXPECT_FALSE(ParseFrame(wrong).ok());
-}
-
-TEST(TierFrame, LengthBeyondTheLimitIsRefusedBeforeItsBytesCome) {
-  FrameBuffer buffer(1000);
-  const uint32_t length = 1001;
-  buffer.Append(std::string_view(reinterpret_cast<const char*>(&length), sizeof(length)));
-  std::string_view body;
-  EXPECT_FALSE(buffer.Next(body).ok());
 }
 
 }  // namespace

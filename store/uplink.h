@@ -7,6 +7,7 @@
 
 #include "common/address.h"
 #include "common/event_loop.h"
+#include "common/frame_buffer.h"
 #include "common/unique_fd.h"
 #include "store/tier_frame.h"
 

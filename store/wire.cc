@@ -161,8 +161,8 @@ void StoreParser::Open() {
     proven_ = StoreDialect::k22;
   } else if (magic == kTierMagic) {
     peer_ = Peer::kTier;
-  } else if (magic == kLauncherMagic) {
-    peer_ = Peer::kLauncher;
+  } else if (service_magic_ != 0 && magic == service_magic_) {
+    peer_ = Peer::kService;
   } else if (magic > kMaxKeyBytes) {
     error_ = absl::InvalidArgumentError(absl::StrCat("begins with 0 and ", absl::Hex(magic, absl::kZeroPad8),
                                                      ", which is neither a magic nor the length of a key"));

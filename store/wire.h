@@ -1,8 +1,8 @@
 // PyTorch's TCPStore protocol: bytes of a client to requests, replies to bytes. No I/O.
 //
 // Integers are in the machine's byte order, strings are a u64 length and the bytes, counts are u64. A client of 2.2 or
-// later begins with 00 CE F7 85 3C (VALIDATE); others send requests at once. Two magics of our own (kTierMagic,
-// kLauncherMagic) begin in the same way and turn the connection into one of frames, which this parser does not read.
+// later begins with 00 CE F7 85 3C (VALIDATE); others send requests at once. Our own magics (kTierMagic, and that of a
+// frame service) begin in the same way and turn the connection into one of frames, which this parser does not read.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,17 @@
 namespace taskd {
 
 inline constexpr uint32_t kValidateMagic = 0x3C85F7CE;
-// "TKS1" and "TKL1" in memory order: as the length of a 1.x client's key they would be beyond every limit.
+// "TKS1" in memory order: as the length of a 1.x client's key it would be beyond every limit.
 inline constexpr uint32_t kTierMagic = 0x31534B54;
-inline constexpr uint32_t kLauncherMagic = 0x314C4B54;
 
 class StoreParser {
  public:
-  enum class Peer : uint8_t { kUnknown, kClient, kTier, kLauncher };
+  enum class Peer : uint8_t { kUnknown, kClient, kTier, kService };
 
   // `unvalidated`: k1x or k21, what a client without VALIDATE is taken for until its requests prove otherwise.
-  explicit StoreParser(StoreDialect unvalidated = StoreDialect::k1x) : unvalidated_(unvalidated) {}
+  // `service_magic`: FrameService::magic; 0: there is none.
+  explicit StoreParser(StoreDialect unvalidated = StoreDialect::k1x, uint32_t service_magic = 0)
+      : unvalidated_(unvalidated), service_magic_(service_magic) {}
 
   // More bytes from the peer. INVALID_ARGUMENT (an unknown type, a wrong magic, a length beyond the limits, a second
   // VALIDATE): the connection is to be closed; the message says what was wrong. Keeps at most one request's bytes and
@@ -41,7 +42,7 @@ class StoreParser {
     if (proven_ != StoreDialect::kUnknown) return proven_;
     return peer_ == Peer::kClient ? unvalidated_ : StoreDialect::kUnknown;
   }
-  // What follows the magic of a tier or launcher, once. The parser is empty then.
+  // What follows the magic of a tier or the frame service, once. The parser is empty then.
   std::string TakeRest();
   // What was fed and not handed out, VALIDATE and magics aside.
   size_t buffered_bytes() const { return available() + request_bytes_; }
@@ -68,6 +69,7 @@ class StoreParser {
   std::string& body() { return (body_is_key_ ? request_.keys : request_.values).back(); }
 
   const StoreDialect unvalidated_;
+  const uint32_t service_magic_;
   StoreDialect proven_ = StoreDialect::kUnknown;
   Peer peer_ = Peer::kUnknown;
   absl::Status error_;

@@ -240,12 +240,14 @@ TEST(StoreWireTest, TellsWhoItIs) {
   EXPECT_EQ(set.dialect(), k1x);
 }
 
-TEST(StoreWireTest, TierAndLauncherKeepWhatFollows) {
+constexpr uint32_t kServiceMagic = 0x314C4B54;  // "TKL1"
+
+TEST(StoreWireTest, TierAndFrameServiceKeepWhatFollows) {
   for (const auto& [magic, peer] : {std::pair{std::string("TKS1"), StoreParser::Peer::kTier},
-                                    std::pair{std::string("TKL1"), StoreParser::Peer::kLauncher}}) {
+                                    std::pair{std::string("TKL1"), StoreParser::Peer::kService}}) {
     const std::string hello = std::string(1, '\0') + magic;
     for (size_t split = 0; split <= hello.size(); ++split) {
-      StoreParser parser;
+      StoreParser parser(k1x, kServiceMagic);
       ASSERT_TRUE(parser.Feed(hello.substr(0, split)).ok());
       ASSERT_TRUE(parser.Feed(hello.substr(split) + "frames").ok());
       EXPECT_EQ(parser.peer(), peer);
@@ -258,6 +260,11 @@ TEST(StoreWireTest, TierAndLauncherKeepWhatFollows) {
       EXPECT_EQ(parser.buffered_bytes(), 0u);
     }
   }
+}
+
+TEST(StoreWireTest, MagicOfAServiceThatIsNotThereIsRefused) {
+  StoreParser parser;
+  EXPECT_FALSE(parser.Feed(std::string("\0TKL1", 5)).ok());
 }
 
 TEST(StoreWireTest, AmbiguousTypesAreWhatTheOptionSays) {

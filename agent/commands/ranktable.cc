@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/ranktable/rank_table.h"
+#include "agent/ranktable/rank_table_file.h"
 #include "common/printable.h"
 
 namespace taskd {

@@ -22,7 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/ranktable/rank_table.h"
-#include "agent/route/groups.h"
+#include "agent/ranktable/rank_table_file.h"
+#include "agent/ranktable/reorder.h"
 #include "agent/route/plan.h"
 #include "agent/route/report.h"
 #include "agent/route/route_agreement_client.h"
@@ -46,11 +47,6 @@ struct RouteOptions {
   bool rank_mapping = false;
   std::string hostfile;  // empty: none; so the next
   std::string rankfile;
-  // Parallel groups, 0: not given. Any of them: the order is planned for these groups, not for one ring.
-  int tp = 0;
-  int pp = 0;
-  int ep = 0;
-  int dp = 0;
   bool has_agree = false;
   AgreeOptions agree;
 };
@@ -218,7 +214,6 @@ absl::Status WriteFiles(const RouteOptions& options, const RankTable& table, con
 struct Inputs {
   route::TopologyFormat format = route::TopologyFormat::kAuto;
   route::UnknownNodes unknown = route::UnknownNodes::kLast;
-  std::optional<route::GroupSizes> groups;
   std::unique_ptr<RouteAgreement> agreement;  // null: none is wanted
 };
 
@@ -242,14 +237,6 @@ absl::StatusOr<Inputs> CheckOptions(const RouteOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--wait-s ", options.wait_s, ": is not a number of seconds from 0 to ", kMaxWaitS));
   }
-  for (const auto& [flag, value] : {std::pair("--tp", options.tp), std::pair("--pp", options.pp),
-                                    std::pair("--ep", options.ep), std::pair("--dp", options.dp)}) {
-    if (value < 0) return absl::InvalidArgumentError(absl::StrCat(flag, " ", value, ": must be at least 1"));
-    if (value > 0 && !inputs.groups) inputs.groups.emplace();
-  }
-  if (inputs.groups) {
-    *inputs.groups = {std::max(options.tp, 1), std::max(options.pp, 1), std::max(options.ep, 1), options.dp};
-  }
   if (options.has_agree) {
     absl::StatusOr<std::unique_ptr<RouteAgreement>> agreement = RouteAgreement::Create(options.agree);
     if (!agreement.ok()) return agreement.status();
@@ -262,7 +249,6 @@ absl::StatusOr<Inputs> CheckOptions(const RouteOptions& options) {
 struct Planned {
   RoutePlan plan;
   std::optional<route::AlgorithmReport> algorithms;
-  std::optional<route::GroupReport> groups;
 };
 
 absl::StatusOr<Planned> Plan(const RouteOptions& options, const Inputs& inputs, const std::vector<RouteNode>& nodes,
@@ -279,11 +265,6 @@ absl::StatusOr<Planned> Plan(const RouteOptions& options, const Inputs& inputs, 
   if (!plan.ok()) return Failed(At(options.topology, plan.status()));
   planned.plan = *std::move(plan);
   if (planned.plan.outcome == RoutePlan::Outcome::kSkipped) return planned;
-  if (inputs.groups) {
-    absl::StatusOr<route::GroupReport> groups = route::PlanGroups(nodes, *topology, *inputs.groups, planned.plan);
-    if (!groups.ok()) return groups.status();
-    planned.groups = *groups;
-  }
   absl::StatusOr<route::AlgorithmReport> algorithms = route::CompareAlgorithms(nodes, *topology, planned.plan);
   if (!algorithms.ok()) return Failed(algorithms.status());
   planned.algorithms = *algorithms;
@@ -303,7 +284,7 @@ absl::Status Agree(RouteAgreement& agreement, const RankTable& table, const std:
   absl::StatusOr<RouteDecision> decision = agreement.Decide(mine);
   // Wrong usage has been refused before: what is left is a failure.
   if (!decision.ok()) return Failed(decision.status());
-  if (!decision->adopt) planned = {route::SkippedPlan(nodes, decision->reason), std::nullopt, std::nullopt};
+  if (!decision->adopt) planned = {route::SkippedPlan(nodes, decision->reason), std::nullopt};
   return absl::OkStatus();
 }
 
@@ -326,11 +307,6 @@ absl::Status Route(const RouteOptions& options, Inputs inputs) {
     self = *found;
   }
   const std::vector<RouteNode> nodes = NodesOf(*table);
-  if (inputs.groups) {
-    absl::StatusOr<route::GroupSizes> sizes = route::CheckGroups(nodes, *inputs.groups);
-    if (!sizes.ok()) return sizes.status();
-    inputs.groups = *sizes;
-  }
   absl::StatusOr<Planned> planned = Plan(options, inputs, nodes, waiting);
   if (!planned.ok()) {
     // The others need not wait for a node that has come and cannot plan.
@@ -347,7 +323,6 @@ absl::Status Route(const RouteOptions& options, Inputs inputs) {
     inputs.agreement->Written();
   }
   const route::ReportParts parts = {.algorithms = planned->algorithms ? &*planned->algorithms : nullptr,
-                                    .groups = planned->groups ? &*planned->groups : nullptr,
                                     .rank_mapping = options.rank_mapping};
   if (options.json) {
     std::cout << PrintableJson(route::PlanJson(nodes, planned->plan, parts)) << std::endl;
@@ -391,10 +366,6 @@ class RouteCommand : public Command {
     flags.Add("--rank-mapping", options_.rank_mapping, "with --json: add <new rank>-<pod index>,…");
     flags.Add("--hostfile", options_.hostfile, "write an MPI hostfile in the new order");
     flags.Add("--rankfile", options_.rankfile, "write Open MPI's rankfile for the new order");
-    flags.Add("--tp", options_.tp, "plan for parallel groups instead of one ring: tensor parallel ranks").Positive();
-    flags.Add("--pp", options_.pp, "pipeline stages").Positive();
-    flags.Add("--ep", options_.ep, "expert parallel ranks, of the data parallel ones").Positive();
-    flags.Add("--dp", options_.dp, "data parallel ranks [what is left of the ranks]").Positive();
     AddAgreement(flags);
   }
 

@@ -1,5 +1,6 @@
 #include "agent/commands/run_mode.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -12,11 +13,12 @@
 #include "agent/modes/node_files.h"
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/process_tree.h"
+#include "agent/process/run_line.h"
 #include "agent/ranktable/rank_table.h"
+#include "agent/ranktable/rank_table_file.h"
 #include "agent/rdma/rdma_environment.h"
-#include "arpa/inet.h"
 #include "common/log.h"
-#include "common/printable.h"
+#include "proto/channel.h"
 
 namespace taskd {
 namespace {
@@ -24,11 +26,7 @@ namespace {
 constexpr int kWrongUsage = 2;
 
 int Refuse(const absl::Status& status) {
-  std::string line(status.message());
-  for (char& c : line) {
-    if (c == '\n') c = ' ';
-  }
-  std::cerr << "taskd run: " << Printable(line, kShownLineBytes) << std::endl;
+  SayRunLine(std::string(status.message()));
   return kWrongUsage;
 }
 

@@ -12,6 +12,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
+#include "proto/channel.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
 namespace taskd {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "proto/channel.h"
+#include "proto/security.h"
 #include "taskd/v1/job_link.pb.h"
 
 namespace taskd {

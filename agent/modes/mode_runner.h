@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/modes/plans/mode_plan.h"
-#include "proto/channel.h"
+#include "proto/security.h"
 
 namespace taskd {
 

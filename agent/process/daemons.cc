@@ -231,45 +231,10 @@ int Daemons::StartManagerFrom(HostPort listen, int ports) {
   int failures = 0;
   for (; listen.port < first + ports; ++listen.port) {
     if (!IsFree(listen)) continue;
-    manager_.argv = {program_, "manager", "--listen", FormatHostPort(listen), "--exit-on-stdin-eof"};
-    if (options_.nodes > 0) {
-      manager_.argv.insert(manager_.argv.end(), {"--nodes", std::to_string(options_.nodes), "--procs-per-node",
-                                                 std::to_string(options_.procs_per_node)});
-    }
-    if (listen.port == kHttpPort && Variable("TASKD_HTTP").empty()) {  // not against itself
-      manager_.argv.insert(manager_.argv.end(), {"--http", "127.0.0.1:0"});
-    } else {
-      TakeAnyPortIfTaken("TASKD_HTTP", "--http", kHttpPort, manager_.argv);
-    }
-    if (!folder_.empty() && Variable("TASKD_STATE_DIR").empty() && Variable("TASKD_TASK_ID").empty()) {
-      // For a manager that has to be started again; the next job begins anew.
-      manager_.argv.insert(manager_.argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
-    }
-    manager_.environment = options_.environment;
-    SetSecretOf(manager_);
-    manager_.environment.erase("TASKD_LISTEN");  // the proxy's
-    manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
+    PrepareManager(listen);
     if (!Start(manager_)) return 0;
-    // Another launcher may take the port in this moment: then this manager ends at once, and that one answers.
-    const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
     int exit_code = 0;
-    while (!HasEnded(manager_.pid, &exit_code)) {
-      if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
-        spdlog::info("the manager is at port {0}: taskd status, or with --manager {1} where several jobs run",
-                     listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
-        return listen.port;
-      }
-      if (std::chrono::steady_clock::now() > deadline) {
-        if (Answers(listen) && !HolderOfPort(listen.port).empty()) {  // somebody else
-          kill(manager_.pid, SIGKILL);
-          waitpid(manager_.pid, nullptr, 0);
-          break;
-        }
-        spdlog::warn("the manager does not answer yet; marks may come late");
-        return listen.port;
-      }
-      std::this_thread::sleep_for(kPoll);
-    }
+    if (AwaitManager(listen, &exit_code)) return listen.port;
     manager_.pid = 0;
     if (exit_code == kWrongUsage || ++failures > kMaxRestarts) {
       spdlog::warn("no manager: it does not start");
@@ -278,6 +243,51 @@ int Daemons::StartManagerFrom(HostPort listen, int ports) {
   }
   spdlog::warn("no manager: no free port from {} to {}", first, first + ports - 1);
   return 0;
+}
+
+void Daemons::PrepareManager(const HostPort& listen) {
+  std::vector<std::string>& argv = manager_.argv;
+  argv = {program_, "manager", "--listen", FormatHostPort(listen), "--exit-on-stdin-eof"};
+  if (options_.nodes > 0) {
+    argv.insert(argv.end(), {"--nodes", std::to_string(options_.nodes), "--procs-per-node",
+                             std::to_string(options_.procs_per_node)});
+  }
+  if (listen.port == kHttpPort && Variable("TASKD_HTTP").empty()) {  // not against itself
+    argv.insert(argv.end(), {"--http", "127.0.0.1:0"});
+  } else {
+    TakeAnyPortIfTaken("TASKD_HTTP", "--http", kHttpPort, argv);
+  }
+  if (!folder_.empty() && Variable("TASKD_STATE_DIR").empty() && Variable("TASKD_TASK_ID").empty()) {
+    // For a manager that has to be started again; the next job begins anew.
+    argv.insert(argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
+  }
+  manager_.environment = options_.environment;
+  SetSecretOf(manager_);
+  manager_.environment.erase("TASKD_LISTEN");  // the proxy's
+  manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
+}
+
+// Another launcher may take the port in this moment: then this manager ends at once, and that one answers.
+bool Daemons::AwaitManager(const HostPort& listen, int* exit_code) {
+  const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
+  while (!HasEnded(manager_.pid, exit_code)) {
+    if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
+      spdlog::info("the manager is at port {0}: taskd status, or with --manager {1} where several jobs run",
+                   listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
+      return true;
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      if (Answers(listen) && !HolderOfPort(listen.port).empty()) {  // somebody else
+        kill(manager_.pid, SIGKILL);
+        waitpid(manager_.pid, nullptr, 0);
+        return false;
+      }
+      spdlog::warn("the manager does not answer yet; marks may come late");
+      return true;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  return false;
 }
 
 void Daemons::StartProxy(int node_rank, const std::string& manager) {

@@ -72,6 +72,9 @@ class Daemons {
 
   // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
   int StartManagerFrom(HostPort listen, int ports);
+  void PrepareManager(const HostPort& listen);
+  // Until the manager answers, or is given up waiting for. False: it has ended, or the port is somebody else's.
+  bool AwaitManager(const HostPort& listen, int* exit_code);
   bool Start(Daemon& daemon);
   void SetSecretOf(Daemon& daemon) const;
   void LeaveJobFile(const std::string& manager);

@@ -12,6 +12,11 @@
 
 namespace taskd {
 
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? absl::StrCat("signal ", signal) : absl::StrCat("SIG", name);
+}
+
 absl::StatusOr<UniqueFd> WatchSignals(EventLoop* loop, const std::vector<int>& signals,
                                       std::function<void(int signal)> callback) {
   sigset_t taken;

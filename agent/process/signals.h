@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -9,6 +10,9 @@
 #include "common/unique_fd.h"
 
 namespace taskd {
+
+// "SIGTERM"; "signal 34" for those without a name.
+std::string SignalName(int signal);
 
 // Calls back on the loop's thread for each of these signals, in the place of what it would do. Blocks them, and SIGCHLD
 // for the WorkerGroup, in this thread and in those that it starts from now on. Until the loop ends; keep the descriptor

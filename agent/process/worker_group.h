@@ -20,8 +20,8 @@ namespace taskd {
 struct StreamSink {
   std::string file;     // empty: none
   bool console = true;  // the launcher's own stdout or stderr
-  std::string
-      prefix;  // of each line on the console; with a prefix lines are whole. Empty and no file: passed straight through
+  // Of each line on the console; with a prefix lines are whole. Empty and no file: passed straight through.
+  std::string prefix;
 };
 
 struct WorkerSpec {
@@ -39,11 +39,11 @@ struct WorkerSpec {
 class WorkerGroup {
  public:
   struct Callbacks {
-    std::function<void(const WorkerExit&)>
-        on_exit;  // each rank's end, in the order in which they ended; not for those that Stop() ended
+    // Each rank's end, in the order in which they ended; not for those that Stop() ended.
+    std::function<void(const WorkerExit&)> on_exit;
     std::function<void()> on_stopped;  // after Stop(): nothing of the ranks runs any more, all output is written
-    std::function<void(pid_t pid, int wait_status)>
-        on_other_exit;  // a child that is not a rank (the proxy, the manager)
+    // A child that is not a rank (the proxy, the manager).
+    std::function<void(pid_t pid, int wait_status)> on_other_exit;
   };
 
   virtual ~WorkerGroup() = default;  // kills what still runs

@@ -116,24 +116,4 @@ absl::StatusOr<size_t> ServerOf(const RankTable& table, std::string_view self);
 // none, as in all other versions. INVALID_ARGUMENT: several.
 absl::StatusOr<size_t> ServerWithAddress(const RankTable& table, std::string_view address);
 
-// The table's text with its servers (2.0: its ranks) in the order new_order[0], new_order[1], … (places in
-// table.servers) and ranks counted anew: server by server, in each in the order of the old ranks. What stands between
-// the servers stays where it is. INVALID_ARGUMENT: not each server once. UNIMPLEMENTED: version absent or 1.1.
-absl::StatusOr<std::string> ReorderRankTable(const RankTable& table, std::span<const uint32_t> new_order);
-
-// A regular file of at most kMaxJsonBytes. NOT_FOUND: there is none. INVALID_ARGUMENT: it cannot be read.
-absl::StatusOr<std::string> ReadRankTableFile(const std::string& path);
-
-// The file's name is judged too: it has to end in .json. Otherwise as CheckRankTable and ReadRankTableFile.
-absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipRules chip);
-
-// So many looks in a row that find the same bytes, which are no JSON: nobody is writing them.
-inline constexpr int kRankTableLooks = 3;
-
-// Reads the file until it is there, whole and completed. `pause` is called between two looks and says whether there is
-// time for another one. DEADLINE_EXCEEDED: there was none; the text says what was missing. INVALID_ARGUMENT: it is no
-// JSON and stays as it is (kRankTableLooks); at once: it is there and cannot be read, or a completed table breaks a
-// rule, the first of which is told.
-absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules chip, const std::function<bool()>& pause);
-
 }  // namespace taskd

@@ -1,3 +1,5 @@
+#include "agent/ranktable/rank_table_file.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +11,6 @@
 
 #include "absl/hash/hash.h"
 #include "agent/ranktable/errors.h"
-#include "agent/ranktable/rank_table.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 

@@ -1,3 +1,5 @@
+#include "agent/ranktable/rank_table_file.h"
+
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>

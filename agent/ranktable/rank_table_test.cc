@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "agent/ranktable/reorder.h"
+
 namespace taskd {
 namespace {
 

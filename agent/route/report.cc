@@ -93,10 +93,6 @@ std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, c
                           {"after", AlgorithmsJson(algorithms->after)},
                           {"double_tree_bound", algorithms->double_tree_bound}};
   }
-  if (const GroupReport* groups = parts.groups; groups != nullptr) {
-    json["groups"] = {{"cost", {{"before", groups->before}, {"after", groups->after}, {"bound", groups->bound}}},
-                      {"gap", groups->gap()}};
-  }
   if (parts.rank_mapping) json["rank_mapping"] = RankMapping(plan);
   std::string text = Dump(json);
   // The mapping is by far the longest part: written as text, it needs no tree of its own in memory.
@@ -135,11 +131,6 @@ std::string PlanText(absl::Span<const RouteNode> nodes, const RoutePlan& plan, c
   row("ring: flows over the busiest link", plan.before.max_link_flows, plan.after.max_link_flows,
       fmt::format("{}", plan.bound.max_link_flows));
   row("ring: links taken", plan.before.total_hops, plan.after.total_hops, fmt::format("{}", plan.bound.total_hops));
-  if (parts.groups != nullptr) {
-    row("groups: weighted links taken", parts.groups->before, parts.groups->after,
-        fmt::format("{}", parts.groups->bound));
-    fmt::format_to(out, "at most {:.1f} % of that could still be saved\n", 100 * parts.groups->gap());
-  }
   if (const AlgorithmReport* algorithms = parts.algorithms; algorithms != nullptr) {
     row("double binary tree: between ToRs", algorithms->before.double_tree.cross_tor_flows,
         algorithms->after.double_tree.cross_tor_flows, fmt::format("{}", algorithms->double_tree_bound));

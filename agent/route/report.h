@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "agent/route/algorithms.h"
-#include "agent/route/groups.h"
 #include "agent/route/plan.h"
 
 namespace taskd::route {
@@ -22,12 +21,11 @@ std::string Sha256(std::string_view text);
 // What a report has beside the plan, if it is there.
 struct ReportParts {
   const AlgorithmReport* algorithms = nullptr;
-  const GroupReport* groups = nullptr;
   bool rank_mapping = false;  // JSON only
 };
 
-// One line of JSON, without its newline. Bytes that are not UTF-8 become U+FFFD. The parts are the fields "algorithms",
-// "groups" and "rank_mapping".
+// One line of JSON, without its newline. Bytes that are not UTF-8 become U+FFFD. The parts are the fields "algorithms"
+// and "rank_mapping".
 std::string PlanJson(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const ReportParts& parts = {});
 // The same for people, a few lines. Names are escaped.
 std::string PlanText(absl::Span<const RouteNode> nodes, const RoutePlan& plan, const ReportParts& parts = {});

@@ -91,12 +91,9 @@ TEST_F(ReportTest, NodesAreFoundByAnyName) {
   EXPECT_FALSE(FindNode(nodes_, plan_.by_old_rank, "n").has_value());
 }
 
-TEST_F(ReportTest, Groups) {
-  const GroupReport report = {20, 16, 12};
-  const auto json = nlohmann::json::parse(PlanJson(nodes_, plan_, {.groups = &report, .rank_mapping = true}));
-  EXPECT_EQ(json["groups"], nlohmann::json::parse(R"({"cost":{"before":20,"after":16,"bound":12},"gap":0.25})"));
+TEST_F(ReportTest, RankMapping) {
+  const auto json = nlohmann::json::parse(PlanJson(nodes_, plan_, {.rank_mapping = true}));
   EXPECT_EQ(json["rank_mapping"], RankMapping(plan_));
-  EXPECT_EQ((GroupReport{5, 0, 0}).gap(), 0);
 }
 
 TEST_F(ReportTest, Text) {

@@ -101,7 +101,7 @@ void Perform(const AgentOperations& operations, const Json& request,
 }  // namespace
 
 AgentLine::AgentLine(EventLoop* loop, std::string socket, AgentOperations operations)
-    : loop_(loop), socket_(std::move(socket)), operations_(std::move(operations)) {
+    : loop_(loop), socket_(std::move(socket)), operations_(std::move(operations)), in_(hello::kMaxFrameBytes) {
   Connect();
 }
 
@@ -122,7 +122,8 @@ void AgentLine::Close(int64_t retry_ns) {
   if (fd_.valid()) loop_->Remove(fd_.get());
   fd_.reset();
   greeted_ = false;
-  in_.clear();
+  reply_.clear();
+  in_.Clear();
   out_.clear();
   if (current_) *current_ = nullptr;
   current_.reset();
@@ -170,15 +171,17 @@ bool AgentLine::Read() {
   const ssize_t got = recv(fd_.get(), buffer, sizeof(buffer), 0);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
-  in_.append(buffer, static_cast<size_t>(got));
-  return (greeted_ || TakeHello()) && (!greeted_ || TakeFrames());
+  const std::string_view bytes(buffer, static_cast<size_t>(got));
+  if (!greeted_) return TakeHelloReply(bytes);
+  in_.Append(bytes);
+  return TakeFrames();
 }
 
-bool AgentLine::TakeHello() {
+bool AgentLine::TakeHelloReply(std::string_view bytes) {
   hello::HelloReply reply;
-  if (in_.size() < sizeof(reply)) return true;
-  memcpy(&reply, in_.data(), sizeof(reply));
-  in_.erase(0, sizeof(reply));
+  reply_ += bytes;
+  if (reply_.size() < sizeof(reply)) return true;
+  memcpy(&reply, reply_.data(), sizeof(reply));
   if (reply.magic != hello::kMagic || reply.version != hello::kVersion || reply.status != hello::kAccepted) {
     reply.message[sizeof(reply.message) - 1] = '\0';
     if (!said_) spdlog::warn("no agent line: the proxy refused it: {}", reply.message);
@@ -190,25 +193,25 @@ bool AgentLine::TakeHello() {
   said_ = false;
   if (timer_) loop_->Cancel(*timer_);
   timer_.reset();
-  return true;
+  in_.Append(std::string_view(reply_).substr(sizeof(reply)));
+  reply_.clear();
+  return TakeFrames();
 }
 
 bool AgentLine::TakeFrames() {
   // An answer may find the line broken and close it.
   const std::shared_ptr<AgentLine*> line = current_;
-  while (*line != nullptr && in_.size() >= sizeof(uint32_t)) {
-    uint32_t length;
-    memcpy(&length, in_.data(), sizeof(length));
-    if (length > hello::kMaxFrameBytes) return false;
-    if (in_.size() < sizeof(length) + length) return true;
-    const std::string frame = in_.substr(sizeof(length), length);
-    in_.erase(0, sizeof(length) + length);
+  while (*line != nullptr) {
+    std::string_view frame;
+    const absl::StatusOr<bool> whole = in_.Next(frame);
+    if (!whole.ok()) return false;
+    if (!*whole) return true;
     Answer(frame);
   }
-  return *line != nullptr;
+  return false;
 }
 
-void AgentLine::Answer(const std::string& frame) {
+void AgentLine::Answer(std::string_view frame) {
   const Json request = Json::parse(frame, nullptr, false);
   if (!request.is_object() || !request.contains("id") || !request["id"].is_number_unsigned()) {
     spdlog::warn("a request of the proxy is left out: it is not an object with an id");
@@ -221,8 +224,9 @@ void AgentLine::Answer(const std::string& frame) {
     message.resize(std::min(message.size(), kMaxMessageBytes));
     const Json answer = {{"id", id}, {"ok", result.ok()}, {"message", std::move(message)}};
     const std::string text = answer.dump(-1, ' ', false, Json::error_handler_t::replace);
-    const auto length = static_cast<uint32_t>(text.size());
-    (*line)->Send(std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text);
+    std::string framed;
+    AppendWithLength(text, framed);
+    (*line)->Send(framed);
   });
 }
 

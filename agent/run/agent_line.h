@@ -18,10 +18,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/event_loop.h"
+#include "common/frame_buffer.h"
 #include "common/unique_fd.h"
 
 namespace taskd {
@@ -58,9 +60,9 @@ class AgentLine {
   void Connect();
   void OnReady(uint32_t events);
   bool Read();  // false: the line is over
-  bool TakeHello();
+  bool TakeHelloReply(std::string_view bytes);
   bool TakeFrames();
-  void Answer(const std::string& frame);
+  void Answer(std::string_view frame);
   void Send(std::string_view bytes);
   void Write();
   void Close(int64_t retry_ns);
@@ -72,7 +74,8 @@ class AgentLine {
   UniqueFd fd_;
   bool greeted_ = false;  // the proxy has accepted us
   bool said_ = false;     // that it has not
-  std::string in_;
+  std::string reply_;     // to our hello, as far as it has come
+  FrameBuffer in_;        // what follows it
   std::string out_;
   std::optional<EventLoop::TimerId> timer_;
   // Answers that come late are for this line only; empty once it is closed.

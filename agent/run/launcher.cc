@@ -5,32 +5,25 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-#include "agent/process/guard.h"
 #include "agent/process/resolver.h"
+#include "agent/process/run_line.h"
 #include "agent/process/signals.h"
-#include "agent/process/worker_group.h"
-#include "agent/run/agent_line.h"
 #include "agent/run/failure_report.h"
+#include "agent/run/node_ranks.h"
 #include "agent/run/rendezvous_client.h"
 #include "agent/run/rendezvous_setup.h"
 #include "agent/run/root.h"
-#include "agent/run/worker_env.h"
+#include "common/environment.h"
 #include "common/job_secret.h"
 #include "common/log.h"
-#include "common/printable.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 
 namespace taskd {
 namespace {
@@ -40,20 +33,10 @@ constexpr int64_t kFirstWaitingLineNs = 10'000'000'000;
 constexpr int64_t kWaitingLineNs = 60'000'000'000;
 constexpr double kAloneMarginS = 10;
 
-void Say(std::string line) {
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  std::cerr << "taskd run: " << Printable(line, kShownLineBytes) << std::endl;
-}
-
 int64_t RealtimeNs() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
-std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 std::string NodeHost(const RunOptions& options) {
@@ -64,21 +47,22 @@ std::string NodeHost(const RunOptions& options) {
 
 class Launcher {
  public:
-  Launcher(RunOptions options, std::map<std::string, std::string> environment, LauncherHooks hooks)
-      : options_(std::move(options)), hooks_(std::move(hooks)) {
-    context_.environment = std::move(environment);
-    if (auto token = context_.environment.find("TASKD_TOKEN"); token != context_.environment.end()) {
-      secret_ = token->second;
-    }
-  }
+  Launcher(RunOptions options, std::map<std::string, std::string> environment, LauncherObserver& observer)
+      : options_(std::move(options)),
+        environment_(std::move(environment)),
+        observer_(observer),
+        secret_(ValueOf(environment_, "TASKD_TOKEN")) {}
 
   int Run();
 
  private:
   enum class Phase : uint8_t { kJoining, kRunning, kStopping, kEnding, kDone };
 
+  absl::Status Prepare();
+  NodeRanks::Callbacks OfRanks();
   void FindHost();
   void HostAndJoin();
+  void ServeRoot();
   void Join(HostPort root, bool hosts_store);
   void SetSecret(const std::string& secret);
 
@@ -94,30 +78,23 @@ class Launcher {
   HostPort TierUpstream(const Assignment& assignment) const;
   absl::Status PrepareFirstStart(const Assignment& assignment);
   absl::Status StartRanks(const Assignment& assignment);
-  absl::Status StartWorkers(const Assignment& assignment, const std::vector<WorkerSpec>& workers);
   void SpareOthers();
-  void OnExit(const WorkerExit& exit);
   void OnStopped();
   void OnSignal(int signal);
-
-  // What the manager may ask the node's agent for; `held_` between an end and a start.
-  AgentOperations Operations();
-  void KillRanks(AgentOperations::Done done);
-  absl::Status StartHeldRanks(const std::vector<int>& local_ranks);
-  absl::Status AskForRestart();
+  absl::Status Restart();  // the manager asks for it
   void SayWaiting();
-  void Event(nlohmann::json event);
 
   // The job is over here: ranks are ended, `line` is said, and the program ends with `code`. The first call decides.
   void EndWith(int code, std::string line, std::vector<RankFailure> failures = {}, int signal = SIGTERM);
   void Finish();
+  void ReportFailures() const;
 
-  RunOptions options_;
-  const LauncherHooks hooks_;
-  WorkerContext context_;
+  const RunOptions options_;
+  const std::map<std::string, std::string> environment_;
+  LauncherObserver& observer_;
+  std::string host_;  // this node, as people call it
   HostPort endpoint_;
   EventLoop loop_;
-  std::unique_ptr<Guard> guard_;
   UniqueFd signals_;
   Resolver resolver_{&loop_};
   StoreHost store_{options_.store_memory_limit_mb > 0 ? static_cast<uint64_t>(options_.store_memory_limit_mb) << 20
@@ -128,16 +105,11 @@ class Launcher {
   int tier_port_ = 0;
   std::string why_not_here_;  // the endpoint is this machine, but its port was taken
   std::unique_ptr<RendezvousClient> client_;
-  std::unique_ptr<WorkerGroup> group_;
+  std::unique_ptr<NodeRanks> ranks_;
 
   Phase phase_ = Phase::kJoining;
   std::optional<Assignment> assignment_;  // of the current round
   bool prepared_ = false;
-  int left_ = 0;                                      // ranks of the round that have not succeeded
-  std::map<int, AgentOperations::RankState> states_;  // of the round, by local rank
-  bool held_ = false;                                 // the manager has ended the ranks: that is no failure
-  std::vector<AgentOperations::Done> when_stopped_;
-  std::unique_ptr<AgentLine> agent_line_;
   std::string waiting_;
   int exit_code_ = 1;
   std::string last_line_;
@@ -150,71 +122,58 @@ int Launcher::Run() {
   for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) {
-    Say(std::string(endpoint.status().message()));
+    SayRunLine(std::string(endpoint.status().message()));
     return 2;
   }
   endpoint_ = *std::move(endpoint);
-  context_.host = NodeHost(options_);
-  std::vector<int> taken = options_.signals_to_handle;
-  taken.insert(taken.end(), {SIGUSR1, SIGUSR2});
-  absl::StatusOr<UniqueFd> signals = WatchSignals(&loop_, taken, [this](int signal) { OnSignal(signal); });
-  if (!signals.ok()) {
-    Say(std::string(signals.status().message()));
+  if (absl::Status prepared = Prepare(); !prepared.ok()) {
+    SayRunLine(std::string(prepared.message()));
     return 1;
   }
-  signals_ = *std::move(signals);
-  context_.cookie = NewCookie();
-  absl::StatusOr<std::unique_ptr<Guard>> guard = Guard::Start(context_.cookie);
-  if (!guard.ok()) {
-    Say(std::string(guard.status().message()));
-    return 1;
-  }
-  guard_ = *std::move(guard);
-
-  WorkerGroup::Callbacks callbacks;
-  callbacks.on_exit = [this](const WorkerExit& exit) { OnExit(exit); };
-  callbacks.on_stopped = [this] { OnStopped(); };
-  callbacks.on_other_exit = [this](pid_t pid, int wait_status) {
-    if (!hooks_.on_other_exit || phase_ == Phase::kDone) return;
-    hooks_.on_other_exit(pid, wait_status);
-    SpareOthers();
-  };
-  group_ = WorkerGroup::Create(&loop_, static_cast<int64_t>(options_.shutdown_timeout_s * kNsPerS), callbacks);
-  group_->Spare(guard_->pid());
-
   loop_.RunAfter(kFirstWaitingLineNs, [this] { SayWaiting(); });
   loop_.Post([this] { FindHost(); });
   loop_.Run();
 
-  agent_line_.reset();
+  observer_.OnEnd();
+  ranks_->CloseAgentLine();
   client_.reset();
-  group_.reset();
+  ranks_.reset();
   return exit_code_;
 }
 
-// Who hosts the store: node rank 0; without node ranks whoever says so, else the machine that the endpoint names.
+absl::Status Launcher::Prepare() {
+  host_ = NodeHost(options_);
+  std::vector<int> taken = options_.signals_to_handle;
+  taken.insert(taken.end(), {SIGUSR1, SIGUSR2});
+  absl::StatusOr<UniqueFd> signals = WatchSignals(&loop_, taken, [this](int signal) { OnSignal(signal); });
+  if (!signals.ok()) return signals.status();
+  signals_ = *std::move(signals);
+  absl::StatusOr<std::unique_ptr<NodeRanks>> ranks =
+      NodeRanks::Create(&loop_, &options_, environment_, host_, OfRanks());
+  if (!ranks.ok()) return ranks.status();
+  ranks_ = *std::move(ranks);
+  return absl::OkStatus();
+}
+
+NodeRanks::Callbacks Launcher::OfRanks() {
+  NodeRanks::Callbacks callbacks;
+  callbacks.event = [this](const LauncherEvent& event) { client_->Send(EventMessage{event}); };
+  callbacks.failed = [this](const WorkerExit& exit, std::string log_folder) {
+    client_->Send(FailedMessage{assignment_->round, exit, std::move(log_folder)});
+  };
+  callbacks.succeeded = [this] { client_->Send(SucceededMessage{assignment_->round}); };
+  callbacks.stopped = [this] { OnStopped(); };
+  callbacks.other_exit = [this](pid_t pid, int wait_status) {
+    if (phase_ == Phase::kDone) return;
+    observer_.OnOtherExit(pid, wait_status);
+    SpareOthers();
+  };
+  callbacks.restart = [this] { return Restart(); };
+  return callbacks;
+}
+
 void Launcher::FindHost() {
-  if (options_.standalone) {
-    HostAndJoin();
-    return;
-  }
-  if (HasNodeRanks(options_)) {
-    if (options_.node_rank == 0) {
-      HostAndJoin();
-    } else {
-      Join(endpoint_, false);
-    }
-    return;
-  }
-  if (auto is_host = options_.rdzv_conf.find("is_host"); is_host != options_.rdzv_conf.end()) {
-    const std::string value = absl::AsciiStrToLower(is_host->second);
-    if (value == "true" || value == "1" || value == "yes" || value == "t" || value == "y") {
-      HostAndJoin();
-    } else {
-      Join(endpoint_, false);
-    }
-    return;
-  }
+  if (const std::optional<bool> hosts = HostsStore(options_)) return *hosts ? HostAndJoin() : Join(endpoint_, false);
   resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
     if (phase_ != Phase::kJoining) return;
     if (IsThisMachine(endpoint_.host, addresses.ok() ? *addresses : std::vector<SocketAddress>())) {
@@ -233,36 +192,38 @@ void Launcher::HostAndJoin() {
   absl::Status status = store_.ListenRoot(listen, !alone);
   if (absl::IsAlreadyExists(status) && !HasNodeRanks(options_)) {
     why_not_here_ = std::string(status.message());
-    Join(endpoint_, false);
-    return;
+    return Join(endpoint_, false);
   }
-  if (!status.ok()) {
-    EndWith(1, std::string(status.message()));
-    return;
-  }
+  if (!status.ok()) return EndWith(1, std::string(status.message()));
   hosts_store_ = true;
+  endpoint_.port = store_.root_port();
+  ServeRoot();
+  Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
+}
+
+// With the job's manager, which everybody who joins is told.
+void Launcher::ServeRoot() {
   const bool given = !secret_.empty();
   SetSecret(given ? secret_ : NewSecret());
-  endpoint_.port = store_.root_port();
   std::string manager = options_.manager == "off" ? "" : options_.manager;
-  if (options_.manager.empty() && hooks_.start_manager) {
-    manager = hooks_.start_manager();
+  if (options_.manager.empty()) {
+    manager = observer_.StartManager();
     SpareOthers();
   }
-  if (hooks_.control) {
-    hooks_.control({[this](int id) { store_.CollectStacks(id); },
-                    [this](const std::string& reason) { store_.Restart(reason); },
-                    [this](const std::string& reason) { store_.EndJob(reason); }});
-  }
+  observer_.OnHosting({[this](int id) { store_.CollectStacks(id); },
+                       [this](const std::string& reason) { store_.Restart(reason); },
+                       [this](const std::string& reason) { store_.EndJob(reason); }});
   Rendezvous::Options with = RendezvousOptions(options_, manager);
   with.secret = secret_;
-  store_.ServeRoot(std::move(with), {hooks_.on_event, hooks_.on_stacks}, /*peers_prove=*/given);
-  Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
+  StoreHost::Callbacks callbacks;
+  callbacks.on_event = [this](const LauncherEvent& event) { observer_.OnEvent(event); };
+  callbacks.on_stacks = [this](int id, const std::string& text) { observer_.OnStacks(id, text); };
+  store_.ServeRoot(std::move(with), std::move(callbacks), /*peers_prove=*/given);
 }
 
 void Launcher::SetSecret(const std::string& secret) {
   secret_ = secret;
-  if (!std::exchange(secret_known_, true) && hooks_.on_secret) hooks_.on_secret(secret_);
+  if (!std::exchange(secret_known_, true)) observer_.OnSecret(secret_);
 }
 
 void Launcher::Join(HostPort root, bool hosts_store) {
@@ -271,7 +232,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
     if (!port.ok()) return EndWith(1, std::string(port.status().message()));
     tier_port_ = *port;
   }
-  NodeInfo info = DescribeNode(options_, context_.host);
+  NodeInfo info = DescribeNode(options_, host_);
   info.hosts_store = hosts_store;
   info.tier_port = options_.store_fan_out > 0 ? tier_port_ : 0;
   RendezvousClient::Callbacks callbacks;
@@ -318,27 +279,14 @@ void Launcher::On(StartMessage message) {
   exit.code = 1;
   exit.time_ns = RealtimeNs();
   exit.error_message = std::string(status.message());
-  Say(exit.error_message);
+  SayRunLine(exit.error_message);
   client_->Send(FailedMessage{assignment_->round, exit, ""});
 }
 
 absl::Status Launcher::PrepareFirstStart(const Assignment& assignment) {
-  auto temporary = context_.environment.find("TMPDIR");
-  absl::StatusOr<LogFolder> logs =
-      CreateLogFolder(options_, temporary == context_.environment.end() ? "" : temporary->second);
-  if (!logs.ok()) return logs.status();
-  context_.logs = *std::move(logs);
-  context_.master_addr = endpoint_.host;
-  context_.master_port = endpoint_.port;
-  if (options_.tiered) {
-    context_.master_addr = "127.0.0.1";
-    context_.master_port = tier_port_;
-  }
+  absl::Status status = ranks_->Prepare(options_.tiered ? HostPort{"127.0.0.1", tier_port_} : endpoint_);
+  if (!status.ok()) return status;
   SetSecret(assignment.secret);
-  if (hooks_.before_first_start) {
-    hooks_.before_first_start(assignment);
-    SpareOthers();
-  }
   prepared_ = true;
   return absl::OkStatus();
 }
@@ -353,40 +301,21 @@ HostPort Launcher::TierUpstream(const Assignment& assignment) const {
 }
 
 void Launcher::SpareOthers() {
-  if (!hooks_.spare_pids) return;
-  for (pid_t pid : hooks_.spare_pids()) group_->Spare(pid);
+  for (pid_t pid : observer_.SparePids()) ranks_->Spare(pid);
 }
 
 absl::Status Launcher::StartRanks(const Assignment& assignment) {
+  observer_.BeforeStart(assignment);
+  SpareOthers();
   if (options_.tiered) store_.SetUpstream(TierUpstream(assignment));
-  if (hooks_.rank_environment) context_.extra = hooks_.rank_environment(assignment);
-  absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(options_, assignment, context_);
-  if (!workers.ok()) return workers.status();
-  if (auto socket = context_.extra.find("TASKD_SOCKET"); socket != context_.extra.end() && agent_line_ == nullptr) {
-    agent_line_ = std::make_unique<AgentLine>(&loop_, socket->second, Operations());
-  }
-  held_ = false;
-  states_.clear();
-  for (const WorkerSpec& worker : *workers) states_[worker.local_rank].global_rank = worker.rank;
-  return StartWorkers(assignment, *workers);
-}
-
-absl::Status Launcher::StartWorkers(const Assignment& assignment, const std::vector<WorkerSpec>& workers) {
-  left_ = static_cast<int>(workers.size());
-  if (absl::Status status = group_->Start(workers); !status.ok()) return status;
-  for (const auto& [local_rank, pid] : group_->pids()) {
-    states_[local_rank].pid = pid;
-    states_[local_rank].exit_code.reset();
-    Event({{"event", "started"}, {"rank", assignment.rank_base + local_rank}, {"pid", pid}});
-  }
-  return absl::OkStatus();
+  return ranks_->Start(assignment, observer_.RankEnvironment(assignment));
 }
 
 void Launcher::On(StopMessage message) {
   if (phase_ != Phase::kRunning || message.round != assignment_->round) return;
   spdlog::warn("ranks are restarted: {}", message.reason);
   phase_ = Phase::kStopping;
-  group_->Stop(SIGTERM);
+  ranks_->Stop(SIGTERM);
 }
 
 void Launcher::On(EndMessage message) {
@@ -399,34 +328,13 @@ void Launcher::On(RefusedMessage message) {
 }
 
 void Launcher::On(CollectMessage message) {
-  if (hooks_.collect_stacks) client_->Send(StacksMessage{message.id, hooks_.collect_stacks(group_->pids())});
+  std::optional<std::string> stacks = observer_.CollectStacks(ranks_->pids());
+  if (stacks) client_->Send(StacksMessage{message.id, *std::move(stacks)});
 }
 
 // ---- What the ranks and people do
 
-void Launcher::OnExit(const WorkerExit& exit) {
-  if (!assignment_) return;
-  states_[exit.local_rank].exit_code = exit.code;
-  Event({{"event", "exited"}, {"rank", exit.rank}, {"pid", exit.pid}, {"code", exit.code}, {"signal", exit.signal}});
-  if (phase_ != Phase::kRunning) return;
-  if (!exit.ok()) {
-    std::string folder;
-    if (!context_.logs.path.empty()) {
-      folder = fmt::format("{}/attempt_{}/{}", context_.logs.path, assignment_->restart_count, exit.local_rank);
-      std::error_code error;
-      if (std::filesystem::is_empty(folder, error) || error) folder.clear();
-    }
-    client_->Send(FailedMessage{assignment_->round, exit, std::move(folder)});
-  } else if (--left_ == 0) {
-    client_->Send(SucceededMessage{assignment_->round});
-  }
-}
-
 void Launcher::OnStopped() {
-  for (auto& [local_rank, state] : states_) {
-    if (!state.exit_code) state.exit_code = 128 + SIGTERM;
-  }
-  for (const AgentOperations::Done& done : std::exchange(when_stopped_, {})) done(absl::OkStatus());
   if (phase_ == Phase::kStopping) {
     phase_ = Phase::kJoining;
     client_->Send(StoppedMessage{assignment_->round});
@@ -435,46 +343,7 @@ void Launcher::OnStopped() {
   }
 }
 
-AgentOperations Launcher::Operations() {
-  AgentOperations operations;
-  operations.kill_ranks = [this](AgentOperations::Done done) { KillRanks(std::move(done)); };
-  operations.start_ranks = [this](const std::vector<int>& local_ranks, const AgentOperations::Done& done) {
-    done(StartHeldRanks(local_ranks));
-  };
-  operations.state = [this] { return states_; };
-  operations.restart = [this](const AgentOperations::Done& done) { done(AskForRestart()); };
-  return operations;
-}
-
-void Launcher::KillRanks(AgentOperations::Done done) {
-  if (phase_ != Phase::kRunning || left_ == 0) {
-    return done(absl::FailedPreconditionError("the ranks of this node do not run now"));
-  }
-  if (!held_) spdlog::warn("ranks are ended: the manager asks for it (KILL_WORKER)");
-  held_ = true;
-  when_stopped_.push_back(std::move(done));
-  group_->Stop(SIGTERM);
-}
-
-absl::Status Launcher::StartHeldRanks(const std::vector<int>& local_ranks) {
-  if (phase_ != Phase::kRunning || !held_) {
-    return absl::FailedPreconditionError("ranks are started by the manager only after it has ended them (KILL_WORKER)");
-  }
-  if (!when_stopped_.empty()) return absl::FailedPreconditionError("the ranks are still being ended");
-  absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(options_, *assignment_, context_);
-  if (!workers.ok()) return workers.status();
-  if (!local_ranks.empty()) {
-    std::erase_if(*workers, [&](const WorkerSpec& worker) {
-      return std::find(local_ranks.begin(), local_ranks.end(), worker.local_rank) == local_ranks.end();
-    });
-  }
-  spdlog::warn("{} ranks are started: the manager asks for it", workers->size());
-  absl::Status status = StartWorkers(*assignment_, *workers);
-  held_ = !status.ok();
-  return status;
-}
-
-absl::Status Launcher::AskForRestart() {
+absl::Status Launcher::Restart() {
   if (!hosts_store_) return absl::FailedPreconditionError("RESTART is done by the launcher of node 0");
   if (phase_ != Phase::kRunning) return absl::FailedPreconditionError("the ranks of this node do not run now");
   if (assignment_->restart_count >= options_.max_restarts) {
@@ -487,7 +356,7 @@ absl::Status Launcher::AskForRestart() {
 void Launcher::OnSignal(int signal) {
   const std::vector<int>& ending = options_.signals_to_handle;
   if (std::find(ending.begin(), ending.end(), signal) == ending.end()) {
-    group_->Signal(signal);
+    ranks_->Signal(signal);
     return;
   }
   switch (phase_) {
@@ -500,20 +369,12 @@ void Launcher::OnSignal(int signal) {
       break;
     case Phase::kEnding:  // again: no patience left
       exit_code_ = 128 + signal;
-      group_->Stop(SIGKILL);
+      ranks_->Stop(SIGKILL);
       break;
     case Phase::kDone:  // only waits for other nodes
       loop_.Stop();
       break;
   }
-}
-
-void Launcher::Event(nlohmann::json event) {
-  if (client_ == nullptr || !assignment_) return;
-  event["round"] = assignment_->round;
-  event["node"] = assignment_->group_rank;
-  event["time_ns"] = RealtimeNs();
-  client_->Send(EventMessage{event.dump()});
 }
 
 // ---- End
@@ -526,27 +387,18 @@ void Launcher::EndWith(int code, std::string line, std::vector<RankFailure> fail
   last_line_ = std::move(line);
   failures_ = std::move(failures);
   if (stops_already) {
-    if (signal != SIGTERM) group_->Signal(signal);
+    if (signal != SIGTERM) ranks_->Signal(signal);
   } else {
-    group_->Stop(signal);
+    ranks_->Stop(signal);
   }
 }
 
 void Launcher::Finish() {
   phase_ = Phase::kDone;
-  agent_line_.reset();
-  if (!failures_.empty()) {
-    std::cerr << FailureReport(options_.program, failures_) << std::flush;
-    auto copy = context_.environment.find("TORCHELASTIC_ERROR_FILE");
-    if (copy != context_.environment.end() && !copy->second.empty()) {
-      if (absl::Status status = WriteErrorFile(copy->second, failures_.front()); !status.ok()) {
-        spdlog::warn("{}", status.message());
-      }
-    }
-  }
-  if (!last_line_.empty()) Say(last_line_);
-  RemoveEmptyFolders(context_.logs);
-  if (hooks_.at_end) hooks_.at_end();
+  ranks_->CloseAgentLine();
+  if (!failures_.empty()) ReportFailures();
+  if (!last_line_.empty()) SayRunLine(last_line_);
+  RemoveEmptyFolders(ranks_->logs());
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.
   store_.WhenAlone([this] { loop_.Stop(); });
@@ -554,10 +406,18 @@ void Launcher::Finish() {
                  [this] { loop_.Stop(); });
 }
 
+void Launcher::ReportFailures() const {
+  std::cerr << FailureReport(options_.program, failures_) << std::flush;
+  const std::string copy = ValueOf(environment_, "TORCHELASTIC_ERROR_FILE");
+  if (copy.empty()) return;
+  absl::Status status = WriteErrorFile(copy, failures_.front());
+  if (!status.ok()) spdlog::warn("{}", status.message());
+}
+
 }  // namespace
 
-int RunLauncher(RunOptions options, std::map<std::string, std::string> environment, LauncherHooks hooks) {
-  return Launcher(std::move(options), std::move(environment), std::move(hooks)).Run();
+int RunLauncher(RunOptions options, std::map<std::string, std::string> environment, LauncherObserver& observer) {
+  return Launcher(std::move(options), std::move(environment), observer).Run();
 }
 
 }  // namespace taskd

@@ -19,8 +19,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "agent/run/device_count.h"
+#include "agent/run/option_table.h"
 #include "agent/run/options_help.h"
-#include "agent/run/options_words.h"
 #include "common/address.h"
 
 namespace taskd {
@@ -279,33 +279,44 @@ class Interpreter {
       o.node_rank_given = true;
       return ReadInt(g, 0, kMaxNodes - 1, &o.node_rank);
     }));
-    if (!status.ok()) return status;
-    if (o.standalone) {
-      o.rdzv_backend = "c10d";
-      o.rdzv_id = RandomId();
-      o.rdzv_endpoint = "localhost:0";
-      o.node_rank = 0;
-      return status;
+    return status.ok() ? Endpoint() : status;
+  }
+
+  absl::Status Endpoint() {
+    if (options_.standalone) {
+      options_.rdzv_backend = "c10d";
+      options_.rdzv_id = RandomId();
+      options_.rdzv_endpoint = "localhost:0";
+      options_.node_rank = 0;
+      return absl::OkStatus();
     }
     const GivenOption* given = words_.Find("rdzv-endpoint");
     if (given != nullptr && given->value.empty()) given = nullptr;
-    if (o.rdzv_backend == "c10d") {
-      HostPort endpoint{"localhost", kC10dPort};
-      if (given != nullptr) status.Update(ReadEndpoint(*given, kC10dPort, &endpoint));
-      o.rdzv_endpoint = FormatHostPort(endpoint);
-      for (const char* option : {"master-addr", "master-port"}) {
-        const GivenOption* unused = words_.Find(option);
-        if (unused == nullptr || !unused->on_command_line) continue;
-        Warn(absl::StrCat("--", option, " has no effect with --rdzv-backend c10d; --rdzv-endpoint names the host"));
-      }
-      return status;
+    return options_.rdzv_backend == "c10d" ? C10dEndpoint(given) : StaticEndpoint(given);
+  }
+
+  absl::Status C10dEndpoint(const GivenOption* given) {
+    absl::Status status;
+    HostPort endpoint{"localhost", kC10dPort};
+    if (given != nullptr) status.Update(ReadEndpoint(*given, kC10dPort, &endpoint));
+    options_.rdzv_endpoint = FormatHostPort(endpoint);
+    for (const char* option : {"master-addr", "master-port"}) {
+      const GivenOption* unused = words_.Find(option);
+      if (unused == nullptr || !unused->on_command_line) continue;
+      Warn(absl::StrCat("--", option, " has no effect with --rdzv-backend c10d; --rdzv-endpoint names the host"));
     }
+    return status;
+  }
+
+  // And of the backend "parallel".
+  absl::Status StaticEndpoint(const GivenOption* given) {
+    RunOptions& o = options_;
     if (o.node_rank >= o.max_nodes) {
       return WrongOption(*words_.Find("node-rank"), absl::StrCat("must be below --nnodes ", o.max_nodes));
     }
     HostPort endpoint{o.master_addr, o.master_port};
     if (given != nullptr) {
-      status.Update(ReadEndpoint(*given, o.master_port, &endpoint));
+      absl::Status status = ReadEndpoint(*given, o.master_port, &endpoint);
       if (!status.ok()) return status;
       const bool both = words_.Find("master-addr") != nullptr && words_.Find("master-addr")->on_command_line;
       if (both && endpoint.host != o.master_addr) {
@@ -316,7 +327,7 @@ class Interpreter {
       o.master_port = endpoint.port;
     }
     o.rdzv_endpoint = FormatHostPort(endpoint);
-    return status;
+    return absl::OkStatus();
   }
 
   absl::Status Supervision() {
@@ -434,7 +445,7 @@ class Interpreter {
 absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
                                            const std::map<std::string, std::string>& environment, std::string* help) {
   help->clear();
-  OptionWords words(arguments);
+  OptionWords words(kRunOptionTable, arguments);
   if (absl::Status status = words.Read(); !status.ok()) return status;
   if (words.help()) {
     *help = kRunHelp;

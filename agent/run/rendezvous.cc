@@ -1,12 +1,11 @@
 #include "agent/run/rendezvous.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
 #include <tuple>
 
+#include "agent/process/signals.h"
 #include "common/address.h"
 #include "fmt/format.h"
 
@@ -23,11 +22,6 @@ std::string List(const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size() && i < kMaxListed; ++i) text += (i == 0 ? "" : ", ") + words[i];
   if (words.size() > kMaxListed) text += fmt::format(" and {} more", words.size() - kMaxListed);
   return text;
-}
-
-std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 std::string Seconds(int64_t ns) { return fmt::format("{:g} s", static_cast<double>(ns) / kNsPerS); }
@@ -155,8 +149,8 @@ void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
   }
 }
 
-std::vector<std::pair<uint64_t, Rendezvous::Node*>> Rendezvous::Candidates() {
-  std::vector<std::pair<uint64_t, Node*>> candidates;
+std::vector<Rendezvous::Member> Rendezvous::Candidates() {
+  std::vector<Member> candidates;
   for (auto& [peer, connection] : connections_) {
     if (connection.node && !connection.node->leaving) candidates.emplace_back(peer, &*connection.node);
   }
@@ -189,49 +183,67 @@ void Rendezvous::StartIfComplete() {
   Start(std::move(candidates));
 }
 
-void Rendezvous::Start(std::vector<std::pair<uint64_t, Node*>> chosen) {
+// By group rank.
+std::vector<Rendezvous::Member> Rendezvous::InOrder(std::vector<Member> chosen) const {
   const int size = static_cast<int>(chosen.size());
-  std::vector<std::pair<uint64_t, Node*>> order(size, {0, nullptr});
+  std::vector<Member> order(size, {0, nullptr});
   if (fixed_ranks()) {
     for (auto& one : chosen) order[one.second->info.node_rank] = one;
-  } else {
-    // Who had a rank that still exists keeps it; the others fill the gaps.
-    std::vector<std::pair<uint64_t, Node*>> others;
-    for (auto& one : chosen) {
-      const int before = one.second->group_rank;
-      if (before >= 0 && before < size && order[before].second == nullptr) {
-        order[before] = one;
-      } else {
-        others.push_back(one);
-      }
-    }
-    auto next = others.begin();
-    for (auto& slot : order) {
-      if (slot.second == nullptr) slot = *next++;
+    return order;
+  }
+  // Who had a rank that still exists keeps it; the others fill the gaps.
+  std::vector<Member> others;
+  for (auto& one : chosen) {
+    const int before = one.second->group_rank;
+    if (before >= 0 && before < size && order[before].second == nullptr) {
+      order[before] = one;
+    } else {
+      others.push_back(one);
     }
   }
+  auto next = others.begin();
+  for (auto& slot : order) {
+    if (slot.second == nullptr) slot = *next++;
+  }
+  return order;
+}
 
+// What is the same for all.
+Assignment Rendezvous::OfRound(const std::vector<Member>& order) const {
+  Assignment common;
+  common.round = round_;
+  common.restart_count = restart_count_;
+  common.group_world_size = static_cast<int>(order.size());
+  common.manager = options_.manager;
+  common.secret = options_.secret;
+  for (const auto& [peer, node] : order) {
+    common.world_size += node->info.local_world_size;
+    common.hosts.push_back(node->info.host);
+  }
+  return common;
+}
+
+// A tree: the first fan_out nodes ask the root, the next fan_out the first node, and so on.
+std::string Rendezvous::TierAbove(const std::vector<Member>& order, int group_rank) const {
+  if (options_.fan_out <= 0 || group_rank < options_.fan_out) return "";
+  const NodeInfo& above = order[group_rank / options_.fan_out - 1].second->info;
+  return above.tier_port > 0 ? FormatHostPort({above.address, above.tier_port}) : "";
+}
+
+void Rendezvous::Start(std::vector<Member> chosen) {
+  const std::vector<Member> order = InOrder(std::move(chosen));
   ++round_;
   phase_ = Phase::kRunning;
   failures_.clear();
   lost_.clear();
   lost_group_ranks_.clear();
-  Assignment common;
-  common.round = round_;
-  common.restart_count = restart_count_;
-  common.group_world_size = size;
-  common.manager = options_.manager;
-  common.secret = options_.secret;
+  const Assignment common = OfRound(order);
   std::map<std::string, int> role_sizes;
-  for (const auto& [peer, node] : order) {
-    common.world_size += node->info.local_world_size;
-    common.hosts.push_back(node->info.host);
-    role_sizes[node->info.role] += node->info.local_world_size;
-  }
+  for (const auto& [peer, node] : order) role_sizes[node->info.role] += node->info.local_world_size;
   std::map<std::string, int> role_bases;
   int rank_base = 0;
-  for (int i = 0; i < size; ++i) {
-    auto& [peer, node] = order[i];
+  for (int i = 0; i < common.group_world_size; ++i) {
+    const auto& [peer, node] = order[i];
     node->group_rank = i;
     node->state = State::kRunning;
     Assignment assignment = common;
@@ -239,13 +251,9 @@ void Rendezvous::Start(std::vector<std::pair<uint64_t, Node*>> chosen) {
     assignment.rank_base = rank_base;
     assignment.role_rank_base = role_bases[node->info.role];
     assignment.role_world_size = role_sizes[node->info.role];
+    assignment.tier = TierAbove(order, i);
     rank_base += node->info.local_world_size;
     role_bases[node->info.role] += node->info.local_world_size;
-    // A tree: the first fan_out nodes ask the root, the next fan_out the first node, and so on.
-    if (options_.fan_out > 0 && i >= options_.fan_out) {
-      const NodeInfo& above = order[i / options_.fan_out - 1].second->info;
-      if (above.tier_port > 0) assignment.tier = FormatHostPort({above.address, above.tier_port});
-    }
     Send(peer, StartMessage{std::move(assignment)});
   }
   // Those beyond max_nodes stay as spares.

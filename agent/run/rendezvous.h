@@ -1,15 +1,20 @@
 // How the launchers of a job find together, restart together and end together. Pure: no I/O, no threads, time is given.
 //
 // The launcher that hosts the root store runs one Rendezvous. Every launcher, that one too, keeps one connection to it
-// (store/server.h, LauncherHandler) and says what happens on its node; the rendezvous decides for all:
+// (launcher_frames.h) and says what happens on its node; the rendezvous decides for all:
 //
-//   Join ────────────► waits until all are there, or min_nodes and the last call is over ───► Start to all
-//   Succeeded ───────► when all nodes have ──────────────────────────────────────────────────► End(0)
-//   Failed ──────────► restarts left: Stop to all, then Stopped from all, then Start;  none: End(code of the first
-//   failure) connection gone ─► the node is lost: elastic: Stop, then Start with who is there (once min_nodes are), at
-//   no cost of a restart; else as a failure, and the same node rank may join again before the next Start
-//   Join (elastic, while running, fewer than max_nodes) ──► Stop, Start with one more, at no cost of a restart
-//   Leave (SIGTERM at a launcher) ─► elastic: as lost; else, and where the store is: End(128 + signal)
+//   Join ───────────────► waits until all are there, or          ──► Start to all
+//                         min_nodes and the last call is over
+//   Succeeded ──────────► when all nodes have                    ──► End(0)
+//   Failed ─────────────► restarts left: Stop to all, then
+//                         Stopped from all                       ──► Start to all
+//                         none left                              ──► End(code of the first failure)
+//   connection gone ────► the node is lost. Elastic: Stop, then
+//                         as soon as min_nodes are there         ──► Start to those; costs no restart
+//                         else as a failure, and the same node rank may join again before the next Start
+//   Join while running ─► elastic, fewer than max_nodes: Stop    ──► Start with one more; costs no restart
+//   Leave ──────────────► (SIGTERM at a launcher) elastic: as lost
+//                         else, and where the store is           ──► End(128 + signal)
 //
 // A job is elastic if max_nodes > min_nodes. Nodes have fixed ranks if the options say so and the job is not elastic.
 //
@@ -96,6 +101,8 @@ class Rendezvous {
     std::optional<Node> node;  // after Join
   };
 
+  using Member = std::pair<uint64_t, Node*>;  // and its peer
+
   bool elastic() const { return options_.max_nodes > options_.min_nodes; }
   bool fixed_ranks() const { return options_.fixed_ranks && !elastic(); }
   std::string NodeName(const Node& node) const;
@@ -117,10 +124,13 @@ class Rendezvous {
   void BeginStop(const std::string& reason, bool costs_restart);
   void GatherIfStopped();
   void StartIfComplete();
-  void Start(std::vector<std::pair<uint64_t, Node*>> chosen);
+  void Start(std::vector<Member> chosen);
+  std::vector<Member> InOrder(std::vector<Member> chosen) const;
+  Assignment OfRound(const std::vector<Member>& order) const;
+  std::string TierAbove(const std::vector<Member>& order, int group_rank) const;
   void EndIfAllSucceeded();
   void End(int exit_code, const std::string& reason);
-  std::vector<std::pair<uint64_t, Node*>> Candidates();
+  std::vector<Member> Candidates();
   std::string WaitingText() const;
   template <typename Message>
   void Send(uint64_t peer, Message message);

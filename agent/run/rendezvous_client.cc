@@ -9,10 +9,9 @@
 #include <random>
 #include <utility>
 
+#include "agent/run/launcher_frames.h"
 #include "common/log.h"
 #include "fmt/format.h"
-#include "store/server.h"
-#include "store/wire.h"
 
 namespace taskd {
 namespace {
@@ -56,12 +55,6 @@ bool ConnectedToItself(int fd) {
          std::memcmp(&own.storage, &peer.storage, own.length) == 0;
 }
 
-void AppendWithLength(std::string_view body, std::string& out) {
-  const uint32_t length = static_cast<uint32_t>(body.size());
-  out.append(reinterpret_cast<const char*>(&length), sizeof(length));
-  out.append(body);
-}
-
 }  // namespace
 
 RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret,
@@ -72,7 +65,9 @@ RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo i
       secret_(std::move(secret)),
       timeout_ns_(timeout_ns),
       callbacks_(std::move(callbacks)),
-      resolver_(loop) {}
+      resolver_(loop),
+      in_(kMaxFrameBytes),
+      plain_(kMaxMessageBytes) {}
 
 RendezvousClient::~RendezvousClient() { Close(); }
 
@@ -90,8 +85,8 @@ void RendezvousClient::Disconnect() {
   fd_.reset();
   proved_ = false;
   channel_.reset();
-  in_.clear();
-  plain_.clear();
+  in_.Clear();
+  plain_.Clear();
   out_.clear();
 }
 
@@ -264,76 +259,72 @@ void RendezvousClient::OnReadable() {
       return;
     }
     heard_ns_ = EventLoop::NowNs();
-    in_.append(buffer.data(), count);
+    in_.Append({buffer.data(), static_cast<size_t>(count)});
     TakeFrames();
     if (!fd_.valid()) return;
   }
 }
 
 void RendezvousClient::TakeFrames() {
-  size_t position = 0;
-  while (in_.size() - position >= sizeof(uint32_t)) {
-    uint32_t length;
-    std::memcpy(&length, in_.data() + position, sizeof(length));
-    if (length > kMaxFrameBytes) {
-      Fail(fmt::format("{} is no taskd launcher: it says '{}'", Peer(),
-                       Excerpt(std::string_view(in_).substr(position))));
-      return;
-    }
-    if (in_.size() - position - sizeof(length) < length) break;
-    const std::string_view body(in_.data() + position + sizeof(length), length);
-    std::string plain;
-    std::string answer;
-    const absl::Status status = channel_->Receive(body, plain, answer);
-    SendFrame(answer);
-    if (absl::IsPermissionDenied(status)) {
-      Fail(fmt::format(
-          "the launcher at {} has another TASKD_TOKEN than this one, or {}; the same has to be set on every node",
-          Peer(), secret_.empty() ? "one where none is set here" : "none"));
-      return;
-    }
-    if (!status.ok()) {
-      Fail(fmt::format("{} is no taskd launcher: {} in '{}'", Peer(), status.message(), Excerpt(body)));
-      return;
-    }
-    position += sizeof(length) + length;
-    if (!TakeMessages(plain)) return;
+  std::string_view body;
+  for (;;) {
+    const absl::StatusOr<bool> whole = in_.Next(body);
+    if (!whole.ok()) return Fail(fmt::format("{} is no taskd launcher: it says '{}'", Peer(), Excerpt(in_.rest())));
+    if (!*whole || !TakeFrame(body)) return;
   }
-  in_.erase(0, position);
 }
 
 // False: the connection is gone.
-bool RendezvousClient::TakeMessages(std::string_view plain) {
-  plain_ += plain;
-  size_t position = 0;
-  while (plain_.size() - position >= sizeof(uint32_t)) {
-    uint32_t length;
-    std::memcpy(&length, plain_.data() + position, sizeof(length));
-    if (length > kMaxMessageBytes) {
-      Fail(fmt::format("{} is no taskd launcher: a message of {} bytes", Peer(), length));
+bool RendezvousClient::TakeFrame(std::string_view body) {
+  std::string plain;
+  std::string answer;
+  const absl::Status status = channel_->Receive(body, plain, answer);
+  SendFrame(answer);
+  if (absl::IsPermissionDenied(status)) {
+    Fail(fmt::format(
+        "the launcher at {} has another TASKD_TOKEN than this one, or {}; the same has to be set on every node", Peer(),
+        secret_.empty() ? "one where none is set here" : "none"));
+    return false;
+  }
+  if (!status.ok()) {
+    Fail(fmt::format("{} is no taskd launcher: {} in '{}'", Peer(), status.message(), Excerpt(body)));
+    return false;
+  }
+  plain_.Append(plain);
+  return TakeMessages();
+}
+
+// False: the connection is gone.
+bool RendezvousClient::TakeMessages() {
+  std::string_view body;
+  for (;;) {
+    const absl::StatusOr<bool> whole = plain_.Next(body);
+    if (!whole.ok()) {
+      Fail(fmt::format("{} is no taskd launcher: a message of {} bytes", Peer(), plain_.next_length()));
       return false;
     }
-    if (plain_.size() - position - sizeof(length) < length) break;
-    absl::StatusOr<RootMessage> message =
-        DecodeRootMessage(std::string_view(plain_).substr(position + sizeof(length), length));
+    if (!*whole) return true;
+    absl::StatusOr<RootMessage> message = DecodeRootMessage(body);
     if (!message.ok()) {
       Fail(fmt::format("{} is no taskd launcher: {}", Peer(), message.status().message()));
       return false;
     }
-    position += sizeof(length) + length;
-    proved_ = true;
-    closing_since_ns_ = 0;
-    last_error_.clear();
-    if (const auto* ping = std::get_if<PingMessage>(&*message)) {
-      Send(PongMessage{ping->id});
-      continue;
-    }
-    started_ |= std::holds_alternative<StartMessage>(*message);
-    callbacks_.received(*std::move(message));
-    if (!fd_.valid()) return false;
+    if (!TakeMessage(*std::move(message))) return false;
   }
-  plain_.erase(0, position);
-  return true;
+}
+
+// False: the connection is gone.
+bool RendezvousClient::TakeMessage(RootMessage message) {
+  proved_ = true;
+  closing_since_ns_ = 0;
+  last_error_.clear();
+  if (const auto* ping = std::get_if<PingMessage>(&message)) {
+    Send(PongMessage{ping->id});
+    return true;
+  }
+  started_ |= std::holds_alternative<StartMessage>(message);
+  callbacks_.received(std::move(message));
+  return fd_.valid();
 }
 
 void RendezvousClient::CheckSilence() {

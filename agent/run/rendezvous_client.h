@@ -13,6 +13,7 @@
 #include "agent/run/rendezvous_messages.h"
 #include "common/address.h"
 #include "common/event_loop.h"
+#include "common/frame_buffer.h"
 #include "common/tls_channel.h"
 #include "common/unique_fd.h"
 
@@ -22,7 +23,7 @@ namespace taskd {
 // that does not answer may all be there in a moment. Joins as soon as it is connected. Until the first Start a lost
 // connection is tried again, too; later the job's state is gone with it.
 //
-// It speaks TLS: frames (store/server.h) hold what TLS says, and inside there is again u32 length and message.
+// It speaks TLS: frames (launcher_frames.h) hold what TLS says, and inside there is again u32 length and message.
 // With a secret the root has to prove that it has the same; without one the root is not checked.
 //
 // A peer that is no taskd launcher is an error: at once if it answers something else, after kMuteNs if it says nothing,
@@ -64,7 +65,9 @@ class RendezvousClient {
   void OnReadable();
   void OnReady(uint32_t events);
   void TakeFrames();
-  bool TakeMessages(std::string_view plain);
+  bool TakeFrame(std::string_view body);
+  bool TakeMessages();
+  bool TakeMessage(RootMessage message);
   void SendFrame(std::string_view body);
   void Write();
   void CheckSilence();
@@ -95,8 +98,8 @@ class RendezvousClient {
   bool closed_ = false;
   UniqueFd fd_;
   std::unique_ptr<TlsChannel> channel_;  // while there is a connection
-  std::string in_;
-  std::string plain_;
+  FrameBuffer in_;                       // what the root sends
+  FrameBuffer plain_;                    // what TLS says in it
   std::string out_;
   std::string last_error_;
   EventLoop::TimerId timer_{};

@@ -1,6 +1,8 @@
 #include "agent/run/rendezvous_messages.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -17,8 +19,9 @@ constexpr int kMaxPort = 65535;
 constexpr int kMaxNodes = 1 << 20;
 constexpr int kMaxRanks = 1 << 24;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
-constexpr size_t kMaxFieldBytes = 4096;    // names, addresses
-constexpr size_t kMaxTextBytes = 8 << 20;  // stacks, events
+constexpr size_t kMaxFieldBytes = 4096;  // names, addresses
+constexpr int kMaxSignal = 64;
+constexpr size_t kMaxTextBytes = 8 << 20;  // stacks, reasons
 constexpr size_t kMaxLogFolderBytes = 8192;
 // Of a message. A node's has no lists; the root's has one text for each node.
 constexpr size_t kMaxDepth = 4;
@@ -143,7 +146,46 @@ FailedMessage ReadFailed(Reader& reader) {
 json ToJson(const SucceededMessage& message) { return {{"type", "succeeded"}, {"round", message.round}}; }
 json ToJson(const StoppedMessage& message) { return {{"type", "stopped"}, {"round", message.round}}; }
 json ToJson(const LeaveMessage& message) { return {{"type", "leave"}, {"signal", message.signal}}; }
-json ToJson(const EventMessage& message) { return {{"type", "event"}, {"json", message.json}}; }
+
+struct EventName {
+  LauncherEvent::Kind kind;
+  const char* name;
+};
+constexpr EventName kEventNames[] = {{LauncherEvent::Kind::kStarted, "started"},
+                                     {LauncherEvent::Kind::kExited, "exited"},
+                                     {LauncherEvent::Kind::kRestarting, "restarting"},
+                                     {LauncherEvent::Kind::kEnded, "ended"}};
+
+json ToJson(const EventMessage& message) {
+  const LauncherEvent& event = message.event;
+  const auto* named = std::find_if(std::begin(kEventNames), std::end(kEventNames),
+                                   [&](const EventName& one) { return one.kind == event.kind; });
+  return {{"type", "event"},        {"event", named->name},    {"round", event.round}, {"rank", event.rank},
+          {"node", event.node},     {"pid", event.pid},        {"code", event.code},   {"signal", event.signal},
+          {"reason", event.reason}, {"time_ns", event.time_ns}};
+}
+
+EventMessage ReadEvent(Reader& reader) {
+  LauncherEvent event;
+  const std::string name = reader.Text("event", kMaxFieldBytes);
+  const auto* named = std::find_if(std::begin(kEventNames), std::end(kEventNames),
+                                   [&](const EventName& one) { return one.name == name; });
+  if (named == std::end(kEventNames)) {
+    reader.Fail("'event' is not started, exited, restarting or ended");
+  } else {
+    event.kind = named->kind;
+  }
+  event.round = reader.Int("round", 0, kMaxCount);
+  event.rank = reader.Int("rank", -1, kMaxRanks);
+  event.node = reader.Int("node", -1, kMaxNodes);
+  event.pid = reader.Int("pid", 0, kMaxCount);
+  event.code = reader.Int("code", 0, kMaxCount);
+  event.signal = reader.Int("signal", 0, kMaxSignal);
+  event.reason = reader.Text("reason", kMaxTextBytes);
+  event.time_ns = reader.Number("time_ns", 0, std::numeric_limits<int64_t>::max());
+  return {std::move(event)};
+}
+
 json ToJson(const StacksMessage& message) { return {{"type", "stacks"}, {"id", message.id}, {"text", message.text}}; }
 json ToJson(const PongMessage& message) { return {{"type", "pong"}, {"id", message.id}}; }
 
@@ -240,12 +282,8 @@ NodeMessage ReadNodeMessage(const std::string& type, Reader& reader) {
   if (type == "failed") return ReadFailed(reader);
   if (type == "succeeded") return SucceededMessage{reader.Int("round", 0, kMaxCount)};
   if (type == "stopped") return StoppedMessage{reader.Int("round", 0, kMaxCount)};
-  if (type == "leave") return LeaveMessage{reader.Int("signal", 1, 64)};
-  if (type == "event") {
-    EventMessage event{reader.Text("json", kMaxTextBytes)};
-    if (!IsWithin(event.json, kMaxNodeValues)) reader.Fail("'json' is no event: too deep or too long");
-    return event;
-  }
+  if (type == "leave") return LeaveMessage{reader.Int("signal", 1, kMaxSignal)};
+  if (type == "event") return ReadEvent(reader);
   if (type == "stacks") return StacksMessage{reader.Int("id", 0, kMaxCount), reader.Text("text", kMaxTextBytes)};
   if (type == "pong") return PongMessage{reader.Number("id", 0, std::numeric_limits<int64_t>::max())};
   reader.Fail(fmt::format("'{}' is no message of a node", type.substr(0, 32)));

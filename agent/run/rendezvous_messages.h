@@ -1,5 +1,4 @@
-// What launchers and the rendezvous say to each other: one JSON object a frame (store/server.h,
-// LauncherHandler).
+// What launchers and the rendezvous say to each other: one JSON object a frame (rendezvous_client.h).
 #pragma once
 
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "agent/process/worker_group.h"
 #include "agent/run/failure_report.h"
+#include "agent/run/launcher_event.h"
 
 namespace taskd {
 
@@ -64,8 +64,8 @@ struct StoppedMessage {  // answers StopMessage: nothing of that round runs any 
 struct LeaveMessage {  // the launcher ends because of this signal
   int signal = 0;
 };
-struct EventMessage {  // passed through as it is
-  std::string json;
+struct EventMessage {
+  LauncherEvent event;
 };
 struct StacksMessage {
   int id = 0;

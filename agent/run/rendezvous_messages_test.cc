@@ -45,9 +45,36 @@ TEST(RendezvousMessagesTest, NodeMessagesComeBack) {
   EXPECT_EQ(std::get<SucceededMessage>(*DecodeNodeMessage(Encode(NodeMessage(SucceededMessage{7})))).round, 7);
   EXPECT_EQ(std::get<StoppedMessage>(*DecodeNodeMessage(Encode(NodeMessage(StoppedMessage{8})))).round, 8);
   EXPECT_EQ(std::get<LeaveMessage>(*DecodeNodeMessage(Encode(NodeMessage(LeaveMessage{15})))).signal, 15);
-  EXPECT_EQ(std::get<EventMessage>(*DecodeNodeMessage(Encode(NodeMessage(EventMessage{"{}"})))).json, "{}");
   EXPECT_EQ(std::get<StacksMessage>(*DecodeNodeMessage(Encode(NodeMessage(StacksMessage{1, "t"})))).text, "t");
   EXPECT_EQ(std::get<PongMessage>(*DecodeNodeMessage(Encode(NodeMessage(PongMessage{1LL << 40})))).id, 1LL << 40);
+}
+
+TEST(RendezvousMessagesTest, EventsComeBack) {
+  const LauncherEvent event{LauncherEvent::Kind::kExited, 2, 3, 1, 77, 137, 9, "killed", 5};
+  const std::string body = Encode(NodeMessage(EventMessage{event}));
+  EXPECT_EQ(body, R"({"code":137,"event":"exited","node":1,"pid":77,"rank":3,"reason":"killed","round":2,"signal":9,)"
+                  R"("time_ns":5,"type":"event"})");
+  const auto message = DecodeNodeMessage(body);
+  ASSERT_TRUE(message.ok()) << message.status();
+  const LauncherEvent& back = std::get<EventMessage>(*message).event;
+  EXPECT_EQ(back.kind, LauncherEvent::Kind::kExited);
+  EXPECT_EQ(back.round, 2);
+  EXPECT_EQ(back.rank, 3);
+  EXPECT_EQ(back.node, 1);
+  EXPECT_EQ(back.pid, 77);
+  EXPECT_EQ(back.code, 137);
+  EXPECT_EQ(back.signal, 9);
+  EXPECT_EQ(back.reason, "killed");
+  EXPECT_EQ(back.time_ns, 5);
+  using Kind = LauncherEvent::Kind;
+  for (const Kind kind : {Kind::kStarted, Kind::kRestarting, Kind::kEnded}) {
+    LauncherEvent of_job;
+    of_job.kind = kind;
+    const auto other = DecodeNodeMessage(Encode(NodeMessage(EventMessage{of_job})));
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_EQ(std::get<EventMessage>(*other).event.kind, kind);
+    EXPECT_EQ(std::get<EventMessage>(*other).event.rank, -1);
+  }
 }
 
 TEST(RendezvousMessagesTest, RootMessagesComeBack) {
@@ -103,6 +130,12 @@ TEST(RendezvousMessagesTest, HostileInputIsAnError) {
       {R"({"type":"stopped","round":18446744073709551615})", "'round'"},
       {R"({"type":"stopped","round":1.5})", "'round'"},
       {R"({"type":"leave","signal":65})", "'signal'"},
+      {R"({"type":"event","json":"{}"})", "'event'"},
+      {R"({"type":"event","event":"hang"})", "'event'"},
+      {R"({"type":"event","event":1})", "'event'"},
+      {R"({"type":"event","event":"started"})", "'round'"},
+      {R"({"type":"event","event":"started","round":0,"rank":-7})", "'rank'"},
+      {R"({"type":"event","event":"started","round":0,"rank":1,"node":99999999999})", "'node'"},
       {R"({"type":"failed","round":0,"exit":{},"log_folder":""})", "'exit'"},
       {R"({"type":"failed","round":0,"exit":"nonsense","log_folder":""})", ""},
       {R"({"type":"join","run_id":"x"})", "'version'"},

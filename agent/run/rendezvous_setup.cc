@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 
 namespace taskd {
@@ -32,6 +33,15 @@ bool IsElastic(const RunOptions& options) { return options.max_nodes > options.m
 bool HasNodeRanks(const RunOptions& options) {
   if (options.standalone || options.rdzv_backend == "c10d") return false;
   return !IsElastic(options) || options.node_rank_given;
+}
+
+std::optional<bool> HostsStore(const RunOptions& options) {
+  if (options.standalone) return true;
+  if (HasNodeRanks(options)) return options.node_rank == 0;
+  auto is_host = options.rdzv_conf.find("is_host");
+  if (is_host == options.rdzv_conf.end()) return std::nullopt;
+  const std::string value = absl::AsciiStrToLower(is_host->second);
+  return value == "true" || value == "1" || value == "yes" || value == "t" || value == "y";
 }
 
 Rendezvous::Options RendezvousOptions(const RunOptions& options, const std::string& manager) {

@@ -1,6 +1,7 @@
 // What the command line means for the rendezvous.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "agent/run/options.h"
@@ -11,6 +12,9 @@ namespace taskd {
 // Whether the nodes of such a job bring their ranks, and rank 0 hosts the store (static). Else the rendezvous gives
 // ranks.
 bool HasNodeRanks(const RunOptions& options);
+
+// Whether this node's launcher hosts the root store. Nothing: it does if the endpoint names this machine.
+std::optional<bool> HostsStore(const RunOptions& options);
 
 // `manager`: HOST:PORT for every Assignment, empty for none.
 Rendezvous::Options RendezvousOptions(const RunOptions& options, const std::string& manager);

@@ -6,8 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "agent/run/launcher_frames.h"
 #include "common/log.h"
-#include "nlohmann/json.hpp"
 
 namespace taskd {
 namespace {
@@ -41,9 +41,13 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
   options.listen = address;
   options.dual_stack = everywhere;
   options.memory_limit_bytes = memory_limit_bytes_;
-  options.launchers.opened = [this](uint64_t peer, const std::string& address) { Opened(peer, address); };
-  options.launchers.received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); };
-  options.launchers.closed = [this](uint64_t peer) { Gone(peer); };
+  options.frame_service = {
+      .magic = kLauncherMagic,
+      .max_frame_bytes = kMaxStrangersFrameBytes,
+      .opened = [this](uint64_t peer, const std::string& address) { Opened(peer, address); },
+      .received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); },
+      .closed = [this](uint64_t peer) { Gone(peer); },
+  };
   absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
   if (!server.ok()) return server.status();
   root_ = *std::move(server);
@@ -144,11 +148,11 @@ void StoreHost::Refuse(uint64_t peer, const std::string& why) {
 void StoreHost::Send(uint64_t peer, const std::string& body) {
   auto launcher = launchers_.find(peer);
   if (launcher == launchers_.end() || launcher->second.channel == nullptr) return;
-  const auto length = static_cast<uint32_t>(body.size());
-  std::string plain(reinterpret_cast<const char*>(&length), sizeof(length));
+  std::string plain;
+  AppendWithLength(body, plain);
   std::string out;
-  launcher->second.channel->Send(plain + body, out);
-  if (!out.empty()) root_->SendToLauncher(peer, out);
+  launcher->second.channel->Send(plain, out);
+  if (!out.empty()) root_->SendFrame(peer, out);
 }
 
 void StoreHost::Received(uint64_t peer, std::string_view bytes) {
@@ -157,7 +161,7 @@ void StoreHost::Received(uint64_t peer, std::string_view bytes) {
   std::string plain;
   std::string out;
   absl::Status status = launcher->second.channel->Receive(bytes, plain, out);
-  if (!out.empty()) root_->SendToLauncher(peer, out);
+  if (!out.empty()) root_->SendFrame(peer, out);
   launcher->second.in.Append(plain);
   // What it is told may end it.
   while (status.ok() && (launcher = launchers_.find(peer)) != launchers_.end()) {
@@ -182,14 +186,14 @@ void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
   }
   const bool joined = rendezvous_->joined(peer);
   if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && joined && callbacks_.on_event) {
-    callbacks_.on_event(event->json);
+    callbacks_.on_event(event->event);
   }
   if (const auto* stacks = std::get_if<StacksMessage>(&*message); stacks != nullptr && joined && callbacks_.on_stacks) {
     callbacks_.on_stacks(stacks->id, stacks->text);
   }
   Do(rendezvous_->Received(peer, *message, EventLoop::NowNs()));
   if (joined || !rendezvous_->joined(peer)) return;
-  root_->LauncherJoined(peer);
+  root_->SetMaxFrameBytes(peer, kMaxLauncherFrameBytes);
   if (auto launcher = launchers_.find(peer); launcher != launchers_.end()) {
     launcher->second.in.set_max_bytes(kMaxLauncherFrameBytes);
   }
@@ -217,7 +221,7 @@ void StoreHost::Do(Rendezvous::Outputs outputs) {
 
 void StoreHost::DoOne(const Rendezvous::Output& output) {
   if (!output.message) {
-    root_->CloseLauncher(output.peer);
+    root_->ClosePeer(output.peer);
     Gone(output.peer);
     return;
   }
@@ -228,20 +232,24 @@ void StoreHost::DoOne(const Rendezvous::Output& output) {
       last_restart_count_ = start->assignment.restart_count;
     }
   } else if (const auto* stop = std::get_if<StopMessage>(&*output.message); stop != nullptr) {
-    if (stop->round > reported_stop_) Report("restarting", 0, stop->reason);
+    if (stop->round > reported_stop_) Report(LauncherEvent::Kind::kRestarting, 0, stop->reason);
     reported_stop_ = stop->round;
   } else if (const auto* end = std::get_if<EndMessage>(&*output.message); end != nullptr && !reported_end_) {
     reported_end_ = true;
-    Report("ended", end->exit_code, end->reason);
+    Report(LauncherEvent::Kind::kEnded, end->exit_code, end->reason);
   }
   Send(output.peer, Encode(*output.message));
 }
 
-void StoreHost::Report(const char* event, int code, const std::string& reason) {
+void StoreHost::Report(LauncherEvent::Kind kind, int code, const std::string& reason) {
   if (!callbacks_.on_event) return;
-  const nlohmann::json object = {
-      {"event", event}, {"round", rendezvous_->round()}, {"code", code}, {"reason", reason}, {"time_ns", RealtimeNs()}};
-  callbacks_.on_event(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  LauncherEvent event;
+  event.kind = kind;
+  event.round = std::max(rendezvous_->round(), 0);
+  event.code = code;
+  event.reason = reason;
+  event.time_ns = RealtimeNs();
+  callbacks_.on_event(event);
 }
 
 void StoreHost::SetTimer() {

@@ -15,20 +15,19 @@
 #include "absl/status/statusor.h"
 #include "agent/run/rendezvous.h"
 #include "common/event_loop.h"
+#include "common/frame_buffer.h"
 #include "common/tls_channel.h"
 #include "store/server.h"
-#include "store/tier_frame.h"
 
 namespace taskd {
 
 // Thread safety: one thread owns it and makes all calls, if nothing else is said.
 class StoreHost {
  public:
-  struct Callbacks {  // on this object's thread
-    // {"event":"started|exited|restarting|ended",...} of the whole job, one JSON object each. From the network: any
-    // text.
-    std::function<void(const std::string& json)> on_event;
-    std::function<void(int id, const std::string& text)> on_stacks;  // one node's answer to CollectStacks()
+  struct Callbacks {                                     // on this object's thread
+    std::function<void(const LauncherEvent&)> on_event;  // of the whole job
+    // One node's answer to CollectStacks(). From the network: any text.
+    std::function<void(int id, const std::string& text)> on_stacks;
   };
 
   // What each of its stores may take (StoreServer::Options).
@@ -81,7 +80,7 @@ class StoreHost {
   void Send(uint64_t peer, const std::string& body);
   void Gone(uint64_t peer);
   void SetTimer();
-  void Report(const char* event, int code, const std::string& reason);
+  void Report(LauncherEvent::Kind kind, int code, const std::string& reason);
 
   const uint64_t memory_limit_bytes_;
   EventLoop loop_;

@@ -100,9 +100,9 @@ class RootTest : public testing::Test {
     root_.emplace();
     ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", 0}, true).ok());
     StoreHost::Callbacks callbacks;
-    callbacks.on_event = [this](const std::string& json) {
+    callbacks.on_event = [this](const LauncherEvent& event) {
       std::lock_guard lock(mutex_);
-      events_.push_back(json);
+      events_.push_back(event);
     };
     callbacks.on_stacks = [this](int id, const std::string& text) {
       std::lock_guard lock(mutex_);
@@ -110,7 +110,7 @@ class RootTest : public testing::Test {
     };
     root_->ServeRoot(std::move(options), callbacks, peers_prove);
   }
-  std::vector<std::string> Events() {
+  std::vector<LauncherEvent> Events() {
     std::lock_guard lock(mutex_);
     return events_;
   }
@@ -121,8 +121,8 @@ class RootTest : public testing::Test {
 
   EventLoop loop_;
   std::mutex mutex_;
-  std::vector<std::string> events_;  // guarded by mutex_
-  std::vector<std::string> stacks_;  // guarded by mutex_
+  std::vector<LauncherEvent> events_;  // guarded by mutex_
+  std::vector<std::string> stacks_;    // guarded by mutex_
   std::optional<StoreHost> root_;
 };
 
@@ -162,7 +162,9 @@ TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   Node second(&loop_, root_->root_port(), Info(1));
   RunUntil([&] { return first.Told<StartMessage>() && second.Told<StartMessage>(); });
 
-  first.client().Send(EventMessage{"{\"event\":\"started\"}"});
+  LauncherEvent started;
+  started.rank = 3;
+  first.client().Send(EventMessage{started});
   RunUntil([&] { return Events().size() == 1; });
   root_->CollectStacks(5);
   RunUntil([&] { return second.Told<CollectMessage>().has_value(); });
@@ -184,8 +186,12 @@ TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   second.client().Send(SucceededMessage{1});
   RunUntil([&] { return first.Told<EndMessage>() && second.Told<EndMessage>(); });
   EXPECT_EQ(first.Told<EndMessage>()->exit_code, 0);
-  EXPECT_THAT(Events()[1], HasSubstr("restarting"));
-  EXPECT_THAT(Events()[2], HasSubstr("ended"));
+  EXPECT_EQ(Events()[0].kind, LauncherEvent::Kind::kStarted);
+  EXPECT_EQ(Events()[0].rank, 3);
+  EXPECT_EQ(Events()[1].kind, LauncherEvent::Kind::kRestarting);
+  EXPECT_THAT(Events()[1].reason, HasSubstr("rank 1"));
+  EXPECT_EQ(Events()[2].kind, LauncherEvent::Kind::kEnded);
+  EXPECT_EQ(Events()[2].round, 1);
 
   bool alone = false;
   root_->WhenAlone([&] { loop_.Post([&] { alone = true; }); });

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/stacks/stack_merge.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
 #include "common/unique_fd.h"
@@ -19,7 +20,7 @@
 namespace taskd {
 namespace {
 
-// A hook of the launcher has 2 s.
+// A call of the launcher's has 2 s.
 constexpr int64_t kCollectNs = 1'500'000'000;
 constexpr std::chrono::seconds kGather{5};
 constexpr size_t kMaxEarly = 256;
@@ -49,71 +50,43 @@ RunSupervision::~RunSupervision() {
   if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
 }
 
-void RunSupervision::SetSecret(const std::string& secret) {
-  std::lock_guard lock(mutex_);
-  options_.security.secret = secret;
+void RunSupervision::SetControl(const LauncherControl& control) {
+  std::lock_guard lock(control_mutex_);
+  control_ = control;
 }
 
-void RunSupervision::SetControl(Control control) {
-  std::lock_guard lock(mutex_);
-  control_ = std::move(control);
-}
-
-void RunSupervision::AddTo(LauncherHooks* hooks) {
-  hooks->rank_environment = [this, next = std::move(hooks->rank_environment)](const Assignment& assignment) {
-    std::map<std::string, std::string> environment;
-    if (next) environment = next(assignment);
-    if (!folder_.empty()) environment["TASKD_STACK_DIR"] = folder_;
-    OnAssignment(assignment);
-    return environment;
-  };
-  hooks->on_event = [this, next = std::move(hooks->on_event)](const std::string& json) {
-    if (next) next(json);
-    OnEvent(json);
-  };
-  hooks->collect_stacks = [this](const std::map<int, pid_t>& pids) { return Collect(pids); };
-  hooks->on_stacks = [this](int id, const std::string& text) { OnStacks(id, text); };
-}
-
-void RunSupervision::OnAssignment(const Assignment& assignment) {
+void RunSupervision::SetAssignment(const Assignment& assignment) {
   std::lock_guard lock(mutex_);
   assignment_ = assignment;
-  if (assignment.group_rank != 0 || assignment.manager.empty() || client_ != nullptr || stopping_) return;
-  SupervisionClient::Options options;
-  options.manager = assignment.manager;
-  options.security = options_.security;
-  options.hang_factor = options_.hang_factor == 0 ? -1 : options_.hang_factor;
-  options.hang_floor_s = options_.hang_floor_s;
-  absl::StatusOr<std::unique_ptr<SupervisionClient>> client =
-      SupervisionClient::Start(options, [this](const v1::HangNotice& notice) { OnNotice(notice); });
-  if (!client.ok()) {
-    spdlog::warn("the manager will not hear of the ranks: {}", client.status().message());
-    return;
-  }
-  client_ = *std::move(client);
+}
+
+void RunSupervision::SetClient(std::unique_ptr<SupervisionClient> client) {
+  std::lock_guard lock(mutex_);
+  client_ = std::move(client);
   for (v1::SupervisionEvent& event : early_) client_->Report(std::move(event));
   early_.clear();
 }
 
-void RunSupervision::OnEvent(const std::string& json) {
-  absl::StatusOr<v1::SupervisionEvent> event = ParseLauncherEvent(json);
-  if (!event.ok()) {
-    spdlog::warn("an event of a launcher is left out: {}", event.status().message());
-    return;
-  }
+bool RunSupervision::has_client() {
   std::lock_guard lock(mutex_);
-  if (event->kind() == v1::SupervisionEvent::STARTED) {
+  return client_ != nullptr;
+}
+
+void RunSupervision::OnEvent(const LauncherEvent& happened) {
+  v1::SupervisionEvent event = ToSupervisionEvent(happened);
+  std::lock_guard lock(mutex_);
+  if (happened.kind == LauncherEvent::Kind::kStarted) {
     // One a round: the ranks are in the status, and a large job would see nothing else.
-    if (event->round() == started_round_) return;
-    started_round_ = event->round();
-    event->set_rank(-1);
-    event->set_node(-1);
-    event->set_pid(0);
+    if (happened.round == started_round_) return;
+    started_round_ = happened.round;
+    event.set_rank(-1);
+    event.set_node(-1);
+    event.set_pid(0);
   }
   if (client_ != nullptr) {
-    client_->Report(*std::move(event));
+    client_->Report(std::move(event));
   } else if (early_.size() < kMaxEarly) {
-    early_.push_back(*std::move(event));
+    early_.push_back(std::move(event));
   }
 }
 
@@ -194,36 +167,48 @@ void RunSupervision::OnNotice(const v1::HangNotice& notice) {
     return;
   }
   spdlog::error("{}", notice.text());
-  const int id = static_cast<int>(notice.number() & 0x7fffffff);
-  Control control;
-  int nodes = 0;
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
-    control = control_;
+  }
+  ReportStacks(notice);
+  Act(notice.text());
+}
+
+void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
+  const int id = static_cast<int>(notice.number() & 0x7fffffff);
+  int nodes = 0;
+  {
+    std::lock_guard lock(mutex_);
     nodes = assignment_.group_world_size;
     waiting_for_ = id;
   }
-  if (control.collect_stacks) {
-    control.collect_stacks(id);
-    const MergedStacks merged = MergeStacks(Gather(id, nodes));
-    spdlog::error("{}", merged.log);
-    const std::string path = WriteFile(notice, merged.full);
-    if (!path.empty()) spdlog::error("all of the stacks: {}", path);
-    v1::SupervisionEvent event;
-    event.set_kind(v1::SupervisionEvent::STACKS);
-    event.set_rank(-1);
-    event.set_node(-1);
-    event.set_message(merged.log);
-    std::lock_guard lock(mutex_);
-    event.set_round(assignment_.round);
-    event.set_restart_count(assignment_.restart_count);
-    if (client_ != nullptr) client_->Report(std::move(event));
+  {
+    std::lock_guard lock(control_mutex_);
+    if (!control_.collect_stacks) return;
+    control_.collect_stacks(id);
   }
-  if (options_.hang_action == "restart" && control.restart) {
-    control.restart(notice.text());
-  } else if (options_.hang_action == "stop" && control.stop) {
-    control.stop(notice.text());
+  const MergedStacks merged = MergeStacks(Gather(id, nodes));
+  spdlog::error("{}", merged.log);
+  const std::string path = WriteFile(notice, merged.full);
+  if (!path.empty()) spdlog::error("all of the stacks: {}", path);
+  v1::SupervisionEvent event;
+  event.set_kind(v1::SupervisionEvent::STACKS);
+  event.set_rank(-1);
+  event.set_node(-1);
+  event.set_message(merged.log);
+  std::lock_guard lock(mutex_);
+  event.set_round(assignment_.round);
+  event.set_restart_count(assignment_.restart_count);
+  if (client_ != nullptr) client_->Report(std::move(event));
+}
+
+void RunSupervision::Act(const std::string& reason) {
+  std::lock_guard lock(control_mutex_);
+  if (options_.hang_action == "restart" && control_.restart) {
+    control_.restart(reason);
+  } else if (options_.hang_action == "stop" && control_.stop) {
+    control_.stop(reason);
   }
 }
 

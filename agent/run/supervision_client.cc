@@ -1,7 +1,6 @@
 #include "agent/run/supervision_client.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,48 +29,34 @@ std::string Sound(const std::string& text) {
   return nlohmann::json::parse(quoted, nullptr, false).get<std::string>();
 }
 
+v1::SupervisionEvent::Kind ToProto(LauncherEvent::Kind kind) {
+  switch (kind) {
+    case LauncherEvent::Kind::kStarted:
+      return v1::SupervisionEvent::STARTED;
+    case LauncherEvent::Kind::kExited:
+      return v1::SupervisionEvent::EXITED;
+    case LauncherEvent::Kind::kRestarting:
+      return v1::SupervisionEvent::RESTARTING;
+    case LauncherEvent::Kind::kEnded:
+      return v1::SupervisionEvent::ENDED;
+  }
+  return v1::SupervisionEvent::UNKNOWN;
+}
+
 }  // namespace
 
-absl::StatusOr<v1::SupervisionEvent> ParseLauncherEvent(const std::string& json) {
-  const nlohmann::json object = nlohmann::json::parse(json, nullptr, false);
-  if (!object.is_object()) return absl::InvalidArgumentError("event: is not a JSON object");
-  auto text = [&](const char* name) {
-    auto found = object.find(name);
-    return found != object.end() && found->is_string() ? Sound(found->get<std::string>()) : std::string();
-  };
-  // From the network: what is out of range counts as not there, or the manager would refuse the whole call.
-  auto number = [&](const char* name, int64_t least, int64_t otherwise) {
-    auto found = object.find(name);
-    if (found == object.end() || !found->is_number_integer()) return otherwise;
-    const auto value = found->get<int64_t>();
-    return value >= least && value <= std::numeric_limits<int32_t>::max() ? value : otherwise;
-  };
-  const std::string kind = text("event");
-  v1::SupervisionEvent event;
-  if (kind == "started") {
-    event.set_kind(v1::SupervisionEvent::STARTED);
-  } else if (kind == "exited") {
-    event.set_kind(v1::SupervisionEvent::EXITED);
-  } else if (kind == "restarting") {
-    event.set_kind(v1::SupervisionEvent::RESTARTING);
-  } else if (kind == "ended") {
-    event.set_kind(v1::SupervisionEvent::ENDED);
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("event: '", kind.substr(0, 64), "' is not started, exited, restarting or ended"));
-  }
-  event.set_round(static_cast<int32_t>(number("round", 0, 0)));
-  event.set_restart_count(static_cast<int32_t>(number("restart_count", 0, 0)));
-  event.set_rank(static_cast<int32_t>(number("rank", -1, -1)));
-  event.set_node(static_cast<int32_t>(number("node", -1, -1)));
-  event.set_pid(static_cast<int32_t>(number("pid", 0, 0)));
-  event.set_code(static_cast<int32_t>(number("code", 0, 0)));
-  event.set_signal(static_cast<int32_t>(number("signal", 0, 0)));
-  if (auto time = object.find("time_ns"); time != object.end() && time->is_number_integer()) {
-    event.set_time_ns(time->get<int64_t>());
-  }
-  event.set_message(text("reason"));
-  return event;
+v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event) {
+  v1::SupervisionEvent result;
+  result.set_kind(ToProto(event.kind));
+  result.set_round(event.round);
+  result.set_rank(event.rank);
+  result.set_node(event.node);
+  result.set_pid(event.pid);
+  result.set_code(event.code);
+  result.set_signal(event.signal);
+  result.set_time_ns(event.time_ns);
+  result.set_message(event.reason);
+  return result;
 }
 
 absl::StatusOr<std::unique_ptr<SupervisionClient>> SupervisionClient::Start(const Options& options,
@@ -113,6 +98,28 @@ void SupervisionClient::Report(v1::SupervisionEvent event) {
   wake_.notify_all();
 }
 
+v1::ReportEventsRequest SupervisionClient::TakeBatch() {
+  v1::ReportEventsRequest request;
+  size_t bytes = 0;
+  while (!queue_.empty() && static_cast<size_t>(request.events_size()) < kMaxBatch && bytes < kMaxBatchBytes) {
+    bytes += queue_.front().message().size();
+    *request.add_events() = std::move(queue_.front());
+    queue_.pop_front();
+  }
+  if (dropped_ != 0) {
+    spdlog::warn("{} events were not sent: the manager {} was away for too long", dropped_, options_.manager);
+    dropped_ = 0;
+  }
+  return request;
+}
+
+// Back to where they were; newer ones have come behind them.
+void SupervisionClient::PutBack(v1::ReportEventsRequest request) {
+  for (int i = request.events_size(); i-- > 0 && queue_.size() < kMaxQueued;) {
+    queue_.push_front(std::move(*request.mutable_events(i)));
+  }
+}
+
 void SupervisionClient::SendAll() {
   milliseconds pause = kFirstPause;
   bool reachable = true;
@@ -120,23 +127,8 @@ void SupervisionClient::SendAll() {
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty() || (stopping_ && steady_clock::now() >= stop_at_)) return;
-    v1::ReportEventsRequest request;
-    size_t bytes = 0;
-    while (!queue_.empty() && static_cast<size_t>(request.events_size()) < kMaxBatch && bytes < kMaxBatchBytes) {
-      bytes += queue_.front().message().size();
-      *request.add_events() = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    if (dropped_ != 0) {
-      spdlog::warn("{} events were not sent: the manager {} was away for too long", dropped_, options_.manager);
-      dropped_ = 0;
-    }
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + (stopping_ ? kFlush : kCallTimeout));
-    lock.unlock();
-    v1::ReportEventsReply reply;
-    grpc::Status status = Stub()->Report(&context, request, &reply);
-    lock.lock();
+    v1::ReportEventsRequest request = TakeBatch();
+    const grpc::Status status = Send(request, stopping_ ? kFlush : kCallTimeout, lock);
     if (status.ok()) {
       pause = kFirstPause;
       reachable = true;
@@ -146,16 +138,12 @@ void SupervisionClient::SendAll() {
       spdlog::warn("the manager refuses {} events: {}", request.events_size(), status.error_message());
       continue;
     }
-    if (reachable) {
+    if (std::exchange(reachable, false)) {
       spdlog::warn(
           "the manager {} does not take events, trying again: {}", options_.manager,
           dial_->Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message()).message());
     }
-    reachable = false;
-    // Back to where they were; newer ones have come behind them.
-    for (int i = request.events_size(); i-- > 0 && queue_.size() < kMaxQueued;) {
-      queue_.push_front(std::move(*request.mutable_events(i)));
-    }
+    PutBack(std::move(request));
     if (stopping_) {
       wake_.wait_for(lock, milliseconds(50));
     } else {
@@ -163,6 +151,17 @@ void SupervisionClient::SendAll() {
     }
     pause = std::min(2 * pause, kLongestPause);
   }
+}
+
+grpc::Status SupervisionClient::Send(const v1::ReportEventsRequest& request, milliseconds timeout,
+                                     std::unique_lock<std::mutex>& lock) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  lock.unlock();
+  v1::ReportEventsReply reply;
+  grpc::Status status = Stub()->Report(&context, request, &reply);
+  lock.lock();
+  return status;
 }
 
 std::unique_ptr<v1::Supervision::Stub> SupervisionClient::Stub() const {

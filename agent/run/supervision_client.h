@@ -13,15 +13,15 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "agent/run/launcher_event.h"
 #include "grpcpp/client_context.h"
 #include "proto/channel.h"
 #include "taskd/v1/supervision.grpc.pb.h"
 
 namespace taskd {
 
-// An event in the launcher's own form (agent/run/launcher.h): {"event":"exited","rank":3,...}. INVALID_ARGUMENT: not an
-// object, or an event that launchers do not report.
-absl::StatusOr<v1::SupervisionEvent> ParseLauncherEvent(const std::string& json);
+// For Report(), which makes its text fit.
+v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event);
 
 // Thread safety: any thread. Starts threads, so not before the launcher has forked what it forks.
 class SupervisionClient {
@@ -45,7 +45,8 @@ class SupervisionClient {
   SupervisionClient(const SupervisionClient&) = delete;
   SupervisionClient& operator=(const SupervisionClient&) = delete;
 
-  // Returns at once. Where kMaxQueued wait, the oldest is dropped; how many were is logged.
+  // Returns at once. Where kMaxQueued wait, the oldest is dropped; how many were is logged. What of the message is not
+  // UTF-8 is replaced, and what is beyond 64 KiB left out.
   void Report(v1::SupervisionEvent event);
 
  private:
@@ -54,6 +55,11 @@ class SupervisionClient {
   SupervisionClient(const Options& options, std::unique_ptr<ManagerDial> dial, OnNotice on_notice);
   std::unique_ptr<v1::Supervision::Stub> Stub() const;
   void SendAll();
+  // Those under mutex_, which Send() releases for the call.
+  v1::ReportEventsRequest TakeBatch();
+  void PutBack(v1::ReportEventsRequest request);
+  grpc::Status Send(const v1::ReportEventsRequest& request, std::chrono::milliseconds timeout,
+                    std::unique_lock<std::mutex>& lock);
   void Watch();
   bool WatchOnce();  // true: something came
 

@@ -161,29 +161,30 @@ TEST(SupervisionClientTest, HangIsTold) {
   EXPECT_EQ(notices[1].number(), notices[0].number());
 }
 
-TEST(ParseLauncherEventTest, Fields) {
-  absl::StatusOr<v1::SupervisionEvent> event = ParseLauncherEvent(
-      R"({"event":"exited","round":2,"rank":3,"node":1,"pid":77,"code":137,"signal":9,"reason":"killed","time_ns":5})");
-  ASSERT_TRUE(event.ok()) << event.status();
-  EXPECT_EQ(event->kind(), v1::SupervisionEvent::EXITED);
-  EXPECT_EQ(event->round(), 2);
-  EXPECT_EQ(event->rank(), 3);
-  EXPECT_EQ(event->node(), 1);
-  EXPECT_EQ(event->pid(), 77);
-  EXPECT_EQ(event->code(), 137);
-  EXPECT_EQ(event->signal(), 9);
-  EXPECT_EQ(event->message(), "killed");
-  EXPECT_EQ(event->time_ns(), 5);
-  event = ParseLauncherEvent(R"({"event":"started","rank":-7,"node":99999999999})");
-  ASSERT_TRUE(event.ok());
-  EXPECT_EQ(event->rank(), -1);
-  EXPECT_EQ(event->node(), -1);
+TEST(ToSupervisionEventTest, Fields) {
+  const v1::SupervisionEvent event =
+      ToSupervisionEvent({LauncherEvent::Kind::kExited, 2, 3, 1, 77, 137, 9, "killed", 5});
+  EXPECT_EQ(event.kind(), v1::SupervisionEvent::EXITED);
+  EXPECT_EQ(event.round(), 2);
+  EXPECT_EQ(event.rank(), 3);
+  EXPECT_EQ(event.node(), 1);
+  EXPECT_EQ(event.pid(), 77);
+  EXPECT_EQ(event.code(), 137);
+  EXPECT_EQ(event.signal(), 9);
+  EXPECT_EQ(event.message(), "killed");
+  EXPECT_EQ(event.time_ns(), 5);
 }
 
-TEST(ParseLauncherEventTest, RefusesOthers) {
-  for (const char* json : {"", "[]", "{}", R"({"event":"hang"})", R"({"event":1})"}) {
-    EXPECT_EQ(ParseLauncherEvent(json).status().code(), absl::StatusCode::kInvalidArgument) << json;
-  }
+TEST(ToSupervisionEventTest, Kinds) {
+  LauncherEvent event;
+  EXPECT_EQ(ToSupervisionEvent(event).kind(), v1::SupervisionEvent::STARTED);
+  event.kind = LauncherEvent::Kind::kRestarting;
+  EXPECT_EQ(ToSupervisionEvent(event).kind(), v1::SupervisionEvent::RESTARTING);
+  event.kind = LauncherEvent::Kind::kEnded;
+  EXPECT_EQ(ToSupervisionEvent(event).kind(), v1::SupervisionEvent::ENDED);
+  // About the job.
+  EXPECT_EQ(ToSupervisionEvent(event).rank(), -1);
+  EXPECT_EQ(ToSupervisionEvent(event).node(), -1);
 }
 
 }  // namespace

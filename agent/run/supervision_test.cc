@@ -1,4 +1,4 @@
-// A hang from the manager's notice to its stacks and the action, with a launcher made of its hooks.
+// A hang from the manager's notice to its stacks and the action, with a launcher made of callbacks.
 #include "agent/run/supervision.h"
 
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "agent/stacks/stack_merge.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/server.h"
@@ -49,6 +50,17 @@ class RunSupervisionTest : public ::testing::Test {
     waitpid(rank_, nullptr, 0);
     std::filesystem::remove_all(folder_);
   }
+  std::unique_ptr<SupervisionClient> Client(RunSupervision& supervision) {
+    SupervisionClient::Options options;
+    options.manager = absl::StrCat("127.0.0.1:", manager_->port());
+    options.security.secret = manager::kTestSecret;
+    options.hang_floor_s = 3;
+    options.hang_factor = 1;
+    auto client = SupervisionClient::Start(
+        options, [&supervision](const v1::HangNotice& notice) { supervision.OnNotice(notice); });
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
   v1::SupervisionStatus Ask() {
     grpc::ClientContext context;
     v1::JobStatus status;
@@ -65,21 +77,15 @@ class RunSupervisionTest : public ::testing::Test {
 
 TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
   RunSupervision::Options options;
-  options.security.secret = manager::kTestSecret;
-  options.hang_floor_s = 3;
-  options.hang_factor = 1;
   options.hang_action = "restart";
   options.file_folder = folder_;
   RunSupervision supervision(options);
-  LauncherHooks hooks;
-  hooks.rank_environment = [](const Assignment&) { return std::map<std::string, std::string>{{"A", "b"}}; };
-  supervision.AddTo(&hooks);
   std::atomic<int> restarts{0};
   std::atomic<bool> stacks_first{false};
-  RunSupervision::Control control;
+  LauncherControl control;
   control.collect_stacks = [&](int id) {
-    hooks.on_stacks(id, "not JSON");  // of a node that is broken
-    hooks.on_stacks(id, hooks.collect_stacks({{1, rank_}}));
+    supervision.OnStacks(id, "not JSON");  // of a node that is broken
+    supervision.OnStacks(id, supervision.Collect({{1, rank_}}));
   };
   control.restart = [&](const std::string&) {
     stacks_first = !std::filesystem::is_empty(folder_);
@@ -87,15 +93,13 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
   };
   supervision.SetControl(control);
 
-  hooks.on_event(R"({"event":"started","round":0})");  // before there is a client
+  supervision.OnEvent(LauncherEvent{});  // before there is a client
   Assignment assignment;
   assignment.group_rank = 0;
   assignment.group_world_size = 2;
   assignment.rank_base = 8;
-  assignment.manager = absl::StrCat("127.0.0.1:", manager_->port());
-  std::map<std::string, std::string> environment = hooks.rank_environment(assignment);
-  EXPECT_EQ(environment["A"], "b");
-  EXPECT_EQ(environment["TASKD_STACK_DIR"], supervision.stack_folder());
+  supervision.SetAssignment(assignment);
+  supervision.SetClient(Client(supervision));
   EXPECT_TRUE(std::filesystem::is_directory(supervision.stack_folder()));
   ASSERT_TRUE(PollFor([&] { return Ask().state() == v1::SupervisionStatus::RUNNING; }));
 
@@ -130,22 +134,19 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
   EXPECT_THAT(text, HasSubstr("rank 9"));
 }
 
-TEST_F(RunSupervisionTest, OtherNodesOnlyCollect) {
+TEST_F(RunSupervisionTest, CollectsWithoutAClient) {
   std::string folder;
   {
     RunSupervision supervision({});
-    LauncherHooks hooks;
-    supervision.AddTo(&hooks);
+    folder = supervision.stack_folder();
     Assignment assignment;
     assignment.group_rank = 1;
     assignment.group_world_size = 2;
     assignment.rank_base = 8;
-    assignment.manager = absl::StrCat("127.0.0.1:", manager_->port());
-    folder = hooks.rank_environment(assignment)["TASKD_STACK_DIR"];
-    hooks.on_event(R"({"event":"started"})");
-    hooks.on_event("broken");
-    hooks.on_stacks(7, "nobody asked");
-    absl::StatusOr<std::vector<RankStacks>> stacks = DecodeStacks(hooks.collect_stacks({{0, rank_}}));
+    supervision.SetAssignment(assignment);
+    supervision.OnEvent(LauncherEvent{});
+    supervision.OnStacks(7, "nobody asked");
+    absl::StatusOr<std::vector<RankStacks>> stacks = DecodeStacks(supervision.Collect({{0, rank_}}));
     ASSERT_TRUE(stacks.ok());
     EXPECT_EQ((*stacks)[0].rank, 8);
     EXPECT_EQ((*stacks)[0].node, 1);

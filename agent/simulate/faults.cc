@@ -105,6 +105,169 @@ absl::Status Wrong(const Fault& fault, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("fault ", Name(fault.kind), ": ", what));
 }
 
+// The ranks or nodes that the fault is on in the present life; those that are gone (the job shrank) are not among them.
+std::vector<int> TargetsOf(const Plan& plan, const Placement& placement, const Fault& fault) {
+  const bool is_node = TargetOf(fault.kind) == Target::kNode;
+  std::vector<int> ids;
+  for (int original : fault.targets) {
+    const int id = is_node ? placement.node(original) : placement.rank(original);
+    if (id < (is_node ? plan.nodes() : plan.ranks())) ids.push_back(id);
+  }
+  return ids;
+}
+
+// All groups, or those that span nodes.
+void SlowGroups(const Plan& plan, bool all, double severity, Effects& effects) {
+  for (int i = 0; i < kGroupTypes; ++i) {
+    const GroupType type = static_cast<GroupType>(i);
+    std::vector<float>& factors = effects.transfer[static_cast<size_t>(i)];
+    for (size_t g = 0; g < factors.size(); ++g) {
+      const int id = static_cast<int>(g);
+      bool spans = all;
+      if (!all && type == GroupType::kPp) {
+        spans = id + plan.block() < plan.ranks() && plan.link_spans(id);
+      } else if (!all) {
+        spans = plan.spans(type, id);
+      }
+      if (spans) Raise(factors[g], severity);
+    }
+  }
+}
+
+void SlowLink(const Plan& plan, int a, int b, double severity, Effects& effects) {
+  if (std::abs(a - b) != plan.block() || std::max(a, b) >= plan.ranks()) return;
+  Raise(effects.transfer[static_cast<size_t>(GroupType::kPp)][static_cast<size_t>(std::min(a, b))], severity);
+}
+
+// As long as the step's computation or twice that, as often as the severity asks for on the mean.
+void Recompile(const Plan& plan, int rank, double severity, uint64_t bits, Effects& effects) {
+  if (Uniform(Mix(bits, 1)) >= std::min(0.5, (severity - 1) / 1.5)) return;
+  const size_t r = static_cast<size_t>(rank);
+  effects.stall_ms[r] += static_cast<float>(plan.work_ms() * Uniform(Mix(bits, 2), 1, 2));
+  effects.stall_piece[r] = static_cast<int>(Mix(bits, 3) % static_cast<uint64_t>(plan.pieces(plan.stage(rank))));
+}
+
+void CollectGarbage(const Job& job, const Plan& plan, int rank, double severity, uint64_t bits, Effects& effects) {
+  const double mean = (job.noise.gc_min_ms + job.noise.gc_max_ms) / 2;
+  const double pauses = (severity - 1) * plan.work_ms() / std::max(mean, 1.0);
+  if (Uniform(Mix(bits, 1)) >= pauses) return;
+  const size_t r = static_cast<size_t>(rank);
+  const double ms = Uniform(Mix(bits, 2), job.noise.gc_min_ms, job.noise.gc_max_ms) * std::max(1.0, pauses);
+  const std::vector<int>& pieces = plan.forward_pieces(plan.stage(rank));
+  effects.stall_ms[r] += static_cast<float>(ms);
+  effects.stall_piece[r] = pieces[Mix(bits, 3) % pieces.size()];
+}
+
+void SlowInsideNode(const Plan& plan, int node, double severity, Effects& effects) {
+  for (int rank : RanksOf(plan, node)) {
+    const int group = plan.group(GroupType::kTp, rank);
+    if (plan.spans(GroupType::kTp, group)) continue;
+    Raise(effects.transfer[static_cast<size_t>(GroupType::kTp)][static_cast<size_t>(group)], severity);
+  }
+}
+
+// `id`: of a rank or a node, as the kind has it.
+void SlowTarget(const Job& job, const Plan& plan, FaultKind kind, int id, double severity, uint64_t bits,
+                Effects& effects) {
+  const size_t r = static_cast<size_t>(id);
+  switch (kind) {
+    case FaultKind::kCompute:
+      effects.compute[r] *= static_cast<float>(severity);
+      return;
+    case FaultKind::kMemory:
+      effects.memory[r] *= static_cast<float>(severity);
+      return;
+    case FaultKind::kContention:
+      effects.compute[r] *= static_cast<float>(1 + (severity - 1) * 2 * Uniform(bits));
+      effects.unsteady[r] = 1;
+      return;
+    case FaultKind::kRecompile:
+      return Recompile(plan, id, severity, bits, effects);
+    case FaultKind::kGc:
+      return CollectGarbage(job, plan, id, severity, bits, effects);
+    case FaultKind::kDataloader:
+      effects.loader[r] *= static_cast<float>(severity);
+      return;
+    case FaultKind::kCheckpoint:
+      if (!job.shared_storage) {
+        effects.saver[r] *= static_cast<float>(severity);
+        return;
+      }
+      for (float& saver : effects.saver) Raise(saver, severity);
+      return;
+    case FaultKind::kHost:
+      for (int rank : RanksOf(plan, id)) Raise(effects.host[static_cast<size_t>(rank)], severity);
+      return;
+    case FaultKind::kNic: {
+      Traffic traffic;
+      AddTraffic(plan, id, traffic);
+      return RaiseTraffic(traffic, severity, effects);
+    }
+    case FaultKind::kNodeNic:
+      return RaiseTraffic(NodeTraffic(plan, id), severity, effects);
+    case FaultKind::kIntraNodeLink:
+      return SlowInsideNode(plan, id, severity, effects);
+    case FaultKind::kPpLink:
+    case FaultKind::kFabric:
+    case FaultKind::kConfig:
+      return;  // they are not of one target
+  }
+}
+
+std::vector<Label> LabelEach(const Label& base, const char* scope, const std::vector<int>& ids,
+                             const std::vector<std::string>& causes) {
+  std::vector<Label> labels;
+  for (int id : ids) {
+    Label& label = labels.emplace_back(base);
+    label.scope = scope;
+    label.ids = {id};
+    label.causes = causes;
+  }
+  return labels;
+}
+
+std::vector<Label> LabelOne(Label label, const char* scope, std::vector<int> members, std::vector<std::string> causes) {
+  label.scope = scope;
+  label.ids = std::move(members);
+  label.causes = std::move(causes);
+  return {label};
+}
+
+void LabelFabric(Label& label) {
+  label.scope = "job";
+  label.ids.clear();
+  label.causes = {"fabric", "network"};
+}
+
+// An adapter all of whose traffic others share cannot be told from theirs.
+std::vector<Label> LabelNics(const Plan& plan, std::vector<Label> labels) {
+  for (Label& label : labels) {
+    std::vector<int> same = SameTraffic(plan, label.ids[0]);
+    if (same.size() < 2) continue;
+    // All ranks are no answer: nothing tells the adapter from the fabric.
+    if (static_cast<int>(same.size()) == plan.ranks()) {
+      LabelFabric(label);
+      continue;
+    }
+    label.scope = "group";
+    label.ids = std::move(same);
+  }
+  return labels;
+}
+
+std::vector<Label> LabelNodeNics(const Plan& plan, std::vector<Label> labels) {
+  for (Label& label : labels) {
+    std::vector<int> same = SameNodeTraffic(plan, label.ids[0]);
+    // All traffic between nodes meets the node: nothing tells it from the fabric.
+    if (static_cast<int>(same.size()) == plan.nodes()) {
+      LabelFabric(label);
+    } else {
+      label.ids = std::move(same);
+    }
+  }
+  return labels;
+}
+
 }  // namespace
 
 const char* Name(FaultKind kind) {
@@ -172,6 +335,16 @@ absl::Status CheckFault(const Job& job, const Plan& plan, const Fault& fault) {
   return absl::OkStatus();
 }
 
+void PrepareJob(Job& job, FaultKind kind) {
+  if (kind >= FaultKind::kNic) job.compute_share = std::min(job.compute_share, 0.5);
+  if (kind == FaultKind::kDataloader) job.dataloader_ms = 0.08 * job.step_ms;
+  if (kind == FaultKind::kCheckpoint) {
+    job.checkpoint_every = 10;
+    job.checkpoint_ms = 1.5 * job.step_ms;
+  }
+  if (kind == FaultKind::kGc) job.noise.gc_max_ms = 300;
+}
+
 bool InRange(const Fault& fault, int step) {
   return step >= fault.first_step && (fault.last_step < 0 || step <= fault.last_step);
 }
@@ -182,100 +355,15 @@ void AddEffects(const Job& job, const Plan& plan, const Placement& placement, co
   if (strength <= 0) return;
   const double severity = 1 + (fault.severity - 1) * strength;
   const uint64_t bits = Mix(job.seed, 8001 + static_cast<uint64_t>(index), static_cast<uint64_t>(step));
-
-  if (fault.kind == FaultKind::kFabric || fault.kind == FaultKind::kConfig) {
-    const bool all = fault.kind == FaultKind::kConfig;
-    for (int i = 0; i < kGroupTypes; ++i) {
-      const GroupType type = static_cast<GroupType>(i);
-      std::vector<float>& factors = effects.transfer[static_cast<size_t>(i)];
-      for (size_t g = 0; g < factors.size(); ++g) {
-        bool spans = all;
-        if (!all && type == GroupType::kPp) {
-          spans = static_cast<int>(g) + plan.block() < plan.ranks() && plan.link_spans(static_cast<int>(g));
-        } else if (!all) {
-          spans = plan.spans(type, static_cast<int>(g));
-        }
-        if (spans) Raise(factors[g], severity);
-      }
-    }
-    return;
-  }
-  for (int original : fault.targets) {
-    const bool is_node = TargetOf(fault.kind) == Target::kNode;
-    const int id = is_node ? placement.node(original) : placement.rank(original);
-    if (id >= (is_node ? plan.nodes() : plan.ranks())) continue;  // the job shrank
-    const size_t r = static_cast<size_t>(id);
-    switch (fault.kind) {
-      case FaultKind::kCompute:
-        effects.compute[r] *= static_cast<float>(severity);
-        break;
-      case FaultKind::kMemory:
-        effects.memory[r] *= static_cast<float>(severity);
-        break;
-      case FaultKind::kContention:
-        effects.compute[r] *= static_cast<float>(1 + (severity - 1) * 2 * Uniform(bits));
-        effects.unsteady[r] = 1;
-        break;
-      case FaultKind::kRecompile: {
-        // As long as the step's computation or twice that, as often as the severity asks for on the mean.
-        if (Uniform(Mix(bits, 1)) < std::min(0.5, (severity - 1) / 1.5)) {
-          effects.stall_ms[r] += static_cast<float>(plan.work_ms() * Uniform(Mix(bits, 2), 1, 2));
-          effects.stall_piece[r] = static_cast<int>(Mix(bits, 3) % static_cast<uint64_t>(plan.pieces(plan.stage(id))));
-        }
-        break;
-      }
-      case FaultKind::kGc: {
-        const double mean = (job.noise.gc_min_ms + job.noise.gc_max_ms) / 2;
-        const double pauses = (severity - 1) * plan.work_ms() / std::max(mean, 1.0);
-        if (Uniform(Mix(bits, 1)) < pauses) {
-          const double ms = Uniform(Mix(bits, 2), job.noise.gc_min_ms, job.noise.gc_max_ms) * std::max(1.0, pauses);
-          const std::vector<int>& pieces = plan.forward_pieces(plan.stage(id));
-          effects.stall_ms[r] += static_cast<float>(ms);
-          effects.stall_piece[r] = pieces[Mix(bits, 3) % pieces.size()];
-        }
-        break;
-      }
-      case FaultKind::kDataloader:
-        effects.loader[r] *= static_cast<float>(severity);
-        break;
-      case FaultKind::kCheckpoint:
-        if (job.shared_storage) {
-          for (float& saver : effects.saver) Raise(saver, severity);
-        } else {
-          effects.saver[r] *= static_cast<float>(severity);
-        }
-        break;
-      case FaultKind::kHost:
-        for (int rank : RanksOf(plan, id)) Raise(effects.host[static_cast<size_t>(rank)], severity);
-        break;
-      case FaultKind::kNic: {
-        Traffic traffic;
-        AddTraffic(plan, id, traffic);
-        RaiseTraffic(traffic, severity, effects);
-        break;
-      }
-      case FaultKind::kNodeNic:
-        RaiseTraffic(NodeTraffic(plan, id), severity, effects);
-        break;
-      case FaultKind::kIntraNodeLink:
-        for (int rank : RanksOf(plan, id)) {
-          const int group = plan.group(GroupType::kTp, rank);
-          if (!plan.spans(GroupType::kTp, group)) {
-            Raise(effects.transfer[static_cast<size_t>(GroupType::kTp)][static_cast<size_t>(group)], severity);
-          }
-        }
-        break;
-      case FaultKind::kPpLink: {
-        const int a = placement.rank(fault.targets[0]), b = placement.rank(fault.targets[1]);
-        if (std::abs(a - b) == plan.block() && std::max(a, b) < plan.ranks()) {
-          Raise(effects.transfer[static_cast<size_t>(GroupType::kPp)][static_cast<size_t>(std::min(a, b))], severity);
-        }
-        return;
-      }
-      case FaultKind::kFabric:
-      case FaultKind::kConfig:
-        break;
-    }
+  switch (fault.kind) {
+    case FaultKind::kFabric:
+      return SlowGroups(plan, false, severity, effects);
+    case FaultKind::kConfig:
+      return SlowGroups(plan, true, severity, effects);
+    case FaultKind::kPpLink:
+      return SlowLink(plan, placement.rank(fault.targets[0]), placement.rank(fault.targets[1]), severity, effects);
+    default:
+      for (int id : TargetsOf(plan, placement, fault)) SlowTarget(job, plan, fault.kind, id, severity, bits, effects);
   }
 }
 
@@ -285,91 +373,42 @@ std::vector<Label> LabelsOf(const Job& job, const Plan& plan, const Placement& p
   label.severity = fault.severity;
   label.first_step = fault.first_step;
   label.last_step = fault.last_step < 0 ? job.steps - 1 : std::min(fault.last_step, job.steps - 1);
-  std::vector<int> ids;
-  const bool is_node = TargetOf(fault.kind) == Target::kNode;
-  for (int original : fault.targets) {
-    const int id = is_node ? placement.node(original) : placement.rank(original);
-    if (id < (is_node ? plan.nodes() : plan.ranks())) ids.push_back(id);
-  }
-  auto each = [&](const char* scope, std::vector<std::string> causes) {
-    std::vector<Label> labels;
-    label.scope = scope;
-    label.causes = std::move(causes);
-    for (int id : ids) {
-      labels.push_back(label);
-      labels.back().ids = {id};
-    }
-    return labels;
-  };
-  auto one = [&](const char* scope, std::vector<int> members, std::vector<std::string> causes) {
-    label.scope = scope;
-    label.ids = std::move(members);
-    label.causes = std::move(causes);
-    return std::vector<Label>{label};
-  };
+  std::vector<int> ids = TargetsOf(plan, placement, fault);
   switch (fault.kind) {
     case FaultKind::kCompute:
-    case FaultKind::kContention: {
+    case FaultKind::kContention:
       // All ranks of a node: the node.
       std::sort(ids.begin(), ids.end());
-      if (ids.size() > 1 && ids == RanksOf(plan, plan.node(ids[0])))
-        return one("node", {plan.node(ids[0])}, {"compute"});
-      return each("rank", {"compute"});
-    }
+      if (ids.size() > 1 && ids == RanksOf(plan, plan.node(ids[0]))) {
+        return LabelEach(label, "node", {plan.node(ids[0])}, {"compute"});
+      }
+      return LabelEach(label, "rank", ids, {"compute"});
     case FaultKind::kMemory:
-      return each("rank", {"memory", "compute"});
+      return LabelEach(label, "rank", ids, {"memory", "compute"});
     case FaultKind::kRecompile:
-      return each("rank", {"compute", "gc", "unknown"});
+      return LabelEach(label, "rank", ids, {"compute", "gc", "unknown"});
     case FaultKind::kDataloader:
-      return each("rank", {"dataloader"});
+      return LabelEach(label, "rank", ids, {"dataloader"});
     case FaultKind::kHost:
-      return each("node", {"host"});
+      return LabelEach(label, "node", ids, {"host"});
     case FaultKind::kGc:
-      return each("rank", {"gc"});
+      return LabelEach(label, "rank", ids, {"gc"});
     case FaultKind::kCheckpoint:
-      if (job.shared_storage) return one("job", {}, {"checkpoint"});
-      return each("rank", {"checkpoint"});
-    case FaultKind::kNic: {
-      std::vector<Label> labels = each("rank", {"network"});
-      for (Label& found : labels) {
-        std::vector<int> same = SameTraffic(plan, found.ids[0]);
-        if (same.size() < 2) continue;
-        // All ranks are no answer: nothing tells the adapter from the fabric.
-        if (static_cast<int>(same.size()) == plan.ranks()) {
-          found.scope = "job";
-          found.ids.clear();
-          found.causes = {"fabric", "network"};
-          continue;
-        }
-        found.scope = "group";
-        found.ids = std::move(same);
-      }
-      return labels;
-    }
-    case FaultKind::kNodeNic: {
-      std::vector<Label> labels = each("node", {"network"});
-      for (Label& found : labels) {
-        std::vector<int> same = SameNodeTraffic(plan, found.ids[0]);
-        // All traffic between nodes meets the node: nothing tells it from the fabric.
-        if (static_cast<int>(same.size()) == plan.nodes()) {
-          found.scope = "job";
-          found.ids.clear();
-          found.causes = {"fabric", "network"};
-        } else {
-          found.ids = std::move(same);
-        }
-      }
-      return labels;
-    }
+      if (job.shared_storage) return LabelOne(label, "job", {}, {"checkpoint"});
+      return LabelEach(label, "rank", ids, {"checkpoint"});
+    case FaultKind::kNic:
+      return LabelNics(plan, LabelEach(label, "rank", ids, {"network"}));
+    case FaultKind::kNodeNic:
+      return LabelNodeNics(plan, LabelEach(label, "node", ids, {"network"}));
     case FaultKind::kIntraNodeLink:
-      return each("node", {"intra_node_link"});
+      return LabelEach(label, "node", ids, {"intra_node_link"});
     case FaultKind::kPpLink:
       if (ids.size() != 2 || std::abs(ids[0] - ids[1]) != plan.block()) return {};
-      return one("link", ids, {"pp_link", "network"});
+      return LabelOne(label, "link", ids, {"pp_link", "network"});
     case FaultKind::kFabric:
-      return one("job", {}, {"fabric"});
+      return LabelOne(label, "job", {}, {"fabric"});
     case FaultKind::kConfig:
-      return one("job", {}, {"config"});
+      return LabelOne(label, "job", {}, {"config"});
   }
   return {};
 }

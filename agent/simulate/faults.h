@@ -41,6 +41,9 @@ struct Placement {
 // INVALID_ARGUMENT: a target does not exist or cannot have the fault, a number is out of range.
 absl::Status CheckFault(const Job& job, const Plan& plan, const Fault& fault);
 
+// Gives a job what a fault of this kind needs to be felt at all: a loader or a checkpoint that takes time, traffic.
+void PrepareJob(Job& job, FaultKind kind);
+
 bool InRange(const Fault& fault, int step);
 
 // Adds what `fault` does in `step`. The numbers come from `job.seed`, `index` and `step`.

@@ -273,6 +273,139 @@ void Replayer::HotExpert(const Plan& plan, int step, std::vector<uint8_t>& level
   }
 }
 
+// Jobs become slower and faster by the time of day, and by plan.
+void Replayer::SetFactors(Present& now) const {
+  if (job_.noise.diurnal > 0) {
+    now.work = now.transfers = 1 + job_.noise.diurnal * std::sin(2 * M_PI * now.step / kDiurnalSteps);
+  }
+  if (job_.change_step >= 0 && now.step >= job_.change_step) {
+    now.work *= job_.change_factor;
+    now.transfers *= job_.change_factor;
+  }
+}
+
+// A queue holds so many kernels: the time that they are ahead grows with what they take.
+std::vector<double> Replayer::DrawLeads(int step, const Effects& effects) const {
+  std::vector<double> lead(effects.compute.size());
+  for (size_t r = 0; r < lead.size(); ++r) {
+    const uint64_t bits = Mix(job_.seed ^ static_cast<uint64_t>(step), kQueues, r);
+    lead[r] = lead_ms_ * effects.compute[r] * unsteady_noise_[bits];
+  }
+  return lead;
+}
+
+// Garbage collection of healthy ranks, each in a rhythm of its own.
+void Replayer::AddPauses(const Plan& plan, int step, Effects& effects) const {
+  for (size_t r = 0; r < effects.stall_ms.size(); ++r) {
+    const uint64_t bits = Mix(job_.seed, kPauses, r);
+    const uint64_t every = static_cast<uint64_t>(std::max(1.0, job_.noise.gc_every_steps * Uniform(bits, 0.7, 1.3)));
+    if ((static_cast<uint64_t>(step) + Mix(bits, 1) % every) % every != 0 || effects.stall_ms[r] > 0) continue;
+    const uint64_t pause = Mix(bits, static_cast<uint64_t>(step));
+    const std::vector<int>& pieces = plan.forward_pieces(plan.stage(static_cast<int>(r)));
+    effects.stall_ms[r] = static_cast<float>(Uniform(pause, job_.noise.gc_min_ms, job_.noise.gc_max_ms));
+    effects.stall_piece[r] = pieces[Mix(pause, 1) % pieces.size()];
+  }
+}
+
+// The host has waited for the device at the end of the step before. It loads, then enqueues.
+void Replayer::BeginStep(const Present& now, bool first_of_life) const {
+  Times& times = now.times;
+  const size_t n = static_cast<size_t>(now.plan.ranks());
+  if (job_.evaluate_every > 0 && now.step > 0 && now.step % job_.evaluate_every == 0) {
+    for (double& time : times.compute) time += kEvaluationSteps * job_.step_ms;
+  }
+  times.begin = times.end;
+  for (size_t r = 0; r < n; ++r) {
+    const double begin = times.compute[r] + kBetweenStepsMs;
+    times.begin = r == 0 ? begin : std::min(times.begin, begin);
+    const uint64_t bits = Mix(job_.seed, now.key(kLoads), r);
+    const double load = job_.dataloader_ms * now.effects.loader[r] * loader_noise_[bits];
+    if (now.ranges != nullptr) {
+      now.ranges->host_start[r] = begin;
+      now.ranges->start[r] = begin + kHostOpMs / 2;
+      const size_t loads = Plan::kDataloaderEvent * n + r;
+      now.ranges->host_start[loads] = begin + kHostOpMs;
+      now.ranges->host_end[loads] = begin + kHostOpMs + load;
+    }
+    times.host[r] = begin + kHostOpMs + load;
+    // Compiled before anything is enqueued, on all ranks at once.
+    if (first_of_life) times.host[r] += job_.first_step_ms * Uniform(Mix(bits, kCompile), 0.95, 1.05);
+    times.own[r] = times.host[r] - begin;
+    times.compute[r] = times.gradients[r] = times.host[r];
+  }
+}
+
+void Replayer::Execute(const Present& now, const Instruction& instruction) const {
+  switch (instruction.code) {
+    case Code::kPiece:
+      return Piece(now, instruction);
+    case Code::kForwardBegin:
+    case Code::kForwardEnd:
+      return MarkForward(now, instruction);
+    case Code::kCollective:
+      return Collective(now, instruction);
+    case Code::kExchange:
+      return Exchange(now, instruction);
+    case Code::kBucket:
+      return Bucket(now, instruction);
+    case Code::kJoinBuckets:
+      return JoinBuckets(now, instruction);
+    case Code::kHiddenSync:
+    case Code::kWorld:
+      return All(now, instruction);
+  }
+}
+
+void Replayer::MarkForward(const Present& now, const Instruction& instruction) const {
+  if (now.ranges == nullptr) return;
+  Ranges& ranges = *now.ranges;
+  const bool begins = instruction.code == Code::kForwardBegin;
+  const int first = instruction.stage * now.plan.block();
+  for (int i = first; i < first + now.plan.block(); ++i) {
+    const size_t r = static_cast<size_t>(i);
+    const size_t at = static_cast<size_t>(instruction.event) * static_cast<size_t>(now.plan.ranks()) + r;
+    (begins ? ranges.host_start : ranges.host_end)[at] = now.times.host[r];
+    (begins ? ranges.start : ranges.end)[at] = std::max(now.times.compute[r], now.times.host[r]);
+  }
+}
+
+void Replayer::JoinBuckets(const Present& now, const Instruction& instruction) const {
+  const int first = instruction.stage * now.plan.block();
+  for (int i = first; i < first + now.plan.block(); ++i) {
+    const size_t r = static_cast<size_t>(i);
+    now.times.compute[r] = std::max(now.times.compute[r], now.times.gradients[r]);
+  }
+}
+
+// The host waits for the device, saves, and the step ends.
+void Replayer::EndStep(const Present& now) const {
+  Times& times = now.times;
+  const bool saves = SavesCheckpoint(now.step);
+  const size_t n = static_cast<size_t>(now.plan.ranks());
+  times.end = 0;
+  for (size_t r = 0; r < n; ++r) {
+    double end = std::max(times.compute[r], times.host[r]);
+    if (saves) {
+      const uint64_t bits = Mix(job_.seed, now.key(kSaves), r);
+      const double save = job_.checkpoint_ms * now.effects.saver[r] * loader_noise_[bits];
+      if (now.ranges != nullptr) {
+        const size_t at = Plan::kCheckpointEvent * n + r;
+        now.ranges->host_start[at] = end + kHostOpMs;
+        now.ranges->host_end[at] = end + kHostOpMs + save;
+      }
+      times.own[r] += save;
+      end += kHostOpMs + save;
+    }
+    end += kHostOpMs;
+    if (now.ranges != nullptr) {
+      now.ranges->end[r] = end;
+      now.ranges->host_end[r] = end + kHostOpMs / 2;
+    }
+    times.compute[r] = times.host[r] = end + kHostOpMs / 2;
+    times.end = std::max(times.end, times.compute[r]);
+  }
+}
+
 void Replayer::Step(const Plan& plan, const Heterogeneity& ranks, int step, bool first_of_life, Effects& effects,
                     Times& times, Ranges* ranges) const {
   const size_t n = static_cast<size_t>(plan.ranks());
@@ -281,118 +414,16 @@ void Replayer::Step(const Plan& plan, const Heterogeneity& ranks, int step, bool
   HotExpert(plan, step, level);
   std::vector<double> sequence(static_cast<size_t>(plan.layout().dp), 1), overlapped, starts(n);
   if (job_.leader_overlap > 0) overlapped.assign(n, 0);
-  // A queue holds so many kernels: the time that they are ahead grows with what they take.
-  std::vector<double> lead(n);
-  for (size_t r = 0; r < n; ++r) {
-    const uint64_t bits = Mix(job_.seed ^ static_cast<uint64_t>(step), kQueues, r);
-    lead[r] = lead_ms_ * effects.compute[r] * unsteady_noise_[bits];
-  }
+  const std::vector<double> lead = DrawLeads(step, effects);
+  if (job_.noise.gc_every_steps > 0 && !first_of_life) AddPauses(plan, step, effects);
   Present now{plan, ranks, effects, times, ranges, step, 0, 1, 1, level, sequence, overlapped, starts, lead};
-  if (job_.noise.diurnal > 0)
-    now.work = now.transfers = 1 + job_.noise.diurnal * std::sin(2 * M_PI * step / kDiurnalSteps);
-  if (job_.change_step >= 0 && step >= job_.change_step) {
-    now.work *= job_.change_factor;
-    now.transfers *= job_.change_factor;
-  }
-  if (job_.noise.gc_every_steps > 0 && !first_of_life) {
-    for (size_t r = 0; r < n; ++r) {
-      const uint64_t bits = Mix(job_.seed, kPauses, r);
-      const uint64_t every = static_cast<uint64_t>(std::max(1.0, job_.noise.gc_every_steps * Uniform(bits, 0.7, 1.3)));
-      if ((static_cast<uint64_t>(step) + Mix(bits, 1) % every) % every != 0 || effects.stall_ms[r] > 0) continue;
-      const uint64_t pause = Mix(bits, static_cast<uint64_t>(step));
-      const std::vector<int>& pieces = plan.forward_pieces(plan.stage(static_cast<int>(r)));
-      effects.stall_ms[r] = static_cast<float>(Uniform(pause, job_.noise.gc_min_ms, job_.noise.gc_max_ms));
-      effects.stall_piece[r] = pieces[Mix(pause, 1) % pieces.size()];
-    }
-  }
-
-  // The host has waited for the device at the end of the step before. It loads, then enqueues.
-  if (job_.evaluate_every > 0 && step > 0 && step % job_.evaluate_every == 0) {
-    for (double& time : times.compute) time += kEvaluationSteps * job_.step_ms;
-  }
-  times.begin = times.end;
-  for (size_t r = 0; r < n; ++r) {
-    const double begin = times.compute[r] + kBetweenStepsMs;
-    times.begin = r == 0 ? begin : std::min(times.begin, begin);
-    const uint64_t bits = Mix(job_.seed, now.key(kLoads), r);
-    const double load = job_.dataloader_ms * effects.loader[r] * loader_noise_[bits];
-    if (ranges != nullptr) {
-      ranges->host_start[r] = begin;
-      ranges->start[r] = begin + kHostOpMs / 2;
-      const size_t loads = Plan::kDataloaderEvent * n + r;
-      ranges->host_start[loads] = begin + kHostOpMs;
-      ranges->host_end[loads] = begin + kHostOpMs + load;
-    }
-    times.host[r] = begin + kHostOpMs + load;
-    // Compiled before anything is enqueued, on all ranks at once.
-    if (first_of_life) times.host[r] += job_.first_step_ms * Uniform(Mix(bits, kCompile), 0.95, 1.05);
-    times.own[r] = times.host[r] - begin;
-    times.compute[r] = times.gradients[r] = times.host[r];
-  }
-
+  SetFactors(now);
+  BeginStep(now, first_of_life);
   for (const Instruction& instruction : plan.program()) {
     ++now.index;
-    const int first = instruction.stage * plan.block();
-    switch (instruction.code) {
-      case Code::kPiece:
-        Piece(now, instruction);
-        break;
-      case Code::kForwardBegin:
-      case Code::kForwardEnd:
-        if (ranges == nullptr) break;
-        for (int i = first; i < first + plan.block(); ++i) {
-          const size_t r = static_cast<size_t>(i), at = static_cast<size_t>(instruction.event) * n + r;
-          const bool begins = instruction.code == Code::kForwardBegin;
-          (begins ? ranges->host_start : ranges->host_end)[at] = times.host[r];
-          (begins ? ranges->start : ranges->end)[at] = std::max(times.compute[r], times.host[r]);
-        }
-        break;
-      case Code::kCollective:
-        Collective(now, instruction);
-        break;
-      case Code::kExchange:
-        Exchange(now, instruction);
-        break;
-      case Code::kBucket:
-        Bucket(now, instruction);
-        break;
-      case Code::kJoinBuckets:
-        for (int i = first; i < first + plan.block(); ++i) {
-          const size_t r = static_cast<size_t>(i);
-          times.compute[r] = std::max(times.compute[r], times.gradients[r]);
-        }
-        break;
-      case Code::kHiddenSync:
-      case Code::kWorld:
-        All(now, instruction);
-        break;
-    }
+    Execute(now, instruction);
   }
-
-  // The host waits for the device, saves, and the step ends.
-  const bool saves = SavesCheckpoint(step);
-  times.end = 0;
-  for (size_t r = 0; r < n; ++r) {
-    double end = std::max(times.compute[r], times.host[r]);
-    if (saves) {
-      const uint64_t bits = Mix(job_.seed, now.key(kSaves), r);
-      const double save = job_.checkpoint_ms * effects.saver[r] * loader_noise_[bits];
-      if (ranges != nullptr) {
-        const size_t at = Plan::kCheckpointEvent * n + r;
-        ranges->host_start[at] = end + kHostOpMs;
-        ranges->host_end[at] = end + kHostOpMs + save;
-      }
-      times.own[r] += save;
-      end += kHostOpMs + save;
-    }
-    end += kHostOpMs;
-    if (ranges != nullptr) {
-      ranges->end[r] = end;
-      ranges->host_end[r] = end + kHostOpMs / 2;
-    }
-    times.compute[r] = times.host[r] = end + kHostOpMs / 2;
-    times.end = std::max(times.end, times.compute[r]);
-  }
+  EndStep(now);
 }
 
 }  // namespace taskd::simulate

@@ -50,10 +50,18 @@ class Replayer {
 
  private:
   struct Present;
+  std::vector<double> DrawLeads(int step, const Effects& effects) const;
+  void AddPauses(const Plan& plan, int step, Effects& effects) const;
+  void SetFactors(Present& now) const;
+  void BeginStep(const Present& now, bool first_of_life) const;
+  void Execute(const Present& now, const Instruction& instruction) const;
+  void EndStep(const Present& now) const;
   void Piece(const Present& now, const Instruction& instruction) const;
   void Collective(const Present& now, const Instruction& instruction) const;
   void Bucket(const Present& now, const Instruction& instruction) const;
   void Exchange(const Present& now, const Instruction& instruction) const;
+  void MarkForward(const Present& now, const Instruction& instruction) const;
+  void JoinBuckets(const Present& now, const Instruction& instruction) const;
   void All(const Present& now, const Instruction& instruction) const;
   // Starts and ends of one operation among `count` ranks from `first`, `stride` apart, which start at `start[rank]`.
   void EndTogether(const Present& now, int event, int first, int stride, int count, const double* start, double ms,

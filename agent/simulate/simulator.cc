@@ -131,6 +131,10 @@ class Simulator::Impl {
   }
   void Measure();
   bool AnyActs() const;
+  bool IsMarked(Event::Kind kind) const;
+  bool IsSilent(int rank) const;
+  void CollectStamps(int rank);
+  void NameMark(const Event& event, int rank, MarkRecord& mark) const;
 
   struct NodeClock {
     double offset_ms = 0, rate = 1;
@@ -298,52 +302,47 @@ Simulator::Impl::NodeClock Simulator::Impl::ClockOf(int machine) const {
   return clock;
 }
 
-const std::vector<MarkRecord>& Simulator::Impl::Marks(int rank) {
-  marks_.clear();
-  const class Marks& wanted = job_.marks;
-  if (step_ >= wanted.silent_from_step &&
-      std::find(wanted.silent_ranks.begin(), wanted.silent_ranks.end(), rank) != wanted.silent_ranks.end()) {
-    return marks_;
+bool Simulator::Impl::IsMarked(Event::Kind kind) const {
+  switch (kind) {
+    case Event::Kind::kStep:
+      return job_.marks.step;
+    case Event::Kind::kDataloader:
+      return job_.marks.dataloader;
+    case Event::Kind::kCheckpoint:
+      return job_.marks.checkpoint && replayer_.SavesCheckpoint(step_);
+    case Event::Kind::kForward:
+      return job_.marks.forward;
+    case Event::Kind::kCommunication:
+      return job_.marks.communication;
   }
-  const Plan& plan = *plan_;
-  const size_t n = static_cast<size_t>(plan.ranks()), r = static_cast<size_t>(rank);
-  const std::vector<Event>& events = plan.events(plan.stage(rank));
-  const NodeClock clock = ClockOf(machine_of_[static_cast<size_t>(plan.node(rank))]);
+  return false;
+}
+
+bool Simulator::Impl::IsSilent(int rank) const {
+  const std::vector<int>& silent = job_.marks.silent_ranks;
+  return step_ >= job_.marks.silent_from_step && std::find(silent.begin(), silent.end(), rank) != silent.end();
+}
+
+// The stamps of the rank's marked ranges, by its node's clock and in its order.
+void Simulator::Impl::CollectStamps(int rank) {
+  const std::vector<Event>& events = plan_->events(plan_->stage(rank));
+  const NodeClock clock = ClockOf(machine_of_[static_cast<size_t>(plan_->node(rank))]);
   auto ns = [&](double ms) {
     return job_.start_ns + static_cast<uint64_t>(static_cast<int64_t>(std::llround(clock.Shown(ms) * 1e6)));
   };
-
   stamps_.clear();
   for (size_t e = 0; e < events.size(); ++e) {
-    bool device = wanted.device;
-    switch (events[e].kind) {
-      case Event::Kind::kStep:
-        if (!wanted.step) continue;
-        break;
-      case Event::Kind::kDataloader:
-        if (!wanted.dataloader) continue;
-        device = false;
-        break;
-      case Event::Kind::kCheckpoint:
-        if (!wanted.checkpoint || !replayer_.SavesCheckpoint(step_)) continue;
-        device = false;
-        break;
-      case Event::Kind::kForward:
-        if (!wanted.forward) continue;
-        break;
-      case Event::Kind::kCommunication:
-        if (!wanted.communication) continue;
-        break;
-    }
-    const size_t at = e * n + r;
+    const Event::Kind kind = events[e].kind;
+    if (!IsMarked(kind)) continue;
+    const size_t at = e * static_cast<size_t>(plan_->ranks()) + static_cast<size_t>(rank);
     const uint32_t event = static_cast<uint32_t>(e);
-    const bool host_only_range =
-        events[e].kind == Event::Kind::kDataloader || events[e].kind == Event::Kind::kCheckpoint;
-    if (device || host_only_range) {
+    const bool host_only = kind == Event::Kind::kDataloader || kind == Event::Kind::kCheckpoint;
+    const bool device = job_.marks.device && !host_only;
+    if (device || host_only) {
       stamps_.push_back({ns(ranges_.host_start[at]), event, 0});
       stamps_.push_back({ns(ranges_.host_end[at]), event, 1});
     }
-    if (host_only_range) continue;
+    if (host_only) continue;
     // Without device stamps the host's range is as long as the operation: it blocks.
     stamps_.push_back({ns(ranges_.start[at]), event, device ? 2u : 0u});
     stamps_.push_back({ns(ranges_.end[at]), event, device ? 3u : 1u});
@@ -353,16 +352,44 @@ const std::vector<MarkRecord>& Simulator::Impl::Marks(int rank) {
     // An end before a start that follows it at the same moment, but after its own start.
     return a.event != b.event ? a.event < b.event : a.which < b.which;
   });
+}
 
+void Simulator::Impl::NameMark(const Event& event, int rank, MarkRecord& mark) const {
+  mark.domain = kDefaultDomain;
+  switch (event.kind) {
+    case Event::Kind::kStep:
+      mark.name = step_name_;
+      break;
+    case Event::Kind::kDataloader:
+      mark.name = "dataloader";
+      break;
+    case Event::Kind::kCheckpoint:
+      mark.name = "save_checkpoint";
+      break;
+    case Event::Kind::kForward:
+      mark.name = "forward";
+      break;
+    case Event::Kind::kCommunication:
+      mark.domain = kCommunicationDomain;
+      mark.name = plan_->name(event, rank, ranges_.level[static_cast<size_t>(rank)]);
+      break;
+  }
+}
+
+const std::vector<MarkRecord>& Simulator::Impl::Marks(int rank) {
+  marks_.clear();
+  if (IsSilent(rank)) return marks_;
+  CollectStamps(rank);
+  const Plan& plan = *plan_;
+  const std::vector<Event>& events = plan.events(plan.stage(rank));
   step_name_ = absl::StrCat("step ", step_);
   const uint32_t process = static_cast<uint32_t>(1000 + lives_ * 1'000'000 + rank);
   const uint32_t device_id = static_cast<uint32_t>(rank % plan.layout().ranks_per_node);
   const uint64_t first_id = static_cast<uint64_t>(life_step_ - 1) * static_cast<uint64_t>(plan.max_events()) + 1;
-  const uint64_t loss_key = Mix(Mix(job_.seed, kLoss), r, static_cast<uint64_t>(step_));
-  const int level = ranges_.level[r];
+  const uint64_t loss_key = Mix(Mix(job_.seed, kLoss), static_cast<uint64_t>(rank), static_cast<uint64_t>(step_));
   size_t number = 0;
   for (const Stamp& stamp : stamps_) {
-    if (wanted.loss > 0 && Uniform(Mix(loss_key, number++)) < wanted.loss) continue;
+    if (job_.marks.loss > 0 && Uniform(Mix(loss_key, number++)) < job_.marks.loss) continue;
     const Event& event = events[stamp.event];
     MarkRecord& mark = marks_.emplace_back();
     mark.time_ns = stamp.time_ns;
@@ -371,26 +398,7 @@ const std::vector<MarkRecord>& Simulator::Impl::Marks(int rank) {
     mark.device = stamp.which >= 2;
     mark.process_id = mark.device ? device_id : process;
     mark.thread_id = mark.device ? event.stream : process;
-    if (stamp.which != 0) continue;
-    mark.domain = kDefaultDomain;
-    switch (event.kind) {
-      case Event::Kind::kStep:
-        mark.name = step_name_;
-        break;
-      case Event::Kind::kDataloader:
-        mark.name = "dataloader";
-        break;
-      case Event::Kind::kCheckpoint:
-        mark.name = "save_checkpoint";
-        break;
-      case Event::Kind::kForward:
-        mark.name = "forward";
-        break;
-      case Event::Kind::kCommunication:
-        mark.domain = kCommunicationDomain;
-        mark.name = plan.name(event, rank, level);
-        break;
-    }
+    if (stamp.which == 0) NameMark(event, rank, mark);
   }
   return marks_;
 }

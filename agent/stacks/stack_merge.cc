@@ -1,4 +1,6 @@
 // Stacks as JSON, and the stacks of all ranks as a text for people.
+#include "agent/stacks/stack_merge.h"
+
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -6,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "agent/stacks/stack_collector.h"
 #include "common/printable.h"
 #include "nlohmann/json.hpp"
 

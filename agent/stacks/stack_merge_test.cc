@@ -1,8 +1,9 @@
+#include "agent/stacks/stack_merge.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "agent/stacks/stack_collector.h"
 
 namespace taskd {
 namespace {

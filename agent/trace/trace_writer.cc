@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
-#include "common/mark_fold.h"
+#include "common/comm_name.h"
 #include "common/step_name.h"
 #include "nlohmann/json.hpp"
 

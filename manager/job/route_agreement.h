@@ -6,11 +6,9 @@
 //     once all have, the plan is committed. So a node that adopts a plan knows that each node has acknowledged this
 //     plan, and a node that has acknowledged takes identity only from the manager.
 //  2. A node falls back to identity by itself only before it acknowledges. It never acknowledges afterwards, so no
-//  round
-//     that it is in can be committed. Its stream breaks, which makes the round identity for the others.
+//     round that it is in can be committed. Its stream breaks, which makes the round identity for the others.
 //  3. A stream that breaks, or a node that is silent for kAckTimeout after `prepare`, makes an undecided round
-//  identity.
-//     No `commit` was sent then, so nobody has adopted.
+//     identity. No `commit` was sent then, so nobody has adopted.
 //  4. A node that has acknowledged and lost its stream is in doubt. It asks by the round's number and is told what was
 //     decided; the last kKeptRounds rounds are kept. The numbers begin at a random one: a manager that was restarted
 //     says that it does not know the round, and the node fails instead of guessing.

@@ -39,26 +39,26 @@ taskd::testing::SegmentView& Segment() {
 }
 
 void EmptyCall(benchmark::State& state) {
-  for (auto _ : state) bench_empty_mark(kShortName, nullptr);
+  for ([[maybe_unused]] auto _ : state) bench_empty_mark(kShortName, nullptr);
 }
 BENCHMARK(EmptyCall);
 
 void MarkOff(benchmark::State& state) {
   Segment().SetGate(0);
-  for (auto _ : state) mstxMarkA(kShortName, nullptr);
+  for ([[maybe_unused]] auto _ : state) mstxMarkA(kShortName, nullptr);
 }
 BENCHMARK(MarkOff);
 
 // The gate is open, but not for this kind.
 void MarkKindOff(benchmark::State& state) {
   Segment().SetGate(taskd::ring::kGateCommunication);
-  for (auto _ : state) mstxMarkA(kShortName, nullptr);
+  for ([[maybe_unused]] auto _ : state) mstxMarkA(kShortName, nullptr);
 }
 BENCHMARK(MarkKindOff);
 
 template <bool kCounter>
 void ReadTimeStamps(benchmark::State& state) {
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     benchmark::DoNotOptimize(kCounter ? taskd::worker::ReadCounter() : taskd::worker::ReadClockNs(CLOCK_MONOTONIC));
   }
 }
@@ -74,7 +74,7 @@ BENCHMARK(BareTimeStamp);
 
 void MarkOn(benchmark::State& state) {
   Segment().SetGate(taskd::ring::kGateAllKinds);
-  for (auto _ : state) mstxMarkA(kShortName, nullptr);
+  for ([[maybe_unused]] auto _ : state) mstxMarkA(kShortName, nullptr);
 }
 BENCHMARK(MarkOn);
 
@@ -83,20 +83,20 @@ void MarkOnChangingName(benchmark::State& state) {
   Segment().SetGate(taskd::ring::kGateAllKinds);
   const char* names[] = {"step 17", "step 18"};
   unsigned i = 0;
-  for (auto _ : state) mstxMarkA(names[i++ & 1], nullptr);
+  for ([[maybe_unused]] auto _ : state) mstxMarkA(names[i++ & 1], nullptr);
 }
 BENCHMARK(MarkOnChangingName);
 
 void RangeOn(benchmark::State& state) {
   Segment().SetGate(taskd::ring::kGateAllKinds);
-  for (auto _ : state) taskd_range_end(taskd_range_start(kShortName));
+  for ([[maybe_unused]] auto _ : state) taskd_range_end(taskd_range_start(kShortName));
 }
 BENCHMARK(RangeOn);
 
 void MarkOnLongName(benchmark::State& state) {
   Segment().SetGate(taskd::ring::kGateAllKinds);
   taskd_domain* communication = taskd_domain_create("communication");
-  for (auto _ : state) taskd_domain_mark(communication, kLongName);
+  for ([[maybe_unused]] auto _ : state) taskd_domain_mark(communication, kLongName);
 }
 BENCHMARK(MarkOnLongName);
 
@@ -106,7 +106,7 @@ void LttngEvent(benchmark::State& state) {
     state.SkipWithError("no LTTng session records taskd_bench:mark; run tests/bench/mark_vs_lttng.sh");
     return;
   }
-  for (auto _ : state) lttng_ust_tracepoint(taskd_bench, mark, kShortName);
+  for ([[maybe_unused]] auto _ : state) lttng_ust_tracepoint(taskd_bench, mark, kShortName);
 }
 BENCHMARK(LttngEvent);
 
@@ -115,7 +115,7 @@ void LttngEventLongName(benchmark::State& state) {
     state.SkipWithError("no LTTng session records taskd_bench:mark; run tests/bench/mark_vs_lttng.sh");
     return;
   }
-  for (auto _ : state) lttng_ust_tracepoint(taskd_bench, mark, kLongName);
+  for ([[maybe_unused]] auto _ : state) lttng_ust_tracepoint(taskd_bench, mark, kLongName);
 }
 BENCHMARK(LttngEventLongName);
 #endif

@@ -62,28 +62,28 @@ Function* PastUs(const char* name) {
 
 // Our own, as without MSPTI.
 void OwnMark(benchmark::State& state) {
-  for (auto _ : state) taskd_mark(kName);
+  for ([[maybe_unused]] auto _ : state) taskd_mark(kName);
 }
 
 // A call in which the fake does nothing: an end of no range.
 void EmptyPastUs(benchmark::State& state) {
   auto* range_end = PastUs<void(void*, uint64_t)>("mstxDomainRangeEnd");
-  for (auto _ : state) range_end(nullptr, 0);
+  for ([[maybe_unused]] auto _ : state) range_end(nullptr, 0);
 }
 
 void EmptyThroughUs(benchmark::State& state) {
   taskd_domain* domain = mstxDomainCreateA("mine");
-  for (auto _ : state) mstxDomainRangeEnd(domain, 0);
+  for ([[maybe_unused]] auto _ : state) mstxDomainRangeEnd(domain, 0);
 }
 
 void MarkPastUs(benchmark::State& state) {
   auto* mark = PastUs<void(const char*, const char*, void*)>("mstxDomainMarkA");
-  for (auto _ : state) mark("mine", kName, nullptr);
+  for ([[maybe_unused]] auto _ : state) mark("mine", kName, nullptr);
 }
 
 void MarkThroughUs(benchmark::State& state) {
   taskd_domain* domain = mstxDomainCreateA("mine");
-  for (auto _ : state) mstxDomainMarkA(domain, kName, nullptr);
+  for ([[maybe_unused]] auto _ : state) mstxDomainMarkA(domain, kName, nullptr);
 }
 
 // CPU time of MSPTI's thread so far.
@@ -110,7 +110,7 @@ uint64_t Recorded() {
 
 void FeedOneRecord(benchmark::State& state) {
   constexpr uint64_t kMarks = 20000;  // below a buffer: they come with a flush
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     // What other benchmarks made comes with the next flush.
     uint64_t records = 0;
     while (records != Recorded()) {

@@ -46,7 +46,7 @@ void SetGate(uint32_t gate) {
 
 void TwoTimeStamps(benchmark::State& state) {
   const bool counter = getenv(kAlone) != nullptr || Segment().header().clock == taskd::ring::kClockCounter;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     for (int i = 0; i < 2; ++i) {
       benchmark::DoNotOptimize(counter ? taskd::worker::ReadCounter() : taskd::worker::ReadClockNs(CLOCK_MONOTONIC));
     }
@@ -57,7 +57,7 @@ void PushPop(benchmark::State& state, uint32_t gate, const char* name) {
   SetGate(gate);
   // From where a program has it: not a constant that the compiler knows.
   benchmark::DoNotOptimize(name);
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     client::Push(name);
     client::Pop();
   }
@@ -68,7 +68,7 @@ void PushPopInTurn(benchmark::State& state, uint32_t gate) {
   SetGate(gate);
   const char* names[] = {"step 12345", "dataloader", "forward", "save_checkpoint"};
   unsigned i = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     client::Push(names[i++ & 3]);
     client::Pop();
   }
@@ -80,7 +80,7 @@ void PushPopNewBuffer(benchmark::State& state, uint32_t gate, const char* name) 
   static char buffers[16][64];
   for (auto& buffer : buffers) strcpy(buffer, name);
   unsigned i = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     client::Push(buffers[i++ & 15]);
     client::Pop();
   }
@@ -88,14 +88,14 @@ void PushPopNewBuffer(benchmark::State& state, uint32_t gate, const char* name) 
 
 void StartEnd(benchmark::State& state, uint32_t gate, const char* name) {
   SetGate(gate);
-  for (auto _ : state) client::End(client::Start(name));
+  for ([[maybe_unused]] auto _ : state) client::End(client::Start(name));
 }
 
 void DomainPushPop(benchmark::State& state, uint32_t gate) {
   SetGate(gate);
   static const client::Domain domain = client::CreateDomain("bench");
   static const client::String name = client::Register(domain, "registered name");
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     client::DomainPush(domain, name);
     client::DomainPop(domain);
   }
@@ -133,7 +133,7 @@ void NcclOperation(benchmark::State& state, uint32_t gate, bool kernel) {
   operation.collective = {17, "AllReduce", nullptr, nullptr, 1 << 20, 0, "ncclBfloat16", 1};
   nccl::Descriptor channel = {};
   channel.type64 = nccl::kEventKernelChannel;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     void* handle;
     nccl.profiler->start_event(nccl.context, &handle, &operation);
     nccl.profiler->stop_event(handle);

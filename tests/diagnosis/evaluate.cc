@@ -74,7 +74,7 @@ Number ParseNumber(const std::string& flag, const std::string& value, Number low
 }
 
 void CheckSuite(const std::string& suite) {
-  std::vector<std::string> names = taskd::simulate::SuiteNames();
+  std::vector<std::string> names = taskd::evaluation::SuiteNames();
   names.push_back("scale");
   if (std::find(names.begin(), names.end(), suite) != names.end()) return;
   std::string list;
@@ -122,7 +122,7 @@ Options Parse(int argc, char** argv) {
       Fail("unknown flag '" + flag + "'; --help lists them");
     }
   }
-  if (options.suites.empty()) options.suites = taskd::simulate::SuiteNames();
+  if (options.suites.empty()) options.suites = taskd::evaluation::SuiteNames();
   for (const std::string& suite : options.suites) CheckSuite(suite);
   return options;
 }
@@ -193,7 +193,7 @@ int RunOne(const Options& options) {
   CheckSuite(parts[0]);
   int index = ParseNumber<int>("--case", parts[1], 0);
   CaseResult result = taskd::evaluation::Replay(
-      taskd::simulate::MakeCase(parts[0], options.seed, index), index,
+      taskd::evaluation::MakeCase(parts[0], options.seed, index), index,
       {.seed = options.seed, .engine_only = options.engine_only, .tapes = "", .dump = stderr});
   if (!result.error.empty()) Fail(options.single + ": " + result.error);
   nlohmann::json json = nlohmann::json::parse(ToJsonLine(result));
@@ -214,7 +214,7 @@ std::vector<CaseResult> RunAll(const Options& options) {
       const std::string& suite = options.suites[i % options.suites.size()];
       int index = static_cast<int>(i / options.suites.size());
       CaseResult result =
-          taskd::evaluation::Replay(taskd::simulate::MakeCase(suite, options.seed, index), index,
+          taskd::evaluation::Replay(taskd::evaluation::MakeCase(suite, options.seed, index), index,
                                     {.seed = options.seed, .engine_only = options.engine_only, .tapes = options.tapes});
       std::lock_guard lock(mutex);
       size_t place = i % options.suites.size() * static_cast<size_t>(options.cases) + static_cast<size_t>(index);

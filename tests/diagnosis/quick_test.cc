@@ -21,13 +21,13 @@ constexpr uint64_t kSeed = 1;
 const ReplayOptions kEngineOnly = {.seed = kSeed, .engine_only = true, .tapes = ""};
 
 CaseResult ReplayCase(const std::string& suite, int index, const ReplayOptions& options = kEngineOnly) {
-  CaseResult result = Replay(simulate::MakeCase(suite, kSeed, index), index, options);
+  CaseResult result = Replay(MakeCase(suite, kSeed, index), index, options);
   EXPECT_EQ(result.error, "") << suite << ':' << index;
   return result;
 }
 
 class EachSuite : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, testing::ValuesIn(simulate::SuiteNames()),
+INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, testing::ValuesIn(SuiteNames()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(EachSuite, NamesWhoIsSlowAndNobodyElse) {

@@ -56,7 +56,7 @@ class Player {
     }
     Deliver(step);
     if (step.ends_life) {
-      for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) engine_.Gone(static_cast<int>(rank));
+      for (size_t rank = 0; rank < node_of_rank_.size(); ++rank) engine_.RemoveRank(static_cast<int>(rank));
       topology_.Clear();
       for (const auto& baseline : baselines_) baseline->Restart();
     } else {
@@ -208,7 +208,7 @@ std::string LayoutName(const simulate::Layout& layout) {
   return name.empty() ? "1" : name;
 }
 
-CaseResult Replay(const simulate::Case& item, int index, const ReplayOptions& options) {
+CaseResult Replay(const Case& item, int index, const ReplayOptions& options) {
   double begin = Seconds(CLOCK_MONOTONIC);
   CaseResult result;
   result.suite = item.suite;

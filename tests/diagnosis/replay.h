@@ -45,7 +45,7 @@ struct ReplayOptions {
   std::FILE* dump = nullptr;  // features by rank and step as CSV, with the verdicts' texts as comments
 };
 
-CaseResult Replay(const simulate::Case& item, int index, const ReplayOptions& options);
+CaseResult Replay(const Case& item, int index, const ReplayOptions& options);
 
 std::string LayoutName(const simulate::Layout& layout);
 const char* Name(simulate::FaultKind kind);    // "compute", "pp_link", ...

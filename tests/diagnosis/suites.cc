@@ -6,10 +6,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/simulate/faults.h"
 #include "agent/simulate/random.h"
 
-namespace taskd::simulate {
+namespace taskd::evaluation {
 namespace {
+
+using simulate::Fault;
+using simulate::FaultKind;
+using simulate::FaultShape;
+using simulate::Job;
+using simulate::Layout;
+using simulate::Mix;
+using simulate::Uniform;
 
 // Draws of one case.
 class Draw {
@@ -442,16 +451,6 @@ const std::vector<std::pair<std::string, Maker>>& Makers() {
 
 }  // namespace
 
-void PrepareJob(Job& job, FaultKind kind) {
-  if (kind >= FaultKind::kNic) job.compute_share = std::min(job.compute_share, 0.5);
-  if (kind == FaultKind::kDataloader) job.dataloader_ms = 0.08 * job.step_ms;
-  if (kind == FaultKind::kCheckpoint) {
-    job.checkpoint_every = 10;
-    job.checkpoint_ms = 1.5 * job.step_ms;
-  }
-  if (kind == FaultKind::kGc) job.noise.gc_max_ms = 300;
-}
-
 std::vector<std::string> SuiteNames() {
   std::vector<std::string> names;
   for (const auto& [name, maker] : Makers()) {
@@ -475,4 +474,4 @@ Case MakeCase(const std::string& suite, uint64_t seed, int index) {
   return made;
 }
 
-}  // namespace taskd::simulate
+}  // namespace taskd::evaluation

@@ -7,11 +7,11 @@
 
 #include "agent/simulate/job.h"
 
-namespace taskd::simulate {
+namespace taskd::evaluation {
 
 struct Case {
   std::string suite;  // "matrix", "H1", "H5b", "healthy", ...
-  Job job;
+  simulate::Job job;
   bool honesty = false;  // nobody must be named (notes and verdicts of scope job are fine)
 };
 
@@ -21,7 +21,4 @@ std::vector<std::string> SuiteNames();
 // are drawn from the seed. An unknown suite gives a healthy job of the defaults.
 Case MakeCase(const std::string& suite, uint64_t seed, int index);
 
-// Gives a job what a fault of this kind needs to be felt at all: a loader or a checkpoint that takes time, traffic.
-void PrepareJob(Job& job, FaultKind kind);
-
-}  // namespace taskd::simulate
+}  // namespace taskd::evaluation

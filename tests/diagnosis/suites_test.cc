@@ -7,8 +7,13 @@
 
 #include "agent/simulate/simulator.h"
 
-namespace taskd::simulate {
+namespace taskd::evaluation {
 namespace {
+
+using simulate::Fault;
+using simulate::FaultKind;
+using simulate::Label;
+using simulate::Simulator;
 
 class SuiteTest : public testing::TestWithParam<std::string> {};
 
@@ -57,4 +62,4 @@ TEST(SuitesTest, ScaleIsLarge) {
 }
 
 }  // namespace
-}  // namespace taskd::simulate
+}  // namespace taskd::evaluation

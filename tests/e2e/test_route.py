@@ -1,6 +1,5 @@
 """`taskd route`, as a start script calls it: every format, every refusal, waits, files."""
 import base64
-import copy
 import gzip
 import hashlib
 import json
@@ -482,8 +481,8 @@ def test_folder_of_another_user(stage):
 
 @pytest.mark.parametrize("flags, words", [
     (["--unknown", "first"], ["--unknown", "first"]), (["--format", "xml"], ["--format", "xml"]),
-    (["--wait-s", "-1"], ["-1"]), (["--wait-s", "nan"], ["nan"]), (["--wait-s", "soon"], ["soon"]), (["--tp", "0"], ["0"]),
-    (["--tp", "5"], ["--tp", "5"]), (["--ep", "7"], ["--ep", "7"]), (["--dp", "5"], ["--dp", "5"]), (["--bogus"], ["bogus"]),
+    (["--wait-s", "-1"], ["-1"]), (["--wait-s", "nan"], ["nan"]), (["--wait-s", "soon"], ["soon"]),
+    (["--bogus"], ["bogus"]),
     (["--agree"], ["--manager"]), (["extra"], ["extra"])])
 def test_wrong_usage(stage, flags, words):
     stage.check_usage(stage.run("--json", *flags), *words)
@@ -497,22 +496,3 @@ def test_missing_options(stage):
                                 env=harness.clean_environment())
         stage.check_usage(result, option)
     assert subprocess.run([harness.TASKD, "route", "--help"], capture_output=True, timeout=60).returncode == 0
-
-
-def test_parallel_groups(stage):
-    """Two stages of 3 nodes: their expert parallel groups belong below one ToR each."""
-    report = stage.plan("--pp", "2", "--ep", "6", "--self", "10.0.0.2")
-    assert report["status"] == "planned"
-    tors = [TOR_OF[i] for i in order(report)]
-    assert tors == ["a"] * 3 + ["b"] * 3
-    groups = report["groups"]
-    assert groups["cost"]["before"] > groups["cost"]["after"] >= groups["cost"]["bound"] and 0 <= groups["gap"] <= 1
-    assert int((stage.out / "RANK_AFTER_ACC").read_text()) == order(report).index(2)
-    stage.table.write_bytes((stage.out / "jobstart_routeplan.json").read_bytes())
-    assert stage.plan("--pp", "2", "--ep", "6")["moved"] == 0
-    assert "groups" not in stage.plan()
-    odd = copy.deepcopy(table_10())
-    odd["server_list"][5]["device"].pop()
-    stage.table.write_text(json.dumps(odd))
-    (stage.out / "jobstart_routeplan.json").unlink()
-    stage.check_usage(stage.run("--pp", "1"), "10.0.0.5")

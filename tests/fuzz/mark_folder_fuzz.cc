@@ -60,6 +60,7 @@ void Unescape(const std::string& text) {
   std::string ours = "before";
   const bool read = taskd::AppendJsonUnescaped(text, ours);
   FUZZ_CHECK(ours.starts_with("before") && ours.size() <= 6 + 3 * text.size());
+  if (text.find('\0') != std::string::npos) return;  // the end of its input to the parser below
   // It takes more than JSON does: bytes that are no UTF-8, halves of surrogates.
   const nlohmann::json json = nlohmann::json::parse('"' + text + '"', nullptr, false);
   if (json.is_string()) FUZZ_CHECK(read && ours == "before" + json.get<std::string>());

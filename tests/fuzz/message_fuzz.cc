@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "agent/run/rendezvous_messages.h"
 #include "agent/run/supervision_client.h"
 #include "common/log.h"
 #include "google/protobuf/stubs/logging.h"
@@ -136,12 +137,13 @@ void Events(const std::string& bytes) {
 
 // What launchers tell the first one, which the manager has to take whole or it would take nothing.
 void LauncherEvent(const std::string& text) {
-  const auto event = taskd::ParseLauncherEvent(text);
-  if (Refused(event)) return;
+  const auto message = taskd::DecodeNodeMessage(text);
+  if (Refused(message) || !std::holds_alternative<taskd::EventMessage>(*message)) return;
+  const v1::SupervisionEvent event = taskd::ToSupervisionEvent(std::get<taskd::EventMessage>(*message).event);
   std::string bytes;
-  FUZZ_CHECK(event->SerializeToString(&bytes));  // texts are UTF-8
+  FUZZ_CHECK(event.SerializeToString(&bytes));  // texts are UTF-8
   manager::SupervisionCore core({});
-  FUZZ_CHECK(core.Report({manager::ReadEvent(*event)}, {}).ok());
+  FUZZ_CHECK(core.Report({manager::ReadEvent(event)}, {}).ok());
 }
 
 }  // namespace
@@ -227,6 +229,6 @@ std::vector<std::string> FuzzSeeds() {
       "2" + folds.SerializeAsString(),
       "3" + switches.SerializeAsString(),
       "4" + events.SerializeAsString(),
-      R"(5{"event":"exited","round":1,"restart_count":2,"rank":3,"node":4,"pid":5,"code":6,"signal":0,"time_ns":7,"reason":"x\u00e4"})",
-      R"(5{"event":"ended","code":-1,"rank":99999999999999999999,"reason":"\ud83d\ude00"})"};
+      R"(5{"type":"event","event":"exited","round":1,"rank":3,"node":4,"pid":5,"code":6,"signal":0,"time_ns":7,"reason":"x\u00e4"})",
+      R"(5{"type":"event","event":"ended","code":-1,"rank":99999999999999999999,"reason":"\ud83d\ude00"})"};
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/run/failure_report.h"
 #include "agent/stacks/stack_collector.h"
+#include "agent/stacks/stack_merge.h"
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_target.h"

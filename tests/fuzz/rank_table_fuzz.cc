@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "agent/ranktable/rank_table.h"
+#include "agent/ranktable/reorder.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

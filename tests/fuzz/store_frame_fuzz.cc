@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/frame_buffer.h"
 #include "store/tier_frame.h"
 #include "tests/fuzz/fuzz_target.h"
 

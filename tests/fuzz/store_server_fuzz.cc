@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/strings/escaping.h"
+#include "agent/run/launcher_frames.h"
 #include "agent/run/rendezvous_messages.h"
 #include "common/event_loop.h"
 #include "common/log.h"
@@ -44,8 +46,10 @@ std::unique_ptr<taskd::StoreServer> Start(taskd::EventLoop* loop, const std::str
   options.upstream = upstream;
   options.memory_limit_bytes = kMemoryLimit;
   if (upstream.empty()) {
-    options.launchers.opened = [](uint64_t, const std::string&) {};
-    options.launchers.received = [](uint64_t, std::string_view body) {
+    options.frame_service.magic = taskd::kLauncherMagic;
+    options.frame_service.max_frame_bytes = taskd::kMaxStrangersFrameBytes;
+    options.frame_service.opened = [](uint64_t, const std::string&) {};
+    options.frame_service.received = [](uint64_t, std::string_view body) {
       if (auto message = taskd::DecodeNodeMessage(body); message.ok()) {
         FUZZ_CHECK(taskd::DecodeNodeMessage(taskd::Encode(*message)).ok());
       }
@@ -53,7 +57,7 @@ std::unique_ptr<taskd::StoreServer> Start(taskd::EventLoop* loop, const std::str
         FUZZ_CHECK(taskd::DecodeRootMessage(taskd::Encode(*message)).ok());
       }
     };
-    options.launchers.closed = [](uint64_t) {};
+    options.frame_service.closed = [](uint64_t) {};
   }
   auto server = taskd::StoreServer::Start(loop, options);
   FUZZ_CHECK(server.ok());
@@ -173,10 +177,10 @@ std::string Step(Program& program, uint8_t kind) {
     taskd::AppendFrame(frame, bytes);
   } else if (kind == 1) {
     static const char* const kBodies[] = {
-        R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
-        R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"hosts_store":false,"tier_port":0})",
+        (R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
+         R"("min_nodes":1,"max_nodes":1,"max_restarts":0,"hosts_store":false,"tier_port":0})"),
         R"({"type":"pong","id":1})",
-        R"({"type":"event","json":"{}"})",
+        R"({"type":"event","event":"started","round":0,"rank":0,"node":0,"pid":1,"code":0,"signal":0,"reason":"","time_ns":1})",
         R"({"type":"stacks","id":1,"text":"x"})",
         R"({"type":"leave","signal":15})",
         R"({"type":"stop","round":1,"reason":"r"})",
@@ -261,7 +265,13 @@ std::vector<std::string> FuzzSeeds() {
   const std::string wait_twice = {'\4', '\1', '\5', '\1', '\0', '\1', '\0', '\4', '\1', '\5', '\1', '\0', '\1', '\0'};
   const std::string set = {'\x15', '\1', '\0', '\0', '\0', '\1'};
   const std::string barriers = {'\4', '\1', '\20', '\1', '\3', '\1', '\4', '\1', '\20', '\1', '\3', '\1'};
-  std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set};
+  // Values that grow and are read through a tier: nothing of the large replies stays behind.
+  const std::string large_replies = absl::HexStringToBytes("100000000202010203110701010202010203120e0202") +
+                                    std::string(78, '\xda') +
+                                    absl::HexStringToBytes(
+                                        "5b0d010202080001869f020102030907010102020102030a0e02020202010203"
+                                        "0815030302010203020112620e0203091c020204000202010203");
+  std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set, large_replies};
   for (uint8_t kind = 0; kind < 3; ++kind) {
     for (uint8_t place = 0; place < 2; ++place) {
       std::string all;

@@ -21,6 +21,8 @@ bool Same(const StoreRequest& a, const StoreRequest& b) {
   return a.op == b.op && a.keys == b.keys && a.values == b.values && a.number == b.number;
 }
 
+constexpr uint32_t kServiceMagic = 0x314C4B54;  // "TKL1"
+
 struct Outcome {
   std::vector<StoreRequest> requests;
   std::string error;
@@ -31,7 +33,7 @@ struct Outcome {
 };
 
 Outcome Parse(std::string_view bytes, StoreDialect unvalidated, size_t piece) {
-  StoreParser parser(unvalidated);
+  StoreParser parser(unvalidated, kServiceMagic);
   Outcome outcome;
   auto take = [&] {
     StoreRequest request;
@@ -59,7 +61,7 @@ Outcome Parse(std::string_view bytes, StoreDialect unvalidated, size_t piece) {
   outcome.peer = parser.peer();
   outcome.dialect = parser.dialect();
   outcome.buffered = parser.buffered_bytes();
-  if (outcome.peer == StoreParser::Peer::kTier || outcome.peer == StoreParser::Peer::kLauncher) {
+  if (outcome.peer == StoreParser::Peer::kTier || outcome.peer == StoreParser::Peer::kService) {
     outcome.rest = parser.TakeRest();
     FUZZ_CHECK(parser.buffered_bytes() == 0);
   }

@@ -371,7 +371,7 @@ def test_frames_of_a_launcher_that_has_not_joined(jobs):
     wait_until(lambda: node.require_alive() and socket.socket().connect_ex(("127.0.0.1", port)) == 0, "node 0 listens")
     before = peak_mib(node)
     for body in (b"[" * 16 * MIB, b'{"a":' * (3 * MIB), b"[" + b"1," * (8 * MIB - 1) + b"1]", b"[" * 60_000,
-                 b'{"type":"event","json":"' + b"[" * 60_000 + b'"}'):
+                 b'{"type":"event","reason":"' + b"[" * 60_000 + b'"}'):
         with connect(port) as connection:
             try:
                 connection.sendall(launcher_frame(body))

@@ -68,9 +68,8 @@ char* AppendPlain(char* out, const char* end, const char* text, int bytes) {
 }
 
 char* Append(char* out, const char* text) {
-  const size_t bytes = strlen(text);
-  memcpy(out, text, bytes);
-  return out + bytes;
+  while (*text != '\0') *out++ = *text++;
+  return out;
 }
 
 }  // namespace

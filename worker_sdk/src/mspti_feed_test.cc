@@ -360,7 +360,8 @@ class StoppedProxy {
   StoppedProxy() {
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
-    strncpy(address.sun_path, getenv("TASKD_SOCKET"), sizeof(address.sun_path) - 1);
+    const char* path = getenv("TASKD_SOCKET");
+    if (path != nullptr) strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(listener_, 8), 0);

@@ -9,7 +9,7 @@
 #include "recorder.h"
 
 // This copy's own image begins here (the linker defines it).
-extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));  // NOLINT(bugprone-reserved-identifier)
 
 namespace taskd::worker {
 namespace {

@@ -49,9 +49,11 @@ std::string Output(const std::string& command) {
 
 std::vector<std::string> SegmentFiles() {
   std::vector<std::string> found;
+  const char* socket_path = getenv("TASKD_SOCKET");
+  if (socket_path == nullptr) return found;
   char prefix[96];
   snprintf(prefix, sizeof(prefix), "taskd-%u-%016llx-%d-", geteuid(),
-           static_cast<unsigned long long>(hello::HashSocketPath(getenv("TASKD_SOCKET"))), getpid());
+           static_cast<unsigned long long>(hello::HashSocketPath(socket_path)), getpid());
   for (const auto& entry : std::filesystem::directory_iterator(hello::kSegmentFolder)) {
     if (entry.path().filename().string().starts_with(prefix)) found.push_back(entry.path().string());
   }

@@ -2,14 +2,12 @@
 //
 // Design:
 // 1. One pointer, g_gate, says what this process does: it points at a gate word, and a word of 0 ends the call. It
-// first
-//    points at a private word that sends the first mark to the slow path, then at the segment's gate, and after destroy
-//    or in a forked child at a private zero.
+//    first points at a private word that sends the first mark to the slow path, then at the segment's gate, and after
+//    destroy or in a forked child at a private zero.
 // 2. One thread-local pointer leads to the thread's ring. A signal may come between any two instructions, and its
-// handler
-//    may make marks: nothing of the thread's state is looked at before it is marked busy, and a mark that finds it busy
-//    is dropped and counted. A thread without a ring points at a state that always is.
-//    `next > limit` sends a mark to the slow path: the end of a block, or a mark whose cost is to be measured.
+//    handler may make marks: nothing of the thread's state is looked at before it is marked busy, and a mark that finds
+//    it busy is dropped and counted. A thread without a ring points at a state that always is. `next > limit` sends a
+//    mark to the slow path: the end of a block, or a mark whose cost is to be measured.
 // 3. The ring's own words are never read back: a damaged segment cannot lead a write astray.
 // 4. No lock, no allocation, no system call, no read-modify-write instruction, errno untouched.
 // 5. Reading the processor's counter takes as long as some 200 other instructions and little overlaps with it, so what
@@ -32,8 +30,8 @@ namespace taskd::worker {
 
 // What RecordOn found out about a short name under one state of the gate.
 struct RecordTemplate {
-  uint64_t raw_word =
-      0;  // the first 8 bytes at the name's address, whatever follows the NUL; the key together with gate
+  // The first 8 bytes at the name's address, whatever follows the NUL; the key together with gate.
+  uint64_t raw_word = 0;
   uint64_t word0 = 0;
   uint64_t word3 = 0;  // without the sequence number
   uint64_t name_word = 0;

@@ -49,8 +49,8 @@ class SlowPath {
   int errno_;
   ThreadState* state_;
   bool entered_;
-  sigset_t signals_;
-  int cancel_state_;
+  sigset_t signals_ = {};
+  int cancel_state_ = PTHREAD_CANCEL_ENABLE;
 };
 
 }  // namespace taskd::worker

@@ -3,9 +3,8 @@
 //
 // The handler runs in training, at any instruction of it, so:
 // * it takes no lock, allocates nothing and calls nothing that may. backtrace() is safe after its first call, which
-// loads
-//   libgcc_s; that one is made here, when armed. (Since glibc 2.35 and GCC 12 unwinding finds its tables without the
-//   dynamic linker's lock. Before, a thread that unwinds waits for one that is in dlopen; it goes on when that one
+//   loads libgcc_s; that one is made here, when armed. (Since glibc 2.35 and GCC 12 unwinding finds its tables without
+//   the dynamic linker's lock. Before, a thread that unwinds waits for one that is in dlopen; it goes on when that one
 //   does.)
 // * it uses raw system calls: open(2) and write(2) of libc are cancellation points.
 // * it is bounded: frames, bytes, no loop over anything that can grow.
@@ -170,16 +169,15 @@ void OnStackSignal(int, siginfo_t* info, void* context_pointer) {
 bool TakeFolder() {
   const char* folder = getenv("TASKD_STACK_DIR");
   if (folder == nullptr || folder[0] != '/') return false;
-  const size_t bytes = strlen(folder);
-  if (bytes + 64 > kMaxPath) return false;
+  if (strlen(folder) + 64 > kMaxPath) return false;
   struct stat status;
   if (lstat(folder, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
       (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return false;
   }
-  memcpy(g_folder, folder, bytes);
-  g_folder[bytes] = '/';
-  g_folder_bytes = bytes + 1;
+  char* end = stpcpy(g_folder, folder);
+  *end++ = '/';
+  g_folder_bytes = static_cast<size_t>(end - g_folder);
   return true;
 }
 

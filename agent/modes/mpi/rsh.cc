@@ -26,6 +26,7 @@
 #include "common/printable.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
+#include "proto/channel.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
 namespace taskd {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/channel.h"
+#include "proto/security.h"
 
 namespace taskd {
 

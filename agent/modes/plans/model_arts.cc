@@ -79,6 +79,78 @@ absl::StatusOr<int> Slots(const ModeInput& input) {
   return IntegerVariable(input, name, 1, kMaxSlots, 1);
 }
 
+struct MpiSettings {
+  int slots = 0;
+  int ssh_port = 0;
+  std::string home;
+};
+
+absl::StatusOr<MpiSettings> ReadMpiSettings(const ModeInput& input) {
+  const absl::StatusOr<int> slots = Slots(input);
+  if (!slots.ok()) return slots.status();
+  const absl::StatusOr<int> port = IntegerVariable(input, "MY_SSHD_PORT", 1, 65535, 36666);
+  if (!port.ok()) return port.status();
+  return MpiSettings{*slots, *port, input.Has("MA_HOME") ? input.Get("MA_HOME") : "/home/ma-user"};
+}
+
+// Node 0 runs mpirun, the others serve it.
+void PlaceMpi(const MpiSettings& settings, ModePlan* plan) {
+  const bool is_first = plan->index == 0;
+  const bool has_others = plan->nodes.size() > 1;
+  plan->role = "worker";
+  for (size_t i = 1; i < plan->nodes.size(); ++i) plan->nodes[i].serves = true;
+  plan->serves = !is_first;
+  plan->mpi.ssh_port = settings.ssh_port;
+  if (has_others) plan->mpi.sshd_config = settings.home + "/etc/ssh/sshd_config";
+  plan->mpi.checks_ssh = is_first && has_others;
+  plan->start = is_first ? StartRule::kAfterAll : StartRule::kAfterFirst;
+}
+
+Environment VariablesForRanks(const ModeInput& input) {
+  Environment result;
+  for (const auto& [name, value] : input.environment) {
+    if (IsForRanks(name) && !value.empty()) result.emplace(name, value);
+  }
+  return result;
+}
+
+Environment MpirunVariables(const ModeInput& input, const Environment& for_ranks) {
+  Environment result = ModelArtsVariables(input);
+  result.insert(for_ranks.begin(), for_ranks.end());
+  for (const char* name : {"MY_SSHD_PORT", "MY_MPI_BTL_TCP_IF", "MY_MPI_SLOTS", "LD_LIBRARY_PATH"}) {
+    if (input.Has(name)) result[name] = input.Get(name);
+  }
+  if (input.machine.root) {
+    for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}) {
+      result[name] = input.Has(name) ? input.Get(name) : "1";
+    }
+  }
+  return result;
+}
+
+// What mpirun hands on to the ranks (-x), and has in its own environment.
+void ExportToRanks(const ModeInput& input, const Environment& for_ranks, const std::vector<ModeNode>& nodes,
+                   ModeProcess* mpirun) {
+  std::vector<std::string>& argv = mpirun->argv;
+  const std::string interfaces = input.Has("MY_MPI_BTL_TCP_IF") ? input.Get("MY_MPI_BTL_TCP_IF") : "eth0,bond0";
+  const std::array<std::pair<std::string, std::string>, 4> fixed = {{{"NCCL_DEBUG", "INFO"},
+                                                                     {"NCCL_SOCKET_IFNAME", interfaces},
+                                                                     {"NCCL_SOCKET_FAMILY", "AF_INET"},
+                                                                     {"HOROVOD_MPI_THREADS_DISABLE", "1"}}};
+  for (const auto& [name, value] : fixed) {
+    argv.insert(argv.end(), {"-x", fmt::format("{}={}", name, value)});
+    mpirun->environment[name] = value;
+  }
+  argv.insert(argv.end(), {"-x", "LD_LIBRARY_PATH"});
+  // A bare name takes the value from mpirun's own environment, whatever is in it.
+  for (const auto& [name, value] : for_ranks) argv.insert(argv.end(), {"-x", name});
+  Environment rdma;
+  AddRdma(input, nodes, &rdma);
+  for (const auto& [name, value] : rdma) {
+    if (mpirun->environment.emplace(name, value).second) argv.insert(argv.end(), {"-x", name});
+  }
+}
+
 // Whether the command has the option: "--rank", "--rank=0".
 bool HasOption(const std::vector<std::string>& command, const std::string& option) {
   return std::any_of(command.begin(), command.end(), [&](const std::string& word) {
@@ -179,68 +251,36 @@ absl::Status ReadModelArtsNodes(const ModeInput& input, ModePlan* plan) {
 
 absl::Status PlanModelArtsMpi(const ModeInput& input, ModePlan* plan) {
   if (absl::Status nodes = ReadModelArtsNodes(input, plan); !nodes.ok()) return nodes;
-  const absl::StatusOr<int> slots = Slots(input);
-  if (!slots.ok()) return slots.status();
-  const absl::StatusOr<int> port = IntegerVariable(input, "MY_SSHD_PORT", 1, 65535, 36666);
-  if (!port.ok()) return port.status();
-  const std::string home = input.Has("MA_HOME") ? input.Get("MA_HOME") : "/home/ma-user";
+  const absl::StatusOr<MpiSettings> settings = ReadMpiSettings(input);
+  if (!settings.ok()) return settings.status();
+  PlaceMpi(*settings, plan);
+  if (plan->index != 0) return absl::OkStatus();
 
-  const bool is_first = plan->index == 0;
-  const bool has_others = plan->nodes.size() > 1;
-  plan->role = "worker";
-  for (size_t i = 1; i < plan->nodes.size(); ++i) plan->nodes[i].serves = true;
-  plan->serves = !is_first;
-  plan->mpi.ssh_port = *port;
-  if (has_others) plan->mpi.sshd_config = home + "/etc/ssh/sshd_config";
-  plan->mpi.checks_ssh = is_first && has_others;
-  plan->start = is_first ? StartRule::kAfterAll : StartRule::kAfterFirst;
-  if (!is_first) return absl::OkStatus();
-
-  absl::StatusOr<PlannedFile> hostfile = Hostfile(input, home + "/hostfile", *slots, plan);
+  absl::StatusOr<PlannedFile> hostfile = Hostfile(input, settings->home + "/hostfile", settings->slots, plan);
   if (!hostfile.ok()) return hostfile.status();
-  Environment for_ranks;
-  for (const auto& [name, value] : input.environment) {
-    if (IsForRanks(name) && !value.empty()) for_ranks.emplace(name, value);
-  }
-
+  const Environment for_ranks = VariablesForRanks(input);
   ModeProcess process;
-  process.environment = ModelArtsVariables(input);
-  process.environment.insert(for_ranks.begin(), for_ranks.end());
-  for (const char* name : {"MY_SSHD_PORT", "MY_MPI_BTL_TCP_IF", "MY_MPI_SLOTS", "LD_LIBRARY_PATH"}) {
-    if (input.Has(name)) process.environment[name] = input.Get(name);
-  }
-  if (input.machine.root) {
-    for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}) {
-      process.environment[name] = input.Has(name) ? input.Get(name) : "1";
-    }
-  }
-  const int64_t ranks = static_cast<int64_t>(plan->nodes.size()) * *slots;
-  std::vector<std::string>& argv = process.argv;
-  argv = {"mpirun",  "-np",          std::to_string(ranks),       "-hostfile", hostfile->path,
-          "-mca",    "plm_rsh_args", fmt::format("-p {}", *port), "-bind-to",  "none",
-          "-map-by", "slot"};
-  const std::string interfaces = input.Has("MY_MPI_BTL_TCP_IF") ? input.Get("MY_MPI_BTL_TCP_IF") : "eth0,bond0";
-  const std::array<std::pair<std::string, std::string>, 4> fixed = {{{"NCCL_DEBUG", "INFO"},
-                                                                     {"NCCL_SOCKET_IFNAME", interfaces},
-                                                                     {"NCCL_SOCKET_FAMILY", "AF_INET"},
-                                                                     {"HOROVOD_MPI_THREADS_DISABLE", "1"}}};
-  for (const auto& [name, value] : fixed) {
-    argv.insert(argv.end(), {"-x", fmt::format("{}={}", name, value)});
-    process.environment[name] = value;
-  }
-  argv.insert(argv.end(), {"-x", "LD_LIBRARY_PATH"});
-  // A bare name takes the value from mpirun's own environment, whatever is in it.
-  for (const auto& [name, value] : for_ranks) argv.insert(argv.end(), {"-x", name});
-  Environment rdma;
-  AddRdma(input, plan->nodes, &rdma);
-  for (const auto& [name, value] : rdma) {
-    if (process.environment.emplace(name, value).second) argv.insert(argv.end(), {"-x", name});
-  }
-  argv.insert(argv.end(), {"-mca", "pml", "ob1", "-mca", "btl", "^openib", "-mca", "plm_rsh_no_tree_spawn", "true"});
-  argv.insert(argv.end(), input.options.command.begin(), input.options.command.end());
+  process.environment = MpirunVariables(input, for_ranks);
+  const int64_t ranks = static_cast<int64_t>(plan->nodes.size()) * settings->slots;
+  process.argv = {"mpirun",
+                  "-np",
+                  std::to_string(ranks),
+                  "-hostfile",
+                  hostfile->path,
+                  "-mca",
+                  "plm_rsh_args",
+                  fmt::format("-p {}", settings->ssh_port),
+                  "-bind-to",
+                  "none",
+                  "-map-by",
+                  "slot"};
+  ExportToRanks(input, for_ranks, plan->nodes, &process);
+  process.argv.insert(process.argv.end(),
+                      {"-mca", "pml", "ob1", "-mca", "btl", "^openib", "-mca", "plm_rsh_no_tree_spawn", "true"});
+  process.argv.insert(process.argv.end(), input.options.command.begin(), input.options.command.end());
 
   plan->files.push_back(*std::move(hostfile));
-  plan->files.push_back(TuneFile(home + "/env_for_user_process", for_ranks, &plan->warnings));
+  plan->files.push_back(TuneFile(settings->home + "/env_for_user_process", for_ranks, &plan->warnings));
   plan->processes.push_back(std::move(process));
   return absl::OkStatus();
 }

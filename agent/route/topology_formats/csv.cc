@@ -1,8 +1,10 @@
+#include "agent/route/topology_formats/csv.h"
+
 // Our own simplest form: node,level1,level2,… with level1 the leaf switch. A switch's name counts on its level only.
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/reading.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

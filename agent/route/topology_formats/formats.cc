@@ -3,8 +3,15 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "agent/route/topology_formats/csv.h"
+#include "agent/route/topology_formats/hypernode.h"
+#include "agent/route/topology_formats/ibnetdiscover.h"
 #include "agent/route/topology_formats/json_text.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/rank_table2.h"
+#include "agent/route/topology_formats/reading.h"
+#include "agent/route/topology_formats/slurm.h"
+#include "agent/route/topology_formats/tor_list.h"
+#include "agent/route/topology_formats/tor_node_cm.h"
 #include "fmt/format.h"
 
 namespace taskd::route {
@@ -83,25 +90,6 @@ absl::StatusOr<Topology> ReadJson(std::string_view text, TopologyFormat format) 
 }
 
 }  // namespace
-
-absl::Status At(std::string_view context, const absl::Status& status) {
-  return absl::Status(status.code(), fmt::format("{}: {}", context, std::string(status.message())));
-}
-
-bool NextLine(std::string_view& text, std::string_view& line) {
-  if (text.empty()) return false;
-  const size_t end = text.find('\n');
-  line = text.substr(0, end);
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-  return true;
-}
-
-std::string_view Trim(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n\v\f");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r\n\v\f") - begin + 1);
-}
 
 std::optional<TopologyFormat> TopologyFormatFromName(std::string_view name) {
   for (const FormatName& known : kNames) {

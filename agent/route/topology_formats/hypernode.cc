@@ -1,8 +1,10 @@
+#include "agent/route/topology_formats/hypernode.h"
+
 // Volcano HyperNodes: each names its members, nodes or other HyperNodes.
 #include <vector>
 
 #include "agent/route/topology_formats/json_text.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/reading.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

@@ -1,3 +1,5 @@
+#include "agent/route/topology_formats/ibnetdiscover.h"
+
 // The output of ibnetdiscover: blocks of one node each, with the link of every port. A graph, of which we read the tree
 // that it is, or only the leaf switches where it is none.
 #include <algorithm>
@@ -8,7 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/reading.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

@@ -1,3 +1,5 @@
+#include "agent/route/topology_formats/rank_table2.h"
+
 // A rank table of version 2.0 holds its own tree: the domain of every rank on every layer.
 #include <algorithm>
 #include <string>
@@ -6,7 +8,7 @@
 
 #include "agent/route/job.h"
 #include "agent/route/topology_formats/json_text.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/reading.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

@@ -1,10 +1,12 @@
+#include "agent/route/topology_formats/slurm.h"
+
 // Slurm's topology.conf of the tree plugin.
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "agent/route/topology_formats/hostlist.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/reading.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

@@ -1,9 +1,11 @@
+#include "agent/route/topology_formats/tor_list.h"
+
 // CCE's ranktable_tor.json: the ToR of every device. One rail a device position, in the order of device_id.
 #include <algorithm>
 #include <vector>
 
 #include "agent/route/topology_formats/json_text.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/reading.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

@@ -1,6 +1,8 @@
+#include "agent/route/topology_formats/tor_node_cm.h"
+
 // MindCluster's basic-tor-node-cm: the servers of every ToR.
 #include "agent/route/topology_formats/json_text.h"
-#include "agent/route/topology_formats/readers.h"
+#include "agent/route/topology_formats/reading.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

@@ -62,7 +62,7 @@ inline std::string ExplodingName(int arguments) {
   std::string name = "_Z1f1BIiiE";
   for (int i = 0; i < arguments; ++i) {
     const std::string before = std::string("S") + digits[i] + "_";
-    name += "S_I" + before + before + "E";
+    name.append("S_I").append(before).append(before).append("E");
   }
   return name;
 }

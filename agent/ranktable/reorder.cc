@@ -1,7 +1,8 @@
+#include "agent/ranktable/reorder.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "agent/ranktable/rank_table.h"
 #include "fmt/format.h"
 
 namespace taskd {

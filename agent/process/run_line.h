@@ -1,0 +1,11 @@
+// What `taskd run` itself says to people: one line on stderr.
+#pragma once
+
+#include <string>
+
+namespace taskd {
+
+// "taskd run: TEXT", without control characters; line breaks become spaces.
+void SayRunLine(std::string text);
+
+}  // namespace taskd

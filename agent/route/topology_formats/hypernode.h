@@ -1,0 +1,12 @@
+// Volcano's HyperNodes. ReadTopology (formats.h) says what is checked before.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "agent/route/topology.h"
+#include "agent/route/topology_formats/reading.h"
+
+namespace taskd::route {
+
+absl::StatusOr<Topology> ReadHypernode(const Json& root);
+
+}  // namespace taskd::route

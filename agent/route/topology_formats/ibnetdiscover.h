@@ -1,0 +1,13 @@
+// What `ibnetdiscover` prints. ReadTopology (formats.h) says what is checked before.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "agent/route/topology.h"
+
+namespace taskd::route {
+
+absl::StatusOr<Topology> ReadIbnetdiscover(std::string_view text);
+
+}  // namespace taskd::route

@@ -1,0 +1,12 @@
+// A rank table 2.0, whose levels name the switches. ReadTopology (formats.h) says what is checked before.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "agent/route/topology.h"
+#include "agent/route/topology_formats/reading.h"
+
+namespace taskd::route {
+
+absl::StatusOr<Topology> ReadRankTable2(const Json& root);
+
+}  // namespace taskd::route

@@ -1,0 +1,12 @@
+// CCE's ranktable_tor.json. ReadTopology (formats.h) says what is checked before.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "agent/route/topology.h"
+#include "agent/route/topology_formats/reading.h"
+
+namespace taskd::route {
+
+absl::StatusOr<Topology> ReadTorList(const Json& root);
+
+}  // namespace taskd::route

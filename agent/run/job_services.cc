@@ -1,0 +1,121 @@
+#include "agent/run/job_services.h"
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/process/daemons.h"
+#include "agent/run/supervision.h"
+#include "common/address.h"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+DaemonOptions DaemonsOf(const RunOptions& options, const Environment& environment) {
+  DaemonOptions result;
+  if (options.min_nodes == options.max_nodes) result.nodes = options.max_nodes;
+  result.procs_per_node = options.procs_per_node;
+  result.environment = environment;
+  return result;
+}
+
+SupervisionClient::Options ClientOf(const RunOptions& options, const Environment& environment) {
+  SupervisionClient::Options result;
+  result.security = {ValueOf(environment, "TASKD_TLS_DIR"), ValueOf(environment, "TASKD_TOKEN")};
+  result.hang_factor = options.hang_factor == 0 ? -1 : options.hang_factor;
+  return result;
+}
+
+RunSupervision::Options SupervisionOf(const RunOptions& options, const std::string& daemons_folder) {
+  RunSupervision::Options result;
+  result.hang_action = options.hang_action;
+  result.file_folder = options.log_dir;
+  if (!daemons_folder.empty()) result.stack_folder = daemons_folder + "/stacks";
+  return result;
+}
+
+class JobServices : public LauncherObserver {
+ public:
+  JobServices(const RunOptions& options, const Environment& environment);
+
+  void OnSecret(const std::string& secret) override;
+  std::string StartManager() override;
+  void OnHosting(const LauncherControl& control) override { supervision_.SetControl(control); }
+  void BeforeStart(const Assignment& assignment) override;
+  std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) override;
+  std::optional<std::string> CollectStacks(const std::map<int, pid_t>& pids) override {
+    return supervision_.Collect(pids);
+  }
+  void OnOtherExit(pid_t pid, int wait_status) override { daemons_.OnExit(pid, wait_status); }
+  std::vector<pid_t> SparePids() override { return daemons_.pids(); }
+  void OnEnd() override { supervision_.SetControl({}); }
+  void OnEvent(const LauncherEvent& event) override { supervision_.OnEvent(event); }
+  void OnStacks(int id, const std::string& text) override { supervision_.OnStacks(id, text); }
+
+ private:
+  void StartSupervision(const std::string& manager);
+
+  const std::string endpoint_;  // where the nodes meet, HOST:PORT
+  const bool manager_named_;
+  SupervisionClient::Options client_;
+  Daemons daemons_;
+  bool proxy_started_ = false;
+  RunSupervision supervision_;  // last: what it still has to report is for the manager
+};
+
+JobServices::JobServices(const RunOptions& options, const Environment& environment)
+    : endpoint_(options.rdzv_endpoint),
+      manager_named_(!options.manager.empty()),
+      client_(ClientOf(options, environment)),
+      daemons_(DaemonsOf(options, environment)),
+      supervision_(SupervisionOf(options, daemons_.folder())) {}
+
+void JobServices::OnSecret(const std::string& secret) {
+  // A manager that was named has a secret of its own: TASKD_TOKEN, or what its job file says.
+  if (manager_named_ && client_.security.secret.empty()) return;
+  daemons_.SetSecret(secret);
+  client_.security.secret = secret;
+}
+
+// Where the job's nodes meet, they reach its manager, too.
+std::string JobServices::StartManager() {
+  absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", endpoint_);
+  return endpoint.ok() ? daemons_.StartManager(endpoint->host) : "";
+}
+
+void JobServices::BeforeStart(const Assignment& assignment) {
+  supervision_.SetAssignment(assignment);
+  if (!std::exchange(proxy_started_, true)) daemons_.StartProxy(assignment.group_rank, assignment.manager);
+  if (assignment.group_rank != 0 || assignment.manager.empty() || supervision_.has_client()) return;
+  StartSupervision(assignment.manager);
+}
+
+void JobServices::StartSupervision(const std::string& manager) {
+  client_.manager = manager;
+  absl::StatusOr<std::unique_ptr<SupervisionClient>> client =
+      SupervisionClient::Start(client_, [this](const v1::HangNotice& notice) { supervision_.OnNotice(notice); });
+  if (client.ok()) {
+    supervision_.SetClient(*std::move(client));
+  } else {
+    spdlog::warn("the manager will not hear of the ranks: {}", client.status().message());
+  }
+}
+
+std::map<std::string, std::string> JobServices::RankEnvironment(const Assignment& assignment) {
+  std::map<std::string, std::string> environment = daemons_.RankEnvironment(assignment.manager);
+  if (!supervision_.stack_folder().empty()) environment["TASKD_STACK_DIR"] = supervision_.stack_folder();
+  return environment;
+}
+
+}  // namespace
+
+std::unique_ptr<LauncherObserver> MakeJobServices(const RunOptions& options, const Environment& environment) {
+  return std::make_unique<JobServices>(options, environment);
+}
+
+}  // namespace taskd

@@ -1,0 +1,28 @@
+// What happens to the ranks of a job, as the launchers report it to the one of node 0, and that one to the manager.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace taskd {
+
+struct LauncherEvent {
+  enum class Kind : uint8_t {
+    kStarted,     // one rank
+    kExited,      // one rank
+    kRestarting,  // the job
+    kEnded,       // the job; `code` is its exit code
+  };
+
+  Kind kind = Kind::kStarted;
+  int round = 0;  // counts starts of the ranks, from 0
+  int rank = -1;  // global; -1: not about one rank
+  int node = -1;  // group rank; -1: not about one node
+  int pid = 0;    // 0: none
+  int code = 0;   // 128 + signal where a signal ended it
+  int signal = 0;
+  std::string reason;   // for people
+  int64_t time_ns = 0;  // CLOCK_REALTIME
+};
+
+}  // namespace taskd

@@ -1,0 +1,93 @@
+#include "diagnosis/cost.h"
+
+#include "gtest/gtest.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+// Two stages of two tensor-parallel ranks, one pipeline of two cells: {0, 1} and {2, 3}.
+Layout TwoStages() {
+  Layout layout;
+  for (int r = 0; r < 4; ++r) {
+    layout.SetPlace(r, {r / 2, "host", r % 2});
+    layout.SetGroup(r, 0, {r % 2 == 0 ? "pp0" : "pp1", "pp", CompressMembers({r % 2, r % 2 + 2})});
+    layout.SetGroup(r, 1, {r < 2 ? "tp0" : "tp1", "tp", CompressMembers({r / 2 * 2, r / 2 * 2 + 1})});
+    StepFold fold;
+    OpFold op;
+    op.op = CommOp::kSend;
+    op.peer = r < 2 ? 1 : 0;
+    op.count = 1;
+    fold.ops.push_back(op);
+    layout.Learn(r, fold);
+  }
+  layout.Rebuild();
+  return layout;
+}
+
+// Data parallel: each rank is a pipeline of its own.
+Layout ThreeReplicas() {
+  Layout layout;
+  for (int r = 0; r < 3; ++r) {
+    layout.SetPlace(r, {r, "host", 0});
+    layout.SetGroup(r, 0, {"world", "dp", CompressMembers({0, 1, 2})});
+  }
+  layout.Rebuild();
+  return layout;
+}
+
+OwnTime WithOwnTimes(const Layout& layout, const std::vector<double>& own_ns) {
+  OwnTime own;
+  own.Regroup(layout);
+  for (size_t r = 0; r < own_ns.size(); ++r) own.rank(static_cast<int>(r)).average_own_ns = own_ns[r];
+  return own;
+}
+
+TEST(CostModel, IsPacedByTheSlowestStage) {
+  const Layout layout = TwoStages();
+  ASSERT_EQ(layout.pipelines().size(), 1u);
+  const struct {
+    std::vector<double> own_ns;
+    std::vector<int> microbatches;
+    double step_ns;
+  } cases[] = {
+      // A stage is as slow as its slowest rank: 20 and 40. One microbatch goes through both: 20 + 40.
+      {{10, 20, 40, 5}, {1, 1, 1, 1}, 60},
+      // Four microbatches: 5 and 10 each; 5 + 10 for the first, 10 for each of the other three.
+      {{10, 20, 40, 5}, {4, 4, 4, 4}, 45},
+      // What one rank has not seen another has: the most is what counts.
+      {{10, 20, 40, 5}, {0, 4, 0, 0}, 45},
+      // Not known: one microbatch, also of ranks that the list does not reach.
+      {{10, 20, 40, 5}, {}, 60},
+      {{0, 0, 0, 0}, {4, 4, 4, 4}, 0},
+  };
+  for (const auto& item : cases) {
+    const OwnTime own = WithOwnTimes(layout, item.own_ns);
+    EXPECT_DOUBLE_EQ(CostModel(layout, own, item.microbatches).StepNs(), item.step_ns);
+  }
+}
+
+TEST(CostModel, IsAsSlowAsTheSlowestPipeline) {
+  const Layout layout = ThreeReplicas();
+  ASSERT_EQ(layout.pipelines().size(), 3u);
+  const OwnTime own = WithOwnTimes(layout, {100, 130, 110});
+  EXPECT_DOUBLE_EQ(CostModel(layout, own, {}).StepNs(), 130);
+  // With one stage the number of microbatches changes nothing: 130 / 5 + 4 * 130 / 5.
+  EXPECT_DOUBLE_EQ(CostModel(layout, own, {5, 5, 5}).StepNs(), 130);
+}
+
+TEST(CostModel, AnswersWhatIf) {
+  const Layout layout = TwoStages();
+  const OwnTime own = WithOwnTimes(layout, {10, 20, 40, 5});
+  CostModel model(layout, own, {4, 4, 4, 4});
+  EXPECT_EQ(model.own_ns(2), 40);
+  // With rank 2 at 10 its stage takes 10, the first one 20: 5 + 2.5 + 3 * 5.
+  model.Set(2, 10);
+  EXPECT_DOUBLE_EQ(model.StepNs(), 22.5);
+  // Rank 3 is not the slowest of its cell until it takes more than 10.
+  model.Set(3, 10);
+  EXPECT_DOUBLE_EQ(model.StepNs(), 22.5);
+  EXPECT_EQ(own.rank(2).average_own_ns, 40) << "nothing is changed but the model";
+}
+
+}  // namespace
+}  // namespace taskd::diagnosis

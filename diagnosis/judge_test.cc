@@ -1,0 +1,261 @@
+#include "diagnosis/judge.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr double kMs = 1e6;
+constexpr int64_t kNow = 100;  // the step that is judged
+constexpr Stream::Limits kLimits = {.sigma = 0.01, .dead = 0.01, .most = 0.035, .h = 10, .jump = 0.12};
+
+// Nothing, and from `onset` on a rise of `d` that costs `excess_ms`: raised in its third step.
+Stream Rise(double d, double excess_ms, int64_t onset = 90) {
+  Stream stream;
+  for (int64_t step = 60; step < onset; ++step) stream.Observe(step, 0, 0, kLimits);
+  for (int64_t step = onset; step <= kNow; ++step) stream.Observe(step, d, excess_ms * kMs, kLimits);
+  return stream;
+}
+
+// Eight ranks on four nodes, all of one class, each node a tensor-parallel cell and a pipeline of its own. They compute
+// 100 ms of a step of 150 ms.
+class JudgeTest : public ::testing::Test {
+ protected:
+  JudgeTest() {
+    std::vector<std::pair<int, StepFold>> folds;
+    for (int r = 0; r < 8; ++r) {
+      layout_.SetPlace(r, {r / 2, "host", r % 2});
+      layout_.SetGroup(r, 0, {"tp" + std::to_string(r / 2), "tp", CompressMembers({r / 2 * 2, r / 2 * 2 + 1})});
+      StepFold fold;
+      OpFold op;
+      op.op = CommOp::kAllReduce;
+      op.count = op.gaps = op.blocking_gaps = 8;
+      op.gap_ns = op.blocking_gap_ns = static_cast<uint64_t>(100 * kMs);
+      fold.ops.push_back(op);
+      folds.emplace_back(r, fold);
+    }
+    layout_.Rebuild();
+    own_.Regroup(layout_);
+    own_.Observe(layout_, folds, kNow, 150 * kMs, 1e7);
+  }
+
+  std::vector<Accusation> Judge() {
+    return Accuse({.layout = layout_,
+                   .own = own_,
+                   .transfers = transfers_,
+                   .microbatches = {},
+                   .step = kNow,
+                   .first_step = 40,
+                   .period_ns = 150 * kMs,
+                   .min_cost_share = 0.01,
+                   .planned_change = false,
+                   .lost_since = [this](int64_t) { return lost_ms_ * kMs; }});
+  }
+
+  // "rank 4", "node 2": all accusations, in their order.
+  std::vector<std::string> Accused() {
+    std::vector<std::string> accused;
+    for (const Accusation& accusation : Judge()) {
+      accused.push_back(std::string(Name(accusation.verdict.scope)) + " " + std::to_string(accusation.verdict.ids[0]));
+    }
+    return accused;
+  }
+
+  Layout layout_;
+  OwnTime own_;
+  Transfers transfers_;
+  double lost_ms_ = 20;
+};
+
+TEST_F(JudgeTest, AccusesNobodyWhereNothingIsRaised) { EXPECT_TRUE(Judge().empty()); }
+
+TEST_F(JudgeTest, AccusesTheRankWithEvidenceAndCost) {
+  own_.rank(5).own = Rise(0.2, 20);
+  const std::vector<Accusation> accusations = Judge();
+  ASSERT_EQ(accusations.size(), 1u);
+  EXPECT_EQ(accusations[0].key, "own:rank:5");
+  EXPECT_EQ(accusations[0].concerns, std::set<int>{5});
+  EXPECT_TRUE(accusations[0].confirmed);
+  const Verdict& verdict = accusations[0].verdict;
+  EXPECT_EQ(verdict.cause, Cause::kCompute);
+  EXPECT_EQ(verdict.since_step, 90);
+  EXPECT_NEAR(verdict.cost_ms_per_step, 20, 1e-9);
+  EXPECT_NEAR(verdict.slowdown, 150.0 / 130, 1e-9);
+  EXPECT_DOUBLE_EQ(verdict.confidence, 0.99) << "20 standard deviations";
+  ASSERT_EQ(verdict.evidence.size(), 1u);
+  EXPECT_EQ(verdict.evidence[0].feature, "own_time");
+  EXPECT_EQ(verdict.evidence[0].reference, 100);
+  EXPECT_NEAR(verdict.evidence[0].value, 100 * std::exp(0.2), 1e-9);
+  EXPECT_EQ(verdict.evidence[0].peers, 7);
+  EXPECT_NEAR(verdict.evidence[0].z, 20, 0.01);
+  EXPECT_EQ(verdict.evidence[0].first_step, 90);
+  EXPECT_EQ(verdict.evidence[0].last_step, kNow);
+}
+
+TEST_F(JudgeTest, BoundsTheModelledCostByWhatStepsHaveLost) {
+  own_.rank(5).own = Rise(0.2, 20);
+  const struct {
+    double lost_ms, cost_ms;
+  } cases[] = {
+      {15, 15},
+      {100, 20},    // others have become slower, too: no more than the model says
+      {1e294, 20},  // nothing to compare with
+      {0, 8},       // the job has become faster for another reason: at least 40 % of the model
+  };
+  for (const auto& [lost_ms, cost_ms] : cases) {
+    lost_ms_ = lost_ms;
+    EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, cost_ms, 1e-9) << lost_ms;
+  }
+}
+
+TEST_F(JudgeTest, ConfirmsOnlyWhatIsWorthIt) {
+  own_.rank(5).own = Rise(0.2, 1.6);
+  EXPECT_TRUE(Judge()[0].confirmed) << "1 % of 150 ms are 1.5 ms";
+  own_.rank(5).own = Rise(0.2, 1.4);
+  EXPECT_FALSE(Judge()[0].confirmed);
+  // A good step: the rise may be over. That keeps a verdict open, but opens none.
+  own_.rank(5).own = Rise(0.2, 20);
+  own_.rank(5).own.Observe(kNow, 0, 0, kLimits);
+  EXPECT_FALSE(Judge()[0].confirmed);
+}
+
+TEST_F(JudgeTest, CostsEachOfTwoEquallySlowOnesAsIfItWereAlone) {
+  own_.rank(1).own = Rise(0.2, 20);
+  own_.rank(5).own = Rise(0.3, 30);
+  lost_ms_ = 100;
+  const std::vector<Accusation> accusations = Judge();
+  ASSERT_EQ(accusations.size(), 2u);
+  EXPECT_EQ(accusations[0].verdict.ids, std::vector<int>{5}) << "the one that loses more comes first";
+  EXPECT_NEAR(accusations[0].verdict.cost_ms_per_step, 30, 1e-9);
+  EXPECT_NEAR(accusations[1].verdict.cost_ms_per_step, 20, 1e-9);
+}
+
+TEST_F(JudgeTest, AccusesANodeWhenItsRanksDeviateAlike) {
+  Stream nothing;
+  const Stream old = Rise(0.2, 20), young = Rise(0.2, 20, 98), weak = Rise(0.15, 15), strong = Rise(0.6, 60);
+  // In its second step: more than a third of the threshold, and not raised.
+  const Stream rising = Rise(0.2, 20, 99);
+  ASSERT_TRUE(young.raised() && !rising.raised());
+  const struct {
+    std::vector<std::pair<int, Stream>> streams;
+    std::vector<std::string> accused;
+    std::string why;
+  } cases[] = {
+      {{{4, old}}, {"rank 4"}, "one of two"},
+      {{{4, old}, {5, old}}, {"node 2"}, "both"},
+      {{{4, old}, {6, old}}, {"rank 4", "rank 6"}, "of different nodes"},
+      {{{4, strong}, {5, weak}}, {"rank 4", "rank 5"}, "0.15 is not a third of 0.6"},
+      {{{4, old}, {5, weak}, {1, strong}}, {"rank 1", "node 2"}, "by what they lose"},
+      {{{4, young}, {5, rising}}, {}, "raised in this step, and its neighbour is on the way: it may be the node"},
+      {{{4, old}, {5, rising}}, {"rank 4"}, "its neighbour has had its time"},
+  };
+  for (const auto& item : cases) {
+    for (int r = 0; r < 8; ++r) own_.rank(r).own = nothing;
+    for (const auto& [rank, stream] : item.streams) own_.rank(rank).own = stream;
+    EXPECT_EQ(Accused(), item.accused) << item.why;
+  }
+}
+
+TEST_F(JudgeTest, AccusesNobodyWhoIsGone) {
+  own_.rank(5).own = Rise(0.2, 20);
+  own_.rank(5).last_step = kNow - 5;
+  EXPECT_EQ(Accused(), std::vector<std::string>{"rank 5"});
+  own_.rank(5).last_step = kNow - 6;
+  EXPECT_TRUE(Accused().empty());
+}
+
+TEST_F(JudgeTest, DatesWhatWasThereFromTheStartToTheFirstStep) {
+  Stream stream;
+  for (int64_t step = 90; step <= kNow; ++step) stream.Observe(step, 0.2, 20 * kMs, kLimits);
+  own_.rank(5).own = stream;
+  EXPECT_EQ(Judge()[0].verdict.since_step, 40);
+}
+
+TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
+  // Raised, and then in turns 0.12 and 0.28: a mean distance of 0.08 of 0.2, about 40 %.
+  Stream uneven = Rise(0.2, 20, 60);
+  for (int64_t step = kNow + 1; step <= kNow + 60; ++step) {
+    uneven.Observe(step, step % 2 == 0 ? 0.12 : 0.28, 20 * kMs, kLimits);
+  }
+  ASSERT_TRUE(uneven.raised());
+  ASSERT_GT(uneven.spread() / uneven.mean(), 0.25);
+  const Stream even = Rise(0.2, 20);
+  // A spike now and then.
+  Stream spikes;
+  for (int64_t step = 1; step <= kNow; ++step) {
+    spikes.Observe(step, step % 4 == 0 ? 0.5 : 0, step % 4 == 0 ? 80 * kMs : 0, kLimits);
+  }
+  ASSERT_TRUE(spikes.intermittent());
+  const struct {
+    const Stream& stream;
+    double issue_ratio, tail_ratio, tail_share, forward_share, longest_gap_share;
+    Cause cause;
+    std::string why;
+  } cases[] = {
+      {even, 1, 1.2, 0.1, 0.3, 0.1, Cause::kCompute, "slower in everything"},
+      {even, 0.1, 1.2, 0.1, 0.3, 0.1, Cause::kHost, "the device waits for the host"},
+      {even, 0.3, 1.2, 0.1, 0.3, 0.1, Cause::kCompute, "a rank's issue latency has to collapse"},
+      {even, 1, 1.5, 0.3, 0.3, 0.1, Cause::kMemory, "the optimizer is longer than exp(0.2) * 1.15 = 1.40 times"},
+      {even, 1, 1.5, 0.1, 0.3, 0.1, Cause::kCompute, "but it is a small part of the excess"},
+      {even, 1, 1.3, 0.3, 0.3, 0.1, Cause::kCompute, "it is longer as everything is"},
+      {uneven, 1, 1, 0, 0.7, 0.1, Cause::kGc, "in forward alone, and by turns long and short"},
+      {even, 1, 1, 0, 0.7, 0.1, Cause::kCompute, "in forward, but evenly: no pauses"},
+      {uneven, 1, 1, 0, 0.5, 0.6, Cause::kCompute, "uneven, but not in forward"},
+      {spikes, 1, 1, 0, 0.1, 0.6, Cause::kGc, "comes and goes, in one gap"},
+      {spikes, 1, 1, 0, 0.7, 0.1, Cause::kGc, "comes and goes, in forward"},
+      {spikes, 1, 9, 0.9, 0.1, 0.1, Cause::kCompute, "memory is not slow now and then"},
+  };
+  for (const auto& item : cases) {
+    OwnTime::Rank& rank = own_.rank(5);
+    rank.own = item.stream;
+    rank.issue_ratio = item.issue_ratio;
+    rank.tail_ratio = item.tail_ratio;
+    rank.tail_share = item.tail_share;
+    rank.forward_share = item.forward_share;
+    rank.longest_gap_share = item.longest_gap_share;
+    const std::vector<Accusation> accusations = Judge();
+    ASSERT_EQ(accusations.size(), 1u) << item.why;
+    EXPECT_EQ(accusations[0].verdict.cause, item.cause) << item.why;
+  }
+}
+
+TEST_F(JudgeTest, BlamesTheNodeWhoseRanksTheHostHoldsUp) {
+  // The slowest one holds the other up, which so is not slow itself; but the issue latency of both has fallen.
+  own_.rank(4).own = Rise(0.2, 20);
+  own_.rank(4).issue_ratio = own_.rank(5).issue_ratio = 0.5;
+  ASSERT_EQ(Accused(), std::vector<std::string>{"node 2"});
+  EXPECT_EQ(Judge()[0].verdict.cause, Cause::kHost);
+  // In half of the job it is no node's matter.
+  own_.rank(0).issue_ratio = own_.rank(1).issue_ratio = 0.5;
+  EXPECT_EQ(Accused(), std::vector<std::string>{"rank 4"});
+}
+
+TEST_F(JudgeTest, AccusesDataLoading) {
+  own_.rank(3).data = Rise(0.2, 30);
+  own_.rank(3).data_reference_ns = 4 * kMs;
+  const std::vector<Accusation> accusations = Judge();
+  ASSERT_EQ(accusations.size(), 1u);
+  EXPECT_EQ(accusations[0].key, "dataloader:rank:3");
+  const Verdict& verdict = accusations[0].verdict;
+  EXPECT_NEAR(verdict.cost_ms_per_step, 20, 1e-9) << "30 ms, of which steps have lost 20";
+  EXPECT_EQ(verdict.evidence[0].feature, "dataloader");
+  EXPECT_EQ(verdict.evidence[0].reference, 4);
+  EXPECT_NEAR(verdict.evidence[0].value, 24, 1e-9);
+  EXPECT_EQ(verdict.evidence[0].peers, 7);
+}
+
+TEST_F(JudgeTest, AccusesSaving) {
+  own_.rank(3).checkpoint = Rise(std::log(2), 50);
+  own_.rank(3).checkpoint_reference_ns = 1000 * kMs;
+  const std::vector<Accusation> accusations = Judge();
+  ASSERT_EQ(accusations.size(), 1u);
+  EXPECT_EQ(accusations[0].key, "checkpoint:rank:3");
+  EXPECT_NEAR(accusations[0].verdict.cost_ms_per_step, 50, 1e-9) << "over the steps between two of them";
+  EXPECT_EQ(accusations[0].verdict.evidence[0].reference, 1000);
+  EXPECT_NEAR(accusations[0].verdict.evidence[0].value, 2000, 1e-6);
+}
+
+}  // namespace
+}  // namespace taskd::diagnosis

@@ -1,0 +1,218 @@
+#include "diagnosis/own_time.h"
+
+#include <cmath>
+#include <functional>
+
+#include "gtest/gtest.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr double kArlFactor = 1e7;
+constexpr double kMs = 1e6;
+
+uint64_t Ns(double ms) { return static_cast<uint64_t>(std::llround(ms * kMs)); }
+
+// Four tensor-parallel ranks that all do the same. Without noise, so that all numbers can be worked out.
+class OwnTimeTest : public ::testing::Test {
+ protected:
+  static constexpr int kRanks = 4;
+
+  // What one rank does in a step, ms.
+  struct Work {
+    double own = 100;  // in eight gaps
+    double longest_gap = 13;
+    double forward = 40;
+    double tail = 5;
+    double load = 4;
+    double save = 0;
+    uint64_t issue_ns = 0;
+    uint32_t process_id = 1;
+  };
+
+  OwnTimeTest() {
+    for (int r = 0; r < kRanks; ++r) {
+      layout_.SetPlace(r, {r / 2, "host", r % 2});
+      layout_.SetGroup(r, 0, {"tp", "tp", CompressMembers({0, 1, 2, 3})});
+    }
+    layout_.Rebuild();
+    own_.Regroup(layout_);
+  }
+
+  void Step(const std::function<void(int rank, Work& work)>& change = [](int, Work&) {}) {
+    std::vector<std::pair<int, StepFold>> folds;
+    for (int r = 0; r < kRanks; ++r) {
+      Work work;
+      change(r, work);
+      StepFold fold;
+      fold.process_id = work.process_id;
+      fold.forward_ns = Ns(work.forward);
+      fold.forwards = 1;
+      fold.tail_ns = Ns(work.tail);
+      fold.dataloaders = 1;
+      fold.dataloader_own_ns = Ns(work.load);
+      fold.checkpoints = work.save > 0 ? 1 : 0;
+      fold.checkpoint_ns = Ns(work.save);
+      fold.issues = work.issue_ns > 0 ? 8 : 0;
+      fold.issue_p50_ns = work.issue_ns;
+      OpFold op;
+      op.op = CommOp::kAllReduce;
+      op.count = op.gaps = op.blocking_gaps = 8;
+      op.gap_ns = op.blocking_gap_ns = Ns(work.own);
+      op.max_gap_ns = Ns(work.longest_gap);
+      fold.ops.push_back(op);
+      folds.emplace_back(r, fold);
+    }
+    own_.Observe(layout_, folds, step_++, 150 * kMs, kArlFactor);
+  }
+  void Steps(
+      int count, const std::function<void(int rank, Work& work)>& change = [](int, Work&) {}) {
+    for (int i = 0; i < count; ++i) Step(change);
+  }
+
+  Layout layout_;
+  OwnTime own_;
+  int64_t step_ = 0;
+};
+
+TEST_F(OwnTimeTest, ComparesARankWithItsPeers) {
+  Steps(40);
+  EXPECT_EQ(own_.mode(), OwnTime::Mode::kBulk);
+  const auto slow = [](int rank, Work& work) { work.own = rank == 2 ? 130 : 100; };
+  // A rise of ln 1.3 is far above the noise, which is never taken to be below 0.8 %: three such steps are enough.
+  Steps(2, slow);
+  EXPECT_FALSE(own_.rank(2).own.raised());
+  Step(slow);
+  const OwnTime::Rank& rank = own_.rank(2);
+  EXPECT_TRUE(rank.own.raised());
+  EXPECT_EQ(rank.own.onset(), 40);
+  EXPECT_NEAR(rank.own.mean(), std::log(1.3), 1e-9);
+  EXPECT_NEAR(rank.own.mean_excess(), 30 * kMs, 1);
+  EXPECT_EQ(rank.own_ns, 130 * kMs);
+  EXPECT_EQ(rank.own_reference_ns, 100 * kMs);
+  for (int r : {0, 1, 3}) EXPECT_FALSE(own_.rank(r).own.raised()) << r;
+  EXPECT_EQ(own_.classes()[0].present, 4);
+  EXPECT_EQ(own_.classes()[0].reference_ns, 100 * kMs);
+}
+
+TEST_F(OwnTimeTest, KeepsAnExponentialMeanOfWhatARankTakes) {
+  Step();
+  EXPECT_EQ(own_.rank(2).average_own_ns, 100 * kMs) << "the first one as it is";
+  Step([](int rank, Work& work) { work.own = rank == 2 ? 120 : 100; });
+  EXPECT_NEAR(own_.rank(2).average_own_ns, 103 * kMs, 1) << "100 + 0.15 * 20";
+}
+
+TEST_F(OwnTimeTest, ProfilesWhereInTheStepTheTimeLies) {
+  const struct {
+    Work work;  // of the slow rank: 30 ms longer
+    double tail_share, tail_ratio, forward_share, gap_share;
+  } cases[] = {
+      // 20 of 30 ms after the last operation, where peers have 5 ms; a gap of 15 ms; forward 15 ms longer than it was.
+      {{.own = 130, .longest_gap = 15, .forward = 55, .tail = 25}, 2.0 / 3, 5, 0.5, 0.5},
+      // A pause of 30 ms in forward.
+      {{.own = 130, .longest_gap = 43, .forward = 70, .tail = 5}, 0, 1, 1, 1},
+      // All in backward.
+      {{.own = 130, .longest_gap = 12, .forward = 40, .tail = 5}, 0, 1, 0, 0.4},
+  };
+  for (const auto& item : cases) {
+    own_ = OwnTime();
+    own_.Regroup(layout_);
+    Steps(40);
+    Steps(5, [&](int rank, Work& work) { work = rank == 2 ? item.work : work; });
+    const OwnTime::Rank& rank = own_.rank(2);
+    EXPECT_NEAR(rank.tail_share, item.tail_share, 1e-9);
+    EXPECT_NEAR(rank.tail_ratio, item.tail_ratio, 1e-9);
+    EXPECT_NEAR(rank.forward_share, item.forward_share, 1e-9);
+    EXPECT_NEAR(rank.longest_gap_share, item.gap_share, 1e-9);
+    EXPECT_EQ(own_.rank(0).profiled, 0) << "nothing deviates there";
+  }
+}
+
+TEST_F(OwnTimeTest, FollowsIssueLatencyAsAShareOfWhatItWas) {
+  Steps(20, [](int, Work& work) { work.issue_ns = 1000; });
+  EXPECT_EQ(own_.rank(1).issue_ratio, 1);
+  // Each step takes it 30 % of the way from 1 to 0.1: 0.73 after one, 0.541 after two.
+  const auto collapsed = [](int rank, Work& work) { work.issue_ns = rank == 1 ? 100 : 1000; };
+  Step(collapsed);
+  EXPECT_NEAR(own_.rank(1).issue_ratio, 0.73, 1e-9);
+  Step(collapsed);
+  EXPECT_NEAR(own_.rank(1).issue_ratio, 0.73 + 0.3 * (100 / own_.rank(1).issue_level_ns - 0.73), 1e-9);
+  EXPECT_LT(own_.rank(1).issue_ratio, 0.56);
+  EXPECT_EQ(own_.rank(0).issue_ratio, 1);
+}
+
+TEST_F(OwnTimeTest, ComparesDataLoading) {
+  Steps(40);
+  Steps(6, [](int rank, Work& work) { work.load = rank == 1 ? 34 : 4; });
+  const OwnTime::Rank& rank = own_.rank(1);
+  EXPECT_TRUE(rank.data.raised());
+  EXPECT_EQ(rank.data.onset(), 40);
+  EXPECT_NEAR(rank.data.mean(), 0.2, 1e-9) << "30 of 150 ms";
+  EXPECT_NEAR(rank.data.mean_excess(), 30 * kMs, 1);
+  EXPECT_EQ(rank.data_reference_ns, 4 * kMs);
+  EXPECT_FALSE(own_.common_data().raised());
+  EXPECT_FALSE(own_.rank(0).data.raised());
+}
+
+TEST_F(OwnTimeTest, TakesDataLoadingThatIsSlowEverywhereForTheWholeJobs) {
+  Steps(40);
+  Steps(6, [](int, Work& work) { work.load = 34; });
+  EXPECT_TRUE(own_.common_data().raised());
+  EXPECT_NEAR(own_.common_data_level_ns(), 4 * kMs, 0.1 * kMs);
+  for (int r = 0; r < kRanks; ++r) EXPECT_FALSE(own_.rank(r).data.raised()) << r;
+}
+
+TEST_F(OwnTimeTest, ComparesSavings) {
+  // Every tenth step, 1 s; rank 3 takes 2 s. ln 2 is 5.9 sigma of 0.1 above the limit of 0.1: clipped to 4, less the
+  // drift of 1, is 3 a saving; the second takes the sum to 6, above 5.5.
+  for (int saving = 0; saving < 2; ++saving) {
+    EXPECT_FALSE(own_.rank(3).checkpoint.raised());
+    Step([](int rank, Work& work) { work.save = rank == 3 ? 2000 : 1000; });
+    Steps(9);
+  }
+  const OwnTime::Rank& rank = own_.rank(3);
+  EXPECT_TRUE(rank.checkpoint.raised());
+  EXPECT_NEAR(rank.checkpoint.mean(), std::log(2), 1e-9);
+  EXPECT_EQ(rank.checkpoint_reference_ns, 1000 * kMs);
+  // 1 s more every 20 steps, as long as nobody knows better, and then every 10.
+  EXPECT_NEAR(rank.checkpoint.mean_excess(), (50 + 100) / 2 * kMs, 1);
+  EXPECT_FALSE(own_.rank(0).checkpoint.raised());
+}
+
+TEST_F(OwnTimeTest, MeasuresWhatEverybodyDoesMore) {
+  Steps(30);
+  EXPECT_NEAR(own_.common_shift(), 0, 1e-9);
+  const auto more = [](int, Work& work) { work.own = 120; };
+  Step(more);
+  EXPECT_NEAR(own_.common_shift(), std::log(1.2), 1e-9);
+  own_.RelearnLevels();
+  EXPECT_EQ(own_.common_shift(), 0);
+  Steps(20, more);
+  EXPECT_NEAR(own_.common_shift(), 0, 1e-9) << "that is normal now";
+}
+
+TEST_F(OwnTimeTest, MeasuresHowMuchTheSlowestRankChanges) {
+  EXPECT_EQ(own_.rotation(), 0) << "nothing is known";
+  Steps(10);
+  // In turns: as even as can be.
+  for (int i = 0; i < 40; ++i) Step([&](int rank, Work& work) { work.own = rank == i % 4 ? 101 : 100; });
+  EXPECT_NEAR(own_.rotation(), 1, 1e-9);
+  own_ = OwnTime();
+  own_.Regroup(layout_);
+  Steps(10);
+  Steps(40, [](int rank, Work& work) { work.own = rank == 2 ? 101 : 100; });
+  EXPECT_NEAR(own_.rotation(), 0, 1e-9) << "always the same one";
+}
+
+TEST_F(OwnTimeTest, LearnsAnewWhenTheProcessIsAnotherOne) {
+  Steps(40);
+  Step([](int rank, Work& work) { work.process_id = rank == 2 ? 7 : 1; });
+  EXPECT_EQ(own_.rank(2).own.observations(), 1);
+  EXPECT_GT(own_.rank(1).own.observations(), 30);
+  own_.ResetRank(1);
+  EXPECT_EQ(own_.rank(1).own.observations(), 0);
+  EXPECT_EQ(own_.rank(1).own_ns, 0);
+}
+
+}  // namespace
+}  // namespace taskd::diagnosis

@@ -1,0 +1,65 @@
+// One step of one rank as the time that it spent by itself, and how far that is from what its peers spent. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "common/step_fold.h"
+#include "diagnosis/layout.h"
+
+namespace taskd::diagnosis {
+
+// What there is to compare in a job.
+enum class OwnMode : uint8_t {
+  kNone,     // nothing
+  kBulk,     // gaps between blocking operations
+  kAll,      // all time outside communication: there are no blocking operations
+  kForward,  // communication is not marked: the forward ranges
+};
+
+// A rank's own time of one step in two views. Gaps that are cut at every operation miss computation behind overlapped
+// ones; gaps between blocking operations only may hold a wait for an overlapped one. A culprit is slow in both.
+struct OwnView {
+  int rank = 0;
+  int peer_class = 0;
+  double cut = 0, full = 0;  // ns; full 0: there is only one view
+  uint32_t cut_gaps = 0, full_gaps = 0;
+  double rest = 0;    // of the cut view: what is not made of gaps
+  double tokens = 0;  // bytes of all-to-all
+  const StepFold* fold = nullptr;
+};
+
+// The ranks of one class in one step, and what is usual among them: medians.
+struct PeerViews {
+  std::vector<OwnView> views;
+  double cut_ns = 0;
+  double full_ns = 0;  // 0: that view says nothing
+  double tokens = 0;   // 0: none are exchanged
+  double tail_ns = 0;  // after the last operation
+
+  // Of the two views the one that others' lateness does not change.
+  double reference_ns() const { return full_ns > 0 ? full_ns : cut_ns; }
+};
+
+// Logarithms of a rank's time over its peers'.
+struct Deviation {
+  double judged = 0;  // in the view where it is smaller, less what the rank's tokens explain
+  double unrest = 0;  // what its noise is measured by
+  double own_ns = 0;  // in the view that is shown
+  double reference_ns = 0;
+};
+
+OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
+
+// The views that are there, by class. A fold with too many lost marks has none.
+std::vector<std::vector<OwnView>> ViewByClass(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds,
+                                              OwnMode mode, size_t classes);
+
+// Makes up for lost gaps, and takes the medians. `views` is not empty.
+PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode);
+
+Deviation DeviationOf(const PeerViews& peers, size_t index, OwnMode mode);
+
+}  // namespace taskd::diagnosis

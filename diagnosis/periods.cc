@@ -1,0 +1,58 @@
+#include "diagnosis/periods.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "diagnosis/stats.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr size_t kRecent = 10;   // steps that say how long one is at present
+constexpr int64_t kWindow = 30;  // steps that are compared
+constexpr size_t kEnoughBefore = 5;
+
+}  // namespace
+
+void Periods::Add(int64_t step, double period_ns, uint64_t end_ns) {
+  history_.push_back({step, period_ns, end_ns});
+  if (history_.size() > kHistory) history_.pop_front();
+  std::vector<double> last;
+  for (size_t i = history_.size() - std::min(history_.size(), kRecent); i < history_.size(); ++i) {
+    last.push_back(history_[i].ns);
+  }
+  recent_ns_ = LowerMedian(last);
+}
+
+void Periods::MarkSlow(bool slow) { history_.back().slow = slow; }
+
+double Periods::LostSince(int64_t onset) const {
+  std::vector<double> before;
+  std::vector<double> after;
+  for (auto period = history_.rbegin(); period != history_.rend(); ++period) {
+    if (period->step >= onset) {
+      if (period->step > history_.back().step - kWindow) after.push_back(period->ns);
+    } else if (!period->slow && before.size() < kWindow) {
+      before.push_back(period->ns);
+    }
+  }
+  if (before.size() < kEnoughBefore || after.empty()) return kCannotTell;
+  return LowerMedian(after) - LowerMedian(before);
+}
+
+double Periods::MedianNs(int64_t first, int64_t last) const {
+  std::vector<double> periods;
+  for (const Period& period : history_) {
+    if (period.step >= first && period.step <= last && period.step > last - kWindow) periods.push_back(period.ns);
+  }
+  return periods.empty() ? recent_ns_ : LowerMedian(periods);
+}
+
+uint64_t Periods::EndNs(int64_t step) const {
+  for (const Period& period : history_) {
+    if (period.step >= step) return period.end_ns;
+  }
+  return 0;
+}
+
+}  // namespace taskd::diagnosis

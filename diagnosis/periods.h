@@ -1,0 +1,42 @@
+// How long the last steps of the job took, and when they ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+namespace taskd::diagnosis {
+
+class Periods {
+ public:
+  static constexpr size_t kHistory = 600;  // steps
+  // What LostSince answers where there is nothing to compare with.
+  static constexpr double kCannotTell = 1e300;
+
+  // A judged step. `end_ns`: by the reference node's clock.
+  void Add(int64_t step, double period_ns, uint64_t end_ns);
+  // Somebody is accused of being slow in the last one.
+  void MarkSlow(bool slow);
+
+  // Median of the last ten; 0 of none.
+  double recent_ns() const { return recent_ns_; }
+  // How much longer the last steps from `onset` on are than the steps before it in which nobody was slow, ns.
+  double LostSince(int64_t onset) const;
+  // Median of the last steps that are in first..last; the recent one where there are none.
+  double MedianNs(int64_t first, int64_t last) const;
+  // The end of `step`, or of the next one that was judged; 0: there is none.
+  uint64_t EndNs(int64_t step) const;
+
+ private:
+  struct Period {
+    int64_t step;
+    double ns;
+    uint64_t end_ns;
+    bool slow = false;
+  };
+
+  std::deque<Period> history_;
+  double recent_ns_ = 0;
+};
+
+}  // namespace taskd::diagnosis

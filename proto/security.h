@@ -1,0 +1,17 @@
+// What protects TaskD's connections; channel.h makes them.
+#pragma once
+
+#include <string>
+
+namespace taskd {
+
+// What protects a connection: the first that is there. None: no part of any job will answer.
+struct Security {
+  std::string tls_dir;  // ca.crt, tls.crt, tls.key of the operator's PKI
+  std::string secret;   // of the job
+  // A client's: what it takes for the secret where no manager of this user has left one for the address it dials
+  // (common/job_file.h). Empty: a stand-in made of MINDX_TASK_ID, where that is set.
+  std::string fallback = {};
+};
+
+}  // namespace taskd

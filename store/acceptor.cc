@@ -1,0 +1,128 @@
+#include "store/acceptor.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/listen.h"
+#include "common/log.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kAcceptsARound = 256;
+constexpr int64_t kPauseNs = 100'000'000;  // without descriptors; asking again at once would only spin
+
+// Others of this process need descriptors, too.
+constexpr size_t kLeastSpareDescriptors = 32;
+constexpr size_t kMostSpareDescriptors = 256;
+
+constexpr size_t kSilentSlack = 64;
+constexpr int64_t kFirstByteNs = 10'000'000'000;
+constexpr int64_t kFirstByteUrgentNs = 1'000'000'000;
+constexpr int64_t kFirstRequestUrgentNs = 2'000'000'000;
+constexpr int64_t kMakeRoomPauseNs = 1'000'000'000;
+
+size_t MostConnections() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  const size_t most = limit.rlim_cur;
+  const size_t spare = std::clamp(most / 8, kLeastSpareDescriptors, kMostSpareDescriptors);
+  return most > 2 * spare ? most - spare : spare;
+}
+
+}  // namespace
+
+StoreAcceptor::~StoreAcceptor() {
+  loop_.Cancel(resume_);
+  if (listener_.valid() && !paused_) loop_.Remove(listener_.get());
+}
+
+absl::Status StoreAcceptor::Listen(const HostPort& address, bool everywhere) {
+  absl::StatusOr<UniqueFd> listener = ListenTcp(address, everywhere);
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
+  port_ = LocalPort(listener_.get());
+  max_connections_ = MostConnections();
+  return absl::OkStatus();
+}
+
+void StoreAcceptor::Start() {
+  paused_ = false;
+  loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
+}
+
+void StoreAcceptor::Accept() {
+  for (int i = 0; i < kAcceptsARound; ++i) {
+    if (connections_.size() >= max_connections_) return Pause("that is what the limit of open files allows");
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    UniqueFd fd(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      return Pause(strerror(errno));
+    }
+    SetPrompt(fd.get());
+    accepted_(std::move(fd), address);
+  }
+}
+
+void StoreAcceptor::Pause(absl::string_view why) {
+  const int64_t now_ns = EventLoop::NowNs();
+  if (now_ns - said_paused_ns_ >= kSayAgainNs) {
+    said_paused_ns_ = now_ns;
+    spdlog::warn("store: no more than {} connections for now: {}", connections_.size(), why);
+  }
+  if (now_ns - made_room_ns_ >= kMakeRoomPauseNs) MakeRoom(/*urgent=*/true);
+  paused_ = true;
+  loop_.Remove(listener_.get());
+  resume_ = loop_.RunAfter(kPauseNs, [this] { Start(); });
+}
+
+void StoreAcceptor::Tick() {
+  if (!paused_ && connections_.size() >= max_connections_ - max_connections_ / 4) MakeRoom(/*urgent=*/false);
+}
+
+// Closes connections that have not said anything, where descriptors are short (`urgent`: where there are none). An
+// address may keep as many as it has connections that speak, the oldest ones, and kSilentSlack more: PyTorch's pairs
+// stay, also those of a machine whose many ranks have one address and of one that somebody floods later. `urgent`: a
+// beginning without an end is taken for silence, too, and there is no slack.
+void StoreAcceptor::MakeRoom(bool urgent) {
+  made_room_ns_ = EventLoop::NowNs();
+  absl::flat_hash_map<PeerKey, Silent> peers;
+  for (const auto& [id, connection] : connections_.all()) {
+    if (connection->doomed) continue;
+    Silent& peer = peers[connection->peer];
+    if (connection->heard >= (urgent ? Connection::Heard::kWhole : Connection::Heard::kBytes)) {
+      ++peer.speaking;
+    } else {
+      peer.silent.push_back(connection.get());
+    }
+  }
+  size_t closed = 0;
+  for (auto& [address, peer] : peers) closed += CloseSilent(peer, urgent);
+  if (closed > 0) spdlog::debug("store: closed {} connections that asked nothing", closed);
+}
+
+// Of one address; the result is how many.
+size_t StoreAcceptor::CloseSilent(Silent& peer, bool urgent) {
+  const size_t share = peer.speaking + (urgent ? 0 : kSilentSlack);
+  if (peer.silent.size() <= share) return 0;
+  std::sort(peer.silent.begin(), peer.silent.end(),
+            [](const Connection* a, const Connection* b) { return a->id < b->id; });
+  size_t closed = 0;
+  for (size_t i = share; i < peer.silent.size(); ++i) {
+    Connection& connection = *peer.silent[i];
+    const bool spoke = connection.heard != Connection::Heard::kNothing;
+    const int64_t patience_ns = spoke ? kFirstRequestUrgentNs : urgent ? kFirstByteUrgentNs : kFirstByteNs;
+    if (made_room_ns_ - connection.accepted_ns < patience_ns) continue;
+    connections_.Doom(connection, "it asks nothing, and connections are short");
+    ++closed;
+  }
+  return closed;
+}
+
+}  // namespace taskd

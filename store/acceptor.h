@@ -1,0 +1,65 @@
+// Who may connect to a store: accepts connections, and makes room where descriptors are short.
+//
+// PyTorch of 1.9 to 2.0 keeps a second connection for each client, which never says a byte, and spins where that is
+// closed. So silence alone is no reason to close a connection; see MakeRoom().
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/address.h"
+#include "common/event_loop.h"
+#include "common/unique_fd.h"
+#include "store/connections.h"
+
+namespace taskd {
+
+class StoreAcceptor {
+ public:
+  using Accepted = std::function<void(UniqueFd fd, const sockaddr_storage& address)>;
+
+  StoreAcceptor(EventLoop* loop, Connections* connections, Accepted accepted)
+      : loop_(*loop), connections_(*connections), accepted_(std::move(accepted)) {}
+  ~StoreAcceptor();
+  StoreAcceptor(const StoreAcceptor&) = delete;
+  StoreAcceptor& operator=(const StoreAcceptor&) = delete;
+
+  // Errors as StoreServer::Start().
+  absl::Status Listen(const HostPort& address, bool everywhere);
+  void Start();  // from now on connections are accepted
+  int port() const { return port_; }
+
+  void Tick();  // to be called about once a second
+
+ private:
+  struct Silent {
+    size_t speaking = 0;  // connections of that address that say something
+    std::vector<Connection*> silent;
+  };
+  static constexpr int64_t kSayAgainNs = 60'000'000'000;
+
+  void Accept();
+  void Pause(absl::string_view why);
+  void MakeRoom(bool urgent);
+  size_t CloseSilent(Silent& peer, bool urgent);
+
+  EventLoop& loop_;
+  Connections& connections_;
+  const Accepted accepted_;
+  UniqueFd listener_;
+  int port_ = 0;
+  size_t max_connections_ = SIZE_MAX;
+  bool paused_ = false;  // nobody is accepted at the moment
+  EventLoop::TimerId resume_{};
+  int64_t said_paused_ns_ = -kSayAgainNs;
+  int64_t made_room_ns_ = 0;
+};
+
+}  // namespace taskd

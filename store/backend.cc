@@ -1,0 +1,62 @@
+#include "store/backend.h"
+
+#include <utility>
+
+#include "store/root_core.h"
+
+namespace taskd {
+namespace {
+
+constexpr size_t kMaxUplinkBacklog = 16 * 1024 * 1024;
+constexpr int64_t kAcknowledgeTimeoutNs = 10'000'000'000;
+
+}  // namespace
+
+StoreBackend::StoreBackend(EventLoop* loop, bool is_tier, Callbacks callbacks) : callbacks_(std::move(callbacks)) {
+  if (is_tier) {
+    auto received = [this](TierFrame frame) {
+      tier_->Received(std::move(frame));
+      callbacks_.schedule();
+    };
+    uplink_ = std::make_unique<StoreUplink>(loop, StoreUplink::Callbacks{received, callbacks_.lost});
+  }
+  Reset();
+}
+
+void StoreBackend::Reset() {
+  sharing_ = std::make_unique<Sharing>(callbacks_.send_revoke);
+  if (uplink_ == nullptr) {
+    core_ = std::make_unique<RootCore>(callbacks_.host, sharing_.get());
+    return;
+  }
+  auto tier = std::make_unique<TierCore>(callbacks_.host, sharing_.get(), [this](const TierFrame& frame) {
+    uplink_->Send(frame);
+    callbacks_.schedule();
+  });
+  tier_ = tier.get();
+  core_ = std::move(tier);
+}
+
+StoreCore::Result StoreBackend::Execute(StoreCall& call) {
+  const StoreCore::Result result = core_->Execute(call);
+  if (result == StoreCore::Result::kBlocked) return result;
+  ++requests_;
+  callbacks_.schedule();  // a tier holds back what others may join
+  return result;
+}
+
+void StoreBackend::Flush() {
+  if (tier_ == nullptr) return;
+  tier_->BeforeFlush();
+  uplink_->Flush();
+  if (uplink_->connected()) tier_->Flushed();
+}
+
+bool StoreBackend::is_full() const { return uplink_ != nullptr && uplink_->unwritten_bytes() > kMaxUplinkBacklog; }
+
+std::vector<uint64_t> StoreBackend::Tick(int64_t now_ns) {
+  sharing_->set_now_ns(now_ns);
+  return sharing_->Late(now_ns - kAcknowledgeTimeoutNs);
+}
+
+}  // namespace taskd

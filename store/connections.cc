@@ -1,0 +1,89 @@
+#include "store/connections.h"
+
+#include "common/listen.h"
+#include "common/log.h"
+
+namespace taskd {
+
+Connections::~Connections() {
+  for (const auto& [id, connection] : map_) loop_.Remove(connection->fd.get());
+}
+
+Connection& Connections::Add(std::unique_ptr<Connection> connection) {
+  const uint64_t id = connection->id = next_id_++;
+  loop_.Add(connection->fd.get(), connection->interest,
+            [this, id](uint32_t events) { callbacks_.on_event(id, events); });
+  return *(map_[id] = std::move(connection));
+}
+
+Connection* Connections::Find(uint64_t id) {
+  auto found = map_.find(id);
+  return found == map_.end() || found->second->doomed ? nullptr : found->second.get();
+}
+
+void Connections::Doom(Connection& connection, absl::string_view why) {
+  if (connection.doomed) return;
+  connection.doomed = true;
+  buffered_bytes_ -= std::exchange(connection.charged, 0);
+  doomed_.push_back(connection.id);
+  loop_.Remove(connection.fd.get());
+  if (!why.empty()) {
+    ++refused_;
+    spdlog::debug("store: closed the connection of {}: {}", PeerAddress(connection.fd.get()), why);
+  }
+  Schedule();
+}
+
+void Connections::DoomAll() {
+  for (const auto& [id, connection] : map_) Doom(*connection);
+}
+
+std::unique_ptr<Connection> Connections::TakeDoomed() {
+  if (doomed_.empty()) return nullptr;
+  auto found = map_.find(doomed_.front());
+  doomed_.pop_front();
+  std::unique_ptr<Connection> connection = std::move(found->second);
+  map_.erase(found);
+  return connection;
+}
+
+void Connections::MarkDirty(Connection& connection) {
+  if (!connection.dirty) dirty_.push_back(connection.id);
+  connection.dirty = true;
+  Schedule();
+}
+
+void Connections::HoldBack(Connection& connection) {
+  connection.blocked = true;
+  held_back_.push_back(connection.id);
+}
+
+void Connections::BeginNextRound() {
+  ready_.insert(ready_.end(), later_.begin(), later_.end());
+  later_.clear();
+  if (any_ready_or_doomed()) Schedule();
+}
+
+void Connections::ForgetReady() {
+  ready_.clear();
+  later_.clear();
+  held_back_.clear();
+}
+
+void Connections::Schedule() {
+  if (scheduled_) return;
+  scheduled_ = true;
+  loop_.AtRoundEnd([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    scheduled_ = false;
+    callbacks_.on_round_end();
+  });
+}
+
+void Connections::Count(Connection& connection) {
+  const size_t bytes = connection.doomed ? 0 : connection.bytes();
+  buffered_bytes_ += bytes - connection.charged;
+  connection.charged = bytes;
+}
+
+}  // namespace taskd

@@ -1,0 +1,84 @@
+// All connections of a store's server, and what is to be done with which of them before its round ends.
+//
+// Answers and blocked calls never run other calls from within a core: connections that can go on are noted as ready,
+// those to be closed as doomed, and the server looks at both when the round ends (StoreServer, server.cc).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "common/event_loop.h"
+#include "store/connection.h"
+
+namespace taskd {
+
+class Connections {
+ public:
+  struct Callbacks {
+    std::function<void(uint64_t id, uint32_t events)> on_event;
+    std::function<void()> on_round_end;  // once after each Schedule()
+  };
+  using Ids = std::vector<uint64_t>;
+  using Map = absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>>;
+
+  Connections(EventLoop* loop, Callbacks callbacks) : loop_(*loop), callbacks_(std::move(callbacks)) {}
+  ~Connections();  // closes them
+
+  // Watched from now on.
+  Connection& Add(std::unique_ptr<Connection> connection);
+  // Null: it is gone, or doomed.
+  Connection* Find(uint64_t id);
+  const Map& all() const { return map_; }
+  size_t size() const { return map_.size(); }
+
+  // Closed when the round ends; nothing is read or written any more. `why`: what the peer did; empty: nothing wrong.
+  void Doom(Connection& connection, absl::string_view why = "");
+  void DoomAll();
+  // The oldest of the doomed ones, which is not in all() any more; null: there is none.
+  std::unique_ptr<Connection> TakeDoomed();
+
+  // Lists of the round. Taking one empties it.
+  void MarkDirty(Connection& connection);
+  void MarkReady(const Connection& connection) { ready_.push_back(connection.id); }
+  void MarkReadyNextRound(const Connection& connection) { later_.push_back(connection.id); }
+  // It waits for room towards the upstream.
+  void HoldBack(Connection& connection);
+  Ids TakeReady() { return std::exchange(ready_, {}); }
+  Ids TakeDirty() { return std::exchange(dirty_, {}); }
+  Ids TakeHeldBack() { return std::exchange(held_back_, {}); }
+  bool any_held_back() const { return !held_back_.empty(); }
+  bool any_ready_or_doomed() const { return !ready_.empty() || !doomed_.empty(); }
+  void BeginNextRound();  // with what was left for it
+  void ForgetReady();     // and what was held back or left for the next round
+
+  void Schedule();  // on_round_end, when this round of the loop ends
+
+  // Notes anew what the connection keeps in memory.
+  void Count(Connection& connection);
+  size_t buffered_bytes() const { return buffered_bytes_; }  // of all connections
+  uint64_t refused() const { return refused_; }              // doomed with a reason
+
+ private:
+  EventLoop& loop_;
+  const Callbacks callbacks_;
+  Map map_;
+  uint64_t next_id_ = 1;
+  Ids ready_;
+  Ids later_;
+  Ids dirty_;
+  Ids held_back_;
+  std::deque<uint64_t> doomed_;
+  bool scheduled_ = false;
+  size_t buffered_bytes_ = 0;
+  uint64_t refused_ = 0;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // for the callback that the loop may run after this is gone
+};
+
+}  // namespace taskd

@@ -1,0 +1,199 @@
+#include "store/tier_service.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace taskd {
+namespace {
+
+constexpr size_t kMaxTierBacklog = 256 * 1024 * 1024;  // one that does not read or is blocked for so much is given up
+constexpr size_t kMaxTierSlice = 4 * 1024 * 1024;      // of its frames, in a round
+constexpr size_t kCallOverhead = 256;
+
+bool NoneIsLonger(const std::vector<std::string>& strings, size_t bytes) {
+  return std::all_of(strings.begin(), strings.end(), [bytes](const std::string& text) { return text.size() <= bytes; });
+}
+
+// As many keys and values as the operation is about, within the limits of a client's request; a tier may send anything.
+bool HasRightShape(const StoreRequest& request) {
+  if (request.keys.size() > kMaxKeys || !NoneIsLonger(request.keys, kMaxKeyBytes) ||
+      !NoneIsLonger(request.values, kMaxValueBytes)) {
+    return false;
+  }
+  const size_t keys = request.keys.size();
+  const size_t values = request.values.size();
+  switch (request.op) {
+    case StoreOp::kSet:
+    case StoreOp::kAppend:
+    case StoreOp::kQueuePush:
+      return keys == 1 && values == 1;
+    case StoreOp::kCompareSet:
+      return keys == 1 && values == 2;
+    case StoreOp::kAdd:
+    case StoreOp::kDelete:
+    case StoreOp::kQueuePop:
+    case StoreOp::kQueueLen:
+    case StoreOp::kBarrier:
+      return keys == 1;
+    case StoreOp::kMultiSet:
+      return keys == values;
+    case StoreOp::kCheck:
+    case StoreOp::kWait:
+    case StoreOp::kMultiGet:
+    case StoreOp::kNumKeys:
+    case StoreOp::kListKeys:
+    case StoreOp::kPing:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void EndCall(TierCalls& tier, absl::flat_hash_map<uint64_t, TierCalls::UnderWay>::iterator call) {
+  tier.under_way_bytes -= call->second.bytes;
+  tier.under_way.erase(call);
+}
+
+}  // namespace
+
+void TierService::Take(Connection& connection, std::string_view body) {
+  absl::StatusOr<TierFrame> frame = ParseFrame(body);
+  if (!frame.ok()) return connections_.Doom(connection, frame.status().message());
+  TierCalls& tier = *connection.tier;
+  if (!tier.greeted) return Greet(connection, *frame);
+  // At once: what this tier asks may itself wait for the acknowledgement.
+  if (frame->type == TierFrame::Type::kAcknowledge) return backend_.core().Acknowledge(connection.id, frame->id);
+  const size_t bytes = BytesOf(frame->keys) + BytesOf(frame->values) + kCallOverhead;
+  tier.queue_bytes += bytes;
+  tier.queue.push_back({*std::move(frame), bytes});
+  if (tier.queue_bytes + tier.under_way_bytes > kMaxTierBacklog) {
+    connections_.Doom(connection, "a tier that sends more than can be executed");
+  }
+}
+
+void TierService::Greet(Connection& connection, const TierFrame& frame) {
+  if (frame.type != TierFrame::Type::kHello || frame.number != kTierProtocol) {
+    return connections_.Doom(connection, "a tier that speaks another version of the protocol");
+  }
+  connection.tier->greeted = true;
+  connection.heard = Connection::Heard::kWhole;
+  connection.frames->set_max_bytes(kMaxFrameBytes);
+  Send(connection, frame);
+}
+
+void TierService::Pump(Connection& connection) {
+  TierCalls& tier = *connection.tier;
+  size_t executed_bytes = 0;
+  while (!connection.doomed && !connection.blocked && !tier.queue.empty() && connection.unread() <= kMaxTierUnread) {
+    if (executed_bytes > kMaxTierSlice) return connections_.MarkReadyNextRound(connection);
+    if (backend_.is_full()) return connections_.HoldBack(connection);
+    ++tier.processed;
+    if (!Execute(connection, tier.queue.front().frame)) {
+      --tier.processed;
+      connection.blocked = true;
+      return;
+    }
+    executed_bytes += tier.queue.front().bytes;
+    tier.queue_bytes -= tier.queue.front().bytes;
+    tier.queue.pop_front();
+  }
+}
+
+// False: the frame stays at the head.
+bool TierService::Execute(Connection& connection, TierFrame& frame) {
+  switch (frame.type) {
+    case TierFrame::Type::kRequest:
+      return ExecuteRequest(connection, frame);
+    case TierFrame::Type::kCancel:
+      Cancel(connection, frame.id);
+      break;
+    case TierFrame::Type::kForget:
+      backend_.core().Forget(connection.id, frame.keys);
+      break;
+    case TierFrame::Type::kWakeBack:
+      if (frame.keys.size() == 1) backend_.core().WakeBack(frame.keys[0]);
+      break;
+    default:
+      connections_.Doom(connection, "a tier that sends what only a store above it may");
+  }
+  return true;
+}
+
+// False: the frame stays at the head.
+bool TierService::ExecuteRequest(Connection& connection, TierFrame& frame) {
+  TierCalls& tier = *connection.tier;
+  StoreCall call;
+  call.caller = {.stream = connection.id, .id = frame.id, .op = frame.op, .tier = true};
+  call.of_this_try = frame.of_this_try;
+  call.frame = tier.processed;
+  call.request = {
+      .op = frame.op, .keys = std::move(frame.keys), .values = std::move(frame.values), .number = frame.number};
+  if (!HasRightShape(call.request)) {
+    connections_.Doom(connection, "a tier's request with a wrong number of keys or values, or too long ones");
+    return true;
+  }
+  if (!budget_.MayExecute(call.request)) {
+    Refuse(connection, call.caller);
+    return true;
+  }
+  const size_t bytes = BytesOf(call.request.keys) + kCallOverhead;
+  if (HasReply(frame.op)) {
+    if (!tier.under_way.try_emplace(frame.id, TierCalls::UnderWay{frame.op, bytes}).second) {
+      connections_.Doom(connection, "a tier that gives a call the id of one that is under way");
+      return true;
+    }
+    tier.under_way_bytes += bytes;
+  }
+  if (backend_.Execute(call) == StoreCore::Result::kDone) return true;
+  if (HasReply(frame.op) && tier.under_way.erase(frame.id) > 0) tier.under_way_bytes -= bytes;
+  frame.keys = std::move(call.request.keys);
+  frame.values = std::move(call.request.values);
+  return false;
+}
+
+void TierService::Cancel(Connection& connection, uint64_t id) {
+  backend_.core().Cancel(connection.id, id);
+  TierCalls& tier = *connection.tier;
+  auto call = tier.under_way.find(id);
+  if (call == tier.under_way.end()) return;
+  if (call->second.op == StoreOp::kWait || call->second.op == StoreOp::kBarrier) EndCall(tier, call);
+}
+
+// The client that asked is closed by its tier.
+void TierService::Refuse(Connection& connection, const StoreCaller& caller) {
+  StoreAnswer answer;
+  answer.fault = true;
+  Answer(connection, caller, std::move(answer));
+}
+
+void TierService::Answer(Connection& connection, const StoreCaller& caller, StoreAnswer answer) {
+  TierFrame frame;
+  frame.type = answer.fault      ? TierFrame::Type::kFault
+               : answer.wake_one ? TierFrame::Type::kWakeOne
+                                 : TierFrame::Type::kReply;
+  frame.id = caller.id;
+  frame.number = answer.number;
+  frame.states = std::move(answer.states);
+  (answer.wake_one ? frame.keys : frame.values) = std::move(answer.values);
+  TierCalls& tier = *connection.tier;
+  auto call = tier.under_way.find(caller.id);
+  if (call != tier.under_way.end() && !answer.wake_one && HasReply(caller.op)) EndCall(tier, call);
+  frame.processed = backend_.core().Confirmed(connection.id, tier.processed);
+  Send(connection, frame);
+}
+
+void TierService::SendRevoke(Connection& connection, uint64_t batch, const std::vector<std::string>& keys) {
+  TierFrame frame;
+  frame.type = TierFrame::Type::kRevoke;
+  frame.id = batch;
+  frame.keys = keys;
+  Send(connection, frame);
+}
+
+void TierService::Send(Connection& connection, const TierFrame& frame) {
+  AppendFrame(frame, connection.out);
+  connections_.MarkDirty(connection);
+  if (connection.unread() > kMaxTierBacklog) connections_.Doom(connection, "a tier that does not read");
+}
+
+}  // namespace taskd

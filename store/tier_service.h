@@ -1,0 +1,45 @@
+// What a store does with the frames of a tier below it (tier_frame.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/backend.h"
+#include "store/connections.h"
+#include "store/core.h"
+#include "store/memory_budget.h"
+#include "store/tier_frame.h"
+
+namespace taskd {
+
+// A tier speaks for many: several calls of its are under way at once, and a call is told apart from others by its id
+// alone. So an id is refused while a call with it is under way. A tier has no more than kMaxTierBacklog in each
+// direction, and a slice of each round.
+class TierService {
+ public:
+  TierService(Connections* connections, StoreBackend* backend, MemoryBudget* budget)
+      : connections_(*connections), backend_(*backend), budget_(*budget) {}
+
+  // A frame that came; executed by Pump(), in order.
+  void Take(Connection& connection, std::string_view body);
+  // Executes what can be executed.
+  void Pump(Connection& connection);
+  void Answer(Connection& connection, const StoreCaller& caller, StoreAnswer answer);
+  void SendRevoke(Connection& connection, uint64_t batch, const std::vector<std::string>& keys);
+
+ private:
+  void Greet(Connection& connection, const TierFrame& frame);
+  bool Execute(Connection& connection, TierFrame& frame);
+  bool ExecuteRequest(Connection& connection, TierFrame& frame);
+  void Cancel(Connection& connection, uint64_t id);
+  void Refuse(Connection& connection, const StoreCaller& caller);
+  void Send(Connection& connection, const TierFrame& frame);
+
+  Connections& connections_;
+  StoreBackend& backend_;
+  MemoryBudget& budget_;
+};
+
+}  // namespace taskd

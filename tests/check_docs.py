@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Whether the documents speak of what is there: links, paths, names of functions, and the table of arrows.
+
+tests/check_docs.py [--root FOLDER]     exit 1 with a line for each thing that is not there
+
+* A Markdown link to a file, or to a heading (#...) of a Markdown file.
+* A path in backticks that begins with one of the tree's folders: `store/wire.h`, `common/job_file.{h,cc}`, `tests/*.py`.
+* Names in backticks in a table's column "function": each occurs in a file of the same row's column "file".
+* The table of arrows in docs/architecture.md: it is ALLOWED of check_layers.py.
+
+What has happened (CHANGELOG.md) is not checked, and neither are blocks of code.
+"""
+
+import argparse
+import glob
+import itertools
+import os
+import re
+import sys
+
+import check_layers
+
+FOLDERS = {folder.split("/")[0] for folder in check_layers.ALLOWED} | {"cmake", "deploy", "docs", "tests"}
+CODE_BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
+LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"[\w.*{},/-]+")
+HEADING = re.compile(r"^#+ +(.*)$", re.M)
+
+
+def markdown_files(root):
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in ("build", ".git"))
+        for name in sorted(names):
+            if name.endswith(".md") and name != "CHANGELOG.md":
+                yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def without_blocks(text):
+    """The text with code blocks emptied, so that lines keep their numbers."""
+    return CODE_BLOCK.sub(lambda block: "\n" * block.group().count("\n"), text)
+
+
+def anchors(text):
+    """The headings of a document as the end of a link writes them."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
+
+
+def expand(path):
+    """`a/b.{h,cc}` as a/b.h and a/b.cc."""
+    parts = [part[1:-1].split(",") if part.startswith("{") else [part] for part in re.split(r"(\{[^}]*\})", path)]
+    return ["".join(choice) for choice in itertools.product(*parts)]
+
+
+def is_path(code):
+    return PATH.fullmatch(code) is not None and "/" in code and code.split("/")[0] in FOLDERS
+
+
+def link_problem(root, path, target):
+    if "://" in target or target.startswith("mailto:"):
+        return None
+    name, _, anchor = target.partition("#")
+    file = os.path.normpath(os.path.join(os.path.dirname(path), name)) if name else path
+    if not os.path.exists(os.path.join(root, file)):
+        return f"the link to {target} leads nowhere"
+    if anchor and file.endswith(".md") and anchor not in anchors(without_blocks(read(root, file))):
+        return f"the link to {target}: {file} has no such heading"
+    return None
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def functions_problems(root, text):
+    """Of the tables with columns "file" and "function": (line, problem)."""
+    columns = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            columns = None
+            continue
+        row = cells(line)
+        if columns is None:
+            columns = {name: i for i, name in enumerate(row)}
+            continue
+        if "file" not in columns or "function" not in columns or len(row) != len(columns) or set(row[0]) <= set("-: "):
+            continue
+        files = [file for code in CODE.findall(row[columns["file"]]) for file in expand(code)]
+        source = "".join(read(root, file) for file in files if os.path.isfile(os.path.join(root, file)))
+        for name in CODE.findall(row[columns["function"]]):
+            word = re.split(r"::|\.", name)[-1]
+            if not re.search(rf"\b{re.escape(word)}\b", source):
+                yield number, f"{name} is not in {', '.join(files)}"
+
+
+def arrows_problems(root):
+    """The rows `folder/` | what for | `may/`, `include/` of docs/architecture.md against ALLOWED."""
+    shown = {}
+    for line in read(root, "docs/architecture.md").splitlines():
+        row = cells(line)
+        folder = CODE.fullmatch(row[0]) if line.startswith("|") and len(row) == 3 else None
+        if folder and folder.group(1).rstrip("/") in check_layers.ALLOWED:
+            shown[folder.group(1).rstrip("/")] = {code.rstrip("/") for code in CODE.findall(row[2])}
+    for folder, allowed in check_layers.ALLOWED.items():
+        if shown.get(folder) != allowed:
+            yield (f"docs/architecture.md: the table of arrows shows {sorted(shown.get(folder, []))} for {folder}, "
+                   f"tests/check_layers.py has {sorted(allowed)}")
+
+
+def check(root):
+    problems = []
+    for path in markdown_files(root):
+        text = without_blocks(read(root, path))
+        found = [(match.start(), link_problem(root, path, match.group(1))) for match in LINK.finditer(text)]
+        for match in CODE.finditer(text):
+            if is_path(match.group(1)):
+                found += [(match.start(), f"there is no {file}") for file in expand(match.group(1))
+                          if not glob.glob(os.path.join(root, file))]
+        problems += [f"{path}:{text.count(chr(10), 0, at) + 1}: {problem}" for at, problem in sorted(
+            one for one in found if one[1])]
+        problems += [f"{path}:{number}: {problem}" for number, problem in functions_problems(root, text)]
+    return problems + list(arrows_problems(root))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    problems = check(parser.parse_args().root)
+    print("\n".join(problems) if problems else "the documents speak of what is there")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
