@@ -12,6 +12,7 @@
 #include "common/job_secret.h"
 #include "common/log.h"
 #include "common/stop_signal.h"
+#include "manager/options.h"
 #include "manager/server.h"
 
 namespace taskd {

@@ -131,29 +131,13 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     if (stream_ == 0) {
       if (!in.has_hello()) return absl::InvalidArgumentError("the first message is not a hello");
       hello_alarm_.Stop();
-      const v1::NodeHello& hello = in.hello();
-      absl::StatusOr<uint64_t> stream =
-          core_->Connect({hello.node_rank(), hello.host(), hello.identity(), hello.version()}, this);
-      if (!stream.ok()) return stream.status();
-      stream_ = *stream;
-      node_rank_ = hello.node_rank();
-      diagnosis_->Connect(stream_, node_rank_, CutHost(hello.host()));
-      spdlog::info("node {} connected: {} ({})", node_rank_, Printable(hello.host()), peer_);
-      return absl::OkStatus();
+      return TakeHello(in.hello());
     }
     switch (in.message_case()) {
       case v1::NodeMessage::kHello:
         return absl::InvalidArgumentError("a second hello");
-      case v1::NodeMessage::kRanks: {
-        if (in.ranks().ranks_size() > kMaxRanksPerNode) {
-          return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxRanksPerNode, " ranks"));
-        }
-        std::vector<RankReport> ranks;
-        ranks.reserve(static_cast<size_t>(in.ranks().ranks_size()));
-        for (const v1::RankStatus& rank : in.ranks().ranks()) ranks.push_back(ReadRankReport(rank));
-        TellDiagnosis(ranks);
-        return core_->Report(stream_, std::move(ranks), now);
-      }
+      case v1::NodeMessage::kRanks:
+        return TakeRanks(in.ranks(), now);
       case v1::NodeMessage::kApplied: {
         std::vector<RankAnswer> answers;
         for (const v1::RankAnswer& answer : in.applied().ranks()) answers.push_back(ReadRankAnswer(answer));
@@ -170,6 +154,28 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
         return absl::OkStatus();
     }
     return absl::OkStatus();
+  }
+
+  absl::Status TakeHello(const v1::NodeHello& hello) {
+    absl::StatusOr<uint64_t> stream =
+        core_->Connect({hello.node_rank(), hello.host(), hello.identity(), hello.version()}, this);
+    if (!stream.ok()) return stream.status();
+    stream_ = *stream;
+    node_rank_ = hello.node_rank();
+    diagnosis_->Connect(stream_, node_rank_, CutHost(hello.host()));
+    spdlog::info("node {} connected: {} ({})", node_rank_, Printable(hello.host()), peer_);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeRanks(const v1::RankSet& set, SteadyTime now) {
+    if (set.ranks_size() > kMaxRanksPerNode) {
+      return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxRanksPerNode, " ranks"));
+    }
+    std::vector<RankReport> ranks;
+    ranks.reserve(static_cast<size_t>(set.ranks_size()));
+    for (const v1::RankStatus& rank : set.ranks()) ranks.push_back(ReadRankReport(rank));
+    TellDiagnosis(ranks);
+    return core_->Report(stream_, std::move(ranks), now);
   }
 
   // Reports come every second for the sake of their counters; the diagnosis hears of those that say something new.

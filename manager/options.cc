@@ -1,3 +1,5 @@
+#include "manager/options.h"
+
 #include <unistd.h>
 
 #include <cstdlib>
@@ -6,7 +8,6 @@
 #include "common/address.h"
 #include "common/job_secret.h"
 #include "manager/core.h"
-#include "manager/server.h"
 #include "manager/state_db.h"
 #include "proto/channel.h"
 

@@ -1,10 +1,11 @@
+#include "manager/options.h"
+
 #include <cstdlib>
 #include <string>
 
 #include "common/job_secret.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "manager/server.h"
 
 namespace taskd::manager {
 namespace {

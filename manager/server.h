@@ -10,10 +10,6 @@
 
 namespace taskd::manager {
 
-// Fills in what was left empty (listen, state_dir, clusterd; environment variables are read here) and checks
-// everything. INVALID_ARGUMENT names the flag, the value and the rule.
-absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options);
-
 class ManagerServer {
  public:
   // `options` are resolved ones. Returns once gRPC answers; on any error nothing is left running.

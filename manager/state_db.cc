@@ -219,11 +219,8 @@ absl::StatusOr<UniqueFd> Lock(int folder, const std::string& folder_path) {
   return file;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_folder, const JobShape& shape) {
-  std::string folder = given_folder;
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();  // else its parent would be itself
+// The folder, made where it is missing, and ours alone.
+absl::StatusOr<UniqueFd> OpenFolder(const std::string& folder) {
   // The parents with the usual mode, the folder itself closed to others from its first moment.
   std::error_code error;
   std::filesystem::path parent = std::filesystem::path(folder).parent_path();
@@ -236,10 +233,6 @@ absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_
     return absl::InvalidArgumentError(
         absl::StrCat("--state-dir: cannot open ", folder, " (a link is not followed): ", strerror(errno)));
   }
-  // From here on by the path that it has now, so that no link is followed on the way either.
-  std::error_code no_path;
-  const std::string real = std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", directory.get()), no_path);
-  if (no_path) return absl::UnavailableError(absl::StrCat("--state-dir: ", folder, ": ", no_path.message()));
   struct stat owned;
   if (fstat(directory.get(), &owned) != 0) {
     return absl::UnavailableError(absl::StrCat("--state-dir: ", folder, ": ", strerror(errno)));
@@ -248,9 +241,11 @@ absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_
   for (const char* name : {kDbFile, kJournalFile, kLockFile}) {
     if (absl::Status mine = CheckFile(directory.get(), folder, name); !mine.ok()) return mine;
   }
-  absl::StatusOr<UniqueFd> lock = Lock(directory.get(), folder);
-  if (!lock.ok()) return lock.status();
-  std::string path = absl::StrCat(real, "/", kDbFile);
+  return directory;
+}
+
+// The database, a new one where it was corrupt.
+absl::StatusOr<sqlite3*> OpenOrReplace(const std::string& path) {
   bool corrupt = false;
   absl::Status status;
   sqlite3* db = OpenFile(path, &corrupt, &status);
@@ -265,7 +260,26 @@ absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_
     db = OpenFile(path, &corrupt, &status);
   }
   if (db == nullptr) return absl::UnavailableError(absl::StrCat("--state-dir: ", status.message()));
-  return std::unique_ptr<StateDb>(new StateDb(*std::move(lock), path, db, shape));
+  return db;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateDb>> StateDb::Open(const std::string& given_folder, const JobShape& shape) {
+  std::string folder = given_folder;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();  // else its parent would be itself
+  absl::StatusOr<UniqueFd> directory = OpenFolder(folder);
+  if (!directory.ok()) return directory.status();
+  // From here on by the path that it has now, so that no link is followed on the way either.
+  std::error_code no_path;
+  const std::string real = std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", directory->get()), no_path);
+  if (no_path) return absl::UnavailableError(absl::StrCat("--state-dir: ", folder, ": ", no_path.message()));
+  absl::StatusOr<UniqueFd> lock = Lock(directory->get(), folder);
+  if (!lock.ok()) return lock.status();
+  std::string path = absl::StrCat(real, "/", kDbFile);
+  absl::StatusOr<sqlite3*> db = OpenOrReplace(path);
+  if (!db.ok()) return db.status();
+  return std::unique_ptr<StateDb>(new StateDb(*std::move(lock), path, *db, shape));
 }
 
 StateDb::~StateDb() { sqlite3_close(db_); }

@@ -121,45 +121,51 @@ void SupervisionCore::Tell(const HangVerdict& verdict, int64_t realtime_ns) {
   for (HangSink* sink : sinks_) sink->Told(verdict);
 }
 
-absl::Status SupervisionCore::Report(std::vector<SupervisionEvent> events, SteadyTime now) {
+absl::Status SupervisionCore::Check(const SupervisionEvent& event) {
   using Kind = SupervisionEvent::Kind;
+  if (event.kind == Kind::kUnknown || event.kind == Kind::kHang || event.kind == Kind::kResumed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kind: ", SupervisionKindName(event.kind), " is not for launchers to report"));
+  }
+  for (const auto& [name, number, least] :
+       {std::tuple("rank", event.rank, -1), std::tuple("node", event.node, -1), std::tuple("pid", event.pid, 0),
+        std::tuple("round", event.round, 0), std::tuple("restart_count", event.restart_count, 0)}) {
+    if (number < least) return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, " is below ", least));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<HangVerdict> SupervisionCore::Take(const SupervisionEvent& event, SteadyTime now) {
+  using Kind = SupervisionEvent::Kind;
+  using State = SupervisionSnapshot::State;
+  switch (event.kind) {
+    case Kind::kStarted:
+      state_ = State::kRunning;
+      return event.rank < 0 ? watch_.Restarted(now) : std::nullopt;
+    case Kind::kExited:
+      ++rank_exits_;
+      return std::nullopt;
+    case Kind::kRestarting:
+      state_ = State::kRestarting;
+      ++restarts_;
+      return watch_.Restarted(now);
+    case Kind::kEnded:
+      state_ = State::kEnded;
+      return watch_.Restarted(now);
+    default:
+      return std::nullopt;
+  }
+}
+
+absl::Status SupervisionCore::Report(std::vector<SupervisionEvent> events, SteadyTime now) {
   for (const SupervisionEvent& event : events) {
-    if (event.kind == Kind::kUnknown || event.kind == Kind::kHang || event.kind == Kind::kResumed) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kind: ", SupervisionKindName(event.kind), " is not for launchers to report"));
-    }
-    for (const auto& [name, number, least] :
-         {std::tuple("rank", event.rank, -1), std::tuple("node", event.node, -1), std::tuple("pid", event.pid, 0),
-          std::tuple("round", event.round, 0), std::tuple("restart_count", event.restart_count, 0)}) {
-      if (number < least) return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, " is below ", least));
-    }
+    if (absl::Status checked = Check(event); !checked.ok()) return checked;
   }
   const int64_t realtime_ns = RealtimeNs();
   std::lock_guard lock(mutex_);
   for (SupervisionEvent& event : events) {
     if (event.time_ns == 0) event.time_ns = realtime_ns;
-    using State = SupervisionSnapshot::State;
-    std::optional<HangVerdict> over;
-    switch (event.kind) {
-      case Kind::kStarted:
-        state_ = State::kRunning;
-        if (event.rank < 0) over = watch_.Restarted(now);
-        break;
-      case Kind::kExited:
-        ++rank_exits_;
-        break;
-      case Kind::kRestarting:
-        state_ = State::kRestarting;
-        ++restarts_;
-        over = watch_.Restarted(now);
-        break;
-      case Kind::kEnded:
-        state_ = State::kEnded;
-        over = watch_.Restarted(now);
-        break;
-      default:
-        break;
-    }
+    const std::optional<HangVerdict> over = Take(event, now);
     Add(std::move(event));
     if (over.has_value()) Tell(*over, realtime_ns);
   }

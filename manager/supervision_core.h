@@ -84,6 +84,10 @@ class SupervisionCore {
   void Close();
 
  private:
+  // INVALID_ARGUMENT: it makes no sense.
+  static absl::Status Check(const SupervisionEvent& event);
+  // Counts it. Returns a hang that it ends. With the mutex.
+  std::optional<HangVerdict> Take(const SupervisionEvent& event, SteadyTime now);
   void Add(SupervisionEvent event);
   void Tell(const HangVerdict& verdict, int64_t realtime_ns);
   void Run();

@@ -395,6 +395,34 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   }
 }
 
+// Notes in the segment what is about to be written, so that a proxy after us can tell whether it was; then writes it.
+absl::Status SegmentDrain::AppendLines(const Batch& batch, TickAnchor cut) {
+  absl::StatusOr<RankFiles::Target> target = files_->Prepare(time(nullptr));
+  if (!target.ok()) return target.status();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    segment_->StageCursors(batch.ring);
+  }
+  StageAnchor(cut);
+  ring::SegmentHeader& header = segment_->header();
+  for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
+    header.written_next[kind].store(written_next_[kind], std::memory_order_relaxed);
+  }
+  header.intent.file.store(target->file, std::memory_order_relaxed);
+  header.intent.offset.store(static_cast<uint64_t>(target->offset), std::memory_order_relaxed);
+  header.intent.bytes.store(lines_.size(), std::memory_order_relaxed);
+  header.intent.valid.store(1, std::memory_order_release);
+  return files_->Append(lines_);
+}
+
+// As it was before Format.
+void SegmentDrain::UndoFormat() {
+  for (const auto& [id, range] : closed_) open_.emplace(id, range);
+  for (const auto& [id, range] : opened_) open_.erase(id);
+  device_.insert(device_done_.begin(), device_done_.end());
+  for (uint64_t id : device_new_) device_.erase(id);
+}
+
 absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
   const int64_t old_step = step_;
   const double old_step_ms = step_ms_;
@@ -403,34 +431,15 @@ absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
     cut = {batch.ring.cut_ticks, MonotonicAt(batch.ring.cut_ticks, batch.now)};
   Format(batch.ring, batch.now);
   ring::SegmentHeader& header = segment_->header();
-  absl::Status written = absl::OkStatus();
-  if (!lines_.empty()) {
-    absl::StatusOr<RankFiles::Target> target = files_->Prepare(time(nullptr));
-    written = target.status();
-    if (written.ok()) {
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        segment_->StageCursors(batch.ring);
-      }
-      StageAnchor(cut);
-      for (uint32_t kind = 0; kind < ring::kKinds; ++kind) {
-        header.written_next[kind].store(written_next_[kind], std::memory_order_relaxed);
-      }
-      header.intent.file.store(target->file, std::memory_order_relaxed);
-      header.intent.offset.store(static_cast<uint64_t>(target->offset), std::memory_order_relaxed);
-      header.intent.bytes.store(lines_.size(), std::memory_order_relaxed);
-      header.intent.valid.store(1, std::memory_order_release);
-      written = files_->Append(lines_);
-    }
-  } else {
+  absl::Status written;
+  if (lines_.empty()) {
     StageAnchor(cut);
+  } else {
+    written = AppendLines(batch, cut);
   }
   if (!written.ok()) {
     header.intent.valid.store(0, std::memory_order_release);
-    for (const auto& [id, range] : closed_) open_.emplace(id, range);
-    for (const auto& [id, range] : opened_) open_.erase(id);
-    device_.insert(device_done_.begin(), device_done_.end());
-    for (uint64_t id : device_new_) device_.erase(id);
+    UndoFormat();
     step_ = old_step;
     step_ms_ = old_step_ms;
     return written;

@@ -104,6 +104,8 @@ class SegmentDrain {
   bool ReadBatch(bool to_the_end, bool ahead);
   void PopFront();
   absl::Status WriteBatch(const Batch& batch);
+  absl::Status AppendLines(const Batch& batch, TickAnchor cut);
+  void UndoFormat();
   // Lines of the batch into lines_; changes of open_ are noted in undo_.
   void Format(const RingBatch& batch, TickAnchor now);
   void ForgetOldRanges();

@@ -111,23 +111,39 @@ class Uplink::Impl {
     // It could be made once, so it can be made.
     const std::unique_ptr<v1::NodeLink::Stub> stub = v1::NodeLink::NewStub(dial_.Channel().value());
     std::unique_ptr<Stream> stream = stub->Connect(&context);
+    const bool open = WriteHello(*stream);
+    std::thread reader([&] { Read(*stream); });
+    groups_told_.clear();
+    if (open) WriteNews(*stream);
+    reader.join();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      context_ = nullptr;
+    }
+    if (spoke_) callbacks_.on_connected(false);
+    return stream->Finish();
+  }
+
+  bool WriteHello(Stream& stream) {
     v1::NodeMessage message;
     v1::NodeHello* hello = message.mutable_hello();
     hello->set_node_rank(options_.node_rank);
     hello->set_host(options_.host);
     hello->set_identity(options_.identity);
     hello->set_version(TASKD_VERSION);
-    bool open = stream->Write(message);
-    std::thread reader([&] { Read(*stream); });
+    return stream.Write(message);
+  }
+
+  // What there is to tell, until the stream ends or Stop.
+  void WriteNews(Stream& stream) {
     Node::Versions told;
     uint64_t report_due_ns = 0;
-    groups_told_.clear();
-    while (open) {
+    for (bool open = true; open;) {
       const Node::Versions versions = node_->versions();
-      open = WriteQueued(*stream) && WriteFolds(*stream);
+      open = WriteQueued(stream) && WriteFolds(stream);
       uint64_t now_ns = ReadMonotonicNs();
       if (versions.urgent != told.urgent || now_ns >= report_due_ns) {
-        open = open && (versions.all == told.all || WriteRanks(*stream));
+        open = open && (versions.all == told.all || WriteRanks(stream));
         told = versions;
         now_ns = ReadMonotonicNs();
         report_due_ns = now_ns + uint64_t{kReportIntervalMs} * 1'000'000;
@@ -136,13 +152,6 @@ class Uplink::Impl {
       std::lock_guard<std::mutex> lock(mutex_);
       open = open && !reader_done_ && !stopping_;
     }
-    reader.join();
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      context_ = nullptr;
-    }
-    if (spoke_) callbacks_.on_connected(false);
-    return stream->Finish();
   }
 
   void Read(Stream& stream) {
