@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "common/comm_name.h"
 #include "common/mark_file_reader.h"
 #include "common/mark_fold.h"
 #include "common/parallel_group.h"
