@@ -25,6 +25,7 @@ class EventLoop {
 
   EventLoop();
   ~EventLoop();
+  bool valid() const { return epoll_.valid() && wake_.valid(); }  // false: no descriptors were left for it
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 

@@ -1,7 +1,5 @@
 #include "proxy/hello_server.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,12 +17,12 @@ namespace taskd {
 namespace {
 
 constexpr int kMaxConnections = 8192;
-constexpr uint64_t kHelloDeadlineNs = 5'000'000'000;     // for a connection that says nothing
+constexpr int64_t kHelloDeadlineNs = 5'000'000'000;      // for a connection that says nothing
 constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;  // of an agent that does not read
 constexpr size_t kMaxAllOutputBytes = size_t{64} * 1024 * 1024;
 constexpr int kMaxPassedFds = 4;
 // Without a descriptor left, a connection that waits makes the listener readable for ever.
-constexpr uint64_t kAcceptPauseNs = 200'000'000;
+constexpr int64_t kAcceptPauseNs = 200'000'000;
 // Of a call's arguments and of an agent's answer.
 constexpr JsonLimits kJsonLimits = {.bytes = hello::kMaxFrameBytes, .depth = 16, .values = 8192};
 
@@ -77,11 +75,10 @@ absl::Status HelloServer::Start(const std::string& path) {
       return absl::AlreadyExistsError(absl::StrCat("--socket: '", path, "' is served by another proxy"));
     }
   }
-  wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   // Under its own name only when it listens: whoever sees the file can connect.
   unlink(fresh_path.c_str());
-  if (!wake_.valid() || !listener_.valid() ||
+  if (!loop_.valid() || !listener_.valid() ||
       bind(listener_.get(), reinterpret_cast<const sockaddr*>(&fresh), sizeof(fresh)) != 0 ||
       chmod(fresh_path.c_str(), 0600) != 0 || listen(listener_.get(), 1024) != 0 ||
       stat(fresh_path.c_str(), &info) != 0 || rename(fresh_path.c_str(), path.c_str()) != 0) {
@@ -91,17 +88,13 @@ absl::Status HelloServer::Start(const std::string& path) {
   }
   path_ = path;
   socket_inode_ = info.st_ino;
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
 
 void HelloServer::Stop() {
   if (!thread_.joinable()) return;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-  }
-  eventfd_write(wake_.get(), 1);
+  loop_.Stop();
   thread_.join();
   struct stat info;
   if (lstat(path_.c_str(), &info) == 0 && info.st_ino == socket_inode_) unlink(path_.c_str());
@@ -127,8 +120,9 @@ void HelloServer::CallAgents(uint64_t id, const std::string& name, const std::st
     std::lock_guard<std::mutex> lock(mutex_);
     if (pending_calls_.size() >= kMaxCalls) return;
     pending_calls_.push_back(std::move(pending));
+    if (pending_calls_.size() > 1) return;  // the loop knows
   }
-  eventfd_write(wake_.get(), 1);
+  loop_.Post([this] { SendCalls(); });
 }
 
 void HelloServer::SendCalls() {
@@ -139,7 +133,7 @@ void HelloServer::SendCalls() {
   }
   size_t output_bytes = 0;
   if (!calls.empty()) {
-    for (const auto& connection : connections_) output_bytes += connection->output.size();
+    for (const auto& [_, connection] : connections_) output_bytes += connection->output.size();
   }
   for (PendingCall& call : calls) {
     if (!call.refusal.empty()) {
@@ -147,12 +141,13 @@ void HelloServer::SendCalls() {
       continue;
     }
     std::set<const Connection*> agents;
-    for (auto& connection : connections_) {
+    for (auto& [_, connection] : connections_) {
       if (!connection->agent || connection->output.size() + call.frame.size() > kMaxOutputBytes) continue;
       if (output_bytes + call.frame.size() > kMaxAllOutputBytes) break;
       output_bytes += call.frame.size();
       connection->output += call.frame;
       agents.insert(connection.get());
+      WatchOutput(*connection);
     }
     if (agents.empty()) {
       on_answer_({call.id, false, "no agent is connected to this node's proxy"});
@@ -180,37 +175,56 @@ void HelloServer::TakeAnswer(const Connection& connection, uint64_t id, std::opt
   on_answer_(*answer);
 }
 
-void HelloServer::Close(Connection& connection) {
+void HelloServer::Close(Connections::iterator closed) {
+  Connection& connection = *closed->second;
+  loop_.Cancel(connection.deadline);
+  loop_.Remove(connection.fd.get());
   if (connection.agent) {
     std::vector<uint64_t> ids;
     for (const auto& [id, call] : calls_) ids.push_back(id);
     for (uint64_t id : ids) TakeAnswer(connection, id, std::nullopt);
   }
   if (connection.token != 0) node_->Detach(connection.token);
-  connection.fd.reset();
+  connections_.erase(closed);
 }
 
-void HelloServer::Accept(uint64_t now_ns) {
-  if (now_ns < accept_again_ns_) return;
+void HelloServer::Accept() {
   while (true) {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
       const int error = errno;
       if (error == ECONNABORTED || error == EINTR) continue;
-      if (error == EAGAIN) return;
-      accept_again_ns_ = now_ns + kAcceptPauseNs;
-      if (!accept_trouble_said_) spdlog::warn("--socket: no connection can be accepted for now: {}", strerror(error));
-      accept_trouble_said_ = true;
+      if (error != EAGAIN) PauseAccepting(error);
       return;
     }
     if (accept_trouble_said_) spdlog::info("--socket: connections are accepted again");
     accept_trouble_said_ = false;
     if (!PeerTrusted(fd.get()) || connections_.size() >= kMaxConnections) continue;
+    const uint64_t id = next_connection_++;
     auto connection = std::make_unique<Connection>();
     connection->fd = std::move(fd);
-    connection->opened_ns = ReadMonotonicNs();
-    connections_.push_back(std::move(connection));
+    connection->deadline = loop_.RunAfter(kHelloDeadlineNs, [this, id] { Close(connections_.find(id)); });
+    loop_.Add(connection->fd.get(), EPOLLIN, [this, id](uint32_t events) { OnEvent(id, events); });
+    connections_.emplace(id, std::move(connection));
   }
+}
+
+void HelloServer::PauseAccepting(int error) {
+  if (!accept_trouble_said_) spdlog::warn("--socket: no connection can be accepted for now: {}", strerror(error));
+  accept_trouble_said_ = true;
+  loop_.Remove(listener_.get());
+  accept_again_ =
+      loop_.RunAfter(kAcceptPauseNs, [this] { loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); }); });
+}
+
+void HelloServer::OnEvent(uint64_t id, uint32_t events) {
+  auto found = connections_.find(id);
+  Connection& connection = *found->second;
+  bool keep = (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0 || OnReadable(connection);
+  if (keep && (events & EPOLLOUT) != 0) keep = FlushOutput(connection);
+  if (!keep) return Close(found);
+  if (connection.token != 0 || connection.agent) loop_.Cancel(connection.deadline);
+  WatchOutput(connection);
 }
 
 bool HelloServer::OnReadable(Connection& connection) {
@@ -303,43 +317,20 @@ bool HelloServer::FlushOutput(Connection& connection) {
   return true;
 }
 
-void HelloServer::Loop() {
-  std::vector<pollfd> polls;
-  while (true) {
-    polls.clear();
-    polls.push_back({wake_.get(), POLLIN, 0});
-    const bool paused = accept_again_ns_ > ReadMonotonicNs();
-    polls.push_back({listener_.get(), static_cast<short>(paused ? 0 : POLLIN), 0});
-    bool unheard = false;
-    for (const auto& connection : connections_) {
-      short events = POLLIN;
-      if (!connection->output.empty()) events |= POLLOUT;
-      polls.push_back({connection->fd.get(), events, 0});
-      unheard |= connection->token == 0 && !connection->agent;
-    }
-    poll(polls.data(), polls.size(), paused ? static_cast<int>(kAcceptPauseNs / 1'000'000) : unheard ? 1000 : -1);
-    // Before what it announces is looked at, or an announcement in between would be lost.
-    eventfd_t ignored;
-    eventfd_read(wake_.get(), &ignored);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (stopping_) break;
-    }
-    const uint64_t now_ns = ReadMonotonicNs();
-    for (size_t i = 0; i < connections_.size(); ++i) {
-      Connection& connection = *connections_[i];
-      const short events = polls[i + 2].revents;
-      bool keep = (events & (POLLIN | POLLHUP | POLLERR)) == 0 || OnReadable(connection);
-      if (keep && (events & POLLOUT) != 0) keep = FlushOutput(connection);
-      if (connection.token == 0 && !connection.agent) keep &= now_ns - connection.opened_ns < kHelloDeadlineNs;
-      if (!keep) Close(connection);
-    }
-    std::erase_if(connections_, [](const auto& connection) { return !connection->fd.valid(); });
-    SendCalls();
-    Accept(now_ns);
-  }
+void HelloServer::WatchOutput(const Connection& connection) {
+  loop_.Change(connection.fd.get(), connection.output.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+}
+
+void HelloServer::Run() {
+  loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
+  loop_.Run();
+  loop_.Cancel(accept_again_);
+  loop_.Remove(listener_.get());
   listener_.reset();
-  for (auto& connection : connections_) connection->fd.reset();
+  for (auto& [_, connection] : connections_) {
+    loop_.Cancel(connection->deadline);
+    loop_.Remove(connection->fd.get());
+  }
   connections_.clear();
 }
 

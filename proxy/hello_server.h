@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/event_loop.h"
 #include "common/frame_buffer.h"
 #include "common/unique_fd.h"
 #include "proxy/node.h"
@@ -52,7 +53,7 @@ class HelloServer {
  private:
   struct Connection {
     UniqueFd fd;
-    uint64_t opened_ns = 0;
+    EventLoop::TimerId deadline{};              // for its hello
     std::string hello;                          // as far as it has come
     FrameBuffer frames{hello::kMaxFrameBytes};  // an agent's, after it
     std::vector<UniqueFd> passed;               // descriptors that came along
@@ -65,14 +66,19 @@ class HelloServer {
     std::optional<AgentAnswer> success;
   };
 
-  void Loop();
-  void Accept(uint64_t now_ns);
+  using Connections = std::map<uint64_t, std::unique_ptr<Connection>>;  // in the order in which they came
+
+  void Run();
+  void Accept();
+  void PauseAccepting(int error);
+  void OnEvent(uint64_t id, uint32_t events);
   // False: the connection is to be closed.
   bool OnReadable(Connection& connection);
   bool OnHello(Connection& connection, const hello::Hello& hello);
   bool OnAgentInput(Connection& connection);
   bool FlushOutput(Connection& connection);
-  void Close(Connection& connection);
+  void WatchOutput(const Connection& connection);
+  void Close(Connections::iterator connection);
   void SendCalls();
   // `answer`: of one of the agents, or empty: it has no such function, or is gone.
   void TakeAnswer(const Connection& connection, uint64_t id, std::optional<AgentAnswer> answer);
@@ -82,20 +88,21 @@ class HelloServer {
   std::string path_;
   uint64_t socket_inode_ = 0;
   UniqueFd listener_;
-  UniqueFd wake_;  // eventfd
-  std::vector<std::unique_ptr<Connection>> connections_;
-  std::map<uint64_t, Call> calls_;  // the thread's own
-  uint64_t accept_again_ns_ = 0;    // no connection is accepted before
+  // The thread's own.
+  Connections connections_;
+  uint64_t next_connection_ = 0;
+  std::map<uint64_t, Call> calls_;
   bool accept_trouble_said_ = false;
+  EventLoop::TimerId accept_again_{};
 
   std::mutex mutex_;
-  bool stopping_ = false;
   struct PendingCall {
     uint64_t id;
     std::string frame;
     std::string refusal;  // not empty: the answer, and there is no frame
   };
-  std::vector<PendingCall> pending_calls_;
+  std::vector<PendingCall> pending_calls_;  // guarded by mutex_
+  EventLoop loop_;
   std::thread thread_;
 };
 
