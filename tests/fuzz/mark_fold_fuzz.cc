@@ -5,7 +5,6 @@
 
 #include "common/comm_name.h"
 #include "common/mark_file_reader.h"
-#include "common/comm_name.h"
 #include "common/mark_fold.h"
 #include "common/parallel_group.h"
 #include "tests/fuzz/fuzz_target.h"
