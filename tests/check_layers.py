@@ -38,7 +38,7 @@ DOORS = {
     ("agent/commands", "proxy/proxy.h"): "`taskd proxy` is the proxy",
 }
 # What unit tests may use besides: a real manager or proxy to speak with, and synthetic jobs.
-FOR_TESTS = {"manager", "proxy", "agent/simulate", "tests"}
+FOR_TESTS = {"manager", "proxy", "agent/simulate"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 IS_TEST = re.compile(r"(_test|_benchmark)\.(cc|c)$|/testing/|/test_\w+\.h$")

@@ -25,7 +25,7 @@ class RayNodeTest : public ::testing::Test {
     std::ofstream(folder_ + "/ray") << "#!/bin/sh\n"
                                        "[ \"$1\" = stop ] && exit 3\n"
                                        "cp \"$(command -v sleep)\" \"$DIR/raylet\"\n"
-                                       "\"$DIR/raylet\" 300 &\n"
+                                       "\"$DIR/raylet\" 300 >/dev/null 2>&1 &\n"
                                        "until [ \"$(cat /proc/$!/comm)\" = raylet ]; do sleep 0.01; done\n"
                                        "echo $! > \"$DIR/pid.new\"; mv \"$DIR/pid.new\" \"$DIR/pid\"\n"
                                        "exit $2\n";
@@ -40,6 +40,8 @@ class RayNodeTest : public ::testing::Test {
   ~RayNodeTest() override {
     node_.reset();
     group_.reset();
+    pid_t raylet = 0;
+    if (std::ifstream(folder_ + "/pid") >> raylet) kill(raylet, SIGKILL);
     std::filesystem::remove_all(folder_);
   }
 
