@@ -183,6 +183,13 @@ absl::StatusOr<std::vector<JobFile>> JobsIn(const std::string& path) {
   return jobs;
 }
 
+bool SamePlace(const JobFile& a, const JobFile& b) {
+  return a.port == b.port && a.netns == b.netns &&
+         std::any_of(a.hosts.begin(), a.hosts.end(), [&](const std::string& host) {
+           return std::find(b.hosts.begin(), b.hosts.end(), host) != b.hosts.end();
+         });
+}
+
 std::string Since(const JobFile& job) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixSeconds(job.started_unix_s), absl::LocalTimeZone());
 }
@@ -252,9 +259,16 @@ absl::StatusOr<std::vector<JobFile>> ListJobs() {
   std::sort(jobs.begin(), jobs.end(), [](const JobFile& a, const JobFile& b) {
     return std::tie(a.elsewhere, a.started_unix_s, a.pid) < std::tie(b.elsewhere, b.started_unix_s, b.pid);
   });
-  // Several launchers of one job may be here, and its manager.
+  // Several launchers of one job may be here, and its manager. What a launcher wrote before it knew better does not
+  // stand beside the word of the manager that listens there.
+  const size_t managers = std::count_if(jobs.begin(), jobs.end(), [](const JobFile& job) { return !job.elsewhere; });
+  const std::vector<JobFile> here(jobs.begin(), jobs.begin() + static_cast<ptrdiff_t>(managers));
   std::set<std::pair<std::string, int>> seen;
-  std::erase_if(jobs, [&](const JobFile& job) { return !seen.emplace(job.secret, job.port).second && job.elsewhere; });
+  std::erase_if(jobs, [&](const JobFile& job) {
+    const bool is_first = seen.emplace(job.secret, job.port).second;
+    return job.elsewhere && (!is_first || std::any_of(here.begin(), here.end(),
+                                                      [&](const JobFile& one) { return SamePlace(one, job); }));
+  });
   std::sort(jobs.begin(), jobs.end(), [](const JobFile& a, const JobFile& b) {
     return std::tie(a.started_unix_s, a.pid) < std::tie(b.started_unix_s, b.pid);
   });

@@ -239,6 +239,20 @@ TEST_F(JobFileTest, AJobIsListedOnceThoughItsLaunchersAreHereToo) {
   EXPECT_FALSE(JobAt({"127.0.0.1", 47001})->elsewhere);
 }
 
+// A launcher that was there before the manager had written its file took the job's secret for another one.
+TEST_F(JobFileTest, TheManagersWordCountsWhereALauncherSaysOtherwise) {
+  JobFile launcher = DescribeManager({"127.0.0.1", 47001});
+  launcher.task_id = "test";
+  launcher.secret = "mistaken";
+  auto mistaken = Write(launcher);
+  EXPECT_EQ(JobAt({"127.0.0.1", 47001})->secret, "mistaken");
+  auto manager = Write(Job("127.0.0.1:47001", "default/a"));
+  EXPECT_EQ(Jobs().size(), 1u);
+  EXPECT_EQ(JobAt({"127.0.0.1", 47001})->secret, "s3cret");
+  auto other = Write(Job("127.0.0.1:47002", "default/b"));
+  EXPECT_EQ(Jobs().size(), 2u);
+}
+
 // In mounts of their own: the machine may have other jobs of this user.
 TEST_F(JobFileTest, ChoosesTheOnlyOne) {
   if (geteuid() != 0) GTEST_SKIP() << "root only";

@@ -21,6 +21,7 @@ constexpr int64_t kHelloDeadlineNs = 5'000'000'000;      // for a connection tha
 constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;  // of an agent that does not read
 constexpr size_t kMaxAllOutputBytes = size_t{64} * 1024 * 1024;
 constexpr int kMaxPassedFds = 4;
+constexpr char kFreshSuffix[] = ".new";  // of the socket until it listens
 // Without a descriptor left, a connection that waits makes the listener readable for ever.
 constexpr int64_t kAcceptPauseNs = 200'000'000;
 // Of a call's arguments and of an agent's answer.
@@ -37,15 +38,11 @@ bool PeerTrusted(int fd) {
   return false;
 }
 
-absl::Status FillAddress(const std::string& path, sockaddr_un& address) {
-  if (path.empty() || path.size() >= sizeof(address.sun_path) - 4) {
-    return absl::InvalidArgumentError(absl::StrCat("--socket: '", path, "' has ", path.size(),
-                                                   " bytes, a socket path has 1 to ", sizeof(address.sun_path) - 5));
-  }
-  address = {};
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  memcpy(address.sun_path, path.data(), path.size());
-  return absl::OkStatus();
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return address;
 }
 
 bool SomebodyServes(const sockaddr_un& address) {
@@ -55,17 +52,23 @@ bool SomebodyServes(const sockaddr_un& address) {
 
 }  // namespace
 
+absl::Status CheckSocketPath(const std::string& path) {
+  constexpr size_t kMost = sizeof(sockaddr_un::sun_path) - sizeof(kFreshSuffix);
+  if (!path.empty() && path.size() <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--socket: '", path, "' has ", path.size(), " bytes, a socket path has 1 to ", kMost));
+}
+
 HelloServer::HelloServer(Node* node, std::function<void(const AgentAnswer&)> on_answer)
     : node_(node), on_answer_(std::move(on_answer)) {}
 
 HelloServer::~HelloServer() { Stop(); }
 
 absl::Status HelloServer::Start(const std::string& path) {
-  sockaddr_un address;
-  sockaddr_un fresh;
-  const std::string fresh_path = path + ".new";
-  if (absl::Status filled = FillAddress(path, address); !filled.ok()) return filled;
-  if (absl::Status filled = FillAddress(fresh_path.substr(0, path.size() + 4), fresh); !filled.ok()) return filled;
+  if (absl::Status checked = CheckSocketPath(path); !checked.ok()) return checked;
+  const sockaddr_un address = AddressOf(path);
+  const std::string fresh_path = path + kFreshSuffix;
+  const sockaddr_un fresh = AddressOf(fresh_path);
   struct stat info;
   if (lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) {

@@ -29,6 +29,9 @@ struct AgentAnswer {
   std::string message;
 };
 
+// INVALID_ARGUMENT: too long for a UNIX socket, or empty.
+absl::Status CheckSocketPath(const std::string& path);
+
 class HelloServer {
  public:
   // `node` outlives this. `on_answer` is called from the server's thread.

@@ -183,6 +183,7 @@ absl::Status RunProxy(const ProxyOptions& options) {
   const Security security = {options.tls_dir, options.secret};
   if (absl::Status checked = CheckOptions(options, security); !checked.ok()) return checked;
   const std::string socket = options.socket.empty() ? DefaultSocketPath() : options.socket;
+  if (absl::Status checked = CheckSocketPath(socket); !checked.ok()) return checked;
   if (absl::Status made = MakeSocketFolder(socket); !made.ok()) return made;
   absl::StatusOr<Task> task = FindTask(options, socket);
   if (!task.ok()) return task.status();
