@@ -158,6 +158,11 @@ class TestProxy : public Watched {
   void Read() {
     v1::ManagerMessage message;
     while (stream_->Read(&message)) {
+      if (message.has_wanted()) {  // before it is answered: whoever waits for the answer looks here
+        std::lock_guard lock(mutex_);
+        wanted_.push_back(message.wanted());
+        changed_.notify_all();
+      }
       v1::NodeMessage answer;
       if (message.has_wanted() && answers_) {
         answer.mutable_applied()->set_revision(message.wanted().revision());
@@ -173,11 +178,6 @@ class TestProxy : public Watched {
         answer.mutable_agent_reply()->set_ok(true);
         answer.mutable_agent_reply()->set_message(message.agent_call().operator_());
         Write(answer);
-      }
-      if (message.has_wanted()) {
-        std::lock_guard lock(mutex_);
-        wanted_.push_back(message.wanted());
-        changed_.notify_all();
       }
     }
     grpc::Status status = stream_->Finish();
