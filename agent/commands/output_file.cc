@@ -44,7 +44,11 @@ std::string Resolve(std::string path) {
     if (length < 0 || length == sizeof(link)) break;
     std::string target(link, static_cast<size_t>(length));
     size_t slash = path.rfind('/');
-    path = target.starts_with('/') || slash == std::string::npos ? target : path.substr(0, slash + 1) + target;
+    if (target.starts_with('/') || slash == std::string::npos) {
+      path = target;
+    } else {
+      path.replace(slash + 1, std::string::npos, target);
+    }
   }
   return path;
 }
@@ -90,7 +94,7 @@ absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
   int error = errno;
   if (file.fd_ >= 0) {
     file.temporary_ = temporary;
-    std::strcpy(pending_name, temporary.c_str());
+    pending_name[temporary.copy(pending_name, sizeof(pending_name) - 1)] = '\0';
     pending = true;
     for (int signal : kEnding) {
       if (::signal(signal, RemoveAndEnd) == SIG_IGN) ::signal(signal, SIG_IGN);
