@@ -105,7 +105,7 @@ class Watched {
 // A proxy: one stream, ranks that apply the wanted state as soon as they hear of it (unless told not to).
 class TestProxy : public Watched {
  public:
-  TestProxy(std::shared_ptr<grpc::Channel> channel, int node_rank, std::vector<int> ranks, bool answers = true)
+  TestProxy(const std::shared_ptr<grpc::Channel>& channel, int node_rank, std::vector<int> ranks, bool answers = true)
       : node_rank_(node_rank), ranks_(std::move(ranks)), answers_(answers), stub_(v1::NodeLink::NewStub(channel)) {
     stream_ = stub_->Connect(&context_);
     v1::NodeMessage message;
