@@ -38,10 +38,10 @@ std::string Error(const OptionTable& table, const std::vector<std::string>& word
 }
 
 TEST(OptionWords, Spellings) {
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
-           {"--wait-s", "3", "-mt2", "--tiers", "x", "--wait-s"},
-           {"--wait_s=3", "-m", "-t=2", "--tiers=True", "x", "--wait-s"},
-           {"--wait-s=1", "--wait-s=3", "--module", "-t", "2", "--tiers", "x"}}) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"--wait-s", "3", "-mt2", "--tiers", "x", "--wait-s"},
+                                             {"--wait_s=3", "-m", "-t=2", "--tiers=True", "x", "--wait-s"},
+                                             {"--wait-s=1", "--wait-s=3", "--module", "-t", "2", "--tiers", "x"}}) {
     OptionWords read(kTable, words);
     ASSERT_TRUE(read.Read().ok()) << words[0];
     EXPECT_EQ(read.Value("wait-s"), "3");
