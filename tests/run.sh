@@ -7,8 +7,9 @@
 #   4. asan:   unit and integration tests of C++ under AddressSanitizer and UndefinedBehaviorSanitizer
 #   5. release: clang-tidy over what was changed, and every test, end to end included (the summary at the end)
 #
-# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills), and each fuzz target for 5 minutes under libFuzzer with
-# AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there are CPUs: near an hour on two).
+# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills), and each fuzz target for 5 minutes
+# under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there are CPUs: near an
+# hour on two).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
