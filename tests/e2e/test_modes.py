@@ -10,7 +10,8 @@ import pytest
 
 import harness
 from harness import PYTHON, TASKD, wait_until
-from launchers import free_port, running, wait_log
+from launchers import running, wait_log
+from ports import free_port
 from modes import ModeJob, dry_run
 
 ENDS_S = 15  # what the interface promises for the end of the other nodes

@@ -9,7 +9,8 @@ import threading
 import harness
 import pytest
 from harness import TASKD, clean_environment, wait_until
-from launchers import free_port, wait_log
+from launchers import wait_log
+from ports import free_port
 
 # ---- What ranks get
 

@@ -11,7 +11,8 @@ import subprocess
 import harness
 import pytest
 from harness import PYTHON, TASKD, wait_until
-from launchers import free_port, running, wait_log
+from launchers import running, wait_log
+from ports import free_port
 
 SEGMENTS = "/dev/shm/taskd-*"
 # Daemons as in a job of a user: nothing says where a manager is.

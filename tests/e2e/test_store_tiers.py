@@ -4,7 +4,8 @@ import signal
 import time
 
 import pytest
-from harness import PATIENCE_S, free_port, wait_until
+from harness import PATIENCE_S, wait_until
+from ports import free_port
 from stores import StoreProcess, World
 from tcpstore import StoreClosed, StoreTimeout, i64, text, texts
 

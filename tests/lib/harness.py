@@ -17,6 +17,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_marks  # noqa: E402
+from ports import free_port  # noqa: E402
 import stubs  # noqa: E402
 import grpc  # noqa: E402
 
@@ -47,13 +48,6 @@ def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {what}")
         pause.wait(interval_s)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def clean_environment(**extra):

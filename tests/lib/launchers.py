@@ -1,9 +1,7 @@
 """Starts `taskd run`, launchers and their ranks, for tests."""
 import json
 import os
-import random
 import re
-import socket
 
 import harness
 from harness import PYTHON, TASKD, clean_environment, wait_until
@@ -40,19 +38,6 @@ elif action == "fail":  # RANK CODE [ATTEMPTS]: negative code: a signal
         sys.exit(numbers[1])
     wait_for("go")
 """
-
-
-def free_port():
-    """Below the ports that the kernel gives to connections: nobody takes it by chance before the job does."""
-    while True:
-        port = random.randrange(15000, 30000)
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("::", port))
-                return port
-            except OSError:
-                continue
 
 
 def running(pid):

@@ -5,7 +5,8 @@ import subprocess
 
 import harness
 from harness import PYTHON, TASKD, clean_environment
-from launchers import free_port, running
+from launchers import running
+from ports import free_port
 
 # What a node's command writes down before it does what the test says.
 COMMAND = r"""

@@ -13,6 +13,9 @@ import types
 
 import pytest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
+import ports  # noqa: E402
+
 BUILD = os.environ.get("TASKD_BUILD_DIR", "")
 # What must not reach them from the environment of the tests.
 STEERING = re.compile(r"(TASKD_|MINDX_|PET_|OMPI_|TORCHELASTIC_|LOCAL_|GROUP_|MASTER_|MS_)|"
@@ -170,6 +173,4 @@ def program():
 
 @pytest.fixture
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return ports.free_port()

@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from conftest import is_running, wait_until
+from ports import free_port
 
 MANAGER_PY = """
 from taskd.api import init_taskd_manager, start_taskd_manager
@@ -127,12 +128,6 @@ def test_proxy_has_ended_when_its_process_has(world):
     world.fake_program()
     world.run("from taskd.api import *\nassert init_taskd_proxy({})")
     assert not is_running(called(world)["pid"])
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def children(pid):

@@ -2,9 +2,9 @@
 import json
 import os
 import re
-import socket
 import sys
 
+import ports
 import pytest
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_job.py")
@@ -12,9 +12,7 @@ JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_job.py")
 
 def run_job(world, case, **environment):
     environment.setdefault("TASKD_TORCH_DDP", "1")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.free_port()
     ranks = [world.start(sys.executable, JOB, case, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
                          MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", **environment) for r in (0, 1)]
     for rank in ranks:
