@@ -8,7 +8,7 @@
 #include "common/mark_line.h"
 #include "common/step_name.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr uint64_t kMaxAgeNs = 500'000'000;
@@ -494,4 +494,4 @@ SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counter
   return a;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

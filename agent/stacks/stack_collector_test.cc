@@ -21,7 +21,7 @@
 #include "agent/stacks/elf_symbols.h"
 #include "agent/stacks/proc_facts.h"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 using ::testing::AnyOf;
@@ -306,4 +306,4 @@ TEST(SyscallNameTest, Names) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::stacks

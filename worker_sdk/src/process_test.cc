@@ -24,7 +24,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -479,4 +479,4 @@ FRESH_TEST(TwoCopiesTest, CopyBeforeAnyMark) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

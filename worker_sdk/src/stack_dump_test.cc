@@ -27,7 +27,7 @@
 #include "taskd/taskd.h"
 #include "testing/fresh_process.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::RunForked;
@@ -308,4 +308,4 @@ ARMED_TEST(ForkedChildAnswersForItself) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker
