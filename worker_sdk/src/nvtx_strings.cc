@@ -45,6 +45,7 @@ uint64_t RegisterText(const char* text) {
   return count + 1;
 }
 
+// Acquire: the text and its place are there for who sees it counted (RegisterText's release).
 const char* TextOf(uint64_t handle) {
   return handle - 1 < g_string_count.load(std::memory_order_acquire) ? g_strings[handle - 1] : kUnnamed;
 }

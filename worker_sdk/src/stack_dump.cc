@@ -35,7 +35,8 @@ constexpr size_t kStackBytes = 8 * 1024;
 // Frames of the handler itself that come before the interrupted one.
 constexpr int kOwnFrames = 8;
 
-// With a slash at its end.
+// With a slash at its end. Written before sigaction: the kernel's lock around the handlers stands between that and any
+// thread that runs one.
 constexpr size_t kMaxPath = 512;
 char g_folder[kMaxPath];
 size_t g_folder_bytes;
