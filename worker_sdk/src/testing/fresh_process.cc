@@ -91,7 +91,10 @@ std::vector<std::string> OwnCommand() {
   return command;
 }
 
-std::string FreshFolder() { return getenv(kChildVariable); }
+std::string FreshFolder() {
+  const char* folder = getenv(kChildVariable);
+  return folder == nullptr ? "" : folder;
+}
 
 void RunInFreshProcess() {
   char folder[] = "/tmp/taskd-sdk-test-XXXXXX";
