@@ -396,6 +396,8 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
 }
 
 // Notes in the segment what is about to be written, so that a proxy after us can tell whether it was; then writes it.
+// `valid` is stored with release behind all that it makes valid, here and in WriteBatch: of our stores that proxy finds
+// those up to the instruction at which we were killed, so the compiler must not move them past each other.
 absl::Status SegmentDrain::AppendLines(const Batch& batch, TickAnchor cut) {
   absl::StatusOr<RankFiles::Target> target = files_->Prepare(time(nullptr));
   if (!target.ok()) return target.status();

@@ -15,7 +15,7 @@ Name: taskd
 Version: {version}
 Summary: Daemon of a distributed training job: marks, switches and slow-node diagnosis
 License: Apache-2.0
-Requires-Python: >=3.8
+Requires-Python: >=3.7
 """
 WHEEL = """Wheel-Version: 1.0
 Generator: taskd
