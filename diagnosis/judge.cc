@@ -330,7 +330,8 @@ class Accuser {
       const OwnTime::Class& peers = in_.own.classes()[c];
       if (!peers.drift.raised()) continue;
       if (classes[c].size() == 1) {
-        AccuseClass(peers, {Scope::kRank, classes[c].front(), classes[c]});
+        const int rank = classes[c].front();
+        AccuseClass(peers, {Scope::kRank, rank, {rank}});
       } else if (const int node = WholeNode(classes[c]); node >= 0) {
         AccuseClass(peers, {Scope::kNode, node, classes[c]});
       }

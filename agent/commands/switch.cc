@@ -162,8 +162,8 @@ class SwitchCommand : public Command {
               "HOST:PORT of the manager [the only job that this user runs on this machine]");
     flags.Add("--job", options_.job,
               "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
-    flags.AddPositional("KIND=on|off", options_.assignments,
-                        "step, fp, dataloader, save_checkpoint, communication or all");
+    flags.AddPositional("KIND", options_.assignments,
+                        "as KIND=on or KIND=off: step, fp, dataloader, save_checkpoint, communication or all");
     flags.Add("--timeout", options_.timeout_s, "seconds that the ranks have to answer").ShowDefault();
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");

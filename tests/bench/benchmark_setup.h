@@ -24,6 +24,16 @@ inline bool SetUpBenchmarks(int argc, char** argv, std::initializer_list<const c
   return !benchmark::ReportUnrecognizedArguments(count, arguments.data());
 }
 
+// Whether a run has no times. Google Benchmark says it in `error_occurred`, from 1.8 on in `skipped`.
+template <typename Run>
+bool WasSkipped(const Run& run) {
+  if constexpr (requires { run.error_occurred; }) {
+    return run.error_occurred;
+  } else {
+    return static_cast<bool>(run.skipped);
+  }
+}
+
 // The segment's name goes at once: nothing is left of a benchmark that is ended.
 inline void RemoveSegmentName(int fd) {
   const std::string link = "/proc/self/fd/" + std::to_string(fd);

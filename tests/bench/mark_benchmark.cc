@@ -126,7 +126,7 @@ class RatioReporter : public benchmark::ConsoleReporter {
   void ReportRuns(const std::vector<Run>& runs) override {
     std::vector<Run> shown;
     for (const Run& run : runs) {
-      if (run.error_occurred || run.run_type != Run::RT_Iteration) {
+      if (taskd::WasSkipped(run) || run.run_type != Run::RT_Iteration) {
         shown.push_back(run);
       } else {
         times_ns_[run.run_name.function_name].push_back(run.GetAdjustedCPUTime());

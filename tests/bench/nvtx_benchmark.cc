@@ -177,7 +177,7 @@ class Reporter : public benchmark::ConsoleReporter {
   void ReportRuns(const std::vector<Run>& runs) override {
     std::vector<Run> shown;
     for (const Run& run : runs) {
-      if (run.error_occurred || run.run_type != Run::RT_Iteration) {
+      if (taskd::WasSkipped(run) || run.run_type != Run::RT_Iteration) {
         shown.push_back(run);
       } else {
         double& best = best_ns_.try_emplace(run.run_name.function_name, 1e9).first->second;

@@ -13,7 +13,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/strings/escaping.h"
 #include "agent/run/launcher_frames.h"
 #include "agent/run/rendezvous_messages.h"
 #include "common/event_loop.h"
@@ -33,6 +32,15 @@ using taskd::store::TierFrame;
 constexpr int kPeers = 4;
 constexpr int kMaxSteps = 64;
 constexpr uint64_t kMemoryLimit = 256 * 1024;
+
+// Abseil's own is deprecated in newer releases, and its successor is not in older ones.
+std::string FromHex(std::string_view digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16));
+  }
+  return bytes;
+}
 
 // One round: events that are there already, and what they bring.
 void Round(taskd::EventLoop& loop) {
@@ -269,9 +277,8 @@ std::vector<std::string> FuzzSeeds() {
   const std::string set = {'\x15', '\1', '\0', '\0', '\0', '\1'};
   const std::string barriers = {'\4', '\1', '\20', '\1', '\3', '\1', '\4', '\1', '\20', '\1', '\3', '\1'};
   // Values that grow and are read through a tier: nothing of the large replies stays behind.
-  const std::string large_replies = absl::HexStringToBytes("100000000202010203110701010202010203120e0202") +
-                                    std::string(78, '\xda') +
-                                    absl::HexStringToBytes(
+  const std::string large_replies = FromHex("100000000202010203110701010202010203120e0202") + std::string(78, '\xda') +
+                                    FromHex(
                                         "5b0d010202080001869f020102030907010102020102030a0e02020202010203"
                                         "0815030302010203020112620e0203091c020204000202010203");
   std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set, large_replies};

@@ -10,6 +10,12 @@ if _os.environ.get("TASKD_TORCH") == "1":
 
     _enable()
 
+# Under a launcher that serves the store any import lets PyTorch reach it, also a PyTorch without libuv.
+if _os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    from taskd.torch import _rendezvous
+
+    _rendezvous.arm()
+
 # With the launcher's folder for stacks any import says where the program's Python is when it hangs.
 if _os.environ.get("TASKD_STACK_DIR"):
     from taskd import _stacks

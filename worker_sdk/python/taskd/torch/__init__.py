@@ -37,11 +37,12 @@ def disable() -> bool:
     """Takes the hooks away again. A DistributedDataParallel that already has ours keeps it, without marks."""
     global _enabled
     if _enabled:
-        from taskd.torch import _gate, _imports, _patches, _steps
+        from taskd.torch import _gate, _imports, _patches, _rendezvous, _steps
 
         _enabled = False
         _gate.close_gate()
         _imports.forget()
+        _rendezvous.arm()
         _patches.undo()
         _steps.reset()
     return True
