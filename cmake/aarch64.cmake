@@ -21,6 +21,11 @@ foreach(type IN ITEMS EXE SHARED MODULE)
   set(CMAKE_${type}_LINKER_FLAGS_INIT -B${TASKD_SYSROOT}/usr/lib/aarch64-linux-gnu/)
 endforeach()
 
+# Headers name themselves in messages: not by a path of this machine.
+foreach(language IN ITEMS C CXX)
+  set(CMAKE_${language}_FLAGS_INIT -ffile-prefix-map=${TASKD_SYSROOT}=)
+endforeach()
+
 # Programs that the build runs are this machine's.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
