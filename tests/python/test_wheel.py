@@ -237,7 +237,7 @@ def interpreter(minor):
     return None
 
 
-@pytest.mark.parametrize("minor", range(8, 14))
+@pytest.mark.parametrize("minor", range(7, 14))
 def test_interpreter(world, wheel, minor):
     python = interpreter(minor)
     if python is None:

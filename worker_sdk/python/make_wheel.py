@@ -67,12 +67,14 @@ def stripped(strip, path, *options):
 
 def broken_promises(path, is_program):
     """What keeps an ELF file from running wherever manylinux2014's tag says it does; empty if nothing does."""
-    text = subprocess.run(["readelf", "--wide", "--dynamic", "--version-info", "--program-headers", path], check=True,
+    text = subprocess.run(["readelf", "--wide", "--dynamic", "--version-info", "--program-headers", "--file-header", path], check=True,
                           capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
     broken = [f"it needs {name}" for name in needed if is_program or not SYSTEM_LIBRARIES.fullmatch(name)]
     if is_program and re.search(r"^ +INTERP ", text, re.M):
         broken.append("it needs the system's loader")
+    if "AArch64" in text and re.search(r"^ +LOAD .* 0x\w{1,4}$", text, re.M):
+        broken.append("it cannot be loaded where pages have 64 KiB")
     versions = {tuple(map(int, version.split("."))) for version in re.findall(r"Name: GLIBC_([\d.]+)", text)}
     broken += [f"it needs symbols of glibc {'.'.join(map(str, version))}" for version in sorted(versions) if version > NEWEST_GLIBC]
     return broken
