@@ -20,36 +20,39 @@
 namespace taskd {
 namespace {
 
-const CommandGroup kGroups[] = {
+const commands::CommandGroup kGroups[] = {
     {"ranktable", "whether a rank table is valid"},
     {"rdma", "NCCL over the RDMA network of whole machines"},
 };
 
-const CommandEntry kCommands[] = {
-    {"manager", "the job's manager, in the foreground", MakeManagerCommand},
-    {"proxy", "the node's proxy, in the foreground", MakeProxyCommand},
-    {"run", "launch and supervise the ranks of this node, with torchrun's command line", nullptr, RunRunCommand},
-    {"rsh", "run a command on another node of the job: what mpirun calls in ssh's place", nullptr, RunRshCommand},
-    {"store", "a TCPStore server for PyTorch's clients, or a tier of one, in the foreground", MakeStoreCommand},
-    {"switch", "switch marks on or off and print each rank's answer", MakeSwitchCommand},
-    {"status", "nodes, ranks, switch state, marks written and lost, overhead", MakeStatusCommand},
-    {"diagnose", "who is slow, since when, why, and what it costs", MakeDiagnoseCommand},
-    {"trace", "marks as a timeline that Perfetto and chrome://tracing open", MakeTraceCommand},
-    {"simulate", "a synthetic job's marks with faults, as files or towards a manager", MakeSimulateCommand},
-    {"ranktable check", "print the rules that a rank table breaks", MakeRankTableCheckCommand},
+const commands::CommandEntry kCommands[] = {
+    {"manager", "the job's manager, in the foreground", commands::MakeManagerCommand},
+    {"proxy", "the node's proxy, in the foreground", commands::MakeProxyCommand},
+    {"run", "launch and supervise the ranks of this node, with torchrun's command line", nullptr,
+     commands::RunRunCommand},
+    {"rsh", "run a command on another node of the job: what mpirun calls in ssh's place", nullptr,
+     modes::RunRshCommand},
+    {"store", "a TCPStore server for PyTorch's clients, or a tier of one, in the foreground",
+     commands::MakeStoreCommand},
+    {"switch", "switch marks on or off and print each rank's answer", commands::MakeSwitchCommand},
+    {"status", "nodes, ranks, switch state, marks written and lost, overhead", commands::MakeStatusCommand},
+    {"diagnose", "who is slow, since when, why, and what it costs", commands::MakeDiagnoseCommand},
+    {"trace", "marks as a timeline that Perfetto and chrome://tracing open", commands::MakeTraceCommand},
+    {"simulate", "a synthetic job's marks with faults, as files or towards a manager", commands::MakeSimulateCommand},
+    {"ranktable check", "print the rules that a rank table breaks", commands::MakeRankTableCheckCommand},
     {"rdma env", "print NCCL's variables, if NODE_LIST and this machine's devices are made for them",
-     MakeRdmaEnvironmentCommand},
-    {"rdma check", "what NCCL's log says about the way between nodes", MakeRdmaCheckCommand},
-    {"route", "plan the order of a job's nodes from its rank table and a topology", MakeRouteCommand},
+     commands::MakeRdmaEnvironmentCommand},
+    {"rdma check", "what NCCL's log says about the way between nodes", commands::MakeRdmaCheckCommand},
+    {"route", "plan the order of a job's nodes from its rank table and a topology", commands::MakeRouteCommand},
 };
 
 // A link of that name to this program is `taskd run`.
 bool IsTorchNpuRun(std::string_view program) { return program.substr(program.rfind('/') + 1) == "torch_npu_run"; }
 
 int Main(int argc, char** argv) {
-  if (argc > 0 && IsMpirunFront(argv[0])) return RunMpirunFront(argc, argv);
-  if (argc > 0 && IsTorchNpuRun(argv[0])) return RunRunCommand({argv + 1, argv + argc});
-  return RunCommandLine(kCommands, kGroups, argc, argv);
+  if (argc > 0 && modes::IsMpirunFront(argv[0])) return modes::RunMpirunFront(argc, argv);
+  if (argc > 0 && IsTorchNpuRun(argv[0])) return commands::RunRunCommand({argv + 1, argv + argc});
+  return commands::RunCommandLine(kCommands, kGroups, argc, argv);
 }
 
 }  // namespace

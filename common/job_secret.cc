@@ -1,5 +1,6 @@
 #include "common/job_secret.h"
 
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
@@ -17,6 +18,10 @@
 
 namespace taskd {
 namespace {
+
+// OpenSSL is not taken down at exit(): gRPC's threads may be in the middle of a handshake, and would use what is freed
+// and leak what they have. Before anything else of OpenSSL runs, or it has its handler registered already.
+[[maybe_unused]] const int kLeftStanding = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kKeyBytes = 32;  // of Ed25519

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<RingSegment>> RingSegment::Open(UniqueFd fd) {
   segment->guard_ = std::make_unique<SigbusGuard>(base, kMaxSegmentBytes);
   if (!segment->guard_->valid()) return absl::ResourceExhaustedError("ring segment: too many segments on this node");
   const SegmentHeader& header = *segment->header_;
-  if (header.magic != ring::kMagic || header.version != ring::kVersion ||
+  // Acquire: the writer stores it last, with release, and a file found by its name may be filled in right now.
+  if (__atomic_load_n(&header.magic, __ATOMIC_ACQUIRE) != ring::kMagic || header.version != ring::kVersion ||
       header.header_bytes != sizeof(SegmentHeader)) {
     return absl::FailedPreconditionError(
         absl::StrCat("ring segment: version ", header.version, ", this proxy reads version ", ring::kVersion));
@@ -117,7 +118,9 @@ uint64_t RingSegment::Pending() {
   return faulted() ? 0 : pending;
 }
 
-// Copies first and asks afterwards whether the writer was faster: what it may have overwritten meanwhile is dropped.
+// Copies first and asks afterwards whether the writer was faster: what it may have overwritten meanwhile is dropped. The
+// fence is the other half of the writer's (EnterNextBlock): a word of a block that was copied shows that block reserved.
+// `head` is loaded with acquire, so `reserved`, which was stored before it, is never below it in a sound ring.
 bool RingSegment::CopyChunk(size_t index, size_t max_words, RingBatch& batch, Chunk& chunk) {
   Ring& ring = rings_[index];
   ThreadSlot& slot = *ring.slot;
@@ -151,7 +154,7 @@ bool RingSegment::CopyChunk(size_t index, size_t max_words, RingBatch& batch, Ch
 }
 
 void RingSegment::SetGate(uint32_t gate) {
-  header_->gate.store(gate, std::memory_order_release);
+  header_->gate.store(gate, std::memory_order_release);  // ranks load it relaxed: it says nothing of other memory
   // A rank with MSPTI has a thread that waits for it.
   syscall(SYS_futex, &header_->gate, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -159,6 +162,7 @@ void RingSegment::SetGate(uint32_t gate) {
 void RingSegment::ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& batch) {
   Ring& ring = rings_[chunk.ring];
   const uint64_t* words = batch.words.data() + chunk.word_offset;
+  // Behind the heads: a domain is counted before a record can name it.
   const uint32_t domains = std::min(header_->domains.load(std::memory_order_acquire), ring::kMaxDomains);
   uint64_t i = 0;
   while (i + 4 <= chunk.word_count) {

@@ -13,7 +13,8 @@ uint64_t ReadCounter() {
   return __rdtsc();
 #elif defined(__aarch64__)
   uint64_t value;
-  asm volatile("mrs %0, cntvct_el0" : "=r"(value));
+  // Without isb it may be read before the clock that precedes it, with which it is to be one reading.
+  asm volatile("isb; mrs %0, cntvct_el0" : "=r"(value) : : "memory");
   return value;
 #else
   return ReadMonotonicNs();

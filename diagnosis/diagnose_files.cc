@@ -34,7 +34,7 @@
 #include "common/unique_fd.h"
 #include "diagnosis/engine.h"
 
-namespace taskd {
+namespace taskd::diagnosis {
 namespace {
 
 using diagnosis::Engine;
@@ -380,4 +380,4 @@ absl::StatusOr<diagnosis::Report> DiagnoseFiles(const MarkDirectory& directory, 
   return Reader(directory, threads, progress).Run(at_end);
 }
 
-}  // namespace taskd
+}  // namespace taskd::diagnosis

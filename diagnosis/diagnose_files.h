@@ -11,7 +11,7 @@
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/verdict.h"
 
-namespace taskd {
+namespace taskd::diagnosis {
 
 // Called now and then, from the calling thread.
 using ReadProgress = std::function<void(uint64_t bytes_read, uint64_t bytes)>;
@@ -26,4 +26,4 @@ using DiagnosisEnd = std::function<void(const diagnosis::Engine& engine, const s
 absl::StatusOr<diagnosis::Report> DiagnoseFiles(const MarkDirectory& directory, int threads,
                                                 const ReadProgress& progress, const DiagnosisEnd& at_end = nullptr);
 
-}  // namespace taskd
+}  // namespace taskd::diagnosis

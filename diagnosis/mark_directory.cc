@@ -17,7 +17,7 @@
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::diagnosis {
 namespace {
 
 constexpr int kMaxRank = 65535;
@@ -213,4 +213,4 @@ std::vector<int> NodesOfRanks(const std::vector<RankMarks>& ranks, const std::ve
   return nodes;
 }
 
-}  // namespace taskd
+}  // namespace taskd::diagnosis

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace taskd {
+namespace taskd::diagnosis {
 namespace {
 
 using ::testing::ElementsAre;
@@ -144,4 +144,4 @@ TEST(NodesOfRanks, DevicesBeginAgainOnANewNode) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::diagnosis

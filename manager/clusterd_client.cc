@@ -49,7 +49,7 @@ class ClusterdClient::Impl {
  private:
   void Run() {
     // ClusterD speaks plain text only (docs/security-model.md).
-    std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(MakePlainChannel(address_));
+    std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(proto::MakePlainChannel(address_));
     std::minstd_rand random(std::random_device{}());
     milliseconds back_off = kFirstBackOff;
     bool failure_said = false;

@@ -15,7 +15,7 @@ class FakeClusterd final : public TrainingDataTrace::Service, public Watched {
  public:
   explicit FakeClusterd(int port = 0) {
     grpc::ServerBuilder builder;
-    SetServerLimits(builder, size_t{64} << 20);
+    proto::SetServerLimits(builder, size_t{64} << 20);
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();

@@ -49,17 +49,17 @@ class ControlService final : public v1::Control::CallbackService {
   ControlService(std::shared_ptr<ManagerCore> core, std::shared_ptr<SupervisionCore> supervision, SteadyTime started)
       : core_(std::move(core)), supervision_(std::move(supervision)), started_(started) {
     MarkMethodCallback(
-        0, GuardedUnary<v1::SetSwitchRequest, v1::SetSwitchReply>(
+        0, proto::GuardedUnary<v1::SetSwitchRequest, v1::SetSwitchReply>(
                [this](auto* context, auto* request, auto* reply) { return SetSwitch(context, request, reply); }));
     MarkMethodCallback(
-        1, GuardedUnary<v1::GetStatusRequest, v1::JobStatus>(
+        1, proto::GuardedUnary<v1::GetStatusRequest, v1::JobStatus>(
                [this](auto* context, auto* request, auto* reply) { return GetStatus(context, request, reply); }));
     MarkMethodCallback(
-        2, GuardedUnary<v1::CallAgentsRequest, v1::CallAgentsReply>(
+        2, proto::GuardedUnary<v1::CallAgentsRequest, v1::CallAgentsReply>(
                [this](auto* context, auto* request, auto* reply) { return CallAgents(context, request, reply); }));
-    MarkMethodCallback(3, GuardedServerStream<v1::SetSwitchRequest, v1::SetSwitchReply>(
+    MarkMethodCallback(3, proto::GuardedServerStream<v1::SetSwitchRequest, v1::SetSwitchReply>(
                               [this](auto* context, auto* request) { return SwitchInParts(context, request); }));
-    MarkMethodCallback(4, GuardedServerStream<v1::GetStatusRequest, v1::JobStatus>(
+    MarkMethodCallback(4, proto::GuardedServerStream<v1::GetStatusRequest, v1::JobStatus>(
                               [this](auto* context, auto* request) { return StatusInParts(context, request); }));
   }
 
@@ -80,7 +80,7 @@ class ControlService final : public v1::Control::CallbackService {
                                        timeout_s = std::chrono::duration<double>(timeout).count()] {
             std::vector<RankAnswer> answers = core->Answers(state.revision, since, timeout_s);
             FillHead(job, state, answers, reply);
-            for (const RankAnswer& answer : answers) FillRankAnswer(answer, reply->add_ranks());
+            for (const RankAnswer& answer : answers) proto::FillRankAnswer(answer, reply->add_ranks());
             reactor->Done(grpc::Status::OK);
           });
       return [core = core_, waiter] { core->Expire(waiter); };
@@ -116,7 +116,7 @@ class ControlService final : public v1::Control::CallbackService {
           if (next == 0) FillHead(job, state, *answers, part);
           for (size_t bytes = 0; next < answers->size() && bytes < kPartBytes; ++next) {
             v1::RankAnswer* rank = part->add_ranks();
-            FillRankAnswer((*answers)[next], rank);
+            proto::FillRankAnswer((*answers)[next], rank);
             bytes += rank->ByteSizeLong() + kPartOverheadBytes;
           }
           return true;
@@ -178,7 +178,7 @@ class ControlService final : public v1::Control::CallbackService {
   static void FillHead(const std::string& job, const SwitchState& state, const std::vector<RankAnswer>& answers,
                        v1::SetSwitchReply* reply) {
     reply->set_job(job);
-    FillWanted(state, reply->mutable_wanted());
+    proto::FillWanted(state, reply->mutable_wanted());
     reply->set_total(static_cast<uint32_t>(answers.size()));
     reply->set_applied(static_cast<uint32_t>(std::count_if(answers.begin(), answers.end(), [](const RankAnswer& one) {
       return one.state == RankAnswer::State::kApplied;
@@ -189,7 +189,7 @@ class ControlService final : public v1::Control::CallbackService {
     const JobShape& shape = core_->shape();
     reply->set_job(shape.job);
     reply->set_task_id(shape.task_id);
-    FillWanted(snapshot.wanted, reply->mutable_wanted());
+    proto::FillWanted(snapshot.wanted, reply->mutable_wanted());
     reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
     reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
     FillSupervision(supervision_->Snapshot(), reply->mutable_supervision());
@@ -198,7 +198,7 @@ class ControlService final : public v1::Control::CallbackService {
     out->set_node(node.node);
     out->set_host(node.host);
     out->set_connected(node.connected);
-    for (const RankReport& rank : node.ranks) FillRankReport(rank, out->add_ranks());
+    for (const RankReport& rank : node.ranks) proto::FillRankReport(rank, out->add_ranks());
   }
 
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {

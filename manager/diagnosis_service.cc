@@ -30,12 +30,12 @@ class ReportParts {
   // Fills the next part; not once it is over.
   void Fill(v1::DiagnosisReport* part) {
     if (next_ == 0) {
-      FillReportHead(*report_, job_, part);
+      proto::FillReportHead(*report_, job_, part);
       ++next_;
     }
     for (size_t bytes = 0; !over() && bytes < kPartBytes; ++next_) {
       v1::Verdict* verdict = part->add_verdicts();
-      FillVerdict(report_->verdicts[next_ - 1], verdict);
+      proto::FillVerdict(report_->verdicts[next_ - 1], verdict);
       bytes += verdict->ByteSizeLong();
     }
   }
@@ -74,7 +74,7 @@ class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public Repor
   bool FillNext(v1::DiagnosisReport* message) override {
     if (!in_parts_) {
       if (pending_ == nullptr) return false;
-      FillReport(*std::exchange(pending_, nullptr), job_, message);
+      proto::FillReport(*std::exchange(pending_, nullptr), job_, message);
       return true;
     }
     if (!sending_.has_value()) {
@@ -99,18 +99,18 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
   DiagnosisService(std::shared_ptr<DiagnosisCore> core, JobShape shape)
       : core_(std::move(core)), shape_(std::move(shape)) {
     MarkMethodCallback(
-        0, GuardedUnary<v1::GetReportRequest, v1::DiagnosisReport>(
+        0, proto::GuardedUnary<v1::GetReportRequest, v1::DiagnosisReport>(
                [this](auto* context, auto* request, auto* reply) { return GetReport(context, request, reply); }));
-    MarkMethodCallback(1, GuardedServerStream<v1::GetReportRequest, v1::DiagnosisReport>(
+    MarkMethodCallback(1, proto::GuardedServerStream<v1::GetReportRequest, v1::DiagnosisReport>(
                               [this](auto* context, auto* request) { return WatchReports(context, request); }));
-    MarkMethodCallback(2, GuardedServerStream<v1::GetReportRequest, v1::DiagnosisReport>(
+    MarkMethodCallback(2, proto::GuardedServerStream<v1::GetReportRequest, v1::DiagnosisReport>(
                               [this](auto* context, auto* request) { return ReportInParts(context, request); }));
   }
 
   grpc::ServerUnaryReactor* GetReport(grpc::CallbackServerContext* context, const v1::GetReportRequest* request,
                                       v1::DiagnosisReport* reply) override {
     grpc::Status allowed = CheckJob(request->job(), shape_);
-    if (allowed.ok()) FillReport(*core_->report(), JobName(request->job()), reply);
+    if (allowed.ok()) proto::FillReport(*core_->report(), JobName(request->job()), reply);
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(allowed);
     return reactor;

@@ -76,7 +76,7 @@ class DiagnosisServiceTest : public ::testing::Test {
       for (int rank = node * 4; rank < node * 4 + 4; ++rank) {
         v1::RankGroups* groups = message.mutable_folds()->add_groups();
         groups->set_rank(rank);
-        FillGroup(job_.Group(), groups->add_groups());
+        proto::FillGroup(job_.Group(), groups->add_groups());
       }
       proxies_.back()->Write(message);
     }
@@ -87,7 +87,7 @@ class DiagnosisServiceTest : public ::testing::Test {
       for (size_t node = 0; node < proxies_.size(); ++node) {
         v1::NodeMessage message;
         for (size_t rank = node * 4; rank < node * 4 + 4; ++rank) {
-          FillFold(static_cast<int>(rank), folds[rank], message.mutable_folds()->add_steps());
+          proto::FillFold(static_cast<int>(rank), folds[rank], message.mutable_folds()->add_steps());
         }
         proxies_[node]->Write(message);
       }
@@ -110,7 +110,7 @@ class DiagnosisServiceTest : public ::testing::Test {
     ASSERT_TRUE((*db)->SaveVerdicts(rows).ok());
   }
   static void ExpectLargeVerdicts(const v1::DiagnosisReport& report) {
-    EXPECT_GT(report.ByteSizeLong(), size_t{kMaxMessageBytes});
+    EXPECT_GT(report.ByteSizeLong(), size_t{proto::kMaxMessageBytes});
     EXPECT_EQ(report.job(), "ns/job");
     EXPECT_GE(report.verdicts_size(), 100);
     for (const v1::Verdict& verdict : report.verdicts()) EXPECT_EQ(verdict.ids_size(), 16384);

@@ -200,7 +200,7 @@ class FaultReporter::Impl {
  private:
   void Run() {
     // ClusterD speaks plain text only (docs/security-model.md).
-    std::unique_ptr<PubFault::Stub> stub = PubFault::NewStub(MakePlainChannel(options_.address));
+    std::unique_ptr<PubFault::Stub> stub = PubFault::NewStub(proto::MakePlainChannel(options_.address));
     std::minstd_rand random(std::random_device{}());
     milliseconds back_off = kPeriod;
     bool failure_said = false;

@@ -15,7 +15,7 @@
 #include "manager/options.h"
 #include "manager/server.h"
 
-namespace taskd {
+namespace taskd::manager {
 namespace {
 
 // Everything that must last is on disk by then; whoever still holds a connection open does not keep the process alive.
@@ -70,4 +70,4 @@ absl::Status RunManager(const ManagerOptions& given) {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::manager

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 
-namespace taskd {
+namespace taskd::manager {
 
 struct ManagerOptions {
   std::string job;         // namespace/name; empty: any job name is this job's
@@ -30,4 +30,4 @@ struct ManagerOptions {
 // INVALID_ARGUMENT: the options are wrong and nothing was started. Any other error: it could not start.
 absl::Status RunManager(const ManagerOptions& options);
 
-}  // namespace taskd
+}  // namespace taskd::manager

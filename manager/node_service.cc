@@ -43,13 +43,13 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
     rank.rank = in.rank();
     for (const v1::Group& group : in.groups()) {
       if (rank.groups.size() >= DiagnosisFeed::kMaxGroups) break;
-      absl::StatusOr<GroupInfo> read = ReadGroup(group);
+      absl::StatusOr<GroupInfo> read = proto::ReadGroup(group);
       if (!read.ok()) {
         // Its members cannot be used, but its name may be, and it keeps its place: the others go by their index.
         v1::Group named;
         named.set_name(group.name());
         named.set_label(group.label());
-        read = ReadGroup(named);
+        read = proto::ReadGroup(named);
       }
       rank.groups.push_back(read.ok() ? *std::move(read) : GroupInfo{});
     }
@@ -58,7 +58,7 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
   batch.unreadable = static_cast<uint64_t>(message.steps_size() - steps);
   batch.steps.reserve(static_cast<size_t>(steps));
   for (int i = 0; i < steps; ++i) {
-    absl::StatusOr<StepFold> fold = ReadFold(message.steps(i));
+    absl::StatusOr<StepFold> fold = proto::ReadFold(message.steps(i));
     if (fold.ok()) {
       batch.steps.push_back({message.steps(i).rank(), *std::move(fold)});
     } else {
@@ -68,7 +68,7 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
   return batch;
 }
 
-using NodeStream = grpc::ServerBidiReactor<Guarded<v1::NodeMessage>, v1::ManagerMessage>;
+using NodeStream = grpc::ServerBidiReactor<proto::Guarded<v1::NodeMessage>, v1::ManagerMessage>;
 
 // One proxy's stream. A proxy that does not read holds nobody up: what it was not told yet is one newest state and a
 // bounded number of calls.
@@ -140,7 +140,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
         return TakeRanks(in.ranks(), now);
       case v1::NodeMessage::kApplied: {
         std::vector<RankAnswer> answers;
-        for (const v1::RankAnswer& answer : in.applied().ranks()) answers.push_back(ReadRankAnswer(answer));
+        for (const v1::RankAnswer& answer : in.applied().ranks()) answers.push_back(proto::ReadRankAnswer(answer));
         core_->Applied(stream_, in.applied().revision(), answers, now);
         return absl::OkStatus();
       }
@@ -173,7 +173,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     }
     std::vector<RankReport> ranks;
     ranks.reserve(static_cast<size_t>(set.ranks_size()));
-    for (const v1::RankStatus& rank : set.ranks()) ranks.push_back(ReadRankReport(rank));
+    for (const v1::RankStatus& rank : set.ranks()) ranks.push_back(proto::ReadRankReport(rank));
     TellDiagnosis(ranks);
     return core_->Report(stream_, std::move(ranks), now);
   }
@@ -199,7 +199,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
 
   bool FillNext(v1::ManagerMessage* message) override {
     if (wanted_.has_value()) {
-      FillWanted(*wanted_, message->mutable_wanted());
+      proto::FillWanted(*wanted_, message->mutable_wanted());
       wanted_.reset();
       return true;
     }
@@ -215,7 +215,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   const std::shared_ptr<ManagerCore> core_;
   const std::shared_ptr<DiagnosisCore> diagnosis_;
   const std::string peer_;
-  Guarded<v1::NodeMessage> in_;
+  proto::Guarded<v1::NodeMessage> in_;
   std::vector<RankPresence> presence_;  // as told last
   uint64_t stream_ = 0;                 // 0: no hello yet
   int node_rank_ = 0;
@@ -230,10 +230,10 @@ class NodeService final : public v1::NodeLink::CallbackService {
  public:
   NodeService(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis)
       : core_(std::move(core)), diagnosis_(std::move(diagnosis)) {
-    MarkMethodCallback(0,
-                       GuardedStream<v1::NodeMessage, v1::ManagerMessage>([this](grpc::CallbackServerContext* context) {
-                         return new NodeReactor(core_, diagnosis_, context->peer());
-                       }));
+    MarkMethodCallback(
+        0, proto::GuardedStream<v1::NodeMessage, v1::ManagerMessage>([this](grpc::CallbackServerContext* context) {
+          return new NodeReactor(core_, diagnosis_, context->peer());
+        }));
   }
 
  private:

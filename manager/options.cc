@@ -80,9 +80,9 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
   if (options.report_fault && options.clusterd.empty()) {
     return absl::InvalidArgumentError("--report-fault: there is no ClusterD to report to; give --clusterd HOST:PORT");
   }
-  absl::Status listen =
-      CheckListenAllowed(options.listen, {options.tls_dir, options.token.empty() ? options.secret : options.token},
-                         options.allow_plaintext);
+  absl::Status listen = proto::CheckListenAllowed(
+      options.listen, {options.tls_dir, options.token.empty() ? options.secret : options.token},
+      options.allow_plaintext);
   if (!listen.ok()) return listen;
   if (!options.tls_dir.empty()) {
     options.secret.clear();

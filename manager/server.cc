@@ -51,7 +51,7 @@ std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   for (const std::string& bytes : kept) {
     v1::Verdict message;
     absl::StatusOr<diagnosis::Verdict> verdict = absl::InvalidArgumentError("not a verdict");
-    if (message.ParseFromString(bytes)) verdict = ReadVerdict(message);
+    if (message.ParseFromString(bytes)) verdict = proto::ReadVerdict(message);
     if (verdict.ok()) {
       verdicts.push_back(*std::move(verdict));
     } else {
@@ -83,7 +83,7 @@ class RefusingService final : public grpc::CallbackGenericService {
 
 // A server, with what it needs for as long as it lives.
 struct Served {
-  std::unique_ptr<FedServer> fed;  // brings its connections
+  std::unique_ptr<proto::FedServer> fed;  // brings its connections
   std::unique_ptr<RefusingService> refusing;
   std::unique_ptr<grpc::Server> server;
 };
@@ -125,7 +125,7 @@ class ManagerServer::Impl {
     if (!listen.ok()) return listen.status();
     if (options.tls_dir.empty() && options.secret.empty()) return absl::InvalidArgumentError("the job has no secret");
     absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials =
-        MakeServerCredentials({options.tls_dir, options.secret});
+        proto::MakeServerCredentials({options.tls_dir, options.secret});
     if (!credentials.ok()) return credentials.status();
     // Before the state is opened: a second manager of the job must not touch what the first one keeps.
     absl::Status free = CheckCanListen("--listen", *listen);
@@ -188,7 +188,7 @@ class ManagerServer::Impl {
         std::vector<std::string> rows;
         for (const diagnosis::Verdict& verdict : changed) {
           v1::Verdict message;
-          FillVerdict(verdict, &message);
+          proto::FillVerdict(verdict, &message);
           rows.push_back(message.SerializeAsString());
         }
         return verdict_writer_->Save(rows);
@@ -252,11 +252,11 @@ class ManagerServer::Impl {
     }
     const bool anyone = options.allow_plaintext;
     const bool own = anyone || (options.token.empty() && options.tls_dir.empty());
-    absl::StatusOr<std::unique_ptr<GrpcListener>> listener =
-        GrpcListener::Listen(listen, {}, [this, anyone, own](GrpcListener::Speaks speaks, UniqueFd connection) {
-          Served& served = speaks == GrpcListener::Speaks::kTls        ? main_
-                           : speaks == GrpcListener::Speaks::kPlainOwn ? (own ? plain_ : guarded_)
-                                                                       : (anyone ? plain_ : guarded_);
+    absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
+        listen, {}, [this, anyone, own](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
+          Served& served = speaks == proto::GrpcListener::Speaks::kTls        ? main_
+                           : speaks == proto::GrpcListener::Speaks::kPlainOwn ? (own ? plain_ : guarded_)
+                                                                              : (anyone ? plain_ : guarded_);
           served.fed->Take(std::move(connection));
         });
     if (!listener.ok()) {
@@ -270,8 +270,8 @@ class ManagerServer::Impl {
                const std::vector<grpc::Service*>& services) {
     Served served;
     grpc::ServerBuilder builder;
-    SetServerLimits(builder, buffer_bytes);
-    served.fed = std::make_unique<FedServer>(builder, credentials);
+    proto::SetServerLimits(builder, buffer_bytes);
+    served.fed = std::make_unique<proto::FedServer>(builder, credentials);
     for (grpc::Service* service : services) builder.RegisterService(service);
     if (refuses_others) {
       served.refusing = std::make_unique<RefusingService>();
@@ -304,7 +304,7 @@ class ManagerServer::Impl {
   std::atomic<bool> serving_{false};  // gRPC answers
   std::unique_ptr<HttpServer> http_;
   Served main_, plain_, guarded_;
-  std::unique_ptr<GrpcListener> listener_;
+  std::unique_ptr<proto::GrpcListener> listener_;
   std::unique_ptr<SwitchFileWatcher> switch_file_;
   std::unique_ptr<ClusterdClient> clusterd_;
   std::unique_ptr<FaultReporter> reporter_;

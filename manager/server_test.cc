@@ -314,7 +314,8 @@ TEST_F(ServerTest, SurvivesMalformedAndHugeMessages) {
   for (const char* method :
        {"/TrainingDataTrace/ModifyTrainingDataTraceSwitch", "/TrainingDataTrace/GetTrainingDataTraceSwitch",
         "/TrainingDataTrace/SubscribeDataTraceSwitch", "/taskd.v1.Control/SetSwitch", "/taskd.v1.NodeLink/Connect"}) {
-    for (const std::string& bytes : {std::string("\xff\xff\xff\xff"), std::string(kMaxMessageBytes + 1000, '\x0a')}) {
+    for (const std::string& bytes :
+         {std::string("\xff\xff\xff\xff"), std::string(proto::kMaxMessageBytes + 1000, '\x0a')}) {
       grpc::Slice slice(bytes);
       grpc::ByteBuffer request(&slice, 1), reply;
       Context context;
@@ -421,7 +422,7 @@ TEST_F(ServerTest, OnlyWhoHasTheSecretIsServed) {
 // The same user on the same machine: what is typed against a job that nobody has protected.
 TEST_F(ServerTest, InPlainTextThereIsClusterdsServiceAlone) {
   Start();
-  channel_ = MakePlainChannel(options_.listen);
+  channel_ = proto::MakePlainChannel(options_.listen);
   trace_ = TrainingDataTrace::NewStub(channel_);
   control_ = v1::Control::NewStub(channel_);
   EXPECT_EQ(Modify("ns/job", Switch("on", "")).code(), 200);
@@ -435,7 +436,7 @@ TEST_F(ServerTest, InPlainTextThereIsClusterdsServiceAlone) {
 TEST_F(ServerTest, WithATokenPlainTextNeedsItOrTheOperatorsLeave) {
   options_.token = options_.secret = "right token";
   Start();
-  channel_ = MakePlainChannel(options_.listen);
+  channel_ = proto::MakePlainChannel(options_.listen);
   trace_ = TrainingDataTrace::NewStub(channel_);
   for (const auto& [token, expected] :
        {std::pair("", grpc::StatusCode::UNAUTHENTICATED), std::pair("wrong token", grpc::StatusCode::PERMISSION_DENIED),
@@ -456,7 +457,7 @@ TEST_F(ServerTest, WithATokenPlainTextNeedsItOrTheOperatorsLeave) {
 
   options_.allow_plaintext = true;
   Start();
-  channel_ = MakePlainChannel(options_.listen);
+  channel_ = proto::MakePlainChannel(options_.listen);
   trace_ = TrainingDataTrace::NewStub(channel_);
   EXPECT_EQ(Modify("ns/job", Switch("off", "")).code(), 200);
 }
@@ -464,7 +465,7 @@ TEST_F(ServerTest, WithATokenPlainTextNeedsItOrTheOperatorsLeave) {
 TEST_F(ServerTest, HealthAnswersInPlainText) {
   options_.token = options_.secret = "right token";
   Start();
-  channel_ = MakePlainChannel(options_.listen);
+  channel_ = proto::MakePlainChannel(options_.listen);
   // grpc.health.v1.Health/Check, by hand: Debian has no library with its stub. Field 1 of the reply: SERVING = 1.
   grpc::GenericStub stub(channel_);
   grpc::Slice slice("");

@@ -62,9 +62,9 @@ class SupervisionService final : public v1::Supervision::CallbackService {
   SupervisionService(std::shared_ptr<SupervisionCore> core, JobShape shape)
       : core_(std::move(core)), shape_(std::move(shape)) {
     MarkMethodCallback(
-        0, GuardedUnary<v1::ReportEventsRequest, v1::ReportEventsReply>(
+        0, proto::GuardedUnary<v1::ReportEventsRequest, v1::ReportEventsReply>(
                [this](auto* context, auto* request, auto* reply) { return Report(context, request, reply); }));
-    MarkMethodCallback(1, GuardedServerStream<v1::WatchRequest, v1::HangNotice>(
+    MarkMethodCallback(1, proto::GuardedServerStream<v1::WatchRequest, v1::HangNotice>(
                               [this](auto* context, auto* request) { return Watch(context, request); }));
   }
 

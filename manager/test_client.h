@@ -31,7 +31,7 @@ inline constexpr std::chrono::seconds kTestDeadline{20};
 inline constexpr char kTestSecret[] = "of the test's job";
 
 inline std::shared_ptr<grpc::Channel> Dial(int port, const std::string& secret = kTestSecret) {
-  auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), {"", secret});
+  auto channel = proto::MakeChannel("127.0.0.1:" + std::to_string(port), {"", secret});
   return channel.ok() ? *channel : nullptr;
 }
 

@@ -74,15 +74,17 @@ class TraceService final : public TrainingDataTrace::CallbackService {
  public:
   TraceService(std::shared_ptr<ManagerCore> core, TraceAccess access)
       : core_(std::move(core)), access_(std::move(access)) {
-    MarkMethodCallback(0, GuardedUnary<DataTypeReq, DataTypeRes>([this](auto* context, auto* request, auto* reply) {
+    MarkMethodCallback(0,
+                       proto::GuardedUnary<DataTypeReq, DataTypeRes>([this](auto* context, auto* request, auto* reply) {
                          return ModifyTrainingDataTraceSwitch(context, request, reply);
                        }));
-    MarkMethodCallback(1, GuardedUnary<DataStatusReq, DataStatusRes>([this](auto* context, auto* request, auto* reply) {
-                         return GetTrainingDataTraceSwitch(context, request, reply);
-                       }));
-    MarkMethodCallback(2, GuardedServerStream<ProfilingClientInfo, DataStatusRes>([this](auto* context, auto* request) {
-                         return SubscribeDataTraceSwitch(context, request);
-                       }));
+    MarkMethodCallback(
+        1, proto::GuardedUnary<DataStatusReq, DataStatusRes>([this](auto* context, auto* request, auto* reply) {
+          return GetTrainingDataTraceSwitch(context, request, reply);
+        }));
+    MarkMethodCallback(
+        2, proto::GuardedServerStream<ProfilingClientInfo, DataStatusRes>(
+               [this](auto* context, auto* request) { return SubscribeDataTraceSwitch(context, request); }));
   }
 
   grpc::ServerUnaryReactor* ModifyTrainingDataTraceSwitch(grpc::CallbackServerContext* context,

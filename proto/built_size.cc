@@ -6,7 +6,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -99,4 +99,4 @@ absl::Status CheckBuiltSize(const Descriptor& type, google::protobuf::io::ZeroCo
       absl::StrCat(type.full_name(), ": its parts would take more than ", max_bytes >> 20, " MiB of memory"));
 }
 
-}  // namespace taskd
+}  // namespace taskd::proto

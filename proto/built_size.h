@@ -8,7 +8,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/zero_copy_stream.h"
 
-namespace taskd {
+namespace taskd::proto {
 
 // Of one message that comes in: eight times what it may have on the wire. The fullest message of folds that a proxy
 // sends needs about half of it.
@@ -19,4 +19,4 @@ inline constexpr size_t kMaxBuiltBytes = size_t{32} << 20;
 absl::Status CheckBuiltSize(const google::protobuf::Descriptor& type, google::protobuf::io::ZeroCopyInputStream* wire,
                             size_t max_bytes = kMaxBuiltBytes);
 
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -8,7 +8,7 @@
 #include "taskd/v1/node.pb.h"
 #include "taskd/v1/supervision.pb.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 absl::Status Check(const google::protobuf::Descriptor* type, const std::string& wire, size_t max = kMaxBuiltBytes) {
@@ -88,4 +88,4 @@ TEST(BuiltSizeTest, WhatIsBrokenIsSaidToBeBroken) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -28,7 +28,7 @@
 #include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/support/channel_arguments.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 // A peer that vanished without a word is noticed after time + timeout.
@@ -254,4 +254,4 @@ void FedServer::Take(UniqueFd connection) {
   acceptor_->grpc->HandleNewConnection(&parameters);
 }
 
-}  // namespace taskd
+}  // namespace taskd::proto

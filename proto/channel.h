@@ -16,7 +16,7 @@
 #include "grpcpp/server_builder.h"
 #include "proto/security.h"
 
-namespace taskd {
+namespace taskd::proto {
 
 // Largest message in either direction, on every connection of TaskD.
 inline constexpr int kMaxMessageBytes = 4 * 1024 * 1024;
@@ -79,4 +79,4 @@ class FedServer {
   std::unique_ptr<Acceptor> acceptor_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -15,7 +15,7 @@
 #include "profiling.grpc.pb.h"
 #include "proto/grpc_listener.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 namespace fs = std::filesystem;
@@ -172,4 +172,4 @@ TEST_F(TlsTest, AKeyThatOthersCanReadIsRefused) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd::manager {
+namespace taskd::proto {
 namespace {
 
 using diagnosis::Alternative;
@@ -155,4 +155,4 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
   return report;
 }
 
-}  // namespace taskd::manager
+}  // namespace taskd::proto

@@ -9,7 +9,7 @@
 #include "diagnosis/verdict.h"
 #include "taskd/v1/diagnosis.pb.h"
 
-namespace taskd::manager {
+namespace taskd::proto {
 
 void FillReport(const diagnosis::Report& report, const std::string& job, v1::DiagnosisReport* message);
 void FillReportHead(const diagnosis::Report& report, const std::string& job,
@@ -20,4 +20,4 @@ absl::StatusOr<diagnosis::Report> ReadReport(const v1::DiagnosisReport& message)
 void FillVerdict(const diagnosis::Verdict& verdict, v1::Verdict* message);
 absl::StatusOr<diagnosis::Verdict> ReadVerdict(const v1::Verdict& message);
 
-}  // namespace taskd::manager
+}  // namespace taskd::proto

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace taskd::manager {
+namespace taskd::proto {
 namespace {
 
 using diagnosis::Cause;
@@ -93,4 +93,4 @@ TEST(DiagnosisMessagesTest, WhatIsNotKnownIsAnError) {
 }
 
 }  // namespace
-}  // namespace taskd::manager
+}  // namespace taskd::proto

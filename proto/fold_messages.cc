@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 constexpr int kOpNumbers = 15;
@@ -229,4 +229,4 @@ absl::StatusOr<GroupInfo> ReadGroup(const v1::Group& message) {
   return group;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proto

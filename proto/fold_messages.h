@@ -5,7 +5,7 @@
 #include "common/step_fold.h"
 #include "taskd/v1/fold.pb.h"
 
-namespace taskd {
+namespace taskd::proto {
 
 void FillFold(int rank, const StepFold& fold, v1::RankStep* message);
 // INVALID_ARGUMENT: more operations or samples than StepFold allows, an incomplete one, an unknown kind, a group above
@@ -16,4 +16,4 @@ void FillGroup(const GroupInfo& group, v1::Group* message);
 // INVALID_ARGUMENT: incomplete runs, a negative count, names over 512 bytes, over 1,024 runs.
 absl::StatusOr<GroupInfo> ReadGroup(const v1::Group& message);
 
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 constexpr uint64_t kEnd = 1'700'000'000'000'000'000;
@@ -140,4 +140,4 @@ TEST(FoldMessages, RefusesWhatIsNoGroup) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proto

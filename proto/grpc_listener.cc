@@ -22,7 +22,7 @@
 #include "common/log.h"
 #include "common/peer_user.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 constexpr int kAcceptsARound = 64;
@@ -251,4 +251,4 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPor
       new GrpcListener(std::make_unique<Impl>(std::move(listeners), limits, std::move(take))));
 }
 
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -14,7 +14,7 @@
 #include "common/address.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::proto {
 
 class GrpcListener {
  public:
@@ -53,4 +53,4 @@ class GrpcListener {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proto

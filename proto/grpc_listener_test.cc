@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "spdlog/sinks/base_sink.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 using Speaks = GrpcListener::Speaks;
@@ -215,4 +215,4 @@ TEST(GrpcListenerTest, GoesOnWhenThereAreDescriptorsAgain) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proto

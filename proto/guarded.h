@@ -16,7 +16,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "proto/built_size.h"
 
-namespace taskd {
+namespace taskd::proto {
 
 template <typename Message>
 struct Guarded {
@@ -67,18 +67,18 @@ grpc::internal::MethodHandler* GuardedStream(
   return new grpc::internal::CallbackBidiHandler<Guarded<In>, Out>(std::move(call));
 }
 
-}  // namespace taskd
+}  // namespace taskd::proto
 
 namespace grpc {
 
 template <typename Message>
-class SerializationTraits<taskd::Guarded<Message>> {
+class SerializationTraits<taskd::proto::Guarded<Message>> {
  public:
-  static Status Deserialize(ByteBuffer* buffer, taskd::Guarded<Message>* out) {
+  static Status Deserialize(ByteBuffer* buffer, taskd::proto::Guarded<Message>* out) {
     {
       ProtoBufferReader wire(buffer);
       if (!wire.status().ok()) return wire.status();
-      out->refusal = taskd::CheckBuiltSize(*Message::descriptor(), &wire);
+      out->refusal = taskd::proto::CheckBuiltSize(*Message::descriptor(), &wire);
     }
     if (out->refusal.ok()) {
       if (!SerializationTraits<Message>::Deserialize(buffer, &out->message).ok()) {

@@ -1,6 +1,6 @@
 #include "proto/node_messages.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 constexpr int Index(SwitchKind kind) { return static_cast<int>(kind); }
@@ -117,4 +117,4 @@ RankAnswer ReadRankAnswer(const v1::RankAnswer& message) {
   return answer;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proto

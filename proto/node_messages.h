@@ -9,7 +9,7 @@
 #include "taskd/v1/node.pb.h"
 #include "taskd/v1/switch.pb.h"
 
-namespace taskd {
+namespace taskd::proto {
 
 void FillKinds(KindMask kinds, v1::KindStates* message);
 KindMask ReadKinds(const v1::KindStates& message);
@@ -24,4 +24,4 @@ void FillRankAnswer(const RankAnswer& answer, v1::RankAnswer* message);
 // A state that this release does not know is kUnreachable.
 RankAnswer ReadRankAnswer(const v1::RankAnswer& message);
 
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::proto {
 namespace {
 
 TEST(NodeMessages, EachKindHasItsFieldAndItsBit) {
@@ -75,4 +75,4 @@ TEST(NodeMessages, AnAnswerComesBackAsItWas) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proto

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace taskd {
+namespace taskd::proto {
 
 // What protects a connection: the first that is there. None: no part of any job will answer.
 struct Security {
@@ -14,4 +14,4 @@ struct Security {
   std::string fallback = {};
 };
 
-}  // namespace taskd
+}  // namespace taskd::proto

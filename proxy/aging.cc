@@ -14,7 +14,7 @@
 #include "common/unique_fd.h"
 #include "proxy/folder.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 // Beyond these it is not our layout any more; what is there is not looked at. Mark files: those seen first are aged.
@@ -173,4 +173,4 @@ void PeriodicAging::Tick(uint64_t now_monotonic_ns, int64_t limit_mb) {
   });
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

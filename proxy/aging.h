@@ -12,7 +12,7 @@
 
 #include "proxy/file_threads.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 struct AgingResult {
   int64_t bytes = 0;  // in the directory afterwards
@@ -51,4 +51,4 @@ class PeriodicAging {
   FileThreads threads_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

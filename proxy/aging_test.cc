@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "proxy/testing/temp_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::ElementsAre;
@@ -144,4 +144,4 @@ TEST(Aging, NeverRemovesAnOpenFile) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

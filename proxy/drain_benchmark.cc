@@ -8,7 +8,7 @@
 #include "proxy/segment_drain.h"
 #include "proxy/testing/temp_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr int kRecords = 8000;  // fits into a small ring
@@ -79,4 +79,4 @@ void BM_FormatLineWithSnprintf(benchmark::State& state) {
 BENCHMARK(BM_FormatLineWithSnprintf);
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -10,7 +10,7 @@
 
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr auto kIdleTime = std::chrono::seconds(10);  // then all but one end
@@ -89,4 +89,4 @@ int FileThreads::threads() const {
   return state_->threads;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

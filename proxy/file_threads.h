@@ -10,7 +10,7 @@
 #include <functional>
 #include <memory>
 
-namespace taskd {
+namespace taskd::proxy {
 
 // Thread-safe.
 class FileThreads {
@@ -34,4 +34,4 @@ class FileThreads {
   const std::shared_ptr<State> state_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

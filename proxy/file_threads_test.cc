@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 // What a system call on storage that hangs is to its thread. Shared with jobs that outlive the test.
@@ -77,4 +77,4 @@ TEST(FileThreads, WorkThatHangsCostsTheOthersNothing) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr int kNeverWait = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
@@ -102,4 +102,4 @@ absl::Status ListFolder(int folder, const std::function<bool(const char* name)>&
   return errno == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, "readdir");
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 // `path` in messages only. FAILED_PRECONDITION: it is a symbolic link or no folder; otherwise what the system says.
 absl::StatusOr<UniqueFd> OpenFolder(int parent, const std::string& name, const std::string& path);
@@ -28,4 +28,4 @@ absl::Status ReplaceFile(int folder, const std::string& name, std::string_view t
 // Calls `visit` with each name in the folder but "." and "..", in no order, until it returns false.
 absl::Status ListFolder(int folder, const std::function<bool(const char* name)>& visit);
 
-}  // namespace taskd
+}  // namespace taskd::proxy

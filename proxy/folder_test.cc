@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "proxy/testing/temp_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::HasSubstr;
@@ -102,4 +102,4 @@ TEST_F(FolderTest, ADescriptorMeansTheFolderThatWasChecked) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -12,7 +12,7 @@
 #include "proto/channel.h"
 #include "proto/grpc_listener.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr size_t kHealthBufferBytes = size_t{4} << 20;
@@ -30,13 +30,13 @@ class HealthServer::Impl {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    SetServerLimits(builder, kHealthBufferBytes);
-    fed_ = std::make_unique<FedServer>(builder, grpc::InsecureServerCredentials());
+    proto::SetServerLimits(builder, kHealthBufferBytes);
+    fed_ = std::make_unique<proto::FedServer>(builder, grpc::InsecureServerCredentials());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::UnavailableError("--listen: gRPC does not start");
-    absl::StatusOr<std::unique_ptr<GrpcListener>> listener =
-        GrpcListener::Listen(listen, {}, [fed = fed_.get()](GrpcListener::Speaks speaks, UniqueFd connection) {
-          if (speaks != GrpcListener::Speaks::kTls) fed->Take(std::move(connection));
+    absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
+        listen, {}, [fed = fed_.get()](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
+          if (speaks != proto::GrpcListener::Speaks::kTls) fed->Take(std::move(connection));
         });
     if (!listener.ok()) {
       return absl::Status(listener.status().code(), absl::StrCat("--listen: ", listener.status().message()));
@@ -46,9 +46,9 @@ class HealthServer::Impl {
   }
 
  private:
-  std::unique_ptr<FedServer> fed_;
+  std::unique_ptr<proto::FedServer> fed_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<GrpcListener> listener_;
+  std::unique_ptr<proto::GrpcListener> listener_;
 };
 
 HealthServer::HealthServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -62,4 +62,4 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::str
   return std::unique_ptr<HealthServer>(new HealthServer(std::move(impl)));
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 class HealthServer {
  public:
@@ -22,4 +22,4 @@ class HealthServer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

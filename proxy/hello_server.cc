@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr int kMaxConnections = 8192;
@@ -337,4 +337,4 @@ void HelloServer::Run() {
   connections_.clear();
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -20,7 +20,7 @@
 #include "proxy/node.h"
 #include "taskd/hello.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 // Answer to a call of the agents' callbacks.
 struct AgentAnswer {
@@ -109,4 +109,4 @@ class HelloServer {
   std::thread thread_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

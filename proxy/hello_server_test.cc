@@ -12,7 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "proxy/testing/temp_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using testing::FakeSegment;
@@ -253,4 +253,4 @@ TEST_F(HelloServerAgentTest, ADeepAnswerEndsItsConnection) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

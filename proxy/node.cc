@@ -9,7 +9,7 @@
 #include "proxy/orphan_segments.h"
 #include "proxy/shm_segments.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 // A switch of MSPTI takes some ms.
@@ -154,4 +154,4 @@ std::vector<RankAnswer> Node::Answers(uint64_t revision) const {
   return answers;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -25,7 +25,7 @@
 #include "proxy/profiling_dir.h"
 #include "taskd/hello.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 class Node {
  public:
@@ -79,4 +79,4 @@ class Node {
   NodeDrain drain_;        // last: it uses the others
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

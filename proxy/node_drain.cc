@@ -12,7 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "proxy/orphan_segments.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
@@ -301,4 +301,4 @@ void NodeDrain::Run() {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

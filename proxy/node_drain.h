@@ -19,7 +19,7 @@
 #include "proxy/rank_lane.h"
 #include "proxy/shm_segments.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 struct NodeOptions {
   int node_rank = 0;
@@ -106,4 +106,4 @@ class NodeDrain {
   std::thread thread_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

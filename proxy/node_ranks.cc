@@ -6,7 +6,7 @@
 #include "common/log.h"
 #include "common/tick_clock.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 bool NodeRanks::Knows(ino_t inode) const {
   return std::any_of(ranks.begin(), ranks.end(), [&](const auto& entry) {
@@ -178,4 +178,4 @@ void NodeRanks::Changed() {
   changed.notify_all();
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

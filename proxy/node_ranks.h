@@ -21,7 +21,7 @@
 #include "proxy/rank_lane.h"
 #include "proxy/segment_drain.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 // Folds on their way to the manager.
 struct NodeFolds {
@@ -126,4 +126,4 @@ class NodeRanks {
   uint64_t folds_dropped_ = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "proxy/testing/temp_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using testing::FakeSegment;
@@ -418,4 +418,4 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -15,7 +15,7 @@
 #include "common/unique_fd.h"
 #include "proxy/shm_segments.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr int64_t kAbandonedSeconds = 60;
@@ -71,4 +71,4 @@ void AdoptOrphans(const std::string& socket, NodeRanks& node) {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

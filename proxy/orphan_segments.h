@@ -5,7 +5,7 @@
 
 #include "proxy/node_ranks.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 inline constexpr int kMaxRank = 1 << 24;
 
@@ -13,4 +13,4 @@ inline constexpr int kMaxRank = 1 << 24;
 // mutex.
 void AdoptOrphans(const std::string& socket, NodeRanks& node);
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-namespace taskd {
+namespace taskd::proxy {
 
 // Calls `work` every `interval` in a thread of its own until it goes out of scope; then `work`'s argument becomes true.
 class Periodic {
@@ -39,4 +39,4 @@ class Periodic {
   std::thread thread_;  // last: it uses the others
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

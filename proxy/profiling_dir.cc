@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "proxy/folder.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 // Opens `name` below `parent` (AT_FDCWD: by path), making it where it is missing.
@@ -71,4 +71,4 @@ absl::Status CheckTaskFolder(const std::string& name) {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

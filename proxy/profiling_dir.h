@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 class ProfilingDir {
  public:
@@ -33,4 +33,4 @@ class ProfilingDir {
 // OK if `name` can be a folder below the profiling directory. INVALID_ARGUMENT: empty, a path, hidden, above 200 bytes.
 absl::Status CheckTaskFolder(const std::string& name);
 
-}  // namespace taskd
+}  // namespace taskd::proxy

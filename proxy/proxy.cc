@@ -31,7 +31,7 @@
 #include "proxy/switch_authority.h"
 #include "proxy/uplink.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstWordPatience{1000};
@@ -51,7 +51,7 @@ absl::Status MakeSocketFolder(const std::string& socket) {
   return absl::InvalidArgumentError(absl::StrCat("--socket: ", own.status().message()));
 }
 
-absl::Status CheckOptions(const ProxyOptions& options, const Security& security) {
+absl::Status CheckOptions(const ProxyOptions& options, const proto::Security& security) {
   if (options.node_rank < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--node-rank: ", options.node_rank, " is not 0 or above"));
   }
@@ -61,7 +61,7 @@ absl::Status CheckOptions(const ProxyOptions& options, const Security& security)
   if (options.profiling_dir.empty()) return absl::InvalidArgumentError("--profiling-dir: is empty");
   if (auto address = ParseHostPort("--manager", options.manager); !address.ok()) return address.status();
   if (auto address = ParseHostPort("--listen", options.listen); !address.ok()) return address.status();
-  return CheckListenAllowed(options.listen, security, options.allow_plaintext);
+  return proto::CheckListenAllowed(options.listen, security, options.allow_plaintext);
 }
 
 // The folder of the task, and what a proxy before us at this socket has left of it.
@@ -95,7 +95,7 @@ NodeOptions NodeOptionsOf(const ProxyOptions& options, const std::string& host, 
 // The parts of a proxy, and who tells whom.
 class Proxy {
  public:
-  Proxy(const ProxyOptions& options, const Security& security, std::string socket, const Task& task)
+  Proxy(const ProxyOptions& options, const proto::Security& security, std::string socket, const Task& task)
       : options_(options),
         socket_(std::move(socket)),
         task_(task),
@@ -180,7 +180,7 @@ absl::Status RunProxy(const ProxyOptions& options) {
   RaiseDescriptorLimit();
   // Before any thread, so that all inherit the mask.
   StopSignal stop(options.exit_on_stdin_eof);
-  const Security security = {options.tls_dir, options.secret};
+  const proto::Security security = {options.tls_dir, options.secret};
   if (absl::Status checked = CheckOptions(options, security); !checked.ok()) return checked;
   const std::string socket = options.socket.empty() ? DefaultSocketPath() : options.socket;
   if (absl::Status checked = CheckSocketPath(socket); !checked.ok()) return checked;
@@ -194,4 +194,4 @@ absl::Status RunProxy(const ProxyOptions& options) {
   return proxy.Stop();
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 struct ProxyOptions {
   std::string manager = "127.0.0.1:9601";  // HOST:PORT; need not answer yet
@@ -34,4 +34,4 @@ std::string DefaultSocketPath();
 // options are wrong and nothing was started. Any other error: it could not start.
 absl::Status RunProxy(const ProxyOptions& options);
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace taskd {
+namespace taskd::proxy {
 
 std::optional<uint64_t> FirstEarlyEnd(const RingBatch& batch, uint64_t settled_ticks,
                                       absl::FunctionRef<bool(uint64_t id)> open) {
@@ -39,4 +39,4 @@ void ReadWholeRanges(RingSegment& segment, uint64_t cut_ticks, size_t max_bytes,
   segment.Read(cut_ticks, max_bytes, batch);
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -17,7 +17,7 @@
 #include "absl/functional/function_ref.h"
 #include "common/ring_segment.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 // An end is stamped at most this much before its start. A load that misses every cache and the TLB takes some
 // microseconds.
@@ -53,4 +53,4 @@ std::optional<uint64_t> FirstEarlyEnd(const RingBatch& batch, uint64_t settled_t
 void ReadWholeRanges(RingSegment& segment, uint64_t cut_ticks, size_t max_bytes, uint64_t max_early,
                      absl::FunctionRef<bool(uint64_t id)> open, RingBatch& batch);
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::ElementsAre;
@@ -152,4 +152,4 @@ TEST(EarlyEndsTest, GivesAnEndToItsStartOnce) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proxy/folder.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 // A write never has more than this: a longer one in an intent is a hostile segment's.
@@ -178,4 +178,4 @@ absl::StatusOr<std::string> RankFiles::ReadNewest(int count_from_newest) const {
   return absl::NotFoundError("no such mark file");
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -14,7 +14,7 @@
 #include "common/unique_fd.h"
 #include "proxy/profiling_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 inline constexpr int64_t kMaxMarkFileBytes = int64_t{10} * 1024 * 1024;  // a file above this is followed by a new one
 
@@ -77,4 +77,4 @@ absl::Status RankFiles::VisitNewestLines(Visitor visit) const {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "proxy/testing/temp_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::ElementsAre;
@@ -226,4 +226,4 @@ TEST(ProfilingDir, WritesRankInfo) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -10,7 +10,7 @@
 #include "common/parallel_group.h"
 #include "proxy/folder.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr uint64_t kPollIntervalNs = 5'000'000'000;
@@ -51,4 +51,4 @@ void RankFold::SayTrouble(const absl::Status& trouble) {
 
 std::vector<StepFold> RankFold::TakeFinished() { return std::exchange(finished_, {}); }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -12,7 +12,7 @@
 #include "common/mark_fold.h"
 #include "proxy/profiling_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 class RankFold {
  public:
@@ -41,4 +41,4 @@ class RankFold {
   bool trouble_said_ = false;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

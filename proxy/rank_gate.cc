@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "taskd/mspti_result.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 uint32_t GateOf(KindMask kinds) {
   constexpr KindMask kDefaultDomain = kAllKindsMask & ~MaskOf(SwitchKind::kCommunication);
@@ -60,4 +60,4 @@ bool RankGate::TakeAnswer(const ring::SegmentHeader& header, uint64_t now_ns) {
   return true;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -9,7 +9,7 @@
 #include "common/switch.h"
 #include "taskd/ring.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 struct WantedKinds {
   KindMask kinds = 0;
@@ -55,4 +55,4 @@ class RankGate {
   KindMask applied_ = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::HasSubstr;
@@ -95,4 +95,4 @@ TEST_F(RankGateTest, AnotherProcessBeginsAnew) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

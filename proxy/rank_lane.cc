@@ -1,6 +1,6 @@
 #include "proxy/rank_lane.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 void RankLane::Start(FileThreads& threads, Work work) {
   busy_since_ns_ = work.now_ns;
@@ -21,4 +21,4 @@ void RankLane::Do(const Work& work) {
   result_ = std::move(result);
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -20,7 +20,7 @@
 #include "proxy/rank_fold.h"
 #include "proxy/segment_drain.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 class RankLane : public std::enable_shared_from_this<RankLane> {
  public:
@@ -66,4 +66,4 @@ class RankLane : public std::enable_shared_from_this<RankLane> {
   std::optional<Result> result_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -8,7 +8,7 @@
 #include "common/mark_line.h"
 #include "common/step_name.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr uint64_t kMaxAgeNs = 500'000'000;
@@ -396,6 +396,8 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
 }
 
 // Notes in the segment what is about to be written, so that a proxy after us can tell whether it was; then writes it.
+// `valid` is stored with release behind all that it makes valid, here and in WriteBatch: of our stores that proxy finds
+// those up to the instruction at which we were killed, so the compiler must not move them past each other.
 absl::Status SegmentDrain::AppendLines(const Batch& batch, TickAnchor cut) {
   absl::StatusOr<RankFiles::Target> target = files_->Prepare(time(nullptr));
   if (!target.ok()) return target.status();
@@ -494,4 +496,4 @@ SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counter
   return a;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -38,7 +38,7 @@
 #include "proxy/rank_files.h"
 #include "proxy/rank_fold.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 class SegmentDrain {
  public:
@@ -156,4 +156,4 @@ class SegmentDrain {
 // Of two segments of one rank, the later one second.
 SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counters& b);
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "proxy/testing/temp_dir.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::ElementsAre;
@@ -748,4 +748,4 @@ TEST_F(SegmentDrainTest, TellsTheFoldOfLostMarks) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -15,7 +15,7 @@
 #include "common/unique_fd.h"
 #include "taskd/hello.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 std::vector<std::string> ListWithPrefixes(const std::vector<std::string>& prefixes) {
@@ -85,4 +85,4 @@ void StrangerSweeper::Sweep(uint64_t now_monotonic_ns) {
   dead_since_ns_.swap(dead);
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace taskd {
+namespace taskd::proxy {
 
 // Names of the segments of ranks, of this user and of root, that look for their proxy at `socket`.
 std::vector<std::string> ListSegments(const std::string& socket);
@@ -32,4 +32,4 @@ class StrangerSweeper {
   std::map<std::string, uint64_t> dead_since_ns_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "taskd/hello.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::ElementsAre;
@@ -71,4 +71,4 @@ TEST_F(ShmSegmentsTest, SweepsStrangersThatAreDeadForLong) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

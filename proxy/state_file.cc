@@ -11,7 +11,7 @@
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::proxy {
 
 std::string StateFilePath(const std::string& socket) { return absl::StrCat(socket, ".state"); }
 
@@ -45,4 +45,4 @@ void SaveProxyState(const std::string& path, const ProxyState& state) {
   said = true;
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

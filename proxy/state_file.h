@@ -8,7 +8,7 @@
 
 #include "common/switch.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 struct ProxyState {
   std::string task_folder;
@@ -24,4 +24,4 @@ std::optional<ProxyState> LoadProxyState(const std::string& path);
 // Replaces the file as a whole. A failure is logged once per process: the state is a convenience, not a promise.
 void SaveProxyState(const std::string& path, const ProxyState& state);
 
-}  // namespace taskd
+}  // namespace taskd::proxy

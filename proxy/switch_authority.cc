@@ -6,7 +6,7 @@
 #include "common/tick_clock.h"
 #include "proxy/state_file.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 // Without a manager for this long, the node's own switch file is obeyed: longer than a manager takes to restart.
@@ -63,4 +63,4 @@ void SwitchAuthority::Apply(const WantedKinds& wanted) {
   if (changed) SaveProxyState(state_path_, {task_folder_, wanted.kinds});
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

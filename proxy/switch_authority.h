@@ -11,7 +11,7 @@
 #include "common/switch.h"
 #include "proxy/node.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 // Thread-safe. What is decided is set in the node and kept for the next proxy (proxy/state_file.h).
 class SwitchAuthority {
@@ -43,4 +43,4 @@ class SwitchAuthority {
   std::optional<WantedKinds> applied_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

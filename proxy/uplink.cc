@@ -16,7 +16,7 @@
 #include "proto/node_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr int kReportIntervalMs = 1000;
@@ -33,7 +33,7 @@ void FillGroups(int rank, const std::vector<GroupInfo>& groups, v1::RankGroups* 
   size_t bytes = 0;
   for (const GroupInfo& group : groups) {
     v1::Group* filled = message->add_groups();
-    FillGroup(group, filled);
+    proto::FillGroup(group, filled);
     if (bytes + filled->ByteSizeLong() > kMaxGroupBytes) filled->clear_runs();
     bytes += filled->ByteSizeLong();
   }
@@ -164,7 +164,7 @@ class Uplink::Impl {
           spdlog::info("connected to manager {}", options_.manager);
           callbacks_.on_connected(true);
         }
-        callbacks_.on_wanted({ReadKinds(message.wanted().kinds()), message.wanted().revision()});
+        callbacks_.on_wanted({proto::ReadKinds(message.wanted().kinds()), message.wanted().revision()});
         double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - received).count();
         Answer(message.wanted().revision(), ms);
       } else if (message.has_agent_call()) {
@@ -185,7 +185,7 @@ class Uplink::Impl {
     message.mutable_applied()->set_revision(revision);
     for (RankAnswer& answer : node_->Answers(revision)) {
       if (answer.state == RankAnswer::State::kApplied) answer.ms = ms;
-      FillRankAnswer(answer, message.mutable_applied()->add_ranks());
+      proto::FillRankAnswer(answer, message.mutable_applied()->add_ranks());
     }
     Queue(std::move(message));
   }
@@ -215,7 +215,7 @@ class Uplink::Impl {
         if (!stream.Write(message)) return false;
         message.Clear();
       }
-      for (const auto& [rank, fold] : folds.steps) FillFold(rank, fold, message.mutable_folds()->add_steps());
+      for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
       message.mutable_folds()->set_dropped(folds.dropped);
       if (!stream.Write(message)) return false;
       if (folds.steps.size() < kMaxSteps) return true;
@@ -226,12 +226,12 @@ class Uplink::Impl {
   bool WriteRanks(Stream& stream) {
     v1::NodeMessage message;
     v1::RankSet* ranks = message.mutable_ranks();
-    for (const RankReport& report : node_->Reports()) FillRankReport(report, ranks->add_ranks());
+    for (const RankReport& report : node_->Reports()) proto::FillRankReport(report, ranks->add_ranks());
     return stream.Write(message);
   }
 
   const Options options_;
-  ManagerDial dial_;
+  proto::ManagerDial dial_;
   Node* const node_;
   const Callbacks callbacks_;
   std::thread thread_;
@@ -260,4 +260,4 @@ void Uplink::SendAgentAnswer(const AgentAnswer& answer) {
   impl_->Queue(std::move(message));
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

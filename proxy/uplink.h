@@ -13,13 +13,13 @@
 #include "proxy/hello_server.h"
 #include "proxy/node.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 class Uplink {
  public:
   struct Options {
     std::string manager;  // HOST:PORT
-    Security security;
+    proto::Security security;
     int node_rank = 0;
     std::string host;
     std::string identity;
@@ -49,4 +49,4 @@ class Uplink {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

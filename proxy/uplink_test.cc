@@ -13,7 +13,7 @@
 #include "proxy/testing/temp_dir.h"
 #include "taskd/v1/node.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using testing::FakeSegment;
@@ -104,7 +104,7 @@ class UplinkTest : public ::testing::Test {
               ProfilingDir(temp_ / "profiling", "task")) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", *MakeServerCredentials({"", "of the test"}), &port);
+    builder.AddListeningPort("127.0.0.1:0", *proto::MakeServerCredentials({"", "of the test"}), &port);
     builder.RegisterService(&listener_);
     server_ = builder.BuildAndStart();
     Uplink::Options options;
@@ -217,4 +217,4 @@ TEST_F(UplinkTest, ContractARankThatWaitsForMsptiAnswersLater) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

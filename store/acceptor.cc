@@ -10,7 +10,7 @@
 #include "common/listen.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr int kAcceptsARound = 256;
@@ -125,4 +125,4 @@ size_t StoreAcceptor::CloseSilent(Silent& peer, bool urgent) {
   return closed;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -19,7 +19,7 @@
 #include "common/unique_fd.h"
 #include "store/connections.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class StoreAcceptor {
  public:
@@ -62,4 +62,4 @@ class StoreAcceptor {
   int64_t made_room_ns_ = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -4,7 +4,7 @@
 
 #include "store/root_core.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr size_t kMaxUplinkBacklog = 16 * 1024 * 1024;
@@ -59,4 +59,4 @@ std::vector<uint64_t> StoreBackend::Tick(int64_t now_ns) {
   return sharing_->Late(now_ns - kAcknowledgeTimeoutNs);
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -14,7 +14,7 @@
 #include "store/tier_core.h"
 #include "store/uplink.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class StoreBackend {
  public:
@@ -58,4 +58,4 @@ class StoreBackend {
   uint64_t requests_ = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -4,7 +4,7 @@
 
 #include "store/wire.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 bool IsWait(StoreOp op) { return op == StoreOp::kWait || op == StoreOp::kBarrier; }
@@ -98,4 +98,4 @@ void ClientService::Answer(Connection& connection, const StoreCaller& caller, St
   if (connection.HasMore()) connections_.MarkReady(connection);
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

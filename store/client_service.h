@@ -6,7 +6,7 @@
 #include "store/core.h"
 #include "store/memory_budget.h"
 
-namespace taskd {
+namespace taskd::store {
 
 // A client is synchronous: while a call of its is under way nothing more of it is read but what ends a wait. It has no
 // more than a request (kMaxRequestBytes), and replies of kMaxUnreadReplies and one answer (core.h, 4) or one list of
@@ -30,4 +30,4 @@ class ClientService {
   MemoryBudget& budget_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace taskd {
+namespace taskd::store {
 
 PeerKey KeyOf(const sockaddr_storage& address) {
   PeerKey key{};
@@ -52,4 +52,4 @@ bool Connection::Write() {
   return true;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

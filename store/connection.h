@@ -20,7 +20,7 @@
 #include "store/tier_frame.h"
 #include "store/wire.h"
 
-namespace taskd {
+namespace taskd::store {
 
 // What waits to be read by the peer before its next request or frame is executed.
 inline constexpr size_t kMaxUnreadReplies = 1024 * 1024;    // a client
@@ -96,4 +96,4 @@ struct Connection {
   bool Write();
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -3,7 +3,7 @@
 #include "common/listen.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::store {
 
 Connections::~Connections() {
   for (const auto& [id, connection] : map_) loop_.Remove(connection->fd.get());
@@ -86,4 +86,4 @@ void Connections::Count(Connection& connection) {
   connection.charged = bytes;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

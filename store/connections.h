@@ -17,7 +17,7 @@
 #include "common/event_loop.h"
 #include "store/connection.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class Connections {
  public:
@@ -81,4 +81,4 @@ class Connections {
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // for the callback that the loop may run after this is gone
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -22,7 +22,7 @@
 
 #include "store/request.h"
 
-namespace taskd {
+namespace taskd::store {
 
 // Who asked. Several calls of a tier are under way at once, told apart by `id`: no id comes again while its call is
 // under way, which the connections see to (tier_service.h).
@@ -129,4 +129,4 @@ inline bool HasReply(StoreOp op) {
   return op != StoreOp::kSet && op != StoreOp::kAppend && op != StoreOp::kMultiSet && op != StoreOp::kQueuePush;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace taskd {
+namespace taskd::store {
 
 // Whoever connects and sends 00 and `magic` is the service's. From then on both sides send frames
 // (common/frame_buffer.h), whose meaning the server does not know. Callbacks run on the loop's thread.
@@ -20,4 +20,4 @@ struct FrameService {
   std::function<void(uint64_t peer)> closed;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -2,7 +2,7 @@
 
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr size_t kSmallBytes = 64 * 1024;          // what a client may send and wait for where memory is short
@@ -42,4 +42,4 @@ void MemoryBudget::SayFull() {
       bytes() >> 20, limit_bytes_ >> 20);
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -7,7 +7,7 @@
 #include "store/backend.h"
 #include "store/connections.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class MemoryBudget {
  public:
@@ -31,4 +31,4 @@ class MemoryBudget {
   int64_t said_full_ns_ = -kSayAgainNs;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace taskd {
+namespace taskd::store {
 
 enum class StoreOp : uint8_t {
   kSet = 1,     // keys[0], values[0]                     no reply
@@ -57,4 +57,4 @@ inline constexpr uint64_t kMaxValueBytes = 9 * 1024 * 1024;
 inline constexpr uint64_t kMaxKeys = 128 * 1024;
 inline constexpr uint64_t kMaxRequestBytes = 64 * 1024 * 1024;
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr size_t kNoLimit = SIZE_MAX;
@@ -444,4 +444,4 @@ void RootCore::ForgetTry(bool all) {
   if (sharing_.Revoke(keys, 0, erase)) erase();
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -11,7 +11,7 @@
 #include "store/core.h"
 #include "store/sharing.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class RootCore : public StoreCore {
  public:
@@ -91,4 +91,4 @@ class RootCore : public StoreCore {
   std::vector<WaitId> due_;  // waits that the call under way has satisfied
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -26,7 +26,7 @@
 #include "store/memory_budget.h"
 #include "store/tier_service.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr size_t kMaxReadAhead = 256 * 1024;  // of a client whose call is under way
@@ -352,4 +352,4 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(EventLoop* loop,
   return server;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -12,7 +12,7 @@
 #include "store/frame_service.h"
 #include "store/request.h"
 
-namespace taskd {
+namespace taskd::store {
 
 struct StoreStats {
   uint64_t connections = 0;        // open now, of every kind
@@ -64,4 +64,4 @@ class StoreServer {
   virtual void ForgetTry(bool all) = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr size_t kKeyOverhead = 128;
@@ -120,4 +120,4 @@ std::vector<uint64_t> Sharing::Late(int64_t since_ns) const {
   return late;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class Sharing {
  public:
@@ -70,4 +70,4 @@ class Sharing {
   int64_t now_ns_ = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

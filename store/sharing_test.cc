@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 using ::testing::ElementsAre;
@@ -103,4 +103,4 @@ TEST_F(SharingTest, TellsWhoIsLate) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::store

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr size_t kWrittenBeforeProbe = 4096;
@@ -519,4 +519,4 @@ void TierCore::Forget(uint64_t stream, const std::vector<std::string>& keys) {
   for (const std::string& key : keys) sharing_.Drop(key, stream);
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -23,7 +23,7 @@
 #include "store/tier_frame.h"
 #include "store/unseen_writes.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class TierCore : public StoreCore {
  public:
@@ -129,4 +129,4 @@ class TierCore : public StoreCore {
   absl::flat_hash_map<StreamAndId, uint64_t> waiting_;         // kWait and kBarrier -> id of what was sent for it
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 template <typename T>
@@ -112,4 +112,4 @@ absl::StatusOr<TierFrame> ParseFrame(std::string_view body) {
   return frame;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -11,7 +11,7 @@
 #include "store/core.h"
 #include "store/request.h"
 
-namespace taskd {
+namespace taskd::store {
 
 struct TierFrame {
   enum class Type : uint8_t {
@@ -52,4 +52,4 @@ void AppendFrame(const TierFrame& frame, std::string& out);
 // the bytes that came (kReply: beyond eight times these).
 absl::StatusOr<TierFrame> ParseFrame(std::string_view body);
 
-}  // namespace taskd
+}  // namespace taskd::store

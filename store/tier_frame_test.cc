@@ -5,7 +5,7 @@
 #include "common/frame_buffer.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 TierFrame Example() {
@@ -73,4 +73,4 @@ TEST(TierFrame, EveryCutAndEveryUnknownTypeIsRefused) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::store

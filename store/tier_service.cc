@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr size_t kMaxTierBacklog = 256 * 1024 * 1024;  // one that does not read or is blocked for so much is given up
@@ -196,4 +196,4 @@ void TierService::Send(Connection& connection, const TierFrame& frame) {
   if (connection.unread() > kMaxTierBacklog) connections_.Doom(connection, "a tier that does not read");
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

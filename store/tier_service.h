@@ -12,7 +12,7 @@
 #include "store/memory_budget.h"
 #include "store/tier_frame.h"
 
-namespace taskd {
+namespace taskd::store {
 
 // A tier speaks for many: several calls of its are under way at once, and a call is told apart from others by its id
 // alone. So an id is refused while a call with it is under way. A tier has no more than kMaxTierBacklog in each
@@ -42,4 +42,4 @@ class TierService {
   MemoryBudget& budget_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -1,6 +1,6 @@
 #include "store/unseen_writes.h"
 
-namespace taskd {
+namespace taskd::store {
 
 void UnseenWrites::ForgetExecutedKeys() {
   while (!order_.empty() && order_.front().first <= executed_) {
@@ -53,4 +53,4 @@ bool UnseenWrites::IsWrittenSince(const std::string& key, uint64_t number) const
   return written != written_.end() && written->second > number;
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -14,7 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "store/core.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class UnseenWrites {
  public:
@@ -58,4 +58,4 @@ class UnseenWrites {
   std::deque<std::pair<uint64_t, std::string>> order_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -15,7 +15,7 @@
 #include "common/log.h"
 #include "store/wire.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 constexpr int64_t kFirstPauseNs = 20'000'000;
@@ -182,4 +182,4 @@ void StoreUplink::Flush() {
   loop_.Change(fd_.get(), more ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -11,7 +11,7 @@
 #include "common/unique_fd.h"
 #include "store/tier_frame.h"
 
-namespace taskd {
+namespace taskd::store {
 
 class StoreUplink {
  public:
@@ -69,4 +69,4 @@ class StoreUplink {
   uint64_t bytes_ = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::store

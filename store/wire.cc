@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 // A buffer beyond this is given back when it has been read: a connection that is idle holds none.
@@ -417,4 +417,4 @@ absl::Status AppendRequest(StoreDialect dialect, const StoreRequest& request, st
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "store/request.h"
 
-namespace taskd {
+namespace taskd::store {
 
 inline constexpr uint32_t kValidateMagic = 0x3C85F7CE;
 // "TKS1" in memory order: as the length of a 1.x client's key it would be beyond every limit.
@@ -91,4 +91,4 @@ void AppendReply(StoreOp op, const StoreReply& reply, std::string& out);
 // INVALID_ARGUMENT: the dialect has no such operation.
 absl::Status AppendRequest(StoreDialect dialect, const StoreRequest& request, std::string& out);
 
-}  // namespace taskd
+}  // namespace taskd::store

@@ -25,7 +25,7 @@ __attribute__((noinline)) void* operator new(size_t size) {
 __attribute__((noinline)) void operator delete(void* memory) noexcept { free(memory); }
 __attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { free(memory); }
 
-namespace taskd {
+namespace taskd::store {
 namespace {
 
 using ::testing::ElementsAre;
@@ -523,4 +523,4 @@ TEST(StoreWireTest, RequestsThatADialectLacks) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::store

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Who may include whom: fails where an include runs against the table below (docs/architecture.md shows it).
+"""Who may include whom: fails where an include runs against the table below (docs/architecture.md shows it), or where a
+file's namespace is not its folder's.
 
-tests/check_layers.py [--root FOLDER]     exit 1 with a line for each include that may not be
+tests/check_layers.py [--root FOLDER]     exit 1 with a line for each include or namespace that may not be
 """
 
 import argparse
@@ -40,7 +41,14 @@ DOORS = {
 # What unit tests may use besides: a real manager or proxy to speak with, and synthetic jobs.
 FOR_TESTS = {"manager", "proxy", "agent/simulate"}
 
+# What everybody builds on and the program are `taskd` itself, every other folder `taskd::<its name>`. Besides:
+NAMESPACES = {
+    "worker_sdk": {"taskd::worker", "taskd::nccl", "taskd::nvtx"},  # the foreign interfaces that libtaskd.so serves
+}
+PUBLIC_HEADERS = "worker_sdk/include/"
+
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+NAMESPACE = re.compile(r"^namespace (taskd[\w:]*) {", re.M)
 IS_TEST = re.compile(r"(_test|_benchmark)\.(cc|c)$|/testing/|/test_\w+\.h$")
 
 
@@ -64,6 +72,18 @@ def problem(path, included):
     return f"{own} may not use {other}"
 
 
+def line_of(match):
+    return match.string.count("\n", 0, match.start()) + 1
+
+
+def namespaces_of(path):
+    """Those that a file may open, besides nameless ones."""
+    folder = folder_of(path)
+    name = os.path.basename(folder)
+    own = NAMESPACES.get(folder) or {"taskd" if folder in ("common", "agent") else f"taskd::{name}"}
+    return own | {"taskd::testing"} if "/testing/" in path else own
+
+
 def check(root):
     problems = []
     for folder, folders, names in os.walk(root):
@@ -77,8 +97,13 @@ def check(root):
             for match in INCLUDE.finditer(text):
                 why = problem(path, match.group(1))
                 if why:
-                    line = text.count("\n", 0, match.start()) + 1
-                    problems.append(f"{path}:{line}: includes {match.group(1)}: {why}")
+                    problems.append(f"{path}:{line_of(match)}: includes {match.group(1)}: {why}")
+            for match in NAMESPACE.finditer(text):
+                if path.startswith(PUBLIC_HEADERS) or match.group(1).startswith("taskd::testing::"):
+                    continue
+                if match.group(1) not in namespaces_of(path):
+                    wanted = " or ".join(sorted(namespaces_of(path)))
+                    problems.append(f"{path}:{line_of(match)}: is in {match.group(1)}, not in {wanted}")
     return problems
 
 
@@ -86,7 +111,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     problems = check(parser.parse_args().root)
-    print("\n".join(problems) if problems else "every include follows the table")
+    print("\n".join(problems) if problems else "every include and every namespace follows the table")
     return 1 if problems else 0
 
 

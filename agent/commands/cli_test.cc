@@ -15,7 +15,7 @@
 #include "manager/test_client.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -111,7 +111,7 @@ TEST_F(CliTest, AManagerThatIsNotThereIsOneLineAndOne) {
 }
 
 TEST_F(CliTest, AnAddressInUseIsOneLineAndOne) {
-  ManagerOptions options;
+  manager::ManagerOptions options;
   options.listen = "127.0.0.1:0";
   options.http = options.switch_file = "";
   options.secret = "secret";
@@ -125,7 +125,7 @@ TEST_F(CliTest, AnAddressInUseIsOneLineAndOne) {
 
 // interfaces of `taskd switch --json` and `taskd status --json`: keys and their order.
 TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
-  ManagerOptions options;
+  manager::ManagerOptions options;
   options.job = "ns/job";
   options.task_id = "task-1";
   options.listen = "127.0.0.1:0";
@@ -180,4 +180,4 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -16,7 +16,7 @@
 #include "common/printable.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 constexpr int kDone = 0;
@@ -93,7 +93,7 @@ std::deque<Parsed> AddCommands(std::span<const CommandEntry> commands, std::span
 
 int RunCommand(const Parsed& parsed) {
   InitLog(FirstWord(parsed.entry->name));
-  InitGrpcLog();
+  proto::InitGrpcLog();
   absl::StatusOr<bool> done = parsed.command->Run();
   if (!done.ok()) return Fail(absl::StrCat("taskd ", parsed.entry->name), done.status());
   return *done ? kDone : kFailed;
@@ -209,4 +209,4 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
 std::string TokenOfEnvironment() { return Environment("TASKD_TOKEN"); }
 std::string SecretOfEnvironment() { return Environment("TASKD_SECRET"); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

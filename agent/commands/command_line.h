@@ -15,7 +15,7 @@ class App;
 class Option;
 }  // namespace CLI
 
-namespace taskd {
+namespace taskd::commands {
 
 // One flag, or a positional argument, of a command. A view: it lives as long as its Flags.
 class Flag {
@@ -88,4 +88,4 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
 std::string TokenOfEnvironment();   // TASKD_TOKEN, the operator's secret
 std::string SecretOfEnvironment();  // TASKD_SECRET, what `taskd run` gives its daemons where there is no token
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -6,7 +6,7 @@
 #include "common/job_file.h"
 #include "grpcpp/channel.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct NamedKind {
@@ -22,7 +22,8 @@ constexpr NamedKind kKinds[] = {{"step", &v1::KindStates::step},
 
 }  // namespace
 
-absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, const std::string& job, Security security) {
+absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, const std::string& job,
+                                                  proto::Security security) {
   std::string manager = given;
   if (manager.empty()) {
     absl::StatusOr<JobFile> chosen = ChooseJob(job);
@@ -31,7 +32,7 @@ absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, cons
     // What TASKD_TOKEN says is about another job, if it differs.
     if (security.tls_dir.empty()) security.secret = chosen->secret;
   }
-  auto dial = std::make_unique<ManagerDial>(manager, std::move(security));
+  auto dial = std::make_unique<proto::ManagerDial>(manager, std::move(security));
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial->Channel();
   if (!channel.ok()) return channel.status();
   return ControlClient(manager, std::move(dial), *std::move(channel));
@@ -70,4 +71,4 @@ std::string KindsText(const v1::KindStates& kinds) {
   return text;
 }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -13,14 +13,15 @@
 #include "proto/channel.h"
 #include "taskd/v1/control.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::commands {
 
 class ControlClient {
  public:
   // `manager`: HOST:PORT; empty: that of the only job that this user runs on this machine, or of the one named `job`
   // (ChooseJob in common/job_file.h). INVALID_ARGUMENT: a bad address or TLS folder, or several jobs. NOT_FOUND: no
   // job.
-  static absl::StatusOr<ControlClient> Make(const std::string& manager, const std::string& job, Security security);
+  static absl::StatusOr<ControlClient> Make(const std::string& manager, const std::string& job,
+                                            proto::Security security);
 
   static void SetTimeout(grpc::ClientContext& context, std::chrono::milliseconds timeout);
   v1::Control::Stub& stub() const { return *stub_; }
@@ -31,14 +32,14 @@ class ControlClient {
   std::string Describe(const grpc::Status& status) const;
 
  private:
-  ControlClient(std::string manager, std::unique_ptr<ManagerDial> dial, std::shared_ptr<grpc::Channel> channel)
+  ControlClient(std::string manager, std::unique_ptr<proto::ManagerDial> dial, std::shared_ptr<grpc::Channel> channel)
       : manager_(std::move(manager)),
         dial_(std::move(dial)),
         channel_(std::move(channel)),
         stub_(v1::Control::NewStub(channel_)) {}
 
   std::string manager_;
-  std::unique_ptr<ManagerDial> dial_;
+  std::unique_ptr<proto::ManagerDial> dial_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Control::Stub> stub_;
 };
@@ -56,4 +57,4 @@ nlohmann::ordered_json KindsJson(const v1::KindStates& kinds);
 // The same for people: "step on, fp on, ...".
 std::string KindsText(const v1::KindStates& kinds);
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -21,7 +21,7 @@
 #include "proto/diagnosis_messages.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct DiagnoseOptions {
@@ -30,7 +30,7 @@ struct DiagnoseOptions {
   std::string job;      // of a manager: refuses any other job's; of files: the report's name [the folder's]
   bool json = false;    // one object a line
   bool watch = false;   // of a manager: each new report, until SIGINT or SIGTERM ends the process
-  Security security;
+  proto::Security security;
 };
 
 constexpr std::chrono::milliseconds kTimeout{5000};
@@ -47,7 +47,7 @@ absl::Status Print(const DiagnoseOptions& options, const diagnosis::Report& repo
   return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
 }
 
-ReadProgress ProgressBar() {
+diagnosis::ReadProgress ProgressBar() {
   if (isatty(STDERR_FILENO) == 0) return nullptr;
   return [shown = std::chrono::steady_clock::time_point()](uint64_t done, uint64_t all) mutable {
     auto now = std::chrono::steady_clock::now();
@@ -59,11 +59,11 @@ ReadProgress ProgressBar() {
 }
 
 absl::Status FromFiles(const DiagnoseOptions& options) {
-  absl::StatusOr<MarkDirectory> directory = ListMarkDirectory(options.from);
+  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
-  ReadProgress progress = ProgressBar();
+  diagnosis::ReadProgress progress = ProgressBar();
   unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-  absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, static_cast<int>(threads), progress);
+  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(*directory, static_cast<int>(threads), progress);
   if (progress) fprintf(stderr, "\r\033[K");
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
   return Print(options, *report, options.job.empty() ? directory->task : options.job);
@@ -71,7 +71,7 @@ absl::Status FromFiles(const DiagnoseOptions& options) {
 
 absl::Status PrintMessage(const DiagnoseOptions& options, const std::string& manager,
                           const v1::DiagnosisReport& message) {
-  absl::StatusOr<diagnosis::Report> report = manager::ReadReport(message);
+  absl::StatusOr<diagnosis::Report> report = proto::ReadReport(message);
   if (!report.ok()) return absl::UnavailableError(absl::StrCat("manager ", manager, ": ", report.status().message()));
   return Print(options, *report, message.job());
 }
@@ -181,4 +181,4 @@ class DiagnoseCommand : public Command {
 
 std::unique_ptr<Command> MakeDiagnoseCommand() { return std::make_unique<DiagnoseCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

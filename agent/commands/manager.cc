@@ -4,7 +4,7 @@
 
 #include "manager/manager.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 class ManagerCommand : public Command {
@@ -30,12 +30,12 @@ class ManagerCommand : public Command {
     options_.http_is_default = !http_->given();
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
-    if (absl::Status status = RunManager(options_); !status.ok()) return status;
+    if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;
     return true;
   }
 
  private:
-  ManagerOptions options_;
+  manager::ManagerOptions options_;
   std::optional<Flag> http_;
 };
 
@@ -43,4 +43,4 @@ class ManagerCommand : public Command {
 
 std::unique_ptr<Command> MakeManagerCommand() { return std::make_unique<ManagerCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

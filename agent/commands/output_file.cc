@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 constexpr int kMaxLinks = 40;
@@ -141,4 +141,4 @@ absl::Status OutputFile::Commit() {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace taskd {
+namespace taskd::commands {
 
 // Written beside its target under a name that begins with a dot, and renamed by Commit. Where the target is a symbolic
 // link, what it points to is replaced; "-" (stdout), pipes and devices are written as they are. A signal that ends the
@@ -33,4 +33,4 @@ class OutputFile {
   int fd_ = -1;
 };
 
-}  // namespace taskd
+}  // namespace taskd::commands

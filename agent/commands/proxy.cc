@@ -6,7 +6,7 @@
 #include "common/environment.h"
 #include "proxy/proxy.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 class ProxyCommand : public Command {
@@ -41,12 +41,12 @@ class ProxyCommand : public Command {
     options_.listen_is_default = !listen_->given();
     options_.task_id = ValueOf(OwnEnvironment(), "MINDX_TASK_ID");
     options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
-    if (absl::Status status = RunProxy(options_); !status.ok()) return status;
+    if (absl::Status status = proxy::RunProxy(options_); !status.ok()) return status;
     return true;
   }
 
  private:
-  ProxyOptions options_;
+  proxy::ProxyOptions options_;
   std::optional<Flag> listen_;
 };
 
@@ -54,4 +54,4 @@ class ProxyCommand : public Command {
 
 std::unique_ptr<Command> MakeProxyCommand() { return std::make_unique<ProxyCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -9,7 +9,7 @@
 #include "agent/ranktable/rank_table_file.h"
 #include "common/printable.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct RankTableOptions {
@@ -18,26 +18,26 @@ struct RankTableOptions {
   bool json = false;
 };
 
-void PrintJson(const RankTableCheck& check) {
+void PrintJson(const ranktable::RankTableCheck& check) {
   nlohmann::ordered_json result = {{"ok", check.ok()},
                                    {"version", check.version},
                                    {"servers", check.servers},
                                    {"devices", check.devices},
                                    {"errors", nlohmann::ordered_json::array()}};
-  for (const RankTableError& error : check.errors) {
+  for (const ranktable::RankTableError& error : check.errors) {
     result["errors"].push_back({{"path", error.path}, {"text", error.text}});
   }
   if (check.errors_left_off > 0) result["errors_left_off"] = check.errors_left_off;
   std::cout << PrintableJson(result.dump()) << std::endl;
 }
 
-void PrintText(const RankTableCheck& check) {
+void PrintText(const ranktable::RankTableCheck& check) {
   if (check.ok()) {
     std::cout << "valid: version " << check.version << ", servers " << check.servers << ", devices " << check.devices
               << std::endl;
     return;
   }
-  for (const RankTableError& error : check.errors) {
+  for (const ranktable::RankTableError& error : check.errors) {
     std::cout << Printable(error.path, kShownLineBytes) << (error.path.empty() ? "" : ": ")
               << Printable(error.text, kShownLineBytes) << "\n";
   }
@@ -48,9 +48,9 @@ void PrintText(const RankTableCheck& check) {
 // Prints the result on stdout; true: the table is valid. INVALID_ARGUMENT: wrong usage, the file cannot be read or is
 // no JSON; then nothing was printed.
 absl::StatusOr<bool> RunRankTableCheck(const RankTableOptions& options) {
-  const absl::StatusOr<ChipRules> chip = ParseChipRules(options.chip);
+  const absl::StatusOr<ranktable::ChipRules> chip = ranktable::ParseChipRules(options.chip);
   if (!chip.ok()) return chip.status();
-  const absl::StatusOr<RankTableCheck> check = CheckRankTableFile(options.file, *chip);
+  const absl::StatusOr<ranktable::RankTableCheck> check = ranktable::CheckRankTableFile(options.file, *chip);
   if (!check.ok()) return absl::InvalidArgumentError(check.status().message());
   options.json ? PrintJson(*check) : PrintText(*check);
   return check->ok();
@@ -74,4 +74,4 @@ class RankTableCheckCommand : public Command {
 
 std::unique_ptr<Command> MakeRankTableCheckCommand() { return std::make_unique<RankTableCheckCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -20,7 +20,7 @@
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct RdmaCheckOptions {
@@ -28,7 +28,7 @@ struct RdmaCheckOptions {
   bool json = false;
 };
 
-absl::StatusOr<NcclLogReport> ReadLog(const std::string& path) {
+absl::StatusOr<rdma::NcclLogReport> ReadLog(const std::string& path) {
   UniqueFd opened;
   int fd = STDIN_FILENO;
   if (path != "-") {
@@ -36,7 +36,7 @@ absl::StatusOr<NcclLogReport> ReadLog(const std::string& path) {
     if (!opened.valid()) return absl::InvalidArgumentError(fmt::format("{}: {}", path, strerror(errno)));
     fd = opened.get();
   }
-  NcclLogClassifier classifier;
+  rdma::NcclLogClassifier classifier;
   std::vector<char> buffer(256 << 10);
   while (true) {
     const ssize_t got = read(fd, buffer.data(), buffer.size());
@@ -49,7 +49,7 @@ absl::StatusOr<NcclLogReport> ReadLog(const std::string& path) {
   }
 }
 
-void PrintJson(const NcclLogReport& report) {
+void PrintJson(const rdma::NcclLogReport& report) {
   nlohmann::ordered_json result = {{"verdict", report.verdict()}, {"gdrdma", report.gdrdma},
                                    {"rdma", report.rdma},         {"socket", report.socket},
                                    {"intra", report.intra},       {"first_offending", nullptr}};
@@ -60,7 +60,7 @@ void PrintJson(const NcclLogReport& report) {
   std::cout << PrintableJson(result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) << std::endl;
 }
 
-void PrintText(const NcclLogReport& report) {
+void PrintText(const rdma::NcclLogReport& report) {
   std::cout << fmt::format("{}: channels gdrdma {}, rdma {}, socket {}; within nodes {}\n", report.verdict(),
                            report.gdrdma, report.rdma, report.socket, report.intra);
   if (report.first_offending_line > 0) {
@@ -71,7 +71,7 @@ void PrintText(const NcclLogReport& report) {
 
 // Prints the verdict on stdout; true: gdrdma or rdma. INVALID_ARGUMENT: the log cannot be read; nothing was printed.
 absl::StatusOr<bool> RunRdmaCheck(const RdmaCheckOptions& options) {
-  const absl::StatusOr<NcclLogReport> report = ReadLog(options.log);
+  const absl::StatusOr<rdma::NcclLogReport> report = ReadLog(options.log);
   if (!report.ok()) return report.status();
   options.json ? PrintJson(*report) : PrintText(*report);
   return report->verdict() == "gdrdma" || report->verdict() == "rdma";
@@ -80,20 +80,20 @@ absl::StatusOr<bool> RunRdmaCheck(const RdmaCheckOptions& options) {
 // Prints the 17 variables, NAME=value, for NODE_LIST and this machine. `mode`: auto, on or off. INVALID_ARGUMENT: wrong
 // usage or NODE_LIST. FAILED_PRECONDITION: a condition is not met. Then nothing was printed.
 absl::Status RunRdmaEnvironment(const std::string& mode_name) {
-  const absl::StatusOr<RdmaMode> mode = ParseRdmaMode(mode_name);
+  const absl::StatusOr<rdma::RdmaMode> mode = rdma::ParseRdmaMode(mode_name);
   if (!mode.ok()) return mode.status();
   const char* list = std::getenv("NODE_LIST");
-  std::vector<NodeEntry> nodes;
+  std::vector<rdma::NodeEntry> nodes;
   // No list is a job without nodes: a condition that is not met.
   if (list != nullptr && *list != '\0') {
-    absl::StatusOr<std::vector<NodeEntry>> parsed = ParseNodeList(list);
+    absl::StatusOr<std::vector<rdma::NodeEntry>> parsed = rdma::ParseNodeList(list);
     if (!parsed.ok()) return parsed.status();
     nodes = *std::move(parsed);
   }
   const auto get = [](const char* name) -> const char* { return std::getenv(name); };
-  if (absl::Status met = CheckRdmaConditions(*mode, nodes, SysfsFolder(get)); !met.ok()) return met;
+  if (absl::Status met = rdma::CheckRdmaConditions(*mode, nodes, rdma::SysfsFolder(get)); !met.ok()) return met;
   std::string lines;
-  for (const auto& [name, value] : RdmaEnvironment(get)) {
+  for (const auto& [name, value] : rdma::RdmaEnvironment(get)) {
     if (value.find('\n') != value.npos) {
       return absl::InvalidArgumentError(fmt::format("{}: a value of several lines cannot be printed", name));
     }
@@ -136,4 +136,4 @@ class RdmaEnvironmentCommand : public Command {
 std::unique_ptr<Command> MakeRdmaEnvironmentCommand() { return std::make_unique<RdmaEnvironmentCommand>(); }
 std::unique_ptr<Command> MakeRdmaCheckCommand() { return std::make_unique<RdmaCheckCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -5,9 +5,9 @@
 
 #include "agent/commands/command_line.h"
 
-namespace taskd {
+namespace taskd::commands {
 
 std::unique_ptr<Command> MakeRdmaEnvironmentCommand();
 std::unique_ptr<Command> MakeRdmaCheckCommand();
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -31,7 +31,7 @@
 #include "common/file_set.h"
 #include "common/printable.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct RouteOptions {
@@ -48,7 +48,7 @@ struct RouteOptions {
   std::string hostfile;  // empty: none; so the next
   std::string rankfile;
   bool has_agree = false;
-  AgreeOptions agree;
+  route::AgreeOptions agree;
 };
 
 using Clock = std::chrono::steady_clock;
@@ -100,7 +100,7 @@ absl::StatusOr<route::Topology> WaitForTopology(const RouteOptions& options, rou
   size_t last_look = 0;
   int same_looks = 0;
   while (true) {
-    absl::StatusOr<std::string> text = ReadRankTableFile(options.topology);
+    absl::StatusOr<std::string> text = ranktable::ReadRankTableFile(options.topology);
     absl::Status missing = text.status();
     if (text.ok()) {
       absl::StatusOr<route::Topology> topology = route::ReadTopology(*text, format);
@@ -117,17 +117,17 @@ absl::StatusOr<route::Topology> WaitForTopology(const RouteOptions& options, rou
   }
 }
 
-std::vector<RouteNode> NodesOf(const RankTable& table) {
+std::vector<RouteNode> NodesOf(const ranktable::RankTable& table) {
   std::vector<RouteNode> nodes;
   nodes.reserve(table.servers.size());
-  for (const RankTableServer& server : table.servers) {
+  for (const ranktable::RankTableServer& server : table.servers) {
     RouteNode& node = nodes.emplace_back();
     node.server_id = server.server_id;
     node.pod_name = server.pod_name;
     node.host_ip = server.host_ip;
     node.container_ip = server.container_ip;
     node.device_ranks.reserve(server.device_count);
-    for (const RankTableDevice& device : table.DevicesOf(server)) {
+    for (const ranktable::RankTableDevice& device : table.DevicesOf(server)) {
       node.device_ranks.push_back(static_cast<int>(device.rank_id));
     }
   }
@@ -185,10 +185,10 @@ class IgnoreEndingSignals {
   void (*handlers_[std::size(kEnding)])(int) = {};
 };
 
-absl::Status WriteFiles(const RouteOptions& options, const RankTable& table, const std::vector<RouteNode>& nodes,
-                        const RoutePlan& plan, std::optional<size_t> self) {
+absl::Status WriteFiles(const RouteOptions& options, const ranktable::RankTable& table,
+                        const std::vector<RouteNode>& nodes, const RoutePlan& plan, std::optional<size_t> self) {
   const std::vector<uint32_t> order(plan.by_new_rank.begin(), plan.by_new_rank.end());
-  absl::StatusOr<std::string> text = ReorderRankTable(table, order);
+  absl::StatusOr<std::string> text = ranktable::ReorderRankTable(table, order);
   if (!text.ok()) return text.status();
   if (::mkdir(options.out.c_str(), 0777) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("--out ", options.out, " cannot be made: ", std::strerror(errno)));
@@ -214,7 +214,7 @@ absl::Status WriteFiles(const RouteOptions& options, const RankTable& table, con
 struct Inputs {
   route::TopologyFormat format = route::TopologyFormat::kAuto;
   route::UnknownNodes unknown = route::UnknownNodes::kLast;
-  std::unique_ptr<RouteAgreement> agreement;  // null: none is wanted
+  std::unique_ptr<route::RouteAgreement> agreement;  // null: none is wanted
 };
 
 absl::StatusOr<Inputs> CheckOptions(const RouteOptions& options) {
@@ -238,7 +238,7 @@ absl::StatusOr<Inputs> CheckOptions(const RouteOptions& options) {
         absl::StrCat("--wait-s ", options.wait_s, ": is not a number of seconds from 0 to ", kMaxWaitS));
   }
   if (options.has_agree) {
-    absl::StatusOr<std::unique_ptr<RouteAgreement>> agreement = RouteAgreement::Create(options.agree);
+    absl::StatusOr<std::unique_ptr<route::RouteAgreement>> agreement = route::RouteAgreement::Create(options.agree);
     if (!agreement.ok()) return agreement.status();
     inputs.agreement = *std::move(agreement);
   }
@@ -272,8 +272,8 @@ absl::StatusOr<Planned> Plan(const RouteOptions& options, const Inputs& inputs, 
 }
 
 // Every node of the job adopts the plan, or none does.
-absl::Status Agree(RouteAgreement& agreement, const RankTable& table, const std::vector<RouteNode>& nodes,
-                   Planned& planned) {
+absl::Status Agree(route::RouteAgreement& agreement, const ranktable::RankTable& table,
+                   const std::vector<RouteNode>& nodes, Planned& planned) {
   route::PlannedRoute mine;
   mine.table_digest = route::Sha256(*table.text);
   if (planned.plan.outcome == RoutePlan::Outcome::kSkipped) {
@@ -281,7 +281,7 @@ absl::Status Agree(RouteAgreement& agreement, const RankTable& table, const std:
   } else {
     mine.plan_digest = route::PlanDigest(nodes, planned.plan);
   }
-  absl::StatusOr<RouteDecision> decision = agreement.Decide(mine);
+  absl::StatusOr<route::RouteDecision> decision = agreement.Decide(mine);
   // Wrong usage has been refused before: what is left is a failure.
   if (!decision.ok()) return Failed(decision.status());
   if (!decision->adopt) planned = {route::SkippedPlan(nodes, decision->reason), std::nullopt};
@@ -292,17 +292,17 @@ absl::Status Route(const RouteOptions& options, Inputs inputs) {
   if (absl::Status status = RemoveStale(options.out); !status.ok()) return status;
   if (absl::Status status = CheckFolder(options.out); !status.ok()) return status;
   Waiting waiting(options.wait_s);
-  absl::StatusOr<RankTable> table =
-      WaitForRankTable(options.rank_table, ChipRules::kAny, [&] { return waiting.Pause(options.rank_table); });
+  absl::StatusOr<ranktable::RankTable> table = ranktable::WaitForRankTable(
+      options.rank_table, ranktable::ChipRules::kAny, [&] { return waiting.Pause(options.rank_table); });
   if (!table.ok()) return Failed(table.status());
-  if (table->version == RankTableVersion::kStandard || table->version == RankTableVersion::k1_1) {
+  if (table->version == ranktable::RankTableVersion::kStandard || table->version == ranktable::RankTableVersion::k1_1) {
     return absl::FailedPreconditionError(absl::StrCat(options.rank_table, ": version is ",
-                                                      std::string(RankTableVersionName(table->version)),
+                                                      std::string(ranktable::RankTableVersionName(table->version)),
                                                       "; routes are planned for 1.0, 1.2 and 2.0"));
   }
   std::optional<size_t> self;
   if (options.has_self) {
-    absl::StatusOr<size_t> found = ServerOf(*table, options.self);
+    absl::StatusOr<size_t> found = ranktable::ServerOf(*table, options.self);
     if (!found.ok()) return absl::InvalidArgumentError(absl::StrCat("--self: ", found.status().message()));
     self = *found;
   }
@@ -383,7 +383,7 @@ class RouteCommand : public Command {
 
  private:
   void AddAgreement(Flags& flags) {
-    AgreeOptions& agree = options_.agree;
+    route::AgreeOptions& agree = options_.agree;
     flags.Add("--agree", options_.has_agree, "all nodes adopt the same plan, or none does; all of them call this");
     needed_ = {
         {"--manager", flags.Add("--manager", agree.manager, "HOST:PORT of the job's manager, for --agree")},
@@ -404,4 +404,4 @@ class RouteCommand : public Command {
 
 std::unique_ptr<Command> MakeRouteCommand() { return std::make_unique<RouteCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -15,20 +15,20 @@
 #include "common/printable.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 constexpr int kWrongUsage = 2;
 
-int Launch(RunOptions options, const Environment& environment) {
+int Launch(run::RunOptions options, const Environment& environment) {
   InitLog("run");
-  InitGrpcLog();
+  proto::InitGrpcLog();
   if (options.manager == "off") {
-    LauncherObserver nobody;
-    return RunLauncher(std::move(options), environment, nobody);
+    run::LauncherObserver nobody;
+    return run::RunLauncher(std::move(options), environment, nobody);
   }
-  const std::unique_ptr<LauncherObserver> services = MakeJobServices(options, environment);
-  return RunLauncher(std::move(options), environment, *services);
+  const std::unique_ptr<run::LauncherObserver> services = run::MakeJobServices(options, environment);
+  return run::RunLauncher(std::move(options), environment, *services);
 }
 
 }  // namespace
@@ -36,9 +36,9 @@ int Launch(RunOptions options, const Environment& environment) {
 int RunRunCommand(const std::vector<std::string>& arguments) {
   RaiseDescriptorLimit();
   const Environment environment = OwnEnvironment();
-  if (AsksForMode(arguments)) return RunModeCommand(arguments, environment);
+  if (modes::AsksForMode(arguments)) return RunModeCommand(arguments, environment);
   std::string help;
-  absl::StatusOr<RunOptions> options = ParseRunOptions(arguments, environment, &help);
+  absl::StatusOr<run::RunOptions> options = run::ParseRunOptions(arguments, environment, &help);
   if (!help.empty()) {
     std::cout << help << std::flush;
     return 0;
@@ -50,4 +50,4 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
   return Launch(*std::move(options), environment);
 }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace taskd {
+namespace taskd::commands {
 
 // `arguments`: everything after `taskd run`, unparsed. The result is the program's exit code. Before the first thread.
 int RunRunCommand(const std::vector<std::string>& arguments);
 
-}  // namespace taskd
+}  // namespace taskd::commands

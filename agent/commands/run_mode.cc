@@ -20,13 +20,13 @@
 #include "common/log.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 constexpr int kWrongUsage = 2;
 
 int Refuse(const absl::Status& status) {
-  SayRunLine(std::string(status.message()));
+  process::SayRunLine(std::string(status.message()));
   return kWrongUsage;
 }
 
@@ -53,7 +53,7 @@ class QuickNames {
   std::string FirstIpv4(const std::string& host) {
     if (failing_ > kLongest) return "";
     const auto begin = std::chrono::steady_clock::now();
-    std::string address = taskd::FirstIpv4(host);
+    std::string address = commands::FirstIpv4(host);
     if (address.empty()) failing_ += std::chrono::steady_clock::now() - begin;
     return address;
   }
@@ -67,42 +67,43 @@ class QuickNames {
 
 int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   std::string help;
-  absl::StatusOr<ModeOptions> options = ParseModeOptions(arguments, environment, &help);
+  absl::StatusOr<modes::ModeOptions> options = modes::ParseModeOptions(arguments, environment, &help);
   if (!help.empty()) {
     std::cout << help << std::flush;
     return 0;
   }
   if (!options.ok()) return Refuse(options.status());
-  ModeRun run;
+  modes::ModeRun run;
   run.environment = environment;
   run.machine.ipv4 = FirstIpv4;
-  run.machine.gpus = CountNvidiaSmiLines;
-  run.machine.read_file = ReadRankTableFile;
+  run.machine.gpus = modes::CountNvidiaSmiLines;
+  run.machine.read_file = ranktable::ReadRankTableFile;
   run.machine.root = geteuid() == 0;
-  run.machine.sysfs = SysfsFolder([&](const char* name) -> const char* {
+  run.machine.sysfs = rdma::SysfsFolder([&](const char* name) -> const char* {
     auto found = environment.find(name);
     return found == environment.end() ? nullptr : found->second.c_str();
   });
   if (options->dry_run) {
     QuickNames names;
     run.machine.ipv4 = [&](const std::string& host) { return names.FirstIpv4(host); };
-    const absl::StatusOr<ModePlan> plan = PlanMode(*options, environment, run.machine);
+    const absl::StatusOr<modes::ModePlan> plan = modes::PlanMode(*options, environment, run.machine);
     if (!plan.ok()) return Refuse(plan.status());
-    std::cout << (options->json ? ModePlanJson(*plan) + "\n" : ModePlanText(*plan)) << std::flush;
+    std::cout << (options->json ? modes::ModePlanJson(*plan) + "\n" : modes::ModePlanText(*plan)) << std::flush;
     return 0;
   }
   run.options = *std::move(options);
   run.security = {ValueOf(environment, "TASKD_TLS_DIR"), ValueOf(environment, "TASKD_TOKEN")};
-  if (run.options.remote_start == RemoteStart::kTaskd && run.security.secret.empty() && run.security.tls_dir.empty()) {
+  if (run.options.remote_start == modes::RemoteStart::kTaskd && run.security.secret.empty() &&
+      run.security.tls_dir.empty()) {
     return Refuse(absl::InvalidArgumentError(
         "--remote-start 'taskd': needs TASKD_TOKEN (the same on every node) or TASKD_TLS_DIR: without either anybody "
         "could start processes"));
   }
-  run.program = ThisProgram();
+  run.program = process::ThisProgram();
   if (run.program.empty()) run.program = "taskd";
   InitLog("run");
-  InitGrpcLog();
-  return RunMode(std::move(run));
+  proto::InitGrpcLog();
+  return modes::RunMode(std::move(run));
 }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -6,9 +6,9 @@
 
 #include "agent/modes/plans/mode_plan.h"
 
-namespace taskd {
+namespace taskd::commands {
 
 // `arguments`: after `taskd run`. The result is the exit code.
 int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment);
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -27,7 +27,7 @@
 #include "common/address.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct SimulateOptions {
@@ -47,7 +47,7 @@ struct SimulateOptions {
   std::string out;      // folder of mark files
   std::string manager;  // HOST:PORT; either this or `out`
   double rate = 0;      // steps a second towards a manager; 0: as fast as it takes them
-  Security security;
+  proto::Security security;
 };
 
 using Clock = std::chrono::steady_clock;
@@ -174,8 +174,8 @@ absl::Status WriteFiles(const std::string& out, simulate::Simulator& simulator) 
 }
 
 absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator) {
-  absl::StatusOr<std::unique_ptr<SimulatedProxies>> proxies =
-      SimulatedProxies::Connect(options.manager, options.security, simulator);
+  absl::StatusOr<std::unique_ptr<simulate::SimulatedProxies>> proxies =
+      simulate::SimulatedProxies::Connect(options.manager, options.security, simulator);
   if (!proxies.ok()) return proxies.status();
   const Clock::time_point begin = Clock::now();
   int steps = 0;
@@ -346,4 +346,4 @@ class SimulateCommand : public Command {
 
 std::unique_ptr<Command> MakeSimulateCommand() { return std::make_unique<SimulateCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -6,8 +6,8 @@
 
 #include "agent/commands/command_line.h"
 
-namespace taskd {
+namespace taskd::commands {
 
 std::unique_ptr<Command> MakeSimulateCommand();
 
-}  // namespace taskd
+}  // namespace taskd::commands

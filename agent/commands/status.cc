@@ -18,7 +18,7 @@
 #include "agent/commands/control_client.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct StatusOptions {
@@ -26,7 +26,7 @@ struct StatusOptions {
   std::string job;      // namespace/name; empty: whatever job the manager has
   bool json = false;
   bool watch = false;  // again each second until SIGINT or SIGTERM ends the process; with json one object a line
-  Security security;
+  proto::Security security;
 };
 
 constexpr std::chrono::milliseconds kTimeout{5000};
@@ -242,4 +242,4 @@ class StatusCommand : public Command {
 
 std::unique_ptr<Command> MakeStatusCommand() { return std::make_unique<StatusCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

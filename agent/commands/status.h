@@ -5,8 +5,8 @@
 
 #include "agent/commands/command_line.h"
 
-namespace taskd {
+namespace taskd::commands {
 
 std::unique_ptr<Command> MakeStatusCommand();
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -19,7 +19,7 @@
 #include "common/unique_fd.h"
 #include "store/server.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct StoreOptions {
@@ -30,13 +30,13 @@ struct StoreOptions {
   double stats_s = 0;            // a line of JSON on stderr so often; 0: never
 };
 
-absl::StatusOr<StoreDialect> UnvalidatedDialect(const std::string& dialect) {
-  if (dialect == "auto" || dialect == "1.x" || dialect == "2.x") return StoreDialect::k1x;
-  if (dialect == "2.1") return StoreDialect::k21;
+absl::StatusOr<store::StoreDialect> UnvalidatedDialect(const std::string& dialect) {
+  if (dialect == "auto" || dialect == "1.x" || dialect == "2.x") return store::StoreDialect::k1x;
+  if (dialect == "2.1") return store::StoreDialect::k21;
   return absl::InvalidArgumentError(absl::StrCat("--dialect: '", dialect, "' is not auto, 1.x, 2.1 or 2.x"));
 }
 
-std::string StatsLine(const StoreStats& stats) {
+std::string StatsLine(const store::StoreStats& stats) {
   return absl::StrCat("{\"connections\":", stats.connections, ",\"tiers\":", stats.tiers,
                       ",\"requests\":", stats.requests, ",\"upstream_requests\":", stats.upstream_requests,
                       ",\"upstream_bytes\":", stats.upstream_bytes, ",\"keys\":", stats.keys,
@@ -55,7 +55,7 @@ absl::Status RunStore(const StoreOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat("--upstream: '", options.upstream, "': no store has port 0"));
     }
   }
-  absl::StatusOr<StoreDialect> unvalidated = UnvalidatedDialect(options.dialect);
+  absl::StatusOr<store::StoreDialect> unvalidated = UnvalidatedDialect(options.dialect);
   if (!unvalidated.ok()) return unvalidated.status();
 
   RaiseDescriptorLimit();
@@ -69,13 +69,13 @@ absl::Status RunStore(const StoreOptions& options) {
   if (!signals.valid()) return absl::InternalError("cannot wait for signals: signalfd failed");
 
   EventLoop loop;
-  StoreServer::Options server_options;
+  store::StoreServer::Options server_options;
   server_options.listen = *listen;
   server_options.upstream = options.upstream;
   server_options.unvalidated = *unvalidated;
   server_options.memory_limit_bytes =
-      options.memory_limit_mb > 0 ? uint64_t{options.memory_limit_mb} << 20 : DefaultStoreMemoryBytes();
-  absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop, server_options);
+      options.memory_limit_mb > 0 ? uint64_t{options.memory_limit_mb} << 20 : store::DefaultStoreMemoryBytes();
+  absl::StatusOr<std::unique_ptr<store::StoreServer>> server = store::StoreServer::Start(&loop, server_options);
   if (!server.ok()) return server.status();
   loop.Add(signals.get(), EPOLLIN, [&](uint32_t) { loop.Stop(); });
 
@@ -121,4 +121,4 @@ class StoreCommand : public Command {
 
 std::unique_ptr<Command> MakeStoreCommand() { return std::make_unique<StoreCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

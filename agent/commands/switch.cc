@@ -17,7 +17,7 @@
 #include "common/switch.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct SwitchOptions {
@@ -26,7 +26,7 @@ struct SwitchOptions {
   std::vector<std::string> assignments;  // "step=on", "all=off", ...
   double timeout_s = 10;                 // for the ranks' answers; above 0, at most 600
   bool json = false;
-  Security security;
+  proto::Security security;
 };
 
 // For the way there and back, above the time that the ranks are given.
@@ -182,4 +182,4 @@ class SwitchCommand : public Command {
 
 std::unique_ptr<Command> MakeSwitchCommand() { return std::make_unique<SwitchCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

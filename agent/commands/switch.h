@@ -5,8 +5,8 @@
 
 #include "agent/commands/command_line.h"
 
-namespace taskd {
+namespace taskd::commands {
 
 std::unique_ptr<Command> MakeSwitchCommand();
 
-}  // namespace taskd
+}  // namespace taskd::commands

@@ -38,7 +38,7 @@
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/verdict.h"
 
-namespace taskd {
+namespace taskd::commands {
 namespace {
 
 struct TraceOptions {
@@ -121,12 +121,12 @@ class Progress {
 
 // A rank of the folder, and what of it is asked for.
 struct Chosen {
-  explicit Chosen(const RankMarks& rank) : marks(&rank) {}
+  explicit Chosen(const diagnosis::RankMarks& rank) : marks(&rank) {}
 
-  const RankMarks* marks;
+  const diagnosis::RankMarks* marks;
   int node = -1;
   int64_t clock_offset_ns = 0;
-  std::vector<TraceWindow> windows;
+  std::vector<trace::TraceWindow> windows;
   uint64_t first_ns = UINT64_MAX;  // its earliest mark; none: no marks
 };
 
@@ -143,17 +143,17 @@ class Trace {
   absl::Status FindSteps();
   void FindStepsOf(Chosen& rank);
   absl::Status Write(OutputFile& file);
-  void WriteRank(TraceWriter& writer, size_t index);
+  void WriteRank(trace::TraceWriter& writer, size_t index);
 
   size_t IndexOf(int rank) const;  // in directory_.ranks; its size: not there
   std::vector<int> Accused(const Verdict& verdict) const;
-  TraceSpan SpanOf(const Verdict& verdict) const;
-  std::vector<GroupInfo> GroupsOf(const RankMarks& marks) const;
+  trace::TraceSpan SpanOf(const Verdict& verdict) const;
+  std::vector<GroupInfo> GroupsOf(const diagnosis::RankMarks& marks) const;
   template <typename Use>
-  void ForEachMark(const RankMarks& marks, const char* what, const Use& use);
+  void ForEachMark(const diagnosis::RankMarks& marks, const char* what, const Use& use);
 
   const TraceOptions& options_;
-  MarkDirectory directory_;
+  diagnosis::MarkDirectory directory_;
   diagnosis::Report report_;
   std::vector<int> nodes_;                 // of directory_.ranks
   std::vector<int64_t> clock_offset_ns_;   // of directory_.ranks
@@ -167,7 +167,7 @@ class Trace {
 
 size_t Trace::IndexOf(int rank) const {
   auto it = std::partition_point(directory_.ranks.begin(), directory_.ranks.end(),
-                                 [&](const RankMarks& marks) { return marks.rank < rank; });
+                                 [&](const diagnosis::RankMarks& marks) { return marks.rank < rank; });
   return it != directory_.ranks.end() && it->rank == rank ? static_cast<size_t>(it - directory_.ranks.begin())
                                                           : directory_.ranks.size();
 }
@@ -186,7 +186,7 @@ std::vector<int> Trace::Accused(const Verdict& verdict) const {
   return ranks;
 }
 
-std::vector<GroupInfo> Trace::GroupsOf(const RankMarks& marks) const {
+std::vector<GroupInfo> Trace::GroupsOf(const diagnosis::RankMarks& marks) const {
   // Without the file groups are called by their names, and peers are numbers within them.
   absl::StatusOr<std::vector<GroupInfo>> groups =
       ReadParallelGroups(absl::StrCat(marks.folder, "/parallel_group.json"));
@@ -194,7 +194,7 @@ std::vector<GroupInfo> Trace::GroupsOf(const RankMarks& marks) const {
 }
 
 absl::Status Trace::Diagnose() {
-  absl::StatusOr<MarkDirectory> directory = ListMarkDirectory(options_.from);
+  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options_.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   directory_ = *std::move(directory);
   unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
@@ -206,7 +206,8 @@ absl::Status Trace::Diagnose() {
       for (int rank : Accused(verdict)) peers_[rank] = engine.Peers(rank);
     }
   };
-  absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(directory_, static_cast<int>(threads), progress, at_end);
+  absl::StatusOr<diagnosis::Report> report =
+      diagnosis::DiagnoseFiles(directory_, static_cast<int>(threads), progress, at_end);
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
   report_ = *std::move(report);
   return absl::OkStatus();
@@ -257,7 +258,7 @@ bool Trace::ChooseSuspects() {
 }
 
 absl::Status Trace::ChooseRanks(const Spans& ranks) {
-  for (const RankMarks& marks : directory_.ranks) {
+  for (const diagnosis::RankMarks& marks : directory_.ranks) {
     if (ranks.empty() || Contains(ranks, marks.rank)) chosen_.emplace_back(marks);
   }
   if (!chosen_.empty()) return absl::OkStatus();
@@ -268,7 +269,7 @@ absl::Status Trace::ChooseRanks(const Spans& ranks) {
 
 // `use` returns whether it wants more.
 template <typename Use>
-void Trace::ForEachMark(const RankMarks& marks, const char* what, const Use& use) {
+void Trace::ForEachMark(const diagnosis::RankMarks& marks, const char* what, const Use& use) {
   absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(marks.folder);
   if (!reader.ok()) {
     // Deleted since the folder was listed: as if it had never been there.
@@ -288,11 +289,11 @@ void Trace::ForEachMark(const RankMarks& marks, const char* what, const Use& use
 void Trace::FindStepsOf(Chosen& rank) {
   struct Running {
     uint32_t process_id = 0;
-    TraceWindow* window = nullptr;  // null: of a step that is not asked for
+    trace::TraceWindow* window = nullptr;  // null: of a step that is not asked for
   };
   constexpr size_t kMaxRunning = 65536;
   constexpr uint64_t kOpen = UINT64_MAX;
-  std::map<std::pair<size_t, uint32_t>, TraceWindow> windows;
+  std::map<std::pair<size_t, uint32_t>, trace::TraceWindow> windows;
   std::unordered_map<uint64_t, Running> running;  // by id; those in a window stay for their device records
   uint64_t previous_end_ns = 0, last_ns = 0;
   uint32_t process = 0;                         // of the latest step
@@ -317,7 +318,7 @@ void Trace::FindStepsOf(Chosen& rank) {
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (*step < steps_[i].first || *step > steps_[i].second) continue;
       uint64_t begin = previous_end_ns != 0 ? previous_end_ns : std::min(life.second, mark.time_ns);
-      entry.window = &windows.try_emplace({i, process}, TraceWindow{begin, 0}).first->second;
+      entry.window = &windows.try_emplace({i, process}, trace::TraceWindow{begin, 0}).first->second;
       entry.window->last_ns = kOpen;
     }
   };
@@ -325,7 +326,7 @@ void Trace::FindStepsOf(Chosen& rank) {
     auto it = running.find(mark.id);
     if (it == running.end() || (!mark.device && it->second.process_id != mark.process_id)) return;
     if (!mark.device) previous_end_ns = mark.time_ns;
-    TraceWindow* window = it->second.window;
+    trace::TraceWindow* window = it->second.window;
     if (window == nullptr) {
       running.erase(it);
     } else {
@@ -351,7 +352,7 @@ void Trace::FindStepsOf(Chosen& rank) {
 absl::Status Trace::FindSteps() {
   read_bytes_ = all_bytes_ = 0;
   for (const Chosen& rank : chosen_) {
-    for (const MarkFile& file : rank.marks->files) all_bytes_ += file.bytes;
+    for (const diagnosis::MarkFile& file : rank.marks->files) all_bytes_ += file.bytes;
   }
   for (Chosen& rank : chosen_) FindStepsOf(rank);
   std::erase_if(chosen_, [&](const Chosen& rank) {
@@ -368,16 +369,16 @@ absl::Status Trace::FindSteps() {
   return absl::InvalidArgumentError(absl::StrCat("--steps: none of ", options_.steps, " is in the marks; ", known));
 }
 
-TraceSpan Trace::SpanOf(const Verdict& verdict) const {
+trace::TraceSpan Trace::SpanOf(const Verdict& verdict) const {
   std::string ids;
   for (int id : verdict.ids) absl::StrAppend(&ids, ids.empty() ? "" : ",", id);
   for (const diagnosis::Link& link : verdict.links) absl::StrAppend(&ids, ids.empty() ? "" : ",", link.a, "-", link.b);
-  TraceSpan span;
+  trace::TraceSpan span;
   span.name = absl::StrCat("slow ", Name(verdict.scope), ids.empty() ? "" : " ", ids, ": ", Name(verdict.cause));
   // JSON has no infinite numbers.
   auto number = [](double value) { return absl::StrFormat("%.6g", std::isfinite(value) ? value : 0.0); };
   span.args = absl::StrCat(
-      "\"text\":", JsonString(verdict.text), ",\"scope\":\"", Name(verdict.scope), "\",\"ids\":\"", ids,
+      "\"text\":", trace::JsonString(verdict.text), ",\"scope\":\"", Name(verdict.scope), "\",\"ids\":\"", ids,
       "\",\"cause\":\"", Name(verdict.cause), "\",\"state\":\"", verdict.open ? "open" : "cleared",
       "\",\"since_step\":", verdict.since_step, ",\"slowdown\":", number(verdict.slowdown),
       ",\"cost_ms_per_step\":", number(verdict.cost_ms_per_step), ",\"confidence\":", number(verdict.confidence));
@@ -386,9 +387,9 @@ TraceSpan Trace::SpanOf(const Verdict& verdict) const {
   return span;
 }
 
-void Trace::WriteRank(TraceWriter& writer, size_t index) {
+void Trace::WriteRank(trace::TraceWriter& writer, size_t index) {
   const Chosen& chosen = chosen_[index];
-  TraceRank rank;
+  trace::TraceRank rank;
   rank.rank = chosen.marks->rank;
   rank.name = absl::StrCat("rank ", rank.rank);
   if (chosen.node >= 0) {
@@ -401,7 +402,7 @@ void Trace::WriteRank(TraceWriter& writer, size_t index) {
   rank.windows = chosen.windows;
 
   struct Line {
-    TraceSpan span;
+    trace::TraceSpan span;
     uint64_t time_ns;
   };
   std::vector<Line> lines;  // of verdicts that this rank is the first of
@@ -410,7 +411,7 @@ void Trace::WriteRank(TraceWriter& writer, size_t index) {
     auto is_accused = [&](const Chosen& other) {
       return std::count(accused.begin(), accused.end(), other.marks->rank) != 0;
     };
-    TraceSpan span = SpanOf(verdict);
+    trace::TraceSpan span = SpanOf(verdict);
     auto first = std::find_if(chosen_.begin(), chosen_.end(), is_accused);
     size_t bearer = first == chosen_.end() ? 0 : static_cast<size_t>(first - chosen_.begin());
     uint64_t own_ns = verdict.since_ns + static_cast<uint64_t>(chosen.clock_offset_ns);
@@ -443,12 +444,12 @@ absl::Status Trace::Write(OutputFile& file) {
   });
   read_bytes_ = all_bytes_ = 0;
   for (const Chosen& rank : chosen_) {
-    for (const MarkFile& mark_file : rank.marks->files) all_bytes_ += mark_file.bytes;
+    for (const diagnosis::MarkFile& mark_file : rank.marks->files) all_bytes_ += mark_file.bytes;
   }
-  TraceWriter writer(base_ns, [&](std::string_view data) { return file.Write(data); });
+  trace::TraceWriter writer(base_ns, [&](std::string_view data) { return file.Write(data); });
   for (size_t i = 0; i < chosen_.size() && writer.status().ok(); ++i) WriteRank(writer, i);
   absl::Status status =
-      writer.Finish(absl::StrCat("\"task\":", JsonString(directory_.task), ",\"ranks\":\"", chosen_.size(),
+      writer.Finish(absl::StrCat("\"task\":", trace::JsonString(directory_.task), ",\"ranks\":\"", chosen_.size(),
                                  "\",\"verdicts\":\"", report_.verdicts.size(), "\""));
   if (status.ok()) status = file.Commit();
   if (!status.ok()) return status;
@@ -456,7 +457,7 @@ absl::Status Trace::Write(OutputFile& file) {
   if (!unreadable_.empty())
     std::cerr << "taskd trace: not all could be read: " << Printable(unreadable_, kShownLineBytes) << std::endl;
   if (writer.left_out() != 0) {
-    std::cerr << "taskd trace: " << writer.left_out() << " ranges were left out: more than " << TraceLanes::kMax
+    std::cerr << "taskd trace: " << writer.left_out() << " ranges were left out: more than " << trace::TraceLanes::kMax
               << " overlapped on one track" << std::endl;
   }
   if (options_.output != "-") {
@@ -529,4 +530,4 @@ class TraceCommand : public Command {
 
 std::unique_ptr<Command> MakeTraceCommand() { return std::make_unique<TraceCommand>(); }
 
-}  // namespace taskd
+}  // namespace taskd::commands

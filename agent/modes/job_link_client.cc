@@ -15,7 +15,7 @@
 #include "proto/channel.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using std::chrono::milliseconds;
@@ -34,7 +34,7 @@ size_t OutputBytes(const v1::NodeReport& report) {
 // One thread keeps the stream and reads from it, one writes to it.
 class JobLinkClientImpl final : public JobLinkClient {
  public:
-  JobLinkClientImpl(Options options, Callbacks callbacks, std::unique_ptr<ManagerDial> dial)
+  JobLinkClientImpl(Options options, Callbacks callbacks, std::unique_ptr<proto::ManagerDial> dial)
       : options_(std::move(options)),
         callbacks_(std::move(callbacks)),
         dial_(std::move(dial)),
@@ -195,7 +195,7 @@ class JobLinkClientImpl final : public JobLinkClient {
 
   Options options_;  // `join` grows by what was reported; guarded by mutex_
   const Callbacks callbacks_;
-  const std::unique_ptr<ManagerDial> dial_;
+  const std::unique_ptr<proto::ManagerDial> dial_;
 
   std::mutex mutex_;  // guards from here
   std::condition_variable wake_;
@@ -218,9 +218,9 @@ class JobLinkClientImpl final : public JobLinkClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobLinkClient>> JobLinkClient::Start(Options options, Callbacks callbacks) {
-  auto dial = std::make_unique<ManagerDial>(options.manager, options.security);
+  auto dial = std::make_unique<proto::ManagerDial>(options.manager, options.security);
   if (absl::Status status = dial->Channel().status(); !status.ok()) return status;
   return std::make_unique<JobLinkClientImpl>(std::move(options), std::move(callbacks), std::move(dial));
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -10,14 +10,14 @@
 #include "proto/security.h"
 #include "taskd/v1/job_link.pb.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // Thread safety: any thread. Starts threads, so not before the process has forked what it forks without exec.
 class JobLinkClient {
  public:
   struct Options {
     std::string manager;  // HOST:PORT
-    Security security;
+    proto::Security security;
     v1::JoinJob join;
   };
   // In a thread of the client's, one at a time; they return soon.
@@ -39,4 +39,4 @@ class JobLinkClient {
   virtual void Send(v1::NodeReport report) = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

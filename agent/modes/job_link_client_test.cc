@@ -20,7 +20,7 @@
 #include "manager/test_client.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using manager::StartManager;
@@ -309,7 +309,7 @@ TEST(JobLinkClientTest, ManyNodes) {
 class Caller {
  public:
   Caller(int port, const std::string& host, const std::string& command, const std::string& token = kToken)
-      : stub_(v1::JobLink::NewStub(*MakeChannel(Address(port), {"", token}))) {
+      : stub_(v1::JobLink::NewStub(*proto::MakeChannel(Address(port), {"", token}))) {
     context_.set_deadline(std::chrono::system_clock::now() + kPatience);
     stream_ = stub_->Remote(&context_);
     v1::RemoteInput start;
@@ -520,7 +520,7 @@ TEST(JobLinkServiceTest, RemoteCommandsNeedTheSecret) {
 
 TEST(JobLinkServiceTest, WhatMakesNoSenseIsRefused) {
   auto manager = StartManager();
-  auto stub = v1::JobLink::NewStub(*MakeChannel(Address(manager->port()), {"", manager::kTestSecret}));
+  auto stub = v1::JobLink::NewStub(*proto::MakeChannel(Address(manager->port()), {"", manager::kTestSecret}));
   auto answer = [&](const v1::NodeReport& report) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
@@ -540,4 +540,4 @@ TEST(JobLinkServiceTest, WhatMakesNoSenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

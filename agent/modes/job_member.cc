@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int64_t kNodeZeroGoneNs = 6'000'000'000;     // one that only lost its connection is back earlier
@@ -162,4 +162,4 @@ void JobMember::OnLost(const absl::Status& status) {
   });
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -11,7 +11,7 @@
 #include "agent/modes/plans/mode_plan.h"
 #include "common/event_loop.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // What all nodes of a job know of it, as one line: mode and nodes. Nodes that were told otherwise have another one.
 std::string PlanText(const ModePlan& plan);
@@ -28,7 +28,7 @@ class JobMember {
   };
   struct Options {
     std::string dial;  // the manager as this node reaches it
-    Security security;
+    proto::Security security;
     std::string run_id;
     std::vector<std::string> addresses;  // names and addresses of this node
     bool hosts_manager = false;
@@ -73,4 +73,4 @@ class JobMember {
   std::optional<EventLoop::TimerId> gone_timer_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -12,7 +12,7 @@
 #include "agent/modes/start_steps.h"
 #include "agent/process/run_line.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int kWrongUsage = 2;
@@ -33,7 +33,7 @@ class ModeRunner {
  private:
   absl::Status Check(bool* has_plan);
   absl::Status Meet();
-  WorkerGroup::Callbacks OfProcesses();
+  process::WorkerGroup::Callbacks OfProcesses();
   JobMember::Callbacks OfMember();
   void OnOtherExit(pid_t pid, int wait_status);
 
@@ -45,13 +45,13 @@ class ModeRunner {
 int ModeRunner::Run() {
   bool has_plan = false;
   if (absl::Status status = Check(&has_plan); !status.ok()) {
-    SayRunLine(std::string(status.message()));
+    process::SayRunLine(std::string(status.message()));
     return kWrongUsage;
   }
   absl::Status status = PrepareProcesses(
       &parts_, [this](int signal) { end_.OnSignal(signal); }, OfProcesses());
   if (!status.ok()) {
-    SayRunLine(std::string(status.message()));
+    process::SayRunLine(std::string(status.message()));
     return 1;
   }
   parts_.loop.Post([this, has_plan] { steps_.Begin(has_plan); });
@@ -90,9 +90,9 @@ absl::Status ModeRunner::Meet() {
   return JoinJob(parts_);
 }
 
-WorkerGroup::Callbacks ModeRunner::OfProcesses() {
-  WorkerGroup::Callbacks callbacks;
-  callbacks.on_exit = [this](const WorkerExit& exit) { end_.OnCommandExit(exit); };
+process::WorkerGroup::Callbacks ModeRunner::OfProcesses() {
+  process::WorkerGroup::Callbacks callbacks;
+  callbacks.on_exit = [this](const process::WorkerExit& exit) { end_.OnCommandExit(exit); };
   callbacks.on_stopped = [this] { end_.OnStopped(); };
   callbacks.on_other_exit = [this](pid_t pid, int wait_status) { OnOtherExit(pid, wait_status); };
   return callbacks;
@@ -130,4 +130,4 @@ void ModeRunner::OnOtherExit(pid_t pid, int wait_status) {
 
 int RunMode(ModeRun run) { return ModeRunner(std::move(run)).Run(); }
 
-}  // namespace taskd
+}  // namespace taskd::modes

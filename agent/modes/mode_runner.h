@@ -9,19 +9,19 @@
 #include "agent/modes/plans/mode_plan.h"
 #include "proto/security.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 struct ModeRun {
   ModeOptions options;
   Environment environment;  // of `taskd run`
   // Tells what the machine says, but for names: those are asked without blocking, and waited for.
   ModeMachine machine;
-  Security security;    // what the operator gave
-  std::string program;  // this one
+  proto::Security security;  // what the operator gave
+  std::string program;       // this one
 };
 
 // Once a process, before its first thread: blocks signals and forks the guard. The result is the exit code; everything
 // that people have to know went to stderr. 2: nothing was done.
 int RunMode(ModeRun run);
 
-}  // namespace taskd
+}  // namespace taskd::modes

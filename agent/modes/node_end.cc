@@ -8,7 +8,7 @@
 #include "agent/process/run_line.h"
 #include "agent/process/signals.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int64_t kNsPerS = 1'000'000'000;
@@ -31,7 +31,7 @@ void NodeEnd::CommandRuns(size_t processes) {
   left_ = processes;
 }
 
-void NodeEnd::OnCommandExit(const WorkerExit& exit) {
+void NodeEnd::OnCommandExit(const process::WorkerExit& exit) {
   if (phase_ != Phase::kRunning || own_code_) return;
   --left_;
   if (exit.ok()) {
@@ -87,7 +87,7 @@ void NodeEnd::OnSignal(int signal) {
     exit_code_ = 128 + signal;
     parts_->group->Stop(SIGKILL);
   } else {
-    EndWith(128 + signal, absl::StrCat(SignalName(signal), ": the job is ended"));
+    EndWith(128 + signal, absl::StrCat(process::SignalName(signal), ": the job is ended"));
   }
 }
 
@@ -123,7 +123,7 @@ void NodeEnd::OnStopped() {
   if (phase_ != Phase::kEnding) return;
   phase_ = Phase::kDone;
   if (parts_->mpi) parts_->mpi->End();
-  if (!last_line_.empty()) SayRunLine(last_line_);
+  if (!last_line_.empty()) process::SayRunLine(last_line_);
   // The others still have to hear how the job ended, and those that come late, too.
   if (parts_->hosts_manager && parts_->member) {
     parts_->loop.RunAfter(parts_->member->all_joined() ? kOthersEndNs : kLateNs, [this] { parts_->loop.Stop(); });
@@ -146,4 +146,4 @@ void NodeEnd::CancelTimers() {
   timer_.reset();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -14,7 +14,7 @@
 #include "agent/modes/node_parts.h"
 #include "agent/process/worker_exit.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // On the loop's thread.
 class NodeEnd {
@@ -37,7 +37,7 @@ class NodeEnd {
   void EndWith(int code, std::string line);
 
   // What happens to the node.
-  void OnCommandExit(const WorkerExit& exit);
+  void OnCommandExit(const process::WorkerExit& exit);
   void OnJobState();                       // of the manager's: who is there
   void OnRefused(const std::string& why);  // this node cannot be part of the job
   void OnWaitIsOver(const std::string& line);
@@ -62,4 +62,4 @@ class NodeEnd {
   std::string last_line_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

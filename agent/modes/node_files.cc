@@ -28,7 +28,7 @@
 #include "agent/process/resolver.h"
 #include "common/file_set.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr char kPortPlace[] = "{{MY_SSHD_PORT}}";
@@ -104,14 +104,14 @@ bool IsThisNode(const std::string& host) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
-  std::vector<SocketAddress> addresses;
+  std::vector<process::SocketAddress> addresses;
   for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
-    SocketAddress& address = addresses.emplace_back();
+    process::SocketAddress& address = addresses.emplace_back();
     std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
     address.length = one->ai_addrlen;
   }
   freeaddrinfo(list);
-  return std::any_of(addresses.begin(), addresses.end(), IsOwnAddress);
+  return std::any_of(addresses.begin(), addresses.end(), process::IsOwnAddress);
 }
 
 int CountNvidiaSmiLines() {
@@ -141,4 +141,4 @@ void AnnounceMpirunEnd(int code) {
   std::cout << "\n[run_mpi] exit time: " << Now() << std::endl;
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

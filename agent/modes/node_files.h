@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "agent/modes/plans/mode_plan.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // Replaces the file, whole or not at all; makes its folder. UNAVAILABLE names the path and the reason.
 absl::Status WriteWholeFile(const std::string& path, const std::string& content);
@@ -33,4 +33,4 @@ int CountNvidiaSmiLines();
 void AnnounceMpirun(const ModePlan& plan);
 void AnnounceMpirunEnd(int code);
 
-}  // namespace taskd
+}  // namespace taskd::modes

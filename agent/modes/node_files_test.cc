@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using ::testing::ElementsAre;
@@ -128,4 +128,4 @@ TEST_F(NodeFilesTest, WhoThisNodeIsInTheRankTable) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

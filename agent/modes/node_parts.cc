@@ -2,14 +2,14 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 Environment NodeParts::CommandEnvironment(const Environment& of_mode) const {
   Environment result = run.environment;
   for (const auto& [name, value] : of_mode) result[name] = value;
   if (mpi) mpi->AddTo(&result);
   // An outer launcher's guard has to find these, too.
-  std::string& cookies = result[kCookieVariable];
+  std::string& cookies = result[process::kCookieVariable];
   absl::StrAppend(&cookies, cookies.empty() ? "" : ",", cookie);
   return result;
 }
@@ -21,4 +21,4 @@ bool NodeParts::UsesTaskdRsh() const {
          (run.options.remote_start == RemoteStart::kAuto && has_secret);
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

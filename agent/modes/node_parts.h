@@ -21,7 +21,7 @@
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // In the order in which each needs those before it. On the loop's thread.
 struct NodeParts {
@@ -43,11 +43,11 @@ struct NodeParts {
 
   UniqueFd signals;
   std::string cookie;  // the guard's
-  std::unique_ptr<Guard> guard;
-  std::unique_ptr<WorkerGroup> group;
-  std::unique_ptr<ChildProcesses> children;
+  std::unique_ptr<process::Guard> guard;
+  std::unique_ptr<process::WorkerGroup> group;
+  std::unique_ptr<process::ChildProcesses> children;
 
-  std::unique_ptr<Daemons> daemons;
+  std::unique_ptr<process::Daemons> daemons;
   std::string dial;  // the manager, as this node reaches it; empty: one node
   bool hosts_manager = false;
   std::unique_ptr<JobMember> member;
@@ -55,4 +55,4 @@ struct NodeParts {
   std::unique_ptr<RayNode> ray;  // mode ray
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

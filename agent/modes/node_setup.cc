@@ -18,7 +18,7 @@
 #include "common/job_secret.h"
 #include "common/listen.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int64_t kGraceNs = 10'000'000'000;  // between SIGTERM and SIGKILL
@@ -30,13 +30,13 @@ bool IsAddress(const std::string& host) {
 
 // The nodes meet nowhere before they meet at the manager, so none can hand a secret to the others: where the operator
 // gave none, what they all know of the job stands in for it. One node has a secret of its own.
-void ChooseSecret(const ModePlan& plan, Security* security) {
+void ChooseSecret(const ModePlan& plan, proto::Security* security) {
   if (!security->tls_dir.empty() || !security->secret.empty()) return;
   security->fallback = plan.nodes.size() > 1 ? StandInSecret(PlanText(plan)) : NewSecret();
 }
 
 // One that somebody has started before, by himself, may have left another one for this user.
-std::string SecretOfManager(const std::string& dial, const Security& security) {
+std::string SecretOfManager(const std::string& dial, const proto::Security& security) {
   if (!security.secret.empty()) return security.secret;
   absl::StatusOr<HostPort> address = ParseHostPort("--manager", dial);
   const std::optional<JobFile> job = address.ok() ? JobAt(*address) : std::nullopt;
@@ -53,7 +53,7 @@ absl::Status ReachManager(NodeParts* parts) {
   // The node's own name may not resolve here.
   const HostPort here = {IsLoopback(*reached) ? reached->host : "127.0.0.1", reached->port};
   const bool is_here = reached->host == plan.nodes.front().name || IsThisNode(reached->host);
-  if (!is_here || Daemons::Answers(here) || Daemons::Answers(*reached)) return absl::OkStatus();
+  if (!is_here || process::Daemons::Answers(here) || process::Daemons::Answers(*reached)) return absl::OkStatus();
   parts->hosts_manager = parts->daemons->StartManagerAt(*reached);
   if (!parts->hosts_manager) return absl::UnavailableError(absl::StrCat("no manager at ", plan.manager));
   parts->dial = FormatHostPort(here);
@@ -97,30 +97,30 @@ absl::Status CheckPorts(const ModePlan& plan) {
 }
 
 absl::Status PrepareProcesses(NodeParts* parts, std::function<void(int signal)> on_signal,
-                              WorkerGroup::Callbacks callbacks) {
+                              process::WorkerGroup::Callbacks callbacks) {
   absl::StatusOr<UniqueFd> signals =
-      WatchSignals(&parts->loop, {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}, std::move(on_signal));
+      process::WatchSignals(&parts->loop, {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}, std::move(on_signal));
   if (!signals.ok()) return signals.status();
   parts->signals = *std::move(signals);
-  parts->cookie = NewCookie();
-  absl::StatusOr<std::unique_ptr<Guard>> guard = Guard::Start(parts->cookie);
+  parts->cookie = process::NewCookie();
+  absl::StatusOr<std::unique_ptr<process::Guard>> guard = process::Guard::Start(parts->cookie);
   if (!guard.ok()) return guard.status();
   parts->guard = *std::move(guard);
-  parts->group = WorkerGroup::Create(&parts->loop, kGraceNs, std::move(callbacks));
+  parts->group = process::WorkerGroup::Create(&parts->loop, kGraceNs, std::move(callbacks));
   parts->group->Spare(parts->guard->pid());
-  parts->children = std::make_unique<ChildProcesses>(parts->group.get());
+  parts->children = std::make_unique<process::ChildProcesses>(parts->group.get());
   return absl::OkStatus();
 }
 
 absl::Status StartDaemons(NodeParts* parts) {
-  Security& security = parts->run.security;
+  proto::Security& security = parts->run.security;
   ChooseSecret(parts->plan, &security);
-  DaemonOptions options;
+  process::DaemonOptions options;
   options.nodes = static_cast<int>(parts->plan.nodes.size());
   options.procs_per_node = std::max(1, parts->plan.nodes.front().cards);
   options.environment = parts->run.environment;
-  parts->daemons = std::make_unique<Daemons>(std::move(options));
-  Daemons& daemons = *parts->daemons;
+  parts->daemons = std::make_unique<process::Daemons>(std::move(options));
+  process::Daemons& daemons = *parts->daemons;
   daemons.SetSecret(security.secret.empty() ? security.fallback : security.secret);
   std::string manager;
   if (parts->plan.manager.empty()) {
@@ -171,4 +171,4 @@ absl::Status JoinJob(const NodeParts& parts) {
   return parts.member->Join(options);
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

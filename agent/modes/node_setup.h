@@ -10,7 +10,7 @@
 #include "agent/modes/job_member.h"
 #include "agent/modes/node_parts.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // The plan as far as it can be known now: with the addresses that were found, and the environment as it is. PlanMode()
 // has the errors.
@@ -21,7 +21,7 @@ absl::Status CheckPorts(const ModePlan& plan);
 
 // Before the process's first thread: blocks signals, forks the guard, makes the group.
 absl::Status PrepareProcesses(NodeParts* parts, std::function<void(int signal)> on_signal,
-                              WorkerGroup::Callbacks callbacks);
+                              process::WorkerGroup::Callbacks callbacks);
 
 // The manager (where the mode puts it on this node, and nobody serves there yet) and the proxy. UNAVAILABLE: no manager.
 absl::Status StartDaemons(NodeParts* parts);
@@ -33,4 +33,4 @@ void MakeRay(NodeParts* parts);
 
 absl::Status JoinJob(const NodeParts& parts);
 
-}  // namespace taskd
+}  // namespace taskd::modes

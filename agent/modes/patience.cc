@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int64_t kNsPerS = 1'000'000'000;
@@ -43,4 +43,4 @@ void Patience::Over() {
   over_(line);
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -7,7 +7,7 @@
 
 #include "common/event_loop.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // On the loop's thread.
 class Patience {
@@ -34,4 +34,4 @@ class Patience {
   std::optional<EventLoop::TimerId> over_timer_, say_timer_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

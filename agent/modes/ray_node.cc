@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/process/process_tree.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int64_t kStopNs = 8'000'000'000;
@@ -23,7 +23,7 @@ std::string NameOf(pid_t pid) {
 
 }  // namespace
 
-RayNode::RayNode(EventLoop* loop, ChildProcesses* children, Options options)
+RayNode::RayNode(EventLoop* loop, process::ChildProcesses* children, Options options)
     : loop_(loop), children_(children), options_(std::move(options)) {}
 
 RayNode::~RayNode() { CancelTimer(); }
@@ -47,7 +47,7 @@ absl::Status RayNode::Start(std::function<void(int code)> done) {
 
 void RayNode::Started() {
   started_ = true;
-  for (const ProcessInfo& process : Descendants(getpid(), {})) {
+  for (const process::ProcessInfo& process : process::Descendants(getpid(), {})) {
     const std::string name = NameOf(process.pid);
     if (name == "raylet" || name == "gcs_server") processes_[process.pid] = name;
   }
@@ -77,4 +77,4 @@ void RayNode::CancelTimer() {
   stop_timer_.reset();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -15,7 +15,7 @@
 #include "common/environment.h"
 #include "common/event_loop.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // On the loop's thread.
 class RayNode {
@@ -27,7 +27,7 @@ class RayNode {
   };
 
   // Both outlive this.
-  RayNode(EventLoop* loop, ChildProcesses* children, Options options);
+  RayNode(EventLoop* loop, process::ChildProcesses* children, Options options);
   ~RayNode();
   RayNode(const RayNode&) = delete;
   RayNode& operator=(const RayNode&) = delete;
@@ -53,7 +53,7 @@ class RayNode {
   void CancelTimer();
 
   EventLoop* const loop_;
-  ChildProcesses* const children_;
+  process::ChildProcesses* const children_;
   const Options options_;
   std::unique_ptr<PortWait> head_;
   bool started_ = false;
@@ -61,4 +61,4 @@ class RayNode {
   std::optional<EventLoop::TimerId> stop_timer_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

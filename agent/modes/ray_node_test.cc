@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using ::testing::HasSubstr;
@@ -30,12 +30,12 @@ class RayNodeTest : public ::testing::Test {
                                        "echo $! > \"$DIR/pid.new\"; mv \"$DIR/pid.new\" \"$DIR/pid\"\n"
                                        "exit $2\n";
     std::filesystem::permissions(folder_ + "/ray", std::filesystem::perms::owner_all);
-    WorkerGroup::Callbacks callbacks;
+    process::WorkerGroup::Callbacks callbacks;
     callbacks.on_other_exit = [this](pid_t pid, int status) {
       if (!children_->OnExit(pid, status)) ended_ = node_->WhyEnded(pid);
     };
-    group_ = WorkerGroup::Create(&loop_, 1'000'000'000, callbacks);
-    children_ = std::make_unique<ChildProcesses>(group_.get());
+    group_ = process::WorkerGroup::Create(&loop_, 1'000'000'000, callbacks);
+    children_ = std::make_unique<process::ChildProcesses>(group_.get());
   }
   ~RayNodeTest() override {
     node_.reset();
@@ -62,8 +62,8 @@ class RayNodeTest : public ::testing::Test {
 
   EventLoop loop_;
   std::string folder_;
-  std::unique_ptr<WorkerGroup> group_;
-  std::unique_ptr<ChildProcesses> children_;
+  std::unique_ptr<process::WorkerGroup> group_;
+  std::unique_ptr<process::ChildProcesses> children_;
   std::unique_ptr<RayNode> node_;
   std::string ended_;
 };
@@ -112,4 +112,4 @@ TEST_F(RayNodeTest, Stop) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int64_t kPauseNs = 500'000'000;
@@ -23,8 +23,8 @@ constexpr int64_t kConnectNs = 5'000'000'000;
 constexpr size_t kAtOnce = 16;
 constexpr size_t kShown = 8;
 
-std::string FirstIpv4(const std::vector<SocketAddress>& addresses) {
-  for (const SocketAddress& address : addresses) {
+std::string FirstIpv4(const std::vector<process::SocketAddress>& addresses) {
+  for (const process::SocketAddress& address : addresses) {
     if (address.storage.ss_family != AF_INET) continue;
     char text[INET_ADDRSTRLEN];
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
@@ -53,7 +53,7 @@ void NameWait::Next() {
     done(std::move(found_));
     return;
   }
-  resolver_.Resolve({open_.front(), 0}, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
+  resolver_.Resolve({open_.front(), 0}, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
     const std::string name = open_.front();
     open_.pop_front();
     if (addresses.ok()) {
@@ -98,7 +98,7 @@ void PortWait::Close() {
 
 void PortWait::Resolve() {
   Close();
-  resolver_.Resolve(address_, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
+  resolver_.Resolve(address_, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
     if (!addresses.ok()) {
       Retry(absl::StrCat("the name does not resolve: ", std::string(addresses.status().message())));
     } else {
@@ -107,7 +107,7 @@ void PortWait::Resolve() {
   });
 }
 
-void PortWait::Connect(SocketAddress address) {
+void PortWait::Connect(process::SocketAddress address) {
   fd_.reset(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd_.valid()) return Retry(std::strerror(errno));
   if (connect(fd_.get(), reinterpret_cast<sockaddr*>(&address.storage), address.length) != 0 && errno != EINPROGRESS) {
@@ -138,7 +138,8 @@ void PortWait::Retry(std::string why) {
 
 // ---- Remote start
 
-RemoteStartWait::RemoteStartWait(EventLoop* loop, ChildProcesses* children, Options options, std::function<void()> done)
+RemoteStartWait::RemoteStartWait(EventLoop* loop, process::ChildProcesses* children, Options options,
+                                 std::function<void()> done)
     : loop_(loop),
       children_(children),
       options_(std::move(options)),
@@ -230,4 +231,4 @@ std::string RemoteStartWait::missing() const {
                       more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

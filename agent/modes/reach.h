@@ -14,7 +14,7 @@
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // All on the loop's thread; destroying one ends the wait. None has a limit of its own: who waits asks `missing`, a line
 // for people, when its patience is over.
@@ -39,7 +39,7 @@ class NameWait {
   std::map<std::string, std::string> found_;
   std::string last_error_;
   size_t failed_in_a_row_ = 0;
-  Resolver resolver_;
+  process::Resolver resolver_;
   std::vector<EventLoop::TimerId> timers_;
 };
 
@@ -55,7 +55,7 @@ class PortWait {
 
  private:
   void Resolve();
-  void Connect(SocketAddress address);
+  void Connect(process::SocketAddress address);
   void Connected(int error);
   void Retry(std::string why);
   void Close();
@@ -64,7 +64,7 @@ class PortWait {
   const HostPort address_;
   const std::function<void()> done_;
   std::string last_error_ = "no answer yet";
-  Resolver resolver_;
+  process::Resolver resolver_;
   UniqueFd fd_;
   std::optional<EventLoop::TimerId> timer_;  // of the attempt under way, or until the next
 };
@@ -80,7 +80,7 @@ class RemoteStartWait {
     std::map<std::string, std::string> environment;
     std::function<void(const std::string& host)> port_answers;  // may be empty
   };
-  RemoteStartWait(EventLoop* loop, ChildProcesses* children, Options options, std::function<void()> done);
+  RemoteStartWait(EventLoop* loop, process::ChildProcesses* children, Options options, std::function<void()> done);
   ~RemoteStartWait();
   RemoteStartWait(const RemoteStartWait&) = delete;
   RemoteStartWait& operator=(const RemoteStartWait&) = delete;
@@ -103,7 +103,7 @@ class RemoteStartWait {
   void AgentEnded(const std::string& host, int code);
 
   EventLoop* const loop_;
-  ChildProcesses* const children_;
+  process::ChildProcesses* const children_;
   const Options options_;
   const std::function<void()> done_;
   std::deque<std::string> queue_;
@@ -113,4 +113,4 @@ class RemoteStartWait {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using ::testing::AllOf;
@@ -28,10 +28,10 @@ class ReachTest : public ::testing::Test {
   ReachTest() {
     char folder[] = "/tmp/reach_test-XXXXXX";
     folder_ = mkdtemp(folder);
-    WorkerGroup::Callbacks callbacks;
+    process::WorkerGroup::Callbacks callbacks;
     callbacks.on_other_exit = [this](pid_t pid, int status) { children_->OnExit(pid, status); };
-    group_ = WorkerGroup::Create(&loop_, 1'000'000'000, callbacks);
-    children_ = std::make_unique<ChildProcesses>(group_.get());
+    group_ = process::WorkerGroup::Create(&loop_, 1'000'000'000, callbacks);
+    children_ = std::make_unique<process::ChildProcesses>(group_.get());
   }
   ~ReachTest() override {
     group_.reset();
@@ -62,8 +62,8 @@ class ReachTest : public ::testing::Test {
 
   EventLoop loop_;
   std::string folder_;
-  std::unique_ptr<WorkerGroup> group_;
-  std::unique_ptr<ChildProcesses> children_;
+  std::unique_ptr<process::WorkerGroup> group_;
+  std::unique_ptr<process::ChildProcesses> children_;
 };
 
 TEST_F(ReachTest, NamesThatResolve) {
@@ -168,4 +168,4 @@ TEST_F(ReachTest, AWaitThatEndedIsNotOver) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

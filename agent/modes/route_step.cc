@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 std::optional<int> ReadNumber(const std::string& path) {
@@ -45,7 +45,7 @@ std::string RouteSelf(const std::string& given, const Environment& environment) 
 }
 
 absl::Status StartRouteStep(const RouteStepOptions& options, const ModePlan& plan, const Environment& environment,
-                            ChildProcesses* children, std::function<void(absl::Status)> done) {
+                            process::ChildProcesses* children, std::function<void(absl::Status)> done) {
   std::vector<std::string> argv = {options.program, "route",          "--rank-table", options.rank_table,
                                    "--topology",    options.topology, "--out",        options.folder,
                                    "--self",        options.self,     "--wait-s",     absl::StrCat(options.wait_s)};
@@ -91,4 +91,4 @@ absl::Status ApplyRoute(const std::string& folder, const std::function<std::stri
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

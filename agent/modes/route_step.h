@@ -8,7 +8,7 @@
 #include "agent/modes/plans/mode_plan.h"
 #include "agent/process/child_processes.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 struct RouteStepOptions {
   std::string program;  // this one
@@ -25,11 +25,11 @@ std::string RouteSelf(const std::string& given, const Environment& environment);
 
 // Runs `taskd route --agree`; `done` gets what it ended with. OK: the files are in the folder.
 absl::Status StartRouteStep(const RouteStepOptions& options, const ModePlan& plan, const Environment& environment,
-                            ChildProcesses* children, std::function<void(absl::Status)> done);
+                            process::ChildProcesses* children, std::function<void(absl::Status)> done);
 
 // What the plan says to this node: into the environment of its processes (RANK_AFTER_ACC, MA_MASTER_INDEX, and what its
 // mode makes of the rank), and into its arguments. `address`: of a node's name. Modes torch, pytorch-gpu and ascend.
 absl::Status ApplyRoute(const std::string& folder, const std::function<std::string(const std::string&)>& address,
                         ModePlan* plan);
 
-}  // namespace taskd
+}  // namespace taskd::modes

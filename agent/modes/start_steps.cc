@@ -10,7 +10,7 @@
 #include "agent/modes/route_step.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int64_t kRankTablePollNs = 1'000'000'000;
@@ -206,9 +206,9 @@ void StartSteps::StartCommand() {
     absl::Status status = WriteWholeFile(file.path, file.content);
     if (!status.ok()) return end_->NodeEnded(1, std::string(status.message()));
   }
-  std::vector<WorkerSpec> workers;
+  std::vector<process::WorkerSpec> workers;
   for (size_t i = plan.mode == Mode::kRay ? 1 : 0; i < plan.processes.size(); ++i) {
-    WorkerSpec& worker = workers.emplace_back();
+    process::WorkerSpec& worker = workers.emplace_back();
     worker.local_rank = worker.rank = static_cast<int>(workers.size()) - 1;
     worker.argv = plan.processes[i].argv;
     worker.environment = parts_->CommandEnvironment(plan.processes[i].environment);
@@ -220,4 +220,4 @@ void StartSteps::StartCommand() {
   if (!status.ok()) end_->NodeEnded(1, std::string(status.message()));
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -14,7 +14,7 @@
 #include "agent/modes/node_parts.h"
 #include "agent/modes/reach.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // On the loop's thread. A step that is not this node's is over at once; one that fails ends the node (node_end.h).
 class StartSteps {
@@ -67,4 +67,4 @@ class StartSteps {
   bool waits_for_others_ = false;
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -7,7 +7,7 @@
 
 #include "agent/process/spawn.h"
 
-namespace taskd {
+namespace taskd::process {
 
 absl::StatusOr<pid_t> ChildProcesses::Start(const std::vector<std::string>& argv,
                                             const std::map<std::string, std::string>& environment, Done done, int out,
@@ -32,4 +32,4 @@ void ChildProcesses::Signal(pid_t pid, int signal) const {
   if (Runs(pid)) kill(-pid, signal);
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

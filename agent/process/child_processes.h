@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "agent/process/worker_group.h"
 
-namespace taskd {
+namespace taskd::process {
 
 // On the loop's thread. The group waits for all children of this process and hands the ends of these on to OnExit.
 class ChildProcesses {
@@ -37,4 +37,4 @@ class ChildProcesses {
   std::map<pid_t, Done> running_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::process

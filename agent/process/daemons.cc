@@ -29,7 +29,7 @@
 #include "common/log.h"
 #include "common/runtime_dir.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 constexpr int kManagerPort = 9601;
@@ -375,4 +375,4 @@ void Daemons::End() {
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -13,7 +13,7 @@
 #include "common/job_file.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::process {
 
 // The variables that let a rank's marks reach `library`, libtaskd.so: preloaded, as NVTX's tool and as NCCL's profiler.
 // What the user's `environment` says of them stays in force: another NVTX tool gets every call as well
@@ -94,4 +94,4 @@ class Daemons {
   Daemon proxy_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -87,4 +87,4 @@ TEST_F(MarkVariablesTest, NcclsProfilerIsTheUsersWhereItIsSet) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::process

@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 constexpr int kSocket = 3;  // the only descriptor of the guard beside 0, 1 and 2
@@ -134,4 +134,4 @@ Guard::~Guard() {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace taskd {
+namespace taskd::process {
 
 // Each rank's environment has it (worker_env.h). A launcher inside a rank appends its own cookie with a comma, so that
 // the outer guard finds the inner ranks, too.
@@ -45,4 +45,4 @@ class Guard {
   const int fd_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::process

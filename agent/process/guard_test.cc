@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 namespace fs = std::filesystem;
@@ -175,4 +175,4 @@ TEST_F(GuardTest, AGuardThatWasKilledHurtsNobody) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::process

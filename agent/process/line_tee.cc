@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;       // at once: one loud rank does not keep the others waiting
@@ -249,4 +249,4 @@ std::vector<std::string> LastLinesOfFile(const std::string& path, int64_t offset
   return lines;
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

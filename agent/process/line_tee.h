@@ -17,7 +17,7 @@
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::process {
 
 // stdout or stderr of the launcher. On the loop's thread.
 class Console {
@@ -114,4 +114,4 @@ class StreamTee {
 // The last lines of a file from `offset` on, bounded as above. Empty where it cannot be read.
 std::vector<std::string> LastLinesOfFile(const std::string& path, int64_t offset);
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 std::optional<ProcessInfo> ReadProcess(const char* pid) {
@@ -77,4 +77,4 @@ std::vector<ProcessInfo> Descendants(pid_t of, const std::set<pid_t>& except) {
   return found;
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

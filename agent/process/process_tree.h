@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace taskd {
+namespace taskd::process {
 
 // The file that this process runs; empty where /proc does not tell.
 std::string ThisProgram();
@@ -28,4 +28,4 @@ std::optional<ProcessInfo> ParseProcessStat(std::string_view line);
 // moment: processes that are started meanwhile may be missing, so ask again until nobody is left.
 std::vector<ProcessInfo> Descendants(pid_t of, const std::set<pid_t>& except);
 
-}  // namespace taskd
+}  // namespace taskd::process

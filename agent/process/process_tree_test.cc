@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 TEST(ProcessTreeTest, ReadsALineOfStat) {
@@ -60,4 +60,4 @@ TEST(ProcessTreeTest, FindsChildrenOfChildrenWithoutTheExcepted) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::process

@@ -15,7 +15,7 @@
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 absl::StatusOr<std::vector<SocketAddress>> ResolveNow(const HostPort& address) {
@@ -114,4 +114,4 @@ void Resolver::Cancel() {
   query_.reset();
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

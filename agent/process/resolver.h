@@ -13,7 +13,7 @@
 #include "common/address.h"
 #include "common/event_loop.h"
 
-namespace taskd {
+namespace taskd::process {
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -49,4 +49,4 @@ class Resolver {
   std::shared_ptr<Query> query_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -5,11 +5,11 @@
 
 #include "common/printable.h"
 
-namespace taskd {
+namespace taskd::process {
 
 void SayRunLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   std::cerr << "taskd run: " << Printable(text, kShownLineBytes) << std::endl;
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -3,9 +3,9 @@
 
 #include <string>
 
-namespace taskd {
+namespace taskd::process {
 
 // "taskd run: TEXT", without control characters; line breaks become spaces.
 void SayRunLine(std::string text);
 
-}  // namespace taskd
+}  // namespace taskd::process

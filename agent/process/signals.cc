@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::process {
 
 std::string SignalName(int signal) {
   const char* name = sigabbrev_np(signal);
@@ -34,4 +34,4 @@ absl::StatusOr<UniqueFd> WatchSignals(EventLoop* loop, const std::vector<int>& s
   return fd;
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -9,7 +9,7 @@
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::process {
 
 // "SIGTERM"; "signal 34" for those without a name.
 std::string SignalName(int signal);
@@ -20,4 +20,4 @@ std::string SignalName(int signal);
 absl::StatusOr<UniqueFd> WatchSignals(EventLoop* loop, const std::vector<int>& signals,
                                       std::function<void(int signal)> callback);
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -25,7 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "common/descriptors.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 namespace bp = boost::process;
@@ -110,4 +110,4 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map
   return pid;
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

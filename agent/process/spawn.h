@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace taskd {
+namespace taskd::process {
 
 struct SpawnOptions {
   // Descriptors that become 0, 1 and 2 of the process; -1: the caller's own.
@@ -26,4 +26,4 @@ struct SpawnOptions {
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map<std::string, std::string>& environment,
                             const SpawnOptions& options = {});
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::process {
 
 using nlohmann::json;
 
@@ -27,4 +27,4 @@ std::string MessageOfErrorFile(std::string_view text) {
   return inner != outer->end() && inner->is_string() ? inner->get<std::string>() : "";
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

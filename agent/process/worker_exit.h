@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace taskd {
+namespace taskd::process {
 
 struct WorkerExit {
   int local_rank = 0;
@@ -30,4 +30,4 @@ std::string DescribeEnd(const WorkerExit& exit);
 // {"message":"text"}. Empty: there is none in it.
 std::string MessageOfErrorFile(std::string_view text);
 
-}  // namespace taskd
+}  // namespace taskd::process

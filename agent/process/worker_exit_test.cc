@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 TEST(DescribeEndTest, CodesAndSignals) {
@@ -32,4 +32,4 @@ TEST(MessageOfErrorFileTest, ThereIsNone) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::process

@@ -25,7 +25,7 @@
 #include "common/log.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
@@ -456,4 +456,4 @@ std::unique_ptr<WorkerGroup> WorkerGroup::Create(EventLoop* loop, int64_t grace_
   return std::make_unique<WorkerGroupImpl>(loop, grace_ns, std::move(callbacks));
 }
 
-}  // namespace taskd
+}  // namespace taskd::process

@@ -14,7 +14,7 @@
 #include "agent/process/worker_exit.h"
 #include "common/event_loop.h"
 
-namespace taskd {
+namespace taskd::process {
 
 // Where a stream of a rank goes. With a file and the console both: teed.
 struct StreamSink {
@@ -63,4 +63,4 @@ class WorkerGroup {
   virtual void Stop(int first_signal) = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::process

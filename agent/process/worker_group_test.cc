@@ -23,7 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::process {
 namespace {
 
 namespace fs = std::filesystem;
@@ -684,4 +684,4 @@ TEST_F(WorkerGroupTest, TheDestructorKills) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::process

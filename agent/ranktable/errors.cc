@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 void RankTableErrors::Append(std::string_view field, Error error) {
   fields_.insert(field);
@@ -52,4 +52,4 @@ std::string QuoteValue(std::string_view value) {
   return quoted + (shown.size() < value.size() ? "…'" : "'");
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -10,7 +10,7 @@
 
 #include "agent/ranktable/rank_table.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 class RankTableErrors {
  public:
@@ -44,4 +44,4 @@ class RankTableErrors {
 // A value for a message: in quotes, without control characters, cut when it is long.
 std::string QuoteValue(std::string_view value);
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

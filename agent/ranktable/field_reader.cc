@@ -6,7 +6,7 @@
 #include "agent/ranktable/rules.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 size_t Utf8Characters(std::string_view text) {
@@ -93,4 +93,4 @@ void RankTableFieldReader::CheckAddresses(std::string_view name, RankTableField&
   });
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

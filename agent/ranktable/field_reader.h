@@ -12,7 +12,7 @@
 #include "agent/ranktable/rank_table.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 // One value of an object.
 struct RankTableField {
@@ -105,4 +105,4 @@ class RankTableFieldReader {
   bool ParseNumber(const RankTableSlot& slot, RankTableField& field);
 };
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

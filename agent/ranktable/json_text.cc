@@ -6,7 +6,7 @@
 #include "common/json_unescape.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -330,4 +330,4 @@ std::vector<std::string> JsonPathsAt(std::string_view text, const std::vector<ui
   return PathFinder(text, begins).Find();
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 // Bounds of what strangers may hand us. Time and memory of everything below are linear in the text.
 inline constexpr size_t kMaxJsonBytes = 256u << 20;
@@ -92,4 +92,4 @@ class JsonReader {
 // document, and "" for what is no value's first byte. One pass over `text`, which CheckJsonText has accepted.
 std::vector<std::string> JsonPathsAt(std::string_view text, const std::vector<uint32_t>& begins);
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 std::string ErrorOf(std::string_view text) { return std::string(CheckJsonText(text).message()); }
@@ -114,4 +114,4 @@ TEST(JsonPathsAt, NamesValuesByTheirPlace) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::ranktable

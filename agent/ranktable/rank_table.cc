@@ -9,7 +9,7 @@
 #include "agent/ranktable/rules.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 // f(element) at the start of each element of the list `name` in the object that comes next.
@@ -123,4 +123,4 @@ absl::StatusOr<size_t> ServerWithAddress(const RankTable& table, std::string_vie
   return absl::NotFoundError(fmt::format("{} is no address of a node of the rank table", QuoteValue(address)));
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

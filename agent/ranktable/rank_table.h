@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "agent/ranktable/json_text.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 enum class RankTableVersion { kStandard, k1_0, k1_1, k1_2, k2_0 };  // kStandard: no field `version`
 
@@ -116,4 +116,4 @@ absl::StatusOr<size_t> ServerOf(const RankTable& table, std::string_view self);
 // none, as in all other versions. INVALID_ARGUMENT: several.
 absl::StatusOr<size_t> ServerWithAddress(const RankTable& table, std::string_view address);
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

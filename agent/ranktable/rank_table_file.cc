@@ -14,7 +14,7 @@
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
   const auto fail = [&](std::string_view why) { return absl::InvalidArgumentError(fmt::format("{}: {}", path, why)); };
@@ -100,4 +100,4 @@ absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules ch
   return absl::DeadlineExceededError(missing);
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

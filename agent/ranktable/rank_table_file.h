@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "agent/ranktable/rank_table.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 // A regular file of at most kMaxJsonBytes. NOT_FOUND: there is none. INVALID_ARGUMENT: it cannot be read.
 absl::StatusOr<std::string> ReadRankTableFile(const std::string& path);
@@ -24,4 +24,4 @@ inline constexpr int kRankTableLooks = 3;
 // rule, the first of which is told.
 absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules chip, const std::function<bool()>& pause);
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -9,7 +9,7 @@
 
 #include "agent/ranktable/rank_table.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 constexpr const char* kTable =
@@ -98,4 +98,4 @@ TEST_F(RankTableFile, WhatIsNoJsonAndStaysSoIsBroken) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -8,7 +8,7 @@
 
 #include "agent/ranktable/reorder.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -556,4 +556,4 @@ TEST(ReorderRankTable, RefusesWhatIsNoOrder) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::ranktable

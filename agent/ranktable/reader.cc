@@ -9,7 +9,7 @@
 #include "agent/ranktable/field_reader.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 constexpr int64_t kMaxRank = std::numeric_limits<int32_t>::max();
@@ -437,4 +437,4 @@ uint32_t FieldBegin(const RankTable& table, uint32_t object, std::string_view fi
   return begin;
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

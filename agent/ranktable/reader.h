@@ -8,7 +8,7 @@
 #include "agent/ranktable/errors.h"
 #include "agent/ranktable/rank_table.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 // 1.2: what is written in super_pod_list.
 struct RankTableSuperPod {
@@ -40,4 +40,4 @@ void ReadRankTable(ChipRules chip, RankTable& table, RankTableFacts& facts, Rank
 // Where the value of an object's field begins; the object itself if it has none.
 uint32_t FieldBegin(const RankTable& table, uint32_t object, std::string_view field);
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

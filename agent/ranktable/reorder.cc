@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 // A part of the text: a server, or in 2.0 a rank.
@@ -93,4 +93,4 @@ absl::StatusOr<std::string> ReorderRankTable(const RankTable& table, std::span<c
   return Rewriter(table, new_order).Rewrite();
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -15,7 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 namespace {
 
 // Of several that ought to be equal, the first that differs from most.
@@ -325,4 +325,4 @@ bool ParseIpAddress(std::string_view text, IpAddress& address) {
   return inet_pton(address.family, terminated, address.bytes) == 1;
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -8,7 +8,7 @@
 #include "agent/ranktable/rank_table.h"
 #include "agent/ranktable/reader.h"
 
-namespace taskd {
+namespace taskd::ranktable {
 
 // After ReadRankTable. Where the version leaves ranks or servers to be derived, and nothing is broken that this needs,
 // they are derived here.
@@ -32,4 +32,4 @@ void ForEachInList(std::string_view list, F&& f) {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::ranktable

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace taskd {
+namespace taskd::rdma {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 20;
@@ -108,4 +108,4 @@ NcclLogReport NcclLogClassifier::Finish() {
   return std::move(report_);
 }
 
-}  // namespace taskd
+}  // namespace taskd::rdma

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace taskd {
+namespace taskd::rdma {
 
 struct NcclLogReport {
   // "gdrdma": nothing else. "rdma": no socket, at least one without GPUDirect. "socket": nothing else. "mixed": socket
@@ -39,4 +39,4 @@ class NcclLogClassifier {
   int64_t line_number_ = 1;
 };
 
-}  // namespace taskd
+}  // namespace taskd::rdma

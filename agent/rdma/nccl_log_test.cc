@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace taskd {
+namespace taskd::rdma {
 namespace {
 
 NcclLogReport Read(std::string_view text, size_t step = std::string_view::npos) {
@@ -108,4 +108,4 @@ TEST(NcclLog, HostileInput) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::rdma

@@ -9,7 +9,7 @@
 
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::rdma {
 namespace {
 
 // Whether `text` is an IPv6 address; `canonical` gets the one way to write it.
@@ -77,4 +77,4 @@ absl::StatusOr<std::vector<NodeEntry>> ParseNodeList(std::string_view value) {
   return nodes;
 }
 
-}  // namespace taskd
+}  // namespace taskd::rdma

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace taskd {
+namespace taskd::rdma {
 
 struct NodeEntry {
   std::string host;  // a name or an address, IPv6 without its brackets
@@ -18,4 +18,4 @@ struct NodeEntry {
 // rule: nothing there, no ":cards", an empty host, cards that are no integer >= 0, a host twice, IPv6 without brackets.
 absl::StatusOr<std::vector<NodeEntry>> ParseNodeList(std::string_view value);
 
-}  // namespace taskd
+}  // namespace taskd::rdma

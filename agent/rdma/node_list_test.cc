@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace taskd {
+namespace taskd::rdma {
 namespace {
 
 TEST(ParseNodeList, TakesNamesAndAddresses) {
@@ -55,4 +55,4 @@ TEST(ParseNodeList, NamesTheEntryAndTheRule) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::rdma

@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::rdma {
 namespace {
 
 constexpr int kCardsOfAWholeMachine = 8;
@@ -70,4 +70,4 @@ std::vector<std::pair<std::string, std::string>> RdmaEnvironment(const GetEnviro
   return result;
 }
 
-}  // namespace taskd
+}  // namespace taskd::rdma

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "agent/rdma/node_list.h"
 
-namespace taskd {
+namespace taskd::rdma {
 
 enum class RdmaMode { kAuto, kOn, kOff };
 
@@ -31,4 +31,4 @@ std::string SysfsFolder(const GetEnvironment& get);
 // All 17, name and value. What is set already keeps its value.
 std::vector<std::pair<std::string, std::string>> RdmaEnvironment(const GetEnvironment& get);
 
-}  // namespace taskd
+}  // namespace taskd::rdma

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <map>
 
-namespace taskd {
+namespace taskd::rdma {
 namespace {
 
 class RdmaConditions : public testing::Test {
@@ -74,4 +74,4 @@ TEST(ParseRdmaMode, KnowsThree) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::rdma

@@ -16,7 +16,7 @@
 #include "grpcpp/channel.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::route {
 namespace {
 
 using std::chrono::milliseconds;
@@ -96,7 +96,7 @@ class VoteStream {
 
 class Client final : public RouteAgreement {
  public:
-  Client(AgreeOptions options, std::unique_ptr<ManagerDial> dial)
+  Client(AgreeOptions options, std::unique_ptr<proto::ManagerDial> dial)
       : options_(std::move(options)), dial_(std::move(dial)) {}
 
   absl::StatusOr<RouteDecision> Decide(const route::PlannedRoute& planned) override {
@@ -220,7 +220,7 @@ class Client final : public RouteAgreement {
   }
 
   const AgreeOptions options_;
-  const std::unique_ptr<ManagerDial> dial_;
+  const std::unique_ptr<proto::ManagerDial> dial_;
   std::unique_ptr<v1::RouteAgreement::Stub> stub_;
   steady_clock::time_point deadline_;
   uint64_t round_ = 0;   // acknowledged; 0: none
@@ -247,9 +247,9 @@ absl::StatusOr<std::unique_ptr<RouteAgreement>> RouteAgreement::Create(const Agr
   if (options.timeout_s < 1) {
     return absl::InvalidArgumentError(absl::StrCat("--agree-timeout: ", options.timeout_s, " is not 1 s or more"));
   }
-  auto dial = std::make_unique<ManagerDial>(options.manager, options.security);
+  auto dial = std::make_unique<proto::ManagerDial>(options.manager, options.security);
   if (absl::Status status = dial->Channel().status(); !status.ok()) return status;
   return std::make_unique<Client>(options, std::move(dial));
 }
 
-}  // namespace taskd
+}  // namespace taskd::route

@@ -14,11 +14,11 @@
 #include "agent/route/adoption.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::route {
 
 struct AgreeOptions {
   std::string manager;  // HOST:PORT
-  Security security;
+  proto::Security security;
   std::string job;  // namespace/name; empty: the manager's
   int nodes = 0;    // 1..65536
   int index = 0;    // 0..nodes-1
@@ -49,4 +49,4 @@ class RouteAgreement {
   virtual void Written() = 0;
 };
 
-}  // namespace taskd
+}  // namespace taskd::route

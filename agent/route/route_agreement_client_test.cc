@@ -17,7 +17,7 @@
 #include "manager/test_client.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::route {
 namespace {
 
 using manager::StartManager;
@@ -148,7 +148,7 @@ class Script final : public v1::RouteAgreement::Service {
 
   explicit Script(std::vector<Part> parts) : parts_(std::move(parts)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", *MakeServerCredentials({"", manager::kTestSecret}), &port_);
+    builder.AddListeningPort("127.0.0.1:0", *proto::MakeServerCredentials({"", manager::kTestSecret}), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -243,4 +243,4 @@ TEST(RouteAgreementClient, BeforeItHasAcknowledgedItComesBack) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::route

@@ -15,7 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "taskd/hello.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -248,4 +248,4 @@ void AgentLine::Write() {
   loop_->Change(fd_.get(), out_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -26,7 +26,7 @@
 #include "common/frame_buffer.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // What the launcher can do. All are called on the loop's thread; `done` once, there too, at once or later.
 struct AgentOperations {
@@ -82,4 +82,4 @@ class AgentLine {
   std::shared_ptr<AgentLine*> current_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

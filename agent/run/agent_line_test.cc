@@ -20,7 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "taskd/hello.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using nlohmann::json;
@@ -273,4 +273,4 @@ TEST_F(AgentLineTest, RefusedByTheProxy) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

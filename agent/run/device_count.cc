@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -59,4 +59,4 @@ int CountDevices(const std::string& root, const std::map<std::string, std::strin
   return CountVisible(CountNumbered(root + "dev", "davinci"), environment, "ASCEND_RT_VISIBLE_DEVICES");
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -17,7 +17,7 @@
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using nlohmann::json;
@@ -84,14 +84,14 @@ bool ReadText(const json& object, const char* key, std::string* result) {
 std::string FailureReport(const std::string& command, const std::vector<RankFailure>& failures) {
   if (failures.empty()) return "";
   const RankFailure& first = failures[0];
-  const WorkerExit& exit = first.exit;
+  const process::WorkerExit& exit = first.exit;
   const std::string line(72, '=');
   std::string text =
       absl::StrCat(line, "\n", Printable(command, kMaxShownLine), " FAILED\n", "First failure, the one to look at:\n");
   AddField(&text, "rank", absl::StrCat(exit.rank, " (local rank ", exit.local_rank, ")"));
   AddField(&text, "node", Where(first));
   AddField(&text, "pid", absl::StrCat(exit.pid));
-  AddField(&text, "end", DescribeEnd(exit));
+  AddField(&text, "end", process::DescribeEnd(exit));
   AddField(&text, "time", Time(exit.time_ns));
   if (exit.error_message.empty()) {
     AddField(
@@ -108,9 +108,9 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
   }
   if (failures.size() > 1) absl::StrAppend(&text, "Other failures:\n");
   for (size_t i = 1; i < failures.size(); ++i) {
-    const WorkerExit& other = failures[i].exit;
+    const process::WorkerExit& other = failures[i].exit;
     absl::StrAppend(&text, "  rank ", other.rank, " (local rank ", other.local_rank, ") on ", Where(failures[i]),
-                    ", pid ", other.pid, ": ", DescribeEnd(other), ", ", Time(other.time_ns));
+                    ", pid ", other.pid, ": ", process::DescribeEnd(other), ", ", Time(other.time_ns));
     const std::string message = other.error_message.substr(0, other.error_message.find('\n'));
     if (!message.empty()) absl::StrAppend(&text, ", ", Printable(message, kMaxShownLine));
     absl::StrAppend(&text, "\n");
@@ -119,16 +119,17 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
 }
 
 absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure) {
-  const WorkerExit& exit = failure.exit;
+  const process::WorkerExit& exit = failure.exit;
   // What is nested too deep is left out: writing it back recurses.
   json error = json::parse(
       exit.error_json, [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; }, false);
   const bool written = error.is_object() && error.contains("message");
   if (!written) {
-    const std::string text = exit.error_message.empty()
-                                 ? absl::StrCat("rank ", exit.rank, " (local rank ", exit.local_rank, ", node ",
-                                                failure.host, ", pid ", exit.pid, ") failed: ", DescribeEnd(exit))
-                                 : exit.error_message;
+    const std::string text =
+        exit.error_message.empty()
+            ? absl::StrCat("rank ", exit.rank, " (local rank ", exit.local_rank, ", node ", failure.host, ", pid ",
+                           exit.pid, ") failed: ", process::DescribeEnd(exit))
+            : exit.error_message;
     error = {
         {"message", {{"message", text}, {"extraInfo", {{"timestamp", absl::StrCat(exit.time_ns / 1'000'000'000)}}}}}};
   } else if (!error["message"].is_object()) {
@@ -149,7 +150,7 @@ absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure)
   return absl::UnavailableError(absl::StrCat("error file ", path, " cannot be written: ", ::strerror(problem)));
 }
 
-std::string EncodeExit(const WorkerExit& exit) {
+std::string EncodeExit(const process::WorkerExit& exit) {
   // The newest lines are worth most.
   std::vector<std::string> lines;
   size_t bytes = 0;
@@ -178,12 +179,12 @@ std::string EncodeExit(const WorkerExit& exit) {
   return Dump(value);
 }
 
-absl::StatusOr<WorkerExit> DecodeExit(std::string_view text) {
+absl::StatusOr<process::WorkerExit> DecodeExit(std::string_view text) {
   auto wrong = [](const char* what) { return absl::InvalidArgumentError(absl::StrCat("end of a rank: ", what)); };
   if (text.size() > kMaxDecodedBytes) return wrong("too long");
   const json value = json::parse(text, nullptr, false);
   if (!value.is_object()) return wrong("not a JSON object");
-  WorkerExit exit;
+  process::WorkerExit exit;
   if (!ReadNumber(value, "local_rank", 0, kMaxNumber, &exit.local_rank)) return wrong("local_rank");
   if (!ReadNumber(value, "rank", 0, kMaxNumber, &exit.rank)) return wrong("rank");
   if (!ReadNumber(value, "pid", 0, kMaxNumber, &exit.pid)) return wrong("pid");
@@ -201,4 +202,4 @@ absl::StatusOr<WorkerExit> DecodeExit(std::string_view text) {
   return exit;
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -9,10 +9,10 @@
 #include "absl/status/statusor.h"
 #include "agent/process/worker_exit.h"
 
-namespace taskd {
+namespace taskd::run {
 
 struct RankFailure {
-  WorkerExit exit;
+  process::WorkerExit exit;
   std::string host;
   int group_rank = 0;
   std::string log_folder;  // of the rank, on its host; empty: it has none
@@ -28,8 +28,8 @@ absl::Status WriteErrorFile(const std::string& path, const RankFailure& failure)
 
 // JSON. Texts are cut so that the whole is at most kMaxEncodedExit bytes; an error file that is too big is left out.
 inline constexpr size_t kMaxEncodedExit = 64 << 10;
-std::string EncodeExit(const WorkerExit& exit);
+std::string EncodeExit(const process::WorkerExit& exit);
 // INVALID_ARGUMENT: not what EncodeExit makes. Unknown members are ignored.
-absl::StatusOr<WorkerExit> DecodeExit(std::string_view json);
+absl::StatusOr<process::WorkerExit> DecodeExit(std::string_view json);
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,10 +142,10 @@ TEST_F(ErrorFileTest, WhereItCannotBeWritten) {
 }
 
 TEST(ExitJsonTest, ThereAndBack) {
-  WorkerExit exit = Failure().exit;
+  process::WorkerExit exit = Failure().exit;
   exit.signal = 11;
   exit.code = 139;
-  absl::StatusOr<WorkerExit> back = DecodeExit(EncodeExit(exit));
+  absl::StatusOr<process::WorkerExit> back = DecodeExit(EncodeExit(exit));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->local_rank, 3);
   EXPECT_EQ(back->rank, 11);
@@ -160,7 +160,7 @@ TEST(ExitJsonTest, ThereAndBack) {
 
 TEST(ExitJsonTest, IsBounded) {
   for (char c : {'a', '\x01', '\xff', '"'}) {
-    WorkerExit exit = Failure().exit;
+    process::WorkerExit exit = Failure().exit;
     exit.error_message = std::string(1 << 20, c);
     exit.error_json = std::string(1 << 20, c);
     exit.last_lines = std::vector<std::string>(20, std::string(4096, c));
@@ -168,7 +168,7 @@ TEST(ExitJsonTest, IsBounded) {
     EXPECT_LE(text.size(), kMaxEncodedExit);
     EXPECT_TRUE(DecodeExit(text).ok());
   }
-  WorkerExit exit = Failure().exit;
+  process::WorkerExit exit = Failure().exit;
   exit.last_lines = std::vector<std::string>(20, "x");
   exit.last_lines.back() = "newest";
   EXPECT_EQ(DecodeExit(EncodeExit(exit))->last_lines.back(), "newest");
@@ -200,4 +200,4 @@ TEST(ExitJsonTest, RefusesWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

@@ -13,11 +13,11 @@
 #include "common/address.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
-DaemonOptions DaemonsOf(const RunOptions& options, const Environment& environment) {
-  DaemonOptions result;
+process::DaemonOptions DaemonsOf(const RunOptions& options, const Environment& environment) {
+  process::DaemonOptions result;
   if (options.min_nodes == options.max_nodes) result.nodes = options.max_nodes;
   result.procs_per_node = options.procs_per_node;
   result.environment = environment;
@@ -63,7 +63,7 @@ class JobServices : public LauncherObserver {
   const std::string endpoint_;  // where the nodes meet, HOST:PORT
   const bool manager_named_;
   SupervisionClient::Options client_;
-  Daemons daemons_;
+  process::Daemons daemons_;
   bool proxy_started_ = false;
   RunSupervision supervision_;  // last: what it still has to report is for the manager
 };
@@ -118,4 +118,4 @@ std::unique_ptr<LauncherObserver> MakeJobServices(const RunOptions& options, con
   return std::make_unique<JobServices>(options, environment);
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

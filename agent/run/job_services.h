@@ -8,9 +8,9 @@
 #include "agent/run/options.h"
 #include "common/environment.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // For RunLauncher(), which it must outlive; ends afterwards what it has started. `environment`: the launcher's own.
 std::unique_ptr<LauncherObserver> MakeJobServices(const RunOptions& options, const Environment& environment);
 
-}  // namespace taskd
+}  // namespace taskd::run

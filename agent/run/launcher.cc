@@ -25,7 +25,7 @@
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr double kNsPerS = 1e9;
@@ -96,9 +96,9 @@ class Launcher {
   HostPort endpoint_;
   EventLoop loop_;
   UniqueFd signals_;
-  Resolver resolver_{&loop_};
+  process::Resolver resolver_{&loop_};
   StoreHost store_{options_.store_memory_limit_mb > 0 ? static_cast<uint64_t>(options_.store_memory_limit_mb) << 20
-                                                      : DefaultStoreMemoryBytes()};
+                                                      : store::DefaultStoreMemoryBytes()};
   std::string secret_;  // of the job; empty: not known yet
   bool secret_known_ = false;
   bool hosts_store_ = false;
@@ -122,12 +122,12 @@ int Launcher::Run() {
   for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) {
-    SayRunLine(std::string(endpoint.status().message()));
+    process::SayRunLine(std::string(endpoint.status().message()));
     return 2;
   }
   endpoint_ = *std::move(endpoint);
   if (absl::Status prepared = Prepare(); !prepared.ok()) {
-    SayRunLine(std::string(prepared.message()));
+    process::SayRunLine(std::string(prepared.message()));
     return 1;
   }
   loop_.RunAfter(kFirstWaitingLineNs, [this] { SayWaiting(); });
@@ -145,7 +145,7 @@ absl::Status Launcher::Prepare() {
   host_ = NodeHost(options_);
   std::vector<int> taken = options_.signals_to_handle;
   taken.insert(taken.end(), {SIGUSR1, SIGUSR2});
-  absl::StatusOr<UniqueFd> signals = WatchSignals(&loop_, taken, [this](int signal) { OnSignal(signal); });
+  absl::StatusOr<UniqueFd> signals = process::WatchSignals(&loop_, taken, [this](int signal) { OnSignal(signal); });
   if (!signals.ok()) return signals.status();
   signals_ = *std::move(signals);
   absl::StatusOr<std::unique_ptr<NodeRanks>> ranks =
@@ -158,7 +158,7 @@ absl::Status Launcher::Prepare() {
 NodeRanks::Callbacks Launcher::OfRanks() {
   NodeRanks::Callbacks callbacks;
   callbacks.event = [this](const LauncherEvent& event) { client_->Send(EventMessage{event}); };
-  callbacks.failed = [this](const WorkerExit& exit, std::string log_folder) {
+  callbacks.failed = [this](const process::WorkerExit& exit, std::string log_folder) {
     client_->Send(FailedMessage{assignment_->round, exit, std::move(log_folder)});
   };
   callbacks.succeeded = [this] { client_->Send(SucceededMessage{assignment_->round}); };
@@ -174,9 +174,9 @@ NodeRanks::Callbacks Launcher::OfRanks() {
 
 void Launcher::FindHost() {
   if (const std::optional<bool> hosts = HostsStore(options_)) return *hosts ? HostAndJoin() : Join(endpoint_, false);
-  resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
+  resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
     if (phase_ != Phase::kJoining) return;
-    if (IsThisMachine(endpoint_.host, addresses.ok() ? *addresses : std::vector<SocketAddress>())) {
+    if (process::IsThisMachine(endpoint_.host, addresses.ok() ? *addresses : std::vector<process::SocketAddress>())) {
       HostAndJoin();
     } else {
       Join(endpoint_, false);
@@ -274,12 +274,12 @@ void Launcher::On(StartMessage message) {
   absl::Status status = prepared_ ? absl::OkStatus() : PrepareFirstStart(*assignment_);
   if (status.ok()) status = StartRanks(*assignment_);
   if (status.ok()) return;
-  WorkerExit exit;
+  process::WorkerExit exit;
   exit.rank = assignment_->rank_base;
   exit.code = 1;
   exit.time_ns = RealtimeNs();
   exit.error_message = std::string(status.message());
-  SayRunLine(exit.error_message);
+  process::SayRunLine(exit.error_message);
   client_->Send(FailedMessage{assignment_->round, exit, ""});
 }
 
@@ -363,7 +363,7 @@ void Launcher::OnSignal(int signal) {
     case Phase::kJoining:
     case Phase::kRunning:
     case Phase::kStopping:
-      spdlog::warn("{}: the job is ended", SignalName(signal));
+      spdlog::warn("{}: the job is ended", process::SignalName(signal));
       if (client_ != nullptr) client_->Send(LeaveMessage{signal});
       EndWith(128 + signal, "", {}, signal);
       break;
@@ -397,7 +397,7 @@ void Launcher::Finish() {
   phase_ = Phase::kDone;
   ranks_->CloseAgentLine();
   if (!failures_.empty()) ReportFailures();
-  if (!last_line_.empty()) SayRunLine(last_line_);
+  if (!last_line_.empty()) process::SayRunLine(last_line_);
   RemoveEmptyFolders(ranks_->logs());
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.
@@ -420,4 +420,4 @@ int RunLauncher(RunOptions options, std::map<std::string, std::string> environme
   return Launcher(std::move(options), std::move(environment), observer).Run();
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

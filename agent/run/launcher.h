@@ -7,10 +7,10 @@
 #include "agent/run/launcher_observer.h"
 #include "agent/run/options.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // Once a process, before its first thread: blocks signals and forks the guard. `environment`: the launcher's own, which
 // the ranks inherit. The result is the exit code of the program; everything that people have to know went to stderr.
 int RunLauncher(RunOptions options, std::map<std::string, std::string> environment, LauncherObserver& observer);
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace taskd {
+namespace taskd::run {
 
 struct LauncherEvent {
   enum class Kind : uint8_t {
@@ -25,4 +25,4 @@ struct LauncherEvent {
   int64_t time_ns = 0;  // CLOCK_REALTIME
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-namespace taskd {
+namespace taskd::run {
 
 inline constexpr uint32_t kLauncherMagic = 0x314C4B54;  // "TKL1" in memory order
 // A body sent to the root, until whoever sends it has joined; from then on kMaxLauncherFrameBytes.
 inline constexpr uint32_t kMaxStrangersFrameBytes = 64 * 1024;
 inline constexpr uint32_t kMaxLauncherFrameBytes = 16 * 1024 * 1024;
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -12,7 +12,7 @@
 #include "agent/run/launcher_event.h"
 #include "agent/run/rendezvous_messages.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // What the launcher that hosts the root store can be asked for, from any thread, until LauncherObserver::OnEnd() has
 // returned.
@@ -60,4 +60,4 @@ class LauncherObserver {
   virtual void OnStacks(int /*id*/, const std::string& /*text*/) {}
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

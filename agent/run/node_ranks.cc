@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr double kNsPerS = 1e9;
@@ -29,18 +29,18 @@ int64_t RealtimeNs() {
 
 NodeRanks::NodeRanks(EventLoop* loop, const RunOptions* options, Callbacks callbacks)
     : loop_(loop), options_(options), callbacks_(std::move(callbacks)) {
-  WorkerGroup::Callbacks of_group;
-  of_group.on_exit = [this](const WorkerExit& exit) { OnExit(exit); };
+  process::WorkerGroup::Callbacks of_group;
+  of_group.on_exit = [this](const process::WorkerExit& exit) { OnExit(exit); };
   of_group.on_stopped = [this] { OnStopped(); };
   of_group.on_other_exit = callbacks_.other_exit;
-  group_ = WorkerGroup::Create(loop, static_cast<int64_t>(options->shutdown_timeout_s * kNsPerS), of_group);
+  group_ = process::WorkerGroup::Create(loop, static_cast<int64_t>(options->shutdown_timeout_s * kNsPerS), of_group);
 }
 
 absl::StatusOr<std::unique_ptr<NodeRanks>> NodeRanks::Create(EventLoop* loop, const RunOptions* options,
                                                              std::map<std::string, std::string> environment,
                                                              std::string host, Callbacks callbacks) {
-  const std::string cookie = NewCookie();
-  absl::StatusOr<std::unique_ptr<Guard>> guard = Guard::Start(cookie);
+  const std::string cookie = process::NewCookie();
+  absl::StatusOr<std::unique_ptr<process::Guard>> guard = process::Guard::Start(cookie);
   if (!guard.ok()) return guard.status();
   std::unique_ptr<NodeRanks> ranks(new NodeRanks(loop, options, std::move(callbacks)));
   ranks->guard_ = *std::move(guard);
@@ -66,18 +66,18 @@ absl::Status NodeRanks::Start(const Assignment& assignment, std::map<std::string
   assignment_ = assignment;
   running_ = true;
   context_.extra = std::move(extra);
-  absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(*options_, assignment, context_);
+  absl::StatusOr<std::vector<process::WorkerSpec>> workers = BuildWorkers(*options_, assignment, context_);
   if (!workers.ok()) return workers.status();
   if (auto socket = context_.extra.find("TASKD_SOCKET"); socket != context_.extra.end() && agent_line_ == nullptr) {
     agent_line_ = std::make_unique<AgentLine>(loop_, socket->second, Operations());
   }
   held_ = false;
   states_.clear();
-  for (const WorkerSpec& worker : *workers) states_[worker.local_rank].global_rank = worker.rank;
+  for (const process::WorkerSpec& worker : *workers) states_[worker.local_rank].global_rank = worker.rank;
   return StartWorkers(*workers);
 }
 
-absl::Status NodeRanks::StartWorkers(const std::vector<WorkerSpec>& workers) {
+absl::Status NodeRanks::StartWorkers(const std::vector<process::WorkerSpec>& workers) {
   left_ = static_cast<int>(workers.size());
   if (absl::Status status = group_->Start(workers); !status.ok()) return status;
   for (const auto& [local_rank, pid] : group_->pids()) {
@@ -92,7 +92,7 @@ absl::Status NodeRanks::StartWorkers(const std::vector<WorkerSpec>& workers) {
   return absl::OkStatus();
 }
 
-void NodeRanks::OnExit(const WorkerExit& exit) {
+void NodeRanks::OnExit(const process::WorkerExit& exit) {
   states_[exit.local_rank].exit_code = exit.code;
   LauncherEvent event;
   event.kind = LauncherEvent::Kind::kExited;
@@ -164,10 +164,10 @@ absl::Status NodeRanks::StartForManager(const std::vector<int>& local_ranks) {
     return absl::FailedPreconditionError("ranks are started by the manager only after it has ended them (KILL_WORKER)");
   }
   if (!when_stopped_.empty()) return absl::FailedPreconditionError("the ranks are still being ended");
-  absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(*options_, assignment_, context_);
+  absl::StatusOr<std::vector<process::WorkerSpec>> workers = BuildWorkers(*options_, assignment_, context_);
   if (!workers.ok()) return workers.status();
   if (!local_ranks.empty()) {
-    std::erase_if(*workers, [&](const WorkerSpec& worker) {
+    std::erase_if(*workers, [&](const process::WorkerSpec& worker) {
       return std::find(local_ranks.begin(), local_ranks.end(), worker.local_rank) == local_ranks.end();
     });
   }
@@ -177,4 +177,4 @@ absl::Status NodeRanks::StartForManager(const std::vector<int>& local_ranks) {
   return status;
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -22,7 +22,7 @@
 #include "common/address.h"
 #include "common/event_loop.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // On the loop's thread.
 class NodeRanks {
@@ -30,7 +30,7 @@ class NodeRanks {
   struct Callbacks {
     std::function<void(const LauncherEvent&)> event;  // kStarted and kExited
     // A rank has failed. `log_folder`: of the rank; empty: it has none. Not after Stop().
-    std::function<void(const WorkerExit&, std::string log_folder)> failed;
+    std::function<void(const process::WorkerExit&, std::string log_folder)> failed;
     std::function<void()> succeeded;  // all have. Not after Stop()
     std::function<void()> stopped;    // nothing of them runs any more: after Stop(), and when the manager ended them
     std::function<void(pid_t pid, int wait_status)> other_exit;  // of a child of this process that is no rank
@@ -64,8 +64,8 @@ class NodeRanks {
  private:
   NodeRanks(EventLoop* loop, const RunOptions* options, Callbacks callbacks);
 
-  absl::Status StartWorkers(const std::vector<WorkerSpec>& workers);
-  void OnExit(const WorkerExit& exit);
+  absl::Status StartWorkers(const std::vector<process::WorkerSpec>& workers);
+  void OnExit(const process::WorkerExit& exit);
   void OnStopped();
   std::string LogFolderOf(int local_rank) const;
   void Report(LauncherEvent event);
@@ -78,8 +78,8 @@ class NodeRanks {
   const RunOptions* const options_;
   const Callbacks callbacks_;
   WorkerContext context_;
-  std::unique_ptr<Guard> guard_;
-  std::unique_ptr<WorkerGroup> group_;
+  std::unique_ptr<process::Guard> guard_;
+  std::unique_ptr<process::WorkerGroup> group_;
   std::unique_ptr<AgentLine> agent_line_;
 
   Assignment assignment_;                             // of the newest Start()
@@ -90,4 +90,4 @@ class NodeRanks {
   std::vector<AgentOperations::Done> when_stopped_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

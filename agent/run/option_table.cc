@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using Kind = OptionSpec::Kind;
@@ -85,4 +85,4 @@ absl::Status WrongOption(const GivenOption& given, std::string_view rule) {
   return absl::InvalidArgumentError(absl::StrCat(given.label, " '", given.value, "': ", std::string(rule)));
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -6,11 +6,11 @@
 #include "absl/status/status.h"
 #include "common/option_words.h"
 
-namespace taskd {
+namespace taskd::run {
 
 extern const OptionTable kRunOptionTable;
 
 // INVALID_ARGUMENT: "--nnodes '0': <rule>"
 absl::Status WrongOption(const GivenOption& given, std::string_view rule);
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -23,7 +23,7 @@
 #include "agent/run/options_help.h"
 #include "common/address.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr int kMaxNodes = 65536;
@@ -455,4 +455,4 @@ absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& argum
   return Interpreter(words, environment).Run();
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

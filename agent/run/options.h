@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // Bits: 1 stdout, 2 stderr.
 struct StreamChoice {
@@ -75,4 +75,4 @@ struct RunOptions {
 absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
                                            const std::map<std::string, std::string>& environment, std::string* help);
 
-}  // namespace taskd
+}  // namespace taskd::run

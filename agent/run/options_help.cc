@@ -1,6 +1,6 @@
 #include "agent/run/options_help.h"
 
-namespace taskd {
+namespace taskd::run {
 
 const char kRunHelp[] = R"(Starts the ranks of a distributed training job on this node, watches them, and restarts
 or ends them together. Takes the command line of torchrun.
@@ -92,4 +92,4 @@ Exit code: 0 if all ranks succeeded; otherwise that of the rank that failed firs
 the signal for a signal; 2 for wrong usage.
 )";
 
-}  // namespace taskd
+}  // namespace taskd::run

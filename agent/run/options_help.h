@@ -1,8 +1,8 @@
 // What `taskd run --help` prints. At most 90 columns.
 #pragma once
 
-namespace taskd {
+namespace taskd::run {
 
 extern const char kRunHelp[];
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -482,4 +482,4 @@ TEST(RunOptionsTest, Help) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

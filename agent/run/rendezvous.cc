@@ -9,7 +9,7 @@
 #include "common/address.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr int64_t kNsPerS = 1'000'000'000;
@@ -325,7 +325,7 @@ void Rendezvous::SettleIfDone() {
 
   if (lost_.empty()) {
     const RankFailure& first = failures_.front();
-    std::string what = first.exit.signal != 0 ? fmt::format("ended by {}", SignalName(first.exit.signal))
+    std::string what = first.exit.signal != 0 ? fmt::format("ended by {}", process::SignalName(first.exit.signal))
                                               : fmt::format("exited with code {}", first.exit.code);
     std::string reason = fmt::format("rank {} on node {} ({}) {}", first.exit.rank, first.group_rank, first.host, what);
     if (restart_count_ < options_.max_restarts) {
@@ -382,7 +382,7 @@ void Rendezvous::Drop(uint64_t peer) {
 void Rendezvous::On(uint64_t peer, const LeaveMessage& message) {
   Node& node = *connections_[peer].node;
   if (phase_ == Phase::kEnded || node.leaving) return;
-  const std::string reason = fmt::format("{} left: {}", NodeName(node), SignalName(message.signal));
+  const std::string reason = fmt::format("{} left: {}", NodeName(node), process::SignalName(message.signal));
   if (!elastic() || node.info.hosts_store) {
     End(128 + message.signal, reason);
     return;
@@ -540,4 +540,4 @@ void Rendezvous::End(int exit_code, const std::string& reason) {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

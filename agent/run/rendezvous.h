@@ -35,7 +35,7 @@
 
 #include "agent/run/rendezvous_messages.h"
 
-namespace taskd {
+namespace taskd::run {
 
 class Rendezvous {
  public:
@@ -163,4 +163,4 @@ class Rendezvous {
   Outputs outputs_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr int64_t kNsPerMs = 1'000'000;
@@ -47,8 +47,8 @@ std::string Excerpt(std::string_view bytes) {
 
 // Who tries a local port again and again, with nobody listening, gets that port for his own end one day.
 bool ConnectedToItself(int fd) {
-  SocketAddress own;
-  SocketAddress peer;
+  process::SocketAddress own;
+  process::SocketAddress peer;
   own.length = peer.length = sizeof(sockaddr_storage);
   return getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.length) == 0 &&
          getpeername(fd, reinterpret_cast<sockaddr*>(&peer.storage), &peer.length) == 0 && own.length == peer.length &&
@@ -117,7 +117,7 @@ void RendezvousClient::Start() {
 void RendezvousClient::Look() {
   // Names are asked for again each time: a pod's comes and changes.
   SetTimer(std::max<int64_t>(deadline_ns_ - EventLoop::NowNs(), 0), &RendezvousClient::OnConnecting);
-  resolver_.Resolve(address_, [this](absl::StatusOr<std::vector<SocketAddress>> addresses) {
+  resolver_.Resolve(address_, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
     if (!addresses.ok()) {
       closing_since_ns_ = 0;
       TryAgain(std::string(addresses.status().message()));
@@ -149,7 +149,7 @@ void RendezvousClient::TryNext() {
       TryAgain(last_error_);
       return;
     }
-    const SocketAddress& address = addresses_[next_address_++];
+    const process::SocketAddress& address = addresses_[next_address_++];
     fd_ = UniqueFd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd_.valid()) {
       last_error_ = std::strerror(errno);
@@ -366,4 +366,4 @@ void RendezvousClient::Fail(const std::string& why) {
   callbacks_.failed(why);
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

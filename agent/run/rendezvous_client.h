@@ -17,7 +17,7 @@
 #include "common/tls_channel.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // Connects, and again until that works or the time is over: a refused connection, a name that is not known and a host
 // that does not answer may all be there in a moment. Joins as soon as it is connected. Until the first Start a lost
@@ -85,8 +85,8 @@ class RendezvousClient {
   const std::string secret_;
   const int64_t timeout_ns_;
   const Callbacks callbacks_;
-  Resolver resolver_;
-  std::vector<SocketAddress> addresses_;
+  process::Resolver resolver_;
+  std::vector<process::SocketAddress> addresses_;
   size_t next_address_ = 0;
   int64_t deadline_ns_ = 0;
   int64_t back_off_ns_ = 0;
@@ -106,4 +106,4 @@ class RendezvousClient {
   bool timer_set_ = false;
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

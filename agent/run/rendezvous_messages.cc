@@ -10,7 +10,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using nlohmann::json;
@@ -79,8 +79,8 @@ class Reader {
     return kEmpty;
   }
 
-  WorkerExit Exit() {
-    absl::StatusOr<WorkerExit> exit = DecodeExit(Text("exit", kMaxEncodedExit));
+  process::WorkerExit Exit() {
+    absl::StatusOr<process::WorkerExit> exit = DecodeExit(Text("exit", kMaxEncodedExit));
     if (exit.ok()) return *std::move(exit);
     Fail(std::string(exit.status().message()));
     return {};
@@ -334,4 +334,4 @@ absl::StatusOr<RootMessage> DecodeRootMessage(std::string_view body) {
   return Decode<RootMessage>(body, kMaxRootValues, ReadRootMessage);
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -12,7 +12,7 @@
 #include "agent/run/failure_report.h"
 #include "agent/run/launcher_event.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // One node, as it presents itself.
 struct NodeInfo {
@@ -52,7 +52,7 @@ struct JoinMessage {
 };
 struct FailedMessage {
   int round = 0;
-  WorkerExit exit;
+  process::WorkerExit exit;
   std::string log_folder;  // of the rank; empty: it has none
 };
 struct SucceededMessage {  // all ranks of the node
@@ -115,4 +115,4 @@ std::string Encode(const RootMessage& message);
 absl::StatusOr<NodeMessage> DecodeNodeMessage(std::string_view body);
 absl::StatusOr<RootMessage> DecodeRootMessage(std::string_view body);
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -5,14 +5,14 @@
 
 #include <random>
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-WorkerExit Exit() {
-  WorkerExit exit;
+process::WorkerExit Exit() {
+  process::WorkerExit exit;
   exit.local_rank = 1;
   exit.rank = 9;
   exit.pid = 4711;
@@ -169,4 +169,4 @@ TEST(RendezvousMessagesTest, ChangedBytesNeverCrash) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

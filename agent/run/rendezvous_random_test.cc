@@ -13,7 +13,7 @@
 #include "agent/run/rendezvous.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
@@ -82,7 +82,7 @@ class RandomJob {
     if (what < 9) {
       Pass(Below(3) == 0 ? Below(9) * kS : Below(400) * kMs);
     } else if (what < 10) {
-      WorkerExit exit;
+      process::WorkerExit exit;
       exit.code = 1 + Below(200);
       Take(rendezvous_->Received(peer, FailedMessage{std::max(round, 0), exit, ""}, now_));
     } else if (what < 12) {
@@ -222,4 +222,4 @@ TEST(RendezvousRandomTest, InvariantsHoldAndItEnds) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

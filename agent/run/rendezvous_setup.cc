@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr double kNsPerS = 1e9;
@@ -77,4 +77,4 @@ NodeInfo DescribeNode(const RunOptions& options, const std::string& host) {
   return info;
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -7,7 +7,7 @@
 #include "agent/run/options.h"
 #include "agent/run/rendezvous.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // Whether the nodes of such a job bring their ranks, and rank 0 hosts the store (static). Else the rendezvous gives
 // ranks.
@@ -23,4 +23,4 @@ Rendezvous::Options RendezvousOptions(const RunOptions& options, const std::stri
 // it.
 NodeInfo DescribeNode(const RunOptions& options, const std::string& host);
 
-}  // namespace taskd
+}  // namespace taskd::run

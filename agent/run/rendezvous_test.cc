@@ -13,7 +13,7 @@
 
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using ::testing::AllOf;
@@ -71,7 +71,7 @@ class Job {
   void Join(uint64_t peer, int node_rank) { Join(peer, Info(node_rank)); }
   void Say(uint64_t peer, const NodeMessage& message) { Take(rendezvous_.Received(peer, message, now_)); }
   void Fail(uint64_t peer, int rank, int code, int signal = 0) {
-    WorkerExit exit;
+    process::WorkerExit exit;
     exit.rank = rank;
     exit.code = code;
     exit.signal = signal;
@@ -536,4 +536,4 @@ TEST(RendezvousTest, TiersFormATree) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

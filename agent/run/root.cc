@@ -9,7 +9,7 @@
 #include "agent/run/launcher_frames.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 constexpr int64_t kSayRefusedNs = 1'000'000'000;
@@ -37,7 +37,7 @@ void StoreHost::RunThread() {
 }
 
 absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
-  StoreServer::Options options;
+  store::StoreServer::Options options;
   options.listen = address;
   options.dual_stack = everywhere;
   options.memory_limit_bytes = memory_limit_bytes_;
@@ -48,7 +48,7 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
       .received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); },
       .closed = [this](uint64_t peer) { Gone(peer); },
   };
-  absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
+  absl::StatusOr<std::unique_ptr<store::StoreServer>> server = store::StoreServer::Start(&loop_, options);
   if (!server.ok()) return server.status();
   root_ = *std::move(server);
   return absl::OkStatus();
@@ -67,12 +67,12 @@ absl::StatusOr<int> StoreHost::ServeTier(bool everywhere) {
   RunThread();
   std::promise<absl::StatusOr<int>> result;
   loop_.Post([&] {
-    StoreServer::Options options;
+    store::StoreServer::Options options;
     options.listen = {"127.0.0.1", 0};
     options.dual_stack = everywhere;
     options.is_tier = true;
     options.memory_limit_bytes = memory_limit_bytes_;
-    absl::StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Start(&loop_, options);
+    absl::StatusOr<std::unique_ptr<store::StoreServer>> server = store::StoreServer::Start(&loop_, options);
     if (!server.ok()) {
       result.set_value(server.status());
       return;
@@ -261,4 +261,4 @@ void StoreHost::SetTimer() {
   });
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

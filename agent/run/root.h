@@ -19,7 +19,7 @@
 #include "common/tls_channel.h"
 #include "store/server.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // Thread safety: one thread owns it and makes all calls, if nothing else is said.
 class StoreHost {
@@ -31,7 +31,7 @@ class StoreHost {
   };
 
   // What each of its stores may take (StoreServer::Options).
-  explicit StoreHost(uint64_t memory_limit_bytes = DefaultStoreMemoryBytes())
+  explicit StoreHost(uint64_t memory_limit_bytes = store::DefaultStoreMemoryBytes())
       : memory_limit_bytes_(memory_limit_bytes) {}
   ~StoreHost();  // closes everything
   StoreHost(const StoreHost&) = delete;
@@ -85,8 +85,8 @@ class StoreHost {
   const uint64_t memory_limit_bytes_;
   EventLoop loop_;
   std::thread thread_;
-  std::unique_ptr<StoreServer> root_;
-  std::unique_ptr<StoreServer> tier_;
+  std::unique_ptr<store::StoreServer> root_;
+  std::unique_ptr<store::StoreServer> tier_;
   // On the thread:
   std::unique_ptr<Rendezvous> rendezvous_;
   Callbacks callbacks_;
@@ -105,4 +105,4 @@ class StoreHost {
   bool timer_set_ = false;
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

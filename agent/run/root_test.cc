@@ -14,7 +14,7 @@
 #include "common/listen.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using ::testing::ElementsAre;
@@ -172,7 +172,7 @@ TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   RunUntil([&] { return Stacks().size() == 1; });
   EXPECT_THAT(Stacks(), ElementsAre("5 main\nloop"));
 
-  WorkerExit exit;
+  process::WorkerExit exit;
   exit.rank = 1;
   exit.code = 7;
   second.client().Send(FailedMessage{0, exit, ""});
@@ -277,4 +277,4 @@ TEST_F(RootTest, GarbageClosesOnlyItsConnection) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

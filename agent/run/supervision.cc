@@ -17,7 +17,7 @@
 #include "common/runtime_dir.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 // A call of the launcher's has 2 s.
@@ -100,7 +100,7 @@ std::string RunSupervision::Collect(const std::map<int, pid_t>& pids) {
   }
   std::map<int, pid_t> ranks;
   for (const auto& [local_rank, pid] : pids) ranks[base + local_rank] = pid;
-  return EncodeStacks(CollectStacks(ranks, node, folder_, kCollectNs));
+  return stacks::EncodeStacks(stacks::CollectStacks(ranks, node, folder_, kCollectNs));
 }
 
 void RunSupervision::OnStacks(int id, const std::string& text) {
@@ -110,7 +110,7 @@ void RunSupervision::OnStacks(int id, const std::string& text) {
   changed_.notify_all();
 }
 
-std::vector<RankStacks> RunSupervision::Gather(int id, int nodes) {
+std::vector<stacks::RankStacks> RunSupervision::Gather(int id, int nodes) {
   std::vector<std::string> texts;
   {
     std::unique_lock lock(mutex_);
@@ -122,9 +122,9 @@ std::vector<RankStacks> RunSupervision::Gather(int id, int nodes) {
   if (texts.size() < static_cast<size_t>(nodes)) {
     spdlog::warn("stacks of {} of {} nodes have come", texts.size(), nodes);
   }
-  std::vector<RankStacks> all;
+  std::vector<stacks::RankStacks> all;
   for (const std::string& text : texts) {
-    absl::StatusOr<std::vector<RankStacks>> stacks = DecodeStacks(text);
+    absl::StatusOr<std::vector<stacks::RankStacks>> stacks = stacks::DecodeStacks(text);
     if (stacks.ok()) {
       all.insert(all.end(), stacks->begin(), stacks->end());
     } else {
@@ -188,7 +188,7 @@ void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
     if (!control_.collect_stacks) return;
     control_.collect_stacks(id);
   }
-  const MergedStacks merged = MergeStacks(Gather(id, nodes));
+  const stacks::MergedStacks merged = stacks::MergeStacks(Gather(id, nodes));
   spdlog::error("{}", merged.log);
   const std::string path = WriteFile(notice, merged.full);
   if (!path.empty()) spdlog::error("all of the stacks: {}", path);
@@ -212,4 +212,4 @@ void RunSupervision::Act(const std::string& reason) {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -18,7 +18,7 @@
 #include "agent/run/supervision_client.h"
 #include "agent/stacks/stack_collector.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // Thread safety: any thread.
 class RunSupervision {
@@ -56,7 +56,7 @@ class RunSupervision {
  private:
   // What all nodes answer, merged, to the log, a file and the manager.
   void ReportStacks(const v1::HangNotice& notice);
-  std::vector<RankStacks> Gather(int id, int nodes);
+  std::vector<stacks::RankStacks> Gather(int id, int nodes);
   std::string WriteFile(const v1::HangNotice& notice, const std::string& text);
   void Act(const std::string& reason);
 
@@ -77,4 +77,4 @@ class RunSupervision {
   std::unique_ptr<SupervisionClient> client_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

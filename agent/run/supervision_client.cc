@@ -9,7 +9,7 @@
 #include "grpcpp/channel.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using std::chrono::milliseconds;
@@ -61,12 +61,13 @@ v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event) {
 
 absl::StatusOr<std::unique_ptr<SupervisionClient>> SupervisionClient::Start(const Options& options,
                                                                             OnNotice on_notice) {
-  auto dial = std::make_unique<ManagerDial>(options.manager, options.security);
+  auto dial = std::make_unique<proto::ManagerDial>(options.manager, options.security);
   if (absl::Status status = dial->Channel().status(); !status.ok()) return status;
   return std::unique_ptr<SupervisionClient>(new SupervisionClient(options, std::move(dial), std::move(on_notice)));
 }
 
-SupervisionClient::SupervisionClient(const Options& options, std::unique_ptr<ManagerDial> dial, OnNotice on_notice)
+SupervisionClient::SupervisionClient(const Options& options, std::unique_ptr<proto::ManagerDial> dial,
+                                     OnNotice on_notice)
     : options_(options),
       on_notice_(std::move(on_notice)),
       dial_(std::move(dial)),
@@ -218,4 +219,4 @@ void SupervisionClient::Watch() {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -18,7 +18,7 @@
 #include "proto/channel.h"
 #include "taskd/v1/supervision.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::run {
 
 // For Report(), which makes its text fit.
 v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event);
@@ -28,7 +28,7 @@ class SupervisionClient {
  public:
   struct Options {
     std::string manager;  // HOST:PORT
-    Security security;
+    proto::Security security;
     // 0: the manager's own; below 0: never a hang (WatchRequest).
     double hang_factor = 0;
     double hang_floor_s = 0;
@@ -52,7 +52,7 @@ class SupervisionClient {
  private:
   static constexpr std::chrono::milliseconds kFlush{1000};
 
-  SupervisionClient(const Options& options, std::unique_ptr<ManagerDial> dial, OnNotice on_notice);
+  SupervisionClient(const Options& options, std::unique_ptr<proto::ManagerDial> dial, OnNotice on_notice);
   std::unique_ptr<v1::Supervision::Stub> Stub() const;
   void SendAll();
   // Those under mutex_, which Send() releases for the call.
@@ -65,7 +65,7 @@ class SupervisionClient {
 
   const Options options_;
   const OnNotice on_notice_;
-  const std::unique_ptr<ManagerDial> dial_;
+  const std::unique_ptr<proto::ManagerDial> dial_;
 
   std::mutex mutex_;  // guards from here
   std::condition_variable wake_;
@@ -80,4 +80,4 @@ class SupervisionClient {
   std::thread sender_, watcher_;  // last: they use the others
 };
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -11,7 +11,7 @@
 #include "manager/test_client.h"
 #include "taskd/v1/control.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using manager::PollFor;
@@ -188,4 +188,4 @@ TEST(ToSupervisionEventTest, Kinds) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

@@ -18,7 +18,7 @@
 #include "manager/test_client.h"
 #include "taskd/v1/control.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 using manager::PollFor;
@@ -146,7 +146,7 @@ TEST_F(RunSupervisionTest, CollectsWithoutAClient) {
     supervision.SetAssignment(assignment);
     supervision.OnEvent(LauncherEvent{});
     supervision.OnStacks(7, "nobody asked");
-    absl::StatusOr<std::vector<RankStacks>> stacks = DecodeStacks(supervision.Collect({{0, rank_}}));
+    absl::StatusOr<std::vector<stacks::RankStacks>> stacks = stacks::DecodeStacks(supervision.Collect({{0, rank_}}));
     ASSERT_TRUE(stacks.ok());
     EXPECT_EQ((*stacks)[0].rank, 8);
     EXPECT_EQ((*stacks)[0].node, 1);
@@ -157,4 +157,4 @@ TEST_F(RunSupervisionTest, CollectsWithoutAClient) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

@@ -19,7 +19,7 @@
 #include "agent/process/guard.h"
 #include "common/environment.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -63,8 +63,8 @@ class Builder {
   Builder(const RunOptions& options, const Assignment& assignment, const WorkerContext& context)
       : options_(options), assignment_(assignment), context_(context) {}
 
-  absl::StatusOr<WorkerSpec> Build(int local_rank) const {
-    WorkerSpec spec;
+  absl::StatusOr<process::WorkerSpec> Build(int local_rank) const {
+    process::WorkerSpec spec;
     spec.local_rank = local_rank;
     spec.rank = assignment_.rank_base + local_rank;
     std::string folder;
@@ -102,7 +102,7 @@ class Builder {
     return argv;
   }
 
-  Environment EnvironmentOf(const WorkerSpec& spec) const {
+  Environment EnvironmentOf(const process::WorkerSpec& spec) const {
     Environment result = context_.environment;
     const Assignment& a = assignment_;
     auto set = [&result](const char* name, int value) { result[name] = std::to_string(value); };
@@ -128,7 +128,7 @@ class Builder {
     if (options_.procs_per_node > 1) result.emplace("OMP_NUM_THREADS", "1");
     if (!context_.cookie.empty()) {
       // An outer launcher's guard has to find the ranks of one that runs inside of a rank.
-      std::string& cookies = result[kCookieVariable];
+      std::string& cookies = result[process::kCookieVariable];
       absl::StrAppend(&cookies, cookies.empty() ? "" : ",", context_.cookie);
     }
     return result;
@@ -152,19 +152,19 @@ class Builder {
     return absl::OkStatus();
   }
 
-  StreamSink Sink(const WorkerSpec& spec, int stream, const std::string& file) const {
+  process::StreamSink Sink(const process::WorkerSpec& spec, int stream, const std::string& file) const {
     const bool teed = (options_.tee.Of(spec.local_rank) & stream) != 0;
     const bool redirected = (options_.redirects.Of(spec.local_rank) & stream) != 0;
     const std::vector<int>& filter = options_.local_ranks_filter;
     const bool shown = filter.empty() || std::find(filter.begin(), filter.end(), spec.local_rank) != filter.end();
-    StreamSink sink;
+    process::StreamSink sink;
     if (teed || redirected) sink.file = file;
     sink.console = shown && (teed || !redirected);
     if (teed && sink.console) sink.prefix = Prefix(spec);
     return sink;
   }
 
-  std::string Prefix(const WorkerSpec& spec) const {
+  std::string Prefix(const process::WorkerSpec& spec) const {
     const std::string pattern = ValueOf(context_.environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     if (pattern.empty()) return absl::StrCat("[", options_.role, spec.local_rank, "]:");
     return absl::StrReplaceAll(pattern, {{"${role_name}", options_.role},
@@ -212,16 +212,16 @@ void RemoveEmptyFolders(const LogFolder& folder) {
   for (auto path = folders.rbegin(); path != folders.rend(); ++path) ::rmdir(path->c_str());
 }
 
-absl::StatusOr<std::vector<WorkerSpec>> BuildWorkers(const RunOptions& options, const Assignment& assignment,
-                                                     const WorkerContext& context) {
+absl::StatusOr<std::vector<process::WorkerSpec>> BuildWorkers(const RunOptions& options, const Assignment& assignment,
+                                                              const WorkerContext& context) {
   const Builder builder(options, assignment, context);
-  std::vector<WorkerSpec> workers;
+  std::vector<process::WorkerSpec> workers;
   for (int local_rank = 0; local_rank < options.procs_per_node; ++local_rank) {
-    absl::StatusOr<WorkerSpec> worker = builder.Build(local_rank);
+    absl::StatusOr<process::WorkerSpec> worker = builder.Build(local_rank);
     if (!worker.ok()) return worker.status();
     workers.push_back(*std::move(worker));
   }
   return workers;
 }
 
-}  // namespace taskd
+}  // namespace taskd::run

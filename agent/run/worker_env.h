@@ -11,7 +11,7 @@
 #include "agent/run/options.h"
 #include "agent/run/rendezvous_messages.h"
 
-namespace taskd {
+namespace taskd::run {
 
 struct LogFolder {
   std::string path;        // <log-dir>/<rdzv-id>_<random>; empty: --log-dir /dev/null, no files at all
@@ -39,7 +39,7 @@ struct WorkerContext {
 // One spec a local rank, in order; creates `attempt_<restart count>/<local rank>` in the log folder and removes an
 // error file that is there. UNAVAILABLE: a folder cannot be created. INVALID_ARGUMENT: --virtual-local-rank with fewer
 // visible devices than ranks.
-absl::StatusOr<std::vector<WorkerSpec>> BuildWorkers(const RunOptions& options, const Assignment& assignment,
-                                                     const WorkerContext& context);
+absl::StatusOr<std::vector<process::WorkerSpec>> BuildWorkers(const RunOptions& options, const Assignment& assignment,
+                                                              const WorkerContext& context);
 
-}  // namespace taskd
+}  // namespace taskd::run

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -43,16 +43,16 @@ class WorkerEnvTest : public ::testing::Test {
     EXPECT_TRUE(options.ok()) << options.status();
     return options.ok() ? *options : RunOptions();
   }
-  std::vector<WorkerSpec> Build(const RunOptions& options) {
-    absl::StatusOr<std::vector<WorkerSpec>> workers = BuildWorkers(options, assignment_, context_);
+  std::vector<process::WorkerSpec> Build(const RunOptions& options) {
+    absl::StatusOr<std::vector<process::WorkerSpec>> workers = BuildWorkers(options, assignment_, context_);
     EXPECT_TRUE(workers.ok()) << workers.status();
-    return workers.ok() ? *workers : std::vector<WorkerSpec>();
+    return workers.ok() ? *workers : std::vector<process::WorkerSpec>();
   }
   std::vector<std::string> CommandOf(const std::vector<std::string>& arguments) {
     std::string help;
     absl::StatusOr<RunOptions> options = ParseRunOptions(arguments, {}, &help);
     EXPECT_TRUE(options.ok()) << options.status();
-    std::vector<WorkerSpec> workers = Build(*options);
+    std::vector<process::WorkerSpec> workers = Build(*options);
     return workers.empty() ? std::vector<std::string>() : workers.back().argv;
   }
 
@@ -74,7 +74,7 @@ class WorkerEnvTest : public ::testing::Test {
 
 TEST_F(WorkerEnvTest, EveryVariableOfTorchrun) {
   RunOptions options = Options({"--nproc-per-node=8", "--role=trainer", "--rdzv-id=job/7", "--max-restarts=5"});
-  std::vector<WorkerSpec> workers = Build(options);
+  std::vector<process::WorkerSpec> workers = Build(options);
   ASSERT_EQ(workers.size(), 8u);
   EXPECT_EQ(workers[3].local_rank, 3);
   EXPECT_EQ(workers[3].rank, 11);
@@ -111,7 +111,7 @@ TEST_F(WorkerEnvTest, WhatUsersSetStays) {
   context_.environment["NCCL_ASYNC_ERROR_HANDLING"] = "0";
   context_.environment["TASKD_RUN_COOKIE"] = "outer";
   context_.extra = {{"LD_PRELOAD", "/x.so"}, {"WORLD_SIZE", "1"}};
-  WorkerSpec worker = Build(Options({"--nproc-per-node=2"}))[0];
+  process::WorkerSpec worker = Build(Options({"--nproc-per-node=2"}))[0];
   EXPECT_THAT(worker.environment, Contains(Pair("OMP_NUM_THREADS", "6")));
   EXPECT_THAT(worker.environment, Contains(Pair("NCCL_ASYNC_ERROR_HANDLING", "0")));
   EXPECT_THAT(worker.environment, Contains(Pair("TASKD_RUN_COOKIE", "outer,c00kie")));
@@ -155,7 +155,7 @@ TEST_F(WorkerEnvTest, LogsAsTorchrunLaysThemOut) {
   EXPECT_FALSE(logs->temporary);
   EXPECT_THAT(logs->path, MatchesRegex(folder_ + "/new/logs/job7_[A-Za-z0-9]+"));
   context_.logs = *logs;
-  std::vector<WorkerSpec> workers = Build(options);
+  std::vector<process::WorkerSpec> workers = Build(options);
   const std::string attempt = logs->path + "/attempt_2/";
   EXPECT_EQ(workers[0].out.file, attempt + "0/stdout.log");
   EXPECT_FALSE(workers[0].out.console);
@@ -175,7 +175,7 @@ TEST_F(WorkerEnvTest, LogsAsTorchrunLaysThemOut) {
 
 TEST_F(WorkerEnvTest, TheErrorFileOfAnEarlierRoundIsRemoved) {
   context_.logs = {folder_, false};
-  WorkerSpec worker = Build(Options({}))[0];
+  process::WorkerSpec worker = Build(Options({}))[0];
   std::ofstream(worker.error_file) << "{}";
   Build(Options({}));
   EXPECT_FALSE(fs::exists(worker.error_file));
@@ -211,7 +211,7 @@ TEST_F(WorkerEnvTest, TemporaryAndNoLogs) {
   EXPECT_TRUE(logs->temporary);
   EXPECT_THAT(logs->path, MatchesRegex(folder_ + "/taskd_none_[A-Za-z0-9]+"));
   context_.logs = *logs;
-  std::vector<WorkerSpec> workers = Build(Options({"--nproc-per-node=2"}));
+  std::vector<process::WorkerSpec> workers = Build(Options({"--nproc-per-node=2"}));
   std::ofstream(workers[1].error_file) << "{}";
   RemoveEmptyFolders(*logs);
   EXPECT_TRUE(fs::exists(workers[1].error_file));
@@ -225,7 +225,7 @@ TEST_F(WorkerEnvTest, TemporaryAndNoLogs) {
   ASSERT_TRUE(logs.ok());
   EXPECT_EQ(logs->path, "");
   context_.logs = *logs;
-  WorkerSpec worker = Build(none)[0];
+  process::WorkerSpec worker = Build(none)[0];
   EXPECT_EQ(worker.out.file, "");
   EXPECT_EQ(worker.out.prefix, "[default0]:");
   EXPECT_EQ(worker.err.file, "");
@@ -236,7 +236,8 @@ TEST_F(WorkerEnvTest, FilterAndPrefix) {
   context_.logs = {folder_, false};
   context_.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] =
       "${role_name}|${local_rank}|${rank}|${node}|${group_rank}|${other} ";
-  std::vector<WorkerSpec> workers = Build(Options({"--nproc-per-node=3", "-t", "1", "--local-ranks-filter=1"}));
+  std::vector<process::WorkerSpec> workers =
+      Build(Options({"--nproc-per-node=3", "-t", "1", "--local-ranks-filter=1"}));
   EXPECT_FALSE(workers[0].out.console);
   EXPECT_NE(workers[0].out.file, "");
   EXPECT_FALSE(workers[0].err.console);
@@ -248,17 +249,17 @@ TEST_F(WorkerEnvTest, FilterAndPrefix) {
 
 TEST_F(WorkerEnvTest, VirtualLocalRank) {
   context_.environment["CUDA_VISIBLE_DEVICES"] = "4,GPU-x";
-  std::vector<WorkerSpec> workers = Build(Options({"--virtual-local-rank", "--nproc-per-node=2"}));
+  std::vector<process::WorkerSpec> workers = Build(Options({"--virtual-local-rank", "--nproc-per-node=2"}));
   EXPECT_EQ(workers[1].local_rank, 1);
   EXPECT_EQ(workers[1].environment.at("LOCAL_RANK"), "0");
   EXPECT_EQ(workers[1].environment.at("RANK"), "9");
   EXPECT_EQ(workers[1].environment.at("CUDA_VISIBLE_DEVICES"), "GPU-x");
   EXPECT_EQ(workers[1].environment.at("ASCEND_RT_VISIBLE_DEVICES"), "1");
-  absl::StatusOr<std::vector<WorkerSpec>> three =
+  absl::StatusOr<std::vector<process::WorkerSpec>> three =
       BuildWorkers(Options({"--virtual-local-rank", "--nproc-per-node=3"}), assignment_, context_);
   EXPECT_EQ(three.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(three.status().message()), HasSubstr("'4,GPU-x'"));
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::run

@@ -12,7 +12,7 @@
 #include "proto/fold_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::simulate {
 namespace {
 
 constexpr int kNodesPerChannel = 64;
@@ -149,7 +149,8 @@ class SimulatedProxies::Impl {
  public:
   ~Impl() { End(); }
 
-  absl::Status Connect(const std::string& manager, const Security& security, const simulate::Simulator& simulator) {
+  absl::Status Connect(const std::string& manager, const proto::Security& security,
+                       const simulate::Simulator& simulator) {
     manager_ = manager;
     security_ = security;
     absl::Status status = Begin(simulator);
@@ -216,7 +217,7 @@ class SimulatedProxies::Impl {
     nodes_ = simulator.node(simulator.ranks() - 1) + 1;
     for (int node = 0; node < nodes_; ++node) {
       if (node % kNodesPerChannel == 0) {
-        absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = ManagerDial(manager_, security_).Channel();
+        absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = proto::ManagerDial(manager_, security_).Channel();
         if (!channel.ok()) return channel.status();
         stubs_.push_back(v1::NodeLink::NewStub(*std::move(channel)));
       }
@@ -281,11 +282,11 @@ class SimulatedProxies::Impl {
         rank.groups_version = rank.fold.groups_version();
         v1::RankGroups* groups = message.mutable_folds()->add_groups();
         groups->set_rank(static_cast<int>(i));
-        for (const GroupInfo& group : rank.fold.groups()) FillGroup(group, groups->add_groups());
+        for (const GroupInfo& group : rank.fold.groups()) proto::FillGroup(group, groups->add_groups());
       }
       for (const StepFold& step : rank.ready) {
         v1::RankStep* sent = message.mutable_folds()->add_steps();
-        FillFold(static_cast<int>(i), step, sent);
+        proto::FillFold(static_cast<int>(i), step, sent);
         bytes += sent->ByteSizeLong();
         ++folds_;
       }
@@ -323,7 +324,7 @@ class SimulatedProxies::Impl {
   }
 
   std::string manager_;
-  Security security_;
+  proto::Security security_;
   Shared shared_;
   int nodes_ = 0;
   std::vector<std::unique_ptr<v1::NodeLink::Stub>> stubs_;
@@ -336,7 +337,7 @@ SimulatedProxies::SimulatedProxies() : impl_(std::make_unique<Impl>()) {}
 SimulatedProxies::~SimulatedProxies() = default;
 
 absl::StatusOr<std::unique_ptr<SimulatedProxies>> SimulatedProxies::Connect(const std::string& manager,
-                                                                            const Security& security,
+                                                                            const proto::Security& security,
                                                                             const simulate::Simulator& simulator) {
   std::unique_ptr<SimulatedProxies> proxies(new SimulatedProxies());
   absl::Status status = proxies->impl_->Connect(manager, security, simulator);
@@ -349,4 +350,4 @@ absl::Status SimulatedProxies::Finish() { return impl_->Finish(); }
 int SimulatedProxies::nodes() const { return impl_->nodes(); }
 uint64_t SimulatedProxies::folds() const { return impl_->folds(); }
 
-}  // namespace taskd
+}  // namespace taskd::simulate

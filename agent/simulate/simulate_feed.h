@@ -14,13 +14,14 @@
 #include "agent/simulate/simulator.h"
 #include "proto/channel.h"
 
-namespace taskd {
+namespace taskd::simulate {
 
 class SimulatedProxies {
  public:
   // Waits until the manager has answered each node. INVALID_ARGUMENT: the TLS files cannot be read. UNAVAILABLE: it
   // did not answer.
-  static absl::StatusOr<std::unique_ptr<SimulatedProxies>> Connect(const std::string& manager, const Security& security,
+  static absl::StatusOr<std::unique_ptr<SimulatedProxies>> Connect(const std::string& manager,
+                                                                   const proto::Security& security,
                                                                    const simulate::Simulator& simulator);
   ~SimulatedProxies();
 
@@ -39,4 +40,4 @@ class SimulatedProxies {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::simulate

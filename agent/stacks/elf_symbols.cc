@@ -20,7 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 constexpr size_t kMaxMappings = 65536;
@@ -223,4 +223,4 @@ std::map<uint64_t, std::string> AddressNamer::Name(const std::vector<Address>& a
   return names;
 }
 
-}  // namespace taskd
+}  // namespace taskd::stacks

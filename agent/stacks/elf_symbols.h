@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace taskd {
+namespace taskd::stacks {
 
 // One mapping of a file, from /proc/PID/maps.
 struct ModuleMapping {
@@ -42,4 +42,4 @@ class AddressNamer {
   std::vector<ModuleMapping> mappings_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -12,7 +12,7 @@
 #include "agent/stacks/testing/elf_file.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 using testing::ElfFile;
@@ -66,4 +66,4 @@ TEST(AddressNamer, ANameDoesNotTakeAllMemory) {
 #endif
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 std::string FirstLine(const std::string& path) {
@@ -144,4 +144,4 @@ std::vector<ThreadStack> ReadThreads(pid_t pid, size_t limit) {
   return threads;
 }
 
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -9,7 +9,7 @@
 
 #include "agent/stacks/rank_stacks.h"
 
-namespace taskd {
+namespace taskd::stacks {
 
 struct ProcStatus {
   std::string state;  // one letter; empty: it has ended
@@ -30,4 +30,4 @@ std::vector<ThreadStack> ReadThreads(pid_t pid, size_t limit);
 // "futex", ...; its number where we do not know it. For the calls in which training waits.
 std::string SyscallName(long number);
 
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace taskd {
+namespace taskd::stacks {
 
 struct ThreadStack {
   pid_t tid = 0;                    // 0: known to Python only
@@ -31,4 +31,4 @@ struct RankStacks {
 
 inline constexpr size_t kMaxStackThreads = 1024;
 
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -31,7 +31,7 @@
 #include "common/runtime_dir.h"
 #include "taskd/stack_dump.h"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 constexpr int64_t kPollNs = 5'000'000;
@@ -382,4 +382,4 @@ StackCollection::StackCollection(std::map<int, pid_t> pids, int node, std::strin
 
 StackCollection::~StackCollection() { thread_.join(); }
 
-}  // namespace taskd
+}  // namespace taskd::stacks

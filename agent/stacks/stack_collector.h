@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "agent/stacks/rank_stacks.h"
 
-namespace taskd {
+namespace taskd::stacks {
 
 // Collects from `pids` (rank -> pid), for at most `timeout_ns`, and returns as soon as all have answered. `folder` is
 // what the ranks were given as TASKD_STACK_DIR: made by PrepareStackFolder. Blocks: call it in a thread of its own
@@ -45,4 +45,4 @@ class StackCollection {
   std::thread thread_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -21,7 +21,7 @@
 #include "agent/stacks/elf_symbols.h"
 #include "agent/stacks/proc_facts.h"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 using ::testing::AnyOf;
@@ -294,7 +294,7 @@ TEST(ElfSymbolsTest, NamesOwnFunctions) {
   AddressNamer namer(getpid());
   const auto here = reinterpret_cast<uint64_t>(&PrepareStackFolder);
   std::map<uint64_t, std::string> names = namer.Name({{here, false}, {here + 1, true}, {16, false}});
-  EXPECT_THAT(names[here], StartsWith("taskd::PrepareStackFolder("));
+  EXPECT_THAT(names[here], StartsWith("taskd::stacks::PrepareStackFolder("));
   EXPECT_THAT(names[here], HasSubstr("+0x0 ("));
   EXPECT_THAT(names[here + 1], HasSubstr("+0x1 ("));
   EXPECT_EQ(names[16], "0x10");
@@ -306,4 +306,4 @@ TEST(SyscallNameTest, Names) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -11,7 +11,7 @@
 #include "common/printable.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -282,4 +282,4 @@ MergedStacks MergeStacks(std::vector<RankStacks> stacks) {
   return merged;
 }
 
-}  // namespace taskd
+}  // namespace taskd::stacks

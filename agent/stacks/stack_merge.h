@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "agent/stacks/rank_stacks.h"
 
-namespace taskd {
+namespace taskd::stacks {
 
 inline constexpr size_t kMaxLogStackBytes = size_t{64} * 1024;
 
@@ -29,4 +29,4 @@ struct MergedStacks {
 // them the other threads, grouped alike.
 MergedStacks MergeStacks(std::vector<RankStacks> stacks);
 
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::stacks {
 namespace {
 
 using ::testing::ElementsAre;
@@ -175,4 +175,4 @@ TEST(MergeTest, OneFrameDoesNotFillTheLog) {
 TEST(MergeTest, Nothing) { EXPECT_EQ(MergeStacks({}).title, "stacks of 0 ranks in 0 groups"); }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::stacks

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace taskd {
+namespace taskd::trace {
 
 void TraceLanes::Open(uint64_t start) { open_.insert(start); }
 
@@ -58,4 +58,4 @@ void TraceLanes::Merge(Lane& lane) const {
   lane.merge_at = std::max<size_t>(256, 2 * all.size());
 }
 
-}  // namespace taskd
+}  // namespace taskd::trace

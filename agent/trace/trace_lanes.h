@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace taskd {
+namespace taskd::trace {
 
 // Places ranges on lanes as they close, so that those of one lane nest or are disjoint. Memory: the ranges that are
 // open and a few hundred others. Ranges that close in the order of their ends get as few lanes as greedy can; others
@@ -35,4 +35,4 @@ class TraceLanes {
   std::multiset<uint64_t> open_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::trace

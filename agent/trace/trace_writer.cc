@@ -14,7 +14,7 @@
 #include "common/step_name.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::trace {
 namespace {
 
 // Above every pid: a viewer would take a thread whose tid is a pid for that process's main thread.
@@ -488,4 +488,4 @@ uint64_t TraceWriter::events() const { return impl_->events_; }
 uint64_t TraceWriter::unmatched() const { return impl_->unmatched_; }
 uint64_t TraceWriter::left_out() const { return impl_->left_out_; }
 
-}  // namespace taskd
+}  // namespace taskd::trace

@@ -25,7 +25,7 @@
 #include "common/mark_record.h"
 #include "common/step_fold.h"
 
-namespace taskd {
+namespace taskd::trace {
 
 // Unix ns by the rank's own clock.
 struct TraceWindow {
@@ -92,4 +92,4 @@ std::string JsonString(std::string_view text);
 // Appends ns as microseconds, see Design 4.
 void AppendMicroseconds(uint64_t ns, std::string& out);
 
-}  // namespace taskd
+}  // namespace taskd::trace

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::trace {
 namespace {
 
 using nlohmann::json;
@@ -346,4 +346,4 @@ TEST_F(TraceWriterTest, AnErrorOfTheFileIsTold) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::trace

@@ -229,7 +229,7 @@ class Hub {
 
 // What both kinds of streams do: queue, and tell the hub what was sent.
 template <typename In, typename Out>
-class Reactor : public WritingReactor<grpc::ServerBidiReactor<Guarded<In>, Out>, Out>, public Hub::Stream {
+class Reactor : public WritingReactor<grpc::ServerBidiReactor<proto::Guarded<In>, Out>, Out>, public Hub::Stream {
  public:
   explicit Reactor(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
 
@@ -279,7 +279,7 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<Guarded<In>, Out>,
   }
 
   const std::shared_ptr<Hub> hub_;
-  Guarded<In> in_;
+  proto::Guarded<In> in_;
   uint64_t peer_ = 0;  // 0: the first message has not come
 
   // With the mutex, which is taken after the hub's, never before it.
@@ -288,7 +288,7 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<Guarded<In>, Out>,
 
  private:
   StreamAlarm first_message_;
-  using Writing = WritingReactor<grpc::ServerBidiReactor<Guarded<In>, Out>, Out>;
+  using Writing = WritingReactor<grpc::ServerBidiReactor<proto::Guarded<In>, Out>, Out>;
 };
 
 class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
@@ -478,10 +478,10 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
  public:
   JobLinkCallbackService(std::shared_ptr<Hub> hub, JobShape shape, bool remote)
       : hub_(std::move(hub)), shape_(std::move(shape)), remote_(remote) {
-    MarkMethodCallback(0, GuardedStream<v1::NodeReport, v1::JobNotice>(
+    MarkMethodCallback(0, proto::GuardedStream<v1::NodeReport, v1::JobNotice>(
                               [this](grpc::CallbackServerContext*) { return new NodeStream(hub_, &shape_); }));
-    MarkMethodCallback(
-        1, GuardedStream<v1::RemoteInput, v1::RemoteOutput>([this](grpc::CallbackServerContext*) { return Call(); }));
+    MarkMethodCallback(1, proto::GuardedStream<v1::RemoteInput, v1::RemoteOutput>(
+                              [this](grpc::CallbackServerContext*) { return Call(); }));
   }
 
  private:

@@ -140,7 +140,7 @@ void FillVerdict(const RouteVerdict& verdict, v1::RouteVerdict* message) {
   }
 }
 
-using VoteStream = grpc::ServerBidiReactor<Guarded<v1::RouteVote>, v1::RouteVerdict>;
+using VoteStream = grpc::ServerBidiReactor<proto::Guarded<v1::RouteVote>, v1::RouteVerdict>;
 
 class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, public Voter {
  public:
@@ -190,7 +190,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 
   grpc::Status Take() {
     first_message_.Stop();
-    if (!in_.refusal.ok()) return RefusalStatus(in_.refusal);
+    if (!in_.refusal.ok()) return proto::RefusalStatus(in_.refusal);
     const v1::RouteVote& in = in_.message;
     switch (in.kind_case()) {
       case v1::RouteVote::kProposal: {
@@ -243,7 +243,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
   const std::shared_ptr<RouteAgreements> agreements_;
   const Check check_;
   StreamAlarm first_message_;
-  Guarded<v1::RouteVote> in_;
+  proto::Guarded<v1::RouteVote> in_;
   uint64_t peer_ = 0;  // 0: no proposal yet
 
   // With the mutex.
@@ -254,7 +254,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
 class RouteAgreementService final : public v1::RouteAgreement::CallbackService {
  public:
   explicit RouteAgreementService(JobShape shape) : shape_(std::move(shape)) {
-    MarkMethodCallback(0, GuardedStream<v1::RouteVote, v1::RouteVerdict>([this](grpc::CallbackServerContext*) {
+    MarkMethodCallback(0, proto::GuardedStream<v1::RouteVote, v1::RouteVerdict>([this](grpc::CallbackServerContext*) {
                          return new VoteReactor(agreements_,
                                                 [this](const std::string& job) { return CheckJob(job, shape_); });
                        }));

@@ -79,10 +79,11 @@ class Arguments {
   std::map<std::string, std::string> values_;
 };
 
-std::string Bytes(StoreOp op, std::vector<std::string> keys, std::vector<std::string> values = {}, int64_t number = 0) {
+std::string Bytes(store::StoreOp op, std::vector<std::string> keys, std::vector<std::string> values = {},
+                  int64_t number = 0) {
   std::string bytes;
-  const StoreRequest request{.op = op, .keys = std::move(keys), .values = std::move(values), .number = number};
-  if (auto status = AppendRequest(StoreDialect::k1x, request, bytes); !status.ok()) {
+  const store::StoreRequest request{.op = op, .keys = std::move(keys), .values = std::move(values), .number = number};
+  if (auto status = store::AppendRequest(store::StoreDialect::k1x, request, bytes); !status.ok()) {
     fprintf(stderr, "store_join: %s\n", std::string(status.message()).c_str());
     exit(1);
   }
@@ -98,12 +99,12 @@ double CpuSeconds() {
 
 int Serve(const Arguments& arguments) {
   EventLoop loop;
-  std::vector<std::unique_ptr<StoreServer>> servers;
+  std::vector<std::unique_ptr<store::StoreServer>> servers;
   for (int i = arguments.Number("--count"); i > 0; --i) {
-    StoreServer::Options options;
+    store::StoreServer::Options options;
     options.listen = {arguments.Text("--host"), 0};
     options.upstream = arguments.Text("--upstream");
-    auto server = StoreServer::Start(&loop, options);
+    auto server = store::StoreServer::Start(&loop, options);
     if (!server.ok()) {
       fprintf(stderr, "store_join: %s\n", std::string(server.status().message()).c_str());
       return 1;
@@ -116,9 +117,9 @@ int Serve(const Arguments& arguments) {
     std::string line;
     while (std::getline(std::cin, line)) {
       loop.Post([&] {
-        StoreStats sum;
+        store::StoreStats sum;
         for (const auto& server : servers) {
-          const StoreStats stats = server->stats();
+          const store::StoreStats stats = server->stats();
           sum.connections += stats.connections;
           sum.tiers += stats.tiers;
           sum.requests += stats.requests;
@@ -194,7 +195,7 @@ class Ranks {
 
   void Poll(int seconds) {
     phase_ = Phase::kPoll;
-    const std::string check = Bytes(StoreOp::kCheck, {"/exception_dump"});
+    const std::string check = Bytes(store::StoreOp::kCheck, {"/exception_dump"});
     const int64_t begin_ns = EventLoop::NowNs();
     const int64_t count = static_cast<int64_t>(ranks_.size());
     for (int64_t i = 0; i < seconds * count;
@@ -333,14 +334,14 @@ class Ranks {
   }
 
   void Ask(Rank& rank) {
-    static const std::string kAddInit = Bytes(StoreOp::kAdd, {"init/"}, {}, 1);
-    static const std::string kWaitInit = Bytes(StoreOp::kWait, {"init/"});
-    static const std::string kGetInit = Bytes(StoreOp::kGet, {"init/"});
-    static const std::string kEnter = Bytes(StoreOp::kAdd, {"/default_pg/store_based_barrier_key:1"}, {}, 1);
-    static const std::string kLook = Bytes(StoreOp::kAdd, {"/default_pg/store_based_barrier_key:1"}, {}, 0);
-    static const std::string kSetId = Bytes(StoreOp::kSet, {"/default_pg/0/0"}, {std::string(128, 'i')});
-    static const std::string kWaitId = Bytes(StoreOp::kWait, {"/default_pg/0/0"});
-    static const std::string kGetId = Bytes(StoreOp::kGet, {"/default_pg/0/0"});
+    static const std::string kAddInit = Bytes(store::StoreOp::kAdd, {"init/"}, {}, 1);
+    static const std::string kWaitInit = Bytes(store::StoreOp::kWait, {"init/"});
+    static const std::string kGetInit = Bytes(store::StoreOp::kGet, {"init/"});
+    static const std::string kEnter = Bytes(store::StoreOp::kAdd, {"/default_pg/store_based_barrier_key:1"}, {}, 1);
+    static const std::string kLook = Bytes(store::StoreOp::kAdd, {"/default_pg/store_based_barrier_key:1"}, {}, 0);
+    static const std::string kSetId = Bytes(store::StoreOp::kSet, {"/default_pg/0/0"}, {std::string(128, 'i')});
+    static const std::string kWaitId = Bytes(store::StoreOp::kWait, {"/default_pg/0/0"});
+    static const std::string kGetId = Bytes(store::StoreOp::kGet, {"/default_pg/0/0"});
     switch (rank.step) {
       case Step::kInit:
         return Send(rank, kAddInit, 8);
@@ -417,11 +418,13 @@ class Ranks {
       case 0: {
         // SET has no reply: it goes with the ADD, and counts.
         ++requests_;
-        return Send(
-            rank, Bytes(StoreOp::kSet, {mine}, {std::string(64, 'v')}) + Bytes(StoreOp::kAdd, {mine + "n"}, {}, 1), 8);
+        return Send(rank,
+                    Bytes(store::StoreOp::kSet, {mine}, {std::string(64, 'v')}) +
+                        Bytes(store::StoreOp::kAdd, {mine + "n"}, {}, 1),
+                    8);
       }
       default:
-        return Send(rank, Bytes(StoreOp::kGet, {mine}), 8 + 64);
+        return Send(rank, Bytes(store::StoreOp::kGet, {mine}), 8 + 64);
     }
   }
 

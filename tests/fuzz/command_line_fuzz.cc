@@ -33,18 +33,18 @@ void Address(const std::string& text) {
 }
 
 void NodeList(const std::string& text) {
-  const absl::StatusOr<std::vector<taskd::NodeEntry>> nodes = taskd::ParseNodeList(text);
+  const absl::StatusOr<std::vector<taskd::rdma::NodeEntry>> nodes = taskd::rdma::ParseNodeList(text);
   if (!nodes.ok()) return CheckError(nodes.status());
   FUZZ_CHECK(!nodes->empty());
   std::set<std::string> hosts;
   std::string written;
-  for (const taskd::NodeEntry& node : *nodes) {
+  for (const taskd::rdma::NodeEntry& node : *nodes) {
     FUZZ_CHECK(!node.host.empty() && node.cards >= 0 && hosts.insert(node.host).second);
     const bool brackets = node.host.find(':') != std::string::npos;
     absl::StrAppend(&written, written.empty() ? "" : ",", brackets ? "[" : "", node.host, brackets ? "]:" : ":",
                     node.cards);
   }
-  const absl::StatusOr<std::vector<taskd::NodeEntry>> again = taskd::ParseNodeList(written);
+  const absl::StatusOr<std::vector<taskd::rdma::NodeEntry>> again = taskd::rdma::ParseNodeList(written);
   FUZZ_CHECK(again.ok() && again->size() == nodes->size());
   for (size_t i = 0; i < nodes->size(); ++i) {
     FUZZ_CHECK((*again)[i].host == (*nodes)[i].host && (*again)[i].cards == (*nodes)[i].cards);
@@ -77,7 +77,7 @@ void RunLine(const std::string& text) {
   Environment environment;
   Split(text, &words, &environment);
   std::string help;
-  const absl::StatusOr<taskd::RunOptions> options = taskd::ParseRunOptions(words, environment, &help);
+  const absl::StatusOr<taskd::run::RunOptions> options = taskd::run::ParseRunOptions(words, environment, &help);
   if (!options.ok()) return CheckError(options.status());
   if (!help.empty()) return;
   FUZZ_CHECK(options->min_nodes >= 1 && options->min_nodes <= options->max_nodes && options->procs_per_node >= 1);
@@ -96,8 +96,8 @@ void ModeLine(const std::string& text) {
   Environment environment;
   Split(text, &words, &environment);
   std::string help;
-  taskd::AsksForMode(words);
-  const absl::StatusOr<taskd::ModeOptions> options = taskd::ParseModeOptions(words, environment, &help);
+  taskd::modes::AsksForMode(words);
+  const absl::StatusOr<taskd::modes::ModeOptions> options = taskd::modes::ParseModeOptions(words, environment, &help);
   if (!options.ok()) return CheckError(options.status());
   if (!help.empty()) return;
   FUZZ_CHECK(!options->command.empty() && !options->mode.empty());
@@ -112,24 +112,25 @@ void Platform(const std::string& text) {
   for (const auto& [name, value] : environment) {
     if (value.find('\0') != std::string::npos) return;  // no variable has one
   }
-  taskd::ModeMachine machine;
+  taskd::modes::ModeMachine machine;
   machine.ipv4 = [](const std::string& host) { return host.size() % 2 == 0 ? std::string("10.0.0.1") : ""; };
   machine.gpus = [] { return 8; };
   const std::string table = words.empty() ? "" : words[0];
   machine.read_file = [&table](const std::string&) -> absl::StatusOr<std::string> { return table; };
   machine.sysfs = "/nonexistent";
   for (const char* mode : {"auto", "torch", "mpi", "ray", "ascend", "pytorch-gpu", "tensorflow-gpu"}) {
-    taskd::ModeOptions options;
+    taskd::modes::ModeOptions options;
     options.mode = mode;
     options.command = {"x"};
-    const absl::StatusOr<taskd::ModePlan> plan = taskd::PlanMode(options, environment, machine);
+    const absl::StatusOr<taskd::modes::ModePlan> plan = taskd::modes::PlanMode(options, environment, machine);
     if (!plan.ok()) {
       FUZZ_CHECK(!plan.status().message().empty());
       FUZZ_CHECK(plan.status().message().find('\n') == absl::string_view::npos);
       continue;
     }
     FUZZ_CHECK(!plan->nodes.empty() && plan->index >= 0 && plan->index <= static_cast<int>(plan->nodes.size()));
-    FUZZ_CHECK(taskd::ModePlanJson(*plan).find('\n') == std::string::npos && !taskd::ModePlanText(*plan).empty());
+    FUZZ_CHECK(taskd::modes::ModePlanJson(*plan).find('\n') == std::string::npos &&
+               !taskd::modes::ModePlanText(*plan).empty());
   }
 }
 

@@ -39,11 +39,11 @@ class MappedFile {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1 || size > 64 * 1024) return 0;
   const MappedFile file(std::string(reinterpret_cast<const char*>(data), size));
-  std::vector<taskd::AddressNamer::Address> addresses = {{0, true}, {UINT64_MAX, true}, {UINT64_MAX, false}};
+  std::vector<taskd::stacks::AddressNamer::Address> addresses = {{0, true}, {UINT64_MAX, true}, {UINT64_MAX, false}};
   for (uint64_t offset = 0; offset < 4096; offset += 64)
     addresses.push_back({file.address() + offset, offset % 128 == 0});
-  const std::map<uint64_t, std::string> names = taskd::AddressNamer(getpid()).Name(addresses);
-  for (const taskd::AddressNamer::Address& address : addresses) {
+  const std::map<uint64_t, std::string> names = taskd::stacks::AddressNamer(getpid()).Name(addresses);
+  for (const taskd::stacks::AddressNamer::Address& address : addresses) {
     const auto name = names.find(address.address);
     FUZZ_CHECK(name != names.end() && !name->second.empty() && name->second.size() < 512);
   }

@@ -34,10 +34,11 @@ class Proxy {
   Proxy() {
     FUZZ_CHECK(mkdtemp(folder_) != nullptr);
     socket_ = std::string(folder_) + "/proxy.sock";
-    node_ = std::make_unique<taskd::Node>(taskd::Node::Options{.host = "h", .socket = socket_},
-                                          taskd::ProfilingDir(std::string(folder_) + "/profiling", "task"));
-    server_ = std::make_unique<taskd::HelloServer>(
-        node_.get(), [](const taskd::AgentAnswer& answer) { FUZZ_CHECK(answer.message.size() < 128 * 1024); });
+    node_ =
+        std::make_unique<taskd::proxy::Node>(taskd::proxy::Node::Options{.host = "h", .socket = socket_},
+                                             taskd::proxy::ProfilingDir(std::string(folder_) + "/profiling", "task"));
+    server_ = std::make_unique<taskd::proxy::HelloServer>(
+        node_.get(), [](const taskd::proxy::AgentAnswer& answer) { FUZZ_CHECK(answer.message.size() < 128 * 1024); });
     FUZZ_CHECK(server_->Start(socket_).ok());
   }
   ~Proxy() {
@@ -57,8 +58,8 @@ class Proxy {
  private:
   char folder_[32] = "/tmp/taskd_fuzz_XXXXXX";
   std::string socket_;
-  std::unique_ptr<taskd::Node> node_;
-  std::unique_ptr<taskd::HelloServer> server_;
+  std::unique_ptr<taskd::proxy::Node> node_;
+  std::unique_ptr<taskd::proxy::HelloServer> server_;
 };
 
 std::string HelloOf(hello::Role role) {
@@ -95,16 +96,18 @@ void ToAgent(std::string_view bytes) {
   FUZZ_CHECK(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
              listen(listener.get(), 4) == 0);
   taskd::EventLoop loop;
-  taskd::AgentOperations operations;
+  taskd::run::AgentOperations operations;
   operations.kill_ranks = [](const auto& done) { done(absl::OkStatus()); };
   operations.start_ranks = [](const std::vector<int>& ranks, const auto& done) {
     for (int rank : ranks) FUZZ_CHECK(rank >= 0 && rank < 2);
     done(ranks.size() > 1 ? absl::UnavailableError("no") : absl::OkStatus());
   };
-  operations.state = [] { return std::map<int, taskd::AgentOperations::RankState>{{0, {11, 3, 8}}, {1, {12, {}, 9}}}; };
+  operations.state = [] {
+    return std::map<int, taskd::run::AgentOperations::RankState>{{0, {11, 3, 8}}, {1, {12, {}, 9}}};
+  };
   operations.restart = [](const auto& done) { done(absl::OkStatus()); };
   {
-    taskd::AgentLine line(&loop, path, std::move(operations));
+    taskd::run::AgentLine line(&loop, path, std::move(operations));
     taskd::UniqueFd peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     FUZZ_CHECK(peer.valid());
     send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);

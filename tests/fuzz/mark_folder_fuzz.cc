@@ -77,23 +77,23 @@ void ReadFolder(const std::string& text) {
     bytes += content.size();
     lines += static_cast<uint64_t>(std::count(content.begin(), content.end(), '\n')) + 1;
   }
-  absl::StatusOr<taskd::MarkDirectory> directory = taskd::ListMarkDirectory(folder.task());
+  absl::StatusOr<taskd::diagnosis::MarkDirectory> directory = taskd::diagnosis::ListMarkDirectory(folder.task());
   if (bytes == 0) {
     FUZZ_CHECK(absl::IsInvalidArgument(directory.status()) && !directory.status().message().empty());
     return;
   }
   FUZZ_CHECK(directory.ok() && directory->ranks.size() == 1 && directory->bytes == bytes);
-  const taskd::RankMarks& rank = directory->ranks[0];
+  const taskd::diagnosis::RankMarks& rank = directory->ranks[0];
   FUZZ_CHECK(rank.files.size() == kMaxFiles && rank.node >= -1 && rank.local_rank >= -1 && rank.local_rank <= 65535);
 
   absl::StatusOr<taskd::MarkFileReader> reader = taskd::MarkFileReader::Open(folder.rank());
   FUZZ_CHECK(reader.ok());
   std::string trace;
-  taskd::TraceWriter writer(0, [&trace](std::string_view more) {
+  taskd::trace::TraceWriter writer(0, [&trace](std::string_view more) {
     trace += more;
     return absl::OkStatus();
   });
-  taskd::TraceRank traced;
+  taskd::trace::TraceRank traced;
   traced.name = rank.host;
   writer.BeginRank(traced);
   uint64_t records = 0;
@@ -111,10 +111,10 @@ void ReadFolder(const std::string& text) {
 void State(const std::string& text) {
   const std::string path = TheFolder().state();
   Folder::Write(path, text);
-  const std::optional<taskd::ProxyState> state = taskd::LoadProxyState(path);
+  const std::optional<taskd::proxy::ProxyState> state = taskd::proxy::LoadProxyState(path);
   if (!state) return;
-  taskd::SaveProxyState(path, *state);
-  const std::optional<taskd::ProxyState> again = taskd::LoadProxyState(path);
+  taskd::proxy::SaveProxyState(path, *state);
+  const std::optional<taskd::proxy::ProxyState> again = taskd::proxy::LoadProxyState(path);
   // What is longer than the reader reads is not written back whole.
   if (state->task_folder.size() > 500) return;
   FUZZ_CHECK(again && again->task_folder == state->task_folder && again->wanted == state->wanted);

@@ -18,6 +18,7 @@
 namespace {
 
 namespace manager = taskd::manager;
+namespace proto = taskd::proto;
 namespace v1 = taskd::v1;
 
 template <typename T>
@@ -30,28 +31,28 @@ bool Refused(const absl::StatusOr<T>& read) {
 void Verdict(const std::string& bytes) {
   v1::Verdict message, first, second;
   if (!message.ParseFromString(bytes)) return;
-  const auto verdict = manager::ReadVerdict(message);
+  const auto verdict = proto::ReadVerdict(message);
   if (Refused(verdict)) return;
-  manager::FillVerdict(*verdict, &first);
-  const auto again = manager::ReadVerdict(first);
+  proto::FillVerdict(*verdict, &first);
+  const auto again = proto::ReadVerdict(first);
   FUZZ_CHECK(again.ok());
-  manager::FillVerdict(*again, &second);
+  proto::FillVerdict(*again, &second);
   FUZZ_CHECK(first.SerializeAsString() == second.SerializeAsString());
   taskd::diagnosis::Engine engine;
   engine.Restore({*verdict});
   engine.Finish();
   v1::DiagnosisReport report;
-  manager::FillReport(engine.report(), "a/b", &report);
-  FUZZ_CHECK(manager::ReadReport(report).ok());
+  proto::FillReport(engine.report(), "a/b", &report);
+  FUZZ_CHECK(proto::ReadReport(report).ok());
 }
 
 void Report(const std::string& bytes) {
   v1::DiagnosisReport message, first;
   if (!message.ParseFromString(bytes)) return;
-  const auto report = manager::ReadReport(message);
+  const auto report = proto::ReadReport(message);
   if (Refused(report)) return;
-  manager::FillReport(*report, message.job(), &first);
-  FUZZ_CHECK(manager::ReadReport(first).ok());
+  proto::FillReport(*report, message.job(), &first);
+  FUZZ_CHECK(proto::ReadReport(first).ok());
 }
 
 // As the service takes them; then given to the engine, as of a node that owns ranks 0 to 7.
@@ -64,22 +65,22 @@ void Folds(const std::string& bytes) {
     groups.rank = rank.rank();
     for (const v1::Group& in : rank.groups()) {
       if (groups.groups.size() >= manager::DiagnosisFeed::kMaxGroups) break;
-      const auto group = taskd::ReadGroup(in);
+      const auto group = proto::ReadGroup(in);
       if (Refused(group)) continue;
       FUZZ_CHECK(taskd::ExpandMembers(group->members, 100).size() <= 100);
       v1::Group written;
-      taskd::FillGroup(*group, &written);
-      FUZZ_CHECK(taskd::ReadGroup(written).ok() && *taskd::ReadGroup(written) == *group);
+      proto::FillGroup(*group, &written);
+      FUZZ_CHECK(proto::ReadGroup(written).ok() && *proto::ReadGroup(written) == *group);
       groups.groups.push_back(*group);
     }
   }
   for (const v1::RankStep& in : message.steps()) {
-    const auto fold = taskd::ReadFold(in);
+    const auto fold = proto::ReadFold(in);
     if (Refused(fold)) continue;
     FUZZ_CHECK(fold->ops.size() <= taskd::StepFold::kMaxOps && fold->samples.size() <= taskd::StepFold::kMaxSamples);
     v1::RankStep written;
-    taskd::FillFold(in.rank(), *fold, &written);
-    const auto again = taskd::ReadFold(written);
+    proto::FillFold(in.rank(), *fold, &written);
+    const auto again = proto::ReadFold(written);
     FUZZ_CHECK(again.ok() && *again == *fold);
     batch.steps.push_back({in.rank(), *fold});
   }
@@ -97,8 +98,8 @@ void Folds(const std::string& bytes) {
   feed.Disconnect(1, now_ns);
   feed.Advance(now_ns + 60'000'000'000);
   v1::DiagnosisReport report;
-  manager::FillReport(feed.report(), "a/b", &report);
-  FUZZ_CHECK(manager::ReadReport(report).ok());
+  proto::FillReport(feed.report(), "a/b", &report);
+  FUZZ_CHECK(proto::ReadReport(report).ok());
 }
 
 void Switch(const std::string& bytes) {
@@ -137,9 +138,9 @@ void Events(const std::string& bytes) {
 
 // What launchers tell the first one, which the manager has to take whole or it would take nothing.
 void LauncherEvent(const std::string& text) {
-  const auto message = taskd::DecodeNodeMessage(text);
-  if (Refused(message) || !std::holds_alternative<taskd::EventMessage>(*message)) return;
-  const v1::SupervisionEvent event = taskd::ToSupervisionEvent(std::get<taskd::EventMessage>(*message).event);
+  const auto message = taskd::run::DecodeNodeMessage(text);
+  if (Refused(message) || !std::holds_alternative<taskd::run::EventMessage>(*message)) return;
+  const v1::SupervisionEvent event = taskd::run::ToSupervisionEvent(std::get<taskd::run::EventMessage>(*message).event);
   std::string bytes;
   FUZZ_CHECK(event.SerializeToString(&bytes));  // texts are UTF-8
   manager::SupervisionCore core({});
@@ -187,16 +188,16 @@ std::vector<std::string> FuzzSeeds() {
   verdict.evidence.push_back({"send", 1.5, 1.0, 8, 12.5, 10, 20});
   verdict.text = "slow";
   v1::Verdict kept;
-  manager::FillVerdict(verdict, &kept);
+  proto::FillVerdict(verdict, &kept);
   taskd::diagnosis::Report report;
   report.ranks = 16;
   report.verdicts = {verdict};
   v1::DiagnosisReport told;
-  manager::FillReport(report, "a/b", &told);
+  proto::FillReport(report, "a/b", &told);
 
   v1::FoldSet folds;
   v1::RankGroups* groups = folds.add_groups();
-  taskd::FillGroup({"g", "tp", {{0, 1, 8}}}, groups->add_groups());
+  proto::FillGroup({"g", "tp", {{0, 1, 8}}}, groups->add_groups());
   for (int step = 1; step < 4; ++step) {
     for (int rank = 0; rank < 8; ++rank) {
       taskd::StepFold fold;
@@ -211,7 +212,7 @@ std::vector<std::string> FuzzSeeds() {
       op.first_start_ns = fold.start_ns + 10;
       op.last_end_ns = fold.start_ns + 5000;
       fold.samples.push_back({0, taskd::CommOp::kAllReduce, 0, fold.start_ns + 10, fold.start_ns + 500});
-      taskd::FillFold(rank, fold, folds.add_steps());
+      proto::FillFold(rank, fold, folds.add_steps());
     }
   }
   ProfilingSwitch switches;

@@ -9,11 +9,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   const size_t part = 1 + data[0];
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  taskd::NcclLogClassifier whole, parts;
+  taskd::rdma::NcclLogClassifier whole, parts;
   whole.Add(text);
   for (size_t at = 0; at < text.size(); at += part) parts.Add(text.substr(at, part));
-  const taskd::NcclLogReport report = whole.Finish();
-  const taskd::NcclLogReport other = parts.Finish();
+  const taskd::rdma::NcclLogReport report = whole.Finish();
+  const taskd::rdma::NcclLogReport other = parts.Finish();
   FUZZ_CHECK(report.gdrdma == other.gdrdma && report.rdma == other.rdma && report.socket == other.socket &&
              report.intra == other.intra && report.first_offending_line == other.first_offending_line &&
              report.first_offending_text == other.first_offending_text && report.verdict() == other.verdict());

@@ -23,35 +23,35 @@ bool IsHarmless(const std::string& text) {
   return true;
 }
 
-void Report(const taskd::WorkerExit& exit) {
-  taskd::RankFailure failure;
+void Report(const taskd::process::WorkerExit& exit) {
+  taskd::run::RankFailure failure;
   failure.exit = exit;
   failure.host = exit.error_message.substr(0, 100);
   failure.log_folder = exit.error_json.substr(0, 100);
-  const std::string report = taskd::FailureReport(exit.error_message.substr(0, 1000), {failure, failure});
+  const std::string report = taskd::run::FailureReport(exit.error_message.substr(0, 1000), {failure, failure});
   FUZZ_CHECK(!report.empty() && report.back() == '\n' && IsHarmless(report) && report.size() < 64 * 1024);
 
   taskd::UniqueFd file(memfd_create("error", MFD_CLOEXEC));
   const std::string path = absl::StrCat("/proc/self/fd/", file.get());
-  FUZZ_CHECK(taskd::WriteErrorFile(path, failure).ok());
+  FUZZ_CHECK(taskd::run::WriteErrorFile(path, failure).ok());
   std::string text(size_t{4} << 20, '\0');
   const ssize_t bytes = pread(file.get(), text.data(), text.size(), 0);
   FUZZ_CHECK(bytes > 0);
   text.resize(static_cast<size_t>(bytes));
   const nlohmann::json written = nlohmann::json::parse(text, nullptr, false);
   FUZZ_CHECK(written.is_object() && written["message"].is_object() && written["message"]["errorCode"] == exit.code);
-  taskd::MessageOfErrorFile(text);
+  taskd::process::MessageOfErrorFile(text);
 }
 
 void Exit(const std::string& text) {
-  absl::StatusOr<taskd::WorkerExit> exit = taskd::DecodeExit(text);
+  absl::StatusOr<taskd::process::WorkerExit> exit = taskd::run::DecodeExit(text);
   if (!exit.ok()) {
     FUZZ_CHECK(absl::IsInvalidArgument(exit.status()) && !exit.status().message().empty());
     return;
   }
-  const std::string encoded = taskd::EncodeExit(*exit);
-  FUZZ_CHECK(encoded.size() <= taskd::kMaxEncodedExit && encoded.find('\n') == std::string::npos);
-  absl::StatusOr<taskd::WorkerExit> again = taskd::DecodeExit(encoded);
+  const std::string encoded = taskd::run::EncodeExit(*exit);
+  FUZZ_CHECK(encoded.size() <= taskd::run::kMaxEncodedExit && encoded.find('\n') == std::string::npos);
+  absl::StatusOr<taskd::process::WorkerExit> again = taskd::run::DecodeExit(encoded);
   FUZZ_CHECK(again.ok() && again->rank == exit->rank && again->code == exit->code && again->signal == exit->signal &&
              again->time_ns == exit->time_ns && again->pid == exit->pid);
   Report(*exit);
@@ -59,30 +59,30 @@ void Exit(const std::string& text) {
 
 // As a rank writes it: any bytes at all, in every place of them.
 void ErrorFile(const std::string& text) {
-  taskd::WorkerExit exit;
+  taskd::process::WorkerExit exit;
   exit.code = 1;
   exit.error_json = text;
-  exit.error_message = taskd::MessageOfErrorFile(text);
+  exit.error_message = taskd::process::MessageOfErrorFile(text);
   FUZZ_CHECK(exit.error_message.size() <= text.size());
   exit.last_lines = {text.substr(0, text.find('\n')), text};
-  FUZZ_CHECK(taskd::DecodeExit(taskd::EncodeExit(exit)).ok());
+  FUZZ_CHECK(taskd::run::DecodeExit(taskd::run::EncodeExit(exit)).ok());
   Report(exit);
 }
 
 void Stacks(const std::string& text) {
-  absl::StatusOr<std::vector<taskd::RankStacks>> stacks = taskd::DecodeStacks(text);
+  absl::StatusOr<std::vector<taskd::stacks::RankStacks>> stacks = taskd::stacks::DecodeStacks(text);
   if (!stacks.ok()) {
     FUZZ_CHECK(absl::IsInvalidArgument(stacks.status()) && !stacks.status().message().empty());
     return;
   }
-  const std::string encoded = taskd::EncodeStacks(*stacks);
-  absl::StatusOr<std::vector<taskd::RankStacks>> again = taskd::DecodeStacks(encoded);
-  FUZZ_CHECK(again.ok() && again->size() == stacks->size() && taskd::EncodeStacks(*again) == encoded);
-  const std::string less = taskd::EncodeStacks(*stacks, 64);
-  FUZZ_CHECK(less.size() <= encoded.size() + 64 * stacks->size() && taskd::DecodeStacks(less).ok());
-  const taskd::MergedStacks merged = taskd::MergeStacks(*std::move(stacks));
+  const std::string encoded = taskd::stacks::EncodeStacks(*stacks);
+  absl::StatusOr<std::vector<taskd::stacks::RankStacks>> again = taskd::stacks::DecodeStacks(encoded);
+  FUZZ_CHECK(again.ok() && again->size() == stacks->size() && taskd::stacks::EncodeStacks(*again) == encoded);
+  const std::string less = taskd::stacks::EncodeStacks(*stacks, 64);
+  FUZZ_CHECK(less.size() <= encoded.size() + 64 * stacks->size() && taskd::stacks::DecodeStacks(less).ok());
+  const taskd::stacks::MergedStacks merged = taskd::stacks::MergeStacks(*std::move(stacks));
   FUZZ_CHECK(!merged.title.empty() && merged.title.find('\n') == std::string::npos);
-  FUZZ_CHECK(merged.log.size() <= taskd::kMaxLogStackBytes);
+  FUZZ_CHECK(merged.log.size() <= taskd::stacks::kMaxLogStackBytes);
   FUZZ_CHECK(IsHarmless(merged.title) && IsHarmless(merged.log) && IsHarmless(merged.full));
 }
 
@@ -105,7 +105,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 }
 
 std::vector<std::string> FuzzSeeds() {
-  taskd::WorkerExit exit;
+  taskd::process::WorkerExit exit;
   exit.rank = 3;
   exit.pid = 7;
   exit.code = 139;
@@ -113,29 +113,29 @@ std::vector<std::string> FuzzSeeds() {
   exit.error_message = "ValueError: x";
   exit.error_json = R"({"message":{"message":"ValueError: x","extraInfo":{"timestamp":"1"}}})";
   exit.last_lines = {"a", "b"};
-  taskd::ThreadStack thread;
+  taskd::stacks::ThreadStack thread;
   thread.tid = 5;
   thread.name = "main";
   thread.state = "S";
   thread.syscall = "futex";
   thread.python = {"wait (threading.py:320)", "main (train.py:1)"};
   thread.native = {"poll+0x4f (libc.so.6)"};
-  taskd::RankStacks rank;
+  taskd::stacks::RankStacks rank;
   rank.rank = 1;
   rank.command = "python3";
   rank.threads = {thread, thread};
-  taskd::RankStacks gone;
+  taskd::stacks::RankStacks gone;
   gone.rank = 2;
   gone.note = "has ended";
-  const std::string stacks = taskd::EncodeStacks({rank, gone});
+  const std::string stacks = taskd::stacks::EncodeStacks({rank, gone});
   // One frame that is longer than the whole log may be.
   rank.threads[0].python = {std::string(100'000, 'f')};
-  return {"0" + taskd::EncodeExit(exit),
+  return {"0" + taskd::run::EncodeExit(exit),
           "1" + exit.error_json,
           R"(1{"message":"text"})",
           "1\x1b[31mred",
           R"(1{"message":{"message":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}})",
           "2" + stacks,
-          "2" + taskd::EncodeStacks({rank, gone}),
+          "2" + taskd::stacks::EncodeStacks({rank, gone}),
           R"(2{"ranks":[{"rank":2147483647,"threads":[{"native":[" (","+0x ("]}]},{"rank":-2147483648}]})"};
 }

@@ -10,24 +10,25 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace taskd;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  for (const ChipRules chip : {ChipRules::kAny, ChipRules::k910, ChipRules::k950}) {
-    absl::StatusOr<RankTableCheck> check = CheckRankTable(text, chip);
+  for (const ranktable::ChipRules chip :
+       {ranktable::ChipRules::kAny, ranktable::ChipRules::k910, ranktable::ChipRules::k950}) {
+    absl::StatusOr<ranktable::RankTableCheck> check = ranktable::CheckRankTable(text, chip);
     FUZZ_CHECK(check.ok() || !check.status().message().empty());
     if (!check.ok()) continue;
     FUZZ_CHECK(check->ok() == check->table.has_value());
-    for (const RankTableError& error : check->errors) FUZZ_CHECK(!error.text.empty());
+    for (const ranktable::RankTableError& error : check->errors) FUZZ_CHECK(!error.text.empty());
     if (!check->ok()) continue;
-    const RankTable& table = *check->table;
+    const ranktable::RankTable& table = *check->table;
     FUZZ_CHECK(!table.servers.empty() && !table.devices.empty());
-    FUZZ_CHECK(ServerOf(table, table.servers[0].server_id).ok());
+    FUZZ_CHECK(ranktable::ServerOf(table, table.servers[0].server_id).ok());
     std::vector<uint32_t> order(table.servers.size());
     std::iota(order.rbegin(), order.rend(), 0);
-    absl::StatusOr<std::string> moved = ReorderRankTable(table, order);
+    absl::StatusOr<std::string> moved = ranktable::ReorderRankTable(table, order);
     if (!moved.ok()) continue;
-    absl::StatusOr<RankTableCheck> again = CheckRankTable(*moved, chip);
+    absl::StatusOr<ranktable::RankTableCheck> again = ranktable::CheckRankTable(*moved, chip);
     FUZZ_CHECK(again.ok() && again->devices == check->devices);
     // Without names of servers (2.0) the runs of ranks may join or break where they meet.
-    FUZZ_CHECK(again->ok() || table.version == RankTableVersion::k2_0);
+    FUZZ_CHECK(again->ok() || table.version == ranktable::RankTableVersion::k2_0);
   }
   return 0;
 }

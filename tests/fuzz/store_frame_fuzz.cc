@@ -16,10 +16,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     auto next = buffer.Next(body);
     if (!next.ok() || !*next) break;
     FUZZ_CHECK(body.size() <= size);
-    auto frame = taskd::ParseFrame(body);
+    auto frame = taskd::store::ParseFrame(body);
     if (!frame.ok()) continue;
     std::string again;
-    taskd::AppendFrame(*frame, again);
+    taskd::store::AppendFrame(*frame, again);
     FUZZ_CHECK(again.size() == sizeof(uint32_t) + body.size());
     // A flag may be any byte but 0, and is 1 when it is sent on.
     again[sizeof(uint32_t) + 2] = body[2];
@@ -31,16 +31,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 std::vector<std::string> FuzzSeeds() {
   std::vector<std::string> seeds;
   std::string all;
-  for (uint8_t type = 1; type <= static_cast<uint8_t>(taskd::TierFrame::Type::kRevoke); ++type) {
-    taskd::TierFrame frame;
-    frame.type = static_cast<taskd::TierFrame::Type>(type);
-    frame.op = taskd::StoreOp::kMultiSet;
+  for (uint8_t type = 1; type <= static_cast<uint8_t>(taskd::store::TierFrame::Type::kRevoke); ++type) {
+    taskd::store::TierFrame frame;
+    frame.type = static_cast<taskd::store::TierFrame::Type>(type);
+    frame.op = taskd::store::StoreOp::kMultiSet;
     frame.id = type;
     frame.keys = {"/key", ""};
     frame.values = {"value", std::string(100, 'x')};
     frame.states = {1, 7};
     std::string one;
-    taskd::AppendFrame(frame, one);
+    taskd::store::AppendFrame(frame, one);
     seeds.push_back(one);
     all += one;
   }

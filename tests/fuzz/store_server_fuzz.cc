@@ -25,9 +25,9 @@
 
 namespace {
 
-using taskd::StoreDialect;
-using taskd::StoreOp;
-using taskd::TierFrame;
+using taskd::store::StoreDialect;
+using taskd::store::StoreOp;
+using taskd::store::TierFrame;
 
 constexpr int kPeers = 4;
 constexpr int kMaxSteps = 64;
@@ -48,26 +48,26 @@ void Round(taskd::EventLoop& loop) {
   loop.Run();
 }
 
-std::unique_ptr<taskd::StoreServer> Start(taskd::EventLoop* loop, const std::string& upstream) {
-  taskd::StoreServer::Options options;
+std::unique_ptr<taskd::store::StoreServer> Start(taskd::EventLoop* loop, const std::string& upstream) {
+  taskd::store::StoreServer::Options options;
   options.listen = {"127.0.0.1", 0};
   options.upstream = upstream;
   options.memory_limit_bytes = kMemoryLimit;
   if (upstream.empty()) {
-    options.frame_service.magic = taskd::kLauncherMagic;
-    options.frame_service.max_frame_bytes = taskd::kMaxStrangersFrameBytes;
+    options.frame_service.magic = taskd::run::kLauncherMagic;
+    options.frame_service.max_frame_bytes = taskd::run::kMaxStrangersFrameBytes;
     options.frame_service.opened = [](uint64_t, const std::string&) {};
     options.frame_service.received = [](uint64_t, std::string_view body) {
-      if (auto message = taskd::DecodeNodeMessage(body); message.ok()) {
-        FUZZ_CHECK(taskd::DecodeNodeMessage(taskd::Encode(*message)).ok());
+      if (auto message = taskd::run::DecodeNodeMessage(body); message.ok()) {
+        FUZZ_CHECK(taskd::run::DecodeNodeMessage(taskd::run::Encode(*message)).ok());
       }
-      if (auto message = taskd::DecodeRootMessage(body); message.ok()) {
-        FUZZ_CHECK(taskd::DecodeRootMessage(taskd::Encode(*message)).ok());
+      if (auto message = taskd::run::DecodeRootMessage(body); message.ok()) {
+        FUZZ_CHECK(taskd::run::DecodeRootMessage(taskd::run::Encode(*message)).ok());
       }
     };
     options.frame_service.closed = [](uint64_t) {};
   }
-  auto server = taskd::StoreServer::Start(loop, options);
+  auto server = taskd::store::StoreServer::Start(loop, options);
   FUZZ_CHECK(server.ok());
   return *std::move(server);
 }
@@ -159,12 +159,14 @@ void FillCall(Program& program, StoreOp op, std::vector<std::string>& keys, std:
 
 std::string Greeting(uint8_t kind) {
   std::string bytes(1, '\0');
-  const uint32_t magic = kind == 0 ? taskd::kTierMagic : kind == 1 ? taskd::kLauncherMagic : taskd::kValidateMagic;
+  const uint32_t magic = kind == 0   ? taskd::store::kTierMagic
+                         : kind == 1 ? taskd::run::kLauncherMagic
+                                     : taskd::store::kValidateMagic;
   bytes.append(reinterpret_cast<const char*>(&magic), sizeof(magic));
   if (kind == 0) {
     TierFrame hello;
-    hello.number = taskd::kTierProtocol;
-    taskd::AppendFrame(hello, bytes);
+    hello.number = taskd::store::kTierProtocol;
+    taskd::store::AppendFrame(hello, bytes);
   }
   return bytes;
 }
@@ -182,7 +184,7 @@ std::string Step(Program& program, uint8_t kind) {
     frame.number = program.Byte() % 4;
     FillCall(program, op, frame.keys, frame.values);
     if (what % 32 == 0) frame.keys.emplace_back(what * 100, 'k');
-    taskd::AppendFrame(frame, bytes);
+    taskd::store::AppendFrame(frame, bytes);
   } else if (kind == 1) {
     static const char* const kBodies[] = {
         (R"({"type":"join","run_id":"a","version":"1","host":"h","pid":1,"node_rank":0,"local_world_size":1,"role":"r",)"
@@ -200,11 +202,11 @@ std::string Step(Program& program, uint8_t kind) {
     bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
     bytes += body;
   } else {
-    taskd::StoreRequest request;
+    taskd::store::StoreRequest request;
     request.op = op;
     request.number = program.Byte() % 4;
     FillCall(program, op, request.keys, request.values);
-    (void)taskd::AppendRequest(StoreDialect::k22, request, bytes);
+    (void)taskd::store::AppendRequest(StoreDialect::k22, request, bytes);
   }
   return bytes;
 }
@@ -247,11 +249,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (int i = 0; i < 4; ++i) Round(loop);
 
   // Somebody else is answered. Not before: a tier that does not give its copies back may hold up others for 10 s.
-  for (taskd::StoreServer* server : {root.get(), tier.get()}) {
+  for (taskd::store::StoreServer* server : {root.get(), tier.get()}) {
     const taskd::UniqueFd good = Connect(server->port());
     std::string bytes = Greeting(2);
     FUZZ_CHECK(
-        taskd::AppendRequest(StoreDialect::k22, {.op = StoreOp::kNumKeys, .keys = {}, .values = {}}, bytes).ok());
+        taskd::store::AppendRequest(StoreDialect::k22, {.op = StoreOp::kNumKeys, .keys = {}, .values = {}}, bytes)
+            .ok());
     Send(good, bytes);
     int64_t count = 0;
     int rounds = 0;

@@ -12,10 +12,10 @@
 
 namespace {
 
-using taskd::StoreDialect;
-using taskd::StoreOp;
-using taskd::StoreParser;
-using taskd::StoreRequest;
+using taskd::store::StoreDialect;
+using taskd::store::StoreOp;
+using taskd::store::StoreParser;
+using taskd::store::StoreRequest;
 
 bool Same(const StoreRequest& a, const StoreRequest& b) {
   return a.op == b.op && a.keys == b.keys && a.values == b.values && a.number == b.number;

@@ -10,16 +10,16 @@ namespace {
 
 void Try(const char* mode, std::optional<int> ps_num, const taskd::Environment& environment) {
   using namespace taskd;
-  ModeMachine machine;
+  modes::ModeMachine machine;
   machine.ipv4 = [](const std::string&) { return std::string(); };
   machine.gpus = [] { return -1; };
   machine.read_file = [](const std::string& path) -> absl::StatusOr<std::string> { return absl::NotFoundError(path); };
   machine.sysfs = "/nonexistent";
-  ModeOptions options;
+  modes::ModeOptions options;
   options.mode = mode;
   options.ps_num = ps_num;
   options.command = {"x"};
-  const absl::StatusOr<ModePlan> plan = PlanMode(options, environment, machine);
+  const absl::StatusOr<modes::ModePlan> plan = modes::PlanMode(options, environment, machine);
   if (!plan.ok()) {
     FUZZ_CHECK(absl::IsInvalidArgument(plan.status()) && !plan.status().message().empty());
     FUZZ_CHECK(plan.status().message().find('\n') == absl::string_view::npos);
@@ -29,16 +29,16 @@ void Try(const char* mode, std::optional<int> ps_num, const taskd::Environment& 
   const bool listed = plan->index < static_cast<int>(plan->nodes.size());
   FUZZ_CHECK(listed || plan->role == "evaluator" || plan->role == "chief");
   FUZZ_CHECK(!listed || plan->nodes[plan->index].serves == plan->serves);
-  FUZZ_CHECK(ModePlanJson(*plan).find('\n') == std::string::npos && !ModePlanText(*plan).empty());
+  FUZZ_CHECK(modes::ModePlanJson(*plan).find('\n') == std::string::npos && !modes::ModePlanText(*plan).empty());
   const auto made = plan->processes.empty() ? Environment() : plan->processes[0].environment;
   const auto config = made.find("TF_CONFIG");
-  if (plan->mode != Mode::kPs) return;
+  if (plan->mode != modes::Mode::kPs) return;
   FUZZ_CHECK(config != made.end());
   const auto given = environment.find("TF_CONFIG");
   FUZZ_CHECK(given == environment.end() || given->second.empty() || given->second == config->second);
   if (given != environment.end()) return;
   // What NODE_LIST calls a host may be no host: that is TensorFlow's to say. What it can be read as is right.
-  const absl::StatusOr<TfConfig> read = ParseTfConfig(config->second);
+  const absl::StatusOr<modes::TfConfig> read = modes::ParseTfConfig(config->second);
   if (read.ok()) FUZZ_CHECK(read->cluster.at(read->type)[read->index].host == plan->nodes[plan->index].name);
 }
 

@@ -9,6 +9,7 @@ import socket
 import struct
 
 import launchers
+import ports
 import pytest
 from harness import wait_until
 from stores import StoreProcess
@@ -366,7 +367,7 @@ def launcher_frame(body):
 
 
 def test_frames_of_a_launcher_that_has_not_joined(jobs):
-    port = launchers.free_port()
+    port = ports.free_port()
     node = jobs.static(0, port)  # waits for node 1
     wait_until(lambda: node.require_alive() and socket.socket().connect_ex(("127.0.0.1", port)) == 0, "node 0 listens")
     before = peak_mib(node)
@@ -385,7 +386,7 @@ def test_frames_of_a_launcher_that_has_not_joined(jobs):
 
 @pytest.mark.parametrize("tokens", [("3f9c2d", "77ab10"), ("3f9c2d", ""), ("", "3f9c2d")], ids=str)
 def test_launchers_prove_the_token_to_each_other(jobs, tokens):
-    port = launchers.free_port()
+    port = ports.free_port()
     root, stranger = (jobs.static(node, port, procs=1, environment={"TASKD_TOKEN": token or None})
                       for node, token in enumerate(tokens))
     assert stranger.wait() == 1
@@ -512,7 +513,7 @@ def test_silence_is_no_reason_below_the_limit(store):
 
 def test_a_launcher_joins_in_spite_of_a_flood(jobs):
     """1,010 silent connections to the master port kept node 1 out for good."""
-    port = launchers.free_port()
+    port = ports.free_port()
     node = jobs.static(0, port, procs=1, prefix=("prlimit", "--nofile=1024:1024"))
     wait_until(lambda: node.require_alive() and socket.socket().connect_ex(("127.0.0.1", port)) == 0, "node 0 listens")
     flood = [connect(port, "127.0.0.9") for _ in range(1010)]

@@ -30,7 +30,7 @@ class StoreClient {
   static constexpr std::chrono::seconds kPatience{20};
 
   // The connection to 127.0.0.1:`port`; a client of 2.2 also says VALIDATE.
-  static absl::StatusOr<StoreClient> Connect(int port, StoreDialect dialect) {
+  static absl::StatusOr<StoreClient> Connect(int port, store::StoreDialect dialect) {
     StoreClient client(dialect);
     client.fd_ = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
@@ -42,23 +42,24 @@ class StoreClient {
     }
     const int on = 1;
     setsockopt(client.fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (dialect == StoreDialect::k22) {
+    if (dialect == store::StoreDialect::k22) {
       std::string hello(1, '\0');
-      hello.append(reinterpret_cast<const char*>(&kValidateMagic), sizeof(kValidateMagic));
+      hello.append(reinterpret_cast<const char*>(&store::kValidateMagic), sizeof(store::kValidateMagic));
       if (auto status = client.Write(hello); !status.ok()) return status;
     }
     return client;
   }
 
-  StoreDialect dialect() const { return dialect_; }
+  store::StoreDialect dialect() const { return dialect_; }
 
-  static bool HasReply(StoreOp op) {
-    return op != StoreOp::kSet && op != StoreOp::kAppend && op != StoreOp::kMultiSet && op != StoreOp::kQueuePush;
+  static bool HasReply(store::StoreOp op) {
+    return op != store::StoreOp::kSet && op != store::StoreOp::kAppend && op != store::StoreOp::kMultiSet &&
+           op != store::StoreOp::kQueuePush;
   }
 
-  absl::Status Send(const StoreRequest& request) {
+  absl::Status Send(const store::StoreRequest& request) {
     std::string bytes;
-    if (auto status = AppendRequest(dialect_, request, bytes); !status.ok()) return status;
+    if (auto status = store::AppendRequest(dialect_, request, bytes); !status.ok()) return status;
     return Write(bytes);
   }
 
@@ -76,17 +77,17 @@ class StoreClient {
 
   // The reply to `request`, sent before. kWait, kBarrier and kCancelWait: the one byte as number (0 the wait is over, 1
   // cancelled).
-  absl::StatusOr<StoreReply> Receive(const StoreRequest& request) {
-    StoreReply reply;
+  absl::StatusOr<store::StoreReply> Receive(const store::StoreRequest& request) {
+    store::StoreReply reply;
     absl::Status status = ReceiveInto(request, reply);
     if (!status.ok()) return status;
     return reply;
   }
 
   // Nothing to receive for requests without a reply.
-  absl::StatusOr<StoreReply> Call(const StoreRequest& request) {
+  absl::StatusOr<store::StoreReply> Call(const store::StoreRequest& request) {
     if (auto status = Send(request); !status.ok()) return status;
-    if (!HasReply(request.op)) return StoreReply{};
+    if (!HasReply(request.op)) return store::StoreReply{};
     return Receive(request);
   }
 
@@ -97,52 +98,52 @@ class StoreClient {
   }
 
  private:
-  explicit StoreClient(StoreDialect dialect) : dialect_(dialect) {}
+  explicit StoreClient(store::StoreDialect dialect) : dialect_(dialect) {}
 
-  absl::Status ReceiveInto(const StoreRequest& request, StoreReply& reply) {
+  absl::Status ReceiveInto(const store::StoreRequest& request, store::StoreReply& reply) {
     switch (request.op) {
-      case StoreOp::kSet:
-      case StoreOp::kAppend:
-      case StoreOp::kMultiSet:
-      case StoreOp::kQueuePush:
-      case StoreOp::kWatchKey:
+      case store::StoreOp::kSet:
+      case store::StoreOp::kAppend:
+      case store::StoreOp::kMultiSet:
+      case store::StoreOp::kQueuePush:
+      case store::StoreOp::kWatchKey:
         return absl::InvalidArgumentError("no reply to receive");
-      case StoreOp::kCheck: {
+      case store::StoreOp::kCheck: {
         uint8_t state;
         absl::Status status = Read(&state, sizeof(state));
         reply.number = state == 0;
         return status;
       }
-      case StoreOp::kWait:
-      case StoreOp::kBarrier:
-      case StoreOp::kCancelWait: {
+      case store::StoreOp::kWait:
+      case store::StoreOp::kBarrier:
+      case store::StoreOp::kCancelWait: {
         uint8_t state;
         absl::Status status = Read(&state, sizeof(state));
         reply.number = state;
         return status;
       }
-      case StoreOp::kPing: {
+      case store::StoreOp::kPing: {
         uint32_t nonce;
         absl::Status status = Read(&nonce, sizeof(nonce));
         reply.number = nonce;
         return status;
       }
-      case StoreOp::kAdd:
-      case StoreOp::kNumKeys:
-      case StoreOp::kDelete:
-      case StoreOp::kQueueLen:
+      case store::StoreOp::kAdd:
+      case store::StoreOp::kNumKeys:
+      case store::StoreOp::kDelete:
+      case store::StoreOp::kQueueLen:
         return Read(&reply.number, sizeof(reply.number));
-      case StoreOp::kGet:
-      case StoreOp::kCompareSet:
+      case store::StoreOp::kGet:
+      case store::StoreOp::kCompareSet:
         return ReadValues(1, reply);
-      case StoreOp::kMultiGet:
+      case store::StoreOp::kMultiGet:
         return ReadValues(request.keys.size(), reply);
-      case StoreOp::kQueuePop: {
+      case store::StoreOp::kQueuePop: {
         absl::Status status = Read(&reply.number, sizeof(reply.number));
         if (!status.ok() || reply.number <= 0) return status;
         return ReadValues(1, reply);
       }
-      case StoreOp::kListKeys: {
+      case store::StoreOp::kListKeys: {
         int64_t count = 0;
         absl::Status status = Read(&count, sizeof(count));
         if (!status.ok()) return status;
@@ -152,11 +153,12 @@ class StoreClient {
     return absl::InvalidArgumentError("unknown operation");
   }
 
-  absl::Status ReadValues(size_t count, StoreReply& reply) {
+  absl::Status ReadValues(size_t count, store::StoreReply& reply) {
     for (size_t i = 0; i < count; ++i) {
       uint64_t length = 0;
       if (auto status = Read(&length, sizeof(length)); !status.ok()) return status;
-      if (length > kMaxRequestBytes) return absl::DataLossError("a reply of " + std::to_string(length) + " bytes");
+      if (length > store::kMaxRequestBytes)
+        return absl::DataLossError("a reply of " + std::to_string(length) + " bytes");
       reply.values.emplace_back(length, '\0');
       if (auto status = Read(reply.values.back().data(), length); !status.ok()) return status;
     }
@@ -176,7 +178,7 @@ class StoreClient {
     return absl::OkStatus();
   }
 
-  StoreDialect dialect_;
+  store::StoreDialect dialect_;
   UniqueFd fd_;
 };
 

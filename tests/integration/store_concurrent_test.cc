@@ -39,15 +39,15 @@ int FromEnvironment(const char* name, int otherwise) {
   return text == nullptr ? otherwise : atoi(text);
 }
 
-StoreRequest Request(StoreOp op, std::vector<std::string> keys, std::vector<std::string> values = {},
-                     int64_t number = 0) {
+store::StoreRequest Request(store::StoreOp op, std::vector<std::string> keys, std::vector<std::string> values = {},
+                            int64_t number = 0) {
   return {.op = op, .keys = std::move(keys), .values = std::move(values), .number = number};
 }
 
 // One client of a concurrent history: does random things and notes, by key, what it asked and was told, and when.
 class Actor {
  public:
-  Actor(int index, uint32_t seed, int port, StoreDialect dialect)
+  Actor(int index, uint32_t seed, int port, store::StoreDialect dialect)
       : index_(index), random_(seed * 1000 + static_cast<uint32_t>(index)), port_(port), dialect_(dialect) {
     Connect();
   }
@@ -58,7 +58,7 @@ class Actor {
       if (Pick(4) == 0) std::this_thread::yield();
     }
     // The last writes have happened once this is answered.
-    Do(Request(StoreOp::kNumKeys, {}));
+    Do(Request(store::StoreOp::kNumKeys, {}));
   }
 
   const std::string& error() const { return error_; }
@@ -84,42 +84,42 @@ class Actor {
     const bool is_number = &key == &number;
     const std::string value =
         is_number ? std::to_string(index_ * 1000 + next_ * 10) : absl::StrCat("<", index_, ".", next_, ">");
-    switch (Pick(dialect_ == StoreDialect::k1x ? 10 : 16)) {
+    switch (Pick(dialect_ == store::StoreDialect::k1x ? 10 : 16)) {
       case 0:
       case 1:
-        return Do(Request(StoreOp::kSet, {key}, {value}));
+        return Do(Request(store::StoreOp::kSet, {key}, {value}));
       case 2:
       case 3:
-        return Do(Request(StoreOp::kGet, {key}));
+        return Do(Request(store::StoreOp::kGet, {key}));
       case 4:
-        return Do(Request(StoreOp::kCheck, {key}));
+        return Do(Request(store::StoreOp::kCheck, {key}));
       case 5:
       case 6:
-        return Do(Request(StoreOp::kAdd, {number}, {}, Pick(3)));
+        return Do(Request(store::StoreOp::kAdd, {number}, {}, Pick(3)));
       case 7:
-        return Do(Request(StoreOp::kCompareSet, {key}, {Pick(3) == 0 ? "" : known_[key], value}));
+        return Do(Request(store::StoreOp::kCompareSet, {key}, {Pick(3) == 0 ? "" : known_[key], value}));
       case 8:
       case 9:
-        return Do(Request(StoreOp::kDelete, {key}));
+        return Do(Request(store::StoreOp::kDelete, {key}));
       case 10:
-        return Do(Request(StoreOp::kAppend, {text}, {value}));
+        return Do(Request(store::StoreOp::kAppend, {text}, {value}));
       case 11:
-        return Do(Request(StoreOp::kMultiGet, {number, text}));
+        return Do(Request(store::StoreOp::kMultiGet, {number, text}));
       case 12:
-        return Do(Request(StoreOp::kMultiSet, {number, text}, {std::to_string(index_), value}));
+        return Do(Request(store::StoreOp::kMultiSet, {number, text}, {std::to_string(index_), value}));
       case 13:
         return Wait(key);
       case 14:
-        return dialect_ == StoreDialect::k22 ? Do(Request(StoreOp::kQueuePush, {"/q"}, {value}))
-                                             : Do(Request(StoreOp::kGet, {key}));
+        return dialect_ == store::StoreDialect::k22 ? Do(Request(store::StoreOp::kQueuePush, {"/q"}, {value}))
+                                                    : Do(Request(store::StoreOp::kGet, {key}));
       default:
-        return dialect_ == StoreDialect::k22
-                   ? Do(Request(Pick(4) == 0 ? StoreOp::kQueueLen : StoreOp::kQueuePop, {"/q"}))
-                   : Do(Request(StoreOp::kCheck, {key}));
+        return dialect_ == store::StoreDialect::k22
+                   ? Do(Request(Pick(4) == 0 ? store::StoreOp::kQueueLen : store::StoreOp::kQueuePop, {"/q"}))
+                   : Do(Request(store::StoreOp::kCheck, {key}));
     }
   }
 
-  void Do(const StoreRequest& request) {
+  void Do(const store::StoreRequest& request) {
     ++next_;
     const int64_t begin_ns = EventLoop::NowNs();
     auto reply = connection_->Call(request);
@@ -127,7 +127,8 @@ class Actor {
     bool closed = false;
     if (!reply.ok()) {
       // As PyTorch's servers of the time of 1.x answer a GET of a missing key.
-      closed = dialect_ != StoreDialect::k22 && (request.op == StoreOp::kGet || request.op == StoreOp::kMultiGet) &&
+      closed = dialect_ != store::StoreDialect::k22 &&
+               (request.op == store::StoreOp::kGet || request.op == store::StoreOp::kMultiGet) &&
                absl::IsUnavailable(reply.status());
       if (!closed) {
         error_ = absl::StrCat("client ", index_, ": ", Describe(request), ": ", reply.status().message());
@@ -137,7 +138,7 @@ class Actor {
     }
     const bool replied = StoreClient::HasReply(request.op);
     if (replied) EndWrites(end_ns);
-    if (closed && request.op == StoreOp::kMultiGet) return;  // one of the keys was missing
+    if (closed && request.op == store::StoreOp::kMultiGet) return;  // one of the keys was missing
     for (size_t i = 0; i < request.keys.size(); ++i) {
       KeyEvent event{.client = index_,
                      .number = next_,
@@ -149,15 +150,15 @@ class Actor {
                      .answer = 0,
                      .value = std::nullopt};
       event.values = request.values;
-      if (request.op == StoreOp::kMultiSet) {
-        event.op = StoreOp::kSet;
+      if (request.op == store::StoreOp::kMultiSet) {
+        event.op = store::StoreOp::kSet;
         event.values = {request.values[i]};
       }
-      if (request.op == StoreOp::kMultiGet) event.op = StoreOp::kGet;
+      if (request.op == store::StoreOp::kMultiGet) event.op = store::StoreOp::kGet;
       if (replied && !closed) {
         event.answer = reply->number;
         // No value in these histories is empty: that is how a server of 2.2 says that there is none.
-        const bool compared = request.op == StoreOp::kCompareSet;
+        const bool compared = request.op == store::StoreOp::kCompareSet;
         if (i < reply->values.size() && (compared || !reply->values[i].empty())) event.value = reply->values[i];
         if (event.value.has_value()) known_[request.keys[i]] = *event.value;
       }
@@ -173,17 +174,17 @@ class Actor {
                    .number = next_,
                    .begin_ns = EventLoop::NowNs(),
                    .end_ns = kNever,
-                   .op = StoreOp::kWait,
+                   .op = store::StoreOp::kWait,
                    .values = {},
                    .delta = 0,
                    .answer = 0,
                    .value = std::nullopt};
-    const StoreRequest wait = Request(StoreOp::kWait, {key});
-    const StoreRequest cancel = Request(StoreOp::kCancelWait, {});
+    const store::StoreRequest wait = Request(store::StoreOp::kWait, {key});
+    const store::StoreRequest cancel = Request(store::StoreOp::kCancelWait, {});
     absl::Status status = connection_->Send(wait);
     const bool cancelled = status.ok() && !connection_->Readable(std::chrono::milliseconds(Pick(3)));
     if (cancelled) status = connection_->Send(cancel);
-    absl::StatusOr<StoreReply> reply = status.ok() ? connection_->Receive(wait) : status;
+    absl::StatusOr<store::StoreReply> reply = status.ok() ? connection_->Receive(wait) : status;
     const bool came = reply.ok() && reply->number == 0;
     event.end_ns = EventLoop::NowNs();
     if (came && cancelled) reply = connection_->Receive(cancel);
@@ -204,7 +205,7 @@ class Actor {
   const int index_;
   std::mt19937 random_;
   const int port_;
-  const StoreDialect dialect_;
+  const store::StoreDialect dialect_;
   std::optional<StoreClient> connection_;
   int next_ = 0;
   std::string error_;
@@ -223,7 +224,7 @@ TEST(StoreConcurrentTest, EveryKeyIsLinearizable) {
     ASSERT_TRUE(topology.status().ok()) << topology.status();
     std::vector<std::unique_ptr<Actor>> actors;
     for (int i = 0; i < 6; ++i) {
-      const StoreDialect dialect = i == 1 ? StoreDialect::k1x : StoreDialect::k22;
+      const store::StoreDialect dialect = i == 1 ? store::StoreDialect::k1x : store::StoreDialect::k22;
       actors.push_back(std::make_unique<Actor>(i, static_cast<uint32_t>(seed),
                                                topology.port((i + seed) % topology.size()), dialect));
     }
@@ -271,8 +272,8 @@ void OnClients(const StoreTopology& topology, int count,
   std::vector<std::thread> threads;
   for (int i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
-      auto client =
-          StoreClient::Connect(topology.port(i % topology.size()), i % 3 == 0 ? StoreDialect::k1x : StoreDialect::k22);
+      auto client = StoreClient::Connect(topology.port(i % topology.size()),
+                                         i % 3 == 0 ? store::StoreDialect::k1x : store::StoreDialect::k22);
       ASSERT_TRUE(client.ok()) << client.status();
       body(i, *client);
     });
@@ -289,10 +290,10 @@ TEST(StoreConcurrentTest, TicketsAreAPermutation) {
   OnClients(topology, kClients, [&](int index, StoreClient& client) {
     int64_t last = 0;
     for (int round = 0; round < kRounds; ++round) {
-      auto ticket = client.Call(Request(StoreOp::kAdd, {"/counter"}, {}, 1));
+      auto ticket = client.Call(Request(store::StoreOp::kAdd, {"/counter"}, {}, 1));
       ASSERT_TRUE(ticket.ok()) << index << ": " << ticket.status();
       ASSERT_GT(ticket->number, last);
-      auto now = client.Call(Request(StoreOp::kAdd, {"/counter"}, {}, 0));
+      auto now = client.Call(Request(store::StoreOp::kAdd, {"/counter"}, {}, 0));
       ASSERT_TRUE(now.ok()) << index << ": " << now.status();
       ASSERT_GE(now->number, ticket->number) << "client " << index << " does not see its own ADD";
       last = now->number;
@@ -315,28 +316,28 @@ TEST(StoreConcurrentTest, OthersSeeOneConnectionsWritesInTheirOrder) {
     for (int i = 0; i < kPairs; ++i) keys.push_back(absl::StrCat("/order", writer_node, ".", i));
     std::thread writer([&] {
       const SetAtEnd at_end{done};
-      auto client = StoreClient::Connect(topology.port(writer_node), StoreDialect::k22);
+      auto client = StoreClient::Connect(topology.port(writer_node), store::StoreDialect::k22);
       ASSERT_TRUE(client.ok()) << client.status();
       for (int version = 1; version <= kVersions; ++version) {
         for (const std::string& key : keys) {
-          ASSERT_TRUE(client->Send(Request(StoreOp::kSet, {key}, {std::to_string(version)})).ok());
+          ASSERT_TRUE(client->Send(Request(store::StoreOp::kSet, {key}, {std::to_string(version)})).ok());
         }
         // Pauses and bursts: most of the writes follow each other without any reply between.
         if (version % 8 == 0) {
-          ASSERT_TRUE(client->Call(Request(StoreOp::kCheck, {keys[0]})).ok());
+          ASSERT_TRUE(client->Call(Request(store::StoreOp::kCheck, {keys[0]})).ok());
         }
       }
-      ASSERT_TRUE(client->Call(Request(StoreOp::kNumKeys, {})).ok());
+      ASSERT_TRUE(client->Call(Request(store::StoreOp::kNumKeys, {})).ok());
     });
     OnClients(topology, 4, [&](int index, StoreClient& client) {
       while (!done) {
         int64_t later = 0;
         for (auto key = keys.rbegin(); key != keys.rend(); ++key) {
-          auto exists = client.Call(Request(StoreOp::kCheck, {*key}));
+          auto exists = client.Call(Request(store::StoreOp::kCheck, {*key}));
           ASSERT_TRUE(exists.ok()) << exists.status();
           int64_t version = 0;
           if (exists->number == 1) {
-            auto value = client.Call(Request(StoreOp::kGet, {*key}));
+            auto value = client.Call(Request(store::StoreOp::kGet, {*key}));
             ASSERT_TRUE(value.ok()) << value.status();
             version = atoll(value->values[0].c_str());
           }
@@ -365,7 +366,7 @@ TEST(StoreConcurrentTest, NobodyReadsWhatWasOverwrittenOrDeleted) {
     std::thread writer([&] {
       const SetAtEnd at_end{done};
       std::mt19937 random(static_cast<uint32_t>(writer_node) + 1);
-      auto client = StoreClient::Connect(topology.port(writer_node), StoreDialect::k22);
+      auto client = StoreClient::Connect(topology.port(writer_node), store::StoreDialect::k22);
       ASSERT_TRUE(client.ok()) << client.status();
       int64_t number = 0, version = 0;
       for (int i = 0; i < kChanges; ++i) {
@@ -374,7 +375,7 @@ TEST(StoreConcurrentTest, NobodyReadsWhatWasOverwrittenOrDeleted) {
         const uint32_t how = version == 0 ? 0 : random() % 4;
         if (how == 3) {
           deleting = number;
-          auto gone = client->Call(Request(StoreOp::kDelete, {name}));
+          auto gone = client->Call(Request(store::StoreOp::kDelete, {name}));
           ASSERT_TRUE(gone.ok()) << gone.status();
           ASSERT_EQ(gone->number, 1);
           version = 0;
@@ -382,39 +383,40 @@ TEST(StoreConcurrentTest, NobodyReadsWhatWasOverwrittenOrDeleted) {
           continue;
         }
         if (how == 2) {
-          auto swapped = client->Call(Request(StoreOp::kCompareSet, {name}, {before, after}));
+          auto swapped = client->Call(Request(store::StoreOp::kCompareSet, {name}, {before, after}));
           ASSERT_TRUE(swapped.ok()) << swapped.status();
           ASSERT_EQ(swapped->values[0], after);
         } else {
-          ASSERT_TRUE(client->Send(Request(how == 0 ? StoreOp::kSet : StoreOp::kMultiSet, {name}, {after})).ok());
+          ASSERT_TRUE(
+              client->Send(Request(how == 0 ? store::StoreOp::kSet : store::StoreOp::kMultiSet, {name}, {after})).ok());
           const uint32_t flush = random() % 4;
-          auto flushed = client->Call(flush == 0   ? Request(StoreOp::kNumKeys, {})
-                                      : flush == 1 ? Request(StoreOp::kCheck, {name})
-                                      : flush == 2 ? Request(StoreOp::kCheck, {"/elsewhere"})
-                                                   : Request(StoreOp::kPing, {}, {}, 77));
+          auto flushed = client->Call(flush == 0   ? Request(store::StoreOp::kNumKeys, {})
+                                      : flush == 1 ? Request(store::StoreOp::kCheck, {name})
+                                      : flush == 2 ? Request(store::StoreOp::kCheck, {"/elsewhere"})
+                                                   : Request(store::StoreOp::kPing, {}, {}, 77));
           ASSERT_TRUE(flushed.ok()) << flushed.status();
         }
         truth = number << 32 | ++version;
         // Time for the readers to get copies.
         for (uint32_t pause = random() % 6; pause > 0; --pause) {
-          ASSERT_TRUE(client->Call(Request(StoreOp::kNumKeys, {})).ok());
+          ASSERT_TRUE(client->Call(Request(store::StoreOp::kNumKeys, {})).ok());
         }
       }
     });
     std::vector<std::thread> readers;
     for (int node = 0; node < topology.size(); ++node) {
       readers.emplace_back([&, node] {
-        auto client = StoreClient::Connect(topology.port(node), StoreDialect::k22);
+        auto client = StoreClient::Connect(topology.port(node), store::StoreDialect::k22);
         ASSERT_TRUE(client.ok()) << client.status();
         while (!done) {
           const int64_t now = truth;
           const int64_t number = now >> 32, version = now & 0xffffffff;
           if (number > 0) {
-            auto exists = client->Call(Request(StoreOp::kCheck, {key(number - 1)}));
+            auto exists = client->Call(Request(store::StoreOp::kCheck, {key(number - 1)}));
             ASSERT_TRUE(exists.ok()) << exists.status();
             ASSERT_EQ(exists->number, 0) << "node " << node << " has a key that was deleted at node " << writer_node;
           }
-          auto value = client->Call(Request(StoreOp::kGet, {key(number)}));
+          auto value = client->Call(Request(store::StoreOp::kGet, {key(number)}));
           ASSERT_TRUE(value.ok()) << value.status();
           if (value->values[0].empty()) {
             ASSERT_TRUE(version == 0 || deleting >= number)
@@ -443,18 +445,18 @@ TEST(StoreConcurrentTest, EverybodyWhoWaitsIsReleased) {
       const std::string key = absl::StrCat("/round", round);
       bool fine = true;
       if (index == round % kClients) {
-        fine = client.Send(Request(StoreOp::kSet, {key}, {"id"})).ok();
+        fine = client.Send(Request(store::StoreOp::kSet, {key}, {"id"})).ok();
       } else {
-        const StoreRequest wait = Request(StoreOp::kWait, {key});
-        if (client.dialect() == StoreDialect::k22 && random() % 3 == 0) {  // gives up once, then waits again
-          const StoreRequest cancel = Request(StoreOp::kCancelWait, {});
+        const store::StoreRequest wait = Request(store::StoreOp::kWait, {key});
+        if (client.dialect() == store::StoreDialect::k22 && random() % 3 == 0) {  // gives up once, then waits again
+          const store::StoreRequest cancel = Request(store::StoreOp::kCancelWait, {});
           fine = client.Send(wait).ok() && client.Send(cancel).ok();
           auto reply = client.Receive(cancel);
           if (reply.ok() && reply->number == 0) reply = client.Receive(cancel);
           fine = fine && reply.ok() && reply->number == 1;
         }
         auto released = client.Call(wait);
-        auto value = client.Call(Request(StoreOp::kGet, {key}));
+        auto value = client.Call(Request(store::StoreOp::kGet, {key}));
         fine = fine && released.ok() && released->number == 0 && value.ok() && value->values[0] == "id";
       }
       if (!fine) {
@@ -473,27 +475,28 @@ TEST(StoreConcurrentTest, ForgetTryReachesTheCopies) {
   ASSERT_TRUE(topology.status().ok()) << topology.status();
   std::vector<StoreClient> clients;
   for (int node = 0; node < topology.size(); ++node) {
-    auto client = StoreClient::Connect(topology.port(node), StoreDialect::k22);
+    auto client = StoreClient::Connect(topology.port(node), store::StoreDialect::k22);
     ASSERT_TRUE(client.ok()) << client.status();
     clients.push_back(*std::move(client));
   }
   for (int attempt = 0; attempt < 20; ++attempt) {
     const std::string value = absl::StrCat("try ", attempt);
-    ASSERT_TRUE(
-        clients[static_cast<size_t>(attempt) % clients.size()].Call(Request(StoreOp::kSet, {"/id"}, {value})).ok());
+    ASSERT_TRUE(clients[static_cast<size_t>(attempt) % clients.size()]
+                    .Call(Request(store::StoreOp::kSet, {"/id"}, {value}))
+                    .ok());
     for (StoreClient& client : clients) {
-      auto released = client.Call(Request(StoreOp::kWait, {"/id"}));
+      auto released = client.Call(Request(store::StoreOp::kWait, {"/id"}));
       ASSERT_TRUE(released.ok()) << released.status();
-      auto read = client.Call(Request(StoreOp::kGet, {"/id"}));
+      auto read = client.Call(Request(store::StoreOp::kGet, {"/id"}));
       ASSERT_TRUE(read.ok()) << read.status();
       ASSERT_EQ(read->values[0], value);
     }
-    topology.OnThread(0, [](StoreServer& root) { root.ForgetTry(false); });
+    topology.OnThread(0, [](store::StoreServer& root) { root.ForgetTry(false); });
     for (StoreClient& client : clients) {
       // The copies go soon, not at once: no rank runs between two tries.
       const auto deadline = std::chrono::steady_clock::now() + StoreClient::kPatience;
       while (true) {
-        auto exists = client.Call(Request(StoreOp::kCheck, {"/id"}));
+        auto exists = client.Call(Request(store::StoreOp::kCheck, {"/id"}));
         ASSERT_TRUE(exists.ok()) << exists.status();
         if (exists->number == 0) break;
         ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "a copy of the last try stays";

@@ -19,7 +19,7 @@ inline std::string Short(const std::vector<std::string>& texts) {
                        [](std::string* out, const std::string& text) { absl::StrAppend(out, "'", Short(text), "'"); });
 }
 
-inline const char* OpName(StoreOp op) {
+inline const char* OpName(store::StoreOp op) {
   static const char* const kNames[] = {"?",         "SET",       "COMPARE_SET", "GET",        "ADD",
                                        "CHECK",     "WAIT",      "CANCEL",      "NUMKEYS",    "DELETE",
                                        "APPEND",    "MULTI_GET", "MULTI_SET",   "QUEUE_PUSH", "QUEUE_POP",
@@ -27,17 +27,17 @@ inline const char* OpName(StoreOp op) {
   return kNames[static_cast<size_t>(op)];
 }
 
-inline std::string Describe(const StoreRequest& request) {
+inline std::string Describe(const store::StoreRequest& request) {
   return absl::StrCat(OpName(request.op), " keys [", Short(request.keys), "] values [", Short(request.values),
                       "] number ", request.number);
 }
 
-inline std::string Describe(const StoreReply& reply) {
+inline std::string Describe(const store::StoreReply& reply) {
   return absl::StrCat("number ", reply.number, " values [", Short(reply.values), "]");
 }
 
-inline const char* DialectName(StoreDialect dialect) {
-  return dialect == StoreDialect::k1x ? "1.x" : dialect == StoreDialect::k21 ? "2.1" : "2.2";
+inline const char* DialectName(store::StoreDialect dialect) {
+  return dialect == store::StoreDialect::k1x ? "1.x" : dialect == store::StoreDialect::k21 ? "2.1" : "2.2";
 }
 
 }  // namespace taskd::testing

@@ -26,7 +26,7 @@ struct KeyEvent {
   int number = 0;  // within its client: in this order
   int64_t begin_ns = 0;
   int64_t end_ns = kNever;  // for a write without reply: when the next reply came on its connection
-  StoreOp op = StoreOp::kGet;
+  store::StoreOp op = store::StoreOp::kGet;
   std::vector<std::string> values;  // asked
   int64_t delta = 0;                // asked
   // Told. A value that is nothing: the key was missing.
@@ -87,39 +87,39 @@ class Linearizer {
   // Whether the answer fits.
   static bool Apply(const KeyEvent& event, State& state) {
     switch (event.op) {
-      case StoreOp::kSet:
+      case store::StoreOp::kSet:
         state.value = event.values[0];
         return true;
-      case StoreOp::kAppend:
+      case store::StoreOp::kAppend:
         state.value = state.value.value_or("") + event.values[0];
         return true;
-      case StoreOp::kGet:
+      case store::StoreOp::kGet:
         return event.value == state.value;
-      case StoreOp::kAdd: {
+      case store::StoreOp::kAdd: {
         const int64_t number = (state.value.has_value() ? atoll(state.value->c_str()) : 0) + event.delta;
         state.value = std::to_string(number);
         return event.answer == number;
       }
-      case StoreOp::kCompareSet: {
+      case store::StoreOp::kCompareSet: {
         const std::string& expected = event.values[0];
         if (state.value.has_value() ? *state.value == expected : expected.empty()) state.value = event.values[1];
         return event.value == (state.value.has_value() ? *state.value : expected);
       }
-      case StoreOp::kDelete: {
+      case store::StoreOp::kDelete: {
         const bool existed = state.value.has_value();
         state.value.reset();
         return event.answer == existed;
       }
-      case StoreOp::kCheck:
+      case store::StoreOp::kCheck:
         return event.answer == (state.value.has_value() || !state.queue.empty());
-      case StoreOp::kWait:  // came back
+      case store::StoreOp::kWait:  // came back
         return state.value.has_value() || !state.queue.empty();
-      case StoreOp::kQueuePush:
+      case store::StoreOp::kQueuePush:
         state.queue.push_back(event.values[0]);
         return true;
-      case StoreOp::kQueueLen:
+      case store::StoreOp::kQueueLen:
         return event.answer == static_cast<int64_t>(state.queue.size());
-      case StoreOp::kQueuePop: {
+      case store::StoreOp::kQueuePop: {
         if (event.answer != static_cast<int64_t>(state.queue.size())) return false;
         if (state.queue.empty()) return !event.value.has_value();
         const bool fits = event.value == state.queue.front();

@@ -54,14 +54,14 @@ class History {
  private:
   struct Client {
     int node;
-    StoreDialect dialect;
+    store::StoreDialect dialect;
     std::optional<StoreClient> connection;
-    std::optional<StoreRequest> pending;  // a WAIT or BARRIER that blocks
+    std::optional<store::StoreRequest> pending;  // a WAIT or BARRIER that blocks
   };
 
   void AddClient(int node, bool unvalidated) {
     Client client{.node = node,
-                  .dialect = unvalidated ? nodes_[static_cast<size_t>(node)].unvalidated : StoreDialect::k22,
+                  .dialect = unvalidated ? nodes_[static_cast<size_t>(node)].unvalidated : store::StoreDialect::k22,
                   .connection = std::nullopt,
                   .pending = std::nullopt};
     clients_.push_back(std::move(client));
@@ -103,20 +103,21 @@ class History {
     return keys;
   }
 
-  StoreRequest Request(StoreDialect dialect) {
+  store::StoreRequest Request(store::StoreDialect dialect) {
     while (true) {
-      StoreRequest request = AnyRequest();
+      store::StoreRequest request = AnyRequest();
       std::string ignored;
-      if (!AppendRequest(dialect, request, ignored).ok()) continue;
-      if (request.op == StoreOp::kGet || request.op == StoreOp::kMultiGet) {
+      if (!store::AppendRequest(dialect, request, ignored).ok()) continue;
+      if (request.op == store::StoreOp::kGet || request.op == store::StoreOp::kMultiGet) {
         // Clients wait for a key before they get it.
         if (!std::all_of(request.keys.begin(), request.keys.end(), [&](auto& key) { return reference_.Has(key); }))
           continue;
       }
       // PyTorch lets who asks now race with the woken one; a tier lets it wait for its turn.
-      if (request.op == StoreOp::kWait && topology_.size() > 1 && reference_.ElementsAreSpokenFor(request.keys[0]))
+      if (request.op == store::StoreOp::kWait && topology_.size() > 1 &&
+          reference_.ElementsAreSpokenFor(request.keys[0]))
         continue;
-      if (request.op == StoreOp::kAdd && reference_.Has(request.keys[0])) {
+      if (request.op == store::StoreOp::kAdd && reference_.Has(request.keys[0])) {
         const std::string value = reference_.Value(request.keys[0]);
         // Text that begins with digits is a number to PyTorch.
         if (!IsNumber(value) && !value.empty() && (value[0] == '-' || (value[0] >= '0' && value[0] <= '9'))) continue;
@@ -125,64 +126,64 @@ class History {
     }
   }
 
-  StoreRequest AnyRequest() {
+  store::StoreRequest AnyRequest() {
     switch (Pick(22)) {
       case 0:
       case 1:
       case 2:
-        return {.op = StoreOp::kSet, .keys = {Key()}, .values = {Value()}, .number = 0};
+        return {.op = store::StoreOp::kSet, .keys = {Key()}, .values = {Value()}, .number = 0};
       case 3:
       case 4: {
         const std::string key = Key();
-        return {.op = StoreOp::kCompareSet,
+        return {.op = store::StoreOp::kCompareSet,
                 .keys = {key},
                 .values = {Chance(60) ? reference_.Value(key) : Value(), Value()},
                 .number = 0};
       }
       case 5:
       case 6:
-        return {.op = StoreOp::kGet, .keys = {Key()}, .values = {}, .number = 0};
+        return {.op = store::StoreOp::kGet, .keys = {Key()}, .values = {}, .number = 0};
       case 7:
       case 8:
-        return {.op = StoreOp::kAdd, .keys = {Key()}, .values = {}, .number = Pick(4) - 1};
+        return {.op = store::StoreOp::kAdd, .keys = {Key()}, .values = {}, .number = Pick(4) - 1};
       case 9:
       case 10:
-        return {.op = StoreOp::kCheck,
+        return {.op = store::StoreOp::kCheck,
                 .keys = Chance(10) ? std::vector<std::string>{Queue()} : Keys(3),
                 .values = {},
                 .number = 0};
       case 11:
       case 12:
-        return {.op = StoreOp::kWait,
+        return {.op = store::StoreOp::kWait,
                 .keys = Chance(25) ? std::vector<std::string>{Queue()} : Keys(3),
                 .values = {},
                 .number = 0};
       case 13:
-        return {.op = StoreOp::kNumKeys, .keys = {}, .values = {}, .number = 0};
+        return {.op = store::StoreOp::kNumKeys, .keys = {}, .values = {}, .number = 0};
       case 14:
       case 15:
       case 16:
-        return {.op = StoreOp::kDelete, .keys = {Key()}, .values = {}, .number = 0};
+        return {.op = store::StoreOp::kDelete, .keys = {Key()}, .values = {}, .number = 0};
       case 17:
-        return {.op = StoreOp::kAppend, .keys = {Key()}, .values = {Value()}, .number = 0};
+        return {.op = store::StoreOp::kAppend, .keys = {Key()}, .values = {Value()}, .number = 0};
       case 18: {
-        if (Chance(50)) return {.op = StoreOp::kMultiGet, .keys = Keys(3), .values = {}, .number = 0};
-        StoreRequest request{.op = StoreOp::kMultiSet, .keys = Keys(3), .values = {}, .number = 0};
+        if (Chance(50)) return {.op = store::StoreOp::kMultiGet, .keys = Keys(3), .values = {}, .number = 0};
+        store::StoreRequest request{.op = store::StoreOp::kMultiSet, .keys = Keys(3), .values = {}, .number = 0};
         for (size_t i = 0; i < request.keys.size(); ++i) request.values.push_back(Value());
         return request;
       }
       case 19: {
-        if (Chance(60)) return {.op = StoreOp::kQueuePush, .keys = {Queue()}, .values = {Value()}, .number = 0};
-        if (Chance(70)) return {.op = StoreOp::kQueuePop, .keys = {Queue()}, .values = {}, .number = 0};
-        return {.op = StoreOp::kQueueLen, .keys = {Queue()}, .values = {}, .number = 0};
+        if (Chance(60)) return {.op = store::StoreOp::kQueuePush, .keys = {Queue()}, .values = {Value()}, .number = 0};
+        if (Chance(70)) return {.op = store::StoreOp::kQueuePop, .keys = {Queue()}, .values = {}, .number = 0};
+        return {.op = store::StoreOp::kQueueLen, .keys = {Queue()}, .values = {}, .number = 0};
       }
       case 20:
-        if (Chance(50)) return {.op = StoreOp::kListKeys, .keys = {}, .values = {}, .number = 0};
-        return {.op = StoreOp::kCancelWait, .keys = {}, .values = {}, .number = 0};
+        if (Chance(50)) return {.op = store::StoreOp::kListKeys, .keys = {}, .values = {}, .number = 0};
+        return {.op = store::StoreOp::kCancelWait, .keys = {}, .values = {}, .number = 0};
       default:
         // A barrier of three; once full, the next one has another key, as PyTorch's have.
         if (atoi(reference_.Value(BarrierKey()).c_str()) >= 3) ++barrier_;
-        return {.op = StoreOp::kBarrier, .keys = {BarrierKey()}, .values = {}, .number = 3};
+        return {.op = store::StoreOp::kBarrier, .keys = {BarrierKey()}, .values = {}, .number = 3};
     }
   }
   std::string BarrierKey() const { return absl::StrCat("/b", barrier_); }
@@ -201,21 +202,22 @@ class History {
         Probe(client.node);  // the server has seen that the connection is gone
         return;
       }
-      const bool silent = client.dialect == StoreDialect::k1x;  // cannot cancel; gives up and asks for something else
+      const bool silent =
+          client.dialect == store::StoreDialect::k1x;  // cannot cancel; gives up and asks for something else
       reference_.Leave(index);
       client.pending.reset();
       Do(index, silent ? Request(client.dialect)
-                       : StoreRequest{.op = StoreOp::kCancelWait, .keys = {}, .values = {}, .number = 0});
+                       : store::StoreRequest{.op = store::StoreOp::kCancelWait, .keys = {}, .values = {}, .number = 0});
       return;
     }
-    if (client.dialect != StoreDialect::k1x && Chance(3)) {
+    if (client.dialect != store::StoreDialect::k1x && Chance(3)) {
       WaitAndCancel(index);
       return;
     }
     Do(index, Request(client.dialect));
   }
 
-  void Do(int index, const StoreRequest& request) {
+  void Do(int index, const store::StoreRequest& request) {
     Client& client = clients_[static_cast<size_t>(index)];
     Note(index, Describe(request));
     const Outcome expected = reference_.Apply(index, request);
@@ -240,23 +242,23 @@ class History {
 
   // Writes have no reply: what follows on the same connection has one.
   void Flush(int index) {
-    const StoreDialect dialect = clients_[static_cast<size_t>(index)].dialect;
-    StoreRequest request;
+    const store::StoreDialect dialect = clients_[static_cast<size_t>(index)].dialect;
+    store::StoreRequest request;
     switch (Pick(4)) {
       case 0:
-        request = {.op = StoreOp::kNumKeys, .keys = {}, .values = {}, .number = 0};
+        request = {.op = store::StoreOp::kNumKeys, .keys = {}, .values = {}, .number = 0};
         break;
       case 1:
-        request = {.op = StoreOp::kCheck, .keys = Keys(2), .values = {}, .number = 0};
+        request = {.op = store::StoreOp::kCheck, .keys = Keys(2), .values = {}, .number = 0};
         break;
       case 2:
-        request = {.op = StoreOp::kDelete, .keys = {"/never"}, .values = {}, .number = 0};
+        request = {.op = store::StoreOp::kDelete, .keys = {"/never"}, .values = {}, .number = 0};
         break;
       default:
-        if (dialect == StoreDialect::k22) {
-          request = {.op = StoreOp::kPing, .keys = {}, .values = {}, .number = Pick(1 << 30)};
+        if (dialect == store::StoreDialect::k22) {
+          request = {.op = store::StoreOp::kPing, .keys = {}, .values = {}, .number = Pick(1 << 30)};
         } else {
-          request = {.op = StoreOp::kAdd, .keys = {"/flush"}, .values = {}, .number = 1};
+          request = {.op = store::StoreOp::kAdd, .keys = {"/flush"}, .values = {}, .number = 1};
         }
     }
     Note(index, "flush: " + Describe(request));
@@ -266,10 +268,10 @@ class History {
     Expect(index, request, expected.reply);
   }
 
-  void Expect(int index, const StoreRequest& request, StoreReply expected) {
+  void Expect(int index, const store::StoreRequest& request, store::StoreReply expected) {
     auto reply = clients_[static_cast<size_t>(index)].connection->Receive(request);
     if (!reply.ok()) return Fail(index, absl::StrCat(reply.status().message(), "; expected ", Describe(expected)));
-    if (request.op == StoreOp::kListKeys) std::sort(reply->values.begin(), reply->values.end());
+    if (request.op == store::StoreOp::kListKeys) std::sort(reply->values.begin(), reply->values.end());
     if (reply->number != expected.number || reply->values != expected.values) {
       Fail(index, absl::StrCat("got ", Describe(*reply), "; expected ", Describe(expected)));
     }
@@ -321,7 +323,8 @@ class History {
   // A write through the node up to the root and back.
   void Probe(int node) {
     const int index = static_cast<int>(clients_.size()) - topology_.size() + node;
-    const StoreRequest request{.op = StoreOp::kAdd, .keys = {absl::StrCat("/probe", node)}, .values = {}, .number = 1};
+    const store::StoreRequest request{
+        .op = store::StoreOp::kAdd, .keys = {absl::StrCat("/probe", node)}, .values = {}, .number = 1};
     const Outcome expected = reference_.Apply(index, request);
     auto reply = clients_[static_cast<size_t>(index)].connection->Call(request);
     if (!reply.ok()) return Fail(index, absl::StrCat("probe: ", reply.status().message()));
@@ -335,14 +338,14 @@ class History {
   // otherwise.
   void WaitAndCancel(int index) {
     Client& client = clients_[static_cast<size_t>(index)];
-    const StoreRequest wait{.op = StoreOp::kWait, .keys = Keys(2), .values = {}, .number = 0};
-    const StoreRequest cancel{.op = StoreOp::kCancelWait, .keys = {}, .values = {}, .number = 0};
+    const store::StoreRequest wait{.op = store::StoreOp::kWait, .keys = Keys(2), .values = {}, .number = 0};
+    const store::StoreRequest cancel{.op = store::StoreOp::kCancelWait, .keys = {}, .values = {}, .number = 0};
     Note(index, "at once: " + Describe(wait) + " and CANCEL");
     const bool exist = reference_.Apply(index, wait).kind == Outcome::kDone;
     reference_.Leave(index);
     std::string bytes;
-    bool ok = AppendRequest(client.dialect, wait, bytes).ok();
-    ok = AppendRequest(client.dialect, cancel, bytes).ok() && ok;
+    bool ok = store::AppendRequest(client.dialect, wait, bytes).ok();
+    ok = store::AppendRequest(client.dialect, cancel, bytes).ok() && ok;
     if (!ok || !client.connection->Write(bytes).ok()) return Fail(index, "cannot send");
     auto reply = client.connection->Receive(cancel);
     if (reply.ok() && reply->number == 0 && exist) reply = client.connection->Receive(cancel);
@@ -386,14 +389,17 @@ class StoreModelTest : public ::testing::TestWithParam<Shape> {
 TEST_P(StoreModelTest, ShortHistories) { Run(60, 25); }
 TEST_P(StoreModelTest, LongHistories) { Run(10, 600); }
 
-INSTANTIATE_TEST_SUITE_P(
-    , StoreModelTest,
-    ::testing::Values(
-        Shape{"Root", {{}}}, Shape{"RootOfTwoPointOne", {{-1, StoreDialect::k21}}}, Shape{"Tier", {{}, {0}}},
-        Shape{"TwoTiersAndATierOfATier", {{}, {0}, {0}, {1}}},
-        Shape{"MixedFlavours",
-              {{-1, StoreDialect::k1x}, {0, StoreDialect::k21}, {0, StoreDialect::k1x}, {2, StoreDialect::k21}}}),
-    [](const ::testing::TestParamInfo<Shape>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(, StoreModelTest,
+                         ::testing::Values(Shape{"Root", {{}}},
+                                           Shape{"RootOfTwoPointOne", {{-1, store::StoreDialect::k21}}},
+                                           Shape{"Tier", {{}, {0}}},
+                                           Shape{"TwoTiersAndATierOfATier", {{}, {0}, {0}, {1}}},
+                                           Shape{"MixedFlavours",
+                                                 {{-1, store::StoreDialect::k1x},
+                                                  {0, store::StoreDialect::k21},
+                                                  {0, store::StoreDialect::k1x},
+                                                  {2, store::StoreDialect::k21}}}),
+                         [](const ::testing::TestParamInfo<Shape>& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace taskd::testing

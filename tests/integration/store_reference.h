@@ -26,27 +26,27 @@ class StoreReference {
  public:
   struct Outcome {
     enum Kind : uint8_t { kDone, kBlocked, kClosed } kind = kDone;
-    StoreReply reply;           // as StoreClient::Receive gives it
+    store::StoreReply reply;    // as StoreClient::Receive gives it
     std::vector<int> released;  // clients, other than the caller, whose WAIT or BARRIER is over now
     // One of these is to be released, PyTorch's choice being the first; Released() tells which one it was.
     std::vector<int> release_one_of;
   };
 
   // `client` has nothing pending, unless the request is kCancelWait. kGet and kMultiGet: the keys must exist.
-  Outcome Apply(int client, const StoreRequest& request) {
+  Outcome Apply(int client, const store::StoreRequest& request) {
     Outcome outcome;
     switch (request.op) {
-      case StoreOp::kSet:
+      case store::StoreOp::kSet:
         Put(request.keys[0], request.values[0], outcome);
         break;
-      case StoreOp::kCompareSet:
+      case store::StoreOp::kCompareSet:
         outcome.reply.values = {CompareSet(request.keys[0], request.values[0], request.values[1], outcome)};
         break;
-      case StoreOp::kGet:
-      case StoreOp::kMultiGet:
+      case store::StoreOp::kGet:
+      case store::StoreOp::kMultiGet:
         for (const std::string& key : request.keys) outcome.reply.values.push_back(keys_.at(key));
         break;
-      case StoreOp::kAdd: {
+      case store::StoreOp::kAdd: {
         auto found = keys_.find(request.keys[0]);
         if (found != keys_.end() && !IsNumber(found->second)) {
           outcome.kind = Outcome::kClosed;
@@ -57,36 +57,36 @@ class StoreReference {
         Put(request.keys[0], std::to_string(outcome.reply.number), outcome);
         break;
       }
-      case StoreOp::kCheck:
+      case store::StoreOp::kCheck:
         outcome.reply.number = std::all_of(request.keys.begin(), request.keys.end(),
                                            [this](const std::string& key) { return Exists(key); });
         break;
-      case StoreOp::kWait:
+      case store::StoreOp::kWait:
         Wait(client, request.keys, outcome);
         break;
-      case StoreOp::kCancelWait:
+      case store::StoreOp::kCancelWait:
         Leave(client);
         outcome.reply.number = 1;
         break;
-      case StoreOp::kNumKeys:
+      case store::StoreOp::kNumKeys:
         outcome.reply.number = static_cast<int64_t>(keys_.size());
         break;
-      case StoreOp::kDelete:
+      case store::StoreOp::kDelete:
         outcome.reply.number = static_cast<int64_t>(keys_.erase(request.keys[0]));
         break;
-      case StoreOp::kAppend: {
+      case store::StoreOp::kAppend: {
         auto found = keys_.find(request.keys[0]);
         Put(request.keys[0], (found == keys_.end() ? "" : found->second) + request.values[0], outcome);
         break;
       }
-      case StoreOp::kMultiSet:
+      case store::StoreOp::kMultiSet:
         for (size_t i = 0; i < request.keys.size(); ++i) Put(request.keys[i], request.values[i], outcome);
         break;
-      case StoreOp::kQueuePush:
+      case store::StoreOp::kQueuePush:
         queues_[request.keys[0]].push_back(request.values[0]);
         outcome.release_one_of = waiters_[request.keys[0]];
         break;
-      case StoreOp::kQueuePop: {
+      case store::StoreOp::kQueuePop: {
         std::deque<std::string>& queue = queues_[request.keys[0]];
         outcome.reply.number = static_cast<int64_t>(queue.size());
         if (!queue.empty()) {
@@ -95,13 +95,13 @@ class StoreReference {
         }
         break;
       }
-      case StoreOp::kQueueLen:
+      case store::StoreOp::kQueueLen:
         outcome.reply.number = static_cast<int64_t>(queues_[request.keys[0]].size());
         break;
-      case StoreOp::kListKeys:
+      case store::StoreOp::kListKeys:
         for (const auto& [key, value] : keys_) outcome.reply.values.push_back(key);
         break;
-      case StoreOp::kBarrier: {
+      case store::StoreOp::kBarrier: {
         auto found = keys_.find(request.keys[0]);
         const int64_t count = (found == keys_.end() ? 0 : atoll(found->second.c_str())) + 1;
         Put(request.keys[0], std::to_string(count), outcome);
@@ -115,10 +115,10 @@ class StoreReference {
         }
         break;
       }
-      case StoreOp::kPing:
+      case store::StoreOp::kPing:
         outcome.reply.number = request.number;
         break;
-      case StoreOp::kWatchKey:
+      case store::StoreOp::kWatchKey:
         outcome.kind = Outcome::kClosed;
         break;
     }

@@ -21,17 +21,17 @@ class StoreTopology {
   // there.
   struct Node {
     int upstream = -1;
-    StoreDialect unvalidated = StoreDialect::k1x;
+    store::StoreDialect unvalidated = store::StoreDialect::k1x;
   };
 
   explicit StoreTopology(const std::vector<Node>& nodes) {
     for (const Node& node : nodes) {
       auto running = std::make_unique<Running>();
-      StoreServer::Options options;
+      store::StoreServer::Options options;
       options.listen = {"127.0.0.1", 0};
       if (node.upstream >= 0) options.upstream = "127.0.0.1:" + std::to_string(port(node.upstream));
       options.unvalidated = node.unvalidated;
-      auto server = StoreServer::Start(&running->loop, options);
+      auto server = store::StoreServer::Start(&running->loop, options);
       if (!server.ok()) {
         status_ = server.status();
         return;
@@ -76,7 +76,7 @@ class StoreTopology {
  private:
   struct Running {
     EventLoop loop;
-    std::unique_ptr<StoreServer> server;
+    std::unique_ptr<store::StoreServer> server;
     std::thread thread;
     int port = 0;
   };

@@ -77,6 +77,7 @@ class World:
         self.environment = {k: v for k, v in os.environ.items() if not STEERING.match(k)}
         self.environment["TASKD_SOCKET"] = self.socket
         self.environment["PYTHONUNBUFFERED"] = "1"
+        self.interpreter = sys.executable
         self._children = []
 
     def path(self, name):
@@ -98,7 +99,7 @@ class World:
         return child
 
     def python(self, code, *arguments, **environment):
-        return self.start(sys.executable, self.write(f"script{len(self._children)}.py", code), *arguments, **environment)
+        return self.start(self.interpreter, self.write(f"script{len(self._children)}.py", code), *arguments, **environment)
 
     def output(self):
         with open(self.path("output"), encoding="utf-8", errors="replace") as output:

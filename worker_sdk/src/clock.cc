@@ -38,6 +38,7 @@ ClockReading ReadClocks() {
   ClockReading best = {};
   uint64_t best_ns = UINT64_MAX;
   for (int i = 0; i < 3; ++i) {
+    // The counter is read between two of libc's clocks, each of which waits for what is before it (isb, or the kernel).
     uint64_t before_ns = ReadClockNs(CLOCK_MONOTONIC);
     uint64_t counter = ReadCounter();
     uint64_t realtime_ns = ReadClockNs(CLOCK_REALTIME);

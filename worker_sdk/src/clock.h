@@ -23,8 +23,9 @@ struct ClockReading {
   uint64_t realtime_ns;
 };
 
-// TSC or cntvct_el0; 0 on other processors. Not ordered against the instructions around it: that would cost more than
-// the whole rest of a mark.
+// TSC or cntvct_el0; 0 on other processors. Not ordered against the instructions around it (lfence, isb): that would cost
+// more than the whole rest of a mark. A thread's own stamps are kept in order by KeepOrder (recorder.h), those of a range
+// that another thread ends by the reader (proxy/range_order.h).
 inline uint64_t ReadCounter() {
 #if defined(__x86_64__)
   return __rdtsc();

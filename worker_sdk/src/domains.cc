@@ -10,7 +10,8 @@
 namespace taskd::worker {
 namespace {
 
-// An entry below g_domain_count never changes, so it is read without the lock.
+// An entry below g_domain_count never changes, so it is read without the lock: the count is stored with release behind
+// the entry and loaded with acquire before it.
 char g_names[ring::kMaxDomains][ring::kDomainNameBytes];
 
 taskd_domain* Handle(uint32_t index) { return reinterpret_cast<taskd_domain*>(&g_domain_handles[index]); }

@@ -1,5 +1,10 @@
 // Another tool's handles, and what we know by them. Fixed size, no lock, no allocation: it may be used in a signal
 // handler.
+//
+// Order: a slot goes from {0, 0} to {key, 0}, {key, value}, {key, 0} and back. Who finds a key (acquire) sees the value
+// that was there when the key was stored (release), 0, or a later one; never one of the key before, which Take set to 0
+// before it gave the slot up (release), and Insert saw that (acquire) before it took it. The value is stored with
+// release and loaded with acquire because what it points at may be new, too.
 #pragma once
 
 #include <stddef.h>

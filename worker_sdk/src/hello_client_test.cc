@@ -17,7 +17,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::SegmentView;
@@ -240,4 +240,4 @@ FRESH_TEST(HelloClientTest, ForkedChildHoldsNoConnection) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

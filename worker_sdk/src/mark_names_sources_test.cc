@@ -16,7 +16,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::Record;
@@ -179,4 +179,4 @@ FRESH_TEST(MarkRulesTest, ABadRuleIsSaidOnceAndTheOthersHold) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

@@ -135,7 +135,8 @@ static void OnRequest(uint8_t** buffer, size_t* bytes, size_t* max_records) {
       // The lowest free one: the pages of the others are never touched while marks are few.
       if (__atomic_compare_exchange_n(&g.slots[i].state, &expected, kSlotOut, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
         g.slots[i].wanted = Load32(&g.wanted);
-        __atomic_store_n(&g.slots[i].ticket, __atomic_fetch_add(&g.next_ticket, 1, __ATOMIC_RELAXED), __ATOMIC_RELEASE);
+        // NextSlot: who sees a ticket given out sees the earlier ones in their slots.
+        __atomic_store_n(&g.slots[i].ticket, __atomic_fetch_add(&g.next_ticket, 1, __ATOMIC_ACQ_REL), __ATOMIC_RELEASE);
         *buffer = g.slots[i].data;
         return;
       }
@@ -235,8 +236,12 @@ static int ReadSlot(Slot* slot) {
   }
 }
 
-// The buffer that is next by the order of design point 3; null: none.
+// The buffer that is next by the order of design point 3; null: none. A slot's state is stored after what belongs to it
+// (release) and loaded before (acquire), but for a slot just taken, which has its old ticket for a moment more. MSPTI's
+// lock lets the next one begin only after that, so whatever was given out before this look is to be believed, and what
+// came later waits for the next look.
 static Slot* NextSlot(void) {
+  const uint64_t given_out = __atomic_load_n(&g.next_ticket, __ATOMIC_ACQUIRE);
   Slot* next = NULL;
   uint64_t next_ticket = 0;
   uint64_t oldest_out = UINT64_MAX;
@@ -244,7 +249,7 @@ static Slot* NextSlot(void) {
     Slot* slot = &g.slots[i];
     const uint32_t state = Load32(&slot->state);
     const uint64_t ticket = __atomic_load_n(&slot->ticket, __ATOMIC_ACQUIRE);
-    if (state == kSlotFull && (next == NULL || ticket < next_ticket)) {
+    if (state == kSlotFull && ticket < given_out && (next == NULL || ticket < next_ticket)) {
       next = slot;
       next_ticket = ticket;
     } else if (state == kSlotOut && ticket >= g.flushed_ticket && ticket < oldest_out) {

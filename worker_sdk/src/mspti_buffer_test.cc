@@ -19,7 +19,7 @@
 #include "testing/fresh_process.h"
 #include "testing/mspti_source.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::WaitFor;
@@ -394,4 +394,4 @@ TEST(MsptiEndTest, ThreadsThatGoOnMarkingDoNotCrash) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

@@ -59,7 +59,7 @@ void Unusable(void*, const char* missing) {
 }
 
 // A proxy reads this ring every 50 ms; a buffer of MSPTI's may be several rings full. Without a proxy the newest
-// replace the oldest, as everywhere.
+// replace the oldest, as everywhere. Relaxed: the reader has copied what is below its cursor, and asks `reserved` anyway.
 bool HasRoom(const ThreadState& state) {
   if (state.slot == nullptr || !IsAttached()) return true;
   const uint64_t unread =

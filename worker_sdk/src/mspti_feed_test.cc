@@ -26,7 +26,7 @@
 #include "testing/loaded_fake.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::Record;
@@ -447,4 +447,4 @@ FRESH_TEST(StoppedProxyTest, ManyThreads) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

@@ -16,7 +16,7 @@
 #include "testing/fresh_process.h"
 #include "testing/mspti_source.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 bool Parse(const Packed& packed, MsptiMark& mark) {
@@ -354,4 +354,4 @@ FRESH_TEST(MsptiRecordTest, LongNames) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

@@ -7,7 +7,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::Record;
@@ -191,4 +191,4 @@ FRESH_TEST(LegacyTest, InitStartDestroy) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

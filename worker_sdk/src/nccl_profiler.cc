@@ -123,7 +123,8 @@ void SetGroup(Communicator& communicator, const char* name, uint64_t hash) {
            static_cast<unsigned long long>(hash));
 }
 
-// True: kernel events are asked for. One compare where nothing changes.
+// True: kernel events are asked for. One compare where nothing changes. Relaxed: NCCL reads its mask as a plain number,
+// and a thread that sees it late leaves out an operation of that moment (design point 3).
 bool AskForKernels(const Communicator& communicator, bool on) {
   const int wanted = on ? communicator.mask_on : communicator.mask_off;
   if (__builtin_expect(__atomic_load_n(communicator.mask, __ATOMIC_RELAXED) != wanted, false)) {
@@ -137,7 +138,8 @@ bool AskForKernels(const Communicator& communicator, bool on) {
 constexpr int kNameBytes = 255;
 
 struct Operation {
-  std::atomic<uint32_t> held{0};  // 1: somebody works on it
+  // 1: somebody works on it. Taken with acquire, given back with release: all below is the holder's.
+  std::atomic<uint32_t> held{0};
   bool kernel_timed = false;
   uint8_t channels = 0;  // that will come; 0: not known
   uint64_t life = 0;     // of the slot, from 1

@@ -15,7 +15,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using nccl::Descriptor;
@@ -515,4 +515,4 @@ FRESH_TEST(NcclProfilerTest, InitFailsWithoutAPlace) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

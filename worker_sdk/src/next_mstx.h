@@ -34,7 +34,7 @@ class NextMstx {
   const ring::SegmentHeader* header_;
 };
 
-// Null: our own symbols record.
+// Null: our own symbols record. Stored with release once all of it is filled in, loaded with acquire by each mark.
 #pragma GCC visibility push(hidden)
 extern std::atomic<const NextMstx*> g_next_mstx;
 #pragma GCC visibility pop

@@ -357,7 +357,9 @@ template <size_t kFunctions>
 void Install(const ModuleTable& table, const nvtx::Function (&ours)[kFunctions]) {
   for (unsigned i = 1; i < kFunctions; ++i) {
     nvtx::Function* slot = table.slot(i);
-    if (slot != nullptr && ours[i] != nullptr) *slot = ours[i];
+    // Release: NVTX's other threads wait until it is started, but one that already has a slot's function may call it,
+    // and must find the other tool's (Adopt) behind it.
+    if (slot != nullptr && ours[i] != nullptr) __atomic_store_n(slot, ours[i], __ATOMIC_RELEASE);
   }
 }
 

@@ -3,8 +3,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include <type_traits>
-
 #include "recorder.h"
 #include "slow_path.h"
 
@@ -45,6 +43,7 @@ uint64_t RegisterText(const char* text) {
   return count + 1;
 }
 
+// Acquire: the text and its place are there for who sees it counted (RegisterText's release).
 const char* TextOf(uint64_t handle) {
   return handle - 1 < g_string_count.load(std::memory_order_acquire) ? g_strings[handle - 1] : kUnnamed;
 }
@@ -53,7 +52,7 @@ const char* ToUtf8(const wchar_t* text, char (&out)[kMaxUtf8Bytes]) {
   if (text == nullptr) return nullptr;
   char* p = out;
   for (; *text != 0; ++text) {
-    uint32_t c = std::make_unsigned_t<wchar_t>(*text);
+    auto c = static_cast<uint32_t>(*text);  // NOLINT(bugprone-signed-char-misuse): 32 bits, signed on x86-64 only
     if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) c = 0xfffd;
     const int bytes = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
     if (p + bytes > out + ring::kMaxNameBytes) break;

@@ -19,7 +19,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using nvtx::EventAttributes;
@@ -617,4 +617,4 @@ FRESH_TEST(NvtxChainTest, ToolsThatAreNone) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

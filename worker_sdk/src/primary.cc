@@ -73,7 +73,9 @@ constexpr CoreTable kOwnTable = {
     .get_stats = GetStats,
 };
 
-std::atomic<const CoreTable*> g_primary{nullptr};  // our own table: nobody else's
+// Our own table: nobody else's. Threads that look at the same time find the same; release and acquire, because the
+// table of a copy that was just loaded is read behind it.
+std::atomic<const CoreTable*> g_primary{nullptr};
 
 }  // namespace
 

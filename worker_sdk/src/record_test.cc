@@ -14,7 +14,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::Record;
@@ -318,4 +318,4 @@ FRESH_TEST(RecordTest, OverwritesTheOldest) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

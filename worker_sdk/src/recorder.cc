@@ -72,6 +72,7 @@ void CountDropped() {
 
 void OnThreadExit(void* state) {
   t_state = &g_no_thread;
+  // FindRing's acquire load: whoever gets the ring next goes on behind this thread's last record.
   static_cast<ThreadState*>(state)->in_use.store(0, std::memory_order_release);
   g_no_room.store(false, std::memory_order_relaxed);
 }
@@ -167,7 +168,7 @@ bool EnsureSegment() {
   header.gate.store(ring::kGateAllKinds | ring::kGateUndecided, std::memory_order_relaxed);
   PublishDomains(header);
   PublishIdentity();
-  // Last: a proxy may find the file by its name before it is whole.
+  // Last: a proxy may find the file by its name before it is whole. It loads this with acquire.
   __atomic_store_n(&header.magic, ring::kMagic, __ATOMIC_RELEASE);
   g_header.store(&header, std::memory_order_release);
   return true;
@@ -221,6 +222,8 @@ void EnterNextBlock(ThreadState& state) {
               ring::PackWord0(static_cast<uint32_t>(state.block_end - state.next), ring::kRecordPad, 0, 0));
   }
   const uint64_t position = state.block_end + state.position_base;
+  // The fence keeps the words of the block behind the store of `reserved`; a release store would only keep what is before
+  // it. Its other half is the reader's acquire fence (RingSegment::CopyChunk).
 #if defined(__SANITIZE_THREAD__)
   state.slot->reserved.store(position + ring::kBlockBytes, std::memory_order_seq_cst);  // it knows no fences
 #else
@@ -255,6 +258,7 @@ ThreadState* FindRing() {
   state.data_bytes = RingBytes(slots);
   state.next = state.block_end = reinterpret_cast<uint64_t>(data);  // at the end of no block: limit is below
   state.position_base = -state.next;
+  // What is above is there for who sees any of these three: the proxy, and GetStats.
   state.slot->ready.store(1, std::memory_order_release);
   g_slots.store(slots + 1, std::memory_order_release);
   g_segment.header->slots.store(slots + 1, std::memory_order_release);
@@ -478,6 +482,7 @@ int GetStats(taskd_worker_stats* stats) {
   for (uint32_t i = 0; i < slots; ++i) {
     stats->threads += g_threads[i].in_use.load(std::memory_order_relaxed);
     const ThreadState& state = g_threads[i];
+    // Of a thread that enters a block at this moment it may be wrong by that block.
     stats->records +=
         state.records_before.load(std::memory_order_relaxed) +
         (state.sequence.load(std::memory_order_relaxed) - state.block_sequence.load(std::memory_order_relaxed));

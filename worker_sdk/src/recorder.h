@@ -13,6 +13,9 @@
 // 5. Reading the processor's counter takes as long as some 200 other instructions and little overlaps with it, so what
 //    a mark costs beyond it is the number of its instructions. A short name (up to 7 bytes) that the thread made before
 //    finds its record ready but for time, id and sequence number (RecordTemplate); all else goes through RecordOn.
+// 6. g_gate is stored with release after all that a mark reads behind it is there (segment, rules, clock), and loaded
+//    with acquire. What the thread's own signal handlers see needs signal fences only; what the proxy sees is in ring.h,
+//    point 7.
 #pragma once
 
 #include <atomic>
@@ -122,7 +125,8 @@ inline uint64_t ReadTicks() {
 
 inline uint32_t FlagIf(bool set, ring::RecordFlags flag) { return set ? uint32_t{flag} : 0; }
 
-// A handle of nobody's knowledge (mstx's own, another library's) is the default domain.
+// A handle of nobody's knowledge (mstx's own, another library's) is the default domain. Relaxed: however the handle came
+// to this thread, its domain was counted before.
 inline uint32_t DomainIndex(const taskd_domain* domain) {
   uintptr_t index = reinterpret_cast<uintptr_t>(domain) - reinterpret_cast<uintptr_t>(g_domain_handles);
   return index < g_domain_count.load(std::memory_order_relaxed) ? static_cast<uint32_t>(index) : ring::kDomainDefault;
@@ -153,6 +157,7 @@ inline uint64_t KeepOrder(ThreadState& state, uint64_t ticks) {
   return ticks;
 }
 
+// Publishes the record: the reader's acquire load of `head` finds all its words.
 inline void CommitRecord(ThreadState& state, uint64_t next, uint32_t sequence) {
   state.next = next;
   state.sequence.store(sequence + 1, std::memory_order_relaxed);

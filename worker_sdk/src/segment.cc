@@ -229,6 +229,7 @@ void RemoveIfRead(const Segment& segment) {
   const uint32_t slots = segment.header->slots.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < slots && i < ring::kMaxThreads; ++i) {
     const ring::ThreadSlot& slot = segment.header->thread_slots[i];
+    // Relaxed: the proxy moves its cursor after the write, and nothing else of it is read here.
     if (slot.head.load(std::memory_order_relaxed) != slot.consumed.load(std::memory_order_relaxed)) return;
   }
   char link[32];

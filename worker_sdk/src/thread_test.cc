@@ -16,7 +16,7 @@
 #include "testing/fresh_process.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::worker {
 namespace {
 
 using testing::Record;
@@ -183,4 +183,4 @@ FRESH_TEST(ThreadTest, DomainsFromManyThreads) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::worker

@@ -15,7 +15,7 @@
 #include "common/printable.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 // Stands for every call of mpirun that node 0's command has not made: the command has ended.
@@ -29,7 +29,8 @@ void AnnounceSshd(const std::string& address) {
 
 }  // namespace
 
-MpiNode::MpiNode(EventLoop* loop, ChildProcesses* children, JobMember* member, const ModePlan* plan, Options options)
+MpiNode::MpiNode(EventLoop* loop, process::ChildProcesses* children, JobMember* member, const ModePlan* plan,
+                 Options options)
     : loop_(loop), children_(children), member_(member), plan_(plan), options_(std::move(options)) {
   remote_ = std::make_unique<RemoteCommands>(loop, children, options_.environment,
                                              [member](v1::NodeReport report) { member->Send(std::move(report)); });
@@ -197,4 +198,4 @@ void MpiNode::End() {
   sshd_ = 0;
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

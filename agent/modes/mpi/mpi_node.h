@@ -16,7 +16,7 @@
 #include "agent/modes/mpi/remote_commands.h"
 #include "agent/modes/reach.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // On the loop's thread.
 class MpiNode {
@@ -31,7 +31,7 @@ class MpiNode {
   };
 
   // All outlive this.
-  MpiNode(EventLoop* loop, ChildProcesses* children, JobMember* member, const ModePlan* plan, Options options);
+  MpiNode(EventLoop* loop, process::ChildProcesses* children, JobMember* member, const ModePlan* plan, Options options);
 
   // UNAVAILABLE, NOT_FOUND: what cannot be had on this node.
   absl::Status Start();
@@ -61,7 +61,7 @@ class MpiNode {
   bool is_model_arts() const { return !plan_->mpi.sshd_config.empty(); }
 
   EventLoop* const loop_;
-  ChildProcesses* const children_;
+  process::ChildProcesses* const children_;
   JobMember* const member_;
   const ModePlan* const plan_;
   const Options options_;
@@ -75,4 +75,4 @@ class MpiNode {
   bool ending_ = false;
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "common/runtime_dir.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr char kSocketVariable[] = "TASKD_MPIRUN_SOCKET";
@@ -317,4 +317,4 @@ int RunMpirunFront(int argc, char** argv) {
   return 1;
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -16,7 +16,7 @@
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // On the loop's thread.
 class MpirunFront {
@@ -72,4 +72,4 @@ bool IsMpirunFront(const std::string& program);
 // The front itself: blocks, and returns the exit code. May not return: what needs no waiting becomes the real mpirun.
 int RunMpirunFront(int argc, char** argv);
 
-}  // namespace taskd
+}  // namespace taskd::modes

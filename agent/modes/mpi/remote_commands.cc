@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr size_t kChunk = 64 * 1024;
@@ -30,7 +30,7 @@ bool MakePipe(UniqueFd* ours, UniqueFd* theirs, bool we_read) {
 
 }  // namespace
 
-RemoteCommands::RemoteCommands(EventLoop* loop, ChildProcesses* children,
+RemoteCommands::RemoteCommands(EventLoop* loop, process::ChildProcesses* children,
                                std::map<std::string, std::string> environment, std::function<void(v1::NodeReport)> send)
     : loop_(loop), children_(children), environment_(std::move(environment)), send_(std::move(send)) {}
 
@@ -176,4 +176,4 @@ void RemoteCommands::EndIfDone(uint64_t id) {
   send_(std::move(report));
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -13,13 +13,13 @@
 #include "common/unique_fd.h"
 #include "taskd/v1/job_link.pb.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // On the loop's thread.
 class RemoteCommands {
  public:
   // `send`: goes to the manager. `environment`: of the commands.
-  RemoteCommands(EventLoop* loop, ChildProcesses* children, std::map<std::string, std::string> environment,
+  RemoteCommands(EventLoop* loop, process::ChildProcesses* children, std::map<std::string, std::string> environment,
                  std::function<void(v1::NodeReport)> send);
   ~RemoteCommands();
   RemoteCommands(const RemoteCommands&) = delete;
@@ -48,7 +48,7 @@ class RemoteCommands {
   v1::NodeReport Report(uint64_t id) const;
 
   EventLoop* const loop_;
-  ChildProcesses* const children_;
+  process::ChildProcesses* const children_;
   const std::map<std::string, std::string> environment_;
   const std::function<void(v1::NodeReport)> send_;
   std::map<uint64_t, Command> commands_;
@@ -57,4 +57,4 @@ class RemoteCommands {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -29,7 +29,7 @@
 #include "proto/channel.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using std::chrono::steady_clock;
@@ -407,10 +407,10 @@ int RunRshCommand(const std::vector<std::string>& arguments) {
   if (manager.empty()) return Fail(kWrongUsage, "TASKD_MANAGER is not set: HOST:PORT of the job's manager");
   absl::StatusOr<HostPort> address = ParseHostPort("TASKD_MANAGER", manager);
   if (!address.ok()) return Fail(kWrongUsage, std::string(address.status().message()));
-  const Security security{Environment("TASKD_TLS_DIR"), Environment("TASKD_TOKEN")};
+  const proto::Security security{Environment("TASKD_TLS_DIR"), Environment("TASKD_TOKEN")};
   InitLog("rsh");
-  InitGrpcLog();
-  ManagerDial dial(manager, security);
+  proto::InitGrpcLog();
+  proto::ManagerDial dial(manager, security);
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial.Channel();
   if (!channel.ok()) return Fail(kWrongUsage, std::string(channel.status().message()));
   std::unique_ptr<v1::JobLink::Stub> stub = v1::JobLink::NewStub(*channel);
@@ -421,4 +421,4 @@ int RunRshCommand(const std::vector<std::string>& arguments) {
   return Fail(kFailed, absl::StrCat(options->host, ": ", std::string(why.message())));
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "proto/security.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 struct RshOptions {
   bool help = false;
@@ -26,4 +26,4 @@ absl::StatusOr<RshOptions> ParseRshOptions(const std::vector<std::string>& argum
 // end the command and return 255 without a line.
 int RunRshCommand(const std::vector<std::string>& arguments);
 
-}  // namespace taskd
+}  // namespace taskd::modes

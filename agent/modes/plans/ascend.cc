@@ -6,7 +6,7 @@
 #include "agent/ranktable/rank_table.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr const char* kTableName = "RANK_TABLE_FILE";
@@ -14,7 +14,7 @@ constexpr const char* kTableName = "RANK_TABLE_FILE";
 absl::Status Refuse(std::string text) { return absl::InvalidArgumentError(std::move(text)); }
 
 // NOT_FOUND, FAILED_PRECONDITION: it is not there or not completed yet.
-absl::StatusOr<RankTable> ReadTable(const ModeInput& input) {
+absl::StatusOr<ranktable::RankTable> ReadTable(const ModeInput& input) {
   const std::string path = input.Get(kTableName);
   if (path.empty()) return Refuse(fmt::format("{}: it is not set; it is the path of the rank table", kTableName));
   if (!path.ends_with(".json")) {
@@ -27,17 +27,18 @@ absl::StatusOr<RankTable> ReadTable(const ModeInput& input) {
   if (text->empty()) {
     return absl::FailedPreconditionError(fmt::format("{} {}: the file is empty", kTableName, QuotedValue(path)));
   }
-  absl::StatusOr<RankTableCheck> check = CheckRankTable(*std::move(text), ChipRules::kAny);
+  absl::StatusOr<ranktable::RankTableCheck> check =
+      ranktable::CheckRankTable(*std::move(text), ranktable::ChipRules::kAny);
   if (!check.ok()) {
     return Refuse(fmt::format("{} {}: {}", kTableName, QuotedValue(path), std::string(check.status().message())));
   }
   if (!check->ok()) {
-    const RankTableError& error = check->errors.front();
+    const ranktable::RankTableError& error = check->errors.front();
     const std::string line = fmt::format("{} {}: {}{}{}", kTableName, QuotedValue(path), error.path,
                                          error.path.empty() ? "" : ": ", error.text);
     return check->initializing ? absl::FailedPreconditionError(line) : Refuse(line);
   }
-  if (check->table->version == RankTableVersion::k1_1) {
+  if (check->table->version == ranktable::RankTableVersion::k1_1) {
     return Refuse(
         fmt::format("{} {}: version is 1.1, which is for heterogeneous jobs; 1.0, 1.2, 2.0 and a table without "
                     "this field are taken",
@@ -48,7 +49,7 @@ absl::StatusOr<RankTable> ReadTable(const ModeInput& input) {
 
 // Version 2.0 tells the addresses of devices only, which need not be those that the nodes have. Its nodes are in the
 // order of ranks, as ModelArts gives them to its nodes.
-absl::StatusOr<size_t> ServerByIndex(const ModeInput& input, const RankTable& table, ModePlan* plan) {
+absl::StatusOr<size_t> ServerByIndex(const ModeInput& input, const ranktable::RankTable& table, ModePlan* plan) {
   const int hosts = static_cast<int>(table.servers.size());
   const absl::StatusOr<int> index = ModelArtsIndex(input, hosts);
   if (!index.ok()) return index.status();
@@ -57,10 +58,10 @@ absl::StatusOr<size_t> ServerByIndex(const ModeInput& input, const RankTable& ta
   return static_cast<size_t>(*index);
 }
 
-absl::StatusOr<size_t> OwnServer(const ModeInput& input, const RankTable& table, std::optional<int> hosts,
+absl::StatusOr<size_t> OwnServer(const ModeInput& input, const ranktable::RankTable& table, std::optional<int> hosts,
                                  ModePlan* plan) {
   const std::string self = input.options.self.empty() ? input.Get("MA_CURRENT_IP") : input.options.self;
-  const bool by_index = table.version == RankTableVersion::k2_0 && input.options.self.empty() &&
+  const bool by_index = table.version == ranktable::RankTableVersion::k2_0 && input.options.self.empty() &&
                         !ModelArtsIndexName(input).empty() && hosts == static_cast<int>(table.servers.size());
   if (self.empty()) {
     if (table.servers.size() == 1) return 0;
@@ -68,9 +69,9 @@ absl::StatusOr<size_t> OwnServer(const ModeInput& input, const RankTable& table,
     return Refuse(fmt::format("--self: it is not given and MA_CURRENT_IP is not set; the rank table has {} servers",
                               table.servers.size()));
   }
-  absl::StatusOr<size_t> server = ServerOf(table, self);
-  if (absl::IsNotFound(server.status()) && table.version == RankTableVersion::k2_0) {
-    server = ServerWithAddress(table, self);
+  absl::StatusOr<size_t> server = ranktable::ServerOf(table, self);
+  if (absl::IsNotFound(server.status()) && table.version == ranktable::RankTableVersion::k2_0) {
+    server = ranktable::ServerWithAddress(table, self);
     if (absl::IsNotFound(server.status()) && by_index) return ServerByIndex(input, table, plan);
   }
   if (server.ok()) return server;
@@ -79,7 +80,7 @@ absl::StatusOr<size_t> OwnServer(const ModeInput& input, const RankTable& table,
 }
 
 // A container's own address reaches it on every network; its host's does only where it has the host's network.
-std::string_view NameOf(const RankTableServer& server) {
+std::string_view NameOf(const ranktable::RankTableServer& server) {
   for (const std::string_view name : {server.container_ip, server.host_ip, server.pod_name}) {
     if (!name.empty()) return name;
   }
@@ -88,9 +89,9 @@ std::string_view NameOf(const RankTableServer& server) {
 
 // The job's nodes, and which of them this is. The rank table need not list servers in ModelArts' order, so its places
 // count only where there are no indexes.
-absl::Status ReadNodes(const ModeInput& input, const RankTable& table, size_t own, std::optional<int> hosts,
+absl::Status ReadNodes(const ModeInput& input, const ranktable::RankTable& table, size_t own, std::optional<int> hosts,
                        ModePlan* plan) {
-  for (const RankTableServer& server : table.servers) {
+  for (const ranktable::RankTableServer& server : table.servers) {
     plan->nodes.push_back({std::string(NameOf(server)), static_cast<int>(server.device_count)});
   }
   plan->index = static_cast<int>(own);
@@ -131,11 +132,11 @@ absl::Status PlanAscend(const ModeInput& input, ModePlan* plan) {
   }
   const absl::StatusOr<int> cards = ModelArtsCards(input);
   if (!cards.ok()) return cards.status();
-  const absl::StatusOr<RankTable> table = ReadTable(input);
+  const absl::StatusOr<ranktable::RankTable> table = ReadTable(input);
   if (!table.ok()) return table.status();
   const absl::StatusOr<size_t> own = OwnServer(input, *table, hosts, plan);
   if (!own.ok()) return own.status();
-  const RankTableServer& server = table->servers[*own];
+  const ranktable::RankTableServer& server = table->servers[*own];
   if (input.Has("MA_NUM_GPUS") && static_cast<uint32_t>(*cards) != server.device_count) {
     return Refuse(fmt::format("MA_NUM_GPUS '{}': server {} has {} devices in the rank table", *cards,
                               std::string(server.server_id), server.device_count));
@@ -143,8 +144,8 @@ absl::Status PlanAscend(const ModeInput& input, ModePlan* plan) {
   if (absl::Status nodes = ReadNodes(input, *table, *own, hosts, plan); !nodes.ok()) return nodes;
   plan->role = "worker";
 
-  const std::span<const RankTableDevice> listed = table->DevicesOf(server);
-  std::vector<RankTableDevice> devices(listed.begin(), listed.end());
+  const std::span<const ranktable::RankTableDevice> listed = table->DevicesOf(server);
+  std::vector<ranktable::RankTableDevice> devices(listed.begin(), listed.end());
   std::sort(devices.begin(), devices.end(), [](auto& a, auto& b) { return a.device_id < b.device_id; });
   for (size_t i = 0; i < devices.size(); ++i) {
     ModeProcess process{input.options.command, variables};
@@ -160,4 +161,4 @@ absl::Status PlanAscend(const ModeInput& input, ModePlan* plan) {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -5,7 +5,7 @@
 #include "agent/modes/plans/platform_modes.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using testing::Contains;
@@ -243,4 +243,4 @@ TEST(Ascend, DoesNotWaitForAFileOfAnotherName) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

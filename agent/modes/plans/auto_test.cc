@@ -4,7 +4,7 @@
 
 #include "agent/modes/testing/plan.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using testing::AllOf;
@@ -124,4 +124,4 @@ TEST(PlanMode, NeedsAModeAndACommand) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

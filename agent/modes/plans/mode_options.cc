@@ -11,7 +11,7 @@
 #include "common/option_words.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int kMaxWaitS = 86400;
@@ -172,7 +172,7 @@ absl::Status Interpreter::ReadChoices(ModeOptions* options) const {
     options->manager = given->value;
   }
   if (const GivenOption* given = words_.Find("rdma")) {
-    const absl::StatusOr<RdmaMode> rdma = ParseRdmaMode(given->value);
+    const absl::StatusOr<rdma::RdmaMode> rdma = rdma::ParseRdmaMode(given->value);
     if (!rdma.ok()) return Wrong(*given, "auto, on or off");
     options->rdma = *rdma;
   }
@@ -252,4 +252,4 @@ absl::StatusOr<ModeOptions> ParseModeOptions(const std::vector<std::string>& arg
   return Interpreter(words).Options();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

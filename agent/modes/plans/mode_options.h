@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "agent/rdma/rdma_environment.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // How mpirun starts processes on other nodes. kAuto: kTaskd where the job has a token or TLS, else kSsh.
 enum class RemoteStart { kAuto, kSsh, kTaskd };
@@ -23,7 +23,7 @@ struct ModeOptions {
   std::optional<int> ps_num;       // mode ps without TF_CONFIG
   std::string num_cpus, num_gpus;  // mode ray, numbers >= 0; empty: Ray's own choice
   std::string self;                // mode ascend; empty: MA_CURRENT_IP
-  RdmaMode rdma = RdmaMode::kAuto;
+  rdma::RdmaMode rdma = rdma::RdmaMode::kAuto;
   RemoteStart remote_start = RemoteStart::kAuto;  // --remote-start auto|ssh|taskd
   // --route: renumber the nodes along the switches before the start. Both files are needed then.
   bool route = false;
@@ -42,4 +42,4 @@ bool AsksForMode(const std::vector<std::string>& arguments);
 absl::StatusOr<ModeOptions> ParseModeOptions(const std::vector<std::string>& arguments,
                                              const std::map<std::string, std::string>& environment, std::string* help);
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using testing::ElementsAre;
@@ -66,7 +66,7 @@ TEST(ModeOptions, Defaults) {
   EXPECT_EQ(options.num_cpus, "");
   EXPECT_EQ(options.num_gpus, "");
   EXPECT_EQ(options.self, "");
-  EXPECT_EQ(options.rdma, RdmaMode::kAuto);
+  EXPECT_EQ(options.rdma, rdma::RdmaMode::kAuto);
   EXPECT_EQ(options.remote_start, RemoteStart::kAuto);
   EXPECT_FALSE(options.route);
   EXPECT_THAT(options.command, ElementsAre("python3", "t.py", "--", "--mode", "x"));
@@ -87,7 +87,7 @@ TEST(ModeOptions, AllOfThem) {
   EXPECT_EQ(options.num_cpus, "0.7");
   EXPECT_EQ(options.num_gpus, "0.2");
   EXPECT_EQ(options.self, "10.0.0.1");
-  EXPECT_EQ(options.rdma, RdmaMode::kOff);
+  EXPECT_EQ(options.rdma, rdma::RdmaMode::kOff);
   EXPECT_EQ(options.remote_start, RemoteStart::kTaskd);
   EXPECT_TRUE(options.route);
   EXPECT_EQ(options.rank_table, "/t.json");
@@ -122,13 +122,13 @@ TEST(ModeOptions, TheEnvironmentStandsIn) {
   EXPECT_EQ(options.num_cpus, "1");
   EXPECT_EQ(options.num_gpus, "2");
   EXPECT_EQ(options.self, "me");
-  EXPECT_EQ(options.rdma, RdmaMode::kOn);
+  EXPECT_EQ(options.rdma, rdma::RdmaMode::kOn);
   EXPECT_TRUE(options.route);
   EXPECT_EQ(options.rank_table, "/r");
   EXPECT_EQ(options.topology, "/t");
   options = Parsed({"--mode", "ps", "--wait-s", "9", "--rdma", "auto", "x"}, variables);
   EXPECT_EQ(options.wait_s, 9);
-  EXPECT_EQ(options.rdma, RdmaMode::kAuto);
+  EXPECT_EQ(options.rdma, rdma::RdmaMode::kAuto);
   options = Parsed({"--mode", "ps", "x"}, {{"TASKD_WAIT_S", ""}, {"TASKD_RANK_TABLE", "/r"}, {"TASKD_ROUTE", "0"}});
   EXPECT_EQ(options.wait_s, 300);
   EXPECT_FALSE(options.route);
@@ -211,4 +211,4 @@ TEST(ModeOptions, HelpWinsOverWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -13,7 +13,7 @@
 #include "common/address.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int kManagerPort = 9601;
@@ -204,15 +204,15 @@ std::string Endpoint(const std::string& host, int port) { return FormatHostPort(
 
 void AddRdma(const ModeInput& input, const std::vector<ModeNode>& nodes, Environment* environment) {
   // The conditions are about NODE_LIST. What another platform's nodes are made of, nobody says.
-  if (input.options.rdma == RdmaMode::kAuto && !input.Has("NODE_LIST")) return;
-  std::vector<NodeEntry> entries;
+  if (input.options.rdma == rdma::RdmaMode::kAuto && !input.Has("NODE_LIST")) return;
+  std::vector<rdma::NodeEntry> entries;
   for (const ModeNode& node : nodes) entries.push_back({node.name, node.cards});
-  if (!CheckRdmaConditions(input.options.rdma, entries, input.machine.sysfs).ok()) return;
+  if (!rdma::CheckRdmaConditions(input.options.rdma, entries, input.machine.sysfs).ok()) return;
   const auto get = [&](const char* name) {
     const auto found = input.environment.find(name);
     return found == input.environment.end() ? nullptr : found->second.c_str();
   };
-  for (auto& [name, value] : RdmaEnvironment(get)) (*environment)[std::move(name)] = std::move(value);
+  for (auto& [name, value] : rdma::RdmaEnvironment(get)) (*environment)[std::move(name)] = std::move(value);
 }
 
 absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment& environment,
@@ -242,4 +242,4 @@ absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment&
   return plan;
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -12,7 +12,7 @@
 #include "agent/modes/plans/mode_options.h"
 #include "common/environment.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 enum class Mode { kTorch, kMpi, kHorovod, kRay, kPs, kAscend, kPytorchGpu, kTensorflowGpu };
 enum class Platform { kNone, kTiOne, kModelArts };
@@ -102,4 +102,4 @@ absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment&
 std::string ModePlanJson(const ModePlan& plan);
 std::string ModePlanText(const ModePlan& plan);
 
-}  // namespace taskd
+}  // namespace taskd::modes

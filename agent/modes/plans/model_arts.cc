@@ -8,7 +8,7 @@
 
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 // Open MPI's reader of tune files gives up the whole file at a longer word (measured with 4.1.4: 16382).
@@ -317,4 +317,4 @@ absl::Status PlanPytorchGpu(const ModeInput& input, ModePlan* plan) {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "agent/modes/plans/platform_modes.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // A job of more nodes is a mistyped MA_NUM_HOSTS.
 inline constexpr int kMaxModelArtsHosts = 100000;
@@ -40,4 +40,4 @@ Environment ModelArtsVariables(const ModeInput& input);
 // A number below `below` that is the same on every node of a job, and another one for most other jobs.
 int NumberOfJob(std::string_view job, int below);
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -3,7 +3,7 @@
 
 #include "agent/modes/plans/mode_plan.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using testing::Contains;
@@ -254,7 +254,7 @@ TEST(ModelArtsMpi, RdmaOnReachesEveryRank) {
   ModeOptions options;
   options.mode = "mpi";
   options.command = {"a"};
-  options.rdma = RdmaMode::kOn;
+  options.rdma = rdma::RdmaMode::kOn;
   const auto plan = PlanMode(options, Variables({{"NCCL_IB_TC", "7"}}), Machine());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->processes[0].argv, Contains("NCCL_IB_HCA"));
@@ -330,4 +330,4 @@ TEST(PytorchGpu, NameStandsInForTheAddress) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

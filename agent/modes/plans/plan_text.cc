@@ -8,7 +8,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -118,4 +118,4 @@ std::string ModePlanText(const ModePlan& plan) {
   return text;
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "agent/modes/plans/mode_plan.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 struct ModeInput {
   const ModeOptions& options;
@@ -66,4 +66,4 @@ absl::Status PlanPytorchGpu(const ModeInput& input, ModePlan* plan);
 absl::Status PlanTensorflowGpu(const ModeInput& input, ModePlan* plan);
 absl::Status PlanAscend(const ModeInput& input, ModePlan* plan);
 
-}  // namespace taskd
+}  // namespace taskd::modes

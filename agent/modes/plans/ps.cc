@@ -7,7 +7,7 @@
 #include "agent/modes/plans/tf_config.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 bool Serves(const std::string& type) { return type == "ps" || type == "evaluator"; }
@@ -74,4 +74,4 @@ absl::Status PlanPs(const ModeInput& input, ModePlan* plan) {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -5,7 +5,7 @@
 #include "agent/modes/plans/tf_config.h"
 #include "agent/modes/testing/plan.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using nlohmann::json;
@@ -256,4 +256,4 @@ TEST(Ps, PsNumLeavesBothKinds) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

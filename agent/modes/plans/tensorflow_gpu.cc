@@ -9,7 +9,7 @@
 #include "agent/modes/plans/model_arts.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 // Where no port is given: one of kFirstPort, kFirstPort + 2, … for ps and the next one for workers, as a ps and a
@@ -209,4 +209,4 @@ absl::Status PlanTensorflowGpu(const ModeInput& input, ModePlan* plan) {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

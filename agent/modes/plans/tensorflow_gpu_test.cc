@@ -3,7 +3,7 @@
 
 #include "agent/modes/plans/mode_plan.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using testing::ElementsAre;
@@ -172,4 +172,4 @@ TEST(TensorflowGpu, RefusesWithVariableValueAndRule) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -9,7 +9,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using Json = nlohmann::json;
@@ -96,7 +96,7 @@ absl::StatusOr<TfConfig> ParseTfConfig(std::string_view text) {
   if (text.size() > kMaxBytes) {
     return Bad(fmt::format("it has {} bytes; {} are allowed", text.size(), kMaxBytes));
   }
-  if (absl::Status status = CheckJsonText(text); !status.ok()) {
+  if (absl::Status status = ranktable::CheckJsonText(text); !status.ok()) {
     return Bad(fmt::format("{} is not JSON: {}", QuotedValue(text), std::string(status.message())));
   }
   const Json config = Json::parse(text, nullptr, false);
@@ -125,4 +125,4 @@ absl::StatusOr<std::string> MakeTfConfig(const std::vector<std::string>& hosts, 
   return text;
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/address.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 struct TfConfig {
   std::map<std::string, std::vector<HostPort>> cluster;  // "ps" and "worker" at least, none of them empty
@@ -24,4 +24,4 @@ absl::StatusOr<TfConfig> ParseTfConfig(std::string_view text);
 // 0 <= index < hosts.size(). INVALID_ARGUMENT: a host is not UTF-8.
 absl::StatusOr<std::string> MakeTfConfig(const std::vector<std::string>& hosts, int ps_count, int index);
 
-}  // namespace taskd
+}  // namespace taskd::modes

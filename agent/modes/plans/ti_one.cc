@@ -12,7 +12,7 @@
 #include "common/address.h"
 #include "fmt/format.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 constexpr int kMasterPort = 23456;
@@ -122,7 +122,7 @@ absl::StatusOr<std::string> IpSlotList(const ModeInput& input, ModePlan* plan) {
   const auto bad = [&](std::string_view why) {
     return absl::InvalidArgumentError(fmt::format("{} {}: {}", kName, QuotedValue(given), why));
   };
-  const absl::StatusOr<std::vector<NodeEntry>> entries = ParseNodeList(given);
+  const absl::StatusOr<std::vector<rdma::NodeEntry>> entries = rdma::ParseNodeList(given);
   if (!entries.ok()) {
     const std::string message(entries.status().message());  // "NODE_LIST: entry 2, …"
     return absl::InvalidArgumentError(kName + message.substr(message.find(':')));
@@ -131,7 +131,7 @@ absl::StatusOr<std::string> IpSlotList(const ModeInput& input, ModePlan* plan) {
     return bad(fmt::format("it has {} entries, and {}", entries->size(), NodeCount(*plan)));
   }
   for (size_t i = 0; i < entries->size(); ++i) {
-    const NodeEntry& entry = (*entries)[i];
+    const rdma::NodeEntry& entry = (*entries)[i];
     const ModeNode& node = plan->nodes[i];
     if (entry.cards != node.cards) {
       return bad(
@@ -182,9 +182,9 @@ absl::Status ReadTiOneNodes(const ModeInput& input, int least_cards, ModePlan* p
                     plan->mode == Mode::kPs ? ", or TF_CONFIG" : ""));
   }
   const std::string list = input.Get("NODE_LIST");
-  const absl::StatusOr<std::vector<NodeEntry>> entries = ParseNodeList(list);
+  const absl::StatusOr<std::vector<rdma::NodeEntry>> entries = rdma::ParseNodeList(list);
   if (!entries.ok()) return entries.status();
-  for (const NodeEntry& entry : *entries) {
+  for (const rdma::NodeEntry& entry : *entries) {
     if (entry.cards < least_cards) {
       return absl::InvalidArgumentError(fmt::format("NODE_LIST: entry {}, '{}': a node of mode {} has at least {} card",
                                                     plan->nodes.size() + 1, Endpoint(entry.host, entry.cards),
@@ -335,4 +335,4 @@ absl::Status PlanRay(const ModeInput& input, ModePlan* plan) {
   return absl::OkStatus();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -7,7 +7,7 @@
 
 #include "agent/modes/testing/plan.h"
 
-namespace taskd {
+namespace taskd::modes {
 namespace {
 
 using nlohmann::json;
@@ -370,10 +370,10 @@ TEST_F(Rdma, TheUserDecides) {
   TestNode node = Node("torch", "a:8,b:8");
   node.environment["NCCL_DEBUG"] = "WARN";
   EXPECT_EQ(node.Plan()->processes[0].environment.at("NCCL_DEBUG"), "WARN");
-  node.options.rdma = RdmaMode::kOff;
+  node.options.rdma = rdma::RdmaMode::kOff;
   EXPECT_FALSE(node.Plan()->processes[0].environment.contains("NCCL_IB_HCA"));
   TestNode other = Node("torch", "a:1");
-  other.options.rdma = RdmaMode::kOn;
+  other.options.rdma = rdma::RdmaMode::kOn;
   other.sysfs = "/nonexistent";
   EXPECT_TRUE(other.Plan()->processes[0].environment.contains("NCCL_IB_HCA"));
 }
@@ -629,4 +629,4 @@ TEST(PlanJson, IsOneLineWhateverIsInIt) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -5,7 +5,7 @@
 
 #include "common/event_loop.h"
 
-namespace taskd {
+namespace taskd::modes {
 
 // False: not within a minute.
 inline bool RunUntil(EventLoop& loop, const std::function<bool()>& condition) {
@@ -21,4 +21,4 @@ inline bool RunUntil(EventLoop& loop, const std::function<bool()>& condition) {
   return condition();
 }
 
-}  // namespace taskd
+}  // namespace taskd::modes

@@ -10,7 +10,7 @@
 #include "agent/modes/plans/mode_plan.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd {
+namespace taskd::modes {
 
 struct TestNode {
   ModeOptions options;
@@ -53,4 +53,4 @@ struct TestNode {
   }
 };
 
-}  // namespace taskd
+}  // namespace taskd::modes

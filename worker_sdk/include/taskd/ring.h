@@ -16,6 +16,14 @@
 // 5. Everything that the reader must remember to go on after a restart (cursors, the write under way, the clock anchor)
 //    lies in the segment too, written by the reader only.
 // 6. The reader believes nothing here: see RingSegment in common/ring_segment.h for the checks.
+// 7. Processors may order stores and loads weakly (arm64). What the writer publishes with a release store the reader
+//    takes with an acquire load: `magic` (the header before it), `slots` and `ready` (where a ring lies), `head` (the
+//    records below it and the domains that they name), `source_domains` (its two neighbours). `reserved` and a block's
+//    words are a sequence lock: the writer stores `reserved`, has a release fence and stores words; the reader loads
+//    words, has an acquire fence and loads `reserved`. Who has read one word of a new block so finds it announced.
+//    The gate and the cursors speak for themselves only, so the writer may load them relaxed. For whoever comes after a
+//    process was killed only the compiler's order counts: its stores up to some instruction are there, the later ones
+//    are not, and the kernel (exit, lock, socket) stands between the two.
 //
 // Both sides are of one release: the hello carries kVersion and a proxy refuses another one.
 #pragma once

@@ -1,10 +1,10 @@
-/* taskd._mstx: marks from Python at the price of one C call. One binary for CPython 3.8 and later (stable ABI).
+/* taskd._mstx: marks from Python at the price of one C call. One binary for CPython 3.7 and later (stable ABI).
  *
  * bind(handle) looks the functions up in the libtaskd.so that ctypes loaded. Before that every function does nothing.
  * Nothing here raises once bound: training goes on whatever it is called with.
  */
 #define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x03080000
+#define Py_LIMITED_API 0x03070000
 #include <Python.h>
 #include <dlfcn.h>
 #include <stdint.h>

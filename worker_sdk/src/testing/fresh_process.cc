@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -81,7 +82,19 @@ bool InFreshProcess() {
   return true;
 }
 
-std::string FreshFolder() { return getenv(kChildVariable); }
+std::vector<std::string> OwnCommand() {
+  const char* emulator = getenv("TASKD_TEST_EMULATOR");
+  if (emulator == nullptr) return {"/proc/self/exe"};
+  std::istringstream words(emulator);
+  std::vector<std::string> command{std::istream_iterator<std::string>(words), {}};
+  command.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  return command;
+}
+
+std::string FreshFolder() {
+  const char* folder = getenv(kChildVariable);
+  return folder == nullptr ? "" : folder;
+}
 
 void RunInFreshProcess() {
   char folder[] = "/tmp/taskd-sdk-test-XXXXXX";
@@ -101,9 +114,9 @@ void RunInFreshProcess() {
   AddOption(variables, "ASAN_OPTIONS=", "detect_odr_violation=0");
   AddOption(variables, "TSAN_OPTIONS=", "die_after_fork=0");
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::vector<std::string> arguments = {"/proc/self/exe",
-                                        std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name(),
-                                        "--gtest_also_run_disabled_tests"};
+  std::vector<std::string> arguments = OwnCommand();
+  arguments.push_back(std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name());
+  arguments.push_back("--gtest_also_run_disabled_tests");
   std::vector<char*> environment_pointers;
   for (std::string& variable : variables) environment_pointers.push_back(variable.data());
   environment_pointers.push_back(nullptr);
@@ -111,9 +124,9 @@ void RunInFreshProcess() {
   for (std::string& argument : arguments) argument_pointers.push_back(argument.data());
   argument_pointers.push_back(nullptr);
   pid_t child = 0;
-  ASSERT_EQ(
-      posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, argument_pointers.data(), environment_pointers.data()),
-      0);
+  ASSERT_EQ(posix_spawnp(&child, argument_pointers[0], nullptr, nullptr, argument_pointers.data(),
+                         environment_pointers.data()),
+            0);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   RemoveSegments(socket);

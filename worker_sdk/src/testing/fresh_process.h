@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace taskd::testing {
 
@@ -14,6 +15,9 @@ bool InFreshProcess();
 
 // Runs the current test in a fresh process and takes its verdict over; removes what it left in /dev/shm.
 void RunInFreshProcess();
+
+// How this program is started again: by the emulator that TASKD_TEST_EMULATOR names with its options, if it does.
+std::vector<std::string> OwnCommand();
 
 // The folder of TASKD_SOCKET; removed afterwards.
 std::string FreshFolder();

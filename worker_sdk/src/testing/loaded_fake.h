@@ -10,7 +10,7 @@
 
 #include "testing/fake_mspti.h"
 
-namespace taskd {
+namespace taskd::worker {
 
 struct Fake {
   decltype(&FakeMark) mark;
@@ -62,4 +62,4 @@ struct Fake {
   }
 };
 
-}  // namespace taskd
+}  // namespace taskd::worker

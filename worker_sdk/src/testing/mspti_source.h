@@ -15,7 +15,7 @@
 #include "mspti.h"
 #include "testing/loaded_fake.h"
 
-namespace taskd {
+namespace taskd::worker {
 
 // Of its own, removed with all that is in it.
 class Folder {
@@ -153,4 +153,4 @@ inline void ExpectIds(Sink& sink, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) ASSERT_EQ(marks[i].id, i + 1);
 }
 
-}  // namespace taskd
+}  // namespace taskd::worker

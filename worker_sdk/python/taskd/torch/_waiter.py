@@ -43,8 +43,7 @@ def _end():
 
 
 def _run(items):
-    while (item := items.get()) is not None:
-        work, done, failed = item
+    for work, done, failed in iter(items.get, None):
         try:
             try:
                 work.wait()
@@ -54,7 +53,7 @@ def _run(items):
                 done()
         except Exception as error:
             run_log.error("taskd.torch: %s", error)
-        item = work = done = failed = None  # nothing is kept alive until the next one comes
+        work = done = failed = None  # nothing is kept alive until the next one comes
 
 
 def _forget_in_forked_child():

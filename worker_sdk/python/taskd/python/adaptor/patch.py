@@ -14,7 +14,15 @@ from taskd.python.utils.log import never_raises
 
 def _is_launcher():
     in_worker = "LOCAL_RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
-    return not in_worker and multiprocessing.parent_process() is None
+    return not in_worker and not _is_multiprocessing_child()
+
+
+def _is_multiprocessing_child():
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # also the fork server, which is no child itself
+        return True
+    if hasattr(multiprocessing, "parent_process"):
+        return multiprocessing.parent_process() is not None
+    return multiprocessing.current_process().name != "MainProcess"  # Python 3.7
 
 
 def _option(name):
