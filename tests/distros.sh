@@ -61,12 +61,12 @@ is_current() {  # WHEEL: newer than all that goes into it
 }
 if [ -z "$wheels" ] && ! $source; then
   wheels=$PWD/dist
+  mkdir -p "$wheels"
   for name in "${names[@]}"; do
-    mkdir -p "$wheels"
-    is_current "$(wheel_of "$wheels" "$(machine_of "$name")")" && continue
-    echo "making the wheels (log: build/distros/wheels.log)"
-    ./deploy/wheels.sh >"$logs/wheels.log" 2>&1 || { tail -n 20 "$logs/wheels.log" >&2; exit 1; }
-    break
+    machine=$(machine_of "$name")
+    is_current "$(wheel_of "$wheels" "$machine")" && continue
+    echo "makes the wheel for $machine (log: build/distros/wheels.log)"
+    ./deploy/wheels.sh --arch "$machine" >"$logs/wheels.log" 2>&1 || { tail -n 20 "$logs/wheels.log" >&2; exit 1; }
   done
 fi
 
