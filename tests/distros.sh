@@ -136,18 +136,19 @@ mirror() {
 # A root filesystem is as good as the recipe that it was made by. Nobody makes it again while a run uses it.
 make_root() {  # NAME
   local root=$cache/$1 recipe architecture=amd64
-  exec 9>"$root.lock"
-  flock 9
-  recipe=$(sha256sum <tests/distros/make_root.sh)
-  if [ "$(cat "$root.made" 2>/dev/null)" = "$recipe" ]; then
-    flock -s 9
-    return 0
-  fi
   case $1 in *-arm64) architecture=arm64 ;; esac
-  echo "making the root filesystem $root (log: build/distros/$1.root.log)"
-  rm -f "$root.made"
-  in_namespace tests/distros/make_root.sh "${1%-arm64}" "$architecture" "$root" "$mirror" >"$logs/$1.root.log" 2>&1 || return 1
-  printf '%s\n' "$recipe" >"$root.made"
+  recipe=$(sha256sum <tests/distros/make_root.sh)
+  exec 9>"$root.lock"
+  flock -s 9
+  [ "$(cat "$root.made" 2>/dev/null)" != "$recipe" ] || return 0
+  flock 9
+  if [ "$(cat "$root.made" 2>/dev/null)" != "$recipe" ]; then
+    echo "making the root filesystem $root (log: build/distros/$1.root.log)"
+    rm -f "$root.made"
+    in_namespace tests/distros/make_root.sh "${1%-arm64}" "$architecture" "$root" "$mirror" >"$logs/$1.root.log" 2>&1 ||
+      return 1
+    printf '%s\n' "$recipe" >"$root.made"
+  fi
   flock -s 9
 }
 
