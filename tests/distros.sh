@@ -61,28 +61,46 @@ is_current() {  # WHEEL: newer than all that goes into it
 }
 if [ -z "$wheels" ] && ! $source; then
   wheels=$PWD/dist
+  mkdir -p "$wheels"
   for name in "${names[@]}"; do
-    mkdir -p "$wheels"
-    is_current "$(wheel_of "$wheels" "$(machine_of "$name")")" && continue
-    echo "making the wheels (log: build/distros/wheels.log)"
-    ./deploy/wheels.sh >"$logs/wheels.log" 2>&1 || { tail -n 20 "$logs/wheels.log" >&2; exit 1; }
-    break
+    machine=$(machine_of "$name")
+    is_current "$(wheel_of "$wheels" "$machine")" && continue
+    echo "makes the wheel for $machine (log: build/distros/wheels.log)"
+    ./deploy/wheels.sh --arch "$machine" >"$logs/wheels.log" 2>&1 || { tail -n 20 "$logs/wheels.log" >&2; exit 1; }
   done
 fi
 
-# --- programs of other processors
+# --- what has to end and to go with this script
+
+# A script that is in a namespace of its own: with its unshare all that it started ends, but that takes no SIGTERM.
+inside=
+in_namespace() {
+  "$@" &
+  inside=$!
+  local code=0
+  wait "$inside" || code=$?
+  inside=
+  return $code
+}
 
 binfmt=
 registered=
 mounted=
 # shellcheck disable=SC2317  # called by the trap
 restore() {
+  if [ -n "$inside" ]; then
+    kill -KILL "$inside"
+    wait "$inside" || true
+  fi
   if [ -e "$registered" ]; then echo -1 >"$registered"; fi
   if [ -n "$mounted" ]; then umount "$binfmt"; rmdir "$binfmt"; fi
 }
 trap restore EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# --- programs of other processors
+
 # The kernel has QEMU open from then on, so that chroots need no copy (flag F).
 register_qemu() {
   [ -z "$binfmt" ] || return 0
@@ -118,18 +136,19 @@ mirror() {
 # A root filesystem is as good as the recipe that it was made by. Nobody makes it again while a run uses it.
 make_root() {  # NAME
   local root=$cache/$1 recipe architecture=amd64
-  exec 9>"$root.lock"
-  flock 9
-  recipe=$(sha256sum <tests/distros/make_root.sh)
-  if [ "$(cat "$root.made" 2>/dev/null)" = "$recipe" ]; then
-    flock -s 9
-    return 0
-  fi
   case $1 in *-arm64) architecture=arm64 ;; esac
-  echo "making the root filesystem $root (log: build/distros/$1.root.log)"
-  rm -f "$root.made"
-  tests/distros/make_root.sh "${1%-arm64}" "$architecture" "$root" "$mirror" >"$logs/$1.root.log" 2>&1 || return 1
-  printf '%s\n' "$recipe" >"$root.made"
+  recipe=$(sha256sum <tests/distros/make_root.sh)
+  exec 9>"$root.lock"
+  flock -s 9
+  [ "$(cat "$root.made" 2>/dev/null)" != "$recipe" ] || return 0
+  flock 9
+  if [ "$(cat "$root.made" 2>/dev/null)" != "$recipe" ]; then
+    echo "making the root filesystem $root (log: build/distros/$1.root.log)"
+    rm -f "$root.made"
+    in_namespace tests/distros/make_root.sh "${1%-arm64}" "$architecture" "$root" "$mirror" >"$logs/$1.root.log" 2>&1 ||
+      return 1
+    printf '%s\n' "$recipe" >"$root.made"
+  fi
   flock -s 9
 }
 
@@ -159,7 +178,7 @@ build() {  # NAME COMPILER
   done | tar -c --null -T - | tar -x -C "$folder/tree"
   echo "$1: builds with $2 (log: build/distros/$1-$2.log)"
   SECONDS=0
-  if tests/distros/build_in_root.sh "$cache/$1" "$folder" "$2" >"$log" 2>&1; then result=passed; else result=FAILED; failed=1; fi
+  if in_namespace tests/distros/build_in_root.sh "$cache/$1" "$folder" "$2" >"$log" 2>&1; then result=passed; else result=FAILED; failed=1; fi
   version=$(grep -m 1 -E '^(g\+\+|.*clang version)' "$log" | grep -o -m 1 '[0-9]\+\.[0-9.]\+' | head -n 1)
   tests=$(grep -E '^[0-9]+% tests passed' "$log" || grep -c '^FAILED: ' "$log" | sed 's/$/ do not build/')
   row "$1" "$2" "${version:--}" "$(minutes $SECONDS)" "$result: $tests"
@@ -199,8 +218,10 @@ for name in "${names[@]}"; do
     continue
   fi
   echo "$name: $(basename "$wheel") (log: build/distros/$name.log)"
-  out=$(mktemp -d)
-  tests/distros/run_in_root.sh "$cache/$name" "$wheel" "$out" >"$logs/$name.log" 2>&1 || failed=1
+  out=$logs/$name.out
+  rm -rf "$out"
+  mkdir "$out"
+  in_namespace tests/distros/run_in_root.sh "$cache/$name" "$wheel" "$out" >"$logs/$name.log" 2>&1 || failed=1
   result=
   if [ -e "$out/result" ]; then IFS=$'\t' read -r glibc python torch passed result <"$out/result"; fi
   rm -rf "$out"

@@ -82,7 +82,10 @@ rank, folder = int(os.environ["LOCAL_RANK"]), sys.argv[1]
 child = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
 
 def note(pid):
-    open(os.path.join(folder, f"child.{rank}.{pid}"), "w").write(str(pid))
+    path = os.path.join(folder, f"child.{rank}.{pid}")
+    with open(path + "~", "w") as file:
+        file.write(str(pid))
+    os.rename(path + "~", path)
 
 def start_child(**arguments):
     one = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, **arguments)

@@ -10,6 +10,7 @@ import pytest
 from harness import wait_until
 
 STALL_SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib", "stall.c")
+DYNAMIC = os.path.join(harness.BUILD, "tests", "taskd_dynamic")
 # Marks of 250 bytes, two lines each: 2 MiB of ring hold about 7,000 of them.
 RATE, NAME_BYTES, OVERFLOW = 4000, 250, 25_000
 
@@ -43,7 +44,9 @@ def stall(stage, stall_library):
 
 
 @pytest.fixture
-def stalled_proxy(stage, manager, recording, stall):
+def stalled_proxy(stage, manager, recording, stall, monkeypatch):
+    if os.path.exists(DYNAMIC):  # nothing can be preloaded into a static program
+        monkeypatch.setattr(harness, "TASKD", DYNAMIC)
     return stage.proxy(manager, environment=stall.environment)
 
 
