@@ -334,6 +334,17 @@ def test_no_build_paths(wheel):
             assert not [path for path in paths if path in data], name
 
 
+def test_stacks_can_name_what_is_loaded_into_ranks(world, wheel):
+    """The names of a library's own functions are in .symtab, which the program, in which nobody looks for them, has not."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(world.folder)
+
+    def symbols(path):
+        return subprocess.run(["nm", world.path(path)], check=True, capture_output=True, text=True).stdout
+    assert re.search(r" t .*OnStackSignal", symbols("taskd/python/cython_api/libs/libtaskd.so"))
+    assert symbols("taskd/bin/taskd") == ""
+
+
 def test_licenses(wheel, archive):
     """Every static library that the program is linked with is of a component whose license text is in the wheel."""
     with zipfile.ZipFile(wheel) as file:
