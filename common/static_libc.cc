@@ -301,6 +301,6 @@ int getservbyport_r(int, const char*, servent*, char*, size_t, servent** result)
 
 // In place of dlopen(), of which glibc has a copy for itself (ld's --wrap). OpenSSL's configuration may name modules:
 // what is built in is what there is.
-void* __wrap_dlopen(const char*, int) { return nullptr; }
+void* __wrap_dlopen(const char*, int) { return nullptr; }  // NOLINT(bugprone-reserved-identifier)
 
 }  // extern "C"
