@@ -9,10 +9,10 @@ set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static)
 
 # CMake reads this file again for each of its own trial builds.
 set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES TASKD_SYSROOT)
-if(NOT TASKD_SYSROOT)
+if(NOT TASKD_SYSROOT OR NOT EXISTS ${TASKD_SYSROOT})
   execute_process(COMMAND ${CMAKE_CURRENT_LIST_DIR}/../deploy/sysroot.sh arm64
     OUTPUT_VARIABLE sysroot OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  set(TASKD_SYSROOT ${sysroot} CACHE PATH "The arm64 libraries and headers to build with")
+  set(TASKD_SYSROOT ${sysroot} CACHE PATH "The arm64 libraries and headers to build with" FORCE)
 endif()
 set(CMAKE_SYSROOT ${TASKD_SYSROOT})
 list(APPEND CMAKE_CROSSCOMPILING_EMULATOR -L ${TASKD_SYSROOT})

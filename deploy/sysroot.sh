@@ -29,8 +29,9 @@ for argument in "$@"; do
 done
 [ -n "$architecture" ] || usage "which architecture?"
 for tool in apt-get dpkg-deb flock; do
-  command -v "$tool" >/dev/null || fail "$tool is missing (a Debian is needed, or a sysroot from one named by TASKD_SYSROOT)"
+  command -v "$tool" >/dev/null || fail "$tool is missing (a Debian is needed, or -DTASKD_SYSROOT=FOLDER with what it would fetch)"
 done
+# shellcheck source=/dev/null
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
 [ -n "$codename" ] || fail "/etc/os-release names no release of Debian"
 
@@ -48,6 +49,7 @@ if ! $renew && [ "$(cat "$sysroot/.wanted" 2>/dev/null)" = "${packages[*]}" ]; t
   exit 0
 fi
 
+rm -rf "$sysroot".??????  # of one that was killed
 work=$(mktemp -d "$sysroot.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/apt/{lists,archives}/partial "$work/root"
@@ -66,6 +68,7 @@ if ! { apt update && apt install --download-only -y --no-install-recommends "${p
 fi
 for package in "$work"/apt/archives/*.deb; do
   dpkg-deb -x "$package" "$work/root"
+  # shellcheck disable=SC2016
   dpkg-deb -W --showformat '${Package} ${Version}\n' "$package" >>"$work/root/.packages"
 done
 # Where a release has merged /lib into /usr, a package brings this link; which is not certain to be among these.

@@ -29,7 +29,7 @@ case $wanted in
 esac
 
 host=$(uname -m)
-tools='cmake ninja g++ strip readelf protoc grpc_cpp_plugin dpkg-query'
+tools='cmake ninja g++ strip readelf protoc grpc_cpp_plugin dpkg-query python3'
 for arch in $wanted; do
   [ "$arch" = "$host" ] && continue
   if [ "$host" != x86_64 ]; then
@@ -51,14 +51,24 @@ version=$(sed -n 's/^project(taskd VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 mkdir -p build dist
 for arch in $wanted; do
   preset=release
+  sysroot=
   run=
   if [ "$arch" != "$host" ]; then
     preset=release-$arch
+    sysroot=$(deploy/sysroot.sh arm64)
     run="qemu-$arch-static"
   fi
   log=build/wheels-$arch.log
   echo "Building $arch (log: $log)"
-  if ! { cmake --preset "$preset" && cmake --build --preset "$preset" -j "$(nproc)" --target wheel; } >"$log" 2>&1; then
+  # A library that was updated is older than what was linked with the one before, so no build tool notices it.
+  linked=build/$preset/linked-versions
+  versions=$(python3 -B worker_sdk/python/licenses.py "$sysroot")
+  if ! {
+    cmake --preset "$preset" &&
+      { [ "$(cat "$linked" 2>/dev/null)" = "$versions" ] || cmake --build --preset "$preset" --target clean; } &&
+      echo "$versions" >"$linked" &&
+      cmake --build --preset "$preset" -j "$(nproc)" --target wheel
+  } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "wheels.sh: $arch was not built (the log's last words are above)" >&2
     exit 1

@@ -1,7 +1,11 @@
-"""The license texts of what is linked into `taskd`, as the Debian packages that brought it state them."""
+"""The license texts of what is linked into `taskd`, as the Debian packages that brought it state them.
+
+python3 licenses.py [SYSROOT]     prints the list: component, version, file
+"""
 import os
 import re
 import subprocess
+import sys
 
 # The component; its package, as a regular expression where the name has a version in it; its static libraries, none where
 # headers are all there is. tests/python/test_wheel.py holds it against what the program is linked with.
@@ -71,3 +75,10 @@ def collect(sysroot, common="/usr/share/common-licenses"):
     if missing:
         raise LookupError("no license text of " + ", ".join(missing))
     return [("README.txt", (_INDEX + "".join(index)).encode())] + files
+
+
+if __name__ == "__main__":
+    try:
+        print(collect(*sys.argv[1:2] or [""])[0][1].decode()[len(_INDEX):], end="")
+    except LookupError as error:
+        sys.exit(f"licenses.py: {error}")
