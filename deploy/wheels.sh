@@ -6,7 +6,7 @@
 #
 #   deploy/wheels.sh [--arch x86_64|aarch64]              both, unless one is named
 #
-# The same commit and the same Debian packages give the same bytes. aarch64 is cross-built with the libraries that
+# The same commit and the same Debian packages are to give the same bytes. aarch64 is cross-built with the libraries that
 # deploy/sysroot.sh fetches. Logs: build/wheels-ARCH.log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
