@@ -1,9 +1,15 @@
 #include "common/peer_user.h"
 
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -13,11 +19,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/unique_fd.h"
 
 namespace taskd {
 namespace {
 
-constexpr char kEstablished[] = "01";  // others have lost their owner: the kernel calls them root's
+// Sockets in any other state have lost their owner: the kernel calls them root's.
+constexpr char kEstablished[] = "01";
 
 struct End {
   std::array<uint32_t, 4> v6{};  // in network order; IPv4 as ::ffff:a.b.c.d
@@ -53,6 +61,50 @@ std::optional<End> EndOf(int fd, GetName get_name) {
   return end;
 }
 
+// The kernel was asked by netlink: it knows the socket, knows that there is none, or was not able to answer.
+struct Asked {
+  bool answered = false;
+  std::optional<uid_t> user;
+};
+
+// sock_diag(7): one socket is looked up, however many there are.
+Asked AskNetlink(const End& local, const End& remote) {
+  struct {
+    nlmsghdr header;
+    inet_diag_req_v2 request;
+  } message{};
+  message.header.nlmsg_len = sizeof(message);
+  message.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  message.header.nlmsg_flags = NLM_F_REQUEST;
+  message.request.sdiag_family = local.is_v4() ? AF_INET : AF_INET6;
+  message.request.sdiag_protocol = IPPROTO_TCP;
+  inet_diag_sockid& id = message.request.id;
+  id.idiag_sport = htons(local.port);
+  id.idiag_dport = htons(remote.port);
+  id.idiag_cookie[0] = id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  const int first = local.is_v4() ? 3 : 0;
+  for (int word = first; word < 4; ++word) {
+    id.idiag_src[word - first] = local.v6[word];
+    id.idiag_dst[word - first] = remote.v6[word];
+  }
+
+  const UniqueFd netlink(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+  if (netlink.get() < 0 || send(netlink.get(), &message, sizeof(message), 0) != sizeof(message)) return {};
+  alignas(nlmsghdr) char answer[4096];
+  const ssize_t size = recv(netlink.get(), answer, sizeof(answer), MSG_DONTWAIT);  // the kernel answers within send()
+  const auto* header = reinterpret_cast<const nlmsghdr*>(answer);
+  if (size < 0 || !NLMSG_OK(header, static_cast<size_t>(size))) return {};
+  if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
+    // No such socket; but also what a kernel without this service says.
+    const auto* error = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
+    return {.answered = error->error == -ENOENT, .user = std::nullopt};
+  }
+  if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY || header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) return {};
+  const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
+  if (found->idiag_state != TCP_ESTABLISHED) return {.answered = true, .user = std::nullopt};
+  return {.answered = true, .user = found->idiag_uid};
+}
+
 std::optional<uid_t> FindUser(const char* path, const std::string& local, const std::string& remote) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -72,6 +124,10 @@ std::optional<uid_t> UserOfLoopbackPeer(int fd) {
   const std::optional<End> own = EndOf(fd, getsockname);
   const std::optional<End> peer = EndOf(fd, getpeername);
   if (!own || !peer || !own->is_loopback() || !peer->is_loopback()) return std::nullopt;
+  static std::atomic<bool> netlink_has_found{false};  // so that "no such socket" is an answer
+  const Asked asked = AskNetlink(*peer, *own);
+  if (asked.user) netlink_has_found = true;
+  if (asked.user || (asked.answered && netlink_has_found)) return asked.user;
   std::optional<uid_t> user;
   if (peer->is_v4()) user = FindUser("/proc/net/tcp", peer->V4(), own->V4());
   // Also IPv4 by a socket of IPv6.

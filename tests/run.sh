@@ -48,27 +48,38 @@ build() {  # build PRESET
     return 1
   fi
 }
-# Sanitizer runs: one line for each test that fails, nothing for those that pass.
+# Sanitizer runs, side by side with the next build: one line for each test that fails, nothing for those that pass.
 quiet_ctest() {  # quiet_ctest PRESET CTEST_ARGUMENT...
   local preset=$1
   shift
   ctest --preset "$preset" --no-tests=error -j "$tests" "$@" >"build/$preset-test.log" 2>&1
   local code=$?
   [ $code -eq 0 ] || cat "build/$preset-test.log" >&2
-  grep -E '^[0-9]+% tests passed' "build/$preset-test.log"
+  echo "tests of $preset: $(grep -E '^[0-9]+% tests passed' "build/$preset-test.log")"
   return $code
+}
+start_tests() { set -m; quiet_ctest "$@" & set +m; }  # job control: Ctrl-C is not ignored, and a group of its own ends at once
+tsan_tests='' asan_tests=''
+trap 'kill ${tsan_tests:+-- "-$tsan_tests"} ${asan_tests:+-- "-$asan_tests"} 2>/dev/null' EXIT
+finish() {  # finish PID WHAT
+  [ -z "$1" ] || wait "$1" || failure "$2"
 }
 
 step "tsan"
 if build tsan; then
-  quiet_ctest tsan -LE slow || failure "tests under ThreadSanitizer"
+  start_tests tsan -LE slow
+  tsan_tests=$!
 else
   failure "build tsan"
 fi
 
 step "asan"
-if build asan; then
-  quiet_ctest asan -LE 'slow|e2e' || failure "tests under AddressSanitizer"
+build asan
+built=$?
+finish "$tsan_tests" "tests under ThreadSanitizer"
+if [ $built -eq 0 ]; then
+  start_tests asan -LE 'slow|e2e'
+  asan_tests=$!
 else
   failure "build asan"
 fi
@@ -84,6 +95,7 @@ fi
 
 step "release"
 build release || { failure "build release"; exit 1; }
+finish "$asan_tests" "tests under AddressSanitizer"
 # Against where this branch left its upstream; on it, against the commit before.
 changed_sources() {
   local base

@@ -15,6 +15,9 @@ from namespaces import make_rig  # noqa: F401
 
 # ---- Open MPI and MPICH
 
+# Open MPI puts each ssh into a process group of its own, from both sides; when the child is first, the parent complains.
+OPEN_MPI_RACE = re.compile(r"^\[\S+\] plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)\n",
+                           re.MULTILINE)
 NODES = {"job-worker-0.job": 2, "job-worker-1.job": 1, "job-worker-2.job": 3}
 
 
@@ -43,7 +46,7 @@ def check_started(rig, plan, command):
     done = rig.finish(rig.nodes[0], [*command, "hostname"], environment, timeout_s=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert collections.Counter(done.stdout.split()) == NODES
-    assert done.stderr == "", "not a word of complaint about the hosts"
+    assert OPEN_MPI_RACE.sub("", done.stderr) == "", "not a word of complaint about the hosts"
 
 
 def write_hostfile(rig, content):
