@@ -5,7 +5,8 @@ if(TASKD_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_library(taskd_test_headers OBJECT ${CMAKE_BINARY_DIR}/taskd_test_headers.cc)
   target_link_libraries(taskd_test_headers PRIVATE GTest::gmock)
   target_precompile_headers(taskd_test_headers PRIVATE ${CMAKE_CURRENT_LIST_DIR}/taskd_test_headers.h)
-  target_compile_options(taskd_test_headers PRIVATE -fpch-preprocess)  # for ccache
+  set(TASKD_TEST_HEADERS_OPTIONS -fpch-preprocess -pthread)  # for ccache; and as gRPC wants it
+  target_compile_options(taskd_test_headers PRIVATE ${TASKD_TEST_HEADERS_OPTIONS})
 endif()
 
 # taskd_test(NAME foo_test SOURCES foo_test.cc LIBS taskd_common [LABELS integration] [ENV A=b ...] [ONE_THREAD])
@@ -21,7 +22,7 @@ function(taskd_test)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(TARGET taskd_test_headers AND NOT "${ARG_SOURCES}" MATCHES "[.]c(;|$)")  # CMake would want such a file for C too
     target_precompile_headers(${ARG_NAME} REUSE_FROM taskd_test_headers)
-    target_compile_options(${ARG_NAME} PRIVATE -fpch-preprocess)
+    target_compile_options(${ARG_NAME} PRIVATE ${TASKD_TEST_HEADERS_OPTIONS})
   endif()
   # A test's own code runs once: compiling it is what takes long.
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O0> $<$<CONFIG:Release>:-U_FORTIFY_SOURCE>)

@@ -196,11 +196,9 @@ int AddNamed(const char* node, const addrinfo& hints, Results& results) {
     int status = ARES_SUCCESS;
     ares_addrinfo* addresses = nullptr;
   } answer;
-  ares_options options = Patience();
+  ares_options options{};
   ares_channel channel;
-  if (int error = ares_init_options(&channel, &options, ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES); error != ARES_SUCCESS) {
-    return CodeOf(error);
-  }
+  if (int error = ares_init_options(&channel, &options, 0); error != ARES_SUCCESS) return CodeOf(error);
   ares_addrinfo_hints wanted{};
   wanted.ai_family = hints.ai_family;
   wanted.ai_socktype = hints.ai_socktype;
@@ -299,8 +297,26 @@ int getservbyport_r(int, const char*, servent*, char*, size_t, servent** result)
   return ENOENT;
 }
 
+// In place of c-ares' own (ld's --wrap): also the resolver in gRPC waits as long as resolv.conf allows.
+// NOLINTBEGIN(bugprone-reserved-identifier)
+int __real_ares_init_options(ares_channel*, ares_options*, int);
+int __wrap_ares_init_options(ares_channel* channel, ares_options* given, int mask) {
+  ares_options options = given != nullptr ? *given : ares_options{};
+  const ares_options patience = Patience();
+  if ((mask & (ARES_OPT_TIMEOUT | ARES_OPT_TIMEOUTMS)) == 0) {
+    options.timeout = patience.timeout;
+    mask |= ARES_OPT_TIMEOUTMS;
+  }
+  if ((mask & ARES_OPT_TRIES) == 0) {
+    options.tries = patience.tries;
+    mask |= ARES_OPT_TRIES;
+  }
+  return __real_ares_init_options(channel, &options, mask);
+}
+
 // In place of dlopen(), of which glibc has a copy for itself (ld's --wrap). OpenSSL's configuration may name modules:
 // what is built in is what there is.
-void* __wrap_dlopen(const char*, int) { return nullptr; }  // NOLINT(bugprone-reserved-identifier)
+void* __wrap_dlopen(const char*, int) { return nullptr; }
+// NOLINTEND(bugprone-reserved-identifier)
 
 }  // extern "C"

@@ -18,8 +18,10 @@ JOIN = """
 """
 ASK = """
 "$1" manager --job a/b --listen "$2:$3" --http "" & manager=$!
-for i in $(seq 100); do "$1" status --manager "$2:$3" 2>&1 && break; sleep 0.1; done
+answered=1
+for i in $(seq 100); do "$1" status --manager "$2:$3" 2>&1 && answered=0 && break; sleep 0.1; done
 kill $manager; wait $manager
+exit $answered
 """
 
 
@@ -58,8 +60,9 @@ def test_resolves(names, script, name, setting):
     names(script, name, **setting)
 
 
-def test_the_first_dns_server_is_gone(names):
-    names(JOIN, "second.test", resolv="nameserver 127.0.0.99\nnameserver 127.0.0.53\noptions timeout:1\n",
+@pytest.mark.parametrize("script", [JOIN, ASK], ids=["join", "ask"])
+def test_the_first_dns_server_is_gone(names, script):
+    names(script, "second.test", resolv="nameserver 127.0.0.99\nnameserver 127.0.0.53\noptions timeout:1\n",
           zone={"second.test": "127.0.0.1"})
 
 

@@ -11,7 +11,7 @@ import grpc
 import harness
 import pytest
 from harness import JOB, wait_until
-from strangers import STRANGER, VICTIM, host  # noqa: F401
+from strangers import LIB, STRANGER, VICTIM, host  # noqa: F401
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, and processes of other users")
 
@@ -57,9 +57,8 @@ def test_whoever_answers_at_the_managers_address_is_no_manager(host, mode, speak
     host.sh(0, "mkdir -m 777 /tmp/open")
     mark = "/tmp/open/mark"
     # As root, so that it can read the tree: it is a stranger to the job all the same.
-    false = harness.Process("false manager", host.command(0, harness.PYTHON, "-c", FALSE_MANAGER, os.path.dirname(harness.__file__),
-                                                          f"127.0.0.1:{port}", f"touch {mark}", speaks, "/tmp/open"),
-                            host.environment(), host.stage.folder)
+    command = host.command(0, harness.PYTHON, "-c", FALSE_MANAGER, LIB, f"127.0.0.1:{port}", f"touch {mark}", speaks, "/tmp/open")
+    false = harness.Process("false manager", command, host.environment(), host.stage.folder)
     host.stage.processes.append(false)
     wait_until(lambda: false.require_alive() and "ready" in false.log(), "the false manager listens")
     extra = {"TASKD_TOKEN": token} if token else {}
@@ -102,7 +101,7 @@ def calls(host, uid, address):
     """What the calls of a client in plain text end with, made by a process of that user. The stubs are root's to read."""
     become = f"import os; os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})\n"
     text = CALLS.replace("with grpc.insecure_channel", become + "with grpc.insecure_channel")
-    done = host.run(0, harness.PYTHON, "-c", text, os.path.dirname(harness.__file__), address, timeout_s=60)
+    done = host.run(0, harness.PYTHON, "-c", text, LIB, address, timeout_s=60)
     assert done.returncode == 0, done.stderr
     return dict(line.split() for line in done.stdout.splitlines())
 

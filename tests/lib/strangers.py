@@ -4,20 +4,25 @@ import subprocess
 
 import harness
 import pytest
+import stubs
 from harness import wait_until
 
 VICTIM, STRANGER = 2001, 2002
+LIB = "/run/source/tests/lib"  # this file's folder, as they see it
+
 
 class Host:
-    """A machine's shared folders. `folder` (the test's own) is to be seen as /host, the build as /build."""
+    """A machine's shared folders, with the build at /run/build and the tree at /run/source."""
 
     def __init__(self, stage):
         self.stage = stage
-        # The build may lie below a folder that others cannot enter.
-        script = ("mount --make-rprivate / && mount -t tmpfs -o mode=755 none /run && mkdir -p /run/user /run/build && "
-                  f"mount --bind {harness.BUILD} /run/build && mount -t tmpfs -o mode=1777 none /tmp && echo ready && exec cat")
+        # Build and tree may lie below /tmp, or below a folder that others cannot enter.
+        script = ("mount --make-rprivate / && mount -t tmpfs -o mode=755 none /run && mkdir -p /run/user /run/build /run/source && "
+                  'mount --bind "$1" /run/build && mount --bind "$2" /run/source && mount -t tmpfs -o mode=1777 none /tmp && '
+                  "echo ready && exec cat")
         # pylint: disable-next=consider-using-with
-        self.holder = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.holder = subprocess.Popen(["unshare", "-m", "sh", "-c", script, "sh", harness.BUILD, stubs.REPOSITORY],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.holder.stdout.readline() == "ready\n"
         self.processes = []
 
