@@ -215,13 +215,13 @@ class HttpServer::Impl::Connection : public std::enable_shared_from_this<Connect
 
   void HasRead(const error_code& error) {
     Moved();
-    static const auto& kHttpErrors = make_error_code(http::error::bad_method).category();
+    static const auto* const kHttpErrors = &make_error_code(http::error::bad_method).category();
     const bool has_body = error == http::error::unexpected_body || (!error && !parser_->is_done());
     if (!error || has_body) {
       const auto& request = parser_->get();
       Reply(server_->Answer(request, has_body, [this] { return User(); }), request.method() == http::verb::head,
             request.keep_alive() && !has_body);
-    } else if (error.category() == kHttpErrors && error != http::error::end_of_stream &&
+    } else if (error.category() == *kHttpErrors && error != http::error::end_of_stream &&
                error != http::error::partial_message) {
       Reply(Refusal(StatusOf(error)), false, false);
     } else {
