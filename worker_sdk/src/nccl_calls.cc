@@ -69,15 +69,21 @@ uint64_t NameOfIds(const UniqueId* ids, int count) {
   return hash;
 }
 
-// Nobody else's.
-uint64_t OwnName() {
-  static constinit std::atomic<uint64_t> count{0};
-  return Mix(Mix(ReadClockNs(CLOCK_REALTIME), static_cast<uint64_t>(getpid())), count.fetch_add(1));
+// No other process's, and always the same for the same handle, so that there are not more names than handles.
+uint64_t OwnName(const void* comm) {
+  static constinit std::atomic<uint64_t> process{0};
+  uint64_t name = process.load(std::memory_order_relaxed);
+  if (name == 0) {
+    const uint64_t made = Mix(ReadClockNs(CLOCK_REALTIME), static_cast<uint64_t>(getpid())) | 1;
+    if (process.compare_exchange_strong(name, made, std::memory_order_relaxed)) name = made;
+  }
+  return Mix(name, reinterpret_cast<uintptr_t>(comm));
 }
 
 uint64_t NameOfChild(const void* parent, uint64_t first, uint64_t second) {
   NcclMember member;
-  return g_communicators.Get(parent, member) ? Mix(Mix(member.communicator, first), second) : OwnName();
+  const bool known = g_communicators.Get(parent, member);
+  return Mix(Mix(known ? member.communicator : OwnName(parent), first), second);
 }
 
 // Who this process is in a communicator.
@@ -85,7 +91,7 @@ NcclMember MemberOf(const void* comm) {
   NcclMember member;
   if (comm == nullptr) return {0, -1, -1};
   const bool known = g_communicators.Get(comm, member);
-  if (!known) member.communicator = OwnName();
+  if (!known) member.communicator = OwnName(comm);
   if (member.ranks == 0) {
     using Ask = int(const void* comm, int* number);
     const void* caller = reinterpret_cast<const void*>(t_nccl_binding == nullptr ? 0 : t_nccl_binding->begin);
@@ -268,7 +274,7 @@ int taskd_instead_of_CommInitAll(void** comms, int devices, const int* list) {
   auto* function = TASKD_NCCL_BEHIND(CommInitAll);
   if (function == nullptr) return Missing(kNcclCommInitAll);
   const int result = function(comms, devices, list);
-  const uint64_t name = OwnName();  // all of its ranks are here
+  const uint64_t name = OwnName(comms);  // all of its ranks are here
   for (int i = 0; comms != nullptr && i < devices; ++i) Made(result, &comms[i], {name, devices, i});
   return result;
 }
