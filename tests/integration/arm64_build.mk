@@ -18,8 +18,8 @@ TLS := -ftls-model=initial-exec
 LINK := aarch64-linux-gnu-gcc -shared -static-libgcc -Wl,--as-needed -Wl,-z,now -Wl,-z,relro
 old_libraries = -Wl,--push-state,--no-as-needed $(1:%=-l:%) -Wl,--pop-state
 
-SDK_SOURCES := api clock domains hello_client legacy mark_names mspti_feed mstx next_mstx nvtx nvtx_ranges nvtx_strings \
-  primary recorder segment stack_dump
+SDK_SOURCES := api clock communication_owner domains hello_client legacy mark_names mspti_feed mstx nccl_calls \
+  nccl_library next_mstx nvtx nvtx_ranges nvtx_strings primary recorder segment stack_dump
 SDK_OBJECTS := $(SDK_SOURCES:%=sdk_%.o) sdk_c_mspti.o sdk_c_old_glibc.o
 
 LIBRARIES := libtaskd.so libnccl-profiler-taskd.so $(if $(PYTHON_INCLUDE),_mstx.abi3.so)

@@ -25,6 +25,7 @@
 #include <atomic>
 #include <iterator>
 
+#include "nccl_mark_name.h"
 #include "taskd/taskd.h"
 
 #define PLUGIN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -40,6 +41,7 @@ struct Taskd {
   // mstx's, because it can say that there is a stream: readers expect operations to have one.
   uint64_t (*range_start)(taskd_domain* domain, const char* name, void* stream);
   void (*range_end)(uint64_t id);
+  void (*plugin_speaks)();  // null: an older libtaskd.so, which does not ask
   taskd_domain* communication;
 };
 Taskd g_taskd;
@@ -84,6 +86,7 @@ void* OpenTaskd() {
 bool LoadTaskd() {
   void* library = OpenTaskd();  // stays open
   if (library == nullptr || !FindAll(library, g_taskd)) return false;
+  Find(library, "taskd_nccl_plugin_speaks", g_taskd.plugin_speaks);
   g_taskd.communication = g_taskd.domain_create("communication");
   return true;
 }
@@ -135,8 +138,6 @@ bool AskForKernels(const Communicator& communicator, bool on) {
 
 // ---- Operations
 
-constexpr int kNameBytes = 255;
-
 struct Operation {
   // 1: somebody works on it. Taken with acquire, given back with release: all below is the holder's.
   std::atomic<uint32_t> held{0};
@@ -184,90 +185,6 @@ Operation* Hold(uint64_t handle) {
   return nullptr;
 }
 
-// ---- Names
-
-// The part of a name that is written next; what does not fit is left out.
-class NameWriter {
- public:
-  explicit NameWriter(char (&out)[kNameBytes]) : p_(out), end_(out + kNameBytes - 1) {}
-  ~NameWriter() { *p_ = '\0'; }
-  NameWriter(const NameWriter&) = delete;
-  NameWriter& operator=(const NameWriter&) = delete;
-
-  NameWriter& Text(const char* text) {
-    while (*text != '\0' && p_ < end_) *p_++ = *text++;
-    return *this;
-  }
-  // Within a JSON string.
-  NameWriter& Plain(const char* text, int max_bytes) {
-    for (; max_bytes-- > 0 && *text != '\0' && p_ < end_; ++text) {
-      *p_++ = *text == '"' || *text == '\\' || static_cast<unsigned char>(*text) < 0x20 ? '_' : *text;
-    }
-    return *this;
-  }
-  NameWriter& Number(uint64_t number) {
-    char reversed[20];
-    int count = 0;
-    do {
-      reversed[count++] = static_cast<char>('0' + number % 10);
-      number /= 10;
-    } while (number != 0);
-    while (count > 0 && p_ < end_) *p_++ = reversed[--count];
-    return *this;
-  }
-  NameWriter& Field(const char* key, uint64_t number) {
-    return Text(",\"").Text(key).Text("\": \"").Number(number).Text("\"");
-  }
-
- private:
-  char* p_;
-  char* const end_;
-};
-
-struct TypeName {
-  const char* nccl;
-  const char* ours;
-};
-
-// torch_npu's names of the types, which all readers know. In NCCL's order: v1 has the number.
-constexpr TypeName kTypeNames[] = {
-    {"ncclInt8", "int8"},    {"ncclUint8", "uint8"},    {"ncclInt32", "int32"},        {"ncclUint32", "uint32"},
-    {"ncclInt64", "int64"},  {"ncclUint64", "uint64"},  {"ncclFloat16", "fp16"},       {"ncclFloat32", "fp32"},
-    {"ncclFloat64", "fp64"}, {"ncclBfloat16", "bfp16"}, {"ncclFloat8e4m3", "fp8e4m3"}, {"ncclFloat8e5m2", "fp8e5m2"},
-};
-// NCCL's functions by the number that v1 has.
-constexpr const char* kFunctions[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
-                                      "AllReduce", "SendRecv", "Send",      "Recv"};
-
-const char* TypeNameOf(const char* nccl) {
-  if (nccl == nullptr) return "na";
-  for (const TypeName& name : kTypeNames) {
-    if (strcmp(nccl, name.nccl) == 0) return name.ours;
-  }
-  return "na";
-}
-
-void AppendCommon(NameWriter& out, const Communicator& communicator, const char* function, size_t count,
-                  const char* data_type) {
-  out.Text("{\"count\": \"").Number(count).Text("\",\"streamId\": \"0\",\"dataType\": \"").Text(TypeNameOf(data_type));
-  out.Text("\",\"groupName\": \"").Text(communicator.group).Text("\",\"opName\": \"nccl");
-  out.Plain(function == nullptr ? "Unknown" : function, 24).Text("\"");
-}
-
-void AppendRanks(NameWriter& out, const Communicator& communicator) {
-  if (communicator.ranks > 0) out.Field("ranks", static_cast<uint64_t>(communicator.ranks));
-  out.Field("rank", static_cast<uint64_t>(communicator.rank));
-}
-
-// Ranks are not negative; a peer of nobody's is left out.
-void AppendPeer(NameWriter& out, const Communicator& communicator, const char* function, int peer) {
-  if (peer < 0 || function == nullptr) return;
-  const bool sends = strcmp(function, "Send") == 0;
-  const int source = sends ? communicator.rank : peer;
-  const int destination = sends ? peer : communicator.rank;
-  out.Field("srcRank", static_cast<uint64_t>(source)).Field("destRank", static_cast<uint64_t>(destination));
-}
-
 // ---- What NCCL calls
 
 // What all versions of a descriptor say of an operation.
@@ -297,12 +214,14 @@ void* StartOperation(const Communicator& communicator, const Call& call, bool ke
     operation.stopped = 0;
     {
       NameWriter out(operation.name);
-      AppendCommon(out, communicator, call.function, call.count, call.data_type);
-      AppendRanks(out, communicator);
+      AppendSize(out, call.count, TypeNameOf(call.data_type));
+      out.Text(communicator.group);
+      AppendFunction(out, call.function == nullptr ? "Unknown" : call.function);
+      AppendRanks(out, communicator.ranks, communicator.rank);
       if (call.collective) {
         out.Field("seq", call.sequence);
-      } else {
-        AppendPeer(out, communicator, call.function, call.peer);
+      } else if (call.function != nullptr) {
+        AppendPeer(out, strcmp(call.function, "Send") == 0, communicator.rank, call.peer);
       }
       out.Text("}");
     }
@@ -347,6 +266,10 @@ int StopEventOf(void* handle) {
   Release(*operation);
   return kSuccess;
 }
+
+// NCCL's functions by the number that v1 has (ncclFunc_t).
+constexpr const char* kFunctions[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
+                                      "AllReduce", "SendRecv", "Send",      "Recv"};
 
 // NCCL's descriptors of version kVersion.
 template <int kVersion>
@@ -489,6 +412,7 @@ int Init(void** context, int* mask, int version, const char* name, uint64_t hash
   communicator->mask_on = communicator->mask_off;
   if (version >= 3) communicator->mask_on |= kEventKernelChannel;
   AskForKernels(*communicator, IsOn());
+  if (g_taskd.plugin_speaks != nullptr) g_taskd.plugin_speaks();
   *context = communicator;
   return kSuccess;
 }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "communication_owner.h"
 #include "recorder.h"
 
 // This copy's own image begins here (the linker defines it).
@@ -57,6 +58,10 @@ uint64_t CoreRangeStart(const taskd_domain* domain, const char* name, int stream
   return DomainRecord<ring::kRecordRangeStart>(domain, name, stream != 0);
 }
 void CoreRangeEnd(uint64_t id) { RecordRangeEnd(id); }
+int CoreCommunicationBegin(int source, int nccl_version) {
+  return BeginCommunication(static_cast<CommunicationSource>(source), nccl_version) ? 1 : 0;
+}
+void CoreCommunicationEnd(int source) { EndCommunication(static_cast<CommunicationSource>(source)); }
 
 // The exported table is a copy of this: its name means the first copy's table in every copy of the library.
 constexpr CoreTable kOwnTable = {
@@ -71,6 +76,9 @@ constexpr CoreTable kOwnTable = {
     .destroy = Destroy,
     .enabled_kinds = EnabledKinds,
     .get_stats = GetStats,
+    .communication_begin = CoreCommunicationBegin,
+    .communication_end = CoreCommunicationEnd,
+    .nccl_plugin_speaks = NcclPluginSpeaks,
 };
 
 // Our own table: nobody else's. Threads that look at the same time find the same; release and acquire, because the

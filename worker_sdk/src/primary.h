@@ -22,6 +22,9 @@ struct CoreTable {
   int (*destroy)();
   uint32_t (*enabled_kinds)();
   int (*get_stats)(taskd_worker_stats* stats);
+  int (*communication_begin)(int source, int nccl_version);
+  void (*communication_end)(int source);
+  void (*nccl_plugin_speaks)();
 };
 
 // The table of the copy that records, null where this copy is the one. Found at the first call; takes the dynamic

@@ -10,6 +10,7 @@
 
 #include <initializer_list>
 
+#include "communication_owner.h"
 #include "domains.h"
 #include "hello_client.h"
 #include "mspti_feed.h"
@@ -181,9 +182,14 @@ uint64_t RecordByRules(ring::RecordType type, const taskd_domain* domain, const 
                        bool stream) {
   char storage[MarkNames::kNameBytes];
   const uint32_t index = DomainIndex(domain);
-  const NamedMark mark = NameMark(index, name, storage);
-  // Readers expect operations to have a stream.
-  if (mark.domain != index && mark.domain == ring::kDomainCommunication) stream = true;
+  NamedMark mark = NameMark(index, name, storage);
+  if (mark.domain != index && mark.domain == ring::kDomainCommunication) {
+    if (IsPartOfCommunication(g_header.load(std::memory_order_acquire)->domain_names[index])) {
+      mark = {name, index, KindOfName(name)};
+    } else {
+      stream = true;  // readers expect operations to have one
+    }
+  }
   domain = DomainHandle(mark.domain);
   return type == ring::kRecordMark
              ? RecordOn<ring::kRecordMark, NamePlace::kAnywhere, Rules::kAsked>(domain, mark.name, gate, stream)

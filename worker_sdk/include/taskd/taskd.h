@@ -55,6 +55,19 @@ taskd_domain* taskd_domain_create(const char* name);
 void taskd_domain_mark(taskd_domain* domain, const char* name);
 uint64_t taskd_domain_range_start(taskd_domain* domain, const char* name);
 
+/* For who marks operations of communication by itself: several sources may see the same one (NCCL's profiler plugin,
+ * NCCL's C functions, which a preloaded libtaskd.so stands in front of, and the framework above them), and one of them
+ * marks it. Returns 1 where that is the caller: it makes its mark, and calls taskd_communication_end on the same thread
+ * when the call that makes the operation has returned or failed, whether or not the operation itself is done by then.
+ * In between nobody below marks. Once for the outermost of nested calls. Returns 0 where the mark is another one's, and
+ * then nothing is to be called.
+ * nccl_version: of an operation that goes through NCCL, as ncclGetVersion gives it (22304 is 2.23.4); else 0. */
+int taskd_communication_begin(int nccl_version);
+void taskd_communication_end(void);
+
+/* For NCCL's profiler plugin: it has a communicator, so it is asked for all that NCCL does in this process. */
+void taskd_nccl_plugin_speaks(void);
+
 /* What the recorder did so far in this process. */
 typedef struct taskd_worker_stats {
   int rank;         /* -1: not known */
