@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "diagnosis/book.h"
 #include "diagnosis/clocks.h"
+#include "diagnosis/coverage.h"
 #include "diagnosis/judge.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/own_time.h"
@@ -61,6 +62,10 @@ class Engine::Impl {
     if (rank < 0 || rank >= kMaxRanks) return;
     Touch(rank);
     layout_.SetGroup(rank, index, group);
+  }
+
+  void SetCommunicationOn(int rank, bool on) {
+    if (rank >= 0 && rank < kMaxRanks) coverage_.SetCommunicationOn(rank, on);
   }
 
   void RemoveRank(int rank) {
@@ -127,12 +132,15 @@ class Engine::Impl {
       verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(verdict.since_step);
     }
-    report.notes = MakeNotes();
+    Coverage::Result coverage = coverage_.Judge(layout_);
+    report.notes = MakeNotes(coverage.note);
     if (book_.any_open()) {
       report.state = JobState::kSlow;
-    } else if (judged_steps_ >= kEnoughSteps && CanJudge()) {
+    } else if (judged_steps_ >= kEnoughSteps && CanJudge() && coverage.finding == Coverage::Finding::kSeen &&
+               UnheardRanks().empty()) {
       report.state = JobState::kOk;
     }
+    report.coverage = std::move(coverage.ranks);
     return report;
   }
 
@@ -209,6 +217,7 @@ class Engine::Impl {
       planned_steps_ = 0;
       recent_.clear();
       life_first_step_ = -1;
+      coverage_.Forget();
     }
     return Judge(bucket.folds, key.second);
   }
@@ -273,8 +282,8 @@ class Engine::Impl {
         int& most = microbatches_[static_cast<size_t>(rank)];
         most = std::max(most, static_cast<int>(std::min<uint32_t>(op.count, 1 << 20)));
       }
-      communication_seen_ = communication_seen_ || !fold.ops.empty();
     }
+    coverage_.Observe(layout_, folds);
     periods_.Add(step, period_ns, end_ns);
     if (first_step_ < 0) first_step_ = step;
     if (life_first_step_ < 0) life_first_step_ = step;
@@ -367,20 +376,14 @@ class Engine::Impl {
     return layout_.classes().size() >= 2;
   }
 
-  std::vector<Note> MakeNotes() const {
+  // `uncovered`: why the marks do not suffice; empty: they do, or it cannot be told yet.
+  std::vector<Note> MakeNotes(const std::string& uncovered) const {
     std::vector<Note> notes;
     if (judged_steps_ < kEnoughSteps) {
       notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
                                                       kEnoughSteps, " are needed")});
     }
-    if (judged_steps_ > 0 && !communication_seen_) {
-      notes.push_back(
-          {NoteKind::kNoData,
-           "communication is not marked: data loaders, checkpoints and forward times are judged; who waits for "
-           "whom, links and networks cannot be (taskd switch communication=on)"});
-    } else if (judged_steps_ > 0 && own_.mode() == OwnTime::Mode::kNone) {
-      notes.push_back({NoteKind::kNoData, "no forward or communication is marked: nothing tells the ranks apart"});
-    }
+    if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered});
     const std::vector<int> unheard = UnheardRanks();
     if (!unheard.empty()) {
       notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanks(unheard), ": not judged")});
@@ -462,11 +465,11 @@ class Engine::Impl {
   OwnTime own_;
   Transfers transfers_;
   Clocks clocks_;
+  Coverage coverage_;
   Book book_;
   std::vector<Restored> restored_;
   std::vector<int> microbatches_;
   bool moved_ = false;
-  bool communication_seen_ = false;
 
   Periods periods_;
   std::deque<double> recent_;  // periods, pauses too
@@ -484,6 +487,7 @@ Engine::Engine(const Options& options) : impl_(std::make_unique<Impl>(options)) 
 Engine::~Engine() = default;
 void Engine::SetPlace(int rank, const RankPlace& place) { impl_->SetPlace(rank, place); }
 void Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { impl_->SetGroup(rank, index, group); }
+void Engine::SetCommunicationOn(int rank, bool on) { impl_->SetCommunicationOn(rank, on); }
 void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, std::move(fold), now_ns); }
 bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }
