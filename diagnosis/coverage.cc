@@ -30,7 +30,7 @@ constexpr double kFreeSteps = 2;
 constexpr double kPaceDiffers = 1.1;
 constexpr size_t kShownGroups = 3;
 
-constexpr char kWhatToSet[] = "docs/marks.md says what marks it in which way to train";
+constexpr char kWhatToSet[] = "docs/marks.md says what marks which way to train";
 
 double OutsideNs(const StepFold& fold) {
   return static_cast<double>(fold.period_ns()) - static_cast<double>(std::min(fold.covered_ns, fold.period_ns()));
@@ -346,9 +346,9 @@ std::string Coverage::ExplainNoMarks(const std::vector<int>& unmarked, const Lay
                         "communication=on)", judged);
   }
   if (!known) {
-    return absl::StrCat("no communication", of_whom,
-                        " in which ranks wait for each other is marked: it is switched "
-                        "off (taskd switch communication=on), or ",
+    return absl::StrCat("nothing", of_whom,
+                        " in which ranks wait for each other is marked: if communication is switched off, taskd switch "
+                        "communication=on, else ",
                         kWhatToSet, judged);
   }
   std::string group;

@@ -98,7 +98,7 @@ TEST_F(CoverageTest, StepsThatKeepPaceWithoutMarksCannotBeJudged) {
   });
   EXPECT_EQ(Judge(), Finding::kNoMarks);
   EXPECT_FALSE(coverage_.Judge(layout_).ranks[0].sufficient);
-  EXPECT_THAT(Note(), HasSubstr("switched off (taskd switch communication=on), or docs/marks.md"));
+  EXPECT_THAT(Note(), HasSubstr("if communication is switched off, taskd switch communication=on, else docs/marks.md"));
 }
 
 TEST_F(CoverageTest, AdviceFollowsTheSwitch) {
@@ -111,11 +111,11 @@ TEST_F(CoverageTest, AdviceFollowsTheSwitch) {
                         "(of the group pg0)"));
   EXPECT_THAT(Note(), Not(HasSubstr("taskd switch")));
   coverage_.SetCommunicationOn(1, false);
-  EXPECT_THAT(Note(), HasSubstr("the communication is switched off"));
+  EXPECT_THAT(Note(), HasSubstr("communication is switched off"));
   EXPECT_THAT(Note(), HasSubstr("taskd switch communication=on"));
   coverage_.Forget();
   Steps(40, [](int) { return std::vector<Done>{{85}, {85}}; });
-  EXPECT_THAT(Note(), HasSubstr("the communication is switched off")) << "a restart does not turn it on";
+  EXPECT_THAT(Note(), HasSubstr("communication is switched off")) << "a restart does not turn it on";
 }
 
 TEST_F(CoverageTest, OperationsOfSetUpDoNotLast) {

@@ -168,6 +168,26 @@ TEST(Engine, NamesALargeRiseOfOneOfTwoAtOnce) {
   EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{1});
 }
 
+TEST(Engine, AsksMoreOfALoaderWithOnePeer) {
+  const auto loads = [](double ms) { return [ms](int rank, int step) { return rank == 1 && step >= 60 ? ms : 4.0; }; };
+  DataParallelJob little(2, 1);
+  little.loader = loads(8);  // 3 % of the step
+  little.Run(0, 250);
+  EXPECT_TRUE(little.engine.report().verdicts.empty()) << little.engine.report().verdicts.front().text;
+  DataParallelJob lasting(2, 1);
+  lasting.loader = loads(20);
+  lasting.Run(0, 100);
+  EXPECT_TRUE(lasting.engine.report().verdicts.empty()) << "for 5.8 s";
+  lasting.Run(101, 160);
+  ASSERT_EQ(lasting.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(lasting.engine.report().verdicts.front().cause, Cause::kDataloader);
+  DataParallelJob large(2, 1);
+  large.loader = loads(60);
+  large.Run(0, 68);
+  ASSERT_EQ(large.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(large.engine.report().verdicts.front().ids, std::vector<int>{1});
+}
+
 // DistributedDataParallel's own all-reduce where nothing marks it: who is slow cannot be seen, and nobody is healthy.
 TEST(Engine, SaysNotThatAllIsWellWhereWaitsAreNotMarked) {
   Engine engine;
