@@ -69,7 +69,8 @@ class Engine::Impl {
   }
 
   void RemoveRank(int rank) {
-    if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size() || !ranks_[static_cast<size_t>(rank)].live) return;
+    if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size()) return;
+    ranks_[static_cast<size_t>(rank)].gone = true;
     SetLive(rank, false);
   }
 
@@ -77,6 +78,7 @@ class Engine::Impl {
     if (rank < 0 || rank >= kMaxRanks) return;
     Rank& state = Touch(rank);
     if (!state.live) SetLive(rank, true);
+    state.gone = false;
     if (state.process_id != 0 && fold.process_id != state.process_id) {
       ++state.life;
     } else if (state.process_id == 0) {
@@ -137,7 +139,7 @@ class Engine::Impl {
     if (book_.any_open()) {
       report.state = JobState::kSlow;
     } else if (judged_steps_ >= kEnoughSteps && CanJudge() && coverage.finding == Coverage::Finding::kSeen &&
-               UnheardRanks().empty()) {
+               UnheardRanks().empty() && !AnyFellSilent()) {
       report.state = JobState::kOk;
     }
     report.coverage = std::move(coverage.ranks);
@@ -162,6 +164,7 @@ class Engine::Impl {
   struct Rank {
     bool live = false;
     bool heard = false;
+    bool gone = false;  // its process or node has ended, as far as was told
     int life = 0;
     uint32_t process_id = 0;
     StepKey at = {-1, -1};
@@ -413,6 +416,15 @@ class Engine::Impl {
       if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
     }
     return silent;
+  }
+
+  // A rank of this life of the job that nobody has said to be gone.
+  bool AnyFellSilent() const {
+    const std::vector<int> silent = SilentRanks();
+    return std::any_of(silent.begin(), silent.end(), [this](int rank) {
+      const Rank& state = ranks_[static_cast<size_t>(rank)];
+      return !state.gone && state.life == judged_.first;
+    });
   }
 
   // Members of declared groups that never reported anything.

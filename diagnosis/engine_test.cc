@@ -279,6 +279,9 @@ TEST(Engine, CallsMissingMarksNoData) {
     told = told || (note.kind == NoteKind::kNoData && note.text.find("4") != std::string::npos);
   EXPECT_TRUE(told);
   EXPECT_EQ(report.last_step, 80);
+  EXPECT_EQ(report.state, JobState::kUnknown) << "it may be the slow one";
+  job.engine.RemoveRank(4);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << "its process has ended";
 }
 
 TEST(Engine, DoesNotDependOnWhoReportsFirst) {
