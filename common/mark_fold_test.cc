@@ -116,6 +116,7 @@ TEST(MarkFold, CutsUpAPipelineStep) {
   EXPECT_DOUBLE_EQ(Ms(fold.dataloader_own_ns), 8);
   EXPECT_EQ(fold.forwards, 1u);
   EXPECT_DOUBLE_EQ(Ms(fold.forward_ns), 8.5);
+  EXPECT_DOUBLE_EQ(Ms(fold.forward_own_ns), 8.5);
   EXPECT_DOUBLE_EQ(Ms(fold.covered_ns), 10 + 2 + 35 + 10);
   EXPECT_DOUBLE_EQ(Ms(fold.blocking_covered_ns), 10 + 2 + 20);
   EXPECT_DOUBLE_EQ(Ms(fold.head_ns), 10);
@@ -262,7 +263,7 @@ TEST(MarkFold, LeadIsTheTimeBetweenTheFirstOperationAndTheFirstBlockingOne) {
   EXPECT_DOUBLE_EQ(Ms(tp->blocking_gap_ns), 2);
 }
 
-TEST(MarkFold, LoadingThatHidesBehindCommunicationIsNoOwnTime) {
+TEST(MarkFold, WhatHidesBehindCommunicationIsNoOwnTime) {
   Rank rank;
   rank.Start(1, 0, "step 0");
   rank.End(1, 1);
@@ -270,13 +271,17 @@ TEST(MarkFold, LoadingThatHidesBehindCommunicationIsNoOwnTime) {
   rank.StartOp(3, 10, "g", "Allreduce");
   rank.Start(4, 5, "dataloader");
   rank.End(4, 15);
+  rank.Start(6, 16, "forward");
   rank.Start(5, 18, "save_checkpoint");
   rank.End(3, 20);
+  rank.End(6, 24);
   rank.End(5, 27);
   rank.End(2, 30);
   const StepFold& fold = rank.folds.back();
   EXPECT_DOUBLE_EQ(Ms(fold.dataloader_ns), 10);
   EXPECT_DOUBLE_EQ(Ms(fold.dataloader_own_ns), 5);
+  EXPECT_DOUBLE_EQ(Ms(fold.forward_ns), 8);
+  EXPECT_DOUBLE_EQ(Ms(fold.forward_own_ns), 4);
   EXPECT_EQ(fold.checkpoints, 1u);
   EXPECT_DOUBLE_EQ(Ms(fold.checkpoint_ns), 9);
   EXPECT_DOUBLE_EQ(Ms(fold.checkpoint_own_ns), 7);

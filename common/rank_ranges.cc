@@ -185,6 +185,7 @@ void RankRanges::TakeOthers(const Period& period, const StepCutter& cutter, Step
     if (range.kind == Kind::kForward) {
       ++fold.forwards;
       fold.forward_ns += duration_ns;
+      fold.forward_own_ns += own_ns;
     } else if (range.kind == Kind::kDataLoader) {
       ++fold.dataloaders;
       fold.dataloader_ns += duration_ns;

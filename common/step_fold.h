@@ -100,7 +100,8 @@ struct StepFold {
   uint64_t head_ns = 0;
   uint64_t lead_ns = 0;
   uint64_t tail_ns = 0;
-  // Of the dataloader and checkpoint ranges, what lies in uncovered time: the rest hid behind communication.
+  // Of the forward, dataloader and checkpoint ranges, what lies in uncovered time: the rest hid behind communication.
+  uint64_t forward_own_ns = 0;
   uint64_t dataloader_own_ns = 0;
   uint64_t checkpoint_own_ns = 0;
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "diagnosis/book.h"
 #include "diagnosis/clocks.h"
+#include "diagnosis/coverage.h"
 #include "diagnosis/judge.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/own_time.h"
@@ -63,8 +64,13 @@ class Engine::Impl {
     layout_.SetGroup(rank, index, group);
   }
 
+  void SetCommunicationOn(int rank, bool on) {
+    if (rank >= 0 && rank < kMaxRanks) coverage_.SetCommunicationOn(rank, on);
+  }
+
   void RemoveRank(int rank) {
-    if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size() || !ranks_[static_cast<size_t>(rank)].live) return;
+    if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size()) return;
+    ranks_[static_cast<size_t>(rank)].gone = true;
     SetLive(rank, false);
   }
 
@@ -72,6 +78,7 @@ class Engine::Impl {
     if (rank < 0 || rank >= kMaxRanks) return;
     Rank& state = Touch(rank);
     if (!state.live) SetLive(rank, true);
+    state.gone = false;
     if (state.process_id != 0 && fold.process_id != state.process_id) {
       ++state.life;
     } else if (state.process_id == 0) {
@@ -127,12 +134,15 @@ class Engine::Impl {
       verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(verdict.since_step);
     }
-    report.notes = MakeNotes();
+    Coverage::Result coverage = coverage_.Judge(layout_);
+    report.notes = MakeNotes(coverage.note);
     if (book_.any_open()) {
       report.state = JobState::kSlow;
-    } else if (judged_steps_ >= kEnoughSteps && CanJudge()) {
+    } else if (judged_steps_ >= kEnoughSteps && CanJudge() && coverage.finding == Coverage::Finding::kSeen &&
+               UnheardRanks().empty() && !AnyFellSilent()) {
       report.state = JobState::kOk;
     }
+    report.coverage = std::move(coverage.ranks);
     return report;
   }
 
@@ -154,6 +164,7 @@ class Engine::Impl {
   struct Rank {
     bool live = false;
     bool heard = false;
+    bool gone = false;  // its process or node has ended, as far as was told
     int life = 0;
     uint32_t process_id = 0;
     StepKey at = {-1, -1};
@@ -209,6 +220,7 @@ class Engine::Impl {
       planned_steps_ = 0;
       recent_.clear();
       life_first_step_ = -1;
+      coverage_.Forget();
     }
     return Judge(bucket.folds, key.second);
   }
@@ -273,8 +285,8 @@ class Engine::Impl {
         int& most = microbatches_[static_cast<size_t>(rank)];
         most = std::max(most, static_cast<int>(std::min<uint32_t>(op.count, 1 << 20)));
       }
-      communication_seen_ = communication_seen_ || !fold.ops.empty();
     }
+    coverage_.Observe(layout_, folds);
     periods_.Add(step, period_ns, end_ns);
     if (first_step_ < 0) first_step_ = step;
     if (life_first_step_ < 0) life_first_step_ = step;
@@ -367,20 +379,14 @@ class Engine::Impl {
     return layout_.classes().size() >= 2;
   }
 
-  std::vector<Note> MakeNotes() const {
+  // `uncovered`: why the marks do not suffice; empty: they do, or it cannot be told yet.
+  std::vector<Note> MakeNotes(const std::string& uncovered) const {
     std::vector<Note> notes;
     if (judged_steps_ < kEnoughSteps) {
       notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
                                                       kEnoughSteps, " are needed")});
     }
-    if (judged_steps_ > 0 && !communication_seen_) {
-      notes.push_back(
-          {NoteKind::kNoData,
-           "communication is not marked: data loaders, checkpoints and forward times are judged; who waits for "
-           "whom, links and networks cannot be (taskd switch communication=on)"});
-    } else if (judged_steps_ > 0 && own_.mode() == OwnTime::Mode::kNone) {
-      notes.push_back({NoteKind::kNoData, "no forward or communication is marked: nothing tells the ranks apart"});
-    }
+    if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered});
     const std::vector<int> unheard = UnheardRanks();
     if (!unheard.empty()) {
       notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanks(unheard), ": not judged")});
@@ -410,6 +416,15 @@ class Engine::Impl {
       if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
     }
     return silent;
+  }
+
+  // A rank of this life of the job that nobody has said to be gone.
+  bool AnyFellSilent() const {
+    const std::vector<int> silent = SilentRanks();
+    return std::any_of(silent.begin(), silent.end(), [this](int rank) {
+      const Rank& state = ranks_[static_cast<size_t>(rank)];
+      return !state.gone && state.life == judged_.first;
+    });
   }
 
   // Members of declared groups that never reported anything.
@@ -462,11 +477,11 @@ class Engine::Impl {
   OwnTime own_;
   Transfers transfers_;
   Clocks clocks_;
+  Coverage coverage_;
   Book book_;
   std::vector<Restored> restored_;
   std::vector<int> microbatches_;
   bool moved_ = false;
-  bool communication_seen_ = false;
 
   Periods periods_;
   std::deque<double> recent_;  // periods, pauses too
@@ -484,6 +499,7 @@ Engine::Engine(const Options& options) : impl_(std::make_unique<Impl>(options)) 
 Engine::~Engine() = default;
 void Engine::SetPlace(int rank, const RankPlace& place) { impl_->SetPlace(rank, place); }
 void Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { impl_->SetGroup(rank, index, group); }
+void Engine::SetCommunicationOn(int rank, bool on) { impl_->SetCommunicationOn(rank, on); }
 void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, std::move(fold), now_ns); }
 bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }

@@ -53,6 +53,8 @@ class Engine {
   void SetPlace(int rank, const RankPlace& place);
   // Group `index` of this rank's folds (OpFold::group). Again when more is known of it.
   void SetGroup(int rank, uint32_t index, const GroupInfo& group);
+  // Whether the rank's communication is recorded, as far as is known.
+  void SetCommunicationOn(int rank, bool on);
   // The rank is gone (its process ended, its node left): steps do not wait for it.
   void RemoveRank(int rank);
 

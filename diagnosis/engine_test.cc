@@ -141,9 +141,84 @@ TEST(Engine, FindsAFaultThatWasThereFromTheFirstStep) {
 TEST(Engine, TellsTwoPeersApart) {
   DataParallelJob job(2, 1);
   job.extra = [](int rank, int step) { return rank == 1 && step >= 60 ? 10.0 : 0.0; };
-  job.Run(0, 120);
+  job.Run(0, 150);
   ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
   EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{1});
+}
+
+TEST(Engine, TakesNoStretchOfABusyMachineForAFault) {
+  for (int ranks : {2, 3}) {
+    DataParallelJob job(ranks, 1);
+    // 15 % for 60 steps of 141 ms, 8.5 s.
+    job.extra = [](int rank, int step) { return rank == 1 && step >= 60 && step < 120 ? 15.0 : 0.0; };
+    job.Run(0, 200);
+    EXPECT_TRUE(job.engine.report().verdicts.empty()) << ranks << ": " << job.engine.report().verdicts.front().text;
+  }
+  DataParallelJob more(4, 1);
+  more.extra = [](int rank, int step) { return rank == 1 && step >= 60 && step < 120 ? 15.0 : 0.0; };
+  more.Run(0, 65);
+  EXPECT_EQ(more.engine.report().verdicts.size(), 1u) << "three peers that are not slower tell more than one";
+}
+
+TEST(Engine, NamesALargeRiseOfOneOfTwoAtOnce) {
+  DataParallelJob job(2, 1);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 60 ? 60.0 : 0.0; };
+  job.Run(0, 65);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{1});
+}
+
+TEST(Engine, AsksMoreOfALoaderWithOnePeer) {
+  const auto loads = [](double ms) { return [ms](int rank, int step) { return rank == 1 && step >= 60 ? ms : 4.0; }; };
+  DataParallelJob little(2, 1);
+  little.loader = loads(8);  // 3 % of the step
+  little.Run(0, 250);
+  EXPECT_TRUE(little.engine.report().verdicts.empty()) << little.engine.report().verdicts.front().text;
+  DataParallelJob lasting(2, 1);
+  lasting.loader = loads(20);
+  lasting.Run(0, 100);
+  EXPECT_TRUE(lasting.engine.report().verdicts.empty()) << "for 5.8 s";
+  lasting.Run(101, 160);
+  ASSERT_EQ(lasting.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(lasting.engine.report().verdicts.front().cause, Cause::kDataloader);
+  DataParallelJob large(2, 1);
+  large.loader = loads(60);
+  large.Run(0, 68);
+  ASSERT_EQ(large.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(large.engine.report().verdicts.front().ids, std::vector<int>{1});
+}
+
+// DistributedDataParallel's own all-reduce where nothing marks it: who is slow cannot be seen, and nobody is healthy.
+TEST(Engine, SaysNotThatAllIsWellWhereWaitsAreNotMarked) {
+  Engine engine;
+  uint64_t now = kStart;
+  for (int step = 0; step < 80; ++step) {
+    const uint64_t period =
+        static_cast<uint64_t>((step < 30 ? 60 : 90) * kMs) + static_cast<uint64_t>(step % 3) * 100'000;
+    for (int rank = 0; rank < 2; ++rank) {
+      engine.SetGroup(rank, 0, {"default_pg", "", {{0, 1, 2}}});
+      engine.SetCommunicationOn(rank, true);
+      StepFold fold;
+      fold.step = step;
+      fold.process_id = 7;
+      fold.previous_end_ns = now;
+      fold.end_ns = now + period;
+      fold.head_ns = period;
+      fold.forwards = 1;
+      fold.forward_ns = fold.forward_own_ns = static_cast<uint64_t>(20 * kMs);
+      engine.Add(rank, fold, now + period);
+    }
+    now += period;
+    engine.Advance(now);
+  }
+  const Report report = engine.report();
+  EXPECT_EQ(report.state, JobState::kUnknown);
+  ASSERT_FALSE(report.notes.empty());
+  EXPECT_EQ(report.notes.front().kind, NoteKind::kCoverage);
+  EXPECT_NE(report.notes.front().text.find("communication is switched on, but nothing"), std::string::npos)
+      << report.notes.front().text;
+  ASSERT_EQ(report.coverage.size(), 2u);
+  EXPECT_FALSE(report.coverage[0].sufficient);
 }
 
 TEST(Engine, ClearsWhatIsOver) {
@@ -204,6 +279,9 @@ TEST(Engine, CallsMissingMarksNoData) {
     told = told || (note.kind == NoteKind::kNoData && note.text.find("4") != std::string::npos);
   EXPECT_TRUE(told);
   EXPECT_EQ(report.last_step, 80);
+  EXPECT_EQ(report.state, JobState::kUnknown) << "it may be the slow one";
+  job.engine.RemoveRank(4);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << "its process has ended";
 }
 
 TEST(Engine, DoesNotDependOnWhoReportsFirst) {

@@ -23,6 +23,15 @@ constexpr double kForwardShare = 0.65;
 constexpr double kSpread = 0.25;  // and its length varies
 constexpr double kLongestGapShare = 0.5;
 
+// Another process on a machine takes a core for seconds, and its ranks are slower for as long. Many peers show how often
+// that happens; one or two do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
+constexpr int kFewRanks = 3;
+constexpr double kFewCostShare = 0.05;
+constexpr double kStretchNs = 10e9;
+constexpr double kLargeRise = 0.35;      // ln: 40 % longer
+constexpr double kLargeLoadShare = 0.2;  // of the step
+constexpr double kNever = 1e9;
+
 double ConfidenceOf(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
   const double z = std::abs(stream.z());
@@ -87,6 +96,13 @@ class Accuser {
     }
     nodes.insert(nodes.end(), ranks.begin(), ranks.end());
     return nodes;
+  }
+
+  // Ranks that have such a stream.
+  int CountRanks(const StreamOf& stream) const {
+    int count = 0;
+    for (int rank = 0; rank < in_.own.size(); ++rank) count += stream(rank).observations() > 0 ? 1 : 0;
+    return count;
   }
 
   enum class Blame : uint8_t { kNode, kRanks, kNobodyYet };
@@ -167,6 +183,13 @@ class Accuser {
     }
     std::string key = KeyOf(verdict);
     accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), confirmed});
+  }
+
+  // A rise of one of so many `ranks`: more than what a busy machine does to them?
+  bool IsBeyondUnrest(const Stream& stream, int ranks, double large, double cost_ns) const {
+    if (ranks > kFewRanks) return true;
+    const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
+    return cost_ns >= kFewCostShare * in_.period_ns && (stream.mean() >= large || lasted_ns >= kStretchNs);
   }
 
   const OwnTime::Class& ClassOf(int rank) const {
@@ -295,7 +318,8 @@ class Accuser {
     Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, cause, since_step, cost);
     verdict.confidence = ConfidenceOf(own(worst));
     verdict.evidence.push_back(OwnEvidence(worst));
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && IsWorthIt(cost));
+    const bool beyond_unrest = IsBeyondUnrest(own(worst), ClassOf(worst).present, kLargeRise, cost);
+    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && beyond_unrest && IsWorthIt(cost));
   }
 
   // Only one whose forward alone is longer, while steps are: several may be one culprit and its victims.
@@ -359,7 +383,9 @@ class Accuser {
     const double reference = std::exp(peers.level) / 1e6;
     verdict.evidence.push_back(
         MakeEvidence("own_time", reference, reference * std::exp(drift.mean()), drift.z(), drift.onset()));
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, IsWorthIt(cost) && !in_.planned_change);
+    const bool beyond_unrest = IsBeyondUnrest(drift, static_cast<int>(suspect.ranks.size()), kLargeRise, cost);
+    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
+        IsWorthIt(cost) && beyond_unrest && !in_.planned_change);
   }
 
   void AccuseByDataLoading() {
@@ -375,12 +401,14 @@ class Accuser {
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
       evidence.peers = static_cast<int>(in_.layout.classes()[peer_class].size()) - 1;
       verdict.evidence.push_back(evidence);
-      Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, IsWorthIt(cost));
+      const bool beyond_unrest = IsBeyondUnrest(stream, CountRanks(data), kLargeLoadShare, cost);
+      Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, beyond_unrest && IsWorthIt(cost));
     }
     AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
   }
 
   void AccuseBySaving() {
+    const int savers = CountRanks([this](int rank) -> const Stream& { return in_.own.rank(rank).checkpoint; });
     for (int r = 0; r < in_.own.size(); ++r) {
       const OwnTime::Rank& rank = in_.own.rank(r);
       const Stream& saving = rank.checkpoint;
@@ -391,7 +419,7 @@ class Accuser {
       const double reference = rank.checkpoint_reference_ns / 1e6;
       verdict.evidence.push_back(
           MakeEvidence("save_checkpoint", reference, reference * std::exp(saving.mean()), saving.z(), saving.onset()));
-      Add(std::move(verdict), {r}, IsWorthIt(cost));
+      Add(std::move(verdict), {r}, IsBeyondUnrest(saving, savers, kNever, cost) && IsWorthIt(cost));
     }
     AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
   }

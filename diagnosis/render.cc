@@ -224,7 +224,7 @@ std::string DescribeSteps(const Report& report) {
 
 // Why nothing can be said: the engine's notes say it best.
 std::string ExplainUnknown(const Report& report) {
-  for (NoteKind kind : {NoteKind::kShort, NoteKind::kNoData}) {
+  for (NoteKind kind : {NoteKind::kShort, NoteKind::kCoverage, NoteKind::kNoData}) {
     for (const Note& note : report.notes) {
       if (note.kind == kind && !note.text.empty()) return note.text;
     }
@@ -234,28 +234,14 @@ std::string ExplainUnknown(const Report& report) {
   return absl::StrCat("of ", report.ranks, " ranks too little is known yet");
 }
 
-// What the state is, and why.
-void AppendState(const Report& report, const std::string& ranks, std::string& out) {
-  const auto costliest =
-      std::find_if(report.verdicts.begin(), report.verdicts.end(), [](const Verdict& verdict) { return verdict.open; });
-  switch (report.state) {
-    case JobState::kSlow:
-      return AppendWrapped(
-          absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"
-                                                                    : SentenceOrCause(*costliest)),
-          6, out);
-    case JobState::kOk:
-      return AppendWrapped(absl::StrCat("ok: ", ranks, ", ", DescribeSteps(report), ", nobody is slow"), 4, out);
-    case JobState::kUnknown:
-      return AppendWrapped(
-          absl::StrCat("unknown: ", ranks, ", ", DescribeSteps(report), ", because ", ExplainUnknown(report)), 9, out);
-  }
+std::string CountRanks(const Report& report) {
+  return report.ranks == 1 ? "1 rank" : absl::StrCat(report.ranks, " ranks");
 }
 
-void AppendJob(const Report& report, const std::string& job, const std::string& ranks, std::string& out) {
+void AppendJob(const Report& report, const std::string& job, std::string& out) {
   std::string about = job.empty() ? "" : absl::StrCat("job ", job);
   if (report.state == JobState::kSlow) {
-    absl::StrAppend(&about, about.empty() ? "" : ", ", ranks, ", ", DescribeSteps(report));
+    absl::StrAppend(&about, about.empty() ? "" : ", ", CountRanks(report), ", ", DescribeSteps(report));
   }
   if (report.step_ms > 0) {
     absl::StrAppend(&about, about.empty() ? "" : ", ",
@@ -282,14 +268,33 @@ std::string RenderJson(const Report& report, const std::string& job) {
     row["text"] = note.text;
     json["notes"].push_back(std::move(row));
   }
+  json["coverage"] = Json::array();
+  for (const RankCoverage& rank : report.coverage) {
+    Json row;
+    row["rank"] = rank.rank;
+    row["ratio"] = RoundTo(rank.ratio, 3);
+    row["sufficient"] = rank.sufficient;
+    json["coverage"].push_back(std::move(row));
+  }
   return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+std::string WriteHeadline(const Report& report) {
+  const std::string job = absl::StrCat(CountRanks(report), ", ", DescribeSteps(report));
+  if (report.state == JobState::kOk) return absl::StrCat("ok: ", job, ", nobody is slow");
+  if (report.state == JobState::kUnknown)
+    return absl::StrCat("unknown: ", job, ", cannot say: ", ExplainUnknown(report));
+  const auto costliest =
+      std::find_if(report.verdicts.begin(), report.verdicts.end(), [](const Verdict& verdict) { return verdict.open; });
+  return absl::StrCat("slow: ", costliest == report.verdicts.end() ? "but nobody can be named; the notes tell more"
+                                                                   : SentenceOrCause(*costliest));
+}
+
 std::string RenderText(const Report& report, const std::string& job) {
-  const std::string ranks = report.ranks == 1 ? "1 rank" : absl::StrCat(report.ranks, " ranks");
   std::string out;
-  AppendState(report, ranks, out);
-  AppendJob(report, job, ranks, out);
+  const std::string headline = WriteHeadline(report);
+  AppendWrapped(headline, headline.find(' ') + 1, out);
+  AppendJob(report, job, out);
 
   int number = 0;
   for (const Verdict& verdict : report.verdicts) {

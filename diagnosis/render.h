@@ -10,6 +10,10 @@ namespace taskd::diagnosis {
 // One object, no line feed at the end. Strings are valid UTF-8 whatever the job's name holds.
 std::string RenderJson(const Report& report, const std::string& job);
 
+// The state and why, one sentence: "slow: rank 7 ...", "ok: ...", "unknown: ..., cannot say: ...". Not safe to print as it
+// is.
+std::string WriteHeadline(const Report& report);
+
 // Verdict, evidence table and cost, notes; plain text of at most 120 columns.
 std::string RenderText(const Report& report, const std::string& job);
 

@@ -45,6 +45,7 @@ Report SlowReport() {
   report.state = JobState::kSlow;
   report.verdicts = {verdict};
   report.notes = {{NoteKind::kNoData, "rank 5 left no marks"}};
+  report.coverage = {{0, 0.30749, true}, {63, 0, false}};
   report.step_ms = 77.6;
   return report;
 }
@@ -65,13 +66,15 @@ TEST(RenderJson, IsTheDesignsObjectToTheByte) {
             R"({"feature":"own_time","value":77.12,"reference":66.0,"peers":15,"z":9.346,"steps":[103,120]},)"
             R"({"feature":"dataloader","value":0.0001235,"reference":0.0,"peers":0,"z":0.0,"steps":[0,0]}],)"
             R"("text":"rank 7 (node 0) computes 21 % longer than its 15 peers since step 103"}],)"
-            R"("notes":[{"kind":"no_data","text":"rank 5 left no marks"}]})");
+            R"("notes":[{"kind":"no_data","text":"rank 5 left no marks"}],)"
+            R"("coverage":[{"rank":0,"ratio":0.307,"sufficient":true},{"rank":63,"ratio":0.0,"sufficient":false}]})");
 }
 
 TEST(RenderJson, HealthyAndEmpty) {
   Report report;
-  EXPECT_EQ(RenderJson(report, ""),
-            R"({"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[]})");
+  EXPECT_EQ(
+      RenderJson(report, ""),
+      R"({"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[],"coverage":[]})");
   report.state = JobState::kOk;
   EXPECT_THAT(RenderJson(report, ""), HasSubstr(R"("state":"ok")"));
 }
@@ -122,8 +125,19 @@ TEST(RenderText, BeginsWithTheAnswer) {
   EXPECT_EQ(RenderText(report, ""), "ok: 64 ranks, steps 0-120, nobody is slow\n");
   report.state = JobState::kUnknown;
   report.notes = {{NoteKind::kDesign, "the last stage is longer"}, {NoteKind::kShort, "only 4 steps were seen"}};
-  EXPECT_THAT(RenderText(report, ""), StartsWith("unknown: 64 ranks, steps 0-120, because only 4 steps were seen\n"));
-  EXPECT_EQ(RenderText(Report(), ""), "unknown: 0 ranks, no steps, because no rank has reported a step yet\n");
+  EXPECT_THAT(RenderText(report, ""),
+              StartsWith("unknown: 64 ranks, steps 0-120, cannot say: only 4 steps were seen\n"));
+  EXPECT_EQ(RenderText(Report(), ""), "unknown: 0 ranks, no steps, cannot say: no rank has reported a step yet\n");
+}
+
+TEST(RenderText, SaysWhatTheMarksLack) {
+  Report report;
+  report.ranks = 2;
+  report.first_step = 0;
+  report.last_step = 80;
+  report.notes = {{NoteKind::kNoData, "2 lines are no marks"},
+                  {NoteKind::kCoverage, "nothing is marked: see docs/marks.md"}};
+  EXPECT_EQ(WriteHeadline(report), "unknown: 2 ranks, steps 0-80, cannot say: nothing is marked: see docs/marks.md");
 }
 
 TEST(RenderText, TellsEvidenceCostAndAlternatives) {

@@ -68,6 +68,8 @@ const char* Name(NoteKind kind) {
       return "rotation";
     case NoteKind::kNoData:
       return "no_data";
+    case NoteKind::kCoverage:
+      return "coverage";
     case NoteKind::kShort:
       return "short";
   }

@@ -25,7 +25,7 @@ enum class Cause : uint8_t {
 };
 inline constexpr int kCauses = 12;
 enum class JobState : uint8_t { kUnknown, kOk, kSlow };
-enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort };
+enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort, kCoverage };
 
 // As in the JSON: "rank", "intra_node_link", "no_data", ...
 const char* Name(Scope scope);
@@ -87,13 +87,23 @@ struct Note {
   friend bool operator==(const Note&, const Note&) = default;
 };
 
+// What the marks tell of one rank's time.
+struct RankCoverage {
+  int rank = 0;
+  double ratio = 0;         // of its steps: the share that communication marks explain
+  bool sufficient = false;  // they show all its waits: the rest is its own time
+
+  friend bool operator==(const RankCoverage&, const RankCoverage&) = default;
+};
+
 struct Report {
   int ranks = 0;                            // heard of
   int64_t first_step = -1, last_step = -1;  // judged; -1: none yet
   JobState state = JobState::kUnknown;
   std::vector<Verdict> verdicts;  // open ones first, each part by cost
   std::vector<Note> notes;
-  double step_ms = 0;  // median of the last steps
+  std::vector<RankCoverage> coverage;  // by rank, of those that took part in the last steps
+  double step_ms = 0;                  // median of the last steps
 };
 
 }  // namespace taskd::diagnosis

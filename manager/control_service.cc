@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "diagnosis/render.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/job_name.h"
 #include "manager/parts_reactor.h"
@@ -46,8 +47,12 @@ SwitchChange ReadChange(const v1::SetSwitchRequest& request) {
 
 class ControlService final : public v1::Control::CallbackService {
  public:
-  ControlService(std::shared_ptr<ManagerCore> core, std::shared_ptr<SupervisionCore> supervision, SteadyTime started)
-      : core_(std::move(core)), supervision_(std::move(supervision)), started_(started) {
+  ControlService(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis,
+                 std::shared_ptr<SupervisionCore> supervision, SteadyTime started)
+      : core_(std::move(core)),
+        diagnosis_(std::move(diagnosis)),
+        supervision_(std::move(supervision)),
+        started_(started) {
     MarkMethodCallback(
         0, proto::GuardedUnary<v1::SetSwitchRequest, v1::SetSwitchReply>(
                [this](auto* context, auto* request, auto* reply) { return SetSwitch(context, request, reply); }));
@@ -193,6 +198,10 @@ class ControlService final : public v1::Control::CallbackService {
     reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
     reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
     FillSupervision(supervision_->Snapshot(), reply->mutable_supervision());
+    const std::shared_ptr<const diagnosis::Report> report = diagnosis_->report();
+    reply->mutable_diagnosis()->set_state(diagnosis::Name(report->state));
+    reply->mutable_diagnosis()->set_headline(diagnosis::WriteHeadline(*report));
+    reply->mutable_diagnosis()->set_coverage(CoverageOf(*report));
   }
   static void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* out) {
     out->set_node(node.node);
@@ -212,6 +221,7 @@ class ControlService final : public v1::Control::CallbackService {
   }
 
   const std::shared_ptr<ManagerCore> core_;
+  const std::shared_ptr<DiagnosisCore> diagnosis_;
   const std::shared_ptr<SupervisionCore> supervision_;
   const SteadyTime started_;
   std::atomic<int> under_way_{0};
@@ -220,8 +230,9 @@ class ControlService final : public v1::Control::CallbackService {
 }  // namespace
 
 std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core,
+                                                  std::shared_ptr<DiagnosisCore> diagnosis,
                                                   std::shared_ptr<SupervisionCore> supervision, SteadyTime started) {
-  return std::make_unique<ControlService>(std::move(core), std::move(supervision), started);
+  return std::make_unique<ControlService>(std::move(core), std::move(diagnosis), std::move(supervision), started);
 }
 
 }  // namespace taskd::manager

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "manager/core.h"
+#include "manager/diagnosis_core.h"
 #include "manager/supervision_core.h"
 
 namespace grpc {
@@ -16,6 +17,7 @@ namespace taskd::manager {
 
 // `started`: when the manager was. Keeps no state but the calls under way, which ManagerCore::Close ends.
 std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core,
+                                                  std::shared_ptr<DiagnosisCore> diagnosis,
                                                   std::shared_ptr<SupervisionCore> supervision, SteadyTime started);
 
 }  // namespace taskd::manager

@@ -45,6 +45,13 @@ std::vector<diagnosis::Verdict> Newest(std::vector<diagnosis::Verdict> verdicts)
 
 }  // namespace
 
+double CoverageOf(const diagnosis::Report& report) {
+  if (report.coverage.empty()) return 0;
+  const auto sufficient = std::count_if(report.coverage.begin(), report.coverage.end(),
+                                        [](const diagnosis::RankCoverage& rank) { return rank.sufficient; });
+  return static_cast<double>(sufficient) / static_cast<double>(report.coverage.size());
+}
+
 DiagnosisCore::DiagnosisCore(const Options& options, const std::vector<diagnosis::Verdict>& kept, Save save)
     : options_(options), save_(std::move(save)), feed_(options.feed) {
   feed_.Restore(kept);
@@ -141,6 +148,7 @@ DiagnosisCore::Stats DiagnosisCore::stats() const {
   }
   // Held: what is published meanwhile must not end it.
   const std::shared_ptr<const diagnosis::Report> kept = report();
+  stats.coverage = CoverageOf(*kept);
   for (const diagnosis::Verdict& verdict : kept->verdicts) {
     if (!verdict.open) continue;
     ++stats.open_verdicts;

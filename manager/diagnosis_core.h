@@ -43,6 +43,9 @@ class ReportSink {
   ~ReportSink() = default;
 };
 
+// Of the ranks that took part in the last steps, the share whose own time the marks show; 0 of none.
+double CoverageOf(const diagnosis::Report& report);
+
 class DiagnosisCore {
  public:
   struct Options {
@@ -58,6 +61,7 @@ class DiagnosisCore {
     uint64_t dropped = 0;   // of them, because the inbox was full
     size_t open_verdicts = 0;
     double cost_ms_per_step = 0;  // of the dearest open one: several may explain the same time
+    double coverage = 0;          // of the ranks: the share whose own time the marks show
     double lag_s = 0;             // how long the oldest folds of the last round had waited when it was judged
     double busy_s = 0;            // time the thread has spent on judging
   };

@@ -124,6 +124,11 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
       ++counts_.live_ranks;
     }
   }
+  for (const RankPresence& presence : ranks) {
+    if (presence.communication_on.has_value() && owner(presence.rank) == id) {
+      engine_.SetCommunicationOn(presence.rank, *presence.communication_on);
+    }
+  }
   for (const auto& [number, attached] : before) {
     if (stream.said.count(number) == 0 && owner(number) == id) Release(At(number), number);
   }

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ namespace taskd::manager {
 struct RankPresence {
   int rank = 0;
   bool attached = false;
+  std::optional<bool> communication_on = {};  // whether it records communication; empty: not told yet
 
   friend bool operator==(const RankPresence&, const RankPresence&) = default;
 };

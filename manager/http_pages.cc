@@ -79,6 +79,9 @@ std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const Di
   metrics.Gauge("taskd_verdicts_open", "Open verdicts of the diagnosis.", diagnosis.open_verdicts);
   metrics.Gauge("taskd_verdicts_cost_ms_per_step", "What the dearest open verdict costs a step.",
                 diagnosis.cost_ms_per_step);
+  metrics.Gauge("taskd_diagnosis_coverage_ratio",
+                "Ranks whose own time the marks show, of all in the last steps; below 1 nobody can be called healthy.",
+                diagnosis.coverage);
   metrics.Gauge("taskd_diagnosis_live_ranks", "Ranks that steps wait for.", diagnosis.feed.live_ranks);
   metrics.Counter("taskd_folds_received_total", "Steps of single ranks that proxies have sent.", diagnosis.received);
   metrics.Begin("taskd_folds_dropped_total", "counter", "Steps of single ranks that were not judged.");

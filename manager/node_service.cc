@@ -182,7 +182,10 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   void TellDiagnosis(const std::vector<RankReport>& ranks) {
     std::vector<RankPresence> presence;
     presence.reserve(ranks.size());
-    for (const RankReport& rank : ranks) presence.push_back({rank.rank, rank.attached});
+    for (const RankReport& rank : ranks) {
+      RankPresence& told = presence.emplace_back(rank.rank, rank.attached);
+      if (rank.applied_revision != 0) told.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
+    }
     if (presence == presence_) return;
     presence_ = presence;
     diagnosis_->Ranks(stream_, std::move(presence));

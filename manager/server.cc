@@ -226,7 +226,7 @@ class ManagerServer::Impl {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     trace_service_ = MakeTraceService(core_, {});
     node_service_ = MakeNodeService(core_, diagnosis_);
-    control_service_ = MakeControlService(core_, supervision_, started);
+    control_service_ = MakeControlService(core_, diagnosis_, supervision_, started);
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret));

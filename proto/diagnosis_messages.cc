@@ -12,6 +12,7 @@ using diagnosis::JobState;
 using diagnosis::Link;
 using diagnosis::Note;
 using diagnosis::NoteKind;
+using diagnosis::RankCoverage;
 using diagnosis::Report;
 using diagnosis::Scope;
 using diagnosis::Verdict;
@@ -131,6 +132,11 @@ void FillReportHead(const Report& report, const std::string& job, v1::DiagnosisR
     out->set_kind(Name(note.kind));
     out->set_text(note.text);
   }
+  for (const RankCoverage& rank : report.coverage) {
+    message->add_coverage_ranks(rank.rank);
+    message->add_coverage_ratios(static_cast<float>(rank.ratio));
+    message->add_coverage_sufficient(rank.sufficient);
+  }
   message->set_step_ms(report.step_ms);
 }
 
@@ -148,8 +154,15 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
   }
   for (const v1::Note& in : message.notes()) {
     Note& note = report.notes.emplace_back();
-    if (!ReadName(in.kind(), NoteKind::kShort, &note.kind)) return Unknown("kind of note", in.kind());
+    if (!ReadName(in.kind(), NoteKind::kCoverage, &note.kind)) return Unknown("kind of note", in.kind());
     note.text = in.text();
+  }
+  if (message.coverage_ratios_size() != message.coverage_ranks_size() ||
+      message.coverage_sufficient_size() != message.coverage_ranks_size()) {
+    return absl::InvalidArgumentError("a coverage without its rank");
+  }
+  for (int i = 0; i < message.coverage_ranks_size(); ++i) {
+    report.coverage.push_back({message.coverage_ranks(i), message.coverage_ratios(i), message.coverage_sufficient(i)});
   }
   report.step_ms = message.step_ms();
   return report;

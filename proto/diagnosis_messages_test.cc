@@ -38,7 +38,8 @@ TEST(DiagnosisMessagesTest, AReportComesBackAsItWas) {
   report.verdicts = {Everything(), Verdict{}};
   report.verdicts[1].scope = Scope::kLink;
   report.verdicts[1].links = {{1, 2}, {8, 0}};
-  report.notes = {{diagnosis::NoteKind::kRotation, "a note"}, {diagnosis::NoteKind::kShort, ""}};
+  report.notes = {{diagnosis::NoteKind::kRotation, "a note"}, {diagnosis::NoteKind::kCoverage, ""}};
+  report.coverage = {{0, 0.25, true}, {63, 0, false}};
   v1::DiagnosisReport message;
   FillReport(report, "ns/job", &message);
   EXPECT_EQ(message.job(), "ns/job");
@@ -54,6 +55,9 @@ TEST(DiagnosisMessagesTest, AReportComesBackAsItWas) {
   EXPECT_EQ(back->step_ms, report.step_ms);
   EXPECT_EQ(back->verdicts, report.verdicts);
   EXPECT_EQ(back->notes, report.notes);
+  EXPECT_EQ(back->coverage, report.coverage);
+  received.mutable_coverage_ratios()->RemoveLast();
+  EXPECT_FALSE(ReadReport(received).ok());
 }
 
 TEST(DiagnosisMessagesTest, EveryWordIsReadBack) {

@@ -68,6 +68,7 @@ constexpr Field<uint64_t> kTimes[] = {
     {&StepFold::head_ns, &v1::RankStep::head_ns, &v1::RankStep::set_head_ns},
     {&StepFold::lead_ns, &v1::RankStep::lead_ns, &v1::RankStep::set_lead_ns},
     {&StepFold::tail_ns, &v1::RankStep::tail_ns, &v1::RankStep::set_tail_ns},
+    {&StepFold::forward_own_ns, &v1::RankStep::forward_own_ns, &v1::RankStep::set_forward_own_ns},
     {&StepFold::dataloader_own_ns, &v1::RankStep::dataloader_own_ns, &v1::RankStep::set_dataloader_own_ns},
     {&StepFold::checkpoint_own_ns, &v1::RankStep::checkpoint_own_ns, &v1::RankStep::set_checkpoint_own_ns},
     {&StepFold::issue_p10_ns, &v1::RankStep::issue_p10_ns, &v1::RankStep::set_issue_p10_ns},

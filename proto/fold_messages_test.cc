@@ -28,6 +28,7 @@ StepFold Example() {
   fold.tail_ns = 11;
   fold.dataloader_own_ns = 12;
   fold.checkpoint_own_ns = 13;
+  fold.forward_own_ns = 18;
   fold.issues = 14;
   fold.issue_p10_ns = 15;
   fold.issue_p50_ns = 16;

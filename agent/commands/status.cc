@@ -142,6 +142,9 @@ void PrintJson(const v1::JobStatus& status) {
     json["nodes"].push_back(std::move(row));
   }
   json["supervision"] = SupervisionJson(status.supervision());
+  json["diagnosis"]["state"] = status.diagnosis().state();
+  json["diagnosis"]["headline"] = status.diagnosis().headline();
+  json["diagnosis"]["coverage"] = Rounded(status.diagnosis().coverage());
   std::cout << PrintableJson(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) << std::endl;
 }
 
@@ -159,6 +162,7 @@ void PrintTable(const v1::JobStatus& status) {
   if (status.expected_ranks() != 0) std::cout << ", " << status.expected_ranks() << " expected";
   std::cout << "\n";
   PrintSupervision(status.supervision());
+  std::cout << "diagnosis: " << Printable(status.diagnosis().headline(), kShownLineBytes) << "\n";
   for (const v1::NodeStatus& node : status.nodes()) {
     std::cout << "\nnode " << node.node() << " (" << Printable(node.host()) << ")"
               << (node.connected() ? "" : ": its proxy is not connected") << "\n";

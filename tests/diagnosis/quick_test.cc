@@ -59,6 +59,21 @@ std::vector<std::string> Story(const CaseResult& result) {
   return lines;
 }
 
+// A data-parallel job of 16 ranks: all is marked, a barrier before the gradients is not, or no communication is.
+TEST(Diagnosis, CallsAJobHealthyOnlyWhereItsWaitsAreMarked) {
+  Case healthy = MakeCase("healthy", kSeed, 0);
+  healthy.job.layout = simulate::Layout();
+  healthy.job.layout.dp = 16;
+  healthy.job.layout.microbatches = 1;
+  Case hidden = healthy;
+  hidden.job.hidden_sync = true;
+  Case unmarked = healthy;
+  unmarked.job.marks.communication = false;
+  EXPECT_EQ(Replay(healthy, 0, kEngineOnly).state, diagnosis::JobState::kOk);
+  EXPECT_EQ(Replay(hidden, 0, kEngineOnly).state, diagnosis::JobState::kUnknown);
+  EXPECT_EQ(Replay(unmarked, 0, kEngineOnly).state, diagnosis::JobState::kUnknown);
+}
+
 TEST(Diagnosis, SaysTheSameOfTheSameJob) {
   std::vector<std::string> story = Story(ReplayCase("matrix", 0));
   EXPECT_FALSE(story.empty());

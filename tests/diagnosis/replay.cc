@@ -71,6 +71,7 @@ class Player {
     }
     step_ = static_cast<int>(step_ms_.size());
     Observe(true);
+    result_.state = engine_.report().state;
     for (size_t i = 0; i < trackers_.size(); ++i) result_.detectors[i].claims = trackers_[i].claims();
   }
 

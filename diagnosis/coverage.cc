@@ -1,0 +1,403 @@
+#include "diagnosis/coverage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "diagnosis/stats.h"
+#include "diagnosis/text.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+constexpr double kAverage = 0.1;
+// Of the period. Ranks are equal to a percent; marks whose times are equal to this hold no waits.
+constexpr double kLeastWait = 0.001;
+// Waits between ranks against what steps differ by: below it the waits are elsewhere.
+constexpr double kLeastPart = 0.1;
+// Of what a rank loses in forward or loading, the part that has to show in its time outside communication.
+constexpr double kShown = 0.5;
+constexpr double kSure = 3;         // standard errors
+constexpr double kMinMoments = 16;  // ranks and steps
+constexpr double kForget = 1.0 / 256;
+constexpr double kFreeSteps = 2;
+constexpr double kPaceDiffers = 1.1;
+constexpr size_t kShownGroups = 3;
+
+constexpr char kWhatToSet[] = "docs/marks.md says what marks which way to train";
+
+double OutsideNs(const StepFold& fold) {
+  return static_cast<double>(fold.period_ns()) - static_cast<double>(std::min(fold.covered_ns, fold.period_ns()));
+}
+
+// What of the time outside communication is marked as something.
+double KnownNs(const StepFold& fold) {
+  return static_cast<double>(fold.forward_own_ns + fold.dataloader_own_ns + fold.checkpoint_own_ns);
+}
+
+bool Gathers(CommOp op) { return op != CommOp::kBroadcast && op != CommOp::kScatter; }
+bool Spreads(CommOp op) { return op != CommOp::kReduce && op != CommOp::kGather; }
+
+int FindRoot(std::vector<int>& parent, int i) {
+  while (parent[static_cast<size_t>(i)] != i) {
+    int& up = parent[static_cast<size_t>(i)];
+    up = parent[static_cast<size_t>(up)];
+    i = up;
+  }
+  return i;
+}
+
+}  // namespace
+
+Coverage::Rank& Coverage::Touch(int rank) {
+  if (static_cast<size_t>(rank) >= ranks_.size()) ranks_.resize(static_cast<size_t>(rank) + 1);
+  return ranks_[static_cast<size_t>(rank)];
+}
+
+void Coverage::Forget() {
+  std::vector<std::optional<bool>> switches;
+  for (const Rank& rank : ranks_) switches.push_back(rank.communication_on);
+  *this = Coverage();
+  for (size_t r = 0; r < switches.size(); ++r) Touch(static_cast<int>(r)).communication_on = switches[r];
+}
+
+void Coverage::SetCommunicationOn(int rank, bool on) { Touch(rank).communication_on = on; }
+
+void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
+  ++observed_;
+  for (const auto& [r, fold] : folds) {
+    Rank& rank = Touch(r);
+    const auto period = static_cast<double>(fold.period_ns());
+    const double share = 1 - OutsideNs(fold) / period;
+    rank.share += (share - rank.share) * (rank.last_step == kNever ? 1 : kAverage);
+    rank.pace_ns += (period - rank.pace_ns) * (rank.last_step == kNever ? 1 : kAverage);
+    rank.last_step = observed_;
+    NoteUses(layout, r, fold);
+  }
+  NotePace(folds);
+  NoteWaits(layout, folds);
+}
+
+void Coverage::NoteUses(const Layout& layout, int r, const StepFold& fold) {
+  Rank& rank = ranks_[static_cast<size_t>(r)];
+  for (const OpFold& op : fold.ops) {
+    if (IsPointToPoint(op.op)) {
+      rank.point_to_point = observed_;
+      if (op.peer >= 0) continue;  // the layout has it
+    }
+    const int group = layout.GroupOf(r, op.group);
+    if (group < 0) continue;
+    auto use = std::find_if(rank.uses.begin(), rank.uses.end(), [&](const Use& known) { return known.group == group; });
+    if (use == rank.uses.end()) {
+      std::erase_if(rank.uses, [&](const Use& known) { return !IsRecent(known.gathers) && !IsRecent(known.spreads); });
+      use = rank.uses.insert(rank.uses.end(), {group});
+    }
+    if (Gathers(op.op)) use->gathers = observed_;
+    if (Spreads(op.op)) use->spreads = observed_;
+  }
+}
+
+void Coverage::NotePace(const std::vector<std::pair<int, StepFold>>& folds) {
+  std::vector<double> periods;
+  for (const auto& [r, fold] : folds) periods.push_back(static_cast<double>(fold.period_ns()));
+  const double usual = LowerMedian(periods);
+  for (const auto& [r, fold] : folds) {
+    ranks_[static_cast<size_t>(r)].behind_steps += static_cast<double>(fold.period_ns()) / usual - 1;
+  }
+}
+
+void Coverage::NoteWaits(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
+  const bool silent =
+      std::all_of(folds.begin(), folds.end(), [](const auto& entry) { return entry.second.ops.empty(); });
+  if (!silent && silent_steps_ >= kSilent) {
+    // They were not recorded before.
+    waits_.clear();
+    moments_ = {};
+  }
+  silent_steps_ = silent ? silent_steps_ + 1 : 0;
+  struct Class {
+    double count = 0, known = 0, outside = 0, period = 0;
+    double least_covered = 0, most_covered = 0, longest_outside = 0;
+  };
+  std::vector<Class> classes(layout.classes().size());
+  bool on_host = true;
+  for (const auto& [r, fold] : folds) {
+    Class& peers = classes[static_cast<size_t>(layout.rank(r).peer_class)];
+    const auto covered = static_cast<double>(fold.covered_ns);
+    const double outside = OutsideNs(fold);
+    peers.least_covered = peers.count == 0 ? covered : std::min(peers.least_covered, covered);
+    peers.most_covered = std::max(peers.most_covered, covered);
+    peers.longest_outside = std::max(peers.longest_outside, outside);
+    ++peers.count;
+    peers.known += KnownNs(fold);
+    peers.outside += outside;
+    peers.period += static_cast<double>(fold.period_ns());
+    on_host = on_host && fold.host_only;
+  }
+  longest_outside_.resize(classes.size());
+  std::vector<double> apart;
+  std::vector<double> change;
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const Class& peers = classes[c];
+    if (peers.count < 2) continue;
+    const double period = peers.period / peers.count;
+    apart.push_back((peers.most_covered - peers.least_covered) / period);
+    if (longest_outside_[c] > 0) change.push_back(std::abs(peers.longest_outside - longest_outside_[c]) / period);
+    longest_outside_[c] = peers.longest_outside;
+  }
+  // Stages of one rank each: what they wait for is each other.
+  if (apart.empty()) {
+    double least = 1;
+    double most = 0;
+    for (const auto& [r, fold] : folds) {
+      const double share = 1 - OutsideNs(fold) / static_cast<double>(fold.period_ns());
+      least = std::min(least, share);
+      most = std::max(most, share);
+    }
+    apart.push_back(most - least);
+  }
+  if (!silent) waits_.push_back({LowerMedian(apart), LowerMedian(change)});
+  if (waits_.size() > static_cast<size_t>(kWindow)) waits_.pop_front();
+  // A device works behind the host: what forward loses there need not hold it up.
+  if (!on_host || silent_steps_ >= kSilent) return;
+  for (double* sum : {&moments_.count, &moments_.known, &moments_.outside, &moments_.both}) *sum *= 1 - kForget;
+  for (const auto& [r, fold] : folds) {
+    const Class& peers = classes[static_cast<size_t>(layout.rank(r).peer_class)];
+    if (peers.count < 2) continue;
+    const double period = peers.period / peers.count;
+    const double known = (KnownNs(fold) - peers.known / peers.count) / period;
+    const double outside = (OutsideNs(fold) - peers.outside / peers.count) / period;
+    moments_.count += 1 - 1 / peers.count;
+    moments_.known += known * known;
+    moments_.outside += outside * outside;
+    moments_.both += known * outside;
+  }
+}
+
+// By rank, the smallest rank of those that it meets directly or through others; -1 for who is not present.
+std::vector<int> Coverage::FindSets(const Layout& layout) const {
+  std::vector<int> parent(ranks_.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  auto join = [&](int a, int b) {
+    a = FindRoot(parent, a);
+    b = FindRoot(parent, b);
+    parent[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
+  };
+  std::map<int, int> first_of_group;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const Rank& rank = ranks_[i];
+    const int r = static_cast<int>(i);
+    if (!IsPresent(rank)) continue;
+    for (const Use& use : rank.uses) {
+      if (Meets(use)) join(r, first_of_group.emplace(use.group, r).first->second);
+    }
+    if (!IsRecent(rank.point_to_point)) continue;
+    for (const auto& [peer, group] : layout.rank(r).peers) {
+      if (static_cast<size_t>(peer) < ranks_.size() && IsPresent(ranks_[static_cast<size_t>(peer)])) join(r, peer);
+    }
+  }
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (IsPresent(ranks_[i])) FindRoot(parent, static_cast<int>(i));
+  }
+  std::vector<int> sets(ranks_.size(), -1);
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (IsPresent(ranks_[i])) sets[i] = FindRoot(parent, static_cast<int>(i));
+  }
+  return sets;
+}
+
+// Ranks that wait for each other in each step cannot get steps ahead of each other.
+bool Coverage::GoesFreely() const {
+  double least = std::numeric_limits<double>::max();
+  double most = std::numeric_limits<double>::lowest();
+  for (const Rank& rank : ranks_) {
+    if (!IsPresent(rank)) continue;
+    least = std::min(least, rank.behind_steps);
+    most = std::max(most, rank.behind_steps);
+  }
+  return most - least > kFreeSteps;
+}
+
+// What the operations that are marked say about the waits.
+Coverage::Finding Coverage::FindWaits() const {
+  std::vector<double> apart;
+  std::vector<double> change;
+  for (const Waits& step : waits_) {
+    apart.push_back(step.apart);
+    change.push_back(step.change);
+  }
+  const double usual_wait = LowerMedian(apart);
+  if (usual_wait < kLeastWait) return Finding::kNoWaits;
+  if (moments_.known > 0) {
+    if (moments_.count < kMinMoments) return Finding::kTooEarly;
+    const double shown = moments_.both / moments_.known;
+    const double rest = std::max(0.0, moments_.outside - shown * moments_.both);
+    const double error = std::sqrt(rest / moments_.known / moments_.count);
+    if (shown - kSure * error > kShown) return Finding::kSeen;
+    if (shown + kSure * error < kShown) return Finding::kAbsorbed;
+  }
+  return usual_wait < kLeastPart * LowerMedian(change) ? Finding::kNoWaits : Finding::kSeen;
+}
+
+Coverage::Result Coverage::Judge(const Layout& layout) const {
+  Result result;
+  const std::vector<int> sets = FindSets(layout);
+  std::map<int, size_t> sizes;
+  size_t present = 0;
+  size_t marked = 0;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (sets[r] < 0) continue;
+    ++present;
+    ++sizes[sets[r]];
+  }
+  size_t largest = 0;
+  for (const auto& [first, size] : sizes) {
+    largest = std::max(largest, size);
+    marked += size > 1 ? size : 0;
+  }
+  if (present == 1) {
+    result.finding = Finding::kAlone;
+  } else if (observed_ < kEnough || present == 0) {
+    result.finding = Finding::kTooEarly;
+  } else if (marked < present) {
+    result.finding = marked == 0 && GoesFreely() ? Finding::kFree : Finding::kNoMarks;
+  } else if (sizes.size() > 1) {
+    result.finding = Finding::kApart;
+  } else {
+    result.finding = FindWaits();
+  }
+  const bool seen = result.finding == Finding::kSeen;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (sets[r] < 0) continue;
+    result.ranks.push_back({static_cast<int>(r), ranks_[r].share, seen});
+  }
+  result.note = Explain(result.finding, layout, sets);
+  return result;
+}
+
+std::string Coverage::Explain(Finding finding, const Layout& layout, const std::vector<int>& sets) const {
+  switch (finding) {
+    case Finding::kTooEarly:
+    case Finding::kAlone:
+    case Finding::kSeen:
+      return "";
+    case Finding::kFree:
+      return ExplainPace();
+    case Finding::kNoMarks: {
+      std::map<int, std::vector<int>> by_set;
+      for (size_t r = 0; r < sets.size(); ++r) {
+        if (sets[r] >= 0) by_set[sets[r]].push_back(static_cast<int>(r));
+      }
+      std::vector<int> unmarked;
+      for (const auto& [first, ranks] : by_set) {
+        if (ranks.size() == 1) unmarked.push_back(first);
+      }
+      return ExplainNoMarks(unmarked, layout);
+    }
+    case Finding::kApart: {
+      std::map<int, std::vector<int>> by_set;
+      for (size_t r = 0; r < sets.size(); ++r) {
+        if (sets[r] >= 0) by_set[sets[r]].push_back(static_cast<int>(r));
+      }
+      const std::vector<int>& one = by_set.begin()->second;
+      const std::vector<int>& other = std::next(by_set.begin())->second;
+      return absl::StrCat("ranks ", FormatRanks(one), " and ranks ", FormatRanks(other),
+                          by_set.size() > 2 ? absl::StrCat(" (and ", by_set.size() - 2, " more sets)") : "",
+                          " wait for each other in nothing that is marked, only among themselves: ", kWhatToSet);
+    }
+    case Finding::kNoWaits:
+      return absl::StrCat("the marked operations (", GroupsInUse(layout),
+                          ") do not hold the time that ranks wait for each other: only their start is marked, or the "
+                          "ranks wait before them in something that is not marked, as DistributedDataParallel's own "
+                          "all-reduce may be: ",
+                          kWhatToSet);
+    case Finding::kAbsorbed:
+      return absl::StrCat("what a rank loses in forward or loading is made up for outside the marked operations (",
+                          GroupsInUse(layout),
+                          "), so ranks wait in something that is not marked, as DistributedDataParallel's own "
+                          "all-reduce may be: ",
+                          kWhatToSet);
+  }
+  return "";
+}
+
+std::string Coverage::ExplainNoMarks(const std::vector<int>& unmarked, const Layout& layout) const {
+  std::vector<int> off;
+  bool known = true;
+  for (int r : unmarked) {
+    const std::optional<bool>& on = ranks_[static_cast<size_t>(r)].communication_on;
+    known = known && on.has_value();
+    if (on.has_value() && !*on) off.push_back(r);
+  }
+  const size_t present =
+      static_cast<size_t>(std::count_if(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return IsPresent(r); }));
+  const std::string of_whom = unmarked.size() == present
+                                  ? ""
+                                  : absl::StrCat(" of rank", unmarked.size() == 1 ? " " : "s ", FormatRanks(unmarked));
+  const std::string judged = "; data loaders, checkpoints and, of five peers or more, forward times are judged";
+  if (!off.empty()) {
+    return absl::StrCat("the communication", of_whom, " is switched off, so waits look like work (taskd switch ",
+                        "communication=on)", judged);
+  }
+  if (!known) {
+    return absl::StrCat("nothing", of_whom,
+                        " in which ranks wait for each other is marked: if communication is switched off, taskd switch "
+                        "communication=on, else ",
+                        kWhatToSet, judged);
+  }
+  std::string group;
+  for (const Group& candidate : layout.groups()) {
+    if (candidate.members.size() >= 2 && !candidate.name.empty()) {
+      group = absl::StrCat(" (of the group ", candidate.name, ")");
+      break;
+    }
+  }
+  return absl::StrCat("communication is switched on, but nothing", of_whom,
+                      " in which ranks wait for each other is "
+                      "marked",
+                      group, ", as DistributedDataParallel's own all-reduce may be: ", kWhatToSet, judged);
+}
+
+std::string Coverage::ExplainPace() const {
+  std::vector<double> paces;
+  int slowest = -1;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (!IsPresent(ranks_[r])) continue;
+    paces.push_back(ranks_[r].pace_ns);
+    if (slowest < 0 || ranks_[r].pace_ns > ranks_[static_cast<size_t>(slowest)].pace_ns) slowest = static_cast<int>(r);
+  }
+  const double usual = LowerMedian(paces);
+  const double ratio = ranks_[static_cast<size_t>(slowest)].pace_ns / usual;
+  std::string text = "the ranks do not wait for each other, each goes at its own pace: nobody can hold up the others";
+  if (ratio >= kPaceDiffers) {
+    absl::StrAppendFormat(&text, "; a step of rank %d takes %.2f times as long as a usual one", slowest, ratio);
+  }
+  return text;
+}
+
+// Names of the groups whose operations are marked.
+std::string Coverage::GroupsInUse(const Layout& layout) const {
+  std::set<int> groups;
+  for (const Rank& rank : ranks_) {
+    if (!IsPresent(rank)) continue;
+    for (const Use& use : rank.uses) {
+      if (Meets(use)) groups.insert(use.group);
+    }
+  }
+  std::vector<std::string> names;
+  for (int group : groups) {
+    if (names.size() == kShownGroups) break;
+    names.push_back(layout.group(group).name);
+  }
+  if (names.empty()) return "between pairs of ranks";
+  return absl::StrCat("of ", absl::StrJoin(names, ", "),
+                      groups.size() > names.size() ? absl::StrCat(" and ", groups.size() - names.size(), " more") : "");
+}
+
+}  // namespace taskd::diagnosis

@@ -1,0 +1,146 @@
+"""A training as somebody writes it, which knows nothing of the faults that real_faults.py brings upon it.
+
+WAY says how the ranks meet. Data and checkpoints come from and go to a storage server, STORAGE. Each rank computes as a
+host with a device does: some of the time is the processor's, the rest is waited for.
+"""
+import contextlib
+import itertools
+import os
+import socket
+import struct
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
+
+WAY = os.environ["WAY"]
+RANK = int(os.environ["RANK"])
+HOST_S, DEVICE_S = 0.003, 0.008  # of each layer, forward and backward
+CHECKPOINT_STEPS = 20
+
+
+class Storage:
+    """One connection: a request and its answer at a time."""
+
+    def __init__(self):
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.connect(os.environ["STORAGE"])
+        self.connection.sendall(struct.pack("<i", RANK))
+
+    def ask(self, kind, number, content=b""):
+        self.connection.sendall(struct.pack("<cqi", kind, number, len(content)) + content)
+        return struct.unpack("<i", self.connection.recv(4, socket.MSG_WAITALL))[0]
+
+
+class CheckpointFile:
+    """What torch.save writes to."""
+
+    def __init__(self, storage):
+        self.storage = storage
+
+    def write(self, content):
+        self.storage.ask(b"w", 0, bytes(content))
+        return len(content)
+
+    def flush(self):
+        pass
+
+
+class Samples(IterableDataset):
+    """Batches of a made-up function, until the storage says that it is enough."""
+
+    def __init__(self, storage):
+        self.storage = storage
+
+    def __iter__(self):
+        for number in itertools.count():
+            stop_at = self.storage.ask(b"r", number)
+            if 0 <= stop_at <= number:
+                return
+            generator = torch.Generator().manual_seed(number * 1000 + RANK)
+            inputs = torch.randn(16, 64, generator=generator)
+            yield inputs, inputs[:, :8].sin()
+
+
+def work():
+    end = time.thread_time() + HOST_S
+    square = torch.ones(48, 48)
+    while time.thread_time() < end:
+        square @ square
+    time.sleep(DEVICE_S)
+
+
+class Work(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        work()
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        work()
+        return gradient
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.linear = torch.nn.Linear(inputs, outputs)
+
+    def forward(self, value):
+        return torch.relu(self.linear(Work.apply(value)))
+
+
+def average(model):
+    """Gradients by hand, in one all-reduce."""
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.view(-1) for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients])):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Layer(64, 128), Layer(128, 64), torch.nn.Linear(64, 8))
+    trained = model
+    if WAY.startswith("ddp"):
+        trained = DistributedDataParallel(model)
+    if WAY == "ddp-hook":
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        trained.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if WAY == "ddp-zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(trained.parameters(), torch.optim.SGD, lr=0.05)
+    else:
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.05)
+    storage = Storage()
+    for step, (inputs, target) in enumerate(DataLoader(Samples(storage), batch_size=None)):
+        optimizer.zero_grad()
+        if WAY == "ddp-accumulate":
+            with trained.no_sync():
+                torch.nn.functional.mse_loss(trained(inputs), target).backward()
+        loss = torch.nn.functional.mse_loss(trained(inputs), target)
+        loss.backward()
+        if WAY == "own":
+            average(model)
+        optimizer.step()
+        if WAY.endswith("logged"):
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+        if step % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1:
+            torch.save(model.state_dict(), CheckpointFile(storage), _use_new_zipfile_serialization=False)
+    with contextlib.suppress(RuntimeError):  # a rank that ends first takes the connections with it
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

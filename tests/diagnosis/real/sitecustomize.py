@@ -1,0 +1,29 @@
+"""What the interpreter of each rank starts with: TaskD, as its installed wheel has it, and room for a fault of its own.
+
+While the file gc-storm-RANK is there, a thread makes cyclic garbage and collects it: the whole process stands meanwhile.
+"""
+import gc
+import os
+import threading
+import time
+
+import taskd  # noqa: F401
+
+
+def storm():
+    trigger = os.path.join(os.environ["FOLDER"], "gc-storm-" + os.environ["RANK"])
+    while True:
+        time.sleep(0.25)
+        if not os.path.exists(trigger):
+            continue
+        garbage = []
+        for _ in range(100000):
+            one = []
+            one.append(one)
+            garbage.append(one)
+        del garbage
+        gc.collect()
+
+
+if "RANK" in os.environ:
+    threading.Thread(target=storm, daemon=True).start()

@@ -1,0 +1,46 @@
+"""tests/diagnosis/real_faults.py, a little of it: a real fault is named, and hidden waits are no healthy job."""
+import os
+import random
+import sys
+
+import pytest
+import stubs
+
+sys.path.insert(0, os.path.join(stubs.REPOSITORY, "tests", "diagnosis"))
+import real_faults  # noqa: E402
+
+
+def test_intervals():
+    # Clopper and Pearson: 1 - (0.05 / 2)^(1 / n) where there are none, and its mirror where there are all.
+    assert real_faults.interval(0, 10) == pytest.approx((0, 1 - 0.025**0.1))
+    assert real_faults.interval(10, 10) == pytest.approx((0.025**0.1, 1))
+    assert real_faults.interval(5, 10) == pytest.approx((0.1871, 0.8129), abs=1e-4)
+
+
+def test_counts_what_was_named():
+    found = {"steps": 4, "cause": "compute", "since": 1, "text": "rank 1 computes longer"}
+    run = {"way": "own", "fault": "stops", "expected": "compute", "found": found, "wrong": [], "step_s": 0.09,
+           "healthy_s": 0.06, "state": "slow"}
+    healthy = {**run, "fault": "none", "expected": "", "found": None, "healthy_s": None, "state": "ok"}
+    hidden = {**healthy, "way": "ddp-unmarked", "state": "ok", "wrong": ["rank 0 loads"]}
+    cheap = {**run, "step_s": 0.065, "found": None}
+    text = real_faults.table([run, healthy, hidden, cheap])
+    assert "| own | stops | 2 | 1 | 1 | 1 | 4 (4) | 0 | 0 | 0 |" in text
+    assert "healthy runs in which somebody was named: 50.0 % (1/2;" in text
+    assert "precision: 50.0 % (1/2;" in text and "recall: 100.0 % (1/1;" in text
+    assert "ok although a wait is not marked: 100.0 % (1/1;" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault, cause", [("stops", "compute"), ("loader", "dataloader")])
+def test_names_a_rank_with_a_real_fault(fault, cause):
+    run = real_faults.measure("own", fault, 2, 40, random.Random(1))
+    assert run["found"] and run["found"]["cause"] == cause, run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp-unmarked", "ddp-unmarked-logged"])
+def test_hidden_waits_are_no_healthy_job(way):
+    run = real_faults.measure(way, "stops", 2, 15, random.Random(1))
+    assert run["state"] == "unknown" and run["found"] is None, run
+    assert "coverage" in [note["kind"] for note in run["notes"]], run
