@@ -62,7 +62,8 @@ def step(number=None):
 def _install(torch):
     from taskd.torch import _collectives, _ddp, _gate, _groups, _imports, _local, _patches, _steps
 
-    _gate.open_gate(torch)
+    _gate.open_gate()
+    _patches.quietly(_patches.hide_from_dynamo, torch)
     _patches.quietly(_steps.install, torch)
     _patches.quietly(_local.install, torch)
     if not torch.distributed.is_available():

@@ -126,8 +126,6 @@ def _maker(operation, parameters, peer_parameter):
             return start(operation, tensors, group, *peers)
 
         def function(*args, **kwargs):
-            if _gate.is_compiling is not None and _gate.is_compiling():
-                return original(*args, **kwargs)
             if not _gate.kinds() & _gate.COMMUNICATION:
                 return original(*args, **kwargs)
             return _call(original, args, kwargs, open_range)
@@ -143,8 +141,6 @@ def _make_batch(original):
         return start("HcclBatchSendRecv", [o.tensor for o in operations], operations[0].group)
 
     def batch_isend_irecv(*args, **kwargs):
-        if _gate.is_compiling is not None and _gate.is_compiling():
-            return original(*args, **kwargs)
         if not _gate.kinds() & _gate.COMMUNICATION:
             return original(*args, **kwargs)
         return _call(original, args, kwargs, open_range)

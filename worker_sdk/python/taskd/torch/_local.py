@@ -39,8 +39,6 @@ def _forward_start(module):
 def _make_call(original):
     def __call__(self, *args, **kwargs):
         global _inside_module
-        if _gate.is_compiling is not None and _gate.is_compiling():
-            return original(self, *args, **kwargs)
         if _inside_module or not _gate.kinds() & _gate.FORWARD:
             return original(self, *args, **kwargs)
         _inside_module = True

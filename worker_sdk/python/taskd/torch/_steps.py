@@ -80,7 +80,7 @@ def explicit_step(number=None):
 def _make_step(original):
     def step(self, *args, **kwargs):
         # Only the outermost: a class may call its parent's step, an optimizer may be built on another.
-        if (_gate.is_compiling is not None and _gate.is_compiling()) or state.stepping:
+        if state.stepping:
             return original(self, *args, **kwargs)
         state.stepping = True
         try:
