@@ -11,7 +11,6 @@ JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_job.py")
 
 
 def run_job(world, case, **environment):
-    environment.setdefault("TASKD_TORCH_DDP", "1")
     port = ports.free_port()
     ranks = [world.start(sys.executable, JOB, case, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
                          MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", **environment) for r in (0, 1)]
@@ -65,7 +64,7 @@ def test_everything(world, plain_digest):
         assert [n for n in names(train) if n.startswith("step ")] == [f"step {n}" for n in range(7)]
         assert names(train).count("forward") == 6
         assert names(train).count("dataloader") == 7  # the last one finds no more data
-        assert names(train).count(ALLREDUCE) == 6 and result["hooked"]
+        assert names(train).count(ALLREDUCE) == 6
         assert [m["name"] for m in train if m["open"]] == ["step 6"], "a range has no end"
         assert names(train)[:4] == ["step 0", "dataloader", "forward", ALLREDUCE]
         for mark in train:
@@ -96,14 +95,13 @@ def test_off_marks_nothing_and_changes_nothing(world, plain_digest):
         assert result["train"] == [] and result["digest"] == plain_digest
 
 
-@pytest.mark.parametrize("case,environment,hooked", [
-    ("bucket_view", {}, True), ("own_hook", {}, False), ("on", {"TASKD_TORCH_DDP": "0"}, False),
-])
-def test_data_parallel_variants(world, plain_digest, case, environment, hooked):
-    for result in run_job(world, case, **environment):
-        assert result["digest"] == plain_digest and result["hooked"] is hooked
-        # A hook of the program calls torch.distributed itself, so its all-reduce is marked as well.
-        assert names(result["train"]).count(ALLREDUCE) == (0 if environment else 6)
+@pytest.mark.parametrize("case", ["bucket_view", "own_hook", "cpp_hook", "static_graph"])
+def test_data_parallel_variants(world, plain_digest, case):
+    for result in run_job(world, case):
+        # The hook in C++ divides after the sum, the others before it.
+        assert result["digest"] == (run_job(world, "cpp_hook_without")[0]["digest"] if case == "cpp_hook" else plain_digest)
+        assert names(result["train"]).count(ALLREDUCE) == 6
+        assert [m["name"] for m in result["train"] if m["open"]] == ["step 6"], "a range has no end"
 
 
 def test_dataloader_workers(world, plain_digest):

@@ -60,7 +60,7 @@ def step(number=None):
 
 
 def _install(torch):
-    from taskd.torch import _collectives, _ddp, _gate, _groups, _imports, _local, _patches, _steps
+    from taskd.torch import _gate, _groups, _imports, _local, _patches, _points, _steps
 
     _gate.open_gate()
     _patches.quietly(_patches.hide_from_dynamo, torch)
@@ -68,6 +68,11 @@ def _install(torch):
     _patches.quietly(_local.install, torch)
     if not torch.distributed.is_available():
         return
-    _imports.when_imported("torch.distributed.distributed_c10d", lambda c10d: _groups.install(c10d, _local.wrap_export))
-    _imports.when_imported("torch.distributed.distributed_c10d", _collectives.install)
-    _imports.when_imported("torch.nn.parallel.distributed", _ddp.install)
+    _imports.when_imported("torch.distributed.distributed_c10d", _on_distributed)
+
+
+def _on_distributed(c10d):
+    from taskd.torch import _groups, _local, _patches, _points
+
+    _groups.install(c10d, _local.wrap_export)
+    _patches.quietly(_points.install, c10d)

@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 
-from taskd.torch import _gate, _groups, _waiter
+from taskd.torch import _gate, _groups, _patches, _work
 from taskd.torch._local import wrap_export
 
 DOMAIN = "communication"
@@ -49,9 +49,8 @@ _FUNCTIONS = {
     "irecv": ("HcclRecv", ("tensor",), "src"),
 }
 
-_calling = threading.local()  # .inside: in a call that is marked; what it calls in turn is a part of it
+_calling = threading.local()  # .inside
 _data_types = {}  # torch.dtype: name
-_marked_work = None  # class
 
 
 def mark_text(operation, count, data_type, group_name, source=None, destination=None):
@@ -149,7 +148,7 @@ def _make_batch(original):
 
 
 def _call(original, args, kwargs, open_range):
-    if getattr(_calling, "inside", False):
+    if is_inside():
         return original(*args, **kwargs)
     try:
         range_id = open_range(args, kwargs)
@@ -164,103 +163,34 @@ def _call(original, args, kwargs, open_range):
         raise
     finally:
         _calling.inside = False
-    return end_with(result, range_id) if range_id else result
-
-
-class _Ending:
-    """Ends a range once, with the last of `parts` that come to their end."""
-
-    def __init__(self, range_id, parts):
-        self._range_id = range_id
-        self._parts = parts
-        self._lock = threading.Lock()
-
-    def part_done(self, *_):
-        with self._lock:
-            self._parts -= 1
-            last = self._parts == 0
-        if last:
-            _gate.range_end(self._range_id)
-
-
-def end_with(result, range_id):
-    """Ends the range when `result` is done; gives what the caller is to get in its place."""
-    work_class = _groups._c10d().Work
-    if isinstance(result, work_class):
-        return _marked_work(result, _Ending(range_id, 1))
-    if isinstance(result, list) and result and all(isinstance(work, work_class) for work in result):
-        ending = _Ending(range_id, len(result))
-        return [_marked_work(work, ending) for work in result]
-    _gate.range_end(range_id)
+    if range_id:
+        _patches.quietly(_work.end_with, result, range_id)
     return result
 
 
-def _make_work_class(work_class):
-    """A Work in every respect, also for isinstance and for C++, that tells when it is done."""
-
-    class MarkedWork(work_class):
-        def __init__(self, work, ending):
-            work_class.__init__(self)
-            self._taskd_work = work
-            self._taskd_ending = ending
-
-        def _taskd_done(self, *_):
-            ending, self._taskd_ending = self._taskd_ending, None
-            if ending is not None:
-                ending.part_done()
-
-        def wait(self, *args, **kwargs):
-            try:
-                return self._taskd_work.wait(*args, **kwargs)
-            finally:
-                self._taskd_done()
-
-        def is_completed(self):
-            completed = self._taskd_work.is_completed()
-            if completed:
-                self._taskd_done()
-            return completed
-
-        def get_future(self):
-            future = self._taskd_work.get_future()
-            ending, self._taskd_ending = self._taskd_ending, None
-            if ending is not None:
-                if future.done() or sys.modules["torch"].cuda.is_initialized():
-                    ending.part_done()  # a device's work: the host does not wait for more
-                else:
-                    _waiter.when_done(self._taskd_work, ending.part_done, ending.part_done)
-            return future
-
-        def __del__(self):
-            self._taskd_done()
-
-    def forward(name):
-        def method(self, *args, **kwargs):
-            return getattr(self._taskd_work, name)(*args, **kwargs)
-
-        method.__name__ = name
-        return method
-
-    for name in dir(work_class):
-        if not name.startswith("__") and name not in vars(MarkedWork) and callable(getattr(work_class, name, None)):
-            setattr(MarkedWork, name, forward(name))
-    MarkedWork.__name__ = MarkedWork.__qualname__ = "Work"
-    return MarkedWork
+def is_inside():
+    """In a call that is marked: what it calls in turn is a part of it."""
+    return getattr(_calling, "inside", False)
 
 
-def install(c10d):
-    global _marked_work
+def learn_types():
     torch = sys.modules["torch"]
     names = {"int8": "int8", "uint8": "uint8", "int16": "int16", "int32": "int32", "int64": "int64", "uint16": "uint16",
              "uint32": "uint32", "uint64": "uint64", "float16": "fp16", "float32": "fp32", "float64": "fp64",
              "bfloat16": "bfp16"}
     _data_types.update((getattr(torch, name), text) for name, text in names.items() if hasattr(torch, name))
-    _marked_work = _make_work_class(c10d.Work)
+
+
+def install_functions(c10d, names=None):
+    """All of them, or those that the point in use does not see or would see in pieces."""
     package = sys.modules["torch.distributed"]
     for name, (operation, parameters, peer) in _FUNCTIONS.items():
-        wrap_export(c10d, package, name, _maker(operation, parameters, peer))
-    wrap_export(c10d, package, "batch_isend_irecv", _make_batch)
-    _accept_both(c10d)
+        if names is None or name in names:
+            wrap_export(c10d, package, name, _maker(operation, parameters, peer))
+    if names is None or "batch_isend_irecv" in names:
+        wrap_export(c10d, package, "batch_isend_irecv", _make_batch)
+    if names is None:
+        _accept_both(c10d)
 
 
 def _accept_both(c10d):
