@@ -85,6 +85,9 @@ def test_everything(world, plain_digest):
     assert names(results[0]["collectives"])[-1] == "save_checkpoint"
 
     local = results[0]["local"]
+    counts = {case: sum(name.startswith("step ") for name in found) for case, found in local.items() if case.startswith("steps ")}
+    assert counts == {"steps of optimizers that take turns, a batch each": 8, "steps of optimizers that both step in each batch": 8,
+                      "steps of a scaler": 3, "steps of batches": 9, "steps of forwards": 5}
     assert {k: local[k] for k in EXPECTED_LOCAL} == EXPECTED_LOCAL
     for case in ("step of the first again", "step of the second twice: it counts now", "step of a child twice: it counts now"):
         assert len(local[case]) == 1 and re.fullmatch(r"step \d+", local[case][0]), (case, local[case])

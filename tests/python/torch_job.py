@@ -179,6 +179,7 @@ def local_cases():
     case("step of the second twice: it counts now", second.step)
     case("step of a child once", child.step)
     case("step of a child twice: it counts now", child.step)
+    in_turns(case)
     case("step by the program", lambda: taskd.torch.step(100))
     case("step by the program, next", lambda: taskd.torch.step())
     case("step of an optimizer after that", child.step)
@@ -197,6 +198,34 @@ def local_cases():
     _gate.kinds = lambda: 0x3F
     case("enabled again", lambda: model(batch))
     return found
+
+
+def in_turns(case):
+    """Loops whose steps are not the plain steps of one optimizer."""
+    from taskd.torch import _steps
+
+    model = network()
+    first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    first.step()
+    loader = torch.utils.data.DataLoader([torch.zeros(32)] * 8)
+
+    def each_batch(*optimizers):
+        for number, _ in enumerate(loader):
+            optimizers[number % len(optimizers)].step()
+
+    case("steps of optimizers that take turns, a batch each", lambda: each_batch(first, second))
+    case("steps of optimizers that both step in each batch", lambda: [(first.step(), second.step()) for _ in loader])
+    scaler_class = torch.amp.GradScaler if hasattr(getattr(torch, "amp", None), "GradScaler") else torch.cuda.amp.GradScaler
+    scaler = scaler_class(enabled=False)
+    case("steps of a scaler", lambda: [(scaler.step(first), scaler.update()) for _ in range(3)])
+
+    _steps.reset()
+    del marks[:]
+    case("steps of batches", lambda: [model(batch[0:1]) for batch in loader])
+    assert taskd.torch.coverage()["steps"] == "batches, as there is no optimizer"
+    _steps.reset()
+    case("steps of forwards", lambda: [model(torch.zeros(1, 32)) for _ in range(5)])
+    assert taskd.torch.coverage()["steps"] == "forwards, as there is neither an optimizer nor a DataLoader"
 
 
 def run_thread(thread):

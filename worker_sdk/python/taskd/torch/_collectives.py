@@ -1,23 +1,22 @@
-"""Marks around torch.distributed's collectives and point-to-point calls (TaskD contract §4.4).
+"""Marks of communication: their text, and wrapped functions of torch.distributed (TaskD contract §4.4).
 
 A range is named by JSON text with count, streamId, dataType, groupName and opName, for point-to-point also srcRank and
 destRank within the group. Operations have HCCL's names; those that HCCL has not are called HcclGather and HcclBarrier. The
 count is in elements: what a rank puts in, for scatter and reduce-scatter what it gets out. An unknown sender is srcRank -1.
 
 The range is what the calling thread sees: from the call to its return. With async_op=True and for isend, irecv and
-batch_isend_irecv it lasts until wait() returned on the Work, or its Future is done, or nobody holds the Work any more. On a
-GPU that is when the work has been queued, because the host does not wait for more; so it is for all_reduce_coalesced, which
-gives a Future.
+batch_isend_irecv it lasts until the work is done (_work). On a GPU that is when the work has been queued, because the host
+does not wait for more.
 
-Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times. Nor for tensors on a GPU where
-NCCL_PROFILER_PLUGIN names our plugin, which marks what NCCL does.
+Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times. Nor for what NCCL's profiler
+plugin marks: libtaskd.so decides who does.
 """
 import functools
 import inspect
-import os
 import sys
 import threading
 
+from taskd.python.cython_api import cython_api
 from taskd.torch import _gate, _groups, _patches, _work
 from taskd.torch._local import wrap_export
 
@@ -49,7 +48,7 @@ _FUNCTIONS = {
     "irecv": ("HcclRecv", ("tensor",), "src"),
 }
 
-_calling = threading.local()  # .inside
+_calling = threading.local()  # .inside: a marked function; .begun: an operation that libtaskd.so knows to be ours
 _data_types = {}  # torch.dtype: name
 
 
@@ -60,32 +59,47 @@ def mark_text(operation, count, data_type, group_name, source=None, destination=
 
 
 @functools.lru_cache(maxsize=None)
-def _nccl_marks():
-    """Whether NCCL marks by itself: our plugin is named, and this NCCL is one that loads plugins."""
-    # NCCL takes a name or a path, libnccl-profiler-taskd.so is what both lead to.
-    if not os.environ.get("NCCL_PROFILER_PLUGIN", "").endswith(("taskd", "libnccl-profiler-taskd.so")):
-        return False
-    try:
-        from torch.cuda import nccl
-        return nccl.version() >= (2, 23)
-    except Exception:
-        return False
+def _library():
+    library = cython_api.load()
+    return library if hasattr(library, "taskd_communication_begin") else None
+
+
+@functools.lru_cache(maxsize=None)
+def _nccl_version():
+    from torch.cuda import nccl
+
+    major, minor, patch = (tuple(nccl.version()) + (0, 0))[:3]
+    return major * 10000 + minor * 100 + patch
 
 
 def start(operation, tensors, group, source=None, destination=None):
-    """Opens a range; 0 where the tensors are not ours to mark or the group is not this rank's."""
+    """Opens a range; 0 where it is not ours to mark or the group is not this rank's. If not 0, returned() has to follow."""
     name = _groups.name_of(group)
     if name is None:
         return 0
+    device = tensors[0].device.type if tensors else None
     on_npu = _gate.on_npu()
-    if on_npu and (not tensors or tensors[0].device.type == "npu"):
-        return 0
-    if _nccl_marks() and tensors and tensors[0].device.type == "cuda":
+    if on_npu and device in (None, "npu"):
         return 0
     count = sum(tensor.numel() for tensor in tensors)
     data_type = _data_types.get(tensors[0].dtype, "na") if tensors else "na"
     text = mark_text(operation, count, data_type, name, source, destination)
-    return _gate.range_start(text, None if on_npu else _A_STREAM, domain=DOMAIN)
+    if device == "cuda" and _library() is not None:
+        version = _nccl_version() if _groups.backend_of(group, tensors[0].device) == "nccl" else 0
+        if not _library().taskd_communication_begin(version):
+            return 0
+        _calling.begun = True
+    range_id = _gate.range_start(text, None if on_npu else _A_STREAM, domain=DOMAIN)
+    if not range_id:
+        returned()
+    return range_id
+
+
+def returned():
+    """The call that makes the operation has returned or failed, on the thread that started it."""
+    if getattr(_calling, "begun", False):
+        _calling.begun = False
+        _library().taskd_communication_end()
 
 
 class _Arguments:
@@ -163,6 +177,7 @@ def _call(original, args, kwargs, open_range):
         raise
     finally:
         _calling.inside = False
+        returned()
     if range_id:
         _patches.quietly(_work.end_with, result, range_id)
     return result

@@ -111,6 +111,7 @@ def _before(reference, hooked, python_waits):
 def _after(hooked):
     range_id, python_waits, can_be_waited_for = _in_operation.range
     _in_operation.range = None
+    _collectives.returned()
     _follow(hooked.work, range_id, python_waits, can_be_waited_for)
 
 
@@ -119,6 +120,7 @@ def _abandon():
     abandoned = getattr(_in_operation, "range", None)
     if abandoned is not None:
         _in_operation.range = None
+        _collectives.returned()
         _gate.range_end(abandoned[0])
 
 
@@ -213,6 +215,8 @@ def _make_kernel(torch, c10d, name):
         except BaseException:
             _gate.range_end(range_id)
             raise
+        finally:
+            _collectives.returned()
         if not _patches.quietly(follow, result, range_id, _python_waits(1), can_be_waited_for):
             _gate.range_end(range_id)
         return result
@@ -242,7 +246,7 @@ def _can_be_waited_for(operation, tensors, group):
     """Whether a second thread may wait for the Work: of gloo's collectives on the host."""
     if operation in ("HcclSend", "HcclRecv", "HcclBarrier") or not tensors or tensors[0].device.type != "cpu":
         return False
-    return group._get_backend(tensors[0].device).name() == "gloo"
+    return _groups.backend_of(group, tensors[0].device) == "gloo"
 
 
 def _follow(work, range_id, python_waits, can_be_waited_for):

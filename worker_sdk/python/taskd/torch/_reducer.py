@@ -6,7 +6,8 @@ bucket is full. So one that is asked for with the first gradient of the output r
 another, which runs just after it. Nothing of DDP is touched: same numbers, any hook, any bucket.
 
 The range has the operation, group and type of DDP's all-reduce, and as its count the elements of all gradients. What is
-reduced while backward still computes is hidden behind it, and is not in the range. A communication hook of the program calls
+reduced while backward still computes is hidden behind it, and is not in the range. For gradients on the host only: it does not
+wait for a device. A communication hook of the program calls
 torch.distributed, where its operations are marked as any others.
 """
 import sys
@@ -54,6 +55,8 @@ class _Wait:
 def _watch(ddp, output):
     torch = sys.modules["torch"]
     if not (torch.is_grad_enabled() and ddp.require_backward_grad_sync) or ddp in _with_hooks:
+        return
+    if next(ddp.parameters()).device.type != "cpu":
         return
     wait = _Wait(ddp)
     for tensor in _tensors(torch, output):
