@@ -3,11 +3,10 @@
 
 Trains each way of torch_ways_rank.py twice, without TaskD and with `TASKD run` and everything switched on, and compares.
 With --slow rank 1 sleeps in each step, and is to be named. One line a way; the exit code is 1 if anything is not as it has
-to be. Needs PyTorch and nothing else, so it runs in the root filesystems of tests/distros.sh, too.
+to be. Needs PyTorch and nothing else: tests/distros/torch_ways.sh runs it in root filesystems with other releases.
 """
 import argparse
 import collections
-import glob
 import json
 import os
 import re
@@ -112,19 +111,43 @@ def with_taskd(taskd, way, folder, *slow):
     return Seen(_results(folder), marks, json.loads(report.stdout))
 
 
-# Operations of each step, once the first steps are over. Where only the functions of torch.distributed are wrapped, C++ is
-# seen by the wait of DistributedDataParallel's reducer.
+# Operations of each step of rank 0, once the first steps are over.
 ALL_REDUCE = "HcclAllreduce"
+_ONE = {ALL_REDUCE: 1}
 OPERATIONS = {
-    "ddp": {ALL_REDUCE: 1}, "ddp-bucket-view": {ALL_REDUCE: 1}, "ddp-static-graph": {ALL_REDUCE: 1},
-    "ddp-find-unused": {ALL_REDUCE: 2}, "ddp-accumulation": {ALL_REDUCE: 1}, "ddp-two-models": {ALL_REDUCE: 2},
-    "ddp-python-hook": {ALL_REDUCE: 1}, "ddp-cpp-hook": {ALL_REDUCE: 1}, "by-hand": {ALL_REDUCE: 4},
-    "async": {ALL_REDUCE: 4}, "functional": {ALL_REDUCE: 4}, "coalesced": {ALL_REDUCE: 1}, "subgroups": {ALL_REDUCE: 4},
-    "batched-pipeline": {ALL_REDUCE: 1, "HcclBatchSendRecv": 1}, "grad-scaler": {ALL_REDUCE: 1},
-    "optimizers-in-turns": {ALL_REDUCE: 1}, "optimizer-each-parameter": {ALL_REDUCE: 1},
-    "compile-module-ddp": {ALL_REDUCE: 1}, "compile-ddp-sequential": {ALL_REDUCE: 1}, "compile-ddp-module": {ALL_REDUCE: 1},
-    "ddp-of-compiled": {ALL_REDUCE: 1}, "compile-collectives": {ALL_REDUCE: 1}, "compile-async": {ALL_REDUCE: 1},
+    "ddp": _ONE, "ddp-bucket-view": _ONE, "ddp-static-graph": _ONE, "ddp-accumulation": _ONE, "ddp-python-hook": _ONE,
+    "ddp-cpp-hook": _ONE, "ddp-find-unused": {ALL_REDUCE: 2}, "ddp-two-models": {ALL_REDUCE: 2}, "by-hand": {ALL_REDUCE: 4},
+    "async": {ALL_REDUCE: 4}, "functional": {ALL_REDUCE: 4}, "coalesced": _ONE, "subgroups": {ALL_REDUCE: 4},
+    "pipeline": {"HcclSend": 1, "HcclRecv": 1}, "batched-pipeline": {"HcclBatchSendRecv": 1},
+    "grad-scaler": _ONE, "optimizer-each-parameter": _ONE, "lbfgs": {ALL_REDUCE: 2}, "no-optimizer": _ONE,
+    "compile-module-ddp": _ONE, "compile-ddp-sequential": _ONE, "compile-ddp-module": _ONE, "ddp-of-compiled": _ONE,
+    "compile-module": {}, "compile-own-module": {}, "compile-optimizer": _ONE,
+    "compile-collectives": {ALL_REDUCE: 2}, "compile-async": {ALL_REDUCE: 2}, "compile-step": _ONE,
 }
+# Where C++ is not seen: the reducer's wait stands for all that it does.
+ONE_WAIT = {"ddp-find-unused": _ONE}
+
+
+def check(way, plain, seen):
+    """Complete and right marks of a healthy training, which is the same as without TaskD."""
+    assert plain == seen.results, f"TaskD changes what is computed or compiled:\n{plain}\n{seen.results}"
+    assert not seen.marks.problems, seen.marks.problems[:3]
+    for rank in range(RANKS):
+        by_step = seen.operations(rank)
+        expected = [OPERATIONS[way]] + ([ONE_WAIT[way]] if way in ONE_WAIT else [])
+        wrong = {step: dict(found) for step, found in by_step.items() if 5 <= step < STEPS - 1 and (
+            not found if expected[0] is None else dict(found) not in expected)}
+        assert not wrong, f"rank {rank}: not {OPERATIONS[way]} in steps {wrong}"
+        # The last one is open: nothing has ended it.
+        assert sorted(by_step) in (list(range(STEPS)), list(range(STEPS + 1))), f"rank {rank}: steps {sorted(by_step)}"
+        assert seen.marks.ranks[rank].open_ranges <= 1, f"rank {rank}: {seen.marks.ranks[rank].open_ranges} ranges have no end"
+    assert not seen.report["verdicts"], seen.report
+
+
+def check_slow(seen):
+    """Rank 1 was slow, and nobody else."""
+    found = [(verdict["scope"], verdict["ids"], verdict["cause"]) for verdict in seen.report["verdicts"]]
+    assert found == [("rank", [1], "compute")], seen.report
 
 
 def main():
@@ -133,26 +156,23 @@ def main():
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("ways", nargs="*", metavar="WAY")
     arguments = parser.parse_intermixed_args()
-    from torch_ways_rank import WAYS
-
-    for way in arguments.ways or WAYS:
+    failed = 0
+    for way in arguments.ways or OPERATIONS:
         with tempfile.TemporaryDirectory(prefix="taskd-ways-") as folder:
             try:
                 plain = without_taskd(way, folder)
+                if arguments.slow:
+                    check_slow(with_taskd(arguments.taskd, way, folder, 1, SLOW_S))
+                else:
+                    check(way, plain, with_taskd(arguments.taskd, way, folder))
+                print(f"{way:26s} passed", flush=True)
             except NotPossible as error:
-                print(f"{way}: not possible: {error}"[:160], flush=True)
-                continue
-            try:
-                seen = with_taskd(arguments.taskd, way, folder, *([1, SLOW_S] if arguments.slow else []))
+                print(f"{way:26s} not possible here: {error}"[:150], flush=True)
             except AssertionError as error:
-                print(f"{way}: {error}", flush=True)
-                continue
-            ops = seen.operations(0)
-            usual = collections.Counter(tuple(sorted(o.items())) for n, o in ops.items() if n >= 10).most_common(3)
-            print(way, "same" if plain == seen.results else "DIFFERENT", seen.steps(0), seen.steps(1), usual, seen.marks.problems[:2],
-                  [seen.marks.ranks[r].open_ranges for r in (0, 1)], seen.report["state"], [v["text"] for v in seen.report["verdicts"]],
-                  [n["text"][:150] for n in seen.report["notes"]], flush=True)
+                failed = 1
+                print(f"{way:26s} FAILED: {error}"[:1500], flush=True)
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

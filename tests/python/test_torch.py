@@ -145,3 +145,56 @@ print("main ends")
 @pytest.mark.parametrize("case,lines", [("soon", ["main ends", "done"]), ("never", ["main ends"])])
 def test_the_waiter_ends_before_the_interpreter(world, case, lines):
     assert world.run(WAITER_AT_EXIT, case).splitlines() == lines
+
+
+# A Python object in a thread of gloo, such as a callback on the future of its Work, ends the program by an abort ("terminate
+# called without an active exception") when that thread needs the GIL while the interpreter ends: CPython 3.11 then ends the
+# thread by unwinding it, through C++ that must not be unwound. So the marks put none there.
+UNDER_WAY_AT_EXIT = """
+import ctypes, os, sys, time
+if sys.argv[1] == "marked":
+    import taskd.torch
+    from taskd.torch import _gate
+    taskd.torch.enable()
+import torch, torch.distributed as dist
+if sys.argv[1] == "marked":
+    _gate.kinds = lambda: 0x3F
+
+def wait_for(name, exists=os.path.exists, sleep=time.sleep):
+    while not exists(name):
+        sleep(0.01)
+
+class AtTheEnd:  # the interpreter is on its way out when it clears this module
+    def __del__(self, wait_for=wait_for, open=open, sleep=time.sleep):
+        open("ending", "w").close()
+        wait_for("joined")
+        sleep(0.2)
+
+dist.init_process_group("gloo")
+group = dist.distributed_c10d._get_default_group()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))  # or its end would wait for the work
+dist.barrier()
+if dist.get_rank() == 1:
+    wait_for("ending")
+    dist.all_reduce(torch.ones(4))
+    open("joined", "w").close()
+    os._exit(0)
+work = dist.all_reduce(torch.ones(4), async_op=True)
+if sys.argv[1] == "callback":
+    work.get_future().then(repr)  # no function of this module, which would keep it from being cleared
+at_the_end = AtTheEnd()
+"""
+
+
+@pytest.mark.parametrize("case", ["marked", "callback"])
+def test_work_under_way_when_the_interpreter_ends(world, case):
+    port = str(ports.free_port())
+    ranks = [world.python(UNDER_WAY_AT_EXIT, case, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=port, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1") for r in (0, 1)]
+    codes = [rank.wait(120) for rank in ranks]
+    if case == "callback":
+        if codes[0] == 0:
+            pytest.skip("this Python ends threads in another way")
+        assert "terminate called without an active exception" in world.output()
+    else:
+        assert codes == [0, 0], world.output()

@@ -6,15 +6,14 @@ bucket is full. So one that is asked for with the first gradient of the output r
 another, which runs just after it. Nothing of DDP is touched: same numbers, any hook, any bucket.
 
 The range has the operation, group and type of DDP's all-reduce, and as its count the elements of all gradients. What is
-reduced while backward still computes is hidden behind it, and is not in the range. For gradients on the host only: it does not
-wait for a device. A communication hook of the program calls
-torch.distributed, where its operations are marked as any others.
+reduced while backward still computes is hidden behind it, and is not in the range. For gradients on the host only, as it does
+not wait for a device. A communication hook of the program calls torch.distributed, where its operations are marked as any
+others.
 """
 import sys
 import weakref
 
 from taskd.torch import _collectives, _gate, _imports, _patches
-
 
 _with_hooks = weakref.WeakSet()  # DDP instances with a communication hook in Python
 
