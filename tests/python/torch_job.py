@@ -23,7 +23,7 @@ def range_end(range_id):
     by_id[range_id]["open"] = False
 
 
-if CASE != "without":
+if not CASE.endswith("without"):
     import taskd.torch
     from taskd.torch import _gate
 
@@ -35,7 +35,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-if CASE not in ("without", "off"):
+if not CASE.endswith("without") and CASE != "off":
     _gate.kinds = lambda: 0x3F
 if CASE == "off":
     _gate.kinds = lambda: 0
@@ -107,15 +107,14 @@ def collectives(group):
 def main():
     result = {}
     dist.init_process_group("gloo")
-    if CASE == "bucket_view":
-        model = DistributedDataParallel(network(), gradient_as_bucket_view=True)
-    else:
-        model = DistributedDataParallel(network())
+    options = {"bucket_view": {"gradient_as_bucket_view": True}, "static_graph": {"static_graph": True}}
+    model = DistributedDataParallel(network(), **options.get(CASE, {}))
     if CASE == "own_hook":
         model.register_comm_hook(None, own_hook)
+    if CASE.startswith("cpp_hook"):
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
     train(model)
     result["digest"] = digest(model)
-    result["hooked"] = CASE != "without" and model in sys.modules["taskd.torch._ddp"]._ours
     result["train"] = [dict(mark) for mark in marks]
     del marks[:]
     if CASE == "everything":
@@ -180,6 +179,7 @@ def local_cases():
     case("step of the second twice: it counts now", second.step)
     case("step of a child once", child.step)
     case("step of a child twice: it counts now", child.step)
+    in_turns(case)
     case("step by the program", lambda: taskd.torch.step(100))
     case("step by the program, next", lambda: taskd.torch.step())
     case("step of an optimizer after that", child.step)
@@ -198,6 +198,34 @@ def local_cases():
     _gate.kinds = lambda: 0x3F
     case("enabled again", lambda: model(batch))
     return found
+
+
+def in_turns(case):
+    """Loops whose steps are not the plain steps of one optimizer."""
+    from taskd.torch import _steps
+
+    model = network()
+    first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    first.step()
+    loader = torch.utils.data.DataLoader([torch.zeros(32)] * 8)
+
+    def each_batch(*optimizers):
+        for number, _ in enumerate(loader):
+            optimizers[number % len(optimizers)].step()
+
+    case("steps of optimizers that take turns, a batch each", lambda: each_batch(first, second))
+    case("steps of optimizers that both step in each batch", lambda: [(first.step(), second.step()) for _ in loader])
+    scaler_class = torch.amp.GradScaler if hasattr(getattr(torch, "amp", None), "GradScaler") else torch.cuda.amp.GradScaler
+    scaler = scaler_class(enabled=False)
+    case("steps of a scaler", lambda: [(scaler.step(first), scaler.update()) for _ in range(3)])
+
+    _steps.reset()
+    del marks[:]
+    case("steps of batches", lambda: [model(batch[0:1]) for batch in loader])
+    assert taskd.torch.coverage()["steps"] == "batches, as there is no optimizer"
+    _steps.reset()
+    case("steps of forwards", lambda: [model(torch.zeros(1, 32)) for _ in range(5)])
+    assert taskd.torch.coverage()["steps"] == "forwards, as there is neither an optimizer nor a DataLoader"
 
 
 def run_thread(thread):

@@ -7,15 +7,14 @@ Any of these arms them:
     TASKD_TORCH=1 torchrun ... train.py                   nothing at all, taskd installed from its wheel
 
 It neither imports torch nor slows a program that does not: the hooks come when the program has imported torch. What is
-switched off costs a hook well below a microsecond, and nothing is formatted. torch.distributed's init_process_group also
-does what init_taskd_worker does, unless the program did. What each mark means is written in the modules: _steps, _local,
-_collectives, _ddp, _groups. Works from torch 1.13 on.
-
-Switches: TASKD_TORCH_DDP=1 marks DistributedDataParallel's gradient all-reduce, too (see _ddp).
+switched off costs a hook little, and nothing is formatted. torch.distributed's init_process_group also does what
+init_taskd_worker does, unless the program did. What each mark means is written in the modules: _steps, _local, _collectives,
+_work, _groups. Where communication is seen depends on what the torch has (_points): coverage() says so in the program, and
+`python -m taskd.torch` without a script for the torch that is installed. Works from torch 1.13 on.
 """
 from taskd.python.utils.log import never_raises
 
-__all__ = ["enable", "disable", "step"]
+__all__ = ["enable", "disable", "step", "coverage"]
 
 _enabled = False
 
@@ -59,14 +58,28 @@ def step(number=None):
     return _patches.quietly(_steps.explicit_step, number) or _steps.Step()
 
 
-def _install(torch):
-    from taskd.torch import _collectives, _ddp, _gate, _groups, _imports, _local, _patches, _steps
+def coverage():
+    """What is marked here: {"communication": how it is seen, None: not at all; "not_marked": {what: why}; "steps": what ends
+    them, None before the second one}."""
+    from taskd.torch import _points, _steps
 
-    _gate.open_gate(torch)
+    return {"communication": _points.point, "not_marked": dict(_points.left_out), "steps": _steps.state.source}
+
+
+def _install(torch):
+    from taskd.torch import _gate, _imports, _local, _patches, _points, _steps  # noqa: F401  _points: to be hidden
+
+    _gate.open_gate()
+    _patches.quietly(_patches.hide_from_dynamo, torch)
     _patches.quietly(_steps.install, torch)
     _patches.quietly(_local.install, torch)
     if not torch.distributed.is_available():
         return
-    _imports.when_imported("torch.distributed.distributed_c10d", lambda c10d: _groups.install(c10d, _local.wrap_export))
-    _imports.when_imported("torch.distributed.distributed_c10d", _collectives.install)
-    _imports.when_imported("torch.nn.parallel.distributed", _ddp.install)
+    _imports.when_imported("torch.distributed.distributed_c10d", _on_distributed)
+
+
+def _on_distributed(c10d):
+    from taskd.torch import _groups, _local, _patches, _points
+
+    _groups.install(c10d, _local.wrap_export)
+    _patches.quietly(_points.install, c10d)

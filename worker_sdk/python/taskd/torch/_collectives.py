@@ -1,24 +1,23 @@
-"""Marks around torch.distributed's collectives and point-to-point calls (TaskD contract §4.4).
+"""Marks of communication: their text, and wrapped functions of torch.distributed (TaskD contract §4.4).
 
 A range is named by JSON text with count, streamId, dataType, groupName and opName, for point-to-point also srcRank and
 destRank within the group. Operations have HCCL's names; those that HCCL has not are called HcclGather and HcclBarrier. The
 count is in elements: what a rank puts in, for scatter and reduce-scatter what it gets out. An unknown sender is srcRank -1.
 
 The range is what the calling thread sees: from the call to its return. With async_op=True and for isend, irecv and
-batch_isend_irecv it lasts until wait() returned on the Work, or its Future is done, or nobody holds the Work any more. On a
-GPU that is when the work has been queued, because the host does not wait for more; so it is for all_reduce_coalesced, which
-gives a Future.
+batch_isend_irecv it lasts until the work is done (_work). On a GPU that is when the work has been queued, because the host
+does not wait for more.
 
-Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times. Nor for tensors on a GPU where
-NCCL_PROFILER_PLUGIN names our plugin, which marks what NCCL does.
+Nothing is marked for tensors on an NPU: torch_npu marks those itself, with the device's times. Nor for what NCCL's profiler
+plugin marks: libtaskd.so decides who does.
 """
 import functools
 import inspect
-import os
 import sys
 import threading
 
-from taskd.torch import _gate, _groups, _waiter
+from taskd.python.cython_api import cython_api
+from taskd.torch import _gate, _groups, _patches, _work
 from taskd.torch._local import wrap_export
 
 DOMAIN = "communication"
@@ -49,9 +48,8 @@ _FUNCTIONS = {
     "irecv": ("HcclRecv", ("tensor",), "src"),
 }
 
-_calling = threading.local()  # .inside: in a call that is marked; what it calls in turn is a part of it
+_calling = threading.local()  # .inside: a marked function; .begun: an operation that libtaskd.so knows to be ours
 _data_types = {}  # torch.dtype: name
-_marked_work = None  # class
 
 
 def mark_text(operation, count, data_type, group_name, source=None, destination=None):
@@ -61,32 +59,47 @@ def mark_text(operation, count, data_type, group_name, source=None, destination=
 
 
 @functools.lru_cache(maxsize=None)
-def _nccl_marks():
-    """Whether NCCL marks by itself: our plugin is named, and this NCCL is one that loads plugins."""
-    # NCCL takes a name or a path, libnccl-profiler-taskd.so is what both lead to.
-    if not os.environ.get("NCCL_PROFILER_PLUGIN", "").endswith(("taskd", "libnccl-profiler-taskd.so")):
-        return False
-    try:
-        from torch.cuda import nccl
-        return nccl.version() >= (2, 23)
-    except Exception:
-        return False
+def _library():
+    library = cython_api.load()
+    return library if hasattr(library, "taskd_communication_begin") else None
+
+
+@functools.lru_cache(maxsize=None)
+def _nccl_version():
+    from torch.cuda import nccl
+
+    major, minor, patch = (tuple(nccl.version()) + (0, 0))[:3]
+    return major * 10000 + minor * 100 + patch
 
 
 def start(operation, tensors, group, source=None, destination=None):
-    """Opens a range; 0 where the tensors are not ours to mark or the group is not this rank's."""
+    """Opens a range; 0 where it is not ours to mark or the group is not this rank's. If not 0, returned() has to follow."""
     name = _groups.name_of(group)
     if name is None:
         return 0
+    device = tensors[0].device.type if tensors else None
     on_npu = _gate.on_npu()
-    if on_npu and (not tensors or tensors[0].device.type == "npu"):
-        return 0
-    if _nccl_marks() and tensors and tensors[0].device.type == "cuda":
+    if on_npu and device in (None, "npu"):
         return 0
     count = sum(tensor.numel() for tensor in tensors)
     data_type = _data_types.get(tensors[0].dtype, "na") if tensors else "na"
     text = mark_text(operation, count, data_type, name, source, destination)
-    return _gate.range_start(text, None if on_npu else _A_STREAM, domain=DOMAIN)
+    if device == "cuda" and _library() is not None:
+        version = _nccl_version() if _groups.backend_of(group, tensors[0].device) == "nccl" else 0
+        if not _library().taskd_communication_begin(version):
+            return 0
+        _calling.begun = True
+    range_id = _gate.range_start(text, None if on_npu else _A_STREAM, domain=DOMAIN)
+    if not range_id:
+        returned()
+    return range_id
+
+
+def returned():
+    """The call that makes the operation has returned or failed, on the thread that started it."""
+    if getattr(_calling, "begun", False):
+        _calling.begun = False
+        _library().taskd_communication_end()
 
 
 class _Arguments:
@@ -126,8 +139,6 @@ def _maker(operation, parameters, peer_parameter):
             return start(operation, tensors, group, *peers)
 
         def function(*args, **kwargs):
-            if _gate.is_compiling is not None and _gate.is_compiling():
-                return original(*args, **kwargs)
             if not _gate.kinds() & _gate.COMMUNICATION:
                 return original(*args, **kwargs)
             return _call(original, args, kwargs, open_range)
@@ -143,8 +154,6 @@ def _make_batch(original):
         return start("HcclBatchSendRecv", [o.tensor for o in operations], operations[0].group)
 
     def batch_isend_irecv(*args, **kwargs):
-        if _gate.is_compiling is not None and _gate.is_compiling():
-            return original(*args, **kwargs)
         if not _gate.kinds() & _gate.COMMUNICATION:
             return original(*args, **kwargs)
         return _call(original, args, kwargs, open_range)
@@ -153,7 +162,7 @@ def _make_batch(original):
 
 
 def _call(original, args, kwargs, open_range):
-    if getattr(_calling, "inside", False):
+    if is_inside():
         return original(*args, **kwargs)
     try:
         range_id = open_range(args, kwargs)
@@ -168,103 +177,35 @@ def _call(original, args, kwargs, open_range):
         raise
     finally:
         _calling.inside = False
-    return end_with(result, range_id) if range_id else result
-
-
-class _Ending:
-    """Ends a range once, with the last of `parts` that come to their end."""
-
-    def __init__(self, range_id, parts):
-        self._range_id = range_id
-        self._parts = parts
-        self._lock = threading.Lock()
-
-    def part_done(self, *_):
-        with self._lock:
-            self._parts -= 1
-            last = self._parts == 0
-        if last:
-            _gate.range_end(self._range_id)
-
-
-def end_with(result, range_id):
-    """Ends the range when `result` is done; gives what the caller is to get in its place."""
-    work_class = _groups._c10d().Work
-    if isinstance(result, work_class):
-        return _marked_work(result, _Ending(range_id, 1))
-    if isinstance(result, list) and result and all(isinstance(work, work_class) for work in result):
-        ending = _Ending(range_id, len(result))
-        return [_marked_work(work, ending) for work in result]
-    _gate.range_end(range_id)
+        returned()
+    if range_id:
+        _patches.quietly(_work.end_with, result, range_id)
     return result
 
 
-def _make_work_class(work_class):
-    """A Work in every respect, also for isinstance and for C++, that tells when it is done."""
-
-    class MarkedWork(work_class):
-        def __init__(self, work, ending):
-            work_class.__init__(self)
-            self._taskd_work = work
-            self._taskd_ending = ending
-
-        def _taskd_done(self, *_):
-            ending, self._taskd_ending = self._taskd_ending, None
-            if ending is not None:
-                ending.part_done()
-
-        def wait(self, *args, **kwargs):
-            try:
-                return self._taskd_work.wait(*args, **kwargs)
-            finally:
-                self._taskd_done()
-
-        def is_completed(self):
-            completed = self._taskd_work.is_completed()
-            if completed:
-                self._taskd_done()
-            return completed
-
-        def get_future(self):
-            future = self._taskd_work.get_future()
-            ending, self._taskd_ending = self._taskd_ending, None
-            if ending is not None:
-                if future.done() or sys.modules["torch"].cuda.is_initialized():
-                    ending.part_done()  # a device's work: the host does not wait for more
-                else:
-                    _waiter.when_done(self._taskd_work, ending.part_done, ending.part_done)
-            return future
-
-        def __del__(self):
-            self._taskd_done()
-
-    def forward(name):
-        def method(self, *args, **kwargs):
-            return getattr(self._taskd_work, name)(*args, **kwargs)
-
-        method.__name__ = name
-        return method
-
-    for name in dir(work_class):
-        if not name.startswith("__") and name not in vars(MarkedWork) and callable(getattr(work_class, name, None)):
-            setattr(MarkedWork, name, forward(name))
-    MarkedWork.__name__ = MarkedWork.__qualname__ = "Work"
-    return MarkedWork
+def is_inside():
+    """In a call that is marked: what it calls in turn is a part of it."""
+    return getattr(_calling, "inside", False)
 
 
-def install(c10d):
-    global _marked_work
+def learn_types():
     torch = sys.modules["torch"]
     names = {"int8": "int8", "uint8": "uint8", "int16": "int16", "int32": "int32", "int64": "int64", "uint16": "uint16",
              "uint32": "uint32", "uint64": "uint64", "float16": "fp16", "float32": "fp32", "float64": "fp64",
              "bfloat16": "bfp16"}
     _data_types.update((getattr(torch, name), text) for name, text in names.items() if hasattr(torch, name))
-    _marked_work = _make_work_class(c10d.Work)
+
+
+def install_functions(c10d, names=None):
+    """All of them, or those that the point in use does not see or would see in pieces."""
     package = sys.modules["torch.distributed"]
     for name, (operation, parameters, peer) in _FUNCTIONS.items():
-        wrap_export(c10d, package, name, _maker(operation, parameters, peer))
-    wrap_export(c10d, package, "batch_isend_irecv", _make_batch)
-    _accept_both(c10d)
+        if names is None or name in names:
+            wrap_export(c10d, package, name, _maker(operation, parameters, peer))
+    if names is None or "batch_isend_irecv" in names:
+        wrap_export(c10d, package, "batch_isend_irecv", _make_batch)
+    if names is None:
+        _accept_both(c10d)
 
 
 def _accept_both(c10d):

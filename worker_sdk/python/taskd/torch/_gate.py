@@ -18,15 +18,11 @@ def _nothing():
 
 
 kinds = _nothing  # bits of the kinds that are recorded now
-# A hook asks this first, where there is torch.compile: traced, it is a constant, and the rest of the hook is not traced. It
-# would break the user's graph, and switching would compile it again.
-is_compiling = None
 
 
-def open_gate(torch):
-    global kinds, is_compiling
+def open_gate():
+    global kinds
     kinds = mstx.enabled_kinds
-    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
 
 
 def close_gate():

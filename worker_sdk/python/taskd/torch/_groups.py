@@ -57,6 +57,14 @@ def name_of(group):
     return _names(c10d).get(group)
 
 
+def backend_of(group, device):
+    """What does a group's communication on a device: "gloo", "nccl", ..."""
+    by_device = getattr(group, "_get_backend", None)
+    if group is None:
+        return _c10d().get_backend()
+    return (by_device(device) if by_device is not None else group).name()
+
+
 def rank_in(group, global_rank):
     """A global rank's rank within a group."""
     c10d = _c10d()

@@ -32,6 +32,10 @@ def _is_model(module):
 def _forward_start(module):
     if not module.training or not _is_model(module):
         return 0
+    if steps.counts_forwards:
+        steps.forward(module)
+    if not _gate.kinds() & _gate.FORWARD:
+        return 0
     steps.begin_first()
     return _gate.range_start("forward")
 
@@ -39,9 +43,7 @@ def _forward_start(module):
 def _make_call(original):
     def __call__(self, *args, **kwargs):
         global _inside_module
-        if _gate.is_compiling is not None and _gate.is_compiling():
-            return original(self, *args, **kwargs)
-        if _inside_module or not _gate.kinds() & _gate.FORWARD:
+        if _inside_module or not (_gate.kinds() & _gate.FORWARD or steps.counts_forwards):
             return original(self, *args, **kwargs)
         _inside_module = True
         range_id = 0
@@ -63,6 +65,7 @@ def _marked_by_torch_npu(owner, name):
 
 def _make_next(original):
     def __next__(self):
+        _patches.quietly(steps.batch, self._dataset)
         if not _gate.kinds() & _gate.DATALOADER:
             return original(self)
         if _marked_by_torch_npu(sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter, "__next__"):

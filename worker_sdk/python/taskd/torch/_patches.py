@@ -1,10 +1,13 @@
-"""Replacing attributes of torch, and putting them back."""
+"""Replacing attributes of torch, and putting them back; and keeping what replaces them out of torch.compile's sight."""
 import functools
 import inspect
+import sys
+import types
 
 from taskd.python.utils.log import run_log
 
 _applied = []  # (owner, name, original, replacement)
+_dynamo = None  # torch._C._dynamo.eval_frame, where there is torch.compile
 
 
 def wrap(owner, name, make):
@@ -17,6 +20,9 @@ def wrap(owner, name, make):
         return
     replacement = functools.wraps(original)(make(original))
     replacement.__taskd_hook__ = True
+    if isinstance(original, types.FunctionType):
+        # Dynamo traces this one in place of ours, as it does for its own wrappers.
+        replacement._torchdynamo_inline = original
     replace(owner, name, original, replacement)
 
 
@@ -33,10 +39,55 @@ def undo():
             setattr(owner, name, original)
 
 
+def hide_from_dynamo(torch):
+    """What torch.compile makes of a program is the same with these hooks and without.
+
+    No frame of this package is compiled: where Dynamo comes upon one it runs it as it is, and looks at what that calls. It is
+    told so by the code objects, as importing torch._dynamo takes seconds.
+    """
+    global _dynamo
+    dynamo = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if dynamo is None:
+        return
+    _dynamo = dynamo
+    skip = getattr(dynamo, "skip_code", None)
+    if skip is None:
+        strategy = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.DEFAULT)
+
+        def skip(code):
+            dynamo.set_code_exec_strategy(code, strategy)
+
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "taskd":
+            for code in _codes_of(module):
+                skip(code)
+
+
+def _codes_of(owner):
+    """Code objects of the functions of a module or class, with those inside of them."""
+    for value in list(vars(owner).values()):
+        if isinstance(value, types.FunctionType):
+            yield from _codes_inside(value.__code__)
+        elif isinstance(value, type) and value.__module__.partition(".")[0] == "taskd":
+            yield from _codes_of(value)
+
+
+def _codes_inside(code):
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes_inside(constant)
+
+
 def quietly(function, *arguments):
     """For what runs beside training: an error is one line in the log. Returns the result, None after an error."""
+    # What it calls of Python's library would be compiled, in a program that is.
+    callback = _dynamo.set_eval_frame(None) if _dynamo is not None else None
     try:
         return function(*arguments)
     except Exception as error:
         run_log.error("taskd.torch: %s: %s", getattr(function, "__name__", "hook"), error)
         return None
+    finally:
+        if callback is not None:
+            _dynamo.set_eval_frame(callback)

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Ways to train with the PyTorch of a root filesystem of ../distros.sh, without TaskD and with what is in build/release:
+#
+#   torch_ways.sh ROOT [--slow] [WAY...]    as tests/lib/torch_ways.py
+#
+# Needs root. Everything it mounts, starts, writes and listens on is in namespaces of its own and in memory, so nothing of
+# it is left however this ends.
+set -euo pipefail
+
+if [ "${1-}" != --inside ]; then
+  exec unshare --mount --pid --fork --kill-child --mount-proc --net --ipc --uts "$0" --inside "$@"
+fi
+shift
+root=$1
+shift
+tree=$(cd "$(dirname "$0")/../.." && pwd)
+
+hostname distros
+ip link set lo up
+above=$root/mnt  # the overlay does not see what is mounted there
+mount -t tmpfs tmpfs "$above"
+mkdir "$above"/{upper,work,root}
+mount -t overlay overlay -o "lowerdir=$root,upperdir=$above/upper,workdir=$above/work" "$above/root"
+root=$above/root
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount --rbind /dev "$root/dev"
+for folder in dev/shm tmp run; do mount -t tmpfs tmpfs "$root/$folder"; done
+printf '127.0.0.1 localhost distros\n::1 localhost\n' >"$root/etc/hosts"
+mkdir "$root/ways"
+cp -rL "$tree/build/release/python" "$root/ways/python"
+cp "$tree"/tests/lib/{torch_ways,torch_ways_rank,check_marks,ports}.py "$root/ways"
+exec chroot "$root" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+  PYTHONPATH=/ways/python PYTHONUNBUFFERED=1 python3 /ways/torch_ways.py /ways/python/taskd/bin/taskd "$@"

@@ -1,0 +1,22 @@
+"""Ways to train with PyTorch under `taskd run`: every step and operation is marked, and nothing of the training changes."""
+import pytest
+import torch
+
+import harness
+import torch_ways
+
+
+@pytest.mark.parametrize("way", sorted(torch_ways.OPERATIONS))
+def test_is_marked_and_not_changed(way, tmp_path):
+    if "compile" in way and not hasattr(torch, "compile"):
+        pytest.skip(f"PyTorch {torch.__version__} has no torch.compile; tests/distros/torch_ways.sh has releases that do")
+    try:
+        plain = torch_ways.without_taskd(way, str(tmp_path))
+    except torch_ways.NotPossible as error:
+        pytest.skip(str(error))
+    torch_ways.check(way, plain, torch_ways.with_taskd(harness.TASKD, way, str(tmp_path)))
+
+
+@pytest.mark.parametrize("way", ["ddp", "ddp-bucket-view"])
+def test_a_slow_rank_is_named(way, tmp_path):
+    torch_ways.check_slow(torch_ways.with_taskd(harness.TASKD, way, str(tmp_path), 1, torch_ways.SLOW_S))
