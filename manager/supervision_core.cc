@@ -7,17 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/log.h"
+#include "common/realtime.h"
 #include "common/switch.h"
 
 namespace taskd::manager {
 namespace {
 
 constexpr std::chrono::seconds kLookEvery{1};
-
-int64_t RealtimeNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // At most `limit` bytes, whole characters: it becomes part of messages that must be valid UTF-8.
 void Cut(std::string& text, size_t limit) {
