@@ -7,17 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/log.h"
+#include "common/realtime.h"
 #include "common/switch.h"
 
 namespace taskd::manager {
 namespace {
 
 constexpr std::chrono::seconds kLookEvery{1};
-
-int64_t RealtimeNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // At most `limit` bytes, whole characters: it becomes part of messages that must be valid UTF-8.
 void Cut(std::string& text, size_t limit) {
@@ -107,7 +103,7 @@ void SupervisionCore::Add(SupervisionEvent event) {
   }
 }
 
-void SupervisionCore::Tell(const HangVerdict& verdict, int64_t realtime_ns) {
+void SupervisionCore::Publish(const HangVerdict& verdict, int64_t realtime_ns) {
   SupervisionEvent event;
   event.kind = verdict.hung ? SupervisionEvent::Kind::kHang : SupervisionEvent::Kind::kResumed;
   if (verdict.behind.size() == 1) event.rank = verdict.behind[0];
@@ -118,7 +114,7 @@ void SupervisionCore::Tell(const HangVerdict& verdict, int64_t realtime_ns) {
     event.restart_count = events_.back().restart_count;
   }
   Add(std::move(event));
-  for (HangSink* sink : sinks_) sink->Told(verdict);
+  for (HangSink* sink : sinks_) sink->OnVerdict(verdict);
 }
 
 absl::Status SupervisionCore::Check(const SupervisionEvent& event) {
@@ -167,7 +163,7 @@ absl::Status SupervisionCore::Report(std::vector<SupervisionEvent> events, Stead
     if (event.time_ns == 0) event.time_ns = realtime_ns;
     const std::optional<HangVerdict> over = Take(event, now);
     Add(std::move(event));
-    if (over.has_value()) Tell(*over, realtime_ns);
+    if (over.has_value()) Publish(*over, realtime_ns);
   }
   return absl::OkStatus();
 }
@@ -188,7 +184,7 @@ void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realt
   if (closed_) return;
   const bool all_ended = connected && pulses.empty() && watch_.open().has_value();
   std::optional<HangVerdict> verdict = all_ended ? watch_.Restarted(now) : watch_.Update(pulses, steps_on, now);
-  if (verdict.has_value()) Tell(*verdict, realtime_ns);
+  if (verdict.has_value()) Publish(*verdict, realtime_ns);
 }
 
 bool SupervisionCore::Subscribe(HangSink* sink, const HangOptions& options) {
@@ -196,7 +192,7 @@ bool SupervisionCore::Subscribe(HangSink* sink, const HangOptions& options) {
   if (closed_) return false;
   watch_.SetOptions(options);
   sinks_.insert(sink);
-  if (watch_.open().has_value()) sink->Told(*watch_.open());
+  if (watch_.open().has_value()) sink->OnVerdict(*watch_.open());
   return true;
 }
 

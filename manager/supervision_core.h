@@ -51,7 +51,7 @@ struct SupervisionSnapshot {
 // A launcher that wants to hear of hangs. Called under the core's lock: takes note and goes.
 class HangSink {
  public:
-  virtual void Told(const HangVerdict& verdict) = 0;
+  virtual void OnVerdict(const HangVerdict& verdict) = 0;
   virtual void Close() = 0;  // the core ends; not called again
 
  protected:
@@ -89,7 +89,7 @@ class SupervisionCore {
   // Counts it. Returns a hang that it ends. With the mutex.
   std::optional<HangVerdict> Take(const SupervisionEvent& event, SteadyTime now);
   void Add(SupervisionEvent event);
-  void Tell(const HangVerdict& verdict, int64_t realtime_ns);
+  void Publish(const HangVerdict& verdict, int64_t realtime_ns);
   void Run();
 
   const std::function<JobSnapshot()> look_;

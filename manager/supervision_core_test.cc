@@ -23,9 +23,9 @@ SupervisionEvent Event(Kind kind, int rank = -1, std::string message = "") {
 
 class Sink : public HangSink {
  public:
-  void Told(const HangVerdict& verdict) override { told.push_back(verdict.hung); }
+  void OnVerdict(const HangVerdict& verdict) override { verdicts.push_back(verdict.hung); }
   void Close() override { closed = true; }
-  std::vector<bool> told;
+  std::vector<bool> verdicts;
   bool closed = false;
 };
 
@@ -84,7 +84,7 @@ TEST_F(SupervisionCoreTest, StatesFollowTheEvents) {
   EXPECT_GT(snapshot.events.back().time_ns, 0);
 }
 
-TEST_F(SupervisionCoreTest, HangIsToldOnceAndAgainWhenItIsOver) {
+TEST_F(SupervisionCoreTest, HangIsReportedOnceAndAgainWhenItIsOver) {
   Sink sink;
   ASSERT_TRUE(core_.Subscribe(&sink, {}));
   ASSERT_TRUE(Report(Event(Kind::kStarted)).ok());
@@ -93,11 +93,11 @@ TEST_F(SupervisionCoreTest, HangIsToldOnceAndAgainWhenItIsOver) {
   EXPECT_EQ(core_.Snapshot().hung_ranks, 2);
   Sink late;
   ASSERT_TRUE(core_.Subscribe(&late, {}));
-  EXPECT_THAT(late.told, ElementsAre(true));
+  EXPECT_THAT(late.verdicts, ElementsAre(true));
   Look(true);
   EXPECT_EQ(state(), State::kRunning);
   EXPECT_EQ(core_.Snapshot().hung_ranks, 0);
-  EXPECT_THAT(sink.told, ElementsAre(true, false));
+  EXPECT_THAT(sink.verdicts, ElementsAre(true, false));
   std::vector<SupervisionEvent> events = core_.Snapshot().events;
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[1].kind, Kind::kHang);

@@ -33,7 +33,7 @@ class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
     }
   }
 
-  void Told(const HangVerdict& verdict) override {
+  void OnVerdict(const HangVerdict& verdict) override {
     std::lock_guard lock(mutex_);
     if (pending_.size() >= kMaxBehind) pending_.pop_front();
     pending_.push_back(verdict);

@@ -23,6 +23,7 @@
 #include "agent/process/process_tree.h"
 #include "agent/process/spawn.h"
 #include "common/log.h"
+#include "common/realtime.h"
 #include "common/unique_fd.h"
 
 namespace taskd::process {
@@ -35,12 +36,6 @@ constexpr int64_t kGiveUpKillingNs = 30'000 * kNsPerMs;  // processes in a drive
 constexpr int64_t kGiveUpConsoleNs = 5'000 * kNsPerMs;   // without a single byte that it took
 constexpr int64_t kKillAtOnceNs = 2'000 * kNsPerMs;
 constexpr size_t kMaxErrorFileBytes = 1 << 20;
-
-int64_t RealtimeNs() {
-  timespec now;
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
 
 std::string ReadFile(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <ctime>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "common/environment.h"
 #include "common/job_secret.h"
 #include "common/log.h"
+#include "common/realtime.h"
 #include "common/unique_fd.h"
 #include "fmt/format.h"
 
@@ -32,12 +32,6 @@ constexpr double kNsPerS = 1e9;
 constexpr int64_t kFirstWaitingLineNs = 10'000'000'000;
 constexpr int64_t kWaitingLineNs = 60'000'000'000;
 constexpr double kAloneMarginS = 10;
-
-int64_t RealtimeNs() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
 
 std::string NodeHost(const RunOptions& options) {
   if (!options.local_addr.empty()) return options.local_addr;

@@ -3,25 +3,19 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/realtime.h"
 #include "fmt/format.h"
 
 namespace taskd::run {
 namespace {
 
 constexpr double kNsPerS = 1e9;
-
-int64_t RealtimeNs() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
 
 }  // namespace
 

@@ -1,24 +1,18 @@
 #include "agent/run/root.h"
 
 #include <algorithm>
-#include <ctime>
 #include <future>
 #include <iterator>
 #include <utility>
 
 #include "agent/run/launcher_frames.h"
 #include "common/log.h"
+#include "common/realtime.h"
 
 namespace taskd::run {
 namespace {
 
 constexpr int64_t kSayRefusedNs = 1'000'000'000;
-
-int64_t RealtimeNs() {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
 
 }  // namespace
 
