@@ -123,6 +123,8 @@ OPERATIONS = {
     "compile-module-ddp": _ONE, "compile-ddp-sequential": _ONE, "compile-ddp-module": _ONE, "ddp-of-compiled": _ONE,
     "compile-module": {}, "compile-own-module": {}, "compile-optimizer": _ONE,
     "compile-collectives": {ALL_REDUCE: 2}, "compile-async": {ALL_REDUCE: 2}, "compile-step": _ONE,
+    # Some in each step.
+    "ddp-power-sgd": None, "ddp-join": None, "zero": None, "fsdp": None, "tensor-parallel": None,
 }
 # Where C++ is not seen: the reducer's wait stands for all that it does.
 ONE_WAIT = {"ddp-find-unused": _ONE}

@@ -6,7 +6,10 @@ import types
 
 from taskd.python.utils.log import run_log
 
+_MAX_SAID = 100
+
 _applied = []  # (owner, name, original, replacement)
+_said = set()  # errors that the log has
 _dynamo = None  # torch._C._dynamo.eval_frame, where there is torch.compile
 
 
@@ -80,13 +83,16 @@ def _codes_inside(code):
 
 
 def quietly(function, *arguments):
-    """For what runs beside training: an error is one line in the log. Returns the result, None after an error."""
+    """For what runs beside training: an error is one line in the log, once. Returns the result, None after an error."""
     # What it calls of Python's library would be compiled, in a program that is.
     callback = _dynamo.set_eval_frame(None) if _dynamo is not None else None
     try:
         return function(*arguments)
     except Exception as error:
-        run_log.error("taskd.torch: %s: %s", getattr(function, "__name__", "hook"), error)
+        said = "taskd.torch: %s: %s: %s" % (getattr(function, "__name__", "hook"), type(error).__name__, error)
+        if said not in _said and len(_said) < _MAX_SAID:
+            _said.add(said)
+            run_log.error("%s", said)
         return None
     finally:
         if callback is not None:

@@ -57,7 +57,7 @@ def _install_hooks(c10d):
             left_out[name] = "an operation that this release of TaskD does not know"
     _patches.wrap(c10d, "_new_process_group_helper", _make_new_group)
     for known in list(_groups._names(c10d)):
-        _patches.quietly(_hook, known)
+        _fits(_hook, known)
     _collectives.install_functions(c10d, ("monitored_barrier", "batch_isend_irecv"))
     return True
 
@@ -66,7 +66,7 @@ def _make_new_group(original):
     def _new_process_group_helper(*args, **kwargs):
         result = original(*args, **kwargs)
         group = result[0] if isinstance(result, tuple) else result
-        _patches.quietly(_hook, group)
+        _fits(_hook, group)
         return result
 
     return _new_process_group_helper
@@ -74,20 +74,21 @@ def _make_new_group(original):
 
 def _hook(group):
     if group is None or not hasattr(group, "register_pre_hook") or group in _hooked:  # not a member
-        return
+        return True
     reference = weakref.ref(group)
 
     def before(operation):
         if _gate.kinds() & _gate.COMMUNICATION and not _collectives.is_inside():
-            _patches.quietly(_before, reference, operation, _python_waits(1))
+            _fits(_before, reference, operation, _python_waits(1))
 
     def after(operation):
         if getattr(_in_operation, "range", None) is not None:
-            _patches.quietly(_after, operation)
+            _fits(_after, operation)
 
     group.register_pre_hook(_HOOK_ID, before)
     group.register_post_hook(_HOOK_ID, after)
     _hooked.add(group)
+    return True
 
 
 def _before(reference, hooked, python_waits):
@@ -95,7 +96,7 @@ def _before(reference, hooked, python_waits):
     known = _HOOKED.get(hooked.name.name)
     group = reference()
     if known is None or group is None:
-        return
+        return True
     operation, of_output = known
     tensors = [] if operation == "HcclBarrier" else hooked.output_tensors if of_output else hooked.input_tensors
     peers = (None, None)
@@ -103,16 +104,23 @@ def _before(reference, hooked, python_waits):
         peers = (group.rank(), hooked.root)
     elif operation == "HcclRecv":
         peers = (hooked.root, group.rank())
+    can_be_waited_for = _can_be_waited_for(operation, tensors, group)
     range_id = _collectives.start(operation, tensors, group, *peers)
     if range_id:
-        _in_operation.range = (range_id, python_waits, _can_be_waited_for(operation, tensors, group))
+        _in_operation.range = (range_id, python_waits, can_be_waited_for)
+    return True
 
 
 def _after(hooked):
     range_id, python_waits, can_be_waited_for = _in_operation.range
     _in_operation.range = None
     _collectives.returned()
-    _follow(hooked.work, range_id, python_waits, can_be_waited_for)
+    try:
+        _follow(hooked.work, range_id, python_waits, can_be_waited_for)
+    except Exception:
+        _gate.range_end(range_id)
+        raise
+    return True
 
 
 def _abandon():
@@ -189,14 +197,15 @@ def _make_kernel(torch, c10d, name):
         group = c10d.ProcessGroup.unbox(args[group_at])
         tensors = [] if tensors_at is None else _flat(args[tensors_at])
         if tensors and tensors[0].device.type == "meta":
-            return None
+            return ()
         peers = (None, None)
         if operation == "HcclSend":
             peers = (group.rank(), args[group_at + 1])
         elif operation == "HcclRecv":
             peers = (args[group_at + 1] if name == "recv_" else -1, group.rank())
+        can_be_waited_for = _can_be_waited_for(operation, tensors, group)
         range_id = _collectives.start(operation, tensors, group, *peers)
-        return range_id and (range_id, _can_be_waited_for(operation, tensors, group))
+        return (range_id, can_be_waited_for) if range_id else ()
 
     def follow(result, range_id, python_waits, can_be_waited_for):
         work = c10d.Work.unbox(result[-1] if isinstance(result, tuple) else result)
@@ -204,9 +213,9 @@ def _make_kernel(torch, c10d, name):
         return True
 
     def kernel(keyset, *args):
-        opened = None
+        opened = ()
         if _gate.kinds() & _gate.COMMUNICATION and not _collectives.is_inside():
-            opened = _patches.quietly(open_range, args)
+            opened = _fits(open_range, args)
         if not opened:
             return redispatch(keyset & _below_backend_select, *args)
         range_id, can_be_waited_for = opened
@@ -217,7 +226,7 @@ def _make_kernel(torch, c10d, name):
             raise
         finally:
             _collectives.returned()
-        if not _patches.quietly(follow, result, range_id, _python_waits(1), can_be_waited_for):
+        if not _fits(follow, result, range_id, _python_waits(1), can_be_waited_for):
             _gate.range_end(range_id)
         return result
 
@@ -241,6 +250,14 @@ def _install_functions(c10d):
 
 
 # ----
+
+def _fits(function, *arguments):
+    """quietly(); what does not fit this release, as it returned None, is known to be left out."""
+    result = _patches.quietly(function, *arguments)
+    if result is None:
+        left_out["some operations"] = "this release of PyTorch is another one than expected, TaskD's log says where"
+    return result
+
 
 def _can_be_waited_for(operation, tensors, group):
     """Whether a second thread may wait for the Work: of gloo's collectives on the host."""
