@@ -567,6 +567,15 @@ FRESH_TEST(NcclPreloadTest, TwoLibrariesWithAnNcclInside) {
   ExpectUseNccl(ended.records, {21403, 22809, 21805});
 }
 
+// The caller neither has nor needs an NCCL.
+FRESH_TEST(NcclPreloadTest, APointerThatWasHandedOver) {
+  for (const char* library : {TASKD_NCCL_USER, TASKD_NCCL_INSIDE}) {
+    const Ended ended = RunPreloaded(std::string(TASKD_NCCL_CALLER " pointer ") + library);
+    EXPECT_EQ(ended.said, std::to_string(kInvalidArgument) + "\n");
+    EXPECT_EQ(Story(ended.records), "+-");
+  }
+}
+
 FRESH_TEST(NcclPreloadTest, NcclIsNotFoundWhereItIsNot) {
   const Ended ended = RunPreloaded(TASKD_NCCL_CALLER);
   EXPECT_EQ(ended.said, "ncclAllReduce is absent\n");

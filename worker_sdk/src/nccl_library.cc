@@ -1,6 +1,7 @@
 #include "nccl_library.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <link.h>
 #include <stdio.h>
 
@@ -46,12 +47,33 @@ int OnObject(dl_phdr_info* info, size_t, void* argument) {
 void* Look(NcclFunction function, void* object) {
   void* found = dlsym(RTLD_NEXT, kNames[function]);
   if (found == nullptr && object != nullptr) found = dlsym(object, kNames[function]);
-  if (found == nullptr) {
-    // Called from an object that does not need NCCL itself.
-    if (void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD)) found = dlsym(library, kNames[function]);
-  }
   if (found == nullptr) dlerror();  // not for the program to find
   return found;
+}
+
+struct NumberedObject {
+  size_t before;  // it in the dynamic linker's order
+  char path[PATH_MAX];
+};
+
+int OnNumberedObject(dl_phdr_info* info, size_t, void* argument) {
+  auto* object = static_cast<NumberedObject*>(argument);
+  if (object->before-- > 0) return 0;
+  snprintf(object->path, sizeof(object->path), "%s", info->dlpi_name == nullptr ? "" : info->dlpi_name);
+  return 1;
+}
+
+// The first object that has NCCL or needs it. For a caller that does neither: it was given a pointer to the function, or
+// the function's last act was to call on.
+void* AnyObjectWithNccl() {
+  NumberedObject object;
+  for (size_t i = 0; object.before = i, dl_iterate_phdr(OnNumberedObject, &object) != 0; ++i) {
+    void* handle = object.path[0] == '\0' ? nullptr : dlopen(object.path, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == nullptr) continue;
+    if (Look(kNcclCommInitRank, handle) != nullptr) return handle;
+    dlclose(handle);
+  }
+  return nullptr;
 }
 
 NcclBinding* BindingOf(uintptr_t address) {
@@ -91,6 +113,7 @@ void* FindNcclFunction(NcclFunction function, uintptr_t caller) {
     } else {
       const bool is_library = object.path != nullptr && *object.path != '\0';
       void* handle = is_library ? dlopen(object.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+      if (Look(kNcclCommInitRank, handle) == nullptr) handle = AnyObjectWithNccl();
       if (object.bytes != 0) binding = TakeBinding(object, handle);  // else it is in no object
       if (binding == nullptr) return Look(function, handle);
     }

@@ -2,7 +2,8 @@
 //
 // Not every caller's NCCL is the same one: a wheel may have NCCL linked into a library of its own, beside another
 // package's libnccl.so.2. So a function is looked for as the dynamic linker would have for the object that calls: in the
-// libraries behind ours that all objects see, then in the caller and what it needs. An object that called stays loaded.
+// libraries behind ours that all objects see, then in the caller and what it needs; where that is no NCCL at all, in the
+// first object that has one. The object that it was found by stays loaded.
 #pragma once
 
 #include <stddef.h>
@@ -32,7 +33,7 @@ struct NcclBinding {
   std::atomic<bool> ready;  // all of it but the functions is there
   uintptr_t begin;          // of the object
   uintptr_t bytes;
-  void* object;  // of dlopen; null: the program
+  void* object;  // where to look, of dlopen; null: only behind this library
   std::atomic<void*> functions[kNcclFunctions];
 };
 

@@ -18,6 +18,7 @@
 #define TASKD_OLD_AS(name, old_name) __asm__(".symver " #name "," #old_name "@" TASKD_OLD_GLIBC)
 #define TASKD_OLD(name) TASKD_OLD_AS(name, name)
 TASKD_OLD(dladdr);
+TASKD_OLD(dlclose);
 TASKD_OLD(dlerror);
 TASKD_OLD(dlopen);
 TASKD_OLD(dlsym);

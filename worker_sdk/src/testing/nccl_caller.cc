@@ -4,6 +4,7 @@
 //   LIBRARY...             what UseNccl of each library says, loaded for itself alone as Python loads its modules
 //   dlsym LIBRARY          does an all-reduce with what dlsym finds in an NCCL
 //   newer LIBRARY          what UseNewerNccl says
+//   pointer LIBRARY        what the library's pointer to ncclAllReduce gives for no communicator
 //
 // Built with LINKED_WITH_NCCL it is linked with NCCL itself, and begins with its own UseNccl.
 #include <dlfcn.h>
@@ -61,6 +62,9 @@ int main(int argc, char** argv) {
     UseByDlsym(argv[2]);
   } else if (std::strcmp(argv[1], "newer") == 0) {
     SayWhat("UseNewerNccl", argv[2]);
+  } else if (std::strcmp(argv[1], "pointer") == 0) {
+    auto* pointer = reinterpret_cast<decltype (&ncclAllReduce) (*)()>(dlsym(Load(argv[2]), "AllReducePointer"));
+    std::printf("%d\n", pointer()(nullptr, nullptr, 1, 7, 0, nullptr, nullptr));
   } else {
     for (int i = 1; i < argc; ++i) SayWhat("UseNccl", argv[i]);
   }

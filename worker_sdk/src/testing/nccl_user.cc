@@ -21,6 +21,9 @@ USER_API const char* UseNccl() {
   return said.c_str();
 }
 
+// What the library calls when it calls ncclAllReduce, for others to call.
+USER_API decltype(&ncclAllReduce) AllReducePointer() { return &ncclAllReduce; }
+
 #ifdef USES_NEWER_NCCL
 // The same with functions that an older NCCL has not.
 USER_API const char* UseNewerNccl() {
