@@ -6,7 +6,15 @@ import harness
 import torch_ways
 
 
-@pytest.mark.parametrize("way", sorted(torch_ways.OPERATIONS))
+# In every run: one way for each place where communication is seen, and for each kind of step.
+QUICK = {"ddp", "fsdp", "coalesced", "grad-scaler"}
+
+
+def slow_but(quick, ways):
+    return [way if way in quick else pytest.param(way, marks=pytest.mark.slow) for way in ways]
+
+
+@pytest.mark.parametrize("way", slow_but(QUICK, sorted(torch_ways.OPERATIONS)))
 def test_is_marked_and_not_changed(way, tmp_path):
     if "compile" in way and not hasattr(torch, "compile"):
         pytest.skip(f"PyTorch {torch.__version__} has no torch.compile; tests/distros/torch_ways.sh has releases that do")
@@ -17,6 +25,6 @@ def test_is_marked_and_not_changed(way, tmp_path):
     torch_ways.check(way, plain, torch_ways.with_taskd(harness.TASKD, way, str(tmp_path)))
 
 
-@pytest.mark.parametrize("way", ["ddp", "ddp-bucket-view"])
+@pytest.mark.parametrize("way", slow_but({"ddp"}, ["ddp", "ddp-bucket-view"]))
 def test_a_slow_rank_is_named(way, tmp_path):
     torch_ways.check_slow(torch_ways.with_taskd(harness.TASKD, way, str(tmp_path), 1, torch_ways.SLOW_S))
