@@ -53,6 +53,28 @@ TEST_F(FeedTest, ARankGoesToTheStreamThatNewlyReportsIt) {
   EXPECT_EQ(feed_.owner(1), 1u) << "the rank has come back to the first node";
 }
 
+TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true, false}, {1, true, false}});
+  for (int64_t step = 0; step < 20; ++step) {
+    for (int rank : {0, 1}) {
+      FoldBatch batch = Step(rank, step);
+      batch.steps[0].fold.previous_end_ns = batch.steps[0].fold.end_ns - kSecond;
+      feed_.Folds(1, std::move(batch), now_);
+    }
+    feed_.Advance(now_);
+  }
+  auto said = [this] {
+    std::string text;
+    for (const diagnosis::Note& note : feed_.report().notes) text += note.text;
+    return text;
+  };
+  EXPECT_THAT(said(), testing::HasSubstr("taskd switch communication=on"));
+  feed_.Ranks(1, {{0, true, true}, {1, true, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("communication is switched on, but nothing"));
+  EXPECT_THAT(said(), testing::Not(testing::HasSubstr("taskd switch")));
+}
+
 TEST_F(FeedTest, FoldsAloneClaimWhatNobodyHas) {
   feed_.Connect(1, 0, "host-a");
   feed_.Connect(2, 1, "host-b");

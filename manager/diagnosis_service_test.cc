@@ -176,6 +176,7 @@ TEST_F(DiagnosisServiceTest, MetricsTellOfVerdictsAndFolds) {
   ASSERT_TRUE(watcher.WaitForRank(6));
   std::string metrics = HttpGet(server_->http_port(), "/metrics");
   EXPECT_THAT(metrics, HasSubstr("\ntaskd_verdicts_open 1\n"));
+  EXPECT_THAT(metrics, HasSubstr("\ntaskd_diagnosis_coverage_ratio 1\n"));
   EXPECT_THAT(metrics, HasSubstr("\ntaskd_diagnosis_live_ranks 8\n"));
   EXPECT_THAT(metrics, HasSubstr("\ntaskd_folds_dropped_total{kind=\"overload\"} 0\n"));
   EXPECT_THAT(metrics, HasSubstr("\ntaskd_folds_received_total "));
