@@ -60,12 +60,8 @@ struct TierCalls {
 };
 
 struct Connection {
-  // What has come from the peer so far.
-  enum class Received : uint8_t {
-    kNothing,
-    kBytes,
-    kWhole
-  };  // kWhole: a request, or it is a tier or the frame service's
+  // What has come from the peer so far. kWhole: a request, or it is a tier or the frame service's.
+  enum class Received : uint8_t { kNothing, kBytes, kWhole };
 
   Connection(StoreDialect unvalidated, uint32_t service_magic) : parser(unvalidated, service_magic) {}
 
