@@ -237,7 +237,7 @@ std::optional<int> ReadNumber(int fd) {
   return std::nullopt;
 }
 
-void SendLine(int fd, const std::string& line) {
+void SendText(int fd, const std::string& line) {
   [[maybe_unused]] ssize_t sent = send(fd, line.data(), line.size(), MSG_NOSIGNAL);
 }
 
@@ -285,7 +285,7 @@ int RunReal(int socket_fd, const std::string& name, const std::string& folder, c
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   real_pid = 0;
-  SendLine(socket_fd, absl::StrCat("ended ", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), "\n"));
+  SendText(socket_fd, absl::StrCat("ended ", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), "\n"));
   return EndAs(status);
 }
 
@@ -305,11 +305,11 @@ int RunMpirunFront(int argc, char** argv) {
   if (place.is_launcher) {
     // Without its launcher there is nothing that waits for it either.
     if (fd < 0) return Execute(name, place.folder, argv);
-    SendLine(fd, "start\n");
+    SendText(fd, "start\n");
     ReadNumber(fd);
     return RunReal(fd, name, place.folder, argv);
   }
-  if (fd >= 0) SendLine(fd, "wait\n");
+  if (fd >= 0) SendText(fd, "wait\n");
   const std::optional<int> code = fd < 0 ? std::nullopt : ReadNumber(fd);
   if (code) return *code;
   std::cerr << name << ": `taskd run` of this node is gone, so nobody knows how node 0's " << name << " ends"
