@@ -21,7 +21,7 @@ absl::StatusOr<HostPort> ParseHostPort(std::string_view what, std::string_view v
 std::string FormatHostPort(const HostPort& address);
 
 // Whether a TCP server could listen there now; port 0 always can. UNAVAILABLE: `what`, the address and the system's
-// reason, which gRPC's own listeners do not tell. What is free now may be taken a moment later.
+// reason, which gRPC's own listeners do not report. What is free now may be taken a moment later.
 absl::Status CheckCanListen(std::string_view what, const HostPort& address);
 
 // 127.0.0.0/8, ::1 and "localhost".

@@ -35,7 +35,7 @@ int64_t EventLoop::NowNs() {
 }
 
 void EventLoop::Add(int fd, uint32_t events, FdCallback callback) {
-  // The generation tells an event of a descriptor that was closed in this round from one of its successor's.
+  // The generation distinguishes an event of a descriptor closed in this round from one of its successor's.
   if (watches_.size() <= static_cast<size_t>(fd)) watches_.resize(fd + 1);
   watches_[fd] = std::make_shared<Watch>(Watch{++generation_, std::move(callback)});
   epoll_event event{.events = events, .data = {.u64 = Pack(fd, generation_)}};

@@ -26,7 +26,7 @@ class FrameBuffer {
   // The next body, valid until the next call of anything. False: there is no whole one. INVALID_ARGUMENT: it is too
   // long, which is known as soon as its length is there; it stays at the front.
   absl::StatusOr<bool> Next(std::string_view& body);
-  // Of the frame at the front, as it says; 0 where that is not there yet.
+  // The length field of the frame at the front; 0 where that is not there yet.
   uint32_t next_length() const;
   // What was appended and not handed out, from the length of the frame at the front on.
   std::string_view rest() const { return std::string_view(buffer_).substr(position_); }

@@ -1,5 +1,5 @@
 // What a manager leaves in its user's runtime folder, and on the other nodes of its job the launcher, so that this
-// user's tools find the job and its secret without being told: <runtime folder>/jobs/<unique>.json, mode 0600, held by
+// user's tools find the job and its secret by themselves: <runtime folder>/jobs/<unique>.json, mode 0600, held by
 // flock while the manager lives. Another user can neither read these nor put one there (see runtime_dir.h).
 //
 // Thread safety: the functions may be called from any thread; a handle belongs to one.
@@ -56,7 +56,7 @@ class JobFileHandle {
   JobFileHandle(UniqueFd folder, UniqueFd file, std::string name, std::string path);
 
   UniqueFd folder_;
-  UniqueFd file_;  // its lock says that the manager lives
+  UniqueFd file_;  // locked while the manager lives
   std::string name_;
   std::string path_;
 };

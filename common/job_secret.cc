@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kKeyBytes = 32;  // of Ed25519
-// Another release that derives otherwise says so here, so that the two never take each other for strangers by chance.
+// Changes when a release derives keys differently, so that the two fail to match for certain and not by chance.
 constexpr std::string_view kSalt = "taskd job authority 1";
 constexpr std::string_view kStandInPrefix = "taskd-stand-in:";
 // RFC 5280: a certificate without an end.

@@ -34,9 +34,9 @@ absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret);
 // Whether `certificate` (PEM; anything may be given) is one that the authority (PEM) has signed.
 bool IsSignedBy(std::string_view certificate, std::string_view authority);
 
-// What the parts of a job share where nobody gave it a secret, made of a text that all of them know, such as the
-// platform's id of the job. It keeps jobs apart and others out who do not know that text, and no more: whoever can look
-// the id up can join. Remote commands are not taken on its strength.
+// The secret of a job that was given none, derived from a text that all its parts know, such as the platform's id of
+// the job. It keeps jobs apart and keeps out those who do not know that text, and no more: anyone who can look up the
+// id can join. It does not authorise remote commands.
 std::string StandInSecret(std::string_view shared_text);
 bool IsStandIn(std::string_view secret);
 

@@ -17,8 +17,8 @@ struct JsonLimits {
   size_t values = 65'536;
 };
 
-// OK, or INVALID_ARGUMENT with the limit that the text is beyond. One pass, no memory; says nothing about text that is
-// no JSON, except that a parser that stops at its first error meets no more than the limits before it.
+// OK, or INVALID_ARGUMENT with the limit that the text exceeds. One pass, no memory. For text that is no JSON it only
+// promises that a parser that stops at its first error stays within the limits up to there.
 absl::Status CheckJsonLimits(std::string_view text, const JsonLimits& limits);
 
 // `Json`: nlohmann::json or nlohmann::ordered_json. INVALID_ARGUMENT: beyond a limit, or not JSON.

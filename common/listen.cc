@@ -54,17 +54,17 @@ std::string ListeningInode(const std::string& line, int port) {
   return static_cast<int>(found) == port ? inode : "";
 }
 
-// Of the socket that listens on `port`; empty: nobody does. Nothing: /proc does not tell.
+// The inode of the socket that listens on `port`; empty: none does. nullopt: /proc cannot be read.
 std::optional<std::string> InodeOfListener(int port) {
-  bool told = false;
+  bool readable = false;
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(path);
-    told |= file.is_open();
+    readable |= file.is_open();
     for (std::string line; std::getline(file, line);) {
       if (std::string inode = ListeningInode(line, port); !inode.empty()) return inode;
     }
   }
-  return told ? std::optional<std::string>("") : std::nullopt;
+  return readable ? std::optional<std::string>("") : std::nullopt;
 }
 
 bool HasDescriptor(const std::string& process, const std::string& target) {

@@ -11,17 +11,17 @@ namespace taskd {
 
 // Non-blocking, close-on-exec, with the system's whole backlog. `everywhere`: on all addresses of the machine, IPv4 and
 // IPv6, `address.host` is not looked at. ALREADY_EXISTS: "HOST:PORT: address in use", and by whom where that can be
-// read; also while a connection has it as its own end, which IsListenedOn tells apart. UNAVAILABLE: the system's
-// reason.
+// read; also while the port is the local end of a connection, for which IsListenedOn is false. UNAVAILABLE: the
+// system's reason.
 absl::StatusOr<UniqueFd> ListenTcp(const HostPort& address, bool everywhere);
 
 // The port of a bound socket.
 int LocalPort(int fd);
 
-// Somebody listens on the TCP port, on any address of this network namespace. Also where /proc does not tell.
+// A process listens on the TCP port, on any address of this network namespace. Also true where /proc cannot be read.
 bool IsListenedOn(int port);
 
-// "pid 123 (python3)" of a process that listens on the TCP port; empty where /proc does not tell this user.
+// "pid 123 (python3)" of a process that listens on the TCP port; empty where /proc hides it from this user.
 std::string HolderOfPort(int port);
 
 // The peer's "HOST:PORT", empty if it is gone.

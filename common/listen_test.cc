@@ -24,7 +24,7 @@ TEST(ListenTest, SomebodyListens) {
   }
 }
 
-// The system gives high ports to connections: then the port is in use, but nobody answers there.
+// The system gives high ports to connections: then the port is in use, but has no listener.
 TEST(ListenTest, AConnectionIsNoListener) {
   absl::StatusOr<UniqueFd> listener = ListenTcp({"127.0.0.1", 0}, false);
   ASSERT_TRUE(listener.ok()) << listener.status();

@@ -375,7 +375,7 @@ void MarkFold::Impl::EndDevice() {
   without_device_ = 0;
   previous_end_ns_ = 0;
   groups_.ForgetDevice();
-  ranges_.EraseEnded();  // nobody will complete these any more
+  ranges_.EraseEnded();  // no record will complete these any more
 }
 
 // ---- Ranges into steps

@@ -34,7 +34,7 @@ class MarkFold {
   void Add(const MarkRecord& record);
   // Records were lost at about here (0: unknown how many).
   void Lost(uint64_t records);
-  // What parallel_group.json says. Groups that were not seen in marks yet are kept for when they are.
+  // The contents of parallel_group.json. Groups not yet seen in marks are kept for when they are.
   void SetGroups(const std::vector<GroupInfo>& groups);
   // No more records come: folds what is complete.
   void Finish();
@@ -42,7 +42,7 @@ class MarkFold {
   // Groups by index (OpFold::group). Grows and learns; `groups_version` changes with it.
   const std::vector<GroupInfo>& groups() const;
   uint64_t groups_version() const;
-  // Smallest device id in device records, -1 without any. Tells nodes apart where nothing else does.
+  // Smallest device id in device records, -1 without any. Distinguishes nodes where nothing else does.
   int device_id() const;
 
  private:

@@ -328,7 +328,7 @@ TEST(MarkFold, AnOperationWithoutItsEndCoversNothing) {
   EXPECT_DOUBLE_EQ(Ms(fold.ops[0].gap_ns), 10);
 }
 
-// Nothing tells that this one's end is lost, before the next step has ended too.
+// Until the next step has ended too, nothing shows that the end of this one is lost.
 TEST(MarkFold, AnOperationIsNotOpenForEver) {
   Rank rank;
   rank.StartOp(9, -1, "g", "Broadcast");

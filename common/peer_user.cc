@@ -95,7 +95,7 @@ Asked AskNetlink(const End& local, const End& remote) {
   const auto* header = reinterpret_cast<const nlmsghdr*>(answer);
   if (size < 0 || !NLMSG_OK(header, static_cast<size_t>(size))) return {};
   if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
-    // No such socket; but also what a kernel without this service says.
+    // No such socket; but a kernel without this service answers the same.
     const auto* error = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
     return {.answered = error->error == -ENOENT, .user = std::nullopt};
   }

@@ -82,7 +82,7 @@ TEST(PeerUserTest, NamesTheUserAtTheOtherEnd) {
 }
 
 TEST(PeerUserTest, APeerThatIsGoneIsNobody) {
-  // The kernel says root of what is left of such a connection.
+  // The kernel reports root as the owner of what is left of such a connection.
   Connected peer({"127.0.0.1", 0}, "127.0.0.1", geteuid() == 0 ? 2002 : geteuid());
   ASSERT_GE(peer.fd(), 0);
   peer.EndPeer();

@@ -1,8 +1,8 @@
-// Text that somebody else chose (a host's name, a peer's message, a mark's name), made fit for a line of a log or of a
-// terminal. Everything of that kind passes here; a log line does so once more as a whole (common/log.h).
+// Untrusted text (a host's name, a peer's message, a mark's name), made safe for a line of a log or of a terminal. All
+// such text passes here; a log line does so once more as a whole (common/log.h).
 //
 // A terminal obeys C0, DEL and C1 characters, and the controls of bidirectional text make a line read as what it is
-// not; a line feed begins a line that nobody wrote. They are shown instead: \n, \t, \r, \xHH for other single bytes and
+// not; a line feed begins a forged line. They are shown instead: \n, \t, \r, \xHH for other single bytes and
 // bytes that are no UTF-8, \uHHHH for other characters. What is printable stays, backslashes too: this is for reading,
 // not for reading back.
 #pragma once

@@ -22,7 +22,7 @@ void RankRanges::Replace(MarkRange& old, const MarkRange& range) {
   old = range;
 }
 
-// The older eighth of them: those that nobody will end any more.
+// The oldest eighth of them: those that will hardly be ended any more.
 void RankRanges::ForgetOld(std::optional<uint64_t> step) {
   std::vector<uint64_t> orders;
   orders.reserve(open_.size());

@@ -19,7 +19,7 @@ struct RankReport {
   bool attached = false;          // its process lives and its ring is sound
   std::string reason;             // why not attached, or why the wanted state is not applied
   uint64_t applied_revision = 0;  // of the wanted state that it has; 0: none yet
-  uint64_t failed_revision = 0;   // of the wanted state that it could not take on, and `reason` says why; 0: none
+  uint64_t failed_revision = 0;   // of the wanted state that it could not apply, with the cause in `reason`; 0: none
   KindMask applied = 0;
   int64_t step = -1;  // of the newest "step N" that ended; -1: none
   double step_ms = 0;
@@ -34,7 +34,7 @@ struct RankReport {
 struct RankAnswer {
   enum class State { kUnreachable, kApplied, kFailed };
   int rank = 0;
-  int node = -1;  // node rank; -1: nobody has seen the rank
+  int node = -1;  // node rank; -1: no node has reported the rank
   State state = State::kUnreachable;
   double ms = 0;       // from the request to the answer; 0 unless kApplied
   std::string reason;  // empty when kApplied

@@ -154,7 +154,7 @@ bool RingSegment::CopyChunk(size_t index, size_t max_words, RingBatch& batch, Ch
 }
 
 void RingSegment::SetGate(uint32_t gate) {
-  header_->gate.store(gate, std::memory_order_release);  // ranks load it relaxed: it says nothing of other memory
+  header_->gate.store(gate, std::memory_order_release);  // ranks load it relaxed: it orders no other memory
   // A rank with MSPTI has a thread that waits for it.
   syscall(SYS_futex, &header_->gate, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
@@ -209,7 +209,7 @@ void RingSegment::ParseChunk(const Chunk& chunk, uint64_t cut_ticks, RingBatch& 
       record.thread_id = words[i + length - 1] >> 32;
     }
     auto sequence = static_cast<uint32_t>(word3);
-    // What was overwritten before a proxy spoke was lost only if somebody wanted it.
+    // Records overwritten before a proxy decided the gate count as lost only if they were wanted.
     if (count_undecided_ || !(record.flags & ring::kFlagUndecided)) {
       ring.read.lost += static_cast<uint32_t>(sequence - ring.read.sequence);
     }

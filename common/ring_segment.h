@@ -102,7 +102,7 @@ class RingSegment {
   // committed in the order in which they were read.
   void StageCursors(const RingBatch& batch);
   void CommitCursors(const RingBatch& batch);
-  // Makes the valid ones of what somebody else has staged, and reads from there. Before the first Read.
+  // Commits the valid cursors that an earlier proxy has staged, and reads from there. Before the first Read.
   void CommitStagedCursors();
 
   // Name of a record's domain; empty names and garbage are possible.

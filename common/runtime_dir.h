@@ -41,9 +41,9 @@ absl::StatusOr<std::string> RuntimeDir(const std::string& below = "");
 // Room for "/run-<pid>/proxy.sock" in the 107 bytes of a UNIX socket's path.
 inline constexpr size_t kMaxRuntimeDirBytes = 80;
 
-// Those of the three that are not passed over, best first; they may be missing or break the rule, as OpenOwnDir tells.
-// For who looks for what others of this user left: with and without a login session the first choice differs. Nothing
-// is made.
+// Those of the three that are not passed over, best first; they may be missing or break the rule that OpenOwnDir
+// checks. For finding what other processes of this user left: with and without a login session the first choice
+// differs. Creates nothing.
 std::vector<std::string> RuntimeDirCandidates();
 
 // A new folder of this user alone, mode 0700: /tmp/taskd-new-XXXXXX, for who goes on without a runtime folder. It is

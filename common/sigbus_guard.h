@@ -1,4 +1,4 @@
-// Memory that somebody else may truncate under us: a read past the end of a shared file raises SIGBUS, and a training
+// Memory that another process may truncate under us: a read past the end of a shared file raises SIGBUS, and a training
 // process that shrinks its segment must not take the proxy down with it.
 #pragma once
 

@@ -142,8 +142,8 @@ struct GroupInfo {
   friend bool operator==(const GroupInfo&, const GroupInfo&) = default;
 };
 
-// A rank waits in a blocking operation before it can compute on: point-to-point, and the groups whose label says
-// tensor, context, expert or pipeline parallel. Others may overlap with computation.
+// A rank waits in a blocking operation before it can compute on: point-to-point, and those of groups labelled tensor,
+// context, expert or pipeline parallel. Others may overlap with computation.
 bool IsBlocking(CommOp op, const GroupInfo& group);
 
 // Runs of a list of global ranks, in its order, and back. `ExpandMembers` gives at most `limit` of them.

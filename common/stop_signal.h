@@ -11,7 +11,7 @@ class StopSignal {
  public:
   explicit StopSignal(bool on_stdin_eof);
 
-  // Blocks until it is time to stop; says why ("SIGTERM", "SIGINT", "stdin has closed").
+  // Blocks until it is time to stop; returns why ("SIGTERM", "SIGINT", "stdin has closed").
   std::string Wait();
 
  private:

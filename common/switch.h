@@ -41,14 +41,14 @@ absl::StatusOr<std::optional<bool>> ParseSwitchValue(std::string_view field, std
 
 // The wanted state. A value type; not thread-safe.
 struct SwitchState {
-  uint64_t revision = 0;   // 0: nobody has asked for anything yet; grows by one with each change that was asked for
+  uint64_t revision = 0;   // 0: no change was requested yet; grows by one with each requested change
   KindMask requested = 0;  // the five strings, as asked for; what Get answers
   KindMask effective = 0;  // what is recorded
 
   friend bool operator==(const SwitchState&, const SwitchState&) = default;
 };
 
-// The two rules above, applied to a state. The revision grows even if nothing else changes: somebody asked for it.
+// The two rules above, applied to a state. The revision grows even if nothing else changes: each request counts.
 SwitchState ApplyClusterdChange(const SwitchState& state, const SwitchChange& change);
 SwitchState ApplyKindChange(const SwitchState& state, const SwitchChange& change);
 

@@ -75,7 +75,7 @@ class SwitchFileWatcher::Impl {
 
   void Look() {
     std::optional<std::string> content = ReadSwitchFile(path_);
-    // Empty: somebody is writing it right now.
+    // Empty: it is being written right now.
     if (!content.has_value() || content->empty() || content == last_content_) return;
     last_content_ = std::move(content);
     absl::StatusOr<SwitchChange> change = ParseSwitchJson(*last_content_);

@@ -1,5 +1,5 @@
-// Watches the ConfigMap file `profilingSwitch`: inotify where the mount tells, and a look every second where it does
-// not (Kubernetes swaps a symbolic link above the file; some mounts never notify).
+// Watches the ConfigMap file `profilingSwitch`: inotify where the mount supports it, and a look every second where it
+// does not (Kubernetes swaps a symbolic link above the file; some mounts never notify).
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // TLS 1.3 between two launchers of a job, as a filter: bytes in, bytes out, no I/O.
 //
-// With a secret both sides prove it (job_secret.h). Without one, because nobody gave the job a secret, the server shows
+// With a secret both sides prove it (job_secret.h). Without one, because the job was given none, the server shows
 // a certificate that the client cannot check, and takes clients without one: the connection is then safe from those who
 // only listen.
 #pragma once
@@ -22,9 +22,9 @@ class TlsChannel {
   static absl::StatusOr<std::unique_ptr<TlsChannel>> Client(std::string_view secret);
   virtual ~TlsChannel() = default;
 
-  // Bytes of the peer, cut anywhere. What they say is appended to `plain`, and what has to be sent then to `out`, also
-  // where the result is an error: PERMISSION_DENIED: the peer has another secret than this side, or none, or says the
-  // same of us; INVALID_ARGUMENT: this is no TLS, or broken. After an error nothing more is to be given.
+  // Bytes of the peer, cut anywhere. Appends the plaintext to `plain`, and what has to be sent in reply to `out`, also
+  // on errors. PERMISSION_DENIED: the peer has no secret or another one than this side, or reports the same of us.
+  // INVALID_ARGUMENT: this is no TLS, or broken. Not to be called again after an error.
   virtual absl::Status Receive(std::string_view bytes, std::string& plain, std::string& out) = 0;
   // Appends to `out` what has to be sent; before the handshake is over, what is written is kept until then. An empty
   // `plain` begins the handshake.

@@ -17,7 +17,7 @@ struct Ends {
   Ends(const std::string& server_secret, bool proves, const std::string& client_secret)
       : server(TlsChannel::Server(server_secret, proves).value()), client(TlsChannel::Client(client_secret).value()) {}
 
-  // Until nobody has anything to say, `piece` bytes at once.
+  // Until neither side has anything to send, `piece` bytes at once.
   void Run(const std::string& from_client, const std::string& from_server, size_t piece = 1 << 20) {
     std::string to_server;
     std::string to_client;
@@ -58,7 +58,7 @@ TEST(TlsChannelTest, WithoutASecretOfTheClientTheServersIsNotChecked) {
   EXPECT_EQ(ends.wire.find("the secret is"), std::string::npos);
 }
 
-TEST(TlsChannelTest, AnotherSecretOrNoneIsRefusedOnBothSidesAndNothingIsSaid) {
+TEST(TlsChannelTest, AnotherSecretOrNoneIsRefusedOnBothSidesAndNothingGetsThrough) {
   for (const std::string client_secret : {"another", ""}) {
     Ends ends("of the job", true, client_secret);
     ends.Run("join me", "the secret is");

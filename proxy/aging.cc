@@ -121,8 +121,8 @@ class Walk {
     return true;
   }
 
-  // Proxies hold a lock on the file that they append to, which tells across the nodes of a shared file system. On a
-  // local one the kernel also knows of everybody else who has the file open: it grants no lease then.
+  // Proxies hold a lock on the file that they append to, visible to all nodes of a shared file system. On a local one
+  // the kernel also grants no lease while any other process has the file open.
   bool InUse(const MarkFile& file) {
     UniqueFd fd(openat(folder_.get(), file.name.data(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     struct stat info;

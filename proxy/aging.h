@@ -1,6 +1,6 @@
 // Keeps the profiling directory below its limit (TaskD contract §4.7 as the documentation has it): above it the oldest
 // fifth of the mark files goes, by modification time; only files named by digits (ten at most) in a rank's folder,
-// never one that is open, and nobody else's files. What is swapped while it looks costs nothing outside of it.
+// never one that is open, and no other user's files. What is swapped while it looks costs nothing outside of it.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class PeriodicAging {
   PeriodicAging(const PeriodicAging&) = delete;
   PeriodicAging& operator=(const PeriodicAging&) = delete;
 
-  // To be called about once a second: looks every ten, and says what it did.
+  // To be called about once a second: looks every ten, and logs what it did.
   void Tick(uint64_t now_monotonic_ns, int64_t limit_mb);
 
  private:

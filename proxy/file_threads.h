@@ -1,7 +1,7 @@
 // Threads for work on files that may never return: storage that hangs takes the thread with it, and nothing else.
 //
 // Design:
-// 1. One thread does all the work while storage answers. Another one is started when work waits though nobody is idle.
+// 1. One thread does all the work while storage answers. Another one is started when work waits and no thread is idle.
 // 2. A thread in a system call that hangs cannot be ended, and in some (a frozen or lost disk) not even be killed. So
 //    the threads are detached, and a job owns all that it touches: whoever started it may be gone when it goes on.
 #pragma once

@@ -47,7 +47,7 @@ absl::StatusOr<UniqueFd> OpenRegular(int folder, const std::string& name, int fl
     if (error == ELOOP || error == ENXIO || error == ENODEV) {
       return absl::FailedPreconditionError(absl::StrCat(path, ": is not a regular file"));
     }
-    // Says nothing about the file, unlike the codes that absl has it share.
+    // It is no property of the file, unlike the codes that absl maps to the same status.
     if (error == EROFS) return absl::UnavailableError(absl::StrCat(path, ": ", strerror(error)));
     return absl::ErrnoToStatus(error, path);
   }
@@ -67,7 +67,7 @@ absl::Status ReplaceFile(int folder, const std::string& name, std::string_view t
   for (int i = 0; i < kNames && !file.valid(); ++i) {
     fresh = absl::StrCat(".", name.starts_with('.') ? name.substr(1) : name, ".new");
     if (i > 0) absl::StrAppend(&fresh, ".", i);
-    // Of an earlier proxy, or somebody's trap. A folder stays where it is.
+    // Of an earlier proxy, or a trap. A folder stays where it is.
     if (unlinkat(folder, fresh.c_str(), 0) != 0 && errno != ENOENT && errno != EISDIR && errno != EPERM) break;
     file.reset(openat(folder, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | kNeverWait, 0644));
     if (!file.valid() && errno != EEXIST) break;

@@ -1,4 +1,4 @@
-// Health for probes, on the address that agents of other implementations expect. It tells that a proxy is there and
+// Health for probes, on the address that agents of other implementations expect. It shows that a proxy is there and
 // nothing more, so it answers in plain text, as probes ask.
 #pragma once
 

@@ -17,7 +17,7 @@ namespace taskd::proxy {
 namespace {
 
 constexpr int kMaxConnections = 8192;
-constexpr int64_t kHelloDeadlineNs = 5'000'000'000;      // for a connection that says nothing
+constexpr int64_t kHelloDeadlineNs = 5'000'000'000;      // for a connection that sends nothing
 constexpr size_t kMaxOutputBytes = size_t{1024} * 1024;  // of an agent that does not read
 constexpr size_t kMaxAllOutputBytes = size_t{64} * 1024 * 1024;
 constexpr int kMaxPassedFds = 4;
@@ -27,7 +27,7 @@ constexpr int64_t kAcceptPauseNs = 200'000'000;
 // Of a call's arguments and of an agent's answer.
 constexpr JsonLimits kJsonLimits = {.bytes = hello::kMaxFrameBytes, .depth = 16, .values = 8192};
 
-// The same user or root; the kernel says so, not the peer.
+// The same user or root, according to the kernel and not to the peer.
 bool PeerTrusted(int fd) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
@@ -157,7 +157,7 @@ void HelloServer::SendCalls() {
     } else {
       calls_[call.id].waiting = std::move(agents);
     }
-    // Calls that nobody answered any more.
+    // Calls that were left without an answer.
     while (calls_.size() > kMaxCalls) calls_.erase(calls_.begin());
   }
 }
@@ -241,7 +241,7 @@ bool HelloServer::OnReadable(Connection& connection) {
   message.msg_controllen = sizeof(control);
   ssize_t got = recvmsg(connection.fd.get(), &message, MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
-  // Without a descriptor left a rank's segment does not come along. To close tells the rank to try again.
+  // Without a descriptor left a rank's segment does not come along. Closing makes the rank try again.
   const bool complete = (message.msg_flags & MSG_CTRUNC) == 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -258,7 +258,7 @@ bool HelloServer::OnReadable(Connection& connection) {
     connection.frames.Append(bytes);
     return OnAgentInput(connection);
   }
-  if (connection.token != 0) return true;  // a rank that has said hello says nothing more; what comes is dropped
+  if (connection.token != 0) return true;  // a rank sends nothing after its hello; anything that comes is dropped
   connection.hello += bytes;
   if (connection.hello.size() < sizeof(hello::Hello)) return true;
   hello::Hello hello;

@@ -1,5 +1,5 @@
 // The proxy's UNIX socket: takes ranks' hellos and keeps the agents' connections (worker_sdk/include/taskd/hello.h).
-// Only processes of the same user and of root are heard (SO_PEERCRED). One thread.
+// Only processes of the same user and of root are accepted (SO_PEERCRED). One thread.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class HelloServer {
   HelloServer(const HelloServer&) = delete;
   HelloServer& operator=(const HelloServer&) = delete;
 
-  // Listens at `path`, which appears once ranks are heard. A socket file that nobody serves is replaced.
+  // Listens at `path`, which appears once hellos are accepted. A socket file without a server is replaced.
   // INVALID_ARGUMENT: the path is no socket path. ALREADY_EXISTS: another proxy serves it. Else: what the system says.
   absl::Status Start(const std::string& path);
   // Closes everything and removes the socket file.
@@ -48,7 +48,7 @@ class HelloServer {
 
   // Has every agent of the node call `name` with `args_json` (empty: none); on_answer gets one answer for the id: the
   // first failure, or success once all have succeeded. Arguments that are not JSON, or too large or deep to be passed
-  // on, are a failure. Calls that nobody answers are the caller's to time out, also those beyond kMaxCalls at a time.
+  // on, are a failure. Calls without an answer are the caller's to time out, also those beyond kMaxCalls at a time.
   // Any thread.
   void CallAgents(uint64_t id, const std::string& name, const std::string& args_json);
   static constexpr size_t kMaxCalls = 1024;
@@ -60,7 +60,7 @@ class HelloServer {
     std::string hello;                          // as far as it has come
     FrameBuffer frames{hello::kMaxFrameBytes};  // an agent's, after it
     std::vector<UniqueFd> passed;               // descriptors that came along
-    uint64_t token = 0;                         // of the node; 0: no rank has said hello here
+    uint64_t token = 0;                         // of the node; 0: no hello was received here
     bool agent = false;
     std::string output;
   };

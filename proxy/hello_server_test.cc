@@ -216,7 +216,7 @@ class HelloServerAgentTest : public HelloServerTest {
     frame += text;
     ASSERT_EQ(send(agent_.get(), frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
   }
-  // Until the call has come: an answer before it is nobody's.
+  // Until the call has come: an answer before it belongs to no call.
   void TakeCall() {
     uint32_t length = 0;
     ASSERT_EQ(recv(agent_.get(), &length, sizeof(length), MSG_WAITALL), 4);

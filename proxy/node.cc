@@ -64,9 +64,9 @@ void Node::WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds) {
   node_.changed.wait_until(lock, until, changed);
 }
 
-NodeFolds Node::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) {
+NodeFolds Node::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) {
   std::lock_guard<std::mutex> lock(node_.mutex);
-  return node_.TakeFolds(told, max_steps);
+  return node_.TakeFolds(sent, max_steps);
 }
 
 int64_t Node::disk_limit_mb() const {

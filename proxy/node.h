@@ -47,8 +47,8 @@ class Node {
   // The connection of a token has closed.
   void Detach(uint64_t token);
 
-  // Sets the gates of all ranks, now and for those to come. A rank with MSPTI has applied it when MSPTI says so; until
-  // then it is neither applied nor failed, at most kAnswerMs.
+  // Sets the gates of all ranks, present and future. A rank with MSPTI has applied it when MSPTI confirms it; until
+  // then it is neither applied nor failed, for at most kAnswerMs.
   void SetWanted(const WantedKinds& wanted);
   std::optional<WantedKinds> wanted() const;
   static constexpr int kAnswerMs = RankGate::kAnswerMs;
@@ -57,9 +57,9 @@ class Node {
   std::vector<RankReport> Reports() const;
   // What the ranks made of `revision`, by rank; those that wait for MSPTI are left out. `ms` is not set.
   std::vector<RankAnswer> Answers(uint64_t revision) const;
-  // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `told` says (versions by
+  // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `sent` lists (versions by
   // rank, which it then notes). At most kMaxFolds a rank wait, then the oldest are dropped.
-  NodeFolds TakeFolds(std::map<int, uint64_t>& told, size_t max_steps);
+  NodeFolds TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps);
   static constexpr size_t kMaxFolds = NodeRanks::kMaxFolds;
 
   using Versions = NodeRanks::Versions;

@@ -55,7 +55,7 @@ void NodeDrain::LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns) 
   segment.writer_seen |= lives;
   std::lock_guard<std::mutex> lock(node_.mutex);
   segment.checked_ns = now_ns;
-  // A segment that never had the lock is no libtaskd.so's; then only its connection tells.
+  // A segment that never had the lock is no libtaskd.so's; then only its connection shows that it lives.
   segment.ended = !lives && (segment.writer_seen || !segment.connected);
   if (!segment.ended) return;
   spdlog::info("rank {} (pid {}) has ended", rank, ring.pid());
@@ -97,10 +97,10 @@ void NodeDrain::TakeCounters(NodeSegment& segment, bool idle) {
 
 void NodeDrain::TakeFlushed(int rank, const absl::Status& flushed, uint64_t now_ns) {
   if (!flushed.ok()) {
-    // A full disk is every rank's trouble and is said once; a refused folder beside it is another trouble.
-    const bool said = std::any_of(file_trouble_.begin(), file_trouble_.end(),
-                                  [&](const auto& entry) { return entry.second.code == flushed.code(); });
-    if (!said) {
+    // A full disk affects every rank and is reported once; a refused folder besides is another problem.
+    const bool logged = std::any_of(file_trouble_.begin(), file_trouble_.end(),
+                                    [&](const auto& entry) { return entry.second.code == flushed.code(); });
+    if (!logged) {
       spdlog::error("mark files cannot be written, marks wait in the ranks' rings and in memory: rank {}: {}", rank,
                     flushed.message());
     }
@@ -276,7 +276,7 @@ void NodeDrain::DrainAll(std::vector<Work>& work, uint64_t now_ns, bool stopping
 
 void NodeDrain::Run() {
   adopted_ns_ = ReadMonotonicNs();
-  uint64_t stop_ns = 0;  // when to leave; 0: nobody has asked
+  uint64_t stop_ns = 0;  // when to leave; 0: no stop was requested
   while (true) {
     const uint64_t now_ns = ReadMonotonicNs();
     const bool stopping = [&] {

@@ -83,7 +83,7 @@ class NodeDrain {
   void GatherFolds(const std::vector<Work>& work);
   void ReadAhead(const Work& work);
   void Forget(const Segments& gone);
-  // Says when storage does not answer, and when it does again, once; gives memory back.
+  // Logs, once each, that storage does not answer and that it does again; gives memory back.
   void WatchStorage(const std::vector<Work>& work, uint64_t now_ns);
   bool AllWritten(const std::vector<Work>& work) const;
   // What could not be written in time.

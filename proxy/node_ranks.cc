@@ -151,7 +151,7 @@ void NodeRanks::AddFolds(NodeRank& rank, std::vector<StepFold> finished) {
   folds_wait = true;
 }
 
-NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) {
+NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) {
   NodeFolds taken;
   taken.dropped = folds_dropped_;
   folds_wait = false;
@@ -161,7 +161,7 @@ NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& told, size_t max_steps) 
       folds_wait = true;
       break;
     }
-    uint64_t& version = told[number];
+    uint64_t& version = sent[number];
     if (version != rank.groups_version) taken.groups.emplace_back(number, rank.groups);
     version = rank.groups_version;
     for (; !rank.folds.empty() && taken.steps.size() < max_steps; rank.folds.pop_front()) {

@@ -27,7 +27,7 @@ namespace taskd::proxy {
 struct NodeFolds {
   std::vector<std::pair<int, std::vector<GroupInfo>>> groups;  // by rank, where they are news
   std::vector<std::pair<int, StepFold>> steps;                 // by rank, each rank's in order
-  uint64_t dropped = 0;                                        // folds that nobody took in time, since the start
+  uint64_t dropped = 0;                                        // folds that were not taken in time, since the start
 };
 
 // What one process has given us.
@@ -87,7 +87,7 @@ class NodeRanks {
   bool Knows(ino_t inode) const;
   // Opens the drain of a new segment of the rank, to go on where its cursors are.
   void Add(int number, std::shared_ptr<NodeSegment> segment, std::unique_ptr<RingSegment> ring);
-  // The same process says hello again. Null: it is not known, or was known as another rank and is forgotten as that.
+  // A repeated hello of the same process. Null: it is not known, or was known as another rank and is forgotten as that.
   // Then `former` is the lane of that rank.
   NodeSegment* FindAgain(int rank, const RingSegment& ring, std::shared_ptr<RankLane>& former);
 
@@ -103,11 +103,11 @@ class NodeRanks {
 
   // Folds that the rank's lane has finished.
   void AddFolds(NodeRank& rank, std::vector<StepFold> finished);
-  NodeFolds TakeFolds(std::map<int, uint64_t>& told, size_t max_steps);
+  NodeFolds TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps);
 
-  // Something is new that somebody waits for.
+  // Something is new that a thread waits for.
   void Changed();
-  // Something is new that is told with the next report, no reason to wake anybody.
+  // Something is new that goes with the next report and is no reason to wake a thread.
   void Counted() { ++versions.all; }
 
   mutable std::mutex mutex;  // guards all below

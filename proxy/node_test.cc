@@ -88,11 +88,11 @@ TEST_F(NodeTest, SetsTheGatesOfAllRanksNowAndLater) {
 class NodeAnswerTest : public NodeTest {
  protected:
   void SetUp() override {
-    MsptiSays(0, 0);
+    MsptiAnswers(0, 0);
     ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
   }
-  void MsptiSays(uint32_t domains, int error) { MsptiSays(domains, ring::SourceCodeOf(domains), error); }
-  void MsptiSays(uint32_t domains, uint32_t code, int error) {
+  void MsptiAnswers(uint32_t domains, int error) { MsptiAnswers(domains, ring::SourceCodeOf(domains), error); }
+  void MsptiAnswers(uint32_t domains, uint32_t code, int error) {
     fake_.header().source_code = code;
     fake_.header().source_error = error;
     fake_.header().source_domains = domains | ring::kSourceAnswered;
@@ -110,13 +110,13 @@ class NodeAnswerTest : public NodeTest {
   FakeSegment fake_;
 };
 
-TEST_F(NodeAnswerTest, ContractARankWithMsptiHasAppliedWhenMsptiSaysSo) {
+TEST_F(NodeAnswerTest, ContractARankWithMsptiHasAppliedWhenMsptiConfirms) {
   node_.SetWanted({kStepOnly, 5});
   EXPECT_EQ(fake_.header().gate, ring::kGateStep | ring::kGateOther);
   EXPECT_EQ(Report(0).applied_revision, 0u) << "the gate alone does not count";
   EXPECT_EQ(Report(0).failed_revision, 0u);
   EXPECT_TRUE(Report(0).attached);
-  MsptiSays(ring::kSourceDefault, 0);
+  MsptiAnswers(ring::kSourceDefault, 0);
   RankReport report = Next();
   EXPECT_EQ(report.applied_revision, 5u);
   EXPECT_EQ(report.applied, kStepOnly);
@@ -129,24 +129,24 @@ TEST_F(NodeAnswerTest, ContractARankWithMsptiHasAppliedWhenMsptiSaysSo) {
 
   node_.SetWanted({kAllKindsMask, 7});
   EXPECT_EQ(Report(0).applied_revision, 6u);
-  MsptiSays(ring::kSourceDefault | ring::kSourceCommunication, 0);
+  MsptiAnswers(ring::kSourceDefault | ring::kSourceCommunication, 0);
   EXPECT_EQ(Next().applied_revision, 7u);
 }
 
-TEST_F(NodeAnswerTest, ContractAnotherSubscriberIsToldAndItsEndToo) {
+TEST_F(NodeAnswerTest, ContractAnotherSubscriberIsReportedAndItsEndToo) {
   node_.SetWanted({kStepOnly, 5});
-  MsptiSays(ring::kSourceDefault, 1420, 2);
+  MsptiAnswers(ring::kSourceDefault, 1420, 2);
   RankReport report = Next();
   EXPECT_EQ(report.reason, "not applied: another profiler is subscribed to MSPTI (2); it is tried again");
   EXPECT_EQ(report.failed_revision, 5u);
   EXPECT_EQ(report.applied_revision, 0u);
   EXPECT_EQ(report.applied, 0u);
   EXPECT_TRUE(report.attached);
-  // Said once more by the manager it is still true.
+  // It still holds when the manager sends it once more.
   node_.SetWanted({kStepOnly, 5});
   EXPECT_EQ(Report(0), report);
 
-  MsptiSays(ring::kSourceDefault, 0);
+  MsptiAnswers(ring::kSourceDefault, 0);
   report = Next();
   EXPECT_EQ(report.reason, "");
   EXPECT_EQ(report.failed_revision, 0u);
@@ -156,24 +156,24 @@ TEST_F(NodeAnswerTest, ContractAnotherSubscriberIsToldAndItsEndToo) {
 
 TEST_F(NodeAnswerTest, ContractOneDomainThatFailsIsAFailure) {
   node_.SetWanted({kAllKindsMask, 5});
-  MsptiSays(ring::kSourceDefault | ring::kSourceCommunication, 1412, 999);
+  MsptiAnswers(ring::kSourceDefault | ring::kSourceCommunication, 1412, 999);
   EXPECT_EQ(Next().reason, "not applied: MSPTI has an internal error (999); it is tried again");
 }
 
-TEST_F(NodeAnswerTest, NoAnswerIsToldAfterASecond) {
+TEST_F(NodeAnswerTest, NoAnswerIsReportedAfterASecond) {
   node_.SetWanted({kStepOnly, 5});
   RankReport report = Next();
   EXPECT_EQ(report.reason, "not applied: MSPTI has not answered");
   EXPECT_EQ(report.failed_revision, 5u);
   node_.SetWanted({kStepOnly, 5});
   EXPECT_EQ(Report(0), report) << "the same word once more is no new question";
-  MsptiSays(ring::kSourceDefault, 0);
+  MsptiAnswers(ring::kSourceDefault, 0);
   EXPECT_EQ(Next().applied_revision, 5u);
 }
 
 TEST_F(NodeAnswerTest, HalfAnAnswerIsNone) {
   node_.SetWanted({kStepOnly, 5});
-  MsptiSays(ring::kSourceDefault, 1420, 0);  // its error is not stored yet
+  MsptiAnswers(ring::kSourceDefault, 1420, 0);  // its error is not stored yet
   node_.WaitForChange(node_.versions().urgent, 50, false);
   EXPECT_EQ(Report(0).reason, "");
   EXPECT_EQ(Report(0).applied_revision, 0u);
@@ -183,13 +183,13 @@ TEST_F(NodeAnswerTest, HalfAnAnswerIsNone) {
 
 TEST_F(NodeAnswerTest, AnOldAnswerIsTakenForWhatItSays) {
   node_.SetWanted({kStepOnly, 5});
-  MsptiSays(ring::kSourceDefault, 0);
+  MsptiAnswers(ring::kSourceDefault, 0);
   EXPECT_EQ(Next().applied_revision, 5u);
   // Off and on again before MSPTI looked. Then it goes wrong after all.
   node_.SetWanted({0, 6});
   node_.SetWanted({kStepOnly, 7});
   EXPECT_EQ(Report(0).applied_revision, 7u);
-  MsptiSays(ring::kSourceDefault, 1420, 2);
+  MsptiAnswers(ring::kSourceDefault, 1420, 2);
   RankReport report = Next();
   EXPECT_EQ(report.failed_revision, 7u);
   EXPECT_EQ(report.applied_revision, 0u);
@@ -198,13 +198,13 @@ TEST_F(NodeAnswerTest, AnOldAnswerIsTakenForWhatItSays) {
 
 TEST_F(NodeAnswerTest, ContractOffIsAnsweredToo) {
   node_.SetWanted({kStepOnly, 5});
-  MsptiSays(ring::kSourceDefault, 0);
+  MsptiAnswers(ring::kSourceDefault, 0);
   EXPECT_EQ(Next().applied_revision, 5u);
   node_.SetWanted({0, 6});
   EXPECT_EQ(Report(0).applied_revision, 5u);
-  MsptiSays(0, 1420, 1);
+  MsptiAnswers(0, 1420, 1);
   EXPECT_EQ(Next().reason, "not applied: MSPTI refuses a parameter (1); it is tried again");
-  MsptiSays(0, 0);
+  MsptiAnswers(0, 0);
   EXPECT_EQ(Next().applied_revision, 6u);
 }
 
@@ -222,7 +222,7 @@ TEST_F(NodeAnswerTest, MsptiThatIsFoundLateCountsFromThenOn) {
 
 TEST_F(NodeAnswerTest, ANewLifeOfTheRankIsAskedAnew) {
   node_.SetWanted({kStepOnly, 5});
-  MsptiSays(ring::kSourceDefault, 1420, 2);
+  MsptiAnswers(ring::kSourceDefault, 1420, 2);
   EXPECT_EQ(Next().failed_revision, 5u);
   FakeSegment next;
   ASSERT_TRUE(node_.Attach(HelloOf(0), next.Fd()).ok());
@@ -388,11 +388,11 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
     EXPECT_TRUE(Eventually([&] { return Report(0).step == first + count - 1; }));
   };
   steps(0, 100);
-  std::map<int, uint64_t> told;
+  std::map<int, uint64_t> sent;
   NodeFolds taken;
-  // The counters are told a moment before the folds of the same pass.
+  // The counters are published a moment before the folds of the same pass.
   EXPECT_TRUE(Eventually([&] {
-    NodeFolds more = node_.TakeFolds(told, 10);
+    NodeFolds more = node_.TakeFolds(sent, 10);
     if (!more.steps.empty()) taken = std::move(more);
     return !taken.steps.empty();
   }));
@@ -403,16 +403,16 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
   ASSERT_EQ(taken.groups.size(), 1u);
   EXPECT_EQ(taken.groups[0].first, 0);
   EXPECT_THAT(taken.groups[0].second, ::testing::ElementsAre(GroupInfo{"g", "tp", {{0, 1, 2}}}));
-  taken = node_.TakeFolds(told, 1000);
+  taken = node_.TakeFolds(sent, 1000);
   EXPECT_EQ(taken.steps.size(), Node::kMaxFolds - 10);
   EXPECT_EQ(taken.steps.back().second.step, 99);
-  EXPECT_TRUE(taken.groups.empty()) << "told already";
-  EXPECT_TRUE(node_.TakeFolds(told, 1000).steps.empty());
+  EXPECT_TRUE(taken.groups.empty()) << "sent already";
+  EXPECT_TRUE(node_.TakeFolds(sent, 1000).steps.empty());
 
   steps(100, 1);
   node_.WaitForChange(node_.versions().urgent, 20'000, true);
-  told.clear();  // a new stream
-  taken = node_.TakeFolds(told, 1000);
+  sent.clear();  // a new stream
+  taken = node_.TakeFolds(sent, 1000);
   ASSERT_EQ(taken.steps.size(), 1u);
   EXPECT_EQ(taken.groups.size(), 1u);
 }

@@ -42,7 +42,7 @@ std::string HostName() {
 }
 
 // The socket's folder, made for this user alone where it is missing. Whoever could replace it, or a folder above, could
-// put another socket in the place of ours.
+// put another socket there instead of ours.
 absl::Status MakeSocketFolder(const std::string& socket) {
   const size_t slash = socket.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : socket.substr(0, slash);
@@ -92,7 +92,7 @@ NodeOptions NodeOptionsOf(const ProxyOptions& options, const std::string& host, 
           .node_backlog_bytes = static_cast<size_t>(options.node_backlog_mb) << 20};
 }
 
-// The parts of a proxy, and who tells whom.
+// The parts of a proxy, and how they are connected.
 class Proxy {
  public:
   Proxy(const ProxyOptions& options, const proto::Security& security, std::string socket, const Task& task)

@@ -79,7 +79,7 @@ absl::Status RankFiles::OpenFile(int folder, uint64_t file, bool create) {
   }
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
-  // Tells whoever ages this folder that the file is in use. A file system without locks is no reason to stop.
+  // Marks the file as in use for proxies that age this folder. A file system without locks is no reason to stop.
   (void)flock(fd.get(), LOCK_SH | LOCK_NB);
   fd_ = std::move(fd);
   file_ = file;
@@ -93,7 +93,7 @@ bool RankFiles::StillThere() const {
 }
 
 absl::StatusOr<RankFiles::Target> RankFiles::Prepare(int64_t now_unix_s) {
-  // Somebody may have removed or truncated the file; then look at the folder again.
+  // The file may have been removed or truncated; then look at the folder again.
   if (!StillThere()) fd_.reset();
   if (fd_.valid() && size_ <= kMaxMarkFileBytes) return Target{file_, size_};
   absl::StatusOr<UniqueFd> folder = dir_.OpenRank(rank_);

@@ -38,7 +38,7 @@ class RankFiles {
   // Appends whole lines with one write to the file of the last Prepare. On failure nothing of them stays in the file.
   absl::Status Append(std::string_view lines);
 
-  // Says whether the write of `bytes` bytes at `offset` of `file` was done by a proxy that is gone; a part of it is
+  // Returns whether the write of `bytes` bytes at `offset` of `file` was done by a proxy that is gone; a part of it is
   // removed, so that the answer is yes or no. UNAVAILABLE: a process still has the file open to write; one that was
   // killed while its storage hangs may write yet.
   absl::StatusOr<bool> SettleInterruptedWrite(uint64_t file, int64_t offset, int64_t bytes);

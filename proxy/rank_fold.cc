@@ -29,7 +29,7 @@ void RankFold::PollGroups(uint64_t now_monotonic_ns) {
   absl::StatusOr<UniqueFd> opened = OpenRegular(folder->get(), "parallel_group.json", O_RDONLY, path);
   struct stat info;
   if (!opened.ok() || fstat(opened->get(), &info) != 0) {
-    if (absl::IsFailedPrecondition(opened.status())) SayTrouble(opened.status());
+    if (absl::IsFailedPrecondition(opened.status())) LogTrouble(opened.status());
     return;
   }
   std::string file = absl::StrCat(info.st_ino, " ", info.st_size, " ", info.st_mtim.tv_sec, " ", info.st_mtim.tv_nsec);
@@ -40,11 +40,11 @@ void RankFold::PollGroups(uint64_t now_monotonic_ns) {
     marks_.SetGroups(*groups);
     trouble_said_ = false;
   } else {
-    SayTrouble(groups.status());  // also while its writer is at work: then it changes once more
+    LogTrouble(groups.status());  // also while its writer is at work: then it changes once more
   }
 }
 
-void RankFold::SayTrouble(const absl::Status& trouble) {
+void RankFold::LogTrouble(const absl::Status& trouble) {
   if (!trouble_said_) spdlog::warn("groups of a rank stay unknown: {}", trouble.message());
   trouble_said_ = true;
 }

@@ -30,7 +30,7 @@ class RankFold {
   std::vector<StepFold> TakeFinished();
 
  private:
-  void SayTrouble(const absl::Status& trouble);  // once
+  void LogTrouble(const absl::Status& trouble);  // once
 
   const ProfilingDir dir_;
   const int rank_;

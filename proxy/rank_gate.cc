@@ -23,7 +23,7 @@ void RankGate::Ask(const WantedKinds& wanted, uint64_t now_ns) {
 RankGate::Answer RankGate::Read(const ring::SegmentHeader& header, uint64_t now_ns, std::string& failure) {
   const uint32_t answered = header.source_domains.load(std::memory_order_acquire);
   const uint32_t domains = ring::SourceDomainsOf(GateOf(asked_->kinds));
-  // Success is told by the code alone: it is one word, and names the domains too.
+  // Success is read from the code alone: it is one word, and names the domains too.
   const bool applied = answered == (domains | ring::kSourceAnswered) &&
                        header.source_code.load(std::memory_order_relaxed) == ring::SourceCodeOf(domains);
   const int32_t error = header.source_error.load(std::memory_order_relaxed);
@@ -52,7 +52,7 @@ bool RankGate::TakeAnswer(const ring::SegmentHeader& header, uint64_t now_ns) {
     applied_ = asked_->kinds;
     applied_revision_ = asked_->revision;
   } else if (answer_ == Answer::kApplied) {
-    applied_ = 0;  // nobody knows
+    applied_ = 0;  // not known any more
     applied_revision_ = 0;
   }
   answer_ = answer;

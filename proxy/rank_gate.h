@@ -21,8 +21,8 @@ struct WantedKinds {
 // The gate word for the kinds that are wanted: marks of no known kind go with the default domain.
 uint32_t GateOf(KindMask kinds);
 
-// A rank without MSPTI has applied what its gate holds; one with MSPTI when MSPTI says so, which may take back what it
-// said before. Not thread-safe.
+// A rank without MSPTI has applied what its gate holds; one with MSPTI when MSPTI confirms it, and MSPTI may later
+// revoke that. Not thread-safe.
 class RankGate {
  public:
   static constexpr int kAnswerMs = 1000;  // for MSPTI; after that the rank has failed, until it answers
@@ -44,7 +44,7 @@ class RankGate {
  private:
   enum class Answer : uint8_t { kNotAsked, kAwaited, kApplied, kFailed };
 
-  // What the header says to what was asked, with the failure's text; kAwaited: nothing yet.
+  // The header's answer to the last request, with the failure's text; kAwaited: none yet.
   Answer Read(const ring::SegmentHeader& header, uint64_t now_ns, std::string& failure);
 
   std::optional<WantedKinds> asked_;

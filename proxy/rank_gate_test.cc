@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kMs = 1'000'000;
 constexpr KindMask kStep = MaskOf(SwitchKind::kStep);
 
-// What MSPTI says of these domains.
+// MSPTI's answer for these domains.
 void Answer(ring::SegmentHeader& header, uint32_t domains, uint32_t code, int error) {
   header.source_code = code;
   header.source_error = error;
@@ -57,7 +57,7 @@ TEST_F(RankGateTest, WithMsptiItsAnswerCounts) {
   EXPECT_EQ(gate_.applied_revision(), 7u);
 }
 
-TEST_F(RankGateTest, FailsWhereMsptiSaysSoAndComesBack) {
+TEST_F(RankGateTest, FailsWhereMsptiFailsAndRecovers) {
   Fail(ring::kSourceDefault);
   gate_.Ask({kStep, 7}, 1 * kMs);
   EXPECT_TRUE(Look(1));

@@ -2,7 +2,7 @@
 // storage (FileThreads).
 //
 // While busy(), files, fold and the drains that were given to Start belong to that thread; else to the one that
-// schedules. A lane lives as long as its work does, also when nobody waits for it any more.
+// schedules. A lane lives as long as its work does, even when no caller waits for it any more.
 #pragma once
 
 #include <atomic>

@@ -16,9 +16,9 @@ constexpr uint64_t kMaxAgeNs = 500'000'000;
 constexpr double kDueFill = 1.0 / 8;
 constexpr size_t kBatchBytes = size_t{1024} * 1024;  // of ring records; about 5 times that in the file
 constexpr size_t kBatchMemory = 4 * kBatchBytes;     // the most that one takes
-// Read ahead of the files only when the rest of the ring could be too little until somebody looks again.
+// Read ahead of the files only when the rest of the ring could fill up before the next look.
 constexpr double kReadAheadFill = 1.0 / 2;
-// Ranges that somebody starts and never ends.
+// Ranges that are started and never ended.
 constexpr size_t kMaxOpenRanges = 1 << 16;
 
 // The thread that made the mark: a source's records are all written by one of ours.
@@ -72,7 +72,7 @@ absl::Status SegmentDrain::TakeOver() {
   ring::SegmentHeader& header = segment_->header();
   const bool first = header.attached.load(std::memory_order_acquire) == 0;
   if (!first) {
-    if (!cursors_known_) {  // nobody else changes it, and nobody reads before
+    if (!cursors_known_) {  // only this thread changes it, and nothing is read before
       absl::StatusOr<bool> written = Settle();
       if (!written.ok()) return written.status();
       std::lock_guard<std::mutex> lock(mutex_);
@@ -257,7 +257,7 @@ void SegmentDrain::ReadAhead(size_t room_bytes) {
   }
 }
 
-// Ids grow, so the smaller half are the older ranges: those that nobody will end any more.
+// Ids grow, so the smaller half are the older ranges: those that will hardly be ended any more.
 void SegmentDrain::ForgetOldRanges() {
   std::vector<uint64_t> ids;
   ids.reserve(open_.size());

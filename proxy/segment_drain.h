@@ -14,10 +14,10 @@
 //    back like the open ranges.
 // 6. While a batch cannot be written, further ones are read behind it into the backlog, before the rings overwrite
 //    them. Each is written as by 2, in order; the segment's cursors move with the files only. So a proxy that takes
-//    over reads again what the rings still hold, and the records' sequence numbers tell it how many are gone.
+//    over reads again what the rings still hold, and the records' sequence numbers show how many are gone.
 //
 // Two threads: one writes (Flush, which may hang with the storage), one watches (everything else). What the watcher may
-// call while a Flush is under way says so.
+// call while a Flush is under way is marked.
 #pragma once
 
 #include <array>
@@ -127,7 +127,7 @@ class SegmentDrain {
   std::unique_ptr<RingSegment> segment_;
   std::deque<Batch> backlog_;  // the first is being written during a Flush
   Batch spare_;                // so that the usual one allocates nothing
-  // False: the write that a proxy before us began is not settled, so nobody knows where to read on.
+  // False: the write that a proxy before us began is not settled, so it is not known where to read on.
   bool cursors_known_;
 
   std::shared_ptr<RankFiles> files_;

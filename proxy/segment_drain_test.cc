@@ -673,7 +673,7 @@ TEST_F(SegmentDrainTest, ForgetsTheOldestOfTooManyOpenRanges) {
   EXPECT_EQ(Lines().size(), lines + 1);
 }
 
-// What the manager is told comes from the same records as the files, each once.
+// What the manager gets comes from the same records as the files, each once.
 TEST_F(SegmentDrainTest, FoldsWhatItHasWritten) {
   auto fold = std::make_shared<RankFold>(dir_, 3);
   auto drain = NewDrain(fold);

@@ -39,10 +39,10 @@ void SaveProxyState(const std::string& path, const ProxyState& state) {
       rename(temporary.c_str(), path.c_str()) == 0) {
     return;
   }
-  static bool said = false;
-  if (!said)
+  static bool logged = false;
+  if (!logged)
     spdlog::warn("{}: {}; a restarted proxy without a manager will not know the switch state", path, strerror(errno));
-  said = true;
+  logged = true;
 }
 
 }  // namespace taskd::proxy

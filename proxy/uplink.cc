@@ -70,7 +70,7 @@ class Uplink::Impl {
   void Queue(v1::NodeMessage message) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (context_ == nullptr) return;  // nobody waits for it any more
+      if (context_ == nullptr) return;  // no stream waits for it any more
       queue_.push_back(std::move(message));
     }
     node_->WakeWaiters();
@@ -113,7 +113,7 @@ class Uplink::Impl {
     std::unique_ptr<Stream> stream = stub->Connect(&context);
     const bool open = WriteHello(*stream);
     std::thread reader([&] { Read(*stream); });
-    groups_told_.clear();
+    groups_sent_.clear();
     if (open) WriteNews(*stream);
     reader.join();
     {
@@ -134,21 +134,21 @@ class Uplink::Impl {
     return stream.Write(message);
   }
 
-  // What there is to tell, until the stream ends or Stop.
+  // Writes whatever is new, until the stream ends or Stop.
   void WriteNews(Stream& stream) {
-    Node::Versions told;
+    Node::Versions reported;
     uint64_t report_due_ns = 0;
     for (bool open = true; open;) {
       const Node::Versions versions = node_->versions();
       open = WriteQueued(stream) && WriteFolds(stream);
       uint64_t now_ns = ReadMonotonicNs();
-      if (versions.urgent != told.urgent || now_ns >= report_due_ns) {
-        open = open && (versions.all == told.all || WriteRanks(stream));
-        told = versions;
+      if (versions.urgent != reported.urgent || now_ns >= report_due_ns) {
+        open = open && (versions.all == reported.all || WriteRanks(stream));
+        reported = versions;
         now_ns = ReadMonotonicNs();
         report_due_ns = now_ns + uint64_t{kReportIntervalMs} * 1'000'000;
       }
-      node_->WaitForChange(told.urgent, static_cast<int>((report_due_ns - now_ns) / 1'000'000) + 1, spoke_);
+      node_->WaitForChange(reported.urgent, static_cast<int>((report_due_ns - now_ns) / 1'000'000) + 1, spoke_);
       std::lock_guard<std::mutex> lock(mutex_);
       open = open && !reader_done_ && !stopping_;
     }
@@ -179,7 +179,7 @@ class Uplink::Impl {
     node_->WakeWaiters();
   }
 
-  // What became of the wanted state in each rank of the node, as far as it is known: a report tells of the others.
+  // What became of the wanted state in each rank of the node, as far as it is known; the others follow in a report.
   void Answer(uint64_t revision, double ms) {
     v1::NodeMessage message;
     message.mutable_applied()->set_revision(revision);
@@ -206,7 +206,7 @@ class Uplink::Impl {
   // Once the manager has spoken: before that a stream may go nowhere, and the folds with it.
   bool WriteFolds(Stream& stream) {
     while (spoke_) {
-      NodeFolds folds = node_->TakeFolds(groups_told_, kMaxSteps);
+      NodeFolds folds = node_->TakeFolds(groups_sent_, kMaxSteps);
       if (folds.steps.empty()) return true;
       v1::NodeMessage message;
       for (const auto& [rank, groups] : folds.groups) {
@@ -243,7 +243,7 @@ class Uplink::Impl {
   std::atomic<bool> spoke_{false};  // the manager, on the present stream
   grpc::ClientContext* context_ = nullptr;
   std::deque<v1::NodeMessage> queue_;
-  std::map<int, uint64_t> groups_told_;  // versions by rank, on the present stream; the writer's
+  std::map<int, uint64_t> groups_sent_;  // versions by rank, on the present stream; the writer's
 };
 
 Uplink::Uplink(Options options, Node* node, Callbacks callbacks)

@@ -1,5 +1,5 @@
-// The proxy's stream to the manager: opened again for ever, tells of the node's ranks, brings the wanted state and
-// calls of agents' callbacks. One thread that writes, one that reads.
+// The proxy's stream to the manager: reopened for ever; carries reports of the node's ranks up, and the wanted state
+// and calls of agents' callbacks down. One thread that writes, one that reads.
 #pragma once
 
 #include <cstdint>

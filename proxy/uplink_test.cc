@@ -170,7 +170,7 @@ TEST_F(UplinkTest, SendsFoldsBehindTheirGroupsAndAgainOnANewStream) {
   Step(1);
   sets = listener_.WaitForStep(1);
   ASSERT_EQ(sets.size(), 1u);
-  EXPECT_EQ(sets[0].groups_size(), 0) << "told already";
+  EXPECT_EQ(sets[0].groups_size(), 0) << "sent already";
   EXPECT_EQ(sets[0].steps(0).period_ns(), 4u);
 
   // The manager hung up with that: the next one is on a new stream.

@@ -72,8 +72,8 @@ void StoreAcceptor::Accept() {
 
 void StoreAcceptor::Pause(absl::string_view why) {
   const int64_t now_ns = EventLoop::NowNs();
-  if (now_ns - said_paused_ns_ >= kSayAgainNs) {
-    said_paused_ns_ = now_ns;
+  if (now_ns - paused_logged_ns_ >= kLogIntervalNs) {
+    paused_logged_ns_ = now_ns;
     spdlog::warn("store: no more than {} connections for now: {}", connections_.size(), why);
   }
   if (now_ns - made_room_ns_ >= kMakeRoomPauseNs) MakeRoom(/*urgent=*/true);
@@ -86,7 +86,7 @@ void StoreAcceptor::Tick() {
   if (!paused_ && connections_.size() >= max_connections_ - max_connections_ / 4) MakeRoom(/*urgent=*/false);
 }
 
-// Closes connections that have not said anything, where descriptors are short (`urgent`: where there are none). An
+// Closes connections that have not sent anything, where descriptors are short (`urgent`: where there are none). An
 // address may keep as many as it has connections that speak, the oldest ones, and kSilentSlack more: PyTorch's pairs
 // stay, also those of a machine whose many ranks have one address and of one that somebody floods later. `urgent`: a
 // beginning without an end is taken for silence, too, and there is no slack.
@@ -96,7 +96,7 @@ void StoreAcceptor::MakeRoom(bool urgent) {
   for (const auto& [id, connection] : connections_.all()) {
     if (connection->doomed) continue;
     Silent& peer = peers[connection->peer];
-    if (connection->heard >= (urgent ? Connection::Heard::kWhole : Connection::Heard::kBytes)) {
+    if (connection->received >= (urgent ? Connection::Received::kWhole : Connection::Received::kBytes)) {
       ++peer.speaking;
     } else {
       peer.silent.push_back(connection.get());
@@ -116,7 +116,7 @@ size_t StoreAcceptor::CloseSilent(Silent& peer, bool urgent) {
   size_t closed = 0;
   for (size_t i = share; i < peer.silent.size(); ++i) {
     Connection& connection = *peer.silent[i];
-    const bool spoke = connection.heard != Connection::Heard::kNothing;
+    const bool spoke = connection.received != Connection::Received::kNothing;
     const int64_t patience_ns = spoke ? kFirstRequestUrgentNs : urgent ? kFirstByteUrgentNs : kFirstByteNs;
     if (made_room_ns_ - connection.accepted_ns < patience_ns) continue;
     connections_.Doom(connection, "it asks nothing, and connections are short");

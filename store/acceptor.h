@@ -1,6 +1,6 @@
 // Who may connect to a store: accepts connections, and makes room where descriptors are short.
 //
-// PyTorch of 1.9 to 2.0 keeps a second connection for each client, which never says a byte, and spins where that is
+// PyTorch of 1.9 to 2.0 keeps a second connection for each client, which never sends a byte, and spins where that is
 // closed. So silence alone is no reason to close a connection; see MakeRoom().
 #pragma once
 
@@ -43,7 +43,7 @@ class StoreAcceptor {
     size_t speaking = 0;  // connections of that address that say something
     std::vector<Connection*> silent;
   };
-  static constexpr int64_t kSayAgainNs = 60'000'000'000;
+  static constexpr int64_t kLogIntervalNs = 60'000'000'000;
 
   void Accept();
   void Pause(absl::string_view why);
@@ -56,9 +56,9 @@ class StoreAcceptor {
   UniqueFd listener_;
   int port_ = 0;
   size_t max_connections_ = SIZE_MAX;
-  bool paused_ = false;  // nobody is accepted at the moment
+  bool paused_ = false;  // no connection is accepted at the moment
   EventLoop::TimerId resume_{};
-  int64_t said_paused_ns_ = -kSayAgainNs;
+  int64_t paused_logged_ns_ = -kLogIntervalNs;
   int64_t made_room_ns_ = 0;
 };
 

@@ -30,7 +30,7 @@ bool ClientService::TakeHead(Connection& connection) {
   }
   if (!*whole) return false;
   connection.client.head = std::move(call);
-  connection.heard = Connection::Heard::kWhole;
+  connection.received = Connection::Received::kWhole;
   return true;
 }
 
@@ -43,7 +43,7 @@ bool ClientService::Execute(Connection& connection) {
   const StoreOp op = call.request.op;
   const bool waits = IsWait(op);
   const bool validated = connection.parser.dialect() == StoreDialect::k22;
-  // A client that cannot cancel and asks something else has given up waiting. Nobody waits twice.
+  // A client that cannot cancel and asks something else has given up waiting. No client waits twice.
   if (client.waits_in != 0 && (op == StoreOp::kCancelWait || !validated || waits)) {
     backend_.core().Cancel(connection.id, client.waits_in);
     client.waits_in = client.wait_bytes = 0;

@@ -60,8 +60,8 @@ struct TierCalls {
 };
 
 struct Connection {
-  // What has come from the peer so far.
-  enum class Heard : uint8_t { kNothing, kBytes, kWhole };  // kWhole: a request, or it is a tier or the frame service's
+  // What has come from the peer so far. kWhole: a request, or it is a tier or the frame service's.
+  enum class Received : uint8_t { kNothing, kBytes, kWhole };
 
   Connection(StoreDialect unvalidated, uint32_t service_magic) : parser(unvalidated, service_magic) {}
 
@@ -69,9 +69,9 @@ struct Connection {
   UniqueFd fd;
   PeerKey peer{};
   int64_t accepted_ns = 0;
-  Heard heard = Heard::kNothing;
+  Received received = Received::kNothing;
 
-  StoreParser parser;                   // says who that is; then a client's requests
+  StoreParser parser;                   // recognises the kind of peer; then parses a client's requests
   std::unique_ptr<FrameBuffer> frames;  // what others send
   ClientCalls client;
   std::unique_ptr<TierCalls> tier;
@@ -85,7 +85,7 @@ struct Connection {
   bool doomed = false;   // it is closed when the round ends
   bool close_when_written = false;
 
-  // Or it is not known yet who that is.
+  // Or the kind of peer is not known yet.
   bool is_client() const { return frames == nullptr; }
   size_t unread() const { return out.size() - written; }
   // There may be something to execute.

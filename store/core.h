@@ -24,7 +24,7 @@
 
 namespace taskd::store {
 
-// Who asked. Several calls of a tier are under way at once, told apart by `id`: no id comes again while its call is
+// Who asked. Several calls of a tier are under way at once, identified by `id`: no id comes again while its call is
 // under way, which the connections see to (tier_service.h).
 struct StoreCaller {
   uint64_t stream = 0;
@@ -93,7 +93,7 @@ class StoreCore {
   // Of tiers below.
   virtual void Acknowledge(uint64_t stream, uint64_t batch) = 0;
   virtual void Forget(uint64_t stream, const std::vector<std::string>& keys) = 0;  // it keeps no copies of these
-  virtual void WakeBack(const std::string& key) = 0;                               // a wake_one found nobody who waits
+  virtual void WakeBack(const std::string& key) = 0;                               // a wake_one found no waiter
 
   // Of the first `frames` frames of a tier, how many the root is known to have executed with all before them.
   virtual uint64_t Confirmed(uint64_t stream, uint64_t frames) = 0;

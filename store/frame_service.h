@@ -14,7 +14,7 @@ struct FrameService {
   // 0: there is none. Else beyond kMaxKeyBytes, as a 1.x client may begin with 00 and the length of a key, and none of
   // the store's own magics (wire.h).
   uint32_t magic = 0;
-  uint32_t max_frame_bytes = 0;  // of a peer, until SetMaxFrameBytes() says another limit
+  uint32_t max_frame_bytes = 0;  // of a peer, until SetMaxFrameBytes() sets another limit
   std::function<void(uint64_t peer, const std::string& address)> opened;
   std::function<void(uint64_t peer, std::string_view body)> received;
   std::function<void(uint64_t peer)> closed;

@@ -15,7 +15,7 @@ bool MemoryBudget::MayExecute(const StoreRequest& request) {
   const bool much = request.op == StoreOp::kWait && BytesOf(request.keys) > kSmallBytes;
   const bool list = request.op == StoreOp::kListKeys && list_bytes > kSmallBytes && bytes() + list_bytes > limit_bytes_;
   if (!list && !((much || MayGrow(request.op)) && bytes() > limit_bytes_)) return true;
-  SayFull();
+  LogFull();
   return false;
 }
 
@@ -27,15 +27,15 @@ void MemoryBudget::Charge(Connection& connection) {
   const bool of_many = !connection.is_client();
   const uint64_t limit_bytes = limit_bytes_ + (of_many ? limit_bytes_ / 4 : 0);
   if (connection.received_bytes() > (of_many ? kSmallFramesBytes : kSmallBytes) && bytes() > limit_bytes) {
-    SayFull();
+    LogFull();
     connections_.Doom(connection, "what it sends, for which the store has no memory left");
   }
 }
 
-void MemoryBudget::SayFull() {
+void MemoryBudget::LogFull() {
   const int64_t now_ns = EventLoop::NowNs();
-  if (now_ns - said_full_ns_ < kSayAgainNs) return;
-  said_full_ns_ = now_ns;
+  if (now_ns - full_logged_ns_ < kLogIntervalNs) return;
+  full_logged_ns_ = now_ns;
   spdlog::error(
       "store: {} MiB of memory are used and the limit is {} MiB (--memory-limit-mb): connections that write are "
       "closed",

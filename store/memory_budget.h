@@ -21,14 +21,14 @@ class MemoryBudget {
   void Charge(Connection& connection);
 
  private:
-  static constexpr int64_t kSayAgainNs = 60'000'000'000;
+  static constexpr int64_t kLogIntervalNs = 60'000'000'000;
 
-  void SayFull();
+  void LogFull();
 
   const uint64_t limit_bytes_;
   Connections& connections_;
   const StoreBackend& backend_;
-  int64_t said_full_ns_ = -kSayAgainNs;
+  int64_t full_logged_ns_ = -kLogIntervalNs;
 };
 
 }  // namespace taskd::store

@@ -1,4 +1,4 @@
-// What clients ask of a store, whatever dialect they speak, and what they are told. Passive data.
+// Requests to a store, whatever dialect the client speaks, and their answers. Passive data.
 // Source of the operations and their meaning: PyTorch's TCPStore, releases 1.9 to 2.9 (docs/formats.md, "Store").
 #pragma once
 
@@ -43,7 +43,7 @@ struct StoreReply {
 };
 
 // How a client speaks (launcher's name for the option: --dialect). The values of unvalidated clients are what type
-// numbers 7 and 8 mean, which cannot be told from the bytes.
+// numbers 7 and 8 mean, which cannot be inferred from the bytes.
 enum class StoreDialect : uint8_t {
   kUnknown,  // nothing was received yet
   k1x,       // 1.9 to 2.0: 7 WATCH_KEY, 8 DELETE_KEY; 9 and above as kMid2023

@@ -55,7 +55,7 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
       StartWait(call);
       break;
     case StoreOp::kPing:
-    case StoreOp::kCancelWait:  // what it ends was told by Cancel()
+    case StoreOp::kCancelWait:  // Cancel() has answered the wait that it ends
       host_.answer(call.caller, Number(call.request.number));
       break;
     case StoreOp::kWatchKey:
@@ -192,7 +192,7 @@ void RootCore::Created(const std::string& key) {
   }
 }
 
-// Not before the call is over: what a waiter is told of its keys must be what they are after it.
+// Not before the call is over: a waiter must get the state of its keys after the call.
 void RootCore::ReleaseDue() {
   for (WaitId id : due_) Release(id);
   due_.clear();
@@ -437,7 +437,7 @@ void RootCore::ForgetTry(bool all) {
     for (const std::string& element : elements) bytes_ -= key.size() + element.size() + kEntryOverhead;
   }
   queues_.clear();  // only clients of 2.2 and later have them
-  // No rank runs between two tries: nobody can have read a copy by the time that the answers are here.
+  // No rank runs between two tries: no copy can have been read by the time that the answers are here.
   auto erase = [this, keys] {
     for (const std::string& key : keys) Erase(key);
   };

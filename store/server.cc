@@ -4,8 +4,8 @@
 // 1. Everything runs on the loop's thread. Answers and blocked calls never run other calls from within a core: they
 //    leave notes (Connections), and these are looked at when the round ends.
 // 2. What a round brought is written at its end, one send() a connection.
-// 3. Nobody has more than a budget, of his own (ClientService, TierService) and of all together (MemoryBudget). And
-//    nobody has more than a slice of a round: one answer, or kMaxTierSlice of frames.
+// 3. No peer exceeds its own budget (ClientService, TierService), nor all of them the common one (MemoryBudget). And
+//    no peer gets more than a slice of a round: one answer, or kMaxTierSlice of frames.
 #include "store/server.h"
 
 #include <sys/socket.h>
@@ -163,14 +163,14 @@ void Server::Receive(Connection& connection) {
   const ssize_t size = recv(connection.fd.get(), buffer.data(), buffer.size(), 0);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (size <= 0) return connections_.Doom(connection);
-  if (connection.heard == Connection::Heard::kNothing) connection.heard = Connection::Heard::kBytes;
+  if (connection.received == Connection::Received::kNothing) connection.received = Connection::Received::kBytes;
   const std::string_view bytes(buffer.data(), static_cast<size_t>(size));
   if (connection.is_client()) return ReceiveAsClient(connection, bytes);
   connection.frames->Append(bytes);
   TakeFrames(connection);
 }
 
-// Of a client, or of one who may still turn out to be somebody else.
+// From a client, or from a peer that may still turn out to be another kind.
 void Server::ReceiveAsClient(Connection& connection, std::string_view bytes) {
   if (absl::Status fed = connection.parser.Feed(bytes); !fed.ok()) return connections_.Doom(connection, fed.message());
   switch (connection.parser.peer()) {
@@ -184,7 +184,7 @@ void Server::ReceiveAsClient(Connection& connection, std::string_view bytes) {
       break;
     case StoreParser::Peer::kService:
       BeginFrames(connection, options_.frame_service.max_frame_bytes);
-      connection.heard = Connection::Heard::kWhole;
+      connection.received = Connection::Received::kWhole;
       options_.frame_service.opened(connection.id, PeerAddress(connection.fd.get()));
       break;
   }

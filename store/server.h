@@ -34,7 +34,7 @@ class StoreServer {
   struct Options {
     HostPort listen;          // port 0: a free one
     bool dual_stack = false;  // also listen on every address of the machine, IPv4 and IPv6, not only `listen.host`
-    bool is_tier = false;     // a tier that SetUpstream() tells where to ask; until then its clients wait
+    bool is_tier = false;     // a tier, whose upstream SetUpstream() sets; until then its clients wait
     std::string upstream;     // HOST:PORT of a taskd store; empty: this is the root
     StoreDialect unvalidated = StoreDialect::k1x;
     FrameService frame_service;  // whom else this port is for
@@ -52,7 +52,7 @@ class StoreServer {
   virtual StoreStats stats() const = 0;
   // Tier only. Another upstream than before: all connections are closed, as if the old one had died.
   virtual void SetUpstream(const HostPort& upstream) = 0;
-  // Tier only: the job is over, the store above will go. Nothing is said of it.
+  // Tier only: the job is over, the store above will go, which is not logged.
   virtual void ExpectEnd() = 0;
   // To peers of the frame service. One that is gone: nothing happens.
   virtual void SendFrame(uint64_t peer, std::string_view body) = 0;

@@ -18,7 +18,7 @@ class Sharing {
 
   explicit Sharing(SendRevoke send_revoke) : send_revoke_(std::move(send_revoke)) {}
 
-  // What is remembered of copies at most. Beyond it nobody gets a copy of a key that nobody has one of.
+  // Memory for what is known about copies, at most. Beyond it, keys without a copy get none.
   static constexpr size_t kMaxBytes = 256 * 1024 * 1024;
 
   bool IsLocked(const std::string& key) const { return !locks_.empty() && locks_.contains(key); }
@@ -32,15 +32,15 @@ class Sharing {
   void Drop(const std::string& key, uint64_t stream);
   void DropStream(uint64_t stream);
 
-  // Takes all copies of `keys`, none of which is locked, away from everybody but `except`, whose copies are forgotten
-  // without a word: it knows. True: there are none left. False: the keys are locked, and `then` runs when they are
+  // Revokes all copies of `keys`, none of which is locked, but those of `except`, which are forgotten without a
+  // message: it knows. True: there are none left. False: the keys are locked, and `then` runs when they are
   // free, before whoever waited for them.
   bool Revoke(const std::vector<std::string>& keys, uint64_t except, Continuation then);
   void Acknowledge(uint64_t stream, uint64_t batch);
   size_t bytes() const { return bytes_; }  // of memory, about
   bool HasCopies(const std::string& key) const { return holders_.contains(key); }
 
-  // Streams that have owed an acknowledgement since before `since_ns`, in the time that set_now_ns() is told.
+  // Streams that have owed an acknowledgement since before `since_ns`, by the time set with set_now_ns().
   std::vector<uint64_t> Late(int64_t since_ns) const;
   void set_now_ns(int64_t now_ns) { now_ns_ = now_ns; }
 

@@ -45,7 +45,7 @@ TEST_F(SharingTest, WriterRunsBeforeThoseWhoWaitedOnceEveryHolderHasAnswered) {
   sharing_.WhenUnlocked("k", Run("reader"));
   ASSERT_EQ(sent_.size(), 2u);
   sharing_.Acknowledge(7, sent_[0].batch);
-  sharing_.Acknowledge(7, sent_[0].batch);  // twice does not count for somebody else
+  sharing_.Acknowledge(7, sent_[0].batch);  // a second time does not count for another holder
   EXPECT_TRUE(sharing_.IsLocked("k"));
   EXPECT_THAT(ran_, IsEmpty());
   sharing_.Acknowledge(8, sent_[0].batch);

@@ -30,7 +30,7 @@ StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states
   if (WantsValues(call.caller.op) && !all && states.size() < keys.size() && !states.empty()) {
     answer.rest.assign(keys.begin() + static_cast<ptrdiff_t>(states.size()), keys.end());
   } else if (!all) {
-    answer.fault = true;  // no store of ours says that
+    answer.fault = true;  // no store of ours answers that
     return answer;
   }
   if (call.caller.op == StoreOp::kCheck) {
@@ -68,7 +68,7 @@ StoreCore::Result TierCore::Execute(StoreCall& call) {
       AddToCounter(call);
       return Result::kDone;
     case StoreOp::kPing:
-    case StoreOp::kCancelWait:  // what it ends was told by Cancel()
+    case StoreOp::kCancelWait:  // Cancel() has answered the wait that it ends
       return AnswerPing(call);
     default:
       return PassThrough(call);
@@ -105,7 +105,7 @@ void TierCore::Written(const std::vector<std::string>& keys) {
     DropCopy(key);
     unseen_.AddKey(key);
   }
-  // Writes without an answer would be remembered for ever where nobody ever reads.
+  // Without any reader, writes without an answer would be remembered for ever.
   if (unseen_.keys() > kWrittenBeforeProbe && !probing_) {
     probing_ = true;
     TierFrame probe;
@@ -168,7 +168,7 @@ bool TierCore::AnswerFromCopies(const StoreCall& call) {
   return true;
 }
 
-// Tells the caller what is in the reply. A tier below gets copies of what this tier has copies of.
+// Answers the caller from the reply. A tier below gets copies of what this tier has copies of.
 void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
   if (reply.type == TierFrame::Type::kFault) {
     StoreAnswer answer;
@@ -342,7 +342,7 @@ void TierCore::PassedThroughReplied(TierFrame frame) {
   host_.answer(caller, std::move(answer));
 }
 
-// The writer is told, though it awaits no answer.
+// The writer gets the error, though it awaits no answer.
 void TierCore::SilentWriteFailed(uint64_t id) {
   const StoreCaller* found = unseen_.FindSilent(id);
   if (found == nullptr) return;
@@ -451,7 +451,7 @@ void TierCore::WakeOne(const TierFrame& frame) {
   if (caller.tier) {
     answer.wake_one = true;
     answer.values = frame.keys;
-    flight.joiners.push_back(std::move(joiner));  // it waits for its others; the next wake is somebody else's
+    flight.joiners.push_back(std::move(joiner));  // it waits for its others; the next wake goes to another one
     host_.answer(caller, std::move(answer));
     return;
   }
@@ -461,7 +461,7 @@ void TierCore::WakeOne(const TierFrame& frame) {
 }
 
 void TierCore::WakeBack(const std::string& key) {
-  // Somebody else of this tier may wait for it.
+  // Another client of this tier may wait for it.
   auto found = by_signature_.find(Signature(StoreOp::kWait, {key}));
   if (found != by_signature_.end()) {
     TierFrame frame;

@@ -47,7 +47,7 @@ class TierCore : public StoreCore {
   uint64_t keys() const override { return copies_.size(); }
   uint64_t waiting() const override { return waiting_.size(); }
 
-  // From the store above. Answers to what nobody asks any more are ignored.
+  // From the store above. Answers to calls that are over are ignored.
   void Received(TierFrame frame);
   // Hands over what was held back for others to join. To be called before what was handed to `send` is written.
   void BeforeFlush();

@@ -76,7 +76,7 @@ void TierService::Greet(Connection& connection, const TierFrame& frame) {
     return connections_.Doom(connection, "a tier that speaks another version of the protocol");
   }
   connection.tier->greeted = true;
-  connection.heard = Connection::Heard::kWhole;
+  connection.received = Connection::Received::kWhole;
   connection.frames->set_max_bytes(kMaxFrameBytes);
   Send(connection, frame);
 }

@@ -14,7 +14,7 @@
 
 namespace taskd::store {
 
-// A tier speaks for many: several calls of its are under way at once, and a call is told apart from others by its id
+// A tier speaks for many clients: several of its calls are under way at once, and a call is identified by its id
 // alone. So an id is refused while a call with it is under way. A tier has no more than kMaxTierBacklog in each
 // direction, and a slice of each round.
 class TierService {

@@ -23,8 +23,8 @@ class UnseenWrites {
   uint64_t sent() const { return sent_; }
   void Executed(uint64_t frames) { executed_ = std::max(executed_, frames); }
 
-  // Writes without an answer, by the stream that asked for them. An answer tells its reader that what it wrote before
-  // has happened: so until the root is known to have executed that, an answer has to come from there.
+  // Writes without an answer, by the stream that asked for them. An answer implies to its reader that its earlier
+  // writes have happened: so until the root is known to have executed them, an answer has to come from there.
   // `call` was just sent with `id`.
   void AddSilent(const StoreCall& call, uint64_t id);
   bool AnyOf(uint64_t stream);

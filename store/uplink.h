@@ -32,7 +32,7 @@ class StoreUplink {
   // Kept until there is a connection; written by Flush().
   void Send(const TierFrame& frame);
   void Flush();
-  // The store above will go: nothing is said of it.
+  // The store above will go, which is not logged.
   void ExpectEnd() { expect_end_ = true; }
   bool connected() const { return state_ == State::kConnected; }
   size_t unwritten_bytes() const { return out_.size() - written_; }

@@ -145,7 +145,7 @@ void StoreParser::Open() {
   if (buffer_.empty()) return;
   if (buffer_[0] != 0) {
     peer_ = Peer::kClient;
-    // Now and not in Next(): then Feed() tells of HTTP and its like.
+    // Now and not in Next(), so that Feed() reports HTTP and the like.
     const uint8_t type = static_cast<uint8_t>(buffer_[0]);
     if (type >= kTypes1x.size()) {
       error_ = absl::InvalidArgumentError(absl::StrCat(

@@ -37,7 +37,7 @@ class StoreParser {
   absl::StatusOr<bool> Next(StoreRequest& request);
 
   Peer peer() const { return peer_; }
-  // Of a client without VALIDATE: what it is taken for. kUnknown: nothing that tells was received yet.
+  // Of a client without VALIDATE: the assumed one. kUnknown: nothing that decides it was received yet.
   StoreDialect dialect() const {
     if (proven_ != StoreDialect::kUnknown) return proven_;
     return peer_ == Peer::kClient ? unvalidated_ : StoreDialect::kUnknown;
@@ -47,8 +47,8 @@ class StoreParser {
   // What was fed and not handed out, VALIDATE and magics aside.
   size_t buffered_bytes() const { return available() + request_bytes_; }
 
-  // An unvalidated connection beside this one from the same peer that never said a word: the client is 1.x, and types
-  // 9 to 12 mean what they meant in the middle of 2023. Nothing happens if requests have told otherwise.
+  // The same peer has another unvalidated connection that never sent a byte: the client is 1.x, and types 9 to 12 mean
+  // what they meant in the middle of 2023. Does nothing if requests have shown another dialect.
   void ProveOneX() {
     if (proven_ == StoreDialect::kUnknown) proven_ = StoreDialect::k1x;
   }

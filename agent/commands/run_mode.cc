@@ -26,7 +26,7 @@ namespace {
 constexpr int kWrongUsage = 2;
 
 int Refuse(const absl::Status& status) {
-  process::SayRunLine(std::string(status.message()));
+  process::PrintRunLine(std::string(status.message()));
   return kWrongUsage;
 }
 

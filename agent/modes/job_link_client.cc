@@ -106,7 +106,7 @@ class JobLinkClientImpl final : public JobLinkClient {
         queued_output_bytes_ -= OutputBytes(report);
       }
       lock.unlock();
-      // What is lost with a broken stream is said again on the next, or is not missed.
+      // What a broken stream loses is sent again on the next one, or is not missed.
       const bool written = ending ? stream->WritesDone() : stream->Write(report);
       lock.lock();
       writing_ = false;
@@ -142,7 +142,7 @@ class JobLinkClientImpl final : public JobLinkClient {
       if (!last) {
         wake_.wait_for(lock, kPause, [this] { return abandoned_; });
         lock.unlock();
-        // A channel that has failed gets on only while somebody waits for it: calls that fail at once do not.
+        // A channel in failure reconnects only while a call waits for it; calls that fail fast do not count.
         dial_->Channel().value()->WaitForConnected(std::chrono::system_clock::now() + kPause);
         lock.lock();
       }
@@ -152,7 +152,7 @@ class JobLinkClientImpl final : public JobLinkClient {
     wake_.notify_all();
   }
 
-  // `last`: the manager has said its last word, the end of the job or a refusal.
+  // `last`: the manager has sent its last message, the end of the job or a refusal.
   absl::Status RunOnce(bool* last) {
     grpc::ClientContext context;
     {

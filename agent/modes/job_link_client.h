@@ -1,5 +1,5 @@
-// A node's stream to the job's manager (proto/taskd/v1/job_link.proto). It comes back by itself after a break, and says
-// again what it had said; what came in between is lost, but for `end`, which is told again.
+// A node's stream to the job's manager (proto/taskd/v1/job_link.proto). After a break it reconnects by itself and sends
+// its state again; notices of the manager in between are lost, except `end`, which the manager repeats.
 #pragma once
 
 #include <functional>
@@ -23,19 +23,18 @@ class JobLinkClient {
   // In a thread of the client's, one at a time; they return soon.
   struct Callbacks {
     std::function<void(const v1::JobNotice&)> notice;
-    // The stream has ended, or none could be had: UNAUTHENTICATED, INVALID_ARGUMENT and UNIMPLEMENTED are final;
-    // after all else it is tried again, 0.2 s later; not after an `end` or a refusal, which are the manager's last
-    // word.
+    // The stream has ended or could not be opened. UNAUTHENTICATED, INVALID_ARGUMENT and UNIMPLEMENTED are final; any
+    // other error is retried after 0.2 s. Not called after `end` or a refusal, which are the manager's last messages.
     std::function<void(const absl::Status&)> lost;
   };
 
-  // INVALID_ARGUMENT: a bad address or TLS folder. That nobody answers there is no error.
+  // INVALID_ARGUMENT: a bad address or TLS folder. A manager that does not answer is no error.
   static absl::StatusOr<std::unique_ptr<JobLinkClient>> Start(Options options, Callbacks callbacks);
   // Gives what is queued 1 s to be sent. No callback comes afterwards. Not from a callback.
   virtual ~JobLinkClient() = default;
 
-  // Returns at once. Remote output that finds no stream, or 64 MiB of it waiting already, is dropped; everything else
-  // is kept (ready, ended) or sent again (mpirun).
+  // Returns at once. Remote output is dropped while there is no stream or 64 MiB of it are queued; everything else is
+  // kept (ready, ended) or sent again (mpirun).
   virtual void Send(v1::NodeReport report) = 0;
 };
 

@@ -43,7 +43,7 @@ v1::JoinJob JoinOf(uint32_t index, uint32_t nodes) {
   return join;
 }
 
-// A node with what it has heard.
+// A node that keeps what it receives.
 class Node {
  public:
   Node(int port, v1::JoinJob join, const std::string& token = kToken) {
@@ -51,7 +51,7 @@ class Node {
     options.manager = Address(port);
     options.security.secret = token;
     options.join = std::move(join);
-    auto client = JobLinkClient::Start(options, {[this](const v1::JobNotice& notice) { Hear(notice); },
+    auto client = JobLinkClient::Start(options, {[this](const v1::JobNotice& notice) { Receive(notice); },
                                                  [this](const absl::Status& status) {
                                                    std::lock_guard lock(mutex_);
                                                    lost_.push_back(status);
@@ -88,7 +88,7 @@ class Node {
   }
   void Disconnect() { client_.reset(); }
 
-  // Until the condition holds of what was heard, or the time is over.
+  // Until the condition holds for what was received, or the time is over.
   bool Wait(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex_);
     return wake_.wait_for(lock, kPatience, condition);
@@ -114,7 +114,7 @@ class Node {
   std::vector<v1::RemoteCommand> remote_;
 
  private:
-  void Hear(const v1::JobNotice& notice) {
+  void Receive(const v1::JobNotice& notice) {
     if (notice.has_remote() && on_remote) {
       on_remote(notice.remote());
       return;
@@ -235,7 +235,7 @@ TEST(JobLinkClientTest, ManagerMayComeLateAndAgain) {
   EXPECT_EQ(b.WaitEnd()->code(), 0);
 }
 
-TEST(JobLinkClientTest, MpirunIsToldInOrder) {
+TEST(JobLinkClientTest, MpirunEventsArriveInOrder) {
   auto manager = StartManager({.secret = kToken});
   Node a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2));
   for (uint32_t i = 1; i <= 100; ++i) {
@@ -274,7 +274,7 @@ TEST(JobLinkClientTest, AStrangerInTheManagersPlaceIsLeft) {
   EXPECT_FALSE(node.state_.has_value() || unknowing.state_.has_value());
 }
 
-TEST(JobLinkClientTest, WrongAddressIsSaid) {
+TEST(JobLinkClientTest, WrongAddressIsReported) {
   JobLinkClient::Options options;
   options.manager = "nowhere";
   EXPECT_EQ(JobLinkClient::Start(options, {}).status().code(), absl::StatusCode::kInvalidArgument);
@@ -348,7 +348,7 @@ class Caller {
   std::unique_ptr<grpc::ClientReaderWriter<v1::RemoteInput, v1::RemoteOutput>> stream_;
 };
 
-// Says back what it is told, on both outputs, and ends with 3.
+// Echoes its input on both outputs, and ends with 3.
 void EchoOn(Node& node) {
   node.on_remote = [&node](const v1::RemoteCommand& command) {
     node.Answer(command.id(), [&](v1::RemoteOutput* output) {

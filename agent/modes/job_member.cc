@@ -153,7 +153,7 @@ void JobMember::OnLost(const absl::Status& status) {
   if (absl::IsUnimplemented(status) || absl::IsInvalidArgument(status)) {
     return callbacks_.failed(absl::StrCat("the manager at ", plan_->manager, " does not know this job: ", lost_why_));
   }
-  // A manager that is nobody's may come back whenever it likes; node 0's is gone with node 0.
+  // A manager outside the job may come back at any time; node 0's own is gone with node 0.
   if (!was_connected_ || !state_.hosted() || gone_timer_) return;
   gone_timer_ = loop_->RunAfter(options_.hosts_manager ? kOwnManagerGoneNs : kNodeZeroGoneNs, [this] {
     gone_timer_.reset();

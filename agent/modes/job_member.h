@@ -1,4 +1,4 @@
-// This node as one of its job: what it tells the job's manager, and what it knows of the other nodes.
+// This node as a member of its job: what it reports to the job's manager, and what it knows about the other nodes.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,10 @@
 
 namespace taskd::modes {
 
-// What all nodes of a job know of it, as one line: mode and nodes. Nodes that were told otherwise have another one.
+// Mode and nodes of a job in one line, equal on all its nodes; it differs on a node that was configured differently.
 std::string PlanText(const ModePlan& plan);
 
-// On the loop's thread. Without a manager (a job of one node) it knows that all are there, and nothing is ever told.
+// On the loop's thread. Without a manager (a job of one node) all nodes count as present and nothing is reported.
 class JobMember {
  public:
   struct Callbacks {
@@ -45,10 +45,10 @@ class JobMember {
 
   bool connected() const { return connected_; }
   bool has_manager() const { return !plan_->manager.empty(); }
-  bool MayStart() const;  // as plan.start says
+  bool MayStart() const;  // the condition in plan.start holds
   bool all_joined() const { return !has_manager() || state_.all_joined(); }
   bool alone() const { return client_ == nullptr || (state_.connected() <= 1); }
-  std::string Missing() const;  // who keeps MayStart() from being true, for people
+  std::string Missing() const;  // the nodes that MayStart() waits for, as text for people
   std::string NodeName(size_t index) const;
 
   void Ready();

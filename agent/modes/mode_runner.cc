@@ -45,13 +45,13 @@ class ModeRunner {
 int ModeRunner::Run() {
   bool has_plan = false;
   if (absl::Status status = Check(&has_plan); !status.ok()) {
-    process::SayRunLine(std::string(status.message()));
+    process::PrintRunLine(std::string(status.message()));
     return kWrongUsage;
   }
   absl::Status status = PrepareProcesses(
       &parts_, [this](int signal) { end_.OnSignal(signal); }, OfProcesses());
   if (!status.ok()) {
-    process::SayRunLine(std::string(status.message()));
+    process::PrintRunLine(std::string(status.message()));
     return 1;
   }
   parts_.loop.Post([this, has_plan] { steps_.Begin(has_plan); });
@@ -110,7 +110,7 @@ JobMember::Callbacks ModeRunner::OfMember() {
     if (parts_.mpi) parts_.mpi->On(call);
   };
   callbacks.remote = [this](const v1::RemoteCommand& command) {
-    // The manager sends none to a node that has not said that it takes them; a node does not rely on that.
+    // The manager sends commands only to nodes with --remote-start; the node does not rely on that.
     if (parts_.mpi && parts_.UsesTaskdRsh() && !end_.ending()) parts_.mpi->On(command);
   };
   return callbacks;

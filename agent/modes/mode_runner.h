@@ -1,5 +1,5 @@
-// One node of a job in a mode of `taskd run`: waits for the others as the mode says, starts what the plan says, and
-// ends with the job's code. Contract: modes-routing §1, "A job, really run".
+// One node of a job in a mode of `taskd run`: waits for the other nodes as its mode requires, starts the processes of
+// its plan, and ends with the job's exit code. Contract: modes-routing §1, "A job, really run".
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@ namespace taskd::modes {
 struct ModeRun {
   ModeOptions options;
   Environment environment;  // of `taskd run`
-  // Tells what the machine says, but for names: those are asked without blocking, and waited for.
+  // The facts of this machine, except host names, which are resolved asynchronously.
   ModeMachine machine;
   proto::Security security;  // what the operator gave
   std::string program;       // this one

@@ -57,7 +57,7 @@ void NodeEnd::NodeEnded(int code, const std::string& reason) {
   if (member != nullptr) member->Ended(code, reason);
   if (member == nullptr || !member->has_manager()) return EndWith(code, reason);
   if (code != 0) {
-    // The others hear of it first; then everybody ends with the job's code, which may be another node's.
+    // The other nodes are notified first; then all end with the job's code, which may be another node's.
     parts_->group->Signal(SIGTERM);
     return SetTimer(kEndAnswerNs, [this, code, reason] { EndWith(code, reason); });
   }
@@ -123,8 +123,8 @@ void NodeEnd::OnStopped() {
   if (phase_ != Phase::kEnding) return;
   phase_ = Phase::kDone;
   if (parts_->mpi) parts_->mpi->End();
-  if (!last_line_.empty()) process::SayRunLine(last_line_);
-  // The others still have to hear how the job ended, and those that come late, too.
+  if (!last_line_.empty()) process::PrintRunLine(last_line_);
+  // The other nodes, late ones included, still have to be notified of how the job ended.
   if (parts_->hosts_manager && parts_->member) {
     parts_->loop.RunAfter(parts_->member->all_joined() ? kOthersEndNs : kLateNs, [this] { parts_->loop.Stop(); });
   }

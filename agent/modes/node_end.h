@@ -3,7 +3,7 @@
 //   kStarting ──CommandRuns()──► kRunning ──┐
 //       └──────────────EndWith()────────────┴──► kEnding ──nothing runs any more──► kDone ──► the loop stops
 //
-// A node whose part is over (NodeEnded) tells the manager and waits for the job's end, which is everybody's.
+// A node whose part is over (NodeEnded) reports it to the manager and waits for the end of the whole job.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class NodeEnd {
   // `stop_starting`: no further step towards CMD is to be made.
   NodeEnd(NodeParts* parts, std::function<void()> stop_starting);
 
-  // As many processes as CMD has here; 0: it serves until the job ends.
+  // The number of CMD's processes on this node; 0: it serves until the job ends.
   void CommandRuns(size_t processes);
   // This node's part is over, or the job is: no step is to be made any more.
   bool ended() const { return own_code_.has_value() || ending(); }
@@ -33,7 +33,7 @@ class NodeEnd {
 
   // This node's part is over. The job's code may be another node's.
   void NodeEnded(int code, const std::string& reason);
-  // The job is over: whatever still runs here is ended, `line` is said, and the program ends with `code`.
+  // The job is over: ends what still runs here, prints `line`, and exits with `code`.
   void EndWith(int code, std::string line);
 
   // What happens to the node.

@@ -46,7 +46,7 @@ std::string Now() {
 
 absl::Status WriteWholeFile(const std::string& path, const std::string& content) {
   std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // Add tells what is wrong
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);  // Add() reports errors
   FileSet file;
   absl::Status status = file.Add(path, content);
   return status.ok() ? file.Commit() : status;

@@ -34,7 +34,7 @@ struct NodeParts {
 
   ModeRun run;
   EventLoop loop;
-  // Every wait for other nodes. `wait_is_over` hears of one that took too long.
+  // Every wait for other nodes; calls `wait_is_over` when one takes too long.
   std::function<void(const std::string& line)> wait_is_over;
   Patience patience{&loop, run.options.wait_s, [this](const std::string& line) { wait_is_over(line); }};
 

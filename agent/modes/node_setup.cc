@@ -35,7 +35,7 @@ void ChooseSecret(const ModePlan& plan, proto::Security* security) {
   security->fallback = plan.nodes.size() > 1 ? StandInSecret(PlanText(plan)) : NewSecret();
 }
 
-// One that somebody has started before, by himself, may have left another one for this user.
+// A manager that was started separately, earlier, has a secret of its own, kept in its job file.
 std::string SecretOfManager(const std::string& dial, const proto::Security& security) {
   if (!security.secret.empty()) return security.secret;
   absl::StatusOr<HostPort> address = ParseHostPort("--manager", dial);

@@ -16,17 +16,18 @@ namespace taskd::modes {
 // has the errors.
 absl::StatusOr<ModePlan> MakePlan(const NodeParts& parts);
 
-// INVALID_ARGUMENT: a port that this node's command has to listen on is taken; says by whom.
+// INVALID_ARGUMENT: a port that this node's command has to listen on is taken; the message names the process.
 absl::Status CheckPorts(const ModePlan& plan);
 
 // Before the process's first thread: blocks signals, forks the guard, makes the group.
 absl::Status PrepareProcesses(NodeParts* parts, std::function<void(int signal)> on_signal,
                               process::WorkerGroup::Callbacks callbacks);
 
-// The manager (where the mode puts it on this node, and nobody serves there yet) and the proxy. UNAVAILABLE: no manager.
+// Starts the manager, if the mode puts it on this node and none serves there yet, and the proxy. UNAVAILABLE: no
+// manager.
 absl::Status StartDaemons(NodeParts* parts);
 
-// Mode mpi and horovod: what MPI needs of the node. To be called before JoinJob(), after parts->member was made.
+// Modes mpi and horovod: what MPI needs on the node. Called after parts->member was made, before JoinJob().
 absl::Status StartMpi(NodeParts* parts, std::function<void(const std::string& why)> failed);
 // Mode ray.
 void MakeRay(NodeParts* parts);

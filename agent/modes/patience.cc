@@ -21,20 +21,20 @@ void Patience::Begin(std::function<std::string()> missing) {
   End();
   missing_ = std::move(missing);
   over_timer_ = loop_->RunAfter(static_cast<int64_t>(limit_s_ * kNsPerS), [this] { Over(); });
-  say_timer_ = loop_->RunAfter(kFirstLineNs, [this] { Say(); });
+  print_timer_ = loop_->RunAfter(kFirstLineNs, [this] { PrintMissing(); });
 }
 
 void Patience::End() {
   missing_ = nullptr;
-  for (std::optional<EventLoop::TimerId>* timer : {&over_timer_, &say_timer_}) {
+  for (std::optional<EventLoop::TimerId>* timer : {&over_timer_, &print_timer_}) {
     if (*timer) loop_->Cancel(**timer);
     timer->reset();
   }
 }
 
-void Patience::Say() {
+void Patience::PrintMissing() {
   spdlog::warn("waiting: {}", missing_());
-  say_timer_ = loop_->RunAfter(kNextLineNs, [this] { Say(); });
+  print_timer_ = loop_->RunAfter(kNextLineNs, [this] { PrintMissing(); });
 }
 
 void Patience::Over() {

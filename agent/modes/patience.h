@@ -1,4 +1,4 @@
-// One wait for other nodes: said now and then, and over after a while.
+// One wait for other nodes: logged from time to time, and given up after a time limit.
 #pragma once
 
 #include <functional>
@@ -12,26 +12,26 @@ namespace taskd::modes {
 // On the loop's thread.
 class Patience {
  public:
-  // `over`: the time is up; the line says who is missing and how long was waited.
+  // `over`: called when the time is up, with a line that names the missing nodes and the time waited.
   Patience(EventLoop* loop, double limit_s, std::function<void(const std::string& line)> over);
   ~Patience() { End(); }
   Patience(const Patience&) = delete;
   Patience& operator=(const Patience&) = delete;
 
-  // `missing`: who is waited for, for people. Ends the wait before.
+  // `missing`: returns the nodes that are waited for, as text for people. Ends any earlier wait.
   void Begin(std::function<std::string()> missing);
   void End();
   bool waits() const { return missing_ != nullptr; }
 
  private:
-  void Say();
+  void PrintMissing();
   void Over();
 
   EventLoop* const loop_;
   const double limit_s_;
   const std::function<void(const std::string& line)> over_;
   std::function<std::string()> missing_;
-  std::optional<EventLoop::TimerId> over_timer_, say_timer_;
+  std::optional<EventLoop::TimerId> over_timer_, print_timer_;
 };
 
 }  // namespace taskd::modes

@@ -65,7 +65,7 @@ void NameWait::Next() {
       open_.push_back(name);
       ++failed_in_a_row_;
     }
-    // A pause after each round in which nobody was found.
+    // A pause after each round in which no name resolved.
     const bool pause = failed_in_a_row_ >= open_.size() && !open_.empty();
     if (pause) failed_in_a_row_ = 0;
     timers_.push_back(loop_->RunAfter(pause ? kPauseNs : 0, [this] { Next(); }));
@@ -178,7 +178,7 @@ void RemoteStartWait::TryAgent(const std::string& name) {
   host.stage = Stage::kSsh;
   std::vector<std::string> argv = options_.agent;
   argv.insert(argv.end(), {name, "true"});
-  // Said once, when the patience is over: a line on stderr for each try would be hundreds.
+  // Reported once, when the patience is over: a line on stderr for each try would be hundreds.
   int ends[2] = {-1, -1};
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0) host.words.reset(ends[0]);
   const UniqueFd theirs(ends[1]);

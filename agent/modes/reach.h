@@ -16,8 +16,8 @@
 
 namespace taskd::modes {
 
-// All on the loop's thread; destroying one ends the wait. None has a limit of its own: who waits asks `missing`, a line
-// for people, when its patience is over.
+// All on the loop's thread; destroying one ends the wait. None has a time limit of its own: the caller has one, and
+// reports missing(), a line for people, when it expires.
 
 // Until all names have an address. The result: the first IPv4 of each; the name itself where there is only IPv6.
 class NameWait {
@@ -73,8 +73,8 @@ class PortWait {
 class RemoteStartWait {
  public:
   struct Options {
-    std::vector<std::string> hosts;            // as the agent is told them
-    std::map<std::string, std::string> names;  // of hosts, for people; those that are missing here say it themselves
+    std::vector<std::string> hosts;            // as passed to the agent
+    std::map<std::string, std::string> names;  // of hosts, for people; a host without one is shown as it is
     int port = 22;                             // 0: only the agent knows how to get there
     std::vector<std::string> agent;            // "ssh", "-p", "36666", ...
     std::map<std::string, std::string> environment;
@@ -95,7 +95,7 @@ class RemoteStartWait {
     std::string error = "no answer yet";
     std::unique_ptr<PortWait> port;
     pid_t pid = 0;
-    UniqueFd words;  // what the agent says on stderr
+    UniqueFd words;  // the agent's stderr
   };
 
   void Fill();

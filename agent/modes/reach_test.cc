@@ -79,7 +79,7 @@ TEST_F(ReachTest, NoNames) {
   EXPECT_TRUE(RunUntil(loop_, [&] { return done; }));
 }
 
-TEST_F(ReachTest, NamesThatDoNotResolveAreSaid) {
+TEST_F(ReachTest, NamesThatDoNotResolveAreReported) {
   bool done = false;
   NameWait wait(&loop_, {"localhost", "no-such-host.invalid"}, [&](const auto&) { done = true; });
   ASSERT_TRUE(RunUntil(loop_, [&] { return wait.missing().find("localhost") == std::string::npos; }));
@@ -148,7 +148,7 @@ TEST_F(ReachTest, MoreHostsThanAtOnce) {
 
 TEST_F(ReachTest, PatienceEnds) {
   std::string line;
-  Patience patience(&loop_, 0.05, [&](const std::string& said) { line = said; });
+  Patience patience(&loop_, 0.05, [&](const std::string& text) { line = text; });
   patience.Begin([] { return "node 1 (b) is missing"; });
   EXPECT_TRUE(patience.waits());
   ASSERT_TRUE(RunUntil(loop_, [&] { return !line.empty(); }));

@@ -56,7 +56,7 @@ absl::Status StartRouteStep(const RouteStepOptions& options, const ModePlan& pla
   absl::StatusOr<pid_t> pid = children->Start(
       argv, environment,
       [done = std::move(done)](int code) {
-        // Its own line on stderr says why.
+        // It has printed the reason on stderr.
         done(code == 0 ? absl::OkStatus()
                        : absl::UnavailableError(absl::StrCat("taskd route has ended with code ", code)));
       },

@@ -14,7 +14,7 @@ struct RouteStepOptions {
   std::string program;  // this one
   std::string folder;   // of this run's own, for what the plan writes
   std::string dial;     // the manager, as this node reaches it; empty: one node
-  std::string self;     // --self; empty: what the platform says
+  std::string self;     // --self; empty: the platform's name for this node
   std::string rank_table, topology;
   double wait_s = 300;
 };
@@ -27,8 +27,8 @@ std::string RouteSelf(const std::string& given, const Environment& environment);
 absl::Status StartRouteStep(const RouteStepOptions& options, const ModePlan& plan, const Environment& environment,
                             process::ChildProcesses* children, std::function<void(absl::Status)> done);
 
-// What the plan says to this node: into the environment of its processes (RANK_AFTER_ACC, MA_MASTER_INDEX, and what its
-// mode makes of the rank), and into its arguments. `address`: of a node's name. Modes torch, pytorch-gpu and ascend.
+// Applies the plan to this node: to the environment of its processes (RANK_AFTER_ACC, MA_MASTER_INDEX, and what its
+// mode derives from the rank) and to its arguments. `address`: of a node's name. Modes torch, pytorch-gpu and ascend.
 absl::Status ApplyRoute(const std::string& folder, const std::function<std::string(const std::string&)>& address,
                         ModePlan* plan);
 

@@ -58,7 +58,7 @@ std::string FindLibrary(const std::string& program) {
   return "";
 }
 
-// Removes what launchers left behind that were killed: nobody locks their folders any more. `own`: from an earlier
+// Removes what killed launchers left behind, whose folders are no longer locked. `own`: from an earlier
 // process with this one's number. Not young ones: their launchers may be about to lock them.
 void Sweep(const std::string& parent, const std::string& own) {
   struct stat info;
@@ -75,8 +75,8 @@ void Sweep(const std::string& parent, const std::string& own) {
   }
 }
 
-// A folder of this launcher's own that nobody else can replace: programs and sockets in it are trusted. Empty: none can
-// be made.
+// A folder of this launcher's own that no other user can replace: programs and sockets in it are trusted. Empty: none
+// can be made.
 std::string MakeRunFolder() {
   absl::StatusOr<std::string> runtime = RuntimeDir();
   if (runtime.ok()) {
@@ -191,7 +191,7 @@ void Daemons::SetSecretOf(Daemon& daemon) const {
 
 std::string Daemons::Variable(const std::string& name) const { return ValueOf(options_.environment, name); }
 
-// For listeners that another job on this machine may have: nobody has to find this one.
+// For listeners whose port another job on this machine may have: no peer needs a fixed port here.
 void Daemons::TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
                                  std::vector<std::string>& argv) const {
   if (!Variable(variable).empty() || IsFree({"127.0.0.1", port})) return;
@@ -277,7 +277,7 @@ bool Daemons::AwaitManager(const HostPort& listen, int* exit_code) {
       return true;
     }
     if (std::chrono::steady_clock::now() > deadline) {
-      if (Answers(listen) && !HolderOfPort(listen.port).empty()) {  // somebody else
+      if (Answers(listen) && !HolderOfPort(listen.port).empty()) {  // another process
         kill(manager_.pid, SIGKILL);
         waitpid(manager_.pid, nullptr, 0);
         return false;

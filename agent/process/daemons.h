@@ -1,5 +1,5 @@
 // The manager and the proxy that a launcher, or a mode's node, starts beside the training. Ranks do not depend on them:
-// what cannot be started is said once, and training goes on without marks.
+// what cannot be started is reported once, and training goes on without marks.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@
 namespace taskd::process {
 
 // The variables that let a rank's marks reach `library`, libtaskd.so: preloaded, as NVTX's tool and as NCCL's profiler.
-// What the user's `environment` says of them stays in force: another NVTX tool gets every call as well
+// What the user's `environment` sets for them stays in force: another NVTX tool gets every call as well
 // (TASKD_NVTX_CHAIN), another profiler of NCCL's stays the one. Empty for an empty `library`.
 std::map<std::string, std::string> MarkVariables(const std::string& library,
                                                  const std::map<std::string, std::string>& environment);
@@ -40,7 +40,7 @@ class Daemons {
   // The job's manager on the first free port from 9601 on: on loopback where `host`, which the other nodes reach this
   // one by, is. HOST:PORT as they reach it; empty if it did not start within 1.5 s.
   std::string StartManager(const std::string& host);
-  // Whether somebody listens there, on this machine.
+  // Whether a process on this machine listens there.
   static bool Answers(const HostPort& address);
   // The job's manager at exactly this port: on all addresses unless the host is a loopback one. False if it did not
   // start within 1.5 s.
@@ -52,12 +52,12 @@ class Daemons {
 
   std::map<std::string, std::string> RankEnvironment(const std::string& manager) const;
   std::vector<pid_t> pids() const;
-  // Of this launcher's own, which nobody else can replace (common/runtime_dir.h): run-<pid> in the runtime folder, else
+  // This launcher's own, which no other user can replace (common/runtime_dir.h): run-<pid> in the runtime folder, else
   // a fresh one; empty if neither can be made. Goes at its end, or, in the runtime folder, with a later launcher's
   // start if this one is killed.
   const std::string& folder() const { return folder_; }
 
-  // Tells both to end and waits, at most 6 s: the proxy first writes what was recorded.
+  // Terminates both and waits, at most 6 s: the proxy first writes what was recorded.
   void End();
 
  private:
@@ -73,7 +73,7 @@ class Daemons {
   // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
   int StartManagerFrom(HostPort listen, int ports);
   void PrepareManager(const HostPort& listen);
-  // Until the manager answers, or is given up waiting for. False: it has ended, or the port is somebody else's.
+  // Waits until the manager answers or the wait times out. False: it has ended, or another process has the port.
   bool AwaitManager(const HostPort& listen, int* exit_code);
   bool Start(Daemon& daemon);
   void SetSecretOf(Daemon& daemon) const;

@@ -53,7 +53,7 @@ TEST_F(MarkVariablesTest, AnotherNvtxToolGetsEveryCallToo) {
   EXPECT_EQ(added["TASKD_NVTX_CHAIN"], "/opt/tool.so");
 }
 
-// Who has said both has said what is wanted.
+// A user who has set both has made the choice.
 TEST_F(MarkVariablesTest, AnotherNvtxToolAndAChain) {
   Variables added =
       MarkVariables(library_, {{"NVTX_INJECTION64_PATH", "/opt/tool.so"}, {"TASKD_NVTX_CHAIN", "/opt/another.so"}});

@@ -73,7 +73,7 @@ int KillAll(const std::string& cookie) {
     count = ::read(kSocket, &goodbye, 1);
   } while (count < 0 && errno == EINTR);
   if (count == 1) ::_exit(0);
-  // Twice nobody: who forks while we look is found the second time.
+  // Until two passes in a row find nothing: a process that forks during one pass is found by the next.
   for (int looks = 0, empty = 0; empty < 2 && looks < kMaxLooks; ++looks) {
     empty = KillAll(cookie) == 0 ? empty + 1 : 0;
     ::nanosleep(&kBetweenLooks, nullptr);

@@ -31,7 +31,7 @@ class Guard {
   // Call before the first thread: it forks, and the guard goes on in the fork. WorkerGroup::Spare(pid()) afterwards.
   // UNAVAILABLE: no process or socket can be had.
   static absl::StatusOr<std::unique_ptr<Guard>> Start(const std::string& cookie);
-  ~Guard();  // says goodbye: the guard ends without doing anything. Waits for it unless somebody else does.
+  ~Guard();  // dismisses the guard, which ends without doing anything. Waits for it unless another part does.
 
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;

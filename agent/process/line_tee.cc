@@ -99,7 +99,7 @@ void Console::Flush() {
       return;
     }
     if (written < 0) {
-      broken_ = true;  // nobody reads it any more; ranks and their files go on
+      broken_ = true;  // its reader is gone; ranks and their files go on
       break;
     }
     written_bytes_ += static_cast<uint64_t>(written);
@@ -167,7 +167,7 @@ size_t StreamTee::ReadOnce() {
 }
 
 void StreamTee::Drain() {
-  // Somebody whom the rank left behind may go on writing for ever.
+  // A process that the rank left behind may go on writing for ever.
   size_t total = 0;
   while (total < kMaxDrainBytes) {
     const size_t count = ReadOnce();

@@ -1,6 +1,6 @@
 // The output of ranks on its way through the launcher: into a file, and onto the console in whole lines.
 //
-// A console may be a pipe that nobody reads. Nothing here waits for it: each stream may have kMaxQueuedBytes under way
+// A console may be a pipe without a reader. Nothing here waits for it: each stream may have kMaxQueuedBytes under way
 // to the console, then its pipe is not read any more, and its rank waits in write(2) as it would without a launcher.
 #pragma once
 

@@ -11,7 +11,7 @@
 
 namespace taskd::process {
 
-// The file that this process runs; empty where /proc does not tell.
+// The executable of this process; empty where /proc does not show it.
 std::string ThisProgram();
 
 struct ProcessInfo {
@@ -25,7 +25,7 @@ struct ProcessInfo {
 std::optional<ProcessInfo> ParseProcessStat(std::string_view line);
 
 // Children, their children and so on, without those in `except` and what descends from them. Not a snapshot of one
-// moment: processes that are started meanwhile may be missing, so ask again until nobody is left.
+// moment: processes that are started meanwhile may be missing, so repeat until none is left.
 std::vector<ProcessInfo> Descendants(pid_t of, const std::set<pid_t>& except);
 
 }  // namespace taskd::process

@@ -7,7 +7,7 @@
 
 namespace taskd::process {
 
-void SayRunLine(std::string text) {
+void PrintRunLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   std::cerr << "taskd run: " << Printable(text, kShownLineBytes) << std::endl;
 }

@@ -1,4 +1,4 @@
-// What `taskd run` itself says to people: one line on stderr.
+// Messages of `taskd run` itself to its user: one line on stderr.
 #pragma once
 
 #include <string>
@@ -6,6 +6,6 @@
 namespace taskd::process {
 
 // "taskd run: TEXT", without control characters; line breaks become spaces.
-void SayRunLine(std::string text);
+void PrintRunLine(std::string text);
 
 }  // namespace taskd::process

@@ -14,7 +14,7 @@ namespace taskd::process {
 // "SIGTERM"; "signal 34" for those without a name.
 std::string SignalName(int signal);
 
-// Calls back on the loop's thread for each of these signals, in the place of what it would do. Blocks them, and SIGCHLD
+// Calls back on the loop's thread for each of these signals, instead of its default action. Blocks them, and SIGCHLD
 // for the WorkerGroup, in this thread and in those that it starts from now on. Until the loop ends; keep the descriptor
 // as long.
 absl::StatusOr<UniqueFd> WatchSignals(EventLoop* loop, const std::vector<int>& signals,

@@ -59,7 +59,7 @@ struct ProcessSetup : bp::extend::handler {
     if (options.in >= 0) ::dup2(options.in, STDIN_FILENO);
     if (options.out >= 0) ::dup2(options.out, STDOUT_FILENO);
     if (options.err >= 0) ::dup2(options.err, STDERR_FILENO);
-    // Closed by exec, not here: the pipe that tells whether exec worked is among them.
+    // Closed by exec, not here: the pipe that reports whether exec worked is among them.
     ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   }
 };

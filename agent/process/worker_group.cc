@@ -233,7 +233,7 @@ void WorkerGroupImpl::Reap() {
     Rank& rank = *found->second;
     rank.ended = true;
     rank.wait_status = status;
-    // Otherwise the pidfd says when it is this rank's turn: the loop keeps the order in which they ended.
+    // Otherwise the rank's pidfd reports it: the loop handles exits in the order in which they happened.
     if (!rank.pidfd.valid()) Report(rank);
   }
 }
@@ -287,7 +287,7 @@ void WorkerGroupImpl::Stop(int first_signal) {
     look_delay_ns_ = kFirstLookNs;
     for (auto& [local_rank, rank] : ranks_) {
       if (rank->ended) continue;
-      // Who ended before is told as such, when the loop comes to it.
+      // A rank that ended before is reported as such when the loop comes to it.
       if (::waitpid(rank->pid, &rank->wait_status, WNOHANG | __WALL) == rank->pid) {
         rank->ended = true;
       } else {

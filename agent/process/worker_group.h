@@ -35,7 +35,7 @@ struct WorkerSpec {
 };
 
 // On the loop's thread. SIGCHLD must be blocked; the group waits for every child of this process (it is the reaper of
-// what its ranks leave behind), so nobody else may: what other children end with is told to `on_other_exit`.
+// what its ranks leave behind), so no other code may: exits of other children are reported to `on_other_exit`.
 class WorkerGroup {
  public:
   struct Callbacks {

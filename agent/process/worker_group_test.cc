@@ -335,7 +335,7 @@ TEST_F(WorkerGroupTest, StartsAgain) {
   EXPECT_EQ(exits_.size(), 3u);
 }
 
-TEST_F(WorkerGroupTest, WhoEndedBeforeTheStopIsTold) {
+TEST_F(WorkerGroupTest, ExitsBeforeTheStopAreReported) {
   MustStart({Shell("exit 9", 0), Shell("sleep 1000", 1)});
   std::map<int, pid_t> pids = group_->pids();
   ASSERT_TRUE(WaitUntil([&] { return !Runs(pids[0]); }));

@@ -21,7 +21,7 @@ class RankTableErrors {
   // The object that begins at byte `object` lacks `field`.
   void AddMissing(std::string_view field, uint32_t object, std::string_view why = "");
 
-  // Whether all that was said of `field` so far is good: rules that need all its values are judged only then.
+  // Whether `field` has no error so far: rules that need all its values are checked only then.
   bool Clean(std::string_view field) const { return !fields_.contains(field); }
   bool empty() const { return errors_.empty(); }
 

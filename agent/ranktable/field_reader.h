@@ -85,7 +85,7 @@ class RankTableFieldReader {
   }
 
   void MissingList(std::string_view name, uint32_t object);
-  // False: nothing can be done with it, which has been said.
+  // False: it cannot be used; the error has been reported.
   bool Require(std::string_view name, const RankTableField& field, uint32_t object);
   // A count that is there has to be right.
   void CheckCount(std::string_view name, const RankTableField& count, size_t found);
@@ -98,7 +98,7 @@ class RankTableFieldReader {
   JsonReader reader_;
   RankTable& table_;
   RankTableErrors& errors_;
-  // Every list could be read and is as long as the table says.
+  // Every list could be read and is as long as the table's count for it.
   bool complete_ = true;
 
  private:

@@ -38,7 +38,7 @@ class JsonReader {
   uint32_t at() const { return at_; }
   // Where the next value begins.
   uint32_t Begin();
-  // Its first byte, which tells its type: { [ " t f n, else a number.
+  // Its first byte, which gives its type: { [ " t f n, else a number.
   char First() { return text_[Begin()]; }
   // Reads over the next value.
   JsonSpan Skip();

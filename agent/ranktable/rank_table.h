@@ -63,7 +63,7 @@ struct RankTableLevel {
 // its name is node<k>.
 struct RankTableServer {
   std::string_view server_id;
-  std::string_view host_ip;  // these three are empty where the table does not tell them
+  std::string_view host_ip;  // these three are empty where the table does not have them
   std::string_view container_ip;
   std::string_view pod_name;
   JsonSpan object;  // 2.0: none

@@ -18,7 +18,7 @@ namespace taskd::ranktable {
 
 absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
   const auto fail = [&](std::string_view why) { return absl::InvalidArgumentError(fmt::format("{}: {}", path, why)); };
-  // O_NONBLOCK: a FIFO that nobody writes to would keep us.
+  // O_NONBLOCK: opening a FIFO without a writer would block.
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {
     if (errno == ENOENT) return absl::NotFoundError(fmt::format("{}: there is no such file", path));

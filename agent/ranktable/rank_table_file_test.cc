@@ -75,7 +75,7 @@ TEST_F(RankTableFile, WaitingEnds) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_NE(std::string(status.message()).find("initializing"), std::string::npos);
   EXPECT_EQ(pauses, 3);
-  // What will not get better is told at once.
+  // Permanent errors are reported at once.
   Write("t.json", R"({"version":"9","status":"completed"})");
   const absl::Status broken = WaitForRankTable(path, ChipRules::kAny, [] { return ADD_FAILURE(), false; }).status();
   EXPECT_TRUE(absl::IsInvalidArgument(broken)) << broken;

@@ -23,8 +23,8 @@ struct RankTableSuperPod {
 
 // What the rules across a table need beside the table itself.
 struct RankTableFacts {
-  // Every list of servers and devices could be read and is as long as the table says. Without that nobody can tell
-  // which ranks there ought to be.
+  // Every list of servers and devices could be read and is as long as the table's count. Otherwise it is unknown which
+  // ranks there ought to be.
   bool complete = true;
   bool readable = false;  // the version is known and the table is completed: there is something to judge
   bool is_lab = false;    // version absent: a rank an instance, several instances a server

@@ -90,7 +90,7 @@ class Rules {
                                                          : "device";
   }
 
-  // Each of 0 to N-1 is somebody's, if none is N or more and none is there twice.
+  // Each of 0 to N-1 is taken if none is N or more and none is there twice.
   void CheckRanks() {
     const auto count = static_cast<int64_t>(table_.devices.size());
     const bool count_is_known = facts_.complete && errors_.Clean("rank_id");
@@ -200,7 +200,7 @@ class Rules {
       with.push_back(&device);
       counts.push_back(count);
     }
-    // Another family or number follows from what is wrong already, or cannot be told from it.
+    // A mismatch of family or number follows from errors reported already, or cannot be separated from them.
     if (with.empty() || !errors_.Clean("device_ip")) return;
     if (const size_t odd = FirstThatDiffers(families); odd < families.size()) {
       AddToDevice("device_ip", *owners[odd],

@@ -1,4 +1,4 @@
-// What NCCL's log says about the way between nodes: GPUDirect RDMA, RDMA through the host's memory, or sockets.
+// How NCCL connects nodes, according to its log: GPUDirect RDMA, RDMA through the host's memory, or sockets.
 #pragma once
 
 #include <cstdint>

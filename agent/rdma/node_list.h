@@ -1,4 +1,4 @@
-// NODE_LIST: the nodes of a job, as TI-ONE tells them.
+// NODE_LIST: the nodes of a job, as TI-ONE passes them.
 #pragma once
 
 #include <string>

@@ -18,8 +18,8 @@ enum class RdmaMode { kAuto, kOn, kOff };
 // "auto", "on", "off". INVALID_ARGUMENT for all else.
 absl::StatusOr<RdmaMode> ParseRdmaMode(std::string_view value);
 
-// OK: the variables help. FAILED_PRECONDITION says why not: fewer than 2 nodes, one without 8 cards, or no device below
-// SYSFS/class/infiniband whose name begins with mlx5_bond. kOn and kOff ask nothing of this.
+// OK: the variables help. FAILED_PRECONDITION with the reason if not: fewer than 2 nodes, one without 8 cards, or no
+// device below SYSFS/class/infiniband whose name begins with mlx5_bond. kOn and kOff have no conditions.
 absl::Status CheckRdmaConditions(RdmaMode mode, const std::vector<NodeEntry>& nodes, const std::string& sysfs);
 
 // A variable of the environment, null if it is not set: std::getenv.

@@ -6,7 +6,7 @@
 namespace taskd::route {
 
 struct PlannedRoute {
-  // SHA-256, in hex, of the rank table's text. Nodes whose tables differ are no job: nobody writes.
+  // SHA-256, in hex, of the rank table's text. Nodes whose tables differ are no job: no node writes.
   std::string table_digest;
   // SHA-256, in hex, of the server_ids in new order (PlanDigest). Empty: this node has no plan, everyone keeps the
   // given order.

@@ -27,7 +27,7 @@ absl::StatusOr<Attachment> Attach(absl::Span<const RouteNode> nodes, absl::Span<
       used[rank] = true;
     }
   } else {
-    // A name that is somebody's server_id is nobody's pod_name, and so on: the better field takes it.
+    // A name that matches a server_id is not looked up as a pod_name, and so on: the first field that has it wins.
     constexpr std::string RouteNode::*kFields[] = {&RouteNode::server_id, &RouteNode::pod_name, &RouteNode::host_ip,
                                                    &RouteNode::container_ip};
     struct Claim {

@@ -34,7 +34,7 @@ std::string Order(const std::vector<RouteNode>& nodes, const RoutePlan& plan) {
   return text;
 }
 
-// The same nodes, numbered as the plan says.
+// The same nodes, numbered by the plan.
 std::vector<RouteNode> Replanned(const std::vector<RouteNode>& nodes, const RoutePlan& plan) {
   std::vector<RouteNode> result = nodes;
   for (size_t rank = 0; rank < nodes.size(); ++rank) {

@@ -42,7 +42,7 @@ std::string RankMapping(const RoutePlan& plan);
 // An MPI hostfile in the new order, a line `<host> slots=<devices>` a node. A host is the pod_name, else the server_id.
 std::string Hostfile(absl::Span<const RouteNode> nodes, const RoutePlan& plan);
 // Open MPI's rankfile for the same. Needed where the launch node is not the one with new rank 0: Open MPI 4 gives the
-// launch node rank 0 whatever the hostfile says.
+// launch node rank 0 regardless of the hostfile.
 std::string Rankfile(absl::Span<const RouteNode> nodes, const RoutePlan& plan);
 
 }  // namespace taskd::route

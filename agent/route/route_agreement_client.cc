@@ -122,7 +122,7 @@ class Client final : public RouteAgreement {
         return *std::move(decision);
       }
       std::this_thread::sleep_until(std::min(steady_clock::now() + kPause, Limit()));
-      // A channel that has failed gets on only while somebody waits for it: calls that fail at once do not.
+      // A channel in failure reconnects only while a call waits for it; calls that fail fast do not count.
       channel->WaitForConnected(std::chrono::system_clock::now() + kPause);
     }
   }
@@ -224,7 +224,7 @@ class Client final : public RouteAgreement {
   std::unique_ptr<v1::RouteAgreement::Stub> stub_;
   steady_clock::time_point deadline_;
   uint64_t round_ = 0;   // acknowledged; 0: none
-  std::string waiting_;  // what the manager told last of who is missing
+  std::string waiting_;  // the manager's last report of who is missing
   std::string lost_;     // why the last stream broke
   std::unique_ptr<VoteStream> stream_;
 };

@@ -1,6 +1,6 @@
 // A node's vote on the job's route plan (proto/taskd/v1/route_agreement.proto, `taskd route --agree`).
 //
-// Until it has acknowledged a plan, a node may fall back to identity by itself: nobody adopts a plan that this node did
+// Until it has acknowledged a plan, a node may fall back to identity by itself: no node adopts a plan that this one did
 // not acknowledge. From then on only the manager knows how the round ended. Without its word the node writes nothing
 // and fails: the others may have adopted the plan.
 #pragma once
@@ -36,7 +36,7 @@ class RouteAgreement {
  public:
   static constexpr std::chrono::seconds kInDoubtWait{15};
 
-  // INVALID_ARGUMENT names the flag, the value and the rule, or the TLS folder. Dials nobody yet.
+  // INVALID_ARGUMENT names the flag, the value and the rule, or the TLS folder. Does not connect yet.
   static absl::StatusOr<std::unique_ptr<RouteAgreement>> Create(const AgreeOptions& options);
   virtual ~RouteAgreement() = default;
 
@@ -45,7 +45,7 @@ class RouteAgreement {
   // and then no verdict. Never INVALID_ARGUMENT.
   virtual absl::StatusOr<RouteDecision> Decide(const route::PlannedRoute& planned) = 0;
 
-  // The files of the adopted plan are there. Gives the manager 2 s to hear of it; that it does not is no error.
+  // The files of the adopted plan are written. Waits up to 2 s to notify the manager; a failure to do so is no error.
   virtual void Written() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Against a real manager in this process, and against one that says what the test wants.
+// Against a real manager in this process, and against one that is scripted by the test.
 #include "agent/route/route_agreement_client.h"
 
 #include <algorithm>

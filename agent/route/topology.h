@@ -42,7 +42,7 @@ class TopologyBuilder {
  public:
   // The switch of that name on that level, made if it is new. Formats that name switches uniquely use one level.
   int32_t Switch(std::string_view name, int level = 0);
-  // Says that the file describes the switch itself, not only mentions it. Refused the second time.
+  // Records that the file describes the switch itself, not only mentions it. Refused the second time.
   absl::Status Define(int32_t id);
   // Refused: another parent than before.
   absl::Status SetParent(int32_t child, int32_t parent);

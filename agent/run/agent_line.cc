@@ -133,7 +133,7 @@ void AgentLine::Close(int64_t retry_ns) {
 void AgentLine::Connect() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (socket_.empty() || socket_.size() >= sizeof(address.sun_path)) return;  // the proxy says so
+  if (socket_.empty() || socket_.size() >= sizeof(address.sun_path)) return;  // the proxy reports it
   socket_.copy(address.sun_path, sizeof(address.sun_path) - 1);
   fd_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd_.valid() || connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {

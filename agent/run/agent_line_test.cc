@@ -122,7 +122,7 @@ class AgentLineTest : public testing::Test {
     ASSERT_EQ(listen(listener_.get(), 8), 0);
   }
 
-  // A line whose hello was read; accepted as `reply` says.
+  // A line whose hello was read and answered with `reply`.
   std::unique_ptr<Line> Accept(uint16_t status = hello::kAccepted) {
     auto line = std::make_unique<Line>(accept(listener_.get(), nullptr, nullptr));
     const std::string bytes = line->Read(sizeof(hello_));

@@ -76,7 +76,7 @@ JobServices::JobServices(const RunOptions& options, const Environment& environme
       supervision_(SupervisionOf(options, daemons_.folder())) {}
 
 void JobServices::OnSecret(const std::string& secret) {
-  // A manager that was named has a secret of its own: TASKD_TOKEN, or what its job file says.
+  // A manager given by the user has a secret of its own: TASKD_TOKEN, or the one in its job file.
   if (manager_named_ && client_.security.secret.empty()) return;
   daemons_.SetSecret(secret);
   client_.security.secret = secret;

@@ -76,9 +76,9 @@ class Launcher {
   void OnStopped();
   void OnSignal(int signal);
   absl::Status Restart();  // the manager asks for it
-  void SayWaiting();
+  void PrintWaiting();
 
-  // The job is over here: ranks are ended, `line` is said, and the program ends with `code`. The first call decides.
+  // The job is over here: ends the ranks, prints `line`, and exits with `code`. The first call wins.
   void EndWith(int code, std::string line, std::vector<RankFailure> failures = {}, int signal = SIGTERM);
   void Finish();
   void ReportFailures() const;
@@ -116,15 +116,15 @@ int Launcher::Run() {
   for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) {
-    process::SayRunLine(std::string(endpoint.status().message()));
+    process::PrintRunLine(std::string(endpoint.status().message()));
     return 2;
   }
   endpoint_ = *std::move(endpoint);
   if (absl::Status prepared = Prepare(); !prepared.ok()) {
-    process::SayRunLine(std::string(prepared.message()));
+    process::PrintRunLine(std::string(prepared.message()));
     return 1;
   }
-  loop_.RunAfter(kFirstWaitingLineNs, [this] { SayWaiting(); });
+  loop_.RunAfter(kFirstWaitingLineNs, [this] { PrintWaiting(); });
   loop_.Post([this] { FindHost(); });
   loop_.Run();
 
@@ -179,7 +179,7 @@ void Launcher::FindHost() {
 }
 
 void Launcher::HostAndJoin() {
-  // A job of one node has nobody to serve on other addresses when its own is a loopback one.
+  // A job of one node with a loopback address need not listen on other addresses.
   HostPort listen = endpoint_;
   const bool alone = options_.max_nodes == 1 && IsLoopback(endpoint_);
   if (listen.host == "localhost") listen.host = "127.0.0.1";
@@ -195,7 +195,7 @@ void Launcher::HostAndJoin() {
   Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
 }
 
-// With the job's manager, which everybody who joins is told.
+// With the job's manager, whose address every node gets when it joins.
 void Launcher::ServeRoot() {
   const bool given = !secret_.empty();
   SetSecret(given ? secret_ : NewSecret());
@@ -239,7 +239,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
   client_->Start();
 }
 
-// ---- What the rendezvous says
+// ---- Messages from the rendezvous
 
 void Launcher::OnMessage(RootMessage message) {
   if (phase_ == Phase::kEnding || phase_ == Phase::kDone) return;
@@ -248,7 +248,7 @@ void Launcher::OnMessage(RootMessage message) {
 
 void Launcher::On(WaitingMessage message) { waiting_ = std::move(message.text); }
 
-void Launcher::SayWaiting() {
+void Launcher::PrintWaiting() {
   if (phase_ == Phase::kJoining) {
     if (client_ == nullptr || !client_->connected()) {
       const std::string why = client_ == nullptr ? "" : client_->last_error();
@@ -257,7 +257,7 @@ void Launcher::SayWaiting() {
       spdlog::warn("waiting: {}", waiting_);
     }
   }
-  loop_.RunAfter(kWaitingLineNs, [this] { SayWaiting(); });
+  loop_.RunAfter(kWaitingLineNs, [this] { PrintWaiting(); });
 }
 
 void Launcher::On(StartMessage message) {
@@ -273,7 +273,7 @@ void Launcher::On(StartMessage message) {
   exit.code = 1;
   exit.time_ns = RealtimeNs();
   exit.error_message = std::string(status.message());
-  process::SayRunLine(exit.error_message);
+  process::PrintRunLine(exit.error_message);
   client_->Send(FailedMessage{assignment_->round, exit, ""});
 }
 
@@ -391,7 +391,7 @@ void Launcher::Finish() {
   phase_ = Phase::kDone;
   ranks_->CloseAgentLine();
   if (!failures_.empty()) ReportFailures();
-  if (!last_line_.empty()) process::SayRunLine(last_line_);
+  if (!last_line_.empty()) process::PrintRunLine(last_line_);
   RemoveEmptyFolders(ranks_->logs());
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.

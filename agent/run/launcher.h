@@ -1,4 +1,4 @@
-// `taskd run` on one node: joins the job, runs the node's ranks as the rendezvous says, and ends with the job's code.
+// `taskd run` on one node: joins the job, runs the ranks that the rendezvous assigns, and ends with the job's code.
 #pragma once
 
 #include <map>

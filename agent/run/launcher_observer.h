@@ -1,4 +1,4 @@
-// What a launcher tells the rest of TaskD of its job, and asks it for.
+// What a launcher reports about its job to the rest of TaskD, and asks of it.
 #pragma once
 
 #include <sys/types.h>
@@ -49,7 +49,7 @@ class LauncherObserver {
   // Processes that this observer has started and that are not to be ended with the ranks. Asked after each of
   // StartManager(), BeforeStart() and OnOtherExit().
   virtual std::vector<pid_t> SparePids() { return {}; }
-  // No rank runs any more, and the launcher serves nobody any more.
+  // No rank runs any more, and the launcher has stopped serving.
   virtual void OnEnd() {}
 
   // ---- On the root's thread, from OnHosting() on until RunLauncher() returns

@@ -1,4 +1,4 @@
-// The ranks of this node: started as each assignment says, watched and ended. Also what the manager may ask the node's
+// The ranks of this node: started per assignment, watched and ended. Also what the manager may ask the node's
 // agent for: it can end the ranks and start them again in their place in the job ("held" in between).
 #pragma once
 

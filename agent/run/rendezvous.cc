@@ -447,7 +447,7 @@ void Rendezvous::GatherIfStopped() {
   gathered_before_ = waiting >= options_.min_nodes;
   last_call_ends_ns_.reset();
   waiting_said_.clear();
-  next_waiting_ns_ = now_ns_;  // who is missing now is said at the next tick
+  next_waiting_ns_ = now_ns_;  // the next tick reports who is missing now
   StartIfComplete();
 }
 

@@ -1,7 +1,7 @@
 // How the launchers of a job find together, restart together and end together. Pure: no I/O, no threads, time is given.
 //
 // The launcher that hosts the root store runs one Rendezvous. Every launcher, that one too, keeps one connection to it
-// (launcher_frames.h) and says what happens on its node; the rendezvous decides for all:
+// (launcher_frames.h) and reports what happens on its node; the rendezvous decides for all:
 //
 //   Join ───────────────► waits until all are there, or          ──► Start to all
 //                         min_nodes and the last call is over
@@ -54,10 +54,10 @@ class Rendezvous {
     int64_t settle_ns = 300'000'000;
     int64_t stop_timeout_ns = 90'000'000'000;  // from Stop to Stopped
     int64_t ping_interval_ns = 2'000'000'000;
-    int64_t silence_ns = 8'000'000'000;  // a node that says nothing for so long is lost
+    int64_t silence_ns = 8'000'000'000;  // a node that sends nothing for so long is lost
   };
 
-  // What is to be done: `message` sent, or (without one) the connection closed. In this order.
+  // Send `message` or, without one, close the connection. In this order.
   struct Output {
     uint64_t peer = 0;
     std::optional<RootMessage> message;
@@ -67,14 +67,14 @@ class Rendezvous {
   // The time to join begins now.
   Rendezvous(Options options, int64_t now_ns);
 
-  // `peer` is a connection's number, used once. Every call may be made at any time with any peer; what makes no sense
-  // at the moment (an old round, a node that never joined) is ignored. Time never runs backwards.
+  // `peer` is the number of a connection and never reused. Calls are valid at any time and for any peer; those that do
+  // not apply (an old round, a node that never joined) are ignored. Time never runs backwards.
   Outputs Opened(uint64_t peer, int64_t now_ns);
   Outputs Received(uint64_t peer, const NodeMessage& message, int64_t now_ns);
   Outputs Lost(uint64_t peer, int64_t now_ns);  // the connection has ended
   Outputs Tick(int64_t now_ns);
-  // Somebody who watches the ranks finds that they do not get on. As a failure, if the job runs: costs a restart, and
-  // without one left ends the job with code 1.
+  // The ranks hang, as seen from outside. Counts as a failure, if the job runs: costs a restart, and without one left
+  // ends the job with code 1.
   Outputs Restart(const std::string& reason, int64_t now_ns);
   Outputs EndJob(const std::string& reason, int64_t now_ns);  // with code 1
 

@@ -35,7 +35,7 @@ void DetectDeadPeer(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 8000);
 }
 
-// The beginning of what somebody said, for a message.
+// The first bytes that a peer sent, for an error message.
 std::string Excerpt(std::string_view bytes) {
   std::string text;
   for (char c : bytes.substr(0, 40)) {
@@ -45,7 +45,7 @@ std::string Excerpt(std::string_view bytes) {
   return text;
 }
 
-// Who tries a local port again and again, with nobody listening, gets that port for his own end one day.
+// Repeated connects to a local port without a listener end in a self-connection: the kernel picks that port as source.
 bool ConnectedToItself(int fd) {
   process::SocketAddress own;
   process::SocketAddress peer;
@@ -136,7 +136,7 @@ void RendezvousClient::OnConnecting() {
     TryAgain(last_error_.empty() ? "the name is not resolved in time" : std::string(last_error_));
     return;
   }
-  // An attempt that the end of all patience cut short says less than those before it.
+  // The error of an attempt that the overall timeout cut short is less useful than those before it.
   if (last_error_.empty() || EventLoop::NowNs() < deadline_ns_) last_error_ = std::strerror(ETIMEDOUT);
   closing_since_ns_ = 0;
   TryNext();

@@ -19,14 +19,14 @@
 
 namespace taskd::run {
 
-// Connects, and again until that works or the time is over: a refused connection, a name that is not known and a host
-// that does not answer may all be there in a moment. Joins as soon as it is connected. Until the first Start a lost
-// connection is tried again, too; later the job's state is gone with it.
+// Connects, and retries until that works or the time is over: a refused connection, an unknown name and a host that
+// does not answer may all be temporary. Joins as soon as it is connected. Until the first Start it also reconnects when
+// the connection is lost; later the job's state is gone with it.
 //
-// It speaks TLS: frames (launcher_frames.h) hold what TLS says, and inside there is again u32 length and message.
+// It speaks TLS: frames (launcher_frames.h) hold TLS records, and the plaintext again is u32 length and message.
 // With a secret the root has to prove that it has the same; without one the root is not checked.
 //
-// A peer that is no taskd launcher is an error: at once if it answers something else, after kMuteNs if it says nothing,
+// A peer that is no taskd launcher is an error: at once if it answers something else, after kMuteNs if it stays silent,
 // after kClosingNs if it does nothing but close connections (proxies of service meshes do that until the launcher
 // behind them is there).
 class RendezvousClient {
@@ -41,8 +41,8 @@ class RendezvousClient {
     std::function<void(const std::string& why)> failed;
   };
 
-  // `loop` must outlive this. `secret`: the job's, empty where nobody gave it one. `timeout_ns`: for each time that the
-  // connection is looked for.
+  // `loop` must outlive this. `secret`: the job's; empty if it was given none. `timeout_ns`: for each time that it
+  // connects.
   RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret, int64_t timeout_ns,
                    Callbacks callbacks);
   ~RendezvousClient();
@@ -99,7 +99,7 @@ class RendezvousClient {
   UniqueFd fd_;
   std::unique_ptr<TlsChannel> channel_;  // while there is a connection
   FrameBuffer in_;                       // what the root sends
-  FrameBuffer plain_;                    // what TLS says in it
+  FrameBuffer plain_;                    // its plaintext
   std::string out_;
   std::string last_error_;
   EventLoop::TimerId timer_{};

@@ -1,4 +1,4 @@
-// What launchers and the rendezvous say to each other: one JSON object a frame (rendezvous_client.h).
+// The messages between launchers and the rendezvous: one JSON object a frame (rendezvous_client.h).
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ struct PongMessage {
 using NodeMessage = std::variant<JoinMessage, FailedMessage, SucceededMessage, StoppedMessage, LeaveMessage,
                                  EventMessage, StacksMessage, PongMessage>;
 
-inline constexpr size_t kMaxFailures = 64;  // more say nothing that these did not; each goes to every node
+inline constexpr size_t kMaxFailures = 64;  // more would add nothing; each goes to every node
 
 // From the root to a node.
 struct WaitingMessage {  // for whom
@@ -110,8 +110,8 @@ using RootMessage =
 std::string Encode(const NodeMessage& message);
 std::string Encode(const RootMessage& message);
 
-// INVALID_ARGUMENT says what is wrong. Any bytes may be given; numbers are checked against the ranges that the rest of
-// the program can work with.
+// INVALID_ARGUMENT with what is wrong. Accepts any bytes; numbers are checked against the ranges that the rest of the
+// program can work with.
 absl::StatusOr<NodeMessage> DecodeNodeMessage(std::string_view body);
 absl::StatusOr<RootMessage> DecodeRootMessage(std::string_view body);
 

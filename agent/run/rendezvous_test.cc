@@ -44,7 +44,7 @@ Rendezvous::Options Elastic(int min_nodes, int max_nodes, int max_restarts = 0) 
   return options;
 }
 
-// Nodes that answer pings, until told otherwise, and keep what they are told.
+// Nodes that answer pings, unless muted, and keep what they receive.
 class Job {
  public:
   explicit Job(Rendezvous::Options options) : options_(options), rendezvous_(options, 0) {}
@@ -66,19 +66,19 @@ class Job {
 
   void Join(uint64_t peer, const NodeInfo& info) {
     Take(rendezvous_.Opened(peer, now_));
-    Say(peer, JoinMessage{info});
+    Send(peer, JoinMessage{info});
   }
   void Join(uint64_t peer, int node_rank) { Join(peer, Info(node_rank)); }
-  void Say(uint64_t peer, const NodeMessage& message) { Take(rendezvous_.Received(peer, message, now_)); }
+  void Send(uint64_t peer, const NodeMessage& message) { Take(rendezvous_.Received(peer, message, now_)); }
   void Fail(uint64_t peer, int rank, int code, int signal = 0) {
     process::WorkerExit exit;
     exit.rank = rank;
     exit.code = code;
     exit.signal = signal;
-    Say(peer, FailedMessage{rendezvous_.round(), exit, ""});
+    Send(peer, FailedMessage{rendezvous_.round(), exit, ""});
   }
-  void Succeed(uint64_t peer) { Say(peer, SucceededMessage{rendezvous_.round()}); }
-  void Stopped(uint64_t peer) { Say(peer, StoppedMessage{rendezvous_.round()}); }
+  void Succeed(uint64_t peer) { Send(peer, SucceededMessage{rendezvous_.round()}); }
+  void Stopped(uint64_t peer) { Send(peer, StoppedMessage{rendezvous_.round()}); }
   void Lose(uint64_t peer) { Take(rendezvous_.Lost(peer, now_)); }
   void Restart(const std::string& reason) { Take(rendezvous_.Restart(reason, now_)); }
   void Pass(int64_t ns) {
@@ -90,25 +90,25 @@ class Job {
   }
   void Mute(uint64_t peer) { mute_.insert(peer); }
 
-  // What `peer` was told since the last call; pings apart.
-  std::vector<RootMessage> Told(uint64_t peer) { return std::exchange(told_[peer], {}); }
+  // What was sent to `peer` since the last call, except pings.
+  std::vector<RootMessage> TakeMessages(uint64_t peer) { return std::exchange(messages_[peer], {}); }
   template <typename Message>
   std::optional<Message> Last(uint64_t peer) {
     std::optional<Message> last;
-    for (RootMessage& message : told_[peer]) {
+    for (RootMessage& message : messages_[peer]) {
       if (auto* found = std::get_if<Message>(&message)) last = *found;
     }
     return last;
   }
   std::optional<Assignment> Started(uint64_t peer) {
     auto start = Last<StartMessage>(peer);
-    Told(peer);
+    TakeMessages(peer);
     if (!start) return std::nullopt;
     return start->assignment;
   }
   bool Stopping(uint64_t peer) {
     const bool stop = Last<StopMessage>(peer).has_value();
-    Told(peer);
+    TakeMessages(peer);
     return stop;
   }
   const std::set<uint64_t>& closed() const { return closed_; }
@@ -126,14 +126,14 @@ class Job {
         if (mute_.count(output.peer) == 0) Take(rendezvous_.Received(output.peer, PongMessage{ping->id}, now_));
         continue;
       }
-      told_[output.peer].push_back(std::move(*output.message));
+      messages_[output.peer].push_back(std::move(*output.message));
     }
   }
 
   const Rendezvous::Options options_;
   Rendezvous rendezvous_;
   int64_t now_ = 0;
-  std::map<uint64_t, std::vector<RootMessage>> told_;
+  std::map<uint64_t, std::vector<RootMessage>> messages_;
   std::set<uint64_t> mute_;
   std::set<uint64_t> closed_;
 };
@@ -242,8 +242,8 @@ TEST(RendezvousTest, FailureRestartsAllNodesThoseToThatHaveSucceeded) {
   Job job(Static(2, 1));
   job.Join(1, 0);
   job.Join(2, 1);
-  job.Told(1);
-  job.Told(2);
+  job.TakeMessages(1);
+  job.TakeMessages(2);
   job.Succeed(1);
   job.Fail(2, 2, 7);
   job.Pass(kS);
@@ -258,10 +258,10 @@ TEST(RendezvousTest, FailureRestartsAllNodesThoseToThatHaveSucceeded) {
   EXPECT_EQ(again->restart_count, 1);
   EXPECT_TRUE(job.Started(2));
 
-  job.Say(2, FailedMessage{0, {}, ""});  // of the old round
-  job.Say(2, SucceededMessage{0});
+  job.Send(2, FailedMessage{0, {}, ""});  // of the old round
+  job.Send(2, SucceededMessage{0});
   job.Pass(kS);
-  EXPECT_THAT(job.Told(1), IsEmpty());
+  EXPECT_THAT(job.TakeMessages(1), IsEmpty());
 
   job.Fail(1, 0, 9);
   job.Pass(kS);
@@ -272,7 +272,7 @@ TEST(RendezvousTest, LostNodeOfAStaticJob) {
   Job job(Static(2, 1));
   job.Join(1, 0);
   job.Join(2, 1);
-  job.Told(1);
+  job.TakeMessages(1);
   job.Fail(1, 0, 7);  // because node 1 is gone, which shows a moment later
   job.Lose(2);
   job.Pass(kS);
@@ -320,12 +320,12 @@ TEST(RendezvousTest, FailureWaitsForNodesThatDoNotAnswer) {
   job.Join(1, 0);
   job.Join(2, 1);
   job.Pass(kS);
-  job.Told(1);
+  job.TakeMessages(1);
   job.Mute(2);
   const int64_t cut = job.now();
   job.Fail(1, 0, 7);
   job.Pass(4 * kS);
-  EXPECT_THAT(job.Told(1), IsEmpty());
+  EXPECT_THAT(job.TakeMessages(1), IsEmpty());
   while (!job.Last<StopMessage>(1)) job.Pass(100 * kMs);
   EXPECT_LE(job.now() - cut, 9 * kS);
   EXPECT_THAT(job.closed(), ElementsAre(2));
@@ -387,7 +387,7 @@ TEST(RendezvousTest, ElasticGrowsAndShrinksAtNoCostAndKeepsRanks) {
   job.Join(3, 2);
   job.Pass(6 * kS);
   EXPECT_EQ(job.Started(3)->group_rank, 2);
-  job.Told(1);
+  job.TakeMessages(1);
   job.Join(4, 3);
   EXPECT_TRUE(job.Stopping(1));
   for (uint64_t peer : {1, 2, 3}) job.Stopped(peer);
@@ -402,7 +402,7 @@ TEST(RendezvousTest, ElasticGrowsAndShrinksAtNoCostAndKeepsRanks) {
   EXPECT_EQ(kept->restart_count, 0);
   EXPECT_EQ(job.Started(4)->group_rank, 1) << "fills the gap";
 
-  job.Say(4, LeaveMessage{SIGTERM});
+  job.Send(4, LeaveMessage{SIGTERM});
   EXPECT_TRUE(job.Stopping(1));
   job.Stopped(1);
   job.Stopped(3);
@@ -418,7 +418,7 @@ TEST(RendezvousTest, ElasticBelowTheLeastWaitsForNodes) {
   job.Pass(6 * kS);
   job.Lose(2);
   job.Pass(kS);
-  job.Told(1);
+  job.TakeMessages(1);
   job.Stopped(1);
   job.Pass(20 * kS);
   EXPECT_FALSE(job.Started(1));
@@ -432,10 +432,10 @@ TEST(RendezvousTest, NobodyJoinsWhatIsNearlyDone) {
   job.Join(1, 0);
   job.Join(2, 1);
   job.Pass(6 * kS);
-  job.Told(1);
+  job.TakeMessages(1);
   job.Succeed(1);
   job.Join(3, 2);
-  EXPECT_THAT(job.Told(1), IsEmpty());
+  EXPECT_THAT(job.TakeMessages(1), IsEmpty());
   job.Succeed(2);
   for (uint64_t peer : {1, 2, 3}) EXPECT_EQ(job.Last<EndMessage>(peer)->exit_code, 0);
 }
@@ -455,7 +455,7 @@ TEST(RendezvousTest, LeavingAStaticJobEndsItForAll) {
   Job job(Static(2, 3));
   job.Join(1, 0);
   job.Join(2, 1);
-  job.Say(2, LeaveMessage{SIGTERM});
+  job.Send(2, LeaveMessage{SIGTERM});
   auto end = job.Last<EndMessage>(1);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, 143);
@@ -466,7 +466,7 @@ TEST(RendezvousTest, TheStoresNodeCannotLeaveAnElasticJob) {
   Job job(Elastic(1, 2));
   job.Join(1, 0);
   job.Join(2, 1);
-  job.Say(1, LeaveMessage{SIGINT});
+  job.Send(1, LeaveMessage{SIGINT});
   EXPECT_EQ(job.Last<EndMessage>(2)->exit_code, 130);
 }
 
@@ -495,7 +495,7 @@ TEST(RendezvousTest, WhoWatchesMayRestartAndEndTheJob) {
   job.Join(1, 0);
   job.Restart("early");
   job.Join(2, 1);
-  job.Told(2);
+  job.TakeMessages(2);
   job.Restart("no step for 60 s");
   EXPECT_EQ(job.Last<StopMessage>(2)->reason, "no step for 60 s");
   job.Restart("again");
@@ -511,9 +511,9 @@ TEST(RendezvousTest, WaitingNodesAreToldWhenThatChanges) {
   Job job(Static(3));
   job.Join(1, 0);
   job.Pass(6 * kS);
-  job.Told(1);
+  job.TakeMessages(1);
   job.Pass(20 * kS);
-  EXPECT_THAT(job.Told(1), IsEmpty());
+  EXPECT_THAT(job.TakeMessages(1), IsEmpty());
   job.Join(2, 2);
   job.Pass(6 * kS);
   EXPECT_THAT(job.Last<WaitingMessage>(1)->text, HasSubstr("missing node rank 1"));

@@ -12,7 +12,7 @@
 namespace taskd::run {
 namespace {
 
-constexpr int64_t kSayRefusedNs = 1'000'000'000;
+constexpr int64_t kRefusedLogIntervalNs = 1'000'000'000;
 
 }  // namespace
 
@@ -21,7 +21,7 @@ StoreHost::~StoreHost() {
     loop_.Stop();
     thread_.join();
   }
-  launchers_.clear();  // nobody is to be told of the ends that come now
+  launchers_.clear();  // the disconnects that follow are not reported
   tier_.reset();
   root_.reset();
 }
@@ -132,8 +132,8 @@ void StoreHost::Opened(uint64_t peer, const std::string& address) {
 
 void StoreHost::Refuse(uint64_t peer, const std::string& why) {
   // Whoever reaches the port can be refused as often as he likes.
-  if (const int64_t now_ns = EventLoop::NowNs(); now_ns - said_refused_ns_ >= kSayRefusedNs) {
-    said_refused_ns_ = now_ns;
+  if (const int64_t now_ns = EventLoop::NowNs(); now_ns - refused_logged_ns_ >= kRefusedLogIntervalNs) {
+    refused_logged_ns_ = now_ns;
     spdlog::warn("the connection of a launcher at {} is closed: {}", launchers_[peer].address, why);
   }
   Do({{peer, std::nullopt}});
@@ -157,7 +157,7 @@ void StoreHost::Received(uint64_t peer, std::string_view bytes) {
   absl::Status status = launcher->second.channel->Receive(bytes, plain, out);
   if (!out.empty()) root_->SendFrame(peer, out);
   launcher->second.in.Append(plain);
-  // What it is told may end it.
+  // The message may end it.
   while (status.ok() && (launcher = launchers_.find(peer)) != launchers_.end()) {
     std::string_view body;
     absl::StatusOr<bool> whole = launcher->second.in.Next(body);

@@ -21,7 +21,7 @@
 
 namespace taskd::run {
 
-// Thread safety: one thread owns it and makes all calls, if nothing else is said.
+// Thread safety: one thread owns it and makes all calls, unless noted otherwise.
 class StoreHost {
  public:
   struct Callbacks {                                     // on this object's thread
@@ -46,12 +46,12 @@ class StoreHost {
   int root_port() const { return root_->port(); }
 
   // At most once: a tier on a free port of 127.0.0.1, or of all addresses; the result is that port. Its clients wait
-  // until it is told where to ask.
+  // until SetUpstream() names the store above.
   absl::StatusOr<int> ServeTier(bool everywhere);
   // HOST:PORT of the store that the tier asks from now on. Another than before: its clients' connections are closed.
   void SetUpstream(const HostPort& upstream);
 
-  // The job is over: the tier says nothing when its upstream goes.
+  // The job is over: the tier no longer logs the loss of its upstream.
   void ExpectEnd();
 
   // Any thread; `callback` runs once on this object's thread, when no launcher is connected any more. Without a root:
@@ -93,7 +93,7 @@ class StoreHost {
   std::map<uint64_t, Launcher> launchers_;  // by peer
   std::string secret_;
   bool peers_prove_ = false;
-  int64_t said_refused_ns_ = 0;
+  int64_t refused_logged_ns_ = 0;
   std::function<void()> alone_;
   std::deque<Rendezvous::Output> outputs_;
   bool doing_ = false;

@@ -58,14 +58,14 @@ class Node {
  public:
   Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS, const std::string& secret = "")
       : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns,
-                {[this](RootMessage message) { told_.push_back(std::move(message)); },
+                {[this](RootMessage message) { received_.push_back(std::move(message)); },
                  [this](const std::string& why) { failed_ = why; }}) {
     client_.Start();
   }
 
   template <typename Message>
-  std::optional<Message> Told() const {
-    for (auto message = told_.rbegin(); message != told_.rend(); ++message) {
+  std::optional<Message> Received() const {
+    for (auto message = received_.rbegin(); message != received_.rend(); ++message) {
       if (const auto* found = std::get_if<Message>(&*message)) return *found;
     }
     return std::nullopt;
@@ -74,7 +74,7 @@ class Node {
   const std::string& failed() const { return failed_; }
 
  private:
-  std::vector<RootMessage> told_;
+  std::vector<RootMessage> received_;
   std::string failed_;
   RendezvousClient client_;
 };
@@ -130,8 +130,8 @@ TEST_F(RootTest, WhoJoinsIsGivenTheSecret) {
   StartRoot();
   Node first(&loop_, root_->root_port(), Info(0));
   Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");  // it asks for proof of it
-  RunUntil([&] { return first.Told<StartMessage>() && second.Told<StartMessage>(); });
-  EXPECT_EQ(first.Told<StartMessage>()->assignment.secret, "of the job");
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+  EXPECT_EQ(first.Received<StartMessage>()->assignment.secret, "of the job");
 }
 
 TEST_F(RootTest, AnotherSecretIsRefusedOnBothSides) {
@@ -140,11 +140,11 @@ TEST_F(RootTest, AnotherSecretIsRefusedOnBothSides) {
     Node stranger(&loop_, root_->root_port(), Info(1), 30 * kS, secret);
     RunUntil([&] { return !stranger.failed().empty(); });
     EXPECT_THAT(stranger.failed(), HasSubstr("TASKD_TOKEN"));
-    EXPECT_FALSE(stranger.Told<WaitingMessage>());
+    EXPECT_FALSE(stranger.Received<WaitingMessage>());
   }
   Node first(&loop_, root_->root_port(), Info(0), 30 * kS, "of the job");
   Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");
-  RunUntil([&] { return first.Told<StartMessage>() && second.Told<StartMessage>(); });
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
 }
 
 TEST_F(RootTest, RootWithoutTheSecretIsNotJoined) {
@@ -157,17 +157,17 @@ TEST_F(RootTest, RootWithoutTheSecretIsNotJoined) {
 TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   StartRoot(TwoNodes(1));
   Node first(&loop_, root_->root_port(), Info(0));
-  RunUntil([&] { return first.Told<WaitingMessage>().has_value(); });
-  EXPECT_THAT(first.Told<WaitingMessage>()->text, HasSubstr("missing node rank 1"));
+  RunUntil([&] { return first.Received<WaitingMessage>().has_value(); });
+  EXPECT_THAT(first.Received<WaitingMessage>()->text, HasSubstr("missing node rank 1"));
   Node second(&loop_, root_->root_port(), Info(1));
-  RunUntil([&] { return first.Told<StartMessage>() && second.Told<StartMessage>(); });
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
 
   LauncherEvent started;
   started.rank = 3;
   first.client().Send(EventMessage{started});
   RunUntil([&] { return Events().size() == 1; });
   root_->CollectStacks(5);
-  RunUntil([&] { return second.Told<CollectMessage>().has_value(); });
+  RunUntil([&] { return second.Received<CollectMessage>().has_value(); });
   second.client().Send(StacksMessage{5, "main\nloop"});
   RunUntil([&] { return Stacks().size() == 1; });
   EXPECT_THAT(Stacks(), ElementsAre("5 main\nloop"));
@@ -176,16 +176,16 @@ TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   exit.rank = 1;
   exit.code = 7;
   second.client().Send(FailedMessage{0, exit, ""});
-  RunUntil([&] { return first.Told<StopMessage>() && second.Told<StopMessage>(); });
+  RunUntil([&] { return first.Received<StopMessage>() && second.Received<StopMessage>(); });
   first.client().Send(StoppedMessage{0});
   second.client().Send(StoppedMessage{0});
-  RunUntil([&] { return second.Told<StartMessage>()->assignment.round == 1; });
-  RunUntil([&] { return first.Told<StartMessage>()->assignment.restart_count == 1; });
+  RunUntil([&] { return second.Received<StartMessage>()->assignment.round == 1; });
+  RunUntil([&] { return first.Received<StartMessage>()->assignment.restart_count == 1; });
 
   first.client().Send(SucceededMessage{1});
   second.client().Send(SucceededMessage{1});
-  RunUntil([&] { return first.Told<EndMessage>() && second.Told<EndMessage>(); });
-  EXPECT_EQ(first.Told<EndMessage>()->exit_code, 0);
+  RunUntil([&] { return first.Received<EndMessage>() && second.Received<EndMessage>(); });
+  EXPECT_EQ(first.Received<EndMessage>()->exit_code, 0);
   EXPECT_EQ(Events()[0].kind, LauncherEvent::Kind::kStarted);
   EXPECT_EQ(Events()[0].rank, 3);
   EXPECT_EQ(Events()[1].kind, LauncherEvent::Kind::kRestarting);
@@ -212,7 +212,7 @@ TEST_F(RootTest, ANodeMayComeBeforeTheRoot) {
   ASSERT_TRUE(listening.ok()) << listening;
   root_->ServeRoot(TwoNodes(), {});
   Node first(&loop_, port, Info(0));
-  RunUntil([&] { return second.Told<StartMessage>().has_value(); });
+  RunUntil([&] { return second.Received<StartMessage>().has_value(); });
 
   root_.reset();
   RunUntil([&] { return !second.failed().empty(); });
@@ -223,7 +223,7 @@ TEST_F(RootTest, LostBeforeTheStartIsLookedForAgain) {
   StartRoot();
   const int port = root_->root_port();
   Node second(&loop_, port, Info(1));
-  RunUntil([&] { return second.Told<WaitingMessage>().has_value(); });
+  RunUntil([&] { return second.Received<WaitingMessage>().has_value(); });
   root_.reset();
   RunUntil([&] { return !second.client().connected(); });
   root_.emplace();
@@ -231,7 +231,7 @@ TEST_F(RootTest, LostBeforeTheStartIsLookedForAgain) {
   ASSERT_TRUE(listening.ok()) << listening;
   root_->ServeRoot(TwoNodes(), {});
   Node first(&loop_, port, Info(0));
-  RunUntil([&] { return second.Told<StartMessage>().has_value(); });
+  RunUntil([&] { return second.Received<StartMessage>().has_value(); });
 }
 
 TEST_F(RootTest, NobodyThere) {
@@ -267,13 +267,13 @@ TEST_F(RootTest, ATierIsServedOnAFreePort) {
 TEST_F(RootTest, GarbageClosesOnlyItsConnection) {
   StartRoot();
   Node first(&loop_, root_->root_port(), Info(0));
-  RunUntil([&] { return first.Told<WaitingMessage>().has_value(); });
+  RunUntil([&] { return first.Received<WaitingMessage>().has_value(); });
   NodeInfo wrong = Info(1);
   wrong.local_world_size = 0;  // out of range
   Node second(&loop_, root_->root_port(), wrong);
   RunUntil([&] { return !second.client().last_error().empty(); });
   Node third(&loop_, root_->root_port(), Info(1));
-  RunUntil([&] { return first.Told<StartMessage>().has_value(); });
+  RunUntil([&] { return first.Received<StartMessage>().has_value(); });
 }
 
 }  // namespace

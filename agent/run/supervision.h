@@ -1,6 +1,6 @@
-// The job under its manager's eye: the manager hears what becomes of the ranks, and a hang that it notices is looked
-// into before anything is ended. The launcher of group rank 0 reports and hears; every launcher gives its ranks a folder
-// for their stacks and collects them.
+// Supervision of the job by its manager: the manager gets the events of the ranks, and a hang that it notices is
+// investigated before anything is ended. The launcher of group rank 0 reports events and gets notices; every launcher
+// gives its ranks a folder for their stacks and collects them.
 //
 // A hang, in the client's thread: stacks of all ranks are asked for, waited for (5 s) and merged; they go to the log, to
 // a file and to the manager; only then comes the action.

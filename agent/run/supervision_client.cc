@@ -190,10 +190,10 @@ bool SupervisionClient::WatchOnce() {
     {
       std::lock_guard lock(mutex_);
       if (stopping_) break;
-      // After a reconnect an open hang is told again.
-      is_new = notice.number() != told_number_ || notice.hung() != told_hung_;
-      told_number_ = notice.number();
-      told_hung_ = notice.hung();
+      // After a reconnect an open hang is sent again.
+      is_new = notice.number() != last_number_ || notice.hung() != last_hung_;
+      last_number_ = notice.number();
+      last_hung_ = notice.hung();
     }
     if (is_new && on_notice_) on_notice_(notice);
   }

@@ -1,5 +1,5 @@
-// The launcher's line to the manager: events up, hangs down. Neither ever holds the launcher up: it trains on without a
-// manager, and a manager that comes back hears what is still in the queue.
+// The launcher's link to the manager: events up, hangs down. Neither ever holds the launcher up: training goes on
+// without a manager, and a manager that comes back gets what is still in the queue.
 #pragma once
 
 #include <chrono>
@@ -38,7 +38,7 @@ class SupervisionClient {
 
   static constexpr size_t kMaxQueued = 32768;  // the ends of the ranks of a large job
 
-  // INVALID_ARGUMENT: a bad address or TLS folder. That nobody answers there is no error.
+  // INVALID_ARGUMENT: a bad address or TLS folder. A manager that does not answer is no error.
   static absl::StatusOr<std::unique_ptr<SupervisionClient>> Start(const Options& options, OnNotice on_notice);
   // Gives what is queued `kFlush` to be sent. No notice comes afterwards.
   ~SupervisionClient();
@@ -74,8 +74,8 @@ class SupervisionClient {
   std::deque<v1::SupervisionEvent> queue_;
   uint64_t dropped_ = 0;
   grpc::ClientContext* watching_ = nullptr;  // to be cancelled
-  uint64_t told_number_ = 0;                 // the last notice that was handed on
-  bool told_hung_ = false;
+  uint64_t last_number_ = 0;                 // the last notice that was handed on
+  bool last_hung_ = false;
 
   std::thread sender_, watcher_;  // last: they use the others
 };

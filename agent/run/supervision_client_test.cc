@@ -79,7 +79,7 @@ TEST(SupervisionClientTest, EndsSoonWithoutAManager) {
   client->reset();
 }
 
-TEST(SupervisionClientTest, WrongAddressIsSaid) {
+TEST(SupervisionClientTest, WrongAddressIsReported) {
   SupervisionClient::Options options;
   options.manager = "nowhere";
   auto client = SupervisionClient::Start(options, nullptr);
@@ -100,7 +100,7 @@ TEST(SupervisionClientTest, NeedsTheSecret) {
   EXPECT_EQ(Ask(manager->port()).events_size(), 1);
 }
 
-TEST(SupervisionClientTest, HangIsTold) {
+TEST(SupervisionClientTest, HangIsReported) {
   auto manager = StartManager();
   std::shared_ptr<grpc::Channel> channel = manager::Dial(manager->port());
   {
@@ -122,7 +122,7 @@ TEST(SupervisionClientTest, HangIsTold) {
     notices.push_back(notice);
   });
   ASSERT_TRUE(client.ok());
-  auto told = [&] {
+  auto reported = [&] {
     std::lock_guard lock(mutex);
     return notices.size();
   };
@@ -148,15 +148,15 @@ TEST(SupervisionClientTest, HangIsTold) {
     report(1);
     return std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
   }));
-  ASSERT_EQ(told(), 0u);
-  ASSERT_TRUE(PollFor([&] { return told() == 1; }));
+  ASSERT_EQ(reported(), 0u);
+  ASSERT_TRUE(PollFor([&] { return reported() == 1; }));
   EXPECT_TRUE(notices[0].hung());
   EXPECT_THAT(notices[0].behind(), ElementsAre(1));
   EXPECT_THAT(notices[0].text(), HasSubstr("behind"));
   EXPECT_EQ(Ask(manager->port()).state(), v1::SupervisionStatus::HUNG);
   EXPECT_EQ(Ask(manager->port()).hung_ranks(), 2u);
   report(1);
-  ASSERT_TRUE(PollFor([&] { return told() == 2; }));
+  ASSERT_TRUE(PollFor([&] { return reported() == 2; }));
   EXPECT_FALSE(notices[1].hung());
   EXPECT_EQ(notices[1].number(), notices[0].number());
 }

@@ -15,7 +15,7 @@ namespace taskd::run {
 
 struct LogFolder {
   std::string path;        // <log-dir>/<rdzv-id>_<random>; empty: --log-dir /dev/null, no files at all
-  bool temporary = false;  // nobody asked for it: --log-dir was not given
+  bool temporary = false;  // --log-dir was not given
 };
 
 // Creates the folder, and --log-dir where that is missing. `temporary_dir`: where it goes without --log-dir ("": /tmp).

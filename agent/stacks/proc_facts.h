@@ -1,4 +1,4 @@
-// What /proc says of a process and its threads. Everything may end while it is read: then there is less of it.
+// What /proc shows about a process and its threads. Any of them may end while it is read: then there is less of it.
 #pragma once
 
 #include <sys/types.h>

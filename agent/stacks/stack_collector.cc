@@ -130,8 +130,8 @@ struct Asked {
 class Collection {
  public:
   Collection(std::string folder, int64_t deadline_ns) : folder_(std::move(folder)), deadline_ns_(deadline_ns) {
-    // Numbers of this launcher's life; a folder of an earlier one with the same number is somebody's late answer at
-    // most.
+    // Numbers of this launcher's life; a folder of an earlier one with the same number holds a late answer
+    // at most.
     static std::atomic<uint64_t> next{0};
     number_ = static_cast<uint64_t>(NowNs()) << 8 | (next++ & 0xff);
     answers_ = absl::StrFormat("%s/%x", folder_, number_);

@@ -5,7 +5,7 @@
 //   /proc            state, wchan and system call of each thread; works for stopped and uninterruptible ones too
 //   libtaskd.so      each thread's return addresses, which are named here from the ELF files of its modules
 //   faulthandler     Python frames, where the package `taskd` is imported
-// A process is sent a signal only if it says that it is armed and catches it; else the signal would end it.
+// A process is sent the signal only if it has announced itself as armed and catches it; else the signal would kill it.
 #pragma once
 
 #include <sys/types.h>

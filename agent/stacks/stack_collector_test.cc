@@ -49,7 +49,7 @@ bool WaitFor(const std::function<bool()>& condition) {
   return false;
 }
 
-// A child that is killed at the end, and the folder that it was told of.
+// A child that is killed at the end, and the stack folder that it was given.
 class StackCollectorTest : public ::testing::Test {
  protected:
   void SetUp() override {

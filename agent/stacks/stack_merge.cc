@@ -257,7 +257,7 @@ MergedStacks MergeStacks(std::vector<RankStacks> stacks) {
   }
   merged.full = merged.title + "\nmain threads, rarest first:\n";
   merged.log = merged.full;
-  // Room for the line that says what was left out.
+  // Room for the line that lists what was left out.
   size_t left_out = 0;
   auto append_to_log = [&](const std::string& text) {
     if (left_out == 0 && merged.log.size() + text.size() + 100 <= kMaxLogStackBytes) {

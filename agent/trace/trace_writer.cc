@@ -256,7 +256,7 @@ void TraceWriter::Impl::DescribeCommunication(std::string_view name, Info& info)
   info.text = absl::StrCat(R"(,"cat":"communication","name":)", JsonString(title));
 }
 
-// The label where it tells the rank's groups apart, else the name.
+// The label if it is unique among the rank's groups, else the name.
 std::string TraceWriter::Impl::GroupTitle(std::string_view name, const GroupInfo* group) const {
   if (group == nullptr || group->label.empty()) return std::string(name);
   auto it = labels_.find(group->label);

@@ -213,7 +213,7 @@ TEST_F(TraceWriterTest, CommunicationSaysGroupOperationBytesAndPeer) {
   EXPECT_THAT(events[1]["mark"].get<std::string>(), HasSubstr("HcclMagic"));
 }
 
-// Two groups with one label are told apart by name.
+// Two groups with one label are distinguished by name.
 TEST_F(TraceWriterTest, LabelsThatAreNotUniqueGetTheName) {
   TraceRank rank;
   rank.groups = {{"g1", "dp", {}}, {"g2", "dp", {}}};
@@ -338,7 +338,7 @@ TEST_F(TraceWriterTest, NothingAtAllIsStillAFile) {
   EXPECT_EQ(file["displayTimeUnit"], "ms");
 }
 
-TEST_F(TraceWriterTest, AnErrorOfTheFileIsTold) {
+TEST_F(TraceWriterTest, FileErrorIsReturned) {
   fail_with_ = absl::ResourceExhaustedError("full");
   Begin();
   EXPECT_EQ(writer_.Finish("").message(), "full");

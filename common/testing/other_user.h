@@ -1,5 +1,5 @@
-// What a test says as another user, or with a /tmp and a /run of its own: in a child process, so that neither the test
-// nor the machine changes. For root only: others skip.
+// Runs code of a test as another user, or with a /tmp and a /run of its own: in a child process, so that neither the
+// test nor the machine changes. For root only: others skip.
 #pragma once
 
 #include <sched.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Plays the two machines of a job and its operator; quickstart.sh calls it. Exit code 0 only if every step did what it says."""
+"""Plays the two machines of a job and its operator; quickstart.sh calls it. Exit code 0 only if every step worked."""
 import argparse
 import json
 import os
@@ -62,7 +62,7 @@ class Job:
         self.work = work
         self.stop_file = os.path.join(work, "stop")
         self.trouble_file = os.path.join(work, "trouble")
-        self.said = []  # verdicts that were printed: (scope, ids, cause)
+        self.reported = []  # verdicts that were printed: (scope, ids, cause)
         self.manager = None  # its address, once a rank knows it
         self.nodes = []
         port = free_port()
@@ -143,7 +143,7 @@ class Job:
         require(done.returncode == 0, f"taskd {arguments[0]} ended with code {done.returncode}: {done.stderr}")
 
     def diagnosis(self):
-        """What the manager says of the job now."""
+        """The job's present state, from the manager."""
         self.require_running()
         done = subprocess.run([self.taskd, "diagnose", "--manager", self.manager, "--json"], capture_output=True, text=True,
                               check=False)
@@ -196,7 +196,7 @@ class Job:
         return found
 
     def find_manager(self):
-        """Node 0's launcher has started it on a free port and tells every rank where."""
+        """Node 0's launcher has started it on a free port and passes its address to every rank."""
         self.require_running()
         self.manager = next((v["TASKD_MANAGER"] for v in self.processes().values() if "TASKD_MANAGER" in v), None)
         return self.manager
@@ -227,10 +227,10 @@ def table(counts):
 
 
 def watch(job, wanted, steps):
-    """Asks again and again until `wanted` (scope, ids, cause; None: nobody) is the costliest one named, so many steps long.
+    """Polls until `wanted` (scope, ids, cause; None: no rank) is the costliest one named, so many steps long.
 
     Each verdict is printed once, whoever it names: on a busy machine other ranks may be slow, too, for a while, or the
-    whole job, which names nobody.
+    whole job, which names no rank.
     """
     since = None
 
@@ -241,8 +241,8 @@ def watch(job, wanted, steps):
         verdicts = [v for v in diagnosis["verdicts"] if v["state"] == "open"]
         keys = [(v["scope"], v["ids"], v["cause"]) for v in verdicts]
         for key, verdict in zip(keys, verdicts):
-            if key not in job.said:
-                job.said.append(key)
+            if key not in job.reported:
+                job.reported.append(key)
                 print(f"  step {step}: {verdict['text']}", flush=True)
         named = [key for key in keys if key[0] != "job"]
         if diagnosis["state"] == "unknown" or (named[0] if named else None) != wanted:

@@ -1,4 +1,4 @@
-"""Makes a rank slow, for as long as the file TROUBLE_FILE says so: "compute 2" or "dataloader 1"."""
+"""Makes a rank slow, for as long as the file TROUBLE_FILE asks for it: "compute 2" or "dataloader 1"."""
 import os
 import time
 

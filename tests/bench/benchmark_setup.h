@@ -11,9 +11,9 @@
 
 namespace taskd {
 
-// Flags of the command line win over `defaults`. False: one of them is unknown, and that has been said.
+// Flags of the command line win over `defaults`. False: one of them is unknown, which has been reported.
 inline bool SetUpBenchmarks(int argc, char** argv, std::initializer_list<const char*> defaults) {
-  // Away from a proxy of this machine; nobody is to read these marks.
+  // Away from a proxy of this machine, which is not to read these marks.
   setenv("TASKD_SOCKET", "/nonexistent/taskd-bench.sock", 1);
   std::vector<std::string> words(defaults.begin(), defaults.end());
   std::vector<char*> arguments(argv, argv + argc);
@@ -24,7 +24,7 @@ inline bool SetUpBenchmarks(int argc, char** argv, std::initializer_list<const c
   return !benchmark::ReportUnrecognizedArguments(count, arguments.data());
 }
 
-// Whether a run has no times. Google Benchmark says it in `error_occurred`, from 1.8 on in `skipped`.
+// Whether a run has no times. Google Benchmark has it in `error_occurred`, from 1.8 on in `skipped`.
 template <typename Run>
 bool WasSkipped(const Run& run) {
   if constexpr (requires { run.error_occurred; }) {

@@ -5,8 +5,8 @@ Starts a manager and one `taskd simulate`, whose proxies (8 ranks each) connect 
 once. First the job stands still and is switched on and off with `taskd switch`, one after the other: the manager's own time from the request to
 the last rank's acknowledgement, and the time of the whole command. Then it runs with 1 step a second: CPU time and memory of the manager.
 
-Whatever protects the connections protects these: the job has a token, and all parts are told of it as those of a real job are.
-All of it shares this machine's CPUs, the simulated proxies too; their CPU time is told beside the manager's.
+Whatever protects the connections protects these: the job has a token, and all parts get it as those of a real job do.
+All of it shares this machine's CPUs, the simulated proxies too; their CPU time is reported beside the manager's.
 """
 import argparse
 import json

@@ -10,7 +10,7 @@
 
 All take turns within each repetition, and who is first changes. Debian's torchrun (PyTorch 1.13) needs `-r 9:1 -t 9:1` on Python 3.11,
 which asks for nothing, because local rank 9 does not exist. `taskd run` is measured as users start it, with its manager and proxies
-("taskd"), and without ("no daemons"). torchrun looks at its ranks every 5 s unless it is told otherwise; "torchrun, 0.1 s" is with
+("taskd"), and without ("no daemons"). torchrun looks at its ranks every 5 s by default; "torchrun, 0.1 s" is with
 --monitor_interval=0.1.
 """
 import argparse
@@ -96,7 +96,7 @@ class Bench:
         return process
 
     @staticmethod
-    def said(process, pattern):
+    def log_matches(process, pattern):
         with open(process.log, encoding="utf-8", errors="replace") as log:
             return re.findall(pattern, log.read(), re.M)
 
@@ -115,7 +115,7 @@ class Bench:
         began = time.monotonic()
         process = self.start(kind, self.one_node(), "first_line")
         self.end(process)
-        times = [float(text) for text in self.said(process, r"^first (\S+)")]
+        times = [float(text) for text in self.log_matches(process, r"^first (\S+)")]
         assert len(times) == 2, times
         return min(times) - began, time.monotonic() - began
 
@@ -126,14 +126,14 @@ class Bench:
                                    "--master_addr=127.0.0.1", f"--master_port={port}"], "all_reduce") for node in (0, 1)]
         for node in nodes:
             self.end(node)
-        lines = [line for node in nodes for line in self.said(node, r"^reduced (\S+) (\S+) (\d+)$")]
+        lines = [line for node in nodes for line in self.log_matches(node, r"^reduced (\S+) (\S+) (\d+)$")]
         assert [int(line[2]) for line in lines] == [2 * self.ranks] * (2 * self.ranks), lines
         return max(float(line[0]) for line in lines) - began, statistics.median(float(line[1]) for line in lines)
 
     def failure(self, kind):
         process = self.start(kind, self.one_node(), "forever")
         deadline = time.monotonic() + PATIENCE_S
-        while len(ranks := self.said(process, r"^pid (\d) (\d+)$")) < 2:
+        while len(ranks := self.log_matches(process, r"^pid (\d) (\d+)$")) < 2:
             if time.monotonic() > deadline or process.poll() is not None:
                 raise SystemExit(f"{kind}: the ranks did not start")
             time.sleep(0.01)

@@ -3,7 +3,7 @@
 //   store_join serve --count N --host A [--upstream HOST:PORT]     N stores (tiers if there is an upstream), one thread
 //       prints "HOST:PORT" N times; then for each line on stdin one of JSON: counters of all of them together
 //   store_join ranks --servers FILE --first R --count C --world N --per-server L --second S --connecting K
-//       ranks R to R+C-1 of N; rank r asks server r/L of FILE. Says "ready", then obeys stdin:
+//       ranks R to R+C-1 of N; rank r asks server r/L of FILE. Prints "ready", then obeys stdin:
 //       "connect"   connects its ranks; prints JSON when the last one has had its first answer
 //       "enter"     they go on from there; prints JSON when all of them have joined
 //       "join"      both, every rank on its own; prints JSON when all of them have joined
@@ -13,7 +13,7 @@
 // What a rank does to join: two connections, the second stays silent (ranks from S on do without it: a process may have
 // 20,000 descriptors); ADD init/ 1, and rank 0 polls init/ until all are there; ADD to a counter, then ADD 0 every 10
 // ms until all have come; rank 0 SETs an id of 128 bytes, the others WAIT for it and GET it. At most K ranks of a
-// process are between connecting and the first answer, so that nobody's SYN is dropped by the queue of the listener
+// process are between connecting and the first answer, so that no SYN is dropped by the queue of the listener
 // (2,048 in PyTorch 1.13) and waits for a second.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -324,7 +324,7 @@ class Ranks {
       rank.expected = sizeof(length) + length;
     }
     if (rank.got < rank.expected) return;
-    if (rank.got > rank.expected) Die("rank " + std::to_string(rank.number) + " was told more than it asked for");
+    if (rank.got > rank.expected) Die("rank " + std::to_string(rank.number) + " received more than it asked for");
     --outstanding_;
     if (phase_ == Phase::kLoad) {
       if (EventLoop::NowNs() < load_until_ns_) AskLoad(rank);
@@ -348,7 +348,7 @@ class Ranks {
       case Step::kWaitInit:
         return Send(rank, kWaitInit, 1);
       case Step::kGetInit:
-        return Send(rank, kGetInit, 8 + 1);  // at least; then as the length says
+        return Send(rank, kGetInit, 8 + 1);  // at least; then as many as the length field has
       case Step::kEnter:
         return Send(rank, kEnter, 8);
       case Step::kPollBarrier:
@@ -442,7 +442,7 @@ class Ranks {
   std::deque<Rank> ranks_;
   std::deque<std::pair<int64_t, Rank*>> due_;  // all of the same delay: in order of time
   Phase phase_ = Phase::kJoin;
-  bool together_ = false;  // nobody goes on before all are connected
+  bool together_ = false;  // no rank goes on before all are connected
   int connecting_ = 0;
   size_t joined_ = 0;
   size_t outstanding_ = 0;

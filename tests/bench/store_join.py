@@ -6,7 +6,7 @@
 Ranks are simulated by store_join (see there what each does): all of them in few processes, each with its own real TCP connections.
 The barrier is polled every 10 ms. Without --skewed nobody enters it before all are connected, which is the kindest that can happen to a
 server; with it ranks poll while others still connect, as real ones do. PyTorch's server is a python3 with torch.distributed.TCPStore. All of it shares the CPUs: with tiers on nodes of their own, only the
-root's part would be left here, so its CPU time is told too. After the join every rank asks CHECK(exception_dump) once a second,
+root's part would be left here, so its CPU time is reported too. After the join every rank asks CHECK(exception_dump) once a second,
 as PyTorch's NCCL process groups do; what reaches the root of that is the last column.
 """
 import argparse

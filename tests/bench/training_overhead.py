@@ -4,7 +4,7 @@
 Counts the instructions of a training step without TaskD and with everything recorded (taskd.torch, all kinds on, a proxy reading), with
 valgrind's cachegrind: virtual machines seldom have hardware counters, and user time is noisier than the budget of 0.1 %.
 A step's instructions are the difference between a long and a short run, so start-up cancels out. Takes about 5 minutes.
-Then CPU time of both, in turns, with a 95 % confidence interval, to show what the clock can tell.
+Then CPU time of both, in turns, with a 95 % confidence interval, to show what the clock can resolve.
 """
 import argparse
 import os

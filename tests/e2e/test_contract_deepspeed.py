@@ -1,6 +1,6 @@
 """contract: DeepSpeed's hostfile grammar, as its documentation gives it (Getting Started, "Resource Configuration (multi-node)").
 
-DeepSpeed itself is not here: nothing below says that it was run. Its documented rules: one host a line, "HOST slots=NUMBER"; empty lines and lines
+DeepSpeed itself is not here: nothing below claims that it was run. Its documented rules: one host a line, "HOST slots=NUMBER"; empty lines and lines
 that begin with "#" do not count; anything else, a host that stands there twice, and a file without a host are errors.
 """
 import json

@@ -266,13 +266,13 @@ def test_full_disk(stage, small_disk):
     manager.all_on()
     proxy = stage.proxy(manager, profiling_dir=small_disk)
     rank = stage.rank(0, proxy, rate=1000)
-    wait_until(lambda: re.search(r"[Nn]o space left|ENOSPC", proxy.log()), "the proxy says that the disk is full")
+    wait_until(lambda: re.search(r"[Nn]o space left|ENOSPC", proxy.log()), "the proxy reports that the disk is full")
     rank.wait_made(max(rank.made()) + 3000)
     proxy.require_alive()
     # A second rank and the switch go on meanwhile.
     assert manager.modify(communication="off") == 200
     manager.wait_applied({"communication": "off"}, [0], 1)
-    assert len(re.findall(r"[Nn]o space left|ENOSPC", proxy.log())) <= 2, "said once, not in every round"
+    assert len(re.findall(r"[Nn]o space left|ENOSPC", proxy.log())) <= 2, "logged once, not in every round"
     remount(small_disk, "size=100m")
     made = max(rank.made())
     rank.wait_made(made + 500)
@@ -292,7 +292,7 @@ def test_read_only_directory(stage, small_disk):
     remount(small_disk, "ro")
     rank = stage.rank(0, proxy, rate=500, count=500)
     rank.wait_finished(500)
-    wait_until(lambda: "ead-only" in proxy.log(), "the proxy says why it cannot write")
+    wait_until(lambda: "ead-only" in proxy.log(), "the proxy reports why it cannot write")
     proxy.require_alive()
     remount(small_disk, "rw")
     wait_until(lambda: proxy.counts(0)["other"] == 500, "all marks are in the file once it can be written")

@@ -1,4 +1,4 @@
-"""The diagnosis in the manager: folds in, verdicts out, kept over restarts, told to ClusterD."""
+"""The diagnosis in the manager: folds in, verdicts out, kept over restarts, reported to ClusterD."""
 import concurrent.futures
 import os
 import queue
@@ -172,7 +172,7 @@ class FakeClusterd:
 
 
 def is_kept(manager):
-    """Whether a verdict is in the state file: it is published before. An empty journal says that it was committed."""
+    """Whether a verdict is in the state file: it is published before. An empty journal shows that it was committed."""
     path = os.path.join(manager.state_dir, "manager.db")
     with open(path, "rb") as file:
         written = b"own_time" in file.read()

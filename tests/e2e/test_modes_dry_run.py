@@ -1,7 +1,7 @@
-"""`taskd run --mode`: what each mode decides, as --dry-run --json tells it, and what it refuses, with and without it.
+"""`taskd run --mode`: what each mode decides, as --dry-run --json prints it, and what it refuses, with and without it.
 
 Nothing here waits for another node: every node is asked alone, with the environment that its platform gives it. What a
-plan has to be in each corner is tested beside agent/modes/plans; here it is that the command line says so.
+plan has to be in each corner is tested beside agent/modes/plans; here it is that the command line shows it.
 """
 import json
 import os
@@ -552,7 +552,7 @@ def test_10000_nodes(node):
 def test_hostile_values(node, mode, name):
     for value in (b"a\nb", b"\n", b"1;2", b"\xff\xfe", b"\x1b[31m", b"x" * 120_000, b"[" * 60_000, b"1\n", b"," * 60_000):
         if name in ("MA_VJ_NAME", "MASTER_ADDR", "HEAD_ADDR") and value == b"\xff\xfe":
-            continue  # names are opaque; the resolver tells
+            continue  # names are opaque; only the resolver can judge them
         base = model_arts(2, 0) if mode.endswith("-gpu") or name.startswith("MY_") else ti_one(LIST, 0)
         environment = {key.encode(): text.encode() for key, text in base.items()}
         environment.update({b"PATH": b"/usr/bin:/bin", b"TMPDIR": node.folder.encode(), name.encode(): value})

@@ -124,7 +124,7 @@ def test_ssh_prepare_runs_everywhere(by_ssh):
 
 def test_ssh_two_mpiruns_reach_the_fronts_in_order(by_ssh):
     job = by_ssh.job("ssh-two")
-    job.put()  # nobody waits
+    job.put()  # without a waiter
     text = f"{job.mpirun('fail', 1, 5)}; echo first $?; {job.mpirun('fail', 0, 9)}; echo second $?; {job.mpirun()}; echo third $?"
     processes = job.all(text)
     assert codes(processes) == [0, 0, 0]
@@ -256,7 +256,7 @@ def test_taskd_rsh_a_node_that_is_killed(by_taskd, killed):
     job.wait_ranks()
     processes[killed].kill()
     others = codes([process for index, process in enumerate(processes) if index != killed], ENDS_S)
-    # Of a worker mpirun may hear first, as its agent has ended: then the code is mpirun's.
+    # mpirun may notice a worker's end first, by the end of its agent: then the code is mpirun's.
     assert others == [1, 1] if killed == 0 else others[0] == others[1] != 0
     if killed:
         assert "job-worker-1.job): its `taskd run` is gone" in processes[0].log() or "job-worker-1.job) is gone" in processes[0].log()

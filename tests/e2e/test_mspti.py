@@ -19,8 +19,8 @@ FIRST_OWN_ID = 1 << 48  # MSPTI counts from 1
 # More records than MSPTI's buffers (16 MiB of 56 bytes) and a ring (2 MiB of at least 32) hold.
 CAPACITY = 16 * 1024 * 1024 // 56 + 2 * 1024 * 1024 // 32
 
-# Steps with marks by mstx's symbols, as a program has them that is linked with mstx's library. What it is to do besides
-# is told by files: FOLDER/RANK.other: a full profiling is open; FOLDER/RANK.burst: so many instant marks at once.
+# Steps with marks by mstx's symbols, as in a program that is linked with mstx's library. Files control what else it does:
+# FOLDER/RANK.other: a full profiling is open; FOLDER/RANK.burst: so many instant marks at once.
 TRAINING = r'''
 import ctypes, mmap, os, signal, struct, sys, time
 
@@ -46,7 +46,7 @@ with open(f"{folder}/{rank}.counter", "w+b") as file:
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 
-def told(what):
+def setting(what):
     try:
         with open(f"{folder}/{rank}.{what}") as file:
             return int(file.read() or 0)
@@ -71,7 +71,7 @@ def step(number):
     marks.mstxRangeEnd(whole)
     struct.pack_into("Q", counter, 0, number + 1)
 
-full_profiling(told("other"))
+full_profiling(setting("other"))
 if ending == "api":
     from taskd.api.taskd_worker_api import destroy_taskd_worker, init_taskd_worker
     init_taskd_worker(rank, 5000)
@@ -84,9 +84,9 @@ burst = 0
 while (number < count or count == 0) and not stopped:
     step(number)
     number += 1
-    full_profiling(told("other"))
-    if not burst and told("burst"):
-        burst = told("burst")
+    full_profiling(setting("other"))
+    if not burst and setting("burst"):
+        burst = setting("burst")
         for i in range(burst):
             marks.mstxMarkA(b"burst", None)
             if i % 1000 == 999:
@@ -170,7 +170,7 @@ class Trainer(harness.Process):
     def burst(self):
         return self._counter(8)
 
-    def tell(self, what, value):
+    def set(self, what, value):
         path = os.path.join(self.folder, f"{self.rank}.{what}")
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             file.write(str(value))
@@ -211,7 +211,7 @@ def test_contract_files_of_four_ranks(stage, manager, recording, proxy, way):
     report = checked(proxy)
     for rank in ranks:
         marks = report.ranks[rank.rank].marks
-        # Every step once, in order; where our symbols are not in front those before MSPTI was on are nobody's.
+        # Every step once, in order; where our symbols are not in front, those before MSPTI was on are not recorded.
         steps = steps_in(marks)
         first = 0 if way.in_front else rank.steps() - len(steps)
         assert steps == list(range(first, rank.steps())), f"rank {rank.rank}"
@@ -295,10 +295,10 @@ def test_contract_kinds_one_by_one(stage, manager, proxy):
     assert all(m.id < FIRST_OWN_ID for m in checked(proxy).ranks[0].marks)
 
 
-def test_contract_full_profiling_is_told_and_waited_for(stage, manager, proxy):
+def test_contract_full_profiling_is_reported_and_waited_for(stage, manager, proxy):
     """contract 4.2: a second subscriber gets result 2."""
     ranks = [Trainer(stage, rank, proxy) for rank in range(4)]
-    ranks[2].tell("other", 1)
+    ranks[2].set("other", 1)
     manager.wait_attached(range(4))
     for rank in ranks:
         rank.wait_steps(1)
@@ -310,7 +310,7 @@ def test_contract_full_profiling_is_told_and_waited_for(stage, manager, proxy):
     wait_until(lambda: all(proxy.counts(r)["step"] > 10 for r in (0, 1, 3)), "the other ranks have steps")
     assert proxy.counts(2)["step"] == 0, "these marks belong to the full profiling"
 
-    ranks[2].tell("other", 0)
+    ranks[2].set("other", 0)
     manager.wait_applied(ALL_ON, range(4))
     wait_until(lambda: proxy.counts(2)["step"] > 10, "it was tried again")
     code, answer = manager.switch("all=on")
@@ -326,12 +326,12 @@ def test_contract_training_goes_on_while_the_proxy_is_stopped(stage, manager, re
                if 0 in checked(proxy).ranks else False, "MSPTI's lines")
     proxy.child.send_signal(signal.SIGSTOP)
     marks = CAPACITY * 5 // 4 // 1000 * 1000
-    rank.tell("burst", marks)
-    wait_until(lambda: rank.require_alive() and rank.burst() == marks, "the burst is over while nobody reads")
+    rank.set("burst", marks)
+    wait_until(lambda: rank.require_alive() and rank.burst() == marks, "the burst is over while the ring is not read")
     made = rank.steps()
     rank.wait_steps(made + 20)
     proxy.child.send_signal(signal.SIGCONT)
-    wait_until(lambda: manager.rank_status().get(0, {}).get("lost", 0) > marks - CAPACITY, "the loss is told")
+    wait_until(lambda: manager.rank_status().get(0, {}).get("lost", 0) > marks - CAPACITY, "the loss is reported")
     made = rank.steps()
     rank.wait_steps(made + 50)
     assert rank.terminate() == 0, rank.log()

@@ -234,7 +234,7 @@ def test_nccl_without_the_library(stage, manager, proxy, tmp_path):
 # ---- All of it
 
 def test_taskd_run_brings_both_and_the_files_are_read(stage, manager):
-    """Nothing but `taskd run`: it tells the ranks' NVTX and NCCL where to go."""
+    """Nothing but `taskd run`, which points the ranks' NVTX and NCCL at TaskD."""
     manager.all_on()
     profiling = os.path.join(stage.folder, "profiling")
     job = stage._add(harness.Process(

@@ -72,7 +72,7 @@ def test_proxy_restarts(stage, manager, how):
     for life in range(3):
         getattr(proxy, how)()
         for rank in ranks:
-            rank.wait_made(max(rank.made()) + 100)  # recorded while nobody reads
+            rank.wait_made(max(rank.made()) + 100)  # recorded without a reader
         proxy = stage.proxy(manager, name=f"proxy0-life{life}", profiling_dir=proxy.profiling_dir,
                             socket_path=proxy.socket)
         manager.wait_attached([0, 1])

@@ -344,11 +344,11 @@ def test_broken_rank_tables(stage):
     table = table_10()
     table["server_list"][1]["device"][0]["rank_id"] = "0"
     stage.table.write_text(json.dumps(table))
-    # What is complete and wrong is told at once, whatever there is to wait.
+    # A complete but wrong table is reported at once, however long --wait-s is.
     stage.check_failure(stage.run("--json", "--wait-s", "300"), "server_list[1].device[0].rank_id", "hccl.json")
     stage.table.write_text(json.dumps({**table_10(), "status": "initializing"}))
     stage.check_failure(stage.run("--json"), "initializing")
-    # Not whole, and nobody writes on it.
+    # Incomplete, and not being written any more.
     stage.table.write_text("{")
     stage.check_failure(stage.run("--json", "--wait-s", "300"), "hccl.json")
     stage.table.write_text(json.dumps({k: v for k, v in table_10().items() if k != "version"} | {

@@ -29,6 +29,6 @@ def test_planned_order_sends_one_flow_over_each_uplink(make_rig, tmp_path, capsy
         print(f"\ninterleaved order: best {min(before_s):.3f} s, flows of each uplink {flows(before)}"
               f"\nplanned order:     best {min(after_s):.3f} s, flows of each uplink {flows(after)}"
               f"\ntime interleaved / planned: {min(before_s) / min(after_s):.2f}")
-    # Exactly as many as `taskd route` said, on every uplink, either way.
+    # Exactly as many as `taskd route` predicted, on every uplink, either way.
     assert flows(before) == pytest.approx([2] * 2 * fabric.TORS, rel=0.1)
     assert flows(after) == pytest.approx([1] * 2 * fabric.TORS, rel=0.1)

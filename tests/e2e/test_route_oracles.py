@@ -57,7 +57,7 @@ def write_hostfile(rig, content):
 
 
 def test_open_mpi_reads_the_hostfile_of_ti_one(machines):
-    """The names have domains, which Open MPI cuts off unless it is told not to."""
+    """The names have domains, which Open MPI cuts off by default."""
     plan = ti_one(machines)
     files = {file["path"]: file["content"] for file in plan["files"]}
     hostfile = write_hostfile(machines, files["/etc/mpi/hostfile"])
@@ -191,7 +191,7 @@ def discover(stage, network, host):
     with open(path, "w", encoding="utf-8") as file:
         file.write(network)
     simulator = {"IBSIM_SOCKNAME": os.path.basename(stage.folder) + str(os.getpid())}
-    # By its exit it would tell of a broken description.
+    # It would exit if the description were broken.
     ibsim = stage._add(harness.Process("ibsim", ["ibsim", "-s", path], harness.clean_environment(**simulator), stage.folder))
     harness.wait_until(lambda: ibsim.require_alive() and "sim>" in ibsim.log(), "ibsim serves")
     listed = subprocess.run(["dpkg", "-L", "libumad2sim0"], capture_output=True, text=True, check=True).stdout
@@ -280,7 +280,7 @@ PartitionName=all Nodes=ALL Default=YES
         harness.wait_until(answers, "slurmctld answers or gives up")
         controller.terminate()
         log = controller.log()
-        # Only "fatal" is Slurm's no: a port that was lost to somebody else would end it too.
+        # Only "fatal" means that Slurm refused: a port that was lost to another process would end it too.
         assert shown or "fatal:" in log, log
         return shown, log
 

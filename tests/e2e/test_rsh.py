@@ -16,7 +16,7 @@ TOKEN = "e2e-token"
 
 
 class Node:
-    """Joins the job, and runs the commands that it is told to with /bin/sh."""
+    """Joins the job, and runs the commands that it receives with /bin/sh."""
 
     def __init__(self, manager, index, nodes, name, addresses=(), remote_start=True):
         self.messages, services = stubs.job_link()
@@ -24,7 +24,7 @@ class Node:
         self.reports = queue.Queue()
         self.children = {}
         self.cancelled = []
-        self.told = []
+        self.orders = []
         self.state = None
         join = self.messages.JoinJob(index=index, nodes=nodes, name=name, addresses=addresses, run_id=f"run-{index}", plan="e2e",
                                      remote_start=remote_start)
@@ -40,7 +40,7 @@ class Node:
                 if kind == "state":
                     self.state = notice.state
                 elif kind == "remote":
-                    self.told.append(notice.remote)
+                    self.orders.append(notice.remote)
                     self.obey(notice.remote)
         except grpc.RpcError:
             pass
@@ -192,7 +192,7 @@ def test_a_node_without_remote_start_takes_no_commands(stage):
     with contextlib.closing(Node(manager, 0, 1, "job-worker-0", remote_start=False)) as node:
         done = subprocess.run([harness.TASKD, "rsh", "job-worker-0", "true"], stdin=subprocess.DEVNULL, capture_output=True,
                               timeout=30, env={**environment, "TASKD_MANAGER": manager.address}, check=False)
-        assert done.returncode == 255 and node.told == []
+        assert done.returncode == 255 and node.orders == []
         assert_one_line(done.stderr, "--remote-start")
 
 
@@ -204,7 +204,7 @@ def test_signals_end_the_command(job, number):
     _, stderr = caller.communicate(timeout=30)
     assert caller.returncode == (-number if number == signal.SIGKILL else 255) and stderr == b""
     harness.wait_until(lambda: job.node.cancelled, "the node is told to end the command")
-    assert "input_end" not in [order.WhichOneof("kind") for order in job.node.told]
+    assert "input_end" not in [order.WhichOneof("kind") for order in job.node.orders]
 
 
 def test_closed_stdin_and_outputs(job):
@@ -228,7 +228,7 @@ def test_reader_that_has_gone_does_not_matter(job):
 
 def test_full_stdout_holds_up_neither_stderr_nor_signals(job):
     caller = start(job, "10.9.8.7", "head -c 4000000 /dev/zero; echo all >&2; exec sleep 1000", stdin=subprocess.DEVNULL)
-    assert caller.stderr.readline() == b"all\n"  # nobody has read stdout
+    assert caller.stderr.readline() == b"all\n"  # stdout has not been read
     caller.send_signal(signal.SIGTERM)
     assert caller.wait(timeout=30) == 255
     harness.wait_until(lambda: job.node.cancelled, "the node is told to end the command")

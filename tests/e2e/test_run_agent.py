@@ -81,7 +81,7 @@ def test_ends_and_starts_the_ranks_of_one_node(stage, manager):
     for state in before[1].values():
         with pytest.raises(ProcessLookupError):
             os.kill(state["pid"], 0)
-    assert job.monitor(0) == before[0]  # no failure: nobody else was touched
+    assert job.monitor(0) == before[0]  # no failure: the other ranks were not touched
     assert job.call("KILL_WORKER", [-1], nodes=[1])[1][0]  # nothing more to end
 
     assert job.call("START_ALL_WORKER", nodes=[1]) == {1: (True, "")}

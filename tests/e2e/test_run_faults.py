@@ -15,7 +15,7 @@ from launchers import running, wait_log
 from ports import free_port
 
 SEGMENTS = "/dev/shm/taskd-*"
-# Daemons as in a job of a user: nothing says where a manager is.
+# Daemons as in a user's job: no variable names a manager.
 WITH_DAEMONS = {"TASKD_MANAGER": None}
 
 
@@ -75,7 +75,7 @@ def wait_nothing_left(jobs, nodes, timeout_s=harness.PATIENCE_S):
 
 # ---- Ranks that do not want to end
 
-# By local rank, each another way. `ready.N` says that it has come so far.
+# Each local rank in another way. The file `ready.N` marks that it has got that far.
 HARD = r"""
 import os, signal, subprocess, sys, threading, time
 rank, folder = int(os.environ["LOCAL_RANK"]), sys.argv[1]
@@ -107,7 +107,7 @@ elif rank == 1:  # children in its session and in others, deaf, and orphans
             note(os.getpid())
             time.sleep(600)
         os._exit(0)
-elif rank == 2:  # says more than anybody reads
+elif rank == 2:  # prints more than is ever read
     ready()
     line = "y" * 8191 + "\n"
     while True:
@@ -244,7 +244,7 @@ def test_daemon_that_dies_again_and_again(jobs):
 
 
 def test_daemon_that_cannot_start(jobs):
-    """It is said once, and not tried again."""
+    """It is reported once, and not tried again."""
     job = jobs.static(0, free_port(), nodes=1, procs=1, action=["wait"],
                       environment={**WITH_DAEMONS, "TASKD_LISTEN": "127.0.0.1:1x"})
     jobs.wait_started(1)
@@ -307,7 +307,7 @@ def test_names_that_are_no_file_names(jobs, variable):
     assert job.wait() == 0, job.log()
     (rank,) = jobs.started()
     assert rank["TORCHELASTIC_RUN_ID"] == name
-    # What does not like the name says so once, or once for each port that another job has taken meanwhile.
+    # A part that refuses the name reports it once, or once for each port that another job has taken meanwhile.
     assert len(set(job.log().splitlines())) <= 3, job.log()
     (folder,) = os.listdir(logs)
     assert os.path.exists(os.path.join(logs, folder, "attempt_0", "0", "stdout.log"))
@@ -399,7 +399,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 orphan = int(os.read(reader, 100))
-while os.path.exists(f"/proc/{orphan}"):  # until somebody has waited for it
+while os.path.exists(f"/proc/{orphan}"):  # until it has been reaped
     time.sleep(0.02)
 if os.fork() == 0:
     os.setsid()

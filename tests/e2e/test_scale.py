@@ -30,7 +30,7 @@ def test_three_hundred_threads_in_one_rank(stage, manager, recording, proxy):
 
 
 def test_rank_without_a_reader_keeps_the_newest(stage, manager):
-    """A flight recorder: the oldest go, what went is counted, and the status says how many."""
+    """A flight recorder: the oldest go, what went is counted, and the status shows how many."""
     manager.all_on()
     socket_path = stage.folder + "/later.sock"
     rank = stage.rank(0, socket_path, rate=0, count=200_000)

@@ -84,7 +84,7 @@ def test_another_secret_is_refused_in_the_handshake(guarded):
 
 
 def test_the_token_never_crosses_the_network(stage):
-    """Whoever answers in the manager's place hears a TLS handshake, and in it nothing of the token."""
+    """An impostor at the manager's address gets a TLS handshake, which reveals nothing of the token."""
     heard = bytearray()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

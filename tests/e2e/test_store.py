@@ -372,7 +372,7 @@ def test_overwrite_and_delete_are_seen_everywhere(connect, world):
     clients = [connect(place) for place in range(len(world.places))]
     for number in range(20):
         writer = clients[number % len(clients)]
-        # A reply tells that it is done: nobody may read the old value from now on.
+        # A reply means that it is done: no client may read the old value from now on.
         assert writer.delete_key("key") is (number > 0)
         assert [client.check(["key"]) for client in clients] == [False] * len(clients)
         assert writer.compare_set("key", "", f"{number}") == f"{number}".encode()
@@ -536,7 +536,7 @@ def test_all_dialects_share_one_store(stage, shape):
     old, new = world.client(0, "1.x"), world.client(1, "2.x")
     assert old.delete_key("key") is True
     assert new.check(["key"]) is False
-    # MULTI_GET of a client that has not told its release means 2.1, and from then on so do the numbers that are ambiguous.
+    # MULTI_GET of a client whose release is unknown means 2.1, and from then on so do the numbers that are ambiguous.
     middle = world.client(0, "2.1")
     middle.multi_set(["a", "b"], ["1", "2"])
     assert middle.multi_get(["b", "a"]) == [b"2", b"1"]

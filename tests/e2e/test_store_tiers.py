@@ -62,7 +62,7 @@ def test_tickets_of_a_hundred_tiers(stage, make_world):
     check_tickets([world.client(number) for number in range(6400)], rounds=10)
 
 
-# A rank adds 1 and reads until everybody has: the last one must see the whole number, whoever asks beside it.
+# A rank adds 1 and reads until all have: the last one must see the whole number, whoever else asks.
 @pytest.mark.parametrize("shape", World.SHAPES)
 def test_polled_barrier(make_world, threads, shape):
     world = make_world(shape)

@@ -1,4 +1,4 @@
-"""What a launcher tells the manager, and hangs: in the answers of `taskd status`, in /metrics, and told to whoever watches."""
+"""Launchers' reports to the manager, and hangs: in the answers of `taskd status`, in /metrics, and sent to watchers."""
 import os
 import queue
 import re
@@ -31,7 +31,7 @@ while True:
 
 
 class Launcher:
-    """The launcher's side, from the stubs: reports events, hears of hangs."""
+    """The launcher's side, from the stubs: reports events, receives hangs."""
 
     def __init__(self, manager, channel=None):
         self.messages, services = stubs.supervision()
@@ -46,7 +46,7 @@ class Launcher:
 
     def watch(self, **settings):
         self.stream = self.stub.Watch(self.messages.WatchRequest(**settings))
-        self.stream.initial_metadata()  # from here on the manager has heard it
+        self.stream.initial_metadata()  # from here on the manager has received it
 
         def read():
             try:

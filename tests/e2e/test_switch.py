@@ -253,7 +253,7 @@ def test_node_without_manager_obeys_its_own_file_until_one_comes(stage):
     manager.wait_attached([0])
     manager.all_on()
     manager.wait_applied(ALL_ON, [0], 1)
-    write_switch_file(path)  # nobody listens to it now
+    write_switch_file(path)  # nothing watches it now
     wait_until(lambda: proxy.counts(0)["communication"] > 150, "the manager wins for 3 s and more")
 
 

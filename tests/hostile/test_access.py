@@ -16,7 +16,7 @@ from strangers import LIB, STRANGER, VICTIM, host  # noqa: F401
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, and processes of other users")
 
 # A manager of the stranger's: whoever joins is ordered to run a command. In plain text, or by TLS with a key of its own; it
-# asks for certificates and takes any, so that what a victim says is heard.
+# asks for certificates and takes any, so that it receives what a victim sends.
 FALSE_MANAGER = """
 import concurrent.futures, os, subprocess, sys
 sys.path.insert(0, sys.argv[1])
@@ -66,7 +66,7 @@ def test_whoever_answers_at_the_managers_address_is_no_manager(host, mode, speak
                         "sh", "-c", "sleep 1000", NODE_LIST="localhost:1", INDEX="0", HOME="/tmp", **extra)
     assert victim.wait(60) != 0, victim.log()
     assert host.run(0, "test", "-e", mark).returncode != 0, f"the stranger's command ran\n{false.log()}"
-    assert "heard" not in false.log() and "metadata" not in false.log(), "something was said to a stranger"
+    assert "heard" not in false.log() and "metadata" not in false.log(), "something was sent to a stranger"
     if token:
         assert token not in false.log() and token not in victim.log()
         assert speaks == "plain" or "TASKD_TOKEN" in victim.log(), victim.log()

@@ -43,7 +43,7 @@ def delimited(number, content):
 
 
 class Stream:
-    """A stream that says `messages` and then holds on until it is closed."""
+    """A stream that sends `messages` and then stays open until it is closed."""
 
     def __init__(self, channel, method, messages):
         self.done = threading.Event()
@@ -90,7 +90,7 @@ def test_nodes_that_come_and_go_are_bounded(stage, manager, peer):
         stream = Stream(channel, "/taskd.v1.NodeLink/Connect", [hello.SerializeToString(), one])
         stream.first()
         wait_until(lambda: f"node {node} connected" in manager.log(), "it is connected")
-        stream.done.set()  # says all of it, then half closes
+        stream.done.set()  # sends all of it, then half closes
         stream.ended()
     assert peak_bytes(manager) - before < 300 * MIB
     status = manager.status()

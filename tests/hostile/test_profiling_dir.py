@@ -1,4 +1,4 @@
-"""What somebody who may write below the profiling directory puts there: it neither stops the proxy nor another rank's files, and
+"""What a user who may write below the profiling directory puts there: it neither stops the proxy nor another rank's files, and
 nothing outside is written or deleted."""
 import os
 import socket
@@ -246,7 +246,7 @@ def test_aging_deletes_nothing_outside(stage, manager, outside):
     try:
         proxy = stage.proxy(manager, profiling_dir=profiling, flags=["--disk-limit-mb", "1"])
         wait_until(swapped.is_set, "aging has begun", 65)
-        # What lies in the folder that was moved is no rank's any more; aging has looked once more when it says so.
+        # What lies in the folder that was moved is no rank's any more; once aging has logged this, it has looked once more.
         wait_until(lambda: "limit 1 MB" in proxy.log(), "aging has looked", 65)
         proxy.require_alive()
     finally:

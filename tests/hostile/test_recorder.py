@@ -1,4 +1,4 @@
-"""Ranks, clients and bytes that mean harm or nonsense: they cost themselves, nobody else."""
+"""Ranks, clients and bytes that mean harm or nonsense: they harm only themselves."""
 import array
 import fcntl
 import os

@@ -111,7 +111,7 @@ def test_one_ranks_folder_that_hangs_holds_nobody_up(stage, manager, stalled_pro
 
 
 def test_sigterm_while_storage_hangs(stage, manager, stalled_proxy, stall):
-    """The proxy leaves in time and says so; what the rings hold is written by the next one, once."""
+    """The proxy leaves in time and logs it; what the rings hold is written by the next one, once."""
     proxy = stalled_proxy
     ranks = [stage.rank(r, proxy, rate=500) for r in range(2)]
     for rank in ranks:

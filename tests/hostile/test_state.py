@@ -118,7 +118,7 @@ def test_a_state_folder_that_hangs_does_not_stop_a_switch(stage, freezing):
             code, answer = manager.switch("step=" + ("on" if i % 2 else "off"), "fp=on", "--timeout", "5")
             assert code == 0 and answer["applied"] == 1, answer
         assert manager.modify(dataloader="on", timeout_s=5) == 200
-        assert manager.log().count("is not kept yet") == 1, "said once"
+        assert manager.log().count("is not kept yet") == 1, "logged once"
     finally:
         thaw()
     wait_until(lambda: "is kept again" in manager.log(), "the state is kept again")

@@ -177,7 +177,7 @@ def test_who_never_reads_costs_a_bounded_amount(store, good):
     for _ in range(200):
         try:
             sent += greedy.socket.send(requests[sent % len(requests):])
-        except BlockingIOError:  # nobody takes it any more
+        except BlockingIOError:  # the peer has stopped reading
             pass
         good.add("good", 1)
         assert resident(store) - before < 64 * MIB

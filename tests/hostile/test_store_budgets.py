@@ -73,7 +73,7 @@ def frame(kind, op="PING", number=0, keys=(), values=(), request=0):
 
 
 class Tier:
-    """Somebody who speaks as a tier."""
+    """A peer that speaks as a tier."""
 
     def __init__(self, store):
         self.socket = connect(store.port)
@@ -165,7 +165,7 @@ def test_reply_in_parts_is_whole_and_in_order(place):
 
 
 def test_a_key_that_goes_while_a_reply_is_read(place):
-    """Of a reply in parts each value is the current one of its part; a client of 2.2 is told nothing else of a key that is gone."""
+    """Of a reply in parts each value is the current one of its part; a client of 2.2 gets nothing else for a key that is gone."""
     with place.client() as one, place.client() as other:
         one.set("big", b"x" * MIB)
         one.get("big")
@@ -180,7 +180,7 @@ def test_a_key_that_goes_while_a_reply_is_read(place):
 
 @pytest.mark.parametrize("op", ["WAIT", "CHECK"])
 def test_values_that_come_unasked_are_bounded(store, op):
-    """A tier is told small values with the news that their keys are there: 128 Ki times one of 4 KiB were half a GiB."""
+    """A tier gets small values with the notice that their keys exist: 128 Ki times one of 4 KiB were half a GiB."""
     with store.client() as good:
         good.set("small", b"x" * 4096)
         good.get("small")
@@ -322,7 +322,7 @@ def test_waits_for_many_keys(small):
 
 
 def test_many_wait_for_one_key_many_times(store):
-    """Work that grows with the square of what was sent held up everybody for half a minute."""
+    """Work that grows with the square of what was sent held up all clients for half a minute."""
     waiting = [store.client() for _ in range(4)]
     for client in waiting:
         client.send("WAIT", texts(["/same"] * (100 * 1024)))
@@ -392,7 +392,7 @@ def test_launchers_prove_the_token_to_each_other(jobs, tokens):
     assert stranger.wait() == 1
     said = [line for line in stranger.log().splitlines() if "TASKD_TOKEN" in line]
     assert len(said) == 1
-    wait_until(lambda: root.require_alive() and "closed" in root.log(), "the root says so")
+    wait_until(lambda: root.require_alive() and "closed" in root.log(), "the root logs it")
     assert "TASKD_TOKEN" in root.log()
     assert not [e for e in jobs.started()]
     other = jobs.static(1, port, procs=1, environment={"TASKD_TOKEN": tokens[0] or None})

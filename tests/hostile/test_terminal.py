@@ -1,4 +1,4 @@
-"""Names that somebody else chose reach logs and terminals as text, never as commands or as lines of their own."""
+"""Untrusted names reach logs and terminals as text, never as commands or as lines of their own."""
 import json
 import os
 import re

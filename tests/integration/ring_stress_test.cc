@@ -32,7 +32,7 @@ constexpr int kPace = 200;      // rounds, of which kRounds is a multiple; they 
 // like.
 bool IsPaced(int writer) { return writer / kLives % 2 == 0; }
 
-// "<writer>/<number>/" and as many 'x' as the number says: a word of another record would show.
+// "<writer>/<number>/" and as many 'x' as that number implies: a word of another record would show.
 std::string NameOf(int writer, int number) {
   std::string name = std::to_string(writer) + "/" + std::to_string(number) + "/";
   return name.append(static_cast<size_t>(number * 37 % 200), 'x');
@@ -162,7 +162,7 @@ TEST(RingStress, WhatIsReadWhileThreadsRecordIsWhole) {
 
   taskd_worker_stats stats;
   ASSERT_EQ(taskd_worker_get_stats(&stats), 0);
-  // Ends of ranges that nobody had handed over yet are none.
+  // Ends of ranges that were not handed over yet do not count.
   EXPECT_GE(stats.records, uint64_t{kThreads} * kLives * kRounds * 3);
   EXPECT_EQ(checker.records() + segment->lost(), stats.records);
   for (int writer = 0; writer < kThreads * kLives; ++writer) {

@@ -29,7 +29,7 @@ class StoreClient {
  public:
   static constexpr std::chrono::seconds kPatience{20};
 
-  // The connection to 127.0.0.1:`port`; a client of 2.2 also says VALIDATE.
+  // The connection to 127.0.0.1:`port`; a client of 2.2 also sends VALIDATE.
   static absl::StatusOr<StoreClient> Connect(int port, store::StoreDialect dialect) {
     StoreClient client(dialect);
     client.fd_ = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

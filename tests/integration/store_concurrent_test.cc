@@ -44,7 +44,7 @@ store::StoreRequest Request(store::StoreOp op, std::vector<std::string> keys, st
   return {.op = op, .keys = std::move(keys), .values = std::move(values), .number = number};
 }
 
-// One client of a concurrent history: does random things and notes, by key, what it asked and was told, and when.
+// One client of a concurrent history: does random things and notes, by key, its requests, their answers, and when.
 class Actor {
  public:
   Actor(int index, uint32_t seed, int port, store::StoreDialect dialect)
@@ -157,7 +157,7 @@ class Actor {
       if (request.op == store::StoreOp::kMultiGet) event.op = store::StoreOp::kGet;
       if (replied && !closed) {
         event.answer = reply->number;
-        // No value in these histories is empty: that is how a server of 2.2 says that there is none.
+        // No value in these histories is empty: that is how a server of 2.2 reports that there is none.
         const bool compared = request.op == store::StoreOp::kCompareSet;
         if (i < reply->values.size() && (compared || !reply->values[i].empty())) event.value = reply->values[i];
         if (event.value.has_value()) known_[request.keys[i]] = *event.value;
@@ -351,7 +351,7 @@ TEST(StoreConcurrentTest, OthersSeeOneConnectionsWritesInTheirOrder) {
   }
 }
 
-// A writer makes a change, asks something (so the change has happened), and only then tells the readers by other means.
+// A writer makes a change, asks something (so the change has happened), and only then notifies the readers otherwise.
 // A key has a copy at every tier as often as not when it is changed.
 TEST(StoreConcurrentTest, NobodyReadsWhatWasOverwrittenOrDeleted) {
   constexpr int kChanges = 400;
@@ -433,7 +433,7 @@ TEST(StoreConcurrentTest, NobodyReadsWhatWasOverwrittenOrDeleted) {
   }
 }
 
-// One WAIT at every node, released by one SET, over and over: nobody is forgotten, whoever cancels meanwhile.
+// One WAIT at every node, released by one SET, over and over: no waiter is forgotten, whoever cancels meanwhile.
 TEST(StoreConcurrentTest, EverybodyWhoWaitsIsReleased) {
   constexpr int kRounds = 150, kClients = 12;
   StoreTopology topology(Nodes());

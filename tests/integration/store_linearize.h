@@ -29,7 +29,7 @@ struct KeyEvent {
   store::StoreOp op = store::StoreOp::kGet;
   std::vector<std::string> values;  // asked
   int64_t delta = 0;                // asked
-  // Told. A value that is nothing: the key was missing.
+  // The answer. A value that is nothing: the key was missing.
   int64_t answer = 0;
   std::optional<std::string> value;
 };

@@ -277,13 +277,12 @@ class History {
     }
   }
 
-  // Who is released has been told so, and nobody else.
+  // Exactly the released waiters got an answer.
   void Settle(const Outcome& outcome) {
     std::vector<int> all_released = outcome.released;
     if (!outcome.release_one_of.empty()) {
       const int released = AwaitOneOf(outcome.release_one_of);
-      if (released < 0)
-        return Fail(outcome.release_one_of.front(), "somebody who waits for the queue should be released");
+      if (released < 0) return Fail(outcome.release_one_of.front(), "one of the queue's waiters should be released");
       reference_.Released(released);
       all_released.push_back(released);
     }

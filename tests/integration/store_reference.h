@@ -28,7 +28,7 @@ class StoreReference {
     enum Kind : uint8_t { kDone, kBlocked, kClosed } kind = kDone;
     store::StoreReply reply;    // as StoreClient::Receive gives it
     std::vector<int> released;  // clients, other than the caller, whose WAIT or BARRIER is over now
-    // One of these is to be released, PyTorch's choice being the first; Released() tells which one it was.
+    // One of these is to be released, PyTorch's choice being the first; Released() records which one it was.
     std::vector<int> release_one_of;
   };
 

@@ -82,7 +82,7 @@ def go_json_string(text):
 
 
 def parse_line(line):
-    """A Mark, or a string that says what is wrong. `line` is bytes without the line feed."""
+    """A Mark, or a string with what is wrong. `line` is bytes without the line feed."""
     match = _LINE.fullmatch(line)
     if not match:
         return "is not one object with the contract's keys in their order"

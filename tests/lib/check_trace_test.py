@@ -121,7 +121,7 @@ def test_refuses(text):
 
 
 def test_each_problem_is_one():
-    """What is wrong in one event is not told again and again."""
+    """An error in one event is reported only once."""
     assert len(check_trace.check_text(BAD["crossing"]).problems) == 1
     assert len(check_trace.check_text(BAD["a ns that the conversion loses"]).problems) <= 2
 

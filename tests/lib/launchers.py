@@ -6,7 +6,7 @@ import re
 import harness
 from harness import PYTHON, TASKD, clean_environment, wait_until
 
-# A rank that writes down what it was given and then does what the test says.
+# A rank that writes down what it was given and then does what the test asks for.
 RANK = r"""
 import json, os, signal, subprocess, sys, time
 folder, action, *arguments = sys.argv[1:]

@@ -8,7 +8,7 @@ from harness import PYTHON, TASKD, clean_environment
 from launchers import running
 from ports import free_port
 
-# What a node's command writes down before it does what the test says.
+# What a node's command writes down before it does what the test asks for.
 COMMAND = r"""
 import json, os, signal, sys, time
 folder, name, action, *arguments = sys.argv[1:]

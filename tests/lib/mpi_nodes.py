@@ -12,7 +12,7 @@ from harness import PYTHON, TASKD, wait_until
 from launchers import running
 
 PRIVATE = ("/etc/mpi", "/home/ma-user")
-# Ranks write down who they are, add up their numbers, and do what the test says.
+# Ranks write down who they are, add up their numbers, and do what the test asks for.
 RANK = r"""
 import json, os, socket, sys, time
 from mpi4py import MPI

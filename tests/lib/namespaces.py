@@ -6,7 +6,7 @@
 
 Each node has one interface, `eth0`, and an address in 10.77.0.0/16 that only the rig knows: traffic cannot leave it, and several rigs can
 stand beside each other. With `tors` the nodes hang on ToR bridges, whose uplinks to the spine can be limited and count their bytes.
-File systems are shared, apart from `private` folders. Needs root: `missing_privilege` tells why it cannot be, for a test to skip.
+File systems are shared, apart from `private` folders. Needs root: `missing_privilege` is the reason why it cannot be, for a test to skip.
 """
 import json
 import os
@@ -23,7 +23,7 @@ SSHD = "/usr/sbin/sshd"
 CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
 NETNS_CONFIG = "/etc/netns"
-# taskd-<pid of the owner>-<random>-<node>: what an owner that was killed left behind can be told and taken away.
+# taskd-<pid of the owner>-<random>-<node>: what a killed owner left behind can be recognised and removed.
 NAME = re.compile(r"taskd-(\d+)-[0-9a-f]{6}-\w+")
 
 

@@ -4,7 +4,7 @@ import socket
 
 
 def free_port():
-    """Below the ports that the kernel gives to connections: nobody takes it by chance before the test does."""
+    """Below the ports that the kernel gives to connections: no other process takes it by chance before the test does."""
     while True:
         port = random.randrange(15000, 30000)
         with socket.socket(socket.AF_INET6) as probe:

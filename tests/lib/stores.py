@@ -5,7 +5,7 @@ import re
 import harness
 import tcpstore
 
-# A store takes clients without VALIDATE for 1.x unless it is told otherwise.
+# A store takes clients without VALIDATE for 1.x by default.
 SERVED_BY = {"1.x": "auto", "2.1": "2.1", "2.x": "auto"}
 
 

@@ -1,6 +1,6 @@
 """A client of TCPStore that sends what PyTorch's client sends, byte for byte.
 
-Dialects: "1.x" (1.9 to 2.0; a second connection that never says a word, and no way to end a wait), "2.1" (one connection, CANCEL_WAIT) and
+Dialects: "1.x" (1.9 to 2.0; a second connection that never sends a byte, and no way to end a wait), "2.1" (one connection, CANCEL_WAIT) and
 "2.x" (2.2 and later: VALIDATE and PING first; queues, LIST_KEYS, BARRIER). Everything in this machine's byte order.
 """
 import os
@@ -204,7 +204,7 @@ class TCPStore:
             self._expect(STOP_WAITING, timeout_s)
             return
         except StoreTimeout:
-            if self.dialect == "1.x":  # the server is not told
+            if self.dialect == "1.x":  # the server gets no notice
                 raise
         self.cancel_wait()
         raise StoreTimeout(f"wait timeout after {timeout_s * 1000:g}ms, keys: {', '.join(wire_keys)}")

@@ -52,7 +52,7 @@ class Training:
         return int(found[1]) if found else None
 
     def diagnose(self):
-        """What `taskd diagnose --json` says now."""
+        """What `taskd diagnose --json` prints now."""
         self.require_alive()
         done = self.stage.run("diagnose", "--manager", self.manager.address, "--json")
         assert done.returncode == 0, f"taskd diagnose: code {done.returncode}: {done.stderr}"

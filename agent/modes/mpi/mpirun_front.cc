@@ -165,7 +165,7 @@ void MpirunFront::Close(int fd) {
   loop_->Remove(fd);
   Caller caller = std::move(found->second);
   callers_.erase(found);
-  // Killed before it could tell.
+  // Killed before it could report.
   if (is_launcher_ && caller.number != 0 && !caller.ended) on_call_(caller.number, true, 128 + SIGKILL);
 }
 
@@ -237,7 +237,7 @@ std::optional<int> ReadNumber(int fd) {
   return std::nullopt;
 }
 
-void Say(int fd, const std::string& line) {
+void SendText(int fd, const std::string& line) {
   [[maybe_unused]] ssize_t sent = send(fd, line.data(), line.size(), MSG_NOSIGNAL);
 }
 
@@ -285,7 +285,7 @@ int RunReal(int socket_fd, const std::string& name, const std::string& folder, c
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   real_pid = 0;
-  Say(socket_fd, absl::StrCat("ended ", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), "\n"));
+  SendText(socket_fd, absl::StrCat("ended ", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), "\n"));
   return EndAs(status);
 }
 
@@ -303,13 +303,13 @@ int RunMpirunFront(int argc, char** argv) {
   if (IsQuestion(argc, argv)) return Execute(name, place.folder, argv);
   const int fd = Connect();
   if (place.is_launcher) {
-    // Without its launcher nobody waits for it either.
+    // Without its launcher there is nothing that waits for it either.
     if (fd < 0) return Execute(name, place.folder, argv);
-    Say(fd, "start\n");
+    SendText(fd, "start\n");
     ReadNumber(fd);
     return RunReal(fd, name, place.folder, argv);
   }
-  if (fd >= 0) Say(fd, "wait\n");
+  if (fd >= 0) SendText(fd, "wait\n");
   const std::optional<int> code = fd < 0 ? std::nullopt : ReadNumber(fd);
   if (code) return *code;
   std::cerr << name << ": `taskd run` of this node is gone, so nobody knows how node 0's " << name << " ends"

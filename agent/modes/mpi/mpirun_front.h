@@ -33,10 +33,10 @@ class MpirunFront {
   MpirunFront(const MpirunFront&) = delete;
   MpirunFront& operator=(const MpirunFront&) = delete;
 
-  // PATH and the variables that tell the front where it is.
+  // PATH and the variables by which the front finds this launcher.
   void AddTo(std::map<std::string, std::string>* environment) const;
 
-  // Others: what node 0 says. After Release nobody waits any more: calls that node 0 did not make end with that code.
+  // On other nodes: results from node 0. Release ends all waiting: calls that node 0 did not make end with that code.
   void Ended(uint32_t number, int code);
   void Release(int code);
 

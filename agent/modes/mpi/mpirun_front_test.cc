@@ -49,10 +49,10 @@ class MpirunFrontTest : public ::testing::Test {
     front_->AddTo(&environment);
     std::strncpy(address.sun_path, environment["TASKD_MPIRUN_SOCKET"].c_str(), sizeof(address.sun_path) - 1);
     EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    Say(fd, words);
+    Send(fd, words);
     return fd;
   }
-  static void Say(const UniqueFd& fd, const std::string& words) {
+  static void Send(const UniqueFd& fd, const std::string& words) {
     EXPECT_EQ(send(fd.get(), words.data(), words.size(), MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
   }
   // The next line of an answer; "" if the other end has closed.
@@ -70,7 +70,7 @@ class MpirunFrontTest : public ::testing::Test {
     }));
     return line;
   }
-  bool Told(size_t calls) {
+  bool WaitForCalls(size_t calls) {
     return RunUntil(loop_, [&] { return calls_.size() >= calls; });
   }
 
@@ -80,16 +80,16 @@ class MpirunFrontTest : public ::testing::Test {
   std::vector<std::tuple<uint32_t, bool, int>> calls_;
 };
 
-TEST_F(MpirunFrontTest, LauncherHearsOfEachCall) {
+TEST_F(MpirunFrontTest, LauncherSeesEachCall) {
   Create(true);
   UniqueFd first = Call("start\n");
   EXPECT_EQ(Line(first), "1\n");
   UniqueFd second = Call("start\n");
   EXPECT_EQ(Line(second), "2\n");
-  Say(second, "ended 7\n");
-  ASSERT_TRUE(Told(3));
-  Say(first, "ended 0\nended 9\n");
-  ASSERT_TRUE(Told(4));
+  Send(second, "ended 7\n");
+  ASSERT_TRUE(WaitForCalls(3));
+  Send(first, "ended 0\nended 9\n");
+  ASSERT_TRUE(WaitForCalls(4));
   EXPECT_THAT(calls_, ElementsAre(std::tuple(1, false, 0), std::tuple(2, false, 0), std::tuple(2, true, 7),
                                   std::tuple(1, true, 0)));
 }
@@ -99,7 +99,7 @@ TEST_F(MpirunFrontTest, AFrontThatIsKilledHasEnded) {
   UniqueFd front = Call("start\n");
   EXPECT_EQ(Line(front), "1\n");
   front.reset();
-  ASSERT_TRUE(Told(2));
+  ASSERT_TRUE(WaitForCalls(2));
   EXPECT_EQ(calls_.back(), std::tuple(1u, true, 137));
 }
 

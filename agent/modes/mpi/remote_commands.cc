@@ -140,7 +140,7 @@ void RemoteCommands::Write(uint64_t id) {
         Watch(command.in.get(), EPOLLOUT, [this, id](uint32_t) { Write(id); });
       }
       return;
-    } else if (errno != EINTR) {  // nobody reads it any more
+    } else if (errno != EINTR) {  // its reader is gone
       command.input.clear();
       return Unwatch(command.in);
     }

@@ -71,13 +71,13 @@ class Sink {
     waiting_ += bytes.size();
     chunks_.push_back(std::move(bytes));
   }
-  // After poll said that there is room: no more than always fits then, so it does not block.
+  // Called after poll() reported room, with no more than always fits then, so it does not block.
   bool Write() {
     std::string& chunk = chunks_.front();
     const ssize_t written = write(fd_, chunk.data() + offset_, std::min<size_t>(chunk.size() - offset_, PIPE_BUF));
     if (written < 0) {
       if (errno == EINTR || errno == EAGAIN) return false;
-      // Nobody reads there any more. The command goes on, as one whose output is thrown away.
+      // The reader is gone. The command goes on and its output is discarded.
       broken_ = true;
       chunks_.clear();
       waiting_ = offset_ = 0;
@@ -318,7 +318,7 @@ class Relay {
     call_->Write(std::move(input));
   }
 
-  // Ends the call, and says how it ended: `status` if that is not OK.
+  // Ends the call and returns how it ended: `status` if that is not OK.
   absl::StatusOr<int> End(const absl::Status& status) {
     if (!status.ok()) context_.TryCancel();
     call_->DoneWriting();

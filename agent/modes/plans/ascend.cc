@@ -47,7 +47,7 @@ absl::StatusOr<ranktable::RankTable> ReadTable(const ModeInput& input) {
   return *std::move(check->table);
 }
 
-// Version 2.0 tells the addresses of devices only, which need not be those that the nodes have. Its nodes are in the
+// Version 2.0 has the addresses of devices only, which need not be those of the nodes. Its nodes are in the
 // order of ranks, as ModelArts gives them to its nodes.
 absl::StatusOr<size_t> ServerByIndex(const ModeInput& input, const ranktable::RankTable& table, ModePlan* plan) {
   const int hosts = static_cast<int>(table.servers.size());
@@ -120,7 +120,7 @@ absl::Status ReadNodes(const ModeInput& input, const ranktable::RankTable& table
 absl::Status PlanAscend(const ModeInput& input, ModePlan* plan) {
   const Environment variables = ModelArtsVariables(input);
   plan->platform = variables.empty() ? Platform::kNone : Platform::kModelArts;
-  // What is wrong for good is told before any wait for the table.
+  // Permanent errors are reported before any wait for the table.
   std::optional<int> hosts;
   if (input.Has("MA_NUM_HOSTS")) {
     const absl::StatusOr<int> read = ModelArtsHosts(input);

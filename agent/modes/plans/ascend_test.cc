@@ -234,7 +234,7 @@ TEST(Ascend, TellsATableThatIsStillToCome) {
   EXPECT_THAT(std::string(begun.message()), HasSubstr("initializing"));
   EXPECT_EQ(begun.message().find('\n'), begun.message().npos);
   EXPECT_TRUE(absl::IsFailedPrecondition(Plan({}, kEmpty, "s0", "/t.json", AscendAlone).status()));
-  // What no table can mend is told first.
+  // Errors that no rank table could fix are reported before waiting for one.
   EXPECT_TRUE(absl::IsInvalidArgument(Plan({{"MA_NUM_HOSTS", "0"}}, "", "s0", "/t.json", AscendAlone).status()));
 }
 

@@ -64,7 +64,7 @@ TEST(Auto, ModelArts) {
     EXPECT_EQ(ModeName(plan->mode), ModeName(one.mode)) << testing::PrintToString(one.more);
     EXPECT_EQ(plan->platform, Platform::kModelArts);
   }
-  // The table is not there, so what the message names says which mode it was.
+  // There is no rank table, so the error message shows which mode was chosen.
   TestNode ascend("auto", nodes);
   ascend.environment["RANK_TABLE_FILE"] = "/t.json";
   EXPECT_TRUE(absl::IsNotFound(ascend.Plan().status()));

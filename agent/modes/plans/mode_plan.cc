@@ -203,7 +203,7 @@ std::string Address(const ModeInput& input, const std::string& host, ModePlan* p
 std::string Endpoint(const std::string& host, int port) { return FormatHostPort({host, port}); }
 
 void AddRdma(const ModeInput& input, const std::vector<ModeNode>& nodes, Environment* environment) {
-  // The conditions are about NODE_LIST. What another platform's nodes are made of, nobody says.
+  // The conditions are about NODE_LIST. Other platforms do not describe their nodes.
   if (input.options.rdma == rdma::RdmaMode::kAuto && !input.Has("NODE_LIST")) return;
   std::vector<rdma::NodeEntry> entries;
   for (const ModeNode& node : nodes) entries.push_back({node.name, node.cards});

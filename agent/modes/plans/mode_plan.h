@@ -1,5 +1,5 @@
 // What a node starts in a mode of `taskd run`, and what it waits for: decided and checked before anything is done.
-// Contract: modes-routing §1. Pure: everything that the machine tells comes through Machine.
+// Contract: modes-routing §1. Pure: every fact about the machine comes through Machine.
 #pragma once
 
 #include <functional>
@@ -34,8 +34,8 @@ struct ModeMachine {
 struct ModeNode {
   std::string name;  // as the platform calls it, and as it is reached: a name or an address, without brackets and port
   int cards = 0;
-  // Only serves the others: nobody waits for its end, and it is ended when all others have succeeded. TensorFlow's ps
-  // and evaluator, Ray's workers, nodes that MPI starts its processes on.
+  // Only serves the others: the job does not wait for it, and ends it when all others have succeeded. TensorFlow's ps
+  // and evaluator, Ray's workers, nodes on which MPI starts its processes.
   bool serves = false;
 };
 
@@ -56,7 +56,7 @@ enum class StartRule {
   kAtOnce,
   kAfterFirst,  // node 0's `taskd run` is there
   kAfterAll,    // all are
-  kAfterReady,  // all are, and have said that they are ready
+  kAfterReady,  // all are, and have reported that they are ready
 };
 
 struct ClaimedPort {
@@ -94,7 +94,7 @@ struct ModePlan {
 
 // `environment`: of `taskd run`. INVALID_ARGUMENT: what modes-routing calls exit 2; the line names the variable, the
 // value and the rule. Mode ascend: the same for a rank table that may still come, as NOT_FOUND (no file) or
-// FAILED_PRECONDITION (empty or not completed).
+// FAILED_PRECONDITION (empty or not yet completed).
 absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment& environment,
                                   const ModeMachine& machine);
 

@@ -17,7 +17,7 @@ inline constexpr int kMaxModelArtsHosts = 100000;
 // MA_NUM_HOSTS, 1..kMaxModelArtsHosts.
 absl::StatusOr<int> ModelArtsHosts(const ModeInput& input);
 
-// The variable that tells this node's index: the first of MA_TASK_INDEX, VC_TASK_INDEX and VK_TASK_INDEX that is set;
+// The variable with this node's index: the first of MA_TASK_INDEX, VC_TASK_INDEX and VK_TASK_INDEX that is set;
 // "" if none is.
 std::string ModelArtsIndexName(const ModeInput& input);
 

@@ -35,8 +35,8 @@ inline constexpr int kAnyInteger = std::numeric_limits<int>::max();
 // The variable as an integer of `least`..`most`; `fallback` if it is not set. INVALID_ARGUMENT names all of it.
 absl::StatusOr<int> IntegerVariable(const ModeInput& input, const std::string& name, int least, int most,
                                     std::optional<int> fallback);
-// Sets `name` in the environment of a process: a value that came in from outside has to be the same. INVALID_ARGUMENT:
-// it is not; `why` says where `value` comes from ("NODE_LIST has 2 nodes").
+// Sets `name` in the environment of a process. INVALID_ARGUMENT: it is already set to another value; `why` explains
+// where `value` comes from ("NODE_LIST has 2 nodes").
 absl::Status Agree(const ModeInput& input, const std::string& name, const std::string& value, const std::string& why,
                    Environment* environment);
 // Its first IPv4; else the name itself, which is then noted in plan->unresolved.
@@ -49,7 +49,7 @@ void AddRdma(const ModeInput& input, const std::vector<ModeNode>& nodes, Environ
 
 // ---- TI-ONE (ti_one.cc, ps.cc)
 
-// The nodes and the index, from NODE_LIST and INDEX, else from what ModelArts tells, into `plan`; NODE_LIST and INDEX
+// The nodes and the index, from NODE_LIST and INDEX, else from ModelArts' variables, into `plan`; NODE_LIST and INDEX
 // into `environment`. `least_cards`: of every node.
 absl::Status ReadTiOneNodes(const ModeInput& input, int least_cards, ModePlan* plan, Environment* environment);
 absl::Status PlanTorch(const ModeInput& input, ModePlan* plan);     // also without any platform

@@ -1,4 +1,4 @@
-// Mode tensorflow-gpu: a parameter server and a worker for every node, told about each other by arguments.
+// Mode tensorflow-gpu: a parameter server and a worker for every node, which find each other by their arguments.
 #include <arpa/inet.h>
 
 #include <algorithm>

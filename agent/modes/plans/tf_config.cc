@@ -74,7 +74,7 @@ absl::Status ReadTask(const Json& config, TfConfig* result) {
   if (!type->is_string()) return Bad(fmt::format("task.type {}: it is not a string", Dump(*type)));
   result->type = type->get<std::string>();
   const auto list = result->cluster.find(result->type);
-  // These two may stand outside the cluster; then nothing says how many evaluators there are.
+  // These two may stand outside the cluster; then the number of evaluators is not known.
   const bool outside = list == result->cluster.end();
   if (outside && result->type != "evaluator" && result->type != "chief") {
     return Bad(fmt::format("task.type {}: it is not in cluster", QuotedValue(result->type)));

@@ -269,7 +269,7 @@ absl::Status PlanTiOneMpi(const ModeInput& input, ModePlan* plan) {
   absl::StatusOr<std::string> slots = IpSlotList(input, plan);
   if (!slots.ok()) return slots.status();
   environment["NODE_IP_SLOT_LIST"] = *std::move(slots);
-  // Else Open MPI cuts names at the first dot, and nobody resolves what is left.
+  // Otherwise Open MPI cuts names at the first dot, and what is left does not resolve.
   if (!input.Has(kKeepNames)) environment[kKeepNames] = "true";
   AddRdma(input, plan->nodes, &environment);
 

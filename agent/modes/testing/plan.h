@@ -1,4 +1,4 @@
-// Plans in tests: PlanMode of a machine that knows the names and GPUs which the test says.
+// Plans in tests: PlanMode on a machine with the host names and GPUs that the test sets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ struct TestNode {
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.ok() ? nlohmann::json::parse(ModePlanJson(*plan)) : nlohmann::json();
   }
-  // What the user is told, one line; "" if all is well.
+  // The error as the user sees it, one line; "" if there is none.
   std::string Error() const {
     const absl::StatusOr<ModePlan> plan = Plan();
     EXPECT_TRUE(plan.ok() || absl::IsInvalidArgument(plan.status()) || options.mode == "ascend") << plan.status();

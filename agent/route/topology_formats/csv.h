@@ -1,4 +1,4 @@
-// Lines of node,level1,level2,…. ReadTopology (formats.h) says what is checked before.
+// Lines of node,level1,level2,…. ReadTopology (formats.h) documents the checks before.
 #pragma once
 
 #include <string_view>

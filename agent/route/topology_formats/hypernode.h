@@ -1,4 +1,4 @@
-// Volcano's HyperNodes. ReadTopology (formats.h) says what is checked before.
+// Volcano's HyperNodes. ReadTopology (formats.h) documents the checks before.
 #pragma once
 
 #include "absl/status/statusor.h"

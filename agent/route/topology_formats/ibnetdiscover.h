@@ -1,4 +1,4 @@
-// What `ibnetdiscover` prints. ReadTopology (formats.h) says what is checked before.
+// What `ibnetdiscover` prints. ReadTopology (formats.h) documents the checks before.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// A rank table 2.0, whose levels name the switches. ReadTopology (formats.h) says what is checked before.
+// A rank table 2.0, whose levels name the switches. ReadTopology (formats.h) documents the checks before.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -1,4 +1,4 @@
-// Slurm's topology.conf. ReadTopology (formats.h) says what is checked before.
+// Slurm's topology.conf. ReadTopology (formats.h) documents the checks before.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// CCE's ranktable_tor.json. ReadTopology (formats.h) says what is checked before.
+// CCE's ranktable_tor.json. ReadTopology (formats.h) documents the checks before.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -1,4 +1,4 @@
-// MindCluster's basic-tor-node-cm. ReadTopology (formats.h) says what is checked before.
+// MindCluster's basic-tor-node-cm. ReadTopology (formats.h) documents the checks before.
 #pragma once
 
 #include "absl/status/statusor.h"
