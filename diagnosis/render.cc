@@ -268,6 +268,7 @@ void AppendJob(const Report& report, const std::string& job, const std::string& 
 
 std::string RenderJson(const Report& report, const std::string& job) {
   Json json;
+  json["schema"] = 1;
   json["job"] = job;
   json["ranks"] = report.ranks;
   json["steps"]["first"] = report.first_step;

@@ -175,7 +175,7 @@ def test_pipelined_requests_are_answered_in_order(http):
 
 @pytest.mark.parametrize("target", [b"/healthz/", b"//healthz", b"/./healthz", b"/x/../healthz", b"/%68ealthz", b"/healthz%00",
                                     b"/../../etc/passwd", b"/..%2f..%2fetc%2fpasswd", b"/etc/passwd", b"/healthz;x", b"/HEALTHZ",
-                                    b"/metrics.", b"/", b"/\xff\xfe"])
+                                    b"/metrics.", b"/app.js/", b"/api/v1", b"/api/v1/", b"/api/v1/rank/1/2", b"/vendor/", b"/\xff\xfe"])
 def test_only_exact_paths_exist(http, target):
     assert code(ask(http, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")) in (400, 404)
 
