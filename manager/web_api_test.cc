@@ -98,6 +98,41 @@ TEST_F(WebApiTest, ARankHasItsLastSteps) {
   EXPECT_TRUE(rank["steps"][1]["dataloader_ms"].is_null());
 }
 
+TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {
+  JobSnapshot job;
+  job.wanted.effective = MaskOf(SwitchKind::kStep);
+  job.nodes.push_back({0, "host", true, {}});
+  for (int rank = 0; rank < 4; ++rank) {
+    RankReport report;
+    report.rank = rank;
+    report.pid = 100 + rank;
+    report.attached = true;
+    job.nodes[0].ranks.push_back(report);
+  }
+  SteadyTime now{};
+  for (int step = 1; step <= 10; ++step) {
+    for (RankReport& rank : job.nodes[0].ranks) {
+      rank.step = rank.rank == 2 && step == 10 ? 9 : step;
+      rank.step_ms = 1000;
+      ++rank.marks[0];
+    }
+    supervision_->Look(job, now += std::chrono::seconds(1), 0);
+  }
+  for (int s = 0; s < 100; ++s) supervision_->Look(job, now += std::chrono::seconds(1), 5'000'000'000);
+  SupervisionEvent stacks;
+  stacks.kind = SupervisionEvent::Kind::kStacks;
+  stacks.message = "ranks 0-1, 3:\n  wait";
+  stacks.time_ns = 6'000'000'000;
+  events_->Add(stacks);
+  const json hang = GetJson("hang")["hang"];
+  EXPECT_EQ(hang["missing"], "2");
+  EXPECT_EQ(hang["lowest_step"], 9);
+  EXPECT_EQ(hang["highest_step"], 10);
+  EXPECT_EQ(hang["since"], "1970-01-01T00:00:05.000Z");
+  EXPECT_EQ(hang["stacks"], stacks.message);
+  EXPECT_EQ(GetJson("live")["state"], "hung");
+}
+
 TEST_F(WebApiTest, TheNewestIsAllThatThePageNeedsEachSecond) {
   AddStep(0, 1, 100);
   SupervisionEvent event;

@@ -48,9 +48,9 @@ function Hint({live}) {
     ${" "}<code>taskd proxy</code> on each node with the manager's address.`;
   else if (ranks.attached === 0) hint = html`${nodes.connected} of ${nodes.known} nodes are connected, but no rank is recorded yet. A rank appears with its
     first mark; <code>taskd status</code> says what each node sees.`;
-  else if (kinds.step === "off" && !(live.step_age_s < QUIET_S)) hint = html`Steps are not marked, so there is nothing new to draw. Switch them
+  else if (kinds.step === "off" && (step === null || live.step_age_s > QUIET_S)) hint = html`Steps are not marked, so there is nothing new to draw. Switch them
     on, while the job runs:${" "}<code>taskd switch step=on communication=on</code>`;
-  else if (step === null) hint = html`${ranks.attached} ranks are there. Waiting for the first step to end; with compilation that can take minutes.`;
+  else if (step === null) hint = html`${ranks.attached === 1 ? "One rank is" : `${ranks.attached} ranks are`} there. Waiting for the first step to end; with compilation that can take minutes.`;
   else if (kinds.communication === "off" && !store.columns.at(-1)?.phases[2]) hint = html`Communication is not marked: who waits looks the same
     as who computes. Tell them apart with${" "}<code>taskd switch communication=on</code>`;
   else if (ranks.attached === 1) hint = html`One rank has no peers to be compared with: the colors show nothing, its numbers do.`;

@@ -57,7 +57,7 @@ export function Switches({live}) {
       <span>${KIND_NAMES[kind] ?? kind}</span> <b>${state}</b></li>`)}</ul>
     ${unanswered > 0 && html`<p class="note">${unanswered} of ${live.ranks.attached} ranks have not answered revision ${revision} yet: ${unanswered_ranks}</p>`}
     ${failed > 0 && html`<p class="note">${failed} ranks could not take it on: ${failed_ranks} (${failure})</p>`}
-    ${unanswered + failed === 0 && live.ranks.attached > 0 && html`<p class="quiet">All ${live.ranks.attached} ranks have it so.</p>`}
+    ${unanswered + failed === 0 && live.ranks.attached > 0 && html`<p class="quiet">All ranks have it so.</p>`}
     <p class="quiet">Change it: <code>taskd switch communication=on</code></p></section>`;
 }
 

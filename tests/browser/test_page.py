@@ -93,15 +93,14 @@ def test_an_empty_manager_says_what_to_do(manager, browser):
     assert browser.text("#verdict").startswith("cannot say: ")
 
 
-def test_marks_that_are_off_name_the_command(manager, browser):
-    job = feed(manager, "--ranks", "1", "--steps", "100000", "--rate", "4", background=True)
-    try:
-        browser.open(url(manager))
-        wait_until(lambda: "taskd switch" in (browser.text("#hint") or "") or browser.text("#step") not in (None, "–"),
-                   "the page says what is off, or shows steps")
-    finally:
-        job.kill()
-        job.wait()
+def test_marks_that_are_off_name_the_command(stage, manager, browser):
+    manager.all_off()
+    stage.rank(0, stage.proxy(manager))
+    browser.open(url(manager))
+    browser.wait_text("#hint", "Steps are not marked", "taskd switch step=on")
+    manager.all_on()
+    browser.wait_text("#switches", "step\non", "All ranks have it so")
+    wait_until(lambda: "Steps are not marked" not in (browser.text("#hint") or ""), "the page has seen the switch")
 
 
 def test_updates_while_the_job_runs_at_most_one_request_a_second(manager, browser):

@@ -244,3 +244,10 @@ def manager_cpu(manager):
     with open(f"/proc/{manager.pid}/stat", encoding="ascii") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+@pytest.mark.parametrize("name, expected", [(b"127.0.0.1:9603", 200), (b"localhost", 200), (b"[::1]:9603", 200), (b"node-0", 200),
+                                            (b"rebound.example.com", 401), (b"rebound.example.com:9603", 401)])
+def test_a_foreign_name_that_leads_here_shows_nothing(http, name, expected):
+    answer = ask(http, b"GET /api/v1/status HTTP/1.1\r\nHost: " + name + b"\r\nConnection: close\r\n\r\n")
+    assert code(answer) == expected
