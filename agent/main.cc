@@ -14,6 +14,7 @@
 #include "agent/commands/store.h"
 #include "agent/commands/switch.h"
 #include "agent/commands/trace.h"
+#include "agent/commands/ui.h"
 #include "agent/modes/mpi/mpirun_front.h"
 #include "agent/modes/mpi/rsh.h"
 
@@ -37,6 +38,7 @@ const commands::CommandEntry kCommands[] = {
     {"switch", "switch marks on or off and print each rank's answer", commands::MakeSwitchCommand},
     {"status", "nodes, ranks, switch state, marks written and lost, overhead", commands::MakeStatusCommand},
     {"diagnose", "who is slow, since when, why, and what it costs", commands::MakeDiagnoseCommand},
+    {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
     {"trace", "marks as a timeline that Perfetto and chrome://tracing open", commands::MakeTraceCommand},
     {"simulate", "a synthetic job's marks with faults, as files or towards a manager", commands::MakeSimulateCommand},
     {"ranktable check", "print the rules that a rank table breaks", commands::MakeRankTableCheckCommand},

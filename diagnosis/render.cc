@@ -254,6 +254,7 @@ void AppendJob(const Report& report, const std::string& job, std::string& out) {
 
 std::string RenderJson(const Report& report, const std::string& job) {
   Json json;
+  json["schema"] = 1;
   json["job"] = job;
   json["ranks"] = report.ranks;
   json["steps"]["first"] = report.first_step;

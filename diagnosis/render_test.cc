@@ -59,7 +59,7 @@ std::vector<std::string> Lines(const std::string& text) {
 
 TEST(RenderJson, IsTheDesignsObjectToTheByte) {
   EXPECT_EQ(RenderJson(SlowReport(), "default/llm"),
-            R"({"job":"default/llm","ranks":64,"steps":{"first":0,"last":120},"state":"slow","verdicts":[)"
+            R"({"schema":1,"job":"default/llm","ranks":64,"steps":{"first":0,"last":120},"state":"slow","verdicts":[)"
             R"({"scope":"rank","ids":[7],"alternatives":[{"scope":"link","ids":[[3,7]],"p":0.02}],"cause":"compute",)"
             R"("state":"open","since_step":103,"since_time":"2026-01-01T00:00:00.123Z","slowdown":1.21,)"
             R"("cost_ms_per_step":11.43,"confidence":0.98,"evidence":[)"
@@ -74,7 +74,7 @@ TEST(RenderJson, HealthyAndEmpty) {
   Report report;
   EXPECT_EQ(
       RenderJson(report, ""),
-      R"({"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[],"coverage":[]})");
+      R"({"schema":1,"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[],"coverage":[]})");
   report.state = JobState::kOk;
   EXPECT_THAT(RenderJson(report, ""), HasSubstr(R"("state":"ok")"));
 }

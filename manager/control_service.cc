@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "diagnosis/render.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/job_name.h"
 #include "manager/parts_reactor.h"
+#include "manager/status_messages.h"
 #include "manager/supervision_messages.h"
 #include "manager/wait_reactor.h"
 #include "proto/guarded.h"
@@ -198,10 +198,7 @@ class ControlService final : public v1::Control::CallbackService {
     reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count());
     reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
     FillSupervision(supervision_->Snapshot(), reply->mutable_supervision());
-    const std::shared_ptr<const diagnosis::Report> report = diagnosis_->report();
-    reply->mutable_diagnosis()->set_state(diagnosis::Name(report->state));
-    reply->mutable_diagnosis()->set_headline(diagnosis::WriteHeadline(*report));
-    reply->mutable_diagnosis()->set_coverage(CoverageOf(*report));
+    FillDiagnosis(*diagnosis_->report(), reply->mutable_diagnosis());
   }
   static void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* out) {
     out->set_node(node.node);

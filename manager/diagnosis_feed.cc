@@ -179,6 +179,7 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
       ++counts_.live_ranks;
       if (rank.presence == Presence::kDetached) late.push_back(step.rank);
     }
+    if (options_.on_step) options_.on_step(step.rank, step.fold, now_ns);
     engine_.Add(step.rank, std::move(step.fold), now_ns);
     ++counts_.steps;
   }

@@ -133,10 +133,12 @@ class HttpServer::Impl {
     const std::string_view target = View(request.target());
     if (target.empty() || target.front() != '/') return Refusal(http::status::bad_request);
     const size_t end = std::min(target.find_first_of("?#"), target.size());
-    auto handler = handlers_.find(target.substr(0, end));
-    if (handler == handlers_.end()) return Refusal(http::status::not_found);
     HttpRequest given;
     given.path = target.substr(0, end);
+    auto handler = handlers_.find(given.path);
+    const size_t folder = given.path.rfind('/') + 1;
+    if (handler == handlers_.end() && folder > 1) handler = handlers_.find(given.path.substr(0, folder));
+    if (handler == handlers_.end()) return Refusal(http::status::not_found);
     if (end < target.size() && target[end] == '?') given.query = target.substr(end + 1);
     for (const auto& field : request) given.headers.emplace_back(View(field.name_string()), View(field.value()));
     given.loopback_user = loopback_user;

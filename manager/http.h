@@ -44,7 +44,8 @@ struct HttpResponse {
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
-using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;  // by path; any other path is 404
+// By path; one that ends in a slash, but "/" itself, is for what lies directly below it. Any other path is 404.
+using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;
 
 class HttpServer {
  public:

@@ -2,15 +2,22 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/job_secret.h"
 #include "fmt/format.h"
 #include "manager/bearer.h"
+#include "manager/web_files.h"
 
 namespace taskd::manager {
 namespace {
@@ -99,38 +106,109 @@ std::string Metrics(const JobShape& shape, const JobSnapshot& snapshot, const Di
   return metrics.text();
 }
 
-bool MaySee(const HttpRequest& request, const HttpAccess& access) {
-  if (access.anyone) return true;
-  if (access.own_user) {
-    const std::optional<uid_t> user = request.loopback_user();
-    if (user && (*user == geteuid() || *user == 0)) return true;
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+std::string_view HeaderOf(const HttpRequest& request, std::string_view name) {
+  for (const auto& [header, value] : request.headers) {
+    if (absl::EqualsIgnoreCase(header, View(name))) return value;
   }
-  for (const auto& [name, value] : request.headers) {
-    const std::string_view text = value;
-    if (absl::EqualsIgnoreCase(name, "authorization") && text.starts_with(kBearer) &&
-        SameToken(text.substr(kBearer.size()), access.token)) {
+  return {};
+}
+
+// A name of the internet that leads here is somebody else's page, which the own user's browser has open.
+bool IsForeignName(std::string_view host) {
+  const bool is_name = !host.starts_with('[') && std::any_of(host.begin(), host.end(), absl::ascii_isalpha);
+  return is_name && host.find('.') != std::string_view::npos;
+}
+
+// What a browser keeps in the token's place: good for this life of this manager, and for looking only.
+struct Cookie {
+  std::string name = "taskd_" + NewSecret().substr(0, 8);  // cookies are not kept apart by port
+  std::string value = NewSecret();
+};
+
+bool HasCookie(std::string_view cookies, const Cookie& cookie) {
+  for (absl::string_view part : absl::StrSplit(View(cookies), "; ")) {
+    const std::string_view pair(part.data(), part.size());
+    const size_t end = pair.find('=');
+    if (end != std::string_view::npos && pair.substr(0, end) == cookie.name &&
+        SameToken(pair.substr(end + 1), cookie.value)) {
       return true;
     }
   }
   return false;
 }
 
+// Of "a=b&token=...", its escapes resolved.
+std::string TokenOfQuery(std::string_view query) {
+  constexpr std::string_view kName = "token=";
+  for (absl::string_view part : absl::StrSplit(View(query), '&')) {
+    const std::string_view pair(part.data(), part.size());
+    if (!pair.starts_with(kName)) continue;
+    std::string token;
+    for (size_t i = kName.size(); i < pair.size(); ++i) {
+      const bool escape = pair[i] == '%' && i + 2 < pair.size() && absl::ascii_isxdigit(pair[i + 1]) &&
+                          absl::ascii_isxdigit(pair[i + 2]);
+      token += escape ? absl::HexStringToBytes(View(pair.substr(i + 1, 2))) : std::string(1, pair[i]);
+      if (escape) i += 2;
+    }
+    return token;
+  }
+  return {};
+}
+
+bool MaySee(const HttpRequest& request, const HttpAccess& access, const Cookie& cookie) {
+  if (access.anyone) return true;
+  if (access.own_user && !IsForeignName(HeaderOf(request, "host"))) {
+    const std::optional<uid_t> user = request.loopback_user();
+    if (user && (*user == geteuid() || *user == 0)) return true;
+  }
+  const std::string_view bearer = HeaderOf(request, "authorization");
+  if (bearer.starts_with(kBearer) && SameToken(bearer.substr(kBearer.size()), access.token)) return true;
+  return HasCookie(HeaderOf(request, "cookie"), cookie);
+}
+
+HttpHandler GiveFile(std::string_view content, const char* type) {
+  return [body = std::make_shared<const std::string>(content), type](const HttpRequest&) {
+    HttpResponse response;
+    response.content_type = type;
+    response.body = body;
+    return response;
+  };
+}
+
 }  // namespace
 
 HttpHandlers Protect(HttpHandlers pages, const HttpAccess& access) {
   auto refusal = std::make_shared<const std::string>(
-      "This is for the manager's user on its machine, or needs 'Authorization: Bearer <TASKD_TOKEN>'.\n");
+      "This is for the manager's user on its machine, or needs 'Authorization: Bearer <TASKD_TOKEN>'. For a browser: "
+      "'taskd ui' prints the address with the token.\n");
+  auto cookie = std::make_shared<const Cookie>();
   for (auto& [path, handler] : pages) {
     if (path == "/healthz") continue;  // for probes; it tells that a manager is there and nothing of the job
-    handler = [page = std::move(handler), access, refusal](const HttpRequest& request) {
-      if (MaySee(request, access)) return page(request);
+    handler = [page = std::move(handler), access, refusal, cookie](const HttpRequest& request) {
       HttpResponse response;
+      if (SameToken(TokenOfQuery(request.query), access.token)) {
+        // Not to stay in the address, which people send to each other.
+        response.status = 303;
+        response.headers.emplace_back("Location", request.path);
+        response.headers.emplace_back(
+            "Set-Cookie", absl::StrCat(cookie->name, "=", cookie->value, "; Path=/; HttpOnly; SameSite=Strict"));
+        return response;
+      }
+      if (MaySee(request, access, *cookie)) return page(request);
       response.status = 401;
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
       response.body = refusal;
       return response;
     };
   }
+  return pages;
+}
+
+HttpHandlers MakePage() {
+  HttpHandlers pages;
+  for (const WebFile& file : kWebFiles) pages[file.path] = GiveFile(file.content, file.type);
   return pages;
 }
 

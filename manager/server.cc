@@ -22,7 +22,9 @@
 #include "manager/core.h"
 #include "manager/diagnosis_core.h"
 #include "manager/diagnosis_service.h"
+#include "manager/event_log.h"
 #include "manager/fault_reporter.h"
+#include "manager/history.h"
 #include "manager/http.h"
 #include "manager/http_pages.h"
 #include "manager/job/job_link_service.h"
@@ -33,6 +35,7 @@
 #include "manager/supervision_core.h"
 #include "manager/supervision_service.h"
 #include "manager/trace_service.h"
+#include "manager/web_api.h"
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/grpc_listener.h"
@@ -132,7 +135,7 @@ class ManagerServer::Impl {
     if (!free.ok()) return free;
     absl::Status opened = OpenState(options);
     if (!opened.ok()) return opened;
-    absl::Status http = StartHttp(options);
+    absl::Status http = StartHttp(options, started);
     if (!http.ok()) return http;
     absl::Status served = StartGrpc(options, *listen, *credentials, started);
     if (!served.ok()) return served;
@@ -195,25 +198,36 @@ class ManagerServer::Impl {
       };
     }
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
-    diagnosis_ = std::make_shared<DiagnosisCore>(DiagnosisCore::Options{}, verdicts, std::move(save));
-    supervision_ = std::make_shared<SupervisionCore>([core = core_] { return core->Snapshot(); });
+    history_ = std::make_shared<History>();
+    DiagnosisCore::Options diagnosis;
+    diagnosis.feed.on_step = [history = history_](int rank, const StepFold& fold, uint64_t now_ns) {
+      history->Add(rank, fold, now_ns);
+    };
+    diagnosis_ = std::make_shared<DiagnosisCore>(diagnosis, verdicts, std::move(save));
+    events_ = std::make_shared<EventLog>();
+    supervision_ =
+        std::make_shared<SupervisionCore>([core = core_] { return core->Snapshot(); },
+                                          [events = events_](const SupervisionEvent& event) { events->Add(event); });
+    diagnosis_->Subscribe(events_.get());
+    core_->Subscribe(events_.get());
     return absl::OkStatus();
   }
 
-  absl::Status StartHttp(const ManagerOptions& options) {
+  absl::Status StartHttp(const ManagerOptions& options, SteadyTime started) {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
     if (!address.ok()) return address.status();
     // As for ClusterD's service in plain text.
     const HttpAccess access{
         .anyone = options.allow_plaintext, .own_user = options.token.empty(), .token = options.token};
-    HttpHandlers pages =
-        Protect(MakeHttpPages(core_, diagnosis_, supervision_, [this] { return serving_.load(); }), access);
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, std::move(pages));
+    HttpHandlers pages = MakeHttpPages(core_, diagnosis_, supervision_, [this] { return serving_.load(); });
+    pages.merge(MakePage());
+    pages.merge(MakeWebApi({core_, diagnosis_, supervision_, history_, events_, started}));
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, Protect(std::move(pages), access));
     if (http.ok()) {
       http_ = *std::move(http);
     } else if (options.http_is_default) {
-      spdlog::warn("{}; going on without /healthz and /metrics", http.status().message());
+      spdlog::warn("{}; going on without the page, /healthz and /metrics", http.status().message());
     } else {
       return http.status();
     }
@@ -295,6 +309,8 @@ class ManagerServer::Impl {
   std::unique_ptr<StateDb> db_;
   std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
   std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
+  std::shared_ptr<History> history_;
+  std::shared_ptr<EventLog> events_;  // outlives the cores, which call it
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;

@@ -65,7 +65,8 @@ const char* SupervisionKindName(SupervisionEvent::Kind kind) {
   return "unknown";
 }
 
-SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look) : look_(std::move(look)) {
+SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look, std::function<void(const SupervisionEvent&)> told)
+    : look_(std::move(look)), told_(std::move(told)) {
   if (look_) thread_ = std::thread([this] { Run(); });
 }
 
@@ -95,6 +96,7 @@ void SupervisionCore::Add(SupervisionEvent event) {
   Cut(event.message, kMaxMessageBytes);
   // Who starts the ranks says it to people. Stacks have lines, of which each becomes one of the log.
   for (const absl::string_view line : absl::StrSplit(LogLine(event), '\n')) spdlog::info("job: {}", line);
+  if (told_) told_(event);
   events_bytes_ += event.message.size();
   events_.push_back(std::move(event));
   while (events_.size() > kMaxEvents || events_bytes_ > kMaxEventsBytes) {
@@ -208,6 +210,7 @@ SupervisionSnapshot SupervisionCore::Snapshot() const {
   if (watch_.open().has_value()) {
     snapshot.state = SupervisionSnapshot::State::kHung;
     snapshot.hung_ranks = watch_.open()->ranks;
+    snapshot.hang = watch_.open();
   }
   snapshot.restarts = restarts_;
   snapshot.rank_exits = rank_exits_;

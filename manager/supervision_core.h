@@ -45,6 +45,7 @@ struct SupervisionSnapshot {
   uint64_t restarts = 0;
   uint64_t rank_exits = 0;
   int hung_ranks = 0;
+  std::optional<HangVerdict> hang;       // the open one
   std::vector<SupervisionEvent> events;  // newest last
 };
 
@@ -66,7 +67,8 @@ class SupervisionCore {
   static constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
 
   // `look`: the job as it is now, called once a second in a thread of the core. Empty: nobody looks (tests call Look).
-  explicit SupervisionCore(std::function<JobSnapshot()> look);
+  // `told`: hears of each event, in order, under the core's lock: takes note and goes.
+  explicit SupervisionCore(std::function<JobSnapshot()> look, std::function<void(const SupervisionEvent&)> told = {});
   ~SupervisionCore();
   SupervisionCore(const SupervisionCore&) = delete;
   SupervisionCore& operator=(const SupervisionCore&) = delete;
@@ -93,6 +95,7 @@ class SupervisionCore {
   void Run();
 
   const std::function<JobSnapshot()> look_;
+  const std::function<void(const SupervisionEvent&)> told_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   bool closed_ = false;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "absl/time/time.h"
 #include "agent/commands/control_client.h"
 #include "proto/channel.h"
+#include "proto/status_json.h"
 
 namespace taskd::commands {
 namespace {
@@ -30,30 +30,6 @@ struct StatusOptions {
 };
 
 constexpr std::chrono::milliseconds kTimeout{5000};
-
-double Rounded(double value) { return std::round(value * 1000) / 1000; }
-
-nlohmann::ordered_json RankJson(const v1::RankStatus& rank) {
-  nlohmann::ordered_json marks;
-  marks["step"] = rank.marks().step();
-  marks["fp"] = rank.marks().fp();
-  marks["dataloader"] = rank.marks().dataloader();
-  marks["save_checkpoint"] = rank.marks().save_checkpoint();
-  marks["communication"] = rank.marks().communication();
-  marks["other"] = rank.marks().other();
-  nlohmann::ordered_json json;
-  json["rank"] = rank.rank();
-  json["pid"] = rank.pid();
-  json["attached"] = rank.attached();
-  json["applied"] = KindsJson(rank.applied());
-  json["step"] = rank.step();
-  json["step_ms"] = Rounded(rank.step_ms());
-  json["marks"] = std::move(marks);
-  json["lost"] = rank.lost();
-  json["overhead_ns_per_mark"] = Rounded(rank.overhead_ns_per_mark());
-  if (!rank.reason().empty()) json["reason"] = rank.reason();
-  return json;
-}
 
 const char* StateName(const v1::SupervisionStatus& supervision) {
   switch (supervision.state()) {
@@ -72,30 +48,6 @@ const char* StateName(const v1::SupervisionStatus& supervision) {
 
 std::string KindName(const v1::SupervisionEvent& event) {
   return absl::AsciiStrToLower(v1::SupervisionEvent::Kind_Name(event.kind()));
-}
-
-nlohmann::ordered_json SupervisionJson(const v1::SupervisionStatus& supervision) {
-  nlohmann::ordered_json json;
-  json["state"] = StateName(supervision);
-  json["restarts"] = supervision.restarts();
-  json["rank_exits"] = supervision.rank_exits();
-  json["hung_ranks"] = supervision.hung_ranks();
-  json["events"] = nlohmann::ordered_json::array();
-  for (const v1::SupervisionEvent& event : supervision.events()) {
-    nlohmann::ordered_json row;
-    row["kind"] = KindName(event);
-    row["time"] = absl::FormatTime(absl::RFC3339_full, absl::FromUnixNanos(event.time_ns()), absl::UTCTimeZone());
-    row["round"] = event.round();
-    row["restart_count"] = event.restart_count();
-    row["rank"] = event.rank();
-    row["node"] = event.node();
-    row["pid"] = event.pid();
-    row["code"] = event.code();
-    row["signal"] = event.signal();
-    row["message"] = event.message();
-    json["events"].push_back(std::move(row));
-  }
-  return json;
 }
 
 // The newest few; --json has all.
@@ -123,29 +75,6 @@ void PrintSupervision(const v1::SupervisionStatus& supervision) {
     if (!message.empty()) std::cout << ": " << Printable(std::string(message.substr(0, message.find('\n'))));
     std::cout << "\n";
   }
-}
-
-void PrintJson(const v1::JobStatus& status) {
-  nlohmann::ordered_json json;
-  json["job"] = status.job();
-  json["task_id"] = status.task_id();
-  json["wanted"] = KindsJson(status.wanted().kinds());
-  json["manager"]["uptime_s"] = Rounded(status.uptime_s());
-  json["nodes"] = nlohmann::ordered_json::array();
-  for (const v1::NodeStatus& node : status.nodes()) {
-    nlohmann::ordered_json row;
-    row["node"] = node.node();
-    row["host"] = node.host();
-    row["connected"] = node.connected();
-    row["ranks"] = nlohmann::ordered_json::array();
-    for (const v1::RankStatus& rank : node.ranks()) row["ranks"].push_back(RankJson(rank));
-    json["nodes"].push_back(std::move(row));
-  }
-  json["supervision"] = SupervisionJson(status.supervision());
-  json["diagnosis"]["state"] = status.diagnosis().state();
-  json["diagnosis"]["headline"] = status.diagnosis().headline();
-  json["diagnosis"]["coverage"] = Rounded(status.diagnosis().coverage());
-  std::cout << PrintableJson(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) << std::endl;
 }
 
 void PrintTable(const v1::JobStatus& status) {
@@ -206,7 +135,11 @@ absl::Status RunStatus(const StatusOptions& options) {
                                                    "', not '", options.job, "'"));
       }
       if (options.watch && terminal && !options.json) std::cout << "\033[H\033[2J";
-      options.json ? PrintJson(status) : PrintTable(status);
+      if (options.json) {
+        std::cout << proto::RenderStatusJson(status) << std::endl;
+      } else {
+        PrintTable(status);
+      }
       reached = true;
       if (!std::cout) return absl::UnavailableError("stdout cannot be written");
     } else if (!options.watch || !reached) {

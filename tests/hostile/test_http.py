@@ -175,7 +175,7 @@ def test_pipelined_requests_are_answered_in_order(http):
 
 @pytest.mark.parametrize("target", [b"/healthz/", b"//healthz", b"/./healthz", b"/x/../healthz", b"/%68ealthz", b"/healthz%00",
                                     b"/../../etc/passwd", b"/..%2f..%2fetc%2fpasswd", b"/etc/passwd", b"/healthz;x", b"/HEALTHZ",
-                                    b"/metrics.", b"/", b"/\xff\xfe"])
+                                    b"/metrics.", b"/app.js/", b"/api/v1", b"/api/v1/", b"/api/v1/rank/1/2", b"/vendor/", b"/\xff\xfe"])
 def test_only_exact_paths_exist(http, target):
     assert code(ask(http, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")) in (400, 404)
 
@@ -244,3 +244,10 @@ def manager_cpu(manager):
     with open(f"/proc/{manager.pid}/stat", encoding="ascii") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+@pytest.mark.parametrize("name, expected", [(b"127.0.0.1:9603", 200), (b"localhost", 200), (b"[::1]:9603", 200), (b"node-0", 200),
+                                            (b"rebound.example.com", 401), (b"rebound.example.com:9603", 401)])
+def test_a_foreign_name_that_leads_here_shows_nothing(http, name, expected):
+    answer = ask(http, b"GET /api/v1/status HTTP/1.1\r\nHost: " + name + b"\r\nConnection: close\r\n\r\n")
+    assert code(answer) == expected

@@ -1,0 +1,130 @@
+#include "agent/commands/ui.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/address.h"
+#include "common/job_file.h"
+#include "common/unique_fd.h"
+
+namespace taskd::commands {
+namespace {
+
+constexpr timeval kPatience{5, 0};
+
+struct UiOptions {
+  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;
+};
+
+absl::StatusOr<JobFile> FindJob(const UiOptions& options) {
+  if (options.manager.empty()) return ChooseJob(options.job);
+  absl::StatusOr<HostPort> address = ParseHostPort("--manager", options.manager);
+  if (!address.ok()) return address.status();
+  std::optional<JobFile> job = JobAt(*address);
+  if (job.has_value()) return *std::move(job);
+  return absl::NotFoundError(absl::StrCat("this user runs no manager at ", options.manager,
+                                          " on this machine; its page is where its --http says, on its own machine"));
+}
+
+// Where a browser on this machine finds it.
+HostPort Reachable(HostPort http) {
+  if (http.host == "0.0.0.0") http.host = "127.0.0.1";
+  if (http.host == "::") http.host = "::1";
+  return http;
+}
+
+// The status of a reply to a request for the page. UNAVAILABLE: nobody answers there.
+absl::StatusOr<int> AskForPage(const HostPort& http) {
+  const absl::Status nobody =
+      absl::UnavailableError(absl::StrCat("nobody answers at http://", FormatHostPort(http), "/"));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(http.host.c_str(), std::to_string(http.port).c_str(), &hints, &found) != 0) return nobody;
+  UniqueFd connection(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+  setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+  const bool connected = connect(connection.get(), found->ai_addr, found->ai_addrlen) == 0;
+  freeaddrinfo(found);
+  if (!connected) return nobody;
+  const std::string request =
+      absl::StrCat("HEAD / HTTP/1.1\r\nHost: ", FormatHostPort(http), "\r\nConnection: close\r\n\r\n");
+  if (send(connection.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) {
+    return nobody;
+  }
+  // "HTTP/1.1 200"
+  char head[12];
+  if (recv(connection.get(), head, sizeof head, MSG_WAITALL) != sizeof head) return nobody;
+  int status = 0;
+  if (!absl::SimpleAtoi(absl::string_view(head + 9, 3), &status)) return nobody;
+  return status;
+}
+
+std::string Escaped(const std::string& text) {
+  std::string escaped;
+  for (unsigned char c : text) {
+    if (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == '~') {
+      escaped += static_cast<char>(c);
+    } else {
+      absl::StrAppend(&escaped, absl::StrFormat("%%%02X", c));
+    }
+  }
+  return escaped;
+}
+
+// Prints to stdout. INVALID_ARGUMENT: wrong usage; any other error: there is no page.
+absl::Status RunUi(const UiOptions& options) {
+  absl::StatusOr<JobFile> job = FindJob(options);
+  if (!job.ok()) return job.status();
+  if (job->http.empty()) {
+    return absl::UnavailableError(absl::StrCat(
+        "the manager at ", JobAddress(*job), " serves no HTTP: its address was taken; start it with --http HOST:PORT"));
+  }
+  absl::StatusOr<HostPort> http = ParseHostPort("http", job->http);
+  if (!http.ok()) return http.status();
+  *http = Reachable(*http);
+  absl::StatusOr<int> status = AskForPage(*http);
+  if (!status.ok()) return status.status();
+  std::cout << "http://" << FormatHostPort(*http) << "/";
+  // This user's browser needs no token where this user's command needs none.
+  if (*status == 401) {
+    const std::string token = TokenOfEnvironment().empty() ? job->secret : TokenOfEnvironment();
+    if (!token.empty()) std::cout << "?token=" << Escaped(token);
+  }
+  std::cout << std::endl;
+  return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
+}
+
+class UiCommand : public Command {
+ public:
+  void AddFlags(Flags& flags) override {
+    flags.Add("--manager", options_.manager,
+              "HOST:PORT of the manager [the only job that this user runs on this machine]");
+    flags.Add("--job", options_.job, "NAMESPACE/NAME of the job to find, without --manager");
+  }
+
+  absl::StatusOr<bool> Run() override {
+    if (absl::Status status = RunUi(options_); !status.ok()) return status;
+    return true;
+  }
+
+ private:
+  UiOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeUiCommand() { return std::make_unique<UiCommand>(); }
+
+}  // namespace taskd::commands

@@ -1,0 +1,241 @@
+#include "manager/history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+namespace taskd::manager {
+namespace {
+
+constexpr float kUnknown = -1;
+constexpr std::array<std::string_view, History::kValues> kNames = {"own_time", "period", "dataloader", "communication"};
+
+float Milliseconds(uint64_t ns) { return static_cast<float>(static_cast<double>(ns) / 1e6); }
+
+uint8_t Quantize(float value, float median) {
+  if (value < 0) return History::kNoData;
+  if (median <= 0) return value > 0 ? 254 : 0;
+  const double ratio = std::min<double>(value / median, History::kMaxRatio);
+  return static_cast<uint8_t>(std::lround(ratio / History::kMaxRatio * 254));
+}
+
+}  // namespace
+
+std::string_view Name(History::Value value) { return kNames[static_cast<size_t>(value)]; }
+
+std::optional<History::Value> HistoryValueFromName(std::string_view name) {
+  const auto found = std::find(kNames.begin(), kNames.end(), name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<History::Value>(found - kNames.begin());
+}
+
+uint32_t History::RunOf(Rank& rank, const StepFold& fold) {
+  if (rank.step < 0) {
+    rank.run = newest_run_;
+  } else if (fold.process_id != rank.process_id && fold.step <= rank.step) {
+    if (rank.run == newest_run_) ++newest_run_;
+    rank.run = newest_run_;
+  }
+  rank.process_id = fold.process_id;
+  rank.step = fold.step;
+  return rank.run;
+}
+
+History::Step* History::Find(const StepId& id) {
+  auto found = steps_.find(id);
+  if (found != steps_.end()) return &found->second;
+  const size_t recent = std::min(steps_.size(), kRecentSteps);
+  // Older than what still has its numbers: nobody else has reported it, or it had to go.
+  if (recent == kRecentSteps && id < std::prev(steps_.end(), kRecentSteps)->first) return nullptr;
+  Step& step = steps_[id];
+  if (steps_.size() > kRecentSteps) Settle(std::prev(steps_.end(), kRecentSteps + 1)->second);
+  return &step;
+}
+
+void History::Count(Step& step) const {
+  size_t size = sizeof(Steps::value_type) + step.samples.capacity() * sizeof(Sample);
+  for (const std::vector<uint8_t>& bytes : step.bytes) size += bytes.capacity();
+  bytes_ += size - step.size;
+  step.size = size;
+}
+
+void History::Refresh(Step& step) {
+  if (!step.stale) return;
+  step.stale = false;
+  std::vector<float> known;
+  for (size_t value = 0; value < kValues; ++value) {
+    known.clear();
+    for (const Sample& sample : step.samples) {
+      if (sample[value] >= 0) known.push_back(sample[value]);
+    }
+    if (known.empty()) continue;
+    const auto middle = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 2);
+    std::nth_element(known.begin(), middle, known.end());
+    step.medians_ms[value] = *middle;
+    std::vector<uint8_t>& bytes = step.bytes[value];
+    bytes.resize(step.samples.size());
+    for (size_t rank = 0; rank < bytes.size(); ++rank) {
+      bytes[rank] = Quantize(step.samples[rank][value], step.medians_ms[value]);
+    }
+  }
+}
+
+void History::Settle(Step& step) {
+  if (step.samples.empty()) return;
+  Refresh(step);
+  std::vector<Sample>().swap(step.samples);
+  for (std::vector<uint8_t>& bytes : step.bytes) bytes.shrink_to_fit();
+  Count(step);
+}
+
+void History::MakeRoom() {
+  while (steps_.size() > kRecentSteps && (steps_.size() > limits_.steps || bytes_ > limits_.bytes)) {
+    int most = 0;
+    for (const auto& [id, step] : steps_) most = std::max(most, step.ranks);
+    const auto end = std::prev(steps_.end(), kRecentSteps);
+    auto gone = std::find_if(steps_.begin(), end, [most](const auto& one) { return one.second.ranks * 4 < most; });
+    if (gone == end) gone = steps_.begin();
+    bytes_ -= gone->second.size;
+    steps_.erase(gone);
+  }
+}
+
+void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
+  if (rank < 0 || rank >= kMaxRanks || fold.step < 0) return;
+  const auto index = static_cast<size_t>(rank);
+  Sample sample;
+  sample.fill(kUnknown);
+  const uint64_t period = fold.period_ns();
+  const uint64_t covered = std::min(fold.covered_ns, period);
+  auto set = [&](Value value, uint64_t ns) { sample[static_cast<size_t>(value)] = Milliseconds(ns); };
+  if (period > 0) {
+    set(Value::kPeriod, period);
+    set(Value::kOwnTime, period - covered);
+    if (!fold.ops.empty() || covered > 0) set(Value::kCommunication, covered);
+  }
+  if (fold.dataloaders > 0) set(Value::kDataloader, fold.dataloader_ns);
+  if (fold.checkpoints > 0) sample[kValues] = Milliseconds(fold.checkpoint_ns);
+
+  std::lock_guard lock(mutex_);
+  if (ranks_.size() <= index) ranks_.resize(index + 1);
+  Step* step = Find({RunOf(ranks_[index], fold), fold.step});
+  if (step == nullptr) return;
+  if (step->ranks++ == 0 && step == &steps_.rbegin()->second) newest_at_ns_ = now_ns;
+  if (period > 0) {
+    const uint64_t own = period - covered;
+    const uint64_t dataloader = std::min(fold.dataloader_own_ns, own);
+    const uint64_t checkpoint = std::min(fold.checkpoint_own_ns, own - dataloader);
+    ++step->periods;
+    step->sums_ms[0] += Milliseconds(dataloader);
+    step->sums_ms[1] += Milliseconds(own - dataloader - checkpoint);
+    step->sums_ms[2] += Milliseconds(covered);
+    step->sums_ms[3] += Milliseconds(checkpoint);
+  }
+  const bool settled = step->samples.empty() && step->ranks > 1;
+  if (settled) {
+    for (size_t value = 0; value < kValues; ++value) {
+      if (sample[value] < 0 || step->medians_ms[value] <= 0) continue;
+      std::vector<uint8_t>& bytes = step->bytes[value];
+      if (bytes.size() <= index) bytes.resize(index + 1, kNoData);
+      bytes[index] = Quantize(sample[value], step->medians_ms[value]);
+    }
+  } else {
+    if (step->samples.size() <= index) {
+      Sample none;
+      none.fill(kUnknown);
+      step->samples.reserve(ranks_.size());
+      step->samples.resize(index + 1, none);
+    }
+    step->samples[index] = sample;
+    step->stale = true;
+  }
+  Count(*step);
+  MakeRoom();
+}
+
+History::Heatmap History::Draw(Value value, int64_t first, int64_t last, size_t most, int rows) const {
+  Heatmap map;
+  std::vector<StepId> ids;
+  {
+    std::lock_guard lock(mutex_);
+    map.ranks = static_cast<int>(ranks_.size());
+    for (const auto& [id, step] : steps_) {
+      if (id.step >= first && id.step <= last) ids.push_back(id);
+    }
+  }
+  if (ids.size() > most) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(most));
+  rows = std::clamp(rows, 1, kMaxRows);
+  map.ranks_per_row = std::max(1, (map.ranks + rows - 1) / rows);
+  const auto per_row = static_cast<size_t>(map.ranks_per_row);
+  const size_t used = (static_cast<size_t>(map.ranks) + per_row - 1) / per_row;
+  // Step after step first: that is how they are kept.
+  std::vector<uint8_t> columns;
+  columns.reserve(ids.size() * used);
+  for (const StepId& id : ids) {
+    std::lock_guard lock(mutex_);
+    auto found = steps_.find(id);
+    if (found == steps_.end()) continue;
+    Step& step = found->second;
+    Refresh(step);
+    Count(step);
+    StepSummary& summary = map.steps.emplace_back();
+    summary.id = id;
+    summary.ranks = step.ranks;
+    summary.median_ms = step.medians_ms[static_cast<size_t>(value)];
+    auto mean = [&step](double sum) { return step.periods == 0 ? 0.f : static_cast<float>(sum / step.periods); };
+    summary.dataloader_ms = mean(step.sums_ms[0]);
+    summary.compute_ms = mean(step.sums_ms[1]);
+    summary.communication_ms = mean(step.sums_ms[2]);
+    summary.checkpoint_ms = mean(step.sums_ms[3]);
+    const std::vector<uint8_t>& bytes = step.bytes[static_cast<size_t>(value)];
+    for (size_t row = 0; row < used; ++row) {
+      uint8_t largest = 0;  // of byte + 1: then a gap is the smallest
+      const size_t end = std::min((row + 1) * per_row, bytes.size());
+      for (size_t rank = row * per_row; rank < end; ++rank) {
+        largest = std::max(largest, static_cast<uint8_t>(bytes[rank] + 1));
+      }
+      columns.push_back(static_cast<uint8_t>(largest - 1));
+    }
+  }
+  const size_t width = map.steps.size();
+  map.cells.resize(width * used);
+  for (size_t column = 0; column < width; ++column) {
+    for (size_t row = 0; row < used; ++row) {
+      map.cells[row * width + column] = static_cast<char>(columns[column * used + row]);
+    }
+  }
+  return map;
+}
+
+std::vector<History::RankStep> History::RecentSteps(int rank) const {
+  std::vector<RankStep> result;
+  std::lock_guard lock(mutex_);
+  if (rank < 0) return result;
+  const auto index = static_cast<size_t>(rank);
+  auto at = std::prev(steps_.end(), static_cast<std::ptrdiff_t>(std::min(steps_.size(), kRecentSteps)));
+  for (; at != steps_.end(); ++at) {
+    if (at->second.samples.size() <= index) continue;
+    const Sample& sample = at->second.samples[index];
+    if (std::all_of(sample.begin(), sample.end(), [](float ms) { return ms < 0; })) continue;
+    result.push_back({at->first, sample[0], sample[1], sample[2], sample[3], sample[4]});
+  }
+  return result;
+}
+
+std::optional<History::StepId> History::newest() const {
+  std::lock_guard lock(mutex_);
+  if (steps_.empty()) return std::nullopt;
+  return steps_.rbegin()->first;
+}
+
+uint64_t History::newest_at_ns() const {
+  std::lock_guard lock(mutex_);
+  return newest_at_ns_;
+}
+
+size_t History::bytes() const {
+  std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+}  // namespace taskd::manager

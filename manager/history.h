@@ -1,0 +1,134 @@
+// What the newest steps looked like on every rank, for pictures: one byte for each rank, step and drawn value.
+//
+// Design:
+// 1. A byte is the ratio to the step's median over its ranks: 0 to 254 are 0 to kMaxRatio, larger ones are 254, and
+//    kNoData is a gap. So one scale serves all steps, and a slow rank stands out whatever the step took.
+// 2. Of the newest kRecentSteps steps the numbers themselves are kept, and their median follows what comes in. Then the
+//    step is settled: its median stays, and ranks that report it still are compared with that.
+// 3. A rank that marks a lower step as another process has been restarted, and begins a new run (or joins the newest).
+//    Steps are ordered by run and number, so that what the job did again stands right of what it did first.
+// 4. At most kMaxSteps steps and kMaxBytes. What goes first is the oldest step of those that only a few ranks have: a
+//    rank whose numbers jump does not wipe out what the others did.
+//
+// Safe from any thread. No call holds the lock for longer than one step takes, so readers do not hold up who adds.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/step_fold.h"
+
+namespace taskd::manager {
+
+class History {
+ public:
+  enum class Value : uint8_t { kOwnTime, kPeriod, kDataloader, kCommunication };
+  static constexpr size_t kValues = 4;
+  static constexpr size_t kMaxSteps = 2048;
+  static constexpr size_t kMaxBytes = size_t{64} << 20;
+  static constexpr size_t kRecentSteps = 16;
+  static constexpr int kMaxRanks = 65536;
+  static constexpr int kMaxRows = 16384;
+  static constexpr double kMaxRatio = 3;
+  static constexpr uint8_t kNoData = 255;
+
+  // Smaller ones are for tests.
+  struct Limits {
+    size_t steps = kMaxSteps;
+    size_t bytes = kMaxBytes;
+  };
+
+  // Where a step stands: the number of the job's run, from 0, and the step's own.
+  struct StepId {
+    uint32_t run = 0;
+    int64_t step = 0;
+    friend auto operator<=>(const StepId&, const StepId&) = default;
+  };
+
+  struct StepSummary {
+    StepId id;
+    int ranks = 0;            // that have reported it
+    float median_ms = 0;      // of the drawn value
+    float dataloader_ms = 0;  // means over the ranks whose period is known; the four make up the period
+    float compute_ms = 0;     // what is none of the others
+    float communication_ms = 0;
+    float checkpoint_ms = 0;
+  };
+  struct Heatmap {
+    int ranks = 0;
+    int ranks_per_row = 1;
+    std::vector<StepSummary> steps;
+    std::string cells;  // row after row; the largest of the row's ranks
+  };
+  // One rank and step, in ms; below 0: no data.
+  struct RankStep {
+    StepId id;
+    float own_ms, period_ms, dataloader_ms, communication_ms, checkpoint_ms;
+  };
+
+  History() : History(Limits{}) {}
+  explicit History(const Limits& limits) : limits_(limits) {}
+  History(const History&) = delete;
+  History& operator=(const History&) = delete;
+
+  // `now_ns`: any steady clock.
+  void Add(int rank, const StepFold& fold, uint64_t now_ns = 0);
+
+  // Of the steps numbered `first` to `last`, at most the newest `most` of them. rows: 1 to kMaxRows.
+  Heatmap Draw(Value value, int64_t first, int64_t last, size_t most, int rows) const;
+  // The newest kRecentSteps of a rank, oldest first; empty for one that nobody knows.
+  std::vector<RankStep> RecentSteps(int rank) const;
+  std::optional<StepId> newest() const;
+  // When the first rank reported the newest step.
+  uint64_t newest_at_ns() const;
+  size_t bytes() const;
+
+ private:
+  static constexpr size_t kMeasures = 5;  // the drawn values, then checkpoint
+  using Sample = std::array<float, kMeasures>;
+  struct Step {
+    int ranks = 0;
+    int periods = 0;                  // ranks whose period is known: those that the sums are of
+    std::array<double, 4> sums_ms{};  // dataloader, compute, communication, checkpoint
+    std::array<float, kValues> medians_ms{};
+    bool stale = false;                               // samples have come since medians and bytes were made
+    std::vector<Sample> samples;                      // by rank; empty once the step is settled
+    std::array<std::vector<uint8_t>, kValues> bytes;  // by rank; what is missing at the end is kNoData
+    size_t size = 0;                                  // of all that, as counted in bytes_
+  };
+  using Steps = std::map<StepId, Step>;
+  struct Rank {
+    uint32_t process_id = 0;
+    int64_t step = -1;
+    uint32_t run = 0;
+  };
+
+  uint32_t RunOf(Rank& rank, const StepFold& fold);
+  Step* Find(const StepId& id);
+  void Count(Step& step) const;
+  static void Refresh(Step& step);
+  void Settle(Step& step);
+  void MakeRoom();
+
+  const Limits limits_;
+  mutable std::mutex mutex_;
+  mutable Steps steps_;
+  mutable size_t bytes_ = 0;
+  std::vector<Rank> ranks_;
+  uint32_t newest_run_ = 0;
+  uint64_t newest_at_ns_ = 0;
+};
+
+// "own_time", "period", ...
+std::string_view Name(History::Value value);
+std::optional<History::Value> HistoryValueFromName(std::string_view name);
+
+}  // namespace taskd::manager

@@ -1,0 +1,216 @@
+#include "manager/history.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace taskd::manager {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kAll = INT64_MAX;
+constexpr uint64_t kMs = 1'000'000;
+
+// A step of `period_ms`, of which communication covers a part. It ends `at_s` after an epoch of the test's.
+StepFold FoldOf(int64_t step, uint64_t period_ms, uint64_t covered_ms = 0, uint32_t process = 1) {
+  StepFold fold;
+  fold.step = step;
+  fold.process_id = process;
+  fold.previous_end_ns = 1'000'000 * kMs;
+  fold.end_ns = fold.previous_end_ns + period_ms * kMs;
+  fold.covered_ns = covered_ms * kMs;
+  return fold;
+}
+
+std::vector<int> Bytes(const History::Heatmap& map) {
+  std::vector<int> bytes;
+  for (char cell : map.cells) bytes.push_back(static_cast<unsigned char>(cell));
+  return bytes;
+}
+
+std::vector<int64_t> StepsOf(const History::Heatmap& map) {
+  std::vector<int64_t> steps;
+  for (const History::StepSummary& step : map.steps) steps.push_back(step.id.step);
+  return steps;
+}
+
+TEST(HistoryTest, ACellIsTheRatioToTheStepsMedian) {
+  History history;
+  for (int rank = 0; rank < 3; ++rank) history.Add(rank, FoldOf(7, 100, rank == 2 ? 0 : 50));
+  const History::Heatmap own = history.Draw(History::Value::kOwnTime, 0, kAll, 100, 512);
+  EXPECT_THAT(StepsOf(own), ElementsAre(7));
+  EXPECT_FLOAT_EQ(own.steps[0].median_ms, 50);
+  EXPECT_THAT(Bytes(own), ElementsAre(85, 85, 169));  // 1 and 2 of 3 in 254 parts
+  const History::Heatmap period = history.Draw(History::Value::kPeriod, 0, kAll, 100, 512);
+  EXPECT_THAT(Bytes(period), ElementsAre(85, 85, 85));
+}
+
+TEST(HistoryTest, WhatIsMissingIsAGapAndNotFast) {
+  History history;
+  history.Add(0, FoldOf(1, 100));
+  history.Add(2, FoldOf(1, 100));
+  StepFold first = FoldOf(1, 100);
+  first.previous_end_ns = 0;  // nobody knows how long it took
+  history.Add(3, first);
+  EXPECT_THAT(Bytes(history.Draw(History::Value::kPeriod, 0, kAll, 100, 512)), ElementsAre(85, 255, 85, 255));
+  EXPECT_THAT(Bytes(history.Draw(History::Value::kDataloader, 0, kAll, 100, 512)), ElementsAre(255, 255, 255, 255));
+}
+
+TEST(HistoryTest, OneSlowRankOf16384IsSeenInItsRow) {
+  History history;
+  for (int rank = 0; rank < 16384; ++rank) history.Add(rank, FoldOf(1, rank == 9000 ? 300 : 100));
+  const History::Heatmap map = history.Draw(History::Value::kOwnTime, 0, kAll, 100, 512);
+  EXPECT_EQ(map.ranks, 16384);
+  EXPECT_EQ(map.ranks_per_row, 32);
+  ASSERT_THAT(map.cells, SizeIs(512));
+  for (int row = 0; row < 512; ++row) {
+    EXPECT_EQ(Bytes(map)[static_cast<size_t>(row)], row == 9000 / 32 ? 254 : 85) << row;
+  }
+}
+
+TEST(HistoryTest, RowsAreNeverMoreThanAsked) {
+  History history;
+  for (int rank = 0; rank < 10; ++rank) history.Add(rank, FoldOf(1, 100));
+  const History::Heatmap map = history.Draw(History::Value::kOwnTime, 0, kAll, 100, 4);
+  EXPECT_EQ(map.ranks_per_row, 3);
+  EXPECT_THAT(map.cells, SizeIs(4));
+}
+
+TEST(HistoryTest, ARankThatReportsLateIsComparedWithTheMedianThatWas) {
+  History history;
+  for (int step = 1; step <= 40; ++step) history.Add(0, FoldOf(step, 100));
+  history.Add(1, FoldOf(3, 200));
+  const History::Heatmap map = history.Draw(History::Value::kPeriod, 3, 3, 100, 512);
+  EXPECT_THAT(Bytes(map), ElementsAre(85, 169));
+}
+
+TEST(HistoryTest, AStepThatNobodyElseKnowsAnyMoreIsLeftOut) {
+  History history;
+  for (int step = 100; step <= 140; ++step) history.Add(0, FoldOf(step, 100));
+  history.Add(1, FoldOf(5, 200));
+  EXPECT_THAT(history.Draw(History::Value::kPeriod, 0, 50, 100, 512).steps, IsEmpty());
+}
+
+TEST(HistoryTest, StepsThatAreDoneAgainAfterARestartStandRightOfTheFirst) {
+  History history;
+  for (int step = 1; step <= 5; ++step) {
+    for (int rank = 0; rank < 2; ++rank) history.Add(rank, FoldOf(step, 100, 0, 1));
+  }
+  for (int step = 3; step <= 4; ++step) {
+    for (int rank = 0; rank < 2; ++rank) history.Add(rank, FoldOf(step, 200, 0, 2));
+  }
+  const History::Heatmap map = history.Draw(History::Value::kPeriod, 0, kAll, 100, 512);
+  EXPECT_THAT(StepsOf(map), ElementsAre(1, 2, 3, 4, 5, 3, 4));
+  EXPECT_EQ(map.steps[4].id.run, 0u);
+  EXPECT_EQ(map.steps[5].id.run, 1u);
+  EXPECT_EQ(map.steps[5].ranks, 2);
+  EXPECT_FLOAT_EQ(map.steps[5].median_ms, 200);
+}
+
+TEST(HistoryTest, ARankThatIsNewJoinsTheNewestRun) {
+  History history;
+  history.Add(0, FoldOf(5, 100, 0, 1));
+  history.Add(0, FoldOf(1, 100, 0, 2));
+  history.Add(1, FoldOf(1, 100, 0, 3));
+  const History::Heatmap map = history.Draw(History::Value::kPeriod, 1, 1, 100, 512);
+  ASSERT_THAT(map.steps, SizeIs(1));
+  EXPECT_EQ(map.steps[0].ranks, 2);
+}
+
+TEST(HistoryTest, AStepNumberThatJumpsLeavesNoColumnsInBetween) {
+  History history;
+  history.Add(0, FoldOf(1, 100));
+  history.Add(0, FoldOf(1'000'000'000'000, 100));
+  EXPECT_THAT(StepsOf(history.Draw(History::Value::kPeriod, 0, kAll, 100, 512)), ElementsAre(1, 1'000'000'000'000));
+}
+
+TEST(HistoryTest, AClockThatWasSetBackIsAGap) {
+  History history;
+  StepFold fold = FoldOf(1, 100);
+  fold.end_ns = fold.previous_end_ns - 5 * kMs;
+  history.Add(0, fold);
+  EXPECT_THAT(Bytes(history.Draw(History::Value::kPeriod, 0, kAll, 100, 512)), ElementsAre(255));
+  fold = FoldOf(2, 100, 400);  // operations cannot cover more than there is
+  history.Add(0, fold);
+  EXPECT_THAT(Bytes(history.Draw(History::Value::kOwnTime, 2, 2, 100, 512)), ElementsAre(0));
+}
+
+TEST(HistoryTest, KeepsTheNewestSteps) {
+  History history({.steps = 20, .bytes = History::kMaxBytes});
+  for (int step = 0; step < 100; ++step) history.Add(0, FoldOf(step, 100));
+  const History::Heatmap map = history.Draw(History::Value::kPeriod, 0, kAll, 1000, 512);
+  EXPECT_THAT(map.steps, SizeIs(20));
+  EXPECT_EQ(map.steps.front().id.step, 80);
+  EXPECT_THAT(StepsOf(history.Draw(History::Value::kPeriod, 0, kAll, 3, 512)), ElementsAre(97, 98, 99));
+}
+
+TEST(HistoryTest, ARankWhoseNumbersJumpCostsTheOthersNoStep) {
+  History history({.steps = 60, .bytes = History::kMaxBytes});
+  for (int step = 0; step < 30; ++step) {
+    for (int rank = 0; rank < 8; ++rank) history.Add(rank, FoldOf(step, 100));
+  }
+  for (int jump = 1; jump < 1000; ++jump) history.Add(8, FoldOf(jump * 1'000'000, 100));
+  EXPECT_THAT(history.Draw(History::Value::kPeriod, 0, 29, 1000, 512).steps, SizeIs(30));
+}
+
+TEST(HistoryTest, MemoryIsBounded) {
+  History history({.steps = History::kMaxSteps, .bytes = 4 << 20});
+  for (int step = 0; step < 300; ++step) {
+    for (int rank = 0; rank < 4096; ++rank) history.Add(rank, FoldOf(step, 100, 10));
+    ASSERT_LE(history.bytes(), size_t{4} << 20);
+  }
+  // Two values of the four were never seen, and take nothing.
+  EXPECT_GT(history.Draw(History::Value::kOwnTime, 0, kAll, 10000, 1).steps.size(), 150u);
+}
+
+TEST(HistoryTest, RanksThatCannotBeAreIgnored) {
+  History history;
+  history.Add(-1, FoldOf(1, 100));
+  history.Add(History::kMaxRanks, FoldOf(1, 100));
+  history.Add(0, FoldOf(-1, 100));
+  EXPECT_FALSE(history.newest().has_value());
+  history.Add(History::kMaxRanks - 1, FoldOf(1, 100));
+  EXPECT_EQ(history.Draw(History::Value::kPeriod, 0, kAll, 10, 512).ranks, History::kMaxRanks);
+}
+
+TEST(HistoryTest, PhasesMakeUpThePeriod) {
+  History history;
+  StepFold fold = FoldOf(1, 100, 40);
+  fold.dataloaders = 1;
+  fold.dataloader_ns = 20 * kMs;
+  fold.dataloader_own_ns = 15 * kMs;
+  fold.checkpoints = 1;
+  fold.checkpoint_ns = fold.checkpoint_own_ns = 5 * kMs;
+  history.Add(0, fold);
+  const History::StepSummary step = history.Draw(History::Value::kPeriod, 0, kAll, 10, 512).steps.at(0);
+  EXPECT_FLOAT_EQ(step.dataloader_ms, 15);
+  EXPECT_FLOAT_EQ(step.compute_ms, 40);
+  EXPECT_FLOAT_EQ(step.communication_ms, 40);
+  EXPECT_FLOAT_EQ(step.checkpoint_ms, 5);
+}
+
+TEST(HistoryTest, ARanksLastStepsHaveTheirNumbers) {
+  History history;
+  for (int step = 1; step <= 30; ++step) history.Add(3, FoldOf(step, static_cast<uint64_t>(step), 1));
+  const std::vector<History::RankStep> steps = history.RecentSteps(3);
+  ASSERT_THAT(steps, SizeIs(History::kRecentSteps));
+  EXPECT_EQ(steps.back().id.step, 30);
+  EXPECT_FLOAT_EQ(steps.back().period_ms, 30);
+  EXPECT_FLOAT_EQ(steps.back().communication_ms, 1);
+  EXPECT_LT(steps.back().dataloader_ms, 0);
+  EXPECT_THAT(history.RecentSteps(2), IsEmpty());
+  EXPECT_THAT(history.RecentSteps(99), IsEmpty());
+}
+
+TEST(HistoryTest, ValuesHaveNames) {
+  for (const char* name : {"own_time", "period", "dataloader", "communication"}) {
+    ASSERT_TRUE(HistoryValueFromName(name).has_value());
+    EXPECT_EQ(Name(*HistoryValueFromName(name)), name);
+  }
+  EXPECT_FALSE(HistoryValueFromName("").has_value());
+}
+
+}  // namespace
+}  // namespace taskd::manager

@@ -1,0 +1,13 @@
+// The job's status for programs: what `taskd status --json` prints and the manager's HTTP gives.
+#pragma once
+
+#include <string>
+
+#include "taskd/v1/control.pb.h"
+
+namespace taskd::proto {
+
+// One object, no line feed at the end. Valid UTF-8, and safe for a terminal, whatever names it holds.
+std::string RenderStatusJson(const v1::JobStatus& status);
+
+}  // namespace taskd::proto

@@ -1,0 +1,17 @@
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib"))
+from browser import Browser, missing  # noqa: E402
+from fixtures import manager, stage  # noqa: E402, F401
+
+
+@pytest.fixture
+def browser():
+    if missing():
+        pytest.skip(missing())
+    browser = Browser()
+    yield browser
+    browser.close()

@@ -1,0 +1,39 @@
+// A browser that obeys lines of JSON on stdin: {"do": name, ...} -> {"result": ...} or {"error": text}. browser.py speaks it.
+import {createRequire} from "node:module";
+import {createInterface} from "node:readline";
+
+const [playwright, executablePath] = process.argv.slice(2);
+const {chromium} = createRequire(import.meta.url)(playwright);
+const browser = await chromium.launch({executablePath, args: ["--no-sandbox"]});
+const context = await browser.newContext({viewport: {width: 1280, height: 1000}});
+const page = await context.newPage();
+const requests = [], errors = [];
+page.on("request", request => requests.push({url: request.url(), at: Date.now()}));
+page.on("console", message => { if (message.type() === "error") errors.push(message.text()); });
+page.on("pageerror", error => errors.push(String(error)));
+
+const actions = {
+  open: async ({url}) => (await page.goto(url)).status(),
+  evaluate: ({script}) => page.evaluate(script),
+  press: ({key}) => page.keyboard.press(key),
+  move: ({x, y}) => page.mouse.move(x, y),
+  click: ({selector}) => page.click(selector, {timeout: 10000}),
+  scheme: ({scheme}) => page.emulateMedia({colorScheme: scheme}),
+  size: ({width, height}) => page.setViewportSize({width, height}),
+  screenshot: ({path, whole}) => page.screenshot({path, fullPage: whole}),
+  requests: () => requests,
+  errors: () => errors,
+  cookies: () => context.cookies(),
+};
+
+for await (const line of createInterface({input: process.stdin})) {
+  const order = JSON.parse(line);
+  let answer;
+  try {
+    answer = {result: await actions[order.do](order) ?? null};
+  } catch (error) {
+    answer = {error: String(error)};
+  }
+  console.log(JSON.stringify(answer, (_, value) => Buffer.isBuffer(value) ? undefined : value));
+}
+await browser.close();

@@ -1,0 +1,216 @@
+"""The manager's page in a real browser: what a person sees, and what never happens (docs/operations.md)."""
+import subprocess
+import urllib.parse
+
+import pytest
+
+from harness import TASKD, clean_environment, wait_until
+
+SLOW = ("--ranks", "16", "--steps", "120", "--fault", "compute:7:1.5@50")
+# A pixel of the middle of each row, at the step `back` before the newest.
+PIXELS = """(() => {
+  const canvas = document.querySelector("#heatmap");
+  if (!canvas?.clientWidth) return null;
+  const ratio = canvas.width / canvas.clientWidth;
+  const height = canvas.height / ratio - 26, rows = %d;
+  return Array.from({length: rows}, (_, row) => Array.from(canvas.getContext("2d").getImageData(
+    canvas.width - Math.round(14 * ratio), Math.round((4 + (row + 0.5) * height / rows) * ratio), 1, 1).data));
+})()"""
+
+
+def drawn(browser, rows):
+    """The pixels, once there are any."""
+    return wait_until(lambda: (found := browser.evaluate(PIXELS % rows)) and found[0][3] == 255 and found, "the heat map is drawn")
+
+
+def difference(one, other):
+    return max(abs(a - b) for a, b in zip(one, other))
+
+
+def feed(manager, *arguments, background=False):
+    command = [TASKD, "simulate", "--manager", manager.address, *arguments]
+    if background:
+        return subprocess.Popen(command, env=clean_environment(), stdout=subprocess.DEVNULL)
+    return subprocess.run(command, env=clean_environment(), check=True, stdout=subprocess.DEVNULL, timeout=100)
+
+
+def url(manager):
+    return f"http://{manager.http}/"
+
+
+def test_a_slow_rank_is_named_and_seen(manager, browser):
+    feed(manager, *SLOW)
+    assert browser.open(url(manager)) == 200
+    assert browser.wait_text("#verdict", "rank 7").startswith("slow: ")
+    row = browser.wait_text("#suspects tbody tr", "rank 7", "slow computation")
+    assert "%" in row
+    browser.wait_text("#step", "119")
+    pixels = drawn(browser, 16)
+    others = [pixel for rank, pixel in enumerate(pixels) if rank != 7]
+    assert all(difference(pixels[7], other) > 60 for other in others), pixels
+    assert all(difference(one, others[0]) < 60 for one in others), pixels
+    # Evidence is behind a fold, and opens.
+    browser.click("#suspects summary")
+    assert "expected" in browser.text("#suspects details[open]")
+
+
+def test_the_cell_under_pointer_and_keyboard_is_told(manager, browser):
+    feed(manager, *SLOW)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    box = browser.evaluate("""(() => { const box = document.querySelector("#heatmap").getBoundingClientRect();
+                              return [box.left, box.top, box.width, box.height]; })()""")
+    browser.order("move", x=box[0] + box[2] - 12, y=box[1] + 4 + (box[3] - 26) * 7.5 / 16)
+    told = browser.wait_text("#cell", "rank 7", "step 119", "ms", "×")
+    assert "node 0" in told, told
+    # By Tab alone: radio buttons, then the map.
+    for _ in range(30):
+        browser.press("Tab")
+        if browser.evaluate("document.activeElement.id") == "heatmap":
+            break
+    assert browser.evaluate("document.activeElement.id") == "heatmap"
+    browser.press("ArrowDown")
+    browser.wait_text("#cell", "rank 8", "step 119")
+    browser.press("ArrowLeft")
+    browser.wait_text("#cell", "rank 8", "step 118")
+    browser.press("Enter")
+    browser.wait_text("#rank", "Rank 8", "communication")
+
+
+def test_other_values_are_drawn(manager, browser):
+    feed(manager, *SLOW)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    assert difference(drawn(browser, 16)[7], drawn(browser, 16)[6]) > 60
+    browser.click("input[type=radio]:not(:checked)")
+    wait_until(lambda: difference(drawn(browser, 16)[7], drawn(browser, 16)[6]) < 30, "all ranks take as long for a whole step")
+
+
+def test_an_empty_manager_says_what_to_do(manager, browser):
+    browser.open(url(manager))
+    browser.wait_text("#hint", "taskd run")
+    assert browser.text("#state") == "no job yet"
+    assert browser.text("#verdict").startswith("cannot say: ")
+
+
+def test_marks_that_are_off_name_the_command(stage, manager, browser):
+    manager.all_off()
+    stage.rank(0, stage.proxy(manager))
+    browser.open(url(manager))
+    browser.wait_text("#hint", "Steps are not marked", "taskd switch step=on")
+    manager.all_on()
+    browser.wait_text("#switches", "step\non", "All ranks have it so")
+    wait_until(lambda: "Steps are not marked" not in (browser.text("#hint") or ""), "the page has seen the switch")
+
+
+def test_updates_while_the_job_runs_at_most_one_request_a_second(manager, browser):
+    job = feed(manager, "--ranks", "8", "--steps", "100000", "--rate", "4", background=True)
+    try:
+        browser.open(url(manager))
+        first = int(wait_until(lambda: (text := browser.text("#step")) and text.isdigit() and text, "there is a step"))
+        wait_until(lambda: int(browser.text("#step")) >= first + 12, "steps go on")
+        asked = [one["at"] for one in browser.order("requests") if "/api/" in one["url"]][2:]
+        assert len(asked) >= 2
+        assert (asked[-1] - asked[0]) / (len(asked) - 1) >= 950
+    finally:
+        job.kill()
+        job.wait()
+
+
+def test_dark_mode(manager, browser):
+    feed(manager, *SLOW)
+    light = contrast(browser, manager, "light")
+    dark = contrast(browser, manager, "dark")
+    assert light["page"] != dark["page"]
+    for scheme in (light, dark):
+        assert scheme["worst"] >= 4.5, scheme
+
+
+def contrast(browser, manager, scheme):
+    """The least contrast of a text that is seen to what is behind it."""
+    browser.order("scheme", scheme=scheme)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    return browser.evaluate("""(() => {
+      const light = color => { const [r, g, b] = color.match(/[\\d.]+/g).map(v => v / 255)
+        .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+      const behind = element => { for (; element; element = element.parentElement) {
+        const color = getComputedStyle(element).backgroundColor; if (!color.endsWith(", 0)")) return color; } return "rgb(255, 255, 255)"; };
+      let worst = 99, what = "";
+      for (const element of document.querySelectorAll("main *")) {
+        if (![...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()) || !element.offsetParent) continue;
+        const [a, b] = [light(getComputedStyle(element).color), light(behind(element))];
+        const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (contrast < worst) { worst = contrast; what = element.outerHTML.slice(0, 200); }
+      }
+      return {worst, what, page: getComputedStyle(document.body).backgroundColor};
+    })()""")
+
+
+def test_a_lost_manager_leaves_the_last_picture_and_says_since_when(manager, browser):
+    feed(manager, *SLOW)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    manager.kill()
+    browser.wait_text("#lost", "has not answered since")
+    assert "rank 7" in browser.text("#verdict")
+
+
+def test_16384_ranks(manager, browser):
+    feed(manager, "--ranks", "16384", "--dp", "16384", "--ranks-per-node", "64", "--steps", "12", "--fault",
+         "compute:9000:2@5")
+    browser.open(url(manager))
+    browser.wait_text("#ranks", "16384", timeout_s=60)
+    pixels = drawn(browser, 512)
+    assert browser.evaluate("document.querySelector('#heatmap').clientHeight") < 500
+    # 32 ranks a row, and not as many pixels as rows: yet the one of 16,384 is seen, and nothing else is as strange.
+    usual = sorted(pixels)[len(pixels) // 2]
+    strange = [row for row, pixel in enumerate(pixels) if difference(pixel, usual) > 90]
+    assert strange and set(strange) <= {280, 281, 282}, strange
+
+
+def test_nothing_leaves_the_origin_and_nothing_is_complained_of(manager, browser):
+    feed(manager, *SLOW)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    browser.click("#suspects button")
+    browser.wait_text("#rank", "Rank 7")
+    assert {urllib.parse.urlsplit(one["url"]).netloc for one in browser.order("requests")} == {manager.http}
+    assert browser.order("errors") == []
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)<script>", "<img src=x onerror=alert(1)>", "\"><img src=x onerror=alert(1)>",
+                                  "a'b\"c&amp;", "\u202egnp.exe", "x" * 490],
+                         ids=["script", "element", "attribute", "quotes", "rtl", "long"])
+def test_a_hostile_name_is_text(stage, browser, name):
+    manager = stage.manager(job=f"ns/{name}")
+    browser.open(url(manager))
+    browser.wait_text("#hint", "taskd run")
+    assert browser.evaluate("document.querySelector('.job').firstChild.data") == f"ns/{name}"
+    assert browser.evaluate("document.querySelectorAll('main script, main img').length") == 0
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert {urllib.parse.urlsplit(one["url"]).path for one in browser.order("requests")}.isdisjoint({"/x"})
+    assert browser.order("errors") == []
+
+
+def test_a_token_in_the_address_becomes_a_cookie(stage, browser):
+    environment = clean_environment(TASKD_TOKEN="a secret/with & signs")
+    manager = stage.manager(environment=environment, wait=False)
+    wait_until(lambda: "listen" in manager.log() or "answers gRPC" in manager.log(), "the manager is up")
+    assert browser.open(url(manager)) == 401
+    shown = subprocess.run([TASKD, "ui", "--manager", manager.address], env=environment, capture_output=True, text=True, check=True)
+    address = shown.stdout.strip()
+    assert address.startswith(url(manager) + "?token=")
+    assert browser.open(address) == 200
+    browser.wait_text("#hint", "taskd run")
+    assert browser.evaluate("location.href") == url(manager)
+    assert browser.evaluate("document.cookie") == ""
+    [cookie] = browser.order("cookies")
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and "secret" not in cookie["value"]
+
+
+def test_ui_prints_the_address(manager, tmp_path):
+    shown = subprocess.run([TASKD, "ui", "--manager", manager.address], env=clean_environment(), capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, url(manager) + "\n", "")
+    nobody = subprocess.run([TASKD, "ui", "--manager", "127.0.0.1:1"], env=clean_environment(), capture_output=True, text=True)
+    assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr and not nobody.stdout
