@@ -162,7 +162,8 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
 
   result = Run("status --json", env);
   EXPECT_EQ(result.code, 0);
-  EXPECT_THAT(result.out, StartsWith(R"({"schema":1,"job":"ns/job","task_id":"task-1","wanted":{"step":"on","fp":"on",)"));
+  EXPECT_THAT(result.out,
+              StartsWith(R"({"schema":1,"job":"ns/job","task_id":"task-1","wanted":{"step":"on","fp":"on",)"));
   EXPECT_THAT(
       result.out,
       HasSubstr(R"("nodes":[{"node":0,"host":"host0","connected":true,"ranks":[{"rank":0,"pid":1000,"attached":true,)"
