@@ -33,7 +33,7 @@ class Samples(Dataset):
 def average(gradients, wants_to_stop):
     """Sets the gradients to their mean over all ranks, in one all-reduce; True if any rank wants to stop.
 
-    DistributedDataParallel would do it, too, in C++, where its all-reduce is marked only with TASKD_TORCH_DDP=1.
+    DistributedDataParallel would do it, too.
     """
     flat = torch.cat([gradient.view(-1) for gradient in gradients] + [torch.tensor([float(wants_to_stop)])])
     dist.all_reduce(flat)

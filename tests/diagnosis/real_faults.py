@@ -29,8 +29,8 @@ import harness  # noqa: E402
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "real")
 # Ways in which all waits are marked, and ways in which they are not: there nobody may be called healthy.
-MARKED = ("own", "ddp", "ddp-accumulate", "ddp-zero")
-UNMARKED = ("ddp-unmarked", "ddp-unmarked-logged", "ddp-hook", "alone")
+MARKED = ("own", "ddp", "ddp-accumulate", "ddp-zero", "ddp-hook")
+UNMARKED = ("ddp-unmarked", "ddp-unmarked-logged", "alone")
 WARM_STEPS = 40
 VISIBLE = 0.10  # of the step
 
@@ -184,11 +184,10 @@ class Run:
         self.manager.all_on()
         proxy = self.stage.proxy(self.manager)
         self.proxy = proxy
-        ddp = None if "unmarked" in way or way == "ddp-hook" else "1"
         common = {
             "MINDX_TASK_ID": harness.TASK, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": harness.free_port(),
             "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "WAY": way, "STORAGE": self.storage.path, "FOLDER": folder,
-            "TASKD_TORCH": 1, "TASKD_TORCH_DDP": ddp, "TASKD_SOCKET": proxy.socket,
+            "TASKD_TORCH": 1, "TASKD_SOCKET": proxy.socket,
             "TASKD_PROFILING_DIR": proxy.profiling_dir, "PYTHONPATH": f"{FOLDER}:{harness.PYTHON_PACKAGE}",
             "PYTHONDONTWRITEBYTECODE": 1,
             "LD_PRELOAD": os.path.join(harness.PYTHON_PACKAGE, "taskd", "python", "cython_api", "libs", "libtaskd.so")}

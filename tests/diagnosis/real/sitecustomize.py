@@ -1,6 +1,7 @@
 """What the interpreter of each rank starts with: TaskD, as its installed wheel has it, and room for a fault of its own.
 
 While the file gc-storm-RANK is there, a thread makes cyclic garbage and collects it: the whole process stands meanwhile.
+In an "unmarked" way DistributedDataParallel is left as TaskD finds it in a PyTorch whose reducer it cannot see.
 """
 import gc
 import os
@@ -8,6 +9,10 @@ import threading
 import time
 
 import taskd  # noqa: F401
+from taskd.torch import _reducer
+
+if "unmarked" in os.environ.get("WAY", ""):
+    _reducer.install = lambda: None
 
 
 def storm():
