@@ -14,7 +14,8 @@ esac
 missing=()
 while read -r package; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
-  [ "$status" = installed ] || missing+=("$package")
+  # NodeSource's nodejs brings npm along, and Debian's package npm cannot be installed beside it.
+  [ "$status" = installed ] || { [ "$package" = npm ] && command -v npm >/dev/null; } || missing+=("$package")
 done < <(sed -n "1,${last}p" "$here/apt-packages.txt" | sed -e 's/#.*//' | awk 'NF { print $1 }')
 [ "${#missing[@]}" -gt 0 ] || exit 0
 

@@ -33,6 +33,10 @@ failure() { failed+=("$1"); echo "FAILED: $1" >&2; }
 
 step "packages"
 ./deploy/install.sh || exit 1
+# What drives the browser in tests/browser; without it they are skipped, and their line says why.
+playwright=build/browser/node_modules/playwright-core
+[ -d $playwright ] || npm install --silent --prefix build/browser --no-package-lock playwright-core@1.65.1 ||
+  echo "playwright-core is not there, and npm could not fetch it: the page's tests are skipped" >&2
 
 step "format"
 sources=$(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.c' | while read -r file; do [ -f "$file" ] && echo "$file"; done)
