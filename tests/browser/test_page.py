@@ -58,6 +58,8 @@ def test_the_cell_under_pointer_and_keyboard_is_told(manager, browser):
     feed(manager, *SLOW)
     browser.open(url(manager))
     browser.wait_text("#verdict", "rank 7")
+    drawn(browser, 16)
+    browser.wait_text("#suspects tbody tr", "rank 7")
     box = browser.evaluate("""(() => { const box = document.querySelector("#heatmap").getBoundingClientRect();
                               return [box.left, box.top, box.width, box.height]; })()""")
     browser.order("move", x=box[0] + box[2] - 12, y=box[1] + 4 + (box[3] - 26) * 7.5 / 16)

@@ -19,7 +19,7 @@ def diagnose(stage, folder, *flags):
     lines = run(stage, folder, "--json", *flags).splitlines()
     assert len(lines) == 1
     report = json.loads(lines[0])
-    assert list(report) == ["job", "ranks", "steps", "state", "verdicts", "notes", "coverage"]
+    assert list(report) == ["schema", "job", "ranks", "steps", "state", "verdicts", "notes", "coverage"]
     for verdict in report["verdicts"]:
         assert list(verdict) == ["scope", "ids", "alternatives", "cause", "state", "since_step", "since_time", "slowdown",
                                  "cost_ms_per_step", "confidence", "evidence", "text"]

@@ -349,7 +349,8 @@ LINES = {  # of the document on torch_npu_run
 def test_lines_of_the_document(jobs, kind):
     os.symlink(TASKD, os.path.join(jobs.stage.folder, "torch_npu_run"))
     with open(os.path.join(jobs.stage.folder, "ddp_test.py"), "w", encoding="utf-8") as script:
-        script.write("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+        # One write for a line: the ranks share the file.
+        script.write("import os\nos.write(1, b'rank %b of %b\\n' % (os.environb[b'RANK'], os.environb[b'WORLD_SIZE']))\n")
     environment = clean_environment(TASKD_MANAGER="off", MASTER_IP_ADDR="127.0.0.1", MASTER_PORT=free_port(),
                                     TMPDIR=jobs.stage.folder, PATH=f"{jobs.stage.folder}:/usr/bin:/bin")
     nodes = [jobs.stage._add(harness.Process(f"line{i}", ["bash", "-c", line], environment, jobs.stage.folder))

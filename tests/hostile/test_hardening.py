@@ -15,7 +15,11 @@ SHIPPED = {
     "the package's libtaskd.so": os.path.join(PACKAGE, "python", "cython_api", "libs", "libtaskd.so"),
     "the package's NCCL plugin": os.path.join(PACKAGE, "python", "cython_api", "libs", "libnccl-profiler-taskd.so"),
 }
-# C ABI of TaskD contract 6.3, mstx's and NVTX's entries, and ours.
+# NCCL's functions that are marked where no profiler plugin speaks, under a version of ours.
+NCCL_CALLS = """CommInitRank CommInitRankConfig CommInitRankScalable CommInitAll CommSplit CommShrink CommDestroy CommAbort
+    AllReduce AllGather ReduceScatter Broadcast Bcast Reduce AlltoAll Gather Scatter Send Recv
+    GroupStart GroupEnd GroupSimulateEnd"""
+# C ABI of TaskD contract 6.3, mstx's and NVTX's entries, NCCL's, and ours.
 EXPORTED = {
     "libtaskd.so": """
         InitWorker StartMonitorClient DestroyTaskdWorker AtExitAction
@@ -25,7 +29,8 @@ EXPORTED = {
         mstxDomainCreateA mstxDomainDestroy mstxDomainMarkA mstxDomainRangeStartA mstxDomainRangeEnd
         taskd_worker_init taskd_worker_start taskd_worker_destroy taskd_worker_get_stats taskd_enabled_kinds
         taskd_mark taskd_range_start taskd_range_end taskd_domain_create taskd_domain_mark taskd_domain_range_start
-        taskd_core_v1""",
+        taskd_communication_begin taskd_communication_end taskd_nccl_plugin_speaks
+        taskd_core_v1 TASKD_NCCL_CALLS """ + " ".join(f"nccl{call}@TASKD_NCCL_CALLS" for call in NCCL_CALLS.split()),
     "libnccl-profiler-taskd.so": " ".join(f"ncclProfiler_v{n}" for n in range(1, 8)),
     "_mstx": "PyInit__mstx",
 }
