@@ -4,12 +4,14 @@
 #   1. missing Debian packages are installed          (deploy/install.sh)
 #   2. format: clang-format over the C++ sources
 #   3. tsan:   the cores under ThreadSanitizer        (without gRPC, which it cannot see into)
-#   4. asan:   unit and integration tests of C++ under AddressSanitizer and UndefinedBehaviorSanitizer
-#   5. release: clang-tidy over what was changed, and every test, end to end included (the summary at the end)
+#   4. release: every test, end to end included; they mostly wait, so the next two run beside them
+#   5. asan:   unit and integration tests of C++ under AddressSanitizer and UndefinedBehaviorSanitizer
+#   6. clang-tidy over what was changed
+# The last lines are the summary of the tests of release.
 #
-# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills), and each fuzz target for 5 minutes
-# under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there are CPUs: near an
-# hour on two).
+# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), and each fuzz
+# target for 5 minutes under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there
+# are CPUs: near an hour on two).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -52,54 +54,49 @@ build() {  # build PRESET
     return 1
   fi
 }
-# Sanitizer runs, side by side with the next build: one line for each test that fails, nothing for those that pass.
-quiet_ctest() {  # quiet_ctest PRESET CTEST_ARGUMENT...
+run_ctest() {  # run_ctest PRESET CTEST_ARGUMENT...
   local preset=$1
   shift
   ctest --preset "$preset" --no-tests=error -j "$tests" "$@" >"build/$preset-test.log" 2>&1
+}
+# One line for all tests of a preset, unless one fails.
+quiet_ctest() {
+  run_ctest "$@"
   local code=$?
-  [ $code -eq 0 ] || cat "build/$preset-test.log" >&2
-  echo "tests of $preset: $(grep -E '^[0-9]+% tests passed' "build/$preset-test.log")"
+  [ $code -eq 0 ] || cat "build/$1-test.log" >&2
+  echo "tests of $1: $(grep -E '^[0-9]+% tests passed' "build/$1-test.log")"
   return $code
 }
-start_tests() { set -m; quiet_ctest "$@" & set +m; }  # job control: Ctrl-C is not ignored, and a group of its own ends at once
-tsan_tests='' asan_tests=''
-trap 'kill ${tsan_tests:+-- "-$tsan_tests"} ${asan_tests:+-- "-$asan_tests"} 2>/dev/null' EXIT
-finish() {  # finish PID WHAT
-  [ -z "$1" ] || wait "$1" || failure "$2"
-}
+# Job control: Ctrl-C is not ignored in what runs beside, and a group of its own ends at once.
+beside() { set -m; "$@" & set +m; }
+tsan_tests='' release_tests=''
+trap 'kill ${tsan_tests:+-- "-$tsan_tests"} ${release_tests:+-- "-$release_tests"} 2>/dev/null' EXIT
 
 step "tsan"
 if build tsan; then
-  start_tests tsan -LE slow
+  beside quiet_ctest tsan -LE slow
   tsan_tests=$!
 else
   failure "build tsan"
 fi
 
+step "release"
+build release || { failure "build release"; exit 1; }
+[ -z "$tsan_tests" ] || wait "$tsan_tests" || failure "tests under ThreadSanitizer"
+if ! $full; then
+  echo "tests of release run beside what follows (log: build/release-test.log)"
+  beside run_ctest release -LE slow
+  release_tests=$!
+  renice -n 19 $$ >/dev/null  # they come first
+fi
+
 step "asan"
-build asan
-built=$?
-finish "$tsan_tests" "tests under ThreadSanitizer"
-if [ $built -eq 0 ]; then
-  start_tests asan -LE 'slow|e2e'
-  asan_tests=$!
+if build asan; then
+  quiet_ctest asan -LE 'slow|e2e' || failure "tests under AddressSanitizer"
 else
   failure "build asan"
 fi
 
-if $full; then
-  step "fuzz"
-  if build fuzz; then
-    quiet_ctest fuzz -L fuzz_long || failure "fuzz targets (inputs: build/fuzz/fuzz/*_fuzz.crash-*)"
-  else
-    failure "build fuzz"
-  fi
-fi
-
-step "release"
-build release || { failure "build release"; exit 1; }
-finish "$asan_tests" "tests under AddressSanitizer"
 # Against where this branch left its upstream; on it, against the commit before.
 changed_sources() {
   local base
@@ -119,11 +116,22 @@ if [ -n "$checked" ]; then
     { grep -aE 'error:|warning:' build/tidy.log | head -n 40 >&2; failure "clang-tidy (whole log: build/tidy.log)"; }
 fi
 
+if $full; then
+  step "fuzz"
+  if build fuzz; then
+    quiet_ctest fuzz -L fuzz_long || failure "fuzz targets (inputs: build/fuzz/fuzz/*_fuzz.crash-*)"
+  else
+    failure "build fuzz"
+  fi
+fi
+
 # The last thing that a reader sees is the summary of the main run, unless something else went wrong.
+step "tests of release"
 if $full; then
   ctest --preset release --no-tests=error -j "$tests" || failure "tests in release"
 else
-  ctest --preset release --no-tests=error -j "$tests" -LE slow || failure "tests in release"
+  wait "$release_tests" || failure "tests in release"
+  cat build/release-test.log
 fi
 if [ "${#failed[@]}" -gt 0 ]; then
   printf '\ntests/run.sh: %d part(s) failed:\n' "${#failed[@]}" >&2

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "agent/process/exit_code.h"
 #include "common/log.h"
 #include "common/printable.h"
 #include "proto/channel.h"
@@ -21,7 +22,6 @@ namespace {
 
 constexpr int kDone = 0;
 constexpr int kFailed = 1;
-constexpr int kWrongUsage = 2;
 
 // "--node-rank" -> "TASKD_NODE_RANK"
 std::string EnvironmentName(const std::string& flag) {
@@ -40,7 +40,7 @@ int Fail(const std::string& command, const absl::Status& status) {
   std::vector<std::string> lines = absl::StrSplit(status.message(), "\n  ");
   for (std::string& line : lines) line = Printable(line, kShownLineBytes);
   std::cerr << command << ": " << absl::StrJoin(lines, "\n  ") << std::endl;
-  return absl::IsInvalidArgument(status) ? kWrongUsage : kFailed;
+  return absl::IsInvalidArgument(status) ? process::kWrongUsage : kFailed;
 }
 
 std::string FirstWord(const std::string& name) { return name.substr(0, name.find(' ')); }
@@ -176,7 +176,7 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
   if (argc < 2) {
     std::cerr << "usage: taskd " << absl::StrJoin(words, "|") << " [OPTIONS]   (taskd COMMAND --help tells more)"
               << std::endl;
-    return kWrongUsage;
+    return process::kWrongUsage;
   }
   const std::string first = argv[1];
   for (const CommandEntry& entry : commands) {

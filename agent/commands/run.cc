@@ -6,6 +6,7 @@
 
 #include "agent/commands/run_mode.h"
 #include "agent/modes/plans/mode_options.h"
+#include "agent/process/exit_code.h"
 #include "agent/run/job_services.h"
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
@@ -17,8 +18,6 @@
 
 namespace taskd::commands {
 namespace {
-
-constexpr int kWrongUsage = 2;
 
 int Launch(run::RunOptions options, const Environment& environment) {
   InitLog("run");
@@ -45,7 +44,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
   }
   if (!options.ok()) {
     std::cerr << "taskd run: " << Printable(std::string(options.status().message()), kShownLineBytes) << std::endl;
-    return kWrongUsage;
+    return process::kWrongUsage;
   }
   return Launch(*std::move(options), environment);
 }

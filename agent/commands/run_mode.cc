@@ -12,6 +12,7 @@
 #include "agent/modes/mode_runner.h"
 #include "agent/modes/node_files.h"
 #include "agent/modes/plans/mode_options.h"
+#include "agent/process/exit_code.h"
 #include "agent/process/process_tree.h"
 #include "agent/process/run_line.h"
 #include "agent/ranktable/rank_table.h"
@@ -23,11 +24,9 @@
 namespace taskd::commands {
 namespace {
 
-constexpr int kWrongUsage = 2;
-
 int Refuse(const absl::Status& status) {
   process::PrintRunLine(std::string(status.message()));
-  return kWrongUsage;
+  return process::kWrongUsage;
 }
 
 // Blocks as long as the resolver takes.

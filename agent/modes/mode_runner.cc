@@ -10,12 +10,11 @@
 #include "agent/modes/node_parts.h"
 #include "agent/modes/node_setup.h"
 #include "agent/modes/start_steps.h"
+#include "agent/process/exit_code.h"
 #include "agent/process/run_line.h"
 
 namespace taskd::modes {
 namespace {
-
-constexpr int kWrongUsage = 2;
 
 bool HasFolder(const std::string& path) {
   std::error_code error;
@@ -46,7 +45,7 @@ int ModeRunner::Run() {
   bool has_plan = false;
   if (absl::Status status = Check(&has_plan); !status.ok()) {
     process::PrintRunLine(std::string(status.message()));
-    return kWrongUsage;
+    return process::kWrongUsage;
   }
   absl::Status status = PrepareProcesses(
       &parts_, [this](int signal) { end_.OnSignal(signal); }, OfProcesses());

@@ -8,13 +8,13 @@
 #include "agent/modes/node_files.h"
 #include "agent/modes/node_setup.h"
 #include "agent/modes/route_step.h"
+#include "agent/process/exit_code.h"
 #include "common/log.h"
 
 namespace taskd::modes {
 namespace {
 
 constexpr int64_t kRankTablePollNs = 1'000'000'000;
-constexpr int kWrongUsage = 2;
 
 }  // namespace
 
@@ -57,7 +57,7 @@ bool StartSteps::TakePlan(absl::StatusOr<ModePlan> plan) {
   if (plan.ok()) {
     parts_->plan = *std::move(plan);
   } else {
-    end_->EndWith(kWrongUsage, std::string(plan.status().message()));
+    end_->EndWith(process::kWrongUsage, std::string(plan.status().message()));
   }
   return plan.ok();
 }

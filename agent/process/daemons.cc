@@ -20,6 +20,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "agent/process/exit_code.h"
 #include "agent/process/guard.h"
 #include "agent/process/process_tree.h"
 #include "agent/process/spawn.h"
@@ -37,7 +38,6 @@ constexpr int kProxyPort = 9602;
 constexpr int kHttpPort = 9603;
 constexpr int kPortsTried = 100;
 constexpr int kMaxRestarts = 5;
-constexpr int kWrongUsage = 2;  // exit code that starting again does not change
 constexpr char kLockFile[] = "/lock";
 constexpr time_t kYoungS = 60;
 constexpr auto kManagerPatience = std::chrono::milliseconds(1500);

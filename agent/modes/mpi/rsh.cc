@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/process/exit_code.h"
 #include "common/address.h"
 #include "common/log.h"
 #include "common/printable.h"
@@ -34,7 +35,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr int kWrongUsage = 2;
 constexpr int kFailed = 255;  // as ssh
 constexpr size_t kMaxInputBytes = 64 * 1024;
 // Output is read on while stdout is full, or stderr would have to wait for stdout. This much, then the command fails.
@@ -398,21 +398,21 @@ absl::StatusOr<RshOptions> ParseRshOptions(const std::vector<std::string>& argum
 int RunRshCommand(const std::vector<std::string>& arguments) {
   const std::array<int, 3> files = StandardFiles();
   absl::StatusOr<RshOptions> options = ParseRshOptions(arguments);
-  if (!options.ok()) return Fail(kWrongUsage, std::string(options.status().message()));
+  if (!options.ok()) return Fail(process::kWrongUsage, std::string(options.status().message()));
   if (options->help) {
     std::cout << kHelp << std::flush;
     return 0;
   }
   const std::string manager = Environment("TASKD_MANAGER");
-  if (manager.empty()) return Fail(kWrongUsage, "TASKD_MANAGER is not set: HOST:PORT of the job's manager");
+  if (manager.empty()) return Fail(process::kWrongUsage, "TASKD_MANAGER is not set: HOST:PORT of the job's manager");
   absl::StatusOr<HostPort> address = ParseHostPort("TASKD_MANAGER", manager);
-  if (!address.ok()) return Fail(kWrongUsage, std::string(address.status().message()));
+  if (!address.ok()) return Fail(process::kWrongUsage, std::string(address.status().message()));
   const proto::Security security{Environment("TASKD_TLS_DIR"), Environment("TASKD_TOKEN")};
   InitLog("rsh");
   proto::InitGrpcLog();
   proto::ManagerDial dial(manager, security);
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial.Channel();
-  if (!channel.ok()) return Fail(kWrongUsage, std::string(channel.status().message()));
+  if (!channel.ok()) return Fail(process::kWrongUsage, std::string(channel.status().message()));
   std::unique_ptr<v1::JobLink::Stub> stub = v1::JobLink::NewStub(*channel);
   absl::StatusOr<int> code = Relay(*stub, *options, files).Run();
   if (code.ok()) return *code;
