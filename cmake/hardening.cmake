@@ -9,7 +9,7 @@ set(shared $<OR:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,SHARED_LIBRARY>,$<STREQUAL:$<
 add_compile_options($<$<NOT:${shared}>:-fPIE>)
 add_link_options($<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
 
-if(NOT TASKD_SANITIZE)  # it checks more, by functions of its own in the place of the checked ones
+if(NOT TASKD_SANITIZE)  # it checks more, by functions of its own instead of the checked ones
   add_compile_options(-fstack-protector-strong)
   # Needs an optimised build. A distribution's build may have defined it already.
   add_compile_options($<$<CONFIG:Release,RelWithDebInfo,MinSizeRel>:-U_FORTIFY_SOURCE>

@@ -18,17 +18,10 @@
 #include <vector>
 
 #include "common/step_fold.h"
+#include "diagnosis/rank_place.h"
 #include "diagnosis/verdict.h"
 
 namespace taskd::diagnosis {
-
-struct RankPlace {
-  int node = -1;  // node rank; -1: unknown, then no node is named
-  std::string host;
-  int local_rank = -1;
-
-  friend bool operator==(const RankPlace&, const RankPlace&) = default;
-};
 
 class Engine {
  public:
@@ -40,8 +33,6 @@ class Engine {
     // How long a step waits for its last ranks after its first one reported.
     uint64_t step_deadline_ns = 10'000'000'000;
   };
-
-  static constexpr int kMaxRanks = 65536;
 
   Engine();
   explicit Engine(const Options& options);

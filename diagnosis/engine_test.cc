@@ -335,7 +335,7 @@ TEST(Engine, KeepsTheVerdictsOfAnEarlierLife) {
 TEST(Engine, IgnoresRanksThatCannotBe) {
   Engine engine;
   engine.SetPlace(-1, {});
-  engine.SetPlace(Engine::kMaxRanks, {});
+  engine.SetPlace(kMaxRanks, {});
   engine.Add(-5, {}, 1);
   engine.Add(1 << 30, {}, 1);
   engine.SetGroup(-1, 0, {});

@@ -64,7 +64,7 @@ int Layout::Intern(const std::string& name, const std::vector<MemberRun>& member
     Group& group = groups_.back();
     group.name = name;
     group.declared = !members.empty();
-    group.members = ExpandMembers(members, Engine::kMaxRanks);
+    group.members = ExpandMembers(members, kMaxRanks);
   }
   return found->second;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/step_fold.h"
-#include "diagnosis/engine.h"
+#include "diagnosis/rank_place.h"
 
 namespace taskd::diagnosis {
 

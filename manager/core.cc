@@ -107,7 +107,7 @@ void ManagerCore::ApplySwitchFile(const SwitchChange& change) {
       true);
 }
 
-void ManagerCore::ClusterdSays(const SwitchChange& change, bool may_be_replay) {
+void ManagerCore::ApplyClusterdSwitch(const SwitchChange& change, bool may_be_replay) {
   Change(
       [&](KeptState& state) {
         if (may_be_replay && state.last_clusterd == change) return false;

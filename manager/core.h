@@ -121,7 +121,7 @@ class ManagerCore {
   void ApplySwitchFile(const SwitchChange& change);
   // A message from ClusterD. `may_be_replay`: it may only repeat what was said before a reconnect; then nothing happens
   // if it is what ClusterD said last.
-  void ClusterdSays(const SwitchChange& change, bool may_be_replay);
+  void ApplyClusterdSwitch(const SwitchChange& change, bool may_be_replay);
   // Tries again to keep a state that could not be kept. Cheap when there is none.
   void RetryPersist();
 

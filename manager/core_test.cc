@@ -348,13 +348,13 @@ TEST_F(ManagerCoreTest, SubscribersGetThePresentAndEachChangeInOrder) {
 
 TEST_F(ManagerCoreTest, OnlyNewWordsOfFileAndClusterdAreCommands) {
   core_.ApplySwitchFile(Set(SwitchKind::kStep, true));
-  core_.ClusterdSays(Set(SwitchKind::kStep, false), true);
+  core_.ApplyClusterdSwitch(Set(SwitchKind::kStep, false), true);
   EXPECT_EQ(core_.wanted().revision, 2u);
   SwitchState own = core_.ChangeKinds(Set(SwitchKind::kForward, true));
   core_.ApplySwitchFile(Set(SwitchKind::kStep, true));
-  core_.ClusterdSays(Set(SwitchKind::kStep, false), true);
+  core_.ApplyClusterdSwitch(Set(SwitchKind::kStep, false), true);
   EXPECT_EQ(core_.wanted(), own) << "replays";
-  core_.ClusterdSays(Set(SwitchKind::kStep, false), false);
+  core_.ApplyClusterdSwitch(Set(SwitchKind::kStep, false), false);
   EXPECT_EQ(core_.wanted().revision, own.revision + 1) << "the same command, given again";
   core_.ApplySwitchFile(Set(SwitchKind::kStep, false));
   EXPECT_EQ(core_.wanted().revision, own.revision + 2);

@@ -53,14 +53,14 @@ diagnosis::RankPlace DiagnosisFeed::place(int rank) const {
   return {found->second.node, found->second.host, ranks_[static_cast<size_t>(rank)].local_rank};
 }
 
-void DiagnosisFeed::TellGone(Rank& rank, int number) {
+void DiagnosisFeed::ReportGone(Rank& rank, int number) {
   engine_.RemoveRank(number);
   if (rank.live) --counts_.live_ranks;
   rank.live = false;
 }
 
 void DiagnosisFeed::Release(Rank& rank, int number) {
-  if (rank.live) TellGone(rank, number);
+  if (rank.live) ReportGone(rank, number);
   auto owner = streams_.find(rank.stream);
   if (owner != streams_.end()) --owner->second.owns;
   rank = Rank{};
@@ -117,7 +117,7 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
     if (owner(number) != id) continue;
     Rank& rank = At(number);
     rank.presence = attached ? Presence::kAttached : Presence::kDetached;
-    if (!attached && rank.live) TellGone(rank, number);
+    if (!attached && rank.live) ReportGone(rank, number);
     if (attached && !rank.live) {
       // It counts once it folds: a rank without marks is nobody to wait for.
       rank.live = true;
@@ -183,7 +183,7 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
     engine_.Add(step.rank, std::move(step.fold), now_ns);
     ++counts_.steps;
   }
-  for (int rank : late) TellGone(At(rank), rank);
+  for (int rank : late) ReportGone(At(rank), rank);
   busy_until_ns_ = now_ns + kDeadlinesKept * options_.engine.step_deadline_ns;
 }
 

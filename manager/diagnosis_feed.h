@@ -114,12 +114,12 @@ class DiagnosisFeed {
     size_t owns = 0;
   };
 
-  bool InRange(int rank) const { return rank >= 0 && rank < diagnosis::Engine::kMaxRanks; }
+  bool InRange(int rank) const { return rank >= 0 && rank < diagnosis::kMaxRanks; }
   Rank& At(int rank);
   bool Claim(uint64_t id, Stream& stream, int rank);
   bool MayFeed(uint64_t id, Stream& stream, int rank);
   void Release(Rank& rank, int number);
-  void TellGone(Rank& rank, int number);
+  void ReportGone(Rank& rank, int number);
   void Place(const Stream& stream, int rank);
 
   const Options options_;

@@ -9,7 +9,7 @@ namespace taskd::manager {
 namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
-constexpr int kMaxRanks = diagnosis::Engine::kMaxRanks;
+constexpr int kMaxRanks = diagnosis::kMaxRanks;
 
 class FeedTest : public ::testing::Test {
  protected:

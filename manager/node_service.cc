@@ -174,12 +174,12 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     std::vector<RankReport> ranks;
     ranks.reserve(static_cast<size_t>(set.ranks_size()));
     for (const v1::RankStatus& rank : set.ranks()) ranks.push_back(proto::ReadRankReport(rank));
-    TellDiagnosis(ranks);
+    FeedDiagnosis(ranks);
     return core_->Report(stream_, std::move(ranks), now);
   }
 
   // Reports come every second for the sake of their counters; the diagnosis hears of those that say something new.
-  void TellDiagnosis(const std::vector<RankReport>& ranks) {
+  void FeedDiagnosis(const std::vector<RankReport>& ranks) {
     std::vector<RankPresence> presence;
     presence.reserve(ranks.size());
     for (const RankReport& rank : ranks) {

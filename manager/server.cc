@@ -148,7 +148,7 @@ class ManagerServer::Impl {
     if (!options.clusterd.empty()) {
       clusterd_ = std::make_unique<ClusterdClient>(options.clusterd, options.task_id,
                                                    [core = core_](const SwitchChange& change, bool may_be_replay) {
-                                                     core->ClusterdSays(change, may_be_replay);
+                                                     core->ApplyClusterdSwitch(change, may_be_replay);
                                                    });
     }
     if (options.report_fault) {

@@ -29,7 +29,7 @@ constexpr int kAcceptsARound = 64;
 constexpr int64_t kAcceptPauseNs = 100'000'000;  // without descriptors; asking again at once would only spin
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kLookAgainNs = 100'000'000;
-constexpr int64_t kSayAgainNs = 60'000'000'000;
+constexpr int64_t kReportAgainNs = 60'000'000'000;
 constexpr unsigned char kTlsHandshake = 0x16;  // RFC 8446 §5.1
 constexpr unsigned char kHttp2Preface = 'P';   // RFC 9113 §3.4: "PRI * HTTP/2.0"
 
@@ -163,7 +163,7 @@ class GrpcListener::Impl {
     if (!address || !inode) return;  // it has gone
     Peer peer{speaks != Speaks::kTls, user ? absl::StrCat("user ", *user) : address->host};
     if (const char* full = WhatIsFull(peer); full != nullptr && (!ForgetClosed() || WhatIsFull(peer) != nullptr)) {
-      return SayFull(peer, full);
+      return ReportFull(peer, full);
     }
     Count(peer);
     handed_.push_back({fd.get(), *inode, std::move(peer)});
@@ -205,10 +205,10 @@ class GrpcListener::Impl {
     return true;
   }
 
-  void SayFull(const Peer& peer, const char* what) {
+  void ReportFull(const Peer& peer, const char* what) {
     const int64_t now_ns = EventLoop::NowNs();
-    if (said_full_ns_ != 0 && now_ns - said_full_ns_ < kSayAgainNs) return;
-    said_full_ns_ = now_ns;
+    if (reported_full_ns_ != 0 && now_ns - reported_full_ns_ < kReportAgainNs) return;
+    reported_full_ns_ = now_ns;
     spdlog::warn("port {}: a connection of {} is refused: the budget for {} is used up", port_, peer.name, what);
   }
 
@@ -226,7 +226,7 @@ class GrpcListener::Impl {
   int64_t looked_ns_ = 0;
   bool tick_set_ = false;
   bool paused_ = false;
-  int64_t said_full_ns_ = 0;
+  int64_t reported_full_ns_ = 0;
   std::thread thread_;  // last: it uses the others
 };
 

@@ -28,7 +28,7 @@ class Flag {
   Flag& NonNegative();
   Flag& Range(int64_t least, int64_t most);  // both included
   Flag& OneValueEach();                      // of a list: the flag is repeated, and its values may have commas
-  // The first of these variables that is not empty gives the value, in the place of TASKD_<FLAG>.
+  // The first of these variables that is not empty gives the value, instead of TASKD_<FLAG>.
   Flag& FromEnvironment(std::initializer_list<const char*> variables);
 
   // After the command line was read.

@@ -245,7 +245,7 @@ bool Trace::ChooseSuspects() {
   std::vector<std::vector<int>> groups;
   for (int rank : accused) {
     for (const GroupInfo& group : GroupsOf(directory_.ranks[IndexOf(rank)])) {
-      groups.push_back(nearest(ExpandMembers(group.members, diagnosis::Engine::kMaxRanks), rank));
+      groups.push_back(nearest(ExpandMembers(group.members, diagnosis::kMaxRanks), rank));
     }
   }
   for (size_t i = 0; i < kMaxSuspects; ++i) {

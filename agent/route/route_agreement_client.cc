@@ -25,7 +25,7 @@ using std::chrono::steady_clock;
 constexpr int kMaxNodes = 65536;
 constexpr size_t kMaxReasonBytes = 1024;
 constexpr milliseconds kPause{200};
-constexpr milliseconds kTellWritten{2000};
+constexpr milliseconds kReportWritten{2000};
 
 // One line, and UTF-8: a message must be, and a path in a reason need not.
 std::string OneLine(const std::string& text) { return Printable(text, kMaxReasonBytes); }
@@ -129,7 +129,7 @@ class Client final : public RouteAgreement {
 
   void Written() override {
     if (stream_ == nullptr) return;
-    const steady_clock::time_point deadline = steady_clock::now() + kTellWritten;
+    const steady_clock::time_point deadline = steady_clock::now() + kReportWritten;
     v1::RouteVote vote;
     vote.set_written(true);
     stream_->Vote(vote);

@@ -80,7 +80,7 @@ void JobLinkCore::Enter(uint64_t peer, JobJoin join) {
   Node& node = attempt_->Add(std::move(join));
   attempt_->Connect(node, peer);
   if (was_ready) attempt_->SetReady(node);
-  TellSoFar(node);
+  SendSoFar(node);
   if (ended) TakeEnded(node, *std::move(ended));
   EndIfAllDone();
 }
@@ -94,7 +94,7 @@ void JobLinkCore::Return(Node& node, uint64_t peer, JobJoin join) {
   node.info.name = std::move(join.name);
   node.info.addresses = std::move(join.addresses);
   if (join.ready) attempt_->SetReady(node);
-  TellSoFar(node);
+  SendSoFar(node);
   commands_.NodeBack(node.info.index, peer);
   if (join.ended) TakeEnded(node, *std::move(join.ended));
   EndIfAllDone();
@@ -102,7 +102,7 @@ void JobLinkCore::Return(Node& node, uint64_t peer, JobJoin join) {
   if (!attempt_->end()) Readmit();
 }
 
-void JobLinkCore::TellSoFar(Node& node) {
+void JobLinkCore::SendSoFar(Node& node) {
   StateChanged();
   if (node.told_version != version_) {
     node.told_version = version_;
@@ -286,7 +286,7 @@ JobOutputs JobLinkCore::Tick(int64_t now_ns) {
   }
   BeginNextIfFree();
   ForgetWhatIsOver();
-  if (state_due_ && now_ns >= state_told_ns_ + kStateIntervalNs) TellState();
+  if (state_due_ && now_ns >= state_sent_ns_ + kStateIntervalNs) SendState();
   return TakeOutputs();
 }
 
@@ -300,7 +300,7 @@ int64_t JobLinkCore::next_tick_ns() const {
     }
   }
   if (past_) next = std::min(next, past_->until_ns);
-  if (state_due_) next = std::min(next, state_told_ns_ + kStateIntervalNs);
+  if (state_due_) next = std::min(next, state_sent_ns_ + kStateIntervalNs);
   return next;
 }
 
@@ -316,15 +316,15 @@ void JobLinkCore::StateChanged() {
   ++version_;
   state_due_ = true;
   const bool news = attempt_->progress() != told_progress_;
-  const bool interval_over = now_ns_ >= state_told_ns_ + kStateIntervalNs;
+  const bool interval_over = now_ns_ >= state_sent_ns_ + kStateIntervalNs;
   // The node that hosts the manager goes when it is the last one.
   const bool last_left = attempt_->end() && attempt_->connected() <= 1;
-  if (news || interval_over || last_left) TellState();
+  if (news || interval_over || last_left) SendState();
 }
 
-void JobLinkCore::TellState() {
+void JobLinkCore::SendState() {
   state_due_ = false;
-  state_told_ns_ = now_ns_;
+  state_sent_ns_ = now_ns_;
   told_progress_ = attempt_->progress();
   const JobState state = State();
   for (auto& [index, node] : attempt_->nodes()) {

@@ -88,7 +88,7 @@ class JobLinkCore {
   void Wait(uint64_t peer, JobJoin join);
   void Readmit();
   void Refuse(uint64_t peer, std::string text);
-  void TellSoFar(Node& node);
+  void SendSoFar(Node& node);
   void TakeEnded(Node& node, JobEnd end);
   void TakeMpirun(uint64_t peer, const JobMpirunCall& call);
   void EndIfAllDone();
@@ -98,7 +98,7 @@ class JobLinkCore {
   void BeginNextIfFree();
   JobState State() const;
   void StateChanged();  // tells it at once where that is due
-  void TellState();
+  void SendState();
   void DropStream(Node& node);
   // OK: the command can be started on that node.
   absl::StatusOr<const Node*> FindCalled(const std::string& host);
@@ -118,7 +118,7 @@ class JobLinkCore {
   uint64_t version_ = 0;  // of the attempt's state
   JobProgress told_progress_ = JobProgress::kBegun;
   bool state_due_ = false;
-  int64_t state_told_ns_ = -kStateIntervalNs;
+  int64_t state_sent_ns_ = -kStateIntervalNs;
 };
 
 }  // namespace taskd::manager

@@ -85,7 +85,7 @@ void RouteAgreementCore::Propose(uint64_t peer, RouteProposal proposal, Time now
       return;
     }
   }
-  bool held = (current_ == nullptr || !current_->real) && MayBelongToLast(proposal, now);
+  bool held = (current_ == nullptr || current_->stage == Stage::kHeld) && MayBelongToLast(proposal, now);
   Join(peer, std::move(proposal), /*acknowledged=*/false, held, now, out);
 }
 
@@ -93,7 +93,7 @@ void RouteAgreementCore::AskedInDoubt(uint64_t peer, RouteProposal proposal, Tim
   if (current_ != nullptr && current_->number == proposal.in_doubt && current_->nodes == proposal.nodes) {
     auto found = current_->members.find(proposal.index);
     if (found == current_->members.end()) {
-      Join(peer, std::move(proposal), /*acknowledged=*/true, /*held=*/!current_->real, now, out);
+      Join(peer, std::move(proposal), /*acknowledged=*/true, /*held=*/current_->stage == Stage::kHeld, now, out);
       return;
     }
     // Its old stream has broken; we have only not noticed yet.
@@ -138,7 +138,7 @@ void RouteAgreementCore::Join(uint64_t peer, RouteProposal proposal, bool acknow
     current_->number = next_round_++;
     if (next_round_ == 0) next_round_ = 1;
     current_->nodes = proposal.nodes;
-    current_->told_waiting_at = now - kWaitingInterval;
+    current_->sent_waiting_at = now - kWaitingInterval;
     for (uint32_t i = 0; i < proposal.nodes; ++i) current_->missing.insert(current_->missing.end(), i);
   }
   Round& round = *current_;
@@ -151,13 +151,13 @@ void RouteAgreementCore::Join(uint64_t peer, RouteProposal proposal, bool acknow
   member.asked = member.acknowledged = acknowledged;
   member.held_until = now + kSettle;
   if (acknowledged) ++round.acknowledged;
-  if (!held || round.missing.empty()) round.real = true;
+  if (round.stage == Stage::kHeld && (!held || round.missing.empty())) round.stage = Stage::kCollecting;
   if (round.missing.empty()) {
     Compare(now, out);
     return;
   }
-  round.tell_waiting_at = std::max(now, round.told_waiting_at + kWaitingInterval);
-  if (*round.tell_waiting_at > now) {
+  round.send_waiting_at = std::max(now, round.sent_waiting_at + kWaitingInterval);
+  if (*round.send_waiting_at > now) {
     RouteVerdict waiting;
     waiting.missing_count = static_cast<uint32_t>(round.missing.size());
     for (uint32_t missing : round.missing) {
@@ -166,7 +166,7 @@ void RouteAgreementCore::Join(uint64_t peer, RouteProposal proposal, bool acknow
     }
     out->push_back({peer, std::move(waiting)});
   } else {
-    TellWaiting(now, out);
+    SendWaiting(now, out);
   }
   if (held && FollowsLast(member.proposal)) Ask(member, out);
 }
@@ -219,8 +219,8 @@ void RouteAgreementCore::Compare(Time now, std::vector<Output>* out) {
     Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has planned something else than node 0")), now, out);
     return;
   }
-  current_->preparing = true;
-  current_->tell_waiting_at.reset();
+  current_->stage = Stage::kPreparing;
+  current_->send_waiting_at.reset();
   current_->acknowledge_by = now + kAckTimeout;
   for (auto& [index, member] : current_->members) Ask(member, out);
   CommitIfAll(now, out);
@@ -238,7 +238,7 @@ void RouteAgreementCore::Acknowledge(uint64_t peer, Time now, std::vector<Output
 }
 
 void RouteAgreementCore::CommitIfAll(Time now, std::vector<Output>* out) {
-  if (!current_->preparing || current_->acknowledged != current_->nodes) return;
+  if (current_->stage != Stage::kPreparing || current_->acknowledged != current_->nodes) return;
   RouteVerdict commit;
   commit.kind = Kind::kCommit;
   Decide(std::move(commit), now, out);
@@ -284,12 +284,12 @@ void RouteAgreementCore::Gone(uint64_t peer, Time now, std::vector<Output>* out)
                                ? "before all nodes took the plan"
                                : absl::StrCat("while ", Named(current_->missing), " did not come");
   Leave(*current_, seat.index);
-  if (!current_->real) return;
+  if (current_->stage == Stage::kHeld) return;
   Decide(Because(Kind::kIdentity, absl::StrCat("node ", seat.index, " has gone ", when)), now, out);
 }
 
 void RouteAgreementCore::ReleaseHeld(Time now, std::vector<Output>* out) {
-  if (current_->real) return;
+  if (current_->stage != Stage::kHeld) return;
   std::vector<uint32_t> released;
   for (const auto& [index, member] : current_->members) {
     if (member.held_until > now) continue;
@@ -315,10 +315,10 @@ void RouteAgreementCore::ReleaseHeld(Time now, std::vector<Output>* out) {
   }
 }
 
-void RouteAgreementCore::TellWaiting(Time now, std::vector<Output>* out) {
+void RouteAgreementCore::SendWaiting(Time now, std::vector<Output>* out) {
   Round& round = *current_;
-  round.tell_waiting_at.reset();
-  round.told_waiting_at = now;
+  round.send_waiting_at.reset();
+  round.sent_waiting_at = now;
   RouteVerdict waiting;
   waiting.missing_count = static_cast<uint32_t>(round.missing.size());
   for (uint32_t missing : round.missing) {
@@ -330,7 +330,7 @@ void RouteAgreementCore::TellWaiting(Time now, std::vector<Output>* out) {
 
 void RouteAgreementCore::Tick(Time now, std::vector<Output>* out) {
   if (current_ == nullptr) return;
-  if (current_->preparing && now >= current_->acknowledge_by) {
+  if (current_->stage == Stage::kPreparing && now >= current_->acknowledge_by) {
     std::set<uint32_t> silent;
     for (const auto& [index, member] : current_->members) {
       if (!member.acknowledged) silent.insert(index);
@@ -340,16 +340,16 @@ void RouteAgreementCore::Tick(Time now, std::vector<Output>* out) {
     return;
   }
   ReleaseHeld(now, out);
-  if (current_->tell_waiting_at.has_value() && now >= *current_->tell_waiting_at) TellWaiting(now, out);
+  if (current_->send_waiting_at.has_value() && now >= *current_->send_waiting_at) SendWaiting(now, out);
 }
 
 std::optional<RouteAgreementCore::Time> RouteAgreementCore::NextTick() const {
   if (current_ == nullptr) return std::nullopt;
   std::optional<Time> next;
   auto consider = [&next](Time time) { next = next.has_value() ? std::min(*next, time) : time; };
-  if (current_->preparing) consider(current_->acknowledge_by);
-  if (current_->tell_waiting_at.has_value()) consider(*current_->tell_waiting_at);
-  if (!current_->real) {
+  if (current_->stage == Stage::kPreparing) consider(current_->acknowledge_by);
+  if (current_->send_waiting_at.has_value()) consider(*current_->send_waiting_at);
+  if (current_->stage == Stage::kHeld) {
     for (const auto& [index, member] : current_->members) {
       // What follows the last plan waits for its acknowledgement too.
       if (!FollowsLast(member.proposal) || member.acknowledged) consider(member.held_until);

@@ -106,7 +106,12 @@ class RouteAgreementCore {
     RouteProposal proposal;
     bool asked = false;  // `prepare` was sent
     bool acknowledged = false;
-    Time held_until;  // while its round is not real
+    Time held_until;  // while its round is held
+  };
+  enum class Stage : uint8_t {
+    kHeld,        // all members are held (5.)
+    kCollecting,  // it is a new round, and proposals are missing
+    kPreparing,   // all are there and alike: acknowledgements are missing
   };
   struct Round {
     uint64_t number = 0;
@@ -114,11 +119,10 @@ class RouteAgreementCore {
     std::map<uint32_t, Member> members;  // by index
     std::set<uint32_t> missing;
     size_t acknowledged = 0;
-    bool real = false;  // false: all members are held (5.)
-    bool preparing = false;
-    Time acknowledge_by;
-    std::optional<Time> tell_waiting_at;
-    Time told_waiting_at;
+    Stage stage = Stage::kHeld;  // of a round that is not decided
+    Time acknowledge_by;         // while it is preparing
+    std::optional<Time> send_waiting_at;
+    Time sent_waiting_at;
 
     std::optional<RouteVerdict> verdict;  // set: decided
     Time decided_at;
@@ -141,7 +145,7 @@ class RouteAgreementCore {
   void CommitIfAll(Time now, std::vector<Output>* out);
   void Decide(RouteVerdict verdict, Time now, std::vector<Output>* out);
   void ReleaseHeld(Time now, std::vector<Output>* out);
-  void TellWaiting(Time now, std::vector<Output>* out);
+  void SendWaiting(Time now, std::vector<Output>* out);
 
   uint64_t next_round_;
   std::shared_ptr<Round> current_;  // undecided; may be without members

@@ -48,7 +48,7 @@ class MarkNames {
   // Says why a rule is left out: one line, without a newline, valid during the call only.
   using Complain = void (*)(const char* line, void* argument);
 
-  // Reads rules, in the place of earlier ones; null and "" have none. A rule that cannot be read is left out and the
+  // Reads rules, which replace earlier ones; null and "" have none. A rule that cannot be read is left out and the
   // others hold; all that is wrong is said in one call of `complain`. Once, before the first Translate.
   void Parse(const char* text, Complain complain, void* argument);
 

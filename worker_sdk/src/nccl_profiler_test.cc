@@ -32,7 +32,7 @@ void* Symbol(int version) {
   return plugin == nullptr ? nullptr : dlsym(plugin, ("ncclProfiler_v" + std::to_string(version)).c_str());
 }
 
-// NCCL's numbers of them (ncclFunc_t, ncclDataType_t), which v1 has in the place of texts.
+// NCCL's numbers of them (ncclFunc_t, ncclDataType_t), which v1 has instead of texts.
 constexpr const char* kFunctions[] = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
                                       "AllReduce", "SendRecv", "Send",      "Recv"};
 constexpr const char* kTypes[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
