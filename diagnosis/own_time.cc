@@ -25,6 +25,7 @@ constexpr double kCommonCheckpointH = 2.5;
 constexpr double kCheckpointDead = 0.1;
 constexpr double kNever = 1e9;
 constexpr size_t kMinForwardPeers = 5;
+constexpr int kSilentSteps = 16;  // without operations, after which there are none
 constexpr size_t kSmallClass = 8;
 constexpr int kRotationSteps = 512;
 constexpr double kDeviatingShare =
@@ -68,8 +69,7 @@ void OwnTime::ResetRank(int rank) {
 
 void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
                       double period_ns, double arl_factor) {
-  const Mode mode = ChooseMode(layout, folds);
-  if (mode != mode_) ChangeMode(mode);
+  FollowMode(ChooseMode(layout, folds));
   for (const auto& [r, fold] : folds) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     if (rank.process_id != fold.process_id && rank.process_id != 0) {
@@ -88,6 +88,14 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
   }
   ObserveData(folds, step, period_ns, h);
   ObserveCheckpoints(folds, step, period_ns);
+}
+
+// A job that communicates in every other step is still one that communicates.
+void OwnTime::FollowMode(Mode mode) {
+  auto communicates = [](Mode which) { return which == Mode::kBulk || which == Mode::kAll; };
+  silent_steps_ = communicates(mode) ? 0 : silent_steps_ + 1;
+  if (communicates(mode_) && silent_steps_ > 0 && silent_steps_ < kSilentSteps) return;
+  if (mode != mode_) ChangeMode(mode);
 }
 
 // Other times are compared from now on: what is known of the old ones says nothing about them.

@@ -99,6 +99,7 @@ class OwnTime {
   void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
+  void FollowMode(Mode mode);
   void ChangeMode(Mode mode);
   void ObserveClasses(int64_t step, double h);
 
@@ -110,6 +111,7 @@ class OwnTime {
   NoisePool forward_noise_;
   NoisePool checkpoint_noise_;
   Mode mode_ = Mode::kNone;
+  int silent_steps_ = 0;  // the last ones, without operations on most ranks
   double common_shift_ = 0;
   Stream common_data_;
   Stream common_checkpoint_;

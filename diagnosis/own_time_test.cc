@@ -28,6 +28,7 @@ class OwnTimeTest : public ::testing::Test {
     double save = 0;
     uint64_t issue_ns = 0;
     uint32_t process_id = 1;
+    bool communicates = true;
   };
 
   OwnTimeTest() {
@@ -60,7 +61,7 @@ class OwnTimeTest : public ::testing::Test {
       op.count = op.gaps = op.blocking_gaps = 8;
       op.gap_ns = op.blocking_gap_ns = Ns(work.own);
       op.max_gap_ns = Ns(work.longest_gap);
-      fold.ops.push_back(op);
+      if (work.communicates) fold.ops.push_back(op);
       folds.emplace_back(r, fold);
     }
     own_.Observe(layout_, folds, step_++, 150 * kMs, kArlFactor);
@@ -93,6 +94,28 @@ TEST_F(OwnTimeTest, ComparesARankWithItsPeers) {
   for (int r : {0, 1, 3}) EXPECT_FALSE(own_.rank(r).own.raised()) << r;
   EXPECT_EQ(own_.classes()[0].present, 4);
   EXPECT_EQ(own_.classes()[0].reference_ns, 100 * kMs);
+}
+
+TEST_F(OwnTimeTest, ComparesThoughOnlyEveryThirdStepHasOperations) {
+  const auto seldom = [this](int, Work& work) { work.communicates = step_ % 3 == 0; };
+  Steps(120, seldom);
+  EXPECT_EQ(own_.mode(), OwnTime::Mode::kBulk);
+  Steps(9, [&](int rank, Work& work) {
+    seldom(rank, work);
+    work.own = rank == 2 ? 130 : 100;
+  });
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(own_.rank(r).own.raised(), r == 2) << r;
+}
+
+TEST_F(OwnTimeTest, ComparesForwardsOnceOperationsHaveStopped) {
+  const auto silent = [](int, Work& work) { work.communicates = false; };
+  Steps(40);
+  Steps(15, silent);
+  EXPECT_EQ(own_.mode(), OwnTime::Mode::kBulk) << "they may come back";
+  Step(silent);
+  EXPECT_EQ(own_.mode(), OwnTime::Mode::kForward);
+  Step();
+  EXPECT_EQ(own_.mode(), OwnTime::Mode::kBulk);
 }
 
 TEST_F(OwnTimeTest, KeepsAnExponentialMeanOfWhatARankTakes) {

@@ -79,7 +79,7 @@ OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFo
     const auto& [rank, fold] = folds[i];
     ++looked_at;
     forward += fold.forwards > 0 ? 1 : 0;
-    if (fold.ops.empty()) continue;
+    if (fold.ops.empty() && fold.covered_ns == 0) continue;  // one that ends after its step is an operation too
     ++all;
     bulk += ViewOf(layout, rank, fold, OwnMode::kBulk).cut_gaps >= kMinGaps ? 1 : 0;
   }

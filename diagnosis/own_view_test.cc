@@ -50,6 +50,8 @@ TEST(ChooseMode, TakesTheBestThatMostRanksHave) {
   const StepFold overlapping = Fold({Op(1, 9, 80, 100)});
   const StepFold forward_only = Fold({});
   const StepFold nothing;
+  StepFold ends_later = forward_only;
+  ends_later.covered_ns = 100;
   const struct {
     std::vector<StepFold> folds;
     OwnMode mode;
@@ -58,6 +60,7 @@ TEST(ChooseMode, TakesTheBestThatMostRanksHave) {
       {{blocking, blocking, blocking, nothing}, OwnMode::kBulk},
       {{blocking, overlapping, overlapping, overlapping}, OwnMode::kAll},
       {{seldom_blocking, seldom_blocking, seldom_blocking, seldom_blocking}, OwnMode::kAll},
+      {{ends_later, ends_later, ends_later, forward_only}, OwnMode::kAll},
       {{blocking, forward_only, forward_only, forward_only}, OwnMode::kForward},
       {{blocking, nothing, nothing, nothing}, OwnMode::kNone},
       {{}, OwnMode::kNone},
