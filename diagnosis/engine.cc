@@ -26,6 +26,7 @@ constexpr size_t kMaxPending = 64;  // steps that wait for their last ranks
 constexpr int kSilentSteps = 3;     // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;     // steps until it is worth a note
 constexpr int kEnoughSteps = 10;    // until "ok" may be said
+constexpr int kMaxIdleSteps = 24;   // without any comparison, until it may not any more
 constexpr int kClockEvery = 4;      // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr double kPlannedShift = 0.03;  // of everybody's own time
@@ -139,7 +140,7 @@ class Engine::Impl {
     if (book_.any_open()) {
       report.state = JobState::kSlow;
     } else if (judged_steps_ >= kEnoughSteps && CanJudge() && coverage.finding == Coverage::Finding::kSeen &&
-               UnheardRanks().empty() && !AnyFellSilent()) {
+               UnheardRanks().empty() && !AnyFellSilent() && !IsIdle()) {
       report.state = JobState::kOk;
     }
     report.coverage = std::move(coverage.ranks);
@@ -379,6 +380,9 @@ class Engine::Impl {
     return layout_.classes().size() >= 2;
   }
 
+  // The steps come, and their times can be compared with nothing.
+  bool IsIdle() const { return own_.idle_steps() >= kMaxIdleSteps; }
+
   // `uncovered`: why the marks do not suffice; empty: they do, or it cannot be told yet.
   std::vector<Note> MakeNotes(const std::string& uncovered) const {
     std::vector<Note> notes;
@@ -398,6 +402,10 @@ class Engine::Impl {
     if (judged_steps_ >= kEnoughSteps && !CanJudge()) {
       notes.push_back(
           {NoteKind::kShort, "no two ranks do the same work: there is nothing to compare with but their own past"});
+    }
+    if (CanJudge() && IsIdle() && uncovered.empty()) {
+      notes.push_back({NoteKind::kNoData, absl::StrCat("nothing could be compared in the last ", own_.idle_steps(),
+                                                       " steps: marks are lost, or too few ranks have the same ones")});
     }
     if (!planned_note_.empty()) notes.push_back({NoteKind::kDesign, planned_note_});
     NoteUnbalancedStages(notes);

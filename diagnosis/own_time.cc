@@ -70,6 +70,7 @@ void OwnTime::ResetRank(int rank) {
 void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
                       double period_ns, double arl_factor) {
   FollowMode(ChooseMode(layout, folds));
+  ++idle_steps_;
   for (const auto& [r, fold] : folds) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     if (rank.process_id != fold.process_id && rank.process_id != 0) {
@@ -154,6 +155,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     const double sigma = count <= kLeaveOneOut ? noise.SigmaWithout(own.rank) : noise.sigma();
     const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, tails);
     rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
+    idle_steps_ = 0;
     Profile(peers, own, rank);
   }
   ObserveIssues(peers.views);
@@ -278,6 +280,7 @@ void OwnTime::ObserveClasses(int64_t step, double h) {
     const Stream::Limits limits =
         MakeLimits(peers.drift, class_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
     peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
+    idle_steps_ = 0;
     if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
   }
 }

@@ -59,6 +59,8 @@ class OwnTime {
   Rank& rank(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   int size() const { return static_cast<int>(ranks_.size()); }
   Mode mode() const { return mode_; }
+  // Steps since any rank was compared with its peers, or a class with its past.
+  int idle_steps() const { return idle_steps_; }
 
   // A whole class against its own past: for ranks without peers.
   struct Class {
@@ -111,6 +113,7 @@ class OwnTime {
   NoisePool forward_noise_;
   NoisePool checkpoint_noise_;
   Mode mode_ = Mode::kNone;
+  int idle_steps_ = 0;
   int silent_steps_ = 0;  // the last ones, without operations on most ranks
   double common_shift_ = 0;
   Stream common_data_;

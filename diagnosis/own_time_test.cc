@@ -112,10 +112,14 @@ TEST_F(OwnTimeTest, ComparesForwardsOnceOperationsHaveStopped) {
   Steps(40);
   Steps(15, silent);
   EXPECT_EQ(own_.mode(), OwnTime::Mode::kBulk) << "they may come back";
+  EXPECT_EQ(own_.idle_steps(), 15);
   Step(silent);
   EXPECT_EQ(own_.mode(), OwnTime::Mode::kForward);
   Step();
   EXPECT_EQ(own_.mode(), OwnTime::Mode::kBulk);
+  EXPECT_EQ(own_.idle_steps(), 17) << "what was known of it is forgotten";
+  Steps(20);
+  EXPECT_EQ(own_.idle_steps(), 0);
 }
 
 TEST_F(OwnTimeTest, KeepsAnExponentialMeanOfWhatARankTakes) {

@@ -9,7 +9,6 @@
 namespace taskd::manager {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr KindMask kStep = MaskOf(SwitchKind::kStep);
@@ -442,7 +441,7 @@ TEST_F(ManagerCoreTest, AgentsAnswersFitIntoOneMessage) {
   std::vector<uint64_t> streams;
   for (int i = 0; i < 1000; ++i) streams.push_back(Connect(nodes[i], i, {}));
   size_t bytes = 0;
-  core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](std::vector<NodeAnswer> all) {
+  core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](const std::vector<NodeAnswer>& all) {
     EXPECT_EQ(all.size(), 1000u);
     for (const NodeAnswer& answer : all) bytes += answer.message.size();
   });
@@ -459,7 +458,8 @@ TEST_F(ManagerCoreTest, CallsAgentsAndCollectsEveryNodesAnswer) {
   uint64_t stream1 = Connect(node1, 1, {});
   core_.Disconnect(Connect(node2, 2, {}));
   std::vector<NodeAnswer> answers;
-  uint64_t call = core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](std::vector<NodeAnswer> all) { answers = all; });
+  uint64_t call =
+      core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](const std::vector<NodeAnswer>& all) { answers = all; });
   ASSERT_NE(call, 0u);
   ASSERT_EQ(node0.calls.size(), 1u);
   EXPECT_EQ(node0.calls[0].operation, "MONITOR");
@@ -474,7 +474,7 @@ TEST_F(ManagerCoreTest, CallsAgentsAndCollectsEveryNodesAnswer) {
   EXPECT_FALSE(answers[2].ok);
 
   answers.clear();
-  call = core_.CallAgents({0, "MONITOR", ""}, {1, 9}, [&](std::vector<NodeAnswer> all) { answers = all; });
+  call = core_.CallAgents({0, "MONITOR", ""}, {1, 9}, [&](const std::vector<NodeAnswer>& all) { answers = all; });
   core_.ExpireCall(call);
   core_.ExpireCall(call);
   ASSERT_EQ(answers.size(), 2u);

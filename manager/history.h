@@ -50,7 +50,7 @@ class History {
   struct StepId {
     uint32_t run = 0;
     int64_t step = 0;
-    friend auto operator<=>(const StepId&, const StepId&) = default;
+    friend auto operator<=>(const StepId&, const StepId&) = default;  // NOLINT(modernize-use-nullptr): it errs
   };
 
   struct StepSummary {

@@ -122,7 +122,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   }
 
  private:
-  ~NodeReactor() = default;
+  ~NodeReactor() override = default;
 
   absl::Status Take() {
     if (!in_.refusal.ok()) return in_.refusal;
@@ -183,8 +183,9 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     std::vector<RankPresence> presence;
     presence.reserve(ranks.size());
     for (const RankReport& rank : ranks) {
-      RankPresence& told = presence.emplace_back(rank.rank, rank.attached);
-      if (rank.applied_revision != 0) told.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
+      RankPresence& present = presence.emplace_back(RankPresence{rank.rank, rank.attached});
+      if (rank.applied_revision != 0)
+        present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
     }
     if (presence == presence_) return;
     presence_ = presence;

@@ -80,7 +80,7 @@ class GrpcListener::Impl {
     bool plain = false;
     std::string name;  // an address, or a user of this machine
 
-    friend auto operator<=>(const Peer&, const Peer&) = default;
+    friend auto operator<=>(const Peer&, const Peer&) = default;  // NOLINT(modernize-use-nullptr): it errs
   };
 
   // Handed over: another one's, who closes it when he likes. It is looked at whether it is still there.

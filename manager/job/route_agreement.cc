@@ -241,10 +241,10 @@ void RouteAgreementCore::CommitIfAll(Time now, std::vector<Output>* out) {
   if (current_->stage != Stage::kPreparing || current_->acknowledged != current_->nodes) return;
   RouteVerdict commit;
   commit.kind = Kind::kCommit;
-  Decide(std::move(commit), now, out);
+  Decide(commit, now, out);
 }
 
-void RouteAgreementCore::Decide(RouteVerdict verdict, Time now, std::vector<Output>* out) {
+void RouteAgreementCore::Decide(const RouteVerdict& verdict, Time now, std::vector<Output>* out) {
   std::shared_ptr<Round> round = std::move(current_);
   current_ = nullptr;
   round->verdict = verdict;

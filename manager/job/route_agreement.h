@@ -143,7 +143,7 @@ class RouteAgreementCore {
   void Ask(Member& member, std::vector<Output>* out);
   void Compare(Time now, std::vector<Output>* out);
   void CommitIfAll(Time now, std::vector<Output>* out);
-  void Decide(RouteVerdict verdict, Time now, std::vector<Output>* out);
+  void Decide(const RouteVerdict& verdict, Time now, std::vector<Output>* out);
   void ReleaseHeld(Time now, std::vector<Output>* out);
   void SendWaiting(Time now, std::vector<Output>* out);
 
