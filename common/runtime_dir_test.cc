@@ -18,7 +18,6 @@ namespace {
 
 using ::testing::AllOf;
 using testing::AsUser;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::InOwnMounts;
 using testing::kStranger;
@@ -40,7 +39,7 @@ class RuntimeDirTest : public ::testing::Test {
   }
 
   std::string Make(const std::string& name, mode_t mode) {
-    const std::string path = root_ + name;
+    std::string path = root_ + name;
     EXPECT_EQ(mkdir(path.c_str(), 0700), 0);
     EXPECT_EQ(chmod(path.c_str(), mode), 0);
     return path;

@@ -23,7 +23,7 @@ TEST(TickLine, BrokenAnchorsGiveAConstant) {
 TEST(TickLine, HoldsOverADay) {
   constexpr uint64_t kDayNs = 86'400'000'000'000;
   TickLine line({0, 0}, {kDayNs * 23 / 10, kDayNs});
-  EXPECT_NEAR(static_cast<double>(line.MonotonicNs(kDayNs * 23 / 20)), static_cast<double>(kDayNs / 2), 1000.0);
+  EXPECT_NEAR(static_cast<double>(line.MonotonicNs(kDayNs * 23 / 20)), static_cast<double>(kDayNs) / 2, 1000.0);
 }
 
 TEST(ReadAnchor, LiesBetweenTwoReadingsOfTheClock) {

@@ -202,7 +202,7 @@ TEST_F(OwnTimeTest, ComparesSavings) {
   EXPECT_NEAR(rank.checkpoint.mean(), std::log(2), 1e-9);
   EXPECT_EQ(rank.checkpoint_reference_ns, 1000 * kMs);
   // 1 s more every 20 steps, as long as nobody knows better, and then every 10.
-  EXPECT_NEAR(rank.checkpoint.mean_excess(), (50 + 100) / 2 * kMs, 1);
+  EXPECT_NEAR(rank.checkpoint.mean_excess(), (50 + 100) * kMs / 2, 1);
   EXPECT_FALSE(own_.rank(0).checkpoint.raised());
 }
 

@@ -182,14 +182,14 @@ void DiagnosisCore::Run() {
     SteadyTime oldest = inbox_since_;
     lock.unlock();
     now = steady_clock::now();
-    Round(std::move(inbox), oldest, now);
+    Round(inbox, oldest, now);
     SaveIfDue(now, false);
     lock.lock();
     wake_.wait_until(lock, now + kPace, [this] { return stopping_; });
   }
 }
 
-void DiagnosisCore::Round(Inbox inbox, SteadyTime oldest, SteadyTime now) {
+void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
   const uint64_t now_ns = Nanoseconds(now);
   bool mail = !inbox.empty();
   for (auto& [stream, mailbox] : inbox) {

@@ -109,7 +109,8 @@ class DiagnosisCore {
   template <typename Put>
   void Post(uint64_t stream, Put put);
   void Run();
-  void Round(Inbox inbox, SteadyTime oldest, SteadyTime now);
+  // Takes `inbox` apart.
+  void Round(Inbox& inbox, SteadyTime oldest, SteadyTime now);
   void Publish(bool changed, SteadyTime now);
   void SaveIfDue(SteadyTime now, bool last);
 

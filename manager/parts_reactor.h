@@ -69,7 +69,7 @@ class PartsReactor final : public WritingReactor<grpc::ServerWriteReactor<Messag
   }
 
  private:
-  ~PartsReactor() = default;
+  ~PartsReactor() override = default;
 
   bool FillNext(Message* part) override {
     if (next_(part)) return true;

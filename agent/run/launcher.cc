@@ -287,7 +287,7 @@ absl::Status Launcher::PrepareFirstStart(const Assignment& assignment) {
 
 // The root as this node reaches it, or another node's tier. One that is on the root's machine came to it by loopback.
 HostPort Launcher::TierUpstream(const Assignment& assignment) const {
-  const HostPort root = hosts_store_ ? HostPort{"127.0.0.1", endpoint_.port} : endpoint_;
+  HostPort root = hosts_store_ ? HostPort{"127.0.0.1", endpoint_.port} : endpoint_;
   if (assignment.tier.empty()) return root;
   absl::StatusOr<HostPort> tier = ParseHostPort("tier", assignment.tier);
   if (!tier.ok()) return root;

@@ -193,8 +193,7 @@ absl::Status ReadHost(const GivenOption& given, std::string* host) {
 absl::Status ReadEndpoint(const GivenOption& given, int default_port, HostPort* endpoint) {
   const bool host_only = given.value.find(':') == std::string::npos || given.value.back() == ']' || IsIpv6(given.value);
   if (host_only) {
-    GivenOption host = given;
-    if (!ReadHost(host, &endpoint->host).ok()) return WrongOption(given, "HOST or HOST:PORT, IPv6 as [::1]:29500");
+    if (!ReadHost(given, &endpoint->host).ok()) return WrongOption(given, "HOST or HOST:PORT, IPv6 as [::1]:29500");
     endpoint->port = default_port;
     return absl::OkStatus();
   }

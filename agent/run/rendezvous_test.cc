@@ -47,7 +47,7 @@ Rendezvous::Options Elastic(int min_nodes, int max_nodes, int max_restarts = 0) 
 // Nodes that answer pings, unless muted, and keep what they receive.
 class Job {
  public:
-  explicit Job(Rendezvous::Options options) : options_(options), rendezvous_(options, 0) {}
+  explicit Job(const Rendezvous::Options& options) : options_(options), rendezvous_(options, 0) {}
 
   NodeInfo Info(int node_rank) const {
     NodeInfo info;

@@ -186,7 +186,7 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
   }
 
  private:
-  ~VoteReactor() = default;
+  ~VoteReactor() override = default;
 
   grpc::Status Take() {
     first_message_.Stop();

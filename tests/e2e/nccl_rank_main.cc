@@ -7,13 +7,26 @@
 
 #include "testing/fake_nccl.h"
 
+namespace {
+
+int Number(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr) {
+    std::fprintf(stderr, "%s is not set\n", variable);
+    std::exit(2);
+  }
+  return std::atoi(value);
+}
+
+}  // namespace
+
 int main() {
   sigset_t end;
   sigemptyset(&end);
   sigaddset(&end, SIGTERM);
   sigprocmask(SIG_BLOCK, &end, nullptr);
-  const int ranks = std::atoi(std::getenv("WORLD_SIZE"));
-  const int rank = std::atoi(std::getenv("RANK"));
+  const int ranks = Number("WORLD_SIZE");
+  const int rank = Number("RANK");
   ncclUniqueId id;
   ncclComm_t comm = nullptr;
   int results =

@@ -126,6 +126,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 std::vector<std::string> FuzzSeeds() {
   std::vector<std::string> seeds = {
+      // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): lines of more than one literal
       R"(0{"Kind":1,"Flag":16,"SourceKind":1,"Timestamp":1,"Id":7,"MsptiObjectId":{"Pt":{"ProcessId":1,"ThreadId":4},)"
       R"("Ds":{"DeviceId":1,"StreamId":4}},"Name":"st\u00e4p \"1","Domain":"default"})",
       R"(0{"Name": "step 1", "Kind": 1, "Flag": 2, "Timestamp": 1, "Id": 7, "Domain": "default", "MsptiObjectId": )"

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "agent/run/launcher_frames.h"
 #include "agent/run/rendezvous_messages.h"
@@ -297,7 +298,9 @@ std::vector<std::string> FuzzSeeds() {
                 '\3'};
       }
       seeds.push_back(all);
-      seeds.push_back(all + set + wait_twice + all);
+      std::string twice = all;
+      twice.append(set).append(wait_twice).append(all);
+      seeds.push_back(std::move(twice));
     }
   }
   return seeds;

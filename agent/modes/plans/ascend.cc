@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kTableName = "RANK_TABLE_FILE";
 
-absl::Status Refuse(std::string text) { return absl::InvalidArgumentError(std::move(text)); }
+absl::Status Refuse(const std::string& text) { return absl::InvalidArgumentError(text); }
 
 // NOT_FOUND, FAILED_PRECONDITION: it is not there or not completed yet.
 absl::StatusOr<ranktable::RankTable> ReadTable(const ModeInput& input) {

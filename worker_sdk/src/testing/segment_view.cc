@@ -77,7 +77,7 @@ std::vector<Record> SegmentView::Records(std::string* problem) const {
     }
     uint64_t position = reserved > slot.data_bytes ? reserved - slot.data_bytes : 0;
     while (position < head) {
-      uint64_t words[ring::kMaxRecordBytes / 8];
+      uint64_t words[ring::kMaxRecordBytes / 8] = {};
       auto word_at = [&](uint64_t at) {
         return __atomic_load_n(reinterpret_cast<const uint64_t*>(data + at % slot.data_bytes), __ATOMIC_RELAXED);
       };
