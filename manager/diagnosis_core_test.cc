@@ -61,7 +61,7 @@ class Watcher final : public ReportSink {
 
 class CoreTest : public ::testing::Test {
  protected:
-  void Start(std::vector<diagnosis::Verdict> kept = {}, DiagnosisCore::Save save = {}) {
+  void Start(const std::vector<diagnosis::Verdict>& kept = {}, DiagnosisCore::Save save = {}) {
     core_ = std::make_unique<DiagnosisCore>(options_, kept, std::move(save));
   }
   // Rank r of the job is on stream 1 + r / 4.

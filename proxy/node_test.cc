@@ -51,7 +51,7 @@ class NodeTest : public ::testing::Test {
   std::string Text(int rank) {
     std::string text;
     const std::string folder = temp_ / ("profiling/task/" + std::to_string(rank));
-    for (const std::string& file : MarkFiles(folder)) text += ReadFile(folder + "/" + file);
+    for (const std::string& file : MarkFiles(folder)) text += ReadFile(fmt::format("{}/{}", folder, file));
     return text;
   }
   RankReport Report(int rank) {

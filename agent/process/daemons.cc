@@ -80,7 +80,7 @@ void Sweep(const std::string& parent, const std::string& own) {
 std::string MakeRunFolder() {
   absl::StatusOr<std::string> runtime = RuntimeDir();
   if (runtime.ok()) {
-    const std::string folder = absl::StrCat(*runtime, "/run-", getpid());
+    std::string folder = absl::StrCat(*runtime, "/run-", getpid());
     Sweep(*runtime, folder);
     absl::StatusOr<UniqueFd> made = OpenOwnDir(folder, true);
     if (made.ok()) return folder;

@@ -184,7 +184,7 @@ void Rendezvous::StartIfComplete() {
 }
 
 // By group rank.
-std::vector<Rendezvous::Member> Rendezvous::InOrder(std::vector<Member> chosen) const {
+std::vector<Rendezvous::Member> Rendezvous::InOrder(const std::vector<Member>& chosen) const {
   const int size = static_cast<int>(chosen.size());
   std::vector<Member> order(size, {0, nullptr});
   if (fixed_ranks()) {
@@ -230,8 +230,8 @@ std::string Rendezvous::TierAbove(const std::vector<Member>& order, int group_ra
   return above.tier_port > 0 ? FormatHostPort({above.address, above.tier_port}) : "";
 }
 
-void Rendezvous::Start(std::vector<Member> chosen) {
-  const std::vector<Member> order = InOrder(std::move(chosen));
+void Rendezvous::Start(const std::vector<Member>& chosen) {
+  const std::vector<Member> order = InOrder(chosen);
   ++round_;
   phase_ = Phase::kRunning;
   failures_.clear();

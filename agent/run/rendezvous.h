@@ -124,8 +124,8 @@ class Rendezvous {
   void BeginStop(const std::string& reason, bool costs_restart);
   void GatherIfStopped();
   void StartIfComplete();
-  void Start(std::vector<Member> chosen);
-  std::vector<Member> InOrder(std::vector<Member> chosen) const;
+  void Start(const std::vector<Member>& chosen);
+  std::vector<Member> InOrder(const std::vector<Member>& chosen) const;
   Assignment OfRound(const std::vector<Member>& order) const;
   std::string TierAbove(const std::vector<Member>& order, int group_rank) const;
   void EndIfAllSucceeded();

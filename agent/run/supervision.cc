@@ -147,7 +147,7 @@ std::string RunSupervision::WriteFile(const v1::HangNotice& notice, const std::s
   }
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  const std::string path = absl::StrCat(folder, "/hang-", getpid(), "-", notice.number(), ".txt");
+  std::string path = absl::StrCat(folder, "/hang-", getpid(), "-", notice.number(), ".txt");
   UniqueFd fd(open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   const std::string content = absl::StrCat(notice.text(), "\n", text);
   for (size_t done = 0; done < content.size();) {

@@ -146,8 +146,7 @@ class Builder {
         return absl::InvalidArgumentError(absl::StrCat(variable, " '", found->second, "': no device for local rank ",
                                                        local_rank, ", which --virtual-local-rank needs"));
       }
-      const std::string own = visible[static_cast<size_t>(local_rank)];
-      found->second = own;
+      found->second = visible[static_cast<size_t>(local_rank)];
     }
     return absl::OkStatus();
   }

@@ -73,8 +73,8 @@ Options Parse(int argc, char** argv) {
       Fail("unknown flag '" + flag + "'; --help lists them");
     }
     if (!good) {
-      Fail(flag + " '" + value +
-           "': positive numbers; ranks are multiples of 64 from 128 to 65536, steps more than 15");
+      Fail(absl::StrCat(flag, " '", value,
+                        "': positive numbers; ranks are multiples of 64 from 128 to 65536, steps more than 15"));
     }
   }
   return options;

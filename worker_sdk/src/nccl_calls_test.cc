@@ -529,7 +529,7 @@ std::string UseNcclSays(int version) {
   return "NCCL " + number + ": AllReduce(0,0," + number + ",7,0,0);Send(0,0,3,7,0,0);Recv(0,0,3,7,0,0);" +
          "Broadcast(0,0,9,7,0,0); 0\n";
 }
-void ExpectUseNccl(const std::vector<Record>& records, std::vector<int> versions) {
+void ExpectUseNccl(const std::vector<Record>& records, const std::vector<int>& versions) {
   std::string story;
   std::vector<std::string> names;
   for (int version : versions) {
