@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/json_limits.h"
@@ -167,8 +168,8 @@ void HelloServer::TakeAnswer(const Connection& connection, uint64_t id, std::opt
   if (found == calls_.end() || found->second.waiting.erase(&connection) == 0) return;
   Call& call = found->second;
   if (answer && answer->ok) {
-    if (!call.success || call.success->message.empty()) call.success = std::move(answer);
-    answer.reset();
+    std::optional<AgentAnswer> success = std::exchange(answer, std::nullopt);
+    if (!call.success || call.success->message.empty()) call.success = std::move(success);
   }
   if (!answer && !call.waiting.empty()) return;
   if (!answer)
@@ -308,7 +309,8 @@ bool HelloServer::OnAgentInput(Connection& connection) {
     if (reply["message"].is_string()) answer.message = reply["message"].get<std::string>();
     // Who has no such function leaves it to the others: a rank to the launcher, or to the next rank.
     const bool declined = !answer.ok && reply["declined"].is_boolean() && reply["declined"].get<bool>();
-    TakeAnswer(connection, answer.id, declined ? std::nullopt : std::optional(std::move(answer)));
+    const uint64_t id = answer.id;
+    TakeAnswer(connection, id, declined ? std::nullopt : std::optional(std::move(answer)));
   }
 }
 

@@ -139,7 +139,7 @@ class Proxy {
   // As Node::Stop.
   absl::Status Stop() {
     hello_server_.Stop();
-    const absl::Status left = node_.Stop();
+    absl::Status left = node_.Stop();
     uplink_.Stop();
     return left;
   }

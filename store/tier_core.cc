@@ -94,7 +94,7 @@ StoreCore::Result TierCore::AnswerPing(StoreCall& call) {
   return Result::kDone;
 }
 
-void TierCore::Send(TierFrame frame) {
+void TierCore::Send(const TierFrame& frame) {
   unseen_.NextFrame();
   send_(frame);
 }
@@ -112,7 +112,7 @@ void TierCore::Written(const std::vector<std::string>& keys) {
     probe.type = TierFrame::Type::kRequest;
     probe.op = StoreOp::kPing;
     probe.id = 0;
-    Send(std::move(probe));
+    Send(probe);
   }
 }
 
@@ -136,7 +136,7 @@ StoreCore::Result TierCore::PassThrough(StoreCall& call) {
     passed_through_[id] = caller;
     if (request.op == StoreOp::kBarrier) waiting_[{caller.stream, caller.id}] = id;
   }
-  Send(std::move(frame));
+  Send(frame);
   if (!HasReply(request.op)) unseen_.AddSilent(call, id);
   if (IsWrite(request.op)) Written(request.keys);
   return Result::kDone;
@@ -214,7 +214,7 @@ void TierCore::Join(StoreCall call) {
     frame.op = op;
     frame.id = id;
     frame.keys = call.request.keys;
-    Send(std::move(frame));
+    Send(frame);
     flight = &flights_[id];
     flight->op = op;
     flight->signature = signature;
@@ -274,7 +274,7 @@ void TierCore::SendAdds(const std::string& key) {
   frame.number = static_cast<int64_t>(sum);
   frame.keys = {key};
   adds_[frame.id] = key;
-  Send(std::move(frame));
+  Send(frame);
   Written({key});
 }
 
@@ -414,7 +414,7 @@ void TierCore::DropUnsharedCopies() {
   }
   if (frame.keys.empty()) return;
   std::vector<std::string> keys = frame.keys;
-  Send(std::move(frame));
+  Send(frame);
   Written(keys);
 }
 
@@ -473,7 +473,7 @@ void TierCore::WakeBack(const std::string& key) {
   TierFrame frame;
   frame.type = TierFrame::Type::kWakeBack;
   frame.keys = {key};
-  Send(std::move(frame));
+  Send(frame);
 }
 
 void TierCore::EndFlightIfAlone(uint64_t id) {
@@ -482,7 +482,7 @@ void TierCore::EndFlightIfAlone(uint64_t id) {
   TierFrame frame;
   frame.type = TierFrame::Type::kCancel;
   frame.id = id;
-  Send(std::move(frame));
+  Send(frame);
 }
 
 void TierCore::Cancel(uint64_t stream, uint64_t id) {
@@ -494,7 +494,7 @@ void TierCore::Cancel(uint64_t stream, uint64_t id) {
     TierFrame frame;
     frame.type = TierFrame::Type::kCancel;
     frame.id = sent;
-    Send(std::move(frame));
+    Send(frame);
     return;
   }
   auto flight = flights_.find(sent);

@@ -90,7 +90,7 @@ class TierCore : public StoreCore {
   void Retry(StoreCall call);
   void SendAdds(const std::string& key);
   Result PassThrough(StoreCall& call);
-  void Send(TierFrame frame);
+  void Send(const TierFrame& frame);
   void AddToCounter(const StoreCall& call);
   Result AnswerPing(StoreCall& call);
   void Written(const std::vector<std::string>& keys);

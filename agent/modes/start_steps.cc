@@ -54,12 +54,12 @@ void StartSteps::Stop() {
 // ---- The plan
 
 bool StartSteps::TakePlan(absl::StatusOr<ModePlan> plan) {
-  if (plan.ok()) {
-    parts_->plan = *std::move(plan);
-  } else {
+  if (!plan.ok()) {
     end_->EndWith(process::kWrongUsage, std::string(plan.status().message()));
+    return false;
   }
-  return plan.ok();
+  parts_->plan = *std::move(plan);
+  return true;
 }
 
 void StartSteps::WaitForRankTable() {

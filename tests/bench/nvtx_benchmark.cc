@@ -78,7 +78,7 @@ void PushPopInTurn(benchmark::State& state, uint32_t gate) {
 void PushPopNewBuffer(benchmark::State& state, uint32_t gate, const char* name) {
   SetGate(gate);
   static char buffers[16][64];
-  for (auto& buffer : buffers) strcpy(buffer, name);
+  for (auto& buffer : buffers) snprintf(buffer, sizeof(buffer), "%s", name);
   unsigned i = 0;
   for ([[maybe_unused]] auto _ : state) {
     client::Push(buffers[i++ & 15]);

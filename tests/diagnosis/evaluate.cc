@@ -232,7 +232,7 @@ std::vector<CaseResult> RunAll(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends with one that nobody expects
   Options options = Parse(argc, argv);
   if (!options.single.empty()) return RunOne(options);
   std::error_code error;

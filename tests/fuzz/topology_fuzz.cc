@@ -11,7 +11,6 @@
 
 using taskd::route::ReadTopology;
 using taskd::route::RouteNode;
-using taskd::route::RoutePlan;
 using taskd::route::TopologyFormat;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -49,21 +48,19 @@ std::vector<std::string> FuzzSeeds() {
   const std::string slurm = "SwitchName=a Nodes=n[0,2-3]\nSwitchName=b Nodes=n[1,4]\nSwitchName=c Switches=[a-b]\n";
   return {
       tor_list,
+      // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): one seed in two literals
       "H4sIAAAAAAAAA6tWKk4tKkstis/"
       "JLC5RsoquhvEzU5SslPIMlHSUUlLLMpNTwXIl+UCJAqBEolJtbK0OmmJDHIqTsCk2wmdybC0A58F6a5gAAAA=",
       R"({"server_list":[{"tor_ip":"a","server":[{"server_ip":"n0"},{"server_ip":"n2"}]},)"
       R"({"tor_ip":"b","server":[{"server_ip":"n1"}]}]})",
-      R"({"data":{"tor_info":"{\"server_list\":[{\"tor_ip\":\"a\",\"server\":[{\"server_ip\":\"n0\"}]}]}"}})",
-      slurm,
-      "3" + slurm,
-      "SwitchName=a Nodes=n[0-1]x[1-2]\nSwitchName=c Switches=a,b # c\nSwitchName=b Nodes=n0,n2\n",
+      R"({"data":{"tor_info":"{\"server_list\":[{\"tor_ip\":\"a\",\"server\":[{\"server_ip\":\"n0\"}]}]}"}})", slurm,
+      "3" + slurm, "SwitchName=a Nodes=n[0-1]x[1-2]\nSwitchName=c Switches=a,b # c\nSwitchName=b Nodes=n0,n2\n",
       "vendid=0x1\nSwitch\t8 \"S-a\"\t# \"a\" lid 1\n[1]\t\"H-0\"[1]\t# \"n0\"\n[2]\t\"S-c\"[1]\n"
       "Switch\t8 \"S-b\"\t# \"b\"\n[1]\t\"H-1\"[1]\n[2]\t\"S-c\"[2]\nSwitch\t8 \"S-c\"\t# \"c\"\n[1]\t\"S-a\"[2]\n"
       "Ca\t1 \"H-0\"\t# \"n0 x\"\n[1]\t\"S-a\"[1]\nCa\t1 \"H-1\"\t# \"n1 x\"\n[1]\t\"S-b\"[1]\n",
       R"({"items":[{"metadata":{"name":"a"},"spec":{"members":[{"type":"Node","selector":{"exactMatch":{"name":"n0"}}}]}},)"
       R"({"metadata":{"name":"b"},"spec":{"members":[{"type":"HyperNode","selector":{"exactMatch":{"name":"a"}}}]}}]})",
-      "node,level1,level2\nn0,a,x\nn1,b,y\nn2,a,x\nn3,b,y\n",
-      "6node,level1\nn0,a\nn1,b\nn2,a\nn3,b\n",
+      "node,level1,level2\nn0,a,x\nn1,b,y\nn2,a,x\nn3,b,y\n", "6node,level1\nn0,a\nn1,b\nn2,a\nn3,b\n",
       R"({"version":"2.0","rank_list":[{"rank_id":0,"local_id":0,"level_list":[{"net_layer":0,"net_instance_id":"a"}]},)"
       R"({"rank_id":1,"local_id":0,"level_list":[{"net_layer":0,"net_instance_id":"b"}]},)"
       R"({"rank_id":2,"local_id":0,"level_list":[{"net_layer":0,"net_instance_id":"a"}]}]})"};

@@ -121,7 +121,7 @@ FRESH_TEST(MarkRulesTest, NamesAtTheEndOfAPage) {
   ASSERT_EQ(mprotect(pages + page, page, PROT_NONE), 0);
   for (const char* name : {"fwd", "iter 9", "other", "a long name that no rule fits", "x", ""}) {
     char* end = pages + page - strlen(name) - 1;
-    strcpy(end, name);
+    memcpy(end, name, strlen(name) + 1);
     taskd_mark(end);
   }
   std::vector<std::string> names;

@@ -194,7 +194,7 @@ absl::Status Agree(const ModeInput& input, const std::string& name, const std::s
 
 std::string Address(const ModeInput& input, const std::string& host, ModePlan* plan) {
   if (IsAddress(host)) return host;
-  const std::string address = input.machine.ipv4(host);
+  std::string address = input.machine.ipv4(host);
   if (!address.empty()) return address;
   plan->unresolved.push_back(host);
   return host;
