@@ -40,7 +40,7 @@ class ReachTest : public ::testing::Test {
 
   // A program that is called as ssh is: WORDS... HOST true.
   std::string Agent(const std::string& text) {
-    const std::string path = folder_ + "/agent";
+    std::string path = folder_ + "/agent";
     std::ofstream(path) << "#!/bin/sh\n" << text << "\n";
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return path;
@@ -68,7 +68,8 @@ class ReachTest : public ::testing::Test {
 
 TEST_F(ReachTest, NamesThatResolve) {
   std::map<std::string, std::string> found;
-  NameWait wait(&loop_, {"localhost", "127.0.0.7"}, [&](std::map<std::string, std::string> all) { found = all; });
+  NameWait wait(&loop_, {"localhost", "127.0.0.7"},
+                [&](const std::map<std::string, std::string>& all) { found = all; });
   ASSERT_TRUE(RunUntil(loop_, [&] { return !found.empty(); }));
   EXPECT_THAT(found, UnorderedElementsAre(Pair("localhost", "127.0.0.1"), Pair("127.0.0.7", "127.0.0.7")));
 }
