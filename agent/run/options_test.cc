@@ -33,7 +33,7 @@ absl::StatusOr<RunOptions> Parse(const std::vector<std::string>& arguments, cons
   return options;
 }
 
-RunOptions MustParse(std::vector<std::string> arguments, const Environment& environment = {}) {
+RunOptions MustParse(const std::vector<std::string>& arguments, const Environment& environment = {}) {
   absl::StatusOr<RunOptions> options = Parse(arguments, environment);
   EXPECT_TRUE(options.ok()) << options.status();
   return options.ok() ? *options : RunOptions();
@@ -141,7 +141,8 @@ TEST(RunOptionsTest, SeparatorStartsScriptOrCommand) {
 }
 
 TEST(RunOptionsTest, NoScript) {
-  for (std::vector<std::string> words : std::vector<std::vector<std::string>>{{}, {"--nnodes=1"}, {"--"}, {""}}) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{}, {"--nnodes=1"}, {"--"}, {""}}) {
     absl::StatusOr<RunOptions> options = Parse(words);
     EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(options.status().message()), HasSubstr("SCRIPT is missing"));
@@ -428,7 +429,7 @@ TEST(RunOptionsTest, AcceptedWithoutEffect) {
 }
 
 TEST(RunOptionsTest, Help) {
-  for (std::vector<std::string> words :
+  for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"--help"}, {"-h"}, {"--nnodes=2", "--help", "train.py"}}) {
     std::string help;
     EXPECT_TRUE(ParseRunOptions(words, {}, &help).ok());

@@ -91,7 +91,7 @@ void Replayer::Piece(const Present& now, const Instruction& instruction) const {
   const int replica_ranks = plan.layout().cp * plan.layout().tp;
   const double nominal = instruction.ms * now.work;
   for (int i = 0; i < plan.block(); ++i) {
-    const size_t r = static_cast<size_t>(first + i);
+    const size_t r = static_cast<size_t>(first) + static_cast<size_t>(i);
     const uint64_t bits = Mix(key + r * 0x9E3779B97F4A7C15u);
     double expected = nominal;
     if (by_sequence) expected *= now.sequence[static_cast<size_t>(i / replica_ranks)];
@@ -148,7 +148,8 @@ void Replayer::Collective(const Present& now, const Instruction& instruction) co
       // As long as the fullest expert takes.
       int most = 1;
       for (int k = 0; k < set.count; ++k) {
-        most = std::max<int>(most, now.level[static_cast<size_t>(first + base + k * set.stride)]);
+        const int member = first + base + k * set.stride;
+        most = std::max<int>(most, now.level[static_cast<size_t>(member)]);
       }
       ms *= most / static_cast<double>(Plan::kMeanLevel);
     }
@@ -166,7 +167,7 @@ void Replayer::Bucket(const Present& now, const Instruction& instruction) const 
   const int first = instruction.stage * plan.block();
   double* starts = now.starts.data();
   for (int i = 0; i < plan.block(); ++i) {
-    const size_t r = static_cast<size_t>(first + i);
+    const size_t r = static_cast<size_t>(first) + static_cast<size_t>(i);
     starts[r] = std::max(
         {now.times.compute[r], now.times.gradients[r], Enqueue(now, instruction, instruction.event, first + i)});
   }
@@ -180,7 +181,7 @@ void Replayer::Bucket(const Present& now, const Instruction& instruction) const 
   }
   if (job_.leader_overlap <= 0) return;
   for (int i = 0; i < plan.block(); ++i) {
-    const size_t r = static_cast<size_t>(first + i);
+    const size_t r = static_cast<size_t>(first) + static_cast<size_t>(i);
     now.overlapped[r] = now.times.gradients[r] - starts[r];
   }
 }

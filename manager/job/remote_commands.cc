@@ -92,7 +92,7 @@ void RemoteCommands::Queue(uint64_t id, uint64_t peer, JobMessage message, size_
   }
   Cancel(id, command.peer);
   Fail(id, absl::ResourceExhaustedError(absl::StrCat("more than ", JobLimits::kMaxQueuedBytes >> 20,
-                                                     " MiB of the command on ", command.node,
+                                                     " MiB of input or output of the command on ", command.node,
                                                      " wait for somebody who does not take them")));
 }
 

@@ -39,8 +39,9 @@ constexpr int kFailed = 255;  // as ssh
 constexpr size_t kMaxInputBytes = 64 * 1024;
 // Output is read on while stdout is full, or stderr would have to wait for stdout. This much, then the command fails.
 constexpr size_t kMaxWaitingBytes = size_t{64} << 20;
-// After the command's end: for a reader of stdout that takes nothing.
+// For a reader of the output that takes nothing: after the command's end, and after the call has failed.
 constexpr std::chrono::seconds kDrainPatience{60};
+constexpr std::chrono::seconds kFailedPatience{5};
 
 constexpr std::string_view kHelp =
     "usage: taskd rsh [SSH OPTIONS] [USER@]HOST COMMAND...\n"
@@ -248,6 +249,7 @@ class Relay {
       const bool over = code_ || call_->read_over();
       if (over && drained && TakeOutputs()) continue;  // the last came in between
       if (over && drained) return End(absl::OkStatus());
+      if (over && !code_ && steady_clock::now() > progress + kFailedPatience) return End(absl::OkStatus());
       if (over && steady_clock::now() > progress + kDrainPatience) {
         return End(absl::DeadlineExceededError(
             absl::StrCat("its output was not taken for ", kDrainPatience.count(), " s after its end")));

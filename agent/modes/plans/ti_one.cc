@@ -150,7 +150,7 @@ std::string RayCount(std::string_view option, const std::string& text, bool roun
   double value = 0;
   if (!absl::SimpleAtod(text, &value)) return text;
   const double whole = round_up ? std::ceil(value) : std::floor(value);
-  const std::string shown = fmt::format("{:.0f}", whole);
+  std::string shown = fmt::format("{:.0f}", whole);
   if (whole != value) {
     plan->warnings.push_back(fmt::format("{} {}: Ray counts whole ones only, so it gets {}{}", option, text, shown,
                                          whole == 0 ? "; tasks that ask for one will never run" : ""));

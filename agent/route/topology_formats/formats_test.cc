@@ -47,7 +47,7 @@ Topology Read(const std::string& content, const std::string& format) {
 std::string Error(const std::string& content, const std::string& format) {
   auto topology = ReadTopology(content, *TopologyFormatFromName(format));
   if (topology.ok()) return "no error";
-  const std::string message(topology.status().message());
+  std::string message(topology.status().message());
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   EXPECT_FALSE(message.empty());
   return message;
