@@ -31,7 +31,7 @@ struct GivenOption {
   bool on_command_line = false;
 };
 
-// What is wrong with the words, for the command to say.
+// What is wrong with the words, for the command to print.
 struct OptionProblem {
   enum class Kind {
     kUnknown,

@@ -40,8 +40,8 @@ using LostSpan = std::pair<uint64_t, uint64_t>;
 
 class StepCutter {
  public:
-  // Fills in what the operations say. All of `ops` reach into the period, in any order; `losses` are disjoint and in
-  // order.
+  // Fills in what follows from the operations. All of `ops` reach into the period, in any order; `losses` are disjoint
+  // and in order.
   void Cut(const std::vector<TimedOp>& ops, const std::vector<LostSpan>& losses, uint64_t begin_ns, uint64_t end_ns,
            StepFold& fold);
   // Of the last period: how much of this time no operation covers.

@@ -1,6 +1,6 @@
-// The switch: what users say ("on", "off", nothing) and which kinds of marks are recorded in consequence.
+// The switch: what users set ("on", "off", nothing) and which kinds of marks are recorded in consequence.
 //
-// Two ways to say it share one state (DESIGN of the interfaces; TaskD contract §1.1):
+// Two ways to set it share one state (DESIGN of the interfaces; TaskD contract §1.1):
 // - ClusterD's switches (gRPC ModifyTrainingDataTraceSwitch and the ConfigMap file): five strings, which make two
 //   domains. Step, SaveCheckpoint, FP and DataLoader are one: off only if all five strings are "off". Communication is
 //   on only if its string is "on".

@@ -29,7 +29,7 @@ class Book {
   // Open ones first, by cost.
   std::vector<Verdict> verdicts() const;
   bool any_open() const { return !open_.empty(); }
-  // Verdicts of an earlier life: nothing is known of them but what they say.
+  // Verdicts of an earlier life: nothing is known of them but their content.
   void Restore(const std::vector<Verdict>& verdicts);
   bool IsOpen(const std::string& key) const { return open_.count(key) > 0; }
 

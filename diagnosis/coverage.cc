@@ -121,14 +121,21 @@ void Coverage::NoteWaits(const Layout& layout, const std::vector<std::pair<int, 
     moments_ = {};
   }
   silent_steps_ = silent ? silent_steps_ + 1 : 0;
-  struct Class {
-    double count = 0, known = 0, outside = 0, period = 0;
-    double least_covered = 0, most_covered = 0, longest_outside = 0;
-  };
-  std::vector<Class> classes(layout.classes().size());
-  bool on_host = true;
+  const std::vector<ClassStep> classes = SumByClass(layout, folds);
+  const Waits waits = WaitsOf(classes, folds);
+  if (!silent) waits_.push_back(waits);
+  if (waits_.size() > static_cast<size_t>(kWindow)) waits_.pop_front();
+  // A device works behind the host: what forward loses there need not hold it up.
+  const bool on_host =
+      std::all_of(folds.begin(), folds.end(), [](const auto& entry) { return entry.second.host_only; });
+  if (on_host && silent_steps_ < kSilent) NoteMoments(layout, classes, folds);
+}
+
+std::vector<Coverage::ClassStep> Coverage::SumByClass(const Layout& layout,
+                                                      const std::vector<std::pair<int, StepFold>>& folds) {
+  std::vector<ClassStep> classes(layout.classes().size());
   for (const auto& [r, fold] : folds) {
-    Class& peers = classes[static_cast<size_t>(layout.rank(r).peer_class)];
+    ClassStep& peers = classes[static_cast<size_t>(layout.rank(r).peer_class)];
     const auto covered = static_cast<double>(fold.covered_ns);
     const double outside = OutsideNs(fold);
     peers.least_covered = peers.count == 0 ? covered : std::min(peers.least_covered, covered);
@@ -138,13 +145,17 @@ void Coverage::NoteWaits(const Layout& layout, const std::vector<std::pair<int, 
     peers.known += KnownNs(fold);
     peers.outside += outside;
     peers.period += static_cast<double>(fold.period_ns());
-    on_host = on_host && fold.host_only;
   }
+  return classes;
+}
+
+Coverage::Waits Coverage::WaitsOf(const std::vector<ClassStep>& classes,
+                                  const std::vector<std::pair<int, StepFold>>& folds) {
   longest_outside_.resize(classes.size());
   std::vector<double> apart;
   std::vector<double> change;
   for (size_t c = 0; c < classes.size(); ++c) {
-    const Class& peers = classes[c];
+    const ClassStep& peers = classes[c];
     if (peers.count < 2) continue;
     const double period = peers.period / peers.count;
     apart.push_back((peers.most_covered - peers.least_covered) / period);
@@ -162,13 +173,14 @@ void Coverage::NoteWaits(const Layout& layout, const std::vector<std::pair<int, 
     }
     apart.push_back(most - least);
   }
-  if (!silent) waits_.push_back({LowerMedian(apart), LowerMedian(change)});
-  if (waits_.size() > static_cast<size_t>(kWindow)) waits_.pop_front();
-  // A device works behind the host: what forward loses there need not hold it up.
-  if (!on_host || silent_steps_ >= kSilent) return;
+  return {LowerMedian(apart), LowerMedian(change)};
+}
+
+void Coverage::NoteMoments(const Layout& layout, const std::vector<ClassStep>& classes,
+                           const std::vector<std::pair<int, StepFold>>& folds) {
   for (double* sum : {&moments_.count, &moments_.known, &moments_.outside, &moments_.both}) *sum *= 1 - kForget;
   for (const auto& [r, fold] : folds) {
-    const Class& peers = classes[static_cast<size_t>(layout.rank(r).peer_class)];
+    const ClassStep& peers = classes[static_cast<size_t>(layout.rank(r).peer_class)];
     if (peers.count < 2) continue;
     const double period = peers.period / peers.count;
     const double known = (KnownNs(fold) - peers.known / peers.count) / period;
@@ -224,7 +236,7 @@ bool Coverage::GoesFreely() const {
   return most - least > kFreeSteps;
 }
 
-// What the operations that are marked say about the waits.
+// What the operations that are marked show about the waits.
 Coverage::Finding Coverage::FindWaits() const {
   std::vector<double> apart;
   std::vector<double> change;

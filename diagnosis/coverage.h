@@ -1,5 +1,5 @@
 // Whether the marks suffice to see what each rank does by itself. Where ranks wait for each other in something that is
-// not marked, the wait looks like work: all are equally slow, and who is slow cannot be said.
+// not marked, the wait looks like work: all are equally slow, and who is slow cannot be known.
 //
 // Design: three questions, over the last steps.
 // 1. Do all ranks meet? Marked operations in which a rank waits for others have to connect every rank with every other.
@@ -39,13 +39,13 @@ class Coverage {
   void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
   // The job was started again, and may be another one.
   void Forget();
-  // Whether the rank records communication, as its proxy says.
+  // Whether the rank records communication, as its proxy reported.
   void SetCommunicationOn(int rank, bool on);
   // Of the ranks that took part in the last steps. Looks at all of them.
   struct Result {
     Finding finding = Finding::kTooEarly;
     std::vector<RankCoverage> ranks;
-    std::string note;  // what cannot be said and what to do about it; empty for kTooEarly, kAlone and kSeen
+    std::string note;  // what cannot be judged and what to do about it; empty for kTooEarly, kAlone and kSeen
   };
   Result Judge(const Layout& layout) const;
 
@@ -79,7 +79,17 @@ class Coverage {
   Rank& Touch(int rank);
   void NoteUses(const Layout& layout, int rank, const StepFold& fold);
   void NotePace(const std::vector<std::pair<int, StepFold>>& folds);
+  // What one class of peers did in one step; ns, sums over its ranks unless noted.
+  struct ClassStep {
+    double count = 0, known = 0, outside = 0, period = 0;
+    double least_covered = 0, most_covered = 0, longest_outside = 0;  // of one rank
+  };
+
   void NoteWaits(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
+  Waits WaitsOf(const std::vector<ClassStep>& classes, const std::vector<std::pair<int, StepFold>>& folds);
+  void NoteMoments(const Layout& layout, const std::vector<ClassStep>& classes,
+                   const std::vector<std::pair<int, StepFold>>& folds);
+  static std::vector<ClassStep> SumByClass(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
   bool IsPresent(const Rank& rank) const { return rank.last_step != kNever && rank.last_step > observed_ - kPresent; }
   bool IsRecent(int step) const { return step != kNever && step > observed_ - kWindow; }
   bool Meets(const Use& use) const { return IsRecent(use.gathers) && IsRecent(use.spreads); }
@@ -94,7 +104,7 @@ class Coverage {
   static constexpr int kPresent = 6;  // steps
   static constexpr int kWindow = 64;  // steps
   static constexpr int kSilent = 16;  // steps without operations after which there are none
-  static constexpr int kEnough = 10;  // steps until anything is said
+  static constexpr int kEnough = 10;  // steps until anything is reported
 
   std::vector<Rank> ranks_;
   int observed_ = 0;      // steps

@@ -25,14 +25,14 @@ namespace {
 constexpr size_t kMaxPending = 64;  // steps that wait for their last ranks
 constexpr int kSilentSteps = 3;     // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;     // steps until it is worth a note
-constexpr int kEnoughSteps = 10;    // until "ok" may be said
+constexpr int kEnoughSteps = 10;    // until "ok" may be reported
 constexpr int kMaxIdleSteps = 24;   // without any comparison, until it may not any more
 constexpr int kClockEvery = 4;      // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr double kPlannedShift = 0.03;  // of everybody's own time
 constexpr int kPlannedSteps = 10;       // until the new level is what is normal
 constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause of everybody
-constexpr size_t kEnoughRecent = 5;     // last ones, until that can be said
+constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
 constexpr size_t kRecent = 15;
 constexpr int kKeepRestored = 60;  // steps
 
@@ -165,7 +165,7 @@ class Engine::Impl {
   struct Rank {
     bool live = false;
     bool heard = false;
-    bool gone = false;  // its process or node has ended, as far as was told
+    bool gone = false;  // its process or node has ended, as far as was reported
     int life = 0;
     uint32_t process_id = 0;
     StepKey at = {-1, -1};
@@ -383,7 +383,7 @@ class Engine::Impl {
   // The steps come, and their times can be compared with nothing.
   bool IsIdle() const { return own_.idle_steps() >= kMaxIdleSteps; }
 
-  // `uncovered`: why the marks do not suffice; empty: they do, or it cannot be told yet.
+  // `uncovered`: why the marks do not suffice; empty: they do, or it is not known yet.
   std::vector<Note> MakeNotes(const std::string& uncovered) const {
     std::vector<Note> notes;
     if (judged_steps_ < kEnoughSteps) {
@@ -426,7 +426,7 @@ class Engine::Impl {
     return silent;
   }
 
-  // A rank of this life of the job that nobody has said to be gone.
+  // A rank of this life of the job that nobody has reported as gone.
   bool AnyFellSilent() const {
     const std::vector<int> silent = SilentRanks();
     return std::any_of(silent.begin(), silent.end(), [this](int rank) {

@@ -22,11 +22,11 @@ struct JudgeInput {
   double period_ns = 0;    // of the last steps
   double min_cost_share = 0.01;
   bool planned_change = false;  // everybody does more or less than before
-  // How much longer steps have become since `onset`, ns; a large number if it cannot be told.
+  // How much longer steps have become since `onset`, ns; a large number if unknown.
   std::function<double(int64_t onset)> lost_since;
 };
 
-// All present accusations; those with `confirmed` false are too cheap or too young to be said.
+// All present accusations; those with `confirmed` false are too cheap or too young to be reported.
 std::vector<Accusation> Accuse(const JudgeInput& input);
 
 }  // namespace taskd::diagnosis

@@ -201,7 +201,7 @@ std::vector<int> NodesOfRanks(const std::vector<RankMarks>& ranks, const std::ve
     for (size_t i = 0; i < ranks.size(); ++i) nodes[i] = ranks[i].node;
     return nodes;
   }
-  // Where each process sees but one device, all are number 0 and tell nothing.
+  // Where each process sees but one device, all are number 0, which shows nothing.
   if (std::none_of(device_ids.begin(), device_ids.end(), [](int id) { return id > 0; })) return nodes;
   int node = 0, last = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {

@@ -9,7 +9,7 @@ namespace {
 constexpr int kLearn = 15;
 constexpr double kForget = 1.0 / 720;
 constexpr double kAverage = 0.15;
-// Below these nothing is told from noise, whatever the noise seems to be.
+// Below these nothing stands out from noise, whatever the noise seems to be.
 constexpr double kOwnSigma = 0.008;
 constexpr double kDataSigma = 0.004;
 constexpr double kCheckpointSigma = 0.1;
@@ -99,7 +99,7 @@ void OwnTime::FollowMode(Mode mode) {
   if (mode != mode_) ChangeMode(mode);
 }
 
-// Other times are compared from now on: what is known of the old ones says nothing about them.
+// Other times are compared from now on: what is known of the old ones does not apply to them.
 void OwnTime::ChangeMode(Mode mode) {
   mode_ = mode;
   shared_noise_ = NoisePool();
@@ -135,7 +135,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
   const size_t stride = count / kNoiseSamples + 1;
   StreamTails tails;
   for (const OwnView& own : peers.views) tails.Count(ranks_[static_cast<size_t>(own.rank)].own);
-  // Without communication marks a forward may hold waits: few peers then say nothing.
+  // Without communication marks a forward may hold waits: few peers then prove nothing.
   const size_t enough = mode_ == Mode::kForward ? kMinForwardPeers : 2;
   for (size_t i = 0; i < count; ++i) {
     const OwnView& own = peers.views[i];
@@ -350,7 +350,7 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
     rank.checkpoint.Observe(step, std::log(own / rank.checkpoint_reference_ns), excess / interval, limits);
   }
   if (!alone && checkpoints_seen_ >= 1) {
-    // The median of many savings in one step says as much as several steps of one rank.
+    // The median of many savings in one step weighs as much as several steps of one rank.
     Stream::Limits limits = {
         .sigma = sigma, .dead = kCheckpointDead, .most = kCheckpointDead, .h = kCommonCheckpointH, .jump = kNever};
     common_checkpoint_.Observe(step, std::log(reference / checkpoint_level_),

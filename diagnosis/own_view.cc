@@ -73,7 +73,7 @@ OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFo
   size_t all = 0;
   size_t forward = 0;
   size_t looked_at = 0;
-  // A sample tells, in a large job.
+  // In a large job a sample suffices.
   const size_t stride = folds.size() / kModeSample + 1;
   for (size_t i = 0; i < folds.size(); i += stride) {
     const auto& [rank, fold] = folds[i];
@@ -104,7 +104,7 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
   PeerViews peers;
   peers.cut_ns = MedianOf(views, [](const OwnView& own) { return own.cut; });
   peers.full_ns = MedianOf(views, [](const OwnView& own) { return own.full; });
-  // The ends of the step alone say something only if they are a good part of it.
+  // The ends of the step alone prove something only if they are a good part of it.
   if (mode == OwnMode::kAll && peers.full_ns < kMinEnds * peers.cut_ns) peers.full_ns = 0;
   peers.tokens = MedianOf(views, [](const OwnView& own) { return own.tokens; });
   peers.tail_ns = MedianOf(views, [](const OwnView& own) { return static_cast<double>(own.fold->tail_ns); });

@@ -35,7 +35,7 @@ struct OwnView {
 struct PeerViews {
   std::vector<OwnView> views;
   double cut_ns = 0;
-  double full_ns = 0;  // 0: that view says nothing
+  double full_ns = 0;  // 0: that view shows nothing
   double tokens = 0;   // 0: none are exchanged
   double tail_ns = 0;  // after the last operation
 

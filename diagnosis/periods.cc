@@ -8,7 +8,7 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr size_t kRecent = 10;   // steps that say how long one is at present
+constexpr size_t kRecent = 10;   // steps that show how long one takes at present
 constexpr int64_t kWindow = 30;  // steps that are compared
 constexpr size_t kEnoughBefore = 5;
 

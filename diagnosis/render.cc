@@ -32,7 +32,7 @@ double RoundTo(double value, int decimals) {
   return std::round(MakeFinite(value) * factor) / factor;
 }
 
-// Four digits tell all that a measurement is good for, of a millisecond as of an hour.
+// Four digits are all that a measurement is good for, of a millisecond as of an hour.
 double RoundToFourDigits(double value) {
   return std::strtod(absl::StrFormat("%.4g", MakeFinite(value)).c_str(), nullptr);
 }
@@ -222,7 +222,7 @@ std::string DescribeSteps(const Report& report) {
   return absl::StrCat("steps ", report.first_step, "-", report.last_step);
 }
 
-// Why nothing can be said: the engine's notes say it best.
+// Why nothing can be reported: the engine's notes explain it best.
 std::string ExplainUnknown(const Report& report) {
   for (NoteKind kind : {NoteKind::kShort, NoteKind::kCoverage, NoteKind::kNoData}) {
     for (const Note& note : report.notes) {

@@ -9,7 +9,7 @@
 namespace taskd::diagnosis {
 
 // The lower median: the (n-1)/2-th smallest; 0 of no values. Reorders them. As a reference among peers it is a healthy
-// one as long as at most half of the peers are slow, also in classes of two to four, where mean and deviation say
+// one as long as at most half of the peers are slow, also in classes of two to four, where mean and deviation show
 // nothing.
 double LowerMedian(std::vector<double>& values);
 
@@ -64,7 +64,7 @@ class TailRate {
   double trials_ = 0;
 };
 
-// The most that one step may add to a CUSUM of drift 1 so that its false alarms stay as rare as its threshold says,
+// The most that one step may add to a CUSUM of drift 1 so that its false alarms stay as rare as its threshold promises,
 // although healthy steps lie above two, three and four standard deviations at these rates: the mean of exp(2 (min(z,
 // clip) - 1)) over them stays below 0.8. 1.3 to 4.
 double CusumClip(const std::array<double, 3>& rates);

@@ -9,7 +9,7 @@ namespace taskd::diagnosis {
 namespace {
 
 constexpr double kDrift = 1;           // the k of the CUSUM
-constexpr double kClip = 4;            // no single step says more than this
+constexpr double kClip = 4;            // no single step weighs more than this
 constexpr int kLearn = 15;             // observations until the own past counts
 constexpr double kForget = 1.0 / 720;  // half-life of the own past: 500 steps
 constexpr double kJumpZ = 8;

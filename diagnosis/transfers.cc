@@ -118,7 +118,7 @@ bool Transfers::AddToStep(Channel& channel, const OpFold& op, int64_t step) {
   return first;
 }
 
-// An all-to-all moves as much as the routing of tokens says: its time counts by byte.
+// An all-to-all moves as much as the routing of tokens demands: its time counts by byte.
 double Transfers::LogTime(const Channel& channel) {
   const double time = std::log(static_cast<double>(channel.min_ns));
   return channel.op == CommOp::kAllToAll && channel.bytes > 0 ? time - std::log(channel.bytes) : time;
@@ -220,7 +220,7 @@ std::optional<Transfers::Lead> Transfers::FindLead() const {
     for (bool past : {true, false}) {
       const Stream& stream = past ? channel.past : channel.siblings;
       if (!stream.raised() || stream.mean() <= lead.mean * 1.0001) continue;
-      // What changed says more than what always was different.
+      // What changed weighs more than what always was different.
       if (lead.past && !past) continue;
       lead.channel = &channel;
       lead.past = past;

@@ -1,5 +1,5 @@
-// What a diagnosis says: DESIGN §4.5 as types. `ids` are global ranks for rank and group, node ranks for node, pairs
-// for link, empty for job.
+// The result of a diagnosis: DESIGN §4.5 as types. `ids` are global ranks for rank and group, node ranks for node,
+// pairs for link, empty for job.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +87,7 @@ struct Note {
   friend bool operator==(const Note&, const Note&) = default;
 };
 
-// What the marks tell of one rank's time.
+// What the marks show of one rank's time.
 struct RankCoverage {
   int rank = 0;
   double ratio = 0;         // of its steps: the share that communication marks explain

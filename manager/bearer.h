@@ -8,7 +8,7 @@ namespace taskd::manager {
 
 inline constexpr std::string_view kBearer = "Bearer ";
 
-// Takes as long for each wrong token of one length, so that an answer's time tells nothing about the right one. No
+// Takes as long for each wrong token of one length, so that an answer's time reveals nothing about the right one. No
 // token is the empty one.
 inline bool SameToken(std::string_view given, std::string_view right) {
   if (right.empty()) return false;

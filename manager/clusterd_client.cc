@@ -22,7 +22,7 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kFirstBackOff{500};
 constexpr milliseconds kLastBackOff{30'000};
-// A server that replays its state does so at once. What comes later is a command, even if it says the same again.
+// A server that replays its state does so at once. What comes later is a command, even if it repeats what is wanted.
 constexpr milliseconds kReplayWindow{2'000};
 constexpr int kCodeOk = 200;
 
@@ -52,17 +52,17 @@ class ClusterdClient::Impl {
     std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(proto::MakePlainChannel(address_));
     std::minstd_rand random(std::random_device{}());
     milliseconds back_off = kFirstBackOff;
-    bool failure_said = false;
+    bool failure_reported = false;
     while (true) {
       auto begin = steady_clock::now();
-      grpc::Status status = Subscribe(*stub, failure_said);
+      grpc::Status status = Subscribe(*stub, failure_reported);
       // A subscription that held for a while begins the back-off anew; one that ends at once does not, whatever it
       // said.
       if (steady_clock::now() - begin > kLastBackOff) back_off = kFirstBackOff;
       std::unique_lock lock(mutex_);
       if (stopping_) return;
-      if (!failure_said) spdlog::warn("ClusterD at {}: {}; trying again", address_, status.error_message());
-      failure_said = true;
+      if (!failure_reported) spdlog::warn("ClusterD at {}: {}; trying again", address_, status.error_message());
+      failure_reported = true;
       std::uniform_int_distribution<int64_t> jitter(back_off.count() / 2, back_off.count());
       wake_.wait_for(lock, std::max(kFirstBackOff, milliseconds(jitter(random))), [this] { return stopping_; });
       if (stopping_) return;
@@ -70,8 +70,8 @@ class ClusterdClient::Impl {
     }
   }
 
-  // Until the stream ends. Says that it is up, and takes back `failure_said`, once the server has answered.
-  grpc::Status Subscribe(TrainingDataTrace::Stub& stub, bool& failure_said) {
+  // Until the stream ends. Reports that it is up, and clears `failure_reported`, once the server has answered.
+  grpc::Status Subscribe(TrainingDataTrace::Stub& stub, bool& failure_reported) {
     grpc::ClientContext context;  // no deadline: the stream is for ever, keep-alive notices a dead peer
     {
       std::lock_guard lock(mutex_);
@@ -88,7 +88,7 @@ class ClusterdClient::Impl {
     while (reader->Read(&message)) {
       if (first) {
         spdlog::info("ClusterD at {} has answered", address_);
-        failure_said = false;
+        failure_reported = false;
       }
       Take(message, first && steady_clock::now() - begin < kReplayWindow);
       first = false;

@@ -15,11 +15,11 @@ size_t BytesOf(const GroupInfo& group) {
 }
 
 // Of ranks as launchers number them: node after node, all nodes alike. -1 where the ranks of the node do not look so.
-int FirstRank(const std::map<int, bool>& said) {
-  if (said.empty()) return -1;
-  int first = said.begin()->first;
-  int count = static_cast<int>(said.size());
-  return said.rbegin()->first == first + count - 1 && first % count == 0 ? first : -1;
+int FirstRank(const std::map<int, bool>& reported) {
+  if (reported.empty()) return -1;
+  int first = reported.begin()->first;
+  int count = static_cast<int>(reported.size());
+  return reported.rbegin()->first == first + count - 1 && first % count == 0 ? first : -1;
 }
 
 }  // namespace
@@ -68,8 +68,8 @@ void DiagnosisFeed::Release(Rank& rank, int number) {
 
 void DiagnosisFeed::Place(const Stream& stream, int rank) {
   Rank& state = At(rank);
-  int first = FirstRank(stream.said);
-  state.local_rank = first >= 0 && stream.said.count(rank) != 0 ? rank - first : -1;
+  int first = FirstRank(stream.reported);
+  state.local_rank = first >= 0 && stream.reported.count(rank) != 0 ? rank - first : -1;
   engine_.SetPlace(rank, {stream.node, stream.host, state.local_rank});
 }
 
@@ -103,13 +103,13 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
   auto found = streams_.find(id);
   if (found == streams_.end()) return;
   Stream& stream = found->second;
-  std::map<int, bool> before = std::move(stream.said);
-  stream.said.clear();
+  std::map<int, bool> before = std::move(stream.reported);
+  stream.reported.clear();
   for (const RankPresence& presence : ranks) {
-    if (InRange(presence.rank)) stream.said[presence.rank] = presence.attached;
-    if (stream.said.size() >= static_cast<size_t>(kMaxRanksPerNode)) break;
+    if (InRange(presence.rank)) stream.reported[presence.rank] = presence.attached;
+    if (stream.reported.size() >= static_cast<size_t>(kMaxRanksPerNode)) break;
   }
-  for (const auto& [number, attached] : stream.said) {
+  for (const auto& [number, attached] : stream.reported) {
     auto earlier = before.find(number);
     bool newly = attached && (earlier == before.end() || !earlier->second);
     bool free = owner(number) == 0 || !streams_.at(owner(number)).connected;
@@ -130,7 +130,7 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
     }
   }
   for (const auto& [number, attached] : before) {
-    if (stream.said.count(number) == 0 && owner(number) == id) Release(At(number), number);
+    if (stream.reported.count(number) == 0 && owner(number) == id) Release(At(number), number);
   }
   std::erase_if(stream.owned, [&](int number) { return owner(number) != id; });
   for (int number : stream.owned) Place(stream, number);
@@ -142,8 +142,9 @@ bool DiagnosisFeed::MayFeed(uint64_t id, Stream& stream, int rank) {
   if (now == id) return true;
   if (now != 0 && streams_.at(now).connected) return false;
   if (!Claim(id, stream, rank)) return false;
-  auto said = stream.said.find(rank);
-  if (said != stream.said.end()) At(rank).presence = said->second ? Presence::kAttached : Presence::kDetached;
+  auto reported = stream.reported.find(rank);
+  if (reported != stream.reported.end())
+    At(rank).presence = reported->second ? Presence::kAttached : Presence::kDetached;
   Place(stream, rank);
   return true;
 }

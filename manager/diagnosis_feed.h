@@ -1,12 +1,13 @@
-// Between the streams of the nodes and the engine: whose rank is whose, what a node may say, when a rank is gone.
+// Between the streams of the nodes and the engine: whose rank is whose, what a node may report, when a rank is gone.
 //
 // Design:
 // 1. A rank belongs to one stream. It goes to the stream that newly reports it as attached (the last one wins: that is
 //    what a job looks like that was moved), else, while nobody has it or its stream is away, to the first that brings
 //    folds of it.
-// 2. What a stream says of ranks that are not its own is refused and counted: a broken proxy costs its own ranks only.
-// 3. A rank is gone for the engine when its proxy says that it is not attached any more, and when its stream has been
-//    away for Options::away_ns; a proxy that comes back earlier goes on as if nothing had been.
+// 2. What a stream reports of ranks that are not its own is refused and counted: a broken proxy costs its own ranks
+//    only.
+// 3. A rank is gone for the engine when its proxy reports that it is not attached any more, and when its stream has
+//    been away for Options::away_ns; a proxy that comes back earlier goes on as if nothing had been.
 //
 // Pure bookkeeping: no clock, no threads. Not thread-safe.
 #pragma once
@@ -28,7 +29,7 @@ namespace taskd::manager {
 struct RankPresence {
   int rank = 0;
   bool attached = false;
-  std::optional<bool> communication_on = {};  // whether it records communication; empty: not told yet
+  std::optional<bool> communication_on = {};  // whether it records communication; empty: not reported yet
 
   friend bool operator==(const RankPresence&, const RankPresence&) = default;
 };
@@ -78,7 +79,7 @@ class DiagnosisFeed {
 
   // `stream`: any number but 0 that no stream had before. `node`: its rank.
   void Connect(uint64_t stream, int node, const std::string& host);
-  // All ranks of the node. At most kMaxRanksPerNode are the stream's, whatever it says.
+  // All ranks of the node. At most kMaxRanksPerNode are the stream's, whatever it reports.
   void Ranks(uint64_t stream, const std::vector<RankPresence>& ranks);
   void Folds(uint64_t stream, FoldBatch batch, uint64_t now_ns);
   void Disconnect(uint64_t stream, uint64_t now_ns);
@@ -109,8 +110,8 @@ class DiagnosisFeed {
     bool connected = true;
     uint64_t away_since_ns = 0;
     uint64_t proxy_dropped = 0;
-    std::map<int, bool> said;  // rank -> attached, of the newest Ranks
-    std::vector<int> owned;    // some may have another owner by now
+    std::map<int, bool> reported;  // rank -> attached, of the newest Ranks
+    std::vector<int> owned;        // some may have another owner by now
     size_t owns = 0;
   };
 

@@ -46,7 +46,7 @@ class ReportParts {
   size_t next_ = 0;  // 0: the head, then the verdicts
 };
 
-// One watcher. A client that reads slowly holds nobody up: what it was not told yet is the rest of a report, and one
+// One watcher. A client that reads slowly holds nobody up: what it was not sent yet is the rest of a report, and one
 // newest.
 class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public ReportSink {
  public:

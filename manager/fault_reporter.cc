@@ -165,7 +165,7 @@ PublicFaultRequest RecoveryRequest(const PublicFaultRequest& reported, int64_t n
   request.set_id(reported.id() + "-cleared");
   request.set_timestamp(now_ms);
   for (Fault& fault : *request.mutable_faults()) {
-    // An id of its own: under the first one ClusterD would take it for the same event said twice.
+    // An id of its own: under the first one ClusterD would take it for the same event sent twice.
     fault.set_faultid(request.id());
     fault.set_faultcode(kRecovery);
   }
@@ -278,7 +278,7 @@ class FaultReporter::Impl {
       spdlog::info("reported to ClusterD: fault {}, code {}, node {}", fault.faultid(), fault.faultcode(),
                    fault.influence(0).nodename());
     } else {
-      // It would say so again: the code is not in its list, or its rules are newer than ours.
+      // It would answer the same again: the code is not in its list, or its rules are newer than ours.
       spdlog::error("ClusterD refuses fault {}, code {}: {}", fault.faultid(), fault.faultcode(), reply.info());
     }
     return "";
@@ -303,7 +303,7 @@ class FaultReporter::Impl {
 
   // Of the thread alone.
   std::map<uint64_t, KeptFault> faults_;  // by verdict
-  std::set<uint64_t> unplaced_;           // verdicts of which that was said
+  std::set<uint64_t> unplaced_;           // verdicts of which that was logged
 
   std::mutex mutex_;
   std::condition_variable wake_;

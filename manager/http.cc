@@ -51,7 +51,7 @@ std::string Head(const HttpResponse& response, size_t size, bool keep_alive) {
       absl::StrCat("HTTP/1.1 ", response.status, " ", Reason(static_cast<http::status>(response.status)),
                    "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", size,
                    "\r\nConnection: ", keep_alive ? "keep-alive" : "close",
-                   // Not to be framed, guessed at, kept, or told to others.
+                   // Not to be framed, guessed at, kept, or passed on to others.
                    "\r\nContent-Security-Policy: default-src 'self'; frame-ancestors 'none'"
                    "\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer"
                    "\r\nCache-Control: no-store\r\n");

@@ -4,7 +4,7 @@
 // 1. One thread. A handler is called in it, so it must be done within milliseconds and must not wait for anybody.
 // 2. Nobody can starve the others: there are at most kMaxConnections, and when one more comes, the one that has kept us
 //    waiting longest (for a request, or for somebody to read our reply) makes room. So a probe is answered
-//    whatever the number of connections that say nothing.
+//    whatever the number of silent connections.
 // 3. Nobody can make it big: a request is at most kMaxRequestBytes and has no body, a connection has one request under
 //    way, replies are shared with their handler and not copied, and those not yet read have a size in all.
 #pragma once

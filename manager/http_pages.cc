@@ -185,7 +185,7 @@ HttpHandlers Protect(HttpHandlers pages, const HttpAccess& access) {
       "'taskd ui' prints the address with the token.\n");
   auto cookie = std::make_shared<const Cookie>();
   for (auto& [path, handler] : pages) {
-    if (path == "/healthz") continue;  // for probes; it tells that a manager is there and nothing of the job
+    if (path == "/healthz") continue;  // for probes; it shows that a manager is there and nothing of the job
     handler = [page = std::move(handler), access, refusal, cookie](const HttpRequest& request) {
       HttpResponse response;
       if (SameToken(TokenOfQuery(request.query), access.token)) {

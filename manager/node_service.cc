@@ -70,7 +70,7 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
 
 using NodeStream = grpc::ServerBidiReactor<proto::Guarded<v1::NodeMessage>, v1::ManagerMessage>;
 
-// One proxy's stream. A proxy that does not read holds nobody up: what it was not told yet is one newest state and a
+// One proxy's stream. A proxy that does not read holds nobody up: what it was not sent yet is one newest state and a
 // bounded number of calls.
 class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>, public NodeSink {
  public:
@@ -178,7 +178,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     return core_->Report(stream_, std::move(ranks), now);
   }
 
-  // Reports come every second for the sake of their counters; the diagnosis hears of those that say something new.
+  // Reports come every second for the sake of their counters; the diagnosis hears of those with something new.
   void FeedDiagnosis(const std::vector<RankReport>& ranks) {
     std::vector<RankPresence> presence;
     presence.reserve(ranks.size());
@@ -220,7 +220,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   const std::shared_ptr<DiagnosisCore> diagnosis_;
   const std::string peer_;
   proto::Guarded<v1::NodeMessage> in_;
-  std::vector<RankPresence> presence_;  // as told last
+  std::vector<RankPresence> presence_;  // as reported last
   uint64_t stream_ = 0;                 // 0: no hello yet
   int node_rank_ = 0;
   StreamAlarm hello_alarm_;

@@ -33,7 +33,7 @@ class StateDb {
   // Makes the folder (0700) and the file where they are missing. A file that is not a sound database is moved aside,
   // with a warning, and an empty one takes its place. INVALID_ARGUMENT: another manager has the folder (its pid), or
   // folder or files belong to another user, can be written by others, or are no plain files. Any other error: folder,
-  // file and what the system says.
+  // file and the system's message.
   static absl::StatusOr<std::unique_ptr<StateDb>> Open(const std::string& folder, const JobShape& shape);
   ~StateDb();
   StateDb(const StateDb&) = delete;

@@ -1,4 +1,4 @@
-// Ends streams whose clients open them and say nothing, or do not take what they asked for: each costs memory, and
+// Ends streams whose clients open them and send nothing, or do not take what they asked for: each costs memory, and
 // there may be thousands.
 #pragma once
 

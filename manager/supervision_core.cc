@@ -65,8 +65,9 @@ const char* SupervisionKindName(SupervisionEvent::Kind kind) {
   return "unknown";
 }
 
-SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look, std::function<void(const SupervisionEvent&)> told)
-    : look_(std::move(look)), told_(std::move(told)) {
+SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look,
+                                 std::function<void(const SupervisionEvent&)> on_event)
+    : look_(std::move(look)), on_event_(std::move(on_event)) {
   if (look_) thread_ = std::thread([this] { Run(); });
 }
 
@@ -94,9 +95,9 @@ void SupervisionCore::Close() {
 
 void SupervisionCore::Add(SupervisionEvent event) {
   Cut(event.message, kMaxMessageBytes);
-  // Who starts the ranks says it to people. Stacks have lines, of which each becomes one of the log.
+  // The launcher reports it to people. Stacks have lines, of which each becomes one of the log.
   for (const absl::string_view line : absl::StrSplit(LogLine(event), '\n')) spdlog::info("job: {}", line);
-  if (told_) told_(event);
+  if (on_event_) on_event_(event);
   events_bytes_ += event.message.size();
   events_.push_back(std::move(event));
   while (events_.size() > kMaxEvents || events_bytes_ > kMaxEventsBytes) {

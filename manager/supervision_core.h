@@ -1,4 +1,4 @@
-// What launchers told of the ranks they supervise, what the ranks' steps say about hangs, and who wants to hear of
+// What launchers reported of the ranks they supervise, what the ranks' steps show about hangs, and who wants to hear of
 // them. Without transport.
 //
 // Design: one mutex around everything; sinks are called under it. One thread looks at the job once a second.
@@ -67,8 +67,9 @@ class SupervisionCore {
   static constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
 
   // `look`: the job as it is now, called once a second in a thread of the core. Empty: nobody looks (tests call Look).
-  // `told`: hears of each event, in order, under the core's lock: takes note and goes.
-  explicit SupervisionCore(std::function<JobSnapshot()> look, std::function<void(const SupervisionEvent&)> told = {});
+  // `on_event`: hears of each event, in order, under the core's lock: takes note and goes.
+  explicit SupervisionCore(std::function<JobSnapshot()> look,
+                           std::function<void(const SupervisionEvent&)> on_event = {});
   ~SupervisionCore();
   SupervisionCore(const SupervisionCore&) = delete;
   SupervisionCore& operator=(const SupervisionCore&) = delete;
@@ -77,7 +78,7 @@ class SupervisionCore {
   absl::Status Report(std::vector<SupervisionEvent> events, SteadyTime now);
   void Look(const JobSnapshot& job, SteadyTime now, int64_t realtime_ns);
 
-  // From now on; the settings are the job's. Tells an open hang at once. False: closed, nothing was told.
+  // From now on; the settings are the job's. Reports an open hang at once. False: closed, nothing was reported.
   bool Subscribe(HangSink* sink, const HangOptions& options);
   void Unsubscribe(HangSink* sink);
 
@@ -95,7 +96,7 @@ class SupervisionCore {
   void Run();
 
   const std::function<JobSnapshot()> look_;
-  const std::function<void(const SupervisionEvent&)> told_;
+  const std::function<void(const SupervisionEvent&)> on_event_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   bool closed_ = false;

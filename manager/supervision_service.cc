@@ -18,7 +18,7 @@ namespace taskd::manager {
 namespace {
 
 constexpr int kMaxEventsPerCall = 1024;
-// A watcher that is this many notices behind does not read; the oldest go, the newest says how it is.
+// A watcher that is this many notices behind does not read; the oldest go, the newest has the present state.
 constexpr size_t kMaxBehind = 16;
 
 class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {

@@ -53,7 +53,7 @@ inline std::unique_ptr<ManagerServer> StartManager(const TestManager& given = {}
   return server.ok() ? *std::move(server) : nullptr;
 }
 
-// A condition that nobody tells of.
+// A condition that nobody announces.
 template <typename Condition>
 bool PollFor(const Condition& condition) {
   const auto deadline = std::chrono::steady_clock::now() + 3 * kTestDeadline;
@@ -102,7 +102,7 @@ class Watched {
   std::condition_variable changed_;
 };
 
-// A proxy: one stream, ranks that apply the wanted state as soon as they hear of it (unless told not to).
+// A proxy: one stream, ranks that apply the wanted state as soon as they hear of it (unless set otherwise).
 class TestProxy : public Watched {
  public:
   TestProxy(const std::shared_ptr<grpc::Channel>& channel, int node_rank, std::vector<int> ranks, bool answers = true)
@@ -118,7 +118,7 @@ class TestProxy : public Watched {
   }
   ~TestProxy() { End(); }
 
-  // Ends the stream as a killed proxy does; returns what the manager said, if it said something first.
+  // Ends the stream as a killed proxy does; returns what the manager sent, if it sent something first.
   grpc::Status End() {
     context_.TryCancel();
     if (reader_.joinable()) reader_.join();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -125,7 +126,7 @@ Json KindsToJson(KindMask kinds) {
   return json;
 }
 
-// As the headline, but what cannot be said comes first.
+// As the headline, but what cannot be judged comes first.
 std::string Sentence(const diagnosis::Report& report) {
   const std::string headline = diagnosis::WriteHeadline(report);
   const size_t why = report.state == diagnosis::JobState::kUnknown ? headline.find("cannot say: ") : 0;
@@ -415,15 +416,21 @@ class Api {
       row["checkpoint_ms"] = MsOrNull(step.checkpoint_ms);
       json["steps"].push_back(std::move(row));
     }
-    json["verdicts"] = Json::array();
+    json["verdicts"] = VerdictsOn(number, rank == nullptr ? std::nullopt : std::optional(node->node));
+    return json;
+  }
+
+  // Those that name the rank, its node, or a link of it.
+  Json VerdictsOn(int rank, std::optional<int> node) const {
+    Json rows = Json::array();
     const std::shared_ptr<const diagnosis::Report> report = sources_.diagnosis->report();
     for (const diagnosis::Verdict& verdict : report->verdicts) {
       const bool names_rank = verdict.scope == diagnosis::Scope::kRank || verdict.scope == diagnosis::Scope::kGroup;
-      const bool names_node = verdict.scope == diagnosis::Scope::kNode && rank != nullptr;
-      const int wanted = names_node ? node->node : number;
-      const bool in_link =
-          std::any_of(verdict.links.begin(), verdict.links.end(),
-                      [number](const diagnosis::Link& link) { return link.a == number || link.b == number; });
+      const bool names_node = verdict.scope == diagnosis::Scope::kNode && node.has_value();
+      const int wanted = names_node ? *node : rank;
+      const bool in_link = std::any_of(verdict.links.begin(), verdict.links.end(), [rank](const diagnosis::Link& link) {
+        return link.a == rank || link.b == rank;
+      });
       const bool listed = std::find(verdict.ids.begin(), verdict.ids.end(), wanted) != verdict.ids.end();
       if (!in_link && !((names_rank || names_node) && listed)) continue;
       Json row;
@@ -431,9 +438,73 @@ class Api {
       row["cause"] = Name(verdict.cause);
       row["since_step"] = verdict.since_step;
       row["text"] = verdict.text;
-      json["verdicts"].push_back(std::move(row));
+      rows.push_back(std::move(row));
     }
+    return rows;
+  }
+
+  // What the nodes report, over the whole job. Lists are sorted.
+  struct Census {
+    int ranks = 0;  // one more than the highest that is known
+    size_t attached = 0;
+    std::vector<int> lost_nodes;
+    std::vector<int> unanswered, failed;  // attached ranks, by what became of the wanted revision of the switch
+    std::string failure;                  // the first one's reason
+  };
+
+  static Census TakeCensus(const JobSnapshot& snapshot) {
+    Census census;
+    for (const JobSnapshot::Node& node : snapshot.nodes) {
+      if (!node.connected) census.lost_nodes.push_back(node.node);
+      for (const RankReport& rank : node.ranks) {
+        census.ranks = std::max(census.ranks, rank.rank + 1);
+        if (!node.connected || !rank.attached) continue;
+        ++census.attached;
+        if (rank.failed_revision != 0 && rank.failed_revision >= snapshot.wanted.revision) {
+          census.failed.push_back(rank.rank);
+          if (census.failure.empty()) census.failure = rank.reason;
+        } else if (rank.applied_revision != snapshot.wanted.revision) {
+          census.unanswered.push_back(rank.rank);
+        }
+      }
+    }
+    std::sort(census.unanswered.begin(), census.unanswered.end());
+    std::sort(census.failed.begin(), census.failed.end());
+    return census;
+  }
+
+  static const char* StateOf(SupervisionSnapshot::State supervision, diagnosis::JobState diagnosis, bool attached,
+                             bool stepped) {
+    using State = SupervisionSnapshot::State;
+    if (supervision == State::kEnded) return "ended";
+    if (supervision == State::kHung) return "hung";
+    if (supervision == State::kRestarting) return "restarting";
+    if (!attached && stepped) return "ended";  // no launcher that reports it, but nobody is left
+    if (diagnosis == diagnosis::JobState::kSlow) return "slow";
+    if (stepped) return "running";
+    return attached || supervision == State::kRunning ? "starting" : "unknown";
+  }
+
+  Json SwitchJson(const SwitchState& wanted, const Census& census) const {
+    Json json;
+    json["revision"] = wanted.revision;
+    json["kinds"] = KindsToJson(wanted.effective);
+    json["unanswered"] = census.unanswered.size();
+    json["unanswered_ranks"] = RunsOf(census.unanswered);
+    json["failed"] = census.failed.size();
+    json["failed_ranks"] = RunsOf(census.failed);
+    json["failure"] = census.failure;
     return json;
+  }
+
+  // The newest step, null where there is none yet.
+  void AddStep(const diagnosis::Report& report, const std::optional<History::StepId>& newest, Json& json) const {
+    json["step"] = newest.has_value() ? Json(newest->step) : Json();
+    json["run"] = newest.has_value() ? newest->run : 0;
+    json["step_ms"] = Rounded(report.step_ms);
+    const auto at = SteadyTime(std::chrono::nanoseconds(sources_.history->newest_at_ns()));
+    json["step_age_s"] =
+        newest.has_value() ? Json(Rounded(std::chrono::duration<double>(steady_clock::now() - at).count())) : Json();
   }
 
   // An object that is not closed yet.
@@ -443,44 +514,8 @@ class Api {
     const SupervisionSnapshot supervision = sources_.supervision->Snapshot();
     const std::shared_ptr<const diagnosis::Report> report = sources_.diagnosis->report();
     const std::optional<History::StepId> newest = sources_.history->newest();
-
-    std::vector<int> attached, waited_for, failed, lost_nodes;
-    std::string failure;
-    ranks_ = 0;
-    for (const JobSnapshot::Node& node : snapshot.nodes) {
-      if (!node.connected) lost_nodes.push_back(node.node);
-      for (const RankReport& rank : node.ranks) {
-        ranks_ = std::max(ranks_, rank.rank + 1);
-        if (!node.connected || !rank.attached) continue;
-        attached.push_back(rank.rank);
-        if (rank.failed_revision != 0 && rank.failed_revision >= snapshot.wanted.revision) {
-          failed.push_back(rank.rank);
-          if (failure.empty()) failure = rank.reason;
-        } else if (rank.applied_revision != snapshot.wanted.revision) {
-          waited_for.push_back(rank.rank);
-        }
-      }
-    }
-    std::sort(waited_for.begin(), waited_for.end());
-    std::sort(failed.begin(), failed.end());
-
-    using State = SupervisionSnapshot::State;
-    const char* state = "unknown";
-    if (supervision.state == State::kEnded) {
-      state = "ended";
-    } else if (supervision.state == State::kHung) {
-      state = "hung";
-    } else if (supervision.state == State::kRestarting) {
-      state = "restarting";
-    } else if (attached.empty() && newest.has_value()) {
-      state = "ended";  // no launcher that says so, but nobody is left
-    } else if (report->state == diagnosis::JobState::kSlow) {
-      state = "slow";
-    } else if (newest.has_value()) {
-      state = "running";
-    } else if (!attached.empty() || supervision.state == State::kRunning) {
-      state = "starting";
-    }
+    const Census census = TakeCensus(snapshot);
+    ranks_ = census.ranks;
 
     Json json;
     json["schema"] = 1;
@@ -490,27 +525,16 @@ class Api {
     json["since"] = Rfc3339(now_ns - static_cast<int64_t>(UptimeS() * 1e9));
     json["job"] = shape.job;
     json["task_id"] = shape.task_id;
-    json["state"] = state;
+    json["state"] = StateOf(supervision.state, report->state, census.attached != 0, newest.has_value());
     json["verdict"] = Sentence(*report);
-    json["step"] = newest.has_value() ? Json(newest->step) : Json();
-    json["run"] = newest.has_value() ? newest->run : 0;
-    json["step_ms"] = Rounded(report->step_ms);
-    const auto at = SteadyTime(std::chrono::nanoseconds(sources_.history->newest_at_ns()));
-    json["step_age_s"] =
-        newest.has_value() ? Json(Rounded(std::chrono::duration<double>(steady_clock::now() - at).count())) : Json();
-    json["ranks"]["known"] = ranks_;
-    json["ranks"]["attached"] = attached.size();
+    AddStep(*report, newest, json);
+    json["ranks"]["known"] = census.ranks;
+    json["ranks"]["attached"] = census.attached;
     json["ranks"]["expected"] = shape.nodes * shape.procs_per_node;
     json["nodes"]["known"] = snapshot.nodes.size();
-    json["nodes"]["connected"] = snapshot.nodes.size() - lost_nodes.size();
-    json["nodes"]["lost"] = RunsOf(lost_nodes);
-    json["switch"]["revision"] = snapshot.wanted.revision;
-    json["switch"]["kinds"] = KindsToJson(snapshot.wanted.effective);
-    json["switch"]["unanswered"] = waited_for.size();
-    json["switch"]["unanswered_ranks"] = RunsOf(waited_for);
-    json["switch"]["failed"] = failed.size();
-    json["switch"]["failed_ranks"] = RunsOf(failed);
-    json["switch"]["failure"] = failure;
+    json["nodes"]["connected"] = snapshot.nodes.size() - census.lost_nodes.size();
+    json["nodes"]["lost"] = RunsOf(census.lost_nodes);
+    json["switch"] = SwitchJson(snapshot.wanted, census);
     json["restarts"] = supervision.restarts;
     json["rank_exits"] = supervision.rank_exits;
     json["hang"] = HangJson(supervision);

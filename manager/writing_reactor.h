@@ -20,7 +20,7 @@ class WritingReactor : public Base {
   }
 
  protected:
-  // With the mutex. Fills a cleared message with what is to be said next; false: there is nothing. May end the stream.
+  // With the mutex. Fills a cleared message with what is to be sent next; false: there is nothing. May end the stream.
   virtual bool FillNext(Message* message) = 0;
   // With the mutex. Where the client is read from, the read fails too, and ends the stream.
   virtual void OnWriteFailed() {}

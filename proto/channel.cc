@@ -97,7 +97,7 @@ std::string FindSecret(const HostPort& address, const std::string& fallback) {
   return task != nullptr && *task != '\0' ? StandInSecret(task) : "";
 }
 
-// OpenSSL's own check of the server would do, but could not tell a stranger from a network that is down.
+// OpenSSL's own check of the server would do, but could not distinguish a stranger from a network that is down.
 class SecretVerifier final : public grpc::experimental::ExternalCertificateVerifier {
  public:
   SecretVerifier(std::string authority, std::function<void()> on_stranger)

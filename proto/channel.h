@@ -33,7 +33,7 @@ absl::Status CheckListenAllowed(const std::string& address, const Security& secu
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security);
 
 // `on_stranger` is called, on any thread, each time that somebody answers at `address` who does not have the secret;
-// not with a tls_dir. Nothing was said to them.
+// not with a tls_dir. Nothing was sent to them.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security,
                                                            std::function<void()> on_stranger = nullptr);
 // For a server that is not TaskD's.
@@ -48,8 +48,8 @@ class ManagerDial {
   // The same as before as long as the secret is. INVALID_ARGUMENT: as MakeChannel(), or the address is none; never once
   // it was OK.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> Channel();
-  // What became of a call, said better where somebody answered who does not have the secret: then UNAUTHENTICATED where
-  // the secret was given, so that trying again is in vain, else UNAVAILABLE; the message says what helps.
+  // What became of a call, explained better where somebody answered who does not have the secret: then UNAUTHENTICATED
+  // where the secret was given, so that trying again is in vain, else UNAVAILABLE; the message says what helps.
   absl::Status Explain(absl::StatusCode code, const std::string& message) const;
 
  private:

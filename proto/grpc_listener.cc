@@ -109,7 +109,7 @@ class GrpcListener::Impl {
         if (!std::exchange(paused_, true)) {
           spdlog::warn("port {}: no more connections can be taken now: {}", port_, strerror(errno));
         }
-        // Who has said nothing yet makes room for those that will.
+        // Who has sent nothing yet makes room for those that will.
         if (!silent_.empty()) Drop(silent_.begin());
         Accepting(false);
         return;
@@ -192,7 +192,7 @@ class GrpcListener::Impl {
     return nullptr;
   }
 
-  // gRPC does not tell when it closes a connection. False: that was looked at a moment ago.
+  // gRPC does not report when it closes a connection. False: that was looked at a moment ago.
   bool ForgetClosed() {
     const int64_t now_ns = EventLoop::NowNs();
     if (now_ns - looked_ns_ < kLookAgainNs) return false;

@@ -38,7 +38,7 @@ std::unique_ptr<RingSegment> OpenOrphan(const std::string& name, const NodeRanks
     if (time(nullptr) - info.st_mtime > kAbandonedSeconds) UnlinkSegment(name);
     return nullptr;
   }
-  if ((*ring)->WriterLives()) return nullptr;  // it will say hello
+  if ((*ring)->WriterLives()) return nullptr;  // it will send its hello
   return *std::move(ring);
 }
 

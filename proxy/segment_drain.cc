@@ -137,9 +137,9 @@ uint64_t SegmentDrain::MonotonicAt(uint64_t ticks, TickAnchor now) const {
 
 uint64_t SegmentDrain::MaxEarlyTicks(TickAnchor now) const {
   if (!segment_->counter_clock()) return kMaxEarlyNs;
-  // By our own clock: the segment's is its process's to say.
+  // By our own clock: the segment's is set by its process.
   const uint64_t ns = std::max<uint64_t>(now.monotonic_ns - born_.monotonic_ns, 1);
-  constexpr double kMaxTicksPerNs = 10;  // what two readings within a moment may seem to say
+  constexpr double kMaxTicksPerNs = 10;  // what two readings within a moment may seem to show
   const double ticks_per_ns = static_cast<double>(now.ticks - born_.ticks) / static_cast<double>(ns);
   return static_cast<uint64_t>(std::min(ticks_per_ns, kMaxTicksPerNs) * kMaxEarlyNs);
 }

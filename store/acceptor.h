@@ -40,7 +40,7 @@ class StoreAcceptor {
 
  private:
   struct Silent {
-    size_t speaking = 0;  // connections of that address that say something
+    size_t speaking = 0;  // connections of that address that have sent something
     std::vector<Connection*> silent;
   };
   static constexpr int64_t kLogIntervalNs = 60'000'000'000;

@@ -22,8 +22,8 @@ bool MemoryBudget::MayExecute(const StoreRequest& request) {
 void MemoryBudget::Charge(Connection& connection) {
   connections_.Count(connection);
   if (connection.doomed) return;
-  // A tier or one of the frame service speaks for many: what it has begun to say may go beyond, so that only its client
-  // is refused.
+  // A tier or one of the frame service speaks for many: what it has begun to send may go beyond, so that only its
+  // client is refused.
   const bool of_many = !connection.is_client();
   const uint64_t limit_bytes = limit_bytes_ + (of_many ? limit_bytes_ / 4 : 0);
   if (connection.received_bytes() > (of_many ? kSmallFramesBytes : kSmallBytes) && bytes() > limit_bytes) {

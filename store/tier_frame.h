@@ -1,4 +1,4 @@
-// What a tier and the store above it say to each other: u32 length, then one of these. Machine's byte order, as all of
+// What a tier and the store above it send each other: u32 length, then one of these. Machine's byte order, as all of
 // the store's protocol. A tier begins its connection with 00 and kTierMagic (wire.h) and a kHello; kHello answers it.
 #pragma once
 

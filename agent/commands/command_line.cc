@@ -188,7 +188,7 @@ int RunCommandLine(std::span<const CommandEntry> commands, std::span<const Comma
   app.set_version_flag("--version", "taskd " TASKD_VERSION);
   app.require_subcommand(1);
   std::deque<Parsed> all = AddCommands(commands, groups, &app);
-  // CLI11 would only miss a subcommand, and not say what it found in its place.
+  // CLI11 would only miss a subcommand, and not name what it found.
   const bool is_option = first == "-h" || first == "--help" || first == "--version";
   if (!is_option && std::find(words.begin(), words.end(), first) == words.end()) {
     return Fail("taskd", absl::InvalidArgumentError(absl::StrCat("'", first, "' is not ", Either(words))));

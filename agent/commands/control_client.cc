@@ -29,7 +29,7 @@ absl::StatusOr<ControlClient> ControlClient::Make(const std::string& given, cons
     absl::StatusOr<JobFile> chosen = ChooseJob(job);
     if (!chosen.ok()) return chosen.status();
     manager = JobAddress(*chosen);
-    // What TASKD_TOKEN says is about another job, if it differs.
+    // TASKD_TOKEN is of another job, if it differs.
     if (security.tls_dir.empty()) security.secret = chosen->secret;
   }
   auto dial = std::make_unique<proto::ManagerDial>(manager, std::move(security));

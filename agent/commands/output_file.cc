@@ -132,7 +132,7 @@ absl::Status OutputFile::Write(std::string_view data) {
 }
 
 absl::Status OutputFile::Commit() {
-  // Some file systems tell only here that there was no room.
+  // Some file systems report only here that there was no room.
   if (::close(std::exchange(fd_, -1)) != 0) return Error(path_, errno);
   if (temporary_.empty()) return absl::OkStatus();
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) return Error(path_, errno);

@@ -94,7 +94,7 @@ class Waiting {
   bool shown_ = false;
 };
 
-// NOT_FOUND: it is not there or not completed, which the skipped plan tells. Other errors: it is broken.
+// NOT_FOUND: it is not there or not completed, as the skipped plan shows. Other errors: it is broken.
 absl::StatusOr<route::Topology> WaitForTopology(const RouteOptions& options, route::TopologyFormat format,
                                                 Waiting& waiting) {
   size_t last_look = 0;

@@ -70,7 +70,7 @@ void PrintSupervision(const v1::SupervisionStatus& supervision) {
     } else if (event.kind() == v1::SupervisionEvent::EXITED || event.kind() == v1::SupervisionEvent::ENDED) {
       std::cout << " code " << event.code();
     }
-    // Stacks have many lines; the first says how many groups there are.
+    // Stacks have many lines; the first has the number of groups.
     std::string_view message = event.message();
     if (!message.empty()) std::cout << ": " << Printable(std::string(message.substr(0, message.find('\n'))));
     std::cout << "\n";

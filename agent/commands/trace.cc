@@ -1,6 +1,6 @@
 // Design:
 // 1. The diagnosis runs over the whole folder first: it aligns the clocks and knows whom to accuse.
-// 2. What is asked for becomes stretches of time of each rank, from the marks of its steps (a mark does not say which
+// 2. What is asked for becomes stretches of time of each rank, from the marks of its steps (a mark does not hold which
 //    step it belongs to, and those before a step are read before it).
 // 3. The marks of one rank after the other go through TraceWriter into the file.
 #include "agent/commands/trace.h"
@@ -128,6 +128,81 @@ struct Chosen {
   int64_t clock_offset_ns = 0;
   std::vector<trace::TraceWindow> windows;
   uint64_t first_ns = UINT64_MAX;  // its earliest mark; none: no marks
+};
+
+// One rank's stretches of time in which the steps that are asked for ran: a window for each list entry and each life of
+// the rank, from the end of the step before (or the begin of the life) to the end of the last one.
+class StepWindows {
+ public:
+  explicit StepWindows(const Spans& steps) : steps_(steps) {}
+
+  // In the order of the rank's files.
+  void Add(const MarkRecord& mark) {
+    if (!mark.device && (life_.first != mark.process_id || life_.second == 0)) life_ = {mark.process_id, mark.time_ns};
+    if (mark.phase == MarkRecord::Phase::kEnd) End(mark);
+    if (mark.phase == MarkRecord::Phase::kStart && !mark.device) Start(mark);
+    last_ns_ = std::max(last_ns_, mark.time_ns);
+  }
+
+  std::vector<trace::TraceWindow> Take() {
+    Settle();
+    std::vector<trace::TraceWindow> windows;
+    for (const auto& [key, window] : windows_) windows.push_back(window);
+    return windows;
+  }
+
+ private:
+  struct Running {
+    uint32_t process_id = 0;
+    trace::TraceWindow* window = nullptr;  // null: of a step that is not asked for
+  };
+  static constexpr size_t kMaxRunning = 65536;
+  static constexpr uint64_t kOpen = UINT64_MAX;
+
+  // A step without an end goes up to the last mark of its life.
+  void Settle() {
+    for (auto& [key, window] : windows_) {
+      if (window.last_ns == kOpen) window.last_ns = last_ns_;
+    }
+  }
+
+  void Start(const MarkRecord& mark) {
+    if (!running_.empty()) running_.erase(mark.id);  // the next life of the rank begins its ids again
+    const std::optional<int64_t> step = mark.domain == "default" ? StepNumber(mark.name) : std::nullopt;
+    if (!step) return;
+    if (mark.process_id != process_) {
+      Settle();
+      previous_end_ns_ = 0;
+      process_ = mark.process_id;
+    }
+    if (running_.size() >= kMaxRunning) running_.clear();
+    Running& entry = running_[mark.id] = {process_, nullptr};
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      if (*step < steps_[i].first || *step > steps_[i].second) continue;
+      const uint64_t begin = previous_end_ns_ != 0 ? previous_end_ns_ : std::min(life_.second, mark.time_ns);
+      entry.window = &windows_.try_emplace({i, process_}, trace::TraceWindow{begin, 0}).first->second;
+      entry.window->last_ns = kOpen;
+    }
+  }
+
+  void End(const MarkRecord& mark) {
+    auto it = running_.find(mark.id);
+    if (it == running_.end() || (!mark.device && it->second.process_id != mark.process_id)) return;
+    if (!mark.device) previous_end_ns_ = mark.time_ns;
+    trace::TraceWindow* window = it->second.window;
+    if (window == nullptr) {
+      running_.erase(it);
+    } else {
+      window->last_ns = window->last_ns == kOpen ? mark.time_ns : std::max(window->last_ns, mark.time_ns);
+    }
+  }
+
+  const Spans& steps_;
+  std::map<std::pair<size_t, uint32_t>, trace::TraceWindow> windows_;
+  std::unordered_map<uint64_t, Running> running_;  // by id; those in a window stay for their device records
+  uint64_t previous_end_ns_ = 0, last_ns_ = 0;
+  uint32_t process_ = 0;                         // of the latest step
+  std::pair<uint32_t, uint64_t> life_ = {0, 0};  // process of the latest mark, and its first one
 };
 
 class Trace {
@@ -284,68 +359,17 @@ void Trace::ForEachMark(const diagnosis::RankMarks& marks, const char* what, con
   read_bytes_ += reader->total_bytes();
 }
 
-// A window for each list entry and each life of the rank: from the end of the step before (or the begin of the life) to
-// the end of the last one.
 void Trace::FindStepsOf(Chosen& rank) {
-  struct Running {
-    uint32_t process_id = 0;
-    trace::TraceWindow* window = nullptr;  // null: of a step that is not asked for
-  };
-  constexpr size_t kMaxRunning = 65536;
-  constexpr uint64_t kOpen = UINT64_MAX;
-  std::map<std::pair<size_t, uint32_t>, trace::TraceWindow> windows;
-  std::unordered_map<uint64_t, Running> running;  // by id; those in a window stay for their device records
-  uint64_t previous_end_ns = 0, last_ns = 0;
-  uint32_t process = 0;                         // of the latest step
-  std::pair<uint32_t, uint64_t> life = {0, 0};  // process of the latest mark, and its first one
-  // A step without an end goes up to the last mark of its life.
-  auto settle = [&] {
-    for (auto& [key, window] : windows) {
-      if (window.last_ns == kOpen) window.last_ns = last_ns;
-    }
-  };
-  auto start = [&](const MarkRecord& mark) {
-    if (!running.empty()) running.erase(mark.id);  // the next life of the rank begins its ids again
-    const std::optional<int64_t> step = mark.domain == "default" ? StepNumber(mark.name) : std::nullopt;
-    if (!step) return;
-    if (mark.process_id != process) {
-      settle();
-      previous_end_ns = 0;
-      process = mark.process_id;
-    }
-    if (running.size() >= kMaxRunning) running.clear();
-    Running& entry = running[mark.id] = {process, nullptr};
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      if (*step < steps_[i].first || *step > steps_[i].second) continue;
-      uint64_t begin = previous_end_ns != 0 ? previous_end_ns : std::min(life.second, mark.time_ns);
-      entry.window = &windows.try_emplace({i, process}, trace::TraceWindow{begin, 0}).first->second;
-      entry.window->last_ns = kOpen;
-    }
-  };
-  auto end = [&](const MarkRecord& mark) {
-    auto it = running.find(mark.id);
-    if (it == running.end() || (!mark.device && it->second.process_id != mark.process_id)) return;
-    if (!mark.device) previous_end_ns = mark.time_ns;
-    trace::TraceWindow* window = it->second.window;
-    if (window == nullptr) {
-      running.erase(it);
-    } else {
-      window->last_ns = window->last_ns == kOpen ? mark.time_ns : std::max(window->last_ns, mark.time_ns);
-    }
-  };
+  StepWindows windows(steps_);
   int marks = 0;
   ForEachMark(*rank.marks, "looking for steps", [&](const MarkRecord& mark) {
     if (marks < kMarksToFirst) rank.first_ns = std::min(rank.first_ns, mark.time_ns);
     ++marks;
     if (steps_.empty()) return marks < kMarksToFirst;
-    if (!mark.device && (life.first != mark.process_id || life.second == 0)) life = {mark.process_id, mark.time_ns};
-    if (mark.phase == MarkRecord::Phase::kEnd) end(mark);
-    if (mark.phase == MarkRecord::Phase::kStart && !mark.device) start(mark);
-    last_ns = std::max(last_ns, mark.time_ns);
+    windows.Add(mark);
     return true;
   });
-  settle();
-  for (const auto& [key, window] : windows) rank.windows.push_back(window);
+  rank.windows = windows.Take();
 }
 
 // Also the earliest mark of each rank.

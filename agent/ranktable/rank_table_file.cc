@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
     return fail(fmt::format("has {} bytes; more than {} are refused", facts.st_size, kMaxJsonBytes));
   }
   std::string text;
-  // Files of /proc say that they are empty.
+  // Files of /proc have a size of 0.
   size_t step = std::max<size_t>(static_cast<size_t>(facts.st_size) + 1, 4096);
   while (text.size() <= kMaxJsonBytes) {
     const size_t had = text.size();

@@ -1,5 +1,5 @@
 // What an order of nodes costs the two collectives that are no ring: NCCL's double binary tree, and halving-doubling
-// (recursive halving and doubling, as Rabenseifner's all-reduce). The plan is made for the ring; these numbers tell
+// (recursive halving and doubling, as Rabenseifner's all-reduce). The plan is made for the ring; these numbers show
 // what it does to the others. One process a node: what happens inside a node crosses no switch.
 #pragma once
 

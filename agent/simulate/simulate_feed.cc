@@ -27,7 +27,7 @@ struct Shared {
   std::condition_variable changed;
 };
 
-// One node's stream. Writes go one after another; what the manager says is answered.
+// One node's stream. Writes go one after another; what the manager sends is answered.
 class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMessage> {
  public:
   NodeStream(Shared* shared, int node) : shared_(shared), node_(node) {}

@@ -28,7 +28,7 @@ class Simulator {
   int node(int rank) const;
   int local_rank(int rank) const;
   int stage(int rank) const;
-  // As parallel_group.json says; the order is that of first use in the marks.
+  // As in parallel_group.json; the order is that of first use in the marks.
   const std::vector<GroupInfo>& groups(int rank) const;
   std::vector<Label> labels() const;  // `effect` is filled once the run is over
 

@@ -152,7 +152,8 @@ void JobAttempt::SetEnd(JobEnd end, int64_t now_ns) {
 absl::StatusOr<uint32_t> JobAttempt::FindHost(const std::string& host) const {
   const std::string wanted = Canonical(host);
   const std::string label = FirstLabel(wanted);
-  // Its own name says more than its addresses (each machine may have 172.17.0.1), and those more than a part of a name.
+  // Its own name identifies it better than its addresses (each machine may have 172.17.0.1), and those better than a
+  // part of a name.
   std::vector<const JobJoin*> by_name, by_address, by_label;
   for (const auto& [index, node] : joined_) {
     bool has_address = false;

@@ -29,14 +29,14 @@ class JobAttempt {
   };
   using Nodes = std::map<uint32_t, Node>;  // by index
 
-  // The first node says how many there are and what the plan is. It is not in yet.
+  // The first node declares how many there are and what the plan is. It is not in yet.
   explicit JobAttempt(const JobJoin& first);
 
   // Why the node does not fit to those that are in; empty: it does.
   std::string WhyRefused(const JobJoin& join) const;
   // False: with it the joins take more than JobLimits::kMaxJoinBytes.
   bool HasRoomFor(const JobJoin& join) const { return bytes_ + JoinBytes(join) <= JobLimits::kMaxJoinBytes; }
-  // `join` fits and is new. What it says to have reported before is not taken.
+  // `join` fits and is new. What it claims to have reported before is not taken.
   Node& Add(JobJoin join);
 
   Nodes& nodes() { return joined_; }
@@ -58,7 +58,7 @@ class JobAttempt {
   MpirunCalls& mpirun() { return mpirun_; }
 
   JobProgress progress() const;
-  // What all nodes are told, without `hosted`.
+  // What all nodes are sent, without `hosted`.
   JobState State() const;
 
   // All nodes that somebody waits for have ended, with 0 as far as this knows: what that means. Nothing: not yet.

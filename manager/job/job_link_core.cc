@@ -304,7 +304,7 @@ int64_t JobLinkCore::next_tick_ns() const {
   return next;
 }
 
-// ---- What all are told
+// ---- What all are sent
 
 JobState JobLinkCore::State() const {
   JobState state = attempt_->State();

@@ -2,11 +2,11 @@
 // (proto/taskd/v1/job_link.proto). Pure: no transport, no threads, time is given.
 //
 // Design:
-// 1. One attempt of the job at a time. Its first node says how many nodes there are and what the plan is.
+// 1. One attempt of the job at a time. Its first node declares how many nodes there are and what the plan is.
 // 2. It ends once: with the first code that is not 0, with 1 when a node's stream has been gone for too long, or with 0
 //    when all nodes that somebody waits for have ended with 0. Every node of it hears that, those that come late too.
-// 3. A `taskd run` that is started again says so by a new run id. It waits until the ended attempt has no stream left.
-// 4. What all nodes are told about progress goes out once a second, or 2,048 nodes that join would be told of each
+// 3. A `taskd run` that is started again shows it by a new run id. It waits until the ended attempt has no stream left.
+// 4. What all nodes are sent about progress goes out once a second, or 2,048 nodes that join would hear of each
 //    other four million times.
 #pragma once
 
@@ -97,7 +97,7 @@ class JobLinkCore {
   void End(JobEnd end);
   void BeginNextIfFree();
   JobState State() const;
-  void StateChanged();  // tells it at once where that is due
+  void StateChanged();  // sends it at once where that is due
   void SendState();
   void DropStream(Node& node);
   // OK: the command can be started on that node.

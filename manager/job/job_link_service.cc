@@ -152,9 +152,9 @@ class Hub {
     Deliver(core_.Lost(peer, Now()));
   }
 
-  // `event(core, now_ns)` returns what the core said.
+  // `event(core, now_ns)` returns what the core wants done.
   template <typename Event>
-  void Tell(const Event& event) {
+  void Feed(const Event& event) {
     std::lock_guard lock(mutex_);
     if (!closed_) Deliver(event(core_, Now()));
   }
@@ -227,7 +227,7 @@ class Hub {
   std::thread ticker_;         // last: it uses the others
 };
 
-// What both kinds of streams do: queue, and tell the hub what was sent.
+// What both kinds of streams do: queue, and report to the hub what was sent.
 template <typename In, typename Out>
 class Reactor : public WritingReactor<grpc::ServerBidiReactor<proto::Guarded<In>, Out>, Out>, public Hub::Stream {
  public:
@@ -344,10 +344,10 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       peer_ = hub_->Add(this);
       if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
       spdlog::info("job: node {} of {} joins: {}", in.join().index(), in.join().nodes(), Printable(in.join().name()));
-      hub_->Tell([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in.join()), now); });
+      hub_->Feed([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in.join()), now); });
       return grpc::Status::OK;
     }
-    hub_->Tell([&](JobLinkCore& core, int64_t now) -> JobOutputs {
+    hub_->Feed([&](JobLinkCore& core, int64_t now) -> JobOutputs {
       switch (in.kind_case()) {
         case v1::NodeReport::kReady:
           return core.Ready(peer_, now);
@@ -410,7 +410,7 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      // It says no more, or it has gone: then the call is cancelled. Only `input_end` ends the input, or a command
+      // It sends no more, or it has gone: then the call is cancelled. Only `input_end` ends the input, or a command
       // whose caller was killed would take what it has for all of it.
       if (peer_ == 0) End({grpc::StatusCode::INVALID_ARGUMENT, "the stream ended before a start"});
       return;
@@ -431,7 +431,7 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
       if (!in.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a start"};
       peer_ = hub_->Add(this);
       if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
-      hub_->Tell([&](JobLinkCore& core, int64_t now) {
+      hub_->Feed([&](JobLinkCore& core, int64_t now) {
         return core.Call(peer_, in.start().host(), in.start().command(), now);
       });
       return grpc::Status::OK;
@@ -441,7 +441,7 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
       return {grpc::StatusCode::INVALID_ARGUMENT,
               absl::StrCat("input: ", in.input().size(), " bytes are more than ", kMaxInputBytes)};
     }
-    hub_->Tell([&](JobLinkCore& core, int64_t now) {
+    hub_->Feed([&](JobLinkCore& core, int64_t now) {
       return in.input_end() ? core.InputEnd(peer_, now) : core.Input(peer_, std::move(*in.mutable_input()), now);
     });
     return grpc::Status::OK;

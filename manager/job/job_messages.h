@@ -1,4 +1,4 @@
-// What the nodes of a job and the manager say to each other on the job link (proto/taskd/v1/job_link.proto), without
+// What the nodes of a job and the manager send each other on the job link (proto/taskd/v1/job_link.proto), without
 // transport.
 #pragma once
 

@@ -31,7 +31,7 @@ class RemoteCommands {
   // Of nodes.
   void Answer(uint64_t peer, RemoteAnswer answer);
   void NodeLost(const JobJoin& node);            // its commands fail
-  void NodeBack(uint32_t index, uint64_t peer);  // it is told to cancel what failed meanwhile
+  void NodeBack(uint32_t index, uint64_t peer);  // it is sent the cancellations of what failed meanwhile
   void ForgetLostNodes() { given_up_.clear(); }  // none of them comes back
 
   // A RemoteOrder or RemoteAnswer with `data_bytes` of data has left this process. Returns the command's caller, 0 if

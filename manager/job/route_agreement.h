@@ -9,12 +9,12 @@
 //     round that it is in can be committed. Its stream breaks, which makes the round identity for the others.
 //  3. A stream that breaks, or a node that is silent for kAckTimeout after `prepare`, makes an undecided round
 //     identity. No `commit` was sent then, so nobody has adopted.
-//  4. A node that has acknowledged and lost its stream is in doubt. It asks by the round's number and is told what was
+//  4. A node that has acknowledged and lost its stream is in doubt. It asks by the round's number and is sent what was
 //     decided; the last kKeptRounds rounds are kept. The numbers begin at a random one: a manager that was restarted
-//     says that it does not know the round, and the node fails instead of guessing.
+//     answers that it does not know the round, and the node fails instead of guessing.
 //  5. A proposal after a decided round either belongs to it (a node that comes late, or was killed and started again by
-//     itself) or begins the next one (all nodes were started again). The core cannot tell from the proposal. A node
-//     that had not concluded the decided round (written after `commit`, been told after `identity`) is held for
+//     itself) or begins the next one (all nodes were started again). The core cannot see it in the proposal. A node
+//     that had not concluded the decided round (written after `commit`, been answered after `identity`) is held for
 //     kSettle. If a node that had concluded it proposes meanwhile, or all are there, it is a new round and the held
 //     ones are in it; otherwise the held node gets the verdict of the decided round. After `commit` it must acknowledge
 //     first, so that it cannot fall back meanwhile; if it has no plan or another one, it is refused: the others follow

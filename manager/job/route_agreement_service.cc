@@ -28,7 +28,7 @@ using std::chrono::steady_clock;
 
 class Voter {
  public:
-  virtual void Tell(const RouteVerdict& verdict) = 0;  // under the lock of RouteAgreements: takes note and goes
+  virtual void Send(const RouteVerdict& verdict) = 0;  // under the lock of RouteAgreements: takes note and goes
 
  protected:
   ~Voter() = default;
@@ -69,7 +69,7 @@ class RouteAgreements {
     std::lock_guard lock(mutex_);
     core_.Written(peer);
   }
-  // The voter is not told anything afterwards.
+  // The voter is not sent anything afterwards.
   void Gone(uint64_t peer) {
     std::lock_guard lock(mutex_);
     if (voters_.erase(peer) == 0) return;
@@ -81,7 +81,7 @@ class RouteAgreements {
   void Deliver() {
     for (const RouteAgreementCore::Output& output : out_) {
       auto voter = voters_.find(output.peer);
-      if (voter != voters_.end()) voter->second->Tell(output.verdict);
+      if (voter != voters_.end()) voter->second->Send(output.verdict);
     }
     out_.clear();
     wake_.notify_all();
@@ -153,13 +153,13 @@ class VoteReactor final : public WritingReactor<VoteStream, v1::RouteVerdict>, p
     StartRead(&in_);
   }
 
-  void Tell(const RouteVerdict& verdict) override {
+  void Send(const RouteVerdict& verdict) override {
     std::lock_guard lock(mutex_);
     if (verdict.kind == RouteVerdict::Kind::kUnknownRound) {
       EndLocked({grpc::StatusCode::FAILED_PRECONDITION, verdict.reason});
       return;
     }
-    // A node that does not read is not told what is old by now.
+    // A node that does not read is not sent what is old by now.
     if (!pending_.empty() && pending_.back().kind == RouteVerdict::Kind::kWaiting) pending_.pop_back();
     pending_.push_back(verdict);
     WriteNext();

@@ -8,7 +8,7 @@
 //                                            of its own, which a rule may fit)
 //
 // The plugin is asked for by NCCL, once for each communicator, before anything is done with it. So once it speaks it
-// marks all that NCCL does in this process. The others are told apart by thread: they surround each other's calls.
+// marks all that NCCL does in this process. The others are distinguished by thread: they surround each other's calls.
 //
 // Any thread; no lock, no allocation.
 #pragma once

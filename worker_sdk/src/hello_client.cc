@@ -35,7 +35,7 @@ enum class Outcome { kNoProxy, kRefused, kProxyGone };
 bool g_running = false;
 int g_socket = -1;
 ino_t g_socket_inode = 0;
-std::atomic<bool> g_attached{false};    // relaxed: it says nothing of other memory
+std::atomic<bool> g_attached{false};    // relaxed: no other memory is published by it
 std::atomic<uint32_t> g_generation{0};  // of the identity; a futex
 
 // A program may close descriptors it does not know; ours may by now be another file's number.

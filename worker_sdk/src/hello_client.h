@@ -4,7 +4,7 @@
 
 namespace taskd::worker {
 
-// Starts the thread; one that runs already says hello again with the present identity. Under the lock. False: no
+// Starts the thread; one that runs already sends its hello again with the present identity. Under the lock. False: no
 // thread could be started.
 bool StartHelloClient();
 

@@ -1,4 +1,4 @@
-// Which range names are which kind of mark: the one place that says it.
+// Which range names are which kind of mark: defined here only.
 //
 // A kind has a name of its own, which is what the files, the fold and other readers of the files go by:
 //
@@ -45,11 +45,11 @@ class MarkNames {
   static constexpr int kMaxPatternBytes = 128;
   static constexpr int kNameBytes = ring::kMaxNameBytes + 2;  // what Translate needs to build a name in
 
-  // Says why a rule is left out: one line, without a newline, valid during the call only.
+  // Reports why a rule is left out: one line, without a newline, valid during the call only.
   using Complain = void (*)(const char* line, void* argument);
 
   // Reads rules, which replace earlier ones; null and "" have none. A rule that cannot be read is left out and the
-  // others hold; all that is wrong is said in one call of `complain`. Once, before the first Translate.
+  // others hold; all that is wrong is reported in one call of `complain`. Once, before the first Translate.
   void Parse(const char* text, Complain complain, void* argument);
 
   bool empty() const { return rules_ == 0; }

@@ -74,7 +74,7 @@ typedef struct MsptiAnswer {
 typedef struct MsptiConfig {
   uint32_t (*wanted)(void* context);                  // MsptiDomains and bits of the caller's; once a step
   int (*emit)(void* context, const MsptiMark* mark);  // 1: taken; 0: no room now, it is offered again
-  // To every try and to every change of `wanted`, of the caller's bits too; the same one is not said twice. May be
+  // To every try and to every change of `wanted`, of the caller's bits too; the same one is not reported twice. May be
   // null.
   void (*answer)(void* context, const MsptiAnswer* answer);
   // There is a libmspti.so without this function: nothing comes of it. May be null.

@@ -49,9 +49,9 @@ void Answer(void* context, const MsptiAnswer* answer) {
 }
 
 void Unusable(void*, const char* missing) {
-  static bool told = false;  // one thread at a time
-  if (told) return;
-  told = true;
+  static bool warned = false;  // one thread at a time
+  if (warned) return;
+  warned = true;
   char line[256];
   snprintf(line, sizeof(line),
            "libmspti.so has no function %s: marks are recorded without MSPTI, so without the device's times", missing);

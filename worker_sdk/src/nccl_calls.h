@@ -20,7 +20,7 @@ struct UniqueId {
 
 }  // namespace taskd::nccl
 
-// Operations that become marks: name, parameters, arguments, and the other rank. Since NCCL 2.0, where nothing is said.
+// Operations that become marks: name, parameters, arguments, and the other rank. Since NCCL 2.0 unless noted.
 #define TASKD_NCCL_OPERATIONS(CALL)                                                                                    \
   CALL(AllReduce, (const void* send, void* receive, size_t count, int type, int sum, void* comm, void* stream),        \
        (send, receive, count, type, sum, comm, stream), -1)                                                            \
@@ -47,7 +47,7 @@ struct UniqueId {
   CALL(Scatter, (const void* send, void* receive, size_t count, int type, int root, void* comm, void* stream),         \
        (send, receive, count, type, root, comm, stream), -1)
 
-// Functions that say what an operation belongs to: name, parameters.
+// Functions that state what an operation belongs to: name, parameters.
 #define TASKD_NCCL_FRAME(CALL)                                                                                        \
   CALL(GroupStart, ())                                                                                                \
   CALL(GroupEnd, ())                                                                                                  \

@@ -4,7 +4,7 @@
 // 1. A mark is a range in the domain communication with the fields that torch_npu gives HCCL's operations (TaskD
 //    contract §4.4), and besides `ranks`, `rank` and, for collectives, `seq`: the operation's number on its
 //    communicator.
-// 2. NCCL's stopEvent of an operation says that it was enqueued, not that it ended. With kernel events (NCCL 2.26 and
+// 2. NCCL's stopEvent of an operation means that it was enqueued, not that it ended. With kernel events (NCCL 2.26 and
 //    later) the range begins when its first channel is seen running and ends when its last one has ended, both as
 //    NCCL's progress thread notices them. Without them it is the call's time on the host.
 // 3. Kernel events cost NCCL work. They are asked for only while communication marks are on, so an operation that was
@@ -38,7 +38,7 @@ namespace {
 struct Taskd {
   uint32_t (*enabled_kinds)();
   taskd_domain* (*domain_create)(const char* name);
-  // mstx's, because it can say that there is a stream: readers expect operations to have one.
+  // mstx's, because it can show that there is a stream: readers expect operations to have one.
   uint64_t (*range_start)(taskd_domain* domain, const char* name, void* stream);
   void (*range_end)(uint64_t id);
   void (*plugin_speaks)();  // null: an older libtaskd.so, which does not ask
@@ -187,11 +187,11 @@ Operation* Hold(uint64_t handle) {
 
 // ---- What NCCL calls
 
-// What all versions of a descriptor say of an operation.
+// What all versions of a descriptor hold about an operation.
 struct Call {
   bool collective;
   int rank;
-  const char* group;  // null: said at init
+  const char* group;  // null: given at init
   uint64_t hash;
   const char* function;
   const char* data_type;
@@ -402,7 +402,7 @@ int Init(void** context, int* mask, int version, const char* name, uint64_t hash
   }
   auto* communicator = static_cast<Communicator*>(calloc(1, sizeof(Communicator)));
   if (communicator == nullptr) return kSystemError;
-  // The older ones say it with every operation.
+  // The older ones give it with every operation.
   if (version >= 4) SetGroup(*communicator, name, hash);
   communicator->ranks = ranks;
   communicator->rank = rank;

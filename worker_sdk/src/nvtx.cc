@@ -365,8 +365,8 @@ void Install(const ModuleTable& table, const nvtx::Function (&ours)[kFunctions])
 
 // Several NVTX instances ask; one line is enough.
 void SayOnce(const char* format, const char* path, const char* reason) {
-  static constinit std::atomic<bool> said{false};
-  if (said.exchange(true)) return;
+  static constinit std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
   char line[400];
   snprintf(line, sizeof(line), format, path, reason);
   Say(line);

@@ -20,7 +20,7 @@ struct alignas(64) KnownName {
 };
 
 // The default domain has a stack of its own, because nearly all ranges are of it and each instruction counts there; all
-// others share one, whose entries say in their upper bits which domain they are of.
+// others share one, whose entries hold their domain in the upper bits.
 struct PushStack {
   static constexpr uint32_t kKnownNames = 8;
   static constexpr uint32_t kMaxIds = 255;

@@ -1,7 +1,7 @@
 // The way of a mark into the calling thread's ring.
 //
 // Design:
-// 1. One pointer, g_gate, says what this process does: it points at a gate word, and a word of 0 ends the call. It
+// 1. One pointer, g_gate, decides what this process does: it points at a gate word, and a word of 0 ends the call. It
 //    first points at a private word that sends the first mark to the slow path, then at the segment's gate, and after
 //    destroy or in a forked child at a private zero.
 // 2. One thread-local pointer leads to the thread's ring. A signal may come between any two instructions, and its
@@ -88,7 +88,7 @@ extern constinit thread_local ThreadState* t_state;
 #pragma GCC visibility pop
 
 // Slow paths, each called last so that the fast path needs no stack frame.
-// SlowMark: the gate has no bit for this mark, or a rule of the user's may fit it; says where it goes.
+// SlowMark: the gate has no bit for this mark, or a rule of the user's may fit it; decides where it goes.
 uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char* name, uint32_t gate, bool stream);
 void SlowRangeEnd(uint64_t id);
 enum class Prepared {
@@ -101,7 +101,7 @@ Prepared PrepareThread();
 // After a record of PrepareThread's kSampled.
 void SampleCost();
 
-// What a mark is recorded as: under its own name, or as the user's first rule says that fits it.
+// What a mark is recorded as: under its own name, or as the first of the user's rules that fits it demands.
 struct NamedMark {
   const char* name;  // valid as long as `storage`, or as the caller's name
   uint32_t domain;   // its index
@@ -311,7 +311,7 @@ inline uint64_t DomainRecord(const taskd_domain* domain, const char* name, bool 
 
 void PrepareAndRecordEnd(uint64_t id);
 
-// Recorded whatever the gate says by now, because its start was.
+// Recorded whatever the gate is by now, because its start was.
 __attribute__((always_inline)) inline void RecordRangeEnd(uint64_t id) {
   if (__builtin_expect(id - 1 >= kIdEnd - 1, false)) return;
   const std::atomic<uint32_t>* gate_word = g_gate.load(std::memory_order_acquire);

@@ -1,4 +1,4 @@
-// What the parts of the library share besides the fast path. Under the lock of slow_path.h unless said otherwise.
+// What the parts of the library share besides the fast path. Under the lock of slow_path.h unless noted otherwise.
 #pragma once
 
 #include <atomic>

@@ -38,7 +38,7 @@ struct DirectoryEntry {
 
 constexpr time_t kAbandonedSeconds = 600;
 // /dev/shm belongs to the training first (data loaders and collectives pass their data there; a container gives 64 MB
-// unless told otherwise). With less than this left we take memory elsewhere, or none.
+// by default). With less than this left we take memory elsewhere, or none.
 constexpr uint64_t kShmReserveBytes = uint64_t{256} * 1024 * 1024;
 
 // Whether `bytes` more in the file system of `fd` leave others their room.
@@ -87,7 +87,7 @@ void VisitSegments(const char* socket_path, ino_t own, Visit visit) {
   close(folder);
 }
 
-// 0: there is none, or /proc does not tell.
+// 0: there is none, or /proc does not show it.
 pid_t ParentOf(pid_t pid) {
   char path[32];
   char text[512];

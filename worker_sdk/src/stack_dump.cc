@@ -1,5 +1,5 @@
 // Writes a thread's stack when a launcher asks for it (taskd/stack_dump.h). Armed at load, and only where
-// TASKD_STACK_DIR says so; else one getenv is all that happens.
+// TASKD_STACK_DIR is set; else one getenv is all that happens.
 //
 // The handler runs in training, at any instruction of it, so:
 // * it takes no lock, allocates nothing and calls nothing that may. backtrace() is safe after its first call, which
@@ -11,8 +11,8 @@
 // * it names nothing: who collects reads the names from the files of the process's modules.
 //
 // SA_ONSTACK, because a thread may run on a stack of a few hundred bytes (coroutines) and then has a signal stack;
-// where that one is too small to unwind on, the handler says only where the thread is. SA_RESTART; what the kernel does
-// not restart after any handler (poll, nanosleep) returns EINTR to the program.
+// where that one is too small to unwind on, the handler reports only where the thread is. SA_RESTART; what the kernel
+// does not restart after any handler (poll, nanosleep) returns EINTR to the program.
 #include "taskd/stack_dump.h"
 
 #include <errno.h>

@@ -34,7 +34,7 @@ static_assert(sizeof(Hello) == 64);
 
 enum Status : uint16_t {
   kAccepted = 0,
-  kRefused = 1,  // the message says why; asking again will not help this process
+  kRefused = 1,  // the message has the reason; asking again will not help this process
 };
 
 struct HelloReply {

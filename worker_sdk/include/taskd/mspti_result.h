@@ -1,4 +1,4 @@
-// MSPTI's results (TaskD contract §4.2), for the rank that gets them and the proxy that tells of them. Plain C that is
+// MSPTI's results (TaskD contract §4.2), for the rank that gets them and the proxy that reports them. Plain C that is
 // C++ as well.
 #pragma once
 

@@ -12,7 +12,7 @@
 //    there for a proxy that was killed too. Where /dev/shm has not 256 MiB to spare for others it is a memfd, which
 //    lives as long as one of the two.
 // 4. The writer holds a POSIX write lock on the file for as long as it lives (kernel-released, not inherited by fork):
-//    that is how a reader tells a living rank from a dead one, in any PID namespace.
+//    that is how a reader distinguishes a living rank from a dead one, in any PID namespace.
 // 5. Everything that the reader must remember to go on after a restart (cursors, the write under way, the clock anchor)
 //    lies in the segment too, written by the reader only.
 // 6. The reader believes nothing here: see RingSegment in common/ring_segment.h for the checks.
@@ -102,7 +102,7 @@ enum RecordFlags : uint8_t {
 //   word 3: sequence (32) | name_bytes (16) | domain (8) | kind (8)  sequence counts the ring's records from 0, wraps
 // With kFlagSource two words follow the name's padding:
 //   Unix ns | process or device id (32), thread or stream id (32)
-// The id then is the source's own, which counts from 1, and ticks say when the record was made, not the mark. Device
+// The id then is the source's own, which counts from 1, and ticks are when the record was made, not the mark. Device
 // records and ends have no name, no domain and no kind; all of a range share its id. None of them is kFlagUndecided.
 inline constexpr uint32_t kRecordHeaderBytes = 32;
 // Ids of the process itself count 64 ns since 2020, so no source gets there.
@@ -201,7 +201,7 @@ struct SegmentHeader {
   alignas(64) std::atomic<uint32_t> gate;  // GateBits
   uint32_t reserved0[15];
 
-  alignas(64) std::atomic<uint32_t> slots;  // slots ever used; slots[i].ready tells the rest
+  alignas(64) std::atomic<uint32_t> slots;  // slots ever used; slots[i].ready shows which are filled
   std::atomic<uint32_t> domains;            // valid entries of domain_names
   std::atomic<uint64_t> dropped;            // marks of threads that got no slot, of MSPTI that found no buffer
   // MSPTI's answer to the gate. source_domains is stored last, with release; who reads it with acquire may still find

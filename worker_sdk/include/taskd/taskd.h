@@ -24,7 +24,7 @@ extern "C" {
 
 typedef struct taskd_domain taskd_domain; /* opaque; valid for the life of the process */
 
-/* Tells the rank of this process and looks for the node's proxy (TASKD_SOCKET) until it is found. Without it the rank
+/* Sets the rank of this process and looks for the node's proxy (TASKD_SOCKET) until it is found. Without it the rank
  * is taken from RANK, OMPI_COMM_WORLD_RANK or RANK_ID at the first mark.
  * rank: global, >= 0. local_rank: >= 0, or -1 if not known. disk_limit_mb: wished limit of the node's mark files, 0 for
  * none. Returns 0, or -1 for a bad argument or where no shared memory is to be had (then nothing is recorded; a later

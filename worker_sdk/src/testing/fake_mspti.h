@@ -1,4 +1,4 @@
-// A libmspti.so for tests: what TaskD contract §4.2 to §4.4 says of the real one, and nothing more.
+// A libmspti.so for tests: what TaskD contract §4.2 to §4.4 promises of the real one, and nothing more.
 //
 //   - the functions of §4.1 with the result codes of §4.2; a second subscriber gets 2;
 //   - markers of 56 packed bytes; a range with a stream gives 4 records, ends and device records have "" as name and

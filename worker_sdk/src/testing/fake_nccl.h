@@ -8,7 +8,7 @@
 //   - From 2.23 on, the profiler plugin that NCCL_PROFILER_PLUGIN names is loaded and asked about each communicator (it
 //     speaks interface v4).
 //
-// FAKE_NCCL_VERSION, as ncclGetVersion gives it, says which functions there are. Any thread.
+// FAKE_NCCL_VERSION, as ncclGetVersion gives it, decides which functions there are. Any thread.
 #pragma once
 
 #include <stddef.h>

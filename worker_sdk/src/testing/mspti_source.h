@@ -43,7 +43,7 @@ struct Mark {
   uint32_t wanted;
 };
 
-// What the source gave, and the word that tells it what is wanted.
+// What the source gave, and the word that holds what is wanted.
 class Sink {
  public:
   uint32_t wanted = 0;

@@ -1,9 +1,9 @@
 // A program that TaskD is preloaded into. Prints its process id, and then
 //
 //   (no argument)          whether dlsym finds ncclAllReduce
-//   LIBRARY...             what UseNccl of each library says, loaded for itself alone as Python loads its modules
+//   LIBRARY...             what UseNccl of each library returns, loaded for itself alone as Python loads its modules
 //   dlsym LIBRARY          does an all-reduce with what dlsym finds in an NCCL
-//   newer LIBRARY          what UseNewerNccl says
+//   newer LIBRARY          what UseNewerNccl returns
 //   pointer LIBRARY        what the library's pointer to ncclAllReduce gives for no communicator
 //
 // Built with LINKED_WITH_NCCL it is linked with NCCL itself, and begins with its own UseNccl.
