@@ -2,7 +2,7 @@
 # Installs the Debian packages of apt-packages.txt that are missing; does nothing when all are there.
 #
 #   deploy/install.sh             all of them
-#   deploy/install.sh --no-peers  without those under "# Peers": enough to build, and for the quick start
+#   deploy/install.sh --no-peers  without those from "# Peers" on: enough to build, and for the quick start
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 case ${1-} in
