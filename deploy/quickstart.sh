@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
 # TaskD in three minutes: a small distributed PyTorch training whose marks are switched on and off while it runs.
 #
+#   deploy/quickstart.sh [--stay]     --stay: before the end the job keeps running, with a slow rank, for you to look at
+#
 # Installs missing Debian packages, builds TaskD where it is not built, and hands over to quickstart/quickstart.py.
 # Uses loopback ports that are free, a temporary folder, and leaves nothing running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+case "$*" in
+  '' | --stay) ;;
+  -h | --help) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  *) echo "quickstart.sh: '$*' is not known, only --stay" >&2; exit 2 ;;
+esac
 
 ./deploy/install.sh --no-peers
 mkdir -p build
@@ -14,4 +21,4 @@ if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --
   tail -n 30 build/quickstart-build.log >&2
   exit 1
 fi
-exec /usr/bin/python3 -B deploy/quickstart/quickstart.py --build build/release
+exec /usr/bin/python3 -B deploy/quickstart/quickstart.py --build build/release "$@"

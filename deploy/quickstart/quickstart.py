@@ -142,6 +142,12 @@ class Job:
         print("  " + done.stdout.rstrip().replace("\n", "\n  "), flush=True)
         require(done.returncode == 0, f"taskd {arguments[0]} ended with code {done.returncode}: {done.stderr}")
 
+    def page(self):
+        """Where the job is to be seen; this user's only, as everything of a job."""
+        done = subprocess.run([self.taskd, "ui", "--manager", self.manager], capture_output=True, text=True, check=False)
+        require(done.returncode == 0, f"taskd ui ended with code {done.returncode}: {done.stderr}")
+        return done.stdout.strip()
+
     def diagnosis(self):
         """The job's present state, from the manager."""
         self.require_running()
@@ -267,7 +273,21 @@ def slow_rank(job, cause, rank):
     print(f"Rank {rank} has recovered; the verdict is cleared.")
 
 
-def run(job):
+def stay(job):
+    """A rank is slow for as long as somebody wants to look."""
+    print(f"\nRank 2 is slow again, and the job stays as it is. Look: {job.page()}\n"
+          f"and: taskd status --manager {job.manager}; taskd diagnose --manager {job.manager}\n"
+          "Enter goes on with the quick start, Ctrl-C ends it.", flush=True)
+    job.trouble("compute", 2)
+    enter = threading.Thread(target=sys.stdin.readline, daemon=True)
+    enter.start()
+    while enter.is_alive():
+        job.require_running()
+        enter.join(1)
+    os.unlink(job.trouble_file)
+
+
+def run(job, stays):
     say(1, "A training job starts: 2 nodes x 2 ranks, PyTorch over gloo; on each node train_node.sh:")
     with open(os.path.join(HERE, "train_node.sh"), encoding="utf-8") as script:
         print("  " + script.read().partition("exec ")[2].rstrip().replace("\n", "\n  "), flush=True)
@@ -276,6 +296,7 @@ def run(job):
                "all four ranks are attached", 120)
     steps = job.wait_for_training(10)
     print(f"All 4 ranks train (step {steps}) and are attached to their node's proxy; the manager is at {job.manager}. Marks are off.")
+    print(f"In a browser, from now until the end: {job.page()}")
 
     say(2, "Nobody has asked for marks, so there are none")
     table(job.counts())
@@ -308,6 +329,8 @@ def run(job):
 
     say(8, "Rank 1 waits for its data: 100 ms for each batch")
     slow_rank(job, "dataloader", 1)
+    if stays:
+        stay(job)
 
     say(9, "Everything off again; the training goes on")
     job.modify(Step="off", FP="off", DataLoader="off", SaveCheckpoint="off", CommunicationOperator="off")
@@ -340,6 +363,7 @@ def run(job):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stay", action="store_true", help="keeps the job running, with a slow rank, for you to look at")
     parser.add_argument("--build", default=os.path.join(REPOSITORY, "build", "release"))
     parser.add_argument("--work", help="folder for everything; a new one below the temporary folder by default")
     arguments = parser.parse_args()
@@ -347,7 +371,10 @@ def main():
     work = os.path.abspath(arguments.work) if arguments.work else tempfile.mkdtemp(prefix="taskd-quickstart-")
     job = Job(os.path.abspath(arguments.build), work)
     try:
-        run(job)
+        run(job, arguments.stay)
+    except KeyboardInterrupt:
+        print(f"\nEnded. `rm -r {work}` removes the files.", file=sys.stderr)
+        return 130
     except Failed as failure:
         print(f"\nquickstart failed: {failure}\nLogs: {work}/node0.log, {work}/node1.log", file=sys.stderr)
         return 1
