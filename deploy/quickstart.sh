@@ -16,9 +16,7 @@ esac
 ./deploy/install.sh --no-peers
 mkdir -p build
 echo "Building TaskD in build/release (a few minutes the first time; log: build/quickstart-build.log)"
-if ! { cmake --preset release && cmake --build --preset release -j "$(nproc)" --target taskd taskd_sdk taskd_python; } \
-    >build/quickstart-build.log 2>&1; then
-  tail -n 30 build/quickstart-build.log >&2
-  exit 1
-fi
+# shellcheck disable=SC2016  # for the inner shell
+deploy/logged.sh build/quickstart-build.log bash -c \
+  'cmake --preset release && cmake --build --preset release -j "$(nproc)" --target taskd taskd_sdk taskd_python'
 exec /usr/bin/python3 -B deploy/quickstart/quickstart.py --build build/release "$@"

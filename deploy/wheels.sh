@@ -63,13 +63,11 @@ for arch in $wanted; do
   # A library that was updated is older than what was linked with the one before, so no build tool notices it.
   linked=build/$preset/linked-versions
   versions=$(python3 -B worker_sdk/python/licenses.py "$sysroot")
-  if ! {
-    cmake --preset "$preset" &&
-      { [ "$(cat "$linked" 2>/dev/null)" = "$versions" ] || cmake --build --preset "$preset" --target clean; } &&
-      echo "$versions" >"$linked" &&
-      cmake --build --preset "$preset" -j "$(nproc)" --target wheel
-  } >"$log" 2>&1; then
-    tail -n 20 "$log" >&2
+  # shellcheck disable=SC2016  # for the inner shell
+  if ! deploy/logged.sh "$log" bash -c '
+    cmake --preset "$0" &&
+      { [ "$(cat "$1" 2>/dev/null)" = "$2" ] || cmake --build --preset "$0" --target clean; } && echo "$2" >"$1" &&
+      cmake --build --preset "$0" -j "$(nproc)" --target wheel' "$preset" "$linked" "$versions"; then
     echo "wheels.sh: $arch was not built (the log's last words are above)" >&2
     exit 1
   fi

@@ -49,10 +49,8 @@ build() {  # build PRESET
   local log=build/$1.log
   mkdir -p build
   echo "building $1 (log: $log)"
-  if ! { cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs"; } >"$log" 2>&1; then
-    tail -n 40 "$log" >&2
-    return 1
-  fi
+  # shellcheck disable=SC2016  # for the inner shell
+  deploy/logged.sh "$log" bash -c 'cmake --preset "$0" && cmake --build --preset "$0" -j "$1"' "$1" "$jobs"
 }
 run_ctest() {  # run_ctest PRESET CTEST_ARGUMENT...
   local preset=$1
