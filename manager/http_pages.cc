@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/job_secret.h"
@@ -147,9 +147,10 @@ std::string TokenOfQuery(std::string_view query) {
     if (!pair.starts_with(kName)) continue;
     std::string token;
     for (size_t i = kName.size(); i < pair.size(); ++i) {
+      int byte = 0;
       const bool escape = pair[i] == '%' && i + 2 < pair.size() && absl::ascii_isxdigit(pair[i + 1]) &&
-                          absl::ascii_isxdigit(pair[i + 2]);
-      token += escape ? absl::HexStringToBytes(View(pair.substr(i + 1, 2))) : std::string(1, pair[i]);
+                          absl::ascii_isxdigit(pair[i + 2]) && absl::SimpleHexAtoi(View(pair.substr(i + 1, 2)), &byte);
+      token += escape ? static_cast<char>(byte) : pair[i];
       if (escape) i += 2;
     }
     return token;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/status_table.h"
 #include "proto/channel.h"
 #include "proto/status_json.h"
 
@@ -24,12 +25,14 @@ namespace {
 struct StatusOptions {
   std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
   std::string job;      // namespace/name; empty: whatever job the manager has
+  bool all = false;     // a line for each rank of a large job, too
   bool json = false;
   bool watch = false;  // again each second until SIGINT or SIGTERM ends the process; with json one object a line
   proto::Security security;
 };
 
 constexpr std::chrono::milliseconds kTimeout{5000};
+constexpr int kFewRanks = 32;  // that a terminal has room for, a line each
 
 const char* StateName(const v1::SupervisionStatus& supervision) {
   switch (supervision.state()) {
@@ -77,7 +80,8 @@ void PrintSupervision(const v1::SupervisionStatus& supervision) {
   }
 }
 
-void PrintTable(const v1::JobStatus& status) {
+// `all`: a line for each rank, however many there are.
+void PrintTable(const v1::JobStatus& status, bool all) {
   std::cout << "job: " << (status.job().empty() ? "(any)" : Printable(status.job()));
   if (!status.task_id().empty()) std::cout << "  task: " << Printable(status.task_id());
   std::cout << absl::StrFormat("  manager up: %.0f s\nwanted: %s (revision %d)\n", status.uptime_s(),
@@ -92,30 +96,7 @@ void PrintTable(const v1::JobStatus& status) {
   std::cout << "\n";
   PrintSupervision(status.supervision());
   std::cout << "diagnosis: " << Printable(status.diagnosis().headline(), kShownLineBytes) << "\n";
-  for (const v1::NodeStatus& node : status.nodes()) {
-    std::cout << "\nnode " << node.node() << " (" << Printable(node.host()) << ")"
-              << (node.connected() ? "" : ": its proxy is not connected") << "\n";
-    if (node.ranks_size() == 0) {
-      std::cout << "  no ranks\n";
-      continue;
-    }
-    std::cout << absl::StrFormat("%6s %8s %9s %10s %9s %9s %9s %9s %9s %9s %9s %8s  %s\n", "rank", "step", "step ms",
-                                 "#step", "#fp", "#dload", "#ckpt", "#comm", "#other", "lost", "ns/mark", "pid",
-                                 "state");
-    for (const v1::RankStatus& rank : node.ranks()) {
-      const v1::MarkCounts& marks = rank.marks();
-      std::string state = !rank.attached()              ? absl::StrCat("gone: ", Printable(rank.reason()))
-                          : rank.failed_revision() != 0 ? Printable(rank.reason())
-                          : rank.applied_revision() == status.wanted().revision() ? "as wanted"
-                                                                                  : "not switched yet";
-      std::cout << absl::StrFormat("%6d %8s %9s %10d %9d %9d %9d %9d %9d %9d %9.0f %8d  %s\n", rank.rank(),
-                                   rank.step() < 0 ? "-" : absl::StrCat(rank.step()),
-                                   rank.step() < 0 ? "-" : absl::StrFormat("%.1f", rank.step_ms()), marks.step(),
-                                   marks.fp(), marks.dataloader(), marks.save_checkpoint(), marks.communication(),
-                                   marks.other(), rank.lost(), rank.overhead_ns_per_mark(), rank.pid(), state);
-    }
-  }
-  std::cout << std::flush;
+  std::cout << (all || ranks <= kFewRanks ? ListRanks(status) : SumUpRanks(status)) << std::flush;
 }
 
 // Prints to stdout. INVALID_ARGUMENT: wrong usage; any other error: the manager did not answer.
@@ -138,7 +119,7 @@ absl::Status RunStatus(const StatusOptions& options) {
       if (options.json) {
         std::cout << proto::RenderStatusJson(status) << std::endl;
       } else {
-        PrintTable(status);
+        PrintTable(status, options.all);
       }
       reached = true;
       if (!std::cout) return absl::UnavailableError("stdout cannot be written");
@@ -160,6 +141,8 @@ class StatusCommand : public Command {
               "HOST:PORT of the manager [the only job that this user runs on this machine]");
     flags.Add("--job", options_.job,
               "NAMESPACE/NAME; without --manager the job to find, a manager with another one is refused");
+    flags.Add("--all", options_.all,
+              "a line for each rank; else those of one state are summed up, of more than 32 ranks");
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--watch", options_.watch, "again each second until interrupted");
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");

@@ -1,0 +1,142 @@
+#include "agent/commands/status_table.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/printable.h"
+#include "diagnosis/text.h"
+
+namespace taskd::commands {
+namespace {
+
+constexpr char kAsWanted[] = "as wanted";
+constexpr size_t kMaxStates = 24;
+constexpr size_t kShownParts = 4;    // of a list of ranks
+constexpr int64_t kStepsBehind = 2;  // what ranks that wait for each other may differ by
+
+// What becomes of the wanted state of the switch in a rank.
+std::string StateOf(const v1::RankStatus& rank, uint64_t wanted_revision) {
+  if (!rank.attached()) return absl::StrCat("gone: ", Printable(rank.reason()));
+  if (rank.failed_revision() != 0) return Printable(rank.reason());
+  return rank.applied_revision() == wanted_revision ? kAsWanted : "not switched yet";
+}
+
+// What ranks in one state have in common.
+struct Line {
+  std::vector<int> ranks;
+  int64_t first_step = -1, last_step = -1;  // the least and the most; -1: none has one
+  std::vector<double> step_ms;
+  uint64_t marks = 0;
+  uint64_t lost = 0;
+
+  void Add(const v1::RankStatus& rank) {
+    ranks.push_back(rank.rank());
+    if (rank.step() >= 0) {
+      first_step = first_step < 0 ? rank.step() : std::min<int64_t>(first_step, rank.step());
+      last_step = std::max<int64_t>(last_step, rank.step());
+      step_ms.push_back(rank.step_ms());
+    }
+    const v1::MarkCounts& counts = rank.marks();
+    marks += counts.step() + counts.fp() + counts.dataloader() + counts.save_checkpoint() + counts.communication() +
+             counts.other();
+    lost += rank.lost();
+  }
+
+  std::string Text(const std::string& state) {
+    std::string steps = "-", median = "-", longest = "-";
+    if (!step_ms.empty()) {
+      steps = first_step == last_step ? absl::StrCat(last_step) : absl::StrCat(first_step, "-", last_step);
+      std::sort(step_ms.begin(), step_ms.end());
+      median = absl::StrFormat("%.1f", step_ms[(step_ms.size() - 1) / 2]);
+      longest = absl::StrFormat("%.1f", step_ms.back());
+    }
+    return absl::StrFormat("%7d %15s %9s %9s %12d %9d  %s: ranks %s\n", ranks.size(), steps, median, longest, marks,
+                           lost, state, diagnosis::FormatRanks(ranks, kShownParts));
+  }
+};
+
+// Of the ranks that have one; -1: none has.
+int64_t NewestStep(const v1::JobStatus& status) {
+  int64_t newest = -1;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    for (const v1::RankStatus& rank : node.ranks()) newest = std::max<int64_t>(newest, rank.step());
+  }
+  return newest;
+}
+
+}  // namespace
+
+std::string ListRanks(const v1::JobStatus& status) {
+  std::string text;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    absl::StrAppend(&text, "\nnode ", node.node(), " (", Printable(node.host()), ")",
+                    node.connected() ? "" : ": its proxy is not connected", "\n");
+    if (node.ranks_size() == 0) {
+      absl::StrAppend(&text, "  no ranks\n");
+      continue;
+    }
+    absl::StrAppendFormat(&text, "%6s %8s %9s %10s %9s %9s %9s %9s %9s %9s %9s %8s  %s\n", "rank", "step", "step ms",
+                          "#step", "#fp", "#dload", "#ckpt", "#comm", "#other", "lost", "ns/mark", "pid", "state");
+    for (const v1::RankStatus& rank : node.ranks()) {
+      const v1::MarkCounts& marks = rank.marks();
+      absl::StrAppendFormat(&text, "%6d %8s %9s %10d %9d %9d %9d %9d %9d %9d %9.0f %8d  %s\n", rank.rank(),
+                            rank.step() < 0 ? "-" : absl::StrCat(rank.step()),
+                            rank.step() < 0 ? "-" : absl::StrFormat("%.1f", rank.step_ms()), marks.step(), marks.fp(),
+                            marks.dataloader(), marks.save_checkpoint(), marks.communication(), marks.other(),
+                            rank.lost(), rank.overhead_ns_per_mark(), rank.pid(),
+                            StateOf(rank, status.wanted().revision()));
+    }
+  }
+  return text;
+}
+
+std::string SumUpRanks(const v1::JobStatus& status) {
+  const int64_t newest = NewestStep(status);
+  std::map<std::string, Line> lines;
+  std::vector<int> lost_nodes;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    if (!node.connected()) lost_nodes.push_back(node.node());
+    for (const v1::RankStatus& rank : node.ranks()) {
+      std::string state = node.connected() ? StateOf(rank, status.wanted().revision()) : "no proxy connected";
+      if (state == kAsWanted && rank.step() >= 0 && rank.step() < newest - kStepsBehind) {
+        state = "as wanted, but steps behind";
+      } else if (state == kAsWanted && rank.lost() != 0) {
+        state = "as wanted, but marks were lost";
+      }
+      lines[state].Add(rank);
+    }
+  }
+  // Those as wanted, then by the first rank.
+  std::vector<std::pair<const std::string, Line>*> order;
+  for (auto& line : lines) order.push_back(&line);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    const bool wanted = a->first == kAsWanted;
+    if (wanted != (b->first == kAsWanted)) return wanted;
+    return a->second.ranks.front() < b->second.ranks.front();
+  });
+  std::string text;
+  if (!lost_nodes.empty()) {
+    absl::StrAppend(&text, "no proxy connected on nodes ", diagnosis::FormatRanks(lost_nodes), "\n");
+  }
+  absl::StrAppendFormat(&text, "\n%7s %15s %9s %9s %12s %9s  %s\n", "#ranks", "steps", "step ms", "longest", "#marks",
+                        "lost", "state");
+  size_t unshown = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i < kMaxStates) {
+      absl::StrAppend(&text, order[i]->second.Text(order[i]->first));
+    } else {
+      unshown += order[i]->second.ranks.size();
+    }
+  }
+  if (unshown != 0)
+    absl::StrAppend(&text, "  and ", unshown, " ranks in ", order.size() - kMaxStates, " more states\n");
+  absl::StrAppend(&text, "each rank: --all\n");
+  return text;
+}
+
+}  // namespace taskd::commands
