@@ -10,8 +10,8 @@
 # The last lines are the summary of the tests of release.
 #
 # --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), and each fuzz
-# target for 5 minutes under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there
-# are CPUs: near an hour on two).
+# target for 2 minutes under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there
+# are CPUs).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -109,8 +109,9 @@ else
   checked=$(changed_sources | head -n 20)  # a change of everything is for --full
 fi
 if [ -n "$checked" ]; then
+  tests/source_commands.py build/release build/tidy || failure "compile commands for clang-tidy"
   # shellcheck disable=SC2001,SC2046
-  run-clang-tidy -quiet -p build/release -j "$jobs" $(echo "$checked" | sed "s|.*|^$PWD/&\$|") >build/tidy.log 2>&1 ||
+  run-clang-tidy -quiet -p build/tidy -j "$jobs" $(echo "$checked" | sed "s|.*|^$PWD/&\$|") >build/tidy.log 2>&1 ||
     { grep -aE 'error:|warning:' build/tidy.log | head -n 40 >&2; failure "clang-tidy (whole log: build/tidy.log)"; }
 fi
 

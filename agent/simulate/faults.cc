@@ -277,6 +277,11 @@ const char* Name(FaultKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+const char* Name(FaultShape shape) {
+  constexpr std::array<const char*, 4> kNames = {"persistent", "transient", "intermittent", "ramp"};
+  return kNames[static_cast<size_t>(shape)];
+}
+
 void Effects::Reset(const Plan& plan) {
   const size_t ranks = static_cast<size_t>(plan.ranks());
   for (auto* factors : {&compute, &memory, &loader, &saver}) factors->assign(ranks, 1);

@@ -10,8 +10,9 @@
 
 namespace taskd::simulate {
 
-// "compute", "pp_link", ...; as `taskd simulate --fault` takes them.
-const char* Name(FaultKind kind);
+// As `taskd simulate` takes them.
+const char* Name(FaultKind kind);    // "compute", "pp_link", ...
+const char* Name(FaultShape shape);  // "persistent", ...
 
 // The factors of one step. 1: as healthy.
 struct Effects {

@@ -20,6 +20,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "agent/simulate/faults.h"
 #include "tests/diagnosis/replay.h"
 #include "tests/diagnosis/suites.h"
 #include "tests/diagnosis/summary.h"
@@ -168,7 +169,7 @@ std::string ToJsonLine(const CaseResult& result) {
   nlohmann::json labels = nlohmann::json::array(), detectors = nlohmann::json::array();
   for (size_t i = 0; i < result.labels.size(); ++i) {
     const taskd::simulate::Label& label = result.labels[i];
-    labels.push_back({{"kind", taskd::evaluation::Name(label.kind)},
+    labels.push_back({{"kind", Name(label.kind)},
                       {"shape", result.shapes[i]},
                       {"scope", label.scope},
                       {"ids", label.ids},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/simulate/faults.h"
 #include "diagnosis/engine.h"
 #include "tests/diagnosis/baselines.h"
 #include "tests/diagnosis/tape.h"
@@ -183,18 +184,6 @@ class Player {
 };
 
 }  // namespace
-
-const char* Name(simulate::FaultKind kind) {
-  static constexpr const char* kNames[] = {
-      "compute",    "memory", "contention", "recompile",       "dataloader", "host",   "gc",
-      "checkpoint", "nic",    "node_nic",   "intra_node_link", "pp_link",    "fabric", "config"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
-const char* Name(simulate::FaultShape shape) {
-  static constexpr const char* kNames[] = {"persistent", "transient", "intermittent", "ramp"};
-  return kNames[static_cast<size_t>(shape)];
-}
 
 std::string LayoutName(const simulate::Layout& layout) {
   std::string name;

@@ -49,7 +49,5 @@ struct ReplayOptions {
 CaseResult Replay(const Case& item, int index, const ReplayOptions& options);
 
 std::string LayoutName(const simulate::Layout& layout);
-const char* Name(simulate::FaultKind kind);    // "compute", "pp_link", ...
-const char* Name(simulate::FaultShape shape);  // "persistent", ...
 
 }  // namespace taskd::evaluation
