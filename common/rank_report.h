@@ -5,12 +5,16 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "common/switch.h"
 
 namespace taskd {
 
 inline constexpr int kNumMarkCounts = kNumSwitches + 1;  // by SwitchKind, then all others
+inline std::string_view MarkCountName(int i) {
+  return i < kNumSwitches ? SwitchKindName(static_cast<SwitchKind>(i)) : std::string_view("other");
+}
 
 // taskd.v1.RankStatus.
 struct RankReport {

@@ -1,5 +1,6 @@
 #include "common/step_fold.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <limits>
@@ -23,6 +24,15 @@ Word Classify(std::string_view word) {
 }
 
 }  // namespace
+
+StepPhasesNs PhasesOf(const StepFold& fold) {
+  const uint64_t period = fold.period_ns();
+  const uint64_t covered = std::min(fold.covered_ns, period);
+  const uint64_t own = period - covered;
+  const uint64_t dataloader = std::min(fold.dataloader_own_ns, own);
+  const uint64_t checkpoint = std::min(fold.checkpoint_own_ns, own - dataloader);
+  return {dataloader, own - dataloader - checkpoint, covered, checkpoint};
+}
 
 bool IsBlocking(CommOp op, const GroupInfo& group) {
   if (IsPointToPoint(op)) return true;

@@ -9,8 +9,10 @@
 // that the rank spent by itself, its own time. An operation belongs to the step in which it ends.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace taskd {
@@ -123,6 +125,12 @@ struct StepFold {
 
   friend bool operator==(const StepFold&, const StepFold&) = default;
 };
+
+// What a step's period was spent on: the four make it up. Communication is what its operations cover; data loader and
+// checkpoint are what lies in uncovered time, compute is what is left.
+inline constexpr std::array<std::string_view, 4> kStepPhases = {"dataloader", "compute", "communication", "checkpoint"};
+using StepPhasesNs = std::array<uint64_t, kStepPhases.size()>;
+StepPhasesNs PhasesOf(const StepFold& fold);  // all 0 where the period is unknown
 
 // The members of a process group, as runs of equally spaced global ranks: rank first + i * stride, 0 <= i < count.
 struct MemberRun {

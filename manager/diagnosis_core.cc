@@ -55,6 +55,7 @@ double CoverageOf(const diagnosis::Report& report) {
 DiagnosisCore::DiagnosisCore(const Options& options, const std::vector<diagnosis::Verdict>& kept, Save save)
     : options_(options), save_(std::move(save)), feed_(options.feed) {
   feed_.Restore(kept);
+  for (const diagnosis::Verdict& verdict : kept) last_verdict_ = std::max(last_verdict_, verdict.id);
   saved_as_ = NamedBy(Newest(kept));
   Publish(false, SteadyTime{});
   thread_ = std::thread([this] { Run(); });
@@ -212,8 +213,20 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
   if (changed || (unpublished_ && now - published_at_ >= kRefresh)) Publish(changed, now);
 }
 
+void DiagnosisCore::CountOpened(const diagnosis::Report& report) {
+  uint64_t last = last_verdict_;
+  std::lock_guard lock(mutex_);
+  for (const diagnosis::Verdict& verdict : report.verdicts) {
+    if (verdict.id <= last_verdict_) continue;
+    last = std::max(last, verdict.id);
+    ++stats_.opened[static_cast<size_t>(verdict.cause)];
+  }
+  last_verdict_ = last;
+}
+
 void DiagnosisCore::Publish(bool changed, SteadyTime now) {
   auto report = std::make_shared<const diagnosis::Report>(feed_.report());
+  if (changed) CountOpened(*report);  // before it is seen
   unpublished_ = false;
   published_at_ = now;
   std::lock_guard lock(report_mutex_);

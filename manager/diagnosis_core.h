@@ -13,6 +13,7 @@
 //    else every kSaveAgain at most.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -60,10 +61,11 @@ class DiagnosisCore {
     uint64_t received = 0;  // steps that streams brought
     uint64_t dropped = 0;   // of them, because the inbox was full
     size_t open_verdicts = 0;
-    double cost_ms_per_step = 0;  // of the dearest open one: several may explain the same time
-    double coverage = 0;          // of the ranks: the share whose own time the marks show
-    double lag_s = 0;             // how long the oldest folds of the last round had waited when it was judged
-    double busy_s = 0;            // time the thread has spent on judging
+    std::array<uint64_t, diagnosis::kCauses> opened{};  // verdicts, by the cause that they were opened with
+    double cost_ms_per_step = 0;                        // of the dearest open one: several may explain the same time
+    double coverage = 0;                                // of the ranks: the share whose own time the marks show
+    double lag_s = 0;   // how long the oldest folds of the last round had waited when it was judged
+    double busy_s = 0;  // time the thread has spent on judging
   };
 
   static constexpr size_t kMaxKeptVerdicts = 200;
@@ -112,6 +114,7 @@ class DiagnosisCore {
   // Takes `inbox` apart.
   void Round(Inbox& inbox, SteadyTime oldest, SteadyTime now);
   void Publish(bool changed, SteadyTime now);
+  void CountOpened(const diagnosis::Report& report);
   void SaveIfDue(SteadyTime now, bool last);
 
   const Options options_;
@@ -120,6 +123,7 @@ class DiagnosisCore {
   // Of the thread alone.
   DiagnosisFeed feed_;
   bool unpublished_ = false;
+  uint64_t last_verdict_ = 0;  // the highest id that was counted
   SteadyTime published_at_;
   bool unsaved_ = false;
   bool save_failed_ = false;

@@ -29,11 +29,24 @@ std::optional<History::Value> HistoryValueFromName(std::string_view name) {
   return static_cast<History::Value>(found - kNames.begin());
 }
 
+int64_t History::FurthestStep() const {
+  int most = 0;
+  for (const auto& [id, step] : steps_) most = std::max(most, step.ranks);
+  int64_t furthest = -1;
+  for (const auto& [id, step] : steps_) {
+    if (step.ranks * 2 > most) furthest = std::max(furthest, id.step);
+  }
+  return furthest;
+}
+
 uint32_t History::RunOf(Rank& rank, const StepFold& fold) {
   if (rank.step < 0) {
     rank.run = newest_run_;
   } else if (fold.process_id != rank.process_id && fold.step <= rank.step) {
-    if (rank.run == newest_run_) ++newest_run_;
+    if (rank.run == newest_run_) {
+      ++newest_run_;
+      redone_until_ = std::max(redone_until_, FurthestStep());
+    }
     rank.run = newest_run_;
   }
   rank.process_id = fold.process_id;
@@ -100,6 +113,17 @@ void History::MakeRoom() {
   }
 }
 
+void History::AddToTotals(const StepId& id, const Step& step, uint64_t period_ns, const StepPhasesNs& phases_ns) {
+  const double period_s = static_cast<double>(period_ns) / 1e9;
+  const auto bound = std::lower_bound(kDurationBoundsS.begin(), kDurationBoundsS.end(), period_s);
+  ++totals_.durations[static_cast<size_t>(bound - kDurationBoundsS.begin())];
+  totals_.duration_s += period_s;
+  for (size_t phase = 0; phase < phases_ns.size(); ++phase) {
+    totals_.phases_s[phase] += static_cast<double>(phases_ns[phase]) / 1e9;
+  }
+  if (step.periods == 0 && id.step > redone_until_) totals_.productive_s += period_s;
+}
+
 void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
   if (rank < 0 || rank >= kMaxRanks || fold.step < 0) return;
   const auto index = static_cast<size_t>(rank);
@@ -118,18 +142,15 @@ void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
 
   std::lock_guard lock(mutex_);
   if (ranks_.size() <= index) ranks_.resize(index + 1);
-  Step* step = Find({RunOf(ranks_[index], fold), fold.step});
+  const StepId id = {RunOf(ranks_[index], fold), fold.step};
+  Step* step = Find(id);
   if (step == nullptr) return;
   if (step->ranks++ == 0 && step == &steps_.rbegin()->second) newest_at_ns_ = now_ns;
   if (period > 0) {
-    const uint64_t own = period - covered;
-    const uint64_t dataloader = std::min(fold.dataloader_own_ns, own);
-    const uint64_t checkpoint = std::min(fold.checkpoint_own_ns, own - dataloader);
+    const StepPhasesNs phases = PhasesOf(fold);
+    AddToTotals(id, *step, period, phases);
     ++step->periods;
-    step->sums_ms[0] += Milliseconds(dataloader);
-    step->sums_ms[1] += Milliseconds(own - dataloader - checkpoint);
-    step->sums_ms[2] += Milliseconds(covered);
-    step->sums_ms[3] += Milliseconds(checkpoint);
+    for (size_t phase = 0; phase < phases.size(); ++phase) step->sums_ms[phase] += Milliseconds(phases[phase]);
   }
   const bool settled = step->samples.empty() && step->ranks > 1;
   if (settled) {
@@ -231,6 +252,31 @@ std::optional<History::StepId> History::newest() const {
 uint64_t History::newest_at_ns() const {
   std::lock_guard lock(mutex_);
   return newest_at_ns_;
+}
+
+History::Totals History::totals() const {
+  std::lock_guard lock(mutex_);
+  return totals_;
+}
+
+std::optional<double> History::slowest_ratio() const {
+  std::lock_guard lock(mutex_);
+  const auto recent = std::prev(steps_.end(), static_cast<std::ptrdiff_t>(std::min(steps_.size(), kRecentSteps)));
+  const Step* whole = nullptr;
+  for (auto at = recent; at != steps_.end(); ++at) {
+    if (!at->second.samples.empty() && (whole == nullptr || at->second.ranks >= whole->ranks)) whole = &at->second;
+  }
+  if (whole == nullptr) return std::nullopt;
+  constexpr auto kOwn = static_cast<size_t>(Value::kOwnTime);
+  std::vector<float> known;
+  for (const Sample& sample : whole->samples) {
+    if (sample[kOwn] >= 0) known.push_back(sample[kOwn]);
+  }
+  if (known.empty()) return std::nullopt;
+  std::sort(known.begin(), known.end());
+  const float median = known[known.size() / 2];
+  if (median <= 0) return std::nullopt;
+  return known.back() / median;
 }
 
 size_t History::bytes() const {

@@ -74,6 +74,15 @@ class History {
     float own_ms, period_ms, dataloader_ms, communication_ms, checkpoint_ms;
   };
 
+  // Of all that came in since the manager began. Phases: kStepPhases.
+  static constexpr std::array kDurationBoundsS = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0};
+  struct Totals {
+    std::array<uint64_t, kDurationBoundsS.size() + 1> durations{};  // ranks' periods, by the bound that they are up to
+    double duration_s = 0;                                          // their sum
+    std::array<double, kStepPhases.size()> phases_s{};              // of all ranks
+    double productive_s = 0;  // the periods of the steps that were done for the first time, each counted once
+  };
+
   History() : History(Limits{}) {}
   explicit History(const Limits& limits) : limits_(limits) {}
   History(const History&) = delete;
@@ -89,6 +98,9 @@ class History {
   std::optional<StepId> newest() const;
   // When the first rank reported the newest step.
   uint64_t newest_at_ns() const;
+  Totals totals() const;
+  // The largest own time by the median, in the newest step that all ranks of the steps around it have reported.
+  std::optional<double> slowest_ratio() const;
   size_t bytes() const;
 
  private:
@@ -96,8 +108,8 @@ class History {
   using Sample = std::array<float, kMeasures>;
   struct Step {
     int ranks = 0;
-    int periods = 0;                  // ranks whose period is known: those that the sums are of
-    std::array<double, 4> sums_ms{};  // dataloader, compute, communication, checkpoint
+    int periods = 0;  // ranks whose period is known: those that the sums are of
+    std::array<double, kStepPhases.size()> sums_ms{};
     std::array<float, kValues> medians_ms{};
     bool stale = false;                               // samples have come since medians and bytes were made
     std::vector<Sample> samples;                      // by rank; empty once the step is settled
@@ -111,6 +123,9 @@ class History {
     uint32_t run = 0;
   };
 
+  void AddToTotals(const StepId& id, const Step& step, uint64_t period_ns, const StepPhasesNs& phases_ns);
+  // That most ranks have reported: not one of a rank whose numbers jump.
+  int64_t FurthestStep() const;
   uint32_t RunOf(Rank& rank, const StepFold& fold);
   Step* Find(const StepId& id);
   void Count(Step& step) const;
@@ -125,6 +140,8 @@ class History {
   std::vector<Rank> ranks_;
   uint32_t newest_run_ = 0;
   uint64_t newest_at_ns_ = 0;
+  Totals totals_;
+  int64_t redone_until_ = -1;  // after a restart: steps up to it were done before
 };
 
 // "own_time", "period", ...

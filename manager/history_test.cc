@@ -204,6 +204,41 @@ TEST(HistoryTest, ARanksLastStepsHaveTheirNumbers) {
   EXPECT_THAT(history.RecentSteps(99), IsEmpty());
 }
 
+TEST(HistoryTest, TotalsCountEachRankOnce) {
+  History history;
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int64_t step = 1; step <= 40; ++step) history.Add(rank, FoldOf(step, rank == 0 ? 100 : 300, 60));
+  }
+  const History::Totals totals = history.totals();
+  EXPECT_NEAR(totals.duration_s, 16, 1e-6);
+  EXPECT_THAT(totals.durations, ElementsAre(0, 0, 0, 40, 0, 40, 0, 0, 0, 0, 0, 0, 0));  // up to 0.1 s, up to 0.5 s
+  EXPECT_NEAR(totals.phases_s[1], 40 * 0.28, 1e-6);
+  EXPECT_NEAR(totals.phases_s[2], 80 * 0.06, 1e-6);
+  EXPECT_NEAR(totals.productive_s, 4, 1e-6);  // each step once, as its first rank saw it
+}
+
+TEST(HistoryTest, WhatIsDoneAgainAfterARestartIsNotProductive) {
+  History history;
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int64_t step = 1; step <= 20; ++step) history.Add(rank, FoldOf(step, 100));
+  }
+  history.Add(1, FoldOf(1'000'000, 100));  // a number that jumps; its time does count
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int64_t step = 11; step <= 25; ++step) history.Add(rank, FoldOf(step, 100, 0, 2));
+  }
+  EXPECT_NEAR(history.totals().productive_s, 2.6, 1e-6);
+  EXPECT_NEAR(history.totals().duration_s, 7.1, 1e-6);
+}
+
+TEST(HistoryTest, TheSlowestRankIsThatOfAWholeStep) {
+  History history;
+  EXPECT_EQ(history.slowest_ratio(), std::nullopt);
+  for (int rank = 0; rank < 3; ++rank) history.Add(rank, FoldOf(7, 100, rank == 2 ? 0 : 50));
+  history.Add(0, FoldOf(8, 100));  // the others are not there yet
+  ASSERT_TRUE(history.slowest_ratio().has_value());
+  EXPECT_FLOAT_EQ(static_cast<float>(*history.slowest_ratio()), 2);
+}
+
 TEST(HistoryTest, ValuesHaveNames) {
   for (const char* name : {"own_time", "period", "dataloader", "communication"}) {
     ASSERT_TRUE(HistoryValueFromName(name).has_value());

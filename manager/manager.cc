@@ -22,16 +22,16 @@ namespace {
 constexpr unsigned kLastResortS = 4;
 
 // So that this user's tools find the job. Without it they need --manager.
-std::unique_ptr<JobFileHandle> LeaveJobFile(const ManagerOptions& options, const manager::ManagerServer& server) {
+std::unique_ptr<JobFileHandle> LeaveJobFile(const ManagerOptions& options, int port, int http_port) {
   absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
   if (!listen.ok()) return nullptr;
-  listen->port = server.port();
+  listen->port = port;
   JobFile job = DescribeListener(*listen);
   job.job = options.job;
   job.task_id = options.task_id;
   job.secret = options.secret;
-  if (absl::StatusOr<HostPort> http = ParseHostPort("--http", options.http); http.ok() && server.http_port() != 0) {
-    job.http = FormatHostPort({http->host, server.http_port()});
+  if (absl::StatusOr<HostPort> http = ParseHostPort("--http", options.http); http.ok() && http_port != 0) {
+    job.http = FormatHostPort({http->host, http_port});
   }
   absl::StatusOr<std::unique_ptr<JobFileHandle>> file = JobFileHandle::Write(job);
   if (file.ok()) return *std::move(file);
@@ -50,7 +50,10 @@ absl::Status RunManager(const ManagerOptions& given) {
   if (!options.ok()) return options.status();
   RaiseDescriptorLimit();
   StopSignal stop(options->exit_on_stdin_eof);
-  absl::StatusOr<std::unique_ptr<manager::ManagerServer>> server = manager::ManagerServer::Start(*options);
+  // Whoever is answered finds the job and its secret.
+  std::unique_ptr<JobFileHandle> job_file;
+  absl::StatusOr<std::unique_ptr<ManagerServer>> server = ManagerServer::Start(
+      *options, [&](int port, int http_port) { job_file = LeaveJobFile(*options, port, http_port); });
   if (!server.ok()) return server.status();
   if (options->allow_plaintext) {
     spdlog::warn("--allow-plaintext: anybody who can reach {} in plain text can switch this job's marks on and off",
@@ -59,7 +62,6 @@ absl::Status RunManager(const ManagerOptions& given) {
   if (IsStandIn(options->secret)) {
     spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it");
   }
-  std::unique_ptr<JobFileHandle> job_file = LeaveJobFile(*options, **server);
   spdlog::info("manager of job '{}' answers gRPC on {} (port {})", options->job, options->listen, (*server)->port());
   spdlog::info("stopping: {}", stop.Wait());
   job_file.reset();

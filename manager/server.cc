@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
+#include "common/http_access.h"
+#include "common/http_server.h"
 #include "common/job_secret.h"
 #include "common/log.h"
 #include "common/switch_file.h"
@@ -25,11 +27,11 @@
 #include "manager/event_log.h"
 #include "manager/fault_reporter.h"
 #include "manager/history.h"
-#include "manager/http.h"
 #include "manager/http_pages.h"
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
 #include "manager/latest_writer.h"
+#include "manager/metrics.h"
 #include "manager/node_service.h"
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
@@ -122,7 +124,7 @@ class ManagerServer::Impl {
     }
   }
 
-  absl::Status Start(const ManagerOptions& options) {
+  absl::Status Start(const ManagerOptions& options, const Bound& bound) {
     SteadyTime started = std::chrono::steady_clock::now();
     absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
     if (!listen.ok()) return listen.status();
@@ -137,7 +139,7 @@ class ManagerServer::Impl {
     if (!opened.ok()) return opened;
     absl::Status http = StartHttp(options, started);
     if (!http.ok()) return http;
-    absl::Status served = StartGrpc(options, *listen, *credentials, started);
+    absl::Status served = StartGrpc(options, *listen, *credentials, started, bound);
     if (!served.ok()) return served;
     serving_ = true;
 
@@ -220,9 +222,11 @@ class ManagerServer::Impl {
     // As for ClusterD's service in plain text.
     const HttpAccess access{
         .anyone = options.allow_plaintext, .own_user = options.token.empty(), .token = options.token};
-    HttpHandlers pages = MakeHttpPages(core_, diagnosis_, supervision_, [this] { return serving_.load(); });
-    pages.merge(MakePage());
-    pages.merge(MakeWebApi({core_, diagnosis_, supervision_, history_, events_, started}));
+    const WebSources sources = {core_, diagnosis_, supervision_, history_, events_, started};
+    HttpHandlers pages = MakePage();
+    pages["/healthz"] = MakeHealth([this] { return serving_.load(); });
+    pages["/metrics"] = MakeMetrics(sources);
+    pages.merge(MakeWebApi(sources));
     absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, Protect(std::move(pages), access));
     if (http.ok()) {
       http_ = *std::move(http);
@@ -235,7 +239,8 @@ class ManagerServer::Impl {
   }
 
   absl::Status StartGrpc(const ManagerOptions& options, const HostPort& listen,
-                         const std::shared_ptr<grpc::ServerCredentials>& credentials, SteadyTime started) {
+                         const std::shared_ptr<grpc::ServerCredentials>& credentials, SteadyTime started,
+                         const Bound& bound) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     trace_service_ = MakeTraceService(core_, {});
@@ -267,11 +272,15 @@ class ManagerServer::Impl {
     const bool anyone = options.allow_plaintext;
     const bool own = anyone || (options.token.empty() && options.tls_dir.empty());
     absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
-        listen, {}, [this, anyone, own](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
+        listen, {},
+        [this, anyone, own](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
           Served& served = speaks == proto::GrpcListener::Speaks::kTls        ? main_
                            : speaks == proto::GrpcListener::Speaks::kPlainOwn ? (own ? plain_ : guarded_)
                                                                               : (anyone ? plain_ : guarded_);
           served.fed->Take(std::move(connection));
+        },
+        [this, &bound](int port) {
+          if (bound) bound(port, http_port());
         });
     if (!listener.ok()) {
       return absl::Status(listener.status().code(), absl::StrCat("--listen: ", listener.status().message()));
@@ -335,9 +344,9 @@ ManagerServer::~ManagerServer() = default;
 int ManagerServer::port() const { return impl_->port(); }
 int ManagerServer::http_port() const { return impl_->http_port(); }
 
-absl::StatusOr<std::unique_ptr<ManagerServer>> ManagerServer::Start(const ManagerOptions& options) {
+absl::StatusOr<std::unique_ptr<ManagerServer>> ManagerServer::Start(const ManagerOptions& options, const Bound& bound) {
   auto impl = std::make_unique<Impl>();
-  absl::Status status = impl->Start(options);
+  absl::Status status = impl->Start(options, bound);
   if (!status.ok()) return status;
   return std::unique_ptr<ManagerServer>(new ManagerServer(std::move(impl)));
 }

@@ -1,6 +1,7 @@
 // A running manager: the core with everything around it. RunManager (manager.h) is this plus signals.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,8 +13,12 @@ namespace taskd::manager {
 
 class ManagerServer {
  public:
-  // `options` are resolved ones. Returns once gRPC answers; on any error nothing is left running.
-  static absl::StatusOr<std::unique_ptr<ManagerServer>> Start(const ManagerOptions& options);
+  // http_port: 0 if there is no HTTP.
+  using Bound = std::function<void(int port, int http_port)>;
+
+  // `options` are resolved ones. Returns once gRPC answers; on any error nothing is left running. `bound` is called
+  // when the ports are known, before gRPC answers anybody.
+  static absl::StatusOr<std::unique_ptr<ManagerServer>> Start(const ManagerOptions& options, const Bound& bound = {});
   ~ManagerServer();  // ends everything within a few seconds, whatever the clients do
   ManagerServer(const ManagerServer&) = delete;
   ManagerServer& operator=(const ManagerServer&) = delete;

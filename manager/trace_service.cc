@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "common/bearer.h"
 #include "common/switch.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/bearer.h"
 #include "manager/trace_messages.h"
 #include "manager/wait_reactor.h"
 #include "manager/writing_reactor.h"

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "common/printable.h"
 #include "diagnosis/render.h"
+#include "manager/census.h"
 #include "manager/status_messages.h"
 #include "manager/supervision_messages.h"
 #include "nlohmann/json.hpp"
@@ -398,8 +399,7 @@ class Api {
       json["applied"] = KindsToJson(rank->applied);
       json["marks"] = Json::object();
       for (int i = 0; i < kNumMarkCounts; ++i) {
-        json["marks"][i < kNumSwitches ? std::string(SwitchKindName(static_cast<SwitchKind>(i))) : "other"] =
-            rank->marks[static_cast<size_t>(i)];
+        json["marks"][std::string(MarkCountName(i))] = rank->marks[static_cast<size_t>(i)];
       }
       json["lost"] = rank->lost;
       json["overhead_ns_per_mark"] = Rounded(rank->overhead_ns_per_mark);
@@ -443,48 +443,6 @@ class Api {
     return rows;
   }
 
-  // What the nodes report, over the whole job. Lists are sorted.
-  struct Census {
-    int ranks = 0;  // one more than the highest that is known
-    size_t attached = 0;
-    std::vector<int> lost_nodes;
-    std::vector<int> unanswered, failed;  // attached ranks, by what became of the wanted revision of the switch
-    std::string failure;                  // the first one's reason
-  };
-
-  static Census TakeCensus(const JobSnapshot& snapshot) {
-    Census census;
-    for (const JobSnapshot::Node& node : snapshot.nodes) {
-      if (!node.connected) census.lost_nodes.push_back(node.node);
-      for (const RankReport& rank : node.ranks) {
-        census.ranks = std::max(census.ranks, rank.rank + 1);
-        if (!node.connected || !rank.attached) continue;
-        ++census.attached;
-        if (rank.failed_revision != 0 && rank.failed_revision >= snapshot.wanted.revision) {
-          census.failed.push_back(rank.rank);
-          if (census.failure.empty()) census.failure = rank.reason;
-        } else if (rank.applied_revision != snapshot.wanted.revision) {
-          census.unanswered.push_back(rank.rank);
-        }
-      }
-    }
-    std::sort(census.unanswered.begin(), census.unanswered.end());
-    std::sort(census.failed.begin(), census.failed.end());
-    return census;
-  }
-
-  static const char* StateOf(SupervisionSnapshot::State supervision, diagnosis::JobState diagnosis, bool attached,
-                             bool stepped) {
-    using State = SupervisionSnapshot::State;
-    if (supervision == State::kEnded) return "ended";
-    if (supervision == State::kHung) return "hung";
-    if (supervision == State::kRestarting) return "restarting";
-    if (!attached && stepped) return "ended";  // no launcher that reports it, but nobody is left
-    if (diagnosis == diagnosis::JobState::kSlow) return "slow";
-    if (stepped) return "running";
-    return attached || supervision == State::kRunning ? "starting" : "unknown";
-  }
-
   Json SwitchJson(const SwitchState& wanted, const Census& census) const {
     Json json;
     json["revision"] = wanted.revision;
@@ -525,7 +483,7 @@ class Api {
     json["since"] = Rfc3339(now_ns - static_cast<int64_t>(UptimeS() * 1e9));
     json["job"] = shape.job;
     json["task_id"] = shape.task_id;
-    json["state"] = StateOf(supervision.state, report->state, census.attached != 0, newest.has_value());
+    json["state"] = JobStateName(supervision.state, report->state, census.attached != 0, newest.has_value());
     json["verdict"] = Sentence(*report);
     AddStep(*report, newest, json);
     json["ranks"]["known"] = census.ranks;

@@ -7,11 +7,11 @@
 #include <chrono>
 #include <memory>
 
+#include "common/http_server.h"
 #include "manager/core.h"
 #include "manager/diagnosis_core.h"
 #include "manager/event_log.h"
 #include "manager/history.h"
-#include "manager/http.h"
 #include "manager/supervision_core.h"
 
 namespace taskd::manager {

@@ -235,7 +235,8 @@ GrpcListener::~GrpcListener() = default;
 int GrpcListener::port() const { return impl_->port(); }
 
 absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPort& address, const Limits& limits,
-                                                                   Take take) {
+                                                                   Take take,
+                                                                   const std::function<void(int port)>& bound) {
   const bool is_localhost = address.host == "localhost";
   absl::StatusOr<UniqueFd> listener = ListenTcp(is_localhost ? HostPort{"127.0.0.1", address.port} : address,
                                                 address.host == "0.0.0.0" || address.host == "::");
@@ -247,6 +248,7 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPor
     listener = ListenTcp({"::1", LocalPort(listeners.front().get())}, false);
     if (listener.ok()) listeners.push_back(*std::move(listener));
   }
+  if (bound) bound(LocalPort(listeners.front().get()));
   return std::unique_ptr<GrpcListener>(
       new GrpcListener(std::make_unique<Impl>(std::move(listeners), limits, std::move(take))));
 }

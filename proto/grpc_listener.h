@@ -40,7 +40,9 @@ class GrpcListener {
 
   // UNAVAILABLE, ALREADY_EXISTS: cannot listen there, and why. 0.0.0.0 and :: mean every address of the machine,
   // localhost both loopback addresses.
-  static absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const HostPort& address, const Limits& limits, Take take);
+  // bound: called once, before the first connection is taken; those that come meanwhile wait.
+  static absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const HostPort& address, const Limits& limits, Take take,
+                                                              const std::function<void(int port)>& bound = {});
   ~GrpcListener();  // closes what has not been handed over; `take` is not called after that
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;

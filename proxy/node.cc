@@ -142,6 +142,20 @@ std::vector<RankReport> Node::Reports() const {
   return reports;
 }
 
+std::vector<Node::RankFigures> Node::Figures() const {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  std::vector<RankFigures> figures;
+  for (const auto& [number, rank] : node_.ranks) {
+    const SegmentDrain::Counters counters = NodeRanks::CountersOf(rank);
+    figures.push_back({.report = node_.ReportOf(number, rank),
+                       .local_rank = rank.local_rank,
+                       .phases_ns = rank.phases_ns,
+                       .mark_bytes = counters.bytes,
+                       .last_mark_ns = counters.last_mark_ns});
+  }
+  return figures;
+}
+
 std::vector<RankAnswer> Node::Answers(uint64_t revision) const {
   std::lock_guard<std::mutex> lock(node_.mutex);
   std::vector<RankAnswer> answers;

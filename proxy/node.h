@@ -55,10 +55,21 @@ class Node {
 
   // By rank. What is counted is of all lives of the rank under this proxy.
   std::vector<RankReport> Reports() const;
+  // For /metrics, by rank.
+  struct RankFigures {
+    RankReport report;
+    int local_rank = -1;
+    StepPhasesNs phases_ns{};   // of the steps that it has ended
+    uint64_t mark_bytes = 0;    // in its files
+    uint64_t last_mark_ns = 0;  // Unix, of the newest in its files; 0: none
+  };
+  std::vector<RankFigures> Figures() const;
+  // Marks in memory because their files cannot be written.
+  size_t backlog_bytes() const { return drain_.backlog_bytes(); }
   // What the ranks made of `revision`, by rank; those that wait for MSPTI are left out. `ms` is not set.
   std::vector<RankAnswer> Answers(uint64_t revision) const;
-  // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `sent` lists (versions by
-  // rank, which it then notes). At most kMaxFolds a rank wait, then the oldest are dropped.
+  // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `sent` lists (versions
+  // by rank, which it then notes). At most kMaxFolds a rank wait, then the oldest are dropped.
   NodeFolds TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps);
   static constexpr size_t kMaxFolds = NodeRanks::kMaxFolds;
 

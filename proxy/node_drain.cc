@@ -215,6 +215,7 @@ void NodeDrain::WatchStorage(const std::vector<Work>& work, uint64_t now_ns) {
     if (item.lane->busy() && now_ns - item.lane->busy_since_ns() > kHangsNs) hangs = &item;
     for (const auto& segment : item.segments) backlog_bytes_ += segment->drain->backlog_bytes();
   }
+  shown_backlog_bytes_ = backlog_bytes_;
   if (hangs != nullptr && !storage_hangs_) {
     spdlog::error("storage does not answer, marks wait in the ranks' rings and in memory: rank {}: {}", hangs->rank,
                   hangs->lane->files()->path());

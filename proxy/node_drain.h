@@ -2,6 +2,7 @@
 // itself; what storage that hangs costs is in the design of node.h.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -46,6 +47,8 @@ class NodeDrain {
   }
   // For the end, if it was started. As Node::Stop.
   absl::Status Wait();
+  // Of all ranks, as of the last pass. From any thread.
+  size_t backlog_bytes() const { return shown_backlog_bytes_; }
 
  private:
   using Segments = std::vector<std::pair<int, std::shared_ptr<NodeSegment>>>;  // by rank
@@ -94,8 +97,9 @@ class NodeDrain {
 
   // The thread's own.
   std::map<int, FileTrouble> file_trouble_;
-  std::set<int> asked_to_stop_;    // ranks whose last work has begun
-  size_t backlog_bytes_ = 0;       // as of this pass, and what was added in it
+  std::set<int> asked_to_stop_;  // ranks whose last work has begun
+  size_t backlog_bytes_ = 0;     // as of this pass, and what was added in it
+  std::atomic<size_t> shown_backlog_bytes_{0};
   size_t most_backlog_bytes_ = 0;  // since there was none
   bool storage_hangs_ = false;
   uint64_t adopted_ns_ = 0;  // when orphans were looked for

@@ -91,6 +91,12 @@ void NodeRanks::TakeAnswers() {
   if (news) Changed();
 }
 
+SegmentDrain::Counters NodeRanks::CountersOf(const NodeRank& rank) {
+  SegmentDrain::Counters counters = rank.ended;
+  for (const auto& segment : rank.segments) counters = Sum(counters, segment->counters);
+  return counters;
+}
+
 RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
   RankReport report;
   report.rank = number;
@@ -98,14 +104,13 @@ RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
   report.applied = rank.gate.applied();
   report.applied_revision = rank.gate.applied_revision();
   report.reason = "its process has ended";
-  SegmentDrain::Counters counters = rank.ended;
   for (const auto& segment : rank.segments) {
-    counters = Sum(counters, segment->counters);
     if (!segment->live()) continue;
     report.attached = segment->fault.empty();
     report.reason = report.attached ? rank.gate.failure() : absl::StrCat("its ring is unusable: ", segment->fault);
     if (report.attached) report.failed_revision = rank.gate.failed_revision();
   }
+  const SegmentDrain::Counters counters = CountersOf(rank);
   report.step = counters.step;
   report.step_ms = counters.step_ms;
   report.marks = counters.written;
@@ -142,6 +147,8 @@ void NodeRanks::AddFolds(NodeRank& rank, std::vector<StepFold> finished) {
     rank.groups = marks.groups();
   }
   for (StepFold& step : finished) {
+    const StepPhasesNs phases = PhasesOf(step);
+    for (size_t i = 0; i < phases.size(); ++i) rank.phases_ns[i] += phases[i];
     if (rank.folds.size() >= kMaxFolds) {
       rank.folds.pop_front();
       ++folds_dropped_;

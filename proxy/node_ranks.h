@@ -57,6 +57,7 @@ struct NodeRank {
 
   std::shared_ptr<RankLane> lane;  // the drain thread's
   std::deque<StepFold> folds;      // finished, not taken yet
+  StepPhasesNs phases_ns{};        // sums over all that were finished
   std::vector<GroupInfo> groups;   // as the lane's fold had them at `groups_version`
   uint64_t groups_version = 0;
   int local_rank = -1;
@@ -97,6 +98,8 @@ class NodeRanks {
   // Looks for what ranks with MSPTI made of their gates.
   void TakeAnswers();
 
+  // Of all lives of the rank under this proxy.
+  static SegmentDrain::Counters CountersOf(const NodeRank& rank);
   RankReport ReportOf(int number, const NodeRank& rank) const;
   // What the rank made of `revision`; nothing while it has not made anything of it. `node` and `ms` are not set.
   std::optional<RankAnswer> AnswerOf(int number, const NodeRank& rank, uint64_t revision) const;

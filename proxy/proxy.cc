@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/descriptors.h"
+#include "common/http_access.h"
+#include "common/http_server.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
 #include "common/stop_signal.h"
@@ -23,6 +25,7 @@
 #include "proxy/aging.h"
 #include "proxy/health_server.h"
 #include "proxy/hello_server.h"
+#include "proxy/metrics.h"
 #include "proxy/node.h"
 #include "proxy/periodic.h"
 #include "proxy/profiling_dir.h"
@@ -61,6 +64,9 @@ absl::Status CheckOptions(const ProxyOptions& options, const proto::Security& se
   if (options.profiling_dir.empty()) return absl::InvalidArgumentError("--profiling-dir: is empty");
   if (auto address = ParseHostPort("--manager", options.manager); !address.ok()) return address.status();
   if (auto address = ParseHostPort("--listen", options.listen); !address.ok()) return address.status();
+  if (!options.http.empty()) {
+    if (auto address = ParseHostPort("--http", options.http); !address.ok()) return address.status();
+  }
   return proto::CheckListenAllowed(options.listen, security, options.allow_plaintext);
 }
 
@@ -116,6 +122,7 @@ class Proxy {
 
   absl::Status Start() {
     if (absl::Status started = StartHealth(); !started.ok()) return started;
+    if (absl::Status started = StartHttp(); !started.ok()) return started;
     node_.Start();
     if (absl::Status started = hello_server_.Start(socket_); !started.ok()) return started;
     if (absl::Status started = uplink_.Start(); !started.ok()) return started;
@@ -138,6 +145,7 @@ class Proxy {
 
   // As Node::Stop.
   absl::Status Stop() {
+    http_.reset();
     hello_server_.Stop();
     absl::Status left = node_.Stop();
     uplink_.Stop();
@@ -157,6 +165,26 @@ class Proxy {
     return absl::OkStatus();
   }
 
+  absl::Status StartHttp() {
+    if (options_.http.empty()) return absl::OkStatus();
+    HttpHandlers pages;
+    pages["/healthz"] = [](const HttpRequest&) {
+      HttpResponse response;
+      response.body = std::make_shared<const std::string>("ok\n");
+      return response;
+    };
+    pages["/metrics"] = MakeMetrics(&node_, options_.node_rank, host_);
+    const HttpAccess access{
+        .anyone = options_.allow_plaintext, .own_user = options_.token.empty(), .token = options_.token};
+    absl::StatusOr<HostPort> address = ParseHostPort("--http", options_.http);
+    if (!address.ok()) return address.status();
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, Protect(std::move(pages), access));
+    if (!http.ok()) return http.status();
+    http_ = *std::move(http);
+    spdlog::info("node {} shows its metrics on {} (port {})", options_.node_rank, options_.http, http_->port());
+    return absl::OkStatus();
+  }
+
   const ProxyOptions& options_;
   const std::string socket_;
   const Task task_;
@@ -166,6 +194,7 @@ class Proxy {
   Uplink uplink_;
   HelloServer hello_server_;
   std::unique_ptr<HealthServer> health_;
+  std::unique_ptr<HttpServer> http_;
 };
 
 }  // namespace

@@ -331,6 +331,7 @@ void SegmentDrain::FormatEnd(const RingRecord& record, uint64_t timestamp_ns) {
                       .thread_id = ThreadOf(record),
                       .name = {},
                       .domain = {}});
+  last_mark_ns_next_ = std::max(last_mark_ns_next_, timestamp_ns);
   closed_.push_back(*open);
   open_.erase(open);
 }
@@ -344,6 +345,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
   records_.clear();
   early_ends_.Clear();
   written_next_ = written_;
+  last_mark_ns_next_ = last_mark_ns_;
   const TickLine line(left_anchor(), now);
   const uint64_t realtime_offset = segment_->start_realtime_ns() - segment_->start().monotonic_ns;
   const uint32_t keep = segment_->header().undecided_keep.load(std::memory_order_relaxed);
@@ -373,6 +375,7 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
       flag = (record.flags & ring::kFlagStream) != 0 ? kMarkInstantStream : kMarkInstant;
     }
     ++written_next_[record.kind];
+    last_mark_ns_next_ = std::max(last_mark_ns_next_, timestamp_ns);
     const std::string_view name = batch.Name(record);
     AppendMarkLine({.flag = flag,
                     .timestamp_ns = timestamp_ns,
@@ -452,6 +455,8 @@ absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
   }
   CommitAnchor();
   written_ = written_next_;
+  written_bytes_ += lines_.size();
+  last_mark_ns_ = last_mark_ns_next_;
   for (uint32_t kind = 0; kind < ring::kKinds; ++kind)
     header.written[kind].store(written_[kind], std::memory_order_relaxed);
   header.intent.valid.store(0, std::memory_order_release);
@@ -469,6 +474,8 @@ void SegmentDrain::Fold(uint64_t lost) {
 SegmentDrain::Counters SegmentDrain::counters() const {
   Counters counters;
   counters.written = written_;
+  counters.bytes = written_bytes_;
+  counters.last_mark_ns = last_mark_ns_;
   counters.lost = segment_->lost();
   counters.step = step_;
   counters.step_ms = step_ms_;
@@ -487,6 +494,8 @@ SegmentDrain::Counters SegmentDrain::counters() const {
 
 SegmentDrain::Counters Sum(SegmentDrain::Counters a, const SegmentDrain::Counters& b) {
   for (size_t kind = 0; kind < a.written.size(); ++kind) a.written[kind] += b.written[kind];
+  a.bytes += b.bytes;
+  a.last_mark_ns = std::max(a.last_mark_ns, b.last_mark_ns);
   a.lost += b.lost;
   if (b.step >= 0) {
     a.step = b.step;

@@ -72,6 +72,8 @@ class SegmentDrain {
 
   struct Counters {
     std::array<uint64_t, ring::kKinds> written{};  // marks and ranges started in the files
+    uint64_t bytes = 0;                            // of them
+    uint64_t last_mark_ns = 0;                     // Unix, of the newest of them; 0: none
     uint64_t lost = 0;
     int64_t step = -1;  // of the newest "step N" that ended
     double step_ms = 0;
@@ -151,6 +153,9 @@ class SegmentDrain {
   std::array<uint64_t, ring::kKinds> written_next_{};
   int64_t step_ = -1;
   double step_ms_ = 0;
+  uint64_t written_bytes_ = 0;
+  uint64_t last_mark_ns_ = 0;       // in the files
+  uint64_t last_mark_ns_next_ = 0;  // with what is formatted
 };
 
 // Of two segments of one rank, the later one second.

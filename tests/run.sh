@@ -40,6 +40,13 @@ playwright=build/browser/node_modules/playwright-core
 [ -d $playwright ] || npm install --silent --prefix build/browser --no-package-lock playwright-core@1.65.1 ||
   echo "playwright-core is not there, and npm could not fetch it: the page's tests are skipped" >&2
 
+# Prometheus and its checker, unpacked and not installed: the package would start a service. Without it the same holds.
+prometheus=build/prometheus
+if ! command -v promtool >/dev/null && [ ! -x $prometheus/usr/bin/promtool ]; then
+  { mkdir -p $prometheus && (cd $prometheus && apt-get -qq download prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb); } \
+    >/dev/null 2>&1 || echo "Debian's package prometheus cannot be fetched: the tests of /metrics that need it are skipped" >&2
+fi
+
 step "format"
 sources=$(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.c' | while read -r file; do [ -f "$file" ] && echo "$file"; done)
 # shellcheck disable=SC2086

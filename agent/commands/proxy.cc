@@ -16,6 +16,9 @@ class ProxyCommand : public Command {
     listen_ = flags.Add("--listen", options_.listen, "HOST:PORT of gRPC health").ShowDefault();
     flags.Add("--socket", options_.socket,
               "the ranks' socket [/tmp/taskd-<uid>/<MINDX_TASK_ID or default>/proxy.sock]");
+    // Not the manager's variable: where both are started in one environment they would want one port.
+    flags.Add("--http", options_.http, "HOST:PORT of /metrics, for Prometheus [none]")
+        .FromEnvironment({"TASKD_PROXY_HTTP"});
     // Where no flag gives it: our own variable, then those of the frameworks' launchers.
     flags.Add("--node-rank", options_.node_rank, "rank of this node [RANK, MS_NODE_RANK, 0]")
         .Range(0, 1 << 24)
@@ -40,6 +43,7 @@ class ProxyCommand : public Command {
   absl::StatusOr<bool> Run() override {
     options_.listen_is_default = !listen_->given();
     options_.task_id = ValueOf(OwnEnvironment(), "MINDX_TASK_ID");
+    options_.token = TokenOfEnvironment();
     options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
     if (absl::Status status = proxy::RunProxy(options_); !status.ok()) return status;
     return true;

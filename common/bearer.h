@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace taskd::manager {
+namespace taskd {
 
 inline constexpr std::string_view kBearer = "Bearer ";
 
@@ -19,4 +19,4 @@ inline bool SameToken(std::string_view given, std::string_view right) {
   return difference == 0;
 }
 
-}  // namespace taskd::manager
+}  // namespace taskd

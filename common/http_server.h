@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "common/address.h"
 
-namespace taskd::manager {
+namespace taskd {
 
 struct HttpRequest {
   std::string path;   // as it came: begins with a slash, escapes are not resolved
@@ -72,4 +72,4 @@ class HttpServer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace taskd::manager
+}  // namespace taskd

@@ -1,4 +1,4 @@
-#include "manager/http.h"
+#include "common/http_server.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 #include "common/log.h"
 #include "common/peer_user.h"
 
-namespace taskd::manager {
+namespace taskd {
 namespace {
 
 namespace asio = boost::asio;
@@ -321,4 +321,4 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HostPort& ad
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
-}  // namespace taskd::manager
+}  // namespace taskd

@@ -1,0 +1,41 @@
+#include "manager/census.h"
+
+#include <algorithm>
+
+namespace taskd::manager {
+
+Census TakeCensus(const JobSnapshot& snapshot) {
+  Census census;
+  for (const JobSnapshot::Node& node : snapshot.nodes) {
+    if (!node.connected) census.lost_nodes.push_back(node.node);
+    for (const RankReport& rank : node.ranks) {
+      ++census.known;
+      census.ranks = std::max(census.ranks, rank.rank + 1);
+      if (!node.connected || !rank.attached) continue;
+      ++census.attached;
+      if (rank.failed_revision != 0 && rank.failed_revision >= snapshot.wanted.revision) {
+        census.failed.push_back(rank.rank);
+        if (census.failure.empty()) census.failure = rank.reason;
+      } else if (rank.applied_revision != snapshot.wanted.revision) {
+        census.unanswered.push_back(rank.rank);
+      }
+    }
+  }
+  std::sort(census.unanswered.begin(), census.unanswered.end());
+  std::sort(census.failed.begin(), census.failed.end());
+  return census;
+}
+
+const char* JobStateName(SupervisionSnapshot::State supervision, diagnosis::JobState diagnosis, bool attached,
+                         bool stepped) {
+  using State = SupervisionSnapshot::State;
+  if (supervision == State::kEnded) return "ended";
+  if (supervision == State::kHung) return "hung";
+  if (supervision == State::kRestarting) return "restarting";
+  if (!attached && stepped) return "ended";  // no launcher that reports it, but nobody is left
+  if (diagnosis == diagnosis::JobState::kSlow) return "slow";
+  if (stepped) return "running";
+  return attached || supervision == State::kRunning ? "starting" : "unknown";
+}
+
+}  // namespace taskd::manager
