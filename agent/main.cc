@@ -7,6 +7,7 @@
 #include "agent/commands/proxy.h"
 #include "agent/commands/ranktable.h"
 #include "agent/commands/rdma.h"
+#include "agent/commands/report.h"
 #include "agent/commands/route.h"
 #include "agent/commands/run.h"
 #include "agent/commands/simulate.h"
@@ -39,6 +40,7 @@ const commands::CommandEntry kCommands[] = {
     {"status", "nodes, ranks, switch state, marks written and lost, overhead", commands::MakeStatusCommand},
     {"diagnose", "who is slow, since when, why, and what it costs", commands::MakeDiagnoseCommand},
     {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
+    {"report", "the job on one page, as an HTML file that opens anywhere", commands::MakeReportCommand},
     {"trace", "marks as a timeline that Perfetto and chrome://tracing open", commands::MakeTraceCommand},
     {"simulate", "a synthetic job's marks with faults, as files or towards a manager", commands::MakeSimulateCommand},
     {"ranktable check", "print the rules that a rank table breaks", commands::MakeRankTableCheckCommand},

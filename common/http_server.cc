@@ -52,7 +52,8 @@ std::string Head(const HttpResponse& response, size_t size, bool keep_alive) {
                    "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", size,
                    "\r\nConnection: ", keep_alive ? "keep-alive" : "close",
                    // Not to be framed, guessed at, kept, or passed on to others.
-                   "\r\nContent-Security-Policy: default-src 'self'; frame-ancestors 'none'"
+                   "\r\nContent-Security-Policy: ", response.content_security_policy,
+                   "; frame-ancestors 'none'"
                    "\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer"
                    "\r\nCache-Control: no-store\r\n");
   for (const auto& [name, value] : response.headers) absl::StrAppend(&head, name, ": ", value, "\r\n");

@@ -39,8 +39,9 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
-  std::vector<std::pair<std::string, std::string>> headers;  // further ones; sound ones, they are not checked
-  std::shared_ptr<const std::string> body;                   // null: empty
+  std::string content_security_policy = "default-src 'self'";  // besides, nobody may frame it
+  std::vector<std::pair<std::string, std::string>> headers;    // further ones; sound ones, they are not checked
+  std::shared_ptr<const std::string> body;                     // null: empty
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;

@@ -196,9 +196,10 @@ size_t DescriptorLimit() {
 
 class Reader {
  public:
-  Reader(const MarkDirectory& directory, int threads, const ReadProgress& progress)
+  Reader(const MarkDirectory& directory, int threads, const ReadProgress& progress, const StepSeen& on_step)
       : directory_(directory),
         progress_(progress),
+        on_step_(on_step),
         chunk_bytes_(std::clamp(kChunksBytes / directory.ranks.size(), kMinChunkBytes, kMaxChunkBytes)),
         keep_open_(directory.ranks.size() <= DescriptorLimit()),
         buffers_(std::max(1, threads), std::vector<char>(std::max(chunk_bytes_, kMaxLineBytes))),
@@ -309,6 +310,7 @@ class Reader {
       StepFold fold = std::move(stream.folds().front());
       stream.folds().pop_front();
       now_ns_ = std::max(now_ns_, fold.end_ns);
+      if (on_step_) on_step_(stream.rank(), fold);
       engine_.Add(stream.rank(), std::move(fold), now_ns_);
       if (stream.folds().empty() && !stream.ended()) {
         waiting_.push_back(i);
@@ -345,6 +347,7 @@ class Reader {
 
   const MarkDirectory& directory_;
   const ReadProgress& progress_;
+  const StepSeen& on_step_;
   const size_t chunk_bytes_;
   const bool keep_open_;
   std::vector<std::vector<char>> buffers_;            // one a thread
@@ -376,8 +379,9 @@ class Reader {
 }  // namespace
 
 absl::StatusOr<diagnosis::Report> DiagnoseFiles(const MarkDirectory& directory, int threads,
-                                                const ReadProgress& progress, const DiagnosisEnd& at_end) {
-  return Reader(directory, threads, progress).Run(at_end);
+                                                const ReadProgress& progress, const DiagnosisEnd& at_end,
+                                                const StepSeen& on_step) {
+  return Reader(directory, threads, progress, on_step).Run(at_end);
 }
 
 }  // namespace taskd::diagnosis

@@ -26,6 +26,15 @@ Census TakeCensus(const JobSnapshot& snapshot) {
   return census;
 }
 
+int64_t HangSinceNs(const SupervisionSnapshot& supervision) {
+  int64_t since_ns = 0;
+  if (!supervision.hang.has_value()) return since_ns;
+  for (const SupervisionEvent& event : supervision.events) {
+    if (event.kind == SupervisionEvent::Kind::kHang) since_ns = event.time_ns;
+  }
+  return since_ns;
+}
+
 const char* JobStateName(SupervisionSnapshot::State supervision, diagnosis::JobState diagnosis, bool attached,
                          bool stepped) {
   using State = SupervisionSnapshot::State;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct Census {
   std::string failure;                  // the first one's reason
 };
 Census TakeCensus(const JobSnapshot& snapshot);
+
+// When the open hang began, Unix; 0: there is none, or it is not known any more.
+int64_t HangSinceNs(const SupervisionSnapshot& supervision);
 
 inline constexpr const char* kJobStates[] = {"unknown", "starting", "running", "slow", "hung", "restarting", "ended"};
 // One of kJobStates. attached: some rank is; stepped: a step has ended.

@@ -5,9 +5,7 @@
 
 #include <memory>
 
-#include "manager/core.h"
-#include "manager/diagnosis_core.h"
-#include "manager/supervision_core.h"
+#include "manager/job_sources.h"
 
 namespace grpc {
 class Service;
@@ -15,9 +13,7 @@ class Service;
 
 namespace taskd::manager {
 
-// `started`: when the manager was. Keeps no state but the calls under way, which ManagerCore::Close ends.
-std::unique_ptr<grpc::Service> MakeControlService(std::shared_ptr<ManagerCore> core,
-                                                  std::shared_ptr<DiagnosisCore> diagnosis,
-                                                  std::shared_ptr<SupervisionCore> supervision, SteadyTime started);
+// Keeps no state but the calls under way, which ManagerCore::Close ends.
+std::unique_ptr<grpc::Service> MakeControlService(const JobSources& sources);
 
 }  // namespace taskd::manager

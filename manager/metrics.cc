@@ -23,7 +23,7 @@ double Seconds(SteadyTime::duration time) { return std::chrono::duration<double>
 
 // What one reply is made of.
 struct View {
-  explicit View(const WebSources& sources)
+  explicit View(const JobSources& sources)
       : shape(sources.core->shape()),
         snapshot(sources.core->Snapshot()),
         census(TakeCensus(snapshot)),
@@ -39,11 +39,11 @@ struct View {
   const std::shared_ptr<const diagnosis::Report> report;
   const DiagnosisCore::Stats stats;
   const SupervisionSnapshot supervision;
-  const std::optional<History::StepId> newest;
-  const History::Totals totals;
+  const std::optional<view::History::StepId> newest;
+  const view::History::Totals totals;
 };
 
-void AddJob(const View& view, const WebSources& sources, MetricsText& metrics) {
+void AddJob(const View& view, const JobSources& sources, MetricsText& metrics) {
   metrics.Begin("taskd_build_info", "gauge", "The manager's version; always 1.");
   metrics.Add(uint64_t{1}, {{"version", TASKD_VERSION}});
   metrics.Begin("taskd_job_info", "gauge", "The job; always 1.");
@@ -75,12 +75,12 @@ void AddJob(const View& view, const WebSources& sources, MetricsText& metrics) {
                   Seconds(std::chrono::steady_clock::now() - sources.started));
 }
 
-void AddSteps(const View& view, const WebSources& sources, MetricsText& metrics) {
+void AddSteps(const View& view, const JobSources& sources, MetricsText& metrics) {
   metrics.Counter("taskd_productive_seconds_total",
                   "In steps that were done for the first time; of the wall time it is the goodput.",
                   view.totals.productive_s);
-  metrics.Histogram("taskd_step_duration_seconds", "Steps of single ranks, from end to end.", History::kDurationBoundsS,
-                    view.totals.durations, view.totals.duration_s);
+  metrics.Histogram("taskd_step_duration_seconds", "Steps of single ranks, from end to end.",
+                    view::History::kDurationBoundsS, view.totals.durations, view.totals.duration_s);
   metrics.Begin("taskd_step_slowest_ratio", "gauge",
                 "The largest own time of a rank in the newest step by the median.");
   if (const std::optional<double> ratio = sources.history->slowest_ratio()) metrics.Add(*ratio);
@@ -197,7 +197,7 @@ void AddDiagnosis(const View& view, MetricsText& metrics) {
 
 }  // namespace
 
-HttpHandler MakeMetrics(const WebSources& sources) {
+HttpHandler MakeMetrics(const JobSources& sources) {
   return [sources](const HttpRequest&) {
     const View view(sources);
     MetricsText metrics;

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "common/http_server.h"
-#include "manager/web_api.h"
+#include "manager/job_sources.h"
 
 namespace taskd::manager {
 
 // Called in the HTTP server's thread.
-HttpHandler MakeMetrics(const WebSources& sources);
+HttpHandler MakeMetrics(const JobSources& sources);
 
 }  // namespace taskd::manager

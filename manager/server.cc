@@ -26,7 +26,6 @@
 #include "manager/diagnosis_service.h"
 #include "manager/event_log.h"
 #include "manager/fault_reporter.h"
-#include "manager/history.h"
 #include "manager/http_pages.h"
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
@@ -41,6 +40,7 @@
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/grpc_listener.h"
+#include "view/history.h"
 
 namespace taskd::manager {
 namespace {
@@ -200,7 +200,7 @@ class ManagerServer::Impl {
       };
     }
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
-    history_ = std::make_shared<History>();
+    history_ = std::make_shared<view::History>();
     DiagnosisCore::Options diagnosis;
     diagnosis.feed.on_step = [history = history_](int rank, const StepFold& fold, uint64_t now_ns) {
       history->Add(rank, fold, now_ns);
@@ -215,6 +215,8 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
+  JobSources Sources(SteadyTime started) const { return {core_, diagnosis_, supervision_, history_, events_, started}; }
+
   absl::Status StartHttp(const ManagerOptions& options, SteadyTime started) {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
@@ -222,7 +224,7 @@ class ManagerServer::Impl {
     // As for ClusterD's service in plain text.
     const HttpAccess access{
         .anyone = options.allow_plaintext, .own_user = options.token.empty(), .token = options.token};
-    const WebSources sources = {core_, diagnosis_, supervision_, history_, events_, started};
+    const JobSources sources = Sources(started);
     HttpHandlers pages = MakePage();
     pages["/healthz"] = MakeHealth([this] { return serving_.load(); });
     pages["/metrics"] = MakeMetrics(sources);
@@ -245,7 +247,7 @@ class ManagerServer::Impl {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     trace_service_ = MakeTraceService(core_, {});
     node_service_ = MakeNodeService(core_, diagnosis_);
-    control_service_ = MakeControlService(core_, diagnosis_, supervision_, started);
+    control_service_ = MakeControlService(Sources(started));
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret));
@@ -318,7 +320,7 @@ class ManagerServer::Impl {
   std::unique_ptr<StateDb> db_;
   std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
   std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
-  std::shared_ptr<History> history_;
+  std::shared_ptr<view::History> history_;
   std::shared_ptr<EventLog> events_;  // outlives the cores, which call it
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,11 +20,13 @@
 #include "common/printable.h"
 #include "diagnosis/render.h"
 #include "manager/census.h"
+#include "manager/report.h"
 #include "manager/status_messages.h"
 #include "manager/supervision_messages.h"
 #include "nlohmann/json.hpp"
 #include "proto/node_messages.h"
 #include "proto/status_json.h"
+#include "view/report_page.h"
 
 namespace taskd::manager {
 namespace {
@@ -96,10 +99,10 @@ absl::StatusOr<int64_t> ReadNumber(const Parameters& parameters, std::string_vie
       absl::StrCat(std::string(name), ": '", Printable(found->second), "' is not a number from ", least, " to ", most));
 }
 
-absl::StatusOr<History::Value> ReadValue(const Parameters& parameters) {
+absl::StatusOr<view::History::Value> ReadValue(const Parameters& parameters) {
   auto found = parameters.find("value");
-  if (found == parameters.end()) return History::Value::kOwnTime;
-  if (std::optional<History::Value> value = HistoryValueFromName(found->second)) return *value;
+  if (found == parameters.end()) return view::History::Value::kOwnTime;
+  if (std::optional<view::History::Value> value = view::HistoryValueFromName(found->second)) return *value;
   return absl::InvalidArgumentError(
       absl::StrCat("value: '", Printable(found->second), "' is not own_time, period, dataloader or communication"));
 }
@@ -151,7 +154,7 @@ Json MsOrNull(float ms) { return ms < 0 ? Json() : Json(Rounded(ms)); }
 
 class Api {
  public:
-  explicit Api(const WebSources& sources) : sources_(sources) {}
+  explicit Api(const JobSources& sources) : sources_(sources) {}
 
   HttpResponse Status(const HttpRequest& request) {
     if (absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {}); !parameters.ok()) {
@@ -206,15 +209,15 @@ class Api {
   HttpResponse Heatmap(const HttpRequest& request) {
     absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {"value", "first", "last", "rows"});
     if (!parameters.ok()) return Refuse(400, std::string(parameters.status().message()));
-    absl::StatusOr<History::Value> value = ReadValue(*parameters);
+    absl::StatusOr<view::History::Value> value = ReadValue(*parameters);
     absl::StatusOr<int64_t> first = ReadNumber(*parameters, "first", 0, 0, kAnyStep);
     absl::StatusOr<int64_t> last = ReadNumber(*parameters, "last", kAnyStep, 0, kAnyStep);
-    absl::StatusOr<int64_t> rows = ReadNumber(*parameters, "rows", kDefaultRows, 1, History::kMaxRows);
+    absl::StatusOr<int64_t> rows = ReadNumber(*parameters, "rows", kDefaultRows, 1, view::History::kMaxRows);
     for (const absl::Status& status : {value.status(), first.status(), last.status(), rows.status()}) {
       if (!status.ok()) return Refuse(400, std::string(status.message()));
     }
     return Give(Shared(absl::StrCat("heatmap ", static_cast<int>(*value), " ", *first, " ", *last, " ", *rows), [&] {
-      Json json = HeatmapJson(*value, *first, *last, History::kMaxSteps, static_cast<int>(*rows));
+      Json json = HeatmapJson(*value, *first, *last, view::History::kMaxSteps, static_cast<int>(*rows));
       json["nodes"] = Json::array();
       for (const JobSnapshot::Node& node : sources_.core->Snapshot().nodes) {
         if (node.ranks.empty()) continue;
@@ -226,6 +229,17 @@ class Api {
       }
       return Dump(json);
     }));
+  }
+
+  HttpResponse Report(const HttpRequest& request) {
+    if (absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {}); !parameters.ok()) {
+      return Refuse(400, std::string(parameters.status().message()));
+    }
+    HttpResponse response;
+    response.content_type = "text/html; charset=utf-8";
+    response.content_security_policy = view::kReportPagePolicy;
+    response.body = Shared("report", [&] { return RenderReport(sources_); });
+    return response;
   }
 
   HttpResponse Rank(const HttpRequest& request) {
@@ -259,7 +273,7 @@ class Api {
   HttpResponse Live(const HttpRequest& request) {
     absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {"value"});
     if (!parameters.ok()) return Refuse(400, std::string(parameters.status().message()));
-    absl::StatusOr<History::Value> value = ReadValue(*parameters);
+    absl::StatusOr<view::History::Value> value = ReadValue(*parameters);
     if (!value.ok()) return Refuse(400, std::string(value.status().message()));
     return Give(Shared(absl::StrCat("live ", static_cast<int>(*value)), [&] {
       // The head is the same whatever is drawn.
@@ -315,18 +329,15 @@ class Api {
     std::vector<int> behind = hang.behind;
     std::sort(behind.begin(), behind.end());
     json["missing"] = RunsOf(behind);
-    int64_t since_ns = 0;
-    for (const SupervisionEvent& event : supervision.events) {
-      if (event.kind == SupervisionEvent::Kind::kHang) since_ns = event.time_ns;
-    }
+    const int64_t since_ns = HangSinceNs(supervision);
     json["since"] = since_ns == 0 ? Json() : Json(Rfc3339(since_ns));
     const LoggedEvent stacks = sources_.events->NewestStacks(since_ns);
     json["stacks"] = stacks.number == 0 ? Json() : Json(stacks.detail);
     return json;
   }
 
-  Json HeatmapJson(History::Value value, int64_t first, int64_t last, size_t most, int rows) const {
-    const History::Heatmap map = sources_.history->Draw(value, first, last, most, rows);
+  Json HeatmapJson(view::History::Value value, int64_t first, int64_t last, size_t most, int rows) const {
+    const view::History::Heatmap map = sources_.history->Draw(value, first, last, most, rows);
     Json json;
     json["schema"] = 1;
     json["value"] = std::string(Name(value));
@@ -335,10 +346,10 @@ class Api {
     json["last"] = map.steps.empty() ? -1 : map.steps.back().id.step;
     json["ranks"] = map.ranks;
     json["ranks_per_row"] = map.ranks_per_row;
-    if (most == History::kMaxSteps) json["rows"] = RowsJson(map);
-    json["scale"]["max"] = History::kMaxRatio;
+    if (most == view::History::kMaxSteps) json["rows"] = RowsJson(map);
+    json["scale"]["max"] = view::History::kMaxRatio;
     // Several steps of one number: the job was restarted and did them again.
-    std::vector<std::pair<const char*, std::function<Json(const History::StepSummary&)>>> columns = {
+    std::vector<std::pair<const char*, std::function<Json(const view::History::StepSummary&)>>> columns = {
         {"steps", [](const auto& step) { return step.id.step; }},
         {"runs", [](const auto& step) { return step.id.run; }},
         {"reported", [](const auto& step) { return step.ranks; }},
@@ -349,13 +360,13 @@ class Api {
         {"checkpoint_ms", [](const auto& step) { return Rounded(step.checkpoint_ms); }}};
     for (const auto& [name, of] : columns) {
       Json& list = json[name] = Json::array();
-      for (const History::StepSummary& step : map.steps) list.push_back(of(step));
+      for (const view::History::StepSummary& step : map.steps) list.push_back(of(step));
     }
     json["cells"] = absl::Base64Escape(map.cells);
     return json;
   }
 
-  static Json RowsJson(const History::Heatmap& map) {
+  static Json RowsJson(const view::History::Heatmap& map) {
     Json rows = Json::array();
     for (int rank = 0; rank < map.ranks; rank += map.ranks_per_row) {
       const int end = std::min(rank + map.ranks_per_row, map.ranks) - 1;
@@ -383,7 +394,7 @@ class Api {
         rank = &report;
       }
     }
-    const std::vector<History::RankStep> steps = sources_.history->RecentSteps(number);
+    const std::vector<view::History::RankStep> steps = sources_.history->RecentSteps(number);
     if (rank == nullptr && steps.empty()) return {};
     Json json;
     json["schema"] = 1;
@@ -406,7 +417,7 @@ class Api {
       if (!rank->reason.empty()) json["reason"] = rank->reason;
     }
     json["steps"] = Json::array();
-    for (const History::RankStep& step : steps) {
+    for (const view::History::RankStep& step : steps) {
       Json row;
       row["step"] = step.id.step;
       row["own_ms"] = MsOrNull(step.own_ms);
@@ -456,7 +467,7 @@ class Api {
   }
 
   // The newest step, null where there is none yet.
-  void AddStep(const diagnosis::Report& report, const std::optional<History::StepId>& newest, Json& json) const {
+  void AddStep(const diagnosis::Report& report, const std::optional<view::History::StepId>& newest, Json& json) const {
     json["step"] = newest.has_value() ? Json(newest->step) : Json();
     json["run"] = newest.has_value() ? newest->run : 0;
     json["step_ms"] = Rounded(report.step_ms);
@@ -471,7 +482,7 @@ class Api {
     const JobShape& shape = sources_.core->shape();
     const SupervisionSnapshot supervision = sources_.supervision->Snapshot();
     const std::shared_ptr<const diagnosis::Report> report = sources_.diagnosis->report();
-    const std::optional<History::StepId> newest = sources_.history->newest();
+    const std::optional<view::History::StepId> newest = sources_.history->newest();
     const Census census = TakeCensus(snapshot);
     ranks_ = census.ranks;
 
@@ -505,14 +516,14 @@ class Api {
     return absl::StrCat(text, ",\"diagnosis\":", DiagnosisJson());
   }
 
-  const WebSources sources_;
+  const JobSources sources_;
   int ranks_ = 0;  // as of the last head
   std::list<Rendering> kept_;
 };
 
 }  // namespace
 
-HttpHandlers MakeWebApi(const WebSources& sources) {
+HttpHandlers MakeWebApi(const JobSources& sources) {
   auto api = std::make_shared<Api>(sources);
   using Answer = HttpResponse (Api::*)(const HttpRequest&);
   HttpHandlers handlers;
@@ -526,6 +537,7 @@ HttpHandlers MakeWebApi(const WebSources& sources) {
       return (api.get()->*answer)(request);
     };
   }
+  handlers["/report.html"] = [api](const HttpRequest& request) { return api->Report(request); };
   return handlers;
 }
 

@@ -46,7 +46,7 @@ class WebApiTest : public testing::Test {
   std::shared_ptr<DiagnosisCore> diagnosis_ =
       std::make_shared<DiagnosisCore>(DiagnosisCore::Options{}, std::vector<diagnosis::Verdict>{}, nullptr);
   std::shared_ptr<SupervisionCore> supervision_ = std::make_shared<SupervisionCore>(nullptr);
-  std::shared_ptr<History> history_ = std::make_shared<History>();
+  std::shared_ptr<view::History> history_ = std::make_shared<view::History>();
   std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
   HttpHandlers handlers_ =
       MakeWebApi({core_, diagnosis_, supervision_, history_, events_, std::chrono::steady_clock::now()});

@@ -16,10 +16,11 @@ ALLOWED = {
     "common": set(),
     "store": {"common"},
     "diagnosis": {"common"},
+    "view": {"common", "diagnosis"},
     "proto": {"common", "diagnosis"},
     "worker_sdk": set(),
     "proxy": {"common", "proto"},
-    "manager": {"common", "diagnosis", "proto"},
+    "manager": {"common", "diagnosis", "proto", "view"},
     "agent/process": {"common"},
     "agent/stacks": {"common"},
     "agent/rdma": {"common"},
@@ -30,7 +31,7 @@ ALLOWED = {
     "agent/run": {"common", "proto", "store", "agent/process", "agent/stacks"},
     "agent/modes": {"common", "proto", "agent/process", "agent/ranktable", "agent/rdma"},
     "agent/commands": {"common", "diagnosis", "proto", "store", "agent/modes", "agent/process", "agent/ranktable",
-                       "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace"},
+                       "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace", "view"},
     "agent": {"agent/commands", "agent/modes"},
 }
 # Single headers beyond the table, with the reason.

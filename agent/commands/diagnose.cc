@@ -2,9 +2,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -14,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/progress.h"
 #include "diagnosis/diagnose_files.h"
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
@@ -34,9 +33,6 @@ struct DiagnoseOptions {
 };
 
 constexpr std::chrono::milliseconds kTimeout{5000};
-constexpr std::chrono::milliseconds kProgressInterval{200};
-// Reading waits for the disk or for one engine beyond that.
-constexpr unsigned kMaxThreads = 4;
 
 absl::Status Print(const DiagnoseOptions& options, const diagnosis::Report& report, const std::string& job) {
   if (options.json) {
@@ -47,24 +43,13 @@ absl::Status Print(const DiagnoseOptions& options, const diagnosis::Report& repo
   return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
 }
 
-diagnosis::ReadProgress ProgressBar() {
-  if (isatty(STDERR_FILENO) == 0) return nullptr;
-  return [shown = std::chrono::steady_clock::time_point()](uint64_t done, uint64_t all) mutable {
-    auto now = std::chrono::steady_clock::now();
-    if (now - shown < kProgressInterval) return;
-    shown = now;
-    fprintf(stderr, "\rreading marks: %3.0f %% of %.0f MB",
-            100.0 * static_cast<double>(done) / static_cast<double>(all), static_cast<double>(all) / 1e6);
-  };
-}
-
 absl::Status FromFiles(const DiagnoseOptions& options) {
   absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
-  diagnosis::ReadProgress progress = ProgressBar();
-  unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(*directory, static_cast<int>(threads), progress);
-  if (progress) fprintf(stderr, "\r\033[K");
+  Progress progress;
+  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(
+      *directory, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading marks", done, all); });
+  progress.Clear();
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
   return Print(options, *report, options.job.empty() ? directory->task : options.job);
 }
@@ -134,6 +119,11 @@ absl::Status FromManager(const DiagnoseOptions& options) {
     if (!again) return absl::UnavailableError(client->Describe(called));
     if (!called.ok()) std::cerr << "taskd diagnose: " << client->Describe(called) << std::endl;
     std::this_thread::sleep_for(std::chrono::seconds(1));
+    // It may have another secret.
+    absl::StatusOr<ControlClient> found = ControlClient::Make(options.manager, options.job, options.security);
+    if (!found.ok()) continue;
+    client = std::move(found);
+    stub = v1::Diagnosis::NewStub(client->channel());
   }
 }
 

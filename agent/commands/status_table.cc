@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "agent/commands/control_client.h"
 #include "common/printable.h"
 #include "diagnosis/text.h"
 
@@ -67,6 +71,53 @@ int64_t NewestStep(const v1::JobStatus& status) {
     for (const v1::RankStatus& rank : node.ranks()) newest = std::max<int64_t>(newest, rank.step());
   }
   return newest;
+}
+
+const char* StateName(const v1::SupervisionStatus& supervision) {
+  switch (supervision.state()) {
+    case v1::SupervisionStatus::RUNNING:
+      return "running";
+    case v1::SupervisionStatus::RESTARTING:
+      return "restarting";
+    case v1::SupervisionStatus::HUNG:
+      return "hung";
+    case v1::SupervisionStatus::ENDED:
+      return "ended";
+    default:
+      return "unknown";  // no launcher has reported
+  }
+}
+
+std::string KindName(const v1::SupervisionEvent& event) {
+  return absl::AsciiStrToLower(v1::SupervisionEvent::Kind_Name(event.kind()));
+}
+
+// The newest few; --json has all.
+std::string RenderSupervision(const v1::SupervisionStatus& supervision) {
+  if (supervision.state() == v1::SupervisionStatus::UNKNOWN && supervision.events_size() == 0) return "";
+  std::string text = absl::StrCat("job is ", StateName(supervision), "  restarts: ", supervision.restarts(),
+                                  "  ranks ended: ", supervision.rank_exits());
+  if (supervision.hung_ranks() != 0) absl::StrAppend(&text, "  hung: ", supervision.hung_ranks());
+  absl::StrAppend(&text, "\n");
+  constexpr int kShown = 5;
+  for (int i = std::max(0, supervision.events_size() - kShown); i < supervision.events_size(); ++i) {
+    const v1::SupervisionEvent& event = supervision.events(i);
+    absl::StrAppend(&text, "  ",
+                    absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(event.time_ns()), absl::LocalTimeZone()),
+                    " ", KindName(event));
+    if (event.rank() >= 0) absl::StrAppend(&text, " rank ", event.rank());
+    if (event.node() >= 0) absl::StrAppend(&text, " node ", event.node());
+    if (event.signal() != 0) {
+      absl::StrAppend(&text, " signal ", event.signal());
+    } else if (event.kind() == v1::SupervisionEvent::EXITED || event.kind() == v1::SupervisionEvent::ENDED) {
+      absl::StrAppend(&text, " code ", event.code());
+    }
+    // Stacks have many lines; the first has the number of groups.
+    const std::string_view message = event.message();
+    if (!message.empty()) absl::StrAppend(&text, ": ", Printable(message.substr(0, message.find('\n'))));
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
 }
 
 }  // namespace
@@ -137,6 +188,23 @@ std::string SumUpRanks(const v1::JobStatus& status) {
     absl::StrAppend(&text, "  and ", unshown, " ranks in ", order.size() - kMaxStates, " more states\n");
   absl::StrAppend(&text, "each rank: --all\n");
   return text;
+}
+
+std::string RenderStatus(const v1::JobStatus& status, int most_listed) {
+  std::string text = absl::StrCat("job: ", status.job().empty() ? "(any)" : Printable(status.job()));
+  if (!status.task_id().empty()) absl::StrAppend(&text, "  task: ", Printable(status.task_id()));
+  absl::StrAppendFormat(&text, "  manager up: %.0f s\nwanted: %s (revision %d)\n", status.uptime_s(),
+                        KindsText(status.wanted().kinds()), status.wanted().revision());
+  int ranks = 0, attached = 0;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    ranks += node.ranks_size();
+    for (const v1::RankStatus& rank : node.ranks()) attached += node.connected() && rank.attached() ? 1 : 0;
+  }
+  absl::StrAppend(&text, "nodes: ", status.nodes_size(), "  ranks: ", attached, " attached of ", ranks, " known");
+  if (status.expected_ranks() != 0) absl::StrAppend(&text, ", ", status.expected_ranks(), " expected");
+  return absl::StrCat(text, "\n", RenderSupervision(status.supervision()),
+                      "diagnosis: ", Printable(status.diagnosis().headline(), kShownLineBytes), "\n",
+                      ranks <= most_listed ? ListRanks(status) : SumUpRanks(status));
 }
 
 }  // namespace taskd::commands

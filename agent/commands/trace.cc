@@ -5,13 +5,9 @@
 // 3. The marks of one rank after the other go through TraceWriter into the file.
 #include "agent/commands/trace.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -19,7 +15,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -28,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/commands/output_file.h"
+#include "agent/commands/progress.h"
 #include "agent/trace/trace_writer.h"
 #include "common/mark_file_reader.h"
 #include "common/parallel_group.h"
@@ -52,7 +48,6 @@ struct TraceOptions {
 using diagnosis::Scope;
 using diagnosis::Verdict;
 
-constexpr unsigned kMaxThreads = 4;
 constexpr size_t kMaxSuspects = 16;
 constexpr size_t kPeersOfSuspect = 3;
 constexpr int64_t kStepsBefore = 5, kStepsAfter = 10;
@@ -97,27 +92,6 @@ absl::StatusOr<Spans> ParseFlag(const char* flag, const std::string& text, const
   if (std::optional<Spans> spans = ParseSpans(text)) return *spans;
   return absl::InvalidArgumentError(absl::StrCat(flag, ": '", text, "' is no list like ", example));
 }
-
-// On a terminal one line that is written over.
-class Progress {
- public:
-  void Show(const char* what, uint64_t done, uint64_t all) {
-    if (!terminal_) return;
-    auto now = std::chrono::steady_clock::now();
-    if (now - shown_ < std::chrono::milliseconds(200)) return;
-    shown_ = now;
-    fprintf(stderr, "\r\033[K%s: %3.0f %% of %.0f MB", what,
-            100 * static_cast<double>(done) / static_cast<double>(std::max<uint64_t>(all, 1)),
-            static_cast<double>(all) / 1e6);
-  }
-  void Clear() {
-    if (terminal_) fprintf(stderr, "\r\033[K");
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  std::chrono::steady_clock::time_point shown_;
-};
 
 // A rank of the folder, and what of it is asked for.
 struct Chosen {
@@ -272,7 +246,6 @@ absl::Status Trace::Diagnose() {
   absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options_.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   directory_ = *std::move(directory);
-  unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
   auto progress = [this](uint64_t done, uint64_t all) { progress_.Show("diagnosing", done, all); };
   auto at_end = [this](const diagnosis::Engine& engine, const std::vector<int>& nodes) {
     nodes_ = nodes;
@@ -281,8 +254,7 @@ absl::Status Trace::Diagnose() {
       for (int rank : Accused(verdict)) peers_[rank] = engine.Peers(rank);
     }
   };
-  absl::StatusOr<diagnosis::Report> report =
-      diagnosis::DiagnoseFiles(directory_, static_cast<int>(threads), progress, at_end);
+  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(directory_, ReadingThreads(), progress, at_end);
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
   report_ = *std::move(report);
   return absl::OkStatus();

@@ -138,7 +138,8 @@ function Page() {
     <${Events} events=${live.events} />
     ${notes.length > 0 && html`<section><h2>Notes of the diagnosis</h2><ul>${notes.map((note, i) =>
       html`<li key=${i}>${note.text}</li>`)}</ul></section>`}
-    <footer>TaskD ${live.version} · history since ${new Date(live.since).toLocaleString([], {hour12: false})}, when the manager started · <a href="/api/v1/diagnosis">diagnosis as JSON</a> ·${" "}
+    <footer>TaskD ${live.version} · history since ${new Date(live.since).toLocaleString([], {hour12: false})}, when the manager started · <a href="/report.html" download="taskd-report.html">report for a ticket</a> ·
+      ${" "}<a href="/api/v1/diagnosis">diagnosis as JSON</a> ·${" "}
       <a href="/licenses.txt">licenses</a></footer>
   </main>`;
 }

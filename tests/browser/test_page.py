@@ -54,6 +54,23 @@ def test_a_slow_rank_is_named_and_seen(manager, browser):
     assert "expected" in browser.text("#suspects details[open]")
 
 
+def test_the_report_needs_no_network(manager, browser, tmp_path):
+    feed(manager, *SLOW)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    assert "rank 7" in browser.evaluate(
+        "fetch(document.querySelector('a[download]').href).then(response => response.text())")
+    file = tmp_path / "a report.html"
+    subprocess.run([TASKD, "report", "--manager", manager.address, "-o", str(file)], env=clean_environment(), check=True, timeout=100)
+    before = len(browser.order("requests"))
+    browser.open(file.as_uri())
+    assert "slow: rank 7" in browser.text("h1")
+    # Its picture is drawn, rank 7 of another colour than its peers; nothing else was asked for.
+    assert browser.evaluate("document.querySelector('image').getBoundingClientRect().height") > 50
+    assert all(one["url"].startswith(("file:", "data:")) for one in browser.order("requests")[before:])
+    assert browser.order("errors") == []
+
+
 def test_the_cell_under_pointer_and_keyboard_is_told(manager, browser):
     feed(manager, *SLOW)
     browser.open(url(manager))

@@ -45,7 +45,7 @@ def test_wrong_usage_is_one_line_and_code_2(stage, arguments, words):
     usage_error(stage.run(*arguments), *words)
 
 
-@pytest.mark.parametrize("command", [[], ["manager"], ["proxy"], ["switch"], ["status"]], ids=lambda c: " ".join(c) or "taskd")
+@pytest.mark.parametrize("command", [[], ["manager"], ["proxy"], ["switch"], ["status"], ["report"]], ids=lambda c: " ".join(c) or "taskd")
 def test_help(stage, command):
     done = stage.run(*command, "--help")
     assert done.returncode == 0 and "sage" in done.stdout and done.stderr == ""

@@ -1,9 +1,9 @@
-#include "manager/history.h"
+#include "view/history.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace taskd::manager {
+namespace taskd::view {
 namespace {
 
 using testing::ElementsAre;
@@ -248,4 +248,4 @@ TEST(HistoryTest, ValuesHaveNames) {
 }
 
 }  // namespace
-}  // namespace taskd::manager
+}  // namespace taskd::view

@@ -26,7 +26,7 @@
 
 #include "common/step_fold.h"
 
-namespace taskd::manager {
+namespace taskd::view {
 
 class History {
  public:
@@ -148,4 +148,4 @@ class History {
 std::string_view Name(History::Value value);
 std::optional<History::Value> HistoryValueFromName(std::string_view name);
 
-}  // namespace taskd::manager
+}  // namespace taskd::view

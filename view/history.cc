@@ -1,10 +1,10 @@
-#include "manager/history.h"
+#include "view/history.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 
-namespace taskd::manager {
+namespace taskd::view {
 namespace {
 
 constexpr float kUnknown = -1;
@@ -284,4 +284,4 @@ size_t History::bytes() const {
   return bytes_;
 }
 
-}  // namespace taskd::manager
+}  // namespace taskd::view

@@ -1,0 +1,23 @@
+// What the manager knows of its job, for those who show it.
+#pragma once
+
+#include <memory>
+
+#include "manager/core.h"
+#include "manager/diagnosis_core.h"
+#include "manager/event_log.h"
+#include "manager/supervision_core.h"
+#include "view/history.h"
+
+namespace taskd::manager {
+
+struct JobSources {
+  std::shared_ptr<ManagerCore> core;
+  std::shared_ptr<DiagnosisCore> diagnosis;
+  std::shared_ptr<SupervisionCore> supervision;
+  std::shared_ptr<const view::History> history;
+  std::shared_ptr<const EventLog> events;
+  SteadyTime started;  // of the manager: since then there is history
+};
+
+}  // namespace taskd::manager
