@@ -62,6 +62,7 @@ class Job:
         self.work = work
         self.stop_file = os.path.join(work, "stop")
         self.trouble_file = os.path.join(work, "trouble")
+        self.report = os.path.join(work, "report.html")
         self.reported = []  # verdicts that were printed: (scope, ids, cause)
         self.manager = None  # its address, once a rank knows it
         self.nodes = []
@@ -344,7 +345,10 @@ def run(job, stays):
     print(f"No new marks up to step {max(job.training_steps().values())}.")
     lost = {r: s["lost"] for r, s in job.status().items()}
 
-    say(10, "The job ends; what is on disk")
+    say(10, "The job on one page, for a ticket; then it ends, and what is on disk")
+    job.show("report", "-o", job.report)
+    with open(job.report, encoding="utf-8") as report:
+        require("What was slow and is not any more" in report.read(), f"{job.report} does not name the ranks that were slow")
     job.finish()
     wait_until(lambda: not job.processes(), "everything has ended by itself", 15)
     ranks, problems = job.reports()
@@ -380,7 +384,8 @@ def main():
         return 1
     finally:
         job.kill()
-    print(f"\nDone in {time.monotonic() - began:.0f} s. Nothing is left running; `rm -r {work}` removes the files.")
+    print(f"\nDone in {time.monotonic() - began:.0f} s; nothing is left running. Open {job.report} in a browser.\n"
+          f"`rm -r {work}` removes all files.")
     return 0
 
 
