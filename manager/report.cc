@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/realtime.h"
 #include "manager/census.h"
 #include "view/report_page.h"
@@ -54,7 +55,7 @@ std::string RenderReport(const JobSources& sources) {
   page.facts.emplace_back("marks", SwitchText(snapshot.wanted, census));
   page.facts.emplace_back("restarts", absl::StrCat(supervision.restarts));
   if (supervision.hang.has_value()) {
-    page.hang = supervision.hang->text;
+    page.hang = std::string(absl::StripPrefix(supervision.hang->text, "hang: "));  // its kind stands beside it
     page.stacks = sources.events->NewestStacks(HangSinceNs(supervision)).detail;
   }
   for (LoggedEvent& event : sources.events->Since(0, EventLog::kMaxEvents)) {

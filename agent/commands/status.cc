@@ -105,7 +105,7 @@ absl::Status RunStatus(const StatusOptions& options) {
       }
       if (draws && !reached) screen.emplace(options.all);
       reached = true;
-      const absl::Status shown = draws ? screen->Draw(status, map) : Print(options, status);
+      absl::Status shown = draws ? screen->Draw(status, map) : Print(options, status);
       if (!shown.ok() || !options.watch) return shown;
     } else if (!options.watch || !reached) {
       return absl::UnavailableError(client->Describe(called));

@@ -1,7 +1,7 @@
 // The page: asks the manager once a second, and shows what it knows.
 import {html, render, useEffect, useState} from "/vendor/htm-preact.js";
 import {Heatmap, Legend} from "/heatmap.js";
-import {Events, Hang, Rank, Suspects, Switches} from "/panels.js";
+import {Events, Hang, hangText, Rank, Suspects, Switches} from "/panels.js";
 import {Phases} from "/phases.js";
 import {Store} from "/store.js";
 
@@ -51,9 +51,9 @@ function Hint({live}) {
   else if (kinds.step === "off" && (step === null || live.step_age_s > QUIET_S)) hint = html`Steps are not marked, so there is nothing new to draw. Switch them
     on, while the job runs:${" "}<code>taskd switch step=on communication=on</code>`;
   else if (step === null) hint = html`${ranks.attached === 1 ? "One rank is" : `${ranks.attached} ranks are`} there. Waiting for the first step to end; with compilation that can take minutes.`;
+  else if (ranks.attached === 1) hint = html`One rank has no peers to be compared with: the colors show nothing, its numbers do.`;
   else if (kinds.communication === "off" && !store.columns.at(-1)?.phases[2]) hint = html`Communication is not marked: who waits looks the same
     as who computes. Tell them apart with${" "}<code>taskd switch communication=on</code>`;
-  else if (ranks.attached === 1) hint = html`One rank has no peers to be compared with: the colors show nothing, its numbers do.`;
   else if (nodes.connected < nodes.known) hint = html`Nodes ${nodes.lost} are not connected: what their ranks do now is not seen.`;
   return hint && html`<p id="hint">${hint}</p>`;
 }
@@ -116,7 +116,7 @@ function Page() {
     ${store.lostSince && html`<${Lost} />`}
     <header class=${`state-${live.state}`}>
       <p class="job">${live.job || "a job without a name"}${live.task_id && html` <span class="quiet">${live.task_id}</span>`}</p>
-      <h1 id="verdict">${live.hang ? `hung: ${live.hang.text}` : live.verdict}</h1>
+      <h1 id="verdict">${live.hang ? `hung: ${hangText(live.hang)}` : live.verdict}</h1>
       <${Numbers} live=${live} />
       <${Hint} live=${live} />
     </header>

@@ -58,7 +58,7 @@ export function Switches({live}) {
     ${unanswered > 0 && html`<p class="note">${unanswered} of ${live.ranks.attached} ranks have not answered revision ${revision} yet: ${unanswered_ranks}</p>`}
     ${failed > 0 && html`<p class="note">${failed} ranks could not take it on: ${failed_ranks} (${failure})</p>`}
     ${unanswered + failed === 0 && live.ranks.attached > 0 && html`<p class="quiet">All ranks have it so.</p>`}
-    <p class="quiet">Change it: <code>taskd switch communication=on</code></p></section>`;
+    <p class="quiet">Change it: <code>taskd switch communication=${kinds.communication === "on" ? "off" : "on"}</code></p></section>`;
 }
 
 export function Events({events}) {
@@ -68,10 +68,12 @@ export function Events({events}) {
       ${events.length === 0 && html`<li class="quiet">Nothing has happened since the manager started.</li>`}</ol></section>`;
 }
 
+// Its kind stands before the sentence, where the launcher's log has it.
+export const hangText = hang => hang.text.replace(/^hang: /, "");
+
 export function Hang({hang}) {
   return html`<section id="hang"><h2>The job hangs</h2>
-    <p>${hang.text}</p>
-    <p>${hang.missing ? html`Behind, at step ${hang.lowest_step}: <b>ranks ${hang.missing}</b>. Others are at step ${hang.highest_step}.`
+    <p>${hang.missing ? html`Behind, at step ${hang.lowest_step}: <b>${/[-,]/.test(hang.missing) ? "ranks" : "rank"} ${hang.missing}</b>. Others are at step ${hang.highest_step}.`
       : html`All ${hang.ranks} ranks stand at step ${hang.lowest_step}.`} Since ${timeOf(hang.since)}.</p>
     ${hang.stacks ? html`<h3>Stacks, equal ones together</h3><pre tabindex="0">${hang.stacks}</pre>`
       : html`<p class="quiet">No stacks have come. <code>taskd run</code> collects them; without it:

@@ -118,7 +118,7 @@ def test_marks_that_are_off_name_the_command(stage, manager, browser):
     browser.open(url(manager))
     browser.wait_text("#hint", "Steps are not marked", "taskd switch step=on")
     manager.all_on()
-    browser.wait_text("#switches", "step\non", "All ranks have it so")
+    browser.wait_text("#switches", "step\non", "All ranks have it so", "taskd switch communication=off")
     wait_until(lambda: "Steps are not marked" not in (browser.text("#hint") or ""), "the page has seen the switch")
 
 

@@ -168,8 +168,8 @@ std::vector<std::string> FuzzSeeds() {
       "0node-0.svc:65535",
       "1a:1,[fe80::1]:8,10.0.0.2:0",
       "2n[01-03,7]x[0-1],a,b[9-12]",
-      "3--nnodes\n1:4\n--nproc-per-node=8\n--rdzv-backend=c10d\n--rdzv_endpoint\n[::1]:29400\n--rdzv-conf\na=b,c=1\n"
-      "--redirects\n0:3,1:1\n--tee=3\n--max-restarts\n3\n-m\nmodule\n--x",
+      "3--nnodes\n1:4\n--nproc-per-node=8\n--rdzv-backend=c10d\n--rdzv_endpoint\n[::1]:29400\n--rdzv-conf\na=b,c=1",
+      "3--redirects\n0:3,1:1\n--tee=3\n--max-restarts\n3\n-m\nmodule\n--x",
       "3PET_NNODES=2\nTASKD_HANG_FACTOR=3.5\n--node-rank=1\n--master-addr\nh\n--master-port=1\ntrain.py\n--lr\n1",
       "3--standalone\n--signals-to-handle\nSIGTERM,SIGINT\n--local-ranks-filter=0,1\n--\npython\nx",
       "4--mode\nray\n--num-cpus=4\n--wait\n3\n--dry-run\n--json\n--\nx",

@@ -38,13 +38,18 @@ bool Attached() {
   return taskd_worker_get_stats(&stats) == 0 && stats.attached == 1;
 }
 
+std::string SocketPath() {
+  const char* path = getenv("TASKD_SOCKET");
+  return path == nullptr ? "" : path;
+}
+
 // A proxy as far as the hello goes.
 class Server {
  public:
   Server() {
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
-    strncpy(address.sun_path, getenv("TASKD_SOCKET"), sizeof(address.sun_path) - 1);
+    SocketPath().copy(address.sun_path, sizeof(address.sun_path) - 1);
     unlink(address.sun_path);
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
@@ -55,7 +60,7 @@ class Server {
   ~Server() {
     Drop();
     close(listener_);
-    unlink(getenv("TASKD_SOCKET"));
+    unlink(SocketPath().c_str());
   }
 
   // Takes the next connection's hello and descriptor.

@@ -309,7 +309,7 @@ FRESH_TEST(NvtxTest, KnownNames) {
     for (const std::string& name : names) {
       for (nvtx::Domain domain : {nvtx::Domain{nullptr}, lib, communication}) {
         memset(buffer, 'x' + round, sizeof(buffer));
-        strcpy(buffer, name.c_str());
+        memcpy(buffer, name.c_str(), name.size() + 1);
         Nvtx::DomainPush(domain, Event(buffer));
         const Record start = segment.Last();
         EXPECT_EQ(start.type, ring::kRecordRangeStart);
@@ -358,8 +358,9 @@ FRESH_TEST(NvtxTest, KnownNamesAtTheEndOfAPage) {
     for (int i = 0; i < 2; ++i) {
       Nvtx::Push(name);  // known from here
       Nvtx::Pop();
-      char* end = pages + page - strlen(name) - 1;
-      strcpy(end, name);
+      const size_t bytes = strlen(name) + 1;
+      char* end = pages + page - bytes;
+      memcpy(end, name, bytes);
       Nvtx::Push(end);
       EXPECT_EQ(SegmentView().Last().name, name);
       Nvtx::Pop();
