@@ -41,7 +41,7 @@ TEST_F(FolderTest, OpensNothingButFiles) {
   UniqueFd bound(socket(AF_UNIX, SOCK_STREAM, 0));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  (temp_ / "in/socket").string().copy(address.sun_path, sizeof(address.sun_path) - 1);
+  (temp_ / "in/socket").copy(address.sun_path, sizeof(address.sun_path) - 1);
   ASSERT_EQ(bind(bound.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   EXPECT_TRUE(Open("file").ok());
   EXPECT_TRUE(absl::IsNotFound(Open("nothing")));
