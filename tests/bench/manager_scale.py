@@ -51,21 +51,26 @@ def memory_mib(pid, field):
 
 
 class Job:
-    """A manager, and simulated proxies at `rate` steps a second."""
+    """A manager, and simulated proxies at `rate` steps a second, after `fill_steps` as fast as it takes them."""
 
-    def __init__(self, program, folder, ranks, rate):
+    def __init__(self, program, folder, ranks, rate, fill_steps=0):
         self.program, self.ranks = program, ranks
         self.address = f"127.0.0.1:{free_port()}"
+        self.http = f"127.0.0.1:{free_port()}"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("TASKD_", "MINDX_", "POD_IP"))}
         self.environment.update(TASKD_TOKEN=secrets.token_hex(32), XDG_RUNTIME_DIR=folder)
         self.log = open(os.path.join(folder, f"log-{rate}"), "w")
         self.pieces = []
         self.began = time.monotonic()
         try:
-            self.manager = self.start("manager", "--listen", self.address, "--http", f"127.0.0.1:{free_port()}", "--job", JOB,
+            self.manager = self.start("manager", "--listen", self.address, "--http", self.http, "--job", JOB,
                                       "--state-dir", os.path.join(folder, f"state-{rate}"),
                                       "--switch-file", os.path.join(folder, "no-switch-file"))
             self.wait(lambda: socket.create_connection(("127.0.0.1", int(self.address.rsplit(":", 1)[1])), 1).close() or True)
+            if fill_steps > 0:
+                subprocess.run([program, "simulate", "--ranks", str(ranks), "--tp", "8", "--pp", "8", "--steps", str(fill_steps), "--manager",
+                                self.address], env=self.environment, stdout=self.log, stderr=self.log, check=True)
+                self.began = time.monotonic()
             self.proxies = self.start("simulate", "--ranks", str(ranks), "--tp", "8", "--pp", "8", "--steps", "1000000",
                                       "--rate", str(rate), "--manager", self.address)
             self.wait(lambda: self.switch(True)[0] == ranks)
