@@ -20,6 +20,7 @@ inline std::string_view MarkCountName(int i) {
 struct RankReport {
   int rank = 0;
   int pid = 0;
+  int local_rank = -1;            // -1: unknown
   bool attached = false;          // its process lives and its ring is sound
   std::string reason;             // why not attached, or why the wanted state is not applied
   uint64_t applied_revision = 0;  // of the wanted state that it has; 0: none yet

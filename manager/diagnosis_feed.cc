@@ -160,12 +160,15 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
   stream.proxy_dropped = batch.proxy_dropped;
   for (FoldBatch::Groups& groups : batch.groups) {
     if (!MayFeed(id, stream, groups.rank)) continue;
+    groups.groups.resize(std::min(groups.groups.size(), kMaxGroups));
     size_t bytes = 0;
-    for (size_t i = 0; i < groups.groups.size() && i < kMaxGroups; ++i) {
-      GroupInfo& group = groups.groups[i];
+    for (GroupInfo& group : groups.groups) {
       bytes += BytesOf(group);
       if (bytes > kMaxGroupBytes) group.members = {};
-      engine_.SetGroup(groups.rank, static_cast<uint32_t>(i), group);
+    }
+    if (options_.on_groups) options_.on_groups(groups.rank, groups.groups);
+    for (size_t i = 0; i < groups.groups.size(); ++i) {
+      engine_.SetGroup(groups.rank, static_cast<uint32_t>(i), groups.groups[i]);
     }
   }
   std::vector<int> late;  // ranks that have ended: these are their last steps

@@ -58,8 +58,9 @@ class DiagnosisFeed {
   struct Options {
     diagnosis::Engine::Options engine;
     uint64_t away_ns = 30'000'000'000;  // after this the ranks of a node whose stream has ended are gone
-    // Is shown each step before the engine is.
+    // Are shown each step, and the groups of a rank, before the engine is.
     std::function<void(int rank, const StepFold& fold, uint64_t now_ns)> on_step;
+    std::function<void(int rank, const std::vector<GroupInfo>& groups)> on_groups;
   };
   struct Counts {
     uint64_t steps = 0;          // given to the engine

@@ -8,6 +8,7 @@
 #include "manager/event_log.h"
 #include "manager/supervision_core.h"
 #include "view/history.h"
+#include "view/rank_groups.h"
 
 namespace taskd::manager {
 
@@ -16,6 +17,7 @@ struct JobSources {
   std::shared_ptr<DiagnosisCore> diagnosis;
   std::shared_ptr<SupervisionCore> supervision;
   std::shared_ptr<const view::History> history;
+  std::shared_ptr<const view::RankGroups> groups;
   std::shared_ptr<const EventLog> events;
   SteadyTime started;  // of the manager: since then there is history
 };

@@ -41,6 +41,7 @@
 #include "proto/diagnosis_messages.h"
 #include "proto/grpc_listener.h"
 #include "view/history.h"
+#include "view/rank_groups.h"
 
 namespace taskd::manager {
 namespace {
@@ -201,9 +202,13 @@ class ManagerServer::Impl {
     }
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
     history_ = std::make_shared<view::History>();
+    groups_ = std::make_shared<view::RankGroups>();
     DiagnosisCore::Options diagnosis;
     diagnosis.feed.on_step = [history = history_](int rank, const StepFold& fold, uint64_t now_ns) {
       history->Add(rank, fold, now_ns);
+    };
+    diagnosis.feed.on_groups = [groups = groups_](int rank, const std::vector<GroupInfo>& of_rank) {
+      groups->Set(rank, of_rank);
     };
     diagnosis_ = std::make_shared<DiagnosisCore>(diagnosis, verdicts, std::move(save));
     events_ = std::make_shared<EventLog>();
@@ -215,7 +220,9 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
-  JobSources Sources(SteadyTime started) const { return {core_, diagnosis_, supervision_, history_, events_, started}; }
+  JobSources Sources(SteadyTime started) const {
+    return {core_, diagnosis_, supervision_, history_, groups_, events_, started};
+  }
 
   absl::Status StartHttp(const ManagerOptions& options, SteadyTime started) {
     if (options.http.empty()) return absl::OkStatus();
@@ -321,6 +328,7 @@ class ManagerServer::Impl {
   std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
   std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
   std::shared_ptr<view::History> history_;
+  std::shared_ptr<view::RankGroups> groups_;
   std::shared_ptr<EventLog> events_;  // outlives the cores, which call it
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;

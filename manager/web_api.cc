@@ -38,8 +38,9 @@ constexpr size_t kMaxKeptBytes = size_t{48} << 20;
 constexpr int kDefaultRows = 512;
 constexpr int64_t kAnyStep = int64_t{1} << 62;
 constexpr size_t kShownEvents = 60;
-constexpr size_t kMaxRuns = 64;       // of ranks in one list
-constexpr size_t kTailCells = 16384;  // of the newest steps, with each look
+constexpr size_t kMaxRuns = 64;            // of ranks in one list
+constexpr size_t kMaxShownMembers = 4096;  // of a group
+constexpr size_t kTailCells = 16384;       // of the newest steps, with each look
 constexpr size_t kMinTailSteps = 32;
 constexpr size_t kMaxTailSteps = 256;
 
@@ -151,6 +152,14 @@ Json EventToJson(const LoggedEvent& event, bool with_detail) {
 
 // Milliseconds as JSON; null: no data.
 Json MsOrNull(float ms) { return ms < 0 ? Json() : Json(Rounded(ms)); }
+
+// What of a step is none of the other phases; below 0: no data.
+float ComputeMs(const view::History::RankStep& step) {
+  if (step.period_ms < 0) return -1;
+  float rest = step.period_ms;
+  for (float other : {step.dataloader_ms, step.communication_ms, step.checkpoint_ms}) rest -= std::max(other, 0.0F);
+  return std::max(rest, 0.0F);
+}
 
 class Api {
  public:
@@ -404,6 +413,7 @@ class Api {
       json["host"] = node->host;
       json["connected"] = node->connected;
       json["pid"] = rank->pid;
+      json["device"] = rank->local_rank < 0 ? Json() : Json(rank->local_rank);
       json["attached"] = rank->attached;
       json["step"] = rank->step;
       json["step_ms"] = Rounded(rank->step_ms);
@@ -416,6 +426,7 @@ class Api {
       json["overhead_ns_per_mark"] = Rounded(rank->overhead_ns_per_mark);
       if (!rank->reason.empty()) json["reason"] = rank->reason;
     }
+    json["groups"] = GroupsJson(number);
     json["steps"] = Json::array();
     for (const view::History::RankStep& step : steps) {
       Json row;
@@ -423,12 +434,30 @@ class Api {
       row["own_ms"] = MsOrNull(step.own_ms);
       row["period_ms"] = MsOrNull(step.period_ms);
       row["dataloader_ms"] = MsOrNull(step.dataloader_ms);
+      row["compute_ms"] = MsOrNull(ComputeMs(step));
       row["communication_ms"] = MsOrNull(step.communication_ms);
       row["checkpoint_ms"] = MsOrNull(step.checkpoint_ms);
       json["steps"].push_back(std::move(row));
     }
     json["verdicts"] = VerdictsOn(number, rank == nullptr ? std::nullopt : std::optional(node->node));
     return json;
+  }
+
+  Json GroupsJson(int rank) const {
+    Json rows = Json::array();
+    for (const GroupInfo& group : sources_.groups->Of(rank)) {
+      Json row;
+      row["name"] = group.name;
+      row["label"] = group.label;
+      int64_t size = 0;
+      for (const MemberRun& run : group.members) size += run.count;
+      row["size"] = size;
+      std::vector<int> members = ExpandMembers(group.members, kMaxShownMembers);
+      std::sort(members.begin(), members.end());
+      row["ranks"] = RunsOf(members);
+      rows.push_back(std::move(row));
+    }
+    return rows;
   }
 
   // Those that name the rank, its node, or a link of it.

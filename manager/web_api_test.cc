@@ -47,9 +47,10 @@ class WebApiTest : public testing::Test {
       std::make_shared<DiagnosisCore>(DiagnosisCore::Options{}, std::vector<diagnosis::Verdict>{}, nullptr);
   std::shared_ptr<SupervisionCore> supervision_ = std::make_shared<SupervisionCore>(nullptr);
   std::shared_ptr<view::History> history_ = std::make_shared<view::History>();
+  std::shared_ptr<view::RankGroups> groups_ = std::make_shared<view::RankGroups>();
   std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
   HttpHandlers handlers_ =
-      MakeWebApi({core_, diagnosis_, supervision_, history_, events_, std::chrono::steady_clock::now()});
+      MakeWebApi({core_, diagnosis_, supervision_, history_, groups_, events_, std::chrono::steady_clock::now()});
 };
 
 TEST_F(WebApiTest, AHeatMapHasARowForEachRank) {
@@ -96,6 +97,19 @@ TEST_F(WebApiTest, ARankHasItsLastSteps) {
   ASSERT_EQ(rank["steps"].size(), 2u);
   EXPECT_EQ(rank["steps"][1]["period_ms"], 120.0);
   EXPECT_TRUE(rank["steps"][1]["dataloader_ms"].is_null());
+  EXPECT_EQ(rank["steps"][1]["compute_ms"], 120.0);
+  EXPECT_EQ(rank["groups"], json::array());
+}
+
+TEST_F(WebApiTest, ARankHasItsGroups) {
+  AddStep(2, 1, 100);
+  groups_->Set(2, {{"hccl_world_group", "dp", CompressMembers({0, 1, 2, 3})},
+                   {"g_tp", "tp", CompressMembers({2, 0})},
+                   {"x\"y", "", {}}});
+  EXPECT_EQ(GetJson("rank/2")["groups"], json::parse(R"([
+      {"name":"hccl_world_group","label":"dp","size":4,"ranks":"0-3"},
+      {"name":"g_tp","label":"tp","size":2,"ranks":"0, 2"},
+      {"name":"x\"y","label":"","size":0,"ranks":""}])"));
 }
 
 TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {

@@ -67,6 +67,7 @@ void FillWanted(const SwitchState& state, v1::WantedState* message) {
 void FillRankReport(const RankReport& report, v1::RankStatus* message) {
   message->set_rank(report.rank);
   message->set_pid(report.pid);
+  if (report.local_rank >= 0) message->set_local_rank(report.local_rank);
   message->set_attached(report.attached);
   message->set_reason(report.reason);
   message->set_applied_revision(report.applied_revision);
@@ -85,6 +86,7 @@ RankReport ReadRankReport(const v1::RankStatus& message) {
   RankReport report;
   report.rank = message.rank();
   report.pid = message.pid();
+  if (message.has_local_rank() && message.local_rank() >= 0) report.local_rank = message.local_rank();
   report.attached = message.attached();
   report.reason = message.reason();
   report.applied_revision = message.applied_revision();

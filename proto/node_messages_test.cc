@@ -36,6 +36,7 @@ TEST(NodeMessages, WhatIsWantedIsWhatIsRecordedNotWhatWasAskedFor) {
 TEST(NodeMessages, AReportComesBackAsItWas) {
   const RankReport report = {.rank = 3,
                              .pid = 4711,
+                             .local_rank = 0,
                              .attached = true,
                              .reason = "not applied: MSPTI has not answered",
                              .applied_revision = 8,

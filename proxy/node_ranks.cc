@@ -101,6 +101,7 @@ RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
   RankReport report;
   report.rank = number;
   report.pid = static_cast<int>(rank.pid);
+  report.local_rank = rank.local_rank;
   report.applied = rank.gate.applied();
   report.applied_revision = rank.gate.applied_revision();
   report.reason = "its process has ended";

@@ -180,7 +180,7 @@ void Rendezvous::StartIfComplete() {
     if (count < options_.max_nodes && now_ns_ < *last_call_ends_ns_) return;
   }
   if (count > options_.max_nodes) candidates.resize(options_.max_nodes);
-  Start(std::move(candidates));
+  Start(candidates);
 }
 
 // By group rank.

@@ -256,7 +256,7 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<proto::Guarded<In>
   }
 
  protected:
-  virtual ~Reactor() = default;
+  ~Reactor() override = default;
 
   void StartOrEnd(const grpc::Status& refusal) {
     if (!refusal.ok()) {

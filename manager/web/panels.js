@@ -94,12 +94,14 @@ export function Rank({number, fetchJson, onClose}) {
   if (rank?.rank !== number) return html`<section id="rank"><h2>Rank ${number} ${close}</h2><p>${error || "Asking …"}</p></section>`;
   const marks = rank.marks && Object.entries(rank.marks).filter(([, count]) => count > 0).map(([kind, count]) => `${KIND_NAMES[kind] ?? kind} ${count}`);
   return html`<section id="rank"><h2>Rank ${number} ${close}</h2>
-    ${rank.host !== undefined && html`<p>node ${rank.node} (${rank.host}), process ${rank.pid}, ${rank.attached && rank.connected ? "recorded"
+    ${rank.host !== undefined && html`<p>node ${rank.node} (${rank.host}), ${rank.device === null ? "" : `device ${rank.device}, `}process ${rank.pid}, ${rank.attached && rank.connected ? "recorded"
       : `not recorded: ${rank.reason || "its node is not connected"}`}</p>
       <p class="quiet">Marks written: ${marks.join(", ") || "none"}; lost: ${rank.lost}; ${rank.overhead_ns_per_mark.toFixed(0)} ns each.</p>`}
+    ${rank.groups.length > 0 && html`<p>Groups: ${rank.groups.map((group, i) => html`<span key=${i}>${i > 0 ? "; " : ""}${group.label || group.name}${
+      group.size > 0 ? ` (${group.size} ranks: ${group.ranks})` : ""}</span>`)}</p>`}
     ${rank.verdicts.map((verdict, i) => html`<p key=${i} class="note">${verdict.state}: ${verdict.text}</p>`)}
-    ${rank.steps.length > 0 && html`<table><thead><tr><th>step</th><th>whole, ms</th><th>own time</th><th>data loader</th><th>communication</th><th>checkpoint</th></tr></thead>
+    ${rank.steps.length > 0 && html`<table><thead><tr><th>step</th><th>whole, ms</th><th>own time</th><th>data loader</th><th>compute</th><th>communication</th><th>checkpoint</th></tr></thead>
       <tbody>${[...rank.steps].reverse().map((step, i) => html`<tr key=${i}><td>${step.step}</td><td>${cellOf(step.period_ms)}</td>
-        <td>${cellOf(step.own_ms)}</td><td>${cellOf(step.dataloader_ms)}</td><td>${cellOf(step.communication_ms)}</td>
+        <td>${cellOf(step.own_ms)}</td><td>${cellOf(step.dataloader_ms)}</td><td>${cellOf(step.compute_ms)}</td><td>${cellOf(step.communication_ms)}</td>
         <td>${cellOf(step.checkpoint_ms)}</td></tr>`)}</tbody></table>`}</section>`;
 }

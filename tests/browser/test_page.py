@@ -93,7 +93,7 @@ def test_the_cell_under_pointer_and_keyboard_is_told(manager, browser):
     browser.press("ArrowLeft")
     browser.wait_text("#cell", "rank 8", "step 118")
     browser.press("Enter")
-    browser.wait_text("#rank", "Rank 8", "communication")
+    browser.wait_text("#rank", "Rank 8", "compute", "communication", "Groups: ", "(16 ranks: 0-15)")
 
 
 def test_other_values_are_drawn(manager, browser):

@@ -1,0 +1,47 @@
+// The process groups of each rank, for people: name, what it is for, and who is in it.
+//
+// Ranks share what is the same, so a large job's groups are some MiB. At most kMaxBytes: what is beyond is not kept.
+// Safe from any thread.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/step_fold.h"
+
+namespace taskd::view {
+
+class RankGroups {
+ public:
+  static constexpr size_t kMaxBytes = size_t{16} << 20;
+
+  explicit RankGroups(size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
+  RankGroups(const RankGroups&) = delete;
+  RankGroups& operator=(const RankGroups&) = delete;
+
+  // Those that it has now, instead of those before.
+  void Set(int rank, const std::vector<GroupInfo>& groups);
+  // Empty: none, or nobody knows.
+  std::vector<GroupInfo> Of(int rank) const;
+  size_t bytes() const;
+
+ private:
+  struct Shared {
+    GroupInfo group;
+    size_t users = 0;
+  };
+  using Groups = std::unordered_map<std::string, Shared>;  // by all that a group is
+
+  void Forget(int rank);
+
+  const size_t max_bytes_;
+  mutable std::mutex mutex_;
+  Groups groups_;
+  std::unordered_map<int, std::vector<Groups::pointer>> ranks_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace taskd::view
