@@ -28,7 +28,7 @@ std::string Variable(const char* name) {
 bool InForeground() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
 void RestoreAndEnd(int signal) {
-  tcsetattr(STDIN_FILENO, TCSANOW, &before);
+  if (InForeground()) tcsetattr(STDIN_FILENO, TCSANOW, &before);
   [[maybe_unused]] ssize_t written = write(STDOUT_FILENO, "\n", 1);
   std::signal(signal, SIG_DFL);
   std::raise(signal);

@@ -24,7 +24,7 @@ class Terminal:
         self.before = termios.tcgetattr(self.theirs)
         self.output = b""
         environment = harness.clean_environment(TERM="xterm-256color", **variables)
-        shell = ["bash", "-mc", '"$@" & wait', "bash"] if background else []
+        shell = ["bash", "-mc", '"$@" & wait $!', "bash"] if background else []
         self.process = subprocess.Popen([*shell, TASKD, "status", "--watch", *arguments], env=environment, stdin=self.theirs,
                                         stdout=self.theirs, stderr=self.theirs, preexec_fn=self._take)
 
@@ -153,10 +153,11 @@ def test_where_stdout_is_no_terminal_lines_follow_lines(stage, manager):
 
 
 def test_in_the_background_it_is_not_stopped(manager, terminal):
-    """The kernel stops a process of the background that sets the terminal's modes."""
+    """The kernel stops a process of the background that sets the terminal's modes, also in a signal's handler."""
     shown = terminal("--manager", manager.address, background=True)
     shown.wait_screen("q ends")
     drawn = shown.read().count("q ends")
     wait_until(lambda: shown.read().count("q ends") >= drawn + 2, "it draws again")
-    shown.process.send_signal(signal.SIGHUP)  # bash passes it on to its jobs
-    shown.process.wait(20)
+    watcher = int(subprocess.run(["pgrep", "-P", str(shown.process.pid)], capture_output=True, text=True, check=True).stdout)
+    os.kill(watcher, signal.SIGTERM)
+    assert shown.process.wait(20) == 128 + signal.SIGTERM
