@@ -52,18 +52,22 @@ class Screen {
   absl::Status Draw(const v1::JobStatus& status, const v1::Heatmap& map) {
     const std::string details = RenderStatus(status, all_ranks_ ? INT_MAX : 0);
     shown_ = DrawScreen(status, map, details, WatchTerminal::Size(), terminal_.greys());
-    return terminal_.Show(shown_) ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
+    return Show(shown_);
   }
 
   // Above what was last seen.
-  void Complain(const std::string& what) {
+  absl::Status Complain(const std::string& what) const {
     const auto columns = static_cast<size_t>(WatchTerminal::Size().columns);
-    terminal_.Show(absl::StrCat(Printable(what, columns - std::min<size_t>(columns, 3)), "\n", shown_));
+    return Show(absl::StrCat(Printable(what, columns - std::min<size_t>(columns, 3)), "\n", shown_));
   }
 
   bool Wait(std::chrono::milliseconds time) const { return terminal_.Wait(time); }
 
  private:
+  absl::Status Show(const std::string& screen) const {
+    return terminal_.Show(screen) ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
+  }
+
   const bool all_ranks_;
   const WatchTerminal terminal_;
   std::string shown_;
@@ -112,7 +116,7 @@ absl::Status RunStatus(const StatusOptions& options) {
     } else {
       const std::string complaint = client->Describe(called);
       if (draws) {
-        screen->Complain(complaint);
+        if (absl::Status shown = screen->Complain(complaint); !shown.ok()) return shown;
       } else {
         std::cerr << "taskd status: " << complaint << std::endl;
       }

@@ -18,14 +18,14 @@ COLUMNS, ROWS = 100, 30
 class Terminal:
     """The program's stdin, stdout and stderr; what it drew last."""
 
-    def __init__(self, *arguments, columns=COLUMNS, rows=ROWS, background=False, **variables):
+    def __init__(self, *arguments, columns=COLUMNS, rows=ROWS, background=False, prefix=(), **variables):
         self.ours, self.theirs = os.openpty()
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(self.theirs)
         self.output = b""
         environment = harness.clean_environment(TERM="xterm-256color", **variables)
-        shell = ["bash", "-mc", '"$@" & wait $!', "bash"] if background else []
-        self.process = subprocess.Popen([*shell, TASKD, "status", "--watch", *arguments], env=environment, stdin=self.theirs,
+        prefix = ["bash", "-mc", '"$@" & wait $!', "bash"] if background else prefix
+        self.process = subprocess.Popen([*prefix, TASKD, "status", "--watch", *arguments], env=environment, stdin=self.theirs,
                                         stdout=self.theirs, stderr=self.theirs, preexec_fn=self._take)
 
     def _take(self):
@@ -57,9 +57,8 @@ class Terminal:
         return code
 
     def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        subprocess.run(["pkill", "-KILL", "-s", str(self.process.pid)], check=False)  # all of its session
+        self.process.wait(20)
         os.close(self.ours)
         os.close(self.theirs)
 
@@ -142,6 +141,16 @@ def test_a_manager_that_goes_and_comes_back(stage, manager, terminal):
     shown.wait_screen("nodes: 0")
     shown.press(b"q")
     assert shown.end() == 0
+
+
+def test_it_ends_with_its_terminal_though_the_manager_is_away(manager, terminal):
+    shown = terminal("--manager", manager.address, prefix=("bash", "-c", 'trap "" HUP; exec "$@"', "bash"))
+    shown.wait_screen("q ends")
+    manager.kill()
+    shown.wait_screen("cannot be reached")
+    os.close(shown.ours)
+    shown.ours = os.open("/dev/null", os.O_RDONLY)
+    assert shown.process.wait(20) == 1
 
 
 def test_where_stdout_is_no_terminal_lines_follow_lines(stage, manager):
