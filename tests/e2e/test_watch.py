@@ -25,12 +25,9 @@ class Terminal:
         self.output = b""
         environment = harness.clean_environment(TERM="xterm-256color", **variables)
         prefix = ["bash", "-mc", '"$@" & wait $!', "bash"] if background else prefix
-        self.process = subprocess.Popen([*prefix, TASKD, "status", "--watch", *arguments], env=environment, stdin=self.theirs,
-                                        stdout=self.theirs, stderr=self.theirs, preexec_fn=self._take)
-
-    def _take(self):
-        os.setsid()
-        fcntl.ioctl(self.theirs, termios.TIOCSCTTY, 0)
+        # setsid makes it the session's terminal. A preexec_fn would, too, but gRPC's threads here may hold up such a fork for ever.
+        self.process = subprocess.Popen(["setsid", "--ctty", *prefix, TASKD, "status", "--watch", *arguments], env=environment,
+                                        stdin=self.theirs, stdout=self.theirs, stderr=self.theirs)
 
     def read(self):
         while select.select([self.ours], [], [], 0)[0]:
