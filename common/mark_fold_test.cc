@@ -599,7 +599,7 @@ TEST(MarkFold, OnlyTheLargestKeysStay) {
     duration_ns += op.duration_ns;
   }
   EXPECT_EQ(count, 50u);
-  EXPECT_DOUBLE_EQ(Ms(duration_ns), 50 * 51 / 2);
+  EXPECT_DOUBLE_EQ(Ms(duration_ns), 50.0 * 51 / 2);
   EXPECT_EQ(rank.folds[0].samples.size(), 5u);  // numbers 0, 1, 4 and 16 of the sends, the barrier
 }
 

@@ -36,7 +36,7 @@ class HelloServerTest : public ::testing::Test {
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
-    strcpy(address.sun_path, socket_.c_str());
+    socket_.copy(address.sun_path, sizeof(address.sun_path) - 1);
     EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     timeval limit = {20, 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -148,7 +148,7 @@ TEST_F(HelloServerTest, ReplacesAnAbandonedSocketButNotALivingOne) {
     UniqueFd abandoned(socket(AF_UNIX, SOCK_STREAM, 0));
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
-    strcpy(address.sun_path, socket_.c_str());
+    socket_.copy(address.sun_path, sizeof(address.sun_path) - 1);
     ASSERT_EQ(bind(abandoned.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   }
   ASSERT_TRUE(server_.Start(socket_).ok());
