@@ -3,6 +3,8 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <optional>
+#include <system_error>
 
 namespace taskd {
 namespace {
@@ -126,36 +128,38 @@ char* AppendEscaped(char* out, std::string_view text) {
   return out;
 }
 
+// The number that four hexadecimal digits at the beginning of `text` are.
+std::optional<uint32_t> CodeUnit(std::string_view text) {
+  text = text.substr(0, 4);
+  uint32_t unit = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), unit, 16);
+  if (text.size() < 4 || read.ec != std::errc() || read.ptr != text.data() + 4) return std::nullopt;
+  return unit;
+}
+
 // Whether `text` is the inside of a JSON string that holds escaped quotes: then it was escaped by who sent it.
 bool IsEscapedAlready(std::string_view text) {
   bool quotes = false;
+  bool high = false;  // the first half of a surrogate pair comes right before
   for (size_t i = 0; i < text.size(); ++i) {
     auto byte = static_cast<uint8_t>(text[i]);
     if (byte == '"' || byte < 0x20) return false;
+    const bool unicode = byte == '\\' && i + 1 < text.size() && text[i + 1] == 'u';
+    if (high && !unicode) return false;
     if (byte != '\\') continue;
     if (++i == text.size()) return false;
-    switch (text[i]) {
-      case '"':
-        quotes = true;
-        break;
-      case '\\':
-      case '/':
-      case 'b':
-      case 'f':
-      case 'n':
-      case 'r':
-      case 't':
-        break;
-      case 'u':
-        for (int digit = 0; digit < 4; ++digit) {
-          if (++i == text.size() || !isxdigit(static_cast<unsigned char>(text[i]))) return false;
-        }
-        break;
-      default:
-        return false;
+    if (unicode) {
+      const std::optional<uint32_t> unit = CodeUnit(text.substr(i + 1));
+      if (!unit || (*unit >= 0xdc00 && *unit <= 0xdfff) != high) return false;
+      high = *unit >= 0xd800 && *unit <= 0xdbff;
+      i += 4;
+    } else if (text[i] == '"') {
+      quotes = true;
+    } else if (std::string_view("\\/bfnrt").find(text[i]) == std::string_view::npos) {
+      return false;
     }
   }
-  return quotes;
+  return quotes && !high;
 }
 
 char* AppendSanitized(char* out, std::string_view text) {

@@ -79,6 +79,15 @@ TEST(MarkLine, EscapedAndPlainCommunicationNamesReadBackAsTheSameJson) {
   EXPECT_EQ(nlohmann::json::parse(NameOf(from_plain)).at("count"), "1024");
 }
 
+TEST(MarkLine, HalvesOfSurrogatePairsAreNotJson) {
+  const std::string whole = Line(Named(R"({\"a\": \"\ud83d\ude00\"})", "communication"));
+  EXPECT_EQ(nlohmann::json::parse(NameOf(whole)).at("a"), "\U0001F600");
+  for (std::string_view name : {R"({\"a\": \"\ude00\"})", R"({\"a\": \"\ud83d\"})", R"({\"a\": \"\ud83dx\"})",
+                                R"({\"a\": \"\ud83d\ud83d\"})", R"(\"\ud83d)", R"(\"\ud8)"}) {
+    EXPECT_EQ(NameOf(Line(Named(name, "communication"))), name);
+  }
+}
+
 TEST(MarkLine, AnythingElseInTheCommunicationDomainIsOneValidLine) {
   for (std::string_view name : {R"(C:\temp\new)", R"(a\")", R"(\)", R"({\"cut\": \"off)", R"({\"a\": "mixed"})",
                                 "plain", R"({\"bad\": \"\x\"})", "{\\\"a\\\": \\\"\xff\\\"}", "line\nbreak \\\"", ""}) {

@@ -36,6 +36,8 @@ std::vector<std::string> FuzzSeeds() {
       R"(1{"count": "1024","dataType": "bfp16"})", "0step 12",
       ("1gr\xc3\xb6\xc3\x9f"  // the next character would be taken for a digit of the last
        "e \xe6\xad\xa5 \xf0\x9f\x98\x80"),
+      // Halves of surrogate pairs: the first is whole, the others are not.
+      R"(0{\"a\":\"\ud83d\ude00\"})", R"(0{\"a\":\"\ude00\ud83d\"})", R"(0{\"a\":\"\ud83dx\"})",
       (R"(0{"Kind":1,"Flag":16,"SourceKind":0,"Timestamp":1,"Id":7,"MsptiObjectId":{"Pt":{"ProcessId":1,"ThreadId":4},)"
        R"("Ds":{"DeviceId":1,"StreamId":4}},"Name":"step 1","Domain":"default"})")};
 }
