@@ -111,7 +111,7 @@ std::string WriteSentence(const Verdict& verdict, const Layout& layout, double s
   std::string text =
       absl::StrCat(DescribeSubject(verdict, layout), " ", DescribeDeviation(verdict, verdict.evidence.front()),
                    " since step ", verdict.since_step);
-  if (verdict.cost_ms_per_step > 0) {
+  if (verdict.cost_ms_per_step > 0 && step_ms > 0) {
     absl::StrAppend(&text, "; without it a step would take ",
                     FormatMs(std::max(0.0, step_ms - verdict.cost_ms_per_step)), " instead of ", FormatMs(step_ms));
   }

@@ -107,6 +107,8 @@ TEST(WriteSentence, TellsWhatAStepWouldTakeWithoutIt) {
   EXPECT_EQ(WriteSentence(verdict, layout, 120),
             "node 4 takes 50 % longer than before since step 50; without it a step would take 0.0 ms instead of 120 ms")
       << "no step takes less than nothing";
+  EXPECT_EQ(WriteSentence(verdict, layout, 0), "node 4 takes 50 % longer than before since step 50")
+      << "of before the manager's start, and no step was seen since";
 }
 
 TEST(WriteSentence, ClaimsNothingWithoutEvidence) {

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 
+import psutil
+
 from harness import wait_until
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -64,6 +66,13 @@ class Browser:
             return wait_until(shows, f"{selector} shows {parts}", timeout_s)
         except AssertionError as error:
             raise AssertionError(f"{error}; it shows {seen[0]!r}") from None
+
+    def signal_pages(self, signal):
+        """To the processes that the pages run in, as a machine that sleeps would stop them."""
+        pages = [process for process in psutil.Process(self.process.pid).children(recursive=True) if "--type=renderer" in process.cmdline()]
+        assert pages
+        for process in pages:
+            process.send_signal(signal)
 
     def close(self):
         self.process.stdin.close()

@@ -1,6 +1,9 @@
 """The manager's page in a real browser: what a person sees, and what never happens (docs/operations.md)."""
+import json
+import signal
 import subprocess
 import urllib.parse
+import urllib.request
 
 import pytest
 
@@ -21,6 +24,28 @@ PIXELS = """(() => {
 def drawn(browser, rows):
     """The pixels, once there are any."""
     return wait_until(lambda: (found := browser.evaluate(PIXELS % rows)) and found[0][3] == 255 and found, "the heat map is drawn")
+
+
+def newest_step(manager):
+    with urllib.request.urlopen(url(manager) + "api/v1/live", timeout=10) as answer:
+        return json.load(answer)["step"]
+
+
+def columns(browser):
+    """Steps of the heat map's columns, as the keyboard comes to them."""
+    return browser.evaluate("""(async () => {
+      const map = document.querySelector("#heatmap");
+      const go = async (key, shiftKey) => {
+        map.dispatchEvent(new KeyboardEvent("keydown", {key, shiftKey, bubbles: true}));
+        await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+        return Number(document.querySelector("#cell").innerText.match(/step (\\d+)/)[1]);
+      };
+      let from = await go("ArrowLeft", false);
+      for (let to; (to = await go("ArrowLeft", true)) !== from; from = to);
+      const steps = [from];
+      for (let to; (to = await go("ArrowRight", false)) !== steps.at(-1);) steps.push(to);
+      return steps;
+    })()""")
 
 
 def difference(one, other):
@@ -173,6 +198,40 @@ def test_a_lost_manager_leaves_the_last_picture_and_says_since_when(manager, bro
     manager.kill()
     browser.wait_text("#lost", "has not answered since")
     assert "rank 7" in browser.text("#verdict")
+
+
+def test_a_manager_that_is_started_again_is_shown_from_its_beginning(stage, browser):
+    manager = stage.manager()
+    feed(manager, *SLOW)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    for _ in range(2):
+        manager.kill()
+        browser.wait_text("#lost", "has not answered since")
+        manager = stage.manager(port=manager.port, http=manager.http)
+        wait_until(lambda: browser.text("#lost") is None, "the page sees it again")
+        assert browser.text("#step") == "–"
+        feed(manager, "--ranks", "16", "--steps", "40", "--fault", "compute:3:1.5@20")
+        browser.wait_text("#step", "39")
+        assert columns(browser) == list(range(1, 40))  # a step's length is known from the second one on
+        assert difference(drawn(browser, 16)[3], drawn(browser, 16)[7]) > 60
+
+
+def test_a_tab_that_slept_shows_what_it_missed(manager, browser):
+    job = feed(manager, "--ranks", "8", "--steps", "100000", "--rate", "10", background=True)
+    try:
+        browser.open(url(manager))
+        wait_until(lambda: (text := browser.text("#step")) and text.isdigit() and int(text) > 5, "steps go on")
+        browser.signal_pages(signal.SIGSTOP)
+        wait_until(lambda: newest_step(manager) > 100, "the job goes on")
+        browser.signal_pages(signal.SIGCONT)
+        wait_until(lambda: int(browser.text("#step")) > 100, "the page goes on")
+        seen = columns(browser)
+        assert len(seen) > 100 and seen == list(range(seen[0], seen[-1] + 1))
+        assert browser.order("errors") == []
+    finally:
+        job.kill()
+        job.wait()
 
 
 def test_16384_ranks(manager, browser):

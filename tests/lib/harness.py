@@ -134,13 +134,13 @@ class Process:
 
 class Manager(Process):
     def __init__(self, folder, name="manager", port=None, job=JOB, task=TASK, flags=(), state_dir=None, environment=None,
-                 wait=True, wrap=()):
+                 wait=True, wrap=(), http=None):
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.job = job
         self.state_dir = state_dir or os.path.join(folder, f"{name}-state")
         self.folder = folder
-        self.http = f"127.0.0.1:{free_port()}"
+        self.http = http or f"127.0.0.1:{free_port()}"
         command = [*wrap, TASKD, "manager", "--job", job, "--task-id", task, "--listen", self.address,
                    "--http", self.http, "--state-dir", self.state_dir, *flags]
         if "--switch-file" not in flags:
