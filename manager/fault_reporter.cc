@@ -22,7 +22,6 @@ namespace {
 using diagnosis::Scope;
 using diagnosis::Verdict;
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 // ClusterD's words (TaskD contract §1.4 and §8.1).
 constexpr char kVersion[] = "1.0";

@@ -162,22 +162,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 }
 
 std::vector<std::string> FuzzSeeds() {
-  return {
-      "0127.0.0.1:9601",
-      "0[fe80::1]:0",
-      "0node-0.svc:65535",
-      "1a:1,[fe80::1]:8,10.0.0.2:0",
-      "2n[01-03,7]x[0-1],a,b[9-12]",
-      "3--nnodes\n1:4\n--nproc-per-node=8\n--rdzv-backend=c10d\n--rdzv_endpoint\n[::1]:29400\n--rdzv-conf\na=b,c=1",
-      "3--redirects\n0:3,1:1\n--tee=3\n--max-restarts\n3\n-m\nmodule\n--x",
-      "3PET_NNODES=2\nTASKD_HANG_FACTOR=3.5\n--node-rank=1\n--master-addr\nh\n--master-port=1\ntrain.py\n--lr\n1",
-      "3--standalone\n--signals-to-handle\nSIGTERM,SIGINT\n--local-ranks-filter=0,1\n--\npython\nx",
-      "4--mode\nray\n--num-cpus=4\n--wait\n3\n--dry-run\n--json\n--\nx",
-      "4--mode=ps\n--ps-num\n1\nTASKD_REMOTE_START=taskd\nTASKD_WAIT_S=2\nx",
-      "5MA_NUM_HOSTS=2\nMA_TASK_INDEX=1\nMA_NUM_GPUS=4\nMA_VJ_NAME=vj\nMA_TASK_NAME=worker\nMA_CURRENT_IP=10.0.0.1\n"
-      "RANK_TABLE_FILE=/x",
-      "5NODE_LIST=a:1,bc:2\nINDEX=1\nGPU_NUM=3\nNODE_IP_SLOT_LIST=a:1,10.0.0.1:2\nMASTER_ADDR=a\nMASTER_PORT=1",
-      R"(5RANK_TABLE_FILE=/x
+  return {"0127.0.0.1:9601",
+          "0[fe80::1]:0",
+          "0node-0.svc:65535",
+          "1a:1,[fe80::1]:8,10.0.0.2:0",
+          "2n[01-03,7]x[0-1],a,b[9-12]",
+          "3--nnodes\n1:4\n--nproc-per-node=8\n--rdzv-backend=c10d\n--rdzv_endpoint\n[::1]:29400\n--rdzv-conf\na=b,c=1",
+          "3--redirects\n0:3,1:1\n--tee=3\n--max-restarts\n3\n-m\nmodule\n--x",
+          "3PET_NNODES=2\nTASKD_HANG_FACTOR=3.5\n--node-rank=1\n--master-addr\nh\n--master-port=1\ntrain.py\n--lr\n1",
+          "3--standalone\n--signals-to-handle\nSIGTERM,SIGINT\n--local-ranks-filter=0,1\n--\npython\nx",
+          "4--mode\nray\n--num-cpus=4\n--wait\n3\n--dry-run\n--json\n--\nx",
+          "4--mode=ps\n--ps-num\n1\nTASKD_REMOTE_START=taskd\nTASKD_WAIT_S=2\nx",
+          "5MA_NUM_HOSTS=2\nMA_TASK_INDEX=1\nMA_NUM_GPUS=4\nMA_TASK_NAME=ps\nMA_CURRENT_IP=1.1.1.1\nRANK_TABLE_FILE=/x",
+          "5NODE_LIST=a:1,bc:2\nINDEX=1\nGPU_NUM=3\nNODE_IP_SLOT_LIST=a:1,10.0.0.1:2\nMASTER_ADDR=a\nMASTER_PORT=1",
+          R"(5RANK_TABLE_FILE=/x
 MA_NUM_HOSTS=1
 MA_CURRENT_IP=1.0.0.1
 {"version":"1.0","status":"completed","server_count":"1","server_list":[{"server_id":"1.0.0.1","device":[{"device_id":"0","device_ip":"1.1.1.1","rank_id":"0"}]}]})"};
