@@ -25,6 +25,7 @@ LINKED = (
     ("spdlog", "libspdlog-dev", r"spdlog"),
     ("SQLite", "libsqlite3-dev", r"sqlite3"),
     ("zlib", "zlib1g-dev", r"z"),
+    ("Zstandard", "libzstd-dev", r"zstd"),
 )
 _INDEX = """TaskD is under the Apache License 2.0 (LICENSE). Its program `taskd` contains these components, taken from Debian.
 What Debian says of each is in the file named; the licenses that those files only name are in common-licenses.
