@@ -46,16 +46,15 @@ def average(gradients, wants_to_stop):
 
 
 def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-
     # --- TaskD: marks from here on, once they are switched on. Where the wheel is installed not even this is needed.
     import taskd.torch
 
     taskd.torch.enable()
     # ---
 
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
