@@ -62,6 +62,28 @@ def test_file(world, free_port, task):
     assert not os.listdir(os.path.join(folder, "default_task_id_1000000000", "1")), "an earlier job's folder was taken"
 
 
+def test_a_program_that_makes_many_does_not_wait_for_each_look(world, free_port):
+    """A look at all groups for each new one would take time that grows with the square of their number."""
+    world.run(f"""
+import os, time
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="{free_port}", GLOO_SOCKET_IFNAME="lo", MINDX_TASK_ID="job-1")
+import taskd.torch
+from taskd.torch import _groups
+taskd.torch.enable()
+import torch.distributed as dist
+look, looks = _groups._snapshot, []
+_groups._snapshot = lambda: (looks.append(time.sleep(0.02)), look())[1]
+dist.init_process_group("gloo")
+for _ in range(100):
+    dist.new_group([0])
+path = os.path.join(os.environ["TASKD_PROFILING_DIR"], "job-1", "0", "parallel_group.json")
+os.makedirs(os.path.dirname(path))
+while not os.path.exists(path) or open(path).read().count("group_rank") < 101:
+    time.sleep(0.01)
+assert len(looks) < 50, len(looks)
+""", TASKD_PROFILING_DIR=world.path("profiling"))
+
+
 def test_names_fit_into_a_mark(world):
     world.run("""
 import json

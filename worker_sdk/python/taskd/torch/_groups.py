@@ -1,7 +1,8 @@
 """Process groups: their names in marks, and parallel_group.json beside the rank's mark files (TaskD contract §4.8).
 
 The file maps the name that marks carry to {"group_name", "group_rank", "global_ranks"} for every group that this rank
-belongs to. A thread writes it, as the folder appears only once the proxy knows this rank, and may be on a slow disk.
+belongs to. A thread writes it, as the folder appears only once the proxy knows this rank, and may be on a slow disk. It
+looks at the groups, too, and rests in between: a program may make thousands, and is not to wait for each look at all.
 """
 import functools
 import json
@@ -18,11 +19,12 @@ DEFAULT_GROUP = "default_group"
 FILE_NAME = "parallel_group.json"
 _MAX_NAME_BYTES = 96  # as JSON; with it the longest mark stays below 254 bytes
 _RETRY_MIN_S, _RETRY_MAX_S = 0.25, 10.0
+_REST = 20  # times what a look took
 
 _given_names = {}  # name in marks: the name that the program gave, such as "tp"
 _wake = threading.Event()
 _lock = threading.Lock()
-_wanted = None  # {"rank": ..., "groups": ...} that is to be written
+_unseen = False  # groups have changed since the last look
 _thread = None
 
 
@@ -85,12 +87,15 @@ def _hccl_name(group, rank):
 
 
 def _snapshot():
+    """{"rank": ..., "groups": ...} that is to be written; None where all groups are gone by now."""
     c10d = _c10d()
+    if not c10d.is_initialized():
+        return None
     rank = c10d.get_rank()
     groups = {}
     for group, torch_name in list(_names(c10d).items()):
-        group_rank = c10d.get_rank(group)
-        if group_rank < 0:
+        ranks = _global_ranks(c10d, group)
+        if rank not in ranks:
             continue
         default = group is c10d._get_default_group()
         name = DEFAULT_GROUP if default else mark_name(torch_name)
@@ -99,7 +104,7 @@ def _snapshot():
             _given_names.get(torch_name) or (description if description not in (None, "", "undefined") else None) or name)
         if "torch_npu" in sys.modules:
             name = _hccl_name(group, rank) or name
-        groups[name] = {"group_name": given, "group_rank": group_rank, "global_ranks": _global_ranks(c10d, group)}
+        groups[name] = {"group_name": given, "group_rank": ranks.index(rank), "global_ranks": ranks}
     return {"rank": rank, "groups": groups}
 
 
@@ -115,13 +120,12 @@ def changed():
 
 
 def _changed():
-    global _wanted, _thread
+    global _unseen, _thread
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None or not c10d.is_initialized():
         return
-    snapshot = _snapshot()
     with _lock:
-        _wanted = snapshot
+        _unseen = True
         _wake.set()
         if _thread is None or not _thread.is_alive():
             _thread = threading.Thread(target=_write_when_possible, name="taskd-groups", daemon=True)
@@ -129,29 +133,29 @@ def _changed():
 
 
 def _write_when_possible():
-    global _wanted, _thread
-    pause, said = _RETRY_MIN_S, False
+    global _unseen, _thread
+    wanted, pause, said = None, _RETRY_MIN_S, False
     while True:
         with _lock:
             _wake.clear()
-            wanted = _wanted
-            if wanted is None:
+            look, _unseen = _unseen, False
+            if wanted is None and not look:
                 _thread = None
                 return
+        if look:
+            began = time.perf_counter()
+            wanted = _patches.quietly(_snapshot) or wanted
+            pause = _RETRY_MIN_S
+            time.sleep(_REST * (time.perf_counter() - began))
         try:
-            done = _write(wanted)
+            if wanted is None or _write(wanted):
+                wanted = None
+                continue
         except OSError as error:
-            done = False
             if not said:
                 run_log.error("%s: %s", FILE_NAME, error)
                 said = True
-        with _lock:
-            if done and _wanted is wanted:
-                _wanted = None
-                continue
-        if _wake.wait(pause):
-            pause = _RETRY_MIN_S
-        else:
+        if not _wake.wait(pause):
             pause = min(2 * pause, _RETRY_MAX_S)
 
 
@@ -251,8 +255,8 @@ def install(c10d, wrap_export):
 
 
 def _forget_in_forked_child():
-    global _thread, _wanted, _lock
-    _thread, _wanted, _lock = None, None, threading.Lock()
+    global _thread, _unseen, _lock
+    _thread, _unseen, _lock = None, False, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_in_forked_child)
