@@ -195,7 +195,9 @@ class Api {
     if (absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {}); !parameters.ok()) {
       return Refuse(400, std::string(parameters.status().message()));
     }
-    return Give(Shared("diagnosis", [&] { return DiagnosisJson() + "\n"; }));
+    return Give(Shared("diagnosis", [&] {
+      return diagnosis::RenderJson(*sources_.diagnosis->report(), sources_.core->shape().job) + "\n";
+    }));
   }
 
   HttpResponse Events(const HttpRequest& request) {
@@ -320,10 +322,6 @@ class Api {
   }
 
   double UptimeS() const { return std::chrono::duration<double>(steady_clock::now() - sources_.started).count(); }
-
-  std::string DiagnosisJson() const {
-    return diagnosis::RenderJson(*sources_.diagnosis->report(), sources_.core->shape().job);
-  }
 
   Json HangJson(const SupervisionSnapshot& supervision) const {
     if (!supervision.hang.has_value()) return {};
@@ -542,7 +540,10 @@ class Api {
     }
     std::string text = Dump(json);
     text.resize(text.rfind('}'));
-    return absl::StrCat(text, ",\"diagnosis\":", DiagnosisJson());
+    // Each rank's coverage is nothing that the page shows, and most of the answer in a large job.
+    diagnosis::Report shown = *sources_.diagnosis->report();
+    shown.coverage.clear();
+    return absl::StrCat(text, ",\"diagnosis\":", diagnosis::RenderJson(shown, sources_.core->shape().job));
   }
 
   const JobSources sources_;

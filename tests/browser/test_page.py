@@ -245,6 +245,8 @@ def test_16384_ranks(manager, browser):
     usual = sorted(pixels)[len(pixels) // 2]
     strange = [row for row, pixel in enumerate(pixels) if difference(pixel, usual) > 90]
     assert strange and set(strange) <= {280, 281, 282}, strange
+    with urllib.request.urlopen(url(manager) + "api/v1/live", timeout=10) as answer:
+        assert len(answer.read()) < 200_000, "asked once a second, over a network"
 
 
 def test_nothing_leaves_the_origin_and_nothing_is_complained_of(manager, browser):
