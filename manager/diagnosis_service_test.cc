@@ -1,9 +1,7 @@
 // Folds in and reports out over real gRPC.
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -99,13 +97,8 @@ class DiagnosisServiceTest : public ::testing::Test {
   }
   void WaitForStep(int64_t step) {
     v1::DiagnosisReport report;
-    const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
-    while (std::chrono::steady_clock::now() < deadline) {
-      ASSERT_TRUE(Get("", &report).ok());
-      if (report.last_step() >= step) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    FAIL() << "step " << step << " is not judged; the last one was " << report.last_step();
+    EXPECT_TRUE(PollFor([&] { return Get("", &report).ok() && report.last_step() >= step; }))
+        << "step " << step << " is not judged; the last one was " << report.last_step();
   }
   // 200 verdicts that name a quarter of 65,536 ranks each; for the next Start.
   void KeepLargeVerdicts() {

@@ -26,9 +26,10 @@ def drawn(browser, rows):
     return wait_until(lambda: (found := browser.evaluate(PIXELS % rows)) and found[0][3] == 255 and found, "the heat map is drawn")
 
 
-def newest_step(manager):
+def live(manager):
+    """What the page asks for once a second."""
     with urllib.request.urlopen(url(manager) + "api/v1/live", timeout=10) as answer:
-        return json.load(answer)["step"]
+        return answer.read()
 
 
 def columns(browser):
@@ -223,7 +224,7 @@ def test_a_tab_that_slept_shows_what_it_missed(manager, browser):
         browser.open(url(manager))
         wait_until(lambda: (text := browser.text("#step")) and text.isdigit() and int(text) > 5, "steps go on")
         browser.signal_pages(signal.SIGSTOP)
-        wait_until(lambda: newest_step(manager) > 100, "the job goes on")
+        wait_until(lambda: json.loads(live(manager))["step"] > 100, "the job goes on")
         browser.signal_pages(signal.SIGCONT)
         wait_until(lambda: int(browser.text("#step")) > 100, "the page goes on")
         seen = columns(browser)
@@ -245,8 +246,7 @@ def test_16384_ranks(manager, browser):
     usual = sorted(pixels)[len(pixels) // 2]
     strange = [row for row, pixel in enumerate(pixels) if difference(pixel, usual) > 90]
     assert strange and set(strange) <= {280, 281, 282}, strange
-    with urllib.request.urlopen(url(manager) + "api/v1/live", timeout=10) as answer:
-        assert len(answer.read()) < 200_000, "asked once a second, over a network"
+    assert len(live(manager)) < 200_000, "asked once a second, over a network"
 
 
 def test_nothing_leaves_the_origin_and_nothing_is_complained_of(manager, browser):
