@@ -19,13 +19,16 @@ import os
 import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
+from ports import free_port  # noqa: E402
+
 PYTHON = "/usr/bin/python3"
 TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "-r", "9:1", "-t", "9:1"]
 PATIENCE_S = 120
@@ -54,18 +57,6 @@ sys.stdout.write(f"pid {os.environ['RANK']} {os.getpid()}\n")
 sys.stdout.flush()
 time.sleep(600)
 """
-
-
-def free_port():
-    while True:
-        port = random.randrange(15000, 30000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", port))
-                return port
-            except OSError:
-                continue
 
 
 class Bench:

@@ -2,15 +2,25 @@
 import random
 import socket
 
+_held = []  # a socket for each port that this process has been given
+
 
 def free_port():
-    """Below the ports that the kernel gives to connections: no other process takes it by chance before the test does."""
+    """A port that nobody listens on and that no other test is given while this process lives.
+
+    It lies below the ports that the kernel gives to connections (32768 and up), so that no connection takes it by chance,
+    and it is held by an abstract Unix address until the process ends: what is to listen there may start much later.
+    """
     while True:
         port = random.randrange(15000, 30000)
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        holder = socket.socket(socket.AF_UNIX)
+        try:
+            holder.bind(f"\0taskd-test-port-{port}")
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("::", port))
-                return port
-            except OSError:
-                continue
+        except OSError:
+            holder.close()
+            continue
+        _held.append(holder)
+        return port
