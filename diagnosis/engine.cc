@@ -236,7 +236,11 @@ class Engine::Impl {
     const bool pause = IsPause(folds);
     recent_.push_back(period_ns);
     if (recent_.size() > kRecent) recent_.pop_front();
-    if (pause) return false;
+    if (pause) {
+      // It may be one because somebody saves for longer than the others.
+      own_.ObserveCheckpoints(folds, step, periods_.recent_ns());
+      return false;
+    }
     RememberStep(folds, step, period_ns);
     Observe(folds, step);
     const bool changed = Accuse(step, FollowPlannedChange(step));
@@ -254,9 +258,12 @@ class Engine::Impl {
   void RebuildLayout() {
     layout_.Rebuild();
     own_.Regroup(layout_);
-    transfers_.Forget();
+    transfers_.Regroup(layout_);
     microbatches_.resize(static_cast<size_t>(layout_.size()));
-    if (moved_) clocks_.Forget();
+    if (moved_) {
+      transfers_.Forget();
+      clocks_.Forget();
+    }
     moved_ = false;
   }
 

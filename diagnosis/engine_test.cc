@@ -28,8 +28,9 @@ class DataParallelJob {
   // Extra own time of a rank in a step, ms; NaN: no marks.
   std::function<double(int rank, int step)> extra = [](int, int) { return 0.0; };
   std::function<double(int rank, int step)> loader = [](int, int) { return 4.0; };
-  std::function<bool(int step)> ends_later = [](int) { return false; };  // its operation is not of this step
-  uint32_t broken = 0;                                                   // records of each step
+  std::function<double(int rank, int step)> save = [](int, int) { return 0.0; };  // a checkpoint, ms; 0: none
+  std::function<bool(int step)> ends_later = [](int) { return false; };           // its operation is not of this step
+  uint32_t broken = 0;                                                            // records of each step
   double transfer_ms = 20;
   uint32_t process_id = 1000;
   bool backwards = false;  // ranks report in the other order
@@ -38,7 +39,7 @@ class DataParallelJob {
     std::vector<double> own(static_cast<size_t>(ranks_));
     double slowest = 0;
     for (int r = 0; r < ranks_; ++r) {
-      own[static_cast<size_t>(r)] = 100 * (1 + 0.003 * Noise()) + extra(r, step) + loader(r, step);
+      own[static_cast<size_t>(r)] = 100 * (1 + 0.003 * Noise()) + extra(r, step) + loader(r, step) + save(r, step);
       if (!std::isnan(own[static_cast<size_t>(r)])) slowest = std::max(slowest, own[static_cast<size_t>(r)]);
     }
     const uint64_t begin = now_;
@@ -55,6 +56,8 @@ class DataParallelJob {
       fold.previous_end_ns = begin;
       fold.dataloaders = 1;
       fold.dataloader_ns = fold.dataloader_own_ns = static_cast<uint64_t>(loader(r, step) * kMs);
+      fold.checkpoints = save(r, step) > 0 ? 1 : 0;
+      fold.checkpoint_ns = fold.checkpoint_own_ns = static_cast<uint64_t>(save(r, step) * kMs);
       fold.head_ns = static_cast<uint64_t>(time * kMs);
       fold.tail_ns = static_cast<uint64_t>(2 * kMs);
       OpFold op;
@@ -358,6 +361,39 @@ TEST(Engine, KeepsTheVerdictsOfAnEarlierLife) {
   mended.Run(61, 160);
   ASSERT_EQ(mended.engine.report().verdicts.size(), 1u);
   EXPECT_FALSE(mended.engine.report().verdicts.front().open);
+}
+
+TEST(Engine, KeepsASlowFabricThroughAStepOfMoreWork) {
+  DataParallelJob job(8);
+  job.extra = [](int, int step) { return step == 90 ? 20.0 : 0.0; };
+  job.Run(0, 59);
+  job.transfer_ms = 40;
+  job.Run(60, 89);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  const uint64_t id = job.engine.report().verdicts[0].id;
+  const int changes = job.changes;
+  job.Run(90, 120);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  EXPECT_EQ(job.engine.report().verdicts[0].id, id);
+  EXPECT_TRUE(job.engine.report().verdicts[0].open);
+  EXPECT_EQ(job.changes, changes) << "neither cleared nor opened again";
+}
+
+TEST(Engine, ComparesSavingsThatAllWaitFor) {
+  // Steps of 126 ms; every twentieth one saves for 2 ms, and on one rank for a second: the step is a pause of everybody.
+  DataParallelJob job(8);
+  job.save = [](int rank, int step) { return step % 20 != 19 ? 0.0 : rank == 5 && step >= 100 ? 1000.0 : 2.0; };
+  job.Run(0, 138);
+  EXPECT_TRUE(job.engine.report().verdicts.empty()) << "one slow saving is none";
+  job.Run(139, 141);
+  Report report = job.engine.report();
+  ASSERT_EQ(report.verdicts.size(), 1u);
+  EXPECT_EQ(report.verdicts[0].ids, std::vector<int>{5});
+  EXPECT_EQ(report.verdicts[0].cause, Cause::kCheckpoint);
+  EXPECT_EQ(report.verdicts[0].since_step, 119);
+  EXPECT_NEAR(report.verdicts[0].cost_ms_per_step, 998.0 / 20, 0.1);
+  EXPECT_NEAR(report.verdicts[0].evidence[0].value, 1000, 1);
+  EXPECT_NEAR(report.verdicts[0].evidence[0].reference, 2, 0.01);
 }
 
 TEST(Engine, IgnoresRanksThatCannotBe) {

@@ -22,6 +22,9 @@ constexpr double kTailShare = 0.2;
 constexpr double kForwardShare = 0.65;
 constexpr double kSpread = 0.25;  // and its length varies
 constexpr double kLongestGapShare = 0.5;
+// A process that is slow loads and saves more slowly, too: below this share of what its own time costs, that is no
+// second fault.
+constexpr double kSecondFaultShare = 0.25;
 
 // Another process on a machine takes a core for seconds, and its ranks are slower for as long. Many peers show how often
 // that happens; one or two do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
@@ -190,6 +193,13 @@ class Accuser {
     if (ranks > kFewRanks) return true;
     const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
     return cost_ns >= kFewCostShare * in_.period_ns && (stream.mean() >= large || lasted_ns >= kStretchNs);
+  }
+
+  // Of a rank whose own time may be accused already.
+  bool IsSecondFault(int rank, double cost_ns) const {
+    return std::none_of(accusations_.begin(), accusations_.end(), [&](const Accusation& first) {
+      return first.concerns.count(rank) > 0 && cost_ns < kSecondFaultShare * first.verdict.cost_ms_per_step * 1e6;
+    });
   }
 
   const OwnTime::Class& ClassOf(int rank) const {
@@ -402,7 +412,8 @@ class Accuser {
       evidence.peers = static_cast<int>(in_.layout.classes()[peer_class].size()) - 1;
       verdict.evidence.push_back(evidence);
       const bool beyond_unrest = IsBeyondUnrest(stream, CountRanks(data), kLargeLoadShare, cost);
-      Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, beyond_unrest && IsWorthIt(cost));
+      Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
+          beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost));
     }
     AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
   }
@@ -417,9 +428,11 @@ class Accuser {
       Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset(), cost);
       verdict.confidence = ConfidenceOf(saving);
       const double reference = rank.checkpoint_reference_ns / 1e6;
-      verdict.evidence.push_back(
-          MakeEvidence("save_checkpoint", reference, reference * std::exp(saving.mean()), saving.z(), saving.onset()));
-      Add(std::move(verdict), {r}, IsBeyondUnrest(saving, savers, kNever, cost) && IsWorthIt(cost));
+      verdict.evidence.push_back(MakeEvidence("save_checkpoint", reference,
+                                              reference + cost / 1e6 * in_.own.checkpoint_interval(), saving.z(),
+                                              saving.onset()));
+      Add(std::move(verdict), {r},
+          IsBeyondUnrest(saving, savers, kNever, cost) && IsWorthIt(cost) && IsSecondFault(r, cost));
     }
     AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
   }
@@ -430,12 +443,12 @@ class Accuser {
     Verdict verdict = MakeVerdict(Scope::kJob, {}, cause, stream.onset(), std::max(0.0, stream.mean_excess()));
     verdict.confidence = 0.9 * ConfidenceOf(stream);
     if (cause == Cause::kCheckpoint) {
-      // The stream is of logarithms.
       double value = 0;
       for (int r = 0; r < in_.own.size(); ++r) value = std::max(value, in_.own.rank(r).checkpoint_reference_ns);
       value /= 1e6;
+      const double longer = verdict.cost_ms_per_step * in_.own.checkpoint_interval();
       verdict.evidence.push_back(
-          MakeEvidence("save_checkpoint", value * std::exp(-stream.mean()), value, stream.z(), stream.onset()));
+          MakeEvidence("save_checkpoint", std::max(0.0, value - longer), value, stream.z(), stream.onset()));
     } else {
       const double reference = in_.own.common_data_level_ns() / 1e6;
       verdict.evidence.push_back(
@@ -445,8 +458,8 @@ class Accuser {
     Add(std::move(verdict), {}, worth_it);
   }
 
+  // A planned change changes transfers, too: it opens nothing, but does not end what is open.
   void AccuseByTransfers() {
-    if (in_.planned_change) return;
     for (const TransferFinding& finding : in_.transfers.Findings(in_.layout)) {
       // What the step has become longer by, and no more than the transfers have.
       double cost = finding.excess_ns;
@@ -458,7 +471,7 @@ class Accuser {
       Evidence evidence = MakeEvidence("transfer", finding.reference_ms, finding.value_ms, finding.z, finding.onset);
       evidence.peers = finding.peers;
       verdict.evidence.push_back(evidence);
-      Add(std::move(verdict), RanksConcerned(finding), IsWorthIt(cost));
+      Add(std::move(verdict), RanksConcerned(finding), IsWorthIt(cost) && !in_.planned_change);
     }
   }
 

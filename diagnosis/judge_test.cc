@@ -246,6 +246,28 @@ TEST_F(JudgeTest, AccusesDataLoading) {
   EXPECT_EQ(verdict.evidence[0].peers, 7);
 }
 
+TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
+  const Stream nothing = Rise(0, 0);
+  for (int r = 0; r < 8; ++r) own_.rank(r).data = own_.rank(r).checkpoint = nothing;
+  own_.rank(3).own = Rise(0.2, 20);
+  own_.rank(3).checkpoint_reference_ns = 1000 * kMs;
+  const struct {
+    double second_ms;
+    bool confirmed;
+  } cases[] = {{4.9, false}, {5.1, true}};  // a quarter of 20 ms
+  for (const auto& [second_ms, confirmed] : cases) {
+    own_.rank(3).data = Rise(0.2, second_ms);
+    own_.rank(3).checkpoint = Rise(std::log(2), second_ms);
+    const std::vector<Accusation> accusations = Judge();
+    ASSERT_EQ(accusations.size(), 3u);
+    EXPECT_TRUE(accusations[0].confirmed);
+    EXPECT_EQ(accusations[1].confirmed, confirmed) << "loading, " << second_ms;
+    EXPECT_EQ(accusations[2].confirmed, confirmed) << "saving, " << second_ms;
+  }
+  own_.rank(4).data = Rise(0.2, 4);
+  EXPECT_TRUE(Judge()[2].confirmed) << "of another rank";
+}
+
 TEST_F(JudgeTest, AccusesSaving) {
   own_.rank(3).checkpoint = Rise(std::log(2), 50);
   own_.rank(3).checkpoint_reference_ns = 1000 * kMs;

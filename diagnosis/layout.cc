@@ -129,9 +129,13 @@ void Layout::Rebuild() {
 // this rank in it, it is that one.
 void Layout::FindMembers() {
   std::map<std::string, std::vector<int>> declared;
+  std::map<int, std::vector<int>> inferred;  // members so far
   for (size_t id = 0; id < groups_.size(); ++id) {
-    if (groups_[id].declared) declared[groups_[id].name].push_back(static_cast<int>(id));
-    if (!groups_[id].declared) groups_[id].members.clear();
+    if (groups_[id].declared) {
+      declared[groups_[id].name].push_back(static_cast<int>(id));
+    } else {
+      inferred[static_cast<int>(id)].swap(groups_[id].members);
+    }
   }
   for (size_t r = 0; r < ranks_.size(); ++r) {
     for (int& id : ranks_[r].groups) {
@@ -142,6 +146,15 @@ void Layout::FindMembers() {
       }
       Group& group = groups_[static_cast<size_t>(id)];
       if (!group.declared) group.members.push_back(static_cast<int>(r));
+    }
+  }
+  for (auto& [id, before] : inferred) {
+    Group& group = groups_[static_cast<size_t>(id)];
+    if (before.empty() || !group.members.empty()) continue;
+    for (int candidate : declared[group.name]) {
+      std::vector<int> members = groups_[static_cast<size_t>(candidate)].members;
+      std::sort(members.begin(), members.end());
+      if (members == before) group.became = candidate;
     }
   }
   for (Group& group : groups_) {

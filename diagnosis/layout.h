@@ -20,6 +20,7 @@ struct Group {
   bool labelled_blocking = false;  // by its label: tensor, context, expert parallel
   bool blocking = false;           // computation waits for its collectives
   bool collective = false;         // has had collectives, not only point-to-point operations
+  int became = -1;                 // the declared group that an inferred one turned out to be
 };
 
 // Ranks that wait for each other all the time (tensor, context, expert parallel): one slow one slows the cell.

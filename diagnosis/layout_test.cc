@@ -63,6 +63,24 @@ TEST(Layout, JoinsARankWithoutAFileToTheGroupThatOthersDeclared) {
   EXPECT_EQ(layout.GroupOf(0, 0), layout.GroupOf(1, 0));
 }
 
+TEST(Layout, KnowsWhichGroupAnInferredOneTurnedOutToBe) {
+  Layout layout;
+  for (int r = 0; r < 4; ++r) {
+    layout.SetGroup(r, 0, {"world", "", {}});
+    layout.SetGroup(r, 1, {"tp", "", {}});
+  }
+  layout.Rebuild();
+  const int world = layout.GroupOf(0, 0), tp = layout.GroupOf(0, 1);
+  EXPECT_EQ(layout.group(world).became, -1);
+  for (int r = 0; r < 4; ++r) {
+    layout.SetGroup(r, 0, Declared("world", "", {0, 1, 2, 3}));
+    layout.SetGroup(r, 1, Declared("tp", "tp", {r / 2 * 2, r / 2 * 2 + 1}));
+  }
+  layout.Rebuild();
+  EXPECT_EQ(layout.group(world).became, layout.GroupOf(0, 0));
+  EXPECT_EQ(layout.group(tp).became, -1) << "it was two";
+}
+
 TEST(Layout, TellsGroupsOfOneNameApartByTheirMembers) {
   Layout layout;
   for (int r = 0; r < 4; ++r) layout.SetGroup(r, 0, Declared("tp", "tp", {r / 2 * 2, r / 2 * 2 + 1}));

@@ -23,6 +23,7 @@ constexpr double kDataJump = 0.04;
 constexpr double kCheckpointH = 5.5;
 constexpr double kCommonCheckpointH = 2.5;
 constexpr double kCheckpointDead = 0.1;
+constexpr double kSmallSaving = 0.01;  // of the steps between two: that much more or less does not matter
 constexpr double kNever = 1e9;
 constexpr size_t kMinForwardPeers = 5;
 constexpr int kSilentSteps = 16;  // without operations, after which there are none
@@ -323,37 +324,41 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
   }
 }
 
-void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period) {
+void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period_ns) {
   std::vector<double> values;
   for (const auto& [rank, fold] : folds) {
     if (fold.checkpoints > 0) values.push_back(static_cast<double>(fold.checkpoint_ns));
   }
-  if (values.empty() || period <= 0) return;
+  if (values.empty() || period_ns <= 0) return;
   const bool alone = values.size() < 2;
   const double reference = LowerMedian(values);
   if (last_checkpoint_step_ >= 0) checkpoint_interval_ = std::max<int64_t>(1, step - last_checkpoint_step_);
   last_checkpoint_step_ = step;
-  const double interval = checkpoint_interval_ > 0 ? static_cast<double>(checkpoint_interval_) : 20;
+  const double interval = checkpoint_interval();
+  // Savings of a few milliseconds differ by half of it and more.
+  const double small = kSmallSaving * period_ns * interval;
+  auto log_ratio = [small](double a, double b) { return std::log((a + small) / (b + small)); };
   checkpoint_noise_.Update();
-  const double sigma = std::max(kCheckpointSigma, checkpoint_noise_.sigma());
-  const Stream::Limits limits = {
-      .sigma = sigma, .dead = kCheckpointDead, .most = kCheckpointDead, .h = kCheckpointH, .jump = kNever};
+  Stream::Limits limits = {.sigma = std::max(kCheckpointSigma, checkpoint_noise_.sigma()),
+                           .dead = kCheckpointDead,
+                           .most = kCheckpointDead,
+                           .h = kCheckpointH,
+                           .jump = kNever};
   for (const auto& [r, fold] : folds) {
     if (fold.checkpoints == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const auto own = static_cast<double>(std::max<uint64_t>(1, fold.checkpoint_ns));
-    if (rank.checkpoint_ns > 0) checkpoint_noise_.Add(r, std::abs(std::log(own / rank.checkpoint_ns)));
+    if (rank.checkpoint_ns > 0) checkpoint_noise_.Add(r, std::abs(log_ratio(own, rank.checkpoint_ns)));
     rank.checkpoint_ns = own;
     rank.checkpoint_reference_ns = alone ? checkpoint_level_ : reference;
     if (rank.checkpoint_reference_ns <= 0) continue;
-    const double excess = rank.checkpoint_ns - rank.checkpoint_reference_ns;
-    rank.checkpoint.Observe(step, std::log(own / rank.checkpoint_reference_ns), excess / interval, limits);
+    const double excess = own - rank.checkpoint_reference_ns;
+    rank.checkpoint.Observe(step, log_ratio(own, rank.checkpoint_reference_ns), excess / interval, limits);
   }
   if (!alone && checkpoints_seen_ >= 1) {
     // The median of many savings in one step weighs as much as several steps of one rank.
-    Stream::Limits limits = {
-        .sigma = sigma, .dead = kCheckpointDead, .most = kCheckpointDead, .h = kCommonCheckpointH, .jump = kNever};
-    common_checkpoint_.Observe(step, std::log(reference / checkpoint_level_),
+    limits.h = kCommonCheckpointH;
+    common_checkpoint_.Observe(step, log_ratio(reference, checkpoint_level_),
                                (reference - checkpoint_level_) / interval, limits);
   }
   ++checkpoints_seen_;

@@ -51,6 +51,8 @@ class OwnTime {
   // stream. `period_ns`: the job's.
   void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period_ns,
                double arl_factor);
+  // Only the savings of a step. Observe() does that, too.
+  void ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period_ns);
   // The layout has changed: who is whose peer is new; the ranks' own past stays.
   void Regroup(const Layout& layout);
   void ResetRank(int rank);
@@ -83,6 +85,8 @@ class OwnTime {
   const Stream& common_data() const { return common_data_; }
   double common_data_level_ns() const { return data_level_ns_; }  // what was normal
   const Stream& common_checkpoint() const { return common_checkpoint_; }
+  // Steps from one saving to the next.
+  double checkpoint_interval() const { return static_cast<double>(checkpoint_interval_); }
   // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
   double rotation() const;
 
@@ -95,7 +99,6 @@ class OwnTime {
 
   void ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
   void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h);
-  void ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period);
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
   void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest);
   void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
@@ -123,8 +126,8 @@ class OwnTime {
   double checkpoint_level_ = 0;
   int checkpoints_seen_ = 0;
   int64_t last_checkpoint_step_ = -1;
-  int64_t checkpoint_interval_ = 0;
-  std::vector<uint16_t> slowest_;  // how often a rank was the slowest of all
+  int64_t checkpoint_interval_ = 20;  // until two were seen
+  std::vector<uint16_t> slowest_;     // how often a rank was the slowest of all
   int slowest_steps_ = 0;
 };
 

@@ -103,16 +103,20 @@ Stream::State Stream::WatchForRise(const Observation& now, const Limits& limits)
   return State::kQuiet;
 }
 
-// The CUSUM, and the means since it was last zero. False: it is zero.
+// The CUSUM, and the means since it was last zero, or since a step that alone adds more than all before it: the rise
+// began there, and those were noise. False: it is zero.
 bool Stream::AddToSum(const Observation& now, const Limits& limits) {
+  const double before = sum_;
   sum_ = std::max(0.0, sum_ + std::clamp(now.z, -limits.clip, limits.clip) - kDrift);
   jumps_ = now.jump ? jumps_ + 1 : 0;
-  if (sum_ == 0) {
-    zero_step_ = now.step;
+  if (sum_ == 0 || (sum_ > 2 * before && seen_ > kLearn)) {
+    rise_step_ = -1;
+    rose_later_ = true;
     count_ = 0;
     mean_ = mean_excess_ = 0;
-    return false;
   }
+  if (sum_ == 0) return false;
+  if (rise_step_ < 0) rise_step_ = now.step;
   ++count_;
   mean_ += (now.d - mean_) / count_;
   mean_excess_ += (now.excess - mean_excess_) / count_;
@@ -124,8 +128,8 @@ Stream::State Stream::RaiseBySum(int64_t step) {
       cleared_ >= 0 && step - cleared_ < kSameDeviation && mean_ < 2 * last_mean_ && last_mean_ < 2 * mean_;
   returns_ = again ? returns_ + 1 : 0;
   if (!again) {
-    onset_ = zero_step_ < 0 ? step - count_ + 1 : zero_step_ + 1;
-    from_start_ = zero_step_ < 0;
+    onset_ = rise_step_;
+    from_start_ = !rose_later_;
   }
   return returns_ >= kReturns ? State::kIntermittent : State::kLasting;
 }
@@ -178,7 +182,8 @@ void Stream::BeginRaised(int64_t step, double sigma) {
 void Stream::BeginQuiet(int64_t step) {
   sum_ = down_ = 0;
   count_ = jumps_ = 0;
-  zero_step_ = step;
+  rise_step_ = -1;
+  rose_later_ = true;
   jump_bits_ = big_spikes_ = {};
   outliers_ = {};
   cleared_ = step;
@@ -193,7 +198,8 @@ void Stream::Rebase() {
   if (!raised()) {
     sum_ = 0;
     count_ = jumps_ = 0;
-    zero_step_ = -1;
+    rise_step_ = -1;
+    rose_later_ = false;
   }
 }
 

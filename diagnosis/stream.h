@@ -109,7 +109,8 @@ class Stream {
   double sum_ = 0;
   double h_ = 11;
   int jumps_ = 0;
-  int64_t zero_step_ = -1;  // the last step with an empty sum
+  int64_t rise_step_ = -1;   // the first step of the sum; -1: it is empty
+  bool rose_later_ = false;  // it was empty before, or next to nothing
   int64_t first_spike_ = -1;
   Bits jump_bits_{};
   Bits big_spikes_{};

@@ -40,6 +40,21 @@ TEST(Stream, FindsARiseItsOnsetAndItsEnd) {
   EXPECT_FALSE(stream.raised());
 }
 
+TEST(Stream, DatesARiseToTheStepThatShowsIt) {
+  // Seen every tenth step only; the one before was half a sigma up by chance.
+  Stream stream;
+  for (int64_t step = 0; step < 300; step += 10) stream.Observe(step, 0, 0, kLimits);
+  stream.Observe(300, 0.035, 3.5, kLimits);
+  for (int64_t step = 310; !stream.raised(); step += 10) {
+    ASSERT_LT(step, 400);
+    stream.Observe(step, 0.1, 10, kLimits);
+  }
+  EXPECT_EQ(stream.onset(), 310);
+  EXPECT_FALSE(stream.from_start());
+  EXPECT_NEAR(stream.mean(), 0.1, 1e-9);
+  EXPECT_NEAR(stream.mean_excess(), 10, 1e-9);
+}
+
 TEST(Stream, NeedsThreeStepsForALargeOne) {
   Stream stream;
   Watch(stream, 0, 50, [](int64_t) { return 0.0; });

@@ -21,6 +21,7 @@ constexpr double kMaxSupport = 4.6;      // ln(p / (1 - p)) of p = 0.99
 constexpr int kSettleSteps = 3;
 constexpr size_t kMinSiblings = 3;
 constexpr size_t kMaxChannels = 400'000;
+constexpr int64_t kIdleSteps = 1024;  // that a channel is kept without a transfer, once the layout changes
 
 }  // namespace
 
@@ -40,23 +41,28 @@ int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   } else if (!EndsTogether(op.op) || op.op == CommOp::kBarrier || layout.group(group).members.size() < 2) {
     return -1;
   }
-  // Sizes of an all-to-all change with the routing of tokens.
-  const uint8_t size = op.op == CommOp::kAllToAll ? 0 : op.size_log2;
-  const uint64_t key = (static_cast<uint64_t>(group) << 42) ^ (static_cast<uint64_t>(a + 1) << 26) ^
-                       (static_cast<uint64_t>(b + 1) << 10) ^ (static_cast<uint64_t>(kind) << 6) ^ size;
-  const auto found = ids_.find(key);
-  if (found != ids_.end()) return found->second;
-  if (channels_.size() >= kMaxChannels) return -1;
   Channel channel;
   channel.group = group;
   channel.a = a;
   channel.b = b;
   channel.op = kind;
-  channel.size_log2 = size;
-  return ids_[key] = AddChannel(layout, channel);
+  // Sizes of an all-to-all change with the routing of tokens.
+  channel.size_log2 = op.op == CommOp::kAllToAll ? 0 : op.size_log2;
+  const auto found = ids_.find(KeyOf(channel));
+  if (found != ids_.end()) return found->second;
+  if (channels_.size() >= kMaxChannels) return -1;
+  channel.sibling_class = SiblingClass(layout, channel);
+  channels_.push_back(channel);
+  return ids_[KeyOf(channel)] = static_cast<int>(channels_.size()) - 1;
 }
 
-int Transfers::AddChannel(const Layout& layout, const Channel& channel) {
+uint64_t Transfers::KeyOf(const Channel& channel) {
+  return (static_cast<uint64_t>(channel.group) << 42) ^ (static_cast<uint64_t>(channel.a + 1) << 26) ^
+         (static_cast<uint64_t>(channel.b + 1) << 10) ^ (static_cast<uint64_t>(channel.op) << 6) ^ channel.size_log2;
+}
+
+// A new class begins with the noise of the one that the channel was of.
+int Transfers::SiblingClass(const Layout& layout, const Channel& channel) {
   const Group& info = layout.group(channel.group);
   const int a = channel.a;
   const int b = channel.b;
@@ -68,10 +74,10 @@ int Transfers::AddChannel(const Layout& layout, const Channel& channel) {
                                      a >= 0 ? (a < b ? 1 : 0) : 2,
                                      info.blocking ? 1 : 0};
   const auto [sibling, new_class] = sibling_ids_.emplace(siblings, static_cast<int>(noise_.size()));
-  if (new_class) noise_.emplace_back();
-  channels_.push_back(channel);
-  channels_.back().sibling_class = sibling->second;
-  return static_cast<int>(channels_.size()) - 1;
+  if (new_class) {
+    noise_.push_back(channel.sibling_class < 0 ? NoisePool() : noise_[static_cast<size_t>(channel.sibling_class)]);
+  }
+  return sibling->second;
 }
 
 uint64_t Transfers::KeyOf(const OpFold& op) {
@@ -193,6 +199,22 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, do
     watch(y - siblings.reference, kSiblingDead, siblings.siblings, channel.recent_siblings, channel.siblings);
   }
   channel.typical_ns += (static_cast<double>(channel.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
+}
+
+void Transfers::Regroup(const Layout& layout) {
+  int64_t newest = -1;
+  for (const Channel& channel : channels_) newest = std::max(newest, channel.step);
+  // Groups may come and go by the thousand.
+  std::erase_if(channels_, [&](const Channel& channel) { return channel.step < newest - kIdleSteps; });
+  cache_.clear();
+  ids_.clear();
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    Channel& channel = channels_[i];
+    const int became = layout.group(channel.group).became;
+    if (became >= 0) channel.group = became;
+    channel.sibling_class = SiblingClass(layout, channel);
+    ids_.emplace(KeyOf(channel), static_cast<int>(i));
+  }
 }
 
 void Transfers::Forget() { *this = Transfers(); }

@@ -43,7 +43,9 @@ class Transfers {
   // The folds of one judged step, by rank. `h` for the streams there are.
   void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
                double arl_factor);
-  // The layout has changed: channels are other ones.
+  // The layout has changed. What is known of a group's transfers stays, also when its members have become known.
+  void Regroup(const Layout& layout);
+  // What was normal is no more.
   void Forget();
 
   // Present accusations, the heaviest first; empty while the evidence may still point elsewhere.
@@ -112,7 +114,8 @@ class Transfers {
   static uint64_t KeyOf(const OpFold& op);
   int FindCached(const Layout& layout, int rank, size_t index, const OpFold& op);
   int FindChannel(const Layout& layout, int rank, const OpFold& op);
-  int AddChannel(const Layout& layout, const Channel& channel);
+  static uint64_t KeyOf(const Channel& channel);
+  int SiblingClass(const Layout& layout, const Channel& channel);
   static bool AddToStep(Channel& channel, const OpFold& op, int64_t step);
   void Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor);
   std::vector<int> Complete(const Layout& layout, const std::vector<int>& touched) const;

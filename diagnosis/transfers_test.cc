@@ -83,6 +83,47 @@ TEST_F(TransfersTest, BlameNobodyForTheWholeFabric) {
   EXPECT_EQ(findings[0].cause, Cause::kFabric);
 }
 
+TEST_F(TransfersTest, OutliveGroupsThatAreNew) {
+  for (int64_t step = 0; step < 42; ++step) Step(step, step < 40 ? 1 : 2, 1);
+  layout_.SetGroup(0, 2, {"evaluation", "", CompressMembers({0, 1, 2, 3, 4, 5, 6, 7})});
+  layout_.Rebuild();
+  transfers_.Regroup(layout_);
+  for (int64_t step = 42; step < 100; ++step) Step(step, 2, 1);
+  std::vector<TransferFinding> findings = transfers_.Findings(layout_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].ids, std::vector<int>{2});
+  EXPECT_NEAR(static_cast<double>(findings[0].onset), 40, 1);
+}
+
+TEST_F(TransfersTest, OutliveTheDeclarationOfAGroup) {
+  // Its members are inferred from those who use it, until parallel_group.json is there.
+  Layout declared = std::move(layout_);
+  layout_ = Layout();
+  for (int r = 0; r < 8; ++r) {
+    layout_.SetPlace(r, {r / 2, "h", r % 2});
+    layout_.SetGroup(r, 0, {"tp" + std::to_string(r / 2), "", {}});
+    layout_.SetGroup(r, 1, {"dp" + std::to_string(r % 2), "", {}});
+  }
+  layout_.Rebuild();
+  for (int64_t step = 0; step < 42; ++step) Step(step, step < 40 ? 1 : 2, 1);
+  const int before = layout_.GroupOf(4, 0);
+  for (int r = 0; r < 8; ++r) {
+    for (uint32_t index : {0u, 1u}) {
+      const Group& group = declared.group(declared.GroupOf(r, index));
+      layout_.SetGroup(r, index, {group.name, group.label, CompressMembers(group.members)});
+    }
+  }
+  layout_.Rebuild();
+  ASSERT_NE(layout_.GroupOf(4, 0), before);
+  transfers_.Regroup(layout_);
+  for (int64_t step = 42; step < 100; ++step) Step(step, 2, 1);
+  std::vector<TransferFinding> findings = transfers_.Findings(layout_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].ids, std::vector<int>{2});
+  EXPECT_EQ(findings[0].cause, Cause::kIntraNodeLink);
+  EXPECT_NEAR(static_cast<double>(findings[0].onset), 40, 1);
+}
+
 TEST_F(TransfersTest, SayNothingOfAGroupThatIsNotComplete) {
   // Rank 3 stops reporting just when its group becomes slower.
   for (int64_t step = 0; step < 60; ++step) Step(step, 1, step < 40 ? 1 : 1.6, 1, step < 40 ? -1 : 3);

@@ -4,11 +4,12 @@
 real_faults.py [--ways own,ddp] [--faults none,quota,...] [--ranks 2,3,4] [--runs 1] [--seconds 25] [--out FILE]
 
 Prints who was named, of how many faults that cost at least 10 % of the step, with which cause, and after how many steps;
-intervals are Clopper-Pearson's, 95 %. Needs PyTorch, and for `quota` a cgroup (v1 or v2) that may be written.
+intervals are Clopper-Pearson's, 95 %. Needs PyTorch, and root for cgroups, a swap file and network namespaces.
 """
 import argparse
 import collections
 import contextlib
+import errno
 import json
 import math
 import os
@@ -26,6 +27,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import harness  # noqa: E402
+import namespaces  # noqa: E402
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "real")
 # Ways in which all waits are marked, and ways in which they are not: there nobody may be called healthy.
@@ -33,6 +35,7 @@ MARKED = ("own", "ddp", "ddp-accumulate", "ddp-zero", "ddp-hook")
 UNMARKED = ("ddp-unmarked", "ddp-unmarked-logged", "alone")
 WARM_STEPS = 40
 VISIBLE = 0.10  # of the step
+DETECTORS = os.path.join(harness.BUILD, "bench", "baseline_claims")
 
 
 class Storage:
@@ -140,6 +143,28 @@ def neighbour(run, rank):
 
 
 @contextlib.contextmanager
+def memory(run, rank):
+    """224 MiB of some 390, by cgroup: what it needs comes back from the swap file."""
+    limit = os.path.join(run.memory_group, "memory.limit_in_bytes")
+    for mib in range(320, 220, -4):
+        harness.wait_until(lambda mib=mib: can_put(limit, str(mib << 20)), f"{mib} MiB are enough for now")
+    yield
+    put(limit, "-1")
+
+
+@contextlib.contextmanager
+def link(run, rank):
+    """Its node sends and gets 20 Mbit/s."""
+    limit = ["root", "tbf", "rate", "20mbit", "burst", "16k", "latency", "400ms"]
+    devices = [(run.rig.fabric, f"port{rank}"), (run.rig.nodes[rank].namespace, "eth0")]
+    for namespace, device in devices:
+        subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, *limit], check=True)
+    yield
+    for namespace, device in devices:
+        subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], check=True)
+
+
+@contextlib.contextmanager
 def loader(run, rank):
     """Its data come 25 ms later."""
     run.storage.read_delay_s[rank] = 0.025
@@ -164,8 +189,17 @@ def collections_of_garbage(run, rank):
     os.unlink(path)
 
 
-FAULTS = {"none": (None, ""), "quota": (quota, "compute"), "stops": (stops, "compute"), "neighbour": (neighbour, "compute"),
-          "loader": (loader, "dataloader"), "checkpoint": (checkpoint, "checkpoint"), "gc": (collections_of_garbage, "gc")}
+# With the causes that are right. "gc" says: garbage collection or another stop of its process, which bursts of SIGSTOP and
+# the throttling of a quota are.
+FAULTS = {"none": (None, ()), "quota": (quota, ("compute", "gc")), "stops": (stops, ("compute", "gc")),
+          "neighbour": (neighbour, ("compute",)), "memory": (memory, ("compute", "memory")),
+          "loader": (loader, ("dataloader",)), "checkpoint": (checkpoint, ("checkpoint",)),
+          "gc": (collections_of_garbage, ("gc",)), "link": (link, ("network", "fabric"))}
+
+
+def get(path):
+    with open(path, encoding="ascii") as file:
+        return file.read()
 
 
 def put(path, text):
@@ -173,28 +207,62 @@ def put(path, text):
         file.write(text)
 
 
-class Run:
-    """One job under TaskD."""
+def can_put(path, text):
+    try:
+        put(path, text)
+    except OSError as error:
+        if error.errno != errno.EBUSY:  # it has more, and all of it in use at this moment
+            raise
+        return False
+    return True
 
-    def __init__(self, folder, way, ranks):
+
+class Run:
+    """One job under TaskD. For `link` each rank is on a node of its own; for `memory` the `culprit` is in a group of its own."""
+
+    def __init__(self, folder, way, ranks, fault, culprit):
         self.folder = folder
         self.stage = harness.Stage(folder)
         self.storage = Storage(folder)
+        self.rig = self.memory_group = None
+        self.ranks = []
+        try:
+            self._start(way, ranks, fault, culprit)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, way, ranks, fault, culprit):
+        if fault == "link":
+            self.rig = namespaces.Rig(self.folder, [f"worker-{rank}" for rank in range(ranks)])
+        elif fault == "memory":
+            self.memory_group = f"/sys/fs/cgroup/memory/taskd-real-faults-{os.getpid()}"
+            os.mkdir(self.memory_group)
         self.manager = self.stage.manager()
         self.manager.all_on()
-        proxy = self.stage.proxy(self.manager)
-        self.proxy = proxy
+        nodes = ranks if self.rig else 1
+        proxies = [self.stage.proxy(self.manager, node=node, profiling_dir=os.path.join(self.folder, "profiling"))
+                   for node in range(nodes)]
+        self.task_dir = proxies[0].task_dir
+        self.proxies = proxies
+        address, device = (self.rig.nodes[0].address, "eth0") if self.rig else ("127.0.0.1", "lo")
         common = {
-            "MINDX_TASK_ID": harness.TASK, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": harness.free_port(),
-            "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "WAY": way, "STORAGE": self.storage.path, "FOLDER": folder,
-            "TASKD_TORCH": 1, "TASKD_SOCKET": proxy.socket,
-            "TASKD_PROFILING_DIR": proxy.profiling_dir, "PYTHONPATH": f"{FOLDER}:{harness.PYTHON_PACKAGE}",
-            "PYTHONDONTWRITEBYTECODE": 1,
+            "MINDX_TASK_ID": harness.TASK, "WORLD_SIZE": ranks, "MASTER_ADDR": address, "MASTER_PORT": harness.free_port(),
+            "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": 1, "WAY": way, "STORAGE": self.storage.path, "FOLDER": self.folder,
+            "TASKD_TORCH": 1, "PYTHONPATH": f"{FOLDER}:{harness.PYTHON_PACKAGE}", "PYTHONDONTWRITEBYTECODE": 1,
             "LD_PRELOAD": os.path.join(harness.PYTHON_PACKAGE, "taskd", "python", "cython_api", "libs", "libtaskd.so")}
-        self.ranks = []
         for rank in range(ranks):
-            process = harness.Process(f"rank{rank}", [harness.PYTHON, os.path.join(FOLDER, "job.py")],
-                                      harness.clean_environment(**common, RANK=rank, LOCAL_RANK=rank), folder)
+            proxy = proxies[rank % nodes]
+            environment = {**common, "RANK": rank, "LOCAL_RANK": 0 if self.rig else rank, "TASKD_SOCKET": proxy.socket,
+                           "TASKD_PROFILING_DIR": proxy.profiling_dir}
+            script = 'exec "$@"'
+            if self.memory_group and rank == culprit:
+                script = f"echo $$ >{self.memory_group}/cgroup.procs; {script}"
+            command = ["env", *(f"{name}={value}" for name, value in environment.items()), "sh", "-ec", script, "sh",
+                       harness.PYTHON, os.path.join(FOLDER, "job.py")]
+            if self.rig:
+                command = self.rig.command(self.rig.nodes[rank], command)
+            process = harness.Process(f"rank{rank}", command, harness.clean_environment(), self.folder)
             self.stage.processes.append(process)
             self.ranks.append(process)
 
@@ -223,63 +291,97 @@ class Run:
                 os.kill(process.pid, signal.SIGCONT)
         self.stage.close()
         self.storage.close()
+        if self.rig:
+            self.rig.close()
+        if self.memory_group:
+            os.rmdir(self.memory_group)
 
 
-def entities(report):
-    """Who has been named so far, by id of the entity: the whole job is nobody."""
-    return [(v["scope"], tuple(map(str, v["ids"])), v["cause"], v["state"], v["since_step"], v["text"])
-            for v in report["verdicts"] if v["scope"] != "job"]
+def entities(report, fault):
+    """Who has been named so far. The whole job is nobody, but where all ranks are one group that is what a slow link slows."""
+    return [verdict for verdict in report["verdicts"] if verdict["scope"] != "job" or
+            (fault == "link" and verdict["cause"] in FAULTS[fault][1])]
 
 
+def names(verdict, fault, culprit):
+    """The rank; of a link its two ends or, where marks cannot place it better, its group."""
+    if verdict["scope"] == "job":
+        return True
+    if verdict["scope"] == "link":
+        return fault == "link" and all(culprit in ends for ends in verdict["ids"])
+    return verdict["ids"] == [culprit] or (fault == "link" and verdict["scope"] == "group" and culprit in verdict["ids"])
 
 
 def measure(way, fault, ranks, seconds, rng, keep=None):
     """One run; a dictionary of what came of it. Its mark files go to the folder `keep`."""
-    inject, cause = FAULTS[fault]
-    culprit = rng.randrange(ranks)
+    inject, causes = FAULTS[fault]
+    culprit = rng.randrange(ranks) if inject else None
     with tempfile.TemporaryDirectory(prefix="taskd-real-") as folder:
-        run = Run(folder, way, ranks)
+        run = Run(folder, way, ranks, fault, culprit)
         try:
             before = run.reached(WARM_STEPS)
-            named = {entity[:2] + (entity[5],) for entity in entities(before)}
-            began = before["steps"]["last"]
-            pace, found, states = [], None, collections.Counter()
-            clock, last = time.monotonic(), began
+            wrong = {(v["scope"], str(v["ids"])): v["text"] for v in entities(before, fault)}
+            began, found, states = before["steps"]["last"], None, collections.Counter()
             healthy_s = None
             if inject:
-                first, since = before["steps"]["last"], time.monotonic()
-                after = run.reached(first + 20)
-                healthy_s = (time.monotonic() - since) / (after["steps"]["last"] - first)
+                since = time.monotonic()
+                after = run.reached(began + 20)
+                healthy_s = (time.monotonic() - since) / (after["steps"]["last"] - began)
                 began = after["steps"]["last"]
-            clock, last = time.monotonic(), began
+            clock = time.monotonic()
             with inject(run, culprit) if inject else contextlib.nullcontext():
-                end = time.monotonic() + seconds
-                while time.monotonic() < end:
+                while time.monotonic() < clock + seconds:
                     report = run.report()
                     states[report["state"]] += 1
-                    for entity in entities(report):
-                        if inject and entity[:2] == ("rank", (str(culprit),)) and entity[4] >= began - 15:
-                            if found is None and entity[3] == "open":
-                                found = {"steps": report["steps"]["last"] - began, "cause": entity[2],
-                                         "since": entity[4] - began, "text": entity[5]}
-                            elif found is not None:
-                                found["cause"] = entity[2]
+                    right = []
+                    for verdict in entities(report, fault):
+                        if inject and names(verdict, fault, culprit) and verdict["since_step"] >= began - 15:
+                            right.append(verdict)
                         else:
-                            named.add(entity[:2] + (entity[5],))
+                            wrong[verdict["scope"], str(verdict["ids"])] = verdict["text"]
+                    if right:  # open ones first, by cost
+                        found = found or {"steps": report["steps"]["last"] - began, "text": right[0]["text"]}
+                        found |= {"cause": right[0]["cause"], "since": right[0]["since_step"] - began}
                     time.sleep(0.2)
-                pace.append((time.monotonic() - clock) / max(1, report["steps"]["last"] - last))
-            result = {"way": way, "fault": fault, "ranks": ranks, "rank": culprit if inject else None, "found": found,
-                      "expected": cause, "wrong": sorted({text for _, _, text in named}), "step_s": round(pace[0], 4),
-                      "healthy_s": healthy_s and round(healthy_s, 4), "steps": report["steps"]["last"], "state": report["state"],
-                      "states": states, "notes": report["notes"],
+                step_s = (time.monotonic() - clock) / max(1, report["steps"]["last"] - began)
+            result = {"way": way, "fault": fault, "ranks": ranks, "rank": culprit, "began": began, "found": found,
+                      "cause_right": bool(found) and found["cause"] in causes, "wrong": sorted(wrong.values()),
+                      "step_s": round(step_s, 4), "healthy_s": healthy_s and round(healthy_s, 4),
+                      "steps": report["steps"]["last"], "state": report["state"], "states": states, "notes": report["notes"],
                       "coverage": [rank["ratio"] for rank in report.get("coverage", [])]}
             run.finish()
+            for proxy in run.proxies:
+                proxy.terminate()
+            result["baselines"] = baselines(run.task_dir, began, culprit)
             if keep:
-                run.proxy.terminate()
-                shutil.copytree(run.proxy.task_dir, keep)
+                shutil.copytree(run.task_dir, keep)
             return result
         finally:
             run.close()
+
+
+def baselines(folder, began, culprit):
+    """What the other detectors say of the same marks, counted as TaskD's verdicts are."""
+    done = subprocess.run([DETECTORS, folder], capture_output=True, text=True, check=True)
+    result = {}
+    for name, claims in json.loads(done.stdout).items():
+        right = [claim for claim in claims if claim["ranks"] == [culprit] and claim["since_step"] >= began - 15]
+        wrong = {str(claim["ranks"]) for claim in claims if claim not in right}
+        result[name] = {"steps": right[0]["opened"] - began if right else None, "wrong": len(wrong)}
+    return result
+
+
+@contextlib.contextmanager
+def swap_file():
+    """On a disk, 1 GB."""
+    with tempfile.NamedTemporaryFile(prefix="taskd-swap-", dir="/var/tmp") as file:
+        subprocess.run(["dd", "if=/dev/zero", f"of={file.name}", "bs=1M", "count=1024", "conv=fsync", "status=none"], check=True)
+        subprocess.run(["mkswap", "-q", file.name], check=True)
+        subprocess.run(["swapon", file.name], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["swapoff", file.name], check=True)
 
 
 def interval(hits, trials):
@@ -310,32 +412,50 @@ def is_visible(result):
     return result["step_s"] >= (1 + VISIBLE) * result["healthy_s"]
 
 
+def spread(values):
+    return f"{statistics.median(values):.0f} ({max(values)})" if values else ""
+
+
 def table(results):
     """As Markdown."""
     lines = ["| way | fault | runs | faults that cost ≥ 10 % | named | with the cause | steps to name, median (most) | others named "
              "| said ok | said unknown |", "|---|---|---|---|---|---|---|---|---|---|"]
-    keys = sorted({(r["way"], r["fault"]) for r in results})
-    for way, fault in keys:
+    for way, fault in sorted({(r["way"], r["fault"]) for r in results}):
         rows = [r for r in results if (r["way"], r["fault"]) == (way, fault)]
         seen = [r for r in rows if fault != "none" and is_visible(r)]
         found = [r for r in seen if r["found"]]
-        steps = [r["found"]["steps"] for r in found]
-        lines.append(f"| {way} | {fault} | {len(rows)} | {len(seen)} | {len(found)} "
-                     f"| {sum(r['found']['cause'] == r['expected'] for r in found)} "
-                     f"| {f'{statistics.median(steps):.0f} ({max(steps)})' if steps else ''} "
-                     f"| {sum(len(r['wrong']) for r in rows)} "
+        lines.append(f"| {way} | {fault} | {len(rows)} | {len(seen)} | {len(found)} | {sum(r['cause_right'] for r in found)} "
+                     f"| {spread([r['found']['steps'] for r in found])} | {sum(len(r['wrong']) for r in rows)} "
                      f"| {sum(r['state'] == 'ok' for r in rows)} | {sum(r['state'] == 'unknown' for r in rows)} |")
+    return "\n".join([*lines, "", *detectors(results), "", *rates(results)])
+
+
+def detectors(results):
+    """The lines of a table: TaskD beside the other detectors, on jobs whose waits are marked."""
+    lines = ["| detector | healthy runs in which it names somebody | precision | recall | steps to name, median (most) |",
+             "|---|---|---|---|---|"]
+    results = [r for r in results if r["way"] in MARKED]
     healthy = [r for r in results if r["fault"] == "none"]
-    faulty = [r for r in results if r["fault"] != "none" and r["way"] in MARKED and is_visible(r)]
-    found = [r for r in faulty if r["found"]]
-    wrong = sum(len(r["wrong"]) for r in results)
-    lines += ["", f"healthy runs in which somebody was named: {rate(sum(bool(r['wrong']) for r in healthy), len(healthy))}",
-              f"precision: {rate(len(found), len(found) + wrong)}", f"recall: {rate(len(found), len(faulty))}",
-              f"cause: {rate(sum(r['found']['cause'] == r['expected'] for r in found), len(found))}",
-              "ok although a wait is not marked: "
-              + rate(sum(r["state"] == "ok" for r in results if r["way"] in UNMARKED),
-                     sum(r["way"] in UNMARKED for r in results))]
-    return "\n".join(lines)
+    visible = [r for r in results if r["fault"] != "none" and is_visible(r)]
+    for name in ["TaskD", *(results[0]["baselines"] if results else ())]:
+        if name == "TaskD":
+            steps = [r["found"]["steps"] for r in visible if r["found"]]
+            wrong = {id(r): len(r["wrong"]) for r in results}
+        else:
+            steps = [r["baselines"][name]["steps"] for r in visible if r["baselines"][name]["steps"] is not None]
+            wrong = {id(r): r["baselines"][name]["wrong"] for r in results}
+        lines.append(f"| {name} | {rate(sum(wrong[id(r)] > 0 for r in healthy), len(healthy))} "
+                     f"| {rate(len(steps), len(steps) + sum(wrong.values()))} | {rate(len(steps), len(visible))} | {spread(steps)} |")
+    return lines
+
+
+def rates(results):
+    healthy = [r for r in results if r["fault"] == "none"]
+    found = [r for r in results if r["fault"] != "none" and is_visible(r) and r["found"]]
+    unmarked = [r for r in results if r["way"] in UNMARKED]
+    return [f"healthy runs in which somebody was named: {rate(sum(bool(r['wrong']) for r in healthy), len(healthy))}",
+            f"cause: {rate(sum(r['cause_right'] for r in found), len(found))}",
+            f"ok although a wait is not marked: {rate(sum(r['state'] == 'ok' for r in unmarked), len(unmarked))}"]
 
 
 def main():
@@ -354,6 +474,13 @@ def main():
     sizes = [int(size) for size in arguments.ranks.split(",")]
     plan = [(way, fault) for way in arguments.ways.split(",") for fault in arguments.faults.split(",")] * arguments.runs
     rng.shuffle(plan)
+    with contextlib.ExitStack() as stack:
+        if any(fault == "memory" for _, fault in plan):
+            stack.enter_context(swap_file())
+        print(table(run_all(plan, sizes, arguments, rng)))
+
+
+def run_all(plan, sizes, arguments, rng):
     results = []
     for number, (way, fault) in enumerate(plan):
         keep = arguments.keep and os.path.join(arguments.keep, f"{arguments.seed}-{number}-{way}-{fault}")
@@ -363,7 +490,7 @@ def main():
         if arguments.out:
             with open(arguments.out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
-    print(table(results))
+    return results
 
 
 if __name__ == "__main__":

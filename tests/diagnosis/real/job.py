@@ -19,6 +19,7 @@ WAY = os.environ["WAY"]
 RANK = int(os.environ["RANK"])
 HOST_S, DEVICE_S = 0.003, 0.008  # of each layer, forward and backward
 CHECKPOINT_STEPS = 20
+TABLE_ROWS, ROWS = 65536, 256  # of 4 KiB; those of a layer's forward or backward
 
 
 class Storage:
@@ -64,9 +65,13 @@ class Samples(IterableDataset):
             yield inputs, inputs[:, :8].sin()
 
 
+TABLE = torch.ones(TABLE_ROWS, 1024)  # of embeddings
+
+
 def work():
     end = time.thread_time() + HOST_S
     square = torch.ones(48, 48)
+    TABLE[torch.randint(TABLE_ROWS, (ROWS,))]
     while time.thread_time() < end:
         square @ square
     time.sleep(DEVICE_S)
