@@ -1,6 +1,7 @@
 // The engine on folds that are written down by hand: every number of a step is known.
 #include "diagnosis/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -32,6 +33,7 @@ class DataParallelJob {
   std::function<bool(int step)> ends_later = [](int) { return false; };           // its operation is not of this step
   uint32_t broken = 0;                                                            // records of each step
   double transfer_ms = 20;
+  uint64_t issue_ns = 0;  // from a host's start of an operation to the device's; 0: there is no device
   uint32_t process_id = 1000;
   bool backwards = false;  // ranks report in the other order
 
@@ -69,6 +71,8 @@ class DataParallelJob {
       op.first_start_ns = begin + fold.head_ns;
       op.last_end_ns = now_ - fold.tail_ns;
       fold.covered_ns = op.duration_ns;
+      fold.issues = issue_ns > 0 ? 1 : 0;
+      fold.issue_p10_ns = fold.issue_p50_ns = issue_ns;
       if (!ends_later(step)) fold.ops.push_back(op);
       fold.broken = broken;
       engine.Add(r, fold, now_);
@@ -377,6 +381,32 @@ TEST(Engine, KeepsASlowFabricThroughAStepOfMoreWork) {
   EXPECT_EQ(job.engine.report().verdicts[0].id, id);
   EXPECT_TRUE(job.engine.report().verdicts[0].open);
   EXPECT_EQ(job.changes, changes) << "neither cleared nor opened again";
+}
+
+TEST(Engine, TakesSlowTransfersOfAStarvedHostForNoSecondFault) {
+  const struct {
+    uint64_t issue_ns;
+    int transfers_later;
+    size_t verdicts;
+    std::string why;
+  } cases[] = {
+      {0, 0, 1, "its host moves the data"},
+      {0, 40, 2, "but not from the same step on"},
+      {1'000'000, 0, 2, "a device moves the data"},
+  };
+  for (const auto& item : cases) {
+    DataParallelJob job(8);
+    job.issue_ns = item.issue_ns;
+    job.extra = [](int rank, int step) { return rank == 3 && step >= 60 ? 30.0 : 0.0; };
+    job.Run(0, 59 + item.transfers_later);
+    job.transfer_ms = 50;
+    job.Run(60 + item.transfers_later, 120);
+    const std::vector<Verdict> verdicts = job.engine.report().verdicts;
+    ASSERT_EQ(verdicts.size(), item.verdicts) << item.why;
+    EXPECT_TRUE(std::any_of(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) {
+      return verdict.scope == Scope::kRank && verdict.ids == std::vector<int>{3} && verdict.open;
+    })) << item.why;
+  }
 }
 
 TEST(Engine, ComparesSavingsThatAllWaitFor) {

@@ -21,10 +21,14 @@ constexpr double kTailShare = 0.2;
 // A pause of the interpreter lies in forward; backward runs without it.
 constexpr double kForwardShare = 0.65;
 constexpr double kSpread = 0.25;  // and its length varies
+// Or wherever it happens to be, while a slow computation is slow everywhere.
+constexpr double kScatter = 0.5;
 constexpr double kLongestGapShare = 0.5;
 // A process that is slow loads and saves more slowly, too: below this share of what its own time costs, that is no
 // second fault.
 constexpr double kSecondFaultShare = 0.25;
+// And where its host moves the data, it moves them more slowly from about the same step on.
+constexpr int64_t kSameOnset = 20;
 
 // Another process on a machine takes a core for seconds, and its ranks are slower for as long. Many peers show how often
 // that happens; one or two do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
@@ -213,6 +217,7 @@ class Accuser {
     double tail_share = 0;
     double longest = 0;
     double forward = 0;
+    double scatter = 0;
     double spread = 0;
     double ratio = 0;
     bool comes_and_goes = false;  // on most of them
@@ -228,13 +233,14 @@ class Accuser {
       mean.tail_share += rank.tail_share;
       mean.longest += rank.longest_gap_share;
       mean.forward += rank.forward_share;
+      mean.scatter += rank.scatter();
       mean.spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
       mean.ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
       intermittent += rank.own.intermittent() ? 1 : 0;
     }
     const auto n = static_cast<double>(ranks.size());
-    for (double* sum :
-         {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.spread, &mean.ratio}) {
+    for (double* sum : {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.scatter,
+                        &mean.spread, &mean.ratio}) {
       *sum /= n;
     }
     mean.comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
@@ -245,8 +251,9 @@ class Accuser {
     if (in_.own.mode() == OwnTime::Mode::kForward) return Cause::kUnknown;
     const Profile look = ProfileOf(ranks);
     if (node && look.issue < kIssueFallen) return Cause::kHost;
-    const bool pauses = look.comes_and_goes ? look.longest > kLongestGapShare || look.forward > kForwardShare
-                                            : look.forward > kForwardShare && look.spread > kSpread;
+    const bool somewhere = look.forward > kForwardShare || look.scatter > kScatter;
+    const bool pauses =
+        look.comes_and_goes ? somewhere || look.longest > kLongestGapShare : somewhere && look.spread > kSpread;
     if (pauses) return Cause::kGc;
     if (look.issue < kIssueCollapse) return Cause::kHost;
     const bool in_tail = look.tail > look.ratio * kTailFactor && look.tail_share > kTailShare;
@@ -461,6 +468,7 @@ class Accuser {
   // A planned change changes transfers, too: it opens nothing, but does not end what is open.
   void AccuseByTransfers() {
     for (const TransferFinding& finding : in_.transfers.Findings(in_.layout)) {
+      if (IsOfStarvedHost(finding)) continue;
       // What the step has become longer by, and no more than the transfers have.
       double cost = finding.excess_ns;
       if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(finding.onset)));
@@ -473,6 +481,18 @@ class Accuser {
       verdict.evidence.push_back(evidence);
       Add(std::move(verdict), RanksConcerned(finding), IsWorthIt(cost) && !in_.planned_change);
     }
+  }
+
+  // Of a rank whose own time is accused, confirmed or not yet, and that has no device.
+  bool IsOfStarvedHost(const TransferFinding& finding) const {
+    const std::set<int> concerned = RanksConcerned(finding);
+    return std::any_of(accusations_.begin(), accusations_.end(), [&](const Accusation& first) {
+      if (first.verdict.evidence[0].feature != "own_time") return false;
+      if (std::abs(first.verdict.since_step - finding.onset) > kSameOnset) return false;
+      return std::any_of(first.concerns.begin(), first.concerns.end(), [&](int rank) {
+        return in_.own.rank(rank).issue_level_ns == 0 && (finding.scope == Scope::kJob || concerned.count(rank) > 0);
+      });
+    });
   }
 
   std::set<int> RanksConcerned(const TransferFinding& finding) const {

@@ -191,21 +191,26 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
   const struct {
     const Stream& stream;
     double issue_ratio, tail_ratio, tail_share, forward_share, longest_gap_share;
+    bool scattered;  // by turns all in forward and nothing
     Cause cause;
     std::string why;
   } cases[] = {
-      {even, 1, 1.2, 0.1, 0.3, 0.1, Cause::kCompute, "slower in everything"},
-      {even, 0.1, 1.2, 0.1, 0.3, 0.1, Cause::kHost, "the device waits for the host"},
-      {even, 0.3, 1.2, 0.1, 0.3, 0.1, Cause::kCompute, "a rank's issue latency has to collapse"},
-      {even, 1, 1.5, 0.3, 0.3, 0.1, Cause::kMemory, "the optimizer is longer than exp(0.2) * 1.15 = 1.40 times"},
-      {even, 1, 1.5, 0.1, 0.3, 0.1, Cause::kCompute, "but it is a small part of the excess"},
-      {even, 1, 1.3, 0.3, 0.3, 0.1, Cause::kCompute, "it is longer as everything is"},
-      {uneven, 1, 1, 0, 0.7, 0.1, Cause::kGc, "in forward alone, and by turns long and short"},
-      {even, 1, 1, 0, 0.7, 0.1, Cause::kCompute, "in forward, but evenly: no pauses"},
-      {uneven, 1, 1, 0, 0.5, 0.6, Cause::kCompute, "uneven, but not in forward"},
-      {spikes, 1, 1, 0, 0.1, 0.6, Cause::kGc, "comes and goes, in one gap"},
-      {spikes, 1, 1, 0, 0.7, 0.1, Cause::kGc, "comes and goes, in forward"},
-      {spikes, 1, 9, 0.9, 0.1, 0.1, Cause::kCompute, "memory is not slow now and then"},
+      {even, 1, 1.2, 0.1, 0.3, 0.1, false, Cause::kCompute, "slower in everything"},
+      {even, 0.1, 1.2, 0.1, 0.3, 0.1, false, Cause::kHost, "the device waits for the host"},
+      {even, 0.3, 1.2, 0.1, 0.3, 0.1, false, Cause::kCompute, "a rank's issue latency has to collapse"},
+      {even, 1, 1.5, 0.3, 0.3, 0.1, false, Cause::kMemory, "the optimizer is longer than exp(0.2) * 1.15 = 1.40 times"},
+      {even, 1, 1.5, 0.1, 0.3, 0.1, false, Cause::kCompute, "but it is a small part of the excess"},
+      {even, 1, 1.3, 0.3, 0.3, 0.1, false, Cause::kCompute, "it is longer as everything is"},
+      {uneven, 1, 1, 0, 0.7, 0.1, false, Cause::kGc, "in forward alone, and by turns long and short"},
+      {even, 1, 1, 0, 0.7, 0.1, false, Cause::kCompute, "in forward, but evenly: no pauses"},
+      {uneven, 1, 1, 0, 0.5, 0.6, false, Cause::kCompute, "uneven, but not in forward"},
+      {spikes, 1, 1, 0, 0.1, 0.6, false, Cause::kGc, "comes and goes, in one gap"},
+      {spikes, 1, 1, 0, 0.7, 0.1, false, Cause::kGc, "comes and goes, in forward"},
+      {spikes, 1, 1, 0, 0.5, 0.1, true, Cause::kGc, "comes and goes, now in forward and now elsewhere"},
+      {spikes, 1, 1, 0, 0.5, 0.1, false, Cause::kCompute, "comes and goes, in forward as much as elsewhere"},
+      {uneven, 1, 1, 0, 0.5, 0.1, true, Cause::kGc, "lasts, now in forward and now elsewhere"},
+      {even, 1, 1, 0, 0.5, 0.1, true, Cause::kCompute, "lasts, and its length does not vary"},
+      {spikes, 1, 9, 0.9, 0.1, 0.1, false, Cause::kCompute, "memory is not slow now and then"},
   };
   for (const auto& item : cases) {
     OwnTime::Rank& rank = own_.rank(5);
@@ -214,6 +219,9 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
     rank.tail_ratio = item.tail_ratio;
     rank.tail_share = item.tail_share;
     rank.forward_share = item.forward_share;
+    rank.large = 20;
+    rank.large_share = 0.5;
+    rank.large_square = item.scattered ? 0.5 : 0.26;
     rank.longest_gap_share = item.longest_gap_share;
     const std::vector<Accusation> accusations = Judge();
     ASSERT_EQ(accusations.size(), 1u) << item.why;

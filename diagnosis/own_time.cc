@@ -30,8 +30,10 @@ constexpr int kSilentSteps = 16;  // without operations, after which there are n
 constexpr size_t kSmallClass = 8;
 constexpr int kRotationSteps = 512;
 constexpr double kDeviatingShare =
-    0.05;  // of the peers' own time: from here on a step shows what kind of deviation it is
+    0.05;                             // of the peers' own time: from here on a step shows what kind of deviation it is
+constexpr double kLargeShare = 0.15;  // and from here on its parts stand out from noise
 constexpr int kProfiledSteps = 20;
+constexpr int kEnoughLarge = 6;
 constexpr double kIssueShare = 0.3;
 constexpr size_t kLeaveOneOut = 32;   // ranks
 constexpr size_t kNoiseSamples = 64;  // of one class and step
@@ -167,7 +169,7 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, Rank& rank) {
   const StepFold& fold = *own.fold;
   const auto forward = static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25)) {
-    rank.profiled = rank.deviating = 0;
+    rank.profiled = rank.deviating = rank.large = 0;
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
   }
@@ -185,6 +187,11 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, Rank& rank) {
   if (deviates && rank.forward_level_ns > 0) {
     const double part = std::clamp((forward - rank.forward_level_ns) / excess, 0.0, 1.0);
     rank.forward_share += (part - rank.forward_share) / std::min(++rank.deviating, kProfiledSteps);
+    if (excess > kLargeShare * peers.cut_ns) {
+      const double weight = 1.0 / std::min(++rank.large, kProfiledSteps);
+      rank.large_share += weight * (part - rank.large_share);
+      rank.large_square += weight * (part * part - rank.large_square);
+    }
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, static_cast<double>(op.max_gap_ns));
@@ -235,6 +242,12 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
 
 // The share of its usual issue latency that a rank has left. Whoever waits for others has a longer one, so among peers
 // the low ones are what is usual.
+double OwnTime::Rank::scatter() const {
+  // Of a variable between 0 and 1: its variance, and the most that it can be.
+  const double most = large_share * (1 - large_share);
+  return large < kEnoughLarge || most < 0.05 ? 0 : (large_square - large_share * large_share) / most;
+}
+
 void OwnTime::ObserveIssues(const std::vector<OwnView>& owns) {
   std::vector<double> issues;
   for (const OwnView& own : owns) {

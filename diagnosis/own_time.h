@@ -33,7 +33,10 @@ class OwnTime {
     int profiled = 0;
     int deviating = 0;
     double forward_level_ns = 0;
-    double forward_share = 0;      // of the excess: what the forward ranges hold
+    double forward_share = 0;  // of the excess: what the forward ranges hold
+    // The same of large excesses, and its mean square: where a pause is, all of it is.
+    int large = 0;
+    double large_share = 0, large_square = 0;
     double tail_ratio = 1;         // of the time after the last operation to its peers'
     double tail_share = 0;         // of the excess: what lies there
     double longest_gap_share = 0;  // of the excess: the longest gap
@@ -45,6 +48,9 @@ class OwnTime {
     double forward_reference_ns = 0, last_forward = 0;
     double last_deviation = 0;
     bool has_last_deviation = false;
+
+    // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
+    double scatter() const;
   };
 
   // The folds of one judged step, by rank. `arl_factor`: observations of one stream that a false alarm may take, per

@@ -155,6 +155,30 @@ TEST_F(OwnTimeTest, ProfilesWhereInTheStepTheTimeLies) {
   }
 }
 
+TEST_F(OwnTimeTest, TellsPausesFromSlownessByWhereTheyLie) {
+  const struct {
+    double longer, in_forward_even, in_forward_odd;  // of rank 2, ms
+    double scatter;
+    std::string why;
+  } cases[] = {
+      {30, 30, 0, 1, "all of it in forward, or nothing"},
+      {30, 12, 12, 0, "12 of 30 ms in each step"},
+      {30, 0, 0, 0, "always outside of forward"},
+      {10, 10, 0, 0, "10 % are too little to tell"},
+  };
+  for (const auto& item : cases) {
+    own_ = OwnTime();
+    own_.Regroup(layout_);
+    Steps(40);
+    Steps(12, [&](int rank, Work& work) {
+      if (rank != 2) return;
+      work.own += item.longer;
+      work.forward += step_ % 2 == 0 ? item.in_forward_even : item.in_forward_odd;
+    });
+    EXPECT_NEAR(own_.rank(2).scatter(), item.scatter, 1e-9) << item.why;
+  }
+}
+
 TEST_F(OwnTimeTest, FollowsIssueLatencyAsAShareOfWhatItWas) {
   Steps(20, [](int, Work& work) { work.issue_ns = 1000; });
   EXPECT_EQ(own_.rank(1).issue_ratio, 1);

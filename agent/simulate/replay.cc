@@ -14,7 +14,19 @@ constexpr double kDiurnalSteps = 400;
 constexpr int kEvaluationSteps = 20;
 constexpr double kHotExpertSteps = 25;  // until the hottest expert is another one
 
-enum Key : uint64_t { kPieces = 1, kOperations, kEnds, kLoads, kSaves, kSequence, kPauses, kCompile, kBegins, kQueues };
+enum Key : uint64_t {
+  kPieces = 1,
+  kOperations,
+  kEnds,
+  kLoads,
+  kSaves,
+  kSequence,
+  kPauses,
+  kCompile,
+  kBegins,
+  kQueues,
+  kStretches
+};
 
 }  // namespace
 
@@ -308,6 +320,22 @@ void Replayer::AddPauses(const Plan& plan, int step, Effects& effects) const {
   }
 }
 
+// By the time that the job would have run for in even steps.
+void Replayer::AddStretches(int step, Effects& effects) const {
+  const Noise& noise = job_.noise;
+  for (size_t r = 0; r < effects.compute.size(); ++r) {
+    const uint64_t bits = Mix(job_.seed, kStretches, r);
+    const double time_s = step * job_.step_ms * 1e-3 + noise.stretch_every_s * Uniform(bits);
+    const double window = std::floor(time_s / noise.stretch_every_s);
+    const uint64_t stretch = Mix(bits, static_cast<uint64_t>(window));
+    const double length_s = Uniform(Mix(stretch, 1), noise.stretch_min_s, noise.stretch_max_s);
+    const double begin_s = Uniform(Mix(stretch, 2), 0, std::max(0.0, noise.stretch_every_s - length_s));
+    const double within_s = time_s - window * noise.stretch_every_s;
+    if (within_s < begin_s || within_s >= begin_s + length_s) continue;
+    effects.compute[r] *= static_cast<float>(1 + Uniform(Mix(stretch, 3), 0, noise.stretch_most));
+  }
+}
+
 // The host has waited for the device at the end of the step before. It loads, then enqueues.
 void Replayer::BeginStep(const Present& now, bool first_of_life) const {
   Times& times = now.times;
@@ -417,6 +445,7 @@ void Replayer::Step(const Plan& plan, const Heterogeneity& ranks, int step, bool
   if (job_.leader_overlap > 0) overlapped.assign(n, 0);
   const std::vector<double> lead = DrawLeads(step, effects);
   if (job_.noise.gc_every_steps > 0 && !first_of_life) AddPauses(plan, step, effects);
+  if (job_.noise.stretch_every_s > 0) AddStretches(step, effects);
   Present now{plan, ranks, effects, times, ranges, step, 0, 1, 1, level, sequence, overlapped, starts, lead};
   SetFactors(now);
   BeginStep(now, first_of_life);

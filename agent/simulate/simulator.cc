@@ -58,7 +58,10 @@ absl::Status CheckJob(const Job& job) {
         CheckRange("leader overlap", job.leader_overlap, 0, 10), CheckRange("op sigma", noise.op_sigma, 0, 2),
         CheckRange("tail share", noise.tail_share, 0, 0.5), CheckRange("diurnal", noise.diurnal, 0, 0.9),
         CheckRange("hot expert", noise.hot_expert, 0, 100), CheckRange("gc ms", noise.gc_min_ms, 0, noise.gc_max_ms),
-        CheckRange("loss", job.marks.loss, 0, 1), CheckRange("restart dp", job.restart_dp, 0, kMaxRanks)}) {
+        CheckRange("stretch every s", noise.stretch_every_s, 0, 1e6),
+        CheckRange("stretch s", noise.stretch_min_s, 0, noise.stretch_max_s),
+        CheckRange("stretch most", noise.stretch_most, 0, 100), CheckRange("loss", job.marks.loss, 0, 1),
+        CheckRange("restart dp", job.restart_dp, 0, kMaxRanks)}) {
     if (!range.ok()) return range;
   }
   if (job.restart_step >= job.steps) {

@@ -50,7 +50,8 @@ class Storage:
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.accepting = threading.Thread(target=self._accept, daemon=True)
+        self.accepting.start()
 
     def _accept(self):
         with contextlib.suppress(OSError):  # closed
@@ -77,6 +78,8 @@ class Storage:
         self.stop_at = max(self.next.values(), default=0) + 5
 
     def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)  # else the thread stays in accept(), and may go on with the next one's descriptor
+        self.accepting.join()
         self.listener.close()
 
 
@@ -468,7 +471,12 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--keep", help="folder for the mark files of each run")
     parser.add_argument("--out", help="one line of JSON a run, appended")
+    parser.add_argument("--of", nargs="+", help="no runs, but the table of those in these files")
     arguments = parser.parse_args()
+    if arguments.of:
+        lines = [line for path in arguments.of for line in get(path).splitlines()]
+        print(table([json.loads(line) for line in lines]))
+        return
     rng = random.Random(arguments.seed)
     print(f"seed {arguments.seed}", file=sys.stderr)
     sizes = [int(size) for size in arguments.ranks.split(",")]

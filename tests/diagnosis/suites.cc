@@ -425,6 +425,21 @@ void H20(int index, Draw& draw, Case& made) {
   fault.last_step = fault.first_step + 30 + draw.Below(20);
 }
 
+// Two or three ranks on machines where other processes take a core for seconds, as real_faults.py found them.
+void H21(int index, Draw& draw, Case& made) {
+  made.honesty = index % 2 == 0;
+  Job& job = made.job;
+  job.layout.dp = 2 + index / 2 % 2;
+  job.layout.microbatches = 1;
+  job.step_ms = draw.Between(60, 150);
+  job.steps = 500;
+  job.noise.op_sigma = draw.Between(0.03, 0.06);
+  job.noise.stretch_every_s = draw.Between(15, 40);
+  if (made.honesty) return;
+  Fault& fault = AddFault(job, FaultKind::kCompute, draw.Of(std::array{1.3, 1.6, 2.0}), draw);
+  fault.first_step = 100 + draw.Below(50);
+}
+
 // Thousands of ranks: few operations each.
 void Scale(int index, Draw& draw, Case& made) {
   Job& job = made.job;
@@ -442,10 +457,10 @@ void Scale(int index, Draw& draw, Case& made) {
 
 const std::vector<std::pair<std::string, Maker>>& Makers() {
   static const auto& makers = *new std::vector<std::pair<std::string, Maker>>{
-      {"healthy", Healthy}, {"matrix", Matrix}, {"H1", H1},   {"H2", H2},      {"H3", H3},   {"H4", H4},   {"H5", H5},
-      {"H5b", H5b},         {"H6", H6},         {"H7", H7},   {"H8", H8},      {"H9", H9},   {"H10", H10}, {"H11", H11},
-      {"H11b", H11b},       {"H12", H12},       {"H13", H13}, {"H14", H14},    {"H15", H15}, {"H16", H16}, {"H17", H17},
-      {"H18", H18},         {"H19", H19},       {"H20", H20}, {"scale", Scale}};
+      {"healthy", Healthy}, {"matrix", Matrix}, {"H1", H1},   {"H2", H2},   {"H3", H3},      {"H4", H4},   {"H5", H5},
+      {"H5b", H5b},         {"H6", H6},         {"H7", H7},   {"H8", H8},   {"H9", H9},      {"H10", H10}, {"H11", H11},
+      {"H11b", H11b},       {"H12", H12},       {"H13", H13}, {"H14", H14}, {"H15", H15},    {"H16", H16}, {"H17", H17},
+      {"H18", H18},         {"H19", H19},       {"H20", H20}, {"H21", H21}, {"scale", Scale}};
   return makers;
 }
 

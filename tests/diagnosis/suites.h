@@ -1,4 +1,4 @@
-// The cases of the evaluation: the fault matrix and the hard suites H1 to H20, each a Job made from a seed.
+// The cases of the evaluation: the fault matrix and the hard suites H1 to H21, each a Job made from a seed.
 #pragma once
 
 #include <cstdint>
