@@ -31,7 +31,8 @@ constexpr int kClockEvery = 4;      // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr double kPlannedShift = 0.03;  // of everybody's own time
 constexpr int kPlannedSteps = 10;       // until the new level is what is normal
-constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause of everybody
+constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause,
+constexpr double kPauseOwnFactor = 2;   // of everybody where own times are so much longer, too
 constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
 constexpr size_t kRecent = 15;
 constexpr int kKeepRestored = 60;  // steps
@@ -234,7 +235,7 @@ class Engine::Impl {
     if (folds.size() * 2 < reported || folds.empty()) return false;
     const double period_ns = PeriodOf(folds);
     const bool pause = IsPause(folds);
-    recent_.push_back(period_ns);
+    recent_.push_back({period_ns, OwnOf(folds)});
     if (recent_.size() > kRecent) recent_.pop_front();
     if (pause) {
       // It may be one because somebody saves for longer than the others.
@@ -273,15 +274,27 @@ class Engine::Impl {
     return LowerMedian(periods);
   }
 
-  // Evaluation, a checkpoint of everybody, a stop: not a step to judge by.
+  // Outside of operations and checkpoints.
+  static double OwnOf(const Folds& folds) {
+    std::vector<double> own;
+    for (const auto& [rank, fold] : folds) {
+      own.push_back(static_cast<double>(fold.period_ns()) - static_cast<double>(fold.checkpoint_own_ns) -
+                    static_cast<double>(fold.covered_ns));
+    }
+    return LowerMedian(own);
+  }
+
+  // Evaluation, a checkpoint of everybody, a stop: not a step to judge by. One that all wait for is one.
   bool IsPause(const Folds& folds) const {
     if (recent_.size() < kEnoughRecent) return false;
     std::vector<double> without_checkpoint;
     for (const auto& [rank, fold] : folds) {
       without_checkpoint.push_back(static_cast<double>(fold.period_ns()) - static_cast<double>(fold.checkpoint_own_ns));
     }
-    std::vector<double> last(recent_.begin(), recent_.end());
-    return LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(last);
+    std::vector<double> periods, owns;
+    for (const auto& [period, own] : recent_) periods.push_back(period), owns.push_back(own);
+    return LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(periods) &&
+           OwnOf(folds) > kPauseOwnFactor * LowerMedian(owns);
   }
 
   void RememberStep(const Folds& folds, int64_t step, double period_ns) {
@@ -344,7 +357,8 @@ class Engine::Impl {
                      periods_.recent_ns(),
                      options_.min_cost_share,
                      planned_change,
-                     [this](int64_t onset) { return periods_.LostSince(onset); }};
+                     [this](int64_t onset) { return periods_.LostSince(onset); },
+                     [this](int64_t onset) { return periods_.TimeSince(onset); }};
     std::vector<Accusation> accusations = diagnosis::Accuse(input);
     for (Accusation& accusation : accusations) {
       accusation.verdict.since_ns = periods_.EndNs(accusation.verdict.since_step);
@@ -499,7 +513,7 @@ class Engine::Impl {
   bool moved_ = false;
 
   Periods periods_;
-  std::deque<double> recent_;  // periods, pauses too
+  std::deque<std::pair<double, double>> recent_;  // periods and own times, pauses too
   int64_t first_step_ = -1;
   int64_t life_first_step_ = -1;
   int64_t last_step_ = -1;

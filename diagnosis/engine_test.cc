@@ -151,7 +151,7 @@ TEST(Engine, FindsAFaultThatWasThereFromTheFirstStep) {
 TEST(Engine, TellsTwoPeersApart) {
   DataParallelJob job(2, 1);
   job.extra = [](int rank, int step) { return rank == 1 && step >= 60 ? 10.0 : 0.0; };
-  job.Run(0, 150);
+  job.Run(0, 180);
   ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
   EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{1});
 }
@@ -184,9 +184,9 @@ TEST(Engine, IsNotSureOfStepsThatCannotBeCompared) {
 TEST(Engine, TakesNoStretchOfABusyMachineForAFault) {
   for (int ranks : {2, 3}) {
     DataParallelJob job(ranks, 1);
-    // 15 % for 60 steps of 141 ms, 8.5 s.
-    job.extra = [](int rank, int step) { return rank == 1 && step >= 60 && step < 120 ? 15.0 : 0.0; };
-    job.Run(0, 200);
+    // 15 % for 90 steps of 141 ms, 12.7 s.
+    job.extra = [](int rank, int step) { return rank == 1 && step >= 60 && step < 150 ? 15.0 : 0.0; };
+    job.Run(0, 230);
     EXPECT_TRUE(job.engine.report().verdicts.empty()) << ranks << ": " << job.engine.report().verdicts.front().text;
   }
   DataParallelJob more(4, 1);
@@ -213,7 +213,7 @@ TEST(Engine, AsksMoreOfALoaderWithOnePeer) {
   lasting.loader = loads(20);
   lasting.Run(0, 100);
   EXPECT_TRUE(lasting.engine.report().verdicts.empty()) << "for 5.8 s";
-  lasting.Run(101, 160);
+  lasting.Run(101, 180);
   ASSERT_EQ(lasting.engine.report().verdicts.size(), 1u);
   EXPECT_EQ(lasting.engine.report().verdicts.front().cause, Cause::kDataloader);
   DataParallelJob large(2, 1);
@@ -407,6 +407,27 @@ TEST(Engine, TakesSlowTransfersOfAStarvedHostForNoSecondFault) {
       return verdict.scope == Scope::kRank && verdict.ids == std::vector<int>{3} && verdict.open;
     })) << item.why;
   }
+}
+
+TEST(Engine, NamesWhoPausesForSeveralSteps) {
+  // 140 ms of 126 would be a long step; 700 ms are a pause, but not of everybody: the others wait in the operation.
+  for (int ranks : {2, 8}) {
+    DataParallelJob job(ranks);
+    job.extra = [](int rank, int step) { return rank == 1 && step >= 60 && step % 6 == 0 ? 700.0 : 0.0; };
+    job.Run(0, 220);
+    const std::vector<Verdict> verdicts = job.engine.report().verdicts;
+    ASSERT_EQ(verdicts.size(), 1u) << ranks;
+    EXPECT_EQ(verdicts[0].ids, std::vector<int>{1}) << ranks;
+    EXPECT_EQ(verdicts[0].since_step, 60) << ranks;
+  }
+}
+
+TEST(Engine, IgnoresPausesOfEverybody) {
+  DataParallelJob job(8);
+  job.extra = [](int rank, int step) { return step % 20 == 0 ? 700.0 + 50 * (rank == 1) : 0.0; };
+  job.Run(0, 220);
+  EXPECT_TRUE(job.engine.report().verdicts.empty());
+  EXPECT_EQ(job.engine.report().state, JobState::kOk);
 }
 
 TEST(Engine, ComparesSavingsThatAllWaitFor) {

@@ -34,7 +34,7 @@ constexpr int64_t kSameOnset = 20;
 // that happens; one or two do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
 constexpr int kFewRanks = 3;
 constexpr double kFewCostShare = 0.05;
-constexpr double kStretchNs = 10e9;
+constexpr double kStretchNs = 15e9;
 constexpr double kLargeRise = 0.35;      // ln: 40 % longer
 constexpr double kLargeLoadShare = 0.2;  // of the step
 constexpr double kNever = 1e9;
@@ -195,7 +195,9 @@ class Accuser {
   // A rise of one of so many `ranks`: more than what a busy machine does to them?
   bool IsBeyondUnrest(const Stream& stream, int ranks, double large, double cost_ns) const {
     if (ranks > kFewRanks) return true;
-    const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
+    // Of steps alone: time that is remembered ends some hundred steps ago.
+    const double steps_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
+    const double lasted_ns = std::max(in_.time_since(stream.onset()), steps_ns);
     return cost_ns >= kFewCostShare * in_.period_ns && (stream.mean() >= large || lasted_ns >= kStretchNs);
   }
 

@@ -24,6 +24,8 @@ struct JudgeInput {
   bool planned_change = false;  // everybody does more or less than before
   // How much longer steps have become since `onset`, ns; a large number if unknown.
   std::function<double(int64_t onset)> lost_since;
+  // How long ago the step `onset` began, ns, as far back as is remembered.
+  std::function<double(int64_t onset)> time_since;
 };
 
 // All present accusations; those with `confirmed` false are too cheap or too young to be reported.

@@ -51,7 +51,8 @@ class JudgeTest : public ::testing::Test {
                    .period_ns = 150 * kMs,
                    .min_cost_share = 0.01,
                    .planned_change = false,
-                   .lost_since = [this](int64_t) { return lost_ms_ * kMs; }});
+                   .lost_since = [this](int64_t) { return lost_ms_ * kMs; },
+                   .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; }});
   }
 
   // "rank 4", "node 2": all accusations, in their order.

@@ -150,6 +150,7 @@ void Layout::FindMembers() {
   }
   for (auto& [id, before] : inferred) {
     Group& group = groups_[static_cast<size_t>(id)];
+    if (!group.members.empty()) group.became = -1;
     if (before.empty() || !group.members.empty()) continue;
     for (int candidate : declared[group.name]) {
       std::vector<int> members = groups_[static_cast<size_t>(candidate)].members;

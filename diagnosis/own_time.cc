@@ -127,6 +127,12 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
   CountSlowest(slowest);
 }
 
+// Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom.
+double OwnTime::SigmaFor(int rank, size_t peers, NoisePool& noise) {
+  if (peers == 2) return noise.median_sigma();
+  return peers <= kLeaveOneOut ? noise.SigmaWithout(rank) : noise.sigma();
+}
+
 void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest) {
   const size_t count = peers.views.size();
   double& average = peer_class.average_reference_ns;
@@ -155,7 +161,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     if (count < enough || !noise.ready()) continue;
     const double d = deviation.judged;
     if (d > slowest.deviation) slowest = {own.rank, d};
-    const double sigma = count <= kLeaveOneOut ? noise.SigmaWithout(own.rank) : noise.sigma();
+    const double sigma = SigmaFor(own.rank, count, noise);
     const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, tails);
     rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
     idle_steps_ = 0;

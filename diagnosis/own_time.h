@@ -107,6 +107,7 @@ class OwnTime {
   void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h);
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
   void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest);
+  static double SigmaFor(int rank, size_t peers, NoisePool& noise);
   void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);

@@ -48,6 +48,14 @@ double Periods::MedianNs(int64_t first, int64_t last) const {
   return periods.empty() ? recent_ns_ : LowerMedian(periods);
 }
 
+double Periods::TimeSince(int64_t step) const {
+  for (const Period& period : history_) {
+    if (period.step < step) continue;
+    return std::max(0.0, static_cast<double>(static_cast<int64_t>(history_.back().end_ns - period.end_ns)) + period.ns);
+  }
+  return 0;
+}
+
 uint64_t Periods::EndNs(int64_t step) const {
   for (const Period& period : history_) {
     if (period.step >= step) return period.end_ns;

@@ -24,6 +24,8 @@ class Periods {
   double LostSince(int64_t onset) const;
   // Median of the last steps that are in first..last; the recent one where there are none.
   double MedianNs(int64_t first, int64_t last) const;
+  // From the begin of `step`, or of the oldest that is remembered, to the end of the last one, ns; 0: it is not there yet.
+  double TimeSince(int64_t step) const;
   // The end of `step`, or of the next one that was judged; 0: there is none.
   uint64_t EndNs(int64_t step) const;
 

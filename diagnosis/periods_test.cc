@@ -33,6 +33,20 @@ TEST(Periods, TellsWhatTheLastTenTake) {
   EXPECT_EQ(periods.recent_ns(), 130);
 }
 
+TEST(Periods, TellHowLongAgoAStepBegan) {
+  Periods periods;
+  EXPECT_EQ(periods.TimeSince(0), 0);
+  // A pause of 400 ns in step 12.
+  for (int64_t step = 10; step < 14; ++step) {
+    periods.Add(step, step == 12 ? 500 : 100, static_cast<uint64_t>(1100 + 100 * (step - 10) + (step >= 12 ? 400 : 0)));
+  }
+  const struct {
+    int64_t step;
+    double since;
+  } cases[] = {{13, 100}, {12, 600}, {11, 700}, {10, 800}, {3, 800}, {14, 0}};
+  for (const auto& [step, since] : cases) EXPECT_EQ(periods.TimeSince(step), since) << step;
+}
+
 TEST(Periods, ComparesAfterWithBefore) {
   const struct {
     int64_t onset;

@@ -52,13 +52,16 @@ void NoisePool::Add(int source, double difference) {
   next_ = (next_ + 1) % kValues;
 }
 
+// A difference of two observations has twice the variance of one.
+double NoisePool::MedianSigma() { return 1.4826 * LowerMedian(scratch_) / std::sqrt(2.0); }
+
 double NoisePool::Sigma() {
-  // A difference of two observations has twice the variance of one. The median is not moved by a few restless ranks;
-  // where every tenth difference is larger than a normal distribution has it, that counts.
-  const double by_median = 1.4826 * LowerMedian(scratch_);
+  // The median is not moved by a few restless ranks; where every tenth difference is larger than a normal distribution
+  // has it, that counts.
+  const double by_median = MedianSigma();
   auto tenth = scratch_.begin() + static_cast<std::ptrdiff_t>(scratch_.size() * 9 / 10);
   std::nth_element(scratch_.begin(), tenth, scratch_.end());
-  return std::max(by_median, *tenth / 1.645) / std::sqrt(2.0);
+  return std::max(by_median, *tenth / 1.645 / std::sqrt(2.0));
 }
 
 void NoisePool::Update() {
@@ -66,6 +69,7 @@ void NoisePool::Update() {
   scratch_.clear();
   for (const Value& value : values_) scratch_.push_back(value.difference);
   sigma_ = Sigma();
+  median_sigma_ = MedianSigma();
 }
 
 double NoisePool::SigmaWithout(int source) {

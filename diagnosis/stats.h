@@ -32,6 +32,8 @@ class NoisePool {
   bool ready() const { return values_.size() >= kEnough; }
   // Standard deviation of one observation, as of the last Update().
   double sigma() const { return sigma_; }
+  // The same by the median alone: of less than half of the differences, however large, it takes no notice.
+  double median_sigma() const { return median_sigma_; }
   void Update();
   // The same without what one rank contributed, whose own unrest is what is in question. Costs a pass over the values.
   double SigmaWithout(int source);
@@ -41,12 +43,14 @@ class NoisePool {
     int source;
     double difference;
   };
-  double Sigma();  // of scratch_
+  double Sigma();        // of scratch_
+  double MedianSigma();  // likewise
 
   std::vector<Value> values_;
   std::vector<double> scratch_;
   size_t next_ = 0;
   double sigma_ = 0;
+  double median_sigma_ = 0;
 };
 
 // How often a healthy step lies far outside: noise has heavier tails than a normal distribution. Counted over peers.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "diagnosis/stats.h"
 
@@ -16,6 +17,7 @@ constexpr double kJumpZ = 8;
 constexpr double kSpikeZ = 4;
 constexpr double kRecurrenceLogP = -23;  // p < 1e-10
 constexpr int kMinSpikes = 4;
+constexpr double kAlone = 4;  // times as far from the next spike as those are from each other
 constexpr double kLastingShare = 0.6;
 constexpr int kMinQuiet = 48;
 // A deviation that comes back within so many steps was never gone.
@@ -41,12 +43,14 @@ void Stream::ShiftIn(Bits& bits, bool bit) {
   bits[0] = bits[0] << 1 | (bit ? 1 : 0);
 }
 
-// More spikes, or more big ones, than healthy peers have.
-bool Stream::IsRecurring(const Limits& limits) const {
-  auto beyond_chance = [this](int hits, double rate) {
+// The big spikes or, failing that, all of them, where they are more than healthy peers have; else nothing.
+const Stream::Bits* Stream::FindRecurring(const Limits& limits) const {
+  auto beyond_chance = [this](const Bits& bits, double rate) {
+    const int hits = Count(bits);
     return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
   };
-  return beyond_chance(spikes(), limits.spike_rate) || beyond_chance(big_spikes(), limits.big_rate);
+  if (beyond_chance(big_spikes_, limits.big_rate)) return &big_spikes_;
+  return beyond_chance(outliers_[2], limits.spike_rate) ? &outliers_[2] : nullptr;
 }
 
 Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
@@ -90,7 +94,6 @@ void Stream::Remember(const Observation& now, const Limits& limits) {
   ShiftIn(jump_bits_, now.jump);
   ShiftIn(big_spikes_, now.spike && now.d > limits.big);
   for (size_t level = 0; level < kLevels; ++level) ShiftIn(outliers_[level], now.z > static_cast<double>(level) + 2);
-  if (now.spike && spikes() == 1) first_spike_ = now.step;
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
   window_excess_ += weight * (now.excess - window_excess_);
   window_d_ += weight * (now.d - window_d_);
@@ -99,7 +102,8 @@ void Stream::Remember(const Observation& now, const Limits& limits) {
 Stream::State Stream::WatchForRise(const Observation& now, const Limits& limits) {
   if (!AddToSum(now, limits)) return State::kQuiet;
   if (sum_ > limits.h || jumps_ >= limits.jumps) return RaiseBySum(now.step);
-  if (now.spike && window_excess_ > 0 && IsRecurring(limits)) return RaiseByRecurrence(now.step);
+  if (!now.spike || window_excess_ <= 0) return State::kQuiet;
+  if (const Bits* recurring = FindRecurring(limits)) return RaiseByRecurrence(now.step, *recurring);
   return State::kQuiet;
 }
 
@@ -134,12 +138,25 @@ Stream::State Stream::RaiseBySum(int64_t step) {
   return returns_ >= kReturns ? State::kIntermittent : State::kLasting;
 }
 
-Stream::State Stream::RaiseByRecurrence(int64_t step) {
-  onset_ = first_spike_;
-  // Most steps since the first one: it lasts, only not evenly enough for the sum.
-  if (static_cast<double>(spikes()) >= kLastingShare * static_cast<double>(step - first_spike_ + 1)) {
-    return State::kLasting;
+// How many steps ago spikes that recur began, without those of before that were alone; and how many they are.
+std::pair<int, int> Stream::FindFirst(const Bits& spikes) {
+  std::vector<int> ages;
+  for (int age = 0; age < kSpikeWindow; ++age) {
+    if (IsSet(spikes, age)) ages.push_back(age);
   }
+  size_t oldest = ages.size() - 1;
+  for (; oldest >= kMinSpikes; --oldest) {
+    const double usual = static_cast<double>(ages[oldest - 1] - ages[0]) / static_cast<double>(oldest - 1);
+    if (ages[oldest] - ages[oldest - 1] <= kAlone * std::max(1.0, usual)) break;
+  }
+  return {ages[oldest], static_cast<int>(oldest) + 1};
+}
+
+Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
+  const auto [age, recurring] = FindFirst(spikes);
+  onset_ = step - age;
+  // Most steps since the first one: it lasts, only not evenly enough for the sum.
+  if (recurring >= kLastingShare * (age + 1)) return State::kLasting;
   TakeWindowMeans();
   return State::kIntermittent;
 }

@@ -14,6 +14,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <utility>
 
 #include "diagnosis/stats.h"
 
@@ -94,13 +95,15 @@ class Stream {
   State FollowIntermittent(const Observation& now);
   bool AddToSum(const Observation& now, const Limits& limits);
   State RaiseBySum(int64_t step);
-  State RaiseByRecurrence(int64_t step);
-  bool IsRecurring(const Limits& limits) const;
   void TakeWindowMeans();
   void BeginRaised(int64_t step, double sigma);
   void BeginQuiet(int64_t step);
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
+  const Bits* FindRecurring(const Limits& limits) const;
+  State RaiseByRecurrence(int64_t step, const Bits& spikes);
+  static std::pair<int, int> FindFirst(const Bits& spikes);
   static void ShiftIn(Bits& bits, bool bit);
+  static bool IsSet(const Bits& bits, int age) { return (bits[static_cast<size_t>(age / 64)] >> (age % 64) & 1) != 0; }
   static int Count(const Bits& bits) { return std::popcount(bits[0]) + std::popcount(bits[1]); }
 
   int seen_ = 0;
@@ -111,7 +114,6 @@ class Stream {
   int jumps_ = 0;
   int64_t rise_step_ = -1;   // the first step of the sum; -1: it is empty
   bool rose_later_ = false;  // it was empty before, or next to nothing
-  int64_t first_spike_ = -1;
   Bits jump_bits_{};
   Bits big_spikes_{};
   std::array<Bits, kLevels> outliers_{};

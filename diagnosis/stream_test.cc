@@ -95,6 +95,35 @@ TEST(Stream, FindsWhatComesAndGoes) {
   EXPECT_LT(stream.mean(), 0.1) << "over all steps";
 }
 
+TEST(Stream, DatesWhatComesAndGoesToTheFirstThatRecurs) {
+  Stream stream;
+  Stream::Limits limits = kLimits;
+  limits.spike_rate = limits.big_rate = 0.001;
+  // One spike by chance in step 40, and from 100 on one in ten steps.
+  for (int64_t step = 0; !stream.raised(); ++step) {
+    ASSERT_LT(step, 200);
+    const double d = step == 40 || (step >= 100 && step % 10 == 0) ? 0.4 : 0.0;
+    stream.Observe(step, d, 1e6 * d, limits);
+  }
+  EXPECT_TRUE(stream.intermittent());
+  EXPECT_EQ(stream.onset(), 100);
+}
+
+TEST(Stream, DatesBigSpikesToTheFirstBigOne) {
+  Stream stream;
+  Stream::Limits limits = kLimits;
+  limits.spike_rate = 0.2;
+  limits.big_rate = 0.001;
+  // Small ones all the time, as the peers have them.
+  for (int64_t step = 0; !stream.raised(); ++step) {
+    ASSERT_LT(step, 200);
+    const double d = step >= 100 && step % 10 == 0 ? 0.4 : step % 7 == 0 ? 0.08 : 0.0;
+    stream.Observe(step, d, 1e6 * d, limits);
+  }
+  EXPECT_TRUE(stream.intermittent());
+  EXPECT_EQ(stream.onset(), 100);
+}
+
 TEST(Stream, ClipsByThePeersTails) {
   Stream restless;
   StreamTails tails;

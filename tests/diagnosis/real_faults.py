@@ -10,6 +10,8 @@ import argparse
 import collections
 import contextlib
 import errno
+import glob
+import itertools
 import json
 import math
 import os
@@ -374,6 +376,44 @@ def baselines(folder, began, culprit):
     return result
 
 
+def judge_again(result, folder):
+    """The same run with what this build's `taskd diagnose` says of its marks."""
+    def verdicts(before=None):
+        with tempfile.TemporaryDirectory(prefix="taskd-real-") as part:
+            marks = folder if before is None else marks_before(folder, before, os.path.join(part, "marks"))
+            done = subprocess.run([harness.TASKD, "diagnose", "--from", marks, "--json"], capture_output=True, text=True, check=True)
+        return entities(json.loads(done.stdout), result["fault"])
+
+    def rightly(some):
+        return [v for v in some if result["rank"] is not None and names(v, result["fault"], result["rank"]) and
+                v["since_step"] >= result["began"] - 15]
+    # Nothing of what is done to end the run.
+    last = verdicts(result["steps"])
+    found = rightly(last)
+    result = {**result, "found": None, "cause_right": False, "wrong": sorted(v["text"] for v in last if v not in found)}
+    if found:
+        # Verdicts that have been cleared stay in the report: what is named once is named from then on.
+        low, high = result["began"], result["steps"]
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if rightly(verdicts(middle)) else (middle, high)
+        result["found"] = {"steps": high - result["began"], "cause": found[0]["cause"],
+                           "since": found[0]["since_step"] - result["began"], "text": found[0]["text"]}
+        result["cause_right"] = found[0]["cause"] in FAULTS[result["fault"]][1]
+    return result
+
+
+def marks_before(folder, step, copy):
+    """The marks of each rank until that step of its begins."""
+    shutil.copytree(folder, copy)
+    for path in glob.glob(os.path.join(copy, "[0-9]*", "[0-9]*")):
+        with open(path, encoding="utf-8") as file:
+            lines = list(itertools.takewhile(lambda line: f'"Name":"step {step}"' not in line, file))
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    return copy
+
+
 @contextlib.contextmanager
 def swap_file():
     """On a disk, 1 GB."""
@@ -471,11 +511,14 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--keep", help="folder for the mark files of each run")
     parser.add_argument("--out", help="one line of JSON a run, appended")
-    parser.add_argument("--of", nargs="+", help="no runs, but the table of those in these files")
+    parser.add_argument("--of", nargs="+", help="no runs, but the table of those in these files of --out")
+    parser.add_argument("--again", help="with --of: as this build judges their marks in this folder of --keep")
     arguments = parser.parse_args()
     if arguments.of:
-        lines = [line for path in arguments.of for line in get(path).splitlines()]
-        print(table([json.loads(line) for line in lines]))
+        results = [json.loads(line) for path in arguments.of for line in get(path).splitlines()]
+        if arguments.again:
+            results = [judge_again(result, os.path.join(arguments.again, result["run"])) for result in results]
+        print(table(results))
         return
     rng = random.Random(arguments.seed)
     print(f"seed {arguments.seed}", file=sys.stderr)
@@ -491,8 +534,9 @@ def main():
 def run_all(plan, sizes, arguments, rng):
     results = []
     for number, (way, fault) in enumerate(plan):
-        keep = arguments.keep and os.path.join(arguments.keep, f"{arguments.seed}-{number}-{way}-{fault}")
-        result = measure(way, fault, rng.choice(sizes), arguments.seconds, rng, keep)
+        name = f"{arguments.seed}-{number}-{way}-{fault}"
+        keep = arguments.keep and os.path.join(arguments.keep, name)
+        result = {"run": name, **measure(way, fault, rng.choice(sizes), arguments.seconds, rng, keep)}
         results.append(result)
         print(f"{number + 1}/{len(plan)} {json.dumps(result)}", file=sys.stderr, flush=True)
         if arguments.out:

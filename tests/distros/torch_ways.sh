@@ -2,6 +2,7 @@
 # Ways to train with the PyTorch of a root filesystem of ../distros.sh, without TaskD and with what is in build/release:
 #
 #   torch_ways.sh ROOT [--slow] [WAY...]    as tests/lib/torch_ways.py
+#   torch_ways.sh ROOT --cost [OPTION...]   as tests/bench/training_cost.py
 #
 # Needs root. Everything it mounts, starts, writes and listens on is in namespaces of its own and in memory, so nothing of
 # it is left however this ends.
@@ -29,6 +30,11 @@ for folder in dev/shm tmp run; do mount -t tmpfs tmpfs "$root/$folder"; done
 printf '127.0.0.1 localhost distros\n::1 localhost\n' >"$root/etc/hosts"
 mkdir "$root/ways"
 cp -rL "$tree/build/release/python" "$root/ways/python"
-cp "$tree"/tests/lib/{torch_ways,torch_ways_rank,check_marks,ports}.py "$root/ways"
+cp "$tree"/tests/lib/{torch_ways,torch_ways_rank,check_marks,ports}.py "$tree/tests/bench/training_cost.py" "$root/ways"
+program=torch_ways.py
+if [ "${1-}" = --cost ]; then
+  program=training_cost.py
+  shift
+fi
 exec chroot "$root" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-  PYTHONPATH=/ways/python PYTHONUNBUFFERED=1 python3 /ways/torch_ways.py /ways/python/taskd/bin/taskd "$@"
+  PYTHONPATH=/ways/python PYTHONUNBUFFERED=1 python3 "/ways/$program" /ways/python/taskd/bin/taskd "$@"
