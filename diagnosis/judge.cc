@@ -31,13 +31,15 @@ constexpr double kSecondFaultShare = 0.25;
 constexpr int64_t kSameOnset = 20;
 
 // Another process on a machine takes a core for seconds, and its ranks are slower for as long. Many peers show how often
-// that happens; one or two do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
-constexpr int kFewRanks = 3;
-constexpr double kFewCostShare = 0.05;
+// that happens, a few do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
+// So it is with transfers that hosts make.
+constexpr int kFew = 3;                        // ranks, or lines
+constexpr int kFewHosts = 4;                   // that compute themselves: no device that others leave alone
+constexpr double kFewCostShare = 0.05;         // of the step
+constexpr double kFewTransferCostShare = 0.1;  // that all the ranks of a group disturb
 constexpr double kStretchNs = 15e9;
-constexpr double kLargeRise = 0.35;      // ln: 40 % longer
-constexpr double kLargeLoadShare = 0.2;  // of the step
-constexpr double kNever = 1e9;
+constexpr double kLargeRise = 0.35;  // ln: 40 % longer
+constexpr double kLargeShare = 0.2;  // of the step, for loading and transfers
 
 double ConfidenceOf(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
@@ -52,6 +54,7 @@ class Accuser {
       if (!IsPresent(rank)) continue;
       ++present_;
       fallen_ += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
+      has_device_ = has_device_ || in_.own.rank(rank).issue_level_ns > 0;
     }
   }
 
@@ -192,13 +195,14 @@ class Accuser {
     accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), confirmed});
   }
 
-  // A rise of one of so many `ranks`: more than what a busy machine does to them?
-  bool IsBeyondUnrest(const Stream& stream, int ranks, double large, double cost_ns) const {
-    if (ranks > kFewRanks) return true;
+  // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
+  bool IsBeyondUnrest(int compared, bool large, int64_t onset, double cost_ns,
+                      double least_share = kFewCostShare) const {
+    if (compared > (has_device_ ? kFew : kFewHosts)) return true;
     // Of steps alone: time that is remembered ends some hundred steps ago.
-    const double steps_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
-    const double lasted_ns = std::max(in_.time_since(stream.onset()), steps_ns);
-    return cost_ns >= kFewCostShare * in_.period_ns && (stream.mean() >= large || lasted_ns >= kStretchNs);
+    const double steps_ns = static_cast<double>(in_.step - onset + 1) * in_.period_ns;
+    const double lasted_ns = std::max(in_.time_since(onset), steps_ns);
+    return cost_ns >= least_share * in_.period_ns && (large || lasted_ns >= kStretchNs);
   }
 
   // Of a rank whose own time may be accused already.
@@ -337,7 +341,8 @@ class Accuser {
     Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, cause, since_step, cost);
     verdict.confidence = ConfidenceOf(own(worst));
     verdict.evidence.push_back(OwnEvidence(worst));
-    const bool beyond_unrest = IsBeyondUnrest(own(worst), ClassOf(worst).present, kLargeRise, cost);
+    const bool beyond_unrest =
+        IsBeyondUnrest(ClassOf(worst).present, own(worst).mean() >= kLargeRise, own(worst).onset(), cost);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && beyond_unrest && IsWorthIt(cost));
   }
 
@@ -402,7 +407,8 @@ class Accuser {
     const double reference = std::exp(peers.level) / 1e6;
     verdict.evidence.push_back(
         MakeEvidence("own_time", reference, reference * std::exp(drift.mean()), drift.z(), drift.onset()));
-    const bool beyond_unrest = IsBeyondUnrest(drift, static_cast<int>(suspect.ranks.size()), kLargeRise, cost);
+    const bool beyond_unrest =
+        IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift.mean() >= kLargeRise, drift.onset(), cost);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
         IsWorthIt(cost) && beyond_unrest && !in_.planned_change);
   }
@@ -420,7 +426,7 @@ class Accuser {
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
       evidence.peers = static_cast<int>(in_.layout.classes()[peer_class].size()) - 1;
       verdict.evidence.push_back(evidence);
-      const bool beyond_unrest = IsBeyondUnrest(stream, CountRanks(data), kLargeLoadShare, cost);
+      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream.mean() >= kLargeShare, stream.onset(), cost);
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
           beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost));
     }
@@ -441,7 +447,7 @@ class Accuser {
                                               reference + cost / 1e6 * in_.own.checkpoint_interval(), saving.z(),
                                               saving.onset()));
       Add(std::move(verdict), {r},
-          IsBeyondUnrest(saving, savers, kNever, cost) && IsWorthIt(cost) && IsSecondFault(r, cost));
+          IsBeyondUnrest(savers, false, saving.onset(), cost) && IsWorthIt(cost) && IsSecondFault(r, cost));
     }
     AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
   }
@@ -481,7 +487,9 @@ class Accuser {
       Evidence evidence = MakeEvidence("transfer", finding.reference_ms, finding.value_ms, finding.z, finding.onset);
       evidence.peers = finding.peers;
       verdict.evidence.push_back(evidence);
-      Add(std::move(verdict), RanksConcerned(finding), IsWorthIt(cost) && !in_.planned_change);
+      const bool beyond_unrest = has_device_ || IsBeyondUnrest(finding.lines, cost >= kLargeShare * in_.period_ns,
+                                                               finding.onset, cost, kFewTransferCostShare);
+      Add(std::move(verdict), RanksConcerned(finding), beyond_unrest && IsWorthIt(cost) && !in_.planned_change);
     }
   }
 
@@ -512,6 +520,7 @@ class Accuser {
   std::optional<CostModel> model_;
   size_t present_ = 0;
   size_t fallen_ = 0;  // ranks whose issue latency has fallen
+  bool has_device_ = false;
   std::vector<Accusation> accusations_;
 };
 

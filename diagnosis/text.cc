@@ -11,6 +11,16 @@ namespace {
 
 std::string FormatMs(double ms) { return absl::StrFormat("%.*f ms", ms < 10 ? 1 : 0, ms); }
 
+// With as many digits as tell them apart, two at most.
+std::string FormatInstead(double ms, double instead_of_ms) {
+  std::string one = FormatMs(ms), other = FormatMs(instead_of_ms);
+  for (int digits = 1; one == other && digits <= 2; ++digits) {
+    one = absl::StrFormat("%.*f ms", digits, ms);
+    other = absl::StrFormat("%.*f ms", digits, instead_of_ms);
+  }
+  return absl::StrCat(one, " instead of ", other);
+}
+
 std::string DescribeRank(int rank, const Layout& layout) {
   const int node = layout.node(rank);
   return node < 0 ? absl::StrCat("rank ", rank) : absl::StrCat("rank ", rank, " (node ", node, ")");
@@ -64,21 +74,18 @@ std::string DescribeDeviation(const Verdict& verdict, const Evidence& evidence) 
       return absl::StrCat("pauses again and again (garbage collection or another stop of its process) and takes ",
                           longer);
     case Cause::kCheckpoint:
-      return absl::StrCat("saves checkpoints in ", FormatMs(evidence.value), " instead of ",
-                          FormatMs(evidence.reference));
+      return absl::StrCat("saves checkpoints in ", FormatInstead(evidence.value, evidence.reference));
     case Cause::kNetwork:
-      return absl::StrCat("transfers between nodes in ", FormatMs(evidence.value), " instead of ",
-                          FormatMs(evidence.reference));
+      return absl::StrCat("transfers between nodes in ", FormatInstead(evidence.value, evidence.reference));
     case Cause::kIntraNodeLink:
-      return absl::StrCat("transfers inside the node in ", FormatMs(evidence.value), " instead of ",
-                          FormatMs(evidence.reference));
+      return absl::StrCat("transfers inside the node in ", FormatInstead(evidence.value, evidence.reference));
     case Cause::kPpLink:
       return absl::StrCat("takes ", FormatMs(evidence.value), " a transfer instead of ", FormatMs(evidence.reference));
     case Cause::kFabric:
       return absl::StrCat("is slowed by traffic between nodes everywhere: ", FormatMs(evidence.value),
                           " a transfer instead of ", FormatMs(evidence.reference));
     case Cause::kConfig:
-      return absl::StrCat("transfers in ", FormatMs(evidence.value), " instead of ", FormatMs(evidence.reference));
+      return absl::StrCat("transfers in ", FormatInstead(evidence.value, evidence.reference));
     case Cause::kUnknown:
       return absl::StrCat("takes ", longer);
   }
@@ -113,7 +120,7 @@ std::string WriteSentence(const Verdict& verdict, const Layout& layout, double s
                    " since step ", verdict.since_step);
   if (verdict.cost_ms_per_step > 0 && step_ms > 0) {
     absl::StrAppend(&text, "; without it a step would take ",
-                    FormatMs(std::max(0.0, step_ms - verdict.cost_ms_per_step)), " instead of ", FormatMs(step_ms));
+                    FormatInstead(std::max(0.0, step_ms - verdict.cost_ms_per_step), step_ms));
   }
   return text;
 }

@@ -328,6 +328,7 @@ TransferFinding Transfers::Measure(const Explanation& explanation, const Lines& 
   finding.alternatives = explanation.alternatives;
   finding.cause = explanation.cause;
   finding.confidence = explanation.confidence;
+  finding.lines = static_cast<int>(lines.lines.size());
   const Channel* worst = nullptr;
   for (int i : explanation.lines) {
     const Line& line = lines.lines[static_cast<size_t>(i)];

@@ -35,6 +35,7 @@ struct TransferFinding {
   double z = 0;
   bool intermittent = false;
   bool blocking = false;  // computation waits for it, whatever overlaps
+  int lines = 0;          // groups and pairs whose transfers were compared, all in all
   double confidence = 0;
 };
 

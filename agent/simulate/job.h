@@ -65,10 +65,12 @@ struct Noise {
   double gc_every_steps = 0;                               // mean, on every rank with its own phase; 0: none
   double gc_min_ms = 100, gc_max_ms = 500;
   // Now and then another process takes a part of a rank's core for seconds: each rank by itself, one such stretch in so
-  // many seconds (0: none), in which its computations take up to so much longer.
+  // many seconds (0: none), in which its computations take up to so much longer, and its gradients up to so much more where
+  // hosts move them.
   double stretch_every_s = 0;
   double stretch_min_s = 1, stretch_max_s = 8;
   double stretch_most = 0.25;
+  double stretch_transfers = 0;
   double end_spread_ms = 0.02;  // exponential mean of a collective's ends
   double transfer_sigma = 0.05;
   double diurnal = 0;     // sinus of the whole job, share

@@ -321,7 +321,7 @@ void Replayer::AddPauses(const Plan& plan, int step, Effects& effects) const {
 }
 
 // By the time that the job would have run for in even steps.
-void Replayer::AddStretches(int step, Effects& effects) const {
+void Replayer::AddStretches(const Plan& plan, int step, Effects& effects) const {
   const Noise& noise = job_.noise;
   for (size_t r = 0; r < effects.compute.size(); ++r) {
     const uint64_t bits = Mix(job_.seed, kStretches, r);
@@ -333,6 +333,9 @@ void Replayer::AddStretches(int step, Effects& effects) const {
     const double within_s = time_s - window * noise.stretch_every_s;
     if (within_s < begin_s || within_s >= begin_s + length_s) continue;
     effects.compute[r] *= static_cast<float>(1 + Uniform(Mix(stretch, 3), 0, noise.stretch_most));
+    std::vector<float>& transfers = effects.transfer[static_cast<size_t>(GroupType::kDp)];
+    float& transfer = transfers[static_cast<size_t>(plan.group(GroupType::kDp, static_cast<int>(r)))];
+    transfer = std::max(transfer, static_cast<float>(1 + Uniform(Mix(stretch, 4), 0, noise.stretch_transfers)));
   }
 }
 
@@ -445,7 +448,7 @@ void Replayer::Step(const Plan& plan, const Heterogeneity& ranks, int step, bool
   if (job_.leader_overlap > 0) overlapped.assign(n, 0);
   const std::vector<double> lead = DrawLeads(step, effects);
   if (job_.noise.gc_every_steps > 0 && !first_of_life) AddPauses(plan, step, effects);
-  if (job_.noise.stretch_every_s > 0) AddStretches(step, effects);
+  if (job_.noise.stretch_every_s > 0) AddStretches(plan, step, effects);
   Present now{plan, ranks, effects, times, ranges, step, 0, 1, 1, level, sequence, overlapped, starts, lead};
   SetFactors(now);
   BeginStep(now, first_of_life);

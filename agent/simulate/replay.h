@@ -52,7 +52,7 @@ class Replayer {
   struct Present;
   std::vector<double> DrawLeads(int step, const Effects& effects) const;
   void AddPauses(const Plan& plan, int step, Effects& effects) const;
-  void AddStretches(int step, Effects& effects) const;
+  void AddStretches(const Plan& plan, int step, Effects& effects) const;
   void SetFactors(Present& now) const;
   void BeginStep(const Present& now, bool first_of_life) const;
   void Execute(const Present& now, const Instruction& instruction) const;

@@ -60,7 +60,8 @@ absl::Status CheckJob(const Job& job) {
         CheckRange("hot expert", noise.hot_expert, 0, 100), CheckRange("gc ms", noise.gc_min_ms, 0, noise.gc_max_ms),
         CheckRange("stretch every s", noise.stretch_every_s, 0, 1e6),
         CheckRange("stretch s", noise.stretch_min_s, 0, noise.stretch_max_s),
-        CheckRange("stretch most", noise.stretch_most, 0, 100), CheckRange("loss", job.marks.loss, 0, 1),
+        CheckRange("stretch most", noise.stretch_most, 0, 100),
+        CheckRange("stretch transfers", noise.stretch_transfers, 0, 100), CheckRange("loss", job.marks.loss, 0, 1),
         CheckRange("restart dp", job.restart_dp, 0, kMaxRanks)}) {
     if (!range.ok()) return range;
   }

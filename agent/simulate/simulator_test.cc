@@ -276,6 +276,35 @@ TEST(SimulatorTest, HostOnlyMarksBlock) {
   for (const MarkRecord& mark : simulator->Marks(0)) EXPECT_FALSE(mark.device);
 }
 
+TEST(SimulatorTest, StretchesSlowARankAndItsTransfersTogether) {
+  Job job = ExactJob({.dp = 2, .microbatches = 1});
+  job.steps = 60;
+  job.marks.device = false;
+  auto even = Make(job);
+  // A quarter of the time.
+  job.noise.stretch_every_s = 20;
+  job.noise.stretch_min_s = job.noise.stretch_max_s = 5;
+  job.noise.stretch_most = 1;
+  job.noise.stretch_transfers = 3;
+  auto restless = Make(job);
+  auto transfer = [](Simulator& simulator) {
+    const Range a = Operations(simulator, 0, "HcclAllreduce").at(0),
+                b = Operations(simulator, 1, "HcclAllreduce").at(0);
+    return std::min(a.end - a.start, b.end - b.start);
+  };
+  int slow[2] = {0, 0};
+  while (even->Next() && restless->Next()) {
+    bool any = false;
+    for (int r : {0, 1}) {
+      const bool longer = restless->OwnMs(r) > even->OwnMs(r) + 1;
+      slow[r] += longer ? 1 : 0;
+      any = any || longer;
+    }
+    EXPECT_EQ(transfer(*restless) > transfer(*even) + 0.1, any) << restless->step();
+  }
+  for (int steps : slow) EXPECT_THAT(steps, testing::AllOf(testing::Ge(10), testing::Le(20)));
+}
+
 TEST(SimulatorTest, ClocksDifferByNode) {
   Job job = ExactJob({.dp = 16});
   job.clocks = {.offset_sigma_ms = 30, .drift_ppm = 0, .ntp_slew = false};

@@ -425,16 +425,18 @@ void H20(int index, Draw& draw, Case& made) {
   fault.last_step = fault.first_step + 30 + draw.Below(20);
 }
 
-// Two or three ranks on machines where other processes take a core for seconds, as real_faults.py found them.
+// Two to four ranks on machines where other processes take a core for seconds, as real_faults.py found them.
 void H21(int index, Draw& draw, Case& made) {
   made.honesty = index % 2 == 0;
   Job& job = made.job;
-  job.layout.dp = 2 + index / 2 % 2;
+  job.layout.dp = 2 + index / 2 % 3;
   job.layout.microbatches = 1;
   job.step_ms = draw.Between(60, 150);
   job.steps = 500;
   job.noise.op_sigma = draw.Between(0.03, 0.06);
   job.noise.stretch_every_s = draw.Between(15, 40);
+  job.noise.stretch_transfers = 0.5;
+  job.marks.device = false;
   if (made.honesty) return;
   Fault& fault = AddFault(job, FaultKind::kCompute, draw.Of(std::array{1.3, 1.6, 2.0}), draw);
   fault.first_step = 100 + draw.Below(50);

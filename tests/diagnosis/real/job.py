@@ -144,6 +144,9 @@ def main():
             torch.save(model.state_dict(), CheckpointFile(storage), _use_new_zipfile_serialization=False)
     with contextlib.suppress(RuntimeError):  # a rank that ends first takes the connections with it
         dist.barrier()
+    # PyTorch 1.13 deadlocks at times if a thread of gloo still has a tensor that Python made: it waits for the interpreter,
+    # which waits for it to end.
+    time.sleep(0.2)
     dist.destroy_process_group()
 
 
