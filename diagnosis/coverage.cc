@@ -41,6 +41,13 @@ double KnownNs(const StepFold& fold) {
   return static_cast<double>(fold.forward_own_ns + fold.dataloader_own_ns + fold.checkpoint_own_ns);
 }
 
+double UpperQuartile(std::vector<double>& values) {
+  if (values.empty()) return 0;
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() * 3 / 4);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
 bool Gathers(CommOp op) { return op != CommOp::kBroadcast && op != CommOp::kScatter; }
 bool Spreads(CommOp op) { return op != CommOp::kReduce && op != CommOp::kGather; }
 
@@ -245,7 +252,8 @@ Coverage::Finding Coverage::FindWaits() const {
     change.push_back(step.change);
   }
   const double usual_wait = LowerMedian(apart);
-  if (usual_wait < kLeastWait) return Finding::kNoWaits;
+  // Two ranks may be equal in most steps, and wait in the others.
+  if (UpperQuartile(apart) < kLeastWait) return Finding::kNoWaits;
   if (moments_.known > 0) {
     if (moments_.count < kMinMoments) return Finding::kTooEarly;
     const double shown = moments_.both / moments_.known;
@@ -254,7 +262,7 @@ Coverage::Finding Coverage::FindWaits() const {
     if (shown - kSure * error > kShown) return Finding::kSeen;
     if (shown + kSure * error < kShown) return Finding::kAbsorbed;
   }
-  return usual_wait < kLeastPart * LowerMedian(change) ? Finding::kNoWaits : Finding::kSeen;
+  return usual_wait < std::max(kLeastWait, kLeastPart * LowerMedian(change)) ? Finding::kNoWaits : Finding::kSeen;
 }
 
 Coverage::Result Coverage::Judge(const Layout& layout) const {
@@ -402,14 +410,18 @@ std::string Coverage::GroupsInUse(const Layout& layout) const {
       if (Meets(use)) groups.insert(use.group);
     }
   }
-  std::vector<std::string> names;
+  std::set<std::string> names;
+  size_t more = 0;
   for (int group : groups) {
-    if (names.size() == kShownGroups) break;
-    names.push_back(layout.group(group).name);
+    const std::string& name = layout.group(group).name;
+    if (names.size() < kShownGroups) {
+      names.insert(name);
+    } else {
+      more += names.count(name) > 0 ? 0 : 1;
+    }
   }
   if (names.empty()) return "between pairs of ranks";
-  return absl::StrCat("of ", absl::StrJoin(names, ", "),
-                      groups.size() > names.size() ? absl::StrCat(" and ", groups.size() - names.size(), " more") : "");
+  return absl::StrCat("of ", absl::StrJoin(names, ", "), more > 0 ? absl::StrCat(" and ", more, " more") : "");
 }
 
 }  // namespace taskd::diagnosis

@@ -90,6 +90,24 @@ TEST_F(CoverageTest, ForwardTimesThatShowOutsideTheMarksProveThem) {
   EXPECT_EQ(Judge(), Finding::kSeen);
 }
 
+TEST_F(CoverageTest, WaitsOfEveryThirdStepAreEnoughWhereForwardProvesThem) {
+  AddRanks(2, {{0, 1}});
+  // Both are disturbed together, by 20 ms; and in every third step one of them by 3 ms.
+  const auto step = [](double forward) {
+    return [forward](int t) {
+      const double both = 80 + 20.0 * (t % 2), a = t % 3 == 0 ? 3 : 0.01, b = t % 12 == 1 ? 3 : 0,
+                   last = std::max(a, b);
+      return std::vector<Done>{{both + last + 5, last - a + 5, forward * (20 + a)},
+                               {both + last + 5, last - b + 5, forward * (20 + b)}};
+    };
+  };
+  Steps(60, step(1));
+  EXPECT_EQ(Judge(), Finding::kSeen);
+  coverage_.Forget();
+  Steps(60, step(0));
+  EXPECT_EQ(Judge(), Finding::kNoWaits) << "nothing proves that those are all";
+}
+
 TEST_F(CoverageTest, StepsThatKeepPaceWithoutMarksCannotBeJudged) {
   AddRanks(2, {{0, 1}});
   Steps(40, [](int t) {
