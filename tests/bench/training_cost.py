@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""What TaskD costs a training step: training_cost.py TASKD [--pairs 30] [--steps 15] [--kinds off,step,...,all]
+"""What TaskD costs a training step: training_cost.py TASKD [--jobs 4] [--rounds 8] [--steps 50] [--kinds off,...,all]
 
 Two jobs of two ranks each train the same (DistributedDataParallel and an all-reduce of their own, over gloo), one without TaskD
-and one by `TASKD run`. They take turns: while one does a block of steps the other waits, so each pair of blocks has the same
-machine. The second job's kinds of marks are switched while it trains. The cost is the ratio of a pair's median step (wall time)
-and of its ranks' CPU time, all threads counted; means over the pairs with a 95 % interval. "daemons" is the CPU time of `taskd run`,
-manager and proxy meanwhile, as a share of one core.
+and one by `TASKD run`. They take turns, a step each, while the other waits: so each pair of steps has the same machine, which is
+noisier than what is measured. The second job's kinds of marks are switched while it trains, all of them in each round. The cost
+of a round is the median ratio of its pairs (wall time), and the ratio of the ranks' CPU time, all threads counted; means over the
+rounds with a 95 % interval, of so many rounds of so many times two jobs: two processes of the same program are never equally fast.
+"daemons" is the CPU time of `taskd run`, manager and proxy meanwhile, as a share of one core.
 
 Needs PyTorch and nothing else: tests/distros/torch_ways.sh ROOT --cost runs it in root filesystems with other releases.
 """
@@ -81,14 +82,14 @@ class Job:
         self.connections = [listener.accept()[0] for _ in range(RANKS)]
         self.ranks = [connection.makefile("rw") for connection in self.connections]
         self.release = [rank.readline().split()[1] for rank in self.ranks][0]
-        self.block(WARM_STEPS)
+        self.train(WARM_STEPS)
 
-    def block(self, steps):
-        """(median step, s; CPU time of the ranks a step, s)"""
+    def train(self, steps):
+        """(the last step, s; CPU time of the ranks, s)"""
         for rank in self.ranks:
             print(steps, file=rank, flush=True)
         answers = [json.loads(rank.readline()) for rank in self.ranks]
-        return statistics.median(answers[0]["steps"]), sum(answer["cpu"] for answer in answers) / steps
+        return answers[0]["steps"][-1], sum(answer["cpu"] for answer in answers)
 
     def end(self):
         for connection in self.connections:
@@ -140,25 +141,37 @@ def share(ratios):
     return f"{100 * statistics.mean(ratios):+.2f} ± {100 * student * statistics.stdev(ratios) / math.sqrt(len(ratios)):.2f}"
 
 
-def measure(plain, traced, arguments):
-    print(f"PyTorch {plain.release}, {arguments.pairs} pairs of blocks of {arguments.steps} steps each")
-    print("| kinds on | step without, ms | wall, % | CPU of the ranks, % | daemons, % of a core |\n|---|---|---|---|---|")
-    seen = {kinds: [] for kinds in arguments.kinds.split(",")}
-    for pair in range(arguments.pairs):
+def take_turns(plain, traced, steps, taskd):
+    """Of so many pairs of steps: (without TaskD, s; ratio of their times; of the CPU times; CPU time of the daemons by the clock's)"""
+    times, ratios = [], []
+    cpu = {plain: 0, traced: 0}
+    began, daemons = time.monotonic(), daemons_cpu_s(taskd)
+    for pair in range(steps):
+        took = {}
+        for job in (plain, traced) if pair % 2 == 0 else (traced, plain):
+            took[job], used = job.train(1)
+            cpu[job] += used
+        times.append(took[plain])
+        ratios.append(math.log(took[traced] / took[plain]))
+    daemons = (daemons_cpu_s(taskd) - daemons) / (time.monotonic() - began)
+    return statistics.median(times), statistics.median(ratios), math.log(cpu[traced] / cpu[plain]), daemons
+
+
+def measure(plain, traced, arguments, seen):
+    for _ in range(arguments.rounds):
         for kinds, results in seen.items():
-            switch(arguments.taskd, KINDS if kinds == "all" else (kinds,))
-            order = [plain, traced] if pair % 2 == 0 else [traced, plain]
-            result = {}
-            for job in order:
-                began, daemons = time.monotonic(), daemons_cpu_s(arguments.taskd)
-                result[job] = (*job.block(arguments.steps),
-                               (daemons_cpu_s(arguments.taskd) - daemons) / (time.monotonic() - began))
-            results.append((result[plain], result[traced]))
+            switch(arguments.taskd, KINDS if kinds == "all" else kinds.split("+"))
+            traced.train(2)  # it gets there
+            results.append(take_turns(plain, traced, arguments.steps, arguments.taskd))
+
+
+def table(seen):
+    lines = ["| kinds on | step without, ms | wall, % | CPU of the ranks, % | daemons, % of a core |", "|---|---|---|---|---|"]
     for kinds, results in seen.items():
-        wall = [math.log(b[0] / a[0]) for a, b in results]
-        cpu = [math.log(b[1] / a[1]) for a, b in results]
-        print(f"| {kinds} | {1e3 * statistics.median(a[0] for a, _ in results):.1f} | {share(wall)} | {share(cpu)} "
-              f"| {100 * statistics.mean(b[2] for _, b in results):.1f} |", flush=True)
+        times, wall, cpu, daemons = zip(*results)
+        lines.append(f"| {kinds} | {1e3 * statistics.median(times):.1f} | {share(wall)} | {share(cpu)} "
+                     f"| {100 * statistics.mean(daemons):.1f} |")
+    return "\n".join(lines)
 
 
 def main():
@@ -166,12 +179,22 @@ def main():
         return rank_main()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("taskd", type=os.path.abspath)
-    parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=15, help="of a block")
-    parser.add_argument("--kinds", default="off,step,fp,dataloader,communication,all", help="one after the other, in each round")
+    parser.add_argument("--jobs", type=int, default=4, help="times that both start")
+    parser.add_argument("--rounds", type=int, default=8, help="with each of them")
+    parser.add_argument("--steps", type=int, default=50, help="pairs of a round")
+    parser.add_argument("--kinds", default="off,step+fp+dataloader+save_checkpoint,all", help="one after the other, in each round")
     arguments = parser.parse_args()
-    if arguments.pairs < 10:
-        parser.error(f"--pairs {arguments.pairs}: at least 10, for an interval")
+    if arguments.jobs * arguments.rounds < 10:
+        parser.error(f"{arguments.jobs} jobs of {arguments.rounds} rounds: at least 10 rounds, for an interval")
+    seen = {kinds: [] for kinds in arguments.kinds.split(",")}
+    for _ in range(arguments.jobs):
+        release = run(arguments, seen)
+    print(f"PyTorch {release}, {arguments.jobs} times {arguments.rounds} rounds of {arguments.steps} pairs of steps\n\n{table(seen)}")
+    return 0
+
+
+def run(arguments, seen):
+    """Both jobs, from start to end; the release."""
     with tempfile.TemporaryDirectory(prefix="taskd-cost-") as folder:
         os.environ["XDG_RUNTIME_DIR"] = folder  # so that `taskd switch` finds this job, and no other
 
@@ -181,10 +204,10 @@ def main():
                 stdin=subprocess.DEVNULL, env=environment(COST_SOCKET=path, TASKD_PROFILING_DIR=os.path.join(folder, "profiling"),
                                                           MINDX_TASK_ID="cost", PYTHON_EXEC=sys.executable))]
         plain, traced = Job("plain", folder, without_taskd), Job("traced", folder, by_taskd)
-        measure(plain, traced, arguments)
+        measure(plain, traced, arguments, seen)
         codes = plain.end() + traced.end()
         assert not any(codes), codes
-    return 0
+        return plain.release
 
 
 if __name__ == "__main__":

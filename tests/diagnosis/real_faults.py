@@ -378,25 +378,25 @@ def baselines(folder, began, culprit):
 
 def judge_again(result, folder):
     """The same run with what this build's `taskd diagnose` says of its marks."""
-    def verdicts(before=None):
+    def judge(before):
         with tempfile.TemporaryDirectory(prefix="taskd-real-") as part:
-            marks = folder if before is None else marks_before(folder, before, os.path.join(part, "marks"))
+            marks = marks_before(folder, before, os.path.join(part, "marks"))
             done = subprocess.run([harness.TASKD, "diagnose", "--from", marks, "--json"], capture_output=True, text=True, check=True)
-        return entities(json.loads(done.stdout), result["fault"])
+        return json.loads(done.stdout)
 
-    def rightly(some):
-        return [v for v in some if result["rank"] is not None and names(v, result["fault"], result["rank"]) and
-                v["since_step"] >= result["began"] - 15]
-    # Nothing of what is done to end the run.
-    last = verdicts(result["steps"])
-    found = rightly(last)
-    result = {**result, "found": None, "cause_right": False, "wrong": sorted(v["text"] for v in last if v not in found)}
+    def rightly(report):
+        return [v for v in entities(report, result["fault"]) if result["rank"] is not None and
+                names(v, result["fault"], result["rank"]) and v["since_step"] >= result["began"] - 15]
+    report = judge(result["steps"])  # without what is done to end the run
+    found = rightly(report)
+    wrong = [v["text"] for v in entities(report, result["fault"]) if v not in found]
+    result = {**result, "state": report["state"], "found": None, "cause_right": False, "wrong": sorted(wrong)}
     if found:
         # Verdicts that have been cleared stay in the report: what is named once is named from then on.
         low, high = result["began"], result["steps"]
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if rightly(verdicts(middle)) else (middle, high)
+            low, high = (low, middle) if rightly(judge(middle)) else (middle, high)
         result["found"] = {"steps": high - result["began"], "cause": found[0]["cause"],
                            "since": found[0]["since_step"] - result["began"], "text": found[0]["text"]}
         result["cause_right"] = found[0]["cause"] in FAULTS[result["fault"]][1]
@@ -461,10 +461,11 @@ def spread(values):
 
 def table(results):
     """As Markdown."""
-    lines = ["| way | fault | runs | faults that cost ≥ 10 % | named | with the cause | steps to name, median (most) | others named "
+    lines = ["| ways | fault | runs | faults that cost ≥ 10 % | named | with the cause | steps to name, median (most) | others named "
              "| said ok | said unknown |", "|---|---|---|---|---|---|---|---|---|---|"]
-    for way, fault in sorted({(r["way"], r["fault"]) for r in results}):
-        rows = [r for r in results if (r["way"], r["fault"]) == (way, fault)]
+    ways = {way: "marked" for way in MARKED}
+    for way, fault in sorted({(ways.get(r["way"], r["way"]), r["fault"]) for r in results}):
+        rows = [r for r in results if (ways.get(r["way"], r["way"]), r["fault"]) == (way, fault)]
         seen = [r for r in rows if fault != "none" and is_visible(r)]
         found = [r for r in seen if r["found"]]
         lines.append(f"| {way} | {fault} | {len(rows)} | {len(seen)} | {len(found)} | {sum(r['cause_right'] for r in found)} "
