@@ -19,15 +19,17 @@ def test_intervals():
 
 def test_counts_what_was_named():
     found = {"steps": 4, "cause": "compute", "since": 1, "text": "rank 1 computes longer"}
-    run = {"way": "own", "fault": "stops", "expected": "compute", "found": found, "wrong": [], "step_s": 0.09,
-           "healthy_s": 0.06, "state": "slow"}
+    run = {"way": "own", "fault": "stops", "expected": "compute", "found": found, "cause_right": True, "wrong": [],
+           "step_s": 0.09, "healthy_s": 0.06, "state": "slow", "baselines": {"median": {"steps": 9, "wrong": 0}}}
     healthy = {**run, "fault": "none", "expected": "", "found": None, "healthy_s": None, "state": "ok"}
     hidden = {**healthy, "way": "ddp-unmarked", "state": "ok", "wrong": ["rank 0 loads"]}
     cheap = {**run, "step_s": 0.065, "found": None}
     text = real_faults.table([run, healthy, hidden, cheap])
-    assert "| own | stops | 2 | 1 | 1 | 1 | 4 (4) | 0 | 0 | 0 |" in text
-    assert "healthy runs in which somebody was named: 50.0 % (1/2;" in text
-    assert "precision: 50.0 % (1/2;" in text and "recall: 100.0 % (1/1;" in text
+    assert "| marked | stops | 2 | 1 | 1 | 1 | 4 (4) | 0 | 0 | 0 |" in text
+    assert "healthy runs in which somebody was named: 50.0 % (1/2;" in text and "cause: 100.0 % (1/1;" in text
+    assert "| TaskD | 0.0 % (0/1;" in text
+    assert " | 100.0 % (1/1; 2.5–100.0) | 100.0 % (1/1; 2.5–100.0) | 4 (4) |" in text
+    assert "| median | 0.0 % (0/1;" in text and " | 9 (9) |" in text
     assert "ok although a wait is not marked: 100.0 % (1/1;" in text
 
 

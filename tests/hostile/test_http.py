@@ -67,8 +67,9 @@ def peak_bytes(process):
 
 def is_closed(connection):
     """The other side has ended it; nothing is left to be read."""
-    readable, _, _ = select.select([connection], [], [], 0)
-    if not readable:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    if not poll.poll(0):
         return False
     try:
         return connection.recv(65536) == b""
