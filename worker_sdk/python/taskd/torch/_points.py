@@ -23,15 +23,17 @@ _below_backend_select = None
 _library = None  # keeps the override
 _hooked = weakref.WeakSet()  # groups
 _HOOK_ID = 0x7A5CD
-_in_operation = threading.local()  # .range: (range id, python waits, can be waited for) between a group's two hooks
+_in_operation = threading.local()  # .range: (range id, can be waited for) between a group's two hooks
 
 
-def _python_waits(depth):
-    """Whether a function of torch.distributed made the call: it waits for the Work, or gives it to the program."""
+def _caller(depth):
+    """The frame of the function of torch.distributed that made the call, if one did: it waits for the Work, or gives it to
+    the program."""
     try:
-        return sys._getframe(depth + 1).f_globals is vars(_groups._c10d())
+        frame = sys._getframe(depth + 1)
     except ValueError:  # a thread of C++
-        return False
+        return None
+    return frame if frame.f_globals is vars(_groups._c10d()) else None
 
 
 # ---- Hooks of process groups
@@ -79,11 +81,11 @@ def _hook(group):
 
     def before(operation):
         if _gate.kinds() & _gate.COMMUNICATION and not _collectives.is_inside():
-            _fits(_before, reference, operation, _python_waits(1))
+            _fits(_before, reference, operation)
 
     def after(operation):
         if getattr(_in_operation, "range", None) is not None:
-            _fits(_after, operation)
+            _fits(_after, operation, _caller(1))
 
     group.register_pre_hook(_HOOK_ID, before)
     group.register_post_hook(_HOOK_ID, after)
@@ -91,7 +93,7 @@ def _hook(group):
     return True
 
 
-def _before(reference, hooked, python_waits):
+def _before(reference, hooked):
     _abandon()
     known = _HOOKED.get(hooked.name.name)
     group = reference()
@@ -107,16 +109,16 @@ def _before(reference, hooked, python_waits):
     can_be_waited_for = _can_be_waited_for(operation, tensors, group)
     range_id = _collectives.start(operation, tensors, group, *peers)
     if range_id:
-        _in_operation.range = (range_id, python_waits, can_be_waited_for)
+        _in_operation.range = (range_id, can_be_waited_for)
     return True
 
 
-def _after(hooked):
-    range_id, python_waits, can_be_waited_for = _in_operation.range
+def _after(hooked, caller):
+    range_id, can_be_waited_for = _in_operation.range
     _in_operation.range = None
     _collectives.returned()
     try:
-        _follow(hooked.work, range_id, python_waits, can_be_waited_for)
+        _follow(hooked.work, range_id, caller, can_be_waited_for)
     except Exception:
         _gate.range_end(range_id)
         raise
@@ -207,9 +209,9 @@ def _make_kernel(torch, c10d, name):
         range_id = _collectives.start(operation, tensors, group, *peers)
         return (range_id, can_be_waited_for) if range_id else ()
 
-    def follow(result, range_id, python_waits, can_be_waited_for):
+    def follow(result, range_id, caller, can_be_waited_for):
         work = c10d.Work.unbox(result[-1] if isinstance(result, tuple) else result)
-        _follow(work, range_id, python_waits, can_be_waited_for)
+        _follow(work, range_id, caller, can_be_waited_for)
         return True
 
     def kernel(keyset, *args):
@@ -226,7 +228,7 @@ def _make_kernel(torch, c10d, name):
             raise
         finally:
             _collectives.returned()
-        if not _fits(follow, result, range_id, _python_waits(1), can_be_waited_for):
+        if not _fits(follow, result, range_id, _caller(1), can_be_waited_for):
             _gate.range_end(range_id)
         return result
 
@@ -266,11 +268,11 @@ def _can_be_waited_for(operation, tensors, group):
     return _groups.backend_of(group, tensors[0].device) == "gloo"
 
 
-def _follow(work, range_id, python_waits, can_be_waited_for):
+def _follow(work, range_id, caller, can_be_waited_for):
     if work is None:
         _gate.range_end(range_id)
     else:
-        _work.follow(work, range_id, python_waits, can_be_waited_for)
+        _work.follow(work, range_id, caller, can_be_waited_for)
 
 
 POINTS = (("hooks", _install_hooks), ("dispatcher", _install_dispatcher), ("functions", _install_functions))

@@ -15,7 +15,7 @@ from taskd.torch import _gate, _patches, _waiter
 
 _pending = {}  # id of a Work that Python holds: (weak reference, function that ends its part of a range)
 atexit.register(_pending.clear)
-_last = threading.local()  # .work: what its caller has not got from C++ yet must not be collected
+_KEPT = "taskd: kept until the caller has it from C++"  # a local variable's name, as no source code can have it
 
 
 class _Ending:
@@ -47,10 +47,14 @@ def end_with(result, range_id):
         _gate.range_end(range_id)
 
 
-def follow(work, range_id, python_waits, can_be_waited_for):
-    """Ends the range when a Work that C++ has made is done."""
-    if python_waits:
-        _last.work = work
+def follow(work, range_id, caller, can_be_waited_for):
+    """Ends the range when a Work that C++ has made is done.
+
+    caller is the frame of Python that gets it, or None. With another object of Python for the same Work it would get another
+    life, so this one lives as long as the frame at least.
+    """
+    if caller is not None:
+        caller.f_locals.setdefault(_KEPT, []).append(work)
         _end_with_caller(work, functools.partial(_gate.range_end, range_id))
     elif can_be_waited_for:
         _wait_for(work, functools.partial(_gate.range_end, range_id))
@@ -74,8 +78,6 @@ def _wait_for(work, end):
 
 
 def _done(work):
-    if getattr(_last, "work", None) is work:
-        _last.work = None
     if _pending:
         _end(id(work))
 
@@ -103,17 +105,27 @@ def _make_is_completed(original):
 def _make_get_future(original):
     def get_future(self):
         future = original(self)
-        _patches.quietly(_waits_for_future, self, future)
+        _patches.quietly(_hand_over, self, future.done())
         return future
 
     return get_future
 
 
-def _waits_for_future(work, future):
+def _make_set_forward_pass_work_handle(original):
+    # Join's, which the reducer waits for at the end of backward.
+    def _set_forward_pass_work_handle(self, work, *args, **kwargs):
+        _patches.quietly(_hand_over, work, False)
+        return original(self, work, *args, **kwargs)
+
+    return _set_forward_pass_work_handle
+
+
+def _hand_over(work, is_done):
+    """C++ waits from now on for what Python has held."""
     pending = _pending.pop(id(work), None)
     if pending is None:
         return
-    if future.done() or sys.modules["torch"].cuda.is_initialized():
+    if is_done or sys.modules["torch"].cuda.is_initialized():
         pending[1]()
     else:
         _wait_for(work, pending[1])
@@ -128,3 +140,6 @@ def install(c10d):
     _patches.wrap(c10d.Work, "wait", _make_waiting)
     _patches.wrap(c10d.Work, "is_completed", _make_is_completed)
     _patches.wrap(c10d.Work, "get_future", _make_get_future)
+    reducer = getattr(sys.modules["torch"].distributed, "Reducer", None)
+    if reducer is not None:
+        _patches.wrap(reducer, "_set_forward_pass_work_handle", _make_set_forward_pass_work_handle)
