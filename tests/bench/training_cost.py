@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""What TaskD costs a training step: training_cost.py TASKD [--jobs 4] [--rounds 8] [--steps 50] [--kinds off,...,all]
+"""What TaskD costs a training step: training_cost.py TASKD [--jobs 4] [--rounds 10] [--steps 50] [--ranks 1]
 
-Two jobs of two ranks each train the same (DistributedDataParallel and an all-reduce of their own, over gloo), one without TaskD
-and one by `TASKD run`. They take turns, a step each, while the other waits: so each pair of steps has the same machine, which is
-noisier than what is measured. The second job's kinds of marks are switched while it trains, all of them in each round. The cost
-of a round is the median ratio of its pairs (wall time), and the ratio of the ranks' CPU time, all threads counted; means over the
-rounds with a 95 % interval, of so many rounds of so many times two jobs: two processes of the same program are never equally fast.
-"daemons" is the CPU time of `taskd run`, manager and proxy meanwhile, as a share of one core.
+Two jobs train the same (DistributedDataParallel and an all-reduce of their own, over gloo), one without TaskD
+and one by `TASKD run`, with all kinds of marks on. They take turns, a step each, while the other waits, and the second job takes
+three turns, in which taskd.torch records nothing, all but communication, and all; in another order each time. So the steps that
+are compared have the same machine, which is noisier than what is measured, and what is recorded is compared within the same
+processes: two of the same program are never equally fast.
+
+The cost of a round is the mean ratio of its steps' times, of the middle 80 % of them: wall, and CPU of all threads of the ranks.
+The table has means over all rounds with their 95 % interval. "daemons" is the CPU time of `taskd run`, manager and proxy meanwhile.
 
 Needs PyTorch and nothing else: tests/distros/torch_ways.sh ROOT --cost runs it in root filesystems with other releases.
 """
@@ -14,6 +16,7 @@ import argparse
 import json
 import math
 import os
+import random
 import re
 import socket
 import statistics
@@ -22,13 +25,13 @@ import sys
 import tempfile
 import time
 
-RANKS = 2
-KINDS = ("step", "fp", "dataloader", "save_checkpoint", "communication")
+COMMUNICATION = 0x10
+RECORDED = {"nothing": 0, "all but communication": ~COMMUNICATION, "all": ~0}  # bits of taskd.mstx.KIND_*
 WARM_STEPS = 20
 
 
 def rank_main():
-    """Trains as many steps as it is told, and says how long each took."""
+    """Trains as many steps as it is told, and says how long the last one took."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -60,36 +63,47 @@ def rank_main():
 
     print(dist.get_rank(), torch.__version__, file=lines, flush=True)
     for request in lines:
-        durations = []
+        steps, *recorded = map(int, request.split())
+        kinds = record(*recorded) if recorded else 0
         cpu = time.process_time()
-        for _ in range(int(request)):
+        for _ in range(steps):
             began = time.perf_counter()
             step()
-            durations.append(time.perf_counter() - began)
-        print(json.dumps({"steps": durations, "cpu": time.process_time() - cpu}), file=lines, flush=True)
+            took = time.perf_counter() - began
+        print(json.dumps({"step": took, "cpu": time.process_time() - cpu, "kinds": kinds}), file=lines, flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
 
+def record(kinds):
+    """Of those that TaskD has switched on, from now on; which they are."""
+    from taskd import mstx
+    from taskd.torch import _gate
+
+    _gate.kinds = lambda: mstx.enabled_kinds() & kinds
+    return _gate.kinds()
+
+
 class Job:
-    def __init__(self, name, folder, launch):
+    def __init__(self, name, folder, ranks, launch):
         path = os.path.join(folder, name)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         listener.listen()
         listener.settimeout(120)
-        self.processes = launch(path)
-        self.connections = [listener.accept()[0] for _ in range(RANKS)]
+        self.processes = launch(path, ranks)
+        self.connections = [listener.accept()[0] for _ in range(ranks)]
         self.ranks = [connection.makefile("rw") for connection in self.connections]
         self.release = [rank.readline().split()[1] for rank in self.ranks][0]
         self.train(WARM_STEPS)
 
-    def train(self, steps):
-        """(the last step, s; CPU time of the ranks, s)"""
+    def train(self, steps, *recorded):
+        """(the last step, s; CPU time of the ranks, s); `recorded`: bits of kinds, for a job of TaskD's."""
         for rank in self.ranks:
-            print(steps, file=rank, flush=True)
+            print(steps, *recorded, file=rank, flush=True)
         answers = [json.loads(rank.readline()) for rank in self.ranks]
-        return answers[0]["steps"][-1], sum(answer["cpu"] for answer in answers)
+        assert all(bool(answer["kinds"]) == any(recorded) for answer in answers), (recorded, answers)
+        return answers[0]["step"], sum(answer["cpu"] for answer in answers)
 
     def end(self):
         for connection in self.connections:
@@ -104,13 +118,13 @@ def environment(**extra):
             **{name: str(value) for name, value in extra.items()}}
 
 
-def without_taskd(path):
+def without_taskd(path, ranks):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return [subprocess.Popen([sys.executable, os.path.abspath(__file__)], stdin=subprocess.DEVNULL,
-                             env=environment(COST_SOCKET=path, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=RANKS,
-                                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port)) for rank in range(RANKS)]
+                             env=environment(COST_SOCKET=path, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks,
+                                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port)) for rank in range(ranks)]
 
 
 def daemons_cpu_s(program):
@@ -127,13 +141,6 @@ def daemons_cpu_s(program):
     return total
 
 
-def switch(taskd, kinds):
-    words = [f"{kind}={'on' if kind in kinds else 'off'}" for kind in KINDS]
-    done = subprocess.run([taskd, "switch", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env=environment(), check=False)
-    assert done.returncode == 0, done.stdout
-
-
 def share(ratios):
     """Mean and half of the 95 % interval, in %. `ratios`: logarithms near 0; at least ten."""
     freedom = len(ratios) - 1
@@ -142,36 +149,40 @@ def share(ratios):
 
 
 def take_turns(plain, traced, steps, taskd):
-    """Of so many pairs of steps: (without TaskD, s; ratio of their times; of the CPU times; CPU time of the daemons by the clock's)"""
-    times, ratios = [], []
-    cpu = {plain: 0, traced: 0}
+    """Of so many steps of each turn: {turn: (wall, CPU) as logarithms of ratios}, {"step": without TaskD, s; "daemons": their CPU
+    time by the clock's}."""
+    turns = {"without TaskD": lambda: plain.train(1)}
+    turns.update((name, lambda kinds=kinds: traced.train(1, kinds)) for name, kinds in RECORDED.items())
+    taken = {name: [] for name in turns}
+    order = list(turns)
     began, daemons = time.monotonic(), daemons_cpu_s(taskd)
-    for pair in range(steps):
-        took = {}
-        for job in (plain, traced) if pair % 2 == 0 else (traced, plain):
-            took[job], used = job.train(1)
-            cpu[job] += used
-        times.append(took[plain])
-        ratios.append(math.log(took[traced] / took[plain]))
+    for _ in range(steps):
+        random.shuffle(order)
+        for name in order:
+            taken[name].append(turns[name]())
     daemons = (daemons_cpu_s(taskd) - daemons) / (time.monotonic() - began)
-    return statistics.median(times), statistics.median(ratios), math.log(cpu[traced] / cpu[plain]), daemons
+    result = {"daemons": daemons, "step": statistics.median(wall for wall, _ in taken["without TaskD"])}
+    for name in RECORDED:
+        other = taken["without TaskD" if name == "nothing" else "nothing"]
+        result[name] = tuple(middle(math.log(one[of] / another[of]) for one, another in zip(taken[name], other)) for of in (0, 1))
+    return result
 
 
-def measure(plain, traced, arguments, seen):
-    for _ in range(arguments.rounds):
-        for kinds, results in seen.items():
-            switch(arguments.taskd, KINDS if kinds == "all" else kinds.split("+"))
-            traced.train(2)  # it gets there
-            results.append(take_turns(plain, traced, arguments.steps, arguments.taskd))
+def middle(values):
+    """Mean of the middle 80 %."""
+    values = sorted(values)
+    cut = len(values) // 10
+    return statistics.mean(values[cut:len(values) - cut])
 
 
-def table(seen):
-    lines = ["| kinds on | step without, ms | wall, % | CPU of the ranks, % | daemons, % of a core |", "|---|---|---|---|---|"]
-    for kinds, results in seen.items():
-        times, wall, cpu, daemons = zip(*results)
-        lines.append(f"| {kinds} | {1e3 * statistics.median(times):.1f} | {share(wall)} | {share(cpu)} "
-                     f"| {100 * statistics.mean(daemons):.1f} |")
-    return "\n".join(lines)
+def table(rounds):
+    """As Markdown."""
+    lines = ["| recorded | compared with | wall, % | CPU of the ranks, % |", "|---|---|---|---|"]
+    for name in RECORDED:
+        wall, cpu = zip(*(one[name] for one in rounds))
+        lines.append(f"| {name} | {'no TaskD' if name == 'nothing' else 'nothing recorded'} | {share(wall)} | {share(cpu)} |")
+    return "\n".join([*lines, "", f"A step without TaskD: {1e3 * statistics.median(one['step'] for one in rounds):.1f} ms. "
+                      f"Daemons: {100 * statistics.mean(one['daemons'] for one in rounds):.1f} % of a core."])
 
 
 def main():
@@ -180,31 +191,35 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("taskd", type=os.path.abspath)
     parser.add_argument("--jobs", type=int, default=4, help="times that both start")
-    parser.add_argument("--rounds", type=int, default=8, help="with each of them")
-    parser.add_argument("--steps", type=int, default=50, help="pairs of a round")
-    parser.add_argument("--kinds", default="off,step+fp+dataloader+save_checkpoint,all", help="one after the other, in each round")
+    parser.add_argument("--rounds", type=int, default=10, help="with each of them")
+    parser.add_argument("--steps", type=int, default=50, help="of each turn in a round")
+    parser.add_argument("--ranks", type=int, default=1, help="of each job")
     arguments = parser.parse_args()
     if arguments.jobs * arguments.rounds < 10:
         parser.error(f"{arguments.jobs} jobs of {arguments.rounds} rounds: at least 10 rounds, for an interval")
-    seen = {kinds: [] for kinds in arguments.kinds.split(",")}
+    rounds = []
     for _ in range(arguments.jobs):
-        release = run(arguments, seen)
-    print(f"PyTorch {release}, {arguments.jobs} times {arguments.rounds} rounds of {arguments.steps} pairs of steps\n\n{table(seen)}")
+        release = run(arguments, rounds)
+    print(f"PyTorch {release}, {arguments.jobs} times {arguments.rounds} rounds of {arguments.steps} steps of each\n\n{table(rounds)}")
     return 0
 
 
-def run(arguments, seen):
+def run(arguments, rounds):
     """Both jobs, from start to end; the release."""
     with tempfile.TemporaryDirectory(prefix="taskd-cost-") as folder:
-        os.environ["XDG_RUNTIME_DIR"] = folder  # so that `taskd switch` finds this job, and no other
+        switch = os.path.join(folder, "switch")
+        with open(switch, "w", encoding="utf-8") as file:
+            json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
 
-        def by_taskd(path):
+        def by_taskd(path, ranks):
             return [subprocess.Popen(
-                [arguments.taskd, "run", "--standalone", "--nproc-per-node", str(RANKS), "-m", "taskd.torch", os.path.abspath(__file__)],
+                [arguments.taskd, "run", "--standalone", "--nproc-per-node", str(ranks), "-m", "taskd.torch", os.path.abspath(__file__)],
                 stdin=subprocess.DEVNULL, env=environment(COST_SOCKET=path, TASKD_PROFILING_DIR=os.path.join(folder, "profiling"),
-                                                          MINDX_TASK_ID="cost", PYTHON_EXEC=sys.executable))]
-        plain, traced = Job("plain", folder, without_taskd), Job("traced", folder, by_taskd)
-        measure(plain, traced, arguments, seen)
+                                                          MINDX_TASK_ID="cost", TASKD_SWITCH_FILE=switch, PYTHON_EXEC=sys.executable,
+                                                          XDG_RUNTIME_DIR=folder))]
+        plain, traced = Job("plain", folder, arguments.ranks, without_taskd), Job("traced", folder, arguments.ranks, by_taskd)
+        traced.train(WARM_STEPS, RECORDED["all"])
+        rounds += [take_turns(plain, traced, arguments.steps, arguments.taskd) for _ in range(arguments.rounds)]
         codes = plain.end() + traced.end()
         assert not any(codes), codes
         return plain.release
