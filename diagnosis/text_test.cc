@@ -104,8 +104,9 @@ TEST(WriteSentence, TellsWhatAStepWouldTakeWithoutIt) {
       WriteSentence(verdict, layout, 120),
       "node 4 takes 50 % longer than before since step 50; without it a step would take 100 ms instead of 120 ms");
   verdict.cost_ms_per_step = 0.6;
-  EXPECT_EQ(WriteSentence(verdict, layout, 53.2),
-            "node 4 takes 50 % longer than before since step 50; without it a step would take 52.6 ms instead of 53.2 ms")
+  EXPECT_EQ(
+      WriteSentence(verdict, layout, 53.2),
+      "node 4 takes 50 % longer than before since step 50; without it a step would take 52.6 ms instead of 53.2 ms")
       << "with digits that tell them apart";
   verdict.cost_ms_per_step = 200;
   EXPECT_EQ(WriteSentence(verdict, layout, 120),
