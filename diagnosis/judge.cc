@@ -489,7 +489,9 @@ class Accuser {
       verdict.evidence.push_back(evidence);
       const bool beyond_unrest = has_device_ || IsBeyondUnrest(finding.lines, cost >= kLargeShare * in_.period_ns,
                                                                finding.onset, cost, kFewTransferCostShare);
-      Add(std::move(verdict), RanksConcerned(finding), beyond_unrest && IsWorthIt(cost) && !in_.planned_change);
+      // What is left of many slower lines while they recover one by one looks like a few.
+      const bool confirmed = beyond_unrest && IsWorthIt(cost) && !finding.fading && !in_.planned_change;
+      Add(std::move(verdict), RanksConcerned(finding), confirmed);
     }
   }
 

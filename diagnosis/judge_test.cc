@@ -55,6 +55,22 @@ class JudgeTest : public ::testing::Test {
                    .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; }});
   }
 
+  // Eight tensor-parallel operations of 1 ms, those of node 2 of `ms`.
+  void Transfer(int64_t step, double ms) {
+    std::vector<std::pair<int, StepFold>> folds;
+    for (int r = 0; r < 8; ++r) {
+      StepFold fold;
+      OpFold op;
+      op.op = CommOp::kAllReduce;
+      op.size_log2 = 24;
+      op.count = 8;
+      op.min_duration_ns = static_cast<uint64_t>((r / 2 == 2 ? ms : 1) * kMs);
+      fold.ops.push_back(op);
+      folds.emplace_back(r, fold);
+    }
+    transfers_.Observe(layout_, folds, step, 1e7);
+  }
+
   // "rank 4", "node 2": all accusations, in their order.
   std::vector<std::string> Accused() {
     std::vector<std::string> accused;
@@ -275,6 +291,17 @@ TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
   }
   own_.rank(4).data = Rise(0.2, 4);
   EXPECT_TRUE(Judge()[2].confirmed) << "of another rank";
+}
+
+TEST_F(JudgeTest, OpensNoVerdictOnTransfersThatRecover) {
+  lost_ms_ = 40;
+  for (int64_t step = 0; step <= kNow; ++step) Transfer(step, step < 80 ? 1 : 6);
+  ASSERT_EQ(Accused(), std::vector<std::string>{"node 2"});
+  EXPECT_TRUE(Judge()[0].confirmed);
+  int64_t step = kNow + 1;
+  while (step < kNow + 20 && Judge()[0].confirmed) Transfer(step++, 1);
+  ASSERT_EQ(Accused(), std::vector<std::string>{"node 2"}) << "which keeps the verdict that is open";
+  EXPECT_FALSE(Judge()[0].confirmed);
 }
 
 TEST_F(JudgeTest, AccusesSaving) {

@@ -329,6 +329,7 @@ TransferFinding Transfers::Measure(const Explanation& explanation, const Lines& 
   finding.cause = explanation.cause;
   finding.confidence = explanation.confidence;
   finding.lines = static_cast<int>(lines.lines.size());
+  finding.fading = true;
   const Channel* worst = nullptr;
   for (int i : explanation.lines) {
     const Line& line = lines.lines[static_cast<size_t>(i)];
@@ -336,11 +337,13 @@ TransferFinding Transfers::Measure(const Explanation& explanation, const Lines& 
     const Stream& stream = StreamOf(*heaviest.channel, lead);
     if (line.support <= 0 || !stream.raised()) continue;
     finding.blocking = finding.blocking || line.blocking;
+    finding.fading = finding.fading && stream.IsFading();
     finding.excess_ns = std::max(finding.excess_ns, heaviest.excess_ns);
     if (worst == nullptr || stream.mean() > StreamOf(*worst, lead).mean()) worst = heaviest.channel;
   }
   if (worst == nullptr) worst = lead.channel;
   const Stream& stream = StreamOf(*worst, lead);
+  finding.fading = finding.fading && stream.IsFading();
   finding.onset = lead.onset;
   finding.intermittent = stream.intermittent();
   finding.ratio = std::exp(stream.mean());

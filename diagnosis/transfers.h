@@ -34,6 +34,7 @@ struct TransferFinding {
   int peers = 0;         // sibling channels; 0: its own past is the reference
   double z = 0;
   bool intermittent = false;
+  bool fading = false;    // all of them are on the way to what they were
   bool blocking = false;  // computation waits for it, whatever overlaps
   int lines = 0;          // groups and pairs whose transfers were compared, all in all
   double confidence = 0;

@@ -83,6 +83,21 @@ TEST_F(TransfersTest, BlameNobodyForTheWholeFabric) {
   EXPECT_EQ(findings[0].cause, Cause::kFabric);
 }
 
+TEST_F(TransfersTest, FadeBeforeTheyAreOver) {
+  for (int64_t step = 0; step < 60; ++step) Step(step, step < 40 ? 1 : 2, 1);
+  EXPECT_FALSE(transfers_.Findings(layout_)[0].fading);
+  int64_t step = 60;
+  int fading = 0;
+  for (; step < 80; ++step) {
+    Step(step, 1, 1);
+    const std::vector<TransferFinding> findings = transfers_.Findings(layout_);
+    if (findings.empty()) break;
+    fading += findings[0].fading ? 1 : 0;
+  }
+  EXPECT_LT(step, 80);
+  EXPECT_GT(fading, 0);
+}
+
 TEST_F(TransfersTest, OutliveGroupsThatAreNew) {
   for (int64_t step = 0; step < 42; ++step) Step(step, step < 40 ? 1 : 2, 1);
   layout_.SetGroup(0, 2, {"evaluation", "", CompressMembers({0, 1, 2, 3, 4, 5, 6, 7})});
