@@ -2,6 +2,7 @@
 """Real PyTorch jobs on this machine, with real faults that are brought upon one rank from outside, and without.
 
 real_faults.py [--ways own,ddp] [--faults none,quota,...] [--ranks 2,3,4] [--runs 1] [--seconds 25] [--out FILE]
+               [--python COMMAND]
 
 Prints who was named, of how many faults that cost at least 10 % of the step, with which cause, and after how many steps;
 intervals are Clopper-Pearson's, 95 %. Needs PyTorch, and root for cgroups, a swap file and network namespaces.
@@ -16,6 +17,7 @@ import json
 import math
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -225,8 +227,9 @@ def can_put(path, text):
 class Run:
     """One job under TaskD. For `link` each rank is on a node of its own; for `memory` the `culprit` is in a group of its own."""
 
-    def __init__(self, folder, way, ranks, fault, culprit):
+    def __init__(self, folder, way, ranks, fault, culprit, python):
         self.folder = folder
+        self.python = python
         self.stage = harness.Stage(folder)
         self.storage = Storage(folder)
         self.rig = self.memory_group = None
@@ -253,8 +256,8 @@ class Run:
         address, device = (self.rig.nodes[0].address, "eth0") if self.rig else ("127.0.0.1", "lo")
         common = {
             "MINDX_TASK_ID": harness.TASK, "WORLD_SIZE": ranks, "MASTER_ADDR": address, "MASTER_PORT": harness.free_port(),
-            "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": 1, "WAY": way, "STORAGE": self.storage.path, "FOLDER": self.folder,
-            "TASKD_TORCH": 1, "PYTHONPATH": f"{FOLDER}:{harness.PYTHON_PACKAGE}", "PYTHONDONTWRITEBYTECODE": 1,
+            "GLOO_SOCKET_IFNAME": device, "USE_LIBUV": 0, "OMP_NUM_THREADS": 1, "WAY": way, "STORAGE": self.storage.path,
+            "FOLDER": self.folder, "TASKD_TORCH": 1, "PYTHONPATH": f"{FOLDER}:{harness.PYTHON_PACKAGE}", "PYTHONDONTWRITEBYTECODE": 1,
             "LD_PRELOAD": os.path.join(harness.PYTHON_PACKAGE, "taskd", "python", "cython_api", "libs", "libtaskd.so")}
         for rank in range(ranks):
             proxy = proxies[rank % nodes]
@@ -264,7 +267,7 @@ class Run:
             if self.memory_group and rank == culprit:
                 script = f"echo $$ >{self.memory_group}/cgroup.procs; {script}"
             command = ["env", *(f"{name}={value}" for name, value in environment.items()), "sh", "-ec", script, "sh",
-                       harness.PYTHON, os.path.join(FOLDER, "job.py")]
+                       *self.python, os.path.join(FOLDER, "job.py")]
             if self.rig:
                 command = self.rig.command(self.rig.nodes[rank], command)
             process = harness.Process(f"rank{rank}", command, harness.clean_environment(), self.folder)
@@ -317,12 +320,12 @@ def names(verdict, fault, culprit):
     return verdict["ids"] == [culprit] or (fault == "link" and verdict["scope"] == "group" and culprit in verdict["ids"])
 
 
-def measure(way, fault, ranks, seconds, rng, keep=None):
-    """One run; a dictionary of what came of it. Its mark files go to the folder `keep`."""
+def measure(way, fault, ranks, seconds, rng, keep=None, python=(harness.PYTHON,)):
+    """One run; a dictionary of what came of it. Its mark files go to the folder `keep`; `python` runs the ranks."""
     inject, causes = FAULTS[fault]
     culprit = rng.randrange(ranks) if inject else None
     with tempfile.TemporaryDirectory(prefix="taskd-real-") as folder:
-        run = Run(folder, way, ranks, fault, culprit)
+        run = Run(folder, way, ranks, fault, culprit, python)
         try:
             before = run.reached(WARM_STEPS)
             wrong = {(v["scope"], str(v["ids"])): v["text"] for v in entities(before, fault)}
@@ -510,6 +513,8 @@ def main():
     parser.add_argument("--runs", type=int, default=1, help="of each way and fault")
     parser.add_argument("--seconds", type=float, default=25, help="to watch a fault, or a healthy job")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--python", type=shlex.split, default=[harness.PYTHON],
+                        help="command that runs the ranks; tests/distros/torch_ways.sh gives that of another root filesystem")
     parser.add_argument("--keep", help="folder for the mark files of each run")
     parser.add_argument("--out", help="one line of JSON a run, appended")
     parser.add_argument("--of", nargs="+", help="no runs, but the table of those in these files of --out")
@@ -537,7 +542,7 @@ def run_all(plan, sizes, arguments, rng):
     for number, (way, fault) in enumerate(plan):
         name = f"{arguments.seed}-{number}-{way}-{fault}"
         keep = arguments.keep and os.path.join(arguments.keep, name)
-        result = {"run": name, **measure(way, fault, rng.choice(sizes), arguments.seconds, rng, keep)}
+        result = {"run": name, **measure(way, fault, rng.choice(sizes), arguments.seconds, rng, keep, arguments.python)}
         results.append(result)
         print(f"{number + 1}/{len(plan)} {json.dumps(result)}", file=sys.stderr, flush=True)
         if arguments.out:

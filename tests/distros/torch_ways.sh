@@ -3,6 +3,7 @@
 #
 #   torch_ways.sh ROOT [--slow] [WAY...]    as tests/lib/torch_ways.py
 #   torch_ways.sh ROOT --cost [OPTION...]   as tests/bench/training_cost.py
+#   torch_ways.sh ROOT --faults [OPTION...] as tests/diagnosis/real_faults.py; only the ranks run in the root filesystem
 #
 # Needs root. Everything it mounts, starts, writes and listens on is in namespaces of its own and in memory, so nothing of
 # it is left however this ends.
@@ -31,6 +32,13 @@ printf '127.0.0.1 localhost distros\n::1 localhost\n' >"$root/etc/hosts"
 mkdir "$root/ways"
 cp -rL "$tree/build/release/python" "$root/ways/python"
 cp "$tree"/tests/lib/{torch_ways,torch_ways_rank,check_marks,ports}.py "$tree/tests/bench/training_cost.py" "$root/ways"
+if [ "${1-}" = --faults ]; then
+  shift
+  mount --bind /tmp "$root/tmp"
+  mkdir -p "$root$tree"
+  mount --bind "$tree" "$root$tree"
+  exec /usr/bin/python3 "$tree/tests/diagnosis/real_faults.py" --python "chroot $root python3" "$@"
+fi
 program=torch_ways.py
 if [ "${1-}" = --cost ]; then
   program=training_cost.py
