@@ -24,6 +24,8 @@ constexpr double kSpread = 0.25;  // and its length varies
 // Or wherever it happens to be, while a slow computation is slow everywhere.
 constexpr double kScatter = 0.5;
 constexpr double kLongestGapShare = 0.5;
+// What comes and goes, and of late takes less than this part of what is worth a verdict, has gone.
+constexpr double kGoneShare = 0.25;
 // A process that is slow loads and saves more slowly, too: below this share of what its own time costs, that is no
 // second fault.
 constexpr double kSecondFaultShare = 0.25;
@@ -185,6 +187,9 @@ class Accuser {
   }
 
   bool IsWorthIt(double cost_ns) const { return cost_ns >= in_.min_cost_share * in_.period_ns; }
+  bool HasGone(bool comes_and_goes, double excess_ns) const {
+    return comes_and_goes && !IsWorthIt(excess_ns / kGoneShare);
+  }
 
   void Add(Verdict verdict, std::set<int> concerns, bool confirmed) {
     if (verdict.cost_ms_per_step > 0) {
@@ -333,6 +338,7 @@ class Accuser {
     std::sort(onsets.begin(), onsets.end());
     const int64_t since_step = onsets[(onsets.size() - 1) / 2];
     const int worst = FindWorst(suspect.ranks, own);
+    if (HasGone(own(worst).intermittent(), own(worst).mean_excess())) return;
     // The median of the steps does not see what comes and goes.
     const double cost = own(worst).intermittent() ? modelled : BoundByLost(modelled, since_step);
     const bool fading =
@@ -418,6 +424,7 @@ class Accuser {
     for (const Suspect& suspect : FindSuspects(data, false)) {
       const int worst = FindWorst(suspect.ranks, data);
       const Stream& stream = data(worst);
+      if (HasGone(stream.intermittent(), stream.mean_excess())) continue;
       const double cost = BoundByLost(stream.mean_excess(), stream.onset());
       Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, Cause::kDataloader, FirstStep(stream), cost);
       verdict.confidence = ConfidenceOf(stream);
@@ -476,7 +483,7 @@ class Accuser {
   // A planned change changes transfers, too: it opens nothing, but does not end what is open.
   void AccuseByTransfers() {
     for (const TransferFinding& finding : in_.transfers.Findings(in_.layout)) {
-      if (IsOfStarvedHost(finding)) continue;
+      if (IsOfStarvedHost(finding) || HasGone(finding.intermittent, finding.excess_ns)) continue;
       // What the step has become longer by, and no more than the transfers have.
       double cost = finding.excess_ns;
       if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(finding.onset)));

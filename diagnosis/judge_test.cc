@@ -293,6 +293,20 @@ TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
   EXPECT_TRUE(Judge()[2].confirmed) << "of another rank";
 }
 
+TEST_F(JudgeTest, AccusesNobodyOfPausesThatCostNothingAnyMore) {
+  Stream& own = own_.rank(5).own;
+  for (int64_t step = 0; step < 100; ++step) {
+    own.Observe(step, step % 4 == 0 ? 0.5 : 0, step % 4 == 0 ? 80 * kMs : 0, kLimits);
+  }
+  ASSERT_EQ(Accused(), std::vector<std::string>{"rank 5"});
+  EXPECT_TRUE(Judge()[0].confirmed) << "20 ms a step";
+  for (int64_t step = 100; step < 500; ++step) {
+    own.Observe(step, step % 40 == 0 ? 0.1 : 0, step % 40 == 0 ? 8 * kMs : 0, kLimits);
+  }
+  EXPECT_TRUE(own.intermittent()) << "they have not ended";
+  EXPECT_EQ(Accused(), std::vector<std::string>{}) << "0.2 ms a step, where a verdict is worth 1.5 ms";
+}
+
 TEST_F(JudgeTest, OpensNoVerdictOnTransfersThatRecover) {
   lost_ms_ = 40;
   for (int64_t step = 0; step <= kNow; ++step) Transfer(step, step < 80 ? 1 : 6);

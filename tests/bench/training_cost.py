@@ -2,10 +2,11 @@
 """What TaskD costs a training step: training_cost.py TASKD [--jobs 4] [--rounds 10] [--steps 50] [--ranks 1]
 
 Two jobs train the same (DistributedDataParallel and an all-reduce of their own, over gloo), one without TaskD
-and one by `TASKD run`, with all kinds of marks on. They take turns, a step each, while the other waits, and the second job takes
-three turns, in which taskd.torch records nothing, all but communication, and all; in another order each time. So the steps that
-are compared have the same machine, which is noisier than what is measured, and what is recorded is compared within the same
-processes: two of the same program are never equally fast.
+and one by `TASKD run`, with all kinds of marks on. They take turns while the other waits, and the second job takes three turns,
+in which taskd.torch records nothing, all but communication, and all; in another order each time. So the steps that are compared
+have the same machine, which is noisier than what is measured, and what is recorded is compared within the same processes: two of
+the same program are never equally fast. A turn is two steps, and the second one counts: the first one finds the processor's
+caches filled by whoever was there before.
 
 The cost of a round is the mean ratio of its steps' times, of the middle 80 % of them: wall, and CPU of all threads of the ranks.
 The table has means over all rounds with their 95 % interval. "daemons" is the CPU time of `taskd run`, manager and proxy meanwhile.
@@ -28,6 +29,7 @@ import time
 COMMUNICATION = 0x10
 RECORDED = {"nothing": 0, "all but communication": ~COMMUNICATION, "all": ~0}  # bits of taskd.mstx.KIND_*
 WARM_STEPS = 20
+TURN_STEPS = 2
 
 
 def rank_main():
@@ -65,12 +67,11 @@ def rank_main():
     for request in lines:
         steps, *recorded = map(int, request.split())
         kinds = record(*recorded) if recorded else 0
-        cpu = time.process_time()
         for _ in range(steps):
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
             step()
-            took = time.perf_counter() - began
-        print(json.dumps({"step": took, "cpu": time.process_time() - cpu, "kinds": kinds}), file=lines, flush=True)
+            took, used = time.perf_counter() - began, time.process_time() - cpu
+        print(json.dumps({"step": took, "cpu": used, "kinds": kinds}), file=lines, flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -98,7 +99,7 @@ class Job:
         self.train(WARM_STEPS)
 
     def train(self, steps, *recorded):
-        """(the last step, s; CPU time of the ranks, s); `recorded`: bits of kinds, for a job of TaskD's."""
+        """(the last step, s; CPU time of the ranks in it, s); `recorded`: bits of kinds, for a job of TaskD's."""
         for rank in self.ranks:
             print(steps, *recorded, file=rank, flush=True)
         answers = [json.loads(rank.readline()) for rank in self.ranks]
@@ -151,8 +152,8 @@ def share(ratios):
 def take_turns(plain, traced, steps, taskd):
     """Of so many steps of each turn: {turn: (wall, CPU) as logarithms of ratios}, {"step": without TaskD, s; "daemons": their CPU
     time by the clock's}."""
-    turns = {"without TaskD": lambda: plain.train(1)}
-    turns.update((name, lambda kinds=kinds: traced.train(1, kinds)) for name, kinds in RECORDED.items())
+    turns = {"without TaskD": lambda: plain.train(TURN_STEPS)}
+    turns.update((name, lambda kinds=kinds: traced.train(TURN_STEPS, kinds)) for name, kinds in RECORDED.items())
     taken = {name: [] for name in turns}
     order = list(turns)
     began, daemons = time.monotonic(), daemons_cpu_s(taskd)
@@ -192,7 +193,7 @@ def main():
     parser.add_argument("taskd", type=os.path.abspath)
     parser.add_argument("--jobs", type=int, default=4, help="times that both start")
     parser.add_argument("--rounds", type=int, default=10, help="with each of them")
-    parser.add_argument("--steps", type=int, default=50, help="of each turn in a round")
+    parser.add_argument("--steps", type=int, default=50, help="turns of each kind in a round")
     parser.add_argument("--ranks", type=int, default=1, help="of each job")
     arguments = parser.parse_args()
     if arguments.jobs * arguments.rounds < 10:

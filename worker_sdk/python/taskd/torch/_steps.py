@@ -178,8 +178,6 @@ def install(torch):
         found += cls.__subclasses__()
         if cls is not optimizer and "step" in vars(cls):
             _patches.wrap(cls, "step", _make_step)
-
-
     for name in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
         _imports.when_imported(name, _wrap_scaler)
 
