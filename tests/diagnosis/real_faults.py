@@ -531,20 +531,23 @@ def main():
     sizes = [int(size) for size in arguments.ranks.split(",")]
     plan = [(way, fault) for way in arguments.ways.split(",") for fault in arguments.faults.split(",")] * arguments.runs
     rng.shuffle(plan)
+    plan = [(f"{arguments.seed}-{number}-{way}-{fault}", way, fault) for number, (way, fault) in enumerate(plan)]
+    for name, _, _ in plan:
+        if arguments.keep and os.path.exists(os.path.join(arguments.keep, name)):
+            parser.error(f"--keep: {os.path.join(arguments.keep, name)} is of a run before; another folder, or another --seed")
     with contextlib.ExitStack() as stack:
-        if any(fault == "memory" for _, fault in plan):
+        if any(fault == "memory" for _, _, fault in plan):
             stack.enter_context(swap_file())
         print(table(run_all(plan, sizes, arguments, rng)))
 
 
 def run_all(plan, sizes, arguments, rng):
     results = []
-    for number, (way, fault) in enumerate(plan):
-        name = f"{arguments.seed}-{number}-{way}-{fault}"
+    for number, (name, way, fault) in enumerate(plan, 1):
         keep = arguments.keep and os.path.join(arguments.keep, name)
         result = {"run": name, **measure(way, fault, rng.choice(sizes), arguments.seconds, rng, keep, arguments.python)}
         results.append(result)
-        print(f"{number + 1}/{len(plan)} {json.dumps(result)}", file=sys.stderr, flush=True)
+        print(f"{number}/{len(plan)} {json.dumps(result)}", file=sys.stderr, flush=True)
         if arguments.out:
             with open(arguments.out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
