@@ -1,0 +1,48 @@
+// Where a launcher is: what the scheduler that started it says of its place in the job, as defaults for the options that
+// nobody gave. Pure: variables in, values out; every fact about the machine comes through EngineMachine.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/environment.h"
+
+namespace taskd::engine {
+
+struct EngineMachine {
+  std::string host;  // gethostname()
+  // The whole file, "" where it cannot be read; of at most 1 MiB.
+  std::function<std::string(const std::string& path)> read_file;
+};
+
+// A value for an option of `taskd run`, and what it was taken from.
+struct Default {
+  std::string option;  // with dashes: "node-rank"
+  std::string value;
+  std::string source;  // for messages: "SLURM_NODEID"
+};
+
+struct Placement {
+  std::string where;  // for people: "Slurm job 4711 step 0"; empty: no scheduler is recognised
+  // Of the job, as the scheduler has them; 0: not known. More than one, and the job is not to be one node's in silence.
+  int nodes = 0;
+  std::string nodes_source;
+  std::vector<Default> defaults;  // nnodes, node-rank, master-addr, master-port, rdzv-id, nproc-per-node, ...
+  // How many ports from master-port's default on the job may take: the first that is free, as the launchers agree.
+  int master_ports = 1;
+  std::string job;      // namespace/name; empty: none is known
+  std::string task_id;  // empty: none is known
+  std::vector<std::string> warnings;
+};
+
+// INVALID_ARGUMENT: variables that contradict each other or the rule; the line names them, their values and the rule.
+absl::StatusOr<Placement> PlaceBySlurm(const Environment& environment, const EngineMachine& machine);
+absl::StatusOr<Placement> PlaceByKubernetes(const Environment& environment, const EngineMachine& machine);
+
+// The first of these that recognises its variables.
+absl::StatusOr<Placement> FindPlacement(const Environment& environment, const EngineMachine& machine);
+
+}  // namespace taskd::engine
