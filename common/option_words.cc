@@ -151,6 +151,11 @@ absl::Status OptionWords::ReadShort(const std::string& word) {
   return absl::OkStatus();
 }
 
+void OptionWords::Set(std::string_view option, GivenOption given) {
+  const OptionSpec* known = FindOption(table_, "--" + std::string(option));
+  if (known != nullptr) given_[known->name] = std::move(given);
+}
+
 absl::Status OptionWords::Take(const OptionSpec& option, const std::string& label, std::optional<std::string> value) {
   GivenOption given{label, "true", true};
   absl::Status status;

@@ -73,6 +73,9 @@ class OptionWords {
   // Variables for options that the command line has not; empty ones count as absent. After Read().
   absl::Status ReadEnvironment(const Environment& environment);
 
+  // As if it had been given. After Read() and ReadEnvironment().
+  void Set(std::string_view option, GivenOption given);
+
   bool help() const { return help_; }            // --help or -h was asked; nothing behind it was read
   bool separated() const { return separated_; }  // by "--"
   std::vector<std::string> rest() const;         // the program and its arguments

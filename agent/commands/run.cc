@@ -7,6 +7,7 @@
 #include "agent/commands/run_mode.h"
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/exit_code.h"
+#include "agent/process/run_line.h"
 #include "agent/run/job_services.h"
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
@@ -34,7 +35,7 @@ int Launch(run::RunOptions options, const Environment& environment) {
 
 int RunRunCommand(const std::vector<std::string>& arguments) {
   RaiseDescriptorLimit();
-  const Environment environment = OwnEnvironment();
+  Environment environment = OwnEnvironment();
   if (modes::AsksForMode(arguments)) return RunModeCommand(arguments, environment);
   std::string help;
   absl::StatusOr<run::RunOptions> options = run::ParseRunOptions(arguments, environment, &help);
@@ -45,6 +46,16 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
   if (!options.ok()) {
     std::cerr << "taskd run: " << Printable(std::string(options.status().message()), kShownLineBytes) << std::endl;
     return process::kWrongUsage;
+  }
+  if (options->dry_run) {
+    for (const std::string& warning : options->warnings) process::PrintRunLine(warning);
+    std::cout << run::DryRunText(*options) << std::flush;
+    return 0;
+  }
+  // For the manager and the proxies, and for the ranks.
+  for (const auto& [variable, value] :
+       {std::pair("TASKD_JOB", &options->job), std::pair("TASKD_TASK_ID", &options->task_id)}) {
+    if (ValueOf(environment, variable).empty() && !value->empty()) environment[variable] = *value;
   }
   return Launch(*std::move(options), environment);
 }

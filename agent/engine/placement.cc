@@ -1,6 +1,30 @@
 #include "agent/engine/placement.h"
 
+#include <limits.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <fstream>
+
 namespace taskd::engine {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
+
+std::string ReadSmallFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text.size() > kMaxFileBytes ? "" : text;
+}
+
+}  // namespace
+
+EngineMachine ThisMachine() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return {gethostname(name, sizeof(name) - 1) == 0 ? name : "", ReadSmallFile};
+}
 
 absl::StatusOr<Placement> FindPlacement(const Environment& environment, const EngineMachine& machine) {
   absl::StatusOr<Placement> placement = PlaceBySlurm(environment, machine);

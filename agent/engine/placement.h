@@ -30,7 +30,9 @@ struct Placement {
   // Of the job, as the scheduler has them; 0: not known. More than one, and the job is not to be one node's in silence.
   int nodes = 0;
   std::string nodes_source;
-  std::vector<Default> defaults;  // nnodes, node-rank, master-addr, master-port, rdzv-id, nproc-per-node, ...
+  bool nodes_needed = false;  // how many there are is to be given by the user: `nodes` is 0 and there may be others
+  std::vector<std::string> hosts;  // by node rank; empty: not known
+  std::vector<Default> defaults;   // nnodes, node-rank, master-addr, master-port, rdzv-id, nproc-per-node, ...
   // How many ports from master-port's default on the job may take: the first that is free, as the launchers agree.
   int master_ports = 1;
   std::string job;      // namespace/name; empty: none is known
@@ -41,6 +43,8 @@ struct Placement {
 // INVALID_ARGUMENT: variables that contradict each other or the rule; the line names them, their values and the rule.
 absl::StatusOr<Placement> PlaceBySlurm(const Environment& environment, const EngineMachine& machine);
 absl::StatusOr<Placement> PlaceByKubernetes(const Environment& environment, const EngineMachine& machine);
+
+EngineMachine ThisMachine();
 
 // The first of these that recognises its variables.
 absl::StatusOr<Placement> FindPlacement(const Environment& environment, const EngineMachine& machine);

@@ -184,6 +184,13 @@ void Launcher::HostAndJoin() {
   const bool alone = options_.max_nodes == 1 && IsLoopback(endpoint_);
   if (listen.host == "localhost") listen.host = "127.0.0.1";
   absl::Status status = store_.ListenRoot(listen, !alone);
+  for (int next = 1; absl::IsAlreadyExists(status) && next < options_.master_ports; ++next) {
+    listen.port = endpoint_.port + next;
+    status = store_.ListenRoot(listen, !alone);
+  }
+  if (absl::IsAlreadyExists(status) && options_.master_ports > 1) {
+    return EndWith(1, fmt::format("no port is free from {} to {}: {}", endpoint_.port, listen.port, status.message()));
+  }
   if (absl::IsAlreadyExists(status) && !HasNodeRanks(options_)) {
     why_not_here_ = std::string(status.message());
     return Join(endpoint_, false);
@@ -191,6 +198,7 @@ void Launcher::HostAndJoin() {
   if (!status.ok()) return EndWith(1, std::string(status.message()));
   hosts_store_ = true;
   endpoint_.port = store_.root_port();
+  if (!options_.placed_by.empty()) process::PrintRunLine(PlacementLine(options_, endpoint_.port));
   ServeRoot();
   Join({alone ? listen.host : "127.0.0.1", endpoint_.port}, true);
 }
@@ -235,7 +243,8 @@ void Launcher::Join(HostPort root, bool hosts_store) {
     EndWith(1, why_not_here_.empty() || assignment_ ? why : why_not_here_ + "; " + why);
   };
   client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info), secret_,
-                                               RendezvousOptions(options_, "").join_timeout_ns, std::move(callbacks));
+                                               RendezvousOptions(options_, "").join_timeout_ns, std::move(callbacks),
+                                               hosts_store ? 1 : options_.master_ports);
   client_->Start();
 }
 
@@ -263,6 +272,7 @@ void Launcher::PrintWaiting() {
 void Launcher::On(StartMessage message) {
   if (phase_ != Phase::kJoining) return;
   assignment_ = std::move(message.assignment);
+  if (!hosts_store_) endpoint_.port = client_->port();
   phase_ = Phase::kRunning;
   waiting_.clear();
   absl::Status status = prepared_ ? absl::OkStatus() : PrepareFirstStart(*assignment_);

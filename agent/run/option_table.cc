@@ -47,6 +47,7 @@ constexpr OptionSpec kOptions[] = {
     {"store-memory-limit-mb"},
     {"manager"},
     {"no-taskd", Kind::kFlag},
+    {"dry-run", Kind::kFlag, 0, false},
     {"hang-action"},
     {"hang-factor"},
 };

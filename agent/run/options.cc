@@ -21,6 +21,7 @@
 #include "agent/run/device_count.h"
 #include "agent/run/option_table.h"
 #include "agent/run/options_help.h"
+#include "agent/run/placed_words.h"
 #include "common/address.h"
 
 namespace taskd::run {
@@ -225,8 +226,9 @@ std::string RandomId() {
 // Interprets what was given, in an order in which every value that another one depends on comes first.
 class Interpreter {
  public:
-  Interpreter(const OptionWords& words, const std::map<std::string, std::string>& environment)
-      : words_(words), environment_(environment) {}
+  // `options`: what the scheduler has said already.
+  Interpreter(const OptionWords& words, const std::map<std::string, std::string>& environment, RunOptions options)
+      : words_(words), environment_(environment), options_(std::move(options)) {}
 
   absl::StatusOr<RunOptions> Run() {
     // The first wrong value is the one that is reported.
@@ -403,6 +405,7 @@ class Interpreter {
       o.hang_factor = value;
       return absl::OkStatus();
     }));
+    o.dry_run = words_.Flag("dry-run");
     o.no_taskd = words_.Flag("no-taskd");
     status.Update(With("manager", [&](const GivenOption& g) {
       o.manager = g.value;
@@ -442,7 +445,8 @@ class Interpreter {
 }  // namespace
 
 absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
-                                           const std::map<std::string, std::string>& environment, std::string* help) {
+                                           const std::map<std::string, std::string>& environment, std::string* help,
+                                           const engine::EngineMachine& machine) {
   help->clear();
   OptionWords words(kRunOptionTable, arguments);
   if (absl::Status status = words.Read(); !status.ok()) return status;
@@ -451,7 +455,37 @@ absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& argum
     return RunOptions();
   }
   if (absl::Status status = words.ReadEnvironment(environment); !status.ok()) return status;
-  return Interpreter(words, environment).Run();
+  RunOptions placed;
+  if (absl::Status status = PlaceWords(environment, machine, &words, &placed); !status.ok()) return status;
+  return Interpreter(words, environment, std::move(placed)).Run();
+}
+
+std::string PlacementLine(const RunOptions& options, int master_port) {
+  const std::string nodes = options.min_nodes == options.max_nodes
+                                ? absl::StrCat(options.max_nodes)
+                                : absl::StrCat(options.min_nodes, ":", options.max_nodes);
+  return absl::StrCat("under ", options.placed_by, ": ", nodes, nodes == "1" ? " node" : " nodes",
+                      options.node_rank_by.empty() ? "" : absl::StrCat(", node rank by ", options.node_rank_by),
+                      ", master ", FormatHostPort({options.master_addr, master_port}));
+}
+
+std::string DryRunText(const RunOptions& options) {
+  std::string text = options.placed_by.empty() ? "" : PlacementLine(options, options.master_port) + "\n";
+  const std::string nodes = options.min_nodes == options.max_nodes
+                                ? absl::StrCat(options.max_nodes)
+                                : absl::StrCat(options.min_nodes, ":", options.max_nodes);
+  absl::StrAppend(&text, "nnodes: ", nodes, "\nnproc-per-node: ", options.procs_per_node);
+  if (options.rdzv_backend != "c10d") absl::StrAppend(&text, "\nnode-rank: ", options.node_rank);
+  absl::StrAppend(&text, "\nrdzv-backend: ", options.rdzv_backend, "\nrdzv-endpoint: ", options.rdzv_endpoint);
+  if (options.master_ports > 1) {
+    absl::StrAppend(&text, " (or the first free port up to ", options.master_port + options.master_ports - 1, ")");
+  }
+  absl::StrAppend(&text, "\nrdzv-id: ", options.rdzv_id, "\nshutdown-timeout: ", options.shutdown_timeout_s);
+  if (!options.job.empty()) absl::StrAppend(&text, "\njob: ", options.job);
+  if (!options.task_id.empty()) absl::StrAppend(&text, "\ntask-id: ", options.task_id);
+  absl::StrAppend(&text, "\nprogram: ", options.program);
+  for (const std::string& argument : options.arguments) absl::StrAppend(&text, " ", argument);
+  return text + "\n";
 }
 
 }  // namespace taskd::run

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "agent/engine/placement.h"
 
 namespace taskd::run {
 
@@ -53,6 +54,15 @@ struct RunOptions {
   std::string hang_action = "report";  // report, restart, stop
   double hang_factor = 10;             // no step for so many times the usual; 0: never
 
+  bool dry_run = false;  // say what would be started, and start nothing
+
+  // By the scheduler (agent/engine/placement.h).
+  std::string placed_by;     // "Slurm job 4711 step 0"; empty: its values are not used
+  std::string node_rank_by;  // what gave the node rank: "SLURM_NODEID"
+  int master_ports = 1;      // from master_port on: the first that is free is taken
+  std::string job;           // namespace/name, TASKD_JOB where that is not set; empty: not known
+  std::string task_id;       // likewise
+
   bool no_taskd = false;  // no manager, no proxy, nothing preloaded; `manager` is then "off"
 
   bool virtual_local_rank = false;  // every rank has LOCAL_RANK 0 and sees its own device only
@@ -70,9 +80,17 @@ struct RunOptions {
 // `arguments`: after `taskd run`. `environment`: for PET_*, TASKD_*, TORCH_ELASTIC_SHUTDOWN_TIMEOUT, and the devices'
 // visibility. The command line wins over PET_*, that over TASKD_*. Everything after SCRIPT belongs to the script. After
 // `--`, a name that ends in .py is a script; anything else a command (no_python), unless -m or --run-path says what it
-// is. INVALID_ARGUMENT: one line with what, the value and the rule. `help` is set to the text of --help if that was
-// asked.
+// is. What neither says comes from the scheduler (placed_words.h), of whose machine `machine` gives the facts.
+// INVALID_ARGUMENT: one line with what, the value and the rule. `help` is set to the text of --help if that was asked.
 absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
-                                           const std::map<std::string, std::string>& environment, std::string* help);
+                                           const std::map<std::string, std::string>& environment, std::string* help,
+                                           const engine::EngineMachine& machine = engine::ThisMachine());
+
+// What the launcher will do, as one line: "under Slurm job 4711 step 0: 3 nodes, node rank by SLURM_NODEID, master
+// n1:23711". `master_port`: where it is by now.
+std::string PlacementLine(const RunOptions& options, int master_port);
+
+// For --dry-run: that line, or what there is without a scheduler, and what each rank would run; several lines.
+std::string DryRunText(const RunOptions& options);
 
 }  // namespace taskd::run

@@ -72,6 +72,12 @@ Output
   -t, --tee STREAMS           into files and, with a prefix, to the console [0]
   --local-ranks-filter RANKS  only these on the console, as 0,3 [all]
 
+Scheduler
+  Under Slurm (srun --ntasks-per-node=1 taskd run ...) and Kubernetes what is not given
+  comes from the scheduler: nodes, node rank, master, the job's name. --standalone, --mode
+  and the options --rdzv-... leave it aside.
+  --dry-run                   print what would be used, and start nothing
+
 TaskD
   --manager HOST:PORT|off     a manager that runs already; off: none, and no proxy
                               [node 0 starts one]

@@ -103,7 +103,7 @@ std::string Rendezvous::WhyRefused(const NodeInfo& info) const {
     return fmt::format("--nnodes is {}:{} here and {}:{} at the launcher that hosts the store", info.min_nodes,
                        info.max_nodes, options_.min_nodes, options_.max_nodes);
   }
-  if (!fixed_ranks()) return "";
+  if (!fixed_ranks()) return Complete() ? CompleteText() : "";
   if (info.node_rank < 0 || info.node_rank >= options_.max_nodes) {
     return fmt::format("--node-rank is {} and has to be 0 to {}", info.node_rank, options_.max_nodes - 1);
   }
@@ -116,6 +116,23 @@ std::string Rendezvous::WhyRefused(const NodeInfo& info) const {
   return "";
 }
 
+// Whether the job runs with all the nodes that it will ever have. An elastic one keeps further nodes as spares.
+bool Rendezvous::Complete() const {
+  if (elastic() || (phase_ != Phase::kRunning && phase_ != Phase::kSettling)) return false;
+  const auto in_round = std::count_if(connections_.begin(), connections_.end(), [](const auto& entry) {
+    return entry.second.node && entry.second.node->state != State::kWaiting;
+  });
+  return in_round >= options_.max_nodes;
+}
+
+std::string Rendezvous::CompleteText() const {
+  std::vector<std::string> names;
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.node && connection.node->state != State::kWaiting) names.push_back(connection.node->info.host);
+  }
+  return fmt::format("the job is complete: it runs on {} of {} nodes ({})", names.size(), Plan(), List(names));
+}
+
 void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
   Connection& connection = connections_[peer];
   if (connection.node) return;
@@ -126,7 +143,7 @@ void Rendezvous::On(uint64_t peer, const JoinMessage& message) {
     return;
   }
   if (std::string why = WhyRefused(message.info); !why.empty()) {
-    Send(peer, RefusedMessage{std::move(why)});
+    Send(peer, RefusedMessage{std::move(why), message.info.run_id != options_.run_id});
     return;
   }
   connection.node = Node{.info = message.info, .arrival = arrivals_++};
@@ -256,9 +273,16 @@ void Rendezvous::Start(const std::vector<Member>& chosen) {
     role_bases[node->info.role] += node->info.local_world_size;
     Send(peer, StartMessage{std::move(assignment)});
   }
-  // Those beyond max_nodes stay as spares.
-  for (const auto& [peer, connection] : connections_) {
-    if (connection.node && connection.node->state == State::kWaiting) SendWaiting(peer);
+  // Those beyond max_nodes stay as spares of an elastic job.
+  const bool complete = Complete();
+  for (auto& [peer, connection] : connections_) {
+    if (!connection.node || connection.node->state != State::kWaiting) continue;
+    if (complete) {
+      connection.node.reset();
+      Send(peer, RefusedMessage{CompleteText()});
+    } else {
+      SendWaiting(peer);
+    }
   }
 }
 

@@ -13,6 +13,8 @@
 //                         as soon as min_nodes are there         ──► Start to those; costs no restart
 //                         else as a failure, and the same node rank may join again before the next Start
 //   Join while running ─► elastic, fewer than max_nodes: Stop    ──► Start with one more; costs no restart
+//                         elastic, max_nodes are there: a spare
+//                         else Refused: the job is complete
 //   Leave ──────────────► (SIGTERM at a launcher) elastic: as lost
 //                         else, and where the store is           ──► End(128 + signal)
 //
@@ -118,6 +120,8 @@ class Rendezvous {
   void On(uint64_t, const StacksMessage&) {}
 
   std::string WhyRefused(const NodeInfo& info) const;  // empty: it may join
+  bool Complete() const;
+  std::string CompleteText() const;
   void Drop(uint64_t peer);
   void BeginSettling();
   void SettleIfDone();

@@ -45,6 +45,18 @@ std::string Excerpt(std::string_view bytes) {
   return text;
 }
 
+uint16_t* PortIn(sockaddr_storage* storage) {
+  return storage->ss_family == AF_INET6 ? &reinterpret_cast<sockaddr_in6*>(storage)->sin6_port
+                                        : &reinterpret_cast<sockaddr_in*>(storage)->sin_port;
+}
+
+process::SocketAddress WithPort(process::SocketAddress address, int port) {
+  *PortIn(&address.storage) = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
+int PortOf(process::SocketAddress address) { return ntohs(*PortIn(&address.storage)); }
+
 // Repeated connects to a local port without a listener end in a self-connection: the kernel picks that port as source.
 bool ConnectedToItself(int fd) {
   process::SocketAddress own;
@@ -58,13 +70,15 @@ bool ConnectedToItself(int fd) {
 }  // namespace
 
 RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret,
-                                   int64_t timeout_ns, Callbacks callbacks)
+                                   int64_t timeout_ns, Callbacks callbacks, int ports)
     : loop_(loop),
       address_(std::move(address)),
       info_(std::move(info)),
       secret_(std::move(secret)),
       timeout_ns_(timeout_ns),
       callbacks_(std::move(callbacks)),
+      ports_(ports),
+      port_(address_.port),
       resolver_(loop),
       in_(kMaxFrameBytes),
       plain_(kMaxMessageBytes) {}
@@ -104,7 +118,7 @@ void RendezvousClient::ClearTimer() {
   timer_set_ = false;
 }
 
-std::string RendezvousClient::Peer() const { return FormatHostPort(address_); }
+std::string RendezvousClient::Peer() const { return FormatHostPort({address_.host, port_}); }
 
 void RendezvousClient::Start() {
   deadline_ns_ = EventLoop::NowNs() + timeout_ns_;
@@ -123,8 +137,12 @@ void RendezvousClient::Look() {
       TryAgain(std::string(addresses.status().message()));
       return;
     }
-    addresses_ = *std::move(addresses);
+    addresses_.clear();
+    for (int port = address_.port; port < address_.port + ports_; ++port) {
+      for (const process::SocketAddress& address : *addresses) addresses_.push_back(WithPort(address, port));
+    }
     next_address_ = 0;
+    passed_over_.clear();
     TryNext();
   });
 }
@@ -146,10 +164,12 @@ void RendezvousClient::TryNext() {
   for (;;) {
     Disconnect();
     if (next_address_ >= addresses_.size()) {
-      TryAgain(last_error_);
+      port_ = address_.port;
+      TryAgain(passed_over_.empty() ? last_error_ : passed_over_);
       return;
     }
     const process::SocketAddress& address = addresses_[next_address_++];
+    port_ = PortOf(address);
     fd_ = UniqueFd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd_.valid()) {
       last_error_ = std::strerror(errno);
@@ -195,6 +215,15 @@ void RendezvousClient::TryAgain(const std::string& why) {
   const int64_t delay_ns = std::uniform_int_distribution<int64_t>(back_off_ns_ / 2, back_off_ns_)(random);
   back_off_ns_ = std::min(back_off_ns_ * 3 / 2, kMaxBackOffNs);
   SetTimer(std::min(delay_ns, deadline_ns_ - now_ns), &RendezvousClient::Look);
+}
+
+// False: there is one port only.
+bool RendezvousClient::PassOver(const std::string& why) {
+  if (ports_ <= 1 || proved_) return false;
+  passed_over_ = why;
+  Disconnect();
+  SetTimer(0, &RendezvousClient::TryNext);  // not from here: who calls is still reading
+  return true;
 }
 
 void RendezvousClient::OnConnected() {
@@ -315,6 +344,9 @@ bool RendezvousClient::TakeMessages() {
 
 // False: the connection is gone.
 bool RendezvousClient::TakeMessage(RootMessage message) {
+  if (const auto* refused = std::get_if<RefusedMessage>(&message); refused != nullptr && refused->another_job) {
+    if (PassOver(fmt::format("{} is another job's launcher: {}", Peer(), refused->text))) return false;
+  }
   proved_ = true;
   closing_since_ns_ = 0;
   last_error_.clear();
@@ -347,6 +379,7 @@ void RendezvousClient::ConnectionEnded(const std::string& why) {
     Fail(fmt::format("node 0's launcher at {} is gone: {}", Peer(), why));
     return;
   }
+  if (PassOver(fmt::format("{}: {}", Peer(), why))) return;
   if (proved_) {
     deadline_ns_ = now_ns + timeout_ns_;
     back_off_ns_ = kFirstBackOffNs * 4;
@@ -362,6 +395,7 @@ void RendezvousClient::ConnectionEnded(const std::string& why) {
 }
 
 void RendezvousClient::Fail(const std::string& why) {
+  if (EventLoop::NowNs() < deadline_ns_ && PassOver(why)) return;
   Close();
   callbacks_.failed(why);
 }

@@ -42,9 +42,10 @@ class RendezvousClient {
   };
 
   // `loop` must outlive this. `secret`: the job's; empty if it was given none. `timeout_ns`: for each time that it
-  // connects.
+  // connects. `ports`: how many, from the address's on, the job's root may be at. With more than one, what is found at
+  // one of them and is no launcher, or another job's, is passed over.
   RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret, int64_t timeout_ns,
-                   Callbacks callbacks);
+                   Callbacks callbacks, int ports = 1);
   ~RendezvousClient();
   RendezvousClient(const RendezvousClient&) = delete;
   RendezvousClient& operator=(const RendezvousClient&) = delete;
@@ -55,6 +56,7 @@ class RendezvousClient {
   void Close();                           // for good, without a callback
 
   bool connected() const { return proved_; }
+  int port() const { return port_; }                             // that it is connected to, or tries
   const std::string& last_error() const { return last_error_; }  // why it is not connected; empty: not known yet
 
  private:
@@ -73,6 +75,7 @@ class RendezvousClient {
   void CheckSilence();
   void Disconnect();
   void TryAgain(const std::string& why);
+  bool PassOver(const std::string& why);
   void ConnectionEnded(const std::string& why);
   void Fail(const std::string& why);
   std::string Peer() const;
@@ -85,8 +88,10 @@ class RendezvousClient {
   const std::string secret_;
   const int64_t timeout_ns_;
   const Callbacks callbacks_;
+  const int ports_;
+  int port_;
   process::Resolver resolver_;
-  std::vector<process::SocketAddress> addresses_;
+  std::vector<process::SocketAddress> addresses_;  // with each port
   size_t next_address_ = 0;
   int64_t deadline_ns_ = 0;
   int64_t back_off_ns_ = 0;
@@ -102,6 +107,7 @@ class RendezvousClient {
   FrameBuffer plain_;                    // its plaintext
   std::string out_;
   std::string last_error_;
+  std::string passed_over_;  // why, of the last one since the name was looked up
   EventLoop::TimerId timer_{};
   bool timer_set_ = false;
 };

@@ -59,6 +59,8 @@ class Reader {
     return false;
   }
 
+  bool OptionalBool(const char* name) { return object_.contains(name) && Bool(name); }
+
   std::string Text(const char* name, size_t most_bytes) {
     auto found = object_.find(name);
     if (found == object_.end() || !found->is_string()) {
@@ -268,7 +270,9 @@ EndMessage ReadEnd(Reader& reader) {
   return message;
 }
 
-json ToJson(const RefusedMessage& message) { return {{"type", "refused"}, {"text", message.text}}; }
+json ToJson(const RefusedMessage& message) {
+  return {{"type", "refused"}, {"text", message.text}, {"another_job", message.another_job}};
+}
 json ToJson(const CollectMessage& message) { return {{"type", "collect"}, {"id", message.id}}; }
 json ToJson(const PingMessage& message) { return {{"type", "ping"}, {"id", message.id}}; }
 
@@ -295,7 +299,8 @@ RootMessage ReadRootMessage(const std::string& type, Reader& reader) {
   if (type == "start") return ReadStart(reader);
   if (type == "stop") return StopMessage{reader.Int("round", 0, kMaxCount), reader.Text("reason", kMaxTextBytes)};
   if (type == "end") return ReadEnd(reader);
-  if (type == "refused") return RefusedMessage{reader.Text("text", kMaxTextBytes)};
+  // A launcher of a version without the latter has to be able to say that it is one.
+  if (type == "refused") return RefusedMessage{reader.Text("text", kMaxTextBytes), reader.OptionalBool("another_job")};
   if (type == "collect") return CollectMessage{reader.Int("id", 0, kMaxCount)};
   if (type == "ping") return PingMessage{reader.Number("id", 0, std::numeric_limits<int64_t>::max())};
   reader.Fail(fmt::format("'{}' is no message of the root", type.substr(0, 32)));

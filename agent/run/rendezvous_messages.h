@@ -97,6 +97,7 @@ struct EndMessage {
 };
 struct RefusedMessage {
   std::string text;
+  bool another_job = false;  // this root's is not the one that the node belongs to
 };
 struct CollectMessage {  // asks for StacksMessage
   int id = 0;

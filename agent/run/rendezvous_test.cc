@@ -380,6 +380,30 @@ TEST(RendezvousTest, ElasticStartsAtOnceWhenAllAreThere) {
   EXPECT_EQ(job.Started(1)->restart_count, 0);
 }
 
+TEST(RendezvousTest, ACompleteJobRefusesFurtherNodes) {
+  Rendezvous::Options options = Static(2, /*max_restarts=*/1);
+  options.fixed_ranks = false;
+  Job job(options);
+  job.Join(2, 1);
+  job.Join(3, 2);  // before the store's own launcher, so that one is too many when it starts
+  job.Join(1, 0);
+  EXPECT_TRUE(job.Started(1));
+  EXPECT_TRUE(job.Started(2));
+  EXPECT_THAT(job.Last<RefusedMessage>(3)->text,
+              AllOf(HasSubstr("complete"), HasSubstr("2 of 2 nodes (host0, host1)")));
+  job.Join(4, 3);
+  EXPECT_THAT(job.Last<RefusedMessage>(4)->text, HasSubstr("complete"));
+  EXPECT_FALSE(job.Last<RefusedMessage>(4)->another_job);
+
+  // A node that is gone may be replaced.
+  job.Lose(2);
+  job.Join(5, 4);
+  EXPECT_FALSE(job.Last<RefusedMessage>(5));
+  job.Pass(kS);
+  job.Stopped(1);
+  EXPECT_EQ(job.Started(5)->group_rank, 1);
+}
+
 TEST(RendezvousTest, ElasticGrowsAndShrinksAtNoCostAndKeepsRanks) {
   Job job(Elastic(1, 4));
   job.Join(1, 0);

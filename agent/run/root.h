@@ -37,7 +37,7 @@ class StoreHost {
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
 
-  // At most once, and first: listens for clients and launchers; answers when ServeRoot() is called.
+  // First, and until it succeeds once: listens for clients and launchers; answers when ServeRoot() is called.
   // `everywhere`: on all addresses of the machine. Errors as StoreServer::Start().
   absl::Status ListenRoot(const HostPort& address, bool everywhere);
   // Launchers speak TLS with it (rendezvous_client.h), whose server has `options.secret`. `peers_prove`: who joins has

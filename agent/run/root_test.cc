@@ -56,10 +56,12 @@ int FreePort() {
 
 class Node {
  public:
-  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS, const std::string& secret = "")
+  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS, const std::string& secret = "",
+       int ports = 1)
       : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns,
                 {[this](RootMessage message) { received_.push_back(std::move(message)); },
-                 [this](const std::string& why) { failed_ = why; }}) {
+                 [this](const std::string& why) { failed_ = why; }},
+                ports) {
     client_.Start();
   }
 
@@ -125,6 +127,44 @@ class RootTest : public testing::Test {
   std::vector<std::string> stacks_;    // guarded by mutex_
   std::optional<StoreHost> root_;
 };
+
+TEST_F(RootTest, OfSeveralPortsTheJobsOwnIsFound) {
+  // One port with another job's root, one with somebody who closes, one where nobody is, then the job's own.
+  int port = 0;
+  std::optional<StoreHost> other;
+  std::optional<UniqueFd> closes;
+  for (bool all = false; !all;) {
+    port = FreePort();
+    other.emplace();
+    root_.emplace();
+    absl::StatusOr<UniqueFd> stranger = ListenTcp({"127.0.0.1", port + 1}, true);
+    all = other->ListenRoot({"127.0.0.1", port}, true).ok() && stranger.ok() &&
+          root_->ListenRoot({"127.0.0.1", port + 3}, true).ok();
+    if (all) closes = *std::move(stranger);
+  }
+  Rendezvous::Options of_other = TwoNodes();
+  of_other.run_id = "another";
+  other->ServeRoot(of_other, {});
+  loop_.Add(closes->get(), EPOLLIN, [&](uint32_t) { close(accept(closes->get(), nullptr, nullptr)); });
+
+  Node first(&loop_, port + 3, Info(0));
+  Node second(&loop_, port, Info(1), 30 * kS, "", 4);
+  RunUntil([&] { return second.client().last_error() != ""; });  // it has tried all of them once
+  root_->ServeRoot(TwoNodes(), {});
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+  EXPECT_EQ(second.client().port(), port + 3);
+  EXPECT_EQ(second.failed(), "");
+  loop_.Remove(closes->get());
+}
+
+TEST_F(RootTest, OfSeveralPortsNoneIsTheJobs) {
+  Rendezvous::Options another = TwoNodes();
+  another.run_id = "another";
+  StartRoot(another);
+  Node node(&loop_, root_->root_port(), Info(1), kS / 2, "", 2);
+  RunUntil([&] { return node.failed() != ""; });
+  EXPECT_THAT(node.failed(), HasSubstr("another job's launcher"));
+}
 
 TEST_F(RootTest, WhoJoinsIsGivenTheSecret) {
   StartRoot();

@@ -1,0 +1,146 @@
+#include "agent/run/placed_words.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "agent/process/guard.h"
+#include "agent/run/option_table.h"
+#include "common/environment.h"
+
+namespace taskd::run {
+namespace {
+
+class Placer {
+ public:
+  Placer(OptionWords* words, RunOptions* options) : words_(*words), options_(*options) {}
+
+  absl::Status Take(const engine::Placement& placement) {
+    options_.warnings.insert(options_.warnings.end(), placement.warnings.begin(), placement.warnings.end());
+    options_.job = placement.job;
+    options_.task_id = placement.task_id;
+    if (placement.where.empty()) return absl::OkStatus();
+    if (absl::Status status = CheckNodes(placement); !status.ok()) return status;
+    if (absl::Status status = CheckNode(placement); !status.ok()) return status;
+    const GivenOption* port = Given("master-port");
+    options_.master_ports = port == nullptr ? placement.master_ports : 1;
+    for (const engine::Default& one : placement.defaults) Add(one);
+    const GivenOption* rank = Given("node-rank");
+    options_.placed_by = placement.where;
+    options_.node_rank_by = rank == nullptr ? "" : rank->label;
+    return absl::OkStatus();
+  }
+
+  // For a launcher with a rendezvous of its own.
+  absl::Status TakeName(const engine::Placement& placement) {
+    options_.job = placement.job;
+    options_.task_id = placement.task_id;
+    for (const engine::Default& one : placement.defaults) {
+      if (one.option == "shutdown-timeout") Add(one);
+    }
+    return words_.Flag("standalone") ? absl::OkStatus() : CheckAlone(placement);
+  }
+
+  bool HasRendezvous() const {
+    for (const char* option : {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"}) {
+      if (Given(option) != nullptr) return true;
+    }
+    return words_.Flag("standalone");
+  }
+
+  // Every node by itself, as its user wants it.
+  bool WantsOneNode() const {
+    const GivenOption* nodes = Given("nnodes");
+    return nodes != nullptr && (nodes->value == "1" || nodes->value == "1:1");
+  }
+
+ private:
+  const GivenOption* Given(std::string_view option) const {
+    const GivenOption* given = words_.Find(option);
+    return given != nullptr && !given->value.empty() ? given : nullptr;
+  }
+
+  void Add(const engine::Default& one) {
+    if (Given(one.option) == nullptr) words_.Set(one.option, {one.source, one.value, false});
+  }
+
+  absl::Status CheckAlone(const engine::Placement& placement) const {
+    if (placement.nodes <= 1 || Given("nnodes") != nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nnodes is not given, and ", placement.where, " has ", placement.nodes, " nodes (",
+                     placement.nodes_source, "): each would train a world of its own; --nnodes ", placement.nodes,
+                     " with --rdzv-backend c10d and --rdzv-endpoint for one world, no --rdzv option to let taskd take ",
+                     "both from there, or --nnodes 1 for worlds of one node"));
+  }
+
+  absl::Status CheckNodes(const engine::Placement& placement) {
+    const GivenOption* given = Given("nnodes");
+    if (given == nullptr) {
+      if (!placement.nodes_needed || placement.nodes > 0) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--nnodes is not given, and ", placement.where,
+          " does not tell it: each node would train a world of its own; give --nnodes N, or --standalone"));
+    }
+    if (placement.nodes == 0) return absl::OkStatus();
+    const std::vector<std::string> parts = absl::StrSplit(given->value, ':');
+    int least = 0;
+    int most = 0;
+    if (parts.size() > 2 || !absl::SimpleAtoi(parts.front(), &least) || !absl::SimpleAtoi(parts.back(), &most)) {
+      return absl::OkStatus();  // its own check says what is wrong
+    }
+    const std::string has = absl::StrCat(placement.where, " has ", placement.nodes,
+                                         placement.nodes == 1 ? " node (" : " nodes (", placement.nodes_source, ")");
+    if (least == most) return most == placement.nodes ? absl::OkStatus() : WrongOption(*given, has);
+    if (placement.nodes < least || placement.nodes > most) return WrongOption(*given, has);
+    // No more can come than the scheduler has: nobody is waited for in vain.
+    words_.Set("nnodes", {given->label, absl::StrCat(least, ":", placement.nodes), given->on_command_line});
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckNode(const engine::Placement& placement) const {
+    const auto find = [&](std::string_view option) {
+      return std::find_if(placement.defaults.begin(), placement.defaults.end(),
+                          [&](const engine::Default& one) { return one.option == option; });
+    };
+    const auto rank = find("node-rank");
+    if (const GivenOption* given = Given("node-rank");
+        given != nullptr && rank != placement.defaults.end() && given->value != rank->value) {
+      return WrongOption(*given,
+                         absl::StrCat("this is node ", rank->value, " of ", placement.where, " (", rank->source, ")"));
+    }
+    const auto host = std::find(placement.hosts.begin(), placement.hosts.end(), Value("master-addr"));
+    if (host == placement.hosts.end() || host == placement.hosts.begin()) return absl::OkStatus();
+    return WrongOption(*Given("master-addr"),
+                       absl::StrCat("node 0 of ", placement.where, " is ", placement.hosts.front()));
+  }
+
+  std::string Value(std::string_view option) const {
+    const GivenOption* given = Given(option);
+    return given == nullptr ? "" : given->value;
+  }
+
+  OptionWords& words_;
+  RunOptions& options_;
+};
+
+}  // namespace
+
+absl::Status PlaceWords(const std::map<std::string, std::string>& environment, const engine::EngineMachine& machine,
+                        OptionWords* words, RunOptions* options) {
+  if (!ValueOf(environment, "TORCHELASTIC_RUN_ID").empty() || !ValueOf(environment, process::kCookieVariable).empty()) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<engine::Placement> placement = engine::FindPlacement(environment, machine);
+  Placer placer(words, options);
+  const bool own = placer.HasRendezvous();
+  if (!placement.ok()) return own || placer.WantsOneNode() ? absl::OkStatus() : placement.status();
+  const bool one_of_several = placer.WantsOneNode() && placement->nodes != 1;
+  return own || one_of_several ? placer.TakeName(*placement) : placer.Take(*placement);
+}
+
+}  // namespace taskd::run
