@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <iterator>
@@ -295,12 +296,37 @@ std::optional<JobFile> JobAt(const HostPort& address) {
   return std::move(jobs->front());
 }
 
+namespace {
+
+std::string Allocation() {
+  const char* id = std::getenv("SLURM_JOB_ID");
+  return id == nullptr ? "" : id;
+}
+
+bool IsSlurms(const JobFile& job) { return absl::StartsWith(job.job, "slurm/"); }
+
+// Its job is slurm/<name>-<id of the allocation>, its task id <id of the allocation>.<step>, where nobody chose others.
+bool IsOfAllocation(const JobFile& job, const std::string& allocation) {
+  return (IsSlurms(job) && absl::EndsWith(job.job, absl::StrCat("-", allocation))) ||
+         absl::StartsWith(job.task_id, absl::StrCat(allocation, "."));
+}
+
+}  // namespace
+
 absl::StatusOr<JobFile> ChooseJob(const std::string& job) {
   absl::StatusOr<std::vector<JobFile>> jobs = ListJobs();
   if (!jobs.ok()) return jobs.status();
   if (!job.empty()) std::erase_if(*jobs, [&](const JobFile& other) { return other.job != job; });
+  std::string which = job.empty() ? "job" : absl::StrCat("job '", job, "'");
+  if (const std::string allocation = job.empty() ? Allocation() : ""; !allocation.empty()) {
+    const auto of_it = [&](const JobFile& one) { return IsOfAllocation(one, allocation); };
+    // Where no job is any allocation's, the user means what he would mean without Slurm.
+    if (std::any_of(jobs->begin(), jobs->end(), [&](const JobFile& one) { return IsSlurms(one) || of_it(one); })) {
+      std::erase_if(*jobs, [&](const JobFile& one) { return !of_it(one); });
+      absl::StrAppend(&which, " of Slurm job ", allocation);
+    }
+  }
   if (jobs->size() == 1) return std::move(jobs->front());
-  const std::string which = job.empty() ? "job" : absl::StrCat("job '", job, "'");
   if (jobs->empty()) {
     return absl::NotFoundError(
         absl::StrCat("no ", which, " of this user runs on this machine; name one with --manager HOST:PORT"));

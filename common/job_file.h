@@ -73,7 +73,8 @@ absl::StatusOr<std::vector<JobFile>> ListJobs();
 std::optional<JobFile> JobAt(const HostPort& address);
 
 // For tools that were given no manager: the only job of this user, or, unless `job` is empty, the only one of that
-// name. INVALID_ARGUMENT: there are several; the message has one line for each, and what to do. NOT_FOUND: there is
+// name; inside an allocation of Slurm's (SLURM_JOB_ID, where this machine has a job of one) the only one of it.
+// INVALID_ARGUMENT: there are several; the message has one line for each, and what to do. NOT_FOUND: there is
 // none.
 absl::StatusOr<JobFile> ChooseJob(const std::string& job);
 

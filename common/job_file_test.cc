@@ -276,5 +276,20 @@ TEST_F(JobFileTest, ChoosesTheOnlyOne) {
   }));
 }
 
+TEST_F(JobFileTest, InsideAnAllocationTheAllocationsIsMeant) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  EXPECT_TRUE(testing::InOwnMounts([] {
+    setenv("SLURM_JOB_ID", "12", 1);
+    std::unique_ptr<JobFileHandle> other = Write(Job("127.0.0.1:9601", "default/x"));
+    EXPECT_EQ(ChooseJob("")->job, "default/x") << "no job is of any allocation";
+    std::unique_ptr<JobFileHandle> a = Write(Job("127.0.0.1:9605", "slurm/train-112"));
+    EXPECT_THAT(std::string(ChooseJob("").status().message()), HasSubstr("no job of Slurm job 12 of this user"));
+    std::unique_ptr<JobFileHandle> b = Write(Job("127.0.0.1:9606", "slurm/train-12"));
+    EXPECT_EQ(ChooseJob("")->job, "slurm/train-12");
+    EXPECT_EQ(ChooseJob("slurm/train-112")->job, "slurm/train-112") << "what is named wins";
+    return !::testing::Test::HasFailure();
+  }));
+}
+
 }  // namespace
 }  // namespace taskd

@@ -231,7 +231,7 @@ class ControlService final : public v1::Control::CallbackService {
   // All but the nodes.
   void FillJob(const JobSnapshot& snapshot, v1::JobStatus* reply) const {
     const JobShape& shape = sources_.core->shape();
-    reply->set_job(shape.job);
+    reply->set_job(shape.name());
     reply->set_task_id(shape.task_id);
     proto::FillWanted(snapshot.wanted, reply->mutable_wanted());
     reply->set_uptime_s(std::chrono::duration<double>(std::chrono::steady_clock::now() - sources_.started).count());
@@ -253,7 +253,8 @@ class ControlService final : public v1::Control::CallbackService {
   }
 
   const std::string& JobName(const std::string& asked) const {
-    return sources_.core->shape().job.empty() ? asked : sources_.core->shape().job;
+    const JobShape& shape = sources_.core->shape();
+    return shape.job.empty() && !asked.empty() ? asked : shape.name();
   }
 
   const JobSources sources_;

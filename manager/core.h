@@ -52,6 +52,10 @@ struct JobShape {
   std::string task_id;
   int nodes = 0;
   int procs_per_node = 0;
+  std::string
+      called;  // what people are shown where `job` is empty; calls that name another job are answered all the same
+
+  const std::string& name() const { return job.empty() ? called : job; }
 };
 
 // What a manager's successor must know.

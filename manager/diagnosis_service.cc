@@ -134,7 +134,9 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
   }
 
  private:
-  const std::string& JobName(const std::string& asked) const { return shape_.job.empty() ? asked : shape_.job; }
+  const std::string& JobName(const std::string& asked) const {
+    return shape_.job.empty() && !asked.empty() ? asked : shape_.name();
+  }
 
   const std::shared_ptr<DiagnosisCore> core_;
   const JobShape shape_;

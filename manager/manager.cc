@@ -27,7 +27,7 @@ std::unique_ptr<JobFileHandle> LeaveJobFile(const ManagerOptions& options, int p
   if (!listen.ok()) return nullptr;
   listen->port = port;
   JobFile job = DescribeListener(*listen);
-  job.job = options.job;
+  job.job = options.job.empty() ? options.default_job : options.job;
   job.task_id = options.task_id;
   job.secret = options.secret;
   if (absl::StatusOr<HostPort> http = ParseHostPort("--http", options.http); http.ok() && http_port != 0) {

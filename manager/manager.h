@@ -8,11 +8,12 @@
 namespace taskd::manager {
 
 struct ManagerOptions {
-  std::string job;         // namespace/name; empty: any job name is this job's
-  std::string task_id;     // what ClusterD and SubscribeDataTraceSwitch call the job
-  int nodes = 0;           // 0: not known
-  int procs_per_node = 0;  // 0: not known
-  std::string listen;      // HOST:PORT; empty: POD_IP:9601, 127.0.0.1:9601 without POD_IP
+  std::string job;          // namespace/name; empty: any job name is this job's
+  std::string default_job;  // what people see without it; empty: default/<task id, else HOST-PID>
+  std::string task_id;      // what ClusterD and SubscribeDataTraceSwitch call the job
+  int nodes = 0;            // 0: not known
+  int procs_per_node = 0;   // 0: not known
+  std::string listen;       // HOST:PORT; empty: POD_IP:9601, 127.0.0.1:9601 without POD_IP
   std::string http = "127.0.0.1:9603";
   bool http_is_default = true;  // then an address in use is a warning, not an error: another job's manager has it
   std::string state_dir;  // empty: <runtime folder>/<task id>/manager where there is a task id, else nothing is kept

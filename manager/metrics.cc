@@ -47,7 +47,7 @@ void AddJob(const View& view, const JobSources& sources, MetricsText& metrics) {
   metrics.Begin("taskd_build_info", "gauge", "The manager's version; always 1.");
   metrics.Add(uint64_t{1}, {{"version", TASKD_VERSION}});
   metrics.Begin("taskd_job_info", "gauge", "The job; always 1.");
-  metrics.Add(uint64_t{1}, {{"job", view.shape.job}, {"task_id", view.shape.task_id}});
+  metrics.Add(uint64_t{1}, {{"job", view.shape.name()}, {"task_id", view.shape.task_id}});
   metrics.Begin("taskd_job_state", "gauge", "1 for the state that the job is in.");
   const std::string_view state =
       JobStateName(view.supervision.state, view.report->state, view.census.attached != 0, view.newest.has_value());

@@ -1,5 +1,6 @@
 #include "manager/options.h"
 
+#include <limits.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -35,6 +36,13 @@ absl::Status CheckTaskId(const std::string& task_id) {
                                                  kMaxTaskIdBytes, " bytes"));
 }
 
+// What a job is called that nobody has named.
+std::string NameOf(const std::string& task_id) {
+  char host[HOST_NAME_MAX + 1] = {};
+  if (!task_id.empty()) return absl::StrCat("default/", task_id);
+  return absl::StrCat("default/", gethostname(host, sizeof(host) - 1) == 0 ? host : "localhost", "-", getpid());
+}
+
 absl::Status CheckRange(const char* flag, int value, int most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is not 0 to ", most));
@@ -64,10 +72,15 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
     absl::Status job = CheckJobName(options.job);
     if (!job.ok()) return absl::InvalidArgumentError(absl::StrCat("--job: ", job.message()));
   }
+  if (!options.default_job.empty()) {
+    absl::Status job = CheckJobName(options.default_job);
+    if (!job.ok()) return absl::InvalidArgumentError(absl::StrCat("--default-job: ", job.message()));
+  }
   for (const absl::Status& status : {CheckTaskId(options.task_id), CheckRange("--nodes", options.nodes, kMaxNodes),
                                      CheckRange("--procs-per-node", options.procs_per_node, kMaxRanksPerNode)}) {
     if (!status.ok()) return status;
   }
+  if (options.default_job.empty()) options.default_job = NameOf(options.task_id);
   if (int64_t{options.nodes} * options.procs_per_node > kMaxExpectedRanks) {
     return absl::InvalidArgumentError(absl::StrCat("--nodes: ", options.nodes, " nodes of ", options.procs_per_node,
                                                    " processes are more than ", kMaxExpectedRanks, " ranks"));

@@ -40,7 +40,7 @@ std::string RenderReport(const JobSources& sources) {
   const Census census = TakeCensus(snapshot);
   const SupervisionSnapshot supervision = sources.supervision->Snapshot();
   view::ReportPage page;
-  page.job = sources.core->shape().job;
+  page.job = sources.core->shape().name();
   page.source = absl::StrCat("the manager on ", HostName());
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();

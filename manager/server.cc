@@ -168,7 +168,7 @@ class ManagerServer::Impl {
 
  private:
   absl::Status OpenState(const ManagerOptions& options) {
-    JobShape shape{options.job, options.task_id, options.nodes, options.procs_per_node};
+    JobShape shape{options.job, options.task_id, options.nodes, options.procs_per_node, options.default_job};
     KeptState kept;
     ManagerCore::Persist persist;
     std::vector<diagnosis::Verdict> verdicts;

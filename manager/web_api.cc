@@ -173,7 +173,7 @@ class Api {
       const JobSnapshot snapshot = sources_.core->Snapshot();
       const JobShape& shape = sources_.core->shape();
       v1::JobStatus status;
-      status.set_job(shape.job);
+      status.set_job(shape.name());
       status.set_task_id(shape.task_id);
       proto::FillWanted(snapshot.wanted, status.mutable_wanted());
       status.set_uptime_s(UptimeS());
@@ -196,7 +196,7 @@ class Api {
       return Refuse(400, std::string(parameters.status().message()));
     }
     return Give(Shared("diagnosis", [&] {
-      return diagnosis::RenderJson(*sources_.diagnosis->report(), sources_.core->shape().job) + "\n";
+      return diagnosis::RenderJson(*sources_.diagnosis->report(), sources_.core->shape().name()) + "\n";
     }));
   }
 
@@ -519,7 +519,7 @@ class Api {
     const int64_t now_ns = absl::ToUnixNanos(absl::Now());
     json["now"] = Rfc3339(now_ns);
     json["since"] = Rfc3339(now_ns - static_cast<int64_t>(UptimeS() * 1e9));
-    json["job"] = shape.job;
+    json["job"] = shape.name();
     json["task_id"] = shape.task_id;
     json["state"] = JobStateName(supervision.state, report->state, census.attached != 0, newest.has_value());
     json["verdict"] = Sentence(*report);
@@ -543,7 +543,7 @@ class Api {
     // Each rank's coverage is nothing that the page shows, and most of the answer in a large job.
     diagnosis::Report shown = *sources_.diagnosis->report();
     shown.coverage.clear();
-    return absl::StrCat(text, ",\"diagnosis\":", diagnosis::RenderJson(shown, sources_.core->shape().job));
+    return absl::StrCat(text, ",\"diagnosis\":", diagnosis::RenderJson(shown, sources_.core->shape().name()));
   }
 
   const JobSources sources_;

@@ -11,6 +11,8 @@ class ManagerCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
     flags.Add("--job", options_.job, "NAMESPACE/NAME; without it any job name is this job's");
+    flags.Add("--default-job", options_.default_job,
+              "what the job is called without --job [the task id, else HOST-PID]");
     flags.Add("--task-id", options_.task_id, "the job's id at ClusterD");
     flags.Add("--nodes", options_.nodes, "number of nodes").Range(0, 65536);
     flags.Add("--procs-per-node", options_.procs_per_node, "training processes of a node").Range(0, 4096);

@@ -28,7 +28,8 @@ EngineMachine ThisMachine() {
 
 absl::StatusOr<Placement> FindPlacement(const Environment& environment, const EngineMachine& machine) {
   absl::StatusOr<Placement> placement = PlaceBySlurm(environment, machine);
-  if (!placement.ok() || !placement->where.empty()) return placement;
+  // A shell of Slurm's has no place, but a name.
+  if (!placement.ok() || !placement->where.empty() || !placement->job.empty()) return placement;
   return PlaceByKubernetes(environment, machine);
 }
 

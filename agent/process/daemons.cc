@@ -175,6 +175,7 @@ void Daemons::LeaveJobFile(const std::string& manager) {
   JobFile job = DescribeManager(*address);
   job.secret = secret_;
   job.job = Variable("TASKD_JOB");
+  if (job.job.empty()) job.job = options_.default_job;
   job.task_id = Variable("TASKD_TASK_ID");
   absl::StatusOr<std::unique_ptr<JobFileHandle>> file = JobFileHandle::Write(job);
   if (file.ok()) {
@@ -257,7 +258,11 @@ void Daemons::PrepareManager(const HostPort& listen) {
   } else {
     TakeAnyPortIfTaken("TASKD_HTTP", "--http", kHttpPort, argv);
   }
-  if (!folder_.empty() && Variable("TASKD_STATE_DIR").empty() && Variable("TASKD_TASK_ID").empty()) {
+  if (!options_.default_job.empty() && Variable("TASKD_DEFAULT_JOB").empty()) {
+    argv.insert(argv.end(), {"--default-job", options_.default_job});
+  }
+  const bool forgets = options_.forgets || Variable("TASKD_TASK_ID").empty();
+  if (!folder_.empty() && Variable("TASKD_STATE_DIR").empty() && forgets) {
     // For a manager that has to be started again; the next job begins anew.
     argv.insert(argv.end(), {"--state-dir", absl::StrCat(folder_, "/manager")});
   }

@@ -25,6 +25,9 @@ struct DaemonOptions {
   int nodes = 0;  // of the job; 0: not known beforehand
   int procs_per_node = 0;
   std::map<std::string, std::string> environment;  // the launcher's own
+  std::string
+      default_job;  // what the job is called where TASKD_JOB does not say it, namespace/name; empty: the manager's own choice
+  bool forgets = false;  // the manager's state goes with this launcher, whatever TASKD_TASK_ID says
 };
 
 // Thread safety: one thread.

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,11 +17,25 @@
 namespace taskd::run {
 namespace {
 
+constexpr size_t kMaxNameBytes = 100;
+
+// As the name of a job may be.
+std::string PlainName(std::string id) {
+  id.resize(std::min(id.size(), kMaxNameBytes));
+  for (char& c : id) {
+    if (c == '/' || c < ' ' || c > '~') c = '_';
+  }
+  return id;
+}
+
 process::DaemonOptions DaemonsOf(const RunOptions& options, const Environment& environment) {
   process::DaemonOptions result;
   if (options.min_nodes == options.max_nodes) result.nodes = options.max_nodes;
   result.procs_per_node = options.procs_per_node;
   result.environment = environment;
+  // A random one says nothing to anybody.
+  if (!options.standalone && options.rdzv_id != "none") result.default_job = "default/" + PlainName(options.rdzv_id);
+  result.forgets = !options.task_id.empty() && ValueOf(environment, "TASKD_TASK_ID") == options.task_id;
   return result;
 }
 

@@ -52,7 +52,7 @@ def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
 
 def clean_environment(**extra):
     """This process's environment without what would steer TaskD, and with `extra` (None removes)."""
-    steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|POD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|MSTX_|NVTX_")
+    steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|SLURM|PET_|TORCHELASTIC_|JOB_COMPLETION_INDEX|JOBSET_|LWS_|PMIPOD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|MSTX_|NVTX_")
     environment = {k: v for k, v in os.environ.items() if not steering.match(k)}
     environment.update({k: str(v) for k, v in extra.items() if v is not None})
     return environment

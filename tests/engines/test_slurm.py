@@ -1,0 +1,332 @@
+"""`taskd run` under a real Slurm, one launcher a node, as an ordinary user types it."""
+import collections
+import json
+import os
+import re
+
+import pytest
+
+import slurm_rig
+from harness import PYTHON, wait_until
+
+# Says where it is, waits until it may go on, and counts the signals that it gets.
+RANK = """
+import os, signal, sys, time
+name = os.environ.get("NAME", "go")
+rank = int(os.environ["RANK"])
+def got(number, frame):
+    with open(f"{name}.signal-{number}.{rank}", "a") as file: file.write("x")
+    if number == signal.SIGTERM: sys.exit(0)
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM): signal.signal(number, got)
+words = [os.environ.get(key, "") for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TASKD_JOB")]
+os.write(1, " ".join(["rank", *words]).encode() + b"\\n")  # whole, whoever writes beside it
+if "fail" in sys.argv and rank == 1: sys.exit(7)
+open(f"{name}.up.{words[4]}.{rank}", "w").close()
+while "wait" in sys.argv and not os.path.exists(name): time.sleep(0.05)
+"""
+LINE = re.compile(r"rank (\d+) (\d+) (\S+) (\d+) (\S+) (\S*)")
+
+
+@pytest.fixture(autouse=True)
+def script(slurm):
+    for name in os.listdir(slurm.work):
+        path = os.path.join(slurm.work, name)
+        if os.path.isfile(path):
+            os.remove(path)
+    with open(os.path.join(slurm.work, "train.py"), "w", encoding="utf-8") as file:
+        file.write(RANK)
+
+
+def ranks(text):
+    """By run id: the sorted ranks; and the words that all share, world size first."""
+    worlds = collections.defaultdict(list)
+    shared = {}
+    for rank, *words, run_id, job in LINE.findall(text):
+        worlds[run_id].append(int(rank))
+        assert shared.setdefault(run_id, (*words, job)) == (*words, job)
+    return {run_id: sorted(one) for run_id, one in worlds.items()}, shared
+
+
+def one_world(text, size):
+    worlds, shared = ranks(text)
+    assert list(worlds.values()) == [list(range(size))], text
+    (words,) = shared.values()
+    assert words[0] == str(size)
+    return words
+
+
+def lines_of_taskd(text):
+    return [line for line in text.splitlines() if line and not line.startswith(("srun:", "slurmstepd:"))]
+
+
+def wait_up(rig, name, count, timeout_s=60):
+    wait_until(lambda: sum(one.startswith(f"{name}.up.") for one in os.listdir(rig.work)) >= count, f"{count} ranks of {name} are up", timeout_s)
+
+
+def go(rig, name="go"):
+    with open(os.path.join(rig.work, name), "w", encoding="utf-8"):
+        pass
+
+
+def begin_now(rig, number):
+    """What is requeued would wait two minutes."""
+    rig.wait_for_state(number, "PENDING")
+    assert rig.login(["scontrol", "update", f"JobId={number}", "StartTime=now"]).returncode == 0
+
+
+# ---- One launcher a node
+
+def test_the_obvious_line_trains_one_world(rig):
+    done = rig.login(["srun", "-N3", "taskd", "run", "--nproc-per-node", "2", "train.py"])
+    assert done.returncode == 0, done.stderr
+    world, master, port, job = one_world(done.stdout, 6)
+    assert (world, master) == ("6", "n1") and 20000 <= int(port) < 30016
+    assert re.fullmatch(r"slurm/taskd-\d+", job)
+    said = [line for line in lines_of_taskd(done.stderr) if line.startswith("taskd run: ")]
+    number = job.rpartition("-")[2]
+    assert said == [f"taskd run: under Slurm job {number} step 0: 3 nodes, node rank by SLURM_NODEID, master n1:{port}"]
+
+
+@pytest.mark.parametrize("options", [["--nnodes=3"], ["--nnodes=2:3"], ["--nnodes=1:8"]])
+def test_a_number_of_nodes_that_holds_the_steps(rig, options):
+    done = rig.login(["srun", "-N3", "taskd", "run", *options, "train.py"])
+    assert done.returncode == 0, done.stderr
+    one_world(done.stdout, 3)
+
+
+@pytest.mark.parametrize("srun, options, says", [
+    (["-N3"], ["--nnodes=2"], "--nnodes '2': Slurm job"),
+    (["-N2", "--ntasks-per-node=2"], [], "one launcher a node: --ntasks-per-node=1, or --mode slurm"),
+    (["-N2"], ["--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500"], "each would train a world of its own"),
+    (["-N2", "--kill-on-bad-exit=1"], ["--node-rank=1"], "--node-rank '1': this is node 0"),
+    (["-N2"], ["--master-addr=n2"], "--master-addr 'n2': node 0 of"),
+])
+def test_what_would_be_several_worlds_is_refused(rig, srun, options, says):
+    done = rig.login(["srun", *srun, "taskd", "run", *options, "train.py"])
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_explicitly_alone(rig):
+    for options in (["--standalone"], ["--nnodes=1"]):
+        done = rig.login(["srun", "-N2", "taskd", "run", *options, "train.py"])
+        assert done.returncode == 0, done.stderr
+        assert sorted(LINE.findall(done.stdout))[0][:2] == ("0", "1") and len(LINE.findall(done.stdout)) == 2
+
+
+def test_ways_that_people_write_today(rig):
+    c10d = ("srun taskd run --nnodes $SLURM_NNODES --nproc-per-node 2 --rdzv-id $SLURM_JOB_ID --rdzv-backend c10d "
+            "--rdzv-endpoint $(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1):29500 train.py")
+    static = ("srun bash -c 'exec taskd run --nnodes 3 --nproc-per-node 2 --node-rank $SLURM_NODEID --master-addr n1 "
+              "--master-port 29501 train.py'")
+    torchrun = (f"srun {PYTHON} -m torch.distributed.run --nnodes 3 --nproc_per_node 2 --rdzv_id $SLURM_JOB_ID --rdzv_backend c10d "
+                "--rdzv_endpoint n1:29502 train.py")
+    for line in (c10d, static, torchrun):
+        number = rig.batch(f"#!/bin/bash\n#SBATCH -N3 --ntasks-per-node=1\n{line}\n")
+        rig.wait_for_state(number, "COMPLETED", "FAILED", timeout_s=120)
+        text = rig.output(number)
+        assert rig.state(number) == "COMPLETED", text
+        one_world(text, 6)
+
+
+def test_the_batch_shell_is_one_node(rig):
+    number = rig.batch("#!/bin/bash\n#SBATCH -N3\ntaskd run train.py\n")
+    rig.wait_for_state(number, "COMPLETED")
+    text = rig.output(number)
+    one_world(text, 1)
+    assert text.count(f"runs on 1 of 3 nodes of Slurm job {number}; put srun before it") == 1
+
+
+def test_dry_run_starts_nothing(rig):
+    done = rig.login(["srun", "-N1", "taskd", "run", "--dry-run", "--nproc-per-node=2", "train.py"])
+    assert done.returncode == 0
+    assert re.match(r"under Slurm job \d+ step 0: 1 node, node rank by SLURM_NODEID, master n1:\d+\n", done.stdout)
+    assert not LINE.search(done.stdout)
+
+
+def test_a_heterogeneous_job_says_why_not(rig):
+    done = rig.login(["srun", "--het-group=0,1", "--version"])  # is it known here at all?
+    assert done.returncode == 0
+    number = rig.batch("#!/bin/bash\n#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun --het-group=0,1 taskd run train.py\n")
+    rig.wait_for_state(number, "COMPLETED", "FAILED")
+    text = rig.output(number)
+    assert "SLURM_HET_SIZE '2': the nodes of a heterogeneous job are in several lists" in text
+    assert not LINE.search(text)
+
+
+def test_a_node_whose_host_name_means_loopback(rig):
+    """Debian's installer writes `127.0.1.1 HOST`."""
+    hosts = "".join(f"{slurm_rig._address(node)} n{node}\n" for node in slurm_rig.NODES)
+    for node in (1, 2):
+        rig.root(f"n{node}", f"printf '127.0.1.1 n{node}\\n127.0.0.1 localhost\\n{hosts}' > /etc/hosts")
+    try:
+        done = rig.login(["srun", "-w", "n[1-2]", "taskd", "run", "train.py"])
+    finally:
+        for node in (1, 2):
+            rig.root(f"n{node}", f"cp {rig.folder}/etc/hosts /etc/hosts")
+    assert done.returncode == 0, done.stderr
+    one_world(done.stdout, 2)
+
+
+# ---- Ports
+
+def test_the_next_port_where_the_first_is_taken(rig):
+    dry = rig.login(["srun", "-N2", "--jobid", rig.allocation(2), "taskd", "run", "--dry-run", "train.py"])
+    port = int(re.search(r"master n1:(\d+)", dry.stdout)[1])
+    number = re.search(r"Slurm job (\d+)", dry.stdout)[1]
+    # The next step's port is not known beforehand, but a script can hold its own before it becomes the launcher.
+    hold = (f"import os, socket, sys\nif os.environ['SLURM_NODEID'] == '0':\n import subprocess\n"
+            f" text = subprocess.run(['taskd', 'run', '--dry-run', 'x.py'], capture_output=True, text=True).stdout\n"
+            f" port = int(text.split('master n1:')[1].split()[0])\n"
+            f" held = socket.create_server(('', port)); held.set_inheritable(True)\n print('held', port, flush=True)\n"
+            f"os.execvp('taskd', ['taskd', 'run', 'train.py'])\n")
+    done = rig.login(["srun", "-N2", "--jobid", number, PYTHON, "-c", hold])
+    assert done.returncode == 0, done.stderr
+    held = int(re.search(r"held (\d+)", done.stdout)[1])
+    assert int(one_world(done.stdout, 2)[2]) == held + 1 != port
+
+
+def test_two_steps_of_a_job_at_once(rig):
+    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2\n"
+                       "for name in a b; do NAME=$name srun -n2 --ntasks-per-node=1 --overlap taskd run train.py wait & done\nwait\n")
+    wait_up(rig, "a", 2)
+    wait_up(rig, "b", 2)
+    go(rig, "a")
+    go(rig, "b")
+    rig.wait_for_state(number, "COMPLETED")
+    worlds, shared = ranks(rig.output(number))
+    assert sorted(worlds.values()) == [[0, 1], [0, 1]]
+    assert {words[0] for words in shared.values()} == {"2"}
+    assert len({words[2] for words in shared.values()}) == 2
+
+
+def test_twenty_jobs_at_once(rig):
+    children = [rig.start(["srun", "-N2", "taskd", "run", "train.py"]) for _ in range(20)]
+    for child in children:
+        assert child.wait(180) == 0, slurm_rig.output_of(child)[1]
+        one_world(slurm_rig.output_of(child)[0], 2)
+
+
+# ---- Arrays, requeues, ends
+
+def test_an_array_whose_tasks_share_an_id_and_a_port(rig):
+    """The tasks of a user who did not think of them: one trains, the other says why it does not."""
+    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --array=0-1 --output=array-%a.out\n"
+                       "srun taskd run --nnodes 2 --rdzv-id same --rdzv-backend c10d --rdzv-endpoint n1:29555 train.py wait\n"
+                       "echo code $?\n")
+    wait_up(rig, "go", 2)
+
+    def refused():
+        texts = [read(rig, f"array-{task}.out") for task in (0, 1)]
+        return [text for text in texts if "the job is complete: it runs on 2 of 2 nodes" in text and "code 1" in text]
+    wait_until(refused, "one of the tasks is refused", 60)
+    go(rig)
+    rig.wait_for_state(number, "COMPLETED")
+    assert ranks("".join(read(rig, f"array-{task}.out") for task in (0, 1)))[0] == {"same": [0, 1]}
+
+
+def test_array_tasks_are_jobs_of_their_own(rig):
+    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --array=3,5 --output=array-%a.out\nsrun taskd run train.py\n")
+    rig.wait_for_state(number, "COMPLETED")
+    for task in (3, 5):
+        wait_until(lambda task=task: len(LINE.findall(read(rig, f"array-{task}.out"))) == 2, f"task {task} has trained")
+        text = read(rig, f"array-{task}.out")
+        one_world(text, 2)
+        assert f"slurm-{number}_{task}.0.0" in text
+
+
+def test_requeue_begins_a_new_rendezvous(rig):
+    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append\nsrun taskd run train.py wait\n")
+    wait_up(rig, "go", 2)
+    assert rig.login(["scontrol", "requeue", number]).returncode == 0
+    begin_now(rig, number)
+    wait_until(lambda: len([one for one in os.listdir(rig.work) if f".slurm-{number}.0.1." in one]) == 2, "it runs again", 120)
+    go(rig)
+    rig.wait_for_state(number, "COMPLETED", timeout_s=120)
+    assert set(ranks(rig.output(number))[0]) == {f"slurm-{number}.0.0", f"slurm-{number}.0.1"}
+
+
+def test_preemption_requeues(rig):
+    number = rig.batch("#!/bin/bash\n#SBATCH -N4 --ntasks-per-node=1 --exclusive --requeue --open-mode=append\nsrun taskd run train.py wait\n")
+    wait_up(rig, "go", 4)
+    urgent = rig.login(["srun", "-p", "urgent", "-N4", "--exclusive", "taskd", "run", "train.py"])
+    assert urgent.returncode == 0, urgent.stderr
+    one_world(urgent.stdout, 4)
+    begin_now(rig, number)
+    wait_until(lambda: any(f".slurm-{number}.0.1." in one for one in os.listdir(rig.work)), "the preempted job runs again", 180)
+    go(rig)
+    rig.wait_for_state(number, "COMPLETED", timeout_s=120)
+
+
+def test_scancel_ends_everything(rig):
+    child = rig.start(["srun", "-N3", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
+    wait_up(rig, "go", 6)
+    number = one_world(slurm_rig.output_of(child)[0], 6)[3].rpartition("-")[2]
+    assert rig.login(["scancel", number]).returncode == 0
+    assert child.wait(60) != 0
+    rig.wait_idle()
+
+
+def test_the_first_failures_code(rig):
+    done = rig.login(["srun", "-N2", "taskd", "run", "train.py", "fail"])
+    assert done.returncode == 7
+
+
+# ---- Looking
+
+def test_status_and_switch_inside_and_from_outside(rig):
+    child = rig.start(["srun", "-N3", "taskd", "run", "train.py", "wait"])
+    wait_up(rig, "go", 3)
+    number = one_world(slurm_rig.output_of(child)[0], 3)[3].rpartition("-")[2]
+
+    def look(node):
+        shown = rig.login(["srun", "--overlap", "--jobid", number, "-N1", "-n1", "-w", node, "taskd", "status", "--json"])
+        assert shown.returncode == 0, shown.stderr
+        return json.loads(shown.stdout)
+    for node in ("n1", "n2"):
+        status = look(node)
+        assert (status["job"], status["task_id"]) == (f"slurm/taskd-{number}", f"{number}.0")
+        wait_until(lambda node=node: len(look(node)["nodes"]) == 3, "all nodes are there")
+    outside = rig.login(["taskd", "status"])
+    assert outside.returncode != 0 and "no job of this user runs on this machine" in outside.stderr
+    go(rig)
+    assert child.wait(60) == 0
+
+
+def test_a_token_opens_the_job_to_the_login_node(rig):
+    token = {"TASKD_TOKEN": "a secret of the user's"}
+    child = rig.start(["srun", "-N2", "taskd", "run", "train.py", "wait"], environment=token)
+    wait_up(rig, "go", 2)
+    shown = rig.login(["taskd", "status", "--json", "--manager", "n1:9601"], environment=token)
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["job"].startswith("slurm/taskd-")
+    refused = rig.login(["taskd", "status", "--manager", "n1:9601"])
+    assert refused.returncode != 0
+    go(rig)
+    assert child.wait(60) == 0
+
+
+# ---- Nodes that go
+
+def test_power_loss_of_a_node_of_an_elastic_job(rig):
+    child = rig.start(["srun", "-N3", "--no-kill", "-w", "n[1-2],n4", "taskd", "run", "--nnodes=2:3", "train.py", "wait"])
+    wait_up(rig, "go", 3)
+    rig.lose_power(4)
+    try:
+        wait_until(lambda: len(LINE.findall(slurm_rig.output_of(child)[0])) >= 5, "the others go on", 90)
+        assert [line[1] for line in LINE.findall(slurm_rig.output_of(child)[0])] == ["3"] * 3 + ["2"] * 2
+        go(rig)
+        wait_until(lambda: not rig.processes(1) and not rig.processes(2), "they end", 60)
+    finally:
+        rig.login(["scancel", "--user=alice"])
+        rig.power_on(4)
+        wait_until(lambda: rig.login(["sinfo", "-h", "-n", "n4", "-o", "%t"]).stdout.strip() == "idle", "n4 is back", 120)
+
+
+def read(rig, name):
+    try:
+        with open(os.path.join(rig.work, name), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
