@@ -120,7 +120,7 @@ def test_ways_that_people_write_today(rig):
             "--rdzv-endpoint $(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1):29500 train.py")
     static = ("srun bash -c 'exec taskd run --nnodes 3 --nproc-per-node 2 --node-rank $SLURM_NODEID --master-addr n1 "
               "--master-port 29501 train.py'")
-    torchrun = (f"srun {PYTHON} -m torch.distributed.run --nnodes 3 --nproc_per_node 2 --rdzv_id $SLURM_JOB_ID --rdzv_backend c10d "
+    torchrun = (f"srun {PYTHON} -m torch.distributed.run -r 9:1 -t 9:1 --nnodes 3 --nproc_per_node 2 --rdzv_id $SLURM_JOB_ID --rdzv_backend c10d "
                 "--rdzv_endpoint n1:29502 train.py")
     for line in (c10d, static, torchrun):
         number = rig.batch(f"#!/bin/bash\n#SBATCH -N3 --ntasks-per-node=1\n{line}\n")
