@@ -125,6 +125,13 @@ std::optional<uint64_t> MemoryKills::ReadLimit(const std::string& folder, bool i
   return limit;
 }
 
+bool MemoryKills::HasReached(const std::string& folder, bool is_v2, uint64_t limit) const {
+  if (ReadCounters(folder, is_v2).at_limit > before_.at(folder).at_limit) return true;
+  // v1 counts nothing where the limit of memory and swap together, the same in most containers, is reached with it.
+  uint64_t most = 0;
+  return !is_v2 && absl::SimpleAtoi(ReadText(folder + "/memory.max_usage_in_bytes"), &most) && most + kMiB > limit;
+}
+
 void MemoryKills::Watch(pid_t pid) {
   Watched watched;
   watched.folders = FoldersOf(pid, &watched.is_v2);
@@ -162,7 +169,7 @@ std::string MemoryKills::Explain(pid_t pid) {
   // The innermost limit that was reached.
   for (const std::string& one : watched.folders) {
     const std::optional<uint64_t> limit = ReadLimit(one, watched.is_v2);
-    if (!limit || ReadCounters(one, watched.is_v2).at_limit <= before_.at(one).at_limit) continue;
+    if (!limit || !HasReached(one, watched.is_v2, *limit)) continue;
     return absl::StrCat("killed by the kernel: out of memory (limit ", Size(*limit), ")");
   }
   return "killed by the kernel: out of memory";

@@ -48,6 +48,7 @@ class MemoryKills {
   std::vector<std::string> FoldersOf(pid_t pid, bool* is_v2) const;
   Counters ReadCounters(const std::string& folder, bool is_v2) const;
   std::optional<uint64_t> ReadLimit(const std::string& folder, bool is_v2) const;
+  bool HasReached(const std::string& folder, bool is_v2, uint64_t limit) const;
   std::string ReadText(const std::string& path) const;
 
   struct Watched {

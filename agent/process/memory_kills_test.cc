@@ -76,6 +76,20 @@ TEST_F(MemoryKillsTest, V1AboveTellsNothing) {
   EXPECT_EQ(kills.Explain(7), kUnknown);
 }
 
+// As Linux 6.18 leaves them where both limits are the same: memory.failcnt and memory.memsw.failcnt stay 0.
+TEST_F(MemoryKillsTest, V1LimitOfMemoryAndSwapTogether) {
+  Write("/proc/self/mountinfo", kV1Mount);
+  Write("/proc/7/cgroup", "4:memory:/rank\n");
+  V1("", 0, 0, "629145600\n");
+  Write("/sys/fs/cgroup/memory/memory.max_usage_in_bytes", "314572800\n");
+  V1("/rank", 0, 0, "314572800\n");
+  MemoryKills kills(root_);
+  kills.Watch(7);
+  V1("/rank", 1, 0, "314572800\n");
+  Write("/sys/fs/cgroup/memory/rank/memory.max_usage_in_bytes", "314441728\n");
+  EXPECT_EQ(kills.Explain(7), "killed by the kernel: out of memory (limit 300 MiB)");
+}
+
 TEST_F(MemoryKillsTest, V2CountsAboveToo) {
   Write("/proc/self/mountinfo", kV2Mount);
   Write("/proc/7/cgroup", "0::/pod/rank\n");
