@@ -6,7 +6,7 @@ import subprocess
 
 import harness
 import pytest
-from harness import wait_until
+from harness import TASKD, wait_until
 from launchers import running
 
 HUNGRY = """
@@ -96,6 +96,54 @@ def termination_log(tmp_path):
     if probe.returncode:
         pytest.skip(f"no /dev of its own: {probe.stderr.strip()}")
     return ["unshare", "--mount", "sh", "-ec", "; ".join([*lines, 'exec "$@"']), "sh"], path
+
+
+# ---- Where it is
+
+def dry_run(*options, **variables):
+    environment = harness.clean_environment(KUBERNETES_SERVICE_HOST="10.96.0.1", **variables)
+    return subprocess.run([TASKD, "run", *options, "--dry-run", "train.py"], env=environment, capture_output=True, text=True, timeout=30,
+                          check=False)
+
+
+def test_a_pod_by_itself_is_one_node():
+    done = dry_run()
+    assert done.returncode == 0 and done.stdout.startswith("nnodes: 1\n")
+
+
+def test_an_option_comes_before_a_variable_and_both_before_the_scheduler():
+    group = {"LWS_LEADER_ADDRESS": "train-0.train", "LWS_GROUP_SIZE": 4, "LWS_WORKER_INDEX": 3}
+    done = dry_run(**group)
+    assert done.returncode == 0
+    assert "under LeaderWorkerSet group default/train-0: 4 nodes, node rank by LWS_WORKER_INDEX, master train-0.train:29500\n" in done.stdout
+    assert "\nshutdown-timeout: 20\n" in done.stdout
+    done = dry_run("--shutdown-timeout=7", PET_MASTER_PORT=1234, TASKD_MASTER_ADDR="other", **group)
+    assert "master other:1234\n" in done.stdout and "\nshutdown-timeout: 7\n" in done.stdout
+    assert "\nnode-rank: 3\n" in done.stdout
+
+
+@pytest.mark.parametrize("variables, options, said", [
+    ({"JOB_COMPLETION_INDEX": 0}, [], ["--nnodes is not given", "Kubernetes Indexed Job default/", "--nnodes N, or --standalone"]),
+    ({"JOB_COMPLETION_INDEX": 0, "NODE_LIST": "a,b"}, ["--nnodes=3"], ["--nnodes '3'", "2 nodes (NODE_LIST)"]),
+    ({"JOB_COMPLETION_INDEX": 2}, ["--nnodes=2"], ["'2'"]),
+    ({"LWS_LEADER_ADDRESS": "a", "LWS_GROUP_SIZE": 2, "LWS_WORKER_INDEX": 1}, ["--node-rank=0"],
+     ["--node-rank '0'", "this is node 1 of LeaderWorkerSet group default/a (LWS_WORKER_INDEX)"]),
+    ({"LWS_LEADER_ADDRESS": "a", "LWS_GROUP_SIZE": 2, "LWS_WORKER_INDEX": 1},
+     ["--rdzv-backend=c10d", "--rdzv-endpoint=a:1"], ["--nnodes is not given", "2 nodes (LWS_GROUP_SIZE)"]),
+    ({"JOB_COMPLETION_INDEX": 1}, ["--rdzv-backend=c10d", "--rdzv-endpoint=a:1"], ["--nnodes is not given", "Kubernetes Indexed Job default/"]),
+    ({"VC_TASK_INDEX": "", "VC_WORKER_HOSTS": "a,b"}, [], ["VC_TASK_INDEX ''"]),
+    ({"VC_TASK_INDEX": 1, "JOB_COMPLETION_INDEX": 1}, [], ["VC_TASK_INDEX '1' of Volcano", "JOB_COMPLETION_INDEX '1' of an Indexed Job"])])
+def test_a_world_of_its_own_on_each_node_never_comes_about(variables, options, said):
+    done = dry_run(*options, **variables)
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    for part in said:
+        assert part in done.stderr
+
+
+def test_each_pod_by_itself_where_that_is_wanted():
+    for options in (["--standalone"], ["--nnodes=1", "--rdzv-backend=c10d"]):
+        assert dry_run(*options, JOB_COMPLETION_INDEX=2).returncode == 0
 
 
 # ---- Memory
