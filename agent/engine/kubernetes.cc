@@ -174,7 +174,9 @@ class Kubernetes {
     const std::string& host = pod_->host();
     const bool named = absl::EndsWith(host, end) && host.size() > end.size();
     const std::string job = named ? host.substr(0, host.size() - end.size()) : "";
-    if (Has("JOBSET_JOB_GLOBAL_INDEX")) return ReadJobSet(index);
+    for (const char* name : {"JOBSET_JOB_GLOBAL_INDEX", "JOBSET_REPLICAS", "JOBSET_PODS_PER_JOB"}) {
+      if (Has(name)) return ReadJobSet(index);
+    }
     const std::string set = Value("JOBSET_NAME");
     Name(set.empty() ? "Kubernetes Indexed Job" : "Kubernetes JobSet", !set.empty() ? set : named ? job : host);
     std::vector<std::string> listed;
@@ -214,7 +216,7 @@ class Kubernetes {
     int jobs = 1;
     int pods = 1;
     absl::Status read = ReadNumber("JOBSET_JOB_GLOBAL_INDEX", 0, kMaxNodes - 1, &job);
-    read.Update(ReadNumber("JOBSET_REPLICAS", 1, kMaxNodes, &jobs));
+    if (Has("JOBSET_REPLICAS")) read.Update(ReadNumber("JOBSET_REPLICAS", 1, kMaxNodes, &jobs));
     if (Has("JOBSET_PODS_PER_JOB")) read.Update(ReadNumber("JOBSET_PODS_PER_JOB", 1, kMaxNodes, &pods));
     if (!read.ok()) return read;
     const std::string set = Value("JOBSET_NAME");
@@ -226,21 +228,15 @@ class Kubernetes {
       return Wrong("JOB_COMPLETION_INDEX", absl::StrCat("has to be 0 to ", pods - 1, " where a job has ", pods,
                                                         pods == 1 ? " pod" : " pods", " (JOBSET_PODS_PER_JOB)"));
     }
-    if (job >= jobs) {
+    if (Has("JOBSET_REPLICAS") && job >= jobs) {
       return Wrong("JOBSET_JOB_GLOBAL_INDEX", absl::StrCat("has to be 0 to ", jobs - 1, " where there are ", jobs,
                                                            jobs == 1 ? " job" : " jobs", " (JOBSET_REPLICAS)"));
     }
-    if (jobs > kMaxNodes / pods) return Wrong("JOBSET_REPLICAS", absl::StrCat("at most ", kMaxNodes, " nodes"));
-    Name("Kubernetes JobSet", set);
-    read = SetNodes(jobs * pods, "JOBSET_REPLICAS", 0, "");
-    if (!read.ok()) return read;
-    if (Has("NODE_LIST")) {
-      absl::StatusOr<std::vector<std::string>> listed = ReadHosts("NODE_LIST");
-      if (!listed.ok()) return listed.status();
-      if (static_cast<int>(listed->size()) != jobs * pods) {
-        return Wrong("NODE_LIST", absl::StrCat("JOBSET_REPLICAS '", jobs, "' of ", pods, " pods are ", jobs * pods));
-      }
+    if (std::max(job, jobs) > kMaxNodes / pods) {
+      return Wrong("JOBSET_PODS_PER_JOB", absl::StrCat("at most ", kMaxNodes, " nodes"));
     }
+    Name("Kubernetes JobSet", set);
+    if (absl::Status nodes = ReadNodesOfJobSet(jobs * pods, job * pods + index); !nodes.ok()) return nodes;
     Add("node-rank", absl::StrCat(job * pods + index), "JOBSET_JOB_GLOBAL_INDEX");
     const std::string domain = pod_->subdomain().empty() ? set : pod_->subdomain();
     if (const std::string coordinator = Value("JOBSET_COORDINATOR"); !coordinator.empty()) {
@@ -251,6 +247,26 @@ class Kubernetes {
     // Pods of an attempt that is over meet those of the next one no more.
     const std::string attempt = Value("JOBSET_RESTART_ATTEMPT");
     Add("rdzv-id", attempt.empty() ? set : absl::StrCat(set, ".", attempt), "JOBSET_NAME");
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadNodesOfJobSet(int nodes, int rank) {
+    std::vector<std::string> listed;
+    if (Has("NODE_LIST")) {
+      absl::StatusOr<std::vector<std::string>> read = ReadHosts("NODE_LIST");
+      if (!read.ok()) return read.status();
+      listed = *std::move(read);
+    }
+    const auto names = static_cast<int>(listed.size());
+    if (Has("JOBSET_REPLICAS")) {
+      if (names > 0 && names != nodes) {
+        return Wrong("NODE_LIST", absl::StrCat("has ", names, " names where there are ", nodes,
+                                               " nodes (JOBSET_REPLICAS, JOBSET_PODS_PER_JOB)"));
+      }
+      return SetNodes(nodes, "JOBSET_REPLICAS", rank, "JOBSET_JOB_GLOBAL_INDEX");
+    }
+    if (names > 0) return SetNodes(names, "NODE_LIST", rank, "JOBSET_JOB_GLOBAL_INDEX");
+    placement_.nodes_needed = true;
     return absl::OkStatus();
   }
 

@@ -198,6 +198,28 @@ TEST(JobSetTest, OneJobIsAnIndexedJob) {
   EXPECT_TRUE(placement.nodes_needed);
 }
 
+TEST(JobSetTest, TheNumberOfJobsMayBeTheUsers) {
+  Environment environment = JobSet();
+  environment.erase("JOBSET_REPLICAS");
+  Placement placement = Place(environment);
+  EXPECT_TRUE(placement.nodes_needed);
+  EXPECT_EQ(ValueIn(placement, "node-rank"), "3");
+  environment["NODE_LIST"] = "a,b,c,d";
+  placement = Place(environment);
+  EXPECT_FALSE(placement.nodes_needed);
+  EXPECT_EQ(ValueIn(placement, "nnodes"), "4");
+  environment["NODE_LIST"] = "a,b,c";
+  EXPECT_THAT(Refusal(environment), AllOf(HasSubstr("JOBSET_JOB_GLOBAL_INDEX '1'"), HasSubstr("3 nodes (NODE_LIST)")));
+}
+
+// Each of several jobs would otherwise be a world of its own.
+TEST(JobSetTest, TheNumberOfThePodsJobIsNeeded) {
+  for (const char* name : {"JOBSET_REPLICAS", "JOBSET_PODS_PER_JOB"}) {
+    EXPECT_THAT(Refusal({{"JOB_COMPLETION_INDEX", "0"}, {"JOBSET_NAME", "train"}, {name, "2"}}),
+                HasSubstr("JOBSET_JOB_GLOBAL_INDEX ''"));
+  }
+}
+
 TEST(JobSetTest, WrongVariablesAreNamed) {
   EXPECT_THAT(Refusal(JobSet({{"JOBSET_JOB_GLOBAL_INDEX", "2"}})),
               AllOf(HasSubstr("JOBSET_JOB_GLOBAL_INDEX '2'"), HasSubstr("2 jobs (JOBSET_REPLICAS)")));
@@ -207,7 +229,8 @@ TEST(JobSetTest, WrongVariablesAreNamed) {
                            "JOBSET_REPLICATED_JOB_NAME"}) {
     EXPECT_THAT(Refusal(JobSet({{name, ""}})), HasSubstr(std::string(name) + " ''"));
   }
-  EXPECT_THAT(Refusal(JobSet({{"NODE_LIST", "a,b,c"}})), AllOf(HasSubstr("NODE_LIST 'a,b,c'"), HasSubstr("are 4")));
+  EXPECT_THAT(Refusal(JobSet({{"NODE_LIST", "a,b,c"}})),
+              AllOf(HasSubstr("NODE_LIST 'a,b,c'"), HasSubstr("3 names"), HasSubstr("4 nodes")));
   EXPECT_THAT(Refusal(JobSet({{"JOBSET_REPLICAS", "65536"}})), HasSubstr("at most 65536 nodes"));
 }
 

@@ -55,7 +55,7 @@ size_t WholeCharacters(std::string_view text, size_t most) {
 }  // namespace
 
 std::string TerminationMessage(const std::string& line, const std::vector<RankFailure>& failures) {
-  const std::string last = line.empty() ? "" : Printable(line, kMaxErrorBytes) + "\n";
+  std::string last = line.empty() ? "" : Printable(line, kMaxErrorBytes) + "\n";
   if (failures.empty()) return last;
   const process::WorkerExit& exit = failures[0].exit;
   const std::string head = absl::StrCat("First failure: ", Rank(failures[0]), "\n",
