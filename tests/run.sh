@@ -9,9 +9,9 @@
 #   6. clang-tidy over what was changed
 # The last lines are the summary of the tests of release.
 #
-# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), and each fuzz
-# target for 2 minutes under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there
-# are CPUs).
+# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), each fuzz target for
+# 2 minutes under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there are CPUs),
+# and deploy/Containerfile, built and run (tests/containers.sh; skipped, with the reason, where podman cannot).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -129,6 +129,9 @@ if $full; then
   else
     failure "build fuzz"
   fi
+
+  step "containers"
+  tests/containers.sh || failure "containers (logs: build/containers)"
 fi
 
 # The last thing that a reader sees is the summary of the main run, unless something else went wrong.

@@ -11,6 +11,7 @@
 #include "agent/run/job_services.h"
 #include "agent/run/launcher.h"
 #include "agent/run/options.h"
+#include "agent/run/termination_log.h"
 #include "common/descriptors.h"
 #include "common/environment.h"
 #include "common/log.h"
@@ -45,6 +46,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
   }
   if (!options.ok()) {
     std::cerr << "taskd run: " << Printable(std::string(options.status().message()), kShownLineBytes) << std::endl;
+    run::WriteTerminationLog(run::TerminationMessage(std::string(options.status().message()), {}));
     return process::kWrongUsage;
   }
   if (options->dry_run) {

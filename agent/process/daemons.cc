@@ -316,6 +316,7 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
   TakeAnyPortIfTaken("TASKD_LISTEN", "--listen", kProxyPort, proxy_.argv);
   proxy_.environment = options_.environment;
   SetSecretOf(proxy_);
+  if (manager_.pid != 0) proxy_.environment.erase("TASKD_HTTP");  // the manager's, on this node
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
   if (library_.empty()) {
     spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);

@@ -1,5 +1,6 @@
 #include "agent/process/worker_exit.h"
 
+#include <signal.h>
 #include <string.h>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,11 @@ namespace taskd::process {
 using nlohmann::json;
 
 std::string DescribeEnd(const WorkerExit& exit) {
-  if (exit.signal == 0) return absl::StrCat("exit code ", exit.code);
+  if (exit.signal == 0) {
+    return absl::StrCat("exit code ", exit.code,
+                        exit.killed_by.empty() ? "" : absl::StrCat(", what it ran was ", exit.killed_by));
+  }
+  if (exit.signal == SIGKILL && !exit.killed_by.empty()) return exit.killed_by;
   const char* name = ::sigabbrev_np(exit.signal);
   if (name == nullptr) return absl::StrCat("signal ", exit.signal);
   return absl::StrCat("SIG", name, " (signal ", exit.signal, ")");

@@ -16,6 +16,7 @@ struct WorkerExit {
   pid_t pid = 0;
   int code = 0;                         // exit code; 128 + signal where a signal ended it
   int signal = 0;                       // 0: it exited
+  std::string killed_by;                // of SIGKILL, or of code 137: what memory_kills.h says; else empty
   int64_t time_ns = 0;                  // CLOCK_REALTIME when it was seen
   std::string error_message;            // from its error file (written by torch's @record), else empty
   std::string error_json;               // that file, whole, else empty
@@ -23,7 +24,7 @@ struct WorkerExit {
   bool ok() const { return code == 0; }
 };
 
-// "exit code 3", "SIGSEGV (signal 11)"
+// "exit code 3", "SIGSEGV (signal 11)", "killed by the kernel: out of memory (limit 300 MiB)"
 std::string DescribeEnd(const WorkerExit& exit);
 
 // The message of an error file that a rank wrote: {"message":{"message":"Type: text","extraInfo":{…}}}, or

@@ -15,6 +15,11 @@ TEST(DescribeEndTest, CodesAndSignals) {
   EXPECT_EQ(DescribeEnd(exit), "exit code 137");
   exit.signal = SIGKILL;
   EXPECT_EQ(DescribeEnd(exit), "SIGKILL (signal 9)");
+  exit.killed_by = "SIGKILL from outside";
+  EXPECT_EQ(DescribeEnd(exit), "SIGKILL from outside");
+  exit.killed_by = "killed by the kernel: out of memory";
+  exit.signal = 0;  // a shell's, for what it ran
+  EXPECT_EQ(DescribeEnd(exit), "exit code 137, what it ran was killed by the kernel: out of memory");
   exit.signal = 40;
   EXPECT_EQ(DescribeEnd(exit), "signal 40");
 }

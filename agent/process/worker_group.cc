@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/process/line_tee.h"
+#include "agent/process/memory_kills.h"
 #include "agent/process/process_tree.h"
 #include "agent/process/spawn.h"
 #include "common/log.h"
@@ -127,7 +128,7 @@ class WorkerGroupImpl : public WorkerGroup {
   void OnPidfd(Rank& rank);
   void Report(Rank& rank);
   void Forget(Rank& rank);
-  WorkerExit ExitOf(const Rank& rank) const;
+  WorkerExit ExitOf(const Rank& rank);
 
   void EndGraceAfter(int64_t delay_ns);
   void Advance();
@@ -150,6 +151,7 @@ class WorkerGroupImpl : public WorkerGroup {
   std::unique_ptr<Console> stdout_;  // before the ranks, whose tees use them
   std::unique_ptr<Console> stderr_;
   std::map<int, std::unique_ptr<Rank>> ranks_;  // by local rank
+  MemoryKills memory_kills_;                    // since these ranks were started
   bool started_ = false;
 
   Phase phase_ = Phase::kRunning;
@@ -166,6 +168,7 @@ absl::Status WorkerGroupImpl::Start(const std::vector<WorkerSpec>& workers) {
     return absl::FailedPreconditionError("ranks of an earlier start are still there");
   }
   started_ = true;
+  memory_kills_ = MemoryKills();
   for (const WorkerSpec& spec : workers) {
     absl::Status status = StartOne(spec);
     if (status.ok()) continue;
@@ -208,6 +211,7 @@ absl::Status WorkerGroupImpl::StartOne(const WorkerSpec& spec) {
   absl::StatusOr<pid_t> pid = Spawn(spec.argv, spec.environment, {.out = out->get(), .err = err->get()});
   if (!pid.ok()) return pid.status();
   rank->pid = *pid;
+  memory_kills_.Watch(rank->pid);
   // Kernels before 5.3 have none; then ends are seen with SIGCHLD, in no special order within one look.
   rank->pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, rank->pid, 0)));
   if (rank->pidfd.valid()) {
@@ -251,7 +255,7 @@ void WorkerGroupImpl::Forget(Rank& rank) {
   rank.pidfd.reset();
 }
 
-WorkerExit WorkerGroupImpl::ExitOf(const Rank& rank) const {
+WorkerExit WorkerGroupImpl::ExitOf(const Rank& rank) {
   WorkerExit exit;
   exit.local_rank = rank.spec.local_rank;
   exit.rank = rank.spec.rank;
@@ -260,6 +264,9 @@ WorkerExit WorkerGroupImpl::ExitOf(const Rank& rank) const {
   exit.signal = WIFSIGNALED(rank.wait_status) ? WTERMSIG(rank.wait_status) : 0;
   exit.code = exit.signal != 0 ? 128 + exit.signal : WEXITSTATUS(rank.wait_status);
   if (exit.ok()) return exit;
+  if (exit.signal == SIGKILL || (exit.code == 128 + SIGKILL && memory_kills_.HasKill(rank.pid))) {
+    exit.killed_by = memory_kills_.Explain(rank.pid);
+  }
   if (!rank.spec.error_file.empty()) {
     exit.error_json = ReadFile(rank.spec.error_file);
     exit.error_message = MessageOfErrorFile(exit.error_json);

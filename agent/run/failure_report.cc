@@ -91,7 +91,7 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
   AddField(&text, "rank", absl::StrCat(exit.rank, " (local rank ", exit.local_rank, ")"));
   AddField(&text, "node", Where(first));
   AddField(&text, "pid", absl::StrCat(exit.pid));
-  AddField(&text, "end", process::DescribeEnd(exit));
+  AddField(&text, "end", Printable(process::DescribeEnd(exit), kMaxShownLine));
   AddField(&text, "time", Time(exit.time_ns));
   if (exit.error_message.empty()) {
     AddField(
@@ -110,7 +110,8 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
   for (size_t i = 1; i < failures.size(); ++i) {
     const process::WorkerExit& other = failures[i].exit;
     absl::StrAppend(&text, "  rank ", other.rank, " (local rank ", other.local_rank, ") on ", Where(failures[i]),
-                    ", pid ", other.pid, ": ", process::DescribeEnd(other), ", ", Time(other.time_ns));
+                    ", pid ", other.pid, ": ", Printable(process::DescribeEnd(other), kMaxShownLine), ", ",
+                    Time(other.time_ns));
     const std::string message = other.error_message.substr(0, other.error_message.find('\n'));
     if (!message.empty()) absl::StrAppend(&text, ", ", Printable(message, kMaxShownLine));
     absl::StrAppend(&text, "\n");
@@ -169,6 +170,7 @@ std::string EncodeExit(const process::WorkerExit& exit) {
                 {"error_message", exit.error_message.substr(0, kMaxMessageBytes)},
                 {"error_json", exit.error_json},
                 {"last_lines", lines}};
+  if (!exit.killed_by.empty()) value["killed_by"] = exit.killed_by;
   std::string text = Dump(value);
   if (text.size() <= kMaxEncodedExit) return text;
   value["error_json"] = "";  // half of it would be no JSON
@@ -193,6 +195,8 @@ absl::StatusOr<process::WorkerExit> DecodeExit(std::string_view text) {
   if (!ReadNumber(value, "time_ns", 0, INT64_MAX, &exit.time_ns)) return wrong("time_ns");
   if (!ReadText(value, "error_message", &exit.error_message)) return wrong("error_message");
   if (!ReadText(value, "error_json", &exit.error_json)) return wrong("error_json");
+  if (value.contains("killed_by") && !ReadText(value, "killed_by", &exit.killed_by)) return wrong("killed_by");
+  if (exit.killed_by.size() > kMaxShownLine) return wrong("killed_by");
   auto lines = value.find("last_lines");
   if (lines == value.end() || !lines->is_array() || lines->size() > kMaxLines) return wrong("last_lines");
   for (const json& line : *lines) {

@@ -57,6 +57,16 @@ TEST(FailureReportTest, NamesTheFirstFailure) {
   EXPECT_THAT(FailureReport("x", {Failure()}), Not(HasSubstr("Other failures")));
 }
 
+TEST(FailureReportTest, NamesWhoKilledARank) {
+  RankFailure failure = Failure();
+  failure.exit.signal = SIGKILL;
+  failure.exit.code = 137;
+  failure.exit.killed_by = "killed by the kernel: out of memory (limit 300 MiB)";
+  EXPECT_THAT(FailureReport("x", {failure, failure}),
+              AllOf(HasSubstr("end:         killed by the kernel: out of memory (limit 300 MiB)\n"),
+                    HasSubstr("pid 4711: killed by the kernel: out of memory (limit 300 MiB), ")));
+}
+
 TEST(FailureReportTest, WithoutErrorFileAndLines) {
   RankFailure failure = Failure();
   failure.exit.error_message.clear();
@@ -144,8 +154,10 @@ TEST(ExitJsonTest, ThereAndBack) {
   process::WorkerExit exit = Failure().exit;
   exit.signal = 11;
   exit.code = 139;
+  exit.killed_by = "SIGKILL from outside";
   absl::StatusOr<process::WorkerExit> back = DecodeExit(EncodeExit(exit));
   ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->killed_by, exit.killed_by);
   EXPECT_EQ(back->local_rank, 3);
   EXPECT_EQ(back->rank, 11);
   EXPECT_EQ(back->pid, 4711);
@@ -175,6 +187,11 @@ TEST(ExitJsonTest, IsBounded) {
 
 TEST(ExitJsonTest, RefusesWhatIsNone) {
   const nlohmann::json good = nlohmann::json::parse(EncodeExit(Failure().exit));
+  for (const nlohmann::json& killed_by : {nlohmann::json(5), nlohmann::json(std::string(1000, 'x'))}) {
+    nlohmann::json bad = good;
+    bad["killed_by"] = killed_by;
+    EXPECT_THAT(std::string(DecodeExit(bad.dump()).status().message()), HasSubstr("killed_by"));
+  }
   EXPECT_TRUE(DecodeExit(good.dump()).ok());
   for (const char* text : {"", "null", "[]", "{}", "{", "5"}) {
     EXPECT_EQ(DecodeExit(text).status().code(), absl::StatusCode::kInvalidArgument) << text;

@@ -18,6 +18,7 @@
 #include "agent/run/rendezvous_client.h"
 #include "agent/run/rendezvous_setup.h"
 #include "agent/run/root.h"
+#include "agent/run/termination_log.h"
 #include "common/environment.h"
 #include "common/job_secret.h"
 #include "common/log.h"
@@ -37,6 +38,12 @@ std::string NodeHost(const RunOptions& options) {
   if (!options.local_addr.empty()) return options.local_addr;
   char name[HOST_NAME_MAX + 1] = {};
   return gethostname(name, sizeof(name) - 1) == 0 && name[0] != 0 ? name : "localhost";
+}
+
+// Nothing was started.
+void SayWhyNot(const std::string& why) {
+  process::PrintRunLine(why);
+  WriteTerminationLog(TerminationMessage(why, {}));
 }
 
 class Launcher {
@@ -82,6 +89,7 @@ class Launcher {
   void EndWith(int code, std::string line, std::vector<RankFailure> failures = {}, int signal = SIGTERM);
   void Finish();
   void ReportFailures() const;
+  void LeaveTerminationLog() const;
 
   const RunOptions options_;
   const std::map<std::string, std::string> environment_;
@@ -116,12 +124,12 @@ int Launcher::Run() {
   for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) {
-    process::PrintRunLine(std::string(endpoint.status().message()));
+    SayWhyNot(std::string(endpoint.status().message()));
     return 2;
   }
   endpoint_ = *std::move(endpoint);
   if (absl::Status prepared = Prepare(); !prepared.ok()) {
-    process::PrintRunLine(std::string(prepared.message()));
+    SayWhyNot(std::string(prepared.message()));
     return 1;
   }
   loop_.RunAfter(kFirstWaitingLineNs, [this] { PrintWaiting(); });
@@ -402,12 +410,20 @@ void Launcher::Finish() {
   ranks_->CloseAgentLine();
   if (!failures_.empty()) ReportFailures();
   if (!last_line_.empty()) process::PrintRunLine(last_line_);
+  LeaveTerminationLog();
   RemoveEmptyFolders(ranks_->logs());
   if (client_ != nullptr) client_->Close();
   // The other nodes' ranks still use the store, or are being ended.
   store_.WhenAlone([this] { loop_.Stop(); });
   loop_.RunAfter(static_cast<int64_t>((options_.shutdown_timeout_s + kAloneMarginS) * kNsPerS),
                  [this] { loop_.Stop(); });
+}
+
+void Launcher::LeaveTerminationLog() const {
+  const std::string text = TerminationMessage(last_line_, failures_);
+  // Who has the error file written there reads JSON.
+  const bool is_error_file = !failures_.empty() && ValueOf(environment_, "TORCHELASTIC_ERROR_FILE") == kTerminationLog;
+  if (exit_code_ != 0 && !text.empty() && !is_error_file) WriteTerminationLog(text);
 }
 
 void Launcher::ReportFailures() const {

@@ -94,6 +94,7 @@ void NodeRanks::OnExit(const process::WorkerExit& exit) {
   event.pid = exit.pid;
   event.code = exit.code;
   event.signal = exit.signal;
+  event.reason = exit.killed_by;
   Report(std::move(event));
   if (!running_) return;
   if (!exit.ok()) {

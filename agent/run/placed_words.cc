@@ -43,7 +43,8 @@ class Placer {
     for (const engine::Default& one : placement.defaults) {
       if (one.option == "shutdown-timeout") Add(one);
     }
-    return words_.Flag("standalone") ? absl::OkStatus() : CheckAlone(placement);
+    if (words_.Flag("standalone")) return absl::OkStatus();
+    return placement.nodes_needed ? CheckNodes(placement) : CheckAlone(placement);
   }
 
   bool HasRendezvous() const {

@@ -1,5 +1,7 @@
 #include "agent/run/rendezvous.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -349,8 +351,10 @@ void Rendezvous::SettleIfDone() {
 
   if (lost_.empty()) {
     const RankFailure& first = failures_.front();
-    std::string what = first.exit.signal != 0 ? fmt::format("ended by {}", process::SignalName(first.exit.signal))
-                                              : fmt::format("exited with code {}", first.exit.code);
+    std::string what = first.exit.signal == SIGKILL && !first.exit.killed_by.empty()
+                           ? fmt::format("ended: {}", first.exit.killed_by)
+                       : first.exit.signal != 0 ? fmt::format("ended by {}", process::SignalName(first.exit.signal))
+                                                : fmt::format("exited with code {}", first.exit.code);
     std::string reason = fmt::format("rank {} on node {} ({}) {}", first.exit.rank, first.group_rank, first.host, what);
     if (restart_count_ < options_.max_restarts) {
       BeginStop(reason, /*costs_restart=*/true);

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import stubs
 import yaml
+from namespaces import make_rig  # noqa: F401
 
 FOLDER = os.path.join(stubs.REPOSITORY, "deploy", "kubernetes")
 FILES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(FOLDER, "*.yaml")))
@@ -28,10 +29,24 @@ def document(name, kind):
     return next(found for found in documents(name) if found["kind"] == kind)
 
 
+JOBS = {"indexed-job.yaml": "Job", "jobset.yaml": "JobSet", "leaderworkerset.yaml": "LeaderWorkerSet", "pytorchjob.yaml": "PyTorchJob",
+        "trainjob.yaml": "TrainingRuntime", "volcano-job.yaml": "Job", "volcano.yaml": "Job"}
+
+
 def pod(job):
     """(pod template, its only container)."""
-    template = job["spec"]["tasks"][0]["template"] if "tasks" in job["spec"] else job["spec"]["template"]
-    return template, template["spec"]["containers"][0]
+    spec = job["spec"]
+    if job["kind"] == "TrainingRuntime":
+        spec = spec["template"]["spec"]
+    if "replicatedJobs" in spec:
+        spec = spec["replicatedJobs"][0]["template"]["spec"]
+    elif "pytorchReplicaSpecs" in spec:
+        spec = spec["pytorchReplicaSpecs"]["Master"]
+    elif "leaderWorkerTemplate" in spec:
+        spec = {"template": spec["leaderWorkerTemplate"]["workerTemplate"]}
+    template = spec["tasks"][0]["template"] if "tasks" in spec else spec["template"]
+    (container,) = template["spec"]["containers"]
+    return template, container
 
 
 def environment(container):
@@ -45,7 +60,7 @@ def validate(found):
 
 
 def test_there_are_manifests():
-    assert FILES == ["datatrace-configmap.yaml", "indexed-job.yaml", "volcano-job.yaml"]
+    assert FILES == sorted(["datatrace-configmap.yaml", *JOBS])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -73,24 +88,70 @@ def test_the_schema_refuses():
     broken(lambda job, template, container: job["spec"]["policies"][0].update(action="Restart"))
 
 
-@pytest.mark.parametrize("name", ["volcano-job.yaml", "indexed-job.yaml"])
+def test_the_schema_refuses_in_each_kind():
+    for name, kind in JOBS.items():
+        for broken in (lambda template, container: template["spec"].update(restartPolicy="Sometimes"),
+                       lambda template, container: container["securityContext"].update(readonlyRootFilesystem=True),
+                       lambda template, container: container["readinessProbe"].update(exec={}),
+                       lambda template, container: template["spec"].update(terminationGracePeriodSeconds="60")):
+            job = copy.deepcopy(document(name, kind))
+            broken(*pod(job))
+            with pytest.raises(jsonschema.ValidationError):
+                validate(job)
+
+
+@pytest.mark.parametrize("name", JOBS)
 def test_pods(name):
-    template, container = pod(document(name, "Job"))
+    template, container = pod(document(name, JOBS[name]))
     assert {"containerPort": 9601, "name": "taskd-port"} in container["ports"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
     assert set(mounts.values()) == set(volumes), "every volume is mounted and every mount has its volume"
-    assert volumes[mounts["/user/cluster-info/profiling"]]["hostPath"]["path"] == "/user/cluster-info/profiling"
+    # A user who is not root may write them: a hostPath would be root's.
+    for path in ("/user/cluster-info/profiling", "/tmp", "/dev/shm"):
+        assert "emptyDir" in volumes[mounts[path]]
     # ClusterD looks for exactly this path.
     switch = volumes[mounts["/user/cluster-info/datatrace-config"]]["configMap"]["name"]
     assert switch == document("datatrace-configmap.yaml", "ConfigMap")["metadata"]["name"]
-    assert switch == "data-trace-" + document(name, "Job")["metadata"]["name"]
-    assert template["spec"]["restartPolicy"] == "Never"
+    named = documents(name)[-1]
+    assert switch == "data-trace-" + named["metadata"]["name"]
     names = [entry["name"] for entry in container["env"]]
     assert len(names) == len(set(names))
     # Kubernetes puts in only what stands above.
     for index, entry in enumerate(container["env"]):
         assert set(re.findall(r"\$\((\w+)\)", entry.get("value", ""))) <= set(names[:index])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_pods_need_no_privilege(name):
+    template, container = pod(document(name, JOBS[name]))
+    of_pod, of_container = template["spec"]["securityContext"], container["securityContext"]
+    assert of_pod["runAsNonRoot"] is True and of_pod["runAsUser"] > 0 and of_pod["fsGroup"] == of_pod["runAsGroup"] > 0
+    assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert of_container == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_pods_end_in_time(name):
+    template, container = pod(document(name, JOBS[name]))
+    assert template["spec"]["terminationGracePeriodSeconds"] == 60
+    if "route" not in container["command"][-1]:
+        assert float(environment(container)["TASKD_SHUTDOWN_TIMEOUT"]) <= 50
+    # Training goes on without TaskD.
+    assert container["readinessProbe"]["httpGet"]["path"] == "/healthz" and "livenessProbe" not in container
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_pods_ask_for_what_they_use(name):
+    job = document(name, JOBS[name])
+    _, container = pod(job)
+    (cards,) = [value for key, value in container["resources"]["limits"].items() if "/" in key]
+    assert cards in {value for key, value in container["resources"]["requests"].items() if "/" in key}
+    asked = re.search(r"--nproc-per-node=(\d+)", " ".join(container["command"]))
+    if asked:
+        assert cards == asked[1]
+    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+        assert len(re.findall(r"^# Tested, not on a cluster", file.read(), re.MULTILINE)) == 1
 
 
 def test_switch():
@@ -238,28 +299,160 @@ def test_indexed_job_names_its_pods():
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert template["spec"]["subdomain"] == service["metadata"]["name"]
-    cards = container["resources"]["limits"]["nvidia.com/gpu"]
-    assert environment(container)["NODE_LIST"].split(",") == [
-        f"{job['metadata']['name']}-{i}.{service['metadata']['name']}:{cards}" for i in range(spec["completions"])]
+    assert f"--nnodes={spec['completions']}" in container["command"]
 
 
-def test_indexed_job_starts_on_every_node():
-    """Its command line and variables, given to the real program."""
-    _, container = pod(document("indexed-job.yaml", "Job"))
-    program, *command = container["command"] + container["args"]
-    assert program == "taskd"
-    separator = command.index("--")
-    nodes = environment(container)["NODE_LIST"]
-    for index in range(nodes.count(",") + 1):
-        done = subprocess.run([harness.TASKD, *command[:separator], "--dry-run", "--json", *command[separator:]],
-                              env=harness.clean_environment(NODE_LIST=nodes, INDEX=index), capture_output=True, text=True, timeout=60,
-                              check=False)
-        assert done.returncode == 0, done.stderr
-        plan = json.loads(done.stdout)
-        (process,) = plan["processes"]
-        assert process["argv"] == command[separator + 1:]
-        assert plan["warnings"] == []
-        # What the command line reads.
-        for name in re.findall(r"\$(\w+)", process["argv"][-1]):
-            assert process["env"].get(name), f"{name} is not set"
-        assert (process["env"]["RANK"], process["env"]["WORLD_SIZE"]) == (str(index), "4")
+# What a controller sets in the pod of each node: (host name, other names, variables, labels). "train" is the job's name.
+
+def indexed_job():
+    return [(f"train-{i}", [f"train-{i}.train.default.svc.cluster.local", f"train-{i}.train"], {"JOB_COMPLETION_INDEX": i}, {})
+            for i in range(document("indexed-job.yaml", "Job")["spec"]["completions"])]
+
+
+def job_set():
+    replicated = document("jobset.yaml", "JobSet")["spec"]["replicatedJobs"][0]
+    pods = []
+    for job in range(replicated["replicas"]):
+        for index in range(replicated["template"]["spec"]["completions"]):
+            host = f"train-{replicated['name']}-{job}-{index}"
+            labels = {"jobset-name": "train", "replicatedjob-name": replicated["name"], "replicatedjob-replicas": replicated["replicas"],
+                      "job-index": job, "job-global-index": job, "restart-attempt": 0}
+            pods.append((host, [f"{host}.train.default.svc.cluster.local", f"{host}.train"], {"JOB_COMPLETION_INDEX": index},
+                         {f"jobset.sigs.k8s.io/{key}": value for key, value in labels.items()}))
+    return pods
+
+
+def train_job():
+    trainer = document("trainjob.yaml", "TrainJob")["spec"]["trainer"]
+    return [(f"train-node-0-{i}", [f"train-node-0-{i}.train.default.svc.cluster.local", f"train-node-0-{i}.train"],
+             {"JOB_COMPLETION_INDEX": i, "PET_NNODES": trainer["numNodes"], "PET_NPROC_PER_NODE": trainer["numProcPerNode"], "PET_NODE_RANK": i,
+              "PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": 29400}, {}) for i in range(trainer["numNodes"])]
+
+
+def pytorch_job():
+    spec = document("pytorchjob.yaml", "PyTorchJob")["spec"]
+    workers = spec["pytorchReplicaSpecs"]["Worker"]["replicas"]
+    common = {"MASTER_ADDR": "train-master-0", "MASTER_PORT": 23456, "WORLD_SIZE": (workers + 1) * int(spec["nprocPerNode"]),
+              "PET_MASTER_ADDR": "train-master-0", "PET_MASTER_PORT": 23456, "PET_NNODES": workers + 1,
+              "PET_NPROC_PER_NODE": spec["nprocPerNode"]}
+    return [(host, [], {**common, "RANK": rank, "PET_NODE_RANK": rank}, {})
+            for rank, host in enumerate(["train-master-0", *(f"train-worker-{i}" for i in range(workers))])]
+
+
+def leader_worker_set():
+    size = document("leaderworkerset.yaml", "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]["size"]
+    return [(host, [f"{host}.train.default.svc.cluster.local", f"{host}.train.default"],
+             {"LWS_LEADER_ADDRESS": "train-0.train.default", "LWS_GROUP_SIZE": size, "LWS_WORKER_INDEX": i}, {})
+            for i, host in enumerate(["train-0", *(f"train-0-{i}" for i in range(1, size))])]
+
+
+def volcano_job():
+    replicas = document("volcano.yaml", "Job")["spec"]["tasks"][0]["replicas"]
+    hosts = [f"train-worker-{i}" for i in range(replicas)]
+    return [(host, [f"{host}.train.default.svc.cluster.local", f"{host}.train"],
+             {"VC_TASK_INDEX": i, "VK_TASK_INDEX": i, "VC_WORKER_HOSTS": ",".join(f"{one}.train" for one in hosts), "VC_WORKER_NUM": replicas}, {})
+            for i, host in enumerate(hosts)]
+
+
+# A job that is as small as one can be: all ranks meet in the store, and each writes where it may.
+MEET = """
+import json, os, sys, time
+sys.path.insert(0, os.environ["TEST_LIBRARY"])
+import tcpstore
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = tcpstore.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+store.set(f"rank/{rank}", b"here")
+store.wait([f"rank/{other}" for other in range(world)], 60)
+written = []
+for folder in ("/tmp", "/dev/shm", "/user/cluster-info/profiling", "/", "/workspace"):
+    try:
+        with open(os.path.join(folder, f"of-rank-{rank}"), "w"):
+            written.append(folder)
+    except OSError:
+        pass
+with open(f"/tmp/rank.{rank}~", "w") as file:
+    json.dump({"world": world, "group": int(os.environ["GROUP_RANK"]), "user": os.getuid(), "written": written}, file)
+os.rename(f"/tmp/rank.{rank}~", f"/tmp/rank.{rank}")
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.05)
+"""
+PROBE = """
+import sys, urllib.request
+print(urllib.request.urlopen("http://" + sys.argv[1] + ":9603/healthz", timeout=5).status)
+"""
+# As the container's securityContext has it: another user, no capability, and a root that cannot be written.
+CONFINED = ("mount -o bind,remount,ro /; cd /workspace; exec setpriv --reuid=1000 --regid=1000 --clear-groups --no-new-privs --inh-caps=-all "
+            '--bounding-set=-all -- "$@"')
+WRITABLE = ["/dev/shm", "/user/cluster-info/profiling", "/tmp"]
+
+
+def pod_environment(container, labels):
+    """Of the container: literal values, the secret, and labels by downward API."""
+    result = {}
+    for entry in container["env"]:
+        source = entry.get("valueFrom", {})
+        if "fieldRef" in source:
+            result[entry["name"]] = labels[re.fullmatch(r"metadata.labels\['(.*)'\]", source["fieldRef"]["fieldPath"])[1]]
+        else:
+            result[entry["name"]] = "of the secret" if "secretKeyRef" in source else entry["value"]
+    return result
+
+
+@pytest.mark.parametrize("name, pods, where", [
+    ("indexed-job.yaml", indexed_job, "under Kubernetes Indexed Job default/train: 4 nodes, node rank by JOB_COMPLETION_INDEX, master train-0.train:29500"),
+    ("jobset.yaml", job_set, "under Kubernetes JobSet default/train: 4 nodes, node rank by JOBSET_JOB_GLOBAL_INDEX, master train-node-0-0.train:29500"),
+    ("trainjob.yaml", train_job, None),
+    ("pytorchjob.yaml", pytorch_job, None),
+    ("leaderworkerset.yaml", leader_worker_set,
+     "under LeaderWorkerSet group default/train-0: 4 nodes, node rank by LWS_WORKER_INDEX, master train-0.train.default:29500"),
+    ("volcano.yaml", volcano_job, "under Volcano job default/train: 4 nodes, node rank by VC_TASK_INDEX, master train-worker-0.train:29500")])
+def test_the_command_trains_one_world(make_rig, name, pods, where):  # noqa: F811
+    _, container = pod(document(name, JOBS[name]))
+    of_nodes = pods()
+    rig = make_rig([host for host, *_ in of_nodes], aliases={host: names for host, names, *_ in of_nodes}, private=["/workspace", *WRITABLE])
+    for node in rig.nodes:
+        with open(os.path.join(node.private["/workspace"], "train.py"), "w", encoding="utf-8") as file:
+            file.write(MEET)
+        for path in WRITABLE:  # fsGroup
+            os.chown(node.private[path], 1000, 1000)
+    started = []
+    for node, (_, _, variables, labels) in zip(rig.nodes, of_nodes):
+        given = {"PATH": f"{os.path.dirname(harness.TASKD)}:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOME": "/",
+                 "PYTHONDONTWRITEBYTECODE": 1, "TEST_LIBRARY": os.path.join(stubs.REPOSITORY, "tests", "lib"),
+                 **pod_environment(container, labels), **variables}
+        started.append(rig.run(node, ["sh", "-ec", CONFINED, "sh", *container["command"]], given))
+    ranks = {}
+
+    def all_met():
+        for process in started:
+            process.require_alive()
+        for group, node in enumerate(rig.nodes):
+            for path in glob.glob(os.path.join(node.private["/tmp"], "rank.*[0-9]")):
+                with open(path, encoding="utf-8") as file:
+                    ranks[int(path.rpartition(".")[2])] = (group, json.load(file))
+        return len(ranks) == 32
+    harness.wait_until(all_met, "32 ranks have met", timeout_s=120)
+    assert sorted(ranks) == list(range(32))
+    for rank, (group, told) in ranks.items():
+        assert told == {"world": 32, "group": group, "user": 1000, "written": ["/tmp", "/dev/shm", "/user/cluster-info/profiling"]}
+        assert group == rank // 8
+    # The kubelet's probe, from the pod's own address.
+    for node in rig.nodes:
+        harness.wait_until(lambda node=node: rig.finish(node, [harness.PYTHON, "-c", PROBE, node.address]).stdout == "200\n",
+                           f"{node.name} answers at /healthz")
+    if where:
+        assert where in started[0].log()
+    for process in started:  # node 0 has manager and proxy, and one of them has the address
+        assert "has ended" not in process.log()
+    for node in rig.nodes:
+        with open(os.path.join(node.private["/tmp"], "go"), "w", encoding="utf-8"):
+            pass
+    if "sleep infinity" in container["command"][-1]:
+        harness.wait_until(lambda: all(b"infinity" in command_line(process.pid) for process in started), "every pod waits")
+    else:
+        assert [process.wait() for process in started] == [0] * len(started)
+
+
+def command_line(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()

@@ -1,0 +1,97 @@
+#include "agent/run/termination_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/printable.h"
+#include "common/unique_fd.h"
+
+namespace taskd::run {
+namespace {
+
+constexpr size_t kMaxErrorBytes = 1500;
+constexpr size_t kMaxLineBytes = 300;
+constexpr size_t kMaxOtherFailures = 8;
+
+std::string Rank(const RankFailure& failure) {
+  return absl::StrCat("rank ", failure.exit.rank, " (local rank ", failure.exit.local_rank, ") on ",
+                      Printable(failure.host), " (node ", failure.group_rank,
+                      "): ", Printable(process::DescribeEnd(failure.exit)));
+}
+
+std::string Error(const std::string& message) {
+  std::string text;
+  for (absl::string_view line : absl::StrSplit(message, '\n')) {
+    if (text.size() > kMaxErrorBytes) break;
+    absl::StrAppend(&text, Printable({line.data(), line.size()}, kMaxErrorBytes), "\n");
+  }
+  return text;
+}
+
+std::string Others(const std::vector<RankFailure>& failures) {
+  std::string text;
+  for (size_t i = 1; i < failures.size() && i <= kMaxOtherFailures; ++i) {
+    absl::StrAppend(&text, i == 1 ? "Other failures:\n" : "", Rank(failures[i]), "\n");
+  }
+  if (failures.size() > kMaxOtherFailures + 1) {
+    absl::StrAppend(&text, "and ", failures.size() - kMaxOtherFailures - 1, " more\n");
+  }
+  return text;
+}
+
+size_t WholeCharacters(std::string_view text, size_t most) {
+  if (text.size() <= most) return text.size();
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return most;
+}
+
+}  // namespace
+
+std::string TerminationMessage(const std::string& line, const std::vector<RankFailure>& failures) {
+  std::string last = line.empty() ? "" : Printable(line, kMaxErrorBytes) + "\n";
+  if (failures.empty()) return last;
+  const process::WorkerExit& exit = failures[0].exit;
+  const std::string head = absl::StrCat("First failure: ", Rank(failures[0]), "\n",
+                                        exit.error_message.empty() ? "" : Error(exit.error_message));
+  const std::string tail = absl::StrCat(Others(failures), last);
+  std::vector<std::string> lines;  // the newest first
+  const std::string title = "Its last lines on stderr:\n";
+  size_t bytes = head.size() + title.size() + tail.size();
+  for (auto one = exit.last_lines.rbegin(); one != exit.last_lines.rend(); ++one) {
+    lines.push_back(absl::StrCat("| ", Printable(*one, kMaxLineBytes), "\n"));
+    bytes += lines.back().size();
+    if (bytes <= kMaxTerminationLogBytes) continue;
+    lines.pop_back();
+    break;
+  }
+  std::string text = head;
+  if (!lines.empty()) text += title;
+  for (auto one = lines.rbegin(); one != lines.rend(); ++one) text += *one;
+  text += tail;
+  text.resize(WholeCharacters(text, kMaxTerminationLogBytes));
+  return text;
+}
+
+void WriteTerminationLog(const std::string& text, const std::string& path) {
+  // A pipe or a device of that name must not hold the launcher up, nor a link lead it to another file.
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  if (::ftruncate(fd.get(), 0) != 0) return;
+  std::string_view rest = std::string_view(text).substr(0, WholeCharacters(text, kMaxTerminationLogBytes));
+  while (!rest.empty()) {
+    const ssize_t count = ::write(fd.get(), rest.data(), rest.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+}  // namespace taskd::run
