@@ -34,7 +34,7 @@ class User:
         self.taskd = os.path.join(build, "bin", "taskd")
         self.script = os.path.join(source, "deploy", "quickstart", "train.py")
         self.root = f"/proc/{self.host.holder.pid}/root" if ROOT else ""  # of its files, as the test sees them
-        self.folder = "/tmp" if ROOT else stage.folder
+        self.folder = "/run" if ROOT else stage.folder  # the host's own, not the user's to write to
         self.tmp = self.make("tmp")
         self.environment = harness.clean_environment(
             PATH="/usr/bin:/bin", PYTHONPATH=os.path.join(build, "python"), PYTHONDONTWRITEBYTECODE=1, OMP_NUM_THREADS=1,
@@ -55,19 +55,27 @@ class User:
             file.write(text)
         os.rename(self.root + path + ".new", self.root + path)
 
-    def command(self, folder, *arguments):
-        command = ["env", "-C", folder, self.taskd, *arguments]
-        return self.host.command(UID, *command) if ROOT else command
+    def command(self, *command):
+        return self.host.command(UID, *command) if ROOT else list(command)
 
-    def run(self, *arguments, folder="/", timeout_s=60):
-        return subprocess.run(self.command(folder, *arguments), env=self.environment, capture_output=True, text=True,
-                              timeout=timeout_s, check=False)
+    def call(self, *command):
+        return subprocess.run(self.command(*command), env=self.environment, capture_output=True, text=True, timeout=60,
+                              check=False)
+
+    def run(self, *arguments):
+        return self.call(self.taskd, *arguments)
 
     def start(self, name, *arguments, folder, **environment):
-        process = harness.Process(name, self.command(folder, *arguments), {**self.environment, **environment},
-                                  self.stage.folder)
+        process = harness.Process(name, self.command("env", "-C", folder, self.taskd, *arguments),
+                                  {**self.environment, **environment}, self.stage.folder)
         self.stage.processes.append(process)
         return process
+
+    def mount(self, *arguments):
+        done = subprocess.run(["nsenter", f"--mount=/proc/{self.host.holder.pid}/ns/mnt", "mount", *arguments], check=False,
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.skip(f"mount is not allowed here: {done.stderr.strip()}")
 
     def close(self):
         if self.host:
@@ -82,7 +90,17 @@ def user(stage):
     user.close()
 
 
-def train(user, folder, **environment):
+def groups_of(user, rank):
+    """The process groups that the manager knows of a rank, as its page shows them."""
+    page = user.run("ui")
+    assert page.returncode == 0, page.stderr
+    script = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+    answer = user.call(harness.PYTHON, "-c", script, f"{page.stdout.strip()}api/v1/rank/{rank}")
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)["groups"]
+
+
+def train(user, folder, groups=False, **environment):
     """The job of README, with a slow rank, until it is named; `taskd status` of then, and the launcher's log."""
     launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", user.script, folder=folder, **environment)
     wait_until(lambda: launcher.require_alive() and "step 0" in launcher.log(), "training has begun", PATIENCE_S)
@@ -98,6 +116,8 @@ def train(user, folder, **environment):
 
     verdicts = wait_until(named, "rank 1 is named", PATIENCE_S, 0.3)
     assert verdicts[0]["cause"] == "compute"
+    if groups:  # PyTorch's groups reach the manager though no folder has them
+        wait_until(lambda: groups_of(user, 1), "the manager knows rank 1's groups", PATIENCE_S, 0.3)
     status = user.run("status")
     assert status.returncode == 0, status.stderr
     machine = json.loads(user.run("status", "--json").stdout)
@@ -134,7 +154,7 @@ def test_two_commands_end_in_a_verdict(user):
 def test_without_any_folder_steps_are_judged(user):
     """As in a container whose root file system is read-only."""
     barren = user.make("barren", 0o555)
-    status, files, page, log = train(user, barren)
+    status, files, page, log = train(user, barren, groups=True)
     reason = "/user/cluster-info/profiling: Permission denied"
     assert lines(status, "mark files") == [f"mark files: none ({reason})"]
     assert files == {"dir": "", "error": reason} and f"none ({reason})" in page
@@ -152,16 +172,38 @@ def test_a_folder_that_was_asked_for_and_cannot_be_made(user):
 
 @pytest.mark.skipif(not ROOT, reason="making a root file system read-only needs root")
 def test_under_a_read_only_root(user):
-    """All but /tmp and /dev/shm, as with `--read-only`."""
-    read_only = subprocess.run(
-        ["nsenter", f"--mount=/proc/{user.host.holder.pid}/ns/mnt", "mount", "-o", "remount,bind,ro", "/"], check=False,
-        capture_output=True, text=True)
-    if read_only.returncode != 0:
-        pytest.skip(f"mount is not allowed here: {read_only.stderr.strip()}")
+    """All but /dev/shm, as in a pod with readOnlyRootFilesystem and no volume: /tmp, too."""
+    user.mount("-t", "tmpfs", "-o", "size=64m,mode=1777", "none", "/dev/shm")
+    for folder in ("/", "/tmp"):
+        user.mount("-o", "remount,bind,ro", folder)
     status, _, _, log = train(user, "/")
     shown = lines(status, "mark files")
     assert len(shown) == 1 and re.fullmatch(r"mark files: none \(/user/cluster-info/profiling: .+\)", shown[0]), status
     assert len(lines(log, "mark files")) == 1, log
+
+
+def test_a_killed_proxy_counts_nothing_twice_without_a_folder(stage, manager):
+    barred = os.path.join(stage.folder, "file")
+    with open(barred, "w", encoding="ascii"):
+        pass
+    manager.all_on()
+    marks = 6000
+
+    def proxy(life):
+        return stage.proxy(manager, name=f"life{life}", profiling_dir=f"{barred}/marks", socket_path=f"{stage.folder}/proxy.sock")
+
+    alive = proxy(0)
+    rank = stage.rank(0, alive, threads=2, rate=2000, count=marks)
+    for life in range(1, 8):
+        rank.wait_made(life * marks // 10)
+        alive.kill()
+        alive = proxy(life)
+    rank.wait_finished(marks)
+    wait_until(lambda: manager.rank_status()[0]["marks"]["other"] >= 2 * marks, "all marks are counted")
+    status = manager.rank_status()[0]
+    assert status["marks"]["other"] == 2 * marks and status["lost"] == 0
+    assert manager.status()["nodes"][0]["mark_files"] == {"dir": "", "error": f"{barred}/marks: Not a directory"}
+    assert alive.terminate() == 0
 
 
 def test_signals_meant_for_ranks_end_no_daemon(stage, manager, proxy):
