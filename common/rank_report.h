@@ -41,8 +41,9 @@ struct RankAnswer {
   int rank = 0;
   int node = -1;  // node rank; -1: no node has reported the rank
   State state = State::kUnreachable;
-  double ms = 0;       // from the request to the answer; 0 unless kApplied
-  std::string reason;  // empty when kApplied
+  double ms = 0;         // from the request to the answer; 0 unless kApplied
+  std::string reason;    // empty when kApplied
+  bool awaited = false;  // kUnreachable: by the job's size it is to come, and has never attached
 
   friend bool operator==(const RankAnswer&, const RankAnswer&) = default;
 };

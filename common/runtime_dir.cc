@@ -23,6 +23,7 @@ namespace {
 constexpr uid_t kUnmappedUid = 65534;
 constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
 constexpr char kSharedFolder[] = "/tmp";
+constexpr char kLastFolder[] = "/dev/shm";  // where that is read-only
 
 absl::Status Broken(const std::string& folder, const struct stat& info) {
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -91,7 +92,7 @@ struct Candidate {
   std::string path() const { return absl::StrCat(base, "/", name); }
 };
 
-// Without the last one, in /tmp.
+// Without those in folders that all users share.
 std::vector<Candidate> SessionCandidates() {
   std::vector<Candidate> candidates;
   const char* xdg = std::getenv("XDG_RUNTIME_DIR");
@@ -102,17 +103,28 @@ std::vector<Candidate> SessionCandidates() {
   return candidates;
 }
 
-Candidate SharedCandidate() { return {kSharedFolder, absl::StrCat("taskd-", geteuid())}; }
+Candidate SharedCandidate(const char* folder = kSharedFolder) { return {folder, absl::StrCat("taskd-", geteuid())}; }
 
-absl::Status CheckSharedFolder() {
+absl::Status CheckSharedFolder(const char* folder = kSharedFolder) {
   struct stat info;
-  if (stat(kSharedFolder, &info) != 0) return Unusable(kSharedFolder, errno);
+  if (stat(folder, &info) != 0) return Unusable(folder, errno);
   if ((info.st_mode & kOthersMayWrite) == 0 || (info.st_mode & S_ISVTX) != 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("folder '%s' has mode %04o: others may replace what is in it, as it has no sticky bit; set that, "
                       "or name a folder "
                       "of this user's in XDG_RUNTIME_DIR",
-                      kSharedFolder, info.st_mode & 07777));
+                      folder, info.st_mode & 07777));
+}
+
+// Whether the runtime folder is there or can be made, whoever owns it then.
+bool IsThereOrMade(const Candidate& candidate) {
+  struct stat info;
+  return mkdir(candidate.path().c_str(), 0700) == 0 || lstat(candidate.path().c_str(), &info) == 0;
+}
+
+bool IsLastResort() {
+  return !IsThereOrMade(SharedCandidate()) && CheckSharedFolder(kLastFolder).ok() &&
+         IsThereOrMade(SharedCandidate(kLastFolder));
 }
 
 // Empty: none of the login session's folders can be had.
@@ -159,8 +171,11 @@ absl::StatusOr<std::string> RuntimeDir(const std::string& below) {
   absl::StatusOr<std::string> dir = MakeSessionDir();
   if (!dir.ok()) return dir.status();
   if (dir->empty()) {
-    if (absl::Status checked = CheckSharedFolder(); !checked.ok()) return checked;
-    dir = SharedCandidate().path();
+    const absl::Status checked = CheckSharedFolder();
+    if (absl::IsInvalidArgument(checked)) return checked;
+    const bool last_resort = IsLastResort();
+    if (!checked.ok() && !last_resort) return checked;
+    dir = SharedCandidate(last_resort ? kLastFolder : kSharedFolder).path();
   }
   for (const std::string& name : names) absl::StrAppend(&*dir, "/", name);
   if (absl::StatusOr<UniqueFd> own = OpenOwnDir(*dir, true); !own.ok()) return own.status();
@@ -173,16 +188,22 @@ std::vector<std::string> RuntimeDirCandidates() {
     if (OpenOwnDir(candidate.base, false).ok()) dirs.push_back(candidate.path());
   }
   if (CheckSharedFolder().ok()) dirs.push_back(SharedCandidate().path());
+  struct stat info;
+  const std::string last = SharedCandidate(kLastFolder).path();
+  if (CheckSharedFolder(kLastFolder).ok() && lstat(last.c_str(), &info) == 0) dirs.push_back(last);
   return dirs;
 }
 
 absl::StatusOr<std::string> MakeFreshDir() {
-  if (absl::Status checked = CheckSharedFolder(); !checked.ok()) return checked;
-  std::string dir = absl::StrCat(kSharedFolder, "/taskd-new-XXXXXX");  // no user's number could be the name
-  if (mkdtemp(dir.data()) == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("folder '", dir, "' cannot be made: ", strerror(errno)));
+  if (absl::Status checked = CheckSharedFolder(); absl::IsInvalidArgument(checked)) return checked;
+  std::string failed;
+  for (const char* folder : {kSharedFolder, kLastFolder}) {
+    if (!CheckSharedFolder(folder).ok()) continue;
+    std::string dir = absl::StrCat(folder, "/taskd-new-XXXXXX");  // no user's number could be the name
+    if (mkdtemp(dir.data()) != nullptr) return dir;
+    if (failed.empty()) failed = absl::StrCat("folder '", dir, "' cannot be made: ", strerror(errno));
   }
-  return dir;
+  return absl::InvalidArgumentError(failed.empty() ? "there is neither /tmp nor /dev/shm" : failed);
 }
 
 }  // namespace taskd

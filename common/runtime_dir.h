@@ -29,7 +29,8 @@ namespace taskd {
 absl::StatusOr<UniqueFd> OpenOwnDir(const std::string& path, bool create);
 
 // The user's runtime folder, or `below` in it ("jobs", "a/b"), made where missing and checked:
-// "$XDG_RUNTIME_DIR/taskd", else "/run/user/<uid>/taskd", else "/tmp/taskd-<uid>". One is passed over
+// "$XDG_RUNTIME_DIR/taskd", else "/run/user/<uid>/taskd", else "/tmp/taskd-<uid>", else, where nothing can be made in
+// /tmp (a read-only root), "/dev/shm/taskd-<uid>". One is passed over
 //  * when XDG_RUNTIME_DIR is empty or not absolute (as the XDG specification has it);
 //  * when the folder that "taskd" goes into is missing or breaks the rule: after `sudo -E` it is another user's;
 //  * when "taskd" cannot be made in it (read-only);
@@ -41,12 +42,12 @@ absl::StatusOr<std::string> RuntimeDir(const std::string& below = "");
 // Room for "/run-<pid>/proxy.sock" in the 107 bytes of a UNIX socket's path.
 inline constexpr size_t kMaxRuntimeDirBytes = 80;
 
-// Those of the three that are not passed over, best first; they may be missing or break the rule that OpenOwnDir
+// Those of the four (in /dev/shm only where it exists) that are not passed over, best first; they may be missing or break the rule that OpenOwnDir
 // checks. For finding what other processes of this user left: with and without a login session the first choice
 // differs. Creates nothing.
 std::vector<std::string> RuntimeDirCandidates();
 
-// A new folder of this user alone, mode 0700: /tmp/taskd-new-XXXXXX, for who goes on without a runtime folder. It is
+// A new folder of this user alone, mode 0700: /tmp/taskd-new-XXXXXX, or in /dev/shm, for who goes on without a runtime folder. It is
 // the caller's to remove. INVALID_ARGUMENT as above.
 absl::StatusOr<std::string> MakeFreshDir();
 

@@ -181,6 +181,29 @@ TEST_F(RuntimeDirTest, PassesOverAReadOnlySession) {
   }));
 }
 
+TEST_F(RuntimeDirTest, SharedMemoryIsTheLastResort) {
+  if (geteuid() != 0) GTEST_SKIP() << "root only";
+  const auto shared_memory = [](const char* options) {
+    return mount("none", "/dev/shm", "tmpfs", 0, options) == 0 && mount("none", "/tmp", "tmpfs", MS_RDONLY, "") == 0;
+  };
+  EXPECT_TRUE(InOwnMounts([&] {
+    if (!shared_memory("mode=1777") || *RuntimeDir("jobs") != "/dev/shm/taskd-0/jobs") return false;
+    return Mode("/dev/shm/taskd-0") == 0700 && RuntimeDirCandidates().back() == "/dev/shm/taskd-0" &&
+           absl::StartsWith(*MakeFreshDir(), "/dev/shm/taskd-new-");
+  }));
+  EXPECT_TRUE(InOwnMounts([&] {  // one that others could replace is none
+    return shared_memory("mode=777") &&
+           absl::StrContains(RuntimeDir().status().message(), "folder '/tmp/taskd-0' cannot be made: Read-only") &&
+           absl::StrContains(MakeFreshDir().status().message(), "/tmp/taskd-new-");
+  }));
+  EXPECT_TRUE(InOwnMounts([&] {  // nor a stranger's
+    return shared_memory("mode=1777") && AsUser(kStranger, [] { return mkdir("/dev/shm/taskd-2001", 0755) == 0; }) &&
+           AsUser(kVictim, [] {
+             return absl::StrContains(RuntimeDir().status().message(), "folder '/dev/shm/taskd-2001' belongs to user");
+           });
+  }));
+}
+
 TEST_F(RuntimeDirTest, StrangersFolderInTmpIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "root only";
   auto refused = [] {

@@ -22,10 +22,14 @@ sigset_t StopSignals() {
 
 }  // namespace
 
+void IgnoreStraySignals() {
+  for (int ignored : {SIGPIPE, SIGUSR1, SIGUSR2, SIGHUP}) signal(ignored, SIG_IGN);
+}
+
 StopSignal::StopSignal(bool on_stdin_eof) : on_stdin_eof_(on_stdin_eof) {
   sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
+  IgnoreStraySignals();
 }
 
 std::string StopSignal::Wait() {

@@ -5,8 +5,12 @@
 
 namespace taskd {
 
+// What ends no daemon: SIGPIPE; SIGUSR1, SIGUSR2 and SIGHUP, which schedulers send to every process of a job and mean
+// for its ranks (a checkpoint before the time is over), and terminals that close.
+void IgnoreStraySignals();
+
 // Create it before the first thread: SIGTERM and SIGINT are blocked from then on, in threads made later too, and
-// delivered to Wait() alone. SIGPIPE is ignored.
+// delivered to Wait() alone. IgnoreStraySignals() is done.
 class StopSignal {
  public:
   explicit StopSignal(bool on_stdin_eof);

@@ -124,6 +124,8 @@ class Engine::Impl {
     return changed;
   }
 
+  bool has_few_steps() const { return judged_steps_ < kEnoughSteps; }
+
   Report MakeReport() const {
     Report report;
     for (int rank = 0; rank < layout_.size(); ++rank) report.ranks += layout_.known(rank) ? 1 : 0;
@@ -407,7 +409,7 @@ class Engine::Impl {
   // `uncovered`: why the marks do not suffice; empty: they do, or it is not known yet.
   std::vector<Note> MakeNotes(const std::string& uncovered) const {
     std::vector<Note> notes;
-    if (judged_steps_ < kEnoughSteps) {
+    if (has_few_steps()) {
       notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
                                                       kEnoughSteps, " are needed")});
     }
@@ -534,6 +536,7 @@ void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, st
 bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }
 bool Engine::Finish() { return impl_->Finish(); }
 Report Engine::report() const { return impl_->MakeReport(); }
+bool Engine::has_few_steps() const { return impl_->has_few_steps(); }
 void Engine::Restore(const std::vector<Verdict>& verdicts) { impl_->Restore(verdicts); }
 int64_t Engine::ClockOffsetNs(int node) const { return impl_->ClockOffsetNs(node); }
 std::vector<int> Engine::Peers(int rank) const { return impl_->Peers(rank); }

@@ -56,7 +56,9 @@ class Engine {
   // Judges everything that is there, complete or not. For the end of files.
   bool Finish();
 
+  // Its first note says it if too few steps could be judged.
   Report report() const;
+  bool has_few_steps() const;
 
   // Verdicts that an earlier life of the manager gave: open ones are kept open until the evidence is there to clear or
   // confirm them.

@@ -1,13 +1,16 @@
 #include "manager/census.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace taskd::manager {
 
 Census TakeCensus(const JobSnapshot& snapshot) {
   Census census;
+  std::vector<std::pair<int, MarkFiles>> files;
   for (const JobSnapshot::Node& node : snapshot.nodes) {
     if (!node.connected) census.lost_nodes.push_back(node.node);
+    if (node.connected && node.mark_files) files.emplace_back(node.node, *node.mark_files);
     for (const RankReport& rank : node.ranks) {
       ++census.known;
       census.ranks = std::max(census.ranks, rank.rank + 1);
@@ -21,6 +24,7 @@ Census TakeCensus(const JobSnapshot& snapshot) {
       }
     }
   }
+  census.mark_files = MarkFilesText(files);
   std::sort(census.unanswered.begin(), census.unanswered.end());
   std::sort(census.failed.begin(), census.failed.end());
   return census;

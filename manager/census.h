@@ -20,6 +20,7 @@ struct Census {
   std::vector<int> lost_nodes;
   std::vector<int> unanswered, failed;  // attached ranks, by what became of the wanted revision of the switch
   std::string failure;                  // the first one's reason
+  std::string mark_files;               // MarkFilesText of the connected nodes
 };
 Census TakeCensus(const JobSnapshot& snapshot);
 

@@ -227,6 +227,8 @@ class ControlService final : public v1::Control::CallbackService {
     reply->set_applied(static_cast<uint32_t>(std::count_if(answers.begin(), answers.end(), [](const RankAnswer& one) {
       return one.state == RankAnswer::State::kApplied;
     })));
+    reply->set_awaited(static_cast<uint32_t>(
+        std::count_if(answers.begin(), answers.end(), [](const RankAnswer& one) { return one.awaited; })));
   }
   // All but the nodes.
   void FillJob(const JobSnapshot& snapshot, v1::JobStatus* reply) const {
@@ -239,13 +241,6 @@ class ControlService final : public v1::Control::CallbackService {
     FillSupervision(sources_.supervision->Snapshot(), reply->mutable_supervision());
     FillDiagnosis(*sources_.diagnosis->report(), reply->mutable_diagnosis());
   }
-  static void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* out) {
-    out->set_node(node.node);
-    out->set_host(node.host);
-    out->set_connected(node.connected);
-    for (const RankReport& rank : node.ranks) proto::FillRankReport(rank, out->add_ranks());
-  }
-
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(status);

@@ -208,7 +208,9 @@ std::map<int, ManagerCore::Holder> ManagerCore::Holders() const {
 
 RankAnswer ManagerCore::AnswerOf(int number, const Holder& holder, uint64_t revision, SteadyTime since,
                                  double waited_s) {
-  RankAnswer answer{number, holder.node->hello.node_rank, RankAnswer::State::kUnreachable, 0, ""};
+  RankAnswer answer;
+  answer.rank = number;
+  answer.node = holder.node->hello.node_rank;
   const Rank& rank = *holder.rank;
   if (holder.node->stream == 0) {
     answer.reason = NotConnected(answer.node);
@@ -236,7 +238,8 @@ std::vector<RankAnswer> ManagerCore::Answers(uint64_t revision, SteadyTime since
   int next = 0;
   auto never_attached_below = [&](int limit) {
     for (; next < limit; ++next) {
-      answers.push_back({next, next / shape_.procs_per_node, RankAnswer::State::kUnreachable, 0, "never attached"});
+      answers.push_back(
+          {next, next / shape_.procs_per_node, RankAnswer::State::kUnreachable, 0, "never attached", true});
     }
   };
   for (const auto& [number, holder] : holders) {
@@ -544,6 +547,7 @@ JobSnapshot ManagerCore::Snapshot() const {
     copy.connected = node.stream != 0;
     copy.ranks.reserve(node.ranks.size());
     for (const auto& [number, rank] : node.ranks) copy.ranks.push_back(rank.report);
+    copy.mark_files = node.hello.mark_files;
   }
   return snapshot;
 }

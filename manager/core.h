@@ -31,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/mark_files.h"
 #include "common/rank_report.h"
 #include "common/switch.h"
 #include "manager/agent_calls.h"
@@ -72,6 +73,7 @@ struct KeptState {
 struct NodeHello {
   int node_rank = 0;
   std::string host, identity, version;
+  std::optional<MarkFiles> mark_files = std::nullopt;  // an older proxy does not say it
 };
 
 // The way to one node's stream. Called under the core's lock: only takes note, never calls the core, never blocks.
@@ -101,6 +103,7 @@ struct JobSnapshot {
     std::string host;
     bool connected = false;
     std::vector<RankReport> ranks;  // by rank
+    std::optional<MarkFiles> mark_files = std::nullopt;
   };
   SwitchState wanted;
   std::vector<Node> nodes;  // by node rank

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "manager/core.h"
 
 namespace taskd::manager {
@@ -125,9 +126,10 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
     }
   }
   for (const RankPresence& presence : ranks) {
-    if (presence.communication_on.has_value() && owner(presence.rank) == id) {
-      engine_.SetCommunicationOn(presence.rank, *presence.communication_on);
-    }
+    if (!InRange(presence.rank) || owner(presence.rank) != id) continue;
+    At(presence.rank).communication_on = presence.communication_on;
+    At(presence.rank).steps_on = presence.steps_on;
+    if (presence.communication_on) engine_.SetCommunicationOn(presence.rank, *presence.communication_on);
   }
   for (const auto& [number, attached] : before) {
     if (stream.reported.count(number) == 0 && owner(number) == id) Release(At(number), number);
@@ -214,6 +216,40 @@ bool DiagnosisFeed::Advance(uint64_t now_ns) {
     --away_;
   }
   return engine_.Advance(now_ns);
+}
+
+// Why no step comes, or none that can be judged; empty: it is not known.
+std::string DiagnosisFeed::AdviseOnSteps() const {
+  int attached = 0, without_steps = 0, without_communication = 0;
+  for (const Rank& rank : ranks_) {
+    if (rank.presence != Presence::kAttached) continue;
+    ++attached;
+    without_steps += rank.steps_on.value_or(true) ? 0 : 1;
+    without_communication += rank.communication_on.value_or(true) ? 0 : 1;
+  }
+  const auto of_ranks = [&](int count) {
+    return count == attached ? std::string() : absl::StrCat(" in ", count, " of ", attached, " ranks");
+  };
+  if (without_steps > 0) {
+    return absl::StrCat("steps are switched off", of_ranks(without_steps), " (taskd switch all=on)");
+  }
+  if (without_communication > 0) {
+    return absl::StrCat("communication is switched off", of_ranks(without_communication),
+                        ", so waits look like work (taskd switch communication=on)");
+  }
+  if (counts_.steps > 0) return "";
+  if (streams_.empty()) return "no node has connected yet";
+  if (attached == 0) return "no rank has attached: a rank does with its first mark (docs/marks.md)";
+  return "no step has ended yet: only what a rank marks as \"step N\" is one (docs/marks.md)";
+}
+
+diagnosis::Report DiagnosisFeed::report() const {
+  diagnosis::Report report = engine_.report();
+  if (!engine_.has_few_steps()) return report;
+  if (const std::string advice = AdviseOnSteps(); !advice.empty()) {
+    absl::StrAppend(&report.notes.front().text, "; ", advice);
+  }
+  return report;
 }
 
 DiagnosisFeed::Counts DiagnosisFeed::counts() const {

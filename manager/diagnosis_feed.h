@@ -29,7 +29,9 @@ namespace taskd::manager {
 struct RankPresence {
   int rank = 0;
   bool attached = false;
-  std::optional<bool> communication_on = {};  // whether it records communication; empty: not reported yet
+  // Whether it records communication, and steps; empty: not reported yet.
+  std::optional<bool> communication_on = {};
+  std::optional<bool> steps_on = {};
 
   friend bool operator==(const RankPresence&, const RankPresence&) = default;
 };
@@ -89,7 +91,8 @@ class DiagnosisFeed {
 
   // True while time alone can change something.
   bool waits_for_time(uint64_t now_ns) const { return away_ > 0 || now_ns < busy_until_ns_; }
-  diagnosis::Report report() const { return engine_.report(); }
+  // While too few steps have come it says what is to be done for them to come.
+  diagnosis::Report report() const;
   void Restore(const std::vector<diagnosis::Verdict>& verdicts) { engine_.Restore(verdicts); }
   Counts counts() const;
   // The stream that the rank belongs to; 0: nobody's.
@@ -104,6 +107,7 @@ class DiagnosisFeed {
     Presence presence = Presence::kUnknown;
     int local_rank = -1;
     bool live = false;  // for the engine
+    std::optional<bool> communication_on, steps_on;
   };
   struct Stream {
     int node = 0;
@@ -123,6 +127,7 @@ class DiagnosisFeed {
   void Release(Rank& rank, int number);
   void ReportGone(Rank& rank, int number);
   void Place(const Stream& stream, int rank);
+  std::string AdviseOnSteps() const;
 
   const Options options_;
   diagnosis::Engine engine_;

@@ -53,6 +53,23 @@ TEST_F(FeedTest, ARankGoesToTheStreamThatNewlyReportsIt) {
   EXPECT_EQ(feed_.owner(1), 1u) << "the rank has come back to the first node";
 }
 
+TEST_F(FeedTest, SaysWhyNoStepComes) {
+  const auto said = [this] { return feed_.report().notes.at(0).text; };
+  EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed; no node has connected yet");
+  feed_.Connect(1, 0, "host-a");
+  EXPECT_THAT(said(), testing::HasSubstr("; no rank has attached: a rank does with its first mark"));
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("; no step has ended")) << "nothing is known of the switch";
+  feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
+  EXPECT_THAT(said(), testing::EndsWith("; steps are switched off in 1 of 2 ranks (taskd switch all=on)"));
+  feed_.Ranks(1, {{0, true, false, true}, {1, true, false, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("; communication is switched off, so waits look like work (taskd switch"));
+  feed_.Ranks(1, {{0, true, true, true}, {1, true, true, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("; no step has ended yet"));
+  feed_.Folds(1, Step(0, 0), now_);
+  EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed");
+}
+
 TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
   feed_.Connect(1, 0, "host-a");
   feed_.Ranks(1, {{0, true, false}, {1, true, false}});

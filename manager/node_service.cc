@@ -23,12 +23,13 @@ namespace {
 constexpr size_t kMaxCallsBehind = 256;
 // Of one message. A proxy sends every second or more often; 4,096 ranks at 10 steps a second are far below.
 constexpr int kMaxFolds = 65536;
+constexpr size_t kMaxPathBytes = 1024;
 
 // Whole characters: it becomes part of texts that must be valid UTF-8.
-std::string CutHost(const std::string& host) {
-  size_t size = std::min(host.size(), kMaxTextBytes);
-  while (size > 0 && size < host.size() && (host[size] & 0xc0) == 0x80) --size;
-  return host.substr(0, size);
+std::string Cut(const std::string& text, size_t bytes) {
+  size_t size = std::min(text.size(), bytes);
+  while (size > 0 && size < text.size() && (text[size] & 0xc0) == 0x80) --size;
+  return text.substr(0, size);
 }
 
 // What cannot be read is left out and counted: it costs the rank a step, not the node its stream.
@@ -157,12 +158,15 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   }
 
   absl::Status TakeHello(const v1::NodeHello& hello) {
-    absl::StatusOr<uint64_t> stream =
-        core_->Connect({hello.node_rank(), hello.host(), hello.identity(), hello.version()}, this);
+    NodeHello node = {hello.node_rank(), hello.host(), hello.identity(), hello.version()};
+    if (hello.has_mark_files()) {
+      node.mark_files = {Cut(hello.mark_files().dir(), kMaxPathBytes), Cut(hello.mark_files().error(), kMaxPathBytes)};
+    }
+    absl::StatusOr<uint64_t> stream = core_->Connect(std::move(node), this);
     if (!stream.ok()) return stream.status();
     stream_ = *stream;
     node_rank_ = hello.node_rank();
-    diagnosis_->Connect(stream_, node_rank_, CutHost(hello.host()));
+    diagnosis_->Connect(stream_, node_rank_, Cut(hello.host(), kMaxTextBytes));
     spdlog::info("node {} connected: {} ({})", node_rank_, Printable(hello.host()), peer_);
     return absl::OkStatus();
   }
@@ -184,8 +188,9 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     presence.reserve(ranks.size());
     for (const RankReport& rank : ranks) {
       RankPresence& present = presence.emplace_back(RankPresence{rank.rank, rank.attached});
-      if (rank.applied_revision != 0)
-        present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
+      if (rank.applied_revision == 0) continue;
+      present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
+      present.steps_on = (rank.applied & MaskOf(SwitchKind::kStep)) != 0;
     }
     if (presence == presence_) return;
     presence_ = presence;

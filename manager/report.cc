@@ -53,6 +53,7 @@ std::string RenderReport(const JobSources& sources) {
   page.facts.emplace_back("ranks attached", absl::StrCat(census.attached, " of ", census.known));
   page.facts.emplace_back("own time known", absl::StrCat(std::floor(100 * CoverageOf(page.report)), " % of the ranks"));
   page.facts.emplace_back("marks", SwitchText(snapshot.wanted, census));
+  if (!census.mark_files.empty()) page.facts.emplace_back("mark files", census.mark_files);
   page.facts.emplace_back("restarts", absl::StrCat(supervision.restarts));
   if (supervision.hang.has_value()) {
     page.hang = std::string(absl::StripPrefix(supervision.hang->text, "hang: "));  // its kind stands beside it

@@ -2,6 +2,7 @@
 
 #include "diagnosis/render.h"
 #include "manager/diagnosis_core.h"
+#include "proto/node_messages.h"
 
 namespace taskd::manager {
 namespace {
@@ -9,6 +10,16 @@ namespace {
 constexpr int kMaxOpenVerdicts = 20;
 
 }  // namespace
+
+void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* message) {
+  message->set_node(node.node);
+  message->set_host(node.host);
+  message->set_connected(node.connected);
+  for (const RankReport& rank : node.ranks) proto::FillRankReport(rank, message->add_ranks());
+  if (!node.mark_files) return;
+  message->mutable_mark_files()->set_dir(node.mark_files->dir);
+  message->mutable_mark_files()->set_error(node.mark_files->error);
+}
 
 void FillDiagnosis(const diagnosis::Report& report, v1::DiagnosisStatus* message) {
   message->set_state(diagnosis::Name(report.state));

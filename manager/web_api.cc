@@ -180,13 +180,7 @@ class Api {
       status.set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
       FillSupervision(sources_.supervision->Snapshot(), status.mutable_supervision());
       FillDiagnosis(*sources_.diagnosis->report(), status.mutable_diagnosis());
-      for (const JobSnapshot::Node& node : snapshot.nodes) {
-        v1::NodeStatus* out = status.add_nodes();
-        out->set_node(node.node);
-        out->set_host(node.host);
-        out->set_connected(node.connected);
-        for (const RankReport& rank : node.ranks) proto::FillRankReport(rank, out->add_ranks());
-      }
+      for (const JobSnapshot::Node& node : snapshot.nodes) FillNode(node, status.add_nodes());
       return proto::RenderStatusJson(status) + "\n";
     }));
   }
@@ -524,6 +518,7 @@ class Api {
     json["state"] = JobStateName(supervision.state, report->state, census.attached != 0, newest.has_value());
     json["verdict"] = Sentence(*report);
     AddStep(*report, newest, json);
+    json["mark_files"] = census.mark_files;
     json["ranks"]["known"] = census.ranks;
     json["ranks"]["attached"] = census.attached;
     json["ranks"]["expected"] = shape.nodes * shape.procs_per_node;

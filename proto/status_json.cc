@@ -101,6 +101,10 @@ std::string RenderStatusJson(const v1::JobStatus& status) {
     row["node"] = node.node();
     row["host"] = node.host();
     row["connected"] = node.connected();
+    if (node.has_mark_files()) {
+      row["mark_files"]["dir"] = node.mark_files().dir();
+      row["mark_files"]["error"] = node.mark_files().error();
+    }
     row["ranks"] = Json::array();
     for (const v1::RankStatus& rank : node.ranks()) row["ranks"].push_back(RankToJson(rank));
     json["nodes"].push_back(std::move(row));

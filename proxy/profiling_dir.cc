@@ -35,7 +35,17 @@ ProfilingDir::ProfilingDir(std::string path, std::string task_folder)
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
 }
 
-std::string ProfilingDir::RankPath(int rank) const { return absl::StrCat(path_, "/", task_folder_, "/", rank); }
+ProfilingDir ProfilingDir::WithoutMarkFiles(const std::string& socket) {
+  const size_t slash = socket.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : socket.substr(0, slash);
+  ProfilingDir dir(folder, absl::StrCat(socket.substr(slash + 1), ".ranks"));
+  dir.has_mark_files_ = false;
+  return dir;
+}
+
+std::string ProfilingDir::TaskPath() const { return absl::StrCat(path_ == "/" ? "" : path_, "/", task_folder_); }
+
+std::string ProfilingDir::RankPath(int rank) const { return absl::StrCat(TaskPath(), "/", rank); }
 
 absl::StatusOr<UniqueFd> ProfilingDir::OpenRank(int rank) const {
   absl::StatusOr<UniqueFd> root = OpenFolder(AT_FDCWD, path_, path_);

@@ -1,5 +1,8 @@
 // The folders that mark files lie in: <profiling-dir>/<task>/<rank>/ (TaskD contract §4.6). Symbolic links are refused
 // at each of the three levels: whoever may write there must not be able to redirect the proxy.
+//
+// Where no folder can be written, one beside the proxy's socket has the rest of what lies in a rank's folder: its groups
+// and where it runs. Then there are no mark files; everything else goes on.
 #pragma once
 
 #include <string>
@@ -13,8 +16,12 @@ namespace taskd::proxy {
 class ProfilingDir {
  public:
   ProfilingDir(std::string path, std::string task_folder);
+  // <socket>.ranks/<rank>/, without mark files.
+  static ProfilingDir WithoutMarkFiles(const std::string& socket);
 
+  bool has_mark_files() const { return has_mark_files_; }
   const std::string& path() const { return path_; }
+  std::string TaskPath() const;
   std::string RankPath(int rank) const;
 
   // The folder of a rank, made where it is missing. The message names the path and what is wrong with it.
@@ -28,6 +35,7 @@ class ProfilingDir {
  private:
   std::string path_;
   std::string task_folder_;
+  bool has_mark_files_ = true;
 };
 
 // OK if `name` can be a folder below the profiling directory. INVALID_ARGUMENT: empty, a path, hidden, above 200 bytes.

@@ -6,12 +6,15 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/address.h"
 #include "common/descriptors.h"
 #include "common/http_access.h"
@@ -25,6 +28,7 @@
 #include "proxy/aging.h"
 #include "proxy/health_server.h"
 #include "proxy/hello_server.h"
+#include "proxy/mark_folder.h"
 #include "proxy/metrics.h"
 #include "proxy/node.h"
 #include "proxy/periodic.h"
@@ -38,6 +42,7 @@ namespace taskd::proxy {
 namespace {
 
 constexpr std::chrono::milliseconds kFirstWordPatience{1000};
+constexpr std::chrono::milliseconds kFolderPatience{2000};
 
 std::string HostName() {
   char name[256] = {};
@@ -61,7 +66,6 @@ absl::Status CheckOptions(const ProxyOptions& options, const proto::Security& se
   if (options.disk_limit_mb < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--disk-limit-mb: ", options.disk_limit_mb, " is not 0 or above"));
   }
-  if (options.profiling_dir.empty()) return absl::InvalidArgumentError("--profiling-dir: is empty");
   if (auto address = ParseHostPort("--manager", options.manager); !address.ok()) return address.status();
   if (auto address = ParseHostPort("--listen", options.listen); !address.ok()) return address.status();
   if (!options.http.empty()) {
@@ -76,17 +80,42 @@ struct Task {
   std::optional<KindMask> last_wanted;
 };
 
-absl::StatusOr<Task> FindTask(const ProxyOptions& options, const std::string& socket) {
+// Unlike that of any other proxy, also of one that starts in this second and writes to the same folder.
+std::string DefaultTaskFolder(const std::string& host) {
+  return absl::StrFormat("default_task_id_%d_%s_%08x", time(nullptr), PlainFileName(host), std::random_device{}());
+}
+
+absl::StatusOr<Task> FindTask(const ProxyOptions& options, const std::string& socket, const std::string& host) {
   Task task = {options.task_id, std::nullopt};
+  if (task.folder.empty()) task.folder = PlainFileName(options.task_name);
   if (!ListSegments(socket).empty()) {  // another proxy was here
     if (std::optional<ProxyState> state = LoadProxyState(StateFilePath(socket))) {
       if (task.folder.empty()) task.folder = state->task_folder;
       if (task.folder == state->task_folder) task.last_wanted = state->wanted;
     }
   }
-  if (task.folder.empty()) task.folder = absl::StrCat("default_task_id_", time(nullptr));
+  if (task.folder.empty()) task.folder = DefaultTaskFolder(host);
   if (absl::Status checked = CheckTaskFolder(task.folder); !checked.ok()) return checked;
   return task;
+}
+
+MarkFolder FindMarkFolder(const ProxyOptions& options, const Task& task) {
+  std::error_code error;
+  MarkFolderWishes wishes;
+  wishes.given = options.profiling_dir;
+  wishes.working_dirs = {options.submit_dir, std::filesystem::current_path(error).string()};
+  wishes.name = absl::StrCat("taskd-", PlainFileName(options.job.empty() ? task.folder : options.job));
+  wishes.task_folder = task.folder;
+  MarkFolder folder = ChooseMarkFolder(wishes, kFolderPatience);
+  // Said once for a job where it will be alike on all nodes; what was asked for is said of each.
+  const bool tell = options.node_rank == 0 || !options.profiling_dir.empty();
+  if (folder.path.empty()) {
+    spdlog::log(tell ? spdlog::level::warn : spdlog::level::info,
+                "mark files: none ({}); steps are counted and judged without them", folder.refusal);
+  } else if (!folder.refusal.empty()) {
+    spdlog::log(tell ? spdlog::level::warn : spdlog::level::info, "mark files: {} ({})", folder.path, folder.refusal);
+  }
+  return folder;
 }
 
 NodeOptions NodeOptionsOf(const ProxyOptions& options, const std::string& host, const std::string& socket) {
@@ -101,14 +130,22 @@ NodeOptions NodeOptionsOf(const ProxyOptions& options, const std::string& host, 
 // The parts of a proxy, and how they are connected.
 class Proxy {
  public:
-  Proxy(const ProxyOptions& options, const proto::Security& security, std::string socket, const Task& task)
+  Proxy(const ProxyOptions& options, const proto::Security& security, std::string socket, const Task& task,
+        const MarkFolder& folder, std::string host)
       : options_(options),
         socket_(std::move(socket)),
         task_(task),
-        host_(HostName()),
-        node_(NodeOptionsOf(options, host_, socket_), ProfilingDir(options.profiling_dir, task.folder)),
-        authority_(&node_, StateFilePath(socket_), task.folder),
-        uplink_(Uplink::Options{options.manager, security, options.node_rank, host_, absl::StrCat(host_, ":", socket_)},
+        host_(std::move(host)),
+        dir_(folder.path.empty() ? ProfilingDir::WithoutMarkFiles(socket_) : ProfilingDir(folder.path, task.folder)),
+        node_(NodeOptionsOf(options, host_, socket_), dir_),
+        authority_(&node_, StateFilePath(socket_), State()),
+        uplink_(Uplink::Options{.manager = options.manager,
+                                .security = security,
+                                .node_rank = options.node_rank,
+                                .host = host_,
+                                .identity = absl::StrCat(host_, ":", socket_),
+                                .mark_folder = folder.path,
+                                .no_mark_files = folder.path.empty() ? folder.refusal : ""},
                 &node_,
                 Uplink::Callbacks{[this](const WantedKinds& wanted) { authority_.OnManagerWanted(wanted); },
                                   [this](bool connected) { authority_.OnManagerConnected(connected); },
@@ -117,7 +154,7 @@ class Proxy {
                                   }}),
         hello_server_(&node_, [this](const AgentAnswer& answer) { uplink_.SendAgentAnswer(answer); }) {
     if (task.last_wanted) node_.SetWanted({*task.last_wanted, 0});
-    SaveProxyState(StateFilePath(socket_), {task.folder, task.last_wanted});
+    SaveProxyState(StateFilePath(socket_), State());
   }
 
   absl::Status Start() {
@@ -125,9 +162,10 @@ class Proxy {
     if (absl::Status started = StartHttp(); !started.ok()) return started;
     node_.Start();
     if (absl::Status started = hello_server_.Start(socket_); !started.ok()) return started;
+    RemoveOldGroups();
     if (absl::Status started = uplink_.Start(); !started.ok()) return started;
-    spdlog::info("node {} serves its ranks on {}, manager {}, files in {}/{}", options_.node_rank, socket_,
-                 options_.manager, options_.profiling_dir, task_.folder);
+    spdlog::info("node {} serves its ranks on {}, manager {}, {} in {}", options_.node_rank, socket_, options_.manager,
+                 dir_.has_mark_files() ? "files" : "no mark files, the ranks' groups", dir_.TaskPath());
     return absl::OkStatus();
   }
 
@@ -135,9 +173,10 @@ class Proxy {
     SwitchFileWatcher switch_file(options_.switch_file,
                                   [this](const SwitchChange& change) { authority_.OnFileChange(change); });
     Periodic authority_tick(std::chrono::milliseconds(200), [this](const std::atomic<bool>&) { authority_.Tick(); });
-    PeriodicAging aging(options_.profiling_dir);
-    Periodic aging_tick(std::chrono::seconds(1),
-                        [&](const std::atomic<bool>&) { aging.Tick(ReadMonotonicNs(), node_.disk_limit_mb()); });
+    PeriodicAging aging(dir_.path());
+    Periodic aging_tick(std::chrono::seconds(1), [&](const std::atomic<bool>&) {
+      if (dir_.has_mark_files()) aging.Tick(ReadMonotonicNs(), node_.disk_limit_mb());
+    });
     spdlog::info("stopping: {}", stop.Wait());
     // A job that is over before the manager was reached: what it recorded is written once it is known to be wanted.
     if (!task_.last_wanted && !node_.Reports().empty()) authority_.WaitUntilDecided(kFirstWordPatience);
@@ -153,6 +192,16 @@ class Proxy {
   }
 
  private:
+  // An earlier job's, at the same socket: only the groups of ranks that are still there are of use.
+  void RemoveOldGroups() const {
+    std::error_code ignored;
+    if (ListSegments(socket_).empty()) {
+      std::filesystem::remove_all(ProfilingDir::WithoutMarkFiles(socket_).TaskPath(), ignored);
+    }
+  }
+
+  ProxyState State() const { return {task_.folder, task_.last_wanted, dir_.TaskPath()}; }
+
   absl::Status StartHealth() {
     absl::StatusOr<std::unique_ptr<HealthServer>> health = HealthServer::Start(options_.listen);
     if (health.ok()) {
@@ -189,6 +238,7 @@ class Proxy {
   const std::string socket_;
   const Task task_;
   const std::string host_;
+  const ProfilingDir dir_;
   Node node_;
   SwitchAuthority authority_;
   Uplink uplink_;
@@ -214,10 +264,11 @@ absl::Status RunProxy(const ProxyOptions& options) {
   const std::string socket = options.socket.empty() ? DefaultSocketPath() : options.socket;
   if (absl::Status checked = CheckSocketPath(socket); !checked.ok()) return checked;
   if (absl::Status made = MakeSocketFolder(socket); !made.ok()) return made;
-  absl::StatusOr<Task> task = FindTask(options, socket);
+  const std::string host = HostName();
+  absl::StatusOr<Task> task = FindTask(options, socket, host);
   if (!task.ok()) return task.status();
 
-  Proxy proxy(options, security, socket, *task);
+  Proxy proxy(options, security, socket, *task, FindMarkFolder(options, *task), host);
   if (absl::Status started = proxy.Start(); !started.ok()) return started;
   proxy.ServeUntil(stop);
   return proxy.Stop();

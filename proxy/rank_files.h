@@ -21,10 +21,15 @@ inline constexpr int64_t kMaxMarkFileBytes = int64_t{10} * 1024 * 1024;  // a fi
 // "1745567190": ten digits and nothing else.
 bool IsMarkFileName(std::string_view name);
 inline constexpr uint64_t kLastMarkFile = 9'999'999'999;
+// In the note of a write that goes to no file.
+inline constexpr uint64_t kNoMarkFile = UINT64_MAX;
 
 class RankFiles {
  public:
   RankFiles(ProfilingDir dir, int rank) : dir_(std::move(dir)), rank_(rank) {}
+
+  // False: there is no folder for them, and no function below but path() is to be called.
+  bool there() const { return dir_.has_mark_files(); }
 
   // Where the next Append goes. A file is opened, made or followed by a new one as needed: the newest file of the rank
   // is appended to (also one of an earlier life), unless it is above the limit, does not end with a whole line, or is

@@ -16,7 +16,7 @@ namespace taskd::proxy {
 
 class RankFold {
  public:
-  // The rank's folder need not exist yet.
+  // The rank's folder need not exist yet, and need not have mark files.
   RankFold(ProfilingDir dir, int rank);
   RankFold(const RankFold&) = delete;  // the fold points to it
   RankFold& operator=(const RankFold&) = delete;

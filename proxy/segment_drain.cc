@@ -60,6 +60,8 @@ SegmentDrain::SegmentDrain(std::unique_ptr<RingSegment> segment, std::shared_ptr
 // Finds out whether the write that is noted in the segment was done.
 absl::StatusOr<bool> SegmentDrain::Settle() {
   const ring::WriteIntent& intent = segment_->header().intent;
+  if (intent.file.load(std::memory_order_relaxed) == kNoMarkFile) return true;
+  if (!files_->there()) return false;  // its files cannot be reached any more
   absl::StatusOr<bool> written = files_->SettleInterruptedWrite(
       intent.file.load(std::memory_order_relaxed), static_cast<int64_t>(intent.offset.load(std::memory_order_relaxed)),
       static_cast<int64_t>(intent.bytes.load(std::memory_order_relaxed)));
@@ -87,7 +89,7 @@ absl::Status SegmentDrain::TakeOver() {
       header.intent.valid.store(0, std::memory_order_release);
       cursors_known_ = true;
     }
-    absl::Status read = files_->VisitNewestLines([this](std::string_view text) {
+    const auto reopen = [this](std::string_view text) {
       std::optional<MarkLine> line = ParseMarkLine(text);
       if (!line) return;
       if (line->device) {  // it does not name its process: of an earlier one's its host line was none of ours
@@ -103,8 +105,10 @@ absl::Status SegmentDrain::TakeOver() {
       } else if (line->flag == kMarkEnd || line->flag == kMarkEndStream) {
         open_.erase(line->id);
       }
-    });
-    if (!read.ok()) return read;
+    };
+    if (files_->there()) {
+      if (absl::Status read = files_->VisitNewestLines(reopen); !read.ok()) return read;
+    }
   }
   header.attached.fetch_add(1, std::memory_order_acq_rel);
   taken_over_ = true;
@@ -402,7 +406,8 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
 // `valid` is stored with release behind all that it makes valid, here and in WriteBatch: of our stores that proxy finds
 // those up to the instruction at which we were killed, so the compiler must not move them past each other.
 absl::Status SegmentDrain::AppendLines(const Batch& batch, TickAnchor cut) {
-  absl::StatusOr<RankFiles::Target> target = files_->Prepare(time(nullptr));
+  absl::StatusOr<RankFiles::Target> target = RankFiles::Target{kNoMarkFile, 0};
+  if (files_->there()) target = files_->Prepare(time(nullptr));
   if (!target.ok()) return target.status();
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -417,7 +422,7 @@ absl::Status SegmentDrain::AppendLines(const Batch& batch, TickAnchor cut) {
   header.intent.offset.store(static_cast<uint64_t>(target->offset), std::memory_order_relaxed);
   header.intent.bytes.store(lines_.size(), std::memory_order_relaxed);
   header.intent.valid.store(1, std::memory_order_release);
-  return files_->Append(lines_);
+  return files_->there() ? files_->Append(lines_) : absl::OkStatus();
 }
 
 // As it was before Format.
@@ -455,7 +460,7 @@ absl::Status SegmentDrain::WriteBatch(const Batch& batch) {
   }
   CommitAnchor();
   written_ = written_next_;
-  written_bytes_ += lines_.size();
+  if (files_->there()) written_bytes_ += lines_.size();
   last_mark_ns_ = last_mark_ns_next_;
   for (uint32_t kind = 0; kind < ring::kKinds; ++kind)
     header.written[kind].store(written_[kind], std::memory_order_relaxed);

@@ -10,6 +10,9 @@
 // 3. An end is written only if its start was: the open ranges are kept in memory, and read back from the newest files
 //    at a take-over.
 // 4. What has been written is folded (common/mark_fold.h), once: a batch that could not be written is not.
+//    Where there is no folder for files, the write is left out and all else is as by 2: the note says so, and a batch
+//    that was noted counts as done. Ranges that were open when a proxy ended are then unknown to the next one, and their
+//    ends are left out: of the steps, it misses the one that was under way.
 // 5. A device line (MSPTI's) is written only for an id whose host line this process wrote; these ids are kept and read
 //    back like the open ranges.
 // 6. While a batch cannot be written, further ones are read behind it into the backlog, before the rings overwrite

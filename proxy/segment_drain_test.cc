@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <set>
 
 #include "absl/strings/str_split.h"
@@ -731,6 +732,94 @@ TEST_F(SegmentDrainTest, FoldsWhatItHasWritten) {
   EXPECT_EQ(steps[0].step, 9);
   EXPECT_EQ(steps[0].previous_end_ns, 0u);
   EXPECT_EQ(steps[0].broken, 0u);
+}
+
+class NoFolderTest : public SegmentDrainTest {
+ protected:
+  NoFolderTest() : none_(ProfilingDir::WithoutMarkFiles(temp_ / "proxy.sock")) {
+    files_ = std::make_shared<RankFiles>(none_, 3);
+  }
+  std::vector<int64_t> Steps(RankFold& fold) {
+    std::vector<int64_t> steps;
+    for (const StepFold& step : fold.TakeFinished()) steps.push_back(step.step);
+    return steps;
+  }
+
+  ProfilingDir none_;
+};
+
+TEST_F(NoFolderTest, CountsAndFoldsAndWritesNothing) {
+  auto fold = std::make_shared<RankFold>(none_, 3);
+  auto drain = NewDrain(fold);
+  for (uint64_t step = 0; step < 3; ++step) {
+    Start(kStartNs + 100 * step, step + 1, "step " + std::to_string(step), ring::kKindStep);
+    End(kStartNs + 100 * step + 90, step + 1);
+  }
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_TRUE(drain->drained());
+  EXPECT_THAT(Steps(*fold), ElementsAre(0, 1, 2));
+  const SegmentDrain::Counters counters = drain->counters();
+  EXPECT_EQ(counters.written[ring::kKindStep], 3u);
+  EXPECT_EQ(counters.step, 2);
+  EXPECT_EQ(counters.bytes, 0u) << "of files";
+  EXPECT_EQ(counters.lost, 0u);
+  EXPECT_EQ(fake_.header().intent.valid, 0u);
+  EXPECT_TRUE(std::filesystem::is_empty(temp_.path()));
+
+  // The next proxy goes on where this one was.
+  fold = std::make_shared<RankFold>(none_, 3);
+  drain = NewDrain(fold);
+  Start(kStartNs + 400, 9, "step 3", ring::kKindStep);
+  End(kStartNs + 490, 9);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Steps(*fold), ElementsAre(3));
+  EXPECT_EQ(drain->counters().written[ring::kKindStep], 4u);
+}
+
+TEST_F(NoFolderTest, TheNextProxyFoldsNothingTwiceWhereverTheLastOneWasKilled) {
+  Start(kStartNs + 100, 1, "step 0", ring::kKindStep);
+  End(kStartNs + 190, 1);
+  ASSERT_TRUE(FlushAll(*NewDrain()).ok());
+  // Killed when the note was made and the cursors were not committed.
+  ring::ThreadSlot& slot = fake_.slot(ring_);
+  const uint64_t consumed = slot.consumed;
+  const uint64_t sequence = slot.sequence;
+  slot.consumed_next = consumed;
+  slot.sequence_next = sequence;
+  slot.consumed = 0;
+  slot.sequence = 0;
+  fake_.header().intent.file = kNoMarkFile;
+  fake_.header().intent.valid = 1;
+  auto fold = std::make_shared<RankFold>(none_, 3);
+  auto drain = NewDrain(fold);
+  Start(kStartNs + 200, 2, "step 1", ring::kKindStep);
+  End(kStartNs + 290, 2);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Steps(*fold), ElementsAre(1));
+  EXPECT_EQ(drain->counters().lost, 0u);
+}
+
+TEST_F(NoFolderTest, AFolderThatIsThereAgainGetsWhatFollows) {
+  Start(kStartNs + 100, 1, "step 0", ring::kKindStep);
+  ASSERT_TRUE(FlushAll(*NewDrain()).ok());
+  files_ = std::make_shared<RankFiles>(dir_, 3);
+  auto drain = NewDrain();
+  End(kStartNs + 190, 1);  // of a range that is in no file
+  Start(kStartNs + 200, 2, "step 1", ring::kKindStep);
+  End(kStartNs + 290, 2);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Brief(), ElementsAre("16 2 step 1", "32 2 "));
+
+  // And the other way round, with a write under way that cannot be looked at any more.
+  fake_.header().intent.file = 1'600'000'000;
+  fake_.header().intent.valid = 1;
+  files_ = std::make_shared<RankFiles>(none_, 3);
+  auto fold = std::make_shared<RankFold>(none_, 3);
+  drain = NewDrain(fold);
+  Start(kStartNs + 300, 3, "step 2", ring::kKindStep);
+  End(kStartNs + 390, 3);
+  ASSERT_TRUE(FlushAll(*drain).ok());
+  EXPECT_THAT(Steps(*fold), ElementsAre(2));
 }
 
 TEST_F(SegmentDrainTest, TellsTheFoldOfLostMarks) {

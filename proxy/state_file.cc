@@ -17,7 +17,7 @@ std::string StateFilePath(const std::string& socket) { return absl::StrCat(socke
 
 std::optional<ProxyState> LoadProxyState(const std::string& path) {
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  char text[4096];
+  char text[8192];
   ssize_t length = fd.valid() ? read(fd.get(), text, sizeof(text)) : -1;
   if (length <= 0) return std::nullopt;
   nlohmann::json json = nlohmann::json::parse(text, text + length, nullptr, false);
@@ -31,6 +31,7 @@ std::optional<ProxyState> LoadProxyState(const std::string& path) {
 void SaveProxyState(const std::string& path, const ProxyState& state) {
   nlohmann::ordered_json json = {{"task_folder", state.task_folder}};
   if (state.wanted) json["wanted"] = *state.wanted;
+  if (!state.rank_folders.empty()) json["rank_folders"] = state.rank_folders;
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const std::string temporary = absl::StrCat(path, ".new");
   unlink(temporary.c_str());

@@ -1,6 +1,6 @@
 // The little that a proxy leaves for the next one on its socket, beside the rings themselves: the task's folder and the
 // switch state that holds while no manager answers. Used only where ranks of the same socket are still there; otherwise
-// it is an earlier job's.
+// it is an earlier job's. And for the ranks: below which folder they leave their groups.
 #pragma once
 
 #include <optional>
@@ -13,6 +13,7 @@ namespace taskd::proxy {
 struct ProxyState {
   std::string task_folder;
   std::optional<KindMask> wanted;
+  std::string rank_folders;  // <rank>/parallel_group.json is looked for in it; written only
 };
 
 // "<socket>.state"

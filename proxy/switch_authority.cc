@@ -4,7 +4,6 @@
 
 #include "common/log.h"
 #include "common/tick_clock.h"
-#include "proxy/state_file.h"
 
 namespace taskd::proxy {
 namespace {
@@ -14,11 +13,8 @@ constexpr uint64_t kManagerGraceNs = 2'000'000'000;
 
 }  // namespace
 
-SwitchAuthority::SwitchAuthority(Node* node, std::string state_path, std::string task_folder)
-    : node_(node),
-      state_path_(std::move(state_path)),
-      task_folder_(std::move(task_folder)),
-      alone_since_ns_(ReadMonotonicNs()) {}
+SwitchAuthority::SwitchAuthority(Node* node, std::string state_path, ProxyState state)
+    : node_(node), state_path_(std::move(state_path)), state_(std::move(state)), alone_since_ns_(ReadMonotonicNs()) {}
 
 void SwitchAuthority::OnManagerWanted(const WantedKinds& wanted) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -60,7 +56,9 @@ void SwitchAuthority::Apply(const WantedKinds& wanted) {
   applied_ = wanted;
   node_->SetWanted(wanted);
   decided_.notify_all();
-  if (changed) SaveProxyState(state_path_, {task_folder_, wanted.kinds});
+  if (!changed) return;
+  state_.wanted = wanted.kinds;
+  SaveProxyState(state_path_, state_);
 }
 
 }  // namespace taskd::proxy

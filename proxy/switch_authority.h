@@ -10,14 +10,15 @@
 
 #include "common/switch.h"
 #include "proxy/node.h"
+#include "proxy/state_file.h"
 
 namespace taskd::proxy {
 
 // Thread-safe. What is decided is set in the node and kept for the next proxy (proxy/state_file.h).
 class SwitchAuthority {
  public:
-  // `node` outlives this.
-  SwitchAuthority(Node* node, std::string state_path, std::string task_folder);
+  // `node` outlives this. `state`: what is kept beside what is decided here.
+  SwitchAuthority(Node* node, std::string state_path, ProxyState state);
 
   void OnManagerWanted(const WantedKinds& wanted);
   void OnManagerConnected(bool connected);
@@ -33,8 +34,8 @@ class SwitchAuthority {
 
   Node* const node_;
   const std::string state_path_;
-  const std::string task_folder_;
   std::mutex mutex_;  // guards all below
+  ProxyState state_;
   std::condition_variable decided_;
   bool connected_ = false;
   bool file_applied_ = false;

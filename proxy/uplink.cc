@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/printable.h"
 #include "common/tick_clock.h"
 #include "proto/channel.h"
 #include "proto/fold_messages.h"
@@ -131,6 +132,8 @@ class Uplink::Impl {
     hello->set_host(options_.host);
     hello->set_identity(options_.identity);
     hello->set_version(TASKD_VERSION);
+    hello->mutable_mark_files()->set_dir(Printable(options_.mark_folder, kShownLineBytes));
+    hello->mutable_mark_files()->set_error(Printable(options_.no_mark_files, kShownLineBytes));
     return stream.Write(message);
   }
 

@@ -23,6 +23,8 @@ class Uplink {
     int node_rank = 0;
     std::string host;
     std::string identity;
+    std::string mark_folder;    // empty: none
+    std::string no_mark_files;  // why there is none
   };
   struct Callbacks {
     // The manager's word, also the same once more. Applied when it returns.

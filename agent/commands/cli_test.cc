@@ -146,9 +146,10 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
   Result result = Run("switch --job ns/job --json step=on communication=off", env);
   EXPECT_EQ(result.code, 1) << "rank 1 is missing";
   EXPECT_EQ(result.err, "");
-  EXPECT_THAT(result.out, StartsWith(R"({"job":"ns/job","wanted":{"step":"on","fp":"off","dataloader":"off",)"
-                                     R"("save_checkpoint":"off","communication":"off"},"total":2,"applied":1,)"
-                                     R"("ranks":[{"rank":0,"node":0,"state":"applied","ms":)"));
+  EXPECT_THAT(result.out,
+              StartsWith(R"({"job":"ns/job","wanted":{"step":"on","fp":"off","dataloader":"off",)"
+                         R"("save_checkpoint":"off","communication":"off"},"total":2,"applied":1,"kept":false,)"
+                         R"("ranks":[{"rank":0,"node":0,"state":"applied","ms":)"));
   EXPECT_THAT(result.out,
               HasSubstr(R"({"rank":1,"node":1,"state":"unreachable","ms":0.0,"reason":"never attached"}]})"));
   EXPECT_EQ(nlohmann::json::parse(result.out).dump().empty(), false);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "agent/commands/control_client.h"
+#include "common/mark_files.h"
 #include "common/printable.h"
 #include "diagnosis/text.h"
 
@@ -120,6 +121,16 @@ std::string RenderSupervision(const v1::SupervisionStatus& supervision) {
   return text;
 }
 
+std::string RenderMarkFiles(const v1::JobStatus& status) {
+  std::vector<std::pair<int, MarkFiles>> nodes;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    if (!node.connected() || !node.has_mark_files()) continue;
+    nodes.push_back({node.node(), {node.mark_files().dir(), node.mark_files().error()}});
+  }
+  if (nodes.empty()) return "";
+  return absl::StrCat("mark files: ", Printable(MarkFilesText(nodes), kShownLineBytes), "\n");
+}
+
 }  // namespace
 
 std::string ListRanks(const v1::JobStatus& status) {
@@ -202,7 +213,7 @@ std::string RenderStatus(const v1::JobStatus& status, int most_listed) {
   }
   absl::StrAppend(&text, "nodes: ", status.nodes_size(), "  ranks: ", attached, " attached of ", ranks, " known");
   if (status.expected_ranks() != 0) absl::StrAppend(&text, ", ", status.expected_ranks(), " expected");
-  return absl::StrCat(text, "\n", RenderSupervision(status.supervision()),
+  return absl::StrCat(text, "\n", RenderMarkFiles(status), RenderSupervision(status.supervision()),
                       "diagnosis: ", Printable(status.diagnosis().headline(), kShownLineBytes), "\n",
                       ranks <= most_listed ? ListRanks(status) : SumUpRanks(status));
 }

@@ -16,6 +16,7 @@
 #include "common/address.h"
 #include "common/descriptors.h"
 #include "common/event_loop.h"
+#include "common/stop_signal.h"
 #include "common/unique_fd.h"
 #include "store/server.h"
 
@@ -59,7 +60,7 @@ absl::Status RunStore(const StoreOptions& options) {
   if (!unvalidated.ok()) return unvalidated.status();
 
   RaiseDescriptorLimit();
-  signal(SIGPIPE, SIG_IGN);
+  IgnoreStraySignals();
   sigset_t ending;
   sigemptyset(&ending);
   sigaddset(&ending, SIGTERM);

@@ -7,7 +7,10 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <map>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,12 +28,15 @@ struct SwitchOptions {
   std::string job;                       // namespace/name; empty: whatever job the manager has
   std::vector<std::string> assignments;  // "step=on", "all=off", ...
   double timeout_s = 10;                 // for the ranks' answers; above 0, at most 600
+  double wait_s = 0;                     // for ranks to come, at most kMaxWaitS; 0: only those that are there
   bool json = false;
   proto::Security security;
 };
 
 // For the way there and back, above the time that the ranks are given.
 constexpr std::chrono::milliseconds kExtraTimeout{5000};
+constexpr double kMaxWaitS = 7 * 86400;
+constexpr std::chrono::milliseconds kStatusTimeout{5000}, kShortestPause{200}, kLongestPause{10000};
 
 void Set(SwitchKind kind, bool on, v1::SetSwitchRequest& request) {
   switch (kind) {
@@ -84,12 +90,16 @@ const char* StateName(v1::RankAnswer::State state) {
   }
 }
 
+// No rank has ever attached: nobody could apply it, and nobody has not.
+bool IsKept(const v1::SetSwitchReply& reply) { return reply.awaited() == reply.total(); }
+
 void PrintJson(const v1::SetSwitchReply& reply) {
   nlohmann::ordered_json json;
   json["job"] = reply.job();
   json["wanted"] = KindsJson(reply.wanted().kinds());
   json["total"] = reply.total();
   json["applied"] = reply.applied();
+  json["kept"] = IsKept(reply);
   json["ranks"] = nlohmann::ordered_json::array();
   for (const v1::RankAnswer& rank : reply.ranks()) {
     nlohmann::ordered_json row;
@@ -105,8 +115,10 @@ void PrintJson(const v1::SetSwitchReply& reply) {
 
 void PrintTable(const v1::SetSwitchReply& reply) {
   std::cout << "wanted: " << KindsText(reply.wanted().kinds()) << "\n";
-  if (reply.total() == 0) {
-    std::cout << "no rank has attached yet; ranks get the wanted state as soon as they do" << std::endl;
+  if (IsKept(reply)) {
+    std::cout << "kept: applies to ranks as they come";
+    if (reply.total() != 0) std::cout << " (" << reply.total() << " expected, none has attached yet)";
+    std::cout << std::endl;
     return;
   }
   std::cout << absl::StrFormat("%6s %5s  %-11s %9s  %s\n", "rank", "node", "state", "ms", "reason");
@@ -117,7 +129,71 @@ void PrintTable(const v1::SetSwitchReply& reply) {
     line.erase(line.find_last_not_of(' ') + 1);
     std::cout << line << "\n";
   }
-  std::cout << reply.applied() << " of " << reply.total() << " ranks applied it" << std::endl;
+  std::cout << reply.applied() << " of " << reply.total() << " ranks applied it";
+  if (reply.awaited() != 0) std::cout << ", kept for " << reply.awaited() << " that have never attached";
+  std::cout << std::endl;
+}
+
+bool AllApplied(const v1::SetSwitchReply& reply) { return reply.total() != 0 && reply.applied() == reply.total(); }
+
+// Brings the answers up to what the ranks say now. `elapsed_ms`: since the request.
+void Update(const v1::JobStatus& status, double elapsed_ms, v1::SetSwitchReply& reply) {
+  std::map<int, v1::RankAnswer> answers;
+  for (const v1::RankAnswer& answer : reply.ranks()) answers[answer.rank()] = answer;
+  std::set<int> awaited;
+  for (const auto& [rank, answer] : answers) awaited.insert(rank);
+  for (const v1::NodeStatus& node : status.nodes()) {
+    for (const v1::RankStatus& rank : node.ranks()) {
+      awaited.erase(rank.rank());
+      v1::RankAnswer& answer = answers[rank.rank()];
+      const bool there = node.connected() && rank.attached();
+      const bool applied = there && rank.failed_revision() == 0 && rank.applied_revision() >= reply.wanted().revision();
+      if (applied && answer.state() == v1::RankAnswer::APPLIED) continue;
+      answer.set_rank(rank.rank());
+      answer.set_node(node.node());
+      answer.set_state(applied                                ? v1::RankAnswer::APPLIED
+                       : there && rank.failed_revision() != 0 ? v1::RankAnswer::FAILED
+                                                              : v1::RankAnswer::UNREACHABLE);
+      answer.set_ms(applied ? elapsed_ms : 0);
+      answer.set_reason(applied                 ? ""
+                        : !node.connected()     ? "its proxy is not connected"
+                        : rank.reason().empty() ? "no answer yet"
+                                                : rank.reason());
+    }
+  }
+  reply.clear_ranks();
+  uint32_t applied = 0;
+  for (const auto& [rank, answer] : answers) {
+    if (answer.state() == v1::RankAnswer::APPLIED) ++applied;
+    *reply.add_ranks() = answer;
+  }
+  reply.set_total(static_cast<uint32_t>(reply.ranks_size()));
+  reply.set_applied(applied);
+  reply.set_awaited(static_cast<uint32_t>(awaited.size()));
+}
+
+// Until every rank that is known or expected has applied it, and at least one has. An error: what the manager said last,
+// when the time was over.
+absl::Status WaitForAll(const ControlClient& client, std::chrono::steady_clock::time_point asked, double wait_s,
+                        v1::SetSwitchReply& reply) {
+  const auto until = asked + std::chrono::milliseconds(std::llround(wait_s * 1000));
+  grpc::Status called;
+  while (!AllApplied(reply) && std::chrono::steady_clock::now() < until) {
+    const auto began = std::chrono::steady_clock::now();
+    grpc::ClientContext context;
+    ControlClient::SetTimeout(context, kStatusTimeout);
+    v1::JobStatus status;
+    called = ReadParts(client.stub().StatusInParts(&context, {}), &status);
+    const auto now = std::chrono::steady_clock::now();
+    if (called.ok()) Update(status, std::chrono::duration<double, std::milli>(now - asked).count(), reply);
+    if (AllApplied(reply)) break;
+    // A large job is asked less often.
+    constexpr int kShare = 20;
+    const auto pause = std::clamp(std::chrono::duration_cast<std::chrono::milliseconds>(kShare * (now - began)),
+                                  kShortestPause, kLongestPause);
+    std::this_thread::sleep_until(std::min(until, now + pause));
+  }
+  return called.ok() ? absl::OkStatus() : absl::UnavailableError(client.Describe(called));
 }
 
 // Prints to stdout. Returns whether all ranks applied it. INVALID_ARGUMENT: wrong usage, nothing was asked for.
@@ -134,7 +210,11 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--timeout: ", options.timeout_s, " is not above 0 and at most 600 s"));
   }
-  auto timeout = std::chrono::milliseconds(std::max<int64_t>(1, std::llround(options.timeout_s * 1000)));
+  if (!(options.wait_s >= 0 && options.wait_s <= kMaxWaitS)) {
+    return absl::InvalidArgumentError(absl::StrCat("--wait: ", options.wait_s, " is not 0 to ", kMaxWaitS, " s"));
+  }
+  const double timeout_s = options.wait_s > 0 ? std::min(options.timeout_s, options.wait_s) : options.timeout_s;
+  auto timeout = std::chrono::milliseconds(std::max<int64_t>(1, std::llround(timeout_s * 1000)));
   request.set_job(options.job);
   request.set_timeout_ms(static_cast<uint32_t>(timeout.count()));
 
@@ -145,14 +225,18 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   grpc::ClientContext context;
   client->SetTimeout(context, timeout + kExtraTimeout);
   v1::SetSwitchReply reply;
+  const auto asked = std::chrono::steady_clock::now();
   grpc::Status status = ReadParts(client->stub().SwitchInParts(&context, request), &reply);
+  absl::Status waited;
+  if (status.ok() && options.wait_s > 0) waited = WaitForAll(*client, asked, options.wait_s, reply);
   if (terminal) fprintf(stderr, "\r\033[K");
   if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
     return absl::InvalidArgumentError(Printable(status.error_message()));
   }
   if (!status.ok()) return absl::UnavailableError(client->Describe(status));
+  if (!waited.ok()) return waited;
   options.json ? PrintJson(reply) : PrintTable(reply);
-  return reply.applied() == reply.total();
+  return options.wait_s > 0 ? AllApplied(reply) : IsKept(reply) || AllApplied(reply);
 }
 
 class SwitchCommand : public Command {
@@ -165,6 +249,10 @@ class SwitchCommand : public Command {
     flags.AddPositional("KIND", options_.assignments,
                         "as KIND=on or KIND=off: step, fp, dataloader, save_checkpoint, communication or all");
     flags.Add("--timeout", options_.timeout_s, "seconds that the ranks have to answer").ShowDefault();
+    flags
+        .Add("--wait", options_.wait_s,
+             "seconds in which all ranks of the job are to come and apply it; 0: those that are there")
+        .ShowDefault();
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
   }

@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "agent/process/guard.h"
 #include "common/environment.h"
+#include "common/log.h"
 
 namespace taskd::run {
 namespace {
@@ -194,8 +195,17 @@ absl::StatusOr<LogFolder> CreateLogFolder(const RunOptions& options, const std::
     if (absl::Status status = CreateFolders(base.string()); !status.ok()) return status;
     folder.path = absl::StrCat(base.string(), base.string().ends_with('/') ? "" : "/", id, "_XXXXXX");
   }
-  if (::mkdtemp(folder.path.data()) == nullptr) return CannotCreate(folder.path, std::strerror(errno));
-  return folder;
+  if (::mkdtemp(folder.path.data()) != nullptr) return folder;
+  const absl::Status failed = CannotCreate(folder.path, std::strerror(errno));
+  if (!folder.temporary || !temporary_dir.empty()) return failed;
+  // Under a root file system that is read-only.
+  folder.path = absl::StrCat("/dev/shm/taskd_", id, "_XXXXXX");
+  if (::mkdtemp(folder.path.data()) != nullptr) return folder;
+  for (int rank = 0; rank < options.procs_per_node; ++rank) {
+    if ((options.tee.Of(rank) | options.redirects.Of(rank)) != 0) return failed;
+  }
+  spdlog::warn("{}; ranks write no error files, --log-dir can name a folder", failed.message());
+  return LogFolder{};
 }
 
 void RemoveEmptyFolders(const LogFolder& folder) {

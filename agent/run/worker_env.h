@@ -14,11 +14,12 @@
 namespace taskd::run {
 
 struct LogFolder {
-  std::string path;        // <log-dir>/<rdzv-id>_<random>; empty: --log-dir /dev/null, no files at all
+  std::string path;        // <log-dir>/<rdzv-id>_<random>; empty: no files at all, as with --log-dir /dev/null
   bool temporary = false;  // --log-dir was not given
 };
 
-// Creates the folder, and --log-dir where that is missing. `temporary_dir`: where it goes without --log-dir ("": /tmp).
+// Creates the folder, and --log-dir where that is missing. `temporary_dir`: where it goes without --log-dir ("": /tmp,
+// else /dev/shm, else there is none where no stream is to go to a file: a read-only root is no reason not to train).
 // UNAVAILABLE names the folder that cannot be created, and why. Of the run's id only what is harmless in a file name is
 // taken over.
 absl::StatusOr<LogFolder> CreateLogFolder(const RunOptions& options, const std::string& temporary_dir);

@@ -79,7 +79,8 @@ function Numbers({live}) {
     <div><dt>a step takes</dt><dd id="steptime">${live.step_ms > 0 ? live.step_ms >= 1000 ? `${(live.step_ms / 1000).toPrecision(3)} s`
       : `${live.step_ms.toPrecision(3)} ms` : "–"}</dd></div>
     <div><dt>ranks</dt><dd id="ranks">${ranks.attached}${known > ranks.attached ? ` of ${known}` : ""}</dd></div>
-    <div><dt>restarts</dt><dd>${live.restarts}</dd></div></dl>`;
+    <div><dt>restarts</dt><dd>${live.restarts}</dd></div></dl>
+    ${live.mark_files && html`<p id="files">mark files: ${live.mark_files}</p>`}`;
 }
 
 function Page() {

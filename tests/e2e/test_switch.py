@@ -265,6 +265,42 @@ def test_manager_without_proxies(stage, manager):
     assert (code, answer["total"], answer["applied"], answer["ranks"]) == (0, 0, 0, [])
 
 
+@pytest.mark.parametrize("flags,expected", [([], 0), (["--nodes", "1", "--procs-per-node", "2"], 2)])
+def test_switch_before_there_are_ranks_is_kept(stage, flags, expected):
+    manager = stage.manager(flags=flags)
+    code, answer = manager.switch("step=on")
+    assert (code, answer["kept"], answer["total"], answer["applied"]) == (0, True, expected, 0), answer
+    told = stage.run("switch", "--manager", manager.address, "step=on")
+    assert told.returncode == 0 and "kept: applies to ranks as they come" in told.stdout, told.stdout
+    code, answer = manager.switch("step=on", "--wait", "0.5")
+    assert (code, answer["kept"]) == (1, True), "it was to be waited for"
+
+    stage.rank(0, stage.proxy(manager), init=True)
+    manager.wait_applied({"step": "on"}, [0])
+    code, answer = manager.switch("step=on")
+    assert (code, answer["kept"]) == (1 if expected else 0, False), "one of them has not come"
+
+
+def test_wait_until_all_ranks_have_come(stage):
+    manager = stage.manager(flags=["--nodes", "1", "--procs-per-node", "2"])
+    proxy = stage.proxy(manager)
+    switch = stage._add(harness.Process("switch", [harness.TASKD, "switch", "--manager", manager.address, "all=on", "--wait", "60",
+                                                   "--json"], harness.clean_environment(), stage.folder))
+    stage.rank(0, proxy)
+    manager.wait_applied(ALL_ON, [0])
+    assert switch.alive(), "rank 1 is not there yet"
+    late = manager.switch("step=on", "--wait", "0.5")
+    assert late[0] == 1 and [(r["rank"], r["state"], r["reason"]) for r in late[1]["ranks"] if r["state"] != "applied"] == [
+        (1, "unreachable", "never attached")]
+    stage.rank(1, proxy)
+    assert switch.wait() == 0, switch.log()
+    answer = json.loads(switch.log())
+    assert (answer["total"], answer["applied"], answer["kept"]) == (2, 2, False)
+    assert all(rank["ms"] > 0 and rank["reason"] == "" for rank in answer["ranks"])
+    refused = stage.run("switch", "--manager", manager.address, "all=on", "--wait", "-1")
+    assert refused.returncode == 2 and "--wait" in refused.stderr
+
+
 def test_rank_that_only_has_the_variable(stage, manager, recording, proxy):
     """No init: the rank comes from RANK at the first mark."""
     rank = stage.rank(5, proxy, pattern="training", rate=100, init=False)

@@ -38,8 +38,9 @@ def groups(path):
         return {}
 
 
-@pytest.mark.parametrize("task", ["job-1", None])
-def test_file(world, free_port, task):
+@pytest.mark.parametrize("task,name", [("job-1", "job-1"), (None, "default_task_id_1700000000_host_00c0ffee"),
+                                       (None, "default_task_id_1700000000")])
+def test_file(world, free_port, task, name):
     folder = world.path("profiling")
     os.makedirs(os.path.join(folder, "default_task_id_1000000000", "1"))  # of an earlier job
     os.utime(os.path.join(folder, "default_task_id_1000000000", "1"), (1, 1))
@@ -47,7 +48,6 @@ def test_file(world, free_port, task):
     wait_until(lambda: world.output().count("UP") == 2, "both ranks are up", 60)
     assert all(r.poll() is None for r in ranks)
     # The proxy makes the folders when it meets the ranks, which may be late.
-    name = task or "default_task_id_1700000000"
     paths = [os.path.join(folder, name, str(r), "parallel_group.json") for r in (0, 1)]
     for path in paths:
         os.makedirs(os.path.dirname(path))
@@ -60,6 +60,24 @@ def test_file(world, free_port, task):
                                 "2": {"group_name": "2", "group_rank": 1, "global_ranks": [0, 1]}}
     assert os.listdir(os.path.dirname(paths[0])) == ["parallel_group.json"], "a temporary file is left"
     assert not os.listdir(os.path.join(folder, "default_task_id_1000000000", "1")), "an earlier job's folder was taken"
+
+
+def test_the_proxy_says_where(world, free_port):
+    """It may have found another folder than the usual one, or none for mark files."""
+    ranks = start(world, free_port)
+    wait_until(lambda: world.output().count("UP") == 2, "both ranks are up", 60)
+    folders = world.path("proxy.sock.ranks")
+    with open(world.socket + ".state", "w", encoding="utf-8") as state:
+        json.dump({"task_folder": "default_task_id_1700000000_host_1", "rank_folders": folders}, state)
+    # Nor the folder of another job that begins meanwhile.
+    other = os.path.join(world.path("profiling"), "default_task_id_1700000000", "0")
+    os.makedirs(other)
+    for rank in (0, 1):
+        os.makedirs(os.path.join(folders, str(rank)))
+    paths = [os.path.join(folders, str(r), "parallel_group.json") for r in (0, 1)]
+    wait_until(lambda: len(groups(paths[0])) == 2 and len(groups(paths[1])) == 3, "both files are complete")
+    assert os.listdir(other) == []
+    assert all(r.poll() is None for r in ranks)
 
 
 def test_a_program_that_makes_many_does_not_wait_for_each_look(world, free_port):

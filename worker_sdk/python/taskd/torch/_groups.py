@@ -177,28 +177,44 @@ def _write(wanted):
 
 
 def rank_folder(rank):
-    """The folder of this rank's mark files, or None while there is none.
+    """The folder in which the proxy looks for this rank's groups, or None while there is none.
 
-    Without MINDX_TASK_ID only the proxy knows the task's folder: the newest one that has been in use since this process
-    began, or an earlier job's would do.
+    The proxy says where that is, beside its socket. Where it does not, and without a task's name, it is the newest
+    task's folder that has been in use since this process began, or an earlier job's would do.
     """
-    base = os.environ.get("TASKD_PROFILING_DIR") or "/user/cluster-info/profiling"
     task = os.environ.get("MINDX_TASK_ID")
-    if task:
+    base = os.environ.get("TASKD_PROFILING_DIR") or "/user/cluster-info/profiling"
+    told = _folders_of_proxy()
+    if told:
+        base, task_name = os.path.split(told)
+        tasks = [task_name]
+    elif task:
         tasks = [task]
     else:
         try:
             names = os.listdir(base)
         except OSError:
             return None
-        numbers = sorted((int(n[16:]) for n in names if re.fullmatch(r"default_task_id_[0-9]{1,19}", n)), reverse=True)
-        tasks = [f"default_task_id_{n}" for n in numbers]
+        begun = {n: re.fullmatch(r"default_task_id_([0-9]{1,19})(_.*)?", n) for n in names}
+        tasks = sorted((n for n, match in begun.items() if match), key=lambda n: int(begun[n][1]), reverse=True)
     for task_name in tasks:
         folder = os.path.join(base, task_name, str(rank))
         if os.path.isdir(folder) and not os.path.islink(folder):
             if task or os.stat(folder).st_mtime >= _process_start() - 1:
                 return folder
     return None
+
+
+def _folders_of_proxy():
+    """The folder with the ranks' folders, as the proxy of this node has it; None: it has not said."""
+    task = os.environ.get("MINDX_TASK_ID") or "default"
+    path = os.environ.get("TASKD_SOCKET") or f"/tmp/taskd-{os.geteuid()}/{task}/proxy.sock"
+    try:
+        with open(f"{path}.state", encoding="utf-8") as state:
+            folders = json.load(state).get("rank_folders")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return folders if isinstance(folders, str) and os.path.isabs(folders) else None
 
 
 @functools.lru_cache(maxsize=None)

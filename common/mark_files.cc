@@ -1,0 +1,46 @@
+#include "common/mark_files.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace taskd {
+namespace {
+
+constexpr size_t kShown = 4;
+
+std::string TextOf(const MarkFiles& files) {
+  return files.dir.empty() ? absl::StrCat("none (", files.error, ")") : files.dir;
+}
+
+}  // namespace
+
+std::string MarkFilesText(const std::vector<std::pair<int, MarkFiles>>& nodes) {
+  struct Place {
+    const MarkFiles* files;
+    std::vector<int> nodes;
+  };
+  std::vector<Place> places;
+  for (const auto& [node, files] : nodes) {
+    auto place = std::find_if(places.begin(), places.end(), [&](const Place& one) { return *one.files == files; });
+    if (place == places.end()) {
+      if (places.size() > kShown) continue;
+      place = places.insert(places.end(), {&files, {}});
+    }
+    place->nodes.push_back(node);
+  }
+  if (places.size() == 1) return TextOf(*places.front().files);
+  std::string text;
+  for (const Place& place : places) {
+    if (&place == places.data() + kShown) return absl::StrCat(text, ", and others");
+    absl::StrAppend(&text, text.empty() ? "" : ", ", TextOf(*place.files), " on ");
+    if (place.nodes.size() == 1) {
+      absl::StrAppend(&text, "node ", place.nodes.front());
+    } else {
+      absl::StrAppend(&text, place.nodes.size(), " nodes");
+    }
+  }
+  return text;
+}
+
+}  // namespace taskd

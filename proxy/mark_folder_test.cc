@@ -1,0 +1,120 @@
+#include "proxy/mark_folder.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proxy/testing/temp_dir.h"
+
+namespace taskd::proxy {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TempDir;
+
+constexpr std::chrono::seconds kPatience{60};
+
+class MarkFolderTest : public ::testing::Test {
+ protected:
+  MarkFolderTest() {
+    for (const char* name : {"submit", "work"}) std::filesystem::create_directory(temp_ / name);
+    // Nobody can make a folder below a file, root neither.
+    testing::WriteFile(temp_ / "file", "");
+    wishes_.first = temp_ / "file/user/cluster-info/profiling";
+    wishes_.working_dirs = {temp_ / "submit", temp_ / "work"};
+    wishes_.name = "taskd-train";
+    wishes_.task_folder = "task";
+  }
+  MarkFolder Choose() { return ChooseMarkFolder(wishes_, kPatience); }
+
+  TempDir temp_;
+  MarkFolderWishes wishes_;
+};
+
+TEST_F(MarkFolderTest, TakesTheFirstThatCanBeWrittenAndMakesNothing) {
+  const std::string refusal = wishes_.first + ": Not a directory";
+  MarkFolder folder = Choose();
+  EXPECT_EQ(folder.path, temp_ / "submit/taskd-train");
+  EXPECT_EQ(folder.refusal, refusal);
+  EXPECT_FALSE(std::filesystem::exists(folder.path));
+
+  wishes_.working_dirs = {"", temp_ / "work"};
+  EXPECT_EQ(Choose().path, temp_ / "work/taskd-train");
+  wishes_.working_dirs = {"work"};
+  EXPECT_EQ(Choose().path, "") << "not absolute";
+  EXPECT_EQ(Choose().refusal, refusal) << "of the first one";
+
+  wishes_.first = temp_ / "not/there/yet";
+  EXPECT_EQ(Choose().path, wishes_.first);
+  EXPECT_EQ(Choose().refusal, "");
+}
+
+TEST_F(MarkFolderTest, WhatWasGivenIsTakenOrNone) {
+  wishes_.given = temp_ / "given/";
+  EXPECT_EQ(Choose().path, temp_ / "given");
+  wishes_.given = temp_ / "file/given";
+  EXPECT_EQ(Choose().path, "");
+  EXPECT_EQ(Choose().refusal, wishes_.given + ": Not a directory");
+  std::filesystem::create_directory_symlink(temp_ / "work", temp_ / "link");
+  wishes_.given = temp_ / "link";
+  EXPECT_EQ(Choose().path, "");
+  EXPECT_THAT(Choose().refusal, HasSubstr("is a symbolic link"));
+  wishes_.given = "relative";
+  EXPECT_EQ(Choose().path, std::filesystem::current_path() / "relative");
+}
+
+TEST_F(MarkFolderTest, AWorkingFolderIsTakenByItsRealPath) {
+  std::filesystem::create_directory_symlink(temp_ / "work", temp_ / "link");
+  wishes_.working_dirs = {temp_ / "link"};
+  EXPECT_EQ(Choose().path, temp_ / "work/taskd-train");
+  std::filesystem::create_directory_symlink(temp_ / "submit", temp_ / "work/taskd-train");
+  EXPECT_EQ(Choose().path, "") << "the folder itself is never a link";
+}
+
+TEST_F(MarkFolderTest, TheTasksFolderCountsWhereItIsThere) {
+  wishes_.given = temp_ / "given";
+  std::filesystem::create_directory(wishes_.given);
+  EXPECT_EQ(Choose().path, wishes_.given);
+  testing::WriteFile(wishes_.given + "/task", "");
+  EXPECT_EQ(Choose().refusal, wishes_.given + "/task: Not a directory");
+}
+
+// What a user who is not root meets: another's folder, made by `hostPath: DirectoryOrCreate`.
+TEST_F(MarkFolderTest, AFolderOfAnotherUserIsPassedOver) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to be another user for a while";
+  wishes_.first = temp_ / "roots/profiling";
+  std::filesystem::create_directories(wishes_.first);
+  for (const char* name : {"submit", "work"}) ASSERT_EQ(chmod((temp_ / name).c_str(), 01777), 0);
+  std::filesystem::create_directory(temp_ / "submit/taskd-train");  // a trap
+  ASSERT_EQ(chmod((temp_ / "submit/taskd-train").c_str(), 0777), 0);
+  ASSERT_EQ(chmod(temp_.path().c_str(), 0755), 0);
+  // access() goes by the real user.
+  ASSERT_EQ(setresuid(65534, 65534, 0), 0);
+  const MarkFolder folder = Choose();
+  wishes_.working_dirs = {temp_ / "submit"};
+  const MarkFolder none = Choose();
+  ASSERT_EQ(setresuid(0, 0, 0), 0);
+  EXPECT_EQ(folder.path, temp_ / "work/taskd-train");
+  EXPECT_EQ(folder.refusal, wishes_.first + ": Permission denied");
+  EXPECT_EQ(none.path, "");
+
+  // In the folder that belongs to another the task's own was made for us.
+  std::filesystem::create_directory(wishes_.first + "/task");
+  ASSERT_EQ(chown((wishes_.first + "/task").c_str(), 65534, 65534), 0);
+  ASSERT_EQ(setresuid(65534, 65534, 0), 0);
+  const MarkFolder prepared = Choose();
+  ASSERT_EQ(setresuid(0, 0, 0), 0);
+  EXPECT_EQ(prepared.path, wishes_.first);
+}
+
+TEST(PlainFileName, IsOnePartOfAPath) {
+  EXPECT_EQ(PlainFileName("slurm/train-7"), "slurm-train-7");
+  EXPECT_EQ(PlainFileName("a b\n../\xc3\xa4"), "a-b-..---");
+  EXPECT_EQ(PlainFileName(std::string(300, 'x')).size(), 100u);
+}
+
+}  // namespace
+}  // namespace taskd::proxy
