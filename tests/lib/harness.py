@@ -52,7 +52,8 @@ def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
 
 def clean_environment(**extra):
     """This process's environment without what would steer TaskD, and with `extra` (None removes)."""
-    steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|SLURM|PET_|TORCHELASTIC_|JOB_COMPLETION_INDEX|JOBSET_|LWS_|PMIPOD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|MSTX_|NVTX_")
+    steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|POD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|PMIX_|PMI_|SLURM|"
+                          r"PET_|TORCHELASTIC_|JOB_COMPLETION_INDEX|JOBSET_|LWS_|VC_|KUBERNETES_|MSTX_|NVTX_")
     environment = {k: v for k, v in os.environ.items() if not steering.match(k)}
     environment.update({k: str(v) for k, v in extra.items() if v is not None})
     return environment
@@ -278,8 +279,8 @@ class Rank(Process):
         command = [RANK_MAIN, "--rank", str(rank), "--threads", str(threads), "--rate", str(rate), "--count", str(count),
                    "--pattern", pattern, "--name-bytes", str(name_bytes), "--counter", self.counter_path,
                    "--hold", str(int(hold)), "--init", str(int(init))]
-        environment = clean_environment(LD_PRELOAD=LIBRARY, TASKD_SOCKET=socket_path, RANK=rank,
-                                        ASAN_OPTIONS="verify_asan_link_order=0", **(environment or {}))
+        environment = clean_environment(**{"LD_PRELOAD": LIBRARY, "TASKD_SOCKET": socket_path, "RANK": rank,
+                                           "ASAN_OPTIONS": "verify_asan_link_order=0", **(environment or {})})
         super().__init__(name or f"rank{rank}", command, environment, folder)
 
     def made(self):

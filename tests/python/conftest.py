@@ -18,7 +18,7 @@ import ports  # noqa: E402
 
 BUILD = os.environ.get("TASKD_BUILD_DIR", "")
 # What must not reach them from the environment of the tests.
-STEERING = re.compile(r"(TASKD_|MINDX_|PET_|OMPI_|TORCHELASTIC_|LOCAL_|GROUP_|MASTER_|MS_)|"
+STEERING = re.compile(r"(TASKD_|MINDX_|PET_|OMPI_|TORCHELASTIC_|LOCAL_|GROUP_|MASTER_|MS_|PMI_|PMIX_|MPI_|SLURM_)|"
                       r"(POD_IP|RANK|RANK_ID|WORLD_SIZE|LD_PRELOAD)$")
 
 # Plays `taskd`: notes how it was called, makes its socket, and ends like the program at its input's end or at SIGTERM.

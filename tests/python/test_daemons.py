@@ -106,6 +106,10 @@ print("RESULT", init_taskd_proxy({}), init_taskd_proxy({}), destroy_taskd_proxy(
      {"--manager": "master.local:9701", "--listen": "[::1]:9702", "--node-rank": "3"}),
     ("{}", {"MASTER_ADDR": "fd00::5", "RANK": "4"}, {"--manager": "[fd00::5]:9601", "--node-rank": "4"}),
     ("{}", {"RANK": "13", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "8"}, {"--manager": "127.0.0.1:9601", "--node-rank": "1"}),
+    ("{}", {"SLURM_STEP_ID": "0", "SLURM_NODEID": "3"}, {"--manager": "127.0.0.1:9601", "--node-rank": "3"}),
+    ("{}", {"SLURM_STEP_ID": "0", "SLURM_NODEID": "3", "GROUP_RANK": "1"},
+     {"--manager": "127.0.0.1:9601", "--node-rank": "1"}),
+    ("{}", {"SLURM_NODEID": "3"}, {"--manager": "127.0.0.1:9601", "--node-rank": "0"}),  # a batch shell's
     ("{}", {"MS_NODE_RANK": "2"}, {"--manager": "127.0.0.1:9601", "--node-rank": "2"}),
     ("{'UpstreamAddr': '10.0.0.1', 'ListenPort': 9702}",
      {"TASKD_MANAGER": "10.0.0.9:1", "TASKD_LISTEN": "127.0.0.1:2", "TASKD_NODE_RANK": "6"}, {}),

@@ -401,11 +401,15 @@ exit 7
     assert world.output() == f"{child.pid} {python} run --nnodes=1 train.py --a b\n"
 
 
-def test_pth_imports_the_package_only_into_ranks_that_need_it(world):
+def test_pth_imports_the_package_only_where_it_is_needed(world):
     line = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "worker_sdk", "python", "taskd_torch.pth")
     code = f"import sys\nexec(open({line!r}).read())\nprint('taskd' in sys.modules, 'torch' in sys.modules)"
     assert world.run(code, TASKD_TORCH="1", RANK="0").split() == ["True", "False"]
     assert world.run(code, TASKD_RUN_COOKIE="c0ffee", RANK="0").split() == ["True", "False"]
-    assert world.run(code, TASKD_TORCH="1").split() == ["False", "False"]
-    assert world.run(code, RANK="0").split() == ["False", "False"]
+    # Its rank may come as late as with init_process_group.
+    assert world.run(code, TASKD_TORCH="1").split() == ["True", "False"]
+    assert world.run(code, TASKD_RUN_COOKIE="c0ffee").split() == ["False", "False"]
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        assert world.run(code, TASKD_RUN_COOKIE="c0ffee", **{name: "0"}).split() == ["True", "False"]
+    assert world.run(code, RANK="0", SLURM_PROCID="0").split() == ["False", "False"]
     assert world.run(code, TASKD_TORCH="1", RANK="0", PYTHONPATH="/nonexistent").split() == ["False", "False"]

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -258,31 +259,69 @@ FRESH_TEST(ForkTest, OnlyTheWriterHoldsTheLock) {
   EXPECT_EQ(RunForked(locked), 0);
 }
 
-FRESH_TEST(LifeTest, RankOfTheEnvironment) {
-  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID"}) {
-    EXPECT_EQ(RunForked([name] {
-                setenv(name, "42", 1);
-                setenv("LOCAL_RANK", "2", 1);
-                const std::string command =
-                    "exec '" + std::filesystem::read_symlink("/proc/self/exe").string() +
-                    "' --gtest_filter=LifeTest.DISABLED_ChecksRank --gtest_also_run_disabled_tests >&2";
-                return WEXITSTATUS(system(command.c_str()));
-              }),
-              0)
-        << name;
-  }
+// What a process says of itself that is started with these variables: "rank local_rank".
+std::string IdentityWith(const std::map<std::string, std::string>& variables) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const int code = RunForked([&] {
+    dup2(ends[1], STDOUT_FILENO);
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+    execl(program.c_str(), program.c_str(), "--gtest_filter=LifeTest.DISABLED_SaysIdentity",
+          "--gtest_also_run_disabled_tests", nullptr);
+    return 1;
+  });
+  EXPECT_EQ(code, 0);
+  close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  const size_t begin = text.find("identity:");
+  return begin == std::string::npos ? text : text.substr(begin + 9, text.find(';', begin) - begin - 9);
 }
-TEST(LifeTest, DISABLED_ChecksRank) {
+TEST(LifeTest, DISABLED_SaysIdentity) {
   taskd_mark("x");
   SegmentView segment;
-  EXPECT_EQ(segment.header().rank.load(), 42);
-  EXPECT_EQ(segment.header().local_rank.load(), 2);
+  printf("identity:%d %d;\n", segment.header().rank.load(), segment.header().local_rank.load());
+}
+
+FRESH_TEST(LifeTest, RankOfTheEnvironment) {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID", "PMIX_RANK", "PMI_RANK"}) {
+    EXPECT_EQ(IdentityWith({{name, "42"}}), "42 -1") << name;
+  }
+  for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK"}) {
+    EXPECT_EQ(IdentityWith({{"RANK", "1"}, {name, "2"}}), "1 2") << name;
+  }
+}
+
+FRESH_TEST(LifeTest, TheFirstOfSeveralRanksIsTaken) {
+  std::map<std::string, std::string> variables = {
+      {"RANK", "1"},     {"OMPI_COMM_WORLD_RANK", "2"}, {"RANK_ID", "3"},       {"PMIX_RANK", "4"},
+      {"PMI_RANK", "5"}, {"SLURM_PROCID", "6"},         {"SLURM_LOCALID", "7"}, {"SLURM_STEP_NUM_TASKS", "8"}};
+  int expected = 1;
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    EXPECT_EQ(IdentityWith(variables), std::to_string(expected++) + " 7");
+    variables[name] = name[0] == 'P' ? "" : "-1";
+  }
+  EXPECT_EQ(IdentityWith(variables), "-1 7");
+}
+
+// Each task of such a step is a launcher, or there is none: a batch shell.
+FRESH_TEST(LifeTest, SlurmsTaskIsARankOnlyWhereThereAreSeveral) {
+  for (const char* tasks : {"", "1", "x", "-2"}) {
+    EXPECT_EQ(IdentityWith({{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_NUM_TASKS", tasks}}), "-1 -1")
+        << tasks;
+  }
+  EXPECT_EQ(IdentityWith({{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "4"}}), "-1 -1");
+  EXPECT_EQ(IdentityWith({{"SLURM_PROCID", "3"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}), "3 1");
 }
 
 FRESH_TEST(LifeTest, MalformedRankIsNone) {
   setenv("RANK", "4x", 1);
   setenv("OMPI_COMM_WORLD_RANK", "-3", 1);
   setenv("RANK_ID", "99999999999", 1);
+  setenv("PMI_RANK", "", 1);
   taskd_mark("x");
   EXPECT_EQ(SegmentView().header().rank.load(), -1);
 }

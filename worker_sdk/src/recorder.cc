@@ -125,6 +125,22 @@ int FirstEnvironmentNumber(std::initializer_list<const char*> names) {
   return -1;
 }
 
+// A step of one task a node has launchers as its tasks, and a job's batch shell is task 0 of nothing.
+bool IsOneOfSlurmsTasks() { return EnvironmentNumber("SLURM_STEP_NUM_TASKS") > 1; }
+
+// What a launcher of ranks says, -1 where none does. RANK_ID comes before the newer three: where it is set, it is what the
+// program was started with, and a container may have variables of the step that it runs in besides.
+int EnvironmentRank() {
+  const int rank = FirstEnvironmentNumber({"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID", "PMIX_RANK", "PMI_RANK"});
+  return rank < 0 && IsOneOfSlurmsTasks() ? EnvironmentNumber("SLURM_PROCID") : rank;
+}
+
+int EnvironmentLocalRank() {
+  const int local_rank =
+      FirstEnvironmentNumber({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK"});
+  return local_rank < 0 && IsOneOfSlurmsTasks() ? EnvironmentNumber("SLURM_LOCALID") : local_rank;
+}
+
 // Once, before the first record.
 void ReadMarkNames() {
   if (g_names_read) return;
@@ -204,7 +220,7 @@ void StartAtFirstMark() {
   SlowPath slow_path;
   if (!slow_path.entered()) return CountDropped();
   if (g_gate.load(std::memory_order_relaxed) != &g_gate_uninitialized) return;
-  const int rank = FirstEnvironmentNumber({"RANK", "OMPI_COMM_WORLD_RANK", "RANK_ID"});
+  const int rank = EnvironmentRank();
   const bool child = getpid() != g_start_pid || (rank >= 0 && AncestorRecordsAs(SocketPath(), rank));
   if (child || !EnsureSegment()) {
     if (!child) CountDropped();
@@ -212,7 +228,7 @@ void StartAtFirstMark() {
     return;
   }
   g_identity.rank.store(rank);
-  g_identity.local_rank.store(FirstEnvironmentNumber({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"}));
+  g_identity.local_rank.store(EnvironmentLocalRank());
   PublishIdentity();
   OpenGate();
   if (g_identity.rank.load() < 0) return;
@@ -432,7 +448,7 @@ int Init(int rank, int local_rank, int disk_limit_mb) {
   if (const CoreTable* other = OtherPrimary()) return other->init(rank, local_rank, disk_limit_mb);
   SlowPath slow_path;
   if (!slow_path.entered()) return -1;
-  if (local_rank < 0) local_rank = FirstEnvironmentNumber({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"});
+  if (local_rank < 0) local_rank = EnvironmentLocalRank();
   if (!EnsureSegment()) {
     g_gate.store(&g_gate_off, std::memory_order_release);
     return -1;

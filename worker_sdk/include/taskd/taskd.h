@@ -25,7 +25,10 @@ extern "C" {
 typedef struct taskd_domain taskd_domain; /* opaque; valid for the life of the process */
 
 /* Sets the rank of this process and looks for the node's proxy (TASKD_SOCKET) until it is found. Without it the rank
- * is taken from RANK, OMPI_COMM_WORLD_RANK or RANK_ID at the first mark.
+ * is taken at the first mark from the first of these variables that is a number: RANK, OMPI_COMM_WORLD_RANK, RANK_ID,
+ * PMIX_RANK, PMI_RANK and, in a step of more than one task (SLURM_STEP_NUM_TASKS), SLURM_PROCID; the local rank likewise
+ * from LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMIX_LOCAL_RANK, SLURM_LOCALID. Where none is, marks are
+ * recorded all the same, and wait in memory for this call.
  * rank: global, >= 0. local_rank: >= 0, or -1 if not known. disk_limit_mb: wished limit of the node's mark files, 0 for
  * none. Returns 0, or -1 for a bad argument or where no shared memory is to be had (then nothing is recorded; a later
  * call tries again). Called again, it changes the rank. */

@@ -103,9 +103,11 @@ void RunInFreshProcess() {
   std::vector<std::string> variables = {std::string(kChildVariable) + "=" + folder, "TASKD_SOCKET=" + socket};
   for (char** variable = environ; *variable != nullptr; ++variable) {
     bool kept = true;
-    for (const char* name : {"TASKD_SOCKET=", "RANK=", "LOCAL_RANK=", "RANK_ID=", "OMPI_COMM_WORLD_RANK=",
-                             "OMPI_COMM_WORLD_LOCAL_RANK=", "MINDX_TASK_ID=", "GTEST_OUTPUT=", "LD_PRELOAD=",
-                             "NVTX_INJECTION64_PATH=", "TASKD_NVTX_CHAIN=", "TASKD_MARK_NAMES="}) {
+    for (const char* name :
+         {"TASKD_SOCKET=", "RANK=", "LOCAL_RANK=", "RANK_ID=", "OMPI_COMM_WORLD_RANK=", "OMPI_COMM_WORLD_LOCAL_RANK=",
+          "PMIX_RANK=", "PMIX_LOCAL_RANK=", "PMI_RANK=", "MPI_LOCALRANKID=", "SLURM_PROCID=", "SLURM_LOCALID=",
+          "SLURM_STEP_NUM_TASKS=", "MINDX_TASK_ID=", "GTEST_OUTPUT=", "LD_PRELOAD=", "NVTX_INJECTION64_PATH=",
+          "TASKD_NVTX_CHAIN=", "TASKD_MARK_NAMES="}) {
       kept = kept && strncmp(*variable, name, strlen(name)) != 0;
     }
     if (kept) variables.push_back(*variable);

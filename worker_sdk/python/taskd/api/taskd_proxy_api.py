@@ -34,6 +34,9 @@ def _node_rank(config):
         value = os.environ.get(name, "")
         if value.isdecimal():
             return int(value) // divisor
+    slurm_node = os.environ.get("SLURM_NODEID", "")
+    if os.environ.get("SLURM_STEP_ID", "").isdecimal() and slurm_node.isdecimal():  # else the batch shell's, which is 0
+        return int(slurm_node)
     return int(keys.DEFAULT_SERVERRANK)
 
 
@@ -69,7 +72,7 @@ def init_taskd_proxy(config: dict) -> bool:
     """Starts this node's proxy; it ends with this process. True once it accepts ranks. A second call changes nothing.
 
     config: ListenAddr (127.0.0.1), ListenPort (9602), UpstreamAddr (MASTER_ADDR, else 127.0.0.1), UpstreamPort (9601),
-    ServerRank (the node's rank; from RANK or MS_NODE_RANK, else 0). Ports and ranks are ints or digits. The environment
+    ServerRank (the node's rank; from RANK, MS_NODE_RANK or a Slurm step, else 0). Ports and ranks are ints or digits. The environment
     wins: TASKD_LISTEN, TASKD_MANAGER, TASKD_NODE_RANK, and every other flag of `taskd proxy` as TASKD_<FLAG>.
     """
     global _proxy

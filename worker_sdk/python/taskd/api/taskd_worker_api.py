@@ -20,9 +20,8 @@ def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, frame
     global _initialized_pid
     check.non_negative_int("rank_id", rank_id)
     check.non_negative_int("upper_limit_of_disk_in_mb", upper_limit_of_disk_in_mb)
-    local_rank = os.environ.get("LOCAL_RANK", "")
-    local_rank = int(local_rank) if local_rank.isdecimal() and int(local_rank) <= check.INT_MAX else -1
-    if cython_api.load().taskd_worker_init(rank_id, local_rank, upper_limit_of_disk_in_mb) != 0:
+    # -1: the library knows the variables of all launchers that tell the local rank.
+    if cython_api.load().taskd_worker_init(rank_id, -1, upper_limit_of_disk_in_mb) != 0:
         return False
     _initialized_pid = os.getpid()
     return True
