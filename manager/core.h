@@ -53,8 +53,8 @@ struct JobShape {
   std::string task_id;
   int nodes = 0;
   int procs_per_node = 0;
-  std::string
-      called;  // what people are shown where `job` is empty; calls that name another job are answered all the same
+  // What people are shown where `job` is empty; calls that name another job are answered all the same.
+  std::string called = {};
 
   const std::string& name() const { return job.empty() ? called : job; }
 };
