@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "common/unique_fd.h"
 
@@ -32,7 +33,11 @@ StopSignal::StopSignal(bool on_stdin_eof) : on_stdin_eof_(on_stdin_eof) {
   IgnoreStraySignals();
 }
 
-std::string StopSignal::Wait() {
+std::string StopSignal::Wait(const std::function<void()>& job_ends) {
+  bool told = false;
+  auto tell = [&] {
+    if (!std::exchange(told, true)) job_ends();
+  };
   sigset_t signals = StopSignals();
   UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
   while (true) {
@@ -40,12 +45,15 @@ std::string StopSignal::Wait() {
     if (poll(polls, 2, -1) < 0) continue;
     signalfd_siginfo info;
     if ((polls[0].revents & POLLIN) != 0 && read(signal_fd.get(), &info, sizeof(info)) == sizeof(info)) {
-      return info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+      tell();
+      if (!on_stdin_eof_) return info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
     }
     if (polls[1].revents == 0) continue;
     char ignored[256];
     ssize_t got = read(STDIN_FILENO, ignored, sizeof(ignored));
-    if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) return "stdin has closed";
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    tell();
+    if (got <= 0) return "stdin has closed";
   }
 }
 

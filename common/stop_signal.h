@@ -1,6 +1,11 @@
 // When a daemon has to end: SIGTERM, SIGINT, or the end of stdin where a parent holds the other end.
+//
+// With such a parent it is the parent who decides. A scheduler signals every process of a job at once, and what the ranks
+// record until they end still has to be taken: a signal, like anything that the parent writes into stdin, says only that
+// the job ends.
 #pragma once
 
+#include <functional>
 #include <string>
 
 namespace taskd {
@@ -15,8 +20,9 @@ class StopSignal {
  public:
   explicit StopSignal(bool on_stdin_eof);
 
-  // Blocks until it is time to stop; returns why ("SIGTERM", "SIGINT", "stdin has closed").
-  std::string Wait();
+  // Blocks until it is time to stop; returns why ("SIGTERM", "SIGINT", "stdin has closed"). `job_ends`: called before,
+  // once, as soon as it is known.
+  std::string Wait(const std::function<void()>& job_ends = [] {});
 
  private:
   const bool on_stdin_eof_;

@@ -177,7 +177,7 @@ class Proxy {
     Periodic aging_tick(std::chrono::seconds(1), [&](const std::atomic<bool>&) {
       if (dir_.has_mark_files()) aging.Tick(ReadMonotonicNs(), node_.disk_limit_mb());
     });
-    spdlog::info("stopping: {}", stop.Wait());
+    spdlog::info("stopping: {}", stop.Wait([this] { uplink_.ExpectEnd(); }));
     // A job that is over before the manager was reached: what it recorded is written once it is known to be wanted.
     if (!task_.last_wanted && !node_.Reports().empty()) authority_.WaitUntilDecided(kFirstWordPatience);
   }
@@ -209,7 +209,9 @@ class Proxy {
     } else if (!options_.listen_is_default || absl::IsInvalidArgument(health.status())) {
       return health.status();
     } else {
-      spdlog::warn("{}; going on without it: ranks use the socket", health.status().message());
+      // Another job's proxy has it: nobody misses anything.
+      const auto level = absl::IsAlreadyExists(health.status()) ? spdlog::level::info : spdlog::level::warn;
+      spdlog::log(level, "{}; going on without it: ranks use the socket", health.status().message());
     }
     return absl::OkStatus();
   }

@@ -68,6 +68,8 @@ class Uplink::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
+  void ExpectEnd() { expects_end_ = true; }
+
   void Queue(v1::NodeMessage message) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -88,7 +90,7 @@ class Uplink::Impl {
       if (stopping_) return;
       // The same trouble twice is not news.
       std::string error = ended.ToString();
-      if (error != last_error) {
+      if (error != last_error && !expects_end_) {
         spdlog::warn("manager {}: {}; trying again", options_.manager,
                      ended.message().empty() ? "closed the stream" : ended.message());
       }
@@ -243,6 +245,7 @@ class Uplink::Impl {
   std::condition_variable wake_;
   bool stopping_ = false;
   bool reader_done_ = false;
+  std::atomic<bool> expects_end_{false};
   std::atomic<bool> spoke_{false};  // the manager, on the present stream
   grpc::ClientContext* context_ = nullptr;
   std::deque<v1::NodeMessage> queue_;
@@ -254,6 +257,7 @@ Uplink::Uplink(Options options, Node* node, Callbacks callbacks)
 Uplink::~Uplink() = default;
 absl::Status Uplink::Start() { return impl_->Start(); }
 void Uplink::Stop() { impl_->Stop(); }
+void Uplink::ExpectEnd() { impl_->ExpectEnd(); }
 
 void Uplink::SendAgentAnswer(const AgentAnswer& answer) {
   v1::NodeMessage message;

@@ -43,6 +43,8 @@ class Uplink {
   // INVALID_ARGUMENT: the TLS files cannot be read.
   absl::Status Start();
   void Stop();
+  // The job is over, its manager may be gone before this proxy: that is not logged any more.
+  void ExpectEnd();
 
   void SendAgentAnswer(const AgentAnswer& answer);
 

@@ -25,7 +25,7 @@ class ManagerCommand : public Command {
     flags.Add("--tls-dir", options_.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
     flags.Add("--allow-plaintext", options_.allow_plaintext,
               "ClusterD's service in plain text, to whoever reaches --listen");
-    flags.Add("--exit-on-stdin-eof", options_.exit_on_stdin_eof, "end when stdin is closed");
+    flags.Add("--exit-on-stdin-eof", options_.exit_on_stdin_eof, "end when stdin is closed, and at no signal before");
   }
 
   absl::StatusOr<bool> Run() override {

@@ -1,5 +1,6 @@
 #include "agent/modes/mode_runner.h"
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -35,6 +36,7 @@ class ModeRunner {
   process::WorkerGroup::Callbacks OfProcesses();
   JobMember::Callbacks OfMember();
   void OnOtherExit(pid_t pid, int wait_status);
+  void OnDaemonExit(pid_t pid, int wait_status);
 
   NodeParts parts_;
   NodeEnd end_{&parts_, [this] { steps_.Stop(); }};
@@ -48,7 +50,7 @@ int ModeRunner::Run() {
     return process::kWrongUsage;
   }
   absl::Status status = PrepareProcesses(
-      &parts_, [this](int signal) { end_.OnSignal(signal); }, OfProcesses());
+      &parts_, [this](int signal) { return end_.OnSignal(signal); }, OfProcesses());
   if (!status.ok()) {
     process::PrintRunLine(std::string(status.message()));
     return 1;
@@ -115,11 +117,18 @@ JobMember::Callbacks ModeRunner::OfMember() {
   return callbacks;
 }
 
+void ModeRunner::OnDaemonExit(pid_t pid, int wait_status) {
+  parts_.daemons->OnExit(pid, wait_status);
+  for (pid_t one : parts_.daemons->pids()) parts_.group->Spare(one);
+}
+
 void ModeRunner::OnOtherExit(pid_t pid, int wait_status) {
   if (parts_.children->OnExit(pid, wait_status)) return;
-  if (parts_.daemons && !end_.done()) {
-    parts_.daemons->OnExit(pid, wait_status);
-    for (pid_t one : parts_.daemons->pids()) parts_.group->Spare(one);
+  if (parts_.daemons && process::EndedByStopSignal(wait_status)) {
+    const int64_t delay_ns = std::chrono::nanoseconds(process::kAfterStopSignal).count();
+    parts_.loop.RunAfter(delay_ns, [this, pid, wait_status] { OnDaemonExit(pid, wait_status); });
+  } else if (parts_.daemons) {
+    OnDaemonExit(pid, wait_status);
   }
   const std::string why = parts_.ray ? parts_.ray->WhyEnded(pid) : "";
   if (!why.empty()) end_.NodeEnded(1, why);

@@ -78,16 +78,26 @@ void NodeEnd::OnWaitIsOver(const std::string& line) {
   own_code_ || nobody_answers ? EndWith(1, line) : NodeEnded(1, line);
 }
 
-void NodeEnd::OnSignal(int signal) {
-  if (IsPassedOn(signal)) {
-    parts_->group->Signal(signal);
-  } else if (phase_ == Phase::kDone) {
-    parts_->loop.Stop();
-  } else if (phase_ == Phase::kEnding) {  // again: no patience left
+process::SignalWatch::IfAlone NodeEnd::OnSignal(int signal) {
+  if (IsPassedOn(signal)) return [this, signal] { parts_->group->Signal(signal); };
+  // Schedulers repeat themselves, Slurm within milliseconds. Only who means this process has no patience left.
+  if (std::exchange(signalled_, true)) return [this, signal] { NoPatience(signal); };
+  if (ending()) return nullptr;  // another node's signal was faster
+  first_signal_ = 0;
+  EndWith(128 + signal, absl::StrCat(process::SignalName(signal), ": the job is ended"));
+  return [this] {
+    first_signal_ = SIGTERM;
+    if (phase_ != Phase::kEnding) return;
+    stops_all_ ? parts_->group->Stop(SIGTERM) : parts_->group->Signal(SIGTERM);
+  };
+}
+
+void NodeEnd::NoPatience(int signal) {
+  if (phase_ == Phase::kEnding) {
     exit_code_ = 128 + signal;
     parts_->group->Stop(SIGKILL);
-  } else {
-    EndWith(128 + signal, absl::StrCat(process::SignalName(signal), ": the job is ended"));
+  } else if (phase_ == Phase::kDone) {
+    parts_->loop.Stop();
   }
 }
 
@@ -99,16 +109,17 @@ void NodeEnd::EndWith(int code, std::string line) {
   phase_ = Phase::kEnding;
   exit_code_ = code;
   last_line_ = std::move(line);
+  if (parts_->daemons) parts_->daemons->ExpectEnd();
   CancelTimers();
   stop_starting_();
   if (parts_->member) parts_->member->Ended(code, last_line_);
   if (parts_->mpi) parts_->mpi->StopWaiting();
   if (parts_->mpi && parts_->mpi->EndRemote([this] { StopAll(); })) {
-    parts_->group->Signal(SIGTERM);
+    parts_->group->Signal(first_signal_);
     return SetTimer(kRemoteEndNs, [this] { StopAll(); });
   }
   if (parts_->ray && parts_->ray->started()) {
-    parts_->group->Signal(SIGTERM);
+    parts_->group->Signal(first_signal_);
     if (parts_->ray->Stop([this] { StopAll(); })) return;
   }
   StopAll();
@@ -116,7 +127,8 @@ void NodeEnd::EndWith(int code, std::string line) {
 
 void NodeEnd::StopAll() {
   CancelTimers();
-  parts_->group->Stop(SIGTERM);
+  stops_all_ = true;
+  parts_->group->Stop(first_signal_);
 }
 
 void NodeEnd::OnStopped() {

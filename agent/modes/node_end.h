@@ -6,12 +6,15 @@
 // A node whose part is over (NodeEnded) reports it to the manager and waits for the end of the whole job.
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "agent/modes/node_parts.h"
+#include "agent/process/signals.h"
 #include "agent/process/worker_exit.h"
 
 namespace taskd::modes {
@@ -41,12 +44,13 @@ class NodeEnd {
   void OnJobState();                       // of the manager's: who is there
   void OnRefused(const std::string& why);  // this node cannot be part of the job
   void OnWaitIsOver(const std::string& line);
-  void OnSignal(int signal);
+  process::SignalWatch::IfAlone OnSignal(int signal);
   void OnStopped();  // WorkerGroup's
 
  private:
   enum class Phase : uint8_t { kStarting, kRunning, kEnding, kDone };
 
+  void NoPatience(int signal);
   void StopAll();
   void EndIfAlone();
   void SetTimer(int64_t delay_ns, std::function<void()> callback);
@@ -60,6 +64,9 @@ class NodeEnd {
   std::optional<EventLoop::TimerId> timer_;
   int exit_code_ = 1;
   std::string last_line_;
+  bool signalled_ = false;      // a signal that ends has come to this process
+  int first_signal_ = SIGTERM;  // to CMD; 0: it may have had it already
+  bool stops_all_ = false;
 };
 
 }  // namespace taskd::modes

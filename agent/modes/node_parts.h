@@ -17,9 +17,9 @@
 #include "agent/process/child_processes.h"
 #include "agent/process/daemons.h"
 #include "agent/process/guard.h"
+#include "agent/process/signals.h"
 #include "agent/process/worker_group.h"
 #include "common/event_loop.h"
-#include "common/unique_fd.h"
 
 namespace taskd::modes {
 
@@ -41,7 +41,7 @@ struct NodeParts {
   ModePlan plan;
   std::map<std::string, std::string> addresses;  // of the names in the plan that did not resolve at first
 
-  UniqueFd signals;
+  std::unique_ptr<process::SignalWatch> signals;
   std::string cookie;  // the guard's
   std::unique_ptr<process::Guard> guard;
   std::unique_ptr<process::WorkerGroup> group;

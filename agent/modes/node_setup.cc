@@ -96,16 +96,17 @@ absl::Status CheckPorts(const ModePlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status PrepareProcesses(NodeParts* parts, std::function<void(int signal)> on_signal,
+absl::Status PrepareProcesses(NodeParts* parts, process::SignalWatch::OnSignal on_signal,
                               process::WorkerGroup::Callbacks callbacks) {
-  absl::StatusOr<UniqueFd> signals =
-      process::WatchSignals(&parts->loop, {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}, std::move(on_signal));
+  absl::StatusOr<std::unique_ptr<process::SignalWatch>> signals = process::SignalWatch::Create(
+      &parts->loop, {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}, std::move(on_signal));
   if (!signals.ok()) return signals.status();
   parts->signals = *std::move(signals);
   parts->cookie = process::NewCookie();
   absl::StatusOr<std::unique_ptr<process::Guard>> guard = process::Guard::Start(parts->cookie);
   if (!guard.ok()) return guard.status();
   parts->guard = *std::move(guard);
+  parts->signals->CompareWith(*parts->guard);
   parts->group = process::WorkerGroup::Create(&parts->loop, kGraceNs, std::move(callbacks));
   parts->group->Spare(parts->guard->pid());
   parts->children = std::make_unique<process::ChildProcesses>(parts->group.get());

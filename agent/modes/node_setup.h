@@ -20,7 +20,7 @@ absl::StatusOr<ModePlan> MakePlan(const NodeParts& parts);
 absl::Status CheckPorts(const ModePlan& plan);
 
 // Before the process's first thread: blocks signals, forks the guard, makes the group.
-absl::Status PrepareProcesses(NodeParts* parts, std::function<void(int signal)> on_signal,
+absl::Status PrepareProcesses(NodeParts* parts, process::SignalWatch::OnSignal on_signal,
                               process::WorkerGroup::Callbacks callbacks);
 
 // Starts the manager, if the mode puts it on this node and none serves there yet, and the proxy. UNAVAILABLE: no

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -41,7 +42,7 @@ constexpr int kMaxRestarts = 5;
 constexpr char kLockFile[] = "/lock";
 constexpr time_t kYoungS = 60;
 constexpr auto kManagerPatience = std::chrono::milliseconds(1500);
-constexpr auto kEndPatience = std::chrono::seconds(6);
+constexpr auto kManagersShare = std::chrono::milliseconds(1000);  // of the time until the deadline
 constexpr auto kPoll = std::chrono::milliseconds(5);
 
 bool IsFree(const HostPort& address) { return CheckCanListen("", address).ok(); }
@@ -136,6 +137,11 @@ std::map<std::string, std::string> MarkVariables(const std::string& library,
     added["NCCL_PROFILER_PLUGIN"] = profiler.string();
   }
   return added;
+}
+
+bool EndedByStopSignal(int wait_status) {
+  return WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) == SIGTERM || WTERMSIG(wait_status) == SIGINT
+                                  : WEXITSTATUS(wait_status) == 0;
 }
 
 Daemons::Daemons(DaemonOptions options)
@@ -328,6 +334,7 @@ void Daemons::OnExit(pid_t pid, int wait_status) {
   for (Daemon* daemon : {&manager_, &proxy_}) {
     if (daemon->pid != pid || pid == 0) continue;
     daemon->pid = 0;
+    if (ending_) continue;
     const std::string how = WIFSIGNALED(wait_status) ? absl::StrCat("signal ", WTERMSIG(wait_status))
                                                      : absl::StrCat("code ", WEXITSTATUS(wait_status));
     if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kWrongUsage) {
@@ -361,22 +368,46 @@ std::vector<pid_t> Daemons::pids() const {
   return pids;
 }
 
+void Daemons::ExpectEnd() {
+  if (std::exchange(ending_, true)) return;
+  // Not a signal, which ends a daemon that has not yet come to handling it.
+  for (const Daemon* daemon : {&manager_, &proxy_}) {
+    if (daemon->pid != 0 && write(daemon->stdin_pipe.get(), "\n", 1) < 0) continue;  // it has ended
+  }
+}
+
+bool Daemons::EndProxy() {
+  ending_ = true;
+  AskToEnd(proxy_);
+  return proxy_.pid != 0;
+}
+
+void Daemons::AskToEnd(Daemon& daemon) {
+  if (daemon.asked_to_end) return;
+  daemon.asked_to_end = std::chrono::steady_clock::now();
+  daemon.stdin_pipe.reset();
+}
+
+void Daemons::AwaitEnd(Daemon& daemon, std::chrono::steady_clock::time_point deadline) {
+  if (daemon.pid == 0) return;
+  deadline = std::min(deadline, *daemon.asked_to_end + kEndPatience);
+  while (!HasEnded(daemon.pid)) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      spdlog::warn("the {} does not end; it is killed", daemon.name);
+      kill(daemon.pid, SIGKILL);
+      break;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  daemon.pid = 0;
+}
+
 void Daemons::End() {
   // The proxy's last folds are for the manager.
-  for (Daemon* daemon : {&proxy_, &manager_}) {
-    if (daemon->pid == 0) continue;
-    kill(daemon->pid, SIGTERM);
-    const auto deadline = std::chrono::steady_clock::now() + kEndPatience;
-    while (!HasEnded(daemon->pid)) {
-      if (std::chrono::steady_clock::now() > deadline) {
-        spdlog::warn("the {} does not end; it is killed", daemon->name);
-        kill(daemon->pid, SIGKILL);
-        break;
-      }
-      std::this_thread::sleep_for(kPoll);
-    }
-    daemon->pid = 0;
-  }
+  AskToEnd(proxy_);
+  AwaitEnd(proxy_, deadline_ - kManagersShare);
+  AskToEnd(manager_);
+  AwaitEnd(manager_, deadline_);
   std::error_code ignored;  // a folder that stays does no harm
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }

@@ -4,8 +4,10 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,11 @@ namespace taskd::process {
 // (TASKD_NVTX_CHAIN), another profiler of NCCL's stays the one. Empty for an empty `library`.
 std::map<std::string, std::string> MarkVariables(const std::string& library,
                                                  const std::map<std::string, std::string>& environment);
+
+// Whether a daemon ended as by SIGTERM or SIGINT. A scheduler sends these to every process of a job, in any order: such a
+// daemon is started again only when it has been shown that the launcher goes on, kAfterStopSignal later.
+bool EndedByStopSignal(int wait_status);
+inline constexpr std::chrono::milliseconds kAfterStopSignal{1000};
 
 struct DaemonOptions {
   int nodes = 0;  // of the job; 0: not known beforehand
@@ -50,7 +57,7 @@ class Daemons {
   bool StartManagerAt(const HostPort& reached);
   // `manager`: HOST:PORT; empty: none, and so no proxy.
   void StartProxy(int node_rank, const std::string& manager);
-  // Starts again what ended by itself, at most 5 times.
+  // Starts again what ended by itself, at most 5 times; nothing after ExpectEnd().
   void OnExit(pid_t pid, int wait_status);
 
   std::map<std::string, std::string> RankEnvironment(const std::string& manager) const;
@@ -60,8 +67,15 @@ class Daemons {
   // start if this one is killed.
   const std::string& folder() const { return folder_; }
 
-  // Terminates both and waits, at most 6 s: the proxy first writes what was recorded.
+  // The job ends: what daemons lose from now on is not worth a line, theirs or ours.
+  void ExpectEnd();
+  // As late as End() may return: a scheduler kills this process soon after.
+  void EndBy(std::chrono::steady_clock::time_point deadline) { deadline_ = deadline; }
+  // Begins to end the proxy, which first writes what was recorded. False: none runs any more.
+  bool EndProxy();
+  // Ends both and waits, at most kEndPatience for each since it was asked to, and until the deadline.
   void End();
+  static constexpr std::chrono::seconds kEndPatience{6};
 
  private:
   struct Daemon {
@@ -71,6 +85,7 @@ class Daemons {
     pid_t pid = 0;
     int restarts = 0;
     UniqueFd stdin_pipe;  // it ends when this is closed, also because this process was killed
+    std::optional<std::chrono::steady_clock::time_point> asked_to_end;
   };
 
   // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
@@ -79,6 +94,8 @@ class Daemons {
   // Waits until the manager answers or the wait times out. False: it has ended, or another process has the port.
   bool AwaitManager(const HostPort& listen, int* exit_code);
   bool Start(Daemon& daemon);
+  static void AskToEnd(Daemon& daemon);
+  void AwaitEnd(Daemon& daemon, std::chrono::steady_clock::time_point deadline);
   void SetSecretOf(Daemon& daemon) const;
   void LeaveJobFile(const std::string& manager);
   void TakeAnyPortIfTaken(const std::string& variable, const std::string& flag, int port,
@@ -92,6 +109,8 @@ class Daemons {
   UniqueFd lock_;        // held as long as this process lives: the folder is in use
   std::string socket_;
   std::string secret_;
+  bool ending_ = false;
+  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
   std::unique_ptr<JobFileHandle> job_file_;  // where the manager is another node's
   Daemon manager_;
   Daemon proxy_;

@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -50,6 +52,25 @@ int KillAll(const std::string& cookie) {
   return found;
 }
 
+// Returns when the launcher is gone. Its goodbye ends the guard.
+void TellSignalsUntilItEnds(const sigset_t& signals) {
+  const int signal_fd = ::signalfd(-1, &signals, SFD_CLOEXEC);
+  while (true) {
+    pollfd polls[2] = {{kSocket, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+    if (::poll(polls, 2, -1) < 0) continue;
+    signalfd_siginfo info;
+    if ((polls[1].revents & POLLIN) != 0 && ::read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
+      const char number = static_cast<char>(info.ssi_signo);
+      ::send(kSocket, &number, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    if (polls[0].revents == 0) continue;
+    char goodbye = 0;
+    const ssize_t count = ::recv(kSocket, &goodbye, 1, MSG_DONTWAIT);
+    if (count == 1) ::_exit(0);
+    if (count == 0 || (errno != EINTR && errno != EAGAIN)) return;
+  }
+}
+
 [[noreturn]] void RunGuard(int fd, const std::string& cookie) {
   // A session of its own, and deaf: what ends the launcher must not end its guard.
   ::setsid();
@@ -67,12 +88,7 @@ int KillAll(const std::string& cookie) {
   if (::close_range(kSocket + 1, ~0U, 0) != 0) {
     for (int i = kSocket + 1; i < 65536; ++i) ::close(i);
   }
-  char goodbye = 0;
-  ssize_t count = 0;
-  do {
-    count = ::read(kSocket, &goodbye, 1);
-  } while (count < 0 && errno == EINTR);
-  if (count == 1) ::_exit(0);
+  TellSignalsUntilItEnds(all);
   // Until two passes in a row find nothing: a process that forks during one pass is found by the next.
   for (int looks = 0, empty = 0; empty < 2 && looks < kMaxLooks; ++looks) {
     empty = KillAll(cookie) == 0 ? empty + 1 : 0;

@@ -4,6 +4,9 @@
 // holds one end of a socket. When the launcher is gone without a goodbye, it ends every process that has the
 // launcher's cookie in its environment, wherever that process went (other sessions, adopted by init). What has cleared
 // its environment, or overwrote it (setproctitle), is not found.
+//
+// Like the ranks it is in a session of its own. So a signal that it gets as well has been sent to every process of the
+// job, as Slurm does; it tells the launcher (signals.h).
 #pragma once
 
 #include <sys/types.h>
@@ -37,6 +40,8 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
   pid_t pid() const { return pid_; }
+  // Has a byte for each signal that the guard got, its number; its end: the guard is gone.
+  int fd() const { return fd_; }
 
  private:
   Guard(pid_t pid, int fd) : pid_(pid), fd_(fd) {}

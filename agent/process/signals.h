@@ -1,11 +1,20 @@
-// Signals of a launcher as events of its loop.
+// Signals of a launcher as events of its loop, and whether the ranks have had them, too.
+//
+// Kubernetes and people signal the launcher, which passes the signal on. Slurm signals every process of a step, in any
+// order, the ranks included; who passes that on makes them write their checkpoint twice. There is no telling from the
+// signal itself. So the guard, a process beside the ranks, notes what it gets: what the launcher got and the guard did
+// not is the launcher's alone.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "agent/process/guard.h"
 #include "common/event_loop.h"
 #include "common/unique_fd.h"
 
@@ -14,10 +23,37 @@ namespace taskd::process {
 // "SIGTERM"; "signal 34" for those without a name.
 std::string SignalName(int signal);
 
-// Calls back on the loop's thread for each of these signals, instead of its default action. Blocks them, and SIGCHLD
-// for the WorkerGroup, in this thread and in those that it starts from now on. Until the loop ends; keep the descriptor
-// as long.
-absl::StatusOr<UniqueFd> WatchSignals(EventLoop* loop, const std::vector<int>& signals,
-                                      std::function<void(int signal)> callback);
+// On the loop's thread, until the loop ends; to be kept as long.
+class SignalWatch {
+ public:
+  // Called for each signal, at once. What it returns is called kOthersNs later if the signal came to this process alone.
+  using IfAlone = std::function<void()>;
+  using OnSignal = std::function<IfAlone(int signal)>;
+
+  // The longest that passes until every process has a signal that all are sent.
+  static constexpr int64_t kOthersNs = 100'000'000;
+
+  // Takes the place of these signals' default action. Blocks them, and SIGCHLD for the WorkerGroup, in this thread and
+  // in those that it starts from now on. Without CompareWith() every signal came to this process alone.
+  static absl::StatusOr<std::unique_ptr<SignalWatch>> Create(EventLoop* loop, const std::vector<int>& signals,
+                                                             OnSignal on_signal);
+  // The guard has to live until the loop ends.
+  void CompareWith(const Guard& guard);
+
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+ private:
+  SignalWatch(EventLoop* loop, OnSignal on_signal) : loop_(loop), on_signal_(std::move(on_signal)) {}
+
+  void Received(int signal);
+  void ReadGuard(int fd);
+
+  EventLoop* const loop_;
+  const OnSignal on_signal_;
+  UniqueFd fd_;
+  bool compares_ = false;
+  std::map<int, int64_t> guards_ns_;  // signal -> when the guard last got it
+};
 
 }  // namespace taskd::process

@@ -3,6 +3,8 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -68,6 +70,11 @@ class JobServices : public LauncherObserver {
   }
   void OnOtherExit(pid_t pid, int wait_status) override { daemons_.OnExit(pid, wait_status); }
   std::vector<pid_t> SparePids() override { return daemons_.pids(); }
+  void OnEnding() override { daemons_.ExpectEnd(); }
+  void OnDeadline(int64_t deadline_ns) override {
+    daemons_.EndBy(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns)));
+  }
+  bool EndProxy() override { return daemons_.EndProxy(); }
   void OnEnd() override { supervision_.SetControl({}); }
   void OnEvent(const LauncherEvent& event) override { supervision_.OnEvent(event); }
   void OnStacks(int id, const std::string& text) override { supervision_.OnStacks(id, text); }

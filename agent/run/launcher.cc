@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "agent/process/daemons.h"
 #include "agent/process/resolver.h"
 #include "agent/process/run_line.h"
 #include "agent/process/signals.h"
@@ -33,6 +35,16 @@ constexpr double kNsPerS = 1e9;
 constexpr int64_t kFirstWaitingLineNs = 10'000'000'000;
 constexpr int64_t kWaitingLineNs = 60'000'000'000;
 constexpr double kAloneMarginS = 10;
+constexpr int64_t kProxyEndNs = 6'000'000'000;  // what it allows itself for storage that hangs
+// A scheduler signals the launchers of all nodes within this time. Who hears of the job's end from another node before
+// that would end its ranks by a second signal.
+constexpr int64_t kAllNodesNs = 1'000'000'000;
+
+// From a signal to this launcher on, at the latest: its ranks are gone the shutdown time-out later, killed ones shortly
+// after that, and this process kEndS after the time-out. A scheduler's own SIGKILL has to come later.
+constexpr double kKilledS = 2;
+constexpr double kOthersS = 4;
+constexpr double kEndS = 7;
 
 std::string NodeHost(const RunOptions& options) {
   if (!options.local_addr.empty()) return options.local_addr;
@@ -61,6 +73,7 @@ class Launcher {
 
   absl::Status Prepare();
   NodeRanks::Callbacks OfRanks();
+  void OnOtherExit(pid_t pid, int wait_status);
   void FindHost();
   void HostAndJoin();
   void ServeRoot();
@@ -81,15 +94,22 @@ class Launcher {
   absl::Status StartRanks(const Assignment& assignment);
   void SpareOthers();
   void OnStopped();
-  void OnSignal(int signal);
+  process::SignalWatch::IfAlone OnSignal(int signal);
+  process::SignalWatch::IfAlone EndBySignal(int signal);
+  void BeginDeadline();
+  void NoPatience(int signal);
+  void Leave(int signal);
   absl::Status Restart();  // the manager asks for it
   void PrintWaiting();
 
   // The job is over here: ends the ranks, prints `line`, and exits with `code`. The first call wins.
   void EndWith(int code, std::string line, std::vector<RankFailure> failures = {}, int signal = SIGTERM);
   void Finish();
-  void ReportFailures() const;
+  void ReportFailures();
   void LeaveTerminationLog() const;
+  void LeaveJobWhenDone();
+  void LeaveJob();
+  void After(double seconds, EventLoop::Callback callback);
 
   const RunOptions options_;
   const std::map<std::string, std::string> environment_;
@@ -97,7 +117,7 @@ class Launcher {
   std::string host_;  // this node, as people call it
   HostPort endpoint_;
   EventLoop loop_;
-  UniqueFd signals_;
+  std::unique_ptr<process::SignalWatch> signals_;
   process::Resolver resolver_{&loop_};
   StoreHost store_{options_.store_memory_limit_mb > 0 ? static_cast<uint64_t>(options_.store_memory_limit_mb) << 20
                                                       : store::DefaultStoreMemoryBytes()};
@@ -116,6 +136,12 @@ class Launcher {
   int exit_code_ = 1;
   std::string last_line_;
   std::vector<RankFailure> failures_;
+  std::vector<RankFailure> own_failures_;  // of this round and node; for a node 0 that reports nothing any more
+  bool root_lost_ = false;
+  int64_t ranks_started_ns_ = 0;
+  bool signalled_ = false;          // a signal that ends has come to this process
+  std::optional<int> leaves_with_;  // a signal of which the other nodes are not told yet
+  bool left_ = false;
 };
 
 // ---- Beginning
@@ -147,13 +173,15 @@ absl::Status Launcher::Prepare() {
   host_ = NodeHost(options_);
   std::vector<int> taken = options_.signals_to_handle;
   taken.insert(taken.end(), {SIGUSR1, SIGUSR2});
-  absl::StatusOr<UniqueFd> signals = process::WatchSignals(&loop_, taken, [this](int signal) { OnSignal(signal); });
+  absl::StatusOr<std::unique_ptr<process::SignalWatch>> signals =
+      process::SignalWatch::Create(&loop_, taken, [this](int signal) { return OnSignal(signal); });
   if (!signals.ok()) return signals.status();
   signals_ = *std::move(signals);
   absl::StatusOr<std::unique_ptr<NodeRanks>> ranks =
       NodeRanks::Create(&loop_, &options_, environment_, host_, OfRanks());
   if (!ranks.ok()) return ranks.status();
   ranks_ = *std::move(ranks);
+  signals_->CompareWith(ranks_->guard());
   return absl::OkStatus();
 }
 
@@ -161,17 +189,28 @@ NodeRanks::Callbacks Launcher::OfRanks() {
   NodeRanks::Callbacks callbacks;
   callbacks.event = [this](const LauncherEvent& event) { client_->Send(EventMessage{event}); };
   callbacks.failed = [this](const process::WorkerExit& exit, std::string log_folder) {
+    own_failures_.push_back({exit, host_, assignment_->group_rank, log_folder});
     client_->Send(FailedMessage{assignment_->round, exit, std::move(log_folder)});
   };
   callbacks.succeeded = [this] { client_->Send(SucceededMessage{assignment_->round}); };
   callbacks.stopped = [this] { OnStopped(); };
   callbacks.other_exit = [this](pid_t pid, int wait_status) {
-    if (phase_ == Phase::kDone) return;
-    observer_.OnOtherExit(pid, wait_status);
-    SpareOthers();
+    const bool ends = phase_ == Phase::kEnding || phase_ == Phase::kDone;
+    if (!ends && process::EndedByStopSignal(wait_status)) {
+      const int64_t delay_ns = std::chrono::nanoseconds(process::kAfterStopSignal).count();
+      loop_.RunAfter(delay_ns, [this, pid, wait_status] { OnOtherExit(pid, wait_status); });
+    } else {
+      OnOtherExit(pid, wait_status);
+    }
   };
   callbacks.restart = [this] { return Restart(); };
   return callbacks;
+}
+
+void Launcher::OnOtherExit(pid_t pid, int wait_status) {
+  observer_.OnOtherExit(pid, wait_status);
+  if (phase_ == Phase::kDone) return LeaveJobWhenDone();
+  SpareOthers();
 }
 
 void Launcher::FindHost() {
@@ -248,6 +287,7 @@ void Launcher::Join(HostPort root, bool hosts_store) {
   RendezvousClient::Callbacks callbacks;
   callbacks.received = [this](RootMessage message) { OnMessage(std::move(message)); };
   callbacks.failed = [this](const std::string& why) {
+    root_lost_ = true;
     EndWith(1, why_not_here_.empty() || assignment_ ? why : why_not_here_ + "; " + why);
   };
   client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info), secret_,
@@ -317,6 +357,8 @@ void Launcher::SpareOthers() {
 }
 
 absl::Status Launcher::StartRanks(const Assignment& assignment) {
+  own_failures_.clear();
+  ranks_started_ns_ = EventLoop::NowNs();
   observer_.BeforeStart(assignment);
   SpareOthers();
   if (options_.tiered) store_.SetUpstream(TierUpstream(assignment));
@@ -365,28 +407,56 @@ absl::Status Launcher::Restart() {
   return absl::OkStatus();
 }
 
-void Launcher::OnSignal(int signal) {
+// ---- Signals
+
+process::SignalWatch::IfAlone Launcher::OnSignal(int signal) {
   const std::vector<int>& ending = options_.signals_to_handle;
   if (std::find(ending.begin(), ending.end(), signal) == ending.end()) {
-    ranks_->Signal(signal);
-    return;
+    return [this, signal] { ranks_->Signal(signal); };
   }
-  switch (phase_) {
-    case Phase::kJoining:
-    case Phase::kRunning:
-    case Phase::kStopping:
-      spdlog::warn("{}: the job is ended", process::SignalName(signal));
-      if (client_ != nullptr) client_->Send(LeaveMessage{signal});
-      EndWith(128 + signal, "", {}, signal);
-      break;
-    case Phase::kEnding:  // again: no patience left
-      exit_code_ = 128 + signal;
-      ranks_->Stop(SIGKILL);
-      break;
-    case Phase::kDone:  // only waits for other nodes
-      loop_.Stop();
-      break;
+  // Schedulers repeat themselves, Slurm within milliseconds. Only who means this process has no patience left.
+  if (std::exchange(signalled_, true)) return [this, signal] { NoPatience(signal); };
+  BeginDeadline();
+  if (phase_ == Phase::kEnding || phase_ == Phase::kDone) return nullptr;  // another node's signal was faster
+  return EndBySignal(signal);
+}
+
+// The ranks may have had the signal; and then the launchers of other nodes, and their ranks, are having it now.
+process::SignalWatch::IfAlone Launcher::EndBySignal(int signal) {
+  const bool sent = phase_ == Phase::kStopping && signal == SIGTERM;
+  // Who signals every process may have missed one that was just being started.
+  const bool young = EventLoop::NowNs() - ranks_started_ns_ < kAllNodesNs;
+  leaves_with_ = signal;
+  loop_.RunAfter(kAllNodesNs, [this] {
+    if (leaves_with_) Leave(*leaves_with_);
+  });
+  spdlog::warn("{}: the job is ended", process::SignalName(signal));
+  EndWith(128 + signal, "", {}, young ? signal : 0);
+  return [this, signal, pass_on = !sent && !young] {
+    Leave(signal);
+    if (pass_on && phase_ == Phase::kEnding) ranks_->Stop(signal);
+  };
+}
+
+void Launcher::BeginDeadline() {
+  observer_.OnDeadline(EventLoop::NowNs() + static_cast<int64_t>((options_.shutdown_timeout_s + kEndS) * kNsPerS));
+  After(options_.shutdown_timeout_s + kKilledS, [this] { Finish(); });
+  After(options_.shutdown_timeout_s + kOthersS, [this] { loop_.Stop(); });
+}
+
+void Launcher::NoPatience(int signal) {
+  if (phase_ == Phase::kEnding) {
+    exit_code_ = 128 + signal;
+    ranks_->Stop(SIGKILL);
+  } else if (phase_ == Phase::kDone) {  // only waits for the proxy and other nodes
+    loop_.Stop();
   }
+}
+
+void Launcher::Leave(int signal) {
+  leaves_with_.reset();
+  if (client_ != nullptr) client_->Send(LeaveMessage{signal});
+  LeaveJobWhenDone();
 }
 
 // ---- End
@@ -398,6 +468,7 @@ void Launcher::EndWith(int code, std::string line, std::vector<RankFailure> fail
   exit_code_ = code;
   last_line_ = std::move(line);
   failures_ = std::move(failures);
+  observer_.OnEnding();
   if (stops_already) {
     if (signal != SIGTERM) ranks_->Signal(signal);
   } else {
@@ -405,18 +476,20 @@ void Launcher::EndWith(int code, std::string line, std::vector<RankFailure> fail
   }
 }
 
+// Nothing of the ranks runs any more, or they do not end even though they were killed. What people have to know comes
+// first: whatever follows may be cut short.
 void Launcher::Finish() {
+  if (phase_ != Phase::kEnding) return;
   phase_ = Phase::kDone;
   ranks_->CloseAgentLine();
-  if (!failures_.empty()) ReportFailures();
+  ReportFailures();
   if (!last_line_.empty()) process::PrintRunLine(last_line_);
   LeaveTerminationLog();
   RemoveEmptyFolders(ranks_->logs());
-  if (client_ != nullptr) client_->Close();
-  // The other nodes' ranks still use the store, or are being ended.
-  store_.WhenAlone([this] { loop_.Stop(); });
-  loop_.RunAfter(static_cast<int64_t>((options_.shutdown_timeout_s + kAloneMarginS) * kNsPerS),
-                 [this] { loop_.Stop(); });
+  if (observer_.EndProxy()) {
+    loop_.RunAfter(kProxyEndNs, [this] { LeaveJob(); });
+  }
+  LeaveJobWhenDone();
 }
 
 void Launcher::LeaveTerminationLog() const {
@@ -426,12 +499,36 @@ void Launcher::LeaveTerminationLog() const {
   if (exit_code_ != 0 && !text.empty() && !is_error_file) WriteTerminationLog(text);
 }
 
-void Launcher::ReportFailures() const {
-  std::cerr << FailureReport(options_.program, failures_) << std::flush;
+void Launcher::ReportFailures() {
+  // The report once for the job. Where node 0's launcher is lost, each node says what it knows.
+  if (failures_.empty() && root_lost_) failures_ = own_failures_;
+  if (failures_.empty()) return;
+  if (hosts_store_ || root_lost_) {
+    std::cerr << FailureReport(options_.program, failures_) << std::flush;
+  } else {
+    last_line_ += "; the report is on node 0";
+  }
   const std::string copy = ValueOf(environment_, "TORCHELASTIC_ERROR_FILE");
   if (copy.empty()) return;
   absl::Status status = WriteErrorFile(copy, failures_.front());
   if (!status.ok()) spdlog::warn("{}", status.message());
+}
+
+// The proxy's last folds are for the manager, which lives as long as any node has not left.
+void Launcher::LeaveJobWhenDone() {
+  if (phase_ == Phase::kDone && !leaves_with_ && !observer_.EndProxy()) LeaveJob();
+}
+
+void Launcher::LeaveJob() {
+  if (std::exchange(left_, true)) return;
+  if (client_ != nullptr) client_->Close();
+  // The other nodes' ranks still use the store, or are being ended.
+  store_.WhenAlone([this] { loop_.Stop(); });
+  After(options_.shutdown_timeout_s + kAloneMarginS, [this] { loop_.Stop(); });
+}
+
+void Launcher::After(double seconds, EventLoop::Callback callback) {
+  loop_.RunAfter(static_cast<int64_t>(seconds * kNsPerS), std::move(callback));
 }
 
 }  // namespace

@@ -49,7 +49,13 @@ class LauncherObserver {
   // Processes that this observer has started and that are not to be ended with the ranks. Asked after each of
   // StartManager(), BeforeStart() and OnOtherExit().
   virtual std::vector<pid_t> SparePids() { return {}; }
-  // No rank runs any more, and the launcher has stopped serving.
+  // The job ends, or this node's part in it: daemons that end are not started again from now on.
+  virtual void OnEnding() {}
+  // The scheduler kills this process soon after `deadline_ns` (EventLoop::NowNs()): by then the destructor has returned.
+  virtual void OnDeadline(int64_t /*deadline_ns*/) {}
+  // No rank of this node runs any more: ends what serves them. True: it goes on ending; asked again after OnOtherExit().
+  virtual bool EndProxy() { return false; }
+  // The launcher has stopped serving.
   virtual void OnEnd() {}
 
   // ---- On the root's thread, from OnHosting() on until RunLauncher() returns

@@ -53,6 +53,8 @@ class NodeRanks {
   std::map<int, pid_t> pids() const { return group_->pids(); }  // local rank -> pid, of those that run
   const LogFolder& logs() const { return context_.logs; }
 
+  const process::Guard& guard() const { return *guard_; }
+
   // WorkerGroup's.
   void Spare(pid_t pid) { group_->Spare(pid); }
   void Signal(int signal) { group_->Signal(signal); }

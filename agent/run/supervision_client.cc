@@ -71,7 +71,12 @@ SupervisionClient::SupervisionClient(const Options& options, std::unique_ptr<pro
     : options_(options),
       on_notice_(std::move(on_notice)),
       dial_(std::move(dial)),
-      sender_([this] { SendAll(); }),
+      sender_([this] {
+        SendAll();
+        std::lock_guard lock(mutex_);
+        sender_done_ = true;
+        wake_.notify_all();
+      }),
       watcher_([this] { Watch(); }) {}
 
 SupervisionClient::~SupervisionClient() {
@@ -82,6 +87,13 @@ SupervisionClient::~SupervisionClient() {
     if (watching_ != nullptr) watching_->TryCancel();
   }
   wake_.notify_all();
+  {
+    // A call that waits for a manager that does not answer.
+    std::unique_lock lock(mutex_);
+    if (!wake_.wait_until(lock, stop_at_, [this] { return sender_done_; }) && sending_ != nullptr) {
+      sending_->TryCancel();
+    }
+  }
   watcher_.join();
   sender_.join();
 }
@@ -158,10 +170,12 @@ grpc::Status SupervisionClient::Send(const v1::ReportEventsRequest& request, mil
                                      std::unique_lock<std::mutex>& lock) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
+  sending_ = &context;
   lock.unlock();
   v1::ReportEventsReply reply;
   grpc::Status status = Stub()->Report(&context, request, &reply);
   lock.lock();
+  sending_ = nullptr;
   return status;
 }
 

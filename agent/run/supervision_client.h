@@ -74,7 +74,9 @@ class SupervisionClient {
   std::deque<v1::SupervisionEvent> queue_;
   uint64_t dropped_ = 0;
   grpc::ClientContext* watching_ = nullptr;  // to be cancelled
-  uint64_t last_number_ = 0;                 // the last notice that was handed on
+  grpc::ClientContext* sending_ = nullptr;   // to be cancelled once kFlush is over
+  bool sender_done_ = false;
+  uint64_t last_number_ = 0;  // the last notice that was handed on
   bool last_hung_ = false;
 
   std::thread sender_, watcher_;  // last: they use the others

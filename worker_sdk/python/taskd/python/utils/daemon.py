@@ -99,8 +99,9 @@ class Daemon:
         return code
 
     def stop(self):
-        """SIGTERM, then SIGKILL after STOP_TIMEOUT_S. True if it ended by itself."""
+        """The end of its stdin, then SIGKILL after STOP_TIMEOUT_S. True if it ended by itself."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
+        self._close_pipe()  # SIGTERM alone is the scheduler's word to all processes of the job
         try:
             self._child.terminate()
             self._child.wait(max(0.0, deadline - time.monotonic()))
@@ -110,8 +111,6 @@ class Daemon:
             self._child.kill()
             self._child.wait()
             return False
-        finally:
-            self._close_pipe()
 
     def _close_pipe(self):
         if self in _live:
