@@ -1,9 +1,18 @@
 """Fixtures of tests/e2e and tests/hostile: `stage`, a temporary folder in which a test starts managers, proxies and ranks,
-all of which end with the test, and what often stands on it."""
+all of which end with the test, and what often stands on it. Besides, what the mark "root" means."""
+import os
+
 import pytest
 
 import harness
 import launchers
+
+
+def pytest_runtest_setup(item):
+    """@pytest.mark.root("why"): whoever is not root skips it."""
+    mark = item.get_closest_marker("root")
+    if mark and os.geteuid() != 0:
+        pytest.skip(f"needs root: {mark.args[0]}")
 
 
 @pytest.fixture
