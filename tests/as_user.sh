@@ -14,7 +14,7 @@ as_user=(setpriv --reuid="$uid" --regid="$uid" --clear-groups --inh-caps=-all)
 # What is left of root's: the PATH without folders that are closed to the user (exec would say "Permission denied" where a
 # program does not exist), a temporary folder that it can write.
 # shellcheck disable=SC2016  # for the inner shell
-as_user+=(env -u XDG_RUNTIME_DIR -u XDG_CACHE_HOME -u USER -u LOGNAME -u MAIL HOME=/nonexistent bash -c '
+as_user+=(env -u XDG_RUNTIME_DIR -u XDG_CACHE_HOME -u USER -u LOGNAME -u MAIL HOME=/nonexistent TASKD_TESTS_OF_ROOT=1 bash -c '
   path=
   IFS=:
   for folder in $PATH; do if [ -x "$folder" ]; then path=$path:$folder; fi; done
