@@ -9,11 +9,14 @@ if(TASKD_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(taskd_test_headers PRIVATE ${TASKD_TEST_HEADERS_OPTIONS})
 endif()
 
-# taskd_test(NAME foo_test SOURCES foo_test.cc LIBS taskd_common [LABELS integration] [ENV A=b ...] [ONE_THREAD])
+# Where root starts tests an ordinary user runs them: `add_test(NAME foo COMMAND ${TASKD_AS_USER} foo ...)`.
+set(TASKD_AS_USER ${CMAKE_SOURCE_DIR}/tests/as_user.sh)
+
+# taskd_test(NAME foo_test SOURCES foo_test.cc LIBS taskd_common [LABELS integration] [ENV A=b ...] [ONE_THREAD] [ROOT])
 # A GoogleTest program, one ctest entry. Labels: "unit" unless given. ONE_THREAD: what it tests has no threads, so
-# ThreadSanitizer builds leave it out.
+# ThreadSanitizer builds leave it out. ROOT: an ordinary user cannot do all of it; root does it once more, as foo_test_root.
 function(taskd_test)
-  cmake_parse_arguments(ARG "ONE_THREAD" "NAME" "SOURCES;LIBS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_THREAD;ROOT" "NAME" "SOURCES;LIBS;LABELS;ENV" ${ARGN})
   if(ARG_ONE_THREAD AND TASKD_SANITIZE MATCHES "thread")
     return()
   endif()
@@ -26,11 +29,18 @@ function(taskd_test)
   endif()
   # A test's own code runs once: compiling it is what takes long.
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O0> $<$<CONFIG:Release>:-U_FORTIFY_SOURCE>)
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
+  # By path: ctest knows a target only where it is the command itself.
+  add_test(NAME ${ARG_NAME} COMMAND ${TASKD_AS_USER} $<TARGET_FILE:${ARG_NAME}>)
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 ENVIRONMENT "${ARG_ENV}")
+  if(ARG_ROOT)
+    add_test(NAME ${ARG_NAME}_root
+      COMMAND sh -c "[ $(id -u) -eq 0 ] || { echo this is not root; exit 77; }; exec \"$0\"" $<TARGET_FILE:${ARG_NAME}>)
+    set_tests_properties(${ARG_NAME}_root PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300 ENVIRONMENT "${ARG_ENV}"
+      SKIP_RETURN_CODE 77)
+  endif()
 endfunction()
 
 # taskd_benchmark(NAME foo_benchmark SOURCES foo_benchmark.cc LIBS taskd_common): built with the rest, run by hand. A sanitizer

@@ -9,11 +9,15 @@
 #   6. clang-tidy over what was changed
 # The last lines are the summary of the tests of release.
 #
+# Root and ordinary users can start it. Root builds, and does itself what attacks or needs namespaces; everything else is run
+# by an ordinary user (as_user.sh). An ordinary user needs the packages to be there (or sudo), and skips what needs root.
+#
 # --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), each fuzz target for
 # 2 minutes under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there are CPUs),
 # and deploy/Containerfile, built and run (tests/containers.sh; skipped, with the reason, where podman cannot).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
+umask 022  # the user of the tests reads what root builds
 
 full=false
 for argument in "$@"; do
@@ -45,6 +49,13 @@ prometheus=build/prometheus
 if ! command -v promtool >/dev/null && [ ! -x $prometheus/usr/bin/promtool ]; then
   { mkdir -p $prometheus && (cd $prometheus && apt-get -qq download prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb); } \
     >/dev/null 2>&1 || echo "Debian's package prometheus cannot be fetched: the tests of /metrics that need it are skipped" >&2
+fi
+
+step "user"
+if [ $EUID -eq 0 ]; then
+  echo "tests that do not need root are run by user $(tests/as_user.sh id -u)"
+else
+  echo "tests are run by user $(id -u); those that need root are skipped"
 fi
 
 step "format"
@@ -134,13 +145,25 @@ if $full; then
   tests/containers.sh || failure "containers (logs: build/containers)"
 fi
 
+# How many were skipped, and why, by pytest and by GoogleTest.
+skipped_and_why() {
+  awk '/^SKIPPED \[[0-9]+\] / { n = substr($2, 2) + 0; sub(/^SKIPPED \[[0-9]+\] [^:]*(:[0-9]+)?: /, ""); count[$0] += n }
+       /: Skipped$/ { getline; count[$0]++ }
+       END { for (why in count) printf "%6d  %s\n", count[why], why }' build/release/Testing/Temporary/LastTest.log | sort -k 2
+}
+
 # The last thing that a reader sees is the summary of the main run, unless something else went wrong.
 step "tests of release"
 if $full; then
   ctest --preset release --no-tests=error -j "$tests" || failure "tests in release"
 else
   wait "$release_tests" || failure "tests in release"
+  echo "skipped, and why:"
+  skipped_and_why
   cat build/release-test.log
+  # Below its summary ctest names programs that skipped all of their tests.
+  ! grep -q '^The following tests did not run' build/release-test.log ||
+    grep -E '^[0-9]+% tests passed|^Total Test time' build/release-test.log
 fi
 if [ "${#failed[@]}" -gt 0 ]; then
   printf '\ntests/run.sh: %d part(s) failed:\n' "${#failed[@]}" >&2

@@ -170,7 +170,7 @@ def test_a_folder_that_was_asked_for_and_cannot_be_made(user):
     assert len(lines(log, "mark files")) == 1 and os.listdir(user.root + work) == [], "another one is not asked for"
 
 
-@pytest.mark.skipif(not ROOT, reason="making a root file system read-only needs root")
+@pytest.mark.root("makes a root file system read-only")
 def test_under_a_read_only_root(user):
     """All but /dev/shm, as in a pod with readOnlyRootFilesystem and no volume: /tmp, too."""
     user.mount("-t", "tmpfs", "-o", "size=64m,mode=1777", "none", "/dev/shm")

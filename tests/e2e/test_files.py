@@ -9,7 +9,6 @@ import harness
 import pytest
 from harness import KINDS, check_marks, wait_until
 
-ROOT = os.geteuid() == 0
 
 # Marks each argument (hex) with the C API; "!" before it: in the domain "communication". Ends with the times around a mark.
 MARKER = """
@@ -245,8 +244,6 @@ def test_symbolic_links_are_refused(stage, manager, level):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 1 MiB of its own."""
-    if not ROOT:
-        pytest.skip("mounting a small file system needs root")
     path = str(tmp_path / "disk")
     os.mkdir(path)
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "taskd-test", path], check=False,
@@ -261,6 +258,7 @@ def remount(path, options):
     subprocess.run(["mount", "-o", f"remount,{options}", path], check=True)
 
 
+@pytest.mark.root("mounts a file system")
 def test_full_disk(stage, small_disk):
     manager = stage.manager()
     manager.all_on()
@@ -285,6 +283,7 @@ def test_full_disk(stage, small_disk):
     assert set(range(made, max(rank.made()))) <= set(found), "what was made after there was room again is not there"
 
 
+@pytest.mark.root("mounts a file system")
 def test_read_only_directory(stage, small_disk):
     manager = stage.manager()
     manager.all_on()

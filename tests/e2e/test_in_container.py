@@ -83,8 +83,6 @@ def limited():
 @pytest.fixture
 def termination_log(tmp_path):
     """(prefix for a command that has it as /dev/termination-log, its path)."""
-    if os.geteuid() != 0:
-        pytest.skip("a /dev of its own needs root")
     folder, path = str(tmp_path / "dev"), str(tmp_path / "termination-log")
     os.mkdir(folder)
     with open(path, "w", encoding="utf-8") as file:
@@ -148,6 +146,7 @@ def test_each_pod_by_itself_where_that_is_wanted():
 
 # ---- Memory
 
+@pytest.mark.root("a memory cgroup")
 def test_a_rank_that_is_killed_for_memory(jobs, limited):
     job = jobs.launch("job", "--standalone", "--nproc-per-node=2", prefix=limited, script=script(jobs, "hungry.py", HUNGRY))
     assert job.wait() == 137
@@ -155,6 +154,7 @@ def test_a_rank_that_is_killed_for_memory(jobs, limited):
     assert "  end:         killed by the kernel: out of memory (limit 200 MiB)\n" in job.log()
 
 
+@pytest.mark.root("a memory cgroup")
 def test_a_rank_of_a_shell_that_is_killed_for_memory(jobs, limited):
     command = ["sh", "-c", f"{harness.PYTHON} {script(jobs, 'hungry.py', HUNGRY)}; exit $?"]
     job = jobs.launch("job", "--standalone", "--nproc-per-node=2", "--no-python", prefix=limited, script=command[0],
@@ -163,6 +163,7 @@ def test_a_rank_of_a_shell_that_is_killed_for_memory(jobs, limited):
     assert "  end:         exit code 137, what it ran was killed by the kernel: out of memory (limit 200 MiB)\n" in job.log()
 
 
+@pytest.mark.root("a memory cgroup")
 def test_a_rank_that_somebody_kills(jobs, limited):
     job = jobs.launch("job", "--standalone", "--nproc-per-node=2", prefix=limited, action=("wait",))
     victim = next(rank for rank in jobs.wait_started(2) if rank["RANK"] == "1")
@@ -173,6 +174,7 @@ def test_a_rank_that_somebody_kills(jobs, limited):
 
 # ---- The termination log
 
+@pytest.mark.root("mounts a /dev")
 def test_the_reason_is_in_the_termination_log(jobs, termination_log):
     prefix, path = termination_log
     fails = script(jobs, "fails.py", "import sys; print('no data in /data', file=sys.stderr); sys.exit(3)")
@@ -183,6 +185,7 @@ def test_the_reason_is_in_the_termination_log(jobs, termination_log):
     assert os.path.getsize(path) <= 4096
 
 
+@pytest.mark.root("mounts a /dev")
 def test_a_refusal_is_in_the_termination_log(jobs, termination_log):
     prefix, path = termination_log
     job = jobs.launch("job", "--nnodes", "many", prefix=prefix)
@@ -190,6 +193,7 @@ def test_a_refusal_is_in_the_termination_log(jobs, termination_log):
     assert read(path).startswith("--nnodes 'many': ")
 
 
+@pytest.mark.root("mounts a /dev")
 def test_an_end_without_a_failed_rank_is_in_the_termination_log(jobs, termination_log):
     prefix, path = termination_log
     job = jobs.launch("job", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-conf=join_timeout=1",
@@ -198,6 +202,7 @@ def test_an_end_without_a_failed_rank_is_in_the_termination_log(jobs, terminatio
     assert read(path).strip() and read(path).strip() in job.log()
 
 
+@pytest.mark.root("mounts a /dev")
 def test_success_leaves_the_termination_log_alone(jobs, termination_log):
     prefix, path = termination_log
     before = read(path)
@@ -247,6 +252,7 @@ def first_process(job):
     return int(children[0]) if children else None
 
 
+@pytest.mark.root("PID namespaces")
 @pytest.mark.parametrize("mode", ["polite", "stubborn"])
 def test_the_first_process_of_a_pid_namespace(jobs, mode):
     probe = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True, timeout=30, check=False)

@@ -398,6 +398,7 @@ def pod_environment(container, labels):
     return result
 
 
+@pytest.mark.root("network namespaces")
 @pytest.mark.parametrize("name, pods, where", [
     ("indexed-job.yaml", indexed_job, "under Kubernetes Indexed Job default/train: 4 nodes, node rank by JOB_COMPLETION_INDEX, master train-0.train:29500"),
     ("jobset.yaml", job_set, "under Kubernetes JobSet default/train: 4 nodes, node rank by JOBSET_JOB_GLOBAL_INDEX, master train-node-0-0.train:29500"),

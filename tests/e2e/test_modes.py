@@ -354,6 +354,7 @@ print("sum ok", flush=True)
 """
 
 
+@pytest.mark.root("mounts a hosts file")
 def test_pytorch_gpu_arguments_make_a_process_group(stage):
     job = ModeJob(stage, nodes=3)
     script = os.path.join(job.folder, "ring.py")
@@ -365,8 +366,6 @@ def test_pytorch_gpu_arguments_make_a_process_group(stage):
         for index, node in enumerate(job.nodes):
             file.write(f"{node} job-worker-{index}.job\n")
     # Names of the nodes that resolve: a hosts file of this test's own, bound over /etc/hosts in a mount namespace.
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a hosts file of its own")
     prefix = ("unshare", "--mount", "sh", "-c", f"mount --bind {job.folder}/hosts /etc/hosts && exec \"$@\"", "sh")
     for index in range(3):
         environment = {"NODE_LIST": None, "INDEX": None, "MA_NUM_HOSTS": "3", "MA_VJ_NAME": "job",

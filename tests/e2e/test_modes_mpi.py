@@ -10,6 +10,7 @@ from harness import wait_until
 from launchers import wait_log
 from mpi_nodes import MpiNodes, make_nodes
 
+pytestmark = pytest.mark.root("network namespaces")
 ENDS_S = 15  # what the interface promises for the end of the other nodes
 JOB_S = 60   # three nodes that come, ssh and mpirun, on a busy machine
 NODES = 3

@@ -9,6 +9,7 @@ from harness import PYTHON, TASKD, wait_until
 from launchers import wait_log
 from namespaces import make_rig  # noqa: F401
 
+pytestmark = pytest.mark.root("network namespaces")
 JOB_S = 90  # nine processes import torch on two cores
 
 TRAIN = r"""

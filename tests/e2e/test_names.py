@@ -44,6 +44,7 @@ def names():
     return run
 
 
+@pytest.mark.root("a network of its own")
 @pytest.mark.parametrize("script", [JOIN, ASK], ids=["join", "ask"])
 @pytest.mark.parametrize("name, setting", [
     ("in-hosts", {"hosts": "127.0.0.1 localhost\n127.0.0.1 in-hosts\n"}),
@@ -60,12 +61,14 @@ def test_resolves(names, script, name, setting):
     names(script, name, **setting)
 
 
+@pytest.mark.root("a network of its own")
 @pytest.mark.parametrize("script", [JOIN, ASK], ids=["join", "ask"])
 def test_the_first_dns_server_is_gone(names, script):
     names(script, "second.test", resolv="nameserver 127.0.0.99\nnameserver 127.0.0.53\noptions timeout:1\n",
           zone={"second.test": "127.0.0.1"})
 
 
+@pytest.mark.root("a network of its own")
 def test_a_name_that_appears_later(names):
     names(JOIN, "late.test", zone={"late.test": "127.0.0.1"}, after_s=5)
 

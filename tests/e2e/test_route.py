@@ -470,7 +470,7 @@ def test_unwritable_folder(stage):
     stage.check_failure(stage.run("--json", "--self", "10.0.0.0", "--hostfile", stage.folder / "no" / "hosts"), "hosts")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.root("becomes another user")
 def test_folder_of_another_user(stage):
     for path in (stage.folder, *stage.folder.parents):
         if not os.stat(path).st_mode & 0o001:

@@ -3,6 +3,7 @@ import fabric
 import pytest
 from namespaces import make_rig  # noqa: F401
 
+pytestmark = pytest.mark.root("network namespaces")
 ELEMENTS = 2 * 1024 * 1024
 ITERATIONS = 3
 

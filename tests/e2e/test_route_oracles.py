@@ -13,6 +13,8 @@ import harness
 import pytest
 from namespaces import make_rig  # noqa: F401
 
+pytestmark = pytest.mark.root("network namespaces, and the tools of who runs a fabric or a scheduler")
+
 
 # ---- Open MPI and MPICH
 

@@ -391,6 +391,7 @@ def two_hosts():
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
+@pytest.mark.root("network namespaces")
 def test_cut_network(jobs, two_hosts):
     prefixes, cut = two_hosts
     port = 29500

@@ -324,6 +324,7 @@ def mounted(folder, options):
     return ["unshare", "--mount", "/bin/sh", "-c", f"mount -t tmpfs -o {options} none {folder} && exec \"$@\"", "sh"]
 
 
+@pytest.mark.root("mounts a file system")
 @pytest.mark.parametrize("options, reason", [("ro", "Read-only file system"), ("nr_inodes=1", "No space left on device")])
 def test_log_folder_that_cannot_be_made(jobs, options, reason):
     logs = os.path.join(jobs.stage.folder, "logs")
@@ -333,6 +334,7 @@ def test_log_folder_that_cannot_be_made(jobs, options, reason):
     assert not jobs.started()
 
 
+@pytest.mark.root("mounts a file system")
 @pytest.mark.parametrize("option", ["--tee=3", "--redirects=3"])
 def test_disk_that_fills_up(jobs, option):
     """Lines are lost in the file, not on the console, and no rank fails because of it."""
@@ -411,6 +413,7 @@ sys.exit(5)
 """
 
 
+@pytest.mark.root("PID namespaces")
 @pytest.mark.parametrize("how, code", [("ends", 5), ("SIGTERM", 143), ("SIGINT", 130)])
 def test_without_an_init(jobs, how, code):
     """As PID 1: signals reach it, orphans are waited for, the code is the job's, and nothing outlives it."""

@@ -13,7 +13,7 @@ import pytest
 from harness import JOB, wait_until
 from strangers import LIB, STRANGER, VICTIM, host  # noqa: F401
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, and processes of other users")
+root_only = pytest.mark.root("mounts, and processes of other users")
 
 # A manager of the stranger's: whoever joins is ordered to run a command. In plain text, or by TLS with a key of its own; it
 # asks for certificates and takes any, so that it receives what a victim sends.
@@ -205,6 +205,7 @@ def test_plain_text_has_its_share_and_no_more(stage, manager):
     wait_until(answers, "there is room again")
 
 
+@pytest.mark.root("writes /etc/mpi/hostfile")
 def test_with_ssh_nothing_obeys_remote_orders(stage):
     """A job with a secret whose nodes start their processes by ssh: `taskd rsh` runs nothing there."""
     port = harness.free_port()

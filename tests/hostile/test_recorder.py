@@ -259,7 +259,7 @@ def test_segment_that_is_truncated_while_it_is_read(good, manager, proxy, segmen
     os.close(descriptor)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@pytest.mark.root("becomes another user")
 def test_other_users_are_not_answered(good, proxy, stage):
     os.chmod(proxy.socket, 0o777)
     folder = os.path.dirname(proxy.socket)

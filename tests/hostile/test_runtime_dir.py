@@ -13,7 +13,7 @@ import pytest
 from harness import wait_until
 from strangers import STRANGER, VICTIM, host  # noqa: F401
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, and processes of other users")
+pytestmark = pytest.mark.root("mounts, and processes of other users")
 
 
 def refused(done, *words):

@@ -35,7 +35,7 @@ def test_a_second_manager_on_the_folder_is_refused(stage, manager):
     assert again.get()[1]["step"] == "on"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+@pytest.mark.root("makes files of another user")
 def test_what_belongs_to_somebody_else_is_refused(stage, tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir(mode=0o700)

@@ -6,7 +6,8 @@
 # does not look at (assembly, the sign of wchar_t). GTEST: GoogleTest's sources, since Debian has its libraries for the
 # machine's own processor only.
 
-CCACHE := $(shell command -v ccache)
+# It compiles nothing where it finds no room for its folder, for a user without a home, say.
+CCACHE := $(shell echo >ccache_trial.c; ccache aarch64-linux-gnu-gcc -c ccache_trial.c 2>/dev/null && command -v ccache)
 CXX := $(CCACHE) aarch64-linux-gnu-g++ -std=c++20
 CC := $(CCACHE) aarch64-linux-gnu-gcc -std=gnu11
 SDK := $(ROOT)/worker_sdk

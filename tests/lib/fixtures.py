@@ -1,9 +1,30 @@
 """Fixtures of tests/e2e and tests/hostile: `stage`, a temporary folder in which a test starts managers, proxies and ranks,
-all of which end with the test, and what often stands on it."""
+all of which end with the test, and what often stands on it. Besides, what the mark "root" means."""
+import os
+import re
+
 import pytest
 
 import harness
 import launchers
+
+
+def pytest_runtest_setup(item):
+    """@pytest.mark.root("why"): whoever is not root skips it."""
+    mark = item.get_closest_marker("root")
+    if mark and os.geteuid() != 0:
+        pytest.skip(f"needs root: {mark.args[0]}")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    """Where root has tests run by a user (tests/as_user.sh), what this one may not do has to be marked: root does not run it else."""
+    report = (yield).get_result()
+    if report.skipped and "TASKD_TESTS_OF_ROOT" in os.environ and not item.get_closest_marker("root"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        if re.search(r"\broot\b|not permitted|[Pp]ermission denied|not allowed", reason):
+            report.outcome = "failed"
+            report.longrepr = f'{item.nodeid}: "{reason}"; only tests marked "root" are run by root'
 
 
 @pytest.fixture
