@@ -28,6 +28,11 @@ struct DaemonOptions {
   std::string
       default_job;  // what the job is called where TASKD_JOB does not say it, namespace/name; empty: the manager's own choice
   bool forgets = false;  // the manager's state goes with this launcher, whatever TASKD_TASK_ID says
+  // Not empty: several launchers of this node share its proxy, and this names its folder; the same for them and for
+  // nobody else.
+  std::string shared;
+  bool starts_proxy = true;  // of several launchers: this is the one that does, and ends it after the others
+  int patience_s = 0;        // for the others' end
 };
 
 // Thread safety: one thread.
@@ -48,7 +53,7 @@ class Daemons {
   // The job's manager at exactly this port: on all addresses unless the host is a loopback one. False if it did not
   // start within 1.5 s.
   bool StartManagerAt(const HostPort& reached);
-  // `manager`: HOST:PORT; empty: none, and so no proxy.
+  // `manager`: HOST:PORT; empty: none, and so no proxy. Of several launchers the others join theirs.
   void StartProxy(int node_rank, const std::string& manager);
   // Starts again what ended by itself, at most 5 times.
   void OnExit(pid_t pid, int wait_status);
@@ -58,9 +63,10 @@ class Daemons {
   // This launcher's own, which no other user can replace (common/runtime_dir.h): run-<pid> in the runtime folder, else
   // a fresh one; empty if neither can be made. Goes at its end, or, in the runtime folder, with a later launcher's
   // start if this one is killed.
+  // Of the launchers that share a proxy, the one that starts it has run-<shared>.
   const std::string& folder() const { return folder_; }
 
-  // Terminates both and waits, at most 6 s: the proxy first writes what was recorded.
+  // Waits for the other launchers that share the proxy. Terminates both and waits, at most 6 s: the proxy first writes what was recorded.
   void End();
 
  private:
@@ -73,6 +79,9 @@ class Daemons {
     UniqueFd stdin_pipe;  // it ends when this is closed, also because this process was killed
   };
 
+  // Holds the proxy of several launchers until this one's end.
+  void JoinProxy();
+  void AwaitOtherLaunchers() const;
   // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
   int StartManagerFrom(HostPort listen, int ports);
   void PrepareManager(const HostPort& listen);
@@ -90,6 +99,7 @@ class Daemons {
   std::string library_;  // libtaskd.so; empty: it was not found
   std::string folder_;   // the proxy's socket, the manager's state
   UniqueFd lock_;        // held as long as this process lives: the folder is in use
+  UniqueFd joined_;      // held while this launcher needs the proxy of another one
   std::string socket_;
   std::string secret_;
   std::unique_ptr<JobFileHandle> job_file_;  // where the manager is another node's

@@ -19,6 +19,7 @@
 #include "agent/run/rendezvous_setup.h"
 #include "agent/run/root.h"
 #include "agent/run/termination_log.h"
+#include "agent/run/worker_env.h"
 #include "common/environment.h"
 #include "common/job_secret.h"
 #include "common/log.h"
@@ -88,8 +89,11 @@ class Launcher {
   // The job is over here: ends the ranks, prints `line`, and exits with `code`. The first call wins.
   void EndWith(int code, std::string line, std::vector<RankFailure> failures = {}, int signal = SIGTERM);
   void Finish();
-  void ReportFailures() const;
+  void ReportFailures();
   void LeaveTerminationLog() const;
+  // Of the tasks of a job one speaks for all, and else one for those of its node.
+  bool SpeaksForJob() const { return !options_.task || options_.node_rank == 0; }
+  bool SpeaksForNode() const { return !options_.task || options_.task->local_rank == 0; }
 
   const RunOptions options_;
   const std::map<std::string, std::string> environment_;
@@ -113,6 +117,7 @@ class Launcher {
   std::optional<Assignment> assignment_;  // of the current round
   bool prepared_ = false;
   std::string waiting_;
+  bool signalled_ = false;  // to end
   int exit_code_ = 1;
   std::string last_line_;
   std::vector<RankFailure> failures_;
@@ -121,7 +126,9 @@ class Launcher {
 // ---- Beginning
 
 int Launcher::Run() {
-  for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
+  if (SpeaksForJob()) {
+    for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
+  }
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) {
     SayWhyNot(std::string(endpoint.status().message()));
@@ -189,7 +196,8 @@ void Launcher::FindHost() {
 void Launcher::HostAndJoin() {
   // A job of one node with a loopback address need not listen on other addresses.
   HostPort listen = endpoint_;
-  const bool alone = options_.max_nodes == 1 && IsLoopback(endpoint_);
+  const bool one_node = options_.max_nodes == 1 || (options_.task && options_.task->nodes == 1);
+  const bool alone = one_node && IsLoopback(endpoint_);
   if (listen.host == "localhost") listen.host = "127.0.0.1";
   absl::Status status = store_.ListenRoot(listen, !alone);
   for (int next = 1; absl::IsAlreadyExists(status) && next < options_.master_ports; ++next) {
@@ -266,11 +274,11 @@ void Launcher::OnMessage(RootMessage message) {
 void Launcher::On(WaitingMessage message) { waiting_ = std::move(message.text); }
 
 void Launcher::PrintWaiting() {
-  if (phase_ == Phase::kJoining) {
+  if (phase_ == Phase::kJoining && SpeaksForNode()) {
     if (client_ == nullptr || !client_->connected()) {
       const std::string why = client_ == nullptr ? "" : client_->last_error();
       spdlog::warn("waiting for node 0's launcher at {}{}", FormatHostPort(endpoint_), why.empty() ? "" : ": " + why);
-    } else if (!waiting_.empty()) {
+    } else if (!waiting_.empty() && SpeaksForJob()) {
       spdlog::warn("waiting: {}", waiting_);
     }
   }
@@ -325,14 +333,14 @@ absl::Status Launcher::StartRanks(const Assignment& assignment) {
 
 void Launcher::On(StopMessage message) {
   if (phase_ != Phase::kRunning || message.round != assignment_->round) return;
-  spdlog::warn("ranks are restarted: {}", message.reason);
+  if (SpeaksForJob()) spdlog::warn("ranks are restarted: {}", message.reason);
   phase_ = Phase::kStopping;
   ranks_->Stop(SIGTERM);
 }
 
 void Launcher::On(EndMessage message) {
   if (options_.tiered) store_.ExpectEnd();
-  EndWith(message.exit_code, message.reason, std::move(message.failures));
+  EndWith(message.exit_code, SpeaksForNode() ? message.reason : "", std::move(message.failures));
 }
 
 void Launcher::On(RefusedMessage message) {
@@ -371,16 +379,19 @@ void Launcher::OnSignal(int signal) {
     ranks_->Signal(signal);
     return;
   }
+  const bool signalled = std::exchange(signalled_, true);
   switch (phase_) {
     case Phase::kJoining:
     case Phase::kRunning:
     case Phase::kStopping:
-      spdlog::warn("{}: the job is ended", process::SignalName(signal));
+      if (SpeaksForJob()) spdlog::warn("{}: the job is ended", process::SignalName(signal));
       if (client_ != nullptr) client_->Send(LeaveMessage{signal});
       EndWith(128 + signal, "", {}, signal);
       break;
-    case Phase::kEnding:  // again: no patience left
-      exit_code_ = 128 + signal;
+    case Phase::kEnding:
+      // A scheduler signals all launchers of a job; another one's word that it leaves may be faster than this one's signal.
+      if (!signalled) break;
+      exit_code_ = 128 + signal;  // again: no patience left
       ranks_->Stop(SIGKILL);
       break;
     case Phase::kDone:  // only waits for other nodes
@@ -408,7 +419,9 @@ void Launcher::EndWith(int code, std::string line, std::vector<RankFailure> fail
 void Launcher::Finish() {
   phase_ = Phase::kDone;
   ranks_->CloseAgentLine();
-  if (!failures_.empty()) ReportFailures();
+  if (!failures_.empty() && SpeaksForJob()) ReportFailures();
+  // A task's result is its rank's own, where that has one.
+  if (options_.task && ranks_->ended_by_itself()) exit_code_ = *ranks_->ended_by_itself();
   if (!last_line_.empty()) process::PrintRunLine(last_line_);
   LeaveTerminationLog();
   RemoveEmptyFolders(ranks_->logs());
@@ -426,7 +439,10 @@ void Launcher::LeaveTerminationLog() const {
   if (exit_code_ != 0 && !text.empty() && !is_error_file) WriteTerminationLog(text);
 }
 
-void Launcher::ReportFailures() const {
+void Launcher::ReportFailures() {
+  for (RankFailure& failure : failures_) {
+    if (assignment_) failure.group_rank = NodeOf(options_, *assignment_, failure.group_rank);
+  }
   std::cerr << FailureReport(options_.program, failures_) << std::flush;
   const std::string copy = ValueOf(environment_, "TORCHELASTIC_ERROR_FILE");
   if (copy.empty()) return;
