@@ -22,9 +22,12 @@ Environment SlurmTask() {
 }
 
 Environment OpenMpiRank() {
-  return {{"OMPI_COMM_WORLD_RANK", "3"},       {"OMPI_COMM_WORLD_SIZE", "4"},
-          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-          {"PMIX_RANK", "3"},                  {"PMIX_NAMESPACE", "187367425"}};
+  return {{"OMPI_COMM_WORLD_RANK", "3"},
+          {"OMPI_COMM_WORLD_SIZE", "4"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+          {"PMIX_RANK", "3"},
+          {"PMIX_NAMESPACE", "187367425"}};
 }
 
 Environment HydraRank() {
