@@ -19,9 +19,13 @@
 #include "proto/channel.h"
 
 namespace taskd::commands {
-namespace {
 
-int Launch(run::RunOptions options, const Environment& environment) {
+int LaunchRanks(run::RunOptions options, Environment environment) {
+  // For the manager and the proxies, and for the ranks.
+  for (const auto& [variable, value] :
+       {std::pair("TASKD_JOB", &options.job), std::pair("TASKD_TASK_ID", &options.task_id)}) {
+    if (ValueOf(environment, variable).empty() && !value->empty()) environment[variable] = *value;
+  }
   InitLog("run");
   proto::InitGrpcLog();
   if (options.manager == "off") {
@@ -32,11 +36,9 @@ int Launch(run::RunOptions options, const Environment& environment) {
   return run::RunLauncher(std::move(options), environment, *services);
 }
 
-}  // namespace
-
 int RunRunCommand(const std::vector<std::string>& arguments) {
   RaiseDescriptorLimit();
-  Environment environment = OwnEnvironment();
+  const Environment environment = OwnEnvironment();
   if (modes::AsksForMode(arguments)) return RunModeCommand(arguments, environment);
   std::string help;
   absl::StatusOr<run::RunOptions> options = run::ParseRunOptions(arguments, environment, &help);
@@ -54,12 +56,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     std::cout << run::DryRunText(*options) << std::flush;
     return 0;
   }
-  // For the manager and the proxies, and for the ranks.
-  for (const auto& [variable, value] :
-       {std::pair("TASKD_JOB", &options->job), std::pair("TASKD_TASK_ID", &options->task_id)}) {
-    if (ValueOf(environment, variable).empty() && !value->empty()) environment[variable] = *value;
-  }
-  return Launch(*std::move(options), environment);
+  return LaunchRanks(*std::move(options), environment);
 }
 
 }  // namespace taskd::commands

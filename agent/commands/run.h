@@ -4,9 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "agent/run/options.h"
+#include "common/environment.h"
+
 namespace taskd::commands {
 
 // `arguments`: everything after `taskd run`, unparsed. The result is the program's exit code. Before the first thread.
 int RunRunCommand(const std::vector<std::string>& arguments);
+
+// The launcher, with what it needs of TaskD. `environment`: of `taskd run`.
+int LaunchRanks(run::RunOptions options, Environment environment);
 
 }  // namespace taskd::commands

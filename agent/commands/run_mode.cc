@@ -7,8 +7,10 @@
 
 #include <chrono>
 #include <iostream>
+#include <optional>
 #include <utility>
 
+#include "agent/commands/run_task.h"
 #include "agent/modes/mode_runner.h"
 #include "agent/modes/node_files.h"
 #include "agent/modes/plans/mode_options.h"
@@ -23,11 +25,6 @@
 
 namespace taskd::commands {
 namespace {
-
-int Refuse(const absl::Status& status) {
-  process::PrintRunLine(std::string(status.message()));
-  return process::kWrongUsage;
-}
 
 // Blocks as long as the resolver takes.
 std::string FirstIpv4(const std::string& host) {
@@ -64,6 +61,11 @@ class QuickNames {
 
 }  // namespace
 
+int Refuse(const absl::Status& status) {
+  process::PrintRunLine(std::string(status.message()));
+  return process::kWrongUsage;
+}
+
 int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment) {
   std::string help;
   absl::StatusOr<modes::ModeOptions> options = modes::ParseModeOptions(arguments, environment, &help);
@@ -72,6 +74,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
     return 0;
   }
   if (!options.ok()) return Refuse(options.status());
+  if (const std::optional<int> code = RunTaskCommand(*options, environment)) return *code;
   modes::ModeRun run;
   run.environment = environment;
   run.machine.ipv4 = FirstIpv4;

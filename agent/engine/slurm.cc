@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -11,26 +12,17 @@
 #include "absl/strings/str_split.h"
 #include "agent/engine/host_list.h"
 #include "agent/engine/placement.h"
+#include "agent/engine/task.h"
 
 namespace taskd::engine {
 namespace {
 
-constexpr int kFirstPort = 20000;
-constexpr uint64_t kPorts = 10000;
-constexpr int kPortsTried = 16;
 constexpr uint64_t kLastStep = 0xffffff00;  // above: the batch shell, an interactive one, an external step
 constexpr size_t kMaxJobNameBytes = 100;
 constexpr size_t kShownBytes = 80;  // of a variable, in a message
 constexpr double kKillWaitMarginS = 10;
 constexpr double kUnknownShutdownS = 20;
 constexpr double kKillWaitS = 30;  // Slurm's own default
-
-// The same on every node, whatever it was compiled with.
-uint64_t Hash(absl::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
 
 std::string Shown(absl::string_view value) {
   return value.size() <= kShownBytes ? std::string(value) : absl::StrCat(value.substr(0, kShownBytes), "...");
@@ -65,11 +57,63 @@ class Slurm {
     if (read.ok()) read = ReadNodeRank();
     if (read.ok()) read = ReadDevices();
     if (!read.ok()) return read;
-    const int port = kFirstPort + static_cast<int>(Hash(absl::StrCat(job, ".", Value("SLURM_STEP_ID"))) % kPorts);
-    placement_.master_ports = kPortsTried;
-    Add("master-port", absl::StrCat(port), "SLURM_JOB_ID");
+    placement_.master_ports = kMasterPorts;
+    Add("master-port", absl::StrCat(Port()), "SLURM_JOB_ID");
     ReadKillWait();
     return placement_;
+  }
+
+  absl::StatusOr<Task> PlaceTask() {
+    uint64_t step = 0;
+    for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST"}) {
+      if (Value(name).empty()) return Missing(name);
+    }
+    if (!absl::SimpleAtoi(Value("SLURM_STEP_ID"), &step) || step >= kLastStep) {
+      return Wrong("SLURM_STEP_ID", "ranks are the tasks of a step: put srun before taskd");
+    }
+    Name(Value("SLURM_JOB_ID"), Value("SLURM_STEP_ID"));
+    absl::Status read = ReadNodes();
+    if (read.ok()) read = ReadNodeRank();
+    if (read.ok()) read = ReadTask();
+    if (!read.ok()) return read;
+    ReadKillWait();
+    task_.where = absl::StrCat("Slurm job ", JobOrTask(Value("SLURM_JOB_ID")), " step ", Value("SLURM_STEP_ID"));
+    task_.rank_source = "SLURM_PROCID";
+    task_.hosts = Hosts();
+    task_.one_node = Hosts().size() == 1;
+    task_.master_addr = Hosts().front();
+    task_.master_port = Port();
+    task_.master_ports = kMasterPorts;
+    task_.run_id = DefaultOf("rdzv-id");
+    task_.shutdown_timeout = DefaultOf("shutdown-timeout");
+    task_.job = placement_.job;
+    task_.task_id = placement_.task_id;
+    if (absl::Status status = TakeUsersMaster(environment_, &task_); !status.ok()) return status;
+    const auto named = std::find(Hosts().begin(), Hosts().end(), task_.master_addr);
+    if (named != Hosts().end() && named != Hosts().begin()) {
+      return absl::InvalidArgumentError(absl::StrCat("MASTER_ADDR '", Shown(task_.master_addr),
+                                                     "': task 0, which serves the store, is on ", Hosts().front()));
+    }
+    return std::move(task_);
+  }
+
+  // By node; empty: Slurm does not say, or not so that it can be read. "2(x3),1" is 2, 2, 2, 1.
+  std::vector<int> TasksPerNode() const {
+    const std::string text = Value("SLURM_STEP_TASKS_PER_NODE");
+    std::vector<int> tasks;
+    for (absl::string_view part : absl::StrSplit(text, ',')) {
+      size_t times = 1;
+      if (const size_t repeated = part.find("(x"); repeated != absl::string_view::npos && absl::EndsWith(part, ")")) {
+        if (!absl::SimpleAtoi(part.substr(repeated + 2, part.size() - repeated - 3), &times)) return {};
+        part = part.substr(0, repeated);
+      }
+      int number = 0;
+      if (!absl::SimpleAtoi(part, &number) || number < 1 || times > kMaxHosts || tasks.size() + times > kMaxHosts) {
+        return {};
+      }
+      tasks.insert(tasks.end(), times, number);
+    }
+    return tasks;
   }
 
  private:
@@ -224,15 +268,75 @@ class Slurm {
     Add("shutdown-timeout", absl::StrCat(seconds), source);
   }
 
+  int Port() const { return MasterPort(absl::StrCat(Value("SLURM_JOB_ID"), ".", Value("SLURM_STEP_ID"))); }
+
+  std::string DefaultOf(absl::string_view option) const {
+    for (const Default& one : placement_.defaults) {
+      if (one.option == option) return one.value;
+    }
+    return "";
+  }
+
+  static absl::Status Missing(const std::string& variable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(variable, ": it is not set: ranks are the tasks of a Slurm step, put srun before taskd"));
+  }
+
+  absl::StatusOr<int> Number(const std::string& variable, int least, int most) const {
+    const std::string value = Value(variable);
+    int number = 0;
+    if (value.empty()) return Missing(variable);
+    if (!absl::SimpleAtoi(value, &number) || number < least || number > most) {
+      return Wrong(variable, absl::StrCat("a number from ", least, " to ", most));
+    }
+    return number;
+  }
+
+  absl::Status ReadTask() {
+    const char* total = Value("SLURM_STEP_NUM_TASKS").empty() ? "SLURM_NTASKS" : "SLURM_STEP_NUM_TASKS";
+    const absl::StatusOr<int> world_size = Number(total, placement_.nodes, kMaxTasks);
+    if (!world_size.ok()) return world_size.status();
+    const absl::StatusOr<int> rank = Number("SLURM_PROCID", 0, *world_size - 1);
+    if (!rank.ok()) return rank.status();
+    task_.node = placement_.nodes == 1 ? 0 : Number("SLURM_NODEID", 0, placement_.nodes - 1).value_or(0);
+    task_.tasks_per_node = TasksPerNode();
+    const std::vector<int>& tasks = task_.tasks_per_node;
+    if (static_cast<int>(tasks.size()) != placement_.nodes ||
+        std::accumulate(tasks.begin(), tasks.end(), int64_t{0}) != *world_size) {
+      return Wrong("SLURM_STEP_TASKS_PER_NODE",
+                   absl::StrCat("numbers as 2(x3),1 of ", placement_.nodes, " nodes (", placement_.nodes_source,
+                                ") with ", *world_size, " tasks (", total, ")"));
+    }
+    const absl::StatusOr<int> local_rank = Number("SLURM_LOCALID", 0, tasks[task_.node] - 1);
+    if (!local_rank.ok()) return local_rank.status();
+    task_.rank = *rank;
+    task_.world_size = *world_size;
+    task_.local_rank = *local_rank;
+    task_.local_world_size = tasks[task_.node];
+    return absl::OkStatus();
+  }
+
   const Environment& environment_;
   const EngineMachine& machine_;
   Placement placement_;
+  Task task_;
 };
 
 }  // namespace
 
 absl::StatusOr<Placement> PlaceBySlurm(const Environment& environment, const EngineMachine& machine) {
   return Slurm(environment, machine).Place();
+}
+
+absl::StatusOr<Task> TaskBySlurm(const Environment& environment, const EngineMachine& machine) {
+  return Slurm(environment, machine).PlaceTask();
+}
+
+bool SlurmHasSeveralTasksOnANode(const Environment& environment) {
+  if (ValueOf(environment, "SLURM_STEP_ID").empty() || ValueOf(environment, "SLURM_STEP_NODELIST").empty())
+    return false;
+  const std::vector<int> tasks = Slurm(environment, EngineMachine()).TasksPerNode();
+  return std::any_of(tasks.begin(), tasks.end(), [](int number) { return number > 1; });
 }
 
 }  // namespace taskd::engine

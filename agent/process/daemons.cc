@@ -40,6 +40,7 @@ constexpr int kHttpPort = 9603;
 constexpr int kPortsTried = 100;
 constexpr int kMaxRestarts = 5;
 constexpr char kLockFile[] = "/lock";
+constexpr char kJoinedFile[] = "/launchers";  // locked by each that needs the proxy of another one
 constexpr time_t kYoungS = 60;
 constexpr auto kManagerPatience = std::chrono::milliseconds(1500);
 constexpr auto kManagersShare = std::chrono::milliseconds(1000);  // of the time until the deadline
@@ -78,10 +79,10 @@ void Sweep(const std::string& parent, const std::string& own) {
 
 // A folder of this launcher's own that no other user can replace: programs and sockets in it are trusted. Empty: none
 // can be made.
-std::string MakeRunFolder() {
+std::string MakeRunFolder(const std::string& name) {
   absl::StatusOr<std::string> runtime = RuntimeDir();
   if (runtime.ok()) {
-    std::string folder = absl::StrCat(*runtime, "/run-", getpid());
+    std::string folder = absl::StrCat(*runtime, "/run-", name);
     Sweep(*runtime, folder);
     absl::StatusOr<UniqueFd> made = OpenOwnDir(folder, true);
     if (made.ok()) return folder;
@@ -148,8 +149,13 @@ Daemons::Daemons(DaemonOptions options)
     : options_(std::move(options)), program_(ThisProgram()), library_(FindLibrary(program_)) {
   manager_.name = "manager";
   proxy_.name = "proxy";
-  folder_ = MakeRunFolder();
+  const bool shares = !options_.shared.empty();
+  folder_ = MakeRunFolder(shares && options_.starts_proxy ? options_.shared : absl::StrCat(getpid()));
   socket_ = Variable("TASKD_SOCKET");
+  if (shares && !options_.starts_proxy && socket_.empty()) {
+    const absl::StatusOr<std::string> runtime = RuntimeDir();
+    if (runtime.ok()) socket_ = absl::StrCat(*runtime, "/run-", options_.shared, "/proxy.sock");
+  }
   if (folder_.empty()) return;
   lock_.reset(open(absl::StrCat(folder_, kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (lock_.valid()) flock(lock_.get(), LOCK_EX | LOCK_NB);
@@ -301,7 +307,28 @@ bool Daemons::AwaitManager(const HostPort& listen, int* exit_code) {
   return false;
 }
 
+void Daemons::JoinProxy() {
+  const absl::StatusOr<std::string> runtime = RuntimeDir();
+  if (!runtime.ok()) return;
+  const std::string folder = absl::StrCat(*runtime, "/run-", options_.shared);
+  joined_.reset(open(absl::StrCat(folder, kJoinedFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (joined_.valid()) flock(joined_.get(), LOCK_SH | LOCK_NB);
+}
+
+// A launcher that is killed lets its lock go.
+void Daemons::AwaitOtherLaunchers() const {
+  if (options_.shared.empty() || !options_.starts_proxy || folder_.empty()) return;
+  UniqueFd joined(open(absl::StrCat(folder_, kJoinedFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  const auto deadline = std::min(std::chrono::steady_clock::now() + std::chrono::seconds(options_.patience_s),
+                                 deadline_ - kManagersShare);
+  while (joined.valid() && flock(joined.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
 void Daemons::StartProxy(int node_rank, const std::string& manager) {
+  if (!options_.shared.empty() && !options_.starts_proxy) return JoinProxy();
   // The proxy's own default may be another job's manager.
   if (manager.empty()) {
     spdlog::warn("no proxy: the job has no manager");
@@ -378,6 +405,7 @@ void Daemons::ExpectEnd() {
 
 bool Daemons::EndProxy() {
   ending_ = true;
+  if (!options_.shared.empty()) return false;  // other launchers' ranks may need it until End()
   AskToEnd(proxy_);
   return proxy_.pid != 0;
 }
@@ -403,6 +431,7 @@ void Daemons::AwaitEnd(Daemon& daemon, std::chrono::steady_clock::time_point dea
 }
 
 void Daemons::End() {
+  AwaitOtherLaunchers();
   // The proxy's last folds are for the manager.
   AskToEnd(proxy_);
   AwaitEnd(proxy_, deadline_ - kManagersShare);

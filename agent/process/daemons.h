@@ -35,6 +35,11 @@ struct DaemonOptions {
   std::string
       default_job;  // what the job is called where TASKD_JOB does not say it, namespace/name; empty: the manager's own choice
   bool forgets = false;  // the manager's state goes with this launcher, whatever TASKD_TASK_ID says
+  // Not empty: several launchers of this node share its proxy, and this names its folder; the same for them and for
+  // nobody else.
+  std::string shared;
+  bool starts_proxy = true;  // of several launchers: this is the one that does, and ends it after the others
+  int patience_s = 0;        // for the others' end
 };
 
 // Thread safety: one thread.
@@ -55,7 +60,7 @@ class Daemons {
   // The job's manager at exactly this port: on all addresses unless the host is a loopback one. False if it did not
   // start within 1.5 s.
   bool StartManagerAt(const HostPort& reached);
-  // `manager`: HOST:PORT; empty: none, and so no proxy.
+  // `manager`: HOST:PORT; empty: none, and so no proxy. Of several launchers the others join theirs.
   void StartProxy(int node_rank, const std::string& manager);
   // Starts again what ended by itself, at most 5 times; nothing after ExpectEnd().
   void OnExit(pid_t pid, int wait_status);
@@ -65,15 +70,18 @@ class Daemons {
   // This launcher's own, which no other user can replace (common/runtime_dir.h): run-<pid> in the runtime folder, else
   // a fresh one; empty if neither can be made. Goes at its end, or, in the runtime folder, with a later launcher's
   // start if this one is killed.
+  // Of the launchers that share a proxy, the one that starts it has run-<shared>.
   const std::string& folder() const { return folder_; }
 
   // The job ends: what daemons lose from now on is not worth a line, theirs or ours.
   void ExpectEnd();
   // As late as End() may return: a scheduler kills this process soon after.
   void EndBy(std::chrono::steady_clock::time_point deadline) { deadline_ = deadline; }
-  // Begins to end the proxy, which first writes what was recorded. False: none runs any more.
+  // Begins to end the proxy, which first writes what was recorded. False: none runs any more, or several launchers share
+  // it: then End() does.
   bool EndProxy();
-  // Ends both and waits, at most kEndPatience for each since it was asked to, and until the deadline.
+  // Waits for the other launchers that share the proxy. Ends both and waits, at most kEndPatience for each since it was
+  // asked to, and until the deadline.
   void End();
   static constexpr std::chrono::seconds kEndPatience{6};
 
@@ -88,6 +96,9 @@ class Daemons {
     std::optional<std::chrono::steady_clock::time_point> asked_to_end;
   };
 
+  // Holds the proxy of several launchers until this one's end.
+  void JoinProxy();
+  void AwaitOtherLaunchers() const;
   // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
   int StartManagerFrom(HostPort listen, int ports);
   void PrepareManager(const HostPort& listen);
@@ -107,6 +118,7 @@ class Daemons {
   std::string library_;  // libtaskd.so; empty: it was not found
   std::string folder_;   // the proxy's socket, the manager's state
   UniqueFd lock_;        // held as long as this process lives: the folder is in use
+  UniqueFd joined_;      // held while this launcher needs the proxy of another one
   std::string socket_;
   std::string secret_;
   bool ending_ = false;

@@ -11,8 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "agent/engine/task.h"
 #include "agent/process/daemons.h"
 #include "agent/run/supervision.h"
+#include "agent/run/worker_env.h"
 #include "common/address.h"
 #include "common/log.h"
 
@@ -29,6 +32,7 @@ std::string PlainName(std::string id) {
   }
   return id;
 }
+constexpr double kOtherLaunchersMarginS = 10;
 
 process::DaemonOptions DaemonsOf(const RunOptions& options, const Environment& environment) {
   process::DaemonOptions result;
@@ -38,6 +42,16 @@ process::DaemonOptions DaemonsOf(const RunOptions& options, const Environment& e
   // A random one says nothing to anybody.
   if (!options.standalone && options.rdzv_id != "none") result.default_job = "default/" + PlainName(options.rdzv_id);
   result.forgets = !options.task_id.empty() && ValueOf(environment, "TASKD_TASK_ID") == options.task_id;
+  if (options.task) {
+    const TaskPlace& task = *options.task;
+    result.nodes = task.even ? task.nodes : 0;
+    result.procs_per_node = task.local_world_size;
+    // Of this job on this node, and short: it becomes part of a socket's path.
+    result.shared = absl::StrCat(
+        "t", absl::Hex(engine::StableHash(absl::StrCat(options.rdzv_id, "\n", options.local_addr)), absl::kZeroPad16));
+    result.starts_proxy = task.local_rank == 0;
+    result.patience_s = static_cast<int>(options.shutdown_timeout_s + kOtherLaunchersMarginS);
+  }
   return result;
 }
 
@@ -82,6 +96,7 @@ class JobServices : public LauncherObserver {
  private:
   void StartSupervision(const std::string& manager);
 
+  const RunOptions options_;
   const std::string endpoint_;  // where the nodes meet, HOST:PORT
   const bool manager_named_;
   SupervisionClient::Options client_;
@@ -91,7 +106,8 @@ class JobServices : public LauncherObserver {
 };
 
 JobServices::JobServices(const RunOptions& options, const Environment& environment)
-    : endpoint_(options.rdzv_endpoint),
+    : options_(options),
+      endpoint_(options.rdzv_endpoint),
       manager_named_(!options.manager.empty()),
       client_(ClientOf(options, environment)),
       daemons_(DaemonsOf(options, environment)),
@@ -111,8 +127,12 @@ std::string JobServices::StartManager() {
 }
 
 void JobServices::BeforeStart(const Assignment& assignment) {
-  supervision_.SetAssignment(assignment);
-  if (!std::exchange(proxy_started_, true)) daemons_.StartProxy(assignment.group_rank, assignment.manager);
+  const NodePlace place = PlaceOnNode(options_, assignment);
+  Assignment supervised = assignment;
+  supervised.group_rank = place.node;
+  supervised.rank_base -= place.first_local_rank;
+  supervision_.SetAssignment(supervised);
+  if (!std::exchange(proxy_started_, true)) daemons_.StartProxy(place.node, assignment.manager);
   if (assignment.group_rank != 0 || assignment.manager.empty() || supervision_.has_client()) return;
   StartSupervision(assignment.manager);
 }

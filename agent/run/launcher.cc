@@ -21,6 +21,7 @@
 #include "agent/run/rendezvous_setup.h"
 #include "agent/run/root.h"
 #include "agent/run/termination_log.h"
+#include "agent/run/worker_env.h"
 #include "common/environment.h"
 #include "common/job_secret.h"
 #include "common/log.h"
@@ -110,6 +111,9 @@ class Launcher {
   void LeaveJobWhenDone();
   void LeaveJob();
   void After(double seconds, EventLoop::Callback callback);
+  // Of the tasks of a job one speaks for all, and else one for those of its node.
+  bool SpeaksForJob() const { return !options_.task || options_.node_rank == 0; }
+  bool SpeaksForNode() const { return !options_.task || options_.task->local_rank == 0; }
 
   const RunOptions options_;
   const std::map<std::string, std::string> environment_;
@@ -147,7 +151,9 @@ class Launcher {
 // ---- Beginning
 
 int Launcher::Run() {
-  for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
+  if (SpeaksForJob()) {
+    for (const std::string& warning : options_.warnings) spdlog::warn("{}", warning);
+  }
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", options_.rdzv_endpoint);
   if (!endpoint.ok()) {
     SayWhyNot(std::string(endpoint.status().message()));
@@ -228,7 +234,8 @@ void Launcher::FindHost() {
 void Launcher::HostAndJoin() {
   // A job of one node with a loopback address need not listen on other addresses.
   HostPort listen = endpoint_;
-  const bool alone = options_.max_nodes == 1 && IsLoopback(endpoint_);
+  const bool one_node = options_.max_nodes == 1 || (options_.task && options_.task->nodes == 1);
+  const bool alone = one_node && IsLoopback(endpoint_);
   if (listen.host == "localhost") listen.host = "127.0.0.1";
   absl::Status status = store_.ListenRoot(listen, !alone);
   for (int next = 1; absl::IsAlreadyExists(status) && next < options_.master_ports; ++next) {
@@ -306,11 +313,11 @@ void Launcher::OnMessage(RootMessage message) {
 void Launcher::On(WaitingMessage message) { waiting_ = std::move(message.text); }
 
 void Launcher::PrintWaiting() {
-  if (phase_ == Phase::kJoining) {
+  if (phase_ == Phase::kJoining && SpeaksForNode()) {
     if (client_ == nullptr || !client_->connected()) {
       const std::string why = client_ == nullptr ? "" : client_->last_error();
       spdlog::warn("waiting for node 0's launcher at {}{}", FormatHostPort(endpoint_), why.empty() ? "" : ": " + why);
-    } else if (!waiting_.empty()) {
+    } else if (!waiting_.empty() && SpeaksForJob()) {
       spdlog::warn("waiting: {}", waiting_);
     }
   }
@@ -367,14 +374,14 @@ absl::Status Launcher::StartRanks(const Assignment& assignment) {
 
 void Launcher::On(StopMessage message) {
   if (phase_ != Phase::kRunning || message.round != assignment_->round) return;
-  spdlog::warn("ranks are restarted: {}", message.reason);
+  if (SpeaksForJob()) spdlog::warn("ranks are restarted: {}", message.reason);
   phase_ = Phase::kStopping;
   ranks_->Stop(SIGTERM);
 }
 
 void Launcher::On(EndMessage message) {
   if (options_.tiered) store_.ExpectEnd();
-  EndWith(message.exit_code, message.reason, std::move(message.failures));
+  EndWith(message.exit_code, SpeaksForNode() ? message.reason : "", std::move(message.failures));
 }
 
 void Launcher::On(RefusedMessage message) {
@@ -430,7 +437,7 @@ process::SignalWatch::IfAlone Launcher::EndBySignal(int signal) {
   loop_.RunAfter(kAllNodesNs, [this] {
     if (leaves_with_) Leave(*leaves_with_);
   });
-  spdlog::warn("{}: the job is ended", process::SignalName(signal));
+  if (SpeaksForJob()) spdlog::warn("{}: the job is ended", process::SignalName(signal));
   EndWith(128 + signal, "", {}, young ? signal : 0);
   return [this, signal, pass_on = !sent && !young] {
     Leave(signal);
@@ -482,6 +489,8 @@ void Launcher::Finish() {
   if (phase_ != Phase::kEnding) return;
   phase_ = Phase::kDone;
   ranks_->CloseAgentLine();
+  // A task's result is its rank's own, where that has one.
+  if (options_.task && ranks_->ended_by_itself()) exit_code_ = *ranks_->ended_by_itself();
   ReportFailures();
   if (!last_line_.empty()) process::PrintRunLine(last_line_);
   LeaveTerminationLog();
@@ -503,9 +512,12 @@ void Launcher::ReportFailures() {
   // The report once for the job. Where node 0's launcher is lost, each node says what it knows.
   if (failures_.empty() && root_lost_) failures_ = own_failures_;
   if (failures_.empty()) return;
+  for (RankFailure& failure : failures_) {
+    if (assignment_) failure.group_rank = NodeOf(options_, *assignment_, failure.group_rank);
+  }
   if (hosts_store_ || root_lost_) {
     std::cerr << FailureReport(options_.program, failures_) << std::flush;
-  } else {
+  } else if (!options_.task) {
     last_line_ += "; the report is on node 0";
   }
   const std::string copy = ValueOf(environment_, "TORCHELASTIC_ERROR_FILE");

@@ -59,6 +59,7 @@ absl::Status NodeRanks::Prepare(const HostPort& store) {
 absl::Status NodeRanks::Start(const Assignment& assignment, std::map<std::string, std::string> extra) {
   assignment_ = assignment;
   running_ = true;
+  ended_by_itself_.reset();
   context_.extra = std::move(extra);
   absl::StatusOr<std::vector<process::WorkerSpec>> workers = BuildWorkers(*options_, assignment, context_);
   if (!workers.ok()) return workers.status();
@@ -79,7 +80,7 @@ absl::Status NodeRanks::StartWorkers(const std::vector<process::WorkerSpec>& wor
     states_[local_rank].exit_code.reset();
     LauncherEvent event;
     event.kind = LauncherEvent::Kind::kStarted;
-    event.rank = assignment_.rank_base + local_rank;
+    event.rank = states_[local_rank].global_rank;
     event.pid = pid;
     Report(std::move(event));
   }
@@ -97,6 +98,7 @@ void NodeRanks::OnExit(const process::WorkerExit& exit) {
   event.reason = exit.killed_by;
   Report(std::move(event));
   if (!running_) return;
+  ended_by_itself_ = exit.code;
   if (!exit.ok()) {
     callbacks_.failed(exit, LogFolderOf(exit.local_rank));
   } else if (--left_ == 0) {
@@ -128,7 +130,7 @@ void NodeRanks::OnStopped() {
 
 void NodeRanks::Report(LauncherEvent event) {
   event.round = assignment_.round;
-  event.node = assignment_.group_rank;
+  event.node = PlaceOnNode(*options_, assignment_).node;
   event.time_ns = RealtimeNs();
   callbacks_.event(event);
 }

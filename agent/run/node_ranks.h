@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ class NodeRanks {
   absl::Status Start(const Assignment& assignment, std::map<std::string, std::string> extra);
 
   std::map<int, pid_t> pids() const { return group_->pids(); }  // local rank -> pid, of those that run
+  // The exit code of the rank that has ended last in this round before Stop(); none: none has.
+  std::optional<int> ended_by_itself() const { return ended_by_itself_; }
   const LogFolder& logs() const { return context_.logs; }
 
   const process::Guard& guard() const { return *guard_; }
@@ -84,8 +87,9 @@ class NodeRanks {
   std::unique_ptr<process::WorkerGroup> group_;
   std::unique_ptr<AgentLine> agent_line_;
 
-  Assignment assignment_;                             // of the newest Start()
-  bool running_ = false;                              // from Start() to Stop()
+  Assignment assignment_;  // of the newest Start()
+  bool running_ = false;   // from Start() to Stop()
+  std::optional<int> ended_by_itself_;
   int left_ = 0;                                      // ranks that have not succeeded
   std::map<int, AgentOperations::RankState> states_;  // by local rank
   bool held_ = false;                                 // the manager has ended the ranks: that is no failure

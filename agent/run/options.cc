@@ -461,6 +461,13 @@ absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& argum
 }
 
 std::string PlacementLine(const RunOptions& options, int master_port) {
+  if (options.task) {
+    const int nodes = options.task->nodes;
+    return absl::StrCat("under ", options.placed_by, ": ", options.max_nodes,
+                        options.max_nodes == 1 ? " rank" : " ranks",
+                        nodes == 0 ? "" : absl::StrCat(" on ", nodes, nodes == 1 ? " node" : " nodes"), ", rank by ",
+                        options.node_rank_by, ", master ", FormatHostPort({options.master_addr, master_port}));
+  }
   const std::string nodes = options.min_nodes == options.max_nodes
                                 ? absl::StrCat(options.max_nodes)
                                 : absl::StrCat(options.min_nodes, ":", options.max_nodes);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,15 @@ struct StreamChoice {
     auto found = by_local_rank.find(local_rank);
     return found == by_local_rank.end() ? (by_local_rank.empty() ? all : 0) : found->second;
   }
+};
+
+// This launcher is one of those that srun or mpirun has started for each rank of a job: several may be on a node. It has
+// one rank; the nodes of its rendezvous are those launchers, and --node-rank is the rank.
+struct TaskPlace {
+  int local_rank = 0;
+  int local_world_size = 1;
+  int nodes = 0;      // on which the tasks are; 0: not known before they have met
+  bool even = false;  // each of these nodes has local_world_size of them, the first node the first ones
 };
 
 struct RunOptions {
@@ -62,6 +72,8 @@ struct RunOptions {
   int master_ports = 1;      // from master_port on: the first that is free is taken
   std::string job;           // namespace/name, TASKD_JOB where that is not set; empty: not known
   std::string task_id;       // likewise
+
+  std::optional<TaskPlace> task;
 
   bool no_taskd = false;  // no manager, no proxy, nothing preloaded; `manager` is then "off"
 

@@ -39,7 +39,8 @@ Rendezvous::Rendezvous(Options options, int64_t now_ns)
 
 std::string Rendezvous::NodeName(const Node& node) const {
   const int rank = fixed_ranks() ? node.info.node_rank : node.group_rank;
-  return rank < 0 ? fmt::format("a node ({})", node.info.host) : fmt::format("node {} ({})", rank, node.info.host);
+  if (rank < 0) return fmt::format("a node ({})", node.info.host);
+  return fmt::format("{} {} ({})", options_.tasks ? "rank" : "node", rank, node.info.host);
 }
 
 std::string Rendezvous::Plan() const {
@@ -355,7 +356,8 @@ void Rendezvous::SettleIfDone() {
                            ? fmt::format("ended: {}", first.exit.killed_by)
                        : first.exit.signal != 0 ? fmt::format("ended by {}", process::SignalName(first.exit.signal))
                                                 : fmt::format("exited with code {}", first.exit.code);
-    std::string reason = fmt::format("rank {} on node {} ({}) {}", first.exit.rank, first.group_rank, first.host, what);
+    const std::string where = options_.tasks ? first.host : fmt::format("node {} ({})", first.group_rank, first.host);
+    std::string reason = fmt::format("rank {} on {} {}", first.exit.rank, where, what);
     if (restart_count_ < options_.max_restarts) {
       BeginStop(reason, /*costs_restart=*/true);
     } else {
@@ -553,8 +555,8 @@ std::string Rendezvous::WaitingText() const {
   for (int rank = 0; rank < options_.max_nodes; ++rank) {
     if (ranks.count(rank) == 0) missing.push_back(std::to_string(rank));
   }
-  return fmt::format("{} of {} nodes are there, missing node rank{} {}", count, Plan(), missing.size() == 1 ? "" : "s",
-                     List(missing));
+  return fmt::format("{} of {} {} are there, missing {}{} {}", count, Plan(), options_.tasks ? "ranks" : "nodes",
+                     options_.tasks ? "rank" : "node rank", missing.size() == 1 ? "" : "s", List(missing));
 }
 
 void Rendezvous::SendWaiting(uint64_t peer) { Send(peer, WaitingMessage{WaitingText()}); }

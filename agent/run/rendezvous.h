@@ -48,6 +48,7 @@ class Rendezvous {
     std::string manager;  // goes into each Assignment
     int min_nodes = 1;
     int max_nodes = 1;
+    bool tasks = false;       // the launchers are tasks with one rank each (TaskPlace): messages say so
     bool fixed_ranks = true;  // nodes bring their ranks (static); else the rendezvous gives them
     int max_restarts = 0;
     int fan_out = 0;  // nodes' tiers that one store serves; 0: the root serves all

@@ -52,6 +52,7 @@ Rendezvous::Options RendezvousOptions(const RunOptions& options, const std::stri
   result.min_nodes = options.min_nodes;
   result.max_nodes = options.max_nodes;
   result.fixed_ranks = HasNodeRanks(options);
+  result.tasks = options.task.has_value();
   result.max_restarts = options.max_restarts;
   result.fan_out = options.tiered ? options.store_fan_out : 0;
   auto ns = [](double seconds) { return static_cast<int64_t>(seconds * kNsPerS); };

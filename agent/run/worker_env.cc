@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -62,12 +63,13 @@ std::string SignalNames(const std::vector<int>& signals) {
 class Builder {
  public:
   Builder(const RunOptions& options, const Assignment& assignment, const WorkerContext& context)
-      : options_(options), assignment_(assignment), context_(context) {}
+      : options_(options), assignment_(assignment), place_(PlaceOnNode(options, assignment)), context_(context) {}
 
-  absl::StatusOr<process::WorkerSpec> Build(int local_rank) const {
+  absl::StatusOr<process::WorkerSpec> Build(int index) const {
+    const int local_rank = place_.first_local_rank + index;
     process::WorkerSpec spec;
     spec.local_rank = local_rank;
-    spec.rank = assignment_.rank_base + local_rank;
+    spec.rank = assignment_.rank_base + index;
     std::string folder;
     if (!context_.logs.path.empty()) {
       folder = absl::StrCat(context_.logs.path, "/attempt_", assignment_.restart_count, "/", local_rank);
@@ -109,12 +111,12 @@ class Builder {
     auto set = [&result](const char* name, int value) { result[name] = std::to_string(value); };
     set("RANK", spec.rank);
     set("LOCAL_RANK", options_.virtual_local_rank ? 0 : spec.local_rank);
-    set("GROUP_RANK", a.group_rank);
-    set("ROLE_RANK", a.role_rank_base + spec.local_rank);
+    set("GROUP_RANK", place_.node);
+    set("ROLE_RANK", a.role_rank_base + spec.rank - a.rank_base);
     result["ROLE_NAME"] = options_.role;
-    set("LOCAL_WORLD_SIZE", options_.procs_per_node);
+    set("LOCAL_WORLD_SIZE", place_.local_world_size);
     set("WORLD_SIZE", a.world_size);
-    set("GROUP_WORLD_SIZE", a.group_world_size);
+    set("GROUP_WORLD_SIZE", place_.nodes);
     set("ROLE_WORLD_SIZE", a.role_world_size);
     result["MASTER_ADDR"] = context_.master_addr;
     set("MASTER_PORT", context_.master_port);
@@ -126,7 +128,7 @@ class Builder {
     result["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SignalNames(options_.signals_to_handle);
     result.emplace("NCCL_ASYNC_ERROR_HANDLING", "1");  // PyTorch 1.x
     result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-    if (options_.procs_per_node > 1) result.emplace("OMP_NUM_THREADS", "1");
+    if (place_.local_world_size > 1) result.emplace("OMP_NUM_THREADS", "1");
     if (!context_.cookie.empty()) {
       // An outer launcher's guard has to find the ranks of one that runs inside of a rank.
       std::string& cookies = result[process::kCookieVariable];
@@ -170,16 +172,32 @@ class Builder {
     return absl::StrReplaceAll(pattern, {{"${role_name}", options_.role},
                                          {"${local_rank}", std::to_string(spec.local_rank)},
                                          {"${rank}", std::to_string(spec.rank)},
-                                         {"${group_rank}", std::to_string(assignment_.group_rank)},
+                                         {"${group_rank}", std::to_string(place_.node)},
                                          {"${node}", context_.host}});
   }
 
   const RunOptions& options_;
   const Assignment& assignment_;
+  const NodePlace place_;
   const WorkerContext& context_;
 };
 
 }  // namespace
+
+int NodeOf(const RunOptions& options, const Assignment& assignment, int group_rank) {
+  if (!options.task || static_cast<size_t>(group_rank) >= assignment.hosts.size()) return group_rank;
+  const auto begin = assignment.hosts.begin();
+  const std::string& host = assignment.hosts[static_cast<size_t>(group_rank)];
+  const std::set<std::string_view> before(begin, std::find(begin, assignment.hosts.end(), host));
+  return static_cast<int>(before.size());
+}
+
+NodePlace PlaceOnNode(const RunOptions& options, const Assignment& assignment) {
+  if (!options.task) return {assignment.group_rank, assignment.group_world_size, 0, options.procs_per_node};
+  const std::set<std::string_view> hosts(assignment.hosts.begin(), assignment.hosts.end());
+  return {NodeOf(options, assignment, assignment.group_rank), static_cast<int>(hosts.size()), options.task->local_rank,
+          options.task->local_world_size};
+}
 
 absl::StatusOr<LogFolder> CreateLogFolder(const RunOptions& options, const std::string& temporary_dir) {
   if (options.log_dir == "/dev/null") return LogFolder{};

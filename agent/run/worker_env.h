@@ -27,6 +27,18 @@ absl::StatusOr<LogFolder> CreateLogFolder(const RunOptions& options, const std::
 // Removes what holds no file below a temporary folder. For the end of a launcher that has nothing to show.
 void RemoveEmptyFolders(const LogFolder& folder);
 
+// Where the ranks of this launcher are. A launcher has a node of its own, unless it is a task (TaskPlace): then nodes are
+// told apart by their hosts, and numbered in the order of the ranks.
+struct NodePlace {
+  int node = 0;
+  int nodes = 1;
+  int first_local_rank = 0;
+  int local_world_size = 0;
+};
+NodePlace PlaceOnNode(const RunOptions& options, const Assignment& assignment);
+// The node of that launcher.
+int NodeOf(const RunOptions& options, const Assignment& assignment, int group_rank);
+
 struct WorkerContext {
   std::map<std::string, std::string> environment;  // the launcher's own
   LogFolder logs;

@@ -106,6 +106,31 @@ TEST_F(WorkerEnvTest, EveryVariableOfTorchrun) {
   EXPECT_EQ(workers[3].environment, expected);
 }
 
+// Ranks 0 and 2 are on a, as srun --distribution=cyclic has it.
+TEST_F(WorkerEnvTest, ATaskIsARankOfANodeWithOthers) {
+  RunOptions options = Options({"--nproc-per-node=1"});
+  options.task = TaskPlace{.local_rank = 1, .local_world_size = 2, .nodes = 2};
+  assignment_.group_rank = assignment_.rank_base = assignment_.role_rank_base = 3;
+  assignment_.group_world_size = assignment_.world_size = assignment_.role_world_size = 4;
+  assignment_.hosts = {"a", "b", "a", "b"};
+  const std::vector<process::WorkerSpec> workers = Build(options);
+  ASSERT_EQ(workers.size(), 1u);
+  EXPECT_EQ(workers[0].rank, 3);
+  EXPECT_EQ(workers[0].local_rank, 1);
+  for (const auto& [name, value] : std::map<std::string, std::string>{{"RANK", "3"},
+                                                                      {"WORLD_SIZE", "4"},
+                                                                      {"LOCAL_RANK", "1"},
+                                                                      {"LOCAL_WORLD_SIZE", "2"},
+                                                                      {"GROUP_RANK", "1"},
+                                                                      {"GROUP_WORLD_SIZE", "2"},
+                                                                      {"ROLE_RANK", "3"},
+                                                                      {"ROLE_WORLD_SIZE", "4"}}) {
+    EXPECT_THAT(workers[0].environment, Contains(Pair(name, value)));
+  }
+  EXPECT_EQ(NodeOf(options, assignment_, 2), 0);
+  EXPECT_EQ(NodeOf(options, assignment_, 1), 1);
+}
+
 TEST_F(WorkerEnvTest, WhatUsersSetStays) {
   context_.environment["OMP_NUM_THREADS"] = "6";
   context_.environment["NCCL_ASYNC_ERROR_HANDLING"] = "0";

@@ -17,9 +17,9 @@ namespace {
 constexpr int kMaxWaitS = 86400;
 constexpr int kMaxNodes = 1000000;
 
-constexpr std::string_view kModes[] = {"auto", "torch",  "mpi",         "horovod",       "ray",
-                                       "ps",   "ascend", "pytorch-gpu", "tensorflow-gpu"};
-constexpr char kModeNames[] = "auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu or tensorflow-gpu";
+constexpr std::string_view kModes[] = {"auto", "torch",  "mpi",         "horovod",        "ray",
+                                       "ps",   "ascend", "pytorch-gpu", "tensorflow-gpu", "slurm"};
+constexpr char kModeNames[] = "auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu, tensorflow-gpu or slurm";
 
 constexpr char kHelp[] = R"(Starts a command on this node as a training platform does, and its job's parts with it:
 decides by what the platform has put into the environment, waits for the other nodes,
@@ -36,6 +36,8 @@ Modes
   ascend          ModelArts: one process for each device of RANK_TABLE_FILE
   pytorch-gpu     ModelArts: adds --init_method, --rank and --world_size
   tensorflow-gpu  ModelArts: adds --task_index, --ps_hosts, --worker_hosts and --job_name
+  slurm           in each task of srun: COMMAND is that rank
+  In a rank that mpirun has started, auto and mpi: COMMAND is that rank.
 
 Options can be written with dashes or underscores, as --option VALUE or --option=VALUE.
 Those with a name in brackets behind them are also read from the environment.
@@ -166,7 +168,7 @@ absl::Status Interpreter::ReadChoices(ModeOptions* options) const {
   options->mode = mode->value;
   if (const GivenOption* given = words_.Find("manager")) {
     const absl::StatusOr<HostPort> manager = ParseHostPort(given->label, given->value);
-    if (!manager.ok() || manager->port == 0) {
+    if (given->value != "off" && (!manager.ok() || manager->port == 0)) {
       return Wrong(*given, "HOST:PORT with a port from 1 to 65535 (an IPv6 address goes into brackets: [::1]:9601)");
     }
     options->manager = given->value;

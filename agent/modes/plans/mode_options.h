@@ -15,10 +15,10 @@ namespace taskd::modes {
 enum class RemoteStart { kAuto, kSsh, kTaskd };
 
 struct ModeOptions {
-  std::string mode;  // auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu, tensorflow-gpu
+  std::string mode;  // auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu, tensorflow-gpu, slurm
   bool dry_run = false;
   bool json = false;               // only with dry_run
-  std::string manager;             // HOST:PORT; empty: <first node>:9601
+  std::string manager;             // HOST:PORT; empty: <first node>:9601. "off": in a rank (engine::Task) alone
   double wait_s = 300;             // above 0, at most 86400: of every wait for other nodes
   std::optional<int> ps_num;       // mode ps without TF_CONFIG
   std::string num_cpus, num_gpus;  // mode ray, numbers >= 0; empty: Ray's own choice

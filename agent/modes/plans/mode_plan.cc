@@ -29,6 +29,7 @@ constexpr std::pair<Mode, std::string_view> kModes[] = {
     {Mode::kAscend, "ascend"},
     {Mode::kPytorchGpu, "pytorch-gpu"},
     {Mode::kTensorflowGpu, "tensorflow-gpu"},
+    {Mode::kSlurm, "slurm"},
 };
 
 bool IsAddress(const std::string& host) {
@@ -99,20 +100,10 @@ absl::Status PlanChosenMode(const ModeInput& input, ModePlan* plan) {
       return PlanPytorchGpu(input, plan);
     case Mode::kTensorflowGpu:
       return PlanTensorflowGpu(input, plan);
+    case Mode::kSlurm:
+      break;  // each task is a launcher of its own (agent/engine/task.h)
   }
   return absl::InternalError("a mode without a plan");
-}
-
-void WarnOfIdleOptions(const ModeOptions& options, ModePlan* plan) {
-  const auto warn = [&](bool given, Mode mode, std::string_view option) {
-    if (!given || plan->mode == mode) return;
-    plan->warnings.push_back(
-        fmt::format("{} is for mode {}; it has no effect in mode {}", option, ModeName(mode), ModeName(plan->mode)));
-  };
-  warn(options.ps_num.has_value(), Mode::kPs, "--ps-num");
-  warn(!options.num_cpus.empty(), Mode::kRay, "--num-cpus");
-  warn(!options.num_gpus.empty(), Mode::kRay, "--num-gpus");
-  warn(!options.self.empty(), Mode::kAscend, "--self");
 }
 
 // Else the command could not be started, with an error of Linux that names nothing.
@@ -144,6 +135,8 @@ std::string_view PlatformName(Platform platform) {
       return "ti-one";
     case Platform::kModelArts:
       return "modelarts";
+    case Platform::kSlurm:
+      return "slurm";
     case Platform::kNone:
       break;
   }
@@ -215,9 +208,33 @@ void AddRdma(const ModeInput& input, const std::vector<ModeNode>& nodes, Environ
   for (auto& [name, value] : rdma::RdmaEnvironment(get)) (*environment)[std::move(name)] = std::move(value);
 }
 
+bool HasPlatform(const ModeOptions& options, const Environment& environment) {
+  const ModeMachine nobody;
+  const ModeInput input{options, environment, nobody};
+  return input.Has("NODE_LIST") || input.Has("MA_NUM_HOSTS") || !SignsOfModes(input).empty();
+}
+
+std::vector<std::string> IdleOptions(const ModeOptions& options, Mode mode) {
+  std::vector<std::string> lines;
+  const auto warn = [&](bool given, Mode its_mode, std::string_view option) {
+    if (!given || mode == its_mode) return;
+    lines.push_back(
+        fmt::format("{} is for mode {}; it has no effect in mode {}", option, ModeName(its_mode), ModeName(mode)));
+  };
+  warn(options.ps_num.has_value(), Mode::kPs, "--ps-num");
+  warn(!options.num_cpus.empty(), Mode::kRay, "--num-cpus");
+  warn(!options.num_gpus.empty(), Mode::kRay, "--num-gpus");
+  warn(!options.self.empty(), Mode::kAscend, "--self");
+  return lines;
+}
+
 absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment& environment,
                                   const ModeMachine& machine) {
   if (options.command.empty()) return absl::InvalidArgumentError("CMD: it is missing; it goes after '--'");
+  if (options.manager == "off") {
+    return absl::InvalidArgumentError(
+        "--manager 'off': it is not HOST:PORT with a port from 1 to 65535; the nodes of a mode meet at the manager");
+  }
   const ModeInput input{options, environment, machine};
   const absl::StatusOr<Mode> mode = ChooseMode(input);
   if (!mode.ok()) return mode.status();
@@ -231,7 +248,7 @@ absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment&
   if (absl::Status status = PlanChosenMode(input, &plan); !status.ok()) return status;
   std::unordered_set<std::string> seen;
   std::erase_if(plan.unresolved, [&](const std::string& name) { return !seen.insert(name).second; });
-  WarnOfIdleOptions(options, &plan);
+  for (std::string& line : IdleOptions(options, plan.mode)) plan.warnings.push_back(std::move(line));
   WarnOfLongWords(&plan);
   const bool one_node = plan.nodes.size() == 1;
   if (one_node && (plan.start == StartRule::kAfterFirst || plan.start == StartRule::kAfterAll)) {

@@ -14,11 +14,11 @@
 
 namespace taskd::modes {
 
-enum class Mode { kTorch, kMpi, kHorovod, kRay, kPs, kAscend, kPytorchGpu, kTensorflowGpu };
-enum class Platform { kNone, kTiOne, kModelArts };
+enum class Mode { kTorch, kMpi, kHorovod, kRay, kPs, kAscend, kPytorchGpu, kTensorflowGpu, kSlurm };
+enum class Platform { kNone, kTiOne, kModelArts, kSlurm };
 
 std::string_view ModeName(Mode mode);              // "pytorch-gpu"
-std::string_view PlatformName(Platform platform);  // "none", "ti-one", "modelarts"
+std::string_view PlatformName(Platform platform);  // "none", "ti-one", "modelarts", "slurm"
 
 struct ModeMachine {
   // The first IPv4 address of a name; an address stands for itself; "" if it does not resolve (now).
@@ -97,6 +97,13 @@ struct ModePlan {
 // FAILED_PRECONDITION (empty or not yet completed).
 absl::StatusOr<ModePlan> PlanMode(const ModeOptions& options, const Environment& environment,
                                   const ModeMachine& machine);
+
+// Whether the environment is one of the platforms that the modes know, or speaks for one of their modes: mode auto then
+// decides by that, whatever scheduler is below.
+bool HasPlatform(const ModeOptions& options, const Environment& environment);
+
+// A line for each option that is for another mode than this one.
+std::vector<std::string> IdleOptions(const ModeOptions& options, Mode mode);
 
 // modes-routing §1, "Dry-run JSON": one line without its newline; and the same for people to read.
 std::string ModePlanJson(const ModePlan& plan);
