@@ -10,7 +10,8 @@ namespace {
 constexpr size_t kShown = 4;
 
 std::string TextOf(const MarkFiles& files) {
-  return files.dir.empty() ? absl::StrCat("none (", files.error, ")") : files.dir;
+  if (files.dir.empty()) return absl::StrCat("none (", files.error, ")");
+  return files.error.empty() ? files.dir : absl::StrCat(files.dir, " (marks wait in memory: ", files.error, ")");
 }
 
 }  // namespace

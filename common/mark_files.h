@@ -9,12 +9,13 @@ namespace taskd {
 
 struct MarkFiles {
   std::string dir;    // empty: nowhere
-  std::string error;  // then why: "/x/y: Permission denied"
+  std::string error;  // then why: "/x/y: Permission denied"; else why marks wait in memory now
 
   friend bool operator==(const MarkFiles&, const MarkFiles&) = default;
 };
 
-// "/data/marks", "none (/x/y: Permission denied)"; where nodes differ "/data/marks on 3 nodes, none (/x/y: Permission
+// "/data/marks", "/data/marks (marks wait in memory: …/0/1745567190: No space left on device)",
+// "none (/x/y: Permission denied)"; where nodes differ "/data/marks on 3 nodes, none (/x/y: Permission
 // denied) on node 7", at most 4 of them. By node rank; empty for no nodes.
 std::string MarkFilesText(const std::vector<std::pair<int, MarkFiles>>& nodes);
 

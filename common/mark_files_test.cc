@@ -11,6 +11,7 @@ TEST(MarkFilesText, IsOneLineForAllNodes) {
   EXPECT_EQ(MarkFilesText({}), "");
   EXPECT_EQ(MarkFilesText({{0, data}, {1, data}}), "/data/marks");
   EXPECT_EQ(MarkFilesText({{3, none}}), "none (/x/y: Permission denied)");
+  EXPECT_EQ(MarkFilesText({{0, {"/a", "full"}}}), "/a (marks wait in memory: full)");
   EXPECT_EQ(MarkFilesText({{0, data}, {1, data}, {7, none}}),
             "/data/marks on 2 nodes, none (/x/y: Permission denied) on node 7");
   std::vector<std::pair<int, MarkFiles>> many;

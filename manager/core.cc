@@ -436,6 +436,11 @@ absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> report
   return absl::OkStatus();
 }
 
+void ManagerCore::SetMarkFiles(uint64_t stream, MarkFiles files) {
+  std::lock_guard lock(mutex_);
+  if (Node* node = FindStream(stream); node != nullptr) node->hello.mark_files = std::move(files);
+}
+
 void ManagerCore::Applied(uint64_t stream, uint64_t revision, const std::vector<RankAnswer>& ranks, SteadyTime now) {
   Callbacks callbacks;
   {

@@ -149,6 +149,7 @@ class ManagerCore {
   absl::Status Report(uint64_t stream, std::vector<RankReport> ranks, SteadyTime now);
   // The proxy's word that it switched its ranks.
   void Applied(uint64_t stream, uint64_t revision, const std::vector<RankAnswer>& ranks, SteadyTime now);
+  void SetMarkFiles(uint64_t stream, MarkFiles files);
   void AgentReplied(uint64_t stream, uint64_t call, bool ok, std::string message);
   // After it the stream's sink is not called any more. Unknown streams are ignored.
   void Disconnect(uint64_t stream);

@@ -32,6 +32,10 @@ std::string Cut(const std::string& text, size_t bytes) {
   return text.substr(0, size);
 }
 
+MarkFiles ReadMarkFiles(const v1::MarkFiles& message) {
+  return {Cut(message.dir(), kMaxPathBytes), Cut(message.error(), kMaxPathBytes)};
+}
+
 // What cannot be read is left out and counted: it costs the rank a step, not the node its stream.
 FoldBatch ReadFolds(const v1::FoldSet& message) {
   FoldBatch batch;
@@ -151,6 +155,9 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
       case v1::NodeMessage::kFolds:
         diagnosis_->Folds(stream_, ReadFolds(in.folds()));
         return absl::OkStatus();
+      case v1::NodeMessage::kMarkFiles:
+        core_->SetMarkFiles(stream_, ReadMarkFiles(in.mark_files()));
+        return absl::OkStatus();
       case v1::NodeMessage::MESSAGE_NOT_SET:  // a later release's message
         return absl::OkStatus();
     }
@@ -159,9 +166,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
 
   absl::Status TakeHello(const v1::NodeHello& hello) {
     NodeHello node = {hello.node_rank(), hello.host(), hello.identity(), hello.version()};
-    if (hello.has_mark_files()) {
-      node.mark_files = {Cut(hello.mark_files().dir(), kMaxPathBytes), Cut(hello.mark_files().error(), kMaxPathBytes)};
-    }
+    if (hello.has_mark_files()) node.mark_files = ReadMarkFiles(hello.mark_files());
     absl::StatusOr<uint64_t> stream = core_->Connect(std::move(node), this);
     if (!stream.ok()) return stream.status();
     stream_ = *stream;

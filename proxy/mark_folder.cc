@@ -14,13 +14,10 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace taskd::proxy {
 namespace {
-
-constexpr size_t kMaxNameBytes = 100;
 
 absl::Status Refusal(const std::string& path, const char* why) {
   return absl::FailedPreconditionError(absl::StrCat(path, ": ", why));
@@ -141,14 +138,6 @@ MarkFolder ChooseMarkFolder(const MarkFolderWishes& wishes, std::chrono::millise
   std::unique_lock<std::mutex> lock(search->mutex);
   if (search->done.wait_for(lock, patience, [&] { return search->found.has_value(); })) return *search->found;
   return {search->looks_at, search->refusal};
-}
-
-std::string PlainFileName(const std::string& name) {
-  std::string plain = name.substr(0, kMaxNameBytes);
-  for (char& c : plain) {
-    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '-';
-  }
-  return plain;
 }
 
 }  // namespace taskd::proxy

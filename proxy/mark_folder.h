@@ -33,7 +33,4 @@ MarkFolder ChooseMarkFolder(const MarkFolderWishes& wishes, std::chrono::millise
 // OK, or why nothing can be written to <path>/<task>, with the path: "/x: Permission denied".
 absl::Status CheckMarkFolder(const std::string& path, const std::string& task_folder);
 
-// A name that a user gave, as the name of a file: "slurm/train-7" is "slurm-train-7". At most 100 bytes.
-std::string PlainFileName(const std::string& name);
-
 }  // namespace taskd::proxy

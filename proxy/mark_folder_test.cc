@@ -110,11 +110,5 @@ TEST_F(MarkFolderTest, AFolderOfAnotherUserIsPassedOver) {
   EXPECT_EQ(prepared.path, wishes_.first);
 }
 
-TEST(PlainFileName, IsOnePartOfAPath) {
-  EXPECT_EQ(PlainFileName("slurm/train-7"), "slurm-train-7");
-  EXPECT_EQ(PlainFileName("a b\n../\xc3\xa4"), "a-b-..---");
-  EXPECT_EQ(PlainFileName(std::string(300, 'x')).size(), 100u);
-}
-
 }  // namespace
 }  // namespace taskd::proxy

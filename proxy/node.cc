@@ -74,6 +74,11 @@ int64_t Node::disk_limit_mb() const {
   return disk_limit_mb_;
 }
 
+std::string Node::file_trouble() const {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  return node_.file_trouble;
+}
+
 std::optional<WantedKinds> Node::wanted() const {
   std::lock_guard<std::mutex> lock(node_.mutex);
   return node_.wanted;

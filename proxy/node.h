@@ -66,6 +66,8 @@ class Node {
   std::vector<RankFigures> Figures() const;
   // Marks in memory because their files cannot be written.
   size_t backlog_bytes() const { return drain_.backlog_bytes(); }
+  // Why they cannot be written now; empty: nothing is known against it.
+  std::string file_trouble() const;
   // What the ranks made of `revision`, by rank; those that wait for MSPTI are left out. `ms` is not set.
   std::vector<RankAnswer> Answers(uint64_t revision) const;
   // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `sent` lists (versions

@@ -104,7 +104,7 @@ void NodeDrain::TakeFlushed(int rank, const absl::Status& flushed, uint64_t now_
       spdlog::error("mark files cannot be written, marks wait in the ranks' rings and in memory: rank {}: {}", rank,
                     flushed.message());
     }
-    file_trouble_[rank] = {now_ns + kSecondNs, flushed.code()};
+    file_trouble_[rank] = {now_ns + kSecondNs, flushed.code(), std::string(flushed.message())};
   } else if (file_trouble_.erase(rank) != 0 && file_trouble_.empty()) {
     spdlog::info("mark files can be written again");
   }
@@ -228,6 +228,14 @@ void NodeDrain::WatchStorage(const std::vector<Work>& work, uint64_t now_ns) {
   most_backlog_bytes_ = 0;
 }
 
+void NodeDrain::TellTrouble() {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  const bool trouble = storage_hangs_ || !file_trouble_.empty();
+  if (trouble != node_.file_trouble.empty()) return;  // the first rank's stands for all
+  node_.file_trouble = !trouble ? "" : storage_hangs_ ? "storage does not answer" : file_trouble_.begin()->second.text;
+  node_.Changed();
+}
+
 absl::Status NodeDrain::Wait() {
   if (thread_.joinable()) thread_.join();
   return left_;
@@ -291,6 +299,7 @@ void NodeDrain::Run() {
     std::vector<Work> work = ListWork(now_ns);
     WatchStorage(work, now_ns);
     DrainAll(work, now_ns, stopping);
+    TellTrouble();
     if (stopping && (AllWritten(work) || now_ns >= stop_ns)) {
       left_ = LeftBehind(work);
       DrainAll(work, now_ns, true);  // what the last work has brought

@@ -64,6 +64,7 @@ class NodeDrain {
   struct FileTrouble {
     uint64_t retry_ns;
     absl::StatusCode code;
+    std::string text;
   };
 
   void Run();
@@ -86,6 +87,8 @@ class NodeDrain {
   void GatherFolds(const std::vector<Work>& work);
   void ReadAhead(const Work& work);
   void Forget(const Segments& gone);
+  // Tells the node what keeps marks from their files.
+  void TellTrouble();
   // Logs, once each, that storage does not answer and that it does again; gives memory back.
   void WatchStorage(const std::vector<Work>& work, uint64_t now_ns);
   bool AllWritten(const std::vector<Work>& work) const;

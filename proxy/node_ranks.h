@@ -119,6 +119,7 @@ class NodeRanks {
   std::map<int, NodeRank> ranks;
   Versions versions = {1, 1};
   std::optional<WantedKinds> wanted;
+  std::string file_trouble;  // why mark files cannot be written now; empty: nothing is known against it
   bool stopping = false;
   bool folds_wait = false;
   bool answers_awaited = false;

@@ -5,16 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/address.h"
 #include "common/descriptors.h"
 #include "common/http_access.h"
@@ -23,6 +20,7 @@
 #include "common/runtime_dir.h"
 #include "common/stop_signal.h"
 #include "common/switch_file.h"
+#include "common/task_name.h"
 #include "common/tick_clock.h"
 #include "proto/channel.h"
 #include "proxy/aging.h"
@@ -78,23 +76,21 @@ absl::Status CheckOptions(const ProxyOptions& options, const proto::Security& se
 struct Task {
   std::string folder;
   std::optional<KindMask> last_wanted;
+  bool is_known = false;  // the last proxy at this socket had the same
 };
 
-// Unlike that of any other proxy, also of one that starts in this second and writes to the same folder.
-std::string DefaultTaskFolder(const std::string& host) {
-  return absl::StrFormat("default_task_id_%d_%s_%08x", time(nullptr), PlainFileName(host), std::random_device{}());
-}
-
-absl::StatusOr<Task> FindTask(const ProxyOptions& options, const std::string& socket, const std::string& host) {
-  Task task = {options.task_id, std::nullopt};
+absl::StatusOr<Task> FindTask(const ProxyOptions& options, const std::string& socket) {
+  Task task;
+  task.folder = options.task_id;
   if (task.folder.empty()) task.folder = PlainFileName(options.task_name);
-  if (!ListSegments(socket).empty()) {  // another proxy was here
-    if (std::optional<ProxyState> state = LoadProxyState(StateFilePath(socket))) {
+  if (std::optional<ProxyState> state = LoadProxyState(StateFilePath(socket))) {
+    if (!ListSegments(socket).empty()) {  // another proxy was here
       if (task.folder.empty()) task.folder = state->task_folder;
       if (task.folder == state->task_folder) task.last_wanted = state->wanted;
     }
+    task.is_known = task.folder == state->task_folder;
   }
-  if (task.folder.empty()) task.folder = DefaultTaskFolder(host);
+  if (task.folder.empty()) task.folder = FreshTaskName();
   if (absl::Status checked = CheckTaskFolder(task.folder); !checked.ok()) return checked;
   return task;
 }
@@ -192,12 +188,10 @@ class Proxy {
   }
 
  private:
-  // An earlier job's, at the same socket: only the groups of ranks that are still there are of use.
+  // An earlier job's, at the same socket. Ranks write theirs once, also for proxies to come.
   void RemoveOldGroups() const {
     std::error_code ignored;
-    if (ListSegments(socket_).empty()) {
-      std::filesystem::remove_all(ProfilingDir::WithoutMarkFiles(socket_).TaskPath(), ignored);
-    }
+    if (!task_.is_known) std::filesystem::remove_all(ProfilingDir::WithoutMarkFiles(socket_).TaskPath(), ignored);
   }
 
   ProxyState State() const { return {task_.folder, task_.last_wanted, dir_.TaskPath()}; }
@@ -267,7 +261,7 @@ absl::Status RunProxy(const ProxyOptions& options) {
   if (absl::Status checked = CheckSocketPath(socket); !checked.ok()) return checked;
   if (absl::Status made = MakeSocketFolder(socket); !made.ok()) return made;
   const std::string host = HostName();
-  absl::StatusOr<Task> task = FindTask(options, socket, host);
+  absl::StatusOr<Task> task = FindTask(options, socket);
   if (!task.ok()) return task.status();
 
   Proxy proxy(options, security, socket, *task, FindMarkFolder(options, *task), host);

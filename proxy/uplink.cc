@@ -134,8 +134,22 @@ class Uplink::Impl {
     hello->set_host(options_.host);
     hello->set_identity(options_.identity);
     hello->set_version(TASKD_VERSION);
-    hello->mutable_mark_files()->set_dir(Printable(options_.mark_folder, kShownLineBytes));
-    hello->mutable_mark_files()->set_error(Printable(options_.no_mark_files, kShownLineBytes));
+    FillMarkFiles(hello->mutable_mark_files());
+    return stream.Write(message);
+  }
+
+  // As last told on this stream, and what the hello says.
+  void FillMarkFiles(v1::MarkFiles* message) {
+    file_trouble_told_ = node_->file_trouble();
+    message->set_dir(Printable(options_.mark_folder, kShownLineBytes));
+    const std::string& error = options_.mark_folder.empty() ? options_.no_mark_files : file_trouble_told_;
+    message->set_error(Printable(error, kShownLineBytes));
+  }
+
+  bool WriteMarkFiles(Stream& stream) {
+    if (node_->file_trouble() == file_trouble_told_) return true;
+    v1::NodeMessage message;
+    FillMarkFiles(message.mutable_mark_files());
     return stream.Write(message);
   }
 
@@ -145,7 +159,7 @@ class Uplink::Impl {
     uint64_t report_due_ns = 0;
     for (bool open = true; open;) {
       const Node::Versions versions = node_->versions();
-      open = WriteQueued(stream) && WriteFolds(stream);
+      open = WriteQueued(stream) && WriteMarkFiles(stream) && WriteFolds(stream);
       uint64_t now_ns = ReadMonotonicNs();
       if (versions.urgent != reported.urgent || now_ns >= report_due_ns) {
         open = open && (versions.all == reported.all || WriteRanks(stream));
@@ -249,6 +263,7 @@ class Uplink::Impl {
   std::atomic<bool> spoke_{false};  // the manager, on the present stream
   grpc::ClientContext* context_ = nullptr;
   std::deque<v1::NodeMessage> queue_;
+  std::string file_trouble_told_;        // on the present stream; the writer's
   std::map<int, uint64_t> groups_sent_;  // versions by rank, on the present stream; the writer's
 };
 

@@ -30,6 +30,7 @@
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
+#include "common/task_name.h"
 
 namespace taskd::process {
 namespace {
@@ -350,6 +351,11 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
   proxy_.environment = options_.environment;
   SetSecretOf(proxy_);
   if (manager_.pid != 0) proxy_.environment.erase("TASKD_HTTP");  // the manager's, on this node
+  if (Variable("TASKD_JOB").empty()) proxy_.environment["TASKD_JOB"] = options_.default_job;
+  // The same for a proxy that has to be started again: its ranks' folders stay where they are.
+  if (Variable("MINDX_TASK_ID").empty() && Variable("TASKD_TASK_ID").empty()) {
+    proxy_.environment["TASKD_TASK_ID"] = FreshTaskName();
+  }
   proxy_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
   if (library_.empty()) {
     spdlog::warn("libtaskd.so is not beside {}: nothing is preloaded, so no marks but the ranks' own", program_);

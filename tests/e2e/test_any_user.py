@@ -100,13 +100,33 @@ def groups_of(user, rank):
     return json.loads(answer.stdout)["groups"]
 
 
-def train(user, folder, groups=False, **environment):
+def kill_proxy(launcher):
+    """That of the launcher, which starts it again."""
+    killed = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file, open(f"/proc/{name}/status", encoding="utf-8") as status:
+                if b"\0proxy\0--node-rank\0" in file.read() and int(re.search(r"^PPid:\t(\d+)$", status.read(), re.M)[1]) == launcher.pid:
+                    os.kill(int(name), signal.SIGKILL)
+                    killed += 1
+        except (FileNotFoundError, ProcessLookupError):  # it ends just now
+            continue
+    assert killed == 1
+    wait_until(lambda: launcher.require_alive() and "the proxy has ended (signal 9) and is started again" in launcher.log(),
+               "the proxy is started again")
+
+
+def train(user, folder, groups=False, dies=False, **environment):
     """The job of README, with a slow rank, until it is named; `taskd status` of then, and the launcher's log."""
     launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", user.script, folder=folder, **environment)
     wait_until(lambda: launcher.require_alive() and "step 0" in launcher.log(), "training has begun", PATIENCE_S)
     user.put(f"{user.tmp}/trouble", "compute 1")
     switched = user.run("switch", "all=on")
     assert switched.returncode == 0, switched.stdout + switched.stderr + launcher.log()
+
+    if dies:
+        wait_until(lambda: "steps" in user.run("diagnose").stdout, "steps are judged", PATIENCE_S, 0.3)
+        kill_proxy(launcher)
 
     def named():
         launcher.require_alive()
@@ -176,10 +196,22 @@ def test_under_a_read_only_root(user):
     user.mount("-t", "tmpfs", "-o", "size=64m,mode=1777", "none", "/dev/shm")
     for folder in ("/", "/tmp"):
         user.mount("-o", "remount,bind,ro", folder)
-    status, _, _, log = train(user, "/")
+    # Which is too small for the recorder to leave anything there: a proxy that dies leaves nothing but its ranks.
+    status, _, _, log = train(user, "/", groups=True, dies=True)
     shown = lines(status, "mark files")
     assert len(shown) == 1 and re.fullmatch(r"mark files: none \(/user/cluster-info/profiling: .+\)", shown[0]), status
-    assert len(lines(log, "mark files")) == 1, log
+    assert len(lines(log, "mark files")) == 2, log  # once a proxy
+
+
+@pytest.mark.skipif(not ROOT, reason="a small /dev/shm needs root")
+def test_a_proxy_that_dies_has_the_same_folder_again(user):
+    user.mount("-t", "tmpfs", "-o", "size=64m,mode=1777", "none", "/dev/shm")
+    work = user.make("work")
+    train(user, work, groups=True, dies=True)
+    (folder,) = os.listdir(user.root + work)
+    (task,) = os.listdir(f"{user.root}{work}/{folder}")
+    marks = check_marks.check(f"{user.root}{work}/{folder}/{task}")
+    assert marks.ok, marks.problems[:5]
 
 
 def test_a_killed_proxy_counts_nothing_twice_without_a_folder(stage, manager):

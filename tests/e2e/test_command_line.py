@@ -133,7 +133,7 @@ def test_json_is_all_there_is_on_stdout(stage, manager, proxy):
     manager.wait_attached([0])
     code, answer = manager.switch("all=on")
     assert code == 0
-    assert set(answer) == {"job", "wanted", "total", "applied", "ranks"}
+    assert set(answer) == {"job", "wanted", "total", "applied", "kept", "ranks"}
     assert set(answer["ranks"][0]) == {"rank", "node", "state", "ms", "reason"}
     status = manager.status()
     assert {"job", "task_id", "wanted", "manager", "nodes"} <= set(status)

@@ -267,11 +267,19 @@ def test_full_disk(stage, small_disk):
     wait_until(lambda: re.search(r"[Nn]o space left|ENOSPC", proxy.log()), "the proxy reports that the disk is full")
     rank.wait_made(max(rank.made()) + 3000)
     proxy.require_alive()
+
+    def shown():
+        return manager.status()["nodes"][0]["mark_files"]
+
+    wait_until(lambda: "No space left" in shown()["error"], "the status says why marks are not written")
+    told = stage.run("status", "--manager", manager.address).stdout
+    assert re.search(rf"^mark files: {small_disk} \(marks wait in memory: .*No space left on device\)$", told, re.M), told
     # A second rank and the switch go on meanwhile.
     assert manager.modify(communication="off") == 200
     manager.wait_applied({"communication": "off"}, [0], 1)
     assert len(re.findall(r"[Nn]o space left|ENOSPC", proxy.log())) <= 2, "logged once, not in every round"
     remount(small_disk, "size=100m")
+    wait_until(lambda: shown() == {"dir": small_disk, "error": ""}, "nor does it say so any more")
     made = max(rank.made())
     rank.wait_made(made + 500)
     assert rank.terminate() == 0
