@@ -8,7 +8,7 @@ import pytest
 
 import slurm_rig
 from harness import PYTHON, wait_until
-from test_slurm import LINE, go, lines_of_taskd, one_world, script, wait_up  # noqa: F401  script: of every test
+from test_slurm import LINE, go, lines_of_taskd, one_world, script, wait_output, wait_up  # noqa: F401  script: of every test
 
 TASK = ["taskd", "run", "--mode", "slurm", "--", PYTHON, "train.py"]
 # A world of PyTorch's own, which asks the store that taskd serves.
@@ -55,8 +55,7 @@ def test_a_failing_rank_ends_all_and_is_reported_once(rig):
 
 def test_scancel_ends_everything(rig):
     child = rig.start(["srun", "-N2", "--ntasks-per-node=2", *TASK, "wait"])
-    wait_up(rig, "go", 4)
-    number = one_world(slurm_rig.output_of(child)[0], 4)[3].rpartition("-")[2]
+    number = wait_output(child, 4)[3].rpartition("-")[2]
     assert rig.login(["scancel", number]).returncode == 0
     assert child.wait(60) != 0
     rig.wait_idle()
