@@ -3,6 +3,7 @@ import collections
 import json
 import os
 import re
+import signal
 
 import pytest
 
@@ -53,6 +54,13 @@ def one_world(text, size):
     (words,) = shared.values()
     assert words[0] == str(size)
     return words
+
+
+def job_number(child, size):
+    """Of the one world of `size` ranks that `child` has begun. Their lines come by srun, later than their files."""
+    text = wait_until(lambda: [text for text in [slurm_rig.output_of(child)[0]] if len(LINE.findall(text)) == size],
+                      f"{size} ranks have said where they are")[0]
+    return one_world(text, size)[3].rpartition("-")[2]
 
 
 def lines_of_taskd(text):
@@ -262,9 +270,31 @@ def test_preemption_requeues(rig):
 def test_scancel_ends_everything(rig):
     child = rig.start(["srun", "-N3", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
     wait_up(rig, "go", 6)
-    number = one_world(slurm_rig.output_of(child)[0], 6)[3].rpartition("-")[2]
+    number = job_number(child, 6)
     assert rig.login(["scancel", number]).returncode == 0
     assert child.wait(60) != 0
+    rig.wait_idle()
+
+
+def test_each_signal_comes_once_to_each_rank(rig):
+    """slurmstepd signals every process of the step; the launcher does not do it again, and says one line a node at the end."""
+    child = rig.start(["srun", "-N2", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
+    wait_up(rig, "go", 4)
+    number = job_number(child, 4)
+
+    def got():
+        return [read(rig, f"go.signal-{signal.SIGUSR1:d}.{rank}") for rank in range(4)]
+    for how, count in ((number, 1), (f"{number}.0", 2)):
+        assert rig.login(["scancel", "--signal=USR1", how]).returncode == 0
+        wait_until(lambda count=count: got() == ["x" * count] * 4, f"each rank has had SIGUSR1 {count} times")
+    # Ranks write "x" for each one until they end: by then whoever would pass it on has done so.
+    before = len(lines_of_taskd(slurm_rig.output_of(child)[1]))
+    assert rig.login(["scancel", number]).returncode == 0
+    assert child.wait(60) != 0
+    assert got() == ["xx"] * 4
+    said = lines_of_taskd(slurm_rig.output_of(child)[1])[before:]
+    said = [line for line in said if not line.startswith("slurmstepd-")]
+    assert len(said) == 2 and all("SIGTERM: the job is ended" in line for line in said), said
     rig.wait_idle()
 
 
@@ -278,7 +308,7 @@ def test_the_first_failures_code(rig):
 def test_status_and_switch_inside_and_from_outside(rig):
     child = rig.start(["srun", "-N3", "taskd", "run", "train.py", "wait"])
     wait_up(rig, "go", 3)
-    number = one_world(slurm_rig.output_of(child)[0], 3)[3].rpartition("-")[2]
+    number = job_number(child, 3)
 
     def look(node):
         shown = rig.login(["srun", "--overlap", "--jobid", number, "-N1", "-n1", "-w", node, "taskd", "status", "--json"])
