@@ -56,7 +56,7 @@ def test_a_failing_rank_ends_all_and_is_reported_once(rig):
 def test_scancel_ends_everything(rig):
     child = rig.start(["srun", "-N2", "--ntasks-per-node=2", *TASK, "wait"])
     wait_up(rig, "go", 4)
-    number = one_world(slurm_rig.output_of(child)[0], 4)[3].rpartition("-")[2]
+    number = re.search(r"Slurm job (\d+)", slurm_rig.output_of(child)[1])[1]
     assert rig.login(["scancel", number]).returncode == 0
     assert child.wait(60) != 0
     rig.wait_idle()
