@@ -342,15 +342,16 @@ void Daemons::JoinProxy() {
 }
 
 // A launcher that is killed lets its lock go.
-void Daemons::AwaitOtherLaunchers() const {
-  if (options_.shared.empty() || !options_.starts_proxy || folder_.empty()) return;
+bool Daemons::IsNeededByOthers() const {
+  if (options_.shared.empty() || !options_.starts_proxy || folder_.empty()) return false;
   UniqueFd joined(open(absl::StrCat(folder_, kJoinedFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  const auto deadline = std::min(std::chrono::steady_clock::now() + std::chrono::seconds(options_.patience_s),
-                                 deadline_ - kManagersShare);
-  while (joined.valid() && flock(joined.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(kPoll);
-  }
+  return joined.valid() && flock(joined.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+void Daemons::AwaitOtherLaunchers() const {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(options_.patience_s);
+  const auto deadline = std::min(patience, deadline_ - kManagersShare);
+  while (IsNeededByOthers() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kPoll);
 }
 
 void Daemons::StartProxy(int node_rank, const std::string& manager) {
@@ -436,7 +437,8 @@ void Daemons::ExpectEnd() {
 
 bool Daemons::EndProxy() {
   ending_ = true;
-  if (!options_.shared.empty()) return false;  // other launchers' ranks may need it until End()
+  joined_.reset();
+  if (proxy_.pid != 0 && !proxy_.asked_to_end && IsNeededByOthers()) return true;
   AskToEnd(proxy_);
   return proxy_.pid != 0;
 }

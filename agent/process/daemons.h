@@ -77,8 +77,8 @@ class Daemons {
   void ExpectEnd();
   // As late as End() may return: a scheduler kills this process soon after.
   void EndBy(std::chrono::steady_clock::time_point deadline) { deadline_ = deadline; }
-  // Begins to end the proxy, which first writes what was recorded. False: none runs any more, or several launchers share
-  // it: then End() does.
+  // Begins to end the proxy, which first writes what was recorded. False: none of this launcher's runs any more. One
+  // that launchers share is ended when each of the others has asked for this, or is gone; until then ask again.
   bool EndProxy();
   // Waits for the other launchers that share the proxy. Ends both and waits, at most kEndPatience for each since it was
   // asked to, and until the deadline.
@@ -98,6 +98,7 @@ class Daemons {
 
   // Holds the proxy of several launchers until this one's end.
   void JoinProxy();
+  bool IsNeededByOthers() const;
   void AwaitOtherLaunchers() const;
   // The first port of `ports` from `listen.port` on; as the other nodes reach it. 0: none.
   int StartManagerFrom(HostPort listen, int ports);

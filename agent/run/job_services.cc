@@ -23,6 +23,7 @@ namespace taskd::run {
 namespace {
 
 constexpr size_t kMaxNameBytes = 100;
+constexpr double kOtherLaunchersMarginS = 10;
 
 // As the name of a job may be.
 std::string PlainName(std::string id) {
@@ -32,7 +33,6 @@ std::string PlainName(std::string id) {
   }
   return id;
 }
-constexpr double kOtherLaunchersMarginS = 10;
 
 process::DaemonOptions DaemonsOf(const RunOptions& options, const Environment& environment) {
   process::DaemonOptions result;

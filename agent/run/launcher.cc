@@ -36,6 +36,7 @@ constexpr double kNsPerS = 1e9;
 constexpr int64_t kFirstWaitingLineNs = 10'000'000'000;
 constexpr int64_t kWaitingLineNs = 60'000'000'000;
 constexpr double kAloneMarginS = 10;
+constexpr int64_t kOtherTasksNs = 20'000'000;
 constexpr int64_t kProxyEndNs = 6'000'000'000;  // what it allows itself for storage that hangs
 // A scheduler signals the launchers of all nodes within this time. Who hears of the job's end from another node before
 // that would end its ranks by a second signal.
@@ -110,6 +111,7 @@ class Launcher {
   void LeaveTerminationLog() const;
   void LeaveJobWhenDone();
   void LeaveJob();
+  void AwaitProxy();
   void After(double seconds, EventLoop::Callback callback);
   // Of the tasks of a job one speaks for all, and else one for those of its node.
   bool SpeaksForJob() const { return !options_.task || options_.node_rank == 0; }
@@ -495,10 +497,20 @@ void Launcher::Finish() {
   if (!last_line_.empty()) process::PrintRunLine(last_line_);
   LeaveTerminationLog();
   RemoveEmptyFolders(ranks_->logs());
+  if (options_.task) {
+    After(options_.shutdown_timeout_s + kAloneMarginS, [this] { LeaveJob(); });
+    return AwaitProxy();
+  }
   if (observer_.EndProxy()) {
     loop_.RunAfter(kProxyEndNs, [this] { LeaveJob(); });
   }
   LeaveJobWhenDone();
+}
+
+// That of a node's tasks ends after the last of them, of which only asking tells.
+void Launcher::AwaitProxy() {
+  LeaveJobWhenDone();
+  if (!left_) loop_.RunAfter(kOtherTasksNs, [this] { AwaitProxy(); });
 }
 
 void Launcher::LeaveTerminationLog() const {

@@ -221,7 +221,8 @@ def test_a_slow_rank_is_named(jobs):
 STARTERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,tcp"],
             "mpich": ["mpiexec.hydra"]}
 WORLD = ("import os, torch.distributed as d\nd.init_process_group('gloo')\n"
-         "print('rank', d.get_rank(), 'of', d.get_world_size(), os.environ['LOCAL_RANK'], os.environ['TASKD_SOCKET'])")
+         "os.write(1, f\"rank {d.get_rank()} of {d.get_world_size()} {os.environ['LOCAL_RANK']} {os.environ['TASKD_SOCKET']}\\n\""
+         ".encode())")  # whole, whoever writes beside it
 
 
 def under_mpi(jobs, starter, *command, mode="auto", **environment):
