@@ -358,3 +358,61 @@ def read(rig, name):
             return file.read()
     except FileNotFoundError:
         return ""
+
+
+# ---- What the repository shows
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "deploy", "slurm")
+
+
+@pytest.mark.parametrize("name", sorted(os.listdir(SCRIPTS)))
+def test_the_repositorys_scripts_run_as_they_stand(rig, name):
+    with open(os.path.join(SCRIPTS, name), encoding="utf-8") as file:
+        number = rig.batch(file.read())
+    rig.wait_for_state(number, "COMPLETED", "FAILED", timeout_s=90)
+    text = rig.output(number)
+    assert rig.state(number) == "COMPLETED", text
+    assert one_world(text, 6)[3] == f"slurm/train-{number}"
+    rig.wait_idle()
+
+
+TRAINING = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while not os.path.exists("go"):
+    if dist.get_rank() == 1: time.sleep(0.06)
+    loss = model(torch.ones(8, 64)).sum()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    time.sleep(0.03)
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_training_is_named_switched_and_diagnosed_without_a_further_word(rig):
+    with open(os.path.join(rig.work, "train.py"), "w", encoding="utf-8") as file:
+        file.write(TRAINING)
+    child = rig.start(["srun", "-N3", "taskd", "run", "train.py"])
+    wait_until(lambda: "under Slurm job" in slurm_rig.output_of(child)[1], "it has begun", 60)
+    number = re.search(r"under Slurm job (\d+)", slurm_rig.output_of(child)[1])[1]
+
+    def inside(*command):
+        return rig.login(["srun", "--overlap", "--jobid", number, "-N1", "-n1", "-w", "n2", "taskd", *command])
+    # Three PyTorchs are imported on two CPUs.
+    wait_until(lambda: sum(len(node["ranks"]) for node in json.loads(inside("status", "--json").stdout or '{"nodes":[]}')["nodes"]) == 3,
+               "all ranks are attached", 120, 1)
+    switched = inside("switch", "all=on")
+    assert switched.returncode == 0, switched.stderr + switched.stdout
+
+    def verdict():
+        report = json.loads(inside("diagnose", "--json").stdout or "{}")
+        return report if report.get("verdicts") else None
+    report = wait_until(verdict, "somebody is named", 200, 2)
+    assert report["job"] == f"slurm/taskd-{number}"
+    assert [one["ids"] for one in report["verdicts"] if one["state"] == "open"] == [[1]], report
+    status = json.loads(inside("status", "--json").stdout)
+    assert {node["mark_files"]["dir"] for node in status["nodes"]} == {os.path.join(rig.work, f"taskd-slurm_taskd-{number}")}
+    go(rig)
+    assert child.wait(60) == 0
+    rig.wait_idle()
