@@ -7,15 +7,18 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -44,6 +47,7 @@ constexpr char kLockFile[] = "/lock";
 constexpr char kJoinedFile[] = "/launchers";  // locked by each that needs the proxy of another one
 constexpr time_t kYoungS = 60;
 constexpr auto kManagerPatience = std::chrono::milliseconds(1500);
+constexpr auto kTurnPatience = std::chrono::seconds(2);
 constexpr auto kManagersShare = std::chrono::milliseconds(1000);  // of the time until the deadline
 constexpr auto kPoll = std::chrono::milliseconds(5);
 
@@ -97,6 +101,24 @@ std::string MakeRunFolder(const std::string& name) {
   spdlog::warn("{}; {}; there is no folder for TaskD's own sockets and programs", runtime.status().message(),
                fresh.status().message());
   return "";
+}
+
+// Managers of several jobs that start here at once would want the same ports, and each loser says so. So they take turns:
+// who has this name has it in the network namespace that the ports are in, until the result or the process goes. A
+// stranger that keeps it costs kTurnPatience.
+UniqueFd AwaitTurn() {
+  constexpr std::string_view kName("\0taskd-manager-starts", 21);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, kName.data(), kName.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + kName.size());
+  UniqueFd turn(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto deadline = std::chrono::steady_clock::now() + kTurnPatience;
+  while (turn.valid() && bind(turn.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 && errno == EADDRINUSE &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kPoll);
+  }
+  return turn;
 }
 
 // Where a manager listens that other nodes reach there.
@@ -241,9 +263,12 @@ std::string Daemons::StartManager(const std::string& host) {
 bool Daemons::StartManagerAt(const HostPort& reached) { return StartManagerFrom(ListenAddress(reached), 1) != 0; }
 
 int Daemons::StartManagerFrom(HostPort listen, int ports) {
+  const UniqueFd turn = AwaitTurn();
   const int first = listen.port;
   int failures = 0;
   for (; listen.port < first + ports; ++listen.port) {
+    // Free or not: a proxy, or an HTTP listener, of a job that starts now may be about to listen there.
+    if (ports > 1 && (listen.port == kProxyPort || listen.port == kHttpPort)) continue;
     if (!IsFree(listen)) continue;
     PrepareManager(listen);
     if (!Start(manager_)) return 0;
