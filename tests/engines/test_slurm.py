@@ -3,6 +3,7 @@ import collections
 import json
 import os
 import re
+import signal
 
 import pytest
 
@@ -272,6 +273,28 @@ def test_scancel_ends_everything(rig):
     number = wait_output(child, 6)[3].rpartition("-")[2]
     assert rig.login(["scancel", number]).returncode == 0
     assert child.wait(60) != 0
+    rig.wait_idle()
+
+
+def test_each_signal_comes_once_to_each_rank(rig):
+    """slurmstepd signals every process of the step; the launcher does not do it again, and says one line a node at the end."""
+    child = rig.start(["srun", "-N2", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
+    number = wait_output(child, 4)[3].rpartition("-")[2]
+    wait_up(rig, "go", 4)
+
+    def got():
+        return [read(rig, f"go.signal-{signal.SIGUSR1:d}.{rank}") for rank in range(4)]
+    for how, count in ((number, 1), (f"{number}.0", 2)):
+        assert rig.login(["scancel", "--signal=USR1", how]).returncode == 0
+        wait_until(lambda count=count: got() == ["x" * count] * 4, f"each rank has had SIGUSR1 {count} times")
+    # Ranks write "x" for each one until they end: by then whoever would pass it on has done so.
+    before = len(lines_of_taskd(slurm_rig.output_of(child)[1]))
+    assert rig.login(["scancel", number]).returncode == 0
+    assert child.wait(60) != 0
+    assert got() == ["xx"] * 4
+    said = lines_of_taskd(slurm_rig.output_of(child)[1])[before:]
+    said = [line for line in said if not line.startswith("slurmstepd-")]
+    assert len(said) == 2 and all("SIGTERM: the job is ended" in line for line in said), said
     rig.wait_idle()
 
 
