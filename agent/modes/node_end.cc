@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,11 @@ constexpr int64_t kEndAnswerNs = 5 * kNsPerS;  // of the manager, after this nod
 constexpr int64_t kRemoteEndNs = 4 * kNsPerS;
 constexpr int64_t kOthersEndNs = 20 * kNsPerS;  // node 0 keeps the manager for them
 constexpr int64_t kLateNs = 10 * kNsPerS;       // and for those that have not come before the job ended
+
+// A scheduler that signals kills later, Kubernetes and Slurm after 30 s: whatever hangs, the node is done before. The
+// processes have kGraceNs (node_setup.cc) of it.
+constexpr int64_t kOthersAfterSignalNs = 5 * kNsPerS;
+constexpr std::chrono::seconds kAllAfterSignal{24};
 
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
 
@@ -83,6 +89,7 @@ process::SignalWatch::IfAlone NodeEnd::OnSignal(int signal) {
   // Schedulers repeat themselves, Slurm within milliseconds. Only who means this process has no patience left.
   if (std::exchange(signalled_, true)) return [this, signal] { NoPatience(signal); };
   if (ending()) return nullptr;  // another node's signal was faster
+  if (parts_->daemons) parts_->daemons->EndBy(std::chrono::steady_clock::now() + kAllAfterSignal);
   first_signal_ = 0;
   EndWith(128 + signal, absl::StrCat(process::SignalName(signal), ": the job is ended"));
   return [this] {
@@ -138,7 +145,8 @@ void NodeEnd::OnStopped() {
   if (!last_line_.empty()) process::PrintRunLine(last_line_);
   // The other nodes, late ones included, still have to be notified of how the job ended.
   if (parts_->hosts_manager && parts_->member) {
-    parts_->loop.RunAfter(parts_->member->all_joined() ? kOthersEndNs : kLateNs, [this] { parts_->loop.Stop(); });
+    const int64_t others_ns = parts_->member->all_joined() ? kOthersEndNs : kLateNs;
+    parts_->loop.RunAfter(signalled_ ? kOthersAfterSignalNs : others_ns, [this] { parts_->loop.Stop(); });
   }
   EndIfAlone();
 }
