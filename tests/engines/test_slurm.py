@@ -293,7 +293,8 @@ def test_each_signal_comes_once_to_each_rank(rig):
     assert child.wait(60) != 0
     assert got() == ["xx"] * 4
     said = lines_of_taskd(slurm_rig.output_of(child)[1])[before:]
-    said = [line for line in said if not line.startswith("slurmstepd-")]
+    # Not the ranks': at times Slurm sends SIGTERM twice within milliseconds, and Python says where it came in the way.
+    said = [line for line in said if re.match(r"\d{4}-\d\d-\d\dT|taskd ", line)]
     assert len(said) == 2 and all("SIGTERM: the job is ended" in line for line in said), said
     rig.wait_idle()
 
