@@ -280,6 +280,7 @@ def test_each_signal_comes_once_to_each_rank(rig):
     """slurmstepd signals every process of the step; the launcher does not do it again, and says one line a node at the end."""
     child = rig.start(["srun", "-N2", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
     number = wait_output(child, 4)[3].rpartition("-")[2]
+    wait_up(rig, "go", 4)
 
     def got():
         return [read(rig, f"go.signal-{signal.SIGUSR1:d}.{rank}") for rank in range(4)]
@@ -292,7 +293,8 @@ def test_each_signal_comes_once_to_each_rank(rig):
     assert child.wait(60) != 0
     assert got() == ["xx"] * 4
     said = lines_of_taskd(slurm_rig.output_of(child)[1])[before:]
-    said = [line for line in said if not line.startswith("slurmstepd-")]
+    # Not the ranks': at times Slurm sends SIGTERM twice within milliseconds, and Python says where it came in the way.
+    said = [line for line in said if re.match(r"\d{4}-\d\d-\d\dT|taskd ", line)]
     assert len(said) == 2 and all("SIGTERM: the job is ended" in line for line in said), said
     rig.wait_idle()
 
