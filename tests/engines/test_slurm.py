@@ -414,7 +414,7 @@ def test_a_training_is_named_switched_and_diagnosed_without_a_further_word(rig):
     assert report["job"] == f"slurm/taskd-{number}"
     assert [one["ids"] for one in report["verdicts"] if one["state"] == "open"] == [[1]], report
     status = json.loads(inside("status", "--json").stdout)
-    assert {node["mark_files"]["dir"] for node in status["nodes"]} == {os.path.join(rig.work, f"taskd-slurm_taskd-{number}")}
+    assert {node["mark_files"]["dir"] for node in status["nodes"]} == {os.path.join(rig.work, f"taskd-slurm-taskd-{number}")}
     go(rig)
     assert child.wait(60) == 0
     rig.wait_idle()
