@@ -18,7 +18,9 @@ namespace {
 
 class Placer {
  public:
-  Placer(OptionWords* words, RunOptions* options) : words_(*words), options_(*options) {}
+  // `has_shutdown_timeout`: by torchrun's own variable, which is no option's.
+  Placer(OptionWords* words, RunOptions* options, bool has_shutdown_timeout)
+      : words_(*words), options_(*options), has_shutdown_timeout_(has_shutdown_timeout) {}
 
   absl::Status Take(const engine::Placement& placement) {
     options_.warnings.insert(options_.warnings.end(), placement.warnings.begin(), placement.warnings.end());
@@ -67,6 +69,7 @@ class Placer {
   }
 
   void Add(const engine::Default& one) {
+    if (one.option == "shutdown-timeout" && has_shutdown_timeout_) return;
     if (Given(one.option) == nullptr) words_.Set(one.option, {one.source, one.value, false});
   }
 
@@ -127,6 +130,7 @@ class Placer {
 
   OptionWords& words_;
   RunOptions& options_;
+  const bool has_shutdown_timeout_;
 };
 
 }  // namespace
@@ -137,7 +141,7 @@ absl::Status PlaceWords(const std::map<std::string, std::string>& environment, c
     return absl::OkStatus();
   }
   const absl::StatusOr<engine::Placement> placement = engine::FindPlacement(environment, machine);
-  Placer placer(words, options);
+  Placer placer(words, options, !ValueOf(environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT").empty());
   const bool own = placer.HasRendezvous();
   if (!placement.ok()) return own || placer.WantsOneNode() ? absl::OkStatus() : placement.status();
   const bool one_of_several = placer.WantsOneNode() && placement->nodes != 1;

@@ -64,6 +64,7 @@ TEST(PlacedWordsTest, WhatIsGivenWins) {
   EXPECT_EQ(options.shutdown_timeout_s, 7);
   EXPECT_EQ(MustParse({}, {{"SLURM_GPUS_ON_NODE", "8"}}).procs_per_node, 8);
   EXPECT_EQ(MustParse({"--node-rank=1"}).node_rank_by, "--node-rank");
+  EXPECT_EQ(MustParse({}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "90"}}).shutdown_timeout_s, 90);
 }
 
 TEST(PlacedWordsTest, TheNumberOfNodes) {

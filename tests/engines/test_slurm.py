@@ -299,6 +299,17 @@ def test_each_signal_comes_once_to_each_rank(rig):
     rig.wait_idle()
 
 
+@pytest.mark.slow
+def test_a_time_limit_that_expires(rig):
+    """Slurm's smallest is a minute. The checkpoint's signal comes before it, each signal once to each rank, and nothing is left."""
+    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --time=1 --signal=USR1@20\nsrun taskd run --nproc-per-node 2 train.py wait\n")
+    wait_up(rig, "go", 4)
+    rig.wait_for_state(number, "TIMEOUT", timeout_s=180)
+    rig.wait_idle()
+    for signal_number in (signal.SIGUSR1, signal.SIGTERM):
+        assert [read(rig, f"go.signal-{signal_number:d}.{rank}") for rank in range(4)] == ["x"] * 4, signal_number
+
+
 def test_the_first_failures_code(rig):
     done = rig.login(["srun", "-N2", "taskd", "run", "train.py", "fail"])
     assert done.returncode == 7
