@@ -62,8 +62,11 @@ TEST_F(MarkFolderTest, WhatWasGivenIsTakenOrNone) {
   wishes_.given = temp_ / "link";
   EXPECT_EQ(Choose().path, "");
   EXPECT_THAT(Choose().refusal, HasSubstr("is a symbolic link"));
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(temp_);
   wishes_.given = "relative";
   EXPECT_EQ(Choose().path, std::filesystem::current_path() / "relative");
+  std::filesystem::current_path(before);
 }
 
 TEST_F(MarkFolderTest, AWorkingFolderIsTakenByItsRealPath) {

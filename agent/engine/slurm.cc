@@ -10,13 +10,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "agent/engine/host_list.h"
 #include "agent/engine/placement.h"
 #include "agent/engine/task.h"
+#include "common/hostlist.h"
 
 namespace taskd::engine {
 namespace {
 
+constexpr size_t kMaxHosts = 65536;
 constexpr uint64_t kLastStep = 0xffffff00;  // above: the batch shell, an interactive one, an external step
 constexpr size_t kMaxJobNameBytes = 100;
 constexpr size_t kShownBytes = 80;  // of a variable, in a message
@@ -26,6 +27,13 @@ constexpr double kKillWaitS = 30;  // Slurm's own default
 
 std::string Shown(absl::string_view value) {
   return value.size() <= kShownBytes ? std::string(value) : absl::StrCat(value.substr(0, kShownBytes), "...");
+}
+
+absl::StatusOr<std::vector<std::string>> Expand(const std::string& list) {
+  std::vector<std::string> hosts;
+  absl::Status status = ExpandHostlist(list, kMaxHosts, hosts);
+  if (!status.ok()) return status;
+  return hosts;
 }
 
 // What people call a job may be anything; a name of ours is not.
@@ -164,7 +172,7 @@ class Slurm {
   }
 
   absl::Status ReadNodes() {
-    absl::StatusOr<std::vector<std::string>> hosts = ExpandHostList(Value("SLURM_STEP_NODELIST"));
+    absl::StatusOr<std::vector<std::string>> hosts = Expand(Value("SLURM_STEP_NODELIST"));
     if (!hosts.ok()) return Wrong("SLURM_STEP_NODELIST", hosts.status().message());
     placement_.hosts = *std::move(hosts);
     const std::string number = Value("SLURM_STEP_NUM_NODES");
@@ -190,7 +198,7 @@ class Slurm {
   absl::Status CheckFresh() const {
     const auto [variable, list] = First({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
     if (list.empty()) return absl::OkStatus();
-    absl::StatusOr<std::vector<std::string>> job_hosts = ExpandHostList(list);
+    absl::StatusOr<std::vector<std::string>> job_hosts = Expand(list);
     if (!job_hosts.ok()) return Wrong(variable, job_hosts.status().message());
     const std::set<absl::string_view> known(job_hosts->begin(), job_hosts->end());
     for (const std::string& host : Hosts()) {

@@ -9,9 +9,9 @@
 #include "agent/modes/plans/mode_options.h"
 #include "agent/modes/plans/mode_plan.h"
 #include "agent/rdma/node_list.h"
-#include "agent/route/topology_formats/hostlist.h"
 #include "agent/run/options.h"
 #include "common/address.h"
+#include "common/hostlist.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {
@@ -54,7 +54,7 @@ void NodeList(const std::string& text) {
 void Hostlist(const std::string& text) {
   constexpr size_t kMost = 1000;
   std::vector<std::string> hosts = {"before"};
-  const absl::Status status = taskd::route::ExpandHostlist(text, kMost, hosts);
+  const absl::Status status = taskd::ExpandHostlist(text, kMost, hosts);
   FUZZ_CHECK(status.ok() || !status.message().empty());
   FUZZ_CHECK(hosts.size() <= kMost && hosts[0] == "before");
   for (const std::string& host : hosts) FUZZ_CHECK(!host.empty() && host.size() <= 255);

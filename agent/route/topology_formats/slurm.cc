@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "agent/route/topology_formats/hostlist.h"
 #include "agent/route/topology_formats/reading.h"
+#include "common/hostlist.h"
 #include "fmt/format.h"
 
 namespace taskd::route {

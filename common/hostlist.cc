@@ -1,13 +1,13 @@
-#include "agent/route/topology_formats/hostlist.h"
+#include "common/hostlist.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
 
-#include "agent/route/topology.h"
+#include "absl/strings/escaping.h"
 #include "fmt/format.h"
 
-namespace taskd::route {
+namespace taskd {
 namespace {
 
 constexpr size_t kMaxNameBytes = 255;
@@ -24,6 +24,12 @@ struct Piece {
   std::string_view text;
   std::vector<Range> ranges;
 };
+
+std::string Quoted(std::string_view text) {
+  constexpr size_t kShown = 80;
+  return fmt::format("\"{}{}\"", absl::CHexEscape(std::string(text.substr(0, kShown))),
+                     text.size() > kShown ? "…" : "");
+}
 
 absl::Status Bad(std::string_view what, std::string_view entry) {
   return absl::InvalidArgumentError(fmt::format("bad hostlist {}: {}", Quoted(entry), what));
@@ -93,7 +99,7 @@ absl::Status ExpandEntry(std::string_view entry, size_t max_hosts, std::vector<s
     name_bytes += piece.ranges.empty() ? piece.text.size() : kMaxDigits;
   }
   if (total + hosts.size() > max_hosts) {
-    return Bad(fmt::format("with it the file has more than {} names", max_hosts), entry);
+    return Bad(fmt::format("with it the list has more than {} names", max_hosts), entry);
   }
   if (name_bytes > kMaxNameBytes) return Bad(fmt::format("a name may be longer than {} bytes", kMaxNameBytes), entry);
   std::vector<std::string> names = {""};
@@ -134,4 +140,4 @@ absl::Status ExpandHostlist(std::string_view list, size_t max_hosts, std::vector
   return absl::OkStatus();
 }
 
-}  // namespace taskd::route
+}  // namespace taskd
