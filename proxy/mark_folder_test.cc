@@ -63,7 +63,7 @@ TEST_F(MarkFolderTest, WhatWasGivenIsTakenOrNone) {
   EXPECT_EQ(Choose().path, "");
   EXPECT_THAT(Choose().refusal, HasSubstr("is a symbolic link"));
   const std::filesystem::path before = std::filesystem::current_path();
-  std::filesystem::current_path(temp_);
+  std::filesystem::current_path(temp_ / "work");
   wishes_.given = "relative";
   EXPECT_EQ(Choose().path, std::filesystem::current_path() / "relative");
   std::filesystem::current_path(before);
