@@ -145,7 +145,7 @@ class SlurmRig:
         self._write("etc/slurm/slurm.conf", CONFIGURATION.format(folder=self.folder, kill_wait=self._kill_wait))
         self._write("etc/slurm/cgroup.conf", "CgroupAutomount=no\n")
         self._write("etc/hosts", "127.0.0.1 localhost\n10.98.0.1 login\n" +
-                    "".join(f"{_address(node)} n{node}\n" for node in NODES))
+                    "".join(f"{_address(node)} n{node} n{node}-ib0\n" for node in NODES))
         for name, line in (("passwd", f"alice:x:{USER_ID}:{USER_ID}::{self.home}:/bin/bash\n"), ("group", f"alice:x:{USER_ID}:\n")):
             with open(f"/etc/{name}", encoding="utf-8") as file:
                 self._write(f"etc/{name}", "".join(one for one in file if not one.startswith("alice:")) + line)

@@ -17,6 +17,7 @@ name = os.environ.get("NAME", "go")
 rank = int(os.environ["RANK"])
 def got(number, frame):
     with open(f"{name}.signal-{number}.{rank}", "a") as file: file.write("x")
+    while "stubborn" in sys.argv and not os.path.exists(name): time.sleep(0.05)
     if number == signal.SIGTERM: sys.exit(0)
 for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM): signal.signal(number, got)
 words = [os.environ.get(key, "") for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TASKD_JOB")]
@@ -350,19 +351,50 @@ def test_a_token_opens_the_job_to_the_login_node(rig):
 
 # ---- Nodes that go
 
-def test_power_loss_of_a_node_of_an_elastic_job(rig):
+@pytest.fixture
+def n4_dies(rig):
+    """A function that takes n4's power; after the test it is back."""
+    yield lambda: rig.lose_power(4)
+    rig.login(["scancel", "--user=alice"])
+    rig.power_on(4)
+    wait_until(lambda: rig.login(["sinfo", "-h", "-n", "n4", "-p", "main", "-o", "%t"]).stdout.strip() == "idle", "n4 is back", 120)
+
+
+def test_power_loss_during_the_rendezvous(rig, n4_dies):
+    late = 'if [ "$SLURMD_NODENAME" = n4 ]; then sleep 600; fi; exec taskd run train.py'
+    child = rig.start(["srun", "-N3", "--no-kill", "-w", "n[1-2],n4", "bash", "-c", late])
+    wait_until(lambda: "waiting: 2 of 3 nodes are there, missing node rank 2" in slurm_rig.output_of(child)[1], "it is said who is missing")
+    n4_dies()
+    number = re.search(r"under Slurm job (\d+)", slurm_rig.output_of(child)[1])[1]
+    assert rig.login(["scancel", number]).returncode == 0
+    wait_until(lambda: not rig.processes(1) and not rig.processes(2), "the others end", 60)
+    assert not LINE.search(slurm_rig.output_of(child)[0])
+
+
+def test_power_loss_during_the_end(rig, n4_dies):
+    child = rig.start(["srun", "-N3", "--no-kill", "-w", "n[1-2],n4", "taskd", "run", "--shutdown-timeout=60", "train.py", "wait", "stubborn"])
+    wait_output(child, 3)
+    rig.root("n1", f"pkill -TERM --oldest --euid {slurm_rig.USER_ID} --exact taskd")  # the launcher
+    wait_until(lambda: all(read(rig, f"go.signal-{signal.SIGTERM:d}.{rank}") for rank in range(3)), "all ranks are ending")
+    n4_dies()
+    go(rig)
+    wait_until(lambda: not rig.processes(1) and not rig.processes(2), "the others end", 60)
+
+
+def test_a_host_with_a_second_name(rig):
+    done = rig.login(["srun", "-N2", "taskd", "run", "--master-addr=n1-ib0", "train.py"])
+    assert done.returncode == 0, done.stderr
+    assert one_world(done.stdout, 2)[1] == "n1-ib0"
+
+
+def test_power_loss_of_a_node_of_an_elastic_job(rig, n4_dies):
     child = rig.start(["srun", "-N3", "--no-kill", "-w", "n[1-2],n4", "taskd", "run", "--nnodes=2:3", "train.py", "wait"])
     wait_up(rig, "go", 3)
-    rig.lose_power(4)
-    try:
-        wait_until(lambda: len(LINE.findall(slurm_rig.output_of(child)[0])) >= 5, "the others go on", 90)
-        assert [line[1] for line in LINE.findall(slurm_rig.output_of(child)[0])] == ["3"] * 3 + ["2"] * 2
-        go(rig)
-        wait_until(lambda: not rig.processes(1) and not rig.processes(2), "they end", 60)
-    finally:
-        rig.login(["scancel", "--user=alice"])
-        rig.power_on(4)
-        wait_until(lambda: rig.login(["sinfo", "-h", "-n", "n4", "-o", "%t"]).stdout.strip() == "idle", "n4 is back", 120)
+    n4_dies()
+    wait_until(lambda: len(LINE.findall(slurm_rig.output_of(child)[0])) >= 5, "the others go on", 90)
+    assert [line[1] for line in LINE.findall(slurm_rig.output_of(child)[0])] == ["3"] * 3 + ["2"] * 2
+    go(rig)
+    wait_until(lambda: not rig.processes(1) and not rig.processes(2), "they end", 60)
 
 
 def read(rig, name):
