@@ -10,6 +10,8 @@ import pytest
 import slurm_rig
 from harness import PYTHON, wait_until
 
+pytestmark = pytest.mark.timeout(300)  # a scheduler has waits of its own
+
 # Says where it is, waits until it may go on, and counts the signals that it gets.
 RANK = """
 import os, signal, sys, time
@@ -434,7 +436,6 @@ while not os.path.exists("go"):
 """
 
 
-@pytest.mark.timeout(400)
 def test_a_training_is_named_switched_and_diagnosed_without_a_further_word(rig):
     with open(os.path.join(rig.work, "train.py"), "w", encoding="utf-8") as file:
         file.write(TRAINING)

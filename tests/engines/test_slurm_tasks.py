@@ -10,6 +10,8 @@ import slurm_rig
 from harness import PYTHON, wait_until
 from test_slurm import LINE, go, lines_of_taskd, one_world, script, wait_output, wait_up  # noqa: F401  script: of every test
 
+pytestmark = pytest.mark.timeout(300)
+
 TASK = ["taskd", "run", "--mode", "slurm", "--", PYTHON, "train.py"]
 # A world of PyTorch's own, which asks the store that taskd serves.
 TORCH = ("import os, torch, torch.distributed as d\nd.init_process_group('gloo')\nt = torch.ones(1)\nd.all_reduce(t)\n"
