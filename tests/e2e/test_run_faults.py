@@ -198,7 +198,8 @@ def test_killed_launchers_take_their_daemons_along(jobs):
 
 def test_many_jobs_at_once(jobs):
     """All managers find a port, also those next to or at what another part of TaskD would take."""
-    launchers = [jobs.launch(f"job{i}", "--standalone", "--nproc-per-node=1", action=["wait"], environment=WITH_DAEMONS)
+    environment = {**WITH_DAEMONS, "TASKD_PROFILING_DIR": os.path.join(jobs.stage.folder, "marks")}
+    launchers = [jobs.launch(f"job{i}", "--standalone", "--nproc-per-node=1", action=["wait"], environment=environment)
                  for i in range(5)]
     ranks = jobs.wait_started(5)
     assert len({manager_of(e) for e in ranks}) == 5
