@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 
 import harness
@@ -357,7 +358,7 @@ def volcano_job():
 # A job that is as small as one can be: all ranks meet in the store, and each writes where it may.
 MEET = """
 import json, os, sys, time
-sys.path.insert(0, os.environ["TEST_LIBRARY"])
+sys.path.insert(0, "/workspace/lib")
 import tcpstore
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 store = tcpstore.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -398,6 +399,20 @@ def pod_environment(container, labels):
     return result
 
 
+def lay_out_image(folder, first):
+    """What a pod needs, where its user can read it: the clone may be closed to others. `first`: the folder of the first pod."""
+    files = [("taskd", harness.TASKD), ("taskd", harness.LIBRARY), ("lib", os.path.join(stubs.REPOSITORY, "tests", "lib", "tcpstore.py"))]
+    for below, source in files:
+        target = os.path.join(folder, below, os.path.basename(source))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if folder == first:
+            shutil.copy(source, target)
+        else:
+            os.link(os.path.join(first, below, os.path.basename(source)), target)
+    with open(os.path.join(folder, "train.py"), "w", encoding="utf-8") as file:
+        file.write(MEET)
+
+
 @pytest.mark.root("network namespaces")
 @pytest.mark.parametrize("name, pods, where", [
     ("indexed-job.yaml", indexed_job, "under Kubernetes Indexed Job default/train: 4 nodes, node rank by JOB_COMPLETION_INDEX, master train-0.train:29500"),
@@ -412,14 +427,13 @@ def test_the_command_trains_one_world(make_rig, name, pods, where):  # noqa: F81
     of_nodes = pods()
     rig = make_rig([host for host, *_ in of_nodes], aliases={host: names for host, names, *_ in of_nodes}, private=["/workspace", *WRITABLE])
     for node in rig.nodes:
-        with open(os.path.join(node.private["/workspace"], "train.py"), "w", encoding="utf-8") as file:
-            file.write(MEET)
+        lay_out_image(node.private["/workspace"], rig.nodes[0].private["/workspace"])
         for path in WRITABLE:  # fsGroup
             os.chown(node.private[path], 1000, 1000)
     started = []
     for node, (_, _, variables, labels) in zip(rig.nodes, of_nodes):
-        given = {"PATH": f"{os.path.dirname(harness.TASKD)}:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOME": "/",
-                 "PYTHONDONTWRITEBYTECODE": 1, "TEST_LIBRARY": os.path.join(stubs.REPOSITORY, "tests", "lib"),
+        given = {"PATH": "/workspace/taskd:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOME": "/",
+                 "PYTHONDONTWRITEBYTECODE": 1,
                  **pod_environment(container, labels), **variables}
         started.append(rig.run(node, ["sh", "-ec", CONFINED, "sh", *container["command"]], given))
     ranks = {}

@@ -22,7 +22,7 @@ def pytest_runtest_makereport(item):
     report = (yield).get_result()
     if report.skipped and "TASKD_TESTS_OF_ROOT" in os.environ and not item.get_closest_marker("root"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-        if re.search(r"\broot\b|not permitted|[Pp]ermission denied|mount.* not allowed", reason):
+        if re.search(r"(?<![/\w])root\b(?!/)|not permitted|[Pp]ermission denied|mount.* not allowed", reason):
             report.outcome = "failed"
             report.longrepr = f'{item.nodeid}: "{reason}"; only tests marked "root" are run by root'
 

@@ -121,6 +121,9 @@ TEST(PlanMode, NeedsAModeAndACommand) {
   node.options.mode = "auto";
   node.options.command.clear();
   EXPECT_THAT(node.Error(), HasSubstr("CMD"));
+  node.options.command = {"x"};
+  node.options.manager = "off";  // that is for the ranks of srun and mpirun
+  EXPECT_THAT(node.Error(), HasSubstr("--manager 'off'"));
 }
 
 }  // namespace

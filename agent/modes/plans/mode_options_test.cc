@@ -134,7 +134,8 @@ TEST(ModeOptions, TheEnvironmentStandsIn) {
   EXPECT_FALSE(options.route);
   EXPECT_THAT(Error({"--mode", "ps", "x"}, {{"TASKD_WAIT_S", "z"}}), HasSubstr("TASKD_WAIT_S 'z'"));
   EXPECT_THAT(Error({"--mode", "ps", "x"}, {{"TASKD_ROUTE", "maybe"}}), HasSubstr("TASKD_ROUTE 'maybe'"));
-  EXPECT_THAT(Error({"--mode", "ps", "x"}, {{"TASKD_MANAGER", "off"}}), HasSubstr("TASKD_MANAGER 'off'"));
+  EXPECT_THAT(Error({"--mode", "ps", "x"}, {{"TASKD_MANAGER", "of"}}), HasSubstr("TASKD_MANAGER 'of'"));
+  EXPECT_EQ(Parsed({"--mode", "slurm", "x"}, {{"TASKD_MANAGER", "off"}}).manager, "off");
 }
 
 TEST(ModeOptions, RefusesAllElse) {
