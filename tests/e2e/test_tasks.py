@@ -33,7 +33,8 @@ def accepts(path):
 
 
 def test_all_tasks_are_one_world(jobs):
-    step = Step(jobs, [3, 1], **WITH_MANAGER).launch(action=("wait",))
+    marks = os.path.join(jobs.stage.folder, "marks")
+    step = Step(jobs, [3, 1], **WITH_MANAGER, TASKD_PROFILING_DIR=marks).launch(action=("wait",))
     jobs.wait_started(4)
     assert named(jobs.started(), "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "WORLD_SIZE") == [
         ("0", "0", "3", "0", "2", "4"), ("1", "1", "3", "0", "2", "4"), ("2", "2", "3", "0", "2", "4"),
@@ -226,7 +227,8 @@ WORLD = ("import os, torch.distributed as d\nd.init_process_group('gloo')\n"
 
 
 def under_mpi(jobs, starter, *command, mode="auto", **environment):
-    variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "HOME": jobs.stage.folder, **environment}
+    variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1, "HOME": jobs.stage.folder,
+                 "TASKD_PROFILING_DIR": os.path.join(jobs.stage.folder, "marks"), **environment}
     return subprocess.run([*STARTERS[starter], "-np", "3", TASKD, "run", "--mode", mode, "--", *command],
                           env=harness.clean_environment(**variables), cwd=jobs.stage.folder, capture_output=True, text=True,
                           timeout=120, check=False)
