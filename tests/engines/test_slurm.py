@@ -133,7 +133,10 @@ def test_ways_that_people_write_today(rig):
               "--master-port 29501 train.py'")
     torchrun = (f"srun {PYTHON} -m torch.distributed.run -r 9:1 -t 9:1 --nnodes 3 --nproc_per_node 2 --rdzv_id $SLURM_JOB_ID --rdzv_backend c10d "
                 "--rdzv_endpoint n1:29502 train.py")
-    for line in (c10d, static, torchrun):
+    # With MindCluster's line in torch's run.py.
+    patched = torchrun.replace("-m torch.distributed.run", '-c "import taskd.python.adaptor.patch, torch.distributed.run as r; r.main()"').replace(
+        "29502", "29503")
+    for line in (c10d, static, torchrun, patched):
         number = rig.batch(f"#!/bin/bash\n#SBATCH -N3 --ntasks-per-node=1\n{line}\n")
         rig.wait_for_state(number, "COMPLETED", "FAILED", timeout_s=120)
         text = rig.output(number)
