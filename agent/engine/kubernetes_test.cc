@@ -46,17 +46,13 @@ std::string Refusal(const Environment& environment, const EngineMachine& machine
 }
 
 std::string ValueIn(const Placement& placement, const std::string& option) {
-  for (const Default& one : placement.defaults) {
-    if (one.option == option) return one.value;
-  }
-  return "";
+  const Default* found = placement.Find(option);
+  return found == nullptr ? "" : found->value;
 }
 
 std::string SourceIn(const Placement& placement, const std::string& option) {
-  for (const Default& one : placement.defaults) {
-    if (one.option == option) return one.source;
-  }
-  return "";
+  const Default* found = placement.Find(option);
+  return found == nullptr ? "" : found->source;
 }
 
 TEST(KubernetesTest, APodByItselfIsNothing) {

@@ -21,6 +21,13 @@ std::string ReadSmallFile(const std::string& path) {
 
 }  // namespace
 
+const Default* Placement::Find(absl::string_view option) const {
+  for (const Default& one : defaults) {
+    if (one.option == option) return &one;
+  }
+  return nullptr;
+}
+
 EngineMachine ThisMachine() {
   char name[HOST_NAME_MAX + 1] = {};
   return {gethostname(name, sizeof(name) - 1) == 0 ? name : "", ReadSmallFile};

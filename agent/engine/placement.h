@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/environment.h"
 
 namespace taskd::engine {
@@ -38,6 +39,8 @@ struct Placement {
   std::string job;      // namespace/name; empty: none is known
   std::string task_id;  // empty: none is known
   std::vector<std::string> warnings;
+
+  const Default* Find(absl::string_view option) const;  // nullptr: there is no default for it
 };
 
 // INVALID_ARGUMENT: variables that contradict each other or the rule; the line names them, their values and the rule.

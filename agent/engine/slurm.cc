@@ -92,8 +92,8 @@ class Slurm {
     task_.master_addr = Hosts().front();
     task_.master_port = Port();
     task_.master_ports = kMasterPorts;
-    task_.run_id = DefaultOf("rdzv-id");
-    task_.shutdown_timeout = DefaultOf("shutdown-timeout");
+    task_.run_id = placement_.Find("rdzv-id")->value;
+    task_.shutdown_timeout = placement_.Find("shutdown-timeout")->value;
     task_.job = placement_.job;
     task_.task_id = placement_.task_id;
     if (absl::Status status = TakeUsersMaster(environment_, &task_); !status.ok()) return status;
@@ -277,13 +277,6 @@ class Slurm {
   }
 
   int Port() const { return MasterPort(absl::StrCat(Value("SLURM_JOB_ID"), ".", Value("SLURM_STEP_ID"))); }
-
-  std::string DefaultOf(absl::string_view option) const {
-    for (const Default& one : placement_.defaults) {
-      if (one.option == option) return one.value;
-    }
-    return "";
-  }
 
   static absl::Status Missing(const std::string& variable) {
     return absl::InvalidArgumentError(

@@ -43,17 +43,13 @@ std::string Refusal(Environment environment, const Environment& changes) {
 }
 
 std::string ValueIn(const Placement& placement, const std::string& option) {
-  for (const Default& one : placement.defaults) {
-    if (one.option == option) return one.value;
-  }
-  return "";
+  const Default* found = placement.Find(option);
+  return found == nullptr ? "" : found->value;
 }
 
 std::string SourceIn(const Placement& placement, const std::string& option) {
-  for (const Default& one : placement.defaults) {
-    if (one.option == option) return one.source;
-  }
-  return "";
+  const Default* found = placement.Find(option);
+  return found == nullptr ? "" : found->source;
 }
 
 TEST(SlurmTest, AStepIsTheJob) {

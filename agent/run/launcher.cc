@@ -245,7 +245,8 @@ void Launcher::HostAndJoin() {
     status = store_.ListenRoot(listen, !alone);
   }
   if (absl::IsAlreadyExists(status) && options_.master_ports > 1) {
-    return EndWith(1, fmt::format("no port is free from {} to {}: {}", endpoint_.port, listen.port, status.message()));
+    return EndWith(1, fmt::format("no port is free from {} to {} (--master-port names another): {}", endpoint_.port,
+                                  listen.port, status.message()));
   }
   if (absl::IsAlreadyExists(status) && !HasNodeRanks(options_)) {
     why_not_here_ = std::string(status.message());

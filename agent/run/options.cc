@@ -460,6 +460,16 @@ absl::StatusOr<RunOptions> ParseRunOptions(const std::vector<std::string>& argum
   return Interpreter(words, environment, std::move(placed)).Run();
 }
 
+namespace {
+
+// As --nnodes has them.
+std::string Nodes(const RunOptions& options) {
+  return options.min_nodes == options.max_nodes ? absl::StrCat(options.max_nodes)
+                                                : absl::StrCat(options.min_nodes, ":", options.max_nodes);
+}
+
+}  // namespace
+
 std::string PlacementLine(const RunOptions& options, int master_port) {
   if (options.task) {
     const int nodes = options.task->nodes;
@@ -468,9 +478,7 @@ std::string PlacementLine(const RunOptions& options, int master_port) {
                         nodes == 0 ? "" : absl::StrCat(" on ", nodes, nodes == 1 ? " node" : " nodes"), ", rank by ",
                         options.node_rank_by, ", master ", FormatHostPort({options.master_addr, master_port}));
   }
-  const std::string nodes = options.min_nodes == options.max_nodes
-                                ? absl::StrCat(options.max_nodes)
-                                : absl::StrCat(options.min_nodes, ":", options.max_nodes);
+  const std::string nodes = Nodes(options);
   return absl::StrCat("under ", options.placed_by, ": ", nodes, nodes == "1" ? " node" : " nodes",
                       options.node_rank_by.empty() ? "" : absl::StrCat(", node rank by ", options.node_rank_by),
                       ", master ", FormatHostPort({options.master_addr, master_port}));
@@ -478,9 +486,7 @@ std::string PlacementLine(const RunOptions& options, int master_port) {
 
 std::string DryRunText(const RunOptions& options) {
   std::string text = options.placed_by.empty() ? "" : PlacementLine(options, options.master_port) + "\n";
-  const std::string nodes = options.min_nodes == options.max_nodes
-                                ? absl::StrCat(options.max_nodes)
-                                : absl::StrCat(options.min_nodes, ":", options.max_nodes);
+  const std::string nodes = Nodes(options);
   absl::StrAppend(&text, "nnodes: ", nodes, "\nnproc-per-node: ", options.procs_per_node);
   if (options.rdzv_backend != "c10d") absl::StrAppend(&text, "\nnode-rank: ", options.node_rank);
   absl::StrAppend(&text, "\nrdzv-backend: ", options.rdzv_backend, "\nrdzv-endpoint: ", options.rdzv_endpoint);

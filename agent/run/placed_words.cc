@@ -42,9 +42,7 @@ class Placer {
   absl::Status TakeName(const engine::Placement& placement) {
     options_.job = placement.job;
     options_.task_id = placement.task_id;
-    for (const engine::Default& one : placement.defaults) {
-      if (one.option == "shutdown-timeout") Add(one);
-    }
+    if (const engine::Default* timeout = placement.Find("shutdown-timeout"); timeout != nullptr) Add(*timeout);
     if (words_.Flag("standalone")) return absl::OkStatus();
     return placement.nodes_needed ? CheckNodes(placement) : CheckAlone(placement);
   }
@@ -107,13 +105,9 @@ class Placer {
   }
 
   absl::Status CheckNode(const engine::Placement& placement) const {
-    const auto find = [&](std::string_view option) {
-      return std::find_if(placement.defaults.begin(), placement.defaults.end(),
-                          [&](const engine::Default& one) { return one.option == option; });
-    };
-    const auto rank = find("node-rank");
+    const engine::Default* rank = placement.Find("node-rank");
     if (const GivenOption* given = Given("node-rank");
-        given != nullptr && rank != placement.defaults.end() && given->value != rank->value) {
+        given != nullptr && rank != nullptr && given->value != rank->value) {
       return WrongOption(*given,
                          absl::StrCat("this is node ", rank->value, " of ", placement.where, " (", rank->source, ")"));
     }
