@@ -33,20 +33,23 @@ def live(manager):
 
 
 def columns(browser):
-    """Steps of the heat map's columns, as the keyboard comes to them."""
-    return browser.evaluate("""(async () => {
+    """Steps of the heat map's columns, as the keyboard comes to them, once there are any."""
+    return wait_until(lambda: browser.evaluate("""(async () => {
       const map = document.querySelector("#heatmap");
+      if (!map) return null;
       const go = async (key, shiftKey) => {
         map.dispatchEvent(new KeyboardEvent("keydown", {key, shiftKey, bubbles: true}));
         await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
-        return Number(document.querySelector("#cell").innerText.match(/step (\\d+)/)[1]);
+        const step = document.querySelector("#cell")?.innerText.match(/step (\\d+)/);
+        return step ? Number(step[1]) : null;
       };
       let from = await go("ArrowLeft", false);
+      if (from === null) return null;
       for (let to; (to = await go("ArrowLeft", true)) !== from; from = to);
       const steps = [from];
       for (let to; (to = await go("ArrowRight", false)) !== steps.at(-1);) steps.push(to);
       return steps;
-    })()""")
+    })()"""), "the heat map has cells")
 
 
 def difference(one, other):
