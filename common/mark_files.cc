@@ -22,13 +22,14 @@ std::string MarkFilesText(const std::vector<std::pair<int, MarkFiles>>& nodes) {
     std::vector<int> nodes;
   };
   std::vector<Place> places;
-  for (const auto& [node, files] : nodes) {
-    auto place = std::find_if(places.begin(), places.end(), [&](const Place& one) { return *one.files == files; });
+  for (const std::pair<int, MarkFiles>& one : nodes) {
+    const MarkFiles& files = one.second;
+    auto place = std::find_if(places.begin(), places.end(), [&](const Place& known) { return *known.files == files; });
     if (place == places.end()) {
       if (places.size() > kShown) continue;
       place = places.insert(places.end(), {&files, {}});
     }
-    place->nodes.push_back(node);
+    place->nodes.push_back(one.first);
   }
   if (places.size() == 1) return TextOf(*places.front().files);
   std::string text;
