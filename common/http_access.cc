@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "common/bearer.h"
 #include "common/job_secret.h"
+#include "taskd/own_user.h"
 
 namespace taskd {
 namespace {
@@ -75,7 +76,7 @@ bool MaySee(const HttpRequest& request, const HttpAccess& access, const Cookie& 
   if (access.anyone) return true;
   if (access.own_user && !IsForeignName(HeaderOf(request, "host"))) {
     const std::optional<uid_t> user = request.loopback_user();
-    if (user && (*user == geteuid() || *user == 0)) return true;
+    if (user && IsOwnUserOrRoot(*user)) return true;
   }
   const std::string_view bearer = HeaderOf(request, "authorization");
   if (bearer.starts_with(kBearer) && SameToken(bearer.substr(kBearer.size()), access.token)) return true;

@@ -13,6 +13,7 @@
 #include "common/json_limits.h"
 #include "common/log.h"
 #include "nlohmann/json.hpp"
+#include "taskd/own_user.h"
 
 namespace taskd::proxy {
 namespace {
@@ -33,7 +34,7 @@ bool PeerTrusted(int fd) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
-  if (peer.uid == geteuid() || peer.uid == 0) return true;
+  if (IsOwnUserOrRoot(peer.uid)) return true;
   spdlog::warn("refused process {} of user {}: only user {} and root may speak to this proxy", peer.pid, peer.uid,
                geteuid());
   return false;
