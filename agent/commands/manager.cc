@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "common/own_process.h"
 #include "manager/manager.h"
 
 namespace taskd::commands {
@@ -32,6 +33,7 @@ class ManagerCommand : public Command {
     options_.http_is_default = !http_->given();
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
+    CloseProcess();
     if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;
     return true;
   }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/environment.h"
+#include "common/own_process.h"
 #include "proxy/proxy.h"
 
 namespace taskd::commands {
@@ -54,6 +55,7 @@ class ProxyCommand : public Command {
     options_.submit_dir = ValueOf(environment, "SLURM_SUBMIT_DIR");
     options_.token = TokenOfEnvironment();
     options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
+    CloseProcess();
     if (absl::Status status = proxy::RunProxy(options_); !status.ok()) return status;
     return true;
   }

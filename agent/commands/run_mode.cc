@@ -21,6 +21,7 @@
 #include "agent/ranktable/rank_table_file.h"
 #include "agent/rdma/rdma_environment.h"
 #include "common/log.h"
+#include "common/own_process.h"
 #include "proto/channel.h"
 
 namespace taskd::commands {
@@ -103,6 +104,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
   }
   run.program = process::ThisProgram();
   if (run.program.empty()) run.program = "taskd";
+  CloseProcess();
   InitLog("run");
   proto::InitGrpcLog();
   return modes::RunMode(std::move(run));

@@ -286,3 +286,67 @@ def test_a_user_who_is_mapped_is_own_in_a_user_namespace(host):
     wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "the manager is ready")
     assert calls(host, VICTIM, address)["modify"] == "OK"
     assert calls(host, STRANGER, address)["modify"] == "UNAUTHENTICATED"
+
+
+SECRET = "3c9d6fca-the-jobs-secret"
+
+
+def looks(host, pid):
+    """What another process of the victim's can read of that one."""
+    done = host.run(VICTIM, harness.PYTHON, "-c",
+                    "import sys\nfor name in ('environ', 'maps', 'mem'):\n  try:\n    open(f'/proc/{sys.argv[1]}/{name}', 'rb').read(1)\n"
+                    "    print(name)\n  except PermissionError:\n    pass\n  except OSError:\n    print(name)\n", str(pid))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def environ_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:  # as root
+        return file.read()
+
+
+def named(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().split(b"\0")
+
+
+def below(pid):
+    """Its children and theirs."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        children = [int(child) for child in file.read().split()]
+    return children + [grandchild for child in children for grandchild in below(child)]
+
+
+@root_only
+def test_daemons_keep_their_secrets_from_others_of_their_user(host):
+    """Whoever runs as the job's user, a rank that was taken over above all, finds no secret in /proc."""
+    manager, address = host.manager(VICTIM, "manager", TASKD_TOKEN=SECRET)
+    host.sh(VICTIM, "mkdir -m 700 /tmp/mine")
+    proxy = host.start(VICTIM, "proxy", "proxy", "--manager", address, "--profiling-dir", "/tmp/mine/profiling", "--listen",
+                       "127.0.0.1:0", "--socket", "/tmp/mine/p.sock", TASKD_TOKEN=SECRET)
+    store = host.start(VICTIM, "store", "store", "--listen", "127.0.0.1:0", TASKD_TOKEN=SECRET)
+    for daemon in (manager, proxy, store):
+        wait_until(lambda one=daemon: one.require_alive() and looks(host, one.pid) == [], f"{daemon.name} has closed")
+        assert SECRET.encode() not in environ_of(daemon.pid)
+    assert host.run(VICTIM, "taskd", "status", "--manager", address, TASKD_TOKEN=SECRET).returncode == 0
+
+
+@root_only
+def test_a_launcher_and_its_daemons_are_closed_and_its_ranks_open(host):
+    """With the launcher's own secret, which no rank has in its environment, and with one of the operator's."""
+    for token in ("", SECRET):
+        host.sh(VICTIM, "rm -rf /tmp/mine; mkdir -m 700 /tmp/mine")
+        extra = {"TASKD_TOKEN": token} if token else {}
+        job = host.start(VICTIM, "job", "run", "--standalone", "--nproc-per-node=1", "--no-python", "sh", "-c",
+                         "ulimit -c > /tmp/mine/cores; tr '\\0' '\\n' < /proc/self/environ > /tmp/mine/rank; sleep 1000", **extra)
+        wait_until(lambda: job.require_alive() and "RANK=0" in host.sh(VICTIM, "cat /tmp/mine/rank 2>/dev/null || true"),  # noqa: B023
+                   "the rank runs")
+        parts = {(named(pid) + [b""])[1].decode() if b"taskd" in named(pid)[0] else "rank": pid for pid in [job.pid, *below(job.pid)]}
+        for part in ("run", "manager", "proxy"):
+            assert looks(host, parts[part]) == [], part
+            assert b"TASKD_SECRET" not in environ_of(parts[part]) and (not token or token.encode() not in environ_of(parts[part]))
+        assert "environ" in looks(host, parts["rank"])
+        rank = host.sh(VICTIM, "cat /tmp/mine/rank")
+        assert "TASKD_SECRET" not in rank and ("TASKD_TOKEN" in rank) == bool(token)
+        assert host.run(VICTIM, "taskd", "status").returncode == 0
+        assert job.terminate() != 0
