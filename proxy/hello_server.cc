@@ -1,8 +1,10 @@
 #include "proxy/hello_server.h"
 
+#include <linux/magic.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -38,6 +40,16 @@ bool PeerTrusted(int fd) {
   spdlog::warn("refused process {} of user {}: only user {} and root may speak to this proxy", peer.pid, peer.uid,
                geteuid());
   return false;
+}
+
+// What is read as a ring lies in memory: a file of /dev/shm, or a memfd. Pages of any other file system come when its
+// disk, server or FUSE process gives them, and a reader that waits for them stops every rank's marks. Of huge pages
+// libtaskd.so makes none.
+absl::Status CheckIsMemory(int fd) {
+  struct statfs system = {};
+  if (fstatfs(fd, &system) != 0) return absl::ErrnoToStatus(errno, "the segment's file system");
+  if (static_cast<uint32_t>(system.f_type) == TMPFS_MAGIC) return absl::OkStatus();
+  return absl::InvalidArgumentError("the segment is no file in memory (tmpfs)");
 }
 
 sockaddr_un AddressOf(const std::string& path) {
@@ -281,9 +293,12 @@ bool HelloServer::OnHello(Connection& connection, const hello::Hello& hello) {
   } else if (hello.role != hello::kRoleWorker || connection.passed.empty()) {
     status = absl::InvalidArgumentError("unknown role, or a rank without its segment");
   } else {
-    absl::StatusOr<uint64_t> token = node_->Attach(hello, std::move(connection.passed.front()));
-    status = token.status();
-    if (token.ok()) connection.token = *token;
+    status = CheckIsMemory(connection.passed.front().get());
+    if (status.ok()) {
+      absl::StatusOr<uint64_t> token = node_->Attach(hello, std::move(connection.passed.front()));
+      status = token.status();
+      if (token.ok()) connection.token = *token;
+    }
   }
   connection.passed.clear();
   hello::HelloReply reply = {};
