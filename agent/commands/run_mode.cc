@@ -80,7 +80,10 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
   run.environment = environment;
   run.machine.ipv4 = FirstIpv4;
   run.machine.gpus = modes::CountNvidiaSmiLines;
-  run.machine.read_file = ranktable::ReadRankTableFile;
+  const size_t max_bytes = static_cast<size_t>(options->max_input_mb) << 20;
+  run.machine.read_file = [max_bytes](const std::string& path) {
+    return ranktable::ReadRankTableFile(path, max_bytes);
+  };
   run.machine.root = geteuid() == 0;
   run.machine.sysfs = rdma::SysfsFolder([&](const char* name) -> const char* {
     auto found = environment.find(name);
