@@ -20,6 +20,8 @@ class ProxyCommand : public Command {
     // Not the manager's variable: where both are started in one environment they would want one port.
     flags.Add("--http", options_.http, "HOST:PORT of /metrics, for Prometheus [none]")
         .FromEnvironment({"TASKD_PROXY_HTTP"});
+    flags.Add("--http-host", options_.http_host,
+              "names, separated by commas, under which a browser may ask for --http [this machine's]");
     // Where no flag gives it: our own variable, then those of the frameworks' launchers.
     flags.Add("--node-rank", options_.node_rank, "rank of this node [RANK, MS_NODE_RANK, 0]")
         .Range(0, 1 << 24)
