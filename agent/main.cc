@@ -14,6 +14,7 @@
 #include "agent/commands/status.h"
 #include "agent/commands/store.h"
 #include "agent/commands/switch.h"
+#include "agent/commands/token.h"
 #include "agent/commands/trace.h"
 #include "agent/commands/ui.h"
 #include "agent/modes/mpi/mpirun_front.h"
@@ -40,6 +41,8 @@ const commands::CommandEntry kCommands[] = {
     {"status", "nodes, ranks, switch state, marks written and lost, overhead", commands::MakeStatusCommand},
     {"diagnose", "who is slow, since when, why, and what it costs", commands::MakeDiagnoseCommand},
     {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
+    {"token", "what lets a browser, a scraper or a client of ClusterD's in, without the job's secret",
+     commands::MakeTokenCommand},
     {"report", "the job on one page, as an HTML file that opens anywhere", commands::MakeReportCommand},
     {"trace", "marks as a timeline that Perfetto and chrome://tracing open", commands::MakeTraceCommand},
     {"simulate", "a synthetic job's marks with faults, as files or towards a manager", commands::MakeSimulateCommand},

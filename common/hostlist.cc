@@ -99,7 +99,8 @@ absl::Status ExpandEntry(std::string_view entry, size_t max_hosts, std::vector<s
     name_bytes += piece.ranges.empty() ? piece.text.size() : kMaxDigits;
   }
   if (total + hosts.size() > max_hosts) {
-    return Bad(fmt::format("with it the list has more than {} names", max_hosts), entry);
+    return absl::ResourceExhaustedError(
+        Bad(fmt::format("with it the list has more than {} names", max_hosts), entry).message());
   }
   if (name_bytes > kMaxNameBytes) return Bad(fmt::format("a name may be longer than {} bytes", kMaxNameBytes), entry);
   std::vector<std::string> names = {""};

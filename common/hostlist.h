@@ -10,7 +10,8 @@
 namespace taskd {
 
 // Appends the names. A leading zero of a range's begin sets the width. Refused: a broken bracket, an empty name or
-// range, a range that goes down or is no number, a name above 255 bytes, more than `max_hosts` in all of `hosts`.
+// range, a range that goes down or is no number, a name above 255 bytes. RESOURCE_EXHAUSTED: more than `max_hosts` in
+// all of `hosts`.
 absl::Status ExpandHostlist(std::string_view list, size_t max_hosts, std::vector<std::string>& hosts);
 
 }  // namespace taskd

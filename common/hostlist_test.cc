@@ -43,8 +43,11 @@ TEST(HostlistTest, TenThousandNodes) {
 
 TEST(HostlistTest, WhatIsNoListIsRefused) {
   for (const char* list : {"", ",", "n1,", "n[", "n]", "n[1", "n[1-]", "n[-1]", "n[a]", "n[2-1]", "n[[1]]", "n[1]]",
-                           "n[1-99999999999999999999]", "n[1-1000000]", "r[1-1000]n[1-1000]"}) {
+                           "n[1-99999999999999999999]"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(TryExpand(list).status())) << list;
+  }
+  for (const char* list : {"n[1-1000000]", "r[1-1000]n[1-1000]"}) {
+    EXPECT_TRUE(absl::IsResourceExhausted(TryExpand(list).status())) << list;
   }
   EXPECT_THAT(TryExpand("n[5-4]").status().message(), HasSubstr("\"5-4\""));
   EXPECT_FALSE(TryExpand(std::string(300, 'x')).ok());

@@ -1,8 +1,12 @@
 #include "common/http_access.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -15,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "common/bearer.h"
 #include "common/job_secret.h"
+#include "taskd/own_user.h"
 
 namespace taskd {
 namespace {
@@ -28,24 +33,58 @@ std::string_view HeaderOf(const HttpRequest& request, std::string_view name) {
   return {};
 }
 
-// A name of the internet that leads here is somebody else's page, which the own user's browser has open.
-bool IsForeignName(std::string_view host) {
-  const bool is_name = !host.starts_with('[') && std::any_of(host.begin(), host.end(), absl::ascii_isalpha);
-  return is_name && host.find('.') != std::string_view::npos;
+// "name:port", "[::1]:port": the port is "" where there is none. Nothing: it is neither.
+struct HostHeader {
+  std::string_view name;  // with its brackets
+  std::string_view port;
+};
+std::optional<HostHeader> SplitHost(std::string_view host) {
+  const size_t name_end = host.starts_with('[') ? host.find(']') + 1 : std::min(host.find(':'), host.size());
+  if (name_end == 0) return std::nullopt;  // a bracket that does not close
+  const std::string_view rest = host.substr(name_end);
+  const bool has_port =
+      rest.size() > 1 && rest[0] == ':' && std::all_of(rest.begin() + 1, rest.end(), absl::ascii_isdigit);
+  if (!rest.empty() && !has_port) return std::nullopt;
+  return HostHeader{host.substr(0, name_end), rest.empty() ? rest : rest.substr(1)};
 }
 
-// What a browser keeps in the token's place: good for this life of this manager, and for looking only.
-struct Cookie {
-  std::string name = "taskd_" + NewSecret().substr(0, 8);  // cookies are not kept apart by port
-  std::string value = NewSecret();
-};
+bool IsAddress(std::string_view name) {
+  in6_addr v6;
+  in_addr v4;
+  if (!name.starts_with('[')) return inet_pton(AF_INET, std::string(name).c_str(), &v4) == 1;
+  return inet_pton(AF_INET6, std::string(name.substr(1, name.size() - 2)).c_str(), &v6) == 1;
+}
 
-bool HasCookie(std::string_view cookies, const Cookie& cookie) {
+// What this machine is called: its host name, whole and without a domain, and what /etc/hosts has beside it, where
+// Kubernetes writes a pod's full name.
+std::vector<std::string> MachineNames() {
+  char host[HOST_NAME_MAX + 1] = {};
+  if (gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0') return {};
+  std::vector<std::string> names = {absl::AsciiStrToLower(host)};
+  names.push_back(names[0].substr(0, names[0].find('.')));
+  std::ifstream file("/etc/hosts");
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> words = absl::StrSplit(absl::AsciiStrToLower(line.substr(0, line.find('#'))),
+                                                          absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    if (words.size() > 1 && std::find(words.begin() + 1, words.end(), names[0]) != words.end()) {
+      names.insert(names.end(), words.begin() + 1, words.end());
+    }
+  }
+  return names;
+}
+
+// A browser does not keep cookies apart by port, so the name has that which it asks at.
+std::string CookieName(std::string_view host) {
+  const std::optional<HostHeader> split = SplitHost(host);
+  const std::string_view port = split && !split->port.empty() ? split->port : "80";
+  return absl::StrCat("taskd_", View(port));
+}
+
+bool HasCookie(std::string_view cookies, std::string_view name, std::string_view value) {
   for (absl::string_view part : absl::StrSplit(View(cookies), "; ")) {
     const std::string_view pair(part.data(), part.size());
     const size_t end = pair.find('=');
-    if (end != std::string_view::npos && pair.substr(0, end) == cookie.name &&
-        SameToken(pair.substr(end + 1), cookie.value)) {
+    if (end != std::string_view::npos && pair.substr(0, end) == name && SameToken(pair.substr(end + 1), value)) {
       return true;
     }
   }
@@ -71,42 +110,96 @@ std::string TokenOfQuery(std::string_view query) {
   return {};
 }
 
-bool MaySee(const HttpRequest& request, const HttpAccess& access, const Cookie& cookie) {
-  if (access.anyone) return true;
-  if (access.own_user && !IsForeignName(HeaderOf(request, "host"))) {
-    const std::optional<uid_t> user = request.loopback_user();
-    if (user && (*user == geteuid() || *user == 0)) return true;
-  }
-  const std::string_view bearer = HeaderOf(request, "authorization");
-  if (bearer.starts_with(kBearer) && SameToken(bearer.substr(kBearer.size()), access.token)) return true;
-  return HasCookie(HeaderOf(request, "cookie"), cookie);
+std::string_view BearerOf(const HttpRequest& request) {
+  const std::string_view value = HeaderOf(request, "authorization");
+  return value.starts_with(kBearer) ? value.substr(kBearer.size()) : std::string_view();
 }
+
+constexpr char kForOthers[] =
+    "This is for TaskD's user on its machine, or needs 'Authorization: Bearer TOKEN' with what 'taskd token view' "
+    "prints. For a browser: 'taskd ui' prints the address with it.\n";
+constexpr char kIsSecret[] =
+    "This is the job's secret, which commands the job and is not for plain HTTP: HTTP takes what 'taskd token view' "
+    "prints.\n";
+constexpr char kWrongHost[] =
+    "The Host header is no name of this machine: ask by its address, its host name or localhost, or list the name in "
+    "--http-host.\n";
+
+// What goes for all pages of a process.
+struct Gate {
+  HttpAccess access;
+  std::vector<std::string> names;
+  std::string cookie = NewSecret();  // what a browser keeps in the token's place: for this life of this process
+
+  HttpResponse Refuse(int status, const char* why) const {
+    HttpResponse response;
+    response.status = status;
+    if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    response.body = std::make_shared<const std::string>(why);
+    return response;
+  }
+
+  HttpResponse Answer(const HttpRequest& request, const HttpHandler& page) const {
+    const std::string_view host = HeaderOf(request, "host");
+    const std::string query_token = TokenOfQuery(request.query);
+    if (SameToken(query_token, access.token)) {
+      // Not to stay in the address, which people send to each other.
+      HttpResponse response;
+      response.status = 303;
+      response.headers.emplace_back("Location", request.path);
+      response.headers.emplace_back("Set-Cookie",
+                                    absl::StrCat(CookieName(host), "=", cookie, "; Path=/; HttpOnly; SameSite=Strict"));
+      return response;
+    }
+    const std::string_view bearer = BearerOf(request);
+    if (SameToken(bearer, access.secret) || SameToken(query_token, access.secret)) return Refuse(401, kIsSecret);
+    // A stranger's page has neither, so whoever brings one of them may ask under any name.
+    if (SameToken(bearer, access.token) || HasCookie(HeaderOf(request, "cookie"), CookieName(host), cookie)) {
+      return page(request);
+    }
+    if (!access.anyone && !access.own_user) return Refuse(401, kForOthers);
+    if (!IsOwnHost(host, names)) return Refuse(403, kWrongHost);
+    if (access.anyone) return page(request);
+    const std::optional<uid_t> user = request.loopback_user();
+    return user && IsOwnUserOrRoot(*user) ? page(request) : Refuse(401, kForOthers);
+  }
+};
 
 }  // namespace
 
+bool IsOwnHost(std::string_view host, const std::vector<std::string>& names) {
+  if (host.empty()) return true;
+  const std::optional<HostHeader> split = SplitHost(host);
+  if (!split) return false;
+  if (IsAddress(split->name)) return true;
+  std::string name = absl::AsciiStrToLower(View(split->name));
+  if (name.ends_with('.')) name.pop_back();  // the root of all names
+  return name == "localhost" || std::find(names.begin(), names.end(), name) != names.end();
+}
+
+absl::StatusOr<std::vector<std::string>> ParseHttpHosts(std::string_view what, std::string_view value) {
+  std::vector<std::string> hosts;
+  if (value.empty()) return hosts;
+  for (absl::string_view part : absl::StrSplit(View(value), ',')) {
+    std::string host = absl::AsciiStrToLower(absl::StripAsciiWhitespace(part));
+    if (host.empty() || !std::all_of(host.begin(), host.end(), [](unsigned char c) {
+          return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+        })) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(View(what), ": '", host.substr(0, 64), "' is no host name; several are separated by commas"));
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
 HttpHandlers Protect(HttpHandlers pages, const HttpAccess& access) {
-  auto refusal = std::make_shared<const std::string>(
-      "This is for TaskD's user on its machine, or needs 'Authorization: Bearer <TASKD_TOKEN>'. For a browser: "
-      "'taskd ui' prints the address with the token.\n");
-  auto cookie = std::make_shared<const Cookie>();
+  Gate gate{.access = access, .names = MachineNames()};
+  gate.names.insert(gate.names.end(), access.hosts.begin(), access.hosts.end());
+  const auto shared = std::make_shared<const Gate>(std::move(gate));
   for (auto& [path, handler] : pages) {
     if (path == "/healthz") continue;  // for probes; it shows that a manager is there and nothing of the job
-    handler = [page = std::move(handler), access, refusal, cookie](const HttpRequest& request) {
-      HttpResponse response;
-      if (SameToken(TokenOfQuery(request.query), access.token)) {
-        // Not to stay in the address, which people send to each other.
-        response.status = 303;
-        response.headers.emplace_back("Location", request.path);
-        response.headers.emplace_back(
-            "Set-Cookie", absl::StrCat(cookie->name, "=", cookie->value, "; Path=/; HttpOnly; SameSite=Strict"));
-        return response;
-      }
-      if (MaySee(request, access, *cookie)) return page(request);
-      response.status = 401;
-      response.headers.emplace_back("WWW-Authenticate", "Bearer");
-      response.body = refusal;
-      return response;
-    };
+    handler = [page = std::move(handler), shared](const HttpRequest& request) { return shared->Answer(request, page); };
   }
   return pages;
 }

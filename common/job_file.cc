@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "common/runtime_dir.h"
 #include "nlohmann/json.hpp"
+#include "taskd/own_user.h"
 
 namespace taskd {
 namespace {
@@ -159,7 +160,7 @@ std::optional<JobFile> ReadJob(int folder, const std::string& name) {
   // Non-blocking: it may be a FIFO.
   UniqueFd file(openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat info;
-  if (!file.valid() || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
+  if (!file.valid() || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || !IsOwnUser(info.st_uid) ||
       (info.st_mode & 07777) != 0600) {
     return std::nullopt;
   }

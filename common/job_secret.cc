@@ -27,6 +27,7 @@ constexpr size_t kSecretBytes = 32;
 constexpr size_t kKeyBytes = 32;  // of Ed25519
 // Changes when a release derives keys differently, so that the two fail to match for certain and not by chance.
 constexpr std::string_view kSalt = "taskd job authority 1";
+constexpr std::string_view kTokenSalt = "taskd job token 1";
 constexpr std::string_view kStandInPrefix = "taskd-stand-in:";
 // RFC 5280: a certificate without an end.
 constexpr char kBegin[] = "19700101000000Z";
@@ -49,20 +50,35 @@ absl::Status Refused(const char* what) {
   return absl::InternalError(absl::StrCat("OpenSSL: ", what, ": ", reason == nullptr ? "no reason given" : reason));
 }
 
-Owned<EVP_PKEY> AuthorityKey(std::string_view secret) {
+using DerivedKey = std::array<unsigned char, kKeyBytes>;
+
+// HKDF-SHA256 (RFC 5869). False: OpenSSL has no memory.
+bool Derive(std::string_view secret, std::string_view salt, std::string_view label, DerivedKey* key) {
   Owned<EVP_PKEY_CTX> hkdf(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr));
-  std::array<unsigned char, kKeyBytes> key;
-  size_t size = key.size();
+  size_t size = key->size();
+  const auto bytes = [](std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); };
   if (hkdf == nullptr || EVP_PKEY_derive_init(hkdf.get()) <= 0 ||
       EVP_PKEY_CTX_set_hkdf_md(hkdf.get(), EVP_sha256()) <= 0 ||
-      EVP_PKEY_CTX_set1_hkdf_salt(hkdf.get(), reinterpret_cast<const unsigned char*>(kSalt.data()),
-                                  static_cast<int>(kSalt.size())) <= 0 ||
-      EVP_PKEY_CTX_set1_hkdf_key(hkdf.get(), reinterpret_cast<const unsigned char*>(secret.data()),
-                                 static_cast<int>(secret.size())) <= 0 ||
-      EVP_PKEY_derive(hkdf.get(), key.data(), &size) <= 0) {
-    return nullptr;
+      EVP_PKEY_CTX_set1_hkdf_salt(hkdf.get(), bytes(salt), static_cast<int>(salt.size())) <= 0 ||
+      EVP_PKEY_CTX_set1_hkdf_key(hkdf.get(), bytes(secret), static_cast<int>(secret.size())) <= 0 ||
+      (!label.empty() && EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), bytes(label), static_cast<int>(label.size())) <= 0) ||
+      EVP_PKEY_derive(hkdf.get(), key->data(), &size) <= 0) {
+    ERR_clear_error();
+    return false;
   }
-  return Owned<EVP_PKEY>(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, key.data(), size));
+  return size == key->size();
+}
+
+Owned<EVP_PKEY> AuthorityKey(std::string_view secret) {
+  DerivedKey key;
+  if (!Derive(secret, kSalt, "", &key)) return nullptr;
+  return Owned<EVP_PKEY>(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, key.data(), key.size()));
+}
+
+std::string Token(std::string_view secret, std::string_view label) {
+  DerivedKey key;
+  if (secret.empty() || IsStandIn(secret) || !Derive(secret, kTokenSalt, label, &key)) return "";
+  return absl::BytesToHexString({reinterpret_cast<const char*>(key.data()), key.size()});
 }
 
 Owned<EVP_PKEY> FreshKey() {
@@ -154,6 +170,9 @@ absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret) {
   if (result.authority.empty() || result.certificate.empty() || result.key.empty()) return Refused("PEM");
   return result;
 }
+
+std::string ViewToken(std::string_view secret) { return Token(secret, "view"); }
+std::string SwitchToken(std::string_view secret) { return Token(secret, "switch"); }
 
 bool IsSignedBy(std::string_view certificate, std::string_view authority) {
   Owned<X509> root = ReadCertificate(authority);

@@ -15,21 +15,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "taskd/own_user.h"
 
 namespace taskd {
 namespace {
 
-// Whom a user namespace does not know, root among them, it shows as this one (proc(5), overflowuid).
-constexpr uid_t kUnmappedUid = 65534;
 constexpr mode_t kOthersMayWrite = S_IWGRP | S_IWOTH;
 constexpr char kSharedFolder[] = "/tmp";
 constexpr char kLastFolder[] = "/dev/shm";  // where that is read-only
 
 absl::Status Broken(const std::string& folder, const struct stat& info) {
+  const char* nobody =
+      IsUnmappedUser(info.st_uid) && info.st_uid == geteuid()
+          ? "; here that number is also everybody whom this user namespace does not map: run TaskD as another user"
+          : "";
   return absl::InvalidArgumentError(absl::StrFormat(
       "folder '%s' belongs to user %u, mode %04o: it has to belong to this user (%u) or root and not be writable by "
-      "group or others",
-      folder, info.st_uid, info.st_mode & 07777, geteuid()));
+      "group or others%s",
+      folder, info.st_uid, info.st_mode & 07777, geteuid(), nobody));
 }
 
 absl::Status Unusable(const std::string& folder, int error) {
@@ -49,8 +52,9 @@ struct Walk {
 absl::Status Enter(Walk& walk, UniqueFd fd, bool is_last) {
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return Unusable(walk.path, errno);
-  const bool roots = info.st_uid == 0 || (info.st_uid == kUnmappedUid && !walk.is_below_shared);
-  if (!roots && info.st_uid != geteuid()) return Broken(walk.path, info);
+  // Whom a user namespace does not map, root among them, it shows as one user.
+  const bool roots = IsRoot(info.st_uid) || (!walk.is_below_shared && IsUnmappedUser(info.st_uid));
+  if (!roots && !IsOwnUser(info.st_uid)) return Broken(walk.path, info);
   const bool shared = (info.st_mode & kOthersMayWrite) != 0;
   const bool may_be_shared = !is_last && ((info.st_mode & S_ISVTX) != 0 || (roots && walk.systems));
   if (shared && !may_be_shared) return Broken(walk.path, info);

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,6 +32,10 @@ StopSignal::StopSignal(bool on_stdin_eof) : on_stdin_eof_(on_stdin_eof) {
   sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   IgnoreStraySignals();
+}
+
+void StopSignal::SayReady() const {
+  if (on_stdin_eof_) send(STDIN_FILENO, "\n", 1, MSG_NOSIGNAL | MSG_DONTWAIT);  // a pipe's end takes nothing
 }
 
 std::string StopSignal::Wait(const std::function<void()>& job_ends) {

@@ -20,6 +20,9 @@ class StopSignal {
  public:
   explicit StopSignal(bool on_stdin_eof);
 
+  // Tells a parent whose end of stdin is a socket that the daemon serves: one byte.
+  void SayReady() const;
+
   // Blocks until it is time to stop; returns why ("SIGTERM", "SIGINT", "stdin has closed"). `job_ends`: called before,
   // once, as soon as it is known.
   std::string Wait(const std::function<void()>& job_ends = [] {});

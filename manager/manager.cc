@@ -63,6 +63,7 @@ absl::Status RunManager(const ManagerOptions& given) {
     spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it");
   }
   spdlog::info("manager of job '{}' answers gRPC on {} (port {})", options->job, options->listen, (*server)->port());
+  stop.SayReady();
   spdlog::info("stopping: {}", stop.Wait());
   job_file.reset();
   std::signal(SIGALRM, [](int) { _exit(0); });

@@ -6,7 +6,9 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/http_access.h"
@@ -65,6 +67,11 @@ std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
     }
   }
   return verdicts;
+}
+
+// What the tokens of clients in plain text are made of.
+const std::string& GivenSecret(const ManagerOptions& options) {
+  return options.token.empty() ? options.secret : options.token;
 }
 
 // What gRPC may buffer for all connections together.
@@ -228,9 +235,15 @@ class ManagerServer::Impl {
     if (options.http.empty()) return absl::OkStatus();
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options.http);
     if (!address.ok()) return address.status();
+    absl::StatusOr<std::vector<std::string>> hosts = ParseHttpHosts("--http-host", options.http_host);
+    if (!hosts.ok()) return hosts.status();
+    hosts->push_back(absl::AsciiStrToLower(address->host));
     // As for ClusterD's service in plain text.
-    const HttpAccess access{
-        .anyone = options.allow_plaintext, .own_user = options.token.empty(), .token = options.token};
+    const HttpAccess access{.anyone = options.allow_plaintext,
+                            .own_user = options.token.empty(),
+                            .token = ViewToken(GivenSecret(options)),
+                            .secret = GivenSecret(options),
+                            .hosts = *std::move(hosts)};
     const JobSources sources = Sources(started);
     HttpHandlers pages = MakePage();
     pages["/healthz"] = MakeHealth([this] { return serving_.load(); });
@@ -265,7 +278,7 @@ class ManagerServer::Impl {
     // In plain text there is ClusterD's service alone: for whoever comes where the operator allows that, for this
     // user's own clients on this machine where the operator has set nothing up, and else for who has the token.
     plain_trace_service_ = MakeTraceService(core_, {});
-    guarded_trace_service_ = MakeTraceService(core_, {.open = false, .token = options.token});
+    guarded_trace_service_ = MakeTraceService(core_, {.open = false, .token = SwitchToken(GivenSecret(options))});
     plain_ = Serve(grpc::InsecureServerCredentials(), kPlainBufferBytes, true, {plain_trace_service_.get()});
     guarded_ = Serve(grpc::InsecureServerCredentials(), kPlainBufferBytes, true, {guarded_trace_service_.get()});
     if (main_.server == nullptr || plain_.server == nullptr || guarded_.server == nullptr) {

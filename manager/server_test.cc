@@ -10,6 +10,7 @@
 #include <thread>
 #include <tuple>
 
+#include "common/job_secret.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
@@ -438,11 +439,13 @@ TEST_F(ServerTest, WithATokenPlainTextNeedsItOrTheOperatorsLeave) {
   Start();
   channel_ = proto::MakePlainChannel(options_.listen);
   trace_ = TrainingDataTrace::NewStub(channel_);
-  for (const auto& [token, expected] :
-       {std::pair("", grpc::StatusCode::UNAUTHENTICATED), std::pair("wrong token", grpc::StatusCode::PERMISSION_DENIED),
-        std::pair("right toke", grpc::StatusCode::PERMISSION_DENIED),
-        std::pair("right token ", grpc::StatusCode::PERMISSION_DENIED),
-        std::pair("right token", grpc::StatusCode::OK)}) {
+  const std::pair<std::string, grpc::StatusCode> cases[] = {
+      {"", grpc::StatusCode::UNAUTHENTICATED},
+      {"wrong token", grpc::StatusCode::PERMISSION_DENIED},
+      {"right token", grpc::StatusCode::PERMISSION_DENIED},  // the secret
+      {ViewToken("right token"), grpc::StatusCode::PERMISSION_DENIED},
+      {SwitchToken("right token"), grpc::StatusCode::OK}};
+  for (const auto& [token, expected] : cases) {
     DataTypeReq modify;
     modify.set_jobnsname("ns/job");
     modify.mutable_profilingswitch()->set_step("on");
@@ -520,13 +523,14 @@ TEST_F(ServerTest, HttpShowsTheJobToWhoMaySeeIt) {
   Start();
   const int port = server_->http_port();
   EXPECT_THAT(HttpGet(port, "/healthz"), HasSubstr("200 OK"));
-  for (const char* header :
-       {"", "Authorization: Bearer wrong token\r\n", "Authorization: right token\r\n", "Authorization: Bearer \r\n"}) {
+  for (const char* header : {"", "Authorization: Bearer wrong token\r\n", "Authorization: right token\r\n",
+                             "Authorization: Bearer \r\n", "Authorization: Bearer right token\r\n"}) {
     const std::string answer = HttpGet(port, "/metrics", header);
     EXPECT_THAT(answer, HasSubstr("401 Unauthorized")) << header;
     EXPECT_THAT(answer, Not(HasSubstr("taskd_"))) << header;
   }
-  EXPECT_THAT(HttpGet(port, "/metrics", "authorization: Bearer right token\r\n"), HasSubstr("taskd_ranks_attached"));
+  EXPECT_THAT(HttpGet(port, "/metrics", "authorization: Bearer " + ViewToken("right token") + "\r\n"),
+              HasSubstr("taskd_ranks_attached"));
 
   options_.allow_plaintext = true;
   Start();

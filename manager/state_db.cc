@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
+#include "taskd/own_user.h"
 
 namespace taskd::manager {
 namespace {
@@ -167,7 +168,7 @@ constexpr char kLockFile[] = "manager.lock";
 
 // Whoever can write there can command the job through its next manager.
 absl::Status CheckMine(const std::string& path, const struct stat& status) {
-  if (status.st_uid != geteuid() && status.st_uid != 0) {
+  if (!IsOwnUserOrRoot(status.st_uid)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--state-dir: ", path, " belongs to user ", status.st_uid, ", not to this one, ", geteuid()));
   }

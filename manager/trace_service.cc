@@ -166,14 +166,14 @@ class TraceService final : public TrainingDataTrace::CallbackService {
     if (begin == end || access_.token.empty()) {
       return {grpc::StatusCode::UNAUTHENTICATED,
               "in plain text this is for the user of the manager, on its machine, alone: use `taskd switch`, a bearer "
-              "token (TASKD_TOKEN), or start the manager with --allow-plaintext"};
+              "token (`taskd token switch`), or start the manager with --allow-plaintext"};
     }
     const std::string_view value(begin->second.data(), begin->second.size());
     if (!value.starts_with(kBearer)) {
       return {grpc::StatusCode::UNAUTHENTICATED, "authorization is not 'Bearer <token>'"};
     }
     if (std::next(begin) != end || !SameToken(value.substr(kBearer.size()), access_.token)) {
-      return {grpc::StatusCode::PERMISSION_DENIED, "the token is wrong"};
+      return {grpc::StatusCode::PERMISSION_DENIED, "the token is wrong: `taskd token switch` prints the right one"};
     }
     return grpc::Status::OK;
   }

@@ -27,6 +27,7 @@
 #include "grpcpp/security/tls_certificate_verifier.h"
 #include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "taskd/own_user.h"
 
 namespace taskd::proto {
 namespace {
@@ -60,7 +61,7 @@ absl::StatusOr<std::string> ReadTlsFile(const std::string& path, bool is_key) {
     return error(absl::StrCat(strerror(errno), " (ca.crt, tls.crt and tls.key are needed)"));
   }
   if (!S_ISREG(info.st_mode)) return error("is not a file");
-  if (is_key && ((info.st_mode & S_IRWXO) != 0 || (info.st_uid != geteuid() && info.st_uid != 0))) {
+  if (is_key && ((info.st_mode & S_IRWXO) != 0 || !IsOwnUserOrRoot(info.st_uid))) {
     return error(absl::StrCat("belongs to user ", info.st_uid, " with mode ", absl::Hex(info.st_mode >> 6 & 7),
                               absl::Hex(info.st_mode >> 3 & 7), absl::Hex(info.st_mode & 7),
                               "; the key must belong to this user or root, and others must not reach it"));

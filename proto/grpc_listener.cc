@@ -21,6 +21,7 @@
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/peer_user.h"
+#include "taskd/own_user.h"
 
 namespace taskd::proto {
 namespace {
@@ -156,7 +157,7 @@ class GrpcListener::Impl {
     std::optional<uid_t> user;
     if (first == kHttp2Preface) {
       user = UserOfLoopbackPeer(fd.get());
-      speaks = user && (*user == geteuid() || *user == 0) ? Speaks::kPlainOwn : Speaks::kPlain;
+      speaks = user && IsOwnUserOrRoot(*user) ? Speaks::kPlainOwn : Speaks::kPlain;
     }
     const std::optional<HostPort> address = AddressOf(fd.get());
     const std::optional<ino_t> inode = InodeOf(fd.get());

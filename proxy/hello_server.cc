@@ -1,8 +1,10 @@
 #include "proxy/hello_server.h"
 
+#include <linux/magic.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +15,7 @@
 #include "common/json_limits.h"
 #include "common/log.h"
 #include "nlohmann/json.hpp"
+#include "taskd/own_user.h"
 
 namespace taskd::proxy {
 namespace {
@@ -33,10 +36,20 @@ bool PeerTrusted(int fd) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
-  if (peer.uid == geteuid() || peer.uid == 0) return true;
+  if (IsOwnUserOrRoot(peer.uid)) return true;
   spdlog::warn("refused process {} of user {}: only user {} and root may speak to this proxy", peer.pid, peer.uid,
                geteuid());
   return false;
+}
+
+// What is read as a ring lies in memory: a file of /dev/shm, or a memfd. Pages of any other file system come when its
+// disk, server or FUSE process gives them, and a reader that waits for them stops every rank's marks. Of huge pages
+// libtaskd.so makes none.
+absl::Status CheckIsMemory(int fd) {
+  struct statfs system = {};
+  if (fstatfs(fd, &system) != 0) return absl::ErrnoToStatus(errno, "the segment's file system");
+  if (static_cast<uint32_t>(system.f_type) == TMPFS_MAGIC) return absl::OkStatus();
+  return absl::InvalidArgumentError("the segment is no file in memory (tmpfs)");
 }
 
 sockaddr_un AddressOf(const std::string& path) {
@@ -280,9 +293,12 @@ bool HelloServer::OnHello(Connection& connection, const hello::Hello& hello) {
   } else if (hello.role != hello::kRoleWorker || connection.passed.empty()) {
     status = absl::InvalidArgumentError("unknown role, or a rank without its segment");
   } else {
-    absl::StatusOr<uint64_t> token = node_->Attach(hello, std::move(connection.passed.front()));
-    status = token.status();
-    if (token.ok()) connection.token = *token;
+    status = CheckIsMemory(connection.passed.front().get());
+    if (status.ok()) {
+      absl::StatusOr<uint64_t> token = node_->Attach(hello, std::move(connection.passed.front()));
+      status = token.status();
+      if (token.ok()) connection.token = *token;
+    }
   }
   connection.passed.clear();
   hello::HelloReply reply = {};

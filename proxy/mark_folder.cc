@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "taskd/own_user.h"
 
 namespace taskd::proxy {
 namespace {
@@ -52,7 +53,7 @@ std::string WithoutSlashes(std::string path) {
 absl::Status CheckOwner(const std::string& path) {
   struct stat info;
   struct stat parent;
-  if (lstat(path.c_str(), &info) != 0 || info.st_uid == geteuid()) return absl::OkStatus();
+  if (lstat(path.c_str(), &info) != 0 || IsOwnUser(info.st_uid)) return absl::OkStatus();
   if (stat(std::filesystem::path(path).parent_path().c_str(), &parent) == 0 && (parent.st_mode & S_IWOTH) == 0) {
     return absl::OkStatus();
   }

@@ -14,6 +14,7 @@
 #include "common/ring_segment.h"
 #include "common/unique_fd.h"
 #include "proxy/shm_segments.h"
+#include "taskd/own_user.h"
 
 namespace taskd::proxy {
 namespace {
@@ -30,7 +31,7 @@ std::unique_ptr<RingSegment> OpenOrphan(const std::string& name, const NodeRanks
   UniqueFd fd(open(SegmentPath(name).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   struct stat info;
   if (!fd.valid() || fstat(fd.get(), &info) != 0) return nullptr;
-  if (info.st_uid != geteuid() && info.st_uid != 0) return nullptr;
+  if (!IsOwnUserOrRoot(info.st_uid)) return nullptr;
   if (Knows(node, info.st_ino)) return nullptr;
   absl::StatusOr<std::unique_ptr<RingSegment>> ring = RingSegment::Open(std::move(fd));
   if (!ring.ok()) {

@@ -10,12 +10,15 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/descriptors.h"
 #include "common/http_access.h"
 #include "common/http_server.h"
+#include "common/job_secret.h"
 #include "common/log.h"
 #include "common/runtime_dir.h"
 #include "common/stop_signal.h"
@@ -219,10 +222,17 @@ class Proxy {
       return response;
     };
     pages["/metrics"] = MakeMetrics(&node_, options_.node_rank, host_);
-    const HttpAccess access{
-        .anyone = options_.allow_plaintext, .own_user = options_.token.empty(), .token = options_.token};
     absl::StatusOr<HostPort> address = ParseHostPort("--http", options_.http);
     if (!address.ok()) return address.status();
+    absl::StatusOr<std::vector<std::string>> hosts = ParseHttpHosts("--http-host", options_.http_host);
+    if (!hosts.ok()) return hosts.status();
+    hosts->push_back(absl::AsciiStrToLower(address->host));
+    const std::string& secret = options_.token.empty() ? options_.secret : options_.token;
+    const HttpAccess access{.anyone = options_.allow_plaintext,
+                            .own_user = options_.token.empty(),
+                            .token = ViewToken(secret),
+                            .secret = secret,
+                            .hosts = *std::move(hosts)};
     absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(*address, Protect(std::move(pages), access));
     if (!http.ok()) return http.status();
     http_ = *std::move(http);

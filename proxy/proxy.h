@@ -13,7 +13,8 @@ struct ProxyOptions {
   std::string listen = "127.0.0.1:9602";   // gRPC health of this proxy
   bool listen_is_default = true;  // then an address in use is a warning, not an error: another job's proxy has it
   std::string http;               // HOST:PORT of /metrics and /healthz; empty: none
-  std::string token;              // of whoever may see /metrics; empty: this user, over loopback
+  std::string http_host;          // names under which browsers reach it (common/http_access.h)
+  std::string token;              // TASKD_TOKEN; with none /metrics is for this user, over loopback
   std::string socket;             // the ranks' UNIX socket; empty: DefaultSocketPath()
   int node_rank = 0;
   std::string profiling_dir;  // of the mark files; empty: the first that can be written (proxy/mark_folder.h)

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "common/own_process.h"
 #include "manager/manager.h"
 
 namespace taskd::commands {
@@ -18,6 +19,8 @@ class ManagerCommand : public Command {
     flags.Add("--procs-per-node", options_.procs_per_node, "training processes of a node").Range(0, 4096);
     flags.Add("--listen", options_.listen, "HOST:PORT of gRPC [POD_IP:9601, 127.0.0.1:9601 without POD_IP]");
     http_ = flags.Add("--http", options_.http, "HOST:PORT of /healthz and /metrics").ShowDefault();
+    flags.Add("--http-host", options_.http_host,
+              "names, separated by commas, under which a browser may ask for --http [this machine's]");
     flags.Add("--state-dir", options_.state_dir, "keeps the wanted state [<runtime folder>/<task id>/manager]");
     flags.Add("--switch-file", options_.switch_file, "mounted profilingSwitch to follow").ShowDefault();
     flags.Add("--clusterd", options_.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
@@ -32,6 +35,7 @@ class ManagerCommand : public Command {
     options_.http_is_default = !http_->given();
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
+    CloseProcess();
     if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;
     return true;
   }

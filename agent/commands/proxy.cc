@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/environment.h"
+#include "common/own_process.h"
 #include "proxy/proxy.h"
 
 namespace taskd::commands {
@@ -19,6 +20,8 @@ class ProxyCommand : public Command {
     // Not the manager's variable: where both are started in one environment they would want one port.
     flags.Add("--http", options_.http, "HOST:PORT of /metrics, for Prometheus [none]")
         .FromEnvironment({"TASKD_PROXY_HTTP"});
+    flags.Add("--http-host", options_.http_host,
+              "names, separated by commas, under which a browser may ask for --http [this machine's]");
     // Where no flag gives it: our own variable, then those of the frameworks' launchers.
     flags.Add("--node-rank", options_.node_rank, "rank of this node [RANK, MS_NODE_RANK, 0]")
         .Range(0, 1 << 24)
@@ -54,6 +57,7 @@ class ProxyCommand : public Command {
     options_.submit_dir = ValueOf(environment, "SLURM_SUBMIT_DIR");
     options_.token = TokenOfEnvironment();
     options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
+    CloseProcess();
     if (absl::Status status = proxy::RunProxy(options_); !status.ok()) return status;
     return true;
   }

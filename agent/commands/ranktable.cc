@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "agent/ranktable/rank_table.h"
 #include "agent/ranktable/rank_table_file.h"
+#include "common/input_budget.h"
 #include "common/printable.h"
 
 namespace taskd::commands {
@@ -15,6 +16,7 @@ namespace {
 struct RankTableOptions {
   std::string file;
   std::string chip = "any";  // any, 910, 950
+  int max_input_mb = kDefaultInputMb;
   bool json = false;
 };
 
@@ -50,7 +52,8 @@ void PrintText(const ranktable::RankTableCheck& check) {
 absl::StatusOr<bool> RunRankTableCheck(const RankTableOptions& options) {
   const absl::StatusOr<ranktable::ChipRules> chip = ranktable::ParseChipRules(options.chip);
   if (!chip.ok()) return chip.status();
-  const absl::StatusOr<ranktable::RankTableCheck> check = ranktable::CheckRankTableFile(options.file, *chip);
+  const absl::StatusOr<ranktable::RankTableCheck> check =
+      ranktable::CheckRankTableFile(options.file, *chip, static_cast<size_t>(options.max_input_mb) << 20);
   if (!check.ok()) return absl::InvalidArgumentError(check.status().message());
   options.json ? PrintJson(*check) : PrintText(*check);
   return check->ok();
@@ -61,6 +64,9 @@ class RankTableCheckCommand : public Command {
   void AddFlags(Flags& flags) override {
     flags.AddPositional("FILE", options_.file, "the rank table, a .json file").Required();
     flags.Add("--chip", options_.chip, "rules of a chip too: any, 910 or 950").ShowDefault();
+    flags.Add("--max-input-mb", options_.max_input_mb, "MiB that the file may take, with what is made of it")
+        .Range(1, kMostInputMb)
+        .ShowDefault();
     flags.Add("--json", options_.json, "print one JSON object");
   }
 

@@ -29,6 +29,7 @@
 #include "agent/route/route_agreement_client.h"
 #include "agent/route/topology_formats/formats.h"
 #include "common/file_set.h"
+#include "common/input_budget.h"
 #include "common/printable.h"
 
 namespace taskd::commands {
@@ -43,6 +44,7 @@ struct RouteOptions {
   std::string self;  // counts if has_self: a name that is empty is unknown
   std::string unknown = "last";
   double wait_s = 300;
+  int max_input_mb = kDefaultInputMb;  // of each of the two files
   bool json = false;
   bool rank_mapping = false;
   std::string hostfile;  // empty: none; so the next
@@ -50,6 +52,8 @@ struct RouteOptions {
   bool has_agree = false;
   route::AgreeOptions agree;
 };
+
+size_t MaxBytes(const RouteOptions& options) { return static_cast<size_t>(options.max_input_mb) << 20; }
 
 using Clock = std::chrono::steady_clock;
 using route::RouteNode;
@@ -100,16 +104,17 @@ absl::StatusOr<route::Topology> WaitForTopology(const RouteOptions& options, rou
   size_t last_look = 0;
   int same_looks = 0;
   while (true) {
-    absl::StatusOr<std::string> text = ranktable::ReadRankTableFile(options.topology);
+    absl::StatusOr<std::string> text = ranktable::ReadRankTableFile(options.topology, MaxBytes(options));
     absl::Status missing = text.status();
     if (text.ok()) {
-      absl::StatusOr<route::Topology> topology = route::ReadTopology(*text, format);
+      absl::StatusOr<route::Topology> topology = route::ReadTopology(*text, format, MaxBytes(options));
       if (topology.ok()) return topology;
       missing = At(options.topology, topology.status());
       const size_t look = absl::HashOf(*text);
       same_looks = look == last_look ? same_looks + 1 : 1;
       last_look = look;
     }
+    if (absl::IsResourceExhausted(missing)) return absl::InvalidArgumentError(missing.message());
     const bool may_come = absl::IsNotFound(missing) || absl::IsUnavailable(missing);
     if (!may_come && (!text.ok() || same_looks == kBrokenLooks)) return Failed(missing);
     if (waiting.Pause(options.topology)) continue;
@@ -293,7 +298,9 @@ absl::Status Route(const RouteOptions& options, Inputs inputs) {
   if (absl::Status status = CheckFolder(options.out); !status.ok()) return status;
   Waiting waiting(options.wait_s);
   absl::StatusOr<ranktable::RankTable> table = ranktable::WaitForRankTable(
-      options.rank_table, ranktable::ChipRules::kAny, [&] { return waiting.Pause(options.rank_table); });
+      options.rank_table, ranktable::ChipRules::kAny, [&] { return waiting.Pause(options.rank_table); },
+      MaxBytes(options));
+  if (absl::IsResourceExhausted(table.status())) return absl::InvalidArgumentError(table.status().message());
   if (!table.ok()) return Failed(table.status());
   if (table->version == ranktable::RankTableVersion::kStandard || table->version == ranktable::RankTableVersion::k1_1) {
     return absl::FailedPreconditionError(absl::StrCat(options.rank_table, ": version is ",
@@ -362,6 +369,11 @@ class RouteCommand : public Command {
              "nodes of the job that the topology lacks: last (order them last) or fail (keep the given order)")
         .ShowDefault();
     flags.Add("--wait-s", options_.wait_s, "seconds that the two files have to be there and completed").ShowDefault();
+    flags
+        .Add("--max-input-mb", options_.max_input_mb,
+             "MiB that each of the two files may take, unpacked and with what is made of it")
+        .Range(1, kMostInputMb)
+        .ShowDefault();
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--rank-mapping", options_.rank_mapping, "with --json: add <new rank>-<pod index>,…");
     flags.Add("--hostfile", options_.hostfile, "write an MPI hostfile in the new order");

@@ -15,6 +15,7 @@
 #include "common/descriptors.h"
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/own_process.h"
 #include "common/printable.h"
 #include "proto/channel.h"
 
@@ -26,6 +27,7 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
        {std::pair("TASKD_JOB", &options.job), std::pair("TASKD_TASK_ID", &options.task_id)}) {
     if (ValueOf(environment, variable).empty() && !value->empty()) environment[variable] = *value;
   }
+  CloseProcess();
   InitLog("run");
   proto::InitGrpcLog();
   if (options.manager == "off") {

@@ -21,6 +21,7 @@
 #include "agent/ranktable/rank_table_file.h"
 #include "agent/rdma/rdma_environment.h"
 #include "common/log.h"
+#include "common/own_process.h"
 #include "proto/channel.h"
 
 namespace taskd::commands {
@@ -79,7 +80,10 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
   run.environment = environment;
   run.machine.ipv4 = FirstIpv4;
   run.machine.gpus = modes::CountNvidiaSmiLines;
-  run.machine.read_file = ranktable::ReadRankTableFile;
+  const size_t max_bytes = static_cast<size_t>(options->max_input_mb) << 20;
+  run.machine.read_file = [max_bytes](const std::string& path) {
+    return ranktable::ReadRankTableFile(path, max_bytes);
+  };
   run.machine.root = geteuid() == 0;
   run.machine.sysfs = rdma::SysfsFolder([&](const char* name) -> const char* {
     auto found = environment.find(name);
@@ -103,6 +107,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
   }
   run.program = process::ThisProgram();
   if (run.program.empty()) run.program = "taskd";
+  CloseProcess();
   InitLog("run");
   proto::InitGrpcLog();
   return modes::RunMode(std::move(run));

@@ -16,6 +16,7 @@
 #include "common/address.h"
 #include "common/descriptors.h"
 #include "common/event_loop.h"
+#include "common/own_process.h"
 #include "common/stop_signal.h"
 #include "common/unique_fd.h"
 #include "store/server.h"
@@ -110,6 +111,7 @@ class StoreCommand : public Command {
   }
 
   absl::StatusOr<bool> Run() override {
+    CloseProcess();
     if (absl::Status status = RunStore(options_); !status.ok()) return status;
     return true;
   }

@@ -5,16 +5,15 @@
 #include <sys/time.h>
 
 #include <iostream>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "agent/commands/find_job.h"
 #include "common/address.h"
 #include "common/job_file.h"
+#include "common/job_secret.h"
 #include "common/unique_fd.h"
 
 namespace taskd::commands {
@@ -26,16 +25,6 @@ struct UiOptions {
   std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
   std::string job;
 };
-
-absl::StatusOr<JobFile> FindJob(const UiOptions& options) {
-  if (options.manager.empty()) return ChooseJob(options.job);
-  absl::StatusOr<HostPort> address = ParseHostPort("--manager", options.manager);
-  if (!address.ok()) return address.status();
-  std::optional<JobFile> job = JobAt(*address);
-  if (job.has_value()) return *std::move(job);
-  return absl::NotFoundError(absl::StrCat("this user runs no manager at ", options.manager,
-                                          " on this machine; its page is where its --http says, on its own machine"));
-}
 
 // Where a browser on this machine finds it.
 HostPort Reachable(HostPort http) {
@@ -71,21 +60,9 @@ absl::StatusOr<int> AskForPage(const HostPort& http) {
   return status;
 }
 
-std::string Escaped(const std::string& text) {
-  std::string escaped;
-  for (unsigned char c : text) {
-    if (absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.' || c == '~') {
-      escaped += static_cast<char>(c);
-    } else {
-      absl::StrAppend(&escaped, absl::StrFormat("%%%02X", c));
-    }
-  }
-  return escaped;
-}
-
 // Prints to stdout. INVALID_ARGUMENT: wrong usage; any other error: there is no page.
 absl::Status RunUi(const UiOptions& options) {
-  absl::StatusOr<JobFile> job = FindJob(options);
+  absl::StatusOr<JobFile> job = FindJob(options.manager, options.job);
   if (!job.ok()) return job.status();
   if (job->http.empty()) {
     return absl::UnavailableError(absl::StrCat(
@@ -99,8 +76,8 @@ absl::Status RunUi(const UiOptions& options) {
   std::cout << "http://" << FormatHostPort(*http) << "/";
   // This user's browser needs no token where this user's command needs none.
   if (*status == 401) {
-    const std::string token = TokenOfEnvironment().empty() ? job->secret : TokenOfEnvironment();
-    if (!token.empty()) std::cout << "?token=" << Escaped(token);
+    const std::string token = ViewToken(TokenOfEnvironment().empty() ? job->secret : TokenOfEnvironment());
+    if (!token.empty()) std::cout << "?token=" << token;
   }
   std::cout << std::endl;
   return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");

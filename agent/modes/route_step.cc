@@ -46,9 +46,13 @@ std::string RouteSelf(const std::string& given, const Environment& environment) 
 
 absl::Status StartRouteStep(const RouteStepOptions& options, const ModePlan& plan, const Environment& environment,
                             process::ChildProcesses* children, std::function<void(absl::Status)> done) {
-  std::vector<std::string> argv = {options.program, "route",          "--rank-table", options.rank_table,
-                                   "--topology",    options.topology, "--out",        options.folder,
-                                   "--self",        options.self,     "--wait-s",     absl::StrCat(options.wait_s)};
+  std::vector<std::string> argv = {options.program,  "route",
+                                   "--rank-table",   options.rank_table,
+                                   "--topology",     options.topology,
+                                   "--out",          options.folder,
+                                   "--self",         options.self,
+                                   "--wait-s",       absl::StrCat(options.wait_s),
+                                   "--max-input-mb", absl::StrCat(options.max_input_mb)};
   if (!options.dial.empty()) {
     argv.insert(argv.end(), {"--agree", "--manager", options.dial, "--nodes", std::to_string(plan.nodes.size()),
                              "--index", std::to_string(plan.index)});

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "agent/modes/plans/mode_plan.h"
 #include "agent/process/child_processes.h"
+#include "common/input_budget.h"
 
 namespace taskd::modes {
 
@@ -17,6 +18,7 @@ struct RouteStepOptions {
   std::string self;     // --self; empty: the platform's name for this node
   std::string rank_table, topology;
   double wait_s = 300;
+  int max_input_mb = kDefaultInputMb;
 };
 
 // This node in the rank table: `given`, else MA_CURRENT_IP, MA_CURRENT_HOST_IP, NAME (the pod's, as the requirement's

@@ -167,6 +167,7 @@ void StartSteps::PlanRoute() {
   options.rank_table = given.rank_table;
   options.topology = given.topology;
   options.wait_s = given.wait_s;
+  options.max_input_mb = given.max_input_mb;
   absl::Status status =
       StartRouteStep(options, parts_->plan, parts_->CommandEnvironment({}), parts_->children.get(),
                      [this, folder = options.folder](const absl::Status& planned) { OnRoute(planned, folder); });

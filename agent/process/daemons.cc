@@ -236,18 +236,18 @@ void Daemons::TakeAnyPortIfTaken(const std::string& variable, const std::string&
 }
 
 bool Daemons::Start(Daemon& daemon) {
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     spdlog::warn("cannot start the {}: {}", daemon.name, strerror(errno));
     return false;
   }
-  UniqueFd read_end(pipe_ends[0]);
-  daemon.stdin_pipe.reset(pipe_ends[1]);
+  UniqueFd daemons_end(ends[0]);
+  daemon.stdin_end.reset(ends[1]);
 
   // Their lines are about TaskD; stdout is the training's. They outlive a launcher that is killed until they see the
   // end of their stdin: the proxy first writes what was recorded.
   absl::StatusOr<pid_t> pid =
-      Spawn(daemon.argv, daemon.environment, {.in = read_end.get(), .out = STDERR_FILENO, .outlives_caller = true});
+      Spawn(daemon.argv, daemon.environment, {.in = daemons_end.get(), .out = STDERR_FILENO, .outlives_caller = true});
   daemon.pid = pid.ok() ? *pid : 0;
   if (!pid.ok()) spdlog::warn("cannot start the {}: {}", daemon.name, pid.status().message());
   return pid.ok();
@@ -310,17 +310,19 @@ void Daemons::PrepareManager(const HostPort& listen) {
   manager_.environment.try_emplace("TASKD_LOG_LEVEL", "warning");
 }
 
-// Another launcher may take the port in this moment: then this manager ends at once, and that one answers.
+// The manager says so by its stdin (StopSignal::SayReady). Another launcher may take the port in this moment: then this
+// manager ends at once, and that one answers.
 bool Daemons::AwaitManager(const HostPort& listen, int* exit_code) {
   const auto deadline = std::chrono::steady_clock::now() + kManagerPatience;
   while (!HasEnded(manager_.pid, exit_code)) {
-    if (Answers(listen) && absl::StartsWith(HolderOfPort(listen.port), absl::StrCat("pid ", manager_.pid, " "))) {
+    char byte;
+    if (recv(manager_.stdin_end.get(), &byte, 1, MSG_DONTWAIT) == 1) {
       spdlog::info("the manager is at port {0}: taskd status, or with --manager {1} where several jobs run",
                    listen.port, FormatHostPort({IsLoopback(listen) ? listen.host : "127.0.0.1", listen.port}));
       return true;
     }
     if (std::chrono::steady_clock::now() > deadline) {
-      if (Answers(listen) && !HolderOfPort(listen.port).empty()) {  // another process
+      if (Answers(listen)) {  // another process
         kill(manager_.pid, SIGKILL);
         waitpid(manager_.pid, nullptr, 0);
         return false;
@@ -431,7 +433,7 @@ void Daemons::ExpectEnd() {
   if (std::exchange(ending_, true)) return;
   // Not a signal, which ends a daemon that has not yet come to handling it.
   for (const Daemon* daemon : {&manager_, &proxy_}) {
-    if (daemon->pid != 0 && write(daemon->stdin_pipe.get(), "\n", 1) < 0) continue;  // it has ended
+    if (daemon->pid != 0 && send(daemon->stdin_end.get(), "\n", 1, MSG_NOSIGNAL) < 0) continue;  // it has ended
   }
 }
 
@@ -446,7 +448,7 @@ bool Daemons::EndProxy() {
 void Daemons::AskToEnd(Daemon& daemon) {
   if (daemon.asked_to_end) return;
   daemon.asked_to_end = std::chrono::steady_clock::now();
-  daemon.stdin_pipe.reset();
+  daemon.stdin_end.reset();
 }
 
 void Daemons::AwaitEnd(Daemon& daemon, std::chrono::steady_clock::time_point deadline) {

@@ -92,7 +92,7 @@ class Daemons {
     std::map<std::string, std::string> environment;
     pid_t pid = 0;
     int restarts = 0;
-    UniqueFd stdin_pipe;  // it ends when this is closed, also because this process was killed
+    UniqueFd stdin_end;  // of a socket; it ends when this is closed, also because this process was killed
     std::optional<std::chrono::steady_clock::time_point> asked_to_end;
   };
 

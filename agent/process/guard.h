@@ -16,12 +16,13 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/own_process.h"
 
 namespace taskd::process {
 
 // Each rank's environment has it (worker_env.h). A launcher inside a rank appends its own cookie with a comma, so that
 // the outer guard finds the inner ranks, too.
-inline constexpr char kCookieVariable[] = "TASKD_RUN_COOKIE";
+using taskd::kCookieVariable;
 
 // Random, of letters and digits.
 std::string NewCookie();

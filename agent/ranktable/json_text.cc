@@ -9,6 +9,10 @@
 namespace taskd::ranktable {
 namespace {
 
+// What a value costs who reads it: its place, or a rank, a server or a level of a table, in a list that has doubled.
+constexpr size_t kValueBytes = 16;
+constexpr size_t kObjectBytes = 192;
+
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsHex(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
@@ -34,14 +38,11 @@ size_t Utf8Length(std::string_view text) {
 
 class Checker {
  public:
-  explicit Checker(std::string_view text) : text_(text) {}
+  Checker(std::string_view text, size_t max_bytes) : text_(text), budget_(max_bytes) {}
 
   absl::Status Check() {
-    if (text_.size() > kMaxJsonBytes) {
-      return absl::InvalidArgumentError(
-          fmt::format("has {} bytes; more than {} are refused", text_.size(), kMaxJsonBytes));
-    }
-    if (!Value(0)) return Error();
+    if (!budget_.Take(text_.size())) return budget_.status();
+    if (!Value(0)) return budget_.status().ok() ? Error() : budget_.status();
     SkipSpace();
     if (at_ != text_.size()) {
       Fail("there is more after the end of the document");
@@ -71,6 +72,7 @@ class Checker {
   }
 
   bool Value(int depth) {
+    if (!budget_.Take(kValueBytes)) return false;
     SkipSpace();
     switch (Next()) {
       case '{':
@@ -175,6 +177,7 @@ class Checker {
 
   bool Object(int depth) {
     if (depth > kMaxJsonDepth) return FailDepth();
+    if (!budget_.Take(kObjectBytes)) return false;
     const size_t first_key = keys_.size();
     const size_t first_decoded = decoded_.size();
     ++at_;
@@ -186,6 +189,7 @@ class Checker {
       if (keys_.size() - first_key >= kMaxJsonMembers) return Fail("too many members in one object");
       const size_t begin = at_ + 1;
       if (!String()) return false;
+      if (!budget_.Take(sizeof(std::string_view))) return false;
       keys_.push_back(Key(text_.substr(begin, at_ - 1 - begin)));
       SkipSpace();
       if (Next() != ':') return Fail("':' is expected here");
@@ -207,6 +211,7 @@ class Checker {
 
   std::string_view Key(std::string_view inside) {
     if (inside.find('\\') == inside.npos) return inside;
+    budget_.Take(sizeof(std::string) + inside.size());
     AppendJsonUnescaped(inside, decoded_.emplace_back());
     return decoded_.back();
   }
@@ -218,6 +223,7 @@ class Checker {
   }
 
   std::string_view text_;
+  InputBudget budget_;
   size_t at_ = 0;
   std::string why_;
   std::vector<std::string_view> keys_;  // of the objects that are open, outermost first
@@ -273,7 +279,7 @@ class PathFinder {
 
 }  // namespace
 
-absl::Status CheckJsonText(std::string_view text) { return Checker(text).Check(); }
+absl::Status CheckJsonText(std::string_view text, size_t max_bytes) { return Checker(text, max_bytes).Check(); }
 
 uint32_t JsonReader::Begin() {
   while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/input_budget.h"
 
 namespace taskd::ranktable {
 
 // Bounds of what strangers may hand us. Time and memory of everything below are linear in the text.
-inline constexpr size_t kMaxJsonBytes = 256u << 20;
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr size_t kMaxJsonMembers = 65536;  // of one object
 
@@ -24,8 +24,9 @@ struct JsonSpan {
 };
 
 // OK: `text` is one JSON value (RFC 8259) in UTF-8 within the bounds, and no object has a key twice (readers differ in
-// which of the two they take). INVALID_ARGUMENT: what is wrong, at which line and byte of the line.
-absl::Status CheckJsonText(std::string_view text);
+// which of the two they take). INVALID_ARGUMENT: what is wrong, at which line and byte of the line. RESOURCE_EXHAUSTED:
+// the text and what a reader makes of its values are more than `max_bytes` (input_budget.h).
+absl::Status CheckJsonText(std::string_view text, size_t max_bytes = kDefaultInputBytes);
 
 // Walks through a text that CheckJsonText has accepted; of any other the behaviour is undefined.
 class JsonReader {

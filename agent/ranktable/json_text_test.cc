@@ -78,6 +78,23 @@ TEST(CheckJsonText, BoundsDepthAndMembers) {
   EXPECT_TRUE(CheckJsonText(many).ok());
 }
 
+TEST(CheckJsonText, CountsWhatValuesTake) {
+  const auto many = [](std::string_view value, size_t count) {
+    std::string text = "[";
+    for (size_t i = 0; i < count; ++i) text.append(value).append(",");
+    text.back() = ']';
+    return text;
+  };
+  // Bytes alone: below the limit by far.
+  for (const char* value : {"{}", "[]", "1", "\"\"", "{\"a\":{}}"}) {
+    EXPECT_TRUE(CheckJsonText(many(value, 1000), 1 << 20).ok()) << value;
+    EXPECT_TRUE(absl::IsResourceExhausted(CheckJsonText(many(value, 100'000), 1 << 20))) << value;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(CheckJsonText('"' + std::string(1 << 20, 'x') + '"', 1 << 20)));
+  const std::string table_like = many(R"({"device_id":"0","device_ip":"10.0.0.1","rank_id":"12345"})", 100'000);
+  EXPECT_TRUE(CheckJsonText(table_like).ok()) << "a hundred thousand devices";
+}
+
 TEST(CheckJsonText, SaysWhere) {
   EXPECT_EQ(ErrorOf("{\n \"a\": x}"), "is not valid JSON: line 2, byte 7: a value is expected here");
 }

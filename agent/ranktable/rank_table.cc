@@ -70,8 +70,8 @@ absl::StatusOr<ChipRules> ParseChipRules(std::string_view value) {
   return absl::InvalidArgumentError(fmt::format("--chip: {} is not any, 910 or 950", QuoteValue(value)));
 }
 
-absl::StatusOr<RankTableCheck> CheckRankTable(std::string text, ChipRules chip) {
-  if (absl::Status valid = CheckJsonText(text); !valid.ok()) return valid;
+absl::StatusOr<RankTableCheck> CheckRankTable(std::string text, ChipRules chip, size_t max_bytes) {
+  if (absl::Status valid = CheckJsonText(text, max_bytes); !valid.ok()) return valid;
   RankTableCheck check;
   RankTable table;
   table.text = std::make_unique<const std::string>(std::move(text));

@@ -105,8 +105,9 @@ inline constexpr size_t kMaxRankTableErrors = 100;
 inline constexpr size_t kMaxRankTableDevices = 2u << 20;
 inline constexpr size_t kMaxRankTableServers = 1u << 20;
 
-// INVALID_ARGUMENT: no JSON that is accepted (json_text.h). Takes time and memory in proportion to the text.
-absl::StatusOr<RankTableCheck> CheckRankTable(std::string text, ChipRules chip);
+// INVALID_ARGUMENT: no JSON that is accepted (json_text.h). RESOURCE_EXHAUSTED: it takes more than `max_bytes`. Takes
+// time and memory in proportion to the text.
+absl::StatusOr<RankTableCheck> CheckRankTable(std::string text, ChipRules chip, size_t max_bytes = kDefaultInputBytes);
 
 // The server whose server_id, else host_ip, else container_ip, else pod_name is `self`, by its place in table.servers.
 // NOT_FOUND: none. INVALID_ARGUMENT: several.

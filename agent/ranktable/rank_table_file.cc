@@ -16,7 +16,7 @@
 
 namespace taskd::ranktable {
 
-absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
+absl::StatusOr<std::string> ReadRankTableFile(const std::string& path, size_t max_bytes) {
   const auto fail = [&](std::string_view why) { return absl::InvalidArgumentError(fmt::format("{}: {}", path, why)); };
   // O_NONBLOCK: opening a FIFO without a writer would block.
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -27,13 +27,16 @@ absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
   struct stat facts = {};
   if (fstat(fd.get(), &facts) != 0) return fail(strerror(errno));
   if (!S_ISREG(facts.st_mode)) return fail("is not a file");
-  if (facts.st_size > static_cast<off_t>(kMaxJsonBytes)) {
-    return fail(fmt::format("has {} bytes; more than {} are refused", facts.st_size, kMaxJsonBytes));
-  }
+  const auto too_big = [&] {
+    InputBudget budget(max_bytes);
+    budget.Take(max_bytes + 1);
+    return absl::ResourceExhaustedError(fmt::format("{}: {}", path, std::string(budget.status().message())));
+  };
+  if (facts.st_size > static_cast<off_t>(max_bytes)) return too_big();
   std::string text;
   // Files of /proc have a size of 0.
   size_t step = std::max<size_t>(static_cast<size_t>(facts.st_size) + 1, 4096);
-  while (text.size() <= kMaxJsonBytes) {
+  while (text.size() <= max_bytes) {
     const size_t had = text.size();
     text.resize(had + step);
     const ssize_t got = read(fd.get(), text.data() + had, step);
@@ -42,15 +45,16 @@ absl::StatusOr<std::string> ReadRankTableFile(const std::string& path) {
     if (got < 0 && errno != EINTR) return fail(strerror(errno));
     step = 65536;
   }
-  return fail(fmt::format("has more than {} bytes", kMaxJsonBytes));
+  return too_big();
 }
 
 namespace {
 
-absl::StatusOr<RankTableCheck> CheckText(const std::string& path, std::string text, ChipRules chip) {
-  absl::StatusOr<RankTableCheck> check = CheckRankTable(std::move(text), chip);
-  if (!check.ok())
-    return absl::InvalidArgumentError(fmt::format("{}: {}", path, std::string(check.status().message())));
+absl::StatusOr<RankTableCheck> CheckText(const std::string& path, std::string text, ChipRules chip, size_t max_bytes) {
+  absl::StatusOr<RankTableCheck> check = CheckRankTable(std::move(text), chip, max_bytes);
+  if (!check.ok()) {
+    return absl::Status(check.status().code(), fmt::format("{}: {}", path, std::string(check.status().message())));
+  }
   if (!path.ends_with(".json")) {
     check->errors.insert(check->errors.begin(),
                          {"", fmt::format("the file's name {} does not end in .json", QuoteValue(path))});
@@ -62,19 +66,20 @@ absl::StatusOr<RankTableCheck> CheckText(const std::string& path, std::string te
 
 }  // namespace
 
-absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipRules chip) {
-  absl::StatusOr<std::string> text = ReadRankTableFile(path);
+absl::StatusOr<RankTableCheck> CheckRankTableFile(const std::string& path, ChipRules chip, size_t max_bytes) {
+  absl::StatusOr<std::string> text = ReadRankTableFile(path, max_bytes);
   if (!text.ok()) return text.status();
-  return CheckText(path, *std::move(text), chip);
+  return CheckText(path, *std::move(text), chip, max_bytes);
 }
 
-absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules chip,
-                                           const std::function<bool()>& pause) {
+absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules chip, const std::function<bool()>& pause,
+                                           size_t max_bytes) {
   std::string missing;
   size_t last_look = 0;
   int same_looks = 0;
   do {
-    absl::StatusOr<std::string> text = ReadRankTableFile(path);
+    absl::StatusOr<std::string> text = ReadRankTableFile(path, max_bytes);
+    if (absl::IsResourceExhausted(text.status())) return text.status();
     if (!text.ok()) {
       missing = std::string(text.status().message());
       if (!absl::IsNotFound(text.status())) return absl::InvalidArgumentError(missing);
@@ -84,7 +89,8 @@ absl::StatusOr<RankTable> WaitForRankTable(const std::string& path, ChipRules ch
     const size_t look = absl::HashOf(*text);
     same_looks = same_looks > 0 && look == last_look ? same_looks + 1 : 1;
     last_look = look;
-    absl::StatusOr<RankTableCheck> check = CheckText(path, *std::move(text), chip);
+    absl::StatusOr<RankTableCheck> check = CheckText(path, *std::move(text), chip, max_bytes);
+    if (absl::IsResourceExhausted(check.status())) return check.status();
     if (!check.ok()) {
       // It may be written just now.
       missing = std::string(check.status().message());

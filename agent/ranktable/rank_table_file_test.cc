@@ -48,8 +48,13 @@ TEST_F(RankTableFile, WhatCannotBeRead) {
   std::filesystem::create_symlink("/dev/zero", folder_ / "zero.json");
   EXPECT_TRUE(absl::IsInvalidArgument(CheckRankTableFile(folder_ / "zero.json", ChipRules::kAny).status()));
   const std::string huge = Write("huge.json", "{}");
-  std::filesystem::resize_file(huge, kMaxJsonBytes + 1);  // a hole
-  EXPECT_TRUE(absl::IsInvalidArgument(CheckRankTableFile(huge, ChipRules::kAny).status()));
+  std::filesystem::resize_file(huge, kDefaultInputBytes + 1);  // a hole
+  const absl::Status too_big = CheckRankTableFile(huge, ChipRules::kAny).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(too_big));
+  EXPECT_EQ(std::string(too_big.message()),
+            huge + ": takes more than 64 MiB unpacked and read; --max-input-mb is the limit");
+  EXPECT_TRUE(absl::IsResourceExhausted(WaitForRankTable(huge, ChipRules::kAny, [] { return true; }).status()))
+      << "nothing to wait for";
   const absl::Status cut = CheckRankTableFile(Write("cut.json", "{\"version\""), ChipRules::kAny).status();
   EXPECT_TRUE(absl::IsInvalidArgument(cut));
   EXPECT_NE(std::string(cut.message()).find("cut.json"), std::string::npos);

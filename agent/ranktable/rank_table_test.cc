@@ -456,7 +456,9 @@ TEST(RankTable, HostileTextIsRefused) {
   std::string many = R"({"version":"1.0","status":"completed","server_list":[{"server_id":"a","device":[)";
   for (size_t i = 0; i < kMaxRankTableDevices + 5; ++i) many += "{},";
   many.back() = ']';
-  const auto check = CheckRankTable(many + "}]}", ChipRules::kAny);
+  many += "}]}";
+  EXPECT_TRUE(absl::IsResourceExhausted(CheckRankTable(many, ChipRules::kAny).status()));
+  const auto check = CheckRankTable(many, ChipRules::kAny, size_t{1} << 30);
   ASSERT_TRUE(check.ok()) << check.status();
   EXPECT_FALSE(check->ok());
   EXPECT_EQ(check->devices, kMaxRankTableDevices);

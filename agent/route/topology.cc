@@ -7,6 +7,14 @@
 #include "fmt/format.h"
 
 namespace taskd::route {
+namespace {
+
+// What the model keeps, with the room that its tables leave free and the allocator's own.
+constexpr size_t kSwitchBytes = 192;
+constexpr size_t kNodeBytes = 128;
+constexpr size_t kOtherNameBytes = 64;
+
+}  // namespace
 
 std::string Quoted(std::string_view text) {
   constexpr size_t kShown = 80;
@@ -18,6 +26,7 @@ int32_t TopologyBuilder::Switch(std::string_view name, int level) {
   const std::string key = fmt::format("{}/{}", level, name);
   const auto [place, is_new] = switch_by_key_.try_emplace(key, static_cast<int32_t>(topology_.switch_name.size()));
   if (is_new) {
+    budget_.Take(kSwitchBytes + 2 * name.size());
     topology_.switch_name.emplace_back(name);
     topology_.switch_parent.push_back(-1);
     defined_.push_back(false);
@@ -30,7 +39,7 @@ absl::Status TopologyBuilder::Define(int32_t id) {
     return absl::InvalidArgumentError(fmt::format("switch {} is defined twice", Quoted(topology_.switch_name[id])));
   }
   defined_[id] = true;
-  return absl::OkStatus();
+  return budget_.status();
 }
 
 absl::Status TopologyBuilder::SetParent(int32_t child, int32_t parent) {
@@ -41,7 +50,7 @@ absl::Status TopologyBuilder::SetParent(int32_t child, int32_t parent) {
                     Quoted(topology_.switch_name[before]), Quoted(topology_.switch_name[parent])));
   }
   topology_.switch_parent[child] = parent;
-  return absl::OkStatus();
+  return budget_.status();
 }
 
 absl::Status TopologyBuilder::AddNode(std::string_view name, std::string_view other_name,
@@ -60,14 +69,19 @@ absl::Status TopologyBuilder::AddNode(std::string_view name, std::string_view ot
                                                     shown(difference.second, leaves.end())));
     }
   } else {
+    budget_.Take(kNodeBytes + name.size() + 2 * sizeof(int32_t) * leaves.size());
     topology_.nodes.push_back({static_cast<uint32_t>(topology_.leaves.size()), static_cast<uint32_t>(leaves.size())});
     topology_.leaves.insert(topology_.leaves.end(), leaves.begin(), leaves.end());
   }
-  if (!other_name.empty() && other_name != name) other_names_.emplace_back(other_name, place->second);
-  return absl::OkStatus();
+  if (!other_name.empty() && other_name != name) {
+    budget_.Take(kOtherNameBytes + 2 * other_name.size());
+    other_names_.emplace_back(other_name, place->second);
+  }
+  return budget_.status();
 }
 
 void TopologyBuilder::AddNextRank(int32_t leaf) {
+  budget_.Take(2 * (sizeof(Topology::Node) + sizeof(int32_t)));
   topology_.by_old_rank = true;
   topology_.nodes.push_back({static_cast<uint32_t>(topology_.leaves.size()), 1});
   topology_.leaves.push_back(leaf);
@@ -93,6 +107,7 @@ absl::Status TopologyBuilder::CheckCycles() const {
 }
 
 absl::StatusOr<Topology> TopologyBuilder::Finish(bool all_defined) {
+  if (absl::Status status = budget_.status(); !status.ok()) return status;
   if (all_defined) {
     const auto missing = std::find(defined_.begin(), defined_.end(), false);
     if (missing != defined_.end()) {

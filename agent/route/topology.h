@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/input_budget.h"
 
 namespace taskd::route {
 
@@ -38,8 +39,11 @@ struct Topology {
 };
 
 // Collects what a reader finds, in any order. Every error is one line that names the node or the switch.
+// RESOURCE_EXHAUSTED: `budget` does not suffice for what has been added.
 class TopologyBuilder {
  public:
+  explicit TopologyBuilder(InputBudget& budget) : budget_(budget) {}
+
   // The switch of that name on that level, made if it is new. Formats that name switches uniquely use one level.
   int32_t Switch(std::string_view name, int level = 0);
   // Records that the file describes the switch itself, not only mentions it. Refused the second time.
@@ -58,6 +62,7 @@ class TopologyBuilder {
  private:
   absl::Status CheckCycles() const;
 
+  InputBudget& budget_;
   Topology topology_;
   absl::flat_hash_map<std::string, int32_t> switch_by_key_;
   std::vector<bool> defined_;

@@ -14,6 +14,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "taskd/hello.h"
+#include "taskd/own_user.h"
 
 namespace taskd::run {
 namespace {
@@ -144,7 +145,7 @@ void AgentLine::Connect() {
   loop_->Add(fd_.get(), EPOLLIN, [this](uint32_t events) { OnReady(events); });
   ucred peer{};
   socklen_t size = sizeof(peer);
-  if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || (peer.uid != 0 && peer.uid != geteuid())) {
+  if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || !IsOwnUserOrRoot(peer.uid)) {
     if (!said_) spdlog::warn("no agent line: the socket {} belongs to user {}", socket_, peer.uid);
     said_ = true;
     return Close(kRetryRefusedNs);

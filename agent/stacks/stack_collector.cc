@@ -29,6 +29,7 @@
 #include "agent/stacks/elf_symbols.h"
 #include "agent/stacks/proc_facts.h"
 #include "common/runtime_dir.h"
+#include "taskd/own_user.h"
 #include "taskd/stack_dump.h"
 
 namespace taskd::stacks {
@@ -367,7 +368,7 @@ absl::Status PrepareStackFolder(const std::string& folder) {
   }
   // Stacks name functions and modules: not for others to read either.
   struct stat status;
-  if (fstat(own->get(), &status) != 0 || status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
+  if (fstat(own->get(), &status) != 0 || !IsOwnUser(status.st_uid) || (status.st_mode & 077) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("folder for stacks ", folder, ": is not a folder that only user ", geteuid(), " can use"));
   }

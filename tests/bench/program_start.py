@@ -24,11 +24,11 @@ def memory_kib(program):
     manager = subprocess.Popen([program, "manager", "--job", "bench/start", "--listen", "127.0.0.1:0", "--http", ""],
                                stderr=subprocess.DEVNULL, env={**os.environ, "TASKD_TOKEN": "bench"})
     threading.Event().wait(2)
-    with open(f"/proc/{manager.pid}/smaps_rollup", encoding="ascii") as file:
+    with open(f"/proc/{manager.pid}/status", encoding="ascii") as file:
         lines = dict(line.split(":", 1) for line in file if ":" in line)
     manager.terminate()
     manager.wait()
-    return tuple(int(lines[name].split()[0]) for name in ("Rss", "Anonymous"))
+    return tuple(int(lines[name].split()[0]) for name in ("VmRSS", "RssAnon"))
 
 
 def main():

@@ -42,7 +42,7 @@ def run(taskd, folder):
                os.path.join(folder, "topology.csv"), "--out", folder, "--self", "10.0.0.1", "--wait-s", "0", "--json"]
     with open(report_path, "wb") as report:
         begin = time.monotonic()
-        child = subprocess.Popen(command, stdout=report)
+        child = subprocess.Popen(command, stdout=report, env={**os.environ, "TASKD_MAX_INPUT_MB": "2048"})
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - begin
     child.returncode = os.waitstatus_to_exitcode(status)

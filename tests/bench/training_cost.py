@@ -129,11 +129,13 @@ def without_taskd(path, ranks):
 
 
 def daemons_cpu_s(program):
-    """Of all processes that run `program`."""
+    """Of all processes that run `program`, by their command lines: a daemon's exe is root's to see."""
     total = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if os.path.samefile(f"/proc/{pid}/exe", program):
+            with open(f"/proc/{pid}/cmdline", "rb") as command:
+                first = command.read().split(b"\0")[0]
+            if first and os.path.realpath(first) == os.path.realpath(os.fsencode(program)):
                 with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
                     fields = stat.read().rpartition(")")[2].split()
                 total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

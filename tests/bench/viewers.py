@@ -34,7 +34,7 @@ class Viewer(threading.Thread):
 
     def ask(self, connection, path):
         began = time.perf_counter()
-        connection.request("GET", path, headers={"Authorization": f"Bearer {self.job.environment['TASKD_TOKEN']}"})
+        connection.request("GET", path, headers={"Authorization": f"Bearer {self.job.view_token}"})
         answer = connection.getresponse()
         body = answer.read()
         if answer.status != 200:
@@ -111,7 +111,7 @@ def show_browser(job, times=5):
     for _ in range(times):
         browser = driver.Browser()
         try:
-            browser.open(f"http://{job.http}/?token={job.environment['TASKD_TOKEN']}")
+            browser.open(f"http://{job.http}/?token={job.view_token}")
             found.append(browser.evaluate(drawn))
         finally:
             browser.close()

@@ -11,7 +11,7 @@ import subprocess
 import harness
 import pytest
 from harness import PYTHON, TASKD, wait_until
-from launchers import running, wait_log
+from launchers import LAUNCHED, running, wait_log
 from ports import free_port
 
 SEGMENTS = "/dev/shm/taskd-*"
@@ -27,14 +27,22 @@ def script(jobs, name, text):
 
 
 def processes_of(folder):
-    """(pid, name) of what runs and has `folder` in its environment: what a test's launchers have started."""
+    """(pid, name) of what runs and has `folder` in its environment: what a test's launchers have started. TaskD's own
+    daemons show theirs to nobody: they are known by their command lines, which have the folder or their launcher's."""
     found = []
+    runs = [b"/run-%d/" % launcher for launcher in LAUNCHED.get(folder, ())]
     for path in glob.glob("/proc/[0-9]*/environ"):
         pid = int(path.split("/")[2])
         try:
-            with open(path, "rb") as environment:
-                if os.fsencode(folder) not in environment.read():
-                    continue
+            try:
+                with open(path, "rb") as environment:
+                    is_ours = os.fsencode(folder) in environment.read()
+            except PermissionError:
+                with open(f"/proc/{pid}/cmdline", "rb") as command:
+                    line = command.read()
+                is_ours = any(part in line for part in [os.fsencode(folder), *runs])
+            if not is_ours:
+                continue
             with open(f"/proc/{pid}/comm", encoding="utf-8") as name:
                 name = name.read().strip()
         except OSError:

@@ -56,14 +56,14 @@ def calls_of(channel):
 
 
 def test_in_plain_text_nothing_is_served_without_the_token(guarded):
-    right = bearer(TOKEN)
+    right = bearer(harness.token("switch", TOKEN))
     messages = stubs.profiling()[0]
     before = guarded.call("GetTrainingDataTraceSwitch", messages.DataStatusReq(jobNsName=JOB), metadata=right)
     with grpc.insecure_channel(guarded.address) as channel:
         clusterd, own = calls_of(channel)
         for name, call in {**clusterd, **own}.items():
             assert code_of(call) == grpc.StatusCode.UNAUTHENTICATED, name
-            for wrong in ("", TOKEN[:-1], TOKEN + "x", "x"):
+            for wrong in ("", TOKEN, right[0][1][len("Bearer "):-1], harness.token("view", TOKEN), "x"):
                 assert code_of(lambda: call(bearer(wrong))) in (grpc.StatusCode.PERMISSION_DENIED,
                                                                 grpc.StatusCode.UNAUTHENTICATED), name
         for name, call in own.items():  # TaskD's own interfaces are not for plain text, whatever it brings along

@@ -121,15 +121,19 @@ def test_loopback_is_a_boundary_between_users(host):
     assert json.loads(host.run(VICTIM, "taskd", "status", "--json").stdout)["wanted"]["step"] == "on"
 
 
+def http_code(host, uid, port, path):
+    """The status of a page for that user."""
+    get = ("import sys,urllib.request,urllib.error\ntry:\n  print(urllib.request.urlopen(sys.argv[1],timeout=10).status)\n"
+           "except urllib.error.HTTPError as e:\n  print(e.code)\n")
+    return host.run(uid, harness.PYTHON, "-c", get, f"http://127.0.0.1:{port}{path}").stdout.strip()
+
+
 @root_only
 def test_what_http_shows_is_for_the_jobs_user(host):
     port = harness.free_port()
     host.start(VICTIM, "mine", "manager", "--listen", f"127.0.0.1:{harness.free_port()}", "--http", f"127.0.0.1:{port}")
-    get = ("import sys,urllib.request,urllib.error\ntry:\n  print(urllib.request.urlopen(sys.argv[1],timeout=10).status)\n"
-           "except urllib.error.HTTPError as e:\n  print(e.code)\n")
-
     def code(uid, path):
-        return host.run(uid, harness.PYTHON, "-c", get, f"http://127.0.0.1:{port}{path}").stdout.strip()
+        return http_code(host, uid, port, path)
     wait_until(lambda: code(VICTIM, "/healthz") == "200", "HTTP answers")
     assert code(VICTIM, "/metrics") == "200" and code(0, "/metrics") == "200"
     assert code(STRANGER, "/healthz") == "200" and code(STRANGER, "/metrics") == "401"
@@ -221,3 +225,128 @@ def test_with_ssh_nothing_obeys_remote_orders(stage):
     assert done.returncode == 255 and not os.path.exists(mark)
     node.child.send_signal(signal.SIGTERM)
     node.wait()
+
+
+# Whom a user namespace does not map, it shows as one user: 65534.
+UNMAPPED = ("unshare", "--user")
+
+
+def in_user_namespace(host, uid, name, *command):
+    """A program of that user in a user namespace that maps nobody."""
+    process = harness.Process(name, host.command(uid, *UNMAPPED, "/run/build/bin/taskd", *command), host.environment(),
+                              host.stage.folder)
+    host.stage.processes.append(process)
+    return process
+
+
+@root_only
+def test_who_is_not_mapped_is_nobodys_own(host):
+    """In there every user of the machine, the manager's own as well, has the manager's number."""
+    port, http = harness.free_port(), harness.free_port()
+    manager = in_user_namespace(host, VICTIM, "mine", "manager", "--job", "default/mine", "--listen", f"127.0.0.1:{port}", "--http",
+                                f"127.0.0.1:{http}")
+    wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "the manager is ready")
+    assert calls(host, STRANGER, f"127.0.0.1:{port}") == dict.fromkeys(("modify", "get", "status", "switch", "kill"),
+                                                                       "UNAUTHENTICATED")
+    assert http_code(host, STRANGER, http, "/healthz") == "200" and http_code(host, STRANGER, http, "/metrics") == "401"
+
+
+@root_only
+def test_a_folder_of_nobodys_is_no_folder_of_ones_own(host):
+    """A stranger's folder has the same number there as the proxy's own."""
+    host.sh(STRANGER, "mkdir -m 755 /tmp/theirs")
+    done = host.run(VICTIM, *UNMAPPED, "/run/build/bin/taskd", "proxy", "--profiling-dir", "/tmp/profiling", "--listen", "127.0.0.1:0",
+                    "--socket", "/tmp/theirs/p.sock")
+    assert done.returncode == 2 and "'/tmp/theirs' belongs to user 65534" in done.stderr and "user namespace" in done.stderr, done
+
+
+@root_only
+def test_the_user_nobody_is_a_user_where_everybody_is_mapped(host):
+    """Kubernetes' runAsUser: 65534."""
+    _, address = host.manager(65534, "mine", "--job", "default/mine")
+    own = calls(host, 65534, address)
+    assert own["modify"] == "OK" and own["get"] == "OK"
+    assert calls(host, STRANGER, address)["modify"] == "UNAUTHENTICATED"
+    assert json.loads(host.run(65534, "taskd", "status", "--json").stdout)["wanted"]["step"] == "on"
+    done = host.run(65534, "taskd", "run", "--standalone", "--nproc-per-node=1", "--no-python", "taskd", "status",
+                    PATH="/run/build/bin:/usr/bin:/bin")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@root_only
+def test_a_user_who_is_mapped_is_own_in_a_user_namespace(host):
+    """And a stranger, who is not, is nobody."""
+    address = f"127.0.0.1:{harness.free_port()}"
+    script = ("import ctypes, os, sys\nuid = os.getuid()\nassert ctypes.CDLL(None).unshare(0x10000000) == 0\n"
+              "open('/proc/self/uid_map', 'w').write(f'{uid} {uid} 1')\nos.execv(sys.argv[1], sys.argv[1:])\n")
+    manager = harness.Process("mine", host.command(VICTIM, harness.PYTHON, "-c", script, "/run/build/bin/taskd", "manager", "--job",
+                                                   "default/mine", "--listen", address, "--http", "127.0.0.1:0"),
+                              host.environment(), host.stage.folder)
+    host.stage.processes.append(manager)
+    wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "the manager is ready")
+    assert calls(host, VICTIM, address)["modify"] == "OK"
+    assert calls(host, STRANGER, address)["modify"] == "UNAUTHENTICATED"
+
+
+SECRET = "3c9d6fca-the-jobs-secret"
+
+
+def looks(host, pid):
+    """What another process of the victim's can read of that one."""
+    done = host.run(VICTIM, harness.PYTHON, "-c",
+                    "import sys\nfor name in ('environ', 'maps', 'mem'):\n  try:\n    open(f'/proc/{sys.argv[1]}/{name}', 'rb').read(1)\n"
+                    "    print(name)\n  except PermissionError:\n    pass\n  except OSError:\n    print(name)\n", str(pid))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def environ_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:  # as root
+        return file.read()
+
+
+def named(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().split(b"\0")
+
+
+def below(pid):
+    """Its children and theirs."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        children = [int(child) for child in file.read().split()]
+    return children + [grandchild for child in children for grandchild in below(child)]
+
+
+@root_only
+def test_daemons_keep_their_secrets_from_others_of_their_user(host):
+    """Whoever runs as the job's user, a rank that was taken over above all, finds no secret in /proc."""
+    manager, address = host.manager(VICTIM, "manager", TASKD_TOKEN=SECRET)
+    host.sh(VICTIM, "mkdir -m 700 /tmp/mine")
+    proxy = host.start(VICTIM, "proxy", "proxy", "--manager", address, "--profiling-dir", "/tmp/mine/profiling", "--listen",
+                       "127.0.0.1:0", "--socket", "/tmp/mine/p.sock", TASKD_TOKEN=SECRET)
+    store = host.start(VICTIM, "store", "store", "--listen", "127.0.0.1:0", TASKD_TOKEN=SECRET)
+    for daemon in (manager, proxy, store):
+        wait_until(lambda one=daemon: one.require_alive() and looks(host, one.pid) == [], f"{daemon.name} has closed")
+        assert SECRET.encode() not in environ_of(daemon.pid)
+    assert host.run(VICTIM, "taskd", "status", "--manager", address, TASKD_TOKEN=SECRET).returncode == 0
+
+
+@root_only
+def test_a_launcher_and_its_daemons_are_closed_and_its_ranks_open(host):
+    """With the launcher's own secret, which no rank has in its environment, and with one of the operator's."""
+    for token in ("", SECRET):
+        host.sh(VICTIM, "rm -rf /tmp/mine; mkdir -m 700 /tmp/mine")
+        extra = {"TASKD_TOKEN": token} if token else {}
+        job = host.start(VICTIM, "job", "run", "--standalone", "--nproc-per-node=1", "--no-python", "sh", "-c",
+                         "ulimit -c > /tmp/mine/cores; tr '\\0' '\\n' < /proc/self/environ > /tmp/mine/rank; sleep 1000", **extra)
+        wait_until(lambda: job.require_alive() and "RANK=0" in host.sh(VICTIM, "cat /tmp/mine/rank 2>/dev/null || true"),  # noqa: B023
+                   "the rank runs")
+        parts = {(named(pid) + [b""])[1].decode() if b"taskd" in named(pid)[0] else "rank": pid for pid in [job.pid, *below(job.pid)]}
+        for part in ("run", "manager", "proxy"):
+            assert looks(host, parts[part]) == [], part
+            assert b"TASKD_SECRET" not in environ_of(parts[part]) and (not token or token.encode() not in environ_of(parts[part]))
+        assert "environ" in looks(host, parts["rank"])
+        rank = host.sh(VICTIM, "cat /tmp/mine/rank")
+        assert "TASKD_SECRET" not in rank and ("TASKD_TOKEN" in rank) == bool(token)
+        assert host.run(VICTIM, "taskd", "status").returncode == 0
+        assert job.terminate() != 0

@@ -7,6 +7,8 @@ import select
 import socket
 import time
 
+import grpc
+import harness
 import pytest
 from harness import wait_until
 
@@ -122,7 +124,7 @@ def test_slow_and_idle_clients_do_not_starve_a_probe(http, first):
 
 def test_those_who_do_not_read_do_not_starve_a_probe(manager, http):
     before = peak_bytes(manager)
-    request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
     crowd = []
     try:
         for _ in range(300):
@@ -164,7 +166,7 @@ def test_a_slow_request_is_ended(http):
 
 def test_pipelined_requests_are_answered_in_order(http):
     answer = ask(http, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /none HTTP/1.1\r\nHost: x\r\n\r\n"
-                       b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                       b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
                        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"404", b"200", b"200"]
     assert b"# HELP" not in answer, "HEAD has no body, and nothing is answered after the close"
@@ -247,8 +249,61 @@ def manager_cpu(manager):
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-@pytest.mark.parametrize("name, expected", [(b"127.0.0.1:9603", 200), (b"localhost", 200), (b"[::1]:9603", 200), (b"node-0", 200),
-                                            (b"rebound.example.com", 401), (b"rebound.example.com:9603", 401)])
-def test_a_foreign_name_that_leads_here_shows_nothing(http, name, expected):
-    answer = ask(http, b"GET /api/v1/status HTTP/1.1\r\nHost: " + name + b"\r\nConnection: close\r\n\r\n")
-    assert code(answer) == expected
+HOSTS = [(b"127.0.0.1:9603", 200), (b"localhost", 200), (b"[::1]:9603", 200), (socket.gethostname().encode(), 200),
+         (b"viewer.example.com:9603", 200),  # which the operator has listed
+         (b"rebound.example.com", 403), (b"rebound.example.com:9603", 403), (b"somewhere", 403), (b"[::1].evil.com", 403),
+         (b"[::1].evil.com:9603", 403), (b"127.0.0.1.evil.com", 403), (b"localhost.evil.com", 403)]
+
+
+@pytest.mark.parametrize("mode", ["own user", "anyone"])
+def test_a_foreign_name_that_leads_here_shows_nothing(stage, mode):
+    """DNS rebinding: the browser of somebody who may see the job has a stranger's page open, whose name now leads here."""
+    manager = stage.manager(flags=["--http-host", "other.example.com,viewer.example.com",
+                                   *(["--allow-plaintext"] if mode == "anyone" else [])])
+    host, port = manager.http.rsplit(":", 1)
+    for name, expected in HOSTS:
+        for path in (b"/", b"/metrics", b"/api/v1/status"):
+            answer = ask((host, int(port)), b"GET " + path + b" HTTP/1.1\r\nHost: " + name + b"\r\nConnection: close\r\n\r\n")
+            assert code(answer) == expected, (name, path, answer[:100])
+            assert expected == 200 or b"--http-host" in answer
+    assert probe((host, int(port)))
+
+
+def test_looking_is_not_commanding(stage):
+    """What lets one in over HTTP is made of the secret, and opens nothing else; the secret itself is not for plain HTTP."""
+    secret = "the-jobs-secret"
+    environment = harness.clean_environment(TASKD_TOKEN=secret)
+    manager = stage.manager(environment=environment, wait=False)
+    wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "the manager is ready")
+    host, port = manager.http.rsplit(":", 1)
+    shown = stage.run("ui", "--manager", manager.address, environment=environment).stdout.strip()
+    view, switch = (harness.token(kind, secret) for kind in ("view", "switch"))
+    assert shown == f"http://{manager.http}/?token={view}" and secret not in shown
+    assert len({secret, view, switch}) == 3
+
+    def get(token, query=b""):
+        header = b"Authorization: Bearer " + token.encode() + b"\r\n" if token else b""
+        return ask((host, int(port)), b"GET /metrics" + query + b" HTTP/1.1\r\nHost: any.example.com\r\nConnection: close\r\n" +
+                   header + b"\r\n")
+    assert code(get(view)) == 200
+    assert code(get("")) == code(get(switch)) == code(get("x")) == 401
+    for answer in (get(secret), get("", b"?token=" + secret.encode())):
+        assert code(answer) == 401 and b"taskd token view" in answer.split(b"\r\n\r\n", 1)[1]
+
+    def modify(token):
+        try:
+            return manager.modify(step="on", metadata=(("authorization", f"Bearer {token}"),))
+        except grpc.RpcError as error:
+            return error.code()
+    assert modify(secret) == modify(view) == grpc.StatusCode.PERMISSION_DENIED
+    assert modify(switch) == 200
+    # Neither of them is the secret of a TLS connection.
+    for token in (view, switch):
+        done = stage.run("status", "--manager", manager.address, environment=harness.clean_environment(TASKD_TOKEN=token))
+        assert done.returncode == 1, done
+    # A browser gets a cookie of its own, which is the token neither.
+    answer = ask((host, int(port)), b"GET /?token=" + view.encode() + b" HTTP/1.1\r\nHost: 127.0.0.1:" + port.encode() +
+                 b"\r\nConnection: close\r\n\r\n")
+    assert code(answer) == 303
+    cookie = re.search(rb"Set-Cookie: (taskd_" + port.encode() + rb"=[0-9a-f]+); Path=/; HttpOnly; SameSite=Strict\r\n", answer)
+    assert cookie and view.encode() not in cookie[1] and secret.encode() not in answer

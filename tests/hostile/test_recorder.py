@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 
 import grpc
@@ -233,6 +234,34 @@ def test_segments_of_a_wrong_size(good, proxy, segment):
     for size in (0, 1, 63, 64, 4095, 4096, 1 << 16, len(segment) // 2, len(segment) - 1):
         offer(proxy, bytes(segment[:size]), 60, 1)
         proxy.require_alive()
+
+
+def disk_folder(stage):
+    """One that is in no memory."""
+    for folder in (stage.folder, os.path.dirname(os.path.abspath(__file__)), "/var/tmp"):
+        kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=True).stdout.strip()
+        if kind not in ("tmpfs", "ramfs") and os.access(folder, os.W_OK):
+            return folder
+    return pytest.skip("everything here is a tmpfs")
+
+
+@pytest.mark.parametrize("unlinked", [False, True])
+def test_a_segment_on_a_disk(good, proxy, stage, segment, unlinked):
+    """Its pages come when a disk, a server or a FUSE process gives them; the reader of all ranks would wait for that."""
+    with tempfile.NamedTemporaryFile(dir=disk_folder(stage), delete=False) as file:
+        file.write(segment)
+        file.flush()
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            if unlinked:
+                os.unlink(file.name)
+            with send(proxy, hello(7), [file.fileno()]) as connection:
+                magic, version, status, message = REPLY.unpack(connection.recv(REPLY.size, socket.MSG_WAITALL))
+        finally:
+            if not unlinked:
+                os.unlink(file.name)
+    assert (magic, version, status) == (HELLO_MAGIC, 1, 1) and b"memory" in message
+    wait_until(lambda: "no file in memory" in proxy.log(), "the proxy says so")
 
 
 def test_segment_that_changes_while_it_is_read(good, proxy, segment):

@@ -80,6 +80,12 @@ def job_secret(pid, environment=None):
     return None
 
 
+def token(kind, secret):
+    """What `taskd token` makes of the job's secret: "view" or "switch"."""
+    done = subprocess.run([TASKD, "token", kind], env=clean_environment(TASKD_TOKEN=secret), capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def secure_channel(address, secret, options=()):
     """A channel as TaskD's own parts have it: mutual TLS by the job's secret."""
     done = subprocess.run([JOB_CERTIFICATES], input=secret, capture_output=True, text=True, check=True)

@@ -48,6 +48,9 @@ def running(pid):
         return False
 
 
+LAUNCHED = {}  # the folder of a test -> pids of its launchers
+
+
 class Jobs:
     """Launchers of a test, and what their ranks wrote down."""
 
@@ -65,7 +68,9 @@ class Jobs:
         command += [self.folder, *map(str, action)] if script is None else script_arguments
         environment = {"TASKD_MANAGER": "off", "PYTHON_EXEC": PYTHON, "TMPDIR": self.stage.folder,
                        "PYTHONDONTWRITEBYTECODE": 1, "OMP_NUM_THREADS": 1, **(environment or {})}
-        return self.stage._add(harness.Process(name, command, clean_environment(**environment), self.stage.folder))
+        process = self.stage._add(harness.Process(name, command, clean_environment(**environment), self.stage.folder))
+        LAUNCHED.setdefault(self.stage.folder, set()).add(process.pid)
+        return process
 
     def static(self, node, port, *options, nodes=2, procs=2, master="127.0.0.1", **arguments):
         return self.launch(f"node{node}", f"--nnodes={nodes}", f"--node-rank={node}", f"--nproc-per-node={procs}",

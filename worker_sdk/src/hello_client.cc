@@ -20,6 +20,7 @@
 #include "runtime.h"
 #include "slow_path.h"
 #include "taskd/hello.h"
+#include "taskd/own_user.h"
 
 namespace taskd::worker {
 namespace {
@@ -58,7 +59,7 @@ void CloseSocket() {
 bool SameUserOrRoot(int fd) {
   ucred peer;
   socklen_t bytes = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && IsOwnUserOrRoot(peer.uid);
 }
 
 int Connect() {

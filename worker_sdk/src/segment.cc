@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "taskd/hello.h"
+#include "taskd/own_user.h"
 
 namespace taskd::worker {
 namespace {
@@ -77,7 +78,7 @@ void VisitSegments(const char* socket_path, ino_t own, Visit visit) {
       struct stat info;
       if (strncmp(entry->name, prefix, strlen(prefix)) != 0) continue;
       if (fstatat(folder, entry->name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_ino == own) continue;
-      if (info.st_uid != geteuid()) continue;
+      if (!IsOwnUser(info.st_uid)) continue;
       const int fd = openat(folder, entry->name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
       if (fd < 0) continue;
       more = visit(folder, entry->name, fd, info);

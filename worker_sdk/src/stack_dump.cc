@@ -27,6 +27,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "taskd/own_user.h"
+
 namespace taskd::worker {
 namespace {
 
@@ -177,7 +179,7 @@ bool TakeFolder() {
   if (folder == nullptr || folder[0] != '/') return false;
   if (strlen(folder) + 64 > kMaxPath) return false;
   struct stat status;
-  if (lstat(folder, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
+  if (lstat(folder, &status) != 0 || !S_ISDIR(status.st_mode) || !IsOwnUser(status.st_uid) ||
       (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return false;
   }

@@ -22,13 +22,16 @@ absl::StatusOr<ranktable::RankTable> ReadTable(const ModeInput& input) {
   }
   absl::StatusOr<std::string> text = input.machine.read_file(path);
   if (!text.ok()) {
+    if (absl::IsResourceExhausted(text.status())) {
+      return Refuse(fmt::format("{}: {}", kTableName, std::string(text.status().message())));
+    }
     return absl::Status(text.status().code(), fmt::format("{}: {}", kTableName, std::string(text.status().message())));
   }
   if (text->empty()) {
     return absl::FailedPreconditionError(fmt::format("{} {}: the file is empty", kTableName, QuotedValue(path)));
   }
-  absl::StatusOr<ranktable::RankTableCheck> check =
-      ranktable::CheckRankTable(*std::move(text), ranktable::ChipRules::kAny);
+  absl::StatusOr<ranktable::RankTableCheck> check = ranktable::CheckRankTable(
+      *std::move(text), ranktable::ChipRules::kAny, static_cast<size_t>(input.options.max_input_mb) << 20);
   if (!check.ok()) {
     return Refuse(fmt::format("{} {}: {}", kTableName, QuotedValue(path), std::string(check.status().message())));
   }

@@ -64,6 +64,8 @@ Those with a name in brackets behind them are also read from the environment.
   --rank-table FILE     the job's rank table and
   --topology FILE       the network's topology, see taskd route
                         [TASKD_ROUTE, TASKD_RANK_TABLE, TASKD_TOPOLOGY]
+  --max-input-mb MB     MiB that each of these may take, unpacked and with what is made of it
+                        [TASKD_MAX_INPUT_MB; 64]
   -h, --help            print this text
 
 TASKD_TOKEN, the same everywhere, is the job's token. TASKD_MPI_FRONT=off: mpirun on nodes
@@ -90,7 +92,8 @@ constexpr OptionSpec kOptions[] = {{"mode", OptionSpec::Kind::kValue, 0, /*from_
                                    {"remote-start"},
                                    Flag("route", /*from_environment=*/true),
                                    {"rank-table"},
-                                   {"topology"}};
+                                   {"topology"},
+                                   {"max-input-mb"}};
 constexpr std::string_view kPrefixes[] = {"TASKD_"};
 
 std::string Explain(const OptionProblem& problem) {
@@ -142,6 +145,11 @@ absl::Status Interpreter::ReadNumbers(ModeOptions* options) const {
       return Wrong(*given, fmt::format("seconds, a number above 0 and at most {}", kMaxWaitS));
     }
     options->wait_s = value;
+  }
+  if (const GivenOption* given = words_.Find("max-input-mb")) {
+    const std::optional<int> value = ReadInteger(given->value, 1, kMostInputMb);
+    if (!value) return Wrong(*given, fmt::format("an integer from 1 to {}", kMostInputMb));
+    options->max_input_mb = *value;
   }
   if (const GivenOption* given = words_.Find("ps-num")) {
     options->ps_num = ReadInteger(given->value, 1, kMaxNodes);

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/rdma/rdma_environment.h"
+#include "common/input_budget.h"
 
 namespace taskd::modes {
 
@@ -28,7 +29,8 @@ struct ModeOptions {
   // --route: renumber the nodes along the switches before the start. Both files are needed then.
   bool route = false;
   std::string rank_table, topology;
-  std::vector<std::string> command;  // not empty
+  int max_input_mb = kDefaultInputMb;  // of each rank table and topology
+  std::vector<std::string> command;    // not empty
 };
 
 // Whether `arguments` (after `taskd run`) ask for a mode. `--mode` counts only before CMD and before any option that is

@@ -22,8 +22,8 @@ void Split(std::string_view line, std::vector<std::string_view>& fields) {
 
 }  // namespace
 
-absl::StatusOr<Topology> ReadCsv(std::string_view text) {
-  TopologyBuilder builder;
+absl::StatusOr<Topology> ReadCsv(std::string_view text, InputBudget& budget) {
+  TopologyBuilder builder(budget);
   std::vector<std::string_view> fields;
   std::vector<int32_t> ids;
   std::string_view line;

@@ -70,20 +70,20 @@ TopologyFormat TextFormat(std::string_view text) {
   return TopologyFormat::kAuto;
 }
 
-absl::StatusOr<Topology> ReadJson(std::string_view text, TopologyFormat format) {
-  absl::StatusOr<Json> root = ParseJson(text);
+absl::StatusOr<Topology> ReadJson(std::string_view text, TopologyFormat format, InputBudget& budget) {
+  absl::StatusOr<Json> root = ParseJson(text, budget);
   if (!root.ok()) return root.status();
   if (format == TopologyFormat::kAuto) format = JsonFormat(*root);
   if (!root->is_object() && format != TopologyFormat::kHypernode) return NoKnownFormat();
   switch (format) {
     case TopologyFormat::kTorList:
-      return ReadTorList(*root);
+      return ReadTorList(*root, budget);
     case TopologyFormat::kTorNodeCm:
-      return ReadTorNodeCm(*root);
+      return ReadTorNodeCm(*root, budget);
     case TopologyFormat::kHypernode:
-      return ReadHypernode(*root);
+      return ReadHypernode(*root, budget);
     case TopologyFormat::kRankTable2:
-      return ReadRankTable2(*root);
+      return ReadRankTable2(*root, budget);
     default:
       return NoKnownFormat();
   }
@@ -98,11 +98,9 @@ std::optional<TopologyFormat> TopologyFormatFromName(std::string_view name) {
   return std::nullopt;
 }
 
-absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format) {
-  if (content.size() > kMaxTopologyBytes) {
-    return absl::ResourceExhaustedError(
-        fmt::format("{} bytes, more than the {} that are read", content.size(), kMaxTopologyBytes));
-  }
+absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format, size_t max_bytes) {
+  InputBudget budget(max_bytes);
+  if (!budget.Take(content.size())) return budget.status();
   if (content.substr(0, 3) == "\xEF\xBB\xBF") content.remove_prefix(3);
   if (const size_t nul = content.find('\0'); nul != std::string_view::npos) {
     return absl::InvalidArgumentError(fmt::format("not text: byte {} is 0", nul));
@@ -118,20 +116,20 @@ absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat f
   }
   switch (format) {
     case TopologyFormat::kSlurm:
-      return ReadSlurm(content);
+      return ReadSlurm(content, budget);
     case TopologyFormat::kIbnetdiscover:
-      return ReadIbnetdiscover(content);
+      return ReadIbnetdiscover(content, budget);
     case TopologyFormat::kCsv:
-      return ReadCsv(content);
+      return ReadCsv(content, budget);
     case TopologyFormat::kAuto:
-      return is_json ? ReadJson(text, format) : NoKnownFormat();
+      return is_json ? ReadJson(text, format, budget) : NoKnownFormat();
     default:
       break;
   }
-  if (format != TopologyFormat::kTorList || is_json) return ReadJson(text, format);
-  absl::StatusOr<std::string> unpacked = UnpackGzip(text, kMaxTopologyBytes);
+  if (format != TopologyFormat::kTorList || is_json) return ReadJson(text, format, budget);
+  absl::StatusOr<std::string> unpacked = UnpackGzip(text, budget);
   if (!unpacked.ok()) return unpacked.status();
-  return ReadJson(*unpacked, format);
+  return ReadJson(*unpacked, format, budget);
 }
 
 }  // namespace taskd::route

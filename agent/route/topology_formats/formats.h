@@ -2,7 +2,8 @@
 //
 // They take the whole content and give the one model, or kInvalidArgument with one line: what, the value, the rule; or
 // kUnavailable: the file is well-formed, but its writer has not completed it (`status`). Content is foreign: bounded
-// time and memory for any bytes, kResourceExhausted above kMaxTopologyBytes (also after unpacking).
+// time and memory for any bytes, kResourceExhausted where its bytes, what they unpack to and what is made of them are
+// more than `max_bytes` (input_budget.h).
 #pragma once
 
 #include <optional>
@@ -13,8 +14,6 @@
 
 namespace taskd::route {
 
-inline constexpr size_t kMaxTopologyBytes = size_t{512} << 20;
-
 enum class TopologyFormat { kAuto, kTorList, kTorNodeCm, kSlurm, kIbnetdiscover, kHypernode, kCsv, kRankTable2 };
 
 // "auto", "tor-list", …; nothing for another word.
@@ -22,6 +21,7 @@ std::optional<TopologyFormat> TopologyFormatFromName(std::string_view name);
 inline constexpr std::string_view kTopologyFormatNames =
     "auto, tor-list, tor-node-cm, slurm, ibnetdiscover, hypernode, csv, ranktable2";
 
-absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format);
+absl::StatusOr<Topology> ReadTopology(std::string_view content, TopologyFormat format,
+                                      size_t max_bytes = kDefaultInputBytes);
 
 }  // namespace taskd::route

@@ -9,11 +9,13 @@
 #include "agent/route/plan.h"
 #include "agent/route/testing/jobs.h"
 #include "fmt/format.h"
-#include "gtest/gtest.h"
+#include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::route {
 namespace {
+
+using ::testing::HasSubstr;
 
 // The way from a node to its root, by rail: "a b" is leaf a below b; several rails with "|".
 std::string Path(const Topology& topology, const std::string& name) {
@@ -172,8 +174,8 @@ TEST(FormatsTest, SlurmErrors) {
   ExpectError("SwitchName=s Nodes=n[1-2]]", "slurm", "a bracket has no partner");
   ExpectError("SwitchName=s Nodes=n[[1-2]]", "slurm", "a bracket has no partner");
   ExpectError("SwitchName=s Nodes=n1,,n2", "slurm", "a name is empty");
-  ExpectError("SwitchName=s Nodes=n[0-99999999999]", "slurm", "more than 4194304 names");
-  ExpectError("SwitchName=s Nodes=n[0-999][0-999][0-999][0-999]", "slurm", "more than 4194304 names");
+  ExpectError("SwitchName=s Nodes=n[0-99999999999]", "slurm", "takes more than 64 MiB");
+  ExpectError("SwitchName=s Nodes=n[0-999][0-999][0-999][0-999]", "slurm", "takes more than 64 MiB");
   ExpectError("SwitchName=s Nodes=n[99999999999999999999]", "slurm", "is not a number");
   ExpectError("SwitchName=s Nodes=a\nSwitchName=s Nodes=b", "slurm", "line 2: switch \"s\" is defined twice");
   ExpectError("SwitchName=s Nodes=a\nSwitchName=t Nodes=a", "slurm", "node \"a\" comes twice");
@@ -380,13 +382,64 @@ TEST(FormatsTest, AMillionSwitchesDeep) {
   const int kDepth = 1000000;
   std::string text = "SwitchName=s0 Nodes=n[0-3]\n";
   for (int i = 1; i < kDepth; ++i) fmt::format_to(std::back_inserter(text), "SwitchName=s{} Switches=s{}\n", i, i - 1);
-  auto topology = ReadTopology(text, TopologyFormat::kSlurm);
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  auto topology = ReadTopology(text, TopologyFormat::kSlurm, kMaxBytes);
   ASSERT_TRUE(topology.ok()) << topology.status();
   const auto plan = PlanRoutes(NumberedJob(4), *topology, UnknownNodes::kLast);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->outcome, RoutePlan::Outcome::kIdentity);
   text += fmt::format("SwitchName=t Switches=s{}\nSwitchName=u Switches=t,w\nSwitchName=w Switches=u\n", kDepth - 1);
-  ExpectError(text, "slurm", "is below itself");
+  EXPECT_THAT(std::string(ReadTopology(text, TopologyFormat::kSlurm, kMaxBytes).status().message()),
+              HasSubstr("is below itself"));
+}
+
+// What is small as a file and large in memory.
+TEST(FormatsTest, WhatAFileBecomesCounts) {
+  constexpr size_t kLimit = size_t{1} << 20;
+  const auto repeated = [](const std::string& begin, const std::string& piece, size_t count) {
+    std::string text = begin;
+    for (size_t i = 0; i < count; ++i) text += piece;
+    return text;
+  };
+  const std::string config_map = nlohmann::json{{"data", {{"tor_info", repeated("[0", ",[]", 40'000) + "]"}}}}.dump();
+  std::string csv = "node,level1\n";
+  for (int i = 0; i < 40'000; ++i) fmt::format_to(std::back_inserter(csv), "{},a\n", i);
+  const std::pair<const char*, std::string> cases[] = {
+      {"arrays", repeated("[0", ",[]", 40'000) + "]"},
+      {"objects", repeated("{\"items\":[0", ",{}", 40'000) + "]}"},
+      {"numbers", repeated("[0", ",0", 150'000) + "]"},
+      {"strings", repeated("[0", ",\"\"", 40'000) + "]"},
+      {"members", repeated("[0", ",{\"a\":0}", 20'000) + "]"},
+      {"zeros in gzip", PackedGzip(std::string(size_t{2} << 20, '0'))},
+      {"arrays in gzip", PackedGzip(repeated("[0", ",[]", 40'000) + "]")},
+      {"JSON in a string of JSON", config_map},
+      {"names of one line", "SwitchName=a Nodes=n[0-40000]\n"},
+      {"switches of one line", "SwitchName=a Switches=n[0-40000]\n"},
+      {"short lines", csv},
+      {"ports", repeated("Switch\t1 \"S\" # \"S\"\n", "[1] \"S\"[1]\n", 40'000)},
+      {"bytes", std::string(kLimit + 1, ' ')},
+  };
+  for (const auto& [what, text] : cases) {
+    const absl::Status status = ReadTopology(text, TopologyFormat::kAuto, kLimit).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << what << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("takes more than 1 MiB")) << what;
+    EXPECT_EQ(status.message().find('\n'), std::string::npos) << what;
+  }
+}
+
+TEST(FormatsTest, ALargeNetworkIsBelowTheLimit) {
+  nlohmann::json servers = nlohmann::json::array();
+  for (int i = 0; i < 4'000; ++i) {
+    nlohmann::json devices = nlohmann::json::array();
+    for (int k = 0; k < 8; ++k) {
+      devices.push_back({{"device_id", std::to_string(k)}, {"tor_ip", fmt::format("10.{}.{}.1", k, i / 128)}});
+    }
+    servers.push_back({{"server_id", fmt::format("node-{}", i)}, {"device", devices}});
+  }
+  const std::string text = nlohmann::json{{"status", "completed"}, {"server_list", servers}}.dump();
+  constexpr size_t kMaxBytes = kDefaultInputBytes * 4 / 10;  // as 10,000 nodes have it
+  EXPECT_TRUE(ReadTopology(text, TopologyFormat::kAuto, kMaxBytes).ok());
+  EXPECT_TRUE(ReadTopology(PackedGzip(text), TopologyFormat::kAuto, kMaxBytes).ok());
 }
 
 }  // namespace

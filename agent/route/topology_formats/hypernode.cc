@@ -48,8 +48,8 @@ absl::Status AddHypernode(const Json& object, std::string_view context, Topology
 
 }  // namespace
 
-absl::StatusOr<Topology> ReadHypernode(const Json& root) {
-  TopologyBuilder builder;
+absl::StatusOr<Topology> ReadHypernode(const Json& root, InputBudget& budget) {
+  TopologyBuilder builder(budget);
   const Json* items = root.is_array() ? &root : nullptr;
   if (root.is_object() && root.contains("items")) {
     absl::StatusOr<const Json*> list = ListMember(root, "items", "hypernode");

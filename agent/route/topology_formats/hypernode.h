@@ -7,6 +7,6 @@
 
 namespace taskd::route {
 
-absl::StatusOr<Topology> ReadHypernode(const Json& root);
+absl::StatusOr<Topology> ReadHypernode(const Json& root, InputBudget& budget);
 
 }  // namespace taskd::route

@@ -16,6 +16,9 @@
 namespace taskd::route {
 namespace {
 
+constexpr size_t kIndexBytes = 96;  // a node's place by its GUID
+constexpr size_t kLinkBytes = 128;  // with the neighbours that it makes
+
 bool StartsWith(std::string_view text, std::string_view begin) { return text.substr(0, begin.size()) == begin; }
 
 // The text between the next two quotes; `text` then begins behind them.
@@ -31,6 +34,8 @@ bool TakeQuoted(std::string_view& text, std::string_view& inside) {
 
 class FabricReader {
  public:
+  explicit FabricReader(InputBudget& budget) : budget_(budget) {}
+
   absl::Status AddLine(std::string_view line) {
     if (line[0] == '[') return AddLink(line);
     for (const std::string_view kind : {"Switch", "Ca", "Rt"}) {
@@ -66,6 +71,7 @@ class FabricReader {
   int32_t Root() const;
   void SetParents(int32_t root, std::vector<int32_t>& parent) const;
 
+  InputBudget& budget_;
   std::vector<Node> nodes_;
   absl::flat_hash_map<std::string, int32_t> by_id_;
   std::vector<std::pair<int32_t, std::string>> links_;
@@ -94,8 +100,9 @@ absl::Status FabricReader::AddNode(std::string_view line, std::string_view kind)
   node.is_host = kind == "Ca" && description.find("Aggregation Node") == std::string_view::npos;
   node.host = description.substr(0, description.find_first_of(" \t"));
   if (node.host.empty()) node.host = id;
+  budget_.Take(2 * sizeof(Node) + kIndexBytes + 2 * (node.id.size() + node.host.size()));
   nodes_.push_back(std::move(node));
-  return absl::OkStatus();
+  return budget_.status();
 }
 
 absl::Status FabricReader::AddLink(std::string_view line) {
@@ -106,8 +113,9 @@ absl::Status FabricReader::AddLink(std::string_view line) {
       rest.find(']') == std::string_view::npos) {
     return absl::InvalidArgumentError(fmt::format("{} is not [port] \"peer\"[port]", Quoted(line)));
   }
+  budget_.Take(kLinkBytes + peer.size());
   links_.emplace_back(current_, peer);
-  return absl::OkStatus();
+  return budget_.status();
 }
 
 absl::Status FabricReader::ResolveLinks() {
@@ -193,7 +201,7 @@ absl::StatusOr<Topology> FabricReader::Finish() {
   if (absl::Status status = ResolveLinks(); !status.ok()) return status;
   std::vector<int32_t> parent(nodes_.size(), -1);
   if (const int32_t root = Root(); root >= 0) SetParents(root, parent);
-  TopologyBuilder builder;
+  TopologyBuilder builder(budget_);
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     absl::Status status = absl::OkStatus();
@@ -211,8 +219,8 @@ absl::StatusOr<Topology> FabricReader::Finish() {
 
 }  // namespace
 
-absl::StatusOr<Topology> ReadIbnetdiscover(std::string_view text) {
-  FabricReader reader;
+absl::StatusOr<Topology> ReadIbnetdiscover(std::string_view text, InputBudget& budget) {
+  FabricReader reader(budget);
   std::string_view line;
   for (size_t number = 1; NextLine(text, line); ++number) {
     line = Trim(line);

@@ -16,6 +16,12 @@ namespace taskd::route {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
+// What nlohmann::json makes of a text, with the allocator's own: an element in a vector that has doubled, a node of a
+// map besides its key, a string, a map or vector with room for its first.
+constexpr size_t kElementBytes = 32;
+constexpr size_t kMemberBytes = 48;
+constexpr size_t kStringBytes = 48;
+constexpr size_t kContainerBytes = 96;
 
 // What it is made of is bounded by the file's size.
 bool TooDeep(std::string_view text) {
@@ -23,12 +29,42 @@ bool TooDeep(std::string_view text) {
   return !CheckJsonLimits(text, limits).ok();
 }
 
+// The tree of `text` counts, whatever follows a mistake in it. False: there is no room for it.
+bool TakeTree(std::string_view text, InputBudget& budget) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    size_t bytes = 0;
+    switch (text[i]) {
+      case '"': {
+        const size_t begin = ++i;
+        while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
+        bytes = kStringBytes + (i - begin);
+        break;
+      }
+      case ',':
+        bytes = kElementBytes;
+        break;
+      case ':':
+        bytes = kMemberBytes;
+        break;
+      case '[':
+      case '{':
+        bytes = kContainerBytes;
+        break;
+      default:
+        continue;
+    }
+    if (!budget.Take(bytes)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, InputBudget& budget) {
   if (TooDeep(text)) {
     return absl::InvalidArgumentError(fmt::format("JSON nested deeper than {} levels", kMaxDepth));
   }
+  if (!TakeTree(text, budget)) return budget.status();
   try {
     return nlohmann::json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::parse_error& error) {
@@ -49,7 +85,8 @@ bool LooksLikePackedGzip(std::string_view text) {
   });
 }
 
-absl::StatusOr<std::string> UnpackGzip(std::string_view base64, size_t max_bytes) {
+absl::StatusOr<std::string> UnpackGzip(std::string_view base64, InputBudget& budget) {
+  if (!budget.Take(base64.size() / 4 * 3)) return budget.status();
   std::string packed;
   if (!absl::Base64Unescape(absl::string_view(base64.data(), base64.size()), &packed)) {
     return absl::InvalidArgumentError("not base64");
@@ -65,9 +102,10 @@ absl::StatusOr<std::string> UnpackGzip(std::string_view base64, size_t max_bytes
     stream.next_out = reinterpret_cast<Bytef*>(piece);
     stream.avail_out = sizeof(piece);
     const int code = inflate(&stream, Z_NO_FLUSH);
-    result.append(piece, sizeof(piece) - stream.avail_out);
-    if (result.size() > max_bytes) {
-      status = absl::ResourceExhaustedError(fmt::format("unpacked, more than {} bytes", max_bytes));
+    const size_t unpacked = sizeof(piece) - stream.avail_out;
+    if (budget.Take(unpacked)) result.append(piece, unpacked);
+    if (!budget.status().ok()) {
+      status = budget.status();
     } else if (code == Z_STREAM_END && stream.avail_in > 0) {
       status = absl::InvalidArgumentError(fmt::format("{} bytes behind the gzip data", stream.avail_in));
     } else if (code == Z_OK && stream.avail_in == 0 && stream.avail_out > 0) {

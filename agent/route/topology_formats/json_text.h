@@ -6,17 +6,19 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/input_budget.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::route {
 
-// Refused: not JSON (one line with the place), deeper than 64.
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
+// Refused: not JSON (one line with the place), deeper than 64, or, before anything is made, more values than `budget`
+// has room for.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, InputBudget& budget);
 
 // Whether `text` is nothing but the letters of base64 and blanks, and begins like a packed gzip file.
 bool LooksLikePackedGzip(std::string_view text);
-// Refused: not base64, not gzip, a broken checksum, cut, something behind it, more than `max_bytes`.
-absl::StatusOr<std::string> UnpackGzip(std::string_view base64, size_t max_bytes);
+// Refused: not base64, not gzip, a broken checksum, cut, something behind it, more than `budget` has room for.
+absl::StatusOr<std::string> UnpackGzip(std::string_view base64, InputBudget& budget);
 
 // Members of an object. Errors name `context`.`key`.
 absl::StatusOr<std::string_view> StringMember(const nlohmann::json& object, const char* key, std::string_view context);

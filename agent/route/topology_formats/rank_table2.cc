@@ -58,7 +58,7 @@ absl::StatusOr<Rank> ReadRank(const Json& object, std::string place) {
 
 }  // namespace
 
-absl::StatusOr<Topology> ReadRankTable2(const Json& root) {
+absl::StatusOr<Topology> ReadRankTable2(const Json& root, InputBudget& budget) {
   if (!root.is_object()) return absl::InvalidArgumentError("ranktable2: not an object");
   if (absl::Status status = CheckCompleted(root); !status.ok()) return status;
   if (const auto version = root.find("version"); version == root.end() || *version != "2.0") {
@@ -70,6 +70,9 @@ absl::StatusOr<Topology> ReadRankTable2(const Json& root) {
   for (size_t i = 0; i < (*list)->size(); ++i) {
     absl::StatusOr<Rank> rank = ReadRank((**list)[i], fmt::format("rank_list[{}]", i));
     if (!rank.ok()) return rank.status();
+    if (!budget.Take(2 * sizeof(Rank) + rank->place.size() + 2 * sizeof(rank->layers[0]) * rank->layers.size())) {
+      return budget.status();
+    }
     ranks.push_back(*std::move(rank));
   }
   std::stable_sort(ranks.begin(), ranks.end(), [](const Rank& a, const Rank& b) { return a.id < b.id; });
@@ -80,7 +83,7 @@ absl::StatusOr<Topology> ReadRankTable2(const Json& root) {
     }
     local_ids.push_back(ranks[i].local_id);
   }
-  TopologyBuilder builder;
+  TopologyBuilder builder(budget);
   size_t first = 0;
   for (const size_t length : SplitRuns(local_ids)) {
     const Rank& node = ranks[first];

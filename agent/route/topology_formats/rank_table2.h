@@ -7,6 +7,6 @@
 
 namespace taskd::route {
 
-absl::StatusOr<Topology> ReadRankTable2(const Json& root);
+absl::StatusOr<Topology> ReadRankTable2(const Json& root, InputBudget& budget);
 
 }  // namespace taskd::route

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "common/input_budget.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::route {

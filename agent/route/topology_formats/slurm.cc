@@ -12,7 +12,7 @@
 namespace taskd::route {
 namespace {
 
-constexpr size_t kMaxNames = size_t{1} << 22;  // in the whole file
+constexpr size_t kNameBytes = 128;  // while a list is expanded
 
 // One line without its comment, and what it was made of.
 struct SlurmLine {
@@ -56,14 +56,16 @@ absl::StatusOr<SlurmLine> ParseLine(std::string_view text) {
 
 class SlurmReader {
  public:
+  explicit SlurmReader(InputBudget& budget) : budget_(budget), builder_(budget) {}
+
   absl::Status Add(const SlurmLine& line) {
     const int32_t id = builder_.Switch(line.name);
     if (absl::Status status = builder_.Define(id); !status.ok()) return status;
     std::vector<std::string> names;
-    const size_t left = kMaxNames - names_;
     const std::string& list = line.nodes.empty() ? line.switches : line.nodes;
-    if (absl::Status status = ExpandHostlist(list, left, names); !status.ok()) return status;
-    names_ += names.size();
+    const absl::Status expanded = ExpandHostlist(list, budget_.left() / kNameBytes, names);
+    if (absl::IsResourceExhausted(expanded)) budget_.Take(budget_.left() + 1);
+    if (!expanded.ok()) return budget_.status().ok() ? expanded : budget_.status();
     for (const std::string& name : names) {
       absl::Status status =
           line.nodes.empty() ? builder_.SetParent(builder_.Switch(name), id) : builder_.AddNode(name, "", {id});
@@ -74,14 +76,14 @@ class SlurmReader {
   absl::StatusOr<Topology> Finish() { return builder_.Finish(true); }
 
  private:
+  InputBudget& budget_;
   TopologyBuilder builder_;
-  size_t names_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<Topology> ReadSlurm(std::string_view text) {
-  SlurmReader reader;
+absl::StatusOr<Topology> ReadSlurm(std::string_view text, InputBudget& budget) {
+  SlurmReader reader(budget);
   std::string_view piece;
   std::string joined;  // a line goes on behind a backslash
   size_t begin = 1;

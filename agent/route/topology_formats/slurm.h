@@ -8,6 +8,6 @@
 
 namespace taskd::route {
 
-absl::StatusOr<Topology> ReadSlurm(std::string_view text);
+absl::StatusOr<Topology> ReadSlurm(std::string_view text, InputBudget& budget);
 
 }  // namespace taskd::route

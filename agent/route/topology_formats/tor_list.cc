@@ -10,11 +10,11 @@
 
 namespace taskd::route {
 
-absl::StatusOr<Topology> ReadTorList(const Json& root) {
+absl::StatusOr<Topology> ReadTorList(const Json& root, InputBudget& budget) {
   if (absl::Status status = CheckCompleted(root); !status.ok()) return status;
   absl::StatusOr<const Json*> servers = ListMember(root, "server_list", "tor-list");
   if (!servers.ok()) return servers.status();
-  TopologyBuilder builder;
+  TopologyBuilder builder(budget);
   struct Device {
     int64_t id;
     int32_t leaf;

@@ -7,6 +7,6 @@
 
 namespace taskd::route {
 
-absl::StatusOr<Topology> ReadTorList(const Json& root);
+absl::StatusOr<Topology> ReadTorList(const Json& root, InputBudget& budget);
 
 }  // namespace taskd::route

@@ -7,9 +7,6 @@
 
 namespace taskd::route {
 
-absl::StatusOr<Topology> ReadTorNodeCm(const Json& root);
-
-// tor_info of a tor-node-cm: the object itself, or what a ConfigMap holds as a string. Null: there is none.
-absl::StatusOr<Json> TorInfo(const Json& root);
+absl::StatusOr<Topology> ReadTorNodeCm(const Json& root, InputBudget& budget);
 
 }  // namespace taskd::route

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 
+from taskd._own_user import is_own_user_or_root
 from taskd.python.utils.log import run_log
 
 OPERATORS = ("KILL_WORKER", "START_ALL_WORKER", "START_WORKER_LIST", "MONITOR", "RESTART")
@@ -80,7 +81,7 @@ def _serve_once():
         line.settimeout(_HANDSHAKE_TIMEOUT_S)
         line.connect(socket_path())
         _, uid, _ = _PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        if uid not in (0, os.geteuid()):
+        if not is_own_user_or_root(uid):
             raise PermissionError(f"the socket's owner has uid {uid}; it must be this user or root")
         line.sendall(_HELLO.pack(_MAGIC, _VERSION, _ROLE_AGENT, -1, -1, os.getpid(), 0))
         magic, version, status, message = _REPLY.unpack(_receive(line, _REPLY.size))
