@@ -109,7 +109,7 @@ def calls(host, uid, address):
 @root_only
 def test_loopback_is_a_boundary_between_users(host):
     _, address = host.manager(VICTIM, "mine", "--job", "default/mine")
-    assert calls(host, STRANGER, address) == dict.fromkeys(("modify", "get", "status", "switch", "kill"), "UNAUTHENTICATED")
+    assert calls(host, STRANGER, address) == dict.fromkeys(("modify", "get", "status", "switch", "kill"), "UNAVAILABLE")
     for command in (["status"], ["switch", "step=on"], ["diagnose"]):
         done = host.run(STRANGER, "taskd", *command, "--manager", address)
         assert done.returncode == 1 and done.stdout == "" and "TASKD_TOKEN" in done.stderr, (command, done)

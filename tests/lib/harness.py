@@ -168,18 +168,18 @@ class Manager(Process):
                 return False
         wait_until(ready, f"{self.name} answers gRPC", timeout_s)
 
-    def call(self, method, request, timeout_s=10, metadata=None):
+    def call(self, method, request, timeout_s=10):
         """One call over a connection of its own, as a one-shot tool does it."""
         services = stubs.profiling()[1]
         with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            return getattr(services.TrainingDataTraceStub(channel), method)(request, timeout=timeout_s, metadata=metadata)
+            return getattr(services.TrainingDataTraceStub(channel), method)(request, timeout=timeout_s)
 
-    def modify(self, job=None, timeout_s=10, metadata=None, **kinds):
+    def modify(self, job=None, timeout_s=10, **kinds):
         """ModifyTrainingDataTraceSwitch with kinds as in step="on"; returns the code."""
         messages = stubs.profiling()[0]
         switch = messages.ProfilingSwitch(**{CLUSTERD_FIELDS[k]: v for k, v in kinds.items()})
         request = messages.DataTypeReq(jobNsName=self.job if job is None else job, profilingSwitch=switch)
-        return self.call("ModifyTrainingDataTraceSwitch", request, timeout_s, metadata).code
+        return self.call("ModifyTrainingDataTraceSwitch", request, timeout_s).code
 
     def all_on(self):
         assert self.modify(**dict.fromkeys(KINDS, "on")) == 200
