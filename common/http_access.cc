@@ -116,10 +116,10 @@ std::string_view BearerOf(const HttpRequest& request) {
 }
 
 constexpr char kForOthers[] =
-    "This is for TaskD's user on its machine, or needs 'Authorization: Bearer TOKEN' with what 'taskd token view' "
+    "This is for TaskD's user on its machine, or needs 'Authorization: Bearer TOKEN' with what 'taskd token' "
     "prints. For a browser: 'taskd ui' prints the address with it.\n";
 constexpr char kIsSecret[] =
-    "This is the job's secret, which commands the job and is not for plain HTTP: HTTP takes what 'taskd token view' "
+    "This is the job's secret, which commands the job and is not for plain HTTP: HTTP takes what 'taskd token' "
     "prints.\n";
 constexpr char kWrongHost[] =
     "The Host header is no name of this machine: ask by its address, its host name or localhost, or list the name in "

@@ -92,7 +92,7 @@ TEST_F(ProtectTest, TheSecretIsRefusedWithAWord) {
   access_ = {.token = "view", .secret = "secret"};
   for (const HttpResponse& response : {Ask({{"Authorization", "Bearer secret"}}), Ask({}, "token=secret")}) {
     EXPECT_EQ(response.status, 401);
-    EXPECT_THAT(Text(response), HasSubstr("taskd token view"));
+    EXPECT_THAT(Text(response), HasSubstr("taskd token"));
     EXPECT_THAT(Text(response), HasSubstr("the job's secret"));
   }
   access_.own_user = true;  // also to who needs none

@@ -75,12 +75,6 @@ Owned<EVP_PKEY> AuthorityKey(std::string_view secret) {
   return Owned<EVP_PKEY>(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, key.data(), key.size()));
 }
 
-std::string Token(std::string_view secret, std::string_view label) {
-  DerivedKey key;
-  if (secret.empty() || IsStandIn(secret) || !Derive(secret, kTokenSalt, label, &key)) return "";
-  return absl::BytesToHexString({reinterpret_cast<const char*>(key.data()), key.size()});
-}
-
 Owned<EVP_PKEY> FreshKey() {
   Owned<EVP_PKEY_CTX> context(EVP_PKEY_CTX_new_id(EVP_PKEY_ED25519, nullptr));
   EVP_PKEY* key = nullptr;
@@ -171,8 +165,11 @@ absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret) {
   return result;
 }
 
-std::string ViewToken(std::string_view secret) { return Token(secret, "view"); }
-std::string SwitchToken(std::string_view secret) { return Token(secret, "switch"); }
+std::string ViewToken(std::string_view secret) {
+  DerivedKey key;
+  if (secret.empty() || IsStandIn(secret) || !Derive(secret, kTokenSalt, "view", &key)) return "";
+  return absl::BytesToHexString({reinterpret_cast<const char*>(key.data()), key.size()});
+}
 
 bool IsSignedBy(std::string_view certificate, std::string_view authority) {
   Owned<X509> root = ReadCertificate(authority);

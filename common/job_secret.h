@@ -31,11 +31,10 @@ std::string NewSecret();
 // INTERNAL: OpenSSL refuses, for want of memory or of Ed25519. Thread safe.
 absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret);
 
-// What stands for the secret where a client cannot do TLS, and its token crosses the network as it is: two tokens, made
-// of the secret by HKDF-SHA256 with a label each. Who has one has neither the secret nor the other one. 64 hexadecimal
-// digits. Empty, which no server takes: the secret is empty or a stand-in, whose tokens everybody could make.
-std::string ViewToken(std::string_view secret);    // looking: HTTP
-std::string SwitchToken(std::string_view secret);  // the switch: ClusterD's service in plain text
+// What stands for the secret over HTTP, which a token crosses as it is: made of the secret by HKDF-SHA256 with a label
+// of its own, so that who has it can look and has not the secret. 64 hexadecimal digits. Empty, which no server takes:
+// the secret is empty or a stand-in, whose token everybody could make.
+std::string ViewToken(std::string_view secret);
 
 // Whether `certificate` (PEM; anything may be given) is one that the authority (PEM) has signed.
 bool IsSignedBy(std::string_view certificate, std::string_view authority);

@@ -14,10 +14,10 @@
 #include "common/http_access.h"
 #include "common/http_server.h"
 #include "common/job_secret.h"
+#include "common/listen.h"
 #include "common/log.h"
 #include "common/switch_file.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
@@ -42,6 +42,8 @@
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/grpc_listener.h"
+#include "proto/plain_health.h"
+#include "proto/plain_server.h"
 #include "view/history.h"
 #include "view/rank_groups.h"
 
@@ -69,35 +71,17 @@ std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   return verdicts;
 }
 
-// What the tokens of clients in plain text are made of.
+// What the token of HTTP is made of.
 const std::string& GivenSecret(const ManagerOptions& options) {
   return options.token.empty() ? options.secret : options.token;
 }
 
 // What gRPC may buffer for all connections together.
 constexpr size_t kMainBufferBytes = size_t{256} << 20;
-constexpr size_t kPlainBufferBytes = size_t{16} << 20;
-
-// Answers in plain text what only mutual TLS is for.
-class RefusingService final : public grpc::CallbackGenericService {
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
-    class Reactor final : public grpc::ServerGenericBidiReactor {
-     public:
-      Reactor() {
-        Finish({grpc::StatusCode::UNAUTHENTICATED,
-                "this is served to the job's own parts, over mutual TLS by its "
-                "secret, and not in plain text"});
-      }
-      void OnDone() override { delete this; }
-    };
-    return new Reactor;
-  }
-};
 
 // A server, with what it needs for as long as it lives.
 struct Served {
   std::unique_ptr<proto::FedServer> fed;  // brings its connections
-  std::unique_ptr<RefusingService> refusing;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -116,10 +100,10 @@ class ManagerServer::Impl {
     if (job_link_.close) job_link_.close();
     listener_.reset();
     const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
-    for (Served* served : {&main_, &plain_, &guarded_}) {
-      if (served->server == nullptr) continue;
-      served->server->Shutdown(deadline);
-      served->server->Wait();
+    plain_.reset();
+    if (main_.server != nullptr) {
+      main_.server->Shutdown(deadline);
+      main_.server->Wait();
     }
     http_.reset();
     if (upkeep_.joinable()) {
@@ -265,41 +249,35 @@ class ManagerServer::Impl {
                          const Bound& bound) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    trace_service_ = MakeTraceService(core_, {});
+    trace_service_ = MakeTraceService(core_);
     node_service_ = MakeNodeService(core_, diagnosis_);
     control_service_ = MakeControlService(Sources(started));
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret));
     route_agreement_service_ = MakeRouteAgreementService(core_->shape());
-    main_ = Serve(credentials, kMainBufferBytes, false,
+    main_ = Serve(credentials, kMainBufferBytes,
                   {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get(),
                    supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get()});
-    // In plain text there is ClusterD's service alone: for whoever comes where the operator allows that, for this
-    // user's own clients on this machine where the operator has set nothing up, and else for who has the token.
-    plain_trace_service_ = MakeTraceService(core_, {});
-    guarded_trace_service_ = MakeTraceService(core_, {.open = false, .token = SwitchToken(GivenSecret(options))});
-    plain_ = Serve(grpc::InsecureServerCredentials(), kPlainBufferBytes, true, {plain_trace_service_.get()});
-    guarded_ = Serve(grpc::InsecureServerCredentials(), kPlainBufferBytes, true, {guarded_trace_service_.get()});
-    if (main_.server == nullptr || plain_.server == nullptr || guarded_.server == nullptr) {
-      return absl::UnavailableError("gRPC does not start");
-    }
+    if (main_.server == nullptr) return absl::UnavailableError("gRPC does not start");
     for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis",
                              "taskd.v1.Supervision", "taskd.v1.JobLink", "taskd.v1.RouteAgreement"}) {
       main_.server->GetHealthCheckService()->SetServingStatus(name, true);
     }
-    for (Served* served : {&plain_, &guarded_}) {
-      served->server->GetHealthCheckService()->SetServingStatus("TrainingDataTrace", true);
-    }
+    if (absl::Status plain = StartPlain(); !plain.ok()) return plain;
+    // In plain text: whoever comes where the operator allows that, and this user's own clients on this machine where the
+    // operator has set nothing up. Nobody else is read.
     const bool anyone = options.allow_plaintext;
     const bool own = anyone || (options.token.empty() && options.tls_dir.empty());
     absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
         listen, {},
         [this, anyone, own](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
-          Served& served = speaks == proto::GrpcListener::Speaks::kTls        ? main_
-                           : speaks == proto::GrpcListener::Speaks::kPlainOwn ? (own ? plain_ : guarded_)
-                                                                              : (anyone ? plain_ : guarded_);
-          served.fed->Take(std::move(connection));
+          if (speaks == proto::GrpcListener::Speaks::kTls) return main_.fed->Take(std::move(connection));
+          if (anyone || (own && speaks == proto::GrpcListener::Speaks::kPlainOwn)) {
+            return plain_->Take(std::move(connection));
+          }
+          spdlog::debug("a connection of {} in plain text is closed: --allow-plaintext would serve it",
+                        PeerAddress(connection.get()));
         },
         [this, &bound](int port) {
           if (bound) bound(port, http_port());
@@ -311,17 +289,24 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
-  Served Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials, size_t buffer_bytes, bool refuses_others,
+  // ClusterD's service and health, and nothing else.
+  absl::Status StartPlain() {
+    proto::PlainServer::Methods methods = MakePlainTraceMethods(core_);
+    proto::AddHealth({"TrainingDataTrace"}, &methods);
+    absl::StatusOr<std::unique_ptr<proto::PlainServer>> plain = proto::PlainServer::Start(
+        std::move(methods), absl::UnauthenticatedError("this is served to the job's own parts, over mutual TLS by its "
+                                                       "secret, and not in plain text"));
+    if (plain.ok()) plain_ = *std::move(plain);
+    return plain.status();
+  }
+
+  Served Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials, size_t buffer_bytes,
                const std::vector<grpc::Service*>& services) {
     Served served;
     grpc::ServerBuilder builder;
     proto::SetServerLimits(builder, buffer_bytes);
     served.fed = std::make_unique<proto::FedServer>(builder, credentials);
     for (grpc::Service* service : services) builder.RegisterService(service);
-    if (refuses_others) {
-      served.refusing = std::make_unique<RefusingService>();
-      builder.RegisterCallbackGenericService(served.refusing.get());
-    }
     served.server = builder.BuildAndStart();
     if (served.server != nullptr) served.server->GetHealthCheckService()->SetServingStatus(true);
     return served;
@@ -346,12 +331,13 @@ class ManagerServer::Impl {
   std::shared_ptr<ManagerCore> core_;
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
-  std::unique_ptr<grpc::Service> trace_service_, plain_trace_service_, guarded_trace_service_, node_service_,
-      control_service_, diagnosis_service_, supervision_service_, route_agreement_service_;
+  std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
+      supervision_service_, route_agreement_service_;
   JobLinkService job_link_;
   std::atomic<bool> serving_{false};  // gRPC answers
   std::unique_ptr<HttpServer> http_;
-  Served main_, plain_, guarded_;
+  Served main_;
+  std::unique_ptr<proto::PlainServer> plain_;
   std::unique_ptr<proto::GrpcListener> listener_;
   std::unique_ptr<SwitchFileWatcher> switch_file_;
   std::unique_ptr<ClusterdClient> clusterd_;

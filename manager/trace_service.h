@@ -1,10 +1,11 @@
-// ClusterD's TrainingDataTrace (TaskD contract §1.1; "The switch" in docs/architecture.md).
+// ClusterD's TrainingDataTrace, as a service of gRPC's and for plain text. Both keep no state but their subscriptions,
+// which ManagerCore::Close ends.
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "manager/core.h"
+#include "proto/plain_server.h"
 
 namespace grpc {
 class Service;
@@ -12,14 +13,7 @@ class Service;
 
 namespace taskd::manager {
 
-struct TraceAccess {
-  // Whoever reaches the service may call it: it is served over mutual TLS, or the operator allows plain text.
-  bool open = true;
-  // Otherwise a call needs this as its bearer token; empty: none is right.
-  std::string token;
-};
-
-// Keeps no state but its subscriptions, which ManagerCore::Close ends.
-std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> core, const TraceAccess& access);
+std::unique_ptr<grpc::Service> MakeTraceService(std::shared_ptr<ManagerCore> core);
+proto::PlainServer::Methods MakePlainTraceMethods(std::shared_ptr<ManagerCore> core);
 
 }  // namespace taskd::manager

@@ -1,42 +1,28 @@
 #include "proxy/health_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
-
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
-#include "proto/channel.h"
 #include "proto/grpc_listener.h"
+#include "proto/plain_health.h"
+#include "proto/plain_server.h"
 
 namespace taskd::proxy {
-namespace {
-
-constexpr size_t kHealthBufferBytes = size_t{4} << 20;
-
-}  // namespace
 
 class HealthServer::Impl {
  public:
-  ~Impl() {
-    listener_.reset();
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
-  }
-
   absl::Status Start(const HostPort& listen) {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::ServerBuilder builder;
-    proto::SetServerLimits(builder, kHealthBufferBytes);
-    fed_ = std::make_unique<proto::FedServer>(builder, grpc::InsecureServerCredentials());
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) return absl::UnavailableError("--listen: gRPC does not start");
+    proto::PlainServer::Methods methods;
+    proto::AddHealth({}, &methods);
+    absl::StatusOr<std::unique_ptr<proto::PlainServer>> server =
+        proto::PlainServer::Start(std::move(methods), absl::UnimplementedError("a proxy serves its health alone"));
+    if (!server.ok())
+      return absl::Status(server.status().code(), absl::StrCat("--listen: ", server.status().message()));
+    server_ = *std::move(server);
     absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
-        listen, {}, [fed = fed_.get()](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
-          if (speaks != proto::GrpcListener::Speaks::kTls) fed->Take(std::move(connection));
+        listen, {}, [server = server_.get()](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
+          if (speaks != proto::GrpcListener::Speaks::kTls) server->Take(std::move(connection));
         });
     if (!listener.ok()) {
       return absl::Status(listener.status().code(), absl::StrCat("--listen: ", listener.status().message()));
@@ -46,9 +32,8 @@ class HealthServer::Impl {
   }
 
  private:
-  std::unique_ptr<proto::FedServer> fed_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<proto::GrpcListener> listener_;
+  std::unique_ptr<proto::PlainServer> server_;
+  std::unique_ptr<proto::GrpcListener> listener_;  // gone before the server, to which it brings connections
 };
 
 HealthServer::HealthServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -13,23 +13,19 @@ namespace taskd::commands {
 namespace {
 
 struct TokenOptions {
-  std::string kind;
   std::string manager;  // as for FindJob
   std::string job;
 };
 
 // Prints to stdout. INVALID_ARGUMENT: wrong usage; any other error: there is no token.
 absl::Status RunToken(const TokenOptions& options) {
-  if (options.kind != "view" && options.kind != "switch") {
-    return absl::InvalidArgumentError(absl::StrCat("'", options.kind, "': is neither view nor switch"));
-  }
   std::string secret = TokenOfEnvironment();
   if (secret.empty()) {
     absl::StatusOr<JobFile> job = FindJob(options.manager, options.job);
     if (!job.ok()) return job.status();
     secret = job->secret;
   }
-  const std::string token = options.kind == "view" ? ViewToken(secret) : SwitchToken(secret);
+  const std::string token = ViewToken(secret);
   if (token.empty()) {
     return absl::FailedPreconditionError(
         "the job has no secret that a token could be made of; set TASKD_TOKEN for all its parts");
@@ -41,10 +37,6 @@ absl::Status RunToken(const TokenOptions& options) {
 class TokenCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags
-        .AddPositional("KIND", options_.kind,
-                       "view: for HTTP, looks; switch: for ClusterD's calls in plain text, sets the switch")
-        .Required();
     flags.Add(
         "--manager", options_.manager,
         "HOST:PORT of the manager, where TASKD_TOKEN is not set [the only job that this user runs on this machine]");

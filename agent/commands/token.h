@@ -1,4 +1,4 @@
-// `taskd token`: what stands for the job's secret in plain text (common/job_secret.h).
+// `taskd token`: what stands for the job's secret over HTTP (common/job_secret.h).
 #pragma once
 
 #include <memory>

@@ -56,7 +56,7 @@ class Job:
         self.http = f"127.0.0.1:{free_port()}"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("TASKD_", "MINDX_", "POD_IP"))}
         self.environment.update(TASKD_TOKEN=secrets.token_hex(32), XDG_RUNTIME_DIR=folder)
-        self.view_token = subprocess.run([program, "token", "view"], env=self.environment, capture_output=True, text=True,
+        self.view_token = subprocess.run([program, "token"], env=self.environment, capture_output=True, text=True,
                                          check=True).stdout.strip()
         self.log = open(os.path.join(folder, f"log-{rate}"), "w")
         self.pieces = []

@@ -284,7 +284,7 @@ def test_a_token_in_the_address_becomes_a_cookie(stage, browser):
     assert browser.open(url(manager)) == 401
     shown = subprocess.run([TASKD, "ui", "--manager", manager.address], env=environment, capture_output=True, text=True, check=True)
     address = shown.stdout.strip()
-    assert address == url(manager) + "?token=" + harness.token("view", "a secret/with & signs")
+    assert address == url(manager) + "?token=" + harness.view_token("a secret/with & signs")
     assert browser.open(address) == 200
     browser.wait_text("#hint", "taskd run")
     assert browser.evaluate("location.href") == url(manager)

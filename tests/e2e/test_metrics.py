@@ -106,7 +106,7 @@ def test_a_proxys_metrics_are_for_its_user_alone(stage):
     assert answer(http, "/metrics") == 401
     assert answer(http, "/metrics", "wrong") == 401
     assert answer(http, "/metrics", "t" * 32) == 401  # the secret itself
-    assert answer(http, "/metrics", harness.token("view", "t" * 32)) == 200
+    assert answer(http, "/metrics", harness.view_token("t" * 32)) == 200
 
 
 def answer(address, path, token=None):

@@ -109,7 +109,7 @@ def calls(host, uid, address):
 @root_only
 def test_loopback_is_a_boundary_between_users(host):
     _, address = host.manager(VICTIM, "mine", "--job", "default/mine")
-    assert calls(host, STRANGER, address) == dict.fromkeys(("modify", "get", "status", "switch", "kill"), "UNAUTHENTICATED")
+    assert calls(host, STRANGER, address) == dict.fromkeys(("modify", "get", "status", "switch", "kill"), "UNAVAILABLE")
     for command in (["status"], ["switch", "step=on"], ["diagnose"]):
         done = host.run(STRANGER, "taskd", *command, "--manager", address)
         assert done.returncode == 1 and done.stdout == "" and "TASKD_TOKEN" in done.stderr, (command, done)
@@ -247,7 +247,7 @@ def test_who_is_not_mapped_is_nobodys_own(host):
                                 f"127.0.0.1:{http}")
     wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "the manager is ready")
     assert calls(host, STRANGER, f"127.0.0.1:{port}") == dict.fromkeys(("modify", "get", "status", "switch", "kill"),
-                                                                       "UNAUTHENTICATED")
+                                                                       "UNAVAILABLE")
     assert http_code(host, STRANGER, http, "/healthz") == "200" and http_code(host, STRANGER, http, "/metrics") == "401"
 
 
@@ -266,7 +266,7 @@ def test_the_user_nobody_is_a_user_where_everybody_is_mapped(host):
     _, address = host.manager(65534, "mine", "--job", "default/mine")
     own = calls(host, 65534, address)
     assert own["modify"] == "OK" and own["get"] == "OK"
-    assert calls(host, STRANGER, address)["modify"] == "UNAUTHENTICATED"
+    assert calls(host, STRANGER, address)["modify"] == "UNAVAILABLE"
     assert json.loads(host.run(65534, "taskd", "status", "--json").stdout)["wanted"]["step"] == "on"
     done = host.run(65534, "taskd", "run", "--standalone", "--nproc-per-node=1", "--no-python", "taskd", "status",
                     PATH="/run/build/bin:/usr/bin:/bin")
@@ -285,7 +285,7 @@ def test_a_user_who_is_mapped_is_own_in_a_user_namespace(host):
     host.stage.processes.append(manager)
     wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "the manager is ready")
     assert calls(host, VICTIM, address)["modify"] == "OK"
-    assert calls(host, STRANGER, address)["modify"] == "UNAUTHENTICATED"
+    assert calls(host, STRANGER, address)["modify"] == "UNAVAILABLE"
 
 
 SECRET = "3c9d6fca-the-jobs-secret"

@@ -80,9 +80,9 @@ def job_secret(pid, environment=None):
     return None
 
 
-def token(kind, secret):
-    """What `taskd token` makes of the job's secret: "view" or "switch"."""
-    done = subprocess.run([TASKD, "token", kind], env=clean_environment(TASKD_TOKEN=secret), capture_output=True, text=True, check=True)
+def view_token(secret):
+    """What `taskd token` makes of the job's secret."""
+    done = subprocess.run([TASKD, "token"], env=clean_environment(TASKD_TOKEN=secret), capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -174,18 +174,18 @@ class Manager(Process):
                 return False
         wait_until(ready, f"{self.name} answers gRPC", timeout_s)
 
-    def call(self, method, request, timeout_s=10, metadata=None):
+    def call(self, method, request, timeout_s=10):
         """One call over a connection of its own, as a one-shot tool does it."""
         services = stubs.profiling()[1]
         with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            return getattr(services.TrainingDataTraceStub(channel), method)(request, timeout=timeout_s, metadata=metadata)
+            return getattr(services.TrainingDataTraceStub(channel), method)(request, timeout=timeout_s)
 
-    def modify(self, job=None, timeout_s=10, metadata=None, **kinds):
+    def modify(self, job=None, timeout_s=10, **kinds):
         """ModifyTrainingDataTraceSwitch with kinds as in step="on"; returns the code."""
         messages = stubs.profiling()[0]
         switch = messages.ProfilingSwitch(**{CLUSTERD_FIELDS[k]: v for k, v in kinds.items()})
         request = messages.DataTypeReq(jobNsName=self.job if job is None else job, profilingSwitch=switch)
-        return self.call("ModifyTrainingDataTraceSwitch", request, timeout_s, metadata).code
+        return self.call("ModifyTrainingDataTraceSwitch", request, timeout_s).code
 
     def all_on(self):
         assert self.modify(**dict.fromkeys(KINDS, "on")) == 200

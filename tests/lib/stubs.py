@@ -34,6 +34,13 @@ def profiling():
 
 
 @functools.cache
+def health():
+    """(messages, services) of grpc.health.v1.Health."""
+    _generate("health.proto")
+    return importlib.import_module("health_pb2"), importlib.import_module("health_pb2_grpc")
+
+
+@functools.cache
 def pubfault():
     """(messages, services) of ClusterD's PubFault."""
     _generate("pubfault.proto")

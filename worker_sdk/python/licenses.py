@@ -19,6 +19,7 @@ LINKED = (
     ("glibc", "libc6-dev", r"c|m|pthread|dl|rt"),
     ("gRPC", "libgrpc-dev", r"grpc|grpc\+\+|grpc\+\+_reflection|gpr|upb|address_sorting"),
     ("JSON for Modern C++", "nlohmann-json3-dev", None),
+    ("nghttp2", "libnghttp2-dev", r"nghttp2"),
     ("OpenSSL", "libssl-dev", r"ssl|crypto"),
     ("Protobuf", "libprotobuf-dev", r"protobuf"),
     ("RE2", "libre2-dev", r"re2"),
