@@ -125,7 +125,7 @@ TEST_F(TransfersTest, OutliveTheDeclarationOfAGroup) {
   for (int r = 0; r < 8; ++r) {
     for (uint32_t index : {0u, 1u}) {
       const Group& group = declared.group(declared.GroupOf(r, index));
-      layout_.SetGroup(r, index, {group.name, group.label, CompressMembers(group.members)});
+      layout_.SetGroup(r, index, {group.name, group.label, group.members.runs()});
     }
   }
   layout_.Rebuild();
