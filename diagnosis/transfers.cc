@@ -21,6 +21,7 @@ constexpr double kMaxSupport = 4.6;      // ln(p / (1 - p)) of p = 0.99
 constexpr int kSettleSteps = 3;
 constexpr size_t kMinSiblings = 3;
 constexpr size_t kMaxChannels = 400'000;
+constexpr size_t kMaxChannelsOfRank = 2048;
 constexpr int64_t kIdleSteps = 1024;  // that a channel is kept without a transfer, once the layout changes
 
 }  // namespace
@@ -50,7 +51,11 @@ int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   channel.size_log2 = op.op == CommOp::kAllToAll ? 0 : op.size_log2;
   const auto found = ids_.find(KeyOf(channel));
   if (found != ids_.end()) return found->second;
-  if (channels_.size() >= kMaxChannels) return -1;
+  if (static_cast<size_t>(rank) >= brought_.size()) brought_.resize(static_cast<size_t>(rank) + 1);
+  size_t& brought = brought_[static_cast<size_t>(rank)];
+  if (channels_.size() >= kMaxChannels || brought >= kMaxChannelsOfRank) return -1;
+  ++brought;
+  channel.brought_by = rank;
   channel.sibling_class = SiblingClass(layout, channel);
   channels_.push_back(channel);
   return ids_[KeyOf(channel)] = static_cast<int>(channels_.size()) - 1;
@@ -211,8 +216,10 @@ void Transfers::Regroup(const Layout& layout) {
   });
   cache_.clear();
   ids_.clear();
+  std::fill(brought_.begin(), brought_.end(), 0);
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& channel = channels_[i];
+    ++brought_[static_cast<size_t>(channel.brought_by)];
     channel.sibling_class = SiblingClass(layout, channel);
     ids_.emplace(KeyOf(channel), static_cast<int>(i));
   }
