@@ -205,8 +205,10 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
     taken_bytes_ = 0;
     stats_.feed.group_bytes = feed_.counts().group_bytes;
   }
+  // Time alone judges steps, too, and forgets who is away.
+  const bool timed = feed_.waits_for_time(now_ns);
   bool changed = feed_.Advance(now_ns);
-  unpublished_ = unpublished_ || mail || changed;
+  unpublished_ = unpublished_ || mail || timed || changed;
   unsaved_ = unsaved_ || (changed && save_);
   const SteadyTime judged = steady_clock::now();
   {
