@@ -12,8 +12,6 @@ GroupInfo FoldGroups::Fit(GroupInfo info, size_t before) {
 }
 
 void FoldGroups::Announce(const std::vector<GroupInfo>& groups) {
-  for (const auto& [name, info] : announced_) member_bytes_ -= info.members.size() * sizeof(MemberRun);
-  announced_.clear();
   for (const GroupInfo& group : groups) {
     auto known = index_.find(group.name);
     if (known == index_.end()) {

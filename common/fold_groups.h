@@ -22,7 +22,7 @@ class FoldGroups {
   // parallel_group.json again and again takes no more.
   static constexpr size_t kMaxMemberBytes = size_t{256} << 10;
 
-  // As MarkFold::SetGroups(): instead of what was announced before and is not seen in marks yet.
+  // As MarkFold::SetGroups().
   void Announce(const std::vector<GroupInfo>& groups);
   // Known from now on. None: there are too many.
   std::optional<uint32_t> IndexOf(std::string_view name) {
