@@ -4,16 +4,27 @@
 
 namespace taskd {
 
+GroupInfo FoldGroups::Fit(GroupInfo info, size_t before) {
+  member_bytes_ -= before * sizeof(MemberRun);
+  if (member_bytes_ + info.members.size() * sizeof(MemberRun) > kMaxMemberBytes) info.members = {};
+  member_bytes_ += info.members.size() * sizeof(MemberRun);
+  return info;
+}
+
 void FoldGroups::Announce(const std::vector<GroupInfo>& groups) {
   for (const GroupInfo& group : groups) {
     auto known = index_.find(group.name);
     if (known == index_.end()) {
-      if (announced_.size() < kMaxGroups || announced_.contains(group.name)) announced_[group.name] = group;
+      if (announced_.size() >= kMaxGroups && !announced_.contains(group.name)) continue;
+      GroupInfo& info = announced_[group.name];
+      info = Fit(group, info.members.size());
       continue;
     }
     GroupInfo& info = groups_[known->second];
     if (info == group) continue;
-    info = group;
+    GroupInfo fitted = Fit(group, info.members.size());
+    if (info == fitted) continue;
+    info = std::move(fitted);
     states_[known->second].blocking = IsBlocking(CommOp::kOther, info);
     ++version_;
   }

@@ -18,6 +18,9 @@ namespace taskd {
 class FoldGroups {
  public:
   static constexpr size_t kMaxGroups = 1 << 10;
+  // Runs of members, of all groups: a group beyond this is one whose members are unknown. Whoever rewrites its
+  // parallel_group.json again and again takes no more.
+  static constexpr size_t kMaxMemberBytes = size_t{256} << 10;
 
   // As MarkFold::SetGroups().
   void Announce(const std::vector<GroupInfo>& groups);
@@ -56,11 +59,14 @@ class FoldGroups {
   };
 
   std::optional<uint32_t> Find(std::string_view name);
+  // `info` instead of one with `before` runs, without its members where they do not fit.
+  GroupInfo Fit(GroupInfo info, size_t before);
 
   std::vector<GroupInfo> groups_;
   std::vector<State> states_;
   std::map<std::string, uint32_t, std::less<>> index_;
   std::map<std::string, GroupInfo, std::less<>> announced_;  // not seen in marks yet
+  size_t member_bytes_ = 0;
   uint32_t last_ = 0;
   uint64_t version_ = 0;
 };

@@ -91,6 +91,12 @@ void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, St
   NoteWaits(layout, folds);
 }
 
+void Coverage::Regroup(const Layout& layout) {
+  for (Rank& rank : ranks_) {
+    std::erase_if(rank.uses, [&](const Use& use) { return layout.group(use.group).users == 0; });
+  }
+}
+
 void Coverage::NoteUses(const Layout& layout, int r, const StepFold& fold) {
   Rank& rank = ranks_[static_cast<size_t>(r)];
   for (const OpFold& op : fold.ops) {

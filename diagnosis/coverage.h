@@ -37,6 +37,8 @@ class Coverage {
 
   // The folds of one judged step, by rank, all with a period.
   void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
+  // The layout was built anew: nothing is known of groups that are gone.
+  void Regroup(const Layout& layout);
   // The job was started again, and may be another one.
   void Forget();
   // Whether the rank records communication, as its proxy reported.

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <deque>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -60,11 +59,15 @@ class Engine::Impl {
     layout_.SetPlace(rank, place);
   }
 
-  void SetGroup(int rank, uint32_t index, const GroupInfo& group) {
-    if (rank < 0 || rank >= kMaxRanks) return;
+  bool SetGroup(int rank, uint32_t index, const GroupInfo& group) {
+    if (rank < 0 || rank >= kMaxRanks) return false;
     Touch(rank);
-    layout_.SetGroup(rank, index, group);
+    return layout_.SetGroup(rank, index, group);
   }
+
+  void DropGroups(int rank, uint32_t first) { layout_.DropGroups(rank, first); }
+
+  size_t group_bytes() const { return layout_.groups_cost().bytes; }
 
   void SetCommunicationOn(int rank, bool on) {
     if (rank >= 0 && rank < kMaxRanks) coverage_.SetCommunicationOn(rank, on);
@@ -143,7 +146,7 @@ class Engine::Impl {
     if (book_.any_open()) {
       report.state = JobState::kSlow;
     } else if (judged_steps_ >= kEnoughSteps && CanJudge() && coverage.finding == Coverage::Finding::kSeen &&
-               UnheardRanks().empty() && !AnyFellSilent() && !IsIdle()) {
+               roster().unheard.empty() && !AnyFellSilent() && !IsIdle()) {
       report.state = JobState::kOk;
     }
     report.coverage = std::move(coverage.ranks);
@@ -262,6 +265,7 @@ class Engine::Impl {
     layout_.Rebuild();
     own_.Regroup(layout_);
     transfers_.Regroup(layout_);
+    coverage_.Regroup(layout_);
     microbatches_.resize(static_cast<size_t>(layout_.size()));
     if (moved_) {
       transfers_.Forget();
@@ -414,9 +418,13 @@ class Engine::Impl {
                                                       kEnoughSteps, " are needed")});
     }
     if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered});
-    const std::vector<int> unheard = UnheardRanks();
-    if (!unheard.empty()) {
+    if (const std::vector<int>& unheard = roster().unheard; !unheard.empty()) {
       notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanks(unheard), ": not judged")});
+    }
+    if (const std::vector<int>& ranks = roster().with_unused_groups; !ranks.empty()) {
+      notes.push_back({NoteKind::kNoData, absl::StrCat("members of groups of rank ", FormatRanks(ranks),
+                                                       " are not used: one is no rank (0 to ", kMaxRanks - 1,
+                                                       "), or they are more than the rank or its node may bring")});
     }
     const std::vector<int> silent = SilentRanks();
     if (!silent.empty() && judged_steps_ > 0 && silent.size() < ranks_.size()) {
@@ -458,16 +466,17 @@ class Engine::Impl {
     });
   }
 
-  // Members of declared groups that never reported anything.
-  std::vector<int> UnheardRanks() const {
-    std::set<int> unheard;
-    for (const Group& group : layout_.groups()) {
-      if (!group.declared) continue;
-      for (int member : group.members) {
-        if (!layout_.known(member)) unheard.insert(member);
-      }
+  // What takes a look at all members of all groups, as of the present layout.
+  struct Roster {
+    uint64_t version = ~uint64_t{0};
+    std::vector<int> unheard;  // members of declared groups that never reported anything
+    std::vector<int> with_unused_groups;
+  };
+  const Roster& roster() const {
+    if (roster_.version != layout_.version()) {
+      roster_ = {layout_.version(), layout_.Unheard(), layout_.RanksWithUnusedGroups()};
     }
-    return {unheard.begin(), unheard.end()};
+    return roster_;
   }
 
   bool WorkIsUneven() const {
@@ -505,6 +514,7 @@ class Engine::Impl {
   StepKey judged_ = {-1, -1};
 
   Layout layout_;
+  mutable Roster roster_;
   OwnTime own_;
   Transfers transfers_;
   Clocks clocks_;
@@ -529,7 +539,9 @@ Engine::Engine() : Engine(Options()) {}
 Engine::Engine(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 Engine::~Engine() = default;
 void Engine::SetPlace(int rank, const RankPlace& place) { impl_->SetPlace(rank, place); }
-void Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { impl_->SetGroup(rank, index, group); }
+bool Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { return impl_->SetGroup(rank, index, group); }
+void Engine::DropGroups(int rank, uint32_t first) { impl_->DropGroups(rank, first); }
+size_t Engine::group_bytes() const { return impl_->group_bytes(); }
 void Engine::SetCommunicationOn(int rank, bool on) { impl_->SetCommunicationOn(rank, on); }
 void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, std::move(fold), now_ns); }

@@ -42,8 +42,14 @@ class Engine {
 
   // Where a rank runs. Again when it moves. Ranks outside 0..kMaxRanks-1 are ignored, here and below.
   void SetPlace(int rank, const RankPlace& place);
-  // Group `index` of this rank's folds (OpFold::group). Again when more is known of it.
-  void SetGroup(int rank, uint32_t index, const GroupInfo& group);
+  // Group `index` of this rank's folds (OpFold::group). Again when more is known of it: what it was before is forgotten
+  // once no rank has it. False: its members are not used, because one of them is no rank, or because they are more than
+  // the rank, its node or all may bring (layout.h, group_budget.h). The report says whose they are.
+  bool SetGroup(int rank, uint32_t index, const GroupInfo& group);
+  // The rank has no groups from `first` on.
+  void DropGroups(int rank, uint32_t first);
+  // What all groups take, roughly.
+  size_t group_bytes() const;
   // Whether the rank's communication is recorded, as far as is known.
   void SetCommunicationOn(int rank, bool on);
   // The rank is gone (its process ended, its node left): steps do not wait for it.

@@ -8,7 +8,6 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr size_t kMaxGroupsOfRank = 256;
 constexpr size_t kMaxPeersOfRank = 64;
 
 class UnionFind {
@@ -35,12 +34,17 @@ class UnionFind {
 
 }  // namespace
 
+void Layout::MarkDirty() {
+  dirty_ = true;
+  ++version_;
+}
+
 Layout::Rank& Layout::Touch(int rank) {
   if (rank >= size()) ranks_.resize(static_cast<size_t>(rank) + 1);
   Rank& touched = ranks_[static_cast<size_t>(rank)];
   if (!touched.known) {
     touched.known = true;
-    dirty_ = true;
+    MarkDirty();
   }
   return touched;
 }
@@ -49,39 +53,106 @@ void Layout::SetPlace(int rank, const RankPlace& place) {
   Rank& touched = Touch(rank);
   if (touched.place == place) return;
   touched.place = place;
-  dirty_ = true;
+  MarkDirty();
 }
 
-int Layout::Intern(const std::string& name, const std::vector<MemberRun>& members) {
+std::string Layout::KeyOf(const std::string& name, const std::vector<MemberRun>& members) {
   std::string key = name;
   for (const MemberRun& run : members) {
     key.push_back('\0');
     key.append(reinterpret_cast<const char*>(&run), sizeof(run));
   }
-  auto [found, added] = group_ids_.emplace(key, static_cast<int>(groups_.size()));
-  if (added) {
-    groups_.emplace_back();
-    Group& group = groups_.back();
-    group.name = name;
-    group.declared = !members.empty();
-    group.members = ExpandMembers(members, kMaxRanks);
-  }
-  return found->second;
+  return key;
 }
 
-void Layout::SetGroup(int rank, uint32_t index, const GroupInfo& info) {
-  if (index >= kMaxGroupsOfRank) return;
-  Rank& touched = Touch(rank);
-  int id = Intern(info.name, info.members);
-  if (index >= touched.groups.size()) touched.groups.resize(index + 1, -1);
-  Group& group = groups_[static_cast<size_t>(id)];
-  if (touched.groups[index] == id && group.label == info.label) return;
-  touched.groups[index] = id;
-  if (group.label.empty() && !info.label.empty()) {
-    group.label = info.label;
-    group.labelled_blocking = IsBlocking(CommOp::kAllReduce, info);
+int Layout::Intern(int node, const std::string& name, const std::vector<MemberRun>& members) {
+  std::string key = KeyOf(name, members);
+  if (auto found = group_ids_.find(key); found != group_ids_.end()) {
+    budget_.Share(node, &At(found->second).charge);
+    return found->second;
   }
-  dirty_ = true;
+  Group group;
+  group.name = name;
+  group.declared = !members.empty();
+  group.members = Members(members);
+  const GroupBudget::Cost cost = GroupBudget::CostOf({name, "", members}, static_cast<size_t>(group.members.size()));
+  if (!budget_.Take(node, cost, &group.charge)) return -1;
+  int id = static_cast<int>(groups_.size());
+  if (free_.empty()) {
+    groups_.push_back(std::move(group));
+  } else {
+    id = free_.back();
+    free_.pop_back();
+    At(id) = std::move(group);
+  }
+  group_ids_.emplace(std::move(key), id);
+  return id;
+}
+
+// What is left of a group that is gone: nothing but its number, and what it became.
+void Layout::Bury(int id) {
+  Group& group = At(id);
+  group_ids_.erase(KeyOf(group.name, group.declared ? group.members.runs() : std::vector<MemberRun>()));
+  budget_.Release(group.charge);
+  const int became = group.became;
+  group = Group();
+  group.became = became;
+  buried_.push_back(id);
+}
+
+void Layout::Refer(Rank& rank, size_t index, int id) {
+  const int before = rank.groups[index];
+  if (id >= 0) {
+    ++At(id).users;
+    if (At(id).declared) rank.members += static_cast<size_t>(At(id).members.size());
+  }
+  rank.groups[index] = id;
+  if (before < 0) return;
+  if (At(before).declared) rank.members -= static_cast<size_t>(At(before).members.size());
+  // An inferred one that had members may have become another: Rebuild looks.
+  if (--At(before).users == 0 && (At(before).declared || At(before).members.empty())) Bury(before);
+}
+
+bool Layout::SetGroup(int rank, uint32_t index, const GroupInfo& info) {
+  if (index >= kMaxGroupsOfRank) return false;
+  Rank& touched = Touch(rank);
+  if (index >= touched.groups.size()) {
+    touched.groups.resize(index + 1, -1);
+    touched.unused.resize(index + 1);
+  }
+  const int before = touched.groups[index];
+  size_t members = 0;
+  bool usable = Members::IsUsable(info.members);
+  if (usable) {
+    members = touched.members;
+    if (before >= 0 && At(before).declared) members -= static_cast<size_t>(At(before).members.size());
+    for (const MemberRun& run : info.members) members += static_cast<size_t>(run.count);
+    usable = members <= kMaxMembersOfRank;
+  }
+  int id = usable ? Intern(touched.place.node, info.name, info.members) : -1;
+  usable = id >= 0;
+  if (!usable && !info.members.empty()) id = Intern(touched.place.node, info.name, {});
+  const bool news = touched.groups[index] != id || touched.unused[index] == usable;
+  touched.unused[index] = !usable;
+  if (touched.groups[index] != id) Refer(touched, index, id);
+  if (id >= 0 && At(id).label.empty() && budget_.Grow(&At(id).charge, info.label.size())) {
+    At(id).label = info.label;
+    At(id).labelled_blocking = IsBlocking(CommOp::kAllReduce, info);
+    if (!info.label.empty()) MarkDirty();
+  }
+  if (news) MarkDirty();
+  return usable;
+}
+
+void Layout::DropGroups(int rank, uint32_t first) {
+  if (!known(rank)) return;
+  Rank& touched = ranks_[static_cast<size_t>(rank)];
+  if (first >= touched.groups.size()) return;
+  for (size_t index = first; index < touched.groups.size(); ++index) Refer(touched, index, -1);
+  touched.groups.resize(first);
+  touched.unused.resize(first);
+  if (first == 0) touched.groups.shrink_to_fit();
+  MarkDirty();
 }
 
 int Layout::GroupOf(int rank, uint32_t index) const {
@@ -91,8 +162,7 @@ int Layout::GroupOf(int rank, uint32_t index) const {
 
 int Layout::MemberOf(int group, int peer) const {
   if (group < 0 || peer < 0) return -1;
-  const std::vector<int>& members = groups_[static_cast<size_t>(group)].members;
-  return static_cast<size_t>(peer) < members.size() ? members[static_cast<size_t>(peer)] : -1;
+  return groups_[static_cast<size_t>(group)].members.At(peer);
 }
 
 void Layout::Learn(int rank, const StepFold& fold) {
@@ -102,7 +172,7 @@ void Layout::Learn(int rank, const StepFold& fold) {
     if (group < 0) continue;
     if (!IsPointToPoint(op.op)) {
       Group& info = groups_[static_cast<size_t>(group)];
-      dirty_ = dirty_ || !info.collective;
+      if (!info.collective) MarkDirty();
       info.collective = true;
       continue;
     }
@@ -112,12 +182,15 @@ void Layout::Learn(int rank, const StepFold& fold) {
     std::pair<int, int> entry(peer, group);
     if (std::find(touched.peers.begin(), touched.peers.end(), entry) != touched.peers.end()) continue;
     touched.peers.push_back(entry);
-    dirty_ = true;
+    MarkDirty();
   }
 }
 
 void Layout::Rebuild() {
   dirty_ = false;
+  free_.insert(free_.end(), buried_.begin(), buried_.end());
+  for (int id : buried_) At(id).became = -1;
+  buried_.clear();
   FindMembers();
   FindStages();
   FindPeers();
@@ -128,41 +201,135 @@ void Layout::Rebuild() {
 // A group whose members were not declared: those who use the name. If another rank declared a group of this name with
 // this rank in it, it is that one.
 void Layout::FindMembers() {
-  std::map<std::string, std::vector<int>> declared;
-  std::map<int, std::vector<int>> inferred;  // members so far
-  for (size_t id = 0; id < groups_.size(); ++id) {
-    if (groups_[id].declared) {
-      declared[groups_[id].name].push_back(static_cast<int>(id));
-    } else {
-      inferred[static_cast<int>(id)].swap(groups_[id].members);
-    }
-  }
+  const std::map<int, std::vector<int>> candidates = DeclaredByInferred();
+  JoinDeclared(candidates);
+  std::map<int, std::vector<int>> users;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    for (int& id : ranks_[r].groups) {
-      if (id < 0 || groups_[static_cast<size_t>(id)].declared) continue;
-      for (int candidate : declared[groups_[static_cast<size_t>(id)].name]) {
-        const std::vector<int>& members = groups_[static_cast<size_t>(candidate)].members;
-        if (std::find(members.begin(), members.end(), static_cast<int>(r)) != members.end()) id = candidate;
+    for (int id : ranks_[r].groups) {
+      if (id >= 0 && !At(id).declared) users[id].push_back(static_cast<int>(r));
+    }
+  }
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const int id = static_cast<int>(i);
+    Group& group = groups_[i];
+    if (group.declared || group.charge.cost.bytes == 0) continue;
+    const std::vector<int> before = group.members.Expand();
+    const auto now = users.find(id);
+    group.members = Members(now == users.end() ? std::vector<MemberRun>() : CompressMembers(now->second));
+    if (!group.members.empty()) {
+      group.became = -1;
+    } else if (const auto declared = candidates.find(id); declared != candidates.end() && !before.empty()) {
+      FindBecome(id, before, declared->second);
+    }
+    if (group.users == 0) Bury(id);
+  }
+  CountNodes();
+}
+
+// Of each inferred group the declared ones of its name.
+std::map<int, std::vector<int>> Layout::DeclaredByInferred() const {
+  std::map<int, std::vector<int>> candidates;
+  if (std::all_of(groups_.begin(), groups_.end(),
+                  [](const Group& group) { return group.declared || group.charge.cost.bytes == 0; })) {
+    return candidates;
+  }
+  for (size_t id = 0; id < groups_.size(); ++id) {
+    if (!groups_[id].declared) continue;
+    const auto inferred = group_ids_.find(KeyOf(groups_[id].name, {}));
+    if (inferred != group_ids_.end()) candidates[inferred->second].push_back(static_cast<int>(id));
+  }
+  return candidates;
+}
+
+void Layout::JoinDeclared(const std::map<int, std::vector<int>>& candidates) {
+  struct User {
+    int rank;
+    size_t index;
+    int group;  // that it turns out to be in
+  };
+  std::map<int, std::vector<User>> users;  // of inferred groups, in the order of ranks
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    for (size_t index = 0; index < ranks_[r].groups.size(); ++index) {
+      const int id = ranks_[r].groups[index];
+      if (candidates.count(id) > 0) users[id].push_back({static_cast<int>(r), index, -1});
+    }
+  }
+  std::vector<int> first_of(ranks_.size(), -1);  // place of a rank among the users of a group
+  for (auto& [inferred, of_group] : users) {
+    for (size_t i = of_group.size(); i-- > 0;) first_of[static_cast<size_t>(of_group[i].rank)] = static_cast<int>(i);
+    for (int candidate : candidates.at(inferred)) {
+      At(candidate).members.ForEach([&](int member) {
+        if (member >= size() || first_of[static_cast<size_t>(member)] < 0) return;
+        for (auto i = static_cast<size_t>(first_of[static_cast<size_t>(member)]);
+             i < of_group.size() && of_group[i].rank == member; ++i) {
+          of_group[i].group = candidate;
+        }
+      });
+    }
+    for (const User& user : of_group) {
+      first_of[static_cast<size_t>(user.rank)] = -1;
+      if (user.group < 0) continue;
+      Rank& rank = ranks_[static_cast<size_t>(user.rank)];
+      budget_.Share(rank.place.node, &At(user.group).charge);
+      Refer(rank, user.index, user.group);
+    }
+  }
+}
+
+void Layout::FindBecome(int id, const std::vector<int>& before, const std::vector<int>& candidates) {
+  for (int candidate : candidates) {
+    if (static_cast<size_t>(At(candidate).members.size()) != before.size()) continue;
+    std::vector<int> members = At(candidate).members.Expand();
+    std::sort(members.begin(), members.end());
+    if (members == before) At(id).became = candidate;
+  }
+}
+
+void Layout::CountNodes() {
+  std::map<int, size_t> places;  // of nodes, from 0
+  std::vector<int> place_of(ranks_.size(), -1);
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r].known && ranks_[r].place.node >= 0) {
+      place_of[r] = static_cast<int>(places.emplace(ranks_[r].place.node, places.size()).first->second);
+    }
+  }
+  std::vector<size_t> last_group(places.size(), groups_.size());  // that the node was counted for
+  for (size_t id = 0; id < groups_.size(); ++id) {
+    int nodes = 0;
+    bool unknown = false;
+    groups_[id].members.ForEach([&](int member) {
+      const int place = member < size() ? place_of[static_cast<size_t>(member)] : -1;
+      if (place < 0) {
+        unknown = true;
+      } else if (last_group[static_cast<size_t>(place)] != id) {
+        last_group[static_cast<size_t>(place)] = id;
+        ++nodes;
       }
-      Group& group = groups_[static_cast<size_t>(id)];
-      if (!group.declared) group.members.push_back(static_cast<int>(r));
-    }
+    });
+    groups_[id].nodes = unknown ? 0 : nodes;
   }
-  for (auto& [id, before] : inferred) {
-    Group& group = groups_[static_cast<size_t>(id)];
-    if (!group.members.empty()) group.became = -1;
-    if (before.empty() || !group.members.empty()) continue;
-    for (int candidate : declared[group.name]) {
-      std::vector<int> members = groups_[static_cast<size_t>(candidate)].members;
-      std::sort(members.begin(), members.end());
-      if (members == before) group.became = candidate;
-    }
+}
+
+std::vector<int> Layout::Unheard() const {
+  std::vector<bool> seen(static_cast<size_t>(kMaxRanks));
+  for (const Group& group : groups_) {
+    if (!group.declared) continue;
+    group.members.ForEach([&](int member) { seen[static_cast<size_t>(member)] = true; });
   }
-  for (Group& group : groups_) {
-    std::set<int> nodes;
-    for (int member : group.members) nodes.insert(node(member));
-    group.nodes = nodes.count(-1) > 0 ? 0 : static_cast<int>(nodes.size());
+  std::vector<int> unheard;
+  for (int rank = 0; rank < kMaxRanks; ++rank) {
+    if (seen[static_cast<size_t>(rank)] && !known(rank)) unheard.push_back(rank);
   }
+  return unheard;
+}
+
+std::vector<int> Layout::RanksWithUnusedGroups() const {
+  std::vector<int> ranks;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const std::vector<bool>& unused = ranks_[r].unused;
+    if (std::find(unused.begin(), unused.end(), true) != unused.end()) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
 }
 
 // Stages: positions in the chain of ranks that send to each other. Without marks of communication parallel_group.json
@@ -194,7 +361,7 @@ void Layout::FindStages() {
   }
   if (!point_to_point) {
     for (const Group& group : groups_) {
-      if (group.label == "pp" || group.label == "pipeline") number(group.members);
+      if (group.label == "pp" || group.label == "pipeline") number(group.members.Expand());
     }
   }
 }
@@ -222,21 +389,15 @@ void Layout::FindBlocking() {
   bool across = false;
   size_t known_ranks = 0;
   for (const Rank& rank : ranks_) known_ranks += rank.known ? 1 : 0;
-  auto neighbours = [](const Group& group) {
-    for (size_t i = 1; i < group.members.size(); ++i) {
-      if (group.members[i] != group.members[i - 1] + 1) return false;
-    }
-    return true;
-  };
   for (Group& group : groups_) {
     group.blocking = group.labelled_blocking;
     any_label = any_label || !group.label.empty();
-    across = across || (group.collective && !neighbours(group));
+    across = across || (group.collective && !group.members.AreNeighbours());
   }
   if (any_label || !across) return;
   for (Group& group : groups_) {
-    group.blocking =
-        group.collective && group.members.size() >= 2 && group.members.size() < known_ranks && neighbours(group);
+    group.blocking = group.collective && group.members.size() >= 2 &&
+                     static_cast<size_t>(group.members.size()) < known_ranks && group.members.AreNeighbours();
   }
 }
 
@@ -247,14 +408,14 @@ void Layout::FindCells() {
   for (const Group& group : groups_) {
     if (!group.blocking) continue;
     int first = -1;
-    for (int member : group.members) {
-      if (!known(member)) continue;
+    group.members.ForEach([&](int member) {
+      if (!known(member)) return;
       if (first >= 0) {
         if (rank(first).stage == rank(member).stage) cells.Join(first, member);
         pipes.Join(first, member);
       }
       first = member;
-    }
+    });
   }
   for (const std::vector<int>& chain : chains_) {
     for (int member : chain) pipes.Join(chain.front(), member);

@@ -1,5 +1,9 @@
 #include "diagnosis/layout.h"
 
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace taskd::diagnosis {
@@ -50,7 +54,7 @@ TEST(Layout, TakesTheUsersOfANameForItsMembers) {
   Layout layout;
   for (int r = 0; r < 4; ++r) layout.SetGroup(r, 0, {r < 2 ? "a" : "b", "", {}});
   layout.Rebuild();
-  EXPECT_EQ(layout.group(layout.GroupOf(3, 0)).members, (std::vector<int>{2, 3}));
+  EXPECT_EQ(layout.group(layout.GroupOf(3, 0)).members.Expand(), (std::vector<int>{2, 3}));
   EXPECT_EQ(layout.MemberOf(layout.GroupOf(3, 0), 1), 3);
   EXPECT_EQ(layout.MemberOf(layout.GroupOf(3, 0), 2), -1);
 }
@@ -117,6 +121,141 @@ TEST(Layout, IsDirtyOnlyWhenSomethingIsNew) {
   EXPECT_FALSE(layout.dirty());
   layout.SetPlace(0, {1, "other", 0});
   EXPECT_TRUE(layout.dirty());
+}
+
+// What one rank says of its groups, again and again, each time other ones: a run of 12 bytes each that stands for all
+// ranks that a job can have.
+TEST(Layout, ForgetsGroupsThatNoRankHasAnyMore) {
+  Layout layout;
+  layout.SetPlace(0, {0, "host", 0});
+  const GroupInfo all = {"all", "dp", {{0, 1, kMaxRanks}}};
+  layout.SetGroup(0, 0, all);
+  layout.Rebuild();
+  const GroupBudget::Cost one = layout.groups_cost();
+  EXPECT_EQ(one.members, size_t{kMaxRanks});
+  for (int i = 0; i < 10'000; ++i) {
+    GroupInfo group = all;
+    group.name = std::to_string(100'000 + i);
+    ASSERT_TRUE(layout.SetGroup(0, 0, group)) << i;
+    if (i % 100 == 0) layout.Rebuild();
+  }
+  EXPECT_EQ(layout.groups_cost().members, one.members);
+  EXPECT_LE(layout.groups().size(), 1000u) << "numbers are given again";
+  layout.DropGroups(0, 0);
+  EXPECT_EQ(layout.GroupOf(0, 0), -1);
+  EXPECT_EQ(layout.groups_cost().bytes, 0u);
+}
+
+TEST(Layout, ForgetsNamesWithoutMembersToo) {
+  Layout layout;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(layout.SetGroup(0, 0, {"g" + std::to_string(i), "", {}}));
+    if (i % 10 == 0) layout.Rebuild();
+  }
+  layout.Rebuild();
+  EXPECT_LE(layout.groups_cost().bytes, 1000u);
+}
+
+TEST(Layout, KeepsAGroupAsLongAsAnyRankHasIt) {
+  Layout layout = TwoByTwo();
+  const int pp0 = layout.GroupOf(0, 0);
+  layout.DropGroups(0, 0);
+  layout.Rebuild();
+  EXPECT_EQ(layout.GroupOf(2, 0), pp0);
+  EXPECT_EQ(layout.group(pp0).members.Expand(), (std::vector<int>{0, 2}));
+  layout.SetGroup(2, 0, Declared("pp2", "pp", {2}));
+  EXPECT_EQ(layout.group(pp0).users, 0u);
+}
+
+TEST(Layout, GivesTheNumberOfAGroupAgainOnlyAfterTheNextRebuild) {
+  Layout layout = TwoByTwo();
+  const int pp0 = layout.GroupOf(0, 0);
+  for (int r : {0, 2}) layout.SetGroup(r, 0, Declared("pp2", "pp", {0, 2}));
+  EXPECT_EQ(layout.group(pp0).users, 0u);
+  layout.SetGroup(0, 2, Declared("pp3", "pp", {0, 2}));
+  EXPECT_NE(layout.GroupOf(0, 2), pp0);
+  layout.Rebuild();  // whoever has the number sees now that it is gone
+  EXPECT_EQ(layout.group(pp0).users, 0u);
+  layout.SetGroup(0, 3, Declared("pp4", "pp", {0, 2}));
+  EXPECT_EQ(layout.GroupOf(0, 3), pp0);
+}
+
+TEST(Layout, DoesNotUseMembersThatAreNoRanks) {
+  for (const MemberRun& run : {MemberRun{std::numeric_limits<int>::min(), 1, 2}, MemberRun{-1, 1, 2},
+                               MemberRun{kMaxRanks, 1, 1}, MemberRun{kMaxRanks - 1, 1, 2},
+                               MemberRun{0, 1, kMaxRanks + 1}, MemberRun{0, std::numeric_limits<int>::max(), 2},
+                               MemberRun{1, -1, 3}, MemberRun{0, 0, 5}, MemberRun{0, 1, 0}, MemberRun{0, 1, -1}}) {
+    Layout layout;
+    EXPECT_FALSE(layout.SetGroup(0, 0, {"g", "", {{0, 1, 1}, run}}))
+        << run.first << " " << run.stride << " " << run.count;
+    layout.SetGroup(1, 0, {"g", "", {}});
+    EXPECT_THAT(layout.RanksWithUnusedGroups(), testing::ElementsAre(0));
+    EXPECT_THAT(layout.Unheard(), testing::IsEmpty());
+    layout.Rebuild();
+    EXPECT_EQ(layout.group(layout.GroupOf(0, 0)).members.Expand(), (std::vector<int>{0, 1}))
+        << "those who use the name";
+    EXPECT_TRUE(layout.SetGroup(0, 0, Declared("g", "", {0, 1})));
+    EXPECT_THAT(layout.RanksWithUnusedGroups(), testing::IsEmpty());
+  }
+}
+
+TEST(Layout, ARankHasItsShareOfMembers) {
+  Layout layout;
+  const auto groups = static_cast<uint32_t>(Layout::kMaxMembersOfRank / kMaxRanks);
+  for (uint32_t i = 0; i < groups; ++i) {
+    EXPECT_TRUE(layout.SetGroup(0, i, {"g" + std::to_string(i), "", {{0, 1, kMaxRanks}}}));
+  }
+  EXPECT_FALSE(layout.SetGroup(0, groups, {"more", "", {{0, 1, 1}}}));
+  EXPECT_GE(layout.GroupOf(0, groups), 0) << "its name stays";
+  // One of them again, and smaller: the rank has room now.
+  EXPECT_TRUE(layout.SetGroup(0, 0, {"g0", "", {{0, 1, kMaxRanks}}}));
+  EXPECT_TRUE(layout.SetGroup(0, 0, {"g0", "", {{0, 1, 8}}}));
+  EXPECT_TRUE(layout.SetGroup(0, groups, {"more", "", {{0, 1, 1}}}));
+}
+
+// A node that brings what nobody else knows leaves the others their room.
+TEST(Layout, ANodeHasItsShareOfGroups) {
+  Layout layout;
+  int used = 0;
+  for (int r = 0; r < 4096; ++r) {
+    layout.SetPlace(r, {0, "host", r});
+    for (uint32_t i = 0; i < 4; ++i) {
+      used += layout.SetGroup(r, i, {std::to_string(r) + "/" + std::to_string(i), "", {{0, 1, kMaxRanks}}}) ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(static_cast<size_t>(used), GroupBudget::kLimits.node.members / kMaxRanks);
+  EXPECT_LE(layout.groups_cost().members, GroupBudget::kLimits.node.members);
+  EXPECT_LE(layout.groups_cost().bytes, GroupBudget::kLimits.node.bytes);
+  layout.SetPlace(5000, {1, "other", 0});
+  EXPECT_TRUE(layout.SetGroup(5000, 0, {"mine", "", {{0, 1, kMaxRanks}}}));
+}
+
+// The groups of a job of as many ranks as there can be, each in a world group and in three that split the world.
+TEST(Layout, AJobOfAllRanksFits) {
+  Layout layout;
+  for (int r = 0; r < kMaxRanks; ++r) {
+    layout.SetPlace(r, {r / 8, "host", r % 8});
+    ASSERT_TRUE(layout.SetGroup(r, 0, {"world", "", {{0, 1, kMaxRanks}}}));
+    ASSERT_TRUE(layout.SetGroup(r, 1, {"tp" + std::to_string(r / 8), "tp", {{r / 8 * 8, 1, 8}}}));
+    ASSERT_TRUE(layout.SetGroup(r, 2, {"pp" + std::to_string(r % 8192), "pp", {{r % 8192, 8192, 8}}}));
+    ASSERT_TRUE(layout.SetGroup(r, 3, {"dp" + std::to_string(r % 1024), "dp", {{r % 1024, 1024, 64}}}));
+    ASSERT_TRUE(layout.SetGroup(r, 4, {"cp" + std::to_string(r / 2), "cp", {{r / 2 * 2, 1, 2}}}));
+  }
+  layout.Rebuild();
+  EXPECT_EQ(layout.groups_cost().members, size_t{5} * kMaxRanks);
+  EXPECT_LT(layout.groups_cost().bytes, size_t{24} << 20);
+  EXPECT_THAT(layout.Unheard(), testing::IsEmpty());
+}
+
+TEST(Layout, KnowsMembersThatNobodyHasHeardOf) {
+  Layout layout;
+  layout.SetGroup(0, 0, Declared("g", "", {0, 2, 4}));
+  layout.SetGroup(2, 0, Declared("g", "", {0, 2, 4}));
+  EXPECT_THAT(layout.Unheard(), testing::ElementsAre(4));
+  const uint64_t version = layout.version();
+  layout.SetPlace(4, {0, "host", 1});
+  EXPECT_NE(layout.version(), version);
+  EXPECT_THAT(layout.Unheard(), testing::IsEmpty());
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ constexpr double kMaxSupport = 4.6;      // ln(p / (1 - p)) of p = 0.99
 constexpr int kSettleSteps = 3;
 constexpr size_t kMinSiblings = 3;
 constexpr size_t kMaxChannels = 400'000;
+constexpr size_t kMaxChannelsOfRank = 2048;
 constexpr int64_t kIdleSteps = 1024;  // that a channel is kept without a transfer, once the layout changes
 
 }  // namespace
@@ -50,7 +51,11 @@ int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   channel.size_log2 = op.op == CommOp::kAllToAll ? 0 : op.size_log2;
   const auto found = ids_.find(KeyOf(channel));
   if (found != ids_.end()) return found->second;
-  if (channels_.size() >= kMaxChannels) return -1;
+  if (static_cast<size_t>(rank) >= brought_.size()) brought_.resize(static_cast<size_t>(rank) + 1);
+  size_t& brought = brought_[static_cast<size_t>(rank)];
+  if (channels_.size() >= kMaxChannels || brought >= kMaxChannelsOfRank) return -1;
+  ++brought;
+  channel.brought_by = rank;
   channel.sibling_class = SiblingClass(layout, channel);
   channels_.push_back(channel);
   return ids_[KeyOf(channel)] = static_cast<int>(channels_.size()) - 1;
@@ -67,12 +72,9 @@ int Transfers::SiblingClass(const Layout& layout, const Channel& channel) {
   const int a = channel.a;
   const int b = channel.b;
   const bool inter = a >= 0 ? layout.node(a) != layout.node(b) : info.nodes != 1;
-  const std::vector<int> siblings = {static_cast<int>(channel.op),
-                                     channel.size_log2,
-                                     a >= 0 ? 2 : static_cast<int>(info.members.size()),
-                                     inter ? 1 : 0,
-                                     a >= 0 ? (a < b ? 1 : 0) : 2,
-                                     info.blocking ? 1 : 0};
+  const std::vector<int> siblings = {static_cast<int>(channel.op),     channel.size_log2,
+                                     a >= 0 ? 2 : info.members.size(), inter ? 1 : 0,
+                                     a >= 0 ? (a < b ? 1 : 0) : 2,     info.blocking ? 1 : 0};
   const auto [sibling, new_class] = sibling_ids_.emplace(siblings, static_cast<int>(noise_.size()));
   if (new_class) {
     noise_.push_back(channel.sibling_class < 0 ? NoisePool() : noise_[static_cast<size_t>(channel.sibling_class)]);
@@ -144,7 +146,7 @@ std::vector<int> Transfers::Complete(const Layout& layout, const std::vector<int
   std::vector<int> complete;
   for (int id : touched) {
     const Channel& channel = channels_[static_cast<size_t>(id)];
-    const int expected = channel.a >= 0 ? 2 : static_cast<int>(layout.group(channel.group).members.size());
+    const int expected = channel.a >= 0 ? 2 : layout.group(channel.group).members.size();
     if (channel.reporters >= expected) complete.push_back(id);
   }
   return complete;
@@ -204,14 +206,20 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, do
 void Transfers::Regroup(const Layout& layout) {
   int64_t newest = -1;
   for (const Channel& channel : channels_) newest = std::max(newest, channel.step);
-  // Groups may come and go by the thousand.
-  std::erase_if(channels_, [&](const Channel& channel) { return channel.step < newest - kIdleSteps; });
-  cache_.clear();
-  ids_.clear();
-  for (size_t i = 0; i < channels_.size(); ++i) {
-    Channel& channel = channels_[i];
+  for (Channel& channel : channels_) {
     const int became = layout.group(channel.group).became;
     if (became >= 0) channel.group = became;
+  }
+  // Groups may come and go by the thousand.
+  std::erase_if(channels_, [&](const Channel& channel) {
+    return channel.step < newest - kIdleSteps || layout.group(channel.group).users == 0;
+  });
+  cache_.clear();
+  ids_.clear();
+  std::fill(brought_.begin(), brought_.end(), 0);
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    Channel& channel = channels_[i];
+    ++brought_[static_cast<size_t>(channel.brought_by)];
     channel.sibling_class = SiblingClass(layout, channel);
     ids_.emplace(KeyOf(channel), static_cast<int>(i));
   }
@@ -293,7 +301,7 @@ Line Transfers::MakeLine(const Layout& layout, const Channel& channel) {
     line.inter_node = layout.node(line.a) != layout.node(line.b);
     line.blocking = true;
   } else {
-    line.members = group.members;
+    line.members = group.members.Expand();
     line.inter_node = group.nodes != 1;
     line.blocking = group.blocking;
   }

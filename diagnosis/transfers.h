@@ -50,6 +50,8 @@ class Transfers {
   // What was normal is no more.
   void Forget();
 
+  // Groups' and pairs' transfers, by kind and size, that are watched: at most 2,048 that one rank brought.
+  size_t channels() const { return channels_.size(); }
   // Present accusations, the heaviest first; empty while the evidence may still point elsewhere.
   std::vector<TransferFinding> Findings(const Layout& layout) const;
 
@@ -60,6 +62,7 @@ class Transfers {
     int a = -1, b = -1;  // of a pair: sender, receiver; -1: a collective's
     CommOp op = CommOp::kOther;
     uint8_t size_log2 = 0;
+    int brought_by = -1;  // the first rank that reported it
     int sibling_class = -1;
 
     // Of the step under way.
@@ -133,6 +136,7 @@ class Transfers {
 
   std::vector<std::vector<Cached>> cache_;  // by rank and index of the operation
   std::vector<Channel> channels_;
+  std::vector<size_t> brought_;  // channels, by the rank that brought them
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;
   std::vector<NoisePool> noise_;  // by sibling class

@@ -125,7 +125,7 @@ TEST_F(TransfersTest, OutliveTheDeclarationOfAGroup) {
   for (int r = 0; r < 8; ++r) {
     for (uint32_t index : {0u, 1u}) {
       const Group& group = declared.group(declared.GroupOf(r, index));
-      layout_.SetGroup(r, index, {group.name, group.label, CompressMembers(group.members)});
+      layout_.SetGroup(r, index, {group.name, group.label, group.members.runs()});
     }
   }
   layout_.Rebuild();
@@ -143,6 +143,40 @@ TEST_F(TransfersTest, SayNothingOfAGroupThatIsNotComplete) {
   // Rank 3 stops reporting just when its group becomes slower.
   for (int64_t step = 0; step < 60; ++step) Step(step, 1, step < 40 ? 1 : 1.6, 1, step < 40 ? -1 : 3);
   EXPECT_TRUE(transfers_.Findings(layout_).empty());
+}
+
+// Whatever a rank says that it does, it has its share.
+TEST_F(TransfersTest, ARankBringsSoManyAndNoMore) {
+  auto fold_of = [](uint32_t group, uint8_t size_log2) {
+    StepFold fold;
+    for (int peer : {1, 2, 3}) {
+      OpFold op;
+      op.group = group;
+      op.op = CommOp::kSend;
+      op.peer = peer;
+      op.size_log2 = size_log2;
+      op.count = 1;
+      op.min_duration_ns = 1000;
+      fold.ops.push_back(op);
+    }
+    return fold;
+  };
+  for (uint32_t group = 0; group < 32; ++group) {
+    layout_.SetGroup(0, group, {"g" + std::to_string(group), "", CompressMembers({0, 2, 4, 6})});
+  }
+  layout_.Rebuild();
+  int64_t step = 0;
+  for (uint32_t group = 0; group < 32; ++group) {
+    for (uint8_t size = 0; size < 64; ++size) {
+      transfers_.Observe(layout_, {{0, fold_of(group, size)}}, step++, kArlFactor);
+    }
+  }
+  EXPECT_EQ(transfers_.channels(), 2048u);
+  Step(step++, 1, 1);
+  EXPECT_EQ(transfers_.channels(), 2048u + 6) << "the others' groups of their own";
+  transfers_.Regroup(layout_);
+  transfers_.Observe(layout_, {{0, fold_of(0, 63)}}, step++, kArlFactor);
+  EXPECT_LE(transfers_.channels(), 2048u + 6);
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ void DiagnosisCore::Folds(uint64_t stream, FoldBatch batch) {
     mailbox.bytes += bytes;
     inbox_bytes_ += bytes;
     mailbox.folds.emplace_back(std::move(batch), bytes);
-    while (inbox_bytes_ > options_.max_inbox_bytes) {
+    while (inbox_bytes_ > 0 && inbox_bytes_ + taken_bytes_ + stats_.feed.group_bytes > options_.max_bytes) {
       Mailbox& fullest = std::max_element(inbox_.begin(), inbox_.end(), [](const auto& a, const auto& b) {
                            return a.second.bytes < b.second.bytes;
                          })->second;
@@ -179,7 +179,7 @@ void DiagnosisCore::Run() {
     if (stopping_) return;
 
     Inbox inbox = std::exchange(inbox_, {});
-    inbox_bytes_ = 0;
+    taken_bytes_ = std::exchange(inbox_bytes_, 0);
     SteadyTime oldest = inbox_since_;
     lock.unlock();
     now = steady_clock::now();
@@ -199,8 +199,16 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
     for (auto& [batch, bytes] : mailbox.folds) feed_.Folds(stream, std::move(batch), now_ns);
     if (mailbox.ended) feed_.Disconnect(stream, now_ns);
   }
+  inbox.clear();
+  {
+    std::lock_guard lock(mutex_);
+    taken_bytes_ = 0;
+    stats_.feed.group_bytes = feed_.counts().group_bytes;
+  }
+  // Time alone judges steps, too, and forgets who is away.
+  const bool timed = feed_.waits_for_time(now_ns);
   bool changed = feed_.Advance(now_ns);
-  unpublished_ = unpublished_ || mail || changed;
+  unpublished_ = unpublished_ || mail || timed || changed;
   unsaved_ = unsaved_ || (changed && save_);
   const SteadyTime judged = steady_clock::now();
   {

@@ -3,8 +3,9 @@
 //
 // Design:
 // 1. Callers put what came into the mailbox of its stream and go: one short lock a message, no wait, whatever the
-//    engine does. All mailboxes together have a size in bytes; above it the oldest folds of the fullest mailbox are
-//    dropped and counted, so that who floods loses its own.
+//    engine does. All mailboxes, what of them is just being taken, and the groups that the engine holds have a size in
+//    bytes together; above it the oldest folds of the fullest mailbox are dropped and counted, so that who floods loses
+//    its own.
 // 2. One thread empties all mailboxes at once, a few hundred times a second at most, feeds the engine (DiagnosisFeed)
 //    and lets it judge. It sleeps while nothing can change.
 // 3. The report is immutable and shared. Subscribers are called when a verdict or the state has changed, nobody is
@@ -51,7 +52,9 @@ class DiagnosisCore {
  public:
   struct Options {
     DiagnosisFeed::Options feed;
-    size_t max_inbox_bytes = size_t{64} << 20;  // 4 s of 16,384 ranks at one step a second
+    // Of what waits and of the engine's groups, which are at most GroupBudget::kLimits of it: 4 s of 16,384 ranks at one
+    // step a second.
+    size_t max_bytes = size_t{96} << 20;
   };
   // Keeps the verdicts, and no others. Called in one thread, never while a lock is held.
   using Save = std::function<absl::Status(const std::vector<diagnosis::Verdict>&)>;
@@ -59,7 +62,7 @@ class DiagnosisCore {
   struct Stats {
     DiagnosisFeed::Counts feed;
     uint64_t received = 0;  // steps that streams brought
-    uint64_t dropped = 0;   // of them, because the inbox was full
+    uint64_t dropped = 0;   // of them, because too much waited
     size_t open_verdicts = 0;
     std::array<uint64_t, diagnosis::kCauses> opened{};  // verdicts, by the cause that they were opened with
     double cost_ms_per_step = 0;                        // of the dearest open one: several may explain the same time
@@ -136,6 +139,7 @@ class DiagnosisCore {
   bool waiting_ = false;  // the thread waits for mail, not for its next round
   Inbox inbox_;
   size_t inbox_bytes_ = 0;
+  size_t taken_bytes_ = 0;  // of the inbox that the thread has taken, until the engine has it
   SteadyTime inbox_since_;
   Stats stats_;
 

@@ -169,12 +169,35 @@ TEST_F(CoreTest, ADiskThatFailsIsTriedAgainAndStopsNothing) {
   EXPECT_EQ(tries, before + 1) << "once more at the end";
 }
 
+// What the engine holds of groups and what waits have one budget.
+TEST_F(CoreTest, GroupsLeaveTheInboxLess) {
+  options_.max_bytes = 200'000;
+  Start({}, {});
+  Connect();
+  FoldBatch one;
+  one.steps.push_back({0, StepFold{}});
+  core_->Folds(1, one);
+  ASSERT_TRUE(WaitUntil([&] { return core_->stats().feed.steps == 1; }));
+  for (int rank = 0; rank < 4; ++rank) {
+    FoldBatch groups;
+    groups.groups.push_back({rank, {}});
+    for (int i = 0; i < 256; ++i) {
+      groups.groups.back().groups.push_back({std::to_string(rank * 1000 + i), "", {{i, 1, 1 + rank}}});
+    }
+    core_->Folds(1, std::move(groups));
+  }
+  ASSERT_TRUE(WaitUntil([&] { return core_->stats().feed.group_bytes > 200'000; }));
+  EXPECT_EQ(core_->stats().dropped, 0u);
+  core_->Folds(1, one);
+  EXPECT_EQ(core_->stats().dropped, 1u);
+}
+
 // The thread is held up; what comes meanwhile is bounded, and who floods loses its own.
 TEST_F(CoreTest, AFullInboxDropsTheOldestOfTheFullest) {
   std::mutex mutex;
   std::condition_variable changed;
   bool held = false, go_on = false;
-  options_.max_inbox_bytes = 200'000;
+  options_.max_bytes = 200'000;
   Start({}, [&](const std::vector<diagnosis::Verdict>&) {
     std::unique_lock lock(mutex);
     held = true;

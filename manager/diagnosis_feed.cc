@@ -64,6 +64,8 @@ void DiagnosisFeed::Release(Rank& rank, int number) {
   if (rank.live) ReportGone(rank, number);
   auto owner = streams_.find(rank.stream);
   if (owner != streams_.end()) --owner->second.owns;
+  engine_.DropGroups(number, 0);
+  if (options_.on_groups) options_.on_groups(-1, number, {});
   rank = Rank{};
 }
 
@@ -151,6 +153,26 @@ bool DiagnosisFeed::MayFeed(uint64_t id, Stream& stream, int rank) {
   return true;
 }
 
+void DiagnosisFeed::SetGroups(const Stream& stream, FoldBatch::Groups groups) {
+  if (groups.groups.size() > kMaxGroups) {
+    counts_.groups_unused += groups.groups.size() - kMaxGroups;
+    groups.groups.resize(kMaxGroups);
+  }
+  size_t bytes = 0;
+  for (size_t i = 0; i < groups.groups.size(); ++i) {
+    GroupInfo& group = groups.groups[i];
+    bytes += BytesOf(group);
+    bool used = bytes <= kMaxGroupBytes || group.members.empty();
+    if (!used) group.members = {};
+    used = engine_.SetGroup(groups.rank, static_cast<uint32_t>(i), group) && used;
+    if (used) continue;
+    group.members = {};
+    ++counts_.groups_unused;
+  }
+  engine_.DropGroups(groups.rank, static_cast<uint32_t>(groups.groups.size()));
+  if (options_.on_groups) options_.on_groups(stream.node, groups.rank, groups.groups);
+}
+
 void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
   auto found = streams_.find(id);
   counts_.refused += batch.unreadable;
@@ -160,18 +182,9 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
   }
   Stream& stream = found->second;
   stream.proxy_dropped = batch.proxy_dropped;
+  counts_.groups_unused += batch.bad_groups;
   for (FoldBatch::Groups& groups : batch.groups) {
-    if (!MayFeed(id, stream, groups.rank)) continue;
-    groups.groups.resize(std::min(groups.groups.size(), kMaxGroups));
-    size_t bytes = 0;
-    for (GroupInfo& group : groups.groups) {
-      bytes += BytesOf(group);
-      if (bytes > kMaxGroupBytes) group.members = {};
-    }
-    if (options_.on_groups) options_.on_groups(groups.rank, groups.groups);
-    for (size_t i = 0; i < groups.groups.size(); ++i) {
-      engine_.SetGroup(groups.rank, static_cast<uint32_t>(i), groups.groups[i]);
-    }
+    if (MayFeed(id, stream, groups.rank)) SetGroups(stream, std::move(groups));
   }
   std::vector<int> late;  // ranks that have ended: these are their last steps
   for (FoldBatch::Step& step : batch.steps) {
@@ -254,6 +267,7 @@ diagnosis::Report DiagnosisFeed::report() const {
 
 DiagnosisFeed::Counts DiagnosisFeed::counts() const {
   Counts counts = counts_;
+  counts.group_bytes = engine_.group_bytes();
   for (const auto& [id, stream] : streams_) counts.proxy_dropped += stream.connected ? stream.proxy_dropped : 0;
   return counts;
 }

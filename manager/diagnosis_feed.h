@@ -50,6 +50,7 @@ struct FoldBatch {
   std::vector<Step> steps;     // of each rank in order
   uint64_t proxy_dropped = 0;  // steps that the proxy did not send, since it started
   uint64_t unreadable = 0;     // steps of the message that are not in `steps`
+  uint64_t bad_groups = 0;     // groups of the message whose members, or all of which, cannot be read
 };
 
 // What the batch takes in memory, roughly; never 0.
@@ -60,19 +61,22 @@ class DiagnosisFeed {
   struct Options {
     diagnosis::Engine::Options engine;
     uint64_t away_ns = 30'000'000'000;  // after this the ranks of a node whose stream has ended are gone
-    // Are shown each step, and the groups of a rank, before the engine is.
+    // Is shown each step before the engine is.
     std::function<void(int rank, const StepFold& fold, uint64_t now_ns)> on_step;
-    std::function<void(int rank, const std::vector<GroupInfo>& groups)> on_groups;
+    // Is shown all groups of a rank as the engine has them; none where the rank has gone for good.
+    std::function<void(int node, int rank, const std::vector<GroupInfo>& groups)> on_groups;
   };
   struct Counts {
     uint64_t steps = 0;          // given to the engine
     uint64_t refused = 0;        // of ranks that are not the stream's or cannot be, or unreadable
     uint64_t proxy_dropped = 0;  // FoldBatch::proxy_dropped, over the nodes that are connected
     uint64_t live_ranks = 0;     // owned and not gone
+    uint64_t groups_unused = 0;  // that came with members that are not used (diagnosis::Engine::SetGroup)
+    size_t group_bytes = 0;      // that the engine holds
   };
 
   // A rank has no more groups than this, and groups beyond this many bytes go without their members. Real jobs have a
-  // dozen groups of a few runs each.
+  // dozen groups of a few runs each. What their members come to is the engine's to charge.
   static constexpr size_t kMaxGroups = 256;
   static constexpr size_t kMaxGroupBytes = size_t{128} * 1024;
 
@@ -124,6 +128,7 @@ class DiagnosisFeed {
   Rank& At(int rank);
   bool Claim(uint64_t id, Stream& stream, int rank);
   bool MayFeed(uint64_t id, Stream& stream, int rank);
+  void SetGroups(const Stream& stream, FoldBatch::Groups groups);
   void Release(Rank& rank, int number);
   void ReportGone(Rank& rank, int number);
   void Place(const Stream& stream, int rank);

@@ -117,6 +117,53 @@ TEST_F(FeedTest, RanksThatCannotBeAreRefused) {
   EXPECT_EQ(feed_.counts().live_ranks, 1u);
 }
 
+// A few bytes that stand for all ranks that a job can have, with another name each time.
+TEST_F(FeedTest, GroupsAreForgottenWithTheWordAndWithTheRank) {
+  std::map<int, std::vector<GroupInfo>> shown;
+  DiagnosisFeed::Options options;
+  options.on_groups = [&](int, int rank, const std::vector<GroupInfo>& groups) { shown[rank] = groups; };
+  DiagnosisFeed feed(options);
+  feed.Connect(1, 0, "host-a");
+  feed.Ranks(1, {{0, true}, {1, true}});
+  for (int i = 0; i < 1000; ++i) {
+    FoldBatch batch = Step(0, i);
+    batch.groups.push_back({0, {{"g" + std::to_string(i), "dp", {{0, 1, kMaxRanks}}}, {"second", "", {{0, 1, 2}}}}});
+    EXPECT_LT(BytesOf(batch), 2000u);
+    feed.Folds(1, std::move(batch), now_);
+  }
+  EXPECT_LT(feed.counts().group_bytes, 2000u);
+  EXPECT_EQ(feed.counts().groups_unused, 0u);
+  EXPECT_THAT(shown[0], testing::SizeIs(2));
+  FoldBatch fewer;
+  fewer.groups.push_back({0, {{"g", "dp", {{0, 1, 2}}}}});
+  feed.Folds(1, std::move(fewer), now_);
+  EXPECT_THAT(shown[0], testing::SizeIs(1));
+  const size_t one = feed.counts().group_bytes;
+  EXPECT_LT(one, 1000u);
+  feed.Ranks(1, {{1, true}});  // the rank has gone to where nobody knows
+  EXPECT_EQ(feed.counts().group_bytes, 0u);
+  EXPECT_THAT(shown[0], testing::IsEmpty());
+}
+
+TEST_F(FeedTest, AMemberThatIsNoRankCostsItsGroupAndNobodyElse) {
+  std::map<int, std::vector<GroupInfo>> shown;
+  DiagnosisFeed::Options options;
+  options.on_groups = [&](int, int rank, const std::vector<GroupInfo>& groups) { shown[rank] = groups; };
+  DiagnosisFeed feed(options);
+  feed.Connect(1, 0, "host-a");
+  FoldBatch batch;
+  batch.bad_groups = 3;
+  batch.groups.push_back({0, {{"bad", "dp", {{INT32_MIN, 1, 1}}}, {"good", "tp", {{0, 1, 2}}}}});
+  feed.Folds(1, std::move(batch), now_);
+  EXPECT_EQ(feed.counts().groups_unused, 4u);
+  EXPECT_THAT(shown[0], testing::ElementsAre(GroupInfo{"bad", "dp", {}}, GroupInfo{"good", "tp", {{0, 1, 2}}}));
+  std::string notes;
+  for (const diagnosis::Note& note : feed.report().notes) notes += note.text + "\n";
+  EXPECT_THAT(notes, testing::HasSubstr("members of groups of rank 0 are not used: one is no rank (0 to 65535)"));
+  EXPECT_THAT(notes, testing::HasSubstr("no marks of rank 1: not judged")) << "a rank that there may be";
+  EXPECT_THAT(notes, testing::Not(testing::HasSubstr("-2147483648")));
+}
+
 TEST_F(FeedTest, AStreamHasNoMoreRanksThanANodeCan) {
   feed_.Connect(1, 0, "host-a");
   std::vector<RankPresence> ranks;

@@ -47,9 +47,13 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
     FoldBatch::Groups& rank = batch.groups.emplace_back();
     rank.rank = in.rank();
     for (const v1::Group& group : in.groups()) {
-      if (rank.groups.size() >= DiagnosisFeed::kMaxGroups) break;
+      if (rank.groups.size() >= DiagnosisFeed::kMaxGroups) {
+        batch.bad_groups += static_cast<uint64_t>(in.groups_size()) - DiagnosisFeed::kMaxGroups;
+        break;
+      }
       absl::StatusOr<GroupInfo> read = proto::ReadGroup(group);
       if (!read.ok()) {
+        ++batch.bad_groups;
         // Its members cannot be used, but its name may be, and it keeps its place: the others go by their index.
         v1::Group named;
         named.set_name(group.name());

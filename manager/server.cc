@@ -198,8 +198,8 @@ class ManagerServer::Impl {
     diagnosis.feed.on_step = [history = history_](int rank, const StepFold& fold, uint64_t now_ns) {
       history->Add(rank, fold, now_ns);
     };
-    diagnosis.feed.on_groups = [groups = groups_](int rank, const std::vector<GroupInfo>& of_rank) {
-      groups->Set(rank, of_rank);
+    diagnosis.feed.on_groups = [groups = groups_](int node, int rank, const std::vector<GroupInfo>& of_rank) {
+      groups->Set(node, rank, of_rank);
     };
     diagnosis_ = std::make_shared<DiagnosisCore>(diagnosis, verdicts, std::move(save));
     events_ = std::make_shared<EventLog>();

@@ -103,9 +103,10 @@ TEST_F(WebApiTest, ARankHasItsLastSteps) {
 
 TEST_F(WebApiTest, ARankHasItsGroups) {
   AddStep(2, 1, 100);
-  groups_->Set(2, {{"hccl_world_group", "dp", CompressMembers({0, 1, 2, 3})},
-                   {"g_tp", "tp", CompressMembers({2, 0})},
-                   {"x\"y", "", {}}});
+  groups_->Set(0, 2,
+               {{"hccl_world_group", "dp", CompressMembers({0, 1, 2, 3})},
+                {"g_tp", "tp", CompressMembers({2, 0})},
+                {"x\"y", "", {}}});
   EXPECT_EQ(GetJson("rank/2")["groups"], json::parse(R"([
       {"name":"hccl_world_group","label":"dp","size":4,"ranks":"0-3"},
       {"name":"g_tp","label":"tp","size":2,"ranks":"0, 2"},

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/unique_fd.h"
 #include "proxy/folder.h"
@@ -35,6 +38,7 @@ struct MarkFile {
   int64_t modified_ns;
   int64_t bytes;
   uint32_t folder;  // index of a RankFolder
+  bool gone;
   std::array<char, kMaxNameDigits + 1> name;
 };
 
@@ -48,31 +52,69 @@ class Walk {
  public:
   Walk(const std::string& path, const std::atomic<bool>& stop) : path_(path), stop_(stop) {}
 
-  AgingResult Run(int64_t limit_bytes) {
+  AgingResult Run(const AgingLimits& limits) {
     absl::StatusOr<UniqueFd> root = OpenFolder(AT_FDCWD, path_, path_);
     if (!root.ok()) return {};
     Look(root->get(), 0, {}, {});
     AgingResult result;
-    result.bytes = bytes_;
-    if (bytes_ <= limit_bytes || stop_) return result;
-    std::erase_if(files_, [&](const MarkFile& file) { return !FolderOf(file, root->get()) || InUse(file); });
-    std::sort(files_.begin(), files_.end(), [](const MarkFile& a, const MarkFile& b) {
-      return a.modified_ns != b.modified_ns ? a.modified_ns < b.modified_ns : a.name < b.name;
-    });
-    auto oldest = files_.begin();
-    while (result.bytes > limit_bytes && oldest != files_.end() && !stop_) {
-      std::ptrdiff_t fifth = std::max<std::ptrdiff_t>(1, (files_.end() - oldest) / 5);
-      for (auto end = oldest + fifth; oldest != end; ++oldest) {
-        if (!FolderOf(*oldest, root->get()) || unlinkat(folder_.get(), oldest->name.data(), 0) != 0) continue;
-        result.bytes -= oldest->bytes;
-        ++result.removed;
-      }
+    AgeRanks(limits, root->get());
+    result.removed_of_ranks = removed_;
+    if (limits.all_bytes > 0 && bytes_ > limits.all_bytes && !stop_) {
+      std::vector<MarkFile*> files;
+      for (MarkFile& file : files_) files.push_back(&file);
+      RemoveOldest(std::move(files), bytes_, limits.all_bytes, root->get());
+      result.over = bytes_ > limits.all_bytes;
     }
-    result.over = result.bytes > limit_bytes;
+    result.bytes = bytes_;
+    result.removed = removed_;
     return result;
   }
 
  private:
+  // The smallest limit first: it is about the fewest ranks.
+  void AgeRanks(const AgingLimits& limits, int root) {
+    std::vector<int64_t> limit_of(folders_.size());  // of the folder's rank; 0: none
+    std::set<int64_t> distinct;
+    for (size_t i = 0; i < folders_.size(); ++i) {
+      int rank;
+      if (folders_[i].task != limits.task || !absl::SimpleAtoi(folders_[i].rank, &rank)) continue;
+      const auto found = limits.rank_bytes.find(rank);
+      if (found == limits.rank_bytes.end() || folders_[i].rank != absl::StrCat(rank)) continue;
+      limit_of[i] = found->second;
+      distinct.insert(found->second);
+    }
+    for (int64_t limit : distinct) {
+      std::vector<MarkFile*> files;
+      int64_t bytes = 0;
+      for (MarkFile& file : files_) {
+        if (file.gone || limit_of[file.folder] == 0 || limit_of[file.folder] > limit) continue;
+        files.push_back(&file);
+        bytes += file.bytes;
+      }
+      if (bytes > limit && !stop_) RemoveOldest(std::move(files), bytes, limit, root);
+    }
+  }
+
+  // Removes a fifth of the files, the oldest, as often as it takes for `bytes` to be within the limit.
+  void RemoveOldest(std::vector<MarkFile*> files, int64_t bytes, int64_t limit, int root) {
+    std::erase_if(files, [&](const MarkFile* file) { return file->gone || !FolderOf(*file, root) || InUse(*file); });
+    std::sort(files.begin(), files.end(), [](const MarkFile* a, const MarkFile* b) {
+      return a->modified_ns != b->modified_ns ? a->modified_ns < b->modified_ns : a->name < b->name;
+    });
+    auto oldest = files.begin();
+    while (bytes > limit && oldest != files.end() && !stop_) {
+      std::ptrdiff_t fifth = std::max<std::ptrdiff_t>(1, (files.end() - oldest) / 5);
+      for (auto end = oldest + fifth; oldest != end; ++oldest) {
+        MarkFile& file = **oldest;
+        if (!FolderOf(file, root) || unlinkat(folder_.get(), file.name.data(), 0) != 0) continue;
+        file.gone = true;
+        bytes -= file.bytes;
+        bytes_ -= file.bytes;
+        ++removed_;
+      }
+    }
+  }
+
   // `parent` and `name`: of this folder, and of the one that it lies in.
   void Look(int folder, int depth, const std::string& parent, const std::string& name) {
     uint32_t rank_folder = 0;
@@ -93,7 +135,8 @@ class Walk {
       bytes_ += info.st_size;
       const size_t length = strlen(entry);
       if (is_rank && length <= kMaxNameDigits && IsDigits({entry, length}) && files_.size() < kMaxMarkFiles) {
-        MarkFile file = {info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size, rank_folder, {}};
+        MarkFile file = {
+            info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec, info.st_size, rank_folder, false, {}};
         memcpy(file.name.data(), entry, length);
         files_.push_back(file);
       }
@@ -134,6 +177,7 @@ class Walk {
   const std::string path_;
   const std::atomic<bool>& stop_;
   int64_t bytes_ = 0;
+  int removed_ = 0;
   size_t entries_ = 0;
   std::vector<RankFolder> folders_;
   std::vector<MarkFile> files_;
@@ -143,20 +187,26 @@ class Walk {
 
 }  // namespace
 
-AgingResult AgeProfilingDir(const std::string& path, int64_t limit_bytes, const std::atomic<bool>& stop) {
-  if (limit_bytes <= 0) return {};
+AgingResult AgeProfilingDir(const std::string& path, const AgingLimits& limits, const std::atomic<bool>& stop) {
+  if (limits.all_bytes <= 0 && limits.rank_bytes.empty()) return {};
   // A slash at the end would make O_NOFOLLOW follow.
   std::string folder = path;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  return Walk(folder, stop).Run(limit_bytes);
+  return Walk(folder, stop).Run(limits);
 }
 
-void PeriodicAging::Tick(uint64_t now_monotonic_ns, int64_t limit_mb) {
+void PeriodicAging::Tick(uint64_t now_monotonic_ns, AgingLimits limits) {
   constexpr uint64_t kIntervalNs = 10'000'000'000;
   constexpr int64_t kMebibyte = int64_t{1024} * 1024;
   if (state_->busy.load(std::memory_order_acquire)) return;
   if (std::optional<AgingResult> aged = std::exchange(state_->result, std::nullopt)) {
-    if (aged->removed > 0) spdlog::info("removed the {} oldest mark files: limit {} MB", aged->removed, limit_mb_);
+    if (aged->removed_of_ranks > 0) {
+      spdlog::info("removed the {} oldest mark files of ranks that asked for a limit of their own",
+                   aged->removed_of_ranks);
+    }
+    if (aged->removed > aged->removed_of_ranks) {
+      spdlog::info("removed the {} oldest mark files: limit {} MB", aged->removed - aged->removed_of_ranks, limit_mb_);
+    }
     if (aged->over && !over_said_) {
       spdlog::warn("{} holds {} MB, limit {} MB, and no mark file is left to remove", path_, aged->bytes / kMebibyte,
                    limit_mb_);
@@ -165,10 +215,10 @@ void PeriodicAging::Tick(uint64_t now_monotonic_ns, int64_t limit_mb) {
   }
   if (now_monotonic_ns < next_ns_) return;
   next_ns_ = now_monotonic_ns + kIntervalNs;
-  limit_mb_ = limit_mb;
+  limit_mb_ = limits.all_bytes / kMebibyte;
   state_->busy.store(true, std::memory_order_relaxed);
-  threads_.Run([state = state_, path = path_, limit_bytes = limit_mb * kMebibyte] {
-    state->result = AgeProfilingDir(path, limit_bytes, state->stop);
+  threads_.Run([state = state_, path = path_, limits = std::move(limits)] {
+    state->result = AgeProfilingDir(path, limits, state->stop);
     state->busy.store(false, std::memory_order_release);
   });
 }

@@ -4,6 +4,8 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <map>
+#include <string>
 #include <thread>
 
 #include "common/unique_fd.h"
@@ -32,7 +34,12 @@ void MakeFile(const std::string& path, int age) {
 
 AgingResult Age(const std::string& path, int64_t limit_bytes) {
   const std::atomic<bool> stop{false};
-  return AgeProfilingDir(path, limit_bytes, stop);
+  return AgeProfilingDir(path, {.all_bytes = limit_bytes, .task = {}, .rank_bytes = {}}, stop);
+}
+
+AgingResult AgeRanks(const std::string& path, const std::map<int, int64_t>& rank_bytes, int64_t all_bytes = 0) {
+  const std::atomic<bool> stop{false};
+  return AgeProfilingDir(path, {.all_bytes = all_bytes, .task = "task", .rank_bytes = rank_bytes}, stop);
 }
 
 TEST(Aging, DoesNothingBelowTheLimitOrWithoutOne) {
@@ -93,7 +100,7 @@ TEST(Aging, RemovesNothingOnceItIsStopped) {
   TempDir temp;
   MakeFile(temp / "task/0/1745567190", 100);
   const std::atomic<bool> stop{true};
-  EXPECT_EQ(AgeProfilingDir(temp.path(), 1, stop).removed, 0);
+  EXPECT_EQ(AgeProfilingDir(temp.path(), {.all_bytes = 1, .task = "task", .rank_bytes = {{0, 1}}}, stop).removed, 0);
 }
 
 TEST(Aging, FollowsNoLinkAtAnyLevel) {
@@ -132,6 +139,55 @@ TEST(Aging, RemovesNothingOutsideWhenAFolderIsSwapped) {
   EXPECT_THAT(MarkFiles(outside.path()), SizeIs(100));
 }
 
+TEST(Aging, TheLimitOfARankIsAboutItsOwnFiles) {
+  TempDir temp;
+  for (int i = 0; i < 5; ++i) {
+    const std::string name = "/174556719" + std::to_string(i);
+    MakeFile(temp / ("task/0" + name), 100 - i);
+    MakeFile(temp / ("task/1" + name), 1000 - i);
+    MakeFile(temp / ("other/0" + name), 1000 - i);
+  }
+  MakeFile(temp / "task/00/1745567190", 1000);
+  AgingResult result = AgeRanks(temp.path(), {{0, 1'500}});
+  EXPECT_EQ(result.removed, 4);
+  EXPECT_EQ(result.removed_of_ranks, 4);
+  EXPECT_FALSE(result.over);
+  EXPECT_THAT(MarkFiles(temp / "task/0"), ElementsAre("1745567194"));
+  EXPECT_THAT(MarkFiles(temp / "task/1"), SizeIs(5));
+  EXPECT_THAT(MarkFiles(temp / "task/00"), SizeIs(1));
+  EXPECT_THAT(MarkFiles(temp / "other/0"), SizeIs(5));
+}
+
+// As an ordinary job gives it: one number on all ranks, for what the job has on the node.
+TEST(Aging, TheSameLimitOfAllRanksIsTheJobs) {
+  TempDir temp;
+  for (int i = 0; i < 10; ++i) {
+    MakeFile(temp / ("task/" + std::to_string(i % 2) + "/174556719" + std::to_string(i)), i);
+    MakeFile(temp / ("old/" + std::to_string(i % 2) + "/174556719" + std::to_string(i)), 1000);
+  }
+  AgingResult result = AgeRanks(temp.path(), {{0, 9'999}, {1, 9'999}});
+  EXPECT_EQ(result.removed, 2);
+  EXPECT_THAT(MarkFiles(temp / "task/0"), ElementsAre("1745567190", "1745567192", "1745567194", "1745567196"));
+  EXPECT_THAT(MarkFiles(temp / "task/1"), ElementsAre("1745567191", "1745567193", "1745567195", "1745567197"));
+}
+
+TEST(Aging, ALowerLimitDoesNotCostRanksWithAHigherOne) {
+  TempDir temp;
+  for (int i = 0; i < 5; ++i) {
+    const std::string name = "/174556719" + std::to_string(i);
+    MakeFile(temp / ("task/0" + name), 10);
+    MakeFile(temp / ("task/1" + name), 1000);
+    MakeFile(temp / ("task/2" + name), 1000);
+  }
+  EXPECT_EQ(AgeRanks(temp.path(), {{0, 1}, {1, 5'000}}).removed, 5);
+  EXPECT_THAT(MarkFiles(temp / "task/1"), SizeIs(5));
+  EXPECT_THAT(MarkFiles(temp / "task/2"), SizeIs(5));
+  AgingResult both = AgeRanks(temp.path(), {{1, 4'000}}, 8'000);
+  EXPECT_EQ(both.removed_of_ranks, 1);
+  EXPECT_EQ(both.removed, 2) << "and the operator's";
+  EXPECT_EQ(both.bytes, 8'000);
+}
+
 TEST(Aging, NeverRemovesAnOpenFile) {
   TempDir temp;
   MakeFile(temp / "task/0/1745567190", 100);
@@ -139,7 +195,10 @@ TEST(Aging, NeverRemovesAnOpenFile) {
   MakeFile(temp / "task/0/1745567192", 10);
   UniqueFd locked(open((temp / "task/0/1745567190").c_str(), O_RDONLY));
   ASSERT_EQ(flock(locked.get(), LOCK_SH), 0);
-  EXPECT_EQ(Age(temp.path(), 1).removed, 2);
+  EXPECT_EQ(AgeRanks(temp.path(), {{0, 1}}).removed, 2);
+  EXPECT_THAT(MarkFiles(temp / "task/0"), ElementsAre("1745567190"));
+  MakeFile(temp / "task/0/1745567193", 10);
+  EXPECT_EQ(Age(temp.path(), 1).removed, 1);
   EXPECT_THAT(MarkFiles(temp / "task/0"), ElementsAre("1745567190"));
 }
 

@@ -19,10 +19,7 @@ constexpr int kMaxRanks = 4096;
 }  // namespace
 
 Node::Node(Options options, ProfilingDir dir)
-    : options_(std::move(options)),
-      node_(std::move(dir)),
-      disk_limit_mb_(options_.disk_limit_mb),
-      drain_(options_, &node_) {}
+    : options_(std::move(options)), task_folder_(dir.task_folder()), node_(std::move(dir)), drain_(options_, &node_) {}
 
 Node::~Node() { (void)Stop(); }
 
@@ -69,9 +66,17 @@ NodeFolds Node::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) {
   return node_.TakeFolds(sent, max_steps);
 }
 
-int64_t Node::disk_limit_mb() const {
+AgingLimits Node::disk_limits() const {
+  constexpr int64_t kMebibyte = int64_t{1024} * 1024;
+  AgingLimits limits = {.all_bytes = options_.disk_limit_mb * kMebibyte, .task = task_folder_, .rank_bytes = {}};
   std::lock_guard<std::mutex> lock(node_.mutex);
-  return disk_limit_mb_;
+  for (const auto& [number, rank] : node_.ranks) {
+    const int64_t wish = rank.disk_limit_mb;
+    if (wish > 0 && (options_.disk_limit_mb == 0 || wish < options_.disk_limit_mb)) {
+      limits.rank_bytes[number] = wish * kMebibyte;
+    }
+  }
+  return limits;
 }
 
 std::string Node::file_trouble() const {
@@ -100,14 +105,12 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   std::lock_guard<std::mutex> lock(node_.mutex);
   if (node_.stopping) return absl::UnavailableError("the proxy is stopping");
   const uint64_t token = node_.NewToken();
-  if (hello.disk_limit_mb > 0 && (disk_limit_mb_ == 0 || hello.disk_limit_mb < disk_limit_mb_)) {
-    disk_limit_mb_ = hello.disk_limit_mb;
-  }
   std::shared_ptr<RankLane> former;
   if (NodeSegment* known = node_.FindAgain(hello.rank, *ring, former)) {
     known->token = token;
     known->connected = true;
     known->ended = false;
+    node_.At(hello.rank).disk_limit_mb = hello.disk_limit_mb;
     node_.ApplyGate(node_.At(hello.rank), *known);
     node_.Changed();
     return token;
@@ -121,6 +124,7 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   segment->former = std::move(former);
   segment->shm_name = SegmentNameOf(ring->fd());
   node_.At(hello.rank).local_rank = hello.local_rank;
+  node_.At(hello.rank).disk_limit_mb = hello.disk_limit_mb;
   node_.Add(hello.rank, std::move(segment), std::move(ring));
   spdlog::info("rank {} attached (pid {})", hello.rank, node_.At(hello.rank).pid);
   return token;

@@ -15,11 +15,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/unique_fd.h"
+#include "proxy/aging.h"
 #include "proxy/node_drain.h"
 #include "proxy/node_ranks.h"
 #include "proxy/profiling_dir.h"
@@ -82,14 +84,14 @@ class Node {
   void WaitForChange(uint64_t urgent, int timeout_ms, bool for_folds);
   void WakeWaiters();
 
-  // The smaller of the option and what the ranks asked for; 0: no limit.
-  int64_t disk_limit_mb() const;
+  // Of mark files: the option's, and what ranks asked for their own that is less.
+  AgingLimits disk_limits() const;
 
  private:
   const NodeOptions options_;
+  const std::string task_folder_;
   NodeRanks node_;
-  int64_t disk_limit_mb_;  // with the ranks' mutex
-  NodeDrain drain_;        // last: it uses the others
+  NodeDrain drain_;  // last: it uses the others
 };
 
 }  // namespace taskd::proxy

@@ -146,6 +146,7 @@ void NodeRanks::AddFolds(NodeRank& rank, std::vector<StepFold> finished) {
   if (rank.groups_version != marks.groups_version()) {
     rank.groups_version = marks.groups_version();
     rank.groups = marks.groups();
+    rank.groups_serial = ++last_groups_serial_;
   }
   for (StepFold& step : finished) {
     const StepPhasesNs phases = PhasesOf(step);
@@ -163,15 +164,18 @@ NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) 
   NodeFolds taken;
   taken.dropped = folds_dropped_;
   folds_wait = false;
+  if (sent.size() > 2 * ranks.size()) {
+    std::erase_if(sent, [this](const auto& entry) { return !ranks.contains(entry.first); });
+  }
   for (auto& [number, rank] : ranks) {
     if (rank.folds.empty()) continue;
     if (taken.steps.size() >= max_steps) {
       folds_wait = true;
       break;
     }
-    uint64_t& version = sent[number];
-    if (version != rank.groups_version) taken.groups.emplace_back(number, rank.groups);
-    version = rank.groups_version;
+    uint64_t& serial = sent[number];
+    if (serial != rank.groups_serial) taken.groups.emplace_back(number, rank.groups);
+    serial = rank.groups_serial;
     for (; !rank.folds.empty() && taken.steps.size() < max_steps; rank.folds.pop_front()) {
       taken.steps.emplace_back(number, std::move(rank.folds.front()));
     }

@@ -60,7 +60,9 @@ struct NodeRank {
   StepPhasesNs phases_ns{};        // sums over all that were finished
   std::vector<GroupInfo> groups;   // as the lane's fold had them at `groups_version`
   uint64_t groups_version = 0;
+  uint64_t groups_serial = 0;  // of no other rank's groups, nor of others of this one
   int local_rank = -1;
+  int64_t disk_limit_mb = 0;  // that its newest hello asked for; 0: none
   uint32_t pid = 0;
   RankGate gate;  // of its current segment
   bool info_written = false;
@@ -128,6 +130,7 @@ class NodeRanks {
   const ProfilingDir dir_;
   uint64_t next_token_ = 1;
   uint64_t folds_dropped_ = 0;
+  uint64_t last_groups_serial_ = 0;
 };
 
 }  // namespace taskd::proxy

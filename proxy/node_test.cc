@@ -349,14 +349,17 @@ TEST_F(NodeTest, StopWritesEverythingThatWasRecorded) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1000);
 }
 
-TEST_F(NodeTest, TheSmallestDiskLimitHolds) {
+TEST_F(NodeTest, ADiskLimitIsItsRanksOwn) {
   FakeSegment a;
   FakeSegment b;
-  EXPECT_EQ(node_.disk_limit_mb(), 100);
+  constexpr int64_t kMebibyte = int64_t{1} << 20;
   ASSERT_TRUE(node_.Attach(HelloOf(0, 5000), a.Fd()).ok());
-  EXPECT_EQ(node_.disk_limit_mb(), 100);
+  EXPECT_THAT(node_.disk_limits().rank_bytes, ::testing::IsEmpty()) << "the operator's is less";
   ASSERT_TRUE(node_.Attach(HelloOf(1, 50), b.Fd()).ok());
-  EXPECT_EQ(node_.disk_limit_mb(), 50);
+  EXPECT_THAT(node_.disk_limits().rank_bytes, ::testing::ElementsAre(::testing::Pair(1, 50 * kMebibyte)));
+  EXPECT_EQ(node_.disk_limits().all_bytes, 100 * kMebibyte);
+  ASSERT_TRUE(node_.Attach(HelloOf(1, 0), b.Fd()).ok());
+  EXPECT_THAT(node_.disk_limits().rank_bytes, ::testing::IsEmpty()) << "its newest word holds";
 }
 
 TEST_F(NodeTest, RefusesRanksThatAreNone) {

@@ -21,6 +21,7 @@ class ProfilingDir {
 
   bool has_mark_files() const { return has_mark_files_; }
   const std::string& path() const { return path_; }
+  const std::string& task_folder() const { return task_folder_; }
   std::string TaskPath() const;
   std::string RankPath(int rank) const;
 

@@ -174,7 +174,7 @@ class Proxy {
     Periodic authority_tick(std::chrono::milliseconds(200), [this](const std::atomic<bool>&) { authority_.Tick(); });
     PeriodicAging aging(dir_.path());
     Periodic aging_tick(std::chrono::seconds(1), [&](const std::atomic<bool>&) {
-      if (dir_.has_mark_files()) aging.Tick(ReadMonotonicNs(), node_.disk_limit_mb());
+      if (dir_.has_mark_files()) aging.Tick(ReadMonotonicNs(), node_.disk_limits());
     });
     spdlog::info("stopping: {}", stop.Wait([this] { uplink_.ExpectEnd(); }));
     // A job that is over before the manager was reached: what it recorded is written once it is known to be wanted.

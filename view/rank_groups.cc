@@ -20,17 +20,24 @@ size_t SizeOf(const std::string& key, const GroupInfo& group) {
 
 }  // namespace
 
-void RankGroups::Set(int rank, const std::vector<GroupInfo>& groups) {
+void RankGroups::Set(int node, int rank, const std::vector<GroupInfo>& groups) {
   std::lock_guard lock(mutex_);
   Forget(rank);
   for (const GroupInfo& group : groups) {
     std::string key = KeyOf(group);
     auto found = groups_.find(key);
-    const size_t size = sizeof(Groups::pointer) + (found == groups_.end() ? SizeOf(key, group) : 0);
-    if (bytes_ + size > max_bytes_) continue;
-    if (found == groups_.end()) found = groups_.emplace(std::move(key), Shared{group}).first;
+    const size_t size = found == groups_.end() ? SizeOf(key, group) : 0;
+    if (BytesLocked() + size + sizeof(Groups::pointer) > max_bytes_) continue;
+    if (found == groups_.end()) {
+      Shared shared;
+      if (!budget_.Take(node, {0, size}, &shared.charge)) continue;
+      shared.group = group;
+      found = groups_.emplace(std::move(key), std::move(shared)).first;
+    } else {
+      budget_.Share(node, &found->second.charge);
+    }
     ++found->second.users;
-    bytes_ += size;
+    pointer_bytes_ += sizeof(Groups::pointer);
     ranks_[rank].push_back(&*found);
   }
 }
@@ -46,16 +53,16 @@ std::vector<GroupInfo> RankGroups::Of(int rank) const {
 
 size_t RankGroups::bytes() const {
   std::lock_guard lock(mutex_);
-  return bytes_;
+  return BytesLocked();
 }
 
 void RankGroups::Forget(int rank) {
   auto found = ranks_.find(rank);
   if (found == ranks_.end()) return;
   for (Groups::pointer group : found->second) {
-    bytes_ -= sizeof(Groups::pointer);
+    pointer_bytes_ -= sizeof(Groups::pointer);
     if (--group->second.users > 0) continue;
-    bytes_ -= SizeOf(group->first, group->second.group);
+    budget_.Release(group->second.charge);
     groups_.erase(groups_.find(group->first));
   }
   ranks_.erase(found);

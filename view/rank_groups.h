@@ -1,7 +1,7 @@
 // The process groups of each rank, for people: name, what it is for, and who is in it.
 //
-// Ranks share what is the same, so a large job's groups are some MiB. At most kMaxBytes: what is beyond is not kept.
-// Safe from any thread.
+// Ranks share what is the same, so a large job's groups are some MiB. At most kMaxBytes, of which the ranks of one node
+// have a quarter for what they alone have: what is beyond is not kept. Safe from any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/step_fold.h"
+#include "diagnosis/group_budget.h"
 
 namespace taskd::view {
 
@@ -18,12 +19,13 @@ class RankGroups {
  public:
   static constexpr size_t kMaxBytes = size_t{16} << 20;
 
-  explicit RankGroups(size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
+  explicit RankGroups(size_t max_bytes = kMaxBytes)
+      : max_bytes_(max_bytes), budget_({.node = {0, max_bytes / 4}, .all = {0, max_bytes}}) {}
   RankGroups(const RankGroups&) = delete;
   RankGroups& operator=(const RankGroups&) = delete;
 
-  // Those that it has now, instead of those before.
-  void Set(int rank, const std::vector<GroupInfo>& groups);
+  // Those that a rank of the node has now, instead of those before.
+  void Set(int node, int rank, const std::vector<GroupInfo>& groups);
   // Empty: none, or nobody knows.
   std::vector<GroupInfo> Of(int rank) const;
   size_t bytes() const;
@@ -32,16 +34,19 @@ class RankGroups {
   struct Shared {
     GroupInfo group;
     size_t users = 0;
+    diagnosis::GroupBudget::Charge charge;
   };
   using Groups = std::unordered_map<std::string, Shared>;  // by all that a group is
 
+  size_t BytesLocked() const { return budget_.used().bytes + pointer_bytes_; }
   void Forget(int rank);
 
   const size_t max_bytes_;
   mutable std::mutex mutex_;
   Groups groups_;
   std::unordered_map<int, std::vector<Groups::pointer>> ranks_;
-  size_t bytes_ = 0;
+  diagnosis::GroupBudget budget_;
+  size_t pointer_bytes_ = 0;
 };
 
 }  // namespace taskd::view

@@ -16,12 +16,12 @@ using ::testing::IsEmpty;
 TEST(RankGroupsTest, GivesWhatWasSetLast) {
   RankGroups groups;
   const GroupInfo tp = {"g1", "tp", CompressMembers({0, 1})}, dp = {"g2", "dp", CompressMembers({0, 2, 4})};
-  groups.Set(0, {tp, dp});
-  groups.Set(1, {tp});
+  groups.Set(0, 0, {tp, dp});
+  groups.Set(0, 1, {tp});
   EXPECT_THAT(groups.Of(0), ElementsAre(tp, dp));
   EXPECT_THAT(groups.Of(1), ElementsAre(tp));
   EXPECT_THAT(groups.Of(2), IsEmpty());
-  groups.Set(0, {dp});
+  groups.Set(0, 0, {dp});
   EXPECT_THAT(groups.Of(0), ElementsAre(dp));
   EXPECT_THAT(groups.Of(1), ElementsAre(tp));
 }
@@ -29,8 +29,8 @@ TEST(RankGroupsTest, GivesWhatWasSetLast) {
 TEST(RankGroupsTest, OneNameMayBeSeveralGroups) {
   RankGroups groups;
   const GroupInfo one = {"pg", "tp", CompressMembers({0, 1})}, other = {"pg", "tp", CompressMembers({2, 3})};
-  groups.Set(0, {one});
-  groups.Set(2, {other});
+  groups.Set(0, 0, {one});
+  groups.Set(0, 2, {other});
   EXPECT_THAT(groups.Of(0), ElementsAre(one));
   EXPECT_THAT(groups.Of(2), ElementsAre(other));
 }
@@ -39,9 +39,9 @@ TEST(RankGroupsTest, WhatNobodyHasIsGone) {
   RankGroups groups;
   for (int round = 0; round < 3; ++round) {
     for (int rank = 0; rank < 100; ++rank)
-      groups.Set(rank, {{std::to_string(round), "dp", CompressMembers({0, 1, 2})}});
+      groups.Set(rank / 8, rank, {{std::to_string(round), "dp", CompressMembers({0, 1, 2})}});
   }
-  for (int rank = 0; rank < 100; ++rank) groups.Set(rank, {});
+  for (int rank = 0; rank < 100; ++rank) groups.Set(rank / 8, rank, {});
   EXPECT_EQ(groups.bytes(), 0u);
 }
 
@@ -52,7 +52,8 @@ TEST(RankGroupsTest, SixteenThousandRanksShareTheirGroups) {
   const std::vector<MemberRun> all = CompressMembers(world);
   for (int rank = 0; rank < 16384; ++rank) {
     const int first = rank / 8 * 8;
-    groups.Set(rank, {{"world", "dp", all}, {std::to_string(first), "tp", CompressMembers({first, first + 1})}});
+    groups.Set(rank / 8, rank,
+               {{"world", "dp", all}, {std::to_string(first), "tp", CompressMembers({first, first + 1})}});
   }
   EXPECT_EQ(groups.Of(16383).size(), 2u);
   EXPECT_LT(groups.bytes(), size_t{2} << 20);
@@ -60,10 +61,22 @@ TEST(RankGroupsTest, SixteenThousandRanksShareTheirGroups) {
 
 TEST(RankGroupsTest, IsBounded) {
   RankGroups groups(100'000);
-  for (int rank = 0; rank < 1000; ++rank) groups.Set(rank, {{std::to_string(rank) + std::string(1000, 'x'), "", {}}});
+  for (int rank = 0; rank < 1000; ++rank) {
+    groups.Set(rank / 8, rank, {{std::to_string(rank) + std::string(1000, 'x'), "", {}}});
+  }
   EXPECT_LE(groups.bytes(), 100'000u);
   EXPECT_EQ(groups.Of(0).size(), 1u);
   EXPECT_THAT(groups.Of(999), IsEmpty());
+}
+
+TEST(RankGroupsTest, OneNodeLeavesRoomForTheOthers) {
+  RankGroups groups(100'000);
+  for (int rank = 0; rank < 1000; ++rank) {
+    groups.Set(7, rank, {{std::to_string(rank) + std::string(1000, 'x'), "", {}}});
+  }
+  EXPECT_LE(groups.bytes(), 25'000u);
+  groups.Set(8, 2000, {{"mine", "", {}}});
+  EXPECT_EQ(groups.Of(2000).size(), 1u);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct Hello {
   int32_t rank;            // global rank; -1 for an agent
   int32_t local_rank;      // -1: not known
   uint32_t pid;            // as the sender sees it; the kernel's word (SO_PEERCRED) decides on trust
-  uint32_t disk_limit_mb;  // 0: no wish; the smallest of the node holds
+  uint32_t disk_limit_mb;  // of the rank's own mark files; 0: no wish
   uint8_t reserved[40];
 };
 static_assert(sizeof(Hello) == 64);

@@ -29,9 +29,10 @@ typedef struct taskd_domain taskd_domain; /* opaque; valid for the life of the p
  * PMIX_RANK, PMI_RANK and, in a step of more than one task (SLURM_STEP_NUM_TASKS), SLURM_PROCID; the local rank likewise
  * from LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMIX_LOCAL_RANK, SLURM_LOCALID. Where none is, marks are
  * recorded all the same, and wait in memory for this call.
- * rank: global, >= 0. local_rank: >= 0, or -1 if not known. disk_limit_mb: wished limit of the node's mark files, 0 for
- * none. Returns 0, or -1 for a bad argument or where no shared memory is to be had (then nothing is recorded; a later
- * call tries again). Called again, it changes the rank. */
+ * rank: global, >= 0. local_rank: >= 0, or -1 if not known. disk_limit_mb: wished limit of the mark files that the ranks
+ * of the job with this limit or a lower one have on the node, 0 for none; it costs no other files. Returns 0, or -1 for a
+ * bad argument or where no shared memory is to be had (then nothing is recorded; a later call tries again). Called again,
+ * it changes the rank. */
 int taskd_worker_init(int rank, int local_rank, int disk_limit_mb);
 
 /* Returns 0 after taskd_worker_init, -1 before. There is nothing left to start; kept for the Python API. */

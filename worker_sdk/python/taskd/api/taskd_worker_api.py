@@ -14,8 +14,9 @@ _initialized_pid = None
 def init_taskd_worker(rank_id: int, upper_limit_of_disk_in_mb: int = 5000, framework: str = "pt") -> bool:
     """Tells TaskD the global rank of this process. From then on, marks that are switched on are recorded.
 
-    rank_id: global rank, >= 0. upper_limit_of_disk_in_mb: wished limit of the node's mark files, >= 0; the smallest of
-    the node holds. framework: "pt" or "ms"; both are treated alike.
+    rank_id: global rank, >= 0. upper_limit_of_disk_in_mb: wished limit of the mark files that the
+    ranks of the job with this limit or a lower one have on the node, >= 0, 0 for none; it costs no other files, and the
+    proxy's --disk-limit-mb holds besides. framework: "pt" or "ms"; both are treated alike.
     """
     global _initialized_pid
     check.non_negative_int("rank_id", rank_id)
