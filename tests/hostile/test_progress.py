@@ -1,4 +1,6 @@
 """One rank, without any secret, says odd steps, or that it is another rank: whoever is slow is named all the same."""
+import glob
+import json
 import re
 
 import pytest
@@ -106,6 +108,24 @@ def test_a_process_on_another_node_that_says_it_is_rank_7(stage, manager, record
             if rank["rank"] == 7 and rank["attached"]] == [1]
     job.nodes[1].close()
     wait_until(lambda: not any("rank 7 is reported" in note for note in notes(manager)), "its node has gone: node 5 has the rank")
+
+
+@pytest.mark.parametrize("step", [ODD, 2**63 - 1, -1])
+def test_one_mark_in_the_files_of_a_rank(stage, step):
+    folder = f"{stage.folder}/marks"
+    made = stage.run("simulate", "--dp", "17", "--steps", "120", "--fault", "compute:7:1.61@60", "--out", folder, timeout_s=120)
+    assert made.returncode == 0, made.stderr
+    [path] = glob.glob(f"{folder}/3/[0-9]*")
+    with open(path, encoding="utf-8") as file:
+        marks = file.read()
+    assert marks.count('"Name":"step 20"') == 1
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(marks.replace('"Name":"step 20"', f'"Name":"step {step}"'))
+    done = stage.run("diagnose", "--from", folder, "--json", timeout_s=120)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [(verdict["scope"], verdict["ids"]) for verdict in report["verdicts"]] == [("rank", [7])]
+    assert report["steps"]["last"] == 119, report["steps"]
 
 
 def test_one_step_again_and_again_takes_no_memory(manager, job):
