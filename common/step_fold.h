@@ -78,7 +78,7 @@ struct OpSample {
 };
 
 struct StepFold {
-  int64_t step = 0;         // N of "step N"
+  int64_t step = 0;         // N of "step N", 0 to kMaxStep
   uint32_t process_id = 0;  // of the process that marked it: another one is another life of the rank
   uint64_t start_ns = 0;    // stamps of the step's own range
   uint64_t end_ns = 0;
@@ -118,6 +118,7 @@ struct StepFold {
   std::vector<OpFold> ops;        // at most kMaxOps
   std::vector<OpSample> samples;  // at most kMaxSamples
 
+  static constexpr int64_t kMaxStep = INT64_MAX - (int64_t{1} << 32);  // so that one can count on from it
   static constexpr size_t kMaxOps = 40;
   static constexpr size_t kMaxSamples = 16;
 

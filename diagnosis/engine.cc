@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/progress.h"
 #include "diagnosis/book.h"
 #include "diagnosis/clocks.h"
 #include "diagnosis/coverage.h"
@@ -21,12 +23,16 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr size_t kMaxPending = 64;  // steps that wait for their last ranks
-constexpr int kSilentSteps = 3;     // a rank that misses so many in a row is not waited for
-constexpr int kSilentNote = 10;     // steps until it is worth a note
-constexpr int kEnoughSteps = 10;    // until "ok" may be reported
-constexpr int kMaxIdleSteps = 24;   // without any comparison, until it may not any more
-constexpr int kClockEvery = 4;      // steps between looks at the clocks
+constexpr size_t kMaxPending = 64;    // steps that wait for their last ranks though most have reached them
+constexpr size_t kMaxWaiting = 1024;  // of one rank: what comes at once after a pause
+// Of all that wait. Above it steps wait no longer, and who has more than its share waits with no more.
+constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
+constexpr size_t kFewParts = 4;    // a step that fewer than one of so many ranks have says nothing of the job
+constexpr int kSilentSteps = 3;    // a rank that misses so many in a row is not waited for
+constexpr int kSilentNote = 10;    // steps until it is worth a note
+constexpr int kEnoughSteps = 10;   // until "ok" may be reported
+constexpr int kMaxIdleSteps = 24;  // without any comparison, until it may not any more
+constexpr int kClockEvery = 4;     // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr double kPlannedShift = 0.03;  // of everybody's own time
 constexpr int kPlannedSteps = 10;       // until the new level is what is normal
@@ -35,12 +41,17 @@ constexpr double kPauseOwnFactor = 2;   // of everybody where own times are so m
 constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
 constexpr size_t kRecent = 15;
 constexpr int kKeepRestored = 60;  // steps
+constexpr int kOddNote = 100;      // steps
 
 // Of one step, by rank.
 using Folds = std::vector<std::pair<int, StepFold>>;
 
 // A step of one life of the job.
-using StepKey = std::pair<int, int64_t>;
+using StepKey = Progress::Position;
+
+size_t BytesOf(const StepFold& fold) {
+  return sizeof(Folds::value_type) + fold.ops.capacity() * sizeof(OpFold) + fold.samples.capacity() * sizeof(OpSample);
+}
 
 }  // namespace
 
@@ -76,46 +87,42 @@ class Engine::Impl {
   void RemoveRank(int rank) {
     if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size()) return;
     ranks_[static_cast<size_t>(rank)].gone = true;
+    progress_.Remove(rank);
     SetLive(rank, false);
   }
 
-  void Add(int rank, StepFold fold, uint64_t now_ns) {
-    if (rank < 0 || rank >= kMaxRanks) return;
+  bool Add(int rank, StepFold fold, uint64_t now_ns) {
+    if (rank < 0 || rank >= kMaxRanks || fold.step < 0 || fold.step > StepFold::kMaxStep) return false;
     Rank& state = Touch(rank);
-    if (!state.live) SetLive(rank, true);
     state.gone = false;
-    if (state.process_id != 0 && fold.process_id != state.process_id) {
-      ++state.life;
-    } else if (state.process_id == 0) {
-      state.life = std::max(state.life, judged_.first);
+    const StepKey key = progress_.Add(rank, fold.process_id, fold.step, now_ns);
+    MoveTo(rank, key);
+    if (progress_.IsFarAhead(key)) odd_ = {rank, key.step, judged_steps_};
+    state.unused = true;
+    if (key <= judged_ && IsJudgedTooFar()) judged_ = {progress_.reached().life, progress_.reached().step - 1};
+    if (key <= judged_) {
+      // That step was judged without it; until it has caught up it is nobody to wait for.
+      SetLive(rank, false);
+      return false;
     }
-    state.process_id = fold.process_id;
-    const StepKey key(state.life, fold.step);
-    const StepKey before = state.at;
-    if (key > before) {
-      state.at = key;
-      for (auto pending = pending_.upper_bound(before); pending != pending_.end() && pending->first <= key; ++pending) {
-        ++pending->second.passed;
-      }
-    }
-    if (key <= judged_) return;  // that step was judged without it
-    auto [found, added] = pending_.try_emplace(key);
-    Bucket& bucket = found->second;
-    if (added) {
-      bucket.first_ns = now_ns;
-      for (const Rank& other : ranks_) bucket.passed += other.live && other.at >= key ? 1 : 0;
-    }
-    layout_.Learn(rank, fold);
-    bucket.folds.emplace_back(rank, std::move(fold));
+    if (!state.live) SetLive(rank, true);
+    if (!MayWait(state, key, BytesOf(fold))) return false;
+    state.unused = false;
+    Wait(rank, key, std::move(fold), now_ns);
+    return true;
   }
 
   bool Advance(uint64_t now_ns) {
     bool changed = false;
     while (!pending_.empty()) {
-      const Bucket& bucket = pending_.begin()->second;
-      const bool complete = bucket.passed >= live_;
-      const bool late = now_ns > bucket.first_ns + options_.step_deadline_ns;
-      if (!complete && !late && pending_.size() <= kMaxPending) break;
+      const auto& [key, bucket] = *pending_.begin();
+      if (bucket.passed < live_) {
+        const bool late = now_ns > bucket.first_ns + options_.step_deadline_ns;
+        if (!late && pending_.size() <= kMaxPending && waiting_bytes_ <= kMaxWaitingBytes) break;
+        progress_.Count(now_ns);
+        // Not the step of a few.
+        if (key > progress_.reached() || (!late && !IsCrowded())) break;
+      }
       changed = JudgeNextStep() || changed;
     }
     return changed;
@@ -142,11 +149,13 @@ class Engine::Impl {
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(verdict.since_step);
     }
     Coverage::Result coverage = coverage_.Judge(layout_);
-    report.notes = MakeNotes(coverage.note);
+    const std::vector<int> ahead = RanksFarAhead();
+    const bool behind = IsBehind();
+    report.notes = MakeNotes(coverage.note, ahead, behind);
     if (book_.any_open()) {
       report.state = JobState::kSlow;
     } else if (judged_steps_ >= kEnoughSteps && CanJudge() && coverage.finding == Coverage::Finding::kSeen &&
-               roster().unheard.empty() && !AnyFellSilent() && !IsIdle()) {
+               roster().unheard.empty() && !AnyFellSilent() && !IsIdle() && ahead.empty() && !behind) {
       report.state = JobState::kOk;
     }
     report.coverage = std::move(coverage.ranks);
@@ -171,16 +180,26 @@ class Engine::Impl {
   struct Rank {
     bool live = false;
     bool heard = false;
-    bool gone = false;  // its process or node has ended, as far as was reported
-    int life = 0;
-    uint32_t process_id = 0;
-    StepKey at = {-1, -1};
+    bool gone = false;    // its process or node has ended, as far as was reported
+    bool unused = false;  // its newest fold
+    StepKey at;
     int missed = 0;
+    uint32_t judged_process = 0;  // of its last fold that was judged
+    size_t waiting = 0;           // its folds in pending_
+    StepKey newest_waiting;       // of them; not beyond `at`
+    size_t waiting_bytes = 0;
+    uint64_t withdrawn_at = 0;  // the value of taken_ at which it withdrew some, + 1
   };
   struct Bucket {
     Folds folds;
     uint64_t first_ns = 0;
     size_t passed = 0;  // live ranks that are at this step or beyond
+  };
+  // A step that was far ahead of the others'.
+  struct Odd {
+    int rank = -1;
+    int64_t step = 0;
+    int judged_steps = 0;  // when it came
   };
   struct Restored {
     std::string key;
@@ -209,12 +228,102 @@ class Engine::Impl {
     }
   }
 
+  // What the rank says now: it may be less than before.
+  void MoveTo(int rank, StepKey key) {
+    Rank& state = ranks_[static_cast<size_t>(rank)];
+    const auto [low, high] = std::minmax(state.at, key);
+    for (auto it = pending_.upper_bound(low); state.live && it != pending_.end() && it->first <= high; ++it) {
+      it->second.passed += key > state.at ? 1 : static_cast<size_t>(-1);
+    }
+    state.at = key;
+    if (state.waiting == 0 || state.newest_waiting <= key) return;
+    // Those steps are none of its own any more.
+    for (auto bucket = pending_.upper_bound(key); bucket != pending_.end();) {
+      Withdraw(rank, bucket->second.folds);
+      bucket = bucket->second.folds.empty() ? pending_.erase(bucket) : std::next(bucket);
+    }
+    const auto same = pending_.find(key);
+    state.newest_waiting =
+        same != pending_.end() && Find(rank, same->second.folds) != same->second.folds.end() ? key : StepKey();
+    state.withdrawn_at = taken_ + 1;
+  }
+
+  static Folds::iterator Find(int rank, Folds& folds) {
+    return std::find_if(folds.begin(), folds.end(), [rank](const auto& entry) { return entry.first == rank; });
+  }
+
+  void Withdraw(int rank, Folds& folds) {
+    const auto found = Find(rank, folds);
+    if (found == folds.end()) return;
+    Release(ranks_[static_cast<size_t>(rank)], found->second);
+    folds.erase(found);
+  }
+
+  void Release(Rank& state, const StepFold& fold) {
+    const size_t bytes = BytesOf(fold);
+    --state.waiting;
+    state.waiting_bytes -= bytes;
+    waiting_bytes_ -= bytes;
+  }
+
+  // A step that others did not reach was judged while they were silent: they are not late, it was too early.
+  bool IsJudgedTooFar() const { return progress_.reached().life >= 0 && progress_.reached() < judged_; }
+
+  // One fold of each rank and step, and of each rank no more than its share.
+  bool MayWait(const Rank& state, StepKey key, size_t bytes) const {
+    if (state.waiting > 0 && state.newest_waiting == key) return false;
+    if (state.waiting >= kMaxWaiting || state.withdrawn_at == taken_ + 1) return false;
+    return waiting_bytes_ + bytes <= kMaxWaitingBytes ||
+           state.waiting_bytes + bytes <= kMaxWaitingBytes / ranks_.size();
+  }
+
+  void Wait(int rank, StepKey key, StepFold fold, uint64_t now_ns) {
+    auto [found, added] = pending_.try_emplace(key);
+    Bucket& bucket = found->second;
+    if (added) {
+      bucket.first_ns = now_ns;
+      for (const Rank& other : ranks_) bucket.passed += other.live && other.at >= key ? 1 : 0;
+    }
+    layout_.Learn(rank, fold);
+    Rank& state = ranks_[static_cast<size_t>(rank)];
+    ++state.waiting;
+    state.newest_waiting = key;
+    const size_t bytes = BytesOf(fold);
+    state.waiting_bytes += bytes;
+    waiting_bytes_ += bytes;
+    bucket.folds.emplace_back(rank, std::move(fold));
+  }
+
+  // Too many steps wait that most ranks have reached, or they hold too much.
+  bool IsCrowded() const {
+    if (waiting_bytes_ > kMaxWaitingBytes) return true;
+    return pending_.size() > kMaxPending && std::next(pending_.begin(), kMaxPending)->first <= progress_.reached();
+  }
+
+  // Most ranks of the step are other processes than in the step before.
+  bool TakeFolds(const Folds& folds) {
+    size_t renewed = 0;
+    for (const auto& [rank, fold] : folds) {
+      Rank& state = ranks_[static_cast<size_t>(rank)];
+      Release(state, fold);
+      renewed += state.judged_process != 0 && state.judged_process != fold.process_id ? 1 : 0;
+      state.judged_process = fold.process_id;
+    }
+    return renewed * 2 > folds.size();
+  }
+
   bool JudgeNextStep() {
     auto first = pending_.begin();
     const StepKey key = first->first;
     Bucket bucket = std::move(first->second);
     pending_.erase(first);
-    const bool new_life = judged_.first >= 0 && key.first != judged_.first;
+    ++taken_;
+    ++steps_since_judged_;
+    const bool new_life = TakeFolds(bucket.folds);
+    if (new_life || (judged_.life >= 0 && key.life != judged_.life)) {
+      planned_steps_ = 0;
+      life_first_step_ = -1;
+    }
     judged_ = key;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       Rank& state = ranks_[rank];
@@ -224,18 +333,18 @@ class Engine::Impl {
     }
     if (new_life) {
       // Whoever does not take part in the new life is not part of the job any more.
-      planned_steps_ = 0;
       recent_.clear();
-      life_first_step_ = -1;
       coverage_.Forget();
     }
-    return Judge(bucket.folds, key.second);
+    return Judge(bucket.folds, key.step);
   }
 
   bool Judge(Folds& folds, int64_t step) {
-    KeepOnePerRank(folds);
+    const auto by_rank = [](const auto& a, const auto& b) { return a.first < b.first; };
+    if (!std::is_sorted(folds.begin(), folds.end(), by_rank)) std::sort(folds.begin(), folds.end(), by_rank);
     if (layout_.dirty()) RebuildLayout();
     const size_t reported = folds.size();
+    if (reported * kFewParts < progress_.voices()) return false;
     std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
     if (folds.size() * 2 < reported || folds.empty()) return false;
     const double period_ns = PeriodOf(folds);
@@ -251,14 +360,6 @@ class Engine::Impl {
     Observe(folds, step);
     const bool changed = Accuse(step, FollowPlannedChange(step));
     return changed || judged_steps_ == kEnoughSteps;
-  }
-
-  // In the order of ranks. Of a rank that reports one step twice (a torn file read again) the first report holds.
-  static void KeepOnePerRank(Folds& folds) {
-    std::stable_sort(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    folds.erase(
-        std::unique(folds.begin(), folds.end(), [](const auto& a, const auto& b) { return a.first == b.first; }),
-        folds.end());
   }
 
   void RebuildLayout() {
@@ -319,6 +420,7 @@ class Engine::Impl {
     if (life_first_step_ < 0) life_first_step_ = step;
     last_step_ = step;
     ++judged_steps_;
+    steps_since_judged_ = 0;
   }
 
   void Observe(const Folds& folds, int64_t step) {
@@ -411,7 +513,7 @@ class Engine::Impl {
   bool IsIdle() const { return own_.idle_steps() >= kMaxIdleSteps; }
 
   // `uncovered`: why the marks do not suffice; empty: they do, or it is not known yet.
-  std::vector<Note> MakeNotes(const std::string& uncovered) const {
+  std::vector<Note> MakeNotes(const std::string& uncovered, const std::vector<int>& ahead, bool behind) const {
     std::vector<Note> notes;
     if (has_few_steps()) {
       notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
@@ -438,6 +540,12 @@ class Engine::Impl {
       notes.push_back({NoteKind::kNoData, absl::StrCat("nothing could be compared in the last ", own_.idle_steps(),
                                                        " steps: marks are lost, or too few ranks have the same ones")});
     }
+    NoteOddSteps(ahead, notes);
+    if (judged_steps_ > 0 && behind) {
+      notes.push_back({NoteKind::kNoData, absl::StrCat("steps come, but those after step ", last_step_,
+                                                       " could not be judged: they came too late, twice or without "
+                                                       "the time that they took")});
+    }
     if (!planned_note_.empty()) notes.push_back({NoteKind::kDesign, planned_note_});
     NoteUnbalancedStages(notes);
     if (own_.rotation() > 0.7 && !book_.any_open() && WorkIsUneven()) {
@@ -451,7 +559,7 @@ class Engine::Impl {
   std::vector<int> SilentRanks() const {
     std::vector<int> silent;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const bool behind = ranks_[rank].at.second < last_step_ - kSilentNote;
+      const bool behind = ranks_[rank].at.step < last_step_ - kSilentNote;
       if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
     }
     return silent;
@@ -462,8 +570,46 @@ class Engine::Impl {
     const std::vector<int> silent = SilentRanks();
     return std::any_of(silent.begin(), silent.end(), [this](int rank) {
       const Rank& state = ranks_[static_cast<size_t>(rank)];
-      return !state.gone && state.life == judged_.first;
+      return !state.gone && std::max(0, state.at.life) == judged_.life;
     });
+  }
+
+  // Steps come, but those of most ranks are not judged.
+  bool IsBehind() const {
+    if (steps_since_judged_ >= kMaxIdleSteps) return true;
+    size_t heard = 0, unused = 0;
+    for (const Rank& rank : ranks_) {
+      if (rank.gone || rank.at.life < 0) continue;
+      ++heard;
+      unused += rank.unused ? 1 : 0;
+    }
+    return unused * 2 > heard;
+  }
+
+  std::vector<int> RanksFarAhead() const {
+    std::vector<int> ahead;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ranks_[rank].gone && progress_.IsFarAhead(ranks_[rank].at)) ahead.push_back(static_cast<int>(rank));
+    }
+    return ahead;
+  }
+
+  void NoteOddSteps(const std::vector<int>& ahead, std::vector<Note>& notes) const {
+    auto note = [&](std::string text) { notes.push_back({NoteKind::kNoData, std::move(text)}); };
+    if (!ahead.empty()) {
+      const int64_t step = ranks_[static_cast<size_t>(ahead[0])].at.step;
+      const std::string who = absl::StrCat("rank ", FormatRanks(ahead));
+      const std::string others = absl::StrCat("the others are at step ", progress_.reached().step);
+      if (ahead.size() > 1) {
+        note(absl::StrCat(who, " say steps far ahead, rank ", ahead[0], " step ", step, "; ", others,
+                          ": those names are not used"));
+      } else {
+        note(absl::StrCat(who, " says step ", step, ", ", others, ": its names are not used"));
+      }
+    } else if (odd_.rank >= 0 && judged_steps_ - odd_.judged_steps < kOddNote) {
+      note(absl::StrCat("rank ", odd_.rank, " said step ", odd_.step,
+                        ", far ahead of the others: that name was not used"));
+    }
   }
 
   // What takes a look at all members of all groups, as of the present layout.
@@ -511,7 +657,12 @@ class Engine::Impl {
   std::vector<Rank> ranks_;
   size_t live_ = 0;
   std::map<StepKey, Bucket> pending_;
-  StepKey judged_ = {-1, -1};
+  StepKey judged_;
+  Progress progress_;
+  size_t waiting_bytes_ = 0;
+  uint64_t taken_ = 0;          // steps from pending_, judged or not
+  int steps_since_judged_ = 0;  // that were taken
+  Odd odd_;                     // the newest
 
   Layout layout_;
   mutable Roster roster_;
@@ -544,7 +695,7 @@ void Engine::DropGroups(int rank, uint32_t first) { impl_->DropGroups(rank, firs
 size_t Engine::group_bytes() const { return impl_->group_bytes(); }
 void Engine::SetCommunicationOn(int rank, bool on) { impl_->SetCommunicationOn(rank, on); }
 void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
-void Engine::Add(int rank, StepFold fold, uint64_t now_ns) { impl_->Add(rank, std::move(fold), now_ns); }
+bool Engine::Add(int rank, StepFold fold, uint64_t now_ns) { return impl_->Add(rank, std::move(fold), now_ns); }
 bool Engine::Advance(uint64_t now_ns) { return impl_->Advance(now_ns); }
 bool Engine::Finish() { return impl_->Finish(); }
 Report Engine::report() const { return impl_->MakeReport(); }

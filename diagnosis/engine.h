@@ -2,8 +2,10 @@
 // in the same order of steps give the same report. docs/diagnosis.md explains the mathematics.
 //
 // Design:
-// 1. Folds are gathered by step. A step is judged, once and in order, when every live rank has reported it, or when
-//    `now_ns` is past its deadline; who has not reported then has "no data" for it, which is never "slow".
+// 1. Folds are gathered by step. A step is judged, once and in order, when every live rank has reached it, or when
+//    `now_ns` is past its deadline and most ranks have (common/progress.h); who has not reported then has "no data" for
+//    it, which is never "slow". So a rank that says a step far ahead of the others' costs itself only: its folds wait,
+//    at most 1,024 and at most its share of 256 MiB.
 // 2. Ranks that should do equal work are peers. A rank's own time is compared with its peers' and with its own past.
 // 3. Deviations are summed up over steps (CUSUM) until chance is ruled out; the threshold follows from the wanted rate
 //    of false alarms and the number of ranks.
@@ -56,7 +58,8 @@ class Engine {
   void RemoveRank(int rank);
 
   // `now_ns`: any steady clock, the same in all calls. Folds of one rank come in order of steps; ranks in any order.
-  void Add(int rank, StepFold fold, uint64_t now_ns);
+  // False: it is not used: it came twice, too late, or too far ahead of the others.
+  bool Add(int rank, StepFold fold, uint64_t now_ns);
   // Judges what is due. True: the verdicts or the state have changed.
   bool Advance(uint64_t now_ns);
   // Judges everything that is there, complete or not. For the end of files.

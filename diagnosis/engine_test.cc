@@ -35,6 +35,7 @@ class DataParallelJob {
   double transfer_ms = 20;
   uint64_t issue_ns = 0;  // from a host's start of an operation to the device's; 0: there is no device
   uint32_t process_id = 1000;
+  int renewed = -1;        // a rank whose process is another one
   bool backwards = false;  // ranks report in the other order
 
   void Step(int step) {
@@ -52,7 +53,7 @@ class DataParallelJob {
       if (std::isnan(time)) continue;
       StepFold fold;
       fold.step = step;
-      fold.process_id = process_id + static_cast<uint32_t>(r);
+      fold.process_id = process_id + static_cast<uint32_t>(r) + (r == renewed ? 100 : 0);
       fold.start_ns = begin;
       fold.end_ns = now_;
       fold.previous_end_ns = begin;
@@ -75,14 +76,30 @@ class DataParallelJob {
       fold.issue_p10_ns = fold.issue_p50_ns = issue_ns;
       if (!ends_later(step)) fold.ops.push_back(op);
       fold.broken = broken;
-      engine.Add(r, fold, now_);
+      fold.step = named(r, step);
+      newest[r] = fold;
+      if (fold.step >= 0) engine.Add(r, fold, now_);
     }
     if (engine.Advance(now_)) ++changes;
   }
   void Run(int first, int last) {
     for (int step = first; step <= last; ++step) Step(step);
   }
+  // The rank's newest fold once more, under another name.
+  bool Say(int rank, int64_t step) {
+    StepFold fold = newest[rank];
+    fold.step = step;
+    return engine.Add(rank, std::move(fold), now_);
+  }
+  uint64_t now() const { return now_; }
+  void Pause(uint64_t ns) {
+    now_ += ns;
+    engine.Advance(now_);
+  }
 
+  // What a rank calls a step; below 0: it does not report it.
+  std::function<int64_t(int rank, int step)> named = [](int, int step) { return step; };
+  std::map<int, StepFold> newest;
   Engine engine;
   int changes = 0;
 
@@ -468,6 +485,326 @@ TEST(Engine, ComparesSavingsThatAllWaitFor) {
   EXPECT_NEAR(report.verdicts[0].cost_ms_per_step, 998.0 / 20, 0.1);
   EXPECT_NEAR(report.verdicts[0].evidence[0].value, 1000, 1);
   EXPECT_NEAR(report.verdicts[0].evidence[0].reference, 2, 0.01);
+}
+
+constexpr int64_t kOddStep = int64_t{1} << 62;
+
+std::string NotesOf(const Report& report) {
+  std::string text;
+  for (const Note& note : report.notes) text += note.text + "\n";
+  return text;
+}
+
+bool Names(const Report& report, int rank) {
+  return std::any_of(report.verdicts.begin(), report.verdicts.end(), [rank](const Verdict& verdict) {
+    return verdict.open && verdict.scope == Scope::kRank && verdict.ids == std::vector<int>{rank};
+  });
+}
+
+TEST(EngineProgress, OneOddStepOfOneRankCostsNobodyElse) {
+  for (int64_t odd : {kOddStep, INT64_MAX, StepFold::kMaxStep, int64_t{-1}, INT64_MIN, int64_t{3}}) {
+    DataParallelJob job(17);
+    job.extra = [](int rank, int step) { return rank == 7 && step >= 300 ? 61.0 : 0.0; };
+    job.Run(0, 199);
+    job.Say(3, odd);
+    job.Run(200, 299);
+    EXPECT_EQ(job.engine.report().state, JobState::kOk) << odd << ": " << NotesOf(job.engine.report());
+    EXPECT_EQ(job.engine.report().last_step, 299) << odd;
+    job.Run(300, 330);
+    EXPECT_TRUE(Names(job.engine.report(), 7)) << odd;
+    EXPECT_EQ(job.engine.report().verdicts.size(), 1u) << odd;
+  }
+}
+
+TEST(EngineProgress, ARankThatGoesOnWithOddStepsIsSetAside) {
+  DataParallelJob job(17);
+  job.extra = [](int rank, int step) { return rank == 7 && step >= 400 ? 61.0 : 0.0; };
+  job.named = [](int rank, int step) { return rank == 3 && step >= 100 && step < 300 ? kOddStep + step : step; };
+  job.Run(0, 299);
+  const Report aside = job.engine.report();
+  EXPECT_EQ(aside.last_step, 299);
+  EXPECT_EQ(aside.state, JobState::kUnknown) << "it may be the slow one";
+  EXPECT_NE(
+      NotesOf(aside).find("rank 3 says step 4611686018427388203, the others are at step 299: its names are not used"),
+      std::string::npos)
+      << NotesOf(aside);
+  job.Run(300, 399);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << "it is used again: " << NotesOf(job.engine.report());
+  EXPECT_EQ(job.engine.report().coverage.size(), 17u);
+  job.Run(400, 430);
+  EXPECT_TRUE(Names(job.engine.report(), 7));
+}
+
+TEST(EngineProgress, ANoteTellsOfAnOddStepForAWhile) {
+  DataParallelJob job(17);
+  job.Run(0, 99);
+  job.Say(3, kOddStep);
+  job.Run(100, 120);
+  EXPECT_NE(NotesOf(job.engine.report()).find("rank 3 said step 4611686018427387904"), std::string::npos);
+  job.Run(121, 250);
+  EXPECT_EQ(NotesOf(job.engine.report()), "");
+}
+
+TEST(EngineProgress, AnOddFirstStepIsNoLastingHarm) {
+  DataParallelJob job(17);
+  job.named = [](int rank, int step) { return rank == 3 && step == 0 ? kOddStep : step; };
+  job.Run(0, 60);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
+  EXPECT_EQ(job.engine.report().coverage.size(), 17u);
+}
+
+// The others compile for longer than a step waits, or evaluate.
+TEST(EngineProgress, WhoIsAloneForLongIsOverruled) {
+  for (int first : {0, 100}) {
+    DataParallelJob job(17);
+    job.extra = [](int rank, int step) { return rank == 7 && step >= 200 ? 61.0 : 0.0; };
+    job.Run(0, first - 1);
+    StepFold fold;
+    fold.process_id = 1003;
+    uint64_t now = job.now();
+    for (int64_t odd = 0; odd < 5; ++odd) {
+      fold.step = kOddStep + odd;
+      fold.previous_end_ns = now;
+      fold.end_ns = now += 60'000'000'000;
+      job.engine.Add(3, fold, now);
+      job.engine.Advance(now);
+    }
+    job.Pause(now - job.now());
+    job.Run(first, 230);
+    EXPECT_TRUE(Names(job.engine.report(), 7)) << first;
+    EXPECT_EQ(job.engine.report().last_step, 230);
+    EXPECT_NEAR(job.engine.report().step_ms, 187, 5);
+  }
+}
+
+TEST(EngineProgress, OddButEqualNamesAreGoodOnes) {
+  for (int64_t stride : {int64_t{1}, int64_t{10}, int64_t{1} << 40}) {
+    DataParallelJob job(17);
+    job.extra = [](int rank, int step) { return rank == 7 && step >= 60 ? 61.0 : 0.0; };
+    job.named = [stride](int, int step) { return kOddStep + stride * step; };
+    job.Run(0, 59);
+    EXPECT_EQ(job.engine.report().state, JobState::kOk) << stride << NotesOf(job.engine.report());
+    job.Run(60, 70);
+    EXPECT_TRUE(Names(job.engine.report(), 7)) << stride;
+    job.named = [stride](int, int step) { return kOddStep / 2 * 3 + stride * step; };
+    job.Run(71, 90);
+    EXPECT_EQ(job.engine.report().last_step, kOddStep / 2 * 3 + stride * 90) << "all have jumped";
+    EXPECT_TRUE(Names(job.engine.report(), 7)) << stride;
+  }
+}
+
+// A job that marks every tenth step, and one rank that makes up those in between.
+TEST(EngineProgress, StepsThatFewHaveSayNothingOfTheJob) {
+  DataParallelJob job(17);
+  job.named = [](int, int step) { return int64_t{step} * 10; };
+  for (int step = 0; step < 60; ++step) {
+    job.Step(step);
+    for (int i = 1; i < 10; ++i) {
+      job.newest[3].previous_end_ns -= 50'000'000'000;
+      job.Say(3, step * 10 + i);
+    }
+  }
+  EXPECT_NEAR(job.engine.report().step_ms, 126, 3);
+  EXPECT_EQ(job.engine.report().last_step, 590);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
+}
+
+TEST(EngineProgress, OfTwoRanksThatDisagreeNeitherDecides) {
+  DataParallelJob job(2, 1);
+  job.Run(0, 60);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk);
+  job.named = [](int rank, int step) { return rank == 1 ? kOddStep + step : step; };
+  job.Run(61, 160);
+  const Report report = job.engine.report();
+  EXPECT_EQ(report.state, JobState::kUnknown);
+  EXPECT_NE(NotesOf(report).find("rank 1 says step 4611686018427388064, the others are at step 160"), std::string::npos)
+      << NotesOf(report);
+  job.named = [](int, int step) { return step; };
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 300 ? 60.0 : 0.0; };
+  job.Run(161, 299);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
+  job.Run(300, 310);
+  EXPECT_TRUE(Names(job.engine.report(), 1));
+}
+
+TEST(EngineProgress, OneRankMayCallItsStepsAsItLikes) {
+  DataParallelJob job(1, 1);
+  job.Run(0, 30);
+  EXPECT_EQ(job.engine.report().last_step, 30);
+  job.named = [](int, int step) { return kOddStep + step; };
+  job.Run(31, 60);
+  EXPECT_EQ(job.engine.report().last_step, kOddStep + 60);
+  job.named = [](int, int step) { return step; };
+  job.Run(61, 90);
+  EXPECT_EQ(job.engine.report().last_step, 90);
+}
+
+TEST(EngineProgress, CountingAnewInEachEpochIsJudged) {
+  DataParallelJob job(8);
+  job.named = [](int, int step) { return step % 50; };
+  job.extra = [](int rank, int step) { return rank == 2 && step >= 120 ? 30.0 : 0.0; };
+  job.Run(0, 119);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
+  EXPECT_EQ(job.engine.report().last_step, 19);
+  job.Run(120, 180);
+  EXPECT_TRUE(Names(job.engine.report(), 2));
+}
+
+TEST(EngineProgress, ARankWhoseProcessAloneIsStartedAgainIsUsedAgain) {
+  for (int64_t back : {0, 5}) {
+    DataParallelJob job(8);
+    job.Run(0, 60);
+    job.renewed = 4;
+    job.named = [back](int rank, int step) { return rank == 4 && step < 75 ? step - back : step; };
+    job.extra = [](int rank, int step) { return rank == 4 && step >= 250 ? 30.0 : 0.0; };
+    job.Run(61, 249);
+    EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
+    EXPECT_EQ(job.engine.report().last_step, 249);
+    job.Run(250, 260);
+    EXPECT_TRUE(Names(job.engine.report(), 4));
+  }
+}
+
+TEST(EngineProgress, ARankThatStartsAgainAndAgainCostsNobodyElse) {
+  DataParallelJob job(17);
+  job.extra = [](int rank, int step) { return rank == 7 && step >= 300 ? 61.0 : 0.0; };
+  job.Run(0, 99);
+  for (int step = 100; step <= 330; ++step) {
+    job.Step(step);
+    StepFold fold = job.newest[3];
+    fold.process_id = 5000 + static_cast<uint32_t>(step);
+    fold.step = step % 7;
+    job.engine.Add(3, fold, job.now());
+  }
+  EXPECT_EQ(job.engine.report().last_step, 330);
+  EXPECT_TRUE(Names(job.engine.report(), 7));
+}
+
+TEST(EngineProgress, LocalSgdAndLateJoiners) {
+  // Ranks are up to 40 steps apart, and four come 100 steps late.
+  DataParallelJob job(12);
+  std::map<int, std::vector<StepFold>> held;
+  for (int step = 0; step < 400; ++step) {
+    job.named = [](int, int) { return int64_t{-1}; };
+    job.Step(step);
+    for (auto& [rank, fold] : job.newest) {
+      fold.step = step;
+      if (rank >= 8 && step < 100) continue;
+      held[rank].push_back(fold);
+    }
+    for (auto& [rank, folds] : held) {
+      if ((step + rank) % (rank % 4 == 0 ? 40 : 1) != 0) continue;
+      for (StepFold& fold : folds) EXPECT_TRUE(job.engine.Add(rank, fold, job.now())) << rank << " " << step;
+      folds.clear();
+    }
+    job.engine.Advance(job.now());
+  }
+  EXPECT_GE(job.engine.report().last_step, 350);
+  EXPECT_EQ(job.engine.report().coverage.size(), 12u);
+  EXPECT_TRUE(job.engine.report().verdicts.empty());
+}
+
+TEST(EngineProgress, AnElasticChangeOfTheWorld) {
+  DataParallelJob job(8);
+  job.Run(0, 60);
+  job.process_id = 5000;
+  job.extra = [](int rank, int step) { return rank >= 5 && step < 100 ? NAN : rank == 1 && step >= 150 ? 30.0 : 0.0; };
+  for (int rank = 5; rank < 8; ++rank) job.engine.RemoveRank(rank);
+  for (int step = 50; step < 100; ++step) job.Step(step);
+  EXPECT_EQ(job.engine.report().last_step, 99);
+  EXPECT_EQ(job.engine.report().coverage.size(), 5u);
+  job.process_id = 9000;
+  for (int step = 100; step < 160; ++step) job.Step(step);
+  EXPECT_EQ(job.engine.report().coverage.size(), 8u);
+  EXPECT_TRUE(Names(job.engine.report(), 1));
+}
+
+TEST(EngineProgress, MarksThatAreOffOnMostRanksAreNotWaitedForForEver) {
+  DataParallelJob job(8);
+  job.extra = [](int rank, int) { return rank >= 3 ? NAN : 0.0; };
+  for (int step = 0; step < 40; ++step) {
+    job.Step(step);
+    job.Pause(4'000'000'000);
+  }
+  EXPECT_GE(job.engine.report().last_step, 35);
+}
+
+TEST(EngineProgress, OkExpiresWhereStepsAreNotJudged) {
+  DataParallelJob job(8);
+  job.Run(0, 60);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk);
+  // Marks of each step come, but not since when.
+  for (int step = 61; step < 90; ++step) {
+    job.named = [](int, int) { return int64_t{-1}; };
+    job.Step(step);
+    for (auto& [rank, fold] : job.newest) {
+      fold.step = step;
+      fold.previous_end_ns = 0;
+      job.engine.Add(rank, fold, job.now());
+    }
+    job.engine.Advance(job.now());
+  }
+  EXPECT_EQ(job.engine.report().state, JobState::kUnknown);
+  EXPECT_NE(NotesOf(job.engine.report()).find("those after step 60 could not be judged"), std::string::npos);
+  job.named = [](int, int step) { return step; };
+  job.Run(90, 120);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
+}
+
+TEST(EngineProgress, OneFoldOfEachRankAndStep) {
+  DataParallelJob job(8);
+  job.Run(0, 60);
+  EXPECT_FALSE(job.Say(3, 60)) << "it was judged";
+  EXPECT_TRUE(job.Say(3, 61));
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(job.Say(3, 61));
+}
+
+TEST(EngineProgress, WhatWaitsIsBoundedWhateverARankSends) {
+  DataParallelJob job(8);
+  job.Run(0, 60);
+  int waiting = 0;
+  for (int64_t i = 0; i < 10000; ++i) waiting += job.Say(3, 1000 + i) ? 1 : 0;
+  EXPECT_EQ(waiting, 1024);
+  // Back and forth: no more than once for each step of the job.
+  int again = 0;
+  for (int64_t i = 0; i < 10000; ++i) again += job.Say(3, i % 2 == 0 ? 61 : kOddStep + i) ? 1 : 0;
+  EXPECT_LE(again, 2);
+  job.Run(61, 160);
+  EXPECT_EQ(job.engine.report().last_step, 160);
+  EXPECT_EQ(job.engine.report().coverage.size(), 8u);
+}
+
+// What a node sent while the manager did not get to it comes at once, and the other nodes' after it.
+TEST(EngineProgress, StepsThatComeAtOnceAreAllJudged) {
+  DataParallelJob job(8);
+  job.Run(0, 60);
+  std::map<int, std::vector<StepFold>> held;
+  job.named = [](int, int) { return int64_t{-1}; };
+  for (int step = 61; step <= 400; ++step) {
+    job.Step(step);
+    for (auto& [rank, fold] : job.newest) {
+      fold.step = step;
+      held[rank].push_back(fold);
+    }
+  }
+  for (auto& [rank, folds] : held) {
+    for (StepFold& fold : folds) EXPECT_TRUE(job.engine.Add(rank, fold, job.now()));
+  }
+  job.engine.Advance(job.now());
+  EXPECT_EQ(job.engine.report().last_step, 400);
+  EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
+}
+
+TEST(EngineProgress, ARankThatIsBehindHoldsNobodyUp) {
+  DataParallelJob job(8);
+  job.Run(0, 60);
+  for (int step = 61; step < 161; ++step) {
+    job.extra = [](int rank, int) { return rank == 3 ? NAN : 0.0; };
+    job.Step(step);
+    job.Say(3, 5);
+    if (step >= 80 && step < 100) job.Pause(4'000'000'000);
+  }
+  EXPECT_GE(job.engine.report().last_step, 158) << "its old steps do not make it a rank to wait for";
 }
 
 TEST(Engine, IgnoresRanksThatCannotBe) {

@@ -24,6 +24,28 @@ std::string FailureText(std::string reason) {
   return reason;
 }
 
+// A rank that a connected node reports as attached, and where it stands in the snapshot.
+struct Attached {
+  int rank;
+  uint64_t attached_as;
+  size_t node, index;
+  friend auto operator<=>(const Attached&, const Attached&) = default;  // NOLINT(modernize-use-nullptr): it errs
+};
+
+void SetRivalsAside(std::vector<Attached>& attached, JobSnapshot& snapshot) {
+  std::sort(attached.begin(), attached.end());
+  for (size_t i = 1, first = 0; i < attached.size(); ++i) {
+    if (attached[i].rank != attached[first].rank) {
+      first = i;
+      continue;
+    }
+    const JobSnapshot::Node& owner = snapshot.nodes[attached[first].node];
+    RankReport& rival = snapshot.nodes[attached[i].node].ranks[attached[i].index];
+    rival.attached = false;
+    rival.reason = absl::StrCat("the rank is node ", owner.node, "'s (", owner.host, ") already: not counted");
+  }
+}
+
 }  // namespace
 
 std::string ManagerCore::NotConnected(int node) { return absl::StrCat("node ", node, "'s proxy is not connected"); }
@@ -193,14 +215,15 @@ void ManagerCore::Expire(uint64_t waiter) {
 }
 
 std::map<int, ManagerCore::Holder> ManagerCore::Holders() const {
-  // A rank may be known by two nodes, when it has moved or when two proxies claim one node rank: the better word
-  // counts.
+  // A rank may be known by two nodes, when it has moved, when two proxies claim one node rank, or when a process says
+  // that it is another node's rank: the better word counts, then the first one.
   std::map<int, Holder> holders;
   for (const auto& [key, node] : nodes_) {
     for (const auto& [number, rank] : node.ranks) {
       int score = (node.stream != 0 ? 2 : 0) + (rank.report.attached ? 1 : 0);
       auto [it, is_new] = holders.try_emplace(number, Holder{&node, &rank, score});
-      if (!is_new && score > it->second.score) it->second = {&node, &rank, score};
+      const bool is_first = score == it->second.score && rank.attached_as < it->second.rank->attached_as;
+      if (!is_new && (score > it->second.score || is_first)) it->second = {&node, &rank, score};
     }
   }
   return holders;
@@ -359,7 +382,7 @@ absl::StatusOr<std::map<int, ManagerCore::Rank>> ManagerCore::ReadRanks(std::vec
     int number = report.rank;
     if (number < 0) return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is negative"));
     CutText(report.reason);
-    if (!ranks.try_emplace(number, Rank{std::move(report), 0, {}, {}}).second) {
+    if (!ranks.try_emplace(number, Rank{std::move(report), 0, 0, {}, {}}).second) {
       return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is listed twice"));
     }
   }
@@ -423,6 +446,8 @@ absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> report
     for (auto& [number, rank] : *ranks) {
       auto known = node->ranks.find(number);
       Rank* before = known == node->ranks.end() ? nullptr : &known->second;
+      const uint64_t attached_as = before == nullptr ? 0 : before->attached_as;
+      if (rank.report.attached) rank.attached_as = attached_as != 0 ? attached_as : next_id_++;
       foreign_revision = std::max(foreign_revision, TakeAnswer(rank, before, now));
     }
     node->ranks.swap(*ranks);
@@ -541,19 +566,29 @@ void ManagerCore::Unsubscribe(ChangeSink* sink) {
 }
 
 JobSnapshot ManagerCore::Snapshot() const {
-  std::lock_guard lock(mutex_);
   JobSnapshot snapshot;
-  snapshot.wanted = kept_.wanted;
-  snapshot.nodes.reserve(nodes_.size());
-  for (const auto& [key, node] : nodes_) {
-    auto& copy = snapshot.nodes.emplace_back();
-    copy.node = node.hello.node_rank;
-    copy.host = node.hello.host;
-    copy.connected = node.stream != 0;
-    copy.ranks.reserve(node.ranks.size());
-    for (const auto& [number, rank] : node.ranks) copy.ranks.push_back(rank.report);
-    copy.mark_files = node.hello.mark_files;
+  std::vector<Attached> attached;
+  {
+    std::lock_guard lock(mutex_);
+    snapshot.wanted = kept_.wanted;
+    snapshot.nodes.reserve(nodes_.size());
+    attached.reserve(known_ranks_);
+    for (const auto& [key, node] : nodes_) {
+      auto& copy = snapshot.nodes.emplace_back();
+      copy.node = node.hello.node_rank;
+      copy.host = node.hello.host;
+      copy.connected = node.stream != 0;
+      copy.ranks.reserve(node.ranks.size());
+      for (const auto& [number, rank] : node.ranks) {
+        if (copy.connected && rank.report.attached) {
+          attached.push_back({number, rank.attached_as, snapshot.nodes.size() - 1, copy.ranks.size()});
+        }
+        copy.ranks.push_back(rank.report);
+      }
+      copy.mark_files = node.hello.mark_files;
+    }
   }
+  SetRivalsAside(attached, snapshot);
   return snapshot;
 }
 

@@ -106,7 +106,9 @@ struct JobSnapshot {
     std::optional<MarkFiles> mark_files = std::nullopt;
   };
   SwitchState wanted;
-  std::vector<Node> nodes;  // by node rank
+  // By node rank. Of a rank that several connected nodes report as attached, the first one to do so has it; with the
+  // others it is not attached, and the reason says who has it.
+  std::vector<Node> nodes;
 };
 
 class ManagerCore {
@@ -173,6 +175,7 @@ class ManagerCore {
  private:
   struct Rank {
     RankReport report;
+    uint64_t attached_as = 0;        // a number that goes up with each rank that attaches; 0: it is not attached
     uint64_t answered_revision = 0;  // the newest one; of an attached rank only
     SteadyTime answered_at;
     std::string failure;  // not empty: the answer was "cannot"

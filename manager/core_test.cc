@@ -269,6 +269,35 @@ TEST_F(ManagerCoreTest, TheSameProxyReplacesItsStreamAnotherIsKeptBesideIt) {
   EXPECT_TRUE(core_.Snapshot().nodes[1].connected);
 }
 
+TEST_F(ManagerCoreTest, ARankThatTwoNodesReportIsTheFirstOnes) {
+  FakeNode node0, node1;
+  uint64_t stream1 = Connect(node1, 1, {Attached(7)});
+  uint64_t stream0 = Connect(node0, 0, {Attached(0)});
+  ASSERT_TRUE(core_.Report(stream0, {Attached(0), Attached(7)}, Now()).ok());
+  ASSERT_TRUE(core_.Report(stream1, {Attached(7)}, Now()).ok());
+  auto attached_at = [this](int node) {
+    for (const JobSnapshot::Node& one : core_.Snapshot().nodes) {
+      if (one.node != node) continue;
+      for (const RankReport& rank : one.ranks) {
+        if (rank.rank == 7) return rank.attached ? std::string("attached") : rank.reason;
+      }
+    }
+    return std::string("unknown");
+  };
+  EXPECT_EQ(attached_at(1), "attached");
+  EXPECT_EQ(attached_at(0), "the rank is node 1's (host) already: not counted");
+  EXPECT_EQ(core_.Answers(0, Now(), 1).back().node, 1);
+  RankReport ended = Attached(7);
+  ended.attached = false;
+  ASSERT_TRUE(core_.Report(stream1, {ended}, Now()).ok());
+  EXPECT_EQ(attached_at(0), "attached");
+  EXPECT_EQ(core_.Answers(0, Now(), 1).back().node, 0);
+  ASSERT_TRUE(core_.Report(stream1, {Attached(7)}, Now()).ok());
+  EXPECT_EQ(attached_at(0), "attached") << "the first of now";
+  core_.Disconnect(stream0);
+  EXPECT_EQ(attached_at(1), "attached");
+}
+
 TEST_F(ManagerCoreTest, AProxyThatMovedReplacesOneThatHasGone) {
   FakeNode first, second;
   core_.Disconnect(Connect(first, 0, {Attached(0)}, "old pod"));

@@ -1,6 +1,7 @@
 #include "manager/diagnosis_feed.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "manager/core.h"
@@ -66,7 +67,9 @@ void DiagnosisFeed::Release(Rank& rank, int number) {
   if (owner != streams_.end()) --owner->second.owns;
   engine_.DropGroups(number, 0);
   if (options_.on_groups) options_.on_groups(-1, number, {});
+  const uint64_t rival = rank.rival;
   rank = Rank{};
+  rank.rival = rival;
 }
 
 void DiagnosisFeed::Place(const Stream& stream, int rank) {
@@ -76,6 +79,20 @@ void DiagnosisFeed::Place(const Stream& stream, int rank) {
   engine_.SetPlace(rank, {stream.node, stream.host, state.local_rank});
 }
 
+bool DiagnosisFeed::IsFree(int rank) const {
+  const auto found = streams_.find(owner(rank));
+  if (found == streams_.end()) return true;
+  return !found->second.connected || found->second.replaced ||
+         ranks_[static_cast<size_t>(rank)].presence == Presence::kDetached;
+}
+
+bool DiagnosisFeed::ReportsAttached(uint64_t id, int rank) const {
+  const auto stream = streams_.find(id);
+  if (stream == streams_.end() || !stream->second.connected || stream->second.replaced) return false;
+  const auto reported = stream->second.reported.find(rank);
+  return reported != stream->second.reported.end() && reported->second;
+}
+
 bool DiagnosisFeed::Claim(uint64_t id, Stream& stream, int rank) {
   Rank& state = At(rank);
   if (state.stream == id) return true;
@@ -83,6 +100,7 @@ bool DiagnosisFeed::Claim(uint64_t id, Stream& stream, int rank) {
   // Not gone for the engine: it goes on with another owner.
   auto former = streams_.find(state.stream);
   if (former != streams_.end()) --former->second.owns;
+  if (state.rival == id) state.rival = 0;
   state.stream = id;
   state.presence = Presence::kUnknown;
   ++stream.owns;
@@ -96,7 +114,31 @@ bool DiagnosisFeed::Claim(uint64_t id, Stream& stream, int rank) {
   return true;
 }
 
+void DiagnosisFeed::TakeAttached(uint64_t id, int number, bool attached) {
+  if (owner(number) != id) return;
+  Rank& rank = At(number);
+  rank.presence = attached ? Presence::kAttached : Presence::kDetached;
+  if (!attached && rank.live) ReportGone(rank, number);
+  if (attached && !rank.live) {
+    // It counts once it folds: a rank without marks is nobody to wait for.
+    rank.live = true;
+    ++counts_.live_ranks;
+  }
+}
+
+void DiagnosisFeed::HandOver(int rank) {
+  const uint64_t rival = At(rank).rival;
+  if (rival == 0 || !IsFree(rank)) return;
+  At(rank).rival = 0;
+  if (!ReportsAttached(rival, rank) || !Claim(rival, streams_.at(rival), rank)) return;
+  TakeAttached(rival, rank, true);
+  Place(streams_.at(rival), rank);
+}
+
 void DiagnosisFeed::Connect(uint64_t stream, int node, const std::string& host) {
+  for (auto& [id, other] : streams_) {
+    if (id != stream && other.node == node && other.host == host) other.replaced = true;
+  }
   Stream& state = streams_[stream];
   state.node = node;
   state.host = host;
@@ -113,19 +155,11 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
     if (stream.reported.size() >= static_cast<size_t>(kMaxRanksPerNode)) break;
   }
   for (const auto& [number, attached] : stream.reported) {
-    auto earlier = before.find(number);
-    bool newly = attached && (earlier == before.end() || !earlier->second);
-    bool free = owner(number) == 0 || !streams_.at(owner(number)).connected;
-    if (attached && (newly || free)) Claim(id, stream, number);
-    if (owner(number) != id) continue;
-    Rank& rank = At(number);
-    rank.presence = attached ? Presence::kAttached : Presence::kDetached;
-    if (!attached && rank.live) ReportGone(rank, number);
-    if (attached && !rank.live) {
-      // It counts once it folds: a rank without marks is nobody to wait for.
-      rank.live = true;
-      ++counts_.live_ranks;
-    }
+    const bool is_mine = owner(number) == id;
+    if (attached && !is_mine && IsFree(number)) Claim(id, stream, number);
+    if (attached && owner(number) != id) At(number).rival = id;
+    TakeAttached(id, number, attached);
+    if (is_mine && !attached) HandOver(number);
   }
   for (const RankPresence& presence : ranks) {
     if (!InRange(presence.rank) || owner(presence.rank) != id) continue;
@@ -134,7 +168,10 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
     if (presence.communication_on) engine_.SetCommunicationOn(presence.rank, *presence.communication_on);
   }
   for (const auto& [number, attached] : before) {
-    if (stream.reported.count(number) == 0 && owner(number) == id) Release(At(number), number);
+    if (stream.reported.count(number) == 0 && owner(number) == id) {
+      Release(At(number), number);
+      HandOver(number);
+    }
   }
   std::erase_if(stream.owned, [&](int number) { return owner(number) != id; });
   for (int number : stream.owned) Place(stream, number);
@@ -142,9 +179,10 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
 
 bool DiagnosisFeed::MayFeed(uint64_t id, Stream& stream, int rank) {
   if (!InRange(rank)) return false;
-  uint64_t now = owner(rank);
-  if (now == id) return true;
-  if (now != 0 && streams_.at(now).connected) return false;
+  if (owner(rank) == id) return true;
+  // A rank that has ended on its node goes only to one that says that it lives there.
+  const bool ended = owner(rank) != 0 && At(rank).presence == Presence::kDetached && !ReportsAttached(id, rank);
+  if (stream.replaced || !IsFree(rank) || (ended && streams_.at(owner(rank)).connected)) return false;
   if (!Claim(id, stream, rank)) return false;
   auto reported = stream.reported.find(rank);
   if (reported != stream.reported.end())
@@ -199,7 +237,7 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
       if (rank.presence == Presence::kDetached) late.push_back(step.rank);
     }
     if (options_.on_step) options_.on_step(step.rank, step.fold, now_ns);
-    engine_.Add(step.rank, std::move(step.fold), now_ns);
+    if (!engine_.Add(step.rank, std::move(step.fold), now_ns)) ++counts_.unused;
     ++counts_.steps;
   }
   for (int rank : late) ReportGone(At(rank), rank);
@@ -212,6 +250,9 @@ void DiagnosisFeed::Disconnect(uint64_t id, uint64_t now_ns) {
   found->second.connected = false;
   found->second.away_since_ns = now_ns;
   ++away_;
+  for (int number : found->second.owned) {
+    if (owner(number) == id) HandOver(number);
+  }
 }
 
 bool DiagnosisFeed::Advance(uint64_t now_ns) {
@@ -223,12 +264,34 @@ bool DiagnosisFeed::Advance(uint64_t now_ns) {
       continue;
     }
     for (int number : stream.owned) {
-      if (owner(number) == it->first) Release(At(number), number);
+      if (owner(number) != it->first) continue;
+      Release(At(number), number);
+      HandOver(number);
     }
     it = streams_.erase(it);
     --away_;
   }
   return engine_.Advance(now_ns);
+}
+
+// Who is set aside, by rank; empty: nobody is.
+std::string DiagnosisFeed::Rivals() const {
+  std::string text;
+  size_t more = 0;
+  for (size_t number = 0; number < ranks_.size(); ++number) {
+    const Rank& rank = ranks_[number];
+    const auto owner = streams_.find(rank.stream);
+    if (rank.rival == 0 || owner == streams_.end() || !ReportsAttached(rank.rival, static_cast<int>(number))) continue;
+    if (!text.empty()) {
+      ++more;
+      continue;
+    }
+    const Stream& rival = streams_.at(rank.rival);
+    text = absl::StrCat("rank ", number, " is reported by node ", owner->second.node, " (", owner->second.host,
+                        ") and by node ", rival.node, " (", rival.host, "): that of ", rival.host, " is not used");
+  }
+  if (more > 0) absl::StrAppend(&text, "; ", more, " more ranks are reported twice");
+  return text;
 }
 
 // Why no step comes, or none that can be judged; empty: it is not known.
@@ -258,6 +321,9 @@ std::string DiagnosisFeed::AdviseOnSteps() const {
 
 diagnosis::Report DiagnosisFeed::report() const {
   diagnosis::Report report = engine_.report();
+  if (std::string rivals = Rivals(); !rivals.empty()) {
+    report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(rivals)});
+  }
   if (!engine_.has_few_steps()) return report;
   if (const std::string advice = AdviseOnSteps(); !advice.empty()) {
     absl::StrAppend(&report.notes.front().text, "; ", advice);

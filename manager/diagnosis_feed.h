@@ -1,9 +1,10 @@
 // Between the streams of the nodes and the engine: whose rank is whose, what a node may report, when a rank is gone.
 //
 // Design:
-// 1. A rank belongs to one stream. It goes to the stream that newly reports it as attached (the last one wins: that is
-//    what a job looks like that was moved), else, while nobody has it or its stream is away, to the first that brings
-//    folds of it.
+// 1. A rank belongs to one stream: the first that reports it as attached or brings folds of it. Another one that does
+//    is set aside, and a note names both. It gets the rank when the first one reports that the rank is not attached any
+//    more (a job that was moved: its old processes end), when the first stream ends, and when the first proxy connects
+//    anew (same node, same host). So a process that takes a rank's number on another node costs that rank nothing.
 // 2. What a stream reports of ranks that are not its own is refused and counted: a broken proxy costs its own ranks
 //    only.
 // 3. A rank is gone for the engine when its proxy reports that it is not attached any more, and when its stream has
@@ -69,6 +70,7 @@ class DiagnosisFeed {
   struct Counts {
     uint64_t steps = 0;          // given to the engine
     uint64_t refused = 0;        // of ranks that are not the stream's or cannot be, or unreadable
+    uint64_t unused = 0;         // of those given to the engine: that came twice, too late, or far ahead of the others
     uint64_t proxy_dropped = 0;  // FoldBatch::proxy_dropped, over the nodes that are connected
     uint64_t live_ranks = 0;     // owned and not gone
     uint64_t groups_unused = 0;  // that came with members that are not used (diagnosis::Engine::SetGroup)
@@ -95,7 +97,7 @@ class DiagnosisFeed {
 
   // True while time alone can change something.
   bool waits_for_time(uint64_t now_ns) const { return away_ > 0 || now_ns < busy_until_ns_; }
-  // While too few steps have come it says what is to be done for them to come.
+  // While too few steps have come it says what is to be done for them to come. Names ranks that two nodes report.
   diagnosis::Report report() const;
   void Restore(const std::vector<diagnosis::Verdict>& verdicts) { engine_.Restore(verdicts); }
   Counts counts() const;
@@ -108,6 +110,7 @@ class DiagnosisFeed {
   enum class Presence : uint8_t { kUnknown, kAttached, kDetached };
   struct Rank {
     uint64_t stream = 0;
+    uint64_t rival = 0;  // the newest other stream that reports it as attached; it may have gone
     Presence presence = Presence::kUnknown;
     int local_rank = -1;
     bool live = false;  // for the engine
@@ -117,6 +120,7 @@ class DiagnosisFeed {
     int node = 0;
     std::string host;
     bool connected = true;
+    bool replaced = false;  // its proxy has connected anew
     uint64_t away_since_ns = 0;
     uint64_t proxy_dropped = 0;
     std::map<int, bool> reported;  // rank -> attached, of the newest Ranks
@@ -126,13 +130,20 @@ class DiagnosisFeed {
 
   bool InRange(int rank) const { return rank >= 0 && rank < diagnosis::kMaxRanks; }
   Rank& At(int rank);
+  // Nobody has it who may say so.
+  bool IsFree(int rank) const;
+  bool ReportsAttached(uint64_t id, int rank) const;
   bool Claim(uint64_t id, Stream& stream, int rank);
+  void TakeAttached(uint64_t id, int rank, bool attached);
+  // To the rival of its owner, if the owner has let it go.
+  void HandOver(int rank);
   bool MayFeed(uint64_t id, Stream& stream, int rank);
   void SetGroups(const Stream& stream, FoldBatch::Groups groups);
   void Release(Rank& rank, int number);
   void ReportGone(Rank& rank, int number);
   void Place(const Stream& stream, int rank);
   std::string AdviseOnSteps() const;
+  std::string Rivals() const;
 
   const Options options_;
   diagnosis::Engine engine_;

@@ -33,7 +33,7 @@ class FeedTest : public ::testing::Test {
   int64_t next_step_ = 0;
 };
 
-TEST_F(FeedTest, ARankGoesToTheStreamThatNewlyReportsIt) {
+TEST_F(FeedTest, ARankBelongsToTheFirstThatReportsIt) {
   feed_.Connect(1, 0, "host-a");
   feed_.Connect(2, 1, "host-b");
   feed_.Ranks(1, {{0, true}, {1, true}});
@@ -42,15 +42,74 @@ TEST_F(FeedTest, ARankGoesToTheStreamThatNewlyReportsIt) {
   EXPECT_EQ(feed_.counts().refused, 1u);
 
   feed_.Ranks(2, {{1, true}});
-  EXPECT_EQ(feed_.owner(1), 2u) << "the last one wins";
-  EXPECT_EQ(feed_.place(1).host, "host-b");
+  EXPECT_EQ(feed_.owner(1), 1u);
+  EXPECT_EQ(feed_.place(1).host, "host-a");
+  EXPECT_EQ(Taken(1, 1), 1u);
+  EXPECT_EQ(Taken(2, 1), 0u);
+  EXPECT_EQ(feed_.report().notes.back().text,
+            "rank 1 is reported by node 0 (host-a) and by node 1 (host-b): that of host-b is not used");
+  feed_.Ranks(2, {{1, false}});
+  EXPECT_THAT(feed_.report().notes.back().text, testing::Not(testing::HasSubstr("host-b"))) << "it has gone";
+}
+
+// The job was moved, or its ranks were given to other nodes: the old node lingers.
+TEST_F(FeedTest, WhoIsSetAsideGetsTheRankOnceTheFirstLetsItGo) {
+  enum class Way { kDetaches, kListsItNoMore, kEnds, kEndsAndFolds };
+  for (Way way : {Way::kDetaches, Way::kListsItNoMore, Way::kEnds, Way::kEndsAndFolds}) {
+    DiagnosisFeed feed{DiagnosisFeed::Options{}};
+    feed.Connect(1, 0, "host-a");
+    feed.Connect(2, 5, "host-b");
+    feed.Ranks(1, {{0, true}, {7, true}});
+    feed.Ranks(2, {{7, true}});
+    ASSERT_EQ(feed.owner(7), 1u);
+    EXPECT_EQ(feed.counts().live_ranks, 2u);
+    if (way == Way::kDetaches) feed.Ranks(1, {{0, true}, {7, false}});
+    if (way == Way::kListsItNoMore) feed.Ranks(1, {{0, true}});
+    if (way == Way::kEnds || way == Way::kEndsAndFolds) feed.Disconnect(1, now_);
+    if (way == Way::kEndsAndFolds) feed.Folds(2, Step(7, 1), now_);
+    EXPECT_EQ(feed.owner(7), 2u) << static_cast<int>(way);
+    EXPECT_EQ(feed.place(7).host, "host-b");
+    feed.Folds(2, Step(7, 2), now_);
+    EXPECT_EQ(feed.counts().refused, 0u);
+    feed.Advance(now_ + 60 * kSecond);
+    EXPECT_EQ(feed.owner(7), 2u);
+    EXPECT_EQ(feed.counts().live_ranks, way == Way::kEnds || way == Way::kEndsAndFolds ? 1u : 2u);
+    feed.Ranks(1, {{0, true}, {7, true}});
+    EXPECT_EQ(feed.owner(7), 2u) << "and keeps it";
+  }
+}
+
+TEST_F(FeedTest, ARankThatHasEndedGoesToWhereItLives) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  feed_.Ranks(1, {{7, true}});
+  feed_.Ranks(1, {{7, false}});
+  EXPECT_EQ(feed_.owner(7), 1u) << "its last steps may still come";
+  EXPECT_EQ(Taken(2, 7), 0u) << "it does not say that the rank lives there";
+  feed_.Ranks(2, {{7, true}});
+  EXPECT_EQ(feed_.owner(7), 2u);
+  EXPECT_EQ(Taken(1, 7), 0u);
+  EXPECT_EQ(Taken(2, 7), 1u);
+}
+
+TEST_F(FeedTest, AProxyThatConnectsAnewHasItsRanksAtOnce) {
+  feed_.Connect(1, 0, "host-a");
   feed_.Ranks(1, {{0, true}, {1, true}});
-  EXPECT_EQ(feed_.owner(1), 2u) << "that is what it has said all the time";
-  EXPECT_EQ(Taken(1, 1), 0u);
+  feed_.Connect(2, 0, "host-a");
+  feed_.Ranks(2, {{0, true}, {1, true}});
+  EXPECT_EQ(feed_.owner(1), 2u) << "the end of the old stream comes later";
   EXPECT_EQ(Taken(2, 1), 1u);
-  feed_.Ranks(1, {{0, true}, {1, false}});
-  feed_.Ranks(1, {{0, true}, {1, true}});
-  EXPECT_EQ(feed_.owner(1), 1u) << "the rank has come back to the first node";
+  feed_.Disconnect(1, now_);
+  feed_.Advance(now_ + 60 * kSecond);
+  EXPECT_EQ(feed_.owner(1), 2u);
+  EXPECT_EQ(feed_.counts().live_ranks, 2u);
+}
+
+TEST_F(FeedTest, CountsWhatTheEngineDoesNotUse) {
+  feed_.Connect(1, 0, "host-a");
+  for (int i = 0; i < 3; ++i) feed_.Folds(1, Step(0, 5), now_);
+  EXPECT_EQ(feed_.counts().steps, 3u);
+  EXPECT_EQ(feed_.counts().unused, 2u);
 }
 
 TEST_F(FeedTest, SaysWhyNoStepComes) {
@@ -240,6 +299,45 @@ TEST_F(FeedTest, CountsWhatConnectedProxiesCouldNotSend) {
   EXPECT_EQ(feed_.counts().refused, 4u);
   feed_.Disconnect(2, now_);
   EXPECT_EQ(feed_.counts().proxy_dropped, 5u);
+}
+
+// A process on another node says that it is rank 3, is faster, and reports first each time.
+TEST_F(FeedTest, AnotherProcessWithARanksNumberHidesNobody) {
+  TestJob job;
+  uint64_t end_ns = job.begin_ns;
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(66, 5, "host-b");
+  std::vector<RankPresence> ranks;
+  FoldBatch groups;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    ranks.push_back({rank, true});
+    groups.groups.push_back({rank, {job.Group()}});
+  }
+  feed_.Ranks(1, ranks);
+  feed_.Folds(1, std::move(groups), now_);
+  for (int64_t step = 0; step < 160; ++step) {
+    if (step == 40) feed_.Ranks(66, {{3, true}});
+    if (step == 80) job.slow[3] = 1.61;
+    FoldBatch batch, other;
+    int rank = 0;
+    for (StepFold& fold : job.Step(step, end_ns)) {
+      if (rank == 2) {
+        other.steps.push_back({3, fold});
+        other.steps[0].fold.process_id = 99;
+      }
+      batch.steps.push_back({rank++, std::move(fold)});
+    }
+    now_ += kSecond / 10;
+    feed_.Folds(66, std::move(other), now_);
+    feed_.Folds(1, std::move(batch), now_);
+    feed_.Advance(now_);
+  }
+  const diagnosis::Report report = feed_.report();
+  EXPECT_TRUE(std::any_of(report.verdicts.begin(), report.verdicts.end(), [](const diagnosis::Verdict& verdict) {
+    return verdict.open && verdict.ids == std::vector<int>{3};
+  }));
+  EXPECT_EQ(report.notes.back().text,
+            "rank 3 is reported by node 0 (host-a) and by node 5 (host-b): that of host-b is not used");
 }
 
 // A broken proxy sends what it likes, of its ranks and of everybody's. The others' verdict is the same.

@@ -105,12 +105,17 @@ std::vector<FaultPlace> FaultPlaces(const Verdict& verdict, const JobSnapshot& j
   std::map<std::string, std::set<int>> places;
   for (int id : verdict.ids) {
     const JobSnapshot::Node* node = nullptr;
+    int best = 0;
     for (const JobSnapshot::Node& candidate : job.nodes) {
-      bool here = verdict.scope == Scope::kNode ? candidate.node == id
-                                                : std::any_of(candidate.ranks.begin(), candidate.ranks.end(),
-                                                              [id](const RankReport& rank) { return rank.rank == id; });
-      // Of two lives of a node, or of a rank that has moved, the one that is there.
-      if (here && (node == nullptr || candidate.connected)) node = &candidate;
+      const auto rank = std::find_if(candidate.ranks.begin(), candidate.ranks.end(),
+                                     [id](const RankReport& report) { return report.rank == id; });
+      const bool has_rank = verdict.scope == Scope::kRank && rank != candidate.ranks.end();
+      if (!has_rank && (verdict.scope != Scope::kNode || candidate.node != id)) continue;
+      // Of two lives of a node, or of a rank that has moved, the one that is there; of two nodes that report a rank, the
+      // one that has it.
+      const int score = 1 + (candidate.connected ? 2 : 0) + (has_rank && rank->attached ? 4 : 0);
+      if (score >= best) node = &candidate;
+      best = std::max(best, score);
     }
     if (node == nullptr || !IsNodeName(node->host) || node->ranks.empty()) return {};
     int first = FirstRank(node->ranks);

@@ -1,10 +1,12 @@
 #include "manager/hang_watch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/progress.h"
 
 namespace taskd::manager {
 namespace {
@@ -13,7 +15,9 @@ constexpr size_t kKeptSteps = 32;
 constexpr int kEnoughSteps = 2;    // from which on they can be judged by
 constexpr size_t kNamedRanks = 8;  // in the text
 
-double Median(std::deque<double> values) {
+// The upper one.
+template <typename Values>
+double Median(Values values) {
   if (values.empty()) return 0;
   auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -33,8 +37,10 @@ std::string Text(const HangVerdict& verdict, size_t behind) {
   if (verdict.highest_step < 0) {
     return absl::StrFormat("hang: no rank has ended its first step in %.0f s", verdict.idle_s);
   }
+  const std::vector<int> odd(verdict.ahead.begin(), verdict.ahead.begin() + Least(verdict.ahead.size(), kNamedRanks));
   std::string text = absl::StrFormat("hang: no rank has ended a step for %.0f s (limit %.0f s), last step %d",
                                      verdict.idle_s, verdict.limit_s, verdict.highest_step);
+  if (!odd.empty()) absl::StrAppend(&text, "; not counted, far ahead of the others: rank ", absl::StrJoin(odd, ", "));
   if (behind == 0) return text;
   const std::vector<int> named(verdict.behind.begin(), verdict.behind.begin() + Least(behind, kNamedRanks));
   absl::StrAppend(&text, "; behind at step ", verdict.lowest_step, ": rank ", absl::StrJoin(named, ", "));
@@ -47,7 +53,7 @@ std::string Text(const HangVerdict& verdict, size_t behind) {
 void HangWatch::BeginAnew(SteadyTime now) {
   ended_steps_ = 0;
   patient_ = false;
-  step_at_ = mark_at_ = now;
+  began_at_ = step_at_ = mark_at_ = now;
 }
 
 HangWatch::Seconds HangWatch::Limit() const {
@@ -68,13 +74,21 @@ HangVerdict HangWatch::Describe(const std::vector<RankPulse>& ranks, SteadyTime 
   verdict.limit_s = limit.count();
   verdict.ranks = static_cast<int>(ranks.size());
   verdict.lowest_step = INT64_MAX;
+  std::vector<int64_t> steps;
+  for (const RankPulse& rank : ranks) steps.push_back(rank.step);
+  const int64_t of_most = StepOfMost(std::move(steps));
   for (const RankPulse& rank : ranks) {
+    if (IsFarAhead(rank.step, of_most)) {
+      verdict.ahead.push_back(rank.rank);
+      continue;
+    }
     verdict.lowest_step = std::min(verdict.lowest_step, rank.step);
     verdict.highest_step = std::max(verdict.highest_step, rank.step);
   }
   std::vector<int> behind;
   for (const RankPulse& rank : ranks) {
-    if (rank.step == verdict.lowest_step && rank.step != verdict.highest_step) behind.push_back(rank.rank);
+    if (!IsFarAhead(rank.step, of_most) && rank.step == verdict.lowest_step && rank.step != verdict.highest_step)
+      behind.push_back(rank.rank);
   }
   verdict.behind.assign(behind.begin(), behind.begin() + Least(behind.size(), HangVerdict::kMaxBehind));
   std::sort(verdict.behind.begin(), verdict.behind.end());
@@ -94,37 +108,59 @@ std::optional<HangVerdict> HangWatch::Resume(SteadyTime now, const std::string& 
 
 std::optional<HangVerdict> HangWatch::Restarted(SteadyTime now) {
   known_.clear();
+  reached_ = -1;
   BeginAnew(now);
   return Resume(now, "the hang is over: its ranks have ended");
 }
 
-HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks) {
+HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now) {
   Changes changes;
+  changes.learned = known_.empty();
+  std::vector<int64_t> steps;
+  for (const RankPulse& rank : ranks) steps.push_back(rank.step);
+  const int64_t of_most = StepOfMost(std::move(steps));
   for (const RankPulse& rank : ranks) {
-    auto known = known_.find(rank.rank);
-    if (known == known_.end()) {
-      // A manager that is new to a job learns from what the ranks did before.
-      if (rank.step >= 0) {
-        changes.learned = true;
-        changes.steps_ended = std::max<int64_t>(changes.steps_ended, 1);
-      }
-    } else if (known->second.pid != rank.pid) {
-      changes.renewed = true;
-    } else {
+    for (uint64_t count : rank.marks) marks_seen_ = marks_seen_ || count != 0;
+    const auto known = known_.find(rank.rank);
+    if (known != known_.end() && known->second.pid != rank.pid) {
+      ++changes.renewed;
+    } else if (known != known_.end() && !IsFarAhead(rank.step, of_most)) {
       changes.Add(known->second, rank);
     }
-    for (uint64_t count : rank.marks) marks_seen_ = marks_seen_ || count != 0;
-    changes.step_ms = std::max(changes.step_ms, rank.step_ms);
     known_[rank.rank] = rank;  // one that has gone stays: it may come back as another process
   }
+  CountSteps(ranks, now, changes);
   return changes;
 }
 
-void HangWatch::Changes::Add(const RankPulse& before, const RankPulse& now) {
-  if (now.step > before.step) {
-    stepped = true;
-    steps_ended = std::max(steps_ended, before.step < 0 ? 1 : now.step - before.step);
+void HangWatch::CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, Changes& changes) {
+  const bool may_be_first = now - began_at_ < options_.first_steps_grace;
+  std::vector<int64_t> steps;
+  std::vector<double> step_ms;
+  for (const RankPulse& rank : ranks) {
+    if (rank.step >= 0 || may_be_first) steps.push_back(rank.step < 0 ? 0 : rank.step + 1);
+    if (rank.step >= 0) step_ms.push_back(rank.step_ms);
   }
+  changes.step_ms = Median(std::move(step_ms));
+  const int64_t before = reached_;
+  reached_ = StepOfMost(std::move(steps)) - 1;
+  changes.learned = changes.learned && reached_ >= 0;
+  if (changes.learned || (before < 0 && reached_ >= 0)) {
+    changes.steps_ended = 1;
+  } else if (before >= 0 && reached_ > before) {
+    changes.steps_ended = reached_ - before;
+  }
+}
+
+bool HangWatch::IsRestart(const Changes& changes, size_t ranks) {
+  if (changes.steps_ended > 0) patient_once_ = false;
+  if (changes.renewed == 0) return false;
+  if (changes.renewed * 2 > ranks) return true;
+  return !std::exchange(patient_once_, true);
+}
+
+void HangWatch::Changes::Add(const RankPulse& before, const RankPulse& now) {
+  if (now.step > before.step) stepped = true;
   for (int i = 0; i < kNumMarkCounts; ++i) {
     if (now.marks[i] != before.marks[i]) moved[i] = marked = true;
   }
@@ -181,8 +217,8 @@ std::optional<HangVerdict> HangWatch::Update(const std::vector<RankPulse>& ranks
     if (known_.empty() || !open_.has_value()) BeginAnew(now);
     watching_ = true;
   }
-  const Changes changes = TakePulses(ranks);
-  if (changes.renewed) {
+  const Changes changes = TakePulses(ranks, now);
+  if (IsRestart(changes, ranks.size())) {
     BeginAnew(now);
     return Resume(now, "the hang is over: ranks were started anew");
   }

@@ -7,6 +7,10 @@
 // slow phase that went on again by itself is remembered: the next one may take 1.5 times as long, up to the grace of
 // the first steps.
 //
+// Nobody is killed for what one rank says: how far the job is, how long its steps take, that the first ones are over and
+// that it was started anew, most ranks decide (common/progress.h). A rank far ahead of the others does not count at all.
+// What one rank alone can do is to go on: then the job does not hang.
+//
 // No verdict while there is nothing to judge by: steps are switched off, no rank lives, or no rank has ever made a
 // mark. Before two steps have ended, at the start and after each restart, only the grace of the first steps
 // (compilation) ends in one.
@@ -49,6 +53,7 @@ struct HangVerdict {
   int64_t lowest_step = -1;
   int64_t highest_step = -1;
   std::vector<int> behind;  // ranks at the lowest step, where steps differ; the first kMaxBehind
+  std::vector<int> ahead;   // ranks whose steps are far ahead of the others': not counted
   int ranks = 0;            // that live
   std::string text;         // one line
 
@@ -75,19 +80,23 @@ class HangWatch {
 
   // What ranks have done since the last Update.
   struct Changes {
-    bool renewed = false;     // some rank is another process
-    bool learned = false;     // some rank is new to us and has ended steps before
+    size_t renewed = 0;       // ranks that are other processes
+    bool learned = false;     // most ranks are new to us and have ended steps before
     bool stepped = false;     // some rank has ended a step
     bool marked = false;      // some rank has made a mark, of a kind that `moved` names
-    int64_t steps_ended = 0;  // the most of one rank
-    double step_ms = 0;       // the longest of their newest steps
+    int64_t steps_ended = 0;  // by most ranks
+    double step_ms = 0;       // the median of their newest steps
     std::array<bool, kNumMarkCounts> moved{};
 
     void Add(const RankPulse& before, const RankPulse& now);
   };
 
   void BeginAnew(SteadyTime now);
-  Changes TakePulses(const std::vector<RankPulse>& ranks);
+  Changes TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now);
+  // Of the ranks that mark steps, or may still be in their first one.
+  void CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, Changes& changes);
+  // Most ranks are other processes, or some are and the others were not patient for that yet.
+  bool IsRestart(const Changes& changes, size_t ranks);
   // `idle`: since the step before.
   void LearnSteps(const Changes& changes, Seconds idle);
   void NoteStep(const Changes& changes, SteadyTime now);
@@ -102,10 +111,13 @@ class HangWatch {
   std::map<int, RankPulse> known_;
   std::deque<double> step_s_;  // the newest, oldest first
   int ended_steps_ = 0;        // since the (re)start; counts to 2
+  int64_t reached_ = -1;       // the step that most ranks have
+  bool patient_once_ = false;  // a few ranks were started anew since most have ended a step
   bool marks_seen_ = false;    // some rank has ever made one
   bool watching_ = false;      // there was something to judge by at the last Update
   bool patient_ = false;       // the last marks were of a checkpoint or of the data loader alone
   double longest_slow_s_ = 0;
+  SteadyTime began_at_;
   SteadyTime step_at_;  // the last step ended
   SteadyTime mark_at_;  // the last mark was seen
   uint64_t hangs_ = 0;

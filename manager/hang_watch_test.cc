@@ -250,6 +250,76 @@ TEST_F(HangWatchTest, TimeWithoutProxiesDoesNotCount) {
   EXPECT_EQ(SecondsToVerdict(20), -1);
 }
 
+constexpr int64_t kOdd = int64_t{1} << 62;
+
+TEST_F(HangWatchTest, AStepFarAheadDoesNotCount) {
+  Train(10);
+  ranks_[3].step = kOdd;
+  ASSERT_FALSE(Look().has_value());
+  for (int64_t s = 2; s <= 29; ++s) {
+    ++ranks_[3].step;
+    ASSERT_FALSE(Look().has_value()) << s;
+  }
+  ++ranks_[3].step;
+  ASSERT_TRUE(Look().has_value()) << "that one rank goes on with its numbers is no progress";
+  EXPECT_EQ(watch_.open()->highest_step, 9);
+  EXPECT_THAT(watch_.open()->behind, IsEmpty());
+  EXPECT_THAT(watch_.open()->ahead, ElementsAre(3));
+  EXPECT_THAT(watch_.open()->text, HasSubstr("last step 9; not counted, far ahead of the others: rank 3"));
+}
+
+TEST_F(HangWatchTest, OddStepsOfAllAreGoodOnes) {
+  for (RankPulse& rank : ranks_) rank.step = kOdd;
+  Train(10);
+  EXPECT_EQ(SecondsToVerdict(100), 30);
+  EXPECT_EQ(watch_.open()->highest_step, kOdd + 10);
+}
+
+TEST_F(HangWatchTest, OneRankDoesNotEndTheFirstSteps) {
+  Look();
+  for (int i = 0; i < 10; ++i) {
+    ranks_[3].step += i == 5 ? kOdd : 1;
+    ++ranks_[3].marks[0];
+    ASSERT_FALSE(Look().has_value());
+  }
+  EXPECT_EQ(SecondsToVerdict(1700), -1) << "the others compile";
+}
+
+TEST_F(HangWatchTest, WhereOneRankMarksStepsItIsTheOne) {
+  Look();
+  for (int i = 0; i < 2000; ++i) {
+    ++ranks_[0].step;
+    ranks_[0].step_ms = 1000;
+    Mark(SwitchKind::kForward);
+    ASSERT_FALSE(Look().has_value());
+  }
+  EXPECT_EQ(SecondsToVerdict(100), 30);
+}
+
+TEST_F(HangWatchTest, OneRanksStepTimeIsNotTheJobs) {
+  for (int i = 0; i < 20; ++i) {
+    for (RankPulse& rank : ranks_) {
+      ++rank.step;
+      rank.step_ms = rank.rank == 3 ? 1e300 : 1000;
+    }
+    Mark(SwitchKind::kStep);
+    Look();
+  }
+  EXPECT_EQ(SecondsToVerdict(100), 30);
+}
+
+TEST_F(HangWatchTest, ARankThatIsStartedAgainAndAgainGetsItsGraceOnce) {
+  Train(10);
+  ranks_[3].pid = 5000;
+  ASSERT_FALSE(Look().has_value());
+  EXPECT_EQ(SecondsToVerdict(1000), -1) << "it loads and compiles, the others wait";
+  for (int64_t s = 1001; s <= 1900 && !watch_.open().has_value(); ++s) {
+    ++ranks_[3].pid;
+    Look();
+  }
+  EXPECT_TRUE(watch_.open().has_value());
+}
+
 // A manager that was started beside a job that runs.
 TEST_F(HangWatchTest, LateManagerLearns) {
   for (RankPulse& rank : ranks_) {

@@ -58,9 +58,9 @@ void AddJob(const View& view, const JobSources& sources, MetricsText& metrics) {
                 nodes != 0 ? nodes : view.snapshot.nodes.size());
   metrics.Gauge("taskd_job_ranks", "Ranks of the job, as configured, else as known.",
                 expected != 0 ? expected : static_cast<uint64_t>(view.census.ranks));
-  metrics.Begin("taskd_job_step", "gauge", "The newest step that a rank has ended.");
+  metrics.Begin("taskd_job_step", "gauge", "The newest step that most ranks have ended.");
   if (view.newest.has_value()) metrics.Add(static_cast<uint64_t>(view.newest->step));
-  metrics.Begin("taskd_job_last_progress_timestamp_seconds", "gauge", "When the first rank ended the newest step.");
+  metrics.Begin("taskd_job_last_progress_timestamp_seconds", "gauge", "When the first rank ended that step.");
   if (view.newest.has_value()) {
     const auto at = SteadyTime(std::chrono::nanoseconds(sources.history->newest_at_ns()));
     metrics.Add(static_cast<double>(RealtimeNs()) / 1e9 - Seconds(std::chrono::steady_clock::now() - at));
@@ -77,7 +77,7 @@ void AddJob(const View& view, const JobSources& sources, MetricsText& metrics) {
 
 void AddSteps(const View& view, const JobSources& sources, MetricsText& metrics) {
   metrics.Counter("taskd_productive_seconds_total",
-                  "In steps that were done for the first time; of the wall time it is the goodput.",
+                  "In steps that most ranks have done for the first time; of the wall time it is the goodput.",
                   view.totals.productive_s);
   metrics.Histogram("taskd_step_duration_seconds", "Steps of single ranks, from end to end.",
                     view::History::kDurationBoundsS, view.totals.durations, view.totals.duration_s);
@@ -188,6 +188,7 @@ void AddDiagnosis(const View& view, MetricsText& metrics) {
   metrics.Begin("taskd_folds_dropped_total", "counter", "Steps of single ranks that were not judged.");
   metrics.Add(view.stats.dropped, {{"kind", "overload"}});
   metrics.Add(view.stats.feed.refused, {{"kind", "refused"}});
+  metrics.Add(view.stats.feed.unused, {{"kind", "unused"}});
   metrics.Counter("taskd_groups_unused_total",
                   "Process groups of single ranks that came with members that are not used: no ranks, or too many.",
                   view.stats.feed.groups_unused);

@@ -84,6 +84,7 @@ constexpr Field<uint32_t> kCounts[] = {
 };
 
 absl::Status CheckStep(const v1::RankStep& message) {
+  if (message.step() < 0 || message.step() > StepFold::kMaxStep) return Bad(message, "no step has that number");
   if (message.ops_size() % kOpNumbers != 0) return Bad(message, "an incomplete operation");
   if (message.samples_size() % kSampleNumbers != 0) return Bad(message, "an incomplete sample");
   if (static_cast<size_t>(message.ops_size()) > StepFold::kMaxOps * kOpNumbers) {

@@ -8,8 +8,8 @@
 namespace taskd::proto {
 
 void FillFold(int rank, const StepFold& fold, v1::RankStep* message);
-// INVALID_ARGUMENT: more operations or samples than StepFold allows, an incomplete one, an unknown kind, a group above
-// 4,095, or a number out of its range.
+// INVALID_ARGUMENT: a step below 0 or above StepFold::kMaxStep, more operations or samples than StepFold allows, an
+// incomplete one, an unknown kind, a group above 4,095, or a number out of its range.
 absl::StatusOr<StepFold> ReadFold(const v1::RankStep& message);
 
 void FillGroup(const GroupInfo& group, v1::Group* message);

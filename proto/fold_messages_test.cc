@@ -89,6 +89,9 @@ TEST(FoldMessages, RefusesWhatIsNoFold) {
     EXPECT_THAT(std::string(read.status().message()),
                 testing::AllOf(testing::HasSubstr("rank 7"), testing::HasSubstr(why)));
   };
+  for (int64_t step : {int64_t{-1}, INT64_MIN, StepFold::kMaxStep + 1, INT64_MAX}) {
+    refused([step](auto& m) { m.set_step(step); }, "no step has that number");
+  }
   refused([](auto& m) { m.mutable_ops()->RemoveLast(); }, "incomplete operation");
   refused([](auto& m) { m.add_samples(1); }, "incomplete sample");
   refused([](auto& m) { m.mutable_ops()->Resize(41 * 15, 0); }, "more than 40 operations");

@@ -1,5 +1,7 @@
 #include "proto/node_messages.h"
 
+#include "common/step_fold.h"
+
 namespace taskd::proto {
 namespace {
 
@@ -92,7 +94,7 @@ RankReport ReadRankReport(const v1::RankStatus& message) {
   report.applied_revision = message.applied_revision();
   report.failed_revision = message.failed_revision();
   report.applied = ReadKinds(message.applied());
-  report.step = message.step();
+  report.step = message.step() < 0 || message.step() > StepFold::kMaxStep ? -1 : message.step();
   report.step_ms = message.step_ms();
   for (const Kind& one : kKinds) report.marks[Index(one.kind)] = (message.marks().*one.count)();
   report.marks[kNumSwitches] = message.marks().other();

@@ -29,44 +29,56 @@ std::optional<History::Value> HistoryValueFromName(std::string_view name) {
   return static_cast<History::Value>(found - kNames.begin());
 }
 
-int64_t History::FurthestStep() const {
-  int most = 0;
-  for (const auto& [id, step] : steps_) most = std::max(most, step.ranks);
-  int64_t furthest = -1;
-  for (const auto& [id, step] : steps_) {
-    if (step.ranks * 2 > most) furthest = std::max(furthest, id.step);
-  }
-  return furthest;
+History::Steps::iterator History::Beyond() const {
+  const Progress::Position& reached = progress_.reached();
+  if (reached.life < 0) return steps_.begin();
+  return steps_.upper_bound({static_cast<uint32_t>(reached.life), reached.step});
 }
 
-uint32_t History::RunOf(Rank& rank, const StepFold& fold) {
-  if (rank.step < 0) {
-    rank.run = newest_run_;
-  } else if (fold.process_id != rank.process_id && fold.step <= rank.step) {
-    if (rank.run == newest_run_) {
-      ++newest_run_;
-      redone_until_ = std::max(redone_until_, FurthestStep());
-    }
-    rank.run = newest_run_;
+History::Steps::iterator History::Recent() const {
+  auto recent = Beyond();
+  for (size_t i = 0; i < kRecentSteps && recent != steps_.begin(); ++i) --recent;
+  return recent;
+}
+
+void History::Erase(Steps::iterator step) {
+  bytes_ -= step->second.size;
+  steps_.erase(step);
+}
+
+// What a rank said that is far ahead now, or of a run that the job did not begin.
+void History::DropOdd(const StepId& but) {
+  while (!steps_.empty()) {
+    const auto last = std::prev(steps_.end());
+    const int life = static_cast<int>(last->first.run);
+    const bool orphan = life > progress_.reached().life && !progress_.is_restarting();
+    if (last->first == but || (!orphan && !progress_.IsFarAhead({life, last->first.step}))) return;
+    Erase(last);
   }
-  rank.process_id = fold.process_id;
-  rank.step = fold.step;
-  return rank.run;
 }
 
 History::Step* History::Find(const StepId& id) {
+  DropOdd(id);
+  auto recent = Recent();
+  for (auto older = recent; older != steps_.begin() && !std::prev(older)->second.samples.empty(); --older) {
+    Settle(std::prev(older)->second);
+  }
   auto found = steps_.find(id);
   if (found != steps_.end()) return &found->second;
-  const size_t recent = std::min(steps_.size(), kRecentSteps);
   // Older than what still has its numbers: nobody else has reported it, or it had to go.
-  if (recent == kRecentSteps && id < std::prev(steps_.end(), kRecentSteps)->first) return nullptr;
-  Step& step = steps_[id];
-  if (steps_.size() > kRecentSteps) Settle(std::prev(steps_.end(), kRecentSteps + 1)->second);
-  return &step;
+  if (recent != steps_.begin() && id < recent->first) return nullptr;
+  found = steps_.try_emplace(id).first;
+  if (static_cast<size_t>(std::distance(Beyond(), steps_.end())) > kAheadSteps) {
+    const auto last = std::prev(steps_.end());
+    const bool is_last = last == found;
+    Erase(last);
+    if (is_last) return nullptr;
+  }
+  return &found->second;
 }
 
 void History::Count(Step& step) const {
-  size_t size = sizeof(Steps::value_type) + step.samples.capacity() * sizeof(Sample);
+  size_t size = sizeof(Steps::value_type) + step.samples.capacity() * sizeof(Sample) + step.reported.capacity() / 8;
   for (const std::vector<uint8_t>& bytes : step.bytes) size += bytes.capacity();
   bytes_ += size - step.size;
   step.size = size;
@@ -102,18 +114,21 @@ void History::Settle(Step& step) {
 }
 
 void History::MakeRoom() {
-  while (steps_.size() > kRecentSteps && (steps_.size() > limits_.steps || bytes_ > limits_.bytes)) {
+  while (steps_.size() > limits_.steps || bytes_ > limits_.bytes) {
+    const auto end = Recent();
+    if (end == steps_.begin()) {
+      if (Beyond() == steps_.end()) return;
+      Erase(std::prev(steps_.end()));
+      continue;
+    }
     int most = 0;
     for (const auto& [id, step] : steps_) most = std::max(most, step.ranks);
-    const auto end = std::prev(steps_.end(), kRecentSteps);
     auto gone = std::find_if(steps_.begin(), end, [most](const auto& one) { return one.second.ranks * 4 < most; });
-    if (gone == end) gone = steps_.begin();
-    bytes_ -= gone->second.size;
-    steps_.erase(gone);
+    Erase(gone == end ? steps_.begin() : gone);
   }
 }
 
-void History::AddToTotals(const StepId& id, const Step& step, uint64_t period_ns, const StepPhasesNs& phases_ns) {
+void History::AddToTotals(uint64_t period_ns, const StepPhasesNs& phases_ns) {
   const double period_s = static_cast<double>(period_ns) / 1e9;
   const auto bound = std::lower_bound(kDurationBoundsS.begin(), kDurationBoundsS.end(), period_s);
   ++totals_.durations[static_cast<size_t>(bound - kDurationBoundsS.begin())];
@@ -121,11 +136,35 @@ void History::AddToTotals(const StepId& id, const Step& step, uint64_t period_ns
   for (size_t phase = 0; phase < phases_ns.size(); ++phase) {
     totals_.phases_s[phase] += static_cast<double>(phases_ns[phase]) / 1e9;
   }
-  if (step.periods == 0 && id.step > redone_until_) totals_.productive_s += period_s;
+}
+
+void History::CountProductive() {
+  const auto end = Beyond();
+  if (productive_until_.has_value() &&
+      progress_.IsFarAhead({static_cast<int>(productive_until_->run), productive_until_->step})) {
+    productive_until_.reset();  // one rank's, while it was alone
+  }
+  auto step = productive_until_.has_value() ? steps_.upper_bound(*productive_until_) : steps_.begin();
+  for (; step != end && step != steps_.end() && (end == steps_.end() || step->first < end->first); ++step) {
+    if (productive_until_.has_value() && step->first.run > productive_until_->run) {
+      redone_until_ = std::max(redone_until_, productive_until_->step);
+    }
+    productive_until_ = step->first;
+    if (step->first.step <= redone_until_) continue;
+    std::vector<float> periods;
+    for (const Sample& sample : step->second.samples) {
+      const float period = sample[static_cast<size_t>(Value::kPeriod)];
+      if (period >= 0) periods.push_back(period);
+    }
+    if (periods.empty()) continue;
+    const auto middle = periods.begin() + static_cast<std::ptrdiff_t>((periods.size() - 1) / 2);
+    std::nth_element(periods.begin(), middle, periods.end());
+    totals_.productive_s += static_cast<double>(*middle) / 1e3;
+  }
 }
 
 void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
-  if (rank < 0 || rank >= kMaxRanks || fold.step < 0) return;
+  if (rank < 0 || rank >= kMaxRanks || fold.step < 0 || fold.step > StepFold::kMaxStep) return;
   const auto index = static_cast<size_t>(rank);
   Sample sample;
   sample.fill(kUnknown);
@@ -141,14 +180,20 @@ void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
   if (fold.checkpoints > 0) sample[kValues] = Milliseconds(fold.checkpoint_ns);
 
   std::lock_guard lock(mutex_);
-  if (ranks_.size() <= index) ranks_.resize(index + 1);
-  const StepId id = {RunOf(ranks_[index], fold), fold.step};
+  ranks_ = std::max(ranks_, index + 1);
+  now_ns_ = std::max(now_ns_, now_ns);
+  const Progress::Position at = progress_.Add(rank, fold.process_id, fold.step, now_ns_);
+  if (progress_.IsFarAhead(at)) return;
+  const StepId id = {static_cast<uint32_t>(at.life), at.step};
   Step* step = Find(id);
   if (step == nullptr) return;
-  if (step->ranks++ == 0 && step == &steps_.rbegin()->second) newest_at_ns_ = now_ns;
+  if (step->reported.size() <= index) step->reported.resize(index + 1);
+  if (step->reported[index]) return;
+  step->reported[index] = true;
+  if (step->ranks++ == 0) step->first_ns = now_ns_;
   if (period > 0) {
     const StepPhasesNs phases = PhasesOf(fold);
-    AddToTotals(id, *step, period, phases);
+    AddToTotals(period, phases);
     ++step->periods;
     for (size_t phase = 0; phase < phases.size(); ++phase) step->sums_ms[phase] += Milliseconds(phases[phase]);
   }
@@ -164,13 +209,14 @@ void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
     if (step->samples.size() <= index) {
       Sample none;
       none.fill(kUnknown);
-      step->samples.reserve(ranks_.size());
+      step->samples.reserve(ranks_);
       step->samples.resize(index + 1, none);
     }
     step->samples[index] = sample;
     step->stale = true;
   }
   Count(*step);
+  CountProductive();
   MakeRoom();
 }
 
@@ -179,8 +225,11 @@ History::Heatmap History::Draw(Value value, int64_t first, int64_t last, size_t 
   std::vector<StepId> ids;
   {
     std::lock_guard lock(mutex_);
-    map.ranks = static_cast<int>(ranks_.size());
-    for (const auto& [id, step] : steps_) {
+    map.ranks = static_cast<int>(ranks_);
+    auto end = Beyond();
+    for (size_t i = 0; i < kRecentSteps && end != steps_.end(); ++i) ++end;
+    for (auto at = steps_.begin(); at != end; ++at) {
+      const StepId& id = at->first;
       if (id.step >= first && id.step <= last) ids.push_back(id);
     }
   }
@@ -233,25 +282,28 @@ std::vector<History::RankStep> History::RecentSteps(int rank) const {
   std::lock_guard lock(mutex_);
   if (rank < 0) return result;
   const auto index = static_cast<size_t>(rank);
-  auto at = std::prev(steps_.end(), static_cast<std::ptrdiff_t>(std::min(steps_.size(), kRecentSteps)));
-  for (; at != steps_.end(); ++at) {
+  for (auto at = Recent(); at != steps_.end(); ++at) {
     if (at->second.samples.size() <= index) continue;
     const Sample& sample = at->second.samples[index];
     if (std::all_of(sample.begin(), sample.end(), [](float ms) { return ms < 0; })) continue;
     result.push_back({at->first, sample[0], sample[1], sample[2], sample[3], sample[4]});
   }
+  if (result.size() > kRecentSteps) result.erase(result.begin(), result.end() - kRecentSteps);
   return result;
 }
 
 std::optional<History::StepId> History::newest() const {
   std::lock_guard lock(mutex_);
   if (steps_.empty()) return std::nullopt;
-  return steps_.rbegin()->first;
+  const auto beyond = Beyond();
+  return beyond == steps_.begin() ? beyond->first : std::prev(beyond)->first;
 }
 
 uint64_t History::newest_at_ns() const {
   std::lock_guard lock(mutex_);
-  return newest_at_ns_;
+  if (steps_.empty()) return 0;
+  const auto beyond = Beyond();
+  return beyond == steps_.begin() ? beyond->second.first_ns : std::prev(beyond)->second.first_ns;
 }
 
 History::Totals History::totals() const {
@@ -261,9 +313,8 @@ History::Totals History::totals() const {
 
 std::optional<double> History::slowest_ratio() const {
   std::lock_guard lock(mutex_);
-  const auto recent = std::prev(steps_.end(), static_cast<std::ptrdiff_t>(std::min(steps_.size(), kRecentSteps)));
   const Step* whole = nullptr;
-  for (auto at = recent; at != steps_.end(); ++at) {
+  for (auto at = Recent(); at != steps_.end(); ++at) {
     if (!at->second.samples.empty() && (whole == nullptr || at->second.ranks >= whole->ranks)) whole = &at->second;
   }
   if (whole == nullptr) return std::nullopt;

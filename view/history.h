@@ -3,11 +3,13 @@
 // Design:
 // 1. A byte is the ratio to the step's median over its ranks: 0 to 254 are 0 to kMaxRatio, larger ones are 254, and
 //    kNoData is a gap. So one scale serves all steps, and a slow rank stands out whatever the step took.
-// 2. Of the newest kRecentSteps steps the numbers themselves are kept, and their median follows what comes in. Then the
-//    step is settled: its median stays, and ranks that report it still are compared with that.
-// 3. A rank that marks a lower step as another process has been restarted, and begins a new run (or joins the newest).
-//    Steps are ordered by run and number, so that what the job did again stands right of what it did first.
-// 4. At most kMaxSteps steps and kMaxBytes. What goes first is the oldest step of those that only a few ranks have: a
+// 2. How far the job is, most ranks decide (common/progress.h). A step far ahead of that is left out; of what a few ranks
+//    have beyond it, the lowest kAheadSteps are kept, of which kRecentSteps are drawn.
+// 3. Of the kRecentSteps steps up to there and of those beyond, the numbers themselves are kept, and their median follows
+//    what comes in. Then the step is settled: its median stays, and ranks that report it still are compared with that.
+// 4. A rank that marks a lower step has been restarted, and begins a new run (or joins the newest). Steps are ordered by
+//    run and number, so that what the job did again stands right of what it did first.
+// 5. At most kMaxSteps steps and kMaxBytes. What goes first is the oldest step of those that only a few ranks have: a
 //    rank whose numbers jump does not wipe out what the others did.
 //
 // Safe from any thread. No call holds the lock for longer than one step takes, so readers do not hold up who adds.
@@ -24,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/progress.h"
 #include "common/step_fold.h"
 
 namespace taskd::view {
@@ -35,6 +38,7 @@ class History {
   static constexpr size_t kMaxSteps = 2048;
   static constexpr size_t kMaxBytes = size_t{64} << 20;
   static constexpr size_t kRecentSteps = 16;
+  static constexpr size_t kAheadSteps = 64;
   static constexpr int kMaxRanks = 65536;
   static constexpr int kMaxRows = 16384;
   static constexpr double kMaxRatio = 3;
@@ -80,7 +84,8 @@ class History {
     std::array<uint64_t, kDurationBoundsS.size() + 1> durations{};  // ranks' periods, by the bound that they are up to
     double duration_s = 0;                                          // their sum
     std::array<double, kStepPhases.size()> phases_s{};              // of all ranks
-    double productive_s = 0;  // the periods of the steps that were done for the first time, each counted once
+    // The median periods of the steps that most ranks have done for the first time.
+    double productive_s = 0;
   };
 
   History() : History(Limits{}) {}
@@ -88,15 +93,16 @@ class History {
   History(const History&) = delete;
   History& operator=(const History&) = delete;
 
-  // `now_ns`: any steady clock.
+  // `now_ns`: any steady clock. A rank's first fold of a step counts.
   void Add(int rank, const StepFold& fold, uint64_t now_ns = 0);
 
   // Of the steps numbered `first` to `last`, at most the newest `most` of them. rows: 1 to kMaxRows.
   Heatmap Draw(Value value, int64_t first, int64_t last, size_t most, int rows) const;
   // The newest kRecentSteps of a rank, oldest first; empty for one that nobody knows.
   std::vector<RankStep> RecentSteps(int rank) const;
+  // That most ranks have reached.
   std::optional<StepId> newest() const;
-  // When the first rank reported the newest step.
+  // When the first rank reported it.
   uint64_t newest_at_ns() const;
   Totals totals() const;
   // The largest own time by the median, in the newest step that all ranks of the steps around it have reported.
@@ -107,6 +113,8 @@ class History {
   static constexpr size_t kMeasures = 5;  // the drawn values, then checkpoint
   using Sample = std::array<float, kMeasures>;
   struct Step {
+    uint64_t first_ns = 0;       // when the first rank reported it
+    std::vector<bool> reported;  // by rank
     int ranks = 0;
     int periods = 0;  // ranks whose period is known: those that the sums are of
     std::array<double, kStepPhases.size()> sums_ms{};
@@ -117,17 +125,18 @@ class History {
     size_t size = 0;                                  // of all that, as counted in bytes_
   };
   using Steps = std::map<StepId, Step>;
-  struct Rank {
-    uint32_t process_id = 0;
-    int64_t step = -1;
-    uint32_t run = 0;
-  };
 
-  void AddToTotals(const StepId& id, const Step& step, uint64_t period_ns, const StepPhasesNs& phases_ns);
-  // That most ranks have reported: not one of a rank whose numbers jump.
-  int64_t FurthestStep() const;
-  uint32_t RunOf(Rank& rank, const StepFold& fold);
+  void AddToTotals(uint64_t period_ns, const StepPhasesNs& phases_ns);
+  // With the steps that most ranks have reached since the last call.
+  void CountProductive();
+  // The first step beyond what most ranks have reached.
+  Steps::iterator Beyond() const;
+  // The oldest that is not settled.
+  Steps::iterator Recent() const;
+  // Null: it is not kept.
   Step* Find(const StepId& id);
+  void DropOdd(const StepId& but);
+  void Erase(Steps::iterator step);
   void Count(Step& step) const;
   static void Refresh(Step& step);
   void Settle(Step& step);
@@ -137,11 +146,12 @@ class History {
   mutable std::mutex mutex_;
   mutable Steps steps_;
   mutable size_t bytes_ = 0;
-  std::vector<Rank> ranks_;
-  uint32_t newest_run_ = 0;
-  uint64_t newest_at_ns_ = 0;
+  Progress progress_;
+  size_t ranks_ = 0;
+  uint64_t now_ns_ = 0;
   Totals totals_;
-  int64_t redone_until_ = -1;  // after a restart: steps up to it were done before
+  std::optional<StepId> productive_until_;  // the newest that was counted
+  int64_t redone_until_ = -1;               // after a restart: steps up to it were done before
 };
 
 // "own_time", "period", ...

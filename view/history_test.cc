@@ -88,8 +88,10 @@ TEST(HistoryTest, ARankThatReportsLateIsComparedWithTheMedianThatWas) {
 
 TEST(HistoryTest, AStepThatNobodyElseKnowsAnyMoreIsLeftOut) {
   History history;
-  for (int step = 100; step <= 140; ++step) history.Add(0, FoldOf(step, 100));
-  history.Add(1, FoldOf(5, 200));
+  for (int step = 100; step <= 140; ++step) {
+    for (int rank = 0; rank < 3; ++rank) history.Add(rank, FoldOf(step, 100));
+  }
+  history.Add(3, FoldOf(5, 200));
   EXPECT_THAT(history.Draw(History::Value::kPeriod, 0, 50, 100, 512).steps, IsEmpty());
 }
 
@@ -222,12 +224,12 @@ TEST(HistoryTest, WhatIsDoneAgainAfterARestartIsNotProductive) {
   for (int rank = 0; rank < 2; ++rank) {
     for (int64_t step = 1; step <= 20; ++step) history.Add(rank, FoldOf(step, 100));
   }
-  history.Add(1, FoldOf(1'000'000, 100));  // a number that jumps; its time does count
+  history.Add(1, FoldOf(1'000'000, 100));  // a number that jumps: left out
   for (int rank = 0; rank < 2; ++rank) {
     for (int64_t step = 11; step <= 25; ++step) history.Add(rank, FoldOf(step, 100, 0, 2));
   }
-  EXPECT_NEAR(history.totals().productive_s, 2.6, 1e-6);
-  EXPECT_NEAR(history.totals().duration_s, 7.1, 1e-6);
+  EXPECT_NEAR(history.totals().productive_s, 2.5, 1e-6);
+  EXPECT_NEAR(history.totals().duration_s, 7.0, 1e-6);
 }
 
 TEST(HistoryTest, TheSlowestRankIsThatOfAWholeStep) {
@@ -237,6 +239,92 @@ TEST(HistoryTest, TheSlowestRankIsThatOfAWholeStep) {
   history.Add(0, FoldOf(8, 100));  // the others are not there yet
   ASSERT_TRUE(history.slowest_ratio().has_value());
   EXPECT_FLOAT_EQ(static_cast<float>(*history.slowest_ratio()), 2);
+}
+
+constexpr int64_t kOdd = int64_t{1} << 62;
+
+// Eight ranks; `odd`: what another one says after each of their steps.
+template <typename Odd>
+History::Heatmap DrawWith(History& history, int64_t first, int64_t last, Odd odd, uint64_t step_ns = 1'000'000'000) {
+  for (int64_t step = first; step <= last; ++step) {
+    const uint64_t now_ns = static_cast<uint64_t>(step) * step_ns + 1;
+    for (int rank = 0; rank < 8; ++rank) history.Add(rank, FoldOf(step, 100), now_ns);
+    odd(step, now_ns);
+  }
+  return history.Draw(History::Value::kPeriod, 0, kAll, 100, 512);
+}
+
+void ExpectOnly(const History::Heatmap& map, const History& history, int64_t last) {
+  ASSERT_FALSE(map.steps.empty());
+  EXPECT_EQ(history.newest()->step, last);
+  EXPECT_EQ(history.newest_at_ns(), static_cast<uint64_t>(last) * 1'000'000'000 + 1);
+  for (size_t i = 0; i < 10; ++i) {
+    const History::StepSummary& step = map.steps[map.steps.size() - 1 - i];
+    EXPECT_EQ(step.id.step, last - static_cast<int64_t>(i));
+    EXPECT_GE(step.ranks, 8);
+  }
+  EXPECT_NEAR(history.totals().productive_s, 0.1 * static_cast<double>(last + 1), 1e-4);
+}
+
+TEST(HistoryTest, OneOddStepIsNoColumnAndHidesNobody) {
+  for (int64_t odd : {kOdd, INT64_MAX, StepFold::kMaxStep, int64_t{-1}, INT64_MIN}) {
+    History history;
+    const History::Heatmap map = DrawWith(history, 0, 60, [&](int64_t step, uint64_t now_ns) {
+      if (step == 20) history.Add(8, FoldOf(odd, 900'000), now_ns);
+    });
+    ExpectOnly(map, history, 60);
+  }
+}
+
+TEST(HistoryTest, ARankWithItsOwnNumbersHidesNobody) {
+  History history;
+  const History::Heatmap map = DrawWith(history, 0, 60, [&](int64_t step, uint64_t now_ns) {
+    for (int i = 0; i < 20; ++i) history.Add(8, FoldOf(kOdd + step * 20 + i, 900'000), now_ns);
+  });
+  ExpectOnly(map, history, 60);
+}
+
+TEST(HistoryTest, AnOddFirstStepHidesNobody) {
+  History history;
+  for (int64_t i = 0; i < 30; ++i) history.Add(8, FoldOf(kOdd + i, 100), 0);
+  const History::Heatmap map =
+      DrawWith(history, 0, 60, [&](int64_t step, uint64_t now_ns) { history.Add(8, FoldOf(step, 100), now_ns); });
+  EXPECT_EQ(map.steps.back().id.step, 60);
+  EXPECT_EQ(map.steps.back().ranks, 9) << "it is used again";
+  EXPECT_EQ(history.newest()->step, 60);
+  EXPECT_THAT(map.steps, SizeIs(61));
+}
+
+TEST(HistoryTest, ARankThatIsStartedAgainAloneBeginsNoRun) {
+  History history;
+  const History::Heatmap map = DrawWith(history, 0, 60, [&](int64_t step, uint64_t now_ns) {
+    history.Add(8, FoldOf(step % 7, 100, 0, static_cast<uint32_t>(1000 + step)), now_ns);
+  });
+  EXPECT_EQ(history.newest()->step, 60);
+  EXPECT_EQ(history.newest()->run, 0u);
+  history.Add(9, FoldOf(61, 100), 61'000'000'001);
+  EXPECT_EQ(history.RecentSteps(9).back().id.run, 0u);
+}
+
+TEST(HistoryTest, OneStepAgainAndAgainCountsOnce) {
+  History history({.steps = 60, .bytes = History::kMaxBytes});
+  const History::Heatmap map = DrawWith(history, 0, 50, [&](int64_t step, uint64_t now_ns) {
+    for (int i = 0; i < 100; ++i) history.Add(8, FoldOf(step, 100), now_ns);
+  });
+  EXPECT_THAT(map.steps, SizeIs(51));
+  EXPECT_EQ(map.steps.back().ranks, 9);
+  EXPECT_NEAR(history.totals().duration_s, 51 * 9 * 0.1, 1e-4);
+}
+
+TEST(HistoryTest, WhatIsProductiveNoSingleRankSays) {
+  History history;
+  for (int64_t step = 0; step <= 40; ++step) {
+    if (step > 0) history.Add(8, FoldOf(step, 900'000), static_cast<uint64_t>(step) * 1'000'000'000 + 1);
+    for (int rank = 0; rank < 8; ++rank) {
+      history.Add(rank, FoldOf(step, 100), static_cast<uint64_t>(step) * 1'000'000'000 + 1);
+    }
+  }
+  EXPECT_LE(history.totals().productive_s, 4.2);
 }
 
 TEST(HistoryTest, ValuesHaveNames) {

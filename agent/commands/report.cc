@@ -44,7 +44,7 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
   view::History history;
   absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(
       *directory, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading marks", done, all); },
-      nullptr, [&](int rank, const StepFold& fold) { history.Add(rank, fold); });
+      nullptr, [&](int rank, const StepFold& fold) { history.Add(rank, fold, fold.end_ns); });
   progress.Clear();
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
   view::ReportPage page;

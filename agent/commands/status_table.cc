@@ -14,6 +14,7 @@
 #include "agent/commands/control_client.h"
 #include "common/mark_files.h"
 #include "common/printable.h"
+#include "common/progress.h"
 #include "diagnosis/text.h"
 
 namespace taskd::commands {
@@ -65,13 +66,13 @@ struct Line {
   }
 };
 
-// Of the ranks that have one; -1: none has.
+// That most ranks have reached, of those that have one; -1: none has.
 int64_t NewestStep(const v1::JobStatus& status) {
-  int64_t newest = -1;
+  std::vector<int64_t> steps;
   for (const v1::NodeStatus& node : status.nodes()) {
-    for (const v1::RankStatus& rank : node.ranks()) newest = std::max<int64_t>(newest, rank.step());
+    for (const v1::RankStatus& rank : node.ranks()) steps.push_back(rank.step());
   }
-  return newest;
+  return StepOfMost(std::move(steps));
 }
 
 const char* StateName(const v1::SupervisionStatus& supervision) {
@@ -167,6 +168,8 @@ std::string SumUpRanks(const v1::JobStatus& status) {
       std::string state = node.connected() ? StateOf(rank, status.wanted().revision()) : "no proxy connected";
       if (state == kAsWanted && rank.step() >= 0 && rank.step() < newest - kStepsBehind) {
         state = "as wanted, but steps behind";
+      } else if (state == kAsWanted && IsFarAhead(rank.step(), newest)) {
+        state = "as wanted, but steps far ahead";
       } else if (state == kAsWanted && rank.lost() != 0) {
         state = "as wanted, but marks were lost";
       }

@@ -88,6 +88,15 @@ TEST(SumUpRanksTest, RanksOfAJobDifferByAStepOrTwo) {
   EXPECT_THAT(SumUpRanks(status), Not(HasSubstr("behind")));
 }
 
+TEST(SumUpRanksTest, OneRanksOddStepLeavesTheOthersAsTheyAre) {
+  v1::JobStatus status = MakeStatus(1, 4);
+  RankOf(status, 1).set_step(int64_t{1} << 62);
+  const std::string text = SumUpRanks(status);
+  EXPECT_THAT(text,
+              HasSubstr("             100      50.0      50.0           21         0  as wanted: ranks 0, 2, 3\n"));
+  EXPECT_THAT(text, HasSubstr("as wanted, but steps far ahead: ranks 1\n"));
+}
+
 TEST(SumUpRanksTest, BeforeTheFirstStep) {
   v1::JobStatus status = MakeStatus(1, 1);
   RankOf(status, 0).set_step(-1);
