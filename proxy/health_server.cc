@@ -1,6 +1,6 @@
 #include "proxy/health_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
@@ -28,14 +28,14 @@ class HealthServer::Impl {
 
   absl::Status Start(const HostPort& listen) {
     grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     proto::SetServerLimits(builder, kHealthBufferBytes);
-    fed_ = std::make_unique<proto::FedServer>(builder, grpc::InsecureServerCredentials());
+    fed_ = std::make_unique<proto::FedServer>(builder);
+    builder.RegisterCallbackGenericService(&nothing_else_);  // without a service gRPC does not start
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::UnavailableError("--listen: gRPC does not start");
     absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
-        listen, {}, [fed = fed_.get()](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
+        listen, {}, nullptr, [fed = fed_.get()](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
           if (speaks != proto::GrpcListener::Speaks::kTls) fed->Take(std::move(connection));
         });
     if (!listener.ok()) {
@@ -46,6 +46,7 @@ class HealthServer::Impl {
   }
 
  private:
+  grpc::CallbackGenericService nothing_else_;
   std::unique_ptr<proto::FedServer> fed_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<proto::GrpcListener> listener_;
