@@ -180,6 +180,14 @@ bool IsSignedBy(std::string_view certificate, std::string_view authority) {
   return is_signed;
 }
 
+bool IsForName(std::string_view certificate, const std::string& name) {
+  Owned<X509> leaf = ReadCertificate(certificate);
+  constexpr unsigned kExactly = X509_CHECK_FLAG_NO_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT;
+  const bool is_for = leaf != nullptr && X509_check_host(leaf.get(), name.data(), name.size(), kExactly, nullptr) == 1;
+  ERR_clear_error();
+  return is_for;
+}
+
 std::string StandInSecret(std::string_view shared_text) {
   return std::string(kStandInPrefix) + std::string(shared_text);
 }

@@ -39,6 +39,9 @@ std::string ViewToken(std::string_view secret);
 // Whether `certificate` (PEM; anything may be given) is one that the authority (PEM) has signed.
 bool IsSignedBy(std::string_view certificate, std::string_view authority);
 
+// Whether `certificate` (PEM; anything may be given) has `name` among its DNS names: as it stands, without wildcards.
+bool IsForName(std::string_view certificate, const std::string& name);
+
 // The secret of a job that was given none, derived from a text that all its parts know, such as the platform's id of
 // the job. It keeps jobs apart and keeps out those who do not know that text, and no more: anyone who can look up the
 // id can join. It does not authorise remote commands.

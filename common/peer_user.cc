@@ -1,5 +1,6 @@
 #include "common/peer_user.h"
 
+#include <arpa/inet.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -132,6 +133,18 @@ std::optional<uid_t> UserOfLoopbackPeer(int fd) {
   if (peer->is_v4()) user = FindUser("/proc/net/tcp", peer->V4(), own->V4());
   // Also IPv4 by a socket of IPv6.
   return user ? user : FindUser("/proc/net/tcp6", peer->V6(), own->V6());
+}
+
+std::string PeerShare(int fd) {
+  const std::optional<End> peer = EndOf(fd, getpeername);
+  if (!peer || peer->is_loopback()) {
+    const std::optional<uid_t> user = UserOfLoopbackPeer(fd);
+    return user ? absl::StrCat("user ", *user) : "an unknown user of this machine";
+  }
+  char text[INET6_ADDRSTRLEN] = "";
+  if (peer->is_v4()) return inet_ntop(AF_INET, &peer->v6[3], text, sizeof(text));
+  const std::array<uint32_t, 4> network = {peer->v6[0], peer->v6[1], 0, 0};
+  return absl::StrCat(inet_ntop(AF_INET6, network.data(), text, sizeof(text)), "/64");
 }
 
 }  // namespace taskd

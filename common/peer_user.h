@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <string>
 
 namespace taskd {
 
@@ -12,5 +13,10 @@ namespace taskd {
 // longer open, or the kernel does not say. One lookup by sock_diag(7); a kernel without it makes us read /proc/net/tcp,
 // whose length is that of all connections. Thread-safe.
 std::optional<uid_t> UserOfLoopbackPeer(int fd);
+
+// Who the other end is where shares of something are counted: "user 1000" over loopback, else "10.0.0.7", or
+// "2001:db8:0:7::/64", as whoever has one address of IPv6 has that many. All of loopback whose user the kernel does not
+// say is one; so is who has gone.
+std::string PeerShare(int fd);
 
 }  // namespace taskd

@@ -15,7 +15,8 @@ struct Ends {
   std::string wire;  // all that crossed it
 
   Ends(const std::string& server_secret, bool proves, const std::string& client_secret)
-      : server(TlsChannel::Server(server_secret, proves).value()), client(TlsChannel::Client(client_secret).value()) {}
+      : server(TlsContext::Server(server_secret, proves).value()->Open()),
+        client(TlsContext::Client(client_secret).value()->Open()) {}
 
   // Until neither side has anything to send, `piece` bytes at once.
   void Run(const std::string& from_client, const std::string& from_server, size_t piece = 1 << 20) {
@@ -77,14 +78,52 @@ TEST(TlsChannelTest, AnotherSecretOrNoneIsRefusedOnBothSidesAndNothingGetsThroug
 TEST(TlsChannelTest, WhatIsNoTls) {
   for (const std::string bytes :
        {"GET / HTTP/1.1\r\n\r\n", "{\"type\":\"join\"}", "\x16\x03\x01\xff\xff\xff\xff\xff\xff"}) {
-    auto server = TlsChannel::Server("of the job", true).value();
+    auto server = TlsContext::Server("of the job", true).value()->Open();
     std::string plain;
     std::string out;
     EXPECT_TRUE(absl::IsInvalidArgument(server->Receive(bytes, plain, out))) << bytes;
-    auto client = TlsChannel::Client("of the job").value();
+    auto client = TlsContext::Client("of the job").value()->Open();
     client->Send("secret", out);
     EXPECT_TRUE(absl::IsInvalidArgument(client->Receive(bytes, plain, out))) << bytes;
     EXPECT_EQ(plain, "");
+  }
+}
+
+TEST(TlsChannelTest, OneContextServesManyAndIsProvenOnlyAtTheEnd) {
+  const auto context = TlsContext::Server("of the job", true).value();
+  const auto clients = TlsContext::Client("of the job").value();
+  for (int i = 0; i < 3; ++i) {
+    auto server = context->Open();
+    auto client = clients->Open();
+    std::string to_server;
+    std::string to_client;
+    std::string plain;
+    client->Send("hello", to_server);
+    ASSERT_TRUE(server->Receive(to_server, plain, to_client).ok());
+    EXPECT_FALSE(server->proven()) << "it has spoken, and shown nothing";
+    to_server.clear();
+    ASSERT_TRUE(client->Receive(to_client, plain, to_server).ok());
+    to_client.clear();
+    ASSERT_TRUE(server->Receive(to_server, plain, to_client).ok());
+    EXPECT_TRUE(server->proven());
+    EXPECT_EQ(plain, "hello");
+    to_server.clear();
+    client->End(to_server);
+    EXPECT_TRUE(absl::IsOutOfRange(server->Receive(to_server, plain, to_client)));
+  }
+}
+
+TEST(TlsChannelTest, AServerOfGrpcNamesWhatIsWrongWithItsFiles) {
+  const JobCertificates good = IssueCertificates("of the job").value();
+  EXPECT_TRUE(TlsContext::GrpcServer(good, "").ok());
+  const JobCertificates other = IssueCertificates("another").value();
+  for (const auto& [pem, what] : {std::pair{JobCertificates{"", good.certificate, good.key}, "authority"},
+                                  std::pair{JobCertificates{good.authority, "x", good.key}, "certificate"},
+                                  std::pair{JobCertificates{good.authority, good.certificate, other.key}, "key"}}) {
+    const auto refused = TlsContext::GrpcServer(pem, "");
+    ASSERT_FALSE(refused.ok()) << what;
+    EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+    EXPECT_NE(refused.status().message().find(what), absl::string_view::npos) << refused.status();
   }
 }
 

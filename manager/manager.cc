@@ -59,6 +59,11 @@ absl::Status RunManager(const ManagerOptions& given) {
     spdlog::warn("--allow-plaintext: anybody who can reach {} in plain text can switch this job's marks on and off",
                  options->listen);
   }
+  if (!options->tls_dir.empty() && options->tls_name.empty()) {
+    spdlog::warn(
+        "--tls-dir without --tls-name: everybody with a certificate of ca.crt, whatever name it has, can join this job "
+        "and end it");
+  }
   if (IsStandIn(options->secret)) {
     spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it");
   }

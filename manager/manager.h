@@ -23,6 +23,7 @@ struct ManagerOptions {
   std::string clusterd;       // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
   bool report_fault = false;  // tells ClusterD of nodes that slow the job down
   std::string tls_dir;
+  std::string tls_name;
   std::string token;             // the secret that the operator gave (TASKD_TOKEN)
   std::string secret;            // of the job, where `taskd run` has made one; else the token, a stand-in or a new one
   bool allow_plaintext = false;  // ClusterD's service in plain text for whoever reaches the port

@@ -13,6 +13,7 @@
 #include "manager/stream_alarm.h"
 #include "manager/writing_reactor.h"
 #include "proto/fold_messages.h"
+#include "proto/grpc_listener.h"
 #include "proto/guarded.h"
 #include "proto/node_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
@@ -250,7 +251,7 @@ class NodeService final : public v1::NodeLink::CallbackService {
       : core_(std::move(core)), diagnosis_(std::move(diagnosis)) {
     MarkMethodCallback(
         0, proto::GuardedStream<v1::NodeMessage, v1::ManagerMessage>([this](grpc::CallbackServerContext* context) {
-          return new NodeReactor(core_, diagnosis_, context->peer());
+          return new NodeReactor(core_, diagnosis_, proto::PeerOf(context->peer()));
         }));
   }
 

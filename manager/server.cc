@@ -17,7 +17,6 @@
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/switch_file.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/impl/service_type.h"
@@ -34,6 +33,7 @@
 #include "manager/latest_writer.h"
 #include "manager/metrics.h"
 #include "manager/node_service.h"
+#include "manager/reflection_service.h"
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_service.h"
@@ -98,13 +98,14 @@ class ManagerServer::Impl {
     if (diagnosis_ != nullptr) diagnosis_->Close();
     if (supervision_ != nullptr) supervision_->Close();
     if (job_link_.close) job_link_.close();
-    listener_.reset();
+    if (listener_ != nullptr) listener_->Stop();
     const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
     plain_.reset();
     if (main_.server != nullptr) {
       main_.server->Shutdown(deadline);
       main_.server->Wait();
     }
+    listener_.reset();  // with what they said last
     http_.reset();
     if (upkeep_.joinable()) {
       {
@@ -121,9 +122,9 @@ class ManagerServer::Impl {
     absl::StatusOr<HostPort> listen = ParseHostPort("--listen", options.listen);
     if (!listen.ok()) return listen.status();
     if (options.tls_dir.empty() && options.secret.empty()) return absl::InvalidArgumentError("the job has no secret");
-    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials =
-        proto::MakeServerCredentials({options.tls_dir, options.secret});
-    if (!credentials.ok()) return credentials.status();
+    absl::StatusOr<std::shared_ptr<const TlsContext>> tls =
+        proto::MakeServerTls({.tls_dir = options.tls_dir, .secret = options.secret, .tls_name = options.tls_name});
+    if (!tls.ok()) return tls.status();
     // Before the state is opened: a second manager of the job must not touch what the first one keeps.
     absl::Status free = CheckCanListen("--listen", *listen);
     if (!free.ok()) return free;
@@ -131,7 +132,7 @@ class ManagerServer::Impl {
     if (!opened.ok()) return opened;
     absl::Status http = StartHttp(options, started);
     if (!http.ok()) return http;
-    absl::Status served = StartGrpc(options, *listen, *credentials, started, bound);
+    absl::Status served = StartGrpc(options, *listen, *std::move(tls), started, bound);
     if (!served.ok()) return served;
     serving_ = true;
 
@@ -244,11 +245,9 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status StartGrpc(const ManagerOptions& options, const HostPort& listen,
-                         const std::shared_ptr<grpc::ServerCredentials>& credentials, SteadyTime started,
-                         const Bound& bound) {
+  absl::Status StartGrpc(const ManagerOptions& options, const HostPort& listen, std::shared_ptr<const TlsContext> tls,
+                         SteadyTime started, const Bound& bound) {
     grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     trace_service_ = MakeTraceService(core_);
     node_service_ = MakeNodeService(core_, diagnosis_);
     control_service_ = MakeControlService(Sources(started));
@@ -256,12 +255,16 @@ class ManagerServer::Impl {
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret));
     route_agreement_service_ = MakeRouteAgreementService(core_->shape());
-    main_ = Serve(credentials, kMainBufferBytes,
+    const std::vector<std::string> names = {"TrainingDataTrace",      "taskd.v1.NodeLink",    "taskd.v1.Control",
+                                            "taskd.v1.Diagnosis",     "taskd.v1.Supervision", "taskd.v1.JobLink",
+                                            "taskd.v1.RouteAgreement"};
+    reflection_service_ = MakeReflectionService(names);
+    main_ = Serve(kMainBufferBytes,
                   {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get(),
-                   supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get()});
+                   supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get(),
+                   reflection_service_.get()});
     if (main_.server == nullptr) return absl::UnavailableError("gRPC does not start");
-    for (const char* name : {"TrainingDataTrace", "taskd.v1.NodeLink", "taskd.v1.Control", "taskd.v1.Diagnosis",
-                             "taskd.v1.Supervision", "taskd.v1.JobLink", "taskd.v1.RouteAgreement"}) {
+    for (const std::string& name : names) {
       main_.server->GetHealthCheckService()->SetServingStatus(name, true);
     }
     if (absl::Status plain = StartPlain(); !plain.ok()) return plain;
@@ -270,7 +273,7 @@ class ManagerServer::Impl {
     const bool anyone = options.allow_plaintext;
     const bool own = anyone || (options.token.empty() && options.tls_dir.empty());
     absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
-        listen, {},
+        listen, {}, std::move(tls),
         [this, anyone, own](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
           if (speaks == proto::GrpcListener::Speaks::kTls) return main_.fed->Take(std::move(connection));
           if (anyone || (own && speaks == proto::GrpcListener::Speaks::kPlainOwn)) {
@@ -300,12 +303,11 @@ class ManagerServer::Impl {
     return plain.status();
   }
 
-  Served Serve(const std::shared_ptr<grpc::ServerCredentials>& credentials, size_t buffer_bytes,
-               const std::vector<grpc::Service*>& services) {
+  Served Serve(size_t buffer_bytes, const std::vector<grpc::Service*>& services) {
     Served served;
     grpc::ServerBuilder builder;
     proto::SetServerLimits(builder, buffer_bytes);
-    served.fed = std::make_unique<proto::FedServer>(builder, credentials);
+    served.fed = std::make_unique<proto::FedServer>(builder);
     for (grpc::Service* service : services) builder.RegisterService(service);
     served.server = builder.BuildAndStart();
     if (served.server != nullptr) served.server->GetHealthCheckService()->SetServingStatus(true);
@@ -332,7 +334,7 @@ class ManagerServer::Impl {
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
   std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
-      supervision_service_, route_agreement_service_;
+      supervision_service_, route_agreement_service_, reflection_service_;
   JobLinkService job_link_;
   std::atomic<bool> serving_{false};  // gRPC answers
   std::unique_ptr<HttpServer> http_;

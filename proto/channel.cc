@@ -23,6 +23,7 @@
 #include "grpc/support/log.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/resource_quota.h"
+#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_certificate_verifier.h"
 #include "grpcpp/security/tls_credentials_options.h"
@@ -39,14 +40,12 @@ constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr int kMinPingIntervalMs = 2'000;
 constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kMaxStreamsPerConnection = 4096;
+// Of services with a thread a call; ours have none.
+constexpr int kMostSyncThreads = 8;
 // A node is back soon after its manager, however long the manager was away.
 constexpr int kFirstReconnectMs = 100;
 constexpr int kMaxReconnectMs = 1'000;
 constexpr int kConnectTimeoutMs = 5'000;
-
-struct TlsFiles {
-  std::string ca, cert, key;
-};
 
 constexpr size_t kMaxTlsFileBytes = size_t{1} << 20;
 
@@ -73,22 +72,21 @@ absl::StatusOr<std::string> ReadTlsFile(const std::string& path, bool is_key) {
   return content;
 }
 
-absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& folder) {
+absl::StatusOr<JobCertificates> ReadTlsFiles(const std::string& folder) {
   absl::StatusOr<std::string> ca = ReadTlsFile(folder + "/ca.crt", false);
   if (!ca.ok()) return ca.status();
   absl::StatusOr<std::string> cert = ReadTlsFile(folder + "/tls.crt", false);
   if (!cert.ok()) return cert.status();
   absl::StatusOr<std::string> key = ReadTlsFile(folder + "/tls.key", true);
   if (!key.ok()) return key.status();
-  return TlsFiles{*std::move(ca), *std::move(cert), *std::move(key)};
+  return JobCertificates{*std::move(ca), *std::move(cert), *std::move(key)};
 }
 
-absl::StatusOr<TlsFiles> FilesOf(const Security& security) {
+absl::StatusOr<JobCertificates> FilesOf(const Security& security) {
   if (!security.tls_dir.empty()) return ReadTlsFiles(security.tls_dir);
+  if (!security.tls_name.empty()) return absl::InvalidArgumentError("--tls-name: there is no --tls-dir");
   // Without a secret the handshake is still to fail, and not the call for want of certificates: nobody has this one.
-  absl::StatusOr<JobCertificates> issued = IssueCertificates(security.secret.empty() ? NewSecret() : security.secret);
-  if (!issued.ok()) return issued.status();
-  return TlsFiles{std::move(issued->authority), std::move(issued->certificate), std::move(issued->key)};
+  return IssueCertificates(security.secret.empty() ? NewSecret() : security.secret);
 }
 
 std::string FindSecret(const HostPort& address, const std::string& fallback) {
@@ -119,17 +117,35 @@ class SecretVerifier final : public grpc::experimental::ExternalCertificateVerif
   const std::function<void()> on_stranger_;
 };
 
-std::shared_ptr<grpc::ChannelCredentials> SecretCredentials(const TlsFiles& files, std::function<void()> on_stranger) {
-  using grpc::experimental::ExternalCertificateVerifier;
-  using grpc::experimental::IdentityKeyCertPair;
+// That OpenSSL found a way from the certificate to ca.crt comes before; this is about the name.
+class NameVerifier final : public grpc::experimental::ExternalCertificateVerifier {
+ public:
+  explicit NameVerifier(std::string name) : name_(std::move(name)) {}
+
+  bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    const grpc::string_ref certificate = request->peer_cert();
+    if (IsForName({certificate.data(), certificate.size()}, name_)) return true;
+    *status = {grpc::StatusCode::UNAUTHENTICATED,
+               absl::StrCat("the certificate of whoever answers there is not for ", name_, " (--tls-name)")};
+    return true;
+  }
+  void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::string name_;
+};
+
+// `chain`: OpenSSL has to find a way from the server's certificate to the authority; else `verifier` is alone with it.
+std::shared_ptr<grpc::ChannelCredentials> VerifiedCredentials(
+    const JobCertificates& files, bool chain, std::shared_ptr<grpc::experimental::CertificateVerifier> verifier) {
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
-      files.ca, std::vector<IdentityKeyCertPair>{{files.key, files.cert}}));
+      files.authority, std::vector<grpc::experimental::IdentityKeyCertPair>{{files.key, files.certificate}}));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_certificate_verifier(
-      ExternalCertificateVerifier::Create<SecretVerifier>(files.ca, std::move(on_stranger)));
-  options.set_verify_server_certs(false);
+  options.set_certificate_verifier(std::move(verifier));
+  options.set_verify_server_certs(chain);
   options.set_check_call_host(false);
   return grpc::experimental::TlsCredentials(options);
 }
@@ -175,21 +191,32 @@ absl::Status CheckListenAllowed(const std::string& address, const Security& secu
       "--listen: ", address, " can be reached from other machines; add --tls-dir, TASKD_TOKEN or --allow-plaintext"));
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security) {
-  absl::StatusOr<TlsFiles> files = FilesOf(security);
+absl::StatusOr<std::shared_ptr<const TlsContext>> MakeServerTls(const Security& security) {
+  absl::StatusOr<JobCertificates> files = FilesOf(security);
   if (!files.ok()) return files.status();
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = files->ca;
-  options.pem_key_cert_pairs.push_back({files->key, files->cert});
-  return grpc::SslServerCredentials(options);
+  const bool has_files = !security.tls_dir.empty();
+  absl::StatusOr<std::shared_ptr<const TlsContext>> tls =
+      TlsContext::GrpcServer(*files, has_files ? security.tls_name : "");
+  if (!tls.ok() && has_files) {
+    return absl::InvalidArgumentError(absl::StrCat("--tls-dir: ", security.tls_dir, ": ", tls.status().message()));
+  }
+  return tls;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security,
                                                            std::function<void()> on_stranger) {
-  absl::StatusOr<TlsFiles> files = FilesOf(security);
+  using grpc::experimental::ExternalCertificateVerifier;
+  absl::StatusOr<JobCertificates> files = FilesOf(security);
   if (!files.ok()) return files.status();
-  if (security.tls_dir.empty()) return Dial(address, SecretCredentials(*files, std::move(on_stranger)), kJobHostName);
-  return Dial(address, grpc::SslCredentials({files->ca, files->key, files->cert}));
+  if (security.tls_dir.empty()) {
+    auto verifier = ExternalCertificateVerifier::Create<SecretVerifier>(files->authority, std::move(on_stranger));
+    return Dial(address, VerifiedCredentials(*files, false, std::move(verifier)), kJobHostName);
+  }
+  if (!security.tls_name.empty()) {
+    auto verifier = ExternalCertificateVerifier::Create<NameVerifier>(security.tls_name);
+    return Dial(address, VerifiedCredentials(*files, true, std::move(verifier)), security.tls_name);
+  }
+  return Dial(address, grpc::SslCredentials({files->authority, files->key, files->certificate}));
 }
 
 std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address) {
@@ -226,7 +253,7 @@ absl::Status ManagerDial::Explain(absl::StatusCode code, const std::string& mess
 }
 
 void SetServerLimits(grpc::ServerBuilder& builder, size_t memory_bytes) {
-  builder.SetResourceQuota(grpc::ResourceQuota().Resize(memory_bytes));
+  builder.SetResourceQuota(grpc::ResourceQuota().Resize(memory_bytes).SetMaxThreads(kMostSyncThreads));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
@@ -241,10 +268,9 @@ struct FedServer::Acceptor {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> grpc;
 };
 
-FedServer::FedServer(grpc::ServerBuilder& builder, std::shared_ptr<grpc::ServerCredentials> credentials)
-    : acceptor_(std::make_unique<Acceptor>()) {
+FedServer::FedServer(grpc::ServerBuilder& builder) : acceptor_(std::make_unique<Acceptor>()) {
   acceptor_->grpc = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, std::move(credentials));
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
 }
 
 FedServer::~FedServer() = default;

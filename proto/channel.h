@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/tls_channel.h"
 #include "common/unique_fd.h"
 #include "grpcpp/channel.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "proto/security.h"
 
@@ -29,8 +29,9 @@ void InitGrpcLog();
 // operator gave, or `allow_plaintext`. INVALID_ARGUMENT names the address and what to add.
 absl::Status CheckListenAllowed(const std::string& address, const Security& security, bool allow_plaintext);
 
-// INVALID_ARGUMENT names the file of tls_dir that cannot be read, or that others can read and must not.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Security& security);
+// What GrpcListener needs to let in who proves himself. INVALID_ARGUMENT names the file of tls_dir that cannot be read or
+// used, or that others can read and must not.
+absl::StatusOr<std::shared_ptr<const TlsContext>> MakeServerTls(const Security& security);
 
 // `on_stranger` is called, on any thread, each time that somebody answers at `address` who does not have the secret;
 // not with a tls_dir. Nothing was sent to them.
@@ -61,15 +62,15 @@ class ManagerDial {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-// Message sizes, memory, keep-alive and stream limits of a server. `memory_bytes`: what gRPC may buffer for all
+// Message sizes, memory, threads, keep-alive and stream limits of a server. `memory_bytes`: what gRPC may buffer for all
 // connections together.
 void SetServerLimits(grpc::ServerBuilder& builder, size_t memory_bytes);
 
-// A server without a listener of its own: GrpcListener brings its connections.
+// A server without a listener of its own: GrpcListener brings its connections, in plain text.
 class FedServer {
  public:
   // Before the builder's BuildAndStart().
-  FedServer(grpc::ServerBuilder& builder, std::shared_ptr<grpc::ServerCredentials> credentials);
+  explicit FedServer(grpc::ServerBuilder& builder);
   ~FedServer();
   // Once the server runs; closed where it does not. Any thread.
   void Take(UniqueFd connection);

@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 TEST(CheckListenAllowedTest, BeyondLoopbackNeedsProtection) {
   for (const char* loopback : {"127.0.0.1:0", "localhost:1", "[::1]:9601"}) {
@@ -38,7 +39,13 @@ TEST(CheckListenAllowedTest, BeyondLoopbackNeedsProtection) {
 }
 
 class EchoService final : public TrainingDataTrace::Service {
-  grpc::Status GetTrainingDataTraceSwitch(grpc::ServerContext*, const DataStatusReq*, DataStatusRes* reply) override {
+ public:
+  std::string peer;  // of the last call
+
+ private:
+  grpc::Status GetTrainingDataTraceSwitch(grpc::ServerContext* context, const DataStatusReq*,
+                                          DataStatusRes* reply) override {
+    peer = PeerOf(context->peer());
     reply->set_code(200);
     return grpc::Status::OK;
   }
@@ -47,20 +54,27 @@ class EchoService final : public TrainingDataTrace::Service {
 // A server of `credentials` behind a listener.
 class Served {
  public:
-  explicit Served(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  explicit Served(const Security& security) {
     grpc::ServerBuilder builder;
     SetServerLimits(builder, size_t{64} << 20);
-    fed_ = std::make_unique<FedServer>(builder, credentials);
+    fed_ = std::make_unique<FedServer>(builder);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    auto listener = GrpcListener::Listen({"127.0.0.1", 0}, {}, [this](GrpcListener::Speaks speaks, UniqueFd fd) {
+    auto tls = MakeServerTls(security);
+    EXPECT_TRUE(tls.ok()) << tls.status();
+    auto listener = GrpcListener::Listen({"127.0.0.1", 0}, {}, *tls, [this](GrpcListener::Speaks speaks, UniqueFd fd) {
       if (speaks == GrpcListener::Speaks::kTls) fed_->Take(std::move(fd));
     });
     EXPECT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
   }
-  ~Served() { listener_.reset(); }
+  ~Served() {
+    listener_->Stop();
+    server_->Shutdown();
+    server_->Wait();
+  }
   int port() const { return listener_->port(); }
+  std::string peer() { return service_.peer; }
 
  private:
   EchoService service_;
@@ -79,12 +93,13 @@ grpc::Status Call(int port, const Security& security, std::function<void()> on_s
 }
 
 TEST(SecretTest, BothSidesMustHaveIt) {
-  Served served(*MakeServerCredentials({"", "of the job"}));
+  Served served({"", "of the job"});
   std::atomic<int> strangers = 0;
   auto count = [&] { ++strangers; };
   grpc::Status status = Call(served.port(), {"", "of the job"}, count);
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(strangers, 0);
+  EXPECT_THAT(served.peer(), MatchesRegex("ipv4:127\\.0\\.0\\.1:[0-9]+"));
   for (const char* other : {"", "of the jo", "of the job "}) {
     strangers = 0;
     status = Call(served.port(), {"", other}, count);
@@ -97,7 +112,7 @@ TEST(SecretTest, BothSidesMustHaveIt) {
 TEST(SecretTest, NobodyThereIsNoStranger) {
   std::atomic<int> strangers = 0;
   int port = 0;
-  { port = Served(*MakeServerCredentials({"", "x"})).port(); }
+  { port = Served({"", "x"}).port(); }
   EXPECT_EQ(Call(port, {"", "x"}, [&] { ++strangers; }).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(strangers, 0);
 }
@@ -125,10 +140,12 @@ class TlsTest : public ::testing::Test {
     Run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=" + name + " -keyout " +
         name + ".key -out " + name + ".crt");
   }
-  void MakeTlsDir(const std::string& name, const std::string& ca) {
+  void MakeTlsDir(const std::string& name, const std::string& ca,
+                  const std::string& names = "DNS:localhost,IP:127.0.0.1") {
     fs::create_directory(folder_ / name);
     Run("openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=" + name + " -keyout " + name +
-        "/tls.key -out csr && printf 'subjectAltName=DNS:localhost,IP:127.0.0.1' >ext && openssl x509 -req -in csr "
+        "/tls.key -out csr && printf 'subjectAltName=" + names +
+        "' >ext && openssl x509 -req -in csr "
         "-CA " +
         ca + ".crt -CAkey " + ca + ".key -CAcreateserial -days 2 -extfile ext -out " + name + "/tls.crt && cp " + ca +
         ".crt " + name + "/ca.crt");
@@ -138,9 +155,7 @@ class TlsTest : public ::testing::Test {
 };
 
 TEST_F(TlsTest, OnlyPeersOfTheCaAreServed) {
-  auto credentials = MakeServerCredentials({folder_ / "server", ""});
-  ASSERT_TRUE(credentials.ok()) << credentials.status();
-  Served served(*credentials);
+  Served served({folder_ / "server", ""});
   const int port = served.port();
 
   grpc::Status status = Call(port, {folder_ / "client", ""});
@@ -149,12 +164,35 @@ TEST_F(TlsTest, OnlyPeersOfTheCaAreServed) {
   EXPECT_EQ(Call(port, {}).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_F(TlsTest, ANameIsDemandedOfBothSides) {
+  MakeTlsDir("job", "ca", "DNS:job-7.example");
+  MakeTlsDir("wild", "ca", "DNS:*.example");
+  const auto with_name = [&](const char* folder, const char* name) {
+    return Security{.tls_dir = folder_ / folder, .secret = "", .tls_name = name};
+  };
+  Served served(with_name("job", "job-7.example"));
+  grpc::Status status = Call(served.port(), with_name("job", "job-7.example"));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  // The client's certificate is for another name, or for more than one.
+  EXPECT_FALSE(Call(served.port(), with_name("client", "job-7.example")).ok());
+  EXPECT_FALSE(Call(served.port(), with_name("wild", "job-7.example")).ok());
+  // The server's is not for the name that the client wants, or for the host that it dials.
+  status = Call(served.port(), with_name("job", "job-8.example"));
+  EXPECT_THAT(status.error_message(), HasSubstr("job-8.example"));
+  EXPECT_FALSE(Call(served.port(), with_name("job", "")).ok());
+  // Without a name a server takes every certificate of the CA.
+  Served any(with_name("server", ""));
+  EXPECT_TRUE(Call(any.port(), with_name("job", "localhost")).ok());
+  EXPECT_EQ(MakeServerTls(Security{.tls_dir = "", .secret = "x", .tls_name = "name"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(TlsTest, AMissingFileIsNamed) {
   fs::remove(folder_ / "client/tls.key");
   Security security{folder_ / "client", ""};
   EXPECT_THAT(std::string(MakeChannel("127.0.0.1:1", security).status().message()), HasSubstr("tls.key"));
-  EXPECT_THAT(std::string(MakeServerCredentials(security).status().message()), HasSubstr("tls.key"));
-  EXPECT_EQ(MakeServerCredentials(security).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(MakeServerTls(security).status().message()), HasSubstr("tls.key"));
+  EXPECT_EQ(MakeServerTls(security).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(TlsTest, AKeyThatOthersCanReadIsRefused) {
@@ -168,7 +206,7 @@ TEST_F(TlsTest, AKeyThatOthersCanReadIsRefused) {
     ASSERT_EQ(chown((folder_ / "client/tls.key").c_str(), 2002, 0), 0);
     EXPECT_THAT(std::string(MakeChannel("127.0.0.1:1", security).status().message()), HasSubstr("user 2002"));
   }
-  EXPECT_EQ(MakeServerCredentials({folder_ / "ca", ""}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeServerTls({folder_ / "ca", ""}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

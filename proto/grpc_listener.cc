@@ -1,26 +1,36 @@
 #include "proto/grpc_listener.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
-#include <list>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/event_loop.h"
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/peer_user.h"
+#include "common/printable.h"
+#include "proto/tls_relay.h"
 #include "taskd/own_user.h"
 
 namespace taskd::proto {
@@ -28,7 +38,10 @@ namespace {
 
 constexpr int kAcceptsARound = 64;
 constexpr int64_t kAcceptPauseNs = 100'000'000;  // without descriptors; asking again at once would only spin
-constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kTickNs = 100'000'000;
+constexpr int64_t kLastBytesNs = 1'000'000'000;
+constexpr int kHandshakesARound = 8;     // begun; then those who are in have their turn
+constexpr size_t kDescriptorsOfTls = 3;  // the connection, and the pair of sockets between it and gRPC
 constexpr int64_t kLookAgainNs = 100'000'000;
 constexpr int64_t kReportAgainNs = 60'000'000'000;
 constexpr unsigned char kTlsHandshake = 0x16;  // RFC 8446 §5.1
@@ -46,52 +59,122 @@ std::optional<ino_t> InodeOf(int fd) {
   return fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode) ? std::optional(info.st_ino) : std::nullopt;
 }
 
+// Who has the other end, for shares and for lines of the log.
+struct Ends {
+  std::string share;
+  std::string address;  // as gRPC writes it, without percent signs
+};
+
+Ends EndsOf(int fd, const sockaddr_storage& from) {
+  Ends ends;
+  char text[INET6_ADDRSTRLEN] = "";
+  in6_addr v6 = reinterpret_cast<const sockaddr_in6&>(from).sin6_addr;
+  const bool is_v6 = from.ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&v6);
+  if (is_v6) {
+    inet_ntop(AF_INET6, &v6, text, sizeof(text));
+    ends.address = absl::StrCat("ipv6:[", text, "]:", ntohs(reinterpret_cast<const sockaddr_in6&>(from).sin6_port));
+  } else {
+    const bool is_mapped = from.ss_family == AF_INET6;
+    const void* v4 = is_mapped ? static_cast<const void*>(v6.s6_addr + 12)
+                               : static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
+    inet_ntop(AF_INET, v4, text, sizeof(text));
+    const in_port_t port = is_mapped ? reinterpret_cast<const sockaddr_in6&>(from).sin6_port
+                                     : reinterpret_cast<const sockaddr_in&>(from).sin_port;
+    ends.address = absl::StrCat("ipv4:", text, ":", ntohs(port));
+  }
+  ends.share = PeerShare(fd);
+  return ends;
+}
+
+constexpr char kNamePrefix[] = "taskd-";
+constexpr size_t kNamePrefixSize = sizeof(kNamePrefix) - 1;
+constexpr size_t kNameRandomDigits = 16;
+
+// A pair of sockets for one connection; ours has a name that says who the peer is: gRPC tells its services nothing else
+// of a connection. Nobody can connect to it, as it does not listen, and nobody can know it before, so as to have it.
+std::pair<UniqueFd, UniqueFd> NamedPair(const std::string& address) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) return {};
+  std::pair<UniqueFd, UniqueFd> ends{UniqueFd(pair[0]), UniqueFd(pair[1])};
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof(random), 0) != sizeof(random)) return {};
+  const std::string name = absl::StrCat(kNamePrefix, absl::Hex(random, absl::kZeroPad16), "-", address);
+  sockaddr_un where{};
+  where.sun_family = AF_UNIX;
+  if (name.size() >= sizeof(where.sun_path)) return {};
+  name.copy(where.sun_path + 1, name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (bind(ends.first.get(), reinterpret_cast<const sockaddr*>(&where), length) != 0) return {};
+  return ends;
+}
+
 }  // namespace
 
 class GrpcListener::Impl {
  public:
-  Impl(std::vector<UniqueFd> listeners, const Limits& limits, Take take)
+  Impl(std::vector<UniqueFd> listeners, const Limits& limits, std::shared_ptr<const TlsContext> tls, Take take)
       : listeners_(std::move(listeners)),
-        limits_(limits),
+        limits_(WithDescriptors(limits)),
+        tls_(std::move(tls)),
         take_(std::move(take)),
-        port_(LocalPort(listeners_.front().get())) {
-    const size_t descriptors = DescriptorLimit();
-    if (limits_.connections == 0) {
-      limits_.connections = std::max(descriptors, 2 * kSpareDescriptors) - kSpareDescriptors;
-    }
+        port_(LocalPort(listeners_.front().get())),
+        budget_(limits_.unproven) {
     Accepting(true);
     thread_ = std::thread([this] { loop_.Run(); });
   }
   ~Impl() {
-    loop_.Stop();
+    Stop();
+    loop_.Post([this] {
+      ending_ = true;
+      if (relays_.empty()) return loop_.Stop();
+      loop_.RunAfter(kLastBytesNs, [this] { loop_.Stop(); });
+    });
     thread_.join();
+    relays_.clear();
+  }
+
+  void Stop() {
+    std::promise<void> done;
+    loop_.Post([this, &done] {
+      StopAccepting();
+      done.set_value();
+    });
+    done.get_future().wait();
   }
 
   int port() const { return port_; }
 
  private:
-  // Accepted, and silent so far.
-  struct Silent {
+  using Id = HandshakeBudget::Id;
+
+  // Accepted, and silent or waiting for its handshake.
+  struct Waiting {
     UniqueFd fd;
-    int64_t since_ns = 0;
+    Ends ends;
   };
-  using SilentList = std::list<Silent>;  // the oldest first
-
-  struct Peer {
-    bool plain = false;
-    std::string name;  // an address, or a user of this machine
-
-    friend auto operator<=>(const Peer&, const Peer&) = default;  // NOLINT(modernize-use-nullptr): it errs
+  struct Relayed {
+    std::unique_ptr<TlsRelay> relay;
+    Ends ends;
+    bool proven = false;
   };
-
-  // Handed over: another one's, who closes it when he likes. It is looked at whether it is still there.
+  // In plain text, handed over: another one's, who closes it when he likes. It is looked at whether it is still there.
   struct Handed {
     int fd = -1;
     ino_t inode = 0;
-    Peer peer;
+    std::string share;
   };
+  using Shares = std::map<std::string, size_t>;
+
+  static Limits WithDescriptors(Limits limits) {
+    if (limits.descriptors == 0) {
+      limits.descriptors = std::max(DescriptorLimit(), 2 * kSpareDescriptors) - kSpareDescriptors;
+    }
+    limits.unproven.connections = std::min(limits.unproven.connections, std::max<size_t>(limits.descriptors / 2, 1));
+    return limits;
+  }
 
   void Accepting(bool on) {
+    if (stopped_) return;
     for (const UniqueFd& listener : listeners_) {
       if (on) {
         loop_.Add(listener.get(), EPOLLIN, [this, fd = listener.get()](uint32_t) { Accept(fd); });
@@ -102,131 +185,241 @@ class GrpcListener::Impl {
     if (!on) loop_.RunAfter(kAcceptPauseNs, [this] { Accepting(true); });
   }
 
+  void StopAccepting() {
+    if (std::exchange(stopped_, true)) return;
+    for (UniqueFd& listener : listeners_) {
+      loop_.Remove(listener.get());
+      listener.reset();
+    }
+    while (const std::optional<Id> id = budget_.MakeRoom(EventLoop::NowNs())) Close(*id);
+  }
+
   void Accept(int listener) {
     for (int i = 0; i < kAcceptsARound; ++i) {
-      UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      sockaddr_storage from{};
+      socklen_t length = sizeof(from);
+      UniqueFd fd(accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!fd.valid()) {
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         if (!std::exchange(paused_, true)) {
           spdlog::warn("port {}: no more connections can be taken now: {}", port_, strerror(errno));
         }
-        // Who has sent nothing yet makes room for those that will.
-        if (!silent_.empty()) Drop(silent_.begin());
+        // Who has proven nothing yet makes room for those that will.
+        if (const std::optional<Id> id = budget_.MakeRoom(EventLoop::NowNs())) Close(*id);
         Accepting(false);
         return;
       }
       if (std::exchange(paused_, false)) spdlog::info("port {}: connections are taken again", port_);
-      Add(std::move(fd));
+      Add(std::move(fd), from);
     }
   }
 
-  void Add(UniqueFd fd) {
-    if (silent_.size() >= limits_.silent) Drop(silent_.begin());
-    silent_.push_back({std::move(fd), EventLoop::NowNs()});
-    const auto one = std::prev(silent_.end());
-    loop_.Add(one->fd.get(), EPOLLIN, [this, one](uint32_t) { Speak(one); });
-    if (!tick_set_) SetTick();
+  void Add(UniqueFd fd, const sockaddr_storage& from) {
+    const Id id = next_id_++;
+    Ends ends = EndsOf(fd.get(), from);
+    if (const std::optional<Id> victim = budget_.Add(id, ends.share, EventLoop::NowNs())) Close(*victim);
+    loop_.Add(fd.get(), EPOLLIN, [this, id](uint32_t) { Speak(id); });
+    waiting_.emplace(id, Waiting{std::move(fd), std::move(ends)});
+    if (!std::exchange(ticking_, true)) SetTick();
   }
 
-  void Drop(SilentList::iterator one) {
-    loop_.Remove(one->fd.get());
-    silent_.erase(one);
+  // The budget knows it no more.
+  void Close(Id id) {
+    if (const auto found = waiting_.find(id); found != waiting_.end()) {
+      loop_.Remove(found->second.fd.get());
+      waiting_.erase(found);
+    } else if (const auto relayed = relays_.find(id); relayed != relays_.end()) {
+      Bury(relayed);
+    }
   }
 
   void SetTick() {
-    tick_set_ = !silent_.empty();
-    if (!tick_set_) return;
-    const int64_t due_ns = silent_.front().since_ns + limits_.first_byte_ms * kNsPerMs;
-    loop_.RunAfter(std::max<int64_t>(due_ns - EventLoop::NowNs(), 0), [this] {
-      const int64_t late_ns = EventLoop::NowNs() - limits_.first_byte_ms * kNsPerMs;
-      while (!silent_.empty() && silent_.front().since_ns <= late_ns) Drop(silent_.begin());
-      SetTick();
+    loop_.RunAfter(kTickNs, [this] {
+      for (const Id id : budget_.Expire(EventLoop::NowNs())) Close(id);
+      BeginHandshakes();
+      ticking_ = !budget_.idle();
+      if (ticking_) SetTick();
     });
   }
 
   // There is something to be read, or it has gone.
-  void Speak(SilentList::iterator one) {
+  void Speak(Id id) {
+    Waiting& one = waiting_.at(id);
     unsigned char first = 0;
-    const ssize_t size = recv(one->fd.get(), &first, 1, MSG_PEEK);
+    const ssize_t size = recv(one.fd.get(), &first, 1, MSG_PEEK);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    UniqueFd fd = std::move(one->fd);
-    loop_.Remove(fd.get());
-    silent_.erase(one);
-    if (size != 1 || (first != kTlsHandshake && first != kHttp2Preface)) return;
-    Speaks speaks = Speaks::kTls;
-    std::optional<uid_t> user;
-    if (first == kHttp2Preface) {
-      user = UserOfLoopbackPeer(fd.get());
-      speaks = user && IsOwnUserOrRoot(*user) ? Speaks::kPlainOwn : Speaks::kPlain;
+    loop_.Remove(one.fd.get());
+    if (size == 1 && first == kTlsHandshake && tls_ != nullptr) {
+      budget_.Wants(id);
+      BeginHandshakesSoon();
+      return;
     }
-    const std::optional<HostPort> address = AddressOf(fd.get());
-    const std::optional<ino_t> inode = InodeOf(fd.get());
-    if (!address || !inode) return;  // it has gone
-    Peer peer{speaks != Speaks::kTls, user ? absl::StrCat("user ", *user) : address->host};
-    if (const char* full = WhatIsFull(peer); full != nullptr && (!ForgetClosed() || WhatIsFull(peer) != nullptr)) {
-      return ReportFull(peer, full);
-    }
-    Count(peer);
-    handed_.push_back({fd.get(), *inode, std::move(peer)});
+    Waiting plain = std::move(one);
+    waiting_.erase(id);
+    budget_.Failed(id, EventLoop::NowNs());
+    if (size == 1 && first == kHttp2Preface) TakePlain(std::move(plain));
+  }
+
+  void TakePlain(Waiting plain) {
+    const std::optional<ino_t> inode = InodeOf(plain.fd.get());
+    if (!inode) return;
+    const std::string& share = plain.ends.share;
+    const char* full = WhatIsFull(share);
+    if (full != nullptr && (!ForgetClosed() || WhatIsFull(share) != nullptr)) return ReportFull(share, full);
+    ++plain_of_peer_[share];
+    handed_.push_back({plain.fd.get(), *inode, share});
     if (handed_.size() > 2 * left_after_look_ + 1024) ForgetClosed();
-    take_(speaks, std::move(fd));
+    const std::optional<uid_t> user = UserOfLoopbackPeer(plain.fd.get());
+    const bool is_own = user && IsOwnUserOrRoot(*user);
+    take_(is_own ? Speaks::kPlainOwn : Speaks::kPlain, std::move(plain.fd));
   }
 
-  static std::optional<HostPort> AddressOf(int fd) {
-    absl::StatusOr<HostPort> address = ParseHostPort("peer", PeerAddress(fd));
-    return address.ok() ? std::optional(*std::move(address)) : std::nullopt;
+  void BeginHandshakesSoon() {
+    if (!std::exchange(beginning_, true)) {
+      loop_.AtRoundEnd([this] {
+        beginning_ = false;
+        BeginHandshakes();
+      });
+    }
   }
 
-  void Count(const Peer& peer) {
-    ++of_peer_[peer];
-    plain_ += peer.plain;
+  void BeginHandshakes() {
+    for (int i = 0; i < kHandshakesARound; ++i) {
+      const std::optional<HandshakeBudget::Turn> turn = budget_.Next(EventLoop::NowNs());
+      if (!turn) return;
+      if (turn->drop) Close(*turn->drop);
+      Begin(turn->begin);
+    }
+    BeginHandshakesSoon();
   }
 
-  // Which budget a connection of this peer does not fit into; null: it fits into all.
-  const char* WhatIsFull(const Peer& peer) const {
-    const auto found = of_peer_.find(peer);
-    const size_t of_peer = found == of_peer_.end() ? 0 : found->second;
-    if (silent_.size() + handed_.size() >= limits_.connections) return "connections";
-    if (peer.plain && plain_ >= limits_.plain) return "connections in plain text";
-    if (peer.plain && of_peer >= limits_.plain_of_peer) return "one peer's connections in plain text";
-    if (!peer.plain && of_peer >= std::max<size_t>(limits_.connections / 2, 1)) return "one peer's connections";
+  void Begin(Id id) {
+    Waiting one = std::move(waiting_.at(id));
+    waiting_.erase(id);
+    std::unique_ptr<TlsChannel> channel = tls_->Open();
+    if (channel == nullptr) {
+      budget_.Failed(id, EventLoop::NowNs());
+      return;
+    }
+    SetPrompt(one.fd.get());
+    auto relay = std::make_unique<TlsRelay>(
+        &loop_, std::move(one.fd), std::move(channel),
+        TlsRelay::Callbacks{.proven = [this, id] { return Proven(id); },
+                            .ended = [this, id](const absl::Status& why) { Ended(id, why); }});
+    TlsRelay* started = relay.get();
+    relays_.emplace(id, Relayed{std::move(relay), std::move(one.ends)});
+    started->Start();
+  }
+
+  UniqueFd Proven(Id id) {
+    budget_.Proven(id);
+    BeginHandshakesSoon();
+    Relayed& one = relays_.at(id);
+    const std::string& share = one.ends.share;
+    const char* full = WhatIsFullOfTls(share);
+    if (full != nullptr && (!ForgetClosed() || WhatIsFullOfTls(share) != nullptr)) {
+      ReportFull(share, full);
+      return {};
+    }
+    auto [ours, servers] = NamedPair(one.ends.address);
+    if (!servers.valid()) return {};
+    one.proven = true;
+    ++tls_of_peer_[share];
+    ++tls_count_;
+    take_(Speaks::kTls, std::move(servers));
+    return std::move(ours);
+  }
+
+  void Ended(Id id, const absl::Status& why) {
+    const auto found = relays_.find(id);
+    const Relayed& one = found->second;
+    budget_.Failed(id, EventLoop::NowNs());
+    if (!one.proven) {
+      spdlog::debug("port {}: {} has not proven itself: {}", port_, one.ends.address,
+                    Printable(std::string(why.message())));
+      BeginHandshakesSoon();
+    }
+    Bury(found);
+  }
+
+  // The relay may be in the middle of a call.
+  void Bury(std::unordered_map<Id, Relayed>::iterator found) {
+    Relayed& one = found->second;
+    if (one.proven) {
+      --tls_count_;
+      const auto of_peer = tls_of_peer_.find(one.ends.share);
+      if (--of_peer->second == 0) tls_of_peer_.erase(of_peer);
+    }
+    if (buried_.empty()) loop_.AtRoundEnd([this] { buried_.clear(); });
+    one.relay->Close();  // an event of this round may still be about it
+    buried_.push_back(std::move(one.relay));
+    relays_.erase(found);
+    if (ending_ && relays_.empty()) loop_.Stop();
+  }
+
+  size_t DescriptorsInUse() const { return budget_.size() + handed_.size() + kDescriptorsOfTls * tls_count_; }
+
+  // Which budget a connection in plain text does not fit into; null: it fits into all.
+  const char* WhatIsFull(const std::string& share) const {
+    const auto found = plain_of_peer_.find(share);
+    if (DescriptorsInUse() >= limits_.descriptors) return "connections";
+    if (handed_.size() >= limits_.plain) return "connections in plain text";
+    if (found != plain_of_peer_.end() && found->second >= limits_.plain_of_peer) {
+      return "one peer's connections in plain text";
+    }
+    return nullptr;
+  }
+  // The same of TLS.
+  const char* WhatIsFullOfTls(const std::string& share) const {
+    const auto found = tls_of_peer_.find(share);
+    const size_t more = kDescriptorsOfTls * ((found == tls_of_peer_.end() ? 0 : found->second) + 1);
+    if (DescriptorsInUse() + kDescriptorsOfTls > limits_.descriptors) return "connections";
+    if (more > std::max(limits_.descriptors / 2, kDescriptorsOfTls)) return "one peer's connections";
     return nullptr;
   }
 
-  // gRPC does not report when it closes a connection. False: that was looked at a moment ago.
+  // A server does not report when it closes a connection in plain text. False: that was looked at a moment ago.
   bool ForgetClosed() {
     const int64_t now_ns = EventLoop::NowNs();
     if (now_ns - looked_ns_ < kLookAgainNs) return false;
     looked_ns_ = now_ns;
     std::erase_if(handed_, [](const Handed& one) { return InodeOf(one.fd) != one.inode; });
     left_after_look_ = handed_.size();
-    of_peer_.clear();
-    plain_ = 0;
-    for (const Handed& one : handed_) Count(one.peer);
+    plain_of_peer_.clear();
+    for (const Handed& one : handed_) ++plain_of_peer_[one.share];
     return true;
   }
 
-  void ReportFull(const Peer& peer, const char* what) {
+  void ReportFull(const std::string& share, const char* what) {
     const int64_t now_ns = EventLoop::NowNs();
     if (reported_full_ns_ != 0 && now_ns - reported_full_ns_ < kReportAgainNs) return;
     reported_full_ns_ = now_ns;
-    spdlog::warn("port {}: a connection of {} is refused: the budget for {} is used up", port_, peer.name, what);
+    spdlog::warn("port {}: a connection of {} is refused: the budget for {} is used up", port_, share, what);
   }
 
-  const std::vector<UniqueFd> listeners_;
-  Limits limits_;
+  std::vector<UniqueFd> listeners_;
+  const Limits limits_;
+  const std::shared_ptr<const TlsContext> tls_;
   const Take take_;
   const int port_;
   EventLoop loop_;
   // On the loop's thread:
-  SilentList silent_;
+  HandshakeBudget budget_;
+  std::unordered_map<Id, Waiting> waiting_;
+  std::unordered_map<Id, Relayed> relays_;
+  std::vector<std::unique_ptr<TlsRelay>> buried_;  // until this round ends
+  Id next_id_ = 1;
   std::vector<Handed> handed_;
-  std::map<Peer, size_t> of_peer_;  // of handed_
-  size_t plain_ = 0;                // of handed_
+  Shares plain_of_peer_;  // of handed_
+  Shares tls_of_peer_;    // proven ones
+  size_t tls_count_ = 0;
   size_t left_after_look_ = 0;
   int64_t looked_ns_ = 0;
-  bool tick_set_ = false;
+  bool ticking_ = false;
+  bool beginning_ = false;
   bool paused_ = false;
+  bool stopped_ = false;
+  bool ending_ = false;
   int64_t reported_full_ns_ = 0;
   std::thread thread_;  // last: it uses the others
 };
@@ -234,9 +427,10 @@ class GrpcListener::Impl {
 GrpcListener::GrpcListener(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcListener::~GrpcListener() = default;
 int GrpcListener::port() const { return impl_->port(); }
+void GrpcListener::Stop() { impl_->Stop(); }
 
 absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPort& address, const Limits& limits,
-                                                                   Take take,
+                                                                   std::shared_ptr<const TlsContext> tls, Take take,
                                                                    const std::function<void(int port)>& bound) {
   const bool is_localhost = address.host == "localhost";
   absl::StatusOr<UniqueFd> listener = ListenTcp(is_localhost ? HostPort{"127.0.0.1", address.port} : address,
@@ -251,7 +445,28 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPor
   }
   if (bound) bound(LocalPort(listeners.front().get()));
   return std::unique_ptr<GrpcListener>(
-      new GrpcListener(std::make_unique<Impl>(std::move(listeners), limits, std::move(take))));
+      new GrpcListener(std::make_unique<Impl>(std::move(listeners), limits, std::move(tls), std::move(take))));
+}
+
+std::string PeerOf(const std::string& peer) {
+  constexpr std::string_view kScheme = "unix-abstract:";
+  std::string_view rest = peer;
+  if (!rest.starts_with(kScheme)) return peer;
+  rest.remove_prefix(kScheme.size());
+  if (!rest.starts_with(kNamePrefix) || rest.size() <= kNamePrefixSize + kNameRandomDigits + 1) return peer;
+  rest.remove_prefix(kNamePrefixSize + kNameRandomDigits + 1);
+  std::string address;
+  while (!rest.empty()) {
+    unsigned value = 0;
+    if (rest.size() >= 3 && rest[0] == '%' && absl::SimpleHexAtoi(absl::string_view(rest.data() + 1, 2), &value)) {
+      address += static_cast<char>(value);
+      rest.remove_prefix(3);
+    } else {
+      address += rest[0];
+      rest.remove_prefix(1);
+    }
+  }
+  return address;
 }
 
 }  // namespace taskd::proto

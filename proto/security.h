@@ -12,6 +12,9 @@ struct Security {
   // A client's: what it takes for the secret where no manager of this user has left one for the address it dials
   // (common/job_file.h). Empty: a stand-in made of MINDX_TASK_ID, where that is set.
   std::string fallback = {};
+  // With tls_dir: the DNS name that the other side's certificate must have. Empty: a client wants the host of the address
+  // that it dials there, a server takes every certificate of ca.crt.
+  std::string tls_name = {};
 };
 
 }  // namespace taskd::proto

@@ -21,7 +21,7 @@ class HealthServer::Impl {
       return absl::Status(server.status().code(), absl::StrCat("--listen: ", server.status().message()));
     server_ = *std::move(server);
     absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
-        listen, {}, [server = server_.get()](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
+        listen, {}, nullptr, [server = server_.get()](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
           if (speaks != proto::GrpcListener::Speaks::kTls) server->Take(std::move(connection));
         });
     if (!listener.ok()) {

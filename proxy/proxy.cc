@@ -265,7 +265,7 @@ absl::Status RunProxy(const ProxyOptions& options) {
   RaiseDescriptorLimit();
   // Before any thread, so that all inherit the mask.
   StopSignal stop(options.exit_on_stdin_eof);
-  const proto::Security security = {options.tls_dir, options.secret};
+  const proto::Security security = {.tls_dir = options.tls_dir, .secret = options.secret, .tls_name = options.tls_name};
   if (absl::Status checked = CheckOptions(options, security); !checked.ok()) return checked;
   const std::string socket = options.socket.empty() ? DefaultSocketPath() : options.socket;
   if (absl::Status checked = CheckSocketPath(socket); !checked.ok()) return checked;

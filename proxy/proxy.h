@@ -29,6 +29,7 @@ struct ProxyOptions {
   int64_t node_backlog_mb = 512;
   std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";  // obeyed while no manager answers
   std::string tls_dir;
+  std::string tls_name;
   std::string secret;  // of the job; empty: looked up (ManagerDial)
   bool allow_plaintext = false;
   bool exit_on_stdin_eof = false;  // for a parent that must not leave a proxy behind

@@ -19,6 +19,7 @@
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/memory_limit.h"
+#include "common/peer_user.h"
 #include "store/acceptor.h"
 #include "store/backend.h"
 #include "store/client_service.h"
@@ -185,7 +186,7 @@ void Server::ReceiveAsClient(Connection& connection, std::string_view bytes) {
     case StoreParser::Peer::kService:
       BeginFrames(connection, options_.frame_service.max_frame_bytes);
       connection.received = Connection::Received::kWhole;
-      options_.frame_service.opened(connection.id, PeerAddress(connection.fd.get()));
+      options_.frame_service.opened(connection.id, PeerAddress(connection.fd.get()), PeerShare(connection.fd.get()));
       break;
   }
   TakeFrames(connection);

@@ -84,6 +84,9 @@ struct CommandGroup {
 // Exit code: 0 done, 1 failed, 2 wrong usage, with one line on stderr.
 int RunCommandLine(std::span<const CommandEntry> commands, std::span<const CommandGroup> groups, int argc, char** argv);
 
+inline constexpr char kTlsNameHelp[] =
+    "with --tls-dir: the DNS name that the other side's certificate must have [a client: the host that it dials]";
+
 // Never flags: command lines are read by everybody on the machine. Empty: not set.
 std::string TokenOfEnvironment();   // TASKD_TOKEN, the operator's secret
 std::string SecretOfEnvironment();  // TASKD_SECRET, what `taskd run` gives its daemons where there is no token

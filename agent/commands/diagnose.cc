@@ -146,6 +146,7 @@ class DiagnoseCommand : public Command {
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--watch", options_.watch, "each new report of the manager until interrupted");
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -26,6 +26,7 @@ class ManagerCommand : public Command {
     flags.Add("--clusterd", options_.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
     flags.Add("--report-fault", options_.report_fault, "report nodes that slow the job down to ClusterD");
     flags.Add("--tls-dir", options_.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--tls-name", options_.tls_name, kTlsNameHelp);
     flags.Add("--allow-plaintext", options_.allow_plaintext,
               "ClusterD's service in plain text, to whoever reaches --listen");
     flags.Add("--exit-on-stdin-eof", options_.exit_on_stdin_eof, "end when stdin is closed, and at no signal before");

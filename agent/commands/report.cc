@@ -99,6 +99,7 @@ class ReportCommand : public Command {
         .FromEnvironment({"TASKD_OUTPUT"})
         .ShowDefault();
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -405,6 +405,7 @@ class RouteCommand : public Command {
     flags.Add("--job", agree.job, "NAMESPACE/NAME, for --agree; the manager refuses any other job's");
     flags.Add("--agree-timeout", agree.timeout_s, "seconds that the nodes have to agree").Positive().ShowDefault();
     flags.Add("--tls-dir", agree.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--tls-name", agree.security.tls_name, kTlsNameHelp);
   }
 
   RouteOptions options_;

@@ -98,7 +98,9 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
     return 0;
   }
   run.options = *std::move(options);
-  run.security = {ValueOf(environment, "TASKD_TLS_DIR"), ValueOf(environment, "TASKD_TOKEN")};
+  run.security = {.tls_dir = ValueOf(environment, "TASKD_TLS_DIR"),
+                  .secret = ValueOf(environment, "TASKD_TOKEN"),
+                  .tls_name = ValueOf(environment, "TASKD_TLS_NAME")};
   if (run.options.remote_start == modes::RemoteStart::kTaskd && run.security.secret.empty() &&
       run.security.tls_dir.empty()) {
     return Refuse(absl::InvalidArgumentError(

@@ -327,6 +327,7 @@ class SimulateCommand : public Command {
     manager_ = flags.Add("--manager", options_.manager, "HOST:PORT of a manager to feed instead");
     flags.Add("--rate", options_.rate, "steps a second towards the manager [as fast as it takes them]");
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
   }
 
   absl::StatusOr<bool> Run() override {

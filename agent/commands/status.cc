@@ -146,6 +146,7 @@ class StatusCommand : public Command {
     flags.Add("--watch", options_.watch,
               "again each second; on a terminal with the open verdicts and a heat map, until q is pressed");
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -255,6 +255,7 @@ class SwitchCommand : public Command {
         .ShowDefault();
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -57,7 +57,9 @@ process::DaemonOptions DaemonsOf(const RunOptions& options, const Environment& e
 
 SupervisionClient::Options ClientOf(const RunOptions& options, const Environment& environment) {
   SupervisionClient::Options result;
-  result.security = {ValueOf(environment, "TASKD_TLS_DIR"), ValueOf(environment, "TASKD_TOKEN")};
+  result.security = {.tls_dir = ValueOf(environment, "TASKD_TLS_DIR"),
+                     .secret = ValueOf(environment, "TASKD_TOKEN"),
+                     .tls_name = ValueOf(environment, "TASKD_TLS_NAME")};
   result.hang_factor = options.hang_factor == 0 ? -1 : options.hang_factor;
   return result;
 }

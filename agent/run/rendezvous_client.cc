@@ -234,12 +234,19 @@ void RendezvousClient::OnConnected() {
   const uint32_t magic = kLauncherMagic;
   out_.append(reinterpret_cast<const char*>(&magic), sizeof(magic));
   SetTimer(kSilenceCheckNs, &RendezvousClient::CheckSilence);
-  absl::StatusOr<std::unique_ptr<TlsChannel>> channel = TlsChannel::Client(secret_);
-  if (!channel.ok()) {
-    Fail(std::string(channel.status().message()));
+  if (tls_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<const TlsContext>> tls = TlsContext::Client(secret_);
+    if (!tls.ok()) {
+      Fail(std::string(tls.status().message()));
+      return;
+    }
+    tls_ = *std::move(tls);
+  }
+  channel_ = tls_->Open();
+  if (channel_ == nullptr) {
+    Fail("no memory for TLS");
     return;
   }
-  channel_ = *std::move(channel);
   Send(JoinMessage{info_});
 }
 

@@ -102,9 +102,10 @@ class RendezvousClient {
   bool started_ = false;  // StartMessage was received
   bool closed_ = false;
   UniqueFd fd_;
-  std::unique_ptr<TlsChannel> channel_;  // while there is a connection
-  FrameBuffer in_;                       // what the root sends
-  FrameBuffer plain_;                    // its plaintext
+  std::shared_ptr<const TlsContext> tls_;  // once it was connected
+  std::unique_ptr<TlsChannel> channel_;    // while there is a connection
+  FrameBuffer in_;                         // what the root sends
+  FrameBuffer plain_;                      // its plaintext
   std::string out_;
   std::string last_error_;
   std::string passed_over_;  // why, of the last one since the name was looked up

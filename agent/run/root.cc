@@ -13,8 +13,15 @@ namespace taskd::run {
 namespace {
 
 constexpr int64_t kRefusedLogIntervalNs = 1'000'000'000;
+constexpr int64_t kProofTickNs = 100'000'000;
+constexpr int kHandshakesARound = 4;
+// All launchers of a job may come at once, from one address.
+constexpr size_t kMostUnproven = 4096;
 
 }  // namespace
+
+StoreHost::StoreHost(uint64_t memory_limit_bytes)
+    : memory_limit_bytes_(memory_limit_bytes), unproven_(HandshakeBudget::Limits{.connections = kMostUnproven}) {}
 
 StoreHost::~StoreHost() {
   if (thread_.joinable()) {
@@ -38,7 +45,8 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
   options.frame_service = {
       .magic = kLauncherMagic,
       .max_frame_bytes = kMaxStrangersFrameBytes,
-      .opened = [this](uint64_t peer, const std::string& address) { Opened(peer, address); },
+      .opened = [this](uint64_t peer, const std::string& address,
+                       const std::string& share) { Opened(peer, address, share); },
       .received = [this](uint64_t peer, std::string_view bytes) { Received(peer, bytes); },
       .closed = [this](uint64_t peer) { Gone(peer); },
   };
@@ -49,8 +57,7 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
 }
 
 void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks, bool peers_prove) {
-  secret_ = options.secret;
-  peers_prove_ = peers_prove;
+  tls_ = TlsContext::Server(options.secret, peers_prove);
   rendezvous_ = std::make_unique<Rendezvous>(std::move(options), EventLoop::NowNs());
   callbacks_ = std::move(callbacks);
   SetTimer();
@@ -120,14 +127,49 @@ void StoreHost::EndJob(const std::string& reason) {
   });
 }
 
-void StoreHost::Opened(uint64_t peer, const std::string& address) {
-  absl::StatusOr<std::unique_ptr<TlsChannel>> channel = TlsChannel::Server(secret_, peers_prove_);
+void StoreHost::Opened(uint64_t peer, const std::string& address, const std::string& share) {
   Launcher& launcher = launchers_[peer];
   launcher.address = address;
   launcher.in.set_max_bytes(kMaxStrangersFrameBytes);
   Do(rendezvous_->Opened(peer, EventLoop::NowNs()));
-  if (!channel.ok()) return Refuse(peer, std::string(channel.status().message()));
-  launcher.channel = *std::move(channel);
+  if (!tls_.ok()) return Refuse(peer, std::string(tls_.status().message()));
+  if (const auto victim = unproven_.Add(peer, share, EventLoop::NowNs())) {
+    Refuse(*victim, "too many others that have not proven anything either");
+  }
+  if (!std::exchange(proof_ticking_, true)) SetProofTick();
+}
+
+// A few a round: ranks wait for this thread, too.
+void StoreHost::BeginHandshakes() {
+  if (std::exchange(beginning_, true)) return;
+  loop_.AtRoundEnd([this] {
+    beginning_ = false;
+    for (int i = 0; i < kHandshakesARound; ++i) {
+      const std::optional<HandshakeBudget::Turn> turn = unproven_.Next(EventLoop::NowNs());
+      if (!turn) return;
+      if (turn->drop) Refuse(*turn->drop, "its handshake takes too long while others wait");
+      const auto launcher = launchers_.find(turn->begin);
+      if (launcher == launchers_.end()) continue;
+      launcher->second.channel = (*tls_)->Open();
+      if (launcher->second.channel == nullptr) {
+        Refuse(turn->begin, "no memory for TLS");
+        continue;
+      }
+      ReceivedTls(turn->begin, std::exchange(launcher->second.waiting, {}));
+    }
+    BeginHandshakes();
+  });
+}
+
+void StoreHost::SetProofTick() {
+  loop_.RunAfter(kProofTickNs, [this] {
+    for (const uint64_t peer : unproven_.Expire(EventLoop::NowNs())) {
+      Refuse(peer, "it has not proven itself in time");
+    }
+    BeginHandshakes();
+    proof_ticking_ = !unproven_.idle();
+    if (proof_ticking_) SetProofTick();
+  });
 }
 
 void StoreHost::Refuse(uint64_t peer, const std::string& why) {
@@ -151,10 +193,22 @@ void StoreHost::Send(uint64_t peer, const std::string& body) {
 
 void StoreHost::Received(uint64_t peer, std::string_view bytes) {
   auto launcher = launchers_.find(peer);
-  if (launcher == launchers_.end() || launcher->second.channel == nullptr) return;
+  if (launcher == launchers_.end()) return;
+  if (launcher->second.channel != nullptr) return ReceivedTls(peer, bytes);
+  if (launcher->second.waiting.size() + bytes.size() > kMaxStrangersFrameBytes) {
+    return Refuse(peer, "too many bytes before any proof");
+  }
+  launcher->second.waiting += bytes;
+  unproven_.Wants(peer);
+  BeginHandshakes();
+}
+
+void StoreHost::ReceivedTls(uint64_t peer, std::string_view bytes) {
+  auto launcher = launchers_.find(peer);
   std::string plain;
   std::string out;
   absl::Status status = launcher->second.channel->Receive(bytes, plain, out);
+  if (status.ok() && launcher->second.channel->proven()) unproven_.Proven(peer);
   if (!out.empty()) root_->SendFrame(peer, out);
   launcher->second.in.Append(plain);
   // The message may end it.
@@ -195,6 +249,7 @@ void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
 
 void StoreHost::Gone(uint64_t peer) {
   if (launchers_.erase(peer) == 0) return;
+  unproven_.Failed(peer, EventLoop::NowNs());
   Do(rendezvous_->Lost(peer, EventLoop::NowNs()));
   if (launchers_.empty() && alone_) std::exchange(alone_, nullptr)();
 }

@@ -16,6 +16,7 @@
 #include "agent/run/rendezvous.h"
 #include "common/event_loop.h"
 #include "common/frame_buffer.h"
+#include "common/handshake_budget.h"
 #include "common/tls_channel.h"
 #include "store/server.h"
 
@@ -31,8 +32,7 @@ class StoreHost {
   };
 
   // What each of its stores may take (StoreServer::Options).
-  explicit StoreHost(uint64_t memory_limit_bytes = store::DefaultStoreMemoryBytes())
-      : memory_limit_bytes_(memory_limit_bytes) {}
+  explicit StoreHost(uint64_t memory_limit_bytes = store::DefaultStoreMemoryBytes());
   ~StoreHost();  // closes everything
   StoreHost(const StoreHost&) = delete;
   StoreHost& operator=(const StoreHost&) = delete;
@@ -68,12 +68,16 @@ class StoreHost {
   void Do(Rendezvous::Outputs outputs);
   void DoOne(const Rendezvous::Output& output);
   struct Launcher {
-    std::string address;  // HOST:PORT that it came from
-    std::unique_ptr<TlsChannel> channel;
+    std::string address;                  // HOST:PORT that it came from
+    std::unique_ptr<TlsChannel> channel;  // once its handshake may begin
+    std::string waiting;                  // what came before
     FrameBuffer in{0};
   };
 
-  void Opened(uint64_t peer, const std::string& address);
+  void Opened(uint64_t peer, const std::string& address, const std::string& share);
+  void BeginHandshakes();
+  void SetProofTick();
+  void ReceivedTls(uint64_t peer, std::string_view bytes);
   void Received(uint64_t peer, std::string_view bytes);
   void ReceivedMessage(uint64_t peer, std::string_view body);
   void Refuse(uint64_t peer, const std::string& why);
@@ -91,8 +95,10 @@ class StoreHost {
   std::unique_ptr<Rendezvous> rendezvous_;
   Callbacks callbacks_;
   std::map<uint64_t, Launcher> launchers_;  // by peer
-  std::string secret_;
-  bool peers_prove_ = false;
+  absl::StatusOr<std::shared_ptr<const TlsContext>> tls_ = absl::UnavailableError("not served yet");
+  HandshakeBudget unproven_;  // of launchers_
+  bool beginning_ = false;
+  bool proof_ticking_ = false;
   int64_t refused_logged_ns_ = 0;
   std::function<void()> alone_;
   std::deque<Rendezvous::Output> outputs_;

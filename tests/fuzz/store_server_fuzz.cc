@@ -58,7 +58,7 @@ std::unique_ptr<taskd::store::StoreServer> Start(taskd::EventLoop* loop, const s
   if (upstream.empty()) {
     options.frame_service.magic = taskd::run::kLauncherMagic;
     options.frame_service.max_frame_bytes = taskd::run::kMaxStrangersFrameBytes;
-    options.frame_service.opened = [](uint64_t, const std::string&) {};
+    options.frame_service.opened = [](uint64_t, const std::string&, const std::string&) {};
     options.frame_service.received = [](uint64_t, std::string_view body) {
       if (auto message = taskd::run::DecodeNodeMessage(body); message.ok()) {
         FUZZ_CHECK(taskd::run::DecodeNodeMessage(taskd::run::Encode(*message)).ok());

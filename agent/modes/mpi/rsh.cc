@@ -409,7 +409,9 @@ int RunRshCommand(const std::vector<std::string>& arguments) {
   if (manager.empty()) return Fail(process::kWrongUsage, "TASKD_MANAGER is not set: HOST:PORT of the job's manager");
   absl::StatusOr<HostPort> address = ParseHostPort("TASKD_MANAGER", manager);
   if (!address.ok()) return Fail(process::kWrongUsage, std::string(address.status().message()));
-  const proto::Security security{Environment("TASKD_TLS_DIR"), Environment("TASKD_TOKEN")};
+  const proto::Security security{.tls_dir = Environment("TASKD_TLS_DIR"),
+                                 .secret = Environment("TASKD_TOKEN"),
+                                 .tls_name = Environment("TASKD_TLS_NAME")};
   InitLog("rsh");
   proto::InitGrpcLog();
   proto::ManagerDial dial(manager, security);

@@ -21,7 +21,7 @@ struct RshOptions {
 // does not have, no host, no command.
 absl::StatusOr<RshOptions> ParseRshOptions(const std::vector<std::string>& arguments);
 
-// Reads TASKD_MANAGER, TASKD_TOKEN and TASKD_TLS_DIR. Relays stdin, stdout and stderr, and returns the command's exit
+// Reads TASKD_MANAGER, TASKD_TOKEN, TASKD_TLS_DIR and TASKD_TLS_NAME. Relays stdin, stdout and stderr, and returns the command's exit
 // code; 255 after a line on stderr where it could not be run to its end, 2 for wrong usage. SIGTERM, SIGINT and SIGHUP
 // end the command and return 255 without a line.
 int RunRshCommand(const std::vector<std::string>& arguments);

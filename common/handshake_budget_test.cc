@@ -1,0 +1,143 @@
+#include "common/handshake_budget.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace taskd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+using Id = HandshakeBudget::Id;
+constexpr int64_t kMs = 1'000'000;
+
+// The ids that may begin now, in their order.
+std::vector<Id> Begin(HandshakeBudget& budget, int64_t now_ns = 0) {
+  std::vector<Id> ids;
+  while (const auto turn = budget.Next(now_ns)) ids.push_back(turn->begin);
+  return ids;
+}
+
+void AddAndWant(HandshakeBudget& budget, Id id, const std::string& peer, int64_t now_ns = 0) {
+  EXPECT_EQ(budget.Add(id, peer, now_ns), std::nullopt);
+  budget.Wants(id);
+}
+
+TEST(HandshakeBudgetTest, WhoHasSentNothingBeginsNothing) {
+  HandshakeBudget budget({});
+  budget.Add(1, "a", 0);
+  EXPECT_THAT(Begin(budget), IsEmpty());
+  budget.Wants(1);
+  budget.Wants(1);
+  EXPECT_THAT(Begin(budget), ElementsAre(1));
+  budget.Proven(1);
+  EXPECT_TRUE(budget.idle());
+}
+
+TEST(HandshakeBudgetTest, PeersHaveTheirTurnsAndTheirShares) {
+  HandshakeBudget budget({.handshakes_of_peer = 2});
+  for (Id id : {1, 2, 3, 4}) AddAndWant(budget, id, "a");
+  AddAndWant(budget, 5, "b");
+  EXPECT_THAT(Begin(budget), ElementsAre(4, 5, 3)) << "the newest of a; the others wait for a's two";
+  budget.Proven(3);
+  EXPECT_THAT(Begin(budget), ElementsAre(2));
+}
+
+TEST(HandshakeBudgetTest, WhoFailsGetsATrickleAndWhoSucceedsDoesNot) {
+  HandshakeBudget budget({.handshakes_of_peer = 2, .cool_ms = 100});
+  Id id = 0;
+  for (int i = 0; i < 50; ++i) {
+    AddAndWant(budget, ++id, "honest");
+    ASSERT_THAT(Begin(budget), ElementsAre(id));
+    budget.Proven(id);
+  }
+  int begun = 0;
+  for (int64_t ms = 0; ms < 1000; ++ms) {
+    AddAndWant(budget, ++id, "fails", ms * kMs);
+    for (const Id began : Begin(budget, ms * kMs)) {
+      ++begun;
+      budget.Failed(began, ms * kMs);
+    }
+  }
+  EXPECT_EQ(begun, 20) << "two each 100 ms";
+  AddAndWant(budget, ++id, "honest", 999 * kMs);
+  EXPECT_THAT(Begin(budget, 999 * kMs), ElementsAre(id));
+}
+
+TEST(HandshakeBudgetTest, WhoFailsLateHasPaid) {
+  HandshakeBudget budget({.handshakes_of_peer = 1, .cool_ms = 100});
+  AddAndWant(budget, 1, "a");
+  AddAndWant(budget, 2, "a");
+  EXPECT_THAT(Begin(budget), ElementsAre(2));
+  budget.Failed(2, 100 * kMs);
+  EXPECT_THAT(Begin(budget, 100 * kMs), ElementsAre(1));
+}
+
+TEST(HandshakeBudgetTest, TheOldestOfThePeerWithMostMakesRoom) {
+  HandshakeBudget budget({.connections = 4});
+  budget.Add(1, "few", 0);
+  for (Id id : {2, 3, 4}) budget.Add(id, "many", 0);
+  EXPECT_EQ(budget.Add(5, "new", 0), 2);
+  EXPECT_EQ(budget.Add(6, "many", 0), 3);
+  EXPECT_EQ(budget.size(), 4u);
+  budget.Failed(2, 0);  // is gone already
+  EXPECT_EQ(budget.size(), 4u);
+}
+
+TEST(HandshakeBudgetTest, SilentOnesMakeRoomBeforeHandshakes) {
+  HandshakeBudget budget({.connections = 3});
+  AddAndWant(budget, 1, "a");
+  EXPECT_THAT(Begin(budget), ElementsAre(1));
+  budget.Add(2, "a", 0);
+  budget.Add(3, "a", 0);
+  EXPECT_EQ(budget.Add(4, "b", 0), 2);
+}
+
+TEST(HandshakeBudgetTest, ANewPeerBeginsWhereAllHandshakesAreTaken) {
+  HandshakeBudget budget({.handshakes = 4, .handshakes_of_peer = 4});
+  for (Id id : {1, 2, 3}) AddAndWant(budget, id, "a");
+  AddAndWant(budget, 4, "b");
+  EXPECT_EQ(Begin(budget).size(), 4u);
+  AddAndWant(budget, 5, "c");
+  auto turn = budget.Next(0);
+  ASSERT_TRUE(turn);
+  EXPECT_EQ(turn->begin, 5u);
+  EXPECT_EQ(turn->drop, 3) << "of a, the newest began first";
+  AddAndWant(budget, 6, "c");
+  EXPECT_FALSE(budget.Next(0)) << "nobody has two more than c";
+}
+
+TEST(HandshakeBudgetTest, TimeIsShorterWhileOthersWait) {
+  HandshakeBudget budget({.handshakes_of_peer = 1, .proof_ms = 1000, .hurried_ms = 100});
+  AddAndWant(budget, 1, "a");
+  AddAndWant(budget, 2, "b");
+  budget.Add(3, "c", 0);
+  EXPECT_THAT(Begin(budget), UnorderedElementsAre(1, 2));
+  AddAndWant(budget, 4, "a");
+  EXPECT_THAT(budget.Expire(99 * kMs), IsEmpty());
+  EXPECT_THAT(budget.Expire(100 * kMs), ElementsAre(1));
+  EXPECT_THAT(budget.Expire(1000 * kMs), UnorderedElementsAre(2, 3, 4));
+  EXPECT_EQ(budget.size(), 0u);
+  budget.Expire(1'000'000 * kMs);
+  EXPECT_TRUE(budget.idle()) << "nothing is remembered for ever";
+}
+
+TEST(HandshakeBudgetTest, FailuresOfAnyNumberOfPeersAreBounded) {
+  HandshakeBudget budget({.handshakes_of_peer = 1});
+  for (Id id = 0; id < 40'000; ++id) {
+    AddAndWant(budget, id, "peer " + std::to_string(id));
+    ASSERT_THAT(Begin(budget), ElementsAre(id));
+    budget.Failed(id, 0);
+  }
+  AddAndWant(budget, 40'000, "peer 39999");
+  EXPECT_THAT(Begin(budget), IsEmpty());
+  AddAndWant(budget, 40'001, "peer 0");
+  EXPECT_THAT(Begin(budget), ElementsAre(40'001)) << "the oldest are forgotten";
+}
+
+}  // namespace
+}  // namespace taskd

@@ -1,0 +1,201 @@
+#include "proto/tls_relay.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace taskd::proto {
+namespace {
+
+constexpr size_t kReadBytes = size_t{16} << 10;
+constexpr int kReadsARound = 4;  // of one direction; then others have their turn
+// For a peer to take the last bytes and to end its side, once the server has ended its own.
+constexpr int64_t kLastBytesNs = 2'000'000'000;
+
+// What of `bytes` the socket takes is removed; memory is not kept. False: the socket is broken.
+bool Write(int fd, std::string& bytes) {
+  size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t size = send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno != EAGAIN) return false;
+    if (size < 0) break;
+    sent += static_cast<size_t>(size);
+  }
+  if (sent == bytes.size()) {
+    std::string().swap(bytes);
+  } else {
+    bytes.erase(0, sent);
+  }
+  return true;
+}
+
+// -1: nothing is there now. 0: the end, or `why` it is broken.
+ssize_t Read(int fd, char* to, size_t size, int* why) {
+  ssize_t count;
+  do count = recv(fd, to, size, MSG_DONTWAIT);
+  while (count < 0 && errno == EINTR);
+  *why = 0;
+  if (count >= 0) return count;
+  if (errno == EAGAIN) return -1;
+  *why = errno;
+  return 0;
+}
+
+}  // namespace
+
+TlsRelay::TlsRelay(EventLoop* loop, UniqueFd peer, std::unique_ptr<TlsChannel> tls, Callbacks callbacks)
+    : loop_(*loop), peer_(std::move(peer)), tls_(std::move(tls)), callbacks_(std::move(callbacks)) {}
+
+void TlsRelay::Start() {
+  if (ReadPeer()) Go();
+}
+
+bool TlsRelay::WantsFromPeer() const {
+  // What TLS itself answers to a peer that does not read is bounded, too.
+  return !peer_has_ended_ && to_inner_.empty() && to_peer_.size() < 2 * kMostBytesWaiting;
+}
+
+bool TlsRelay::WantsFromInner() const { return !inner_has_ended_ && to_peer_.size() < kMostBytesWaiting; }
+
+void TlsRelay::OnPeer(uint32_t events) {
+  if ((events & EPOLLERR) != 0) {
+    End(absl::UnavailableError("the connection is broken"));
+    return;
+  }
+  if (WantsFromPeer()) {
+    if ((events & (EPOLLIN | EPOLLHUP)) != 0 && !ReadPeer()) return;
+  } else if ((events & EPOLLHUP) != 0) {
+    End(absl::OkStatus());
+    return;
+  }
+  Go();
+}
+
+void TlsRelay::OnInner(uint32_t events) {
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && WantsFromInner() && !ReadInner()) return;
+  Go();
+  // It has hung up, and what it wrote before waits for a peer that does not read: only that can change anything.
+  if ((events & EPOLLHUP) != 0 && watched_inner_.added && !WantsFromInner()) {
+    loop_.Remove(inner_.get());
+    watched_inner_ = {};
+  }
+}
+
+bool TlsRelay::ReadPeer() {
+  std::array<char, kReadBytes> buffer;
+  for (int i = 0; i < kReadsARound && WantsFromPeer(); ++i) {
+    size_t most = buffer.size();
+    if (!is_proven()) most = std::min(most, kMostBytesBeforeProof - received_before_proof_);
+    if (most == 0) return End(absl::ResourceExhaustedError("too many bytes before any proof"));
+    int why = 0;
+    const ssize_t size = Read(peer_.get(), buffer.data(), most, &why);
+    if (size < 0) return true;
+    if (why != 0) return End(absl::UnavailableError(strerror(why)));
+    if (size == 0) {
+      peer_has_ended_ = true;
+      return is_proven() || End(absl::UnavailableError("it was closed before any proof"));
+    }
+    if (!is_proven()) received_before_proof_ += static_cast<size_t>(size);
+    if (!Take({buffer.data(), static_cast<size_t>(size)})) return false;
+    if (!Write(inner_.get(), to_inner_) && is_proven()) to_inner_.clear();  // the server has gone, as its end will show
+  }
+  return true;
+}
+
+bool TlsRelay::Take(std::string_view bytes) {
+  const absl::Status status = tls_->Receive(bytes, to_inner_, to_peer_);
+  if (absl::IsOutOfRange(status) && is_proven()) {
+    peer_has_ended_ = true;
+    return true;
+  }
+  if (!status.ok()) {
+    Write(peer_.get(), to_peer_);  // the alert; nobody waits for it to arrive
+    return End(status);
+  }
+  if (is_proven() || !tls_->proven()) return true;
+  inner_ = callbacks_.proven();
+  return is_proven() || End(absl::ResourceExhaustedError("it is one too many"));
+}
+
+bool TlsRelay::ReadInner() {
+  std::array<char, kReadBytes> buffer;
+  for (int i = 0; i < kReadsARound && WantsFromInner(); ++i) {
+    int why = 0;
+    const ssize_t size = Read(inner_.get(), buffer.data(), buffer.size(), &why);
+    if (size < 0) return true;
+    if (size == 0) return InnerHasEnded();
+    tls_->Send({buffer.data(), static_cast<size_t>(size)}, to_peer_);
+    if (!Write(peer_.get(), to_peer_)) return End(absl::UnavailableError("the connection is broken"));
+  }
+  return true;
+}
+
+bool TlsRelay::InnerHasEnded() {
+  inner_has_ended_ = true;
+  to_inner_.clear();
+  tls_->End(to_peer_);
+  timer_set_ = true;
+  timer_ = loop_.RunAfter(kLastBytesNs, [this] {
+    timer_set_ = false;
+    End(absl::OkStatus());
+  });
+  return true;
+}
+
+bool TlsRelay::Go() {
+  if (!Write(peer_.get(), to_peer_)) return End(absl::UnavailableError("the connection is broken"));
+  if (is_proven()) {
+    // What was held back while the peer did not read.
+    if (!watched_inner_.added && WantsFromInner() && !ReadInner()) return false;
+    if (inner_has_ended_ || !Write(inner_.get(), to_inner_)) to_inner_.clear();
+    if (peer_has_ended_ && to_inner_.empty() && !std::exchange(told_inner_, true)) shutdown(inner_.get(), SHUT_WR);
+    if (inner_has_ended_ && to_peer_.empty()) {
+      if (peer_has_ended_) return End(absl::OkStatus());
+      // Whoever closes with bytes unread takes back what he wrote last.
+      if (!std::exchange(told_peer_, true)) shutdown(peer_.get(), SHUT_WR);
+    }
+    if (inner_has_ended_) {
+      if (watched_inner_.added) loop_.Remove(inner_.get());
+      watched_inner_ = {};
+    } else {
+      Watch(inner_.get(), (WantsFromInner() ? EPOLLIN : 0u) | (to_inner_.empty() ? 0u : EPOLLOUT), &watched_inner_,
+            [this](uint32_t events) { OnInner(events); });
+    }
+  }
+  Watch(peer_.get(), (WantsFromPeer() ? EPOLLIN : 0u) | (to_peer_.empty() ? 0u : EPOLLOUT), &watched_peer_,
+        [this](uint32_t events) { OnPeer(events); });
+  return true;
+}
+
+void TlsRelay::Watch(int fd, uint32_t events, Watched* watched, EventLoop::FdCallback callback) {
+  if (!watched->added) {
+    loop_.Add(fd, events, std::move(callback));
+  } else if (watched->events != events) {
+    loop_.Change(fd, events);
+  }
+  *watched = {events, true};
+}
+
+bool TlsRelay::End(const absl::Status& why) {
+  if (!peer_.valid()) return false;
+  Close();
+  callbacks_.ended(why);
+  return false;
+}
+
+void TlsRelay::Close() {
+  if (watched_peer_.added) loop_.Remove(peer_.get());
+  if (watched_inner_.added) loop_.Remove(inner_.get());
+  watched_peer_ = watched_inner_ = {};
+  if (std::exchange(timer_set_, false)) loop_.Cancel(timer_);
+  peer_.reset();
+  inner_.reset();
+}
+
+}  // namespace taskd::proto
