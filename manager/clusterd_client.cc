@@ -4,10 +4,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/trace_messages.h"
@@ -25,6 +27,11 @@ constexpr milliseconds kLastBackOff{30'000};
 // A server that replays its state does so at once. What comes later is a command, even if it repeats what is wanted.
 constexpr milliseconds kReplayWindow{2'000};
 constexpr int kCodeOk = 200;
+// What a server may send of commands, which people give: so many at once, and then so many a second. Every one is a
+// revision for all ranks.
+constexpr double kMostMessages = 256;
+constexpr double kMessagesPerSecond = 10;
+constexpr std::chrono::minutes kLogInterval{1};
 
 }  // namespace
 
@@ -85,7 +92,10 @@ class ClusterdClient::Impl {
     auto begin = steady_clock::now();
     bool first = true;
     DataStatusRes message;
+    bool too_many = false;
     while (reader->Read(&message)) {
+      too_many = !MayTake();
+      if (too_many) break;
       if (first) {
         spdlog::info("ClusterD at {} has answered", address_);
         failure_reported = false;
@@ -93,29 +103,56 @@ class ClusterdClient::Impl {
       Take(message, first && steady_clock::now() - begin < kReplayWindow);
       first = false;
     }
+    if (too_many) context.TryCancel();
     grpc::Status status = reader->Finish();
     std::lock_guard lock(mutex_);
     context_ = nullptr;
+    if (too_many) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "it sends more than 10 messages a second"};
     return status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "it has ended the subscription") : status;
+  }
+
+  // Counts a message. Over all subscriptions: one that is ended for it begins with what is left.
+  bool MayTake() {
+    const auto now = steady_clock::now();
+    const double passed_s = std::chrono::duration<double>(now - counted_at_).count();
+    counted_at_ = now;
+    may_take_ = std::min(kMostMessages, may_take_ + passed_s * kMessagesPerSecond);
+    if (may_take_ < 1) return false;
+    may_take_ -= 1;
+    return true;
   }
 
   void Take(const DataStatusRes& message, bool may_be_replay) {
     if (message.code() != kCodeOk || !message.has_profilingswitch()) {
-      spdlog::warn("ClusterD at {}: message with code {} {} ignored", address_, message.code(),
-                   message.has_profilingswitch() ? "and a switch" : "without a switch");
+      Ignored(absl::StrCat("code ", message.code(), message.has_profilingswitch() ? "" : ", no switch"));
       return;
     }
     absl::StatusOr<SwitchChange> change = ReadSwitch(message.profilingswitch());
     if (!change.ok()) {
-      spdlog::warn("ClusterD at {}: message ignored: {}", address_, change.status().message());
+      Ignored(change.status().message());
       return;
     }
     on_switch_(*change, may_be_replay);
   }
 
+  void Ignored(absl::string_view why) {
+    ++ignored_;
+    const auto now = steady_clock::now();
+    if (ignored_logged_at_ && now - *ignored_logged_at_ < kLogInterval) return;
+    ignored_logged_at_ = now;
+    spdlog::warn("ClusterD at {}: messages ignored: {}; the newest: {}", address_, std::exchange(ignored_, 0), why);
+  }
+
   const std::string address_;
   const std::string job_id_;
   const OnSwitch on_switch_;
+
+  // Of the thread alone.
+  double may_take_ = kMostMessages;
+  steady_clock::time_point counted_at_ = steady_clock::now();
+  uint64_t ignored_ = 0;  // since that was logged
+  std::optional<steady_clock::time_point> ignored_logged_at_;
+
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

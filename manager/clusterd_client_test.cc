@@ -33,6 +33,9 @@ class FakeClusterd final : public TrainingDataTrace::Service, public Watched {
   bool WaitForSubscription() {
     return WaitFor([this] { return subscriptions_ > 0; });
   }
+  bool WaitForSubscriptions(int count) {
+    return WaitFor([&] { return subscriptions_ >= count; });
+  }
   ProfilingClientInfo client() {
     std::lock_guard lock(mutex_);
     return client_;
@@ -137,6 +140,15 @@ TEST(ClusterdClientTest, ComesBackAfterClusterdRestarts) {
   ASSERT_EQ(clusterd->port(), port);
   clusterd->Push("off", "");
   EXPECT_EQ(recorder.WaitForChanges(2)[1].first[static_cast<int>(SwitchKind::kStep)], false);
+}
+
+TEST(ClusterdClientTest, LeavesAServerThatSendsWithoutEnd) {
+  FakeClusterd clusterd;
+  Recorder recorder;
+  ClusterdClient client(Local(clusterd.port()), "task-1", recorder.Function());
+  for (int i = 0; i < 5000; ++i) clusterd.Push(i % 2 == 0 ? "on" : "off", "");
+  ASSERT_TRUE(clusterd.WaitForSubscriptions(2));
+  EXPECT_LT(recorder.WaitForChanges(1).size(), 400u);
 }
 
 TEST(ClusterdClientTest, EndsWhileNobodyAnswersAndWhileSubscribed) {

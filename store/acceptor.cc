@@ -1,14 +1,18 @@
 #include "store/acceptor.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/peer_user.h"
 
 namespace taskd::store {
 namespace {
@@ -65,9 +69,28 @@ void StoreAcceptor::Accept() {
       if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
       return Pause(strerror(errno));
     }
+    OwnerKey owner = OwnerOf(address, std::nullopt);
+    if (connections_.size() >= max_connections_ / 4 && !MayHaveMore(fd.get(), address, owner)) continue;
     SetPrompt(fd.get());
-    accepted_(std::move(fd), address);
+    accepted_(std::move(fd), address, owner);
   }
+}
+
+// Where a quarter is in use, an owner has no more than there are free places: however many he makes, and whatever they
+// say, there is room for others. On loopback this user and root may have all.
+bool StoreAcceptor::MayHaveMore(int fd, const sockaddr_storage& address, OwnerKey& owner) {
+  if (const std::optional<uid_t> user = UserOfLoopbackPeer(fd)) {
+    if (*user == geteuid() || *user == 0) return true;
+    owner = OwnerOf(address, user);
+  }
+  if (connections_.of(owner) < max_connections_ - std::min(max_connections_, connections_.size())) return true;
+  const int64_t now_ns = EventLoop::NowNs();
+  if (now_ns - refused_logged_ns_ >= kLogIntervalNs) {
+    refused_logged_ns_ = now_ns;
+    spdlog::warn("store: {}{} has {} connections, as many as there is room for now; further ones are closed",
+                 PeerAddress(fd), owner.user ? absl::StrCat(", user ", *owner.user, ",") : "", connections_.of(owner));
+  }
+  return false;
 }
 
 void StoreAcceptor::Pause(absl::string_view why) {

@@ -23,7 +23,7 @@ namespace taskd::store {
 
 class StoreAcceptor {
  public:
-  using Accepted = std::function<void(UniqueFd fd, const sockaddr_storage& address)>;
+  using Accepted = std::function<void(UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner)>;
 
   StoreAcceptor(EventLoop* loop, Connections* connections, Accepted accepted)
       : loop_(*loop), connections_(*connections), accepted_(std::move(accepted)) {}
@@ -46,6 +46,7 @@ class StoreAcceptor {
   static constexpr int64_t kLogIntervalNs = 60'000'000'000;
 
   void Accept();
+  bool MayHaveMore(int fd, const sockaddr_storage& address, OwnerKey& owner);
   void Pause(absl::string_view why);
   void MakeRoom(bool urgent);
   size_t CloseSilent(Silent& peer, bool urgent);
@@ -60,6 +61,7 @@ class StoreAcceptor {
   EventLoop::TimerId resume_{};
   int64_t paused_logged_ns_ = -kLogIntervalNs;
   int64_t made_room_ns_ = 0;
+  int64_t refused_logged_ns_ = -kLogIntervalNs;
 };
 
 }  // namespace taskd::store

@@ -15,7 +15,9 @@ void ClientService::Pump(Connection& connection) {
   while (!connection.doomed && !connection.blocked && connection.client.busy_with == 0 &&
          connection.unread() <= kMaxUnreadReplies) {
     if (!connection.client.head && !TakeHead(connection)) return;
-    if (backend_.is_full()) return connections_.HoldBack(connection);
+    if (backend_.is_full() || !budget_.HasRoomForAnswer(connection, connection.client.head->request)) {
+      return connections_.HoldBack(connection);
+    }
     if (!Execute(connection)) return;
   }
 }
@@ -55,7 +57,7 @@ bool ClientService::Execute(Connection& connection) {
   } else if (HasReply(op)) {
     client.busy_with = client.last_call;
   }
-  const size_t bytes = BytesOf(call.request.keys) + BytesOf(call.request.values);
+  const size_t bytes = UnderWayBytesOf(call.request.keys) + BytesOf(call.request.values);
   (waits ? client.wait_bytes : client.call_bytes) = HasReply(op) ? bytes : 0;
   if (backend_.Execute(call) == StoreCore::Result::kDone) return true;
   client.head = std::move(call);

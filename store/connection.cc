@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -17,13 +18,24 @@ PeerKey KeyOf(const sockaddr_storage& address) {
   return key;
 }
 
+OwnerKey OwnerOf(const sockaddr_storage& address, std::optional<uid_t> user) {
+  OwnerKey owner{KeyOf(address), user};
+  if (user) {
+    owner.address = {};  // 127.0.0.1, 127.0.0.2, ::1
+  } else if (address.ss_family == AF_INET6 &&
+             !IN6_IS_ADDR_V4MAPPED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr)) {
+    std::fill(owner.address.begin() + 8, owner.address.end(), 0);
+  }
+  return owner;
+}
+
 bool Connection::HasMore() const {
   if (is_client()) return client.head || parser.buffered_bytes() > 0;
   return tier != nullptr && !blocked && !tier->queue.empty();
 }
 
 size_t Connection::received_bytes() const {
-  if (is_client()) return parser.buffered_bytes();
+  if (is_client()) return parser.kept_bytes();
   return frames->size() + (tier != nullptr ? tier->queue_bytes : 0);
 }
 

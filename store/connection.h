@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/frame_buffer.h"
@@ -31,6 +32,19 @@ inline constexpr size_t kMaxIdleBytes = 64 * 1024;
 // An address without its port.
 using PeerKey = std::array<char, 16>;
 PeerKey KeyOf(const sockaddr_storage& address);
+
+// Who has a connection: an address, of IPv6 its first 64 bits, and on loopback a user where that is known.
+struct OwnerKey {
+  PeerKey address{};
+  std::optional<uid_t> user;
+
+  template <typename H>
+  friend H AbslHashValue(H h, const OwnerKey& owner) {
+    return H::combine(std::move(h), owner.address, owner.user.has_value(), owner.user.value_or(0));
+  }
+  friend bool operator==(const OwnerKey&, const OwnerKey&) = default;
+};
+OwnerKey OwnerOf(const sockaddr_storage& address, std::optional<uid_t> user);
 
 // A client is synchronous: one call at a time, but what ends a wait.
 struct ClientCalls {
@@ -68,6 +82,8 @@ struct Connection {
   uint64_t id = 0;
   UniqueFd fd;
   PeerKey peer{};
+  OwnerKey owner;
+  bool user_asked = false;  // whose it is was asked of the kernel
   int64_t accepted_ns = 0;
   Received received = Received::kNothing;
 
@@ -79,10 +95,12 @@ struct Connection {
   std::string out;
   size_t written = 0;  // of `out`
   uint32_t interest = EPOLLIN;
-  size_t charged = 0;    // of what the server's connections keep in memory
-  bool dirty = false;    // there is something to be written when the round ends
-  bool blocked = false;  // its next call waits for StoreCoreHost::resume, or for room towards the upstream
-  bool doomed = false;   // it is closed when the round ends
+  size_t charged = 0;         // of what the server's connections keep in memory
+  size_t charged_unread = 0;  // of what they have not read
+  int64_t answered_ns = 0;    // when something was added to what it has not read
+  bool dirty = false;         // there is something to be written when the round ends
+  bool blocked = false;       // its next call waits for StoreCoreHost::resume, or for room towards the upstream
+  bool doomed = false;        // it is closed when the round ends
   bool close_when_written = false;
 
   // Or the kind of peer is not known yet.

@@ -13,7 +13,32 @@ Connection& Connections::Add(std::unique_ptr<Connection> connection) {
   const uint64_t id = connection->id = next_id_++;
   loop_.Add(connection->fd.get(), connection->interest,
             [this, id](uint32_t events) { callbacks_.on_event(id, events); });
+  ++of_owner_[connection->owner].connections;
   return *(map_[id] = std::move(connection));
+}
+
+size_t Connections::of(const OwnerKey& owner) const {
+  auto found = of_owner_.find(owner);
+  return found == of_owner_.end() ? 0 : found->second.connections;
+}
+
+size_t Connections::unread_bytes_of(const OwnerKey& owner) const {
+  auto found = of_owner_.find(owner);
+  return found == of_owner_.end() ? 0 : found->second.unread_bytes;
+}
+
+void Connections::Disown(const Connection& connection) {
+  auto of_owner = of_owner_.find(connection.owner);
+  of_owner->second.unread_bytes -= connection.charged_unread;
+  if (--of_owner->second.connections == 0) of_owner_.erase(of_owner);
+}
+
+void Connections::SetOwner(Connection& connection, const OwnerKey& owner) {
+  Disown(connection);
+  connection.owner = owner;
+  OfOwner& of_owner = of_owner_[owner];
+  ++of_owner.connections;
+  of_owner.unread_bytes += connection.charged_unread;
 }
 
 Connection* Connections::Find(uint64_t id) {
@@ -25,6 +50,10 @@ void Connections::Doom(Connection& connection, absl::string_view why) {
   if (connection.doomed) return;
   connection.doomed = true;
   buffered_bytes_ -= std::exchange(connection.charged, 0);
+  unread_bytes_ -= connection.charged_unread;
+  of_owner_.at(connection.owner).unread_bytes -= std::exchange(connection.charged_unread, 0);
+  std::string().swap(connection.out);  // it may be big, and others are answered before this is closed
+  connection.written = 0;
   doomed_.push_back(connection.id);
   loop_.Remove(connection.fd.get());
   if (!why.empty()) {
@@ -44,6 +73,7 @@ std::unique_ptr<Connection> Connections::TakeDoomed() {
   doomed_.pop_front();
   std::unique_ptr<Connection> connection = std::move(found->second);
   map_.erase(found);
+  Disown(*connection);
   return connection;
 }
 
@@ -84,6 +114,12 @@ void Connections::Count(Connection& connection) {
   const size_t bytes = connection.doomed ? 0 : connection.bytes();
   buffered_bytes_ += bytes - connection.charged;
   connection.charged = bytes;
+  const bool asks = connection.is_client() || connection.tier != nullptr;
+  const size_t unread = connection.doomed || !asks ? 0 : connection.unread();
+  if (unread == connection.charged_unread) return;
+  of_owner_.at(connection.owner).unread_bytes += unread - connection.charged_unread;
+  unread_bytes_ += unread - connection.charged_unread;
+  connection.charged_unread = unread;
 }
 
 }  // namespace taskd::store

@@ -37,6 +37,8 @@ class Connections {
   Connection* Find(uint64_t id);
   const Map& all() const { return map_; }
   size_t size() const { return map_.size(); }
+  size_t of(const OwnerKey& owner) const;
+  void SetOwner(Connection& connection, const OwnerKey& owner);
 
   // Closed when the round ends; nothing is read or written any more. `why`: what the peer did; empty: nothing wrong.
   void Doom(Connection& connection, absl::string_view why = "");
@@ -63,12 +65,21 @@ class Connections {
   // Notes anew what the connection keeps in memory.
   void Count(Connection& connection);
   size_t buffered_bytes() const { return buffered_bytes_; }  // of all connections
-  uint64_t refused() const { return refused_; }              // doomed with a reason
+  size_t unread_bytes_of(const OwnerKey& owner) const;
+  size_t unread_bytes() const { return unread_bytes_; }  // the same, of what was sent to clients and tiers
+  uint64_t refused() const { return refused_; }          // doomed with a reason
 
  private:
   EventLoop& loop_;
   const Callbacks callbacks_;
   Map map_;
+  struct OfOwner {
+    size_t connections = 0;
+    size_t unread_bytes = 0;
+  };
+  void Disown(const Connection& connection);
+
+  absl::flat_hash_map<OwnerKey, OfOwner> of_owner_;
   uint64_t next_id_ = 1;
   Ids ready_;
   Ids later_;
@@ -77,6 +88,7 @@ class Connections {
   std::deque<uint64_t> doomed_;
   bool scheduled_ = false;
   size_t buffered_bytes_ = 0;
+  size_t unread_bytes_ = 0;
   uint64_t refused_ = 0;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // for the callback that the loop may run after this is gone
 };

@@ -56,9 +56,20 @@ inline constexpr size_t kMaxListBytes = 64 * 1024 * 1024;
 inline constexpr size_t kEntryOverhead = 128;
 inline constexpr size_t kStringOverhead = 48;
 
+// A queue costs besides its elements: std::deque's first block and the map's entry.
+inline constexpr size_t kQueueOverhead = 1024;
+
 inline size_t BytesOf(const std::vector<std::string>& strings) {
   size_t bytes = 0;
   for (const std::string& text : strings) bytes += text.size() + kStringOverhead;
+  return bytes;
+}
+
+// The same of the keys of a call that is under way: a root knows each of them as the call's, as awaited and by who
+// waits for it, a tier as the call's and the flight's and in two signatures.
+inline size_t UnderWayBytesOf(const std::vector<std::string>& keys) {
+  size_t bytes = 0;
+  for (const std::string& key : keys) bytes += 4 * (key.size() + kStringOverhead);
   return bytes;
 }
 
@@ -99,6 +110,8 @@ class StoreCore {
   virtual uint64_t Confirmed(uint64_t stream, uint64_t frames) = 0;
 
   virtual void ForgetTry(bool all) = 0;
+  // Of the values in the answer, as far as that is known before; not counted on beyond `enough`.
+  virtual size_t AnswerBytes(const StoreRequest& request, size_t enough) const = 0;
   virtual size_t bytes() const = 0;       // of memory, about, without what is kept of calls that wait
   virtual size_t list_bytes() const = 0;  // of the answer to a kListKeys, where that is known
   virtual uint64_t keys() const = 0;

@@ -1,20 +1,29 @@
 #include "store/memory_budget.h"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/listen.h"
 #include "common/log.h"
+#include "common/peer_user.h"
 
 namespace taskd::store {
 namespace {
 
-constexpr size_t kSmallBytes = 64 * 1024;          // what a client may send and wait for where memory is short
+constexpr size_t kSmallBytes = 64 * 1024;  // what a client may send and wait for where memory is short
+constexpr size_t kSmallAnswerBytes = 64 * 1024;
+constexpr int64_t kReaderTimeoutNs = 10'000'000'000;
 constexpr size_t kSmallFramesBytes = 1024 * 1024;  // the same, of a tier or the frame service's peer
 
 }  // namespace
 
 bool MemoryBudget::MayExecute(const StoreRequest& request) {
   const size_t list_bytes = backend_.core().list_bytes();
-  const bool much = request.op == StoreOp::kWait && BytesOf(request.keys) > kSmallBytes;
+  const size_t wait_bytes = request.op == StoreOp::kWait ? UnderWayBytesOf(request.keys) : 0;
+  const bool wait = wait_bytes > kSmallBytes && bytes() + wait_bytes > limit_bytes_;
   const bool list = request.op == StoreOp::kListKeys && list_bytes > kSmallBytes && bytes() + list_bytes > limit_bytes_;
-  if (!list && !((much || MayGrow(request.op)) && bytes() > limit_bytes_)) return true;
+  if (!wait && !list && !(MayGrow(request.op) && bytes() > limit_bytes_)) return true;
   LogFull();
   return false;
 }
@@ -32,13 +41,61 @@ void MemoryBudget::Charge(Connection& connection) {
   }
 }
 
+// Of `most` bytes an owner has no more than are free: however many readers he has, others find room.
+bool MemoryBudget::HasRoom(const Connection& connection, size_t most) const {
+  const size_t free = most - std::min<size_t>(most, connections_.unread_bytes());
+  return connections_.unread_bytes_of(connection.owner) <= free;
+}
+
+bool MemoryBudget::HasRoomForAnswer(Connection& connection, const StoreRequest& request) {
+  const size_t answer_bytes = backend_.core().AnswerBytes(request, kSmallAnswerBytes);
+  if (connection.unread() + answer_bytes <= kSmallAnswerBytes) return true;
+  if (round_is_full()) return false;
+  FindUser(connection);
+  if (HasRoom(connection, max_unread_bytes())) return true;
+  somebody_waits_ = true;
+  return false;
+}
+
+// Once for each reader of something big.
+void MemoryBudget::FindUser(Connection& connection) {
+  if (std::exchange(connection.user_asked, true)) return;
+  if (std::optional<uid_t> user = UserOfLoopbackPeer(connection.fd.get())) {
+    connections_.SetOwner(connection, OwnerKey{{}, user});
+  }
+}
+
+void MemoryBudget::Answered(Connection& connection) {
+  const size_t before = connection.charged_unread;
+  connections_.Count(connection);
+  if (connection.charged_unread <= before) return;
+  connection.answered_ns = EventLoop::NowNs();
+  round_bytes_ += connection.charged_unread - before;
+  if (connection.unread() <= kSmallAnswerBytes) return;
+  // What comes from the store above has not waited for room.
+  FindUser(connection);
+  if (HasRoom(connection, std::min<size_t>(limit_bytes_, 4 * kMaxUnreadBytes))) return;
+  LogFull();
+  connections_.Doom(connection, "answers that it does not read, for which the store has no memory left");
+}
+
+void MemoryBudget::CloseIdleReaders(int64_t now_ns) {
+  if (!std::exchange(somebody_waits_, false)) return;
+  for (const auto& [id, connection] : connections_.all()) {
+    if (connection->charged_unread == 0 || now_ns - connection->answered_ns < kReaderTimeoutNs) continue;
+    spdlog::warn("store: {} has not read its answers for 10 s, and others wait for theirs: its connection is closed",
+                 PeerAddress(connection->fd.get()));
+    connections_.Doom(*connection);
+  }
+}
+
 void MemoryBudget::LogFull() {
   const int64_t now_ns = EventLoop::NowNs();
   if (now_ns - full_logged_ns_ < kLogIntervalNs) return;
   full_logged_ns_ = now_ns;
   spdlog::error(
-      "store: {} MiB of memory are used and the limit is {} MiB (--memory-limit-mb): connections that write are "
-      "closed",
+      "store: {} MiB of memory are used and the limit is {} MiB (--memory-limit-mb): connections that need more "
+      "are closed",
       bytes() >> 20, limit_bytes_ >> 20);
 }
 

@@ -79,11 +79,7 @@ StoreCore::Result RootCore::Execute(StoreCall& call) {
 // False: its keys are locked; the stream is resumed when they are free.
 bool RootCore::MayRun(const StoreCall& call) {
   auto resume = [this, stream = call.caller.stream] { host_.resume(stream); };
-  for (const std::string& key : call.request.keys) {
-    if (!sharing_.IsLocked(key)) continue;
-    sharing_.WhenUnlocked(key, resume);
-    return false;
-  }
+  if (sharing_.WhenUnlocked(call.request.keys, resume)) return false;
   return !IsWrite(call.request.op) ||
          sharing_.Revoke(call.request.keys, call.caller.tier ? call.caller.stream : 0, resume);
 }
@@ -180,6 +176,29 @@ void RootCore::ListKeys(const StoreCaller& caller) {
   answer.values.reserve(entries_.size());
   for (const auto& [key, entry] : entries_) answer.values.push_back(key);
   host_.answer(caller, std::move(answer));
+}
+
+size_t RootCore::AnswerBytes(const StoreRequest& request, size_t enough) const {
+  size_t bytes = 0;
+  switch (request.op) {
+    case StoreOp::kGet:
+    case StoreOp::kMultiGet:
+    case StoreOp::kCompareSet:
+      for (auto key = request.keys.begin(); key != request.keys.end() && bytes <= enough; ++key) {
+        auto entry = entries_.find(*key);
+        bytes += kStringOverhead + (entry == entries_.end() ? 0 : entry->second.value.size());
+      }
+      return bytes;
+    case StoreOp::kQueuePop:
+      for (const std::string& key : request.keys) {
+        if (auto queue = queues_.find(key); queue != queues_.end()) bytes += queue->second.front().size();
+      }
+      return bytes;
+    case StoreOp::kListKeys:
+      return list_bytes();
+    default:
+      return 0;
+  }
 }
 
 void RootCore::Created(const std::string& key) {
@@ -344,7 +363,9 @@ void RootCore::CompareSet(StoreCall& call) {
 
 void RootCore::Push(const std::string& key, std::string value) {
   bytes_ += key.size() + value.size() + kEntryOverhead;
-  queues_[key].push_back(std::move(value));
+  auto [queue, created] = queues_.try_emplace(key);
+  if (created) bytes_ += kQueueOverhead;
+  queue->second.push_back(std::move(value));
   WakeOne(key);
 }
 
@@ -356,7 +377,10 @@ void RootCore::Pop(const StoreCall& call) {
     bytes_ -= queue->first.size() + queue->second.front().size() + kEntryOverhead;
     answer.values.push_back(std::move(queue->second.front()));
     queue->second.pop_front();
-    if (queue->second.empty()) queues_.erase(queue);
+    if (queue->second.empty()) {
+      bytes_ -= kQueueOverhead;
+      queues_.erase(queue);
+    }
   }
   host_.answer(call.caller, std::move(answer));
 }
@@ -434,6 +458,7 @@ void RootCore::ForgetTry(bool all) {
     if ((all || entry.of_this_try) && !sharing_.IsLocked(key)) keys.push_back(key);
   }
   for (const auto& [key, elements] : queues_) {
+    bytes_ -= kQueueOverhead;
     for (const std::string& element : elements) bytes_ -= key.size() + element.size() + kEntryOverhead;
   }
   queues_.clear();  // only clients of 2.2 and later have them

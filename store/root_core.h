@@ -30,6 +30,7 @@ class RootCore : public StoreCore {
   void WakeBack(const std::string& key) override;
   uint64_t Confirmed(uint64_t, uint64_t frames) override { return frames; }
   void ForgetTry(bool all) override;
+  size_t AnswerBytes(const StoreRequest& request, size_t enough) const override;
   size_t bytes() const override { return bytes_; }
   size_t list_bytes() const override { return key_bytes_ + entries_.size() * kStringOverhead; }
   uint64_t keys() const override { return entries_.size(); }

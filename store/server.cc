@@ -51,7 +51,7 @@ class Server : public StoreServer {
 
  private:
   StoreBackend::Callbacks BackendCallbacks();
-  void Accepted(UniqueFd fd, const sockaddr_storage& address);
+  void Accepted(UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner);
   void OnEvent(uint64_t id, uint32_t events);
   void Receive(Connection& connection);
   void ReceiveAsClient(Connection& connection, std::string_view bytes);
@@ -89,8 +89,9 @@ Server::Server(EventLoop* loop, const Options& options)
       budget_(options.memory_limit_bytes, &connections_, &backend_),
       clients_(&connections_, &backend_, &budget_),
       tiers_(&connections_, &backend_, &budget_),
-      acceptor_(loop, &connections_,
-                [this](UniqueFd fd, const sockaddr_storage& address) { Accepted(std::move(fd), address); }) {}
+      acceptor_(loop, &connections_, [this](UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner) {
+        Accepted(std::move(fd), address, owner);
+      }) {}
 
 StoreBackend::Callbacks Server::BackendCallbacks() {
   return {
@@ -140,10 +141,11 @@ void Server::ExpectEnd() {
 
 // ---- From the sockets
 
-void Server::Accepted(UniqueFd fd, const sockaddr_storage& address) {
+void Server::Accepted(UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner) {
   auto connection = std::make_unique<Connection>(options_.unvalidated, options_.frame_service.magic);
   connection->fd = std::move(fd);
   connection->peer = KeyOf(address);
+  connection->owner = owner;
   connection->accepted_ns = EventLoop::NowNs();
   connections_.Add(std::move(connection));
 }
@@ -234,6 +236,7 @@ void Server::Answer(const StoreCaller& caller, StoreAnswer answer) {
   } else {
     clients_.Answer(*connection, caller, std::move(answer));
   }
+  if (!connection->doomed) budget_.Answered(*connection);
 }
 
 void Server::Resume(uint64_t stream) {
@@ -275,11 +278,16 @@ void Server::RoundEnd() {
   }
   backend_.Flush();
   if (!backend_.is_full()) {
+    budget_.BeginRound();  // who waits has a share of its own
     for (uint64_t id : connections_.TakeHeldBack()) Resume(id);
   }
+  const size_t unread_before = connections_.unread_bytes();
   for (uint64_t id : connections_.TakeDirty()) {
     if (Connection* connection = connections_.Find(id)) Write(*connection);
   }
+  const bool may_go_on = budget_.round_is_full() || connections_.unread_bytes() < unread_before;
+  if (connections_.any_held_back() && !backend_.is_full() && may_go_on) connections_.Schedule();
+  budget_.BeginRound();
   connections_.BeginNextRound();
 }
 
@@ -328,6 +336,7 @@ void Server::Tick() {
                  PeerAddress(connection->fd.get()));
     connections_.Doom(*connection);
   }
+  budget_.CloseIdleReaders(EventLoop::NowNs());
   if (connections_.any_held_back()) connections_.Schedule();
   acceptor_.Tick();
 }

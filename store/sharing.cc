@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <memory>
 #include <utility>
+
+#include "absl/container/flat_hash_set.h"
 
 namespace taskd::store {
 namespace {
@@ -11,21 +15,61 @@ constexpr size_t kKeyOverhead = 128;
 
 }  // namespace
 
-void Sharing::WhenUnlocked(const std::string& key, Continuation then) {
-  batches_[locks_.at(key)].then.push_back(std::move(then));
+bool Sharing::WhenUnlocked(const std::vector<std::string>& keys, Continuation then) {
+  if (locks_.empty()) return false;
+  absl::flat_hash_set<uint64_t> batches;
+  for (const std::string& key : keys) {
+    auto lock = locks_.find(key);
+    if (lock != locks_.end()) batches.insert(lock->second);
+  }
+  if (batches.empty()) return false;
+  auto left = std::make_shared<size_t>(batches.size());
+  for (uint64_t id : batches) {
+    batches_[id].then.push_back([left, then] {
+      if (--*left == 0) then();
+    });
+  }
+  return true;
+}
+
+bool Sharing::MayGrant(const std::string& key) {
+  if (bytes_ >= kMaxBytes && gone_count_ > 0) ForgetGone();
+  return bytes_ < kMaxBytes || holders_.contains(key);
+}
+
+bool Sharing::HasHolder(const std::vector<uint64_t>& bits) const {
+  for (size_t word = 0; word < bits.size(); ++word) {
+    if ((bits[word] & ~(word < gone_.size() ? gone_[word] : 0)) != 0) return true;
+  }
+  return false;
+}
+
+bool Sharing::HasCopies(const std::string& key) const {
+  auto holders = holders_.find(key);
+  return holders != holders_.end() && HasHolder(holders->second);
 }
 
 uint32_t Sharing::SlotOf(uint64_t stream) {
   auto [found, added] = slots_.try_emplace(stream, 0);
   if (!added) return found->second;
-  auto free = std::find(streams_.begin(), streams_.end(), 0);
-  found->second = static_cast<uint32_t>(free - streams_.begin());
-  if (free == streams_.end()) {
-    streams_.push_back(stream);
-  } else {
-    *free = stream;
-  }
+  size_t slot = 0;
+  while (slot < streams_.size() && (streams_[slot] != 0 || IsGone(slot))) ++slot;
+  found->second = static_cast<uint32_t>(slot);
+  if (slot == streams_.size()) streams_.push_back(0);
+  streams_[slot] = stream;
   return found->second;
+}
+
+void Sharing::ForgetGone() {
+  for (auto holders = holders_.begin(); holders != holders_.end();) {
+    std::vector<uint64_t>& bits = holders->second;
+    for (size_t word = 0; word < std::min(bits.size(), gone_.size()); ++word) bits[word] &= ~gone_[word];
+    auto next = std::next(holders);
+    if (std::all_of(bits.begin(), bits.end(), [](uint64_t word) { return word == 0; })) Erase(holders);
+    holders = next;
+  }
+  gone_.clear();
+  gone_count_ = 0;
 }
 
 void Sharing::Grant(const std::string& key, uint64_t stream) {
@@ -55,15 +99,13 @@ void Sharing::Drop(const std::string& key, uint64_t stream) {
 }
 
 void Sharing::DropStream(uint64_t stream) {
-  auto slot = slots_.find(stream);
-  if (slot != slots_.end()) {
-    std::vector<std::string> keys;
-    for (const auto& [key, bits] : holders_) {
-      if (bits.size() > slot->second / 64 && (bits[slot->second / 64] >> slot->second % 64 & 1)) keys.push_back(key);
-    }
-    for (const std::string& key : keys) Drop(key, stream);
-    streams_[slot->second] = 0;
+  if (auto slot = slots_.find(stream); slot != slots_.end()) {
+    const uint32_t number = slot->second;
+    streams_[number] = 0;
     slots_.erase(slot);
+    if (gone_.size() <= number / 64) gone_.resize(number / 64 + 1);
+    gone_[number / 64] |= uint64_t{1} << number % 64;
+    if (++gone_count_ >= kMostGone) ForgetGone();
   }
   std::vector<uint64_t> waiting;
   for (const auto& [id, batch] : batches_) {
@@ -81,7 +123,8 @@ bool Sharing::Revoke(const std::vector<std::string>& keys, uint64_t except, Cont
     if (holders == holders_.end()) continue;
     for (size_t word = 0; word < holders->second.size(); ++word) {
       for (uint64_t bits = holders->second[word]; bits != 0; bits &= bits - 1) {
-        by_stream[streams_[word * 64 + std::countr_zero(bits)]].push_back(key);
+        const size_t slot = word * 64 + std::countr_zero(bits);
+        if (!IsGone(slot)) by_stream[streams_[slot]].push_back(key);
       }
     }
     Erase(holders);

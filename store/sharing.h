@@ -22,10 +22,11 @@ class Sharing {
   static constexpr size_t kMaxBytes = 256 * 1024 * 1024;
 
   bool IsLocked(const std::string& key) const { return !locks_.empty() && locks_.contains(key); }
-  // `then` runs once `key`, which is locked, is free. It may find it locked again.
-  void WhenUnlocked(const std::string& key, Continuation then);
+  // False: none of `keys` is locked. True: `then` runs once all that are now are free, not once for each, which may be
+  // thousands. It may find them locked again.
+  bool WhenUnlocked(const std::vector<std::string>& keys, Continuation then);
 
-  bool MayGrant(const std::string& key) const { return bytes_ < kMaxBytes || holders_.contains(key); }
+  bool MayGrant(const std::string& key);
   // `stream` holds a copy of `key`, which is not locked.
   void Grant(const std::string& key, uint64_t stream);
   // It does not any more.
@@ -38,7 +39,7 @@ class Sharing {
   bool Revoke(const std::vector<std::string>& keys, uint64_t except, Continuation then);
   void Acknowledge(uint64_t stream, uint64_t batch);
   size_t bytes() const { return bytes_; }  // of memory, about
-  bool HasCopies(const std::string& key) const { return holders_.contains(key); }
+  bool HasCopies(const std::string& key) const;
 
   // Streams that have owed an acknowledgement since before `since_ns`, by the time set with set_now_ns().
   std::vector<uint64_t> Late(int64_t since_ns) const;
@@ -54,16 +55,25 @@ class Sharing {
 
   using Holders = absl::flat_hash_map<std::string, std::vector<uint64_t>>;
 
+  // Streams that have gone keep their slots until there are so many: to look through all keys for each of them would
+  // take longer than a peer needs to connect again.
+  static constexpr size_t kMostGone = 256;
+
   uint32_t SlotOf(uint64_t stream);
+  bool IsGone(size_t slot) const { return slot / 64 < gone_.size() && (gone_[slot / 64] >> slot % 64 & 1) != 0; }
+  bool HasHolder(const std::vector<uint64_t>& bits) const;  // one that is here
+  void ForgetGone();
   void Erase(Holders::iterator holders);
   void Acknowledged(uint64_t batch_id, uint64_t stream);
 
   SendRevoke send_revoke_;
   // A bit a slot, so that thousands of keys held by thousands of tiers fit: 256 bytes a key for 2,048 tiers.
   Holders holders_;
-  size_t bytes_ = 0;                                  // of holders_
-  absl::flat_hash_map<uint64_t, uint32_t> slots_;     // of streams
-  std::vector<uint64_t> streams_;                     // by slot; 0: free
+  size_t bytes_ = 0;                               // of holders_
+  absl::flat_hash_map<uint64_t, uint32_t> slots_;  // of streams
+  std::vector<uint64_t> streams_;                  // by slot; 0: free, or in gone_
+  std::vector<uint64_t> gone_;                     // bits of slots whose streams have gone, and holders_ has them
+  size_t gone_count_ = 0;
   absl::flat_hash_map<std::string, uint64_t> locks_;  // key -> batch
   absl::flat_hash_map<uint64_t, Batch> batches_;
   uint64_t next_batch_ = 1;

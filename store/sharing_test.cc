@@ -42,7 +42,7 @@ TEST_F(SharingTest, WriterRunsBeforeThoseWhoWaitedOnceEveryHolderHasAnswered) {
   sharing_.Grant("k", 7);
   sharing_.Grant("k", 8);
   ASSERT_FALSE(sharing_.Revoke({"k"}, 0, Run("writer")));
-  sharing_.WhenUnlocked("k", Run("reader"));
+  EXPECT_TRUE(sharing_.WhenUnlocked({"k"}, Run("reader")));
   ASSERT_EQ(sent_.size(), 2u);
   sharing_.Acknowledge(7, sent_[0].batch);
   sharing_.Acknowledge(7, sent_[0].batch);  // a second time does not count for another holder
@@ -52,6 +52,33 @@ TEST_F(SharingTest, WriterRunsBeforeThoseWhoWaitedOnceEveryHolderHasAnswered) {
   EXPECT_FALSE(sharing_.IsLocked("k"));
   EXPECT_THAT(ran_, ElementsAre("writer", "reader"));
   EXPECT_TRUE(sharing_.Revoke({"k"}, 0, Run("again")));
+}
+
+TEST_F(SharingTest, WhoWaitsForManyKeysIsRunOnce) {
+  for (const char* key : {"a", "b"}) {
+    sharing_.Grant(key, 7);
+    ASSERT_FALSE(sharing_.Revoke({key}, 0, Run(key)));
+  }
+  EXPECT_TRUE(sharing_.WhenUnlocked({"free", "b", "a", "b"}, Run("waiter")));
+  EXPECT_FALSE(sharing_.WhenUnlocked({"free"}, Run("never")));
+  sharing_.Acknowledge(7, sent_[1].batch);
+  EXPECT_THAT(ran_, ElementsAre("b"));
+  sharing_.Acknowledge(7, sent_[0].batch);
+  EXPECT_THAT(ran_, ElementsAre("b", "a", "waiter"));
+}
+
+TEST_F(SharingTest, KeysOfThoseWhoHaveGoneAreForgottenInTheEnd) {
+  sharing_.Grant("kept", 1);
+  const size_t before = sharing_.bytes();
+  for (uint64_t stream = 2; stream < 10'000; ++stream) {
+    sharing_.Grant("k" + std::to_string(stream), stream);
+    sharing_.Grant("kept", stream);
+    sharing_.DropStream(stream);
+    EXPECT_LT(sharing_.bytes(), before + 256 * 256) << stream;
+  }
+  ASSERT_FALSE(sharing_.Revoke({"kept"}, 0, Run("writer")));
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].stream, 1u);
 }
 
 TEST_F(SharingTest, WhoWritesItselfIsNotAsked) {

@@ -52,9 +52,7 @@ StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states
 StoreCore::Result TierCore::Execute(StoreCall& call) {
   const StoreCaller& caller = call.caller;
   StoreRequest& request = call.request;
-  for (const std::string& key : request.keys) {
-    if (!sharing_.IsLocked(key)) continue;
-    sharing_.WhenUnlocked(key, [this, stream = caller.stream] { host_.resume(stream); });
+  if (sharing_.WhenUnlocked(request.keys, [this, stream = caller.stream] { host_.resume(stream); })) {
     return Result::kBlocked;
   }
   switch (request.op) {
@@ -73,6 +71,17 @@ StoreCore::Result TierCore::Execute(StoreCall& call) {
     default:
       return PassThrough(call);
   }
+}
+
+// Of what comes from above nothing is known before it is there.
+size_t TierCore::AnswerBytes(const StoreRequest& request, size_t enough) const {
+  size_t bytes = 0;
+  if (!WantsValues(request.op)) return bytes;
+  for (auto key = request.keys.begin(); key != request.keys.end() && bytes <= enough; ++key) {
+    auto copy = copies_.find(*key);
+    bytes += kStringOverhead + (copy == copies_.end() ? 0 : copy->second.value.size());
+  }
+  return bytes;
 }
 
 void TierCore::AddToCounter(const StoreCall& call) {
@@ -230,11 +239,7 @@ void TierCore::Join(StoreCall call) {
 
 // For a call that was taken before: it cannot be given back to its stream.
 void TierCore::Retry(StoreCall call) {
-  for (const std::string& key : call.request.keys) {
-    if (!sharing_.IsLocked(key)) continue;
-    sharing_.WhenUnlocked(key, [this, call] { Retry(call); });
-    return;
-  }
+  if (sharing_.WhenUnlocked(call.request.keys, [this, call] { Retry(call); })) return;
   if (!AnswerFromCopies(call)) Join(std::move(call));
 }
 
@@ -255,10 +260,7 @@ void TierCore::Flushed() {
 void TierCore::SendAdds(const std::string& key) {
   auto found = counters_.find(key);
   if (found == counters_.end() || !found->second.sent.empty() || found->second.next.empty()) return;
-  if (sharing_.IsLocked(key)) {
-    sharing_.WhenUnlocked(key, [this, key] { SendAdds(key); });
-    return;
-  }
+  if (sharing_.WhenUnlocked({key}, [this, key] { SendAdds(key); })) return;
   if (!sharing_.Revoke({key}, 0, [this, key] { SendAdds(key); })) return;
 
   Counter& counter = found->second;
@@ -327,7 +329,7 @@ void TierCore::Replied(TierFrame frame) {
   } else if (frame.type == TierFrame::Type::kFault) {
     SilentWriteFailed(frame.id);
   }
-  unseen_.ForgetExecutedKeys();
+  unseen_.ForgetExecuted();
 }
 
 void TierCore::PassedThroughReplied(TierFrame frame) {
@@ -419,11 +421,7 @@ void TierCore::DropUnsharedCopies() {
 }
 
 void TierCore::Revoke(uint64_t batch, const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    if (!sharing_.IsLocked(key)) continue;
-    sharing_.WhenUnlocked(key, [this, batch, keys] { Revoke(batch, keys); });
-    return;
-  }
+  if (sharing_.WhenUnlocked(keys, [this, batch, keys] { Revoke(batch, keys); })) return;
   auto done = [this, batch, keys] {
     for (const std::string& key : keys) DropCopy(key);
     TierFrame frame;

@@ -42,6 +42,7 @@ class TierCore : public StoreCore {
   void WakeBack(const std::string& key) override;
   uint64_t Confirmed(uint64_t stream, uint64_t frames) override { return unseen_.Confirmed(stream, frames); }
   void ForgetTry(bool) override {}  // the root's affair
+  size_t AnswerBytes(const StoreRequest& request, size_t enough) const override;
   size_t bytes() const override { return copy_bytes_; }
   size_t list_bytes() const override { return 0; }
   uint64_t keys() const override { return copies_.size(); }

@@ -86,7 +86,7 @@ void TierService::Pump(Connection& connection) {
   size_t executed_bytes = 0;
   while (!connection.doomed && !connection.blocked && !tier.queue.empty() && connection.unread() <= kMaxTierUnread) {
     if (executed_bytes > kMaxTierSlice) return connections_.MarkReadyNextRound(connection);
-    if (backend_.is_full()) return connections_.HoldBack(connection);
+    if (backend_.is_full() || !HasRoom(connection, tier.queue.front().frame)) return connections_.HoldBack(connection);
     ++tier.processed;
     if (!Execute(connection, tier.queue.front().frame)) {
       --tier.processed;
@@ -97,6 +97,14 @@ void TierService::Pump(Connection& connection) {
     tier.queue_bytes -= tier.queue.front().bytes;
     tier.queue.pop_front();
   }
+}
+
+bool TierService::HasRoom(Connection& connection, TierFrame& frame) {
+  if (frame.type != TierFrame::Type::kRequest) return true;
+  StoreRequest request{.op = frame.op, .keys = std::move(frame.keys), .values = {}, .number = 0};
+  const bool has_room = budget_.HasRoomForAnswer(connection, request);
+  frame.keys = std::move(request.keys);
+  return has_room;
 }
 
 // False: the frame stays at the head.
@@ -136,7 +144,7 @@ bool TierService::ExecuteRequest(Connection& connection, TierFrame& frame) {
     Refuse(connection, call.caller);
     return true;
   }
-  const size_t bytes = BytesOf(call.request.keys) + kCallOverhead;
+  const size_t bytes = UnderWayBytesOf(call.request.keys) + kCallOverhead;
   if (HasReply(frame.op)) {
     if (!tier.under_way.try_emplace(frame.id, TierCalls::UnderWay{frame.op, bytes}).second) {
       connections_.Doom(connection, "a tier that gives a call the id of one that is under way");

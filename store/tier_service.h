@@ -31,6 +31,7 @@ class TierService {
 
  private:
   void Greet(Connection& connection, const TierFrame& frame);
+  bool HasRoom(Connection& connection, TierFrame& frame);
   bool Execute(Connection& connection, TierFrame& frame);
   bool ExecuteRequest(Connection& connection, TierFrame& frame);
   void Cancel(Connection& connection, uint64_t id);

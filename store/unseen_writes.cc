@@ -2,45 +2,46 @@
 
 namespace taskd::store {
 
-void UnseenWrites::ForgetExecutedKeys() {
-  while (!order_.empty() && order_.front().first <= executed_) {
+void UnseenWrites::ForgetExecuted() {
+  for (; !order_.empty() && order_.front().first <= executed_; order_.pop_front()) {
     auto written = written_.find(order_.front().second);
     if (written != written_.end() && written->second <= executed_) written_.erase(written);
-    order_.pop_front();
+  }
+  for (; !silent_.empty() && silent_.front().number <= executed_; silent_.pop_front()) {
+    auto writes = of_stream_.find(silent_.front().caller.stream);
+    if (writes == of_stream_.end()) continue;
+    writes->second.pop_front();
+    if (writes->second.empty()) of_stream_.erase(writes);
   }
 }
 
 void UnseenWrites::AddSilent(const StoreCall& call, uint64_t id) {
-  silent_[call.caller.stream].push_back({call.caller, call.frame, sent_, id});
+  silent_.push_back({call.caller, sent_, id});
+  of_stream_[call.caller.stream].push_back({call.frame, sent_});
 }
 
-bool UnseenWrites::AnyOf(uint64_t stream) {
-  auto found = silent_.find(stream);
-  if (found == silent_.end()) return false;
-  std::deque<Silent>& writes = found->second;
-  while (!writes.empty() && writes.front().number <= executed_) writes.pop_front();
-  if (!writes.empty()) return true;
-  silent_.erase(found);
-  return false;
+bool UnseenWrites::AnyOf(uint64_t stream) const {
+  auto found = of_stream_.find(stream);
+  return found != of_stream_.end() && found->second.back().number > executed_;
 }
 
 bool UnseenWrites::AnySince(uint64_t stream, uint64_t number) const {
-  auto found = silent_.find(stream);
-  return found != silent_.end() && found->second.back().number > number;
+  auto found = of_stream_.find(stream);
+  return found != of_stream_.end() && found->second.back().number > number;
 }
 
-uint64_t UnseenWrites::Confirmed(uint64_t stream, uint64_t frames) {
-  return AnyOf(stream) ? silent_.at(stream).front().frame - 1 : frames;
+uint64_t UnseenWrites::Confirmed(uint64_t stream, uint64_t frames) const {
+  auto found = of_stream_.find(stream);
+  if (found == of_stream_.end()) return frames;
+  auto first = std::upper_bound(found->second.begin(), found->second.end(), executed_,
+                                [](uint64_t executed, const OfStream& write) { return executed < write.number; });
+  return first == found->second.end() ? frames : first->frame - 1;
 }
 
-// Rare, so nothing is kept to find it sooner.
 const StoreCaller* UnseenWrites::FindSilent(uint64_t id) const {
-  for (const auto& [stream, writes] : silent_) {
-    for (const Silent& write : writes) {
-      if (write.id == id) return &write.caller;
-    }
-  }
-  return nullptr;
+  auto found = std::lower_bound(silent_.begin(), silent_.end(), id,
+                                [](const Silent& write, uint64_t wanted) { return write.id < wanted; });
+  return found != silent_.end() && found->id == id ? &found->caller : nullptr;
 }
 
 void UnseenWrites::AddKey(const std::string& key) {

@@ -185,7 +185,7 @@ absl::StatusOr<bool> StoreParser::Next(StoreRequest& request) {
   if (available() == 0) {
     position_ = 0;
     if (buffer_.capacity() > kKeptBufferBytes) {
-      buffer_ = std::string();
+      std::string().swap(buffer_);  // an assignment would keep the memory
     } else {
       buffer_.clear();
     }
@@ -195,8 +195,8 @@ absl::StatusOr<bool> StoreParser::Next(StoreRequest& request) {
   // The caller's old one becomes the next, for the sake of its vectors' memory, but not of that of a big one.
   request_.keys.clear();
   request_.values.clear();
-  if (request_.keys.capacity() > kKeptStrings) request_.keys = {};
-  if (request_.values.capacity() > kKeptStrings) request_.values = {};
+  if (request_.keys.capacity() > kKeptStrings) std::vector<std::string>().swap(request_.keys);
+  if (request_.values.capacity() > kKeptStrings) std::vector<std::string>().swap(request_.values);
   request_.number = 0;
   request_bytes_ = 0;
   step_ = Step::kType;
@@ -341,7 +341,7 @@ void StoreParser::FinishItem() {
 
 std::string StoreParser::TakeRest() {
   std::string rest = buffer_.substr(position_);
-  buffer_ = std::string();
+  std::string().swap(buffer_);
   position_ = 0;
   return rest;
 }

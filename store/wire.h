@@ -46,6 +46,11 @@ class StoreParser {
   std::string TakeRest();
   // What was fed and not handed out, VALIDATE and magics aside.
   size_t buffered_bytes() const { return available() + request_bytes_; }
+  // Of memory that this takes, about: of short keys the vectors take most.
+  size_t kept_bytes() const {
+    return buffer_.capacity() + request_bytes_ +
+           (request_.keys.capacity() + request_.values.capacity()) * sizeof(std::string);
+  }
 
   // The same peer has another unvalidated connection that never sent a byte: the client is 1.x, and types 9 to 12 mean
   // what they meant in the middle of 2023. Does nothing if requests have shown another dialect.
