@@ -10,6 +10,7 @@
 #include "common/testing/fake_segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/test_credentials.h"
 #include "proxy/testing/temp_dir.h"
 #include "taskd/v1/node.grpc.pb.h"
 
@@ -104,7 +105,7 @@ class UplinkTest : public ::testing::Test {
               ProfilingDir(temp_ / "profiling", "task")) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", *proto::MakeServerCredentials({"", "of the test"}), &port);
+    builder.AddListeningPort("127.0.0.1:0", proto::TestCredentials("of the test"), &port);
     builder.RegisterService(&listener_);
     server_ = builder.BuildAndStart();
     Uplink::Options options;

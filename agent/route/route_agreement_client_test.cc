@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "manager/server.h"
 #include "manager/test_client.h"
+#include "proto/test_credentials.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
 namespace taskd::route {
@@ -148,7 +149,7 @@ class Script final : public v1::RouteAgreement::Service {
 
   explicit Script(std::vector<Part> parts) : parts_(std::move(parts)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", *proto::MakeServerCredentials({"", manager::kTestSecret}), &port_);
+    builder.AddListeningPort("127.0.0.1:0", proto::TestCredentials(manager::kTestSecret), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
