@@ -41,6 +41,8 @@ class User:
             GLOO_SOCKET_IFNAME="lo", WORK=self.tmp, STOP_FILE=f"{self.tmp}/stop", TROUBLE_FILE=f"{self.tmp}/trouble")
         for name in ("HOME", "USER", "LOGNAME", "XDG_RUNTIME_DIR", "SLURM_SUBMIT_DIR"):
             self.environment.pop(name, None)
+        if not ROOT:  # other tests' jobs are this user's too, on this machine
+            self.environment["XDG_RUNTIME_DIR"] = self.make("runtime", 0o700)
 
     def make(self, name, mode=0o755):
         """A folder of its own."""

@@ -276,13 +276,16 @@ ARMED_TEST(SmallSignalStack) {
   std::vector<char> memory(small);
   std::vector<char> large(64 * 1024);
   for (bool is_small : {true, false}) {
+    std::atomic<bool> has_stack = false;
     Blocked thread([&](Blocked& self) {
       stack_t stack = {};
       stack.ss_sp = is_small ? memory.data() : large.data();
       stack.ss_size = is_small ? small : large.size();
       sigaltstack(&stack, nullptr);
+      has_stack = true;
       WaitInFutex(self);
     });
+    ASSERT_TRUE(WaitFor([&] { return has_stack.load(); }));
     std::vector<std::string> lines = Ask(thread.tid.load(), is_small ? 1 : 2);
     EXPECT_EQ(Count(lines, "short"), is_small ? 1 : 0);
     EXPECT_EQ(Count(lines, "from ") > 0, !is_small);
