@@ -259,10 +259,9 @@ class ManagerServer::Impl {
                                             "taskd.v1.Diagnosis",     "taskd.v1.Supervision", "taskd.v1.JobLink",
                                             "taskd.v1.RouteAgreement"};
     reflection_service_ = MakeReflectionService(names);
-    main_ = Serve(kMainBufferBytes,
-                  {trace_service_.get(), node_service_.get(), control_service_.get(), diagnosis_service_.get(),
-                   supervision_service_.get(), job_link_.service.get(), route_agreement_service_.get(),
-                   reflection_service_.get()});
+    main_ = Serve(kMainBufferBytes, {trace_service_.get(), node_service_.get(), control_service_.get(),
+                                     diagnosis_service_.get(), supervision_service_.get(), job_link_.service.get(),
+                                     route_agreement_service_.get(), reflection_service_.get()});
     if (main_.server == nullptr) return absl::UnavailableError("gRPC does not start");
     for (const std::string& name : names) {
       main_.server->GetHealthCheckService()->SetServingStatus(name, true);
