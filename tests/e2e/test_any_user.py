@@ -67,8 +67,8 @@ class User:
     def run(self, *arguments):
         return self.call(self.taskd, *arguments)
 
-    def start(self, name, *arguments, folder, **environment):
-        process = harness.Process(name, self.command("env", "-C", folder, self.taskd, *arguments),
+    def start(self, name, *arguments, folder, under=(), **environment):
+        process = harness.Process(name, self.command("env", "-C", folder, *under, self.taskd, *arguments),
                                   {**self.environment, **environment}, self.stage.folder)
         self.stage.processes.append(process)
         return process
@@ -118,9 +118,10 @@ def kill_proxy(launcher):
                "the proxy is started again")
 
 
-def train(user, folder, groups=False, dies=False, **environment):
+def train(user, folder, groups=False, dies=False, under=(), **environment):
     """The job of README, with a slow rank, until it is named; `taskd status` of then, and the launcher's log."""
-    launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", user.script, folder=folder, **environment)
+    launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", user.script, folder=folder, under=under,
+                          **environment)
     wait_until(lambda: launcher.require_alive() and "step 0" in launcher.log(), "training has begun", PATIENCE_S)
     user.put(f"{user.tmp}/trouble", "compute 1")
     switched = user.run("switch", "all=on")
@@ -190,6 +191,12 @@ def test_a_folder_that_was_asked_for_and_cannot_be_made(user):
     status, _, _, log = train(user, work, TASKD_PROFILING_DIR=f"{barren}/marks")
     assert lines(status, "mark files") == [f"mark files: none ({barren}/marks: Permission denied)"]
     assert len(lines(log, "mark files")) == 1 and os.listdir(user.root + work) == [], "another one is not asked for"
+
+
+@pytest.mark.root("the kernel counts a user's processes: this one's must be a user of its own")
+def test_with_200_processes_and_threads_for_all_of_the_job(user):
+    """As with a container's pids limit: manager, proxy, launcher, and the ranks with what PyTorch starts."""
+    train(user, user.make("work"), under=("prlimit", "--nproc=200:200"))
 
 
 @pytest.mark.root("makes a root file system read-only")
