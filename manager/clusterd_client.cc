@@ -55,14 +55,16 @@ class ClusterdClient::Impl {
 
  private:
   void Run() {
-    // ClusterD speaks plain text only (docs/security-model.md).
-    std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(proto::MakePlainChannel(address_));
     std::minstd_rand random(std::random_device{}());
     milliseconds back_off = kFirstBackOff;
     bool failure_reported = false;
     while (true) {
       auto begin = steady_clock::now();
+      // ClusterD speaks plain text only (docs/security-model.md). A connection for each try: what a server goes on
+      // sending over one whose call has failed is still read, and headers without end would be kept.
+      std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(proto::MakePlainChannel(address_));
       grpc::Status status = Subscribe(*stub, failure_reported);
+      stub.reset();
       // A subscription that held for a while begins the back-off anew; one that ends at once does not, whatever it
       // said.
       if (steady_clock::now() - begin > kLastBackOff) back_off = kFirstBackOff;

@@ -203,15 +203,18 @@ class FaultReporter::Impl {
 
  private:
   void Run() {
-    // ClusterD speaks plain text only (docs/security-model.md).
-    std::unique_ptr<PubFault::Stub> stub = PubFault::NewStub(proto::MakePlainChannel(options_.address));
+    std::unique_ptr<PubFault::Stub> stub;
     std::minstd_rand random(std::random_device{}());
     milliseconds back_off = kPeriod;
     bool failure_said = false;
     std::unique_lock lock(mutex_);
     while (!stopping_) {
       lock.unlock();
+      // ClusterD speaks plain text only (docs/security-model.md). After a failure the connection is another one
+      // (clusterd_client.cc).
+      if (stub == nullptr) stub = PubFault::NewStub(proto::MakePlainChannel(options_.address));
       std::string failure = Turn(*stub);
+      if (!failure.empty()) stub.reset();
       lock.lock();
       if (stopping_) break;
       milliseconds pause = kPeriod;

@@ -150,9 +150,12 @@ std::shared_ptr<grpc::ChannelCredentials> VerifiedCredentials(
   return grpc::experimental::TlsCredentials(options);
 }
 
+// Of what one in plain text sends: the call is ended where it would be more, as by headers that do not end.
+constexpr size_t kPlainChannelBytes = size_t{16} << 20;
+
 std::shared_ptr<grpc::Channel> Dial(const std::string& address,
                                     const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                    const std::string& name = "") {
+                                    const std::string& name = "", size_t memory_bytes = 0) {
   grpc::ChannelArguments args;
   if (!name.empty()) args.SetSslTargetNameOverride(name);
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -167,6 +170,7 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address,
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Channels to one address must not share a connection: their credentials and back-off are their own.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (memory_bytes > 0) args.SetResourceQuota(grpc::ResourceQuota().Resize(memory_bytes));
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", address), credentials, args);
 }
 
@@ -220,7 +224,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
 }
 
 std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address) {
-  return Dial(address, grpc::InsecureChannelCredentials());
+  return Dial(address, grpc::InsecureChannelCredentials(), "", kPlainChannelBytes);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ManagerDial::Channel() {
