@@ -269,10 +269,29 @@ ARMED_TEST(WhileAllocating) {
   stop = true;
 }
 
+// What the kernel puts on a signal stack of this thread. _SC_MINSIGSTKSZ is the most that it ever may, with registers
+// that few threads use.
+size_t SignalFrameBytes() {
+  static std::atomic<uintptr_t> reached;
+  std::vector<char> memory(64 * 1024);
+  stack_t stack = {}, stack_before = {};
+  stack.ss_sp = memory.data();
+  stack.ss_size = memory.size();
+  struct sigaction action = {}, action_before = {};
+  action.sa_flags = SA_ONSTACK;
+  action.sa_handler = [](int) { reached = reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); };
+  sigaltstack(&stack, &stack_before);
+  sigaction(SIGURG, &action, &action_before);
+  raise(SIGURG);
+  sigaction(SIGURG, &action_before, nullptr);
+  sigaltstack(&stack_before, nullptr);
+  return reinterpret_cast<uintptr_t>(memory.data() + memory.size()) - reached;
+}
+
 // Some runtimes give their threads signal stacks that are too small to unwind on.
 ARMED_TEST(SmallSignalStack) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer takes every signal stack for its own";
-  const size_t small = static_cast<size_t>(sysconf(_SC_MINSIGSTKSZ)) + 3072;
+  const size_t small = SignalFrameBytes() + 3072;
   std::vector<char> memory(small);
   std::vector<char> large(64 * 1024);
   for (bool is_small : {true, false}) {
