@@ -328,7 +328,7 @@ TEST(PlanTest, DeepTreesAreNotQuadratic) {
     fmt::format_to(std::back_inserter(text), "SwitchName=l{0} Nodes=n{1}\nSwitchName=c{0} Switches=c{2},l{0}\n", i,
                    i * int64_t{7919} % kLeaves, i - 1);
   }
-  auto topology = ReadTopology(text, TopologyFormat::kSlurm);
+  auto topology = ReadTopology(text, TopologyFormat::kSlurm, size_t{256} << 20);
   ASSERT_TRUE(topology.ok()) << topology.status();
   const RoutePlan plan = Plan(NumberedJob(kLeaves), *topology);
   EXPECT_EQ(plan.outcome, RoutePlan::Outcome::kPlanned);

@@ -15,6 +15,8 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <csignal>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
