@@ -16,8 +16,6 @@
 namespace taskd::proto {
 namespace {
 
-using ::testing::ElementsAre;
-
 constexpr int kPatienceMs = 20'000;
 
 // A client at the other end of a socket.

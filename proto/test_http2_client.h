@@ -139,7 +139,7 @@ class TestHttp2Client {
                                 void* self) -> ssize_t {
       auto& [left, ends] = static_cast<TestHttp2Client*>(self)->bodies_[stream];
       const size_t part = size < left.size() ? size : left.size();
-      memcpy(to, left.data(), part);
+      left.copy(reinterpret_cast<char*>(to), part);
       left.erase(0, part);
       if (left.empty() && !ends && part == 0) return NGHTTP2_ERR_DEFERRED;
       if (left.empty() && ends) *flags |= NGHTTP2_DATA_FLAG_EOF;

@@ -109,8 +109,9 @@ std::vector<std::string> FuzzSeeds() {
                              Frame(3, 0, 1, std::string("\0\0\0\x8", 4)) + Frame(7, 0, 0, std::string(8, '\0')) +
                              Frame(77, 0, 0, "what");
   std::vector<std::string> seeds;
-  for (const std::string& rest : {call, watch, both, fragments, call + others, watch + others + ack}) {
-    seeds.push_back('\x10' + settings + rest + ack);
+  for (const std::string& rest : {call, watch, both, fragments, std::string(call).append(others),
+                                  std::string(watch).append(others).append(ack)}) {
+    seeds.push_back(std::string("\x10").append(settings).append(rest).append(ack));
   }
   return seeds;
 }
