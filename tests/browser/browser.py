@@ -27,9 +27,9 @@ def missing():
 
 
 class Browser:
-    def __init__(self):
-        self.process = subprocess.Popen(["node", os.path.join(FOLDER, "driver.mjs"), PLAYWRIGHT, CHROMIUM], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen(["node", os.path.join(FOLDER, "driver.mjs"), PLAYWRIGHT, CHROMIUM, *arguments],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def order(self, action, **arguments):
         self.process.stdin.write(json.dumps({"do": action, **arguments}) + "\n")

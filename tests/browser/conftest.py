@@ -12,6 +12,7 @@ from fixtures import manager, stage  # noqa: E402, F401
 def browser():
     if missing():
         pytest.skip(missing())
-    browser = Browser()
+    # Names of strangers lead here, as after DNS rebinding.
+    browser = Browser("--host-resolver-rules=MAP *.example 127.0.0.1", "--no-proxy-server")
     yield browser
     browser.close()

@@ -2,9 +2,9 @@
 import {createRequire} from "node:module";
 import {createInterface} from "node:readline";
 
-const [playwright, executablePath] = process.argv.slice(2);
+const [playwright, executablePath, ...further] = process.argv.slice(2);
 const {chromium} = createRequire(import.meta.url)(playwright);
-const browser = await chromium.launch({executablePath, args: ["--no-sandbox"]});
+const browser = await chromium.launch({executablePath, args: ["--no-sandbox", ...further]});
 const context = await browser.newContext({viewport: {width: 1280, height: 1000}});
 const page = await context.newPage();
 const requests = [], errors = [];
@@ -24,6 +24,9 @@ const actions = {
   requests: () => requests,
   errors: () => errors,
   cookies: () => context.cookies(),
+  add_cookie: ({cookie}) => context.addCookies([cookie]),
+  frames: () => Promise.all(page.frames().map(async frame => ({url: frame.url(), text: await frame.evaluate("document.body?.innerText")}))),
+  history: async () => (await (await context.newCDPSession(page)).send("Page.getNavigationHistory")).entries.map(({url}) => url),
 };
 
 for await (const line of createInterface({input: process.stdin})) {
