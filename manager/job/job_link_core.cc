@@ -347,6 +347,11 @@ absl::StatusOr<const JobLinkCore::Node*> JobLinkCore::FindCalled(const std::stri
     return absl::PermissionDeniedError(
         absl::StrCat(NodeText(node->info), " takes no commands: it was not started with --remote-start taskd"));
   }
+  if (const size_t running = commands_.running(*index); running >= JobLimits::kMaxCommands) {
+    return absl::ResourceExhaustedError(absl::StrCat(NodeText(node->info), " runs ", running,
+                                                     " commands of other nodes, and ", JobLimits::kMaxCommands,
+                                                     " at a time is the most"));
+  }
   return node;
 }
 

@@ -652,6 +652,8 @@ TEST_F(RemoteTest, InputAndOutputAreRelayed) {
   EXPECT_EQ(answers[1].kind, RemoteAnswer::Kind::kErr);
   EXPECT_EQ(answers[2].code, 3);
   EXPECT_THAT(job.All<RemoteAnswer>(101), IsEmpty());
+  for (const RemoteOrder& order : orders) job.core.Sent(order.id, order.data.size());
+  for (const RemoteAnswer& answer : answers) job.core.Sent(answer.id, answer.data.size());
   job.Lose(100);
   EXPECT_EQ(job.All<RemoteOrder>(11).size(), 4u) << "nothing is left to be cancelled";
 }
@@ -704,6 +706,40 @@ TEST_F(RemoteTest, WhatIsQueuedIsBounded) {
   EXPECT_EQ(job.Last<RemoteOrder>(11).kind, RemoteOrder::Kind::kCancel);
   EXPECT_EQ(job.core.Sent(id, 1), 0u);
   EXPECT_THAT(job.All<StreamEnd>(101), IsEmpty());
+}
+
+TEST_F(RemoteTest, CommandsOnANodeAreBounded) {
+  for (uint64_t caller = 100; caller < 100 + JobLimits::kMaxCommands; ++caller) job.Call(caller, "10.0.0.2");
+  const uint64_t id = job.All<RemoteOrder>(11)[0].id;
+  job.Call(999, "10.0.0.2");
+  EXPECT_EQ(Failure(999), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(job.Last<StreamEnd>(999).status.message()), HasSubstr("256 at a time"));
+  job.Call(1000, "10.0.0.1");
+  EXPECT_EQ(Kinds(10).size(), 1u) << "another node";
+  job.Take(job.core.Answer(11, {id, RemoteAnswer::Kind::kEnded, "", 0}, job.now));
+  job.Call(1001, "10.0.0.2");
+  EXPECT_THAT(job.All<StreamEnd>(1001), IsEmpty()) << "one has ended";
+}
+
+TEST_F(RemoteTest, WhatIsQueuedOfAllIsBounded) {
+  const std::string chunk(JobLimits::kMaxQueuedBytes / 2, 'x');
+  const uint64_t count = JobLimits::kMaxAllQueuedBytes / chunk.size() - 1;
+  for (uint64_t caller = 100; caller < 100 + count; ++caller) {
+    job.Call(caller, "10.0.0.2");
+    const uint64_t id = job.Last<RemoteOrder>(11).id;
+    job.Take(job.core.Answer(11, {id, RemoteAnswer::Kind::kOut, chunk, 0}, job.now));
+    // Its end does not free what nobody has taken.
+    job.Take(job.core.Answer(11, {id, RemoteAnswer::Kind::kEnded, "", 0}, job.now));
+    EXPECT_THAT(job.All<StreamEnd>(caller), IsEmpty());
+  }
+  job.Call(998, "10.0.0.2");
+  const uint64_t small = job.Last<RemoteOrder>(11).id;
+  job.Take(job.core.Answer(11, {small, RemoteAnswer::Kind::kOut, chunk.substr(1), 0}, job.now));
+  job.Call(999, "10.0.0.2");
+  job.Take(job.core.Answer(11, {job.Last<RemoteOrder>(11).id, RemoteAnswer::Kind::kOut, "little", 0}, job.now));
+  EXPECT_EQ(Failure(100), absl::StatusCode::kResourceExhausted) << "it has most";
+  EXPECT_THAT(job.All<StreamEnd>(999), IsEmpty());
+  EXPECT_THAT(job.All<RemoteAnswer>(999), testing::SizeIs(1));
 }
 
 // ---- At any size, in any order

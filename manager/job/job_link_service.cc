@@ -301,6 +301,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     std::lock_guard lock(mutex_);
     if (ended_) return;
     if (auto* end = std::get_if<StreamEnd>(&message)) {
+      queue_.clear();  // one that does not read keeps the stream
       EndLocked(ToGrpc(end->status));
       return;
     }
@@ -310,10 +311,14 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       // What its caller has given up need not be sent.
       auto* order = std::get_if<RemoteOrder>(&message);
       if (order != nullptr && order->kind == RemoteOrder::Kind::kCancel) {
+        bool never_started = false;
         std::erase_if(queue_, [&](const JobMessage& one) {
           const auto* queued = std::get_if<RemoteOrder>(&one);
-          return queued != nullptr && queued->id == order->id;
+          if (queued == nullptr || queued->id != order->id) return false;
+          never_started |= queued->kind == RemoteOrder::Kind::kStart;
+          return true;
         });
+        if (never_started) return;  // or the cancellations would pile up at a node that does not read
       }
       queue_.push_back(std::move(message));
     }
@@ -401,6 +406,7 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
     std::lock_guard lock(mutex_);
     if (ended_) return;
     if (auto* end = std::get_if<StreamEnd>(&message)) {
+      queue_.clear();  // as above
       EndLocked(ToGrpc(end->status));
       return;
     }

@@ -23,7 +23,9 @@ struct JobLimits {
   static constexpr size_t kMaxJoinBytes = size_t{64} << 20;  // of all joins of an attempt, or for the next
   static constexpr size_t kMaxTextBytes = 1024;              // reasons are cut there
   static constexpr size_t kMaxMpirunEvents = 131072;
-  static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;  // of one remote command, both directions
+  static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;      // of one remote command, both directions
+  static constexpr size_t kMaxAllQueuedBytes = size_t{128} << 20;  // of all; then the one with most fails
+  static constexpr size_t kMaxCommands = 256;                      // remote commands under way on a node
 };
 
 // taskd.v1.NodeEnded and JobEnd.

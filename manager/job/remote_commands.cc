@@ -30,7 +30,7 @@ void RemoteCommands::Input(uint64_t caller, std::string input) {
   if (found == callers_.end() || input.empty()) return;
   const uint64_t id = found->second;
   const Command& command = commands_.at(id);
-  if (command.input_ended) return;
+  if (command.input_ended || command.over) return;
   const size_t size = input.size();
   Queue(id, command.peer, RemoteOrder{id, RemoteOrder::Kind::kInput, std::move(input)}, size);
 }
@@ -40,7 +40,7 @@ void RemoteCommands::InputEnd(uint64_t caller) {
   if (found == callers_.end()) return;
   const uint64_t id = found->second;
   Command& command = commands_.at(id);
-  if (std::exchange(command.input_ended, true)) return;
+  if (command.over || std::exchange(command.input_ended, true)) return;
   Queue(id, command.peer, RemoteOrder{id, RemoteOrder::Kind::kInputEnd, ""}, 0);
 }
 
@@ -48,22 +48,19 @@ void RemoteCommands::CallerLost(uint64_t caller) {
   auto found = callers_.find(caller);
   if (found == callers_.end()) return;
   const uint64_t id = found->second;
-  Cancel(id, commands_.at(id).peer);
+  const Command& command = commands_.at(id);
+  if (!command.over || command.queued_bytes > 0) Cancel(id, command.peer);
   End(id);
 }
 
 void RemoteCommands::Answer(uint64_t peer, RemoteAnswer answer) {
   auto found = commands_.find(answer.id);
-  if (found == commands_.end() || found->second.peer != peer) return;
+  if (found == commands_.end() || found->second.peer != peer || found->second.over) return;
   const uint64_t id = answer.id;
+  if (answer.kind == RemoteAnswer::Kind::kEnded) Leave(id);
   const uint64_t caller = found->second.caller;
-  if (answer.kind == RemoteAnswer::Kind::kEnded) {
-    Send(caller, std::move(answer));
-    End(id);
-  } else {
-    const size_t size = answer.data.size();
-    Queue(id, caller, std::move(answer), size);
-  }
+  const size_t size = answer.data.size();
+  Queue(id, caller, std::move(answer), size);
 }
 
 void RemoteCommands::NodeLost(const JobJoin& node) {
@@ -86,22 +83,42 @@ void RemoteCommands::NodeBack(uint32_t index, uint64_t peer) {
 void RemoteCommands::Queue(uint64_t id, uint64_t peer, JobMessage message, size_t data_bytes) {
   Command& command = commands_.at(id);
   command.queued_bytes += data_bytes + kMessageOverheadBytes;
-  if (command.queued_bytes <= JobLimits::kMaxQueuedBytes) {
-    Send(peer, std::move(message));
+  all_queued_bytes_ += data_bytes + kMessageOverheadBytes;
+  if (command.queued_bytes > JobLimits::kMaxQueuedBytes) {
+    GiveUp(id, JobLimits::kMaxQueuedBytes, "of the command");
     return;
   }
+  if (all_queued_bytes_ > JobLimits::kMaxAllQueuedBytes) {
+    const uint64_t most = std::max_element(commands_.begin(), commands_.end(), [](const auto& a, const auto& b) {
+                            return a.second.queued_bytes < b.second.queued_bytes;
+                          })->first;
+    GiveUp(most, JobLimits::kMaxAllQueuedBytes, "of all commands, most of them of that");
+    if (most == id) return;
+  }
+  Send(peer, std::move(message));
+}
+
+void RemoteCommands::GiveUp(uint64_t id, size_t limit_bytes, std::string_view whose) {
+  const Command& command = commands_.at(id);
   Cancel(id, command.peer);
-  Fail(id, absl::ResourceExhaustedError(absl::StrCat("more than ", JobLimits::kMaxQueuedBytes >> 20,
-                                                     " MiB of input or output of the command on ", command.node,
+  Fail(id, absl::ResourceExhaustedError(absl::StrCat("more than ", limit_bytes >> 20, " MiB of input or output ",
+                                                     std::string(whose), " on ", command.node,
                                                      " wait for somebody who does not take them")));
 }
 
-void RemoteCommands::End(uint64_t id) {
-  auto found = commands_.find(id);
-  callers_.erase(found->second.caller);
-  auto running = running_.find(found->second.index);
+void RemoteCommands::Leave(uint64_t id) {
+  Command& command = commands_.at(id);
+  if (std::exchange(command.over, true)) return;
+  auto running = running_.find(command.index);
   running->second.erase(id);
   if (running->second.empty()) running_.erase(running);
+}
+
+void RemoteCommands::End(uint64_t id) {
+  Leave(id);
+  auto found = commands_.find(id);
+  callers_.erase(found->second.caller);
+  all_queued_bytes_ -= found->second.queued_bytes;
   commands_.erase(found);
 }
 
@@ -114,8 +131,17 @@ uint64_t RemoteCommands::Sent(uint64_t id, size_t data_bytes) {
   auto found = commands_.find(id);
   if (found == commands_.end()) return 0;
   Command& command = found->second;
-  command.queued_bytes -= std::min(command.queued_bytes, data_bytes + kMessageOverheadBytes);
-  return command.caller;
+  const size_t bytes = std::min(command.queued_bytes, data_bytes + kMessageOverheadBytes);
+  command.queued_bytes -= bytes;
+  all_queued_bytes_ -= bytes;
+  const uint64_t caller = command.caller;
+  if (command.over && command.queued_bytes == 0) End(id);
+  return caller;
+}
+
+size_t RemoteCommands::running(uint32_t index) const {
+  auto found = running_.find(index);
+  return found == running_.end() ? 0 : found->second.size();
 }
 
 size_t RemoteCommands::queued_bytes(uint64_t caller) const {

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +38,7 @@ class RemoteCommands {
   // A RemoteOrder or RemoteAnswer with `data_bytes` of data has left this process. Returns the command's caller, 0 if
   // it is over.
   uint64_t Sent(uint64_t id, size_t data_bytes);
+  size_t running(uint32_t index) const;        // commands on the node
   size_t queued_bytes(uint64_t caller) const;  // 0 for unknown ones
 
  private:
@@ -46,17 +48,21 @@ class RemoteCommands {
     uint64_t peer = 0;   // the node's stream
     std::string node;    // for people
     bool input_ended = false;
+    bool over = false;  // on the node; what of it waits for its caller still counts
     size_t queued_bytes = 0;
   };
 
   void Send(uint64_t peer, JobMessage message) { outputs_->push_back({peer, std::move(message)}); }
   void Queue(uint64_t id, uint64_t peer, JobMessage message, size_t data_bytes);
+  void GiveUp(uint64_t id, size_t limit_bytes, std::string_view whose);
   void Cancel(uint64_t id, uint64_t peer) { Send(peer, RemoteOrder{id, RemoteOrder::Kind::kCancel, ""}); }
-  void End(uint64_t id);  // forgets it
+  void Leave(uint64_t id);  // its node does not run it any more
+  void End(uint64_t id);    // forgets it
   void Fail(uint64_t id, const absl::Status& status);
 
   JobOutputs* const outputs_;
   uint64_t next_id_ = 1;
+  size_t all_queued_bytes_ = 0;                         // the sum over commands_
   std::map<uint64_t, Command> commands_;                // by id
   std::map<uint64_t, uint64_t> callers_;                // their command's id
   std::map<uint32_t, std::set<uint64_t>> running_;      // ids by the node's index

@@ -49,7 +49,7 @@ def pubfault():
 
 @functools.cache
 def _taskd_v1():
-    folder = _generate(*(f"taskd/v1/{name}.proto" for name in ("switch", "fold", "node", "supervision", "control", "diagnosis", "job_link")))
+    folder = _generate(*(f"taskd/v1/{name}.proto" for name in ("switch", "fold", "node", "supervision", "control", "diagnosis", "job_link", "route_agreement")))
     for package in ("taskd", "taskd/v1"):
         open(os.path.join(folder, package, "__init__.py"), "w", encoding="utf-8").close()
 
@@ -78,3 +78,7 @@ def supervision():
 
 def job_link():
     return _of_taskd_v1("job_link")
+
+
+def route_agreement():
+    return _of_taskd_v1("route_agreement")
