@@ -4,7 +4,6 @@
 #include <nghttp2/nghttp2.h>
 
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <string>
 #include <string_view>
