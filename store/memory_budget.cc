@@ -71,7 +71,8 @@ void MemoryBudget::Answered(Connection& connection) {
   if (connection.charged_unread <= before) return;
   connection.answered_ns = EventLoop::NowNs();
   round_bytes_ += connection.charged_unread - before;
-  if (connection.unread() <= kSmallAnswerBytes) return;
+  // A tier speaks for many, who would lose their connections with it; its calls have waited for room.
+  if (!connection.is_client() || connection.unread() <= kSmallAnswerBytes) return;
   // What comes from the store above has not waited for room.
   FindUser(connection);
   if (HasRoom(connection, std::min<size_t>(limit_bytes_, 4 * kMaxUnreadBytes))) return;
