@@ -1,5 +1,6 @@
 #include "manager/job/job_link_service.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -138,12 +139,16 @@ class Hub {
   explicit Hub(JobLinkCore::Options options) : core_(options), ticker_([this] { Run(); }) {}
   ~Hub() { Close(); }
 
-  // The number of the stream; 0: closed. Until Remove.
-  uint64_t Add(Stream* stream) {
+  // The number of the stream, which `event(core, peer, now_ns)` has let the core know; 0: closed. Until Remove. At once,
+  // so that a stream which goes meanwhile is removed from both.
+  template <typename Event>
+  uint64_t Add(Stream* stream, const Event& event) {
     std::lock_guard lock(mutex_);
     if (closed_) return 0;
-    streams_[next_peer_] = stream;
-    return next_peer_++;
+    const uint64_t peer = next_peer_++;
+    streams_[peer] = stream;
+    Deliver(event(core_, peer, Now()));
+    return peer;
   }
   void Remove(uint64_t peer) {
     std::lock_guard lock(mutex_);
@@ -280,7 +285,7 @@ class Reactor : public WritingReactor<grpc::ServerBidiReactor<proto::Guarded<In>
 
   const std::shared_ptr<Hub> hub_;
   proto::Guarded<In> in_;
-  uint64_t peer_ = 0;  // 0: the first message has not come
+  std::atomic<uint64_t> peer_ = 0;  // 0: the first message has not come; OnCancel asks beside it
 
   // With the mutex, which is taken after the hub's, never before it.
   std::deque<JobMessage> queue_;
@@ -346,10 +351,11 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
       if (!in.has_join()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a join"};
       grpc::Status allowed = CheckJob(in.join().job(), *shape_);
       if (!allowed.ok()) return allowed;
-      peer_ = hub_->Add(this);
-      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
       spdlog::info("job: node {} of {} joins: {}", in.join().index(), in.join().nodes(), Printable(in.join().name()));
-      hub_->Feed([&](JobLinkCore& core, int64_t now) { return core.Join(peer_, ReadJoin(in.join()), now); });
+      peer_ = hub_->Add(this, [&](JobLinkCore& core, uint64_t peer, int64_t now) {
+        return core.Join(peer, ReadJoin(in.join()), now);
+      });
+      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
       return grpc::Status::OK;
     }
     hub_->Feed([&](JobLinkCore& core, int64_t now) -> JobOutputs {
@@ -435,11 +441,10 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
     v1::RemoteInput& in = in_.message;
     if (IsFirst()) {
       if (!in.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a start"};
-      peer_ = hub_->Add(this);
-      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
-      hub_->Feed([&](JobLinkCore& core, int64_t now) {
-        return core.Call(peer_, in.start().host(), in.start().command(), now);
+      peer_ = hub_->Add(this, [&](JobLinkCore& core, uint64_t peer, int64_t now) {
+        return core.Call(peer, in.start().host(), in.start().command(), now);
       });
+      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
       return grpc::Status::OK;
     }
     if (in.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "a second start"};

@@ -501,3 +501,20 @@ def test_a_node_that_joins_floods_and_goes(jobs, root):
     assert "connection to its launcher is gone" in root.log()
     assert not EVIL_BYTES.search(root.log()), ascii(root.log())
     assert len(root.log()) < MIB
+
+
+def test_nodes_that_never_read_or_come_and_go(secret_manager, peer):
+    before = peak_bytes(secret_manager)
+    for turn in range(500):
+        stream = peer.join(secret_manager, turn % 2, 2, run_id=f"turn-{turn}", addresses=["a" * 256] * 64)
+        if turn % 5 == 0:
+            stream.next()
+        stream.close()
+        vote = peer.vote(secret_manager, nodes=65536 if turn % 2 else 2, index=turn % 2, table_digest="0" * 64, reason="r" * 10_000)
+        if turn % 5 == 0:
+            vote.next()
+        vote.close()
+    peer.join(secret_manager, 3, 4, run_id="silent")  # stays, and never reads
+    assert peak_bytes(secret_manager) - before < 64 * MIB
+    peer.close()
+    require_job_works(Peers(), secret_manager)
