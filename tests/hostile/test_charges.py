@@ -1,67 +1,15 @@
 """What one peer makes others hold is charged to it: groups of a few bytes that stand for all ranks of a job, words that change for
 ever, a limit for files that others have. docs/security-model.md has the table."""
-import json
 import os
-import queue
-import re
-import threading
-import time
 
-import grpc
 import harness
 import pytest
 import stubs
-from harness import wait_until
+from folded_job import RANKS, FoldedJob, NodeStream, report_of
+from harness import peak_bytes, wait_until
 
 MIB = 1 << 20
-MS = 1_000_000
 MAX_RANKS = 65536
-RANKS, RANKS_PER_NODE = 8, 4
-ALL_REDUCE = 1  # OpFold's kind
-
-
-def peak_bytes(process):
-    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) * 1024
-
-
-class Node:
-    """What holds the secret and speaks as a node's proxy does."""
-
-    def __init__(self, manager, node, ranks):
-        self.messages = stubs.node()[0]
-        self.folds = __import__("taskd.v1.fold_pb2", fromlist=["fold_pb2"])
-        self.outgoing = queue.Queue()
-        self.channel = manager.secure_channel()
-        hello = self.messages.NodeHello(node_rank=node, host=f"worker-{node}", identity=f"test-{node}")
-        self.outgoing.put(self.messages.NodeMessage(hello=hello))
-        statuses = [self.messages.RankStatus(rank=rank, pid=1000 + rank, attached=True, step=-1) for rank in ranks]
-        self.outgoing.put(self.messages.NodeMessage(ranks=self.messages.RankSet(ranks=statuses)))
-        self.answers = stubs.node()[1].NodeLinkStub(self.channel).Connect(iter(self.outgoing.get, None))
-        self.sent_bytes = 0
-        threading.Thread(target=self._drain, daemon=True).start()
-
-    def _drain(self):
-        try:
-            for _ in self.answers:
-                pass
-        except grpc.RpcError:
-            pass
-
-    def group(self, name, *runs, label="dp"):
-        return self.folds.Group(name=name, label=label, runs=[number for run in runs for number in run])
-
-    def send(self, groups=(), steps=()):
-        """`groups`: rank -> its groups."""
-        message = self.folds.FoldSet(groups=[self.folds.RankGroups(rank=rank, groups=of_rank)
-                                             for rank, of_rank in dict(groups).items()], steps=steps)
-        self.sent_bytes += message.ByteSize()
-        self.outgoing.put(self.messages.NodeMessage(folds=message))
-
-    def close(self):
-        self.outgoing.put(None)
-        self.answers.cancel()
-        self.channel.close()
 
 
 @pytest.fixture
@@ -69,7 +17,7 @@ def connect(manager):
     nodes = []
 
     def one(node, ranks):
-        nodes.append(Node(manager, node, ranks))
+        nodes.append(NodeStream(manager, node, ranks))
         return nodes[-1]
 
     yield one
@@ -77,81 +25,45 @@ def connect(manager):
         node.close()
 
 
-class Job:
-    """Eight ranks on two nodes that are all well: one all-reduce a step in one group of everybody."""
-
-    def __init__(self, manager, connect):
-        self.manager = manager
-        self.nodes = [connect(node, self.ranks_of(node)) for node in range(RANKS // RANKS_PER_NODE)]
-        for number, node in enumerate(self.nodes):
-            node.send({rank: [node.group("world", (0, 1, RANKS))] for rank in self.ranks_of(number)})
-        self.step = 0
-        self.end_ns = time.time_ns()
-
-    @staticmethod
-    def ranks_of(node):
-        return range(node * RANKS_PER_NODE, (node + 1) * RANKS_PER_NODE)
-
-    def run(self, steps):
-        for _ in range(steps):
-            # Up to 1 % that no two ranks or steps share.
-            own = [80 * MS + (self.step * 7919 + rank * 104729) % 800_000 for rank in range(RANKS)]
-            period = max(own) + 20 * MS
-            self.end_ns += period
-            for number, node in enumerate(self.nodes):
-                node.send(steps=[self._fold(node, rank, own[rank], period) for rank in self.ranks_of(number)])
-            self.step += 1
-            if self.step % 16 == 0:
-                wait_until(lambda: report(self.manager).last_step >= self.step - 32, "the manager keeps up")
-
-    def _fold(self, node, rank, own, period):
-        covered = period - own
-        return node.folds.RankStep(
-            rank=rank, step=self.step, process_id=1000 + rank, end_ns=self.end_ns, length_ns=period,
-            period_ns=period if self.step else 0, covered_ns=covered, head_ns=own, host_only=True,
-            ops=[0, ALL_REDUCE, -1, 27, 1, 1 << 27, covered, covered, covered, 0, 0, 0, 0, 0, 0],
-            samples=[0, ALL_REDUCE, 0, covered, 0])
-
-
-def report(manager):
-    messages, services = stubs.diagnosis()
-    with manager.secure_channel() as channel:
-        return services.DiagnosisStub(channel).GetReport(messages.GetReportRequest(), timeout=10)
+@pytest.fixture
+def job(manager):
+    job = FoldedJob()
+    job.connect(manager)
+    yield job
+    job.close()
 
 
 def is_ok(manager):
-    return report(manager).state == stubs.diagnosis()[0].DiagnosisReport.OK
+    return report_of(manager).state == stubs.diagnosis()[0].DiagnosisReport.OK
 
 
 def notes(manager):
-    return "\n".join(note.text for note in report(manager).notes)
+    return "\n".join(note.text for note in report_of(manager).notes)
 
 
 @pytest.mark.parametrize("ranks", [range(RANKS, RANKS + 21), range(RANKS, RANKS + 7)], ids=["78_KiB", "27_KiB"])
-def test_groups_take_what_they_are_not_what_they_stand_for(manager, connect, ranks):
+def test_groups_take_what_they_are_not_what_they_stand_for(manager, connect, ranks, job):
     """A node's word of 78 KiB: 5,376 groups, each a run of all ranks that there can be."""
-    job = Job(manager, connect)
     job.run(20)
     wait_until(lambda: is_ok(manager), "the job is well")
     before = peak_bytes(manager)
     hostile = connect(7, ranks)
-    hostile.send({rank: [hostile.group(f"{rank:x}{i:x}", (0, 1, MAX_RANKS), label="tp") for i in range(256)] for rank in ranks})
+    hostile.send(groups={rank: [hostile.group(f"{rank:x}{i:x}", (0, 1, MAX_RANKS), label="tp") for i in range(256)] for rank in ranks})
     assert hostile.sent_bytes < len(ranks) * 256 * 20
     wait_until(lambda: f"members of groups of rank {ranks[0]}-{ranks[-1]} are not used" in notes(manager), "it is noted")
     job.run(40)
-    wait_until(lambda: report(manager).last_step >= 58, "the job goes on")
+    wait_until(lambda: report_of(manager).last_step >= 58, "the job goes on")
     assert peak_bytes(manager) - before < 64 * MIB
 
 
-def test_words_that_change_for_ever_are_forgotten(manager, connect):
+def test_words_that_change_for_ever_are_forgotten(manager, connect, job):
     """A rank that has other groups each time: 1,000 times eight, each of all ranks that there can be."""
-    job = Job(manager, connect)
     job.run(20)
     hostile = connect(7, [RANKS])
     before = peak_bytes(manager)
     for word in range(1000):
-        hostile.send({RANKS: [hostile.group(f"{word}.{i}", (0, 1, MAX_RANKS)) for i in range(8)]})
-    hostile.send({RANKS: [hostile.group("last", (0, 1, 1), (-1, 1, 1))]})
+        hostile.send(groups={RANKS: [hostile.group(f"{word}.{i}", (0, 1, MAX_RANKS)) for i in range(8)]})
+    hostile.send(groups={RANKS: [hostile.group("last", (0, 1, 1), (-1, 1, 1))]})
     wait_until(lambda: f"members of groups of rank {RANKS} are not used" in notes(manager), "all words were heard")
     job.run(20)
     assert peak_bytes(manager) - before < 64 * MIB
@@ -162,16 +74,15 @@ def test_words_that_change_for_ever_are_forgotten(manager, connect):
 
 @pytest.mark.parametrize("run", [(-2147483648, 1, 1), (-1, 1, 2), (MAX_RANKS, 1, 1), (2147483647, 1, 1), (0, 1, MAX_RANKS + 1)],
                          ids=["least", "minus_one", "one_too_high", "highest", "one_too_many"])
-def test_a_member_that_is_no_rank_keeps_no_job_from_being_ok(manager, connect, run):
-    job = Job(manager, connect)
+def test_a_member_that_is_no_rank_keeps_no_job_from_being_ok(manager, connect, run, job):
     node = job.nodes[0]
-    node.send({0: [node.group("world", (0, 1, RANKS)), node.group("more", run)]})
+    node.send(groups={0: [node.group("world", (0, 1, RANKS)), node.group("more", run)]})
     job.run(40)
     wait_until(lambda: is_ok(manager), "the job is well")
     text = notes(manager)
     assert "members of groups of rank 0 are not used: one is no rank (0 to 65535)" in text
     assert "no marks of rank" not in text
-    node.send({0: [node.group("world", (0, 1, RANKS))]})
+    node.send(groups={0: [node.group("world", (0, 1, RANKS))]})
     wait_until(lambda: "are not used" not in notes(manager), "the rank has another word")
 
 
@@ -213,8 +124,8 @@ def test_a_rank_that_rewrites_its_groups(stage, manager, recording, proxy):
     wait_until(lambda: "word 2" in rank.log() and "members of groups of rank 0 are not used" in notes(manager), "it is noted", 60)
     before = {process: peak_bytes(process) for process in (manager, proxy)}
     wait_until(lambda: rank.require_alive() and "word 5" in rank.log(), "it has changed its groups", 60)
-    seen = report(manager).last_step
-    wait_until(lambda: report(manager).last_step > seen + 300, "the proxy has read the last one", 60)
+    seen = report_of(manager).last_step
+    wait_until(lambda: report_of(manager).last_step > seen + 300, "the proxy has read the last one", 60)
     for process, peak in before.items():
         assert peak_bytes(process) - peak < 16 * MIB, process.name
         assert peak_bytes(process) < 160 * MIB, process.name

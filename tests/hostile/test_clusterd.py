@@ -8,7 +8,7 @@ import threading
 import grpc
 import pytest
 import stubs
-from harness import wait_until
+from harness import peak_bytes, wait_until
 
 MIB = 1 << 20
 EVIL = "e\n2026-01-01T00:00:00.000 error manager: forged\x1b[2J\u009b\u202e"
@@ -138,11 +138,6 @@ def refusing():
     yield EVIL * 50
 
 
-def peak_mib(process):
-    with open(f"/proc/{process.pid}/status", encoding="utf-8") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
-
-
 def raw_log(process):
     with open(process.log_path, "rb") as log:
         return log.read().decode()
@@ -152,11 +147,11 @@ def raw_log(process):
 def test_a_server_that_sends_without_end(stage, flood):
     server = RawServer(flood)
     manager = stage.manager(flags=("--clusterd", server.address))
-    before = peak_mib(manager)
+    before = peak_bytes(manager)
     wait_until(lambda: manager.require_alive() and (server.sent > 512 * MIB or "ClusterD at" in manager.log()),
                "it has sent much, or the manager has left it")
     assert manager.modify(step="on") == 200 and manager.get()[1]["step"] == "on"
-    assert peak_mib(manager) - before < 192  # gRPC notices late that it has 16 MiB; without a limit it were more than is sent
+    assert peak_bytes(manager) - before < 192 * MIB  # gRPC notices late that it has 16 MiB; without a limit it were more than is sent
     server.close()
 
 
@@ -165,13 +160,13 @@ def test_messages_without_end(stage, answer):
     """Few of them become revisions, fewer become lines, none of them reaches a terminal."""
     server = Grpc(answer)
     manager = stage.manager(flags=("--clusterd", server.address))
-    before = peak_mib(manager)
+    before = peak_bytes(manager)
     wait_until(lambda: server.subscriptions >= 3, "the manager has left it, twice")
     log = raw_log(manager)
     assert "messages a second" in log
     assert not OBEYED.search(log)
     assert len(log.splitlines()) < 60 and max(map(len, log.splitlines())) < 5000
-    assert peak_mib(manager) - before < 64
+    assert peak_bytes(manager) - before < 64 * MIB
     server.close()
 
 

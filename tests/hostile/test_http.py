@@ -9,7 +9,7 @@ import time
 
 import harness
 import pytest
-from harness import wait_until
+from harness import peak_bytes, wait_until
 
 MIB = 1 << 20
 PROBE_S = 5.0  # a probe's own patience; an HTTP server that is starved answers later, or never
@@ -59,11 +59,6 @@ def probe(address):
 def code(answer):
     match = re.match(rb"HTTP/1\.[01] (\d\d\d) ", answer)
     return int(match[1]) if match else None
-
-
-def peak_bytes(process):
-    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) * 1024
 
 
 def is_closed(connection):

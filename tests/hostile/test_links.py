@@ -16,7 +16,7 @@ import harness
 import ports
 import pytest
 import stubs
-from harness import wait_until
+from harness import peak_bytes, wait_until
 from launchers import wait_log
 
 MIB = 1 << 20
@@ -25,11 +25,6 @@ SECRET = "the-secret-of-this-job"
 # An escape sequence, a bell, C1, right-to-left override and isolates.
 EVIL = "a\x1b[2J\x07\x9b31m\u202egnp\u2066x\u2069"
 EVIL_BYTES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def peak_bytes(process):
-    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) * 1024
 
 
 class Stream:

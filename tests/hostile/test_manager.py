@@ -1,13 +1,12 @@
 """Peers of the manager that come and go, say more than they should, or nothing at all: memory is bounded, and `taskd status`
 and `taskd switch` go on working."""
-import re
 import threading
 
 import grpc
 import harness
 import pytest
 import stubs
-from harness import wait_until
+from harness import peak_bytes, wait_until
 
 MIB = 1 << 20
 RANKS = 4096  # of one node, the most
@@ -26,11 +25,6 @@ def peer(manager):
     yield dial
     for channel in channels:
         channel.close()
-
-
-def peak_bytes(process):
-    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1]) * 1024
 
 
 def delimited(number, content):

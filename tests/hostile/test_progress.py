@@ -6,7 +6,7 @@ import re
 import pytest
 import stubs
 from folded_job import RANKS, FoldedJob, names, report_of
-from harness import wait_until
+from harness import peak_bytes, wait_until
 
 SLOW = {7: 1.61}
 ODD = 4611686018427387904
@@ -133,14 +133,9 @@ def test_one_step_again_and_again_takes_no_memory(manager, job):
     fold = job._fold(job.nodes[0], 3, 80_000_000, 100_000_000)
     fold.step = job.step + 3
     fold.ops.extend([0, 1, -1, 27, 1, 1 << 27, 0, 0, 0, 0, 0, 0, 0, 0, 0] * 39)
-    before = peak_kib(manager)
+    before = peak_bytes(manager)
     for _ in range(150):
         job.nodes[0].send([fold] * 100)
         job.run(1)
     names_rank_7(manager, job)
-    assert peak_kib(manager) - before < 100 * 1024
-
-
-def peak_kib(process):
-    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status.read())[1])
+    assert peak_bytes(manager) - before < 100 << 20

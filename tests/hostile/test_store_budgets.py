@@ -11,7 +11,7 @@ import struct
 import launchers
 import ports
 import pytest
-from harness import wait_until
+from harness import peak_bytes, wait_until
 from stores import StoreProcess
 from tcpstore import StoreClosed, text, texts, u32, u64, VALIDATE_MAGIC
 
@@ -38,11 +38,6 @@ def place(stage, request, store):
     process = StoreProcess(stage.folder, upstream=store.address, name="tier")
     stage.processes.append(process)
     return process
-
-
-def peak_mib(process):
-    with open(f"/proc/{process.pid}/status", encoding="utf-8") as status:
-        return int(re.search(r"^VmHWM:\s+(\d+) kB", status.read(), re.M).group(1)) / 1024
 
 
 def connect(port, source="127.0.0.1"):
@@ -141,14 +136,14 @@ def test_one_small_request_for_a_big_reply(place):
     with place.client() as good, place.client() as greedy:
         greedy.set("big", b"x" * MIB)
         assert len(greedy.get("big")) == MIB
-        before = peak_mib(place)
+        before = peak_bytes(place)
         greedy.send("MULTI_GET", texts(["/big"] * 4096))
         for _ in range(50):
             assert good.add("good", 1) > 0
         for _ in range(300):
             assert greedy.read_text() == b"x" * MIB
             good.ping(1)
-        assert peak_mib(place) - before < 64
+        assert peak_bytes(place) - before < 64 * MIB
 
 
 def test_reply_in_parts_is_whole_and_in_order(place):
@@ -184,11 +179,11 @@ def test_values_that_come_unasked_are_bounded(store, op):
     with store.client() as good:
         good.set("small", b"x" * 4096)
         good.get("small")
-        before = peak_mib(store)
+        before = peak_bytes(store)
         tier = Tier(store)
         tier.ask(op, keys=["/small"] * (128 * 1024), request=1)
         assert tier.answer() == (REPLY, 1)
-        assert peak_mib(store) - before < 64
+        assert peak_bytes(store) - before < 64 * MIB
 
 
 def test_list_of_all_keys(place):
@@ -277,7 +272,7 @@ def test_total(stage, small, how, below):
                     good.delete_key(name)
         good.set("after", "it")
         assert good.get("after") == b"it"
-    assert peak_mib(small) < 200
+    assert peak_bytes(small) < 200 * MIB
 
 
 def test_requests_that_are_not_sent_to_their_end(small):
@@ -293,7 +288,7 @@ def test_requests_that_are_not_sent_to_their_end(small):
                 except OSError:
                     pass
                 assert good.num_keys() == 0
-            assert peak_mib(small) < 200
+            assert peak_bytes(small) < 200 * MIB
         finally:
             for connection in connections:
                 connection.close()
@@ -314,7 +309,7 @@ def test_waits_for_many_keys(small):
                 except OSError:  # the memory is used up
                     pass
                 good.ping(number)
-            assert peak_mib(small) < 300
+            assert peak_bytes(small) < 300 * MIB
         finally:
             for connection in connections:
                 connection.close()
@@ -338,7 +333,7 @@ def test_many_wait_for_one_key_many_times(store):
 
 def test_frame_of_many_empty_keys(store):
     with store.client() as good:
-        before = peak_mib(store)
+        before = peak_bytes(store)
         tier = Tier(store)
         count = 15_000_000
         body = struct.pack("=BBBQQq", FORGET, OPS["PING"], 0, 0, 0, 0) + u32(count)
@@ -347,16 +342,16 @@ def test_frame_of_many_empty_keys(store):
         except OSError:
             pass
         assert is_closed(tier.socket)
-        assert peak_mib(store) - before < 256
+        assert peak_bytes(store) - before < 256 * MIB
         good.ping(1)
 
 
 def test_frame_before_the_hello_is_small(store):
-    before = peak_mib(store)
+    before = peak_bytes(store)
     with connect(store.port) as connection:
         connection.sendall(b"\0TKS1" + u32(MIB))
         assert is_closed(connection)
-    assert peak_mib(store) - before < 8
+    assert peak_bytes(store) - before < 8 * MIB
 
 
 # Launchers.
@@ -370,7 +365,7 @@ def test_frames_of_a_launcher_that_has_not_joined(jobs):
     port = ports.free_port()
     node = jobs.static(0, port)  # waits for node 1
     wait_until(lambda: node.require_alive() and socket.socket().connect_ex(("127.0.0.1", port)) == 0, "node 0 listens")
-    before = peak_mib(node)
+    before = peak_bytes(node)
     for body in (b"[" * 16 * MIB, b'{"a":' * (3 * MIB), b"[" + b"1," * (8 * MIB - 1) + b"1]", b"[" * 60_000,
                  b'{"type":"event","reason":"' + b"[" * 60_000 + b'"}'):
         with connect(port) as connection:
@@ -379,7 +374,7 @@ def test_frames_of_a_launcher_that_has_not_joined(jobs):
             except OSError:
                 pass
             assert is_closed(connection), body[:40]
-    assert peak_mib(node) - before < 16
+    assert peak_bytes(node) - before < 16 * MIB
     other = jobs.static(1, port)
     assert node.wait() == 0 and other.wait() == 0
 
@@ -521,4 +516,3 @@ def test_a_launcher_joins_in_spite_of_a_flood(jobs):
     assert other.wait(60) == 0 and node.wait(60) == 0
     for connection in flood:
         connection.close()
-

@@ -25,9 +25,7 @@ class NodeStream:
         self.outgoing.put(self.messages.NodeMessage(hello=hello))
         statuses = [self.messages.RankStatus(rank=rank, pid=1000 + rank, attached=True, step=-1) for rank in ranks]
         self.outgoing.put(self.messages.NodeMessage(ranks=self.messages.RankSet(ranks=statuses)))
-        groups = [self.folds.RankGroups(rank=rank, groups=[self.folds.Group(name="world", label="dp", runs=[0, 1, RANKS])])
-                  for rank in ranks]
-        self.outgoing.put(self.messages.NodeMessage(folds=self.folds.FoldSet(groups=groups)))
+        self.sent_bytes = 0  # of groups and steps
         self.answers = stubs.node()[1].NodeLinkStub(self.channel).Connect(iter(self.outgoing.get, None))
         threading.Thread(target=self._drain, daemon=True).start()
 
@@ -38,8 +36,15 @@ class NodeStream:
         except grpc.RpcError:
             pass
 
-    def send(self, steps):
-        self.outgoing.put(self.messages.NodeMessage(folds=self.folds.FoldSet(steps=steps)))
+    def group(self, name, *runs, label="dp"):
+        return self.folds.Group(name=name, label=label, runs=[number for run in runs for number in run])
+
+    def send(self, steps=(), groups=()):
+        """`groups`: rank -> its groups."""
+        message = self.folds.FoldSet(groups=[self.folds.RankGroups(rank=rank, groups=of_rank)
+                                             for rank, of_rank in dict(groups).items()], steps=steps)
+        self.sent_bytes += message.ByteSize()
+        self.outgoing.put(self.messages.NodeMessage(folds=message))
 
     def close(self):
         self.outgoing.put(None)
@@ -59,8 +64,11 @@ class FoldedJob:
 
     def connect(self, manager):
         self.manager = manager
-        self.nodes = [NodeStream(manager, node, range(node * RANKS_PER_NODE, (node + 1) * RANKS_PER_NODE))
-                      for node in range(RANKS // RANKS_PER_NODE)]
+        self.nodes = []
+        for node in range(RANKS // RANKS_PER_NODE):
+            ranks = range(node * RANKS_PER_NODE, (node + 1) * RANKS_PER_NODE)
+            self.nodes.append(NodeStream(manager, node, ranks))
+            self.nodes[-1].send(groups={rank: [self.nodes[-1].group("world", (0, 1, RANKS))] for rank in ranks})
 
     def close(self):
         for node in self.nodes:

@@ -50,6 +50,12 @@ def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
         pause.wait(interval_s)
 
 
+def peak_bytes(process):
+    """The most memory that it ever had resident."""
+    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+
+
 def clean_environment(**extra):
     """This process's environment without what would steer TaskD, and with `extra` (None removes)."""
     steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|POD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|PMIX_|PMI_|SLURM|"
