@@ -7,6 +7,8 @@ tests/check_docs.py [--root FOLDER]     exit 1 with a line for each thing that i
 * A path in backticks that begins with one of the tree's folders: `store/wire.h`, `common/job_file.{h,cc}`, `tests/*.py`.
 * Names in backticks in a table's column "function": each occurs in a file of the same row's column "file".
 * The table of arrows in docs/architecture.md: it is ALLOWED of check_layers.py.
+* A translation, README.zh-CN.md of README.md: the same headings, paragraphs, list items, blocks of code and rows of tables in
+  the same order, and in each the same code, links and numbers. Words, and comments within blocks of code, are its own.
 
 What has happened (CHANGELOG.md) is not checked, and neither are blocks of code.
 """
@@ -25,6 +27,7 @@ CODE_BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.*{},/-]+")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
 
 
@@ -93,8 +96,7 @@ def functions_problems(root, text):
         files = [file for code in CODE.findall(row[columns["file"]]) for file in expand(code)]
         source = "".join(read(root, file) for file in files if os.path.isfile(os.path.join(root, file)))
         for name in CODE.findall(row[columns["function"]]):
-            word = re.split(r"::|\.", name)[-1]
-            if not re.search(rf"\b{re.escape(word)}\b", source):
+            if not all(re.search(rf"\b{re.escape(word)}\b", source) for word in re.split(r"::|\.", name)):
                 yield number, f"{name} is not in {', '.join(files)}"
 
 
@@ -112,6 +114,71 @@ def arrows_problems(root):
                    f"tests/check_layers.py has {sorted(allowed)}")
 
 
+def facts(text):
+    """What a translation keeps of a text, however often it says it: its code, where its links lead, its numbers."""
+    links = [link.replace(".zh-CN.md", ".md") for link in LINK.findall(text)]
+    return {*CODE.findall(text), *links, *NUMBER.findall(LINK.sub("", CODE.sub("", text)))}
+
+
+def commands(lines):
+    """A block of code without its comments; of a drawing only what is drawn, and names in capitals."""
+    if any("\u2500" <= character <= "\u257f" for line in lines for character in line):
+        return re.findall(r"[\u2500-\u257f◄►▲▼]+|[A-Z]{4,}|:\d+|taskd \w+", "\n".join(lines))
+    return [re.sub(r"(^| +)#.*", "", line) for line in lines]
+
+
+def pieces(text):
+    """A document's pieces in their order: (number of the line, what it is, its text or its cells or its commands)."""
+    found = []
+    block = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            block = None if block is not None else [line]
+            if block:
+                found.append((number, "a block of code", block))
+        elif block is not None:
+            block.append(line)
+        elif re.match(r"#+ ", line):
+            found.append((number, f"a heading of level {line.index(' ')}", line))
+        elif line.startswith("|"):
+            found.append((number, f"a row of {len(cells(line))} cells", line))
+        elif re.match(r" *([*-]|\d+\.) ", line):
+            found.append((number, "an item of a list", line))
+        elif not line.strip():
+            found.append((number, None, ""))
+        elif found and found[-1][1] in ("a paragraph", "an item of a list"):
+            found[-1] = (*found[-1][:2], f"{found[-1][2]} {line}")
+        else:
+            found.append((number, "a paragraph", line))
+    return [piece for piece in found if piece[1]]
+
+
+def difference(ours, theirs):
+    """What a piece of a translation and its original do not share, in words; empty where they share all."""
+    if isinstance(ours, list):
+        ours, theirs = commands(ours), commands(theirs)
+        pairs = itertools.zip_longest(ours, theirs, fillvalue="")
+        return next((f"'{one}' is '{other}' there" for one, other in pairs if one != other), "")
+    if ours.startswith("|"):
+        return next(filter(None, map(difference, cells(ours), cells(theirs))), "")
+    lacks, adds = facts(theirs) - facts(ours), facts(ours) - facts(theirs)
+    return ", ".join([f"lacks {one}" for one in sorted(lacks)] + [f"adds {one}" for one in sorted(adds)])
+
+
+def translation_problem(root, path):
+    """The first place where a translation (X.zh-CN.md) is not its original (X.md) in other words."""
+    original = path.replace(".zh-CN.md", ".md")
+    if not os.path.isfile(os.path.join(root, original)):
+        return f"{path}: there is no {original}"
+    end = (0, "the end", "")
+    for ours, theirs in itertools.zip_longest(
+            pieces(read(root, path)), pieces(read(root, original)), fillvalue=end):
+        problem = f"{ours[1]} is {theirs[1]} there" if ours[1] != theirs[1] else difference(ours[2], theirs[2])
+        if problem:
+            return f"{path}:{ours[0]}, in {original}:{theirs[0]}: {problem}"
+    return None
+
+
 def check(root):
     problems = []
     for path in markdown_files(root):
@@ -124,6 +191,8 @@ def check(root):
         problems += [f"{path}:{text.count(chr(10), 0, at) + 1}: {problem}" for at, problem in sorted(
             one for one in found if one[1])]
         problems += [f"{path}:{number}: {problem}" for number, problem in functions_problems(root, text)]
+        if path.endswith(".zh-CN.md"):
+            problems += filter(None, [translation_problem(root, path)])
     return problems + list(arrows_problems(root))
 
 
