@@ -6,6 +6,8 @@ tests/check_docs.py [--root FOLDER]     exit 1 with a line for each thing that i
 * A Markdown link to a file, or to a heading (#...) of a Markdown file.
 * A path in backticks that begins with one of the tree's folders: `store/wire.h`, `common/job_file.{h,cc}`, `tests/*.py`.
 * Names in backticks in a table's column "function": each occurs in a file of the same row's column "file".
+* docs/life-of-*.md, which are walked function by function: each such row has one file and a function, and every other name in
+  backticks occurs in a file that the page names.
 * The table of arrows in docs/architecture.md: it is ALLOWED of check_layers.py.
 * A translation, README.zh-CN.md of README.md: the same headings, paragraphs, list items, blocks of code and rows of tables in
   the same order, and in each the same code, links and numbers. Words, and comments within blocks of code, are its own.
@@ -27,6 +29,7 @@ CODE_BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.*{},/-]+")
+NAME = re.compile(r"[A-Z]\w*[a-z]\w*(::~?\w+)*")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
 
@@ -98,6 +101,24 @@ def functions_problems(root, text):
         for name in CODE.findall(row[columns["function"]]):
             if not all(re.search(rf"\b{re.escape(word)}\b", source) for word in re.split(r"::|\.", name)):
                 yield number, f"{name} is not in {', '.join(files)}"
+
+
+def walk_problems(root, text):
+    """Of a page that is walked function by function: (line, problem)."""
+    paths = {code for code in CODE.findall(text) if is_path(code)}
+    source = "".join(read(root, path) for path in sorted(paths) if os.path.isfile(os.path.join(root, path)))
+    words = set(re.findall(r"\w+", source))
+    columns = None
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in CODE.findall(line):
+            if NAME.fullmatch(name) and not words.issuperset(name.split("::")):
+                yield number, f"{name} is in no file of this page"
+        row = cells(line) if line.startswith("|") else None
+        if row and columns and "function" in columns and not set(row[0]) <= set("-: "):
+            file, function = row[columns.index("file")], row[columns.index("function")]
+            if len(CODE.findall(file)) != 1 or not CODE.findall(function):
+                yield number, "this row is not one file and a function of it"
+        columns = (columns or row) if row else None
 
 
 def arrows_problems(root):
@@ -191,6 +212,8 @@ def check(root):
         problems += [f"{path}:{text.count(chr(10), 0, at) + 1}: {problem}" for at, problem in sorted(
             one for one in found if one[1])]
         problems += [f"{path}:{number}: {problem}" for number, problem in functions_problems(root, text)]
+        if os.path.basename(path).startswith("life-of-"):
+            problems += [f"{path}:{number}: {problem}" for number, problem in walk_problems(root, text)]
         if path.endswith(".zh-CN.md"):
             problems += filter(None, [translation_problem(root, path)])
     return problems + list(arrows_problems(root))

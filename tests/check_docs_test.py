@@ -93,6 +93,15 @@ class Functions(unittest.TestCase):
         self.assertEqual(self.problems("Ring::Write"), ["Ring::Write is not in proxy/a.cc"])
         self.assertEqual(self.problems("Reader::Read"), ["Reader::Read is not in proxy/a.cc"])
 
+    def test_a_page_that_is_walked_names_one_file_a_function_and_nothing_else(self):
+        table = "| file | function | what |\n|---|---|---|\n| `proxy/a.cc` | `Ring::Read` | reads; `Parse` |\n"
+        self.assertEqual(list(check_docs.walk_problems(self.root, table)), [])
+        self.assertEqual(list(check_docs.walk_problems(self.root, table + "\nThen `Ring::Write`.\n")),
+                         [(5, "Ring::Write is in no file of this page")])
+        for row in ("| `proxy/a.cc` | reads | |", "| `proxy/a.cc`, `proxy/b.cc` | `Parse` | |"):
+            self.assertEqual(list(check_docs.walk_problems(self.root, table + row + "\n")),
+                             [(4, "this row is not one file and a function of it")])
+
 
 if __name__ == "__main__":
     unittest.main()
