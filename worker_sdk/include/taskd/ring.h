@@ -25,7 +25,37 @@
 //    process was killed only the compiler's order counts: its stores up to some instruction are there, the later ones
 //    are not, and the kernel (exit, lock, socket) stands between the two.
 //
-// Both sides are of one release: the hello carries kVersion and a proxy refuses another one.
+// The file, offsets in bytes, and who writes what:
+//
+//         0 +- SegmentHeader ---------------------------------------+
+//           | magic version header_bytes pid clock start_...        |  the rank, before the proxy sees it
+//           | rank local_rank                                       |  the rank, again when it learns them
+//        64 | gate                                                  |  the rank, later the proxy; each mark loads it
+//       128 | slots domains dropped, MSPTI's answer                 |  the rank
+//       192 | attached undecided_keep intent anchors written        |  the proxy: what its successor must know
+//       368 | domain_names[kMaxDomains]                             |  the rank
+//    33,152 | thread_slots[kMaxThreads], 192 bytes each             |
+//           |     0 ready data_offset data_bytes                    |  the rank, once
+//           |    64 head reserved cost_... dropped                  |  the recording thread
+//           |   128 consumed lost sequence, each with its ..._next  |  the proxy
+//   196,608 +- kDataOffset -----------------------------------------+  from here on each part is there from its
+//           | ring of slot 0: 64 blocks of kBlockBytes              |  thread's first mark on
+//           |   block: | record | record | ... | record | pad |     |  the recording thread
+//           | rings of slots 1 to 3, the same                       |
+//           | rings of slots 4 to 511: 16 blocks each               |
+//           +-------------------------------------------------------+
+//
+// A ring, in positions that only grow (the word at position p lies at p % data_bytes):
+//
+//    ... | overwritten | intact, read | intact, unread | one block at most, being written | ...
+//                      ^              ^ consumed       ^ head                             ^ reserved
+//                      reserved - data_bytes; where it is above consumed, what is between was lost
+//
+// What may change, and what not. The layout is that of kVersion: a proxy opens no segment of another one, and what its
+// rank records is read by nobody. So all of it may change with kVersion, but for what is read of segments of any
+// release: magic, version and header_bytes (RingSegment::Open), and rank, slots and attached, at 20, 128 and 192, by
+// which a rank knows what its earlier lives and its ancestors have left (segment.cc). Who is no part of TaskD uses
+// taskd.h.
 #pragma once
 
 #include <atomic>
