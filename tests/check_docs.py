@@ -5,6 +5,8 @@ tests/check_docs.py [--root FOLDER]     exit 1 with a line for each thing that i
 
 * A Markdown link to a file, or to a heading (#...) of a Markdown file.
 * A path in backticks that begins with one of the tree's folders: `store/wire.h`, `common/job_file.{h,cc}`, `tests/*.py`.
+* A name in backticks that a program would read: one with `_`, `::` or `.` in it, or with `()` behind it. Each of its
+  words occurs in a source. So does each option, `--x`; `TASKD_X` may stand for the option `--x`.
 * Names in backticks in a table's column "function": each occurs in a file of the same row's column "file".
 * docs/life-of-*.md, which are walked function by function: each such row has one file and a function, and every other name in
   backticks occurs in a file that the page names.
@@ -32,6 +34,20 @@ PATH = re.compile(r"[\w.*{},/-]+")
 NAME = re.compile(r"[A-Z]\w*[a-z]\w*(::~?\w+)*")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
+WORD = re.compile(r"\w+")
+NAME = re.compile(r"[A-Za-z_]\w*(?:(?:::|\.)[A-Za-z_]\w*)*(?:\(\))?")
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+# What a document may name though no source of ours does.
+ELSEWHERE = {
+    "--export": "srun's",
+    "--include": "grep's",
+    "CTestCostData": "CTest's own file",
+    "_FORTIFY_SOURCE": "the compiler's",
+    "bootstrap": "a user's script",
+    "libnvToolsExt": "NVIDIA's library",
+    "_make_x": "any hook",
+    "x_test": "any test",
+}
 
 
 def markdown_files(root):
@@ -65,6 +81,37 @@ def expand(path):
 
 def is_path(code):
     return PATH.fullmatch(code) is not None and "/" in code and code.split("/")[0] in FOLDERS
+
+
+def source_words(root):
+    """The words and the options of all files but documents, and the words of all files' names."""
+    words, options = set(), set()
+    for folder, folders, names in os.walk(root):
+        folders[:] = [f for f in folders if f not in ("build", ".git", "__pycache__")]
+        for name in names:
+            words.update(WORD.findall(name))
+            if name.endswith(".md") or name.startswith("check_docs"):
+                continue
+            try:
+                text = read(folder, name)
+            except (UnicodeDecodeError, OSError):
+                continue  # a picture, or no file
+            words.update(WORD.findall(text))
+            options.update(OPTION.findall(text))
+    return words, options
+
+
+def name_problems(code, words, options):
+    for option in OPTION.findall(code):
+        if option not in options and option not in ELSEWHERE:
+            yield f"no source knows {option}"
+    for name in NAME.findall(re.sub(r"(?<!\w)-D(?=\w)", "", code)):
+        if not re.search(r"_|::|\.|\(\)", name):
+            continue
+        for word in WORD.findall(name):
+            option = "--" + word.removeprefix("TASKD_").lower().replace("_", "-")
+            if word not in words and word not in ELSEWHERE and not (word.startswith("TASKD_") and option in options):
+                yield f"no source knows {word}"
 
 
 def link_problem(root, path, target):
@@ -202,6 +249,7 @@ def translation_problem(root, path):
 
 def check(root):
     problems = []
+    words, options = source_words(root)
     for path in markdown_files(root):
         text = without_blocks(read(root, path))
         found = [(match.start(), link_problem(root, path, match.group(1))) for match in LINK.finditer(text)]
@@ -209,6 +257,8 @@ def check(root):
             if is_path(match.group(1)):
                 found += [(match.start(), f"there is no {file}") for file in expand(match.group(1))
                           if not glob.glob(os.path.join(root, file))]
+            else:
+                found += [(match.start(), problem) for problem in name_problems(match.group(1), words, options)]
         problems += [f"{path}:{text.count(chr(10), 0, at) + 1}: {problem}" for at, problem in sorted(
             one for one in found if one[1])]
         problems += [f"{path}:{number}: {problem}" for number, problem in functions_problems(root, text)]
