@@ -31,7 +31,7 @@ CODE_BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.*{},/-]+")
-NAME = re.compile(r"[A-Z]\w*[a-z]\w*(::~?\w+)*")
+FUNCTION = re.compile(r"[A-Z]\w*[a-z]\w*(::~?\w+)*")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
 WORD = re.compile(r"\w+")
@@ -158,7 +158,7 @@ def walk_problems(root, text):
     columns = None
     for number, line in enumerate(text.splitlines(), 1):
         for name in CODE.findall(line):
-            if NAME.fullmatch(name) and not words.issuperset(name.split("::")):
+            if FUNCTION.fullmatch(name) and not words.issuperset(name.split("::")):
                 yield number, f"{name} is in no file of this page"
         row = cells(line) if line.startswith("|") else None
         if row and columns and "function" in columns and not set(row[0]) <= set("-: "):
