@@ -11,8 +11,9 @@ tests/check_docs.py [--root FOLDER]     exit 1 with a line for each thing that i
 * docs/life-of-*.md, which are walked function by function: each such row has one file and a function, and every other name in
   backticks occurs in a file that the page names.
 * The table of arrows in docs/architecture.md: it is ALLOWED of check_layers.py.
-* A translation, README.zh-CN.md of README.md: the same headings, paragraphs, list items, blocks of code and rows of tables in
-  the same order, and in each the same code, links and numbers. Words, and comments within blocks of code, are its own.
+* A translation, README.zh-CN.md of README.md, or a page's second part that begins with a heading of level 1, of its first: the
+  same headings, paragraphs, list items, blocks of code and rows of tables in the same order, and in each the same code, links
+  and numbers. Words, and comments within blocks of code, are its own.
 
 What has happened (CHANGELOG.md) is not checked, and neither are blocks of code.
 """
@@ -184,7 +185,7 @@ def arrows_problems(root):
 
 def facts(text):
     """What a translation keeps of a text, however often it says it: its code, where its links lead, its numbers."""
-    links = [link.replace(".zh-CN.md", ".md") for link in LINK.findall(text)]
+    links = [link.replace(".zh-CN.md", ".md") for link in LINK.findall(text) if not link.startswith("#")]
     return {*CODE.findall(text), *links, *NUMBER.findall(LINK.sub("", CODE.sub("", text)))}
 
 
@@ -234,16 +235,21 @@ def difference(ours, theirs):
 
 
 def translation_problem(root, path):
-    """The first place where a translation (X.zh-CN.md) is not its original (X.md) in other words."""
+    """The first place where a page says something else in its other language; None: there is none."""
     original = path.replace(".zh-CN.md", ".md")
     if not os.path.isfile(os.path.join(root, original)):
         return f"{path}: there is no {original}"
+    ours, theirs = pieces(read(root, path)), pieces(read(root, original))
+    if path == original:
+        second = [i for i, (_, what, _) in enumerate(ours) if what == "a heading of level 1"][1:2]
+        if not second:
+            return None
+        ours, theirs = ours[second[0]:], ours[:second[0]]
     end = (0, "the end", "")
-    for ours, theirs in itertools.zip_longest(
-            pieces(read(root, path)), pieces(read(root, original)), fillvalue=end):
-        problem = f"{ours[1]} is {theirs[1]} there" if ours[1] != theirs[1] else difference(ours[2], theirs[2])
+    for one, other in itertools.zip_longest(ours, theirs, fillvalue=end):
+        problem = f"{one[1]} is {other[1]} there" if one[1] != other[1] else difference(one[2], other[2])
         if problem:
-            return f"{path}:{ours[0]}, in {original}:{theirs[0]}: {problem}"
+            return f"{path}:{one[0]}, in {original}:{other[0]}: {problem}"
     return None
 
 
@@ -264,8 +270,7 @@ def check(root):
         problems += [f"{path}:{number}: {problem}" for number, problem in functions_problems(root, text)]
         if os.path.basename(path).startswith("life-of-"):
             problems += [f"{path}:{number}: {problem}" for number, problem in walk_problems(root, text)]
-        if path.endswith(".zh-CN.md"):
-            problems += filter(None, [translation_problem(root, path)])
+        problems += filter(None, [translation_problem(root, path)])
     return problems + list(arrows_problems(root))
 
 

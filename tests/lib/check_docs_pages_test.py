@@ -65,6 +65,16 @@ def test_what_only_one_of_them_has_is_named_with_both_lines(tmp_path, old, new, 
     assert translation_problem(tmp_path, ORIGINAL.replace(old, new), TRANSLATION) == problem
 
 
+def test_the_second_part_of_a_page_is_a_translation_of_the_first(tmp_path):
+    def problem(second):
+        (tmp_path / "B.md").write_text(f"{ORIGINAL}\n{second}", encoding="utf-8")
+        return check_docs.translation_problem(str(tmp_path), "B.md")
+
+    assert problem("") is problem(TRANSLATION) is None
+    assert problem(TRANSLATION.replace("9601", "9602")) == "B.md:25, in B.md:11: lacks 9601, adds 9602"
+    assert problem(TRANSLATION.replace("* 一\n", "")) == "B.md:0, in B.md:13: the end is an item of a list there"
+
+
 @pytest.mark.parametrize("old, new", [("──►", "─►"), ("PROXY", "AGENT")])
 def test_a_drawing_keeps_its_lines_and_its_names(tmp_path, old, new):
     assert f"'{new}' is '{old}' there" in translation_problem(tmp_path, DRAWING, DRAWING.replace(old, new))
