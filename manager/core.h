@@ -31,10 +31,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/mark_files.h"
 #include "common/rank_report.h"
 #include "common/switch.h"
 #include "manager/agent_calls.h"
+#include "marks/mark_files.h"
 
 namespace taskd::manager {
 

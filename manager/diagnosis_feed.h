@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/engine.h"
+#include "marks/step_fold.h"
 
 namespace taskd::manager {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/log.h"
-#include "common/mark_line.h"
-#include "common/step_name.h"
+#include "marks/mark_line.h"
+#include "marks/step_name.h"
 
 namespace taskd::proxy {
 namespace {

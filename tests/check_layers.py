@@ -14,24 +14,25 @@ import sys
 # one above it. The ring's layout and the C API (worker_sdk/include, written <taskd/...> or "taskd/...") are everybody's.
 ALLOWED = {
     "common": set(),
+    "marks": {"common"},
     "store": {"common"},
-    "diagnosis": {"common"},
-    "view": {"common", "diagnosis"},
-    "proto": {"common", "diagnosis"},
+    "diagnosis": {"common", "marks"},
+    "view": {"common", "marks", "diagnosis"},
+    "proto": {"common", "marks", "diagnosis"},
     "worker_sdk": set(),
-    "proxy": {"common", "proto"},
-    "manager": {"common", "diagnosis", "proto", "view"},
+    "proxy": {"common", "marks", "proto"},
+    "manager": {"common", "marks", "diagnosis", "proto", "view"},
     "agent/process": {"common"},
     "agent/stacks": {"common"},
     "agent/engine": {"common"},
     "agent/rdma": {"common"},
     "agent/ranktable": {"common"},
     "agent/route": {"common", "proto"},
-    "agent/trace": {"common"},
-    "agent/simulate": {"common", "proto"},
+    "agent/trace": {"common", "marks"},
+    "agent/simulate": {"common", "marks", "proto"},
     "agent/run": {"common", "proto", "store", "agent/engine", "agent/process", "agent/stacks"},
     "agent/modes": {"common", "proto", "agent/engine", "agent/process", "agent/ranktable", "agent/rdma"},
-    "agent/commands": {"common", "diagnosis", "proto", "store", "agent/engine", "agent/modes", "agent/process",
+    "agent/commands": {"common", "marks", "diagnosis", "proto", "store", "agent/engine", "agent/modes", "agent/process",
                        "agent/ranktable", "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace", "view"},
     "agent": {"agent/commands", "agent/modes"},
 }
@@ -82,7 +83,7 @@ def namespaces_of(path):
     """Those that a file may open, besides nameless ones."""
     folder = folder_of(path)
     name = os.path.basename(folder)
-    own = NAMESPACES.get(folder) or {"taskd" if folder in ("common", "agent") else f"taskd::{name}"}
+    own = NAMESPACES.get(folder) or {"taskd" if folder in ("common", "marks", "agent") else f"taskd::{name}"}
     return own | {"taskd::testing"} if "/testing/" in path else own
 
 

@@ -12,10 +12,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "agent/commands/control_client.h"
-#include "common/mark_files.h"
 #include "common/printable.h"
 #include "common/progress.h"
 #include "diagnosis/text.h"
+#include "marks/mark_files.h"
 
 namespace taskd::commands {
 namespace {
