@@ -35,11 +35,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "common/ring_segment.h"
 #include "marks/mark_record.h"
 #include "proxy/range_order.h"
 #include "proxy/rank_files.h"
 #include "proxy/rank_fold.h"
+#include "proxy/ring_segment.h"
 
 namespace taskd::proxy {
 

@@ -1,4 +1,4 @@
-#include "common/tick_clock.h"
+#include "proxy/tick_clock.h"
 
 #include <time.h>
 
@@ -6,7 +6,7 @@
 #include <x86intrin.h>
 #endif
 
-namespace taskd {
+namespace taskd::proxy {
 
 uint64_t ReadCounter() {
 #if defined(__x86_64__)
@@ -55,4 +55,4 @@ TickLine::TickLine(TickAnchor left, TickAnchor right) {
   }
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

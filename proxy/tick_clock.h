@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace taskd {
+namespace taskd::proxy {
 
 // Counter and CLOCK_MONOTONIC, read together.
 struct TickAnchor {
@@ -39,4 +39,4 @@ class TickLine {
   double ns_per_tick_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

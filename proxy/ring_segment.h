@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/sigbus_guard.h"
-#include "common/tick_clock.h"
 #include "common/unique_fd.h"
+#include "proxy/sigbus_guard.h"
+#include "proxy/tick_clock.h"
 #include "taskd/ring.h"
 
-namespace taskd {
+namespace taskd::proxy {
 
 struct RingRecord {
   uint64_t ticks;
@@ -158,4 +158,4 @@ class RingSegment {
   std::vector<Ring> rings_;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

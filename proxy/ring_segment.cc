@@ -1,4 +1,4 @@
-#include "common/ring_segment.h"
+#include "proxy/ring_segment.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ring::SegmentHeader;
@@ -326,4 +326,4 @@ double RingSegment::overhead_ticks_per_mark() const {
   return samples == 0 ? 0 : static_cast<double>(ticks) / static_cast<double>(samples);
 }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -1,8 +1,8 @@
-#include "common/tick_clock.h"
+#include "proxy/tick_clock.h"
 
 #include "gtest/gtest.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 TEST(TickLine, GoesThroughBothAnchorsAndBeyond) {
@@ -38,4 +38,4 @@ TEST(ReadAnchor, LiesBetweenTwoReadingsOfTheClock) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -1,4 +1,4 @@
-#include "common/sigbus_guard.h"
+#include "proxy/sigbus_guard.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 struct Range {
@@ -72,4 +72,4 @@ SigbusGuard::~SigbusGuard() {
 
 bool SigbusGuard::hit() const { return slot_ >= 0 && ranges[slot_].hit.load(std::memory_order_acquire); }
 
-}  // namespace taskd
+}  // namespace taskd::proxy

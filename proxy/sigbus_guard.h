@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstddef>
 
-namespace taskd {
+namespace taskd::proxy {
 
 // While an object lives, a SIGBUS inside [begin, begin + bytes) replaces the page by zeros and sets `hit` instead of
 // ending the process. A SIGBUS elsewhere ends the process as ever. At most kMax at a time; valid() is false beyond
@@ -26,4 +26,4 @@ class SigbusGuard {
   int slot_ = -1;
 };
 
-}  // namespace taskd
+}  // namespace taskd::proxy

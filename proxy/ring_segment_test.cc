@@ -1,4 +1,4 @@
-#include "common/ring_segment.h"
+#include "proxy/ring_segment.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -11,11 +11,11 @@
 #include <string>
 #include <thread>
 
-#include "common/testing/fake_segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proxy/testing/fake_segment.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 using ::testing::ElementsAre;
@@ -443,4 +443,4 @@ TEST(RingSegment, KnowsWhetherAProcessHoldsTheWritersLock) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

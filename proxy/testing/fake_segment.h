@@ -8,9 +8,9 @@
 #include <new>
 #include <string>
 
-#include "common/tick_clock.h"
 #include "common/unique_fd.h"
 #include "gtest/gtest.h"
+#include "proxy/tick_clock.h"
 #include "taskd/ring.h"
 
 namespace taskd::testing {
