@@ -33,7 +33,7 @@
 #include "manager/latest_writer.h"
 #include "manager/metrics.h"
 #include "manager/node_service.h"
-#include "manager/reflection_service.h"
+#include "manager/rpc/reflection_service.h"
 #include "manager/state_db.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_service.h"

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
+#include "manager/rpc/wait_reactor.h"
+#include "manager/rpc/writing_reactor.h"
 #include "manager/trace_calls.h"
-#include "manager/wait_reactor.h"
-#include "manager/writing_reactor.h"
 #include "profiling.grpc.pb.h"
 #include "proto/guarded.h"
 #include "proto/plain_messages.h"

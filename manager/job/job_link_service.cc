@@ -21,8 +21,8 @@
 #include "manager/job/job_link_core.h"
 #include "manager/job/job_messages.h"
 #include "manager/job_name.h"
-#include "manager/stream_alarm.h"
-#include "manager/writing_reactor.h"
+#include "manager/rpc/stream_alarm.h"
+#include "manager/rpc/writing_reactor.h"
 #include "proto/guarded.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 

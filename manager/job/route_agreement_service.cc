@@ -16,8 +16,8 @@
 #include "manager/core.h"
 #include "manager/job/route_agreement.h"
 #include "manager/job_name.h"
-#include "manager/stream_alarm.h"
-#include "manager/writing_reactor.h"
+#include "manager/rpc/stream_alarm.h"
+#include "manager/rpc/writing_reactor.h"
 #include "proto/guarded.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 

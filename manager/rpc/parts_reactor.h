@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "grpcpp/grpcpp.h"
-#include "manager/stream_alarm.h"
-#include "manager/writing_reactor.h"
+#include "manager/rpc/stream_alarm.h"
+#include "manager/rpc/writing_reactor.h"
 
 namespace taskd::manager {
 

@@ -1,4 +1,4 @@
-#include "manager/reflection_service.h"
+#include "manager/rpc/reflection_service.h"
 
 #include <set>
 #include <utility>
