@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "diagnosis/verdict.h"
-#include "manager/core.h"
 #include "manager/supervision_core.h"
+#include "manager/switch/core.h"
 
 namespace taskd::manager {
 

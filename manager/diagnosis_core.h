@@ -30,8 +30,8 @@
 
 #include "absl/status/status.h"
 #include "diagnosis/verdict.h"
-#include "manager/core.h"
 #include "manager/diagnosis_feed.h"
+#include "manager/switch/core.h"
 
 namespace taskd::manager {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "manager/core.h"
+#include "manager/switch/core.h"
 
 namespace taskd::manager {
 namespace {

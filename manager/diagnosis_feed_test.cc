@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "manager/core.h"
+#include "manager/switch/core.h"
 #include "manager/test_job.h"
 
 namespace taskd::manager {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/job_name.h"
 #include "manager/rpc/parts_reactor.h"
 #include "manager/rpc/writing_reactor.h"
+#include "manager/switch/job_name.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/guarded.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"

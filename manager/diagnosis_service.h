@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "manager/core.h"
 #include "manager/diagnosis_core.h"
+#include "manager/switch/core.h"
 
 namespace grpc {
 class Service;

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/diagnosis_core.h"
-#include "manager/state_db.h"
+#include "manager/switch/state_db.h"
 #include "manager/test_client.h"
 #include "manager/test_job.h"
 #include "proto/diagnosis_messages.h"

@@ -14,9 +14,9 @@
 
 #include "common/switch.h"
 #include "diagnosis/verdict.h"
-#include "manager/core.h"
 #include "manager/diagnosis_core.h"
 #include "manager/supervision_core.h"
+#include "manager/switch/core.h"
 
 namespace taskd::manager {
 

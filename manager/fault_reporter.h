@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "diagnosis/verdict.h"
-#include "manager/core.h"
-#include "manager/state_db.h"
+#include "manager/switch/core.h"
+#include "manager/switch/state_db.h"
 #include "pubfault.pb.h"
 
 namespace taskd::manager {

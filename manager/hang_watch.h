@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "manager/core.h"
+#include "manager/switch/core.h"
 
 namespace taskd::manager {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "diagnosis/verdict.h"
-#include "manager/core.h"
+#include "manager/switch/core.h"
 #include "taskd/v1/control.pb.h"
 
 namespace taskd::manager {

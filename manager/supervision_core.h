@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "manager/core.h"
 #include "manager/hang_watch.h"
+#include "manager/switch/core.h"
 
 namespace taskd::manager {
 

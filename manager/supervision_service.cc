@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/job_name.h"
 #include "manager/rpc/writing_reactor.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
+#include "manager/switch/job_name.h"
 #include "proto/guarded.h"
 #include "taskd/v1/supervision.grpc.pb.h"
 

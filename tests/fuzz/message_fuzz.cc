@@ -10,7 +10,7 @@
 #include "manager/diagnosis_feed.h"
 #include "manager/supervision_core.h"
 #include "manager/supervision_messages.h"
-#include "manager/trace_messages.h"
+#include "manager/switch/trace_messages.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/fold_messages.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,4 +1,4 @@
-#include "manager/core.h"
+#include "manager/switch/core.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "manager/clusterd_client.h"
+#include "manager/switch/clusterd_client.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/trace_messages.h"
+#include "manager/switch/trace_messages.h"
 #include "profiling.grpc.pb.h"
 #include "proto/channel.h"
 

@@ -1,4 +1,4 @@
-#include "manager/trace_messages.h"
+#include "manager/switch/trace_messages.h"
 
 #include <optional>
 #include <utility>

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/unique_fd.h"
-#include "manager/core.h"
+#include "manager/switch/core.h"
 
 struct sqlite3;
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/support/status.h"
-#include "manager/core.h"
+#include "manager/switch/core.h"
 
 namespace taskd::manager {
 

@@ -1,4 +1,4 @@
-#include "manager/state_db.h"
+#include "manager/switch/state_db.h"
 
 #include <fcntl.h>
 #include <sqlite3.h>

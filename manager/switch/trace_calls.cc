@@ -1,11 +1,11 @@
-#include "manager/trace_calls.h"
+#include "manager/switch/trace_calls.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/switch.h"
-#include "manager/trace_messages.h"
+#include "manager/switch/trace_messages.h"
 
 namespace taskd::manager {
 namespace {

@@ -1,4 +1,4 @@
-#include "manager/latest_writer.h"
+#include "manager/switch/latest_writer.h"
 
 #include <vector>
 

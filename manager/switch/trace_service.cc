@@ -1,4 +1,4 @@
-#include "manager/trace_service.h"
+#include "manager/switch/trace_service.h"
 
 #include <deque>
 #include <mutex>
@@ -8,7 +8,7 @@
 #include "grpcpp/grpcpp.h"
 #include "manager/rpc/wait_reactor.h"
 #include "manager/rpc/writing_reactor.h"
-#include "manager/trace_calls.h"
+#include "manager/switch/trace_calls.h"
 #include "profiling.grpc.pb.h"
 #include "proto/guarded.h"
 #include "proto/plain_messages.h"

@@ -33,7 +33,7 @@
 #include "absl/status/statusor.h"
 #include "common/rank_report.h"
 #include "common/switch.h"
-#include "manager/agent_calls.h"
+#include "manager/switch/agent_calls.h"
 #include "marks/mark_files.h"
 
 namespace taskd::manager {

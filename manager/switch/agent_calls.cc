@@ -1,4 +1,4 @@
-#include "manager/agent_calls.h"
+#include "manager/switch/agent_calls.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,5 +1,5 @@
 // Contract §1.1, SubscribeDataTraceSwitch: the manager as ClusterD's subscriber, against a ClusterD of our own making.
-#include "manager/clusterd_client.h"
+#include "manager/switch/clusterd_client.h"
 
 #include <deque>
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "manager/core.h"
+#include "manager/switch/core.h"
 #include "proto/plain_server.h"
 
 namespace grpc {

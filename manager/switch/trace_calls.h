@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "manager/core.h"
+#include "manager/switch/core.h"
 #include "profiling.pb.h"
 
 namespace taskd::manager {
