@@ -14,9 +14,9 @@
 
 #include "common/switch.h"
 #include "diagnosis/verdict.h"
-#include "manager/diagnosis_core.h"
 #include "manager/supervision_core.h"
 #include "manager/switch/core.h"
+#include "manager/verdicts/diagnosis_core.h"
 
 namespace taskd::manager {
 

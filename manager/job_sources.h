@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "manager/diagnosis_core.h"
 #include "manager/event_log.h"
 #include "manager/supervision_core.h"
 #include "manager/switch/core.h"
+#include "manager/verdicts/diagnosis_core.h"
 #include "view/history.h"
 #include "view/rank_groups.h"
 

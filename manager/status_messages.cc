@@ -1,7 +1,7 @@
 #include "manager/status_messages.h"
 
 #include "diagnosis/render.h"
-#include "manager/diagnosis_core.h"
+#include "manager/verdicts/diagnosis_core.h"
 #include "proto/node_messages.h"
 
 namespace taskd::manager {

@@ -1,4 +1,4 @@
-#include "manager/diagnosis_core.h"
+#include "manager/verdicts/diagnosis_core.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "manager/diagnosis_core.h"
 #include "manager/switch/core.h"
+#include "manager/verdicts/diagnosis_core.h"
 
 namespace grpc {
 class Service;

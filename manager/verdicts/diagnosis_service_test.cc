@@ -5,10 +5,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "manager/diagnosis_core.h"
 #include "manager/switch/state_db.h"
 #include "manager/test_client.h"
 #include "manager/test_job.h"
+#include "manager/verdicts/diagnosis_core.h"
 #include "proto/diagnosis_messages.h"
 #include "proto/fold_messages.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"

@@ -1,4 +1,4 @@
-#include "manager/diagnosis_feed.h"
+#include "manager/verdicts/diagnosis_feed.h"
 
 #include <algorithm>
 #include <utility>

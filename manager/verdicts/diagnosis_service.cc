@@ -1,4 +1,4 @@
-#include "manager/diagnosis_service.h"
+#include "manager/verdicts/diagnosis_service.h"
 
 #include <atomic>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "manager/fault_reporter.h"
+#include "manager/verdicts/fault_reporter.h"
 
 #include <algorithm>
 #include <chrono>

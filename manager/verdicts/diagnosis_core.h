@@ -30,8 +30,8 @@
 
 #include "absl/status/status.h"
 #include "diagnosis/verdict.h"
-#include "manager/diagnosis_feed.h"
 #include "manager/switch/core.h"
+#include "manager/verdicts/diagnosis_feed.h"
 
 namespace taskd::manager {
 

@@ -1,5 +1,5 @@
 // Contract §1.4, PubFault: what the manager says of slow nodes, by ClusterD's own rules.
-#include "manager/fault_reporter.h"
+#include "manager/verdicts/fault_reporter.h"
 
 #include <filesystem>
 #include <regex>
