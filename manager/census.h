@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "diagnosis/verdict.h"
-#include "manager/supervision_core.h"
+#include "manager/supervision/supervision_core.h"
 #include "manager/switch/core.h"
 
 namespace taskd::manager {

@@ -16,7 +16,7 @@
 #include "manager/rpc/parts_reactor.h"
 #include "manager/rpc/wait_reactor.h"
 #include "manager/status_messages.h"
-#include "manager/supervision_messages.h"
+#include "manager/supervision/supervision_messages.h"
 #include "manager/switch/job_name.h"
 #include "proto/guarded.h"
 #include "proto/node_messages.h"

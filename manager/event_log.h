@@ -14,7 +14,7 @@
 
 #include "common/switch.h"
 #include "diagnosis/verdict.h"
-#include "manager/supervision_core.h"
+#include "manager/supervision/supervision_core.h"
 #include "manager/switch/core.h"
 #include "manager/verdicts/diagnosis_core.h"
 

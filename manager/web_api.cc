@@ -22,7 +22,7 @@
 #include "manager/census.h"
 #include "manager/report.h"
 #include "manager/status_messages.h"
-#include "manager/supervision_messages.h"
+#include "manager/supervision/supervision_messages.h"
 #include "nlohmann/json.hpp"
 #include "proto/node_messages.h"
 #include "proto/status_json.h"

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "manager/supervision_core.h"
+#include "manager/supervision/supervision_core.h"
 #include "manager/switch/core.h"
 
 namespace grpc {

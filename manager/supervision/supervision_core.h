@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "manager/hang_watch.h"
+#include "manager/supervision/hang_watch.h"
 #include "manager/switch/core.h"
 
 namespace taskd::manager {

@@ -1,7 +1,7 @@
 // Supervision between the core's types and the wire.
 #pragma once
 
-#include "manager/supervision_core.h"
+#include "manager/supervision/supervision_core.h"
 #include "taskd/v1/supervision.pb.h"
 
 namespace taskd::manager {

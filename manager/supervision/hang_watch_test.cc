@@ -1,4 +1,4 @@
-#include "manager/hang_watch.h"
+#include "manager/supervision/hang_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

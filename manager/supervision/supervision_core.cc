@@ -1,4 +1,4 @@
-#include "manager/supervision_core.h"
+#include "manager/supervision/supervision_core.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "manager/supervision_service.h"
+#include "manager/supervision/supervision_service.h"
 
 #include <deque>
 #include <mutex>
@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/rpc/writing_reactor.h"
-#include "manager/supervision_core.h"
-#include "manager/supervision_messages.h"
+#include "manager/supervision/supervision_core.h"
+#include "manager/supervision/supervision_messages.h"
 #include "manager/switch/job_name.h"
 #include "proto/guarded.h"
 #include "taskd/v1/supervision.grpc.pb.h"

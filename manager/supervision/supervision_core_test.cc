@@ -1,4 +1,4 @@
-#include "manager/supervision_core.h"
+#include "manager/supervision/supervision_core.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

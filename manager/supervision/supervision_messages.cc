@@ -1,4 +1,4 @@
-#include "manager/supervision_messages.h"
+#include "manager/supervision/supervision_messages.h"
 
 namespace taskd::manager {
 namespace {
