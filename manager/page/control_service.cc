@@ -1,4 +1,4 @@
-#include "manager/control_service.h"
+#include "manager/page/control_service.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "diagnosis/render.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/report.h"
+#include "manager/page/report.h"
+#include "manager/page/status_messages.h"
 #include "manager/rpc/parts_reactor.h"
 #include "manager/rpc/wait_reactor.h"
-#include "manager/status_messages.h"
 #include "manager/supervision/supervision_messages.h"
 #include "manager/switch/job_name.h"
 #include "proto/guarded.h"

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "manager/job_sources.h"
+#include "manager/page/job_sources.h"
 
 namespace grpc {
 class Service;

@@ -1,4 +1,4 @@
-#include "manager/web_api.h"
+#include "manager/page/web_api.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,9 +19,9 @@
 #include "absl/time/time.h"
 #include "common/printable.h"
 #include "diagnosis/render.h"
-#include "manager/census.h"
-#include "manager/report.h"
-#include "manager/status_messages.h"
+#include "manager/page/census.h"
+#include "manager/page/report.h"
+#include "manager/page/status_messages.h"
 #include "manager/supervision/supervision_messages.h"
 #include "nlohmann/json.hpp"
 #include "proto/node_messages.h"

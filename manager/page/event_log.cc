@@ -1,4 +1,4 @@
-#include "manager/event_log.h"
+#include "manager/page/event_log.h"
 
 #include <algorithm>
 #include <chrono>

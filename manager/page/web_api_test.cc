@@ -1,4 +1,4 @@
-#include "manager/web_api.h"
+#include "manager/page/web_api.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "manager/status_messages.h"
+#include "manager/page/status_messages.h"
 
 #include "diagnosis/render.h"
 #include "manager/verdicts/diagnosis_core.h"

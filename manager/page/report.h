@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "manager/job_sources.h"
+#include "manager/page/job_sources.h"
 
 namespace taskd::manager {
 

@@ -27,7 +27,7 @@ FILES = {
 
 
 def main():
-    lines = ['#include "manager/web_files.h"\n', "namespace taskd::manager {", "namespace {\n"]
+    lines = ['#include "manager/page/web_files.h"\n', "namespace taskd::manager {", "namespace {\n"]
     table = []
     for number, (path, (content_type, names)) in enumerate(FILES.items()):
         content = b"\n".join((FOLDER / name).read_bytes() for name in names)

@@ -7,7 +7,7 @@
 #include <chrono>
 
 #include "common/http_server.h"
-#include "manager/job_sources.h"
+#include "manager/page/job_sources.h"
 
 namespace taskd::manager {
 

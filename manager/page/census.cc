@@ -1,4 +1,4 @@
-#include "manager/census.h"
+#include "manager/page/census.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "manager/event_log.h"
+#include "manager/page/event_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/http_server.h"
-#include "manager/job_sources.h"
+#include "manager/page/job_sources.h"
 
 namespace taskd::manager {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "manager/event_log.h"
+#include "manager/page/event_log.h"
 #include "manager/supervision/supervision_core.h"
 #include "manager/switch/core.h"
 #include "manager/verdicts/diagnosis_core.h"

@@ -1,4 +1,4 @@
-#include "manager/metrics.h"
+#include "manager/page/metrics.h"
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/metrics_text.h"
 #include "common/realtime.h"
-#include "manager/census.h"
+#include "manager/page/census.h"
 
 namespace taskd::manager {
 namespace {

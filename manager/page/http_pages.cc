@@ -1,11 +1,11 @@
-#include "manager/http_pages.h"
+#include "manager/page/http_pages.h"
 
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "manager/web_files.h"
+#include "manager/page/web_files.h"
 
 namespace taskd::manager {
 namespace {

@@ -1,4 +1,4 @@
-#include "manager/report.h"
+#include "manager/page/report.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/realtime.h"
-#include "manager/census.h"
+#include "manager/page/census.h"
 #include "view/report_page.h"
 
 namespace taskd::manager {
