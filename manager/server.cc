@@ -22,7 +22,7 @@
 #include "grpcpp/impl/service_type.h"
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
-#include "manager/node_service.h"
+#include "manager/nodes/node_service.h"
 #include "manager/page/control_service.h"
 #include "manager/page/event_log.h"
 #include "manager/page/http_pages.h"

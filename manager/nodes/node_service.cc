@@ -1,4 +1,4 @@
-#include "manager/node_service.h"
+#include "manager/nodes/node_service.h"
 
 #include <algorithm>
 #include <deque>
