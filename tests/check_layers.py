@@ -21,7 +21,15 @@ ALLOWED = {
     "proto": {"common", "marks", "diagnosis"},
     "worker_sdk": set(),
     "proxy": {"common", "marks", "proto"},
-    "manager": {"common", "marks", "diagnosis", "proto", "view"},
+    "manager/rpc": {"common", "proto"},
+    "manager/switch": {"common", "marks", "proto", "manager/rpc"},
+    "manager/verdicts": {"common", "marks", "diagnosis", "proto", "manager/rpc", "manager/switch"},
+    "manager/supervision": {"common", "proto", "manager/rpc", "manager/switch"},
+    "manager/job": {"common", "proto", "manager/rpc", "manager/switch"},
+    "manager/nodes": {"common", "proto", "manager/rpc", "manager/switch", "manager/verdicts"},
+    "manager/page": {"common", "diagnosis", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision"},
+    "manager": {"common", "marks", "diagnosis", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision",
+                "manager/job", "manager/nodes", "manager/page"},
     "agent/process": {"common"},
     "agent/stacks": {"common"},
     "agent/engine": {"common"},
@@ -44,7 +52,8 @@ DOORS = {
 # What unit tests may use besides: a real manager or proxy to speak with, and synthetic jobs.
 FOR_TESTS = {"manager", "proxy", "agent/simulate"}
 
-# What everybody builds on and the program are `taskd` itself, every other folder `taskd::<its name>`. Besides:
+# What everybody builds on and the program are `taskd` itself, every other folder `taskd::<its name>`, the manager's rooms
+# `taskd::manager`. Besides:
 NAMESPACES = {
     "worker_sdk": {"taskd::worker", "taskd::nccl", "taskd::nvtx"},  # the foreign interfaces that libtaskd.so serves
 }
@@ -82,7 +91,7 @@ def line_of(match):
 def namespaces_of(path):
     """Those that a file may open, besides nameless ones."""
     folder = folder_of(path)
-    name = os.path.basename(folder)
+    name = "manager" if folder.startswith("manager/") else os.path.basename(folder)
     own = NAMESPACES.get(folder) or {"taskd" if folder in ("common", "marks", "agent") else f"taskd::{name}"}
     return own | {"taskd::testing"} if "/testing/" in path else own
 

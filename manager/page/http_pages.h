@@ -10,7 +10,7 @@ namespace taskd::manager {
 // /healthz. `serving`: whether gRPC answers; called in the HTTP server's thread, must not wait. Without it: 503.
 HttpHandler MakeHealth(std::function<bool()> serving);
 
-// The page at / and what it is made of (manager/web).
+// The page at / and what it is made of (manager/page/web).
 HttpHandlers MakePage();
 
 }  // namespace taskd::manager

@@ -1,4 +1,4 @@
-// The files of the page (manager/web), as they are in the program.
+// The files of the page (manager/page/web), as they are in the program.
 #pragma once
 
 #include <span>
