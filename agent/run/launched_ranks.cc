@@ -1,4 +1,4 @@
-#include "agent/run/node_ranks.h"
+#include "agent/run/launched_ranks.h"
 
 #include <signal.h>
 
@@ -21,7 +21,7 @@ constexpr double kNsPerS = 1e9;
 
 // ---- Beginning
 
-NodeRanks::NodeRanks(EventLoop* loop, const RunOptions* options, Callbacks callbacks)
+LaunchedRanks::LaunchedRanks(EventLoop* loop, const RunOptions* options, Callbacks callbacks)
     : loop_(loop), options_(options), callbacks_(std::move(callbacks)) {
   process::WorkerGroup::Callbacks of_group;
   of_group.on_exit = [this](const process::WorkerExit& exit) { OnExit(exit); };
@@ -30,13 +30,13 @@ NodeRanks::NodeRanks(EventLoop* loop, const RunOptions* options, Callbacks callb
   group_ = process::WorkerGroup::Create(loop, static_cast<int64_t>(options->shutdown_timeout_s * kNsPerS), of_group);
 }
 
-absl::StatusOr<std::unique_ptr<NodeRanks>> NodeRanks::Create(EventLoop* loop, const RunOptions* options,
-                                                             std::map<std::string, std::string> environment,
-                                                             std::string host, Callbacks callbacks) {
+absl::StatusOr<std::unique_ptr<LaunchedRanks>> LaunchedRanks::Create(EventLoop* loop, const RunOptions* options,
+                                                                     std::map<std::string, std::string> environment,
+                                                                     std::string host, Callbacks callbacks) {
   const std::string cookie = process::NewCookie();
   absl::StatusOr<std::unique_ptr<process::Guard>> guard = process::Guard::Start(cookie);
   if (!guard.ok()) return guard.status();
-  std::unique_ptr<NodeRanks> ranks(new NodeRanks(loop, options, std::move(callbacks)));
+  std::unique_ptr<LaunchedRanks> ranks(new LaunchedRanks(loop, options, std::move(callbacks)));
   ranks->guard_ = *std::move(guard);
   ranks->group_->Spare(ranks->guard_->pid());
   ranks->context_.environment = std::move(environment);
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<NodeRanks>> NodeRanks::Create(EventLoop* loop, co
   return ranks;
 }
 
-absl::Status NodeRanks::Prepare(const HostPort& store) {
+absl::Status LaunchedRanks::Prepare(const HostPort& store) {
   absl::StatusOr<LogFolder> logs = CreateLogFolder(*options_, ValueOf(context_.environment, "TMPDIR"));
   if (!logs.ok()) return logs.status();
   context_.logs = *std::move(logs);
@@ -56,7 +56,7 @@ absl::Status NodeRanks::Prepare(const HostPort& store) {
 
 // ---- The ranks of a round
 
-absl::Status NodeRanks::Start(const Assignment& assignment, std::map<std::string, std::string> extra) {
+absl::Status LaunchedRanks::Start(const Assignment& assignment, std::map<std::string, std::string> extra) {
   assignment_ = assignment;
   running_ = true;
   ended_by_itself_.reset();
@@ -72,7 +72,7 @@ absl::Status NodeRanks::Start(const Assignment& assignment, std::map<std::string
   return StartWorkers(*workers);
 }
 
-absl::Status NodeRanks::StartWorkers(const std::vector<process::WorkerSpec>& workers) {
+absl::Status LaunchedRanks::StartWorkers(const std::vector<process::WorkerSpec>& workers) {
   left_ = static_cast<int>(workers.size());
   if (absl::Status status = group_->Start(workers); !status.ok()) return status;
   for (const auto& [local_rank, pid] : group_->pids()) {
@@ -87,7 +87,7 @@ absl::Status NodeRanks::StartWorkers(const std::vector<process::WorkerSpec>& wor
   return absl::OkStatus();
 }
 
-void NodeRanks::OnExit(const process::WorkerExit& exit) {
+void LaunchedRanks::OnExit(const process::WorkerExit& exit) {
   states_[exit.local_rank].exit_code = exit.code;
   LauncherEvent event;
   event.kind = LauncherEvent::Kind::kExited;
@@ -107,7 +107,7 @@ void NodeRanks::OnExit(const process::WorkerExit& exit) {
 }
 
 // Of this attempt; empty where the rank has written nothing.
-std::string NodeRanks::LogFolderOf(int local_rank) const {
+std::string LaunchedRanks::LogFolderOf(int local_rank) const {
   if (context_.logs.path.empty()) return "";
   std::string folder = fmt::format("{}/attempt_{}/{}", context_.logs.path, assignment_.restart_count, local_rank);
   std::error_code error;
@@ -115,12 +115,12 @@ std::string NodeRanks::LogFolderOf(int local_rank) const {
   return folder;
 }
 
-void NodeRanks::Stop(int first_signal) {
+void LaunchedRanks::Stop(int first_signal) {
   running_ = false;
   group_->Stop(first_signal);
 }
 
-void NodeRanks::OnStopped() {
+void LaunchedRanks::OnStopped() {
   for (auto& [local_rank, state] : states_) {
     if (!state.exit_code) state.exit_code = 128 + SIGTERM;
   }
@@ -128,7 +128,7 @@ void NodeRanks::OnStopped() {
   callbacks_.stopped();
 }
 
-void NodeRanks::Report(LauncherEvent event) {
+void LaunchedRanks::Report(LauncherEvent event) {
   event.round = assignment_.round;
   event.node = PlaceOnNode(*options_, assignment_).node;
   event.time_ns = RealtimeNs();
@@ -137,7 +137,7 @@ void NodeRanks::Report(LauncherEvent event) {
 
 // ---- What the manager asks for
 
-AgentOperations NodeRanks::Operations() {
+AgentOperations LaunchedRanks::Operations() {
   AgentOperations operations;
   operations.kill_ranks = [this](AgentOperations::Done done) { EndForManager(std::move(done)); };
   operations.start_ranks = [this](const std::vector<int>& local_ranks, const AgentOperations::Done& done) {
@@ -148,7 +148,7 @@ AgentOperations NodeRanks::Operations() {
   return operations;
 }
 
-void NodeRanks::EndForManager(AgentOperations::Done done) {
+void LaunchedRanks::EndForManager(AgentOperations::Done done) {
   if (!running_ || left_ == 0) return done(absl::FailedPreconditionError("the ranks of this node do not run now"));
   if (!held_) spdlog::warn("ranks are ended: the manager asks for it (KILL_WORKER)");
   held_ = true;
@@ -156,7 +156,7 @@ void NodeRanks::EndForManager(AgentOperations::Done done) {
   group_->Stop(SIGTERM);
 }
 
-absl::Status NodeRanks::StartForManager(const std::vector<int>& local_ranks) {
+absl::Status LaunchedRanks::StartForManager(const std::vector<int>& local_ranks) {
   if (!running_ || !held_) {
     return absl::FailedPreconditionError("ranks are started by the manager only after it has ended them (KILL_WORKER)");
   }

@@ -1,4 +1,4 @@
-#include "agent/run/root.h"
+#include "agent/run/store_host.h"
 
 #include <algorithm>
 #include <future>

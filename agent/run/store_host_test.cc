@@ -1,5 +1,5 @@
 // Root and clients over real sockets, in one process.
-#include "agent/run/root.h"
+#include "agent/run/store_host.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@
 namespace taskd::run {
 
 // On the loop's thread.
-class NodeRanks {
+class LaunchedRanks {
  public:
   struct Callbacks {
     std::function<void(const LauncherEvent&)> event;  // kStarted and kExited
@@ -40,11 +40,11 @@ class NodeRanks {
 
   // Before the process's first thread, and after its signals were blocked: forks the guard. `options` and `loop` outlive
   // the result. `environment`: the launcher's own. `host`: this node, as people call it.
-  static absl::StatusOr<std::unique_ptr<NodeRanks>> Create(EventLoop* loop, const RunOptions* options,
-                                                           std::map<std::string, std::string> environment,
-                                                           std::string host, Callbacks callbacks);
-  NodeRanks(const NodeRanks&) = delete;
-  NodeRanks& operator=(const NodeRanks&) = delete;
+  static absl::StatusOr<std::unique_ptr<LaunchedRanks>> Create(EventLoop* loop, const RunOptions* options,
+                                                               std::map<std::string, std::string> environment,
+                                                               std::string host, Callbacks callbacks);
+  LaunchedRanks(const LaunchedRanks&) = delete;
+  LaunchedRanks& operator=(const LaunchedRanks&) = delete;
 
   // Before the first Start(), until it succeeds: makes the folder for logs. `store`: MASTER_ADDR and MASTER_PORT.
   absl::Status Prepare(const HostPort& store);
@@ -67,7 +67,7 @@ class NodeRanks {
   void CloseAgentLine() { agent_line_.reset(); }
 
  private:
-  NodeRanks(EventLoop* loop, const RunOptions* options, Callbacks callbacks);
+  LaunchedRanks(EventLoop* loop, const RunOptions* options, Callbacks callbacks);
 
   absl::Status StartWorkers(const std::vector<process::WorkerSpec>& workers);
   void OnExit(const process::WorkerExit& exit);
