@@ -1,4 +1,4 @@
-#include "store/uplink.h"
+#include "store/tier_link.h"
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -25,27 +25,27 @@ constexpr int64_t kGreetingTimeoutNs = 5'000'000'000;
 
 }  // namespace
 
-StoreUplink::StoreUplink(EventLoop* loop, Callbacks callbacks)
+TierLink::TierLink(EventLoop* loop, Callbacks callbacks)
     : loop_(*loop), callbacks_(std::move(callbacks)), pause_ns_(kFirstPauseNs) {}
 
-void StoreUplink::SetTarget(const HostPort& upstream) {
+void TierLink::SetTarget(const HostPort& upstream) {
   if (upstream.host == upstream_.host && upstream.port == upstream_.port) return;
   upstream_ = upstream;
   Leave();
   Connect();
 }
 
-StoreUplink::~StoreUplink() {
+TierLink::~TierLink() {
   loop_.Cancel(timer_);
   if (fd_.valid()) loop_.Remove(fd_.get());
 }
 
-void StoreUplink::Send(const TierFrame& frame) {
+void TierLink::Send(const TierFrame& frame) {
   AppendFrame(frame, out_);
   if (frame.type == TierFrame::Type::kRequest) ++requests_;
 }
 
-void StoreUplink::Connect() {
+void TierLink::Connect() {
   state_ = State::kConnecting;
   broken_ = false;
   in_ = FrameBuffer(kMaxFrameBytes);
@@ -78,7 +78,7 @@ void StoreUplink::Connect() {
   Retry(strerror(error));
 }
 
-void StoreUplink::Leave() {
+void TierLink::Leave() {
   const bool stood = state_ == State::kConnected;
   loop_.Cancel(timer_);
   if (fd_.valid()) loop_.Remove(fd_.get());
@@ -91,7 +91,7 @@ void StoreUplink::Leave() {
   written_ = 0;
 }
 
-void StoreUplink::Retry(const std::string& reason) {
+void TierLink::Retry(const std::string& reason) {
   if (reason != said_ && !expect_end_)
     spdlog::warn("the store at {} cannot be reached: {}; trying again", FormatHostPort(upstream_), reason);
   said_ = reason;
@@ -100,7 +100,7 @@ void StoreUplink::Retry(const std::string& reason) {
   pause_ns_ = std::min(2 * pause_ns_, kLongestPauseNs);
 }
 
-void StoreUplink::OnEvent(uint32_t events) {
+void TierLink::OnEvent(uint32_t events) {
   if (state_ == State::kConnecting) {
     int error = 0;
     socklen_t length = sizeof(error);
@@ -114,7 +114,7 @@ void StoreUplink::OnEvent(uint32_t events) {
   if (fd_.valid() && broken_) Retry("connection lost");
 }
 
-void StoreUplink::Greet() {
+void TierLink::Greet() {
   state_ = State::kGreeting;
   greeting_.assign(1, '\0');
   greeting_.append(reinterpret_cast<const char*>(&kTierMagic), sizeof(kTierMagic));
@@ -124,7 +124,7 @@ void StoreUplink::Greet() {
   greeting_written_ = 0;
 }
 
-void StoreUplink::Receive() {
+void TierLink::Receive() {
   // One buffer for the thread: what was read is copied on at once.
   static thread_local std::array<char, 256 * 1024> buffer;
   const ssize_t size = recv(fd_.get(), buffer.data(), buffer.size(), 0);
@@ -156,7 +156,7 @@ void StoreUplink::Receive() {
   }
 }
 
-void StoreUplink::Write(std::string& out, size_t& written) {
+void TierLink::Write(std::string& out, size_t& written) {
   while (written < out.size()) {
     const ssize_t size = send(fd_.get(), out.data() + written, out.size() - written, MSG_NOSIGNAL);
     if (size < 0) {
@@ -174,7 +174,7 @@ void StoreUplink::Write(std::string& out, size_t& written) {
   written = 0;
 }
 
-void StoreUplink::Flush() {
+void TierLink::Flush() {
   if (state_ != State::kGreeting && state_ != State::kConnected) return;
   Write(greeting_, greeting_written_);
   if (state_ == State::kConnected && greeting_.empty()) Write(out_, written_);

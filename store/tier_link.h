@@ -13,7 +13,7 @@
 
 namespace taskd::store {
 
-class StoreUplink {
+class TierLink {
  public:
   struct Callbacks {
     std::function<void(TierFrame)> received;
@@ -21,10 +21,10 @@ class StoreUplink {
   };
 
   // On the loop's thread.
-  StoreUplink(EventLoop* loop, Callbacks callbacks);
-  ~StoreUplink();
-  StoreUplink(const StoreUplink&) = delete;
-  StoreUplink& operator=(const StoreUplink&) = delete;
+  TierLink(EventLoop* loop, Callbacks callbacks);
+  ~TierLink();
+  TierLink(const TierLink&) = delete;
+  TierLink& operator=(const TierLink&) = delete;
 
   // Connects there from now on. Another than before: a connection that stood is lost.
   void SetTarget(const HostPort& upstream);
