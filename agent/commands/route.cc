@@ -25,7 +25,7 @@
 #include "agent/ranktable/rank_table_file.h"
 #include "agent/ranktable/reorder.h"
 #include "agent/route/plan.h"
-#include "agent/route/report.h"
+#include "agent/route/plan_report.h"
 #include "agent/route/route_agreement_client.h"
 #include "agent/route/topology_formats/formats.h"
 #include "common/file_set.h"

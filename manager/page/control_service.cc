@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "diagnosis/render.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/page/report.h"
+#include "manager/page/job_report.h"
 #include "manager/page/status_messages.h"
 #include "manager/rpc/parts_reactor.h"
 #include "manager/rpc/wait_reactor.h"

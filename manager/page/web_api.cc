@@ -20,7 +20,7 @@
 #include "common/printable.h"
 #include "diagnosis/render.h"
 #include "manager/page/census.h"
-#include "manager/page/report.h"
+#include "manager/page/job_report.h"
 #include "manager/page/status_messages.h"
 #include "manager/supervision/supervision_messages.h"
 #include "nlohmann/json.hpp"

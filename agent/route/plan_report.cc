@@ -1,4 +1,4 @@
-#include "agent/route/report.h"
+#include "agent/route/plan_report.h"
 
 #include <openssl/evp.h>
 

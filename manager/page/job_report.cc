@@ -1,4 +1,4 @@
-#include "manager/page/report.h"
+#include "manager/page/job_report.h"
 
 #include <unistd.h>
 

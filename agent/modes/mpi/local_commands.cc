@@ -1,4 +1,4 @@
-#include "agent/modes/mpi/remote_commands.h"
+#include "agent/modes/mpi/local_commands.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -30,22 +30,22 @@ bool MakePipe(UniqueFd* ours, UniqueFd* theirs, bool we_read) {
 
 }  // namespace
 
-RemoteCommands::RemoteCommands(EventLoop* loop, process::ChildProcesses* children,
-                               std::map<std::string, std::string> environment, std::function<void(v1::NodeReport)> send)
+LocalCommands::LocalCommands(EventLoop* loop, process::ChildProcesses* children,
+                             std::map<std::string, std::string> environment, std::function<void(v1::NodeReport)> send)
     : loop_(loop), children_(children), environment_(std::move(environment)), send_(std::move(send)) {}
 
-RemoteCommands::~RemoteCommands() {
+LocalCommands::~LocalCommands() {
   *alive_ = false;
   for (int fd : watched_) loop_->Remove(fd);
 }
 
-v1::NodeReport RemoteCommands::Report(uint64_t id) const {
+v1::NodeReport LocalCommands::Report(uint64_t id) const {
   v1::NodeReport report;
   report.mutable_remote()->set_id(id);
   return report;
 }
 
-void RemoteCommands::On(const v1::RemoteCommand& command) {
+void LocalCommands::On(const v1::RemoteCommand& command) {
   const uint64_t id = command.id();
   if (command.kind_case() == v1::RemoteCommand::kStart) return Start(id, command.start());
   auto found = commands_.find(id);
@@ -68,11 +68,11 @@ void RemoteCommands::On(const v1::RemoteCommand& command) {
   }
 }
 
-bool RemoteCommands::AnyRuns() const {
+bool LocalCommands::AnyRuns() const {
   return std::any_of(commands_.begin(), commands_.end(), [](const auto& entry) { return entry.second.code < 0; });
 }
 
-bool RemoteCommands::End(std::function<void()> done) {
+bool LocalCommands::End(std::function<void()> done) {
   if (!AnyRuns()) return false;
   ended_ = std::move(done);
   for (const auto& [id, command] : commands_) {
@@ -81,7 +81,7 @@ bool RemoteCommands::End(std::function<void()> done) {
   return true;
 }
 
-void RemoteCommands::Start(uint64_t id, const std::string& text) {
+void LocalCommands::Start(uint64_t id, const std::string& text) {
   if (commands_.contains(id)) return;
   Command command;
   UniqueFd in, out, err;
@@ -118,17 +118,17 @@ void RemoteCommands::Start(uint64_t id, const std::string& text) {
   Watch(err_fd, EPOLLIN, [this, id](uint32_t) { Read(id, false); });
 }
 
-void RemoteCommands::Watch(int fd, uint32_t events, EventLoop::FdCallback callback) {
+void LocalCommands::Watch(int fd, uint32_t events, EventLoop::FdCallback callback) {
   watched_.insert(fd);
   loop_->Add(fd, events, std::move(callback));
 }
 
-void RemoteCommands::Unwatch(UniqueFd& fd) {
+void LocalCommands::Unwatch(UniqueFd& fd) {
   if (watched_.erase(fd.get()) > 0) loop_->Remove(fd.get());
   fd.reset();
 }
 
-void RemoteCommands::Write(uint64_t id) {
+void LocalCommands::Write(uint64_t id) {
   Command& command = commands_[id];
   if (!command.in.valid()) return;
   while (!command.input.empty()) {
@@ -149,7 +149,7 @@ void RemoteCommands::Write(uint64_t id) {
   if (watched_.erase(command.in.get()) > 0) loop_->Remove(command.in.get());
 }
 
-void RemoteCommands::Read(uint64_t id, bool is_out) {
+void LocalCommands::Read(uint64_t id, bool is_out) {
   Command& command = commands_[id];
   UniqueFd& fd = is_out ? command.out : command.err;
   std::string bytes(kChunk, '\0');
@@ -166,7 +166,7 @@ void RemoteCommands::Read(uint64_t id, bool is_out) {
   send_(std::move(report));
 }
 
-void RemoteCommands::EndIfDone(uint64_t id) {
+void LocalCommands::EndIfDone(uint64_t id) {
   Command& command = commands_[id];
   if (command.code < 0 || command.out.valid() || command.err.valid()) return;
   v1::NodeReport report = Report(id);

@@ -16,14 +16,14 @@
 namespace taskd::modes {
 
 // On the loop's thread.
-class RemoteCommands {
+class LocalCommands {
  public:
   // `send`: goes to the manager. `environment`: of the commands.
-  RemoteCommands(EventLoop* loop, process::ChildProcesses* children, std::map<std::string, std::string> environment,
-                 std::function<void(v1::NodeReport)> send);
-  ~RemoteCommands();
-  RemoteCommands(const RemoteCommands&) = delete;
-  RemoteCommands& operator=(const RemoteCommands&) = delete;
+  LocalCommands(EventLoop* loop, process::ChildProcesses* children, std::map<std::string, std::string> environment,
+                std::function<void(v1::NodeReport)> send);
+  ~LocalCommands();
+  LocalCommands(const LocalCommands&) = delete;
+  LocalCommands& operator=(const LocalCommands&) = delete;
 
   void On(const v1::RemoteCommand& command);
   // SIGTERM to those that run; `done` when none does any more. False: none runs, `done` is not called.
