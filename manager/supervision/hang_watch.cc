@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/median.h"
 #include "common/progress.h"
 
 namespace taskd::manager {
@@ -14,15 +15,6 @@ namespace {
 constexpr size_t kKeptSteps = 32;
 constexpr int kEnoughSteps = 2;    // from which on they can be judged by
 constexpr size_t kNamedRanks = 8;  // in the text
-
-// The upper one.
-template <typename Values>
-double Median(Values values) {
-  if (values.empty()) return 0;
-  auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Of the counters that moved: a checkpoint began, or nothing but the data loader was at work.
 bool IsPatientPhase(const std::array<bool, kNumMarkCounts>& moved) {
@@ -58,7 +50,8 @@ void HangWatch::BeginAnew(SteadyTime now) {
 
 HangWatch::Seconds HangWatch::Limit() const {
   if (ended_steps_ < kEnoughSteps) return options_.first_steps_grace;
-  Seconds limit = std::max(Seconds(options_.factor * Median(step_s_)), options_.floor);
+  std::vector<double> step_s(step_s_.begin(), step_s_.end());
+  Seconds limit = std::max(Seconds(options_.factor * UpperMedian(step_s)), options_.floor);
   return patient_ ? limit * options_.slow_factor : limit;
 }
 
@@ -141,7 +134,7 @@ void HangWatch::CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, 
     if (rank.step >= 0 || may_be_first) steps.push_back(rank.step < 0 ? 0 : rank.step + 1);
     if (rank.step >= 0) step_ms.push_back(rank.step_ms);
   }
-  changes.step_ms = Median(std::move(step_ms));
+  changes.step_ms = UpperMedian(step_ms);
   const int64_t before = reached_;
   reached_ = StepOfMost(std::move(steps)) - 1;
   changes.learned = changes.learned && reached_ >= 0;
