@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "grpcpp/grpcpp.h"
+#include "manager/rpc/call_again.h"
 #include "manager/switch/trace_messages.h"
 #include "profiling.grpc.pb.h"
 #include "proto/channel.h"
@@ -44,19 +42,13 @@ class ClusterdClient::Impl {
         thread_([this] { Run(); }) {}
 
   ~Impl() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-      if (context_ != nullptr) context_->TryCancel();
-    }
-    wake_.notify_all();
+    calls_.Stop();
     thread_.join();
   }
 
  private:
   void Run() {
-    std::minstd_rand random(std::random_device{}());
-    milliseconds back_off = kFirstBackOff;
+    BackOff back_off(kFirstBackOff, kLastBackOff);
     bool failure_reported = false;
     while (true) {
       auto begin = steady_clock::now();
@@ -67,26 +59,18 @@ class ClusterdClient::Impl {
       stub.reset();
       // A subscription that held for a while begins the back-off anew; one that ends at once does not, whatever it
       // said.
-      if (steady_clock::now() - begin > kLastBackOff) back_off = kFirstBackOff;
-      std::unique_lock lock(mutex_);
-      if (stopping_) return;
+      if (steady_clock::now() - begin > kLastBackOff) back_off.Reset();
+      if (calls_.stopped()) return;
       if (!failure_reported) spdlog::warn("ClusterD at {}: {}; trying again", address_, status.error_message());
       failure_reported = true;
-      std::uniform_int_distribution<int64_t> jitter(back_off.count() / 2, back_off.count());
-      wake_.wait_for(lock, std::max(kFirstBackOff, milliseconds(jitter(random))), [this] { return stopping_; });
-      if (stopping_) return;
-      back_off = std::min(back_off * 2, kLastBackOff);
+      if (!calls_.Pause(back_off.Next())) return;
     }
   }
 
   // Until the stream ends. Reports that it is up, and clears `failure_reported`, once the server has answered.
   grpc::Status Subscribe(TrainingDataTrace::Stub& stub, bool& failure_reported) {
     grpc::ClientContext context;  // no deadline: the stream is for ever, keep-alive notices a dead peer
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_) return grpc::Status::CANCELLED;
-      context_ = &context;
-    }
+    if (!calls_.Begin(&context)) return grpc::Status::CANCELLED;
     ProfilingClientInfo request;
     request.set_jobid(job_id_);
     request.set_role("taskd");
@@ -107,8 +91,7 @@ class ClusterdClient::Impl {
     }
     if (too_many) context.TryCancel();
     grpc::Status status = reader->Finish();
-    std::lock_guard lock(mutex_);
-    context_ = nullptr;
+    calls_.End();
     if (too_many) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "it sends more than 10 messages a second"};
     return status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "it has ended the subscription") : status;
   }
@@ -155,11 +138,8 @@ class ClusterdClient::Impl {
   uint64_t ignored_ = 0;  // since that was logged
   std::optional<steady_clock::time_point> ignored_logged_at_;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stopping_ = false;
-  grpc::ClientContext* context_ = nullptr;  // of the call under way
-  std::thread thread_;                      // last: it uses the others
+  StoppableCalls calls_;
+  std::thread thread_;  // last: it uses the others
 };
 
 ClusterdClient::ClusterdClient(std::string address, std::string job_id, OnSwitch on_switch)

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
-#include <random>
 #include <set>
 #include <thread>
 #include <utility>
@@ -13,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "grpcpp/grpcpp.h"
+#include "manager/rpc/call_again.h"
 #include "proto/channel.h"
 #include "pubfault.grpc.pb.h"
 
@@ -192,43 +190,32 @@ class FaultReporter::Impl {
   }
 
   ~Impl() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-      if (context_ != nullptr) context_->TryCancel();
-    }
-    wake_.notify_all();
+    calls_.Stop();
     thread_.join();
   }
 
  private:
   void Run() {
     std::unique_ptr<PubFault::Stub> stub;
-    std::minstd_rand random(std::random_device{}());
-    milliseconds back_off = kPeriod;
+    BackOff back_off(kPeriod, kLastBackOff);
     bool failure_said = false;
-    std::unique_lock lock(mutex_);
-    while (!stopping_) {
-      lock.unlock();
+    milliseconds pause{0};
+    while (calls_.Pause(pause)) {
       // ClusterD speaks plain text only (docs/security-model.md). After a failure the connection is another one
       // (clusterd_client.cc).
       if (stub == nullptr) stub = PubFault::NewStub(proto::MakePlainChannel(options_.address));
       std::string failure = Turn(*stub);
       if (!failure.empty()) stub.reset();
-      lock.lock();
-      if (stopping_) break;
-      milliseconds pause = kPeriod;
+      if (calls_.stopped()) return;
       if (failure.empty()) {
-        back_off = kPeriod;
+        pause = kPeriod;
+        back_off.Reset();
         failure_said = false;
       } else {
         if (!failure_said) spdlog::warn("ClusterD at {} takes no faults: {}; trying again", options_.address, failure);
         failure_said = true;
-        std::uniform_int_distribution<int64_t> jitter(back_off.count() / 2, back_off.count());
-        pause = std::max(kPeriod, milliseconds(jitter(random)));
-        back_off = std::min(back_off * 2, kLastBackOff);
+        pause = back_off.Next();
       }
-      wake_.wait_for(lock, pause, [this] { return stopping_; });
     }
   }
 
@@ -263,17 +250,10 @@ class FaultReporter::Impl {
   std::string Send(PubFault::Stub& stub, uint64_t verdict, const PublicFaultRequest& request, KeptFault::State state) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_) return "";
-      context_ = &context;
-    }
+    if (!calls_.Begin(&context)) return "";
     RespStatus reply;
     grpc::Status status = stub.SendPublicFault(&context, request, &reply);
-    {
-      std::lock_guard lock(mutex_);
-      context_ = nullptr;
-    }
+    calls_.End();
     if (!status.ok()) return absl::StrCat(status.error_message(), " (gRPC status ", status.error_code(), ")");
     if (reply.code() != kCodeOk && reply.code() != kCodeBadParameter) {
       return absl::StrCat("code ", reply.code(), ", ", reply.info());
@@ -312,11 +292,8 @@ class FaultReporter::Impl {
   std::map<uint64_t, KeptFault> faults_;  // by verdict
   std::set<uint64_t> unplaced_;           // verdicts of which that was logged
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool stopping_ = false;
-  grpc::ClientContext* context_ = nullptr;  // of the call under way
-  std::thread thread_;
+  StoppableCalls calls_;
+  std::thread thread_;  // last: it uses the others
 };
 
 FaultReporter::FaultReporter(Options options, StateDb* db,
