@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "absl/container/flat_hash_map.h"
+#include "common/median.h"
 
 namespace taskd::diagnosis {
 namespace {
@@ -47,10 +48,9 @@ void Clocks::Solve() {
   std::map<int, std::vector<Edge>> edges;
   for (auto& [nodes, pair] : pairs_) {
     std::vector<int64_t> ns(pair.ns.begin(), pair.ns.begin() + std::min<size_t>(pair.count, kDifferences));
-    auto middle = ns.begin() + static_cast<std::ptrdiff_t>(ns.size() / 2);
-    std::nth_element(ns.begin(), middle, ns.end());
-    edges[nodes.first].push_back({nodes.second, static_cast<double>(*middle)});
-    edges[nodes.second].push_back({nodes.first, -static_cast<double>(*middle)});
+    const auto middle = static_cast<double>(UpperMedian(ns));
+    edges[nodes.first].push_back({nodes.second, middle});
+    edges[nodes.second].push_back({nodes.first, -middle});
   }
   offsets_.clear();
   if (edges.empty()) return;

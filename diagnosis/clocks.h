@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/layout.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/ranges_text.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/text.h"
 
@@ -333,7 +334,7 @@ std::string Coverage::Explain(Finding finding, const Layout& layout, const std::
       }
       const std::vector<int>& one = by_set.begin()->second;
       const std::vector<int>& other = std::next(by_set.begin())->second;
-      return absl::StrCat("ranks ", FormatRanks(one), " and ranks ", FormatRanks(other),
+      return absl::StrCat("ranks ", FormatRanges(one), " and ranks ", FormatRanges(other),
                           by_set.size() > 2 ? absl::StrCat(" (and ", by_set.size() - 2, " more sets)") : "",
                           " wait for each other in nothing that is marked, only among themselves: ", kWhatToSet);
     }
@@ -365,7 +366,7 @@ std::string Coverage::ExplainNoMarks(const std::vector<int>& unmarked, const Lay
       static_cast<size_t>(std::count_if(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return IsPresent(r); }));
   const std::string of_whom = unmarked.size() == present
                                   ? ""
-                                  : absl::StrCat(" of rank", unmarked.size() == 1 ? " " : "s ", FormatRanks(unmarked));
+                                  : absl::StrCat(" of rank", unmarked.size() == 1 ? " " : "s ", FormatRanges(unmarked));
   const std::string judged = "; data loaders, checkpoints and, of five peers or more, forward times are judged";
   if (!off.empty()) {
     return absl::StrCat("the communication", of_whom, " is switched off, so waits look like work (taskd switch ",

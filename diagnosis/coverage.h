@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/verdict.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -1,5 +1,5 @@
 // Design:
-// 1. Each rank's marks are folded into steps on their own (common/mark_fold.h), a chunk of its files at a time. Between
+// 1. Each rank's marks are folded into steps on their own (marks/mark_fold.h), a chunk of its files at a time. Between
 //    two chunks a rank has neither a buffer nor, when there are many ranks, an open file: only an offset and some
 //    folds.
 // 2. Folds go to the engine in the order of their ends, as they would come to a manager. The next one is only known
@@ -28,11 +28,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mark_file_reader.h"
-#include "common/mark_fold.h"
-#include "common/parallel_group.h"
 #include "common/unique_fd.h"
 #include "diagnosis/engine.h"
+#include "marks/mark_file_reader.h"
+#include "marks/mark_fold.h"
+#include "marks/parallel_group.h"
 
 namespace taskd::diagnosis {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/step_fold.h"
 #include "diagnosis/engine.h"
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/verdict.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/progress.h"
+#include "common/ranges_text.h"
 #include "diagnosis/book.h"
 #include "diagnosis/clocks.h"
 #include "diagnosis/coverage.h"
@@ -521,16 +522,17 @@ class Engine::Impl {
     }
     if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered});
     if (const std::vector<int>& unheard = roster().unheard; !unheard.empty()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanks(unheard), ": not judged")});
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanges(unheard), ": not judged")});
     }
     if (const std::vector<int>& ranks = roster().with_unused_groups; !ranks.empty()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("members of groups of rank ", FormatRanks(ranks),
+      notes.push_back({NoteKind::kNoData, absl::StrCat("members of groups of rank ", FormatRanges(ranks),
                                                        " are not used: one is no rank (0 to ", kMaxRanks - 1,
                                                        "), or they are more than the rank or its node may bring")});
     }
     const std::vector<int> silent = SilentRanks();
     if (!silent.empty() && judged_steps_ > 0 && silent.size() < ranks_.size()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanks(silent), ": not judged")});
+      notes.push_back(
+          {NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanges(silent), ": not judged")});
     }
     if (judged_steps_ >= kEnoughSteps && !CanJudge()) {
       notes.push_back(
@@ -598,7 +600,7 @@ class Engine::Impl {
     auto note = [&](std::string text) { notes.push_back({NoteKind::kNoData, std::move(text)}); };
     if (!ahead.empty()) {
       const int64_t step = ranks_[static_cast<size_t>(ahead[0])].at.step;
-      const std::string who = absl::StrCat("rank ", FormatRanks(ahead));
+      const std::string who = absl::StrCat("rank ", FormatRanges(ahead));
       const std::string others = absl::StrCat("the others are at step ", progress_.reached().step);
       if (ahead.size() > 1) {
         note(absl::StrCat(who, " say steps far ahead, rank ", ahead[0], " step ", step, "; ", others,

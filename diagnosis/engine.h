@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/rank_place.h"
 #include "diagnosis/verdict.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -11,8 +11,8 @@
 #include <cstddef>
 #include <map>
 
-#include "common/step_fold.h"
 #include "diagnosis/rank_place.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

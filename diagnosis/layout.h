@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/group_budget.h"
 #include "diagnosis/members.h"
 #include "diagnosis/rank_place.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/rank_place.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/printable.h"
+#include "common/ranges_text.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::diagnosis {
@@ -119,29 +120,14 @@ void AppendWrapped(const std::string& unsafe, size_t indent, std::string& out) {
   absl::StrAppend(&out, std::string(rest), "\n");
 }
 
-// "0-7, 16, 24-31"
-std::string FormatRuns(const std::vector<int>& ids) {
-  std::string result;
-  size_t runs = 0;
-  for (size_t i = 0; i < ids.size();) {
-    size_t end = i + 1;
-    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
-    if (++runs > kMostIds) return absl::StrCat(result, " and ", ids.size() - i, " more");
-    absl::StrAppend(&result, result.empty() ? "" : ", ", ids[i]);
-    if (end - i > 1) absl::StrAppend(&result, end - i == 2 ? ", " : "-", ids[end - 1]);
-    i = end;
-  }
-  return result;
-}
-
 std::string DescribeEntity(Scope scope, const std::vector<int>& ids, const std::vector<Link>& links) {
   switch (scope) {
     case Scope::kRank:
-      return absl::StrCat(ids.size() == 1 ? "rank " : "ranks ", FormatRuns(ids));
+      return absl::StrCat(ids.size() == 1 ? "rank " : "ranks ", FormatRanges(ids, kMostIds));
     case Scope::kNode:
-      return absl::StrCat(ids.size() == 1 ? "node " : "nodes ", FormatRuns(ids));
+      return absl::StrCat(ids.size() == 1 ? "node " : "nodes ", FormatRanges(ids, kMostIds));
     case Scope::kGroup:
-      return absl::StrCat("the group of ranks ", FormatRuns(ids));
+      return absl::StrCat("the group of ranks ", FormatRanges(ids, kMostIds));
     case Scope::kLink: {
       std::string result = links.size() == 1 ? "the link of ranks " : "the links of ranks ";
       for (size_t i = 0; i < links.size(); ++i) {

@@ -5,13 +5,6 @@
 
 namespace taskd::diagnosis {
 
-double LowerMedian(std::vector<double>& values) {
-  if (values.empty()) return 0;
-  auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 double CusumThreshold(double arl, double k) {
   auto run_length = [k](double h) {
     double x = 2 * k * (h + 1.166);

@@ -6,12 +6,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/median.h"
+
 namespace taskd::diagnosis {
 
-// The lower median: the (n-1)/2-th smallest; 0 of no values. Reorders them. As a reference among peers it is a healthy
-// one as long as at most half of the peers are slow, also in classes of two to four, where mean and deviation show
-// nothing.
-double LowerMedian(std::vector<double>& values);
+// As a reference among peers the lower median is a healthy one as long as at most half of the peers are slow, also in
+// classes of two to four, where mean and deviation show nothing.
+using taskd::LowerMedian;
 
 // Threshold h of a one-sided CUSUM with drift k (both in standard deviations) whose mean time between false alarms is
 // `arl` observations: Siegmund's approximation ARL = (exp(2kb) - 2kb - 1) / 2k^2 with b = h + 1.166.

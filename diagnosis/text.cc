@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/ranges_text.h"
 
 namespace taskd::diagnosis {
 namespace {
@@ -37,7 +38,7 @@ std::string DescribeSubject(const Verdict& verdict, const Layout& layout) {
                                    : absl::StrCat("the link between ", DescribeRank(verdict.links.front().a, layout),
                                                   " and ", DescribeRank(verdict.links.front().b, layout));
     case Scope::kGroup:
-      return absl::StrCat("the group of ranks ", FormatRanks(verdict.ids));
+      return absl::StrCat("the group of ranks ", FormatRanges(verdict.ids));
     case Scope::kJob:
       return "the job";
   }
@@ -93,25 +94,6 @@ std::string DescribeDeviation(const Verdict& verdict, const Evidence& evidence) 
 }
 
 }  // namespace
-
-std::string FormatRanks(const std::vector<int>& ranks, size_t limit) {
-  std::vector<int> sorted = ranks;
-  std::sort(sorted.begin(), sorted.end());
-  std::string text;
-  size_t parts = 0;
-  for (size_t i = 0; i < sorted.size();) {
-    size_t end = i + 1;
-    while (end < sorted.size() && sorted[end] == sorted[end - 1] + 1) ++end;
-    if (parts++ == limit) {
-      absl::StrAppend(&text, " and ", sorted.size() - i, " more");
-      break;
-    }
-    absl::StrAppend(&text, text.empty() ? "" : ", ", sorted[i]);
-    if (end - i > 1) absl::StrAppend(&text, end - i == 2 ? ", " : "-", sorted[end - 1]);
-    i = end;
-  }
-  return text;
-}
 
 std::string WriteSentence(const Verdict& verdict, const Layout& layout, double step_ms) {
   if (verdict.evidence.empty()) return DescribeSubject(verdict, layout) + " is slow";

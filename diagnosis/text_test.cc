@@ -29,19 +29,6 @@ Verdict Accused(Scope scope, std::vector<int> ids, Cause cause, double value, do
   return verdict;
 }
 
-TEST(FormatRanks, MergesRunsOfThreeAndMore) {
-  EXPECT_EQ(FormatRanks({}), "");
-  EXPECT_EQ(FormatRanks({7}), "7");
-  EXPECT_EQ(FormatRanks({4, 3}), "3, 4") << "sorted; two neighbours are no run";
-  EXPECT_EQ(FormatRanks({0, 1, 2, 3, 7, 12, 13, 14}), "0-3, 7, 12-14");
-}
-
-TEST(FormatRanks, CountsWhatIsBeyondItsLimit) {
-  // Three parts are allowed: 0, 2 and 4-6; 8, 9 and 20 are left.
-  EXPECT_EQ(FormatRanks({0, 2, 4, 5, 6, 8, 9, 20}, 3), "0, 2, 4-6 and 3 more");
-  EXPECT_EQ(FormatRanks({0, 2, 4}, 3), "0, 2, 4") << "nothing is left";
-}
-
 TEST(WriteSentence, NamesTheSubject) {
   const Layout layout = ThreeRanks();
   Verdict link = Accused(Scope::kLink, {}, Cause::kPpLink, 8, 2, 0);

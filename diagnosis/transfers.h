@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/step_fold.h"
 #include "diagnosis/explanation.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
 #include "diagnosis/verdict.h"
+#include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
 

@@ -1,34 +1,10 @@
 // The manager on the node of rank 0: entry point of `taskd manager`.
 #pragma once
 
-#include <string>
-
 #include "absl/status/status.h"
+#include "manager/options.h"
 
 namespace taskd::manager {
-
-struct ManagerOptions {
-  std::string job;          // namespace/name; empty: any job name is this job's
-  std::string default_job;  // what people see without it; empty: default/<task id, else HOST-PID>
-  std::string task_id;      // what ClusterD and SubscribeDataTraceSwitch call the job
-  int nodes = 0;            // 0: not known
-  int procs_per_node = 0;   // 0: not known
-  std::string listen;       // HOST:PORT; empty: POD_IP:9601, 127.0.0.1:9601 without POD_IP
-  std::string http = "127.0.0.1:9603";
-  bool http_is_default = true;  // then an address in use is a warning, not an error: another job's manager has it
-  std::string
-      http_host;  // names under which browsers reach it, separated by commas; this machine's own need not be there
-  std::string state_dir;  // empty: <runtime folder>/<task id>/manager where there is a task id, else nothing is kept
-  std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";
-  std::string clusterd;       // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
-  bool report_fault = false;  // tells ClusterD of nodes that slow the job down
-  std::string tls_dir;
-  std::string tls_name;
-  std::string token;             // the secret that the operator gave (TASKD_TOKEN)
-  std::string secret;            // of the job, where `taskd run` has made one; else the token, a stand-in or a new one
-  bool allow_plaintext = false;  // ClusterD's service in plain text for whoever reaches the port
-  bool exit_on_stdin_eof = false;  // for a parent that must not leave a manager behind
-};
 
 // Runs until SIGTERM or SIGINT (which the caller must not handle), then returns OK.
 // INVALID_ARGUMENT: the options are wrong and nothing was started. Any other error: it could not start.

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/job_secret.h"
-#include "manager/core.h"
-#include "manager/state_db.h"
+#include "manager/switch/core.h"
+#include "manager/switch/state_db.h"
 #include "proto/channel.h"
 
 namespace taskd::manager {

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "manager/manager.h"
+#include "manager/options.h"
 
 namespace taskd::manager {
 

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
-#include "manager/core.h"
+#include "manager/switch/core.h"
 #include "manager/test_client.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"

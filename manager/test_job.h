@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "common/step_fold.h"
+#include "marks/step_fold.h"
 
 namespace taskd::manager {
 

@@ -244,6 +244,10 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ManagerDial::Channel() {
   return channel_;
 }
 
+void ManagerDial::Reconnect(std::chrono::milliseconds time) {
+  Channel().value()->WaitForConnected(std::chrono::system_clock::now() + time);
+}
+
 absl::Status ManagerDial::Explain(absl::StatusCode code, const std::string& message) const {
   if (code != absl::StatusCode::kUnavailable || !*met_stranger_) return {code, message};
   if (!given_.secret.empty()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,9 @@ class ManagerDial {
   // The same as before as long as the secret is. INVALID_ARGUMENT: as MakeChannel(), or the address is none; never once
   // it was OK.
   absl::StatusOr<std::shared_ptr<grpc::Channel>> Channel();
+  // Before another try, once Channel() was OK: until there is a connection, at most so long. A channel in failure connects
+  // again only while somebody waits for it; calls that fail fast do not.
+  void Reconnect(std::chrono::milliseconds time);
   // What became of a call, explained better where somebody answered who does not have the secret: then UNAUTHENTICATED
   // where the secret was given, so that trying again is in vain, else UNAVAILABLE; the message says what helps.
   absl::Status Explain(absl::StatusCode code, const std::string& message) const;

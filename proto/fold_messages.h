@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "common/step_fold.h"
+#include "marks/step_fold.h"
 #include "taskd/v1/fold.pb.h"
 
 namespace taskd::proto {

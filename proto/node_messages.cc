@@ -1,6 +1,6 @@
 #include "proto/node_messages.h"
 
-#include "common/step_fold.h"
+#include "marks/step_fold.h"
 
 namespace taskd::proto {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include "benchmark/benchmark.h"
-#include "common/mark_line.h"
-#include "common/testing/fake_segment.h"
+#include "marks/mark_line.h"
 #include "proxy/segment_drain.h"
+#include "proxy/testing/fake_segment.h"
 #include "proxy/testing/temp_dir.h"
 
 namespace taskd::proxy {

@@ -6,10 +6,10 @@
 
 #include <condition_variable>
 
-#include "common/testing/fake_segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proxy/testing/fake_segment.h"
 #include "proxy/testing/temp_dir.h"
 
 namespace taskd::proxy {

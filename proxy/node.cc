@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "common/ring_segment.h"
 #include "proxy/orphan_segments.h"
+#include "proxy/ring_segment.h"
 #include "proxy/shm_segments.h"
 
 namespace taskd::proxy {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "common/tick_clock.h"
 #include "nlohmann/json.hpp"
 #include "proxy/orphan_segments.h"
+#include "proxy/tick_clock.h"
 
 namespace taskd::proxy {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "common/tick_clock.h"
+#include "proxy/tick_clock.h"
 
 namespace taskd::proxy {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "common/rank_report.h"
-#include "common/step_fold.h"
+#include "marks/step_fold.h"
 #include "proxy/profiling_dir.h"
 #include "proxy/rank_gate.h"
 #include "proxy/rank_lane.h"

@@ -4,11 +4,11 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "common/mark_line.h"
-#include "common/testing/fake_segment.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "marks/mark_line.h"
+#include "proxy/testing/fake_segment.h"
 #include "proxy/testing/temp_dir.h"
 
 namespace taskd::proxy {

@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/log.h"
-#include "common/ring_segment.h"
 #include "common/unique_fd.h"
+#include "proxy/ring_segment.h"
 #include "proxy/shm_segments.h"
 #include "taskd/own_user.h"
 

@@ -24,7 +24,6 @@
 #include "common/stop_signal.h"
 #include "common/switch_file.h"
 #include "common/task_name.h"
-#include "common/tick_clock.h"
 #include "proto/channel.h"
 #include "proxy/aging.h"
 #include "proxy/health_server.h"
@@ -37,6 +36,7 @@
 #include "proxy/shm_segments.h"
 #include "proxy/state_file.h"
 #include "proxy/switch_authority.h"
+#include "proxy/tick_clock.h"
 #include "proxy/uplink.h"
 
 namespace taskd::proxy {

@@ -15,7 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "common/ring_segment.h"
+#include "proxy/ring_segment.h"
 
 namespace taskd::proxy {
 

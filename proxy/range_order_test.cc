@@ -1,8 +1,8 @@
 #include "proxy/range_order.h"
 
-#include "common/testing/fake_segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proxy/testing/fake_segment.h"
 
 namespace taskd::proxy {
 namespace {

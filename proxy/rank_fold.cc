@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
-#include "common/parallel_group.h"
+#include "marks/parallel_group.h"
 #include "proxy/folder.h"
 
 namespace taskd::proxy {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/mark_fold.h"
+#include "marks/mark_fold.h"
 #include "proxy/profiling_dir.h"
 
 namespace taskd::proxy {

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "common/log.h"
-#include "common/mark_line.h"
-#include "common/step_name.h"
+#include "common/median.h"
+#include "marks/mark_line.h"
+#include "marks/step_name.h"
 
 namespace taskd::proxy {
 namespace {
@@ -31,12 +32,6 @@ bool HasStreamFlags(const RingRecord& record) {
   if ((record.flags & ring::kFlagStream) != 0) return true;
   return (record.flags & ring::kFlagSource) == 0 &&
          (record.kind == ring::kKindStep || record.kind == ring::kKindForward);
-}
-
-uint64_t Median(std::vector<uint64_t> ids) {
-  auto middle = ids.begin() + static_cast<std::ptrdiff_t>(ids.size() / 2);
-  std::nth_element(ids.begin(), middle, ids.end());
-  return *middle;
 }
 
 // The fold knows these two. The segment's own text is not for it: its process may change it at any time.
@@ -266,13 +261,14 @@ void SegmentDrain::ForgetOldRanges() {
   std::vector<uint64_t> ids;
   ids.reserve(open_.size());
   for (const auto& [id, range] : open_) ids.push_back(id);
-  absl::erase_if(open_, [limit = Median(std::move(ids))](const auto& entry) { return entry.first < limit; });
+  absl::erase_if(open_, [limit = UpperMedian(ids)](const auto& entry) { return entry.first < limit; });
 }
 
 // Where the device loses marks their ids pile up: the older half goes.
 bool SegmentDrain::ExpectDevice(uint64_t id) {
   if (device_.size() >= kMaxOpenRanges) {
-    const uint64_t limit = Median({device_.begin(), device_.end()});
+    std::vector<uint64_t> ids(device_.begin(), device_.end());
+    const uint64_t limit = UpperMedian(ids);
     absl::erase_if(device_, [limit](uint64_t expected) { return expected < limit; });
   }
   return device_.insert(id).second;

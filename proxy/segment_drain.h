@@ -9,7 +9,7 @@
 //    takes over compares the note with the file's size and knows whether the batch is in.
 // 3. An end is written only if its start was: the open ranges are kept in memory, and read back from the newest files
 //    at a take-over.
-// 4. What has been written is folded (common/mark_fold.h), once: a batch that could not be written is not.
+// 4. What has been written is folded (marks/mark_fold.h), once: a batch that could not be written is not.
 //    Where there is no folder for files, the write is left out and all else is as by 2: the note says so, and a batch
 //    that was noted counts as done. Ranges that were open when a proxy ended are then unknown to the next one, and their
 //    ends are left out: of the steps, it misses the one that was under way.
@@ -35,11 +35,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "common/mark_record.h"
-#include "common/ring_segment.h"
+#include "marks/mark_record.h"
 #include "proxy/range_order.h"
 #include "proxy/rank_files.h"
 #include "proxy/rank_fold.h"
+#include "proxy/ring_segment.h"
 
 namespace taskd::proxy {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/log.h"
-#include "common/tick_clock.h"
+#include "proxy/tick_clock.h"
 
 namespace taskd::proxy {
 namespace {

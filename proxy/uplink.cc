@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/printable.h"
-#include "common/tick_clock.h"
 #include "proto/channel.h"
 #include "proto/fold_messages.h"
 #include "proto/node_messages.h"
+#include "proxy/tick_clock.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd::proxy {

@@ -7,10 +7,10 @@
 #include <mutex>
 #include <optional>
 
-#include "common/testing/fake_segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/test_credentials.h"
+#include "proxy/testing/fake_segment.h"
 #include "proxy/testing/temp_dir.h"
 #include "taskd/v1/node.grpc.pb.h"
 

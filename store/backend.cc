@@ -18,7 +18,7 @@ StoreBackend::StoreBackend(EventLoop* loop, bool is_tier, Callbacks callbacks) :
       tier_->Received(std::move(frame));
       callbacks_.schedule();
     };
-    uplink_ = std::make_unique<StoreUplink>(loop, StoreUplink::Callbacks{received, callbacks_.lost});
+    uplink_ = std::make_unique<TierLink>(loop, TierLink::Callbacks{received, callbacks_.lost});
   }
   Reset();
 }

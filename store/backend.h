@@ -12,7 +12,7 @@
 #include "store/core.h"
 #include "store/sharing.h"
 #include "store/tier_core.h"
-#include "store/uplink.h"
+#include "store/tier_link.h"
 
 namespace taskd::store {
 
@@ -53,8 +53,8 @@ class StoreBackend {
   const Callbacks callbacks_;
   std::unique_ptr<Sharing> sharing_;
   std::unique_ptr<StoreCore> core_;
-  TierCore* tier_ = nullptr;             // core_, where this is a tier
-  std::unique_ptr<StoreUplink> uplink_;  // a tier's
+  TierCore* tier_ = nullptr;          // core_, where this is a tier
+  std::unique_ptr<TierLink> uplink_;  // a tier's
   uint64_t requests_ = 0;
 };
 

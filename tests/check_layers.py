@@ -14,24 +14,33 @@ import sys
 # one above it. The ring's layout and the C API (worker_sdk/include, written <taskd/...> or "taskd/...") are everybody's.
 ALLOWED = {
     "common": set(),
+    "marks": {"common"},
     "store": {"common"},
-    "diagnosis": {"common"},
-    "view": {"common", "diagnosis"},
-    "proto": {"common", "diagnosis"},
+    "diagnosis": {"common", "marks"},
+    "view": {"common", "marks", "diagnosis"},
+    "proto": {"common", "marks", "diagnosis"},
     "worker_sdk": set(),
-    "proxy": {"common", "proto"},
-    "manager": {"common", "diagnosis", "proto", "view"},
+    "proxy": {"common", "marks", "proto"},
+    "manager/rpc": {"common", "proto"},
+    "manager/switch": {"common", "marks", "proto", "manager/rpc"},
+    "manager/verdicts": {"common", "marks", "diagnosis", "proto", "manager/rpc", "manager/switch"},
+    "manager/supervision": {"common", "proto", "manager/rpc", "manager/switch"},
+    "manager/job": {"common", "proto", "manager/rpc", "manager/switch"},
+    "manager/nodes": {"common", "proto", "manager/rpc", "manager/switch", "manager/verdicts"},
+    "manager/page": {"common", "diagnosis", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision"},
+    "manager": {"common", "marks", "diagnosis", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision",
+                "manager/job", "manager/nodes", "manager/page"},
     "agent/process": {"common"},
     "agent/stacks": {"common"},
     "agent/engine": {"common"},
     "agent/rdma": {"common"},
     "agent/ranktable": {"common"},
     "agent/route": {"common", "proto"},
-    "agent/trace": {"common"},
-    "agent/simulate": {"common", "proto"},
+    "agent/trace": {"common", "marks"},
+    "agent/simulate": {"common", "marks", "proto"},
     "agent/run": {"common", "proto", "store", "agent/engine", "agent/process", "agent/stacks"},
     "agent/modes": {"common", "proto", "agent/engine", "agent/process", "agent/ranktable", "agent/rdma"},
-    "agent/commands": {"common", "diagnosis", "proto", "store", "agent/engine", "agent/modes", "agent/process",
+    "agent/commands": {"common", "marks", "diagnosis", "proto", "store", "agent/engine", "agent/modes", "agent/process",
                        "agent/ranktable", "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace", "view"},
     "agent": {"agent/commands", "agent/modes"},
 }
@@ -43,7 +52,8 @@ DOORS = {
 # What unit tests may use besides: a real manager or proxy to speak with, and synthetic jobs.
 FOR_TESTS = {"manager", "proxy", "agent/simulate"}
 
-# What everybody builds on and the program are `taskd` itself, every other folder `taskd::<its name>`. Besides:
+# What everybody builds on and the program are `taskd` itself, every other folder `taskd::<its name>`, the manager's rooms
+# `taskd::manager`. Besides:
 NAMESPACES = {
     "worker_sdk": {"taskd::worker", "taskd::nccl", "taskd::nvtx"},  # the foreign interfaces that libtaskd.so serves
 }
@@ -81,8 +91,8 @@ def line_of(match):
 def namespaces_of(path):
     """Those that a file may open, besides nameless ones."""
     folder = folder_of(path)
-    name = os.path.basename(folder)
-    own = NAMESPACES.get(folder) or {"taskd" if folder in ("common", "agent") else f"taskd::{name}"}
+    name = "manager" if folder.startswith("manager/") else os.path.basename(folder)
+    own = NAMESPACES.get(folder) or {"taskd" if folder in ("common", "marks", "agent") else f"taskd::{name}"}
     return own | {"taskd::testing"} if "/testing/" in path else own
 
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "common/median.h"
+
 namespace taskd::view {
 namespace {
 
@@ -94,9 +96,7 @@ void History::Refresh(Step& step) {
       if (sample[value] >= 0) known.push_back(sample[value]);
     }
     if (known.empty()) continue;
-    const auto middle = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 2);
-    std::nth_element(known.begin(), middle, known.end());
-    step.medians_ms[value] = *middle;
+    step.medians_ms[value] = UpperMedian(known);
     std::vector<uint8_t>& bytes = step.bytes[value];
     bytes.resize(step.samples.size());
     for (size_t rank = 0; rank < bytes.size(); ++rank) {
@@ -157,9 +157,7 @@ void History::CountProductive() {
       if (period >= 0) periods.push_back(period);
     }
     if (periods.empty()) continue;
-    const auto middle = periods.begin() + static_cast<std::ptrdiff_t>((periods.size() - 1) / 2);
-    std::nth_element(periods.begin(), middle, periods.end());
-    totals_.productive_s += static_cast<double>(*middle) / 1e3;
+    totals_.productive_s += static_cast<double>(LowerMedian(periods)) / 1e3;
   }
 }
 

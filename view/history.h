@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "common/progress.h"
-#include "common/step_fold.h"
+#include "marks/step_fold.h"
 
 namespace taskd::view {
 

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/group_budget.h"
+#include "marks/step_fold.h"
 
 namespace taskd::view {
 

@@ -13,9 +13,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/printable.h"
-#include "common/step_fold.h"
 #include "diagnosis/render.h"
 #include "diagnosis/text.h"
+#include "marks/step_fold.h"
 #include "view/png.h"
 
 namespace taskd::view {

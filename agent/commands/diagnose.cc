@@ -5,13 +5,13 @@
 #include <chrono>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/job_flags.h"
 #include "agent/commands/progress.h"
 #include "diagnosis/diagnose_files.h"
 #include "diagnosis/mark_directory.h"
@@ -24,11 +24,9 @@ namespace taskd::commands {
 namespace {
 
 struct DiagnoseOptions {
-  std::string from;     // folder of mark files; empty: ask the manager
-  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
-  std::string job;      // of a manager: refuses any other job's; of files: the report's name [the folder's]
-  bool json = false;    // one object a line
-  bool watch = false;   // of a manager: each new report, until SIGINT or SIGTERM ends the process
+  JobSource source;
+  bool json = false;   // one object a line
+  bool watch = false;  // of a manager: each new report, until SIGINT or SIGTERM ends the process
   proto::Security security;
 };
 
@@ -44,14 +42,14 @@ absl::Status Print(const DiagnoseOptions& options, const diagnosis::Report& repo
 }
 
 absl::Status FromFiles(const DiagnoseOptions& options) {
-  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.from);
+  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.source.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   Progress progress;
   absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(
       *directory, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading marks", done, all); });
   progress.Clear();
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
-  return Print(options, *report, options.job.empty() ? directory->task : options.job);
+  return Print(options, *report, options.source.job.empty() ? directory->task : options.source.job);
 }
 
 absl::Status PrintMessage(const DiagnoseOptions& options, const std::string& manager,
@@ -76,7 +74,7 @@ bool ReadWatched(grpc::ClientReader<v1::DiagnosisReport>& reports, v1::Diagnosis
 grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
                      bool& reached, absl::Status& printed) {
   v1::GetReportRequest request;
-  request.set_job(options.job);
+  request.set_job(options.source.job);
   v1::DiagnosisReport message;
   grpc::ClientContext context;
   client.SetTimeout(context, kTimeout);
@@ -104,7 +102,8 @@ grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client
 }
 
 absl::Status FromManager(const DiagnoseOptions& options) {
-  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
+  absl::StatusOr<ControlClient> client =
+      ControlClient::Make(options.source.manager, options.source.job, options.security);
   if (!client.ok()) return client.status();
   std::unique_ptr<v1::Diagnosis::Stub> stub = v1::Diagnosis::NewStub(client->channel());
   bool reached = false;
@@ -120,7 +119,8 @@ absl::Status FromManager(const DiagnoseOptions& options) {
     if (!called.ok()) std::cerr << "taskd diagnose: " << client->Describe(called) << std::endl;
     std::this_thread::sleep_for(std::chrono::seconds(1));
     // It may have another secret.
-    absl::StatusOr<ControlClient> found = ControlClient::Make(options.manager, options.job, options.security);
+    absl::StatusOr<ControlClient> found =
+        ControlClient::Make(options.source.manager, options.source.job, options.security);
     if (!found.ok()) continue;
     client = std::move(found);
     stub = v1::Diagnosis::NewStub(client->channel());
@@ -130,7 +130,7 @@ absl::Status FromManager(const DiagnoseOptions& options) {
 // Prints to stdout. INVALID_ARGUMENT: wrong usage, or a folder without marks; any other error: the manager did not
 // answer.
 absl::Status RunDiagnose(const DiagnoseOptions& options) {
-  if (options.from.empty()) return FromManager(options);
+  if (options.source.from.empty()) return FromManager(options);
   if (options.watch) return absl::InvalidArgumentError("--watch: needs a manager, files do not change");
   return FromFiles(options);
 }
@@ -138,25 +138,14 @@ absl::Status RunDiagnose(const DiagnoseOptions& options) {
 class DiagnoseCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    from_ = flags.Add("--from", options_.from, "a task's folder of mark files, instead of a manager");
-    manager_ = flags.Add("--manager", options_.manager,
-                         "HOST:PORT of the manager [the only job that this user runs on this machine]");
-    flags.Add("--job", options_.job,
-              "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
+    options_.source.AddFlags(flags);
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--watch", options_.watch, "each new report of the manager until interrupted");
-    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
+    AddTlsFlags(flags, options_.security);
   }
 
   absl::StatusOr<bool> Run() override {
-    // In the environment both may stand; a flag wins over them.
-    if (manager_->on_command_line()) {
-      if (from_->on_command_line()) {
-        return absl::InvalidArgumentError("--from and --manager: only one of them can be asked");
-      }
-      options_.from.clear();
-    }
+    if (absl::Status status = options_.source.Choose(); !status.ok()) return status;
     options_.security.secret = TokenOfEnvironment();
     if (absl::Status status = RunDiagnose(options_); !status.ok()) return status;
     return true;
@@ -164,8 +153,6 @@ class DiagnoseCommand : public Command {
 
  private:
   DiagnoseOptions options_;
-  std::optional<Flag> from_;
-  std::optional<Flag> manager_;
 };
 
 }  // namespace

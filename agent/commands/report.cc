@@ -2,13 +2,13 @@
 
 #include <chrono>
 #include <iostream>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/job_flags.h"
 #include "agent/commands/output_file.h"
 #include "agent/commands/progress.h"
 #include "common/realtime.h"
@@ -23,9 +23,7 @@ namespace taskd::commands {
 namespace {
 
 struct ReportOptions {
-  std::string from;     // folder of mark files; empty: ask the manager
-  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
-  std::string job;      // of a manager: refuses any other job's; of files: the report's name [the folder's]
+  JobSource source;
   std::string output = "taskd-report.html";  // "-": stdout
   proto::Security security;
 };
@@ -38,7 +36,7 @@ struct Report {
 constexpr std::chrono::milliseconds kTimeout{20000};
 
 absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
-  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.from);
+  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.source.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   Progress progress;
   view::History history;
@@ -48,8 +46,8 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
   progress.Clear();
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
   view::ReportPage page;
-  page.job = options.job.empty() ? directory->task : options.job;
-  page.source = absl::StrCat("the mark files in ", options.from);
+  page.job = options.source.job.empty() ? directory->task : options.source.job;
+  page.source = absl::StrCat("the mark files in ", options.source.from);
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();
   page.report = *std::move(report);
@@ -57,10 +55,11 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
 }
 
 absl::StatusOr<Report> FromManager(const ReportOptions& options) {
-  absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);
+  absl::StatusOr<ControlClient> client =
+      ControlClient::Make(options.source.manager, options.source.job, options.security);
   if (!client.ok()) return client.status();
   v1::GetReportPageRequest request;
-  request.set_job(options.job);
+  request.set_job(options.source.job);
   v1::ReportPage page;
   grpc::ClientContext context;
   client->SetTimeout(context, kTimeout);
@@ -75,7 +74,7 @@ absl::Status RunReport(const ReportOptions& options) {
   if (options.output.empty()) return absl::InvalidArgumentError("-o: a file is needed, or - for stdout");
   absl::StatusOr<OutputFile> file = OutputFile::Create(options.output);
   if (!file.ok()) return absl::InvalidArgumentError(absl::StrCat("-o: ", file.status().message()));
-  absl::StatusOr<Report> report = options.from.empty() ? FromManager(options) : FromFiles(options);
+  absl::StatusOr<Report> report = options.source.from.empty() ? FromManager(options) : FromFiles(options);
   if (!report.ok()) return report.status();
   absl::Status status = file->Write(report->html);
   if (status.ok()) status = file->Commit();
@@ -90,26 +89,15 @@ absl::Status RunReport(const ReportOptions& options) {
 class ReportCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    from_ = flags.Add("--from", options_.from, "a task's folder of mark files, instead of a manager");
-    manager_ = flags.Add("--manager", options_.manager,
-                         "HOST:PORT of the manager [the only job that this user runs on this machine]");
-    flags.Add("--job", options_.job,
-              "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one; of files the name");
+    options_.source.AddFlags(flags);
     flags.Add("-o,--output", options_.output, "where it goes, - for stdout")
         .FromEnvironment({"TASKD_OUTPUT"})
         .ShowDefault();
-    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
+    AddTlsFlags(flags, options_.security);
   }
 
   absl::StatusOr<bool> Run() override {
-    // In the environment both may stand; a flag wins over them.
-    if (manager_->on_command_line()) {
-      if (from_->on_command_line()) {
-        return absl::InvalidArgumentError("--from and --manager: only one of them can be asked");
-      }
-      options_.from.clear();
-    }
+    if (absl::Status status = options_.source.Choose(); !status.ok()) return status;
     options_.security.secret = TokenOfEnvironment();
     if (absl::Status status = RunReport(options_); !status.ok()) return status;
     return true;
@@ -117,8 +105,6 @@ class ReportCommand : public Command {
 
  private:
   ReportOptions options_;
-  std::optional<Flag> from_;
-  std::optional<Flag> manager_;
 };
 
 }  // namespace

@@ -21,11 +21,12 @@
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "agent/commands/job_flags.h"
 #include "agent/ranktable/rank_table.h"
 #include "agent/ranktable/rank_table_file.h"
 #include "agent/ranktable/reorder.h"
 #include "agent/route/plan.h"
-#include "agent/route/report.h"
+#include "agent/route/plan_report.h"
 #include "agent/route/route_agreement_client.h"
 #include "agent/route/topology_formats/formats.h"
 #include "common/file_set.h"
@@ -404,8 +405,7 @@ class RouteCommand : public Command {
     };
     flags.Add("--job", agree.job, "NAMESPACE/NAME, for --agree; the manager refuses any other job's");
     flags.Add("--agree-timeout", agree.timeout_s, "seconds that the nodes have to agree").Positive().ShowDefault();
-    flags.Add("--tls-dir", agree.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", agree.security.tls_name, kTlsNameHelp);
+    AddTlsFlags(flags, agree.security);
   }
 
   RouteOptions options_;

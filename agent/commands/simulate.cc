@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "agent/commands/job_flags.h"
 #include "agent/simulate/faults.h"
 #include "agent/simulate/job.h"
 #include "agent/simulate/mark_writer.h"
@@ -326,8 +327,7 @@ class SimulateCommand : public Command {
     flags.Add("--out", options_.out, "folder that the mark files go to");
     manager_ = flags.Add("--manager", options_.manager, "HOST:PORT of a manager to feed instead");
     flags.Add("--rate", options_.rate, "steps a second towards the manager [as fast as it takes them]");
-    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
+    AddTlsFlags(flags, options_.security);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/job_flags.h"
 #include "agent/commands/status_table.h"
 #include "agent/commands/watch_screen.h"
 #include "agent/commands/watch_terminal.h"
@@ -136,8 +137,7 @@ absl::Status RunStatus(const StatusOptions& options) {
 class StatusCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--manager", options_.manager,
-              "HOST:PORT of the manager [the only job that this user runs on this machine]");
+    flags.Add("--manager", options_.manager, kManagerHelp);
     flags.Add("--job", options_.job,
               "NAMESPACE/NAME; without --manager the job to find, a manager with another one is refused");
     flags.Add("--all", options_.all,
@@ -145,8 +145,7 @@ class StatusCommand : public Command {
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--watch", options_.watch,
               "again each second; on a terminal with the open verdicts and a heat map, until q is pressed");
-    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
+    AddTlsFlags(flags, options_.security);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -12,10 +12,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "agent/commands/control_client.h"
-#include "common/mark_files.h"
 #include "common/printable.h"
 #include "common/progress.h"
-#include "diagnosis/text.h"
+#include "common/ranges_text.h"
+#include "marks/mark_files.h"
 
 namespace taskd::commands {
 namespace {
@@ -62,7 +62,7 @@ struct Line {
       longest = absl::StrFormat("%.1f", step_ms.back());
     }
     return absl::StrFormat("%7d %15s %9s %9s %12d %9d  %s: ranks %s\n", ranks.size(), steps, median, longest, marks,
-                           lost, state, diagnosis::FormatRanks(ranks, kShownParts));
+                           lost, state, FormatRanges(ranks, kShownParts));
   }
 };
 
@@ -186,7 +186,7 @@ std::string SumUpRanks(const v1::JobStatus& status) {
   });
   std::string text;
   if (!lost_nodes.empty()) {
-    absl::StrAppend(&text, "no proxy connected on nodes ", diagnosis::FormatRanks(lost_nodes), "\n");
+    absl::StrAppend(&text, "no proxy connected on nodes ", FormatRanges(lost_nodes), "\n");
   }
   absl::StrAppendFormat(&text, "\n%7s %15s %9s %9s %12s %9s  %s\n", "#ranks", "steps", "step ms", "longest", "#marks",
                         "lost", "state");

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/job_flags.h"
 #include "common/switch.h"
 #include "proto/channel.h"
 
@@ -242,8 +243,7 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
 class SwitchCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--manager", options_.manager,
-              "HOST:PORT of the manager [the only job that this user runs on this machine]");
+    flags.Add("--manager", options_.manager, kManagerHelp);
     flags.Add("--job", options_.job,
               "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one");
     flags.AddPositional("KIND", options_.assignments,
@@ -254,8 +254,7 @@ class SwitchCommand : public Command {
              "seconds in which all ranks of the job are to come and apply it; 0: those that are there")
         .ShowDefault();
     flags.Add("--json", options_.json, "print one JSON object");
-    flags.Add("--tls-dir", options_.security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", options_.security.tls_name, kTlsNameHelp);
+    AddTlsFlags(flags, options_.security);
   }
 
   absl::StatusOr<bool> Run() override {

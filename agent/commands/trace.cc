@@ -25,14 +25,14 @@
 #include "agent/commands/output_file.h"
 #include "agent/commands/progress.h"
 #include "agent/trace/trace_writer.h"
-#include "common/mark_file_reader.h"
-#include "common/parallel_group.h"
 #include "common/printable.h"
-#include "common/step_name.h"
 #include "diagnosis/diagnose_files.h"
 #include "diagnosis/engine.h"
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/verdict.h"
+#include "marks/mark_file_reader.h"
+#include "marks/parallel_group.h"
+#include "marks/step_name.h"
 
 namespace taskd::commands {
 namespace {

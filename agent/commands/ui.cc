@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/find_job.h"
+#include "agent/commands/job_flags.h"
 #include "common/address.h"
 #include "common/job_file.h"
 #include "common/job_secret.h"
@@ -86,8 +87,7 @@ absl::Status RunUi(const UiOptions& options) {
 class UiCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--manager", options_.manager,
-              "HOST:PORT of the manager [the only job that this user runs on this machine]");
+    flags.Add("--manager", options_.manager, kManagerHelp);
     flags.Add("--job", options_.job, "NAMESPACE/NAME of the job to find, without --manager");
   }
 

@@ -142,8 +142,7 @@ class JobLinkClientImpl final : public JobLinkClient {
       if (!last) {
         wake_.wait_for(lock, kPause, [this] { return abandoned_; });
         lock.unlock();
-        // A channel in failure reconnects only while a call waits for it; calls that fail fast do not count.
-        dial_->Channel().value()->WaitForConnected(std::chrono::system_clock::now() + kPause);
+        dial_->Reconnect(kPause);
         lock.lock();
       }
       last = last || abandoned_ || (stopping_ && !unsaid_ && queue_.empty());

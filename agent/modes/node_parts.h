@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "agent/modes/job_member.h"
-#include "agent/modes/mode_runner.h"
+#include "agent/modes/mode_run.h"
 #include "agent/modes/mpi/mpi_node.h"
 #include "agent/modes/patience.h"
 #include "agent/modes/plans/mode_plan.h"

@@ -112,8 +112,7 @@ class Client final : public RouteAgreement {
     while (true) {
       proposal->set_in_doubt(round_);
       // It could be made once, so it can be made.
-      const std::shared_ptr<grpc::Channel> channel = dial_->Channel().value();
-      stub_ = v1::RouteAgreement::NewStub(channel);
+      stub_ = v1::RouteAgreement::NewStub(dial_->Channel().value());
       stream_ = std::make_unique<VoteStream>(stub_.get(), vote);
       std::optional<absl::StatusOr<RouteDecision>> decision = Listen();
       if (decision.has_value()) {
@@ -122,8 +121,7 @@ class Client final : public RouteAgreement {
         return *std::move(decision);
       }
       std::this_thread::sleep_until(std::min(steady_clock::now() + kPause, Limit()));
-      // A channel in failure reconnects only while a call waits for it; calls that fail fast do not count.
-      channel->WaitForConnected(std::chrono::system_clock::now() + kPause);
+      dial_->Reconnect(kPause);
     }
   }
 

@@ -16,10 +16,10 @@
 #include "agent/process/run_line.h"
 #include "agent/process/signals.h"
 #include "agent/run/failure_report.h"
-#include "agent/run/node_ranks.h"
+#include "agent/run/launched_ranks.h"
 #include "agent/run/rendezvous_client.h"
 #include "agent/run/rendezvous_setup.h"
-#include "agent/run/root.h"
+#include "agent/run/store_host.h"
 #include "agent/run/termination_log.h"
 #include "agent/run/worker_env.h"
 #include "common/environment.h"
@@ -74,7 +74,7 @@ class Launcher {
   enum class Phase : uint8_t { kJoining, kRunning, kStopping, kEnding, kDone };
 
   absl::Status Prepare();
-  NodeRanks::Callbacks OfRanks();
+  LaunchedRanks::Callbacks OfRanks();
   void OnOtherExit(pid_t pid, int wait_status);
   void FindHost();
   void HostAndJoin();
@@ -133,7 +133,7 @@ class Launcher {
   int tier_port_ = 0;
   std::string why_not_here_;  // the endpoint is this machine, but its port was taken
   std::unique_ptr<RendezvousClient> client_;
-  std::unique_ptr<NodeRanks> ranks_;
+  std::unique_ptr<LaunchedRanks> ranks_;
 
   Phase phase_ = Phase::kJoining;
   std::optional<Assignment> assignment_;  // of the current round
@@ -185,16 +185,16 @@ absl::Status Launcher::Prepare() {
       process::SignalWatch::Create(&loop_, taken, [this](int signal) { return OnSignal(signal); });
   if (!signals.ok()) return signals.status();
   signals_ = *std::move(signals);
-  absl::StatusOr<std::unique_ptr<NodeRanks>> ranks =
-      NodeRanks::Create(&loop_, &options_, environment_, host_, OfRanks());
+  absl::StatusOr<std::unique_ptr<LaunchedRanks>> ranks =
+      LaunchedRanks::Create(&loop_, &options_, environment_, host_, OfRanks());
   if (!ranks.ok()) return ranks.status();
   ranks_ = *std::move(ranks);
   signals_->CompareWith(ranks_->guard());
   return absl::OkStatus();
 }
 
-NodeRanks::Callbacks Launcher::OfRanks() {
-  NodeRanks::Callbacks callbacks;
+LaunchedRanks::Callbacks Launcher::OfRanks() {
+  LaunchedRanks::Callbacks callbacks;
   callbacks.event = [this](const LauncherEvent& event) { client_->Send(EventMessage{event}); };
   callbacks.failed = [this](const process::WorkerExit& exit, std::string log_folder) {
     own_failures_.push_back({exit, host_, assignment_->group_rank, log_folder});

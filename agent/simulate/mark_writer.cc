@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/simulate/faults.h"
-#include "common/mark_line.h"
 #include "common/unique_fd.h"
+#include "marks/mark_line.h"
 
 namespace taskd::simulate {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "agent/simulate/simulator.h"
-#include "common/mark_record.h"
+#include "marks/mark_record.h"
 
 namespace taskd::simulate {
 

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "common/mark_file_reader.h"
-#include "common/parallel_group.h"
+#include "marks/mark_file_reader.h"
+#include "marks/parallel_group.h"
 
 namespace taskd::simulate {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "agent/simulate/job.h"
-#include "common/step_fold.h"
+#include "marks/step_fold.h"
 
 namespace taskd::simulate {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mark_fold.h"
+#include "marks/mark_fold.h"
 #include "proto/fold_messages.h"
 #include "taskd/v1/node.grpc.pb.h"
 

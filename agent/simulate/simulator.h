@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "agent/simulate/job.h"
-#include "common/mark_record.h"
-#include "common/step_fold.h"
+#include "marks/mark_record.h"
+#include "marks/step_fold.h"
 
 namespace taskd::simulate {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "common/comm_name.h"
-#include "common/mark_fold.h"
+#include "marks/comm_name.h"
+#include "marks/mark_fold.h"
 
 namespace taskd::simulate {
 namespace {

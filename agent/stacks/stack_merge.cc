@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/printable.h"
+#include "common/ranges_text.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::stacks {
@@ -74,14 +75,7 @@ std::string Where(const ThreadStack& thread) {
 
 // "rank 7", "ranks 0-6, 9".
 std::string RankList(const std::set<int>& ranks) {
-  std::vector<std::string> runs;
-  for (auto it = ranks.begin(); it != ranks.end();) {
-    const int first = *it;
-    int last = first;
-    while (++it != ranks.end() && *it == last + 1) last = *it;
-    runs.push_back(first == last ? absl::StrCat(first) : absl::StrCat(first, "-", last));
-  }
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(runs, ", "));
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", FormatRanges({ranks.begin(), ranks.end()}, ranks.size()));
 }
 
 struct Group {

@@ -10,8 +10,8 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
-#include "common/comm_name.h"
-#include "common/step_name.h"
+#include "marks/comm_name.h"
+#include "marks/step_name.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::trace {

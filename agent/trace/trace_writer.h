@@ -22,8 +22,8 @@
 
 #include "absl/status/status.h"
 #include "agent/trace/trace_lanes.h"
-#include "common/mark_record.h"
-#include "common/step_fold.h"
+#include "marks/mark_record.h"
+#include "marks/step_fold.h"
 
 namespace taskd::trace {
 

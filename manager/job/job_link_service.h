@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "manager/core.h"
+#include "manager/switch/core.h"
 
 namespace grpc {
 class Service;

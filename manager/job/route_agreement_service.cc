@@ -13,11 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
-#include "manager/core.h"
 #include "manager/job/route_agreement.h"
-#include "manager/job_name.h"
-#include "manager/stream_alarm.h"
-#include "manager/writing_reactor.h"
+#include "manager/rpc/stream_alarm.h"
+#include "manager/rpc/writing_reactor.h"
+#include "manager/switch/core.h"
+#include "manager/switch/job_name.h"
 #include "proto/guarded.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "manager/core.h"
+#include "manager/switch/core.h"
 
 namespace grpc {
 class Service;

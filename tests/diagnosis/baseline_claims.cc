@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/mark_file_reader.h"
-#include "common/mark_fold.h"
-#include "common/parallel_group.h"
 #include "diagnosis/mark_directory.h"
+#include "marks/mark_file_reader.h"
+#include "marks/mark_fold.h"
+#include "marks/parallel_group.h"
 #include "tests/diagnosis/baselines.h"
 #include "tests/diagnosis/metrics.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/step_fold.h"
 #include "diagnosis/verdict.h"
+#include "marks/step_fold.h"
 
 namespace taskd::evaluation {
 

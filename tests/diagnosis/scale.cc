@@ -17,8 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/simulate/simulator.h"
-#include "common/mark_fold.h"
 #include "diagnosis/engine.h"
+#include "marks/mark_fold.h"
 #include "tests/diagnosis/metrics.h"
 
 namespace {

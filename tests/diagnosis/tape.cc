@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/simulate/simulator.h"
-#include "common/mark_fold.h"
+#include "marks/mark_fold.h"
 
 namespace taskd::evaluation {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/simulate/job.h"
-#include "common/step_fold.h"
+#include "marks/step_fold.h"
 
 namespace taskd::evaluation {
 

@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/comm_name.h"
-#include "common/mark_file_reader.h"
-#include "common/mark_fold.h"
-#include "common/parallel_group.h"
+#include "marks/comm_name.h"
+#include "marks/mark_file_reader.h"
+#include "marks/mark_fold.h"
+#include "marks/parallel_group.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {

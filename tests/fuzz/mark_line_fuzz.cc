@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "common/mark_line.h"
+#include "marks/mark_line.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_target.h"
 

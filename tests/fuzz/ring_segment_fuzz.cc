@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/ring_segment.h"
-#include "common/testing/fake_segment.h"
+#include "proxy/ring_segment.h"
+#include "proxy/testing/fake_segment.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {
@@ -28,15 +28,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   char* ring = reinterpret_cast<char*>(&fake.header()) + taskd::ring::kDataOffset;
   memcpy(ring, data + kControlBytes, size - kControlBytes);
 
-  auto opened = taskd::RingSegment::Open(fake.Fd());
+  auto opened = taskd::proxy::RingSegment::Open(fake.Fd());
   if (!opened.ok()) return 0;
-  taskd::RingSegment& segment = **opened;
-  taskd::RingBatch batch;
+  taskd::proxy::RingSegment& segment = **opened;
+  taskd::proxy::RingBatch batch;
   for (int round = 0; round < 4; ++round) {
     segment.Pending();
     segment.Read(UINT64_MAX, 64 * 1024, batch);
     FUZZ_CHECK(batch.records.empty() || !segment.faulted());
-    for (const taskd::RingRecord& record : batch.records) {
+    for (const taskd::proxy::RingRecord& record : batch.records) {
       FUZZ_CHECK(record.name_offset * 8ull + record.name_bytes <= batch.words.size() * 8);
       FUZZ_CHECK(record.kind < taskd::ring::kKinds);
       FUZZ_CHECK(segment.DomainName(record.domain).size() < taskd::ring::kDomainNameBytes);

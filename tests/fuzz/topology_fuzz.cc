@@ -5,7 +5,7 @@
 #include <string>
 
 #include "agent/route/plan.h"
-#include "agent/route/report.h"
+#include "agent/route/plan_report.h"
 #include "agent/route/topology_formats/formats.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -59,7 +59,7 @@ gtest_main.o: $(GTEST)/src/gtest_main.cc
 	$(CXX) -O1 $(GTEST_FLAGS) -c $< -o $@
 testing_%.o: $(SDK)/src/testing/%.cc
 	$(CXX) $(TEST_FLAGS) $(GTEST_FLAGS) -c $< -o $@
-reader_%.o: $(ROOT)/common/%.cc
+reader_%.o: $(ROOT)/proxy/%.cc
 	$(CXX) $(TEST_FLAGS) -O2 -I $(ROOT)/tests/integration/arm64_absl -c $< -o $@
 GTEST_OBJECTS := gtest.o gtest_main.o testing_segment_view.o testing_fresh_process.o
 handle_map_test thread_test record_test stack_dump_test: %: $(SDK)/src/%.cc $(GTEST_OBJECTS) libtaskd.so

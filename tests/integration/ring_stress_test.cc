@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "common/ring_segment.h"
 #include "gtest/gtest.h"
+#include "proxy/ring_segment.h"
 #include "taskd/taskd.h"
 #include "testing/segment_view.h"
 
-namespace taskd {
+namespace taskd::proxy {
 namespace {
 
 constexpr int kThreads = 6;     // some in large rings, some in small ones
@@ -175,4 +175,4 @@ TEST(RingStress, WhatIsReadWhileThreadsRecordIsWhole) {
 }
 
 }  // namespace
-}  // namespace taskd
+}  // namespace taskd::proxy

@@ -32,8 +32,8 @@ void AnnounceSshd(const std::string& address) {
 MpiNode::MpiNode(EventLoop* loop, process::ChildProcesses* children, JobMember* member, const ModePlan* plan,
                  Options options)
     : loop_(loop), children_(children), member_(member), plan_(plan), options_(std::move(options)) {
-  remote_ = std::make_unique<RemoteCommands>(loop, children, options_.environment,
-                                             [member](v1::NodeReport report) { member->Send(std::move(report)); });
+  local_commands_ = std::make_unique<LocalCommands>(
+      loop, children, options_.environment, [member](v1::NodeReport report) { member->Send(std::move(report)); });
 }
 
 absl::Status MpiNode::Start() {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "agent/modes/job_member.h"
+#include "agent/modes/mpi/local_commands.h"
 #include "agent/modes/mpi/mpirun_front.h"
-#include "agent/modes/mpi/remote_commands.h"
 #include "agent/modes/reach.h"
 
 namespace taskd::modes {
@@ -42,14 +42,14 @@ class MpiNode {
 
   void AddTo(Environment* environment) const;
   void On(const v1::MpirunCall& call);
-  void On(const v1::RemoteCommand& command) { remote_->On(command); }
+  void On(const v1::RemoteCommand& command) { local_commands_->On(command); }
   // Log lines of run_mpi.sh, and word to the other nodes.
   void CommandStarts() const;
   void CommandEnded(int code);
   // Others: why CMD ends with that code, after "has ended with code 7"; empty if it is its own.
   std::string Why(int code) const;
   // Before this node's processes: what other nodes' mpirun started here. False: nothing, `done` is not called.
-  bool EndRemote(std::function<void()> done) { return remote_->End(std::move(done)); }
+  bool EndRemote(std::function<void()> done) { return local_commands_->End(std::move(done)); }
   // After this node's processes.
   void End();
 
@@ -66,7 +66,7 @@ class MpiNode {
   const ModePlan* const plan_;
   const Options options_;
   std::unique_ptr<MpirunFront> front_;
-  std::unique_ptr<RemoteCommands> remote_;
+  std::unique_ptr<LocalCommands> local_commands_;
   std::unique_ptr<PortWait> own_sshd_;
   std::unique_ptr<RemoteStartWait> reach_;
   pid_t sshd_ = 0;

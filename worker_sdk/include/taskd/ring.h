@@ -15,7 +15,7 @@
 //    that is how a reader distinguishes a living rank from a dead one, in any PID namespace.
 // 5. Everything that the reader must remember to go on after a restart (cursors, the write under way, the clock anchor)
 //    lies in the segment too, written by the reader only.
-// 6. The reader believes nothing here: see RingSegment in common/ring_segment.h for the checks.
+// 6. The reader believes nothing here: see RingSegment in proxy/ring_segment.h for the checks.
 // 7. Processors may order stores and loads weakly (arm64). What the writer publishes with a release store the reader
 //    takes with an acquire load: `magic` (the header before it), `slots` and `ready` (where a ring lies), `head` (the
 //    records below it and the domains that they name), `source_domains` (its two neighbours). `reserved` and a block's

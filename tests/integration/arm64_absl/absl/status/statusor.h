@@ -1,4 +1,4 @@
-// Stands in for abseil where there is none for arm64 (arm64_check.sh): as much of it as common/ring_segment.cc uses.
+// Stands in for abseil where there is none for arm64 (arm64_check.sh): as much of it as proxy/ring_segment.cc uses.
 #pragma once
 
 #include <optional>

@@ -1,0 +1,26 @@
+#include "agent/commands/job_flags.h"
+
+namespace taskd::commands {
+
+void AddTlsFlags(Flags& flags, proto::Security& security) {
+  flags.Add("--tls-dir", security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  flags.Add("--tls-name", security.tls_name, kTlsNameHelp);
+}
+
+void JobSource::AddFlags(Flags& flags) {
+  from_flag_ = flags.Add("--from", from, "a task's folder of mark files, instead of a manager");
+  manager_flag_ = flags.Add("--manager", manager, kManagerHelp);
+  flags.Add("--job", job,
+            "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one; of files the name");
+}
+
+absl::Status JobSource::Choose() {
+  if (!manager_flag_->on_command_line()) return absl::OkStatus();
+  if (from_flag_->on_command_line()) {
+    return absl::InvalidArgumentError("--from and --manager: only one of them can be asked");
+  }
+  from.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace taskd::commands

@@ -1,0 +1,35 @@
+// The flags that commands about a job share: whom they ask, and how that is reached.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "agent/commands/command_line.h"
+#include "proto/security.h"
+
+namespace taskd::commands {
+
+inline constexpr char kManagerHelp[] = "HOST:PORT of the manager [the only job that this user runs on this machine]";
+
+// --tls-dir and --tls-name.
+void AddTlsFlags(Flags& flags, proto::Security& security);
+
+// A folder of mark files, or a manager.
+class JobSource {
+ public:
+  std::string from;     // the folder; empty: ask the manager
+  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;      // of a manager: refuses any other job's; of files: what the job is called [the folder's name]
+
+  void AddFlags(Flags& flags);
+  // After the command line was read. In the environment both may stand; a flag wins over them. INVALID_ARGUMENT: both
+  // were asked for.
+  absl::Status Choose();
+
+ private:
+  std::optional<Flag> from_flag_;
+  std::optional<Flag> manager_flag_;
+};
+
+}  // namespace taskd::commands

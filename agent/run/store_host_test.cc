@@ -1,0 +1,320 @@
+// Root and clients over real sockets, in one process.
+#include "agent/run/store_host.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <random>
+
+#include "agent/run/rendezvous_client.h"
+#include "common/listen.h"
+#include "fmt/format.h"
+
+namespace taskd::run {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kS = 1'000'000'000;
+
+NodeInfo Info(int node_rank) {
+  NodeInfo info;
+  info.run_id = "job";
+  info.version = "1";
+  info.host = fmt::format("host{}", node_rank);
+  info.node_rank = node_rank;
+  info.local_world_size = 1;
+  info.role = "default";
+  info.min_nodes = info.max_nodes = 2;
+  info.hosts_store = node_rank == 0;
+  return info;
+}
+
+Rendezvous::Options TwoNodes(int max_restarts = 0) {
+  Rendezvous::Options options;
+  options.run_id = "job";
+  options.version = "1";
+  options.secret = "of the job";
+  options.min_nodes = options.max_nodes = 2;
+  options.max_restarts = max_restarts;
+  return options;
+}
+
+// Below those that the kernel gives to connections: nobody takes it by chance.
+int FreePort() {
+  std::minstd_rand random(std::random_device{}());
+  for (;;) {
+    const int port = std::uniform_int_distribution<int>(15000, 30000)(random);
+    if (ListenTcp({"127.0.0.1", port}, true).ok()) return port;
+  }
+}
+
+class Node {
+ public:
+  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS, const std::string& secret = "",
+       int ports = 1)
+      : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns,
+                {[this](RootMessage message) { received_.push_back(std::move(message)); },
+                 [this](const std::string& why) { failed_ = why; }},
+                ports) {
+    client_.Start();
+  }
+
+  template <typename Message>
+  std::optional<Message> Received() const {
+    for (auto message = received_.rbegin(); message != received_.rend(); ++message) {
+      if (const auto* found = std::get_if<Message>(&*message)) return *found;
+    }
+    return std::nullopt;
+  }
+  RendezvousClient& client() { return client_; }
+  const std::string& failed() const { return failed_; }
+
+ private:
+  std::vector<RootMessage> received_;
+  std::string failed_;
+  RendezvousClient client_;
+};
+
+class RootTest : public testing::Test {
+ protected:
+  // Turns the clients' loop until `condition` holds.
+  void RunUntil(const std::function<bool()>& condition, int64_t timeout_ns = 30 * kS) {
+    const int64_t deadline_ns = EventLoop::NowNs() + timeout_ns;
+    std::function<void()> look = [&] {
+      if (condition() || EventLoop::NowNs() > deadline_ns) {
+        loop_.Stop();
+      } else {
+        loop_.RunAfter(1'000'000, look);
+      }
+    };
+    loop_.Post(look);
+    loop_.Run();
+    ASSERT_TRUE(condition());
+  }
+
+  void StartRoot(Rendezvous::Options options = TwoNodes(), bool peers_prove = false) {
+    root_.emplace();
+    ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", 0}, true).ok());
+    StoreHost::Callbacks callbacks;
+    callbacks.on_event = [this](const LauncherEvent& event) {
+      std::lock_guard lock(mutex_);
+      events_.push_back(event);
+    };
+    callbacks.on_stacks = [this](int id, const std::string& text) {
+      std::lock_guard lock(mutex_);
+      stacks_.push_back(fmt::format("{} {}", id, text));
+    };
+    root_->ServeRoot(std::move(options), callbacks, peers_prove);
+  }
+  std::vector<LauncherEvent> Events() {
+    std::lock_guard lock(mutex_);
+    return events_;
+  }
+  std::vector<std::string> Stacks() {
+    std::lock_guard lock(mutex_);
+    return stacks_;
+  }
+
+  EventLoop loop_;
+  std::mutex mutex_;
+  std::vector<LauncherEvent> events_;  // guarded by mutex_
+  std::vector<std::string> stacks_;    // guarded by mutex_
+  std::optional<StoreHost> root_;
+};
+
+TEST_F(RootTest, OfSeveralPortsTheJobsOwnIsFound) {
+  // One port with another job's root, one with somebody who closes, one where nobody is, then the job's own.
+  int port = 0;
+  std::optional<StoreHost> other;
+  std::optional<UniqueFd> closes;
+  for (bool all = false; !all;) {
+    port = FreePort();
+    other.emplace();
+    root_.emplace();
+    absl::StatusOr<UniqueFd> stranger = ListenTcp({"127.0.0.1", port + 1}, true);
+    all = other->ListenRoot({"127.0.0.1", port}, true).ok() && stranger.ok() &&
+          root_->ListenRoot({"127.0.0.1", port + 3}, true).ok();
+    if (all) closes = *std::move(stranger);
+  }
+  Rendezvous::Options of_other = TwoNodes();
+  of_other.run_id = "another";
+  other->ServeRoot(of_other, {});
+  loop_.Add(closes->get(), EPOLLIN, [&](uint32_t) { close(accept(closes->get(), nullptr, nullptr)); });
+
+  Node first(&loop_, port + 3, Info(0));
+  Node second(&loop_, port, Info(1), 30 * kS, "", 4);
+  RunUntil([&] { return second.client().last_error() != ""; });  // it has tried all of them once
+  root_->ServeRoot(TwoNodes(), {});
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+  EXPECT_EQ(second.client().port(), port + 3);
+  EXPECT_EQ(second.failed(), "");
+  loop_.Remove(closes->get());
+}
+
+TEST_F(RootTest, OfSeveralPortsNoneIsTheJobs) {
+  Rendezvous::Options another = TwoNodes();
+  another.run_id = "another";
+  StartRoot(another);
+  Node node(&loop_, root_->root_port(), Info(1), 30 * kS, "", 2);
+  RunUntil([&] { return node.client().last_error().find("another job's launcher") != std::string::npos; });
+  EXPECT_FALSE(node.Received<RefusedMessage>()) << "the job's own may yet come";
+}
+
+TEST_F(RootTest, WhoJoinsIsGivenTheSecret) {
+  StartRoot();
+  Node first(&loop_, root_->root_port(), Info(0));
+  Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");  // it asks for proof of it
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+  EXPECT_EQ(first.Received<StartMessage>()->assignment.secret, "of the job");
+}
+
+TEST_F(RootTest, AnotherSecretIsRefusedOnBothSides) {
+  StartRoot(TwoNodes(), /*peers_prove=*/true);
+  for (const std::string secret : {"", "another"}) {
+    Node stranger(&loop_, root_->root_port(), Info(1), 30 * kS, secret);
+    RunUntil([&] { return !stranger.failed().empty(); });
+    EXPECT_THAT(stranger.failed(), HasSubstr("TASKD_TOKEN"));
+    EXPECT_FALSE(stranger.Received<WaitingMessage>());
+  }
+  Node first(&loop_, root_->root_port(), Info(0), 30 * kS, "of the job");
+  Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+}
+
+TEST_F(RootTest, RootWithoutTheSecretIsNotJoined) {
+  StartRoot();
+  Node node(&loop_, root_->root_port(), Info(1), 30 * kS, "given to this node only");
+  RunUntil([&] { return !node.failed().empty(); });
+  EXPECT_THAT(node.failed(), HasSubstr("TASKD_TOKEN"));
+}
+
+TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
+  StartRoot(TwoNodes(1));
+  Node first(&loop_, root_->root_port(), Info(0));
+  RunUntil([&] { return first.Received<WaitingMessage>().has_value(); });
+  EXPECT_THAT(first.Received<WaitingMessage>()->text, HasSubstr("missing node rank 1"));
+  Node second(&loop_, root_->root_port(), Info(1));
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+
+  LauncherEvent started;
+  started.rank = 3;
+  first.client().Send(EventMessage{started});
+  RunUntil([&] { return Events().size() == 1; });
+  root_->CollectStacks(5);
+  RunUntil([&] { return second.Received<CollectMessage>().has_value(); });
+  second.client().Send(StacksMessage{5, "main\nloop"});
+  RunUntil([&] { return Stacks().size() == 1; });
+  EXPECT_THAT(Stacks(), ElementsAre("5 main\nloop"));
+
+  process::WorkerExit exit;
+  exit.rank = 1;
+  exit.code = 7;
+  second.client().Send(FailedMessage{0, exit, ""});
+  RunUntil([&] { return first.Received<StopMessage>() && second.Received<StopMessage>(); });
+  first.client().Send(StoppedMessage{0});
+  second.client().Send(StoppedMessage{0});
+  RunUntil([&] { return second.Received<StartMessage>()->assignment.round == 1; });
+  RunUntil([&] { return first.Received<StartMessage>()->assignment.restart_count == 1; });
+
+  first.client().Send(SucceededMessage{1});
+  second.client().Send(SucceededMessage{1});
+  RunUntil([&] { return first.Received<EndMessage>() && second.Received<EndMessage>(); });
+  EXPECT_EQ(first.Received<EndMessage>()->exit_code, 0);
+  EXPECT_EQ(Events()[0].kind, LauncherEvent::Kind::kStarted);
+  EXPECT_EQ(Events()[0].rank, 3);
+  EXPECT_EQ(Events()[1].kind, LauncherEvent::Kind::kRestarting);
+  EXPECT_THAT(Events()[1].reason, HasSubstr("rank 1"));
+  EXPECT_EQ(Events()[2].kind, LauncherEvent::Kind::kEnded);
+  EXPECT_EQ(Events()[2].round, 1);
+
+  bool alone = false;
+  root_->WhenAlone([&] { loop_.Post([&] { alone = true; }); });
+  first.client().Close();
+  EXPECT_FALSE(alone);
+  second.client().Close();
+  RunUntil([&] { return alone; });
+}
+
+TEST_F(RootTest, ANodeMayComeBeforeTheRoot) {
+  const int port = FreePort();
+  Node second(&loop_, port, Info(1));
+  RunUntil([&] { return !second.client().last_error().empty(); });
+  EXPECT_THAT(second.client().last_error(), HasSubstr("refused"));
+
+  root_.emplace();
+  const absl::Status listening = root_->ListenRoot({"127.0.0.1", port}, true);
+  ASSERT_TRUE(listening.ok()) << listening;
+  root_->ServeRoot(TwoNodes(), {});
+  Node first(&loop_, port, Info(0));
+  RunUntil([&] { return second.Received<StartMessage>().has_value(); });
+
+  root_.reset();
+  RunUntil([&] { return !second.failed().empty(); });
+  EXPECT_THAT(second.failed(), HasSubstr(fmt::format("node 0's launcher at 127.0.0.1:{} is gone", port)));
+}
+
+TEST_F(RootTest, LostBeforeTheStartIsLookedForAgain) {
+  StartRoot();
+  const int port = root_->root_port();
+  Node second(&loop_, port, Info(1));
+  RunUntil([&] { return second.Received<WaitingMessage>().has_value(); });
+  root_.reset();
+  RunUntil([&] { return !second.client().connected(); });
+  root_.emplace();
+  const absl::Status listening = root_->ListenRoot({"127.0.0.1", port}, true);
+  ASSERT_TRUE(listening.ok()) << listening;
+  root_->ServeRoot(TwoNodes(), {});
+  Node first(&loop_, port, Info(0));
+  RunUntil([&] { return second.Received<StartMessage>().has_value(); });
+}
+
+TEST_F(RootTest, NobodyThere) {
+  const int port = FreePort();
+  Node second(&loop_, port, Info(1), kS / 5);
+  RunUntil([&] { return !second.failed().empty(); });
+  EXPECT_THAT(second.failed(), HasSubstr(fmt::format("127.0.0.1:{} within 0.2 s: Connection refused", port)));
+}
+
+TEST_F(RootTest, SomebodyElseThere) {
+  absl::StatusOr<UniqueFd> server = ListenTcp({"127.0.0.1", 0}, false);
+  const int port = LocalPort(server->get());
+  UniqueFd connection;
+  loop_.Add(server->get(), EPOLLIN, [&](uint32_t) {
+    connection.reset(accept(server->get(), nullptr, nullptr));
+    const char text[] = "SSH-2.0-OpenSSH_9.2\r\n";
+    send(connection.get(), text, std::strlen(text), MSG_NOSIGNAL);
+  });
+  Node second(&loop_, port, Info(1));
+  RunUntil([&] { return !second.failed().empty(); });
+  EXPECT_THAT(second.failed(), HasSubstr("is no taskd launcher: it says 'SSH-2.0-OpenSSH_9.2'"));
+  loop_.Remove(server->get());
+}
+
+TEST_F(RootTest, ATierIsServedOnAFreePort) {
+  StartRoot();
+  absl::StatusOr<int> port = root_->ServeTier(false);
+  root_->SetUpstream({"127.0.0.1", root_->root_port()});
+  ASSERT_TRUE(port.ok()) << port.status();
+  EXPECT_NE(*port, root_->root_port());
+}
+
+TEST_F(RootTest, GarbageClosesOnlyItsConnection) {
+  StartRoot();
+  Node first(&loop_, root_->root_port(), Info(0));
+  RunUntil([&] { return first.Received<WaitingMessage>().has_value(); });
+  NodeInfo wrong = Info(1);
+  wrong.local_world_size = 0;  // out of range
+  Node second(&loop_, root_->root_port(), wrong);
+  RunUntil([&] { return !second.client().last_error().empty(); });
+  Node third(&loop_, root_->root_port(), Info(1));
+  RunUntil([&] { return first.Received<StartMessage>().has_value(); });
+}
+
+}  // namespace
+}  // namespace taskd::run

@@ -1,0 +1,13 @@
+// Numbers of ranks or nodes as people read them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace taskd {
+
+// "7", "0-3, 7, 12, 13", "0, 2, 4-6 and 3 more": sorted, at most `limit` parts. Two neighbours are no range.
+std::string FormatRanges(std::vector<int> numbers, size_t limit = 6);
+
+}  // namespace taskd

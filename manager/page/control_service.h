@@ -1,0 +1,19 @@
+// taskd.v1.Control: what `taskd switch` and `taskd status` ask.
+//
+// Served over mutual TLS only: whoever calls it has proven to be a part of the job.
+#pragma once
+
+#include <memory>
+
+#include "manager/page/job_sources.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace taskd::manager {
+
+// Keeps no state but the calls under way, which ManagerCore::Close ends.
+std::unique_ptr<grpc::Service> MakeControlService(const JobSources& sources);
+
+}  // namespace taskd::manager

@@ -1,0 +1,175 @@
+#include "manager/page/web_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/escaping.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd::manager {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class WebApiTest : public testing::Test {
+ protected:
+  ~WebApiTest() override { diagnosis_->Close(); }
+
+  HttpResponse Get(const std::string& path, const std::string& query = "") {
+    const size_t folder = path.rfind('/') + 1;
+    auto found = handlers_.find("/api/v1/" + path);
+    if (found == handlers_.end()) found = handlers_.find("/api/v1/" + path.substr(0, folder));
+    HttpRequest request;
+    request.path = "/api/v1/" + path;
+    request.query = query;
+    return found->second(request);
+  }
+  json GetJson(const std::string& path, const std::string& query = "") {
+    const HttpResponse response = Get(path, query);
+    EXPECT_EQ(response.status, 200) << *response.body;
+    json parsed = json::parse(*response.body);
+    EXPECT_EQ(parsed["schema"], 1);
+    return parsed;
+  }
+  void AddStep(int rank, int64_t step, uint64_t period_ms) {
+    StepFold fold;
+    fold.step = step;
+    fold.process_id = 1;
+    fold.previous_end_ns = 1'000'000'000;
+    fold.end_ns = fold.previous_end_ns + period_ms * 1'000'000;
+    history_->Add(rank, fold);
+  }
+
+  std::shared_ptr<ManagerCore> core_ =
+      std::make_shared<ManagerCore>(JobShape{"ns/job", "task", 1, 4}, KeptState{}, nullptr);
+  std::shared_ptr<DiagnosisCore> diagnosis_ =
+      std::make_shared<DiagnosisCore>(DiagnosisCore::Options{}, std::vector<diagnosis::Verdict>{}, nullptr);
+  std::shared_ptr<SupervisionCore> supervision_ = std::make_shared<SupervisionCore>(nullptr);
+  std::shared_ptr<view::History> history_ = std::make_shared<view::History>();
+  std::shared_ptr<view::RankGroups> groups_ = std::make_shared<view::RankGroups>();
+  std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
+  HttpHandlers handlers_ =
+      MakeWebApi({core_, diagnosis_, supervision_, history_, groups_, events_, std::chrono::steady_clock::now()});
+};
+
+TEST_F(WebApiTest, AHeatMapHasARowForEachRank) {
+  for (int rank = 0; rank < 3; ++rank) AddStep(rank, 7, rank == 1 ? 200 : 100);
+  const json map = GetJson("heatmap", "value=period&rows=512");
+  EXPECT_EQ(map["value"], "period");
+  EXPECT_EQ(map["first"], 7);
+  EXPECT_EQ(map["last"], 7);
+  EXPECT_EQ(map["rows"], json::parse(R"([{"ranks":"0"},{"ranks":"1"},{"ranks":"2"}])"));
+  EXPECT_EQ(map["scale"]["max"], 3.0);
+  std::string cells;
+  ASSERT_TRUE(absl::Base64Unescape(map["cells"].get<std::string>(), &cells));
+  EXPECT_EQ(cells, std::string("\x55\xa9\x55"));
+  EXPECT_EQ(GetJson("heatmap", "rows=2")["rows"], json::parse(R"([{"ranks":"0-1"},{"ranks":"2"}])"));
+  EXPECT_EQ(GetJson("heatmap", "first=8")["steps"], json::array());
+}
+
+TEST_F(WebApiTest, WhatIsWrongIsOneLine) {
+  for (const char* query : {"value=speed", "rows=0", "rows=16385", "rows=x", "first=-1", "last=99999999999999999999",
+                            "colour=red", "rows=1&rows=2", "rows"}) {
+    const HttpResponse response = Get("heatmap", query);
+    EXPECT_EQ(response.status, 400) << query;
+    EXPECT_EQ(std::count(response.body->begin(), response.body->end(), '\n'), 1) << *response.body;
+  }
+  EXPECT_EQ(Get("status", "x=y").status, 400);
+  EXPECT_EQ(Get("events", "since=-1").status, 400);
+  EXPECT_EQ(Get("rank/x").status, 400);
+  EXPECT_EQ(Get("rank/-1").status, 400);
+  EXPECT_EQ(Get("rank/5").status, 404);
+}
+
+TEST_F(WebApiTest, ViewersShareARendering) {
+  AddStep(0, 1, 100);
+  EXPECT_EQ(Get("heatmap").body, Get("heatmap").body);
+  EXPECT_EQ(Get("live").body, Get("live").body);
+  EXPECT_NE(Get("live").body, Get("live", "value=period").body);
+}
+
+TEST_F(WebApiTest, ARankHasItsLastSteps) {
+  AddStep(2, 1, 100);
+  AddStep(2, 2, 120);
+  const json rank = GetJson("rank/2");
+  EXPECT_EQ(rank["rank"], 2);
+  ASSERT_EQ(rank["steps"].size(), 2u);
+  EXPECT_EQ(rank["steps"][1]["period_ms"], 120.0);
+  EXPECT_TRUE(rank["steps"][1]["dataloader_ms"].is_null());
+  EXPECT_EQ(rank["steps"][1]["compute_ms"], 120.0);
+  EXPECT_EQ(rank["groups"], json::array());
+}
+
+TEST_F(WebApiTest, ARankHasItsGroups) {
+  AddStep(2, 1, 100);
+  groups_->Set(0, 2,
+               {{"hccl_world_group", "dp", CompressMembers({0, 1, 2, 3})},
+                {"g_tp", "tp", CompressMembers({2, 0})},
+                {"x\"y", "", {}}});
+  EXPECT_EQ(GetJson("rank/2")["groups"], json::parse(R"([
+      {"name":"hccl_world_group","label":"dp","size":4,"ranks":"0-3"},
+      {"name":"g_tp","label":"tp","size":2,"ranks":"0, 2"},
+      {"name":"x\"y","label":"","size":0,"ranks":""}])"));
+}
+
+TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {
+  JobSnapshot job;
+  job.wanted.effective = MaskOf(SwitchKind::kStep);
+  job.nodes.push_back({0, "host", true, {}});
+  for (int rank = 0; rank < 4; ++rank) {
+    RankReport report;
+    report.rank = rank;
+    report.pid = 100 + rank;
+    report.attached = true;
+    job.nodes[0].ranks.push_back(report);
+  }
+  SteadyTime now{};
+  for (int step = 1; step <= 10; ++step) {
+    for (RankReport& rank : job.nodes[0].ranks) {
+      rank.step = rank.rank == 2 && step == 10 ? 9 : step;
+      rank.step_ms = 1000;
+      ++rank.marks[0];
+    }
+    supervision_->Look(job, now += std::chrono::seconds(1), 0);
+  }
+  for (int s = 0; s < 100; ++s) supervision_->Look(job, now += std::chrono::seconds(1), 5'000'000'000);
+  SupervisionEvent stacks;
+  stacks.kind = SupervisionEvent::Kind::kStacks;
+  stacks.message = "ranks 0-1, 3:\n  wait";
+  stacks.time_ns = 6'000'000'000;
+  events_->Add(stacks);
+  const json hang = GetJson("hang")["hang"];
+  EXPECT_EQ(hang["missing"], "2");
+  EXPECT_EQ(hang["lowest_step"], 9);
+  EXPECT_EQ(hang["highest_step"], 10);
+  EXPECT_EQ(hang["since"], "1970-01-01T00:00:05.000Z");
+  EXPECT_EQ(hang["stacks"], stacks.message);
+  EXPECT_EQ(GetJson("live")["state"], "hung");
+}
+
+TEST_F(WebApiTest, TheNewestIsAllThatThePageNeedsEachSecond) {
+  AddStep(0, 1, 100);
+  SupervisionEvent event;
+  event.kind = SupervisionEvent::Kind::kExited;
+  event.rank = 3;
+  event.message = "\x1b[31m<b>\xff";
+  events_->Add(event);
+  const json live = GetJson("live");
+  EXPECT_EQ(live["job"], "ns/job");
+  EXPECT_EQ(live["step"], 1);
+  EXPECT_EQ(live["ranks"]["expected"], 4);
+  EXPECT_EQ(live["heatmap"]["steps"], json::parse("[1]"));
+  EXPECT_EQ(live["diagnosis"]["schema"], 1);
+  EXPECT_THAT(live["verdict"].get<std::string>(), HasSubstr("cannot say: "));
+  EXPECT_EQ(live["events"].size(), 1u);
+  EXPECT_TRUE(live["hang"].is_null());
+  EXPECT_EQ(GetJson("events", "since=1")["events"], json::array());
+  EXPECT_EQ(GetJson("events")["last"], 1);
+  EXPECT_EQ(GetJson("hang")["hang"], json());
+  EXPECT_EQ(GetJson("status")["job"], "ns/job");
+  EXPECT_EQ(GetJson("diagnosis")["job"], "ns/job");
+}
+
+}  // namespace
+}  // namespace taskd::manager

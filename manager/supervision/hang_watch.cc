@@ -1,0 +1,227 @@
+#include "manager/supervision/hang_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/median.h"
+#include "common/progress.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr size_t kKeptSteps = 32;
+constexpr int kEnoughSteps = 2;    // from which on they can be judged by
+constexpr size_t kNamedRanks = 8;  // in the text
+
+// Of the counters that moved: a checkpoint began, or nothing but the data loader was at work.
+bool IsPatientPhase(const std::array<bool, kNumMarkCounts>& moved) {
+  if (moved[static_cast<int>(SwitchKind::kSaveCheckpoint)]) return true;
+  return moved[static_cast<int>(SwitchKind::kDataLoader)] && std::count(moved.begin(), moved.end(), true) == 1;
+}
+
+std::ptrdiff_t Least(size_t a, size_t b) { return static_cast<std::ptrdiff_t>(std::min(a, b)); }
+
+// `behind`: how many ranks are, named or not.
+std::string Text(const HangVerdict& verdict, size_t behind) {
+  if (verdict.highest_step < 0) {
+    return absl::StrFormat("hang: no rank has ended its first step in %.0f s", verdict.idle_s);
+  }
+  const std::vector<int> odd(verdict.ahead.begin(), verdict.ahead.begin() + Least(verdict.ahead.size(), kNamedRanks));
+  std::string text = absl::StrFormat("hang: no rank has ended a step for %.0f s (limit %.0f s), last step %d",
+                                     verdict.idle_s, verdict.limit_s, verdict.highest_step);
+  if (!odd.empty()) absl::StrAppend(&text, "; not counted, far ahead of the others: rank ", absl::StrJoin(odd, ", "));
+  if (behind == 0) return text;
+  const std::vector<int> named(verdict.behind.begin(), verdict.behind.begin() + Least(behind, kNamedRanks));
+  absl::StrAppend(&text, "; behind at step ", verdict.lowest_step, ": rank ", absl::StrJoin(named, ", "));
+  if (behind > kNamedRanks) absl::StrAppend(&text, " and ", behind - kNamedRanks, " more");
+  return text;
+}
+
+}  // namespace
+
+void HangWatch::BeginAnew(SteadyTime now) {
+  ended_steps_ = 0;
+  patient_ = false;
+  began_at_ = step_at_ = mark_at_ = now;
+}
+
+HangWatch::Seconds HangWatch::Limit() const {
+  if (ended_steps_ < kEnoughSteps) return options_.first_steps_grace;
+  std::vector<double> step_s(step_s_.begin(), step_s_.end());
+  Seconds limit = std::max(Seconds(options_.factor * UpperMedian(step_s)), options_.floor);
+  return patient_ ? limit * options_.slow_factor : limit;
+}
+
+HangWatch::Seconds HangWatch::SlowLimit(Seconds limit) const {
+  if (ended_steps_ < kEnoughSteps) return limit;
+  return std::max(limit * options_.slow_factor, std::min(Seconds(1.5 * longest_slow_s_), options_.first_steps_grace));
+}
+
+HangVerdict HangWatch::Describe(const std::vector<RankPulse>& ranks, SteadyTime now, Seconds limit) const {
+  HangVerdict verdict;
+  verdict.hung = true;
+  verdict.idle_s = Seconds(now - step_at_).count();
+  verdict.limit_s = limit.count();
+  verdict.ranks = static_cast<int>(ranks.size());
+  verdict.lowest_step = INT64_MAX;
+  std::vector<int64_t> steps;
+  for (const RankPulse& rank : ranks) steps.push_back(rank.step);
+  const int64_t of_most = StepOfMost(std::move(steps));
+  for (const RankPulse& rank : ranks) {
+    if (IsFarAhead(rank.step, of_most)) {
+      verdict.ahead.push_back(rank.rank);
+      continue;
+    }
+    verdict.lowest_step = std::min(verdict.lowest_step, rank.step);
+    verdict.highest_step = std::max(verdict.highest_step, rank.step);
+  }
+  std::vector<int> behind;
+  for (const RankPulse& rank : ranks) {
+    if (!IsFarAhead(rank.step, of_most) && rank.step == verdict.lowest_step && rank.step != verdict.highest_step)
+      behind.push_back(rank.rank);
+  }
+  verdict.behind.assign(behind.begin(), behind.begin() + Least(behind.size(), HangVerdict::kMaxBehind));
+  std::sort(verdict.behind.begin(), verdict.behind.end());
+  verdict.text = Text(verdict, behind.size());
+  return verdict;
+}
+
+std::optional<HangVerdict> HangWatch::Resume(SteadyTime now, const std::string& why) {
+  if (!open_.has_value()) return std::nullopt;
+  HangVerdict verdict = *open_;
+  verdict.hung = false;
+  verdict.idle_s = Seconds(now - hung_since_).count();
+  verdict.text = absl::StrFormat("%s after %.0f s", why, verdict.idle_s);
+  open_.reset();
+  return verdict;
+}
+
+std::optional<HangVerdict> HangWatch::Restarted(SteadyTime now) {
+  known_.clear();
+  reached_ = -1;
+  BeginAnew(now);
+  return Resume(now, "the hang is over: its ranks have ended");
+}
+
+HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now) {
+  Changes changes;
+  changes.learned = known_.empty();
+  std::vector<int64_t> steps;
+  for (const RankPulse& rank : ranks) steps.push_back(rank.step);
+  const int64_t of_most = StepOfMost(std::move(steps));
+  for (const RankPulse& rank : ranks) {
+    for (uint64_t count : rank.marks) marks_seen_ = marks_seen_ || count != 0;
+    const auto known = known_.find(rank.rank);
+    if (known != known_.end() && known->second.pid != rank.pid) {
+      ++changes.renewed;
+    } else if (known != known_.end() && !IsFarAhead(rank.step, of_most)) {
+      changes.Add(known->second, rank);
+    }
+    known_[rank.rank] = rank;  // one that has gone stays: it may come back as another process
+  }
+  CountSteps(ranks, now, changes);
+  return changes;
+}
+
+void HangWatch::CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, Changes& changes) {
+  const bool may_be_first = now - began_at_ < options_.first_steps_grace;
+  std::vector<int64_t> steps;
+  std::vector<double> step_ms;
+  for (const RankPulse& rank : ranks) {
+    if (rank.step >= 0 || may_be_first) steps.push_back(rank.step < 0 ? 0 : rank.step + 1);
+    if (rank.step >= 0) step_ms.push_back(rank.step_ms);
+  }
+  changes.step_ms = UpperMedian(step_ms);
+  const int64_t before = reached_;
+  reached_ = StepOfMost(std::move(steps)) - 1;
+  changes.learned = changes.learned && reached_ >= 0;
+  if (changes.learned || (before < 0 && reached_ >= 0)) {
+    changes.steps_ended = 1;
+  } else if (before >= 0 && reached_ > before) {
+    changes.steps_ended = reached_ - before;
+  }
+}
+
+bool HangWatch::IsRestart(const Changes& changes, size_t ranks) {
+  if (changes.steps_ended > 0) patient_once_ = false;
+  if (changes.renewed == 0) return false;
+  if (changes.renewed * 2 > ranks) return true;
+  return !std::exchange(patient_once_, true);
+}
+
+void HangWatch::Changes::Add(const RankPulse& before, const RankPulse& now) {
+  if (now.step > before.step) stepped = true;
+  for (int i = 0; i < kNumMarkCounts; ++i) {
+    if (now.marks[i] != before.marks[i]) moved[i] = marked = true;
+  }
+}
+
+void HangWatch::LearnSteps(const Changes& changes, Seconds idle) {
+  if (changes.steps_ended == 0) return;
+  // The longer of what the ranks measured and what went by between their steps. Not the first one: it compiles.
+  if (ended_steps_ > 0 || changes.learned) {
+    const bool between = changes.stepped && ended_steps_ > 0;
+    const double between_s = between ? idle.count() / static_cast<double>(changes.steps_ended) : 0;
+    step_s_.push_back(std::max(changes.step_ms / 1000, between_s));
+    if (step_s_.size() > kKeptSteps) step_s_.pop_front();
+  }
+  ended_steps_ = static_cast<int>(std::min<int64_t>(kEnoughSteps, ended_steps_ + changes.steps_ended));
+}
+
+void HangWatch::NoteStep(const Changes& changes, SteadyTime now) {
+  const Seconds idle = now - step_at_;
+  // A phase with marks in it, so not a hang that somebody resolved.
+  if (Seconds(mark_at_ - step_at_) > idle / 2 && ended_steps_ == kEnoughSteps) {
+    longest_slow_s_ = std::max(longest_slow_s_, idle.count());
+  }
+  step_at_ = now;
+  NoteMarks(changes, now);
+}
+
+void HangWatch::NoteMarks(const Changes& changes, SteadyTime now) {
+  mark_at_ = now;
+  patient_ = IsPatientPhase(changes.moved);
+}
+
+std::optional<HangVerdict> HangWatch::Judge(const std::vector<RankPulse>& ranks, SteadyTime now) {
+  if (open_.has_value() || !marks_seen_ || options_.factor < 0) return std::nullopt;
+  const Seconds limit = Limit();
+  const Seconds slow_limit = SlowLimit(limit);
+  const bool silent = now - mark_at_ >= limit;
+  const bool slow = ended_steps_ == kEnoughSteps && now - step_at_ >= slow_limit;
+  if (!silent && !slow) return std::nullopt;
+  open_ = Describe(ranks, now, silent ? limit : slow_limit);
+  open_->number = ++hangs_;
+  hung_since_ = step_at_;
+  return open_;
+}
+
+std::optional<HangVerdict> HangWatch::Update(const std::vector<RankPulse>& ranks, bool steps_on, SteadyTime now) {
+  if (!steps_on || ranks.empty()) {
+    watching_ = false;
+    // That all proxies are away is not the end of a hang.
+    return ranks.empty() ? std::nullopt : Resume(now, "the hang is not watched any more: steps are switched off");
+  }
+  if (!watching_) {
+    // What could not be seen does not count. Steps switched on again: nobody knows how long the first takes.
+    if (known_.empty() || !open_.has_value()) BeginAnew(now);
+    watching_ = true;
+  }
+  const Changes changes = TakePulses(ranks, now);
+  if (IsRestart(changes, ranks.size())) {
+    BeginAnew(now);
+    return Resume(now, "the hang is over: ranks were started anew");
+  }
+  LearnSteps(changes, now - step_at_);
+  if (changes.stepped) {
+    NoteStep(changes, now);
+    return Resume(now, "the job goes on: a step has ended");
+  }
+  if (changes.marked) NoteMarks(changes, now);
+  return Judge(ranks, now);
+}
+
+}  // namespace taskd::manager

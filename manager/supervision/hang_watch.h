@@ -1,0 +1,128 @@
+// Does the job still get on? From the step and the mark counters of its ranks, as proxies report them each second.
+// Pure: no clock, no threads; time comes in.
+//
+// A job hangs when no rank has ended a step, nor made any mark, for `limit` = max(factor x the median of its own last
+// steps, floor), or has made marks but ended no step for slow_factor x limit: an evaluation, a slow file system. Where
+// the last marks were of a checkpoint or, alone, of the data loader, `limit` itself is slow_factor times as long. A
+// slow phase that went on again by itself is remembered: the next one may take 1.5 times as long, up to the grace of
+// the first steps.
+//
+// Nobody is killed for what one rank says: how far the job is, how long its steps take, that the first ones are over and
+// that it was started anew, most ranks decide (common/progress.h). A rank far ahead of the others does not count at all.
+// What one rank alone can do is to go on: then the job does not hang.
+//
+// No verdict while there is nothing to judge by: steps are switched off, no rank lives, or no rank has ever made a
+// mark. Before two steps have ended, at the start and after each restart, only the grace of the first steps
+// (compilation) ends in one.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "manager/switch/core.h"
+
+namespace taskd::manager {
+
+struct HangOptions {
+  double factor = 10;  // below 0: no verdicts
+  double slow_factor = 3;
+  std::chrono::duration<double> floor{30};
+  std::chrono::duration<double> first_steps_grace{1800};
+};
+
+// A rank that lives.
+struct RankPulse {
+  int rank = 0;
+  int pid = 0;
+  int64_t step = -1;  // of the newest that ended; -1: none
+  double step_ms = 0;
+  std::array<uint64_t, kNumMarkCounts> marks{};
+};
+
+struct HangVerdict {
+  uint64_t number = 0;  // of the hang, from 1
+  bool hung = false;    // false: it is over
+  double idle_s = 0;    // since the last step ended; of one that is over: how long it was
+  double limit_s = 0;
+  int64_t lowest_step = -1;
+  int64_t highest_step = -1;
+  std::vector<int> behind;  // ranks at the lowest step, where steps differ; the first kMaxBehind
+  std::vector<int> ahead;   // ranks whose steps are far ahead of the others': not counted
+  int ranks = 0;            // that live
+  std::string text;         // one line
+
+  static constexpr size_t kMaxBehind = 64;
+};
+
+class HangWatch {
+ public:
+  // The settings hold from the next Update on.
+  void SetOptions(const HangOptions& options) { options_ = options; }
+
+  // `ranks`: those that live and whose proxies are connected. `steps_on`: they are to mark their steps. Returns a
+  // verdict when it changes: once when the job hangs, once when it goes on or has ended.
+  std::optional<HangVerdict> Update(const std::vector<RankPulse>& ranks, bool steps_on, SteadyTime now);
+
+  // The ranks have ended; where they are started again, their first steps may take long again. An open hang is over.
+  std::optional<HangVerdict> Restarted(SteadyTime now);
+
+  // The open hang.
+  const std::optional<HangVerdict>& open() const { return open_; }
+
+ private:
+  using Seconds = std::chrono::duration<double>;
+
+  // What ranks have done since the last Update.
+  struct Changes {
+    size_t renewed = 0;       // ranks that are other processes
+    bool learned = false;     // most ranks are new to us and have ended steps before
+    bool stepped = false;     // some rank has ended a step
+    bool marked = false;      // some rank has made a mark, of a kind that `moved` names
+    int64_t steps_ended = 0;  // by most ranks
+    double step_ms = 0;       // the median of their newest steps
+    std::array<bool, kNumMarkCounts> moved{};
+
+    void Add(const RankPulse& before, const RankPulse& now);
+  };
+
+  void BeginAnew(SteadyTime now);
+  Changes TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now);
+  // Of the ranks that mark steps, or may still be in their first one.
+  void CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, Changes& changes);
+  // Most ranks are other processes, or some are and the others were not patient for that yet.
+  bool IsRestart(const Changes& changes, size_t ranks);
+  // `idle`: since the step before.
+  void LearnSteps(const Changes& changes, Seconds idle);
+  void NoteStep(const Changes& changes, SteadyTime now);
+  void NoteMarks(const Changes& changes, SteadyTime now);
+  std::optional<HangVerdict> Judge(const std::vector<RankPulse>& ranks, SteadyTime now);
+  std::optional<HangVerdict> Resume(SteadyTime now, const std::string& why);
+  Seconds Limit() const;                   // without any mark
+  Seconds SlowLimit(Seconds limit) const;  // with marks, but without the end of a step
+  HangVerdict Describe(const std::vector<RankPulse>& ranks, SteadyTime now, Seconds limit) const;
+
+  HangOptions options_;
+  std::map<int, RankPulse> known_;
+  std::deque<double> step_s_;  // the newest, oldest first
+  int ended_steps_ = 0;        // since the (re)start; counts to 2
+  int64_t reached_ = -1;       // the step that most ranks have
+  bool patient_once_ = false;  // a few ranks were started anew since most have ended a step
+  bool marks_seen_ = false;    // some rank has ever made one
+  bool watching_ = false;      // there was something to judge by at the last Update
+  bool patient_ = false;       // the last marks were of a checkpoint or of the data loader alone
+  double longest_slow_s_ = 0;
+  SteadyTime began_at_;
+  SteadyTime step_at_;  // the last step ended
+  SteadyTime mark_at_;  // the last mark was seen
+  uint64_t hangs_ = 0;
+  std::optional<HangVerdict> open_;
+  SteadyTime hung_since_;
+};
+
+}  // namespace taskd::manager

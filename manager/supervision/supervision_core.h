@@ -1,0 +1,113 @@
+// What launchers reported of the ranks they supervise, what the ranks' steps show about hangs, and who wants to hear of
+// them. Without transport.
+//
+// Design: one mutex around everything; sinks are called under it. One thread looks at the job once a second.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "manager/supervision/hang_watch.h"
+#include "manager/switch/core.h"
+
+namespace taskd::manager {
+
+// taskd.v1.SupervisionEvent.
+struct SupervisionEvent {
+  enum class Kind { kUnknown, kStarted, kExited, kRestarting, kEnded, kHang, kResumed, kStacks };
+  Kind kind = Kind::kUnknown;
+  int round = 0;
+  int restart_count = 0;
+  int rank = -1;
+  int node = -1;
+  int pid = 0;
+  int code = 0;
+  int signal = 0;
+  std::string message;
+  int64_t time_ns = 0;
+};
+
+// "started", "exited", ...
+const char* SupervisionKindName(SupervisionEvent::Kind kind);
+
+struct SupervisionSnapshot {
+  enum class State { kUnknown, kRunning, kRestarting, kHung, kEnded };  // taskd.v1.SupervisionStatus.State
+  State state = State::kUnknown;
+  uint64_t restarts = 0;
+  uint64_t rank_exits = 0;
+  int hung_ranks = 0;
+  std::optional<HangVerdict> hang;       // the open one
+  std::vector<SupervisionEvent> events;  // newest last
+};
+
+// A launcher that wants to hear of hangs. Called under the core's lock: takes note and goes.
+class HangSink {
+ public:
+  virtual void OnVerdict(const HangVerdict& verdict) = 0;
+  virtual void Close() = 0;  // the core ends; not called again
+
+ protected:
+  ~HangSink() = default;
+};
+
+// Every function may be called from any thread.
+class SupervisionCore {
+ public:
+  static constexpr size_t kMaxEvents = 200;
+  static constexpr size_t kMaxEventsBytes = size_t{256} * 1024;  // of their messages; an answer holds them all
+  static constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
+
+  // `look`: the job as it is now, called once a second in a thread of the core. Empty: nobody looks (tests call Look).
+  // `on_event`: hears of each event, in order, under the core's lock: takes note and goes.
+  explicit SupervisionCore(std::function<JobSnapshot()> look,
+                           std::function<void(const SupervisionEvent&)> on_event = {});
+  ~SupervisionCore();
+  SupervisionCore(const SupervisionCore&) = delete;
+  SupervisionCore& operator=(const SupervisionCore&) = delete;
+
+  // Takes all or none. INVALID_ARGUMENT: a kind that only the manager knows (hang is ours), numbers below -1.
+  absl::Status Report(std::vector<SupervisionEvent> events, SteadyTime now);
+  void Look(const JobSnapshot& job, SteadyTime now, int64_t realtime_ns);
+
+  // From now on; the settings are the job's. Reports an open hang at once. False: closed, nothing was reported.
+  bool Subscribe(HangSink* sink, const HangOptions& options);
+  void Unsubscribe(HangSink* sink);
+
+  SupervisionSnapshot Snapshot() const;
+  // Ends the thread and closes the sinks.
+  void Close();
+
+ private:
+  // INVALID_ARGUMENT: it makes no sense.
+  static absl::Status Check(const SupervisionEvent& event);
+  // Counts it. Returns a hang that it ends. With the mutex.
+  std::optional<HangVerdict> Take(const SupervisionEvent& event, SteadyTime now);
+  void Add(SupervisionEvent event);
+  void Publish(const HangVerdict& verdict, int64_t realtime_ns);
+  void Run();
+
+  const std::function<JobSnapshot()> look_;
+  const std::function<void(const SupervisionEvent&)> on_event_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  bool closed_ = false;
+  SupervisionSnapshot::State state_ = SupervisionSnapshot::State::kUnknown;
+  uint64_t restarts_ = 0;
+  uint64_t rank_exits_ = 0;
+  std::deque<SupervisionEvent> events_;
+  size_t events_bytes_ = 0;
+  HangWatch watch_;
+  std::set<HangSink*> sinks_;
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace taskd::manager

@@ -1,0 +1,174 @@
+#include "manager/supervision/supervision_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/log.h"
+
+namespace taskd::manager {
+namespace {
+
+using Kind = SupervisionEvent::Kind;
+using State = SupervisionSnapshot::State;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SupervisionEvent Event(Kind kind, int rank = -1, std::string message = "") {
+  SupervisionEvent event;
+  event.kind = kind;
+  event.rank = rank;
+  event.message = std::move(message);
+  return event;
+}
+
+class Sink : public HangSink {
+ public:
+  void OnVerdict(const HangVerdict& verdict) override { verdicts.push_back(verdict.hung); }
+  void Close() override { closed = true; }
+  std::vector<bool> verdicts;
+  bool closed = false;
+};
+
+// A node with two ranks that step together.
+class SupervisionCoreTest : public ::testing::Test {
+ protected:
+  SupervisionCoreTest() {
+    spdlog::set_level(spdlog::level::off);  // 64 KiB of x
+    job_.wanted.effective = kAllKindsMask;
+    JobSnapshot::Node& node = job_.nodes.emplace_back();
+    node.connected = true;
+    for (int rank = 0; rank < 2; ++rank) {
+      RankReport& report = node.ranks.emplace_back();
+      report.rank = rank;
+      report.pid = 100 + rank;
+      report.attached = true;
+    }
+  }
+  void Look(bool step) {
+    for (RankReport& rank : job_.nodes[0].ranks) {
+      rank.step += step ? 1 : 0;
+      rank.step_ms = 1000;
+      rank.marks[0] += step ? 1 : 0;
+    }
+    now_ += std::chrono::seconds(1);
+    core_.Look(job_, now_, 1);
+  }
+  void Hang() {
+    for (int i = 0; i < 5; ++i) Look(true);
+    for (int i = 0; i < 30; ++i) Look(false);
+  }
+  State state() { return core_.Snapshot().state; }
+  absl::Status Report(SupervisionEvent event) { return core_.Report({std::move(event)}, now_); }
+
+  SupervisionCore core_{nullptr};
+  JobSnapshot job_;
+  SteadyTime now_{};
+};
+
+TEST_F(SupervisionCoreTest, StatesFollowTheEvents) {
+  EXPECT_EQ(state(), State::kUnknown);
+  ASSERT_TRUE(Report(Event(Kind::kStarted)).ok());
+  EXPECT_EQ(state(), State::kRunning);
+  ASSERT_TRUE(Report(Event(Kind::kExited, 1)).ok());
+  EXPECT_EQ(state(), State::kRunning);
+  ASSERT_TRUE(Report(Event(Kind::kRestarting)).ok());
+  EXPECT_EQ(state(), State::kRestarting);
+  ASSERT_TRUE(Report(Event(Kind::kStarted)).ok());
+  ASSERT_TRUE(Report(Event(Kind::kEnded)).ok());
+  EXPECT_EQ(state(), State::kEnded);
+  SupervisionSnapshot snapshot = core_.Snapshot();
+  EXPECT_EQ(snapshot.restarts, 1u);
+  EXPECT_EQ(snapshot.rank_exits, 1u);
+  ASSERT_EQ(snapshot.events.size(), 5u);
+  EXPECT_EQ(snapshot.events.back().kind, Kind::kEnded);
+  EXPECT_GT(snapshot.events.back().time_ns, 0);
+}
+
+TEST_F(SupervisionCoreTest, HangIsReportedOnceAndAgainWhenItIsOver) {
+  Sink sink;
+  ASSERT_TRUE(core_.Subscribe(&sink, {}));
+  ASSERT_TRUE(Report(Event(Kind::kStarted)).ok());
+  Hang();
+  EXPECT_EQ(state(), State::kHung);
+  EXPECT_EQ(core_.Snapshot().hung_ranks, 2);
+  Sink late;
+  ASSERT_TRUE(core_.Subscribe(&late, {}));
+  EXPECT_THAT(late.verdicts, ElementsAre(true));
+  Look(true);
+  EXPECT_EQ(state(), State::kRunning);
+  EXPECT_EQ(core_.Snapshot().hung_ranks, 0);
+  EXPECT_THAT(sink.verdicts, ElementsAre(true, false));
+  std::vector<SupervisionEvent> events = core_.Snapshot().events;
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].kind, Kind::kHang);
+  EXPECT_THAT(events[1].message, HasSubstr("no rank has ended a step"));
+  EXPECT_EQ(events[2].kind, Kind::kResumed);
+  core_.Close();
+  EXPECT_TRUE(sink.closed);
+  EXPECT_FALSE(core_.Subscribe(&sink, {}));
+}
+
+TEST_F(SupervisionCoreTest, RestartAndEndOfTheRanksEndAHang) {
+  Hang();
+  ASSERT_TRUE(Report(Event(Kind::kRestarting)).ok());
+  EXPECT_EQ(state(), State::kRestarting);
+  for (RankReport& rank : job_.nodes[0].ranks) rank.pid += 100;
+  Look(false);
+  Hang();
+  EXPECT_EQ(state(), State::kHung);
+  for (RankReport& rank : job_.nodes[0].ranks) rank.attached = false;
+  Look(false);
+  EXPECT_EQ(state(), State::kRestarting);
+}
+
+TEST_F(SupervisionCoreTest, ProxyAwayIsNotTheEndOfAHang) {
+  Hang();
+  job_.nodes[0].connected = false;
+  Look(false);
+  EXPECT_EQ(state(), State::kHung);
+}
+
+TEST_F(SupervisionCoreTest, RefusesWhatMakesNoSense) {
+  for (Kind kind : {Kind::kUnknown, Kind::kHang, Kind::kResumed}) {
+    EXPECT_EQ(Report(Event(kind)).code(), absl::StatusCode::kInvalidArgument);
+  }
+  absl::Status status = core_.Report({Event(Kind::kStarted), Event(Kind::kExited, -2)}, now_);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank: -2"));
+  EXPECT_TRUE(core_.Snapshot().events.empty()) << "none was taken";
+}
+
+TEST_F(SupervisionCoreTest, KeepsTheNewest) {
+  for (int i = 0; i < 500; ++i) ASSERT_TRUE(Report(Event(Kind::kExited, i)).ok());
+  std::vector<SupervisionEvent> events = core_.Snapshot().events;
+  ASSERT_EQ(events.size(), SupervisionCore::kMaxEvents);
+  EXPECT_EQ(events.front().rank, 300);
+  EXPECT_EQ(core_.Snapshot().rank_exits, 500u);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(Report(Event(Kind::kStacks, -1, std::string(size_t{1} << 20, 'x'))).ok());
+  }
+  size_t bytes = 0;
+  for (const SupervisionEvent& event : core_.Snapshot().events) bytes += event.message.size();
+  EXPECT_LE(bytes, SupervisionCore::kMaxEventsBytes);
+  EXPECT_EQ(core_.Snapshot().events.back().message.size(), SupervisionCore::kMaxMessageBytes);
+}
+
+TEST_F(SupervisionCoreTest, CutsAtWholeCharacters) {
+  std::string text(SupervisionCore::kMaxMessageBytes - 1, 'x');
+  ASSERT_TRUE(Report(Event(Kind::kStacks, -1, text + "ä")).ok());
+  EXPECT_EQ(core_.Snapshot().events.back().message, text);
+}
+
+TEST(SupervisionCoreThreadTest, LooksByItself) {
+  std::atomic<int> looks{0};
+  SupervisionCore core([&] {
+    ++looks;
+    return JobSnapshot{};
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (looks == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  EXPECT_GT(looks, 0);
+}
+
+}  // namespace
+}  // namespace taskd::manager

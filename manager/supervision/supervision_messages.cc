@@ -1,0 +1,71 @@
+#include "manager/supervision/supervision_messages.h"
+
+namespace taskd::manager {
+namespace {
+
+using Kind = SupervisionEvent::Kind;
+using State = SupervisionSnapshot::State;
+
+// Both enumerations count alike, so that a cast is a conversion.
+static_assert(static_cast<int>(Kind::kStarted) == v1::SupervisionEvent::STARTED);
+static_assert(static_cast<int>(Kind::kExited) == v1::SupervisionEvent::EXITED);
+static_assert(static_cast<int>(Kind::kRestarting) == v1::SupervisionEvent::RESTARTING);
+static_assert(static_cast<int>(Kind::kEnded) == v1::SupervisionEvent::ENDED);
+static_assert(static_cast<int>(Kind::kHang) == v1::SupervisionEvent::HANG);
+static_assert(static_cast<int>(Kind::kResumed) == v1::SupervisionEvent::RESUMED);
+static_assert(static_cast<int>(Kind::kStacks) == v1::SupervisionEvent::STACKS);
+static_assert(static_cast<int>(State::kRunning) == v1::SupervisionStatus::RUNNING);
+static_assert(static_cast<int>(State::kRestarting) == v1::SupervisionStatus::RESTARTING);
+static_assert(static_cast<int>(State::kHung) == v1::SupervisionStatus::HUNG);
+static_assert(static_cast<int>(State::kEnded) == v1::SupervisionStatus::ENDED);
+
+}  // namespace
+
+SupervisionEvent ReadEvent(const v1::SupervisionEvent& message) {
+  SupervisionEvent event;
+  if (v1::SupervisionEvent::Kind_IsValid(message.kind())) event.kind = static_cast<Kind>(message.kind());
+  event.round = message.round();
+  event.restart_count = message.restart_count();
+  event.rank = message.rank();
+  event.node = message.node();
+  event.pid = message.pid();
+  event.code = message.code();
+  event.signal = message.signal();
+  event.message = message.message();
+  event.time_ns = message.time_ns();
+  return event;
+}
+
+void FillSupervision(const SupervisionSnapshot& snapshot, v1::SupervisionStatus* message) {
+  message->set_state(static_cast<v1::SupervisionStatus::State>(snapshot.state));
+  message->set_restarts(static_cast<uint32_t>(snapshot.restarts));
+  message->set_rank_exits(static_cast<uint32_t>(snapshot.rank_exits));
+  message->set_hung_ranks(static_cast<uint32_t>(snapshot.hung_ranks));
+  for (const SupervisionEvent& event : snapshot.events) {
+    v1::SupervisionEvent* out = message->add_events();
+    out->set_kind(static_cast<v1::SupervisionEvent::Kind>(event.kind));
+    out->set_round(event.round);
+    out->set_restart_count(event.restart_count);
+    out->set_rank(event.rank);
+    out->set_node(event.node);
+    out->set_pid(event.pid);
+    out->set_code(event.code);
+    out->set_signal(event.signal);
+    out->set_message(event.message);
+    out->set_time_ns(event.time_ns);
+  }
+}
+
+void FillNotice(const HangVerdict& verdict, v1::HangNotice* message) {
+  message->set_number(verdict.number);
+  message->set_hung(verdict.hung);
+  message->set_idle_s(verdict.idle_s);
+  message->set_limit_s(verdict.limit_s);
+  message->set_lowest_step(verdict.lowest_step);
+  message->set_highest_step(verdict.highest_step);
+  for (int rank : verdict.behind) message->add_behind(rank);
+  message->set_ranks(static_cast<uint32_t>(verdict.ranks));
+  message->set_text(verdict.text);
+}
+
+}  // namespace taskd::manager

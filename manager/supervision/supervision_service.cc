@@ -1,0 +1,115 @@
+#include "manager/supervision/supervision_service.h"
+
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "manager/rpc/writing_reactor.h"
+#include "manager/supervision/supervision_core.h"
+#include "manager/supervision/supervision_messages.h"
+#include "manager/switch/job_name.h"
+#include "proto/guarded.h"
+#include "taskd/v1/supervision.grpc.pb.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr int kMaxEventsPerCall = 1024;
+// A watcher that is this many notices behind does not read; the oldest go, the newest has the present state.
+constexpr size_t kMaxBehind = 16;
+
+class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
+ public:
+  WatchReactor(std::shared_ptr<SupervisionCore> core, const HangOptions& options, const grpc::Status& refusal)
+      : core_(std::move(core)) {
+    if (!refusal.ok()) {
+      End(refusal);
+    } else {
+      SayHello();
+      if (!core_->Subscribe(this, options)) Close();
+    }
+  }
+
+  void OnVerdict(const HangVerdict& verdict) override {
+    std::lock_guard lock(mutex_);
+    if (pending_.size() >= kMaxBehind) pending_.pop_front();
+    pending_.push_back(verdict);
+    WriteNext();
+  }
+  void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
+  void OnDone() override {
+    core_->Unsubscribe(this);
+    delete this;
+  }
+
+ private:
+  bool FillNext(v1::HangNotice* message) override {
+    if (pending_.empty()) return false;
+    FillNotice(pending_.front(), message);
+    pending_.pop_front();
+    return true;
+  }
+
+  const std::shared_ptr<SupervisionCore> core_;
+  std::deque<HangVerdict> pending_;
+};
+
+class SupervisionService final : public v1::Supervision::CallbackService {
+ public:
+  SupervisionService(std::shared_ptr<SupervisionCore> core, JobShape shape)
+      : core_(std::move(core)), shape_(std::move(shape)) {
+    MarkMethodCallback(
+        0, proto::GuardedUnary<v1::ReportEventsRequest, v1::ReportEventsReply>(
+               [this](auto* context, auto* request, auto* reply) { return Report(context, request, reply); }));
+    MarkMethodCallback(1, proto::GuardedServerStream<v1::WatchRequest, v1::HangNotice>(
+                              [this](auto* context, auto* request) { return Watch(context, request); }));
+  }
+
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context, const v1::ReportEventsRequest* request,
+                                   v1::ReportEventsReply*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(Take(*request));
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<v1::HangNotice>* Watch(grpc::CallbackServerContext*,
+                                                  const v1::WatchRequest* request) override {
+    HangOptions options;
+    if (request->hang_factor() != 0) options.factor = request->hang_factor();
+    if (request->hang_floor_s() > 0) options.floor = std::chrono::duration<double>(request->hang_floor_s());
+    if (request->first_steps_grace_s() > 0) {
+      options.first_steps_grace = std::chrono::duration<double>(request->first_steps_grace_s());
+    }
+    return new WatchReactor(core_, options, CheckJob(request->job(), shape_));
+  }
+
+ private:
+  grpc::Status Take(const v1::ReportEventsRequest& request) const {
+    grpc::Status allowed = CheckJob(request.job(), shape_);
+    if (!allowed.ok()) return allowed;
+    if (request.events_size() > kMaxEventsPerCall) {
+      return {grpc::StatusCode::INVALID_ARGUMENT,
+              absl::StrCat("events: ", request.events_size(), " are more than ", kMaxEventsPerCall)};
+    }
+    std::vector<SupervisionEvent> events;
+    events.reserve(static_cast<size_t>(request.events_size()));
+    for (const v1::SupervisionEvent& event : request.events()) events.push_back(ReadEvent(event));
+    absl::Status taken = core_->Report(std::move(events), std::chrono::steady_clock::now());
+    if (taken.ok()) return grpc::Status::OK;
+    return {static_cast<grpc::StatusCode>(taken.code()), std::string(taken.message())};
+  }
+
+  const std::shared_ptr<SupervisionCore> core_;
+  const JobShape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeSupervisionService(std::shared_ptr<SupervisionCore> core, const JobShape& shape) {
+  return std::make_unique<SupervisionService>(std::move(core), shape);
+}
+
+}  // namespace taskd::manager

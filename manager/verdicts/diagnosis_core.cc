@@ -1,0 +1,264 @@
+#include "manager/verdicts/diagnosis_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+
+namespace taskd::manager {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// Between the begins of two rounds: thousands of nodes do not wake the thread thousands of times.
+constexpr milliseconds kPace{5};
+// While a step waits for its last ranks.
+constexpr milliseconds kTick{250};
+
+uint64_t Nanoseconds(SteadyTime time) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
+}
+
+// What of a verdict is worth a write to the disk at once.
+std::string NamedBy(const std::vector<diagnosis::Verdict>& verdicts) {
+  std::string text;
+  for (const diagnosis::Verdict& verdict : verdicts) {
+    absl::StrAppend(&text, verdict.id, verdict.open ? "o" : "c", static_cast<int>(verdict.scope), ",",
+                    static_cast<int>(verdict.cause), ":");
+    for (int id : verdict.ids) absl::StrAppend(&text, id, ",");
+    for (const diagnosis::Link& link : verdict.links) absl::StrAppend(&text, link.a, "-", link.b, ",");
+    text += ';';
+  }
+  return text;
+}
+
+// Open ones before cleared ones, newer before older, as many as are kept.
+std::vector<diagnosis::Verdict> Newest(std::vector<diagnosis::Verdict> verdicts) {
+  std::sort(verdicts.begin(), verdicts.end(), [](const diagnosis::Verdict& a, const diagnosis::Verdict& b) {
+    return a.open != b.open ? a.open : a.id > b.id;
+  });
+  if (verdicts.size() > DiagnosisCore::kMaxKeptVerdicts) verdicts.resize(DiagnosisCore::kMaxKeptVerdicts);
+  return verdicts;
+}
+
+}  // namespace
+
+double CoverageOf(const diagnosis::Report& report) {
+  if (report.coverage.empty()) return 0;
+  const auto sufficient = std::count_if(report.coverage.begin(), report.coverage.end(),
+                                        [](const diagnosis::RankCoverage& rank) { return rank.sufficient; });
+  return static_cast<double>(sufficient) / static_cast<double>(report.coverage.size());
+}
+
+DiagnosisCore::DiagnosisCore(const Options& options, const std::vector<diagnosis::Verdict>& kept, Save save)
+    : options_(options), save_(std::move(save)), feed_(options.feed) {
+  feed_.Restore(kept);
+  for (const diagnosis::Verdict& verdict : kept) last_verdict_ = std::max(last_verdict_, verdict.id);
+  saved_as_ = NamedBy(Newest(kept));
+  Publish(false, SteadyTime{});
+  thread_ = std::thread([this] { Run(); });
+}
+
+DiagnosisCore::~DiagnosisCore() { Close(); }
+
+void DiagnosisCore::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  SaveIfDue(steady_clock::now(), true);
+  std::lock_guard lock(report_mutex_);
+  closed_ = true;
+  for (ReportSink* sink : sinks_) sink->Close();
+  sinks_.clear();
+}
+
+template <typename Put>
+void DiagnosisCore::Post(uint64_t stream, Put put) {
+  bool wake;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (inbox_.empty()) inbox_since_ = steady_clock::now();
+    put(inbox_[stream]);
+    wake = std::exchange(waiting_, false);
+  }
+  if (wake) wake_.notify_one();
+}
+
+void DiagnosisCore::Connect(uint64_t stream, int node, std::string host) {
+  Post(stream, [&](Mailbox& mailbox) { mailbox.hello = Hello{node, std::move(host)}; });
+}
+
+void DiagnosisCore::Ranks(uint64_t stream, std::vector<RankPresence> ranks) {
+  Post(stream, [&](Mailbox& mailbox) { mailbox.ranks = std::move(ranks); });
+}
+
+void DiagnosisCore::Disconnect(uint64_t stream) {
+  Post(stream, [&](Mailbox& mailbox) { mailbox.ended = true; });
+}
+
+void DiagnosisCore::Folds(uint64_t stream, FoldBatch batch) {
+  size_t bytes = BytesOf(batch);
+  Post(stream, [&](Mailbox& mailbox) {
+    stats_.received += batch.steps.size();
+    mailbox.bytes += bytes;
+    inbox_bytes_ += bytes;
+    mailbox.folds.emplace_back(std::move(batch), bytes);
+    while (inbox_bytes_ > 0 && inbox_bytes_ + taken_bytes_ + stats_.feed.group_bytes > options_.max_bytes) {
+      Mailbox& fullest = std::max_element(inbox_.begin(), inbox_.end(), [](const auto& a, const auto& b) {
+                           return a.second.bytes < b.second.bytes;
+                         })->second;
+      auto& [oldest, oldest_bytes] = fullest.folds.front();
+      stats_.dropped += oldest.steps.size();
+      fullest.bytes -= oldest_bytes;
+      inbox_bytes_ -= oldest_bytes;
+      fullest.folds.pop_front();
+    }
+  });
+}
+
+std::shared_ptr<const diagnosis::Report> DiagnosisCore::report() const {
+  std::lock_guard lock(report_mutex_);
+  return report_;
+}
+
+bool DiagnosisCore::Subscribe(ReportSink* sink) {
+  std::lock_guard lock(report_mutex_);
+  if (closed_) return false;
+  sinks_.insert(sink);
+  sink->Changed(report_);
+  return true;
+}
+
+void DiagnosisCore::Unsubscribe(ReportSink* sink) {
+  std::lock_guard lock(report_mutex_);
+  sinks_.erase(sink);
+}
+
+DiagnosisCore::Stats DiagnosisCore::stats() const {
+  Stats stats;
+  {
+    std::lock_guard lock(mutex_);
+    stats = stats_;
+  }
+  // Held: what is published meanwhile must not end it.
+  const std::shared_ptr<const diagnosis::Report> kept = report();
+  stats.coverage = CoverageOf(*kept);
+  for (const diagnosis::Verdict& verdict : kept->verdicts) {
+    if (!verdict.open) continue;
+    ++stats.open_verdicts;
+    stats.cost_ms_per_step = std::max(stats.cost_ms_per_step, verdict.cost_ms_per_step);
+  }
+  return stats;
+}
+
+void DiagnosisCore::Run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    // Until there is mail, or something is due.
+    SteadyTime now = steady_clock::now();
+    std::optional<SteadyTime> due;
+    auto at = [&](SteadyTime time) { due = due.has_value() ? std::min(*due, time) : time; };
+    if (unpublished_) at(published_at_ + kRefresh);
+    if (feed_.waits_for_time(Nanoseconds(now))) at(now + kTick);
+    if (unsaved_) at(saved_at_ + kSaveAgain);
+    auto ready = [this] { return stopping_ || !inbox_.empty(); };
+    waiting_ = true;
+    if (due.has_value()) {
+      wake_.wait_until(lock, *due, ready);
+    } else {
+      wake_.wait(lock, ready);
+    }
+    waiting_ = false;
+    if (stopping_) return;
+
+    Inbox inbox = std::exchange(inbox_, {});
+    taken_bytes_ = std::exchange(inbox_bytes_, 0);
+    SteadyTime oldest = inbox_since_;
+    lock.unlock();
+    now = steady_clock::now();
+    Round(inbox, oldest, now);
+    SaveIfDue(now, false);
+    lock.lock();
+    wake_.wait_until(lock, now + kPace, [this] { return stopping_; });
+  }
+}
+
+void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
+  const uint64_t now_ns = Nanoseconds(now);
+  bool mail = !inbox.empty();
+  for (auto& [stream, mailbox] : inbox) {
+    if (mailbox.hello.has_value()) feed_.Connect(stream, mailbox.hello->node, mailbox.hello->host);
+    if (mailbox.ranks.has_value()) feed_.Ranks(stream, *mailbox.ranks);
+    for (auto& [batch, bytes] : mailbox.folds) feed_.Folds(stream, std::move(batch), now_ns);
+    if (mailbox.ended) feed_.Disconnect(stream, now_ns);
+  }
+  inbox.clear();
+  {
+    std::lock_guard lock(mutex_);
+    taken_bytes_ = 0;
+    stats_.feed.group_bytes = feed_.counts().group_bytes;
+  }
+  // Time alone judges steps, too, and forgets who is away.
+  const bool timed = feed_.waits_for_time(now_ns);
+  bool changed = feed_.Advance(now_ns);
+  unpublished_ = unpublished_ || mail || timed || changed;
+  unsaved_ = unsaved_ || (changed && save_);
+  const SteadyTime judged = steady_clock::now();
+  {
+    // Before the report: who has seen a verdict finds its folds counted.
+    std::lock_guard lock(mutex_);
+    stats_.feed = feed_.counts();
+    stats_.busy_s += std::chrono::duration<double>(judged - now).count();
+    if (mail) stats_.lag_s = std::chrono::duration<double>(judged - oldest).count();
+  }
+  if (changed || (unpublished_ && now - published_at_ >= kRefresh)) Publish(changed, now);
+}
+
+void DiagnosisCore::CountOpened(const diagnosis::Report& report) {
+  uint64_t last = last_verdict_;
+  std::lock_guard lock(mutex_);
+  for (const diagnosis::Verdict& verdict : report.verdicts) {
+    if (verdict.id <= last_verdict_) continue;
+    last = std::max(last, verdict.id);
+    ++stats_.opened[static_cast<size_t>(verdict.cause)];
+  }
+  last_verdict_ = last;
+}
+
+void DiagnosisCore::Publish(bool changed, SteadyTime now) {
+  auto report = std::make_shared<const diagnosis::Report>(feed_.report());
+  if (changed) CountOpened(*report);  // before it is seen
+  unpublished_ = false;
+  published_at_ = now;
+  std::lock_guard lock(report_mutex_);
+  report_ = std::move(report);
+  if (!changed) return;
+  for (ReportSink* sink : sinks_) sink->Changed(report_);
+}
+
+void DiagnosisCore::SaveIfDue(SteadyTime now, bool last) {
+  if (!unsaved_) return;
+  std::vector<diagnosis::Verdict> verdicts = Newest(report()->verdicts);
+  std::string name = NamedBy(verdicts);
+  if (!last && now - saved_at_ < kSaveAgain && (save_failed_ || name == saved_as_)) return;
+  absl::Status status = save_(verdicts);
+  if (!status.ok() && !save_failed_) {
+    spdlog::error("the verdicts cannot be kept, a restarted manager would not know them: {}", status.message());
+  } else if (status.ok() && save_failed_) {
+    spdlog::info("the verdicts are kept again");
+  }
+  save_failed_ = !status.ok();
+  saved_at_ = now;
+  if (!status.ok()) return;
+  saved_as_ = std::move(name);
+  unsaved_ = false;
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,295 @@
+#include "manager/verdicts/diagnosis_core.h"
+
+#include <atomic>
+#include <condition_variable>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/test_job.h"
+
+namespace taskd::manager {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
+
+constexpr std::chrono::seconds kPatience{20};
+
+template <typename Condition>
+bool WaitUntil(Condition condition) {
+  auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+bool Names(const diagnosis::Report& report, int rank, bool open = true) {
+  for (const diagnosis::Verdict& verdict : report.verdicts) {
+    if (verdict.open == open && verdict.ids == std::vector<int>{rank}) return true;
+  }
+  return false;
+}
+
+class Watcher final : public ReportSink {
+ public:
+  void Changed(std::shared_ptr<const diagnosis::Report> report) override {
+    std::lock_guard lock(mutex_);
+    reports_.push_back(std::move(report));
+  }
+  void Close() override { closed_ = true; }
+
+  bool WaitFor(int rank) {
+    return WaitUntil([&] {
+      std::lock_guard lock(mutex_);
+      return Names(*reports_.back(), rank);
+    });
+  }
+  size_t count() {
+    std::lock_guard lock(mutex_);
+    return reports_.size();
+  }
+  bool closed() const { return closed_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<const diagnosis::Report>> reports_;
+  std::atomic<bool> closed_{false};
+};
+
+class CoreTest : public ::testing::Test {
+ protected:
+  void Start(const std::vector<diagnosis::Verdict>& kept = {}, DiagnosisCore::Save save = {}) {
+    core_ = std::make_unique<DiagnosisCore>(options_, kept, std::move(save));
+  }
+  // Rank r of the job is on stream 1 + r / 4.
+  void Connect() {
+    for (int node = 0; node < job_.ranks / 4; ++node) {
+      uint64_t stream = 1 + static_cast<uint64_t>(node);
+      core_->Connect(stream, node, "host" + std::to_string(node));
+      std::vector<RankPresence> ranks;
+      FoldBatch groups;
+      for (int rank = node * 4; rank < node * 4 + 4; ++rank) {
+        ranks.push_back({rank, true});
+        groups.groups.push_back({rank, {job_.Group()}});
+      }
+      core_->Ranks(stream, ranks);
+      core_->Folds(stream, std::move(groups));
+    }
+  }
+  void Run(int64_t steps) {
+    for (int64_t i = 0; i < steps; ++i) {
+      std::vector<StepFold> folds = job_.Step(step_++, end_ns_);
+      for (int node = 0; node < job_.ranks / 4; ++node) {
+        FoldBatch batch;
+        for (int rank = node * 4; rank < node * 4 + 4; ++rank) batch.steps.push_back({rank, folds[rank]});
+        core_->Folds(1 + static_cast<uint64_t>(node), std::move(batch));
+      }
+    }
+  }
+  void RunUntilSlow(int rank) {
+    Run(80);
+    job_.slow[rank] = 1.5;
+    Run(80);
+  }
+
+  TestJob job_;
+  uint64_t end_ns_ = job_.begin_ns;
+  int64_t step_ = 0;
+  DiagnosisCore::Options options_;
+  std::unique_ptr<DiagnosisCore> core_;
+};
+
+TEST_F(CoreTest, NamesTheSlowRankAndWakesOnlyForThat) {
+  Watcher watcher;
+  Start();
+  ASSERT_TRUE(core_->Subscribe(&watcher));
+  EXPECT_EQ(watcher.count(), 1u) << "the present report, at once";
+  EXPECT_EQ(core_->report()->state, diagnosis::JobState::kUnknown);
+  Connect();
+  RunUntilSlow(5);
+  ASSERT_TRUE(watcher.WaitFor(5));
+  ASSERT_TRUE(WaitUntil([&] { return core_->report()->last_step == 159; }));
+  EXPECT_EQ(core_->report()->ranks, 8);
+  EXPECT_EQ(core_->report()->state, diagnosis::JobState::kSlow);
+  EXPECT_LT(watcher.count(), 40u) << "not a report a step";
+  DiagnosisCore::Stats stats = core_->stats();
+  EXPECT_EQ(stats.received, 160u * 8);
+  EXPECT_EQ(stats.feed.steps, 160u * 8);
+  EXPECT_EQ(stats.dropped + stats.feed.refused, 0u);
+  EXPECT_EQ(stats.open_verdicts, 1u);
+  EXPECT_GT(stats.cost_ms_per_step, 0);
+  core_->Unsubscribe(&watcher);
+  core_->Close();
+  EXPECT_FALSE(watcher.closed());
+  EXPECT_FALSE(core_->Subscribe(&watcher));
+}
+
+TEST_F(CoreTest, KeepsVerdictsAndGoesOnWithThem) {
+  std::mutex mutex;
+  std::vector<diagnosis::Verdict> kept;
+  int saves = 0;
+  auto save = [&](const std::vector<diagnosis::Verdict>& verdicts) {
+    std::lock_guard lock(mutex);
+    kept = verdicts;
+    ++saves;
+    return absl::OkStatus();
+  };
+  Start({}, save);
+  Connect();
+  RunUntilSlow(2);
+  ASSERT_TRUE(WaitUntil([&] {
+    std::lock_guard lock(mutex);
+    return !kept.empty();
+  })) << "while it runs, not only at its end";
+  core_.reset();
+  EXPECT_THAT(kept, Contains(Field(&diagnosis::Verdict::ids, ElementsAre(2))));
+
+  saves = 0;
+  Start(kept, save);
+  EXPECT_TRUE(Names(*core_->report(), 2)) << "at once";
+  core_.reset();
+  EXPECT_EQ(saves, 0) << "nothing has changed";
+}
+
+TEST_F(CoreTest, ADiskThatFailsIsTriedAgainAndStopsNothing) {
+  std::atomic<int> tries{0};
+  Start({}, [&](const std::vector<diagnosis::Verdict>&) {
+    ++tries;
+    return absl::UnavailableError("disk full");
+  });
+  Connect();
+  RunUntilSlow(2);
+  ASSERT_TRUE(WaitUntil([&] { return Names(*core_->report(), 2); }));
+  ASSERT_TRUE(WaitUntil([&] { return tries > 0; }));
+  int before = tries;
+  core_->Close();
+  EXPECT_EQ(tries, before + 1) << "once more at the end";
+}
+
+// What the engine holds of groups and what waits have one budget.
+TEST_F(CoreTest, GroupsLeaveTheInboxLess) {
+  options_.max_bytes = 200'000;
+  Start({}, {});
+  Connect();
+  FoldBatch one;
+  one.steps.push_back({0, StepFold{}});
+  core_->Folds(1, one);
+  ASSERT_TRUE(WaitUntil([&] { return core_->stats().feed.steps == 1; }));
+  for (int rank = 0; rank < 4; ++rank) {
+    FoldBatch groups;
+    groups.groups.push_back({rank, {}});
+    for (int i = 0; i < 256; ++i) {
+      groups.groups.back().groups.push_back({std::to_string(rank * 1000 + i), "", {{i, 1, 1 + rank}}});
+    }
+    core_->Folds(1, std::move(groups));
+  }
+  ASSERT_TRUE(WaitUntil([&] { return core_->stats().feed.group_bytes > 200'000; }));
+  EXPECT_EQ(core_->stats().dropped, 0u);
+  core_->Folds(1, one);
+  EXPECT_EQ(core_->stats().dropped, 1u);
+}
+
+// The thread is held up; what comes meanwhile is bounded, and who floods loses its own.
+TEST_F(CoreTest, AFullInboxDropsTheOldestOfTheFullest) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool held = false, go_on = false;
+  options_.max_bytes = 200'000;
+  Start({}, [&](const std::vector<diagnosis::Verdict>&) {
+    std::unique_lock lock(mutex);
+    held = true;
+    changed.notify_all();
+    changed.wait(lock, [&] { return go_on; });
+    return absl::OkStatus();
+  });
+  Connect();
+  // In small portions: here nothing is to be dropped yet.
+  for (int i = 0; i < 160; ++i) {
+    if (i == 80) job_.slow[5] = 1.5;
+    Run(1);
+    ASSERT_TRUE(WaitUntil([&] {
+      std::lock_guard lock(mutex);
+      return held || core_->stats().feed.steps == core_->stats().received;
+    }));
+    if (held) break;
+  }
+  ASSERT_TRUE(held);
+  uint64_t before = core_->stats().received;
+  core_->Connect(77, 9, "host-flood");
+  FoldBatch few;
+  for (int64_t step = 0; step < 10; ++step) {
+    few.steps.push_back({4, StepFold{}});
+    few.steps.back().fold.step = 10'000 + step;
+  }
+  core_->Folds(2, few);
+  for (int i = 0; i < 1000; ++i) {
+    FoldBatch flood;
+    for (int rank = 5000; rank < 5008; ++rank) {
+      flood.steps.push_back({rank, StepFold{}});
+      flood.steps.back().fold.step = i;
+    }
+    core_->Folds(77, std::move(flood));
+  }
+  DiagnosisCore::Stats stats = core_->stats();
+  EXPECT_EQ(stats.received, before + 10 + 8000);
+  EXPECT_GT(stats.dropped, 4000u);
+  EXPECT_LT(stats.dropped, 8000u) << "the newest stay";
+  EXPECT_EQ(stats.dropped % 8, 0u) << "the others' folds are not among them";
+  {
+    std::lock_guard lock(mutex);
+    go_on = true;
+  }
+  changed.notify_all();
+  ASSERT_TRUE(WaitUntil([&] { return core_->stats().feed.steps == before + 10 + 8000 - stats.dropped; }));
+}
+
+TEST_F(CoreTest, AStepWithoutItsLastRankIsJudgedByItsDeadline) {
+  options_.feed.engine.step_deadline_ns = 100'000'000;
+  Start();
+  Connect();
+  Run(20);
+  ASSERT_TRUE(WaitUntil([&] { return core_->report()->last_step == 19; }));
+  // Rank 7 says nothing of this step, and nothing else comes that could wake the thread.
+  std::vector<StepFold> folds = job_.Step(step_++, end_ns_);
+  for (int rank = 0; rank < 7; ++rank) {
+    FoldBatch batch;
+    batch.steps.push_back({rank, folds[rank]});
+    core_->Folds(rank < 4 ? 1 : 2, std::move(batch));
+  }
+  EXPECT_TRUE(WaitUntil([&] { return core_->report()->last_step == 20; }));
+}
+
+TEST_F(CoreTest, ManyStreamsAtOnce) {
+  Watcher watcher;
+  Start({}, [](const std::vector<diagnosis::Verdict>&) { return absl::OkStatus(); });
+  core_->Subscribe(&watcher);
+  std::vector<std::thread> proxies;
+  for (uint64_t stream = 1; stream <= 8; ++stream) {
+    proxies.emplace_back([&, stream] {
+      int rank = static_cast<int>(stream) - 1;
+      core_->Connect(stream, rank, "host");
+      core_->Ranks(stream, {{rank, true}});
+      for (int64_t step = 0; step < 200; ++step) {
+        FoldBatch batch;
+        batch.steps.push_back({rank, StepFold{}});
+        batch.steps.back().fold.step = step;
+        core_->Folds(stream, std::move(batch));
+        core_->report();
+        if (step % 50 == 0) core_->stats();
+      }
+      core_->Disconnect(stream);
+    });
+  }
+  for (std::thread& proxy : proxies) proxy.join();
+  ASSERT_TRUE(WaitUntil([&] { return core_->stats().feed.steps == 1600; }));
+  core_->Close();
+  EXPECT_TRUE(watcher.closed());
+  core_->Folds(1, {});
+  core_->Close();
+}
+
+}  // namespace
+}  // namespace taskd::manager

@@ -1,0 +1,387 @@
+#include "manager/verdicts/diagnosis_feed.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "manager/switch/core.h"
+#include "manager/test_job.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr int kMaxRanks = diagnosis::kMaxRanks;
+
+class FeedTest : public ::testing::Test {
+ protected:
+  static FoldBatch Step(int rank, int64_t step) {
+    FoldBatch batch;
+    StepFold fold;
+    fold.step = step;
+    fold.start_ns = 1000 * kSecond + static_cast<uint64_t>(step) * kSecond;
+    fold.end_ns = fold.start_ns + kSecond / 2;
+    batch.steps.push_back({rank, fold});
+    return batch;
+  }
+  uint64_t Taken(uint64_t stream, int rank) {
+    uint64_t before = feed_.counts().steps;
+    feed_.Folds(stream, Step(rank, next_step_++), now_);
+    return feed_.counts().steps - before;
+  }
+
+  DiagnosisFeed feed_{DiagnosisFeed::Options{}};
+  uint64_t now_ = 5 * kSecond;
+  int64_t next_step_ = 0;
+};
+
+TEST_F(FeedTest, ARankBelongsToTheFirstThatReportsIt) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(Taken(1, 1), 1u);
+  EXPECT_EQ(Taken(2, 1), 0u) << "it is another stream's";
+  EXPECT_EQ(feed_.counts().refused, 1u);
+
+  feed_.Ranks(2, {{1, true}});
+  EXPECT_EQ(feed_.owner(1), 1u);
+  EXPECT_EQ(feed_.place(1).host, "host-a");
+  EXPECT_EQ(Taken(1, 1), 1u);
+  EXPECT_EQ(Taken(2, 1), 0u);
+  EXPECT_EQ(feed_.report().notes.back().text,
+            "rank 1 is reported by node 0 (host-a) and by node 1 (host-b): that of host-b is not used");
+  feed_.Ranks(2, {{1, false}});
+  EXPECT_THAT(feed_.report().notes.back().text, testing::Not(testing::HasSubstr("host-b"))) << "it has gone";
+}
+
+// The job was moved, or its ranks were given to other nodes: the old node lingers.
+TEST_F(FeedTest, WhoIsSetAsideGetsTheRankOnceTheFirstLetsItGo) {
+  enum class Way { kDetaches, kListsItNoMore, kEnds, kEndsAndFolds };
+  for (Way way : {Way::kDetaches, Way::kListsItNoMore, Way::kEnds, Way::kEndsAndFolds}) {
+    DiagnosisFeed feed{DiagnosisFeed::Options{}};
+    feed.Connect(1, 0, "host-a");
+    feed.Connect(2, 5, "host-b");
+    feed.Ranks(1, {{0, true}, {7, true}});
+    feed.Ranks(2, {{7, true}});
+    ASSERT_EQ(feed.owner(7), 1u);
+    EXPECT_EQ(feed.counts().live_ranks, 2u);
+    if (way == Way::kDetaches) feed.Ranks(1, {{0, true}, {7, false}});
+    if (way == Way::kListsItNoMore) feed.Ranks(1, {{0, true}});
+    if (way == Way::kEnds || way == Way::kEndsAndFolds) feed.Disconnect(1, now_);
+    if (way == Way::kEndsAndFolds) feed.Folds(2, Step(7, 1), now_);
+    EXPECT_EQ(feed.owner(7), 2u) << static_cast<int>(way);
+    EXPECT_EQ(feed.place(7).host, "host-b");
+    feed.Folds(2, Step(7, 2), now_);
+    EXPECT_EQ(feed.counts().refused, 0u);
+    feed.Advance(now_ + 60 * kSecond);
+    EXPECT_EQ(feed.owner(7), 2u);
+    EXPECT_EQ(feed.counts().live_ranks, way == Way::kEnds || way == Way::kEndsAndFolds ? 1u : 2u);
+    feed.Ranks(1, {{0, true}, {7, true}});
+    EXPECT_EQ(feed.owner(7), 2u) << "and keeps it";
+  }
+}
+
+TEST_F(FeedTest, ARankThatHasEndedGoesToWhereItLives) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  feed_.Ranks(1, {{7, true}});
+  feed_.Ranks(1, {{7, false}});
+  EXPECT_EQ(feed_.owner(7), 1u) << "its last steps may still come";
+  EXPECT_EQ(Taken(2, 7), 0u) << "it does not say that the rank lives there";
+  feed_.Ranks(2, {{7, true}});
+  EXPECT_EQ(feed_.owner(7), 2u);
+  EXPECT_EQ(Taken(1, 7), 0u);
+  EXPECT_EQ(Taken(2, 7), 1u);
+}
+
+TEST_F(FeedTest, AProxyThatConnectsAnewHasItsRanksAtOnce) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  feed_.Connect(2, 0, "host-a");
+  feed_.Ranks(2, {{0, true}, {1, true}});
+  EXPECT_EQ(feed_.owner(1), 2u) << "the end of the old stream comes later";
+  EXPECT_EQ(Taken(2, 1), 1u);
+  feed_.Disconnect(1, now_);
+  feed_.Advance(now_ + 60 * kSecond);
+  EXPECT_EQ(feed_.owner(1), 2u);
+  EXPECT_EQ(feed_.counts().live_ranks, 2u);
+}
+
+TEST_F(FeedTest, CountsWhatTheEngineDoesNotUse) {
+  feed_.Connect(1, 0, "host-a");
+  for (int i = 0; i < 3; ++i) feed_.Folds(1, Step(0, 5), now_);
+  EXPECT_EQ(feed_.counts().steps, 3u);
+  EXPECT_EQ(feed_.counts().unused, 2u);
+}
+
+TEST_F(FeedTest, SaysWhyNoStepComes) {
+  const auto said = [this] { return feed_.report().notes.at(0).text; };
+  EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed; no node has connected yet");
+  feed_.Connect(1, 0, "host-a");
+  EXPECT_THAT(said(), testing::HasSubstr("; no rank has attached: a rank does with its first mark"));
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("; no step has ended")) << "nothing is known of the switch";
+  feed_.Ranks(1, {{0, true, false, false}, {1, true, false, true}});
+  EXPECT_THAT(said(), testing::EndsWith("; steps are switched off in 1 of 2 ranks (taskd switch all=on)"));
+  feed_.Ranks(1, {{0, true, false, true}, {1, true, false, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("; communication is switched off, so waits look like work (taskd switch"));
+  feed_.Ranks(1, {{0, true, true, true}, {1, true, true, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("; no step has ended yet"));
+  feed_.Folds(1, Step(0, 0), now_);
+  EXPECT_EQ(said(), "only 0 steps can be judged so far; 10 are needed");
+}
+
+TEST_F(FeedTest, AdviceIsNotToDoWhatIsDone) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true, false}, {1, true, false}});
+  for (int64_t step = 0; step < 20; ++step) {
+    for (int rank : {0, 1}) {
+      FoldBatch batch = Step(rank, step);
+      batch.steps[0].fold.previous_end_ns = batch.steps[0].fold.end_ns - kSecond;
+      feed_.Folds(1, std::move(batch), now_);
+    }
+    feed_.Advance(now_);
+  }
+  auto said = [this] {
+    std::string text;
+    for (const diagnosis::Note& note : feed_.report().notes) text += note.text;
+    return text;
+  };
+  EXPECT_THAT(said(), testing::HasSubstr("taskd switch communication=on"));
+  feed_.Ranks(1, {{0, true, true}, {1, true, true}});
+  EXPECT_THAT(said(), testing::HasSubstr("communication is switched on, but nothing"));
+  EXPECT_THAT(said(), testing::Not(testing::HasSubstr("taskd switch")));
+}
+
+TEST_F(FeedTest, FoldsAloneClaimWhatNobodyHas) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  EXPECT_EQ(Taken(1, 7), 1u) << "the folds may come before the list of ranks";
+  EXPECT_EQ(Taken(2, 7), 0u);
+  feed_.Disconnect(1, now_);
+  EXPECT_EQ(Taken(2, 7), 1u);
+  EXPECT_EQ(feed_.owner(7), 2u);
+  EXPECT_EQ(feed_.place(7).node, 1);
+}
+
+TEST_F(FeedTest, RanksThatCannotBeAreRefused) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{-1, true}, {kMaxRanks, true}, {INT32_MIN, true}, {INT32_MAX, false}, {kMaxRanks - 1, true}});
+  for (int rank : {-1, INT32_MIN, kMaxRanks, INT32_MAX}) {
+    EXPECT_EQ(Taken(1, rank), 0u) << rank;
+    EXPECT_EQ(feed_.owner(rank), 0u);
+    FoldBatch groups;
+    groups.groups.push_back({rank, {GroupInfo{"g", "dp", {{0, 1, 2}}}}});
+    feed_.Folds(1, std::move(groups), now_);
+  }
+  EXPECT_EQ(Taken(1, kMaxRanks - 1), 1u);
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+}
+
+// A few bytes that stand for all ranks that a job can have, with another name each time.
+TEST_F(FeedTest, GroupsAreForgottenWithTheWordAndWithTheRank) {
+  std::map<int, std::vector<GroupInfo>> shown;
+  DiagnosisFeed::Options options;
+  options.on_groups = [&](int, int rank, const std::vector<GroupInfo>& groups) { shown[rank] = groups; };
+  DiagnosisFeed feed(options);
+  feed.Connect(1, 0, "host-a");
+  feed.Ranks(1, {{0, true}, {1, true}});
+  for (int i = 0; i < 1000; ++i) {
+    FoldBatch batch = Step(0, i);
+    batch.groups.push_back({0, {{"g" + std::to_string(i), "dp", {{0, 1, kMaxRanks}}}, {"second", "", {{0, 1, 2}}}}});
+    EXPECT_LT(BytesOf(batch), 2000u);
+    feed.Folds(1, std::move(batch), now_);
+  }
+  EXPECT_LT(feed.counts().group_bytes, 2000u);
+  EXPECT_EQ(feed.counts().groups_unused, 0u);
+  EXPECT_THAT(shown[0], testing::SizeIs(2));
+  FoldBatch fewer;
+  fewer.groups.push_back({0, {{"g", "dp", {{0, 1, 2}}}}});
+  feed.Folds(1, std::move(fewer), now_);
+  EXPECT_THAT(shown[0], testing::SizeIs(1));
+  const size_t one = feed.counts().group_bytes;
+  EXPECT_LT(one, 1000u);
+  feed.Ranks(1, {{1, true}});  // the rank has gone to where nobody knows
+  EXPECT_EQ(feed.counts().group_bytes, 0u);
+  EXPECT_THAT(shown[0], testing::IsEmpty());
+}
+
+TEST_F(FeedTest, AMemberThatIsNoRankCostsItsGroupAndNobodyElse) {
+  std::map<int, std::vector<GroupInfo>> shown;
+  DiagnosisFeed::Options options;
+  options.on_groups = [&](int, int rank, const std::vector<GroupInfo>& groups) { shown[rank] = groups; };
+  DiagnosisFeed feed(options);
+  feed.Connect(1, 0, "host-a");
+  FoldBatch batch;
+  batch.bad_groups = 3;
+  batch.groups.push_back({0, {{"bad", "dp", {{INT32_MIN, 1, 1}}}, {"good", "tp", {{0, 1, 2}}}}});
+  feed.Folds(1, std::move(batch), now_);
+  EXPECT_EQ(feed.counts().groups_unused, 4u);
+  EXPECT_THAT(shown[0], testing::ElementsAre(GroupInfo{"bad", "dp", {}}, GroupInfo{"good", "tp", {{0, 1, 2}}}));
+  std::string notes;
+  for (const diagnosis::Note& note : feed.report().notes) notes += note.text + "\n";
+  EXPECT_THAT(notes, testing::HasSubstr("members of groups of rank 0 are not used: one is no rank (0 to 65535)"));
+  EXPECT_THAT(notes, testing::HasSubstr("no marks of rank 1: not judged")) << "a rank that there may be";
+  EXPECT_THAT(notes, testing::Not(testing::HasSubstr("-2147483648")));
+}
+
+TEST_F(FeedTest, AStreamHasNoMoreRanksThanANodeCan) {
+  feed_.Connect(1, 0, "host-a");
+  std::vector<RankPresence> ranks;
+  for (int rank = 0; rank < kMaxRanksPerNode + 10; ++rank) ranks.push_back({rank, true});
+  feed_.Ranks(1, ranks);
+  EXPECT_EQ(feed_.counts().live_ranks, static_cast<uint64_t>(kMaxRanksPerNode));
+  EXPECT_EQ(Taken(1, kMaxRanksPerNode + 5), 0u);
+  feed_.Connect(2, 1, "host-b");
+  EXPECT_EQ(Taken(2, kMaxRanksPerNode + 5), 1u);
+}
+
+TEST_F(FeedTest, UnknownStreamsHaveNoSay) {
+  feed_.Ranks(9, {{0, true}});
+  EXPECT_EQ(Taken(9, 0), 0u);
+  feed_.Disconnect(9, now_);
+  feed_.Advance(now_ + 100 * kSecond);
+  EXPECT_EQ(feed_.owner(0), 0u);
+}
+
+TEST_F(FeedTest, LocalRanksWhereTheyAreNumberedInRows) {
+  feed_.Connect(1, 3, "host-d");
+  feed_.Ranks(1, {{24, true}, {25, true}, {26, false}, {27, true}});
+  EXPECT_EQ(feed_.place(24).local_rank, 0);
+  EXPECT_EQ(feed_.place(27).local_rank, 3);
+  feed_.Connect(2, 4, "host-e");
+  feed_.Ranks(2, {{30, true}, {33, true}});
+  EXPECT_EQ(feed_.place(33).local_rank, -1) << "a route plan has mixed them";
+  EXPECT_EQ(feed_.place(33).node, 4);
+  EXPECT_EQ(feed_.place(99), diagnosis::RankPlace{});
+}
+
+TEST_F(FeedTest, RanksThatDetachAreGoneAndTheirLastStepsCount) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(Taken(1, 0) + Taken(1, 1), 2u);
+  feed_.Ranks(1, {{0, true}, {1, false}});
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+  EXPECT_EQ(Taken(1, 1), 1u) << "marks that the proxy drained after the end of the process";
+  EXPECT_EQ(feed_.counts().live_ranks, 1u) << "nobody waits for more of them";
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  EXPECT_EQ(feed_.counts().live_ranks, 2u) << "it was started again";
+  feed_.Ranks(1, {{0, true}});
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+  EXPECT_EQ(feed_.owner(1), 0u);
+}
+
+TEST_F(FeedTest, ANodeThatIsAwayForLongIsGone) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  feed_.Disconnect(1, now_);
+  EXPECT_TRUE(feed_.waits_for_time(now_));
+  feed_.Advance(now_ + 29 * kSecond);
+  EXPECT_EQ(feed_.counts().live_ranks, 2u) << "it may come back";
+  // One rank does, by another stream.
+  feed_.Connect(2, 0, "host-a");
+  feed_.Ranks(2, {{1, true}});
+  feed_.Advance(now_ + 31 * kSecond);
+  EXPECT_EQ(feed_.counts().live_ranks, 1u);
+  EXPECT_EQ(feed_.owner(0), 0u);
+  EXPECT_EQ(feed_.owner(1), 2u);
+  EXPECT_FALSE(feed_.waits_for_time(now_ + 31 * kSecond));
+}
+
+TEST_F(FeedTest, CountsWhatConnectedProxiesCouldNotSend) {
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(2, 1, "host-b");
+  FoldBatch batch = Step(0, 0);
+  batch.proxy_dropped = 5;
+  batch.unreadable = 2;
+  feed_.Folds(1, batch, now_);
+  batch.steps[0].rank = 1;
+  feed_.Folds(2, batch, now_);
+  EXPECT_EQ(feed_.counts().proxy_dropped, 10u);
+  EXPECT_EQ(feed_.counts().refused, 4u);
+  feed_.Disconnect(2, now_);
+  EXPECT_EQ(feed_.counts().proxy_dropped, 5u);
+}
+
+// A process on another node says that it is rank 3, is faster, and reports first each time.
+TEST_F(FeedTest, AnotherProcessWithARanksNumberHidesNobody) {
+  TestJob job;
+  uint64_t end_ns = job.begin_ns;
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(66, 5, "host-b");
+  std::vector<RankPresence> ranks;
+  FoldBatch groups;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    ranks.push_back({rank, true});
+    groups.groups.push_back({rank, {job.Group()}});
+  }
+  feed_.Ranks(1, ranks);
+  feed_.Folds(1, std::move(groups), now_);
+  for (int64_t step = 0; step < 160; ++step) {
+    if (step == 40) feed_.Ranks(66, {{3, true}});
+    if (step == 80) job.slow[3] = 1.61;
+    FoldBatch batch, other;
+    int rank = 0;
+    for (StepFold& fold : job.Step(step, end_ns)) {
+      if (rank == 2) {
+        other.steps.push_back({3, fold});
+        other.steps[0].fold.process_id = 99;
+      }
+      batch.steps.push_back({rank++, std::move(fold)});
+    }
+    now_ += kSecond / 10;
+    feed_.Folds(66, std::move(other), now_);
+    feed_.Folds(1, std::move(batch), now_);
+    feed_.Advance(now_);
+  }
+  const diagnosis::Report report = feed_.report();
+  EXPECT_TRUE(std::any_of(report.verdicts.begin(), report.verdicts.end(), [](const diagnosis::Verdict& verdict) {
+    return verdict.open && verdict.ids == std::vector<int>{3};
+  }));
+  EXPECT_EQ(report.notes.back().text,
+            "rank 3 is reported by node 0 (host-a) and by node 5 (host-b): that of host-b is not used");
+}
+
+// A broken proxy sends what it likes, of its ranks and of everybody's. The others' verdict is the same.
+TEST_F(FeedTest, ABrokenNodeCostsItsOwnRanks) {
+  TestJob job;
+  uint64_t end_ns = job.begin_ns;
+  feed_.Connect(1, 0, "host-a");
+  feed_.Connect(66, 1, "host-broken");
+  std::vector<RankPresence> ranks;
+  FoldBatch groups;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    ranks.push_back({rank, true});
+    groups.groups.push_back({rank, {job.Group()}});
+  }
+  feed_.Ranks(1, ranks);
+  feed_.Folds(1, std::move(groups), now_);
+  for (int64_t step = 0; step < 160; ++step) {
+    if (step == 80) job.slow[3] = 1.5;
+    FoldBatch batch;
+    int rank = 0;
+    for (StepFold& fold : job.Step(step, end_ns)) batch.steps.push_back({rank++, std::move(fold)});
+    now_ += kSecond / 10;
+    feed_.Folds(1, std::move(batch), now_);
+    FoldBatch broken;
+    for (int claimed = 0; claimed < 12; ++claimed) {
+      StepFold fold;
+      fold.step = step % 3 == 0 ? INT64_MAX : step * 31 - 500;
+      fold.end_ns = UINT64_MAX - static_cast<uint64_t>(step);
+      fold.head_ns = UINT64_MAX / 2;
+      fold.ops.resize(StepFold::kMaxOps, OpFold{0xffffffff, CommOp::kSend, INT32_MIN, 255, 0xffffffff, UINT64_MAX});
+      broken.steps.push_back({claimed, fold});
+    }
+    feed_.Folds(66, std::move(broken), now_);
+    feed_.Advance(now_);
+  }
+  now_ += 20 * kSecond;
+  feed_.Advance(now_);
+  EXPECT_EQ(feed_.counts().refused, 160u * 8);
+  bool named = false;
+  for (const diagnosis::Verdict& verdict : feed_.report().verdicts) {
+    named = named || (verdict.open && verdict.ids == std::vector<int>{3});
+  }
+  EXPECT_TRUE(named);
+}
+
+}  // namespace
+}  // namespace taskd::manager

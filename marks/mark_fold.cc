@@ -1,0 +1,474 @@
+#include "marks/mark_fold.h"
+
+#include <algorithm>
+#include <bit>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "marks/comm_name.h"
+#include "marks/fold_groups.h"
+#include "marks/loss_log.h"
+#include "marks/mark_range.h"
+#include "marks/rank_ranges.h"
+#include "marks/step_cutter.h"
+#include "marks/step_name.h"
+
+namespace taskd {
+namespace {
+
+constexpr int kStepsWithoutDevice = 3;
+constexpr size_t kMaxGroupName = 512;
+
+using Kind = MarkRange::Kind;
+
+struct Step {
+  int64_t step = 0;
+  uint64_t id = 0;
+  uint64_t serial = 0;
+  uint64_t losses = 0;
+  uint64_t host_start_ns = 0;
+  uint64_t host_end_ns = 0;
+  uint64_t device_start_ns = 0;  // 0: not there
+  uint64_t device_end_ns = 0;
+};
+
+// The first range of a step that began within another step's.
+struct InnerStep {
+  int64_t step = 0;
+  bool has_ended = false;
+};
+
+uint8_t FloorLog2(uint64_t bytes) { return bytes == 0 ? 0 : static_cast<uint8_t>(63 - __builtin_clzll(bytes)); }
+
+bool IsCommunication(const MarkRecord& record) { return record.domain == "communication"; }
+
+// 0, 1, 4, 16, 64, ...: of each kind the first, and some in the middle wherever that is.
+bool IsSampled(uint32_t number) {
+  return number == 0 || (std::has_single_bit(number) && (std::countr_zero(number) & 1) == 0);
+}
+
+// Of the ranges that have a name of their own.
+Kind KindOfName(std::string_view name) {
+  if (name == "forward") return Kind::kForward;
+  if (name == "dataloader") return Kind::kDataLoader;
+  if (name == "save_checkpoint") return Kind::kCheckpoint;
+  return Kind::kIgnored;
+}
+
+}  // namespace
+
+class MarkFold::Impl {
+ public:
+  explicit Impl(Sink sink) : sink_(std::move(sink)), ranges_(&groups_, &losses_) {}
+
+  void Add(const MarkRecord& record);
+  void Lost(uint64_t records);
+  void SetGroups(const std::vector<GroupInfo>& groups) { groups_.Announce(groups); }
+  void Finish();
+  const std::vector<GroupInfo>& groups() const { return groups_.all(); }
+  uint64_t groups_version() const { return groups_.version(); }
+  int device_id() const { return device_id_; }
+
+ private:
+  // Which stamps count, as far as device records have shown.
+  enum class Stamps : uint8_t {
+    kHost,
+    kDevice,       // the device's, of ranges that have them
+    kDeviceSteps,  // and the steps' own
+  };
+  using OpenIterator = RankRanges::Map::iterator;
+  using Period = RankRanges::Period;
+
+  // Host records into ranges.
+  bool BelongsToLife(const MarkRecord& record);
+  void BeginLife(uint32_t process_id);
+  void NoteTime(uint64_t time_ns);
+  void Start(const MarkRecord& record);
+  void StartOp(const MarkRecord& record, MarkRange& range);
+  Kind StartStep(const MarkRecord& record, int64_t step);
+  bool IsWithinCurrent(int64_t step);
+  void End(const MarkRecord& record);
+  bool EndRange(MarkRange& range);
+  void EndStep(OpenIterator found);
+
+  // Device records.
+  void AddDevice(const MarkRecord& record);
+  bool StampStep(const MarkRecord& record);
+  void StampRange(const MarkRecord& record);
+  void BeginDevice();
+  void EndDevice();
+  bool uses_device() const { return stamps_ != Stamps::kHost; }
+
+  // Ranges into steps.
+  void FoldDue();
+  void FoldFirst();
+  void Fold(const Step& step, uint64_t start_ns, uint64_t end_ns);
+  void LeaveOut(const Step& step);
+  void NoteStride(int64_t step);
+  void TakeSamples(const std::vector<TimedOp>& ops, uint64_t serial, StepFold& fold);
+
+  const Sink sink_;
+
+  // Of the present life.
+  bool alive_ = false;
+  uint32_t process_id_ = 0;
+  uint64_t last_ns_ = 0;         // of the newest host record
+  std::optional<Step> current_;  // the one that is open
+  std::optional<InnerStep> inner_step_;
+  std::deque<Step> steps_;  // ended, not folded; at most 3
+  LossLog losses_;
+  uint64_t pending_loss_ = 0;  // records lost since the newest host record
+  uint64_t losses_seen_ = 0;   // calls of Lost
+  uint64_t previous_end_ns_ = 0;
+  std::optional<int64_t> previous_step_;
+  uint64_t stride_ = 1;
+  uint64_t serial_ = 1;  // of the step whose end comes next
+  uint64_t starts_ = 0;
+
+  // Of the rank.
+  Stamps stamps_ = Stamps::kHost;
+  bool folded_on_device_ = false;  // a step has been folded since the first device record
+  int without_device_ = 0;         // steps in a row whose device records did not come
+  int device_id_ = -1;
+  FoldGroups groups_;
+  RankRanges ranges_;  // of the present life
+
+  // Of one record or fold; members so that their memory is kept.
+  std::string name_storage_;
+  std::vector<LostSpan> spans_;
+  StepCutter cutter_;
+};
+
+// ---- Host records into ranges. What runs for each record is inline: as calls it takes 5 % more time.
+
+void MarkFold::Impl::Add(const MarkRecord& record) {
+  if (record.device) return AddDevice(record);
+  if (record.phase == MarkRecord::Phase::kInstant || !BelongsToLife(record)) return;
+  NoteTime(record.time_ns);
+  if (record.phase == MarkRecord::Phase::kStart) {
+    Start(record);
+  } else {
+    End(record);
+  }
+}
+
+// Another life begins with its first step. What else another process marks (a forked loader, the end of an earlier
+// life) is not this rank's step.
+inline bool MarkFold::Impl::BelongsToLife(const MarkRecord& record) {
+  if (alive_ && record.process_id == process_id_) return true;
+  if (record.phase != MarkRecord::Phase::kStart || IsCommunication(record) || !StepNumber(record.name)) return false;
+  BeginLife(record.process_id);
+  return true;
+}
+
+void MarkFold::Impl::BeginLife(uint32_t process_id) {
+  Finish();
+  alive_ = true;
+  process_id_ = process_id;
+  ranges_.Clear();
+  losses_.Clear();
+  pending_loss_ = 0;
+  last_ns_ = 0;
+  current_.reset();
+  inner_step_.reset();
+  previous_end_ns_ = 0;
+  previous_step_.reset();
+  stride_ = 1;
+  ++serial_;
+}
+
+// What was lost before this record was lost after the one before it.
+inline void MarkFold::Impl::NoteTime(uint64_t time_ns) {
+  if (pending_loss_ != 0) {
+    losses_.Add(std::min(last_ns_, time_ns), std::max(last_ns_, time_ns), pending_loss_);
+    pending_loss_ = 0;
+  }
+  last_ns_ = time_ns;
+}
+
+void MarkFold::Impl::Lost(uint64_t records) {
+  if (!alive_) return;
+  ++losses_seen_;
+  pending_loss_ += std::min<uint64_t>(std::max<uint64_t>(records, 1), std::numeric_limits<uint32_t>::max());
+}
+
+inline void MarkFold::Impl::Start(const MarkRecord& record) {
+  MarkRange range;
+  range.order = ++starts_;
+  range.losses = losses_seen_;
+  range.step_serial = serial_;
+  range.host_start_ns = record.time_ns;
+  if (IsCommunication(record)) {
+    StartOp(record, range);
+  } else if (record.domain == "default" || record.domain.empty()) {
+    range.kind = KindOfName(record.name);
+    if (range.kind == Kind::kIgnored) {
+      if (std::optional<int64_t> step = StepNumber(record.name)) range.kind = StartStep(record, *step);
+    }
+  }
+  ranges_.Begin(record.id, range, current_ ? std::optional(current_->id) : std::nullopt);
+}
+
+inline void MarkFold::Impl::StartOp(const MarkRecord& record, MarkRange& range) {
+  CommName name;
+  if (!ParseCommName(record.name, name_storage_, name) || name.group.size() > kMaxGroupName) return;
+  const std::optional<uint32_t> group = groups_.IndexOf(name.group);
+  if (!group) return losses_.AddOne(record.time_ns);
+  range.kind = Kind::kOp;
+  range.group = *group;
+  range.op = name.op;
+  range.peer = name.peer;
+  range.bytes = name.bytes;
+  range.size_log2 = FloorLog2(name.bytes);
+  range.number = groups_.NextNumber(*group, name.op, serial_);
+}
+
+Kind MarkFold::Impl::StartStep(const MarkRecord& record, int64_t step) {
+  if (current_) {
+    if (IsWithinCurrent(step)) {
+      if (!inner_step_) inner_step_ = InnerStep{.step = step};
+      return Kind::kInnerStep;
+    }
+    losses_.Add(current_->host_start_ns, record.time_ns, 1);
+    ranges_.open().erase(current_->id);
+    previous_end_ns_ = 0;
+    ++serial_;
+  }
+  inner_step_.reset();
+  current_ = Step();
+  current_->step = step;
+  current_->id = record.id;
+  current_->losses = losses_seen_;
+  current_->host_start_ns = record.time_ns;
+  return Kind::kStep;
+}
+
+// Another range of a step within the open one, by a tool or another thread: the outer one counts. Unless its end was
+// lost, which is certain after a loss and seen when a second one begins in it.
+bool MarkFold::Impl::IsWithinCurrent(int64_t step) {
+  const bool is_second = inner_step_ && inner_step_->step != step && inner_step_->has_ended;
+  return current_->losses == losses_seen_ && !is_second;
+}
+
+inline void MarkFold::Impl::End(const MarkRecord& record) {
+  auto found = ranges_.open().find(record.id);
+  if (found == ranges_.open().end() || found->second.host_ended) return losses_.AddOne(record.time_ns);
+  MarkRange& range = found->second;
+  range.host_ended = true;
+  range.host_end_ns = std::max(record.time_ns, range.host_start_ns);
+  if (range.kind == Kind::kStep) {
+    EndStep(found);
+  } else if (EndRange(range)) {
+    ranges_.open().erase(found);
+  }
+}
+
+// False: it stays for its device records.
+inline bool MarkFold::Impl::EndRange(MarkRange& range) {
+  switch (range.kind) {
+    case Kind::kIgnored:
+    case Kind::kStep:  // see End()
+      break;
+    case Kind::kInnerStep:
+      if (inner_step_) inner_step_->has_ended = true;
+      break;
+    case Kind::kDroppedStep:
+      ++serial_;
+      range.kind = Kind::kIgnored;
+      return false;
+    case Kind::kForward:
+    case Kind::kOp:
+      if (uses_device() && !range.is_whole_on_device()) return false;
+      ranges_.Complete(range);
+      return true;
+    case Kind::kDataLoader:
+    case Kind::kCheckpoint:
+      ranges_.Complete(range);
+      range.kind = Kind::kIgnored;
+      break;
+  }
+  return !uses_device();
+}
+
+void MarkFold::Impl::EndStep(OpenIterator found) {
+  if (!current_ || current_->id != found->first) {
+    ranges_.open().erase(found);
+    return;
+  }
+  Step step = *std::exchange(current_, std::nullopt);
+  inner_step_.reset();
+  step.host_end_ns = found->second.host_end_ns;
+  step.serial = serial_++;
+  if (found->second.device_started) step.device_start_ns = found->second.device_start_ns;
+  if (found->second.device_ended) step.device_end_ns = found->second.device_end_ns;
+  ranges_.open().erase(found);
+  steps_.push_back(step);
+  FoldDue();
+}
+
+// ---- Device records
+
+void MarkFold::Impl::AddDevice(const MarkRecord& record) {
+  const int id = static_cast<int>(std::min<uint32_t>(record.process_id, std::numeric_limits<int>::max()));
+  if (device_id_ < 0 || id < device_id_) device_id_ = id;
+  if (record.phase == MarkRecord::Phase::kInstant) return;
+  if (!uses_device()) BeginDevice();
+  if (alive_ && !StampStep(record)) StampRange(record);
+}
+
+// False: it is no step's that has ended.
+inline bool MarkFold::Impl::StampStep(const MarkRecord& record) {
+  auto step = std::find_if(steps_.begin(), steps_.end(), [&](const Step& ended) { return ended.id == record.id; });
+  if (step == steps_.end()) return false;
+  (record.phase == MarkRecord::Phase::kStart ? step->device_start_ns : step->device_end_ns) = record.time_ns;
+  stamps_ = Stamps::kDeviceSteps;
+  FoldDue();
+  return true;
+}
+
+inline void MarkFold::Impl::StampRange(const MarkRecord& record) {
+  auto found = ranges_.open().find(record.id);
+  if (found == ranges_.open().end()) {
+    if (folded_on_device_) losses_.AddOne(last_ns_);
+    return;
+  }
+  MarkRange& range = found->second;
+  if (record.phase == MarkRecord::Phase::kStart) {
+    range.device_started = true;
+    range.device_start_ns = record.time_ns;
+  } else {
+    range.device_ended = true;
+    range.device_end_ns = record.time_ns;
+  }
+  if (range.kind == Kind::kStep) {
+    stamps_ = Stamps::kDeviceSteps;
+  } else if (range.kind == Kind::kOp) {
+    groups_.set_on_device(range.group);
+  }
+  if (range.host_ended && range.is_whole_on_device()) {
+    ranges_.Complete(range);
+    ranges_.open().erase(found);
+  }
+}
+
+// The first device record. Ranges that were taken for host-only ones are gone by now: nothing is folded of a step that
+// is half one and half the other.
+void MarkFold::Impl::BeginDevice() {
+  stamps_ = Stamps::kDevice;
+  folded_on_device_ = false;
+  ranges_.ClearComplete();
+  previous_end_ns_ = 0;
+  if (!current_) return;
+  auto found = ranges_.open().find(current_->id);
+  if (found != ranges_.open().end()) found->second.kind = Kind::kDroppedStep;
+  current_.reset();
+  inner_step_.reset();
+}
+
+void MarkFold::Impl::EndDevice() {
+  stamps_ = Stamps::kHost;
+  without_device_ = 0;
+  previous_end_ns_ = 0;
+  groups_.ForgetDevice();
+  ranges_.EraseEnded();  // no record will complete these any more
+}
+
+// ---- Ranges into steps
+
+void MarkFold::Impl::Finish() {
+  while (!steps_.empty()) FoldFirst();
+}
+
+void MarkFold::Impl::FoldDue() {
+  if (!uses_device()) return Finish();
+  // The device ends its steps in order, so that with the end of the next one all of this one has come. If that end is
+  // lost, the one after it will do.
+  while (steps_.size() >= 2 &&
+         (stamps_ != Stamps::kDeviceSteps || steps_[1].device_end_ns != 0 || steps_.size() >= 3)) {
+    FoldFirst();
+  }
+}
+
+void MarkFold::Impl::FoldFirst() {
+  const Step step = steps_.front();
+  steps_.pop_front();
+  if (stamps_ != Stamps::kDeviceSteps) return Fold(step, step.host_start_ns, step.host_end_ns);
+  if (step.device_start_ns != 0 && step.device_end_ns != 0) {
+    without_device_ = 0;
+    return Fold(step, step.device_start_ns, step.device_end_ns);
+  }
+  LeaveOut(step);
+  if (++without_device_ == kStepsWithoutDevice) EndDevice();
+}
+
+void MarkFold::Impl::Fold(const Step& step, uint64_t start_ns, uint64_t end_ns) {
+  if (end_ns < start_ns || end_ns <= previous_end_ns_) return LeaveOut(step);
+  NoteStride(step.step);
+
+  StepFold fold;
+  fold.step = step.step;
+  fold.process_id = process_id_;
+  fold.start_ns = start_ns;
+  fold.end_ns = end_ns;
+  fold.previous_end_ns = previous_end_ns_;
+  const Period period{previous_end_ns_ != 0 ? previous_end_ns_ : start_ns, end_ns, step.serial};
+  const std::vector<TimedOp>& ops = ranges_.TakeOps(period, {.device = uses_device(), .losses = losses_seen_});
+  fold.broken = losses_.TakeUntil(end_ns, spans_);
+  cutter_.Cut(ops, spans_, period.begin_ns, end_ns, fold);
+  TakeSamples(ops, step.serial, fold);
+  ranges_.TakeOthers(period, cutter_, fold);
+  previous_end_ns_ = end_ns;
+  folded_on_device_ = uses_device();
+  const bool device_is_gone =
+      stamps_ == Stamps::kDevice && fold.host_only && (!fold.ops.empty() || ranges_.has_lost_ops());
+  sink_(std::move(fold));
+  if (device_is_gone) EndDevice();
+}
+
+// A step of which too little is known: the next one has no known begin.
+void MarkFold::Impl::LeaveOut(const Step& step) {
+  losses_.Add(step.host_start_ns, step.host_end_ns, 1);
+  previous_end_ns_ = 0;
+  previous_step_ = step.step;
+}
+
+// Whether steps were left out since the last one, as while the switch was off: then the period is not one step's. Who
+// marks every tenth step does so always.
+void MarkFold::Impl::NoteStride(int64_t step) {
+  if (previous_step_ && step > *previous_step_) {
+    const uint64_t stride = static_cast<uint64_t>(step) - static_cast<uint64_t>(*previous_step_);
+    if (stride > 1 && stride != stride_) previous_end_ns_ = 0;
+    stride_ = stride;
+  }
+  previous_step_ = step;
+}
+
+// Operations are numbered as they are issued, from the end of the step before: the same order on every member. One that
+// was issued in an earlier step has that one's number and is left out.
+void MarkFold::Impl::TakeSamples(const std::vector<TimedOp>& ops, uint64_t serial, StepFold& fold) {
+  for (const TimedOp& op : ops) {
+    if (op.open || op.step_serial != serial || !IsSampled(op.number) || groups_.HasOneMember(op.group)) continue;
+    fold.samples.push_back({op.group, op.op, op.number, op.start_ns, op.end_ns});
+  }
+  std::stable_sort(fold.samples.begin(), fold.samples.end(), [](const OpSample& a, const OpSample& b) {
+    return std::tuple(a.number, a.group, a.op) < std::tuple(b.number, b.group, b.op);
+  });
+  if (fold.samples.size() > StepFold::kMaxSamples) fold.samples.resize(StepFold::kMaxSamples);
+}
+
+MarkFold::MarkFold(Sink sink) : impl_(std::make_unique<Impl>(std::move(sink))) {}
+MarkFold::~MarkFold() = default;
+void MarkFold::Add(const MarkRecord& record) { impl_->Add(record); }
+void MarkFold::Lost(uint64_t records) { impl_->Lost(records); }
+void MarkFold::SetGroups(const std::vector<GroupInfo>& groups) { impl_->SetGroups(groups); }
+void MarkFold::Finish() { impl_->Finish(); }
+const std::vector<GroupInfo>& MarkFold::groups() const { return impl_->groups(); }
+uint64_t MarkFold::groups_version() const { return impl_->groups_version(); }
+int MarkFold::device_id() const { return impl_->device_id(); }
+
+}  // namespace taskd

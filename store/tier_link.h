@@ -1,0 +1,72 @@
+// A tier's connection to the store above it. Connects again for ever.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/address.h"
+#include "common/event_loop.h"
+#include "common/frame_buffer.h"
+#include "common/unique_fd.h"
+#include "store/tier_frame.h"
+
+namespace taskd::store {
+
+class TierLink {
+ public:
+  struct Callbacks {
+    std::function<void(TierFrame)> received;
+    std::function<void()> lost;  // a connection that stood; what was not answered will not be
+  };
+
+  // On the loop's thread.
+  TierLink(EventLoop* loop, Callbacks callbacks);
+  ~TierLink();
+  TierLink(const TierLink&) = delete;
+  TierLink& operator=(const TierLink&) = delete;
+
+  // Connects there from now on. Another than before: a connection that stood is lost.
+  void SetTarget(const HostPort& upstream);
+
+  // Kept until there is a connection; written by Flush().
+  void Send(const TierFrame& frame);
+  void Flush();
+  // The store above will go, which is not logged.
+  void ExpectEnd() { expect_end_ = true; }
+  bool connected() const { return state_ == State::kConnected; }
+  size_t unwritten_bytes() const { return out_.size() - written_; }
+  uint64_t requests() const { return requests_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  enum class State { kApart, kConnecting, kGreeting, kConnected };
+
+  void Connect();
+  void Leave();
+  void Retry(const std::string& reason);
+  void OnEvent(uint32_t events);
+  void Greet();
+  void Receive();
+  void Write(std::string& out, size_t& written);
+
+  EventLoop& loop_;
+  HostPort upstream_;
+  const Callbacks callbacks_;
+  State state_ = State::kApart;
+  UniqueFd fd_;
+  FrameBuffer in_{kMaxFrameBytes};
+  std::string greeting_;
+  size_t greeting_written_ = 0;
+  std::string out_;
+  size_t written_ = 0;
+  bool broken_ = false;
+  bool expect_end_ = false;
+  EventLoop::TimerId timer_{};
+  int64_t pause_ns_ = 0;
+  std::string said_;  // the last reason that was logged
+  uint64_t requests_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace taskd::store
