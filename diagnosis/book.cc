@@ -43,7 +43,7 @@ std::string KeyOf(const Verdict& verdict) {
   return key;
 }
 
-bool Book::Update(const std::vector<Accusation>& accusations, int64_t step) {
+bool Book::Update(const std::vector<Accusation>& accusations, int64_t step, const HasLeft& has_left) {
   bool changed = false;
   std::set<std::string> present;
   for (const Accusation& accusation : accusations) present.insert(accusation.key);
@@ -56,7 +56,7 @@ bool Book::Update(const std::vector<Accusation>& accusations, int64_t step) {
       changed = true;
     }
   }
-  return ClearAbsent(present) || changed;
+  return ClearAbsent(present, has_left) || changed;
 }
 
 void Book::Open(const Accusation& accusation, int64_t step, const std::set<std::string>& present) {
@@ -105,7 +105,7 @@ bool Book::Continue(const Accusation& accusation, int64_t step, Entry& entry) {
 }
 
 // True: there was one.
-bool Book::ClearAbsent(const std::set<std::string>& present) {
+bool Book::ClearAbsent(const std::set<std::string>& present, const HasLeft& has_left) {
   bool cleared = false;
   for (auto entry = open_.begin(); entry != open_.end();) {
     if (present.count(entry->first) > 0) {
@@ -113,6 +113,7 @@ bool Book::ClearAbsent(const std::set<std::string>& present) {
       continue;
     }
     entry->second.verdict.open = false;
+    entry->second.verdict.left = has_left != nullptr && has_left(entry->second.verdict);
     KeepCleared(std::move(entry->second.verdict));
     entry = open_.erase(entry);
     cleared = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -23,9 +24,12 @@ class Book {
  public:
   static constexpr size_t kMaxCleared = 100;
 
-  // All accusations as of `step`. Open verdicts that are not among them are cleared. True: something that a reader
-  // should know of has changed (not the numbers of an open verdict alone).
-  bool Update(const std::vector<Accusation>& accusations, int64_t step);
+  using HasLeft = std::function<bool(const Verdict& verdict)>;
+
+  // All accusations as of `step`. Open verdicts that are not among them are cleared; `has_left`: because whom they accuse
+  // is not part of the job any more. True: something that a reader should know of has changed (not the numbers of an open
+  // verdict alone).
+  bool Update(const std::vector<Accusation>& accusations, int64_t step, const HasLeft& has_left = nullptr);
   // Open ones first, by cost.
   std::vector<Verdict> verdicts() const;
   bool any_open() const { return !open_.empty(); }
@@ -43,7 +47,7 @@ class Book {
   void Open(const Accusation& accusation, int64_t step, const std::set<std::string>& present);
   uint64_t TakeId(const Accusation& accusation, const std::set<std::string>& present);
   static bool Continue(const Accusation& accusation, int64_t step, Entry& entry);
-  bool ClearAbsent(const std::set<std::string>& present);
+  bool ClearAbsent(const std::set<std::string>& present, const HasLeft& has_left);
   void KeepCleared(Verdict verdict);
 
   std::map<std::string, Entry> open_;  // by key

@@ -5,6 +5,7 @@
 #include <deque>
 #include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "diagnosis/coverage.h"
 #include "diagnosis/judge.h"
 #include "diagnosis/layout.h"
+#include "diagnosis/lives.h"
 #include "diagnosis/own_time.h"
 #include "diagnosis/periods.h"
 #include "diagnosis/text.h"
@@ -31,6 +33,7 @@ constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
 constexpr size_t kFewParts = 4;    // a step that fewer than one of so many ranks have says nothing of the job
 constexpr int kSilentSteps = 3;    // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;    // steps until it is worth a note
+constexpr int kAbsentSteps = 5;    // judged ones that a rank may miss and still be there
 constexpr int kEnoughSteps = 10;   // until "ok" may be reported
 constexpr int kMaxIdleSteps = 24;  // without any comparison, until it may not any more
 constexpr int kClockEvery = 4;     // steps between looks at the clocks
@@ -66,7 +69,7 @@ class Engine::Impl {
     if (layout_.known(rank) && layout_.rank(rank).place.node != place.node && layout_.rank(rank).place.node >= 0) {
       // The rank is another machine's now: nothing that was learned of it holds.
       own_.ResetRank(rank);
-      moved_ = true;
+      moved_.insert(rank);
     }
     layout_.SetPlace(rank, place);
   }
@@ -145,9 +148,9 @@ class Engine::Impl {
     report.verdicts = book_.verdicts();
     report.step_ms = periods_.recent_ns() / 1e6;
     for (Verdict& verdict : report.verdicts) {
-      const double step_ns = periods_.MedianNs(verdict.since_step, verdict.last_step);
+      const double step_ns = periods_.MedianNs(lives_.PlaceOf(verdict.since_step), lives_.PlaceOf(verdict.last_step));
       verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
-      if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(verdict.since_step);
+      if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(lives_.PlaceOf(verdict.since_step));
     }
     Coverage::Result coverage = coverage_.Judge(layout_);
     const std::vector<int> ahead = RanksFarAhead();
@@ -186,6 +189,7 @@ class Engine::Impl {
     StepKey at;
     int missed = 0;
     uint32_t judged_process = 0;  // of its last fold that was judged
+    int judged_at = -1;           // how many steps were judged before that; -1: there is none
     size_t waiting = 0;           // its folds in pending_
     StepKey newest_waiting;       // of them; not beyond `at`
     size_t waiting_bytes = 0;
@@ -323,7 +327,7 @@ class Engine::Impl {
     const bool new_life = TakeFolds(bucket.folds);
     if (new_life || (judged_.life >= 0 && key.life != judged_.life)) {
       planned_steps_ = 0;
-      life_first_step_ = -1;
+      life_begins_ = true;
     }
     judged_ = key;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -352,14 +356,15 @@ class Engine::Impl {
     const bool pause = IsPause(folds);
     recent_.push_back({period_ns, OwnOf(folds)});
     if (recent_.size() > kRecent) recent_.pop_front();
+    const int64_t place = lives_.Add(step, std::exchange(life_begins_, false));
     if (pause) {
       // It may be one because somebody saves for longer than the others.
-      own_.ObserveCheckpoints(folds, step, periods_.recent_ns());
+      own_.ObserveCheckpoints(folds, place, periods_.recent_ns());
       return false;
     }
-    RememberStep(folds, step, period_ns);
-    Observe(folds, step);
-    const bool changed = Accuse(step, FollowPlannedChange(step));
+    RememberStep(folds, step, place, period_ns);
+    Observe(folds, place);
+    const bool changed = Accuse(step, place, FollowPlannedChange(step, place));
     return changed || judged_steps_ == kEnoughSteps;
   }
 
@@ -369,11 +374,12 @@ class Engine::Impl {
     transfers_.Regroup(layout_);
     coverage_.Regroup(layout_);
     microbatches_.resize(static_cast<size_t>(layout_.size()));
-    if (moved_) {
+    if (!moved_.empty()) {
       transfers_.Forget();
       clocks_.Forget();
     }
-    moved_ = false;
+    left_.merge(moved_);
+    moved_.clear();
   }
 
   static double PeriodOf(const Folds& folds) {
@@ -405,9 +411,10 @@ class Engine::Impl {
            OwnOf(folds) > kPauseOwnFactor * LowerMedian(owns);
   }
 
-  void RememberStep(const Folds& folds, int64_t step, double period_ns) {
+  void RememberStep(const Folds& folds, int64_t step, int64_t place, double period_ns) {
     uint64_t end_ns = 0;
     for (const auto& [rank, fold] : folds) {
+      ranks_[static_cast<size_t>(rank)].judged_at = judged_steps_;
       end_ns = std::max(end_ns, fold.end_ns - static_cast<uint64_t>(clocks_.OffsetNs(layout_.node(rank))));
       for (const OpFold& op : fold.ops) {
         if (!IsPointToPoint(op.op)) continue;
@@ -416,28 +423,27 @@ class Engine::Impl {
       }
     }
     coverage_.Observe(layout_, folds);
-    periods_.Add(step, period_ns, end_ns);
+    periods_.Add(place, period_ns, end_ns);
     if (first_step_ < 0) first_step_ = step;
-    if (life_first_step_ < 0) life_first_step_ = step;
     last_step_ = step;
     ++judged_steps_;
     steps_since_judged_ = 0;
   }
 
-  void Observe(const Folds& folds, int64_t step) {
+  void Observe(const Folds& folds, int64_t place) {
     const double steps_per_hour = 3.6e12 / std::max(1e6, periods_.recent_ns());
     const double arl_factor = steps_per_hour * 1000 / std::max(1e-3, options_.false_alarms_per_1000_hours);
-    own_.Observe(layout_, folds, step, periods_.recent_ns(), arl_factor);
-    transfers_.Observe(layout_, folds, step, arl_factor);
+    own_.Observe(layout_, folds, place, periods_.recent_ns(), arl_factor);
+    transfers_.Observe(layout_, folds, place, arl_factor);
     if (judged_steps_ % kClockEvery == 1) clocks_.Add(layout_, folds);
     if (judged_steps_ % kSolveEvery == 5) clocks_.Solve();
   }
 
   // True: everybody does more (or less) than before, which is a plan, not a fault. After some such steps in a row that
   // is what is normal.
-  bool FollowPlannedChange(int64_t step) {
+  bool FollowPlannedChange(int64_t step, int64_t place) {
     const double shift = own_.common_shift();
-    const double lost = periods_.LostSince(step - planned_steps_) / periods_.recent_ns();
+    const double lost = periods_.LostSince(place - planned_steps_) / periods_.recent_ns();
     // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
     const bool follows = shift > 0 ? lost > shift / 4 && lost < 1e9 : lost < shift / 4;
     const bool shifted = std::abs(shift) > kPlannedShift && follows;
@@ -456,26 +462,69 @@ class Engine::Impl {
     return shifted;
   }
 
-  bool Accuse(int64_t step, bool planned_change) {
+  bool Accuse(int64_t step, int64_t place, bool planned_change) {
     JudgeInput input{layout_,
                      own_,
                      transfers_,
                      microbatches_,
-                     step,
-                     life_first_step_,
+                     place,
+                     lives_.first(),
                      periods_.recent_ns(),
                      options_.min_cost_share,
                      planned_change,
+                     [this](int rank) { return IsPresent(rank); },
                      [this](int64_t onset) { return periods_.LostSince(onset); },
                      [this](int64_t onset) { return periods_.TimeSince(onset); }};
     std::vector<Accusation> accusations = diagnosis::Accuse(input);
     for (Accusation& accusation : accusations) {
-      accusation.verdict.since_ns = periods_.EndNs(accusation.verdict.since_step);
+      Verdict& verdict = accusation.verdict;
+      verdict.since_ns = periods_.EndNs(verdict.since_step);
+      verdict.since_step = lives_.StepAt(verdict.since_step);
+      for (Evidence& evidence : verdict.evidence) {
+        evidence.first_step = lives_.StepAt(evidence.first_step);
+        evidence.last_step = lives_.StepAt(evidence.last_step);
+      }
     }
     KeepRestored(accusations);
-    const bool changed = book_.Update(accusations, step);
+    const bool changed = book_.Update(accusations, step, [this](const Verdict& verdict) { return HasLeft(verdict); });
+    left_.clear();
     periods_.MarkSlow(book_.any_open());
     return changed;
+  }
+
+  // Whether the rank takes part in the job as it is now. One place for all who ask: nobody else is accused. Of steps that
+  // were judged, since step numbers say nothing over several lives.
+  bool IsPresent(int rank) const {
+    return rank >= 0 && static_cast<size_t>(rank) < ranks_.size() && ranks_[static_cast<size_t>(rank)].judged_at >= 0 &&
+           !HasLeft(rank);
+  }
+  // Once a few steps were judged: after a restart of the manager nobody has been heard yet.
+  bool HasLeft(int rank) const {
+    const bool known = rank >= 0 && static_cast<size_t>(rank) < ranks_.size();
+    if (known && ranks_[static_cast<size_t>(rank)].gone) return true;
+    const int judged_at = known ? ranks_[static_cast<size_t>(rank)].judged_at : -1;
+    return judged_steps_ - 1 - std::max(0, judged_at) > kAbsentSteps;
+  }
+  // Who is accused does not take part any more, or its number is another process's on another node.
+  bool HasLeft(const Verdict& verdict) const {
+    const auto left = [this](int rank) { return HasLeft(rank) || left_.count(rank) > 0; };
+    switch (verdict.scope) {
+      case Scope::kRank:
+      case Scope::kGroup:
+        return std::all_of(verdict.ids.begin(), verdict.ids.end(), left);
+      case Scope::kNode:
+        return std::all_of(verdict.ids.begin(), verdict.ids.end(), [&](int node) {
+          const auto ranks = layout_.nodes().find(node);
+          if (ranks == layout_.nodes().end()) return judged_steps_ > kAbsentSteps;
+          return std::all_of(ranks->second.begin(), ranks->second.end(), left);
+        });
+      case Scope::kLink:
+        return std::any_of(verdict.links.begin(), verdict.links.end(),
+                           [&](const Link& link) { return left(link.a) || left(link.b); });
+      case Scope::kJob:
+        return false;
+    }
+    return false;
   }
 
   // Verdicts of an earlier life of the manager stay until there is evidence of this life: long enough for a deviation
@@ -490,6 +539,7 @@ class Engine::Impl {
         again = true;
       }
       if (again) return false;
+      if (HasLeft(restored.verdict)) return true;
       if (++restored.steps > kKeepRestored || !book_.IsOpen(restored.key)) return true;
       Accusation& accusation = accusations.emplace_back();
       accusation.key = restored.key;
@@ -561,7 +611,7 @@ class Engine::Impl {
   std::vector<int> SilentRanks() const {
     std::vector<int> silent;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const bool behind = ranks_[rank].at.step < last_step_ - kSilentNote;
+      const bool behind = ranks_[rank].at < StepKey{judged_.life, last_step_ - kSilentNote};
       if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
     }
     return silent;
@@ -675,12 +725,14 @@ class Engine::Impl {
   Book book_;
   std::vector<Restored> restored_;
   std::vector<int> microbatches_;
-  bool moved_ = false;
+  std::set<int> moved_;  // ranks, since the layout was made
+  std::set<int> left_;   // ranks whose number is another's since the last accusation
 
+  Lives lives_;
+  bool life_begins_ = true;
   Periods periods_;
   std::deque<std::pair<double, double>> recent_;  // periods and own times, pauses too
   int64_t first_step_ = -1;
-  int64_t life_first_step_ = -1;
   int64_t last_step_ = -1;
   int judged_steps_ = 0;
   int planned_steps_ = 0;

@@ -719,6 +719,87 @@ TEST(EngineProgress, AnElasticChangeOfTheWorld) {
   EXPECT_TRUE(Names(job.engine.report(), 1));
 }
 
+// Three nodes of a rank each. Node 2 is slow, and goes; the others go on from an older step.
+class ShrinkingJob : public DataParallelJob {
+ public:
+  ShrinkingJob() : DataParallelJob(3, 1) {
+    extra = [this](int rank, int step) {
+      if (rank == 2 && shrunk) return static_cast<double>(NAN);
+      return rank == 2 && step >= 100 ? 83.0 : 0.0;
+    };
+    Run(0, 219);
+  }
+  void Shrink() {
+    shrunk = true;
+    process_id = 5000;
+  }
+  bool shrunk = false;
+};
+
+TEST(EnginePresence, NobodyWhoHasLeftIsAccused) {
+  for (const bool reported : {true, false}) {
+    ShrinkingJob job;
+    ASSERT_TRUE(Names(job.engine.report(), 2));
+    if (reported) job.engine.RemoveRank(2);
+    job.Shrink();
+    job.Run(60, 61);
+    // Where nobody says so it may still come, and what was said of it stays.
+    EXPECT_EQ(Names(job.engine.report(), 2), !reported);
+    job.Run(62, 200);
+    const Report report = job.engine.report();
+    ASSERT_EQ(report.verdicts.size(), 1u);
+    EXPECT_FALSE(report.verdicts[0].open);
+    EXPECT_TRUE(report.verdicts[0].left);
+    EXPECT_EQ(report.last_step, 200);
+  }
+}
+
+TEST(EnginePresence, WhoComesBackIsJudgedAgain) {
+  ShrinkingJob job;
+  job.engine.RemoveRank(2);
+  job.Shrink();
+  job.Run(60, 90);
+  EXPECT_FALSE(Names(job.engine.report(), 2));
+  job.shrunk = false;
+  job.process_id = 9000;
+  job.Run(91, 140);
+  EXPECT_TRUE(Names(job.engine.report(), 2));
+}
+
+TEST(EnginePresence, WhatWasAccusedBeforeARestartGoesOn) {
+  ShrinkingJob job;
+  const Verdict before = job.engine.report().verdicts.at(0);
+  job.process_id = 5000;
+  job.extra = [](int rank, int) { return rank == 2 ? 83.0 : 0.0; };
+  for (int step = 60; step < 120; ++step) {
+    job.Step(step);
+    ASSERT_TRUE(Names(job.engine.report(), 2)) << step;
+  }
+  const Report report = job.engine.report();
+  EXPECT_EQ(report.verdicts.size(), 1u);
+  EXPECT_EQ(report.verdicts[0].id, before.id);
+  EXPECT_EQ(report.verdicts[0].since_step, before.since_step) << "of the life in which it began";
+  EXPECT_EQ(report.verdicts[0].last_step, 119);
+}
+
+TEST(EnginePresence, ARankNumberOfAnotherMachineIsSomebodyElse) {
+  ShrinkingJob job;
+  job.engine.SetPlace(2, {7, "spare", 0});
+  job.process_id = 5000;
+  job.extra = [](int, int) { return 0.0; };
+  job.Run(60, 61);
+  ASSERT_EQ(job.engine.report().verdicts.size(), 1u);
+  EXPECT_FALSE(job.engine.report().verdicts[0].open);
+  EXPECT_TRUE(job.engine.report().verdicts[0].left);
+}
+
+TEST(EnginePresence, WhoIsNotThereHasNoMoreMarks) {
+  ShrinkingJob job;
+  job.Shrink();
+  job.Run(60, 200);
+  EXPECT_NE(NotesOf(job.engine.report()).find("no more marks of rank 2"), std::string::npos);
+}
+
 TEST(EngineProgress, MarksThatAreOffOnMostRanksAreNotWaitedForForEver) {
   DataParallelJob job(8);
   job.extra = [](int rank, int) { return rank >= 3 ? NAN : 0.0; };

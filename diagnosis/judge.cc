@@ -102,7 +102,7 @@ class Accuser {
       }
     }
     for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (in_.layout.known(rank) && in_.layout.node(rank) < 0 && stream(rank).raised()) {
+      if (IsPresent(rank) && in_.layout.known(rank) && in_.layout.node(rank) < 0 && stream(rank).raised()) {
         ranks.push_back({Scope::kRank, rank, {rank}});
       }
     }
@@ -113,8 +113,13 @@ class Accuser {
   // Ranks that have such a stream.
   int CountRanks(const StreamOf& stream) const {
     int count = 0;
-    for (int rank = 0; rank < in_.own.size(); ++rank) count += stream(rank).observations() > 0 ? 1 : 0;
+    for (int rank = 0; rank < in_.own.size(); ++rank) {
+      count += IsPresent(rank) && stream(rank).observations() > 0 ? 1 : 0;
+    }
     return count;
+  }
+  int CountPresent(const std::vector<int>& ranks) const {
+    return static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [this](int rank) { return IsPresent(rank); }));
   }
 
   enum class Blame : uint8_t { kNode, kRanks, kNobodyYet };
@@ -149,7 +154,7 @@ class Accuser {
     return !settled && raised.size() + rising >= needed ? Blame::kNobodyYet : Blame::kRanks;
   }
 
-  bool IsPresent(int rank) const { return rank < in_.own.size() && in_.own.rank(rank).last_step >= in_.step - 5; }
+  bool IsPresent(int rank) const { return rank < in_.own.size() && in_.is_present(rank); }
 
   // Issue latency has fallen on most ranks of the node. Whoever of them is slowest holds the others up, so not all of
   // them need to be slow themselves. Where it has fallen in most of the job it is no node's matter.
@@ -356,7 +361,7 @@ class Accuser {
   void AccuseByForward() {
     int suspect = -1;
     for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (!in_.own.rank(rank).forward.raised()) continue;
+      if (!IsPresent(rank) || !in_.own.rank(rank).forward.raised()) continue;
       if (suspect >= 0) return;
       suspect = rank;
     }
@@ -382,7 +387,7 @@ class Accuser {
     if (classes.size() < 2 || in_.own.mode() == OwnTime::Mode::kForward) return;
     for (size_t c = 0; c < classes.size(); ++c) {
       const OwnTime::Class& peers = in_.own.classes()[c];
-      if (!peers.drift.raised()) continue;
+      if (!peers.drift.raised() || CountPresent(classes[c]) == 0) continue;
       if (classes[c].size() == 1) {
         const int rank = classes[c].front();
         AccuseClass(peers, {Scope::kRank, rank, {rank}});
@@ -431,7 +436,7 @@ class Accuser {
       const double reference = in_.own.rank(worst).data_reference_ns / 1e6;
       Evidence evidence = MakeEvidence("dataloader", reference, reference + cost / 1e6, stream.z(), verdict.since_step);
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
-      evidence.peers = static_cast<int>(in_.layout.classes()[peer_class].size()) - 1;
+      evidence.peers = CountPresent(in_.layout.classes()[peer_class]) - 1;
       verdict.evidence.push_back(evidence);
       const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream.mean() >= kLargeShare, stream.onset(), cost);
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
@@ -445,7 +450,7 @@ class Accuser {
     for (int r = 0; r < in_.own.size(); ++r) {
       const OwnTime::Rank& rank = in_.own.rank(r);
       const Stream& saving = rank.checkpoint;
-      if (!saving.raised()) continue;
+      if (!IsPresent(r) || !saving.raised()) continue;
       const double cost = saving.mean_excess();
       Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset(), cost);
       verdict.confidence = ConfidenceOf(saving);
@@ -466,7 +471,9 @@ class Accuser {
     verdict.confidence = 0.9 * ConfidenceOf(stream);
     if (cause == Cause::kCheckpoint) {
       double value = 0;
-      for (int r = 0; r < in_.own.size(); ++r) value = std::max(value, in_.own.rank(r).checkpoint_reference_ns);
+      for (int r = 0; r < in_.own.size(); ++r) {
+        if (IsPresent(r)) value = std::max(value, in_.own.rank(r).checkpoint_reference_ns);
+      }
       value /= 1e6;
       const double longer = verdict.cost_ms_per_step * in_.own.checkpoint_interval();
       verdict.evidence.push_back(
@@ -483,7 +490,7 @@ class Accuser {
   // A planned change changes transfers, too: it opens nothing, but does not end what is open.
   void AccuseByTransfers() {
     for (const TransferFinding& finding : in_.transfers.Findings(in_.layout)) {
-      if (IsOfStarvedHost(finding) || HasGone(finding.intermittent, finding.excess_ns)) continue;
+      if (!AreThere(finding) || IsOfStarvedHost(finding) || HasGone(finding.intermittent, finding.excess_ns)) continue;
       // What the step has become longer by, and no more than the transfers have.
       double cost = finding.excess_ns;
       if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(finding.onset)));
@@ -512,6 +519,17 @@ class Accuser {
         return in_.own.rank(rank).issue_level_ns == 0 && (finding.scope == Scope::kJob || concerned.count(rank) > 0);
       });
     });
+  }
+
+  // Both ends of each line, and somebody of whatever else is accused.
+  bool AreThere(const TransferFinding& finding) const {
+    if (finding.scope == Scope::kJob) return true;
+    if (finding.scope == Scope::kLink) {
+      return std::all_of(finding.links.begin(), finding.links.end(),
+                         [this](const Link& link) { return IsPresent(link.a) && IsPresent(link.b); });
+    }
+    const std::set<int> concerned = RanksConcerned(finding);
+    return std::any_of(concerned.begin(), concerned.end(), [this](int rank) { return IsPresent(rank); });
   }
 
   std::set<int> RanksConcerned(const TransferFinding& finding) const {

@@ -17,11 +17,13 @@ struct JudgeInput {
   const OwnTime& own;
   const Transfers& transfers;
   const std::vector<int>& microbatches;  // by rank
-  int64_t step = 0;
-  int64_t first_step = 0;  // judged in this life of the job
-  double period_ns = 0;    // of the last steps
+  int64_t step = 0;                      // all steps here are places in one count (lives.h)
+  int64_t first_step = 0;                // judged in this life of the job
+  double period_ns = 0;                  // of the last steps
   double min_cost_share = 0.01;
   bool planned_change = false;  // everybody does more or less than before
+  // Whether the rank takes part in the job as it is now.
+  std::function<bool(int rank)> is_present;
   // How much longer steps have become since `onset`, ns; a large number if unknown.
   std::function<double(int64_t onset)> lost_since;
   // How long ago the step `onset` began, ns, as far back as is remembered.

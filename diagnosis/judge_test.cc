@@ -51,6 +51,7 @@ class JudgeTest : public ::testing::Test {
                    .period_ns = 150 * kMs,
                    .min_cost_share = 0.01,
                    .planned_change = false,
+                   .is_present = [this](int rank) { return rank != gone_; },
                    .lost_since = [this](int64_t) { return lost_ms_ * kMs; },
                    .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; }});
   }
@@ -83,6 +84,7 @@ class JudgeTest : public ::testing::Test {
   Layout layout_;
   OwnTime own_;
   Transfers transfers_;
+  int gone_ = -1;  // a rank
   double lost_ms_ = 20;
 };
 
@@ -176,11 +178,24 @@ TEST_F(JudgeTest, AccusesANodeWhenItsRanksDeviateAlike) {
 }
 
 TEST_F(JudgeTest, AccusesNobodyWhoIsGone) {
-  own_.rank(5).own = Rise(0.2, 20);
-  own_.rank(5).last_step = kNow - 5;
-  EXPECT_EQ(Accused(), std::vector<std::string>{"rank 5"});
-  own_.rank(5).last_step = kNow - 6;
-  EXPECT_TRUE(Accused().empty());
+  const struct {
+    const char* what;
+    Stream OwnTime::Rank::*stream;
+  } features[] = {{"own time", &OwnTime::Rank::own},
+                  {"data loading", &OwnTime::Rank::data},
+                  {"saving", &OwnTime::Rank::checkpoint}};
+  for (const int node : {2, -1}) {
+    layout_.SetPlace(5, {node, "host", 1});
+    layout_.Rebuild();
+    for (const auto& feature : features) {
+      own_.rank(5).*feature.stream = Rise(0.2, 20);
+      gone_ = -1;
+      EXPECT_EQ(Accused(), std::vector<std::string>{"rank 5"}) << feature.what << ", node " << node;
+      gone_ = 5;
+      EXPECT_TRUE(Accused().empty()) << feature.what << ", node " << node;
+      own_.rank(5).*feature.stream = Stream();
+    }
+  }
 }
 
 TEST_F(JudgeTest, DatesWhatWasThereFromTheStartToTheFirstStep) {

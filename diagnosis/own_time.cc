@@ -82,7 +82,6 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
       rank.has_last_deviation = false;
     }
     rank.process_id = fold.process_id;
-    rank.last_step = step;
   }
   const double h = CusumThreshold(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())), 1.0);
   if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);

@@ -67,6 +67,7 @@ Json VerdictToJson(const Verdict& verdict) {
   }
   json["cause"] = Name(verdict.cause);
   json["state"] = verdict.open ? "open" : "cleared";
+  if (verdict.left) json["cleared_by"] = "left";
   json["since_step"] = verdict.since_step;
   json["since_time"] = verdict.since_ns == 0 ? Json() : Json(FormatTime(verdict.since_ns));
   json["slowdown"] = RoundTo(verdict.slowdown, 3);
@@ -196,8 +197,8 @@ void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& 
 }
 
 void AppendCleared(const Verdict& verdict, std::string& out) {
-  AppendWrapped(absl::StrCat("cleared: ", DescribeEntity(verdict), ": ", Name(verdict.cause), ", steps ",
-                             verdict.since_step, "-", verdict.last_step,
+  AppendWrapped(absl::StrCat(verdict.left ? "left: " : "cleared: ", DescribeEntity(verdict), ": ", Name(verdict.cause),
+                             ", steps ", verdict.since_step, "-", verdict.last_step,
                              absl::StrFormat(", cost %.4g ms of each step (%s)", MakeFinite(verdict.cost_ms_per_step),
                                              FormatSlowdown(verdict.slowdown))),
                 5, out);

@@ -68,6 +68,7 @@ struct Verdict {
   std::vector<Alternative> alternatives;
   Cause cause = Cause::kUnknown;
   bool open = true;
+  bool left = false;  // cleared because whom it accuses is not part of the job any more
   int64_t since_step = 0;
   uint64_t since_ns = 0;        // Unix, by the reference node's clock
   int64_t last_step = 0;        // the last step it was seen in; of a cleared one the step before it cleared
