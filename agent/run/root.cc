@@ -13,7 +13,6 @@ namespace taskd::run {
 namespace {
 
 constexpr int64_t kRefusedLogIntervalNs = 1'000'000'000;
-constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kProofTickNs = 100'000'000;
 constexpr int kHandshakesARound = 4;
 // All launchers of a job may come at once, from one address.
@@ -59,7 +58,7 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
 
 void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks, bool peers_prove) {
   tls_ = TlsContext::Server(options.secret, peers_prove);
-  root_->SetPeerTimeout(options.silence_ns / kNsPerMs);
+  root_->SetPeerTimeout(options.silence_ns / 1'000'000);
   rendezvous_ = std::make_unique<Rendezvous>(std::move(options), EventLoop::NowNs());
   callbacks_ = std::move(callbacks);
   SetTimer();

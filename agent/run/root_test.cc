@@ -299,7 +299,7 @@ TEST_F(RootTest, SomebodyElseThere) {
 TEST_F(RootTest, ATierIsServedOnAFreePort) {
   StartRoot();
   absl::StatusOr<int> port = root_->ServeTier(false);
-  root_->SetUpstream({"127.0.0.1", root_->root_port()});
+  root_->SetUpstream({"127.0.0.1", root_->root_port()}, 60'000);
   ASSERT_TRUE(port.ok()) << port.status();
   EXPECT_NE(*port, root_->root_port());
 }
