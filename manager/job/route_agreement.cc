@@ -115,7 +115,7 @@ void RouteAgreementCore::AskedInDoubt(uint64_t peer, RouteProposal proposal, Tim
       member.asked = member.acknowledged = true;
       ++current_->acknowledged;
     }
-    CommitIfAll(now, out);
+    CommitIfAll(out);
     return;
   }
   for (const std::shared_ptr<Round>& round : decided_) {
@@ -210,26 +210,26 @@ void RouteAgreementCore::Compare(Time now, std::vector<Output>* out) {
   const Member& first = current_->members.begin()->second;
   for (const auto& [index, member] : current_->members) {
     if (member.proposal.table_digest != first.proposal.table_digest) {
-      Decide(Because(Kind::kRefused, absl::StrCat("the rank tables of node 0 and node ", index, " differ")), now, out);
+      Decide(Because(Kind::kRefused, absl::StrCat("the rank tables of node 0 and node ", index, " differ")), out);
       return;
     }
   }
   for (const auto& [index, member] : current_->members) {
     if (!member.proposal.plan_digest.empty()) continue;
     std::string why = member.proposal.reason.empty() ? "" : absl::StrCat(": ", member.proposal.reason);
-    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has no plan", why)), now, out);
+    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has no plan", why)), out);
     return;
   }
   for (const auto& [index, member] : current_->members) {
     if (member.proposal.plan_digest == first.proposal.plan_digest) continue;
-    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has planned something else than node 0")), now, out);
+    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has planned something else than node 0")), out);
     return;
   }
   current_->stage = Stage::kPreparing;
   current_->send_waiting_at.reset();
   current_->acknowledge_by = now + kAckTimeout;
   for (auto& [index, member] : current_->members) Ask(member, out);
-  CommitIfAll(now, out);
+  CommitIfAll(out);
 }
 
 void RouteAgreementCore::Acknowledge(uint64_t peer, Time now, std::vector<Output>* out) {
@@ -240,18 +240,18 @@ void RouteAgreementCore::Acknowledge(uint64_t peer, Time now, std::vector<Output
   if (!member.asked || member.acknowledged) return;
   member.acknowledged = true;
   ++current_->acknowledged;
-  CommitIfAll(now, out);
+  CommitIfAll(out);
   if (current_ != nullptr) ReleaseHeld(now, out);
 }
 
-void RouteAgreementCore::CommitIfAll(Time now, std::vector<Output>* out) {
+void RouteAgreementCore::CommitIfAll(std::vector<Output>* out) {
   if (current_->stage != Stage::kPreparing || current_->acknowledged != current_->nodes) return;
   RouteVerdict commit;
   commit.kind = Kind::kCommit;
-  Decide(commit, now, out);
+  Decide(commit, out);
 }
 
-void RouteAgreementCore::Decide(const RouteVerdict& verdict, Time now, std::vector<Output>* out) {
+void RouteAgreementCore::Decide(const RouteVerdict& verdict, std::vector<Output>* out) {
   std::shared_ptr<Round> round = std::move(current_);
   current_ = nullptr;
   round->verdict = verdict;
@@ -293,7 +293,7 @@ void RouteAgreementCore::Gone(uint64_t peer, Time now, std::vector<Output>* out)
                                : absl::StrCat("while ", Named(current_->missing), " did not come");
   Leave(*current_, seat.index);
   if (current_->stage == Stage::kHeld) return;
-  Decide(Because(Kind::kIdentity, absl::StrCat("node ", seat.index, " has gone ", when)), now, out);
+  Decide(Because(Kind::kIdentity, absl::StrCat("node ", seat.index, " has gone ", when)), out);
 }
 
 void RouteAgreementCore::ReleaseHeld(Time now, std::vector<Output>* out) {
@@ -345,7 +345,7 @@ void RouteAgreementCore::Tick(Time now, std::vector<Output>* out) {
       if (!member.acknowledged) silent.insert(index);
     }
     Decide(Because(Kind::kIdentity, absl::StrCat(Named(silent), " did not answer within ", kAckTimeout.count(), " s")),
-           now, out);
+           out);
     return;
   }
   ReleaseHeld(now, out);

@@ -146,8 +146,8 @@ class RouteAgreementCore {
   bool FollowsLast(const RouteProposal& proposal) const;
   void Ask(Member& member, std::vector<Output>* out);
   void Compare(Time now, std::vector<Output>* out);
-  void CommitIfAll(Time now, std::vector<Output>* out);
-  void Decide(const RouteVerdict& verdict, Time now, std::vector<Output>* out);
+  void CommitIfAll(std::vector<Output>* out);
+  void Decide(const RouteVerdict& verdict, std::vector<Output>* out);
   void ReleaseHeld(Time now, std::vector<Output>* out);
   void SendWaiting(Time now, std::vector<Output>* out);
 

@@ -1,22 +1,28 @@
 """Launchers that are stopped, and come back: silence is no death. A closed connection is."""
+import json
+import os
 import signal
 import time
 
 import pytest
 from harness import wait_until
+from modes import ModeJob
 from launchers import wait_log
 from ports import free_port
+from test_run_faults import WITH_DAEMONS, daemons
 
 # What a VM that moves and a swap storm take; longer than launchers used to wait for each other, and than a ping and the
 # next ones.
 STOPPED_S = 9
 
 
-def stop_for(process, seconds):
-    process.child.send_signal(signal.SIGSTOP)
+def stop_for(seconds, *pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
     wait_until(lambda: time.monotonic() - begun >= seconds, "the time is over", seconds + 10)
-    process.child.send_signal(signal.SIGCONT)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -33,9 +39,8 @@ def test_a_launcher_that_was_stopped_goes_on(jobs, kind, node):
                  for n, options in enumerate([[], ["--node-timeout=5"]])]
         jobs.wait_started(2)
     pids = {e["pid"] for e in jobs.alive()}
-    stop_for(nodes[node], STOPPED_S)
-    # Whoever takes the other for lost does so by now: each has spoken with the other since.
-    stop_for(nodes[1 - node], 3)
+    stop_for(STOPPED_S, nodes[node].pid)
+    stop_for(2, nodes[1 - node].pid)  # whoever is going to take the other for lost has done it by then
     assert {e["pid"] for e in jobs.alive()} == pids
     jobs.put("go")
     assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
@@ -77,6 +82,38 @@ def test_a_killed_launcher_is_lost_at_once(jobs, node):
     assert nodes[1 - node].wait() == 1
     wait_log(nodes[1 - node], "launcher .*is gone")
     jobs.wait_none_left()
+
+
+@pytest.mark.parametrize("kind", ["manager", "proxy"])
+def test_a_daemon_that_was_stopped_goes_on(jobs, kind):
+    port = free_port()
+    nodes = [jobs.static(n, port, "--hang-action=stop", procs=1, action=["wait"], environment=WITH_DAEMONS) for n in (0, 1)]
+    manager = jobs.wait_started(2)[0]["TASKD_MANAGER"]
+
+    def connected():
+        shown = jobs.stage.run("status", "--manager", manager, "--json")
+        return shown.returncode == 0 and [node["connected"] for node in json.loads(shown.stdout)["nodes"]] == [True, True]
+    wait_until(connected, "both proxies are connected", interval_s=0.2)
+    pids = {kind: sorted(daemons(jobs, kind)) for kind in ("manager", "proxy")}
+    stop_for(STOPPED_S, *pids[kind])
+    wait_until(connected, "both proxies are connected", interval_s=0.2)
+    jobs.put("go")
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
+    for node in nodes:  # nor did a stream break
+        assert "trying again" not in node.log() and "disconnected" not in node.log()
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_of_a_mode_that_was_stopped_goes_on(stage, node):
+    job = ModeJob(stage)
+    nodes = [job.run(n, "torch", ("go",)) for n in (0, 1)]
+    wait_until(lambda: len(job.started()) == 2, "both commands run")
+    with open(f"/proc/{nodes[node].pid}/task/{nodes[node].pid}/children", encoding="ascii") as children:
+        stop_for(STOPPED_S, nodes[node].pid, *map(int, children.read().split()))  # node 0's manager, too
+    stop_for(2, nodes[1 - node].pid)
+    assert len(job.alive()) == 2
+    job.put("go")
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
 
 
 def test_a_wrong_time_out_starts_nothing(jobs):
