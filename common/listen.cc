@@ -155,13 +155,14 @@ std::string PeerAddress(int fd) {
   return absl::SimpleAtoi(port, &number) ? FormatHostPort({host, number}) : "";
 }
 
-void SetPromptAndWatched(int fd) {
+void SetPromptAndWatched(int fd, int64_t silence_ms) {
+  // With a user time-out the kernel does not count the probes; they only have to come often enough.
+  const int probe_s = static_cast<int>(std::clamp<int64_t>(silence_ms / 5000, 1, 10));
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
-  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_s);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, probe_s);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence_ms));
 }
 
 void SetPrompt(int fd) {

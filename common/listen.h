@@ -1,6 +1,7 @@
 // Listening TCP sockets, and who has a port that is in use.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -27,8 +28,9 @@ std::string HolderOfPort(int port);
 // The peer's "HOST:PORT", empty if it is gone.
 std::string PeerAddress(int fd);
 
-// Small messages go out at once, and a peer whose machine or network is gone is noticed within about 5 s.
-void SetPromptAndWatched(int fd);
+// Small messages go out at once, and a peer whose machine or network is gone is noticed after about `silence_ms`, at
+// least 1 s. May be called again. A process that is stopped is not noticed: its kernel answers.
+void SetPromptAndWatched(int fd, int64_t silence_ms);
 // Small messages go out at once; a peer that is gone is noticed within minutes.
 void SetPrompt(int fd);
 

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +22,23 @@ TEST(ListenTest, SomebodyListens) {
     EXPECT_TRUE(absl::IsAlreadyExists(ListenTcp({host, port}, false).status())) << host;
     listener->reset();
     EXPECT_FALSE(IsListenedOn(port)) << host;
+  }
+}
+
+// What a machine may be silent, its kernel has to be told: else it resets the connection of one that comes back.
+TEST(ListenTest, TheKernelIsAsPatientAsItsProcess) {
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto get = [&](int level, int name) {
+    int value = -1;
+    socklen_t length = sizeof(value);
+    EXPECT_EQ(getsockopt(fd.get(), level, name, &value, &length), 0);
+    return value;
+  };
+  for (const int64_t silence_ms : {5'000, 60'000, 86'400'000}) {
+    SetPromptAndWatched(fd.get(), silence_ms);
+    EXPECT_EQ(get(IPPROTO_TCP, TCP_USER_TIMEOUT), silence_ms);
+    EXPECT_EQ(get(SOL_SOCKET, SO_KEEPALIVE), 1);
+    EXPECT_LE((get(IPPROTO_TCP, TCP_KEEPIDLE) + get(IPPROTO_TCP, TCP_KEEPINTVL)) * 1000, silence_ms / 2);
   }
 }
 

@@ -8,7 +8,7 @@ namespace taskd::store {
 namespace {
 
 constexpr size_t kMaxUplinkBacklog = 16 * 1024 * 1024;
-constexpr int64_t kAcknowledgeTimeoutNs = 10'000'000'000;
+constexpr int64_t kNsPerMs = 1'000'000;
 
 }  // namespace
 
@@ -56,7 +56,12 @@ bool StoreBackend::is_full() const { return uplink_ != nullptr && uplink_->unwri
 
 std::vector<uint64_t> StoreBackend::Tick(int64_t now_ns) {
   sharing_->set_now_ns(now_ns);
-  return sharing_->Late(now_ns - kAcknowledgeTimeoutNs);
+  return sharing_->Late(now_ns - peer_timeout_ms_ * kNsPerMs);
+}
+
+void StoreBackend::SetPeerTimeout(int64_t timeout_ms) {
+  peer_timeout_ms_ = timeout_ms;
+  if (uplink_ != nullptr) uplink_->SetPeerTimeout(timeout_ms);
 }
 
 }  // namespace taskd::store

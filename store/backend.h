@@ -38,9 +38,10 @@ class StoreBackend {
   void Flush();
   // So much waits to be written to the upstream that nothing more may be asked of it.
   bool is_full() const;
-  // To be called about once a second. The streams that owe an acknowledgement for too long.
+  // To be called about once a second. The streams that owe an acknowledgement for the peer time-out.
   std::vector<uint64_t> Tick(int64_t now_ns);
 
+  void SetPeerTimeout(int64_t timeout_ms);
   void SetUpstream(const HostPort& upstream) { uplink_->SetTarget(upstream); }
   void ExpectEnd() { uplink_->ExpectEnd(); }
 
@@ -55,6 +56,7 @@ class StoreBackend {
   std::unique_ptr<StoreCore> core_;
   TierCore* tier_ = nullptr;          // core_, where this is a tier
   std::unique_ptr<TierLink> uplink_;  // a tier's
+  int64_t peer_timeout_ms_ = kPeerTimeoutMs;
   uint64_t requests_ = 0;
 };
 

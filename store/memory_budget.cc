@@ -69,7 +69,7 @@ void MemoryBudget::Answered(Connection& connection) {
   const size_t before = connection.charged_unread;
   connections_.Count(connection);
   if (connection.charged_unread <= before) return;
-  connection.answered_ns = EventLoop::NowNs();
+  connection.answered_ns = clock_.Look(EventLoop::NowNs());
   round_bytes_ += connection.charged_unread - before;
   // A tier speaks for many, who would lose their connections with it; its calls have waited for room.
   if (!connection.is_client() || connection.unread() <= kSmallAnswerBytes) return;
@@ -80,8 +80,9 @@ void MemoryBudget::Answered(Connection& connection) {
   connections_.Doom(connection, "answers that it does not read, for which the store has no memory left");
 }
 
-void MemoryBudget::CloseIdleReaders(int64_t now_ns) {
+void MemoryBudget::CloseIdleReaders() {
   if (!std::exchange(somebody_waits_, false)) return;
+  const int64_t now_ns = clock_.time_ns();
   for (const auto& [id, connection] : connections_.all()) {
     if (connection->charged_unread == 0 || now_ns - connection->answered_ns < kReaderTimeoutNs) continue;
     spdlog::warn("store: {} has not read its answers for 10 s, and others wait for theirs: its connection is closed",

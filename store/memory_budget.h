@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/event_loop.h"
+#include "common/observed_clock.h"
 #include "store/backend.h"
 #include "store/connections.h"
 
@@ -12,8 +13,9 @@ namespace taskd::store {
 
 class MemoryBudget {
  public:
-  MemoryBudget(uint64_t limit_bytes, Connections* connections, const StoreBackend* backend)
-      : limit_bytes_(limit_bytes), connections_(*connections), backend_(*backend) {}
+  // `clock`: its owner looks at it once a second.
+  MemoryBudget(uint64_t limit_bytes, Connections* connections, const StoreBackend* backend, ObservedClock* clock)
+      : limit_bytes_(limit_bytes), connections_(*connections), backend_(*backend), clock_(*clock) {}
 
   uint64_t bytes() const { return connections_.buffered_bytes() + backend_.bytes(); }
   // Beyond the limit who wants to write is refused, and others go on reading.
@@ -29,7 +31,7 @@ class MemoryBudget {
   void BeginRound() { round_bytes_ = 0; }
   bool round_is_full() const { return round_bytes_ > kMaxRoundBytes; }
   // Once a second. While others wait for room: those that have not read what was sent to them long ago are doomed.
-  void CloseIdleReaders(int64_t now_ns);
+  void CloseIdleReaders();
 
  private:
   static constexpr int64_t kLogIntervalNs = 60'000'000'000;
@@ -45,6 +47,7 @@ class MemoryBudget {
   const uint64_t limit_bytes_;
   Connections& connections_;
   const StoreBackend& backend_;
+  ObservedClock& clock_;
   size_t round_bytes_ = 0;  // of the answers in this round
   bool somebody_waits_ = false;
   int64_t full_logged_ns_ = -kLogIntervalNs;

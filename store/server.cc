@@ -19,6 +19,7 @@
 #include "common/listen.h"
 #include "common/log.h"
 #include "common/memory_limit.h"
+#include "common/observed_clock.h"
 #include "common/peer_user.h"
 #include "store/acceptor.h"
 #include "store/backend.h"
@@ -43,6 +44,7 @@ class Server : public StoreServer {
   int port() const override { return acceptor_.port(); }
   StoreStats stats() const override;
   void SetUpstream(const HostPort& upstream) override { backend_.SetUpstream(upstream); }
+  void SetPeerTimeout(int64_t timeout_ms) override;
   void ExpectEnd() override;
   void SendFrame(uint64_t peer, std::string_view body) override;
   void SetMaxFrameBytes(uint64_t peer, uint32_t bytes) override;
@@ -71,10 +73,12 @@ class Server : public StoreServer {
   const Options options_;
   Connections connections_;
   StoreBackend backend_;
+  ObservedClock clock_{kTickNs};
   MemoryBudget budget_;
   ClientService clients_;
   TierService tiers_;
   StoreAcceptor acceptor_;
+  int64_t peer_timeout_ms_ = kPeerTimeoutMs;
   uint64_t tier_count_ = 0;
   bool expect_end_ = false;
   EventLoop::TimerId tick_{};
@@ -86,7 +90,7 @@ Server::Server(EventLoop* loop, const Options& options)
       connections_(loop, {.on_event = [this](uint64_t id, uint32_t events) { OnEvent(id, events); },
                           .on_round_end = [this] { RoundEnd(); }}),
       backend_(loop, options.is_tier || !options.upstream.empty(), BackendCallbacks()),
-      budget_(options.memory_limit_bytes, &connections_, &backend_),
+      budget_(options.memory_limit_bytes, &connections_, &backend_, &clock_),
       clients_(&connections_, &backend_, &budget_),
       tiers_(&connections_, &backend_, &budget_),
       acceptor_(loop, &connections_, [this](UniqueFd fd, const sockaddr_storage& address, const OwnerKey& owner) {
@@ -195,7 +199,7 @@ void Server::ReceiveAsClient(Connection& connection, std::string_view bytes) {
 }
 
 void Server::BeginFrames(Connection& connection, uint32_t max_bytes) {
-  SetPromptAndWatched(connection.fd.get());
+  SetPromptAndWatched(connection.fd.get(), peer_timeout_ms_);
   connection.frames = std::make_unique<FrameBuffer>(max_bytes);
   connection.frames->Append(connection.parser.TakeRest());
 }
@@ -327,16 +331,21 @@ void Server::CloseDoomed() {
   }
 }
 
+void Server::SetPeerTimeout(int64_t timeout_ms) {
+  peer_timeout_ms_ = timeout_ms;
+  backend_.SetPeerTimeout(timeout_ms);
+}
+
 void Server::Tick() {
   tick_ = loop_.RunAfter(kTickNs, [this] { Tick(); });
-  for (uint64_t id : backend_.Tick(EventLoop::NowNs())) {
+  for (uint64_t id : backend_.Tick(clock_.Look(EventLoop::NowNs()))) {
     Connection* connection = connections_.Find(id);
     if (connection == nullptr) continue;
-    spdlog::warn("store: the tier at {} has not answered for 10 s; its connection is closed",
-                 PeerAddress(connection->fd.get()));
+    spdlog::warn("store: the tier at {} has not answered for {:g} s; its connection is closed",
+                 PeerAddress(connection->fd.get()), static_cast<double>(peer_timeout_ms_) / 1000);
     connections_.Doom(*connection);
   }
-  budget_.CloseIdleReaders(EventLoop::NowNs());
+  budget_.CloseIdleReaders();
   if (connections_.any_held_back()) connections_.Schedule();
   acceptor_.Tick();
 }

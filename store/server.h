@@ -52,6 +52,9 @@ class StoreServer {
   virtual StoreStats stats() const = 0;
   // Tier only. Another upstream than before: all connections are closed, as if the old one had died.
   virtual void SetUpstream(const HostPort& upstream) = 0;
+  // Of tiers, of peers of the frame service and of a tier's own upstream that connect from now on: how long one may be
+  // silent whose machine or network is gone, or owe what others wait for. Before the first call 60 s.
+  virtual void SetPeerTimeout(int64_t timeout_ms) = 0;
   // Tier only: the job is over, the store above will go, which is not logged.
   virtual void ExpectEnd() = 0;
   // To peers of the frame service. One that is gone: nothing happens.

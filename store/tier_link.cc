@@ -64,7 +64,7 @@ void TierLink::Connect() {
       error = errno;
       continue;
     }
-    SetPromptAndWatched(fd_.get());
+    SetPromptAndWatched(fd_.get(), peer_timeout_ms_);
     if (connect(fd_.get(), at->ai_addr, at->ai_addrlen) == 0 || errno == EINPROGRESS) {
       loop_.Add(fd_.get(), EPOLLIN | EPOLLOUT, [this](uint32_t events) { OnEvent(events); });
       timer_ = loop_.RunAfter(kGreetingTimeoutNs, [this] {

@@ -13,6 +13,9 @@
 
 namespace taskd::store {
 
+// Of a peer's silence, where nobody has said what it may be: a VM that is moved and a machine that swaps come back.
+inline constexpr int64_t kPeerTimeoutMs = 60'000;
+
 class TierLink {
  public:
   struct Callbacks {
@@ -26,6 +29,8 @@ class TierLink {
   TierLink(const TierLink&) = delete;
   TierLink& operator=(const TierLink&) = delete;
 
+  // How long the store above may be silent whose machine or network is gone, on connections from now on.
+  void SetPeerTimeout(int64_t timeout_ms) { peer_timeout_ms_ = timeout_ms; }
   // Connects there from now on. Another than before: a connection that stood is lost.
   void SetTarget(const HostPort& upstream);
 
@@ -52,6 +57,7 @@ class TierLink {
 
   EventLoop& loop_;
   HostPort upstream_;
+  int64_t peer_timeout_ms_ = kPeerTimeoutMs;
   const Callbacks callbacks_;
   State state_ = State::kApart;
   UniqueFd fd_;

@@ -10,6 +10,7 @@
 namespace taskd::modes {
 namespace {
 
+constexpr int64_t kLookNs = 500'000'000;
 constexpr int64_t kNodeZeroGoneNs = 6'000'000'000;     // one that only lost its connection is back earlier
 constexpr int64_t kOwnManagerGoneNs = 60'000'000'000;  // it is started again
 constexpr size_t kMissingShown = 8;
@@ -30,7 +31,7 @@ std::string PlanText(const ModePlan& plan) {
 }
 
 JobMember::JobMember(EventLoop* loop, const ModePlan* plan, Callbacks callbacks)
-    : loop_(loop), plan_(plan), callbacks_(std::move(callbacks)) {}
+    : loop_(loop), plan_(plan), callbacks_(std::move(callbacks)), clock_(kLookNs) {}
 
 JobMember::~JobMember() {
   client_.reset();
@@ -155,7 +156,15 @@ void JobMember::OnLost(const absl::Status& status) {
   }
   // A manager outside the job may come back at any time; node 0's own is gone with node 0.
   if (!was_connected_ || !state_.hosted() || gone_timer_) return;
-  gone_timer_ = loop_->RunAfter(options_.hosts_manager ? kOwnManagerGoneNs : kNodeZeroGoneNs, [this] {
+  lost_ns_ = clock_.Look(EventLoop::NowNs());
+  AwaitReturn();
+}
+
+// While this process does not run it does not connect either.
+void JobMember::AwaitReturn() {
+  gone_timer_ = loop_->RunAfter(kLookNs, [this] {
+    const int64_t patience_ns = options_.hosts_manager ? kOwnManagerGoneNs : kNodeZeroGoneNs;
+    if (clock_.Look(EventLoop::NowNs()) - lost_ns_ < patience_ns) return AwaitReturn();
     gone_timer_.reset();
     callbacks_.failed(options_.hosts_manager ? absl::StrCat("the job's manager does not come back: ", lost_why_)
                                              : absl::StrCat(NodeName(0), ": its `taskd run` is gone"));

@@ -10,6 +10,7 @@
 #include "agent/modes/job_link_client.h"
 #include "agent/modes/plans/mode_plan.h"
 #include "common/event_loop.h"
+#include "common/observed_clock.h"
 
 namespace taskd::modes {
 
@@ -59,6 +60,7 @@ class JobMember {
  private:
   void On(const v1::JobNotice& notice);
   void OnLost(const absl::Status& status);
+  void AwaitReturn();
 
   EventLoop* const loop_;
   const ModePlan* const plan_;
@@ -71,6 +73,8 @@ class JobMember {
   bool ended_ = false;
   std::string lost_why_ = "no answer yet";
   std::optional<EventLoop::TimerId> gone_timer_;
+  ObservedClock clock_;
+  int64_t lost_ns_ = 0;  // on it: since when the stream is gone
 };
 
 }  // namespace taskd::modes

@@ -300,8 +300,9 @@ void Launcher::Join(HostPort root, bool hosts_store) {
     root_lost_ = true;
     EndWith(1, why_not_here_.empty() || assignment_ ? why : why_not_here_ + "; " + why);
   };
-  client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info), secret_,
-                                               RendezvousOptions(options_, "").join_timeout_ns, std::move(callbacks),
+  const Rendezvous::Options with = RendezvousOptions(options_, "");
+  client_ = std::make_unique<RendezvousClient>(&loop_, std::move(root), std::move(info), secret_, with.join_timeout_ns,
+                                               with.silence_ns, std::move(callbacks),
                                                hosts_store ? 1 : options_.master_ports);
   client_->Start();
 }
@@ -371,7 +372,7 @@ absl::Status Launcher::StartRanks(const Assignment& assignment) {
   ranks_started_ns_ = EventLoop::NowNs();
   observer_.BeforeStart(assignment);
   SpareOthers();
-  if (options_.tiered) store_.SetUpstream(TierUpstream(assignment));
+  if (options_.tiered) store_.SetUpstream(TierUpstream(assignment), assignment.node_timeout_ms);
   return ranks_->Start(assignment, observer_.RankEnvironment(assignment));
 }
 

@@ -41,6 +41,7 @@ constexpr OptionSpec kOptions[] = {
     {"numa-binding"},
     {"signals-to-handle"},
     {"shutdown-timeout"},
+    {"node-timeout"},
     {"virtual-local-rank", Kind::kFlag},
     {"enable-tiered-parallel-tcpstore", Kind::kSwitch},
     {"store-fan-out"},

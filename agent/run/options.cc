@@ -51,6 +51,15 @@ absl::Status ReadSeconds(const GivenOption& given, double* result) {
   return absl::OkStatus();
 }
 
+absl::Status ReadNodeTimeout(const GivenOption& given, double* result) {
+  double value = 0;
+  if (!absl::SimpleAtod(given.value, &value) || !(value >= kLeastNodeTimeoutS && value <= kMostNodeTimeoutS)) {
+    return WrongOption(given, absl::StrCat("seconds, a number from ", kLeastNodeTimeoutS, " to ", kMostNodeTimeoutS));
+  }
+  *result = value;
+  return absl::OkStatus();
+}
+
 absl::Status ReadNodes(const GivenOption& given, RunOptions* options) {
   const std::vector<std::string> parts = absl::StrSplit(given.value, ':');
   int least = 0, most = 0;
@@ -350,6 +359,7 @@ class Interpreter {
                found != environment_.end() && !found->second.empty()) {
       status.Update(ReadSeconds({found->first, found->second}, &o.shutdown_timeout_s));
     }
+    status.Update(With("node-timeout", [&](const GivenOption& g) { return ReadNodeTimeout(g, &o.node_timeout_s); }));
     std::string numa_binding;
     status.Update(With("numa-binding", [&](const GivenOption& g) {
       return ReadChoice(g, {"node", "socket", "exclusive", "core-complex"}, &numa_binding);

@@ -31,6 +31,10 @@ struct TaskPlace {
   bool even = false;  // each of these nodes has local_world_size of them, the first node the first ones
 };
 
+// Of --node-timeout. Node 0 pings each 2 s.
+inline constexpr double kLeastNodeTimeoutS = 5;
+inline constexpr double kMostNodeTimeoutS = 86400;
+
 struct RunOptions {
   int min_nodes = 1;
   int max_nodes = 1;
@@ -56,6 +60,7 @@ struct RunOptions {
   std::vector<int> local_ranks_filter;  // empty: all
   std::vector<int> signals_to_handle;   // numbers
   double shutdown_timeout_s = 30;
+  double node_timeout_s = 0;  // of silence, after which a node is lost; 0: not given
   bool tiered = false;
   int store_memory_limit_mb = 0;  // of each store, in MiB; 0: DefaultStoreMemoryBytes()
   int store_fan_out = 0;          // tiers that one store above serves; 0: no tiers of tiers

@@ -34,7 +34,8 @@ Rendezvous
                               [c10d: localhost:29400, else master-addr:master-port]
   --rdzv-id ID                name of the job, the same on all nodes [none]
   --rdzv-conf K=V,...         timeout, join_timeout, last_call_timeout, close_timeout,
-                              read_timeout (seconds), is_host (true, false)
+                              read_timeout, keep_alive_interval (seconds),
+                              keep_alive_max_attempt, is_host (true, false)
   --master-addr HOST          host of node 0, for static and parallel [127.0.0.1]
   --master-port PORT          port there [29500]
   --local-addr HOST           how other nodes reach this one [the host's name]
@@ -51,6 +52,9 @@ Supervision
   --monitor-interval S        accepted; an end of a rank is seen at once [0.1]
   --shutdown-timeout S        between SIGTERM and SIGKILL
                               [TORCH_ELASTIC_SHUTDOWN_TIMEOUT, 30]
+  --node-timeout S            silence of a node's launcher, or of node 0's, after which it is
+                              lost; a closed connection is a loss at once. Node 0's value
+                              holds for all [60; 15 where --nnodes is a range]
   --signals-to-handle NAMES   signals that end the job after the ranks got them
                               [SIGTERM,SIGINT,SIGHUP,SIGQUIT]
   --hang-action report|restart|stop

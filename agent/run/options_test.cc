@@ -350,6 +350,14 @@ TEST(RunOptionsTest, Supervision) {
       ExpectWrong({std::string(option) + "=" + bad}, {option, std::string("'") + bad + "'"});
     }
   }
+  EXPECT_EQ(o.node_timeout_s, 0);
+  EXPECT_EQ(With({"--node-timeout=90.5"}, {{"TASKD_NODE_TIMEOUT", "20"}}).node_timeout_s, 90.5);
+  EXPECT_EQ(With({}, {{"TASKD_NODE_TIMEOUT", "20"}}).node_timeout_s, 20);
+  for (const char* bad : {"4.9", "86401", "-1", "x", "", "nan", "inf"}) {
+    ExpectWrong({std::string("--node-timeout=") + bad},
+                {"--node-timeout", std::string("'") + bad + "'", "a number from 5 to 86400"});
+  }
+  ExpectWrong({}, {"TASKD_NODE_TIMEOUT", "'0'"}, {{"TASKD_NODE_TIMEOUT", "0"}});
   ExpectWrong({"--start-method=thread"}, {"--start-method", "'thread'", "spawn, fork, forkserver"});
 }
 
@@ -469,6 +477,7 @@ TEST(RunOptionsTest, Help) {
                              "numa-binding",
                              "signals-to-handle",
                              "shutdown-timeout",
+                             "node-timeout",
                              "virtual-local-rank",
                              "enable-tiered-parallel-tcpstore",
                              "store-fan-out",

@@ -14,9 +14,12 @@
 namespace taskd::run {
 namespace {
 
-constexpr int64_t kNsPerS = 1'000'000'000;
+constexpr int64_t kNsPerMs = 1'000'000;
+constexpr int64_t kNsPerS = 1000 * kNsPerMs;
 constexpr int64_t kWaitingIntervalNs = 5 * kNsPerS;
-constexpr int64_t kSilenceCheckNs = kNsPerS / 2;
+constexpr int64_t kLookNs = kNsPerS / 2;
+// Of silence, where the job waits for a node only to say why it ends or to let it go, and for whoever has not joined.
+constexpr int64_t kHurryNs = 8 * kNsPerS;
 constexpr size_t kMaxListed = 16;
 
 std::string List(const std::vector<std::string>& words) {
@@ -32,10 +35,11 @@ std::string Seconds(int64_t ns) { return fmt::format("{:g} s", static_cast<doubl
 
 Rendezvous::Rendezvous(Options options, int64_t now_ns)
     : options_(std::move(options)),
-      now_ns_(now_ns),
-      gather_deadline_ns_(now_ns + options_.join_timeout_ns),
-      next_ping_ns_(now_ns + options_.ping_interval_ns),
-      next_waiting_ns_(now_ns + kWaitingIntervalNs) {}
+      clock_(kLookNs),
+      now_ns_(clock_.Look(now_ns)),
+      gather_deadline_ns_(now_ns_ + options_.join_timeout_ns),
+      next_ping_ns_(now_ns_ + options_.ping_interval_ns),
+      next_waiting_ns_(now_ns_ + kWaitingIntervalNs) {}
 
 std::string Rendezvous::NodeName(const Node& node) const {
   const int rank = fixed_ranks() ? node.info.node_rank : node.group_rank;
@@ -56,16 +60,16 @@ void Rendezvous::Send(uint64_t peer, Message message) {
 Rendezvous::Outputs Rendezvous::TakeOutputs() { return std::exchange(outputs_, {}); }
 
 Rendezvous::Outputs Rendezvous::Opened(uint64_t peer, int64_t now_ns) {
-  now_ns_ = now_ns;
-  connections_[peer].heard_ns = now_ns;
+  now_ns_ = clock_.Look(now_ns);
+  connections_[peer].heard_ns = now_ns_;
   return TakeOutputs();
 }
 
 Rendezvous::Outputs Rendezvous::Received(uint64_t peer, const NodeMessage& message, int64_t now_ns) {
-  now_ns_ = now_ns;
+  now_ns_ = clock_.Look(now_ns);
   auto found = connections_.find(peer);
   if (found == connections_.end()) return {};
-  found->second.heard_ns = now_ns;
+  found->second.heard_ns = now_ns_;
   if (found->second.node || std::holds_alternative<JoinMessage>(message)) {
     std::visit([&](const auto& one) { On(peer, one); }, message);
   }
@@ -73,8 +77,8 @@ Rendezvous::Outputs Rendezvous::Received(uint64_t peer, const NodeMessage& messa
 }
 
 Rendezvous::Outputs Rendezvous::Lost(uint64_t peer, int64_t now_ns) {
-  now_ns_ = now_ns;
-  Drop(peer);
+  now_ns_ = clock_.Look(now_ns);
+  Drop(peer, "the connection to its launcher is gone");
   return TakeOutputs();
 }
 
@@ -236,6 +240,7 @@ Assignment Rendezvous::OfRound(const std::vector<Member>& order) const {
   common.group_world_size = static_cast<int>(order.size());
   common.manager = options_.manager;
   common.secret = options_.secret;
+  common.node_timeout_ms = options_.silence_ns / kNsPerMs;
   for (const auto& [peer, node] : order) {
     common.world_size += node->info.local_world_size;
     common.hosts.push_back(node->info.host);
@@ -320,6 +325,7 @@ void Rendezvous::On(uint64_t peer, const FailedMessage& message) {
 void Rendezvous::BeginSettling() {
   if (phase_ == Phase::kRunning) {
     phase_ = Phase::kSettling;
+    hurry_since_ns_ = now_ns_;
     int members = 0;
     for (const auto& [peer, connection] : connections_) {
       members += connection.node && connection.node->state != State::kWaiting;
@@ -367,8 +373,7 @@ void Rendezvous::SettleIfDone() {
   }
 
   // What failed on other nodes failed because of the loss.
-  std::string reason = fmt::format("{} {} lost: the connection to its launcher is gone", List(lost_),
-                                   lost_.size() == 1 ? "was" : "were");
+  std::string reason = fmt::format("{} {} lost: {}", List(lost_), lost_.size() == 1 ? "was" : "were", why_lost_);
   if (elastic()) {
     BeginStop(reason, /*costs_restart=*/false);
   } else if (restart_count_ < options_.max_restarts) {
@@ -381,7 +386,24 @@ void Rendezvous::SettleIfDone() {
   }
 }
 
-void Rendezvous::Drop(uint64_t peer) {
+// Silence is no death: a launcher that is stopped, a VM that is moved and a machine that swaps come back.
+void Rendezvous::DropSilent() {
+  const bool ends_anyway = phase_ == Phase::kSettling && !elastic() && restart_count_ >= options_.max_restarts;
+  const bool hurries = ends_anyway || phase_ == Phase::kEnded;
+  std::map<uint64_t, int64_t> silent;  // and for how long
+  for (const auto& [peer, connection] : connections_) {
+    const bool is_patient = connection.node && !hurries;
+    const int64_t limit_ns = is_patient ? options_.silence_ns : std::min(kHurryNs, options_.silence_ns);
+    const int64_t since_ns = hurries ? std::max(connection.heard_ns, hurry_since_ns_) : connection.heard_ns;
+    if (now_ns_ - since_ns >= limit_ns) silent.emplace(peer, limit_ns);
+  }
+  for (const auto& [peer, limit_ns] : silent) {
+    outputs_.push_back({peer, std::nullopt});
+    Drop(peer, fmt::format("its launcher was silent for {}", Seconds(limit_ns)));
+  }
+}
+
+void Rendezvous::Drop(uint64_t peer, const std::string& why) {
   auto found = connections_.find(peer);
   if (found == connections_.end()) return;
   const std::optional<Node> node = std::move(found->second.node);
@@ -394,6 +416,7 @@ void Rendezvous::Drop(uint64_t peer) {
     case Phase::kRunning:
     case Phase::kSettling:
       if (node->state == State::kRunning) {
+        if (lost_.empty()) why_lost_ = why;
         lost_.push_back(NodeName(*node));
         lost_group_ranks_.push_back(node->group_rank);
         BeginSettling();
@@ -428,7 +451,7 @@ void Rendezvous::On(uint64_t peer, const LeaveMessage& message) {
 }
 
 Rendezvous::Outputs Rendezvous::Restart(const std::string& reason, int64_t now_ns) {
-  now_ns_ = now_ns;
+  now_ns_ = clock_.Look(now_ns);
   if (phase_ == Phase::kRunning || phase_ == Phase::kSettling) {
     if (restart_count_ < options_.max_restarts) {
       BeginStop(reason, /*costs_restart=*/true);
@@ -440,7 +463,7 @@ Rendezvous::Outputs Rendezvous::Restart(const std::string& reason, int64_t now_n
 }
 
 Rendezvous::Outputs Rendezvous::EndJob(const std::string& reason, int64_t now_ns) {
-  now_ns_ = now_ns;
+  now_ns_ = clock_.Look(now_ns);
   if (phase_ != Phase::kEnded) End(1, reason);
   return TakeOutputs();
 }
@@ -484,17 +507,10 @@ void Rendezvous::GatherIfStopped() {
 // ---- Time
 
 Rendezvous::Outputs Rendezvous::Tick(int64_t now_ns) {
-  now_ns_ = now_ns;
-  std::vector<uint64_t> silent;
-  for (const auto& [peer, connection] : connections_) {
-    if (now_ns - connection.heard_ns >= options_.silence_ns) silent.push_back(peer);
-  }
-  for (uint64_t peer : silent) {
-    outputs_.push_back({peer, std::nullopt});
-    Drop(peer);
-  }
-  if (now_ns >= next_ping_ns_) {
-    next_ping_ns_ = now_ns + options_.ping_interval_ns;
+  now_ns_ = clock_.Look(now_ns);
+  DropSilent();
+  if (now_ns_ >= next_ping_ns_) {
+    next_ping_ns_ = now_ns_ + options_.ping_interval_ns;
     ++ping_id_;
     for (const auto& [peer, connection] : connections_) {
       if (connection.node) Send(peer, PingMessage{ping_id_});
@@ -502,19 +518,19 @@ Rendezvous::Outputs Rendezvous::Tick(int64_t now_ns) {
   }
   SettleIfDone();
   StartIfComplete();
-  if (phase_ == Phase::kStopping && now_ns >= stop_deadline_ns_) {
+  if (phase_ == Phase::kStopping && now_ns_ >= stop_deadline_ns_) {
     std::vector<std::string> names;
     for (const auto& [peer, connection] : connections_) {
       if (connection.node && connection.node->state != State::kWaiting) names.push_back(NodeName(*connection.node));
     }
     End(1, fmt::format("{} did not stop within {}", List(names), Seconds(options_.stop_timeout_ns)));
   }
-  if (phase_ == Phase::kGathering && now_ns >= gather_deadline_ns_) {
+  if (phase_ == Phase::kGathering && now_ns_ >= gather_deadline_ns_) {
     End(1, fmt::format("rendezvous timed out after {}: {}{}", Seconds(options_.join_timeout_ns), WaitingText(),
                        last_stop_.empty() ? "" : "; before, " + last_stop_));
   }
-  if (now_ns >= next_waiting_ns_) {
-    next_waiting_ns_ = now_ns + kWaitingIntervalNs;
+  if (now_ns_ >= next_waiting_ns_) {
+    next_waiting_ns_ = now_ns_ + kWaitingIntervalNs;
     if (phase_ == Phase::kGathering && WaitingText() != waiting_said_) {
       waiting_said_ = WaitingText();
       for (const auto& [peer, connection] : connections_) {
@@ -526,14 +542,14 @@ Rendezvous::Outputs Rendezvous::Tick(int64_t now_ns) {
 }
 
 int64_t Rendezvous::next_tick_ns() const {
-  int64_t next_ns = std::min(next_ping_ns_, now_ns_ + kSilenceCheckNs);
+  int64_t next_ns = next_ping_ns_;
   if (phase_ == Phase::kSettling && settle_ends_ns_ > now_ns_) next_ns = std::min(next_ns, settle_ends_ns_);
   if (phase_ == Phase::kStopping) next_ns = std::min(next_ns, stop_deadline_ns_);
   if (phase_ == Phase::kGathering) {
     next_ns = std::min({next_ns, gather_deadline_ns_, next_waiting_ns_});
     if (last_call_ends_ns_) next_ns = std::min(next_ns, *last_call_ends_ns_);
   }
-  return next_ns;
+  return clock_.NextLook(next_ns);
 }
 
 std::string Rendezvous::WaitingText() const {
@@ -563,6 +579,7 @@ void Rendezvous::SendWaiting(uint64_t peer) { Send(peer, WaitingMessage{WaitingT
 
 void Rendezvous::End(int exit_code, const std::string& reason) {
   phase_ = Phase::kEnded;
+  hurry_since_ns_ = now_ns_;
   end_ = EndMessage{exit_code, failures_, reason};
   if (exit_code == 0) end_.failures.clear();
   for (const auto& [peer, connection] : connections_) {

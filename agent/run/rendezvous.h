@@ -9,7 +9,8 @@
 //   Failed ─────────────► restarts left: Stop to all, then
 //                         Stopped from all                       ──► Start to all
 //                         none left                              ──► End(code of the first failure)
-//   connection gone ────► the node is lost. Elastic: Stop, then
+//   connection gone, or
+//   silent for long ────► the node is lost. Elastic: Stop, then
 //                         as soon as min_nodes are there         ──► Start to those; costs no restart
 //                         else as a failure, and the same node rank may join again before the next Start
 //   Join while running ─► elastic, fewer than max_nodes: Stop    ──► Start with one more; costs no restart
@@ -22,7 +23,10 @@
 //
 // A failure of a rank is often the consequence of another node's loss or failure: before it decides, the rendezvous
 // waits `settle_ns` for what else comes, and until each node has answered a ping or is given up as lost. The first
-// failure is the one that came first.
+// failure is the one that came first. Who is silent there is given up sooner where the job ends anyway.
+//
+// All times are those that this object has seen (ObservedClock): while it did not run no ping went out, and what nodes
+// have sent was not read.
 //
 // A node whose ranks have all succeeded has done its part: no node that joins later makes it begin again, and it is not
 // missed when its launcher is lost. When a rank of another node fails and there are restarts left, it begins again.
@@ -36,6 +40,7 @@
 #include <vector>
 
 #include "agent/run/rendezvous_messages.h"
+#include "common/observed_clock.h"
 
 namespace taskd::run {
 
@@ -57,7 +62,7 @@ class Rendezvous {
     int64_t settle_ns = 300'000'000;
     int64_t stop_timeout_ns = 90'000'000'000;  // from Stop to Stopped
     int64_t ping_interval_ns = 2'000'000'000;
-    int64_t silence_ns = 8'000'000'000;  // a node that sends nothing for so long is lost
+    int64_t silence_ns = 60'000'000'000;  // a node that sends nothing for so long is lost; goes into each Assignment
   };
 
   // Send `message` or, without one, close the connection. In this order.
@@ -123,7 +128,8 @@ class Rendezvous {
   std::string WhyRefused(const NodeInfo& info) const;  // empty: it may join
   bool Complete() const;
   std::string CompleteText() const;
-  void Drop(uint64_t peer);
+  void DropSilent();
+  void Drop(uint64_t peer, const std::string& why);
   void BeginSettling();
   void SettleIfDone();
   void BeginStop(const std::string& reason, bool costs_restart);
@@ -143,7 +149,8 @@ class Rendezvous {
   Outputs TakeOutputs();
 
   const Options options_;
-  int64_t now_ns_ = 0;
+  ObservedClock clock_;
+  int64_t now_ns_ = 0;  // on that clock, like all times below
   Phase phase_ = Phase::kGathering;
   int round_ = -1;
   int restart_count_ = 0;
@@ -153,6 +160,7 @@ class Rendezvous {
   int64_t gather_deadline_ns_ = 0;
   bool gathered_before_ = false;              // this gathering began with enough nodes: no last call
   std::optional<int64_t> last_call_ends_ns_;  // since min_nodes are there
+  int64_t hurry_since_ns_ = 0;                // since when it settles, or has ended
   int64_t settle_ends_ns_ = 0;
   int64_t stop_deadline_ns_ = 0;
   int64_t next_ping_ns_ = 0;
@@ -162,6 +170,7 @@ class Rendezvous {
   int64_t probe_id_ = 0;               // of the ping that nodes have to answer before a failure is decided
   std::vector<RankFailure> failures_;  // of the current round, in the order of arrival
   std::vector<std::string> lost_;      // nodes lost in the current round, as people name them
+  std::string why_lost_;               // of the first
   std::vector<int> lost_group_ranks_;  // the same
   std::string last_stop_;              // why the last round ended
   EndMessage end_;

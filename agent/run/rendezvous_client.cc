@@ -1,7 +1,5 @@
 #include "agent/run/rendezvous_client.h"
 
-#include <netinet/tcp.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "agent/run/launcher_frames.h"
+#include "common/listen.h"
 #include "common/log.h"
 #include "fmt/format.h"
 
@@ -20,20 +19,9 @@ constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kFirstBackOffNs = 50 * kNsPerMs;
 constexpr int64_t kMaxBackOffNs = 2000 * kNsPerMs;
 constexpr int64_t kConnectNs = 5000 * kNsPerMs;  // for one address
-constexpr int64_t kSilenceCheckNs = 500 * kNsPerMs;
+constexpr int64_t kLookNs = 500 * kNsPerMs;
 constexpr uint32_t kMaxMessageBytes = 16 << 20;
 constexpr uint32_t kMaxFrameBytes = 2 * kMaxMessageBytes;  // some messages, with what TLS adds
-
-// A network that was cut is noticed by unacknowledged data (we answer pings) or by unanswered probes.
-void DetectDeadPeer(int fd) {
-  auto set = [fd](int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 8000);
-}
 
 // The first bytes that a peer sent, for an error message.
 std::string Excerpt(std::string_view bytes) {
@@ -70,16 +58,18 @@ bool ConnectedToItself(int fd) {
 }  // namespace
 
 RendezvousClient::RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret,
-                                   int64_t timeout_ns, Callbacks callbacks, int ports)
+                                   int64_t timeout_ns, int64_t silence_ns, Callbacks callbacks, int ports)
     : loop_(loop),
       address_(std::move(address)),
       info_(std::move(info)),
       secret_(std::move(secret)),
       timeout_ns_(timeout_ns),
+      silence_ns_(silence_ns),
       callbacks_(std::move(callbacks)),
       ports_(ports),
       port_(address_.port),
       resolver_(loop),
+      clock_(kLookNs),
       in_(kMaxFrameBytes),
       plain_(kMaxMessageBytes) {}
 
@@ -175,7 +165,7 @@ void RendezvousClient::TryNext() {
       last_error_ = std::strerror(errno);
       continue;
     }
-    DetectDeadPeer(fd_.get());
+    SetPromptAndWatched(fd_.get(), silence_ns_ / kNsPerMs);
     const int result = connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length);
     if (result != 0 && errno != EINPROGRESS) {
       last_error_ = std::strerror(errno);
@@ -227,13 +217,13 @@ bool RendezvousClient::PassOver(const std::string& why) {
 }
 
 void RendezvousClient::OnConnected() {
-  connected_ns_ = heard_ns_ = EventLoop::NowNs();
+  connected_ns_ = heard_ns_ = clock_.Look(EventLoop::NowNs());
   loop_->Remove(fd_.get());
   loop_->Add(fd_.get(), EPOLLIN, [this](uint32_t events) { OnReady(events); });
   out_.assign(1, '\0');
   const uint32_t magic = kLauncherMagic;
   out_.append(reinterpret_cast<const char*>(&magic), sizeof(magic));
-  SetTimer(kSilenceCheckNs, &RendezvousClient::CheckSilence);
+  SetTimer(kLookNs, &RendezvousClient::CheckSilence);
   if (tls_ == nullptr) {
     absl::StatusOr<std::shared_ptr<const TlsContext>> tls = TlsContext::Client(secret_);
     if (!tls.ok()) {
@@ -294,7 +284,7 @@ void RendezvousClient::OnReadable() {
       ConnectionEnded(count == 0 ? "it closed the connection" : std::strerror(errno));
       return;
     }
-    heard_ns_ = EventLoop::NowNs();
+    heard_ns_ = clock_.Look(EventLoop::NowNs());
     in_.Append({buffer.data(), static_cast<size_t>(count)});
     TakeFrames();
     if (!fd_.valid()) return;
@@ -361,22 +351,31 @@ bool RendezvousClient::TakeMessage(RootMessage message) {
     Send(PongMessage{ping->id});
     return true;
   }
-  started_ |= std::holds_alternative<StartMessage>(message);
+  if (const auto* start = std::get_if<StartMessage>(&message)) {
+    started_ = true;
+    SetSilence(start->assignment.node_timeout_ms * kNsPerMs);
+  }
   callbacks_.received(std::move(message));
   return fd_.valid();
 }
 
+void RendezvousClient::SetSilence(int64_t silence_ns) {
+  if (silence_ns == silence_ns_) return;
+  silence_ns_ = silence_ns;
+  SetPromptAndWatched(fd_.get(), silence_ns_ / kNsPerMs);
+}
+
 void RendezvousClient::CheckSilence() {
-  const int64_t now_ns = EventLoop::NowNs();
+  const int64_t now_ns = clock_.Look(EventLoop::NowNs());
   if (!proved_ && now_ns - connected_ns_ >= kMuteNs) {
     Fail(fmt::format("{} is no taskd launcher: it accepts the connection and says nothing", Peer()));
     return;
   }
-  if (proved_ && now_ns - heard_ns_ >= kSilenceNs) {
-    ConnectionEnded(fmt::format("silent for {:g} s", static_cast<double>(kSilenceNs) / 1e9));
+  if (proved_ && now_ns - heard_ns_ >= silence_ns_) {
+    ConnectionEnded(fmt::format("silent for {:g} s", static_cast<double>(silence_ns_) / 1e9));
     return;
   }
-  SetTimer(kSilenceCheckNs, &RendezvousClient::CheckSilence);
+  SetTimer(kLookNs, &RendezvousClient::CheckSilence);
 }
 
 void RendezvousClient::ConnectionEnded(const std::string& why) {

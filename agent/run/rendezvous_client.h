@@ -14,6 +14,7 @@
 #include "common/address.h"
 #include "common/event_loop.h"
 #include "common/frame_buffer.h"
+#include "common/observed_clock.h"
 #include "common/tls_channel.h"
 #include "common/unique_fd.h"
 
@@ -33,7 +34,6 @@ class RendezvousClient {
  public:
   static constexpr int64_t kMuteNs = 10'000'000'000;
   static constexpr int64_t kClosingNs = 5'000'000'000;
-  static constexpr int64_t kSilenceNs = 8'000'000'000;  // the root pings each 2 s
 
   struct Callbacks {
     std::function<void(RootMessage)> received;  // all but PingMessage, which the client answers
@@ -42,10 +42,11 @@ class RendezvousClient {
   };
 
   // `loop` must outlive this. `secret`: the job's; empty if it was given none. `timeout_ns`: for each time that it
-  // connects. `ports`: how many, from the address's on, the job's root may be at. With more than one, what is found at
-  // one of them and is no launcher, or another job's, is passed over.
+  // connects. `silence_ns`: a root that says nothing for so long is gone, though it pings each 2 s; as soon as there is
+  // an Assignment, what that says holds. `ports`: how many, from the address's on, the job's root may be at. With more
+  // than one, what is found at one of them and is no launcher, or another job's, is passed over.
   RendezvousClient(EventLoop* loop, HostPort address, NodeInfo info, std::string secret, int64_t timeout_ns,
-                   Callbacks callbacks, int ports = 1);
+                   int64_t silence_ns, Callbacks callbacks, int ports = 1);
   ~RendezvousClient();
   RendezvousClient(const RendezvousClient&) = delete;
   RendezvousClient& operator=(const RendezvousClient&) = delete;
@@ -72,6 +73,7 @@ class RendezvousClient {
   bool TakeMessage(RootMessage message);
   void SendFrame(std::string_view body);
   void Write();
+  void SetSilence(int64_t silence_ns);
   void CheckSilence();
   void Disconnect();
   void TryAgain(const std::string& why);
@@ -87,6 +89,7 @@ class RendezvousClient {
   const NodeInfo info_;
   const std::string secret_;
   const int64_t timeout_ns_;
+  int64_t silence_ns_;
   const Callbacks callbacks_;
   const int ports_;
   int port_;
@@ -96,10 +99,11 @@ class RendezvousClient {
   int64_t deadline_ns_ = 0;
   int64_t back_off_ns_ = 0;
   int64_t closing_since_ns_ = 0;  // 0: the last try did not end with a close
-  int64_t connected_ns_ = 0;
-  int64_t heard_ns_ = 0;
-  bool proved_ = false;   // the peer has sent a message of a root
-  bool started_ = false;  // StartMessage was received
+  ObservedClock clock_;
+  int64_t connected_ns_ = 0;  // on it
+  int64_t heard_ns_ = 0;      // on it
+  bool proved_ = false;       // the peer has sent a message of a root
+  bool started_ = false;      // StartMessage was received
   bool closed_ = false;
   UniqueFd fd_;
   std::shared_ptr<const TlsContext> tls_;  // once it was connected

@@ -21,6 +21,7 @@ constexpr int kMaxRanks = 1 << 24;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
 constexpr size_t kMaxFieldBytes = 4096;  // names, addresses
 constexpr int kMaxSignal = 64;
+constexpr int64_t kMaxNodeTimeoutMs = 86'400'000;
 constexpr size_t kMaxTextBytes = 8 << 20;  // stacks, reasons
 constexpr size_t kMaxLogFolderBytes = 8192;
 // Of a message. A node's has no lists; the root's has one text for each node.
@@ -207,6 +208,7 @@ json ToJson(const StartMessage& message) {
           {"manager", assignment.manager},
           {"secret", assignment.secret},
           {"tier", assignment.tier},
+          {"node_timeout_ms", assignment.node_timeout_ms},
           {"hosts", assignment.hosts}};
 }
 
@@ -223,6 +225,7 @@ StartMessage ReadStart(Reader& reader) {
   assignment.manager = reader.Text("manager", kMaxFieldBytes);
   assignment.secret = reader.Text("secret", kMaxFieldBytes);
   assignment.tier = reader.Text("tier", kMaxFieldBytes);
+  assignment.node_timeout_ms = reader.Number("node_timeout_ms", 1, kMaxNodeTimeoutMs);
   for (const json& host : reader.Array("hosts", kMaxNodes)) {
     if (!host.is_string()) {
       reader.Fail("'hosts' holds something that is not a text");

@@ -43,7 +43,8 @@ struct Assignment {
   std::string manager;  // HOST:PORT; empty: none
   std::string secret;   // the job's, for all that its parts prove to each other. Never to be logged
   std::string tier;     // HOST:PORT of the store that this node's tier asks; empty: the root (tiers of tiers)
-  std::vector<std::string> hosts;  // by group rank
+  int64_t node_timeout_ms = 60'000;  // of silence, after which a node or node 0 is lost: node 0's --node-timeout
+  std::vector<std::string> hosts;    // by group rank
 };
 
 // From a node to the root.

@@ -89,6 +89,7 @@ TEST(RendezvousMessagesTest, RootMessagesComeBack) {
   assignment.role_world_size = 8;
   assignment.manager = "a:1";
   assignment.tier = "b:2";
+  assignment.node_timeout_ms = 15'000;
   assignment.hosts = {"h0", "h1"};
   auto start = DecodeRootMessage(Encode(RootMessage(StartMessage{assignment})));
   ASSERT_TRUE(start.ok()) << start.status();

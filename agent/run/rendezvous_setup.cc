@@ -12,10 +12,14 @@ namespace taskd::run {
 namespace {
 
 constexpr double kNsPerS = 1e9;
+constexpr double kNodeTimeoutS = 60;
+// torchrun's for nodes that come and go: three keep-alives of 5 s.
+constexpr double kKeepAliveS = 5;
+constexpr double kKeepAlives = 3;
 constexpr double kStopMarginS = 60;  // beyond the shutdown time-out, for ranks that SIGKILL does not end at once
 
-// A number of seconds of --rdzv-conf; the first of `names` that is there.
-double ConfSeconds(const RunOptions& options, std::initializer_list<const char*> names, double otherwise) {
+// A number of --rdzv-conf; the first of `names` that is there.
+double ConfNumber(const RunOptions& options, std::initializer_list<const char*> names, double otherwise) {
   for (const char* name : names) {
     auto found = options.rdzv_conf.find(name);
     double value = 0;
@@ -27,6 +31,16 @@ double ConfSeconds(const RunOptions& options, std::initializer_list<const char*>
 }
 
 bool IsElastic(const RunOptions& options) { return options.max_nodes > options.min_nodes; }
+
+double NodeTimeoutS(const RunOptions& options) {
+  if (options.node_timeout_s > 0) return options.node_timeout_s;
+  const auto& conf = options.rdzv_conf;
+  const bool given = conf.count("keep_alive_interval") + conf.count("keep_alive_max_attempt") > 0;
+  if (!given && !IsElastic(options)) return kNodeTimeoutS;
+  return std::clamp(ConfNumber(options, {"keep_alive_interval"}, kKeepAliveS) *
+                        ConfNumber(options, {"keep_alive_max_attempt"}, kKeepAlives),
+                    kLeastNodeTimeoutS, kMostNodeTimeoutS);
+}
 
 }  // namespace
 
@@ -57,8 +71,9 @@ Rendezvous::Options RendezvousOptions(const RunOptions& options, const std::stri
   result.fan_out = options.tiered ? options.store_fan_out : 0;
   auto ns = [](double seconds) { return static_cast<int64_t>(seconds * kNsPerS); };
   result.join_timeout_ns =
-      ns(ConfSeconds(options, {"join_timeout", "timeout"}, options.rdzv_backend == "c10d" ? 600 : 900));
-  result.last_call_ns = ns(ConfSeconds(options, {"last_call_timeout"}, 30));
+      ns(ConfNumber(options, {"join_timeout", "timeout"}, options.rdzv_backend == "c10d" ? 600 : 900));
+  result.last_call_ns = ns(ConfNumber(options, {"last_call_timeout"}, 30));
+  result.silence_ns = ns(NodeTimeoutS(options));
   result.stop_timeout_ns = ns(options.shutdown_timeout_s + kStopMarginS);
   return result;
 }

@@ -41,6 +41,7 @@ Rendezvous::Options Elastic(int min_nodes, int max_nodes, int max_restarts = 0) 
   options.fixed_ranks = false;
   options.last_call_ns = 5 * kS;
   options.settle_ns = 300 * kMs;
+  options.silence_ns = 15 * kS;
   return options;
 }
 
@@ -88,7 +89,13 @@ class Job {
       Take(rendezvous_.Tick(now_));
     }
   }
+  // The thread of the rendezvous does not run: what nodes send comes with the first look after that, or behind it.
+  void Freeze(int64_t ns) {
+    now_ += ns;
+    Take(rendezvous_.Tick(now_));
+  }
   void Mute(uint64_t peer) { mute_.insert(peer); }
+  void Unmute(uint64_t peer) { mute_.erase(peer); }
 
   // What was sent to `peer` since the last call, except pings.
   std::vector<RootMessage> TakeMessages(uint64_t peer) { return std::exchange(messages_[peer], {}); }
@@ -314,6 +321,86 @@ TEST(RendezvousTest, AFailureOnTheNodeThatIsLostThenCounts) {
   EXPECT_EQ(job.Last<EndMessage>(1)->exit_code, 7);
 }
 
+// ---- Silence
+
+// A launcher that is stopped, a VM that moves, a machine that swaps: its ranks only wait.
+TEST(RendezvousTest, SilenceIsNoDeath) {
+  Job job(Static(2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Mute(2);
+  job.Pass(57 * kS);
+  EXPECT_THAT(job.closed(), IsEmpty());
+  job.Unmute(2);
+  job.Pass(5 * kS);
+  job.Mute(2);
+  job.Pass(57 * kS);
+  EXPECT_FALSE(job.rendezvous().ended()) << "it was heard in between";
+  job.Pass(4 * kS);
+  EXPECT_THAT(job.closed(), ElementsAre(2));
+  EXPECT_EQ(job.Last<EndMessage>(1)->exit_code, 1);
+  EXPECT_EQ(job.Last<EndMessage>(1)->reason, "node 1 (host1) was lost: its launcher was silent for 60 s");
+}
+
+TEST(RendezvousTest, ElasticJobsAreLessPatient) {
+  Job job(Elastic(1, 2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.TakeMessages(1);
+  job.Mute(2);
+  job.Pass(14 * kS);
+  EXPECT_FALSE(job.Stopping(1));
+  job.Pass(3 * kS);
+  EXPECT_TRUE(job.Stopping(1));
+  EXPECT_THAT(job.closed(), ElementsAre(2));
+}
+
+TEST(RendezvousTest, AClosedConnectionIsALossAtOnce) {
+  Job job(Static(2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  const int64_t killed = job.now();
+  job.Lose(2);
+  while (!job.rendezvous().ended()) job.Pass(10 * kMs);
+  EXPECT_LE(job.now() - killed, 300 * kMs);
+  EXPECT_THAT(job.Last<EndMessage>(1)->reason, HasSubstr("the connection to its launcher is gone"));
+}
+
+// Node 0's thread does not run: no ping went out, so no answer lies there when it looks again.
+TEST(RendezvousTest, TimeInWhichNobodyLookedIsNobodysSilence) {
+  for (const Rendezvous::Options& options : {Static(3), Elastic(2, 3)}) {
+    Job job(options);
+    for (int node : {0, 1, 2}) job.Join(node + 1, node);
+    job.Pass(10 * kS);
+    for (const int64_t frozen_s : {8, 20, 100, 4000}) {
+      job.Freeze(frozen_s * kS);
+      job.Pass(10 * kS);
+      EXPECT_THAT(job.closed(), IsEmpty()) << frozen_s;
+    }
+    // A machine that is so busy that its looks come each 8 s.
+    for (int look = 0; look < 200; ++look) job.Freeze(8 * kS);
+    EXPECT_THAT(job.closed(), IsEmpty());
+    EXPECT_FALSE(job.rendezvous().ended());
+  }
+}
+
+TEST(RendezvousTest, OtherTimesStandStillToo) {
+  Job job(Static(2, 1));
+  job.Join(1, 0);
+  job.Freeze(61 * kS);
+  job.Pass(50 * kS);
+  EXPECT_FALSE(job.rendezvous().ended()) << "node 1 may be at the door";
+  job.Join(2, 1);
+  job.Fail(1, 0, 7);
+  job.Pass(kS);
+  ASSERT_TRUE(job.Stopping(2));
+  job.Stopped(1);
+  job.Freeze(91 * kS);
+  EXPECT_FALSE(job.rendezvous().ended()) << "node 1's answer may be there";
+  job.Stopped(2);
+  EXPECT_TRUE(job.Started(2));
+}
+
 // The network is cut: ranks elsewhere may fail seconds before the silence is long enough.
 TEST(RendezvousTest, FailureWaitsForNodesThatDoNotAnswer) {
   Job job(Elastic(1, 2));
@@ -324,16 +411,47 @@ TEST(RendezvousTest, FailureWaitsForNodesThatDoNotAnswer) {
   job.Mute(2);
   const int64_t cut = job.now();
   job.Fail(1, 0, 7);
-  job.Pass(4 * kS);
+  job.Pass(13 * kS);
   EXPECT_THAT(job.TakeMessages(1), IsEmpty());
   while (!job.Last<StopMessage>(1)) job.Pass(100 * kMs);
-  EXPECT_LE(job.now() - cut, 9 * kS);
+  EXPECT_LE(job.now() - cut, 16 * kS);
   EXPECT_THAT(job.closed(), ElementsAre(2));
   job.Stopped(1);
   auto again = job.Started(1);
   ASSERT_TRUE(again);
   EXPECT_EQ(again->restart_count, 0);
   EXPECT_EQ(again->world_size, 2);
+}
+
+TEST(RendezvousTest, AnEndDoesNotWaitLongForNodesThatDoNotAnswer) {
+  for (const int max_restarts : {0, 1}) {
+    Job job(Static(2, max_restarts));
+    job.Join(1, 0);
+    job.Join(2, 1);
+    job.Mute(2);
+    job.Pass(20 * kS);
+    job.Fail(1, 0, 7);
+    job.Pass(7 * kS);
+    EXPECT_THAT(job.closed(), IsEmpty());
+    job.Pass(3 * kS);
+    EXPECT_EQ(job.rendezvous().ended(), max_restarts == 0) << "where the job goes on, node 1 may come back";
+    if (max_restarts == 0) {
+      EXPECT_THAT(job.Last<EndMessage>(1)->reason, HasSubstr("node 1 (host1) was lost"));
+    }
+  }
+}
+
+TEST(RendezvousTest, WhoDoesNotLeaveAfterTheEndIsLetGo) {
+  Job job(Static(2));
+  job.Join(1, 0);
+  job.Join(2, 1);
+  job.Mute(2);
+  job.Pass(20 * kS);
+  job.Send(1, LeaveMessage{SIGTERM});
+  job.Pass(7 * kS);
+  EXPECT_THAT(job.closed(), IsEmpty());
+  job.Pass(2 * kS);
+  EXPECT_THAT(job.closed(), ElementsAre(2));
 }
 
 TEST(RendezvousTest, SilentConnectionsAreClosed) {

@@ -58,6 +58,7 @@ absl::Status StoreHost::ListenRoot(const HostPort& address, bool everywhere) {
 
 void StoreHost::ServeRoot(Rendezvous::Options options, Callbacks callbacks, bool peers_prove) {
   tls_ = TlsContext::Server(options.secret, peers_prove);
+  root_->SetPeerTimeout(options.silence_ns / 1'000'000);
   rendezvous_ = std::make_unique<Rendezvous>(std::move(options), EventLoop::NowNs());
   callbacks_ = std::move(callbacks);
   SetTimer();
@@ -84,8 +85,11 @@ absl::StatusOr<int> StoreHost::ServeTier(bool everywhere) {
   return result.get_future().get();
 }
 
-void StoreHost::SetUpstream(const HostPort& upstream) {
-  loop_.Post([this, upstream] { tier_->SetUpstream(upstream); });
+void StoreHost::SetUpstream(const HostPort& upstream, int64_t peer_timeout_ms) {
+  loop_.Post([this, upstream, peer_timeout_ms] {
+    tier_->SetPeerTimeout(peer_timeout_ms);
+    tier_->SetUpstream(upstream);
+  });
 }
 
 void StoreHost::ExpectEnd() {

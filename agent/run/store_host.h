@@ -49,7 +49,8 @@ class StoreHost {
   // until SetUpstream() names the store above.
   absl::StatusOr<int> ServeTier(bool everywhere);
   // HOST:PORT of the store that the tier asks from now on. Another than before: its clients' connections are closed.
-  void SetUpstream(const HostPort& upstream);
+  // `peer_timeout_ms`: StoreServer::SetPeerTimeout().
+  void SetUpstream(const HostPort& upstream, int64_t peer_timeout_ms);
 
   // The job is over: the tier no longer logs the loss of its upstream.
   void ExpectEnd();

@@ -58,7 +58,7 @@ class Node {
  public:
   Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS, const std::string& secret = "",
        int ports = 1)
-      : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns,
+      : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns, 60 * kS,
                 {[this](RootMessage message) { received_.push_back(std::move(message)); },
                  [this](const std::string& why) { failed_ = why; }},
                 ports) {
@@ -299,7 +299,7 @@ TEST_F(RootTest, SomebodyElseThere) {
 TEST_F(RootTest, ATierIsServedOnAFreePort) {
   StartRoot();
   absl::StatusOr<int> port = root_->ServeTier(false);
-  root_->SetUpstream({"127.0.0.1", root_->root_port()});
+  root_->SetUpstream({"127.0.0.1", root_->root_port()}, 60'000);
   ASSERT_TRUE(port.ok()) << port.status();
   EXPECT_NE(*port, root_->root_port());
 }

@@ -6,7 +6,8 @@
 // 2. It ends once: with the first code that is not 0, with 1 when a node's stream has been gone for too long, or with 0
 //    when all nodes that somebody waits for have ended with 0. Every node of it hears that, those that come late too.
 // 3. A `taskd run` that is started again shows it by a new run id. It waits until the ended attempt has no stream left.
-// 4. What all nodes are sent about progress goes out once a second, or 2,048 nodes that join would hear of each
+// 4. All times are those that this object has seen (ObservedClock): a manager that did not run gives no node up for it.
+// 5. What all nodes are sent about progress goes out once a second, or 2,048 nodes that join would hear of each
 //    other four million times.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/observed_clock.h"
 #include "manager/job/job_attempt.h"
 #include "manager/job/job_messages.h"
 #include "manager/job/remote_commands.h"
@@ -35,6 +37,7 @@ class JobLinkCore {
   static constexpr int64_t kComeBackNs = 5'000'000'000;   // for a node whose stream broke
   static constexpr int64_t kRememberNs = 10'000'000'000;  // an ended attempt, from its end
   static constexpr int64_t kStateIntervalNs = 1'000'000'000;
+  static constexpr int64_t kLookNs = 1'000'000'000;
 
   explicit JobLinkCore(Options options) : options_(options) {}
   JobLinkCore(const JobLinkCore&) = delete;
@@ -107,7 +110,8 @@ class JobLinkCore {
   JobOutputs TakeOutputs() { return std::exchange(outputs_, {}); }
 
   const Options options_;
-  int64_t now_ns_ = 0;
+  ObservedClock clock_{kLookNs};
+  int64_t now_ns_ = 0;  // on that clock, like all times below and of the attempt
   JobOutputs outputs_;
   std::optional<JobAttempt> attempt_;
   RemoteCommands commands_{&outputs_};  // on the attempt's nodes

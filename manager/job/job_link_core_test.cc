@@ -344,6 +344,32 @@ TEST(JobLinkCoreTest, LostNodeHasFiveSeconds) {
   EXPECT_THAT(job.Ends(13), ElementsAre(1));
 }
 
+// The manager was stopped: the node may be back, and its join not read yet.
+TEST(JobLinkCoreTest, TimeInWhichNobodyLookedGivesNobodyUp) {
+  Job job;
+  job.Enter(10, Join(0, 2));
+  job.Enter(11, Join(1, 2));
+  job.Lose(11);
+  job.Pass(kS);
+  job.now += 9 * kS;
+  job.Take(job.core.Tick(job.now));
+  EXPECT_THAT(job.Ends(10), IsEmpty());
+  job.Enter(12, Join(1, 2));
+  job.Pass(60 * kS);
+  EXPECT_THAT(job.Ends(10), IsEmpty());
+  job.Lose(10);
+  job.Lose(12);
+  job.now += 9 * kS;
+  job.Take(job.core.Tick(job.now));
+  job.Enter(13, Join(0, 2));
+  job.Enter(14, Join(1, 2));
+  job.Pass(60 * kS);
+  EXPECT_THAT(job.Ends(13), IsEmpty());
+  job.Lose(14);
+  job.Pass(5 * kS);
+  EXPECT_THAT(job.Ends(13), ElementsAre(1));
+}
+
 TEST(JobLinkCoreTest, NodeThatHasEndedMayGo) {
   Job job;
   job.Enter(10, Join(0, 2));

@@ -54,6 +54,11 @@ std::string RouteAgreementCore::Complaint(const RouteProposal& proposal) {
   return "";
 }
 
+RouteAgreementCore::Time RouteAgreementCore::Look(Time now) {
+  now_ = now;
+  return Time(std::chrono::nanoseconds(clock_.Look(std::chrono::nanoseconds(now.time_since_epoch()).count())));
+}
+
 void RouteAgreementCore::Propose(uint64_t peer, RouteProposal proposal, Time now, std::vector<Output>* out) {
   std::string complaint;
   if (peers_.contains(peer)) {
@@ -66,6 +71,7 @@ void RouteAgreementCore::Propose(uint64_t peer, RouteProposal proposal, Time now
     out->push_back({peer, Because(Kind::kRefused, std::move(complaint))});
     return;
   }
+  now = Look(now);
   proposal.reason = Printable(proposal.reason, kMaxReasonBytes);
   if (proposal.in_doubt != 0) {
     AskedInDoubt(peer, std::move(proposal), now, out);
@@ -85,7 +91,7 @@ void RouteAgreementCore::Propose(uint64_t peer, RouteProposal proposal, Time now
       return;
     }
   }
-  bool held = (current_ == nullptr || current_->stage == Stage::kHeld) && MayBelongToLast(proposal, now);
+  bool held = (current_ == nullptr || current_->stage == Stage::kHeld) && MayBelongToLast(proposal);
   Join(peer, std::move(proposal), /*acknowledged=*/false, held, now, out);
 }
 
@@ -109,7 +115,7 @@ void RouteAgreementCore::AskedInDoubt(uint64_t peer, RouteProposal proposal, Tim
       member.asked = member.acknowledged = true;
       ++current_->acknowledged;
     }
-    CommitIfAll(now, out);
+    CommitIfAll(out);
     return;
   }
   for (const std::shared_ptr<Round>& round : decided_) {
@@ -179,12 +185,12 @@ void RouteAgreementCore::Leave(Round& round, uint32_t index) {
 }
 
 // 5. of the design. Another number of nodes or another rank table: the job was placed anew.
-bool RouteAgreementCore::MayBelongToLast(const RouteProposal& proposal, Time now) const {
+bool RouteAgreementCore::MayBelongToLast(const RouteProposal& proposal) const {
   if (last_ == nullptr || last_->verdict->kind == Kind::kRefused || last_->nodes != proposal.nodes ||
       last_->table_digest != proposal.table_digest || last_->concluded.contains(proposal.index)) {
     return false;
   }
-  return last_->verdict->kind == Kind::kCommit || now < last_->decided_at + kLateWindow;
+  return last_->verdict->kind == Kind::kCommit || now_ < last_->decided_at + kLateWindow;
 }
 
 bool RouteAgreementCore::FollowsLast(const RouteProposal& proposal) const {
@@ -204,51 +210,52 @@ void RouteAgreementCore::Compare(Time now, std::vector<Output>* out) {
   const Member& first = current_->members.begin()->second;
   for (const auto& [index, member] : current_->members) {
     if (member.proposal.table_digest != first.proposal.table_digest) {
-      Decide(Because(Kind::kRefused, absl::StrCat("the rank tables of node 0 and node ", index, " differ")), now, out);
+      Decide(Because(Kind::kRefused, absl::StrCat("the rank tables of node 0 and node ", index, " differ")), out);
       return;
     }
   }
   for (const auto& [index, member] : current_->members) {
     if (!member.proposal.plan_digest.empty()) continue;
     std::string why = member.proposal.reason.empty() ? "" : absl::StrCat(": ", member.proposal.reason);
-    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has no plan", why)), now, out);
+    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has no plan", why)), out);
     return;
   }
   for (const auto& [index, member] : current_->members) {
     if (member.proposal.plan_digest == first.proposal.plan_digest) continue;
-    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has planned something else than node 0")), now, out);
+    Decide(Because(Kind::kIdentity, absl::StrCat("node ", index, " has planned something else than node 0")), out);
     return;
   }
   current_->stage = Stage::kPreparing;
   current_->send_waiting_at.reset();
   current_->acknowledge_by = now + kAckTimeout;
   for (auto& [index, member] : current_->members) Ask(member, out);
-  CommitIfAll(now, out);
+  CommitIfAll(out);
 }
 
 void RouteAgreementCore::Acknowledge(uint64_t peer, Time now, std::vector<Output>* out) {
+  now = Look(now);
   auto seat = peers_.find(peer);
   if (seat == peers_.end() || seat->second.round != current_) return;
   Member& member = current_->members.at(seat->second.index);
   if (!member.asked || member.acknowledged) return;
   member.acknowledged = true;
   ++current_->acknowledged;
-  CommitIfAll(now, out);
+  CommitIfAll(out);
   if (current_ != nullptr) ReleaseHeld(now, out);
 }
 
-void RouteAgreementCore::CommitIfAll(Time now, std::vector<Output>* out) {
+void RouteAgreementCore::CommitIfAll(std::vector<Output>* out) {
   if (current_->stage != Stage::kPreparing || current_->acknowledged != current_->nodes) return;
   RouteVerdict commit;
   commit.kind = Kind::kCommit;
-  Decide(commit, now, out);
+  Decide(commit, out);
 }
 
-void RouteAgreementCore::Decide(const RouteVerdict& verdict, Time now, std::vector<Output>* out) {
+void RouteAgreementCore::Decide(const RouteVerdict& verdict, std::vector<Output>* out) {
   std::shared_ptr<Round> round = std::move(current_);
   current_ = nullptr;
   round->verdict = verdict;
-  round->decided_at = now;
+  round->decided_at = now_;
   if (!round->members.empty()) {
     round->table_digest = round->members.begin()->second.proposal.table_digest;
     round->plan_digest = round->members.begin()->second.proposal.plan_digest;
@@ -274,6 +281,7 @@ void RouteAgreementCore::Written(uint64_t peer) {
 }
 
 void RouteAgreementCore::Gone(uint64_t peer, Time now, std::vector<Output>* out) {
+  now = Look(now);
   auto found = peers_.find(peer);
   if (found == peers_.end()) return;
   const Seat seat = found->second;
@@ -285,7 +293,7 @@ void RouteAgreementCore::Gone(uint64_t peer, Time now, std::vector<Output>* out)
                                : absl::StrCat("while ", Named(current_->missing), " did not come");
   Leave(*current_, seat.index);
   if (current_->stage == Stage::kHeld) return;
-  Decide(Because(Kind::kIdentity, absl::StrCat("node ", seat.index, " has gone ", when)), now, out);
+  Decide(Because(Kind::kIdentity, absl::StrCat("node ", seat.index, " has gone ", when)), out);
 }
 
 void RouteAgreementCore::ReleaseHeld(Time now, std::vector<Output>* out) {
@@ -329,6 +337,7 @@ void RouteAgreementCore::SendWaiting(Time now, std::vector<Output>* out) {
 }
 
 void RouteAgreementCore::Tick(Time now, std::vector<Output>* out) {
+  now = Look(now);
   if (current_ == nullptr) return;
   if (current_->stage == Stage::kPreparing && now >= current_->acknowledge_by) {
     std::set<uint32_t> silent;
@@ -336,7 +345,7 @@ void RouteAgreementCore::Tick(Time now, std::vector<Output>* out) {
       if (!member.acknowledged) silent.insert(index);
     }
     Decide(Because(Kind::kIdentity, absl::StrCat(Named(silent), " did not answer within ", kAckTimeout.count(), " s")),
-           now, out);
+           out);
     return;
   }
   ReleaseHeld(now, out);
@@ -355,7 +364,8 @@ std::optional<RouteAgreementCore::Time> RouteAgreementCore::NextTick() const {
       if (!FollowsLast(member.proposal) || member.acknowledged) consider(member.held_until);
     }
   }
-  return next;
+  if (!next) return std::nullopt;
+  return Time(std::chrono::nanoseconds(clock_.NextLook(std::chrono::nanoseconds(next->time_since_epoch()).count())));
 }
 
 }  // namespace taskd::manager

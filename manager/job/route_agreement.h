@@ -9,6 +9,7 @@
 //     round that it is in can be committed. Its stream breaks, which makes the round identity for the others.
 //  3. A stream that breaks, or a node that is silent for kAckTimeout after `prepare`, makes an undecided round
 //     identity. No `commit` was sent then, so nobody has adopted.
+//     In this object's own time (ObservedClock): a manager that did not run has heard nobody.
 //  4. A node that has acknowledged and lost its stream is in doubt. It asks by the round's number and is sent what was
 //     decided; the last kKeptRounds rounds are kept. The numbers begin at a random one: a manager that was restarted
 //     answers that it does not know the round, and the node fails instead of guessing.
@@ -39,6 +40,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "common/observed_clock.h"
 
 namespace taskd::manager {
 
@@ -84,6 +87,7 @@ class RouteAgreementCore {
   static constexpr std::chrono::seconds kLateWindow{10};  // for a node that comes after an identity round was decided
   static constexpr std::chrono::seconds kSettle{3};
   static constexpr std::chrono::seconds kWaitingInterval{1};
+  static constexpr std::chrono::nanoseconds kLook = std::chrono::seconds(1);
 
   // `first_round`: random and not 0.
   explicit RouteAgreementCore(uint64_t first_round) : next_round_(first_round) {}
@@ -124,8 +128,8 @@ class RouteAgreementCore {
     std::optional<Time> send_waiting_at;
     Time sent_waiting_at;
 
-    std::optional<RouteVerdict> verdict;  // set: decided
-    Time decided_at;
+    std::optional<RouteVerdict> verdict;    // set: decided
+    Time decided_at;                        // as it is: nobody looks afterwards
     std::string table_digest, plan_digest;  // of what was decided
     std::set<uint32_t> concluded;
   };
@@ -138,15 +142,20 @@ class RouteAgreementCore {
   void AskedInDoubt(uint64_t peer, RouteProposal proposal, Time now, std::vector<Output>* out);
   void Join(uint64_t peer, RouteProposal proposal, bool acknowledged, bool held, Time now, std::vector<Output>* out);
   void Leave(Round& round, uint32_t index);
-  bool MayBelongToLast(const RouteProposal& proposal, Time now) const;
+  bool MayBelongToLast(const RouteProposal& proposal) const;
   bool FollowsLast(const RouteProposal& proposal) const;
   void Ask(Member& member, std::vector<Output>* out);
   void Compare(Time now, std::vector<Output>* out);
-  void CommitIfAll(Time now, std::vector<Output>* out);
-  void Decide(const RouteVerdict& verdict, Time now, std::vector<Output>* out);
+  void CommitIfAll(std::vector<Output>* out);
+  void Decide(const RouteVerdict& verdict, std::vector<Output>* out);
   void ReleaseHeld(Time now, std::vector<Output>* out);
   void SendWaiting(Time now, std::vector<Output>* out);
 
+  // Notes the time and returns it as it has been seen.
+  Time Look(Time now);
+
+  Time now_;
+  ObservedClock clock_{kLook.count()};  // the times of rounds are its, but decided_at
   uint64_t next_round_;
   std::shared_ptr<Round> current_;  // undecided; may be without members
   std::shared_ptr<Round> last_;     // decided, and somebody has heard of it

@@ -188,6 +188,32 @@ TEST_F(RouteAgreementTest, WhoGoesBeforeAllHaveAcknowledgedMakesItIdentity) {
   ExpectIdentity({200, 202}, "node 1 has gone");
 }
 
+TEST_F(RouteAgreementTest, TimeInWhichTheManagerDidNotRunIsNobodysSilence) {
+  ProposeAll(3);
+  now_ += seconds(60);
+  core_.Tick(now_, &out_);
+  EXPECT_EQ(LastKind(0), Kind::kPrepare) << "their answers may not have been read";
+  AcknowledgeAll(3);
+  EXPECT_EQ(LastKind(0), Kind::kCommit);
+}
+
+TEST_F(RouteAgreementTest, NorDoesItReleaseWhoIsHeld) {
+  ProposeAll(2);
+  AcknowledgeAll(2);
+  core_.Written(0);
+  Gone(0);
+  Gone(1);
+  Propose(11, Proposal(2, 1));  // started again, as node 0 may have been
+  now_ += seconds(60);
+  core_.Tick(now_, &out_);
+  core_.Acknowledge(11, now_, &out_);
+  EXPECT_EQ(LastKind(11), Kind::kPrepare);
+  Propose(10, Proposal(2, 0));
+  core_.Acknowledge(10, now_, &out_);
+  EXPECT_EQ(LastKind(10), Kind::kCommit) << "a new round";
+  EXPECT_EQ(LastKind(11), Kind::kCommit);
+}
+
 TEST_F(RouteAgreementTest, WhoIsSilentAfterPrepareMakesItIdentity) {
   ProposeAll(6);
   core_.Acknowledge(0, now_, &out_);

@@ -67,11 +67,16 @@ const char* SupervisionKindName(SupervisionEvent::Kind kind) {
 
 SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look,
                                  std::function<void(const SupervisionEvent&)> on_event)
-    : look_(std::move(look)), on_event_(std::move(on_event)) {
+    : look_(std::move(look)), on_event_(std::move(on_event)), clock_(std::chrono::nanoseconds(kLookEvery).count()) {
   if (look_) thread_ = std::thread([this] { Run(); });
 }
 
 SupervisionCore::~SupervisionCore() { Close(); }
+
+SteadyTime SupervisionCore::Observed(SteadyTime now) {
+  const auto since_boot = std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch());
+  return SteadyTime(std::chrono::nanoseconds(clock_.Look(since_boot.count())));
+}
 
 void SupervisionCore::Run() {
   std::unique_lock lock(mutex_);
@@ -162,9 +167,10 @@ absl::Status SupervisionCore::Report(std::vector<SupervisionEvent> events, Stead
   }
   const int64_t realtime_ns = RealtimeNs();
   std::lock_guard lock(mutex_);
+  const SteadyTime observed = Observed(now);
   for (SupervisionEvent& event : events) {
     if (event.time_ns == 0) event.time_ns = realtime_ns;
-    const std::optional<HangVerdict> over = Take(event, now);
+    const std::optional<HangVerdict> over = Take(event, observed);
     Add(std::move(event));
     if (over.has_value()) Publish(*over, realtime_ns);
   }
@@ -185,8 +191,10 @@ void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realt
   }
   std::lock_guard lock(mutex_);
   if (closed_) return;
+  const SteadyTime observed = Observed(now);
   const bool all_ended = connected && pulses.empty() && watch_.open().has_value();
-  std::optional<HangVerdict> verdict = all_ended ? watch_.Restarted(now) : watch_.Update(pulses, steps_on, now);
+  std::optional<HangVerdict> verdict =
+      all_ended ? watch_.Restarted(observed) : watch_.Update(pulses, steps_on, observed);
   if (verdict.has_value()) Publish(*verdict, realtime_ns);
 }
 

@@ -1,7 +1,8 @@
 // What launchers reported of the ranks they supervise, what the ranks' steps show about hangs, and who wants to hear of
 // them. Without transport.
 //
-// Design: one mutex around everything; sinks are called under it. One thread looks at the job once a second.
+// Design: one mutex around everything; sinks are called under it. One thread looks at the job once a second. Time in
+// which it did not run is no time in which the ranks did nothing (ObservedClock).
 #pragma once
 
 #include <condition_variable>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/observed_clock.h"
 #include "manager/supervision/hang_watch.h"
 #include "manager/switch/core.h"
 
@@ -93,6 +95,7 @@ class SupervisionCore {
   std::optional<HangVerdict> Take(const SupervisionEvent& event, SteadyTime now);
   void Add(SupervisionEvent event);
   void Publish(const HangVerdict& verdict, int64_t realtime_ns);
+  SteadyTime Observed(SteadyTime now);
   void Run();
 
   const std::function<JobSnapshot()> look_;
@@ -105,7 +108,8 @@ class SupervisionCore {
   uint64_t rank_exits_ = 0;
   std::deque<SupervisionEvent> events_;
   size_t events_bytes_ = 0;
-  HangWatch watch_;
+  ObservedClock clock_;
+  HangWatch watch_;  // in that clock's time
   std::set<HangSink*> sinks_;
   std::thread thread_;  // last: it uses the others
 };

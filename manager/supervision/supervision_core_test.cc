@@ -128,6 +128,19 @@ TEST_F(SupervisionCoreTest, ProxyAwayIsNotTheEndOfAHang) {
   EXPECT_EQ(state(), State::kHung);
 }
 
+// The manager was stopped: what the proxies sent meanwhile is not read before it looks.
+TEST_F(SupervisionCoreTest, TimeInWhichNobodyLookedIsNoHang) {
+  for (int i = 0; i < 5; ++i) Look(true);
+  now_ += std::chrono::seconds(1000);
+  Look(false);
+  EXPECT_NE(state(), State::kHung);
+  for (int i = 0; i < 5; ++i) Look(true);
+  for (int i = 0; i < 29; ++i) Look(false);
+  EXPECT_NE(state(), State::kHung);
+  Look(false);
+  EXPECT_EQ(state(), State::kHung);
+}
+
 TEST_F(SupervisionCoreTest, RefusesWhatMakesNoSense) {
   for (Kind kind : {Kind::kUnknown, Kind::kHang, Kind::kResumed}) {
     EXPECT_EQ(Report(Event(kind)).code(), absl::StatusCode::kInvalidArgument);

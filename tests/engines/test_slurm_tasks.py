@@ -84,12 +84,14 @@ def test_status_sees_every_rank_on_its_node(rig):
 
 
 def test_a_node_that_loses_its_power_ends_the_job(rig):
-    child = rig.start(["srun", "-N2", "--no-kill", "-w", "n[1,4]", "--ntasks-per-node=2", *TASK, "wait"])
+    """Nobody closes a connection: the others notice that nothing is heard any more."""
+    child = rig.start(["srun", "-N2", "--no-kill", "-w", "n[1,4]", "--ntasks-per-node=2", *TASK, "wait"],
+                      environment={"TASKD_NODE_TIMEOUT": "20"})
     wait_up(rig, "go", 4)
     rig.lose_power(4)
     try:
         wait_until(lambda: not rig.processes(1), "the other node's tasks end", 90)
-        assert re.search(r"rank [23] \(n4\).*lost", slurm_rig.output_of(child)[1]), slurm_rig.output_of(child)[1]
+        assert re.search(r"rank [23] \(n4\).*lost: its launcher was silent for 20 s", slurm_rig.output_of(child)[1]), slurm_rig.output_of(child)[1]
     finally:
         child.send_signal(signal.SIGKILL)
         rig.login(["scancel", "--user=alice"])
