@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "common/environment.h"
+#include "common/log_file.h"
 #include "common/own_process.h"
 #include "manager/manager.h"
 
@@ -36,6 +38,7 @@ class ManagerCommand : public Command {
     options_.http_is_default = !http_->given();
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
+    TakeLogVariables(OwnEnvironment(), "manager.log");
     CloseProcess();
     if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;
     return true;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "agent/commands/run_mode.h"
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/exit_code.h"
@@ -15,6 +16,7 @@
 #include "common/descriptors.h"
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/log_file.h"
 #include "common/own_process.h"
 #include "common/printable.h"
 #include "proto/channel.h"
@@ -29,6 +31,7 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
   }
   CloseProcess();
   InitLog("run");
+  TakeLogVariables(environment, absl::StrCat("agent-", options.node_rank, ".log"));
   proto::InitGrpcLog();
   if (options.manager == "off") {
     run::LauncherObserver nobody;
