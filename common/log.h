@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,13 +23,10 @@ struct fmt::formatter<absl::string_view> : fmt::formatter<std::string_view> {
 namespace taskd {
 
 // Sets spdlog's default logger up: "2026-01-02T03:04:05.678 warning proxy: text". Level from TASKD_LOG_LEVEL (trace,
-// debug, info, warning, error, critical, off; default info). Call once, in main.
+// debug, info, warning, error, off; default info). Call once, in main.
 // A message is one line whatever is in it: it goes through Printable (common/printable.h) and is cut at
 // kShownLineBytes.
 void InitLog(const std::string& role);
-
-// A level's name, in small or capital letters; also warn, err and fatal. Nothing for another word.
-std::optional<spdlog::level::level_enum> ParseLogLevel(std::string_view name);
 
 // The lines' format, without their target.
 std::unique_ptr<spdlog::formatter> LogFormatter();

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/log_level.h"
 #include "spdlog/sinks/sink.h"
 
 namespace taskd {

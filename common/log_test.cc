@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "common/log_level.h"
 #include "common/printable.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
