@@ -5,6 +5,7 @@
 #include "common/environment.h"
 #include "common/log_file.h"
 #include "common/own_process.h"
+#include "common/unsupported.h"
 #include "manager/manager.h"
 
 namespace taskd::commands {
@@ -38,6 +39,7 @@ class ManagerCommand : public Command {
     options_.http_is_default = !http_->given();
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
+    options_.not_supported = UnsupportedRequests(OwnEnvironment());
     TakeLogVariables(OwnEnvironment(), "manager.log");
     CloseProcess();
     if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;

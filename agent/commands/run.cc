@@ -19,6 +19,7 @@
 #include "common/log_file.h"
 #include "common/own_process.h"
 #include "common/printable.h"
+#include "common/unsupported.h"
 #include "proto/channel.h"
 
 namespace taskd::commands {
@@ -34,6 +35,8 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
   TakeLogVariables(environment, absl::StrCat("agent-", options.node_rank, ".log"));
   proto::InitGrpcLog();
   if (options.manager == "off") {
+    const std::vector<std::string> not_supported = UnsupportedRequests(environment);  // else the manager says it
+    if (!not_supported.empty()) spdlog::warn("{}", UnsupportedLine(not_supported));
     run::LauncherObserver nobody;
     return run::RunLauncher(std::move(options), environment, nobody);
   }
