@@ -40,8 +40,8 @@ class ManagerCommand : public Command {
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
     options_.not_supported = UnsupportedRequests(OwnEnvironment());
-    TakeLogVariables(OwnEnvironment(), "manager.log");
     CloseProcess();
+    TakeLogVariables(OwnEnvironment(), "manager.log");
     if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;
     return true;
   }

@@ -61,8 +61,8 @@ class ProxyCommand : public Command {
     options_.submit_dir = ValueOf(environment, "SLURM_SUBMIT_DIR");
     options_.token = TokenOfEnvironment();
     options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
-    TakeLogVariables(environment, absl::StrCat("taskd-proxy-", options_.node_rank, "-", time(nullptr), ".log"));
     CloseProcess();
+    TakeLogVariables(environment, absl::StrCat("taskd-proxy-", options_.node_rank, "-", time(nullptr), ".log"));
     if (absl::Status status = proxy::RunProxy(options_); !status.ok()) return status;
     return true;
   }

@@ -113,8 +113,8 @@ class StoreCommand : public Command {
   }
 
   absl::StatusOr<bool> Run() override {
-    TakeLogVariables(OwnEnvironment(), "store.log");
     CloseProcess();
+    TakeLogVariables(OwnEnvironment(), "store.log");
     if (absl::Status status = RunStore(options_); !status.ok()) return status;
     return true;
   }
