@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "absl/strings/ascii.h"
+#include "common/log_level.h"
 #include "common/printable.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -27,12 +29,27 @@ std::unique_ptr<spdlog::formatter> LogFormatter() {
   return formatter;
 }
 
+std::optional<spdlog::level::level_enum> ParseLogLevel(std::string_view name) {
+  std::string word(name);
+  absl::AsciiStrToLower(&word);
+  if (word == "fatal") return spdlog::level::critical;
+  const spdlog::level::level_enum level = spdlog::level::from_str(word);
+  // spdlog takes every word that it does not know for "off".
+  if (level == spdlog::level::off && word != "off") return std::nullopt;
+  return level;
+}
+
 void InitLog(const std::string& role) {
   auto logger = spdlog::stderr_logger_mt(role);
   logger->set_formatter(LogFormatter());
-  if (const char* level = std::getenv("TASKD_LOG_LEVEL")) logger->set_level(spdlog::level::from_str(level));
+  const char* wanted = std::getenv("TASKD_LOG_LEVEL");
+  const std::string_view name = wanted == nullptr || *wanted == '\0' ? "info" : wanted;
+  const std::optional<spdlog::level::level_enum> level = ParseLogLevel(name);
+  logger->set_level(level.value_or(spdlog::level::info));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
+  if (!level)
+    spdlog::warn("TASKD_LOG_LEVEL is '{}'; it must be trace, debug, info, warning, error, critical or off", name);
 }
 
 }  // namespace taskd

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "common/log_level.h"
 #include "common/printable.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,6 +31,16 @@ TEST(LogTest, AMessageIsOneLineAndHarmless) {
 }
 
 TEST(LogTest, ALongMessageIsCut) { EXPECT_LT(Logged(std::string(4 << 20, 'x')).size(), kShownLineBytes + 100); }
+
+TEST(LogTest, LevelsByTheirNames) {
+  for (const char* name : {"warning", "WARNING", "warn", "Warn"}) {
+    EXPECT_EQ(ParseLogLevel(name), spdlog::level::warn) << name;
+  }
+  EXPECT_EQ(ParseLogLevel("ERROR"), spdlog::level::err);
+  EXPECT_EQ(ParseLogLevel("FATAL"), spdlog::level::critical);
+  EXPECT_EQ(ParseLogLevel("off"), spdlog::level::off);
+  for (const char* name : {"", "INFORMATION", "20", "-1"}) EXPECT_EQ(ParseLogLevel(name), std::nullopt) << name;
+}
 
 }  // namespace
 }  // namespace taskd

@@ -12,6 +12,7 @@
 #include "common/job_secret.h"
 #include "common/log.h"
 #include "common/stop_signal.h"
+#include "common/unsupported.h"
 #include "manager/options.h"
 #include "manager/server.h"
 
@@ -67,6 +68,7 @@ absl::Status RunManager(const ManagerOptions& given) {
   if (IsStandIn(options->secret)) {
     spdlog::warn("no TASKD_TOKEN and no --tls-dir: whoever knows the job's id can join it and end it");
   }
+  if (!options->not_supported.empty()) spdlog::warn("{}", UnsupportedLine(options->not_supported));
   spdlog::info("manager of job '{}' answers gRPC on {} (port {})", options->job, options->listen, (*server)->port());
   stop.SayReady();
   spdlog::info("stopping: {}", stop.Wait());

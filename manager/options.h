@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -27,7 +28,8 @@ struct ManagerOptions {
   std::string token;             // the secret that the operator gave (TASKD_TOKEN)
   std::string secret;            // of the job, where `taskd run` has made one; else the token, a stand-in or a new one
   bool allow_plaintext = false;  // ClusterD's service in plain text for whoever reaches the port
-  bool exit_on_stdin_eof = false;  // for a parent that must not leave a manager behind
+  std::vector<std::string> not_supported;  // what was asked for and will not happen (common/unsupported.h)
+  bool exit_on_stdin_eof = false;          // for a parent that must not leave a manager behind
 };
 
 // Fills in what was left empty (listen, state_dir, clusterd; environment variables are read here) and checks

@@ -212,8 +212,8 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
-  JobSources Sources(SteadyTime started) const {
-    return {core_, diagnosis_, supervision_, history_, groups_, events_, started};
+  JobSources Sources(const ManagerOptions& options, SteadyTime started) const {
+    return {core_, diagnosis_, supervision_, history_, groups_, events_, options.not_supported, started};
   }
 
   absl::Status StartHttp(const ManagerOptions& options, SteadyTime started) {
@@ -229,7 +229,7 @@ class ManagerServer::Impl {
                             .token = ViewToken(GivenSecret(options)),
                             .secret = GivenSecret(options),
                             .hosts = *std::move(hosts)};
-    const JobSources sources = Sources(started);
+    const JobSources sources = Sources(options, started);
     HttpHandlers pages = MakePage();
     pages["/healthz"] = MakeHealth([this] { return serving_.load(); });
     pages["/metrics"] = MakeMetrics(sources);
@@ -250,7 +250,7 @@ class ManagerServer::Impl {
     grpc::EnableDefaultHealthCheckService(true);
     trace_service_ = MakeTraceService(core_);
     node_service_ = MakeNodeService(core_, diagnosis_);
-    control_service_ = MakeControlService(Sources(started));
+    control_service_ = MakeControlService(Sources(options, started));
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret));

@@ -246,6 +246,13 @@ TEST_F(ServerTest, StatusTellsWhatProxiesReport) {
   EXPECT_EQ(status.nodes(0).ranks(1).marks().step(), 2u);
 }
 
+TEST_F(ServerTest, StatusTellsWhatWillNotHappen) {
+  options_.not_supported = {"elastic training (HIGH_AVAILABILITY=elastic-training)"};
+  Start();
+  ASSERT_EQ(Status().not_supported_size(), 1);
+  EXPECT_EQ(Status().not_supported(0), options_.not_supported[0]);
+}
+
 TEST_F(ServerTest, LateAndReturningNodesGetTheWantedState) {
   Start();
   SetStep(true);

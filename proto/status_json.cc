@@ -113,6 +113,8 @@ std::string RenderStatusJson(const v1::JobStatus& status) {
   json["diagnosis"]["state"] = status.diagnosis().state();
   json["diagnosis"]["headline"] = status.diagnosis().headline();
   json["diagnosis"]["coverage"] = Rounded(status.diagnosis().coverage());
+  json["not_supported"] = Json::array();
+  for (const std::string& request : status.not_supported()) json["not_supported"].push_back(request);
   return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

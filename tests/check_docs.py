@@ -43,6 +43,8 @@ ELSEWHERE = {
     "--export": "srun's",
     "--include": "grep's",
     "CTestCostData": "CTest's own file",
+    "TASKD_PROCESS_INTERVAL": "MindCluster's",
+    "TASKD_REPORT_FAULT_TIMEOUT": "MindCluster's",
     "_FORTIFY_SOURCE": "the compiler's",
     "bootstrap": "a user's script",
     "libnvToolsExt": "NVIDIA's library",

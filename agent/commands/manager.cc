@@ -2,7 +2,10 @@
 
 #include <optional>
 
+#include "common/environment.h"
+#include "common/log_file.h"
 #include "common/own_process.h"
+#include "common/unsupported.h"
 #include "manager/manager.h"
 
 namespace taskd::commands {
@@ -36,7 +39,9 @@ class ManagerCommand : public Command {
     options_.http_is_default = !http_->given();
     options_.token = TokenOfEnvironment();
     options_.secret = SecretOfEnvironment();
+    options_.not_supported = UnsupportedRequests(OwnEnvironment());
     CloseProcess();
+    TakeLogVariables(OwnEnvironment(), "manager.log");
     if (absl::Status status = manager::RunManager(options_); !status.ok()) return status;
     return true;
   }

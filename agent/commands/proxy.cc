@@ -1,9 +1,12 @@
 #include "agent/commands/proxy.h"
 
+#include <ctime>
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/environment.h"
+#include "common/log_file.h"
 #include "common/own_process.h"
 #include "proxy/proxy.h"
 
@@ -59,6 +62,7 @@ class ProxyCommand : public Command {
     options_.token = TokenOfEnvironment();
     options_.secret = TokenOfEnvironment().empty() ? SecretOfEnvironment() : TokenOfEnvironment();
     CloseProcess();
+    TakeLogVariables(environment, absl::StrCat("taskd-proxy-", options_.node_rank, "-", time(nullptr), ".log"));
     if (absl::Status status = proxy::RunProxy(options_); !status.ok()) return status;
     return true;
   }

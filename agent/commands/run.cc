@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "agent/commands/run_mode.h"
 #include "agent/modes/plans/mode_options.h"
 #include "agent/process/exit_code.h"
@@ -15,8 +16,10 @@
 #include "common/descriptors.h"
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/log_file.h"
 #include "common/own_process.h"
 #include "common/printable.h"
+#include "common/unsupported.h"
 #include "proto/channel.h"
 
 namespace taskd::commands {
@@ -29,8 +32,11 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
   }
   CloseProcess();
   InitLog("run");
+  TakeLogVariables(environment, absl::StrCat("agent-", options.node_rank, ".log"));
   proto::InitGrpcLog();
   if (options.manager == "off") {
+    const std::vector<std::string> not_supported = UnsupportedRequests(environment);  // else the manager says it
+    if (!not_supported.empty()) spdlog::warn("{}", UnsupportedLine(not_supported));
     run::LauncherObserver nobody;
     return run::RunLauncher(std::move(options), environment, nobody);
   }

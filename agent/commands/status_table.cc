@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "agent/commands/control_client.h"
 #include "common/printable.h"
@@ -132,6 +133,11 @@ std::string RenderMarkFiles(const v1::JobStatus& status) {
   return absl::StrCat("mark files: ", Printable(MarkFilesText(nodes), kShownLineBytes), "\n");
 }
 
+std::string RenderNotSupported(const v1::JobStatus& status) {
+  if (status.not_supported().empty()) return "";
+  return absl::StrCat("not supported: ", Printable(absl::StrJoin(status.not_supported(), ", "), kShownLineBytes), "\n");
+}
+
 }  // namespace
 
 std::string ListRanks(const v1::JobStatus& status) {
@@ -216,7 +222,8 @@ std::string RenderStatus(const v1::JobStatus& status, int most_listed) {
   }
   absl::StrAppend(&text, "nodes: ", status.nodes_size(), "  ranks: ", attached, " attached of ", ranks, " known");
   if (status.expected_ranks() != 0) absl::StrAppend(&text, ", ", status.expected_ranks(), " expected");
-  return absl::StrCat(text, "\n", RenderMarkFiles(status), RenderSupervision(status.supervision()),
+  return absl::StrCat(text, "\n", RenderMarkFiles(status), RenderNotSupported(status),
+                      RenderSupervision(status.supervision()),
                       "diagnosis: ", Printable(status.diagnosis().headline(), kShownLineBytes), "\n",
                       ranks <= most_listed ? ListRanks(status) : SumUpRanks(status));
 }

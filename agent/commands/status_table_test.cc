@@ -124,6 +124,16 @@ TEST(SumUpRanksTest, ForeignTextIsShownAsText) {
   EXPECT_THAT(ListRanks(status), Not(HasSubstr("\x1b")));
 }
 
+// contract: §1.6; upstream recovers, here `taskd status` says that nobody does.
+TEST(RenderStatusTest, WhatWasAskedForAndWillNotHappen) {
+  v1::JobStatus status = MakeStatus(1, 1);
+  EXPECT_THAT(RenderStatus(status, 32), Not(HasSubstr("not supported")));
+  status.add_not_supported("process recovery (PROCESS_RECOVER=on)");
+  status.add_not_supported("elastic training (HIGH_AVAILABILITY=\x1b[2J)");
+  EXPECT_THAT(RenderStatus(status, 32), HasSubstr("\nnot supported: process recovery (PROCESS_RECOVER=on), "
+                                                  "elastic training (HIGH_AVAILABILITY=\\x1b[2J)\n"));
+}
+
 TEST(ListRanksTest, EachRank) {
   v1::JobStatus status = MakeStatus(2, 1);
   status.mutable_nodes(1)->set_connected(false);

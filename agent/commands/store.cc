@@ -15,7 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/descriptors.h"
+#include "common/environment.h"
 #include "common/event_loop.h"
+#include "common/log_file.h"
 #include "common/own_process.h"
 #include "common/stop_signal.h"
 #include "common/unique_fd.h"
@@ -112,6 +114,7 @@ class StoreCommand : public Command {
 
   absl::StatusOr<bool> Run() override {
     CloseProcess();
+    TakeLogVariables(OwnEnvironment(), "store.log");
     if (absl::Status status = RunStore(options_); !status.ok()) return status;
     return true;
   }

@@ -7,12 +7,14 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "agent/modes/node_end.h"
 #include "agent/modes/node_parts.h"
 #include "agent/modes/node_setup.h"
 #include "agent/modes/start_steps.h"
 #include "agent/process/exit_code.h"
 #include "agent/process/run_line.h"
+#include "common/log_file.h"
 
 namespace taskd::modes {
 namespace {
@@ -71,6 +73,7 @@ int ModeRunner::Run() {
 absl::Status ModeRunner::Check(bool* has_plan) {
   absl::StatusOr<ModePlan> plan = MakePlan(parts_);
   *has_plan = plan.ok();
+  TakeLogVariables(parts_.run.environment, absl::StrCat("agent-", plan.ok() ? plan->index : 0, ".log"));
   if (!plan.ok()) {
     const bool may_come =
         absl::IsFailedPrecondition(plan.status()) ||

@@ -240,6 +240,7 @@ class ControlService final : public v1::Control::CallbackService {
     reply->set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
     FillSupervision(sources_.supervision->Snapshot(), reply->mutable_supervision());
     FillDiagnosis(*sources_.diagnosis->report(), reply->mutable_diagnosis());
+    for (const std::string& request : sources_.not_supported) reply->add_not_supported(request);
   }
   static grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::Status& status) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -54,6 +54,8 @@ std::string RenderReport(const JobSources& sources) {
   page.facts.emplace_back("own time known", absl::StrCat(std::floor(100 * CoverageOf(page.report)), " % of the ranks"));
   page.facts.emplace_back("marks", SwitchText(snapshot.wanted, census));
   if (!census.mark_files.empty()) page.facts.emplace_back("mark files", census.mark_files);
+  if (!sources.not_supported.empty())
+    page.facts.emplace_back("not supported", absl::StrJoin(sources.not_supported, ", "));
   page.facts.emplace_back("restarts", absl::StrCat(supervision.restarts));
   if (supervision.hang.has_value()) {
     page.hang = std::string(absl::StripPrefix(supervision.hang->text, "hang: "));  // its kind stands beside it

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "manager/page/event_log.h"
 #include "manager/supervision/supervision_core.h"
@@ -19,7 +21,8 @@ struct JobSources {
   std::shared_ptr<const view::History> history;
   std::shared_ptr<const view::RankGroups> groups;
   std::shared_ptr<const EventLog> events;
-  SteadyTime started;  // of the manager: since then there is history
+  std::vector<std::string> not_supported;  // what was asked for and will not happen
+  SteadyTime started;                      // of the manager: since then there is history
 };
 
 }  // namespace taskd::manager

@@ -180,6 +180,7 @@ class Api {
       status.set_expected_ranks(static_cast<uint32_t>(shape.nodes * shape.procs_per_node));
       FillSupervision(sources_.supervision->Snapshot(), status.mutable_supervision());
       FillDiagnosis(*sources_.diagnosis->report(), status.mutable_diagnosis());
+      for (const std::string& request : sources_.not_supported) status.add_not_supported(request);
       for (const JobSnapshot::Node& node : snapshot.nodes) FillNode(node, status.add_nodes());
       return proto::RenderStatusJson(status) + "\n";
     }));

@@ -24,6 +24,8 @@ EXPORTED = {
     "libtaskd.so": """
         InitWorker StartMonitorClient DestroyTaskdWorker AtExitAction
         RegisterSwitchCallback RegisterStressTestCallback RegisterBackendCallback
+        InitTaskdManager StartTaskdManager InitTaskdProxy DestroyTaskdProxy CreateTaskdLog InitNetwork
+        SyncSendMessage AsyncSendMessage ReceiveMessageC FreeCMemory DestroyNetTool SendMessageToBackend
         InitInjectionMstx InitializeInjectionNvtx2 InitializeInjectionNvtxExtension
         mstxGetToolId mstxMarkA mstxRangeStartA mstxRangeEnd
         mstxDomainCreateA mstxDomainDestroy mstxDomainMarkA mstxDomainRangeStartA mstxDomainRangeEnd

@@ -273,3 +273,19 @@ def test_thirty_seconds_at_full_rate(stage, manager, recording, freezing_disk):
     assert report.ok, report.problems[:5]
     for rank in ranks:
         rank.verify(report)
+
+
+def test_a_log_file_that_hangs_holds_nobody_up(stage, manager, stall, monkeypatch):
+    logs = os.path.join(stage.folder, "logs")
+    os.mkdir(logs)
+    stall.environment["TASKD_LOG_PATH"] = logs
+    stall.begin(logs)
+    if os.path.exists(DYNAMIC):
+        monkeypatch.setattr(harness, "TASKD", DYNAMIC)
+    proxy = stage.proxy(manager, environment=stall.environment)
+    stage.rank(0, proxy, rate=100)
+    manager.wait_attached([0])
+    assert manager.switch("all=on")[0] == 0
+    assert "manager" in proxy.log(), "its lines are on stderr all the same"
+    assert proxy.terminate() == 0
+    assert os.listdir(logs) == []

@@ -19,14 +19,15 @@ import ports  # noqa: E402
 BUILD = os.environ.get("TASKD_BUILD_DIR", "")
 # What must not reach them from the environment of the tests.
 STEERING = re.compile(r"(TASKD_|MINDX_|PET_|OMPI_|TORCHELASTIC_|LOCAL_|GROUP_|MASTER_|MS_|PMI_|PMIX_|MPI_|SLURM_)|"
-                      r"(POD_IP|RANK|RANK_ID|WORLD_SIZE|LD_PRELOAD)$")
+                      r"(POD_IP|PROCESS_RECOVER|ENABLE_RESTART_FAULT_PROCESS|HIGH_AVAILABILITY|GROUP_BASE_DIR|RANK|RANK_ID|WORLD_SIZE|LD_PRELOAD)$")
 
 # Plays `taskd`: notes how it was called, makes its socket, and ends like the program at its input's end or at SIGTERM.
 FAKE_PROGRAM = """#!/usr/bin/python3 -B
 import json, os, signal, socket, sys
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 with open(os.environ["FAKE_LOG"], "a") as log:
-    log.write(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "preload": os.environ.get("LD_PRELOAD")}) + "\\n")
+    log.write(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "preload": os.environ.get("LD_PRELOAD"),
+        "recover": [os.environ.get(name) for name in ("PROCESS_RECOVER", "TASKD_PROCESS_ENABLE")]}) + "\\n")
 code = os.environ.get("FAKE_EXIT")
 if code:
     sys.exit(int(code))

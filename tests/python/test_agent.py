@@ -162,3 +162,14 @@ assert init_taskd_agent({}, Agent())
 print("RESULT", start_taskd_agent())
 """, TASKD_SOCKET=os.path.join(world.folder, "none.sock"))
     assert "RESULT {'state': 'SUCCEEDED'}" in output
+
+
+@pytest.mark.parametrize("environment,said", [
+    ({}, None), ({"PROCESS_RECOVER": "off", "TASKD_PROCESS_ENABLE": "off"}, None),
+    ({"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "dump,retry"}, "(PROCESS_RECOVER=on, HIGH_AVAILABILITY=dump,retry)"),
+    ({"ENABLE_RESTART_FAULT_PROCESS": "on", "RESTART_FAULT_PROCESS_TYPE": "worker"}, "(ENABLE_RESTART_FAULT_PROCESS=on)")])
+def test_recovery_that_is_asked_for_is_one_loud_line(world, environment, said):
+    """contract: §1.6 and §6.2; upstream's agent would restart the worker."""
+    output = world.run("from taskd.api import *\nassert init_taskd_agent({}) and init_taskd_agent({'Framework': 'MindSpore'})", **environment)
+    assert output.count("not supported, and will not happen") == (said is not None)
+    assert said is None or said in output

@@ -28,6 +28,8 @@ assert (CONFIG_UPSTREAMIP_KEY, LOCAL_HOST) == ("UpstreamAddr", "127.0.0.1")
 import sys
 assert not {"torch", "numpy"} & set(sys.modules), "the package imports what it need not"
 import taskd.python.adaptor.patch
+from taskd.python.adaptor.pytorch.group_info import dump_group_info
+assert dump_group_info() is False and "torch" not in sys.modules
 """
 
 

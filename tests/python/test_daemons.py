@@ -59,6 +59,19 @@ def test_the_environment_wins_and_protection_is_not_weakened(world):
     assert flags(called(world)) == {"--procs-per-node": "8", "--listen": "127.0.0.1:9601", "--exit-on-stdin-eof": True}
 
 
+@pytest.mark.parametrize("config,environment,recover", [
+    ("", {}, [None, None]), ("'fault_recover': 'off', 'taskd_enable': 'off'", {}, [None, None]),
+    ("'fault_recover': 'on', 'taskd_enable': 'on', 'plugin_dir': '/p'", {}, ["on", "on"]),
+    ("", {"PROCESS_RECOVER": "on", "TASKD_PROCESS_ENABLE": "off"}, ["on", "off"])])
+def test_the_manager_learns_what_is_asked_for_and_there_is_not(world, config, environment, recover):
+    """contract: §6.1 and §1.6, fault_recover and taskd_enable; the manager starts, and says it in its log and its status."""
+    world.fake_program()
+    output = world.run("from taskd.api import *\nprint('RESULT', init_taskd_manager({%s}), start_taskd_manager())" % config,
+                       FAKE_EXIT="0", **environment)
+    assert "RESULT True True" in output
+    assert called(world)["recover"] == recover
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("script", [MANAGER_PY, PROXY_PY], ids=["manager", "proxy"])
 def test_ends_with_its_python_process(world, script, end):
@@ -155,6 +168,17 @@ def test_true_manager(world, program, end):
     parent.send_signal(end)
     assert parent.wait(5) == -end
     wait_until(lambda: not is_running(pid), "the manager ends", 5)
+
+
+def test_a_true_manager_says_what_will_not_happen(world, program):
+    """contract: §6.1; upstream starts its controller, here one line says that there is none."""
+    port = free_port()
+    world.python(MANAGER_PY.replace("proc_per_node}", "proc_per_node, 'fault_recover': 'on'}"), TASKD_LISTEN=f"127.0.0.1:{port}",
+                 TASKD_HTTP=f"127.0.0.1:{free_port()}", TASKD_STATE_DIR=world.path("state"), TASKD_BIN=program,
+                 HIGH_AVAILABILITY="elastic-training")
+    line = wait_until(lambda: [one for one in world.output().splitlines() if "not supported" in one], "it is said")
+    assert len(line) == 1 and " warning manager: " in line[0]
+    assert "(PROCESS_RECOVER=on), elastic training (HIGH_AVAILABILITY=elastic-training)" in line[0]
 
 
 def test_true_proxy(world, program):

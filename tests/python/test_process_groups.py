@@ -89,8 +89,8 @@ import taskd.torch
 from taskd.torch import _groups
 taskd.torch.enable()
 import torch.distributed as dist
-look, looks = _groups._snapshot, []
-_groups._snapshot = lambda: (looks.append(time.sleep(0.02)), look())[1]
+look, looks = _groups.snapshot, []
+_groups.snapshot = lambda: (looks.append(time.sleep(0.02)), look())[1]
 dist.init_process_group("gloo")
 for _ in range(100):
     dist.new_group([0])
@@ -112,3 +112,123 @@ for name in ("tp", "g" * 500, '"' * 500, "\\u4e2d" * 500, "a\\\\b\\n", 7):
     assert json.loads(text)["groupName"] == _groups.mark_name(name)
 assert _groups.mark_name("tp") == "tp" and _groups.mark_name("g" * 96) == "g" * 96
 """)
+
+
+# As MindCluster's guide to slow nodes has it in the training loop, without taskd.torch.
+DUMP_PY = """
+import os, sys
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="%d", GLOO_SOCKET_IFNAME="lo")
+import torch.distributed as dist
+dist.init_process_group("gloo")
+from taskd.python.adaptor.pytorch.group_info import dump_group_info
+"""
+ALONE = {"default_group": {"group_name": "default_group", "group_rank": 0, "global_ranks": [0]}}
+
+
+def dump(world, port, then="dump_group_info()", **environment):
+    os.makedirs(world.path("profiling"), exist_ok=True)
+    return world.run(DUMP_PY % port + then, TASKD_PROFILING_DIR=world.path("profiling"), **environment)
+
+
+def written(world):
+    """Every parallel_group.json below the world's folder, with what is left beside it."""
+    return {os.path.relpath(folder, world.folder): sorted(files)
+            for folder, _, files in os.walk(world.folder) if "parallel_group.json" in files}
+
+
+def test_dump_group_info(world, free_port):
+    """contract: §4.8, GROUP_BASE_DIR/<MINDX_TASK_ID>/<rank>/parallel_group.json, folders 0755, before the call returns."""
+    os.mkdir(world.path("base"))
+    dump(world, free_port, "dump_group_info()\nassert os.path.exists('base/job-1/0/parallel_group.json')",
+         GROUP_BASE_DIR=world.path("base"), MINDX_TASK_ID="job-1")
+    assert written(world) == {"base/job-1/0": ["parallel_group.json"]}
+    path = world.path("base/job-1/0/parallel_group.json")
+    assert groups(path) == ALONE
+    with open(path, encoding="utf-8") as file:
+        assert '\n    "default_group": {\n        "group_name"' in file.read(), "not indented by 4"
+    assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o755
+
+
+def test_dump_group_info_is_also_beside_the_marks(world, free_port):
+    """contract: §4.8; TaskD's own diagnosis reads the groups there, whatever GROUP_BASE_DIR says."""
+    os.mkdir(world.path("base"))
+    os.makedirs(world.path("profiling/job-1/0"))
+    dump(world, free_port, """
+import time
+dump_group_info()
+while not os.path.exists("profiling/job-1/0/parallel_group.json"):
+    time.sleep(0.01)
+""", GROUP_BASE_DIR=world.path("base"), MINDX_TASK_ID="job-1")
+    assert groups(world.path("base/job-1/0/parallel_group.json")) == ALONE
+    assert groups(world.path("profiling/job-1/0/parallel_group.json")) == ALONE
+
+
+@pytest.mark.parametrize("base", [None, "", "/nonexistent"])
+@pytest.mark.parametrize("told", [False, True])
+def test_dump_group_info_without_a_base(world, free_port, base, told):
+    """contract: §4.8, the default is the profiling folder; a base that does not exist is the default, with a warning."""
+    if told:  # the proxy has taken another folder, and has not met the rank yet
+        with open(world.socket + ".state", "w", encoding="utf-8") as state:
+            json.dump({"rank_folders": world.path("elsewhere/job-1")}, state)
+    output = dump(world, free_port, "for _ in range(3): dump_group_info()", MINDX_TASK_ID="job-1",
+                  **({} if base is None else {"GROUP_BASE_DIR": base}))
+    folder = ("elsewhere" if told else "profiling") + "/job-1/0"
+    assert written(world) == {folder: ["parallel_group.json"]}
+    assert groups(world.path(folder + "/parallel_group.json")) == ALONE
+    assert ("/nonexistent" in output) == (base == "/nonexistent"), output
+
+
+def test_dump_group_info_and_taskd_torch_write_one_file(world, free_port):
+    os.makedirs(world.path("profiling/job-1/0"))
+    dump(world, free_port, "import taskd.torch\ntaskd.torch.enable()\ndump_group_info()\ndist.new_group([0])\ndump_group_info(0)",
+         MINDX_TASK_ID="job-1")
+    assert written(world) == {"profiling/job-1/0": ["parallel_group.json"]}
+    assert len(groups(world.path("profiling/job-1/0/parallel_group.json"))) == 2
+
+
+@pytest.mark.parametrize("link", ["job-1/0", "job-1/0/parallel_group.json"])
+def test_dump_group_info_refuses_links(world, free_port, link):
+    """contract: §4.8; upstream writes through neither."""
+    os.makedirs(os.path.dirname(world.path(f"base/{link}")))
+    target = world.path("target")
+    if link.endswith("json"):
+        world.write("target", "theirs")
+    else:
+        os.mkdir(target)
+    os.symlink(target, world.path(f"base/{link}"))
+    output = dump(world, free_port, "print('RESULT', dump_group_info())", GROUP_BASE_DIR=world.path("base"), MINDX_TASK_ID="job-1")
+    assert "RESULT False" in output and "symbolic link" in output
+    assert os.listdir(target) == [] if os.path.isdir(target) else open(target, encoding="utf-8").read() == "theirs"
+
+
+@pytest.mark.parametrize("then,environment,words", [
+    ("dist.destroy_process_group()\n", {"MINDX_TASK_ID": "job-1"}, "not initialized"), ("", {}, "MINDX_TASK_ID is not set")])
+def test_dump_group_info_never_raises(world, free_port, then, environment, words):
+    output = dump(world, free_port, then + "print('RESULT', dump_group_info())", GROUP_BASE_DIR=world.folder, **environment)
+    assert "RESULT False" in output and words in output
+    assert written(world) == {}
+
+
+def test_hccls_groups_have_the_names_of_their_marks(world, free_port):
+    """contract: §4.8, the communicator's name as torch_npu's marks have it, and the group_name of the HCCL options."""
+    os.mkdir(world.path("base"))
+    dump(world, free_port, """
+import types
+class Backend:
+    def __init__(self, given): self.options = types.SimpleNamespace(hccl_config={"group_name": given} if given else {})
+    def get_hccl_comm_name(self, rank, init_comm): assert rank == 0 and init_comm is False; return self.name
+default, tp = dist.distributed_c10d._get_default_group(), dist.new_group([0])
+backends = {default: Backend(""), tp: Backend("tp")}
+backends[default].name, backends[tp].name = "10.0.0.1%eth0_60000_0", None
+type(default)._get_backend = lambda group, device: backends[group]
+import torch
+torch.device = lambda name: name
+sys.modules["torch_npu"] = types.ModuleType("torch_npu")
+dump_group_info()
+before = open("base/job-1/0/parallel_group.json").read()
+assert '"10.0.0.1%eth0_60000_0": {\\n        "group_name": "default_group"' in before and "eth0_60001" not in before, before
+backends[tp].name = "10.0.0.1%eth0_60001_0"  # it has communicated
+dump_group_info()
+after = open("base/job-1/0/parallel_group.json").read()
+assert '"10.0.0.1%eth0_60001_0": {\\n        "group_name": "tp"' in after, after
+""", GROUP_BASE_DIR=world.path("base"), MINDX_TASK_ID="job-1")

@@ -1,4 +1,5 @@
 // The mstx interface by symbol and by injection, domains, and the legacy C names.
+#include <cstdlib>
 #include <string>
 
 #include "legacy_api.h"
@@ -188,6 +189,23 @@ FRESH_TEST(LegacyTest, InitStartDestroy) {
   DestroyTaskdWorker();
   taskd_mark("not recorded");
   EXPECT_EQ(segment.Last().name, "recorded");
+}
+
+// contract: §6.3, what each gives where it failed; at once, also those that wait in upstream's library.
+FRESH_TEST(LegacyTest, WhatIsNotHereSaysSo) {
+  EXPECT_EQ(InitTaskdManager("{}"), 1);
+  EXPECT_EQ(StartTaskdManager(), 1);
+  EXPECT_EQ(InitTaskdProxy("{}"), 1);
+  DestroyTaskdProxy();
+  EXPECT_EQ(CreateTaskdLog("agent-0.log"), 0u);
+  EXPECT_EQ(InitNetwork("{}", 0), 0u);
+  EXPECT_EQ(SyncSendMessage(0, "{}"), -1);
+  EXPECT_EQ(AsyncSendMessage(0, nullptr), -1);
+  EXPECT_EQ(ReceiveMessageC(0), nullptr);
+  DestroyNetTool(0);
+  EXPECT_EQ(SendMessageToBackend("{}"), -1);
+  FreeCMemory(nullptr);
+  FreeCMemory(malloc(1));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 """The agent: what a launcher lets the manager do with the training processes of its node."""
 from taskd.python.framework.agent import operators
 from taskd.python.framework.common import type as keys
-from taskd.python.utils import check
+from taskd.python.utils import check, recovery
 from taskd.python.utils.log import never_raises
 
 __all__ = ["init_taskd_agent", "start_taskd_agent", "register_func"]
@@ -16,7 +16,8 @@ def init_taskd_agent(config: dict = {}, cls=None) -> bool:
 
     config: Framework ("PyTorch", the default, or "MindSpore"); UpstreamAddr, UpstreamPort and ServerRank of older programs
     are checked and have no effect, because the proxy is found by its UNIX socket (TASKD_SOCKET). cls: for PyTorch the
-    elastic agent whose run method start_taskd_agent calls.
+    elastic agent whose run method start_taskd_agent calls. What the environment asks for and there is not (recovery of
+    processes, elastic training) is one warning.
     """
     global _framework, _cls
     if not isinstance(config, dict):
@@ -28,6 +29,7 @@ def init_taskd_agent(config: dict = {}, cls=None) -> bool:
                       (keys.CONFIG_SERVERRANK_KEY, check.number_text)):
         if key in config:
             rule(key, config[key])
+    recovery.say_what_will_not_happen()
     operators.listen()
     _framework, _cls = framework, cls
     return True

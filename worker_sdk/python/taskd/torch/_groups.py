@@ -76,20 +76,25 @@ def rank_in(group, global_rank):
     return translate(group, global_rank)
 
 
-def _hccl_name(group, rank):
-    """The name by which torch_npu's own marks call a group, once it has a communicator."""
-    torch = sys.modules["torch"]
+def _hccl_names(group, rank):
+    """(the name by which torch_npu's own marks call a group, once it has a communicator; the one that the program gave).
+
+    None for what there is not.
+    """
+    mark = given = None
     try:
-        name = group._get_backend(torch.device("npu")).get_hccl_comm_name(rank, init_comm=False)
-        return name if isinstance(name, str) and name else None
-    except Exception:
-        return None
+        backend = group._get_backend(sys.modules["torch"].device("npu"))
+        mark = backend.get_hccl_comm_name(rank, init_comm=False)
+        given = backend.options.hccl_config.get("group_name")
+    except Exception:  # another backend, or another torch_npu
+        pass
+    return [name if isinstance(name, str) and name else None for name in (mark, given)]
 
 
-def _snapshot():
-    """{"rank": ..., "groups": ...} that is to be written; None where all groups are gone by now."""
-    c10d = _c10d()
-    if not c10d.is_initialized():
+def snapshot():
+    """{"rank": ..., "groups": ...} that is to be written; None where there are no groups, or all are gone by now."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized():
         return None
     rank = c10d.get_rank()
     groups = {}
@@ -100,11 +105,11 @@ def _snapshot():
         default = group is c10d._get_default_group()
         name = DEFAULT_GROUP if default else mark_name(torch_name)
         description = getattr(group, "group_desc", None)
+        hccl_mark, hccl_given = _hccl_names(group, rank) if "torch_npu" in sys.modules else (None, None)
         given = DEFAULT_GROUP if default else (
-            _given_names.get(torch_name) or (description if description not in (None, "", "undefined") else None) or name)
-        if "torch_npu" in sys.modules:
-            name = _hccl_name(group, rank) or name
-        groups[name] = {"group_name": given, "group_rank": ranks.index(rank), "global_ranks": ranks}
+            _given_names.get(torch_name) or hccl_given or
+            (description if description not in (None, "", "undefined") else None) or name)
+        groups[hccl_mark or name] = {"group_name": given, "group_rank": ranks.index(rank), "global_ranks": ranks}
     return {"rank": rank, "groups": groups}
 
 
@@ -144,7 +149,7 @@ def _write_when_possible():
                 return
         if look:
             began = time.perf_counter()
-            wanted = _patches.quietly(_snapshot) or wanted
+            wanted = _patches.quietly(snapshot) or wanted
             pause = _RETRY_MIN_S
             time.sleep(_REST * (time.perf_counter() - began))
         try:
@@ -164,16 +169,21 @@ def _write(wanted):
     folder = rank_folder(wanted["rank"])
     if folder is None:
         return False
-    temporary = os.path.join(folder, f".{FILE_NAME}.{os.getpid()}")
+    write_file(folder, wanted["groups"])
+    return True
+
+
+def write_file(folder, groups):
+    """The whole file at once, from any thread."""
+    temporary = os.path.join(folder, f".{FILE_NAME}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(wanted["groups"], file, indent=4)
+            json.dump(groups, file, indent=4)
         os.replace(temporary, os.path.join(folder, FILE_NAME))
     except OSError:
         if os.path.lexists(temporary):
             os.unlink(temporary)
         raise
-    return True
 
 
 def rank_folder(rank):
@@ -183,7 +193,7 @@ def rank_folder(rank):
     task's folder that has been in use since this process began, or an earlier job's would do.
     """
     task = os.environ.get("MINDX_TASK_ID")
-    base = os.environ.get("TASKD_PROFILING_DIR") or "/user/cluster-info/profiling"
+    base = profiling_dir()
     told = _folders_of_proxy()
     if told:
         base, task_name = os.path.split(told)
@@ -203,6 +213,17 @@ def rank_folder(rank):
             if task or os.stat(folder).st_mtime >= _process_start() - 1:
                 return folder
     return None
+
+
+def profiling_dir():
+    """Where mark files go unless the proxy says otherwise."""
+    return os.environ.get("TASKD_PROFILING_DIR") or "/user/cluster-info/profiling"
+
+
+def folder_to_come(rank):
+    """The folder that the proxy will make for this rank; None: it has not said."""
+    told = _folders_of_proxy()
+    return os.path.join(told, str(rank)) if told else None
 
 
 def _folders_of_proxy():

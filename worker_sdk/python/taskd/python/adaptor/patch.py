@@ -1,14 +1,16 @@
 """`import taskd.python.adaptor.patch`, put into torch/distributed/run.py: torchrun starts its node's proxy.
 
 It reports to the manager on MASTER_ADDR, port 9601, unless the environment says otherwise (TASKD_MANAGER). It does nothing
-in a process that a launcher started, imports nothing heavy, does not wait, and changes nothing else in torchrun. A failure
-is one line in the log.
+in a process that a launcher started, imports nothing heavy, does not wait, and changes nothing else in torchrun: --max-restarts
+is as torchrun has it, where MindCluster's makes 0 to 32767 and asks its manager before each start. A failure is one line in
+the log, and so is what the environment asks for and there is not (recovery of processes).
 """
 import multiprocessing
 import os
 import sys
 import threading
 
+from taskd.python.utils import recovery
 from taskd.python.utils.log import never_raises
 
 
@@ -52,6 +54,7 @@ def _start_proxy():
 @never_raises
 def _start_in_background():
     if _is_launcher():
+        recovery.say_what_will_not_happen()
         threading.Thread(target=_start_proxy, name="taskd-proxy", daemon=True).start()
     return True
 

@@ -64,8 +64,9 @@ def flag(name, value):
 
 
 class Daemon:
-    def __init__(self, *arguments):
-        environment = dict(os.environ)
+    def __init__(self, *arguments, variables=None):
+        """variables: of the child's environment, beside this process's."""
+        environment = {**os.environ, **(variables or {})}
         preloads = environment.get("LD_PRELOAD", "").replace(":", " ").split()
         kept = [path for path in preloads if os.path.basename(path) not in _PRELOADS_OF_RANKS]
         if kept != preloads:

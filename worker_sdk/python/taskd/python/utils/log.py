@@ -2,7 +2,10 @@
 import functools
 import logging
 
+from taskd.python.utils import _log_variables
+
 run_log = logging.getLogger("taskd")
+_log_variables.apply_to(run_log)
 
 
 def never_raises(function):

@@ -1,0 +1,262 @@
+#include "common/log_file.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/log_level.h"
+#include "spdlog/sinks/sink.h"
+
+namespace taskd {
+namespace {
+
+constexpr char kDefaultFolder[] = "taskd_log";
+constexpr std::chrono::seconds kLastLines{1};
+constexpr char kAsideTime[] = "%Y-%m-%dT%H-%M-%E3S";
+
+std::optional<spdlog::level::level_enum> Level(const Environment& environment, const char* variable,
+                                               std::vector<std::string>& problems) {
+  const std::string text = ValueOf(environment, variable);
+  if (text.empty()) return std::nullopt;
+  const std::optional<spdlog::level::level_enum> level = ParseLogLevel(text);
+  if (!level) problems.push_back(fmt::format("{} is '{}'; it must be DEBUG, INFO, WARNING or ERROR", variable, text));
+  return level;
+}
+
+std::atomic<bool> ending = false;
+
+// Lines on their way to the file. Nobody who logs waits for storage: a thread does, for ever where it hangs.
+class FileQueue {
+ public:
+  explicit FileQueue(LogFile file) : file_(std::move(file)) {}
+
+  void Write(std::string line);
+  // Waits until all is written, or the deadline.
+  void Flush(std::chrono::steady_clock::time_point deadline);
+
+ private:
+  static constexpr size_t kMaxBytes = 1 << 20;
+
+  void StartThread();
+  void RunThread();
+  bool WriteToFile(const std::string& line, size_t missing);
+
+  LogFile file_;  // the thread's
+  bool failing_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::string> waiting_;  // guarded by mutex_, as all that follows
+  size_t waiting_bytes_ = 0;
+  size_t missing_ = 0;  // lines, before those that wait
+  bool writing_ = false;
+  bool has_thread_ = false;
+};
+
+void FileQueue::Write(std::string line) {
+  const std::lock_guard lock(mutex_);
+  if (waiting_bytes_ + line.size() > kMaxBytes) {
+    ++missing_;
+    return;
+  }
+  waiting_bytes_ += line.size();
+  waiting_.push_back(std::move(line));
+  if (!has_thread_) StartThread();
+  changed_.notify_all();
+}
+
+void FileQueue::StartThread() {
+  sigset_t all;  // signals are for the threads that wait for them
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([this] { RunThread(); }).detach();
+    has_thread_ = true;
+  } catch (const std::system_error&) {  // none is left; the next line tries again
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void FileQueue::RunThread() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return !waiting_.empty(); });
+    const std::string line = std::move(waiting_.front());
+    waiting_.pop_front();
+    waiting_bytes_ -= line.size();
+    const size_t missing = std::exchange(missing_, 0);
+    writing_ = true;
+    lock.unlock();
+    const bool written = WriteToFile(line, missing);
+    lock.lock();
+    writing_ = false;
+    if (!written) missing_ += missing + 1;
+    changed_.notify_all();
+  }
+}
+
+bool FileQueue::WriteToFile(const std::string& line, size_t missing) {
+  const absl::Status status =
+      file_.Write(missing == 0 ? line : fmt::format("{} lines could not be written here\n{}", missing, line));
+  if (!status.ok() && !failing_ && !ending) spdlog::warn("no log file: {}", status.message());
+  failing_ = !status.ok();
+  return status.ok();
+}
+
+void FileQueue::Flush(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [this] { return waiting_.empty() && !writing_; });
+}
+
+// Lasts for ever: threads may log while the process ends.
+std::atomic<FileQueue*> file_queue = nullptr;
+
+void FlushFile() {
+  ending = true;
+  if (FileQueue* queue = file_queue) queue->Flush(std::chrono::steady_clock::now() + kLastLines);
+}
+
+class FileSink final : public spdlog::sinks::sink {
+ public:
+  explicit FileSink(spdlog::level::level_enum level) { set_level(level); }
+
+  // The child of a fork has no thread that writes, and another one of its parent's may have held the lock.
+  void log(const spdlog::details::log_msg& message) override {
+    FileQueue* queue = file_queue;
+    if (queue == nullptr) return;
+    spdlog::memory_buf_t line;
+    LogFormatter()->format(message, line);
+    queue->Write({line.data(), line.size()});
+  }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+};
+
+absl::Status Error(const std::string& path) { return absl::ErrnoToStatus(errno, path); }
+
+}  // namespace
+
+LogSettings ReadLogSettings(const Environment& environment) {
+  LogSettings settings;
+  settings.stderr_level = Level(environment, "TASKD_STD_LOG_LEVEL", settings.problems);
+  const std::string on_stderr = ValueOf(environment, "TASKD_LOG_STDOUT");
+  if (on_stderr == "False") {
+    settings.stderr_level = spdlog::level::off;
+  } else if (!on_stderr.empty() && on_stderr != "True") {
+    settings.problems.push_back(fmt::format("TASKD_LOG_STDOUT is '{}'; it must be True or False", on_stderr));
+  }
+  settings.folder = ValueOf(environment, "TASKD_LOG_PATH");
+  if (settings.folder.empty() && !ValueOf(environment, "TASKD_FILE_LOG_LEVEL").empty())
+    settings.folder = kDefaultFolder;
+  settings.file_level = Level(environment, "TASKD_FILE_LOG_LEVEL", settings.problems).value_or(settings.file_level);
+  return settings;
+}
+
+LogFile::LogFile(std::string folder, std::string name, size_t max_bytes)
+    : folder_(std::move(folder)), name_(std::move(name)), max_bytes_(max_bytes) {}
+
+absl::Status LogFile::Open() {
+  std::filesystem::path path = std::filesystem::path(folder_).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "logs/" as "logs": a link at its end is one
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);  // what is wrong with it shows at the next step
+  if (mkdir(path.c_str(), 0750) != 0 && errno != EEXIST) return Error(path);
+  folder_fd_.reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!folder_fd_.valid()) return Error(path);
+  path /= name_;
+  // Not to wait for the reader of a FIFO.
+  file_.reset(openat(folder_fd_.get(), name_.c_str(),
+                     O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640));
+  if (!file_.valid()) return Error(path);
+  struct stat status;
+  if (fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    file_.reset();
+    return absl::InvalidArgumentError(fmt::format("{}: is no regular file", path.string()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LogFile::Write(std::string_view line, Clock::time_point now) {
+  struct stat ours;
+  struct stat named;
+  if (!file_.valid() || fstatat(folder_fd_.get(), name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
+      fstat(file_.get(), &ours) != 0 || named.st_ino != ours.st_ino || named.st_dev != ours.st_dev) {
+    if (absl::Status status = Open(); !status.ok()) return status;
+    if (fstat(file_.get(), &ours) != 0) return Error(absl::StrCat(folder_, "/", name_));
+  }
+  if (ours.st_size > 0 && static_cast<size_t>(ours.st_size) + line.size() > max_bytes_) {
+    if (absl::Status status = Roll(now); !status.ok()) return status;
+  }
+  const ssize_t written = write(file_.get(), line.data(), line.size());
+  if (written < 0) return Error(absl::StrCat(folder_, "/", name_));
+  if (static_cast<size_t>(written) < line.size())
+    return absl::ResourceExhaustedError(fmt::format("{}/{}: no room for a line", folder_, name_));
+  return absl::OkStatus();
+}
+
+absl::Status LogFile::Roll(Clock::time_point now) {
+  const std::string stem = std::filesystem::path(name_).stem();
+  const std::string aside =
+      absl::StrCat(stem, "-", absl::FormatTime(kAsideTime, absl::FromChrono(now), absl::UTCTimeZone()), ".log");
+  if (renameat(folder_fd_.get(), name_.c_str(), folder_fd_.get(), aside.c_str()) != 0)
+    return Error(absl::StrCat(folder_, "/", name_));
+  fchmod(file_.get(), 0400);
+  RemoveOld(now);
+  return Open();
+}
+
+void LogFile::RemoveOld(Clock::time_point now) const {
+  const std::string prefix = absl::StrCat(std::string(std::filesystem::path(name_).stem()), "-");
+  std::vector<std::pair<absl::Time, std::string>> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    std::string name = entry.path().filename();
+    absl::Time time;
+    if (!name.starts_with(prefix) || !name.ends_with(".log")) continue;
+    const std::string text = name.substr(prefix.size(), name.size() - prefix.size() - 4);
+    if (!absl::ParseTime(kAsideTime, text, absl::UTCTimeZone(), &time, nullptr)) continue;
+    found.emplace_back(time, std::move(name));
+  }
+  std::sort(found.rbegin(), found.rend());
+  const absl::Time oldest = absl::FromChrono(now) - absl::Hours(24 * kKeptDays);
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (i >= kKept || found[i].first < oldest) unlinkat(folder_fd_.get(), found[i].second.c_str(), 0);
+  }
+}
+
+void TakeLogVariables(const Environment& environment, const std::string& file_name) {
+  const LogSettings settings = ReadLogSettings(environment);
+  const std::shared_ptr<spdlog::logger> logger = spdlog::default_logger();
+  spdlog::level::level_enum least = settings.stderr_level.value_or(logger->level());
+  for (const spdlog::sink_ptr& sink : logger->sinks()) sink->set_level(least);
+  if (!settings.folder.empty()) {
+    [[maybe_unused]] static const bool prepared = [] {
+      pthread_atfork(nullptr, nullptr, [] { file_queue = nullptr; });
+      return std::atexit(FlushFile) == 0;
+    }();
+    file_queue = new FileQueue(LogFile(settings.folder, file_name));
+    logger->sinks().push_back(std::make_shared<FileSink>(settings.file_level));
+    least = std::min(least, settings.file_level);
+  }
+  logger->set_level(least);
+  for (const std::string& line : settings.problems) spdlog::warn("{}", line);
+}
+
+}  // namespace taskd
