@@ -16,7 +16,6 @@
 #include "common/environment.h"
 #include "common/log.h"
 #include "common/own_process.h"
-#include "common/printable.h"
 #include "proto/channel.h"
 
 namespace taskd::commands {
@@ -49,7 +48,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!options.ok()) {
-    std::cerr << "taskd run: " << Printable(std::string(options.status().message()), kShownLineBytes) << std::endl;
+    process::PrintRunLine(std::string(options.status().message()));
     run::WriteTerminationLog(run::TerminationMessage(std::string(options.status().message()), {}));
     return process::kWrongUsage;
   }
