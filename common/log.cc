@@ -1,6 +1,5 @@
 #include "common/log.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -33,11 +32,11 @@ class OneLine final : public spdlog::custom_flag_formatter {
 
 // All that is static here lasts for ever: threads may log while the process ends.
 
-// Held by who forks, too: localtime() has a lock in which another thread must not be then.
-constinit std::mutex formatting;
+// Held by who forks, too: no other thread is then at work here, nor in the lock that localtime() has.
+constinit std::mutex held_at_fork;
 
 std::string Formatted(const spdlog::details::log_msg& message) {
-  const std::lock_guard lock(formatting);
+  const std::lock_guard lock(held_at_fork);
   static spdlog::formatter& formatter = *LogFormatter().release();
   spdlog::memory_buf_t text;
   formatter.format(message, text);
@@ -74,9 +73,9 @@ constinit Standard standard_output(STDOUT_FILENO);
 constinit Standard standard_error(STDERR_FILENO);
 // In the child of a fork the parent's threads are not there, and the lines that wait are the parent's.
 [[maybe_unused]] const bool prepared = [] {
-  ::pthread_atfork([] { formatting.lock(); }, [] { formatting.unlock(); },
+  ::pthread_atfork([] { held_at_fork.lock(); }, [] { held_at_fork.unlock(); },
                    [] {
-                     formatting.unlock();
+                     held_at_fork.unlock();
                      is_fork_child = true;
                      standard_output.Forget();
                      standard_error.Forget();
@@ -86,11 +85,12 @@ constinit Standard standard_error(STDERR_FILENO);
 
 LineWriter& Standard::writer() {
   if (LineWriter* writer = writer_.load()) return *writer;
-  // A child executes something or ends, often by _exit(): no thread would come to its lines.
-  auto made = std::make_unique<LineWriter>(UniqueFd(::fcntl(fd_, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)),
-                                           LineWriter::Options{.loss = LossLine, .may_start_thread = !is_fork_child});
-  LineWriter* other = nullptr;
-  return writer_.compare_exchange_strong(other, made.get()) ? *made.release() : *other;
+  const std::lock_guard lock(held_at_fork);
+  if (writer_ == nullptr) {
+    // A child executes something or ends, often by _exit(): no thread would come to its lines.
+    writer_ = new LineWriter(UniqueFd(fd_), {.loss = LossLine, .may_start_thread = !is_fork_child});
+  }
+  return *writer_;
 }
 
 class StderrSink final : public spdlog::sinks::sink {
