@@ -27,7 +27,7 @@ bool TakesSome(int fd, int timeout_ms) {
 }
 
 // 0, or the error.
-int WriteAll(int fd, std::string_view rest) {
+int WriteWhole(int fd, std::string_view rest) {
   while (!rest.empty()) {
     const ssize_t count = ::write(fd, rest.data(), rest.size());
     if (count >= 0) {
@@ -129,9 +129,9 @@ void LineWriter::Queue::WriteNext(Lock& lock) {
   const std::string why_lost = why_lost_;
   writing_ = true;
   lock.unlock();
-  int error = lost > 0 && options_.loss ? WriteAll(fd_.get(), options_.loss(lost, why_lost)) : 0;
+  int error = lost > 0 && options_.loss ? WriteWhole(fd_.get(), options_.loss(lost, why_lost)) : 0;
   const uint64_t untold = error == 0 ? 0 : lost;
-  if (error == 0) error = WriteAll(fd_.get(), lines);
+  if (error == 0) error = WriteWhole(fd_.get(), lines);
   if (options_.written) options_.written(error == 0);
   lock.lock();
   writing_ = false;
