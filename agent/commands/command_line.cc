@@ -39,7 +39,7 @@ int Fail(const std::string& command, const absl::Status& status) {
   // A list keeps its lines.
   std::vector<std::string> lines = absl::StrSplit(status.message(), "\n  ");
   for (std::string& line : lines) line = Printable(line, kShownLineBytes);
-  std::cerr << command << ": " << absl::StrJoin(lines, "\n  ") << std::endl;
+  WriteToStderr(absl::StrCat(command, ": ", absl::StrJoin(lines, "\n  "), "\n"));
   return absl::IsInvalidArgument(status) ? process::kWrongUsage : kFailed;
 }
 

@@ -55,7 +55,7 @@ int RunRunCommand(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!options.ok()) {
-    std::cerr << "taskd run: " << Printable(std::string(options.status().message()), kShownLineBytes) << std::endl;
+    process::PrintRunLine(std::string(options.status().message()));
     run::WriteTerminationLog(run::TerminationMessage(std::string(options.status().message()), {}));
     return process::kWrongUsage;
   }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
 
@@ -85,12 +84,12 @@ absl::Status RunStore(const StoreOptions& options) {
 
   const auto interval_ns = static_cast<int64_t>(std::min(options.stats_s, 1e9) * 1e9);
   std::function<void()> print_stats = [&] {
-    std::cerr << StatsLine((*server)->stats()) << std::endl;
+    WriteToStderr(StatsLine((*server)->stats()) + "\n");
     loop.RunAfter(interval_ns, print_stats);
   };
   if (interval_ns > 0) loop.RunAfter(interval_ns, print_stats);
 
-  std::cout << "listening " << FormatHostPort({listen->host, (*server)->port()}) << std::endl;
+  WriteToStdout(absl::StrCat("listening ", FormatHostPort({listen->host, (*server)->port()}), "\n"));
   loop.Run();
   loop.Remove(signals.get());
   return absl::OkStatus();

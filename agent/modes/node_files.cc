@@ -15,7 +15,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <memory>
 #include <sstream>
 #include <string_view>
@@ -27,6 +26,7 @@
 #include "absl/strings/str_split.h"
 #include "agent/process/resolver.h"
 #include "common/file_set.h"
+#include "common/log.h"
 
 namespace taskd::modes {
 namespace {
@@ -126,19 +126,15 @@ int CountNvidiaSmiLines() {
 
 void AnnounceMpirun(const ModePlan& plan) {
   for (const PlannedFile& file : plan.files) {
-    if (absl::EndsWith(file.path, "/hostfile")) std::cout << "[run_mpi] hostfile:\n" << file.content;
+    if (absl::EndsWith(file.path, "/hostfile")) WriteToStdout("[run_mpi] hostfile:\n" + file.content);
   }
-  std::cout << "[run_mpi] start exec command time: " << Now()
-            << "\n[run_mpi] command: " << absl::StrJoin(plan.processes.front().argv, " ") << std::endl;
+  WriteToStdout(absl::StrCat("[run_mpi] start exec command time: ", Now(),
+                             "\n[run_mpi] command: ", absl::StrJoin(plan.processes.front().argv, " "), "\n"));
 }
 
 void AnnounceMpirunEnd(int code) {
-  if (code == 0) {
-    std::cout << "[run_mpi] exec command successfully, exited with 0";
-  } else {
-    std::cout << "[run_mpi] exec command failed, exited with " << code;
-  }
-  std::cout << "\n[run_mpi] exit time: " << Now() << std::endl;
+  WriteToStdout(absl::StrCat("[run_mpi] exec command ", code == 0 ? "successfully" : "failed", ", exited with ", code,
+                             "\n[run_mpi] exit time: ", Now(), "\n"));
 }
 
 }  // namespace taskd::modes

@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -29,19 +29,47 @@ Console::Console(EventLoop* loop, int fd) : loop_(loop) {
   struct stat status {};
   ::fstat(fd, &status);
   pipe_ = S_ISFIFO(status.st_mode);
+  socket_ = S_ISSOCK(status.st_mode);
   if (pipe_ || S_ISCHR(status.st_mode)) {
     fd_.reset(::open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-    if (!fd_.valid()) kind_ = Kind::kBlocking;  // another user's terminal
-  } else if (S_ISSOCK(status.st_mode)) {
-    kind_ = Kind::kSocket;
   }
+  const bool never_blocks = fd_.valid() || socket_;
   // Not `fd` itself: the loop may have it already.
   if (!fd_.valid()) fd_.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   broken_ = !fd_.valid();
+  if (!never_blocks && !broken_) WriteByThread();
 }
 
 Console::~Console() {
   if (waiting_) loop_->Remove(fd_.get());
+  if (written_) loop_->Remove(written_->event.get());
+}
+
+void Console::WriteByThread() {
+  auto written = std::make_shared<Written>();
+  written->event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  broken_ = !written->event.valid();
+  if (broken_) return;
+  written_ = written;
+  loop_->Add(written->event.get(), EPOLLIN, [this](uint32_t) { OnWritten(); });
+  LineWriter::Options options;
+  options.written = [written](bool done) {
+    if (!done) written->failed = true;
+    ::eventfd_write(written->event.get(), 1);
+  };
+  thread_ = std::make_unique<LineWriter>(std::move(fd_), std::move(options));
+}
+
+void Console::OnWritten() {
+  eventfd_t count = 0;
+  if (::eventfd_read(written_->event.get(), &count) != 0) return;
+  broken_ = written_->failed;
+  written_bytes_ += broken_ ? 0 : in_flight_bytes_;
+  in_flight_bytes_ = 0;
+  // It may have been dropped, and others came.
+  if (!queue_.empty() && queue_.front().done == queue_.front().text.size()) PopFront();
+  if (broken_) DropQueue();
+  Flush();
 }
 
 void Console::Write(std::string lines, std::shared_ptr<Share> share) {
@@ -69,29 +97,32 @@ size_t Console::DropQueue() {
   return dropped;
 }
 
-ssize_t Console::WriteSome(const Chunk& chunk) {
+// A pipe takes so much at once or not at all: others who write to it do not get into our lines.
+std::string_view Console::NextPiece(const Chunk& chunk) const {
   std::string_view rest = std::string_view(chunk.text).substr(chunk.done);
-  // A pipe takes so much at once or not at all: others who write to it do not get into our lines.
-  if ((pipe_ || kind_ == Kind::kBlocking) && rest.size() > PIPE_BUF) {
-    rest = rest.substr(0, PIPE_BUF);
-    const size_t end = rest.rfind('\n');
-    if (end != std::string_view::npos) rest = rest.substr(0, end + 1);
-  }
-  if (kind_ == Kind::kSocket) return ::send(fd_.get(), rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (kind_ == Kind::kBlocking) {
-    pollfd ready{fd_.get(), POLLOUT, 0};
-    if (::poll(&ready, 1, 0) == 0) {
-      errno = EAGAIN;
-      return -1;
-    }
-  }
-  return ::write(fd_.get(), rest.data(), rest.size());
+  if (!pipe_ || rest.size() <= PIPE_BUF) return rest;
+  rest = rest.substr(0, PIPE_BUF);
+  const size_t end = rest.rfind('\n');
+  return end == std::string_view::npos ? rest : rest.substr(0, end + 1);
+}
+
+ssize_t Console::WriteSome(std::string_view piece) const {
+  if (socket_) return ::send(fd_.get(), piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return ::write(fd_.get(), piece.data(), piece.size());
 }
 
 void Console::Flush() {
   while (!queue_.empty()) {
     Chunk& chunk = queue_.front();
-    const ssize_t written = WriteSome(chunk);
+    const std::string_view piece = NextPiece(chunk);
+    if (thread_ != nullptr) {
+      if (in_flight_bytes_ > 0) return;
+      in_flight_bytes_ = piece.size();
+      chunk.done += piece.size();
+      thread_->Write(std::string(piece));
+      return;
+    }
+    const ssize_t written = WriteSome(piece);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EAGAIN) {
       if (!waiting_) loop_->Add(fd_.get(), EPOLLOUT, [this](uint32_t) { Flush(); });
@@ -114,7 +145,11 @@ void Console::Flush() {
 absl::StatusOr<std::unique_ptr<StreamTee>> StreamTee::Create(EventLoop* loop, const Target& target) {
   std::unique_ptr<StreamTee> tee(new StreamTee(loop, target));
   if (!target.file.empty()) {
-    tee->file_.reset(::open(target.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    constexpr int kFlags = O_CREAT | O_APPEND | O_CLOEXEC;
+    tee->file_.reset(::open(target.file.c_str(), O_RDWR | kFlags, 0666));
+    struct stat status {};
+    tee->file_is_readable_ = tee->file_.valid() && ::fstat(tee->file_.get(), &status) == 0 && S_ISREG(status.st_mode);
+    if (!tee->file_.valid()) tee->file_.reset(::open(target.file.c_str(), O_WRONLY | kFlags, 0666));
     if (!tee->file_.valid()) {
       return absl::UnavailableError(absl::StrCat("log file ", target.file, ": ", std::strerror(errno)));
     }
@@ -132,11 +167,12 @@ absl::StatusOr<std::unique_ptr<StreamTee>> StreamTee::Create(EventLoop* loop, co
 
 StreamTee::StreamTee(EventLoop* loop, Target target)
     : loop_(loop), target_(std::move(target)), share_(std::make_shared<Console::Share>()) {
-  share_->resume = [this] { Watch(true); };
+  share_->resume = [this] { Resume(); };
 }
 
 StreamTee::~StreamTee() {
   Watch(false);
+  if (catch_up_) loop_->Cancel(*catch_up_);
   share_->resume = nullptr;  // the console may hold the share for longer
 }
 
@@ -150,7 +186,7 @@ void StreamTee::Watch(bool on) {
   }
   loop_->Add(read_end_.get(), EPOLLIN, [this](uint32_t) {
     ReadOnce();
-    if (share_->queued_bytes >= kMaxQueuedBytes) Watch(false);
+    if (share_->queued_bytes >= kMaxQueuedBytes && !behind_) Watch(false);
   });
 }
 
@@ -181,20 +217,11 @@ void StreamTee::Close() {
   read_end_.reset();
   write_end_.reset();
   if (!partial_.empty()) Send(std::exchange(partial_, "") + "\n");
-  file_.reset();
+  if (!behind_) file_.reset();
 }
 
 void StreamTee::Take(std::string_view data) {
-  for (std::string_view rest = data; file_.valid() && !rest.empty();) {
-    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      if (!file_failed_) spdlog::error("log file {}: {}; output is lost there", target_.file, std::strerror(errno));
-      file_failed_ = true;
-      break;
-    }
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
+  const bool is_in_file = file_.valid() && WriteFile(data);
   const size_t end = data.rfind('\n');
   if (end == std::string_view::npos) {
     partial_ += data;
@@ -203,19 +230,83 @@ void StreamTee::Take(std::string_view data) {
     Send(std::exchange(partial_, std::string(data.substr(end + 1))));
   }
   if (partial_.size() > kMaxPartialBytes) Send(std::exchange(partial_, "") + "\n");
+  if (behind_ || !is_in_file || !file_is_readable_ || share_->queued_bytes < kMaxQueuedBytes) return;
+  behind_ = true;
+  behind_at_ = file_end();
+}
+
+bool StreamTee::WriteFile(std::string_view data) {
+  while (!data.empty()) {
+    const ssize_t written = ::write(file_.get(), data.data(), data.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      if (!file_failed_) spdlog::error("log file {}: {}; output is lost there", target_.file, std::strerror(errno));
+      file_failed_ = true;
+      break;
+    }
+    data.remove_prefix(static_cast<size_t>(written));
+  }
+  file_bytes_ = ::lseek(file_.get(), 0, SEEK_CUR);  // what was there before is part of it
+  return data.empty();
 }
 
 void StreamTee::Send(std::string_view lines) {
+  for (std::string_view rest = lines; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    Remember(line);
+    rest.remove_prefix(line.size() + 1);
+  }
+  if (!behind_) ToConsole(lines);
+}
+
+void StreamTee::ToConsole(std::string_view lines) {
+  if (target_.console == nullptr) return;
   std::string text;
   text.reserve(lines.size() + target_.prefix.size() * 8);
   while (!lines.empty()) {
     const std::string_view line = lines.substr(0, lines.find('\n') + 1);
     text += target_.prefix;
     text += line;
-    Remember(line.substr(0, line.size() - 1));
     lines.remove_prefix(line.size());
   }
-  if (target_.console != nullptr) target_.console->Write(std::move(text), share_);
+  target_.console->Write(std::move(text), share_);
+}
+
+void StreamTee::Resume() {
+  if (!behind_) return Watch(true);
+  // Not from within the console's own work.
+  if (!catch_up_) {
+    catch_up_ = loop_->RunAfter(0, [this] {
+      catch_up_.reset();
+      CatchUp();
+    });
+  }
+}
+
+void StreamTee::CatchUp() {
+  static thread_local std::array<char, kReadBytes> buffer;
+  if (!behind_ || share_->queued_bytes >= kMaxQueuedBytes) return;
+  const auto wanted = std::min(file_end() - behind_at_, static_cast<int64_t>(buffer.size()));
+  const ssize_t count = wanted <= 0 ? 0 : ::pread(file_.get(), buffer.data(), static_cast<size_t>(wanted), behind_at_);
+  if (count <= 0) {
+    const size_t missing = DropBehind();
+    if (missing > 0) spdlog::warn("log file {} was cut: {} bytes are not on the console", target_.file, missing);
+    return;
+  }
+  std::string lines(buffer.data(), static_cast<size_t>(count));
+  // A line without an end is the last one, or as long as those that are cut.
+  if (const size_t end = lines.rfind('\n'); end != std::string::npos) lines.resize(end + 1);
+  behind_at_ += static_cast<int64_t>(lines.size());
+  if (lines.back() != '\n') lines += '\n';
+  ToConsole(lines);
+  Resume();
+}
+
+size_t StreamTee::DropBehind() {
+  const size_t dropped = behind_ ? static_cast<size_t>(std::max<int64_t>(0, file_end() - behind_at_)) : 0;
+  behind_ = false;
+  if (!read_end_.valid()) file_.reset();
+  return dropped;
 }
 
 void StreamTee::Remember(std::string_view line) {

@@ -1,15 +1,16 @@
 #include "agent/process/run_line.h"
 
 #include <algorithm>
-#include <iostream>
 
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/printable.h"
 
 namespace taskd::process {
 
 void PrintRunLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
-  std::cerr << "taskd run: " << Printable(text, kShownLineBytes) << std::endl;
+  WriteToStderr(absl::StrCat("taskd run: ", Printable(text, kShownLineBytes), "\n"));
 }
 
 }  // namespace taskd::process

@@ -139,6 +139,7 @@ class WorkerGroupImpl : public WorkerGroup {
   void BeginFlush();
   void Flush();
   void Finish();
+  std::vector<StreamTee*> Tees() const;
   void KillAtOnce();
   void Later(int64_t delay_ns, EventLoop::Callback callback);
   void LookAgain();
@@ -399,13 +400,10 @@ void WorkerGroupImpl::Kill() {
 
 void WorkerGroupImpl::BeginFlush() {
   phase_ = Phase::kFlushing;
-  for (auto& [local_rank, rank] : ranks_) {
-    Forget(*rank);
-    for (StreamTee* tee : {rank->out.get(), rank->err.get()}) {
-      if (tee == nullptr) continue;
-      tee->Drain();
-      tee->Close();
-    }
+  for (auto& [local_rank, rank] : ranks_) Forget(*rank);
+  for (StreamTee* tee : Tees()) {
+    tee->Drain();
+    tee->Close();
   }
   look_delay_ns_ = kFirstLookNs;
   flushed_bytes_ = 0;
@@ -421,14 +419,15 @@ void WorkerGroupImpl::Flush() {
     idle = idle && console->idle();
     written += console->written_bytes();
   }
+  for (StreamTee* tee : Tees()) idle = idle && !tee->behind();
   const int64_t now_ns = EventLoop::NowNs();
   if (written != flushed_bytes_) flushed_at_ns_ = now_ns;
   flushed_bytes_ = written;
   if (!idle && now_ns - flushed_at_ns_ < kGiveUpConsoleNs) return LookAgain();
-  for (Console* console : {stdout_.get(), stderr_.get()}) {
-    const size_t dropped = console == nullptr ? 0 : console->DropQueue();
-    if (dropped > 0) spdlog::warn("{} bytes of output are dropped: nobody reads the console", dropped);
-  }
+  size_t dropped = 0;
+  for (StreamTee* tee : Tees()) dropped += tee->DropBehind();
+  for (Console* console : {stdout_.get(), stderr_.get()}) dropped += console == nullptr ? 0 : console->DropQueue();
+  if (dropped > 0) spdlog::warn("{} bytes of output are not on the console: nobody reads it", dropped);
   Later(0, [this] { Finish(); });
 }
 
@@ -437,6 +436,16 @@ void WorkerGroupImpl::Finish() {
   phase_ = Phase::kRunning;
   const std::function<void()> on_stopped = callbacks_.on_stopped;  // it may destroy the group
   if (on_stopped) on_stopped();
+}
+
+std::vector<StreamTee*> WorkerGroupImpl::Tees() const {
+  std::vector<StreamTee*> tees;
+  for (const auto& [local_rank, rank] : ranks_) {
+    for (StreamTee* tee : {rank->out.get(), rank->err.get()}) {
+      if (tee != nullptr) tees.push_back(tee);
+    }
+  }
+  return tees;
 }
 
 // Without the loop.

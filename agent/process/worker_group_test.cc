@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/fsuid.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -20,6 +21,7 @@
 #include <sstream>
 #include <thread>
 
+#include "common/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -508,48 +510,158 @@ os.write(1, b'last of ' + r.encode())
   }
 }
 
-TEST_F(WorkerGroupTest, AConsoleThatNobodyReadsStopsNothing) {
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  constexpr size_t kBytes = 3 << 20;
-  size_t read_bytes = 0;
-  std::thread reader;
-  {
-    Redirected out(STDOUT_FILENO, ends[1]);
-    Create(kLongNs);
-    WorkerSpec loud = Shell("head -c 3145727 /dev/zero | tr '\\0' 'a' | fold -w 1023; exit 4", 0);
-    loud.out = {.file = File("loud"), .console = true, .prefix = "p"};
-    WorkerSpec quiet = Shell("read line <$DIR/fifo; exit 5", 1);
-    quiet.err.prefix = "q";
-    ASSERT_EQ(mkfifo(File("fifo").c_str(), 0600), 0);
-    MustStart({loud, quiet});
-    // More than the console takes has been read, and the loud one is held back.
-    RunUntil([&] { return fs::exists(File("loud")) && fs::file_size(File("loud")) >= 256 << 10; });
-    std::ofstream(File("fifo")) << "go\n";
-    RunUntilExits(1);
-    EXPECT_EQ(exits_[0].code, 5);
-    EXPECT_EQ(group_->pids().size(), 1u);
-    EXPECT_LT(fs::file_size(File("loud")), kBytes / 2);
-    reader = std::thread([&] {
+// The launcher's stdout is a pipe that nobody reads until ReadAll().
+class UnreadConsole {
+ public:
+  UnreadConsole() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    read_end_.reset(ends[0]);
+    write_end_.reset(ends[1]);
+    redirected_ = std::make_unique<Redirected>(STDOUT_FILENO, ends[1]);
+  }
+  ~UnreadConsole() { End(); }
+
+  int read_end() const { return read_end_.get(); }
+  void ReadAll() {
+    reader_ = std::thread([this] {
       std::vector<char> buffer(1 << 16);
-      for (ssize_t count; (count = read(ends[0], buffer.data(), buffer.size())) > 0;) {
-        read_bytes += static_cast<size_t>(count);
+      for (ssize_t count; (count = read(read_end_.get(), buffer.data(), buffer.size())) > 0;) {
+        text_.append(buffer.data(), static_cast<size_t>(count));
       }
     });
-    RunUntilExits(2);
-    EXPECT_EQ(exits_[1].code, 4);
-    StopAndWait();
-    group_.reset();
   }
-  close(ends[1]);
-  reader.join();
-  close(ends[0]);
-  const size_t in_file = fs::file_size(File("loud"));
-  const std::string text = Slurp("loud");
-  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
-  const bool unfinished = !text.ends_with('\n');
-  EXPECT_GT(in_file, kBytes - 1);
-  EXPECT_EQ(read_bytes, in_file + lines + (unfinished ? 2 : 0));
+  // After the group's end.
+  std::string End() {
+    redirected_.reset();
+    write_end_.reset();
+    if (reader_.joinable()) reader_.join();
+    return text_;
+  }
+
+ private:
+  UniqueFd read_end_;
+  UniqueFd write_end_;
+  std::unique_ptr<Redirected> redirected_;
+  std::thread reader_;
+  std::string text_;
+};
+
+constexpr int kLoudLines = 3000;
+
+// More than the console, its queue and the rank's pipe take.
+std::string LoudScript(int code) {
+  return "for i in $(seq " + std::to_string(kLoudLines) + "); do printf '%s %01000d\\n' $i 0; done; exit " +
+         std::to_string(code);
+}
+
+std::string LoudLines(const std::string& prefix) {
+  std::string text;
+  for (int i = 1; i <= kLoudLines; ++i) text += prefix + std::to_string(i) + " " + std::string(1000, '0') + "\n";
+  return text;
+}
+
+TEST_F(WorkerGroupTest, WhoHasAFileNeverWaitsForTheConsole) {
+  UnreadConsole console;
+  Create(kLongNs);
+  WorkerSpec loud = Shell(LoudScript(4) + "\n");
+  loud.out = {.file = File("loud"), .console = true, .prefix = "p:"};
+  std::ofstream(File("loud")) << "of an earlier launcher\n";
+  MustStart({loud});
+  RunUntilExits(1);
+  EXPECT_EQ(exits_[0].code, 4);
+  EXPECT_EQ(Slurp("loud"), "of an earlier launcher\n" + LoudLines(""));
+  // What the console has not taken yet comes from the file.
+  console.ReadAll();
+  StopAndWait();
+  group_.reset();
+  EXPECT_EQ(console.End(), LoudLines("p:"));
+}
+
+TEST_F(WorkerGroupTest, TheConsoleCatchesUpWithARankThatGoesOn) {
+  UnreadConsole console;
+  Create(kLongNs);
+  WorkerSpec rank = Shell(
+      "for round in 1 2 3; do for i in $(seq 1000); do printf '%01000d\\n' $i; done; echo >$DIR/said$round; "
+      "while [ ! -e $DIR/go$round ]; do sleep 0.01; done; done; printf 'the end'");
+  rank.out = {.file = File("log"), .console = true, .prefix = "p:"};
+  MustStart({rank});
+  AwaitFile("said1");
+  std::ofstream(File("go1")).put('x');
+  AwaitFile("said2");
+  console.ReadAll();
+  std::ofstream(File("go2")).put('x');
+  AwaitFile("said3");
+  std::ofstream(File("go3")).put('x');
+  RunUntilExits(1);
+  StopAndWait();
+  group_.reset();
+  std::string expected;
+  std::istringstream lines(Slurp("log"));
+  for (std::string line; std::getline(lines, line);) expected += "p:" + line + "\n";
+  EXPECT_TRUE(expected.ends_with("p:the end\n"));
+  EXPECT_EQ(console.End(), expected);
+}
+
+TEST_F(WorkerGroupTest, WhoHasNoFileWaitsAsWithoutALauncher) {
+  UnreadConsole console;
+  Create(kLongNs);
+  WorkerSpec loud = Shell(LoudScript(4), 0);
+  loud.out.prefix = "p:";
+  WorkerSpec quiet = Shell("read line <$DIR/fifo; exit 5", 1);
+  ASSERT_EQ(mkfifo(File("fifo").c_str(), 0600), 0);
+  MustStart({loud, quiet});
+  std::ofstream(File("fifo")) << "go\n";
+  RunUntilExits(1);
+  EXPECT_EQ(exits_[0].code, 5);
+  EXPECT_EQ(group_->pids().size(), 1u);
+  console.ReadAll();
+  RunUntilExits(2);
+  EXPECT_EQ(exits_[1].code, 4);
+  StopAndWait();
+  group_.reset();
+  EXPECT_EQ(console.End(), LoudLines("p:"));
+}
+
+// As where `su` has started the launcher: the pipe or terminal is another user's.
+TEST_F(WorkerGroupTest, AConsoleThatCannotBeOpenedAgain) {
+  UnreadConsole console;
+  fchmod(console.read_end(), 0);
+  const int user = setfsuid(geteuid() == 0 ? 65534 : geteuid());
+  ASSERT_LT(open(("/proc/self/fd/" + std::to_string(STDOUT_FILENO)).c_str(), O_WRONLY | O_NONBLOCK), 0);
+  Create(kLongNs);
+  // Something else has filled it: not even a first line is taken.
+  fcntl(STDOUT_FILENO, F_SETFL, O_NONBLOCK);
+  std::string before;
+  while (write(STDOUT_FILENO, "filled\n", 7) == 7) before += "filled\n";
+  fcntl(STDOUT_FILENO, F_SETFL, 0);
+  WorkerSpec loud = Shell(LoudScript(4), 0);
+  loud.out.prefix = "p:";
+  WorkerSpec quiet = Shell("read line <$DIR/fifo; exit 5", 1);
+  ASSERT_EQ(mkfifo(File("fifo").c_str(), 0600), 0);
+  chmod(folder_.c_str(), 0777);
+  MustStart({loud, quiet});
+  setfsuid(user);
+  std::ofstream(File("fifo")) << "go\n";
+  RunUntilExits(1);
+  EXPECT_EQ(exits_[0].code, 5);
+  EXPECT_EQ(group_->pids().size(), 1u);
+  console.ReadAll();
+  RunUntilExits(2);
+  EXPECT_EQ(exits_[1].code, 4);
+  StopAndWait();
+  group_.reset();
+  EXPECT_EQ(console.End(), before + LoudLines("p:"));
+}
+
+TEST_F(WorkerGroupTest, WhatNobodyReadsIsGivenUpInTheEnd) {
+  UnreadConsole console;
+  Create(kLongNs);
+  WorkerSpec loud = Shell(LoudScript(0));
+  loud.out = {.file = File("loud"), .console = true, .prefix = "p:"};
+  MustStart({loud});
+  RunUntilExits(1);
+  StopAndWait();
 }
 
 TEST_F(WorkerGroupTest, AConsoleThatBreaksStopsNothing) {

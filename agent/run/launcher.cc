@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -530,7 +529,7 @@ void Launcher::ReportFailures() {
     if (assignment_) failure.group_rank = NodeOf(options_, *assignment_, failure.group_rank);
   }
   if (hosts_store_ || root_lost_) {
-    std::cerr << FailureReport(options_.program, failures_) << std::flush;
+    WriteToStderr(FailureReport(options_.program, failures_));
   } else if (!options_.task) {
     last_line_ += "; the report is on node 0";
   }

@@ -240,14 +240,14 @@ class Manager(Process):
 
 class Proxy(Process):
     def __init__(self, folder, manager, node=0, name=None, task=TASK, profiling_dir=None, socket_path=None, port=None,
-                 flags=(), environment=None, wait=True):
+                 flags=(), environment=None, wait=True, wrap=()):
         name = name or f"proxy{node}"
         self.task = task
         self.socket = socket_path or os.path.join(folder, f"{name}.sock")
         self.profiling_dir = profiling_dir or os.path.join(folder, f"{name}-profiling")
         self.port = port or free_port()
         address = manager if isinstance(manager, str) else manager.address
-        command = [TASKD, "proxy", "--manager", address, "--listen", f"127.0.0.1:{self.port}", "--socket", self.socket,
+        command = [*wrap, TASKD, "proxy", "--manager", address, "--listen", f"127.0.0.1:{self.port}", "--socket", self.socket,
                    "--node-rank", str(node), "--profiling-dir", self.profiling_dir, *flags]
         if "--switch-file" not in flags:
             command += ["--switch-file", os.path.join(folder, f"{name}-no-switch-file")]

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include <iostream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -24,7 +23,7 @@ constexpr uint32_t kAllCalls = UINT32_MAX;
 constexpr int64_t kPortRetryNs = 500'000'000;
 
 void AnnounceSshd(const std::string& address) {
-  std::cout << "[run_mpi] the sshd of ip " << address << " is up" << std::endl;
+  WriteToStdout(absl::StrCat("[run_mpi] the sshd of ip ", address, " is up\n"));
 }
 
 }  // namespace
@@ -107,8 +106,8 @@ void MpiNode::WaitForOthers(std::function<void()> done) {
   if (!plan_->mpi.checks_ssh || options_.taskd_rsh || plan_->nodes.size() == 1) return done();
   if (!is_model_arts()) return ReachOthers(std::move(done));
   for (const ModeNode& node : plan_->nodes) {
-    std::cout << "[run_mpi] hostname: " << Printable(node.name) << "\n[run_mpi] resolved ip: " << AddressOf(node)
-              << std::endl;
+    WriteToStdout(
+        absl::StrCat("[run_mpi] hostname: ", Printable(node.name), "\n[run_mpi] resolved ip: ", AddressOf(node), "\n"));
   }
   const std::string address = AddressOf(plan_->nodes[static_cast<size_t>(plan_->index)]);
   own_sshd_ = std::make_unique<PortWait>(loop_, HostPort{address, plan_->mpi.ssh_port},
@@ -174,7 +173,7 @@ void MpiNode::CommandStarts() const {
   if (plan_->index == 0) {
     AnnounceMpirun(*plan_);
   } else {
-    std::cout << "[run_mpi] the training log is in worker-0" << std::endl;
+    WriteToStdout("[run_mpi] the training log is in worker-0\n");
   }
 }
 
