@@ -227,19 +227,26 @@ class Uplink::Impl {
     while (spoke_) {
       NodeFolds folds = node_->TakeFolds(groups_sent_, kMaxSteps);
       if (folds.steps.empty()) return true;
-      v1::NodeMessage message;
-      for (const auto& [rank, groups] : folds.groups) {
-        FillGroups(rank, groups, message.mutable_folds()->add_groups());
-        if (message.ByteSizeLong() < kMaxGroupBytes) continue;
-        if (!stream.Write(message)) return false;
-        message.Clear();
+      if (!Write(stream, folds)) {
+        node_->ReturnFolds(std::move(folds));
+        return false;
       }
-      for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
-      message.mutable_folds()->set_dropped(folds.dropped);
-      if (!stream.Write(message)) return false;
       if (folds.steps.size() < kMaxSteps) return true;
     }
     return true;
+  }
+
+  static bool Write(Stream& stream, const NodeFolds& folds) {
+    v1::NodeMessage message;
+    for (const auto& [rank, groups] : folds.groups) {
+      FillGroups(rank, groups, message.mutable_folds()->add_groups());
+      if (message.ByteSizeLong() < kMaxGroupBytes) continue;
+      if (!stream.Write(message)) return false;
+      message.Clear();
+    }
+    for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
+    message.mutable_folds()->set_dropped(folds.dropped);
+    return stream.Write(message);
   }
 
   bool WriteRanks(Stream& stream) {
