@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 
 namespace taskd::manager {
 namespace {
@@ -33,17 +34,10 @@ std::string TextOf(const diagnosis::Verdict& verdict) {
   return verdict.text.empty() ? absl::StrCat(Name(verdict.scope), ": ", Name(verdict.cause)) : verdict.text;
 }
 
-// Whole characters of UTF-8, where it is that.
-void Cut(std::string& text, size_t limit) {
-  if (text.size() <= limit) return;
-  while (limit > 0 && (text[limit] & 0xc0) == 0x80) --limit;
-  text.resize(limit);
-}
-
 }  // namespace
 
 void EventLog::Append(LoggedEvent event) {
-  Cut(event.text, kMaxTextBytes);
+  CutUtf8(&event.text, kMaxTextBytes);
   event.number = ++last_;
   bytes_ += event.text.size() + event.detail.size();
   events_.push_back(std::move(event));

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/printable.h"
 #include "common/tick_clock.h"
+#include "common/utf8.h"
 #include "proto/channel.h"
 #include "proto/fold_messages.h"
 #include "proto/node_messages.h"
@@ -132,7 +133,7 @@ class Uplink::Impl {
     v1::NodeHello* hello = message.mutable_hello();
     hello->set_node_rank(options_.node_rank);
     hello->set_host(options_.host);
-    hello->set_identity(options_.identity);
+    hello->set_identity(ValidUtf8(options_.identity));
     hello->set_version(TASKD_VERSION);
     FillMarkFiles(hello->mutable_mark_files());
     return stream.Write(message);
@@ -285,7 +286,7 @@ void Uplink::SendAgentAnswer(const AgentAnswer& answer) {
   v1::NodeMessage message;
   message.mutable_agent_reply()->set_id(answer.id);
   message.mutable_agent_reply()->set_ok(answer.ok);
-  message.mutable_agent_reply()->set_message(answer.message);
+  message.mutable_agent_reply()->set_message(ValidUtf8(answer.message));
   impl_->Queue(std::move(message));
 }
 

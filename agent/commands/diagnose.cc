@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
 #include "agent/commands/progress.h"
+#include "common/utf8.h"
 #include "diagnosis/diagnose_files.h"
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
@@ -76,7 +77,7 @@ bool ReadWatched(grpc::ClientReader<v1::DiagnosisReport>& reports, v1::Diagnosis
 grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
                      bool& reached, absl::Status& printed) {
   v1::GetReportRequest request;
-  request.set_job(options.job);
+  request.set_job(ValidUtf8(options.job));
   v1::DiagnosisReport message;
   grpc::ClientContext context;
   client.SetTimeout(context, kTimeout);
