@@ -112,11 +112,21 @@ LoggedEvent EventLog::NewestStacks(int64_t not_before_ns) const {
   return {};
 }
 
-void EventLog::Changed(std::shared_ptr<const diagnosis::Report> report) { Add(*report, UnixNs()); }
+// What holds when the manager starts, the verdicts and the switch that it has kept, is no change.
+
+void EventLog::Changed(std::shared_ptr<const diagnosis::Report> report) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(verdicts_known_, true)) {
+      for (const diagnosis::Verdict& verdict : report->verdicts) verdicts_[verdict.id] = verdict.open;
+      return;
+    }
+  }
+  Add(*report, UnixNs());
+}
 
 void EventLog::Changed(const SwitchState& state) {
   {
-    // What holds when the manager starts is no change.
     std::lock_guard lock(mutex_);
     if (!std::exchange(wanted_known_, true)) return;
   }
