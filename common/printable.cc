@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/utf8.h"
 #include "fmt/format.h"
 
 namespace taskd {
@@ -15,21 +16,11 @@ struct Character {
 };
 
 Character Decode(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return {first, 1, true};
-  const size_t bytes = first >= 0xf0 && first < 0xf5   ? 4
-                       : first >= 0xe0 && first < 0xf0 ? 3
-                       : first >= 0xc2 && first < 0xe0 ? 2
-                                                       : 0;
-  if (bytes == 0 || bytes > text.size()) return {};
-  uint32_t code = first & (0xff >> (bytes + 1));
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3f);
-  }
-  const bool overlong = (bytes == 3 && code < 0x800) || (bytes == 4 && code < 0x10000);
-  if (overlong || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return {};
+  const size_t bytes = Utf8Length(text);
+  if (bytes == 0) return {};
+  const auto first = static_cast<uint8_t>(text[0]);
+  uint32_t code = bytes == 1 ? first : first & (0xff >> (bytes + 1));
+  for (size_t i = 1; i < bytes; ++i) code = code << 6 | (static_cast<uint8_t>(text[i]) & 0x3f);
   return {code, bytes, true};
 }
 

@@ -1,5 +1,6 @@
 #include "common/switch.h"
 
+#include "common/utf8.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -38,7 +39,7 @@ absl::StatusOr<std::optional<bool>> ParseSwitchValue(std::string_view field, std
   if (value.empty()) return std::optional<bool>();
   // A hostile value may be megabytes long; the message goes into logs and answers.
   return absl::InvalidArgumentError(
-      fmt::format("{}: '{}' is not \"on\", \"off\" or empty (leave as it is)", field, value.substr(0, 64)));
+      fmt::format("{}: '{}' is not \"on\", \"off\" or empty (leave as it is)", field, CutUtf8(value, 64)));
 }
 
 SwitchState ApplyClusterdChange(const SwitchState& state, const SwitchChange& change) {

@@ -228,9 +228,6 @@ std::vector<int> Coverage::FindSets(const Layout& layout) const {
       if (static_cast<size_t>(peer) < ranks_.size() && IsPresent(ranks_[static_cast<size_t>(peer)])) join(r, peer);
     }
   }
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (IsPresent(ranks_[i])) FindRoot(parent, static_cast<int>(i));
-  }
   std::vector<int> sets(ranks_.size(), -1);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (IsPresent(ranks_[i])) sets[i] = FindRoot(parent, static_cast<int>(i));

@@ -369,7 +369,7 @@ class Accuser {
     const OwnTime::Rank& rank = in_.own.rank(suspect);
     const Stream& forward = rank.forward;
     // Backward is about twice forward; what steps became longer by is the bound.
-    const double cost = std::clamp(in_.lost_since(forward.onset()), 0.0, 3 * forward.mean_excess());
+    const double cost = std::max(0.0, std::min(in_.lost_since(forward.onset()), 3 * forward.mean_excess()));
     Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, forward.intermittent() ? Cause::kUnknown : Cause::kCompute,
                                   forward.onset(), cost);
     verdict.confidence = 0.9 * ConfidenceOf(forward);

@@ -129,6 +129,21 @@ TEST_F(JudgeTest, BoundsTheModelledCostByWhatStepsHaveLost) {
   }
 }
 
+TEST_F(JudgeTest, AForwardThatTakesLessTimeCostsNothing) {
+  std::vector<std::pair<int, StepFold>> folds(8);
+  for (int r = 0; r < 8; ++r) {
+    folds[static_cast<size_t>(r)].first = r;
+    folds[static_cast<size_t>(r)].second.covered_ns = 1;  // communication, but none that all wait in
+  }
+  own_.Observe(layout_, folds, kNow, 150 * kMs, 1e7);
+  ASSERT_EQ(own_.mode(), OwnTime::Mode::kAll);
+  own_.rank(5).forward = Rise(0.2, -20);  // longer than its peers', and all became shorter
+  lost_ms_ = 10;
+  const std::vector<Accusation> accusations = Judge();
+  ASSERT_EQ(accusations.size(), 1u);
+  EXPECT_EQ(accusations[0].verdict.cost_ms_per_step, 0);
+}
+
 TEST_F(JudgeTest, ConfirmsOnlyWhatIsWorthIt) {
   own_.rank(5).own = Rise(0.2, 1.6);
   EXPECT_TRUE(Judge()[0].confirmed) << "1 % of 150 ms are 1.5 ms";

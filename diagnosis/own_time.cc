@@ -245,14 +245,14 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
   }
 }
 
-// The share of its usual issue latency that a rank has left. Whoever waits for others has a longer one, so among peers
-// the low ones are what is usual.
 double OwnTime::Rank::scatter() const {
   // Of a variable between 0 and 1: its variance, and the most that it can be.
   const double most = large_share * (1 - large_share);
   return large < kEnoughLarge || most < 0.05 ? 0 : (large_square - large_share * large_share) / most;
 }
 
+// The share of its usual issue latency that a rank has left. Whoever waits for others has a longer one, so among peers
+// the low ones are what is usual.
 void OwnTime::ObserveIssues(const std::vector<OwnView>& owns) {
   std::vector<double> issues;
   for (const OwnView& own : owns) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/job_secret.h"
+#include "common/utf8.h"
 #include "manager/switch/core.h"
 #include "manager/switch/state_db.h"
 #include "proto/channel.h"
@@ -27,12 +28,12 @@ std::string Environment(const char* name) {
 // The task id becomes a folder's name.
 absl::Status CheckTaskId(const std::string& task_id) {
   if (task_id.empty()) return absl::OkStatus();
-  if (task_id.size() <= kMaxTaskIdBytes && task_id[0] != '.' && task_id.find('/') == std::string::npos &&
-      task_id.find('\0') == std::string::npos) {
+  if (task_id.size() <= kMaxTaskIdBytes && IsUtf8(task_id) && task_id[0] != '.' &&
+      task_id.find('/') == std::string::npos && task_id.find('\0') == std::string::npos) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("--task-id: '", task_id.substr(0, 64),
-                                                 "' is not a plain name: no slash, no dot in front, at most ",
+  return absl::InvalidArgumentError(absl::StrCat("--task-id: '", CutUtf8(task_id, 64),
+                                                 "' is not a plain name: UTF-8, no slash, no dot in front, at most ",
                                                  kMaxTaskIdBytes, " bytes"));
 }
 
@@ -40,7 +41,8 @@ absl::Status CheckTaskId(const std::string& task_id) {
 std::string NameOf(const std::string& task_id) {
   char host[HOST_NAME_MAX + 1] = {};
   if (!task_id.empty()) return absl::StrCat("default/", task_id);
-  return absl::StrCat("default/", gethostname(host, sizeof(host) - 1) == 0 ? host : "localhost", "-", getpid());
+  return absl::StrCat("default/", gethostname(host, sizeof(host) - 1) == 0 ? ValidUtf8(host) : "localhost", "-",
+                      getpid());
 }
 
 absl::Status CheckRange(const char* flag, int value, int most) {

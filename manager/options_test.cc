@@ -21,6 +21,8 @@ TEST(ResolveManagerOptionsTest, WrongOnesAreNamed) {
     return std::string(status.message());
   };
   EXPECT_THAT(message([](ManagerOptions& o) { o.job = "nojob"; }), HasSubstr("--job"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.job = "ns/\xff"; }), HasSubstr("UTF-8"));
+  EXPECT_THAT(message([](ManagerOptions& o) { o.task_id = "\xff"; }), HasSubstr("UTF-8"));
   EXPECT_THAT(message([](ManagerOptions& o) { o.task_id = "../x"; }), HasSubstr("--task-id"));
   EXPECT_THAT(message([](ManagerOptions& o) { o.nodes = -1; }), HasSubstr("--nodes"));
   EXPECT_THAT(message([](ManagerOptions& o) { o.procs_per_node = 5000; }), HasSubstr("--procs-per-node"));

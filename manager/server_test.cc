@@ -253,6 +253,35 @@ TEST_F(ServerTest, StatusTellsWhatWillNotHappen) {
   EXPECT_EQ(Status().not_supported(0), options_.not_supported[0]);
 }
 
+// A string that is no UTF-8 makes the whole message unreadable: the job's status, or every rank's answer.
+TEST_F(ServerTest, TextsAreCutBetweenCharacters) {
+  options_.nodes = 1;
+  options_.procs_per_node = 2;
+  Start();
+  const std::string whole = std::string(kMaxTextBytes - 1, 'x');
+  TestProxy proxy(channel_, 0, {0, 1}, /*answers=*/false);
+  std::thread failing([&] {
+    EXPECT_TRUE(proxy.WaitForWanted(1));
+    v1::NodeMessage message;
+    message.mutable_applied()->set_revision(1);
+    for (auto [rank, state] : {std::pair(0, v1::RankAnswer::FAILED), std::pair(1, v1::RankAnswer::UNREACHABLE)}) {
+      v1::RankAnswer* answer = message.mutable_applied()->add_ranks();
+      answer->set_rank(rank);
+      answer->set_state(state);
+      answer->set_reason(whole + "节点");
+    }
+    proxy.Write(message);
+  });
+  WaitForRanks(2);
+  const v1::SetSwitchReply reply = SetStep(true);
+  failing.join();
+  ASSERT_EQ(reply.ranks_size(), 2);
+  EXPECT_EQ(reply.ranks(0).reason(), whole);
+  EXPECT_EQ(reply.ranks(1).reason(), whole);
+  EXPECT_EQ(Status().nodes(0).ranks(1).reason(), whole);
+  EXPECT_THAT(Get("ns" + std::string(61, 'x') + "节点").message(), HasSubstr("ns" + std::string(61, 'x') + "'"));
+}
+
 TEST_F(ServerTest, LateAndReturningNodesGetTheWantedState) {
   Start();
   SetStep(true);

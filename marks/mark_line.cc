@@ -6,6 +6,8 @@
 #include <optional>
 #include <system_error>
 
+#include "common/utf8.h"
+
 namespace taskd {
 namespace {
 
@@ -31,39 +33,6 @@ constexpr std::array<bool, 256> kPlain = [] {
   for (int c = 0x20; c < 0x80; ++c) plain[c] = c != '"' && c != '\\' && c != '<' && c != '>' && c != '&';
   return plain;
 }();
-
-// Length of the valid UTF-8 sequence at the beginning of `text` (not empty), 0 if there is none.
-size_t Utf8Length(std::string_view text) {
-  auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
-  auto tail = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return tail(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) {
-    if (!tail(1) || !tail(2)) return 0;
-    if (first == 0xe0 && byte(1) < 0xa0) return 0;
-    if (first == 0xed && byte(1) > 0x9f) return 0;  // surrogates
-    return 3;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    if (!tail(1) || !tail(2) || !tail(3)) return 0;
-    if (first == 0xf0 && byte(1) < 0x90) return 0;
-    if (first == 0xf4 && byte(1) > 0x8f) return 0;
-    return 4;
-  }
-  return 0;
-}
-
-// Drops a character that the cut at the end of `text` has split.
-std::string_view TrimSplitCharacter(std::string_view text) {
-  for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
-    auto byte = static_cast<uint8_t>(text[text.size() - back]);
-    if ((byte & 0xc0) == 0x80) continue;
-    size_t whole = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-    return whole > back ? text.substr(0, text.size() - back) : text;
-  }
-  return text;
-}
 
 char* AppendUnicode(char* out, uint32_t code) {
   *out++ = '\\';
@@ -204,7 +173,7 @@ bool SkipString(std::string_view& rest, std::string_view& text) {
 }  // namespace
 
 void AppendMarkLine(const MarkLine& mark, std::string& out) {
-  std::string_view name = mark.cut ? TrimSplitCharacter(mark.name) : mark.name;
+  std::string_view name = mark.cut ? DropSplitCharacter(mark.name) : mark.name;
   // The constants and seven numbers take less than 320 bytes.
   const size_t old_size = out.size();
   out.resize(old_size + 320 + 6 * (name.size() + mark.domain.size()));

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
+#include "common/utf8.h"
 
 namespace taskd::proto {
 namespace {
@@ -149,10 +149,10 @@ bool ReadSample(Numbers numbers, uint64_t end_ns, OpSample& sample) {
 }
 
 // Names of marks are any bytes, strings of messages are UTF-8: as in the files, what is none becomes U+FFFD.
-std::string Utf8(const std::string& name) {
-  const std::string json = nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::string text = nlohmann::json::parse(json).get<std::string>();
-  return text.size() <= kMaxNameBytes ? text : Utf8(name.substr(0, kMaxNameBytes / 3));
+std::string Text(const std::string& name) {
+  std::string text = ValidUtf8(name);
+  CutUtf8(&text, kMaxNameBytes);
+  return text;
 }
 
 }  // namespace
@@ -195,8 +195,8 @@ absl::StatusOr<StepFold> ReadFold(const v1::RankStep& message) {
 }
 
 void FillGroup(const GroupInfo& group, v1::Group* message) {
-  message->set_name(Utf8(group.name));
-  message->set_label(Utf8(group.label));
+  message->set_name(Text(group.name));
+  message->set_label(Text(group.label));
   // A group in more pieces than any layout makes is one whose members are unknown.
   if (group.members.size() > kMaxRuns) return;
   for (const MemberRun& run : group.members) {

@@ -1,5 +1,6 @@
 #include "proto/node_messages.h"
 
+#include "common/utf8.h"
 #include "marks/step_fold.h"
 
 namespace taskd::proto {
@@ -71,7 +72,7 @@ void FillRankReport(const RankReport& report, v1::RankStatus* message) {
   message->set_pid(report.pid);
   if (report.local_rank >= 0) message->set_local_rank(report.local_rank);
   message->set_attached(report.attached);
-  message->set_reason(report.reason);
+  message->set_reason(ValidUtf8(report.reason));
   message->set_applied_revision(report.applied_revision);
   message->set_failed_revision(report.failed_revision);
   FillKinds(report.applied, message->mutable_applied());
@@ -108,7 +109,7 @@ void FillRankAnswer(const RankAnswer& answer, v1::RankAnswer* message) {
   message->set_node(answer.node);
   message->set_state(StateOf(answer.state));
   message->set_ms(answer.ms);
-  message->set_reason(answer.reason);
+  message->set_reason(ValidUtf8(answer.reason));
 }
 
 RankAnswer ReadRankAnswer(const v1::RankAnswer& message) {

@@ -33,6 +33,19 @@ TEST(NodeMessages, WhatIsWantedIsWhatIsRecordedNotWhatWasAskedFor) {
   EXPECT_EQ(ReadKinds(message.kinds()), 5u);
 }
 
+TEST(NodeMessages, ReasonsAreUtf8) {
+  RankReport report;
+  report.reason = "/tmp/\xff: is gone";
+  RankAnswer answer;
+  answer.reason = report.reason;
+  v1::RankStatus status;
+  v1::RankAnswer answered;
+  FillRankReport(report, &status);
+  FillRankAnswer(answer, &answered);
+  EXPECT_EQ(status.reason(), "/tmp/\uFFFD: is gone");
+  EXPECT_EQ(answered.reason(), status.reason());
+}
+
 TEST(NodeMessages, AReportComesBackAsItWas) {
   const RankReport report = {.rank = 3,
                              .pid = 4711,

@@ -66,6 +66,11 @@ NodeFolds Node::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) {
   return node_.TakeFolds(sent, max_steps);
 }
 
+void Node::ReturnFolds(NodeFolds folds) {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  node_.ReturnFolds(std::move(folds));
+}
+
 AgingLimits Node::disk_limits() const {
   constexpr int64_t kMebibyte = int64_t{1024} * 1024;
   AgingLimits limits = {.all_bytes = options_.disk_limit_mb * kMebibyte, .task = task_folder_, .rank_bytes = {}};

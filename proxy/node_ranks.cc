@@ -151,13 +151,14 @@ void NodeRanks::AddFolds(NodeRank& rank, std::vector<StepFold> finished) {
   for (StepFold& step : finished) {
     const StepPhasesNs phases = PhasesOf(step);
     for (size_t i = 0; i < phases.size(); ++i) rank.phases_ns[i] += phases[i];
-    if (rank.folds.size() >= kMaxFolds) {
-      rank.folds.pop_front();
-      ++folds_dropped_;
-    }
     rank.folds.push_back(std::move(step));
+    DropOldestFolds(rank);
   }
   folds_wait = true;
+}
+
+void NodeRanks::DropOldestFolds(NodeRank& rank) {
+  for (; rank.folds.size() > kMaxFolds; ++folds_dropped_) rank.folds.pop_front();
 }
 
 NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) {
@@ -182,6 +183,19 @@ NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) 
     folds_wait |= !rank.folds.empty();
   }
   return taken;
+}
+
+void NodeRanks::ReturnFolds(NodeFolds folds) {
+  for (auto step = folds.steps.rbegin(); step != folds.steps.rend(); ++step) {
+    const auto rank = ranks.find(step->first);
+    if (rank == ranks.end()) {
+      ++folds_dropped_;
+      continue;
+    }
+    rank->second.folds.push_front(std::move(step->second));
+    DropOldestFolds(rank->second);
+  }
+  folds_wait = true;
 }
 
 void NodeRanks::Changed() {

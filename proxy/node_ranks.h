@@ -109,6 +109,7 @@ class NodeRanks {
   // Folds that the rank's lane has finished.
   void AddFolds(NodeRank& rank, std::vector<StepFold> finished);
   NodeFolds TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps);
+  void ReturnFolds(NodeFolds folds);
 
   // Something is new that a thread waits for.
   void Changed();
@@ -127,6 +128,8 @@ class NodeRanks {
   bool answers_awaited = false;
 
  private:
+  void DropOldestFolds(NodeRank& rank);
+
   const ProfilingDir dir_;
   uint64_t next_token_ = 1;
   uint64_t folds_dropped_ = 0;

@@ -412,7 +412,32 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
   EXPECT_TRUE(taken.groups.empty()) << "sent already";
   EXPECT_TRUE(node_.TakeFolds(sent, 1000).steps.empty());
 
+  // They could not be sent, and one more came since.
   steps(100, 1);
+  node_.WaitForChange(node_.versions().urgent, 20'000, true);
+  node_.ReturnFolds(std::move(taken));
+  sent.clear();  // a new stream
+  taken = node_.TakeFolds(sent, 1000);
+  ASSERT_EQ(taken.steps.size(), Node::kMaxFolds - 9);
+  for (size_t i = 0; i < taken.steps.size(); ++i) {
+    EXPECT_EQ(taken.steps[i].second.step, static_cast<int64_t>(100 - Node::kMaxFolds + 10 + i));
+  }
+  EXPECT_EQ(taken.groups.size(), 1u);
+  steps(101, 10);
+  NodeFolds newer;
+  EXPECT_TRUE(Eventually([&] {
+    NodeFolds more = node_.TakeFolds(sent, 1000);
+    std::move(more.steps.begin(), more.steps.end(), std::back_inserter(newer.steps));
+    return newer.steps.size() == 10;
+  }));
+  node_.ReturnFolds(std::move(newer));
+  node_.ReturnFolds(std::move(taken));
+  taken = node_.TakeFolds(sent, 1000);
+  ASSERT_EQ(taken.steps.size(), Node::kMaxFolds);
+  EXPECT_EQ(taken.steps.back().second.step, 110);
+  EXPECT_EQ(taken.dropped, 101 - Node::kMaxFolds) << "one more than there is room for";
+
+  steps(111, 1);
   node_.WaitForChange(node_.versions().urgent, 20'000, true);
   sent.clear();  // a new stream
   taken = node_.TakeFolds(sent, 1000);

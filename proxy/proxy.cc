@@ -24,6 +24,7 @@
 #include "common/stop_signal.h"
 #include "common/switch_file.h"
 #include "common/task_name.h"
+#include "common/utf8.h"
 #include "proto/channel.h"
 #include "proxy/aging.h"
 #include "proxy/health_server.h"
@@ -47,7 +48,7 @@ constexpr std::chrono::milliseconds kFolderPatience{2000};
 
 std::string HostName() {
   char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+  return gethostname(name, sizeof(name) - 1) == 0 ? ValidUtf8(name) : "unknown";
 }
 
 // The socket's folder, made for this user alone where it is missing. Whoever could replace it, or a folder above, could

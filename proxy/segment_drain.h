@@ -110,9 +110,9 @@ class SegmentDrain {
   void PopFront();
   absl::Status WriteBatch(const Batch& batch);
   absl::Status AppendLines(const Batch& batch, TickAnchor cut);
-  void UndoFormat();
-  // Lines of the batch into lines_; changes of open_ are noted in undo_.
+  // Lines of the batch into lines_; what it changes in open_ and device_ is noted for UndoFormat.
   void Format(const RingBatch& batch, TickAnchor now);
+  void UndoFormat();
   void ForgetOldRanges();
   void FormatEnd(const RingRecord& record, uint64_t timestamp_ns);
   void FormatDevice(const RingRecord& record);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 #include "proto/channel.h"
 #include "proto/fold_messages.h"
 #include "proto/node_messages.h"
@@ -132,7 +133,7 @@ class Uplink::Impl {
     v1::NodeHello* hello = message.mutable_hello();
     hello->set_node_rank(options_.node_rank);
     hello->set_host(options_.host);
-    hello->set_identity(options_.identity);
+    hello->set_identity(ValidUtf8(options_.identity));
     hello->set_version(TASKD_VERSION);
     FillMarkFiles(hello->mutable_mark_files());
     return stream.Write(message);
@@ -227,19 +228,26 @@ class Uplink::Impl {
     while (spoke_) {
       NodeFolds folds = node_->TakeFolds(groups_sent_, kMaxSteps);
       if (folds.steps.empty()) return true;
-      v1::NodeMessage message;
-      for (const auto& [rank, groups] : folds.groups) {
-        FillGroups(rank, groups, message.mutable_folds()->add_groups());
-        if (message.ByteSizeLong() < kMaxGroupBytes) continue;
-        if (!stream.Write(message)) return false;
-        message.Clear();
+      if (!Write(stream, folds)) {
+        node_->ReturnFolds(std::move(folds));
+        return false;
       }
-      for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
-      message.mutable_folds()->set_dropped(folds.dropped);
-      if (!stream.Write(message)) return false;
       if (folds.steps.size() < kMaxSteps) return true;
     }
     return true;
+  }
+
+  static bool Write(Stream& stream, const NodeFolds& folds) {
+    v1::NodeMessage message;
+    for (const auto& [rank, groups] : folds.groups) {
+      FillGroups(rank, groups, message.mutable_folds()->add_groups());
+      if (message.ByteSizeLong() < kMaxGroupBytes) continue;
+      if (!stream.Write(message)) return false;
+      message.Clear();
+    }
+    for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
+    message.mutable_folds()->set_dropped(folds.dropped);
+    return stream.Write(message);
   }
 
   bool WriteRanks(Stream& stream) {
@@ -278,7 +286,7 @@ void Uplink::SendAgentAnswer(const AgentAnswer& answer) {
   v1::NodeMessage message;
   message.mutable_agent_reply()->set_id(answer.id);
   message.mutable_agent_reply()->set_ok(answer.ok);
-  message.mutable_agent_reply()->set_message(answer.message);
+  message.mutable_agent_reply()->set_message(ValidUtf8(answer.message));
   impl_->Queue(std::move(message));
 }
 

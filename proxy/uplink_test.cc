@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -49,6 +50,7 @@ class Listener : public v1::NodeLink::Service {
       }
       if (!message.has_folds()) continue;
       sets_.push_back(message.folds());
+      for (const v1::RankStep& fold : message.folds().steps()) folds_.emplace(fold.rank(), fold.step());
       changed_.notify_all();
       if (hang_up_) {
         hang_up_ = false;
@@ -72,6 +74,12 @@ class Listener : public v1::NodeLink::Service {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, kLongEnough, [&] { return applied_ && ranks_ && expected(*applied_, *ranks_); });
   }
+  // Those that came since the start, once they are as many.
+  std::set<std::pair<int, int64_t>> WaitForFolds(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, kLongEnough, [&] { return folds_.size() >= count; });
+    return folds_;
+  }
   // Everything that came since the last call, once it includes this step.
   std::vector<v1::FoldSet> WaitForStep(int64_t step) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -92,6 +100,7 @@ class Listener : public v1::NodeLink::Service {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<v1::FoldSet> sets_;
+  std::set<std::pair<int, int64_t>> folds_;  // rank and step of each that ever came
   std::optional<v1::SwitchApplied> applied_;
   std::optional<v1::RankSet> ranks_;
   bool hang_up_ = false;
@@ -107,6 +116,9 @@ class UplinkTest : public ::testing::Test {
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", proto::TestCredentials("of the test"), &port);
     builder.RegisterService(&listener_);
+    // A message that is longer waits for whoever reads it.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
     server_ = builder.BuildAndStart();
     Uplink::Options options;
     options.manager = "127.0.0.1:" + std::to_string(port);
@@ -180,6 +192,42 @@ TEST_F(UplinkTest, SendsFoldsBehindTheirGroupsAndAgainOnANewStream) {
   sets = listener_.WaitForStep(2);
   ASSERT_EQ(sets.size(), 1u);
   EXPECT_EQ(sets[0].groups_size(), 1);
+}
+
+TEST_F(UplinkTest, FoldsThatABrokenStreamDoesNotTakeComeOnTheNextOne) {
+  constexpr int kSteps = static_cast<int>(Node::kMaxFolds);
+  // Rank 1's message is longer than what the stream takes before it is read.
+  std::string members = "0";
+  for (int rank = 1; rank < 3000; rank += 3) members += "," + std::to_string(rank) + "," + std::to_string(rank + 1);
+  std::string groups;
+  FakeSegment wordy;
+  wordy.AddRing();
+  for (uint64_t group = 1; group <= 20; ++group) {
+    const std::string name = "g" + std::to_string(group);
+    groups += (groups.empty() ? "{\"" : ",\"") + name + R"(": {"group_name": "dp", "global_ranks": [)" + members + "]}";
+    wordy.Append(0, {ring::kRecordRangeStart, ++ticks_, group, R"({"groupName": ")" + name + R"(","opName": "a"})",
+                     ring::kKindCommunication, ring::kFlagStream, ring::kDomainCommunication});
+    wordy.Append(0, {ring::kRecordRangeEnd, ++ticks_, group});
+  }
+  testing::WriteFile(temp_ / "profiling/task/1/parallel_group.json", groups + "}");
+  node_.Start();
+  node_.SetWanted({kAllKindsMask, 1});
+  hello::Hello hello = {};
+  hello.magic = hello::kMagic;
+  hello.version = hello::kVersion;
+  hello.role = hello::kRoleWorker;
+  ASSERT_TRUE(node_.Attach(hello, fake_.Fd()).ok());
+  hello.rank = 1;
+  ASSERT_TRUE(node_.Attach(hello, wordy.Fd()).ok());
+  for (int step = 0; step < kSteps; ++step) {
+    Step(step);
+    const auto id = static_cast<uint64_t>(100 + step);
+    wordy.Append(0, {ring::kRecordRangeStart, ++ticks_, id, "step " + std::to_string(step), ring::kKindStep});
+    wordy.Append(0, {ring::kRecordRangeEnd, ++ticks_, id});
+  }
+  listener_.HangUpAfterTheNext();
+  ASSERT_TRUE(uplink_->Start().ok());
+  EXPECT_EQ(listener_.WaitForFolds(2 * kSteps).size(), size_t{2 * kSteps});
 }
 
 // The answer of the others does not wait for a rank with MSPTI; its own comes with the reports.

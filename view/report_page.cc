@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 #include "diagnosis/render.h"
 #include "diagnosis/text.h"
 #include "marks/step_fold.h"
@@ -407,7 +408,7 @@ std::string Hang(const ReportPage& page) {
   if (page.hang.empty()) return "";
   std::string html = absl::StrCat("<section><h2>The job hangs</h2>\n<p>", Html(page.hang), "</p>\n");
   if (!page.stacks.empty()) {
-    absl::StrAppend(&html, "<pre>", HtmlLines(std::string_view(page.stacks).substr(0, kMaxStacksBytes)), "</pre>\n");
+    absl::StrAppend(&html, "<pre>", HtmlLines(CutUtf8(page.stacks, kMaxStacksBytes)), "</pre>\n");
   }
   return html + "</section>\n";
 }

@@ -13,6 +13,7 @@
 #include "agent/commands/control_client.h"
 #include "agent/commands/job_flags.h"
 #include "agent/commands/progress.h"
+#include "common/utf8.h"
 #include "diagnosis/diagnose_files.h"
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
@@ -74,7 +75,7 @@ bool ReadWatched(grpc::ClientReader<v1::DiagnosisReport>& reports, v1::Diagnosis
 grpc::Status AskOnce(const DiagnoseOptions& options, const ControlClient& client, v1::Diagnosis::Stub& stub,
                      bool& reached, absl::Status& printed) {
   v1::GetReportRequest request;
-  request.set_job(options.source.job);
+  request.set_job(ValidUtf8(options.source.job));
   v1::DiagnosisReport message;
   grpc::ClientContext context;
   client.SetTimeout(context, kTimeout);

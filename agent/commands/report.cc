@@ -12,6 +12,7 @@
 #include "agent/commands/output_file.h"
 #include "agent/commands/progress.h"
 #include "common/realtime.h"
+#include "common/utf8.h"
 #include "diagnosis/diagnose_files.h"
 #include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
@@ -59,7 +60,7 @@ absl::StatusOr<Report> FromManager(const ReportOptions& options) {
       ControlClient::Make(options.source.manager, options.source.job, options.security);
   if (!client.ok()) return client.status();
   v1::GetReportPageRequest request;
-  request.set_job(options.source.job);
+  request.set_job(ValidUtf8(options.source.job));
   v1::ReportPage page;
   grpc::ClientContext context;
   client->SetTimeout(context, kTimeout);

@@ -19,6 +19,7 @@
 #include "agent/commands/control_client.h"
 #include "agent/commands/job_flags.h"
 #include "common/switch.h"
+#include "common/utf8.h"
 #include "proto/channel.h"
 
 namespace taskd::commands {
@@ -216,7 +217,7 @@ absl::StatusOr<bool> RunSwitch(const SwitchOptions& options) {
   }
   const double timeout_s = options.wait_s > 0 ? std::min(options.timeout_s, options.wait_s) : options.timeout_s;
   auto timeout = std::chrono::milliseconds(std::max<int64_t>(1, std::llround(timeout_s * 1000)));
-  request.set_job(options.job);
+  request.set_job(ValidUtf8(options.job));
   request.set_timeout_ms(static_cast<uint32_t>(timeout.count()));
 
   absl::StatusOr<ControlClient> client = ControlClient::Make(options.manager, options.job, options.security);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/log.h"
+#include "common/utf8.h"
 
 namespace taskd::modes {
 namespace {
@@ -49,11 +50,11 @@ absl::Status JobMember::Join(const Options& options) {
   join.set_nodes(static_cast<uint32_t>(plan_->nodes.size()));
   join.set_serves(plan_->serves);
   join.set_run_id(options.run_id);
-  join.set_plan(PlanText(*plan_));
+  join.set_plan(ValidUtf8(PlanText(*plan_)));
   join.set_remote_start(options.remote_start);
   const bool listed = plan_->index < static_cast<int>(plan_->nodes.size());
-  join.set_name(listed ? plan_->nodes[static_cast<size_t>(plan_->index)].name : plan_->role);
-  for (const std::string& address : options.addresses) join.add_addresses(address);
+  join.set_name(ValidUtf8(listed ? plan_->nodes[static_cast<size_t>(plan_->index)].name : plan_->role));
+  for (const std::string& address : options.addresses) join.add_addresses(ValidUtf8(address));
   // The client's threads end before this object.
   JobLinkClient::Callbacks callbacks;
   callbacks.notice = [this](const v1::JobNotice& notice) { loop_->Post([this, notice] { On(notice); }); };
@@ -114,7 +115,7 @@ void JobMember::Ended(int code, const std::string& reason) {
   if (std::exchange(ended_, true)) return;
   v1::NodeReport report;
   report.mutable_ended()->set_code(code);
-  report.mutable_ended()->set_reason(reason);
+  report.mutable_ended()->set_reason(ValidUtf8(reason));
   Send(std::move(report));
 }
 

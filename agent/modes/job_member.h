@@ -21,7 +21,7 @@ std::string PlanText(const ModePlan& plan);
 class JobMember {
  public:
   struct Callbacks {
-    std::function<void()> state;                                   // may_start() and the like may have changed
+    std::function<void()> state;                                   // MayStart() and the like may have changed
     std::function<void(int code, const std::string& reason)> end;  // of the job
     std::function<void(const std::string& why)> failed;            // this node cannot be part of the job
     std::function<void(const v1::MpirunCall&)> mpirun;

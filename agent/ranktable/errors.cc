@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/utf8.h"
 #include "fmt/format.h"
 
 namespace taskd::ranktable {
@@ -42,11 +43,7 @@ void RankTableErrors::MoveInto(std::string_view text, RankTableCheck& check) {
 
 std::string QuoteValue(std::string_view value) {
   constexpr size_t kLongest = 80;
-  std::string_view shown = value.substr(0, kLongest);
-  if (shown.size() < value.size()) {
-    // Not inside a UTF-8 character.
-    while (!shown.empty() && (static_cast<unsigned char>(value[shown.size()]) & 0xc0) == 0x80) shown.remove_suffix(1);
-  }
+  const std::string shown = CutUtf8(value, kLongest);
   std::string quoted = "'";
   for (const char c : shown) quoted += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
   return quoted + (shown.size() < value.size() ? "…'" : "'");

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "common/address.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 #include "grpcpp/channel.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
@@ -103,7 +104,7 @@ class Client final : public RouteAgreement {
     deadline_ = steady_clock::now() + std::chrono::seconds(options_.timeout_s);
     v1::RouteVote vote;
     v1::RouteProposal* proposal = vote.mutable_proposal();
-    proposal->set_job(options_.job);
+    proposal->set_job(ValidUtf8(options_.job));
     proposal->set_nodes(static_cast<uint32_t>(options_.nodes));
     proposal->set_index(static_cast<uint32_t>(options_.index));
     proposal->set_table_digest(planned.table_digest);

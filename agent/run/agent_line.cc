@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/log.h"
+#include "common/utf8.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "taskd/hello.h"
@@ -222,7 +223,7 @@ void AgentLine::Answer(std::string_view frame) {
   Perform(operations_, request, [line = current_, id](const absl::StatusOr<std::string>& result) {
     if (*line == nullptr) return;
     std::string message = result.ok() ? *result : std::string(result.status().message());
-    message.resize(std::min(message.size(), kMaxMessageBytes));
+    CutUtf8(&message, kMaxMessageBytes);
     const Json answer = {{"id", id}, {"ok", result.ok()}, {"message", std::move(message)}};
     const std::string text = answer.dump(-1, ' ', false, Json::error_handler_t::replace);
     std::string framed;

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
 #include "common/log.h"
+#include "common/utf8.h"
 #include "grpcpp/channel.h"
-#include "nlohmann/json.hpp"
 
 namespace taskd::run {
 namespace {
@@ -24,9 +24,9 @@ constexpr milliseconds kLongestPause{5000};
 
 // A message must be UTF-8, and not longer than the manager keeps.
 std::string Sound(const std::string& text) {
-  std::string quoted =
-      nlohmann::json(text.substr(0, kMaxMessageBytes)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return nlohmann::json::parse(quoted, nullptr, false).get<std::string>();
+  std::string sound = ValidUtf8(CutUtf8(text, kMaxMessageBytes));
+  CutUtf8(&sound, kMaxMessageBytes);
+  return sound;
 }
 
 v1::SupervisionEvent::Kind ToProto(LauncherEvent::Kind kind) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "common/printable.h"
 #include "common/unique_fd.h"
+#include "common/utf8.h"
 
 namespace taskd::run {
 namespace {
@@ -46,12 +47,6 @@ std::string Others(const std::vector<RankFailure>& failures) {
   return text;
 }
 
-size_t WholeCharacters(std::string_view text, size_t most) {
-  if (text.size() <= most) return text.size();
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
-  return most;
-}
-
 }  // namespace
 
 std::string TerminationMessage(const std::string& line, const std::vector<RankFailure>& failures) {
@@ -75,7 +70,7 @@ std::string TerminationMessage(const std::string& line, const std::vector<RankFa
   if (!lines.empty()) text += title;
   for (auto one = lines.rbegin(); one != lines.rend(); ++one) text += *one;
   text += tail;
-  text.resize(WholeCharacters(text, kMaxTerminationLogBytes));
+  CutUtf8(&text, kMaxTerminationLogBytes);
   return text;
 }
 

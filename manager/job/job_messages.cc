@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 
 namespace taskd::manager {
 namespace {
@@ -56,11 +57,7 @@ size_t JoinBytes(const JobJoin& join) {
 std::string NodeText(const JobJoin& node) { return absl::StrCat("node ", node.index, " (", node.name, ")"); }
 
 std::string CutLine(std::string text) {
-  if (text.size() > JobLimits::kMaxTextBytes) {
-    size_t size = JobLimits::kMaxTextBytes;
-    while (size > 0 && (text[size] & 0xc0) == 0x80) --size;
-    text.resize(size);
-  }
+  CutUtf8(&text, JobLimits::kMaxTextBytes);
   return OneLine(std::move(text));
 }
 

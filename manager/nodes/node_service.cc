@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/rpc/stream_alarm.h"
 #include "manager/rpc/writing_reactor.h"
@@ -26,15 +27,8 @@ constexpr size_t kMaxCallsBehind = 256;
 constexpr int kMaxFolds = 65536;
 constexpr size_t kMaxPathBytes = 1024;
 
-// Whole characters: it becomes part of texts that must be valid UTF-8.
-std::string Cut(const std::string& text, size_t bytes) {
-  size_t size = std::min(text.size(), bytes);
-  while (size > 0 && size < text.size() && (text[size] & 0xc0) == 0x80) --size;
-  return text.substr(0, size);
-}
-
 MarkFiles ReadMarkFiles(const v1::MarkFiles& message) {
-  return {Cut(message.dir(), kMaxPathBytes), Cut(message.error(), kMaxPathBytes)};
+  return {CutUtf8(message.dir(), kMaxPathBytes), CutUtf8(message.error(), kMaxPathBytes)};
 }
 
 // What cannot be read is left out and counted: it costs the rank a step, not the node its stream.
@@ -176,7 +170,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     if (!stream.ok()) return stream.status();
     stream_ = *stream;
     node_rank_ = hello.node_rank();
-    diagnosis_->Connect(stream_, node_rank_, Cut(hello.host(), kMaxTextBytes));
+    diagnosis_->Connect(stream_, node_rank_, CutUtf8(hello.host(), kMaxTextBytes));
     spdlog::info("node {} connected: {} ({})", node_rank_, Printable(hello.host()), peer_);
     return absl::OkStatus();
   }

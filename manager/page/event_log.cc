@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 
 namespace taskd::manager {
 namespace {
@@ -33,17 +34,10 @@ std::string TextOf(const diagnosis::Verdict& verdict) {
   return verdict.text.empty() ? absl::StrCat(Name(verdict.scope), ": ", Name(verdict.cause)) : verdict.text;
 }
 
-// Whole characters of UTF-8, where it is that.
-void Cut(std::string& text, size_t limit) {
-  if (text.size() <= limit) return;
-  while (limit > 0 && (text[limit] & 0xc0) == 0x80) --limit;
-  text.resize(limit);
-}
-
 }  // namespace
 
 void EventLog::Append(LoggedEvent event) {
-  Cut(event.text, kMaxTextBytes);
+  CutUtf8(&event.text, kMaxTextBytes);
   event.number = ++last_;
   bytes_ += event.text.size() + event.detail.size();
   events_.push_back(std::move(event));
@@ -118,11 +112,21 @@ LoggedEvent EventLog::NewestStacks(int64_t not_before_ns) const {
   return {};
 }
 
-void EventLog::Changed(std::shared_ptr<const diagnosis::Report> report) { Add(*report, UnixNs()); }
+// What holds when the manager starts, the verdicts and the switch that it has kept, is no change.
+
+void EventLog::Changed(std::shared_ptr<const diagnosis::Report> report) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(verdicts_known_, true)) {
+      for (const diagnosis::Verdict& verdict : report->verdicts) verdicts_[verdict.id] = verdict.open;
+      return;
+    }
+  }
+  Add(*report, UnixNs());
+}
 
 void EventLog::Changed(const SwitchState& state) {
   {
-    // What holds when the manager starts is no change.
     std::lock_guard lock(mutex_);
     if (!std::exchange(wanted_known_, true)) return;
   }

@@ -63,6 +63,7 @@ class EventLog final : public ReportSink, public ChangeSink {
   size_t bytes_ = 0;
   uint64_t last_ = 0;
   std::map<uint64_t, bool> verdicts_;  // by id: whether it is open
+  bool verdicts_known_ = false;
   bool wanted_known_ = false;
 };
 

@@ -60,6 +60,19 @@ TEST(EventLogTest, AVerdictIsToldWhenItOpensAndWhenItClears) {
                                       "3 verdict_cleared: rank 7 is slow"));
 }
 
+TEST(EventLogTest, VerdictsOfAnEarlierManagerAreNoEvents) {
+  EventLog log;
+  auto report = std::make_shared<diagnosis::Report>();
+  report->verdicts = {VerdictOf(2, true), VerdictOf(1, false)};
+  log.Changed(report);
+  log.Changed(report);
+  EXPECT_THAT(Lines(log), IsEmpty());
+  report = std::make_shared<diagnosis::Report>();
+  report->verdicts = {VerdictOf(3, true), VerdictOf(2, false), VerdictOf(1, false)};
+  log.Changed(report);
+  EXPECT_THAT(Lines(log), ElementsAre("1 verdict_opened: rank 7 is slow", "2 verdict_cleared: rank 7 is slow"));
+}
+
 TEST(EventLogTest, TheStateAtTheStartIsNoChange) {
   EventLog log;
   log.Changed(SwitchState{});

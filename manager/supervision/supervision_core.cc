@@ -9,19 +9,12 @@
 #include "common/log.h"
 #include "common/realtime.h"
 #include "common/switch.h"
+#include "common/utf8.h"
 
 namespace taskd::manager {
 namespace {
 
 constexpr std::chrono::seconds kLookEvery{1};
-
-// At most `limit` bytes, whole characters: it becomes part of messages that must be valid UTF-8.
-void Cut(std::string& text, size_t limit) {
-  if (text.size() <= limit) return;
-  size_t size = limit;
-  while (size > 0 && (text[size] & 0xc0) == 0x80) --size;
-  text.resize(size);
-}
 
 std::string LogLine(const SupervisionEvent& event) {
   std::string line = SupervisionKindName(event.kind);
@@ -99,7 +92,7 @@ void SupervisionCore::Close() {
 }
 
 void SupervisionCore::Add(SupervisionEvent event) {
-  Cut(event.message, kMaxMessageBytes);
+  CutUtf8(&event.message, kMaxMessageBytes);
   // The launcher reports it to people. Stacks have lines, of which each becomes one of the log.
   for (const absl::string_view line : absl::StrSplit(LogLine(event), '\n')) spdlog::info("job: {}", line);
   if (on_event_) on_event_(event);

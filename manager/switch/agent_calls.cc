@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::manager {
@@ -33,7 +34,7 @@ bool AgentCalls::Begin(uint64_t id, std::map<uint64_t, int> pending, std::vector
 void AgentCalls::Replied(uint64_t id, uint64_t stream, bool ok, std::string message, Callbacks& over) {
   auto call = calls_.find(id);
   if (call == calls_.end() || !call->second.pending.contains(stream)) return;
-  message.resize(std::min(message.size(), call->second.max_answer_bytes));
+  CutUtf8(&message, call->second.max_answer_bytes);
   Settle(call, stream, ok, std::move(message), over);
 }
 
@@ -73,7 +74,7 @@ absl::Status CheckAgentCall(const AgentCall& call) {
   constexpr const char* kOperations[] = {"KILL_WORKER", "START_ALL_WORKER", "START_WORKER_LIST", "MONITOR", "RESTART"};
   if (std::find(std::begin(kOperations), std::end(kOperations), call.operation) == std::end(kOperations)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("operator: '", call.operation.substr(0, 64),
+        absl::StrCat("operator: '", CutUtf8(call.operation, 64),
                      "' is not KILL_WORKER, START_ALL_WORKER, START_WORKER_LIST, MONITOR or RESTART"));
   }
   if (call.args_json.size() > kMaxAgentArgsBytes) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 
 namespace taskd::manager {
 namespace {
@@ -14,13 +15,9 @@ constexpr uint64_t kMaxForeignRevision = uint64_t{1} << 62;
 constexpr int kMaxNodeRank = 1 << 24;
 constexpr size_t kMaxJobNameBytes = 512;
 
-void CutText(std::string& text) {
-  if (text.size() > kMaxTextBytes) text.resize(kMaxTextBytes);
-}
-
 std::string FailureText(std::string reason) {
   if (reason.empty()) return "its proxy does not say why";
-  CutText(reason);
+  CutUtf8(&reason, kMaxTextBytes);
   return reason;
 }
 
@@ -381,7 +378,7 @@ absl::StatusOr<std::map<int, ManagerCore::Rank>> ManagerCore::ReadRanks(std::vec
   for (RankReport& report : reports) {
     int number = report.rank;
     if (number < 0) return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is negative"));
-    CutText(report.reason);
+    CutUtf8(&report.reason, kMaxTextBytes);
     if (!ranks.try_emplace(number, Rank{std::move(report), 0, 0, {}, {}}).second) {
       return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is listed twice"));
     }
@@ -480,7 +477,7 @@ void ManagerCore::Applied(uint64_t stream, uint64_t revision, const std::vector<
       if (answer.state == RankAnswer::State::kUnreachable) {
         rank.report.attached = false;
         rank.report.reason = answer.reason;
-        CutText(rank.report.reason);
+        CutUtf8(&rank.report.reason, kMaxTextBytes);
       } else if (revision > rank.answered_revision) {
         rank.answered_revision = revision;
         rank.answered_at = now;
@@ -611,9 +608,9 @@ void ManagerCore::Close() {
 absl::Status CheckJobName(const std::string& job) {
   size_t slash = job.find('/');
   if (slash == std::string::npos || slash == 0 || slash + 1 == job.size() ||
-      job.find('/', slash + 1) != std::string::npos || job.size() > kMaxJobNameBytes) {
+      job.find('/', slash + 1) != std::string::npos || job.size() > kMaxJobNameBytes || !IsUtf8(job)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "job name: '", job.substr(0, 64), "' is not namespace/name with at most ", kMaxJobNameBytes, " bytes"));
+        "job name: '", CutUtf8(job, 64), "' is not namespace/name with at most ", kMaxJobNameBytes, " bytes of UTF-8"));
   }
   return absl::OkStatus();
 }

@@ -253,7 +253,7 @@ class ManagerCore {
   AgentCalls calls_;
 };
 
-// INVALID_ARGUMENT unless it is namespace/name: one slash, neither part empty, at most 512 bytes.
+// INVALID_ARGUMENT unless it is namespace/name: one slash, neither part empty, at most 512 bytes of UTF-8.
 absl::Status CheckJobName(const std::string& job);
 
 }  // namespace taskd::manager

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <thread>
 
+#include "common/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -329,6 +330,9 @@ TEST_F(ManagerCoreTest, BadReportsAreRefusedWhole) {
   wordy.reason = std::string(100000, 'r');
   ASSERT_TRUE(core_.Report(stream, {wordy}, Now()).ok());
   EXPECT_LE(core_.Snapshot().nodes[0].ranks[0].reason.size(), kMaxTextBytes);
+  wordy.reason = std::string(kMaxTextBytes - 1, 'r') + "节";
+  ASSERT_TRUE(core_.Report(stream, {wordy}, Now()).ok());
+  EXPECT_EQ(core_.Snapshot().nodes[0].ranks[0].reason, std::string(kMaxTextBytes - 1, 'r'));
 }
 
 TEST_F(ManagerCoreTest, RevisionsOfALostStateAreNotGivenOutAgain) {
@@ -472,11 +476,14 @@ TEST_F(ManagerCoreTest, AgentsAnswersFitIntoOneMessage) {
   size_t bytes = 0;
   core_.CallAgents({0, "MONITOR", "{}"}, {}, [&](const std::vector<NodeAnswer>& all) {
     EXPECT_EQ(all.size(), 1000u);
-    for (const NodeAnswer& answer : all) bytes += answer.message.size();
+    for (const NodeAnswer& answer : all) {
+      bytes += answer.message.size();
+      EXPECT_TRUE(IsUtf8(answer.message));
+    }
   });
-  for (int i = 0; i < 1000; ++i) {
-    core_.AgentReplied(streams[i], nodes[i].calls[0].id, true, std::string(kMaxAgentArgsBytes, 'x'));
-  }
+  std::string wordy;
+  while (wordy.size() < kMaxAgentArgsBytes) wordy += "节";
+  for (int i = 0; i < 1000; ++i) core_.AgentReplied(streams[i], nodes[i].calls[0].id, true, wordy);
   EXPECT_GT(bytes, size_t{1} << 20);
   EXPECT_LE(bytes, size_t{3} << 20);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/switch.h"
+#include "common/utf8.h"
 #include "manager/switch/trace_messages.h"
 
 namespace taskd::manager {
@@ -68,7 +69,7 @@ absl::Status TraceCalls::CheckSubscriber(const ProfilingClientInfo& client) cons
   const std::string& task_id = core_->shape().task_id;
   if (task_id.empty() || client.jobid() == task_id) return absl::OkStatus();
   return absl::NotFoundError(
-      absl::StrCat("jobId: '", client.jobid().substr(0, 64), "' is not this manager's job, '", task_id, "'"));
+      absl::StrCat("jobId: '", CutUtf8(client.jobid(), 64), "' is not this manager's job, '", task_id, "'"));
 }
 
 void TraceCalls::FillChange(const SwitchState& state, DataStatusRes* message) {

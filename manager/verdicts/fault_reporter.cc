@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/utf8.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/rpc/call_again.h"
 #include "proto/channel.h"
@@ -55,18 +56,12 @@ bool IsNodeName(const std::string& name) {
          std::all_of(name.begin(), name.end(), [](char c) { return IsLowerAlnum(c) || c == '-' || c == '.'; });
 }
 
-void CutAtCharacter(std::string& text, size_t bytes) {
-  if (text.size() <= bytes) return;
-  while (bytes > 0 && (text[bytes] & 0xc0) == 0x80) --bytes;
-  text.resize(bytes);
-}
-
 // Spaces are the only white space that ClusterD takes.
 std::string OneLine(std::string text, size_t bytes) {
   for (char& c : text) {
     if (c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v' || c == '\0') c = ' ';
   }
-  CutAtCharacter(text, bytes);
+  CutUtf8(&text, bytes);
   return text;
 }
 

@@ -14,7 +14,7 @@ import pytest
 from harness import PATIENCE_S, wait_until
 from stores import World
 
-torch = pytest.importorskip("torch.distributed")
+torch = pytest.importorskip("torch.distributed", reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
 
 STORE_SCRIPT = '''
 import datetime, sys, torch.distributed as dist

@@ -1,10 +1,10 @@
 """Ways to train with PyTorch under `taskd run`: every step and operation is marked, and nothing of the training changes."""
 import pytest
-import torch
 
 import harness
 import torch_ways
 
+torch = pytest.importorskip("torch", reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
 
 # In every run: one way for each place where communication is seen, and for each kind of step.
 QUICK = {"ddp", "fsdp", "coalesced", "grad-scaler"}

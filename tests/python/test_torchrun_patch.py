@@ -9,6 +9,9 @@ import pytest
 
 from conftest import is_running, wait_until
 
+TORCH = importlib.util.find_spec("torch")
+pytestmark = pytest.mark.skipif(TORCH is None, reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+
 TRAIN_PY = "import os\nprint('TRAINED', os.environ['RANK'], os.environ.get('TASKD_MANAGER'), flush=True)\n"
 # Works around torch 1.13 on Python 3.11.
 QUIRKS = ("-r", "9:1", "-t", "9:1")
@@ -16,9 +19,8 @@ QUIRKS = ("-r", "9:1", "-t", "9:1")
 
 @pytest.fixture
 def torchrun(world):
-    torch = importlib.util.find_spec("torch").submodule_search_locations[0]
     copy = world.path("run.py")
-    shutil.copy(os.path.join(torch, "distributed", "run.py"), copy)
+    shutil.copy(os.path.join(TORCH.submodule_search_locations[0], "distributed", "run.py"), copy)
     subprocess.run(["sed", "-i", "/import logging/i import taskd.python.adaptor.patch", copy], check=True)
     world.fake_program()
 

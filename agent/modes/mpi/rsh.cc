@@ -25,6 +25,7 @@
 #include "common/address.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/utf8.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
 #include "proto/channel.h"
@@ -231,7 +232,7 @@ class Relay {
         err_(files[2]) {
     CatchSignals(wake_fd_);
     v1::RemoteInput start;
-    start.mutable_start()->set_host(options.host);
+    start.mutable_start()->set_host(ValidUtf8(options.host));
     start.mutable_start()->set_command(options.command);
     call_.emplace(stub, &context_, wake_fd_, std::move(start));
   }
