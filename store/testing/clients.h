@@ -9,7 +9,7 @@
 
 #include "store/core.h"
 
-namespace taskd::store::testing {
+namespace taskd::store {
 
 class Clients {
  public:
@@ -72,4 +72,4 @@ class Clients {
   std::vector<uint64_t> resumed_;
 };
 
-}  // namespace taskd::store::testing
+}  // namespace taskd::store
