@@ -208,7 +208,8 @@ absl::Status WorkerGroupImpl::StartOne(const WorkerSpec& spec) {
   if (!err.ok()) return err.status();
   struct stat status {};
   if (!spec.err.file.empty() && ::stat(spec.err.file.c_str(), &status) == 0) rank->err_offset = status.st_size;
-  absl::StatusOr<pid_t> pid = Spawn(spec.argv, spec.environment, {.out = out->get(), .err = err->get()});
+  absl::StatusOr<pid_t> pid =
+      Spawn(spec.argv, spec.environment, {.out = out->get(), .err = err->get(), .cpus = spec.cpus});
   if (!pid.ok()) return pid.status();
   rank->pid = *pid;
   memory_kills_.Watch(rank->pid);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct WorkerSpec {
   std::map<std::string, std::string> environment;  // whole
   StreamSink out;
   StreamSink err;
+  std::set<int> cpus;      // that it may run on; empty: the launcher's
   std::string error_file;  // TORCHELASTIC_ERROR_FILE; read when the rank has failed
 };
 

@@ -2,6 +2,7 @@
 #include "agent/process/worker_group.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -594,6 +595,28 @@ TEST_F(WorkerGroupTest, ClosedAndKeptPipes) {
   EXPECT_EQ(exits_[0].code + exits_[1].code, 9);
   const std::string console = Slurp("console");
   for (const char* line : {"a:begin\n", "b:left\n", "b:no end\n"}) EXPECT_THAT(console, HasSubstr(line));
+}
+
+TEST_F(WorkerGroupTest, RanksRunOnTheirCpus) {
+  const std::string script = "grep Cpus_allowed_list /proc/self/status > $DIR/cpus$LOCAL_RANK";
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &before)) --last;
+  WorkerSpec bound = Shell(script, 0);
+  bound.cpus = {last, 5000};  // one that there is not does no harm
+  WorkerSpec not_bound = Shell(script, 1);
+  WorkerSpec impossible = Shell(script, 2);
+  impossible.cpus = {5000};
+  impossible.err = {.file = File("err"), .console = false, .prefix = ""};
+  MustStart({bound, not_bound, impossible});
+  RunUntilExits(3);
+  EXPECT_EQ(Slurp("cpus0"), "Cpus_allowed_list:\t" + std::to_string(last) + "\n");
+  EXPECT_EQ(Slurp("cpus1"), Slurp("cpus2"));
+  EXPECT_THAT(Slurp("err"), HasSubstr("the rank is not bound to its CPUs"));
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
 TEST_F(WorkerGroupTest, LastLines) {

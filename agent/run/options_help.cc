@@ -57,6 +57,11 @@ Supervision
                               what happens when no rank makes a step any more [report]
   --hang-factor F             after F times the usual time of a step; 0: never [10]
 
+  --numa-binding node|socket|exclusive|core-complex
+                              bind each rank to the CPUs of its accelerator's NUMA node
+                              or socket, to a share of its own of the node's cores, or
+                              to one last-level cache; only to CPUs that may be used here
+
 Program
   -m, --module                SCRIPT is a module, as with python -m
   --no-python                 SCRIPT is a command
@@ -85,7 +90,6 @@ TaskD
 
 Accepted for torchrun's sake, without effect
   --start-method spawn|fork|forkserver, --event-log-handler NAME, --logs-specs NAME,
-  --numa-binding node|socket|exclusive|core-complex,
   --duplicate-stdout-filters LIST, --duplicate-stderr-filters LIST
 
   -h, --help                  print this text

@@ -79,6 +79,9 @@ class Builder {
       fs::remove(spec.error_file, ignored);
     }
     spec.argv = Command(local_rank);
+    if (static_cast<size_t>(local_rank) < context_.cpus.size()) {
+      spec.cpus = context_.cpus[static_cast<size_t>(local_rank)];
+    }
     spec.environment = EnvironmentOf(spec);
     if (options_.virtual_local_rank) {
       if (absl::Status status = ShowOneDevice(local_rank, &spec.environment); !status.ok()) return status;

@@ -272,6 +272,18 @@ TEST_F(WorkerEnvTest, FilterAndPrefix) {
   EXPECT_EQ(workers[1].out.prefix, "default|1|9|node-3|1|${other} ");
 }
 
+TEST_F(WorkerEnvTest, CpusByLocalRank) {
+  EXPECT_TRUE(Build(Options({"--nproc-per-node=2"}))[1].cpus.empty());
+  context_.cpus = {{0, 1}, {}, {4}};
+  std::vector<process::WorkerSpec> workers = Build(Options({"--nproc-per-node=3", "--virtual-local-rank"}));
+  EXPECT_THAT(workers[0].cpus, ElementsAre(0, 1));
+  EXPECT_TRUE(workers[1].cpus.empty());
+  EXPECT_THAT(workers[2].cpus, ElementsAre(4));
+  RunOptions task = Options({"--nproc-per-node=1"});
+  task.task = TaskPlace{.local_rank = 2, .local_world_size = 3, .nodes = 1};
+  EXPECT_THAT(Build(task)[0].cpus, ElementsAre(4));
+}
+
 TEST_F(WorkerEnvTest, VirtualLocalRank) {
   context_.environment["CUDA_VISIBLE_DEVICES"] = "4,GPU-x";
   std::vector<process::WorkerSpec> workers = Build(Options({"--virtual-local-rank", "--nproc-per-node=2"}));

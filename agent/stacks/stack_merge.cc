@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/printable.h"
+#include "common/rank_list.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::stacks {
@@ -73,15 +74,8 @@ std::string Where(const ThreadStack& thread) {
 }
 
 // "rank 7", "ranks 0-6, 9".
-std::string RankList(const std::set<int>& ranks) {
-  std::vector<std::string> runs;
-  for (auto it = ranks.begin(); it != ranks.end();) {
-    const int first = *it;
-    int last = first;
-    while (++it != ranks.end() && *it == last + 1) last = *it;
-    runs.push_back(first == last ? absl::StrCat(first) : absl::StrCat(first, "-", last));
-  }
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(runs, ", "));
+std::string Ranks(const std::set<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", RankList(ranks));
 }
 
 struct Group {
@@ -122,7 +116,7 @@ void AppendFrames(const ThreadStack& thread, size_t native_limit, std::string& t
 }
 
 std::string MainText(const Group& group, size_t all_ranks, size_t native_limit) {
-  std::string text = absl::StrCat("  ", RankList(group.ranks), " (", group.ranks.size(), " of ", all_ranks, "): ");
+  std::string text = absl::StrCat("  ", Ranks(group.ranks), " (", group.ranks.size(), " of ", all_ranks, "): ");
   if (group.thread == nullptr)
     return absl::StrCat(text, group.rank->note.empty() ? "gone" : Clean(group.rank->note), "\n");
   absl::StrAppend(&text, Clean(Where(*group.thread)), "\n    for example rank ", group.rank->rank, " on node ",
@@ -139,7 +133,7 @@ std::string ThreadText(const Group& group, size_t native_limit) {
   }
   if (group.names.size() > names.size()) names.push_back("...");
   std::string text =
-      absl::StrCat("  ", RankList(group.ranks), ", ", group.threads, group.threads == 1 ? " thread " : " threads ",
+      absl::StrCat("  ", Ranks(group.ranks), ", ", group.threads, group.threads == 1 ? " thread " : " threads ",
                    absl::StrJoin(names, ", "), ": ", Clean(Where(*group.thread)), "\n    for example rank ",
                    group.rank->rank, ", tid ", group.thread->tid, ": ", Clean(Facts(*group.thread)), "\n");
   AppendFrames(*group.thread, native_limit, text);
@@ -250,7 +244,7 @@ MergedStacks MergeStacks(std::vector<RankStacks> stacks) {
                               main_order.size() == 1 ? " group" : " groups");
   if (main_order.size() > 1) {
     const Group& rarest = *main_order[0];
-    std::string list = RankList(rarest.ranks);
+    std::string list = Ranks(rarest.ranks);
     if (list.size() > 120) list = absl::StrCat(rarest.ranks.size(), " ranks");
     absl::StrAppend(&merged.title, "; ", list, " in ",
                     rarest.thread == nullptr ? "no process" : Clean(Where(*rarest.thread)));
