@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/process/equal_lines.h"
 #include "common/log.h"
 
 namespace taskd::process {
@@ -133,11 +134,15 @@ absl::StatusOr<std::unique_ptr<StreamTee>> StreamTee::Create(EventLoop* loop, co
 StreamTee::StreamTee(EventLoop* loop, Target target)
     : loop_(loop), target_(std::move(target)), share_(std::make_shared<Console::Share>()) {
   share_->resume = [this] { Watch(true); };
+  if (target_.console != nullptr) {
+    source_ = target_.console->Join({target_.local_rank, target_.rank, target_.prefix, share_});
+  }
 }
 
 StreamTee::~StreamTee() {
   Watch(false);
   share_->resume = nullptr;  // the console may hold the share for longer
+  if (target_.console != nullptr) target_.console->Leave(source_);
 }
 
 void StreamTee::Watch(bool on) {
@@ -181,6 +186,7 @@ void StreamTee::Close() {
   read_end_.reset();
   write_end_.reset();
   if (!partial_.empty()) Send(std::exchange(partial_, "") + "\n");
+  if (target_.console != nullptr) target_.console->Leave(source_);
   file_.reset();
 }
 
@@ -206,16 +212,12 @@ void StreamTee::Take(std::string_view data) {
 }
 
 void StreamTee::Send(std::string_view lines) {
-  std::string text;
-  text.reserve(lines.size() + target_.prefix.size() * 8);
+  if (target_.console != nullptr) target_.console->Add(source_, lines);
   while (!lines.empty()) {
-    const std::string_view line = lines.substr(0, lines.find('\n') + 1);
-    text += target_.prefix;
-    text += line;
-    Remember(line.substr(0, line.size() - 1));
-    lines.remove_prefix(line.size());
+    const size_t end = lines.find('\n');
+    Remember(lines.substr(0, end));
+    lines.remove_prefix(end + 1);
   }
-  if (target_.console != nullptr) target_.console->Write(std::move(text), share_);
 }
 
 void StreamTee::Remember(std::string_view line) {

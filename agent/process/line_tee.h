@@ -68,13 +68,17 @@ inline constexpr size_t kMaxQueuedBytes = 256 << 10;
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kMaxLastLineBytes = 4096;
 
+class EqualLines;
+
 // One stream of one rank.
 class StreamTee {
  public:
   struct Target {
-    std::string file;            // empty: none
-    Console* console = nullptr;  // must outlive the tee
-    std::string prefix;          // of each line on the console
+    std::string file;               // empty: none
+    EqualLines* console = nullptr;  // must outlive the tee; null: none
+    int local_rank = 0;
+    int rank = 0;
+    std::string prefix;  // of each line on the console, as EqualLines::Source has it
   };
 
   // UNAVAILABLE: the file cannot be opened (what is there is appended to), or no pipe can be had.
@@ -107,6 +111,7 @@ class StreamTee {
   bool watched_ = false;
   bool file_failed_ = false;
   std::shared_ptr<Console::Share> share_;
+  int source_ = 0;       // of the console's
   std::string partial_;  // the line that has no end yet
   std::deque<std::string> last_lines_;
 };

@@ -21,7 +21,8 @@ namespace taskd::process {
 struct StreamSink {
   std::string file;     // empty: none
   bool console = true;  // the launcher's own stdout or stderr
-  // Of each line on the console; with a prefix lines are whole. Empty and no file: passed straight through.
+  // Of each line on the console, ${local_rank} and ${rank} for those who wrote it: one, or all of an equal line
+  // (equal_lines.h). With a prefix lines are whole. Empty and no file: passed straight through.
   std::string prefix;
 };
 

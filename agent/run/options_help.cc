@@ -74,7 +74,8 @@ Output
                               [a temporary folder]
   -r, --redirects STREAMS     into files: 0 none, 1 stdout, 2 stderr, 3 both, or by local
                               rank, as 0:3,11:2 [0]
-  -t, --tee STREAMS           into files and, with a prefix, to the console [0]
+  -t, --tee STREAMS           into files and, with a prefix, to the console; a line that
+                              several ranks write within 0.2 s is there once [0]
   --local-ranks-filter RANKS  only these on the console, as 0,3 [all]
 
 Scheduler

@@ -476,3 +476,46 @@ def test_signals_to_handle_end_the_job(jobs):
     job.child.send_signal(signal.SIGUSR2)
     assert job.wait() == 128 + signal.SIGUSR2
     assert len(jobs.read("ended")) == 2
+
+
+# ---- What is said of ranks that say the same
+
+SAYS_THE_SAME = """
+import os, sys, time
+folder, rank = sys.argv[1], os.environ["RANK"]
+
+def wait_for(name):
+    while not os.path.exists(os.path.join(folder, name)):
+        time.sleep(0.02)
+
+open(os.path.join(folder, f"ready.{rank}"), "w").close()
+wait_for("say")
+print("CUDA error", f"I am {rank}", sep="\\n", file=sys.stderr, flush=True)
+open(os.path.join(folder, f"said.{rank}"), "w").close()
+wait_for("fail")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("options", [["--tee=2"], ["--redirects=2"], []], ids=["teed", "redirected", "straight"])
+def test_equal_lines_and_equal_failures(jobs, options):
+    script = os.path.join(jobs.stage.folder, "same.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(SAYS_THE_SAME)
+    job = jobs.static(0, free_port(), *options, nodes=1, procs=4, script=script, script_arguments=[jobs.folder])
+    wait_until(lambda: job.require_alive() and len(jobs.read("ready")) == 4, "all ranks are ready")
+    job.child.send_signal(signal.SIGSTOP)  # however slow this machine is, all lines are there when the launcher reads
+    jobs.put("say")
+    wait_until(lambda: len(jobs.read("said")) == 4, "all ranks have said it")
+    job.child.send_signal(signal.SIGCONT)
+    if options == ["--tee=2"]:
+        wait_until(lambda: sorted(re.findall(r"(?m)^\[default(\d)\]:I am \1$", job.log())) == ["0", "1", "2", "3"],
+                   "each rank's own line is shown")
+        assert re.findall(r"(?m)^.*CUDA error$", job.log()) == ["[default0-3]:CUDA error"], job.log()
+    jobs.put("fail")
+    assert job.wait() == 3
+    first = re.search(r"(?m)^  rank: +(\d)", job.log()).group(1)
+    if options:
+        assert f"Its last lines on stderr:\n  | CUDA error\n  | I am {first}\n" in job.log()
+    else:
+        assert re.search(r"(?m)^  stderr: +went past the launcher; with --tee 2 or --redirects 2 ", job.log()), job.log()
