@@ -18,5 +18,11 @@ TEST(FormatRanges, CountsWhatIsBeyondItsLimit) {
   EXPECT_EQ(FormatRanges({0, 2, 4}, 3), "0, 2, 4") << "nothing is left";
 }
 
+TEST(FormatRanges, WritesAllOfThemWithoutALimit) {
+  EXPECT_EQ(FormatAllRanges({}), "");
+  EXPECT_EQ(FormatAllRanges({0, 1, 2, 4, 6, 8, 10, 12, 14, 15}), "0-2, 4, 6, 8, 10, 12, 14, 15");
+  EXPECT_EQ(FormatAllRanges({0, 1, 2, 9}, ","), "0-2,9");
+}
+
 }  // namespace
 }  // namespace taskd

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/process/equal_lines.h"
 #include "common/log.h"
 
 namespace taskd::process {
@@ -168,12 +169,16 @@ absl::StatusOr<std::unique_ptr<StreamTee>> StreamTee::Create(EventLoop* loop, co
 StreamTee::StreamTee(EventLoop* loop, Target target)
     : loop_(loop), target_(std::move(target)), share_(std::make_shared<Console::Share>()) {
   share_->resume = [this] { Resume(); };
+  if (target_.console != nullptr) {
+    source_ = target_.console->Join({target_.local_rank, target_.rank, target_.prefix, share_});
+  }
 }
 
 StreamTee::~StreamTee() {
   Watch(false);
   if (catch_up_) loop_->Cancel(*catch_up_);
   share_->resume = nullptr;  // the console may hold the share for longer
+  if (target_.console != nullptr) target_.console->Leave(source_);
 }
 
 void StreamTee::Watch(bool on) {
@@ -217,7 +222,7 @@ void StreamTee::Close() {
   read_end_.reset();
   write_end_.reset();
   if (!partial_.empty()) Send(std::exchange(partial_, "") + "\n");
-  if (!behind_) file_.reset();
+  if (!behind_) EndAll();
 }
 
 void StreamTee::Take(std::string_view data) {
@@ -260,16 +265,7 @@ void StreamTee::Send(std::string_view lines) {
 }
 
 void StreamTee::ToConsole(std::string_view lines) {
-  if (target_.console == nullptr) return;
-  std::string text;
-  text.reserve(lines.size() + target_.prefix.size() * 8);
-  while (!lines.empty()) {
-    const std::string_view line = lines.substr(0, lines.find('\n') + 1);
-    text += target_.prefix;
-    text += line;
-    lines.remove_prefix(line.size());
-  }
-  target_.console->Write(std::move(text), share_);
+  if (target_.console != nullptr) target_.console->Add(source_, lines);
 }
 
 void StreamTee::Resume() {
@@ -305,8 +301,14 @@ void StreamTee::CatchUp() {
 size_t StreamTee::DropBehind() {
   const size_t dropped = behind_ ? static_cast<size_t>(std::max<int64_t>(0, file_end() - behind_at_)) : 0;
   behind_ = false;
-  if (!read_end_.valid()) file_.reset();
+  if (!read_end_.valid()) EndAll();
   return dropped;
+}
+
+// There will be no more lines.
+void StreamTee::EndAll() {
+  if (target_.console != nullptr) target_.console->Leave(source_);
+  file_.reset();
 }
 
 void StreamTee::Remember(std::string_view line) {

@@ -83,13 +83,17 @@ inline constexpr size_t kMaxQueuedBytes = 256 << 10;
 inline constexpr size_t kLastLines = 20;
 inline constexpr size_t kMaxLastLineBytes = 4096;
 
+class EqualLines;
+
 // One stream of one rank.
 class StreamTee {
  public:
   struct Target {
-    std::string file;            // empty: none
-    Console* console = nullptr;  // must outlive the tee
-    std::string prefix;          // of each line on the console
+    std::string file;               // empty: none
+    EqualLines* console = nullptr;  // must outlive the tee; null: none
+    int local_rank = 0;
+    int rank = 0;
+    std::string prefix;  // of each line on the console, as EqualLines::Source has it
   };
 
   // UNAVAILABLE: the file cannot be opened (what is there is appended to), or no pipe can be had.
@@ -120,6 +124,7 @@ class StreamTee {
   void ToConsole(std::string_view lines);
   void Resume();
   void CatchUp();
+  void EndAll();
   int64_t file_end() const { return file_bytes_ - static_cast<int64_t>(partial_.size()); }  // of whole lines
   void Remember(std::string_view line);
 
@@ -136,6 +141,7 @@ class StreamTee {
   int64_t behind_at_ = 0;  // in the file: what the console gets next
   std::optional<EventLoop::TimerId> catch_up_;
   std::shared_ptr<Console::Share> share_;
+  int source_ = 0;       // of the console's
   std::string partial_;  // the line that has no end yet
   std::deque<std::string> last_lines_;
 };

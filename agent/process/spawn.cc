@@ -2,7 +2,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,15 +34,24 @@ namespace bp = boost::process;
 
 constexpr int kSignals = 65;
 constexpr int kOrphaned = 127;
+constexpr size_t kCpusAWord = CHAR_BIT * sizeof(unsigned long);  // as the kernel has it
+constexpr char kNotBound[] = "taskd: sched_setaffinity failed, the rank is not bound to its CPUs\n";
+
+std::vector<unsigned long> CpuMask(const std::set<int>& cpus) {
+  std::vector<unsigned long> mask(cpus.empty() ? 0 : static_cast<size_t>(*cpus.rbegin()) / kCpusAWord + 1);
+  for (int cpu : cpus) mask[static_cast<size_t>(cpu) / kCpusAWord] |= 1UL << (static_cast<size_t>(cpu) % kCpusAWord);
+  return mask;
+}
 
 // Between fork and exec: only what is safe in a signal handler.
 struct ProcessSetup : bp::extend::handler {
   SpawnOptions options;
   pid_t parent;
   std::optional<rlimit> descriptors;
+  std::vector<unsigned long> cpu_mask;
 
   explicit ProcessSetup(const SpawnOptions& options)
-      : options(options), parent(::getpid()), descriptors(DescriptorLimitBefore()) {}
+      : options(options), parent(::getpid()), descriptors(DescriptorLimitBefore()), cpu_mask(CpuMask(options.cpus)) {}
 
   template <typename Executor>
   void on_exec_setup(Executor&) const {
@@ -59,6 +70,10 @@ struct ProcessSetup : bp::extend::handler {
     if (options.in >= 0) ::dup2(options.in, STDIN_FILENO);
     if (options.out >= 0) ::dup2(options.out, STDOUT_FILENO);
     if (options.err >= 0) ::dup2(options.err, STDERR_FILENO);
+    if (!cpu_mask.empty() && ::sched_setaffinity(0, cpu_mask.size() * sizeof(unsigned long),
+                                                 reinterpret_cast<const cpu_set_t*>(cpu_mask.data())) != 0) {
+      [[maybe_unused]] const ssize_t told = ::write(STDERR_FILENO, kNotBound, sizeof(kNotBound) - 1);
+    }
     // Closed by exec, not here: the pipe that reports whether exec worked is among them.
     ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct SpawnOptions {
   int out = -1;
   int err = -1;
   bool outlives_caller = false;  // else it is killed when the calling thread ends
+  std::set<int> cpus = {};       // that it may run on; empty: the caller's. Where that cannot be, its stderr says so
 };
 
 // In its own session and process group, with every signal unblocked and at its default, with no descriptors but 0, 1

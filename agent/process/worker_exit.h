@@ -21,6 +21,7 @@ struct WorkerExit {
   std::string error_message;            // from its error file (written by torch's @record), else empty
   std::string error_json;               // that file, whole, else empty
   std::vector<std::string> last_lines;  // of stderr where it goes through us or to a file; at most 20
+  bool stderr_unread = false;           // it goes neither way
   bool ok() const { return code == 0; }
 };
 

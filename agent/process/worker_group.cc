@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/process/equal_lines.h"
 #include "agent/process/line_tee.h"
 #include "agent/process/memory_kills.h"
 #include "agent/process/process_tree.h"
@@ -62,6 +63,16 @@ struct Rank {
   bool reported = false;   // its end was dealt with
   bool was_stopped = false;
   int wait_status = 0;
+};
+
+// stdout or stderr of the launcher, for the lines of ranks.
+struct RankConsole {
+  RankConsole(EventLoop* loop, int fd)
+      : console(loop, fd), lines(loop, [this](std::string text, const std::shared_ptr<Console::Share>& share) {
+          console.Write(std::move(text), share);
+        }) {}
+  Console console;
+  EqualLines lines;
 };
 
 class WorkerGroupImpl : public WorkerGroup {
@@ -123,7 +134,7 @@ class WorkerGroupImpl : public WorkerGroup {
   enum class Phase : uint8_t { kRunning, kTerminating, kKilling, kFlushing };
 
   absl::Status StartOne(const WorkerSpec& spec);
-  absl::StatusOr<UniqueFd> OpenSink(const StreamSink& sink, int stream, std::unique_ptr<StreamTee>* tee);
+  absl::StatusOr<UniqueFd> OpenSink(const WorkerSpec& spec, int stream, std::unique_ptr<StreamTee>* tee);
   void Reap();
   void OnPidfd(Rank& rank);
   void Report(Rank& rank);
@@ -149,8 +160,8 @@ class WorkerGroupImpl : public WorkerGroup {
   const Callbacks callbacks_;
   UniqueFd signal_fd_;
   std::set<pid_t> spared_;
-  std::unique_ptr<Console> stdout_;  // before the ranks, whose tees use them
-  std::unique_ptr<Console> stderr_;
+  std::unique_ptr<RankConsole> stdout_;  // before the ranks, whose tees use them
+  std::unique_ptr<RankConsole> stderr_;
   std::map<int, std::unique_ptr<Rank>> ranks_;  // by local rank
   MemoryKills memory_kills_;                    // since these ranks were started
   bool started_ = false;
@@ -183,13 +194,15 @@ absl::Status WorkerGroupImpl::Start(const std::vector<WorkerSpec>& workers) {
 }
 
 // The descriptor that the rank gets; not valid: the launcher's own.
-absl::StatusOr<UniqueFd> WorkerGroupImpl::OpenSink(const StreamSink& sink, int stream,
+absl::StatusOr<UniqueFd> WorkerGroupImpl::OpenSink(const WorkerSpec& spec, int stream,
                                                    std::unique_ptr<StreamTee>* tee) {
+  const StreamSink& sink = stream == STDOUT_FILENO ? spec.out : spec.err;
   if (sink.console && sink.file.empty() && sink.prefix.empty()) return UniqueFd();
   if (sink.console) {
-    std::unique_ptr<Console>& console = stream == STDOUT_FILENO ? stdout_ : stderr_;
-    if (!console) console = std::make_unique<Console>(loop_, stream);
-    absl::StatusOr<std::unique_ptr<StreamTee>> made = StreamTee::Create(loop_, {sink.file, console.get(), sink.prefix});
+    std::unique_ptr<RankConsole>& console = stream == STDOUT_FILENO ? stdout_ : stderr_;
+    if (!console) console = std::make_unique<RankConsole>(loop_, stream);
+    absl::StatusOr<std::unique_ptr<StreamTee>> made =
+        StreamTee::Create(loop_, {sink.file, &console->lines, spec.local_rank, spec.rank, sink.prefix});
     if (!made.ok()) return made.status();
     *tee = *std::move(made);
     return (*tee)->TakeWriteEnd();
@@ -203,13 +216,14 @@ absl::StatusOr<UniqueFd> WorkerGroupImpl::OpenSink(const StreamSink& sink, int s
 absl::Status WorkerGroupImpl::StartOne(const WorkerSpec& spec) {
   auto rank = std::make_unique<Rank>();
   rank->spec = spec;
-  absl::StatusOr<UniqueFd> out = OpenSink(spec.out, STDOUT_FILENO, &rank->out);
+  absl::StatusOr<UniqueFd> out = OpenSink(spec, STDOUT_FILENO, &rank->out);
   if (!out.ok()) return out.status();
-  absl::StatusOr<UniqueFd> err = OpenSink(spec.err, STDERR_FILENO, &rank->err);
+  absl::StatusOr<UniqueFd> err = OpenSink(spec, STDERR_FILENO, &rank->err);
   if (!err.ok()) return err.status();
   struct stat status {};
   if (!spec.err.file.empty() && ::stat(spec.err.file.c_str(), &status) == 0) rank->err_offset = status.st_size;
-  absl::StatusOr<pid_t> pid = Spawn(spec.argv, spec.environment, {.out = out->get(), .err = err->get()});
+  absl::StatusOr<pid_t> pid =
+      Spawn(spec.argv, spec.environment, {.out = out->get(), .err = err->get(), .cpus = spec.cpus});
   if (!pid.ok()) return pid.status();
   rank->pid = *pid;
   memory_kills_.Watch(rank->pid);
@@ -276,6 +290,8 @@ WorkerExit WorkerGroupImpl::ExitOf(const Rank& rank) {
     exit.last_lines = rank.err->last_lines();
   } else if (!rank.spec.err.file.empty()) {
     exit.last_lines = LastLinesOfFile(rank.spec.err.file, rank.err_offset);
+  } else {
+    exit.stderr_unread = true;
   }
   return exit;
 }
@@ -414,10 +430,10 @@ void WorkerGroupImpl::BeginFlush() {
 void WorkerGroupImpl::Flush() {
   bool idle = true;
   uint64_t written = 0;
-  for (const Console* console : {stdout_.get(), stderr_.get()}) {
-    if (console == nullptr) continue;
-    idle = idle && console->idle();
-    written += console->written_bytes();
+  for (const RankConsole* one : {stdout_.get(), stderr_.get()}) {
+    if (one == nullptr) continue;
+    idle = idle && one->console.idle();
+    written += one->console.written_bytes();
   }
   for (StreamTee* tee : Tees()) idle = idle && !tee->behind();
   const int64_t now_ns = EventLoop::NowNs();
@@ -426,7 +442,7 @@ void WorkerGroupImpl::Flush() {
   if (!idle && now_ns - flushed_at_ns_ < kGiveUpConsoleNs) return LookAgain();
   size_t dropped = 0;
   for (StreamTee* tee : Tees()) dropped += tee->DropBehind();
-  for (Console* console : {stdout_.get(), stderr_.get()}) dropped += console == nullptr ? 0 : console->DropQueue();
+  for (RankConsole* one : {stdout_.get(), stderr_.get()}) dropped += one == nullptr ? 0 : one->console.DropQueue();
   if (dropped > 0) spdlog::warn("{} bytes of output are not on the console: nobody reads it", dropped);
   Later(0, [this] { Finish(); });
 }

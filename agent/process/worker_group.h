@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,8 @@ namespace taskd::process {
 struct StreamSink {
   std::string file;     // empty: none
   bool console = true;  // the launcher's own stdout or stderr
-  // Of each line on the console; with a prefix lines are whole. Empty and no file: passed straight through.
+  // Of each line on the console, ${local_rank} and ${rank} for those who wrote it: one, or all of an equal line
+  // (equal_lines.h). With a prefix lines are whole. Empty and no file: passed straight through.
   std::string prefix;
 };
 
@@ -31,6 +33,7 @@ struct WorkerSpec {
   std::map<std::string, std::string> environment;  // whole
   StreamSink out;
   StreamSink err;
+  std::set<int> cpus;      // that it may run on; empty: the launcher's
   std::string error_file;  // TORCHELASTIC_ERROR_FILE; read when the rank has failed
 };
 

@@ -2,6 +2,7 @@
 #include "agent/process/worker_group.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/fsuid.h>
 #include <sys/prctl.h>
@@ -708,6 +709,62 @@ TEST_F(WorkerGroupTest, ClosedAndKeptPipes) {
   for (const char* line : {"a:begin\n", "b:left\n", "b:no end\n"}) EXPECT_THAT(console, HasSubstr(line));
 }
 
+TEST_F(WorkerGroupTest, EqualLinesOfRanksAreShownOnce) {
+  const int log = open(File("console").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  {
+    Redirected err(STDERR_FILENO, log);
+    Create(kLongNs);
+    std::vector<WorkerSpec> workers;
+    for (int rank = 0; rank < 3; ++rank) {
+      workers.push_back(
+          Shell("echo I am $LOCAL_RANK >&2; echo no memory >&2; printf end >&2; touch $DIR/done$LOCAL_RANK; "
+                "until [ -e $DIR/go ]; do sleep 0.01; done; exit 1",
+                rank));
+      workers.back().err = {
+          .file = File("err" + std::to_string(rank)), .console = true, .prefix = "${rank}/${local_rank}:"};
+    }
+    MustStart(workers);
+    // Nothing is read before all is there.
+    for (int rank = 0; rank < 3; ++rank)
+      ASSERT_TRUE(WaitUntil([&] { return fs::exists(File("done" + std::to_string(rank))); }));
+    RunUntil([&] { return Slurp("console").ends_with("no memory\n"); });
+    std::ofstream(File("go")).close();
+    RunUntilExits(3);
+    StopAndWait();
+    group_.reset();
+  }
+  close(log);
+  const std::string console = Slurp("console");
+  for (const char* line : {"100/0:I am 0\n", "101/1:I am 1\n", "102/2:I am 2\n", "100-102/0-2:no memory\n"}) {
+    EXPECT_THAT(console, HasSubstr(line));
+  }
+  EXPECT_THAT(console, HasSubstr(":end\n"));
+  EXPECT_EQ(Slurp("err1"), "I am 1\nno memory\nend");
+  for (const WorkerExit& exit : exits_) EXPECT_EQ(exit.last_lines.size(), 3u);
+}
+
+TEST_F(WorkerGroupTest, RanksRunOnTheirCpus) {
+  const std::string script = "grep Cpus_allowed_list /proc/self/status > $DIR/cpus$LOCAL_RANK";
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &before)) --last;
+  WorkerSpec bound = Shell(script, 0);
+  bound.cpus = {last, 5000};  // one that there is not does no harm
+  WorkerSpec not_bound = Shell(script, 1);
+  WorkerSpec impossible = Shell(script, 2);
+  impossible.cpus = {5000};
+  impossible.err = {.file = File("err"), .console = false, .prefix = ""};
+  MustStart({bound, not_bound, impossible});
+  RunUntilExits(3);
+  EXPECT_EQ(Slurp("cpus0"), "Cpus_allowed_list:\t" + std::to_string(last) + "\n");
+  EXPECT_EQ(Slurp("cpus1"), Slurp("cpus2"));
+  EXPECT_THAT(Slurp("err"), HasSubstr("the rank is not bound to its CPUs"));
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+}
+
 TEST_F(WorkerGroupTest, LastLines) {
   const std::string script = "for i in $(seq 30); do echo line $i >&2; done; printf end >&2; exit 1";
   WorkerSpec teed = Shell(script, 0);
@@ -737,6 +794,7 @@ TEST_F(WorkerGroupTest, LastLines) {
   }
   EXPECT_THAT(exits_[2].last_lines, IsEmpty());
   EXPECT_THAT(exits_[3].last_lines, IsEmpty());
+  for (const WorkerExit& exit : exits_) EXPECT_EQ(exit.stderr_unread, exit.local_rank == 2);
 }
 
 TEST_F(WorkerGroupTest, ErrorFiles) {

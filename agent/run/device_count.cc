@@ -32,11 +32,18 @@ int CountEntries(const fs::path& folder) {
   return count;
 }
 
-// As CUDA reads it: what follows the first entry that is no device is ignored. Names (GPU-<uuid>) are believed.
-int CountVisible(int devices, const std::map<std::string, std::string>& environment, const char* variable) {
+}  // namespace
+
+// As CUDA reads it: what follows the first entry that is no device is ignored. Names are believed.
+std::vector<std::string> VisibleDevices(int devices, const std::map<std::string, std::string>& environment,
+                                        const char* variable) {
+  std::vector<std::string> visible;
   auto found = environment.find(variable);
-  if (found == environment.end() || devices == 0) return devices;
-  int visible = 0;
+  if (found == environment.end()) {
+    for (int index = 0; index < devices; ++index) visible.push_back(std::to_string(index));
+    return visible;
+  }
+  if (devices == 0) return visible;
   for (absl::string_view item : absl::StrSplit(found->second, ',')) {
     const absl::string_view entry = absl::StripAsciiWhitespace(item);
     int index = 0;
@@ -45,18 +52,18 @@ int CountVisible(int devices, const std::map<std::string, std::string>& environm
         (!is_index && !absl::ascii_isalpha(static_cast<unsigned char>(entry[0])))) {
       break;
     }
-    ++visible;
+    visible.emplace_back(entry);
   }
   return visible;
 }
 
-}  // namespace
-
 int CountDevices(const std::string& root, const std::map<std::string, std::string>& environment) {
   int gpus = CountNumbered(root + "dev", "nvidia");
   if (gpus == 0) gpus = CountEntries(root + "proc/driver/nvidia/gpus");
-  if (gpus > 0) return CountVisible(gpus, environment, "CUDA_VISIBLE_DEVICES");
-  return CountVisible(CountNumbered(root + "dev", "davinci"), environment, "ASCEND_RT_VISIBLE_DEVICES");
+  const std::vector<std::string> visible =
+      gpus > 0 ? VisibleDevices(gpus, environment, "CUDA_VISIBLE_DEVICES")
+               : VisibleDevices(CountNumbered(root + "dev", "davinci"), environment, "ASCEND_RT_VISIBLE_DEVICES");
+  return static_cast<int>(visible.size());
 }
 
 }  // namespace taskd::run

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -14,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/printable.h"
+#include "common/ranges_text.h"
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
@@ -58,8 +60,29 @@ void AddLines(std::string* text, std::string_view name, std::string_view value) 
   }
 }
 
+std::string_view Message(const RankFailure& failure) {
+  const std::string_view message = failure.exit.error_message;
+  return message.substr(0, message.find('\n'));
+}
+
 std::string Where(const RankFailure& failure) {
   return absl::StrCat(Printable(failure.host, kMaxShownLine), " (node ", failure.group_rank, ")");
+}
+
+void AddOthers(std::string* text, const EqualFailures& others) {
+  const RankFailure& first = *others.front();
+  std::set<int> pids;
+  int64_t begin_ns = first.exit.time_ns, end_ns = begin_ns;
+  for (const RankFailure* other : others) {
+    pids.insert(other->exit.pid);
+    begin_ns = std::min(begin_ns, other->exit.time_ns);
+    end_ns = std::max(end_ns, other->exit.time_ns);
+  }
+  absl::StrAppend(text, "  ", DescribeRanks(others), pids.size() == 1 ? ", pid " : ", pids ", FormatAllRanges(pids),
+                  ": ", Printable(process::DescribeEnd(first.exit), kMaxShownLine), ", ", Time(begin_ns));
+  if (end_ns != begin_ns) absl::StrAppend(text, " to ", Time(end_ns));
+  if (!Message(first).empty()) absl::StrAppend(text, ", ", Printable(Message(first), kMaxShownLine));
+  absl::StrAppend(text, "\n");
 }
 
 template <typename T>
@@ -81,6 +104,31 @@ bool ReadText(const json& object, const char* key, std::string* result) {
 
 }  // namespace
 
+std::vector<EqualFailures> OtherFailures(const std::vector<RankFailure>& failures) {
+  auto alike = [](const RankFailure& a, const RankFailure& b) {
+    return a.exit.code == b.exit.code && a.exit.signal == b.exit.signal && a.exit.killed_by == b.exit.killed_by &&
+           a.group_rank == b.group_rank && a.host == b.host && Message(a) == Message(b);
+  };
+  std::vector<EqualFailures> all;
+  for (size_t i = 1; i < failures.size(); ++i) {
+    auto equal = std::find_if(all.begin(), all.end(),
+                              [&](const EqualFailures& one) { return alike(*one.front(), failures[i]); });
+    if (equal == all.end()) equal = all.emplace(all.end());
+    equal->push_back(&failures[i]);
+  }
+  return all;
+}
+
+std::string DescribeRanks(const EqualFailures& failures) {
+  const RankFailure& first = *failures.front();
+  std::set<int> ranks;
+  for (const RankFailure* failure : failures) ranks.insert(failure->exit.rank);
+  return absl::StrCat(ranks.size() == 1
+                          ? absl::StrCat("rank ", first.exit.rank, " (local rank ", first.exit.local_rank, ")")
+                          : absl::StrCat("ranks ", FormatAllRanges(ranks)),
+                      " on ", Where(first));
+}
+
 std::string FailureReport(const std::string& command, const std::vector<RankFailure>& failures) {
   if (failures.empty()) return "";
   const RankFailure& first = failures[0];
@@ -101,21 +149,16 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
     AddLines(&text, "error", std::string_view(exit.error_message).substr(0, kMaxShownMessage));
   }
   AddField(&text, "logs", first.log_folder.empty() ? "none" : Printable(first.log_folder, kMaxShownMessage));
+  if (exit.stderr_unread) {
+    AddField(&text, "stderr", "went past the launcher; with --tee 2 or --redirects 2 its last lines stand here");
+  }
   if (!exit.last_lines.empty()) {
     absl::StrAppend(&text, "Its last lines on stderr:\n");
     for (const std::string& last : exit.last_lines)
       absl::StrAppend(&text, "  | ", Printable(last, kMaxShownLine), "\n");
   }
   if (failures.size() > 1) absl::StrAppend(&text, "Other failures:\n");
-  for (size_t i = 1; i < failures.size(); ++i) {
-    const process::WorkerExit& other = failures[i].exit;
-    absl::StrAppend(&text, "  rank ", other.rank, " (local rank ", other.local_rank, ") on ", Where(failures[i]),
-                    ", pid ", other.pid, ": ", Printable(process::DescribeEnd(other), kMaxShownLine), ", ",
-                    Time(other.time_ns));
-    const std::string message = other.error_message.substr(0, other.error_message.find('\n'));
-    if (!message.empty()) absl::StrAppend(&text, ", ", Printable(message, kMaxShownLine));
-    absl::StrAppend(&text, "\n");
-  }
+  for (const EqualFailures& others : OtherFailures(failures)) AddOthers(&text, others);
   return absl::StrCat(text, line, "\n");
 }
 
@@ -171,6 +214,7 @@ std::string EncodeExit(const process::WorkerExit& exit) {
                 {"error_json", exit.error_json},
                 {"last_lines", lines}};
   if (!exit.killed_by.empty()) value["killed_by"] = exit.killed_by;
+  if (exit.stderr_unread) value["stderr_unread"] = true;
   std::string text = Dump(value);
   if (text.size() <= kMaxEncodedExit) return text;
   value["error_json"] = "";  // half of it would be no JSON
@@ -197,6 +241,10 @@ absl::StatusOr<process::WorkerExit> DecodeExit(std::string_view text) {
   if (!ReadText(value, "error_json", &exit.error_json)) return wrong("error_json");
   if (value.contains("killed_by") && !ReadText(value, "killed_by", &exit.killed_by)) return wrong("killed_by");
   if (exit.killed_by.size() > kMaxShownLine) return wrong("killed_by");
+  if (auto unread = value.find("stderr_unread"); unread != value.end()) {
+    if (!unread->is_boolean()) return wrong("stderr_unread");
+    exit.stderr_unread = unread->get<bool>();
+  }
   auto lines = value.find("last_lines");
   if (lines == value.end() || !lines->is_array() || lines->size() > kMaxLines) return wrong("last_lines");
   for (const json& line : *lines) {

@@ -18,6 +18,15 @@ struct RankFailure {
   std::string log_folder;  // of the rank, on its host; empty: it has none
 };
 
+// Of ranks of one node that ended alike, with the same message (its first line); at least one.
+using EqualFailures = std::vector<const RankFailure*>;
+
+// All but the first failure, in order. Points into `failures`.
+std::vector<EqualFailures> OtherFailures(const std::vector<RankFailure>& failures);
+
+// "rank 7 (local rank 3) on node-b (node 1)", "ranks 4-6, 8 on node-b (node 1)"
+std::string DescribeRanks(const EqualFailures& failures);
+
 // Text of several lines, with a newline at its end. `failures`: the first failure first; at least one. `command`: what
 // was run, for the headline. What the ranks wrote is shown without control characters.
 std::string FailureReport(const std::string& command, const std::vector<RankFailure>& failures);

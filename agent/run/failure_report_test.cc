@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -55,6 +56,37 @@ TEST(FailureReportTest, NamesTheFirstFailure) {
   EXPECT_LT(report.find("rank:        11"), report.find("rank 12"));
   EXPECT_TRUE(report.ends_with('\n'));
   EXPECT_THAT(FailureReport("x", {Failure()}), Not(HasSubstr("Other failures")));
+}
+
+TEST(FailureReportTest, EqualFailuresOfANodeAreOneLine) {
+  std::vector<RankFailure> failures;
+  for (int rank : {0, 1, 2, 3, 5, 9, 4}) {
+    failures.push_back(Failure());
+    RankFailure& one = failures.back();
+    one.exit.rank = rank;
+    one.exit.pid = 100 + rank;
+    one.exit.time_ns += rank * 1'000'000;
+    one.exit.error_message = "RuntimeError: CUDA error\nat 0x" + std::to_string(rank);
+    if (rank == 9) one.host = "node-c";
+    if (rank == 4) one.exit.error_message = "KeyError";
+  }
+  const std::string report = FailureReport("x", failures);
+  EXPECT_THAT(report, HasSubstr("rank:        0 (local rank 3)\n"));
+  EXPECT_THAT(report, ContainsRegex("\n  ranks 1-3, 5 on node-b \\(node 1\\), pids 101-103, 105: exit code 17, "
+                                    "[^ ]*:20\\.124[^ ]* to [^ ]*:20\\.128[^ ]*, RuntimeError: CUDA error\n"
+                                    "  rank 9 \\(local rank 3\\) on node-c \\(node 1\\), pid 109: exit code 17, [^ ]*, "
+                                    "RuntimeError: CUDA error\n"
+                                    "  rank 4 \\(local rank 3\\) on node-b \\(node 1\\), pid 104: exit code 17, [^ ]*, "
+                                    "KeyError\n"));
+}
+
+TEST(FailureReportTest, StderrThatWasNotRead) {
+  EXPECT_THAT(FailureReport("x", {Failure()}), Not(HasSubstr("  stderr:")));
+  RankFailure failure = Failure();
+  failure.exit.last_lines.clear();
+  failure.exit.stderr_unread = true;
+  EXPECT_THAT(FailureReport("x", {failure}), HasSubstr("  stderr:      went past the launcher; with --tee 2 or "
+                                                       "--redirects 2 its last lines stand here\n"));
 }
 
 TEST(FailureReportTest, NamesWhoKilledARank) {
@@ -167,6 +199,9 @@ TEST(ExitJsonTest, ThereAndBack) {
   EXPECT_EQ(back->error_message, exit.error_message);
   EXPECT_EQ(back->error_json, exit.error_json);
   EXPECT_EQ(back->last_lines, exit.last_lines);
+  EXPECT_FALSE(back->stderr_unread);
+  exit.stderr_unread = true;
+  EXPECT_TRUE(DecodeExit(EncodeExit(exit))->stderr_unread);
 }
 
 TEST(ExitJsonTest, IsBounded) {
@@ -193,6 +228,9 @@ TEST(ExitJsonTest, RefusesWhatIsNone) {
     EXPECT_THAT(std::string(DecodeExit(bad.dump()).status().message()), HasSubstr("killed_by"));
   }
   EXPECT_TRUE(DecodeExit(good.dump()).ok());
+  nlohmann::json unread = good;
+  unread["stderr_unread"] = "yes";
+  EXPECT_THAT(std::string(DecodeExit(unread.dump()).status().message()), HasSubstr("stderr_unread"));
   for (const char* text : {"", "null", "[]", "{}", "{", "5"}) {
     EXPECT_EQ(DecodeExit(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }

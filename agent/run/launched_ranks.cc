@@ -33,6 +33,15 @@ LaunchedRanks::LaunchedRanks(EventLoop* loop, const RunOptions* options, Callbac
 absl::StatusOr<std::unique_ptr<LaunchedRanks>> LaunchedRanks::Create(EventLoop* loop, const RunOptions* options,
                                                                      std::map<std::string, std::string> environment,
                                                                      std::string host, Callbacks callbacks) {
+  NumaBinding binding;
+  if (!options->numa_binding.empty()) {
+    const int local_world_size = options->task ? options->task->local_world_size : options->procs_per_node;
+    absl::StatusOr<NumaBinding> bound =
+        BindRanks(options->numa_binding, ReadNumaMachine("/", AllowedCpus(), environment), local_world_size);
+    if (!bound.ok()) return bound.status();
+    binding = *std::move(bound);
+    if (!binding.warning.empty()) spdlog::warn("{}", binding.warning);
+  }
   const std::string cookie = process::NewCookie();
   absl::StatusOr<std::unique_ptr<process::Guard>> guard = process::Guard::Start(cookie);
   if (!guard.ok()) return guard.status();
@@ -41,6 +50,7 @@ absl::StatusOr<std::unique_ptr<LaunchedRanks>> LaunchedRanks::Create(EventLoop* 
   ranks->group_->Spare(ranks->guard_->pid());
   ranks->context_.environment = std::move(environment);
   ranks->context_.host = std::move(host);
+  ranks->context_.cpus = std::move(binding.cpus);
   ranks->context_.cookie = cookie;
   return ranks;
 }

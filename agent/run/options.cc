@@ -360,11 +360,9 @@ class Interpreter {
       status.Update(ReadSeconds({found->first, found->second}, &o.shutdown_timeout_s));
     }
     status.Update(With("node-timeout", [&](const GivenOption& g) { return ReadNodeTimeout(g, &o.node_timeout_s); }));
-    std::string numa_binding;
     status.Update(With("numa-binding", [&](const GivenOption& g) {
-      return ReadChoice(g, {"node", "socket", "exclusive", "core-complex"}, &numa_binding);
+      return ReadChoice(g, {"node", "socket", "exclusive", "core-complex"}, &o.numa_binding);
     }));
-    if (!numa_binding.empty()) Warn("--numa-binding has no effect: ranks are not bound to CPUs");
     o.virtual_local_rank = words_.Flag("virtual-local-rank");
     return status;
   }

@@ -82,6 +82,7 @@ struct RunOptions {
 
   bool no_taskd = false;  // no manager, no proxy, nothing preloaded; `manager` is then "off"
 
+  std::string numa_binding;         // node, socket, exclusive, core-complex; empty: none
   bool virtual_local_rank = false;  // every rank has LOCAL_RANK 0 and sees its own device only
 
   // At most one of the three.

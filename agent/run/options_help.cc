@@ -61,6 +61,11 @@ Supervision
                               what happens when no rank makes a step any more [report]
   --hang-factor F             after F times the usual time of a step; 0: never [10]
 
+  --numa-binding node|socket|exclusive|core-complex
+                              bind each rank to the CPUs of its accelerator's NUMA node
+                              or socket, to a share of its own of the node's cores, or
+                              to one last-level cache; only to CPUs that may be used here
+
 Program
   -m, --module                SCRIPT is a module, as with python -m
   --no-python                 SCRIPT is a command
@@ -73,7 +78,8 @@ Output
                               [a temporary folder]
   -r, --redirects STREAMS     into files: 0 none, 1 stdout, 2 stderr, 3 both, or by local
                               rank, as 0:3,11:2 [0]
-  -t, --tee STREAMS           into files and, with a prefix, to the console [0]
+  -t, --tee STREAMS           into files and, with a prefix, to the console; a line that
+                              several ranks write within 0.2 s is there once [0]
   --local-ranks-filter RANKS  only these on the console, as 0,3 [all]
 
 Scheduler
@@ -89,7 +95,6 @@ TaskD
 
 Accepted for torchrun's sake, without effect
   --start-method spawn|fork|forkserver, --event-log-handler NAME, --logs-specs NAME,
-  --numa-binding node|socket|exclusive|core-complex,
   --duplicate-stdout-filters LIST, --duplicate-stderr-filters LIST
 
   -h, --help                  print this text

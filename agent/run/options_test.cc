@@ -337,6 +337,16 @@ TEST(RunOptionsTest, Signals) {
   }
 }
 
+// An outer launcher's TORCHELASTIC_SIGNALS_TO_HANDLE is for its ranks, as with torchrun.
+TEST(RunOptionsTest, SignalsOfTheEnvironment) {
+  EXPECT_THAT(With({}, {{"PET_SIGNALS_TO_HANDLE", "SIGUSR1"}, {"TASKD_SIGNALS_TO_HANDLE", "SIGINT"}}).signals_to_handle,
+              ElementsAre(SIGUSR1));
+  EXPECT_THAT(With({}, {{"TASKD_SIGNALS_TO_HANDLE", "SIGINT"}}).signals_to_handle, ElementsAre(SIGINT));
+  EXPECT_THAT(With({}, {{"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1"}}).signals_to_handle,
+              ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  ExpectWrong({}, {"PET_SIGNALS_TO_HANDLE", "'SIGFOO'", "names of signals"}, {{"PET_SIGNALS_TO_HANDLE", "SIGFOO"}});
+}
+
 TEST(RunOptionsTest, Supervision) {
   RunOptions o = With({"--max-restarts=3", "--monitor-interval=2.5", "--shutdown-timeout=7", "--start-method=fork"},
                       {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "8"}});
@@ -425,14 +435,28 @@ TEST(RunOptionsTest, Environment) {
   EXPECT_EQ(With({"--max-restarts=1"}, {{"PET_MAX_RESTARTS", "x"}}).max_restarts, 1);
 }
 
+TEST(RunOptionsTest, NumaBinding) {
+  EXPECT_EQ(With({}).numa_binding, "");
+  for (const char* how : {"node", "socket", "exclusive", "core-complex"}) {
+    RunOptions o = With({std::string("--numa-binding=") + how});
+    EXPECT_EQ(o.numa_binding, how);
+    EXPECT_THAT(o.warnings, IsEmpty());
+  }
+  EXPECT_EQ(With({}, {{"PET_NUMA_BINDING", "socket"}, {"TASKD_NUMA_BINDING", "node"}}).numa_binding, "socket");
+  EXPECT_EQ(With({}, {{"TASKD_NUMA_BINDING", "node"}}).numa_binding, "node");
+  for (const char* bad : {"moon", "", "Node", "core_complex"}) {
+    ExpectWrong({std::string("--numa-binding=") + bad},
+                {"--numa-binding", std::string("'") + bad + "'", "one of node, socket, exclusive, core-complex"});
+  }
+  ExpectWrong({}, {"PET_NUMA_BINDING", "'moon'"}, {{"PET_NUMA_BINDING", "moon"}});
+}
+
 TEST(RunOptionsTest, AcceptedWithoutEffect) {
-  RunOptions o = With({"--numa-binding=node", "--logs-specs=mine", "--event-log-handler=console",
-                       "--duplicate-stdout-filters=a,b", "--duplicate_stderr_filters=c"});
-  EXPECT_THAT(o.warnings, UnorderedElementsAre(HasSubstr("--numa-binding"), HasSubstr("--logs-specs"),
-                                               HasSubstr("--event-log-handler"), HasSubstr("--duplicate-stdout"),
-                                               HasSubstr("--duplicate-stderr")));
+  RunOptions o = With({"--logs-specs=mine", "--event-log-handler=console", "--duplicate-stdout-filters=a,b",
+                       "--duplicate_stderr_filters=c"});
+  EXPECT_THAT(o.warnings, UnorderedElementsAre(HasSubstr("--logs-specs"), HasSubstr("--event-log-handler"),
+                                               HasSubstr("--duplicate-stdout"), HasSubstr("--duplicate-stderr")));
   EXPECT_THAT(With({"--event-log-handler=null"}).warnings, IsEmpty());
-  ExpectWrong({"--numa-binding=moon"}, {"--numa-binding", "'moon'"});
   EXPECT_TRUE(With({"--virtual-local-rank"}).virtual_local_rank);
 }
 

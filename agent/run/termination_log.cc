@@ -21,10 +21,8 @@ constexpr size_t kMaxErrorBytes = 1500;
 constexpr size_t kMaxLineBytes = 300;
 constexpr size_t kMaxOtherFailures = 8;
 
-std::string Rank(const RankFailure& failure) {
-  return absl::StrCat("rank ", failure.exit.rank, " (local rank ", failure.exit.local_rank, ") on ",
-                      Printable(failure.host), " (node ", failure.group_rank,
-                      "): ", Printable(process::DescribeEnd(failure.exit)));
+std::string Line(const EqualFailures& equal) {
+  return absl::StrCat(DescribeRanks(equal), ": ", Printable(process::DescribeEnd(equal.front()->exit)));
 }
 
 std::string Error(const std::string& message) {
@@ -38,11 +36,11 @@ std::string Error(const std::string& message) {
 
 std::string Others(const std::vector<RankFailure>& failures) {
   std::string text;
-  for (size_t i = 1; i < failures.size() && i <= kMaxOtherFailures; ++i) {
-    absl::StrAppend(&text, i == 1 ? "Other failures:\n" : "", Rank(failures[i]), "\n");
-  }
-  if (failures.size() > kMaxOtherFailures + 1) {
-    absl::StrAppend(&text, "and ", failures.size() - kMaxOtherFailures - 1, " more\n");
+  size_t lines = 0, left = failures.size() - 1;
+  for (const EqualFailures& equal : OtherFailures(failures)) {
+    if (lines == kMaxOtherFailures) return absl::StrCat(text, "and ", left, " more\n");
+    absl::StrAppend(&text, lines++ == 0 ? "Other failures:\n" : "", Line(equal), "\n");
+    left -= equal.size();
   }
   return text;
 }
@@ -53,7 +51,7 @@ std::string TerminationMessage(const std::string& line, const std::vector<RankFa
   std::string last = line.empty() ? "" : Printable(line, kMaxErrorBytes) + "\n";
   if (failures.empty()) return last;
   const process::WorkerExit& exit = failures[0].exit;
-  const std::string head = absl::StrCat("First failure: ", Rank(failures[0]), "\n",
+  const std::string head = absl::StrCat("First failure: ", Line({&failures[0]}), "\n",
                                         exit.error_message.empty() ? "" : Error(exit.error_message));
   const std::string tail = absl::StrCat(Others(failures), last);
   std::vector<std::string> lines;  // the newest first

@@ -46,6 +46,16 @@ TEST(TerminationMessageTest, TheReasonComesFirst) {
             "no restart is left\n");
 }
 
+TEST(TerminationMessageTest, EqualFailuresAreOneLine) {
+  std::vector<RankFailure> failures(12, Failure());
+  for (int i = 0; i < 12; ++i) failures[static_cast<size_t>(i)].exit.rank = i;
+  failures.push_back(Failure());
+  failures.back().exit.code = 1;
+  EXPECT_THAT(TerminationMessage("", failures),
+              HasSubstr("Other failures:\nranks 1-11 on node-b (node 1): exit code 17\n"
+                        "rank 11 (local rank 3) on node-b (node 1): exit code 1\n"));
+}
+
 TEST(TerminationMessageTest, WithoutAFailureTheLineAlone) {
   EXPECT_EQ(TerminationMessage("node 1 (b) is lost", {}), "node 1 (b) is lost\n");
   EXPECT_EQ(TerminationMessage("", {}), "");
@@ -57,7 +67,9 @@ TEST(TerminationMessageTest, WhatIsLongKeepsItsReasonAndItsNewestLines) {
   failure.exit.error_message = std::string(100000, 'm');
   failure.exit.last_lines.assign(20, std::string(1000, 'l'));
   failure.exit.last_lines.back() = "the newest";
-  const std::string text = TerminationMessage("the end", std::vector<RankFailure>(1000, failure));
+  std::vector<RankFailure> failures(1000, failure);
+  for (size_t i = 0; i < failures.size(); ++i) failures[i].exit.code = static_cast<int>(i);
+  const std::string text = TerminationMessage("the end", failures);
   EXPECT_LE(text.size(), kMaxTerminationLogBytes);
   EXPECT_THAT(text,
               AllOf(StartsWith("First failure: rank 11"), HasSubstr("| the newest\n"), HasSubstr("and 991 more")));

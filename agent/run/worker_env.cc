@@ -79,6 +79,9 @@ class Builder {
       fs::remove(spec.error_file, ignored);
     }
     spec.argv = Command(local_rank);
+    if (static_cast<size_t>(local_rank) < context_.cpus.size()) {
+      spec.cpus = context_.cpus[static_cast<size_t>(local_rank)];
+    }
     spec.environment = EnvironmentOf(spec);
     if (options_.virtual_local_rank) {
       if (absl::Status status = ShowOneDevice(local_rank, &spec.environment); !status.ok()) return status;
@@ -162,18 +165,17 @@ class Builder {
     process::StreamSink sink;
     if (teed || redirected) sink.file = file;
     sink.console = shown && (teed || !redirected);
-    if (teed && sink.console) sink.prefix = Prefix(spec);
+    if (teed && sink.console) sink.prefix = Prefix();
     return sink;
   }
 
-  std::string Prefix(const process::WorkerSpec& spec) const {
+  // What is the same for all ranks of the node is put in.
+  std::string Prefix() const {
     const std::string pattern = ValueOf(context_.environment, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-    if (pattern.empty()) return absl::StrCat("[", options_.role, spec.local_rank, "]:");
-    return absl::StrReplaceAll(pattern, {{"${role_name}", options_.role},
-                                         {"${local_rank}", std::to_string(spec.local_rank)},
-                                         {"${rank}", std::to_string(spec.rank)},
-                                         {"${group_rank}", std::to_string(place_.node)},
-                                         {"${node}", context_.host}});
+    if (pattern.empty()) return absl::StrCat("[", options_.role, "${local_rank}]:");
+    return absl::StrReplaceAll(
+        pattern,
+        {{"${role_name}", options_.role}, {"${group_rank}", std::to_string(place_.node)}, {"${node}", context_.host}});
   }
 
   const RunOptions& options_;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "agent/process/worker_group.h"
+#include "agent/run/numa_binding.h"
 #include "agent/run/options.h"
 #include "agent/run/rendezvous_messages.h"
 
@@ -46,6 +47,7 @@ struct WorkerContext {
   std::string master_addr;  // MASTER_ADDR and MASTER_PORT of the ranks
   int master_port = 0;
   std::string cookie;                        // the guard's (guard.h); empty: none
+  std::vector<CpuSet> cpus;                  // by local rank, as NumaBinding has them
   std::map<std::string, std::string> extra;  // added last, wins over everything
 };
 

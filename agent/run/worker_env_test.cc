@@ -191,7 +191,7 @@ TEST_F(WorkerEnvTest, LogsAsTorchrunLaysThemOut) {
   EXPECT_FALSE(workers[1].err.console);
   EXPECT_EQ(workers[2].err.file, attempt + "2/stderr.log");
   EXPECT_TRUE(workers[2].err.console);
-  EXPECT_EQ(workers[2].err.prefix, "[default2]:");
+  EXPECT_EQ(workers[2].err.prefix, "[default${local_rank}]:");
   EXPECT_EQ(workers[2].out.prefix, "");
   EXPECT_EQ(workers[2].error_file, attempt + "2/error.json");
   EXPECT_EQ(workers[2].environment.at("TORCHELASTIC_ERROR_FILE"), attempt + "2/error.json");
@@ -252,7 +252,7 @@ TEST_F(WorkerEnvTest, TemporaryAndNoLogs) {
   context_.logs = *logs;
   process::WorkerSpec worker = Build(none)[0];
   EXPECT_EQ(worker.out.file, "");
-  EXPECT_EQ(worker.out.prefix, "[default0]:");
+  EXPECT_EQ(worker.out.prefix, "[default${local_rank}]:");
   EXPECT_EQ(worker.err.file, "");
   EXPECT_FALSE(worker.err.console);
 }
@@ -269,7 +269,19 @@ TEST_F(WorkerEnvTest, FilterAndPrefix) {
   EXPECT_EQ(workers[0].err.file, "");
   EXPECT_TRUE(workers[1].out.console);
   EXPECT_TRUE(workers[1].err.console);
-  EXPECT_EQ(workers[1].out.prefix, "default|1|9|node-3|1|${other} ");
+  EXPECT_EQ(workers[1].out.prefix, "default|${local_rank}|${rank}|node-3|1|${other} ");
+}
+
+TEST_F(WorkerEnvTest, CpusByLocalRank) {
+  EXPECT_TRUE(Build(Options({"--nproc-per-node=2"}))[1].cpus.empty());
+  context_.cpus = {{0, 1}, {}, {4}};
+  std::vector<process::WorkerSpec> workers = Build(Options({"--nproc-per-node=3", "--virtual-local-rank"}));
+  EXPECT_THAT(workers[0].cpus, ElementsAre(0, 1));
+  EXPECT_TRUE(workers[1].cpus.empty());
+  EXPECT_THAT(workers[2].cpus, ElementsAre(4));
+  RunOptions task = Options({"--nproc-per-node=1"});
+  task.task = TaskPlace{.local_rank = 2, .local_world_size = 3, .nodes = 1};
+  EXPECT_THAT(Build(task)[0].cpus, ElementsAre(4));
 }
 
 TEST_F(WorkerEnvTest, VirtualLocalRank) {

@@ -75,7 +75,7 @@ std::string Where(const ThreadStack& thread) {
 
 // "rank 7", "ranks 0-6, 9".
 std::string RankList(const std::set<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", FormatRanges({ranks.begin(), ranks.end()}, ranks.size()));
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", FormatAllRanges(ranks));
 }
 
 struct Group {

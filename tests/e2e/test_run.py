@@ -401,3 +401,121 @@ def test_cut_network(jobs, two_hosts):
     wait_log(nodes[1], "node 0's launcher at 10.99.0.1:29500 is gone", 10)
     assert [n.wait() for n in nodes] == [1, 1]
     jobs.wait_none_left()
+
+
+# ---- CPUs
+
+AFFINITY = """
+import os, sys
+with open(os.path.join(sys.argv[1], "cpus." + os.environ["RANK"]), "w") as file:
+    file.write(",".join(map(str, sorted(os.sched_getaffinity(0)))))
+"""
+
+
+def numa_nodes():
+    """NUMA nodes that have CPUs."""
+    folder = "/sys/devices/system/node"
+    nodes = 0
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if re.fullmatch(r"node\d+", name):
+            with open(f"{folder}/{name}/cpulist", encoding="ascii") as cpus:
+                nodes += bool(cpus.read().strip())
+    return nodes
+
+
+@pytest.mark.parametrize("how", ["node", "socket", "exclusive", "core-complex"])
+def test_numa_binding_stays_within_the_launchers_cpus(jobs, how):
+    script = os.path.join(jobs.stage.folder, "affinity.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(AFFINITY)
+    allowed = {max(os.sched_getaffinity(0))}
+    prefix = ["taskset", "-c", str(max(allowed))]
+    job = jobs.static(0, free_port(), f"--numa-binding={how}", nodes=1, procs=2, prefix=prefix, script=script,
+                      script_arguments=[jobs.folder], environment={"PET_NUMA_BINDING": "ignored"})
+    one_node = numa_nodes() < 2
+    assert job.wait() == (0 if one_node or how != "exclusive" else 1), job.log()
+    assert all({int(cpu) for cpu in cpus.split(",")} == allowed for cpus in jobs.read("cpus"))
+    if one_node:
+        assert len(jobs.read("cpus")) == 2 and "numa" not in job.log().lower()
+
+
+@pytest.mark.parametrize("option, value, rule", [
+    ("--numa-binding", "moon", "one of node, socket, exclusive, core-complex"),
+    ("--signals-to-handle", "SIGTERM,SIGMOON", "names of signals")])
+def test_values_that_there_are_not(jobs, option, value, rule):
+    job = jobs.static(0, free_port(), option, value, nodes=1)
+    assert job.wait() == 2
+    assert re.search(rf"{option} '{value}': {rule}", job.log()), job.log()
+    assert not jobs.started()
+
+
+# ---- Signals that end
+
+ENDS_BY_USR2 = """
+import os, signal, sys, time
+
+def ended(number, frame):
+    open(os.path.join(sys.argv[1], f"ended.{os.environ['RANK']}"), "w").close()
+    os._exit(0)
+
+signal.signal(signal.SIGUSR2, ended)
+open(os.path.join(sys.argv[1], f"ready.{os.environ['RANK']}"), "w").close()
+while True:
+    time.sleep(600)
+"""
+
+
+def test_signals_to_handle_end_the_job(jobs):
+    """SIGUSR2 is one that is passed on; now it ends the ranks, which get it first, and the launcher's code says so."""
+    script = os.path.join(jobs.stage.folder, "usr2.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(ENDS_BY_USR2)
+    job = jobs.static(0, free_port(), nodes=1, script=script, script_arguments=[jobs.folder],
+                      environment={"PET_SIGNALS_TO_HANDLE": "SIGINT,SIGUSR2"})
+    wait_until(lambda: job.require_alive() and len(jobs.read("ready")) == 2, "both ranks are ready")
+    job.child.send_signal(signal.SIGUSR2)
+    assert job.wait() == 128 + signal.SIGUSR2
+    assert len(jobs.read("ended")) == 2
+
+
+# ---- What is said of ranks that say the same
+
+SAYS_THE_SAME = """
+import os, sys, time
+folder, rank = sys.argv[1], os.environ["RANK"]
+
+def wait_for(name):
+    while not os.path.exists(os.path.join(folder, name)):
+        time.sleep(0.02)
+
+open(os.path.join(folder, f"ready.{rank}"), "w").close()
+wait_for("say")
+print("CUDA error", f"I am {rank}", sep="\\n", file=sys.stderr, flush=True)
+open(os.path.join(folder, f"said.{rank}"), "w").close()
+wait_for("fail")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("options", [["--tee=2"], ["--redirects=2"], []], ids=["teed", "redirected", "straight"])
+def test_equal_lines_and_equal_failures(jobs, options):
+    script = os.path.join(jobs.stage.folder, "same.py")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(SAYS_THE_SAME)
+    job = jobs.static(0, free_port(), *options, nodes=1, procs=4, script=script, script_arguments=[jobs.folder])
+    wait_until(lambda: job.require_alive() and len(jobs.read("ready")) == 4, "all ranks are ready")
+    job.child.send_signal(signal.SIGSTOP)  # however slow this machine is, all lines are there when the launcher reads
+    jobs.put("say")
+    wait_until(lambda: len(jobs.read("said")) == 4, "all ranks have said it")
+    job.child.send_signal(signal.SIGCONT)
+    if options == ["--tee=2"]:
+        wait_until(lambda: sorted(re.findall(r"(?m)^\[default(\d)\]:I am \1$", job.log())) == ["0", "1", "2", "3"],
+                   "each rank's own line is shown")
+        assert re.findall(r"(?m)^.*CUDA error$", job.log()) == ["[default0-3]:CUDA error"], job.log()
+    jobs.put("fail")
+    assert job.wait() == 3
+    first = re.search(r"(?m)^  rank: +(\d)", job.log()).group(1)
+    if options:
+        assert f"Its last lines on stderr:\n  | CUDA error\n  | I am {first}\n" in job.log()
+    else:
+        assert re.search(r"(?m)^  stderr: +went past the launcher; with --tee 2 or --redirects 2 ", job.log()), job.log()
