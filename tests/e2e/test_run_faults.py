@@ -369,7 +369,7 @@ for i in range(20000):
                       script=loud, script_arguments=[])
     assert job.wait() == 0, job.log()[-2000:]
     if option == "--tee=3":
-        lines = re.findall(r"^\[default(0|1|0-1)\]:line \d{6} of a rank that says much$", job.log(), re.M)
+        lines = re.findall(r"^\[default(0|1|0,1)\]:line \d{6} of a rank that says much$", job.log(), re.M)
         assert sum(2 if ranks == "0,1" else 1 for ranks in lines) == 40000
         assert len(re.findall(r"log.*No space left on device", job.log())) in (1, 2), job.log()[-2000:]  # one a stream
 
