@@ -17,6 +17,7 @@ const actions = {
   evaluate: ({script}) => page.evaluate(script),
   press: ({key}) => page.keyboard.press(key),
   move: ({x, y}) => page.mouse.move(x, y),
+  press_at: ({x, y}) => page.mouse.click(x, y),
   click: ({selector}) => page.click(selector, {timeout: 10000}),
   scheme: ({scheme}) => page.emulateMedia({colorScheme: scheme}),
   size: ({width, height}) => page.setViewportSize({width, height}),

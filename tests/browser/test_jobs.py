@@ -6,7 +6,7 @@ import pytest
 import harness
 from harness import wait_until
 from launchers import Jobs
-from test_page import difference, drawn, feed, url
+from test_page import difference, drawn, feed, shot, url
 from training import Training
 
 pytestmark = pytest.mark.timeout(300)
@@ -73,8 +73,7 @@ def test_a_hang_shows_who_is_behind_and_where_all_stand(stage, manager, browser)
     browser.wait_text("#hang", "Behind, at step 19: rank 1.", "read_the_broken_shard", "wait_for_the_others", timeout_s=PATIENCE_S)
     report = stage.run("report", "--manager", manager.address, "-o", "-").stdout
     assert "<h1>hangs: no rank has ended a step" in report and "read_the_broken_shard" in report
-    if os.environ.get("TASKD_SCREENSHOTS"):
-        browser.order("screenshot", path=os.path.join(os.environ["TASKD_SCREENSHOTS"], "hang.png"), whole=True)
+    shot(browser, "hang.png")
     assert launcher.terminate(timeout_s=60) != 0
 
 

@@ -1,5 +1,6 @@
 """The manager's page in a real browser: what a person sees, and what never happens (docs/operations.md)."""
 import json
+import os
 import signal
 import subprocess
 import urllib.parse
@@ -11,20 +12,37 @@ import pytest
 from harness import TASKD, clean_environment, wait_until
 
 SLOW = ("--ranks", "16", "--steps", "120", "--fault", "compute:7:1.5@50")
-# A pixel of the middle of each row, at the step `back` before the newest.
+# A pixel of the middle of each row, in the newest step: within the frame's right edge.
 PIXELS = """(() => {
   const canvas = document.querySelector("#heatmap");
   if (!canvas?.clientWidth) return null;
   const ratio = canvas.width / canvas.clientWidth;
   const height = canvas.height / ratio - 26, rows = %d;
-  return Array.from({length: rows}, (_, row) => Array.from(canvas.getContext("2d").getImageData(
-    canvas.width - Math.round(14 * ratio), Math.round((4 + (row + 0.5) * height / rows) * ratio), 1, 1).data));
+  const y = row => Math.round((4 + (row + 0.5) * height / rows) * ratio);
+  const context = canvas.getContext("2d");
+  const edge = context.getImageData(0, y(0), canvas.width, 1).data.findLastIndex((value, i) => i %% 4 === 3 && value > 0) >> 2;
+  if (edge < 0) return null;
+  return Array.from({length: rows}, (_, row) => Array.from(context.getImageData(edge - Math.round(4 * ratio), y(row), 1, 1).data));
+})()"""
+# Where the cells begin and end, in CSS pixels of the canvas.
+CELLS = """(() => {
+  const canvas = document.querySelector("#heatmap");
+  const row = canvas.getContext("2d").getImageData(0, 8, canvas.width, 1).data;
+  const painted = i => i % 4 === 3 && row[i] === 255;
+  const from = Array.from(row.keys()).filter(painted).map(i => i >> 2);
+  return [from[0], from.at(-1), canvas.clientWidth];
 })()"""
 
 
 def drawn(browser, rows):
     """The pixels, once there are any."""
     return wait_until(lambda: (found := browser.evaluate(PIXELS % rows)) and found[0][3] == 255 and found, "the heat map is drawn")
+
+
+def shot(browser, name):
+    """For whoever wants to look: TASKD_SCREENSHOTS is a folder."""
+    if os.environ.get("TASKD_SCREENSHOTS"):
+        browser.order("screenshot", path=os.path.join(os.environ["TASKD_SCREENSHOTS"], name), whole=True)
 
 
 def live(manager):
@@ -133,6 +151,65 @@ def test_other_values_are_drawn(manager, browser):
     assert difference(drawn(browser, 16)[7], drawn(browser, 16)[6]) > 60
     browser.click("input[type=radio]:not(:checked)")
     wait_until(lambda: difference(drawn(browser, 16)[7], drawn(browser, 16)[6]) < 30, "all ranks take as long for a whole step")
+
+
+def test_few_steps_begin_at_the_left_beside_their_ranks(manager, browser):
+    feed(manager, "--ranks", "4", "--steps", "6")
+    browser.open(url(manager))
+    browser.wait_text("#step", "5")
+    drawn(browser, 4)
+    shot(browser, "few-steps.png")
+    # A row that no label is in: those are at the rows' middles.
+    first, last, width = browser.evaluate(CELLS)
+    assert first < 100 and last < width / 4, (first, last, width)
+
+
+def test_a_narrow_window_holds_everything(manager, browser):
+    feed(manager, *SLOW)
+    browser.order("size", width=420, height=900)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    drawn(browser, 16)
+    shot(browser, "narrow.png")
+    assert browser.evaluate("""Array.from(document.querySelectorAll("section:not([hidden]), header")).flatMap(card => {
+        const end = card.getBoundingClientRect().right;
+        return Array.from(card.querySelectorAll("*")).filter(part => part.getBoundingClientRect().right > end)
+          .map(part => `${part.tagName} ${part.className}: ${part.innerText}`);
+      })""") == []
+    # What has many columns is scrolled within its card.
+    browser.click("#suspects button")
+    browser.wait_text("#rank", "whole, ms")
+    browser.click("#suspects summary")
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_rank_clicked_last_is_shown_whoever_answers_last(manager, browser):
+    feed(manager, *SLOW)
+    browser.open(url(manager))
+    browser.wait_text("#verdict", "rank 7")
+    drawn(browser, 16)
+    # Each answer about a rank waits until it is let go.
+    browser.evaluate("""(() => {
+      window.held = {};
+      const fetchNow = window.fetch;
+      window.fetch = async (path, ...rest) => {
+        const rank = /rank\\/(\\d+)/.exec(path)?.[1];
+        if (rank) await new Promise(resolve => { window.held[rank] = resolve; });
+        return fetchNow(path, ...rest);
+      };
+    })()""")
+    for row in (1, 2):
+        box = browser.evaluate("(() => { const box = document.querySelector('#heatmap').getBoundingClientRect(); return [box.left, box.top, box.height]; })()")
+        browser.order("press_at", x=box[0] + 100, y=box[1] + 4 + (box[2] - 26) * (row + 0.5) / 16)
+        browser.wait_text("#rank", f"Rank {row}", "Asking")
+        wait_until(lambda: browser.evaluate(f"{row} in window.held"), "it is asked for")
+    browser.evaluate("window.held[2]()")
+    browser.wait_text("#rank", "Rank 2", "(16 ranks: 0-15)")
+    browser.evaluate("window.held[1]()")
+    # What comes after the answer about rank 1: a round of the page.
+    asked = len(browser.order("requests"))
+    wait_until(lambda: len(browser.order("requests")) > asked + 2, "the page goes on")
+    assert "(16 ranks: 0-15)" in browser.text("#rank") and "Rank 2" in browser.text("#rank")
 
 
 def test_an_empty_manager_says_what_to_do(manager, browser):

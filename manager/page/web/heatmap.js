@@ -1,4 +1,4 @@
-// The heat map: ranks down, steps across, newest right. Where a pixel stands for several cells it shows the largest of
+// The heat map: ranks down, steps across, the newest last. Where a pixel stands for several cells it shows the largest of
 // them, so that one slow rank of 16,384 is a pixel.
 import {html, useEffect, useRef, useState} from "/vendor/htm-preact.js";
 import {NO_DATA} from "/store.js";
@@ -41,9 +41,7 @@ function palette(scale) {
 function layoutOf(store, width) {
   const rows = store.rows, steps = store.columns.length;
   const height = Math.max(2, Math.min(MAX_HEIGHT, rows * ROW_HEIGHT));
-  const across = width - LEFT - 8;
-  const used = Math.min(across, steps * MAX_STEP_WIDTH);
-  return {rows, steps, width, height, left: LEFT + across - used, across: used};
+  return {rows, steps, width, height, left: LEFT, across: Math.min(width - LEFT - 8, steps * MAX_STEP_WIDTH)};
 }
 
 function paint(canvas, store, accused, cursor) {

@@ -39,10 +39,10 @@ export function Suspects({verdicts, onRank}) {
     <tbody>${open.map((verdict, i) => html`<tr key=${i}>
       <td>${verdict.scope === "rank" && verdict.ids.length === 1
         ? html`<button class="link" onClick=${() => onRank(verdict.ids[0])}>${entityOf(verdict)}</button>` : entityOf(verdict)}</td>
-      <td>${CAUSES[verdict.cause] ?? verdict.cause}</td>
-      <td>step ${verdict.since_step}${verdict.since_time && html`<br /><small>${timeOf(verdict.since_time)}</small>`}</td>
-      <td>${verdict.cost_ms_per_step.toPrecision(3)} ms<br /><small>${(100 * (verdict.slowdown - 1)).toFixed(1)} % longer</small></td>
-      <td>${Math.round(100 * verdict.confidence)} %</td>
+      <td data-head="cause">${CAUSES[verdict.cause] ?? verdict.cause}</td>
+      <td data-head="since">step ${verdict.since_step}${verdict.since_time && html`<br /><small>${timeOf(verdict.since_time)}</small>`}</td>
+      <td data-head="cost of a step">${verdict.cost_ms_per_step.toPrecision(3)} ms<br /><small>${(100 * (verdict.slowdown - 1)).toFixed(1)} % longer</small></td>
+      <td data-head="confidence">${Math.round(100 * verdict.confidence)} %</td>
       <td><${Evidence} verdict=${verdict} /></td></tr>`)}
       ${open.length === 0 && html`<tr><td colspan="6" class="quiet">Nobody is accused.</td></tr>`}</tbody></table>
     ${cleared.length > 0 && html`<details class="cleared"><summary>${cleared.length} cleared</summary><ul>${cleared.slice(0, 20).map((verdict, i) =>
@@ -87,8 +87,11 @@ export function Rank({number, fetchJson, onClose}) {
   const [rank, setRank] = useState(null);
   const [error, setError] = useState("");
   useEffect(() => {
+    let current = true;  // the answer for another rank may come late
     setError("");
-    fetchJson(`/api/v1/rank/${number}`).then(setRank, () => setError(`Nothing is known of rank ${number}.`));
+    fetchJson(`/api/v1/rank/${number}`).then(answer => current && setRank(answer),
+      () => current && setError(`Nothing is known of rank ${number}.`));
+    return () => { current = false; };
   }, [number]);
   const close = html`<button class="close" onClick=${onClose}>Close</button>`;
   if (rank?.rank !== number) return html`<section id="rank"><h2>Rank ${number} ${close}</h2><p>${error || "Asking …"}</p></section>`;
