@@ -21,31 +21,33 @@ using std::chrono::steady_clock;
 
 uint64_t LinesIn(std::string_view text) { return static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n')); }
 
-bool TakesSome(int fd, int timeout_ms) {
+bool IsWritable(int fd, int timeout_ms) {
   pollfd ready{fd, POLLOUT, 0};
   return ::poll(&ready, 1, timeout_ms) > 0;
 }
 
-// 0, or the error.
-int WriteWhole(int fd, std::string_view rest) {
+std::string WriteWhole(int fd, std::string_view rest) {
   while (!rest.empty()) {
     const ssize_t count = ::write(fd, rest.data(), rest.size());
     if (count >= 0) {
       rest.remove_prefix(static_cast<size_t>(count));
     } else if (errno == EAGAIN) {  // somebody has made it non-blocking
-      TakesSome(fd, -1);
+      IsWritable(fd, -1);
     } else if (errno != EINTR) {
-      return errno;
+      return std::strerror(errno);
     }
   }
-  return 0;
+  return "";
 }
 
 }  // namespace
 
 class LineWriter::Queue {
  public:
-  Queue(UniqueFd fd, Options options) : fd_(std::move(fd)), options_(std::move(options)) {}
+  Queue(UniqueFd fd, Target target, Options options)
+      : fd_(std::move(fd)), target_(std::move(target)), options_(std::move(options)) {
+    if (!target_) target_ = [this](std::string_view lines) { return WriteWhole(fd_.get(), lines); };
+  }
 
   static void Write(const std::shared_ptr<Queue>& self, std::string lines);
   void Flush(steady_clock::time_point deadline);
@@ -54,12 +56,15 @@ class LineWriter::Queue {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  // Without a thread: only a descriptor says that it does not block.
+  bool TakesSome(int timeout_ms) const { return fd_.valid() && IsWritable(fd_.get(), timeout_ms); }
   void MakeRoom(size_t bytes);
   bool HasThread(const std::shared_ptr<Queue>& self);
   void RunThread();
   void WriteNext(Lock& lock);
 
-  const UniqueFd fd_;
+  const UniqueFd fd_;  // of one that has no target of its own
+  Target target_;
   const Options options_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -108,7 +113,7 @@ void LineWriter::Queue::Write(const std::shared_ptr<Queue>& self, std::string li
   if (queue.HasThread(self)) {
     queue.changed_.notify_all();
   } else {
-    while (!queue.waiting_.empty() && !queue.writing_ && TakesSome(queue.fd_.get(), 0)) queue.WriteNext(lock);
+    while (!queue.waiting_.empty() && !queue.writing_ && queue.TakesSome(0)) queue.WriteNext(lock);
   }
 }
 
@@ -129,15 +134,15 @@ void LineWriter::Queue::WriteNext(Lock& lock) {
   const std::string why_lost = why_lost_;
   writing_ = true;
   lock.unlock();
-  int error = lost > 0 && options_.loss ? WriteWhole(fd_.get(), options_.loss(lost, why_lost)) : 0;
-  const uint64_t untold = error == 0 ? 0 : lost;
-  if (error == 0) error = WriteWhole(fd_.get(), lines);
-  if (options_.written) options_.written(error == 0);
+  std::string error = lost > 0 && options_.loss ? target_(options_.loss(lost, why_lost)) : "";
+  const uint64_t untold = error.empty() ? 0 : lost;
+  if (error.empty()) error = target_(lines);
+  if (options_.written) options_.written(error.empty());
   lock.lock();
   writing_ = false;
-  if (error != 0) {
+  if (!error.empty()) {
     lost_lines_ += untold + LinesIn(lines);
-    why_lost_ = std::strerror(error);
+    why_lost_ = std::move(error);
   }
   changed_.notify_all();
 }
@@ -150,7 +155,7 @@ void LineWriter::Queue::Flush(steady_clock::time_point deadline) {
   }
   while (!waiting_.empty() && !writing_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
-    if (!TakesSome(fd_.get(), std::max(0, static_cast<int>(left.count())))) return;
+    if (!TakesSome(std::max(0, static_cast<int>(left.count())))) return;
     WriteNext(lock);
   }
 }
@@ -162,7 +167,10 @@ void LineWriter::Queue::End() {
 }
 
 LineWriter::LineWriter(UniqueFd fd, Options options)
-    : queue_(std::make_shared<Queue>(std::move(fd), std::move(options))) {}
+    : queue_(std::make_shared<Queue>(std::move(fd), nullptr, std::move(options))) {}
+
+LineWriter::LineWriter(Target target, Options options)
+    : queue_(std::make_shared<Queue>(UniqueFd(), std::move(target), std::move(options))) {}
 
 LineWriter::~LineWriter() { queue_->End(); }
 

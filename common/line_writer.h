@@ -29,7 +29,11 @@ class LineWriter {
     bool may_start_thread = true;
   };
 
+  // On the writer's thread: writes whole lines. Returns why that failed, or "".
+  using Target = std::function<std::string(std::string_view lines)>;
+
   LineWriter(UniqueFd fd, Options options);
+  LineWriter(Target target, Options options);
   ~LineWriter();  // drops what waits
   LineWriter(const LineWriter&) = delete;
   LineWriter& operator=(const LineWriter&) = delete;

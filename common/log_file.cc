@@ -2,24 +2,20 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <cstdlib>
-#include <deque>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/line_writer.h"
 #include "common/log_level.h"
 #include "spdlog/sinks/sink.h"
 
@@ -27,7 +23,7 @@ namespace taskd {
 namespace {
 
 constexpr char kDefaultFolder[] = "taskd_log";
-constexpr std::chrono::seconds kLastLines{1};
+constexpr std::chrono::seconds kLastFileLines{1};
 constexpr char kAsideTime[] = "%Y-%m-%dT%H-%M-%E3S";
 
 std::optional<spdlog::level::level_enum> Level(const Environment& environment, const char* variable,
@@ -40,96 +36,27 @@ std::optional<spdlog::level::level_enum> Level(const Environment& environment, c
 }
 
 std::atomic<bool> ending = false;
-
-// Lines on their way to the file. Nobody who logs waits for storage: a thread does, for ever where it hangs.
-class FileQueue {
- public:
-  explicit FileQueue(LogFile file) : file_(std::move(file)) {}
-
-  void Write(std::string line);
-  // Waits until all is written, or the deadline.
-  void Flush(std::chrono::steady_clock::time_point deadline);
-
- private:
-  static constexpr size_t kMaxBytes = 1 << 20;
-
-  void StartThread();
-  void RunThread();
-  bool WriteToFile(const std::string& line, size_t missing);
-
-  LogFile file_;  // the thread's
-  bool failing_ = false;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::string> waiting_;  // guarded by mutex_, as all that follows
-  size_t waiting_bytes_ = 0;
-  size_t missing_ = 0;  // lines, before those that wait
-  bool writing_ = false;
-  bool has_thread_ = false;
-};
-
-void FileQueue::Write(std::string line) {
-  const std::lock_guard lock(mutex_);
-  if (waiting_bytes_ + line.size() > kMaxBytes) {
-    ++missing_;
-    return;
-  }
-  waiting_bytes_ += line.size();
-  waiting_.push_back(std::move(line));
-  if (!has_thread_) StartThread();
-  changed_.notify_all();
-}
-
-void FileQueue::StartThread() {
-  sigset_t all;  // signals are for the threads that wait for them
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([this] { RunThread(); }).detach();
-    has_thread_ = true;
-  } catch (const std::system_error&) {  // none is left; the next line tries again
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-void FileQueue::RunThread() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return !waiting_.empty(); });
-    const std::string line = std::move(waiting_.front());
-    waiting_.pop_front();
-    waiting_bytes_ -= line.size();
-    const size_t missing = std::exchange(missing_, 0);
-    writing_ = true;
-    lock.unlock();
-    const bool written = WriteToFile(line, missing);
-    lock.lock();
-    writing_ = false;
-    if (!written) missing_ += missing + 1;
-    changed_.notify_all();
-  }
-}
-
-bool FileQueue::WriteToFile(const std::string& line, size_t missing) {
-  const absl::Status status =
-      file_.Write(missing == 0 ? line : fmt::format("{} lines could not be written here\n{}", missing, line));
-  if (!status.ok() && !failing_ && !ending) spdlog::warn("no log file: {}", status.message());
-  failing_ = !status.ok();
-  return status.ok();
-}
-
-void FileQueue::Flush(std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [this] { return waiting_.empty() && !writing_; });
-}
-
 // Lasts for ever: threads may log while the process ends.
-std::atomic<FileQueue*> file_queue = nullptr;
+std::atomic<LineWriter*> file_writer = nullptr;
+
+// Nobody who logs waits for storage: a thread does, for ever where it hangs.
+LineWriter* MakeFileWriter(LogFile file) {
+  auto target = [file = std::make_shared<LogFile>(std::move(file)), failing = false](std::string_view lines) mutable {
+    const absl::Status status = file->Write(lines);
+    if (!status.ok() && !failing && !ending) spdlog::warn("no log file: {}", status.message());
+    failing = !status.ok();
+    return std::string(status.message());
+  };
+  LineWriter::Options options;
+  options.loss = [](uint64_t lines, std::string_view) {
+    return fmt::format("{} lines could not be written here\n", lines);
+  };
+  return new LineWriter(std::move(target), std::move(options));
+}
 
 void FlushFile() {
   ending = true;
-  if (FileQueue* queue = file_queue) queue->Flush(std::chrono::steady_clock::now() + kLastLines);
+  if (LineWriter* writer = file_writer) writer->Flush(std::chrono::steady_clock::now() + kLastFileLines);
 }
 
 class FileSink final : public spdlog::sinks::sink {
@@ -138,11 +65,11 @@ class FileSink final : public spdlog::sinks::sink {
 
   // The child of a fork has no thread that writes, and another one of its parent's may have held the lock.
   void log(const spdlog::details::log_msg& message) override {
-    FileQueue* queue = file_queue;
-    if (queue == nullptr) return;
+    LineWriter* writer = file_writer;
+    if (writer == nullptr) return;
     spdlog::memory_buf_t line;
     LogFormatter()->format(message, line);
-    queue->Write({line.data(), line.size()});
+    writer->Write({line.data(), line.size()});
   }
   void flush() override {}
   void set_pattern(const std::string&) override {}
@@ -248,10 +175,10 @@ void TakeLogVariables(const Environment& environment, const std::string& file_na
   for (const spdlog::sink_ptr& sink : logger->sinks()) sink->set_level(least);
   if (!settings.folder.empty()) {
     [[maybe_unused]] static const bool prepared = [] {
-      pthread_atfork(nullptr, nullptr, [] { file_queue = nullptr; });
+      pthread_atfork(nullptr, nullptr, [] { file_writer = nullptr; });
       return std::atexit(FlushFile) == 0;
     }();
-    file_queue = new FileQueue(LogFile(settings.folder, file_name));
+    file_writer = MakeFileWriter(LogFile(settings.folder, file_name));
     logger->sinks().push_back(std::make_shared<FileSink>(settings.file_level));
     least = std::min(least, settings.file_level);
   }

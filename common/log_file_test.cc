@@ -175,7 +175,10 @@ class DefaultLog {
     TakeLogVariables(environment, "manager.log");
   }
   ~DefaultLog() { spdlog::set_default_logger(before_); }
-  std::string OnStderr() const { return ::testing::internal::GetCapturedStderr(); }
+  static std::string OnStderr() {
+    FlushLines();
+    return ::testing::internal::GetCapturedStderr();
+  }
 
  private:
   const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
@@ -202,11 +205,10 @@ TEST_F(LogFileTest, EachTargetHasItsLevel) {
 TEST_F(LogFileTest, AFileThatCannotBeIsSaidOnceAndTheLinesAreCounted) {
   std::ofstream(folder_ + "/logs") << "theirs";
   DefaultLog log("manager", {{"TASKD_LOG_PATH", folder_ + "/logs"}});
-  const auto captured = ::testing::internal::GetCapturedStderr;
   for (int i = 0; i < 3; ++i) spdlog::info("a line");
   std::string shown;
   WaitFor([&] {
-    shown += captured();
+    shown += DefaultLog::OnStderr();
     ::testing::internal::CaptureStderr();
     return shown.find("no log file: " + folder_ + "/logs: Not a directory") != std::string::npos;
   });
