@@ -14,11 +14,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -26,6 +28,9 @@
 #include <utility>
 
 namespace {
+
+// Of one answer, which has room for 4,000: whoever asks tries them all, and gRPC keeps some 30 KiB for each.
+constexpr int kMostAddresses = 16;
 
 // Not thread-safe, so before there are threads.
 const int kAresStarted = ares_library_init(ARES_LIB_INIT_ALL);
@@ -212,8 +217,11 @@ int AddNamed(const char* node, const addrinfo& hints, Results& results) {
   ares_destroy(channel);
   if (answer.status != ARES_SUCCESS) return CodeOf(answer.status);
   bool added = true;
+  int count = 0;
   for (const ares_addrinfo_node* one = answer.addresses->nodes; one != nullptr && added; one = one->ai_next) {
-    if (one->ai_family == AF_INET || one->ai_family == AF_INET6) added = results.Add(one->ai_addr);
+    if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
+    if (++count > kMostAddresses) break;
+    added = results.Add(one->ai_addr);
   }
   ares_freeaddrinfo(answer.addresses);
   return added ? 0 : EAI_MEMORY;
@@ -312,6 +320,28 @@ int __wrap_ares_init_options(ares_channel* channel, ares_options* given, int mas
     mask |= ARES_OPT_TRIES;
   }
   return __real_ares_init_options(channel, &options, mask);
+}
+
+// How gRPC asks for addresses, once for each family.
+void __real_ares_gethostbyname(ares_channel, const char*, int, ares_host_callback, void*);
+void __wrap_ares_gethostbyname(ares_channel channel, const char* name, int family, ares_host_callback callback,
+                               void* argument) {
+  struct Asked {
+    ares_host_callback callback;
+    void* argument;
+  };
+  __real_ares_gethostbyname(
+      channel, name, family,
+      [](void* out, int status, int timeouts, hostent* host) {
+        const std::unique_ptr<Asked> asked(static_cast<Asked*>(out));
+        if (host == nullptr) return asked->callback(asked->argument, status, timeouts, nullptr);
+        std::array<char*, kMostAddresses + 1> addresses{};
+        for (int i = 0; i < kMostAddresses && host->h_addr_list[i] != nullptr; ++i) addresses[i] = host->h_addr_list[i];
+        hostent fewer = *host;
+        fewer.h_addr_list = addresses.data();
+        asked->callback(asked->argument, status, timeouts, &fewer);
+      },
+      new Asked{callback, argument});
 }
 
 // In place of dlopen(), of which glibc has a copy for itself (ld's --wrap). OpenSSL's configuration may name modules:
