@@ -48,8 +48,7 @@ void InitLog(const std::string& role) {
   logger->set_level(level.value_or(spdlog::level::info));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
-  if (!level)
-    spdlog::warn("TASKD_LOG_LEVEL is '{}'; it must be trace, debug, info, warning, error, critical or off", name);
+  if (!level) spdlog::warn("TASKD_LOG_LEVEL is '{}'; it must be trace, debug, info, warning, error or off", name);
 }
 
 }  // namespace taskd
