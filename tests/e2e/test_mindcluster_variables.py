@@ -50,4 +50,6 @@ def test_status_says_what_will_not_happen(stage):
     assert manager.status()["not_supported"] == asked
     shown = stage.run("status", "--manager", manager.address).stdout
     assert f"not supported: {', '.join(asked)}\n" in shown
+    assert stage.run("report", "--manager", manager.address, "-o", "report.html").returncode == 0
+    assert asked[0] in text_of(os.path.join(stage.folder, "report.html"))
     assert manager.log().count("not supported, and will not happen") == 1
