@@ -129,8 +129,7 @@ void InitLog(const std::string& role) {
   const std::optional<spdlog::level::level_enum> level = ParseLogLevel(name);
   logger->set_level(level.value_or(spdlog::level::info));
   spdlog::set_default_logger(std::move(logger));
-  if (!level)
-    spdlog::warn("TASKD_LOG_LEVEL is '{}'; it must be trace, debug, info, warning, error, critical or off", name);
+  if (!level) spdlog::warn("TASKD_LOG_LEVEL is '{}'; it must be trace, debug, info, warning, error or off", name);
 }
 
 void WriteToStderr(std::string lines) { standard_error.writer().Write(std::move(lines)); }

@@ -90,14 +90,16 @@ LogSettings ReadLogSettings(const Environment& environment) {
     settings.problems.push_back(fmt::format("TASKD_LOG_STDOUT is '{}'; it must be True or False", on_stderr));
   }
   settings.folder = ValueOf(environment, "TASKD_LOG_PATH");
-  if (settings.folder.empty() && !ValueOf(environment, "TASKD_FILE_LOG_LEVEL").empty())
-    settings.folder = kDefaultFolder;
+  const bool has_file = !settings.folder.empty() || !ValueOf(environment, "TASKD_FILE_LOG_LEVEL").empty();
+  if (has_file && settings.folder.empty()) settings.folder = kDefaultFolder;
   settings.file_level = Level(environment, "TASKD_FILE_LOG_LEVEL", settings.problems).value_or(settings.file_level);
   return settings;
 }
 
 LogFile::LogFile(std::string folder, std::string name, size_t max_bytes)
     : folder_(std::move(folder)), name_(std::move(name)), max_bytes_(max_bytes) {}
+
+std::string LogFile::Path() const { return absl::StrCat(folder_, "/", name_); }
 
 absl::Status LogFile::Open() {
   std::filesystem::path path = std::filesystem::path(folder_).lexically_normal();
@@ -107,15 +109,14 @@ absl::Status LogFile::Open() {
   if (mkdir(path.c_str(), 0750) != 0 && errno != EEXIST) return Error(path);
   folder_fd_.reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder_fd_.valid()) return Error(path);
-  path /= name_;
   // Not to wait for the reader of a FIFO.
   file_.reset(openat(folder_fd_.get(), name_.c_str(),
                      O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640));
-  if (!file_.valid()) return Error(path);
+  if (!file_.valid()) return Error(Path());
   struct stat status;
   if (fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     file_.reset();
-    return absl::InvalidArgumentError(fmt::format("{}: is no regular file", path.string()));
+    return absl::InvalidArgumentError(absl::StrCat(Path(), ": is no regular file"));
   }
   return absl::OkStatus();
 }
@@ -126,24 +127,22 @@ absl::Status LogFile::Write(std::string_view line, Clock::time_point now) {
   if (!file_.valid() || fstatat(folder_fd_.get(), name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
       fstat(file_.get(), &ours) != 0 || named.st_ino != ours.st_ino || named.st_dev != ours.st_dev) {
     if (absl::Status status = Open(); !status.ok()) return status;
-    if (fstat(file_.get(), &ours) != 0) return Error(absl::StrCat(folder_, "/", name_));
+    if (fstat(file_.get(), &ours) != 0) return Error(Path());
   }
   if (ours.st_size > 0 && static_cast<size_t>(ours.st_size) + line.size() > max_bytes_) {
     if (absl::Status status = Roll(now); !status.ok()) return status;
   }
   const ssize_t written = write(file_.get(), line.data(), line.size());
-  if (written < 0) return Error(absl::StrCat(folder_, "/", name_));
-  if (static_cast<size_t>(written) < line.size())
-    return absl::ResourceExhaustedError(fmt::format("{}/{}: no room for a line", folder_, name_));
-  return absl::OkStatus();
+  if (written < 0) return Error(Path());
+  if (static_cast<size_t>(written) == line.size()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(Path(), ": no room for a whole line"));
 }
 
 absl::Status LogFile::Roll(Clock::time_point now) {
   const std::string stem = std::filesystem::path(name_).stem();
   const std::string aside =
       absl::StrCat(stem, "-", absl::FormatTime(kAsideTime, absl::FromChrono(now), absl::UTCTimeZone()), ".log");
-  if (renameat(folder_fd_.get(), name_.c_str(), folder_fd_.get(), aside.c_str()) != 0)
-    return Error(absl::StrCat(folder_, "/", name_));
+  if (renameat(folder_fd_.get(), name_.c_str(), folder_fd_.get(), aside.c_str()) != 0) return Error(Path());
   fchmod(file_.get(), 0400);
   RemoveOld(now);
   return Open();

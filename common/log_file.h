@@ -20,7 +20,7 @@
 namespace taskd {
 
 struct LogSettings {
-  std::optional<spdlog::level::level_enum> stderr_level;  // as it is
+  std::optional<spdlog::level::level_enum> stderr_level;  // none: as TASKD_LOG_LEVEL has it
   spdlog::level::level_enum file_level = spdlog::level::info;
   std::string folder;                 // "": no file
   std::vector<std::string> problems;  // a line for each value that says nothing; the default holds
@@ -47,8 +47,8 @@ class LogFile {
   absl::Status Write(std::string_view line, Clock::time_point now = Clock::now());
 
  private:
+  std::string Path() const;  // for people
   absl::Status Open();
-  // Puts the file aside, unless another process just did.
   absl::Status Roll(Clock::time_point now);
   void RemoveOld(Clock::time_point now) const;
 

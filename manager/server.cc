@@ -213,7 +213,7 @@ class ManagerServer::Impl {
   }
 
   JobSources Sources(const ManagerOptions& options, SteadyTime started) const {
-    return {core_, diagnosis_, supervision_, history_, groups_, events_, options.not_supported, started};
+    return {core_, diagnosis_, supervision_, history_, groups_, events_, started, options.not_supported};
   }
 
   absl::Status StartHttp(const ManagerOptions& options, SteadyTime started) {

@@ -21,8 +21,8 @@ struct JobSources {
   std::shared_ptr<const view::History> history;
   std::shared_ptr<const view::RankGroups> groups;
   std::shared_ptr<const EventLog> events;
-  std::vector<std::string> not_supported;  // what was asked for and will not happen
-  SteadyTime started;                      // of the manager: since then there is history
+  SteadyTime started;                           // of the manager: since then there is history
+  std::vector<std::string> not_supported = {};  // what was asked for and will not happen
 };
 
 }  // namespace taskd::manager

@@ -35,6 +35,13 @@ def test_no_log_file_unless_asked_for(stage):
         assert done.returncode == 2 and glob.glob(os.path.join(stage.folder, "*log*")) == []
 
 
+def test_a_word_that_is_no_level_is_said(stage):
+    """It silenced the log."""
+    for variable in ("TASKD_LOG_LEVEL", "TASKD_STD_LOG_LEVEL"):
+        done = stage.run("store", "--listen", "nowhere:1x", environment=harness.clean_environment(**{variable: "loud"}))
+        assert f"warning store: {variable} is 'loud'; it must be " in done.stderr
+
+
 def test_status_says_what_will_not_happen(stage):
     """contract: §1.6; upstream would recover."""
     manager = stage.manager(environment=harness.clean_environment(PROCESS_RECOVER="on", HIGH_AVAILABILITY="elastic-training"))
@@ -43,4 +50,6 @@ def test_status_says_what_will_not_happen(stage):
     assert manager.status()["not_supported"] == asked
     shown = stage.run("status", "--manager", manager.address).stdout
     assert f"not supported: {', '.join(asked)}\n" in shown
+    assert stage.run("report", "--manager", manager.address, "-o", "report.html").returncode == 0
+    assert asked[0] in text_of(os.path.join(stage.folder, "report.html"))
     assert manager.log().count("not supported, and will not happen") == 1

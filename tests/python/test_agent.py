@@ -173,3 +173,11 @@ def test_recovery_that_is_asked_for_is_one_loud_line(world, environment, said):
     output = world.run("from taskd.api import *\nassert init_taskd_agent({}) and init_taskd_agent({'Framework': 'MindSpore'})", **environment)
     assert output.count("not supported, and will not happen") == (said is not None)
     assert said is None or said in output
+
+
+def test_so_does_the_patched_torchrun(world):
+    """contract: §6.2; upstream's patch restarts workers and never lets torchrun run out of restarts."""
+    world.fake_program()
+    output = world.run("import taskd.python.adaptor.patch", ENABLE_RESTART_FAULT_PROCESS="on")
+    assert output.count("not supported, and will not happen") == 1
+    assert "not supported" not in world.run("import taskd.python.adaptor.patch", ENABLE_RESTART_FAULT_PROCESS="on", LOCAL_RANK="0")
