@@ -36,6 +36,7 @@ constexpr int64_t kFirstLookNs = 2 * kNsPerMs;  // then twice as long, up to kLo
 constexpr int64_t kLongestLookNs = 100 * kNsPerMs;
 constexpr int64_t kGiveUpKillingNs = 30'000 * kNsPerMs;  // processes in a driver that does not return never end
 constexpr int64_t kGiveUpConsoleNs = 5'000 * kNsPerMs;   // without a single byte that it took
+constexpr int64_t kLongestFlushNs = 30'000 * kNsPerMs;   // files may be far ahead of it
 constexpr int64_t kKillAtOnceNs = 2'000 * kNsPerMs;
 constexpr size_t kMaxErrorFileBytes = 1 << 20;
 
@@ -171,6 +172,7 @@ class WorkerGroupImpl : public WorkerGroup {
   int64_t look_delay_ns_ = kFirstLookNs;
   uint64_t flushed_bytes_ = 0;
   int64_t flushed_at_ns_ = 0;
+  int64_t flushing_since_ns_ = 0;
   std::optional<EventLoop::TimerId> timer_;
   std::optional<EventLoop::TimerId> grace_timer_;
 };
@@ -423,7 +425,7 @@ void WorkerGroupImpl::BeginFlush() {
   }
   look_delay_ns_ = kFirstLookNs;
   flushed_bytes_ = 0;
-  flushed_at_ns_ = EventLoop::NowNs();
+  flushing_since_ns_ = flushed_at_ns_ = EventLoop::NowNs();
   Flush();
 }
 
@@ -439,7 +441,8 @@ void WorkerGroupImpl::Flush() {
   const int64_t now_ns = EventLoop::NowNs();
   if (written != flushed_bytes_) flushed_at_ns_ = now_ns;
   flushed_bytes_ = written;
-  if (!idle && now_ns - flushed_at_ns_ < kGiveUpConsoleNs) return LookAgain();
+  const bool gives_up = now_ns - flushed_at_ns_ >= kGiveUpConsoleNs || now_ns - flushing_since_ns_ >= kLongestFlushNs;
+  if (!idle && !gives_up) return LookAgain();
   size_t dropped = 0;
   for (StreamTee* tee : Tees()) dropped += tee->DropBehind();
   for (RankConsole* one : {stdout_.get(), stderr_.get()}) dropped += one == nullptr ? 0 : one->console.DropQueue();

@@ -22,6 +22,7 @@
 #include <sstream>
 #include <thread>
 
+#include "common/log.h"
 #include "common/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -656,6 +657,7 @@ TEST_F(WorkerGroupTest, AConsoleThatCannotBeOpenedAgain) {
 }
 
 TEST_F(WorkerGroupTest, WhatNobodyReadsIsGivenUpInTheEnd) {
+  InitLog("run");  // which says so
   UnreadConsole console;
   Create(kLongNs);
   WorkerSpec loud = Shell(LoudScript(0));

@@ -136,6 +136,13 @@ def test_node_whose_console_stalls_is_not_lost(jobs, console):
     assert "was lost" not in nodes[0].log()
 
 
+@pytest.mark.parametrize("arguments", [["manager", "--listen", "nowhere"], ["proxy", "--manager", "nowhere"],
+                                       ["store", "--listen", "nowhere"], ["run", "--nnodes=none", "x.py"]], ids=lambda one: one[0])
+def test_wrong_usage_ends(stage, console, arguments):
+    process = stage._add(harness.Process("wrong", [*console.to_stderr, TASKD, *arguments], clean_environment(), stage.folder))
+    assert process.wait() == 2
+
+
 LOUD = r"""
 import os, sys
 for stream in (sys.stdout, sys.stderr):
