@@ -52,9 +52,9 @@ Supervision
   --monitor-interval S        accepted; an end of a rank is seen at once [0.1]
   --shutdown-timeout S        between SIGTERM and SIGKILL
                               [TORCH_ELASTIC_SHUTDOWN_TIMEOUT, 30]
-  --node-timeout S            silence of a node's launcher, or of node 0's, after which it is
-                              lost; a closed connection is a loss at once. Node 0's value
-                              holds for all [60; 15 where --nnodes is a range]
+  --node-timeout S            how long a node's launcher may be silent before it is lost;
+                              a closed connection is a loss at once. Node 0's value holds
+                              for all [60; 15 where --nnodes is a range]
   --signals-to-handle NAMES   signals that end the job after the ranks got them
                               [SIGTERM,SIGINT,SIGHUP,SIGQUIT]
   --hang-action report|restart|stop

@@ -14,7 +14,7 @@ std::vector<JobLinkCore::Pending>::iterator JobLinkCore::FindPending(uint64_t pe
 }
 
 JobOutputs JobLinkCore::Join(uint64_t peer, JobJoin join, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   if (FindNode(peer) != nullptr || FindPending(peer) != pending_.end()) return {};
   ForgetWhatIsOver();
   std::string complaint = CheckJoin(join);
@@ -166,7 +166,7 @@ void JobLinkCore::BeginNextIfFree() {
 // ---- What nodes report
 
 JobOutputs JobLinkCore::Ready(uint64_t peer, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   if (auto pending = FindPending(peer); pending != pending_.end()) {
     pending->join.ready = true;
   } else if (Node* node = FindNode(peer); node != nullptr && !node->info.ready) {
@@ -177,7 +177,7 @@ JobOutputs JobLinkCore::Ready(uint64_t peer, int64_t now_ns) {
 }
 
 JobOutputs JobLinkCore::Ended(uint64_t peer, JobEnd end, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   if (auto pending = FindPending(peer); pending != pending_.end()) {
     end.reason = CutLine(std::move(end.reason));
     if (!pending->join.ended) pending->join.ended = std::move(end);
@@ -199,7 +199,7 @@ void JobLinkCore::TakeEnded(Node& node, JobEnd end) {
 }
 
 JobOutputs JobLinkCore::Mpirun(uint64_t peer, const JobMpirunCall& call, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   if (auto pending = FindPending(peer); pending != pending_.end()) {
     if (pending->mpirun.size() < JobLimits::kMaxMpirunEvents) pending->mpirun.push_back(call);
   } else {
@@ -243,12 +243,13 @@ void JobLinkCore::End(JobEnd end) {
 }
 
 void JobLinkCore::DropStream(Node& node) {
-  attempt_->Disconnect(node, now_ns_, now_ns_ + kComeBackNs);
+  const int64_t seen_ns = clock_.Look(now_ns_);
+  attempt_->Disconnect(node, seen_ns, seen_ns + kComeBackNs);
   commands_.NodeLost(node.info);
 }
 
 JobOutputs JobLinkCore::Lost(uint64_t peer, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   if (auto pending = FindPending(peer); pending != pending_.end()) {
     ErasePending(pending);
   } else if (commands_.HasCaller(peer)) {
@@ -274,34 +275,35 @@ void JobLinkCore::ForgetWhatIsOver() {
 }
 
 JobOutputs JobLinkCore::Tick(int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
+  const int64_t seen_ns = clock_.Look(now_ns);
   if (attempt_ && !attempt_->end()) {
     const Node* lost = attempt_->NextToGiveUp();
-    if (lost != nullptr && lost->give_up_ns <= now_ns_) {
+    if (lost != nullptr && lost->give_up_ns <= seen_ns) {
       End({1, absl::StrCat(NodeText(lost->info), ": its `taskd run` is gone")});
-    } else if (attempt_->connected() == 0 && now_ns_ >= attempt_->empty_since_ns() + kComeBackNs) {
+    } else if (attempt_->connected() == 0 && seen_ns >= attempt_->empty_since_ns() + kComeBackNs) {
       // Who ended with 0 may go, but not all of them while others have never come: nobody would end the attempt.
       End({1, "no node's `taskd run` is left"});
     }
   }
   BeginNextIfFree();
   ForgetWhatIsOver();
-  if (state_due_ && now_ns_ >= state_sent_ns_ + kStateIntervalNs) SendState();
+  if (state_due_ && now_ns >= state_sent_ns_ + kStateIntervalNs) SendState();
   return TakeOutputs();
 }
 
 int64_t JobLinkCore::next_tick_ns() const {
   int64_t next = std::numeric_limits<int64_t>::max();
   if (attempt_) {
-    if (const Node* lost = attempt_->NextToGiveUp()) next = lost->give_up_ns;
+    if (const Node* lost = attempt_->NextToGiveUp()) next = clock_.NextLook(lost->give_up_ns);
     if (attempt_->connected() == 0) {
-      next =
-          std::min(next, attempt_->end() ? attempt_->end_ns() + kRememberNs : attempt_->empty_since_ns() + kComeBackNs);
+      next = std::min(next, attempt_->end() ? attempt_->end_ns() + kRememberNs
+                                            : clock_.NextLook(attempt_->empty_since_ns() + kComeBackNs));
     }
   }
   if (past_) next = std::min(next, past_->until_ns);
   if (state_due_) next = std::min(next, state_sent_ns_ + kStateIntervalNs);
-  return next == std::numeric_limits<int64_t>::max() ? next : clock_.NextLook(next);
+  return next;
 }
 
 // ---- What all are sent
@@ -356,7 +358,7 @@ absl::StatusOr<const JobLinkCore::Node*> JobLinkCore::FindCalled(const std::stri
 }
 
 JobOutputs JobLinkCore::Call(uint64_t caller, const std::string& host, std::string command, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   if (commands_.HasCaller(caller)) return {};
   absl::StatusOr<const Node*> node = FindCalled(host);
   if (node.ok()) {
@@ -368,19 +370,19 @@ JobOutputs JobLinkCore::Call(uint64_t caller, const std::string& host, std::stri
 }
 
 JobOutputs JobLinkCore::Input(uint64_t caller, std::string input, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   commands_.Input(caller, std::move(input));
   return TakeOutputs();
 }
 
 JobOutputs JobLinkCore::InputEnd(uint64_t caller, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   commands_.InputEnd(caller);
   return TakeOutputs();
 }
 
 JobOutputs JobLinkCore::Answer(uint64_t peer, RemoteAnswer answer, int64_t now_ns) {
-  now_ns_ = clock_.Look(now_ns);
+  now_ns_ = now_ns;
   commands_.Answer(peer, std::move(answer));
   return TakeOutputs();
 }

@@ -6,7 +6,8 @@
 // 2. It ends once: with the first code that is not 0, with 1 when a node's stream has been gone for too long, or with 0
 //    when all nodes that somebody waits for have ended with 0. Every node of it hears that, those that come late too.
 // 3. A `taskd run` that is started again shows it by a new run id. It waits until the ended attempt has no stream left.
-// 4. All times are those that this object has seen (ObservedClock): a manager that did not run gives no node up for it.
+// 4. How long a node is away is counted as this object has seen it (ObservedClock): a manager that did not run gives no
+//    node up for that.
 // 5. What all nodes are sent about progress goes out once a second, or 2,048 nodes that join would hear of each
 //    other four million times.
 #pragma once
@@ -110,8 +111,8 @@ class JobLinkCore {
   JobOutputs TakeOutputs() { return std::exchange(outputs_, {}); }
 
   const Options options_;
-  ObservedClock clock_{kLookNs};
-  int64_t now_ns_ = 0;  // on that clock, like all times below and of the attempt
+  int64_t now_ns_ = 0;
+  ObservedClock clock_{kLookNs};  // of the attempt's give_up_ns and empty_since_ns
   JobOutputs outputs_;
   std::optional<JobAttempt> attempt_;
   RemoteCommands commands_{&outputs_};  // on the attempt's nodes

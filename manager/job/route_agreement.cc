@@ -360,8 +360,10 @@ std::optional<RouteAgreementCore::Time> RouteAgreementCore::NextTick() const {
   if (current_->send_waiting_at.has_value()) consider(*current_->send_waiting_at);
   if (current_->stage == Stage::kHeld) {
     for (const auto& [index, member] : current_->members) {
-      // What follows the last plan waits for its acknowledgement too.
-      if (!FollowsLast(member.proposal) || member.acknowledged) consider(member.held_until);
+      // What follows the last plan waits for its acknowledgement too, and then for nothing that time brings.
+      const bool waits_on = FollowsLast(member.proposal) && !member.acknowledged;
+      if (!waits_on || member.held_until > Time(std::chrono::nanoseconds(clock_.time_ns())))
+        consider(member.held_until);
     }
   }
   if (!next) return std::nullopt;

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import harness
 import pytest
@@ -363,7 +364,7 @@ def test_lines_of_the_document(jobs, kind):
 
 @pytest.fixture
 def two_hosts():
-    """Two network namespaces with a cable between them: (command prefixes, function that cuts it)."""
+    """Two network namespaces with a cable between them: (command prefixes, function that sets it "up" or "down")."""
     names = [f"taskd-{os.getpid()}-{i}" for i in (0, 1)]
     made = []
 
@@ -383,7 +384,7 @@ def two_hosts():
             ip("-n", name, "link", "set", "lo", "up")
         # Both ends stay up; packets go nowhere.
         yield ([["ip", "netns", "exec", name] for name in names],
-               lambda: ip("-n", names[1], "link", "set", "taskd1", "down"))
+               lambda state: ip("-n", names[1], "link", "set", "taskd1", state))
     finally:
         for name in made:
             subprocess.run(["ip", "netns", "del", name], check=False)
@@ -391,16 +392,33 @@ def two_hosts():
 
 @pytest.mark.root("network namespaces")
 def test_cut_network(jobs, two_hosts):
-    prefixes, cut = two_hosts
+    prefixes, set_cable = two_hosts
     port = 29500
-    nodes = [jobs.static(n, port, procs=1, master="10.99.0.1", prefix=prefixes[n], action=["wait", "child"])
+    nodes = [jobs.static(n, port, "--node-timeout=6", procs=1, master="10.99.0.1", prefix=prefixes[n], action=["wait", "child"])
              for n in (0, 1)]
     jobs.wait_started(2)
-    cut()
-    wait_log(nodes[0], "node 1 .*lost", 10)
-    wait_log(nodes[1], "node 0's launcher at 10.99.0.1:29500 is gone", 10)
+    set_cable("down")
+    wait_log(nodes[0], "node 1 .*lost: its launcher was silent for 6 s")
+    wait_log(nodes[1], "node 0's launcher at 10.99.0.1:29500 is gone")
     assert [n.wait() for n in nodes] == [1, 1]
     jobs.wait_none_left()
+
+
+@pytest.mark.root("network namespaces")
+def test_network_that_comes_back(jobs, two_hosts):
+    """As a VM is moved: for 9 s its kernel answers nobody."""
+    prefixes, set_cable = two_hosts
+    nodes = [jobs.static(n, 29500, "--enable-tiered-parallel-tcpstore", procs=1, master="10.99.0.1", prefix=prefixes[n],
+                         action=["wait"]) for n in (0, 1)]
+    pids = {e["pid"] for e in jobs.wait_started(2)}
+    set_cable("down")
+    begun = time.monotonic()
+    wait_until(lambda: time.monotonic() - begun >= 9, "the time is over")
+    set_cable("up")
+    jobs.put("go")
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
+    assert {e["pid"] for e in jobs.started()} == pids
+    assert "without the store above" not in nodes[1].log()
 
 
 # ---- CPUs
