@@ -9,9 +9,9 @@
 
 #include "store/core.h"
 
-namespace taskd::store::testing {
+namespace taskd::store {
 
-class Clients {
+class CoreClients {
  public:
   using Strings = std::vector<std::string>;
   struct Asked {
@@ -72,4 +72,4 @@ class Clients {
   std::vector<uint64_t> resumed_;
 };
 
-}  // namespace taskd::store::testing
+}  // namespace taskd::store
