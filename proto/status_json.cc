@@ -68,6 +68,8 @@ Json SupervisionToJson(const v1::SupervisionStatus& supervision) {
   json["restarts"] = supervision.restarts();
   json["rank_exits"] = supervision.rank_exits();
   json["hung_ranks"] = supervision.hung_ranks();
+  json["waits_for"] = supervision.waits_for();
+  json["waits_s"] = supervision.waits_s();
   json["events"] = Json::array();
   for (const v1::SupervisionEvent& event : supervision.events()) {
     Json row;

@@ -23,6 +23,15 @@ using testing::TempDir;
 
 constexpr auto kLongEnough = std::chrono::seconds(20);
 
+hello::Hello HelloOf(int rank) {
+  hello::Hello hello = {};
+  hello.magic = hello::kMagic;
+  hello.version = hello::kVersion;
+  hello.role = hello::kRoleWorker;
+  hello.rank = rank;
+  return hello;
+}
+
 // A manager that only listens: it answers a hello with everything switched on.
 class Listener : public v1::NodeLink::Service {
  public:
@@ -162,11 +171,7 @@ TEST_F(UplinkTest, SendsFoldsBehindTheirGroupsAndAgainOnANewStream) {
                      R"({"g": {"group_name": "dp", "group_rank": 0, "global_ranks": [0, 8]}})");
   node_.Start();
   ASSERT_TRUE(uplink_->Start().ok());
-  hello::Hello hello = {};
-  hello.magic = hello::kMagic;
-  hello.version = hello::kVersion;
-  hello.role = hello::kRoleWorker;
-  ASSERT_TRUE(node_.Attach(hello, fake_.Fd()).ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
   Step(0);
   std::vector<v1::FoldSet> sets = listener_.WaitForStep(0);
   ASSERT_EQ(sets.size(), 1u);
@@ -196,34 +201,33 @@ TEST_F(UplinkTest, SendsFoldsBehindTheirGroupsAndAgainOnANewStream) {
 
 TEST_F(UplinkTest, FoldsThatABrokenStreamDoesNotTakeComeOnTheNextOne) {
   constexpr int kSteps = static_cast<int>(Node::kMaxFolds);
-  // Rank 1's message is longer than what the stream takes before it is read.
+  // Rank 1's message has its groups first, and is longer than what the stream takes before it is read.
+  constexpr int kGroups = 20;
   std::string members = "0";
   for (int rank = 1; rank < 3000; rank += 3) members += "," + std::to_string(rank) + "," + std::to_string(rank + 1);
   std::string groups;
-  FakeSegment wordy;
-  wordy.AddRing();
-  for (uint64_t group = 1; group <= 20; ++group) {
-    const std::string name = "g" + std::to_string(group);
-    groups += (groups.empty() ? "{\"" : ",\"") + name + R"(": {"group_name": "dp", "global_ranks": [)" + members + "]}";
-    wordy.Append(0, {ring::kRecordRangeStart, ++ticks_, group, R"({"groupName": ")" + name + R"(","opName": "a"})",
-                     ring::kKindCommunication, ring::kFlagStream, ring::kDomainCommunication});
-    wordy.Append(0, {ring::kRecordRangeEnd, ++ticks_, group});
+  for (int group = 0; group < kGroups; ++group) {
+    groups += (group == 0 ? "{\"g" : ",\"g") + std::to_string(group) + R"(": {"group_name": "dp", "global_ranks": [)" +
+              members + "]}";
   }
   testing::WriteFile(temp_ / "profiling/task/1/parallel_group.json", groups + "}");
   node_.Start();
   node_.SetWanted({kAllKindsMask, 1});
-  hello::Hello hello = {};
-  hello.magic = hello::kMagic;
-  hello.version = hello::kVersion;
-  hello.role = hello::kRoleWorker;
-  ASSERT_TRUE(node_.Attach(hello, fake_.Fd()).ok());
-  hello.rank = 1;
-  ASSERT_TRUE(node_.Attach(hello, wordy.Fd()).ok());
+  FakeSegment wordy;
+  wordy.AddRing();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(1), wordy.Fd()).ok());
   for (int step = 0; step < kSteps; ++step) {
     Step(step);
-    const auto id = static_cast<uint64_t>(100 + step);
-    wordy.Append(0, {ring::kRecordRangeStart, ++ticks_, id, "step " + std::to_string(step), ring::kKindStep});
-    wordy.Append(0, {ring::kRecordRangeEnd, ++ticks_, id});
+    const uint64_t range = ++id_;
+    wordy.Append(0, {ring::kRecordRangeStart, ++ticks_, range, "step " + std::to_string(step), ring::kKindStep});
+    for (int group = 0; step == 0 && group < kGroups; ++group) {
+      const std::string name = R"({"groupName": "g)" + std::to_string(group) + R"(","opName": "HcclAllreduce"})";
+      wordy.Append(0, {ring::kRecordRangeStart, ++ticks_, ++id_, name, ring::kKindCommunication, ring::kFlagStream,
+                       ring::kDomainCommunication});
+      wordy.Append(0, {ring::kRecordRangeEnd, ++ticks_, id_});
+    }
+    wordy.Append(0, {ring::kRecordRangeEnd, ++ticks_, range});
   }
   listener_.HangUpAfterTheNext();
   ASSERT_TRUE(uplink_->Start().ok());
@@ -235,13 +239,8 @@ TEST_F(UplinkTest, ContractARankThatWaitsForMsptiAnswersLater) {
   FakeSegment with_mspti;
   with_mspti.header().source_code = 1400;
   with_mspti.header().source_domains = ring::kSourceAnswered;
-  hello::Hello hello = {};
-  hello.magic = hello::kMagic;
-  hello.version = hello::kVersion;
-  hello.role = hello::kRoleWorker;
-  ASSERT_TRUE(node_.Attach(hello, fake_.Fd()).ok());
-  hello.rank = 1;
-  ASSERT_TRUE(node_.Attach(hello, with_mspti.Fd()).ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(1), with_mspti.Fd()).ok());
   ASSERT_TRUE(uplink_->Start().ok());
   EXPECT_TRUE(listener_.WaitForRanks([](const v1::SwitchApplied& applied, const v1::RankSet& ranks) {
     return applied.ranks_size() == 1 && applied.ranks(0).rank() == 0 &&

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
-using Asked = Clients::Asked;
+using Asked = CoreClients::Asked;
 using Result = StoreCore::Result;
 using Strings = std::vector<std::string>;
 
@@ -49,7 +49,7 @@ class RootCoreTest : public ::testing::Test {
   Asked Wait(uint64_t stream, Strings keys) { return clients_.Ask(stream, StoreOp::kWait, std::move(keys)); }
   bool IsAnswered(const Asked& asked) { return clients_.AnswerTo(asked).has_value(); }
 
-  Clients clients_;
+  CoreClients clients_;
   std::vector<Revoked> revoked_;
   Sharing sharing_{[this](uint64_t stream, uint64_t batch, const Strings& keys) {
     revoked_.push_back({stream, batch, keys});

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using Asked = Clients::Asked;
+using Asked = CoreClients::Asked;
 using Result = StoreCore::Result;
 using Strings = std::vector<std::string>;
 using Type = TierFrame::Type;
@@ -79,7 +79,7 @@ class TierCoreTest : public ::testing::Test {
     Receive(std::move(frame));
   }
 
-  Clients clients_;
+  CoreClients clients_;
   std::vector<TierFrame> sent_;
   uint64_t counted_ = 0;  // of what was sent, what the store above counts
   Sharing sharing_{[this](uint64_t stream, uint64_t batch, const Strings&) { revoked_.emplace_back(stream, batch); }};

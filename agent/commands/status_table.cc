@@ -97,9 +97,14 @@ std::string KindName(const v1::SupervisionEvent& event) {
 
 // The newest few; --json has all.
 std::string RenderSupervision(const v1::SupervisionStatus& supervision) {
-  if (supervision.state() == v1::SupervisionStatus::UNKNOWN && supervision.events_size() == 0) return "";
-  std::string text = absl::StrCat("job is ", StateName(supervision), "  restarts: ", supervision.restarts(),
-                                  "  ranks ended: ", supervision.rank_exits());
+  std::string text;
+  if (!supervision.waits_for().empty()) {
+    absl::StrAppendFormat(&text, "rendezvous: waits for %s for %.0f s\n", Printable(supervision.waits_for()),
+                          supervision.waits_s());
+  }
+  if (supervision.state() == v1::SupervisionStatus::UNKNOWN && supervision.events_size() == 0) return text;
+  absl::StrAppend(&text, "job is ", StateName(supervision), "  restarts: ", supervision.restarts(),
+                  "  ranks ended: ", supervision.rank_exits());
   if (supervision.hung_ranks() != 0) absl::StrAppend(&text, "  hung: ", supervision.hung_ranks());
   absl::StrAppend(&text, "\n");
   constexpr int kShown = 5;

@@ -49,6 +49,15 @@ v1::RankStatus& RankOf(v1::JobStatus& status, int rank) {
 
 size_t Lines(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
 
+TEST(RenderStatusTest, SaysWhomTheRendezvousWaitsFor) {
+  v1::JobStatus status;
+  EXPECT_THAT(RenderStatus(status, 10), Not(HasSubstr("rendezvous")));
+  status.mutable_supervision()->set_waits_for("nodes 2, 5-7 (4 of 8 here)\x1b");
+  status.mutable_supervision()->set_waits_s(41.4);
+  EXPECT_THAT(RenderStatus(status, 10),
+              HasSubstr("\nrendezvous: waits for nodes 2, 5-7 (4 of 8 here)\\x1b for 41 s\n"));
+}
+
 TEST(SumUpRanksTest, EqualRanksAreOneLine) {
   EXPECT_EQ(SumUpRanks(MakeStatus(2, 4)),
             "\n #ranks           steps   step ms   longest       #marks      lost  state\n"

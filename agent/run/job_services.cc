@@ -78,7 +78,7 @@ class JobServices : public LauncherObserver {
 
   void OnSecret(const std::string& secret) override;
   std::string StartManager() override;
-  void OnHosting(const LauncherControl& control) override { supervision_.SetControl(control); }
+  void OnHosting(const LauncherControl& control) override;
   void BeforeStart(const Assignment& assignment) override;
   std::map<std::string, std::string> RankEnvironment(const Assignment& assignment) override;
   std::optional<std::string> CollectStacks(const std::map<int, pid_t>& pids) override {
@@ -93,6 +93,7 @@ class JobServices : public LauncherObserver {
   bool EndProxy() override { return daemons_.EndProxy(); }
   void OnEnd() override { supervision_.SetControl({}); }
   void OnEvent(const LauncherEvent& event) override { supervision_.OnEvent(event); }
+  void OnWaiting(const std::string& waits_for) override { supervision_.OnWaiting(waits_for); }
   void OnStacks(int id, const std::string& text) override { supervision_.OnStacks(id, text); }
 
  private:
@@ -101,6 +102,7 @@ class JobServices : public LauncherObserver {
   const RunOptions options_;
   const std::string endpoint_;  // where the nodes meet, HOST:PORT
   const bool manager_named_;
+  std::string manager_;  // named, or started here
   SupervisionClient::Options client_;
   process::Daemons daemons_;
   bool proxy_started_ = false;
@@ -111,6 +113,7 @@ JobServices::JobServices(const RunOptions& options, const Environment& environme
     : options_(options),
       endpoint_(options.rdzv_endpoint),
       manager_named_(!options.manager.empty()),
+      manager_(options.manager),
       client_(ClientOf(options, environment)),
       daemons_(DaemonsOf(options, environment)),
       supervision_(SupervisionOf(options, daemons_.folder())) {}
@@ -125,7 +128,14 @@ void JobServices::OnSecret(const std::string& secret) {
 // Where the job's nodes meet, they reach its manager, too.
 std::string JobServices::StartManager() {
   absl::StatusOr<HostPort> endpoint = ParseHostPort("--rdzv-endpoint", endpoint_);
-  return endpoint.ok() ? daemons_.StartManager(endpoint->host) : "";
+  manager_ = endpoint.ok() ? daemons_.StartManager(endpoint->host) : "";
+  return manager_;
+}
+
+// Before anybody joins: whom the job waits for is asked when it does not start.
+void JobServices::OnHosting(const LauncherControl& control) {
+  supervision_.SetControl(control);
+  if (!manager_.empty()) StartSupervision(manager_);
 }
 
 void JobServices::BeforeStart(const Assignment& assignment) {

@@ -275,6 +275,7 @@ void Launcher::ServeRoot() {
   with.secret = secret_;
   StoreHost::Callbacks callbacks;
   callbacks.on_event = [this](const LauncherEvent& event) { observer_.OnEvent(event); };
+  callbacks.on_waiting = [this](const std::string& waits_for) { observer_.OnWaiting(waits_for); };
   callbacks.on_stacks = [this](int id, const std::string& text) { observer_.OnStacks(id, text); };
   store_.ServeRoot(std::move(with), std::move(callbacks), /*peers_prove=*/given);
 }

@@ -62,6 +62,8 @@ class LauncherObserver {
 
   // Of the whole job.
   virtual void OnEvent(const LauncherEvent& /*event*/) {}
+  // Whom the nodes that are here wait for, "nodes 2, 5-7 (3 of 8 here)"; empty: for nobody any more.
+  virtual void OnWaiting(const std::string& /*waits_for*/) {}
   // One node's answer to LauncherControl::collect_stacks. From the network: any text.
   virtual void OnStacks(int /*id*/, const std::string& /*text*/) {}
 };

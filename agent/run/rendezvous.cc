@@ -552,16 +552,45 @@ int64_t Rendezvous::next_tick_ns() const {
   return clock_.NextLook(next_ns);
 }
 
+std::set<int> Rendezvous::PresentRanks(int* count) const {
+  std::set<int> ranks;
+  *count = 0;
+  for (const auto& [peer, connection] : connections_) {
+    if (!connection.node || connection.node->leaving) continue;
+    ++*count;
+    ranks.insert(connection.node->info.node_rank);
+  }
+  return ranks;
+}
+
+std::string Rendezvous::WaitsFor() const {
+  if (phase_ != Phase::kGathering) return "";
+  int count = 0;
+  const std::set<int> present = PresentRanks(&count);
+  const auto units = [this](int number) {
+    return fmt::format("{}{}", options_.tasks ? "rank" : "node", number == 1 ? "" : "s");
+  };
+  if (!fixed_ranks()) {
+    const int missing = options_.min_nodes - count;
+    if (missing > 0) return fmt::format("{} more {} ({} of {} here)", missing, units(missing), count, Plan());
+    return last_call_ends_ns_ ? fmt::format("more {}, for a while ({} of {} here)", units(0), count, Plan()) : "";
+  }
+  std::vector<std::string> runs;
+  int missing = 0;
+  for (int rank = 0; rank < options_.max_nodes; ++rank) {
+    const int first = rank;
+    while (rank < options_.max_nodes && !present.contains(rank)) ++rank;
+    missing += rank - first;
+    if (rank > first) runs.push_back(rank == first + 1 ? std::to_string(first) : fmt::format("{}-{}", first, rank - 1));
+  }
+  return missing == 0 ? "" : fmt::format("{} {} ({} of {} here)", units(missing), List(runs), count, Plan());
+}
+
 std::string Rendezvous::WaitingText() const {
   if (phase_ == Phase::kStopping) return "the nodes stop their ranks";
   if (phase_ != Phase::kGathering) return fmt::format("the job runs with as many nodes as it may have ({})", Plan());
-  std::set<int> ranks;
   int count = 0;
-  for (const auto& [peer, connection] : connections_) {
-    if (!connection.node || connection.node->leaving) continue;
-    ++count;
-    ranks.insert(connection.node->info.node_rank);
-  }
+  const std::set<int> ranks = PresentRanks(&count);
   if (!fixed_ranks()) {
     std::string text = fmt::format("{} of {} nodes are there", count, Plan());
     if (last_call_ends_ns_) text += fmt::format("; last call of {} for more", Seconds(options_.last_call_ns));

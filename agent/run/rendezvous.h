@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,6 +92,8 @@ class Rendezvous {
   int round() const { return round_; }  // -1 before the first Start
   std::vector<uint64_t> running_peers() const;
   bool joined(uint64_t peer) const;
+  // Whom it waits for: "nodes 2, 5-7 (3 of 8 here)"; empty: for nobody.
+  std::string WaitsFor() const;
 
  private:
   enum class Phase : uint8_t { kGathering, kRunning, kSettling, kStopping, kEnded };
@@ -142,6 +145,7 @@ class Rendezvous {
   void EndIfAllSucceeded();
   void End(int exit_code, const std::string& reason);
   std::vector<Member> Candidates();
+  std::set<int> PresentRanks(int* count) const;
   std::string WaitingText() const;
   template <typename Message>
   void Send(uint64_t peer, Message message);

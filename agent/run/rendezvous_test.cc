@@ -661,6 +661,32 @@ TEST(RendezvousTest, WaitingNodesAreToldWhenThatChanges) {
   EXPECT_THAT(job.Last<WaitingMessage>(1)->text, HasSubstr("missing node rank 1"));
 }
 
+TEST(RendezvousTest, SaysWhomItWaitsFor) {
+  Job fixed(Static(8, 1));
+  EXPECT_EQ(fixed.rendezvous().WaitsFor(), "nodes 0-7 (0 of 8 here)");
+  for (int node : {0, 1, 3, 4}) fixed.Join(static_cast<uint64_t>(node) + 1, node);
+  EXPECT_EQ(fixed.rendezvous().WaitsFor(), "nodes 2, 5-7 (4 of 8 here)");
+  for (int node : {2, 5, 6, 7}) fixed.Join(static_cast<uint64_t>(node) + 1, node);
+  EXPECT_EQ(fixed.rendezvous().WaitsFor(), "");
+  // A node is lost, and the others have stopped.
+  fixed.Lose(6);
+  fixed.Pass(10 * kS);
+  for (uint64_t peer : {1, 2, 3, 4, 5, 7, 8}) fixed.Stopped(peer);
+  EXPECT_EQ(fixed.rendezvous().WaitsFor(), "node 5 (7 of 8 here)");
+
+  Job elastic(Elastic(2, 4));
+  elastic.Join(1, 0);
+  EXPECT_EQ(elastic.rendezvous().WaitsFor(), "1 more node (1 of 2:4 here)");
+  elastic.Join(2, 1);
+  EXPECT_EQ(elastic.rendezvous().WaitsFor(), "more nodes, for a while (2 of 2:4 here)");
+  elastic.Pass(6 * kS);
+  EXPECT_EQ(elastic.rendezvous().WaitsFor(), "");
+
+  Rendezvous::Options tasks = Static(3);
+  tasks.tasks = true;
+  EXPECT_EQ(Job(tasks).rendezvous().WaitsFor(), "ranks 0-2 (0 of 3 here)");
+}
+
 TEST(RendezvousTest, TiersFormATree) {
   Rendezvous::Options options = Static(7);
   options.fan_out = 2;

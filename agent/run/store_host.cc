@@ -311,7 +311,16 @@ void StoreHost::SetTimer() {
   timer_ = loop_.RunAfter(std::max<int64_t>(rendezvous_->next_tick_ns() - EventLoop::NowNs(), 0), [this] {
     timer_set_ = false;
     Do(rendezvous_->Tick(EventLoop::NowNs()));
+    ReportWaiting();
   });
+}
+
+// At ticks alone: thousands of nodes may join at once.
+void StoreHost::ReportWaiting() {
+  std::string waits_for = rendezvous_->WaitsFor();
+  if (waits_for == reported_waiting_) return;
+  reported_waiting_ = std::move(waits_for);
+  if (callbacks_.on_waiting) callbacks_.on_waiting(reported_waiting_);
 }
 
 }  // namespace taskd::run

@@ -29,6 +29,8 @@ class StoreHost {
     std::function<void(const LauncherEvent&)> on_event;  // of the whole job
     // One node's answer to CollectStacks(). From the network: any text.
     std::function<void(int id, const std::string& text)> on_stacks;
+    // Whom the rendezvous waits for has changed (Rendezvous::WaitsFor); a moment later, and not each change.
+    std::function<void(const std::string& waits_for)> on_waiting;
   };
 
   // What each of its stores may take (StoreServer::Options).
@@ -85,6 +87,7 @@ class StoreHost {
   void Send(uint64_t peer, const std::string& body);
   void Gone(uint64_t peer);
   void SetTimer();
+  void ReportWaiting();
   void Report(LauncherEvent::Kind kind, int code, const std::string& reason);
 
   const uint64_t memory_limit_bytes_;
@@ -108,6 +111,7 @@ class StoreHost {
   int last_restart_count_ = 0;  // of the newest Start
   int reported_stop_ = -1;
   bool reported_end_ = false;
+  std::string reported_waiting_;
   EventLoop::TimerId timer_{};
   bool timer_set_ = false;
 };

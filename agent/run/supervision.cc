@@ -65,6 +65,7 @@ void RunSupervision::SetClient(std::unique_ptr<SupervisionClient> client) {
   client_ = std::move(client);
   for (v1::SupervisionEvent& event : early_) client_->Report(std::move(event));
   early_.clear();
+  if (!waits_for_.empty()) client_->SetWaitsFor(waits_for_);
 }
 
 bool RunSupervision::has_client() {
@@ -88,6 +89,12 @@ void RunSupervision::OnEvent(const LauncherEvent& happened) {
   } else if (early_.size() < kMaxEarly) {
     early_.push_back(std::move(event));
   }
+}
+
+void RunSupervision::OnWaiting(const std::string& waits_for) {
+  std::lock_guard lock(mutex_);
+  waits_for_ = waits_for;
+  if (client_ != nullptr) client_->SetWaitsFor(waits_for);
 }
 
 std::string RunSupervision::Collect(const std::map<int, pid_t>& pids) {

@@ -44,6 +44,7 @@ class RunSupervision {
 
   // From the launchers.
   void OnEvent(const LauncherEvent& event);
+  void OnWaiting(const std::string& waits_for);
   void OnStacks(int id, const std::string& text);
   // From the manager. Blocks: in a thread of the client's.
   void OnNotice(const v1::HangNotice& notice);
@@ -70,8 +71,9 @@ class RunSupervision {
   std::condition_variable changed_;
   bool stopping_ = false;
   Assignment assignment_;
-  int started_round_ = -1;                           // that was reported
-  std::vector<v1::SupervisionEvent> early_;          // from before there was a client
+  int started_round_ = -1;                   // that was reported
+  std::vector<v1::SupervisionEvent> early_;  // from before there was a client
+  std::string waits_for_;
   std::map<int, std::vector<std::string>> answers_;  // by id: one text a node
   int waiting_for_ = -1;
   std::unique_ptr<SupervisionClient> client_;

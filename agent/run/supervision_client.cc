@@ -111,8 +111,17 @@ void SupervisionClient::Report(v1::SupervisionEvent event) {
   wake_.notify_all();
 }
 
+void SupervisionClient::SetWaitsFor(const std::string& waits_for) {
+  {
+    std::lock_guard lock(mutex_);
+    waits_for_ = Sound(waits_for);
+  }
+  wake_.notify_all();
+}
+
 v1::ReportEventsRequest SupervisionClient::TakeBatch() {
   v1::ReportEventsRequest request;
+  if (waits_for_) request.set_waits_for(*std::exchange(waits_for_, std::nullopt));
   size_t bytes = 0;
   while (!queue_.empty() && static_cast<size_t>(request.events_size()) < kMaxBatch && bytes < kMaxBatchBytes) {
     bytes += queue_.front().message().size();
@@ -131,6 +140,7 @@ void SupervisionClient::PutBack(v1::ReportEventsRequest request) {
   for (int i = request.events_size(); i-- > 0 && queue_.size() < kMaxQueued;) {
     queue_.push_front(std::move(*request.mutable_events(i)));
   }
+  if (request.has_waits_for() && !waits_for_) waits_for_ = request.waits_for();
 }
 
 void SupervisionClient::SendAll() {
@@ -138,8 +148,9 @@ void SupervisionClient::SendAll() {
   bool reachable = true;
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty() || (stopping_ && steady_clock::now() >= stop_at_)) return;
+    const auto idle = [this] { return queue_.empty() && !waits_for_; };
+    wake_.wait(lock, [&] { return stopping_ || !idle(); });
+    if (idle() || (stopping_ && steady_clock::now() >= stop_at_)) return;
     v1::ReportEventsRequest request = TakeBatch();
     const grpc::Status status = Send(request, stopping_ ? kFlush : kCallTimeout, lock);
     if (status.ok()) {

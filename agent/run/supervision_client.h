@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -48,6 +49,8 @@ class SupervisionClient {
   // Returns at once. Where kMaxQueued wait, the oldest is dropped; how many were is logged. What of the message is not
   // UTF-8 is replaced, and what is beyond 64 KiB left out.
   void Report(v1::SupervisionEvent event);
+  // Whom the rendezvous waits for now (ReportEventsRequest). Returns at once; the newest is sent.
+  void SetWaitsFor(const std::string& waits_for);
 
  private:
   static constexpr std::chrono::milliseconds kFlush{1000};
@@ -72,6 +75,7 @@ class SupervisionClient {
   bool stopping_ = false;
   std::chrono::steady_clock::time_point stop_at_;
   std::deque<v1::SupervisionEvent> queue_;
+  std::optional<std::string> waits_for_;  // not sent yet
   uint64_t dropped_ = 0;
   grpc::ClientContext* watching_ = nullptr;  // to be cancelled
   grpc::ClientContext* sending_ = nullptr;   // to be cancelled once kFlush is over

@@ -72,6 +72,25 @@ TEST(SupervisionClientTest, ManagerMayComeLater) {
   EXPECT_TRUE(PollFor([&] { return Ask(port).events_size() == 1 && Ask(port).events(0).rank() == 6; }));
 }
 
+TEST(SupervisionClientTest, WhomTheRendezvousWaitsForIsTheNewest) {
+  auto manager = StartManager();
+  const int port = manager->port();
+  auto client = SupervisionClient::Start(To(port), nullptr);
+  ASSERT_TRUE(client.ok());
+  (*client)->SetWaitsFor("nodes 1-2 (1 of 3 here)");
+  (*client)->SetWaitsFor("node 2 (2 of 3 here)");
+  EXPECT_TRUE(PollFor([&] { return Ask(port).waits_for() == "node 2 (2 of 3 here)"; }));
+  EXPECT_GE(Ask(port).waits_s(), 0);
+  EXPECT_EQ(Ask(port).events_size(), 0) << "nothing has happened yet";
+  (*client)->SetWaitsFor("");
+  EXPECT_TRUE(PollFor([&] { return Ask(port).waits_for().empty(); }));
+  // A manager that comes back is told.
+  manager.reset();
+  (*client)->SetWaitsFor("node 1 (2 of 3 here)");
+  manager = StartManager({.port = port});
+  EXPECT_TRUE(PollFor([&] { return Ask(port).waits_for() == "node 1 (2 of 3 here)"; }));
+}
+
 TEST(SupervisionClientTest, EndsSoonWithoutAManager) {
   auto client = SupervisionClient::Start(To(1), nullptr);
   ASSERT_TRUE(client.ok());

@@ -78,7 +78,8 @@ void WriteTerminationLog(const std::string& text, const std::string& path) {
   struct stat status {};
   if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
   if (::ftruncate(fd.get(), 0) != 0) return;
-  std::string_view rest = std::string_view(text).substr(0, WholeCharacters(text, kMaxTerminationLogBytes));
+  const std::string kept = CutUtf8(text, kMaxTerminationLogBytes);
+  std::string_view rest = kept;
   while (!rest.empty()) {
     const ssize_t count = ::write(fd.get(), rest.data(), rest.size());
     if (count < 0 && errno == EINTR) continue;

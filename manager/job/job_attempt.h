@@ -48,6 +48,7 @@ class JobAttempt {
   // Streams. A node without one that has not ended is given up at `give_up_ns`, unless the attempt is over.
   void Connect(Node& node, uint64_t peer);
   void Disconnect(Node& node, int64_t now_ns, int64_t give_up_ns);
+  uint32_t size() const { return size_; }
   uint32_t connected() const { return static_cast<uint32_t>(streams_.size()); }
   int64_t empty_since_ns() const { return empty_since_ns_; }  // while nobody is connected
   // The node that is given up first, and when.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "diagnosis/text.h"
 
 namespace taskd::manager {
 
@@ -312,6 +313,17 @@ JobState JobLinkCore::State() const {
   JobState state = attempt_->State();
   state.hosted = options_.hosted;
   return state;
+}
+
+std::string JobLinkCore::WaitsFor() const {
+  if (!attempt_ || attempt_->end()) return "";
+  const JobState state = attempt_->State();
+  if (state.all_joined) return "";
+  const std::vector<int> listed(state.missing.begin(), state.missing.end());
+  const size_t others = state.missing_count - listed.size();
+  return absl::StrCat(state.missing_count == 1 ? "node " : "nodes ", diagnosis::FormatRanks(listed, listed.size()),
+                      others == 0 ? "" : absl::StrCat(" and ", others, " more"), " (",
+                      attempt_->size() - state.missing_count, " of ", attempt_->size(), " here)");
 }
 
 void JobLinkCore::StateChanged() {

@@ -66,6 +66,8 @@ class JobLinkCore {
   JobOutputs Lost(uint64_t peer, int64_t now_ns);
   JobOutputs Tick(int64_t now_ns);
   int64_t next_tick_ns() const;  // when Tick is due at the latest
+  // Whom the nodes that have joined wait for: "nodes 2, 5-7 (4 of 8 here)"; empty: for nobody.
+  std::string WaitsFor() const;
 
  private:
   using Node = JobAttempt::Node;

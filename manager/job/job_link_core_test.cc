@@ -181,6 +181,21 @@ TEST(JobLinkCoreTest, MissingAreAtMostSixteen) {
   EXPECT_THAT(job.Last<JobState>(1).missing, ElementsAre(0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16));
 }
 
+TEST(JobLinkCoreTest, SaysWhomItWaitsFor) {
+  Job job;
+  EXPECT_EQ(job.core.WaitsFor(), "");
+  job.Enter(10, Join(0, 8));
+  job.Enter(13, Join(3, 8));
+  EXPECT_EQ(job.core.WaitsFor(), "nodes 1, 2, 4-7 (2 of 8 here)");
+  for (uint32_t i : {1, 2, 4, 5, 6}) job.Enter(10 + i, Join(i, 8));
+  EXPECT_EQ(job.core.WaitsFor(), "node 7 (7 of 8 here)");
+  job.Enter(17, Join(7, 8));
+  EXPECT_EQ(job.core.WaitsFor(), "");
+  Job large;
+  large.Enter(1, Join(3, 65536));
+  EXPECT_EQ(large.core.WaitsFor(), "nodes 0-2, 4-16 and 65519 more (1 of 65536 here)");
+}
+
 TEST(JobLinkCoreTest, AllReadyWaitsForThoseThatServe) {
   Job job;
   job.Enter(10, Join(0, 3));

@@ -136,7 +136,8 @@ class Hub {
     ~Stream() = default;
   };
 
-  explicit Hub(JobLinkCore::Options options) : core_(options), ticker_([this] { Run(); }) {}
+  Hub(JobLinkCore::Options options, std::function<void(const std::string&)> on_waiting)
+      : core_(options), on_waiting_(std::move(on_waiting)), ticker_([this] { Run(); }) {}
   ~Hub() { Close(); }
 
   // The number of the stream, which `event(core, peer, now_ns)` has let the core know; 0: closed. Until Remove. At once,
@@ -201,6 +202,8 @@ class Hub {
       auto found = streams_.find(output.peer);
       if (found != streams_.end()) found->second->Take(std::move(output.message));
     }
+    if (std::string waits_for = core_.WaitsFor(); waits_for != waits_for_)
+      on_waiting_(waits_for_ = std::move(waits_for));
     const int64_t next = core_.next_tick_ns();
     if (next < next_tick_ns_) wake_.notify_all();
     next_tick_ns_ = next;
@@ -225,6 +228,8 @@ class Hub {
   std::condition_variable wake_;
   bool closed_ = false;
   JobLinkCore core_;
+  const std::function<void(const std::string&)> on_waiting_;
+  std::string waits_for_;  // as told last
   int64_t next_tick_ns_ = std::numeric_limits<int64_t>::max();
   uint64_t next_peer_ = 1;
   std::map<uint64_t, Stream*> streams_;
@@ -512,8 +517,9 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
 
 }  // namespace
 
-JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote) {
-  auto hub = std::make_shared<Hub>(JobLinkCore::Options{hosted});
+JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote,
+                                  std::function<void(const std::string&)> on_waiting) {
+  auto hub = std::make_shared<Hub>(JobLinkCore::Options{hosted}, std::move(on_waiting));
   return {std::make_unique<JobLinkCallbackService>(hub, shape, remote), [hub] { hub->Close(); }};
 }
 

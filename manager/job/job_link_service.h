@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "manager/switch/core.h"
 
@@ -19,8 +20,10 @@ struct JobLinkService {
   std::function<void()> close;  // ends its streams; before the server is shut down
 };
 
+// `on_waiting`: whom the nodes that are here wait for has changed (JobLinkCore::WaitsFor). Takes note and goes.
 // `hosted`: JobState.hosted. `remote`: commands may be run on nodes that take them; never on the strength of a stand-in
 // for a secret.
-JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote);
+JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote,
+                                  std::function<void(const std::string&)> on_waiting);
 
 }  // namespace taskd::manager

@@ -529,6 +529,7 @@ class Api {
     json["switch"] = SwitchJson(snapshot.wanted, census);
     json["restarts"] = supervision.restarts;
     json["rank_exits"] = supervision.rank_exits;
+    json["waits_for"] = supervision.waits_for;
     json["hang"] = HangJson(supervision);
     json["events"] = Json::array();
     for (const LoggedEvent& event : sources_.events->Since(0, kShownEvents)) {

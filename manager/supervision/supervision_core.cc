@@ -148,6 +148,7 @@ std::optional<HangVerdict> SupervisionCore::Take(const SupervisionEvent& event, 
       return watch_.Restarted(now);
     case Kind::kEnded:
       state_ = State::kEnded;
+      waits_for_.clear();
       return watch_.Restarted(now);
     default:
       return std::nullopt;
@@ -168,6 +169,13 @@ absl::Status SupervisionCore::Report(std::vector<SupervisionEvent> events, Stead
     if (over.has_value()) Publish(*over, realtime_ns);
   }
   return absl::OkStatus();
+}
+
+void SupervisionCore::SetWaitsFor(std::string waits_for, SteadyTime now) {
+  CutUtf8(&waits_for, kMaxTextBytes);
+  std::lock_guard lock(mutex_);
+  if (waits_for_.empty()) waits_since_ = now;
+  waits_for_ = std::move(waits_for);
 }
 
 void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realtime_ns) {
@@ -217,6 +225,8 @@ SupervisionSnapshot SupervisionCore::Snapshot() const {
   snapshot.restarts = restarts_;
   snapshot.rank_exits = rank_exits_;
   snapshot.events.assign(events_.begin(), events_.end());
+  snapshot.waits_for = waits_for_;
+  snapshot.waits_since = waits_since_;
   return snapshot;
 }
 

@@ -49,6 +49,8 @@ struct SupervisionSnapshot {
   int hung_ranks = 0;
   std::optional<HangVerdict> hang;       // the open one
   std::vector<SupervisionEvent> events;  // newest last
+  std::string waits_for;                 // whom the rendezvous waits for; empty: for nobody
+  SteadyTime waits_since;                // if it does
 };
 
 // A launcher that wants to hear of hangs. Called under the core's lock: takes note and goes.
@@ -78,6 +80,8 @@ class SupervisionCore {
 
   // Takes all or none. INVALID_ARGUMENT: a kind that only the manager knows (hang is ours), numbers below -1.
   absl::Status Report(std::vector<SupervisionEvent> events, SteadyTime now);
+  // Whom the rendezvous waits for; empty: for nobody.
+  void SetWaitsFor(std::string waits_for, SteadyTime now);
   void Look(const JobSnapshot& job, SteadyTime now, int64_t realtime_ns);
 
   // From now on; the settings are the job's. Reports an open hang at once. False: closed, nothing was reported.
@@ -108,6 +112,8 @@ class SupervisionCore {
   uint64_t rank_exits_ = 0;
   std::deque<SupervisionEvent> events_;
   size_t events_bytes_ = 0;
+  std::string waits_for_;
+  SteadyTime waits_since_;
   ObservedClock clock_;
   HangWatch watch_;  // in that clock's time
   std::set<HangSink*> sinks_;

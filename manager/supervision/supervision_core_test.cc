@@ -65,6 +65,20 @@ class SupervisionCoreTest : public ::testing::Test {
   SteadyTime now_{};
 };
 
+TEST_F(SupervisionCoreTest, KnowsWhomTheRendezvousWaitsForAndSinceWhen) {
+  EXPECT_EQ(core_.Snapshot().waits_for, "");
+  const SteadyTime began = now_;
+  core_.SetWaitsFor("nodes 1-2 (1 of 3 here)", now_);
+  core_.SetWaitsFor("node 2 (2 of 3 here)", now_ + std::chrono::seconds(5));
+  EXPECT_EQ(core_.Snapshot().waits_for, "node 2 (2 of 3 here)");
+  EXPECT_EQ(core_.Snapshot().waits_since, began) << "since when it waits for anybody";
+  core_.SetWaitsFor("", now_);
+  EXPECT_EQ(core_.Snapshot().waits_for, "");
+  core_.SetWaitsFor("node 2 (2 of 3 here)", now_);
+  ASSERT_TRUE(Report(Event(Kind::kEnded)).ok());
+  EXPECT_EQ(core_.Snapshot().waits_for, "");
+}
+
 TEST_F(SupervisionCoreTest, StatesFollowTheEvents) {
   EXPECT_EQ(state(), State::kUnknown);
   ASSERT_TRUE(Report(Event(Kind::kStarted)).ok());

@@ -1,5 +1,7 @@
 #include "manager/supervision/supervision_messages.h"
 
+#include <chrono>
+
 namespace taskd::manager {
 namespace {
 
@@ -41,6 +43,11 @@ void FillSupervision(const SupervisionSnapshot& snapshot, v1::SupervisionStatus*
   message->set_restarts(static_cast<uint32_t>(snapshot.restarts));
   message->set_rank_exits(static_cast<uint32_t>(snapshot.rank_exits));
   message->set_hung_ranks(static_cast<uint32_t>(snapshot.hung_ranks));
+  if (!snapshot.waits_for.empty()) {
+    message->set_waits_for(snapshot.waits_for);
+    message->set_waits_s(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - snapshot.waits_since).count());
+  }
   for (const SupervisionEvent& event : snapshot.events) {
     v1::SupervisionEvent* out = message->add_events();
     out->set_kind(static_cast<v1::SupervisionEvent::Kind>(event.kind));

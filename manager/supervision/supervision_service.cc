@@ -97,7 +97,9 @@ class SupervisionService final : public v1::Supervision::CallbackService {
     std::vector<SupervisionEvent> events;
     events.reserve(static_cast<size_t>(request.events_size()));
     for (const v1::SupervisionEvent& event : request.events()) events.push_back(ReadEvent(event));
-    absl::Status taken = core_->Report(std::move(events), std::chrono::steady_clock::now());
+    const SteadyTime now = std::chrono::steady_clock::now();
+    absl::Status taken = core_->Report(std::move(events), now);
+    if (taken.ok() && request.has_waits_for()) core_->SetWaitsFor(request.waits_for(), now);
     if (taken.ok()) return grpc::Status::OK;
     return {static_cast<grpc::StatusCode>(taken.code()), std::string(taken.message())};
   }

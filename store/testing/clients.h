@@ -11,7 +11,7 @@
 
 namespace taskd::store {
 
-class Clients {
+class CoreClients {
  public:
   using Strings = std::vector<std::string>;
   struct Asked {

@@ -1,4 +1,5 @@
 """`taskd run`: real launchers and ranks on loopback. What ranks get, how jobs start, restart and end, with which code."""
+import json
 import os
 import re
 import signal
@@ -68,6 +69,26 @@ def test_port_is_served_until_the_last_node_is_done(jobs):
     with socket.socket() as server:  # free again at once
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("127.0.0.1", port))
+
+
+def test_status_says_whom_a_job_waits_for(jobs):
+    port, manager_port = free_port(), free_port()
+    managed = {"TASKD_MANAGER": "", "TASKD_MANAGER_PORT": manager_port}
+    node0 = jobs.static(0, port, nodes=4, action=["wait"], environment=managed)
+
+    def status(*options):
+        return jobs.stage.run("status", *options, environment=managed)
+    shown = wait_until(lambda: "rendezvous: " in (text := status().stdout) and text, "it waits for somebody")
+    assert re.search(r"^rendezvous: waits for nodes 1-3 \(1 of 4 here\) for \d+ s$", shown, re.M), shown
+    node2 = jobs.static(2, port, nodes=4, action=["wait"], environment=managed)
+    waits = wait_until(lambda: (told := json.loads(status("--json").stdout)["supervision"])["waits_for"].startswith("nodes 1, 3") and told,
+                       "node 2 is there")
+    assert waits["waits_for"] == "nodes 1, 3 (2 of 4 here)" and waits["waits_s"] > 0
+    others = [jobs.static(n, port, nodes=4, action=["wait"], environment=managed) for n in (1, 3)]
+    jobs.wait_started(8)
+    wait_until(lambda: "rendezvous: " not in status().stdout, "it waits for nobody")
+    jobs.put("go")
+    assert [node.wait() for node in (node0, node2, *others)] == [0] * 4
 
 
 # ---- Failures

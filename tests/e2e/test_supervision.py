@@ -88,7 +88,8 @@ def status_text(manager):
 
 def test_events_are_shown(stage, launcher, manager):
     kinds = launcher.messages.SupervisionEvent
-    assert supervision(manager) == {"state": "unknown", "restarts": 0, "rank_exits": 0, "hung_ranks": 0, "events": []}
+    assert supervision(manager) == {"state": "unknown", "restarts": 0, "rank_exits": 0, "hung_ranks": 0, "events": [],
+                                   "waits_for": "", "waits_s": 0}
     assert "job is" not in status_text(manager)
     launcher.report(kinds.STARTED)
     assert supervision(manager)["state"] == "running"

@@ -44,6 +44,7 @@ function Hint({live}) {
   let hint = null;
   if (state === "hung") hint = html`No rank gets on. Below: who is behind, and where each stands.`;
   else if (state === "ended") hint = html`The job has ended; this is how it was. Look at its files at any time: <code>taskd diagnose --from DIR</code>`;
+  else if (live.waits_for) hint = html`No rank is started yet: the nodes that are here wait for ${live.waits_for}.`;
   else if (nodes.known === 0) hint = html`No node has connected yet. Start the ranks with <code>taskd run</code> in torchrun's place, or
     ${" "}<code>taskd proxy</code> on each node with the manager's address.`;
   else if (ranks.attached === 0) hint = html`${nodes.connected} of ${nodes.known} nodes are connected, but no rank is recorded yet. A rank appears with its
