@@ -218,7 +218,7 @@ class Binder {
     const int count = static_cast<int>(cores.size());
     if (count < place.sharers) {
       return absl::InvalidArgumentError(absl::StrCat("--numa-binding 'exclusive': NUMA node ", place.node, " has ",
-                                                     count, " cores that may be used", " here, fewer than the ",
+                                                     count, " cores that may be used here, fewer than the ",
                                                      place.sharers, " ranks or accelerators that share it"));
     }
     // The first ones get one more where it does not come out even.
