@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "diagnosis/text.h"
+#include "common/ranges_text.h"
 
 namespace taskd::manager {
 
@@ -321,7 +321,7 @@ std::string JobLinkCore::WaitsFor() const {
   if (state.all_joined) return "";
   const std::vector<int> listed(state.missing.begin(), state.missing.end());
   const size_t others = state.missing_count - listed.size();
-  return absl::StrCat(state.missing_count == 1 ? "node " : "nodes ", diagnosis::FormatRanks(listed, listed.size()),
+  return absl::StrCat(state.missing_count == 1 ? "node " : "nodes ", FormatRanges(listed, listed.size()),
                       others == 0 ? "" : absl::StrCat(" and ", others, " more"), " (",
                       attempt_->size() - state.missing_count, " of ", attempt_->size(), " here)");
 }
