@@ -40,6 +40,7 @@ constexpr int kClockEvery = 4;     // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr double kPlannedShift = 0.03;  // of everybody's own time
 constexpr int kPlannedSteps = 10;       // until the new level is what is normal
+constexpr double kShiftSigmas = 4;      // of means over so many steps, until it is worth a note
 constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause,
 constexpr double kPauseOwnFactor = 2;   // of everybody where own times are so much longer, too
 constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
@@ -101,7 +102,7 @@ class Engine::Impl {
     state.gone = false;
     const StepKey key = progress_.Add(rank, fold.process_id, fold.step, now_ns);
     MoveTo(rank, key);
-    if (progress_.IsFarAhead(key)) odd_ = {rank, key.step, judged_steps_};
+    if (progress_.IsFarAhead(key)) odd_ = {rank, key.step, last_step_, judged_steps_};
     state.unused = true;
     if (key <= judged_ && IsJudgedTooFar()) judged_ = {progress_.reached().life, progress_.reached().step - 1};
     if (key <= judged_) {
@@ -204,7 +205,8 @@ class Engine::Impl {
   struct Odd {
     int rank = -1;
     int64_t step = 0;
-    int judged_steps = 0;  // when it came
+    int64_t job_step = 0;  // when it came
+    int judged_steps = 0;  // likewise
   };
   struct Restored {
     std::string key;
@@ -327,6 +329,7 @@ class Engine::Impl {
     const bool new_life = TakeFolds(bucket.folds);
     if (new_life || (judged_.life >= 0 && key.life != judged_.life)) {
       planned_steps_ = 0;
+      shift_noise_.Restart();
       life_begins_ = true;
     }
     judged_ = key;
@@ -448,18 +451,31 @@ class Engine::Impl {
     const bool follows = shift > 0 ? lost > shift / 4 && lost < 1e9 : lost < shift / 4;
     const bool shifted = std::abs(shift) > kPlannedShift && follows;
     planned_steps_ = shifted ? planned_steps_ + 1 : std::max(0, planned_steps_ - 1);
+    planned_shift_ += shifted ? (shift - planned_shift_) / planned_steps_ : 0;
+    shift_noise_.Add(shift);
     if (planned_steps_ == 3) planned_since_ = step - 2;
     if (planned_steps_ >= kPlannedSteps) {
-      planned_note_ = absl::StrFormat("since step %d all ranks %s per step than before: %s", planned_since_,
-                                      shift > 0 ? "do more" : "do less",
-                                      own_.mode() == OwnTime::Mode::kBulk || shift < 0
-                                          ? "a planned change, not a fault"
-                                          : "a planned change, or all wait for one in something that is not marked");
+      NoteShift();
       own_.RelearnLevels();
       transfers_.Forget();
+      shift_noise_.Restart();
       planned_steps_ = 0;
     }
     return shifted;
+  }
+
+  // Once it is known how far all ranks go up and down together for as long anyway: on a busy machine that says nothing.
+  void NoteShift() {
+    if (!shift_noise_.ready() || std::abs(planned_shift_) < kShiftSigmas * shift_noise_.sigma()) return;
+    const double percent = 100 * (std::exp(planned_shift_) - 1);
+    shift_note_ = {NoteKind::kDesign,
+                   absl::StrFormat("since step %d all ranks take %.0f %% %s by themselves: %s", planned_since_,
+                                   std::abs(percent), percent > 0 ? "more" : "less",
+                                   own_.mode() == OwnTime::Mode::kBulk || percent < 0
+                                       ? "the work or the machines changed for all"
+                                       : "the work or the machines changed for all, or all wait for one in something "
+                                         "that is not marked"),
+                   planned_since_};
   }
 
   bool Accuse(int64_t step, int64_t place, bool planned_change) {
@@ -567,43 +583,52 @@ class Engine::Impl {
   std::vector<Note> MakeNotes(const std::string& uncovered, const std::vector<int>& ahead, bool behind) const {
     std::vector<Note> notes;
     if (has_few_steps()) {
-      notes.push_back({NoteKind::kShort, absl::StrCat("only ", judged_steps_, " steps can be judged so far; ",
-                                                      kEnoughSteps, " are needed")});
+      notes.push_back(
+          {NoteKind::kShort,
+           absl::StrCat("only ", judged_steps_, " steps can be judged so far; ", kEnoughSteps, " are needed"),
+           first_step_});
     }
-    if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered});
+    if (!uncovered.empty()) notes.push_back({NoteKind::kCoverage, uncovered, first_step_});
     if (const std::vector<int>& unheard = roster().unheard; !unheard.empty()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanges(unheard), ": not judged")});
+      notes.push_back(
+          {NoteKind::kNoData, absl::StrCat("no marks of rank ", FormatRanges(unheard), ": not judged"), first_step_});
     }
     if (const std::vector<int>& ranks = roster().with_unused_groups; !ranks.empty()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("members of groups of rank ", FormatRanges(ranks),
-                                                       " are not used: one is no rank (0 to ", kMaxRanks - 1,
-                                                       "), or they are more than the rank or its node may bring")});
+      notes.push_back(
+          {NoteKind::kNoData,
+           absl::StrCat("members of groups of rank ", FormatRanges(ranks), " are not used: one is no rank (0 to ",
+                        kMaxRanks - 1, "), or they are more than the rank or its node may bring"),
+           first_step_});
     }
     const std::vector<int> silent = SilentRanks();
     if (!silent.empty() && judged_steps_ > 0 && silent.size() < ranks_.size()) {
-      notes.push_back(
-          {NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanges(silent), ": not judged")});
+      notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanges(silent), ": not judged"),
+                       SilentSince(silent)});
     }
     if (judged_steps_ >= kEnoughSteps && !CanJudge()) {
-      notes.push_back(
-          {NoteKind::kShort, "no two ranks do the same work: there is nothing to compare with but their own past"});
+      notes.push_back({NoteKind::kShort,
+                       "no two ranks do the same work: there is nothing to compare with but their own past",
+                       first_step_});
     }
     if (CanJudge() && IsIdle() && uncovered.empty()) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("nothing could be compared in the last ", own_.idle_steps(),
-                                                       " steps: marks are lost, or too few ranks have the same ones")});
+      notes.push_back({NoteKind::kNoData,
+                       absl::StrCat("nothing could be compared in the last ", own_.idle_steps(),
+                                    " steps: marks are lost, or too few ranks have the same ones"),
+                       lives_.StepAt(lives_.PlaceOf(last_step_) - own_.idle_steps() + 1)});
     }
     NoteOddSteps(ahead, notes);
     if (judged_steps_ > 0 && behind) {
-      notes.push_back({NoteKind::kNoData, absl::StrCat("steps come, but those after step ", last_step_,
-                                                       " could not be judged: they came too late, twice or without "
-                                                       "the time that they took")});
+      notes.push_back({NoteKind::kNoData,
+                       absl::StrCat("steps come, but those after step ", last_step_,
+                                    " could not be judged: they came too late, twice or without "
+                                    "the time that they took"),
+                       last_step_});
     }
-    if (!planned_note_.empty()) notes.push_back({NoteKind::kDesign, planned_note_});
+    if (shift_note_.since_step >= 0) notes.push_back(shift_note_);
     NoteUnbalancedStages(notes);
     if (own_.rotation() > 0.7 && !book_.any_open() && WorkIsUneven()) {
       notes.push_back(
-          {NoteKind::kRotation,
-           "the slowest rank changes from step to step: the work is uneven (sequence lengths), no rank is"});
+          {NoteKind::kRotation, "the slowest rank changes from step to step: none is slow by itself", first_step_});
     }
     return notes;
   }
@@ -615,6 +640,16 @@ class Engine::Impl {
       if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
     }
     return silent;
+  }
+
+  // The first step without one of them, in this life of the job.
+  int64_t SilentSince(const std::vector<int>& silent) const {
+    int64_t since = last_step_;
+    for (int rank : silent) {
+      const StepKey& at = ranks_[static_cast<size_t>(rank)].at;
+      since = std::min(since, at.life == judged_.life ? at.step + 1 : lives_.StepAt(lives_.first()));
+    }
+    return since;
   }
 
   // A rank of this life of the job that nobody has reported as gone.
@@ -647,20 +682,23 @@ class Engine::Impl {
   }
 
   void NoteOddSteps(const std::vector<int>& ahead, std::vector<Note>& notes) const {
-    auto note = [&](std::string text) { notes.push_back({NoteKind::kNoData, std::move(text)}); };
+    auto note = [&](std::string text, int64_t since) { notes.push_back({NoteKind::kNoData, std::move(text), since}); };
     if (!ahead.empty()) {
       const int64_t step = ranks_[static_cast<size_t>(ahead[0])].at.step;
       const std::string who = absl::StrCat("rank ", FormatRanges(ahead));
       const std::string others = absl::StrCat("the others are at step ", progress_.reached().step);
       if (ahead.size() > 1) {
         note(absl::StrCat(who, " say steps far ahead, rank ", ahead[0], " step ", step, "; ", others,
-                          ": those names are not used"));
+                          ": those names are not used"),
+             progress_.reached().step);
       } else {
-        note(absl::StrCat(who, " says step ", step, ", ", others, ": its names are not used"));
+        note(absl::StrCat(who, " says step ", step, ", ", others, ": its names are not used"),
+             progress_.reached().step);
       }
     } else if (odd_.rank >= 0 && judged_steps_ - odd_.judged_steps < kOddNote) {
       note(absl::StrCat("rank ", odd_.rank, " said step ", odd_.step,
-                        ", far ahead of the others: that name was not used"));
+                        ", far ahead of the others: that name was not used"),
+           odd_.job_step);
     }
   }
 
@@ -701,7 +739,8 @@ class Engine::Impl {
       notes.push_back({NoteKind::kDesign,
                        absl::StrFormat("stage %d computes %.2f times as long as a typical stage on all its ranks: the "
                                        "pipeline could be balanced",
-                                       stage, slowest / typical)});
+                                       stage, slowest / typical),
+                       first_step_});
     }
   }
 
@@ -737,7 +776,9 @@ class Engine::Impl {
   int judged_steps_ = 0;
   int planned_steps_ = 0;
   int64_t planned_since_ = 0;
-  std::string planned_note_;
+  double planned_shift_ = 0;  // mean over those steps
+  BlockNoise shift_noise_{kPlannedSteps};
+  Note shift_note_;  // since step -1: there is none
 };
 
 Engine::Engine() : Engine(Options()) {}

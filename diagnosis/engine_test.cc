@@ -719,6 +719,26 @@ TEST(EngineProgress, AnElasticChangeOfTheWorld) {
   EXPECT_TRUE(Names(job.engine.report(), 1));
 }
 
+TEST(EngineNotes, AChangeForAllIsMeasuredAndNamesNoCause) {
+  DataParallelJob job(8);
+  job.extra = [](int, int step) { return step >= 100 ? 25.0 : 0.0; };
+  job.Run(0, 140);
+  const Report report = job.engine.report();
+  ASSERT_EQ(report.notes.size(), 1u) << NotesOf(report);
+  EXPECT_EQ(report.notes[0].kind, NoteKind::kDesign);
+  EXPECT_NEAR(static_cast<double>(report.notes[0].since_step), 100, 2);
+  EXPECT_EQ(report.notes[0].until_step, -1);
+  EXPECT_NE(report.notes[0].text.find(" % more by themselves"), std::string::npos) << report.notes[0].text;
+}
+
+TEST(EngineNotes, UnrestOfTheMachinesIsNoChange) {
+  // All go up and down together, by a fifth, for twelve steps each: less than a restless machine does.
+  DataParallelJob job(8);
+  job.extra = [](int, int step) { return (step / 12) * 7 % 5 * 5.0; };
+  job.Run(0, 400);
+  for (const Note& note : job.engine.report().notes) EXPECT_NE(note.kind, NoteKind::kDesign) << note.text;
+}
+
 // Three nodes of a rank each. Node 2 is slow, and goes; the others go on from an older step.
 class ShrinkingJob : public DataParallelJob {
  public:

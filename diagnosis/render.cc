@@ -253,6 +253,8 @@ std::string RenderJson(const Report& report, const std::string& job) {
   for (const Note& note : report.notes) {
     Json row;
     row["kind"] = Name(note.kind);
+    row["since_step"] = note.since_step < 0 ? Json() : Json(note.since_step);
+    row["until_step"] = note.until_step < 0 ? Json() : Json(note.until_step);
     row["text"] = note.text;
     json["notes"].push_back(std::move(row));
   }

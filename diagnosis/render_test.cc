@@ -44,7 +44,7 @@ Report SlowReport() {
   report.last_step = 120;
   report.state = JobState::kSlow;
   report.verdicts = {verdict};
-  report.notes = {{NoteKind::kNoData, "rank 5 left no marks"}};
+  report.notes = {{NoteKind::kNoData, "rank 5 left no marks", 7}};
   report.coverage = {{0, 0.30749, true}, {63, 0, false}};
   report.step_ms = 77.6;
   return report;
@@ -66,7 +66,7 @@ TEST(RenderJson, IsTheDesignsObjectToTheByte) {
             R"({"feature":"own_time","value":77.12,"reference":66.0,"peers":15,"z":9.346,"steps":[103,120]},)"
             R"({"feature":"dataloader","value":0.0001235,"reference":0.0,"peers":0,"z":0.0,"steps":[0,0]}],)"
             R"("text":"rank 7 (node 0) computes 21 % longer than its 15 peers since step 103"}],)"
-            R"("notes":[{"kind":"no_data","text":"rank 5 left no marks"}],)"
+            R"("notes":[{"kind":"no_data","since_step":7,"until_step":null,"text":"rank 5 left no marks"}],)"
             R"("coverage":[{"rank":0,"ratio":0.307,"sufficient":true},{"rank":63,"ratio":0.0,"sufficient":false}]})");
 }
 

@@ -73,6 +73,31 @@ double NoisePool::SigmaWithout(int source) {
   return scratch_.size() < kEnough ? sigma_ : Sigma();
 }
 
+void BlockNoise::Add(double value) {
+  sum_ += value;
+  if (++count_ < size_) return;
+  const double mean = sum_ / size_;
+  count_ = 0;
+  sum_ = 0;
+  if (has_last_) {
+    if (differences_.size() < kBlocks) differences_.push_back(0);
+    differences_[next_++ % kBlocks] = std::abs(mean - last_);
+  }
+  has_last_ = true;
+  last_ = mean;
+}
+
+void BlockNoise::Restart() {
+  count_ = 0;
+  sum_ = 0;
+  has_last_ = false;
+}
+
+double BlockNoise::sigma() const {
+  std::vector<double> differences = differences_;
+  return 1.4826 * LowerMedian(differences) / std::sqrt(2.0);
+}
+
 double CusumClip(const std::array<double, 3>& rates) {
   auto mean = [&](double clip) {
     auto growth = [clip](double z) { return std::exp(2 * (std::min(z, clip) - 1)); };

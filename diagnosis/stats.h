@@ -54,6 +54,30 @@ class NoisePool {
   double median_sigma_ = 0;
 };
 
+// The noise of means over blocks of `size` values in a row, from how far neighbouring blocks are apart: values that go
+// together for a while do not count as many witnesses. The newest kBlocks differences.
+class BlockNoise {
+ public:
+  static constexpr size_t kBlocks = 32;
+  static constexpr size_t kEnough = 4;
+
+  explicit BlockNoise(int size) : size_(size) {}
+  void Add(double value);
+  // What follows is on another level: no difference across it.
+  void Restart();
+  bool ready() const { return differences_.size() >= kEnough; }
+  double sigma() const;  // of one mean
+
+ private:
+  const int size_;
+  int count_ = 0;  // of the block under way
+  double sum_ = 0;
+  bool has_last_ = false;
+  double last_ = 0;
+  std::vector<double> differences_;
+  size_t next_ = 0;
+};
+
 // How often a healthy step lies far outside: noise has heavier tails than a normal distribution. Counted over peers.
 class TailRate {
  public:

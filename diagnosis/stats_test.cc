@@ -1,6 +1,7 @@
 #include "diagnosis/stats.h"
 
 #include <cmath>
+#include <random>
 
 #include "gtest/gtest.h"
 
@@ -65,6 +66,39 @@ TEST(CusumClip, KeepsTheRateOfFalseAlarms) {
   EXPECT_NEAR(CusumClip({0.9, 0.9, 0.9}), 1.3, 1e-9);
   EXPECT_EQ(StepsBeyondChance(0.001), 3);
   EXPECT_EQ(StepsBeyondChance(0.05), 7);
+}
+
+TEST(BlockNoise, CountsWhatGoesTogetherOnce) {
+  // Ten values in a row are alike: means of ten are as far apart as the values. Averages over 100 such streams.
+  std::minstd_rand random(7);
+  std::normal_distribution<double> normal(0, 0.2);
+  double together_sigma = 0;
+  double apart_sigma = 0;
+  for (int stream = 0; stream < 100; ++stream) {
+    BlockNoise together(10);
+    BlockNoise apart(10);
+    for (int block = 0; block < 40; ++block) {
+      const double value = normal(random);
+      for (int i = 0; i < 10; ++i) {
+        together.Add(value);
+        apart.Add(normal(random));
+      }
+    }
+    together_sigma += together.sigma() / 100;
+    apart_sigma += apart.sigma() / 100;
+  }
+  EXPECT_NEAR(together_sigma, 0.2, 0.02);
+  EXPECT_NEAR(apart_sigma, 0.2 / std::sqrt(10.0), 0.006);
+}
+
+TEST(BlockNoise, ALevelThatChangesIsNoNoise) {
+  BlockNoise noise(10);
+  for (int i = 0; i < 60; ++i) noise.Add(i % 20 < 10 ? 0.01 : -0.01);
+  ASSERT_TRUE(noise.ready());
+  const double before = noise.sigma();
+  noise.Restart();
+  for (int i = 0; i < 20; ++i) noise.Add(5 + (i < 10 ? 0.01 : -0.01));
+  EXPECT_NEAR(noise.sigma(), before, 1e-9);
 }
 
 }  // namespace

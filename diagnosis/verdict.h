@@ -84,6 +84,8 @@ struct Verdict {
 struct Note {
   NoteKind kind = NoteKind::kShort;
   std::string text;
+  int64_t since_step = -1;  // -1: not known, or since the first
+  int64_t until_step = -1;  // -1: now
 
   friend bool operator==(const Note&, const Note&) = default;
 };

@@ -133,6 +133,8 @@ void FillReportHead(const Report& report, const std::string& job, v1::DiagnosisR
     v1::Note* out = message->add_notes();
     out->set_kind(Name(note.kind));
     out->set_text(note.text);
+    if (note.since_step >= 0) out->set_since_step(note.since_step);
+    if (note.until_step >= 0) out->set_until_step(note.until_step);
   }
   for (const RankCoverage& rank : report.coverage) {
     message->add_coverage_ranks(rank.rank);
@@ -158,6 +160,8 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
     Note& note = report.notes.emplace_back();
     if (!ReadName(in.kind(), NoteKind::kCoverage, &note.kind)) return Unknown("kind of note", in.kind());
     note.text = in.text();
+    if (in.has_since_step()) note.since_step = in.since_step();
+    if (in.has_until_step()) note.until_step = in.until_step();
   }
   if (message.coverage_ratios_size() != message.coverage_ranks_size() ||
       message.coverage_sufficient_size() != message.coverage_ranks_size()) {
