@@ -1,6 +1,11 @@
 #include "common/handshake_budget.h"
 
-#include <set>
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -124,6 +129,97 @@ TEST(HandshakeBudgetTest, TimeIsShorterWhileOthersWait) {
   EXPECT_EQ(budget.size(), 0u);
   budget.Expire(1'000'000 * kMs);
   EXPECT_TRUE(budget.idle()) << "nothing is remembered for ever";
+}
+
+// Nodes of a job behind one address, all started within a second: one thread makes their handshakes, and whoever is
+// closed, or has waited for as long as gRPC's clients do here, comes again as they do.
+class StartOfAJob {
+ public:
+  StartOfAJob(size_t nodes, int64_t handshake_ns) : handshake_ns_(handshake_ns), returns_(nodes) {
+    for (size_t node = 0; node < nodes; ++node) {
+      After(static_cast<int64_t>(node) * 1000 * kMs / static_cast<int64_t>(nodes), [this, node] { Connect(node); });
+    }
+    Tick();
+  }
+
+  void Run() {
+    while (in_ < returns_.size() && now_ns_ < 600'000 * kMs) {
+      now_ns_ = queue_.begin()->first;
+      queue_.begin()->second();
+      queue_.erase(queue_.begin());
+      Begin();
+    }
+  }
+
+  size_t in() const { return in_; }
+  int64_t now_ns() const { return now_ns_; }
+  int most_returns() const { return *std::max_element(returns_.begin(), returns_.end()); }
+  size_t left() const { return budget_.size(); }
+
+ private:
+  static constexpr int64_t kTickNs = 100 * kMs;
+  static constexpr int64_t kRoundTripNs = 2 * kMs;
+  static constexpr int64_t kPatienceNs = 5'000 * kMs;
+
+  void After(int64_t delay_ns, std::function<void()> happens) {
+    queue_.emplace(now_ns_ + delay_ns, std::move(happens));
+  }
+  void Tick() {
+    for (const Id id : budget_.Expire(now_ns_)) Close(id);
+    After(kTickNs, [this] { Tick(); });
+  }
+  void Connect(size_t node) {
+    const Id id = next_++;
+    node_of_[id] = node;
+    if (const auto victim = budget_.Add(id, "10.0.0.1", now_ns_)) Close(*victim);
+    budget_.Wants(id);
+    After(kPatienceNs, [this, id] {
+      budget_.Failed(id, now_ns_);
+      Close(id);
+    });
+  }
+  void Close(Id id) {
+    const auto found = node_of_.find(id);
+    if (found == node_of_.end()) return;
+    const size_t node = found->second;
+    node_of_.erase(found);
+    const double backoff_ms = std::min(100 * std::pow(1.6, returns_[node]++), 1000.);
+    const double jitter = std::uniform_real_distribution(0.8, 1.2)(random_);
+    After(static_cast<int64_t>(backoff_ms * jitter * kMs), [this, node] { Connect(node); });
+  }
+  void Begin() {
+    while (const auto turn = budget_.Next(now_ns_)) {
+      if (turn->drop) Close(*turn->drop);
+      free_ns_ = std::max(free_ns_, now_ns_) + handshake_ns_;
+      After(free_ns_ - now_ns_ + kRoundTripNs, [this, id = turn->begin] {
+        budget_.Proven(id);
+        in_ += node_of_.erase(id);
+      });
+    }
+  }
+
+  const int64_t handshake_ns_;
+  HandshakeBudget budget_{{}};
+  std::minstd_rand random_{1};
+  std::multimap<int64_t, std::function<void()>> queue_;  // by time: what happens then
+  int64_t now_ns_ = 0;
+  int64_t free_ns_ = 0;  // when the thread is
+  Id next_ = 0;
+  std::map<Id, size_t> node_of_;  // of connections that have not proven themselves
+  std::vector<int> returns_;      // of each node
+  size_t in_ = 0;
+};
+
+TEST(HandshakeBudgetTest, AllNodesOfAJobBehindOneAddressGetIn) {
+  constexpr size_t kNodes = 2048;
+  for (const int64_t handshake_ns : {kMs * 3 / 2, kMs * 6}) {
+    StartOfAJob job(kNodes, handshake_ns);
+    job.Run();
+    EXPECT_EQ(job.in(), kNodes);
+    EXPECT_EQ(job.left(), 0u);
+    EXPECT_LT(job.now_ns(), static_cast<int64_t>(kNodes) * handshake_ns * 11 / 10) << "the thread was never idle";
+    EXPECT_LE(job.most_returns(), 10) << "nobody is starved";
+  }
 }
 
 TEST(HandshakeBudgetTest, FailuresOfAnyNumberOfPeersAreBounded) {

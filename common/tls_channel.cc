@@ -149,9 +149,12 @@ absl::Status Channel::Receive(std::string_view bytes, std::string& plain, std::s
   wire_ = {bytes, &out};
   std::array<char, 16 * 1024> buffer;
   int size = 0;
-  while ((size = SSL_read(session_.get(), buffer.data(), buffer.size())) > 0) plain.append(buffer.data(), size);
+  while ((size = SSL_read(session_.get(), buffer.data(), buffer.size())) > 0) {
+    plain.append(buffer.data(), static_cast<size_t>(size));
+    if (wire_.in.empty() && SSL_has_pending(session_.get()) == 0) break;  // asking once more is not free
+  }
   wire_.in = {};
-  const int why = SSL_get_error(session_.get(), size);
+  const int why = size > 0 ? SSL_ERROR_WANT_READ : SSL_get_error(session_.get(), size);
   const unsigned long error = ERR_peek_last_error();
   if (why == SSL_ERROR_ZERO_RETURN) return absl::OutOfRangeError("the TLS connection has ended");
   if (why != SSL_ERROR_WANT_READ) {

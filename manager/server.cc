@@ -77,13 +77,7 @@ const std::string& GivenSecret(const ManagerOptions& options) {
 }
 
 // What gRPC may buffer for all connections together.
-constexpr size_t kMainBufferBytes = size_t{256} << 20;
-
-// A server, with what it needs for as long as it lives.
-struct Served {
-  std::unique_ptr<proto::FedServer> fed;  // brings its connections
-  std::unique_ptr<grpc::Server> server;
-};
+constexpr size_t kBufferBytes = size_t{256} << 20;
 
 }  // namespace
 
@@ -101,9 +95,9 @@ class ManagerServer::Impl {
     if (listener_ != nullptr) listener_->Stop();
     const auto deadline = std::chrono::system_clock::now() + kShutdownGrace;
     plain_.reset();
-    if (main_.server != nullptr) {
-      main_.server->Shutdown(deadline);
-      main_.server->Wait();
+    if (server_ != nullptr) {
+      server_->Shutdown(deadline);
+      server_->Wait();
     }
     listener_.reset();  // with what they said last
     http_.reset();
@@ -262,13 +256,18 @@ class ManagerServer::Impl {
                                             "taskd.v1.Diagnosis",     "taskd.v1.Supervision", "taskd.v1.JobLink",
                                             "taskd.v1.RouteAgreement"};
     reflection_service_ = MakeReflectionService(names);
-    main_ = Serve(kMainBufferBytes, {trace_service_.get(), node_service_.get(), control_service_.get(),
-                                     diagnosis_service_.get(), supervision_service_.get(), job_link_.service.get(),
-                                     route_agreement_service_.get(), reflection_service_.get()});
-    if (main_.server == nullptr) return absl::UnavailableError("gRPC does not start");
-    for (const std::string& name : names) {
-      main_.server->GetHealthCheckService()->SetServingStatus(name, true);
+    grpc::ServerBuilder builder;
+    proto::SetServerLimits(builder, kBufferBytes);
+    fed_ = std::make_unique<proto::FedServer>(builder);
+    for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get(),
+                                   diagnosis_service_.get(), supervision_service_.get(), job_link_.service.get(),
+                                   route_agreement_service_.get(), reflection_service_.get()}) {
+      builder.RegisterService(service);
     }
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) return absl::UnavailableError("gRPC does not start");
+    server_->GetHealthCheckService()->SetServingStatus(true);
+    for (const std::string& name : names) server_->GetHealthCheckService()->SetServingStatus(name, true);
     if (absl::Status plain = StartPlain(); !plain.ok()) return plain;
     // In plain text: whoever comes where the operator allows that, and this user's own clients on this machine where the
     // operator has set nothing up. Nobody else is read.
@@ -277,7 +276,7 @@ class ManagerServer::Impl {
     absl::StatusOr<std::unique_ptr<proto::GrpcListener>> listener = proto::GrpcListener::Listen(
         listen, {}, std::move(tls),
         [this, anyone, own](proto::GrpcListener::Speaks speaks, UniqueFd connection) {
-          if (speaks == proto::GrpcListener::Speaks::kTls) return main_.fed->Take(std::move(connection));
+          if (speaks == proto::GrpcListener::Speaks::kTls) return fed_->Take(std::move(connection));
           if (anyone || (own && speaks == proto::GrpcListener::Speaks::kPlainOwn)) {
             return plain_->Take(std::move(connection));
           }
@@ -305,17 +304,6 @@ class ManagerServer::Impl {
     return plain.status();
   }
 
-  Served Serve(size_t buffer_bytes, const std::vector<grpc::Service*>& services) {
-    Served served;
-    grpc::ServerBuilder builder;
-    proto::SetServerLimits(builder, buffer_bytes);
-    served.fed = std::make_unique<proto::FedServer>(builder);
-    for (grpc::Service* service : services) builder.RegisterService(service);
-    served.server = builder.BuildAndStart();
-    if (served.server != nullptr) served.server->GetHealthCheckService()->SetServingStatus(true);
-    return served;
-  }
-
   void KeepUp() {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, kUpkeepInterval, [this] { return stopping_; })) {
@@ -340,7 +328,8 @@ class ManagerServer::Impl {
   JobLinkService job_link_;
   std::atomic<bool> serving_{false};  // gRPC answers
   std::unique_ptr<HttpServer> http_;
-  Served main_;
+  std::unique_ptr<proto::FedServer> fed_;  // brings server_ its connections
+  std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<proto::PlainServer> plain_;
   std::unique_ptr<proto::GrpcListener> listener_;
   std::unique_ptr<SwitchFileWatcher> switch_file_;

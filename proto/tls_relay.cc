@@ -12,7 +12,7 @@
 namespace taskd::proto {
 namespace {
 
-constexpr size_t kReadBytes = size_t{16} << 10;
+constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr int kReadsARound = 4;  // of one direction; then others have their turn
 // For a peer to take the last bytes and to end its side, once the server has ended its own.
 constexpr int64_t kLastBytesNs = 2'000'000'000;
@@ -58,7 +58,7 @@ void TlsRelay::Start() {
 
 bool TlsRelay::WantsFromPeer() const {
   // What TLS itself answers to a peer that does not read is bounded, too.
-  return !peer_has_ended_ && to_inner_.empty() && to_peer_.size() < 2 * kMostBytesWaiting;
+  return !peer_has_ended_ && to_inner_.empty() && to_peer_.size() < 3 * kMostBytesWaiting;
 }
 
 bool TlsRelay::WantsFromInner() const { return !inner_has_ended_ && to_peer_.size() < kMostBytesWaiting; }
@@ -104,6 +104,7 @@ bool TlsRelay::ReadPeer() {
     if (!is_proven()) received_before_proof_ += static_cast<size_t>(size);
     if (!Take({buffer.data(), static_cast<size_t>(size)})) return false;
     if (!Write(inner_.get(), to_inner_) && is_proven()) to_inner_.clear();  // the server has gone, as its end will show
+    if (static_cast<size_t>(size) < most) return true;                      // that was all
   }
   return true;
 }
@@ -132,6 +133,7 @@ bool TlsRelay::ReadInner() {
     if (size == 0) return InnerHasEnded();
     tls_->Send({buffer.data(), static_cast<size_t>(size)}, to_peer_);
     if (!Write(peer_.get(), to_peer_)) return End(absl::UnavailableError("the connection is broken"));
+    if (static_cast<size_t>(size) < buffer.size()) return true;  // that was all
   }
   return true;
 }

@@ -114,7 +114,10 @@ void StoreHost::CollectStacks(int id) {
   loop_.Post([this, id] {
     if (rendezvous_ == nullptr) return;
     Rendezvous::Outputs outputs;
-    for (uint64_t peer : rendezvous_->running_peers()) outputs.push_back({peer, RootMessage(CollectMessage{id})});
+    for (uint64_t peer : rendezvous_->running_peers()) {
+      launchers_[peer].asked = id;
+      outputs.push_back({peer, RootMessage(CollectMessage{id})});
+    }
     Do(std::move(outputs));
   });
 }
@@ -240,8 +243,10 @@ void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
   if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && joined && callbacks_.on_event) {
     callbacks_.on_event(event->event);
   }
-  if (const auto* stacks = std::get_if<StacksMessage>(&*message); stacks != nullptr && joined && callbacks_.on_stacks) {
-    callbacks_.on_stacks(stacks->id, stacks->text);
+  if (const auto* stacks = std::get_if<StacksMessage>(&*message);
+      stacks != nullptr && joined && launchers_[peer].asked == stacks->id) {
+    launchers_[peer].asked.reset();
+    if (callbacks_.on_stacks) callbacks_.on_stacks(stacks->id, stacks->text);
   }
   Do(rendezvous_->Received(peer, *message, EventLoop::NowNs()));
   if (joined || !rendezvous_->joined(peer)) return;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -27,7 +28,7 @@ class StoreHost {
  public:
   struct Callbacks {                                     // on this object's thread
     std::function<void(const LauncherEvent&)> on_event;  // of the whole job
-    // One node's answer to CollectStacks(). From the network: any text.
+    // One node's answer to CollectStacks(), once. From the network: any text.
     std::function<void(int id, const std::string& text)> on_stacks;
     // Whom the rendezvous waits for has changed (Rendezvous::WaitsFor); a moment later, and not each change.
     std::function<void(const std::string& waits_for)> on_waiting;
@@ -75,6 +76,7 @@ class StoreHost {
     std::unique_ptr<TlsChannel> channel;  // once its handshake may begin
     std::string waiting;                  // what came before
     FrameBuffer in{0};
+    std::optional<int> asked;  // CollectStacks()' id, until it has answered
   };
 
   void Opened(uint64_t peer, const std::string& address, const std::string& share);

@@ -194,6 +194,23 @@ TEST_F(RootTest, RootWithoutTheSecretIsNotJoined) {
   EXPECT_THAT(node.failed(), HasSubstr("TASKD_TOKEN"));
 }
 
+TEST_F(RootTest, ANodeAnswersOnceWhatItWasAsked) {
+  StartRoot();
+  Node first(&loop_, root_->root_port(), Info(0));
+  Node second(&loop_, root_->root_port(), Info(1));
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+  second.client().Send(StacksMessage{5, "nobody asked"});
+  second.client().Send(EventMessage{});
+  RunUntil([&] { return Events().size() == 1; });
+  root_->CollectStacks(5);
+  RunUntil([&] { return second.Received<CollectMessage>().has_value(); });
+  second.client().Send(StacksMessage{6, "nobody asked"});
+  for (int i = 0; i < 3; ++i) second.client().Send(StacksMessage{5, "main"});
+  second.client().Send(EventMessage{});
+  RunUntil([&] { return Events().size() == 2; });
+  EXPECT_THAT(Stacks(), ElementsAre("5 main"));
+}
+
 TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   StartRoot(TwoNodes(1));
   Node first(&loop_, root_->root_port(), Info(0));

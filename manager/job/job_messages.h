@@ -20,9 +20,9 @@ struct JobLimits {
   static constexpr size_t kMaxAddresses = 64;
   static constexpr size_t kMaxNameBytes = 256;  // names, addresses and run ids: beyond it the join is refused
   static constexpr size_t kMaxPlanBytes = 4096;
-  static constexpr size_t kMaxJoinBytes = size_t{64} << 20;  // of all joins of an attempt, or for the next
-  static constexpr size_t kMaxTextBytes = 1024;              // reasons are cut there
-  static constexpr size_t kMaxMpirunEvents = 131072;
+  static constexpr size_t kMaxJoinBytes = size_t{64} << 20;        // of all joins of an attempt, or for the next
+  static constexpr size_t kMaxTextBytes = 1024;                    // reasons are cut there
+  static constexpr size_t kMaxMpirunEvents = 16384;                // each waits at every node that does not read
   static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;      // of one remote command, both directions
   static constexpr size_t kMaxAllQueuedBytes = size_t{128} << 20;  // of all; then the one with most fails
   static constexpr size_t kMaxCommands = 256;                      // remote commands under way on a node

@@ -27,6 +27,24 @@ class FeedTest : public ::testing::Test {
     feed_.Folds(stream, Step(rank, next_step_++), now_);
     return feed_.counts().steps - before;
   }
+  // All of its ranks on stream 1, "host-a".
+  void Connect(const TestJob& job) {
+    std::vector<RankPresence> ranks;
+    FoldBatch groups;
+    for (int rank = 0; rank < job.ranks; ++rank) {
+      ranks.push_back({rank, true});
+      groups.groups.push_back({rank, {job.Group()}});
+    }
+    feed_.Connect(1, 0, "host-a");
+    feed_.Ranks(1, ranks);
+    feed_.Folds(1, std::move(groups), now_);
+  }
+  bool IsNamed(int rank) const {
+    const diagnosis::Report report = feed_.report();
+    return std::any_of(report.verdicts.begin(), report.verdicts.end(), [rank](const diagnosis::Verdict& verdict) {
+      return verdict.open && verdict.ids == std::vector<int>{rank};
+    });
+  }
 
   DiagnosisFeed feed_{DiagnosisFeed::Options{}};
   uint64_t now_ = 5 * kSecond;
@@ -305,16 +323,8 @@ TEST_F(FeedTest, CountsWhatConnectedProxiesCouldNotSend) {
 TEST_F(FeedTest, AnotherProcessWithARanksNumberHidesNobody) {
   TestJob job;
   uint64_t end_ns = job.begin_ns;
-  feed_.Connect(1, 0, "host-a");
+  Connect(job);
   feed_.Connect(66, 5, "host-b");
-  std::vector<RankPresence> ranks;
-  FoldBatch groups;
-  for (int rank = 0; rank < job.ranks; ++rank) {
-    ranks.push_back({rank, true});
-    groups.groups.push_back({rank, {job.Group()}});
-  }
-  feed_.Ranks(1, ranks);
-  feed_.Folds(1, std::move(groups), now_);
   for (int64_t step = 0; step < 160; ++step) {
     if (step == 40) feed_.Ranks(66, {{3, true}});
     if (step == 80) job.slow[3] = 1.61;
@@ -332,11 +342,8 @@ TEST_F(FeedTest, AnotherProcessWithARanksNumberHidesNobody) {
     feed_.Folds(1, std::move(batch), now_);
     feed_.Advance(now_);
   }
-  const diagnosis::Report report = feed_.report();
-  EXPECT_TRUE(std::any_of(report.verdicts.begin(), report.verdicts.end(), [](const diagnosis::Verdict& verdict) {
-    return verdict.open && verdict.ids == std::vector<int>{3};
-  }));
-  EXPECT_EQ(report.notes.back().text,
+  EXPECT_TRUE(IsNamed(3));
+  EXPECT_EQ(feed_.report().notes.back().text,
             "rank 3 is reported by node 0 (host-a) and by node 5 (host-b): that of host-b is not used");
 }
 
@@ -344,16 +351,8 @@ TEST_F(FeedTest, AnotherProcessWithARanksNumberHidesNobody) {
 TEST_F(FeedTest, ABrokenNodeCostsItsOwnRanks) {
   TestJob job;
   uint64_t end_ns = job.begin_ns;
-  feed_.Connect(1, 0, "host-a");
+  Connect(job);
   feed_.Connect(66, 1, "host-broken");
-  std::vector<RankPresence> ranks;
-  FoldBatch groups;
-  for (int rank = 0; rank < job.ranks; ++rank) {
-    ranks.push_back({rank, true});
-    groups.groups.push_back({rank, {job.Group()}});
-  }
-  feed_.Ranks(1, ranks);
-  feed_.Folds(1, std::move(groups), now_);
   for (int64_t step = 0; step < 160; ++step) {
     if (step == 80) job.slow[3] = 1.5;
     FoldBatch batch;
@@ -376,11 +375,7 @@ TEST_F(FeedTest, ABrokenNodeCostsItsOwnRanks) {
   now_ += 20 * kSecond;
   feed_.Advance(now_);
   EXPECT_EQ(feed_.counts().refused, 160u * 8);
-  bool named = false;
-  for (const diagnosis::Verdict& verdict : feed_.report().verdicts) {
-    named = named || (verdict.open && verdict.ids == std::vector<int>{3});
-  }
-  EXPECT_TRUE(named);
+  EXPECT_TRUE(IsNamed(3));
 }
 
 }  // namespace

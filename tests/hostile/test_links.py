@@ -2,12 +2,10 @@
 agreement (gRPC to the manager), remote commands, and the rendezvous of launchers (frames of TLS on the store's port)."""
 import contextlib
 import json
-import queue
 import re
 import socket
 import ssl
 import struct
-import subprocess
 import tempfile
 import threading
 
@@ -18,6 +16,7 @@ import pytest
 import stubs
 from harness import peak_bytes, wait_until
 from launchers import wait_log
+from streams import Stream
 
 MIB = 1 << 20
 JOIN, REMOTE, AGREE = "/taskd.v1.JobLink/Join", "/taskd.v1.JobLink/Remote", "/taskd.v1.RouteAgreement/Agree"
@@ -25,36 +24,6 @@ SECRET = "the-secret-of-this-job"
 # An escape sequence, a bell, C1, right-to-left override and isolates.
 EVIL = "a\x1b[2J\x07\x9b31m\u202egnp\u2066x\u2069"
 EVIL_BYTES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-class Stream:
-    """A stream whose messages are said one by one."""
-
-    def __init__(self, channel, method, answer, *messages):
-        self.said = queue.Queue()
-        for message in messages:
-            self.said.put(message)
-        self.call = channel.stream_stream(method, request_serializer=lambda message: message.SerializeToString(),
-                                          response_deserializer=answer.FromString)(iter(self.said.get, None))
-
-    def say(self, message):
-        self.said.put(message)
-
-    def next(self):
-        return next(self.call)
-
-    def code(self):
-        """Reads to the end."""
-        try:
-            for _ in self.call:
-                pass
-        except grpc.RpcError:
-            pass
-        return self.call.code()
-
-    def close(self):
-        self.said.put(None)
-        self.call.cancel()
 
 
 @pytest.fixture
@@ -90,7 +59,7 @@ class Peers:
         return self.channels[manager]
 
     def stream(self, manager, method, answer, *messages):
-        stream = Stream(self.channel(manager), method, answer, *messages)
+        stream = Stream(self.channel(manager), method, messages, answer)
         self.open.callback(stream.close)
         return stream
 
@@ -159,7 +128,7 @@ def test_a_stranger_gets_nothing_from_the_links(secret_manager, peer, speaks):
     proposal = peer.routes.RouteVote(proposal=peer.routes.RouteProposal(nodes=1, table_digest="0" * 64))
     with channel:
         for method, message in ((JOIN, peer.report(0, 1, name="stranger")), (REMOTE, start), (AGREE, proposal)):
-            stream = Stream(channel, method, peer.messages.JobNotice, message)
+            stream = Stream(channel, method, [message], peer.messages.JobNotice)
             with pytest.raises(grpc.RpcError) as refused:
                 stream.next()
             assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED,
@@ -213,6 +182,25 @@ def test_what_a_name_holds_moves_no_terminal(stage, secret_manager, peer):
     log = secret_manager.log()
     assert "joins: a" in log and not EVIL_BYTES.search(log)
     assert not re.search(r"^\S+ error manager: false line", log, re.M)
+
+
+def test_calls_of_mpirun_are_bounded(secret_manager, peer):
+    """8,192 that begin and end, of which each other node hears, whether it reads or not."""
+    before = peak_bytes(secret_manager)
+    first = peer.join(secret_manager, 0, 2)
+    assert first.next().state.first_joined
+    other = peer.join(secret_manager, 1, 2)
+    assert other.next().state.all_joined
+    for number in range(16_385):
+        first.say(peer.messages.NodeReport(mpirun=peer.messages.MpirunCall(number=number)))
+    for node in (first, other):
+        notice = node.next()
+        while notice.WhichOneof("kind") != "end":
+            notice = node.next()
+        assert "has called mpirun more than 8192 times" in notice.end.reason
+        assert peak_bytes(secret_manager) - before < 64 * MIB
+        node.close()
+    require_job_works(peer, secret_manager)
 
 
 # Remote commands.
@@ -276,8 +264,7 @@ class Launcher:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         if secret:
-            done = subprocess.run([harness.JOB_CERTIFICATES], input=secret, capture_output=True, text=True, check=True)
-            pem = json.loads(done.stdout)
+            pem = harness.job_certificates(secret)
             with tempfile.NamedTemporaryFile() as file:
                 file.write((pem["certificate"] + pem["key"]).encode())
                 file.flush()

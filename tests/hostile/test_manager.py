@@ -1,12 +1,13 @@
 """Peers of the manager that come and go, say more than they should, or nothing at all: memory is bounded, and `taskd status`
 and `taskd switch` go on working."""
-import threading
+import contextlib
 
 import grpc
 import harness
 import pytest
 import stubs
 from harness import peak_bytes, wait_until
+from streams import Stream
 
 MIB = 1 << 20
 RANKS = 4096  # of one node, the most
@@ -14,7 +15,7 @@ RANKS = 4096  # of one node, the most
 
 @pytest.fixture
 def peer(manager):
-    """Streams to the manager as raw bytes: peer(method, messages, hold) -> status code, or None while it is open."""
+    """A channel to the manager each time that it is called."""
     channels = []
 
     def dial():
@@ -36,34 +37,6 @@ def delimited(number, content):
     return bytes([number << 3 | 2]) + length + bytes([size]) + content
 
 
-class Stream:
-    """A stream that sends `messages` and then stays open until it is closed."""
-
-    def __init__(self, channel, method, messages):
-        self.done = threading.Event()
-
-        def say():
-            yield from messages
-            self.done.wait(harness.PATIENCE_S * 3)
-
-        self.call = channel.stream_stream(method)(say())
-
-    def first(self):
-        return next(self.call)
-
-    def ended(self):
-        try:
-            for _ in self.call:
-                pass
-        except grpc.RpcError:
-            pass
-        return self.call.code()
-
-    def close(self):
-        self.done.set()
-        self.call.cancel()
-
-
 def node_messages(node, first_rank, count=RANKS, identity="a"):
     messages, _ = stubs.node()
     hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity=identity, host="host"))
@@ -82,10 +55,10 @@ def test_nodes_that_come_and_go_are_bounded(stage, manager, peer):
     for node in range(200):
         hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity=str(node)))
         stream = Stream(channel, "/taskd.v1.NodeLink/Connect", [hello.SerializeToString(), one])
-        stream.first()
+        stream.next()
         wait_until(lambda: f"node {node} connected" in manager.log(), "it is connected")
-        stream.done.set()  # sends all of it, then half closes
-        stream.ended()
+        stream.end()
+        stream.code()
     assert peak_bytes(manager) - before < 300 * MIB
     status = manager.status()
     assert sum(len(node["ranks"]) for node in status["nodes"]) <= 65536
@@ -105,7 +78,7 @@ def test_status_and_switch_of_65536_ranks(stage, manager, peer):
         assert stage.run("status", "--manager", manager.address).returncode == 0
         # One more is too many while they are all here.
         late = Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(16, 65536, 1))
-        assert late.ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert late.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     finally:
         for stream in streams:
             stream.close()
@@ -123,7 +96,7 @@ def test_messages_of_empty_parts_take_no_memory(manager, peer, wire):
         hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity="a")).SerializeToString()
         streams.append(Stream(peer(), "/taskd.v1.NodeLink/Connect", [hello, wire]))
     for stream in streams:
-        assert stream.ended() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert stream.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert peak_bytes(manager) - before < 300 * MIB
 
 
@@ -145,15 +118,25 @@ def test_joins_of_large_addresses_are_refused(manager, peer):
     for index in range(100):
         join = messages.JoinJob(index=index, nodes=100, name="n", run_id=str(index), plan="mpi", addresses=["x" * 4_000_000])
         streams.append(Stream(channel, "/taskd.v1.JobLink/Join", [messages.NodeReport(join=join).SerializeToString()]))
-        answer = messages.JobNotice.FromString(streams[-1].first())
+        answer = messages.JobNotice.FromString(streams[-1].next())
         assert "are more than 256" in answer.refused
     for stream in streams:
         stream.close()
     assert peak_bytes(manager) - before < 150 * MIB
 
 
+def test_all_nodes_of_a_job_behind_one_address_get_in(manager):
+    """At once, with a handshake each, as gRPC's clients do it."""
+    as_nodes = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000), ("grpc.min_reconnect_backoff_ms", 5000)]
+    with contextlib.ExitStack() as open_:
+        channels = [open_.enter_context(manager.secure_channel(options=as_nodes)) for _ in range(500)]
+        for ready in [grpc.channel_ready_future(channel) for channel in channels]:
+            ready.result(harness.PATIENCE_S)
+        assert manager.status()
+
+
 def test_streams_that_say_nothing_are_ended(manager, peer):
     channel = peer()
     streams = [Stream(channel, method, []) for method in ("/taskd.v1.JobLink/Join", "/taskd.v1.RouteAgreement/Agree",
                                                           "/taskd.v1.NodeLink/Connect") for _ in range(20)]
-    assert {stream.ended() for stream in streams} == {grpc.StatusCode.DEADLINE_EXCEEDED}
+    assert {stream.code() for stream in streams} == {grpc.StatusCode.DEADLINE_EXCEEDED}

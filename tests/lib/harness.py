@@ -3,6 +3,7 @@
 Everything lives in one temporary folder and on loopback ports that were free a moment ago, so that any number of stages
 can run beside each other. Programs come from the build folder in TASKD_BUILD_DIR (build/release by default).
 """
+import functools
 import glob
 import json
 import os
@@ -92,10 +93,16 @@ def view_token(secret):
     return done.stdout.strip()
 
 
+@functools.lru_cache
+def job_certificates(secret):
+    """What a part of the job with this secret shows and believes: PEM texts, and the name that certificates have."""
+    done = subprocess.run([JOB_CERTIFICATES], input=secret, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
 def secure_channel(address, secret, options=()):
     """A channel as TaskD's own parts have it: mutual TLS by the job's secret."""
-    done = subprocess.run([JOB_CERTIFICATES], input=secret, capture_output=True, text=True, check=True)
-    pem = {name: text.encode() for name, text in json.loads(done.stdout).items()}
+    pem = {name: text.encode() for name, text in job_certificates(secret).items()}
     credentials = grpc.ssl_channel_credentials(pem["authority"], pem["key"], pem["certificate"])
     return grpc.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1),
                                                               ("grpc.ssl_target_name_override", pem["name"].decode()),
