@@ -119,7 +119,9 @@ TEST(LineWriterTest, NobodyWaitsForAReader) {
     }
   }
   EXPECT_EQ(next, kLines);
-  EXPECT_EQ(losses, 1);
+  // Two where some were dropped before the thread came to the first line, and had said so.
+  EXPECT_GE(losses, 1);
+  EXPECT_LE(losses, 2);
   // And on it goes.
   writer.Write("after\n");
   EXPECT_EQ(pipe.ReadUntil("after\n"), "after\n");
