@@ -126,9 +126,7 @@ void JobLinkCore::Wait(uint64_t peer, JobJoin join) {
   }
   const size_t bytes = JoinBytes(join);
   if (pending_bytes_ + bytes > JobLimits::kMaxJoinBytes || pending_.size() >= JobLimits::kMaxNodes) {
-    Refuse(peer, absl::StrCat("the nodes that wait for the next attempt are more than ", JobLimits::kMaxNodes,
-                              ", or have more than ", JobLimits::kMaxJoinBytes >> 20, " MiB"));
-    return;
+    return RefuseToWait(peer);
   }
   pending_bytes_ += bytes;
   JobState state;
@@ -141,8 +139,13 @@ void JobLinkCore::Wait(uint64_t peer, JobJoin join) {
   BeginNextIfFree();
 }
 
+void JobLinkCore::RefuseToWait(uint64_t peer) {
+  Refuse(peer, absl::StrCat("the nodes that wait for the next attempt are more than ", JobLimits::kMaxNodes,
+                            ", or have more than ", JobLimits::kMaxJoinBytes >> 20, " MiB"));
+}
+
 void JobLinkCore::ErasePending(std::vector<Pending>::iterator pending) {
-  pending_bytes_ -= JoinBytes(pending->join);
+  pending_bytes_ -= JoinBytes(pending->join) + pending->mpirun.size() * sizeof(JobMpirunCall);
   pending_.erase(pending);
 }
 
@@ -202,7 +205,15 @@ void JobLinkCore::TakeEnded(Node& node, JobEnd end) {
 JobOutputs JobLinkCore::Mpirun(uint64_t peer, const JobMpirunCall& call, int64_t now_ns) {
   now_ns_ = now_ns;
   if (auto pending = FindPending(peer); pending != pending_.end()) {
-    if (pending->mpirun.size() < JobLimits::kMaxMpirunEvents) pending->mpirun.push_back(call);
+    // TakeMpirun() will want no others.
+    if (pending->join.index != 0 || pending->mpirun.size() > JobLimits::kMaxMpirunEvents) return {};
+    if (pending_bytes_ + sizeof(call) <= JobLimits::kMaxJoinBytes) {
+      pending_bytes_ += sizeof(call);
+      pending->mpirun.push_back(call);
+    } else {
+      ErasePending(pending);
+      RefuseToWait(peer);
+    }
   } else {
     TakeMpirun(peer, call);
   }

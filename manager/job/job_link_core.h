@@ -86,6 +86,7 @@ class JobLinkCore {
 
   Node* FindNode(uint64_t peer) { return attempt_ ? attempt_->FindPeer(peer) : nullptr; }
   std::vector<Pending>::iterator FindPending(uint64_t peer);
+  void RefuseToWait(uint64_t peer);
   void ErasePending(std::vector<Pending>::iterator pending);
   void Admit(uint64_t peer, JobJoin join);
   void AdmitAgain(Node& node, uint64_t peer, JobJoin join);
@@ -119,7 +120,7 @@ class JobLinkCore {
   std::optional<JobAttempt> attempt_;
   RemoteCommands commands_{&outputs_};  // on the attempt's nodes
   std::vector<Pending> pending_;        // in order of arrival; for the next attempt
-  size_t pending_bytes_ = 0;            // of their joins
+  size_t pending_bytes_ = 0;            // of their joins and calls
   std::optional<Past> past_;
 
   uint64_t version_ = 0;  // of the attempt's state

@@ -619,6 +619,26 @@ TEST(JobLinkCoreTest, MpirunCallsAreBounded) {
   EXPECT_THAT(job.Last<JobEnd>(10).reason, HasSubstr("mpirun"));
 }
 
+TEST(JobLinkCoreTest, CallsOfNodesThatWaitAreBoundedWithTheirJoins) {
+  Job job;
+  job.Enter(1, Join(0, 1));
+  job.End(1, 0);
+  // Node 0 of many attempts to come: each is large, and the last ones' calls are what is too much.
+  uint64_t peer = 2;
+  while (job.All<JobRefusal>(peer - 1).empty()) {
+    JobJoin join = Join(0, 1, absl::StrCat("run ", peer));
+    join.addresses.assign(JobLimits::kMaxAddresses, std::string(JobLimits::kMaxNameBytes, 'a'));
+    job.Enter(peer++, std::move(join));
+  }
+  peer -= 2;  // the last one that waits
+  for (uint32_t i = 0; i < JobLimits::kMaxMpirunEvents && job.All<JobRefusal>(peer).empty(); ++i) {
+    job.Take(job.core.Mpirun(peer, {i, false, 0}, job.now));
+  }
+  EXPECT_THAT(job.Refusal(peer), HasSubstr("wait for the next attempt"));
+  job.Enter(peer + 2, Join(0, 1, "there is room again"));
+  EXPECT_THAT(job.All<JobRefusal>(peer + 2), IsEmpty());
+}
+
 // ---- Commands on other nodes
 
 class RemoteTest : public ::testing::Test {

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "benchmark_setup.h"
-#include "common/job_secret.h"
+#include "common/unique_fd.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
@@ -132,6 +132,10 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
     if (!ok || answer_.Length() != message_.Length()) Fail("a connection is broken");
     done_->count_down();
   }
+  void OnWriteDone(bool ok) override {
+    if (!ok) Fail("a connection is broken");
+    done_->count_down();
+  }
 
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
@@ -141,7 +145,7 @@ class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
 };
 
 void Exchange(std::span<const std::unique_ptr<Stream>> streams, const grpc::ByteBuffer& message) {
-  std::latch done(static_cast<ptrdiff_t>(streams.size()));
+  std::latch done(2 * static_cast<ptrdiff_t>(streams.size()));  // written, and answered
   for (const std::unique_ptr<Stream>& stream : streams) stream->Exchange(message, &done);
   done.wait();
 }
