@@ -41,7 +41,33 @@ void FillGroups(int rank, const std::vector<GroupInfo>& groups, v1::RankGroups* 
   }
 }
 
+bool Write(const NodeFolds& folds, const std::function<bool(const v1::NodeMessage&)>& write) {
+  v1::NodeMessage message;
+  for (const auto& [rank, groups] : folds.groups) {
+    FillGroups(rank, groups, message.mutable_folds()->add_groups());
+    if (message.ByteSizeLong() < kMaxGroupBytes) continue;
+    if (!write(message)) return false;
+    message.Clear();
+  }
+  for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
+  message.mutable_folds()->set_dropped(folds.dropped);
+  return write(message);
+}
+
 }  // namespace
+
+bool WriteFolds(Node* node, std::map<int, uint64_t>& groups_sent,
+                const std::function<bool(const v1::NodeMessage&)>& write) {
+  while (true) {
+    NodeFolds folds = node->TakeFolds(groups_sent, kMaxSteps);
+    if (folds.steps.empty()) return true;
+    if (!Write(folds, write)) {
+      node->ReturnFolds(std::move(folds));
+      return false;
+    }
+    if (folds.steps.size() < kMaxSteps) return true;
+  }
+}
 
 class Uplink::Impl {
  public:
@@ -225,29 +251,8 @@ class Uplink::Impl {
 
   // Once the manager has spoken: before that a stream may go nowhere, and the folds with it.
   bool WriteFolds(Stream& stream) {
-    while (spoke_) {
-      NodeFolds folds = node_->TakeFolds(groups_sent_, kMaxSteps);
-      if (folds.steps.empty()) return true;
-      if (!Write(stream, folds)) {
-        node_->ReturnFolds(std::move(folds));
-        return false;
-      }
-      if (folds.steps.size() < kMaxSteps) return true;
-    }
-    return true;
-  }
-
-  static bool Write(Stream& stream, const NodeFolds& folds) {
-    v1::NodeMessage message;
-    for (const auto& [rank, groups] : folds.groups) {
-      FillGroups(rank, groups, message.mutable_folds()->add_groups());
-      if (message.ByteSizeLong() < kMaxGroupBytes) continue;
-      if (!stream.Write(message)) return false;
-      message.Clear();
-    }
-    for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
-    message.mutable_folds()->set_dropped(folds.dropped);
-    return stream.Write(message);
+    return !spoke_ || proxy::WriteFolds(node_, groups_sent_,
+                                        [&stream](const v1::NodeMessage& message) { return stream.Write(message); });
   }
 
   bool WriteRanks(Stream& stream) {

@@ -1,9 +1,11 @@
 """The diagnosis in the manager: folds in, verdicts out, kept over restarts, reported to ClusterD."""
 import concurrent.futures
+import json
 import os
 import re
 import socketserver
 import threading
+import urllib.request
 
 import grpc
 
@@ -84,6 +86,11 @@ def is_kept(manager):
     return written and os.path.getsize(path + "-journal") == 0
 
 
+def verdicts_told(manager):
+    with urllib.request.urlopen(f"http://{manager.http}/api/v1/live", timeout=10) as answer:
+        return [event["kind"] for event in json.load(answer)["events"] if event["kind"].startswith("verdict_")]
+
+
 def test_verdict_survives_kill(stage):
     manager = stage.manager()
     job = FoldedJob()
@@ -99,6 +106,7 @@ def test_verdict_survives_kill(stage):
 
     manager = stage.manager(port=manager.port, state_dir=manager.state_dir)
     assert names(manager, 6), "known before any proxy has come back"
+    assert verdicts_told(manager) == [], "nothing has happened to this manager's job yet"
     before = report_of(manager)
     assert before.job == manager.job
     job.connect(manager)
@@ -107,6 +115,7 @@ def test_verdict_survives_kill(stage):
     harness.wait_until(lambda: not open_verdicts(manager), "the rank is healthy again and cleared")
     cleared = [v for v in report_of(manager).verdicts if not v.open and list(v.ids) == [6]]
     assert cleared and cleared[0].id == before.verdicts[0].id, "the same verdict, cleared, not another one"
+    harness.wait_until(lambda: verdicts_told(manager) == ["verdict_cleared"], "that it is cleared has happened now")
     job.close()
 
 

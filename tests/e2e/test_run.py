@@ -72,12 +72,13 @@ def test_port_is_served_until_the_last_node_is_done(jobs):
 
 
 def test_status_says_whom_a_job_waits_for(jobs):
-    port, manager_port = free_port(), free_port()
-    managed = {"TASKD_MANAGER": "", "TASKD_MANAGER_PORT": manager_port}
+    port = free_port()
+    managed = {"TASKD_MANAGER": ""}
     node0 = jobs.static(0, port, nodes=4, action=["wait"], environment=managed)
+    manager = wait_until(lambda: re.search(r"the manager is at port (\d+)", node0.log()), "it has a manager")[1]
 
     def status(*options):
-        return jobs.stage.run("status", *options, environment=managed)
+        return jobs.stage.run("status", "--manager", f"127.0.0.1:{manager}", *options)
     shown = wait_until(lambda: "rendezvous: " in (text := status().stdout) and text, "it waits for somebody")
     assert re.search(r"^rendezvous: waits for nodes 1-3 \(1 of 4 here\) for \d+ s$", shown, re.M), shown
     node2 = jobs.static(2, port, nodes=4, action=["wait"], environment=managed)
