@@ -8,7 +8,7 @@
 #
 # The images are kept in ${TASKD_ROOTFS:-/var/cache/taskd-rootfs}/containers, apart from podman's own; the stage that
 # compiles is made anew when a source has changed. Needs root, podman, crun and debootstrap; where podman cannot run
-# containers it says why and does nothing, with exit code 0. 33 minutes on 2 busy cores, most of it to compile.
+# containers it says why and does nothing, with exit code 0. 33 minutes on 2 cores, most of it to compile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
