@@ -61,7 +61,7 @@ TEST_F(EqualLinesTest, GlobalRanks) {
   ids_ = {Join(0, "<${rank}|${local_rank}|${node}>"), Join(1, "<${rank}|${local_rank}|${node}>")};
   Add(0, "x\n");
   Add(1, "x\n");
-  EXPECT_EQ(shown_, "<100-101|0-1|${node}>x\n");
+  EXPECT_EQ(shown_, "<100,101|0,1|${node}>x\n");
 }
 
 TEST_F(EqualLinesTest, ARankAloneDoesNotWait) {

@@ -123,7 +123,7 @@ TEST_F(NumaBindingTest, NodeWithoutACpuThatMayBeUsed) {
     EXPECT_THAT(binding->cpus[2], IsEmpty());
     EXPECT_THAT(binding->cpus[3], IsEmpty());
     EXPECT_EQ(binding->warning, std::string("--numa-binding ") + how +
-                                    ": not bound: local ranks 2-3; no CPU of NUMA node 1 may be used here");
+                                    ": not bound: local ranks 2, 3; no CPU of NUMA node 1 may be used here");
   }
 }
 
