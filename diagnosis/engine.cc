@@ -143,7 +143,9 @@ class Engine::Impl {
 
   Report MakeReport() const {
     Report report;
-    for (int rank = 0; rank < layout_.size(); ++rank) report.ranks += layout_.known(rank) ? 1 : 0;
+    for (int rank = 0; rank < layout_.size(); ++rank) {
+      report.ranks += layout_.known(rank) && !IsOfFormerLife(rank) ? 1 : 0;
+    }
     report.first_step = first_step_;
     report.last_step = last_step_;
     report.verdicts = book_.verdicts();
@@ -484,10 +486,10 @@ class Engine::Impl {
                      transfers_,
                      microbatches_,
                      place,
-                     lives_.first(),
                      periods_.recent_ns(),
                      options_.min_cost_share,
                      planned_change,
+                     [this](int64_t of) { return lives_.FirstOf(of); },
                      [this](int rank) { return IsPresent(rank); },
                      [this](int64_t onset) { return periods_.LostSince(onset); },
                      [this](int64_t onset) { return periods_.TimeSince(onset); }};
@@ -506,6 +508,12 @@ class Engine::Impl {
     left_.clear();
     periods_.MarkSlow(book_.any_open());
     return changed;
+  }
+
+  // It did not come along when the job was started again.
+  bool IsOfFormerLife(int rank) const {
+    return static_cast<size_t>(rank) < ranks_.size() && ranks_[static_cast<size_t>(rank)].at.life < judged_.life &&
+           ranks_[static_cast<size_t>(rank)].judged_at >= 0 && HasLeft(rank);
   }
 
   // Whether the rank takes part in the job as it is now. One place for all who ask: nobody else is accused. Of steps that

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "diagnosis/render.h"
 #include "gtest/gtest.h"
 
 namespace taskd::diagnosis {
@@ -770,8 +771,22 @@ TEST(EnginePresence, NobodyWhoHasLeftIsAccused) {
     ASSERT_EQ(report.verdicts.size(), 1u);
     EXPECT_FALSE(report.verdicts[0].open);
     EXPECT_TRUE(report.verdicts[0].left);
+    EXPECT_NEAR(static_cast<double>(report.verdicts[0].since_step), 100, 2);
+    EXPECT_EQ(report.ranks, 2);
     EXPECT_EQ(report.last_step, 200);
   }
+}
+
+TEST(EnginePresence, WhatWasThereFromTheStartBeganInItsLife) {
+  DataParallelJob job(3, 1);
+  job.extra = [](int rank, int) { return rank == 2 ? 83.0 : 0.0; };
+  job.Run(457, 600);
+  job.process_id = 5000;
+  job.Run(60, 120);
+  const Report report = job.engine.report();
+  ASSERT_TRUE(Names(report, 2));
+  EXPECT_EQ(report.verdicts[0].since_step, 457);
+  EXPECT_EQ(WriteHeadline(report).find("457-120"), std::string::npos) << WriteHeadline(report);
 }
 
 TEST(EnginePresence, WhoComesBackIsJudgedAgain) {

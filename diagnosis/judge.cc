@@ -298,7 +298,9 @@ class Accuser {
     return std::clamp(in_.lost_since(since_step), 0.4 * modelled, modelled);
   }
 
-  int64_t FirstStep(const Stream& stream) const { return stream.from_start() ? in_.first_step : stream.onset(); }
+  int64_t FirstStep(const Stream& stream) const {
+    return stream.from_start() ? in_.first_step_of(stream.onset()) : stream.onset();
+  }
 
   // The one of `ranks` that loses the most.
   static int FindWorst(const std::vector<int>& ranks, const StreamOf& stream) {

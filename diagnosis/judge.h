@@ -18,10 +18,11 @@ struct JudgeInput {
   const Transfers& transfers;
   const std::vector<int>& microbatches;  // by rank
   int64_t step = 0;                      // all steps here are places in one count (lives.h)
-  int64_t first_step = 0;                // judged in this life of the job
   double period_ns = 0;                  // of the last steps
   double min_cost_share = 0.01;
   bool planned_change = false;  // everybody does more or less than before
+  // The first step of the life of the job that this one belongs to.
+  std::function<int64_t(int64_t step)> first_step_of;
   // Whether the rank takes part in the job as it is now.
   std::function<bool(int rank)> is_present;
   // How much longer steps have become since `onset`, ns; a large number if unknown.

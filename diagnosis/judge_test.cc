@@ -47,10 +47,10 @@ class JudgeTest : public ::testing::Test {
                    .transfers = transfers_,
                    .microbatches = {},
                    .step = kNow,
-                   .first_step = 40,
                    .period_ns = 150 * kMs,
                    .min_cost_share = 0.01,
                    .planned_change = false,
+                   .first_step_of = [](int64_t) { return 40; },
                    .is_present = [this](int rank) { return rank != gone_; },
                    .lost_since = [this](int64_t) { return lost_ms_ * kMs; },
                    .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; }});

@@ -255,7 +255,8 @@ void Layout::JoinDeclared(const std::map<int, std::vector<int>>& candidates) {
     }
   }
   std::vector<int> first_of(ranks_.size(), -1);  // place of a rank among the users of a group
-  for (auto& [inferred, of_group] : users) {
+  for (auto& [inferred, inferred_users] : users) {
+    std::vector<User>& of_group = inferred_users;  // Clang 14 captures no structured binding
     for (size_t i = of_group.size(); i-- > 0;) first_of[static_cast<size_t>(of_group[i].rank)] = static_cast<int>(i);
     for (int candidate : candidates.at(inferred)) {
       At(candidate).members.ForEach([&](int member) {

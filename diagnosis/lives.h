@@ -25,19 +25,21 @@ class Lives {
   // Of the present life.
   int64_t first() const { return lives_.empty() ? 0 : lives_.back().first; }
   int64_t PlaceOf(int64_t step) const { return lives_.empty() ? step : step + lives_.back().offset; }
-  // The number of the step, in the life that the place is in.
-  int64_t StepAt(int64_t place) const {
-    const auto after = std::upper_bound(lives_.begin(), lives_.end(), place,
-                                        [](int64_t value, const Life& life) { return value < life.first; });
-    if (lives_.empty()) return place;
-    return place - (after == lives_.begin() ? *after : *std::prev(after)).offset;
-  }
+  // Of the life that the place is in: its first place, and the number of the step.
+  int64_t FirstOf(int64_t place) const { return lives_.empty() ? place : LifeOf(place).first; }
+  int64_t StepAt(int64_t place) const { return lives_.empty() ? place : place - LifeOf(place).offset; }
 
  private:
   struct Life {
     int64_t first;   // place
     int64_t offset;  // of a place to its step
   };
+  const Life& LifeOf(int64_t place) const {
+    const auto after = std::upper_bound(lives_.begin(), lives_.end(), place,
+                                        [](int64_t value, const Life& life) { return value < life.first; });
+    return after == lives_.begin() ? *after : *std::prev(after);
+  }
+
   std::deque<Life> lives_;
   int64_t last_ = -1;
 };

@@ -13,6 +13,8 @@ TEST(Lives, CountsOnWhereTheJobGoesBackToACheckpoint) {
   EXPECT_EQ(lives.Add(60, true), 6);
   EXPECT_EQ(lives.Add(61, false), 7);
   EXPECT_EQ(lives.first(), 6);
+  EXPECT_EQ(lives.FirstOf(5), 0);
+  EXPECT_EQ(lives.FirstOf(7), 6);
   EXPECT_EQ(lives.PlaceOf(70), 16);
   EXPECT_EQ(lives.StepAt(0), 100);
   EXPECT_EQ(lives.StepAt(5), 105);

@@ -206,6 +206,8 @@ void AppendCleared(const Verdict& verdict, std::string& out) {
 
 std::string DescribeSteps(const Report& report) {
   if (report.first_step < 0) return "no steps";
+  // Started again from a checkpoint.
+  if (report.last_step < report.first_step) return absl::StrCat("up to step ", report.last_step);
   return absl::StrCat("steps ", report.first_step, "-", report.last_step);
 }
 

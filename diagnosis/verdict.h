@@ -100,7 +100,7 @@ struct RankCoverage {
 };
 
 struct Report {
-  int ranks = 0;                            // heard of
+  int ranks = 0;                            // heard of, without those of former lives of the job
   int64_t first_step = -1, last_step = -1;  // judged; -1: none yet
   JobState state = JobState::kUnknown;
   std::vector<Verdict> verdicts;  // open ones first, each part by cost
