@@ -393,6 +393,7 @@ def test_a_host_with_a_second_name(rig):
 
 def test_power_loss_of_a_node_of_an_elastic_job(rig, n4_dies):
     child = rig.start(["srun", "-N3", "--no-kill", "-w", "n[1-2],n4", "taskd", "run", "--nnodes=2:3", "train.py", "wait"])
+    wait_output(child, 3)  # what n4 has written goes with it
     wait_up(rig, "go", 3)
     n4_dies()
     wait_until(lambda: len(LINE.findall(slurm_rig.output_of(child)[0])) >= 5, "the others go on", 90)
