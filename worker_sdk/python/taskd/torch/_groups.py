@@ -4,6 +4,7 @@ The file maps the name that marks carry to {"group_name", "group_rank", "global_
 belongs to. A thread writes it, as the folder appears only once the proxy knows this rank, and may be on a slow disk. It
 looks at the groups, too, and rests in between: a program may make thousands, and is not to wait for each look at all.
 """
+import atexit
 import functools
 import json
 import os
@@ -26,6 +27,8 @@ _wake = threading.Event()
 _lock = threading.Lock()
 _unseen = False  # groups have changed since the last look
 _thread = None
+_writing = threading.Lock()  # held while the thread writes
+_LAST_WRITE_S = 1.0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -169,8 +172,15 @@ def _write(wanted):
     folder = rank_folder(wanted["rank"])
     if folder is None:
         return False
-    write_file(folder, wanted["groups"])
+    with _writing:
+        write_file(folder, wanted["groups"])
     return True
+
+
+@atexit.register
+def _let_it_finish():
+    """A file that is begun is written, if the disk takes it; none is begun any more, or a part of it would stay."""
+    _writing.acquire(timeout=_LAST_WRITE_S)
 
 
 def write_file(folder, groups):
