@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <utility>
 
@@ -122,7 +123,8 @@ std::optional<spdlog::level::level_enum> ParseLogLevel(std::string_view name) {
 }
 
 void InitLog(const std::string& role) {
-  log_role = new std::string(role);
+  static std::deque<std::string>& roles = *new std::deque<std::string>;  // of tests, which do it again
+  log_role = &roles.emplace_back(role);
   auto logger = std::make_shared<spdlog::logger>(role, std::make_shared<StderrSink>());
   const char* wanted = std::getenv("TASKD_LOG_LEVEL");
   const std::string_view name = wanted == nullptr || *wanted == '\0' ? "info" : wanted;
