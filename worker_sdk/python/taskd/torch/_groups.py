@@ -302,8 +302,8 @@ def install(c10d, wrap_export):
 
 
 def _forget_in_forked_child():
-    global _thread, _unseen, _lock
-    _thread, _unseen, _lock = None, False, threading.Lock()
+    global _thread, _unseen, _lock, _writing
+    _thread, _unseen, _lock, _writing = None, False, threading.Lock(), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_in_forked_child)
