@@ -725,7 +725,7 @@ class Engine::Impl {
 
   bool WorkIsUneven() const {
     for (const OwnTime::Class& peers : own_.classes()) {
-      if (peers.noise.sigma() > 0.04) return true;
+      if (peers.noise.steps.sigma() > 0.04) return true;
     }
     return false;
   }

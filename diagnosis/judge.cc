@@ -40,6 +40,8 @@ constexpr int kFewHosts = 4;                   // that compute themselves: no de
 constexpr double kFewCostShare = 0.05;         // of the step
 constexpr double kFewTransferCostShare = 0.1;  // that all the ranks of a group disturb
 constexpr double kStretchNs = 15e9;
+constexpr double kGustNs = 8e9;      // where the job has shown what its unrest is like
+constexpr double kLargeZ = 6;        // far beyond the noise of a step, and
 constexpr double kLargeRise = 0.35;  // ln: 40 % longer
 constexpr double kLargeShare = 0.2;  // of the step, for loading and transfers
 
@@ -206,6 +208,11 @@ class Accuser {
   }
 
   // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
+  bool IsBeyondUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
+    const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
+    if (stream.IsBeyondWeather() && lasted_ns >= kGustNs) return true;
+    return IsBeyondUnrest(compared, stream.mean() >= large && stream.z() >= kLargeZ, stream.onset(), cost_ns);
+  }
   bool IsBeyondUnrest(int compared, bool large, int64_t onset, double cost_ns,
                       double least_share = kFewCostShare) const {
     if (compared > (has_device_ ? kFew : kFewHosts)) return true;
@@ -355,7 +362,8 @@ class Accuser {
     verdict.confidence = ConfidenceOf(own(worst));
     verdict.evidence.push_back(OwnEvidence(worst));
     const bool beyond_unrest =
-        IsBeyondUnrest(ClassOf(worst).present, own(worst).mean() >= kLargeRise, own(worst).onset(), cost);
+        IsBeyondUnrest(ClassOf(worst).present, own(worst), kLargeRise, cost) &&
+        !in_.own.weather().Explains(worst, ClassOf(worst).present, in_.step - own(worst).onset() + 1);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && beyond_unrest && IsWorthIt(cost));
   }
 
@@ -420,8 +428,7 @@ class Accuser {
     const double reference = std::exp(peers.level) / 1e6;
     verdict.evidence.push_back(
         MakeEvidence("own_time", reference, reference * std::exp(drift.mean()), drift.z(), drift.onset()));
-    const bool beyond_unrest =
-        IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift.mean() >= kLargeRise, drift.onset(), cost);
+    const bool beyond_unrest = IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift, kLargeRise, cost);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
         IsWorthIt(cost) && beyond_unrest && !in_.planned_change);
   }
@@ -440,7 +447,7 @@ class Accuser {
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
       evidence.peers = CountPresent(in_.layout.classes()[peer_class]) - 1;
       verdict.evidence.push_back(evidence);
-      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream.mean() >= kLargeShare, stream.onset(), cost);
+      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, kLargeShare, cost);
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
           beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost));
     }

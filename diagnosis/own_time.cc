@@ -37,10 +37,14 @@ constexpr int kEnoughLarge = 6;
 constexpr double kIssueShare = 0.3;
 constexpr size_t kLeaveOneOut = 32;   // ranks
 constexpr size_t kNoiseSamples = 64;  // of one class and step
+constexpr size_t kFew = 4;            // ranks, of which one moves what is known of the others
+constexpr int kNoiseEvery = 8;        // steps
 
-Stream::Limits MakeLimits(const Stream& stream, double sigma, double least_sigma, double dead, double most, double h,
-                          const StreamTails& tails) {
-  Stream::Limits limits = {.sigma = std::max(least_sigma, sigma), .dead = dead, .most = most, .h = h};
+// `sigma` of one observation, at least `least_sigma`.
+Stream::Limits MakeLimits(const Stream& stream, double sigma, const ScaleSigmas& sigmas, double least_sigma,
+                          double dead, double most, const Thresholds& h, const StreamTails& tails) {
+  Stream::Limits limits = {.dead = dead, .most = most, .h = h};
+  limits.SetNoise(std::max(least_sigma, sigma), sigmas);
   tails.Apply(limits, stream);
   return limits;
 }
@@ -83,7 +87,9 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
     }
     rank.process_id = fold.process_id;
   }
-  const double h = CusumThreshold(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())), 1.0);
+  weather_.Forget(step);
+  period_ns_ = period_ns;
+  const Thresholds h = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
   if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
   if (mode_ != Mode::kNone) {
     ObserveOwn(layout, folds, step, h);
@@ -104,7 +110,7 @@ void OwnTime::FollowMode(Mode mode) {
 // Other times are compared from now on: what is known of the old ones does not apply to them.
 void OwnTime::ChangeMode(Mode mode) {
   mode_ = mode;
-  shared_noise_ = NoisePool();
+  shared_noise_ = Noise();
   for (Rank& rank : ranks_) {
     rank.own.Rebase();
     rank.has_last_deviation = false;
@@ -113,7 +119,7 @@ void OwnTime::ChangeMode(Mode mode) {
 }
 
 void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
-                         double h) {
+                         const Thresholds& h) {
   std::vector<std::vector<OwnView>> by_class = ViewByClass(layout, folds, mode_, classes_.size());
   Slowest slowest;
   for (size_t c = 0; c < by_class.size(); ++c) {
@@ -126,19 +132,28 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
   CountSlowest(slowest);
 }
 
-// Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom.
-double OwnTime::SigmaFor(int rank, size_t peers, NoisePool& noise) {
-  if (peers == 2) return noise.median_sigma();
-  return peers <= kLeaveOneOut ? noise.SigmaWithout(rank) : noise.sigma();
+// Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom. Looked at
+// now and then: it takes a pass over all that is known.
+const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, Noise& noise) {
+  if (peers > kLeaveOneOut) return noise.level;
+  Rank& state = ranks_[static_cast<size_t>(rank)];
+  if (state.noise.one > 0 && !noise.IsYoung() && (state.own.observations() + rank) % kNoiseEvery != 0)
+    return state.noise;
+  const bool pair = peers == 2;
+  state.noise.one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
+  if (noise.IsYoung() && peers > kFew) state.noise.one = std::max(state.noise.one, noise.ranks.SigmaWithout(rank));
+  state.noise.scales = noise.blocks.SigmasWithout(pair ? -1 : rank, peers <= kFew);
+  return state.noise;
 }
 
-void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest) {
+void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, const Thresholds& h,
+                           Slowest& slowest) {
   const size_t count = peers.views.size();
   double& average = peer_class.average_reference_ns;
   peer_class.reference_ns = peers.reference_ns();
   average += (peers.cut_ns - average) * (average > 0 ? kAverage : 1);
 
-  NoisePool& noise = count >= kSmallClass ? peer_class.noise : shared_noise_;
+  Noise& noise = count >= kSmallClass ? peer_class.noise : shared_noise_;
   noise.Update();
   const size_t stride = count / kNoiseSamples + 1;
   StreamTails tails;
@@ -150,19 +165,27 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     const Deviation deviation = DeviationOf(peers, i, mode_);
     if (rank.has_last_deviation && i % stride == static_cast<size_t>(step) % stride && count > 1) {
-      noise.Add(own.rank, std::abs(deviation.unrest - rank.last_deviation));
+      noise.steps.Add(own.rank, std::abs(deviation.unrest - rank.last_deviation));
+    }
+    // Twice the variance, as a difference has.
+    if (noise.IsYoung() && i % stride == static_cast<size_t>(step) % stride) {
+      noise.ranks.Add(own.rank, std::sqrt(2.0) * std::abs(deviation.judged));
     }
     rank.last_deviation = deviation.unrest;
     rank.has_last_deviation = true;
     rank.own_ns = deviation.own_ns;
     rank.own_reference_ns = deviation.reference_ns;
     rank.average_own_ns += (rank.own_ns - rank.average_own_ns) * (rank.average_own_ns > 0 ? kAverage : 1);
-    if (count < enough || !noise.ready()) continue;
+    if (count < enough || !noise.steps.ready()) continue;
     const double d = deviation.judged;
     if (d > slowest.deviation) slowest = {own.rank, d};
-    const double sigma = SigmaFor(own.rank, count, noise);
-    const Stream::Limits limits = MakeLimits(rank.own, sigma, kOwnSigma, kOwnDead, kOwnMost, h, tails);
-    rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
+    const NoiseLevel& level = NoiseFor(own.rank, count, noise);
+    const Stream::Limits limits =
+        MakeLimits(rank.own, level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h, tails);
+    const Stream::Event event = rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
+    if (event == Stream::Event::kCleared)
+      weather_.Add(own.rank, rank.own.onset(), step, period_ns_, rank.own.mean_excess());
+    if (i % (count / ScaleNoise::kSources + 1) == 0) noise.blocks.Add(own.rank, rank.own);
     idle_steps_ = 0;
     Profile(peers, own, rank);
   }
@@ -215,7 +238,7 @@ void OwnTime::CountSlowest(const Slowest& slowest) {
 // In jobs without blocking operations a barrier without marks makes everybody's own time equal. Forward ranges still
 // tell, where they hold no waits.
 void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
-                             double h) {
+                             const Thresholds& h) {
   std::vector<std::vector<double>> by_class(classes_.size());
   auto class_of = [&](int rank) { return static_cast<size_t>(layout.rank(rank).peer_class); };
   for (const auto& [rank, fold] : folds) {
@@ -235,13 +258,16 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const double d = std::log(std::max(1.0, static_cast<double>(fold.forward_ns)) / reference);
-    if (rank.forward_reference_ns > 0) forward_noise_.Add(r, std::abs(d - rank.last_forward));
+    if (rank.forward_reference_ns > 0) forward_noise_.steps.Add(r, std::abs(d - rank.last_forward));
     rank.last_forward = d;
     rank.forward_reference_ns = reference;
-    if (!forward_noise_.ready()) continue;
-    rank.forward.Observe(
-        step, d, static_cast<double>(fold.forward_ns) - reference,
-        MakeLimits(rank.forward, forward_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates));
+    if (!forward_noise_.steps.ready()) continue;
+    const auto& [sigma, scales] = forward_noise_.level;
+    rank.forward.Observe(step, d, static_cast<double>(fold.forward_ns) - reference,
+                         MakeLimits(rank.forward, sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates));
+    if (static_cast<size_t>(r) % (folds.size() / ScaleNoise::kSources + 1) == 0) {
+      forward_noise_.blocks.Add(r, rank.forward);
+    }
   }
 }
 
@@ -276,12 +302,12 @@ void OwnTime::ObserveIssues(const std::vector<OwnView>& owns) {
   }
 }
 
-void OwnTime::ObserveClasses(int64_t step, double h) {
+void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
   std::vector<double> shifts;
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0) continue;
     const double y = std::log(peers.reference_ns);
-    if (peers.has_last) class_noise_.Add(static_cast<int>(&peers - classes_.data()), std::abs(y - peers.last));
+    if (peers.has_last) class_noise_.steps.Add(static_cast<int>(&peers - classes_.data()), std::abs(y - peers.last));
     peers.last = y;
     peers.has_last = true;
     ++peers.seen;
@@ -290,21 +316,23 @@ void OwnTime::ObserveClasses(int64_t step, double h) {
   }
   class_noise_.Update();
   common_shift_ = LowerMedian(shifts);
-  if (!class_noise_.ready()) return;
+  if (!class_noise_.steps.ready()) return;
   StreamTails tail_rates;
   for (const Class& peers : classes_) tail_rates.Count(peers.drift);
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
-    const Stream::Limits limits =
-        MakeLimits(peers.drift, class_noise_.sigma(), kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
+    const auto& [sigma, scales] = class_noise_.level;
+    const Stream::Limits limits = MakeLimits(peers.drift, sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
     peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
+    class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), peers.drift);
     idle_steps_ = 0;
     if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
   }
 }
 
-void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h) {
+void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period,
+                          const Thresholds& h) {
   std::vector<double> values;
   for (const auto& [rank, fold] : folds) {
     if (fold.dataloaders > 0) values.push_back(static_cast<double>(fold.dataloader_own_ns));
@@ -312,6 +340,7 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
   if (values.empty() || period <= 0) return;
   const size_t loaders = values.size();
   const double reference = LowerMedian(values);
+  const MedianOfOthers others(values);
   data_noise_.Update();
   ++data_seen_;
   StreamTails tail_rates;
@@ -322,22 +351,24 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const auto own = static_cast<double>(fold.dataloader_own_ns);
     if (rank.data_ns > 0 && r % (static_cast<int>(loaders / kNoiseSamples) + 1) == 0) {
-      data_noise_.Add(r, std::abs(own - rank.data_ns) / period);
+      data_noise_.steps.Add(r, std::abs(own - rank.data_ns) / period);
     }
     rank.data_ns = own;
-    rank.data_reference_ns = loaders >= 2 ? reference : data_level_ns_;
-    if (!data_noise_.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
+    rank.data_reference_ns = loaders >= 2 ? others.Without(own) : data_level_ns_;
+    if (!data_noise_.steps.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
     const double excess = own - rank.data_reference_ns;
-    const double sigma = loaders <= kLeaveOneOut ? data_noise_.SigmaWithout(r) : data_noise_.sigma();
-    Stream::Limits limits = MakeLimits(rank.data, sigma, kDataSigma, kDataDead, kDataMost, h, tail_rates);
+    const double sigma = loaders <= kLeaveOneOut ? data_noise_.steps.SigmaWithout(r) : data_noise_.level.one;
+    Stream::Limits limits =
+        MakeLimits(rank.data, sigma, data_noise_.level.scales, kDataSigma, kDataDead, kDataMost, h, tail_rates);
     limits.jump = kDataJump;
     rank.data.Observe(step, excess / period, excess, limits);
+    if (static_cast<size_t>(r) % (loaders / ScaleNoise::kSources + 1) == 0) data_noise_.blocks.Add(r, rank.data);
   }
-  if (data_noise_.ready() && data_seen_ > kLearn && loaders >= 2) {
+  if (data_noise_.steps.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ns_;
     common_data_.Observe(
         step, excess / period, excess,
-        MakeLimits(common_data_, data_noise_.sigma(), kDataSigma, kDataDead, kDataMost, h, tail_rates));
+        MakeLimits(common_data_, data_noise_.level.one, {}, kDataSigma, kDataDead, kDataMost, h, tail_rates));
     if (!common_data_.IsRising(0.3)) data_level_ns_ += kForget * excess;
   }
 }
@@ -357,11 +388,8 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
   const double small = kSmallSaving * period_ns * interval;
   auto log_ratio = [small](double a, double b) { return std::log((a + small) / (b + small)); };
   checkpoint_noise_.Update();
-  Stream::Limits limits = {.sigma = std::max(kCheckpointSigma, checkpoint_noise_.sigma()),
-                           .dead = kCheckpointDead,
-                           .most = kCheckpointDead,
-                           .h = kCheckpointH,
-                           .jump = kNever};
+  Stream::Limits limits = {.dead = kCheckpointDead, .most = kCheckpointDead, .h = {kCheckpointH}, .jump = kNever};
+  limits.SetNoise(std::max(kCheckpointSigma, checkpoint_noise_.sigma()), {});
   for (const auto& [r, fold] : folds) {
     if (fold.checkpoints == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
@@ -375,7 +403,7 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
   }
   if (!alone && checkpoints_seen_ >= 1) {
     // The median of many savings in one step weighs as much as several steps of one rank.
-    limits.h = kCommonCheckpointH;
+    limits.h = {kCommonCheckpointH};
     common_checkpoint_.Observe(step, log_ratio(reference, checkpoint_level_),
                                (reference - checkpoint_level_) / interval, limits);
   }

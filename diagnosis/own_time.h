@@ -9,6 +9,7 @@
 #include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
+#include "diagnosis/weather.h"
 #include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
@@ -16,6 +17,27 @@ namespace taskd::diagnosis {
 class OwnTime {
  public:
   using Mode = OwnMode;
+
+  // Standard deviation of one observation, and of means.
+  struct NoiseLevel {
+    double one = 0;  // 0: not known
+    ScaleSigmas scales{};
+  };
+  struct Noise {
+    NoisePool steps;
+    ScaleNoise blocks;
+    NoisePool ranks;   // how far ranks are apart: stands in for blocks until there are some
+    NoiseLevel level;  // as of the last Update()
+
+    bool IsYoung() const { return level.scales[0] == 0; }
+    void Update() {
+      steps.Update();
+      blocks.Update();
+      if (IsYoung()) ranks.Update();
+      level = {steps.sigma(), blocks.sigmas()};
+      if (IsYoung()) level.one = std::max(level.one, ranks.sigma());
+    }
+  };
 
   // One rank, over the steps judged.
   struct Rank {
@@ -47,6 +69,7 @@ class OwnTime {
     double forward_reference_ns = 0, last_forward = 0;
     double last_deviation = 0;
     bool has_last_deviation = false;
+    NoiseLevel noise;  // of its peers' own times
 
     // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
     double scatter() const;
@@ -79,7 +102,7 @@ class OwnTime {
     double reference_ns = 0;          // of the last step
     double average_reference_ns = 0;  // exponential mean
     int present = 0;
-    NoisePool noise;
+    Noise noise;
   };
   const std::vector<Class>& classes() const { return classes_; }
   // What everybody does has changed, by plan: the past is learned anew.
@@ -92,6 +115,8 @@ class OwnTime {
   const Stream& common_checkpoint() const { return common_checkpoint_; }
   // Steps from one saving to the next.
   double checkpoint_interval() const { return static_cast<double>(checkpoint_interval_); }
+  // Of own times.
+  const Weather& weather() const { return weather_; }
   // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
   double rotation() const;
 
@@ -102,25 +127,30 @@ class OwnTime {
     double deviation = 0;
   };
 
-  void ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
-  void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period, double h);
-  void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
-  void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest);
-  static double SigmaFor(int rank, size_t peers, NoisePool& noise);
+  void ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                  const Thresholds& h);
+  void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period,
+                   const Thresholds& h);
+  void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
+                      const Thresholds& h);
+  void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, const Thresholds& h, Slowest& slowest);
+  const NoiseLevel& NoiseFor(int rank, size_t peers, Noise& noise);
   void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
   void FollowMode(Mode mode);
   void ChangeMode(Mode mode);
-  void ObserveClasses(int64_t step, double h);
+  void ObserveClasses(int64_t step, const Thresholds& h);
 
   std::vector<Rank> ranks_;
   std::vector<Class> classes_;
-  NoisePool shared_noise_;  // of small classes
-  NoisePool class_noise_;
-  NoisePool data_noise_;
-  NoisePool forward_noise_;
+  Noise shared_noise_;  // of small classes
+  Noise class_noise_;
+  Noise data_noise_;
+  Noise forward_noise_;
   NoisePool checkpoint_noise_;
+  Weather weather_;
+  double period_ns_ = 0;  // the job's
   Mode mode_ = Mode::kNone;
   int idle_steps_ = 0;
   int silent_steps_ = 0;  // the last ones, without operations on most ranks

@@ -60,9 +60,16 @@ void MakeUpForLostGaps(std::vector<OwnView>& views) {
 }
 
 template <typename Value>
-double MedianOf(const std::vector<OwnView>& views, Value value) {
+std::vector<double> ValuesOf(const std::vector<OwnView>& views, Value value) {
   std::vector<double> values;
+  values.reserve(views.size());
   for (const OwnView& own : views) values.push_back(value(own));
+  return values;
+}
+
+template <typename Value>
+double MedianOf(const std::vector<OwnView>& views, Value value) {
+  std::vector<double> values = ValuesOf(views, value);
   return LowerMedian(values);
 }
 
@@ -102,8 +109,12 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
   MakeUpForLostGaps(views);
   for (OwnView& own : views) own.cut = std::max(1.0, own.cut + own.rest);
   PeerViews peers;
-  peers.cut_ns = MedianOf(views, [](const OwnView& own) { return own.cut; });
-  peers.full_ns = MedianOf(views, [](const OwnView& own) { return own.full; });
+  std::vector<double> cuts = ValuesOf(views, [](const OwnView& own) { return own.cut; });
+  std::vector<double> fulls = ValuesOf(views, [](const OwnView& own) { return own.full; });
+  peers.cut_ns = LowerMedian(cuts);
+  peers.full_ns = LowerMedian(fulls);
+  peers.cut_of_others = MedianOfOthers(cuts);
+  peers.full_of_others = MedianOfOthers(fulls);
   // The ends of the step alone prove something only if they are a good part of it.
   if (mode == OwnMode::kAll && peers.full_ns < kMinEnds * peers.cut_ns) peers.full_ns = 0;
   peers.tokens = MedianOf(views, [](const OwnView& own) { return own.tokens; });
@@ -114,9 +125,11 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
 
 Deviation DeviationOf(const PeerViews& peers, size_t index, OwnMode mode) {
   const OwnView& own = peers.views[index];
-  const bool two_views = own.full > 0 && peers.full_ns > 0;
-  const double cut = std::log(own.cut / peers.cut_ns);
-  const double full = two_views ? std::log(own.full / peers.full_ns) : cut;
+  const double cut_ns = peers.cut_of_others.Without(own.cut);
+  const double full_ns = peers.full_of_others.Without(own.full);
+  const bool two_views = own.full > 0 && peers.full_ns > 0 && full_ns > 0;
+  const double cut = std::log(own.cut / cut_ns);
+  const double full = two_views ? std::log(own.full / full_ns) : cut;
   // Experts that get more tokens work more: that is the routing's doing, as far as the tokens go.
   const double more_tokens = peers.tokens > 0 && own.tokens > peers.tokens ? std::log(own.tokens / peers.tokens) : 0;
   // Gaps between blocking operations are computation, whatever ran beside it.
@@ -125,12 +138,7 @@ Deviation DeviationOf(const PeerViews& peers, size_t index, OwnMode mode) {
   deviation.judged = std::min(cut, full) - more_tokens;
   deviation.unrest = full;
   deviation.own_ns = shows_full ? own.full : own.cut;
-  deviation.reference_ns = shows_full ? peers.full_ns : peers.cut_ns;
-  // Of two peers the unrest is that of their difference, which has the noise of both.
-  if (peers.views.size() == 2) {
-    const OwnView& other = peers.views[1 - index];
-    deviation.unrest = two_views && other.full > 0 ? std::log(own.full / other.full) : std::log(own.cut / other.cut);
-  }
+  deviation.reference_ns = shows_full ? full_ns : cut_ns;
   return deviation;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "diagnosis/layout.h"
+#include "diagnosis/stats.h"
 #include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
@@ -34,6 +35,7 @@ struct OwnView {
 // The ranks of one class in one step, and what is usual among them: medians.
 struct PeerViews {
   std::vector<OwnView> views;
+  MedianOfOthers cut_of_others, full_of_others;
   double cut_ns = 0;
   double full_ns = 0;  // 0: that view shows nothing
   double tokens = 0;   // 0: none are exchanged
@@ -43,7 +45,7 @@ struct PeerViews {
   double reference_ns() const { return full_ns > 0 ? full_ns : cut_ns; }
 };
 
-// Logarithms of a rank's time over its peers'.
+// Logarithms of a rank's time over that of the others.
 struct Deviation {
   double judged = 0;  // in the view where it is smaller, less what the rank's tokens explain
   double unrest = 0;  // what its noise is measured by

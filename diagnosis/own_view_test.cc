@@ -183,7 +183,13 @@ TEST(DeviationOf, IsTheSmallerOneOfBothViews) {
   };
   for (size_t i = 0; i < std::size(cases); ++i) {
     const auto& item = cases[i];
-    PeerViews peers{.views = std::vector<OwnView>(3), .cut_ns = 100, .full_ns = 200, .tokens = 10};
+    std::vector<double> cuts = {100, item.cut, 100}, fulls = {200, item.full, 200};
+    PeerViews peers{.views = std::vector<OwnView>(3),
+                    .cut_of_others = MedianOfOthers(cuts),
+                    .full_of_others = MedianOfOthers(fulls),
+                    .cut_ns = 100,
+                    .full_ns = 200,
+                    .tokens = 10};
     peers.views[1] = {.rank = 1, .cut = item.cut, .full = item.full, .tokens = item.tokens, .fold = &fold};
     const Deviation deviation = DeviationOf(peers, 1, item.mode);
     EXPECT_NEAR(deviation.judged, item.judged, 1e-12) << i;
@@ -193,15 +199,19 @@ TEST(DeviationOf, IsTheSmallerOneOfBothViews) {
   }
 }
 
-TEST(DeviationOf, MeasuresTheUnrestOfTwoPeersByTheirDifference) {
+TEST(DeviationOf, ComparesWithTheOthers) {
   const StepFold fold;
-  const PeerViews peers{.views = {{.rank = 0, .cut = 100, .full = 200, .fold = &fold},
-                                  {.rank = 1, .cut = 130, .full = 220, .fold = &fold}},
-                        .cut_ns = 100,
-                        .full_ns = 200};
-  EXPECT_NEAR(DeviationOf(peers, 0, OwnMode::kBulk).unrest, -std::log(1.1), 1e-12);
-  EXPECT_NEAR(DeviationOf(peers, 1, OwnMode::kBulk).unrest, std::log(1.1), 1e-12);
-  EXPECT_EQ(DeviationOf(peers, 0, OwnMode::kBulk).judged, 0) << "the lower one is the reference";
+  const PeerViews two = ComparePeers(
+      {{.rank = 0, .cut = 100, .full = 200, .fold = &fold}, {.rank = 1, .cut = 130, .full = 220, .fold = &fold}},
+      OwnMode::kBulk);
+  EXPECT_NEAR(DeviationOf(two, 0, OwnMode::kBulk).judged, -std::log(1.3), 1e-12);
+  EXPECT_NEAR(DeviationOf(two, 1, OwnMode::kBulk).judged, std::log(1.1), 1e-12);
+  const PeerViews three = ComparePeers({{.rank = 0, .cut = 100, .fold = &fold},
+                                        {.rank = 1, .cut = 140, .fold = &fold},
+                                        {.rank = 2, .cut = 120, .fold = &fold}},
+                                       OwnMode::kAll);
+  EXPECT_NEAR(DeviationOf(three, 1, OwnMode::kAll).judged, std::log(140 / 110.0), 1e-12);
+  EXPECT_NEAR(DeviationOf(three, 2, OwnMode::kAll).judged, 0, 1e-12);
 }
 
 }  // namespace

@@ -5,6 +5,25 @@
 
 namespace taskd::diagnosis {
 
+MedianOfOthers::MedianOfOthers(std::vector<double>& values) : size_(values.size()) {
+  if (size_ == 1) middle_[0] = values[0];
+  if (size_ < 2) return;
+  auto at = values.begin() + static_cast<std::ptrdiff_t>((size_ - 2) / 2);
+  std::nth_element(values.begin(), at, values.end());
+  for (size_t i = 0; i < 2 + size_ % 2; ++i, ++at) {
+    if (i > 0) std::iter_swap(at, std::min_element(at, values.end()));
+    middle_[i] = *at;
+  }
+}
+
+double MedianOfOthers::Without(double value) const {
+  if (size_ < 2) return middle_[0];
+  if (size_ % 2 == 0) return value <= middle_[0] ? middle_[1] : middle_[0];
+  const double low = value <= middle_[0] ? middle_[1] : middle_[0];
+  const double high = value <= middle_[1] ? middle_[2] : middle_[1];
+  return (low + high) / 2;
+}
+
 double CusumThreshold(double arl, double k) {
   auto run_length = [k](double h) {
     double x = 2 * k * (h + 1.166);

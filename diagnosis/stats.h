@@ -14,6 +14,20 @@ namespace taskd::diagnosis {
 // classes of two to four, where mean and deviation show nothing.
 using taskd::LowerMedian;
 
+// The median of the others, for each of some values: half of the others can be far off, and it is neither below nor above
+// what they do on average.
+class MedianOfOthers {
+ public:
+  MedianOfOthers() = default;                            // of no values
+  explicit MedianOfOthers(std::vector<double>& values);  // reorders them
+  // `value`: one of them. Where there is no other one it is its own.
+  double Without(double value) const;
+
+ private:
+  size_t size_ = 0;
+  std::array<double, 3> middle_{};  // in order, from the (size - 2) / 2-th on, as far as they are needed
+};
+
 // Threshold h of a one-sided CUSUM with drift k (both in standard deviations) whose mean time between false alarms is
 // `arl` observations: Siegmund's approximation ARL = (exp(2kb) - 2kb - 1) / 2k^2 with b = h + 1.166.
 double CusumThreshold(double arl, double k);

@@ -1,5 +1,6 @@
 #include "diagnosis/stats.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -7,6 +8,23 @@
 
 namespace taskd::diagnosis {
 namespace {
+
+TEST(MedianOfOthers, IsThatOfTheOthers) {
+  std::mt19937 random(3);
+  for (size_t size = 1; size < 12; ++size) {
+    std::vector<double> values(size);
+    for (double& value : values) value = static_cast<double>(random() % 7);  // equal ones among them
+    const std::vector<double> all = values;
+    const MedianOfOthers median(values);
+    for (size_t i = 0; i < size; ++i) {
+      std::vector<double> others = all;
+      if (size > 1) others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+      std::sort(others.begin(), others.end());
+      const double expected = (others[(others.size() - 1) / 2] + others[others.size() / 2]) / 2;
+      EXPECT_EQ(median.Without(all[i]), expected) << i << " of " << size;
+    }
+  }
+}
 
 TEST(LowerMedian, IsAHealthyPeerWhileHalfAreSlow) {
   std::vector<double> values = {9, 5};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "diagnosis/stats.h"
@@ -9,10 +10,9 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr double kDrift = 1;           // the k of the CUSUM
-constexpr double kClip = 4;            // no single step weighs more than this
-constexpr int kLearn = 15;             // observations until the own past counts
-constexpr double kForget = 1.0 / 720;  // half-life of the own past: 500 steps
+constexpr double kClip = 4;      // no single step weighs more than this
+constexpr int kLearn = 15;       // observations until the own past counts
+constexpr int kRemember = 8192;  // observations that the own past is the mean of: more than the slowest rise takes
 constexpr double kJumpZ = 8;
 constexpr double kSpikeZ = 4;
 constexpr double kRecurrenceLogP = -23;  // p < 1e-10
@@ -22,20 +22,41 @@ constexpr double kLastingShare = 0.6;
 constexpr int kMinQuiet = 48;
 // A deviation that comes back within so many steps was never gone.
 constexpr int kSameDeviation = 60;
-constexpr int kReturns = 2;       // so often, and it comes and goes
-constexpr int kRaisedSteps = 40;  // that the means of a raised one are of
+constexpr int kReturns = 2;         // so often, and it comes and goes
+constexpr int kRaisedSteps = 40;    // that the means of a raised one are of, or four blocks of its scale
+constexpr double kTrimmed = 0.916;  // standard deviation of a mean of four, to that of the two in the middle
+constexpr size_t kMany = 48;        // blocks, that show how often there are large ones
+constexpr double kSteady = 1.7;     // growth from one scale to the next
+constexpr double kUnmeasured = 1.1;
+constexpr double kUsual = 4;      // standard deviations of a step, that steps are anyway now and then
+constexpr double kClearly = 6;    // standard errors, so that nobody had to be lucky
+constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
 
 }  // namespace
 
+Thresholds ThresholdsFor(double arl) {
+  Thresholds thresholds;
+  for (size_t scale = 0; scale < kScales; ++scale) thresholds[scale] = CusumThreshold(arl * kScales, kDrift[scale]);
+  return thresholds;
+}
+
 void Stream::Learn(double d, const Limits& limits) {
   // Winsorised, so that what is wrong from the start cannot become normal.
-  const double value = std::clamp(d, -limits.most, limits.most);
-  if (seen_ <= kLearn) {
-    base_ += (value - base_) / seen_;
-  } else if (!raised() && sum_ < h_ / 3) {
-    base_ += kForget * (value - base_);
+  const double most = limits.most + kClip * limits.sigma;
+  const double value = std::clamp(d, -most, most);
+  base_ += (value - base_) / std::min(seen_, kRemember);
+}
+
+// What a rise is measured from. A sum that decides over many steps has to know the own past all the better; half of its
+// drift makes up for what may be unequal.
+double Stream::LimitOf(size_t scale, const Limits& limits) const {
+  const double sigma = limits.sigmas[scale];
+  double limit = limits.most;
+  if (seen_ >= kLearn) {
+    const double unknown = scale > 0 ? sigma / std::sqrt(std::min(seen_, kRemember)) : 0;
+    limit = std::min(std::max(base_, 0.0) + limits.dead + unknown, limits.most);
   }
-  limit_ = seen_ < kLearn ? limits.most : std::min(std::max(base_, 0.0) + limits.dead, limits.most);
+  return scale > 0 ? std::max(0.0, limit - kDrift[scale] * sigma / 2) : limit;
 }
 
 void Stream::ShiftIn(Bits& bits, bool bit) {
@@ -43,10 +64,11 @@ void Stream::ShiftIn(Bits& bits, bool bit) {
   bits[0] = bits[0] << 1 | (bit ? 1 : 0);
 }
 
-// The big spikes or, failing that, all of them, where they are more than healthy peers have; else nothing.
+// The big spikes or, failing that, all of them, where they are more than healthy peers have; else nothing. What hits peers
+// for some steps in a row is there once, not as often as it has steps.
 const Stream::Bits* Stream::FindRecurring(const Limits& limits) const {
   auto beyond_chance = [this](const Bits& bits, double rate) {
-    const int hits = Count(bits);
+    const int hits = CountStarts(bits);
     return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
   };
   if (beyond_chance(big_spikes_, limits.big_rate)) return &big_spikes_;
@@ -54,9 +76,10 @@ const Stream::Bits* Stream::FindRecurring(const Limits& limits) const {
 }
 
 Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
-  h_ = limits.h;
   ++seen_;
-  Learn(d, limits);
+  if (seen_ <= kLearn) Learn(d, limits);
+  limit_ = LimitOf(0, limits);
+  AddToBlocks(d);
   const Observation now = Classify(step, d, excess, limits);
   Remember(now, limits);
   const State before = state_;
@@ -71,12 +94,13 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
       state_ = FollowIntermittent(now);
       break;
   }
+  if (seen_ > kLearn && !raised() && risen_ < kRising) Learn(d, limits);
   if ((before == State::kQuiet) == (state_ == State::kQuiet)) return Event::kNone;
   if (state_ == State::kQuiet) {
     BeginQuiet(step);
     return Event::kCleared;
   }
-  BeginRaised(step, limits.sigma);
+  BeginRaised(step, limits);
   return Event::kRaised;
 }
 
@@ -100,40 +124,84 @@ void Stream::Remember(const Observation& now, const Limits& limits) {
 }
 
 Stream::State Stream::WatchForRise(const Observation& now, const Limits& limits) {
-  if (!AddToSum(now, limits)) return State::kQuiet;
-  if (sum_ > limits.h || jumps_ >= limits.jumps) return RaiseBySum(now.step);
+  AddToSums(now, limits);
+  if (risen_ == 0) return State::kQuiet;
+  if (risen_ > 1 || jumps_ >= limits.jumps) return RaiseBySum(now.step, limits);
   if (!now.spike || window_excess_ <= 0) return State::kQuiet;
   if (const Bits* recurring = FindRecurring(limits)) return RaiseByRecurrence(now.step, *recurring);
   return State::kQuiet;
 }
 
-// The CUSUM, and the means since it was last zero, or since a step that alone adds more than all before it: the rise
-// began there, and those were noise. False: it is zero.
-bool Stream::AddToSum(const Observation& now, const Limits& limits) {
-  const double before = sum_;
-  sum_ = std::max(0.0, sum_ + std::clamp(now.z, -limits.clip, limits.clip) - kDrift);
+void Stream::AddToSums(const Observation& now, const Limits& limits) {
   jumps_ = now.jump ? jumps_ + 1 : 0;
-  if (sum_ == 0 || (sum_ > 2 * before && seen_ > kLearn)) {
-    rise_step_ = -1;
-    rose_later_ = true;
-    count_ = 0;
-    mean_ = mean_excess_ = 0;
+  risen_ = 0;
+  lead_ = 0;
+  for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0; ++scale) {
+    const double z = scale == 0 ? now.z : (now.d - LimitOf(scale, limits)) / limits.sigmas[scale];
+    AddTo(sums_[scale], now, std::clamp(z, -limits.clip, limits.clip), kDrift[scale]);
+    const double risen = sums_[scale].value / limits.h[scale];
+    if (risen <= risen_ || risen_ > 1) continue;
+    risen_ = risen;
+    lead_ = scale;
   }
-  if (sum_ == 0) return false;
-  if (rise_step_ < 0) rise_step_ = now.step;
-  ++count_;
-  mean_ += (now.d - mean_) / count_;
-  mean_excess_ += (now.excess - mean_excess_) / count_;
-  return true;
+  const Sum& lead = sums_[lead_];
+  count_ = lead.count;
+  mean_ = lead.mean;
+  mean_excess_ = lead.mean_excess;
 }
 
-Stream::State Stream::RaiseBySum(int64_t step) {
+// Where a step adds more than all before it, the rise began there, and those were noise.
+void Stream::AddTo(Sum& sum, const Observation& now, double z, double drift) const {
+  const double before = sum.value;
+  sum.value = std::max(0.0, before + z - drift);
+  if (sum.value == 0 || (sum.value > 2 * before && seen_ > kLearn)) sum = {.value = sum.value, .rose_later = true};
+  if (sum.value == 0) return;
+  if (sum.first_step < 0) sum.first_step = now.step;
+  ++sum.count;
+  sum.mean += (now.d - sum.mean) / sum.count;
+  sum.mean_excess += (now.excess - sum.mean_excess) / sum.count;
+}
+
+void Stream::AddToBlocks(double d) {
+  if (raised()) {
+    block_steps_ = 0;
+    return;
+  }
+  if (block_steps_ == 0) block_sums_ = {};
+  newest_[static_cast<size_t>(block_steps_ % kBlock[0])] = static_cast<float>(d);
+  if (++block_steps_ % kBlock[0] != 0) return;
+  // Without the lowest and the highest one: what a single step can do is bounded in the sums, too.
+  const auto [low, high] = std::minmax_element(newest_.begin(), newest_.end());
+  const float middle = (std::accumulate(newest_.begin(), newest_.end(), -*low) - *high) / 2;
+  for (size_t scale = 0; scale < kScales; ++scale) {
+    block_sums_[scale] += middle;
+    if (block_steps_ % kBlock[scale] != 0) return;
+    const int block = block_steps_ / kBlock[scale] - 1;
+    const float mean = std::exchange(block_sums_[scale], 0) * kBlock[0] / static_cast<float>(kBlock[scale]);
+    auto& means = block_means_[scale];
+    // To the oldest one that is there.
+    block_distances_[scale] = std::abs(mean - means[block < kBlocksApart ? 0 : block % kBlocksApart]);
+    means[static_cast<size_t>(block % kBlocksApart)] = mean;
+  }
+}
+
+std::optional<double> Stream::EndedBlock(size_t scale) const {
+  if (block_steps_ < 2 * kBlock[scale] || block_steps_ % kBlock[scale] != 0) return std::nullopt;
+  return block_distances_[scale] / std::sqrt(2.0);
+}
+
+Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
+  if (jumps_ >= limits.jumps) lead_ = 0;
+  const Sum& lead = sums_[lead_];
+  count_ = lead.count;
+  mean_ = lead.mean;
+  mean_excess_ = lead.mean_excess;
   const bool again =
       cleared_ >= 0 && step - cleared_ < kSameDeviation && mean_ < 2 * last_mean_ && last_mean_ < 2 * mean_;
   returns_ = again ? returns_ + 1 : 0;
   if (!again) {
-    onset_ = rise_step_;
-    from_start_ = !rose_later_;
+    onset_ = lead.first_step;
+    from_start_ = !lead.rose_later;
   }
   return returns_ >= kReturns ? State::kIntermittent : State::kLasting;
 }
@@ -162,19 +230,32 @@ Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
 }
 
 Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits) {
-  const double half_way = (limit_ + mean_) / 2;
-  if (now.d > half_way) {
-    ++count_;
-    const double share = 1.0 / std::min(count_, kRaisedSteps);
-    mean_ += share * (now.d - mean_);
-    mean_excess_ += share * (now.excess - mean_excess_);
-  }
+  const double limit = LimitOf(scale_, limits);
+  const double half_way = (limit + mean_) / 2;
   // What varies by itself is not over because of a few good steps.
-  if (now.d > limit_) spread_ += (std::abs(now.d - mean_) - spread_) / std::min(count_, kRaisedSteps);
-  const double sigma = std::max(limits.sigma, 1.25 * spread_);
-  // The mirrored test: half-way between the deviation and the limit.
-  down_ = std::max(0.0, down_ + std::clamp(((limit_ + mean_) / 2 - now.d) / sigma, -kClip, kClip));
-  return down_ > h_ ? State::kQuiet : State::kLasting;
+  if (now.d > limit) spread_ += (std::abs(now.d - mean_) - spread_) / std::min(count_, kRaisedSteps);
+  const double noise = std::max(limits.sigma, limits.sigmas[scale_]);
+  const double sigma = std::max(noise, 1.25 * spread_);
+  // The mirrored test, as patient as the sum that raised it.
+  down_h_ = limits.h[scale_];
+  down_ = std::max(0.0, down_ + std::clamp((half_way - now.d) / sigma, -kClip, kClip));
+  if (down_ > down_h_) return State::kQuiet;
+  // Not of what may be after its end.
+  if (IsFading() && now.d <= half_way) return State::kLasting;
+  const int most = std::max(kRaisedSteps, 4 * kBlock[scale_]);
+  count_ = std::min(count_ + 1, most);
+  mean_ += (now.d - mean_) / count_;
+  mean_excess_ += (now.excess - mean_excess_) / count_;
+  Weigh(limits);
+  return State::kLasting;
+}
+
+// mean() against the noise of as many steps.
+void Stream::Weigh(const Limits& limits) {
+  size_t scale = 0;
+  while (scale + 1 < kScales && kBlock[scale + 1] <= count_ && limits.sigmas[scale + 1] > 0) ++scale;
+  error_ = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(std::max(1, count_));
+  beyond_weather_ = scale > 0 && mean_ - LimitOf(scale, limits) > kClearly * error_ && mean_ < kUsual * limits.sigma;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
@@ -189,18 +270,22 @@ void Stream::TakeWindowMeans() {
   mean_excess_ = window_excess_;
 }
 
-void Stream::BeginRaised(int64_t step, double sigma) {
-  z_ = (mean_ - std::max(base_, 0.0)) / sigma;
+void Stream::BeginRaised(int64_t step, const Limits& limits) {
+  scale_ = state_ == State::kLasting ? lead_ : 0;
+  const double sigma = std::max(limits.sigma, limits.sigmas[scale_]);
+  const double finer = std::sqrt(kBlock[scale_] / kBlock[0]);
+  z_ = finer * (mean_ - std::max(base_, 0.0)) / sigma;
+  Weigh(limits);
   raised_step_ = step;
   down_ = spread_ = 0;
+  down_h_ = limits.h[scale_];
   quiet_ = 0;
 }
 
 void Stream::BeginQuiet(int64_t step) {
-  sum_ = down_ = 0;
+  sums_.fill({.rose_later = true});
+  risen_ = down_ = 0;
   count_ = jumps_ = 0;
-  rise_step_ = -1;
-  rose_later_ = true;
   jump_bits_ = big_spikes_ = {};
   outliers_ = {};
   cleared_ = step;
@@ -212,18 +297,19 @@ void Stream::Rebase() {
   base_ = 0;
   jump_bits_ = big_spikes_ = {};
   outliers_ = {};
+  block_steps_ = 0;
   if (!raised()) {
-    sum_ = 0;
+    sums_ = {};
+    risen_ = 0;
     count_ = jumps_ = 0;
-    rise_step_ = -1;
-    rose_later_ = false;
   }
 }
 
 void StreamTails::Count(const Stream& stream) {
   if (stream.raised()) return;
   jumps_.Add(stream.jumps(), stream.trials());
-  big_spikes_.Add(stream.big_spikes(), stream.trials());
+  spike_starts_.Add(stream.spike_starts(), stream.trials());
+  big_spike_starts_.Add(stream.big_spike_starts(), stream.trials());
   for (size_t level = 0; level < Stream::kLevels; ++level) {
     outliers_[level].Add(stream.outliers(level), stream.trials());
   }
@@ -236,11 +322,88 @@ void StreamTails::Apply(Stream::Limits& limits, const Stream& stream, bool leave
   for (size_t level = 0; level < Stream::kLevels; ++level) {
     rates[level] = outliers_[level].Without(leave_out ? stream.outliers(level) : 0, trials);
   }
-  limits.spike_rate = rates[2];
-  limits.big_rate = big_spikes_.Without(leave_out ? stream.big_spikes() : 0, trials);
+  limits.spike_rate = spike_starts_.Without(leave_out ? stream.spike_starts() : 0, trials);
+  limits.big_rate = big_spike_starts_.Without(leave_out ? stream.big_spike_starts() : 0, trials);
   limits.clip = CusumClip(rates);
   limits.jump_rate = jumps_.Without(leave_out ? stream.jumps() : 0, trials);
   limits.jumps = StepsBeyondChance(limits.jump_rate);
+}
+
+void ScaleNoise::Add(int source, const Stream& stream) {
+  for (size_t scale = 0; scale < kScales; ++scale) {
+    const std::optional<double> distance = stream.EndedBlock(scale);
+    if (!distance) return;  // no longer one has ended either
+    auto& [blocks, next, sigma, changed] = scales_[scale];
+    if (blocks.size() < kBlocks) {
+      blocks.push_back({source, static_cast<float>(*distance)});
+    } else {
+      blocks[next++ % kBlocks] = {source, static_cast<float>(*distance)};
+    }
+    changed = true;
+  }
+}
+
+// As of one observation, of the blocks in scratch_. What few show may be less than it is.
+double ScaleNoise::SigmaOf(size_t scale, bool typical) {
+  if (scratch_.size() < kEnough) return 0;
+  const auto size = static_cast<double>(scratch_.size());
+  auto quantile = [&](double share) {
+    const auto at = scratch_.begin() + static_cast<std::ptrdiff_t>(size * share);
+    std::nth_element(scratch_.begin(), at, scratch_.end());
+    return *at;
+  };
+  double sigma = 1.4826 * quantile(0.5);
+  // More than what a change of all of them at once leaves behind.
+  if (!typical && scratch_.size() >= kMany) sigma = std::max(sigma, quantile(0.75) / 1.15);
+  return kTrimmed * sigma * (1 + 0.5 / std::sqrt(size)) * std::sqrt(kBlock[scale]);
+}
+
+void ScaleNoise::Update() {
+  for (size_t scale = 0; scale < kScales; ++scale) {
+    if (!std::exchange(scales_[scale].changed, false)) continue;
+    scratch_.clear();
+    for (const Block& block : scales_[scale].blocks) scratch_.push_back(block.distance);
+    scales_[scale].sigma = SigmaOf(scale, false);
+  }
+}
+
+ScaleSigmas ScaleNoise::SigmasWithout(int source, bool typical) {
+  ScaleSigmas sigmas{};
+  for (size_t scale = 0; scale < kScales; ++scale) {
+    scratch_.clear();
+    for (const Block& block : scales_[scale].blocks) {
+      if (block.source != source) scratch_.push_back(block.distance);
+    }
+    sigmas[scale] = static_cast<float>(SigmaOf(scale, typical));
+  }
+  return sigmas;
+}
+
+ScaleSigmas ScaleNoise::sigmas() const {
+  ScaleSigmas sigmas{};
+  for (size_t scale = 0; scale < kScales; ++scale) sigmas[scale] = static_cast<float>(scales_[scale].sigma);
+  return sigmas;
+}
+
+void Stream::Limits::SetNoise(double one, const ScaleSigmas& measured) {
+  sigma = sigmas[0] = one;
+  double growth = 1;  // from one scale to the next: of noise that goes together for a while
+  for (size_t scale = 0; scale < kScales; ++scale) {
+    const double shorter = scale == 0 ? one : sigmas[scale - 1];
+    if (measured[scale] > 0) {
+      const double block = std::max(shorter, static_cast<double>(measured[scale]));
+      const bool next = scale + 1 < kScales && measured[scale + 1] > 0;
+      if (next) growth = std::max(1.0, measured[scale + 1] / block);
+      // A sum decides over twice a block: between this block and the next one, which are four times as long.
+      sigmas[scale] = growth > kSteady ? block * std::sqrt(growth) : block;
+      if (!next) growth = block / shorter;
+    } else {
+      // Noise that does not grow from one scale to the next hardly begins to do so with the one after that.
+      const bool known = scale > 0 && measured[scale - 1] > 0 && growth < kSteady;
+      sigmas[scale] = known ? kUnmeasured * shorter : scale == 0 ? one : 0;
+    }
+  }
+  sigma = sigmas[0];
 }
 
 }  // namespace taskd::diagnosis

@@ -1,10 +1,15 @@
 // One number observed once a step, watched for a lasting or a recurring rise: the change detector that all features
 // share.
 //
-// Design: a stream is in one of three states.
+// Design: five sums of deviations (CUSUM) look at five scales of time, each for the rise that it would show in about so
+// many steps: the first one for what is twice the noise or more and takes some eight steps, the last one for an eighth of
+// the noise, which takes some two thousand. The noise of each is measured at its own scale, by means of steps in a row
+// (ScaleNoise): what goes together for a while does not count as many witnesses.
+//
+// A stream is in one of three states.
 //
 //   state         what ends it                                      next
-//   quiet         the sum of deviations is above its threshold,     lasting; intermittent if the rise has come back
+//   quiet         a sum of deviations is above its threshold,       lasting; intermittent if the rise has come back
 //                 or several jumps came in a row                    twice soon after it was cleared
 //   quiet         more spikes in the window than peers have         lasting if most steps spike, else intermittent
 //   lasting       the mirrored sum is above the threshold           quiet
@@ -13,8 +18,11 @@
 
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "diagnosis/stats.h"
 
@@ -23,14 +31,34 @@ namespace taskd::diagnosis {
 // Steps of the recurrence window.
 inline constexpr int kSpikeWindow = 128;
 
+// Scales of time, the finest first.
+inline constexpr size_t kScales = 5;
+// The drift of a scale's sum, standard deviations: it is the best one for a rise of twice as much.
+inline constexpr std::array<double, kScales> kDrift = {1, 0.5, 0.25, 0.125, 0.0625};
+// Steps over whose means its noise is measured: half of those that it needs for such a rise.
+inline constexpr std::array<int, kScales> kBlock = {4, 16, 64, 256, 1024};
+
+// The thresholds of all sums, standard deviations.
+using Thresholds = std::array<double, kScales>;
+// With these, healthy noise lets one of the sums of a stream pass once in `arl` observations.
+Thresholds ThresholdsFor(double arl);
+
+// Of the noise at each scale, as if it were one observation's: that of a mean of n, times the root of n. 0: not known.
+using ScaleSigmas = std::array<float, kScales>;
+
 class Stream {
  public:
   // All in the unit of the observations.
   struct Limits {
-    double sigma = 0.01;       // standard deviation of the noise of one observation
-    double dead = 0.01;        // rise over the own past that is nobody's fault: ranks are not equal
-    double most = 0.035;       // a rise that is one wherever the stream began, so also from the first step on
-    double h = 11;             // CUSUM threshold, standard deviations
+    double sigma = 0.01;  // standard deviation of the noise of one observation
+    double dead = 0.01;   // rise over the own past that is nobody's fault: ranks are not equal
+    double most = 0.035;  // a rise that is one wherever the stream began, so also from the first step on
+    Thresholds h = {11};  // of the sums
+    // As ScaleSigmas; that of a scale whose noise is not known stands still. The first one is `sigma`.
+    std::array<double, kScales> sigmas = {0.01};
+
+    // `one`: of one observation; `measured`: what ScaleNoise has. A longer scale has no less than a shorter one.
+    void SetNoise(double one, const ScaleSigmas& measured);
     double jump = 0.12;        // a rise that needs no more than a few steps in a row if it is also far above the noise
     double clip = 4;           // the most that one step adds to the sum, standard deviations (CusumClip)
     int jumps = 3;             // the few steps (StepsBeyondChance)
@@ -51,10 +79,10 @@ class Stream {
   bool raised() const { return state_ != State::kQuiet; }
   int64_t raised_step() const { return raised_step_; }  // when it was raised; of a raised one
   // Raised, but on the way to be cleared.
-  bool IsFading() const { return raised() && down_ > h_ / 3; }
+  bool IsFading() const { return raised() && down_ > down_h_ / 3; }
   bool intermittent() const { return state_ == State::kIntermittent; }
-  // On the way to be raised: more than `share` of the threshold.
-  bool IsRising(double share) const { return raised() || sum_ > share * h_; }
+  // On the way to be raised: more than `share` of a threshold.
+  bool IsRising(double share) const { return raised() || risen_ > share; }
   // The first step of the deviation.
   int64_t onset() const { return onset_; }
   // It was there in the first step that was observed: it may have been there before.
@@ -64,7 +92,13 @@ class Stream {
   double mean_excess() const { return mean_excess_; }
   // Mean distance of the deviation from its mean, while it lasts.
   double spread() const { return spread_; }
-  double z() const { return z_; }  // of mean()
+  double z() const { return z_; }  // of mean(); of a small rise as if of the one in so many steps that shows as clearly
+  // Standard error of mean(), by the noise of as many steps as it is of.
+  double error() const { return error_; }
+  // It is no larger than what steps are anyway now and then, has lasted for a block of steps of which it is known how far
+  // their means go up and down in this job, and stands out from that.
+  bool IsBeyondWeather() const { return raised() && beyond_weather_; }
+  double base() const { return base_; }  // the own past: mean of what was observed while nothing rose
   int observations() const { return seen_; }
   // Of the last kSpikeWindow steps: those above the noise by two, three or four standard deviations; those by four that
   // are big, too; and the jumps.
@@ -73,6 +107,12 @@ class Stream {
   int big_spikes() const { return Count(big_spikes_); }
   int outliers(size_t level) const { return Count(outliers_[level]); }
   static constexpr size_t kLevels = 3;
+  // Of the spikes and big spikes: how often one follows a step without. What hits a rank for a while is one event.
+  int spike_starts() const { return CountStarts(outliers_[2]); }
+  int big_spike_starts() const { return CountStarts(big_spikes_); }
+  // If a block of kBlock[scale] steps has just ended: how far its mean is from that of a block some blocks ago, as the
+  // standard deviation that would have such a distance. A lasting rise makes a few of them large, not all.
+  std::optional<double> EndedBlock(size_t scale) const;
   int trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
 
  private:
@@ -85,6 +125,15 @@ class Stream {
     bool spike;  // far above the noise
     bool jump;   // and a large rise
   };
+  // The sum of one scale, and means since it was last zero, or since a step that alone added more than all before it.
+  struct Sum {
+    double value = 0;
+    int count = 0;
+    double mean = 0;
+    double mean_excess = 0;
+    int64_t first_step = -1;  // -1: it is empty
+    bool rose_later = false;  // it was empty before, or next to nothing
+  };
 
   void Learn(double d, const Limits& limits);
   Observation Classify(int64_t step, double d, double excess, const Limits& limits) const;
@@ -93,11 +142,16 @@ class Stream {
   State WatchForRise(const Observation& now, const Limits& limits);
   State FollowLasting(const Observation& now, const Limits& limits);
   State FollowIntermittent(const Observation& now);
-  bool AddToSum(const Observation& now, const Limits& limits);
-  State RaiseBySum(int64_t step);
+  double LimitOf(size_t scale, const Limits& limits) const;
+  void AddToSums(const Observation& now, const Limits& limits);
+  void AddTo(Sum& sum, const Observation& now, double z, double drift) const;
+  void AddToBlocks(double d);
+  State RaiseBySum(int64_t step, const Limits& limits);
   void TakeWindowMeans();
-  void BeginRaised(int64_t step, double sigma);
+  void BeginRaised(int64_t step, const Limits& limits);
+  void Weigh(const Limits& limits);
   void BeginQuiet(int64_t step);
+  static constexpr int kBlocksApart = 3;
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
   const Bits* FindRecurring(const Limits& limits) const;
   State RaiseByRecurrence(int64_t step, const Bits& spikes);
@@ -105,27 +159,37 @@ class Stream {
   static void ShiftIn(Bits& bits, bool bit);
   static bool IsSet(const Bits& bits, int age) { return (bits[static_cast<size_t>(age / 64)] >> (age % 64) & 1) != 0; }
   static int Count(const Bits& bits) { return std::popcount(bits[0]) + std::popcount(bits[1]); }
+  static int CountStarts(const Bits& bits) {
+    return std::popcount(bits[0] & ~(bits[0] >> 1 | bits[1] << 63)) + std::popcount(bits[1] & ~(bits[1] >> 1));
+  }
 
   int seen_ = 0;
   double base_ = 0;
-  double limit_ = 0;
-  double sum_ = 0;
-  double h_ = 11;
+  double limit_ = 0;  // of the first scale
+  std::array<Sum, kScales> sums_;
+  double risen_ = 0;  // the largest of the sums, as a share of its threshold
+  size_t lead_ = 0;   // which one that is
   int jumps_ = 0;
-  int64_t rise_step_ = -1;   // the first step of the sum; -1: it is empty
-  bool rose_later_ = false;  // it was empty before, or next to nothing
+  int block_steps_ = 0;  // observed in a row, while quiet
+  std::array<float, kBlock[0]> newest_{};
+  std::array<float, kScales> block_sums_{};
+  std::array<std::array<float, kBlocksApart>, kScales> block_means_{};  // of the last blocks
+  std::array<float, kScales> block_distances_{};                        // of the newest ones
   Bits jump_bits_{};
   Bits big_spikes_{};
   std::array<Bits, kLevels> outliers_{};
   double window_excess_ = 0;  // exponential means over the spike window
   double window_d_ = 0;
 
-  // Of the deviation under way: sums since the sum was last zero; exponential means while raised.
+  // Of the deviation under way: of the leading sum; exponential means while raised.
   int count_ = 0;
   double mean_ = 0;
   double mean_excess_ = 0;
   double z_ = 0;
+  double error_ = 0;
   double spread_ = 0;  // mean distance from the mean while raised
+  size_t scale_ = 0;   // of the sum that raised it
+  bool beyond_weather_ = false;
 
   State state_ = State::kQuiet;
   bool from_start_ = false;
@@ -133,6 +197,7 @@ class Stream {
   int64_t raised_step_ = -1;
   int returns_ = 0;  // how often it came back soon after it was cleared
   double down_ = 0;
+  double down_h_ = 1;
   int quiet_ = 0;         // steps without a spike, while intermittent
   int64_t cleared_ = -1;  // the last time
   double last_mean_ = 0;  // of the deviation that was cleared then
@@ -143,13 +208,47 @@ class Stream {
 class StreamTails {
  public:
   void Count(const Stream& stream);
-  // Fills clip, jumps, spike_rate and big_rate. `leave_out`: whether the stream was counted and has peers.
+  // Fills clip, jumps, spike_rate, big_rate and jump_rate. `leave_out`: whether the stream was counted and has peers.
   void Apply(Stream::Limits& limits, const Stream& stream, bool leave_out = true) const;
 
  private:
   TailRate jumps_;
-  TailRate big_spikes_;
+  TailRate spike_starts_;
+  TailRate big_spike_starts_;
   std::array<TailRate, Stream::kLevels> outliers_;
+};
+
+// The noise of the streams of a class at each scale, from how far the means of blocks are apart. The newest ones.
+class ScaleNoise {
+ public:
+  static constexpr size_t kBlocks = 256;  // of a scale
+  static constexpr size_t kSources = 16;  // that bring them at a time, or they would be of a short while
+  static constexpr size_t kEnough = 12;
+
+  // The blocks that ended with the newest observation of the stream.
+  void Add(int source, const Stream& stream);
+  // As of the last Update().
+  ScaleSigmas sigmas() const;
+  void Update();
+  // Without what one source contributed and, where it is one of a few that are compared with each other, without what is
+  // seldom (`typical`): that is its own doing there, too. Costs a pass over all blocks.
+  ScaleSigmas SigmasWithout(int source, bool typical);
+
+ private:
+  struct Block {
+    int source;
+    float distance;
+  };
+  struct Scale {
+    std::vector<Block> blocks;
+    size_t next = 0;
+    double sigma = 0;
+    bool changed = false;
+  };
+  double SigmaOf(size_t scale, bool typical);
+
+  std::array<Scale, kScales> scales_;
+  std::vector<double> scratch_;
 };
 
 }  // namespace taskd::diagnosis

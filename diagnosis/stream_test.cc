@@ -1,13 +1,17 @@
 #include "diagnosis/stream.h"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
 
 namespace taskd::diagnosis {
 namespace {
 
-constexpr Stream::Limits kLimits = {.sigma = 0.01, .dead = 0.01, .most = 0.035, .h = 10, .jump = 0.12};
+constexpr Stream::Limits kLimits = {.dead = 0.01, .most = 0.035, .h = {10}, .jump = 0.12};
 
 // Observes `d(step)` from `first` to `last`; the step of the first event of a kind, -1 if there was none.
 int64_t Watch(Stream& stream, int64_t first, int64_t last, const std::function<double(int64_t)>& d,
@@ -137,6 +141,103 @@ TEST(Stream, ClipsByThePeersTails) {
   EXPECT_LT(limits.clip, 4) << "its peer is restless";
   tails.Apply(limits, restless);
   EXPECT_EQ(limits.clip, 4) << "its peer is quiet";
+}
+
+// Peers whose noise is `sigma` a step, of which each is `kept` the next step's: what the streams of a class are fed with.
+class NoisyClass {
+ public:
+  NoisyClass(int ranks, double sigma, double kept, unsigned seed)
+      : streams_(static_cast<size_t>(ranks)), values_(streams_.size()), random_(seed), sigma_(sigma), kept_(kept) {}
+
+  // True: the rank is raised.
+  bool Step(int slow, double rise) {
+    std::normal_distribution<double> normal(0, sigma_ * std::sqrt(1 - kept_ * kept_));
+    noise_.Update();
+    Stream::Limits limits = {.dead = 0.01, .most = 0.035, .h = ThresholdsFor(1e9)};
+    limits.SetNoise(sigma_, noise_.sigmas());
+    for (size_t rank = 0; rank < streams_.size(); ++rank) {
+      values_[rank] = kept_ * values_[rank] + normal(random_);
+      const double d = values_[rank] + (static_cast<int>(rank) == slow ? rise : 0);
+      streams_[rank].Observe(step_, d, d, limits);
+      noise_.Add(static_cast<int>(rank), streams_[rank]);
+    }
+    ++step_;
+    return slow >= 0 && streams_[static_cast<size_t>(slow)].raised();
+  }
+  int Raised() const {
+    return static_cast<int>(
+        std::count_if(streams_.begin(), streams_.end(), [](const Stream& stream) { return stream.raised(); }));
+  }
+  const Stream& stream(int rank) const { return streams_[static_cast<size_t>(rank)]; }
+
+ private:
+  std::vector<Stream> streams_;
+  std::vector<double> values_;
+  std::mt19937 random_;
+  ScaleNoise noise_;
+  double sigma_, kept_;
+  int64_t step_ = 0;
+};
+
+TEST(Stream, FindsALastingRiseThatIsSmallerThanTheNoiseOfAStep) {
+  for (unsigned seed = 0; seed < 5; ++seed) {
+    NoisyClass peers(8, 0.25, 0, seed);
+    for (int step = 0; step < 400; ++step) peers.Step(-1, 0);
+    ASSERT_EQ(peers.Raised(), 0);
+    int steps = 1;
+    while (!peers.Step(3, 0.12) && steps < 2000) ++steps;
+    EXPECT_LT(steps, 600) << "half of the noise; ln 1e9 / (0.48^2 / 2) are 180";
+    EXPECT_EQ(peers.Raised(), 1);
+    EXPECT_NEAR(peers.stream(3).mean(), 0.12, 4 * peers.stream(3).error());
+    EXPECT_LT(peers.stream(3).error(), 0.03);
+  }
+}
+
+TEST(Stream, TakesNoiseThatGoesTogetherForAWhileForWhatItIs) {
+  for (unsigned seed = 0; seed < 5; ++seed) {
+    NoisyClass peers(8, 0.2, 0.9, seed);
+    for (int step = 0; step < 100; ++step) peers.Step(-1, 0);
+    int raised = 0;
+    for (int step = 0; step < 3000; ++step) {
+      peers.Step(-1, 0);
+      raised += peers.Raised();
+    }
+    EXPECT_EQ(raised, 0);
+  }
+}
+
+TEST(ScaleNoise, IsThatOfOneObservationWhereEachIsAnew) {
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal(0, 0.05);
+  std::vector<Stream> streams(16);
+  ScaleNoise noise;
+  for (int step = 0; step < 4 * kBlock.back(); ++step) {
+    for (size_t i = 0; i < streams.size(); ++i) {
+      streams[i].Observe(step, normal(random), 0, {.h = {1e9}});
+      noise.Add(static_cast<int>(i), streams[i]);
+    }
+  }
+  noise.Update();
+  for (const float sigma : noise.sigmas()) EXPECT_NEAR(sigma, 0.05, 0.015);
+}
+
+TEST(ScaleNoise, KnowsNothingAtFirst) {
+  const ScaleNoise noise;
+  EXPECT_EQ(noise.sigmas()[0], 0);
+  Stream::Limits limits;
+  limits.SetNoise(0.1, noise.sigmas());
+  EXPECT_EQ(limits.sigma, 0.1);
+  EXPECT_EQ(limits.sigmas[0], 0.1);
+  EXPECT_EQ(limits.sigmas[1], 0);
+}
+
+TEST(SetNoise, GoesOneScaleBeyondWhatIsMeasuredWhereNoiseIsSteady) {
+  Stream::Limits limits;
+  limits.SetNoise(0.1, {0.11F, 0, 0, 0, 0});
+  EXPECT_GT(limits.sigmas[1], 0.11);
+  EXPECT_EQ(limits.sigmas[2], 0);
+  limits.SetNoise(0.1, {0.3F, 0, 0, 0, 0});
+  EXPECT_EQ(limits.sigmas[1], 0) << "it grows";
 }
 
 TEST(Stream, StaysRaisedAfterARestartOfTheJob) {

@@ -77,7 +77,7 @@ int Transfers::SiblingClass(const Layout& layout, const Channel& channel) {
                                      a >= 0 ? (a < b ? 1 : 0) : 2,     info.blocking ? 1 : 0};
   const auto [sibling, new_class] = sibling_ids_.emplace(siblings, static_cast<int>(noise_.size()));
   if (new_class) {
-    noise_.push_back(channel.sibling_class < 0 ? NoisePool() : noise_[static_cast<size_t>(channel.sibling_class)]);
+    noise_.push_back(channel.sibling_class < 0 ? Noise() : noise_[static_cast<size_t>(channel.sibling_class)]);
   }
   return sibling->second;
 }
@@ -135,7 +135,7 @@ double Transfers::LogTime(const Channel& channel) {
 void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor) {
   const std::vector<int> judged = Complete(layout, touched);
   const std::vector<ClassStep> classes = Summarize(judged);
-  const double h = CusumThreshold(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())), 1.0);
+  const Thresholds h = ThresholdsFor(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())));
   for (int id : judged) {
     JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step, h);
   }
@@ -164,14 +164,17 @@ std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& j
   for (size_t i = 0; i < classes.size(); ++i) {
     classes[i].size = classes[i].times.size();
     classes[i].reference = LowerMedian(classes[i].times);
-    noise_[i].Update();
+    noise_[i].steps.Update();
+    noise_[i].past.Update();
+    noise_[i].siblings.Update();
   }
   return classes;
 }
 
-void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, double h) {
+void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, const Thresholds& h) {
   Channel& channel = channels_[static_cast<size_t>(id)];
-  NoisePool& noise = noise_[static_cast<size_t>(channel.sibling_class)];
+  Noise& class_noise = noise_[static_cast<size_t>(channel.sibling_class)];
+  NoisePool& noise = class_noise.steps;
   const double y = LogTime(channel);
   if (channel.has_last) noise.Add(id, std::abs(y - channel.last));
   channel.last = y;
@@ -183,22 +186,25 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, do
   const double sigma = std::max(kMinSigma, noise.sigma());
   const auto slot = static_cast<size_t>(channel.seen) % kRecent;
   // A deviation, kept for Findings and watched by a stream of its own.
-  auto watch = [&](double d, double dead, const StreamTails& tails, std::array<float, kRecent>& recent,
-                   Stream& stream) {
+  auto watch = [&](double d, double dead, const StreamTails& tails, ScaleNoise& blocks,
+                   std::array<float, kRecent>& recent, Stream& stream) {
     recent[slot] = static_cast<float>(d);
     const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-    Stream::Limits limits = {.sigma = sigma, .dead = dead, .most = dead, .h = h, .jump = kJump, .big = kBig};
+    Stream::Limits limits = {.dead = dead, .most = dead, .h = h, .jump = kJump, .big = kBig};
+    limits.SetNoise(sigma, blocks.sigmas());
     tails.Apply(limits, stream, siblings.size > 1);
     stream.Observe(step, d, excess, limits);
+    if (static_cast<size_t>(id) % (siblings.size / ScaleNoise::kSources + 1) == 0) blocks.Add(id, stream);
   };
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
   if (channel.seen > kLearn) {
     const double d = y - channel.level;
-    watch(d, kPastDead, siblings.past, channel.recent, channel.past);
+    watch(d, kPastDead, siblings.past, class_noise.past, channel.recent, channel.past);
     if (!channel.past.raised() && !channel.past.IsRising(0.3)) channel.level += kForget * d;
   }
   if (siblings.size >= kMinSiblings) {
-    watch(y - siblings.reference, kSiblingDead, siblings.siblings, channel.recent_siblings, channel.siblings);
+    watch(y - siblings.reference, kSiblingDead, siblings.siblings, class_noise.siblings, channel.recent_siblings,
+          channel.siblings);
   }
   channel.typical_ns += (static_cast<double>(channel.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
 }
@@ -319,7 +325,7 @@ double Transfers::Support(const Channel& channel, const Lead& lead) const {
     sum += recent[static_cast<size_t>(channel.seen - i + 2 * kRecent) % kRecent];
   }
   const double mean = sum / lead.window;
-  const double sigma = std::max(kMinSigma, noise_[static_cast<size_t>(channel.sibling_class)].sigma());
+  const double sigma = std::max(kMinSigma, noise_[static_cast<size_t>(channel.sibling_class)].steps.sigma());
   const double delta = std::max(lead.mean / 2, lead.past ? kPastDead : kSiblingDead);
   const double support =
       std::clamp(lead.window * (delta * mean - delta * delta / 2) / (sigma * sigma), -kMaxSupport, kMaxSupport);

@@ -110,6 +110,11 @@ class Transfers {
     StreamTails past, siblings;
   };
 
+  struct Noise {
+    NoisePool steps;
+    ScaleNoise past, siblings;
+  };
+
   static double LogTime(const Channel& channel);
   // Operations of a rank come in the same order in most steps: where they were found last.
   struct Cached {
@@ -125,7 +130,7 @@ class Transfers {
   void Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor);
   std::vector<int> Complete(const Layout& layout, const std::vector<int>& touched) const;
   std::vector<ClassStep> Summarize(const std::vector<int>& judged);
-  void JudgeChannel(int id, const ClassStep& siblings, int64_t step, double h);
+  void JudgeChannel(int id, const ClassStep& siblings, int64_t step, const Thresholds& h);
 
   std::optional<Lead> FindLead() const;
   static const Stream& StreamOf(const Channel& channel, const Lead& lead);
@@ -139,7 +144,7 @@ class Transfers {
   std::vector<size_t> brought_;  // channels, by the rank that brought them
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;
-  std::vector<NoisePool> noise_;  // by sibling class
+  std::vector<Noise> noise_;  // by sibling class
 };
 
 }  // namespace taskd::diagnosis

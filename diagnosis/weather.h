@@ -1,0 +1,46 @@
+// What hits a rank for a while, and then another: a neighbour's work, a busy switch. Whoever is hit is no sick node. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+
+namespace taskd::diagnosis {
+
+// Rises that came and went, of the last steps. All steps are places in one count (lives.h).
+class Weather {
+ public:
+  static constexpr int64_t kRemember = 2000;  // steps
+  static constexpr double kLongestNs = 10e9;  // what stays longer is no weather
+  static constexpr size_t kMost = 1024;       // rises that are remembered
+
+  // A rise of this rank has ended that cost it `excess_ns` in each of its steps of `step_ns`.
+  void Add(int rank, int64_t onset, int64_t end, double step_ns, double excess_ns);
+  void Forget(int64_t step);
+
+  // Others have had a rise of at least half of `lasted` steps, and the rank, one of so many `peers`, has them no more often
+  // than chance would choose it.
+  bool Explains(int rank, int peers, int64_t lasted) const;
+
+  size_t rises() const { return rises_.size(); }
+  size_t ranks() const { return by_rank_.size(); }
+  int64_t first_step() const { return rises_.empty() ? -1 : rises_.front().onset; }
+  double mean_steps() const;
+  // Of those that were hit, a step on average over the steps from the first one to `step`.
+  double cost_ns(int64_t step) const;
+
+ private:
+  struct Rise {
+    int rank;
+    int64_t onset;
+    int64_t steps;
+    double excess_ns;
+  };
+  void Drop();  // the oldest one
+
+  std::deque<Rise> rises_;  // in the order of their ends
+  std::map<int, size_t> by_rank_;
+};
+
+}  // namespace taskd::diagnosis

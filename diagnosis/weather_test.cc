@@ -1,0 +1,63 @@
+#include "diagnosis/weather.h"
+
+#include "gtest/gtest.h"
+
+namespace taskd::diagnosis {
+namespace {
+
+TEST(Weather, ExplainsWhatOthersHadForAsLong) {
+  Weather weather;
+  EXPECT_FALSE(weather.Explains(1, 8, 1));
+  weather.Add(0, 100, 115, 1e8, 1e6);
+  EXPECT_TRUE(weather.Explains(1, 8, 15));
+  EXPECT_TRUE(weather.Explains(1, 8, 30));
+  EXPECT_FALSE(weather.Explains(1, 8, 31)) << "twice as long as any";
+  EXPECT_FALSE(weather.Explains(0, 8, 5)) << "its own";
+}
+
+TEST(Weather, IsNoExcuseForTheOneThatIsHitAgainAndAgain) {
+  Weather weather;
+  weather.Add(3, 0, 20, 1e8, 1);
+  for (int64_t step : {100, 200, 300}) weather.Add(5, step, step + 20, 1e8, 1);
+  EXPECT_TRUE(weather.Explains(5, 8, 10)) << "three of four may be chance";
+  for (int64_t step : {400, 500, 600}) weather.Add(5, step, step + 20, 1e8, 1);
+  EXPECT_FALSE(weather.Explains(5, 8, 10));
+  EXPECT_TRUE(weather.Explains(5, 2, 10)) << "of two";
+  EXPECT_TRUE(weather.Explains(3, 8, 10));
+}
+
+TEST(Weather, IsNotWhatStaysForLong) {
+  Weather weather;
+  weather.Add(0, 0, 11, 1e9, 1);
+  EXPECT_EQ(weather.rises(), 0u);
+}
+
+TEST(Weather, IsForgotten) {
+  Weather weather;
+  weather.Add(0, 0, 20, 1e8, 1);
+  weather.Add(1, 500, 520, 1e8, 1);
+  weather.Forget(Weather::kRemember + 1);
+  EXPECT_EQ(weather.rises(), 1u);
+  EXPECT_EQ(weather.ranks(), 1u);
+  EXPECT_FALSE(weather.Explains(1, 8, 5));
+  EXPECT_TRUE(weather.Explains(0, 8, 5));
+}
+
+TEST(Weather, IsBounded) {
+  Weather weather;
+  for (int i = 0; i < 3000; ++i) weather.Add(i, i, i + 10, 1e8, 1);
+  EXPECT_LE(weather.rises(), Weather::kMost);
+  EXPECT_EQ(weather.ranks(), weather.rises());
+}
+
+TEST(Weather, HasAPrice) {
+  Weather weather;
+  weather.Add(0, 0, 10, 1e8, 5e6);
+  weather.Add(1, 50, 80, 1e8, 10e6);
+  EXPECT_EQ(weather.first_step(), 0);
+  EXPECT_EQ(weather.mean_steps(), 20);
+  EXPECT_DOUBLE_EQ(weather.cost_ns(99), (10 * 5e6 + 30 * 10e6) / 100);
+}
+
+}  // namespace
+}  // namespace taskd::diagnosis
