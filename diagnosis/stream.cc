@@ -173,9 +173,8 @@ void Stream::AddToBlocks(double d) {
   // Without the lowest and the highest one: what a single step can do is bounded in the sums, too.
   const auto [low, high] = std::minmax_element(newest_.begin(), newest_.end());
   const float middle = (std::accumulate(newest_.begin(), newest_.end(), -*low) - *high) / 2;
-  for (size_t scale = 0; scale < kScales; ++scale) {
-    block_sums_[scale] += middle;
-    if (block_steps_ % kBlock[scale] != 0) return;
+  for (float& sum : block_sums_) sum += middle;
+  for (size_t scale = 0; scale < kScales && block_steps_ % kBlock[scale] == 0; ++scale) {
     const int block = block_steps_ / kBlock[scale] - 1;
     const float mean = std::exchange(block_sums_[scale], 0) * kBlock[0] / static_cast<float>(kBlock[scale]);
     auto& means = block_means_[scale];
