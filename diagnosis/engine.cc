@@ -46,6 +46,8 @@ constexpr double kPauseOwnFactor = 2;   // of everybody where own times are so m
 constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
 constexpr size_t kRecent = 15;
 constexpr int kKeepRestored = 60;  // steps
+constexpr double kCoarse = 0.25;   // of own time: where less cannot be told nobody is called healthy
+constexpr size_t kRestless = 3;    // rises that came and went, until it is worth a note
 constexpr int kOddNote = 100;      // steps
 
 // Of one step, by rank.
@@ -156,13 +158,17 @@ class Engine::Impl {
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(lives_.PlaceOf(verdict.since_step));
     }
     Coverage::Result coverage = coverage_.Judge(layout_);
+    const bool seen = coverage.finding == Coverage::Finding::kSeen;
+    const bool fine = SayFineness(seen, report, coverage.ranks);
     const std::vector<int> ahead = RanksFarAhead();
     const bool behind = IsBehind();
-    report.notes = MakeNotes(coverage.note, ahead, behind);
+    std::vector<Note> notes = MakeNotes(coverage.note, ahead, behind);
+    report.notes.insert(report.notes.begin(), std::make_move_iterator(notes.begin()),
+                        std::make_move_iterator(notes.end()));
     if (book_.any_open()) {
       report.state = JobState::kSlow;
-    } else if (judged_steps_ >= kEnoughSteps && CanJudge() && coverage.finding == Coverage::Finding::kSeen &&
-               roster().unheard.empty() && !AnyFellSilent() && !IsIdle() && ahead.empty() && !behind) {
+    } else if (judged_steps_ >= kEnoughSteps && CanJudge() && seen && fine && roster().unheard.empty() &&
+               !AnyFellSilent() && !IsIdle() && ahead.empty() && !behind) {
       report.state = JobState::kOk;
     }
     report.coverage = std::move(coverage.ranks);
@@ -215,6 +221,29 @@ class Engine::Impl {
     Verdict verdict;
     int steps = 0;
   };
+
+  // How small a slowdown would have been named, and a note where that is not small enough for an "ok". False: it is not.
+  bool SayFineness(bool seen, Report& report, std::vector<RankCoverage>& ranks) const {
+    if (has_few_steps() || !seen) return false;
+    const Fineness fineness = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false));
+    report.own_time = fineness.own_time;
+    report.dataloader = fineness.dataloader;
+    report.transfer = fineness.transfer;
+    for (RankCoverage& rank : ranks) {
+      const auto at = static_cast<size_t>(rank.rank);
+      if (at < fineness.own_time_of_ranks.size()) rank.resolution = fineness.own_time_of_ranks[at];
+    }
+    if (!fineness.own_time) return false;
+    if (fineness.own_time->ratio <= kCoarse) return true;
+    std::string text =
+        absl::StrFormat("steps differ by %.0f %% by themselves, so less than %.0f %% cannot be told from noise yet",
+                        100 * fineness.own_noise, 100 * fineness.own_time->ratio);
+    if (fineness.more_steps > 0) {
+      absl::StrAppend(&text, "; about ", fineness.more_steps, " more steps are needed for 10 %");
+    }
+    report.notes.push_back({NoteKind::kShort, std::move(text), first_step_});
+    return false;
+  }
 
   Rank& Touch(int rank) {
     if (static_cast<size_t>(rank) >= ranks_.size()) ranks_.resize(static_cast<size_t>(rank) + 1);
@@ -480,20 +509,23 @@ class Engine::Impl {
                    planned_since_};
   }
 
+  JudgeInput MakeInput(int64_t place, bool planned_change) const {
+    return {layout_,
+            own_,
+            transfers_,
+            microbatches_,
+            place,
+            periods_.recent_ns(),
+            options_.min_cost_share,
+            planned_change,
+            [this](int64_t of) { return lives_.FirstOf(of); },
+            [this](int rank) { return IsPresent(rank); },
+            [this](int64_t onset) { return periods_.LostSince(onset); },
+            [this](int64_t onset) { return periods_.TimeSince(onset); }};
+  }
+
   bool Accuse(int64_t step, int64_t place, bool planned_change) {
-    JudgeInput input{layout_,
-                     own_,
-                     transfers_,
-                     microbatches_,
-                     place,
-                     periods_.recent_ns(),
-                     options_.min_cost_share,
-                     planned_change,
-                     [this](int64_t of) { return lives_.FirstOf(of); },
-                     [this](int rank) { return IsPresent(rank); },
-                     [this](int64_t onset) { return periods_.LostSince(onset); },
-                     [this](int64_t onset) { return periods_.TimeSince(onset); }};
-    std::vector<Accusation> accusations = diagnosis::Accuse(input);
+    std::vector<Accusation> accusations = diagnosis::Accuse(MakeInput(place, planned_change));
     for (Accusation& accusation : accusations) {
       Verdict& verdict = accusation.verdict;
       verdict.since_ns = periods_.EndNs(verdict.since_step);
@@ -633,12 +665,24 @@ class Engine::Impl {
                        last_step_});
     }
     if (shift_note_.since_step >= 0) notes.push_back(shift_note_);
+    NoteWeather(notes);
     NoteUnbalancedStages(notes);
     if (own_.rotation() > 0.7 && !book_.any_open() && WorkIsUneven()) {
       notes.push_back(
           {NoteKind::kRotation, "the slowest rank changes from step to step: none is slow by itself", first_step_});
     }
     return notes;
+  }
+
+  void NoteWeather(std::vector<Note>& notes) const {
+    const Weather& weather = own_.weather();
+    if (weather.rises() < kRestless || weather.ranks() < 2) return;
+    const double share = weather.cost_ns(lives_.PlaceOf(last_step_)) / std::max(1.0, periods_.recent_ns());
+    notes.push_back({NoteKind::kRestless,
+                     absl::StrFormat("%d times one of %d ranks was slower for %.0f steps on average, and then another: "
+                                     "the machines are restless, which takes %.2g %% of a step",
+                                     weather.rises(), weather.ranks(), weather.mean_steps(), 100 * share),
+                     lives_.StepAt(weather.first_step())});
   }
 
   std::vector<int> SilentRanks() const {

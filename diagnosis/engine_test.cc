@@ -186,6 +186,7 @@ TEST(Engine, TellsTwoPeersApartThoughTheirOperationsOftenEndAfterTheStep) {
 
 TEST(Engine, IsNotSureOfStepsThatCannotBeCompared) {
   DataParallelJob job(4);
+  job.issue_ns = 1'000'000;
   job.Run(0, 60);
   EXPECT_EQ(job.engine.report().state, JobState::kOk);
   job.broken = 1;
@@ -612,19 +613,19 @@ TEST(EngineProgress, StepsThatFewHaveSayNothingOfTheJob) {
 
 TEST(EngineProgress, OfTwoRanksThatDisagreeNeitherDecides) {
   DataParallelJob job(2, 1);
-  job.Run(0, 60);
+  job.Run(0, 150);  // two of them need 15 s
   EXPECT_EQ(job.engine.report().state, JobState::kOk);
   job.named = [](int rank, int step) { return rank == 1 ? kOddStep + step : step; };
-  job.Run(61, 160);
+  job.Run(151, 250);
   const Report report = job.engine.report();
   EXPECT_EQ(report.state, JobState::kUnknown);
-  EXPECT_NE(NotesOf(report).find("rank 1 says step 4611686018427388064, the others are at step 160"), std::string::npos)
+  EXPECT_NE(NotesOf(report).find("rank 1 says step 4611686018427388154, the others are at step 250"), std::string::npos)
       << NotesOf(report);
   job.named = [](int, int step) { return step; };
-  job.extra = [](int rank, int step) { return rank == 1 && step >= 300 ? 60.0 : 0.0; };
-  job.Run(161, 299);
+  job.extra = [](int rank, int step) { return rank == 1 && step >= 400 ? 60.0 : 0.0; };
+  job.Run(251, 399);
   EXPECT_EQ(job.engine.report().state, JobState::kOk) << NotesOf(job.engine.report());
-  job.Run(300, 310);
+  job.Run(400, 410);
   EXPECT_TRUE(Names(job.engine.report(), 1));
 }
 

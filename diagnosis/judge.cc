@@ -10,6 +10,7 @@
 namespace taskd::diagnosis {
 namespace {
 
+constexpr double kNinetyFive = 1.96;  // standard errors
 constexpr double kNodeShare = 0.7;
 // How long a rank's accusation waits for the other ranks of its node.
 constexpr int kNodeSettleSteps = 3;
@@ -41,6 +42,7 @@ constexpr double kFewCostShare = 0.05;         // of the step
 constexpr double kFewTransferCostShare = 0.1;  // that all the ranks of a group disturb
 constexpr double kStretchNs = 15e9;
 constexpr double kGustNs = 8e9;      // where the job has shown what its unrest is like
+constexpr int kMostFineSteps = 512;  // that a rise is said to be told in
 constexpr double kLargeZ = 6;        // far beyond the noise of a step, and
 constexpr double kLargeRise = 0.35;  // ln: 40 % longer
 constexpr double kLargeShare = 0.2;  // of the step, for loading and transfers
@@ -51,6 +53,9 @@ double ConfidenceOf(const Stream& stream) {
   return std::clamp(1 - std::exp(-0.6 * z - 1), 0.6, 0.99);
 }
 
+// Standard error of what a stream's rise costs, as a share of it.
+double ErrorOf(const Stream& stream) { return stream.mean() > 0 ? stream.error() / stream.mean() : 0; }
+
 class Accuser {
  public:
   explicit Accuser(const JudgeInput& input) : in_(input) {
@@ -60,6 +65,35 @@ class Accuser {
       fallen_ += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
       has_device_ = has_device_ || in_.own.rank(rank).issue_level_ns > 0;
     }
+  }
+
+  Fineness FindFineness() const {
+    Fineness found;
+    std::vector<RankRise> own, data;
+    std::vector<double> noise;
+    found.own_time_of_ranks.resize(static_cast<size_t>(in_.own.size()));
+    for (int rank = 0; rank < in_.own.size(); ++rank) {
+      if (!IsPresent(rank) || !in_.layout.known(rank)) continue;
+      if (const auto steps = StepsOf(in_.own.rank(rank).own, rank); const auto rise = OwnRise(rank, steps)) {
+        own.push_back({rank, rise->rise, steps});
+        noise.push_back(rise->noise);
+        found.own_time_of_ranks[static_cast<size_t>(rank)] = std::isfinite(rise->rise) ? std::expm1(rise->rise) : 0;
+      }
+      if (const auto steps = StepsOf(in_.own.rank(rank).data, rank); const auto rise = DataRise(rank, steps)) {
+        data.push_back({rank, std::log1p(rise->rise), steps});
+      }
+    }
+    found.own_time = Summarize(own);
+    found.dataloader = Summarize(data);
+    std::vector<RankRise> transfers;
+    for (const Transfers::Fineness& channel : in_.transfers.FinenessOf(in_.layout, kMostFineSteps)) {
+      transfers.push_back({channel.rank, channel.rise, channel.steps});
+    }
+    found.transfer = Summarize(transfers);
+    if (own.empty()) return found;
+    found.own_noise = LowerMedian(noise);
+    found.more_steps = StepsUntilTenth(own[own.size() / 2]);
+    return found;
   }
 
   std::vector<Accusation> Run() {
@@ -79,6 +113,67 @@ class Accuser {
     int id;
     std::vector<int> ranks;
   };
+
+  // The smallest one that would have been told; of the logarithm.
+  struct RankRise {
+    int rank;
+    double rise;
+    int steps;
+  };
+
+  int StepsOf(const Stream& stream, int rank) const {
+    return std::min(kMostFineSteps, (PeersOf(rank) < 2 ? ClassOf(rank).drift : stream).observations());
+  }
+  // Itself among them. Those that are there, whatever the last step has of them.
+  int PeersOf(int rank) const {
+    const auto peer_class = static_cast<size_t>(in_.layout.rank(rank).peer_class);
+    if (peers_.empty()) {
+      for (const std::vector<int>& ranks : in_.layout.classes()) peers_.push_back(CountPresent(ranks));
+    }
+    return peers_[peer_class];
+  }
+
+  static std::optional<Resolution> Summarize(std::vector<RankRise>& rises) {
+    std::erase_if(rises, [](const RankRise& rise) { return !std::isfinite(rise.rise) || rise.steps == 0; });
+    if (rises.empty()) return std::nullopt;
+    std::sort(rises.begin(), rises.end(), [](const RankRise& a, const RankRise& b) { return a.rise < b.rise; });
+    const RankRise& typical = rises[(rises.size() - 1) / 2];
+    return Resolution{std::expm1(typical.rise), typical.steps, rises.back().rank, std::expm1(rises.back().rise)};
+  }
+
+  // What a verdict asks for besides: a price, and of a few that it is beyond unrest.
+  std::optional<OwnTime::Fineness> OwnRise(int rank, int steps) const {
+    std::optional<OwnTime::Fineness> fine =
+        in_.own.OwnFineness(in_.layout, rank, static_cast<size_t>(PeersOf(rank)), steps);
+    const double reference_ns = in_.own.rank(rank).own_reference_ns;
+    if (!fine || reference_ns <= 0 || steps == 0) return std::nullopt;
+    const auto costing = [&](double share) { return std::log1p(share * in_.period_ns / reference_ns); };
+    const double lasting_ns = steps * in_.period_ns;
+    const bool usual = lasting_ns >= kGustNs && fine->rise < kUsualRise * fine->noise;
+    double least = costing(in_.min_cost_share);
+    if (!IsCrowd(PeersOf(rank)) && !usual) {
+      least = lasting_ns >= kStretchNs ? costing(kFewCostShare) : std::max(kLargeRise, kLargeZ * fine->noise);
+    }
+    fine->rise = std::max(fine->rise, least);
+    return fine;
+  }
+  std::optional<OwnTime::Fineness> DataRise(int rank, int steps) const {
+    std::optional<OwnTime::Fineness> fine = in_.own.DataFineness(rank, steps);
+    if (!fine || steps == 0) return std::nullopt;
+    const bool few = !IsCrowd(PeersOf(rank));
+    const bool lasting = steps * in_.period_ns >= kStretchNs;
+    fine->rise = std::max(fine->rise, !few ? in_.min_cost_share : lasting ? kFewCostShare : kLargeShare);
+    return fine;
+  }
+
+  // More steps, about, until a tenth can be told of one like this.
+  int StepsUntilTenth(const RankRise& now) const {
+    for (int steps = std::max(1, now.steps); steps < 1 << 20; steps += steps / 4 + 1) {
+      const std::optional<OwnTime::Fineness> rise = OwnRise(now.rank, steps);
+      if (rise && std::expm1(rise->rise) <= 0.1) return steps - now.steps;
+    }
+    return 0;
+  }
 
   using StreamOf = std::function<const Stream&(int rank)>;
 
@@ -198,16 +293,22 @@ class Accuser {
     return comes_and_goes && !IsWorthIt(excess_ns / kGoneShare);
   }
 
-  void Add(Verdict verdict, std::set<int> concerns, bool confirmed) {
+  // `error`: standard error of the cost, as a share of it.
+  void Add(Verdict verdict, std::set<int> concerns, bool confirmed, double error) {
     if (verdict.cost_ms_per_step > 0) {
       const double step_ms = in_.period_ns / 1e6;
-      verdict.slowdown = step_ms / std::max(0.05 * step_ms, step_ms - verdict.cost_ms_per_step);
+      const auto slowdown = [step_ms](double cost_ms) { return step_ms / std::max(0.05 * step_ms, step_ms - cost_ms); };
+      verdict.slowdown = slowdown(verdict.cost_ms_per_step);
+      const double margin = kNinetyFive * error * verdict.cost_ms_per_step;
+      verdict.cost_interval_ms = {std::max(0.0, verdict.cost_ms_per_step - margin), verdict.cost_ms_per_step + margin};
+      verdict.slowdown_interval = {slowdown(verdict.cost_interval_ms[0]), slowdown(verdict.cost_interval_ms[1])};
     }
     std::string key = KeyOf(verdict);
     accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), confirmed});
   }
 
   // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
+  bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
   bool IsBeyondUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
     const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
     if (stream.IsBeyondWeather() && lasted_ns >= kGustNs) return true;
@@ -215,7 +316,7 @@ class Accuser {
   }
   bool IsBeyondUnrest(int compared, bool large, int64_t onset, double cost_ns,
                       double least_share = kFewCostShare) const {
-    if (compared > (has_device_ ? kFew : kFewHosts)) return true;
+    if (IsCrowd(compared)) return true;
     // Of steps alone: time that is remembered ends some hundred steps ago.
     const double steps_ns = static_cast<double>(in_.step - onset + 1) * in_.period_ns;
     const double lasted_ns = std::max(in_.time_since(onset), steps_ns);
@@ -364,7 +465,8 @@ class Accuser {
     const bool beyond_unrest =
         IsBeyondUnrest(ClassOf(worst).present, own(worst), kLargeRise, cost) &&
         !in_.own.weather().Explains(worst, ClassOf(worst).present, in_.step - own(worst).onset() + 1);
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && beyond_unrest && IsWorthIt(cost));
+    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && beyond_unrest && IsWorthIt(cost),
+        ErrorOf(own(worst)));
   }
 
   // Only one whose forward alone is longer, while steps are: several may be one culprit and its victims.
@@ -388,7 +490,7 @@ class Accuser {
         MakeEvidence("forward", reference, reference * std::exp(forward.mean()), forward.z(), forward.onset());
     evidence.peers = ClassOf(suspect).present - 1;
     verdict.evidence.push_back(evidence);
-    Add(std::move(verdict), {suspect}, IsWorthIt(cost));
+    Add(std::move(verdict), {suspect}, IsWorthIt(cost), ErrorOf(forward));
   }
 
   // Ranks without peers, and stages that live on one node: against their own past and the other stages'.
@@ -430,7 +532,7 @@ class Accuser {
         MakeEvidence("own_time", reference, reference * std::exp(drift.mean()), drift.z(), drift.onset()));
     const bool beyond_unrest = IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift, kLargeRise, cost);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-        IsWorthIt(cost) && beyond_unrest && !in_.planned_change);
+        IsWorthIt(cost) && beyond_unrest && !in_.planned_change, ErrorOf(drift));
   }
 
   void AccuseByDataLoading() {
@@ -449,7 +551,7 @@ class Accuser {
       verdict.evidence.push_back(evidence);
       const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, kLargeShare, cost);
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-          beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost));
+          beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost), ErrorOf(stream));
     }
     AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
   }
@@ -468,7 +570,8 @@ class Accuser {
                                               reference + cost / 1e6 * in_.own.checkpoint_interval(), saving.z(),
                                               saving.onset()));
       Add(std::move(verdict), {r},
-          IsBeyondUnrest(savers, false, saving.onset(), cost) && IsWorthIt(cost) && IsSecondFault(r, cost));
+          IsBeyondUnrest(savers, false, saving.onset(), cost) && IsWorthIt(cost) && IsSecondFault(r, cost),
+          ErrorOf(saving));
     }
     AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
   }
@@ -493,7 +596,7 @@ class Accuser {
           MakeEvidence("dataloader", reference, reference + verdict.cost_ms_per_step, stream.z(), stream.onset()));
     }
     const bool worth_it = IsWorthIt(verdict.cost_ms_per_step * 1e6);
-    Add(std::move(verdict), {}, worth_it);
+    Add(std::move(verdict), {}, worth_it, ErrorOf(stream));
   }
 
   // A planned change changes transfers, too: it opens nothing, but does not end what is open.
@@ -514,7 +617,7 @@ class Accuser {
                                                                finding.onset, cost, kFewTransferCostShare);
       // What is left of many slower lines while they recover one by one looks like a few.
       const bool confirmed = beyond_unrest && IsWorthIt(cost) && !finding.fading && !in_.planned_change;
-      Add(std::move(verdict), RanksConcerned(finding), confirmed);
+      Add(std::move(verdict), RanksConcerned(finding), confirmed, finding.error);
     }
   }
 
@@ -557,11 +660,14 @@ class Accuser {
   size_t present_ = 0;
   size_t fallen_ = 0;  // ranks whose issue latency has fallen
   bool has_device_ = false;
+  mutable std::vector<int> peers_;  // by class, once it is asked for
   std::vector<Accusation> accusations_;
 };
 
 }  // namespace
 
 std::vector<Accusation> Accuse(const JudgeInput& input) { return Accuser(input).Run(); }
+
+Fineness FindFineness(const JudgeInput& input) { return Accuser(input).FindFineness(); }
 
 }  // namespace taskd::diagnosis

@@ -90,6 +90,7 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
   weather_.Forget(step);
   period_ns_ = period_ns;
   const Thresholds h = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
+  thresholds_ = h;
   if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
   if (mode_ != Mode::kNone) {
     ObserveOwn(layout, folds, step, h);
@@ -413,6 +414,27 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
   } else if (!common_checkpoint_.IsRising(0.3)) {
     checkpoint_level_ += 0.05 * (reference - checkpoint_level_);
   }
+}
+
+std::optional<OwnTime::Fineness> OwnTime::OwnFineness(const Layout& layout, int rank, size_t count, int steps) const {
+  const Class& peers = classes_[static_cast<size_t>(layout.rank(rank).peer_class)];
+  const Rank& state = ranks_[static_cast<size_t>(rank)];
+  // One without peers: against its own past.
+  const Stream& stream = count >= 2 ? state.own : peers.drift;
+  if (stream.observations() == 0) return std::nullopt;
+  const Noise& noise = count >= kSmallClass ? peers.noise : shared_noise_;
+  const NoiseLevel& level = count < 2 ? class_noise_.level : count > kLeaveOneOut ? noise.level : state.noise;
+  Stream::Limits limits = {.dead = kOwnDead, .most = kOwnMost, .h = thresholds_};
+  limits.SetNoise(std::max(kOwnSigma, level.one), level.scales);
+  return Fineness{stream.SmallestRise(limits, steps), limits.sigma};
+}
+
+std::optional<OwnTime::Fineness> OwnTime::DataFineness(int rank, int steps) const {
+  const Stream& stream = ranks_[static_cast<size_t>(rank)].data;
+  if (stream.observations() == 0) return std::nullopt;
+  Stream::Limits limits = {.dead = kDataDead, .most = kDataMost, .h = thresholds_, .jump = kDataJump};
+  limits.SetNoise(std::max(kDataSigma, data_noise_.level.one), data_noise_.level.scales);
+  return Fineness{stream.SmallestRise(limits, steps), limits.sigma};
 }
 
 double OwnTime::rotation() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -117,6 +118,14 @@ class OwnTime {
   double checkpoint_interval() const { return static_cast<double>(checkpoint_interval_); }
   // Of own times.
   const Weather& weather() const { return weather_; }
+  // As Stream::SmallestRise of the own time (log) of a rank, one of so many `peers`, and of its data loading (share of the
+  // step); `noise`: of one step.
+  struct Fineness {
+    double rise = 0;
+    double noise = 0;
+  };
+  std::optional<Fineness> OwnFineness(const Layout& layout, int rank, size_t peers, int steps) const;
+  std::optional<Fineness> DataFineness(int rank, int steps) const;
   // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
   double rotation() const;
 
@@ -150,7 +159,8 @@ class OwnTime {
   Noise forward_noise_;
   NoisePool checkpoint_noise_;
   Weather weather_;
-  double period_ns_ = 0;  // the job's
+  Thresholds thresholds_{};  // of the last step
+  double period_ns_ = 0;     // the job's
   Mode mode_ = Mode::kNone;
   int idle_steps_ = 0;
   int silent_steps_ = 0;  // the last ones, without operations on most ranks

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -70,8 +71,12 @@ Json VerdictToJson(const Verdict& verdict) {
   if (verdict.left) json["cleared_by"] = "left";
   json["since_step"] = verdict.since_step;
   json["since_time"] = verdict.since_ns == 0 ? Json() : Json(FormatTime(verdict.since_ns));
+  const auto& slowdown = verdict.slowdown_interval;
+  const auto& cost = verdict.cost_interval_ms;
   json["slowdown"] = RoundTo(verdict.slowdown, 3);
+  json["slowdown_interval"] = Json::array({RoundTo(slowdown[0], 3), RoundTo(slowdown[1], 3)});
   json["cost_ms_per_step"] = RoundToFourDigits(verdict.cost_ms_per_step);
+  json["cost_interval_ms"] = Json::array({RoundToFourDigits(cost[0]), RoundToFourDigits(cost[1])});
   json["confidence"] = RoundTo(verdict.confidence, 3);
   json["evidence"] = Json::array();
   for (const Evidence& evidence : verdict.evidence) {
@@ -85,6 +90,17 @@ Json VerdictToJson(const Verdict& verdict) {
     json["evidence"].push_back(std::move(row));
   }
   json["text"] = verdict.text;
+  return json;
+}
+
+Json ResolutionToJson(const std::optional<Resolution>& resolution) {
+  if (!resolution) return {};
+  Json json;
+  json["ratio"] = RoundToFourDigits(resolution->ratio);
+  json["steps"] = resolution->steps;
+  json["confidence"] = 0.99;
+  json["worst"]["rank"] = resolution->worst_rank;
+  json["worst"]["ratio"] = RoundToFourDigits(resolution->worst_ratio);
   return json;
 }
 
@@ -152,6 +168,13 @@ std::string SentenceOrCause(const Verdict& verdict) {
 // How much longer a step is with it.
 std::string FormatSlowdown(double slowdown) { return absl::StrFormat("%.1f %%", 100 * (MakeFinite(slowdown) - 1)); }
 
+// Nothing where it is not known, as of verdicts of an older version.
+std::string FormatInterval(const Verdict& verdict) {
+  const auto& [low, high] = verdict.slowdown_interval;
+  if (high <= low) return "";
+  return absl::StrFormat(" (%.1f to %s)", 100 * (MakeFinite(low) - 1), FormatSlowdown(high));
+}
+
 void AppendEvidence(const Verdict& verdict, std::string& out) {
   if (verdict.evidence.empty()) return;
   size_t width = 12;
@@ -182,8 +205,9 @@ void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& 
                              ", confidence ", absl::StrFormat("%.0f %%", 100 * MakeFinite(verdict.confidence))),
                 5, out);
   if (sentence) AppendWrapped(absl::StrCat("     ", SentenceOrCause(verdict)), 5, out);
-  absl::StrAppend(&out, absl::StrFormat("     cost: %.4g ms of each step; steps are %s longer with it\n",
-                                        MakeFinite(verdict.cost_ms_per_step), FormatSlowdown(verdict.slowdown)));
+  absl::StrAppend(&out, absl::StrFormat("     cost: %.4g ms of each step; steps are %s longer with it%s\n",
+                                        MakeFinite(verdict.cost_ms_per_step), FormatSlowdown(verdict.slowdown),
+                                        FormatInterval(verdict)));
   AppendEvidence(verdict, out);
   if (verdict.alternatives.empty()) return;
   std::string others = "     or instead:";
@@ -260,12 +284,16 @@ std::string RenderJson(const Report& report, const std::string& job) {
     row["text"] = note.text;
     json["notes"].push_back(std::move(row));
   }
+  json["resolution"]["own_time"] = ResolutionToJson(report.own_time);
+  json["resolution"]["dataloader"] = ResolutionToJson(report.dataloader);
+  json["resolution"]["transfer"] = ResolutionToJson(report.transfer);
   json["coverage"] = Json::array();
   for (const RankCoverage& rank : report.coverage) {
     Json row;
     row["rank"] = rank.rank;
     row["ratio"] = RoundTo(rank.ratio, 3);
     row["sufficient"] = rank.sufficient;
+    row["resolution"] = rank.resolution > 0 ? Json(RoundToFourDigits(rank.resolution)) : Json();
     json["coverage"].push_back(std::move(row));
   }
   return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -273,7 +301,11 @@ std::string RenderJson(const Report& report, const std::string& job) {
 
 std::string WriteHeadline(const Report& report) {
   const std::string job = absl::StrCat(CountRanks(report), ", ", DescribeSteps(report));
-  if (report.state == JobState::kOk) return absl::StrCat("ok: ", job, ", nobody is slow");
+  if (report.state == JobState::kOk) {
+    const std::string by =
+        report.own_time ? absl::StrFormat(" by %.2g %% or more", 100 * MakeFinite(report.own_time->ratio)) : "";
+    return absl::StrCat("ok: ", job, ", nobody is slow", by);
+  }
   if (report.state == JobState::kUnknown)
     return absl::StrCat("unknown: ", job, ", cannot say: ", ExplainUnknown(report));
   const auto costliest =

@@ -28,6 +28,8 @@ Report SlowReport() {
   verdict.last_step = 120;
   verdict.slowdown = 1.20959;
   verdict.cost_ms_per_step = 11.4321;
+  verdict.slowdown_interval = {1.19, 1.2311};
+  verdict.cost_interval_ms = {10.5, 12.25};
   verdict.confidence = 0.98;
   verdict.evidence = {{.feature = "own_time",
                        .value = 77.12345,
@@ -45,7 +47,8 @@ Report SlowReport() {
   report.state = JobState::kSlow;
   report.verdicts = {verdict};
   report.notes = {{NoteKind::kNoData, "rank 5 left no marks", 7}};
-  report.coverage = {{0, 0.30749, true}, {63, 0, false}};
+  report.coverage = {{0, 0.30749, true, 0.0312}, {63, 0, false}};
+  report.own_time = {.ratio = 0.031, .steps = 120, .worst_rank = 7, .worst_ratio = 0.045};
   report.step_ms = 77.6;
   return report;
 }
@@ -58,23 +61,27 @@ std::vector<std::string> Lines(const std::string& text) {
 }
 
 TEST(RenderJson, IsTheDesignsObjectToTheByte) {
-  EXPECT_EQ(RenderJson(SlowReport(), "default/llm"),
-            R"({"schema":1,"job":"default/llm","ranks":64,"steps":{"first":0,"last":120},"state":"slow","verdicts":[)"
-            R"({"scope":"rank","ids":[7],"alternatives":[{"scope":"link","ids":[[3,7]],"p":0.02}],"cause":"compute",)"
-            R"("state":"open","since_step":103,"since_time":"2026-01-01T00:00:00.123Z","slowdown":1.21,)"
-            R"("cost_ms_per_step":11.43,"confidence":0.98,"evidence":[)"
-            R"({"feature":"own_time","value":77.12,"reference":66.0,"peers":15,"z":9.346,"steps":[103,120]},)"
-            R"({"feature":"dataloader","value":0.0001235,"reference":0.0,"peers":0,"z":0.0,"steps":[0,0]}],)"
-            R"("text":"rank 7 (node 0) computes 21 % longer than its 15 peers since step 103"}],)"
-            R"("notes":[{"kind":"no_data","since_step":7,"until_step":null,"text":"rank 5 left no marks"}],)"
-            R"("coverage":[{"rank":0,"ratio":0.307,"sufficient":true},{"rank":63,"ratio":0.0,"sufficient":false}]})");
+  EXPECT_EQ(
+      RenderJson(SlowReport(), "default/llm"),
+      R"({"schema":1,"job":"default/llm","ranks":64,"steps":{"first":0,"last":120},"state":"slow","verdicts":[)"
+      R"({"scope":"rank","ids":[7],"alternatives":[{"scope":"link","ids":[[3,7]],"p":0.02}],"cause":"compute",)"
+      R"("state":"open","since_step":103,"since_time":"2026-01-01T00:00:00.123Z","slowdown":1.21,)"
+      R"("slowdown_interval":[1.19,1.231],"cost_ms_per_step":11.43,"cost_interval_ms":[10.5,12.25],"confidence":0.98,"evidence":[)"
+      R"({"feature":"own_time","value":77.12,"reference":66.0,"peers":15,"z":9.346,"steps":[103,120]},)"
+      R"({"feature":"dataloader","value":0.0001235,"reference":0.0,"peers":0,"z":0.0,"steps":[0,0]}],)"
+      R"("text":"rank 7 (node 0) computes 21 % longer than its 15 peers since step 103"}],)"
+      R"("notes":[{"kind":"no_data","since_step":7,"until_step":null,"text":"rank 5 left no marks"}],)"
+      R"("resolution":{"own_time":{"ratio":0.031,"steps":120,"confidence":0.99,"worst":{"rank":7,"ratio":0.045}},)"
+      R"("dataloader":null,"transfer":null},)"
+      R"("coverage":[{"rank":0,"ratio":0.307,"sufficient":true,"resolution":0.0312},)"
+      R"({"rank":63,"ratio":0.0,"sufficient":false,"resolution":null}]})");
 }
 
 TEST(RenderJson, HealthyAndEmpty) {
   Report report;
   EXPECT_EQ(
       RenderJson(report, ""),
-      R"({"schema":1,"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[],"coverage":[]})");
+      R"({"schema":1,"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[],"resolution":{"own_time":null,"dataloader":null,"transfer":null},"coverage":[]})");
   report.state = JobState::kOk;
   EXPECT_THAT(RenderJson(report, ""), HasSubstr(R"("state":"ok")"));
 }
@@ -122,6 +129,8 @@ TEST(RenderText, BeginsWithTheAnswer) {
   report.verdicts.clear();
   report.notes.clear();
   report.step_ms = 0;
+  EXPECT_EQ(RenderText(report, ""), "ok: 64 ranks, steps 0-120, nobody is slow by 3.1 % or more\n");
+  report.own_time.reset();
   EXPECT_EQ(RenderText(report, ""), "ok: 64 ranks, steps 0-120, nobody is slow\n");
   report.state = JobState::kUnknown;
   report.notes = {{NoteKind::kDesign, "the last stage is longer"}, {NoteKind::kShort, "only 4 steps were seen"}};
@@ -144,7 +153,7 @@ TEST(RenderText, TellsEvidenceCostAndAlternatives) {
   std::string text = RenderText(SlowReport(), "default/llm");
   EXPECT_THAT(text, HasSubstr("\njob default/llm, 64 ranks, steps 0-120, a step takes 77.6 ms now\n"));
   EXPECT_THAT(text, HasSubstr("\n  1. rank 7: compute since step 103 (2026-01-01T00:00:00.123Z), confidence 98 %\n"));
-  EXPECT_THAT(text, HasSubstr("\n     cost: 11.43 ms of each step; steps are 21.0 % longer with it\n"));
+  EXPECT_THAT(text, HasSubstr("\n     cost: 11.43 ms of each step; steps are 21.0 % longer with it (19.0 to 23.1 %)\n"));
   EXPECT_THAT(text, HasSubstr("\n     own_time            77.123           66  15 peers         9.35  103-120\n"));
   EXPECT_THAT(text, HasSubstr("its own past"));
   EXPECT_THAT(text, HasSubstr("\n     or instead: the link of ranks 3-7 (2 %)\n"));

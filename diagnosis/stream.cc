@@ -28,7 +28,6 @@ constexpr double kTrimmed = 0.916;  // standard deviation of a mean of four, to 
 constexpr size_t kMany = 48;        // blocks, that show how often there are large ones
 constexpr double kSteady = 1.7;     // growth from one scale to the next
 constexpr double kUnmeasured = 1.1;
-constexpr double kUsual = 4;      // standard deviations of a step, that steps are anyway now and then
 constexpr double kClearly = 6;    // standard errors, so that nobody had to be lucky
 constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
 
@@ -56,7 +55,11 @@ double Stream::LimitOf(size_t scale, const Limits& limits) const {
     const double unknown = scale > 0 ? sigma / std::sqrt(std::min(seen_, kRemember)) : 0;
     limit = std::min(std::max(base_, 0.0) + limits.dead + unknown, limits.most);
   }
-  return scale > 0 ? std::max(0.0, limit - kDrift[scale] * sigma / 2) : limit;
+  return LimitFor(limit, scale, limits);
+}
+
+double Stream::LimitFor(double unequal, size_t scale, const Limits& limits) {
+  return scale > 0 ? std::max(0.0, unequal - kDrift[scale] * limits.sigmas[scale] / 2) : unequal;
 }
 
 void Stream::ShiftIn(Bits& bits, bool bit) {
@@ -162,6 +165,25 @@ void Stream::AddTo(Sum& sum, const Observation& now, double z, double drift) con
   sum.mean_excess += (now.excess - sum.mean_excess) / sum.count;
 }
 
+double Stream::SmallestRise(const Limits& limits, int steps) const {
+  constexpr double kNinetyNine = 2.33;  // standard deviations
+  double smallest = INFINITY;
+  // Of what was there from the start the own past tells nothing.
+  const auto limit = [&](size_t scale) {
+    return steps < seen_ ? LimitOf(scale, limits) : LimitFor(limits.most, scale, limits);
+  };
+  for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0 && steps > 0; ++scale) {
+    const double z = kDrift[scale] + (limits.h[scale] + kNinetyNine * std::sqrt(steps)) / steps;
+    if (z < limits.clip) smallest = std::min(smallest, limit(scale) + z * limits.sigmas[scale]);
+  }
+  // A few large ones in a row.
+  if (steps >= limits.jumps) {
+    const double jump = std::max(limits.jump, limit(0) + kJumpZ * limits.sigma);
+    smallest = std::min(smallest, jump + (kNinetyNine + std::log(limits.jumps)) * limits.sigma);
+  }
+  return smallest;
+}
+
 void Stream::AddToBlocks(double d) {
   if (raised()) {
     block_steps_ = 0;
@@ -254,7 +276,8 @@ void Stream::Weigh(const Limits& limits) {
   size_t scale = 0;
   while (scale + 1 < kScales && kBlock[scale + 1] <= count_ && limits.sigmas[scale + 1] > 0) ++scale;
   error_ = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(std::max(1, count_));
-  beyond_weather_ = scale > 0 && mean_ - LimitOf(scale, limits) > kClearly * error_ && mean_ < kUsual * limits.sigma;
+  beyond_weather_ =
+      scale > 0 && mean_ - LimitOf(scale, limits) > kClearly * error_ && mean_ < kUsualRise * limits.sigma;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {

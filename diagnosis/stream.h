@@ -38,6 +38,9 @@ inline constexpr std::array<double, kScales> kDrift = {1, 0.5, 0.25, 0.125, 0.06
 // Steps over whose means its noise is measured: half of those that it needs for such a rise.
 inline constexpr std::array<int, kScales> kBlock = {4, 16, 64, 256, 1024};
 
+// Up to so many standard deviations of a step a rise is no larger than what steps are anyway now and then.
+inline constexpr double kUsualRise = 4;
+
 // The thresholds of all sums, standard deviations.
 using Thresholds = std::array<double, kScales>;
 // With these, healthy noise lets one of the sums of a stream pass once in `arl` observations.
@@ -100,6 +103,9 @@ class Stream {
   bool IsBeyondWeather() const { return raised() && beyond_weather_; }
   double base() const { return base_; }  // the own past: mean of what was observed while nothing rose
   int observations() const { return seen_; }
+  // The smallest rise that a sum would have told with 99 % within `steps` observations, the last ones; infinite if there is
+  // none.
+  double SmallestRise(const Limits& limits, int steps) const;
   // Of the last kSpikeWindow steps: those above the noise by two, three or four standard deviations; those by four that
   // are big, too; and the jumps.
   int spikes() const { return Count(outliers_[2]); }
@@ -143,6 +149,7 @@ class Stream {
   State FollowLasting(const Observation& now, const Limits& limits);
   State FollowIntermittent(const Observation& now);
   double LimitOf(size_t scale, const Limits& limits) const;
+  static double LimitFor(double unequal, size_t scale, const Limits& limits);
   void AddToSums(const Observation& now, const Limits& limits);
   void AddTo(Sum& sum, const Observation& now, double z, double drift) const;
   void AddToBlocks(double d);

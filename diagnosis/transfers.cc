@@ -135,9 +135,9 @@ double Transfers::LogTime(const Channel& channel) {
 void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor) {
   const std::vector<int> judged = Complete(layout, touched);
   const std::vector<ClassStep> classes = Summarize(judged);
-  const Thresholds h = ThresholdsFor(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())));
+  thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())));
   for (int id : judged) {
-    JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step, h);
+    JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step, thresholds_);
   }
 }
 
@@ -229,6 +229,23 @@ void Transfers::Regroup(const Layout& layout) {
     channel.sibling_class = SiblingClass(layout, channel);
     ids_.emplace(KeyOf(channel), static_cast<int>(i));
   }
+}
+
+std::vector<Transfers::Fineness> Transfers::FinenessOf(const Layout& layout, int most_steps) const {
+  int64_t newest = -1;
+  for (const Channel& channel : channels_) newest = std::max(newest, channel.step);
+  std::vector<Fineness> result;
+  for (const Channel& channel : channels_) {
+    const int steps = std::min(most_steps, channel.past.observations());
+    if (channel.step < newest - kRecent || steps == 0) continue;
+    const Noise& noise = noise_[static_cast<size_t>(channel.sibling_class)];
+    Stream::Limits limits = {.dead = kPastDead, .most = kPastDead, .h = thresholds_, .jump = kJump, .big = kBig};
+    limits.SetNoise(std::max(kMinSigma, noise.steps.sigma()), noise.past.sigmas());
+    const Group& group = layout.group(channel.group);
+    const int rank = channel.a >= 0 ? channel.a : group.members.At(0);
+    result.push_back({rank, channel.past.SmallestRise(limits, steps), steps});
+  }
+  return result;
 }
 
 void Transfers::Forget() { *this = Transfers(); }
@@ -364,6 +381,7 @@ TransferFinding Transfers::Measure(const Explanation& explanation, const Lines& 
   finding.value_ms = worst->typical_ns / 1e6;
   finding.reference_ms = finding.value_ms / finding.ratio;
   finding.z = stream.z();
+  finding.error = stream.mean() > 0 ? stream.error() / stream.mean() : 0;
   if (!lead.past) {
     finding.peers = static_cast<int>(
         std::count_if(channels_.begin(), channels_.end(),

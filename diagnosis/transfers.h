@@ -33,6 +33,7 @@ struct TransferFinding {
   double excess_ns = 0;  // per step, of the worst rank
   int peers = 0;         // sibling channels; 0: its own past is the reference
   double z = 0;
+  double error = 0;  // standard error of excess_ns, as a share of it
   bool intermittent = false;
   bool fading = false;    // all of them are on the way to what they were
   bool blocking = false;  // computation waits for it, whatever overlaps
@@ -52,6 +53,13 @@ class Transfers {
 
   // Groups' and pairs' transfers, by kind and size, that are watched: at most 2,048 that one rank brought.
   size_t channels() const { return channels_.size(); }
+  // As Stream::SmallestRise (log) of each channel that was seen lately, with its first member.
+  struct Fineness {
+    int rank = 0;
+    double rise = 0;
+    int steps = 0;
+  };
+  std::vector<Fineness> FinenessOf(const Layout& layout, int most_steps) const;
   // Present accusations, the heaviest first; empty while the evidence may still point elsewhere.
   std::vector<TransferFinding> Findings(const Layout& layout) const;
 
@@ -145,6 +153,7 @@ class Transfers {
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;
   std::vector<Noise> noise_;  // by sibling class
+  Thresholds thresholds_{};   // of the last step
 };
 
 }  // namespace taskd::diagnosis

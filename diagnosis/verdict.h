@@ -2,7 +2,9 @@
 // pairs for link, empty for job.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,7 @@ enum class Cause : uint8_t {
 };
 inline constexpr int kCauses = 12;
 enum class JobState : uint8_t { kUnknown, kOk, kSlow };
-enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort, kCoverage };
+enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort, kCoverage, kRestless };
 
 // As in the JSON: "rank", "intra_node_link", "no_data", ...
 const char* Name(Scope scope);
@@ -74,7 +76,10 @@ struct Verdict {
   int64_t last_step = 0;        // the last step it was seen in; of a cleared one the step before it cleared
   double slowdown = 1;          // of the job's step: with / without
   double cost_ms_per_step = 0;  // what a step would be shorter without it
-  double confidence = 0;        // 0 to 1
+  // Of these two: where they lie with 95 %, as far as the noise of the steps goes.
+  std::array<double, 2> slowdown_interval = {1, 1};
+  std::array<double, 2> cost_interval_ms = {0, 0};
+  double confidence = 0;  // 0 to 1
   std::vector<Evidence> evidence;
   std::string text;  // one sentence
 
@@ -95,8 +100,21 @@ struct RankCoverage {
   int rank = 0;
   double ratio = 0;         // of its steps: the share that communication marks explain
   bool sufficient = false;  // they show all its waits: the rest is its own time
+  double resolution = 0;    // as Resolution::ratio, of its own time; 0: not known
 
   friend bool operator==(const RankCoverage&, const RankCoverage&) = default;
+};
+
+// How fine the diagnosis is: what would have been named by now with 99 % had it been there for the last `steps` steps.
+struct Resolution {
+  // The smallest lasting slowdown of one rank: of own time as a share of its peers' own time, of loading as a share of
+  // the step, of transfers as a share of what they usually take. Of a typical rank (channel), and of the worst one.
+  double ratio = 0;
+  int steps = 0;
+  int worst_rank = -1;
+  double worst_ratio = 0;
+
+  friend bool operator==(const Resolution&, const Resolution&) = default;
 };
 
 struct Report {
@@ -107,6 +125,8 @@ struct Report {
   std::vector<Note> notes;
   std::vector<RankCoverage> coverage;  // by rank, of those that took part in the last steps
   double step_ms = 0;                  // median of the last steps
+  // Without a value: not known, because of too few steps or marks that do not suffice.
+  std::optional<Resolution> own_time, dataloader, transfer;
 };
 
 }  // namespace taskd::diagnosis

@@ -14,6 +14,7 @@ using diagnosis::Note;
 using diagnosis::NoteKind;
 using diagnosis::RankCoverage;
 using diagnosis::Report;
+using diagnosis::Resolution;
 using diagnosis::Scope;
 using diagnosis::Verdict;
 
@@ -54,6 +55,17 @@ absl::Status ReadEntity(const Message& message, Entity* entity) {
   return absl::OkStatus();
 }
 
+void FillResolution(const Resolution& resolution, v1::Resolution* message) {
+  message->set_ratio(resolution.ratio);
+  message->set_steps(resolution.steps);
+  message->set_worst_rank(resolution.worst_rank);
+  message->set_worst_ratio(resolution.worst_ratio);
+}
+
+Resolution ReadResolution(const v1::Resolution& message) {
+  return {message.ratio(), message.steps(), message.worst_rank(), message.worst_ratio()};
+}
+
 }  // namespace
 
 void FillVerdict(const Verdict& verdict, v1::Verdict* message) {
@@ -75,6 +87,10 @@ void FillVerdict(const Verdict& verdict, v1::Verdict* message) {
   message->set_slowdown(verdict.slowdown);
   message->set_cost_ms_per_step(verdict.cost_ms_per_step);
   message->set_confidence(verdict.confidence);
+  message->set_slowdown_low(verdict.slowdown_interval[0]);
+  message->set_slowdown_high(verdict.slowdown_interval[1]);
+  message->set_cost_low_ms(verdict.cost_interval_ms[0]);
+  message->set_cost_high_ms(verdict.cost_interval_ms[1]);
   for (const Evidence& evidence : verdict.evidence) {
     v1::Evidence* out = message->add_evidence();
     out->set_feature(evidence.feature);
@@ -108,6 +124,8 @@ absl::StatusOr<Verdict> ReadVerdict(const v1::Verdict& message) {
   verdict.slowdown = message.slowdown();
   verdict.cost_ms_per_step = message.cost_ms_per_step();
   verdict.confidence = message.confidence();
+  verdict.slowdown_interval = {message.slowdown_low(), message.slowdown_high()};
+  verdict.cost_interval_ms = {message.cost_low_ms(), message.cost_high_ms()};
   for (const v1::Evidence& in : message.evidence()) {
     verdict.evidence.push_back(
         {in.feature(), in.value(), in.reference(), in.peers(), in.z(), in.first_step(), in.last_step()});
@@ -140,7 +158,11 @@ void FillReportHead(const Report& report, const std::string& job, v1::DiagnosisR
     message->add_coverage_ranks(rank.rank);
     message->add_coverage_ratios(static_cast<float>(rank.ratio));
     message->add_coverage_sufficient(rank.sufficient);
+    message->add_coverage_resolutions(static_cast<float>(rank.resolution));
   }
+  if (report.own_time) FillResolution(*report.own_time, message->mutable_own_time());
+  if (report.dataloader) FillResolution(*report.dataloader, message->mutable_dataloader());
+  if (report.transfer) FillResolution(*report.transfer, message->mutable_transfer());
   message->set_step_ms(report.step_ms);
 }
 
@@ -158,7 +180,7 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
   }
   for (const v1::Note& in : message.notes()) {
     Note& note = report.notes.emplace_back();
-    if (!ReadName(in.kind(), NoteKind::kCoverage, &note.kind)) return Unknown("kind of note", in.kind());
+    if (!ReadName(in.kind(), NoteKind::kRestless, &note.kind)) return Unknown("kind of note", in.kind());
     note.text = in.text();
     if (in.has_since_step()) note.since_step = in.since_step();
     if (in.has_until_step()) note.until_step = in.until_step();
@@ -168,8 +190,13 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
     return absl::InvalidArgumentError("a coverage without its rank");
   }
   for (int i = 0; i < message.coverage_ranks_size(); ++i) {
-    report.coverage.push_back({message.coverage_ranks(i), message.coverage_ratios(i), message.coverage_sufficient(i)});
+    const double resolution = i < message.coverage_resolutions_size() ? message.coverage_resolutions(i) : 0;
+    report.coverage.push_back(
+        {message.coverage_ranks(i), message.coverage_ratios(i), message.coverage_sufficient(i), resolution});
   }
+  if (message.has_own_time()) report.own_time = ReadResolution(message.own_time());
+  if (message.has_dataloader()) report.dataloader = ReadResolution(message.dataloader());
+  if (message.has_transfer()) report.transfer = ReadResolution(message.transfer());
   report.step_ms = message.step_ms();
   return report;
 }

@@ -22,6 +22,8 @@ Verdict Everything() {
   verdict.last_step = INT64_MAX;
   verdict.slowdown = 1.21;
   verdict.cost_ms_per_step = 11.4;
+  verdict.slowdown_interval = {1.19, 1.23};
+  verdict.cost_interval_ms = {10.5, 12.25};
   verdict.confidence = 0.98;
   verdict.evidence = {{"own_time", 1.5, 1.25, 15, 9.3, 103, 120}, {"", 0, 0, 0, -1, 0, 0}};
   verdict.text = "one sentence";
@@ -38,8 +40,10 @@ TEST(DiagnosisMessagesTest, AReportComesBackAsItWas) {
   report.verdicts = {Everything(), Verdict{}};
   report.verdicts[1].scope = Scope::kLink;
   report.verdicts[1].links = {{1, 2}, {8, 0}};
-  report.notes = {{diagnosis::NoteKind::kRotation, "a note"}, {diagnosis::NoteKind::kCoverage, ""}};
-  report.coverage = {{0, 0.25, true}, {63, 0, false}};
+  report.notes = {{diagnosis::NoteKind::kRotation, "a note"}, {diagnosis::NoteKind::kCoverage, ""}, {diagnosis::NoteKind::kRestless, ""}};
+  report.coverage = {{0, 0.25, true, 0.5}, {63, 0, false}};
+  report.own_time = {.ratio = 0.031, .steps = 120, .worst_rank = 7, .worst_ratio = 0.045};
+  report.transfer = {.ratio = 0.5, .steps = 12, .worst_rank = -1, .worst_ratio = 0.5};
   v1::DiagnosisReport message;
   FillReport(report, "ns/job", &message);
   EXPECT_EQ(message.job(), "ns/job");
@@ -56,6 +60,9 @@ TEST(DiagnosisMessagesTest, AReportComesBackAsItWas) {
   EXPECT_EQ(back->verdicts, report.verdicts);
   EXPECT_EQ(back->notes, report.notes);
   EXPECT_EQ(back->coverage, report.coverage);
+  EXPECT_EQ(back->own_time, report.own_time);
+  EXPECT_FALSE(back->dataloader);
+  EXPECT_EQ(back->transfer, report.transfer);
   received.mutable_coverage_ratios()->RemoveLast();
   EXPECT_FALSE(ReadReport(received).ok());
 }

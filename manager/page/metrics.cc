@@ -183,6 +183,13 @@ void AddDiagnosis(const View& view, MetricsText& metrics) {
   metrics.Gauge("taskd_diagnosis_coverage_ratio",
                 "Ranks whose own time the marks show, of all in the last steps; below 1 nobody can be called healthy.",
                 view.stats.coverage);
+  metrics.Begin("taskd_diagnosis_resolution_ratio", "gauge",
+                "The smallest lasting slowdown of one rank that would have been named by now with 99 %.");
+  const std::pair<const char*, const std::optional<diagnosis::Resolution>&> features[] = {
+      {"own_time", view.stats.own_time}, {"dataloader", view.stats.dataloader}, {"transfer", view.stats.transfer}};
+  for (const auto& [feature, resolution] : features) {
+    if (resolution) metrics.Add(resolution->ratio, {{"feature", feature}});
+  }
   metrics.Gauge("taskd_diagnosis_live_ranks", "Ranks that steps wait for.", view.stats.feed.live_ranks);
   metrics.Counter("taskd_folds_received_total", "Steps of single ranks that proxies have sent.", view.stats.received);
   metrics.Begin("taskd_folds_dropped_total", "counter", "Steps of single ranks that were not judged.");

@@ -150,6 +150,9 @@ DiagnosisCore::Stats DiagnosisCore::stats() const {
   // Held: what is published meanwhile must not end it.
   const std::shared_ptr<const diagnosis::Report> kept = report();
   stats.coverage = CoverageOf(*kept);
+  stats.own_time = kept->own_time;
+  stats.dataloader = kept->dataloader;
+  stats.transfer = kept->transfer;
   for (const diagnosis::Verdict& verdict : kept->verdicts) {
     if (!verdict.open) continue;
     ++stats.open_verdicts;

@@ -67,6 +67,7 @@ class DiagnosisCore {
     std::array<uint64_t, diagnosis::kCauses> opened{};  // verdicts, by the cause that they were opened with
     double cost_ms_per_step = 0;                        // of the dearest open one: several may explain the same time
     double coverage = 0;                                // of the ranks: the share whose own time the marks show
+    std::optional<diagnosis::Resolution> own_time, dataloader, transfer;
     double lag_s = 0;   // how long the oldest folds of the last round had waited when it was judged
     double busy_s = 0;  // time the thread has spent on judging
   };
