@@ -71,6 +71,16 @@ struct Noise {
   double stretch_min_s = 1, stretch_max_s = 8;
   double stretch_most = 0.25;
   double stretch_transfers = 0;
+  // Computation of a rank in a step, beside what each operation varies by: lognormal, and so much of it stays from step
+  // to step (0: white).
+  double wander_sigma = 0;
+  double wander_correlation = 0;
+  // Weather: in each node neighbours take the machine for `gust_s` in so many seconds (0: never). Computations take up
+  // to so much longer meanwhile: half as much on all its ranks, all of it on one, which changes every `gust_spell_s`.
+  double gust_every_s = 0;
+  double gust_s = 0.8;
+  double gust_most = 1;
+  double gust_spell_s = 6;
   double end_spread_ms = 0.02;  // exponential mean of a collective's ends
   double transfer_sigma = 0.05;
   double diurnal = 0;     // sinus of the whole job, share
@@ -90,6 +100,9 @@ struct Marks {
   double loss = 0;                // share of records that are missing
   std::vector<int> silent_ranks;  // that leave no marks at all
   int silent_from_step = 0;
+  int on_steps = 0, off_steps = 0;  // marks are switched on for so many steps and off for so many (0: never)
+  int jump_step = -1, jump = 0;     // from here steps have numbers that are so much higher
+  int repeat_every = 0;             // every so many steps the number before comes again (0: never)
 };
 
 struct Job {

@@ -25,7 +25,9 @@ enum Key : uint64_t {
   kCompile,
   kBegins,
   kQueues,
-  kStretches
+  kStretches,
+  kGusts,
+  kWander
 };
 
 }  // namespace
@@ -64,6 +66,7 @@ void Replayer::Begin(const Plan& plan, double time_ms, Times& times) const {
     values->assign(static_cast<size_t>(plan.ranks()), time_ms);
   }
   times.own.assign(static_cast<size_t>(plan.ranks()), 0);
+  times.wander.clear();
   times.end = time_ms;
 }
 
@@ -339,6 +342,35 @@ void Replayer::AddStretches(const Plan& plan, int step, Effects& effects) const 
   }
 }
 
+void Replayer::AddGusts(const Plan& plan, int step, Effects& effects) const {
+  const Noise& noise = job_.noise;
+  const int size = plan.layout().ranks_per_node;
+  for (size_t r = 0; r < effects.compute.size(); ++r) {
+    const int node = plan.node(static_cast<int>(r));
+    const uint64_t bits = Mix(job_.seed, kGusts, static_cast<uint64_t>(node));
+    const double time_s = step * job_.step_ms * 1e-3 + noise.gust_every_s * Uniform(bits);
+    if (std::fmod(time_s, noise.gust_every_s) >= noise.gust_s) continue;
+    const uint64_t spell = Mix(bits, 1, static_cast<uint64_t>(time_s / noise.gust_spell_s));
+    const int ranks = std::min(size, plan.ranks() - node * size);
+    const bool chosen = static_cast<int>(spell % static_cast<uint64_t>(ranks)) == static_cast<int>(r) % size;
+    const double most = noise.gust_most * (chosen ? 1 : 0.5);
+    const uint64_t now = Mix(Mix(bits, 2, static_cast<uint64_t>(step)), r);
+    effects.compute[r] *= static_cast<float>(1 + most * Uniform(now, 0.5, 1));
+  }
+}
+
+void Replayer::Wander(int step, Effects& effects, Times& times) const {
+  const Noise& noise = job_.noise;
+  const bool first = times.wander.empty();
+  times.wander.resize(effects.compute.size());
+  const double kept = noise.wander_correlation, fresh = std::sqrt(1 - kept * kept);
+  for (size_t r = 0; r < times.wander.size(); ++r) {
+    const double draw = Normal(Mix(Mix(job_.seed, kWander, static_cast<uint64_t>(step)), r));
+    times.wander[r] = first ? draw : kept * times.wander[r] + fresh * draw;
+    effects.compute[r] *= static_cast<float>(std::exp(noise.wander_sigma * times.wander[r]));
+  }
+}
+
 // The host has waited for the device at the end of the step before. It loads, then enqueues.
 void Replayer::BeginStep(const Present& now, bool first_of_life) const {
   Times& times = now.times;
@@ -449,6 +481,8 @@ void Replayer::Step(const Plan& plan, const Heterogeneity& ranks, int step, bool
   const std::vector<double> lead = DrawLeads(step, effects);
   if (job_.noise.gc_every_steps > 0 && !first_of_life) AddPauses(plan, step, effects);
   if (job_.noise.stretch_every_s > 0) AddStretches(plan, step, effects);
+  if (job_.noise.gust_every_s > 0) AddGusts(plan, step, effects);
+  if (job_.noise.wander_sigma > 0) Wander(step, effects, times);
   Present now{plan, ranks, effects, times, ranges, step, 0, 1, 1, level, sequence, overlapped, starts, lead};
   SetFactors(now);
   BeginStep(now, first_of_life);

@@ -26,8 +26,9 @@ struct Times {
   std::vector<double> compute;  // by rank: computation stream
   std::vector<double> gradients;
   std::vector<double> host;
-  std::vector<double> own;    // of the last step: what the rank spent by itself
-  double begin = 0, end = 0;  // of the last step: earliest begin, latest end
+  std::vector<double> own;     // of the last step: what the rank spent by itself
+  std::vector<double> wander;  // by rank: standard normal, correlated from step to step; empty: not drawn yet
+  double begin = 0, end = 0;   // of the last step: earliest begin, latest end
 };
 
 // Times of the marked ranges of a step: [event * ranks + rank].
@@ -53,6 +54,8 @@ class Replayer {
   std::vector<double> DrawLeads(int step, const Effects& effects) const;
   void AddPauses(const Plan& plan, int step, Effects& effects) const;
   void AddStretches(const Plan& plan, int step, Effects& effects) const;
+  void AddGusts(const Plan& plan, int step, Effects& effects) const;
+  void Wander(int step, Effects& effects, Times& times) const;
   void SetFactors(Present& now) const;
   void BeginStep(const Present& now, bool first_of_life) const;
   void Execute(const Present& now, const Instruction& instruction) const;

@@ -50,19 +50,35 @@ absl::Status CheckJob(const Job& job) {
   absl::Status status = CheckLayout(job.layout);
   if (!status.ok()) return status;
   const Noise& noise = job.noise;
-  for (absl::Status range :
-       {CheckRange("steps", job.steps, 1, 1e7), CheckRange("step-ms", job.step_ms, 1, 1e6),
-        CheckRange("compute share", job.compute_share, 0.05, 1), CheckRange("dataloader ms", job.dataloader_ms, 0, 1e6),
-        CheckRange("checkpoint ms", job.checkpoint_ms, 0, 1e7), CheckRange("first step ms", job.first_step_ms, 0, 1e7),
-        CheckRange("change factor", job.change_factor, 0.01, 100),
-        CheckRange("leader overlap", job.leader_overlap, 0, 10), CheckRange("op sigma", noise.op_sigma, 0, 2),
-        CheckRange("tail share", noise.tail_share, 0, 0.5), CheckRange("diurnal", noise.diurnal, 0, 0.9),
-        CheckRange("hot expert", noise.hot_expert, 0, 100), CheckRange("gc ms", noise.gc_min_ms, 0, noise.gc_max_ms),
-        CheckRange("stretch every s", noise.stretch_every_s, 0, 1e6),
-        CheckRange("stretch s", noise.stretch_min_s, 0, noise.stretch_max_s),
-        CheckRange("stretch most", noise.stretch_most, 0, 100),
-        CheckRange("stretch transfers", noise.stretch_transfers, 0, 100), CheckRange("loss", job.marks.loss, 0, 1),
-        CheckRange("restart dp", job.restart_dp, 0, kMaxRanks)}) {
+  for (absl::Status range : {CheckRange("steps", job.steps, 1, 1e7),
+                             CheckRange("step-ms", job.step_ms, 1, 1e6),
+                             CheckRange("compute share", job.compute_share, 0.05, 1),
+                             CheckRange("dataloader ms", job.dataloader_ms, 0, 1e6),
+                             CheckRange("checkpoint ms", job.checkpoint_ms, 0, 1e7),
+                             CheckRange("first step ms", job.first_step_ms, 0, 1e7),
+                             CheckRange("change factor", job.change_factor, 0.01, 100),
+                             CheckRange("leader overlap", job.leader_overlap, 0, 10),
+                             CheckRange("op sigma", noise.op_sigma, 0, 2),
+                             CheckRange("tail share", noise.tail_share, 0, 0.5),
+                             CheckRange("diurnal", noise.diurnal, 0, 0.9),
+                             CheckRange("hot expert", noise.hot_expert, 0, 100),
+                             CheckRange("gc ms", noise.gc_min_ms, 0, noise.gc_max_ms),
+                             CheckRange("stretch every s", noise.stretch_every_s, 0, 1e6),
+                             CheckRange("stretch s", noise.stretch_min_s, 0, noise.stretch_max_s),
+                             CheckRange("stretch most", noise.stretch_most, 0, 100),
+                             CheckRange("stretch transfers", noise.stretch_transfers, 0, 100),
+                             CheckRange("wander sigma", noise.wander_sigma, 0, 2),
+                             CheckRange("wander correlation", noise.wander_correlation, 0, 0.999999),
+                             CheckRange("gust every s", noise.gust_every_s, 0, 1e6),
+                             CheckRange("gust s", noise.gust_s, 0, 1e6),
+                             CheckRange("gust most", noise.gust_most, 0, 100),
+                             CheckRange("gust spell s", noise.gust_spell_s, 0.01, 1e6),
+                             CheckRange("on steps", job.marks.on_steps, 0, 1e7),
+                             CheckRange("off steps", job.marks.off_steps, 0, 1e7),
+                             CheckRange("jump", job.marks.jump, 0, 1e9),
+                             CheckRange("repeat every", job.marks.repeat_every, 0, 1e7),
+                             CheckRange("loss", job.marks.loss, 0, 1),
+                             CheckRange("restart dp", job.restart_dp, 0, kMaxRanks)}) {
     if (!range.ok()) return range;
   }
   if (job.restart_step >= job.steps) {
@@ -137,6 +153,12 @@ class Simulator::Impl {
   bool AnyActs() const;
   bool IsMarked(Event::Kind kind) const;
   bool IsSilent(int rank) const;
+  // What the marks call a step.
+  int64_t NumberOf(int step) const {
+    const simulate::Marks& marks = job_.marks;
+    const int64_t repeated = marks.repeat_every > 0 ? step / marks.repeat_every : 0;
+    return step - repeated + (marks.jump_step >= 0 && step >= marks.jump_step ? marks.jump : 0);
+  }
   void CollectStamps(int rank);
   void NameMark(const Event& event, int rank, MarkRecord& mark) const;
 
@@ -323,8 +345,10 @@ bool Simulator::Impl::IsMarked(Event::Kind kind) const {
 }
 
 bool Simulator::Impl::IsSilent(int rank) const {
-  const std::vector<int>& silent = job_.marks.silent_ranks;
-  return step_ >= job_.marks.silent_from_step && std::find(silent.begin(), silent.end(), rank) != silent.end();
+  const simulate::Marks& marks = job_.marks;
+  if (marks.off_steps > 0 && step_ % (marks.on_steps + marks.off_steps) >= marks.on_steps) return true;
+  const std::vector<int>& silent = marks.silent_ranks;
+  return step_ >= marks.silent_from_step && std::find(silent.begin(), silent.end(), rank) != silent.end();
 }
 
 // The stamps of the rank's marked ranges, by its node's clock and in its order.
@@ -386,7 +410,7 @@ const std::vector<MarkRecord>& Simulator::Impl::Marks(int rank) {
   CollectStamps(rank);
   const Plan& plan = *plan_;
   const std::vector<Event>& events = plan.events(plan.stage(rank));
-  step_name_ = absl::StrCat("step ", step_);
+  step_name_ = absl::StrCat("step ", NumberOf(step_));
   const uint32_t process = static_cast<uint32_t>(1000 + lives_ * 1'000'000 + rank);
   const uint32_t device_id = static_cast<uint32_t>(rank % plan.layout().ranks_per_node);
   const uint64_t first_id = static_cast<uint64_t>(life_step_ - 1) * static_cast<uint64_t>(plan.max_events()) + 1;

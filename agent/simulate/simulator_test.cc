@@ -305,6 +305,96 @@ TEST(SimulatorTest, StretchesSlowARankAndItsTransfersTogether) {
   for (int steps : slow) EXPECT_THAT(steps, testing::AllOf(testing::Ge(10), testing::Le(20)));
 }
 
+TEST(SimulatorTest, OwnTimesWander) {
+  Job job = ExactJob({.dp = 8, .microbatches = 1, .dp_buckets = 1});
+  job.steps = 1500;
+  job.noise.wander_sigma = 0.2;
+  for (double correlation : {0.0, 0.9}) {
+    job.noise.wander_correlation = correlation;
+    auto simulator = Make(job);
+    double sum = 0, square = 0, product = 0, last[8] = {};
+    while (simulator->Next()) {
+      for (int r = 0; r < 8; ++r) {
+        const double x = std::log(simulator->OwnMs(r) / 500);
+        sum += x, square += x * x;
+        product += simulator->step() > 0 ? x * last[r] : 0;
+        last[r] = x;
+      }
+    }
+    const double n = 8.0 * job.steps;
+    EXPECT_THAT(sum / n, DoubleNear(0, 0.04)) << correlation;
+    EXPECT_THAT(std::sqrt(square / n), DoubleNear(0.2, 0.02)) << correlation;
+    EXPECT_THAT(product / square, DoubleNear(correlation, 0.05));
+  }
+}
+
+TEST(SimulatorTest, AFaultMeetsTheSameWeatherAsTheReplayWithoutIt) {
+  Job job = ExactJob({.dp = 2, .microbatches = 1, .dp_buckets = 1});
+  job.steps = 200;
+  job.compute_share = 1;
+  job.noise.wander_sigma = 0.3;
+  job.noise.wander_correlation = 0.9;
+  job.noise.gust_every_s = 7;
+  job.noise.gust_s = 2;
+  job.faults = {FaultOf(FaultKind::kCompute, {0, 1}, 1.25)};
+  job.faults[0].first_step = 50;
+  auto simulator = Make(job);
+  while (simulator->Next()) {
+  }
+  for (const Label& label : simulator->labels()) EXPECT_THAT(label.effect, DoubleNear(0.25, 0.01));
+}
+
+TEST(SimulatorTest, GustsHitOneRankOfANodeMostAndThenAnother) {
+  Job job = ExactJob({.dp = 4, .microbatches = 1, .dp_buckets = 1});
+  job.steps = 400;
+  job.step_ms = 100;
+  job.noise.gust_every_s = 4;
+  job.noise.gust_s = 1;
+  job.noise.gust_most = 1;
+  auto simulator = Make(job);
+  int gusts = 0, most[4] = {};
+  while (simulator->Next()) {
+    int worst = 0, slow = 0;
+    for (int r = 0; r < 4; ++r) {
+      slow += simulator->OwnMs(r) > 50 * 1.2 ? 1 : 0;
+      worst = simulator->OwnMs(r) > simulator->OwnMs(worst) ? r : worst;
+    }
+    EXPECT_THAT(slow, testing::AnyOf(0, 4)) << simulator->step();
+    if (slow == 0) continue;
+    ++gusts;
+    ++most[worst];
+  }
+  EXPECT_THAT(gusts, testing::AllOf(testing::Ge(90), testing::Le(110)));
+  for (int steps : most) EXPECT_THAT(steps, testing::Le(80));
+}
+
+TEST(SimulatorTest, MarksAreSwitchedOnAndOff) {
+  Job job = ExactJob({.dp = 2});
+  job.steps = 20;
+  job.marks.on_steps = 3;
+  job.marks.off_steps = 2;
+  auto simulator = Make(job);
+  while (simulator->Next()) {
+    EXPECT_EQ(simulator->Marks(1).empty(), simulator->step() % 5 >= 3) << simulator->step();
+  }
+}
+
+TEST(SimulatorTest, NumbersOfStepsJumpAndRepeat) {
+  Job job = ExactJob({.dp = 2});
+  job.steps = 8;
+  job.marks.jump_step = 5;
+  job.marks.jump = 100;
+  job.marks.repeat_every = 3;
+  auto simulator = Make(job);
+  std::vector<std::string> names;
+  while (simulator->Next()) {
+    for (const MarkRecord& mark : simulator->Marks(0)) {
+      if (mark.name.rfind("step", 0) == 0) names.emplace_back(mark.name);
+    }
+  }
+  EXPECT_THAT(names, ElementsAre("step 0", "step 1", "step 2", "step 2", "step 3", "step 104", "step 104", "step 105"));
+}
+
 TEST(SimulatorTest, ClocksDifferByNode) {
   Job job = ExactJob({.dp = 16});
   job.clocks = {.offset_sigma_ms = 30, .drift_ppm = 0, .ntp_slew = false};

@@ -16,6 +16,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -37,7 +38,7 @@ constexpr char kUsage[] =
                      [--out FILE] [--tapes DIR] [--engine-only] [--verbose]
 diagnosis_evaluation --case SUITE:INDEX [--seed S]
 
-  --suites       which suites (all; but "scale", of thousands of ranks, only by its name)
+  --suites       which suites (all: but "scale", of thousands of ranks, and "quiet", healthy jobs of days, only by name)
   --cases        so many of each suite (24)
   --seed         the seed of everything (1)
   --threads      cases at a time (as many as CPUs)
@@ -76,7 +77,7 @@ Number ParseNumber(const std::string& flag, const std::string& value, Number low
 
 void CheckSuite(const std::string& suite) {
   std::vector<std::string> names = taskd::evaluation::SuiteNames();
-  names.push_back("scale");
+  for (const std::string& name : taskd::evaluation::LongSuiteNames()) names.push_back(name);
   if (std::find(names.begin(), names.end(), suite) != names.end()) return;
   std::string list;
   for (const std::string& name : names) list += " " + name;
@@ -104,8 +105,12 @@ Options Parse(int argc, char** argv) {
     }
     if (value.empty()) Fail(flag + ": a value must follow; --help lists the flags");
     if (flag == "--suites") {
-      if (value != "all") {
-        for (absl::string_view suite : absl::StrSplit(value, ',')) options.suites.emplace_back(suite);
+      for (absl::string_view suite : absl::StrSplit(value, ',')) {
+        if (suite != "all") {
+          options.suites.emplace_back(suite);
+          continue;
+        }
+        for (std::string& name : taskd::evaluation::SuiteNames()) options.suites.push_back(std::move(name));
       }
     } else if (flag == "--cases") {
       options.cases = ParseNumber<int>(flag, value, 1);

@@ -2,10 +2,12 @@
 """Real PyTorch jobs on this machine, with real faults that are brought upon one rank from outside, and without.
 
 real_faults.py [--ways own,ddp] [--faults none,quota,...] [--ranks 2,3,4] [--runs 1] [--seconds 25] [--out FILE]
-               [--python COMMAND]
+               [--restless N] [--python COMMAND]
 
-Prints who was named, of how many faults that cost at least 10 % of the step, with which cause, and after how many steps;
-intervals are Clopper-Pearson's, 95 %. Needs PyTorch, and root for cgroups, a swap file and network namespaces.
+Prints who was named, of how many faults that had an effect, with which cause, and after how many steps; intervals are
+Clopper-Pearson's, 95 %. A fault has one if it costs at least 10 % of the step, or, where it is meant to be small, if the
+rank's own time has grown by 8 % against its peers': time outside of communication, read from the mark files by this
+script. Needs PyTorch, and root for cgroups, a swap file and network namespaces.
 """
 import argparse
 import collections
@@ -39,6 +41,7 @@ MARKED = ("own", "ddp", "ddp-accumulate", "ddp-zero", "ddp-hook")
 UNMARKED = ("ddp-unmarked", "ddp-unmarked-logged", "alone")
 WARM_STEPS = 40
 VISIBLE = 0.10  # of the step
+FELT = 0.08     # of the rank's own time against its peers'
 DETECTORS = os.path.join(harness.BUILD, "bench", "baseline_claims")
 
 
@@ -196,12 +199,64 @@ def collections_of_garbage(run, rank):
     os.unlink(path)
 
 
+def slower(share):
+    """Stopped for 4 ms now and then, so that it takes that much longer."""
+    @contextlib.contextmanager
+    def inject(run, rank):
+        over = threading.Event()
+
+        def burst():
+            while not over.wait(0.004 / share):
+                os.kill(run.pid(rank), signal.SIGSTOP)
+                time.sleep(0.004)
+                os.kill(run.pid(rank), signal.SIGCONT)
+
+        thread = threading.Thread(target=burst)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+    return inject
+
+
+@contextlib.contextmanager
+def optimizer(run, rank):
+    """Its optimizer takes 16 ms longer (sitecustomize.py)."""
+    path = os.path.join(run.folder, f"slow-optimizer-{rank}")
+    put(path, "")
+    yield
+    os.unlink(path)
+
+
+@contextlib.contextmanager
+def restless(processes):
+    """So many busy processes run beside the job."""
+    busy = [subprocess.Popen([harness.PYTHON, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
 # With the causes that are right. "gc" says: garbage collection or another stop of its process, which bursts of SIGSTOP and
 # the throttling of a quota are.
 FAULTS = {"none": (None, ()), "quota": (quota, ("compute", "gc")), "stops": (stops, ("compute", "gc")),
           "neighbour": (neighbour, ("compute",)), "memory": (memory, ("compute", "memory")),
           "loader": (loader, ("dataloader",)), "checkpoint": (checkpoint, ("checkpoint",)),
-          "gc": (collections_of_garbage, ("gc",)), "link": (link, ("network", "fabric"))}
+          "gc": (collections_of_garbage, ("gc",)), "link": (link, ("network", "fabric")),
+          "slow8": (slower(0.08), ("compute", "gc")), "slow15": (slower(0.15), ("compute", "gc")),
+          "slow25": (slower(0.25), ("compute", "gc")), "slow40": (slower(0.4), ("compute", "gc")),
+          "optimizer": (optimizer, ("memory", "compute")),
+          # The rank is slow, then the job goes on without it: nobody is left to be named.
+          "shrink": (stops, ("compute", "gc")),
+          # Work that is not the same: rank 0 always has 1.6 times as much; or each rank and step has its own.
+          "imbalance": (None, ()), "ragged": (None, ())}
+HEALTHY = ("none", "imbalance", "ragged")
+BY_OWN_TIME = ("slow8", "slow15", "slow25", "slow40", "optimizer")
 
 
 def get(path):
@@ -259,9 +314,15 @@ class Run:
             "GLOO_SOCKET_IFNAME": device, "USE_LIBUV": 0, "OMP_NUM_THREADS": 1, "WAY": way, "STORAGE": self.storage.path,
             "FOLDER": self.folder, "TASKD_TORCH": 1, "PYTHONPATH": f"{FOLDER}:{harness.PYTHON_PACKAGE}", "PYTHONDONTWRITEBYTECODE": 1,
             "LD_PRELOAD": os.path.join(harness.PYTHON_PACKAGE, "taskd", "python", "cython_api", "libs", "libtaskd.so")}
+        if fault in ("imbalance", "ragged"):
+            common["LOAD"] = fault
+        self.common = common
+        self._launch(ranks, culprit)
+
+    def _launch(self, ranks, culprit):
         for rank in range(ranks):
-            proxy = proxies[rank % nodes]
-            environment = {**common, "RANK": rank, "LOCAL_RANK": 0 if self.rig else rank, "TASKD_SOCKET": proxy.socket,
+            proxy = self.proxies[rank % len(self.proxies)]
+            environment = {**self.common, "RANK": rank, "LOCAL_RANK": 0 if self.rig else rank, "TASKD_SOCKET": proxy.socket,
                            "TASKD_PROFILING_DIR": proxy.profiling_dir}
             script = 'exec "$@"'
             if self.memory_group and rank == culprit:
@@ -273,6 +334,16 @@ class Run:
             process = harness.Process(f"rank{rank}", command, harness.clean_environment(), self.folder)
             self.stage.processes.append(process)
             self.ranks.append(process)
+
+    def shrink(self):
+        """All ranks are killed, and the job is started again without the last one."""
+        for process in self.ranks:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(60)
+        ranks, self.ranks = len(self.ranks) - 1, []
+        self.storage.next.clear()
+        self.common |= {"WORLD_SIZE": ranks, "MASTER_PORT": harness.free_port()}
+        self._launch(ranks, None)
 
     def pid(self, rank):
         return self.ranks[rank].pid
@@ -323,7 +394,7 @@ def names(verdict, fault, culprit):
 def measure(way, fault, ranks, seconds, rng, keep=None, python=(harness.PYTHON,)):
     """One run; a dictionary of what came of it. Its mark files go to the folder `keep`; `python` runs the ranks."""
     inject, causes = FAULTS[fault]
-    culprit = rng.randrange(ranks) if inject else None
+    culprit = None if not inject else ranks - 1 if fault == "shrink" else rng.randrange(ranks)
     with tempfile.TemporaryDirectory(prefix="taskd-real-") as folder:
         run = Run(folder, way, ranks, fault, culprit, python)
         try:
@@ -352,6 +423,8 @@ def measure(way, fault, ranks, seconds, rng, keep=None, python=(harness.PYTHON,)
                         found |= {"cause": right[0]["cause"], "since": right[0]["since_step"] - began}
                     time.sleep(0.2)
                 step_s = (time.monotonic() - clock) / max(1, report["steps"]["last"] - began)
+            if fault == "shrink":
+                wrong |= after_shrinking(run, culprit, seconds)
             result = {"way": way, "fault": fault, "ranks": ranks, "rank": culprit, "began": began, "found": found,
                       "cause_right": bool(found) and found["cause"] in causes, "wrong": sorted(wrong.values()),
                       "step_s": round(step_s, 4), "healthy_s": healthy_s and round(healthy_s, 4),
@@ -361,11 +434,65 @@ def measure(way, fault, ranks, seconds, rng, keep=None, python=(harness.PYTHON,)
             for proxy in run.proxies:
                 proxy.terminate()
             result["baselines"] = baselines(run.task_dir, began, culprit)
+            if fault in BY_OWN_TIME:
+                result["own_effect"] = own_effect(run.task_dir, culprit, began, result["steps"])
             if keep:
                 shutil.copytree(run.task_dir, keep)
             return result
         finally:
             run.close()
+
+
+def after_shrinking(run, culprit, seconds):
+    """What is said of anybody when the job has gone on without the culprit for so long."""
+    run.shrink()
+    over = time.monotonic() + seconds
+    harness.wait_until(lambda: run.report()["ranks"] == culprit or time.monotonic() > over, "the smaller job is judged", seconds + 60, 0.5)
+    while time.monotonic() < over:
+        run.report()
+        time.sleep(1)
+    return {(v["scope"], str(v["ids"])): v["text"] for v in run.report()["verdicts"] if v["state"] == "open" and v["scope"] != "job"}
+
+
+def own_times(folder):
+    """By rank and step: seconds outside of communication, from the end of the step before."""
+    times = {}
+    for path in sorted(glob.glob(os.path.join(folder, "[0-9]*", "[0-9]*"))):
+        ranges, operations, steps = {}, [], {}
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                mark = json.loads(line)
+                if mark["Flag"] in (2, 16):
+                    ranges[mark["Id"]] = mark
+                elif mark["Id"] in ranges:
+                    start = ranges.pop(mark["Id"])
+                    if start["Domain"] == "communication":
+                        operations.append((start["Timestamp"], mark["Timestamp"]))
+                    elif start["Name"].startswith("step "):
+                        steps[int(start["Name"][5:])] = mark["Timestamp"]
+        operations.sort()
+        own = times.setdefault(int(os.path.basename(os.path.dirname(path))), {})
+        for step in sorted(steps):
+            if step - 1 not in steps:
+                continue
+            begin, end = steps[step - 1], steps[step]
+            covered, until = 0, begin
+            for first, last in operations:
+                if last > until and first < end:
+                    covered += min(last, end) - max(first, until)
+                    until = min(last, end)
+            own[step] = (end - begin - covered) / 1e9
+    return times
+
+
+def own_effect(folder, culprit, began, last):
+    """By how much the culprit's own time has grown against its peers' since `began`, in the mean."""
+    times = own_times(folder)
+
+    def ratio(first, until):
+        means = {rank: statistics.fmean(own for step, own in steps.items() if first <= step < until) for rank, steps in times.items()}
+        return means[culprit] / statistics.fmean(own for rank, own in means.items() if rank != culprit)
+    return round(ratio(began + 2, last) / ratio(10, began - 1) - 1, 4)
 
 
 def baselines(folder, began, culprit):
@@ -455,6 +582,10 @@ def rate(hits, trials):
 
 
 def is_visible(result):
+    if result["fault"] in HEALTHY:
+        return False
+    if result.get("own_effect") is not None:
+        return result["own_effect"] >= FELT
     return result["step_s"] >= (1 + VISIBLE) * result["healthy_s"]
 
 
@@ -464,12 +595,12 @@ def spread(values):
 
 def table(results):
     """As Markdown."""
-    lines = ["| ways | fault | runs | faults that cost ≥ 10 % | named | with the cause | steps to name, median (most) | others named "
+    lines = ["| ways | fault | runs | with effect | named | with the cause | steps to name, median (most) | others named "
              "| said ok | said unknown |", "|---|---|---|---|---|---|---|---|---|---|"]
     ways = {way: "marked" for way in MARKED}
     for way, fault in sorted({(ways.get(r["way"], r["way"]), r["fault"]) for r in results}):
         rows = [r for r in results if (ways.get(r["way"], r["way"]), r["fault"]) == (way, fault)]
-        seen = [r for r in rows if fault != "none" and is_visible(r)]
+        seen = [r for r in rows if is_visible(r)]
         found = [r for r in seen if r["found"]]
         lines.append(f"| {way} | {fault} | {len(rows)} | {len(seen)} | {len(found)} | {sum(r['cause_right'] for r in found)} "
                      f"| {spread([r['found']['steps'] for r in found])} | {sum(len(r['wrong']) for r in rows)} "
@@ -482,8 +613,8 @@ def detectors(results):
     lines = ["| detector | healthy runs in which it names somebody | precision | recall | steps to name, median (most) |",
              "|---|---|---|---|---|"]
     results = [r for r in results if r["way"] in MARKED]
-    healthy = [r for r in results if r["fault"] == "none"]
-    visible = [r for r in results if r["fault"] != "none" and is_visible(r)]
+    healthy = [r for r in results if r["fault"] in HEALTHY]
+    visible = [r for r in results if is_visible(r)]
     for name in ["TaskD", *(results[0]["baselines"] if results else ())]:
         if name == "TaskD":
             steps = [r["found"]["steps"] for r in visible if r["found"]]
@@ -497,8 +628,8 @@ def detectors(results):
 
 
 def rates(results):
-    healthy = [r for r in results if r["fault"] == "none"]
-    found = [r for r in results if r["fault"] != "none" and is_visible(r) and r["found"]]
+    healthy = [r for r in results if r["fault"] in HEALTHY]
+    found = [r for r in results if is_visible(r) and r["found"]]
     unmarked = [r for r in results if r["way"] in UNMARKED]
     return [f"healthy runs in which somebody was named: {rate(sum(bool(r['wrong']) for r in healthy), len(healthy))}",
             f"cause: {rate(sum(r['cause_right'] for r in found), len(found))}",
@@ -512,6 +643,7 @@ def main():
     parser.add_argument("--ranks", default="2,3,4", help="one of them for each run")
     parser.add_argument("--runs", type=int, default=1, help="of each way and fault")
     parser.add_argument("--seconds", type=float, default=25, help="to watch a fault, or a healthy job")
+    parser.add_argument("--restless", type=int, default=0, help="so many busy processes beside each run")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--python", type=shlex.split, default=[harness.PYTHON],
                         help="command that runs the ranks; tests/distros/torch_ways.sh gives that of another root filesystem")
@@ -538,6 +670,7 @@ def main():
     with contextlib.ExitStack() as stack:
         if any(fault == "memory" for _, _, fault in plan):
             stack.enter_context(swap_file())
+        stack.enter_context(restless(arguments.restless))
         print(table(run_all(plan, sizes, arguments, rng)))
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -442,6 +443,148 @@ void H21(int index, Draw& draw, Case& made) {
   fault.first_step = 100 + draw.Below(50);
 }
 
+// Own times that differ from step to step by themselves, by 2 to 40 %, each step anew or for some steps: 2 to 2,048 ranks.
+void OwnNoise(int index, Draw& draw, Job& job) {
+  constexpr std::array kSizes = {2, 3, 4, 8, 16, 64, 256, 2048};
+  constexpr std::array kSigmas = {0.02, 0.05, 0.1, 0.2, 0.4};
+  const size_t i = static_cast<size_t>(index);
+  job.layout.dp = kSizes[i % kSizes.size()];
+  job.layout.microbatches = job.layout.layers = 1;
+  job.layout.dp_buckets = 2;
+  job.layout.overlap_dp = draw.Chance(0.5);
+  job.steps = job.layout.dp > 1000 ? 200 : job.layout.dp > 100 ? 800 : 2000;
+  job.step_ms = draw.Between(60, 1000);
+  job.marks.device = draw.Chance(0.5);
+  job.noise.wander_sigma = kSigmas[i / kSizes.size() % kSigmas.size()];
+  job.noise.wander_correlation = draw.Of(std::array{0.0, 0.0, 0.8, 0.95});
+  // Little is to be said of what lasts in so few steps.
+  if (job.layout.dp > 100) job.noise.wander_correlation = std::min(job.noise.wander_correlation, 0.8);
+}
+
+void H30(int index, Draw& draw, Case& made) {
+  made.honesty = true;
+  OwnNoise(index, draw, made.job);
+}
+
+// As large a fault as 2.5 times the steps tell in which it can be told at all (Lorden's bound), from 1.1 times on.
+void H31(int index, Draw& draw, Case& made) {
+  Job& job = made.job;
+  OwnNoise(index, draw, job);
+  constexpr double kLogFalseAlarm = 25;
+  const int first = job.steps / 8 + draw.Below(job.steps / 8);
+  const double kept = job.noise.wander_correlation;
+  const double variance = job.noise.wander_sigma * job.noise.wander_sigma * (1 + kept) / (1 - kept);
+  const double rise = std::sqrt(2 * kLogFalseAlarm * variance * 2.5 / (job.steps - first));
+  AddFault(job, FaultKind::kCompute, std::max(draw.Between(1.1, 1.3), std::exp(rise)), draw).first_step = first;
+}
+
+// Neighbours take the machine for a part of a second every few, and hit one rank most, and then another.
+void H32(int index, Draw& draw, Case& made) {
+  made.honesty = index % 2 == 0;
+  Job& job = made.job;
+  job.layout.dp = std::array{2, 3, 4, 8, 16}[index / 2 % 5];
+  job.layout.microbatches = 1;
+  job.step_ms = draw.Between(60, 150);
+  job.steps = 800;
+  job.noise.op_sigma = draw.Between(0.02, 0.06);
+  job.noise.gust_every_s = draw.Between(2.5, 4);
+  job.noise.gust_s = draw.Between(0.5, 1);
+  job.noise.gust_most = draw.Between(0.3, 1.5);
+  job.noise.gust_spell_s = draw.Between(2, 10);
+  job.marks.device = false;
+  if (made.honesty) return;
+  Fault& fault = AddFault(job, FaultKind::kCompute, draw.Of(std::array{1.3, 1.6, 2.0}), draw);
+  fault.first_step = 200 + draw.Below(100);
+}
+
+// A job that goes on with fewer replicas, without its culprit or with it, or with more.
+void H33(int index, Draw& draw, Case& made) {
+  Job& job = made.job;
+  job.layout = MakeLayout(index % 2 == 0 ? kDpOnly : kTpDp, 1);
+  job.steps = 300;
+  job.restart_step = 100 + draw.Below(40);
+  job.restart_dp = index / 2 % 3 == 2 ? 2 * job.layout.dp : job.layout.dp / 2;
+  Fault& fault = AddFault(job, FaultKind::kCompute, draw.Of(std::array{1.2, 1.5, 2.0}), draw);
+  const int half = job.layout.ranks() / 2;
+  fault.targets = {draw.Below(half) + (index / 2 % 3 == 0 ? half : 0)};
+}
+
+// Marks are switched on and off every few seconds.
+void H34(int index, Draw& draw, Case& made) {
+  Job& job = made.job;
+  job.layout = MakeLayout(std::array{int{kDpOnly}, int{kTpDp}, int{kPpDp}}[index / 2 % 3], draw.Below(2));
+  job.steps = 500;
+  job.step_ms = draw.Between(100, 400);
+  job.marks.on_steps = 15 + draw.Below(40);
+  job.marks.off_steps = 3 + draw.Below(20);
+  made.honesty = index % 2 == 0;
+  if (!made.honesty) AddFault(job, FaultKind::kCompute, draw.Of(std::array{1.2, 1.5, 2.0}), draw);
+}
+
+// Half of all ranks are slow.
+void H35(int index, Draw& draw, Case& made) {
+  Job& job = made.job;
+  job.layout.dp = std::array{2, 4, 8, 16}[index % 4];
+  job.layout.microbatches = 1;
+  job.steps = 200;
+  Fault& fault = AddFault(job, FaultKind::kCompute, draw.Of(std::array{1.2, 1.5, 2.0}), draw);
+  std::vector<int> ranks(static_cast<size_t>(job.layout.dp));
+  for (int rank = 0; rank < job.layout.dp; ++rank) ranks[static_cast<size_t>(rank)] = rank;
+  for (size_t i = ranks.size() - 1; i > 0; --i)
+    std::swap(ranks[i], ranks[static_cast<size_t>(draw.Below(static_cast<int>(i) + 1))]);
+  fault.targets.assign(ranks.begin(), ranks.begin() + job.layout.dp / 2);
+  std::sort(fault.targets.begin(), fault.targets.end());
+}
+
+// Every rank is slow in turn, for a while.
+void H36(int index, Draw& draw, Case& made) {
+  constexpr int kTurn = 60;
+  Job& job = made.job;
+  job.layout.dp = std::array{3, 4, 8}[index % 3];
+  job.layout.microbatches = 1;
+  job.step_ms = draw.Between(400, 1500);
+  const double severity = draw.Of(std::array{1.3, 1.5, 2.0});
+  for (int rank = 0; rank < job.layout.dp; ++rank) {
+    Fault& fault = AddFault(job, FaultKind::kCompute, severity, draw);
+    fault.targets = {rank};
+    fault.shape = FaultShape::kTransient;
+    fault.first_step = 60 + kTurn * rank;
+    fault.last_step = fault.first_step + kTurn - 1;
+  }
+  job.steps = 60 + kTurn * job.layout.dp + 40;
+}
+
+// Numbers of steps that jump, or come twice.
+void H37(int index, Draw& draw, Case& made) {
+  Job& job = made.job;
+  job.layout = MakeLayout(std::array{int{kDpOnly}, int{kTpDp}, int{kPpDp}}[index / 4 % 3], draw.Below(2));
+  job.steps = 250;
+  if (index % 2 == 0) {
+    job.marks.jump_step = 60 + draw.Below(60);
+    job.marks.jump = draw.Of(std::array{1, 10, 1000, 1'000'000});
+  } else {
+    job.marks.repeat_every = draw.Of(std::array{5, 20, 100});
+  }
+  made.honesty = index / 2 % 2 == 0;
+  if (!made.honesty) AddFault(job, FaultKind::kCompute, draw.Of(std::array{1.2, 1.5, 2.0}), draw);
+}
+
+// Days of healthy training, cheap to simulate: how rare false alarms are.
+void Quiet(int index, Draw& draw, Case& made) {
+  Healthy(index, draw, made);
+  Job& job = made.job;
+  Layout layout;
+  layout.dp = std::array{4, 8, 16}[index % 3];
+  layout.microbatches = layout.layers = layout.dp_buckets = 1;
+  if (index % 4 == 3) layout = {.dp = 4, .pp = 2, .microbatches = 4, .layers = 1, .dp_buckets = 1};
+  job.layout = layout;
+  job.steps = 20'000;
+  job.step_ms = draw.Between(2000, 10'000);
+  job.marks.device = draw.Chance(0.5);
+  job.noise.wander_sigma = draw.Of(std::array{0.0, 0.02, 0.05});
+  job.noise.wander_correlation = draw.Of(std::array{0.0, 0.8});
+}
+
 // Thousands of ranks: few operations each.
 void Scale(int index, Draw& draw, Case& made) {
   Job& job = made.job;
@@ -459,10 +602,12 @@ void Scale(int index, Draw& draw, Case& made) {
 
 const std::vector<std::pair<std::string, Maker>>& Makers() {
   static const auto& makers = *new std::vector<std::pair<std::string, Maker>>{
-      {"healthy", Healthy}, {"matrix", Matrix}, {"H1", H1},   {"H2", H2},   {"H3", H3},      {"H4", H4},   {"H5", H5},
-      {"H5b", H5b},         {"H6", H6},         {"H7", H7},   {"H8", H8},   {"H9", H9},      {"H10", H10}, {"H11", H11},
-      {"H11b", H11b},       {"H12", H12},       {"H13", H13}, {"H14", H14}, {"H15", H15},    {"H16", H16}, {"H17", H17},
-      {"H18", H18},         {"H19", H19},       {"H20", H20}, {"H21", H21}, {"scale", Scale}};
+      {"healthy", Healthy}, {"matrix", Matrix}, {"H1", H1},     {"H2", H2},       {"H3", H3},      {"H4", H4},
+      {"H5", H5},           {"H5b", H5b},       {"H6", H6},     {"H7", H7},       {"H8", H8},      {"H9", H9},
+      {"H10", H10},         {"H11", H11},       {"H11b", H11b}, {"H12", H12},     {"H13", H13},    {"H14", H14},
+      {"H15", H15},         {"H16", H16},       {"H17", H17},   {"H18", H18},     {"H19", H19},    {"H20", H20},
+      {"H21", H21},         {"H30", H30},       {"H31", H31},   {"H32", H32},     {"H33", H33},    {"H34", H34},
+      {"H35", H35},         {"H36", H36},       {"H37", H37},   {"scale", Scale}, {"quiet", Quiet}};
   return makers;
 }
 
@@ -470,11 +615,14 @@ const std::vector<std::pair<std::string, Maker>>& Makers() {
 
 std::vector<std::string> SuiteNames() {
   std::vector<std::string> names;
+  const std::vector<std::string> others = LongSuiteNames();
   for (const auto& [name, maker] : Makers()) {
-    if (name != "scale") names.push_back(name);
+    if (std::find(others.begin(), others.end(), name) == others.end()) names.push_back(name);
   }
   return names;
 }
+
+std::vector<std::string> LongSuiteNames() { return {"scale", "quiet"}; }
 
 Case MakeCase(const std::string& suite, uint64_t seed, int index) {
   Case made;

@@ -139,6 +139,9 @@ struct Totals {
   }
 };
 
+// Time in which nothing is wrong counts for the rate of false alarms.
+bool IsHealthy(const CaseResult& result) { return result.suite == "healthy" || result.suite == "quiet"; }
+
 // Somebody named where nobody should be.
 int Named(const Score& score) { return score.right + score.imprecise + score.wrong; }
 
@@ -166,7 +169,7 @@ std::string Overall(const std::vector<CaseResult>& results) {
       totals.Add(detector.score);
       cpu_s += detector.cpu_s;
       if (result.honesty) honest.Add(Named(detector.score) > 0);
-      if (result.suite != "healthy") continue;
+      if (!IsHealthy(result)) continue;
       hours += result.simulated_s / 3600;
       alarms += Named(detector.score) + detector.score.job_claims;
     }
@@ -203,7 +206,7 @@ std::string Details(const std::vector<CaseResult>& results) {
       if (claim.verdict.scope != diagnosis::Scope::kJob) continue;
       ++(claim.match == Match::kRight ? job_right : job_others);
     }
-    if (result.suite == "healthy") {
+    if (IsHealthy(result)) {
       hours += result.simulated_s / 3600;
       rank_steps += result.rank_steps;
       healthy += Named(score) + score.job_claims;
@@ -420,7 +423,7 @@ std::vector<std::string> Failures(const CaseResult& result) {
   }
   for (const Claim& claim : detector.claims) {
     bool bad = claim.match == Match::kWrong || claim.match == Match::kImprecise;
-    if (claim.match == Match::kAbstained && result.suite == "healthy") bad = true;
+    if (claim.match == Match::kAbstained && IsHealthy(result)) bad = true;
     if (!bad) continue;
     std::string faults;
     for (size_t i = 0; i < result.labels.size(); ++i) absl::StrAppend(&faults, i == 0 ? "" : "; ", describe(i));

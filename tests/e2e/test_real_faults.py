@@ -1,4 +1,5 @@
 """tests/diagnosis/real_faults.py, a little of it: a real fault is named, and hidden waits are no healthy job."""
+import json
 import os
 import random
 import sys
@@ -31,6 +32,41 @@ def test_counts_what_was_named():
     assert " | 100.0 % (1/1; 2.5–100.0) | 100.0 % (1/1; 2.5–100.0) | 4 (4) |" in text
     assert "| median | 0.0 % (0/1;" in text and " | 9 (9) |" in text
     assert "ok although a wait is not marked: 100.0 % (1/1;" in text
+
+
+def test_a_small_fault_is_one_by_what_its_rank_takes_longer():
+    small = {"way": "own", "fault": "slow15", "found": None, "cause_right": False, "wrong": [], "step_s": 0.06, "healthy_s": 0.06,
+             "state": "ok", "baselines": {}}
+    assert real_faults.is_visible({**small, "own_effect": 0.08})
+    assert not real_faults.is_visible({**small, "own_effect": 0.07, "step_s": 0.09})
+    text = real_faults.table([{**small, "own_effect": 0.12}, {**small, "own_effect": 0.01}])
+    assert "| marked | slow15 | 2 | 1 | 0 | 0 |" in text
+
+
+def test_own_time_is_read_from_the_marks(tmp_path):
+    def write(rank, own_ms):
+        lines, identifier, now = [], 0, 1_700_000_000_000_000_000
+
+        def mark(flag, number, name="", domain=""):
+            lines.append(json.dumps({"Flag": flag, "Timestamp": now, "Id": number, "Name": name, "Domain": domain}))
+        for step in range(30):
+            mark(16, identifier + 1, f"step {step}", "default")
+            now += own_ms(step) * 1_000_000
+            for number, length_ms in ((identifier + 2, 5), (identifier + 3, 10)):  # the second one begins within the first
+                mark(16, number, "{}", "communication")
+                now += length_ms * 500_000
+            mark(32, identifier + 2)
+            now += 5_000_000
+            mark(32, identifier + 3)
+            mark(32, identifier + 1)
+            identifier += 3
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        (folder / "1700000000").write_text("\n".join(lines) + "\n")
+    write(0, lambda step: 40)
+    write(1, lambda step: 40 if step < 20 else 50)
+    assert real_faults.own_times(tmp_path)[1][25] == pytest.approx(0.050, abs=1e-9)
+    assert real_faults.own_effect(tmp_path, 1, 20, 30) == pytest.approx(0.25)
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 WAY = os.environ["WAY"]
 RANK = int(os.environ["RANK"])
-HOST_S, DEVICE_S = 0.003, 0.008  # of each layer, forward and backward
+HOST_S, DEVICE_S = 0.003, 0.008  # of each layer, forward and backward, for a batch of BATCH
+BATCH = 16
+LOAD = os.environ.get("LOAD")  # "imbalance": rank 0 has more work than the others; "ragged": each rank and step has its own
 CHECKPOINT_STEPS = 20
 TABLE_ROWS, ROWS = 65536, 256  # of 4 KiB; those of a layer's forward or backward
 
@@ -61,31 +63,36 @@ class Samples(IterableDataset):
             if 0 <= stop_at <= number:
                 return
             generator = torch.Generator().manual_seed(number * 1000 + RANK)
-            inputs = torch.randn(16, 64, generator=generator)
+            batch = BATCH
+            if LOAD == "imbalance" and RANK == 0:
+                batch = BATCH * 8 // 5
+            if LOAD == "ragged":
+                batch = max(1, round(BATCH * torch.exp(0.25 * torch.randn(1, generator=generator)).item()))
+            inputs = torch.randn(batch, 64, generator=generator)
             yield inputs, inputs[:, :8].sin()
 
 
 TABLE = torch.ones(TABLE_ROWS, 1024)  # of embeddings
 
 
-def work():
-    end = time.thread_time() + HOST_S
+def work(batch):
+    end = time.thread_time() + HOST_S * batch / BATCH
     square = torch.ones(48, 48)
     TABLE[torch.randint(TABLE_ROWS, (ROWS,))]
     while time.thread_time() < end:
         square @ square
-    time.sleep(DEVICE_S)
+    time.sleep(DEVICE_S * batch / BATCH)
 
 
 class Work(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value):
-        work()
+        work(len(value))
         return value.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        work()
+        work(len(gradient))
         return gradient
 
 
