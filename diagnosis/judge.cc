@@ -323,6 +323,11 @@ class Accuser {
     return cost_ns >= least_share * in_.period_ns && (large || lasted_ns >= kStretchNs);
   }
 
+  bool IsWeather(int rank, const Stream& stream) const {
+    const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
+    return in_.own.weather().Explains(rank, ClassOf(rank).present, lasted_ns);
+  }
+
   // Of a rank whose own time may be accused already.
   bool IsSecondFault(int rank, double cost_ns) const {
     return std::none_of(accusations_.begin(), accusations_.end(), [&](const Accusation& first) {
@@ -463,8 +468,7 @@ class Accuser {
     verdict.confidence = ConfidenceOf(own(worst));
     verdict.evidence.push_back(OwnEvidence(worst));
     const bool beyond_unrest =
-        IsBeyondUnrest(ClassOf(worst).present, own(worst), kLargeRise, cost) &&
-        !in_.own.weather().Explains(worst, ClassOf(worst).present, in_.step - own(worst).onset() + 1);
+        IsBeyondUnrest(ClassOf(worst).present, own(worst), kLargeRise, cost) && !IsWeather(worst, own(worst));
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && beyond_unrest && IsWorthIt(cost),
         ErrorOf(own(worst)));
   }
@@ -490,7 +494,7 @@ class Accuser {
         MakeEvidence("forward", reference, reference * std::exp(forward.mean()), forward.z(), forward.onset());
     evidence.peers = ClassOf(suspect).present - 1;
     verdict.evidence.push_back(evidence);
-    Add(std::move(verdict), {suspect}, IsWorthIt(cost), ErrorOf(forward));
+    Add(std::move(verdict), {suspect}, IsWorthIt(cost) && !IsWeather(suspect, forward), ErrorOf(forward));
   }
 
   // Ranks without peers, and stages that live on one node: against their own past and the other stages'.

@@ -113,7 +113,7 @@ class Stream {
   int big_spikes() const { return Count(big_spikes_); }
   int outliers(size_t level) const { return Count(outliers_[level]); }
   static constexpr size_t kLevels = 3;
-  // Of the spikes and big spikes: how often one follows a step without. What hits a rank for a while is one event.
+  // Of the spikes and big spikes: how often one follows some steps without. What hits a rank for a while is one event.
   int spike_starts() const { return CountStarts(outliers_[2]); }
   int big_spike_starts() const { return CountStarts(big_spikes_); }
   // If a block of kBlock[scale] steps has just ended: how far its mean is from that of a block some blocks ago, as the
@@ -158,6 +158,7 @@ class Stream {
   void BeginRaised(int64_t step, const Limits& limits);
   void Weigh(const Limits& limits);
   void BeginQuiet(int64_t step);
+  static constexpr int kGap = 2;  // steps between two events
   static constexpr int kBlocksApart = 3;
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
   const Bits* FindRecurring(const Limits& limits) const;
@@ -167,7 +168,12 @@ class Stream {
   static bool IsSet(const Bits& bits, int age) { return (bits[static_cast<size_t>(age / 64)] >> (age % 64) & 1) != 0; }
   static int Count(const Bits& bits) { return std::popcount(bits[0]) + std::popcount(bits[1]); }
   static int CountStarts(const Bits& bits) {
-    return std::popcount(bits[0] & ~(bits[0] >> 1 | bits[1] << 63)) + std::popcount(bits[1] & ~(bits[1] >> 1));
+    Bits starts = bits;
+    for (int gap = 1; gap <= kGap; ++gap) {
+      starts[0] &= ~(bits[0] >> gap | bits[1] << (64 - gap));
+      starts[1] &= ~(bits[1] >> gap);
+    }
+    return Count(starts);
   }
 
   int seen_ = 0;

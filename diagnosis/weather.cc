@@ -14,7 +14,7 @@ constexpr double kKeepsChoosingLogP = -9;  // p < 1e-4
 void Weather::Add(int rank, int64_t onset, int64_t end, double step_ns, double excess_ns) {
   const int64_t steps = end - onset;
   if (steps <= 0 || static_cast<double>(steps) * step_ns > kLongestNs) return;
-  rises_.push_back({rank, onset, steps, excess_ns});
+  rises_.push_back({rank, onset, steps, step_ns, excess_ns});
   ++by_rank_[rank];
   while (rises_.size() > kMost) Drop();
 }
@@ -29,14 +29,15 @@ void Weather::Drop() {
   rises_.pop_front();
 }
 
-bool Weather::Explains(int rank, int peers, int64_t lasted) const {
+bool Weather::Explains(int rank, int peers, double lasted_ns) const {
   const auto own = by_rank_.find(rank);
   const size_t of_rank = own == by_rank_.end() ? 0 : own->second;
   if (LogBinomialTail(static_cast<int>(rises_.size()), static_cast<int>(of_rank), 1.0 / peers) < kKeepsChoosingLogP) {
     return false;
   }
-  return std::any_of(rises_.begin(), rises_.end(),
-                     [&](const Rise& rise) { return rise.rank != rank && 2 * rise.steps >= lasted; });
+  return std::any_of(rises_.begin(), rises_.end(), [&](const Rise& rise) {
+    return lasted_ns <= std::max(kShortNs, 2 * static_cast<double>(rise.steps) * rise.step_ns);
+  });
 }
 
 double Weather::mean_steps() const {

@@ -13,15 +13,16 @@ class Weather {
  public:
   static constexpr int64_t kRemember = 2000;  // steps
   static constexpr double kLongestNs = 10e9;  // what stays longer is no weather
+  static constexpr double kShortNs = 5e9;     // where there is weather, this may always be some
   static constexpr size_t kMost = 1024;       // rises that are remembered
 
   // A rise of this rank has ended that cost it `excess_ns` in each of its steps of `step_ns`.
   void Add(int rank, int64_t onset, int64_t end, double step_ns, double excess_ns);
   void Forget(int64_t step);
 
-  // Others have had a rise of at least half of `lasted` steps, and the rank, one of so many `peers`, has them no more often
-  // than chance would choose it.
-  bool Explains(int rank, int peers, int64_t lasted) const;
+  // Rises have come and gone, one of at least half of this length or it is a short one, and the rank, one of so many `peers`,
+  // had them no more often than chance would choose it.
+  bool Explains(int rank, int peers, double lasted_ns) const;
 
   size_t rises() const { return rises_.size(); }
   size_t ranks() const { return by_rank_.size(); }
@@ -35,6 +36,7 @@ class Weather {
     int rank;
     int64_t onset;
     int64_t steps;
+    double step_ns;
     double excess_ns;
   };
   void Drop();  // the oldest one

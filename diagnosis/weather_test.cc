@@ -5,25 +5,29 @@
 namespace taskd::diagnosis {
 namespace {
 
-TEST(Weather, ExplainsWhatOthersHadForAsLong) {
+TEST(Weather, ExplainsWhatMayGoAsItCame) {
   Weather weather;
   EXPECT_FALSE(weather.Explains(1, 8, 1));
-  weather.Add(0, 100, 115, 1e8, 1e6);
-  EXPECT_TRUE(weather.Explains(1, 8, 15));
-  EXPECT_TRUE(weather.Explains(1, 8, 30));
-  EXPECT_FALSE(weather.Explains(1, 8, 31)) << "twice as long as any";
-  EXPECT_FALSE(weather.Explains(0, 8, 5)) << "its own";
+  weather.Add(0, 100, 104, 1e9, 1e6);
+  EXPECT_TRUE(weather.Explains(1, 8, 4e9));
+  EXPECT_TRUE(weather.Explains(1, 8, 8e9));
+  EXPECT_FALSE(weather.Explains(1, 8, 8.1e9)) << "twice as long as any";
+  EXPECT_TRUE(weather.Explains(0, 8, 5e9)) << "its own went, too";
+  Weather short_ones;
+  short_ones.Add(0, 100, 110, 1e7, 1e6);
+  EXPECT_TRUE(short_ones.Explains(1, 8, 5e9));
+  EXPECT_FALSE(short_ones.Explains(1, 8, 5.1e9));
 }
 
 TEST(Weather, IsNoExcuseForTheOneThatIsHitAgainAndAgain) {
   Weather weather;
   weather.Add(3, 0, 20, 1e8, 1);
   for (int64_t step : {100, 200, 300}) weather.Add(5, step, step + 20, 1e8, 1);
-  EXPECT_TRUE(weather.Explains(5, 8, 10)) << "three of four may be chance";
+  EXPECT_TRUE(weather.Explains(5, 8, 10e8)) << "three of four may be chance";
   for (int64_t step : {400, 500, 600}) weather.Add(5, step, step + 20, 1e8, 1);
-  EXPECT_FALSE(weather.Explains(5, 8, 10));
-  EXPECT_TRUE(weather.Explains(5, 2, 10)) << "of two";
-  EXPECT_TRUE(weather.Explains(3, 8, 10));
+  EXPECT_FALSE(weather.Explains(5, 8, 10e8));
+  EXPECT_TRUE(weather.Explains(5, 2, 10e8)) << "of two";
+  EXPECT_TRUE(weather.Explains(3, 8, 10e8));
 }
 
 TEST(Weather, IsNotWhatStaysForLong) {
@@ -39,8 +43,9 @@ TEST(Weather, IsForgotten) {
   weather.Forget(Weather::kRemember + 1);
   EXPECT_EQ(weather.rises(), 1u);
   EXPECT_EQ(weather.ranks(), 1u);
-  EXPECT_FALSE(weather.Explains(1, 8, 5));
-  EXPECT_TRUE(weather.Explains(0, 8, 5));
+  EXPECT_TRUE(weather.Explains(0, 8, 5e8));
+  weather.Forget(Weather::kRemember + 501);
+  EXPECT_FALSE(weather.Explains(0, 8, 5e8));
 }
 
 TEST(Weather, IsBounded) {
