@@ -38,7 +38,10 @@ constexpr double kIssueShare = 0.3;
 constexpr size_t kLeaveOneOut = 32;   // ranks
 constexpr size_t kNoiseSamples = 64;  // of one class and step
 constexpr size_t kFew = 4;            // ranks, of which one moves what is known of the others
-constexpr int kNoiseEvery = 8;        // steps
+constexpr double kYoungFew = 3;
+constexpr double kYoung = 1.5;
+constexpr double kTogether = 1.7;  // times the noise of a step, that more than that is in
+constexpr int kNoiseEvery = 8;     // steps
 
 // `sigma` of one observation, at least `least_sigma`.
 Stream::Limits MakeLimits(const Stream& stream, double sigma, const ScaleSigmas& sigmas, double least_sigma,
@@ -47,6 +50,13 @@ Stream::Limits MakeLimits(const Stream& stream, double sigma, const ScaleSigmas&
   limits.SetNoise(std::max(least_sigma, sigma), sigmas);
   tails.Apply(limits, stream);
   return limits;
+}
+
+// Until it is known how means of some steps differ: what ranks differ by is more than a step's own noise where that goes
+// together for a while. Of a few ranks that cannot be told from one that is slow.
+double YoungSigma(double one, double of_ranks) {
+  if (of_ranks == 0) return kYoungFew * one;
+  return std::max(one, of_ranks > kTogether * one ? kYoung * of_ranks : of_ranks);
 }
 
 }  // namespace
@@ -136,13 +146,18 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
 // Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom. Looked at
 // now and then: it takes a pass over all that is known.
 const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, Noise& noise) {
-  if (peers > kLeaveOneOut) return noise.level;
+  if (peers > kLeaveOneOut) {
+    if (noise.IsYoung())
+      noise.level.one = std::max(noise.level.one, YoungSigma(noise.steps.sigma(), noise.ranks.sigma()));
+    return noise.level;
+  }
   Rank& state = ranks_[static_cast<size_t>(rank)];
   if (state.noise.one > 0 && !noise.IsYoung() && (state.own.observations() + rank) % kNoiseEvery != 0)
     return state.noise;
   const bool pair = peers == 2;
   state.noise.one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
-  if (noise.IsYoung() && peers > kFew) state.noise.one = std::max(state.noise.one, noise.ranks.SigmaWithout(rank));
+  if (noise.IsYoung())
+    state.noise.one = YoungSigma(state.noise.one, peers <= kFew ? 0 : noise.ranks.SigmaWithout(rank));
   state.noise.scales = noise.blocks.SigmasWithout(pair ? -1 : rank, peers <= kFew);
   return state.noise;
 }

@@ -36,7 +36,6 @@ class OwnTime {
       blocks.Update();
       if (IsYoung()) ranks.Update();
       level = {steps.sigma(), blocks.sigmas()};
-      if (IsYoung()) level.one = std::max(level.one, ranks.sigma());
     }
   };
 

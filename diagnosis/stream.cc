@@ -380,12 +380,12 @@ double ScaleNoise::SigmaOf(size_t scale, bool typical) {
   return kTrimmed * sigma * (1 + 0.5 / std::sqrt(size)) * std::sqrt(kBlock[scale]);
 }
 
-void ScaleNoise::Update() {
+void ScaleNoise::Update(bool typical) {
   for (size_t scale = 0; scale < kScales; ++scale) {
     if (!std::exchange(scales_[scale].changed, false)) continue;
     scratch_.clear();
     for (const Block& block : scales_[scale].blocks) scratch_.push_back(block.distance);
-    scales_[scale].sigma = SigmaOf(scale, false);
+    scales_[scale].sigma = SigmaOf(scale, typical);
   }
 }
 
@@ -418,7 +418,9 @@ void Stream::Limits::SetNoise(double one, const ScaleSigmas& measured) {
       if (next) growth = std::max(1.0, measured[scale + 1] / block);
       // A sum decides over twice a block: between this block and the next one, which are four times as long.
       sigmas[scale] = growth > kSteady ? block * std::sqrt(growth) : block;
-      if (!next) growth = block / shorter;
+      if (next) continue;
+      growth = block / shorter;
+      if (scale == 0 && growth > kSteady) sigmas[0] = kSteady * block;  // it hardly ends there
     } else {
       // Noise that does not grow from one scale to the next hardly begins to do so with the one after that.
       const bool known = scale > 0 && measured[scale - 1] > 0 && growth < kSteady;

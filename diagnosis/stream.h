@@ -242,7 +242,8 @@ class ScaleNoise {
   void Add(int source, const Stream& stream);
   // As of the last Update().
   ScaleSigmas sigmas() const;
-  void Update();
+  // `typical`: without what is seldom; for streams that may all change at once.
+  void Update(bool typical = false);
   // Without what one source contributed and, where it is one of a few that are compared with each other, without what is
   // seldom (`typical`): that is its own doing there, too. Costs a pass over all blocks.
   ScaleSigmas SigmasWithout(int source, bool typical);

@@ -165,8 +165,8 @@ std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& j
     classes[i].size = classes[i].times.size();
     classes[i].reference = LowerMedian(classes[i].times);
     noise_[i].steps.Update();
-    noise_[i].past.Update();
-    noise_[i].siblings.Update();
+    noise_[i].past.Update(true);
+    noise_[i].siblings.Update(true);
   }
   return classes;
 }
