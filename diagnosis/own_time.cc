@@ -201,7 +201,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     const Stream::Event event = rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
     if (event == Stream::Event::kCleared)
       weather_.Add(own.rank, rank.own.onset(), step, period_ns_, rank.own.mean_excess());
-    if (i % (count / ScaleNoise::kSources + 1) == 0) noise.blocks.Add(own.rank, rank.own);
+    noise.blocks.Add(own.rank, d, !rank.own.raised());
     idle_steps_ = 0;
     Profile(peers, own, rank);
   }
@@ -281,9 +281,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     const auto& [sigma, scales] = forward_noise_.level;
     rank.forward.Observe(step, d, static_cast<double>(fold.forward_ns) - reference,
                          MakeLimits(rank.forward, sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates));
-    if (static_cast<size_t>(r) % (folds.size() / ScaleNoise::kSources + 1) == 0) {
-      forward_noise_.blocks.Add(r, rank.forward);
-    }
+    forward_noise_.blocks.Add(r, d, !rank.forward.raised());
   }
 }
 
@@ -341,7 +339,7 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     const auto& [sigma, scales] = class_noise_.level;
     const Stream::Limits limits = MakeLimits(peers.drift, sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
     peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
-    class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), peers.drift);
+    class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.raised());
     idle_steps_ = 0;
     if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
   }
@@ -378,7 +376,7 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
         MakeLimits(rank.data, sigma, data_noise_.level.scales, kDataSigma, kDataDead, kDataMost, h, tail_rates);
     limits.jump = kDataJump;
     rank.data.Observe(step, excess / period, excess, limits);
-    if (static_cast<size_t>(r) % (loaders / ScaleNoise::kSources + 1) == 0) data_noise_.blocks.Add(r, rank.data);
+    data_noise_.blocks.Add(r, excess / period, !rank.data.raised());
   }
   if (data_noise_.steps.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ns_;

@@ -22,11 +22,12 @@ constexpr double kLastingShare = 0.6;
 constexpr int kMinQuiet = 48;
 // A deviation that comes back within so many steps was never gone.
 constexpr int kSameDeviation = 60;
-constexpr int kReturns = 2;         // so often, and it comes and goes
-constexpr int kRaisedSteps = 40;    // that the means of a raised one are of, or four blocks of its scale
-constexpr double kTrimmed = 0.916;  // standard deviation of a mean of four, to that of the two in the middle
-constexpr size_t kMany = 48;        // blocks, that show how often there are large ones
-constexpr double kSteady = 1.7;     // growth from one scale to the next
+constexpr int kReturns = 2;               // so often, and it comes and goes
+constexpr int kRaisedSteps = 40;          // that the means of a raised one are of, or four blocks of its scale
+constexpr double kTrimmed = 0.916;        // standard deviation of a mean of four, to that of the two in the middle
+constexpr uint64_t kForgotten = 1 << 20;  // observations of all sources
+constexpr size_t kMany = 48;              // blocks, that show how often there are large ones
+constexpr double kSteady = 1.7;           // growth from one scale to the next
 constexpr double kUnmeasured = 1.1;
 constexpr double kClearly = 6;    // standard errors, so that nobody had to be lucky
 constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
@@ -82,7 +83,6 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   ++seen_;
   if (seen_ <= kLearn) Learn(d, limits);
   limit_ = LimitOf(0, limits);
-  AddToBlocks(d);
   const Observation now = Classify(step, d, excess, limits);
   Remember(now, limits);
   const State before = state_;
@@ -141,7 +141,7 @@ void Stream::AddToSums(const Observation& now, const Limits& limits) {
   lead_ = 0;
   for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0; ++scale) {
     const double z = scale == 0 ? now.z : (now.d - LimitOf(scale, limits)) / limits.sigmas[scale];
-    AddTo(sums_[scale], now, std::clamp(z, -limits.clip, limits.clip), kDrift[scale]);
+    AddTo(scale, now, std::clamp(z, -limits.clip, limits.clip));
     const double risen = sums_[scale].value / limits.h[scale];
     if (risen <= risen_ || risen_ > 1) continue;
     risen_ = risen;
@@ -154,10 +154,14 @@ void Stream::AddToSums(const Observation& now, const Limits& limits) {
 }
 
 // Where a step adds more than all before it, the rise began there, and those were noise.
-void Stream::AddTo(Sum& sum, const Observation& now, double z, double drift) const {
-  const double before = sum.value;
-  sum.value = std::max(0.0, before + z - drift);
-  if (sum.value == 0 || (sum.value > 2 * before && seen_ > kLearn)) sum = {.value = sum.value, .rose_later = true};
+void Stream::AddTo(size_t scale, const Observation& now, double z) {
+  Sum& sum = sums_[scale];
+  const float before = sum.value;
+  sum.value = std::max(0.0F, before + static_cast<float>(z - kDrift[scale]));
+  if (sum.value == 0 || (sum.value > 2 * before && seen_ > kLearn)) {
+    sum = {.value = sum.value};
+    rose_later_.set(scale);
+  }
   if (sum.value == 0) return;
   if (sum.first_step < 0) sum.first_step = now.step;
   ++sum.count;
@@ -184,33 +188,6 @@ double Stream::SmallestRise(const Limits& limits, int steps) const {
   return smallest;
 }
 
-void Stream::AddToBlocks(double d) {
-  if (raised()) {
-    block_steps_ = 0;
-    return;
-  }
-  if (block_steps_ == 0) block_sums_ = {};
-  newest_[static_cast<size_t>(block_steps_ % kBlock[0])] = static_cast<float>(d);
-  if (++block_steps_ % kBlock[0] != 0) return;
-  // Without the lowest and the highest one: what a single step can do is bounded in the sums, too.
-  const auto [low, high] = std::minmax_element(newest_.begin(), newest_.end());
-  const float middle = (std::accumulate(newest_.begin(), newest_.end(), -*low) - *high) / 2;
-  for (float& sum : block_sums_) sum += middle;
-  for (size_t scale = 0; scale < kScales && block_steps_ % kBlock[scale] == 0; ++scale) {
-    const int block = block_steps_ / kBlock[scale] - 1;
-    const float mean = std::exchange(block_sums_[scale], 0) * kBlock[0] / static_cast<float>(kBlock[scale]);
-    auto& means = block_means_[scale];
-    // To the oldest one that is there.
-    block_distances_[scale] = std::abs(mean - means[block < kBlocksApart ? 0 : block % kBlocksApart]);
-    means[static_cast<size_t>(block % kBlocksApart)] = mean;
-  }
-}
-
-std::optional<double> Stream::EndedBlock(size_t scale) const {
-  if (block_steps_ < 2 * kBlock[scale] || block_steps_ % kBlock[scale] != 0) return std::nullopt;
-  return block_distances_[scale] / std::sqrt(2.0);
-}
-
 Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   if (jumps_ >= limits.jumps) lead_ = 0;
   const Sum& lead = sums_[lead_];
@@ -222,7 +199,7 @@ Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   returns_ = again ? returns_ + 1 : 0;
   if (!again) {
     onset_ = lead.first_step;
-    from_start_ = !lead.rose_later;
+    from_start_ = !rose_later_[lead_];
   }
   return returns_ >= kReturns ? State::kIntermittent : State::kLasting;
 }
@@ -305,7 +282,8 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
 }
 
 void Stream::BeginQuiet(int64_t step) {
-  sums_.fill({.rose_later = true});
+  sums_ = {};
+  rose_later_.set();
   risen_ = down_ = 0;
   count_ = jumps_ = 0;
   jump_bits_ = big_spikes_ = {};
@@ -319,9 +297,9 @@ void Stream::Rebase() {
   base_ = 0;
   jump_bits_ = big_spikes_ = {};
   outliers_ = {};
-  block_steps_ = 0;
   if (!raised()) {
     sums_ = {};
+    rose_later_.reset();
     risen_ = 0;
     count_ = jumps_ = 0;
   }
@@ -351,18 +329,58 @@ void StreamTails::Apply(Stream::Limits& limits, const Stream& stream, bool leave
   limits.jumps = StepsBeyondChance(limits.jump_rate);
 }
 
-void ScaleNoise::Add(int source, const Stream& stream) {
-  for (size_t scale = 0; scale < kScales; ++scale) {
-    const std::optional<double> distance = stream.EndedBlock(scale);
-    if (!distance) return;  // no longer one has ended either
+std::array<float, kScales> BlockMeans::Add(double d) {
+  std::array<float, kScales> distances;
+  distances.fill(-1);
+  if (steps_ == 0) sums_ = {};
+  newest_[static_cast<size_t>(steps_ % kBlock[0])] = static_cast<float>(d);
+  if (++steps_ % kBlock[0] != 0) return distances;
+  // Without the lowest and the highest one: what a single step can do is bounded in the sums, too.
+  const auto [low, high] = std::minmax_element(newest_.begin(), newest_.end());
+  const float middle = (std::accumulate(newest_.begin(), newest_.end(), -*low) - *high) / 2;
+  for (float& sum : sums_) sum += middle;
+  for (size_t scale = 0; scale < kScales && steps_ % kBlock[scale] == 0; ++scale) {
+    const int block = steps_ / kBlock[scale] - 1;
+    const float mean = std::exchange(sums_[scale], 0) * kBlock[0] / static_cast<float>(kBlock[scale]);
+    auto& means = means_[scale];
+    // To the oldest one that is there.
+    const auto oldest = static_cast<size_t>(block < kApart ? 0 : block % kApart);
+    if (block > 0) distances[scale] = std::abs(mean - means[oldest]) / std::sqrt(2.0F);
+    means[static_cast<size_t>(block % kApart)] = mean;
+  }
+  return distances;
+}
+
+void ScaleNoise::Add(int source, double d, bool quiet) {
+  ++added_;
+  Source* listened = Listen(source);
+  if (listened == nullptr) return;
+  listened->heard = added_;
+  if (!quiet) return listened->means.Restart();
+  const std::array<float, kScales> distances = listened->means.Add(d);
+  for (size_t scale = 0; scale < kScales && distances[scale] >= 0; ++scale) {
     auto& [blocks, next, sigma, changed] = scales_[scale];
     if (blocks.size() < kBlocks) {
-      blocks.push_back({source, static_cast<float>(*distance)});
+      blocks.push_back({source, distances[scale]});
     } else {
-      blocks[next++ % kBlocks] = {source, static_cast<float>(*distance)};
+      blocks[next++ % kBlocks] = {source, distances[scale]};
     }
     changed = true;
   }
+}
+
+// nullptr: there are enough others.
+ScaleNoise::Source* ScaleNoise::Listen(int id) {
+  for (Source& source : sources_) {
+    if (source.id == id) return &source;
+  }
+  if (sources_.size() < kSources) return &sources_.emplace_back(Source{id, added_, {}});
+  // In place of one that is heard no more.
+  const auto oldest = std::min_element(sources_.begin(), sources_.end(),
+                                       [](const Source& a, const Source& b) { return a.heard < b.heard; });
+  if (added_ - oldest->heard < kForgotten) return nullptr;
+  *oldest = {id, added_, {}};
+  return &*oldest;
 }
 
 // As of one observation, of the blocks in scratch_. What few show may be less than it is.

@@ -18,9 +18,9 @@
 
 #include <array>
 #include <bit>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -116,9 +116,6 @@ class Stream {
   // Of the spikes and big spikes: how often one follows some steps without. What hits a rank for a while is one event.
   int spike_starts() const { return CountStarts(outliers_[2]); }
   int big_spike_starts() const { return CountStarts(big_spikes_); }
-  // If a block of kBlock[scale] steps has just ended: how far its mean is from that of a block some blocks ago, as the
-  // standard deviation that would have such a distance. A lasting rise makes a few of them large, not all.
-  std::optional<double> EndedBlock(size_t scale) const;
   int trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
 
  private:
@@ -133,12 +130,11 @@ class Stream {
   };
   // The sum of one scale, and means since it was last zero, or since a step that alone added more than all before it.
   struct Sum {
-    double value = 0;
+    float value = 0;
     int count = 0;
     double mean = 0;
     double mean_excess = 0;
     int64_t first_step = -1;  // -1: it is empty
-    bool rose_later = false;  // it was empty before, or next to nothing
   };
 
   void Learn(double d, const Limits& limits);
@@ -151,15 +147,13 @@ class Stream {
   double LimitOf(size_t scale, const Limits& limits) const;
   static double LimitFor(double unequal, size_t scale, const Limits& limits);
   void AddToSums(const Observation& now, const Limits& limits);
-  void AddTo(Sum& sum, const Observation& now, double z, double drift) const;
-  void AddToBlocks(double d);
+  void AddTo(size_t scale, const Observation& now, double z);
   State RaiseBySum(int64_t step, const Limits& limits);
   void TakeWindowMeans();
   void BeginRaised(int64_t step, const Limits& limits);
   void Weigh(const Limits& limits);
   void BeginQuiet(int64_t step);
-  static constexpr int kGap = 2;  // steps between two events
-  static constexpr int kBlocksApart = 3;
+  static constexpr int kGap = 2;         // steps between two events
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
   const Bits* FindRecurring(const Limits& limits) const;
   State RaiseByRecurrence(int64_t step, const Bits& spikes);
@@ -183,11 +177,7 @@ class Stream {
   double risen_ = 0;  // the largest of the sums, as a share of its threshold
   size_t lead_ = 0;   // which one that is
   int jumps_ = 0;
-  int block_steps_ = 0;  // observed in a row, while quiet
-  std::array<float, kBlock[0]> newest_{};
-  std::array<float, kScales> block_sums_{};
-  std::array<std::array<float, kBlocksApart>, kScales> block_means_{};  // of the last blocks
-  std::array<float, kScales> block_distances_{};                        // of the newest ones
+  std::bitset<kScales> rose_later_;  // that sum was empty before, or next to nothing
   Bits jump_bits_{};
   Bits big_spikes_{};
   std::array<Bits, kLevels> outliers_{};
@@ -231,15 +221,32 @@ class StreamTails {
   std::array<TailRate, Stream::kLevels> outliers_;
 };
 
-// The noise of the streams of a class at each scale, from how far the means of blocks are apart. The newest ones.
+// Means of blocks of observations in a row, at each scale.
+class BlockMeans {
+ public:
+  // Where a block has just ended: how far its mean is from that of some blocks ago, as the standard deviation that would
+  // have such a distance; else nothing, here as -1. A lasting rise makes a few of them large, not all.
+  std::array<float, kScales> Add(double d);
+  void Restart() { steps_ = 0; }
+
+ private:
+  static constexpr int kApart = 3;
+
+  int steps_ = 0;
+  std::array<float, kBlock[0]> newest_{};
+  std::array<float, kScales> sums_{};                       // of the blocks under way
+  std::array<std::array<float, kApart>, kScales> means_{};  // of the last ones
+};
+
+// The noise of a class of streams at each scale, from how far the means of blocks are apart. The newest ones.
 class ScaleNoise {
  public:
   static constexpr size_t kBlocks = 256;  // of a scale
-  static constexpr size_t kSources = 16;  // that bring them at a time, or they would be of a short while
+  static constexpr size_t kSources = 16;  // that are listened to: of more the blocks would be of a short while
   static constexpr size_t kEnough = 12;
 
-  // The blocks that ended with the newest observation of the stream.
-  void Add(int source, const Stream& stream);
+  // What the source's stream observed; not while it is raised (`quiet` false).
+  void Add(int source, double d, bool quiet);
   // As of the last Update().
   ScaleSigmas sigmas() const;
   // `typical`: without what is seldom; for streams that may all change at once.
@@ -247,8 +254,15 @@ class ScaleNoise {
   // Without what one source contributed and, where it is one of a few that are compared with each other, without what is
   // seldom (`typical`): that is its own doing there, too. Costs a pass over all blocks.
   ScaleSigmas SigmasWithout(int source, bool typical);
+  // Sources have other numbers now.
+  void ForgetSources() { sources_.clear(); }
 
  private:
+  struct Source {
+    int id;
+    uint64_t heard;  // the value of added_
+    BlockMeans means;
+  };
   struct Block {
     int source;
     float distance;
@@ -259,8 +273,11 @@ class ScaleNoise {
     double sigma = 0;
     bool changed = false;
   };
+  Source* Listen(int id);
   double SigmaOf(size_t scale, bool typical);
 
+  uint64_t added_ = 0;
+  std::vector<Source> sources_;
   std::array<Scale, kScales> scales_;
   std::vector<double> scratch_;
 };

@@ -159,7 +159,7 @@ class NoisyClass {
       values_[rank] = kept_ * values_[rank] + normal(random_);
       const double d = values_[rank] + (static_cast<int>(rank) == slow ? rise : 0);
       streams_[rank].Observe(step_, d, d, limits);
-      noise_.Add(static_cast<int>(rank), streams_[rank]);
+      noise_.Add(static_cast<int>(rank), d, !streams_[rank].raised());
     }
     ++step_;
     return slow >= 0 && streams_[static_cast<size_t>(slow)].raised();
@@ -209,16 +209,25 @@ TEST(Stream, TakesNoiseThatGoesTogetherForAWhileForWhatItIs) {
 TEST(ScaleNoise, IsThatOfOneObservationWhereEachIsAnew) {
   std::mt19937 random(7);
   std::normal_distribution<double> normal(0, 0.05);
-  std::vector<Stream> streams(16);
   ScaleNoise noise;
   for (int step = 0; step < 4 * kBlock.back(); ++step) {
-    for (size_t i = 0; i < streams.size(); ++i) {
-      streams[i].Observe(step, normal(random), 0, {.h = {1e9}});
-      noise.Add(static_cast<int>(i), streams[i]);
-    }
+    for (int source = 0; source < 16; ++source) noise.Add(source, normal(random), true);
   }
   noise.Update();
   for (const float sigma : noise.sigmas()) EXPECT_NEAR(sigma, 0.05, 0.015);
+}
+
+TEST(ScaleNoise, ListensToAFewAndToOthersOnceTheyAreGone) {
+  ScaleNoise noise;
+  for (int step = 0; step < 40; ++step) {
+    for (int source = 0; source < 1000; ++source) noise.Add(source, source < 16 ? 0 : step % 8, true);
+  }
+  noise.Update();
+  EXPECT_EQ(noise.SigmasWithout(-1, false)[0], 0) << "the first ones";
+  for (int step = 0; step < 1 << 17; ++step) {
+    for (int source = 100; source < 116; ++source) noise.Add(source, step / 4 % 2, true);
+  }
+  EXPECT_GT(noise.SigmasWithout(-1, false)[0], 0);
 }
 
 TEST(ScaleNoise, KnowsNothingAtFirst) {

@@ -194,7 +194,7 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
     limits.SetNoise(sigma, blocks.sigmas());
     tails.Apply(limits, stream, siblings.size > 1);
     stream.Observe(step, d, excess, limits);
-    if (static_cast<size_t>(id) % (siblings.size / ScaleNoise::kSources + 1) == 0) blocks.Add(id, stream);
+    blocks.Add(id, d, !stream.raised());
   };
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
   if (channel.seen > kLearn) {
@@ -222,6 +222,10 @@ void Transfers::Regroup(const Layout& layout) {
   });
   cache_.clear();
   ids_.clear();
+  for (Noise& noise : noise_) {
+    noise.past.ForgetSources();
+    noise.siblings.ForgetSources();
+  }
   std::fill(brought_.begin(), brought_.end(), 0);
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& channel = channels_[i];
