@@ -284,9 +284,6 @@ std::string RenderJson(const Report& report, const std::string& job) {
     row["text"] = note.text;
     json["notes"].push_back(std::move(row));
   }
-  json["resolution"]["own_time"] = ResolutionToJson(report.own_time);
-  json["resolution"]["dataloader"] = ResolutionToJson(report.dataloader);
-  json["resolution"]["transfer"] = ResolutionToJson(report.transfer);
   json["coverage"] = Json::array();
   for (const RankCoverage& rank : report.coverage) {
     Json row;
@@ -296,6 +293,9 @@ std::string RenderJson(const Report& report, const std::string& job) {
     row["resolution"] = rank.resolution > 0 ? Json(RoundToFourDigits(rank.resolution)) : Json();
     json["coverage"].push_back(std::move(row));
   }
+  json["resolution"]["own_time"] = ResolutionToJson(report.own_time);
+  json["resolution"]["dataloader"] = ResolutionToJson(report.dataloader);
+  json["resolution"]["transfer"] = ResolutionToJson(report.transfer);
   return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

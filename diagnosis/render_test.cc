@@ -71,17 +71,17 @@ TEST(RenderJson, IsTheDesignsObjectToTheByte) {
       R"({"feature":"dataloader","value":0.0001235,"reference":0.0,"peers":0,"z":0.0,"steps":[0,0]}],)"
       R"("text":"rank 7 (node 0) computes 21 % longer than its 15 peers since step 103"}],)"
       R"("notes":[{"kind":"no_data","since_step":7,"until_step":null,"text":"rank 5 left no marks"}],)"
-      R"("resolution":{"own_time":{"ratio":0.031,"steps":120,"confidence":0.99,"worst":{"rank":7,"ratio":0.045}},)"
-      R"("dataloader":null,"transfer":null},)"
       R"("coverage":[{"rank":0,"ratio":0.307,"sufficient":true,"resolution":0.0312},)"
-      R"({"rank":63,"ratio":0.0,"sufficient":false,"resolution":null}]})");
+      R"({"rank":63,"ratio":0.0,"sufficient":false,"resolution":null}],)"
+      R"("resolution":{"own_time":{"ratio":0.031,"steps":120,"confidence":0.99,"worst":{"rank":7,"ratio":0.045}},)"
+      R"("dataloader":null,"transfer":null}})");
 }
 
 TEST(RenderJson, HealthyAndEmpty) {
   Report report;
   EXPECT_EQ(
       RenderJson(report, ""),
-      R"({"schema":1,"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[],"resolution":{"own_time":null,"dataloader":null,"transfer":null},"coverage":[]})");
+      R"({"schema":1,"job":"","ranks":0,"steps":{"first":-1,"last":-1},"state":"unknown","verdicts":[],"notes":[],"coverage":[],"resolution":{"own_time":null,"dataloader":null,"transfer":null}})");
   report.state = JobState::kOk;
   EXPECT_THAT(RenderJson(report, ""), HasSubstr(R"("state":"ok")"));
 }

@@ -19,10 +19,10 @@ def diagnose(stage, folder, *flags):
     lines = run(stage, folder, "--json", *flags).splitlines()
     assert len(lines) == 1
     report = json.loads(lines[0])
-    assert list(report) == ["schema", "job", "ranks", "steps", "state", "verdicts", "notes", "coverage"]
+    assert list(report) == ["schema", "job", "ranks", "steps", "state", "verdicts", "notes", "coverage", "resolution"]
     for verdict in report["verdicts"]:
-        assert list(verdict) == ["scope", "ids", "alternatives", "cause", "state", "since_step", "since_time", "slowdown",
-                                 "cost_ms_per_step", "confidence", "evidence", "text"]
+        assert list(verdict) == ["scope", "ids", "alternatives", "cause", "state", "since_step", "since_time", "slowdown", "slowdown_interval",
+                                 "cost_ms_per_step", "cost_interval_ms", "confidence", "evidence", "text"]
     return report
 
 
