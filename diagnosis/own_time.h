@@ -107,7 +107,8 @@ class OwnTime {
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double h);
   void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, double h, Slowest& slowest);
   static double SigmaFor(int rank, size_t peers, NoisePool& noise);
-  void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
+  // `forward_own_ns`: the peers' own time in forward; below 0: not worked out yet.
+  void Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
   void FollowMode(Mode mode);
