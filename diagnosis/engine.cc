@@ -45,10 +45,12 @@ constexpr double kPauseFactor = 4;      // a step so much longer than the last o
 constexpr double kPauseOwnFactor = 2;   // of everybody where own times are so much longer, too
 constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
 constexpr size_t kRecent = 15;
-constexpr int kKeepRestored = 60;  // steps
-constexpr double kCoarse = 0.25;   // of own time: where less cannot be told nobody is called healthy
-constexpr size_t kRestless = 3;    // rises that came and went, until it is worth a note
-constexpr int kOddNote = 100;      // steps
+constexpr int kKeepRestored = 60;             // steps
+constexpr int kOddNote = 100;                 // steps
+constexpr double kMostlyCommunication = 0.5;  // of the step, on the rank that waits least
+constexpr double kAverage = 0.05;
+constexpr double kCoarse = 0.25;  // of own time: where less cannot be told nobody is called healthy
+constexpr size_t kRestless = 3;   // rises that came and went, until it is worth a note
 
 // Of one step, by rank.
 using Folds = std::vector<std::pair<int, StepFold>>;
@@ -457,6 +459,11 @@ class Engine::Impl {
       }
     }
     coverage_.Observe(layout_, folds);
+    double least = 1;
+    for (const auto& [rank, fold] : folds) {
+      least = std::min(least, static_cast<double>(fold.covered_ns) / static_cast<double>(fold.period_ns()));
+    }
+    least_covered_ += (least - least_covered_) * (judged_steps_ > 0 ? kAverage : 1);
     periods_.Add(place, period_ns, end_ns);
     if (first_step_ < 0) first_step_ = step;
     last_step_ = step;
@@ -656,6 +663,14 @@ class Engine::Impl {
                                     " steps: marks are lost, or too few ranks have the same ones"),
                        lives_.StepAt(lives_.PlaceOf(last_step_) - own_.idle_steps() + 1)});
     }
+    if (judged_steps_ >= kEnoughSteps && least_covered_ > kMostlyCommunication) {
+      notes.push_back(
+          {NoteKind::kNotComparable,
+           absl::StrFormat("communication takes %.0f %% of each step even on the rank that waits least; whether it was "
+                           "slow from the first step on is not comparable within one job",
+                           100 * least_covered_),
+           first_step_});
+    }
     NoteOddSteps(ahead, notes);
     if (judged_steps_ > 0 && behind) {
       notes.push_back({NoteKind::kNoData,
@@ -826,6 +841,7 @@ class Engine::Impl {
   int64_t first_step_ = -1;
   int64_t last_step_ = -1;
   int judged_steps_ = 0;
+  double least_covered_ = 0;  // share of the step, on the rank that waits least: mean over the last ones
   int planned_steps_ = 0;
   int64_t planned_since_ = 0;
   double planned_shift_ = 0;  // mean over those steps

@@ -166,6 +166,24 @@ TEST(Engine, FindsAFaultThatWasThereFromTheFirstStep) {
   EXPECT_EQ(job.engine.report().verdicts.front().ids, std::vector<int>{3});
 }
 
+TEST(Engine, SaysThatTransfersWhichWereLongFromTheStartAreNotComparable) {
+  for (double transfer_ms : {60.0, 180.0}) {
+    DataParallelJob job(8);
+    job.transfer_ms = transfer_ms;
+    job.Run(0, 60);
+    const Report report = job.engine.report();
+    EXPECT_TRUE(report.verdicts.empty());
+    EXPECT_EQ(report.state, JobState::kOk);
+    if (transfer_ms < 100) {
+      EXPECT_TRUE(report.notes.empty());
+      continue;
+    }
+    ASSERT_EQ(report.notes.size(), 1u);
+    EXPECT_EQ(report.notes[0].kind, NoteKind::kNotComparable);
+    EXPECT_NE(report.notes[0].text.find("63 %"), std::string::npos) << report.notes[0].text;
+  }
+}
+
 TEST(Engine, TellsTwoPeersApart) {
   DataParallelJob job(2, 1);
   job.extra = [](int rank, int step) { return rank == 1 && step >= 60 ? 10.0 : 0.0; };

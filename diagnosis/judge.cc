@@ -19,11 +19,18 @@ constexpr double kIssueCollapse = 0.2;
 constexpr double kIssueFallen = 0.6;
 constexpr double kTailFactor = 1.15;
 constexpr double kTailShare = 0.2;
-// A pause of the interpreter lies in forward; backward runs without it.
+// A pause of the interpreter lies in forward; backward runs without it. Of a slow computation a third does.
 constexpr double kForwardShare = 0.65;
-constexpr double kSpread = 0.25;  // and its length varies
+constexpr double kMostlyForward = 0.5;  // where it lasts
+constexpr double kPartlyForward = 0.4;  // more than of a slow computation
+// And its length varies: against its mean, and by more than the noise explains.
+constexpr double kSpread = 0.08;
+constexpr double kWideSpread = 0.25;
+constexpr double kSpreadSigmas = 2;
 // Or wherever it happens to be, while a slow computation is slow everywhere.
 constexpr double kScatter = 0.5;
+// Where marks cannot tell a pause from computation, either may be.
+constexpr double kPauseInstead = 0.3;
 constexpr double kLongestGapShare = 0.5;
 // What comes and goes, and of late takes less than this part of what is worth a verdict, has gone.
 constexpr double kGoneShare = 0.25;
@@ -348,8 +355,10 @@ class Accuser {
     double forward = 0;
     double scatter = 0;
     double spread = 0;
+    double z = 0;
     double ratio = 0;
     bool comes_and_goes = false;  // on most of them
+    bool knows_forward = false;   // what it usually takes, on one of them
   };
 
   Profile ProfileOf(const std::vector<int>& ranks) const {
@@ -364,29 +373,43 @@ class Accuser {
       mean.forward += rank.forward_share;
       mean.scatter += rank.scatter();
       mean.spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
+      mean.z += rank.own.z();
       mean.ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
       intermittent += rank.own.intermittent() ? 1 : 0;
+      mean.knows_forward = mean.knows_forward || rank.deviating > 0;
     }
     const auto n = static_cast<double>(ranks.size());
     for (double* sum : {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.scatter,
-                        &mean.spread, &mean.ratio}) {
+                        &mean.spread, &mean.z, &mean.ratio}) {
       *sum /= n;
     }
     mean.comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
     return mean;
   }
 
-  Cause ChooseOwnCause(const std::vector<int>& ranks, bool node) const {
-    if (in_.own.mode() == OwnTime::Mode::kForward) return Cause::kUnknown;
+  struct OwnCause {
+    Cause cause = Cause::kUnknown;
+    bool or_gc = false;  // it may as well be
+  };
+
+  OwnCause ChooseOwnCause(const std::vector<int>& ranks, bool node) const {
+    if (in_.own.mode() == OwnTime::Mode::kForward) return {};
     const Profile look = ProfileOf(ranks);
-    if (node && look.issue < kIssueFallen) return Cause::kHost;
-    const bool somewhere = look.forward > kForwardShare || look.scatter > kScatter;
-    const bool pauses =
-        look.comes_and_goes ? somewhere || look.longest > kLongestGapShare : somewhere && look.spread > kSpread;
-    if (pauses) return Cause::kGc;
-    if (look.issue < kIssueCollapse) return Cause::kHost;
+    if (node && look.issue < kIssueFallen) return {Cause::kHost};
+    // Of a computation that is slow in each step the excess is as even as the noise lets it be.
+    const bool varies = look.spread > kSpread && look.spread * look.z > kSpreadSigmas;
+    const bool jitters = varies && look.spread > kWideSpread;
+    const bool in_one_place = look.forward > kForwardShare || look.scatter > kScatter;
+    const bool pauses = look.comes_and_goes
+                            ? in_one_place || look.longest > kLongestGapShare
+                            : (varies && look.forward > kMostlyForward) || (jitters && look.scatter > kScatter);
+    if (pauses) return {Cause::kGc};
+    if (look.issue < kIssueCollapse) return {Cause::kHost};
     const bool in_tail = look.tail > look.ratio * kTailFactor && look.tail_share > kTailShare;
-    return in_tail && !look.comes_and_goes ? Cause::kMemory : Cause::kCompute;
+    if (in_tail && !look.comes_and_goes) return {Cause::kMemory};
+    const bool may_pause =
+        look.forward > kMostlyForward || (jitters && (look.forward > kPartlyForward || !look.knows_forward));
+    return {Cause::kCompute, may_pause && !look.comes_and_goes};
   }
 
   Evidence OwnEvidence(int r) const {
@@ -463,9 +486,17 @@ class Accuser {
     const double cost = own(worst).intermittent() ? modelled : BoundByLost(modelled, since_step);
     const bool fading =
         std::all_of(suspect.ranks.begin(), suspect.ranks.end(), [&](int rank) { return own(rank).IsFading(); });
-    const Cause cause = ChooseOwnCause(suspect.ranks, suspect.scope == Scope::kNode);
-    Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, cause, since_step, cost);
+    const OwnCause found = ChooseOwnCause(suspect.ranks, suspect.scope == Scope::kNode);
+    Verdict verdict = MakeVerdict(suspect.scope, {suspect.id}, found.cause, since_step, cost);
     verdict.confidence = ConfidenceOf(own(worst));
+    if (found.or_gc) {
+      verdict.confidence *= 1 - kPauseInstead;
+      verdict.alternatives.push_back({.scope = suspect.scope,
+                                      .ids = {suspect.id},
+                                      .links = {},
+                                      .probability = kPauseInstead,
+                                      .cause = Cause::kGc});
+    }
     verdict.evidence.push_back(OwnEvidence(worst));
     const bool beyond_unrest =
         IsBeyondUnrest(ClassOf(worst).present, own(worst), kLargeRise, cost) && !IsWeather(worst, own(worst));

@@ -241,6 +241,7 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
     bool scattered;  // by turns all in forward and nothing
     Cause cause;
     std::string why;
+    bool or_gc = false;
   } cases[] = {
       {even, 1, 1.2, 0.1, 0.3, 0.1, false, Cause::kCompute, "slower in everything"},
       {even, 0.1, 1.2, 0.1, 0.3, 0.1, false, Cause::kHost, "the device waits for the host"},
@@ -249,8 +250,10 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
       {even, 1, 1.5, 0.1, 0.3, 0.1, false, Cause::kCompute, "but it is a small part of the excess"},
       {even, 1, 1.3, 0.3, 0.3, 0.1, false, Cause::kCompute, "it is longer as everything is"},
       {uneven, 1, 1, 0, 0.7, 0.1, false, Cause::kGc, "in forward alone, and by turns long and short"},
-      {even, 1, 1, 0, 0.7, 0.1, false, Cause::kCompute, "in forward, but evenly: no pauses"},
-      {uneven, 1, 1, 0, 0.5, 0.6, false, Cause::kCompute, "uneven, but not in forward"},
+      {even, 1, 1, 0, 0.7, 0.1, false, Cause::kCompute, "in forward, but evenly: pauses of one length, or none", true},
+      {uneven, 1, 1, 0, 0.55, 0.1, false, Cause::kGc, "mostly in forward, and by turns long and short"},
+      {uneven, 1, 1, 0, 0.45, 0.6, false, Cause::kCompute, "uneven, and more in forward than elsewhere", true},
+      {uneven, 1, 1, 0, 0.3, 0.6, false, Cause::kCompute, "uneven, but not in forward"},
       {spikes, 1, 1, 0, 0.1, 0.6, false, Cause::kGc, "comes and goes, in one gap"},
       {spikes, 1, 1, 0, 0.7, 0.1, false, Cause::kGc, "comes and goes, in forward"},
       {spikes, 1, 1, 0, 0.5, 0.1, true, Cause::kGc, "comes and goes, now in forward and now elsewhere"},
@@ -266,13 +269,20 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
     rank.tail_ratio = item.tail_ratio;
     rank.tail_share = item.tail_share;
     rank.forward_share = item.forward_share;
+    rank.deviating = 20;
     rank.large = 20;
     rank.large_share = 0.5;
     rank.large_square = item.scattered ? 0.5 : 0.26;
     rank.longest_gap_share = item.longest_gap_share;
     const std::vector<Accusation> accusations = Judge();
     ASSERT_EQ(accusations.size(), 1u) << item.why;
-    EXPECT_EQ(accusations[0].verdict.cause, item.cause) << item.why;
+    const Verdict& verdict = accusations[0].verdict;
+    EXPECT_EQ(verdict.cause, item.cause) << item.why;
+    ASSERT_EQ(verdict.alternatives.size(), item.or_gc ? 1u : 0u) << item.why;
+    if (!item.or_gc) continue;
+    EXPECT_EQ(verdict.alternatives[0].cause, Cause::kGc) << item.why;
+    EXPECT_EQ(verdict.alternatives[0].ids, verdict.ids) << item.why;
+    EXPECT_LE(verdict.confidence, 0.7) << item.why;
   }
 }
 

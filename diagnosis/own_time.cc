@@ -59,6 +59,12 @@ double YoungSigma(double one, double of_ranks) {
   return std::max(one, of_ranks > kTogether * one ? kYoung * of_ranks : of_ranks);
 }
 
+double ForwardOwnOf(const PeerViews& peers) {
+  std::vector<double> values;
+  for (const OwnView& own : peers.views) values.push_back(static_cast<double>(own.fold->forward_own_ns));
+  return LowerMedian(values);
+}
+
 }  // namespace
 
 void OwnTime::Regroup(const Layout& layout) {
@@ -176,6 +182,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
   for (const OwnView& own : peers.views) tails.Count(ranks_[static_cast<size_t>(own.rank)].own);
   // Without communication marks a forward may hold waits: few peers then prove nothing.
   const size_t enough = mode_ == Mode::kForward ? kMinForwardPeers : 2;
+  double forward_own_ns = -1;
   for (size_t i = 0; i < count; ++i) {
     const OwnView& own = peers.views[i];
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
@@ -203,13 +210,13 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
       weather_.Add(own.rank, rank.own.onset(), step, period_ns_, rank.own.mean_excess());
     noise.blocks.Add(own.rank, d, !rank.own.raised());
     idle_steps_ = 0;
-    Profile(peers, own, rank);
+    Profile(peers, own, forward_own_ns, rank);
   }
   ObserveIssues(peers.views);
 }
 
 // How a deviation looks: where in the step the time lies that the rank takes longer.
-void OwnTime::Profile(const PeerViews& peers, const OwnView& own, Rank& rank) {
+void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank) {
   const StepFold& fold = *own.fold;
   const auto forward = static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25)) {
@@ -228,8 +235,13 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, Rank& rank) {
   const double tail_share = excess > 0 ? std::clamp((tail - peers.tail_ns) / excess, 0.0, 1.0) : 0;
   rank.tail_share += share * (tail_share - rank.tail_share);
   // Of steps that deviate only: a pause lies in forward, slow computation in everything.
-  if (deviates && rank.forward_level_ns > 0) {
-    const double part = std::clamp((forward - rank.forward_level_ns) / excess, 0.0, 1.0);
+  if (deviates && forward_own_ns < 0) forward_own_ns = ForwardOwnOf(peers);
+  const bool by_peers = deviates && forward_own_ns > 0;
+  if (by_peers || (deviates && rank.forward_level_ns > 0)) {
+    // Forward without what it waits for is as long as the peers', from the first step on. Else by its own past.
+    const double longer =
+        by_peers ? static_cast<double>(fold.forward_own_ns) - forward_own_ns : forward - rank.forward_level_ns;
+    const double part = std::clamp(longer / excess, 0.0, 1.0);
     rank.forward_share += (part - rank.forward_share) / std::min(++rank.deviating, kProfiledSteps);
     if (excess > kLargeShare * peers.cut_ns) {
       const double weight = 1.0 / std::min(++rank.large, kProfiledSteps);

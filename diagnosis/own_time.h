@@ -143,7 +143,8 @@ class OwnTime {
                       const Thresholds& h);
   void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, const Thresholds& h, Slowest& slowest);
   const NoiseLevel& NoiseFor(int rank, size_t peers, Noise& noise);
-  void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
+  // `forward_own_ns`: the peers' own time in forward; below 0: not worked out yet.
+  void Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
   void FollowMode(Mode mode);

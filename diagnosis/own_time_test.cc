@@ -23,6 +23,7 @@ class OwnTimeTest : public ::testing::Test {
     double own = 100;  // in eight gaps
     double longest_gap = 13;
     double forward = 40;
+    double forward_own = 0;  // 0: not known
     double tail = 5;
     double load = 4;
     double save = 0;
@@ -48,6 +49,7 @@ class OwnTimeTest : public ::testing::Test {
       StepFold fold;
       fold.process_id = work.process_id;
       fold.forward_ns = Ns(work.forward);
+      fold.forward_own_ns = Ns(work.forward_own);
       fold.forwards = 1;
       fold.tail_ns = Ns(work.tail);
       fold.dataloaders = 1;
@@ -152,6 +154,20 @@ TEST_F(OwnTimeTest, ProfilesWhereInTheStepTheTimeLies) {
     EXPECT_NEAR(rank.forward_share, item.forward_share, 1e-9);
     EXPECT_NEAR(rank.longest_gap_share, item.gap_share, 1e-9);
     EXPECT_EQ(own_.rank(0).profiled, 0) << "nothing deviates there";
+  }
+}
+
+TEST_F(OwnTimeTest, ComparesForwardWithThePeersWhereItsOwnTimeIsKnown) {
+  // From the first step on: there is no past. All wait for the slow rank in forward.
+  for (const double longer : {0.0, 12.0, 30.0}) {
+    own_ = OwnTime();
+    own_.Regroup(layout_);
+    Steps(60, [&](int rank, Work& work) {
+      work.own = rank == 2 ? 130 : 100;
+      work.forward = 40 + longer;
+      work.forward_own = rank == 2 ? 20 + longer : 20;
+    });
+    EXPECT_NEAR(own_.rank(2).forward_share, longer / 30, 1e-9);
   }
 }
 

@@ -64,6 +64,7 @@ Json VerdictToJson(const Verdict& verdict) {
     row["scope"] = Name(alternative.scope);
     row["ids"] = IdsToJson(alternative.scope, alternative.ids, alternative.links);
     row["p"] = RoundTo(alternative.probability, 3);
+    if (alternative.cause != Cause::kUnknown) row["cause"] = Name(alternative.cause);
     json["alternatives"].push_back(std::move(row));
   }
   json["cause"] = Name(verdict.cause);
@@ -214,6 +215,7 @@ void AppendOpen(const Verdict& verdict, int number, bool sentence, std::string& 
   for (size_t i = 0; i < verdict.alternatives.size() && i < kMostIds; ++i) {
     const Alternative& other = verdict.alternatives[i];
     absl::StrAppend(&others, i == 0 ? " " : ", ", DescribeEntity(other.scope, other.ids, other.links),
+                    other.cause == Cause::kUnknown ? "" : absl::StrCat(", ", Name(other.cause)),
                     absl::StrFormat(" (%.0f %%)", 100 * MakeFinite(other.probability)));
   }
   if (verdict.alternatives.size() > kMostIds) absl::StrAppend(&others, " and more");

@@ -60,6 +60,14 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
+TEST(RenderJson, SaysWhichOtherCauseItMayBe) {
+  Report report = SlowReport();
+  report.verdicts[0].alternatives = {
+      {.scope = Scope::kRank, .ids = {7}, .links = {}, .probability = 0.3, .cause = Cause::kGc}};
+  EXPECT_THAT(RenderJson(report, "default/llm"),
+              HasSubstr(R"("alternatives":[{"scope":"rank","ids":[7],"p":0.3,"cause":"gc"}],"cause":"compute")"));
+}
+
 TEST(RenderJson, IsTheDesignsObjectToTheByte) {
   EXPECT_EQ(
       RenderJson(SlowReport(), "default/llm"),

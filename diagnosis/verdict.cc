@@ -72,6 +72,8 @@ const char* Name(NoteKind kind) {
       return "coverage";
     case NoteKind::kRestless:
       return "restless";
+    case NoteKind::kNotComparable:
+      return "not_comparable";
     case NoteKind::kShort:
       return "short";
   }

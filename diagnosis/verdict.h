@@ -27,7 +27,7 @@ enum class Cause : uint8_t {
 };
 inline constexpr int kCauses = 12;
 enum class JobState : uint8_t { kUnknown, kOk, kSlow };
-enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort, kCoverage, kRestless };
+enum class NoteKind : uint8_t { kDesign, kRotation, kNoData, kShort, kCoverage, kRestless, kNotComparable };
 
 // As in the JSON: "rank", "intra_node_link", "no_data", ...
 const char* Name(Scope scope);
@@ -58,6 +58,7 @@ struct Alternative {
   std::vector<int> ids;
   std::vector<Link> links;
   double probability = 0;
+  Cause cause = Cause::kUnknown;  // where it is another one than the verdict's
 
   friend bool operator==(const Alternative&, const Alternative&) = default;
 };

@@ -77,6 +77,7 @@ void FillVerdict(const Verdict& verdict, v1::Verdict* message) {
     out->set_scope(Name(alternative.scope));
     FillIds(alternative, out);
     out->set_probability(alternative.probability);
+    if (alternative.cause != Cause::kUnknown) out->set_cause(Name(alternative.cause));
   }
   message->set_cause(Name(verdict.cause));
   message->set_open(verdict.open);
@@ -114,6 +115,9 @@ absl::StatusOr<Verdict> ReadVerdict(const v1::Verdict& message) {
     status = ReadEntity(in, &alternative);
     if (!status.ok()) return status;
     alternative.probability = in.probability();
+    if (!in.cause().empty() && !ReadName(in.cause(), Cause::kUnknown, &alternative.cause)) {
+      return Unknown("cause", in.cause());
+    }
   }
   if (!ReadName(message.cause(), Cause::kUnknown, &verdict.cause)) return Unknown("cause", message.cause());
   verdict.open = message.open();
@@ -180,7 +184,7 @@ absl::StatusOr<Report> ReadReport(const v1::DiagnosisReport& message) {
   }
   for (const v1::Note& in : message.notes()) {
     Note& note = report.notes.emplace_back();
-    if (!ReadName(in.kind(), NoteKind::kRestless, &note.kind)) return Unknown("kind of note", in.kind());
+    if (!ReadName(in.kind(), NoteKind::kNotComparable, &note.kind)) return Unknown("kind of note", in.kind());
     note.text = in.text();
     if (in.has_since_step()) note.since_step = in.since_step();
     if (in.has_until_step()) note.until_step = in.until_step();

@@ -14,7 +14,7 @@ Verdict Everything() {
   verdict.id = uint64_t{1} << 63;
   verdict.scope = Scope::kNode;
   verdict.ids = {2, 65535};
-  verdict.alternatives = {{Scope::kRank, {7}, {}, 0.25}, {Scope::kLink, {}, {{3, 4}, {5, 6}}, 0.125}};
+  verdict.alternatives = {{Scope::kRank, {7}, {}, 0.25, Cause::kGc}, {Scope::kLink, {}, {{3, 4}, {5, 6}}, 0.125}};
   verdict.cause = Cause::kIntraNodeLink;
   verdict.open = false;
   verdict.since_step = -5;

@@ -30,7 +30,7 @@ function Evidence({verdict}) {
     <tbody>${verdict.evidence.map((row, i) => html`<tr key=${i}><td>${row.feature}</td><td>${row.value}</td><td>${row.reference}</td>
       <td>${row.peers === 0 ? "its own past" : `${row.peers} peers`}</td><td>${row.z}</td><td>${row.steps.join("–")}</td></tr>`)}</tbody></table>
     ${verdict.alternatives.length > 0 && html`<p>Or instead: ${verdict.alternatives.map(other =>
-      `${entityOf(other)} (${Math.round(100 * other.p)} %)`).join(", ")}</p>`}</details>`;
+      `${entityOf(other)}${other.cause ? `, ${other.cause}` : ""} (${Math.round(100 * other.p)} %)`).join(", ")}</p>`}</details>`;
 }
 
 export function Suspects({verdicts, onRank}) {
