@@ -1,4 +1,5 @@
-// The cases of the evaluation: the fault matrix and the hard suites H1 to H21, each a Job made from a seed.
+// The cases of the evaluation: the fault matrix, the hard suites H1 to H21 and those of uneven work, W1 to W3, each a Job
+// made from a seed.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ struct Case {
   bool honesty = false;  // nobody must be named (notes and verdicts of scope job are fine)
 };
 
-// The names of all suites but "scale" (2,048 to 16,384 ranks), which is for whoever asks for it.
+// The names of all suites but "scale" (2,048 to 16,384 ranks), "W2u" and "W3u", which are for whoever asks for them.
 std::vector<std::string> SuiteNames();
 // Case `index` of a suite: the same for the same seed. Layouts, severities and shapes go round with the index, details
 // are drawn from the seed. An unknown suite gives a healthy job of the defaults.
