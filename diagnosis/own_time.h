@@ -9,6 +9,7 @@
 #include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
+#include "diagnosis/work.h"
 #include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
@@ -66,6 +67,7 @@ class OwnTime {
   Rank& rank(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   int size() const { return static_cast<int>(ranks_.size()); }
   Mode mode() const { return mode_; }
+  const Work& work() const { return work_; }
   // Steps since any rank was compared with its peers, or a class with its past.
   int idle_steps() const { return idle_steps_; }
 
@@ -110,12 +112,14 @@ class OwnTime {
   void Profile(const PeerViews& peers, const OwnView& own, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
+  void ForgetNoise(const std::vector<OwnView>& views, Class& peers);
   void FollowMode(Mode mode);
   void ChangeMode(Mode mode);
   void ObserveClasses(int64_t step, double h);
 
   std::vector<Rank> ranks_;
   std::vector<Class> classes_;
+  Work work_;
   NoisePool shared_noise_;  // of small classes
   NoisePool class_noise_;
   NoisePool data_noise_;

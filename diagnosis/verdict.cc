@@ -70,6 +70,8 @@ const char* Name(NoteKind kind) {
       return "no_data";
     case NoteKind::kCoverage:
       return "coverage";
+    case NoteKind::kLoad:
+      return "load";
     case NoteKind::kShort:
       return "short";
   }
