@@ -1,7 +1,8 @@
 """A training as somebody writes it, which knows nothing of the faults that real_faults.py brings upon it.
 
 WAY says how the ranks meet. Data and checkpoints come from and go to a storage server, STORAGE. Each rank computes as a
-host with a device does: some of the time is the processor's, the rest is waited for.
+host with a device does: some of the time is the processor's, the rest is waited for. With a WAY that ends in "ragged"
+batches differ in size by 30 %, and take as much longer.
 """
 import contextlib
 import itertools
@@ -19,6 +20,7 @@ WAY = os.environ["WAY"]
 RANK = int(os.environ["RANK"])
 HOST_S, DEVICE_S = 0.003, 0.008  # of each layer, forward and backward
 CHECKPOINT_STEPS = 20
+ROWS_OF_BATCH = 16
 TABLE_ROWS, ROWS = 65536, 256  # of 4 KiB; those of a layer's forward or backward
 
 
@@ -61,31 +63,35 @@ class Samples(IterableDataset):
             if 0 <= stop_at <= number:
                 return
             generator = torch.Generator().manual_seed(number * 1000 + RANK)
-            inputs = torch.randn(16, 64, generator=generator)
+            rows = ROWS_OF_BATCH
+            if WAY.endswith("ragged"):
+                rows = max(1, round(rows * float(torch.exp(0.3 * torch.randn(1, generator=generator)))))
+            inputs = torch.randn(rows, 64, generator=generator)
             yield inputs, inputs[:, :8].sin()
 
 
 TABLE = torch.ones(TABLE_ROWS, 1024)  # of embeddings
 
 
-def work():
-    end = time.thread_time() + HOST_S
+def work(value):
+    share = value.shape[0] / ROWS_OF_BATCH
+    end = time.thread_time() + HOST_S * share
     square = torch.ones(48, 48)
     TABLE[torch.randint(TABLE_ROWS, (ROWS,))]
     while time.thread_time() < end:
         square @ square
-    time.sleep(DEVICE_S)
+    time.sleep(DEVICE_S * share)
 
 
 class Work(torch.autograd.Function):
     @staticmethod
     def forward(ctx, value):
-        work()
+        work(value)
         return value.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        work()
+        work(gradient)
         return gradient
 
 
@@ -134,7 +140,7 @@ def main():
                 torch.nn.functional.mse_loss(trained(inputs), target).backward()
         loss = torch.nn.functional.mse_loss(trained(inputs), target)
         loss.backward()
-        if WAY == "own":
+        if WAY.startswith("own"):
             average(model)
         optimizer.step()
         if WAY.endswith("logged"):
