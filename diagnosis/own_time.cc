@@ -132,6 +132,10 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
 // Their times are other ones from now on.
 void OwnTime::ForgetNoise(const std::vector<OwnView>& views, Class& peers) {
   (views.size() >= kSmallClass ? peers.noise : shared_noise_) = NoisePool();
+  peers.seen = 0;
+  peers.level = 0;
+  peers.has_last = false;
+  peers.drift.Reset();
   for (const OwnView& own : views) {
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     rank.own.Rebase();
@@ -294,7 +298,7 @@ void OwnTime::ObserveClasses(int64_t step, double h) {
   std::vector<double> shifts;
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0) continue;
-    const double y = std::log(peers.reference_ns);
+    const double y = std::log(peers.reference_ns) - work_.ShiftOf(static_cast<size_t>(&peers - classes_.data()));
     if (peers.has_last) class_noise_.Add(static_cast<int>(&peers - classes_.data()), std::abs(y - peers.last));
     peers.last = y;
     peers.has_last = true;

@@ -231,6 +231,7 @@ void Work::Learn(Class& peers, const std::vector<OwnView>& views, int64_t step) 
 bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& views) {
   Class& peers = classes_[peer_class];
   const Use before = std::exchange(peers.use, Listen(views));
+  peers.shift = 0;
   if (peers.use != Use::kUsed) {
     for (const OwnView& view : views) {
       Rank& rank = At(view.rank);
@@ -259,6 +260,7 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
     owns.push_back(OwnOf(view));
   }
   const double usual = fit.TimeOf(std::exp(mean / static_cast<double>(views.size())));
+  peers.shift = std::log(usual);
   const double median = LowerMedian(works), median_own = LowerMedian(owns);
   std::vector<double> corrected;
   for (OwnView& view : views) {
@@ -298,6 +300,8 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
   }
   return changed;
 }
+
+double Work::ShiftOf(size_t peer_class) const { return classes_[peer_class].shift; }
 
 // Not below what its peers take, or these would seem to take longer.
 double Work::WithBenefit(int rank, double time_ns, double reference_ns) const {

@@ -87,6 +87,8 @@ class Work {
   // learned of their noise and levels does not apply.
   bool Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& views);
 
+  // Log of what the mean work of the class in the last step makes its times, over usual work: 0 where that is not known.
+  double ShiftOf(size_t peer_class) const;
   // A time of the last step, given the benefit of the rank's work (3.): for parts of the step of which nothing was
   // learned. `reference_ns`: what peers take.
   double WithBenefit(int rank, double time_ns, double reference_ns) const;
@@ -124,6 +126,7 @@ class Work {
     double used_elasticity = 0;
     WorkFit::Finding used_finding = WorkFit::Finding::kUnknown;
     double spread = 0;  // of a rank's work around its own mean, log
+    double shift = 0;   // of the last step
     int steps = 0;
   };
 
