@@ -22,6 +22,7 @@
 #include "diagnosis/periods.h"
 #include "diagnosis/text.h"
 #include "diagnosis/transfers.h"
+#include "diagnosis/work_notes.h"
 
 namespace taskd::diagnosis {
 namespace {
@@ -681,6 +682,9 @@ class Engine::Impl {
     }
     if (shift_note_.since_step >= 0) notes.push_back(shift_note_);
     NoteWeather(notes);
+    for (Note& note : NotesOn(own_.work(), [this](int64_t place) { return lives_.StepAt(place); })) {
+      notes.push_back(std::move(note));
+    }
     NoteUnbalancedStages(notes);
     if (own_.rotation() > 0.7 && !book_.any_open() && WorkIsUneven()) {
       notes.push_back(

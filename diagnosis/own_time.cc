@@ -73,6 +73,7 @@ void OwnTime::Regroup(const Layout& layout) {
   // Classes are in the order of stages; one that was there keeps its past.
   classes_.resize(layout.classes().size());
   for (Rank& rank : ranks_) rank.has_last_deviation = false;
+  work_.Regroup(layout.size(), classes_.size());
 }
 
 void OwnTime::RelearnLevels() {
@@ -88,6 +89,7 @@ void OwnTime::RelearnLevels() {
 
 void OwnTime::ResetRank(int rank) {
   if (rank < size()) ranks_[static_cast<size_t>(rank)] = Rank();
+  work_.ResetRank(rank);
 }
 
 void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
@@ -107,9 +109,9 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
   period_ns_ = period_ns;
   const Thresholds h = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
   thresholds_ = h;
-  if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
   if (mode_ != Mode::kNone) {
     ObserveOwn(layout, folds, step, h);
+    if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
     ObserveClasses(step, h);
   }
   ObserveData(folds, step, period_ns, h);
@@ -142,11 +144,27 @@ void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, 
   for (size_t c = 0; c < by_class.size(); ++c) {
     classes_[c].present = static_cast<int>(by_class[c].size());
     classes_[c].reference_ns = 0;
+    if (work_.Compensate(c, step, by_class[c])) ForgetNoise(by_class[c], classes_[c]);
     if (!by_class[c].empty()) {
       ObservePeers(ComparePeers(std::move(by_class[c]), mode_), classes_[c], step, h, slowest);
     }
   }
   CountSlowest(slowest);
+}
+
+// Their times are other ones from now on.
+void OwnTime::ForgetNoise(const std::vector<OwnView>& views, Class& peers) {
+  (views.size() >= kSmallClass ? peers.noise : shared_noise_) = Noise();
+  peers.seen = 0;
+  peers.level = 0;
+  peers.has_last = false;
+  peers.drift.Reset();
+  for (const OwnView& own : views) {
+    Rank& rank = ranks_[static_cast<size_t>(own.rank)];
+    rank.own.Rebase();
+    rank.has_last_deviation = false;
+    rank.noise = NoiseLevel();
+  }
 }
 
 // Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom. Looked at
@@ -218,7 +236,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
 // How a deviation looks: where in the step the time lies that the rank takes longer.
 void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank) {
   const StepFold& fold = *own.fold;
-  const auto forward = static_cast<double>(fold.forward_ns);
+  const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25)) {
     rank.profiled = rank.deviating = rank.large = 0;
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
@@ -250,7 +268,7 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
     }
   }
   double longest = 0;
-  for (const OpFold& op : fold.ops) longest = std::max(longest, static_cast<double>(op.max_gap_ns));
+  for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));
   const double gap_share = deviates ? std::min(1.0, longest / excess) : rank.longest_gap_share;
   rank.longest_gap_share += share * (gap_share - rank.longest_gap_share);
 }
@@ -285,13 +303,14 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     const double reference = references[class_of(r)];
     if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
-    const double d = std::log(std::max(1.0, static_cast<double>(fold.forward_ns)) / reference);
+    const double forward = work_.WithBenefit(r, static_cast<double>(fold.forward_ns), reference);
+    const double d = std::log(std::max(1.0, forward) / reference);
     if (rank.forward_reference_ns > 0) forward_noise_.steps.Add(r, std::abs(d - rank.last_forward));
     rank.last_forward = d;
     rank.forward_reference_ns = reference;
     if (!forward_noise_.steps.ready()) continue;
     const auto& [sigma, scales] = forward_noise_.level;
-    rank.forward.Observe(step, d, static_cast<double>(fold.forward_ns) - reference,
+    rank.forward.Observe(step, d, forward - reference,
                          MakeLimits(rank.forward, sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates));
     forward_noise_.blocks.Add(r, d, !rank.forward.raised());
   }
@@ -332,7 +351,7 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
   std::vector<double> shifts;
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0) continue;
-    const double y = std::log(peers.reference_ns);
+    const double y = std::log(peers.reference_ns) - work_.ShiftOf(static_cast<size_t>(&peers - classes_.data()));
     if (peers.has_last) class_noise_.steps.Add(static_cast<int>(&peers - classes_.data()), std::abs(y - peers.last));
     peers.last = y;
     peers.has_last = true;

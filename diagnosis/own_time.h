@@ -11,6 +11,7 @@
 #include "diagnosis/stats.h"
 #include "diagnosis/stream.h"
 #include "diagnosis/weather.h"
+#include "diagnosis/work.h"
 #include "marks/step_fold.h"
 
 namespace taskd::diagnosis {
@@ -89,6 +90,7 @@ class OwnTime {
   Rank& rank(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   int size() const { return static_cast<int>(ranks_.size()); }
   Mode mode() const { return mode_; }
+  const Work& work() const { return work_; }
   // Steps since any rank was compared with its peers, or a class with its past.
   int idle_steps() const { return idle_steps_; }
 
@@ -147,12 +149,14 @@ class OwnTime {
   void Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
   void CountSlowest(const Slowest& slowest);
+  void ForgetNoise(const std::vector<OwnView>& views, Class& peers);
   void FollowMode(Mode mode);
   void ChangeMode(Mode mode);
   void ObserveClasses(int64_t step, const Thresholds& h);
 
   std::vector<Rank> ranks_;
   std::vector<Class> classes_;
+  Work work_;
   Noise shared_noise_;  // of small classes
   Noise class_noise_;
   Noise data_noise_;

@@ -27,8 +27,9 @@ struct OwnView {
   int peer_class = 0;
   double cut = 0, full = 0;  // ns; full 0: there is only one view
   uint32_t cut_gaps = 0, full_gaps = 0;
-  double rest = 0;    // of the cut view: what is not made of gaps
-  double tokens = 0;  // bytes of all-to-all
+  double rest = 0;         // of the cut view: what is not made of gaps
+  double tokens = 0;       // bytes of all-to-all
+  double work_factor = 1;  // what its times were multiplied by, for work that is not its peers' (diagnosis/work.h)
   const StepFold* fold = nullptr;
 };
 

@@ -74,6 +74,8 @@ const char* Name(NoteKind kind) {
       return "restless";
     case NoteKind::kNotComparable:
       return "not_comparable";
+    case NoteKind::kLoad:
+      return "load";
     case NoteKind::kShort:
       return "short";
   }

@@ -17,6 +17,7 @@
 #include "marks/rank_ranges.h"
 #include "marks/step_cutter.h"
 #include "marks/step_name.h"
+#include "marks/work_name.h"
 
 namespace taskd {
 namespace {
@@ -25,6 +26,22 @@ constexpr int kStepsWithoutDevice = 3;
 constexpr size_t kMaxGroupName = 512;
 
 using Kind = MarkRange::Kind;
+
+// What was said since the end of the step before.
+struct Work {
+  double amount = 0;
+  uint32_t marks = 0;
+  uint32_t odd = 0;
+
+  void Add(const SaidWork& said) {
+    ++marks;
+    if (said.usable && amount + said.amount <= std::numeric_limits<double>::max()) {
+      amount += said.amount;
+    } else {
+      ++odd;
+    }
+  }
+};
 
 struct Step {
   int64_t step = 0;
@@ -35,6 +52,7 @@ struct Step {
   uint64_t host_end_ns = 0;
   uint64_t device_start_ns = 0;  // 0: not there
   uint64_t device_end_ns = 0;
+  Work work;
 };
 
 // The first range of a step that began within another step's.
@@ -85,6 +103,8 @@ class MarkFold::Impl {
   using Period = RankRanges::Period;
 
   // Host records into ranges.
+  void AddInstant(const MarkRecord& record);
+  void AddHost(const MarkRecord& record);
   bool BelongsToLife(const MarkRecord& record);
   void BeginLife(uint32_t process_id);
   void NoteTime(uint64_t time_ns);
@@ -121,6 +141,7 @@ class MarkFold::Impl {
   std::optional<Step> current_;  // the one that is open
   std::optional<InnerStep> inner_step_;
   std::deque<Step> steps_;  // ended, not folded; at most 3
+  Work work_;
   LossLog losses_;
   uint64_t pending_loss_ = 0;  // records lost since the newest host record
   uint64_t losses_seen_ = 0;   // calls of Lost
@@ -148,13 +169,30 @@ class MarkFold::Impl {
 
 void MarkFold::Impl::Add(const MarkRecord& record) {
   if (record.device) return AddDevice(record);
-  if (record.phase == MarkRecord::Phase::kInstant || !BelongsToLife(record)) return;
+  if (record.phase == MarkRecord::Phase::kInstant) return AddInstant(record);
+  if (record.phase == MarkRecord::Phase::kStart && record.name.ends_with('}') && !IsCommunication(record)) {
+    MarkRecord plain = record;
+    const std::optional<SaidWork> said = CutWork(plain.name);
+    AddHost(plain);
+    if (said && alive_ && record.process_id == process_id_) work_.Add(*said);
+    return;
+  }
+  AddHost(record);
+}
+
+inline void MarkFold::Impl::AddHost(const MarkRecord& record) {
+  if (!BelongsToLife(record)) return;
   NoteTime(record.time_ns);
   if (record.phase == MarkRecord::Phase::kStart) {
     Start(record);
   } else {
     End(record);
   }
+}
+
+void MarkFold::Impl::AddInstant(const MarkRecord& record) {
+  if (!alive_ || record.process_id != process_id_ || IsCommunication(record)) return;
+  if (std::optional<SaidWork> said = WorkOfName(record.name)) work_.Add(*said);
 }
 
 // Another life begins with its first step. What else another process marks (a forked loader, the end of an earlier
@@ -176,6 +214,7 @@ void MarkFold::Impl::BeginLife(uint32_t process_id) {
   last_ns_ = 0;
   current_.reset();
   inner_step_.reset();
+  work_ = {};
   previous_end_ns_ = 0;
   previous_step_.reset();
   stride_ = 1;
@@ -236,6 +275,7 @@ Kind MarkFold::Impl::StartStep(const MarkRecord& record, int64_t step) {
     }
     losses_.Add(current_->host_start_ns, record.time_ns, 1);
     ranges_.open().erase(current_->id);
+    work_ = {};
     previous_end_ns_ = 0;
     ++serial_;
   }
@@ -304,6 +344,7 @@ void MarkFold::Impl::EndStep(OpenIterator found) {
   inner_step_.reset();
   step.host_end_ns = found->second.host_end_ns;
   step.serial = serial_++;
+  step.work = std::exchange(work_, {});
   if (found->second.device_started) step.device_start_ns = found->second.device_start_ns;
   if (found->second.device_ended) step.device_end_ns = found->second.device_end_ns;
   ranges_.open().erase(found);
@@ -416,6 +457,9 @@ void MarkFold::Impl::Fold(const Step& step, uint64_t start_ns, uint64_t end_ns) 
   fold.start_ns = start_ns;
   fold.end_ns = end_ns;
   fold.previous_end_ns = previous_end_ns_;
+  fold.work = step.work.amount;
+  fold.works = step.work.marks;
+  fold.odd_works = step.work.odd;
   const Period period{previous_end_ns_ != 0 ? previous_end_ns_ : start_ns, end_ns, step.serial};
   const std::vector<TimedOp>& ops = ranges_.TakeOps(period, {.device = uses_device(), .losses = losses_seen_});
   fold.broken = losses_.TakeUntil(end_ns, spans_);

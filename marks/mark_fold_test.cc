@@ -26,6 +26,9 @@ class Rank {
     fold_.Add({Phase::kStart, false, At(ms), id, pid, 7, name, domain});
   }
   void End(uint64_t id, double ms) { fold_.Add({Phase::kEnd, false, At(ms), id, pid, 7, {}, {}}); }
+  void Work(double ms, std::string_view name) {
+    fold_.Add({Phase::kInstant, false, At(ms), 1'000'000, pid, 7, name, "default"});
+  }
   void StartOp(uint64_t id, double ms, const std::string& group, const std::string& op, int peer = -1,
                int count = 1024) {
     Start(id, ms, Name(group, op, peer, count), "communication");
@@ -634,6 +637,68 @@ TEST(MarkFold, RangesThatNobodyEndsAreForgotten) {
   rank.End(1, 50);
   ASSERT_EQ(rank.folds.size(), 1u) << "the step itself is not forgotten";
   EXPECT_GT(rank.folds[0].broken, 200'000u);
+}
+
+TEST(MarkFold, WorkIsOfTheStepThatItWasSaidFor) {
+  Rank rank;
+  rank.Work(0, "{\"work\": 1}");  // before the rank's life
+  rank.Start(1, 0, "step 0");
+  rank.Work(10, "{\"work\": 100}");
+  rank.Work(20, "{\"work\": 50}");
+  rank.Work(25, "a moment");
+  rank.End(1, 90);
+  rank.Work(95, "{\"work\": 7}");  // between two steps: the next one's
+  rank.Start(2, 100, "step 1");
+  rank.End(2, 190);
+  rank.Start(3, 200, "step 2");
+  rank.End(3, 290);
+  ASSERT_EQ(rank.folds.size(), 3u);
+  EXPECT_EQ(rank.folds[0].work, 150);
+  EXPECT_EQ(rank.folds[0].works, 2u);
+  EXPECT_EQ(rank.folds[0].odd_works, 0u);
+  EXPECT_EQ(rank.folds[1].work, 7);
+  EXPECT_EQ(rank.folds[2].work, 0);
+  EXPECT_EQ(rank.folds[2].works, 0u);
+}
+
+TEST(MarkFold, WorkMayStandInTheMessageOfAStepOrForward) {
+  Rank rank;
+  rank.Start(1, 0, "step 0 {\"work\": 10}");
+  rank.Start(2, 10, "forward {\"work\": 32}");
+  rank.End(2, 30);
+  rank.End(1, 90);
+  ASSERT_EQ(rank.folds.size(), 1u);
+  EXPECT_EQ(rank.folds[0].step, 0);
+  EXPECT_EQ(rank.folds[0].forwards, 1u);
+  EXPECT_DOUBLE_EQ(Ms(rank.folds[0].forward_ns), 20);
+  EXPECT_EQ(rank.folds[0].work, 42);
+  EXPECT_EQ(rank.folds[0].works, 2u);
+}
+
+TEST(MarkFold, WorkThatCannotBeUsedIsCounted) {
+  Rank rank;
+  rank.Start(1, 0, "step 0");
+  for (const char* name :
+       {"{\"work\": -5}", "{\"work\": nan}", "{\"work\": 5}", "{\"work\": 1.7e308}", "{\"work\": 1.7e308}"}) {
+    rank.Work(10, name);
+  }
+  rank.End(1, 90);
+  ASSERT_EQ(rank.folds.size(), 1u);
+  EXPECT_EQ(rank.folds[0].work, 1.7e308);
+  EXPECT_EQ(rank.folds[0].works, 5u);
+  EXPECT_EQ(rank.folds[0].odd_works, 3u);
+}
+
+TEST(MarkFold, AStepThatBeginsAgainHasItsOwnWorkOnly) {
+  Rank rank;
+  rank.Start(1, 0, "step 0");
+  rank.Work(10, "{\"work\": 100}");
+  rank.fold().Lost(1);  // its end
+  rank.Start(2, 100, "step 1");
+  rank.Work(110, "{\"work\": 5}");
+  rank.End(2, 190);
+  ASSERT_EQ(rank.folds.size(), 1u);
+  EXPECT_EQ(rank.folds[0].work, 5);
 }
 
 TEST(MarkFold, TimeThatGoesBackLeavesAStepOut) {

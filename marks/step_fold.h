@@ -112,6 +112,11 @@ struct StepFold {
   uint64_t issue_p10_ns = 0;
   uint64_t issue_p50_ns = 0;
 
+  // How much work the rank said it has in this step (marks/work_name.h), summed up; 0 and 0: nothing was said.
+  double work = 0;
+  uint32_t works = 0;      // marks that said it
+  uint32_t odd_works = 0;  // of them, those whose number could not be used
+
   uint32_t broken = 0;    // records of the period that had no counterpart, or that were lost
   bool host_only = true;  // no operation had device stamps
 

@@ -1,5 +1,7 @@
 #include "proto/fold_messages.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -81,6 +83,8 @@ constexpr Field<uint32_t> kCounts[] = {
     {&StepFold::checkpoints, &v1::RankStep::checkpoints, &v1::RankStep::set_checkpoints},
     {&StepFold::issues, &v1::RankStep::issues, &v1::RankStep::set_issues},
     {&StepFold::broken, &v1::RankStep::broken, &v1::RankStep::set_broken},
+    {&StepFold::works, &v1::RankStep::works, &v1::RankStep::set_works},
+    {&StepFold::odd_works, &v1::RankStep::odd_works, &v1::RankStep::set_odd_works},
 };
 
 absl::Status CheckStep(const v1::RankStep& message) {
@@ -166,6 +170,7 @@ void FillFold(int rank, const StepFold& fold, v1::RankStep* message) {
   for (const auto& field : kTimes) (message->*field.set)(fold.*field.in_fold);
   for (const auto& field : kCounts) (message->*field.set)(fold.*field.in_fold);
   message->set_host_only(fold.host_only);
+  message->set_work(fold.work);
   message->mutable_ops()->Reserve(static_cast<int>(fold.ops.size()) * kOpNumbers);
   for (const OpFold& op : fold.ops) FillOp(op, fold.end_ns, message);
   for (const OpSample& sample : fold.samples) FillSample(sample, fold.end_ns, message);
@@ -181,6 +186,11 @@ absl::StatusOr<StepFold> ReadFold(const v1::RankStep& message) {
   for (const auto& field : kTimes) fold.*field.in_fold = (message.*field.get)();
   for (const auto& field : kCounts) fold.*field.in_fold = (message.*field.get)();
   fold.host_only = message.host_only();
+  if (message.work() >= 0 && std::isfinite(message.work())) {
+    fold.work = message.work();
+  } else {
+    fold.odd_works = fold.works = std::max(1U, fold.works);
+  }
   for (int first = 0; first < message.ops_size(); first += kOpNumbers) {
     if (!ReadOp(Numbers(message.ops(), first), fold.end_ns, fold.ops.emplace_back())) {
       return Bad(message, "an operation with a number out of range");

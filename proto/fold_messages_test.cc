@@ -1,5 +1,8 @@
 #include "proto/fold_messages.h"
 
+#include <cmath>
+#include <limits>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -33,6 +36,9 @@ StepFold Example() {
   fold.issue_p10_ns = 15;
   fold.issue_p50_ns = 16;
   fold.broken = 17;
+  fold.work = 4096.5;
+  fold.works = 19;
+  fold.odd_works = 20;
   fold.host_only = false;
   // One that began before the period, and one with everything.
   fold.ops.push_back(
@@ -60,6 +66,25 @@ v1::RankStep Message(const StepFold& fold) {
   v1::RankStep message;
   FillFold(7, fold, &message);
   return message;
+}
+
+TEST(FoldMessages, WorkIsWhatItMayBeWhateverAPeerSays) {
+  v1::RankStep message = Message(Example());
+  for (double work : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    message.set_work(work);
+    const absl::StatusOr<StepFold> read = ReadFold(message);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->work, 0);
+    EXPECT_GT(read->odd_works, 0u);
+  }
+  // An older peer says nothing of it.
+  message.clear_work();
+  message.clear_works();
+  message.clear_odd_works();
+  const absl::StatusOr<StepFold> read = ReadFold(message);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->works, 0u);
+  EXPECT_EQ(read->odd_works, 0u);
 }
 
 TEST(FoldMessages, AFoldComesBackAsItWas) {

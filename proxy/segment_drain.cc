@@ -8,6 +8,7 @@
 #include "common/median.h"
 #include "marks/mark_line.h"
 #include "marks/step_name.h"
+#include "marks/work_name.h"
 
 namespace taskd::proxy {
 namespace {
@@ -386,14 +387,15 @@ void SegmentDrain::Format(const RingBatch& batch, TickAnchor now) {
                     .domain = segment_->DomainName(record.domain),
                     .cut = (record.flags & ring::kFlagTruncated) != 0},
                    lines_);
-    if (!start) continue;
-    records_.push_back({.phase = MarkRecord::Phase::kStart,
+    if (!start && !WorkOfName(name)) continue;  // other instants are none of the fold's
+    records_.push_back({.phase = start ? MarkRecord::Phase::kStart : MarkRecord::Phase::kInstant,
                         .time_ns = timestamp_ns,
                         .id = record.id,
                         .process_id = segment_->pid(),
                         .thread_id = ThreadOf(record),
                         .name = name,
                         .domain = DomainForFold(record.domain)});
+    if (!start) continue;
     if (const std::optional<RingRecord> end = early_ends_.Take(record.id)) FormatEnd(*end, timestamp_ns);
   }
 }

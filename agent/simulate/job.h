@@ -54,12 +54,15 @@ struct Fault {
 };
 
 struct Noise {
-  double op_sigma = 0.025;                                 // lognormal, each computation
-  double tail_share = 0.001;                               // of computations that take 1.5 to 3 times as long
-  double rank_sigma = 0.005;                               // lognormal, constant of a rank
-  double slow_machine_share = 0.005;                       // of nodes that are 1 to 3 % slow from the start
-  double sequence_sigma_forward = 0;                       // per step, microbatch and replica (0.18: long-tailed data)
-  double sequence_sigma_backward = 0;                      // correlated 0.99 with forward
+  double op_sigma = 0.025;             // lognormal, each computation
+  double tail_share = 0.001;           // of computations that take 1.5 to 3 times as long
+  double rank_sigma = 0.005;           // lognormal, constant of a rank
+  double slow_machine_share = 0.005;   // of nodes that are 1 to 3 % slow from the start
+  double sequence_sigma_forward = 0;   // per step, microbatch and replica (0.18: long-tailed data)
+  double sequence_sigma_backward = 0;  // correlated 0.99 with forward
+  double work_sigma = 0;               // lognormal: tokens, per step, microbatch and replica (agent/simulate/work.h)
+  std::vector<double> replica_work;    // factor on the tokens that a replica gets, by replica; empty: all 1
+  int replica_work_step = 0;           // from this step on
   double last_stage_forward = 1, last_stage_backward = 1;  // by design (2.07, 1.41: loss layer not balanced)
   std::vector<double> stage_factor;                        // by design, by stage; empty: all 1
   double gc_every_steps = 0;                               // mean, on every rank with its own phase; 0: none
@@ -96,6 +99,7 @@ struct Clocks {
 struct Marks {
   bool communication = true;
   bool step = true, forward = true, dataloader = true, checkpoint = true;
+  bool work = false;              // how many tokens the rank gets in the step
   bool device = true;             // host and device records, as MSPTI gives; false: host records only
   double loss = 0;                // share of records that are missing
   std::vector<int> silent_ranks;  // that leave no marks at all

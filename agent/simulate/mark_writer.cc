@@ -127,6 +127,11 @@ void MarkWriter::Append(const MarkRecord& mark, RankFile& file) {
   line.thread_id = mark.thread_id;
   line.name = mark.name;
   line.domain = mark.domain;
+  if (mark.phase == MarkRecord::Phase::kInstant) {
+    line.flag = kMarkInstant;
+    AppendMarkLine(line, file.lines);
+    return;
+  }
   const bool start = mark.phase == MarkRecord::Phase::kStart;
   // Dataloader and checkpoint are marked on no stream (TaskD contract §4.4). An end has no name: by its id.
   auto& open = file.open_without_stream;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "agent/simulate/work.h"
+
 namespace taskd::simulate {
 namespace {
 
@@ -103,13 +105,19 @@ void Replayer::Piece(const Present& now, const Instruction& instruction) const {
       now.sequence[static_cast<size_t>(d)] = std::exp(sigma * z);
     }
   }
+  const bool by_work = instruction.sequence && HasRaggedWork(job_);
+  for (int d = 0; by_work && d < plan.layout().dp; ++d) {
+    const double time = TimeOfWork(WorkOf(job_, now.step, instruction.microbatch, d));
+    double& factor = now.sequence[static_cast<size_t>(d)];
+    factor = by_sequence ? factor * time : time;
+  }
   const int replica_ranks = plan.layout().cp * plan.layout().tp;
   const double nominal = instruction.ms * now.work;
   for (int i = 0; i < plan.block(); ++i) {
     const size_t r = static_cast<size_t>(first) + static_cast<size_t>(i);
     const uint64_t bits = Mix(key + r * 0x9E3779B97F4A7C15u);
     double expected = nominal;
-    if (by_sequence) expected *= now.sequence[static_cast<size_t>(i / replica_ranks)];
+    if (by_sequence || by_work) expected *= now.sequence[static_cast<size_t>(i / replica_ranks)];
     if (instruction.expert) expected *= now.level[r] / static_cast<double>(Plan::kMeanLevel);
     double ms = expected * now.ranks.speed[r] * effects.compute[r] * op_noise_[bits];
     ms *= 1 + (effects.memory[r] - 1) * instruction.memory;

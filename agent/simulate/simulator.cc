@@ -8,10 +8,12 @@
 #include "agent/simulate/plan.h"
 #include "agent/simulate/random.h"
 #include "agent/simulate/replay.h"
+#include "agent/simulate/work.h"
 
 namespace taskd::simulate {
 namespace {
 
+constexpr uint64_t kFirstWorkId = uint64_t{1} << 48;
 constexpr int kMaxRanks = 1 << 17;
 constexpr double kRestartMs = 30'000;
 constexpr double kShortestSlewMs = 2'000, kLongestSlewMs = 10'000;  // that a correction of the clock takes
@@ -200,7 +202,7 @@ class Simulator::Impl {
   };
   std::vector<Stamp> stamps_;
   std::vector<MarkRecord> marks_;
-  std::string step_name_;
+  std::string step_name_, work_name_;
 };
 
 void Simulator::Impl::StartLife(double time_ms, const Layout& layout) {
@@ -427,6 +429,15 @@ const std::vector<MarkRecord>& Simulator::Impl::Marks(int rank) {
     mark.process_id = mark.device ? device_id : process;
     mark.thread_id = mark.device ? event.stream : process;
     if (stamp.which == 0) NameMark(event, rank, mark);
+    if (job_.marks.work && stamp.which == 0 && event.kind == Event::Kind::kStep) {
+      work_name_ =
+          absl::StrCat("{\"work\": ", TokensOf(job_, step_, plan.replica(rank), plan.layout().microbatches), "}");
+      MarkRecord work = mark;
+      work.phase = MarkRecord::Phase::kInstant;
+      work.id = kFirstWorkId + static_cast<uint64_t>(life_step_);
+      work.name = work_name_;
+      marks_.push_back(work);
+    }
   }
   return marks_;
 }

@@ -36,8 +36,6 @@ def cost_ns(function, *arguments, **keywords):
 
 def hooks_off():
     """What a hook of taskd.torch adds to a call while its kind is off."""
-    import types
-
     from taskd.torch import _collectives, _gate, _local
 
     class Owner:
@@ -47,8 +45,7 @@ def hooks_off():
         def __next__(self):
             return None
 
-    torch = types.SimpleNamespace()
-    _gate.open_gate(torch)
+    _gate.open_gate()
 
     def collective(tensor, op=None, group=None, async_op=False):
         return None
@@ -65,6 +62,25 @@ def hooks_off():
     costs["forward, inside another"] = cost_ns(call, owner, 1) - cost_ns(Owner.__call__, owner, 1)
     _local._inside_module = False
     return costs
+
+
+def shapes():
+    """What work costs a forward that is marked: its arguments' shapes and the mark."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    from taskd.torch import _amount, _gate, _patches
+
+    _amount.install(torch)
+    _gate.open_gate()
+    ids, mask = torch.zeros(8, 4096, dtype=torch.long), torch.ones(8, 1, 64, 64)
+
+    def forward(args, kwargs):
+        return cost_ns(_patches.quietly, _amount.of_forward, args, kwargs)
+
+    return {"one tensor": forward((ids,), {}), "three by name": forward((), {"a": ids, "b": ids, "c": ids}),
+            "four, one a mask": forward((ids, ids, mask, ids), {})}
 
 
 def measure(calls):
@@ -92,6 +108,7 @@ def main():
     library = cython_api.load()
     backends = {"extension": mstx._by_extension(library), "ctypes": mstx._by_ctypes(library)}
     result = {"on": {name: measure(calls) for name, calls in backends.items()}}
+    result["work of a forward, on"] = shapes()
     destroy_taskd_worker()
     result["off"] = {name: measure(calls) for name, calls in backends.items()}
     result["hooks of taskd.torch, off"] = hooks_off()
@@ -102,6 +119,8 @@ def main():
         for call, extension in result[state]["extension"].items():
             ctypes = result[state]["ctypes"][call]
             print(f"{state + ': ' + call:36} {extension:10.1f} {ctypes:10.1f} {ctypes / extension:6.1f}")
+    for what, added in result["work of a forward, on"].items():
+        print(f"{'on: work, ' + what:36} {added:10.1f}")
     for hook, added in result["hooks of taskd.torch, off"].items():
         print(f"{'off: hook ' + hook:36} {added:10.1f}")
     print(f"{'an empty Python function':36} {result['empty Python function']:10.1f}")

@@ -38,7 +38,8 @@ constexpr char kUsage[] =
                      [--out FILE] [--tapes DIR] [--engine-only] [--verbose]
 diagnosis_evaluation --case SUITE:INDEX [--seed S]
 
-  --suites       which suites (all: but "scale", of thousands of ranks, and "quiet", healthy jobs of days, only by name)
+  --suites       which suites (all; but "scale", of thousands of ranks, "quiet", healthy jobs of days, and "W2u" and "W3u",
+                 in which a load is not known, only by their names)
   --cases        so many of each suite (24)
   --seed         the seed of everything (1)
   --threads      cases at a time (as many as CPUs)
@@ -77,7 +78,7 @@ Number ParseNumber(const std::string& flag, const std::string& value, Number low
 
 void CheckSuite(const std::string& suite) {
   std::vector<std::string> names = taskd::evaluation::SuiteNames();
-  for (const std::string& name : taskd::evaluation::LongSuiteNames()) names.push_back(name);
+  for (const std::string& name : taskd::evaluation::SuitesByNameOnly()) names.push_back(name);
   if (std::find(names.begin(), names.end(), suite) != names.end()) return;
   std::string list;
   for (const std::string& name : names) list += " " + name;

@@ -37,7 +37,7 @@ import namespaces  # noqa: E402
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "real")
 # Ways in which all waits are marked, and ways in which they are not: there nobody may be called healthy.
-MARKED = ("own", "ddp", "ddp-accumulate", "ddp-zero", "ddp-hook")
+MARKED = ("own", "ddp", "ddp-accumulate", "ddp-zero", "ddp-hook", "own-ragged", "ddp-ragged")
 UNMARKED = ("ddp-unmarked", "ddp-unmarked-logged", "alone")
 WARM_STEPS = 40
 VISIBLE = 0.10  # of the step

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/simulate/faults.h"
 #include "agent/simulate/random.h"
+#include "tests/diagnosis/ragged.h"
 
 namespace taskd::evaluation {
 namespace {
@@ -611,23 +612,43 @@ const std::vector<std::pair<std::string, Maker>>& Makers() {
   return makers;
 }
 
+// Uneven work; "u": of which the marks say nothing.
+const std::vector<std::pair<std::string, Maker>>& AllMakers() {
+  static const auto& all = *new std::vector<std::pair<std::string, Maker>>([] {
+    std::vector<std::pair<std::string, Maker>> makers = Makers();
+    const auto add = [&makers](const char* name, const Ragged& what) {
+      makers.emplace_back(name, [what](int index, Draw&, Case& made) { MakeRagged(what, index, made); });
+    };
+    add("W1", {.lengths = true, .faults = true});
+    add("W1u", {.lengths = true, .faults = true, .known = false});
+    add("W2", {.loads = true});
+    add("W2u", {.loads = true, .known = false});
+    add("W3", {.lengths = true, .loads = true, .faults = true});
+    add("W3u", {.lengths = true, .loads = true, .faults = true, .known = false});
+    return makers;
+  }());
+  return all;
+}
+
+// For whoever asks for them: large ones, and work that is lastingly more but not known, which nobody can tell from a slow
+// rank.
 }  // namespace
 
 std::vector<std::string> SuiteNames() {
   std::vector<std::string> names;
-  const std::vector<std::string> others = LongSuiteNames();
-  for (const auto& [name, maker] : Makers()) {
+  const std::vector<std::string> others = SuitesByNameOnly();
+  for (const auto& [name, maker] : AllMakers()) {
     if (std::find(others.begin(), others.end(), name) == others.end()) names.push_back(name);
   }
   return names;
 }
 
-std::vector<std::string> LongSuiteNames() { return {"scale", "quiet"}; }
+std::vector<std::string> SuitesByNameOnly() { return {"scale", "quiet", "W2u", "W3u"}; }
 
 Case MakeCase(const std::string& suite, uint64_t seed, int index) {
   Case made;
   made.suite = suite;
-  const auto& makers = Makers();
+  const auto& makers = AllMakers();
   for (size_t i = 0; i < makers.size(); ++i) {
     if (makers[i].first != suite) continue;
     const uint64_t own = Mix(Mix(seed, 4242), i, static_cast<uint64_t>(index));

@@ -158,7 +158,7 @@ void Numbers(Fold& fold, Visit visit) {
   visit(fold.head_ns), visit(fold.lead_ns), visit(fold.tail_ns), visit(fold.dataloader_own_ns);
   visit(fold.forward_own_ns);
   visit(fold.checkpoint_own_ns), visit(fold.issues), visit(fold.issue_p10_ns), visit(fold.issue_p50_ns);
-  visit(fold.broken), visit(fold.host_only);
+  visit(fold.work), visit(fold.works), visit(fold.odd_works), visit(fold.broken), visit(fold.host_only);
 }
 
 void Write(File& file, const TapeStep& step) {

@@ -77,6 +77,14 @@ def test_names_a_rank_with_a_real_fault(fault, cause):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", ["none", "stops"])
+def test_batches_that_differ_in_size_are_no_fault_and_hide_none(fault):
+    run = real_faults.measure("own-ragged", fault, 3, 40, random.Random(1))
+    assert not run["wrong"], run
+    assert bool(run["found"]) == (fault != "none"), run
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp-unmarked", "ddp-unmarked-logged"])
 def test_hidden_waits_are_no_healthy_job(way):
     run = real_faults.measure(way, "stops", 2, 15, random.Random(1))

@@ -67,6 +67,32 @@ bool HasRoom(const ThreadState& state) {
   return unread + 2 * ring::kBlockBytes <= state.data_bytes;  // the writer is up to a block ahead of what it wrote
 }
 
+// `own_id`: the record is one that MSPTI has not, so its id is one of ours.
+void Write(const MsptiMark& mark, ring::RecordType type, const NamedMark& named, uint32_t more_flags, bool own_id) {
+  if (PrepareThread() == Prepared::kDropped) return;
+  ThreadState& state = *t_state;
+  if (!BeginRecord(state)) return;
+  const uint64_t next = state.next;
+  auto* words = reinterpret_cast<uint64_t*>(next);
+  const uint64_t ticks = KeepOrder(state, ReadTicks());
+  state.last_ticks = ticks;
+  const NameCopy copied =
+      CopyName<NamePlace::kNearPageEnd>(words + 4, LoadNameWord<NamePlace::kNearPageEnd>(named.name), named.name);
+  const uint32_t end = ring::kRecordHeaderBytes + ((copied.bytes + 7) & ~7u);
+  const uint32_t bytes = end + ring::kSourceTrailerBytes;
+  const uint32_t flags = ring::kFlagSource | more_flags | FlagIf(copied.truncated, ring::kFlagTruncated);
+  const uint32_t sequence = state.sequence.load(std::memory_order_relaxed);
+  StoreWord(words, ring::PackWord0(bytes, type, flags, 0) | state.tid_bits);
+  StoreWord(words + 1, ticks);
+  StoreWord(words + 2, own_id ? state.id_base + sequence : mark.id);
+  StoreWord(words + 3, ring::PackWord3(sequence, copied.bytes, named.domain, named.kind));
+  StoreWord(words + end / 8, mark.timestamp_ns);
+  StoreWord(words + end / 8 + 1, uint64_t{mark.process_id} | uint64_t{mark.thread_id} << 32);
+  CommitRecord(state, next + bytes, sequence);
+}
+
+bool IsWanted(const MsptiMark& mark, ring::Kind kind) { return (mark.wanted >> kMsptiCallerShift >> kind & 1) != 0; }
+
 int Emit(void* context, const MsptiMark* mark) {
   if (mark->id >= kIdEnd) {
     Header(context).dropped.fetch_add(1, std::memory_order_relaxed);
@@ -80,32 +106,22 @@ int Emit(void* context, const MsptiMark* mark) {
                                             : ring::kRecordRangeEnd;
   const bool device = mark->source == 1;
   char storage[MarkNames::kNameBytes];
+  char base[kWorkBaseBytes];
   NamedMark named = {"", ring::kDomainDefault, ring::kKindOther};
+  const char* work = nullptr;
   if (!device && type != ring::kRecordRangeEnd) {
-    named = NameMark(DomainIndex(CreateDomain(mark->domain)), mark->name, storage);
-    if ((mark->wanted >> kMsptiCallerShift >> named.kind & 1) == 0) return 1;
+    const uint32_t domain = DomainIndex(CreateDomain(mark->domain));
+    if (type == ring::kRecordRangeStart && domain == ring::kDomainDefault) {
+      work = WorkSuffix(LoadNameWord<NamePlace::kNearPageEnd>(mark->name), mark->name);
+    }
+    if (work != nullptr) CopyBase(base, mark->name, work);
+    named = NameMark(domain, work != nullptr ? base : mark->name, storage);
+    if (!IsWanted(*mark, named.kind)) return 1;
   }
-  if (PrepareThread() == Prepared::kDropped) return 1;
-  ThreadState& state = *t_state;
-  if (!BeginRecord(state)) return 1;
-  const uint64_t next = state.next;
-  auto* words = reinterpret_cast<uint64_t*>(next);
-  const uint64_t ticks = KeepOrder(state, ReadTicks());
-  state.last_ticks = ticks;
-  const NameCopy copied =
-      CopyName<NamePlace::kNearPageEnd>(words + 4, LoadNameWord<NamePlace::kNearPageEnd>(named.name), named.name);
-  const uint32_t end = ring::kRecordHeaderBytes + ((copied.bytes + 7) & ~7u);
-  const uint32_t bytes = end + ring::kSourceTrailerBytes;
-  const uint32_t flags = ring::kFlagSource | FlagIf(stream, ring::kFlagStream) | FlagIf(device, ring::kFlagDevice) |
-                         FlagIf(copied.truncated, ring::kFlagTruncated);
-  const uint32_t sequence = state.sequence.load(std::memory_order_relaxed);
-  StoreWord(words, ring::PackWord0(bytes, type, flags, 0) | state.tid_bits);
-  StoreWord(words + 1, ticks);
-  StoreWord(words + 2, mark->id);
-  StoreWord(words + 3, ring::PackWord3(sequence, copied.bytes, named.domain, named.kind));
-  StoreWord(words + end / 8, mark->timestamp_ns);
-  StoreWord(words + end / 8 + 1, uint64_t{mark->process_id} | uint64_t{mark->thread_id} << 32);
-  CommitRecord(state, next + bytes, sequence);
+  Write(*mark, type, named, FlagIf(stream, ring::kFlagStream) | FlagIf(device, ring::kFlagDevice), false);
+  if (work != nullptr && IsWanted(*mark, ring::kKindOther)) {
+    Write(*mark, ring::kRecordMark, {work, ring::kDomainDefault, ring::kKindOther}, 0, true);
+  }
   return 1;
 }
 

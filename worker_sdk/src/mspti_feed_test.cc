@@ -99,6 +99,22 @@ FRESH_TEST(MsptiFeedTest, HostAndDeviceRecords) {
   EXPECT_STREQ(worker.segment.header().domain_names[records[5].domain], "mine");
 }
 
+FRESH_TEST(MsptiFeedTest, WorkInARangesMessageIsAMarkOfItsOwn) {
+  Fake fake;
+  Worker worker;
+  worker.SwitchOn();
+  const uint64_t id = fake.range_start("default", "step 12 {\"work\": 4096}", 1);
+  fake.range_end("default", id, 1);
+  const std::vector<Record> records = worker.WaitForRecords(5);
+  EXPECT_EQ(records[0].name, "step 12");
+  EXPECT_EQ(records[0].kind, ring::kKindStep);
+  EXPECT_EQ(records[0].id, id);
+  EXPECT_EQ(records[1].name, "{\"work\": 4096}");
+  EXPECT_EQ(records[1].type, ring::kRecordMark);
+  EXPECT_EQ(records[1].flags, ring::kFlagSource);
+  EXPECT_GE(records[1].id, kFirstOwnId);
+}
+
 FRESH_TEST(MsptiFeedTest, DestroyReadsWhatIsLeftAndInitStartsAgain) {
   Fake fake;
   Worker worker;

@@ -64,6 +64,44 @@ FRESH_TEST(RecordTest, TicksAreOfTheHeadersClock) {
   EXPECT_LE(segment.header().start_realtime_ns, worker::ReadClockNs(CLOCK_REALTIME));
 }
 
+FRESH_TEST(RecordTest, WorkInARangesMessageIsAMarkOfItsOwn) {
+  const uint64_t step = mstxRangeStartA("step 17 {\"work\": 4096}", nullptr);
+  const uint64_t forward = taskd_range_start("forward {\"work\":12.5}");
+  EXPECT_NE(step, 0u);
+  EXPECT_NE(forward, 0u);
+  SegmentView segment;
+  std::string problem;
+  const std::vector<Record> records = segment.Records(&problem);
+  EXPECT_EQ(problem, "");
+  ASSERT_EQ(records.size(), 4u);
+  EXPECT_EQ(records[0].name, "step 17");
+  EXPECT_EQ(records[0].kind, ring::kKindStep);
+  EXPECT_EQ(records[0].type, ring::kRecordRangeStart);
+  EXPECT_EQ(records[0].id, step);
+  EXPECT_EQ(records[1].name, "{\"work\": 4096}");
+  EXPECT_EQ(records[1].kind, ring::kKindOther);
+  EXPECT_EQ(records[1].type, ring::kRecordMark);
+  EXPECT_EQ(records[2].name, "forward");
+  EXPECT_EQ(records[2].kind, ring::kKindForward);
+  EXPECT_EQ(records[2].id, forward);
+  EXPECT_EQ(records[3].name, "{\"work\":12.5}");
+}
+
+FRESH_TEST(RecordTest, WhatIsNoWorkStaysAsItIs) {
+  taskd_mark("first");
+  SegmentView segment;
+  for (const char* name :
+       {"step 1 ", "step 1 {", "step 1 {\"wor", "step  {\"work\": 5}", "step {\"work\": 5}", "step 1{\"work\": 5}",
+        "forward {}", "forward {\"worker\": 5}", "step 1234567890123456789012345678901234567890 {\"work\": 5}"}) {
+    taskd_range_start(name);
+    EXPECT_EQ(segment.Last().name, name);
+  }
+  taskd_mark("forward {\"work\": 5}");
+  EXPECT_EQ(segment.Last().name, "forward {\"work\": 5}") << "an instant is no range";
+  taskd_domain_range_start(taskd_domain_create("mine"), "forward {\"work\": 5}");
+  EXPECT_EQ(segment.Last().name, "forward {\"work\": 5}") << "another domain's ranges are none of the kinds";
+}
+
 FRESH_TEST(RecordTest, NamesOfEveryLength) {
   taskd_mark("first");
   SegmentView segment;

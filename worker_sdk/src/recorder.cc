@@ -366,6 +366,14 @@ uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char*
   return gate == 0 ? 0 : RecordByRules(type, domain, name, gate, stream);
 }
 
+uint64_t StartWithWork(const char* name, const char* suffix, bool stream) {
+  char base[kWorkBaseBytes];
+  CopyBase(base, name, suffix);
+  const uint64_t id = Record<ring::kRecordRangeStart>(base, stream);
+  Record<ring::kRecordMark>(suffix, false);
+  return id;
+}
+
 NamedMark NameMark(uint32_t domain, const char* name, char (&storage)[MarkNames::kNameBytes]) {
   if (domain == ring::kDomainCommunication) return {name, domain, ring::kKindCommunication};
   const ring::Kind kind = KindOfName(name);

@@ -26,6 +26,7 @@
 #include "name_words.h"
 #include "taskd/ring.h"
 #include "taskd/taskd.h"
+#include "work_suffix.h"
 
 #define TASKD_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -91,6 +92,8 @@ extern constinit thread_local ThreadState* t_state;
 // SlowMark: the gate has no bit for this mark, or a rule of the user's may fit it; decides where it goes.
 uint64_t SlowMark(ring::RecordType type, const taskd_domain* domain, const char* name, uint32_t gate, bool stream);
 void SlowRangeEnd(uint64_t id);
+// The start of a range whose message says its work (work_suffix.h): two marks.
+uint64_t StartWithWork(const char* name, const char* suffix, bool stream);
 enum class Prepared {
   kDropped,  // no record can be made; it was counted
   kReady,
@@ -204,6 +207,10 @@ uint64_t RecordOn(const taskd_domain* domain, const char* name, uint32_t gate, b
   const uint32_t domain_index = DomainIndex(domain);
   const ring::Kind kind =
       domain_index == ring::kDomainCommunication ? ring::kKindCommunication : ClassifyName(first_word, name);
+  if (kType == ring::kRecordRangeStart && __builtin_expect(kind == ring::kKindOther, false) &&
+      domain_index == ring::kDomainDefault) {
+    if (const char* suffix = WorkSuffix(first_word, name)) return StartWithWork(name, suffix, stream);
+  }
   if (kRules == Rules::kAsked) {
     if ((gate >> kind & 1) == 0) return 0;
   } else if (__builtin_expect(((gate & g_plain_kinds.load(std::memory_order_relaxed)) >> kind & 1) == 0, false)) {

@@ -14,7 +14,7 @@ _work, _groups. Where communication is seen depends on what the torch has (_poin
 """
 from taskd.python.utils.log import never_raises
 
-__all__ = ["enable", "disable", "step", "coverage"]
+__all__ = ["enable", "disable", "step", "work", "coverage"]
 
 _enabled = False
 
@@ -36,7 +36,7 @@ def disable() -> bool:
     """Takes the hooks away again. A DistributedDataParallel that already has ours keeps it, without marks."""
     global _enabled
     if _enabled:
-        from taskd.torch import _gate, _imports, _patches, _rendezvous, _steps
+        from taskd.torch import _amount, _gate, _imports, _patches, _rendezvous, _steps
 
         _enabled = False
         _gate.close_gate()
@@ -44,6 +44,7 @@ def disable() -> bool:
         _rendezvous.arm()
         _patches.undo()
         _steps.reset()
+        _amount.reset()
     return True
 
 
@@ -56,6 +57,17 @@ def step(number=None):
     from taskd.torch import _patches, _steps
 
     return _patches.quietly(_steps.explicit_step, number) or _steps.Step()
+
+
+def work(amount):
+    """How much there is to do in the present step: tokens, elements, a number from 0 on, the same kind of number on all ranks.
+
+    Several calls in a step add up. Where the program does not say it, the shapes of what the model is called with do; from the
+    first call on only the program does. Not a tensor: its value would have to be waited for. Never raises.
+    """
+    from taskd.torch import _amount, _patches
+
+    _patches.quietly(_amount.say, amount)
 
 
 def coverage():

@@ -8,9 +8,11 @@ SAVE_CHECKPOINT = mstx.KIND_SAVE_CHECKPOINT
 FORWARD = mstx.KIND_FORWARD
 DATALOADER = mstx.KIND_DATALOADER
 COMMUNICATION = mstx.KIND_COMMUNICATION
+OTHER = mstx.KIND_OTHER
 
 range_start = mstx.range_start
 range_end = mstx.range_end
+mark = mstx.mark
 
 
 def _nothing():

@@ -3,7 +3,7 @@ import sys
 import threading
 import weakref
 
-from taskd.torch import _gate, _imports, _patches
+from taskd.torch import _amount, _gate, _imports, _patches
 from taskd.torch._steps import state as steps
 
 _inside_module = False  # only the outermost call counts
@@ -29,7 +29,7 @@ def _is_model(module):
     return True
 
 
-def _forward_start(module):
+def _forward_start(module, args, kwargs):
     if not module.training or not _is_model(module):
         return 0
     if steps.counts_forwards:
@@ -37,6 +37,7 @@ def _forward_start(module):
     if not _gate.kinds() & _gate.FORWARD:
         return 0
     steps.begin_first()
+    _patches.quietly(_amount.of_forward, args, kwargs)
     return _gate.range_start("forward")
 
 
@@ -48,7 +49,7 @@ def _make_call(original):
         _inside_module = True
         range_id = 0
         try:
-            range_id = _patches.quietly(_forward_start, self)
+            range_id = _patches.quietly(_forward_start, self, args, kwargs)
             return original(self, *args, **kwargs)
         finally:
             _inside_module = False
@@ -117,6 +118,7 @@ def wrap_export(module, package, name, make):
 
 
 def install(torch):
+    _amount.install(torch)
     _patches.wrap(torch.nn.Module, "__call__", _make_call)
     wrap_export(sys.modules["torch.serialization"], torch, "save", _make_save)
     _imports.when_imported("torch.utils.data.dataloader",

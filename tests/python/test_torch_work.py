@@ -1,0 +1,28 @@
+"""How much work a step is: from the shapes of the outermost forward's arguments, or said by the program."""
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
+                                reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_work_job.py")
+
+
+def work(*amounts):
+    return ['{"work": %s}' % amount for amount in amounts]
+
+
+def test_work_is_what_the_arguments_shapes_say_or_the_program():
+    done = subprocess.run([sys.executable, JOB], capture_output=True, text=True, timeout=140)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "a tensor": work(400), "by name": work(800), "nested": work(800), "a user's dictionary": work(400),
+        "a mask over pairs": work(800), "a picture": work(4 * 3 * 32 * 32), "values stay unread": work(32),
+        "nothing with a shape": [], "many": work(64), "in evaluation": [], "only communication is on": [],
+        "enabled again": work(400), "said by the program": work(4096, 12.5), "a tensor is no number": [],
+        "text is no number": [], "no work": work(0, -1, "nan"),
+    }
