@@ -12,6 +12,7 @@
 namespace taskd::proto {
 
 struct FrameHead {
+  static constexpr uint8_t kData = 0;
   static constexpr uint8_t kHeaders = 1, kPushPromise = 5, kContinuation = 9;  // these carry header blocks
   uint8_t type = 0;
   size_t size = 0;  // of the frame behind its head

@@ -5,8 +5,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -28,6 +30,10 @@ namespace {
 
 constexpr int kConnectTimeoutMs = 5'000;  // to one address
 constexpr size_t kReadBytes = size_t{16} << 10;
+// Frames that are neither data nor headers, most of which gRPC answers, and keeps the answers for a server that does not
+// read: so many at once, and then so many a second.
+constexpr double kMostFrames = 1'000;
+constexpr double kFramesPerSecond = 100;
 
 // One direction: what was read and is not written yet.
 class Way {
@@ -96,10 +102,32 @@ absl::StatusOr<UniqueFd> Dial(const HostPort& address, int grpc) {
   return connected;
 }
 
+// What a server sends, against the limits.
+class Answers {
+ public:
+  absl::Status Count(std::string_view bytes) {
+    const auto now = std::chrono::steady_clock::now();
+    const double passed_s = std::chrono::duration<double>(now - counted_at_).count();
+    counted_at_ = now;
+    frames_ = std::min(kMostFrames, frames_ + passed_s * kFramesPerSecond);
+    while (const std::optional<FrameHead> head = heads_.Next(bytes)) {
+      if (!blocks_.Take(*head)) return absl::ResourceExhaustedError("it sends too many header bytes");
+      if (head->type != FrameHead::kData && head->type != FrameHead::kHeaders) frames_ -= 1;
+      if (frames_ < 0) return absl::ResourceExhaustedError("it sends too many frames");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  FrameHeads heads_{0};
+  HeaderBlocks blocks_;
+  double frames_ = kMostFrames;
+  std::chrono::steady_clock::time_point counted_at_ = std::chrono::steady_clock::now();
+};
+
 // Until either side has ended. Not OK: the server has sent what is not passed on.
 absl::Status Relay(int server, int grpc) {
-  FrameHeads heads(0);
-  HeaderBlocks blocks;
+  Answers counted;
   Way answers(server, grpc), calls(grpc, server);
   while (!(answers.has_ended() && answers.is_empty()) && !(calls.has_ended() && calls.is_empty())) {
     const auto events = [](const Way& in, const Way& out) {
@@ -111,10 +139,7 @@ absl::Status Relay(int server, int grpc) {
     if ((polled[1].revents & (POLLHUP | POLLERR)) != 0) break;
     if (answers.is_empty() && polled[0].revents != 0) {
       if (!answers.Read()) break;
-      std::string_view bytes = answers.rest();
-      while (const std::optional<FrameHead> head = heads.Next(bytes)) {
-        if (!blocks.Take(*head)) return absl::ResourceExhaustedError("it sends too many header bytes");
-      }
+      if (absl::Status status = counted.Count(answers.rest()); !status.ok()) return status;
     }
     if (calls.is_empty() && polled[1].revents != 0 && !calls.Read()) break;
     if (!answers.is_empty() && !answers.Write()) break;

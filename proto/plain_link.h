@@ -2,7 +2,8 @@
 //
 // gRPC's client keeps the header block of an answer as long as it goes on: its limit of metadata begins anew with each
 // CONTINUATION, and its quota does not count the values. So what the server sends passes a thread that counts header
-// blocks on its way to gRPC, and closes the connection where one is too long (HeaderBlocks).
+// blocks, and frames, on its way to gRPC, and closes the connection where one is too long (HeaderBlocks) or there are
+// too many.
 #pragma once
 
 #include <memory>

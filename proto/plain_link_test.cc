@@ -130,5 +130,14 @@ TEST(PlainLinkTest, AHeaderBlockWithoutEndIsNotPassedOn) {
   EXPECT_EQ(status.error_message(), "it sends too many header bytes");
 }
 
+TEST(PlainLinkTest, AFloodOfFramesIsNotPassedOn) {
+  std::string pings = Http2Frame(4, 0, 0, "");
+  for (int i = 0; i < 1200; ++i) pings += Http2Frame(6, 0, 0, std::string(8, '\0'));
+  Raw server(pings);
+  absl::StatusOr<PlainLink> link = PlainLink::Begin(server.address());
+  ASSERT_TRUE(link.ok());
+  EXPECT_EQ(Get(*link, "job").error_message(), "it sends too many frames");
+}
+
 }  // namespace
 }  // namespace taskd::proto
