@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "manager/switch/core.h"
 #include "manager/test_client.h"
+#include "proto/plain_link.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
@@ -459,7 +460,7 @@ TEST_F(ServerTest, OnlyWhoHasTheSecretIsServed) {
 // The same user on the same machine: what is typed against a job that nobody has protected.
 TEST_F(ServerTest, InPlainTextThereIsClusterdsServiceAlone) {
   Start();
-  channel_ = proto::MakePlainChannel(options_.listen);
+  channel_ = proto::PlainLink::Begin(options_.listen)->channel();
   trace_ = TrainingDataTrace::NewStub(channel_);
   control_ = v1::Control::NewStub(channel_);
   EXPECT_EQ(Modify("ns/job", Switch("on", "")).code(), 200);
@@ -474,7 +475,7 @@ TEST_F(ServerTest, WithATokenPlainTextNeedsTheOperatorsLeave) {
   options_.token = options_.secret = "right token";
   Start();
   for (const char* token : {"", "wrong token", "right token"}) {
-    channel_ = proto::MakePlainChannel(options_.listen);
+    channel_ = proto::PlainLink::Begin(options_.listen)->channel();
     DataTypeReq modify;
     modify.set_jobnsname("ns/job");
     modify.mutable_profilingswitch()->set_step("on");
@@ -490,7 +491,7 @@ TEST_F(ServerTest, WithATokenPlainTextNeedsTheOperatorsLeave) {
 
   options_.allow_plaintext = true;
   Start();
-  channel_ = proto::MakePlainChannel(options_.listen);
+  channel_ = proto::PlainLink::Begin(options_.listen)->channel();
   for (const char* token : {"", "wrong token", "right token"}) {
     DataStatusReq get;
     get.set_jobnsname("ns/job");
@@ -503,7 +504,7 @@ TEST_F(ServerTest, WithATokenPlainTextNeedsTheOperatorsLeave) {
 
 TEST_F(ServerTest, HealthAnswersInPlainText) {
   Start();
-  channel_ = proto::MakePlainChannel(options_.listen);
+  channel_ = proto::PlainLink::Begin(options_.listen)->channel();
   // grpc.health.v1.Health/Check, by hand: Debian has no library with its stub. Field 1 of the reply: SERVING = 1.
   grpc::GenericStub stub(channel_);
   grpc::Slice slice("");

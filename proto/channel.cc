@@ -22,6 +22,7 @@
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/create_channel_posix.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -150,18 +151,23 @@ std::shared_ptr<grpc::ChannelCredentials> VerifiedCredentials(
   return grpc::experimental::TlsCredentials(options);
 }
 
-// Of what one in plain text sends: the call is ended where it would be more, as by headers that do not end.
+// Of what one in plain text sends: the call is ended where it would be more.
 constexpr size_t kPlainChannelBytes = size_t{16} << 20;
 
-std::shared_ptr<grpc::Channel> Dial(const std::string& address,
-                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                                    const std::string& name = "", size_t memory_bytes = 0) {
+grpc::ChannelArguments ClientLimits() {
   grpc::ChannelArguments args;
-  if (!name.empty()) args.SetSslTargetNameOverride(name);
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  return args;
+}
+
+std::shared_ptr<grpc::Channel> Dial(const std::string& address,
+                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                    const std::string& name = "") {
+  grpc::ChannelArguments args = ClientLimits();
+  if (!name.empty()) args.SetSslTargetNameOverride(name);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);  // in fact the limit of one attempt
@@ -170,7 +176,6 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address,
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Channels to one address must not share a connection: their credentials and back-off are their own.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (memory_bytes > 0) args.SetResourceQuota(grpc::ResourceQuota().Resize(memory_bytes));
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", address), credentials, args);
 }
 
@@ -223,8 +228,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& ad
   return Dial(address, grpc::SslCredentials({files->authority, files->key, files->certificate}));
 }
 
-std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address) {
-  return Dial(address, grpc::InsecureChannelCredentials(), "", kPlainChannelBytes);
+std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address, UniqueFd connection) {
+  grpc::ChannelArguments args = ClientLimits();
+  args.SetResourceQuota(grpc::ResourceQuota().Resize(kPlainChannelBytes));
+  args.SetString(GRPC_ARG_DEFAULT_AUTHORITY, address);
+  return grpc::CreateCustomInsecureChannelFromFd(address, connection.release(), args);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ManagerDial::Channel() {

@@ -38,8 +38,8 @@ absl::StatusOr<std::shared_ptr<const TlsContext>> MakeServerTls(const Security& 
 // not with a tls_dir. Nothing was sent to them.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security,
                                                            std::function<void()> on_stranger = nullptr);
-// For a server that is not TaskD's.
-std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address);
+// Over a connection to a server that is not TaskD's, which `address` names (plain_link.h).
+std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address, UniqueFd connection);
 
 // The way to one manager. Where the client was given no secret it is looked up, and again for each Channel(): a manager
 // that was started again has another one. Thread safe.

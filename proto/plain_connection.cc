@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/frame_heads.h"
 
 namespace taskd::proto {
 namespace {
@@ -26,9 +27,9 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 // RFC 9113 §3.4 and §4.1.
 constexpr size_t kPrefaceBytes = NGHTTP2_CLIENT_MAGIC_LEN;
 constexpr size_t kFrameHeadBytes = 9;
+static_assert(HeaderBlocks::kMostBytes == kPlainHeaderBytes);
 constexpr size_t kFramePayloadBytes = 16 << 10;  // the default of SETTINGS_MAX_FRAME_SIZE, which we leave as it is
 constexpr size_t kBytesAFrame = 1 << 10;         // of a header block cost as much as a frame: each may be a field
-constexpr size_t kFragments = 8;                 // of a header block; what nghttp2 takes too
 
 constexpr size_t kMessageHead = 5;         // the flag of compression, and the length
 constexpr size_t kQueuedBytes = 64;        // what a message in a queue costs besides its own bytes
@@ -360,37 +361,17 @@ class PlainConnection::Session {
 
   // Reads the heads of frames ahead of nghttp2. Null, or which limit they break.
   const char* Count(std::string_view bytes) {
-    while (!bytes.empty()) {
-      if (skip_ > 0) {
-        const size_t part = std::min(skip_, bytes.size());
-        skip_ -= part;
-        bytes.remove_prefix(part);
-        continue;
-      }
-      head_[head_size_++] = static_cast<unsigned char>(bytes.front());
-      bytes.remove_prefix(1);
-      if (head_size_ < kFrameHeadBytes) continue;
-      head_size_ = 0;
-      skip_ = size_t{head_[0]} << 16 | size_t{head_[1]} << 8 | head_[2];
-      if (const char* why = CountFrame(head_[3], skip_); why != nullptr) return why;
+    while (const std::optional<FrameHead> head = heads_.Next(bytes)) {
+      if (const char* why = CountFrame(*head); why != nullptr) return why;
     }
     return nullptr;
   }
-  const char* CountFrame(unsigned char type, size_t size) {
-    if (size > kFramePayloadBytes) return "a frame of more than 16 KiB";
-    const bool has_fields = type == NGHTTP2_HEADERS || type == NGHTTP2_CONTINUATION;
-    frames_ -= 1 + (has_fields ? static_cast<int64_t>(size / kBytesAFrame) : 0);
+  const char* CountFrame(const FrameHead& head) {
+    if (head.size > kFramePayloadBytes) return "a frame of more than 16 KiB";
+    const bool has_fields = head.type == FrameHead::kHeaders || head.type == FrameHead::kContinuation;
+    frames_ -= 1 + (has_fields ? static_cast<int64_t>(head.size / kBytesAFrame) : 0);
     if (frames_ < 0) return "too many frames";
-    if (type == NGHTTP2_HEADERS) {
-      block_bytes_ = size;
-      fragments_ = 0;
-    } else if (type == NGHTTP2_CONTINUATION) {
-      block_bytes_ += size;
-      ++fragments_;
-    } else {
-      return nullptr;
-    }
-    return block_bytes_ > kPlainHeaderBytes || fragments_ > kFragments ? "too many header bytes" : nullptr;
+    return blocks_.Take(head) ? nullptr : "too many header bytes";
   }
 
   int BeginHeaders(const nghttp2_frame& frame) {
@@ -590,10 +571,8 @@ class PlainConnection::Session {
   const char* abort_ = nullptr;  // why a callback fails
   const char* why_closed_ = nullptr;
   // Of the frames that come in:
-  size_t skip_ = kPrefaceBytes;  // to the next head
-  std::array<unsigned char, kFrameHeadBytes> head_ = {};
-  size_t head_size_ = 0;
-  size_t block_bytes_ = 0, fragments_ = 0;  // of this header block
+  FrameHeads heads_{kPrefaceBytes};
+  HeaderBlocks blocks_;
   int64_t frames_ = kPlainFrames;
   int64_t frames_ns_;  // up to when they have grown
   size_t field_count_ = 0, field_bytes_ = 0;

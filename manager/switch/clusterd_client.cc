@@ -12,7 +12,7 @@
 #include "manager/rpc/call_again.h"
 #include "manager/switch/trace_messages.h"
 #include "profiling.grpc.pb.h"
-#include "proto/channel.h"
+#include "proto/plain_link.h"
 
 namespace taskd::manager {
 namespace {
@@ -52,11 +52,7 @@ class ClusterdClient::Impl {
     bool failure_reported = false;
     while (true) {
       auto begin = steady_clock::now();
-      // ClusterD speaks plain text only (docs/security-model.md). A connection for each try: what a server goes on
-      // sending over one whose call has failed is still read, and headers without end would be kept.
-      std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(proto::MakePlainChannel(address_));
-      grpc::Status status = Subscribe(*stub, failure_reported);
-      stub.reset();
+      grpc::Status status = Try(failure_reported);
       // A subscription that held for a while begins the back-off anew; one that ends at once does not, whatever it
       // said.
       if (steady_clock::now() - begin > kLastBackOff) back_off.Reset();
@@ -65,6 +61,14 @@ class ClusterdClient::Impl {
       failure_reported = true;
       if (!calls_.Pause(back_off.Next())) return;
     }
+  }
+
+  // ClusterD speaks plain text only (docs/security-model.md).
+  grpc::Status Try(bool& failure_reported) {
+    absl::StatusOr<proto::PlainLink> link = proto::PlainLink::Begin(address_);
+    if (!link.ok()) return {grpc::StatusCode::RESOURCE_EXHAUSTED, std::string(link.status().message())};
+    std::unique_ptr<TrainingDataTrace::Stub> stub = TrainingDataTrace::NewStub(link->channel());
+    return link->Explain(Subscribe(*stub, failure_reported));
   }
 
   // Until the stream ends. Reports that it is up, and clears `failure_reported`, once the server has answered.

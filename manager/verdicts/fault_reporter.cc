@@ -12,7 +12,7 @@
 #include "common/utf8.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/rpc/call_again.h"
-#include "proto/channel.h"
+#include "proto/plain_link.h"
 #include "pubfault.grpc.pb.h"
 
 namespace taskd::manager {
@@ -191,16 +191,11 @@ class FaultReporter::Impl {
 
  private:
   void Run() {
-    std::unique_ptr<PubFault::Stub> stub;
     BackOff back_off(kPeriod, kLastBackOff);
     bool failure_said = false;
     milliseconds pause{0};
     while (calls_.Pause(pause)) {
-      // ClusterD speaks plain text only (docs/security-model.md). After a failure the connection is another one
-      // (clusterd_client.cc).
-      if (stub == nullptr) stub = PubFault::NewStub(proto::MakePlainChannel(options_.address));
-      std::string failure = Turn(*stub);
-      if (!failure.empty()) stub.reset();
+      std::string failure = Turn();
       if (calls_.stopped()) return;
       if (failure.empty()) {
         pause = kPeriod;
@@ -215,7 +210,7 @@ class FaultReporter::Impl {
   }
 
   // Sends the first message that is due. Not empty: why it was not taken, though it may be later.
-  std::string Turn(PubFault::Stub& stub) {
+  std::string Turn() {
     std::shared_ptr<const diagnosis::Report> report = report_();
     std::set<uint64_t> open;
     for (const Verdict& verdict : report->verdicts) {
@@ -225,7 +220,7 @@ class FaultReporter::Impl {
       if (fault.state != KeptFault::State::kReported || open.count(verdict) != 0) continue;
       PublicFaultRequest reported;
       reported.ParseFromString(fault.request);
-      return Send(stub, verdict, RecoveryRequest(reported, NowMs()), KeptFault::State::kRecovered);
+      return Send(verdict, RecoveryRequest(reported, NowMs()), KeptFault::State::kRecovered);
     }
     for (const Verdict& verdict : report->verdicts) {
       if (!IsReportable(verdict, report->last_step) || faults_.count(verdict.id) != 0) continue;
@@ -237,17 +232,21 @@ class FaultReporter::Impl {
         }
         continue;
       }
-      return Send(stub, verdict.id, FaultRequest(verdict, places, options_.job, NowMs()), KeptFault::State::kReported);
+      return Send(verdict.id, FaultRequest(verdict, places, options_.job, NowMs()), KeptFault::State::kReported);
     }
     return "";
   }
 
-  std::string Send(PubFault::Stub& stub, uint64_t verdict, const PublicFaultRequest& request, KeptFault::State state) {
+  std::string Send(uint64_t verdict, const PublicFaultRequest& request, KeptFault::State state) {
+    // ClusterD speaks plain text only (docs/security-model.md). Faults are rare: each has a connection of its own.
+    absl::StatusOr<proto::PlainLink> link = proto::PlainLink::Begin(options_.address);
+    if (!link.ok()) return std::string(link.status().message());
+    std::unique_ptr<PubFault::Stub> stub = PubFault::NewStub(link->channel());
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCallDeadline);
     if (!calls_.Begin(&context)) return "";
     RespStatus reply;
-    grpc::Status status = stub.SendPublicFault(&context, request, &reply);
+    grpc::Status status = link->Explain(stub->SendPublicFault(&context, request, &reply));
     calls_.End();
     if (!status.ok()) return absl::StrCat(status.error_message(), " (gRPC status ", status.error_code(), ")");
     if (reply.code() != kCodeOk && reply.code() != kCodeBadParameter) {

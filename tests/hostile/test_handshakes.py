@@ -1,12 +1,11 @@
 """TLS before any proof: handshakes that another user of the machine begins and leaves cost the job little, and keep nobody of
 it out."""
 import os
-import re
 import subprocess
 
 import harness
 import pytest
-from harness import wait_until
+from harness import peak_bytes, thread_count, wait_until
 from strangers import STRANGER, VICTIM, host  # noqa: F401
 
 pytestmark = pytest.mark.root("processes of other users")
@@ -70,13 +69,6 @@ class Flood:
         self.child.stdout.close()
 
 
-def numbers(pid):
-    """(resident bytes at most so far, threads)."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        text = status.read()
-    return int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]) * 1024, int(re.search(r"Threads:\s+(\d+)", text)[1])
-
-
 def as_user(uid):
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
 
@@ -97,14 +89,14 @@ def test_handshakes_of_a_stranger_are_bounded_and_keep_nobody_out(host, descript
         return host.run(VICTIM, "taskd", "status", "--manager", address, "--json").returncode
 
     assert status() == 0
-    before, threads = numbers(manager.pid)
+    before, threads = peak_bytes(manager), thread_count(manager)
     flood = Flood(as_user(STRANGER), address.rpartition(":")[2])
     try:
         flood.wait()
         for _ in range(5):
             assert status() == 0, manager.log()[-2000:]
             flood.require_alive()
-        after, more = numbers(manager.pid)
+        after, more = peak_bytes(manager), thread_count(manager)
     finally:
         flood.close()
     assert after - before < 64 * MIB
@@ -119,7 +111,7 @@ def test_launchers_join_while_a_stranger_floods_their_port(jobs, token):
     first = jobs.static(0, port, action=("wait",), environment=environment)
     wait_until(lambda: first.require_alive() and subprocess.run(
         ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port}"], capture_output=True, check=False).returncode == 0, "the store listens")
-    before, _ = numbers(first.pid)
+    before = peak_bytes(first)
     flood = Flood(as_user(STRANGER), port, frames=True)
     try:
         flood.wait()
@@ -127,8 +119,7 @@ def test_launchers_join_while_a_stranger_floods_their_port(jobs, token):
         wait_until(lambda: first.require_alive() and second.require_alive() and
                    len([name for name in os.listdir(jobs.folder) if name.startswith("started.")]) == 4, "all ranks have begun")
         flood.require_alive()
-        after, _ = numbers(first.pid)
-        assert after - before < 64 * MIB
+        assert peak_bytes(first) - before < 64 * MIB
     finally:
         flood.close()
     jobs.put("go")

@@ -38,13 +38,6 @@ EXPORTED = {
 }
 
 
-def cache(name):
-    """A variable of the build."""
-    with open(os.path.join(harness.BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
-        found = re.search(rf"^{name}:\w+=(.*)$", file.read(), re.MULTILINE)
-    return found[1] if found else ""
-
-
 def read(path, *options):
     return subprocess.run(["readelf", "-W", *options, path], capture_output=True, text=True, check=True).stdout
 
@@ -71,22 +64,22 @@ def test_the_program_is_position_independent():
     assert re.search(r"\(FLAGS_1\).*\bPIE\b", read(harness.TASKD, "-d"))
 
 
-@pytest.mark.skipif(cache("TASKD_SANITIZE") != "", reason="a sanitizer checks more than these")
+@pytest.mark.skipif(harness.sanitized(), reason="a sanitizer checks more than these")
 def test_frames_have_canaries_and_copies_are_checked(name):
     symbols = read(SHIPPED[name], "--syms")  # a static program has no dynamic ones
     assert "__stack_chk_fail" in symbols
-    if cache("CMAKE_BUILD_TYPE") in ("Release", "RelWithDebInfo", "MinSizeRel") and name != "_mstx":  # it copies nothing
+    if harness.build_variable("CMAKE_BUILD_TYPE") in ("Release", "RelWithDebInfo", "MinSizeRel") and name != "_mstx":  # it copies nothing
         assert re.search(r"__(snprintf|memcpy|read|vsnprintf|fprintf|realpath|strcpy)_chk", symbols), symbols
 
 
-@pytest.mark.skipif(cache("TASKD_SANITIZE") != "", reason="a sanitizer shows its own")
+@pytest.mark.skipif(harness.sanitized(), reason="a sanitizer shows its own")
 @pytest.mark.parametrize("library", EXPORTED)
 def test_a_library_shows_its_interface_and_nothing_else(library):
     listed = subprocess.run(["nm", "-D", "--defined-only", SHIPPED[library]], capture_output=True, text=True, check=True)
     assert {line.split()[2] for line in listed.stdout.splitlines()} == set(EXPORTED[library].split())
 
 
-@pytest.mark.skipif(cache("TASKD_SANITIZE") != "", reason="a sanitizer's runtime needs more")
+@pytest.mark.skipif(harness.sanitized(), reason="a sanitizer's runtime needs more")
 @pytest.mark.parametrize("library", EXPORTED)
 def test_what_is_loaded_into_training_needs_libc_only(library):
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", read(SHIPPED[library], "-d"))

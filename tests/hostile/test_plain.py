@@ -1,6 +1,5 @@
 """Strangers who speak gRPC in plain text: whatever they send, manager and proxy stay small, and the job's own are answered."""
 import os
-import re
 import subprocess
 
 import harness
@@ -19,10 +18,7 @@ CLOSED = set(ATTACKS) - {"places", "unfinished", "silence"}
 
 def figures(process):
     """(resident memory in bytes, its peak, threads)."""
-    with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
-        text = status.read()
-    kib = [int(re.search(rf"{name}:\s+(\d+) kB", text)[1]) for name in ("VmRSS", "VmHWM")]
-    return kib[0] * 1024, kib[1] * 1024, int(re.search(r"Threads:\s+(\d+)", text)[1])
+    return harness.resident_bytes(process), harness.peak_bytes(process), harness.thread_count(process)
 
 
 class Peers:

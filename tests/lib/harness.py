@@ -51,10 +51,37 @@ def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
         pause.wait(interval_s)
 
 
-def peak_bytes(process):
-    """The most memory that it ever had resident."""
+@functools.lru_cache
+def build_variable(name):
+    """What CMake's cache of the build has under this name."""
+    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as cache:
+        found = re.search(rf"^{name}:\w+=(.*)$", cache.read(), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def sanitized():
+    """Whether a sanitizer is in the build, which shadows what is used and keeps what is freed: limits of memory are the other builds'."""
+    return build_variable("TASKD_SANITIZE") != ""
+
+
+def status_number(process, name):
+    """A number of its /proc/PID/status: kB where that has a unit."""
     with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
-        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+        return next(int(line.split()[1]) for line in status if line.startswith(name + ":"))
+
+
+def resident_bytes(process):
+    """The memory that it has resident; 0 where a sanitizer is in it."""
+    return 1024 * status_number(process, "VmRSS") if not sanitized() else 0
+
+
+def peak_bytes(process):
+    """The most memory that it ever had resident; 0 where a sanitizer is in it."""
+    return 1024 * status_number(process, "VmHWM") if not sanitized() else 0
+
+
+def thread_count(process):
+    return status_number(process, "Threads")
 
 
 def clean_environment(**extra):
@@ -62,6 +89,8 @@ def clean_environment(**extra):
     steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|POD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|PMIX_|PMI_|SLURM|"
                           r"PET_|TORCHELASTIC_|JOB_COMPLETION_INDEX|JOBSET_|LWS_|VC_|KUBERNETES_|MSTX_|NVTX_")
     environment = {k: v for k, v in os.environ.items() if not steering.match(k)}
+    if sanitized():  # LeakSanitizer attaches as a debugger does, to which daemons are closed; and some tests preload
+        environment.setdefault("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0")
     environment.update({k: str(v) for k, v in extra.items() if v is not None})
     return environment
 
@@ -377,6 +406,9 @@ class Stage:
     def close(self):
         for process in reversed(self.processes):
             process.kill()
+        for process in self.processes if sanitized() else []:
+            report = re.search(r"(ERROR: \w*Sanitizer|runtime error:)[^\0]{0,3000}", process.log())
+            assert not report, f"{process.name}: {report[0]}"
 
     def print_logs(self):
         for process in self.processes:
