@@ -14,11 +14,11 @@
 #include "agent/commands/job_flags.h"
 #include "agent/commands/progress.h"
 #include "common/utf8.h"
-#include "diagnosis/diagnose_files.h"
-#include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
+#include "readers/diagnose_files.h"
+#include "readers/mark_directory.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 
 namespace taskd::commands {
@@ -43,10 +43,10 @@ absl::Status Print(const DiagnoseOptions& options, const diagnosis::Report& repo
 }
 
 absl::Status FromFiles(const DiagnoseOptions& options) {
-  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.source.from);
+  absl::StatusOr<readers::MarkDirectory> directory = readers::ListMarkDirectory(options.source.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   Progress progress;
-  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(
+  absl::StatusOr<diagnosis::Report> report = readers::DiagnoseFiles(
       *directory, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading marks", done, all); });
   progress.Clear();
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));

@@ -13,10 +13,10 @@
 #include "agent/commands/progress.h"
 #include "common/realtime.h"
 #include "common/utf8.h"
-#include "diagnosis/diagnose_files.h"
-#include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
 #include "proto/channel.h"
+#include "readers/diagnose_files.h"
+#include "readers/mark_directory.h"
 #include "view/history.h"
 #include "view/report_page.h"
 
@@ -37,11 +37,11 @@ struct Report {
 constexpr std::chrono::milliseconds kTimeout{20000};
 
 absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
-  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.source.from);
+  absl::StatusOr<readers::MarkDirectory> directory = readers::ListMarkDirectory(options.source.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   Progress progress;
   view::History history;
-  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(
+  absl::StatusOr<diagnosis::Report> report = readers::DiagnoseFiles(
       *directory, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading marks", done, all); },
       nullptr, [&](int rank, const StepFold& fold) { history.Add(rank, fold, fold.end_ns); });
   progress.Clear();

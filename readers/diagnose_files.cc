@@ -7,7 +7,7 @@
 //    rank has one, so ranks are read in rounds: first everybody who runs low, on all threads; then one thread hands
 //    folds over until a rank has none left.
 // 3. The engine's clock is the time in the marks. Clocks of nodes that differ only shift what one step waits for.
-#include "diagnosis/diagnose_files.h"
+#include "readers/diagnose_files.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -34,7 +34,7 @@
 #include "marks/mark_fold.h"
 #include "marks/parallel_group.h"
 
-namespace taskd::diagnosis {
+namespace taskd::readers {
 namespace {
 
 using diagnosis::Engine;
@@ -384,4 +384,4 @@ absl::StatusOr<diagnosis::Report> DiagnoseFiles(const MarkDirectory& directory, 
   return Reader(directory, threads, progress, on_step).Run(at_end);
 }
 
-}  // namespace taskd::diagnosis
+}  // namespace taskd::readers

@@ -8,11 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "diagnosis/engine.h"
-#include "diagnosis/mark_directory.h"
 #include "diagnosis/verdict.h"
 #include "marks/step_fold.h"
+#include "readers/mark_directory.h"
 
-namespace taskd::diagnosis {
+namespace taskd::readers {
 
 // Called now and then, from the calling thread.
 using ReadProgress = std::function<void(uint64_t bytes_read, uint64_t bytes)>;
@@ -31,4 +31,4 @@ absl::StatusOr<diagnosis::Report> DiagnoseFiles(const MarkDirectory& directory, 
                                                 const ReadProgress& progress, const DiagnosisEnd& at_end = nullptr,
                                                 const StepSeen& on_step = nullptr);
 
-}  // namespace taskd::diagnosis
+}  // namespace taskd::readers
