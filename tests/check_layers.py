@@ -17,6 +17,7 @@ ALLOWED = {
     "marks": {"common"},
     "store": {"common"},
     "diagnosis": {"common", "marks"},
+    "readers": {"common", "marks", "diagnosis"},
     "view": {"common", "marks", "diagnosis"},
     "proto": {"common", "marks", "diagnosis"},
     "worker_sdk": set(),
@@ -41,7 +42,7 @@ ALLOWED = {
     "agent/run": {"common", "proto", "store", "agent/engine", "agent/process", "agent/stacks"},
     "agent/modes": {"common", "proto", "agent/engine", "agent/process", "agent/ranktable", "agent/rdma"},
     "agent/commands": {"common", "marks", "diagnosis", "proto", "store", "agent/engine", "agent/modes", "agent/process",
-                       "agent/ranktable", "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace", "view"},
+                       "agent/ranktable", "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace", "readers", "view"},
     "agent": {"agent/commands", "agent/modes"},
 }
 # Single headers beyond the table, with the reason.

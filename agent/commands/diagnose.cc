@@ -14,11 +14,11 @@
 #include "agent/commands/job_flags.h"
 #include "agent/commands/progress.h"
 #include "common/utf8.h"
-#include "diagnosis/diagnose_files.h"
-#include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
+#include "readers/diagnose_sources.h"
+#include "readers/render_sources.h"
 #include "taskd/v1/diagnosis.grpc.pb.h"
 
 namespace taskd::commands {
@@ -33,31 +33,28 @@ struct DiagnoseOptions {
 
 constexpr std::chrono::milliseconds kTimeout{5000};
 
-absl::Status Print(const DiagnoseOptions& options, const diagnosis::Report& report, const std::string& job) {
-  if (options.json) {
-    std::cout << diagnosis::RenderJson(report, job) << std::endl;
-  } else {
-    std::cout << diagnosis::RenderText(report, job) << std::flush;
-  }
+absl::Status Print(const std::string& text) {
+  std::cout << text << std::flush;
   return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
 }
 
 absl::Status FromFiles(const DiagnoseOptions& options) {
-  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.source.from);
-  if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   Progress progress;
-  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(
-      *directory, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading marks", done, all); });
+  absl::StatusOr<readers::SourcesDiagnosis> read =
+      readers::DiagnoseSources({options.source.from}, ReadingThreads(),
+                               [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); });
   progress.Clear();
-  if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
-  return Print(options, *report, options.source.job.empty() ? directory->task : options.source.job);
+  if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));
+  const std::string job = options.source.job.empty() ? read->name : options.source.job;
+  return Print(options.json ? readers::RenderJson(*read, job) + "\n" : readers::RenderText(*read, job));
 }
 
 absl::Status PrintMessage(const DiagnoseOptions& options, const std::string& manager,
                           const v1::DiagnosisReport& message) {
   absl::StatusOr<diagnosis::Report> report = proto::ReadReport(message);
   if (!report.ok()) return absl::UnavailableError(absl::StrCat("manager ", manager, ": ", report.status().message()));
-  return Print(options, *report, message.job());
+  return Print(options.json ? diagnosis::RenderJson(*report, message.job()) + "\n"
+                            : diagnosis::RenderText(*report, message.job()));
 }
 
 // The next report, of one part or of many.

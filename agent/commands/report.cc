@@ -13,10 +13,9 @@
 #include "agent/commands/progress.h"
 #include "common/realtime.h"
 #include "common/utf8.h"
-#include "diagnosis/diagnose_files.h"
-#include "diagnosis/mark_directory.h"
 #include "diagnosis/render.h"
 #include "proto/channel.h"
+#include "readers/diagnose_sources.h"
 #include "view/history.h"
 #include "view/report_page.h"
 
@@ -37,21 +36,20 @@ struct Report {
 constexpr std::chrono::milliseconds kTimeout{20000};
 
 absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
-  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options.source.from);
-  if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   Progress progress;
   view::History history;
-  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(
-      *directory, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading marks", done, all); },
-      nullptr, [&](int rank, const StepFold& fold) { history.Add(rank, fold, fold.end_ns); });
+  absl::StatusOr<readers::SourcesDiagnosis> read = readers::DiagnoseSources(
+      {options.source.from}, ReadingThreads(),
+      [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); },
+      [&](int rank, const StepFold& fold) { history.Add(rank, fold, fold.end_ns); });
   progress.Clear();
-  if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
+  if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));
   view::ReportPage page;
-  page.job = options.source.job.empty() ? directory->task : options.source.job;
-  page.source = absl::StrCat("the mark files in ", options.source.from);
+  page.job = options.source.job.empty() ? read->name : options.source.job;
+  page.source = absl::StrCat(read->sources.empty() ? "the mark files in " : "the files in ", options.source.from);
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();
-  page.report = *std::move(report);
+  page.report = std::move(read->report);
   return Report{view::RenderReportPage(page, history), diagnosis::WriteHeadline(page.report)};
 }
 

@@ -26,13 +26,13 @@
 #include "agent/commands/progress.h"
 #include "agent/trace/trace_writer.h"
 #include "common/printable.h"
-#include "diagnosis/diagnose_files.h"
 #include "diagnosis/engine.h"
-#include "diagnosis/mark_directory.h"
 #include "diagnosis/verdict.h"
 #include "marks/mark_file_reader.h"
 #include "marks/parallel_group.h"
 #include "marks/step_name.h"
+#include "readers/diagnose_files.h"
+#include "readers/mark_directory.h"
 
 namespace taskd::commands {
 namespace {
@@ -95,9 +95,9 @@ absl::StatusOr<Spans> ParseFlag(const char* flag, const std::string& text, const
 
 // A rank of the folder, and what of it is asked for.
 struct Chosen {
-  explicit Chosen(const diagnosis::RankMarks& rank) : marks(&rank) {}
+  explicit Chosen(const readers::RankMarks& rank) : marks(&rank) {}
 
-  const diagnosis::RankMarks* marks;
+  const readers::RankMarks* marks;
   int node = -1;
   int64_t clock_offset_ns = 0;
   std::vector<trace::TraceWindow> windows;
@@ -197,12 +197,12 @@ class Trace {
   size_t IndexOf(int rank) const;  // in directory_.ranks; its size: not there
   std::vector<int> Accused(const Verdict& verdict) const;
   trace::TraceSpan SpanOf(const Verdict& verdict) const;
-  std::vector<GroupInfo> GroupsOf(const diagnosis::RankMarks& marks) const;
+  std::vector<GroupInfo> GroupsOf(const readers::RankMarks& marks) const;
   template <typename Use>
-  void ForEachMark(const diagnosis::RankMarks& marks, const char* what, const Use& use);
+  void ForEachMark(const readers::RankMarks& marks, const char* what, const Use& use);
 
   const TraceOptions& options_;
-  diagnosis::MarkDirectory directory_;
+  readers::MarkDirectory directory_;
   diagnosis::Report report_;
   std::vector<int> nodes_;                 // of directory_.ranks
   std::vector<int64_t> clock_offset_ns_;   // of directory_.ranks
@@ -216,7 +216,7 @@ class Trace {
 
 size_t Trace::IndexOf(int rank) const {
   auto it = std::partition_point(directory_.ranks.begin(), directory_.ranks.end(),
-                                 [&](const diagnosis::RankMarks& marks) { return marks.rank < rank; });
+                                 [&](const readers::RankMarks& marks) { return marks.rank < rank; });
   return it != directory_.ranks.end() && it->rank == rank ? static_cast<size_t>(it - directory_.ranks.begin())
                                                           : directory_.ranks.size();
 }
@@ -235,7 +235,7 @@ std::vector<int> Trace::Accused(const Verdict& verdict) const {
   return ranks;
 }
 
-std::vector<GroupInfo> Trace::GroupsOf(const diagnosis::RankMarks& marks) const {
+std::vector<GroupInfo> Trace::GroupsOf(const readers::RankMarks& marks) const {
   // Without the file groups are called by their names, and peers are numbers within them.
   absl::StatusOr<std::vector<GroupInfo>> groups =
       ReadParallelGroups(absl::StrCat(marks.folder, "/parallel_group.json"));
@@ -243,7 +243,7 @@ std::vector<GroupInfo> Trace::GroupsOf(const diagnosis::RankMarks& marks) const 
 }
 
 absl::Status Trace::Diagnose() {
-  absl::StatusOr<diagnosis::MarkDirectory> directory = diagnosis::ListMarkDirectory(options_.from);
+  absl::StatusOr<readers::MarkDirectory> directory = readers::ListMarkDirectory(options_.from);
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   directory_ = *std::move(directory);
   auto progress = [this](uint64_t done, uint64_t all) { progress_.Show("diagnosing", done, all); };
@@ -254,7 +254,7 @@ absl::Status Trace::Diagnose() {
       for (int rank : Accused(verdict)) peers_[rank] = engine.Peers(rank);
     }
   };
-  absl::StatusOr<diagnosis::Report> report = diagnosis::DiagnoseFiles(directory_, ReadingThreads(), progress, at_end);
+  absl::StatusOr<diagnosis::Report> report = readers::DiagnoseFiles(directory_, ReadingThreads(), progress, at_end);
   if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
   report_ = *std::move(report);
   return absl::OkStatus();
@@ -305,7 +305,7 @@ bool Trace::ChooseSuspects() {
 }
 
 absl::Status Trace::ChooseRanks(const Spans& ranks) {
-  for (const diagnosis::RankMarks& marks : directory_.ranks) {
+  for (const readers::RankMarks& marks : directory_.ranks) {
     if (ranks.empty() || Contains(ranks, marks.rank)) chosen_.emplace_back(marks);
   }
   if (!chosen_.empty()) return absl::OkStatus();
@@ -316,7 +316,7 @@ absl::Status Trace::ChooseRanks(const Spans& ranks) {
 
 // `use` returns whether it wants more.
 template <typename Use>
-void Trace::ForEachMark(const diagnosis::RankMarks& marks, const char* what, const Use& use) {
+void Trace::ForEachMark(const readers::RankMarks& marks, const char* what, const Use& use) {
   absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(marks.folder);
   if (!reader.ok()) {
     // Deleted since the folder was listed: as if it had never been there.
@@ -348,7 +348,7 @@ void Trace::FindStepsOf(Chosen& rank) {
 absl::Status Trace::FindSteps() {
   read_bytes_ = all_bytes_ = 0;
   for (const Chosen& rank : chosen_) {
-    for (const diagnosis::MarkFile& file : rank.marks->files) all_bytes_ += file.bytes;
+    for (const readers::MarkFile& file : rank.marks->files) all_bytes_ += file.bytes;
   }
   for (Chosen& rank : chosen_) FindStepsOf(rank);
   std::erase_if(chosen_, [&](const Chosen& rank) {
@@ -440,7 +440,7 @@ absl::Status Trace::Write(OutputFile& file) {
   });
   read_bytes_ = all_bytes_ = 0;
   for (const Chosen& rank : chosen_) {
-    for (const diagnosis::MarkFile& mark_file : rank.marks->files) all_bytes_ += mark_file.bytes;
+    for (const readers::MarkFile& mark_file : rank.marks->files) all_bytes_ += mark_file.bytes;
   }
   trace::TraceWriter writer(base_ns, [&](std::string_view data) { return file.Write(data); });
   for (size_t i = 0; i < chosen_.size() && writer.status().ok(); ++i) WriteRank(writer, i);

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "diagnosis/mark_directory.h"
 #include "marks/mark_file_reader.h"
 #include "marks/mark_fold.h"
 #include "marks/parallel_group.h"
+#include "readers/mark_directory.h"
 #include "tests/diagnosis/baselines.h"
 #include "tests/diagnosis/metrics.h"
 
@@ -31,7 +31,7 @@ struct Folds {
   Topology topology;  // as known at the end: no group of these jobs changes
 };
 
-absl::Status FoldRank(const taskd::diagnosis::RankMarks& marks, Folds& folds) {
+absl::Status FoldRank(const taskd::readers::RankMarks& marks, Folds& folds) {
   taskd::MarkFold fold([&](StepFold&& step) { folds.by_step[step.step][marks.rank] = std::move(step); });
   auto groups = taskd::ReadParallelGroups(marks.folder + "/parallel_group.json");
   if (groups.ok()) fold.SetGroups(*groups);
@@ -71,13 +71,13 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends
     std::fputs("baseline_claims TASK_FOLDER\n", stderr);
     return 2;
   }
-  auto directory = taskd::diagnosis::ListMarkDirectory(argv[1]);
+  auto directory = taskd::readers::ListMarkDirectory(argv[1]);
   if (!directory.ok()) {
     std::fprintf(stderr, "baseline_claims: %s\n", std::string(directory.status().message()).c_str());
     return 2;
   }
   Folds folds;
-  for (const taskd::diagnosis::RankMarks& marks : directory->ranks) {
+  for (const taskd::readers::RankMarks& marks : directory->ranks) {
     absl::Status status = FoldRank(marks, folds);
     if (status.ok()) continue;
     std::fprintf(stderr, "baseline_claims: rank %d: %s\n", marks.rank, std::string(status.message()).c_str());

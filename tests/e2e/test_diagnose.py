@@ -273,7 +273,7 @@ def test_no_marks_is_wrong_usage(stage, tmp_path):
     (empty / "0" / "1767225600").write_text("these\nare no marks\n")
     usage_error(stage.run("diagnose", "--from", str(empty)), "none of its 2 lines")
     usage_error(stage.run("diagnose", "--from", str(empty / "0")), "folder above")
-    usage_error(stage.run("diagnose", "--from", str(empty / "0" / "1767225600")), "Not a directory")
+    usage_error(stage.run("diagnose", "--from", str(empty / "0" / "1767225600")), "is of no known format")
 
 
 def test_wrong_usage(stage, tmp_path):

@@ -13,10 +13,10 @@
 #include "agent/trace/trace_writer.h"
 #include "common/json_unescape.h"
 #include "common/unique_fd.h"
-#include "diagnosis/mark_directory.h"
 #include "marks/mark_file_reader.h"
 #include "nlohmann/json.hpp"
 #include "proxy/state_file.h"
+#include "readers/mark_directory.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace {
@@ -77,13 +77,13 @@ void ReadFolder(const std::string& text) {
     bytes += content.size();
     lines += static_cast<uint64_t>(std::count(content.begin(), content.end(), '\n')) + 1;
   }
-  absl::StatusOr<taskd::diagnosis::MarkDirectory> directory = taskd::diagnosis::ListMarkDirectory(folder.task());
+  absl::StatusOr<taskd::readers::MarkDirectory> directory = taskd::readers::ListMarkDirectory(folder.task());
   if (bytes == 0) {
     FUZZ_CHECK(absl::IsInvalidArgument(directory.status()) && !directory.status().message().empty());
     return;
   }
   FUZZ_CHECK(directory.ok() && directory->ranks.size() == 1 && directory->bytes == bytes);
-  const taskd::diagnosis::RankMarks& rank = directory->ranks[0];
+  const taskd::readers::RankMarks& rank = directory->ranks[0];
   FUZZ_CHECK(rank.files.size() == kMaxFiles && rank.node >= -1 && rank.local_rank >= -1 && rank.local_rank <= 65535);
 
   absl::StatusOr<taskd::MarkFileReader> reader = taskd::MarkFileReader::Open(folder.rank());

@@ -1,4 +1,4 @@
-#include "diagnosis/mark_directory.h"
+#include "readers/mark_directory.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 
-namespace taskd::diagnosis {
+namespace taskd::readers {
 namespace {
 
 constexpr int kMaxRank = 65535;
@@ -213,4 +213,4 @@ std::vector<int> NodesOfRanks(const std::vector<RankMarks>& ranks, const std::ve
   return nodes;
 }
 
-}  // namespace taskd::diagnosis
+}  // namespace taskd::readers

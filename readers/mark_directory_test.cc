@@ -1,4 +1,4 @@
-#include "diagnosis/mark_directory.h"
+#include "readers/mark_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace taskd::diagnosis {
+namespace taskd::readers {
 namespace {
 
 using ::testing::ElementsAre;
@@ -144,4 +144,4 @@ TEST(NodesOfRanks, DevicesBeginAgainOnANewNode) {
 }
 
 }  // namespace
-}  // namespace taskd::diagnosis
+}  // namespace taskd::readers

@@ -8,11 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "diagnosis/engine.h"
-#include "diagnosis/mark_directory.h"
 #include "diagnosis/verdict.h"
-#include "marks/step_fold.h"
+#include "readers/fold_merge.h"
+#include "readers/mark_directory.h"
 
-namespace taskd::diagnosis {
+namespace taskd::readers {
 
 // Called now and then, from the calling thread.
 using ReadProgress = std::function<void(uint64_t bytes_read, uint64_t bytes)>;
@@ -21,9 +21,6 @@ using ReadProgress = std::function<void(uint64_t bytes_read, uint64_t bytes)>;
 // MarkDirectory::ranks, -1 where it is unknown.
 using DiagnosisEnd = std::function<void(const diagnosis::Engine& engine, const std::vector<int>& nodes)>;
 
-// Called for each step of each rank before it is judged, from the calling thread.
-using StepSeen = std::function<void(int rank, const StepFold& fold)>;
-
 // Reads what was there when the folder was listed. The same files give the same report, whatever `threads` (at least 1)
 // is. Lines that are no marks, and files that cannot be read, are left out and noted. INVALID_ARGUMENT: there is no
 // mark in it.
@@ -31,4 +28,4 @@ absl::StatusOr<diagnosis::Report> DiagnoseFiles(const MarkDirectory& directory, 
                                                 const ReadProgress& progress, const DiagnosisEnd& at_end = nullptr,
                                                 const StepSeen& on_step = nullptr);
 
-}  // namespace taskd::diagnosis
+}  // namespace taskd::readers

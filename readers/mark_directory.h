@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace taskd::diagnosis {
+namespace taskd::readers {
 
 struct MarkFile {
   std::string path;
@@ -44,4 +44,4 @@ absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path);
 // where they do not, a new node begins. -1: unknown.
 std::vector<int> NodesOfRanks(const std::vector<RankMarks>& ranks, const std::vector<int>& device_ids);
 
-}  // namespace taskd::diagnosis
+}  // namespace taskd::readers

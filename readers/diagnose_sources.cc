@@ -1,0 +1,384 @@
+// Design:
+// 1. Each file is read once, by one thread, and only what the diagnosis needs of it is kept: the folds of its steps.
+// 2. Files of one rank are windows of one profile where their steps do not overlap.
+// 3. Clocks are aligned before folds are compared: files have the clocks of their hosts, or begin at 0.
+#include "readers/diagnose_sources.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/printable.h"
+#include "common/ranges_text.h"
+#include "common/utf8.h"
+#include "diagnosis/rank_place.h"
+#include "readers/byte_source.h"
+#include "readers/kineto_trace.h"
+#include "readers/mark_directory.h"
+#include "readers/source_files.h"
+#include "readers/trace_fold.h"
+
+namespace taskd::readers {
+namespace {
+
+constexpr size_t kBeginBytes = size_t{64} << 10;            // of a file, to see what it is
+constexpr size_t kEventsBytes = size_t{512} << 20;          // of all threads, while files are read
+constexpr uint64_t kFirstTimeNs = 946'684'800'000'000'000;  // of the year 2000: an earlier one is no time of day
+constexpr size_t kNamedInNote = 3;
+
+struct ReadFile {
+  SourceFormat format = SourceFormat::kUnknown;
+  int rank = -1;
+  int world_size = 0;
+  std::string host;
+  uint64_t records = 0;
+  std::string note;
+  FoldedTrace folded;
+};
+
+ReadFile ReadOne(const SourceFile& file, size_t max_events) {
+  ReadFile read;
+  absl::StatusOr<ByteSource> probe = ByteSource::Open(file.path);
+  if (!probe.ok()) {
+    read.note = std::string(probe.status().message());
+    return read;
+  }
+  std::string begin(kBeginBytes, '\0');
+  size_t length = 0;
+  while (length < begin.size()) {
+    const size_t got = probe->Read(begin.data() + length, begin.size() - length);
+    if (got == 0) break;
+    length += got;
+  }
+  begin.resize(length);
+  read.format = FormatOf(begin);
+  if (read.format == SourceFormat::kUnknown) {
+    if (!probe->damage().empty()) read.note = probe->damage();
+    return read;
+  }
+  probe->PutBack(std::move(begin));
+  TraceRank trace = ReadKinetoTrace(*probe, max_events);
+  read.records = trace.records;
+  read.note = trace.note;
+  read.rank = trace.rank >= 0 ? trace.rank : RankOfPath(file.path);
+  read.world_size = trace.world_size;
+  read.host = HostOfPath(file.path);
+  read.folded = FoldTrace(std::move(trace));
+  return read;
+}
+
+void AddNote(std::string& note, const std::string& more) { absl::StrAppend(&note, note.empty() ? "" : "; ", more); }
+
+class Diagnosis {
+ public:
+  Diagnosis(std::vector<SourceFile> files, int threads) : files_(std::move(files)), threads_(std::max(1, threads)) {}
+
+  absl::StatusOr<SourcesDiagnosis> Run(const ReadProgress& progress, const StepSeen& on_step) {
+    ReadAll(progress);
+    if (absl::Status status = CheckFormats(); !status.ok()) return status;
+    CheckJobs();
+    GatherRanks();
+    AlignClocks();
+    NoteSteps();
+    if (ranks_.empty()) return absl::FailedPreconditionError(WhyNothing());
+    SourcesDiagnosis diagnosis;
+    diagnosis.report = Judge(on_step);
+    AddNotes(diagnosis.report);
+    diagnosis.sources = Sources();
+    return diagnosis;
+  }
+
+ private:
+  struct Rank {
+    std::vector<size_t> files;  // indices of read_, in the order of their steps
+    FoldedTrace folded;
+    std::string host;
+  };
+
+  void ReadAll(const ReadProgress& progress) {
+    read_.resize(files_.size());
+    uint64_t bytes = 0;
+    for (const SourceFile& file : files_) bytes += file.bytes;
+    const size_t threads = std::min<size_t>(static_cast<size_t>(threads_), files_.size());
+    const size_t max_events = kEventsBytes / sizeof(TraceEvent) / std::max<size_t>(1, threads);
+    std::atomic<size_t> next = 0;
+    std::atomic<uint64_t> done = 0;
+    auto work = [&](bool is_first) {
+      for (size_t i = next++; i < files_.size(); i = next++) {
+        read_[i] = ReadOne(files_[i], max_events);
+        done += files_[i].bytes;
+        if (is_first && progress) progress(done, bytes);
+      }
+    };
+    std::vector<std::thread> others;
+    for (size_t i = 1; i < threads; ++i) others.emplace_back(work, false);
+    work(true);
+    for (std::thread& other : others) other.join();
+  }
+
+  absl::Status CheckFormats() const {
+    const bool any = std::any_of(read_.begin(), read_.end(),
+                                 [](const ReadFile& file) { return file.format != SourceFormat::kUnknown; });
+    if (any) return absl::OkStatus();
+    for (size_t i = 0; i < read_.size(); ++i) {
+      if (!read_[i].note.empty()) {
+        return absl::FailedPreconditionError(absl::StrCat(Printable(files_[i].path), ": ", read_[i].note));
+      }
+    }
+    return absl::InvalidArgumentError(
+        files_.empty() ? "there is no file in it"
+                       : absl::StrCat(Printable(files_[0].path), files_.size() == 1 ? " is" : " and the others are",
+                                      " of no known format (mark files, PyTorch profiler traces)"));
+  }
+
+  // Traces of another job than most are left out.
+  void CheckJobs() {
+    std::map<int, size_t> sizes;
+    for (const ReadFile& file : read_) {
+      if (file.world_size > 0) ++sizes[file.world_size];
+    }
+    for (const auto& [size, count] : sizes) {
+      if (world_size_ == 0 || count > sizes[world_size_]) world_size_ = size;
+    }
+    for (ReadFile& file : read_) {
+      if (file.format == SourceFormat::kUnknown) continue;
+      if (file.world_size > 0 && file.world_size != world_size_) {
+        AddNote(file.note, absl::StrCat("left out: it is of a job of ", file.world_size,
+                                        " ranks, most others of one of ", world_size_));
+        file.rank = -1;
+        file.folded = {};
+      } else if (file.rank < 0 || file.rank >= diagnosis::kMaxRanks) {
+        AddNote(file.note, "left out: neither the file nor its name says which rank it is of (rename it rank_N.json)");
+        file.rank = -1;
+      }
+    }
+  }
+
+  void GatherRanks() {
+    std::map<int, std::vector<size_t>> files;
+    for (size_t i = 0; i < read_.size(); ++i) {
+      if (read_[i].format != SourceFormat::kUnknown && read_[i].rank >= 0) files[read_[i].rank].push_back(i);
+    }
+    for (auto& [rank, indices] : files) {
+      const auto first_step = [this](size_t i) {
+        return read_[i].folded.folds.empty() ? INT64_MAX : read_[i].folded.folds.front().step;
+      };
+      std::stable_sort(indices.begin(), indices.end(),
+                       [&](size_t a, size_t b) { return first_step(a) < first_step(b); });
+      Rank& gathered = ranks_[rank];
+      for (size_t i : indices) AddWindow(rank, i, gathered);
+    }
+  }
+
+  // A further file of a rank.
+  void AddWindow(int rank, size_t i, Rank& gathered) {
+    FoldedTrace& more = read_[i].folded;
+    FoldedTrace& before = gathered.folded;
+    if (gathered.files.empty()) {
+      gathered.host = read_[i].host;
+      before = std::move(more);
+    } else if (!more.folds.empty()) {
+      const bool overlaps = !before.folds.empty() && (more.folds.front().step <= before.folds.back().step ||
+                                                      more.folds.front().end_ns <= before.folds.back().end_ns);
+      if (overlaps) {
+        AddNote(read_[i].note, absl::StrCat("left out: ", Printable(files_[gathered.files.back()].path),
+                                            " has steps of rank ", rank, " at the same time"));
+        return;
+      }
+      MergeGroups(before, more);
+      for (StepFold& fold : more.folds) before.folds.push_back(std::move(fold));
+      before.has_ops |= more.has_ops;
+      if (before.steps == StepSource::kNone) before.steps = more.steps;
+    }
+    gathered.files.push_back(i);
+  }
+
+  // Indices of `more`'s folds become those of `all`.
+  static void MergeGroups(FoldedTrace& all, FoldedTrace& more) {
+    std::vector<uint32_t> index;
+    for (GroupInfo& group : more.groups) {
+      const auto known = std::find_if(all.groups.begin(), all.groups.end(),
+                                      [&](const GroupInfo& other) { return other.name == group.name; });
+      index.push_back(static_cast<uint32_t>(known - all.groups.begin()));
+      if (known == all.groups.end()) all.groups.push_back(std::move(group));
+    }
+    for (StepFold& fold : more.folds) {
+      for (OpFold& op : fold.ops) op.group = index[op.group];
+      for (OpSample& sample : fold.samples) sample.group = index[sample.group];
+    }
+  }
+
+  void AlignClocks() {
+    // Traces that name no group are of a job with one.
+    const int most = ranks_.empty() ? 0 : ranks_.rbegin()->first + 1;
+    for (auto& [rank, gathered] : ranks_) {
+      for (GroupInfo& group : gathered.folded.groups) {
+        if (group.name.empty() && group.members.empty()) {
+          group.members = {{.first = 0, .stride = 1, .count = std::max(world_size_, most)}};
+        }
+      }
+    }
+    std::vector<const FoldedTrace*> folded;
+    for (const auto& [rank, gathered] : ranks_) folded.push_back(&gathered.folded);
+    std::vector<int64_t> offsets = ClockOffsetsOf(folded);
+    // Stamps that begin at 0 must not come to lie before it.
+    int64_t lift = 0;
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      if (folded[i]->folds.empty()) continue;
+      const auto first = static_cast<int64_t>(folded[i]->folds.front().start_ns);
+      if (folded[i]->folds.front().start_ns < kFirstTimeNs) lift = std::max(lift, offsets[i] - first + kLiftNs);
+    }
+    size_t i = 0;
+    for (auto& [rank, gathered] : ranks_) ShiftClock(offsets[i++] - lift, gathered.folded.folds);
+  }
+
+  diagnosis::Report Judge(const StepSeen& on_step) {
+    std::vector<std::unique_ptr<FoldedStream>> owned;
+    std::vector<FoldStream*> streams;
+    std::vector<diagnosis::RankPlace> places;
+    std::map<std::string, int> nodes;
+    for (auto& [rank, gathered] : ranks_) {
+      owned.push_back(std::make_unique<FoldedStream>(rank, std::move(gathered.folded)));
+      streams.push_back(owned.back().get());
+      diagnosis::RankPlace place;
+      if (!gathered.host.empty()) {
+        place.host = ValidUtf8(gathered.host);
+        place.node = nodes.try_emplace(gathered.host, static_cast<int>(nodes.size())).first->second;
+      }
+      places.push_back(std::move(place));
+    }
+    bool sent = false;
+    FoldMerge merge(streams, 1, 0, on_step);
+    merge.Run(
+        [&](std::vector<diagnosis::RankPlace>& now) {
+          if (std::exchange(sent, true)) return false;
+          now = places;
+          return true;
+        },
+        nullptr);
+    diagnosis::Report report = merge.engine().report();
+    for (diagnosis::Verdict& verdict : report.verdicts) {
+      if (verdict.since_ns < kFirstTimeNs) verdict.since_ns = 0;
+    }
+    return report;
+  }
+
+  // Before Judge() takes the folds.
+  void NoteSteps() {
+    std::map<int64_t, int> ranks_of_step;
+    for (const auto& [rank, gathered] : ranks_) {
+      if (gathered.folded.folds.empty()) ranks_without_steps_.push_back(rank);
+      if (!gathered.folded.has_ops) ranks_without_ops_.push_back(rank);
+      counted_ |= gathered.folded.steps == StepSource::kCounted || gathered.folded.steps == StepSource::kOptimizer;
+      for (const StepFold& fold : gathered.folded.folds) ++ranks_of_step[fold.step];
+    }
+    const bool common =
+        std::any_of(ranks_of_step.begin(), ranks_of_step.end(), [](auto& step) { return step.second > 1; });
+    apart_ = ranks_.size() > 1 && !ranks_of_step.empty() && !common;
+  }
+
+  void AddNotes(diagnosis::Report& report) const {
+    auto note = [&](std::string text) { report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(text)}); };
+    if (apart_) note("the ranks were profiled at different steps: nobody can be compared with anybody");
+    if (counted_) {
+      note(
+          "the traces do not number their steps: the first one in each file was taken for the same step; profile with "
+          "a "
+          "schedule and call prof.step() for numbers");
+    }
+    const auto of = [](const std::vector<int>& ranks) {
+      return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", FormatRanges(ranks));
+    };
+    if (!ranks_without_steps_.empty()) {
+      note(absl::StrCat("the traces of ", of(ranks_without_steps_),
+                        " show no steps: call prof.step() once a step, or wrap "
+                        "each step in torch.profiler.record_function(f\"step {n}\")"));
+    }
+    if (!ranks_without_ops_.empty()) {
+      note(absl::StrCat("the traces of ", of(ranks_without_ops_),
+                        " show no communication: what they wait for counts as "
+                        "their own time"));
+    }
+    std::vector<int> missing;
+    const int size = ranks_.empty() ? 0 : std::max(world_size_, ranks_.rbegin()->first + 1);
+    for (int rank = 0; rank < size; ++rank) {
+      if (!ranks_.contains(rank)) missing.push_back(rank);
+    }
+    if (!missing.empty()) note(absl::StrCat("of ", size, " ranks there is no trace of ", of(missing)));
+    std::vector<std::string> problems;
+    for (size_t i = 0; i < read_.size(); ++i) {
+      if (!read_[i].note.empty()) problems.push_back(absl::StrCat(Printable(files_[i].path), ": ", read_[i].note));
+    }
+    if (problems.empty()) return;
+    const size_t more = problems.size() - std::min(problems.size(), kNamedInNote);
+    problems.resize(problems.size() - more);
+    note(absl::StrCat("not all could be used: ", absl::StrJoin(problems, "; "),
+                      more == 0 ? "" : absl::StrCat(" (and ", more, " more)")));
+  }
+
+  std::vector<Source> Sources() const {
+    std::vector<Source> sources;
+    for (size_t i = 0; i < read_.size(); ++i) {
+      const ReadFile& file = read_[i];
+      if (file.format == SourceFormat::kUnknown && file.note.empty()) continue;  // something else that lies there
+      sources.push_back({.path = files_[i].path,
+                         .format = Name(file.format),
+                         .rank = file.rank,
+                         .records = file.records,
+                         .note = file.note});
+    }
+    return sources;
+  }
+
+  std::string WhyNothing() const {
+    for (size_t i = 0; i < read_.size(); ++i) {
+      if (!read_[i].note.empty()) return absl::StrCat(Printable(files_[i].path), ": ", read_[i].note);
+    }
+    return "nothing could be read";
+  }
+
+  static constexpr int64_t kLiftNs = 1'000'000'000;
+
+  const std::vector<SourceFile> files_;
+  const int threads_;
+  std::vector<ReadFile> read_;  // as files_
+  int world_size_ = 0;          // 0: no file says
+  std::map<int, Rank> ranks_;
+  std::vector<int> ranks_without_steps_, ranks_without_ops_;
+  bool counted_ = false;  // steps have no numbers
+  bool apart_ = false;    // no two ranks have a step in common
+};
+
+}  // namespace
+
+absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>& paths, int threads,
+                                                 const ReadProgress& progress, const StepSeen& on_step) {
+  absl::Status no_marks = absl::OkStatus();
+  if (paths.size() == 1 && paths[0] != "-") {
+    absl::StatusOr<MarkDirectory> directory = ListMarkDirectory(paths[0]);
+    if (directory.ok()) {
+      absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, threads, progress, nullptr, on_step);
+      if (!report.ok()) return report.status();
+      return SourcesDiagnosis{*std::move(report), directory->task, {}};
+    }
+    no_marks = directory.status();
+  }
+  absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles(paths);
+  if (!files.ok()) return files.status();
+  const bool is_folder = !no_marks.ok() && !(files->size() == 1 && files->front().path == paths[0]);
+  absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(files), threads).Run(progress, on_step);
+  // A folder with nothing that is known: what is said of folders of marks tells most.
+  if (absl::IsInvalidArgument(diagnosis.status()) && is_folder) return no_marks;
+  if (!diagnosis.ok()) return diagnosis.status();
+  std::string job = paths[0];
+  while (job.size() > 1 && job.back() == '/') job.pop_back();
+  diagnosis->name = job.substr(job.find_last_of('/') + 1);
+  return diagnosis;
+}
+
+}  // namespace taskd::readers

@@ -1,0 +1,183 @@
+#include "readers/source_files.h"
+
+#include <dirent.h>
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "diagnosis/rank_place.h"
+
+namespace taskd::readers {
+namespace {
+
+constexpr int kMaxFolders = 16;  // within each other
+
+absl::Status AddPath(const std::string& path, int depth, bool is_named, std::vector<SourceFile>& files);
+
+absl::Status AddFolder(const std::string& path, int depth, std::vector<SourceFile>& files) {
+  if (depth > kMaxFolders) return absl::OkStatus();
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), ::closedir);
+  if (folder == nullptr) {
+    if (depth > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
+  }
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(folder.get())) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  for (const std::string& name : names) {
+    if (absl::Status status = AddPath(absl::StrCat(path, "/", name), depth + 1, false, files); !status.ok())
+      return status;
+  }
+  return absl::OkStatus();
+}
+
+// What lies in a folder and is neither a file nor a folder is left alone: links could lead in circles.
+absl::Status AddPath(const std::string& path, int depth, bool is_named, std::vector<SourceFile>& files) {
+  struct stat status;
+  if ((is_named ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status)) != 0) {
+    if (!is_named) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
+  }
+  if (S_ISDIR(status.st_mode)) return AddFolder(path, depth, files);
+  if (!S_ISREG(status.st_mode)) {
+    return is_named ? absl::InvalidArgumentError(absl::StrCat(path, ": is no file and no folder")) : absl::OkStatus();
+  }
+  if (files.size() == kMaxFiles) return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxFiles, " files"));
+  files.push_back({path, static_cast<uint64_t>(status.st_size)});
+  return absl::OkStatus();
+}
+
+absl::Status AddNamed(const std::string& path, std::vector<SourceFile>& files) {
+  std::string trimmed = path;
+  while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
+  absl::Status status = AddPath(trimmed, 0, true, files);
+  if (status.ok() || trimmed.find_first_of("*?[") == std::string::npos) return status;
+  glob_t found{};
+  if (::glob(trimmed.c_str(), 0, nullptr, &found) == 0) {
+    status = absl::OkStatus();
+    for (size_t i = 0; i < found.gl_pathc && status.ok(); ++i) status = AddPath(found.gl_pathv[i], 0, true, files);
+  }
+  ::globfree(&found);
+  return status;
+}
+
+// Whatever the case; `word` is lower.
+bool EndsWithWord(std::string_view text, std::string_view word) {
+  return text.size() >= word.size() &&
+         std::equal(word.begin(), word.end(), text.end() - static_cast<std::ptrdiff_t>(word.size()),
+                    [](char a, char b) { return a == absl::ascii_tolower(static_cast<unsigned char>(b)); });
+}
+
+struct Numbers {
+  std::vector<int> all;
+  std::optional<int> of_rank;  // behind the word "rank", or "r"
+};
+
+Numbers NumbersOf(std::string_view name) {
+  Numbers numbers;
+  for (size_t i = 0; i < name.size();) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(name[i]))) {
+      ++i;
+      continue;
+    }
+    size_t end = i;
+    while (end < name.size() && absl::ascii_isdigit(static_cast<unsigned char>(name[end]))) ++end;
+    int number = -1;
+    if (std::from_chars(name.data() + i, name.data() + end, number).ec == std::errc() &&
+        number < diagnosis::kMaxRanks) {
+      numbers.all.push_back(number);
+      std::string_view before = name.substr(0, i);
+      while (!before.empty() && std::string_view("-_.= ").find(before.back()) != std::string_view::npos) {
+        before.remove_suffix(1);
+      }
+      const bool is_r =
+          EndsWithWord(before, "r") &&
+          (before.size() == 1 || !absl::ascii_isalpha(static_cast<unsigned char>(before[before.size() - 2])));
+      if (EndsWithWord(before, "rank") || is_r) numbers.of_rank = number;
+    } else {
+      numbers.all.push_back(-1);
+    }
+    i = end;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+const char* Name(SourceFormat format) {
+  switch (format) {
+    case SourceFormat::kKinetoTrace:
+      return "kineto";
+    case SourceFormat::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths) {
+  std::vector<SourceFile> files;
+  for (const std::string& path : paths) {
+    if (path == "-") {
+      files.push_back({path, 0});
+    } else if (absl::Status status = AddNamed(path, files); !status.ok()) {
+      return status;
+    }
+  }
+  std::sort(files.begin(), files.end(), [](const SourceFile& a, const SourceFile& b) { return a.path < b.path; });
+  files.erase(std::unique(files.begin(), files.end(),
+                          [](const SourceFile& a, const SourceFile& b) { return a.path == b.path; }),
+              files.end());
+  return files;
+}
+
+SourceFormat FormatOf(std::string_view begin) {
+  if (begin.starts_with("\xef\xbb\xbf")) begin.remove_prefix(3);
+  begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
+  if (begin.empty()) return SourceFormat::kUnknown;
+  const auto has = [begin](std::string_view word) { return begin.find(word) != std::string_view::npos; };
+  if (begin[0] == '[' && has("\"ph\"") && has("\"name\"")) return SourceFormat::kKinetoTrace;
+  if (begin[0] == '{' && (has("\"traceEvents\"") || has("\"distributedInfo\"") || has("\"deviceProperties\""))) {
+    return SourceFormat::kKinetoTrace;
+  }
+  return SourceFormat::kUnknown;
+}
+
+int RankOfPath(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  const std::string_view name = std::string_view(path).substr(slash == std::string::npos ? 0 : slash + 1);
+  const Numbers numbers = NumbersOf(name);
+  if (numbers.of_rank) return *numbers.of_rank;
+  if (slash != std::string::npos) {
+    std::string_view folder = std::string_view(path).substr(0, slash);
+    folder = folder.substr(folder.find_last_of('/') + 1);
+    if (const Numbers of_folder = NumbersOf(folder); of_folder.of_rank) return *of_folder.of_rank;
+  }
+  return numbers.all.size() == 1 ? numbers.all[0] : -1;
+}
+
+std::string HostOfPath(const std::string& path) {
+  std::string_view name = path;
+  name = name.substr(name.find_last_of('/') + 1);
+  const size_t end = name.find(".pt.trace.json");
+  if (end == std::string_view::npos) return "";
+  name = name.substr(0, end);
+  // HOST_PID.TIME
+  const auto drop_number = [&name](char before) {
+    const size_t last = name.find_last_not_of("0123456789");
+    if (last == std::string_view::npos || last + 1 == name.size() || name[last] != before) return false;
+    name = name.substr(0, last);
+    return !name.empty();
+  };
+  return drop_number('.') && drop_number('_') ? std::string(name) : "";
+}
+
+}  // namespace taskd::readers

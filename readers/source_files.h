@@ -1,0 +1,38 @@
+// The files that `--from` names, and what each of them is: by its content, never by its name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace taskd::readers {
+
+enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace };
+
+// As in `taskd diagnose --json`: "kineto".
+const char* Name(SourceFormat format);
+
+struct SourceFile {
+  std::string path;
+  uint64_t bytes = 0;  // when it was found; 0 for standard input
+};
+
+// Files, folders (what is below them too), patterns that the shell did not expand, and "-". In order of their paths, each
+// once. Names in folders that begin with a dot are left alone. INVALID_ARGUMENT: one of `paths` is not there, or there
+// are more than kMaxFiles.
+absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths);
+inline constexpr size_t kMaxFiles = 1 << 20;
+
+// `begin`: at least the first 64 KiB of it, unpacked.
+SourceFormat FormatOf(std::string_view begin);
+
+// The rank that a path names: "rank_3", "rank3_trace", "r3.pt.trace", "…_rank12", a folder "rank7/"; else the only number
+// of the name. -1: none.
+int RankOfPath(const std::string& path);
+// Of "HOST_PID.TIME.pt.trace.json" as PyTorch's tensorboard_trace_handler calls its files; empty: unknown.
+std::string HostOfPath(const std::string& path);
+
+}  // namespace taskd::readers

@@ -1,0 +1,50 @@
+// What a profiler's trace shows of one rank that the diagnosis can use: some events, whatever the format.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "marks/step_fold.h"
+
+namespace taskd::readers {
+
+struct TraceEvent {
+  enum class Kind : uint8_t {
+    kStep,           // of a known number
+    kDeviceStep,     // the same, from the first to the last kernel that it launched
+    kUncountedStep,  // of none: they are counted from 0
+    kBoundary,       // ends a step of no number: an optimizer's
+    kDeviceOp,       // communication on the device
+    kWork,           // communication on the host, from its begin to its end
+    kCall,           // the call that asked for communication; it need not wait for it
+    kForward,
+    kDataLoader,
+    kCheckpoint,
+  };
+
+  Kind kind = Kind::kStep;
+  CommOp op = CommOp::kOther;
+  uint32_t group = 0;  // index in TraceRank::groups, of communication
+  int32_t peer = -1;   // rank within the group
+  int64_t step = 0;
+  uint64_t bytes = 0;                 // 0: unknown
+  uint64_t issue_ns = 0;              // from the call to the begin on the device; 0: unknown
+  uint64_t start_ns = 0, end_ns = 0;  // Unix, or since an unknown moment
+};
+
+struct TraceRank {
+  int rank = -1;       // -1: the file does not say
+  int world_size = 0;  // 0: the file does not say
+  std::vector<GroupInfo> groups;
+  // In any order. At most as many as the reader was allowed; then `note` says so.
+  std::vector<TraceEvent> events;
+  uint64_t records = 0;  // events of the file, of any kind
+  std::string note;      // what is wrong with the file; empty: nothing
+};
+
+// The kind of operation that a library calls so: "all_reduce", "_allgather_base", "ncclDevKernel_AllReduce_Sum_f32".
+CommOp OpOfName(std::string_view name);
+
+}  // namespace taskd::readers

@@ -1,0 +1,329 @@
+#include "readers/trace_fold.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "common/median.h"
+#include "marks/mark_fold.h"
+#include "marks/mark_record.h"
+
+namespace taskd::readers {
+namespace {
+
+using Kind = TraceEvent::Kind;
+using Phase = MarkRecord::Phase;
+
+constexpr uint32_t kProcess = 1;  // a trace is of one process
+
+bool IsOp(Kind kind) { return kind == Kind::kDeviceOp || kind == Kind::kWork || kind == Kind::kCall; }
+bool IsStep(Kind kind) {
+  return kind == Kind::kStep || kind == Kind::kDeviceStep || kind == Kind::kUncountedStep || kind == Kind::kBoundary;
+}
+
+bool Has(const std::vector<TraceEvent>& events, Kind kind) {
+  return std::any_of(events.begin(), events.end(), [kind](const TraceEvent& event) { return event.kind == kind; });
+}
+
+void Keep(std::vector<TraceEvent>& events, bool (*is_kind)(Kind), Kind kept) {
+  std::erase_if(events, [&](const TraceEvent& event) { return is_kind(event.kind) && event.kind != kept; });
+}
+
+// What ran says how long; the calls say of which group and how much, and come in the same order.
+void LearnFromCalls(std::vector<TraceEvent>& events, Kind ran) {
+  for (int op = 0; op < kCommOps; ++op) {
+    std::vector<TraceEvent*> done, calls;
+    for (TraceEvent& event : events) {
+      if (event.op != static_cast<CommOp>(op)) continue;
+      if (event.kind == ran) done.push_back(&event);
+      if (event.kind == Kind::kCall) calls.push_back(&event);
+    }
+    if (done.size() != calls.size()) continue;  // some lie outside of the trace: nobody knows which
+    for (size_t i = 0; i < done.size(); ++i) {
+      if (calls[i]->start_ns < done[i]->start_ns) done[i]->issue_ns = done[i]->start_ns - calls[i]->start_ns;
+      if (done[i]->group != 0 || done[i]->bytes != 0) continue;
+      done[i]->group = calls[i]->group;
+      done[i]->bytes = calls[i]->bytes;
+      done[i]->peer = calls[i]->peer;
+    }
+  }
+}
+
+StepSource ChooseSteps(std::vector<TraceEvent>& events) {
+  if (Has(events, Kind::kDeviceStep) && Has(events, Kind::kDeviceOp)) {
+    Keep(events, IsStep, Kind::kDeviceStep);
+    return StepSource::kNumbered;
+  }
+  for (auto [kind, source] :
+       {std::pair(Kind::kStep, StepSource::kNumbered), std::pair(Kind::kUncountedStep, StepSource::kCounted),
+        std::pair(Kind::kBoundary, StepSource::kOptimizer)}) {
+    if (!Has(events, kind)) continue;
+    Keep(events, IsStep, kind);
+    int64_t count = 0;
+    uint64_t before = 0;
+    for (TraceEvent& event : events) {
+      if (event.kind != kind || kind == Kind::kStep) continue;
+      event.step = count++;
+      if (kind == Kind::kBoundary) event.start_ns = std::exchange(before, event.end_ns);
+    }
+    // The first optimizer's step ends a step whose begin nobody saw.
+    if (kind == Kind::kBoundary)
+      std::erase_if(events, [&](auto& event) { return event.kind == kind && event.start_ns == 0; });
+    return source;
+  }
+  return StepSource::kNone;
+}
+
+// Modules within modules: the outermost counts.
+void DropNested(std::vector<TraceEvent>& events, Kind kind) {
+  uint64_t end_ns = 0;
+  std::erase_if(events, [&](const TraceEvent& event) {
+    if (event.kind != kind) return false;
+    const bool is_nested = event.start_ns < end_ns;
+    end_ns = std::max(end_ns, event.end_ns);
+    return is_nested;
+  });
+}
+
+std::string JsonInside(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppend(&out, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+constexpr std::array<const char*, kCommOps> kOpNames = {
+    "other",  "allreduce", "allgather", "reducescatter", "broadcast", "reduce", "scatter",
+    "gather", "alltoall",  "send",      "recv",          "sendrecv",  "barrier"};
+
+std::string NameOf(const TraceEvent& event, const std::vector<std::string>& groups) {
+  switch (event.kind) {
+    case Kind::kForward:
+      return "forward";
+    case Kind::kDataLoader:
+      return "dataloader";
+    case Kind::kCheckpoint:
+      return "save_checkpoint";
+    default:
+      break;
+  }
+  if (!IsOp(event.kind)) return absl::StrCat("step ", event.step);
+  return absl::StrCat(R"({"groupName":")", event.group < groups.size() ? groups[event.group] : "", R"(","opName":")",
+                      kOpNames[static_cast<size_t>(event.op)], R"(","count":)", event.bytes,
+                      R"(,"dataType":"byte","destRank":)", event.peer, R"(,"srcRank":)", event.peer, "}");
+}
+
+// In time; of one moment, what ends before a step ends with it, and what begins after it began is in it.
+std::vector<MarkRecord> RecordsOf(const std::vector<TraceEvent>& events) {
+  std::vector<MarkRecord> records;
+  records.reserve(2 * events.size());
+  for (size_t i = 0; i < events.size(); ++i) {
+    MarkRecord record;
+    record.id = i + 1;
+    record.process_id = kProcess;
+    record.phase = Phase::kStart;
+    record.time_ns = events[i].start_ns;
+    records.push_back(record);
+    record.phase = Phase::kEnd;
+    record.time_ns = std::max(events[i].end_ns, events[i].start_ns + 1);
+    records.push_back(record);
+  }
+  const auto turn = [&](const MarkRecord& record) {
+    const bool is_step = IsStep(events[record.id - 1].kind);
+    if (record.phase == Phase::kEnd) return is_step ? 1 : 0;
+    return is_step ? 2 : 3;
+  };
+  std::sort(records.begin(), records.end(), [&](const MarkRecord& a, const MarkRecord& b) {
+    return std::tuple(a.time_ns, turn(a), a.id) < std::tuple(b.time_ns, turn(b), b.id);
+  });
+  return records;
+}
+
+// Of each step's operations on the device, in the order of their ends as the folds are.
+void AddIssues(std::vector<TraceEvent> ops, std::deque<StepFold>& folds) {
+  std::erase_if(ops, [](const TraceEvent& event) { return event.kind != Kind::kDeviceOp || event.issue_ns == 0; });
+  std::sort(ops.begin(), ops.end(), [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
+  auto op = ops.begin();
+  std::vector<uint64_t> issues;
+  for (StepFold& fold : folds) {
+    issues.clear();
+    for (; op != ops.end() && op->end_ns <= fold.end_ns; ++op) {
+      if (op->end_ns > fold.start_ns) issues.push_back(op->issue_ns);
+    }
+    if (issues.empty()) continue;
+    std::sort(issues.begin(), issues.end());
+    fold.issues = static_cast<uint32_t>(issues.size());
+    fold.issue_p10_ns = issues[issues.size() / 10];
+    fold.issue_p50_ns = issues[issues.size() / 2];
+  }
+}
+
+}  // namespace
+
+FoldedTrace FoldTrace(TraceRank&& trace) {
+  FoldedTrace folded;
+  std::vector<TraceEvent> events = std::move(trace.events);
+  std::stable_sort(events.begin(), events.end(),
+                   [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; });
+  bool on_device = false;
+  for (Kind kind : {Kind::kDeviceOp, Kind::kWork, Kind::kCall}) {
+    if (!Has(events, kind)) continue;
+    if (kind != Kind::kCall) LearnFromCalls(events, kind);
+    Keep(events, IsOp, kind);
+    on_device = kind == Kind::kDeviceOp;
+    folded.has_ops = true;
+    break;
+  }
+  folded.steps = ChooseSteps(events);
+  DropNested(events, Kind::kForward);
+
+  if (trace.groups.size() == 1 && trace.groups[0].members.empty() && trace.world_size > 0) {
+    trace.groups[0].members = {{.first = 0, .stride = 1, .count = trace.world_size}};
+  }
+  MarkFold fold([&](StepFold&& step) {
+    step.host_only = !on_device;
+    folded.folds.push_back(std::move(step));
+  });
+  fold.SetGroups(trace.groups);
+  std::vector<std::string> group_names;
+  for (const GroupInfo& group : trace.groups) group_names.push_back(JsonInside(group.name));
+  std::string name;
+  for (MarkRecord record : RecordsOf(events)) {
+    const TraceEvent& event = events[record.id - 1];
+    if (record.phase == Phase::kStart) {
+      name = NameOf(event, group_names);
+      record.name = name;
+      record.domain = IsOp(event.kind) ? "communication" : "default";
+    }
+    fold.Add(record);
+  }
+  fold.Finish();
+  if (on_device) AddIssues(std::move(events), folded.folds);
+  folded.groups = fold.groups();
+  return folded;
+}
+
+namespace {
+
+// A moment that several ranks know: of operation `number` of a group and kind, or of a step.
+uint64_t KeyOf(int64_t step, const GroupInfo* group, CommOp op, uint32_t number) {
+  std::string who;
+  if (group != nullptr) {
+    who = group->name;
+    for (const MemberRun& run : group->members) absl::StrAppend(&who, ",", run.first, "+", run.count, "*", run.stride);
+  }
+  return absl::HashOf(step, who, group != nullptr, op, number);
+}
+
+class ClockSolver {
+ public:
+  explicit ClockSolver(const std::vector<const FoldedTrace*>& ranks) : ranks_(ranks), offsets_(ranks.size()) {}
+
+  std::vector<int64_t> Solve() {
+    Compare(true);
+    Spread();
+    Compare(false);
+    Spread();
+    std::vector<int64_t> result;
+    for (const auto& offset : offsets_) result.push_back(offset.value_or(0));
+    return result;
+  }
+
+ private:
+  struct End {
+    size_t rank;
+    int64_t ns;
+  };
+
+  void Note(uint64_t key, End end) {
+    auto [first, is_new] = first_.emplace(key, end);
+    if (is_new || first->second.rank == end.rank) return;
+    differences_[{first->second.rank, end.rank}].push_back(end.ns - first->second.ns);
+  }
+
+  void Compare(bool operations) {
+    first_.clear();
+    differences_.clear();
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      for (const StepFold& fold : ranks_[i]->folds) {
+        if (!operations) {
+          Note(KeyOf(fold.step, nullptr, CommOp::kOther, 0), {i, static_cast<int64_t>(fold.end_ns)});
+          continue;
+        }
+        for (const OpSample& sample : fold.samples) {
+          if (!EndsTogether(sample.op) || sample.group >= ranks_[i]->groups.size()) continue;
+          Note(KeyOf(fold.step, &ranks_[i]->groups[sample.group], sample.op, sample.number),
+               {i, static_cast<int64_t>(sample.end_ns)});
+        }
+      }
+    }
+  }
+
+  // From who is known to whom they can be compared with; the first rank is the reference, as is the first of those whom
+  // nobody connects with it, once the steps were compared too.
+  void Spread() {
+    std::map<size_t, std::vector<std::pair<size_t, int64_t>>> edges;
+    for (auto& [pair, ns] : differences_) {
+      const int64_t middle = UpperMedian(ns);
+      edges[pair.first].push_back({pair.second, middle});
+      edges[pair.second].push_back({pair.first, -middle});
+    }
+    std::deque<size_t> queue;
+    if (!offsets_.empty() && !offsets_[0]) offsets_[0] = 0;
+    for (size_t i = 0; i < offsets_.size(); ++i) {
+      if (offsets_[i]) queue.push_back(i);
+    }
+    while (!queue.empty()) {
+      const size_t rank = queue.front();
+      queue.pop_front();
+      for (const auto& [other, ns] : edges[rank]) {
+        if (offsets_[other]) continue;
+        offsets_[other] = *offsets_[rank] + ns;
+        queue.push_back(other);
+      }
+    }
+  }
+
+  const std::vector<const FoldedTrace*>& ranks_;
+  std::vector<std::optional<int64_t>> offsets_;
+  absl::flat_hash_map<uint64_t, End> first_;
+  std::map<std::pair<size_t, size_t>, std::vector<int64_t>> differences_;
+};
+
+}  // namespace
+
+std::vector<int64_t> ClockOffsetsOf(const std::vector<const FoldedTrace*>& ranks) { return ClockSolver(ranks).Solve(); }
+
+void ShiftClock(int64_t offset_ns, std::deque<StepFold>& folds) {
+  const auto shift = [offset_ns](uint64_t& stamp) {
+    if (stamp != 0) stamp -= static_cast<uint64_t>(offset_ns);
+  };
+  for (StepFold& fold : folds) {
+    for (uint64_t* stamp : {&fold.start_ns, &fold.end_ns, &fold.previous_end_ns}) shift(*stamp);
+    for (OpFold& op : fold.ops) {
+      shift(op.first_start_ns);
+      shift(op.last_end_ns);
+    }
+    for (OpSample& sample : fold.samples) {
+      shift(sample.start_ns);
+      shift(sample.end_ns);
+    }
+  }
+}
+
+}  // namespace taskd::readers

@@ -1,0 +1,257 @@
+"""`taskd diagnose --from`: the traces of PyTorch's profiler, recorded here from real training, and of the form that later
+releases have for GPUs (tests named contract: by a writer of our own)."""
+import gzip
+import importlib.util
+import json
+import re
+import shutil
+
+import chrome_traces
+import pytest
+from chrome_traces import GpuJob
+
+
+def diagnose(stage, *paths, code=0):
+    done = stage.run("diagnose", "--json", *[flag for path in paths for flag in ("--from", str(path))])
+    assert done.returncode == code, (done.returncode, done.stderr)
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+def named(report):
+    return [(verdict["scope"], verdict["ids"]) for verdict in report["verdicts"]]
+
+
+def notes(report):
+    return " | ".join(note["text"] for note in report["notes"])
+
+
+@pytest.fixture
+def torch():
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("there is no PyTorch")
+
+
+# Real training on gloo, with the profiler that this PyTorch has
+
+def test_real_slow_rank(stage, torch, tmp_path):
+    chrome_traces.record(tmp_path / "traces", slow_rank=1)
+    report = diagnose(stage, tmp_path / "traces")
+    assert report["state"] == "slow" and named(report) == [("rank", [1])], report
+    # "ProfilerStep#N" counts from the profiler's first step.
+    assert 15 <= report["verdicts"][0]["since_step"] <= 24
+    assert [(source["format"], source["rank"]) for source in report["sources"]] == [("kineto", rank) for rank in range(3)]
+    assert all(source["records"] > 1000 and source["note"] == "" for source in report["sources"])
+
+
+def test_real_slow_loader(stage, torch, tmp_path):
+    chrome_traces.record(tmp_path / "traces", slow_rank=2, how="loader")
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])]
+    assert report["verdicts"][0]["cause"] == "dataloader"
+
+
+def test_real_healthy_job_names_nobody(stage, torch, tmp_path):
+    chrome_traces.record(tmp_path / "traces")
+    assert diagnose(stage, tmp_path / "traces")["verdicts"] == []
+
+
+# The form of later releases, for GPUs
+
+def slow_job(**options):
+    job = GpuJob(**options)
+    job.extra[2] = (30, 20)
+    return job
+
+
+@pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
+def test_contract_slow_rank(stage, tmp_path, compress):
+    slow_job().write(tmp_path / "traces", compress=compress)
+    report = diagnose(stage, tmp_path / "traces")
+    assert report["state"] == "slow" and named(report) == [("rank", [2])]
+    verdict = report["verdicts"][0]
+    assert 128 <= verdict["since_step"] <= 134  # the first step is 100
+    assert verdict["since_time"].startswith("2026-01-01T00:00:0")
+    assert 15 < verdict["cost_ms_per_step"] < 25
+    assert "node 1" in stage.run("diagnose", "--from", str(tmp_path / "traces")).stdout  # the host is in the file's name
+
+
+def test_contract_healthy_job_is_ok(stage, tmp_path):
+    GpuJob().write(tmp_path / "traces")
+    report = diagnose(stage, tmp_path / "traces")
+    assert (report["state"], report["verdicts"], report["steps"]["last"]) == ("ok", [], 159)
+
+
+def test_contract_clocks_hours_apart(stage, tmp_path):
+    job = slow_job()
+    job.clock_ms = {1: 7_200_000, 3: -500}
+    job.write(tmp_path / "traces")
+    assert named(diagnose(stage, tmp_path / "traces")) == [("rank", [2])]
+
+
+def test_contract_ranks_profiled_at_other_steps(stage, tmp_path):
+    """They are matched by the numbers of their steps, and who has none in common with others cannot be compared."""
+    job = slow_job(ranks=2)
+    job.first_step = {0: 100, 1: 5000}
+    job.write(tmp_path / "traces")
+    report = diagnose(stage, tmp_path / "traces")
+    assert report["verdicts"] == [] and report["state"] == "unknown"
+    assert "nobody can be compared" in notes(report)
+
+
+def test_contract_several_windows_of_a_rank(stage, tmp_path):
+    slow_job(steps=60).write(tmp_path / "traces", "rank{rank}_window1.json")
+    job = slow_job(steps=30, seed=2)
+    job.extra[2] = (0, 20)
+    job.first_step = {rank: 400 for rank in range(4)}
+    job.clock_ms = {rank: 60_000 for rank in range(4)}
+    job.write(tmp_path / "traces", "rank{rank}_window2.json")
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])] and report["steps"]["last"] == 429
+    assert all(source["note"] == "" for source in report["sources"])
+
+
+def test_contract_nanoseconds_where_microseconds_belong(stage, tmp_path):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank, trace in slow_job().traces().items():
+        trace.pop("baseTimeNanoseconds")
+        for event in trace["traceEvents"]:
+            if event["ph"] == "X":
+                event["ts"] = chrome_traces.BASE_NS + round(event["ts"] * 1000)
+                event["dur"] = round(event["dur"] * 1000)
+        (folder / f"rank{rank}.json").write_text(json.dumps(trace))
+    report = diagnose(stage, folder)
+    assert named(report) == [("rank", [2])] and 15 < report["verdicts"][0]["cost_ms_per_step"] < 25
+
+
+def test_contract_traces_without_steps_say_what_to_add(stage, tmp_path):
+    job = slow_job()
+    job.annotate = False
+    job.write(tmp_path / "traces")
+    report = diagnose(stage, tmp_path / "traces")
+    assert report["state"] == "unknown" and report["verdicts"] == []
+    assert "prof.step()" in notes(report)
+
+
+# Damage, strangers, limits
+
+def test_cut_file_gives_what_is_before_the_cut(stage, tmp_path):
+    paths = slow_job().write(tmp_path / "traces")
+    data = paths[1].read_bytes()
+    paths[1].write_bytes(data[:len(data) * 9 // 10])
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])]
+    assert "it is cut at byte" in report["sources"][1]["note"] and report["sources"][1]["records"] > 300
+    assert paths[1].name in notes(report)
+
+
+def test_damaged_gzip_gives_what_is_before_the_damage(stage, tmp_path):
+    paths = slow_job().write(tmp_path / "traces", compress=True)
+    data = bytearray(paths[3].read_bytes())
+    data[len(data) * 9 // 10:len(data) * 9 // 10 + 40] = b"\xff" * 40
+    paths[3].write_bytes(data)
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])]
+    assert report["sources"][3]["note"] and report["sources"][3]["records"] > 100
+
+
+def test_gzip_that_grows_without_end_is_bounded(stage, tmp_path):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    with gzip.open(folder / "rank0.json.gz", "wb") as file:
+        file.write(b'{"traceEvents": [')
+        event = b'{"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":1},' * 20_000
+        for _ in range(200):
+            file.write(event)
+    assert (folder / "rank0.json.gz").stat().st_size < 2 << 20
+    report = diagnose(stage, folder)
+    assert "grows to more than 200 times" in report["sources"][0]["note"]
+
+
+def test_string_without_end_is_bounded(stage, tmp_path):
+    path = tmp_path / "rank0.json"
+    with open(path, "wb") as file:
+        file.write(b'{"traceEvents": [{"ph": "X", "name": "step 1", "ts": 1, "dur": 1}, {"name": "')
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+    report = diagnose(stage, path)
+    assert "a string of more than 16 MiB" in report["sources"][0]["note"] and report["sources"][0]["records"] == 1
+
+
+def test_depth_is_bounded(stage, tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text('{"traceEvents": [{"ph": "X", "name": "step 1", "ts": 1, "dur": 1}, {"args": ' + "[" * 100_000)
+    assert "damaged" in diagnose(stage, path)["sources"][0]["note"]
+
+
+def test_traces_of_two_jobs_are_not_mixed(stage, tmp_path):
+    slow_job().write(tmp_path / "traces")
+    other = GpuJob(ranks=2)
+    other.world_size = 2
+    other.write(tmp_path / "traces", "other_rank{rank}.json")
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])] and report["ranks"] == 4
+    assert sum("of a job of 2 ranks" in source["note"] for source in report["sources"]) == 2
+
+
+def test_same_rank_twice(stage, tmp_path):
+    paths = slow_job().write(tmp_path / "traces")
+    shutil.copy(paths[0], tmp_path / "traces" / "zz_copy.json")
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])]
+    assert sum("left out" in source["note"] for source in report["sources"]) == 1
+
+
+def test_missing_rank_is_said(stage, tmp_path):
+    job = slow_job()
+    job.extra[2] = (30, 40)  # of three ranks it takes more to accuse one
+    paths = job.write(tmp_path / "traces")
+    paths[3].unlink()
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])]
+    assert "of 4 ranks there is no trace of rank 3" in notes(report)
+
+
+def test_other_things_in_the_folder_are_left_alone(stage, tmp_path):
+    slow_job().write(tmp_path / "traces")
+    (tmp_path / "traces" / "README.md").write_text("# traces\n")
+    (tmp_path / "traces" / "empty.json").write_text("")
+    (tmp_path / "traces" / "other.json").write_text('{"loss": [1, 2, 3]}')
+    (tmp_path / "traces" / "link.json").symlink_to("/dev/zero")
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])] and len(report["sources"]) == 4
+
+
+def test_names_are_made_safe(stage, tmp_path):
+    job = slow_job()
+    job.group = 'a"b\\\u202egp\n\x1b[31m'
+    job.description = "\ud800tp\u2066"
+    job.more_events = lambda rank: [{"ph": "X", "cat": "user_annotation", "name": 'x"\n\u202e\x1b]0;', "ts": 1, "dur": 1}]
+    job.write(tmp_path / "tr\u202eaces\n")
+    done = stage.run("diagnose", "--from", str(tmp_path / "tr\u202eaces\n"))
+    assert done.returncode == 0 and "rank 2" in done.stdout
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x09\x0b-\x1f]", done.stdout + done.stderr)
+    assert named(diagnose(stage, tmp_path / "tr\u202eaces\n")) == [("rank", [2])]
+
+
+def test_file_that_says_no_rank_is_named(stage, tmp_path):
+    trace = slow_job().traces()[0]
+    trace.pop("distributedInfo")
+    (tmp_path / "some-trace.json").write_text(json.dumps(trace))
+    errors = diagnose(stage, tmp_path / "some-trace.json", code=1)
+    assert "some-trace.json" in errors and "which rank" in errors
+
+
+def test_nothing_known_is_wrong_usage(stage, tmp_path):
+    (tmp_path / "loss.json").write_text('{"loss": 1}')
+    assert "no known format" in diagnose(stage, tmp_path / "loss.json", code=2)
+    assert "No such file" in diagnose(stage, tmp_path / "nothing.json", code=2)
+
+
+def test_a_pattern_and_a_report(stage, tmp_path):
+    slow_job().write(tmp_path / "traces")
+    assert named(diagnose(stage, tmp_path / "traces" / "node-*.json")) == [("rank", [2])]
+    page = tmp_path / "report.html"
+    done = stage.run("report", "--from", str(tmp_path / "traces"), "-o", str(page))
+    assert done.returncode == 0, done.stderr
+    assert "rank 2" in done.stdout and "rank 2" in page.read_text()
