@@ -170,7 +170,12 @@ print("RESULT", start_taskd_agent())
     ({"ENABLE_RESTART_FAULT_PROCESS": "on", "RESTART_FAULT_PROCESS_TYPE": "worker"}, "(ENABLE_RESTART_FAULT_PROCESS=on)")])
 def test_recovery_that_is_asked_for_is_one_loud_line(world, environment, said):
     """contract: §1.6 and §6.2; upstream's agent would restart the worker."""
-    output = world.run("from taskd.api import *\nassert init_taskd_agent({}) and init_taskd_agent({'Framework': 'MindSpore'})", **environment)
+    output = world.run("""
+from taskd.api import *
+from taskd.python.framework.agent.ms_mgr.msrun_plugin import MSRunPlugin
+assert init_taskd_agent({}) is True and init_taskd_agent({'Framework': 'MindSpore'}) is True
+assert register_func("RESTART", print) is True and MSRunPlugin().register_callbacks("KILL_WORKER", print) is True
+""", **environment)
     assert output.count("not supported, and will not happen") == (said is not None)
     assert said is None or said in output
 
