@@ -31,6 +31,7 @@ constexpr double kNotableLoad = 0.03;
 constexpr double kUnfitLoad = 0.1;  // log: from here on the line may be off by
 constexpr double kMisfit = 0.25;    // that share of it
 constexpr int kFitSteps = 30;
+constexpr double kMinFull = 0.5;            // of the cut view: else it shows too little
 constexpr double kOtherUnits = 1.386;       // log 4
 constexpr double kMaybeOtherUnits = 0.405;  // log 1.5, where it was so from the start
 constexpr double kFollows = 0.3;
@@ -134,7 +135,9 @@ void Work::ResetRank(int rank) {
   if (static_cast<size_t>(rank) < ranks_.size()) ranks_[static_cast<size_t>(rank)] = Rank();
 }
 
-double Work::OwnOf(const OwnView& view) { return std::max({1.0, view.cut + view.rest, view.full}); }
+double Work::OwnOf(const OwnView& view, bool by_full) {
+  return std::max(1.0, by_full ? view.full : view.cut + view.rest);
+}
 
 Work::Use Work::Listen(const std::vector<OwnView>& views) {
   bool any = false, all = true;
@@ -192,7 +195,7 @@ void Work::Learn(Class& peers, const std::vector<OwnView>& views, int64_t step) 
   double sum = 0;
   for (const OwnView& view : views) {
     works.push_back(std::log(view.fold->work));
-    owns.push_back(std::log(OwnOf(view)));
+    owns.push_back(std::log(OwnOf(view, peers.by_full)));
     sum += works.back();
   }
   peers.fit.BeginStep(std::exp(sum / static_cast<double>(views.size())));
@@ -217,11 +220,12 @@ void Work::Learn(Class& peers, const std::vector<OwnView>& views, int64_t step) 
     const Rank& rank = At(a.rank);
     const Rank& peer = At(b.rank);
     if (rank.seen_at + 1 != peers.steps || peer.seen_at + 1 != peers.steps) continue;
-    peers.fit.Add({OwnOf(a), rank.own_ns, a.fold->work, rank.work}, {OwnOf(b), peer.own_ns, b.fold->work, peer.work});
+    peers.fit.Add({OwnOf(a, peers.by_full), rank.own_ns, a.fold->work, rank.work},
+                  {OwnOf(b, peers.by_full), peer.own_ns, b.fold->work, peer.work});
   }
   for (const OwnView& view : views) {
     Rank& rank = At(view.rank);
-    rank.own_ns = OwnOf(view);
+    rank.own_ns = OwnOf(view, peers.by_full);
     rank.work = view.fold->work;
     rank.seen_at = peers.steps;
   }
@@ -243,6 +247,13 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
   }
   std::erase_if(views, [](const OwnView& view) { return !IsUsable(*view.fold); });
   if (views.empty()) return false;
+  // Gaps that are cut at overlapped operations miss much of the work of those who wait.
+  double cut = 0, full = 0;
+  for (const OwnView& view : views) {
+    cut += view.cut + view.rest;
+    full += view.full;
+  }
+  peers.by_full = full > kMinFull * cut;
   Learn(peers, views, step);
 
   const WorkFit& fit = peers.fit;
@@ -257,7 +268,7 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
   for (const OwnView& view : views) {
     mean += std::log(view.fold->work);
     works.push_back(view.fold->work);
-    owns.push_back(OwnOf(view));
+    owns.push_back(OwnOf(view, peers.by_full));
   }
   const double usual = fit.TimeOf(std::exp(mean / static_cast<double>(views.size())));
   peers.shift = std::log(usual);
@@ -273,9 +284,9 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
     if (explains) {
       factor = usual / fit.TimeOf(view.fold->work);
     } else if (fit.finding() == WorkFit::Finding::kUnknown) {
-      factor = WithBenefit(view.rank, OwnOf(view), median_own) / OwnOf(view);
+      factor = WithBenefit(view.rank, OwnOf(view, peers.by_full), median_own) / OwnOf(view, peers.by_full);
     }
-    corrected.push_back(OwnOf(view) * factor);
+    corrected.push_back(OwnOf(view, peers.by_full) * factor);
     view.work_factor = factor;
   }
   // A line is near the truth where the peers are; whose work is always far from theirs may be off it from the start.
@@ -287,7 +298,7 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
       rank.misfit = 0;
       rank.fitted = 0;
     } else if (rank.fitted < kFitSteps) {
-      const double rest = std::log(OwnOf(view) * view.work_factor / reference);
+      const double rest = std::log(OwnOf(view, peers.by_full) * view.work_factor / reference);
       rank.misfit += static_cast<float>((rest - rank.misfit) / ++rank.fitted);
     }
     if (far) {

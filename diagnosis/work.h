@@ -128,13 +128,14 @@ class Work {
     double spread = 0;  // of a rank's work around its own mean, log
     double shift = 0;   // of the last step
     int steps = 0;
+    bool by_full = false;  // the times are of the view that others' lateness does not change
   };
 
   Use Listen(const std::vector<OwnView>& views);
   void Learn(Class& peers, const std::vector<OwnView>& views, int64_t step);
   void FollowLoad(Rank& rank, double more, double own_more, double spread, int64_t step);
   bool CountsOtherUnits(const Rank& rank, const WorkFit& fit) const;
-  static double OwnOf(const OwnView& view);
+  static double OwnOf(const OwnView& view, bool by_full);
   Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
   std::vector<Rank> ranks_;
