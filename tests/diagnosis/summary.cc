@@ -139,7 +139,7 @@ struct Totals {
   }
 };
 
-// Time in which nothing is wrong counts for the rate of false alarms.
+// Time in which nothing is wrong counts for the rate of false alarms; each claim there is one, also a second of one rank.
 bool IsHealthy(const CaseResult& result) { return result.suite == "healthy" || result.suite == "quiet"; }
 
 // Somebody named where nobody should be.
@@ -171,7 +171,7 @@ std::string Overall(const std::vector<CaseResult>& results) {
       if (result.honesty) honest.Add(Named(detector.score) > 0);
       if (!IsHealthy(result)) continue;
       hours += result.simulated_s / 3600;
-      alarms += Named(detector.score) + detector.score.job_claims;
+      alarms += static_cast<int64_t>(detector.claims.size());
     }
     text += Row({results.front().detectors[d].name, Show(totals.precision()), Show(totals.recall),
                  absl::StrFormat("%.3f", totals.f1()), Show(totals.small), Short(totals.exact), Show(totals.cause),
@@ -209,7 +209,7 @@ std::string Details(const std::vector<CaseResult>& results) {
     if (IsHealthy(result)) {
       hours += result.simulated_s / 3600;
       rank_steps += result.rank_steps;
-      healthy += Named(score) + score.job_claims;
+      healthy += static_cast<int64_t>(result.detectors[0].claims.size());
     }
     if (result.honesty) {
       honest_hours += result.simulated_s / 3600;
