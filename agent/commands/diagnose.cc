@@ -125,8 +125,8 @@ absl::Status FromManager(const DiagnoseOptions& options) {
   }
 }
 
-// Prints to stdout. INVALID_ARGUMENT: wrong usage, or a folder without marks; any other error: the manager did not
-// answer.
+// Prints to stdout. INVALID_ARGUMENT: wrong usage, or files of no known format; any other error: the manager did not
+// answer, or nothing could be read.
 absl::Status RunDiagnose(const DiagnoseOptions& options) {
   if (options.source.from.empty()) return FromManager(options);
   if (options.watch) return absl::InvalidArgumentError("--watch: needs a manager, files do not change");

@@ -36,9 +36,13 @@ TRAINING = textwrap.dedent('''
                 time.sleep(float(more_ms) / 1000)
             return torch.ones(64)
 
+    def finish(profiler):  # the last step's operations are over; gloo's threads may wait for ranks that are gone
+        profiler.export_chrome_trace(f"{out}/rank{rank}.pt.trace.json")
+        os._exit(0)
+
     batches = iter(torch.utils.data.DataLoader(Data(), batch_size=1))
     with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=steps),
-                 on_trace_ready=lambda p: p.export_chrome_trace(f"{out}/rank{rank}.pt.trace.json")) as profiler:
+                 on_trace_ready=finish) as profiler:
         for step in range(steps + 2):
             Data.step = step
             loss = model(next(batches)).sum()
@@ -49,8 +53,6 @@ TRAINING = textwrap.dedent('''
             loss.backward()
             optimizer.step()
             profiler.step()
-    dist.barrier()
-    os._exit(0)  # gloo's threads may wait for ranks that are gone
 ''')
 
 
