@@ -3,7 +3,9 @@
 
 Starts a manager and one `taskd simulate`, whose proxies (8 ranks each) connect as real ones do and answer as if their ranks switched at
 once. First the job stands still and is switched on and off with `taskd switch`, one after the other: the manager's own time from the request to
-the last rank's acknowledgement, and the time of the whole command. Then it runs with 1 step a second: CPU time and memory of the manager.
+the last rank's acknowledgement, and the time of the whole command. Then it runs with 1 step a second: CPU time and memory of the manager, also
+for each step of a rank that came (a machine that is too slow for the simulated job sends fewer than it should), and how long the last folds waited
+until they were judged, as the manager says it every two seconds.
 
 Whatever protects the connections protects these: the job has a token, and all parts get it as those of a real job do.
 All of it shares this machine's CPUs, the simulated proxies too; their CPU time is reported beside the manager's.
@@ -17,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "lib"))
 from ports import free_port  # noqa: E402
 
 JOB = "bench/scale"
-DEADLINE_S = 180
+DEADLINE_S = 600
+FIRST_S = 5  # of a run: groups are sent once
 
 
 def percentile(values, percent):
@@ -97,6 +101,12 @@ class Job:
                 raise RuntimeError(f"not ready after {DEADLINE_S} s: {open(self.log.name).read()[-2000:]}")
             time.sleep(0.05)
 
+    def metrics(self):
+        request = urllib.request.Request(f"http://{self.http}/metrics", headers={"Authorization": f"Bearer {self.view_token}"})
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            lines = [line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if line and not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
     def switch(self, on):
         """How many ranks applied it, the manager's time until the last of them did, and that of the command."""
         began = time.perf_counter()
@@ -144,16 +154,26 @@ def measure_switches(program, folder, ranks, switches):
 def measure_cost(program, folder, ranks, seconds):
     job = Job(program, folder, ranks, 1)
     try:
-        time.sleep(2)  # the beginning: groups are sent once
+        time.sleep(FIRST_S)
+        before, lags_s = job.metrics(), []
         began, manager, proxies = time.monotonic(), cpu_s(job.manager.pid), cpu_s(job.proxies.pid)
-        time.sleep(seconds)
+        while time.monotonic() < began + seconds:
+            time.sleep(min(2, max(0.1, began + seconds - time.monotonic())))
+            lags_s.append(job.metrics()["taskd_diagnosis_lag_seconds"])
         passed = time.monotonic() - began
         manager = (cpu_s(job.manager.pid) - manager) / passed
         proxies = (cpu_s(job.proxies.pid) - proxies) / passed
+        after = job.metrics()
+        folds = after["taskd_folds_received_total"] - before["taskd_folds_received_total"]
+        judging_s = after["taskd_diagnosis_busy_seconds_total"] - before["taskd_diagnosis_busy_seconds_total"]
         found = {"cpu": manager, "proxies_cpu": proxies, "hwm_mib": memory_mib(job.manager.pid, "VmHWM"),
-                 "rss_mib": memory_mib(job.manager.pid, "VmRSS")}
+                 "rss_mib": memory_mib(job.manager.pid, "VmRSS"), "folds": folds, "us_a_fold": manager * passed / folds * 1e6,
+                 "judging_us_a_fold": judging_s / folds * 1e6, "lag_s": lags_s}
         print(f"{ranks} ranks at 1 step/s for {passed:.0f} s: manager {manager:.3f} CPU s/s, VmHWM {found['hwm_mib']:.0f} MiB, "
               f"RSS {found['rss_mib']:.0f} MiB; all simulated proxies together {proxies:.3f} CPU s/s", flush=True)
+        print(f"{folds:.0f} steps of single ranks came: {found['us_a_fold']:.2f} us of the manager's CPU each, judging took {found['judging_us_a_fold']:.2f} us "
+              f"of time each; {found['hwm_mib'] * 1024 / ranks:.1f} KiB a rank; lag p50 {percentile(lags_s, 50) * 1e3:.0f} ms, max {max(lags_s) * 1e3:.0f} ms",
+              flush=True)
         return found
     finally:
         job.close()
