@@ -50,7 +50,7 @@ constexpr double kFewTransferCostShare = 0.1;  // that all the ranks of a group 
 constexpr double kStretchNs = 15e9;
 constexpr double kGustNs = 8e9;      // where the job has shown what its unrest is like
 constexpr int kMostFineSteps = 512;  // that a rise is said to be told in
-constexpr double kLargeZ = 6;        // far beyond the noise of a step, and
+constexpr double kLargeZ = 4;        // far beyond the noise of a step, and
 constexpr double kLargeRise = 0.35;  // ln: 40 % longer
 constexpr double kLargeShare = 0.2;  // of the step, for loading and transfers
 
