@@ -43,6 +43,7 @@ constexpr int64_t kSameOnset = 20;
 // Another process on a machine takes a core for seconds, and its ranks are slower for as long. Many peers show how often
 // that happens, a few do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
 // So it is with transfers that hosts make.
+constexpr double kFewMargin = 1.4;
 constexpr int kFew = 3;                        // ranks, or lines
 constexpr int kFewHosts = 4;                   // that compute themselves: no device that others leave alone
 constexpr double kFewCostShare = 0.05;         // of the step
@@ -158,6 +159,8 @@ class Accuser {
     const double lasting_ns = steps * in_.period_ns;
     const bool usual = lasting_ns >= kGustNs && fine->rise < kUsualRise * fine->noise;
     double least = costing(in_.min_cost_share);
+    // Of a few the one that is slow shows in the noise of the others, too.
+    if (!IsCrowd(PeersOf(rank))) fine->rise *= kFewMargin;
     if (!IsCrowd(PeersOf(rank)) && !usual) {
       least = lasting_ns >= kStretchNs ? costing(kFewCostShare) : std::max(kLargeRise, kLargeZ * fine->noise);
     }

@@ -171,6 +171,7 @@ void Stream::AddTo(size_t scale, const Observation& now, double z) {
 
 double Stream::SmallestRise(const Limits& limits, int steps) const {
   constexpr double kNinetyNine = 2.33;  // standard deviations
+  constexpr double kMargin = 1.15;      // the noise is not known better than that
   double smallest = INFINITY;
   // Of what was there from the start the own past tells nothing.
   const auto limit = [&](size_t scale) {
@@ -178,7 +179,7 @@ double Stream::SmallestRise(const Limits& limits, int steps) const {
   };
   for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0 && steps > 0; ++scale) {
     const double z = kDrift[scale] + (limits.h[scale] + kNinetyNine * std::sqrt(steps)) / steps;
-    if (z < limits.clip) smallest = std::min(smallest, limit(scale) + z * limits.sigmas[scale]);
+    if (z < limits.clip) smallest = std::min(smallest, limit(scale) + kMargin * z * limits.sigmas[scale]);
   }
   // A few large ones in a row.
   if (steps >= limits.jumps) {

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -33,17 +34,19 @@ namespace {
 
 using taskd::StepFold;
 using taskd::diagnosis::Engine;
+using taskd::diagnosis::Resolution;
 using taskd::diagnosis::Scope;
 using taskd::diagnosis::Verdict;
 using taskd::evaluation::Quantile;
 
 constexpr char kUsage[] =
-    R"(detection_delay [--rows curve,cases,healthy] [--noise white,ar1:0.9,1/f] [--sigma 0.02,0.1,0.3]
+    R"(detection_delay [--rows curve,cases,healthy,resolution] [--noise white,ar1:0.9,1/f] [--sigma 0.02,0.1,0.3]
                 [--peers 2,3,8,64,2048] [--delta 0.1,0.2,...] [--steps N] [--runs N] [--budget N] [--healthy N]
                 [--gamma G] [--onset N] [--step-ms MS] [--min-cost SHARE] [--device] [--seed S] [--threads T] [--json]
                 [--verbose]
 
-  --rows     curve: noise x sigma x peers x delta; cases: known ones; healthy: nobody is slow
+  --rows     curve: noise x sigma x peers x delta; cases: known ones; healthy: nobody is slow; resolution: how often a
+             rank is named that is as slow as a healthy job's report says would be named, and one half as slow
   --noise    of the logarithm of own time: white; ar1:R, of correlation R from step to step; 1/f, up to 1,024 steps
   --sigma    its standard deviation (curve: 0.3 up to delta 1, 0.1 up to delta 3, 0.05 above)
   --delta    of the curve: how much slower the rank becomes, in sigmas (of the logarithm): 0.1 to 8; from 1,000 peers on
@@ -176,6 +179,8 @@ struct Run {
   int others = 0;        // verdicts that name somebody else
   int64_t rank_steps = 0;
   double healthy_ns = 0, slow_ns = 0;  // a step with the fault, without it and with it, in the mean
+  std::optional<Resolution> own_time;  // as the last report has it; rows "resolution": that of the healthy job
+  bool named_half = false;             // rows "resolution": also if it is half as slow
 };
 
 // The verdict names this rank and nobody else.
@@ -260,6 +265,24 @@ Run Measure(const Row& row, uint64_t seed, const Options& options) {
   }
   run.healthy_ns /= std::max(1, steps);
   run.slow_ns /= std::max(1, steps);
+  run.own_time = engine.report().own_time;
+  return run;
+}
+
+// The same job with a rank that is as slow as its report says would have been named, for as long; and with half of that.
+Run MeasureResolution(const Row& row, uint64_t seed, Options options) {
+  const Run healthy = Measure(row, seed, options);
+  if (!healthy.own_time) return healthy;
+  Row slow = row;
+  slow.steps = healthy.own_time->steps;
+  options.onset = std::max(0, row.steps - slow.steps);
+  const auto measure = [&](double ratio) {
+    slow.rise = std::log1p(ratio);
+    return Measure(slow, seed, options);
+  };
+  Run run = measure(healthy.own_time->ratio);
+  run.named_half = measure(healthy.own_time->ratio / 2).named_after >= 0;
+  run.own_time = healthy.own_time;
   return run;
 }
 
@@ -313,6 +336,18 @@ std::vector<Row> MakeRows(const Options& options) {
       }
     }
   }
+  if (options.rows.count("resolution") > 0) {
+    for (const std::string& noise : options.noise) {
+      for (int peers : options.peers) {
+        for (double sigma : options.sigma.empty() ? std::vector<double>{0.02, 0.1, 0.3} : options.sigma) {
+          Row row{.group = "resolution", .noise = noise, .sigma = sigma, .peers = peers};
+          row.steps = options.steps > 0 ? options.steps : 600;
+          row.runs = RunsFor(options, 3.0 * peers * row.steps);
+          rows.push_back(row);
+        }
+      }
+    }
+  }
   if (options.rows.count("healthy") == 0) return rows;
   for (const std::string& noise : options.noise) {
     for (int peers : options.peers) {
@@ -331,6 +366,8 @@ std::vector<Row> MakeRows(const Options& options) {
 struct Summary {
   std::vector<double> delays;  // of all runs, missed ones as the steps that there were
   int missed = 0, others = 0;
+  int told = 0, named = 0, named_half = 0;  // rows "resolution": reports that have one; and who was named
+  double ratio = 0;                         // their mean
   double rank_steps = 0, effect = 0, cpu_s = 0;
   double mean() const {
     double sum = 0;
@@ -365,6 +402,11 @@ nlohmann::json ToJson(const Row& row, const Summary& sum, const Options& options
     json["gamma"] = GammaOf(options, row.peers);
     json["lorden"] = bound;
     json["limit"] = 2 * bound + 3;
+  } else if (row.group == "resolution") {
+    json["told"] = sum.told;
+    json["ratio"] = sum.ratio / std::max(1, sum.told);
+    json["named"] = sum.named;
+    json["named_half"] = sum.named_half;
   } else {
     const auto interval = taskd::evaluation::PoissonInterval(sum.others);
     json["false_alarms_per_1e9"] = {sum.others / sum.rank_steps * 1e9, interval.low / sum.rank_steps * 1e9,
@@ -385,6 +427,10 @@ void Print(const Row& row, const Summary& sum, const Options& options) {
                 NameOf(row).c_str(), row.sigma, row.peers, row.rise / row.sigma, 100 * std::expm1(row.rise),
                 100 * sum.effect, row.runs, more, sum.mean(), Quantile(sum.delays, 0.95), sum.missed, limit,
                 sum.missed == 0 && sum.mean() <= limit ? "yes" : "no", sum.others);
+  } else if (row.group == "resolution") {
+    std::printf("| %s | %.3g | %d | %d | %d of %d | %.1f %% | %d of %d | %d of %d |\n", row.noise.c_str(), row.sigma,
+                row.peers, row.steps, sum.told, row.runs, 100 * sum.ratio / std::max(1, sum.told), sum.named, sum.told,
+                sum.named_half, sum.told);
   } else {
     const auto interval = taskd::evaluation::PoissonInterval(sum.others);
     const double per = 1e9 / sum.rank_steps, hours = options.step_ms / 3.6e6 * 1000;
@@ -397,7 +443,11 @@ void Print(const Row& row, const Summary& sum, const Options& options) {
 
 void PrintHead(const std::string& group, const Options& options) {
   if (options.json) return;
-  if (group == "healthy") {
+  if (group == "resolution") {
+    std::printf(
+        "\n| noise | sigma | peers | steps | told | own time, mean | as slow as told: named | half as slow: named |\n"
+        "|---|---|---|---|---|---|---|---|\n");
+  } else if (group == "healthy") {
     std::printf(
         "\n| noise | sigma | peers | jobs x steps | false verdicts | in 10^9 rank-steps (95 %%) | budget |\n"
         "|---|---|---|---|---|---|---|\n");
@@ -431,6 +481,10 @@ void RunAll(const Options& options) {
       sum.missed += row.rise > 0 && run.named_after < 0 ? 1 : 0;
       sum.delays.push_back(run.named_after < 0 ? row.steps : run.named_after);
       sum.others += run.others;
+      sum.told += run.own_time ? 1 : 0;
+      sum.ratio += run.own_time ? run.own_time->ratio : 0;
+      sum.named += run.own_time && run.named_after >= 0 ? 1 : 0;
+      sum.named_half += run.named_half ? 1 : 0;
       sum.rank_steps += static_cast<double>(run.rank_steps);
       healthy += run.healthy_ns;
       slow += run.slow_ns;
@@ -448,7 +502,9 @@ void RunAll(const Options& options) {
       uint64_t seed[1];
       mix.generate(seed, seed + 1);
       const double begin = ThreadCpuS();
-      const Run measured = Measure(rows[row], seed[0] << 32 | static_cast<uint64_t>(run), options);
+      const uint64_t own = seed[0] << 32 | static_cast<uint64_t>(run);
+      const Run measured = rows[row].group == "resolution" ? MeasureResolution(rows[row], own, options)
+                                                           : Measure(rows[row], own, options);
       std::lock_guard lock(mutex);
       runs[row][static_cast<size_t>(run)] = measured;
       summaries[row].cpu_s += ThreadCpuS() - begin;
@@ -487,7 +543,9 @@ Options Parse(int argc, char** argv) {
     bool good = true;
     if (flag == "--rows") {
       options.rows = absl::StrSplit(value, ',');
-      for (const std::string& row : options.rows) good = good && (row == "curve" || row == "cases" || row == "healthy");
+      for (const std::string& row : options.rows) {
+        good = good && (row == "curve" || row == "cases" || row == "healthy" || row == "resolution");
+      }
     } else if (flag == "--noise") {
       options.noise = absl::StrSplit(value, ',');
       for (const std::string& noise : options.noise) Noise::LongRun(noise);
