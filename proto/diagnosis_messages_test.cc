@@ -40,7 +40,9 @@ TEST(DiagnosisMessagesTest, AReportComesBackAsItWas) {
   report.verdicts = {Everything(), Verdict{}};
   report.verdicts[1].scope = Scope::kLink;
   report.verdicts[1].links = {{1, 2}, {8, 0}};
-  report.notes = {{diagnosis::NoteKind::kRotation, "a note"}, {diagnosis::NoteKind::kCoverage, ""}, {diagnosis::NoteKind::kRestless, ""}};
+  report.notes = {{diagnosis::NoteKind::kRotation, "a note"},
+                  {diagnosis::NoteKind::kCoverage, ""},
+                  {diagnosis::NoteKind::kRestless, ""}};
   report.coverage = {{0, 0.25, true, 0.5}, {63, 0, false}};
   report.own_time = {.ratio = 0.031, .steps = 120, .worst_rank = 7, .worst_ratio = 0.045};
   report.transfer = {.ratio = 0.5, .steps = 12, .worst_rank = -1, .worst_ratio = 0.5};

@@ -83,8 +83,8 @@ std::vector<std::string> FuzzSeeds() {
   const std::string next = R"({"ph":"X","cat":"user_annotation","name":"ProfilerStep#8","ts":11,"dur":9.5})";
   return {
       absl::StrCat(R"(1{"distributedInfo":{"rank":1,"world_size":2,"pg_config":[{"pg_name":"0","pg_desc":"mesh_tp",)",
-                   R"("ranks":[0,1]}]},"baseTimeNanoseconds":1767225600000000000,"traceEvents":[)", step, ",", event, ",",
-                   next, "]}"),
+                   R"("ranks":[0,1]}]},"baseTimeNanoseconds":1767225600000000000,"traceEvents":[)", step, ",", event,
+                   ",", next, "]}"),
       absl::StrCat("1[", step, ",", R"({"ph":"X","name":"gloo:all_reduce","ts":3,"dur":1},)", next, "]"),
       R"(1[{"ph":"X","name":"Optimizer.step#SGD.step","ts":3,"dur":1},{"ph":"X","name":"record_param_comms","ts":4,"dur":1,)"
       R"("args":{"Collective name":"send","Dst Rank":1}},{"ph":"X","name":"Optimizer.step#SGD.step","ts":9e0,"dur":1}])",
