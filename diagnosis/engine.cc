@@ -228,7 +228,7 @@ class Engine::Impl {
   // How small a slowdown would have been named, and a note where that is not small enough for an "ok". False: it is not.
   bool SayFineness(bool seen, Report& report, std::vector<RankCoverage>& ranks) const {
     if (has_few_steps() || !seen) return false;
-    const Fineness fineness = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false));
+    const Fineness& fineness = this->fineness();
     report.own_time = fineness.own_time;
     report.dataloader = fineness.dataloader;
     report.transfer = fineness.transfer;
@@ -786,6 +786,15 @@ class Engine::Impl {
     return roster_;
   }
 
+  // That, too, and it changes with what was judged only.
+  const Fineness& fineness() const {
+    if (fineness_steps_ != judged_steps_) {
+      fineness_ = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false));
+      fineness_steps_ = judged_steps_;
+    }
+    return fineness_;
+  }
+
   bool WorkIsUneven() const {
     for (const OwnTime::Class& peers : own_.classes()) {
       if (peers.noise.steps.sigma() > 0.04) return true;
@@ -828,6 +837,8 @@ class Engine::Impl {
 
   Layout layout_;
   mutable Roster roster_;
+  mutable Fineness fineness_;
+  mutable int fineness_steps_ = -1;  // judged ones, as of which it is
   OwnTime own_;
   Transfers transfers_;
   Clocks clocks_;

@@ -317,8 +317,9 @@ class Accuser {
     accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), confirmed});
   }
 
-  // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
   bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
+
+  // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
   bool IsBeyondUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
     const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
     if (stream.IsBeyondWeather() && lasted_ns >= kGustNs) return true;

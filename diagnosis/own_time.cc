@@ -107,8 +107,8 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
   }
   weather_.Forget(step);
   period_ns_ = period_ns;
-  const Thresholds h = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
-  thresholds_ = h;
+  thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
+  const Thresholds& h = thresholds_;
   if (mode_ != Mode::kNone) {
     ObserveOwn(layout, folds, step, h);
     if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);

@@ -115,24 +115,26 @@ def quota(run, rank):
         os.rmdir(group)
 
 
-@contextlib.contextmanager
-def stops(run, rank):
-    """Stopped for 15 ms, running for 15 ms."""
-    over = threading.Event()
+def bursts(running_s, stopped_s):
+    """Running and stopped by turns."""
+    @contextlib.contextmanager
+    def inject(run, rank):
+        over = threading.Event()
 
-    def burst():
-        while not over.wait(0.015):
-            os.kill(run.pid(rank), signal.SIGSTOP)
-            time.sleep(0.015)
-            os.kill(run.pid(rank), signal.SIGCONT)
+        def burst():
+            while not over.wait(running_s):
+                os.kill(run.pid(rank), signal.SIGSTOP)
+                time.sleep(stopped_s)
+                os.kill(run.pid(rank), signal.SIGCONT)
 
-    thread = threading.Thread(target=burst)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+        thread = threading.Thread(target=burst)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+    return inject
 
 
 @contextlib.contextmanager
@@ -199,28 +201,6 @@ def collections_of_garbage(run, rank):
     os.unlink(path)
 
 
-def slower(share):
-    """Stopped for 4 ms now and then, so that it takes that much longer."""
-    @contextlib.contextmanager
-    def inject(run, rank):
-        over = threading.Event()
-
-        def burst():
-            while not over.wait(0.004 / share):
-                os.kill(run.pid(rank), signal.SIGSTOP)
-                time.sleep(0.004)
-                os.kill(run.pid(rank), signal.SIGCONT)
-
-        thread = threading.Thread(target=burst)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-    return inject
-
-
 @contextlib.contextmanager
 def optimizer(run, rank):
     """Its optimizer takes 16 ms longer (sitecustomize.py)."""
@@ -244,15 +224,15 @@ def restless(processes):
 
 # With the causes that are right. "gc" says: garbage collection or another stop of its process, which bursts of SIGSTOP and
 # the throttling of a quota are.
-FAULTS = {"none": (None, ()), "quota": (quota, ("compute", "gc")), "stops": (stops, ("compute", "gc")),
+FAULTS = {"none": (None, ()), "quota": (quota, ("compute", "gc")), "stops": (bursts(0.015, 0.015), ("compute", "gc")),
           "neighbour": (neighbour, ("compute",)), "memory": (memory, ("compute", "memory")),
           "loader": (loader, ("dataloader",)), "checkpoint": (checkpoint, ("checkpoint",)),
           "gc": (collections_of_garbage, ("gc",)), "link": (link, ("network", "fabric")),
-          "slow8": (slower(0.08), ("compute", "gc")), "slow15": (slower(0.15), ("compute", "gc")),
-          "slow25": (slower(0.25), ("compute", "gc")), "slow40": (slower(0.4), ("compute", "gc")),
+          "slow8": (bursts(0.004 / 0.08, 0.004), ("compute", "gc")), "slow15": (bursts(0.004 / 0.15, 0.004), ("compute", "gc")),
+          "slow25": (bursts(0.004 / 0.25, 0.004), ("compute", "gc")), "slow40": (bursts(0.004 / 0.4, 0.004), ("compute", "gc")),
           "optimizer": (optimizer, ("memory", "compute")),
           # The rank is slow, then the job goes on without it: nobody is left to be named.
-          "shrink": (stops, ("compute", "gc")),
+          "shrink": (bursts(0.015, 0.015), ("compute", "gc")),
           # Work that is not the same: rank 0 always has 1.6 times as much; or each rank and step has its own.
           "imbalance": (None, ()), "ragged": (None, ())}
 HEALTHY = ("none", "imbalance", "ragged")
