@@ -309,7 +309,7 @@ class ManagerServer::Impl {
     while (!wake_.wait_for(lock, kUpkeepInterval, [this] { return stopping_; })) {
       lock.unlock();
       core_->RetryPersist();
-      core_->ForgetGone(std::chrono::steady_clock::now());
+      core_->Look(std::chrono::steady_clock::now());
       lock.lock();
     }
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -34,9 +35,12 @@
 namespace taskd::proto {
 namespace {
 
-// A peer that vanished without a word is noticed after time + timeout.
+// A server that vanished without a word, or was stopped, is noticed after time + timeout.
 constexpr int kKeepaliveTimeMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
+// A client is not judged by its silence: it may have been stopped, and be back. Whoever minds asks for signs of life on
+// its stream. The bytes of the pings are for the kernel, which gives a machine up that does not acknowledge them.
+constexpr int kServerKeepaliveTimeoutMs = 24 * 3600 * 1000;
 // Clients that ping more often are disconnected. ClusterD's Go clients may ping each 3 s.
 constexpr int kMinPingIntervalMs = 2'000;
 constexpr int kHandshakeTimeoutMs = 10'000;
@@ -154,19 +158,20 @@ std::shared_ptr<grpc::ChannelCredentials> VerifiedCredentials(
 // Of what one in plain text sends: the call is ended where it would be more.
 constexpr size_t kPlainChannelBytes = size_t{16} << 20;
 
-grpc::ChannelArguments ClientLimits() {
+grpc::ChannelArguments ClientLimits(Silence silence) {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+  // For ever switches off TCP_USER_TIMEOUT, too.
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence == Silence::kEndsCalls ? kKeepaliveTimeMs : INT_MAX);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   return args;
 }
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& address,
-                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                    const std::shared_ptr<grpc::ChannelCredentials>& credentials, Silence silence,
                                     const std::string& name = "") {
-  grpc::ChannelArguments args = ClientLimits();
+  grpc::ChannelArguments args = ClientLimits(silence);
   if (!name.empty()) args.SetSslTargetNameOverride(name);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
@@ -213,23 +218,23 @@ absl::StatusOr<std::shared_ptr<const TlsContext>> MakeServerTls(const Security& 
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security,
-                                                           std::function<void()> on_stranger) {
+                                                           std::function<void()> on_stranger, Silence silence) {
   using grpc::experimental::ExternalCertificateVerifier;
   absl::StatusOr<JobCertificates> files = FilesOf(security);
   if (!files.ok()) return files.status();
   if (security.tls_dir.empty()) {
     auto verifier = ExternalCertificateVerifier::Create<SecretVerifier>(files->authority, std::move(on_stranger));
-    return Dial(address, VerifiedCredentials(*files, false, std::move(verifier)), kJobHostName);
+    return Dial(address, VerifiedCredentials(*files, false, std::move(verifier)), silence, kJobHostName);
   }
   if (!security.tls_name.empty()) {
     auto verifier = ExternalCertificateVerifier::Create<NameVerifier>(security.tls_name);
-    return Dial(address, VerifiedCredentials(*files, true, std::move(verifier)), security.tls_name);
+    return Dial(address, VerifiedCredentials(*files, true, std::move(verifier)), silence, security.tls_name);
   }
-  return Dial(address, grpc::SslCredentials({files->authority, files->key, files->certificate}));
+  return Dial(address, grpc::SslCredentials({files->authority, files->key, files->certificate}), silence);
 }
 
 std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address, UniqueFd connection) {
-  grpc::ChannelArguments args = ClientLimits();
+  grpc::ChannelArguments args = ClientLimits(Silence::kEndsCalls);
   args.SetResourceQuota(grpc::ResourceQuota().Resize(kPlainChannelBytes));
   args.SetString(GRPC_ARG_DEFAULT_AUTHORITY, address);
   return grpc::CreateCustomInsecureChannelFromFd(address, connection.release(), args);
@@ -243,8 +248,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ManagerDial::Channel() {
   std::lock_guard lock(mutex_);
   if (channel_ == nullptr || security.secret != secret_) {
     *met_stranger_ = false;
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-        MakeChannel(address_, security, [met = met_stranger_] { *met = true; });
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = MakeChannel(
+        address_, security, [met = met_stranger_] { *met = true; }, silence_);
     if (!channel.ok() && channel_ == nullptr) return channel.status();
     if (channel.ok()) channel_ = *std::move(channel);
     secret_ = security.secret;
@@ -273,7 +278,7 @@ void SetServerLimits(grpc::ServerBuilder& builder, size_t memory_bytes) {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kServerKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);

@@ -34,10 +34,18 @@ absl::Status CheckListenAllowed(const std::string& address, const Security& secu
 // used, or that others can read and must not.
 absl::StatusOr<std::shared_ptr<const TlsContext>> MakeServerTls(const Security& security);
 
+// Who notices that the other side says nothing any more, as a machine that has lost its power, and as one that only was
+// stopped for a while.
+enum class Silence {
+  kEndsCalls,  // gRPC: after 20 s
+  kIsWatched,  // whoever calls, if anybody: gRPC waits for ever
+};
+
 // `on_stranger` is called, on any thread, each time that somebody answers at `address` who does not have the secret;
 // not with a tls_dir. Nothing was sent to them.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address, const Security& security,
-                                                           std::function<void()> on_stranger = nullptr);
+                                                           std::function<void()> on_stranger = nullptr,
+                                                           Silence silence = Silence::kEndsCalls);
 // Over a connection to a server that is not TaskD's, which `address` names (plain_link.h).
 std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address, UniqueFd connection);
 
@@ -45,7 +53,8 @@ std::shared_ptr<grpc::Channel> MakePlainChannel(const std::string& address, Uniq
 // that was started again has another one. Thread safe.
 class ManagerDial {
  public:
-  ManagerDial(std::string address, Security given) : address_(std::move(address)), given_(std::move(given)) {}
+  ManagerDial(std::string address, Security given, Silence silence = Silence::kEndsCalls)
+      : address_(std::move(address)), given_(std::move(given)), silence_(silence) {}
 
   // The same as before as long as the secret is. INVALID_ARGUMENT: as MakeChannel(), or the address is none; never once
   // it was OK.
@@ -60,6 +69,7 @@ class ManagerDial {
  private:
   const std::string address_;
   const Security given_;
+  const Silence silence_;
   const std::shared_ptr<std::atomic<bool>> met_stranger_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex_;    // guards from here
   std::string secret_;  // of channel_

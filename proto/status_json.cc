@@ -103,6 +103,7 @@ std::string RenderStatusJson(const v1::JobStatus& status) {
     row["node"] = node.node();
     row["host"] = node.host();
     row["connected"] = node.connected();
+    row["silent_s"] = node.silent_s();
     if (node.has_mark_files()) {
       row["mark_files"]["dir"] = node.mark_files().dir();
       row["mark_files"]["error"] = node.mark_files().error();

@@ -151,7 +151,7 @@ void NodeRanks::AddFolds(NodeRank& rank, std::vector<StepFold> finished) {
   for (StepFold& step : finished) {
     const StepPhasesNs phases = PhasesOf(step);
     for (size_t i = 0; i < phases.size(); ++i) rank.phases_ns[i] += phases[i];
-    rank.folds.push_back(std::move(step));
+    rank.folds.push_back({rank.number, ++folds_made_, std::move(step)});
     DropOldestFolds(rank);
   }
   folds_wait = true;
@@ -178,7 +178,7 @@ NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) 
     if (serial != rank.groups_serial) taken.groups.emplace_back(number, rank.groups);
     serial = rank.groups_serial;
     for (; !rank.folds.empty() && taken.steps.size() < max_steps; rank.folds.pop_front()) {
-      taken.steps.emplace_back(number, std::move(rank.folds.front()));
+      taken.steps.push_back(std::move(rank.folds.front()));
     }
     folds_wait |= !rank.folds.empty();
   }
@@ -187,12 +187,12 @@ NodeFolds NodeRanks::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) 
 
 void NodeRanks::ReturnFolds(NodeFolds folds) {
   for (auto step = folds.steps.rbegin(); step != folds.steps.rend(); ++step) {
-    const auto rank = ranks.find(step->first);
+    const auto rank = ranks.find(step->rank);
     if (rank == ranks.end()) {
       ++folds_dropped_;
       continue;
     }
-    rank->second.folds.push_front(std::move(step->second));
+    rank->second.folds.push_front(std::move(*step));
     DropOldestFolds(rank->second);
   }
   folds_wait = true;

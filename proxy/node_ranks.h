@@ -25,8 +25,13 @@ namespace taskd::proxy {
 
 // Folds on their way to the manager.
 struct NodeFolds {
+  struct Step {
+    int rank = 0;
+    uint64_t number = 0;  // v1::RankStep.number
+    StepFold fold;
+  };
   std::vector<std::pair<int, std::vector<GroupInfo>>> groups;  // by rank, where they are news
-  std::vector<std::pair<int, StepFold>> steps;                 // by rank, each rank's in order
+  std::vector<Step> steps;                                     // by rank, each rank's in order
   uint64_t dropped = 0;                                        // folds that were not taken in time, since the start
 };
 
@@ -53,12 +58,13 @@ struct NodeSegment {
 };
 
 struct NodeRank {
-  NodeRank(const ProfilingDir& dir, int rank) : lane(std::make_shared<RankLane>(dir, rank)) {}
+  NodeRank(const ProfilingDir& dir, int rank) : number(rank), lane(std::make_shared<RankLane>(dir, rank)) {}
 
-  std::shared_ptr<RankLane> lane;  // the drain thread's
-  std::deque<StepFold> folds;      // finished, not taken yet
-  StepPhasesNs phases_ns{};        // sums over all that were finished
-  std::vector<GroupInfo> groups;   // as the lane's fold had them at `groups_version`
+  const int number;
+  std::shared_ptr<RankLane> lane;     // the drain thread's
+  std::deque<NodeFolds::Step> folds;  // finished, not taken yet
+  StepPhasesNs phases_ns{};           // sums over all that were finished
+  std::vector<GroupInfo> groups;      // as the lane's fold had them at `groups_version`
   uint64_t groups_version = 0;
   uint64_t groups_serial = 0;  // of no other rank's groups, nor of others of this one
   int local_rank = -1;
@@ -132,6 +138,7 @@ class NodeRanks {
 
   const ProfilingDir dir_;
   uint64_t next_token_ = 1;
+  uint64_t folds_made_ = 0;
   uint64_t folds_dropped_ = 0;
   uint64_t last_groups_serial_ = 0;
 };

@@ -401,14 +401,14 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
   }));
   ASSERT_EQ(taken.steps.size(), 10u);
   EXPECT_EQ(taken.dropped, 100 - Node::kMaxFolds);
-  EXPECT_EQ(taken.steps[0].first, 0);
-  EXPECT_EQ(taken.steps[0].second.step, static_cast<int64_t>(100 - Node::kMaxFolds));
+  EXPECT_EQ(taken.steps[0].rank, 0);
+  EXPECT_EQ(taken.steps[0].fold.step, static_cast<int64_t>(100 - Node::kMaxFolds));
   ASSERT_EQ(taken.groups.size(), 1u);
   EXPECT_EQ(taken.groups[0].first, 0);
   EXPECT_THAT(taken.groups[0].second, ::testing::ElementsAre(GroupInfo{"g", "tp", {{0, 1, 2}}}));
   taken = node_.TakeFolds(sent, 1000);
   EXPECT_EQ(taken.steps.size(), Node::kMaxFolds - 10);
-  EXPECT_EQ(taken.steps.back().second.step, 99);
+  EXPECT_EQ(taken.steps.back().fold.step, 99);
   EXPECT_TRUE(taken.groups.empty()) << "sent already";
   EXPECT_TRUE(node_.TakeFolds(sent, 1000).steps.empty());
 
@@ -420,7 +420,7 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
   taken = node_.TakeFolds(sent, 1000);
   ASSERT_EQ(taken.steps.size(), Node::kMaxFolds - 9);
   for (size_t i = 0; i < taken.steps.size(); ++i) {
-    EXPECT_EQ(taken.steps[i].second.step, static_cast<int64_t>(100 - Node::kMaxFolds + 10 + i));
+    EXPECT_EQ(taken.steps[i].fold.step, static_cast<int64_t>(100 - Node::kMaxFolds + 10 + i));
   }
   EXPECT_EQ(taken.groups.size(), 1u);
   steps(101, 10);
@@ -434,7 +434,7 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
   node_.ReturnFolds(std::move(taken));
   taken = node_.TakeFolds(sent, 1000);
   ASSERT_EQ(taken.steps.size(), Node::kMaxFolds);
-  EXPECT_EQ(taken.steps.back().second.step, 110);
+  EXPECT_EQ(taken.steps.back().fold.step, 110);
   EXPECT_EQ(taken.dropped, 101 - Node::kMaxFolds) << "one more than there is room for";
 
   steps(111, 1);

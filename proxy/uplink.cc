@@ -4,8 +4,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <map>
 #include <mutex>
+#include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +13,8 @@
 #include "common/printable.h"
 #include "common/utf8.h"
 #include "proto/channel.h"
-#include "proto/fold_messages.h"
 #include "proto/node_messages.h"
+#include "proxy/fold_sender.h"
 #include "proxy/tick_clock.h"
 #include "taskd/v1/node.grpc.pb.h"
 
@@ -22,52 +22,17 @@ namespace taskd::proxy {
 namespace {
 
 constexpr int kReportIntervalMs = 1000;
-// A message of folds is below 1 MiB: a step takes at most 7 KB.
-constexpr size_t kMaxSteps = 64;
-constexpr size_t kMaxGroupBytes = size_t{512} * 1024;
 constexpr auto kReconnectInterval = std::chrono::milliseconds(200);
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::ManagerMessage>;
 
-// All groups of a rank. Beyond kMaxGroupBytes only their names: their members are in many pieces then.
-void FillGroups(int rank, const std::vector<GroupInfo>& groups, v1::RankGroups* message) {
-  message->set_rank(rank);
-  size_t bytes = 0;
-  for (const GroupInfo& group : groups) {
-    v1::Group* filled = message->add_groups();
-    proto::FillGroup(group, filled);
-    if (bytes + filled->ByteSizeLong() > kMaxGroupBytes) filled->clear_runs();
-    bytes += filled->ByteSizeLong();
-  }
-}
-
-bool Write(const NodeFolds& folds, const std::function<bool(const v1::NodeMessage&)>& write) {
-  v1::NodeMessage message;
-  for (const auto& [rank, groups] : folds.groups) {
-    FillGroups(rank, groups, message.mutable_folds()->add_groups());
-    if (message.ByteSizeLong() < kMaxGroupBytes) continue;
-    if (!write(message)) return false;
-    message.Clear();
-  }
-  for (const auto& [rank, fold] : folds.steps) proto::FillFold(rank, fold, message.mutable_folds()->add_steps());
-  message.mutable_folds()->set_dropped(folds.dropped);
-  return write(message);
+// Distinguishes the lives of a proxy; never 0.
+uint64_t NewLife() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random() | 1;
 }
 
 }  // namespace
-
-bool WriteFolds(Node* node, std::map<int, uint64_t>& groups_sent,
-                const std::function<bool(const v1::NodeMessage&)>& write) {
-  while (true) {
-    NodeFolds folds = node->TakeFolds(groups_sent, kMaxSteps);
-    if (folds.steps.empty()) return true;
-    if (!Write(folds, write)) {
-      node->ReturnFolds(std::move(folds));
-      return false;
-    }
-    if (folds.steps.size() < kMaxSteps) return true;
-  }
-}
 
 class Uplink::Impl {
  public:
@@ -75,6 +40,7 @@ class Uplink::Impl {
       : options_(std::move(options)),
         dial_(options_.manager, options_.security),
         node_(node),
+        folds_(node),
         callbacks_(std::move(callbacks)) {}
   ~Impl() { Stop(); }
 
@@ -139,13 +105,14 @@ class Uplink::Impl {
       spoke_ = false;
     }
     // It could be made once, so it can be made.
+    folds_.Begin();
     const std::unique_ptr<v1::NodeLink::Stub> stub = v1::NodeLink::NewStub(dial_.Channel().value());
     std::unique_ptr<Stream> stream = stub->Connect(&context);
     const bool open = WriteHello(*stream);
     std::thread reader([&] { Read(*stream); });
-    groups_sent_.clear();
     if (open) WriteNews(*stream);
     reader.join();
+    folds_.End();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       context_ = nullptr;
@@ -161,6 +128,8 @@ class Uplink::Impl {
     hello->set_host(options_.host);
     hello->set_identity(ValidUtf8(options_.identity));
     hello->set_version(TASKD_VERSION);
+    hello->set_says_alive(true);
+    hello->set_life(life_);
     FillMarkFiles(hello->mutable_mark_files());
     return stream.Write(message);
   }
@@ -189,12 +158,13 @@ class Uplink::Impl {
       open = WriteQueued(stream) && WriteMarkFiles(stream) && WriteFolds(stream);
       uint64_t now_ns = ReadMonotonicNs();
       if (versions.urgent != reported.urgent || now_ns >= report_due_ns) {
-        open = open && (versions.all == reported.all || WriteRanks(stream));
+        open = open && (versions.all == reported.all ? WriteAlive(stream) : WriteRanks(stream));
         reported = versions;
         now_ns = ReadMonotonicNs();
         report_due_ns = now_ns + uint64_t{kReportIntervalMs} * 1'000'000;
       }
-      node_->WaitForChange(reported.urgent, static_cast<int>((report_due_ns - now_ns) / 1'000'000) + 1, spoke_);
+      node_->WaitForChange(reported.urgent, static_cast<int>((report_due_ns - now_ns) / 1'000'000) + 1,
+                           spoke_ && folds_.has_room());
       std::lock_guard<std::mutex> lock(mutex_);
       open = open && !reader_done_ && !stopping_;
     }
@@ -216,6 +186,10 @@ class Uplink::Impl {
       } else if (message.has_agent_call()) {
         const v1::AgentCall& call = message.agent_call();
         callbacks_.on_agent_call(call.id(), call.operator_(), call.args_json());
+      } else if (message.has_folds_taken()) {
+        const bool waited = !folds_.has_room();
+        folds_.Taken(message.folds_taken().sets());
+        if (waited) node_->WakeWaiters();
       }
     }
     {
@@ -251,8 +225,13 @@ class Uplink::Impl {
 
   // Once the manager has spoken: before that a stream may go nowhere, and the folds with it.
   bool WriteFolds(Stream& stream) {
-    return !spoke_ || proxy::WriteFolds(node_, groups_sent_,
-                                        [&stream](const v1::NodeMessage& message) { return stream.Write(message); });
+    return !spoke_ || folds_.Write([&stream](const v1::NodeMessage& message) { return stream.Write(message); });
+  }
+
+  static bool WriteAlive(Stream& stream) {
+    v1::NodeMessage message;
+    message.mutable_alive();
+    return stream.Write(message);
   }
 
   bool WriteRanks(Stream& stream) {
@@ -265,6 +244,8 @@ class Uplink::Impl {
   const Options options_;
   proto::ManagerDial dial_;
   Node* const node_;
+  FoldSender folds_;
+  const uint64_t life_ = NewLife();
   const Callbacks callbacks_;
   std::thread thread_;
 
@@ -276,8 +257,7 @@ class Uplink::Impl {
   std::atomic<bool> spoke_{false};  // the manager, on the present stream
   grpc::ClientContext* context_ = nullptr;
   std::deque<v1::NodeMessage> queue_;
-  std::string file_trouble_told_;        // on the present stream; the writer's
-  std::map<int, uint64_t> groups_sent_;  // versions by rank, on the present stream; the writer's
+  std::string file_trouble_told_;  // on the present stream; the writer's
 };
 
 Uplink::Uplink(Options options, Node* node, Callbacks callbacks)

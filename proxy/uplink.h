@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -13,14 +12,8 @@
 #include "proto/channel.h"
 #include "proxy/hello_server.h"
 #include "proxy/node.h"
-#include "taskd/v1/node.pb.h"
 
 namespace taskd::proxy {
-
-// Writes the folds that wait, the groups of their ranks before them (Node::TakeFolds). False: `write` failed; what it did
-// not take waits again.
-bool WriteFolds(Node* node, std::map<int, uint64_t>& groups_sent,
-                const std::function<bool(const v1::NodeMessage&)>& write);
 
 class Uplink {
  public:

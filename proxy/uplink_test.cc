@@ -2,16 +2,20 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/test_credentials.h"
+#include "proxy/fold_sender.h"
 #include "proxy/testing/fake_segment.h"
+#include "proxy/testing/faulty_line.h"
 #include "proxy/testing/temp_dir.h"
 #include "taskd/v1/node.grpc.pb.h"
 
@@ -19,9 +23,19 @@ namespace taskd::proxy {
 namespace {
 
 using testing::FakeSegment;
+using testing::FaultyLine;
 using testing::TempDir;
 
 constexpr auto kLongEnough = std::chrono::seconds(20);
+
+bool Eventually(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + kLongEnough;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
 
 hello::Hello HelloOf(int rank) {
   hello::Hello hello = {};
@@ -44,6 +58,9 @@ class Listener : public v1::NodeLink::Service {
     v1::KindStates* kinds = wanted.mutable_wanted()->mutable_kinds();
     kinds->set_step(true);
     kinds->set_communication(true);
+    v1::ManagerMessage taken;
+    taken.mutable_folds_taken()->set_sets(0);
+    if (confirms_) stream->Write(taken);
     stream->Write(wanted);
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -59,6 +76,8 @@ class Listener : public v1::NodeLink::Service {
       }
       if (!message.has_folds()) continue;
       sets_.push_back(message.folds());
+      taken.mutable_folds_taken()->set_sets(taken.folds_taken().sets() + 1);
+      if (confirms_ && !keeps_silent_) stream->Write(taken);
       changed_.notify_all();
       if (hang_up_) {
         hang_up_ = false;
@@ -68,6 +87,10 @@ class Listener : public v1::NodeLink::Service {
     return grpc::Status::OK;
   }
 
+  // As a manager does that knows folds which come again; of an earlier release it does not.
+  void Confirm() { confirms_ = true; }
+  // Confirms nothing more.
+  void KeepSilent(bool silent) { keeps_silent_ = silent; }
   // The stream ends after the next set of folds.
   void HangUpAfterTheNext() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -106,6 +129,8 @@ class Listener : public v1::NodeLink::Service {
   std::optional<v1::RankSet> ranks_;
   bool hang_up_ = false;
   int hellos_ = 0;
+  std::atomic<bool> confirms_{false};
+  std::atomic<bool> keeps_silent_{false};
 };
 
 class UplinkTest : public ::testing::Test {
@@ -118,8 +143,9 @@ class UplinkTest : public ::testing::Test {
     builder.AddListeningPort("127.0.0.1:0", proto::TestCredentials("of the test"), &port);
     builder.RegisterService(&listener_);
     server_ = builder.BuildAndStart();
+    line_ = std::make_unique<FaultyLine>(port);
     Uplink::Options options;
-    options.manager = "127.0.0.1:" + std::to_string(port);
+    options.manager = "127.0.0.1:" + std::to_string(line_->port());
     options.security.secret = "of the test";
     options.node_rank = 2;
     options.host = "host";
@@ -150,6 +176,7 @@ class UplinkTest : public ::testing::Test {
   Node node_;
   Listener listener_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<FaultyLine> line_;
   std::unique_ptr<Uplink> uplink_;
   FakeSegment fake_;
   uint64_t ticks_ = 1'000'000'000;
@@ -203,13 +230,16 @@ TEST_F(UplinkTest, FoldsThatABrokenStreamDoesNotTakeComeOnTheNextOne) {
   }
   // A stream that takes so many messages and breaks.
   std::multiset<std::pair<int, int64_t>> taken;
+  FoldSender sender(&node_);
   const auto write = [&](int most) {
-    std::map<int, uint64_t> groups_sent;
-    return WriteFolds(&node_, groups_sent, [&](const v1::NodeMessage& message) {
+    sender.Begin();
+    const bool written = sender.Write([&](const v1::NodeMessage& message) {
       if (most-- == 0) return false;
       for (const v1::RankStep& fold : message.folds().steps()) taken.emplace(fold.rank(), fold.step());
       return true;
     });
+    sender.End();
+    return written;
   };
   bool broke = false;
   for (int stream = 0; stream < 30 && taken.size() < 2 * kSteps; ++stream) {
@@ -219,6 +249,96 @@ TEST_F(UplinkTest, FoldsThatABrokenStreamDoesNotTakeComeOnTheNextOne) {
   EXPECT_EQ(taken.size(), size_t{2 * kSteps});
   EXPECT_TRUE(broke);
   EXPECT_EQ(std::set(taken.begin(), taken.end()).size(), taken.size()) << "each once";
+}
+
+// gRPC called it written, and nobody read it.
+TEST_F(UplinkTest, WhatLayOnTheWireWhenTheConnectionBrokeComesAgain) {
+  listener_.Confirm();
+  node_.Start();
+  ASSERT_TRUE(uplink_->Start().ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+  Step(0);
+  std::multiset<int64_t> came;
+  const auto take = [&](int64_t newest) {
+    for (const v1::FoldSet& set : listener_.WaitForStep(newest)) {
+      EXPECT_EQ(set.dropped(), 0u);
+      for (const v1::RankStep& fold : set.steps()) came.insert(fold.step());
+    }
+  };
+  take(0);
+  int64_t step = 0;
+  for (int hello = 2; hello < 6; ++hello) {
+    line_->Swallow();
+    const size_t before = line_->swallowed_bytes();
+    for (int i = 0; i < 5; ++i) Step(static_cast<int>(++step));
+    // Folds go before anything else that is new.
+    ASSERT_TRUE(Eventually([&] { return line_->swallowed_bytes() > before + 500; }));
+    line_->Reset();
+    listener_.WaitForHello(hello);
+    take(step);
+  }
+  EXPECT_EQ(came.size(), static_cast<size_t>(step) + 1) << "each once";
+  EXPECT_EQ(std::set(came.begin(), came.end()).size(), came.size());
+}
+
+// It had come, but the manager's word of that had not: the manager tells by the number.
+TEST_F(UplinkTest, WhatWasNotConfirmedComesAgainWithItsNumber) {
+  listener_.Confirm();
+  listener_.KeepSilent(true);
+  node_.Start();
+  ASSERT_TRUE(uplink_->Start().ok());
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+  Step(0);
+  const std::vector<v1::FoldSet> first = listener_.WaitForStep(0);
+  listener_.KeepSilent(false);
+  line_->Reset();
+  const std::vector<v1::FoldSet> again = listener_.WaitForStep(0);
+  ASSERT_EQ(first.back().steps_size(), 1);
+  ASSERT_EQ(again.front().steps_size(), 1);
+  EXPECT_GT(first.back().steps(0).number(), 0u);
+  EXPECT_EQ(again.front().steps(0).number(), first.back().steps(0).number());
+}
+
+// A manager that takes and does not confirm: what is kept has a bound, and what is beyond it is counted.
+TEST_F(UplinkTest, WhatIsNotConfirmedHasABound) {
+  constexpr int kSteps = static_cast<int>(FoldSender::kMostUnconfirmed + Node::kMaxFolds) - 5;
+  constexpr size_t kTaken = 3;
+  int step = 0;
+  node_.Start();
+  node_.SetWanted({kAllKindsMask, 1});
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+  FoldSender sender(&node_);
+  std::vector<int64_t> written;
+  uint64_t dropped = 0;
+  const auto write = [&] {
+    return sender.Write([&](const v1::NodeMessage& message) {
+      for (const v1::RankStep& fold : message.folds().steps()) written.push_back(fold.step());
+      dropped = message.folds().dropped();
+      return true;
+    });
+  };
+  sender.Begin();
+  sender.Taken(0);
+  for (size_t sets = 1; sets <= FoldSender::kMostUnconfirmed; ++sets) {
+    ASSERT_TRUE(sender.has_room());
+    Step(step++);
+    ASSERT_TRUE(Eventually([&] { return write() && written.size() == sets; }));
+  }
+  EXPECT_FALSE(sender.has_room());
+  while (step < kSteps) Step(step++);
+  ASSERT_TRUE(Eventually([&] { return node_.Reports().at(0).step == kSteps - 1; }));
+  ASSERT_TRUE(write());
+  EXPECT_EQ(written.size(), FoldSender::kMostUnconfirmed);
+  sender.Taken(kTaken);
+  EXPECT_TRUE(sender.has_room());
+  sender.End();
+  written.clear();
+  sender.Begin();
+  // Those that came since fill the node's room; of those that come again the oldest are dropped.
+  ASSERT_TRUE(Eventually([&] { return write() && !written.empty() && written.back() == kSteps - 1; }));
+  EXPECT_GE(written.size(), Node::kMaxFolds);
+  EXPECT_GT(dropped, 0u);
+  EXPECT_EQ(written.size() + dropped, static_cast<size_t>(kSteps) - kTaken);
 }
 
 // The answer of the others does not wait for a rank with MSPTI; its own comes with the reports.

@@ -167,10 +167,11 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
               StartsWith(R"({"schema":1,"job":"ns/job","task_id":"task-1","wanted":{"step":"on","fp":"on",)"));
   EXPECT_THAT(
       result.out,
-      HasSubstr(R"("nodes":[{"node":0,"host":"host0","connected":true,"ranks":[{"rank":0,"pid":1000,"attached":true,)"
-                R"("applied":{"step":"off","fp":"off","dataloader":"off","save_checkpoint":"off",)"
-                R"("communication":"off"},"step":17,"step_ms":0.0,"marks":{"step":1,"fp":0,"dataloader":0,)"
-                R"("save_checkpoint":0,"communication":0,"other":0},"lost":0,"overhead_ns_per_mark":0.0}]})"));
+      HasSubstr(
+          R"("nodes":[{"node":0,"host":"host0","connected":true,"silent_s":0,"ranks":[{"rank":0,"pid":1000,"attached":true,)"
+          R"("applied":{"step":"off","fp":"off","dataloader":"off","save_checkpoint":"off",)"
+          R"("communication":"off"},"step":17,"step_ms":0.0,"marks":{"step":1,"fp":0,"dataloader":0,)"
+          R"("save_checkpoint":0,"communication":0,"other":0},"lost":0,"overhead_ns_per_mark":0.0}]})"));
   EXPECT_THAT(Run("status", env).out, HasSubstr("ranks: 2 attached of 2 known, 2 expected"));
 
   // The flag wins over the variable; another job and a wrong token are refused.

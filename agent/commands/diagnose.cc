@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/job_flags.h"
-#include "agent/commands/progress.h"
 #include "common/utf8.h"
 #include "diagnosis/render.h"
 #include "proto/channel.h"
@@ -39,14 +39,10 @@ absl::Status Print(const std::string& text) {
 }
 
 absl::Status FromFiles(const DiagnoseOptions& options) {
-  Progress progress;
-  absl::StatusOr<readers::SourcesDiagnosis> read =
-      readers::DiagnoseSources({options.source.from}, ReadingThreads(),
-                               [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); });
-  progress.Clear();
-  if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));
-  const std::string job = options.source.job.empty() ? read->name : options.source.job;
-  return Print(options.json ? readers::RenderJson(*read, job) + "\n" : readers::RenderText(*read, job));
+  absl::StatusOr<readers::SourcesDiagnosis> diagnosed = DiagnoseFolder(options.source);
+  if (!diagnosed.ok()) return diagnosed.status();
+  const std::string& job = diagnosed->name;
+  return Print(options.json ? readers::RenderJson(*diagnosed, job) + "\n" : readers::RenderText(*diagnosed, job));
 }
 
 absl::Status PrintMessage(const DiagnoseOptions& options, const std::string& manager,

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
+#include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/job_flags.h"
 #include "agent/commands/output_file.h"
-#include "agent/commands/progress.h"
 #include "common/realtime.h"
 #include "common/utf8.h"
 #include "diagnosis/render.h"
@@ -36,20 +36,16 @@ struct Report {
 constexpr std::chrono::milliseconds kTimeout{20000};
 
 absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
-  Progress progress;
   view::History history;
-  absl::StatusOr<readers::SourcesDiagnosis> read = readers::DiagnoseSources(
-      {options.source.from}, ReadingThreads(),
-      [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); },
-      [&](int rank, const StepFold& fold) { history.Add(rank, fold, fold.end_ns); });
-  progress.Clear();
-  if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));
+  absl::StatusOr<readers::SourcesDiagnosis> diagnosed =
+      DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) { history.Add(rank, fold, fold.end_ns); });
+  if (!diagnosed.ok()) return diagnosed.status();
   view::ReportPage page;
-  page.job = options.source.job.empty() ? read->name : options.source.job;
-  page.source = absl::StrCat(read->sources.empty() ? "the mark files in " : "the files in ", options.source.from);
+  page.job = diagnosed->name;
+  page.source = absl::StrCat(diagnosed->sources.empty() ? "the mark files in " : "the files in ", options.source.from);
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();
-  page.report = std::move(read->report);
+  page.report = std::move(diagnosed->report);
   return Report{view::RenderReportPage(page, history), diagnosis::WriteHeadline(page.report)};
 }
 

@@ -22,6 +22,10 @@ bool IsGiven(const Environment& environment, const std::string& name) {
   return Has(environment, "PET_" + name) || Has(environment, "TASKD_" + name);
 }
 
+void AddNodeTimeout(const modes::ModeOptions& mode, std::vector<std::string>& words) {
+  if (mode.node_timeout_s != kNodeTimeoutS) words.push_back(absl::StrCat("--node-timeout=", mode.node_timeout_s));
+}
+
 // One launcher a task, all of which meet at task 0's: torchrun's options for that, so that its variables (PET_..., TASKD_...)
 // mean what they mean elsewhere.
 absl::StatusOr<run::RunOptions> LauncherOf(const engine::Task& task, const modes::ModeOptions& mode,
@@ -37,6 +41,7 @@ absl::StatusOr<run::RunOptions> LauncherOf(const engine::Task& task, const modes
       !Has(environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
     words.push_back("--shutdown-timeout=" + task.shutdown_timeout);
   }
+  AddNodeTimeout(mode, words);
   if (!IsGiven(environment, "RDZV_CONF")) words.push_back(absl::StrCat("--rdzv-conf=join_timeout=", mode.wait_s));
   if (!mode.manager.empty()) words.push_back("--manager=" + mode.manager);
   words.push_back("--");
@@ -147,6 +152,7 @@ std::optional<int> RunTaskCommand(const modes::ModeOptions& options, const Envir
   std::vector<std::string> words;
   if (options.dry_run) words.push_back("--dry-run");
   if (!options.manager.empty()) words.push_back("--manager=" + options.manager);
+  AddNodeTimeout(options, words);
   words.push_back("--");
   words.insert(words.end(), options.command.begin(), options.command.end());
   return RunRunCommand(words);

@@ -149,7 +149,11 @@ std::string ListRanks(const v1::JobStatus& status) {
   std::string text;
   for (const v1::NodeStatus& node : status.nodes()) {
     absl::StrAppend(&text, "\nnode ", node.node(), " (", Printable(node.host()), ")",
-                    node.connected() ? "" : ": its proxy is not connected", "\n");
+                    !node.connected()      ? ": its proxy is not connected"
+                    : node.silent_s() != 0 ? absl::StrCat(": its proxy has been silent for ", node.silent_s(),
+                                                          " s, hangs are not watched for")
+                                           : "",
+                    "\n");
     if (node.ranks_size() == 0) {
       absl::StrAppend(&text, "  no ranks\n");
       continue;
@@ -172,9 +176,10 @@ std::string ListRanks(const v1::JobStatus& status) {
 std::string SumUpRanks(const v1::JobStatus& status) {
   const int64_t newest = NewestStep(status);
   std::map<std::string, Line> lines;
-  std::vector<int> lost_nodes;
+  std::vector<int> lost_nodes, silent_nodes;
   for (const v1::NodeStatus& node : status.nodes()) {
     if (!node.connected()) lost_nodes.push_back(node.node());
+    if (node.silent_s() != 0) silent_nodes.push_back(node.node());
     for (const v1::RankStatus& rank : node.ranks()) {
       std::string state = node.connected() ? StateOf(rank, status.wanted().revision()) : "no proxy connected";
       if (state == kAsWanted && rank.step() >= 0 && rank.step() < newest - kStepsBehind) {
@@ -198,6 +203,10 @@ std::string SumUpRanks(const v1::JobStatus& status) {
   std::string text;
   if (!lost_nodes.empty()) {
     absl::StrAppend(&text, "no proxy connected on nodes ", FormatRanges(lost_nodes), "\n");
+  }
+  if (!silent_nodes.empty()) {
+    absl::StrAppend(&text, "proxies are silent on nodes ", FormatRanges(silent_nodes),
+                    ", hangs are not watched for there\n");
   }
   absl::StrAppendFormat(&text, "\n%7s %15s %9s %9s %12s %9s  %s\n", "#ranks", "steps", "step ms", "longest", "#marks",
                         "lost", "state");

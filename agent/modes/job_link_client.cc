@@ -24,6 +24,7 @@ using Stream = grpc::ClientReaderWriter<v1::NodeReport, v1::JobNotice>;
 
 constexpr milliseconds kFlush{1000};
 constexpr milliseconds kPause{100};
+constexpr milliseconds kAliveInterval{2000};
 // Of output that remote commands make faster than the manager takes it.
 constexpr size_t kMaxQueuedOutputBytes = size_t{64} << 20;
 
@@ -89,18 +90,30 @@ class JobLinkClientImpl final : public JobLinkClient {
     wake_.notify_all();
   }
 
+  void Reopen() override {
+    std::lock_guard lock(mutex_);
+    if (stream_ != nullptr) context_->TryCancel();
+  }
+
  private:
   void Write() {
     std::unique_lock lock(mutex_);
     while (true) {
-      wake_.wait(lock,
-                 [this] { return over_ || abandoned_ || (stream_ != nullptr && (!queue_.empty() || ending_writes_)); });
+      wake_.wait_until(lock, alive_due_, [this] {
+        return over_ || abandoned_ || (stream_ != nullptr && (!queue_.empty() || ending_writes_));
+      });
       if (over_ || abandoned_) return;
+      const bool alive = steady_clock::now() >= alive_due_;
+      if (alive) alive_due_ = steady_clock::now() + kAliveInterval;
+      if (stream_ == nullptr || (queue_.empty() && !ending_writes_ && !alive)) continue;
       Stream* stream = stream_;
       writing_ = true;
       const bool ending = ending_writes_;
       v1::NodeReport report;
-      if (!ending) {
+      if (!ending && alive && joined_) {
+        report.mutable_alive();  // before output that waits
+      } else if (!ending) {
+        joined_ = true;
         report = std::move(queue_.front());
         queue_.pop_front();
         queued_output_bytes_ -= OutputBytes(report);
@@ -119,6 +132,7 @@ class JobLinkClientImpl final : public JobLinkClient {
   // What a new stream begins with.
   void FillQueue() {
     queue_.clear();
+    joined_ = false;
     queued_output_bytes_ = 0;
     output_dropped_ = false;
     v1::NodeReport first;
@@ -207,6 +221,8 @@ class JobLinkClientImpl final : public JobLinkClient {
   Stream* stream_ = nullptr;
   grpc::ClientContext* context_ = nullptr;  // to be cancelled
   std::deque<v1::NodeReport> queue_;
+  bool joined_ = false;  // the first of a stream has left the queue
+  steady_clock::time_point alive_due_ = steady_clock::now() + kAliveInterval;
   size_t queued_output_bytes_ = 0;
   bool output_dropped_ = false;
   std::vector<v1::NodeReport> mpirun_;
@@ -217,7 +233,7 @@ class JobLinkClientImpl final : public JobLinkClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobLinkClient>> JobLinkClient::Start(Options options, Callbacks callbacks) {
-  auto dial = std::make_unique<proto::ManagerDial>(options.manager, options.security);
+  auto dial = std::make_unique<proto::ManagerDial>(options.manager, options.security, proto::Silence::kIsWatched);
   if (absl::Status status = dial->Channel().status(); !status.ok()) return status;
   return std::make_unique<JobLinkClientImpl>(std::move(options), std::move(callbacks), std::move(dial));
 }

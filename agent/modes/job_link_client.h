@@ -1,5 +1,6 @@
 // A node's stream to the job's manager (proto/taskd/v1/job_link.proto). After a break it reconnects by itself and sends
-// its state again; notices of the manager in between are lost, except `end`, which the manager repeats.
+// its state again; notices of the manager in between are lost, except `end`, which the manager repeats. It says each 2 s
+// that this process runs; how long the manager may be silent is for its owner to decide.
 #pragma once
 
 #include <functional>
@@ -36,6 +37,8 @@ class JobLinkClient {
   // Returns at once. Remote output is dropped while there is no stream or 64 MiB of it are queued; everything else is
   // kept (ready, ended) or sent again (mpirun).
   virtual void Send(v1::NodeReport report) = 0;
+  // Ends the stream, if there is one, and opens another.
+  virtual void Reopen() = 0;
 };
 
 }  // namespace taskd::modes

@@ -36,7 +36,7 @@ JobMember::JobMember(EventLoop* loop, const ModePlan* plan, Callbacks callbacks)
 
 JobMember::~JobMember() {
   client_.reset();
-  if (gone_timer_) loop_->Cancel(*gone_timer_);
+  if (watch_timer_) loop_->Cancel(*watch_timer_);
 }
 
 absl::Status JobMember::Join(const Options& options) {
@@ -52,6 +52,7 @@ absl::Status JobMember::Join(const Options& options) {
   join.set_run_id(options.run_id);
   join.set_plan(ValidUtf8(PlanText(*plan_)));
   join.set_remote_start(options.remote_start);
+  join.set_node_timeout_ms(static_cast<uint32_t>(options.node_timeout_s * 1000));
   const bool listed = plan_->index < static_cast<int>(plan_->nodes.size());
   join.set_name(ValidUtf8(listed ? plan_->nodes[static_cast<size_t>(plan_->index)].name : plan_->role));
   for (const std::string& address : options.addresses) join.add_addresses(ValidUtf8(address));
@@ -128,17 +129,18 @@ void JobMember::Mpirun(uint32_t number, bool ended, int code) {
 }
 
 void JobMember::On(const v1::JobNotice& notice) {
-  if (gone_timer_) loop_->Cancel(*std::exchange(gone_timer_, std::nullopt));
-  connected_ = was_connected_ = true;
+  heard_ns_ = clock_.Look(EventLoop::NowNs());
+  connected_ = true;
+  if (!std::exchange(was_connected_, true)) Watch();
   switch (notice.kind_case()) {
     case v1::JobNotice::kState:
       state_ = notice.state();
       return callbacks_.state();
     case v1::JobNotice::kEnd:
-      ended_ = true;
+      ended_ = job_ended_ = true;
       return callbacks_.end(notice.end().code(), notice.end().reason());
     case v1::JobNotice::kRefused:
-      return callbacks_.failed(absl::StrCat("refused by the manager at ", plan_->manager, ": ", notice.refused()));
+      return Fail(absl::StrCat("refused by the manager at ", plan_->manager, ": ", notice.refused()));
     case v1::JobNotice::kMpirun:
       return callbacks_.mpirun(notice.mpirun());
     case v1::JobNotice::kRemote:
@@ -149,27 +151,45 @@ void JobMember::On(const v1::JobNotice& notice) {
 }
 
 void JobMember::OnLost(const absl::Status& status) {
-  connected_ = false;
+  if (std::exchange(connected_, false)) lost_ns_ = clock_.Look(EventLoop::NowNs());
   lost_why_ = std::string(status.message());
-  if (absl::IsUnauthenticated(status)) return callbacks_.failed(lost_why_);
+  if (absl::IsUnauthenticated(status)) return Fail(lost_why_);
   if (absl::IsUnimplemented(status) || absl::IsInvalidArgument(status)) {
-    return callbacks_.failed(absl::StrCat("the manager at ", plan_->manager, " does not know this job: ", lost_why_));
+    Fail(absl::StrCat("the manager at ", plan_->manager, " does not know this job: ", lost_why_));
   }
-  // A manager outside the job may come back at any time; node 0's own is gone with node 0.
-  if (!was_connected_ || !state_.hosted() || gone_timer_) return;
-  lost_ns_ = clock_.Look(EventLoop::NowNs());
-  AwaitReturn();
 }
 
-// While this process does not run it does not connect either.
-void JobMember::AwaitReturn() {
-  gone_timer_ = loop_->RunAfter(kLookNs, [this] {
-    const int64_t patience_ns = options_.hosts_manager ? kOwnManagerGoneNs : kNodeZeroGoneNs;
-    if (clock_.Look(EventLoop::NowNs()) - lost_ns_ < patience_ns) return AwaitReturn();
-    gone_timer_.reset();
-    callbacks_.failed(options_.hosts_manager ? absl::StrCat("the job's manager does not come back: ", lost_why_)
-                                             : absl::StrCat(NodeName(0), ": its `taskd run` is gone"));
+void JobMember::Fail(const std::string& why) {
+  failed_ = true;
+  callbacks_.failed(why);
+}
+
+void JobMember::Watch() {
+  watch_timer_ = loop_->RunAfter(kLookNs, [this] {
+    watch_timer_.reset();
+    Look();
+    if (!failed_ && !job_ended_) Watch();
   });
+}
+
+// A manager outside the job may come back at any time; node 0's own is gone, or stopped, with node 0.
+void JobMember::Look() {
+  const int64_t seen_ns = clock_.Look(EventLoop::NowNs());
+  if (connected_) {
+    const int64_t timeout_ns = int64_t{state_.node_timeout_ms()} * 1'000'000;
+    if (timeout_ns == 0 || seen_ns - heard_ns_ < timeout_ns) return;
+    const std::string silent = absl::StrCat("was silent for ", timeout_ns / 1'000'000'000, " s");
+    if (state_.hosted() && !options_.hosts_manager)
+      return Fail(absl::StrCat(NodeName(0), ": its `taskd run` ", silent));
+    spdlog::warn("the job's manager at {} {}: connecting anew", plan_->manager, silent);
+    heard_ns_ = seen_ns;
+    client_->Reopen();
+  } else if (state_.hosted()) {
+    const int64_t patience_ns = options_.hosts_manager ? kOwnManagerGoneNs : kNodeZeroGoneNs;
+    if (seen_ns - lost_ns_ < patience_ns) return;
+    Fail(options_.hosts_manager ? absl::StrCat("the job's manager does not come back: ", lost_why_)
+                                : absl::StrCat(NodeName(0), ": its `taskd run` is gone"));
+  }
 }
 
 }  // namespace taskd::modes

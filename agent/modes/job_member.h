@@ -10,6 +10,7 @@
 #include "agent/modes/job_link_client.h"
 #include "agent/modes/plans/mode_plan.h"
 #include "common/event_loop.h"
+#include "common/node_timeout.h"
 #include "common/observed_clock.h"
 
 namespace taskd::modes {
@@ -33,7 +34,8 @@ class JobMember {
     std::string run_id;
     std::vector<std::string> addresses;  // names and addresses of this node
     bool hosts_manager = false;
-    bool remote_start = false;  // this node runs commands that other nodes' mpirun asks for
+    double node_timeout_s = kNodeTimeoutS;  // of silence; where this is not node 0, node 0's holds
+    bool remote_start = false;              // this node runs commands that other nodes' mpirun asks for
   };
 
   // `plan` outlives this.
@@ -60,7 +62,10 @@ class JobMember {
  private:
   void On(const v1::JobNotice& notice);
   void OnLost(const absl::Status& status);
-  void AwaitReturn();
+  // Every now and then, once the manager has spoken.
+  void Watch();
+  void Look();
+  void Fail(const std::string& why);
 
   EventLoop* const loop_;
   const ModePlan* const plan_;
@@ -70,11 +75,14 @@ class JobMember {
   v1::JobState state_;
   bool connected_ = false;
   bool was_connected_ = false;
-  bool ended_ = false;
+  bool ended_ = false;      // reported, or of no use any more
+  bool job_ended_ = false;  // after that nobody is waited for
+  bool failed_ = false;
   std::string lost_why_ = "no answer yet";
-  std::optional<EventLoop::TimerId> gone_timer_;
-  ObservedClock clock_;
-  int64_t lost_ns_ = 0;  // on it: since when the stream is gone
+  std::optional<EventLoop::TimerId> watch_timer_;
+  ObservedClock clock_;   // of the next two: while this process does not run it neither reads nor connects
+  int64_t heard_ns_ = 0;  // when the manager spoke last
+  int64_t lost_ns_ = 0;   // since when there is no stream, where there was one
 };
 
 }  // namespace taskd::modes

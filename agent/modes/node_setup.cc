@@ -167,6 +167,7 @@ absl::Status JoinJob(const NodeParts& parts) {
   options.security = parts.run.security;
   options.run_id = parts.cookie;
   options.hosts_manager = parts.hosts_manager;
+  options.node_timeout_s = parts.run.options.node_timeout_s;
   options.remote_start = parts.mpi != nullptr && parts.UsesTaskdRsh();
   options.addresses = NamesOf(parts);
   return parts.member->Join(options);

@@ -563,6 +563,29 @@ std::string LoudLines(const std::string& prefix) {
   return text;
 }
 
+// Two ranks without files: one says more than the console takes, the other one nothing.
+class UnreadConsoleTest : public WorkerGroupTest {
+ protected:
+  void StartLoudAndQuiet() {
+    WorkerSpec loud = Shell(LoudScript(4), 0);
+    loud.out.prefix = "p:";
+    WorkerSpec quiet = Shell("read line <$DIR/fifo; exit 5", 1);
+    ASSERT_EQ(mkfifo(File("fifo").c_str(), 0600), 0);
+    MustStart({loud, quiet});
+  }
+  void OnlyLoudWaits(UnreadConsole& console) {
+    std::ofstream(File("fifo")) << "go\n";
+    RunUntilExits(1);
+    EXPECT_EQ(exits_[0].code, 5);
+    EXPECT_EQ(group_->pids().size(), 1u);
+    console.ReadAll();
+    RunUntilExits(2);
+    EXPECT_EQ(exits_[1].code, 4);
+    StopAndWait();
+    group_.reset();
+  }
+};
+
 TEST_F(WorkerGroupTest, WhoHasAFileNeverWaitsForTheConsole) {
   UnreadConsole console;
   Create(kLongNs);
@@ -605,28 +628,16 @@ TEST_F(WorkerGroupTest, TheConsoleCatchesUpWithARankThatGoesOn) {
   EXPECT_EQ(console.End(), expected);
 }
 
-TEST_F(WorkerGroupTest, WhoHasNoFileWaitsAsWithoutALauncher) {
+TEST_F(UnreadConsoleTest, WhoHasNoFileWaitsAsWithoutALauncher) {
   UnreadConsole console;
   Create(kLongNs);
-  WorkerSpec loud = Shell(LoudScript(4), 0);
-  loud.out.prefix = "p:";
-  WorkerSpec quiet = Shell("read line <$DIR/fifo; exit 5", 1);
-  ASSERT_EQ(mkfifo(File("fifo").c_str(), 0600), 0);
-  MustStart({loud, quiet});
-  std::ofstream(File("fifo")) << "go\n";
-  RunUntilExits(1);
-  EXPECT_EQ(exits_[0].code, 5);
-  EXPECT_EQ(group_->pids().size(), 1u);
-  console.ReadAll();
-  RunUntilExits(2);
-  EXPECT_EQ(exits_[1].code, 4);
-  StopAndWait();
-  group_.reset();
+  StartLoudAndQuiet();
+  OnlyLoudWaits(console);
   EXPECT_EQ(console.End(), LoudLines("p:"));
 }
 
 // As where `su` has started the launcher: the pipe or terminal is another user's.
-TEST_F(WorkerGroupTest, AConsoleThatCannotBeOpenedAgain) {
+TEST_F(UnreadConsoleTest, AConsoleThatCannotBeOpenedAgain) {
   UnreadConsole console;
   fchmod(console.read_end(), 0);
   const int user = setfsuid(geteuid() == 0 ? 65534 : geteuid());
@@ -637,22 +648,10 @@ TEST_F(WorkerGroupTest, AConsoleThatCannotBeOpenedAgain) {
   std::string before;
   while (write(STDOUT_FILENO, "filled\n", 7) == 7) before += "filled\n";
   fcntl(STDOUT_FILENO, F_SETFL, 0);
-  WorkerSpec loud = Shell(LoudScript(4), 0);
-  loud.out.prefix = "p:";
-  WorkerSpec quiet = Shell("read line <$DIR/fifo; exit 5", 1);
-  ASSERT_EQ(mkfifo(File("fifo").c_str(), 0600), 0);
   chmod(folder_.c_str(), 0777);
-  MustStart({loud, quiet});
+  StartLoudAndQuiet();
   setfsuid(user);
-  std::ofstream(File("fifo")) << "go\n";
-  RunUntilExits(1);
-  EXPECT_EQ(exits_[0].code, 5);
-  EXPECT_EQ(group_->pids().size(), 1u);
-  console.ReadAll();
-  RunUntilExits(2);
-  EXPECT_EQ(exits_[1].code, 4);
-  StopAndWait();
-  group_.reset();
+  OnlyLoudWaits(console);
   EXPECT_EQ(console.End(), before + LoudLines("p:"));
 }
 

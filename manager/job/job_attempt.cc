@@ -2,11 +2,13 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/node_timeout.h"
 
 namespace taskd::manager {
 namespace {
@@ -80,10 +82,11 @@ JobAttempt::Node* JobAttempt::FindPeer(uint64_t peer) {
   return found == streams_.end() ? nullptr : &joined_.at(found->second);
 }
 
-void JobAttempt::Connect(Node& node, uint64_t peer) {
+void JobAttempt::Connect(Node& node, uint64_t peer, int64_t now_ns) {
   if (node.give_up_ns != 0) lost_.erase({node.give_up_ns, node.info.index});
   node.give_up_ns = 0;
   node.peer = peer;
+  node.heard_ns = now_ns;
   streams_[peer] = node.info.index;
 }
 
@@ -98,6 +101,15 @@ void JobAttempt::Disconnect(Node& node, int64_t now_ns, int64_t give_up_ns) {
 
 const JobAttempt::Node* JobAttempt::NextToGiveUp() const {
   return lost_.empty() ? nullptr : &joined_.at(lost_.begin()->second);
+}
+
+int64_t JobAttempt::node_timeout_ns() const {
+  constexpr double kMsPerS = 1'000;
+  constexpr int64_t kNsPerMs = 1'000'000;
+  const auto first = joined_.find(0);
+  double ms = first == joined_.end() ? 0 : first->second.info.node_timeout_ms;
+  if (ms == 0) ms = kNodeTimeoutS * kMsPerS;
+  return static_cast<int64_t>(std::clamp(ms, kLeastNodeTimeoutS * kMsPerS, kMostNodeTimeoutS * kMsPerS)) * kNsPerMs;
 }
 
 void JobAttempt::SetReady(Node& node) {
@@ -127,6 +139,7 @@ JobState JobAttempt::State() const {
     state.missing.push_back(*one);
   }
   state.connected = connected();
+  state.node_timeout_ms = static_cast<uint32_t>(node_timeout_ns() / 1'000'000);
   return state;
 }
 

@@ -24,6 +24,7 @@ class JobAttempt {
   struct Node {
     JobJoin info;               // with what it reported since
     uint64_t peer = 0;          // its stream; 0: none now
+    int64_t heard_ns = 0;       // where it has one: when something came last
     int64_t give_up_ns = 0;     // where it has none and somebody minds: then it counts as failed
     uint64_t told_version = 0;  // of the state
   };
@@ -46,13 +47,15 @@ class JobAttempt {
   absl::StatusOr<uint32_t> FindHost(const std::string& host) const;
 
   // Streams. A node without one that has not ended is given up at `give_up_ns`, unless the attempt is over.
-  void Connect(Node& node, uint64_t peer);
+  void Connect(Node& node, uint64_t peer, int64_t now_ns);
   void Disconnect(Node& node, int64_t now_ns, int64_t give_up_ns);
   uint32_t size() const { return size_; }
   uint32_t connected() const { return static_cast<uint32_t>(streams_.size()); }
   int64_t empty_since_ns() const { return empty_since_ns_; }  // while nobody is connected
   // The node that is given up first, and when.
   const Node* NextToGiveUp() const;
+  // Node 0's, or the usual one before it has joined.
+  int64_t node_timeout_ns() const;
 
   void SetReady(Node& node);
   void SetEnded(Node& node, JobEnd end);

@@ -79,7 +79,7 @@ void JobLinkCore::Enter(uint64_t peer, JobJoin join) {
   const bool was_ready = join.ready;
   std::optional<JobEnd> ended = std::exchange(join.ended, std::nullopt);
   Node& node = attempt_->Add(std::move(join));
-  attempt_->Connect(node, peer);
+  attempt_->Connect(node, peer, clock_.Look(now_ns_));
   if (was_ready) attempt_->SetReady(node);
   SendSoFar(node);
   if (ended) TakeEnded(node, *std::move(ended));
@@ -91,7 +91,7 @@ void JobLinkCore::Return(Node& node, uint64_t peer, JobJoin join) {
     Send(node.peer, StreamEnd{absl::AbortedError("another stream of this node has taken its place")});
     DropStream(node);
   }
-  attempt_->Connect(node, peer);
+  attempt_->Connect(node, peer, clock_.Look(now_ns_));
   node.info.name = std::move(join.name);
   node.info.addresses = std::move(join.addresses);
   if (join.ready) attempt_->SetReady(node);
@@ -134,8 +134,9 @@ void JobLinkCore::Wait(uint64_t peer, JobJoin join) {
   state.missing_count = join.nodes;
   for (uint32_t i = 0; i < join.nodes && i < JobLimits::kMaxMissingListed; ++i) state.missing.push_back(i);
   state.connected = static_cast<uint32_t>(pending_.size()) + 1;
+  state.node_timeout_ms = static_cast<uint32_t>(attempt_->node_timeout_ns() / 1'000'000);
   Send(peer, std::move(state));
-  pending_.push_back({peer, std::move(join), {}});
+  pending_.push_back({peer, std::move(join), {}, clock_.Look(now_ns_)});
   BeginNextIfFree();
 }
 
@@ -144,9 +145,9 @@ void JobLinkCore::RefuseToWait(uint64_t peer) {
                             ", or have more than ", JobLimits::kMaxJoinBytes >> 20, " MiB"));
 }
 
-void JobLinkCore::ErasePending(std::vector<Pending>::iterator pending) {
+std::vector<JobLinkCore::Pending>::iterator JobLinkCore::ErasePending(std::vector<Pending>::iterator pending) {
   pending_bytes_ -= JoinBytes(pending->join) + pending->mpirun.size() * sizeof(JobMpirunCall);
-  pending_.erase(pending);
+  return pending_.erase(pending);
 }
 
 void JobLinkCore::Readmit() {
@@ -157,13 +158,18 @@ void JobLinkCore::Readmit() {
   }
 }
 
-void JobLinkCore::BeginNextIfFree() {
-  if (!attempt_ || !attempt_->end() || attempt_->connected() > 0 || pending_.empty()) return;
+// Its nodes are known by their run ids alone from now on.
+void JobLinkCore::MakePast() {
   past_ = Past();
   for (const auto& [index, node] : attempt_->nodes()) past_->run_ids.insert(node.info.run_id);
   past_->end = *attempt_->end();
-  past_->until_ns = now_ns_ + kRememberNs;
+  past_->until_ns = now_ns_ + (silent_left_ ? kRememberSilentNs : kRememberNs);
   ForgetAttempt();
+}
+
+void JobLinkCore::BeginNextIfFree() {
+  if (!attempt_ || !attempt_->end() || attempt_->connected() > 0 || pending_.empty()) return;
+  MakePast();
   Readmit();
 }
 
@@ -238,6 +244,19 @@ void JobLinkCore::TakeMpirun(uint64_t peer, const JobMpirunCall& call) {
   }
 }
 
+JobOutputs JobLinkCore::Alive(uint64_t peer, int64_t now_ns) {
+  now_ns_ = now_ns;
+  if (auto pending = FindPending(peer); pending != pending_.end()) {
+    pending->heard_ns = clock_.Look(now_ns);
+  } else if (Node* node = FindNode(peer); node != nullptr) {
+    node->heard_ns = clock_.Look(now_ns);
+  } else {
+    return {};
+  }
+  Send(peer, JobAlive{});
+  return TakeOutputs();
+}
+
 // ---- The end
 
 void JobLinkCore::EndIfAllDone() {
@@ -251,6 +270,36 @@ void JobLinkCore::End(JobEnd end) {
   attempt_->SetEnd(std::move(end), now_ns_);
   for (const auto& [index, node] : attempt_->nodes()) {
     if (node.peer != 0) Send(node.peer, *attempt_->end());
+  }
+}
+
+// A machine that is gone without a word closes nothing, and one that was stopped answers nobody.
+void JobLinkCore::LoseWhoIsSilent() {
+  if (!attempt_) return;
+  const int64_t seen_ns = clock_.Look(now_ns_);
+  const int64_t timeout_ns = attempt_->node_timeout_ns();
+  const auto is_silent = [&](const JobJoin& join, int64_t heard_ns, int64_t after_ns) {
+    return join.node_timeout_ms != 0 && seen_ns - heard_ns >= after_ns;
+  };
+  const auto text = [](int64_t silent_ns) { return absl::StrCat("was silent for ", silent_ns / 1'000'000'000, " s"); };
+  for (auto& [index, node] : attempt_->nodes()) {
+    const int64_t after_ns = attempt_->end() ? std::min(timeout_ns, kSilentAfterEndNs) : timeout_ns;
+    if (node.peer == 0 || !is_silent(node.info, node.heard_ns, after_ns)) continue;
+    Send(node.peer, StreamEnd{absl::DeadlineExceededError(absl::StrCat("this node ", text(after_ns)))});
+    DropStream(node);
+    silent_left_ = true;
+    if (!attempt_->end() && !node.info.ended) {
+      End({1, absl::StrCat(NodeText(node.info), ": its `taskd run` ", text(after_ns))});
+    }
+    StateChanged();
+  }
+  for (auto one = pending_.begin(); one != pending_.end();) {
+    if (is_silent(one->join, one->heard_ns, timeout_ns)) {
+      Send(one->peer, StreamEnd{absl::DeadlineExceededError(absl::StrCat("this node ", text(timeout_ns)))});
+      one = ErasePending(one);
+    } else {
+      ++one;
+    }
   }
 }
 
@@ -278,17 +327,19 @@ void JobLinkCore::ForgetAttempt() {
   attempt_.reset();
   commands_.ForgetLostNodes();
   state_due_ = false;
+  silent_left_ = false;
 }
 
 void JobLinkCore::ForgetWhatIsOver() {
   if (past_ && now_ns_ >= past_->until_ns) past_.reset();
   const bool over = attempt_ && attempt_->end() && attempt_->connected() == 0;
-  if (over && now_ns_ >= attempt_->end_ns() + kRememberNs) ForgetAttempt();
+  if (over && now_ns_ >= attempt_->end_ns() + kRememberNs) silent_left_ ? MakePast() : ForgetAttempt();
 }
 
 JobOutputs JobLinkCore::Tick(int64_t now_ns) {
   now_ns_ = now_ns;
   const int64_t seen_ns = clock_.Look(now_ns);
+  LoseWhoIsSilent();
   if (attempt_ && !attempt_->end()) {
     const Node* lost = attempt_->NextToGiveUp();
     if (lost != nullptr && lost->give_up_ns <= seen_ns) {
@@ -312,6 +363,10 @@ int64_t JobLinkCore::next_tick_ns() const {
       next = std::min(next, attempt_->end() ? attempt_->end_ns() + kRememberNs
                                             : clock_.NextLook(attempt_->empty_since_ns() + kComeBackNs));
     }
+  }
+  // While somebody may fall silent, each second.
+  if (attempt_ && (attempt_->connected() > 0 || !pending_.empty())) {
+    next = std::min(next, clock_.NextLook(std::numeric_limits<int64_t>::max()));
   }
   if (past_) next = std::min(next, past_->until_ns);
   if (state_due_) next = std::min(next, state_sent_ns_ + kStateIntervalNs);

@@ -49,6 +49,7 @@ JobJoin ReadJoin(const v1::JoinJob& message) {
   join.run_id = message.run_id();
   join.plan = message.plan();
   join.remote_start = message.remote_start();
+  join.node_timeout_ms = message.node_timeout_ms();
   join.ready = message.ready();
   if (message.has_ended()) join.ended = ReadEnd(message.ended());
   return join;
@@ -85,6 +86,7 @@ void Fill(const JobState& state, v1::JobNotice* notice) {
   out->mutable_missing()->Add(state.missing.begin(), state.missing.end());
   out->set_hosted(state.hosted);
   out->set_connected(state.connected);
+  out->set_node_timeout_ms(state.node_timeout_ms);
 }
 
 void Fill(const JobEnd& end, v1::JobNotice* notice) {
@@ -119,6 +121,7 @@ void Fill(const RemoteOrder& order, v1::JobNotice* notice) {
   }
 }
 
+void Fill(const JobAlive&, v1::JobNotice* notice) { notice->mutable_alive(); }
 void Fill(const RemoteAnswer&, v1::JobNotice*) {}  // only callers are sent those
 void Fill(const StreamEnd&, v1::JobNotice*) {}     // is not sent
 
@@ -317,6 +320,8 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     }
     if (auto* state = std::get_if<JobState>(&message)) {
       state_ = std::move(*state);  // replaces one that was not sent yet
+    } else if (std::holds_alternative<JobAlive>(message)) {
+      alive_ = true;  // likewise
     } else {
       // What its caller has given up need not be sent.
       auto* order = std::get_if<RemoteOrder>(&message);
@@ -376,6 +381,8 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
           if (answer) return core.Answer(peer_, *std::move(answer), now);
           return {};
         }
+        case v1::NodeReport::kAlive:
+          return core.Alive(peer_, now);
         case v1::NodeReport::kJoin:
         case v1::NodeReport::KIND_NOT_SET:  // a later release's
           return {};
@@ -389,6 +396,10 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     if (state_) {
       Fill(*state_, message);
       state_.reset();
+      return true;
+    }
+    if (std::exchange(alive_, false)) {
+      Fill(JobAlive{}, message);
       return true;
     }
     if (refused_) {
@@ -406,6 +417,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
 
   const JobShape* const shape_;  // the service's
   std::optional<JobState> state_;
+  bool alive_ = false;
   bool refused_ = false;
 };
 

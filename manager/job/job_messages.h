@@ -44,6 +44,7 @@ struct JobJoin {
   std::string run_id;
   std::string plan;
   bool remote_start = false;
+  uint32_t node_timeout_ms = 0;
   bool ready = false;
   std::optional<JobEnd> ended;
 };
@@ -66,7 +67,11 @@ struct JobState {
   std::vector<uint32_t> missing;
   bool hosted = false;
   uint32_t connected = 0;
+  uint32_t node_timeout_ms = 0;
 };
+
+// taskd.v1.Alive.
+struct JobAlive {};
 
 // The last that a node hears: why it may not join.
 struct JobRefusal {
@@ -95,7 +100,8 @@ struct StreamEnd {
   absl::Status status;
 };
 
-using JobMessage = std::variant<JobState, JobEnd, JobRefusal, JobMpirunCall, RemoteOrder, RemoteAnswer, StreamEnd>;
+using JobMessage =
+    std::variant<JobState, JobEnd, JobRefusal, JobMpirunCall, RemoteOrder, RemoteAnswer, StreamEnd, JobAlive>;
 
 // To be sent to `peer`. After JobRefusal and StreamEnd it is forgotten.
 struct JobOutput {

@@ -64,7 +64,7 @@ FoldBatch ReadFolds(const v1::FoldSet& message) {
   for (int i = 0; i < steps; ++i) {
     absl::StatusOr<StepFold> fold = proto::ReadFold(message.steps(i));
     if (fold.ok()) {
-      batch.steps.push_back({message.steps(i).rank(), *std::move(fold)});
+      batch.steps.push_back({message.steps(i).rank(), *std::move(fold), message.steps(i).number()});
     } else {
       ++batch.unreadable;
     }
@@ -137,6 +137,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
       hello_alarm_.Stop();
       return TakeHello(in.hello());
     }
+    core_->Heard(stream_);
     switch (in.message_case()) {
       case v1::NodeMessage::kHello:
         return absl::InvalidArgumentError("a second hello");
@@ -153,10 +154,12 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
         return absl::OkStatus();
       case v1::NodeMessage::kFolds:
         diagnosis_->Folds(stream_, ReadFolds(in.folds()));
+        AcknowledgeFolds();
         return absl::OkStatus();
       case v1::NodeMessage::kMarkFiles:
         core_->SetMarkFiles(stream_, ReadMarkFiles(in.mark_files()));
         return absl::OkStatus();
+      case v1::NodeMessage::kAlive:
       case v1::NodeMessage::MESSAGE_NOT_SET:  // a later release's message
         return absl::OkStatus();
     }
@@ -165,14 +168,27 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
 
   absl::Status TakeHello(const v1::NodeHello& hello) {
     NodeHello node = {hello.node_rank(), hello.host(), hello.identity(), hello.version()};
+    node.says_alive = hello.says_alive();
     if (hello.has_mark_files()) node.mark_files = ReadMarkFiles(hello.mark_files());
+    {
+      std::lock_guard lock(mutex_);
+      confirms_ = folds_unsaid_ = hello.life() != 0;
+    }
     absl::StatusOr<uint64_t> stream = core_->Connect(std::move(node), this);
     if (!stream.ok()) return stream.status();
     stream_ = *stream;
     node_rank_ = hello.node_rank();
-    diagnosis_->Connect(stream_, node_rank_, CutUtf8(hello.host(), kMaxTextBytes));
+    diagnosis_->Connect(stream_, node_rank_, CutUtf8(hello.host(), kMaxTextBytes), hello.life());
     spdlog::info("node {} connected: {} ({})", node_rank_, Printable(hello.host()), peer_);
     return absl::OkStatus();
+  }
+
+  // They are the diagnosis's now, to be judged or to be counted as dropped.
+  void AcknowledgeFolds() {
+    std::lock_guard lock(mutex_);
+    ++fold_sets_;
+    folds_unsaid_ = confirms_;
+    WriteNext();
   }
 
   absl::Status TakeRanks(const v1::RankSet& set, SteadyTime now) {
@@ -211,6 +227,10 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   }
 
   bool FillNext(v1::ManagerMessage* message) override {
+    if (std::exchange(folds_unsaid_, false)) {
+      message->mutable_folds_taken()->set_sets(fold_sets_);
+      return true;
+    }
     if (wanted_.has_value()) {
       proto::FillWanted(*wanted_, message->mutable_wanted());
       wanted_.reset();
@@ -235,6 +255,9 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
   StreamAlarm hello_alarm_;
 
   // With the mutex.
+  uint64_t fold_sets_ = 0;
+  bool confirms_ = false;      // the proxy wants to know how many
+  bool folds_unsaid_ = false;  // the count; 0 goes before all else
   std::optional<SwitchState> wanted_;
   std::deque<AgentCall> calls_;
 };

@@ -192,6 +192,9 @@ void AddDiagnosis(const View& view, MetricsText& metrics) {
   }
   metrics.Gauge("taskd_diagnosis_live_ranks", "Ranks that steps wait for.", view.stats.feed.live_ranks);
   metrics.Counter("taskd_folds_received_total", "Steps of single ranks that proxies have sent.", view.stats.received);
+  metrics.Counter("taskd_folds_again_total",
+                  "Of them, those that had come before on a stream that broke: not counted twice.",
+                  view.stats.feed.again);
   metrics.Begin("taskd_folds_dropped_total", "counter", "Steps of single ranks that were not judged.");
   metrics.Add(view.stats.dropped, {{"kind", "overload"}});
   metrics.Add(view.stats.feed.refused, {{"kind", "refused"}});

@@ -15,6 +15,7 @@ void FillNode(const JobSnapshot::Node& node, v1::NodeStatus* message) {
   message->set_node(node.node);
   message->set_host(node.host);
   message->set_connected(node.connected);
+  message->set_silent_s(static_cast<uint32_t>(node.silent.count()));
   for (const RankReport& rank : node.ranks) proto::FillRankReport(rank, message->add_ranks());
   if (!node.mark_files) return;
   message->mutable_mark_files()->set_dir(node.mark_files->dir);

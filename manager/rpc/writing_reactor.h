@@ -1,7 +1,9 @@
 // The writing half of a server's stream: nodes, voters, callers, watchers and subscribers.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "grpcpp/grpcpp.h"
 
@@ -68,6 +70,34 @@ class PushReactor : public WritingReactor<grpc::ServerWriteReactor<Message>, Mes
 
  private:
   static grpc::Status Gone() { return {grpc::StatusCode::CANCELLED, "the listener has gone"}; }
+};
+
+// One that a core tells its news, as a `Sink` that it has subscribed.
+template <typename Message, typename Core, typename Sink>
+class WatcherReactor : public PushReactor<Message>, public Sink {
+ public:
+  void Close() override { this->End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
+  void OnDone() final {
+    core_->Unsubscribe(this);
+    delete this;
+  }
+
+ protected:
+  explicit WatcherReactor(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+  ~WatcherReactor() override = default;
+
+  // At the end of the subclass's constructor: the core may tell something at once. `options`: the subscription's.
+  template <typename... Options>
+  void Start(const grpc::Status& refusal, const Options&... options) {
+    if (!refusal.ok()) {
+      this->End(refusal);
+    } else if (!core_->Subscribe(this, options...)) {
+      Close();
+    }
+  }
+
+ private:
+  const std::shared_ptr<Core> core_;
 };
 
 }  // namespace taskd::manager

@@ -65,7 +65,7 @@ class HangWatch {
   // The settings hold from the next Update on.
   void SetOptions(const HangOptions& options) { options_ = options; }
 
-  // `ranks`: those that live and whose proxies are connected. `steps_on`: they are to mark their steps. Returns a
+  // `ranks`: those that live and whose proxies are connected and not silent. `steps_on`: they are to mark their steps. Returns a
   // verdict when it changes: once when the job hangs, once when it goes on or has ended.
   std::optional<HangVerdict> Update(const std::vector<RankPulse>& ranks, bool steps_on, SteadyTime now);
 

@@ -183,7 +183,7 @@ void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realt
   std::vector<RankPulse> pulses;
   bool connected = false;
   for (const JobSnapshot::Node& node : job.nodes) {
-    if (!node.connected) continue;
+    if (!node.connected || node.silent.count() > 0) continue;  // what its ranks do is not seen
     connected = true;
     for (const RankReport& rank : node.ranks) {
       if (!rank.attached) continue;

@@ -155,6 +155,22 @@ TEST_F(SupervisionCoreTest, TimeInWhichNobodyLookedIsNoHang) {
   EXPECT_EQ(state(), State::kHung);
 }
 
+// A proxy that was stopped reports nothing: whether its ranks go on is not known.
+TEST_F(SupervisionCoreTest, SilenceOfTheProxiesIsNoHang) {
+  for (int i = 0; i < 5; ++i) Look(true);
+  for (int i = 0; i < 5; ++i) Look(false);
+  job_.nodes[0].silent = std::chrono::seconds(5);
+  for (int i = 0; i < 600; ++i) Look(false);
+  EXPECT_NE(state(), State::kHung);
+  job_.nodes[0].silent = std::chrono::seconds(0);
+  for (int i = 0; i < 5; ++i) Look(true);
+  for (int i = 0; i < 30; ++i) Look(false);
+  EXPECT_EQ(state(), State::kHung);
+  job_.nodes[0].silent = std::chrono::seconds(5);
+  Look(false);
+  EXPECT_EQ(state(), State::kHung) << "nor is it the end of one";
+}
+
 TEST_F(SupervisionCoreTest, RefusesWhatMakesNoSense) {
   for (Kind kind : {Kind::kUnknown, Kind::kHang, Kind::kResumed}) {
     EXPECT_EQ(Report(Event(kind)).code(), absl::StatusCode::kInvalidArgument);

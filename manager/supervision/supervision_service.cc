@@ -21,16 +21,12 @@ constexpr int kMaxEventsPerCall = 1024;
 // A watcher that is this many notices behind does not read; the oldest go, the newest has the present state.
 constexpr size_t kMaxBehind = 16;
 
-class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
+class WatchReactor final : public WatcherReactor<v1::HangNotice, SupervisionCore, HangSink> {
  public:
   WatchReactor(std::shared_ptr<SupervisionCore> core, const HangOptions& options, const grpc::Status& refusal)
-      : core_(std::move(core)) {
-    if (!refusal.ok()) {
-      End(refusal);
-    } else {
-      SayHello();
-      if (!core_->Subscribe(this, options)) Close();
-    }
+      : WatcherReactor(std::move(core)) {
+    if (refusal.ok()) SayHello();
+    Start(refusal, options);
   }
 
   void OnVerdict(const HangVerdict& verdict) override {
@@ -38,11 +34,6 @@ class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
     if (pending_.size() >= kMaxBehind) pending_.pop_front();
     pending_.push_back(verdict);
     WriteNext();
-  }
-  void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
-  void OnDone() override {
-    core_->Unsubscribe(this);
-    delete this;
   }
 
  private:
@@ -53,7 +44,6 @@ class WatchReactor final : public PushReactor<v1::HangNotice>, public HangSink {
     return true;
   }
 
-  const std::shared_ptr<SupervisionCore> core_;
   std::deque<HangVerdict> pending_;
 };
 

@@ -328,6 +328,7 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
     node.hello = std::move(hello);
     node.stream = stream;
     node.sink = sink;
+    node.heard_ns = clock_.time_ns();
     node.outran = false;
     node.answered_revision = 0;
     streams_[stream] = &node;
@@ -359,8 +360,37 @@ bool ManagerCore::ForgetLongestGone() {
   return true;
 }
 
-void ManagerCore::ForgetGone(SteadyTime now) {
+void ManagerCore::Heard(uint64_t stream) {
   std::lock_guard lock(mutex_);
+  if (Node* node = FindStream(stream); node != nullptr) node->heard_ns = clock_.time_ns();
+}
+
+std::chrono::seconds ManagerCore::SilenceOf(const Node& node) const {
+  if (!node.hello.says_alive) return std::chrono::seconds(0);
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::nanoseconds(clock_.time_ns() - node.heard_ns));
+}
+
+void ManagerCore::Look(SteadyTime now) {
+  Callbacks callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    clock_.Look(std::chrono::nanoseconds(now.time_since_epoch()).count());
+    std::vector<Node*> silent;
+    for (const auto& [stream, node] : streams_) {
+      if (SilenceOf(*node) >= kSilentTooLong) silent.push_back(node);
+    }
+    for (Node* node : silent) {
+      spdlog::warn("node {}'s proxy was silent for {} s: its stream is closed", node->hello.node_rank,
+                   kSilentTooLong.count());
+      node->sink->Close(absl::StrCat("silent for ", kSilentTooLong.count(), " s"));
+      DropStream(*node, callbacks);
+    }
+    ForgetGone(now);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+void ManagerCore::ForgetGone(SteadyTime now) {
   for (auto it = gone_.begin(); it != gone_.end();) {
     auto node = nodes_.find((it++)->second);
     std::optional<SteadyTime>& since = node->second.gone_since;
@@ -575,6 +605,7 @@ JobSnapshot ManagerCore::Snapshot() const {
       copy.node = node.hello.node_rank;
       copy.host = node.hello.host;
       copy.connected = node.stream != 0;
+      if (copy.connected && SilenceOf(node) >= kSilent) copy.silent = SilenceOf(node);
       copy.ranks.reserve(node.ranks.size());
       for (const auto& [number, rank] : node.ranks) {
         if (copy.connected && rank.report.attached) {

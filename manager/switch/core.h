@@ -31,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/observed_clock.h"
 #include "common/rank_report.h"
 #include "common/switch.h"
 #include "manager/switch/agent_calls.h"
@@ -45,7 +46,10 @@ inline constexpr int kMaxRanksPerNode = 4096;
 inline constexpr int kMaxExpectedRanks = 65536;
 inline constexpr size_t kMaxKnownRanks = 65536;  // of all nodes, those that have gone too
 inline constexpr std::chrono::minutes kForgetGoneAfter{10};
-inline constexpr size_t kMaxTextBytes = 256;  // host, identity, version; reasons are cut there
+// A connected proxy says something each second.
+inline constexpr std::chrono::seconds kSilent{5};          // from then on people are told
+inline constexpr std::chrono::seconds kSilentTooLong{20};  // its stream is closed; a proxy that runs opens another
+inline constexpr size_t kMaxTextBytes = 256;               // host, identity, version; reasons are cut there
 
 // What was given on the command line. job: namespace/name, empty: any. nodes, procs_per_node: 0 if not known.
 struct JobShape {
@@ -74,6 +78,7 @@ struct NodeHello {
   int node_rank = 0;
   std::string host, identity, version;
   std::optional<MarkFiles> mark_files = std::nullopt;  // an older proxy does not say it
+  bool says_alive = false;
 };
 
 // The way to one node's stream. Called under the core's lock: only takes note, never calls the core, never blocks.
@@ -104,6 +109,8 @@ struct JobSnapshot {
     bool connected = false;
     std::vector<RankReport> ranks;  // by rank
     std::optional<MarkFiles> mark_files = std::nullopt;
+    std::chrono::seconds silent{
+        0};  // if it is connected and says nothing, as a proxy that was stopped; 0: below kSilent
   };
   SwitchState wanted;
   // By node rank. Of a rank that several connected nodes report as attached, the first one to do so has it; with the
@@ -153,10 +160,13 @@ class ManagerCore {
   void Applied(uint64_t stream, uint64_t revision, const std::vector<RankAnswer>& ranks, SteadyTime now);
   void SetMarkFiles(uint64_t stream, MarkFiles files);
   void AgentReplied(uint64_t stream, uint64_t call, bool ok, std::string message);
+  // Something came, whatever it was.
+  void Heard(uint64_t stream);
   // After it the stream's sink is not called any more. Unknown streams are ignored.
   void Disconnect(uint64_t stream);
-  // To be called every few seconds.
-  void ForgetGone(SteadyTime now);
+  // To be called once a second: forgets who has gone, and closes the streams of proxies that are silent. Time in which
+  // it was not called is nobody's silence.
+  void Look(SteadyTime now);
 
   // Replays the present state to `sink` and tells it each change until Unsubscribe. False: the core is closed.
   bool Subscribe(ChangeSink* sink);
@@ -184,11 +194,12 @@ class ManagerCore {
     NodeHello hello;
     uint64_t stream = 0;  // 0: not connected
     NodeSink* sink = nullptr;
+    int64_t heard_ns = 0;            // of clock_
     bool outran = false;             // this stream was already found ahead of us
     uint64_t answered_revision = 0;  // the newest that the proxy itself has answered on this stream
     std::map<int, Rank> ranks;
     uint64_t gone = 0;                     // its place in gone_, 0 while it is connected
-    std::optional<SteadyTime> gone_since;  // as of the first ForgetGone afterwards
+    std::optional<SteadyTime> gone_since;  // as of the first Look afterwards
   };
   using NodeKey = std::pair<int, std::string>;  // node rank, identity
   using Nodes = std::map<NodeKey, Node>;
@@ -229,8 +240,11 @@ class ManagerCore {
   // Moves the waits and calls that are over into `callbacks`.
   void SettleWaiters(const Node& node, Callbacks& callbacks);
   void DropStream(Node& node, Callbacks& callbacks);
+  // Of a connected node.
+  std::chrono::seconds SilenceOf(const Node& node) const;
   // Forgets a node that is not connected.
   Nodes::iterator Forget(Nodes::iterator node);
+  void ForgetGone(SteadyTime now);
   bool ForgetLongestGone();  // false: all are connected
   static std::string NotConnected(int node);
 
@@ -241,6 +255,7 @@ class ManagerCore {
   bool persist_failed_ = false;  // guarded by change_mutex_
 
   mutable std::mutex mutex_;  // guards all below
+  ObservedClock clock_{std::chrono::nanoseconds(std::chrono::seconds(1)).count()};
   KeptState kept_;
   bool closed_ = false;
   uint64_t next_id_ = 1;

@@ -417,7 +417,7 @@ TEST_F(ManagerCoreTest, WhoHasGoneIsForgottenAfterAWhileUnlessTheJobHasIt) {
   uint64_t other_stream = Connect(other, 2, {Attached(9)});
   core_.Disconnect(stream);
   core_.Disconnect(other_stream);
-  const auto forget_at = [&](std::chrono::minutes minutes) { core_.ForgetGone(begin_ + minutes); };
+  const auto forget_at = [&](std::chrono::minutes minutes) { core_.Look(begin_ + minutes); };
   forget_at(std::chrono::minutes(1));
   forget_at(std::chrono::minutes(10));
   EXPECT_EQ(core_.Snapshot().nodes.size(), 2u);
@@ -433,6 +433,39 @@ TEST_F(ManagerCoreTest, WhoHasGoneIsForgottenAfterAWhileUnlessTheJobHasIt) {
   EXPECT_EQ(core_.Snapshot().nodes.size(), 2u);
   forget_at(std::chrono::minutes(71));
   EXPECT_EQ(core_.Snapshot().nodes.size(), 1u);
+}
+
+TEST_F(ManagerCoreTest, ASilentProxyIsShownAndThenItsStreamIsClosed) {
+  FakeNode silent, alive, old;
+  const uint64_t stream = *core_.Connect({0, "host", "a", "1", std::nullopt, true}, &silent);
+  const uint64_t other = *core_.Connect({1, "host", "b", "1", std::nullopt, true}, &alive);
+  core_.Connect({2, "host", "c", "1"}, &old).IgnoreError();  // of an earlier release
+  int second = 0;
+  const auto look = [&](int seconds, bool heard) {
+    for (const int end = second + seconds; second < end;) {
+      core_.Look(begin_ + std::chrono::seconds(++second));
+      if (heard) core_.Heard(stream);
+      core_.Heard(other);
+    }
+    return core_.Snapshot().nodes;
+  };
+  EXPECT_EQ(look(100, true)[0].silent.count(), 0);
+  EXPECT_EQ(look(4, false)[0].silent.count(), 0);
+  EXPECT_EQ(look(3, false)[0].silent.count(), 7);
+  second += 3600;  // this one did not run
+  EXPECT_EQ(look(1, false)[0].silent.count(), 9);
+  EXPECT_EQ(look(1, true)[0].silent.count(), 0);
+  EXPECT_EQ(look(19, false)[0].silent.count(), 19);
+  EXPECT_EQ(silent.closed, "");
+  const std::vector<JobSnapshot::Node> nodes = look(1, false);
+  EXPECT_EQ(silent.closed, "silent for 20 s");
+  EXPECT_FALSE(nodes[0].connected);
+  EXPECT_EQ(nodes[0].silent.count(), 0);
+  for (const int node : {1, 2}) {
+    EXPECT_TRUE(nodes[node].connected);
+    EXPECT_EQ(nodes[node].silent.count(), 0);
+  }
+  core_.Heard(stream);  // too late
 }
 
 TEST_F(ManagerCoreTest, RanksOfAllNodesHaveASumAndWhoWentFirstMakesRoom) {

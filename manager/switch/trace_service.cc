@@ -19,14 +19,10 @@ namespace {
 // A subscriber that is this many changes behind does not read; it is sent away and may come again.
 constexpr size_t kMaxBehind = 1024;
 
-class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeSink {
+class SubscribeReactor final : public WatcherReactor<DataStatusRes, ManagerCore, ChangeSink> {
  public:
-  SubscribeReactor(std::shared_ptr<ManagerCore> core, const absl::Status& refusal) : core_(std::move(core)) {
-    if (!refusal.ok()) {
-      End(proto::RefusalStatus(refusal));
-    } else if (!core_->Subscribe(this)) {
-      Close();
-    }
+  SubscribeReactor(std::shared_ptr<ManagerCore> core, const absl::Status& refusal) : WatcherReactor(std::move(core)) {
+    Start(refusal.ok() ? grpc::Status::OK : proto::RefusalStatus(refusal));
   }
 
   void Changed(const SwitchState& state) override {
@@ -39,10 +35,6 @@ class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeS
     WriteNext();
   }
   void Close() override { End(proto::RefusalStatus(ManagerIsEnding())); }
-  void OnDone() override {
-    core_->Unsubscribe(this);
-    delete this;
-  }
 
  private:
   bool FillNext(DataStatusRes* message) override {
@@ -52,7 +44,6 @@ class SubscribeReactor final : public PushReactor<DataStatusRes>, public ChangeS
     return true;
   }
 
-  const std::shared_ptr<ManagerCore> core_;
   std::deque<SwitchState> pending_;
 };
 

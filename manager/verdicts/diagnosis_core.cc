@@ -91,8 +91,8 @@ void DiagnosisCore::Post(uint64_t stream, Put put) {
   if (wake) wake_.notify_one();
 }
 
-void DiagnosisCore::Connect(uint64_t stream, int node, std::string host) {
-  Post(stream, [&](Mailbox& mailbox) { mailbox.hello = Hello{node, std::move(host)}; });
+void DiagnosisCore::Connect(uint64_t stream, int node, std::string host, uint64_t life) {
+  Post(stream, [&](Mailbox& mailbox) { mailbox.hello = Hello{node, std::move(host), life}; });
 }
 
 void DiagnosisCore::Ranks(uint64_t stream, std::vector<RankPresence> ranks) {
@@ -197,7 +197,7 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
   const uint64_t now_ns = Nanoseconds(now);
   bool mail = !inbox.empty();
   for (auto& [stream, mailbox] : inbox) {
-    if (mailbox.hello.has_value()) feed_.Connect(stream, mailbox.hello->node, mailbox.hello->host);
+    if (mailbox.hello.has_value()) feed_.Connect(stream, mailbox.hello->node, mailbox.hello->host, mailbox.hello->life);
     if (mailbox.ranks.has_value()) feed_.Ranks(stream, *mailbox.ranks);
     for (auto& [batch, bytes] : mailbox.folds) feed_.Folds(stream, std::move(batch), now_ns);
     if (mailbox.ended) feed_.Disconnect(stream, now_ns);

@@ -83,7 +83,7 @@ class DiagnosisCore {
   DiagnosisCore& operator=(const DiagnosisCore&) = delete;
 
   // DiagnosisFeed's, from any thread. Of one stream Connect comes first and Disconnect last. Nothing after Close.
-  void Connect(uint64_t stream, int node, std::string host);
+  void Connect(uint64_t stream, int node, std::string host, uint64_t life = 0);
   void Ranks(uint64_t stream, std::vector<RankPresence> ranks);
   void Folds(uint64_t stream, FoldBatch batch);
   void Disconnect(uint64_t stream);
@@ -102,6 +102,7 @@ class DiagnosisCore {
   struct Hello {
     int node = 0;
     std::string host;
+    uint64_t life = 0;
   };
   struct Mailbox {
     std::optional<Hello> hello;

@@ -135,13 +135,14 @@ void DiagnosisFeed::HandOver(int rank) {
   Place(streams_.at(rival), rank);
 }
 
-void DiagnosisFeed::Connect(uint64_t stream, int node, const std::string& host) {
+void DiagnosisFeed::Connect(uint64_t stream, int node, const std::string& host, uint64_t life) {
   for (auto& [id, other] : streams_) {
     if (id != stream && other.node == node && other.host == host) other.replaced = true;
   }
   Stream& state = streams_[stream];
   state.node = node;
   state.host = host;
+  state.life = life;
 }
 
 void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
@@ -211,6 +212,14 @@ void DiagnosisFeed::SetGroups(const Stream& stream, FoldBatch::Groups groups) {
   if (options_.on_groups) options_.on_groups(stream.node, groups.rank, groups.groups);
 }
 
+bool DiagnosisFeed::ComesAgain(const Stream& stream, Rank& rank, uint64_t number) {
+  if (stream.life == 0 || number == 0) return false;
+  if (stream.life == rank.life && number <= rank.taken) return true;
+  rank.life = stream.life;
+  rank.taken = number;
+  return false;
+}
+
 void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
   auto found = streams_.find(id);
   counts_.refused += batch.unreadable;
@@ -231,6 +240,10 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
       continue;
     }
     Rank& rank = At(step.rank);
+    if (ComesAgain(stream, rank, step.number)) {
+      ++counts_.again;
+      continue;
+    }
     if (!rank.live) {
       rank.live = true;
       ++counts_.live_ranks;

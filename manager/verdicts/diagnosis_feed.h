@@ -46,6 +46,7 @@ struct FoldBatch {
   struct Step {
     int rank = 0;
     StepFold fold;
+    uint64_t number = 0;  // v1::RankStep.number
   };
   std::vector<Groups> groups;  // taken before the steps
   std::vector<Step> steps;     // of each rank in order
@@ -69,6 +70,7 @@ class DiagnosisFeed {
   };
   struct Counts {
     uint64_t steps = 0;          // given to the engine
+    uint64_t again = 0;          // came again on a new stream, because the proxy did not know that they had come
     uint64_t refused = 0;        // of ranks that are not the stream's or cannot be, or unreadable
     uint64_t unused = 0;         // of those given to the engine: that came twice, too late, or far ahead of the others
     uint64_t proxy_dropped = 0;  // FoldBatch::proxy_dropped, over the nodes that are connected
@@ -86,8 +88,8 @@ class DiagnosisFeed {
   DiagnosisFeed(const DiagnosisFeed&) = delete;
   DiagnosisFeed& operator=(const DiagnosisFeed&) = delete;
 
-  // `stream`: any number but 0 that no stream had before. `node`: its rank.
-  void Connect(uint64_t stream, int node, const std::string& host);
+  // `stream`: any number but 0 that no stream had before. `node`: its rank. `life`: v1::NodeHello.life.
+  void Connect(uint64_t stream, int node, const std::string& host, uint64_t life = 0);
   // All ranks of the node. At most kMaxRanksPerNode are the stream's, whatever it reports.
   void Ranks(uint64_t stream, const std::vector<RankPresence>& ranks);
   void Folds(uint64_t stream, FoldBatch batch, uint64_t now_ns);
@@ -113,12 +115,15 @@ class DiagnosisFeed {
     uint64_t rival = 0;  // the newest other stream that reports it as attached; it may have gone
     Presence presence = Presence::kUnknown;
     int local_rank = -1;
-    bool live = false;  // for the engine
+    bool live = false;   // for the engine
+    uint64_t life = 0;   // of the proxy that brought the newest fold
+    uint64_t taken = 0;  // and that fold's number
     std::optional<bool> communication_on, steps_on;
   };
   struct Stream {
     int node = 0;
     std::string host;
+    uint64_t life = 0;  // of the proxy; 0: it does not number its folds
     bool connected = true;
     bool replaced = false;  // its proxy has connected anew
     uint64_t away_since_ns = 0;
@@ -137,6 +142,8 @@ class DiagnosisFeed {
   void TakeAttached(uint64_t id, int rank, bool attached);
   // To the rival of its owner, if the owner has let it go.
   void HandOver(int rank);
+  // The fold has come before, on a stream of the same proxy that broke.
+  static bool ComesAgain(const Stream& stream, Rank& rank, uint64_t number);
   bool MayFeed(uint64_t id, Stream& stream, int rank);
   void SetGroups(const Stream& stream, FoldBatch::Groups groups);
   void Release(Rank& rank, int number);

@@ -123,6 +123,36 @@ TEST_F(FeedTest, AProxyThatConnectsAnewHasItsRanksAtOnce) {
   EXPECT_EQ(feed_.counts().live_ranks, 2u);
 }
 
+// What a broken stream may have lost comes again, and what it had brought with it.
+TEST_F(FeedTest, WhatComesAgainCountsOnce) {
+  const auto numbered = [&](int rank, int64_t step, uint64_t number) {
+    FoldBatch batch = Step(rank, step);
+    batch.steps[0].number = number;
+    return batch;
+  };
+  feed_.Connect(1, 0, "host-a", 77);
+  feed_.Ranks(1, {{0, true}, {1, true}});
+  feed_.Folds(1, numbered(0, 0, 1), now_);
+  feed_.Folds(1, numbered(1, 0, 2), now_);
+  feed_.Folds(1, numbered(0, 1, 3), now_);
+  feed_.Connect(2, 0, "host-a", 77);
+  feed_.Ranks(2, {{0, true}, {1, true}});
+  feed_.Folds(2, numbered(0, 1, 3), now_);
+  feed_.Folds(2, numbered(1, 1, 4), now_);
+  feed_.Folds(2, numbered(0, 0, 5), now_);  // the job was started again, at its first step
+  EXPECT_EQ(feed_.counts().again, 1u);
+  EXPECT_EQ(feed_.counts().steps, 5u);
+  // Another life of the proxy, whose numbers begin anew; and one that does not number them.
+  feed_.Connect(3, 0, "host-a", 78);
+  feed_.Ranks(3, {{0, true}, {1, true}});
+  feed_.Folds(3, numbered(0, 1, 1), now_);
+  feed_.Connect(4, 0, "host-a");
+  feed_.Ranks(4, {{0, true}, {1, true}});
+  feed_.Folds(4, Step(0, 2), now_);
+  EXPECT_EQ(feed_.counts().again, 1u);
+  EXPECT_EQ(feed_.counts().steps, 7u);
+}
+
 TEST_F(FeedTest, CountsWhatTheEngineDoesNotUse) {
   feed_.Connect(1, 0, "host-a");
   for (int i = 0; i < 3; ++i) feed_.Folds(1, Step(0, 5), now_);

@@ -48,26 +48,17 @@ class ReportParts {
 
 // One watcher. A client that reads slowly holds nobody up: what it was not sent yet is the rest of a report, and one
 // newest.
-class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public ReportSink {
+class WatchReactor final : public WatcherReactor<v1::DiagnosisReport, DiagnosisCore, ReportSink> {
  public:
   WatchReactor(std::shared_ptr<DiagnosisCore> core, std::string job, bool in_parts, const grpc::Status& refusal)
-      : core_(std::move(core)), job_(std::move(job)), in_parts_(in_parts) {
-    if (!refusal.ok()) {
-      End(refusal);
-    } else if (!core_->Subscribe(this)) {
-      Close();
-    }
+      : WatcherReactor(std::move(core)), job_(std::move(job)), in_parts_(in_parts) {
+    Start(refusal);
   }
 
   void Changed(ReportPtr report) override {
     std::lock_guard lock(mutex_);
     pending_ = std::move(report);
     WriteNext();
-  }
-  void Close() override { End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"}); }
-  void OnDone() override {
-    core_->Unsubscribe(this);
-    delete this;
   }
 
  private:
@@ -87,7 +78,6 @@ class WatchReactor final : public PushReactor<v1::DiagnosisReport>, public Repor
     return true;
   }
 
-  const std::shared_ptr<DiagnosisCore> core_;
   const std::string job_;
   const bool in_parts_;
   ReportPtr pending_;

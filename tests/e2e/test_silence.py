@@ -103,17 +103,70 @@ def test_a_daemon_that_was_stopped_goes_on(jobs, kind):
         assert "trying again" not in node.log() and "disconnected" not in node.log()
 
 
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_node_of_a_mode_that_was_stopped_goes_on(stage, node):
-    job = ModeJob(stage)
-    nodes = [job.run(n, "torch", ("go",)) for n in (0, 1)]
+# ---- Modes
+
+MODE_STOPPED_S = 40  # longer than gRPC's own keep-alive waits for an answer
+
+
+def processes_of(node):
+    """The node's `taskd run`, and its daemons: on node 0 the job's manager, too."""
+    with open(f"/proc/{node.pid}/task/{node.pid}/children", encoding="ascii") as children:
+        commands = [pid for pid in map(int, children.read().split()) if "command.py" not in command_line(pid)]
+    return [node.pid, *commands]
+
+
+def command_line(pid):
+    with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def mode_nodes(job, *options):
+    """Two nodes; `options`: for each one."""
+    nodes = [job.run(n, "torch", ("go",), *(options[n] if options else ())) for n in (0, 1)]
     wait_until(lambda: len(job.started()) == 2, "both commands run")
-    with open(f"/proc/{nodes[node].pid}/task/{nodes[node].pid}/children", encoding="ascii") as children:
-        stop_for(STOPPED_S, nodes[node].pid, *map(int, children.read().split()))  # node 0's manager, too
-    stop_for(2, nodes[1 - node].pid)
-    assert len(job.alive()) == 2
-    job.put("go")
-    assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
+    return nodes
+
+
+def test_nodes_of_a_mode_that_were_stopped_go_on(stage):
+    """Of one job node 0 with its manager, of another one node 1, so that their 40 s are the same."""
+    jobs = [ModeJob(stage, name=name) for name in ("first", "second")]
+    nodes = [mode_nodes(job) for job in jobs]
+    stop_for(MODE_STOPPED_S, *processes_of(nodes[0][0]), *processes_of(nodes[1][1]))
+    stop_for(2, nodes[0][1].pid, nodes[1][0].pid)  # whoever is going to take the other for lost has done it by then
+    for job, pair in zip(jobs, nodes):
+        assert len(job.alive()) == 2, pair[0].log() + pair[1].log()
+        job.put("go")
+        assert [n.wait() for n in pair] == [0, 0], pair[0].log() + pair[1].log()
+        assert "gone" not in pair[0].log() + pair[1].log()
+
+
+@pytest.mark.parametrize("stopped", ["taskd run of node 1", "taskd run of node 0", "all of node 0"])
+def test_silence_of_a_mode_counts_in_the_end(stage, stopped):
+    """Node 0's time-out holds, whatever node 1 was given."""
+    job = ModeJob(stage)
+    nodes = mode_nodes(job, ["--node-timeout=5"], ["--node-timeout=86400"])
+    node = 1 if stopped.endswith("1") else 0
+    pids = processes_of(nodes[node]) if stopped.startswith("all") else [nodes[node].pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    other = nodes[1 - node]
+    assert other.wait() == 1
+    assert f"node {node} ({job.nodes[node]}): its `taskd run` was silent for 5 s" in other.log()
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    assert nodes[node].wait() == 1
+    wait_until(lambda: not job.alive(), "no command is left")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_killed_node_of_a_mode_is_lost_at_once(stage, node):
+    """With a time-out that nobody waits for here."""
+    job = ModeJob(stage)
+    nodes = mode_nodes(job, *[["--node-timeout=86400"]] * 2)
+    nodes[node].child.kill()
+    assert nodes[1 - node].wait() == 1
+    assert f"node {node} ({job.nodes[node]}): its `taskd run` is gone" in nodes[1 - node].log()
+    wait_until(lambda: not job.alive(), "no command is left")
 
 
 def test_a_wrong_time_out_starts_nothing(jobs):
@@ -121,3 +174,6 @@ def test_a_wrong_time_out_starts_nothing(jobs):
     assert job.wait() == 2
     assert "--node-timeout '4': seconds, a number from 5 to 86400" in job.log()
     assert not jobs.started()
+    job = jobs.stage.run("run", "--mode", "torch", "--node-timeout=4", "--", "true")
+    assert job.returncode == 2
+    assert "--node-timeout '4': it is not seconds, a number from 5 to 86400" in job.stderr

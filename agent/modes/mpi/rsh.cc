@@ -415,7 +415,8 @@ int RunRshCommand(const std::vector<std::string>& arguments) {
                                  .tls_name = Environment("TASKD_TLS_NAME")};
   InitLog("rsh");
   proto::InitGrpcLog();
-  proto::ManagerDial dial(manager, security);
+  // The node's `taskd run` watches the manager, and ends mpirun with all that it has started.
+  proto::ManagerDial dial(manager, security, proto::Silence::kIsWatched);
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = dial.Channel();
   if (!channel.ok()) return Fail(process::kWrongUsage, std::string(channel.status().message()));
   std::unique_ptr<v1::JobLink::Stub> stub = v1::JobLink::NewStub(*channel);

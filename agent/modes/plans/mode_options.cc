@@ -48,6 +48,8 @@ Those with a name in brackets behind them are also read from the environment.
                         port 9601 of the first node]
   --wait-s S            how long any wait for other nodes may take, 1 to 86400
                         [TASKD_WAIT_S; 300]
+  --node-timeout S      how long another node may be silent before it is lost, 5 to 86400;
+                        node 0's holds [TASKD_NODE_TIMEOUT; 60]
   --ps-num P            mode ps without TF_CONFIG: the first P nodes of NODE_LIST are ps
                         [TASKD_PS_NUM]
   --num-cpus X, --num-gpus X
@@ -84,6 +86,7 @@ constexpr OptionSpec kOptions[] = {{"mode", OptionSpec::Kind::kValue, 0, /*from_
                                    Flag("json", /*from_environment=*/false),
                                    {"manager"},
                                    {"wait-s"},
+                                   {"node-timeout"},
                                    {"ps-num"},
                                    {"num-cpus"},
                                    {"num-gpus"},
@@ -145,6 +148,13 @@ absl::Status Interpreter::ReadNumbers(ModeOptions* options) const {
       return Wrong(*given, fmt::format("seconds, a number above 0 and at most {}", kMaxWaitS));
     }
     options->wait_s = value;
+  }
+  if (const GivenOption* given = words_.Find("node-timeout")) {
+    double value = 0;
+    if (!absl::SimpleAtod(given->value, &value) || !(value >= kLeastNodeTimeoutS && value <= kMostNodeTimeoutS)) {
+      return Wrong(*given, fmt::format("seconds, a number from {} to {}", kLeastNodeTimeoutS, kMostNodeTimeoutS));
+    }
+    options->node_timeout_s = value;
   }
   if (const GivenOption* given = words_.Find("max-input-mb")) {
     const std::optional<int> value = ReadInteger(given->value, 1, kMostInputMb);

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "agent/rdma/rdma_environment.h"
 #include "common/input_budget.h"
+#include "common/node_timeout.h"
 
 namespace taskd::modes {
 
@@ -18,12 +19,13 @@ enum class RemoteStart { kAuto, kSsh, kTaskd };
 struct ModeOptions {
   std::string mode;  // auto, torch, mpi, horovod, ray, ps, ascend, pytorch-gpu, tensorflow-gpu, slurm
   bool dry_run = false;
-  bool json = false;               // only with dry_run
-  std::string manager;             // HOST:PORT; empty: <first node>:9601. "off": in a rank (engine::Task) alone
-  double wait_s = 300;             // above 0, at most 86400: of every wait for other nodes
-  std::optional<int> ps_num;       // mode ps without TF_CONFIG
-  std::string num_cpus, num_gpus;  // mode ray, numbers >= 0; empty: Ray's own choice
-  std::string self;                // mode ascend; empty: MA_CURRENT_IP
+  bool json = false;                      // only with dry_run
+  std::string manager;                    // HOST:PORT; empty: <first node>:9601. "off": in a rank (engine::Task) alone
+  double wait_s = 300;                    // above 0, at most 86400: of every wait for other nodes
+  double node_timeout_s = kNodeTimeoutS;  // of silence, after which a node is lost
+  std::optional<int> ps_num;              // mode ps without TF_CONFIG
+  std::string num_cpus, num_gpus;         // mode ray, numbers >= 0; empty: Ray's own choice
+  std::string self;                       // mode ascend; empty: MA_CURRENT_IP
   rdma::RdmaMode rdma = rdma::RdmaMode::kAuto;
   RemoteStart remote_start = RemoteStart::kAuto;  // --remote-start auto|ssh|taskd
   // --route: renumber the nodes along the switches before the start. Both files are needed then.

@@ -62,6 +62,7 @@ TEST(ModeOptions, Defaults) {
   EXPECT_FALSE(options.json);
   EXPECT_EQ(options.manager, "");
   EXPECT_EQ(options.wait_s, 300);
+  EXPECT_EQ(options.node_timeout_s, 60);
   EXPECT_FALSE(options.ps_num.has_value());
   EXPECT_EQ(options.num_cpus, "");
   EXPECT_EQ(options.num_gpus, "");
@@ -104,18 +105,17 @@ TEST(ModeOptions, EveryMode) {
 TEST(ModeOptions, TheLastOneCounts) { EXPECT_EQ(Parsed({"--mode", "ray", "--mode", "ps", "x"}).mode, "ps"); }
 
 TEST(ModeOptions, TheEnvironmentStandsIn) {
-  const Variables variables = {{"TASKD_WAIT_S", "7"},    {"TASKD_REMOTE_START", "ssh"},
-                               {"TASKD_MANAGER", "m:1"}, {"TASKD_PS_NUM", "2"},
-                               {"TASKD_NUM_CPUS", "1"},  {"TASKD_NUM_GPUS", "2"},
-                               {"TASKD_SELF", "me"},     {"TASKD_RDMA", "on"},
-                               {"TASKD_ROUTE", "True"},  {"TASKD_RANK_TABLE", "/r"},
-                               {"TASKD_TOPOLOGY", "/t"}, {"TASKD_MODE", "ray"},
-                               {"TASKD_DRY_RUN", "1"},   {"TASKD_JSON", "1"}};
+  const Variables variables = {
+      {"TASKD_WAIT_S", "7"},   {"TASKD_REMOTE_START", "ssh"}, {"TASKD_MANAGER", "m:1"},      {"TASKD_PS_NUM", "2"},
+      {"TASKD_NUM_CPUS", "1"}, {"TASKD_NUM_GPUS", "2"},       {"TASKD_SELF", "me"},          {"TASKD_RDMA", "on"},
+      {"TASKD_ROUTE", "True"}, {"TASKD_RANK_TABLE", "/r"},    {"TASKD_TOPOLOGY", "/t"},      {"TASKD_MODE", "ray"},
+      {"TASKD_DRY_RUN", "1"},  {"TASKD_JSON", "1"},           {"TASKD_NODE_TIMEOUT", "90.5"}};
   ModeOptions options = Parsed({"--mode", "ps", "x"}, variables);
   EXPECT_EQ(options.mode, "ps");
   EXPECT_FALSE(options.dry_run);
   EXPECT_FALSE(options.json);
   EXPECT_EQ(options.wait_s, 7);
+  EXPECT_EQ(options.node_timeout_s, 90.5);
   EXPECT_EQ(options.remote_start, RemoteStart::kSsh);
   EXPECT_EQ(options.manager, "m:1");
   EXPECT_EQ(options.ps_num, 2);
@@ -168,6 +168,8 @@ TEST(ModeOptions, RefusesAllElse) {
       {{"--wait-s", "86401", "x"}, "--wait-s '86401'", "at most 86400"},
       {{"--wait-s", "-1", "x"}, "--wait-s '-1'", "at most 86400"},
       {{"--wait-s", "1s", "x"}, "--wait-s '1s'", "a number"},
+      {{"--node-timeout", "4.9", "x"}, "--node-timeout '4.9'", "a number from 5 to 86400"},
+      {{"--node-timeout", "86401", "x"}, "--node-timeout '86401'", "a number from 5 to 86400"},
       {{"--ps-num", "0", "x"}, "--ps-num '0'", "from 1"},
       {{"--ps-num", "-1", "x"}, "--ps-num '-1'", "from 1"},
       {{"--ps-num", "a", "x"}, "--ps-num 'a'", "integer"},
