@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Who may include whom: fails where an include runs against the table below (docs/architecture.md shows it), or where a
-file's namespace is not its folder's.
+"""Who may include whom: fails where an include runs against the table below, where nobody makes use of what the table allows,
+where docs/architecture.md shows another table, or where a file's namespace is not its folder's.
 
-tests/check_layers.py [--root FOLDER]     exit 1 with a line for each include or namespace that may not be
+tests/check_layers.py [--root FOLDER]     exit 1 with a line for each include, namespace or row that may not be
 """
 
 import argparse
@@ -22,14 +22,14 @@ ALLOWED = {
     "proto": {"common", "marks", "diagnosis"},
     "worker_sdk": set(),
     "proxy": {"common", "marks", "proto"},
-    "manager/rpc": {"common", "proto"},
+    "manager/rpc": set(),
     "manager/switch": {"common", "marks", "proto", "manager/rpc"},
     "manager/verdicts": {"common", "marks", "diagnosis", "proto", "manager/rpc", "manager/switch"},
     "manager/supervision": {"common", "proto", "manager/rpc", "manager/switch"},
     "manager/job": {"common", "proto", "manager/rpc", "manager/switch"},
     "manager/nodes": {"common", "proto", "manager/rpc", "manager/switch", "manager/verdicts"},
     "manager/page": {"common", "diagnosis", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision"},
-    "manager": {"common", "marks", "diagnosis", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision",
+    "manager": {"common", "marks", "proto", "view", "manager/rpc", "manager/switch", "manager/verdicts", "manager/supervision",
                 "manager/job", "manager/nodes", "manager/page"},
     "agent/process": {"common"},
     "agent/stacks": {"common"},
@@ -37,10 +37,10 @@ ALLOWED = {
     "agent/rdma": {"common"},
     "agent/ranktable": {"common"},
     "agent/route": {"common", "proto"},
-    "agent/trace": {"common", "marks"},
+    "agent/trace": {"marks"},
     "agent/simulate": {"common", "marks", "proto"},
     "agent/run": {"common", "proto", "store", "agent/engine", "agent/process", "agent/stacks"},
-    "agent/modes": {"common", "proto", "agent/engine", "agent/process", "agent/ranktable", "agent/rdma"},
+    "agent/modes": {"common", "proto", "agent/process", "agent/ranktable", "agent/rdma"},
     "agent/commands": {"common", "marks", "diagnosis", "proto", "store", "agent/engine", "agent/modes", "agent/process",
                        "agent/ranktable", "agent/rdma", "agent/route", "agent/run", "agent/simulate", "agent/trace", "readers", "view"},
     "agent": {"agent/commands", "agent/modes"},
@@ -61,6 +61,7 @@ NAMESPACES = {
 PUBLIC_HEADERS = "worker_sdk/include/"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+ROW = re.compile(r"^\| `([\w/]+)/` \| .* \|([^|]*)\|$", re.M)
 NAMESPACE = re.compile(r"^namespace (taskd[\w:]*) {", re.M)
 IS_TEST = re.compile(r"(_test|_benchmark)\.(cc|c)$|/testing/|/test_\w+\.h$")
 
@@ -99,6 +100,7 @@ def namespaces_of(path):
 
 def check(root):
     problems = []
+    unused = {(own, other) for own, others in ALLOWED.items() for other in others}
     for folder, folders, names in os.walk(root):
         folders[:] = [f for f in folders if f not in ("build", ".git")]
         for name in sorted(names):
@@ -108,6 +110,7 @@ def check(root):
             with open(os.path.join(root, path), encoding="utf-8") as file:
                 text = file.read()
             for match in INCLUDE.finditer(text):
+                unused.discard((folder_of(path), folder_of(match.group(1))))
                 why = problem(path, match.group(1))
                 if why:
                     problems.append(f"{path}:{line_of(match)}: includes {match.group(1)}: {why}")
@@ -117,14 +120,23 @@ def check(root):
                 if match.group(1) not in namespaces_of(path):
                     wanted = " or ".join(sorted(namespaces_of(path)))
                     problems.append(f"{path}:{line_of(match)}: is in {match.group(1)}, not in {wanted}")
-    return problems
+    return problems + [f"{own} does not use {other}: the table need not allow it" for own, other in sorted(unused)]
+
+
+def check_document(root):
+    """docs/architecture.md shows the same table."""
+    with open(os.path.join(root, "docs", "architecture.md"), encoding="utf-8") as file:
+        shown = {folder: set(re.findall(r"`([\w/]+)/`", others)) for folder, others in ROW.findall(file.read())}
+    return [f"docs/architecture.md: {folder}/ may include {sorted(ALLOWED[folder])}, and the table there says {sorted(shown.get(folder, ()))}"
+            for folder in ALLOWED if shown.get(folder) != ALLOWED[folder]]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    problems = check(parser.parse_args().root)
-    print("\n".join(problems) if problems else "every include and every namespace follows the table")
+    root = parser.parse_args().root
+    problems = check(root) + check_document(root)
+    print("\n".join(problems) if problems else "every include and every namespace follows the table, and the table has no more than that")
     return 1 if problems else 0
 
 
