@@ -158,8 +158,7 @@ def test_node_of_a_mode_whose_console_stalls_is_not_lost(stage, console):
 def test_rank(stage, console, manager, proxy):
     """libtaskd.so has something to say in the rank's first mark, and nobody reads it."""
     counter = os.path.join(stage.folder, "count")
-    environment = clean_environment(LD_PRELOAD=harness.LIBRARY, TASKD_SOCKET=proxy.socket, RANK=0, TASKD_MARK_NAMES="no rule",
-                                    ASAN_OPTIONS="verify_asan_link_order=0")
+    environment = clean_environment(LD_PRELOAD=harness.LIBRARY, TASKD_SOCKET=proxy.socket, RANK=0, TASKD_MARK_NAMES="no rule")
     command = [*console.to_stderr, harness.RANK_MAIN, "--rank", "0", "--threads", "1", "--rate", "200", "--pattern", "sequence",
                "--counter", counter, "--count", "0", "--name-bytes", "0", "--hold", "1", "--init", "1"]
     rank = stage._add(harness.Process("rank", command, environment, stage.folder))
