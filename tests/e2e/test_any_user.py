@@ -74,10 +74,14 @@ class User:
         return process
 
     def mount(self, *arguments):
-        done = subprocess.run(["nsenter", f"--mount=/proc/{self.host.holder.pid}/ns/mnt", "mount", *arguments], check=False,
+        self.as_root("mount", *arguments)
+
+    def as_root(self, *command):
+        """A command in the user's mount namespace."""
+        done = subprocess.run(["nsenter", f"--mount=/proc/{self.host.holder.pid}/ns/mnt", *command], check=False,
                               capture_output=True, text=True)
         if done.returncode != 0:
-            pytest.skip(f"mount is not allowed here: {done.stderr.strip()}")
+            pytest.skip(f"{command[0]} is not allowed here: {done.stderr.strip()}")
 
     def close(self):
         if self.host:
@@ -212,9 +216,40 @@ def test_under_a_read_only_root(user):
     assert len(lines(log, "mark files")) == 2, log  # once a proxy
 
 
+@pytest.mark.root("makes all file systems read-only")
+def test_where_nothing_can_be_written(user):
+    """Not even a socket has a place: it trains unseen, and says so."""
+    for folder in ("/", "/tmp", "/dev/shm"):
+        user.mount("-o", "remount,bind,ro", folder)
+    launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", user.script, folder="/", STOP_FILE="/proc/self/exe")
+    assert launcher.wait(PATIENCE_S) == 0, launcher.log()
+    log = launcher.log()
+    assert all(f"rank {rank} step 0" in log for rank in (0, 1)), log
+    assert len(lines(log, "no proxy, so nothing is seen of the ranks: there is no folder for its socket; TASKD_SOCKET can name one")) == 1, log
+    warnings = lines(log, " warning ")
+    assert len(warnings) == 6 and all("Read-only file system" in line for line in warnings
+                                      if "no proxy" not in line and "--state-dir" not in line), log
+
+
+# A /dev with what a program may expect there, but no shm.
+NO_SHM = """
+mkdir /run/dev
+mount -t tmpfs -o mode=755 none /run/dev
+for name in null zero full random urandom tty; do touch /run/dev/$name; mount --bind /dev/$name /run/dev/$name; done
+ln -s /proc/self/fd /run/dev/fd
+mount --rbind /run/dev /dev
+test ! -e /dev/shm
+"""
+
+
 @pytest.mark.skipif(not ROOT, reason="a small /dev/shm needs root")
-def test_a_proxy_that_dies_has_the_same_folder_again(user):
-    user.mount("-t", "tmpfs", "-o", "size=64m,mode=1777", "none", "/dev/shm")
+@pytest.mark.parametrize("size", ["64m", "1m", None])
+def test_a_proxy_that_dies_has_the_same_folder_again(user, size):
+    """Whatever room there is in /dev/shm, also where there is no such folder."""
+    if size:
+        user.mount("-t", "tmpfs", "-o", f"size={size},mode=1777", "none", "/dev/shm")
+    else:
+        user.as_root("sh", "-ec", NO_SHM)
     work = user.make("work")
     train(user, work, groups=True, dies=True)
     (folder,) = os.listdir(user.root + work)
