@@ -33,6 +33,7 @@ class User:
         build, source = ("/run/build", "/run/source") if ROOT else (harness.BUILD, stubs.REPOSITORY)
         self.taskd = os.path.join(build, "bin", "taskd")
         self.script = os.path.join(source, "deploy", "quickstart", "train.py")
+        self.denied_calls = [harness.PYTHON, os.path.join(source, "tests", "lib", "denied_calls.py")]
         self.root = f"/proc/{self.host.holder.pid}/root" if ROOT else ""  # of its files, as the test sees them
         self.folder = "/run" if ROOT else stage.folder  # the host's own, not the user's to write to
         self.tmp = self.make("tmp")
@@ -214,6 +215,33 @@ def test_under_a_read_only_root(user):
     shown = lines(status, "mark files")
     assert len(shown) == 1 and re.fullmatch(r"mark files: none \(/user/cluster-info/profiling: .+\)", shown[0]), status
     assert len(lines(log, "mark files")) == 2, log  # once a proxy
+
+
+# Of what programs like these call: all that no container runtime's own filter, or not each, lets through.
+DENIED = "fallocate,memfd_create,renameat2,pidfd_open,close_range,openat2,ptrace,process_vm_readv,perf_event_open,setns"
+
+
+def test_under_a_seccomp_filter(user):
+    """Of the whole job, and it answers with an error."""
+    _, _, _, log = train(user, user.make("work"), groups=True, under=(*user.denied_calls, "errno", DENIED))
+    assert [line for line in lines(log, " warning ") if "mark files" not in line] == []
+
+
+def test_a_seccomp_filter_that_kills_is_named(user):
+    """Of the ranks alone: operations.md says what the reason is."""
+    user.put(f"{user.tmp}/stop")
+    launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", "--no-python", *user.denied_calls, "kill", "fallocate",
+                          harness.PYTHON, user.script, folder=user.make("work"))
+    assert launcher.wait(PATIENCE_S) == 128 + signal.SIGSYS
+    assert "SIGSYS" in launcher.log(), launcher.log()
+
+
+@pytest.mark.root("mounts another /proc")
+def test_with_a_proc_that_shows_no_other_users(user):
+    user.mount("-t", "proc", "-o", "hidepid=2", "none", "/proc")
+    assert user.call("test", "-e", "/proc/1").returncode == 1
+    _, _, _, log = train(user, user.make("work"), groups=True, dies=True)
+    assert [line for line in lines(log, " warning ") if "mark files" not in line and "has ended (signal 9)" not in line] == []
 
 
 @pytest.mark.root("makes all file systems read-only")
