@@ -26,7 +26,10 @@ class Placer {
     options_.warnings.insert(options_.warnings.end(), placement.warnings.begin(), placement.warnings.end());
     options_.job = placement.job;
     options_.task_id = placement.task_id;
-    if (placement.where.empty()) return absl::OkStatus();
+    if (placement.where.empty()) {
+      AddShutdownTimeout(placement);
+      return absl::OkStatus();
+    }
     if (absl::Status status = CheckNodes(placement); !status.ok()) return status;
     if (absl::Status status = CheckNode(placement); !status.ok()) return status;
     const GivenOption* port = Given("master-port");
@@ -42,7 +45,7 @@ class Placer {
   absl::Status TakeName(const engine::Placement& placement) {
     options_.job = placement.job;
     options_.task_id = placement.task_id;
-    if (const engine::Default* timeout = placement.Find("shutdown-timeout"); timeout != nullptr) Add(*timeout);
+    AddShutdownTimeout(placement);
     if (words_.Flag("standalone")) return absl::OkStatus();
     return placement.nodes_needed ? CheckNodes(placement) : CheckAlone(placement);
   }
@@ -64,6 +67,10 @@ class Placer {
   const GivenOption* Given(std::string_view option) const {
     const GivenOption* given = words_.Find(option);
     return given != nullptr && !given->value.empty() ? given : nullptr;
+  }
+
+  void AddShutdownTimeout(const engine::Placement& placement) {
+    if (const engine::Default* timeout = placement.Find("shutdown-timeout"); timeout != nullptr) Add(*timeout);
   }
 
   void Add(const engine::Default& one) {

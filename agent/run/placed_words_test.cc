@@ -53,6 +53,25 @@ TEST(PlacedWordsTest, NothingGiven) {
                                          HasSubstr("job: slurm/train-4711\n"), HasSubstr("program: train.py\n")));
 }
 
+// A pod has its place by torchrun's own variables, and Kubernetes' grace period.
+TEST(PlacedWordsTest, KubeflowsPodsEndInTime) {
+  const auto timeout = [](const Environment& place, const std::vector<std::string>& more = {}) {
+    Environment pod = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"PET_NNODES", "2"}};
+    pod.insert(place.begin(), place.end());
+    std::vector<std::string> words = more;
+    words.push_back("train.py");
+    std::string help;
+    const absl::StatusOr<RunOptions> options =
+        ParseRunOptions(words, pod, &help, {"train-worker-0", [](const std::string&) { return std::string(); }});
+    EXPECT_TRUE(options.ok()) << options.status();
+    return options.ok() ? options->shutdown_timeout_s : 0;
+  };
+  const Environment fixed = {{"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "train-master-0"}};
+  EXPECT_EQ(timeout(fixed), 20);
+  EXPECT_EQ(timeout(fixed, {"--shutdown-timeout=7"}), 7);
+  EXPECT_EQ(timeout({{"PET_RDZV_BACKEND", "c10d"}, {"PET_RDZV_ENDPOINT", "train-worker-0:29400"}}), 20);
+}
+
 TEST(PlacedWordsTest, WhatIsGivenWins) {
   const RunOptions options =
       MustParse({"--nproc-per-node=2", "--master-port=29500", "--shutdown-timeout=7"},
