@@ -199,7 +199,13 @@ def test_the_next_port_where_the_first_is_taken(rig):
     done = rig.login(["srun", "-N2", "--jobid", number, PYTHON, "-c", hold])
     assert done.returncode == 0, done.stderr
     held = int(re.search(r"held (\d+)", done.stdout)[1])
-    assert int(one_world(done.stdout, 2)[2]) == held + 1 != port
+    master = one_world(done.stdout, 2)[2]
+    assert int(master) == held + 1 != port
+    # Where it is, and not a word about where it is not. Whoever holds the port is silent: the other node may have waited.
+    said = [line for line in lines_of_taskd(done.stderr) if "waiting" not in line and "mark files: " not in line]
+    assert said[0] == f"taskd run: under Slurm job {number} step 1: 2 nodes, node rank by SLURM_NODEID, master n1:{master}"
+    assert len(said) == 2 and re.fullmatch(r"\S+ info run: the manager is at port (\d+): taskd status, or with --manager 127.0.0.1:\1 .*", said[1])
+    assert "0.0.0.0" not in done.stderr
 
 
 def test_two_steps_of_a_job_at_once(rig):
