@@ -44,6 +44,7 @@ TEST(PlacedWordsTest, NothingGiven) {
   EXPECT_EQ(options.rdzv_endpoint, "n1:" + std::to_string(options.master_port));
   EXPECT_EQ(options.rdzv_id, "slurm-4711.0.0");
   EXPECT_EQ(options.master_ports, 16);
+  EXPECT_TRUE(options.master_is_node_0);
   EXPECT_EQ(options.job, "slurm/train-4711");
   EXPECT_EQ(options.task_id, "4711.0");
   EXPECT_EQ(options.shutdown_timeout_s, 20);
@@ -111,7 +112,9 @@ TEST(PlacedWordsTest, ContradictionsOfNodeRankAndMaster) {
   EXPECT_THAT(Refusal({"--node-rank=0"}),
               AllOf(HasSubstr("--node-rank '0'"), HasSubstr("this is node 1"), HasSubstr("SLURM_NODEID")));
   EXPECT_THAT(Refusal({"--master-addr=n2"}), AllOf(HasSubstr("--master-addr 'n2'"), HasSubstr("is n1")));
-  EXPECT_EQ(MustParse({"--master-addr=n1-ib0"}).master_addr, "n1-ib0");
+  const RunOptions second_name = MustParse({"--master-addr=n1-ib0"});
+  EXPECT_EQ(second_name.master_addr, "n1-ib0");
+  EXPECT_FALSE(second_name.master_is_node_0) << "it may be anything that leads there";
 }
 
 TEST(PlacedWordsTest, ARendezvousOfItsOwnOnlyTakesTheName) {
@@ -138,6 +141,19 @@ TEST(PlacedWordsTest, BelowAnotherLauncherNothingIsTaken) {
     const RunOptions options = MustParse({}, {{outer, "x"}, {"SLURM_NODEID", "9"}});
     EXPECT_EQ(options.max_nodes, 1) << outer;
     EXPECT_EQ(options.job, "") << outer;
+  }
+}
+
+TEST(PlacedWordsTest, AStepThatARankHasStartedIsNoWorldOnEachNode) {
+  const Environment outer = {{"TORCHELASTIC_RUN_ID", "slurm-4711.7.0"}, {"TASKD_TASK_ID", "4711.7"}};
+  EXPECT_THAT(Refusal({}, outer), AllOf(HasSubstr("TASKD_TASK_ID '4711.7'"), HasSubstr("Slurm job 4711 step 0"),
+                                        HasSubstr("each of 3 nodes"), HasSubstr("--export=PATH,HOME")));
+  EXPECT_EQ(MustParse({"--standalone"}, outer).max_nodes, 1);
+  EXPECT_EQ(MustParse({"--nnodes=1"}, outer).max_nodes, 1);
+  EXPECT_EQ(MustParse({"--nnodes=3", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500"}, outer).max_nodes, 3);
+  // A launcher of the rank itself is of the rank's step; a task id may be the user's own.
+  for (const char* id : {"4711.0", "mine", ""}) {
+    EXPECT_EQ(MustParse({}, {{"TORCHELASTIC_RUN_ID", "slurm-4711.0.0"}, {"TASKD_TASK_ID", id}}).max_nodes, 1) << id;
   }
 }
 
