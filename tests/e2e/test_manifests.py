@@ -1,6 +1,7 @@
 """deploy/kubernetes: every file follows the Kubernetes API, its numbers agree with each other, and what its pods run does what it should."""
 import copy
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -504,6 +505,7 @@ def test_the_command_trains_one_world(make_rig, name, pods, where):  # noqa: F81
         assert [process.wait() for process in started] == [0] * len(started)
 
 
+NEEDS_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="there is no PyTorch")
 NO_REDIRECTS = ["-r", "9:1", "-t", "9:1"]  # without them PyTorch 1.13 fails in Python 3.11
 
 # What volcano-job.yaml leaves to the user, as it says what it has to take.
@@ -513,6 +515,7 @@ exec /usr/bin/python3 -m torch.distributed.launch --use_env -r 9:1 -t 9:1 --nnod
 """
 
 
+@NEEDS_TORCH
 @pytest.mark.root("network namespaces")
 def test_the_command_trains_one_world_in_the_planned_order(make_rig, volcano):  # noqa: F811
     _, container = pod(volcano)
@@ -545,6 +548,7 @@ def test_the_command_trains_one_world_in_the_planned_order(make_rig, volcano):  
     assert [process.wait() for process in started] == [0] * len(started), started[0].log()
 
 
+@NEEDS_TORCH
 @pytest.mark.root("network namespaces")
 @pytest.mark.parametrize("name, pods, launcher", [
     ("trainjob.yaml", train_job, ["-m", "torch.distributed.run"]),

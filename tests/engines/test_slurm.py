@@ -95,6 +95,7 @@ def test_the_obvious_line_trains_one_world(rig):
     assert re.fullmatch(r"slurm/taskd-\d+", job)
     said = [line for line in lines_of_taskd(done.stderr) if line.startswith("taskd run: ")]
     number = job.rpartition("-")[2]
+    assert "is not this machine" not in done.stderr
     assert said == [f"taskd run: under Slurm job {number} step 0: 3 nodes, node rank by SLURM_NODEID, master n1:{port}"]
 
 
@@ -233,6 +234,7 @@ def test_a_node_whose_host_name_means_loopback(rig):
         for node in (1, 2):
             rig.root(f"n{node}", f"cp {rig.folder}/etc/hosts /etc/hosts")
     assert done.returncode == 0, done.stderr
+    assert "is not this machine" not in done.stderr
     one_world(done.stdout, 2)
 
 
