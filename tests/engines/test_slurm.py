@@ -453,13 +453,15 @@ def test_ranks_of_srun_alone_are_seen(rig):
                       environment={"TASKD_SOCKET": "/tmp/bare/proxy.sock"})
     wait_up(rig, "go", 4)
 
-    def attached():
+    def seen(what):
         shown = rig.login(["taskd", "status", "--json", "--manager", "n1:9601"], environment=token)
         return shown.returncode == 0 and {(node["node"], rank["rank"]) for node in json.loads(shown.stdout)["nodes"] for rank in node["ranks"]
-                                          if rank["attached"]}
-    wait_until(lambda: attached() == {(0, 0), (0, 1), (1, 2), (1, 3)}, "all are attached by SLURM_PROCID", 60, 0.2)
+                                          if what(rank)}
+    everybody = {(0, 0), (0, 1), (1, 2), (1, 3)}
+    wait_until(lambda: seen(lambda rank: rank["attached"]) == everybody, "all are attached by SLURM_PROCID", 60, 0.2)
     switched = rig.login(["taskd", "switch", "--manager", "n1:9601", "all=on"], environment=token)
     assert switched.returncode == 0, switched.stdout + switched.stderr
+    wait_until(lambda: seen(lambda rank: rank["marks"]["other"] > 0) == everybody, "everybody's marks are counted", 60, 0.2)
     go(rig)
     assert child.wait(60) == 0, slurm_rig.output_of(child)[1]
 
