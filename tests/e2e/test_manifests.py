@@ -372,7 +372,7 @@ import tcpstore
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 store = tcpstore.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), os.environ.get("STORE", "2.x"))
 store.set(f"rank/{rank}", b"here")
-store.wait([f"rank/{other}" for other in range(world)], 60)
+store.wait([f"rank/{other}" for other in range(world)], 240)
 written = []
 for folder in ("/tmp", "/dev/shm", "/user/cluster-info/profiling", "/", "/workspace"):
     try:
@@ -457,7 +457,7 @@ def require_one_world(rig, started, nodes_by_rank, size):
                 with open(path, encoding="utf-8") as file:
                     ranks[int(path.rpartition(".")[2])] = (node.index, json.load(file))
         return len(ranks) == size
-    harness.wait_until(all_met, f"{size} ranks have met", timeout_s=120)
+    harness.wait_until(all_met, f"{size} ranks have met", timeout_s=240)
     assert sorted(ranks) == list(range(size))
     for rank, (node, told) in ranks.items():
         group = rank * len(rig.nodes) // size
@@ -516,6 +516,7 @@ exec /usr/bin/python3 -m torch.distributed.launch --use_env -r 9:1 -t 9:1 --nnod
 
 
 @NEEDS_TORCH
+@pytest.mark.timeout(400)  # PyTorch is imported in every pod, on few CPUs
 @pytest.mark.root("network namespaces")
 def test_the_command_trains_one_world_in_the_planned_order(make_rig, volcano):  # noqa: F811
     _, container = pod(volcano)
@@ -545,10 +546,11 @@ def test_the_command_trains_one_world_in_the_planned_order(make_rig, volcano):  
         return sorted(node["node"] for node in json.loads(status.stdout)["nodes"])
     harness.wait_until(lambda: proxies() == list(range(6)), "each pod's proxy is there")
     go_on(rig)
-    assert [process.wait() for process in started] == [0] * len(started), started[0].log()
+    assert [process.wait(120) for process in started] == [0] * len(started), started[0].log()
 
 
 @NEEDS_TORCH
+@pytest.mark.timeout(400)  # PyTorch is imported in every pod, on few CPUs
 @pytest.mark.root("network namespaces")
 @pytest.mark.parametrize("name, pods, launcher", [
     ("trainjob.yaml", train_job, ["-m", "torch.distributed.run"]),
@@ -566,7 +568,7 @@ def test_torchrun_itself_trains_one_world(make_rig, name, pods, launcher):  # no
     for node in rig.nodes:
         assert bool(glob.glob(os.path.join(node.private["/tmp"], "taskd-1000", "*", "proxy.sock"))) == ("patch" in launcher[1])
     go_on(rig)
-    assert [process.wait() for process in started] == [0] * len(started), started[0].log()
+    assert [process.wait(120) for process in started] == [0] * len(started), started[0].log()
 
 
 def command_line(pid):
