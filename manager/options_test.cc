@@ -1,5 +1,8 @@
 #include "manager/options.h"
 
+#include <limits.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string>
 
@@ -48,6 +51,23 @@ TEST(ResolveManagerOptionsTest, EnvironmentFillsWhatIsEmpty) {
   resolved = ResolveManagerOptions({});
   EXPECT_EQ(resolved->listen, "127.0.0.1:9601");
   EXPECT_EQ(resolved->clusterd, "");
+}
+
+TEST(ResolveManagerOptionsTest, EveryJobHasAName) {
+  const auto name = [](const std::string& task_id, const std::string& default_job) {
+    ManagerOptions options;
+    options.task_id = task_id;
+    options.default_job = default_job;
+    const absl::StatusOr<ManagerOptions> resolved = ResolveManagerOptions(options);
+    EXPECT_TRUE(resolved.ok()) << resolved.status();
+    EXPECT_EQ(resolved->job, "");
+    return resolved->default_job;
+  };
+  char host[HOST_NAME_MAX + 1] = {};
+  ASSERT_EQ(gethostname(host, sizeof(host) - 1), 0);
+  EXPECT_EQ(name("", ""), "default/" + std::string(host) + "-" + std::to_string(getpid()));
+  EXPECT_EQ(name("4711", ""), "default/4711");
+  EXPECT_EQ(name("4711", "slurm/train-4711"), "slurm/train-4711");
 }
 
 TEST(ResolveManagerOptionsTest, EveryJobHasASecret) {

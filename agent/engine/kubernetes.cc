@@ -91,12 +91,14 @@ class Kubernetes {
       return one;
     }
     const bool recognised = !volcano.empty() || !lws.empty() || !job.empty();
-    // Kubeflow gives a launcher its place in torchrun's own words.
-    if (!recognised || (Has("PET_NNODES") && (Has("PET_NODE_RANK") || Has("PET_RDZV_ENDPOINT")))) return placement_;
+    // Kubeflow gives a launcher its place in torchrun's own words; a PyTorchJob nothing else.
+    const bool by_kubeflow = Has("PET_NNODES") && (Has("PET_NODE_RANK") || Has("PET_RDZV_ENDPOINT"));
+    if (by_kubeflow && (recognised || Has("KUBERNETES_SERVICE_HOST"))) AddShutdownTimeout();
+    if (!recognised || by_kubeflow) return placement_;
     pod_.emplace(machine_);
     absl::Status read = !volcano.empty() ? ReadVolcano() : !lws.empty() ? ReadLeaderWorkerSet() : ReadIndexedJob();
     if (!read.ok()) return read;
-    Add("shutdown-timeout", std::string(kShutdownTimeoutS), "Kubernetes' grace period of 30 s");
+    AddShutdownTimeout();
     return placement_;
   }
 
@@ -106,6 +108,10 @@ class Kubernetes {
 
   void Add(std::string option, std::string value, std::string source) {
     placement_.defaults.push_back({std::move(option), std::move(value), std::move(source)});
+  }
+
+  void AddShutdownTimeout() {
+    Add("shutdown-timeout", std::string(kShutdownTimeoutS), "Kubernetes' grace period of 30 s");
   }
 
   absl::Status Wrong(const std::string& variable, absl::string_view rule) const {

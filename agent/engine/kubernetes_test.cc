@@ -147,7 +147,20 @@ TEST(KubeflowTest, TorchrunsOwnVariablesAreEnough) {
       {{"JOB_COMPLETION_INDEX", "1"}, {"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "t-node-0-0.t"}},
       Machine("t-node-0-1"));
   EXPECT_THAT(placement.where, IsEmpty());
-  EXPECT_THAT(placement.defaults, IsEmpty());
+  EXPECT_EQ(placement.defaults.size(), 1u);
+  EXPECT_EQ(ValueIn(placement, "shutdown-timeout"), "20");
+}
+
+TEST(KubeflowTest, APyTorchJobHasNoIndex) {
+  for (const char* place : {"PET_NODE_RANK", "PET_RDZV_ENDPOINT"}) {
+    const Environment environment = {{"PET_NNODES", "2"}, {place, "1"}};
+    const Placement placement = Place(environment, Machine("train-worker-0"));
+    EXPECT_THAT(placement.where, IsEmpty());
+    EXPECT_EQ(placement.defaults.size(), 1u);
+    EXPECT_EQ(ValueIn(placement, "shutdown-timeout"), "20");
+    // The same words of a user, who is in no pod.
+    EXPECT_THAT(PlaceByKubernetes(environment, Machine("n1"))->defaults, IsEmpty());
+  }
 }
 
 // The labels of the pods of two jobs with two pods each.

@@ -36,8 +36,9 @@ struct Placement {
   std::vector<Default> defaults;   // nnodes, node-rank, master-addr, master-port, rdzv-id, nproc-per-node, ...
   // How many ports from master-port's default on the job may take: the first that is free, as the launchers agree.
   int master_ports = 1;
-  std::string job;      // namespace/name; empty: none is known
-  std::string task_id;  // empty: none is known
+  bool master_is_node_0 = false;  // master-addr's default is node 0's own name, not one of a service before it
+  std::string job;                // namespace/name; empty: none is known
+  std::string task_id;            // empty: none is known
   std::vector<std::string> warnings;
 
   const Default* Find(absl::string_view option) const;  // nullptr: there is no default for it

@@ -67,6 +67,7 @@ class Slurm {
     if (read.ok()) read = ReadDevices();
     if (!read.ok()) return read;
     placement_.master_ports = kMasterPorts;
+    placement_.master_is_node_0 = true;
     Add("master-port", absl::StrCat(Port()), "SLURM_JOB_ID");
     ReadKillWait();
     return placement_;

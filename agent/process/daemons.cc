@@ -370,7 +370,8 @@ void Daemons::StartProxy(int node_rank, const std::string& manager) {
     return;
   }
   if (socket_.empty()) {
-    spdlog::warn("no proxy: there is no folder for its socket; TASKD_SOCKET can name one");
+    spdlog::warn(
+        "no proxy, so nothing is seen of the ranks: there is no folder for its socket; TASKD_SOCKET can name one");
     return;
   }
   proxy_.argv = {program_, "proxy",     "--node-rank", std::to_string(node_rank), "--socket",

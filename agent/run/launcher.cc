@@ -76,6 +76,7 @@ class Launcher {
   LaunchedRanks::Callbacks OfRanks();
   void OnOtherExit(pid_t pid, int wait_status);
   void FindHost();
+  void CheckThatThisIsTheMaster();
   void HostAndJoin();
   void ServeRoot();
   void Join(HostPort root, bool hosts_store);
@@ -221,7 +222,10 @@ void Launcher::OnOtherExit(pid_t pid, int wait_status) {
 }
 
 void Launcher::FindHost() {
-  if (const std::optional<bool> hosts = HostsStore(options_)) return *hosts ? HostAndJoin() : Join(endpoint_, false);
+  if (const std::optional<bool> hosts = HostsStore(options_)) {
+    if (*hosts && options_.master_is_node_0) CheckThatThisIsTheMaster();
+    return *hosts ? HostAndJoin() : Join(endpoint_, false);
+  }
   resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
     if (phase_ != Phase::kJoining) return;
     if (process::IsThisMachine(endpoint_.host, addresses.ok() ? *addresses : std::vector<process::SocketAddress>())) {
@@ -229,6 +233,17 @@ void Launcher::FindHost() {
     } else {
       Join(endpoint_, false);
     }
+  });
+}
+
+// A shell may have the variables of a step that was elsewhere. Ranks, which are told the master's name, would not get there.
+void Launcher::CheckThatThisIsTheMaster() {
+  resolver_.Resolve(endpoint_, [this](absl::StatusOr<std::vector<process::SocketAddress>> addresses) {
+    if (!addresses.ok() || process::IsThisMachine(endpoint_.host, *addresses)) return;
+    spdlog::warn(
+        "{}, where node 0 of {} is to be, is not this machine ({}): variables of another job? unset SLURM_STEP_ID to "
+        "run without them",
+        endpoint_.host, options_.placed_by, host_);
   });
 }
 

@@ -72,11 +72,12 @@ struct RunOptions {
   bool dry_run = false;  // say what would be started, and start nothing
 
   // By the scheduler (agent/engine/placement.h).
-  std::string placed_by;     // "Slurm job 4711 step 0"; empty: its values are not used
-  std::string node_rank_by;  // what gave the node rank: "SLURM_NODEID"
-  int master_ports = 1;      // from master_port on: the first that is free is taken
-  std::string job;           // namespace/name, TASKD_JOB where that is not set; empty: not known
-  std::string task_id;       // likewise
+  std::string placed_by;          // "Slurm job 4711 step 0"; empty: its values are not used
+  std::string node_rank_by;       // what gave the node rank: "SLURM_NODEID"
+  int master_ports = 1;           // from master_port on: the first that is free is taken
+  bool master_is_node_0 = false;  // master_addr is node 0's own name, as the scheduler has it
+  std::string job;                // namespace/name, TASKD_JOB where that is not set; empty: not known
+  std::string task_id;            // likewise
 
   std::optional<TaskPlace> task;
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -26,11 +27,15 @@ class Placer {
     options_.warnings.insert(options_.warnings.end(), placement.warnings.begin(), placement.warnings.end());
     options_.job = placement.job;
     options_.task_id = placement.task_id;
-    if (placement.where.empty()) return absl::OkStatus();
+    if (placement.where.empty()) {
+      AddShutdownTimeout(placement);
+      return absl::OkStatus();
+    }
     if (absl::Status status = CheckNodes(placement); !status.ok()) return status;
     if (absl::Status status = CheckNode(placement); !status.ok()) return status;
     const GivenOption* port = Given("master-port");
     options_.master_ports = port == nullptr ? placement.master_ports : 1;
+    options_.master_is_node_0 = placement.master_is_node_0 && Given("master-addr") == nullptr;
     for (const engine::Default& one : placement.defaults) Add(one);
     const GivenOption* rank = Given("node-rank");
     options_.placed_by = placement.where;
@@ -42,7 +47,7 @@ class Placer {
   absl::Status TakeName(const engine::Placement& placement) {
     options_.job = placement.job;
     options_.task_id = placement.task_id;
-    if (const engine::Default* timeout = placement.Find("shutdown-timeout"); timeout != nullptr) Add(*timeout);
+    AddShutdownTimeout(placement);
     if (words_.Flag("standalone")) return absl::OkStatus();
     return placement.nodes_needed ? CheckNodes(placement) : CheckAlone(placement);
   }
@@ -64,6 +69,10 @@ class Placer {
   const GivenOption* Given(std::string_view option) const {
     const GivenOption* given = words_.Find(option);
     return given != nullptr && !given->value.empty() ? given : nullptr;
+  }
+
+  void AddShutdownTimeout(const engine::Placement& placement) {
+    if (const engine::Default* timeout = placement.Find("shutdown-timeout"); timeout != nullptr) Add(*timeout);
   }
 
   void Add(const engine::Default& one) {
@@ -127,16 +136,30 @@ class Placer {
   const bool has_shutdown_timeout_;
 };
 
+// A rank's launcher has no place but its rank's. One that a rank has started by srun on several nodes is of another step,
+// with the rank's variables on all of them.
+absl::Status CheckInner(const Environment& environment, const absl::StatusOr<engine::Placement>& placement) {
+  const std::string outer = ValueOf(environment, "TASKD_TASK_ID");
+  const std::string job = absl::StrCat(ValueOf(environment, "SLURM_JOB_ID"), ".");
+  if (!placement.ok() || placement->nodes < 2 || !absl::StartsWith(outer, job) || outer == placement->task_id) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "TASKD_TASK_ID '", outer, "': ", placement->where,
+      " was started by a rank of that launcher and has its variables: each of ", placement->nodes,
+      " nodes would train a world of its own; srun --export=PATH,HOME taskd run for one world, or --standalone"));
+}
+
 }  // namespace
 
 absl::Status PlaceWords(const std::map<std::string, std::string>& environment, const engine::EngineMachine& machine,
                         OptionWords* words, RunOptions* options) {
-  if (!ValueOf(environment, "TORCHELASTIC_RUN_ID").empty() || !ValueOf(environment, process::kCookieVariable).empty()) {
-    return absl::OkStatus();
-  }
   const absl::StatusOr<engine::Placement> placement = engine::FindPlacement(environment, machine);
   Placer placer(words, options, !ValueOf(environment, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT").empty());
   const bool own = placer.HasRendezvous();
+  if (!ValueOf(environment, "TORCHELASTIC_RUN_ID").empty() || !ValueOf(environment, process::kCookieVariable).empty()) {
+    return own || placer.WantsOneNode() ? absl::OkStatus() : CheckInner(environment, placement);
+  }
   if (!placement.ok()) return own || placer.WantsOneNode() ? absl::OkStatus() : placement.status();
   const bool one_of_several = placer.WantsOneNode() && placement->nodes != 1;
   return own || one_of_several ? placer.TakeName(*placement) : placer.Take(*placement);

@@ -15,7 +15,7 @@ namespace taskd::run {
 // Adds to `words`, after their variables were read, and sets what RunOptions has of the placement. A launcher that has a
 // rendezvous of its own (--standalone, --rdzv-...), or that an outer launcher has started, takes no part of it but the
 // job's name. INVALID_ARGUMENT: the scheduler's variables contradict each other or what was given; or the scheduler
-// knows several nodes, and each would train a world of its own.
+// knows several nodes, and each would train a world of its own, also below an outer launcher's rank.
 absl::Status PlaceWords(const std::map<std::string, std::string>& environment, const engine::EngineMachine& machine,
                         OptionWords* words, RunOptions* options);
 

@@ -44,6 +44,7 @@ TEST(PlacedWordsTest, NothingGiven) {
   EXPECT_EQ(options.rdzv_endpoint, "n1:" + std::to_string(options.master_port));
   EXPECT_EQ(options.rdzv_id, "slurm-4711.0.0");
   EXPECT_EQ(options.master_ports, 16);
+  EXPECT_TRUE(options.master_is_node_0);
   EXPECT_EQ(options.job, "slurm/train-4711");
   EXPECT_EQ(options.task_id, "4711.0");
   EXPECT_EQ(options.shutdown_timeout_s, 20);
@@ -51,6 +52,25 @@ TEST(PlacedWordsTest, NothingGiven) {
             "under Slurm job 4711 step 0: 3 nodes, node rank by SLURM_NODEID, master n1:23711");
   EXPECT_THAT(DryRunText(options), AllOf(HasSubstr("under Slurm job 4711 step 0"), HasSubstr("nnodes: 3\n"),
                                          HasSubstr("job: slurm/train-4711\n"), HasSubstr("program: train.py\n")));
+}
+
+// A pod has its place by torchrun's own variables, and Kubernetes' grace period.
+TEST(PlacedWordsTest, KubeflowsPodsEndInTime) {
+  const auto timeout = [](const Environment& place, const std::vector<std::string>& more = {}) {
+    Environment pod = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"PET_NNODES", "2"}};
+    pod.insert(place.begin(), place.end());
+    std::vector<std::string> words = more;
+    words.push_back("train.py");
+    std::string help;
+    const absl::StatusOr<RunOptions> options =
+        ParseRunOptions(words, pod, &help, {"train-worker-0", [](const std::string&) { return std::string(); }});
+    EXPECT_TRUE(options.ok()) << options.status();
+    return options.ok() ? options->shutdown_timeout_s : 0;
+  };
+  const Environment fixed = {{"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "train-master-0"}};
+  EXPECT_EQ(timeout(fixed), 20);
+  EXPECT_EQ(timeout(fixed, {"--shutdown-timeout=7"}), 7);
+  EXPECT_EQ(timeout({{"PET_RDZV_BACKEND", "c10d"}, {"PET_RDZV_ENDPOINT", "train-worker-0:29400"}}), 20);
 }
 
 TEST(PlacedWordsTest, WhatIsGivenWins) {
@@ -92,7 +112,9 @@ TEST(PlacedWordsTest, ContradictionsOfNodeRankAndMaster) {
   EXPECT_THAT(Refusal({"--node-rank=0"}),
               AllOf(HasSubstr("--node-rank '0'"), HasSubstr("this is node 1"), HasSubstr("SLURM_NODEID")));
   EXPECT_THAT(Refusal({"--master-addr=n2"}), AllOf(HasSubstr("--master-addr 'n2'"), HasSubstr("is n1")));
-  EXPECT_EQ(MustParse({"--master-addr=n1-ib0"}).master_addr, "n1-ib0");
+  const RunOptions second_name = MustParse({"--master-addr=n1-ib0"});
+  EXPECT_EQ(second_name.master_addr, "n1-ib0");
+  EXPECT_FALSE(second_name.master_is_node_0) << "it may be anything that leads there";
 }
 
 TEST(PlacedWordsTest, ARendezvousOfItsOwnOnlyTakesTheName) {
@@ -119,6 +141,19 @@ TEST(PlacedWordsTest, BelowAnotherLauncherNothingIsTaken) {
     const RunOptions options = MustParse({}, {{outer, "x"}, {"SLURM_NODEID", "9"}});
     EXPECT_EQ(options.max_nodes, 1) << outer;
     EXPECT_EQ(options.job, "") << outer;
+  }
+}
+
+TEST(PlacedWordsTest, AStepThatARankHasStartedIsNoWorldOnEachNode) {
+  const Environment outer = {{"TORCHELASTIC_RUN_ID", "slurm-4711.7.0"}, {"TASKD_TASK_ID", "4711.7"}};
+  EXPECT_THAT(Refusal({}, outer), AllOf(HasSubstr("TASKD_TASK_ID '4711.7'"), HasSubstr("Slurm job 4711 step 0"),
+                                        HasSubstr("each of 3 nodes"), HasSubstr("--export=PATH,HOME")));
+  EXPECT_EQ(MustParse({"--standalone"}, outer).max_nodes, 1);
+  EXPECT_EQ(MustParse({"--nnodes=1"}, outer).max_nodes, 1);
+  EXPECT_EQ(MustParse({"--nnodes=3", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500"}, outer).max_nodes, 3);
+  // A launcher of the rank itself is of the rank's step; a task id may be the user's own.
+  for (const char* id : {"4711.0", "mine", ""}) {
+    EXPECT_EQ(MustParse({}, {{"TORCHELASTIC_RUN_ID", "slurm-4711.0.0"}, {"TASKD_TASK_ID", id}}).max_nodes, 1) << id;
   }
 }
 

@@ -33,6 +33,7 @@ class User:
         build, source = ("/run/build", "/run/source") if ROOT else (harness.BUILD, stubs.REPOSITORY)
         self.taskd = os.path.join(build, "bin", "taskd")
         self.script = os.path.join(source, "deploy", "quickstart", "train.py")
+        self.denied_calls = [harness.PYTHON, os.path.join(source, "tests", "lib", "denied_calls.py")]
         self.root = f"/proc/{self.host.holder.pid}/root" if ROOT else ""  # of its files, as the test sees them
         self.folder = "/run" if ROOT else stage.folder  # the host's own, not the user's to write to
         self.tmp = self.make("tmp")
@@ -74,10 +75,14 @@ class User:
         return process
 
     def mount(self, *arguments):
-        done = subprocess.run(["nsenter", f"--mount=/proc/{self.host.holder.pid}/ns/mnt", "mount", *arguments], check=False,
+        self.as_root("mount", *arguments)
+
+    def as_root(self, *command):
+        """A command in the user's mount namespace."""
+        done = subprocess.run(["nsenter", f"--mount=/proc/{self.host.holder.pid}/ns/mnt", *command], check=False,
                               capture_output=True, text=True)
         if done.returncode != 0:
-            pytest.skip(f"mount is not allowed here: {done.stderr.strip()}")
+            pytest.skip(f"{command[0]} is not allowed here: {done.stderr.strip()}")
 
     def close(self):
         if self.host:
@@ -212,9 +217,67 @@ def test_under_a_read_only_root(user):
     assert len(lines(log, "mark files")) == 2, log  # once a proxy
 
 
+# Of what programs like these call: all that no container runtime's own filter, or not each, lets through.
+DENIED = "fallocate,memfd_create,renameat2,pidfd_open,close_range,openat2,ptrace,process_vm_readv,perf_event_open,setns"
+
+
+def test_under_a_seccomp_filter(user):
+    """Of the whole job, and it answers with an error."""
+    _, _, _, log = train(user, user.make("work"), groups=True, under=(*user.denied_calls, "errno", DENIED))
+    assert [line for line in lines(log, " warning ") if "mark files" not in line] == []
+
+
+def test_a_seccomp_filter_that_kills_is_named(user):
+    """Of the ranks alone: operations.md says what the reason is."""
+    user.put(f"{user.tmp}/stop")
+    launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", "--no-python", *user.denied_calls, "kill", "fallocate",
+                          harness.PYTHON, user.script, folder=user.make("work"))
+    assert launcher.wait(PATIENCE_S) == 128 + signal.SIGSYS
+    assert "SIGSYS" in launcher.log(), launcher.log()
+
+
+@pytest.mark.root("mounts another /proc")
+def test_with_a_proc_that_shows_no_other_users(user):
+    user.mount("-t", "proc", "-o", "hidepid=2", "none", "/proc")
+    assert user.call("test", "-e", "/proc/1").returncode == 1
+    _, _, _, log = train(user, user.make("work"), groups=True, dies=True)
+    assert [line for line in lines(log, " warning ") if "mark files" not in line and "has ended (signal 9)" not in line] == []
+
+
+@pytest.mark.root("makes all file systems read-only")
+def test_where_nothing_can_be_written(user):
+    """Not even a socket has a place: it trains unseen, and says so."""
+    for folder in ("/", "/tmp", "/dev/shm"):
+        user.mount("-o", "remount,bind,ro", folder)
+    launcher = user.start("launcher", "run", "--standalone", "--nproc-per-node", "2", user.script, folder="/", STOP_FILE="/proc/self/exe")
+    assert launcher.wait(PATIENCE_S) == 0, launcher.log()
+    log = launcher.log()
+    assert all(f"rank {rank} step 0" in log for rank in (0, 1)), log
+    assert len(lines(log, "no proxy, so nothing is seen of the ranks: there is no folder for its socket; TASKD_SOCKET can name one")) == 1, log
+    warnings = lines(log, " warning ")
+    assert len(warnings) == 6 and all("Read-only file system" in line for line in warnings
+                                      if "no proxy" not in line and "--state-dir" not in line), log
+
+
+# A /dev with what a program may expect there, but no shm.
+NO_SHM = """
+mkdir /run/dev
+mount -t tmpfs -o mode=755 none /run/dev
+for name in null zero full random urandom tty; do touch /run/dev/$name; mount --bind /dev/$name /run/dev/$name; done
+ln -s /proc/self/fd /run/dev/fd
+mount --rbind /run/dev /dev
+test ! -e /dev/shm
+"""
+
+
 @pytest.mark.skipif(not ROOT, reason="a small /dev/shm needs root")
-def test_a_proxy_that_dies_has_the_same_folder_again(user):
-    user.mount("-t", "tmpfs", "-o", "size=64m,mode=1777", "none", "/dev/shm")
+@pytest.mark.parametrize("size", ["64m", "1m", None])
+def test_a_proxy_that_dies_has_the_same_folder_again(user, size):
+    """Whatever room there is in /dev/shm, also where there is no such folder."""
+    if size:
+        user.mount("-t", "tmpfs", "-o", f"size={size},mode=1777", "none", "/dev/shm")
+    else:
+        user.as_root("sh", "-ec", NO_SHM)
     work = user.make("work")
     train(user, work, groups=True, dies=True)
     (folder,) = os.listdir(user.root + work)

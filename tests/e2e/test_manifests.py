@@ -1,6 +1,7 @@
 """deploy/kubernetes: every file follows the Kubernetes API, its numbers agree with each other, and what its pods run does what it should."""
 import copy
 import glob
+import importlib.util
 import json
 import os
 import re
@@ -303,7 +304,7 @@ def test_indexed_job_names_its_pods():
     assert f"--nnodes={spec['completions']}" in container["command"]
 
 
-# What a controller sets in the pod of each node: (host name, other names, variables, labels). "train" is the job's name.
+# What a controller sets in the pod of each node: (host name, other names, variables, fields). "train" is the job's name.
 
 def indexed_job():
     return [(f"train-{i}", [f"train-{i}.train.default.svc.cluster.local", f"train-{i}.train"], {"JOB_COMPLETION_INDEX": i}, {})
@@ -319,7 +320,7 @@ def job_set():
             labels = {"jobset-name": "train", "replicatedjob-name": replicated["name"], "replicatedjob-replicas": replicated["replicas"],
                       "job-index": job, "job-global-index": job, "restart-attempt": 0}
             pods.append((host, [f"{host}.train.default.svc.cluster.local", f"{host}.train"], {"JOB_COMPLETION_INDEX": index},
-                         {f"jobset.sigs.k8s.io/{key}": value for key, value in labels.items()}))
+                         {f"metadata.labels['jobset.sigs.k8s.io/{key}']": value for key, value in labels.items()}))
     return pods
 
 
@@ -355,15 +356,23 @@ def volcano_job():
             for i, host in enumerate(hosts)]
 
 
+def volcano_job_with_plan():
+    replicas = document("volcano-job.yaml", "Job")["spec"]["tasks"][0]["replicas"]
+    hosts = [f"train-worker-{i}" for i in range(replicas)]
+    return [(host, [f"{host}.train.default.svc.cluster.local", f"{host}.train"], {"VC_TASK_INDEX": i, "VK_TASK_INDEX": i},
+             {"metadata.annotations['volcano.sh/job-name']": "train", "metadata.annotations['volcano.sh/task-spec']": "worker",
+              "status.hostIP": f"10.0.0.{i}"}) for i, host in enumerate(hosts)]
+
+
 # A job that is as small as one can be: all ranks meet in the store, and each writes where it may.
 MEET = """
 import json, os, sys, time
 sys.path.insert(0, "/workspace/lib")
 import tcpstore
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-store = tcpstore.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+store = tcpstore.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), os.environ.get("STORE", "2.x"))
 store.set(f"rank/{rank}", b"here")
-store.wait([f"rank/{other}" for other in range(world)], 60)
+store.wait([f"rank/{other}" for other in range(world)], 240)
 written = []
 for folder in ("/tmp", "/dev/shm", "/user/cluster-info/profiling", "/", "/workspace"):
     try:
@@ -387,15 +396,17 @@ CONFINED = ("mount -o bind,remount,ro /; cd /workspace; exec setpriv --reuid=100
 WRITABLE = ["/dev/shm", "/user/cluster-info/profiling", "/tmp"]
 
 
-def pod_environment(container, labels):
-    """Of the container: literal values, the secret, and labels by downward API."""
+def pod_environment(container, fields):
+    """Of the container: literal values with the variables above them, the secret, and fields by downward API."""
     result = {}
     for entry in container["env"]:
         source = entry.get("valueFrom", {})
         if "fieldRef" in source:
-            result[entry["name"]] = labels[re.fullmatch(r"metadata.labels\['(.*)'\]", source["fieldRef"]["fieldPath"])[1]]
+            result[entry["name"]] = fields[source["fieldRef"]["fieldPath"]]
+        elif "secretKeyRef" in source:
+            result[entry["name"]] = "of the secret"
         else:
-            result[entry["name"]] = "of the secret" if "secretKeyRef" in source else entry["value"]
+            result[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda name: str(result[name[1]]), entry["value"])
     return result
 
 
@@ -413,6 +424,59 @@ def lay_out_image(folder, first):
         file.write(MEET)
 
 
+def make_pods(make_rig, of_nodes, private=()):  # noqa: F811
+    """A rig whose nodes are pods with the image and their volumes, those of `private` too."""
+    rig = make_rig([host for host, *_ in of_nodes], aliases={host: names for host, names, *_ in of_nodes},
+                   private=["/workspace", *private, *WRITABLE])  # /tmp hides the others' folders
+    for node in rig.nodes:
+        lay_out_image(node.private["/workspace"], rig.nodes[0].private["/workspace"])
+        for path in WRITABLE:  # fsGroup
+            os.chown(node.private[path], 1000, 1000)
+    return rig
+
+
+def start_pods(rig, of_nodes, container, command=None, **more):
+    """The container's command in each pod, or another one, with the variables of the manifest, of the controller and `more`."""
+    started = []
+    for node, (_, _, variables, fields) in zip(rig.nodes, of_nodes):
+        given = {"PATH": "/workspace/taskd:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOME": "/",
+                 "PYTHONDONTWRITEBYTECODE": 1, **pod_environment(container, {"status.podIP": node.address, **fields}), **variables, **more}
+        started.append(rig.run(node, ["sh", "-ec", CONFINED, "sh", *(command or container["command"])], given))
+    return started
+
+
+def require_one_world(rig, started, nodes_by_rank, size):
+    """Waits until all ranks have met, `nodes_by_rank[group]` being the index of the node that is to have those."""
+    ranks = {}
+
+    def all_met():
+        for process in started:
+            process.require_alive()
+        for node in rig.nodes:
+            for path in glob.glob(os.path.join(node.private["/tmp"], "rank.*[0-9]")):
+                with open(path, encoding="utf-8") as file:
+                    ranks[int(path.rpartition(".")[2])] = (node.index, json.load(file))
+        return len(ranks) == size
+    harness.wait_until(all_met, f"{size} ranks have met", timeout_s=240)
+    assert sorted(ranks) == list(range(size))
+    for rank, (node, told) in ranks.items():
+        group = rank * len(rig.nodes) // size
+        assert told == {"world": size, "group": group, "user": 1000, "written": ["/tmp", "/dev/shm", "/user/cluster-info/profiling"]}
+        assert node == nodes_by_rank[group]
+
+
+def go_on(rig):
+    for node in rig.nodes:
+        with open(os.path.join(node.private["/tmp"], "go"), "w", encoding="utf-8"):
+            pass
+
+
+def wait_healthy(rig, node):
+    """The kubelet's probe, from the pod's own address."""
+    harness.wait_until(lambda: rig.finish(node, [harness.PYTHON, "-c", PROBE, node.address]).stdout == "200\n",
+                       f"{node.name} answers at /healthz")
+
+
 @pytest.mark.root("network namespaces")
 @pytest.mark.parametrize("name, pods, where", [
     ("indexed-job.yaml", indexed_job, "under Kubernetes Indexed Job default/train: 4 nodes, node rank by JOB_COMPLETION_INDEX, master train-0.train:29500"),
@@ -425,47 +489,86 @@ def lay_out_image(folder, first):
 def test_the_command_trains_one_world(make_rig, name, pods, where):  # noqa: F811
     _, container = pod(document(name, JOBS[name]))
     of_nodes = pods()
-    rig = make_rig([host for host, *_ in of_nodes], aliases={host: names for host, names, *_ in of_nodes}, private=["/workspace", *WRITABLE])
+    rig = make_pods(make_rig, of_nodes)
+    started = start_pods(rig, of_nodes, container)
+    require_one_world(rig, started, range(4), 32)
     for node in rig.nodes:
-        lay_out_image(node.private["/workspace"], rig.nodes[0].private["/workspace"])
-        for path in WRITABLE:  # fsGroup
-            os.chown(node.private[path], 1000, 1000)
-    started = []
-    for node, (_, _, variables, labels) in zip(rig.nodes, of_nodes):
-        given = {"PATH": "/workspace/taskd:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOME": "/",
-                 "PYTHONDONTWRITEBYTECODE": 1,
-                 **pod_environment(container, labels), **variables}
-        started.append(rig.run(node, ["sh", "-ec", CONFINED, "sh", *container["command"]], given))
-    ranks = {}
-
-    def all_met():
-        for process in started:
-            process.require_alive()
-        for group, node in enumerate(rig.nodes):
-            for path in glob.glob(os.path.join(node.private["/tmp"], "rank.*[0-9]")):
-                with open(path, encoding="utf-8") as file:
-                    ranks[int(path.rpartition(".")[2])] = (group, json.load(file))
-        return len(ranks) == 32
-    harness.wait_until(all_met, "32 ranks have met", timeout_s=120)
-    assert sorted(ranks) == list(range(32))
-    for rank, (group, told) in ranks.items():
-        assert told == {"world": 32, "group": group, "user": 1000, "written": ["/tmp", "/dev/shm", "/user/cluster-info/profiling"]}
-        assert group == rank // 8
-    # The kubelet's probe, from the pod's own address.
-    for node in rig.nodes:
-        harness.wait_until(lambda node=node: rig.finish(node, [harness.PYTHON, "-c", PROBE, node.address]).stdout == "200\n",
-                           f"{node.name} answers at /healthz")
+        wait_healthy(rig, node)
     if where:
         assert where in started[0].log()
     for process in started:  # node 0 has manager and proxy, and one of them has the address
         assert "has ended" not in process.log()
-    for node in rig.nodes:
-        with open(os.path.join(node.private["/tmp"], "go"), "w", encoding="utf-8"):
-            pass
+    go_on(rig)
     if "sleep infinity" in container["command"][-1]:
         harness.wait_until(lambda: all(b"infinity" in command_line(process.pid) for process in started), "every pod waits")
     else:
         assert [process.wait() for process in started] == [0] * len(started)
+
+
+NEEDS_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="there is no PyTorch")
+NO_REDIRECTS = ["-r", "9:1", "-t", "9:1"]  # without them PyTorch 1.13 fails in Python 3.11
+
+# What volcano-job.yaml leaves to the user, as it says what it has to take.
+TRAIN_IN_ORDER = """
+exec /usr/bin/python3 -m torch.distributed.launch --use_env -r 9:1 -t 9:1 --nnodes "$MA_NUM_HOSTS" --nproc_per_node "$MA_NUM_GPUS" \\
+  --node_rank "$RANK_AFTER_ACC" --master_addr "${MA_VJ_NAME}-${MA_TASK_NAME}-${MA_MASTER_INDEX}.${MA_VJ_NAME}" --master_port 29500 train.py
+"""
+
+
+@NEEDS_TORCH
+@pytest.mark.timeout(400)  # PyTorch is imported in every pod, on few CPUs
+@pytest.mark.root("network namespaces")
+def test_the_command_trains_one_world_in_the_planned_order(make_rig, volcano):  # noqa: F811
+    _, container = pod(volcano)
+    of_nodes = volcano_job_with_plan()
+    rig = make_pods(make_rig, of_nodes, ["/user/config"])
+    table = {"status": "completed", "version": "1.0", "server_count": "6", "server_list": [
+        {"server_id": f"10.0.0.{i}", "device": [{"device_id": str(d), "device_ip": f"11.{d}.0.{i}", "rank_id": str(8 * i + d)}
+                                                for d in range(8)]} for i in range(6)]}
+    # Every other node is below the same switch.
+    tors = {"version": "1.0", "tor_count": 2, "server_list": [
+        {"tor_id": tor, "tor_ip": f"10.9.0.{tor}", "server": [{"server_ip": f"10.0.0.{i}", "npu_count": 8, "slice_id": i // 2}
+                                                             for i in range(6) if i % 2 == tor]} for tor in (0, 1)]}
+    for node in rig.nodes:
+        for file_name, content in (("jobstart_hccl.json", table), ("ranktable_tor.json", tors)):
+            with open(os.path.join(node.private["/user/config"], file_name), "w", encoding="utf-8") as file:
+                json.dump(content, file)
+        with open(os.path.join(node.private["/workspace"], "train.sh"), "w", encoding="utf-8") as file:
+            file.write(TRAIN_IN_ORDER)
+    started = start_pods(rig, of_nodes, container, STORE="1.x", GLOO_SOCKET_IFNAME="eth0")
+    require_one_world(rig, started, [0, 2, 4, 1, 3, 5], 48)
+    wait_healthy(rig, rig.nodes[0])
+
+    def proxies():
+        status = rig.finish(rig.nodes[3], [harness.TASKD, "status", "--json", "--manager", "train-worker-0.train:9601"],
+                            {"TASKD_TOKEN": "of the secret"})
+        assert status.returncode == 0, status.stderr
+        return sorted(node["node"] for node in json.loads(status.stdout)["nodes"])
+    harness.wait_until(lambda: proxies() == list(range(6)), "each pod's proxy is there")
+    go_on(rig)
+    assert [process.wait(120) for process in started] == [0] * len(started), started[0].log()
+
+
+@NEEDS_TORCH
+@pytest.mark.timeout(400)  # PyTorch is imported in every pod, on few CPUs
+@pytest.mark.root("network namespaces")
+@pytest.mark.parametrize("name, pods, launcher", [
+    ("trainjob.yaml", train_job, ["-m", "torch.distributed.run"]),
+    # With MindCluster's line in torch's run.py.
+    ("pytorchjob.yaml", pytorch_job, ["-c", "import taskd.python.adaptor.patch, torch.distributed.run as run; run.main()"])])
+def test_torchrun_itself_trains_one_world(make_rig, name, pods, launcher):  # noqa: F811
+    _, container = pod(document(name, JOBS[name]))
+    of_nodes = pods()
+    rig = make_pods(make_rig, of_nodes)
+    for node in rig.nodes:
+        shutil.copytree(harness.PYTHON_PACKAGE, os.path.join(node.private["/workspace"], "packages"))
+    started = start_pods(rig, of_nodes, container, [harness.PYTHON, *launcher, *NO_REDIRECTS, "train.py"], STORE="1.x",
+                         PYTHONPATH="/workspace/packages")
+    require_one_world(rig, started, range(4), 32)
+    for node in rig.nodes:
+        assert bool(glob.glob(os.path.join(node.private["/tmp"], "taskd-1000", "*", "proxy.sock"))) == ("patch" in launcher[1])
+    go_on(rig)
+    assert [process.wait(120) for process in started] == [0] * len(started), started[0].log()
 
 
 def command_line(pid):

@@ -75,18 +75,19 @@ def test_port_is_served_until_the_last_node_is_done(jobs):
 def test_status_says_whom_a_job_waits_for(jobs):
     port = free_port()
     managed = {"TASKD_MANAGER": ""}
-    node0 = jobs.static(0, port, nodes=4, action=["wait"], environment=managed)
+    node0 = jobs.static(0, port, "--rdzv-id=night/run", nodes=4, action=["wait"], environment=managed)
     manager = wait_until(lambda: re.search(r"the manager is at port (\d+)", node0.log()), "it has a manager")[1]
 
     def status(*options):
         return jobs.stage.run("status", "--manager", f"127.0.0.1:{manager}", *options)
     shown = wait_until(lambda: "rendezvous: " in (text := status().stdout) and text, "it waits for somebody")
     assert re.search(r"^rendezvous: waits for nodes 1-3 \(1 of 4 here\) for \d+ s$", shown, re.M), shown
-    node2 = jobs.static(2, port, nodes=4, action=["wait"], environment=managed)
+    assert json.loads(status("--json").stdout)["job"] == "default/night_run", "nobody has named it, but its rendezvous has a name"
+    node2 = jobs.static(2, port, "--rdzv-id=night/run", nodes=4, action=["wait"], environment=managed)
     waits = wait_until(lambda: (told := json.loads(status("--json").stdout)["supervision"])["waits_for"].startswith("nodes 1, 3") and told,
                        "node 2 is there")
     assert waits["waits_for"] == "nodes 1, 3 (2 of 4 here)" and waits["waits_s"] > 0
-    others = [jobs.static(n, port, nodes=4, action=["wait"], environment=managed) for n in (1, 3)]
+    others = [jobs.static(n, port, "--rdzv-id=night/run", nodes=4, action=["wait"], environment=managed) for n in (1, 3)]
     jobs.wait_started(8)
     wait_until(lambda: "rendezvous: " not in status().stdout, "it waits for nobody")
     jobs.put("go")

@@ -2,6 +2,8 @@
 
 srun is played by its variables (lib/tasks.py); tests/engines has the real one. mpirun and mpiexec are real.
 """
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ from launchers import running
 from needs import needs_torch
 from tasks import Step
 
+MANAGERS_PORT = 9601
 WITH_MANAGER = {"TASKD_MANAGER": ""}
 
 
@@ -137,17 +140,56 @@ def is_rank(pid):
         return False
 
 
-def test_a_port_that_is_taken_is_passed_over_by_all(jobs):
-    step = Step(jobs, [2, 1])
+def hold(ports, silent):
+    """Somebody else's sockets, on all addresses of this machine, that refuse who connects, or are silent. Whose they are does not matter."""
+    held = contextlib.ExitStack()
+    for port in ports:
+        other = held.enter_context(socket.socket())
+        if silent:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            other.bind(("0.0.0.0", port))
+        except OSError as error:
+            assert error.errno == errno.EADDRINUSE
+        else:
+            if silent:
+                other.listen()
+    return held
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_port_that_is_taken_is_passed_over_by_all(jobs, silent):
+    """Without a word about it, and the manager's likewise: who reads it is told where each one is."""
+    step = Step(jobs, [2, 1], **WITH_MANAGER)
     port = step.plan()["binds"][0]["port"]
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(("0.0.0.0", port))
-        other.listen()
+    with hold([port, MANAGERS_PORT], silent):
         step.launch(action=("exit",))
         assert step.codes() == [0] * 3
     ports = {one["MASTER_PORT"] for one in jobs.started()}
-    assert len(ports) == 1 and port < int(ports.pop()) < port + 16
+    assert len(ports) == 1 and port < int((taken := ports.pop())) < port + 16
+    manager = step.manager()
+    assert manager != f"127.0.0.1:{MANAGERS_PORT}"
+    said = step.lines()
+    if silent:  # others had to find that out
+        said = [[line for line in lines if "waiting" not in line] for lines in said]
+    assert said == [[
+        f"taskd run: under Slurm job {step.job} step 0: 3 ranks on 2 nodes, rank by SLURM_PROCID, master 127.0.0.1:{taken}",
+        f"info run: the manager is at port {manager.rpartition(':')[2]}: taskd status, or with --manager {manager} where several jobs run"], [], []]
+
+
+def test_where_all_ports_are_taken_it_says_by_whom(jobs):
+    step = Step(jobs, [2, 1])
+    port = step.plan()["binds"][0]["port"]
+    with hold(range(port, port + 16), silent=True):
+        step.launch(action=("exit",))
+        assert step.tasks[0].wait(60) == 1
+    (line,) = step.lines()[0]
+    said = f"taskd run: no port is free from {port} to {port + 15} (--master-port names another): *:{port + 15}: address in use by "
+    assert line.startswith(said), line
+    for task in step.tasks[1:]:  # which wait for a launcher that may come again
+        task.child.send_signal(signal.SIGTERM)
+    assert step.codes() == [1, 143, 143]
+    assert jobs.started() == []
 
 
 def test_two_steps_of_a_job_at_once(jobs):

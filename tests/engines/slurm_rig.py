@@ -218,9 +218,9 @@ class SlurmRig:
         """A line of shell as root, on one machine."""
         subprocess.run([*self._enter(machine), "sh", "-c", script], check=True)
 
-    def allocation(self, nodes):
+    def allocation(self, nodes, *options):
         """A job without steps, for `srun --jobid`; its number."""
-        number = self.batch(f"#!/bin/bash\n#SBATCH -N{nodes} --ntasks-per-node=1 --output=/dev/null\nexec sleep 300\n")
+        number = self.batch(f"#!/bin/bash\n#SBATCH -N{nodes} --ntasks-per-node=1 --output=/dev/null\nexec sleep 300\n", *options)
         self.wait_for_state(number, "RUNNING")
         return number
 

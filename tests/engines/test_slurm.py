@@ -95,6 +95,7 @@ def test_the_obvious_line_trains_one_world(rig):
     assert re.fullmatch(r"slurm/taskd-\d+", job)
     said = [line for line in lines_of_taskd(done.stderr) if line.startswith("taskd run: ")]
     number = job.rpartition("-")[2]
+    assert "is not this machine" not in done.stderr
     assert said == [f"taskd run: under Slurm job {number} step 0: 3 nodes, node rank by SLURM_NODEID, master n1:{port}"]
 
 
@@ -163,11 +164,63 @@ def test_dry_run_starts_nothing(rig):
 def test_a_heterogeneous_job_says_why_not(rig):
     done = rig.login(["srun", "--het-group=0,1", "--version"])  # is it known here at all?
     assert done.returncode == 0
-    number = rig.batch("#!/bin/bash\n#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun --het-group=0,1 taskd run train.py\n")
+    number = rig.batch("#!/bin/bash\n#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun --het-group=0,1 taskd run train.py\necho code $?\n")
     rig.wait_for_state(number, "COMPLETED", "FAILED")
     text = rig.output(number)
+    assert "\ncode 2\n" in text, text
     assert "SLURM_HET_SIZE '2': the nodes of a heterogeneous job are in several lists" in text
     assert not LINE.search(text)
+
+
+def test_srun_inside_of_srun_is_a_step_of_its_own(rig):
+    inner = ('[ $SLURM_NODEID = 0 ] || exit 0; srun --overlap -N2 --ntasks-per-node=1 taskd run --nproc-per-node=2 train.py; echo code $?; '
+             'srun --overlap -N1 -n1 taskd run train.py; echo code $?')
+    done = rig.login(["srun", "-N2", "bash", "-c", inner])
+    assert done.returncode == 0 and done.stdout.count("\ncode 0\n") == 2, done
+    worlds, shared = ranks(done.stdout)
+    assert {run_id.split(".")[1]: world for run_id, world in worlds.items()} == {"1": [0, 1, 2, 3], "2": [0]}, worlds
+    assert len({words[3] for words in shared.values()}) == 1, "one job, and its name"
+
+
+# A rank that starts a step on both nodes, and says what came of it.
+STARTS_A_STEP = """
+import os, subprocess, sys
+if os.environ["RANK"] == "0":
+    done = subprocess.run(["srun", "--overlap", "-N2", "--ntasks-per-node=1", *sys.argv[1:], "taskd", "run", "train.py"], capture_output=True, text=True)
+    print(done.stdout, done.stderr, "code", done.returncode, flush=True)
+"""
+
+
+@pytest.mark.parametrize("options, code", [([], 2), (["--export=PATH,HOME"], 0)])
+def test_a_rank_that_calls_srun_trains_one_world_or_says_why_not(rig, options, code):
+    with open(os.path.join(rig.work, "outer.py"), "w", encoding="utf-8") as file:
+        file.write(STARTS_A_STEP)
+    done = rig.login(["srun", "-N2", "taskd", "run", "outer.py", *options])
+    assert done.returncode == 0 and done.stdout.endswith(f" code {code}\n"), done
+    if code == 0:
+        one_world(done.stdout, 2)
+    else:
+        assert not LINE.search(done.stdout)
+        assert re.search(r"taskd run: TASKD_TASK_ID '\d+\.0': Slurm job \d+ step 1 was started by a rank of that launcher", done.stdout), done.stdout
+
+
+STALE_JOB = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "bash", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_NNODES": "3"}
+STALE_STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0",
+              "SLURMD_NODENAME": "n1"}
+
+
+def test_variables_of_a_job_that_is_over(rig):
+    """In a shell on the login node, say: one that salloc or `srun --pty` had started, or that has the variables of such a one."""
+    done = rig.login(["taskd", "run", "train.py"], environment=STALE_JOB)
+    assert done.returncode == 0, done.stderr
+    one_world(done.stdout, 1)
+    assert done.stderr.count("runs on 1 of 3 nodes of Slurm job 4711; put srun before it") == 1
+    done = rig.login(["taskd", "run", "train.py"], environment={**STALE_JOB, **STALE_STEP})
+    assert done.returncode == 0, done.stderr
+    one_world(done.stdout, 1)
+    assert done.stderr.count("n1, where node 0 of Slurm job 4711 step 0 is to be, is not this machine (login): variables of another job?") == 1
+    done = rig.login(["taskd", "status"], environment=STALE_JOB)
+    assert (done.returncode, done.stderr) == (1, "taskd status: no job of this user runs on this machine; name one with --manager HOST:PORT\n")
 
 
 def test_a_node_whose_host_name_means_loopback(rig):
@@ -181,6 +234,7 @@ def test_a_node_whose_host_name_means_loopback(rig):
         for node in (1, 2):
             rig.root(f"n{node}", f"cp {rig.folder}/etc/hosts /etc/hosts")
     assert done.returncode == 0, done.stderr
+    assert "is not this machine" not in done.stderr
     one_world(done.stdout, 2)
 
 
@@ -199,7 +253,13 @@ def test_the_next_port_where_the_first_is_taken(rig):
     done = rig.login(["srun", "-N2", "--jobid", number, PYTHON, "-c", hold])
     assert done.returncode == 0, done.stderr
     held = int(re.search(r"held (\d+)", done.stdout)[1])
-    assert int(one_world(done.stdout, 2)[2]) == held + 1 != port
+    master = one_world(done.stdout, 2)[2]
+    assert int(master) == held + 1 != port
+    # Where it is, and not a word about where it is not. Whoever holds the port is silent: the other node may have waited.
+    said = [line for line in lines_of_taskd(done.stderr) if "waiting" not in line and "mark files: " not in line]
+    assert said[0] == f"taskd run: under Slurm job {number} step 1: 2 nodes, node rank by SLURM_NODEID, master n1:{master}"
+    assert len(said) == 2 and re.fullmatch(r"\S+ info run: the manager is at port (\d+): taskd status, or with --manager 127.0.0.1:\1 .*", said[1])
+    assert "0.0.0.0" not in done.stderr
 
 
 def test_two_steps_of_a_job_at_once(rig):
@@ -218,9 +278,11 @@ def test_two_steps_of_a_job_at_once(rig):
 
 def test_twenty_jobs_at_once(rig):
     children = [rig.start(["srun", "-N2", "taskd", "run", "train.py"]) for _ in range(20)]
+    names = set()
     for child in children:
         assert child.wait(180) == 0, slurm_rig.output_of(child)[1]
-        one_world(slurm_rig.output_of(child)[0], 2)
+        names.add(one_world(slurm_rig.output_of(child)[0], 2)[3])
+    assert len(names) == 20 and all(re.fullmatch(r"slurm/taskd-\d+", name) for name in names), names
 
 
 # ---- Arrays, requeues, ends
@@ -279,7 +341,30 @@ def test_scancel_ends_everything(rig):
     child = rig.start(["srun", "-N3", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
     number = wait_output(child, 6)[3].rpartition("-")[2]
     assert rig.login(["scancel", number]).returncode == 0
-    assert child.wait(60) != 0
+    assert child.wait(60) == 143
+    ended_themselves(slurm_rig.output_of(child)[1], 3)
+    rig.wait_idle()
+
+
+def ended_themselves(text, tasks, code=143):
+    """By srun's own account: each of its tasks, by itself, and none by Slurm's SIGKILL."""
+    ended = re.findall(r"srun: error: n\d: tasks? ([\d,-]+): (.*)", text)
+    assert {how for _, how in ended} == {f"Exited with exit code {code}"}, text
+    ranges = [one.split("-") for ids, _ in ended for one in ids.split(",")]
+    assert sorted(task for one in ranges for task in range(int(one[0]), int(one[-1]) + 1)) == list(range(tasks)), text
+
+
+@pytest.mark.parametrize("mode, tasks", [([], 2), (["--mode", "slurm", "--", PYTHON], 4)])
+def test_deaf_ranks_are_ended_before_slurm_ends_their_launchers(rig, mode, tasks):
+    """KillWait is 5 s here, from SIGTERM to SIGKILL; ranks have half of it, and each launcher its last word and its own code."""
+    child = rig.start(["srun", "-N2", f"--ntasks-per-node={tasks // 2}", "taskd", "run", *mode, "train.py", "wait", "stubborn"])
+    number = wait_output(child, tasks)[3].rpartition("-")[2]
+    assert rig.login(["scancel", number]).returncode == 0
+    assert child.wait(60) == 143
+    text = slurm_rig.output_of(child)[1]
+    ended_themselves(text, tasks)
+    assert sum("SIGTERM: the job is ended" in line for line in lines_of_taskd(text)) == (1 if mode else 2), text
+    assert all(read(rig, f"go.signal-{signal.SIGTERM:d}.{rank}") for rank in range(tasks)), "they were told"
     rig.wait_idle()
 
 
@@ -297,7 +382,7 @@ def test_each_signal_comes_once_to_each_rank(rig):
     # Ranks write "x" for each one until they end: by then whoever would pass it on has done so.
     before = len(lines_of_taskd(slurm_rig.output_of(child)[1]))
     assert rig.login(["scancel", number]).returncode == 0
-    assert child.wait(60) != 0
+    assert child.wait(60) == 143
     assert got() == ["xx"] * 4
     said = lines_of_taskd(slurm_rig.output_of(child)[1])[before:]
     assert len(said) == 2 and all("SIGTERM: the job is ended" in line for line in said), said
@@ -353,7 +438,60 @@ def test_a_token_opens_the_job_to_the_login_node(rig):
     assert child.wait(60) == 0
 
 
+def test_ranks_of_srun_alone_are_seen(rig):
+    """`srun python train.py`: neither a launcher nor a mode. A proxy on each node and the preload are all that they need."""
+    with open(os.path.join(rig.work, "train.py"), "w", encoding="utf-8") as file:
+        file.write("import os, time\nfrom taskd import mstx\nopen('go.up.x.' + os.environ['SLURM_PROCID'], 'w').close()\n"
+                   "while not os.path.exists('go'):\n mstx.mark('x')\n time.sleep(0.05)\n")
+    token = {"TASKD_TOKEN": "a secret of the user's"}
+    number = rig.allocation(2, "--ntasks-per-node=2", "--nodelist=n[1-2]")
+    step = ["srun", "--overlap", "--jobid", number]
+    rig.start([*step, "-N1", "-n1", "-w", "n1", "taskd", "manager", "--listen", "n1:9601", "--job", "slurm/bare"], environment=token)
+    rig.start([*step, "-N2", "-n2", "bash", "-c", "exec taskd proxy --node-rank $SLURM_NODEID --manager n1:9601 --socket /tmp/bare/proxy.sock "
+                                                  "--profiling-dir marks"], environment=token)
+    child = rig.start([*step, "-N2", "-n4", f"--export=ALL,LD_PRELOAD={rig.folder}/lib/libtaskd.so", PYTHON, "train.py"],
+                      environment={"TASKD_SOCKET": "/tmp/bare/proxy.sock"})
+    wait_up(rig, "go", 4)
+
+    def seen(what):
+        shown = rig.login(["taskd", "status", "--json", "--manager", "n1:9601"], environment=token)
+        return shown.returncode == 0 and {(node["node"], rank["rank"]) for node in json.loads(shown.stdout)["nodes"] for rank in node["ranks"]
+                                          if what(rank)}
+    everybody = {(0, 0), (0, 1), (1, 2), (1, 3)}
+    wait_until(lambda: seen(lambda rank: rank["attached"]) == everybody, "all are attached by SLURM_PROCID", 60, 0.2)
+    switched = rig.login(["taskd", "switch", "--manager", "n1:9601", "all=on"], environment=token)
+    assert switched.returncode == 0, switched.stdout + switched.stderr
+    wait_until(lambda: seen(lambda rank: rank["marks"]["other"] > 0) == everybody, "everybody's marks are counted", 60, 0.2)
+    go(rig)
+    assert child.wait(60) == 0, slurm_rig.output_of(child)[1]
+
+
 # ---- Nodes that go
+
+@pytest.fixture
+def firewall(rig):
+    """Nothing of n2's gets to n1, and nothing comes back: no refusal either. The login node is not concerned."""
+    rig.root("n2", "ip neighbour replace 10.98.0.11 lladdr 02:00:00:00:00:01 dev eth0 nud permanent")
+    yield
+    rig.root("n2", "ip neighbour delete 10.98.0.11 dev eth0")
+
+
+def test_a_firewall_between_the_nodes(rig, firewall):
+    child = rig.start(["srun", "-w", "n[1-2]", "taskd", "run", "train.py"])
+    wait_until(lambda: "waiting for node 0's launcher" in (text := slurm_rig.output_of(child)[1]) and "waiting: " in text, "both say it", 60)
+    text = slurm_rig.output_of(child)[1]
+    port = re.search(r"master n1:(\d+)", text)[1]
+    assert f"waiting for node 0's launcher at n1:{port}: Connection timed out" in text
+    assert "waiting: 1 of 2 nodes are there, missing node rank 1" in text
+    rig.login(["scancel", "--user=alice"])
+    assert child.wait(60) == 143
+    static = ("exec taskd run --nnodes 2 --node-rank $SLURM_NODEID --master-addr n1 --master-port 29501 --rdzv-conf join_timeout=11 train.py")
+    done = rig.login(["srun", "-w", "n[1-2]", "bash", "-c", static])
+    ended_themselves(done.stderr, 2, 1)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "taskd run: rendezvous timed out after 11 s: 1 of 2 nodes are there, missing node rank 1" in done.stderr, done.stderr
+    assert "taskd run: no launcher to be reached at n1:29501 within 11 s: Connection timed out" in done.stderr, done.stderr
+
 
 @pytest.fixture
 def n4_dies(rig):

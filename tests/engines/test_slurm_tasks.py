@@ -8,7 +8,7 @@ import pytest
 
 import slurm_rig
 from harness import PYTHON, wait_until
-from test_slurm import LINE, go, lines_of_taskd, one_world, script, wait_output, wait_up  # noqa: F401  script: of every test
+from test_slurm import LINE, ended_themselves, go, lines_of_taskd, one_world, script, wait_output, wait_up  # noqa: F401  script: of every test
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -59,7 +59,8 @@ def test_scancel_ends_everything(rig):
     child = rig.start(["srun", "-N2", "--ntasks-per-node=2", *TASK, "wait"])
     number = wait_output(child, 4)[3].rpartition("-")[2]
     assert rig.login(["scancel", number]).returncode == 0
-    assert child.wait(60) != 0
+    assert child.wait(60) == 143
+    ended_themselves(slurm_rig.output_of(child)[1], 4)
     rig.wait_idle()
     assert len(lines_of_taskd(slurm_rig.output_of(child)[1])) <= 8, slurm_rig.output_of(child)[1]
 

@@ -1,18 +1,25 @@
 // The library as part of a process: load, fork, exec, destroy, two copies, no room.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -432,6 +439,28 @@ FRESH_TEST(NoRoomTest, RingsBeyondTheRoomAreDropped) {
   EXPECT_EQ(stats.dropped, 5000u);
   taskd_mark("goes on");
   EXPECT_EQ(SegmentView().Last().name, "goes on");
+}
+
+// Answers EPERM to one system call of this process, from now on; false where there are no filters (an emulator).
+bool Refuse(uint32_t call) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {static_cast<unsigned short>(std::size(program)), program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+FRESH_TEST(NoRoomTest, AFilterThatRefusesFallocateCostsNoMark) {
+  if (!Refuse(SYS_fallocate)) GTEST_SKIP() << "no filters of system calls here";
+  for (int i = 0; i < 5000; ++i) taskd_mark("x");
+  taskd_worker_stats stats;
+  ASSERT_EQ(taskd_worker_get_stats(&stats), 0);
+  EXPECT_EQ(stats.records, 5000u);
+  EXPECT_EQ(stats.dropped, 0u);
+  EXPECT_EQ(SegmentView().Last().name, "x");
 }
 
 FRESH_TEST(NoRoomTest, ClosedStandardStreamsAreNotTaken) {
