@@ -117,7 +117,9 @@ bool DiagnosisFeed::Claim(uint64_t id, Stream& stream, int rank) {
 void DiagnosisFeed::TakeAttached(uint64_t id, int number, bool attached) {
   if (owner(number) != id) return;
   Rank& rank = At(number);
-  rank.presence = attached ? Presence::kAttached : Presence::kDetached;
+  const Presence presence = attached ? Presence::kAttached : Presence::kDetached;
+  if (options_.on_presence && rank.presence != presence) options_.on_presence(number, attached);
+  rank.presence = presence;
   if (!attached && rank.live) ReportGone(rank, number);
   if (attached && !rank.live) {
     // It counts once it folds: a rank without marks is nobody to wait for.

@@ -65,6 +65,8 @@ class DiagnosisFeed {
     uint64_t away_ns = 30'000'000'000;  // after this the ranks of a node whose stream has ended are gone
     // Is shown each step before the engine is.
     std::function<void(int rank, const StepFold& fold, uint64_t now_ns)> on_step;
+    // Is told when a rank of a stream comes or goes.
+    std::function<void(int rank, bool attached)> on_presence;
     // Is shown all groups of a rank as the engine has them; none where the rank has gone for good.
     std::function<void(int node, int rank, const std::vector<GroupInfo>& groups)> on_groups;
   };
