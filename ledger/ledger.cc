@@ -264,6 +264,7 @@ void Ledger::Seen(int rank, bool here, int64_t at_ns, int64_t now_ns) {
   }
   if (!slot->steps && slot->seen_ns >= phase().begin_ns) return;
   slot->seen_ns = Clamp(at_ns);
+  first_seen_ns_ = std::min(first_seen_ns_, slot->seen_ns);
 }
 
 int64_t Ledger::OffsetOf(const Slot& slot, const StepFold& fold) const {
@@ -313,6 +314,7 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   slot.last_step = std::max(slot.last_step, number);
   done_until_ = std::max(done_until_, number);
   slot.offset_ns = offset_ns;
+  first_seen_ns_ = std::min(first_seen_ns_, std::max(begin_ns, phases_.front().begin_ns));
 
   if (is_new) {
     Close(slot, std::clamp(begin_ns, slot.cursor_ns, end_ns));
@@ -453,7 +455,8 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
   // Whoever has no step, while others go on, does not mark them.
   const int64_t trains = tail == Tail::kOpen || next != nullptr ? phase.first_step_ns : kNever;
   const int64_t launch = std::min(seen ? slot.seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
-  until(std::min(launch, trains), launched ? Category::kLaunch : Category::kUnknown);
+  const bool proven = first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs;
+  until(std::min(launch, trains), launched && proven ? Category::kLaunch : Category::kUnknown);
   if (seen) until(std::min(slot.seen_ns + kMostLinkUpNs, trains), Category::kLinkUp);
   until(end_ns, trains < end_ns ? Category::kUnmarked : Category::kUnknown);
 }

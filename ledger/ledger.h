@@ -7,7 +7,7 @@
 //    nothing is counted twice and nothing is left out, in whatever order events come.
 // 2. The job as a whole is in one phase at a time: nobody knows, waiting, running, restarting, between two attempts,
 //    ended. While it runs each slot goes its own way: launch until its process is first seen, link-up until its first
-//    step begins, steps.
+//    step begins, steps. Where no process of the job is ever seen, there is nothing that a launch could end with.
 // 3. Steps arrive late, after the end of the phase that they were done in. So a phase is handed over kGraceNs after
 //    its end.
 // 4. Spans over the whole job (hangs, suspensions) take their time out of whatever a slot did then. Where steps were
@@ -40,6 +40,9 @@ class Ledger {
  public:
   static constexpr int kMaxSlots = 1 << 17;
   static constexpr int64_t kGraceNs = 10'000'000'000;
+  // While no process of the job has been seen yet, nothing proves that one would be: then a launch is one for so long,
+  // and after that it never was.
+  static constexpr int64_t kUnprovenLaunchNs = 60'000'000'000;
   // Longer than this nobody can say what a process does that has made no mark, or no step.
   static constexpr int64_t kMostLaunchNs = 1800'000'000'000;
   static constexpr int64_t kMostLinkUpNs = 7200'000'000'000;
@@ -194,7 +197,8 @@ class Ledger {
   const bool launched_;
   bool sized_ = false;  // the job's size is given
   bool resumed_ = false;
-  bool heard_ = false;  // of a launcher
+  bool heard_ = false;                 // of a launcher
+  int64_t first_seen_ns_ = INT64_MAX;  // when the first process was
   int round_ = -1;
   std::deque<Phase> phases_;  // the oldest is one that slots reach into
   std::vector<Slot> slots_;   // by rank

@@ -389,11 +389,46 @@ TEST(LedgerTest, AThousandRestartsStayBounded) {
   EXPECT_NEAR(At(older, Category::kRestart), 2 * 200, 20);
 }
 
-TEST(LedgerTest, AJobWithoutAnyMarkIsUnknownInTheEnd) {
+TEST(LedgerTest, LaunchIsProvenByWhoeverIsSeen) {
+  Job job(2);
+  job.at(1).Started(0, Ns(1), Ns(1));
+  EXPECT_NEAR(At(job.report(30).seconds(), Category::kLaunch), 2 * 29, 1e-6);  // it may yet come
+  const Report silent = job.report(600);
+  EXPECT_NEAR(At(silent.seconds(), Category::kLaunch), 0, 1e-6);
+  EXPECT_NEAR(At(silent.seconds(), Category::kUnknown), 2 * 599, 1e-6);
+  job.at(601).Seen(0, true, Ns(601), Ns(601));
+  const Report seen = job.report(700);
+  EXPECT_NEAR(At(seen.seconds(), Category::kLaunch), 600 + 699, 1e-6);  // the other one is still at it
+  EXPECT_NEAR(At(seen.seconds(), Category::kLinkUp), 99, 1e-6);
+  EXPECT_NEAR(At(seen.seconds(), Category::kUnknown), 0, 1e-6);
+}
+
+TEST(LedgerTest, AProcessThatNobodyHasSeenLaunchesForAShortTimeOnly) {
   Job job(1);
-  job.Launch(0, 0, 0);
-  job.at(1).Seen(0, false, Ns(1), Ns(1));
+  job.at(0).Started(0, 0, 0);
+  job.at(500).Exited({.rank = 0, .failed = true}, Ns(500), Ns(500));
+  job.at(501).Started(1, Ns(501), Ns(501));
+  EXPECT_NEAR(job.Of(Category::kUnknown), 500, 1e-6);
+  job.at(510).Seen(0, true, Ns(510), Ns(510));
+  const Report report = job.report(560);
+  EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 9, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 500, 1e-6);  // of its first life nothing was seen
+}
+
+TEST(LedgerTest, AProcessThatFailsAtOnceWasLaunching) {
+  Job job(1);
+  job.at(1).Started(0, Ns(1), Ns(1));
+  job.at(4).Exited({.rank = 0, .failed = true, .text = "code 1"}, Ns(4), Ns(4));
+  EXPECT_NEAR(At(job.report(60).seconds(), Category::kLaunch), 3, 1e-6);
+}
+
+TEST(LedgerTest, ARankThatIsNotSeenAmongOthersIsUnknownInTheEnd) {
+  Job job(2);
+  job.at(0).Started(0, 0, 0);
+  job.at(1).Seen(1, true, Ns(1), Ns(1));
   const Report report = job.report(2 * 3600);
+  EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 1800 + 1, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kLinkUp), 7200 - 1, 1e-6);
   EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 2 * 3600 - 1800, 1e-6);
 }
 
