@@ -338,6 +338,10 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     step.checkpoint_s = PartSeconds(fold.checkpoint_own_ns, step.rank_s);
     const double between_s = follows ? ToSeconds(std::clamp<int64_t>(start_ns - begin_ns, 0, end_ns - begin_ns)) : 0;
     step.between_s = std::clamp(between_s - step.data_s - step.checkpoint_s, 0.0, step.rank_s);
+    if (fold.covered_ns > 0) {
+      const double communication_s = ToSeconds(static_cast<int64_t>(fold.covered_ns));
+      step.own_s = std::max(0.0, step.rank_s - communication_s - step.data_s - step.checkpoint_s - step.between_s);
+    }
     if (step.rank_s > 0) book_.Add(step, now_ns_);
     break;
   }

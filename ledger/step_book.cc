@@ -20,6 +20,7 @@ void StepBook::Add(const RankStep& step, int64_t now_ns) {
   const auto [found, is_new] = open_.try_emplace(Key{step.step, step.first, step.redone});
   Record& record = found->second;
   if (is_new) record.incident = step.incident;
+  record.own_s = is_new ? step.own_s : std::min(record.own_s, step.own_s);
   record.named = step.named < 0 ? step.step : step.named;
   record.touched_ns = std::max(record.touched_ns, now_ns);
   ++record.ranks;
@@ -106,7 +107,13 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
     double cost_s = 0;
     const StragglerCost* dearest = Dearest(record.named, data_s, checkpoint_s, &cost_s);
     if (dearest != nullptr) take(Category::kStraggler, cost_s, dearest->incident);
-    if (usual_s_ > 0 && left_s > kOdd * usual_s_) take(Category::kUnknown, left_s - usual_s_, 0);
+    const auto is_odd = [&] { return usual_s_ > 0 && left_s > kOdd * usual_s_; };
+    if (is_odd()) take(Category::kOther, std::min(record.own_s, left_s) - usual_s_, 0);
+    if (is_odd()) {
+      const double waited_s = left_s - usual_s_;
+      const bool hung = waited_s >= kHangS && waited_s > kHangSteps * usual_s_;
+      take(hung ? Category::kHang : Category::kUnknown, waited_s, 0);
+    }
   }
   take(work, left_s, of_redone);
 }

@@ -6,7 +6,8 @@
 //    productive.
 // 2. A step stays open for a while, until verdicts about it have come and a usual step is known; then it is closed.
 // 3. Of a process's first step what a usual step takes is work, the rest is warm-up. Of any other one that takes more
-//    than kOdd usual ones, what is beyond a usual one and explained by nothing is unknown.
+//    than kOdd usual ones, what is beyond a usual one is: what every rank took by itself, the user's code, as an
+//    evaluation; what one waited for another, if it was long enough, a hang; else unknown.
 // 4. A step that had been done before is redone as a whole.
 //
 // Pure. Not thread-safe.
@@ -32,6 +33,7 @@ struct RankStep {
   double data_s = 0;        // waiting for the data loader
   double checkpoint_s = 0;  // saving
   double between_s = 0;     // since the step before, neither of the two
+  double own_s = 0;         // without communication and the three above; 0 of a rank that marks no communication
 };
 
 // What an open verdict says.
@@ -51,6 +53,8 @@ class StepBook {
  public:
   static constexpr double kLeast = 0.01;
   static constexpr double kOdd = 4;
+  static constexpr double kHangS = 5;       // a hang takes that at least, and
+  static constexpr double kHangSteps = 10;  // so many usual steps
   static constexpr size_t kMaxOpen = 256;                    // steps
   static constexpr int64_t kOpenNs = 120'000'000'000;        // since its last rank
   static constexpr int64_t kFirstOpenNs = 3600'000'000'000;  // of a first step, while no usual one is known
@@ -77,6 +81,7 @@ class StepBook {
     int ranks = 0;
     uint64_t incident = 0;
     double rank_s = 0, data_s = 0, checkpoint_s = 0, between_s = 0;  // a sum, and the largest
+    double own_s = 0;                                                // the least
   };
 
   void LearnUsual();

@@ -91,6 +91,29 @@ TEST(StepBookTest, WhatNothingExplainsIsUnknown) {
   EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 24);
 }
 
+TEST(StepBookTest, WhatEveryRankTakesByItselfIsTheUsersCode) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 9, .own_s = 8.5}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 9, .own_s = 7}, 10 * kSecond);  // this one waited for the other 2 s of it
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 12);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 0) << "three are no more than a long step";
+  EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 26);
+}
+
+TEST(StepBookTest, WhatAllWaitForOneIsAHang) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 12, .own_s = 12}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 12, .own_s = 1}, 10 * kSecond);
+  book.Add({.step = 11, .rank_s = 6, .own_s = 6}, 10 * kSecond);  // not long enough
+  book.Add({.step = 11, .rank_s = 6, .own_s = 1}, 10 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kHang), 22);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 10);
+}
+
 TEST(StepBookTest, AVerdictHoldsForItsSteps) {
   StepBook book;
   AddUsual(book, 0, 9);
