@@ -7,7 +7,7 @@ inject.py --of FILE...                   the table of runs that were made before
 Plan of a run, drawn at random: how long imports, the first step and saving take, and two to five of
   late        node 1's launcher comes 5 s after node 0's
   loader      the data loader of one rank stalls for 2 s
-  straggler   a rank computes longer, by half a step to a whole one, for 150 steps
+  straggler   a rank computes longer, by half a step to a whole one, for 300 steps
   evaluation  3 s between two steps, of all ranks
   hang        a rank does nothing for 8 s
   suspended   SIGSTOP of all ranks for 5 s
@@ -64,8 +64,10 @@ def draw_plan(rng, names):
     for name in timed:
         event = {"step": step, "rank": rng.randrange(SLOTS)}
         if name == "straggler":
-            event.update(steps=150, s=round(rng.uniform(0.5, 1) * plan["step_s"], 3))
+            event.update(steps=300, s=round(rng.uniform(0.5, 1) * plan["step_s"], 3))
         event["s"] = {"loader": LOADER_S, "evaluation": EVALUATION_S, "hang": HANG_S}.get(name, event.get("s", 0))
+        if name == "off":
+            event["steps"] = round(2 * OFF_S / plan["step_s"])
         if name == "evaluation":
             del event["rank"]
         plan["events"][name] = event
@@ -92,17 +94,12 @@ class Run:
             json.dump(plan, file)
         self.state = os.path.join(folder, "state")
         self.switch_file = os.path.join(folder, "switch")
-        self.set_steps("on")
+        with open(self.switch_file, "w", encoding="utf-8") as file:
+            json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
         self.port = free_port()
         self.launchers = {}
         self.told = {}  # what this script has done -> (begin, end), Unix time
         self.counters = (0.0, 0.0)
-
-    def set_steps(self, state):
-        kinds = {"CommunicationOperator": "on", "Step": state, "SaveCheckpoint": "on", "FP": "on", "DataLoader": "on"}
-        with open(self.switch_file + "~", "w", encoding="utf-8") as file:
-            json.dump(kinds, file)
-        os.rename(self.switch_file + "~", self.switch_file)
 
     def launch(self, node):
         environment = harness.clean_environment(
@@ -152,6 +149,11 @@ class Run:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         self.told["suspended"] = (begin, time.time())
+
+    def set_steps(self, state):
+        manager = "127.0.0.1:" + re.search(r"the manager is at port (\d+)", self.launchers[0].log())[1]
+        subprocess.run([harness.TASKD, "switch", "--manager", manager, f"step={state}"], env=harness.clean_environment(),
+                       stdout=subprocess.DEVNULL, timeout=30, check=True)
 
     def switch_off(self):
         self.set_steps("off")
@@ -313,7 +315,9 @@ class Truth:
             self.seconds[category] += inside
             whole -= inside
         if redone:
-            self.seconds["redone"] += whole
+            warm = max(0.0, whole - self.usual_s) if first else 0.0
+            self.seconds["warm_up"] += warm
+            self.seconds["redone"] += whole - warm
             return
         data_s, save_s = (value if value > 0.01 * (step["end"] - since) else 0.0 for value in self.worst[attempt, step["step"]])
         data_s, save_s = min(data_s, whole), min(save_s, max(0.0, whole - data_s))
