@@ -350,9 +350,13 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
 }
 
 void Ledger::SetStragglers(const std::vector<Straggler>& stragglers, int64_t now_ns) {
+  HearStragglers(stragglers, base_, now_ns);
+}
+
+void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t base, int64_t now_ns) {
   SetNow(now_ns);
   std::vector<StragglerCost> costs;
-  std::map<uint64_t, uint64_t> known;
+  std::map<uint64_t, VerdictSeen> known;
   for (const Straggler& straggler : stragglers) {
     if (costs.size() >= StepBook::kMaxCosts) break;
     if (!(straggler.cost.cost_s > 0)) continue;
@@ -360,17 +364,22 @@ void Ledger::SetStragglers(const std::vector<Straggler>& stragglers, int64_t now
     const auto found = verdicts_.find(verdict);
     // One that was cleared before it was heard of has cost what nobody knows any more.
     if (found == verdicts_.end() && !straggler.cost.open) continue;
-    const uint64_t incident = found != verdicts_.end() ? found->second
-                                                       : AddIncident(IncidentKind::kStraggler, now_ns_, straggler.ranks,
-                                                                     straggler.nodes, straggler.text);
-    known[verdict] = incident;
-    if (Incident* of = FindIncident(incident)) {
+    VerdictSeen& seen = known[verdict];
+    if (found != verdicts_.end()) {
+      seen = found->second;
+    } else {
+      seen.incident =
+          AddIncident(IncidentKind::kStraggler, now_ns_, straggler.ranks, straggler.nodes, straggler.text);
+      seen.base = base;
+    }
+    if (Incident* of = FindIncident(seen.incident)) {
       of->text = OneLine(straggler.text);
       of->ranks = straggler.ranks;
       of->nodes = straggler.nodes;
     }
     costs.push_back(straggler.cost);
-    costs.back().incident = incident;
+    costs.back().incident = seen.incident;
+    costs.back().base = seen.base;
   }
   verdicts_ = std::move(known);
   book_.SetCosts(std::move(costs));
@@ -379,8 +388,8 @@ void Ledger::SetStragglers(const std::vector<Straggler>& stragglers, int64_t now
 void Ledger::SetKnownStragglers(const std::vector<Straggler>& stragglers, int64_t now_ns) {
   std::vector<Straggler> open = stragglers;
   for (Straggler& one : open) one.cost.open = true;
-  SetStragglers(open, now_ns);
-  SetStragglers(stragglers, now_ns);
+  HearStragglers(open, -1, now_ns);
+  HearStragglers(stragglers, -1, now_ns);
 }
 
 // ---- Attribution

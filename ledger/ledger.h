@@ -170,6 +170,8 @@ class Ledger {
   uint64_t AddIncident(IncidentKind kind, int64_t at_ns, std::vector<int> ranks, std::vector<int> nodes,
                        std::string text);
   Incident* FindIncident(uint64_t number);
+  // `base`: of the numbers of steps in verdicts that are new; -1: of whichever process does such a step.
+  void HearStragglers(const std::vector<Straggler>& stragglers, int64_t base, int64_t now_ns);
   Slot* Find(int rank);
   void Retire(Slot& slot, int64_t at_ns);
   // Hands the slot's time until `until_ns` over.
@@ -215,7 +217,11 @@ class Ledger {
   std::deque<Incident> incidents_;
   OlderIncidents older_;
   uint64_t next_incident_ = 1;
-  std::map<uint64_t, uint64_t> verdicts_;  // verdict -> incident
+  struct VerdictSeen {
+    uint64_t incident = 0;
+    int64_t base = 0;  // of the numbers of steps when it was first heard of
+  };
+  std::map<uint64_t, VerdictSeen> verdicts_;
   std::vector<Attempt> attempts_;
 };
 

@@ -245,6 +245,24 @@ TEST(LedgerTest, AStragglerIsAnIncidentWithWhatItCosts) {
   EXPECT_NEAR(At(report.seconds(), Category::kStraggler), 4 * 2 * 0.25, 1e-6);
 }
 
+TEST(LedgerTest, AVerdictIsNotOnStepsOfANextProcessWithTheSameNumbers) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Step(0, 2, 3, 0, 1, 0, 0.1);  // a checkpoint
+  job.Steps(1, 9, 3, 1, true);
+  std::vector<Ledger::Straggler> stragglers(1);
+  stragglers[0].cost = {.verdict = 5, .since_step = 4, .cost_s = 0.25};
+  job.at(12.5).SetStragglers(stragglers, Ns(12.5));
+  stragglers[0].cost.open = false;
+  stragglers[0].cost.last_step = 7;
+  job.at(12.6).SetStragglers(stragglers, Ns(12.6));
+  job.at(13).Restarting(IncidentKind::kOrdered, "", Ns(13), Ns(13));
+  job.Launch(1, 14, 15);
+  job.Steps(0, 19, 15, 2);  // steps 1 to 20 of the job, of which 1 to 9 are done again
+  EXPECT_NEAR(job.Of(Category::kRedone), 2 * (9 + 2), 1e-6) << "and what was under way, and time without steps until 13";
+  EXPECT_NEAR(job.Of(Category::kStraggler), 2 * 4 * 0.25, 1e-6);
+}
+
 TEST(LedgerTest, AManagerAloneKnowsNothingOfLaunchAndRestart) {
   Job job(2, false);
   for (int rank = 0; rank < 2; ++rank) job.at(4).Seen(rank, true, Ns(4), Ns(4));

@@ -65,11 +65,13 @@ void StepBook::AddOpen(Tally& open) const {
   for (const auto& [key, record] : open_) Split(key, record, open);
 }
 
-const StragglerCost* StepBook::Dearest(int64_t step, double data_s, double checkpoint_s, double* cost_s) const {
+const StragglerCost* StepBook::Dearest(int64_t step, int64_t named, double data_s, double checkpoint_s,
+                                       double* cost_s) const {
   const StragglerCost* dearest = nullptr;
   *cost_s = 0;
   for (const StragglerCost& cost : costs_) {
-    if (step < cost.since_step || (!cost.open && step > cost.last_step)) continue;
+    const int64_t number = cost.base < 0 ? named : step - cost.base;
+    if (number < cost.since_step || (!cost.open && number > cost.last_step)) continue;
     double more_s = cost.cost_s;
     if (cost.of_data) more_s -= data_s;
     if (cost.of_checkpoint) more_s -= checkpoint_s;
@@ -105,7 +107,7 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
     take(Category::kWarmUp, beyond_s, record.incident);
   } else {
     double cost_s = 0;
-    const StragglerCost* dearest = Dearest(record.named, data_s, checkpoint_s, &cost_s);
+    const StragglerCost* dearest = Dearest(std::get<0>(key), record.named, data_s, checkpoint_s, &cost_s);
     if (dearest != nullptr) take(Category::kStraggler, cost_s, dearest->incident);
     const auto is_odd = [&] { return usual_s_ > 0 && left_s > kOdd * usual_s_; };
     if (is_odd()) take(Category::kOther, std::min(record.own_s, left_s) - usual_s_, 0);

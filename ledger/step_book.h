@@ -25,7 +25,7 @@ namespace taskd::ledger {
 // What of a rank's time a step has taken.
 struct RankStep {
   int64_t step = 0;         // in the job's count
-  int64_t named = -1;       // as the rank and verdicts call it; -1: the same
+  int64_t named = -1;       // as the rank and the diagnosis call it; -1: the same
   bool first = false;       // of its process
   bool redone = false;      // this number had been done before
   uint64_t incident = 0;    // that its process was started after
@@ -40,8 +40,9 @@ struct RankStep {
 struct StragglerCost {
   uint64_t verdict = 0;
   bool open = true;
-  int64_t since_step = 0;
+  int64_t since_step = 0;                       // as the diagnosis calls it, as the next
   int64_t last_step = 0;                        // of one that is not open any more
+  int64_t base = -1;                            // from there to the job's count; -1: of whichever process does such a step
   double cost_s = 0;                            // a step
   bool of_data = false, of_checkpoint = false;  // its cause
   uint64_t incident = 0;
@@ -87,7 +88,7 @@ class StepBook {
   void LearnUsual();
   void Split(const Key& key, const Record& record, Tally& into) const;
   // The dearest of those that hold for the step, without what data and checkpoint have already.
-  const StragglerCost* Dearest(int64_t step, double data_s, double checkpoint_s, double* cost_s) const;
+  const StragglerCost* Dearest(int64_t step, int64_t named, double data_s, double checkpoint_s, double* cost_s) const;
 
   std::map<Key, Record> open_;
   std::vector<StragglerCost> costs_;
