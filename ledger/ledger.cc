@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
+#include "ledger/advice.h"
 
 namespace taskd::ledger {
 namespace {
@@ -27,12 +28,25 @@ std::string OneLine(std::string text) {
   return text;
 }
 
+// After the last of them.
+std::string StartedAgain(const std::vector<Attempt>& attempts) {
+  const std::string outcome = attempts.empty() ? "" : attempts.back().outcome;
+  return OneLine(absl::StrCat("the job was started again", outcome.empty() ? "" : " after: ", outcome));
+}
+
+void CutNames(Incident& incident) {
+  for (std::vector<int>* names : {&incident.ranks, &incident.nodes}) {
+    if (names->size() > Ledger::kMaxNames) names->resize(Ledger::kMaxNames);
+  }
+}
+
 }  // namespace
 
 Ledger::Ledger(const Options& options)
     : unix_offset_ns_(options.unix_offset_ns),
       now_ns_(options.now_ns),
       since_ns_(options.now_ns),
+      begun_ns_(options.now_ns),
       launched_(options.launched) {
   phases_.push_back({Phase::Kind::kAlone, now_ns_});
   attempts_.push_back({1, now_ns_ + unix_offset_ns_});
@@ -48,6 +62,7 @@ Ledger::Phase& Ledger::Begin(Phase::Kind kind, int64_t at_ns, uint64_t incident)
   next.begin_ns = Clamp(at_ns);
   next.incident = incident;
   phases_.push_back(next);
+  if (kind == Phase::Kind::kRunning) ++measured_.starts;
   return phases_.back();
 }
 
@@ -58,7 +73,7 @@ void Ledger::SetSlots(int slots, int64_t at_ns, int64_t now_ns) {
   if (slots <= 0 || slots > kMaxSlots) return;
   const bool first = !sized_ && !resumed_ && round_ < 0;
   sized_ = true;
-  at_ns = first ? since_ns_ : Clamp(at_ns);
+  at_ns = first ? begun_ns_ : Clamp(at_ns);
   if (slots_.size() < static_cast<size_t>(slots)) slots_.resize(static_cast<size_t>(slots));
   for (size_t rank = 0; rank < slots_.size(); ++rank) {
     Slot& slot = slots_[rank];
@@ -94,7 +109,7 @@ Ledger::Slot* Ledger::Find(int rank) {
   Slot& slot = slots_[index];
   slot.exists = true;
   // The first ranks that are seen say how large the job was meant to be; later ones have joined.
-  const bool joins = round_ > 0 || attempts_.size() > 1;
+  const bool joins = round_ > 0 || attempts_.size() > former_attempts_ + 1;
   slot.born_ns = slot.cursor_ns = joins ? phase().begin_ns : phases_.front().begin_ns;
   slot.done_until = done_until_;
   ++live_;
@@ -112,9 +127,9 @@ bool Ledger::untouched() const {
 void Ledger::Hear(int64_t at_ns) {
   if (std::exchange(heard_, true) || !untouched()) return;
   phases_.back().kind = Phase::Kind::kWaiting;
-  if (launched_) return;
+  if (launched_ || preceded_) return;
   // Until now there was a manager and no job.
-  since_ns_ = phases_.back().begin_ns = Clamp(at_ns);
+  since_ns_ = begun_ns_ = phases_.back().begin_ns = Clamp(at_ns);
   attempts_.back().since_ns = since_ns_ + unix_offset_ns_;
   for (Slot& slot : slots_) slot.born_ns = slot.cursor_ns = since_ns_;
 }
@@ -122,7 +137,7 @@ void Ledger::Hear(int64_t at_ns) {
 void Ledger::BeginAttempt(int64_t at_ns) {
   const Phase& end = phase();
   Begin(Phase::Kind::kQueue, end.begin_ns,
-        AddIncident(IncidentKind::kRequeue, end.begin_ns, {}, {}, "the job was started again"));
+        AddIncident(std::exchange(next_, IncidentKind::kRequeue), end.begin_ns, {}, {}, StartedAgain(attempts_)));
   Begin(Phase::Kind::kWaiting, at_ns, phase().incident);
   if (attempts_.size() == Report::kMaxAttempts) attempts_.erase(attempts_.begin());
   const int number = attempts_.back().number + 1;
@@ -196,10 +211,11 @@ void Ledger::Restarting(IncidentKind kind, const std::string& text, int64_t at_n
   Begin(Phase::Kind::kRestart, at_ns, incident);
 }
 
-void Ledger::Ended(int code, const std::string& text, int64_t at_ns, int64_t now_ns) {
+void Ledger::Ended(int code, const std::string& text, int64_t at_ns, int64_t now_ns, IncidentKind next) {
   SetNow(now_ns);
   Hear(at_ns);
   if (ended()) return;
+  next_ = next;
   // It has lived until its last step.
   for (const Slot& slot : slots_) at_ns = std::max(at_ns, slot.exists ? slot.cursor_ns : at_ns);
   EndSpan(Clamp(at_ns));
@@ -232,12 +248,27 @@ void Ledger::Resumed(int64_t at_ns, int64_t now_ns) {
   EndSpan(Clamp(at_ns));
 }
 
-void Ledger::Suspended(int64_t begin_ns, int64_t end_ns, int64_t now_ns) {
+void Ledger::Suspended(int rank, int64_t begin_ns, int64_t end_ns, int64_t now_ns) {
   SetNow(now_ns);
-  begin_ns = Clamp(begin_ns);
-  if (hangs_ || std::min(end_ns, now_ns_) <= begin_ns) return;
-  spans_.push_back({begin_ns, std::min(end_ns, now_ns_), Category::kSuspended, 0});
-  if (spans_.size() > kMaxSpans) spans_.pop_front();
+  Slot* slot = Find(rank);
+  if (slot == nullptr) return;
+  end_ns = std::min(end_ns, now_ns_);
+  begin_ns = std::max(begin_ns, slot->cursor_ns);
+  if (!slot->stops.empty()) {
+    Stop& last = slot->stops.back();
+    if (begin_ns <= last.end_ns + kStopSlackNs) {  // it goes on
+      last.end_ns = std::max(last.end_ns, end_ns);
+      return;
+    }
+  }
+  if (end_ns <= begin_ns) return;
+  if (slot->stops.size() == kMaxStops) slot->stops.erase(slot->stops.begin());
+  slot->stops.push_back({begin_ns, end_ns});
+}
+
+void Ledger::MoveCursor(Slot& slot, int64_t to_ns) {
+  slot.cursor_ns = to_ns;
+  if (!slot.stops.empty()) std::erase_if(slot.stops, [&](const Stop& stop) { return stop.end_ns <= to_ns; });
 }
 
 void Ledger::SetStepsOn(bool on, int64_t now_ns) {
@@ -316,12 +347,15 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   slot.offset_ns = offset_ns;
   first_seen_ns_ = std::min(first_seen_ns_, std::max(begin_ns, phases_.front().begin_ns));
 
+  std::erase_if(slot.stops, [&](const Stop& stop) {
+    return stop.begin_ns + kStopSlackNs < end_ns && end_ns < stop.end_ns - kStopSlackNs;
+  });
   if (is_new) {
     Close(slot, std::clamp(begin_ns, slot.cursor_ns, end_ns));
   } else if (begin_ns > slot.cursor_ns + kNoGapNs) {
     // Steps in between were not marked, or lost on the way.
-    Cut(slot.cursor_ns, begin_ns, Category::kUnmarked, 0, false, closed_);
-    slot.cursor_ns = begin_ns;
+    Cut(slot, slot.cursor_ns, begin_ns, Category::kUnmarked, 0, false, closed_);
+    MoveCursor(slot, begin_ns);
   }
   begin_ns = slot.cursor_ns;
   for (auto it = phases_.rbegin(); it != phases_.rend(); ++it) {
@@ -333,7 +367,7 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     step.first = is_new && !follows;
     step.redone = redone;
     step.incident = it->incident;
-    step.rank_s = ToSeconds(CutStep(begin_ns, end_ns, closed_));
+    step.rank_s = ToSeconds(CutStep(slot, begin_ns, end_ns, closed_));
     step.data_s = PartSeconds(fold.dataloader_own_ns, step.rank_s);
     step.checkpoint_s = PartSeconds(fold.checkpoint_own_ns, step.rank_s);
     const double between_s = follows ? ToSeconds(std::clamp<int64_t>(start_ns - begin_ns, 0, end_ns - begin_ns)) : 0;
@@ -345,7 +379,7 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     if (step.rank_s > 0) book_.Add(step, now_ns_);
     break;
   }
-  slot.cursor_ns = end_ns;
+  MoveCursor(slot, end_ns);
   slot.steps = true;
 }
 
@@ -376,6 +410,7 @@ void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t ba
       of->text = OneLine(straggler.text);
       of->ranks = straggler.ranks;
       of->nodes = straggler.nodes;
+      CutNames(*of);
     }
     costs.push_back(straggler.cost);
     costs.back().incident = seen.incident;
@@ -394,8 +429,33 @@ void Ledger::SetKnownStragglers(const std::vector<Straggler>& stragglers, int64_
 
 // ---- Attribution
 
-void Ledger::Cut(int64_t begin_ns, int64_t end_ns, Category category, uint64_t incident, bool unless_off,
-                 Tally& into) const {
+template <typename Rest>
+void Ledger::CutStops(const Slot& slot, int64_t begin_ns, int64_t end_ns, Tally& into, const Rest& rest) {
+  int64_t at = begin_ns;
+  for (const Stop& stop : slot.stops) {
+    const int64_t from = std::max(at, stop.begin_ns), to = std::min(end_ns, stop.end_ns);
+    if (to <= from) continue;
+    rest(at, from);
+    into.Add(Category::kSuspended, ToSeconds(to - from), 0);
+    at = to;
+  }
+  rest(at, end_ns);
+}
+
+void Ledger::Cut(const Slot& slot, int64_t begin_ns, int64_t end_ns, Category category, uint64_t incident,
+                 bool unless_off, Tally& into) const {
+  CutStops(slot, begin_ns, end_ns, into,
+           [&](int64_t from, int64_t to) { CutSpans(from, to, category, incident, unless_off, into); });
+}
+
+int64_t Ledger::CutStep(const Slot& slot, int64_t begin_ns, int64_t end_ns, Tally& into) const {
+  int64_t left = 0;
+  CutStops(slot, begin_ns, end_ns, into, [&](int64_t from, int64_t to) { left += CutStepSpans(from, to, into); });
+  return left;
+}
+
+void Ledger::CutSpans(int64_t begin_ns, int64_t end_ns, Category category, uint64_t incident, bool unless_off,
+                      Tally& into) const {
   int64_t at = begin_ns;
   auto rest = [&](int64_t from, int64_t to) {
     if (to <= from) return;
@@ -416,7 +476,7 @@ void Ledger::Cut(int64_t begin_ns, int64_t end_ns, Category category, uint64_t i
   rest(at, end_ns);
 }
 
-int64_t Ledger::CutStep(int64_t begin_ns, int64_t end_ns, Tally& into) const {
+int64_t Ledger::CutStepSpans(int64_t begin_ns, int64_t end_ns, Tally& into) const {
   int64_t at = begin_ns, left = end_ns - begin_ns;
   for (const Span& span : spans_) {
     const int64_t from = std::max(at, span.begin_ns), to = std::min(end_ns, span.end_ns);
@@ -433,13 +493,16 @@ void Ledger::AttributeTail(const Slot& slot, int64_t begin_ns, int64_t end_ns, b
                            uint64_t incident, Tally& into) const {
   const double usual_s = book_.usual_s();
   const auto odd_ns = static_cast<int64_t>(std::min(StepBook::kOdd * usual_s, kLongestS) * 1e9);
-  if (over && !failed) return Cut(begin_ns, end_ns, Category::kOther, 0, true, into);
+  if (over && !failed) return Cut(slot, begin_ns, end_ns, Category::kOther, 0, true, into);
   // The step under way: it is done again where its process has ended.
   const int64_t late_ns = over ? odd_ns : odd_ns + kLateNs;
-  const int64_t known_ns = std::min(end_ns, begin_ns + late_ns);
+  Tally stopped;
+  CutStops(slot, begin_ns, end_ns, stopped, [](int64_t, int64_t) {});
+  const auto stopped_ns = static_cast<int64_t>(At(stopped.seconds, Category::kSuspended) * 1e9);
+  const int64_t known_ns = std::min(end_ns, begin_ns + late_ns + stopped_ns);
   const bool again = over || slot.last_step < slot.done_until;
-  Cut(begin_ns, known_ns, again ? Category::kRedone : Category::kProductive, again ? incident : 0, true, into);
-  Cut(known_ns, end_ns, Category::kUnknown, 0, true, into);
+  Cut(slot, begin_ns, known_ns, again ? Category::kRedone : Category::kProductive, again ? incident : 0, true, into);
+  Cut(slot, known_ns, end_ns, Category::kUnknown, 0, true, into);
 }
 
 void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begin_ns, int64_t end_ns, const Phase* next,
@@ -453,15 +516,15 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
     }
     // Another process has taken its place, and nobody has said why.
     const int64_t seen = slot.seen_ns < begin_ns ? end_ns : std::min(slot.seen_ns, end_ns);
-    Cut(begin_ns, seen, Category::kUnknown, 0, true, into);
-    return Cut(seen, end_ns, Category::kLinkUp, phase.incident, true, into);
+    Cut(slot, begin_ns, seen, Category::kUnknown, 0, true, into);
+    return Cut(slot, seen, end_ns, Category::kLinkUp, phase.incident, true, into);
   }
   const bool launched = phase.kind == Phase::Kind::kRunning;
-  if (phase.kind == Phase::Kind::kResumed) return Cut(begin_ns, end_ns, Category::kUnknown, 0, true, into);
+  if (phase.kind == Phase::Kind::kResumed) return Cut(slot, begin_ns, end_ns, Category::kUnknown, 0, true, into);
   int64_t at = begin_ns;
   auto until = [&](int64_t to, Category category) {
     to = std::clamp(to, at, end_ns);
-    Cut(at, to, category, category == Category::kUnknown ? 0 : phase.incident, true, into);
+    Cut(slot, at, to, category, category == Category::kUnknown ? 0 : phase.incident, true, into);
     at = to;
   };
   const bool seen = slot.seen_ns >= phase.begin_ns;
@@ -504,7 +567,7 @@ void Ledger::Attribute(const Slot& slot, int64_t until_ns, Tail tail, Tally& int
 void Ledger::Close(Slot& slot, int64_t until_ns) {
   if (until_ns > slot.cursor_ns) {
     Attribute(slot, until_ns, Tail::kOver, closed_);
-    slot.cursor_ns = until_ns;
+    MoveCursor(slot, until_ns);
   }
   slot.steps = false;
 }
@@ -547,16 +610,22 @@ uint64_t Ledger::AddIncident(IncidentKind kind, int64_t at_ns, std::vector<int> 
   incident.kind = kind;
   incident.ranks = std::move(ranks);
   incident.nodes = std::move(nodes);
+  CutNames(incident);
   incident.text = OneLine(std::move(text));
   incidents_.push_back(std::move(incident));
-  if (incidents_.size() > Report::kMaxIncidents) {
-    CollectClosed();
-    const Incident& oldest = incidents_.front();
+  TrimIncidents();
+  return incidents_.back().number;
+}
+
+void Ledger::TrimIncidents() {
+  while (former_.size() + incidents_.size() > Report::kMaxIncidents) {
+    std::deque<Incident>& oldest_of = former_.empty() ? incidents_ : former_;
+    if (former_.empty()) CollectClosed();
+    const Incident& oldest = oldest_of.front();
     ++older_.counts[static_cast<size_t>(oldest.kind)];
     AddTo(older_.seconds[static_cast<size_t>(oldest.kind)], oldest.seconds);
-    incidents_.pop_front();
+    oldest_of.pop_front();
   }
-  return incidents_.back().number;
 }
 
 Incident* Ledger::FindIncident(uint64_t number) {
@@ -583,18 +652,24 @@ Report Ledger::report() const {
   book_.AddOpen(open);
   report.provisional = open.seconds;
   report.attempts = attempts_;
-  report.incidents.assign(incidents_.begin(), incidents_.end());
+  report.incidents.assign(former_.begin(), former_.end());
+  report.incidents.insert(report.incidents.end(), incidents_.begin(), incidents_.end());
   report.older = older_;
-  auto add = [&report](const std::map<uint64_t, Seconds>& of) {
-    if (report.incidents.empty()) return;
-    const uint64_t first = report.incidents.front().number;
+  const size_t own = former_.size();  // they begin there
+  const uint64_t first = incidents_.empty() ? 0 : incidents_.front().number;
+  auto add = [&](const std::map<uint64_t, Seconds>& of) {
     for (const auto& [number, seconds] : of) {
-      if (number < first || number - first >= report.incidents.size()) continue;
-      AddTo(report.incidents[static_cast<size_t>(number - first)].seconds, seconds);
+      if (number < first || number - first >= incidents_.size()) continue;
+      AddTo(report.incidents[own + static_cast<size_t>(number - first)].seconds, seconds);
     }
   };
   add(closed_.incidents);
   add(open.incidents);
+  report.measured = measured_;
+  report.measured.checkpoints += closed_.checkpoints + open.checkpoints;
+  report.measured.checkpoint_s += closed_.checkpoint_s + open.checkpoint_s;
+  for (size_t i = own; i < report.incidents.size(); ++i) report.incidents[i].number += shift_;
+  report.advice = AdviceOf(report);
   return report;
 }
 
@@ -602,6 +677,7 @@ void Ledger::Resume(const Kept& kept, int64_t now_ns) {
   SetNow(now_ns);
   const int64_t dead_ns = std::max<int64_t>(kept.dead_ns, 0);
   const int64_t stopped_ns = now_ns_ - dead_ns;
+  begun_ns_ = stopped_ns;
   since_ns_ = stopped_ns - std::max<int64_t>(kept.report.until_ns - kept.report.since_ns, 0);
   closed_ = Tally();
   closed_.seconds = kept.report.seconds();
@@ -609,7 +685,9 @@ void Ledger::Resume(const Kept& kept, int64_t now_ns) {
   incidents_.assign(kept.report.incidents.begin(), kept.report.incidents.end());
   next_incident_ = incidents_.empty() ? 1 : incidents_.back().number + 1;
   older_ = kept.report.older;
+  measured_ = kept.report.measured;
   if (!kept.report.attempts.empty()) attempts_ = kept.report.attempts;
+  next_ = kept.next;
   done_until_ = kept.done_until;
   saved_step_ = kept.saved_step;
   base_ = std::max<int64_t>(kept.base, 0);
@@ -629,6 +707,74 @@ void Ledger::Resume(const Kept& kept, int64_t now_ns) {
   }
   round_ = kept.round;
   resumed_ = heard_ = true;
+}
+
+void Ledger::Precede(const Kept& kept, Category gap, int64_t now_ns) {
+  SetNow(now_ns);
+  if (resumed_ || std::exchange(preceded_, true)) return;
+  const Report& before = kept.report;
+  const int64_t gap_ns = std::max<int64_t>(kept.dead_ns - (now_ns_ - since_ns_), 0);
+  const double gap_s = ToSeconds(gap_ns) * std::clamp(before.slots, 0, kMaxSlots);
+  const Seconds seconds = before.seconds();
+  AddTo(closed_.seconds, seconds);
+  At(closed_.seconds, gap) += gap_s;
+  retired_s_ += Sum(seconds) + gap_s;
+  const int64_t begun_unix_ns = since_ns_ + unix_offset_ns_;
+  since_ns_ -= gap_ns + std::max<int64_t>(before.until_ns - before.since_ns, 0);
+
+  former_.assign(before.incidents.begin(), before.incidents.end());
+  shift_ = former_.empty() ? 0 : former_.back().number;
+  std::vector<Attempt> attempts = before.attempts;
+  const bool goes_on = gap != Category::kQueue && !attempts.empty();
+  if (!goes_on) {
+    Incident requeue;
+    requeue.number = ++shift_;
+    requeue.time_ns = begun_unix_ns - gap_ns;
+    requeue.kind = kept.next;
+    if (!attempts.empty() && attempts.back().until_ns == 0) {
+      attempts.back().until_ns = begun_unix_ns - gap_ns;
+      attempts.back().outcome = kLostLauncher;
+    }
+    requeue.text = StartedAgain(attempts);
+    At(requeue.seconds, gap) = gap_s;
+    former_.push_back(std::move(requeue));
+  }
+  TrimIncidents();
+  for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
+    older_.counts[kind] += before.older.counts[kind];
+    AddTo(older_.seconds[kind], before.older.seconds[kind]);
+  }
+  measured_.starts += before.measured.starts;
+  measured_.checkpoints += before.measured.checkpoints;
+  measured_.checkpoint_s += before.measured.checkpoint_s;
+  former_attempts_ = attempts.size();
+  if (goes_on) {
+    --former_attempts_;
+    Attempt& last = attempts.back();
+    last.until_ns = attempts_.front().until_ns;
+    last.outcome = attempts_.front().outcome;
+    last.slots = attempts_.front().slots;
+    attempts_.erase(attempts_.begin());
+  }
+  for (Attempt& attempt : attempts_) {
+    attempt.number = attempts.empty() ? 1 : attempts.back().number + 1;
+    attempts.push_back(attempt);
+  }
+  if (attempts.size() > Report::kMaxAttempts) {
+    const size_t over = attempts.size() - Report::kMaxAttempts;
+    attempts.erase(attempts.begin(), attempts.begin() + static_cast<std::ptrdiff_t>(over));
+    former_attempts_ -= std::min(former_attempts_, over);
+  }
+  attempts_ = std::move(attempts);
+
+  if (done_until_ < 0) {
+    saved_step_ = std::max(saved_step_, kept.saved_step);
+    if (goes_on) base_ = std::max<int64_t>(kept.base, 0);
+  }
+  done_until_ = std::max(done_until_, kept.done_until);
+  for (Slot& slot : slots_) {
+    if (slot.exists && slot.last_step < 0) slot.done_until = std::max(slot.done_until, kept.done_until);
+  }
 }
 
 }  // namespace taskd::ledger

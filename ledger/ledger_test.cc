@@ -198,11 +198,48 @@ TEST(LedgerTest, AHangThatGoesOnAgainIsTakenOutOfItsStep) {
 TEST(LedgerTest, SuspendedProcessesDidNothing) {
   Job job(2);
   job.Launch(0, 1, 2);
-  job.Steps(0, 9, 3);
-  job.at(18.2).Suspended(Ns(13), Ns(18), Ns(18.2));
-  job.Step(10, 13, 19, 13);
-  EXPECT_NEAR(job.Of(Category::kSuspended), 2 * 5, 1e-6);
+  job.Steps(0, 9, 3);  // until 13
+  // As it is reported: every second, and when they go on.
+  for (int rank = 0; rank < 2; ++rank) job.at(13.7).Suspended(rank, Ns(13.2), Ns(13.7), Ns(13.7));
+  for (int s = 14; s < 28; ++s) {
+    for (int rank = 0; rank < 2; ++rank) job.at(s + 0.7).Suspended(rank, Ns(s - 0.3), Ns(s + 0.7), Ns(s + 0.7));
+  }
+  EXPECT_NEAR(At(job.report(28).seconds(), Category::kSuspended), 2 * 14.5, 1e-6);
   EXPECT_NEAR(job.Of(Category::kUnknown), 0, 1e-6);
+  for (int rank = 0; rank < 2; ++rank) job.at(28.2).Suspended(rank, Ns(27.7), Ns(28.2), Ns(28.2));
+  job.Step(10, 13, 29, 13);
+  EXPECT_NEAR(job.Of(Category::kSuspended), 2 * 15, 1e-6);
+  EXPECT_NEAR(job.Of(Category::kProductive), 2 * (11 + 0.2), 1e-6);
+  EXPECT_NEAR(job.Of(Category::kUnknown), 0, 1e-6);
+}
+
+TEST(LedgerTest, OneSuspendedRankIsOneRanksTime) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);
+  job.at(18).Suspended(1, Ns(13), Ns(18), Ns(18));
+  EXPECT_NEAR(job.Of(Category::kSuspended), 5, 1e-6);
+}
+
+TEST(LedgerTest, WhoEndsAStepWasNotSuspended) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  // Whoever watches did not run, and takes the ranks for suspended.
+  for (int rank = 0; rank < 2; ++rank) job.at(18).Suspended(rank, Ns(13), Ns(18), Ns(18));
+  job.Steps(10, 15, 13, 1, true);
+  EXPECT_NEAR(job.Of(Category::kSuspended), 0, 1e-6);
+  EXPECT_NEAR(job.Of(Category::kProductive), 2 * (16 + 0.2), 1e-6);
+}
+
+TEST(LedgerTest, ASuspensionTakesItsTimeOutOfAHang) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  job.at(45).Hang(Ns(13), {1}, "no progress", Ns(45));
+  for (int rank = 0; rank < 2; ++rank) job.at(45).Suspended(rank, Ns(20), Ns(45), Ns(45));
+  EXPECT_NEAR(job.Of(Category::kHang), 2 * 7, 1e-6);
+  EXPECT_NEAR(job.Of(Category::kSuspended), 2 * 25, 1e-6);
 }
 
 TEST(LedgerTest, WithoutStepMarksNobodyCanTell) {
@@ -332,7 +369,7 @@ TEST(LedgerTest, AnotherAttemptOfTheSameJob) {
   Job job(2);
   job.Launch(0, 1, 2);
   job.Steps(0, 9, 3);
-  job.at(14).Ended(1, "rank 1 failed", Ns(14), Ns(14));
+  job.at(14).Ended(1, "rank 1 failed", Ns(14), Ns(14), IncidentKind::kEviction);
   job.at(20).Waits(true, Ns(20), Ns(20));
   job.Launch(0, 22, 23);
   job.Steps(8, 12, 24, 2);
@@ -343,7 +380,8 @@ TEST(LedgerTest, AnotherAttemptOfTheSameJob) {
   EXPECT_NEAR(At(report.seconds(), Category::kQueue), 2 * 6, 1e-6);
   EXPECT_NEAR(At(report.seconds(), Category::kWaiting), 2 * (1 + 2), 1e-6);
   ASSERT_EQ(report.incidents.size(), 1u);
-  EXPECT_EQ(report.incidents[0].kind, IncidentKind::kRequeue);
+  EXPECT_EQ(report.incidents[0].kind, IncidentKind::kEviction);
+  EXPECT_EQ(report.incidents[0].text, "the job was started again after: code 1: rank 1 failed");
   EXPECT_NEAR(At(report.incidents[0].seconds, Category::kRedone), 2 * 2, 1e-6);
 }
 
@@ -362,7 +400,7 @@ TEST(LedgerTest, GoesOnWhereAnotherStopped) {
   // Four seconds later, on another clock.
   const int64_t shift = Ns(1000);
   Ledger next({.now_ns = Ns(25.5) + shift, .unix_offset_ns = kUnix - shift, .slots = 2, .launched = true});
-  next.Resume({*kept, 14, -1, 0, 1, false, Ns(4)}, Ns(25.5) + shift);
+  next.Resume({.report = *kept, .done_until = 14, .round = 1, .dead_ns = Ns(4)}, Ns(25.5) + shift);
   next.Started(1, Ns(14) + shift, Ns(25.6) + shift);  // said once more
   auto step = [&](int64_t number, double start_s, double end_s) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -388,6 +426,97 @@ TEST(LedgerTest, GoesOnWhereAnotherStopped) {
   ASSERT_EQ(report.incidents.size(), 1u);
   EXPECT_EQ(report.incidents[0].text, "signal 9");
   for (size_t i = 0; i < kCategories; ++i) EXPECT_GE(report.seconds()[i], before.seconds()[i] - 1e-3);
+}
+
+// Ten seconds of two slots, with an incident.
+Ledger::Kept FormerAttempt(bool ended) {
+  Ledger::Kept kept;
+  kept.report.since_ns = kUnix - Ns(100);
+  kept.report.until_ns = kUnix - Ns(90);
+  kept.report.slots = 2;
+  At(kept.report.closed, Category::kProductive) = 20;
+  kept.report.attempts = {{4, kUnix - Ns(100), ended ? kUnix - Ns(90) : 0, 2, ended ? "code 1" : ""}};
+  kept.report.incidents = {{7, kUnix - Ns(95), IncidentKind::kRankExit, {1}, {}, "rank 1 was killed", {}}};
+  kept.done_until = 4;
+  kept.ended = ended;
+  return kept;
+}
+
+TEST(LedgerTest, WhatWasBeforeMayBeKnownLate) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.at(2.5).Exited({.rank = 0, .failed = true, .text = "signal 9"}, Ns(2.5), Ns(2.5));
+  job.Launch(1, 2.6, 2.8);
+  Ledger::Kept former = FormerAttempt(true);
+  former.dead_ns = Ns(93);
+  job.at(3).Precede(former, Category::kQueue, Ns(3));
+  job.at(3).Precede(former, Category::kQueue, Ns(3));  // once only
+  job.Steps(3, 9, 3);                                  // 3 and 4 had been done
+  const Report report = job.report(10.2);
+  EXPECT_NEAR(report.rank_s, 20 + 2 * 90 + 2 * 10.2, 1e-6);
+  EXPECT_EQ(report.since_ns, kUnix - Ns(100));
+  EXPECT_NEAR(At(report.seconds(), Category::kQueue), 2 * 90, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kRedone), 2 * 2, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kProductive), 20 + 2 * 5.2, 1e-6);
+  ASSERT_EQ(report.attempts.size(), 2u);
+  EXPECT_EQ(report.attempts[0].outcome, "code 1");
+  EXPECT_EQ(report.attempts[1].number, 5);
+  EXPECT_EQ(report.attempts[1].since_ns, kUnix);
+  ASSERT_EQ(report.incidents.size(), 3u);
+  EXPECT_THAT(
+      (std::vector<uint64_t>{report.incidents[0].number, report.incidents[1].number, report.incidents[2].number}),
+      ElementsAre(7, 8, 9));
+  EXPECT_EQ(report.incidents[1].kind, IncidentKind::kRequeue);
+  EXPECT_NEAR(At(report.incidents[1].seconds, Category::kQueue), 2 * 90, 1e-6);
+  EXPECT_EQ(report.incidents[2].text, "signal 9");
+  EXPECT_NEAR(At(report.incidents[2].seconds, Category::kRestart), 2 * 0.1, 1e-6);
+}
+
+TEST(LedgerTest, AnAttemptMayGoOnLate) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  Ledger::Kept former = FormerAttempt(false);
+  former.dead_ns = Ns(3 + 4);
+  job.at(3).Precede(former, Category::kUnknown, Ns(3));
+  const Report report = job.report(3);
+  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 2 * 4, 1e-6);
+  ASSERT_EQ(report.attempts.size(), 1u);
+  EXPECT_EQ(report.attempts[0].number, 4);
+  EXPECT_EQ(report.attempts[0].since_ns, kUnix - Ns(100));
+  ASSERT_EQ(report.incidents.size(), 1u);
+}
+
+TEST(LedgerTest, ALostAttemptHasThatAsItsOutcome) {
+  Job job(2);
+  Ledger::Kept former = FormerAttempt(false);
+  former.dead_ns = Ns(90);
+  job.at(0).Precede(former, Category::kQueue, 0);
+  const Report report = job.report(1);
+  ASSERT_EQ(report.attempts.size(), 2u);
+  EXPECT_EQ(report.attempts[0].outcome, Ledger::kLostLauncher);
+  EXPECT_EQ(report.attempts[0].until_ns, kUnix - Ns(90));
+}
+
+TEST(LedgerTest, IncidentsStayBoundedOverAttempts) {
+  Job job(2);
+  job.Launch(0, 0, 0);
+  Ledger::Kept former = FormerAttempt(true);
+  former.report.incidents.clear();
+  for (uint64_t number = 501; number <= 1400; ++number) {
+    former.report.incidents.push_back({number, kUnix, IncidentKind::kHang, {}, {}, "", {}});
+  }
+  former.report.older.counts[static_cast<size_t>(IncidentKind::kHang)] = 500;
+  job.at(1).Precede(former, Category::kQueue, Ns(1));
+  double at_s = 1;
+  for (int round = 1; round <= 300; ++round, at_s += 3) {
+    job.at(at_s).Exited({.rank = 0, .failed = true}, Ns(at_s), Ns(at_s));
+    job.at(at_s + 1).Started(round, Ns(at_s + 1), Ns(at_s + 1));
+  }
+  const Report report = job.report(at_s);
+  ASSERT_EQ(report.incidents.size(), Report::kMaxIncidents);
+  for (size_t i = 0; i < report.incidents.size(); ++i) ASSERT_EQ(report.incidents[i].number, 702 + i);
+  EXPECT_EQ(report.incident_counts()[static_cast<size_t>(IncidentKind::kHang)], 1400u);
+  EXPECT_EQ(report.incident_counts()[static_cast<size_t>(IncidentKind::kRankExit)], 300u);
 }
 
 TEST(LedgerTest, AThousandRestartsStayBounded) {

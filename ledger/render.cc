@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kBarWidth = 30;
 constexpr double kMostWallS = 1e9;
+constexpr size_t kMaxAdvice = 20;  // that is read
 
 // What people call what is lost to it.
 constexpr std::array<const char*, kCategories> kLostTo = {
@@ -147,6 +148,10 @@ std::string RenderJson(const Report& report, const std::string& job) {
         {"count", report.older.counts[kind]}, {"seconds", SecondsToJson(report.older.seconds[kind], false)}};
   }
   json["advice"] = Json::array();
+  for (const Advice& advice : report.advice) {
+    json["advice"].push_back(
+        {{"kind", advice.kind}, {"text", advice.text}, {"saves_rank_s", Rounded(advice.saves_rank_s)}});
+  }
   return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -180,6 +185,10 @@ absl::StatusOr<Report> ReadJson(std::string_view text, std::string* job) {
       report.incidents.push_back({number, ReadTime(one.value("time", Json())), *kind,
                                   ReadNumbers(one.value("ranks", Json())), ReadNumbers(one.value("nodes", Json())),
                                   one.value("text", ""), ReadSeconds(one.value("seconds", Json()))});
+    }
+    for (const Json& one : json.value("advice", Json::array())) {
+      if (report.advice.size() >= kMaxAdvice) break;
+      report.advice.push_back({one.value("kind", ""), one.value("text", ""), one.value("saves_rank_s", 0.0)});
     }
     const Json older = json.value("older_incidents", Json::object());
     for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
@@ -241,6 +250,11 @@ std::string RenderText(const Report& report, const std::string& job, size_t inci
     absl::StrAppend(&text, line, "\n");
   }
   absl::StrAppendFormat(&text, "%-12s %14s\n", "sum", Hours(all));
+
+  if (!report.advice.empty()) absl::StrAppend(&text, "\nwhat would pay:\n");
+  for (const Advice& advice : report.advice) {
+    absl::StrAppendFormat(&text, "* %s (up to %s)\n", Printable(advice.text), Amount(advice.saves_rank_s));
+  }
 
   std::vector<const Incident*> dearest;
   for (const Incident& incident : report.incidents) dearest.push_back(&incident);

@@ -28,6 +28,7 @@ Report Example() {
   incident.text = "rank 1 \x1b was killed";
   At(incident.seconds, Category::kRedone) = 700;
   report.incidents.push_back(incident);
+  report.advice = {{"data", "all wait \x1b for it", 1800}};
   report.older.counts[1] = 3;
   report.older.seconds[1][0] = 30;
   return report;
@@ -49,7 +50,9 @@ TEST(RenderTest, JsonHasEveryCategory) {
   EXPECT_TRUE(json["attempts"][0]["until"].is_null());
   EXPECT_EQ(json["incidents"][0]["rank_s"], 700);
   EXPECT_EQ(json["incidents"][0]["seconds"].size(), 1u);
-  EXPECT_EQ(json["advice"], nlohmann::json::array());
+  EXPECT_EQ(json["advice"],
+            nlohmann::json::parse(R"([{"kind":"data","text":"all wait \u001b for it","saves_rank_s":1800}])"));
+  EXPECT_EQ(nlohmann::json::parse(RenderJson(Report(), "j"))["advice"], nlohmann::json::array());
 }
 
 TEST(RenderTest, WhatWasWrittenIsReadAgain) {
@@ -62,6 +65,7 @@ TEST(RenderTest, WhatWasWrittenIsReadAgain) {
   EXPECT_EQ(read->incidents, report.incidents);
   EXPECT_EQ(read->attempts, report.attempts);
   EXPECT_EQ(read->older, report.older);
+  EXPECT_EQ(read->advice, report.advice);
   EXPECT_EQ(read->since_ns, report.since_ns);
   EXPECT_EQ(read->slots, 2);
 }
@@ -86,6 +90,7 @@ TEST(RenderTest, TextForPeople) {
   const std::string text = RenderText(Example(), "default/job", 5);
   EXPECT_THAT(text, HasSubstr("productive           1.6667   83.3 %  #########################\n"));
   EXPECT_THAT(text, HasSubstr("sum                  2.0000\n"));
+  EXPECT_THAT(text, HasSubstr("\nwhat would pay:\n* all wait \\x1b for it (up to 0.50 rank-hours)\n"));
   EXPECT_THAT(
       text,
       HasSubstr(

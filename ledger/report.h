@@ -74,6 +74,23 @@ struct OlderIncidents {
   friend bool operator==(const OlderIncidents&, const OlderIncidents&) = default;
 };
 
+// What incidents and seconds do not say.
+struct Measured {
+  uint64_t starts = 0;       // of the job's ranks
+  uint64_t checkpoints = 0;  // that the job waited for
+  double checkpoint_s = 0;   // so long altogether, of the job and not of each rank
+
+  friend bool operator==(const Measured&, const Measured&) = default;
+};
+
+struct Advice {
+  std::string kind;  // "checkpoint_interval", "link_up", "launch", "data", "straggler"
+  std::string text;  // one line
+  double saves_rank_s = 0;
+
+  friend bool operator==(const Advice&, const Advice&) = default;
+};
+
 struct Report {
   int64_t since_ns = 0, until_ns = 0;  // Unix
   int slots = 0;                       // now
@@ -83,6 +100,8 @@ struct Report {
   std::vector<Attempt> attempts;       // oldest first
   std::vector<Incident> incidents;     // oldest first, the newest kMaxIncidents
   OlderIncidents older;
+  Measured measured;
+  std::vector<Advice> advice;  // what would save most first
 
   static constexpr size_t kMaxIncidents = 1000;
   static constexpr size_t kMaxAttempts = 1000;

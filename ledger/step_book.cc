@@ -93,6 +93,10 @@ void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
     into.Add(category, taken_s * ranks, incident);
     left_s -= taken_s;
   };
+  if (record.checkpoint_s > 0) {
+    ++into.checkpoints;
+    into.checkpoint_s += record.checkpoint_s;
+  }
   if (redone && !first) return into.Add(work, record.rank_s, record.incident);
   const double data_s = Part(record.data_s, mean_s, mean_s);
   const double checkpoint_s = Part(record.checkpoint_s, mean_s, mean_s);

@@ -11,6 +11,8 @@ namespace taskd::ledger {
 struct Tally {
   Seconds seconds{};
   std::map<uint64_t, Seconds> incidents;  // by number
+  uint64_t checkpoints = 0;               // that the job waited for,
+  double checkpoint_s = 0;                // so long
 
   // `incident` 0: none has cost it.
   void Add(Category category, double rank_s, uint64_t incident) {

@@ -23,6 +23,8 @@
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
 #include "manager/ledger/job_ledger.h"
+#include "manager/ledger/ledger_folder.h"
+#include "manager/ledger/ledger_keeper.h"
 #include "manager/ledger/ledger_service.h"
 #include "manager/nodes/node_service.h"
 #include "manager/page/control_service.h"
@@ -57,6 +59,8 @@ constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::chrono::seconds kUpkeepInterval{1};
 // A change is answered when it lasts, or after this: storage that hangs stops neither switches nor the diagnosis.
 constexpr std::chrono::milliseconds kStoragePatience{500};
+// For the ledger's folder, at the start: what it says later still counts.
+constexpr std::chrono::milliseconds kLedgerPatience{300};
 
 std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   std::vector<diagnosis::Verdict> verdicts;
@@ -200,6 +204,9 @@ class ManagerServer::Impl {
       ledger->OnStep(rank, fold);
     };
     diagnosis.feed.on_presence = [ledger = ledger_](int rank, bool attached) { ledger->OnPresence(rank, attached); };
+    diagnosis.feed.on_stopped = [ledger = ledger_](int rank, uint64_t stopped_ms) {
+      ledger->OnStopped(rank, stopped_ms);
+    };
     diagnosis.feed.on_groups = [groups = groups_](int node, int rank, const std::vector<GroupInfo>& of_rank) {
       groups->Set(node, rank, of_rank);
     };
@@ -218,11 +225,34 @@ class ManagerServer::Impl {
     return absl::OkStatus();
   }
 
+  // Attempts find each other by the job's name.
+  static bool KeepsInFolder(const ManagerOptions& options, const JobShape& shape) {
+    if (options.ledger.empty()) return false;
+    if (options.is_named) return true;
+    spdlog::warn(
+        "--ledger: not used, this job ({}) has no name that its next attempt would have; give --job or --task-id",
+        shape.name());
+    return false;
+  }
+
   absl::Status OpenLedger(const ManagerOptions& options, const JobShape& shape) {
     JobLedger::Options with;
     with.job = shape.name();
+    with.task = shape.task_id;
     with.slots = shape.nodes * shape.procs_per_node;
     with.launched = options.exit_on_stdin_eof;
+    if (KeepsInFolder(options, shape)) {
+      ledger_keeper_ = std::make_unique<LedgerKeeper>(
+          std::make_unique<LedgerFolder>(options.ledger, shape.name(), shape.task_id), options.ledger);
+      with.save = [this](const std::string& state) {
+        ledger_keeper_->Save(state);
+        return absl::OkStatus();
+      };
+      const std::optional<std::string> before = ledger_keeper_->Await(kLedgerPatience);
+      ledger_ = std::make_shared<JobLedger>(with, before.value_or(""));
+      if (!before) ledger_keeper_->OnLate([ledger = ledger_](const std::string& kept) { ledger->Precede(kept); });
+      return absl::OkStatus();
+    }
     std::string kept;
     if (db_ != nullptr) {
       absl::StatusOr<std::string> loaded = db_->LoadLedger();
@@ -350,7 +380,8 @@ class ManagerServer::Impl {
   std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
   std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
   std::unique_ptr<LatestWriter<std::string>> ledger_writer_;
-  std::shared_ptr<JobLedger> ledger_;  // outlives the cores, as events_ does
+  std::unique_ptr<LedgerKeeper> ledger_keeper_;  // of --ledger; null without
+  std::shared_ptr<JobLedger> ledger_;            // outlives the cores, as events_ does
   std::shared_ptr<view::History> history_;
   std::shared_ptr<view::RankGroups> groups_;
   std::shared_ptr<EventLog> events_;  // outlives the cores, which call it

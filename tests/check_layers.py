@@ -17,7 +17,7 @@ ALLOWED = {
     "marks": {"common"},
     "store": {"common"},
     "diagnosis": {"common", "marks"},
-    "readers": {"common", "marks", "diagnosis"},
+    "readers": {"common", "marks", "diagnosis", "ledger"},
     "ledger": {"common", "marks", "diagnosis"},
     "view": {"common", "marks", "diagnosis"},
     "proto": {"common", "marks", "diagnosis"},

@@ -17,11 +17,13 @@
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/job_flags.h"
 #include "common/utf8.h"
+#include "ledger/kept.h"
 #include "ledger/ledger.h"
 #include "ledger/render.h"
 #include "ledger/straggler.h"
 #include "proto/channel.h"
 #include "readers/diagnose_sources.h"
+#include "readers/ledger_files.h"
 #include "taskd/v1/ledger.grpc.pb.h"
 
 namespace taskd::commands {
@@ -29,6 +31,8 @@ namespace {
 
 struct GoodputOptions {
   JobSource source;
+  std::string ledger;     // a folder that attempts share
+  std::string state_dir;  // a manager's
   bool json = false;
   int incidents = 10;
   proto::Security security;
@@ -74,6 +78,20 @@ absl::Status FromFiles(const GoodputOptions& options) {
   return Print(options, book.report(), read->name);
 }
 
+// What managers have kept: as of when they wrote it.
+absl::Status FromKept(const GoodputOptions& options) {
+  const bool shared = !options.ledger.empty();
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(shared ? "--ledger: " : "--state-dir: ", status.message()));
+  };
+  absl::StatusOr<std::vector<readers::LedgerFile>> ledgers =
+      shared ? readers::ListLedgers(options.ledger) : readers::ListStateLedgers(options.state_dir);
+  if (!ledgers.ok()) return named(ledgers.status());
+  absl::StatusOr<ledger::KeptLedger> kept = readers::ChooseLedger(*ledgers, options.source.job);
+  if (!kept.ok()) return named(kept.status());
+  return Print(options, kept->kept.report, kept->job);
+}
+
 absl::Status FromManager(const GoodputOptions& options) {
   absl::StatusOr<ControlClient> client =
       ControlClient::Make(options.source.manager, options.source.job, options.security);
@@ -99,24 +117,41 @@ class GoodputCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
     options_.source.AddFlags(flags);
+    ledger_ = flags.Add("--ledger", options_.ledger, "a folder of ledgers that attempts share, instead of a manager");
+    state_dir_ = flags.Add("--state-dir", options_.state_dir, "a manager's state, instead of the manager");
     flags.Add("--json", options_.json, "print one JSON object");
     flags.Add("--incidents", options_.incidents, "how many incidents to list, those first that cost most [10]");
     AddTlsFlags(flags, options_.security);
   }
 
   absl::StatusOr<bool> Run() override {
-    if (absl::Status status = options_.source.Choose(); !status.ok()) return status;
+    if (absl::Status status = Choose(); !status.ok()) return status;
     if (options_.incidents < 0) {
       return absl::InvalidArgumentError(absl::StrCat("--incidents: ", options_.incidents, " is below 0"));
     }
     options_.security.secret = TokenOfEnvironment();
-    absl::Status status = options_.source.from.empty() ? FromManager(options_) : FromFiles(options_);
+    const bool kept = !options_.ledger.empty() || !options_.state_dir.empty();
+    absl::Status status = kept                           ? FromKept(options_)
+                          : options_.source.from.empty() ? FromManager(options_)
+                                                         : FromFiles(options_);
     if (!status.ok()) return status;
     return true;
   }
 
  private:
+  // One of the four. What stands in the environment is the job's, and gives way to a flag.
+  absl::Status Choose() {
+    const bool ledger = ledger_->on_command_line(), state_dir = state_dir_->on_command_line();
+    if (!ledger) options_.ledger.clear();
+    if (!state_dir) options_.state_dir.clear();
+    if (!ledger && !state_dir) return options_.source.Choose();
+    if (ledger && state_dir)
+      return absl::InvalidArgumentError("--ledger and --state-dir: only one of them can be asked");
+    return options_.source.ChooseNone(ledger ? "--ledger" : "--state-dir");
+  }
+
   GoodputOptions options_;
+  std::optional<Flag> ledger_, state_dir_;
 };
 
 }  // namespace

@@ -11,15 +11,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/realtime.h"
+#include "ledger/kept.h"
 #include "ledger/render.h"
 #include "ledger/straggler.h"
-#include "nlohmann/json.hpp"
 
 namespace taskd::manager {
 namespace {
 
 constexpr int64_t kOldestEventNs = 3600'000'000'000;
-constexpr int kStateSchema = 1;
+constexpr uint64_t kMostStoppedMs = uint64_t{1000} * 86400 * 1000;
 
 int64_t SteadyNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -34,70 +34,80 @@ std::string BootId() {
   return id;
 }
 
-struct State {
-  ledger::Ledger::Kept kept;
-  int parent = 0;
-};
-
-absl::StatusOr<State> ReadState(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return absl::InvalidArgumentError("it is no JSON object");
-  try {
-    if (json.value("schema", 0) != kStateSchema) return absl::InvalidArgumentError("it is of a later release");
-    State state;
-    std::string job;
-    absl::StatusOr<ledger::Report> report = ledger::ReadJson(json.value("report", ""), &job);
-    if (!report.ok()) return report.status();
-    state.kept.report = *std::move(report);
-    state.kept.done_until = json.value("done_until", int64_t{-1});
-    state.kept.saved_step = json.value("saved_step", int64_t{-1});
-    state.kept.base = json.value("base", int64_t{0});
-    state.kept.round = json.value("round", -1);
-    state.kept.ended = json.value("ended", false);
-    state.parent = json.value("parent", 0);
-    const bool same_boot = json.value("boot_id", "") == BootId();
-    const int64_t then = json.value(same_boot ? "steady_ns" : "unix_ns", int64_t{0});
-    state.kept.dead_ns = std::max<int64_t>(0, (same_boot ? SteadyNs() : RealtimeNs()) - then);
-    if (!same_boot) state.parent = 0;
-    return state;
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+// Since it was written. Clocks of two machines may be apart: never less than nothing.
+int64_t SilentNs(const ledger::Writer& writer) {
+  const bool same_boot = writer.boot_id == BootId();
+  return std::max<int64_t>(0, same_boot ? SteadyNs() - writer.steady_ns : RealtimeNs() - writer.unix_ns);
 }
+
+// A launcher of a node was sent a signal that ends it: "node 1 (b) left: SIGTERM".
+bool HasLeft(const std::string& reason) {
+  return absl::StartsWith(reason, "node ") && absl::StrContains(reason, " left: ");
+}
+
+ledger::Writer ThisWriter() { return {BootId(), SteadyNs(), RealtimeNs(), getppid()}; }
 
 }  // namespace
 
+ledger::IncidentKind KindOfNext(const std::string& reason) {
+  if (!HasLeft(reason)) return ledger::IncidentKind::kRequeue;
+  // Schedulers do not send SIGINT; whoever sits before it does.
+  return absl::EndsWith(reason, "SIGINT") ? ledger::IncidentKind::kOrdered : ledger::IncidentKind::kEviction;
+}
+
 ledger::IncidentKind KindOfRestart(const std::string& reason) {
   if (absl::StrContains(reason, " lost: ")) return ledger::IncidentKind::kNodeLost;
+  if (HasLeft(reason)) return KindOfNext(reason);
   if (absl::StartsWith(reason, "rank ")) return ledger::IncidentKind::kRankExit;
   return ledger::IncidentKind::kOrdered;
 }
 
 JobLedger::JobLedger(const Options& options, const std::string& kept)
     : options_(options),
-      unix_offset_ns_(RealtimeNs() - SteadyNs()),
-      ledger_({.now_ns = SteadyNs(),
+      begun_ns_(SteadyNs()),
+      unix_offset_ns_(RealtimeNs() - begun_ns_),
+      ledger_({.now_ns = begun_ns_,
                .unix_offset_ns = unix_offset_ns_,
                .slots = options.slots,
                .launched = options.launched}) {
   if (kept.empty()) return;
-  absl::StatusOr<State> state = ReadState(kept);
-  if (!state.ok()) {
-    spdlog::warn("the kept ledger is left out, it begins anew: {}", state.status().message());
+  absl::StatusOr<ledger::KeptLedger> former = ledger::ReadKept(kept);
+  if (!former.ok()) {
+    spdlog::warn("the kept ledger is left out, it begins anew: {}", former.status().message());
     return;
   }
-  // Another launcher: the one that it was kept under has not come to its end.
-  const bool other_launcher = options.launched && state->parent != getppid();
-  if (other_launcher && !state->kept.ended) {
-    state->kept.ended = true;
-    if (!state->kept.report.attempts.empty()) {
-      ledger::Attempt& attempt = state->kept.report.attempts.back();
-      attempt.until_ns = state->kept.report.until_ns;
-      attempt.outcome = "its launcher was lost";
+  former->kept.dead_ns = SilentNs(former->writer);
+  if (!GoesOn(*former) && !former->kept.ended) {
+    former->kept.ended = true;
+    if (!former->kept.report.attempts.empty()) {
+      ledger::Attempt& attempt = former->kept.report.attempts.back();
+      attempt.until_ns = former->kept.report.until_ns;
+      attempt.outcome = ledger::Ledger::kLostLauncher;
     }
   }
-  ledger_.Resume(state->kept, Now());
+  ledger_.Resume(former->kept, Now());
   if (options.slots > 0) ledger_.SetSlots(options.slots, Now(), Now());
+}
+
+bool JobLedger::GoesOn(const ledger::KeptLedger& former) const {
+  if (former.kept.ended) return false;
+  // Under a launcher: an attempt is its own. Process ids are those of one boot.
+  return !options_.launched || (former.writer.boot_id == BootId() && former.writer.parent == getppid());
+}
+
+void JobLedger::Precede(const std::string& kept) {
+  absl::StatusOr<ledger::KeptLedger> former = ledger::ReadKept(kept);
+  if (!former.ok()) {
+    spdlog::warn("the kept ledger is left out: {}", former.status().message());
+    return;
+  }
+  former->kept.dead_ns = SilentNs(former->writer);
+  // What was written after this one had begun is another manager's, whose attempt went on beside it.
+  const bool beside = former->kept.dead_ns < SteadyNs() - begun_ns_;
+  const bool goes_on = !beside && GoesOn(*former);
+  std::lock_guard saving(saving_);
+  std::lock_guard lock(mutex_);
+  ledger_.Precede(former->kept, goes_on ? ledger::Category::kUnknown : ledger::Category::kQueue, Now());
 }
 
 int64_t JobLedger::Now() const { return SteadyNs(); }
@@ -127,7 +137,7 @@ void JobLedger::OnEvent(const SupervisionEvent& event) {
       ledger_.Restarting(KindOfRestart(event.message), event.message, at_ns, now_ns);
       break;
     case Kind::kEnded:
-      ledger_.Ended(event.code, event.message, at_ns, now_ns);
+      ledger_.Ended(event.code, event.message, at_ns, now_ns, KindOfNext(event.message));
       break;
     case Kind::kHang:
       ledger_.Hang(0, event.rank >= 0 ? std::vector<int>{event.rank} : std::vector<int>{}, event.message, now_ns);
@@ -150,6 +160,13 @@ void JobLedger::OnPresence(int rank, bool attached) {
   std::lock_guard lock(mutex_);
   const int64_t now_ns = Now();
   ledger_.Seen(rank, attached, now_ns, now_ns);
+}
+
+void JobLedger::OnStopped(int rank, uint64_t stopped_ms) {
+  std::lock_guard lock(mutex_);
+  const int64_t now_ns = Now();
+  const auto stopped_ns = static_cast<int64_t>(std::min<uint64_t>(stopped_ms, kMostStoppedMs)) * 1'000'000;
+  ledger_.Suspended(rank, now_ns - stopped_ns, now_ns, now_ns);
 }
 
 void JobLedger::OnStep(int rank, const StepFold& fold) {
@@ -179,6 +196,7 @@ void JobLedger::KeepUp(const std::shared_ptr<const diagnosis::Report>& report) {
 
 void JobLedger::SaveNow() {
   if (!options_.save) return;
+  std::lock_guard saving(saving_);
   std::string text;
   {
     std::lock_guard lock(mutex_);
@@ -198,19 +216,18 @@ void JobLedger::SaveNow() {
 
 // With the mutex.
 std::string JobLedger::StateText() const {
-  nlohmann::ordered_json json;
-  json["schema"] = kStateSchema;
-  json["boot_id"] = BootId();
-  json["steady_ns"] = SteadyNs();
-  json["unix_ns"] = RealtimeNs();
-  json["parent"] = getppid();
-  json["done_until"] = ledger_.done_until();
-  json["saved_step"] = ledger_.saved_step();
-  json["base"] = ledger_.base();
-  json["round"] = ledger_.round();
-  json["ended"] = ledger_.ended();
-  json["report"] = ledger::RenderJson(ledger_.report(), options_.job);
-  return json.dump();
+  ledger::KeptLedger state;
+  state.job = options_.job;
+  state.task = options_.task;
+  state.writer = ThisWriter();
+  state.kept.report = ledger_.report();
+  state.kept.done_until = ledger_.done_until();
+  state.kept.saved_step = ledger_.saved_step();
+  state.kept.base = ledger_.base();
+  state.kept.round = ledger_.round();
+  state.kept.ended = ledger_.ended();
+  state.kept.next = ledger_.next();
+  return ledger::RenderKept(state);
 }
 
 ledger::Report JobLedger::report() const {

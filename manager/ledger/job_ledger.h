@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "diagnosis/verdict.h"
+#include "ledger/kept.h"
 #include "ledger/ledger.h"
 #include "ledger/report.h"
 #include "manager/supervision/supervision_core.h"
@@ -28,6 +29,7 @@ class JobLedger final : public ChangeSink {
 
   struct Options {
     std::string job;        // as people call it
+    std::string task;       // its id; empty: none
     int slots = 0;          // 0: not known
     bool launched = false;  // a launcher has started this manager
     // Keeps the ledger, and no other one. May be empty.
@@ -36,6 +38,8 @@ class JobLedger final : public ChangeSink {
 
   // `kept`: what Save was given last; empty: there is none. What cannot be read is left out, with a line of the log.
   JobLedger(const Options& options, const std::string& kept);
+  // The same where it is known only later.
+  void Precede(const std::string& kept);
   JobLedger(const JobLedger&) = delete;
   JobLedger& operator=(const JobLedger&) = delete;
 
@@ -43,6 +47,8 @@ class JobLedger final : public ChangeSink {
   // Whom the rendezvous waits for; empty: for nobody.
   void OnWaits(const std::string& waits_for);
   void OnPresence(int rank, bool attached);
+  // Its process was stopped for so long until now.
+  void OnStopped(int rank, uint64_t stopped_ms);
   void OnStep(int rank, const StepFold& fold);
   // ChangeSink.
   void Changed(const SwitchState& state) override;
@@ -61,18 +67,24 @@ class JobLedger final : public ChangeSink {
   // Of an event's Unix time.
   int64_t Happened(int64_t unix_ns, int64_t now_ns) const;
   std::string StateText() const;
+  // Its last attempt is this one.
+  bool GoesOn(const ledger::KeptLedger& former) const;
 
   const Options options_;
+  const int64_t begun_ns_;
   const int64_t unix_offset_ns_;
+  std::mutex saving_;         // no text without what was before is given away after Precede(); taken before mutex_
   mutable std::mutex mutex_;  // guards from here
   mutable ledger::Ledger ledger_;
   std::shared_ptr<const diagnosis::Report> verdicts_;  // that the ledger has
   SteadyTime saved_at_;
-  size_t saved_incidents_ = 0;
+  uint64_t saved_incidents_ = 0;
   bool save_failed_ = false;
 };
 
-// What kind of incident a launcher's reason for a restart is (agent/run/rendezvous.cc).
+// What kind of incident a launcher's reason for a restart is (agent/run/rendezvous.cc). And what kind another attempt
+// is, after an end for that reason.
 ledger::IncidentKind KindOfRestart(const std::string& reason);
+ledger::IncidentKind KindOfNext(const std::string& reason);
 
 }  // namespace taskd::manager

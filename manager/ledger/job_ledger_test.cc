@@ -52,12 +52,17 @@ TEST(JobLedgerTest, WhatALauncherReasonsIs) {
   EXPECT_EQ(KindOfRestart("node 1 (b) was lost: its connection ended"), IncidentKind::kNodeLost);
   EXPECT_EQ(KindOfRestart("nodes 1, 2 were lost: silent for 60 s"), IncidentKind::kNodeLost);
   EXPECT_EQ(KindOfRestart("rank 3 on node 1 (b) was killed by SIGKILL"), IncidentKind::kRankExit);
+  EXPECT_EQ(KindOfRestart("node 1 (b) left: SIGTERM"), IncidentKind::kEviction);
+  EXPECT_EQ(KindOfRestart("node 1 (b) left: SIGINT"), IncidentKind::kOrdered);
+  EXPECT_EQ(KindOfNext("node 0 (a) left: SIGTERM"), IncidentKind::kEviction);
+  EXPECT_EQ(KindOfNext("node 0 (a) left: SIGINT"), IncidentKind::kOrdered);
+  EXPECT_EQ(KindOfNext("rank 3 on node 1 (b) was killed by SIGKILL"), IncidentKind::kRequeue);
   EXPECT_EQ(KindOfRestart("a node joins (c)"), IncidentKind::kOrdered);
   EXPECT_EQ(KindOfRestart("the manager asks for it (RESTART)"), IncidentKind::kOrdered);
 }
 
 TEST(JobLedgerTest, FollowsTheLifeOfAJob) {
-  JobLedger ledger({"ns/job", 2, true, nullptr}, "");
+  JobLedger ledger({"ns/job", "", 2, true, nullptr}, "");
   ledger.OnWaits("nodes 1 (1 of 2 here)");
   ASSERT_TRUE(Await(ledger, Category::kWaiting));
   ledger.OnWaits("");
@@ -90,14 +95,14 @@ TEST(JobLedgerTest, FollowsTheLifeOfAJob) {
 }
 
 TEST(JobLedgerTest, WithoutSupervisionAJobRunsWhenNobodyWaits) {
-  JobLedger ledger({"ns/job", 2, true, nullptr}, "");
+  JobLedger ledger({"ns/job", "", 2, true, nullptr}, "");
   ledger.OnWaits("nodes 1 (1 of 2 here)");
   ledger.OnWaits("");
   EXPECT_TRUE(Await(ledger, Category::kLaunch));
 }
 
 TEST(JobLedgerTest, ASwitchedOffStepIsUnmarked) {
-  JobLedger ledger({"ns/job", 1, true, nullptr}, "");
+  JobLedger ledger({"ns/job", "", 1, true, nullptr}, "");
   ledger.OnEvent(Event(Kind::kStarted));
   ledger.OnStep(0, Fold(0, false));
   ledger.Changed(SwitchState{});
@@ -107,7 +112,7 @@ TEST(JobLedgerTest, ASwitchedOffStepIsUnmarked) {
 TEST(JobLedgerTest, IsKeptWithEachIncident) {
   std::string state;
   int saves = 0;
-  const JobLedger::Options options = {"ns/job", 2, true, [&](const std::string& text) {
+  const JobLedger::Options options = {"ns/job", "", 2, true, [&](const std::string& text) {
                                         state = text;
                                         ++saves;
                                         return absl::OkStatus();
@@ -143,7 +148,7 @@ TEST(JobLedgerTest, IsKeptWithEachIncident) {
 
 TEST(JobLedgerTest, WhatWasKeptUnderAnotherLauncherIsAnotherAttempt) {
   std::string state;
-  const JobLedger::Options options = {"ns/job", 2, true, [&](const std::string& text) {
+  const JobLedger::Options options = {"ns/job", "", 2, true, [&](const std::string& text) {
                                         state = text;
                                         return absl::OkStatus();
                                       }};
@@ -166,10 +171,55 @@ TEST(JobLedgerTest, WhatWasKeptUnderAnotherLauncherIsAnotherAttempt) {
   EXPECT_EQ(report.attempts[0].outcome, "its launcher was lost");
 }
 
+TEST(JobLedgerTest, WhatWasKeptMayBeKnownLate) {
+  std::string state;
+  JobLedger::Options options = {"ns/job", "task", 2, true, [&](const std::string& text) {
+                                  state = text;
+                                  return absl::OkStatus();
+                                }};
+  {
+    JobLedger ledger(options, "");
+    ledger.OnEvent(Event(Kind::kStarted));
+    ASSERT_TRUE(Await(ledger, Category::kLaunch));
+    SupervisionEvent ended = Event(Kind::kEnded);
+    ended.code = 143;
+    ended.message = "node 0 (a) left: SIGTERM";
+    ledger.OnEvent(ended);
+    ledger.SaveNow();
+  }
+  const std::string former = state;
+  JobLedger next(options, "");
+  next.OnEvent(Event(Kind::kStarted));
+  next.Precede(former);
+  next.Precede("x");  // a line of the log
+  const ledger::Report report = next.report();
+  ExpectSum(report);
+  ASSERT_EQ(report.attempts.size(), 2u);
+  ASSERT_EQ(report.incidents.size(), 1u);
+  EXPECT_EQ(report.incidents[0].kind, IncidentKind::kEviction);
+  EXPECT_EQ(report.incidents[0].text, "the job was started again after: code 143: node 0 (a) left: SIGTERM");
+}
+
+TEST(JobLedgerTest, TwoManagersBesideEachOtherAreTwoAttempts) {
+  std::string state;
+  const JobLedger::Options options = {"ns/job", "task", 2, false, [&](const std::string& text) {
+                                        state = text;
+                                        return absl::OkStatus();
+                                      }};
+  JobLedger first(options, ""), second(options, "");
+  for (JobLedger* ledger : {&first, &second}) ledger->OnEvent(Event(Kind::kStarted));
+  ASSERT_TRUE(Await(first, Category::kLaunch));
+  first.SaveNow();
+  second.Precede(state);
+  ExpectSum(second.report());
+  EXPECT_EQ(second.report().attempts.size(), 2u);
+  EXPECT_EQ(ledger::At(second.report().seconds(), Category::kQueue), 0);
+}
+
 TEST(JobLedgerTest, WhatCannotBeReadIsLeftOut) {
   for (const char* kept :
        {"x", "{}", R"({"schema":9})", R"({"schema":1,"report":"{}"})", R"({"schema":1,"report":3})"}) {
-    JobLedger ledger({"ns/job", 2, true, nullptr}, kept);
+    JobLedger ledger({"ns/job", "", 2, true, nullptr}, kept);
     EXPECT_TRUE(Await(ledger, Category::kUnknown)) << kept;
     EXPECT_EQ(ledger.report().attempts.size(), 1u);
   }

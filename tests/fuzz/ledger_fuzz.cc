@@ -64,6 +64,7 @@ void Run(const uint8_t* data, size_t size) {
   const Ledger::Options options = {
       .now_ns = now_ns, .unix_offset_ns = kUnix, .slots = slots, .launched = data[2] % 2 == 0};
   std::optional<Ledger> kept_ledger(options);
+  std::optional<Ledger::Kept> former;  // told late
   Watch watch;
   for (data += 8, size -= 8; size >= 8; data += 8, size -= 8) {
     now_ns += (data[1] % 64) * 50 * kMilli;
@@ -98,7 +99,7 @@ void Run(const uint8_t* data, size_t size) {
         ledger.Resumed(at_ns, now_ns);
         break;
       case 8:
-        ledger.Suspended(at_ns, at_ns + data[2] * 100 * kMilli, now_ns);
+        ledger.Suspended(rank, at_ns, at_ns + data[2] * 100 * kMilli, now_ns);
         break;
       case 9:
         ledger.SetStepsOn(data[2] % 2 == 0, now_ns);
@@ -130,10 +131,25 @@ void Run(const uint8_t* data, size_t size) {
           FUZZ_CHECK(kept.ok() && job == "a/b" && std::fabs(kept->rank_s - report.rank_s) < 1e-3);
           watch = Watch();
           fixed = false;
-          const Ledger::Kept state = {*std::move(kept), ledger.done_until(), ledger.saved_step(),   ledger.base(),
-                                      ledger.round(),   ledger.ended(),      data[3] * 100 * kMilli};
+          Ledger::Kept state;
+          state.report = *std::move(kept);
+          state.done_until = ledger.done_until();
+          state.saved_step = ledger.saved_step();
+          state.base = ledger.base();
+          state.round = ledger.round();
+          state.ended = ledger.ended();
+          state.dead_ns = data[3] * 100 * kMilli;
           kept_ledger.emplace(Ledger::Options{.now_ns = now_ns, .unix_offset_ns = kUnix, .slots = 0});
-          kept_ledger->Resume(state, now_ns);
+          if (data[2] % 16 == 1) {
+            kept_ledger->Resume(state, now_ns);
+          } else {
+            former = std::move(state);
+          }
+        } else if (data[2] % 8 == 2 && former) {
+          former->dead_ns += data[3] * 100 * kMilli;
+          ledger.Precede(*former, data[4] % 2 == 0 ? Category::kQueue : Category::kUnknown, now_ns);
+          former.reset();
+          watch = Watch();
         }
         break;
       default:

@@ -1,7 +1,8 @@
 """A rank of a small PyTorch training that writes down what it did when, by its own clock: goodput_rank.py FOLDER STEPS SAVE_EVERY KILL_STEP
 
 Saves every SAVE_EVERY steps. In the job's first life rank 1 kills itself in the middle of step KILL_STEP; the next life goes on from the
-last checkpoint. FOLDER gets times.RANK.ATTEMPT, a JSON object a line: {"what", "time"} and of steps {"step", "begin", "end"}.
+last checkpoint; with KILL_STEP -1 it lives. FOLDER gets times.RANK.ATTEMPT, a JSON object a line: {"what", "time"}, first with
+its "pid", and of steps {"step", "begin", "end"}.
 """
 import json
 import os
@@ -20,7 +21,7 @@ def note(**fields):
     print(json.dumps(fields), file=out)
 
 
-note(what="began", time=began)
+note(what="began", time=began, pid=os.getpid())
 time.sleep(1)  # a slow import
 
 import torch  # noqa: E402  pylint: disable=wrong-import-position
