@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "common/bearer.h"
 #include "common/job_secret.h"
+#include "common/utf8.h"
 #include "taskd/own_user.h"
 
 namespace taskd {
@@ -186,7 +187,7 @@ absl::StatusOr<std::vector<std::string>> ParseHttpHosts(std::string_view what, s
           return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
         })) {
       return absl::InvalidArgumentError(
-          absl::StrCat(View(what), ": '", host.substr(0, 64), "' is no host name; several are separated by commas"));
+          absl::StrCat(View(what), ": '", CutUtf8(host, 64), "' is no host name; several are separated by commas"));
     }
     hosts.push_back(std::move(host));
   }

@@ -1,7 +1,8 @@
 #include "common/progress.h"
 
 #include <algorithm>
-#include <functional>
+
+#include "common/median.h"
 
 namespace taskd {
 namespace {
@@ -74,15 +75,12 @@ void Progress::Count(uint64_t now_ns) {
   }
   voices_ = positions_.size();
   if (positions_.empty()) return;
-  const auto half = static_cast<std::ptrdiff_t>(voices_ / 2);
-  std::nth_element(positions_.begin(), positions_.begin() + half, positions_.end(), std::greater<>());
   const Position before = reached_;
-  reached_ = positions_[voices_ / 2];
+  reached_ = LowerMedian(positions_);  // more than half have it
   LearnStride(before);
   in_next_life_ = static_cast<size_t>(
       std::count_if(positions_.begin(), positions_.end(), [this](const Position& at) { return at.life > life(); }));
-  std::nth_element(intervals_.begin(), intervals_.begin() + half, intervals_.end());
-  patience_ns_ = std::max(kPatienceNs, kPatientIntervals * intervals_[voices_ / 2]);
+  patience_ns_ = std::max(kPatienceNs, kPatientIntervals * UpperMedian(intervals_));
 }
 
 void Progress::LearnStride(const Position& before) {
@@ -106,10 +104,7 @@ bool Progress::IsBeyond(const Position& position, int64_t stride) const {
 
 int64_t StepOfMost(std::vector<int64_t> steps) {
   std::erase_if(steps, [](int64_t step) { return step < 0; });
-  if (steps.empty()) return -1;
-  const auto half = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
-  std::nth_element(steps.begin(), half, steps.end(), std::greater<>());
-  return *half;
+  return steps.empty() ? -1 : LowerMedian(steps);
 }
 
 bool IsFarAhead(int64_t step, int64_t of_most) { return of_most >= 0 && step > of_most && step - of_most > kFarAhead; }

@@ -1,6 +1,7 @@
 #include "proto/diagnosis_messages.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 
 namespace taskd::proto {
 namespace {
@@ -30,7 +31,7 @@ bool ReadName(const std::string& name, Enum last, Enum* out) {
 }
 
 absl::Status Unknown(const char* what, const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " '", name.substr(0, 64), "' is not known"));
+  return absl::InvalidArgumentError(absl::StrCat(what, " '", CutUtf8(name, 64), "' is not known"));
 }
 
 // Of a link its pairs, of all else the ids.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 #include "proto/frame_heads.h"
 
 namespace taskd::proto {
@@ -516,7 +517,7 @@ class PlainConnection::Session {
   void SubmitStatus(int32_t id, const Stream& stream, bool alone) {
     const std::string code = absl::StrCat(static_cast<int>(stream.status.code()));
     const std::string text = PercentEncode(
-        std::string_view(stream.status.message().data(), stream.status.message().size()).substr(0, kStatusTextBytes));
+        CutUtf8(std::string_view(stream.status.message().data(), stream.status.message().size()), kStatusTextBytes));
     std::vector<nghttp2_nv> fields;
     if (alone) fields = {Field(":status", "200"), Field("content-type", "application/grpc")};
     fields.push_back(Field("grpc-status", code));

@@ -10,12 +10,13 @@ tests/check_docs.py [--root FOLDER]     exit 1 with a line for each thing that i
 * Names in backticks in a table's column "function": each occurs in a file of the same row's column "file".
 * docs/life-of-*.md, which are walked function by function: each such row has one file and a function, and every other name in
   backticks occurs in a file that the page names.
+* A block of C++ below a link to a source file, "([name](file)):": that file has it, line for line.
 * The table of arrows in docs/architecture.md: it is ALLOWED of check_layers.py.
 * A translation, README.zh-CN.md of README.md, or a page's second part that begins with a heading of level 1, of its first: the
   same headings, paragraphs, list items, blocks of code and rows of tables in the same order, and in each the same code, links
   and numbers. Words, and comments within blocks of code, are its own.
 
-What has happened (CHANGELOG.md) is not checked, and neither are blocks of code.
+What has happened (CHANGELOG.md) is not checked, and neither are other blocks of code.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import check_layers
 
 FOLDERS = {folder.split("/")[0] for folder in check_layers.ALLOWED} | {"cmake", "deploy", "docs", "tests"}
 CODE_BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
+QUOTE = re.compile(r"\(\[[^\]]*\]\(([^)]*)\)\):\n\n```cpp\n(.*?)```", re.S)
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.*{},/-]+")
@@ -127,6 +129,16 @@ def link_problem(root, path, target):
     if anchor and file.endswith(".md") and anchor not in anchors(without_blocks(read(root, file))):
         return f"the link to {target}: {file} has no such heading"
     return None
+
+
+def quote_problems(root, path, text):
+    """A block of C++ below a link to a source file, "([name](file)):", is what that file has, line for line."""
+    for match in QUOTE.finditer(text):
+        file = os.path.normpath(os.path.join(os.path.dirname(path), match.group(1)))
+        wanted = [line.strip() for line in match.group(2).strip().splitlines()]
+        lines = [line.strip() for line in read(root, file).splitlines()] if os.path.exists(os.path.join(root, file)) else []
+        if not any(lines[at:at + len(wanted)] == wanted for at in range(len(lines))):
+            yield text.count("\n", 0, match.start()) + 1, f"{file} does not have what is quoted from it"
 
 
 def cells(line):
@@ -272,6 +284,7 @@ def check(root):
         problems += [f"{path}:{number}: {problem}" for number, problem in functions_problems(root, text)]
         if os.path.basename(path).startswith("life-of-"):
             problems += [f"{path}:{number}: {problem}" for number, problem in walk_problems(root, text)]
+        problems += [f"{path}:{number}: {problem}" for number, problem in quote_problems(root, path, read(root, path))]
         problems += filter(None, [translation_problem(root, path)])
     return problems + list(arrows_problems(root))
 

@@ -145,26 +145,31 @@ if $full; then
   tests/containers.sh || failure "containers (logs: build/containers)"
 fi
 
-# How many were skipped, and why, by pytest and by GoogleTest.
+# How many tests of the presets were skipped, and why, by pytest and by GoogleTest.
 skipped_and_why() {
+  local preset logs=()
+  for preset in "$@"; do
+    [ ! -f "build/$preset/Testing/Temporary/LastTest.log" ] || logs+=("build/$preset/Testing/Temporary/LastTest.log")
+  done
   awk '/^SKIPPED \[[0-9]+\] / { n = substr($2, 2) + 0; sub(/^SKIPPED \[[0-9]+\] [^:]*(:[0-9]+)?: /, ""); count[$0] += n }
        /: Skipped$/ { getline; count[$0]++ }
-       END { for (why in count) printf "%6d  %s\n", count[why], why }' build/release/Testing/Temporary/LastTest.log | sort -k 2
+       END { for (why in count) printf "%6d  %s\n", count[why], why }' "${logs[@]}" </dev/null | sort -k 2
 }
 
 # The last thing that a reader sees is the summary of the main run, unless something else went wrong.
 step "tests of release"
 if $full; then
-  ctest --preset release --no-tests=error -j "$tests" || failure "tests in release"
+  echo "slow ones too (log: build/release-test.log)"
+  run_ctest release || failure "tests in release"
 else
   wait "$release_tests" || failure "tests in release"
-  echo "skipped, and why:"
-  skipped_and_why
-  cat build/release-test.log
-  # Below its summary ctest names programs that skipped all of their tests.
-  ! grep -q '^The following tests did not run' build/release-test.log ||
-    grep -E '^[0-9]+% tests passed|^Total Test time' build/release-test.log
 fi
+echo "skipped, and why:"
+skipped_and_why tsan asan release
+cat build/release-test.log
+# Below its summary ctest names programs that skipped all of their tests.
+! grep -q '^The following tests did not run' build/release-test.log ||
+  grep -E '^[0-9]+% tests passed|^Total Test time' build/release-test.log
 if [ "${#failed[@]}" -gt 0 ]; then
   printf '\ntests/run.sh: %d part(s) failed:\n' "${#failed[@]}" >&2
   printf '  %s\n' "${failed[@]}" >&2

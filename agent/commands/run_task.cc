@@ -11,6 +11,7 @@
 #include "agent/engine/task.h"
 #include "agent/modes/plans/mode_plan.h"
 #include "agent/run/options.h"
+#include "common/utf8.h"
 
 namespace taskd::commands {
 namespace {
@@ -101,7 +102,7 @@ modes::ModePlan PlanOf(const engine::Task& task, const modes::ModeOptions& optio
 void WarnOfOtherSize(const Environment& environment, engine::Task* task) {
   const std::string given = ValueOf(environment, "WORLD_SIZE");
   if (given.empty() || given == absl::StrCat(task->world_size)) return;
-  task->warnings.push_back(absl::StrCat("WORLD_SIZE '", given.substr(0, 80), "' becomes ", task->world_size, ", as ",
+  task->warnings.push_back(absl::StrCat("WORLD_SIZE '", CutUtf8(given, 80), "' becomes ", task->world_size, ", as ",
                                         task->where, " has it"));
 }
 

@@ -13,6 +13,7 @@
 #include "agent/engine/placement.h"
 #include "agent/engine/task.h"
 #include "common/hostlist.h"
+#include "common/utf8.h"
 
 namespace taskd::engine {
 namespace {
@@ -26,7 +27,7 @@ constexpr double kUnknownShutdownS = 20;
 constexpr double kKillWaitS = 30;  // Slurm's own default
 
 std::string Shown(absl::string_view value) {
-  return value.size() <= kShownBytes ? std::string(value) : absl::StrCat(value.substr(0, kShownBytes), "...");
+  return value.size() <= kShownBytes ? std::string(value) : absl::StrCat(CutUtf8(std::string(value), kShownBytes), "...");
 }
 
 absl::StatusOr<std::vector<std::string>> Expand(const std::string& list) {

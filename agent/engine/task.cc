@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/utf8.h"
 
 namespace taskd::engine {
 namespace {
@@ -59,7 +60,7 @@ absl::StatusOr<int> Number(const Environment& environment, std::initializer_list
     int number = 0;
     if (absl::SimpleAtoi(value, &number) && number >= least && number <= most) return number;
     return absl::InvalidArgumentError(
-        absl::StrCat(variable, " '", value.substr(0, 80), "': a number from ", least, " to ", most));
+        absl::StrCat(variable, " '", CutUtf8(value, 80), "': a number from ", least, " to ", most));
   }
   return absl::InvalidArgumentError(
       absl::StrCat(*variables.begin(), ": it is not set in this rank of ", launcher, ", and nothing else tells it"));
@@ -109,7 +110,7 @@ absl::Status TakeUsersMaster(const Environment& environment, Task* task) {
     if (port.empty()) continue;
     if (!absl::SimpleAtoi(port, &task->master_port) || task->master_port < 1 || task->master_port > kMaxPort) {
       return absl::InvalidArgumentError(
-          absl::StrCat(variable, " '", port.substr(0, 80), "': a port, a number from 1 to ", kMaxPort));
+          absl::StrCat(variable, " '", CutUtf8(port, 80), "': a port, a number from 1 to ", kMaxPort));
     }
     task->master_ports = 1;
     break;

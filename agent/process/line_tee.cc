@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/process/equal_lines.h"
 #include "common/log.h"
+#include "common/utf8.h"
 
 namespace taskd::process {
 namespace {
@@ -312,13 +313,13 @@ void StreamTee::EndAll() {
 }
 
 void StreamTee::Remember(std::string_view line) {
-  last_lines_.emplace_back(line.substr(0, kMaxLastLineBytes));
+  last_lines_.push_back(CutUtf8(line, kMaxLastLineBytes));
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
 }
 
 std::vector<std::string> StreamTee::last_lines() const {
   std::vector<std::string> lines(last_lines_.begin(), last_lines_.end());
-  if (!partial_.empty()) lines.push_back(partial_.substr(0, kMaxLastLineBytes));
+  if (!partial_.empty()) lines.push_back(CutUtf8(partial_, kMaxLastLineBytes));
   if (lines.size() > kLastLines) lines.erase(lines.begin());
   return lines;
 }

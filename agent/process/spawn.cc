@@ -114,7 +114,7 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv, const std::map
       FindProgram(argv[0], path == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : path->second);
   if (!program.ok()) return program.status();
   bp::environment variables;
-  for (const auto& [name, value] : environment) variables[name] = value;
+  for (const auto& [name, value] : environment) variables.set(name, value);  // [] reads beyond shorter entries' ends
   const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
   MarkDescriptors();
   std::error_code error;

@@ -1,4 +1,5 @@
 #include "agent/rdma/node_list.h"
+#include "common/utf8.h"
 
 #include <arpa/inet.h>
 
@@ -27,7 +28,7 @@ bool HasBlankOrControl(std::string_view text) {
 }
 
 std::string Shown(std::string_view entry) {
-  std::string shown(entry.substr(0, 200));
+  std::string shown = CutUtf8(entry, 200);
   std::replace_if(
       shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
   return shown;

@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<int>> LocalRanks(const Json& request) {
     // Unsigned ones first: as a signed one the greatest would be -1, which means all.
     const bool is_too_great = rank.is_number_unsigned() && rank.get<uint64_t>() > INT16_MAX;
     if (!rank.is_number_integer() || is_too_great || rank.get<int64_t>() < -1) {
-      return absl::InvalidArgumentError(fmt::format("args: {} is not a local rank", rank.dump().substr(0, 64)));
+      return absl::InvalidArgumentError(fmt::format("args: {} is not a local rank", CutUtf8(rank.dump(), 64)));
     }
     ranks.push_back(rank.get<int>());
   }

@@ -17,6 +17,7 @@
 #include "common/printable.h"
 #include "common/ranges_text.h"
 #include "common/unique_fd.h"
+#include "common/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::run {
@@ -146,7 +147,7 @@ std::string FailureReport(const std::string& command, const std::vector<RankFail
         &text, "error",
         exit.error_json.empty() ? "none was written; torch's @record writes the exception down" : "see the error file");
   } else {
-    AddLines(&text, "error", std::string_view(exit.error_message).substr(0, kMaxShownMessage));
+    AddLines(&text, "error", CutUtf8(exit.error_message, kMaxShownMessage));
   }
   AddField(&text, "logs", first.log_folder.empty() ? "none" : Printable(first.log_folder, kMaxShownMessage));
   if (exit.stderr_unread) {
@@ -199,7 +200,7 @@ std::string EncodeExit(const process::WorkerExit& exit) {
   std::vector<std::string> lines;
   size_t bytes = 0;
   for (auto line = exit.last_lines.rbegin(); line != exit.last_lines.rend() && lines.size() < kMaxLines; ++line) {
-    lines.push_back(line->substr(0, kMaxLinesBytes / kMaxLines));
+    lines.push_back(CutUtf8(*line, kMaxLinesBytes / kMaxLines));
     bytes += lines.back().size();
     if (bytes > kMaxLinesBytes) break;
   }
@@ -210,7 +211,7 @@ std::string EncodeExit(const process::WorkerExit& exit) {
                 {"code", exit.code},
                 {"signal", exit.signal},
                 {"time_ns", exit.time_ns},
-                {"error_message", exit.error_message.substr(0, kMaxMessageBytes)},
+                {"error_message", CutUtf8(exit.error_message, kMaxMessageBytes)},
                 {"error_json", exit.error_json},
                 {"last_lines", lines}};
   if (!exit.killed_by.empty()) value["killed_by"] = exit.killed_by;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/json_limits.h"
+#include "common/utf8.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -293,7 +294,7 @@ NodeMessage ReadNodeMessage(const std::string& type, Reader& reader) {
   if (type == "event") return ReadEvent(reader);
   if (type == "stacks") return StacksMessage{reader.Int("id", 0, kMaxCount), reader.Text("text", kMaxTextBytes)};
   if (type == "pong") return PongMessage{reader.Number("id", 0, std::numeric_limits<int64_t>::max())};
-  reader.Fail(fmt::format("'{}' is no message of a node", type.substr(0, 32)));
+  reader.Fail(fmt::format("'{}' is no message of a node", CutUtf8(type, 32)));
   return PongMessage{};
 }
 
@@ -306,7 +307,7 @@ RootMessage ReadRootMessage(const std::string& type, Reader& reader) {
   if (type == "refused") return RefusedMessage{reader.Text("text", kMaxTextBytes), reader.OptionalBool("another_job")};
   if (type == "collect") return CollectMessage{reader.Int("id", 0, kMaxCount)};
   if (type == "ping") return PingMessage{reader.Number("id", 0, std::numeric_limits<int64_t>::max())};
-  reader.Fail(fmt::format("'{}' is no message of the root", type.substr(0, 32)));
+  reader.Fail(fmt::format("'{}' is no message of the root", CutUtf8(type, 32)));
   return PingMessage{};
 }
 

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/unique_fd.h"
+#include "common/utf8.h"
 
 namespace taskd::stacks {
 namespace {
@@ -131,7 +132,7 @@ std::string Demangle(std::string_view name) {
   std::unique_ptr<char, void (*)(void*)> text(
       status == 0 ? abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status) : nullptr, free);
   std::string result = status == 0 && text != nullptr ? text.get() : mangled;
-  if (result.size() > kMaxNameBytes) result = result.substr(0, kMaxNameBytes - 3) + "...";
+  if (result.size() > kMaxNameBytes) result = CutUtf8(result, kMaxNameBytes - 3) + "...";
   return result;
 }
 

@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "common/printable.h"
+#include "common/ranges_text.h"
 #include "diagnosis/render.h"
 #include "manager/page/census.h"
 #include "manager/page/job_report.h"
@@ -106,21 +107,6 @@ absl::StatusOr<view::History::Value> ReadValue(const Parameters& parameters) {
   if (std::optional<view::History::Value> value = view::HistoryValueFromName(found->second)) return *value;
   return absl::InvalidArgumentError(
       absl::StrCat("value: '", Printable(found->second), "' is not own_time, period, dataloader or communication"));
-}
-
-// "0-7, 12", of sorted numbers.
-std::string RunsOf(const std::vector<int>& numbers) {
-  std::string text;
-  size_t runs = 0;
-  for (size_t i = 0; i < numbers.size();) {
-    size_t end = i + 1;
-    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
-    if (++runs > kMaxRuns) return absl::StrCat(text, " and ", numbers.size() - i, " more");
-    absl::StrAppend(&text, text.empty() ? "" : ", ", numbers[i]);
-    if (end - i > 1) absl::StrAppend(&text, "-", numbers[end - 1]);
-    i = end;
-  }
-  return text;
 }
 
 Json KindsToJson(KindMask kinds) {
@@ -230,7 +216,7 @@ class Api {
         Json row;
         row["node"] = node.node;
         row["host"] = node.host;
-        row["ranks"] = RunsOf(RanksOf(node));
+        row["ranks"] = FormatRanges(RanksOf(node), kMaxRuns);
         json["nodes"].push_back(std::move(row));
       }
       return Dump(json);
@@ -337,7 +323,7 @@ class Api {
     json["ranks"] = hang.ranks;
     std::vector<int> behind = hang.behind;
     std::sort(behind.begin(), behind.end());
-    json["missing"] = RunsOf(behind);
+    json["missing"] = FormatRanges(behind, kMaxRuns);
     const int64_t since_ns = HangSinceNs(supervision);
     json["since"] = since_ns == 0 ? Json() : Json(Rfc3339(since_ns));
     const LoggedEvent stacks = sources_.events->NewestStacks(since_ns);
@@ -454,7 +440,7 @@ class Api {
       row["size"] = size;
       std::vector<int> members = ExpandMembers(group.members, kMaxShownMembers);
       std::sort(members.begin(), members.end());
-      row["ranks"] = RunsOf(members);
+      row["ranks"] = FormatRanges(members, kMaxRuns);
       rows.push_back(std::move(row));
     }
     return rows;
@@ -488,9 +474,9 @@ class Api {
     json["revision"] = wanted.revision;
     json["kinds"] = KindsToJson(wanted.effective);
     json["unanswered"] = census.unanswered.size();
-    json["unanswered_ranks"] = RunsOf(census.unanswered);
+    json["unanswered_ranks"] = FormatRanges(census.unanswered, kMaxRuns);
     json["failed"] = census.failed.size();
-    json["failed_ranks"] = RunsOf(census.failed);
+    json["failed_ranks"] = FormatRanges(census.failed, kMaxRuns);
     json["failure"] = census.failure;
     return json;
   }
@@ -532,7 +518,7 @@ class Api {
     json["ranks"]["expected"] = shape.nodes * shape.procs_per_node;
     json["nodes"]["known"] = snapshot.nodes.size();
     json["nodes"]["connected"] = snapshot.nodes.size() - census.lost_nodes.size();
-    json["nodes"]["lost"] = RunsOf(census.lost_nodes);
+    json["nodes"]["lost"] = FormatRanges(census.lost_nodes, kMaxRuns);
     json["switch"] = SwitchJson(snapshot.wanted, census);
     json["restarts"] = supervision.restarts;
     json["rank_exits"] = supervision.rank_exits;

@@ -1,7 +1,6 @@
 """`taskd diagnose --from`: the traces of PyTorch's profiler, recorded here from real training, and of the form that later
 releases have for GPUs (tests named contract: by a writer of our own)."""
 import gzip
-import importlib.util
 import json
 import re
 import shutil
@@ -9,6 +8,7 @@ import shutil
 import chrome_traces
 import pytest
 from chrome_traces import GpuJob
+from needs import needs_torch
 
 
 def diagnose(stage, *paths, code=0):
@@ -25,15 +25,10 @@ def notes(report):
     return " | ".join(note["text"] for note in report["notes"])
 
 
-@pytest.fixture
-def torch():
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("there is no PyTorch")
-
-
 # Real training on gloo, with the profiler that this PyTorch has
 
-def test_real_slow_rank(stage, torch, tmp_path):
+@needs_torch
+def test_real_slow_rank(stage, tmp_path):
     chrome_traces.record(tmp_path / "traces", slow_rank=1)
     report = diagnose(stage, tmp_path / "traces")
     assert report["state"] == "slow" and named(report) == [("rank", [1])], report
@@ -43,14 +38,16 @@ def test_real_slow_rank(stage, torch, tmp_path):
     assert all(source["records"] > 1000 and source["note"] == "" for source in report["sources"])
 
 
-def test_real_slow_loader(stage, torch, tmp_path):
+@needs_torch
+def test_real_slow_loader(stage, tmp_path):
     chrome_traces.record(tmp_path / "traces", slow_rank=2, how="loader")
     report = diagnose(stage, tmp_path / "traces")
     assert named(report) == [("rank", [2])]
     assert report["verdicts"][0]["cause"] == "dataloader"
 
 
-def test_real_healthy_job_names_nobody(stage, torch, tmp_path):
+@needs_torch
+def test_real_healthy_job_names_nobody(stage, tmp_path):
     chrome_traces.record(tmp_path / "traces")
     assert diagnose(stage, tmp_path / "traces")["verdicts"] == []
 

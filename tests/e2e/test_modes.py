@@ -13,6 +13,7 @@ from harness import PYTHON, TASKD, wait_until
 from launchers import running, wait_log
 from ports import free_port
 from modes import ModeJob, dry_run
+from needs import needs_torch
 
 ENDS_S = 15  # what the interface promises for the end of the other nodes
 
@@ -354,6 +355,7 @@ print("sum ok", flush=True)
 """
 
 
+@needs_torch
 @pytest.mark.root("mounts a hosts file")
 def test_pytorch_gpu_arguments_make_a_process_group(stage):
     job = ModeJob(stage, nodes=3)

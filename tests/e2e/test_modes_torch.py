@@ -8,8 +8,9 @@ import harness
 from harness import PYTHON, TASKD, wait_until
 from launchers import wait_log
 from namespaces import make_rig  # noqa: F401
+from needs import needs_torch
 
-pytestmark = pytest.mark.root("network namespaces")
+pytestmark = [pytest.mark.root("network namespaces"), needs_torch]
 JOB_S = 90  # nine processes import torch on two cores
 
 TRAIN = r"""

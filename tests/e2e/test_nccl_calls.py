@@ -21,7 +21,7 @@ def run(stage, manager, proxy, old, plugin=PLUGIN, marks=True):
     """Runs both ranks, with what `taskd run` sets for them. The operations of each, as its marks say them."""
     ranks = [harness.Process(f"nccl-rank{rank}", [PROGRAM], clean_environment(
         LD_PRELOAD=LIBRARY, NCCL_PROFILER_PLUGIN=plugin, LD_LIBRARY_PATH=OLD_NCCL if old else None, RANK=rank, WORLD_SIZE=2,
-        TASKD_SOCKET=proxy.socket, ASAN_OPTIONS="verify_asan_link_order=0"), stage.folder) for rank in (0, 1)]
+        TASKD_SOCKET=proxy.socket), stage.folder) for rank in (0, 1)]
     stage.processes += ranks
     for rank in ranks:
         wait_until(lambda rank=rank: rank.require_alive() and "sum of the results: 0\n" in rank.log(), f"{rank.name} is done")

@@ -34,7 +34,7 @@ class GpuRank(harness.Process):
                    self.counter_path]
         super().__init__(f"gpu-rank{rank}", command, clean_environment(
             RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world, TASKD_SOCKET=proxy.socket, NVTX_INJECTION64_PATH=nvtx,
-            NCCL_PROFILER_PLUGIN=nccl, ASAN_OPTIONS="verify_asan_link_order=0", **environment), stage.folder)
+            NCCL_PROFILER_PLUGIN=nccl, **environment), stage.folder)
         stage.processes.append(self)
 
     def made(self):

@@ -4,6 +4,7 @@ import socket
 import pytest
 
 import harness
+from needs import needs_torch
 
 SEVERAL = {"SLURM_STEP_NUM_TASKS": 4}
 # Without a rank until init_process_group: its first steps are marked by then.
@@ -46,6 +47,7 @@ def test_launchers_variables_attach(stage, manager, recording, proxy, variables)
     harness.wait_until(lambda: proxy.counts(3)["other"] >= 20, "all 20 marks are in the files")
 
 
+@needs_torch
 def test_torch_tells_the_rank_late_and_nothing_is_lost(stage, manager, recording, proxy):
     port = harness.free_port()
     environment = {"TASKD_SOCKET": proxy.socket, "LD_PRELOAD": harness.LIBRARY, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1}

@@ -12,6 +12,7 @@ import harness
 import pytest
 from harness import TASKD, clean_environment, wait_until
 from launchers import wait_log
+from needs import needs_torch
 from ports import free_port
 
 # ---- What ranks get
@@ -303,6 +304,7 @@ dist.barrier()
 """
 
 
+@needs_torch
 @pytest.mark.parametrize("tiered", [False, True])
 def test_all_reduce(jobs, tiered):
     script = os.path.join(jobs.stage.folder, "all_reduce.py")
@@ -335,6 +337,7 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
+@needs_torch
 def test_all_reduce_of_an_elastic_job(jobs):
     """The key space is new after each change of membership, also for PyTorch 1.x, which only knows of restarts."""
     script = os.path.join(jobs.stage.folder, "elastic_sum.py")

@@ -12,6 +12,7 @@ import harness
 import pytest
 from harness import PYTHON, TASKD, wait_until
 from launchers import LAUNCHED, running, wait_log
+from needs import needs_torch
 from ports import free_port
 
 SEGMENTS = "/dev/shm/taskd-*"
@@ -386,6 +387,7 @@ print("still there", flush=True)
 """
 
 
+@needs_torch
 def test_master_is_a_store_of_pytorch(jobs):
     with subprocess.Popen([PYTHON, "-c", TORCH_STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as store:
         port = store.stdout.readline().split()[1]

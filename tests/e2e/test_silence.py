@@ -19,10 +19,14 @@ STOPPED_S = 9
 def stop_for(seconds, *pids):
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    begun = time.monotonic()
-    wait_until(lambda: time.monotonic() - begun >= seconds, "the time is over", seconds + 10)
+    wait_for(seconds)
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
+
+
+def wait_for(seconds):
+    begun = time.monotonic()
+    wait_until(lambda: time.monotonic() - begun >= seconds, "the time is over", seconds + 10)
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -46,6 +50,21 @@ def test_a_launcher_that_was_stopped_goes_on(jobs, kind, node):
     assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
     assert {e["pid"] for e in jobs.started()} == pids
     assert "lost" not in nodes[0].log() and "gone" not in nodes[1].log()
+
+
+@pytest.mark.parametrize("kind", ["static", "static, tiers"])
+def test_time_in_which_no_launcher_ran_is_nobodys_silence(jobs, kind):
+    """Each of them has heard nothing of the others for longer than they may be silent, because it did not run itself."""
+    port = free_port()
+    tiers = ["--enable-tiered-parallel-tcpstore"] if "tiers" in kind else []
+    nodes = [jobs.static(n, port, "--node-timeout=5", *tiers, procs=1, action=["wait"]) for n in (0, 1)]
+    jobs.wait_started(2)
+    pids = {e["pid"] for e in jobs.alive()}
+    stop_for(STOPPED_S, *[node.pid for node in nodes])
+    wait_for(2)  # whoever is going to take the other for lost has done it by then
+    assert {e["pid"] for e in jobs.alive()} == pids, nodes[0].log() + nodes[1].log()
+    jobs.put("go")
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
 
 
 def test_silence_counts_in_the_end(jobs):
@@ -138,6 +157,16 @@ def test_nodes_of_a_mode_that_were_stopped_go_on(stage):
         job.put("go")
         assert [n.wait() for n in pair] == [0, 0], pair[0].log() + pair[1].log()
         assert "gone" not in pair[0].log() + pair[1].log()
+
+
+def test_time_in_which_no_node_of_a_mode_ran_is_nobodys_silence(stage):
+    job = ModeJob(stage)
+    nodes = mode_nodes(job, *[["--node-timeout=5"]] * 2)
+    stop_for(STOPPED_S, *processes_of(nodes[0]), *processes_of(nodes[1]))
+    wait_for(2)  # whoever is going to take the other for lost has done it by then
+    assert len(job.alive()) == 2, nodes[0].log() + nodes[1].log()
+    job.put("go")
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].log() + nodes[1].log()
 
 
 @pytest.mark.parametrize("stopped", ["taskd run of node 1", "taskd run of node 0", "all of node 0"])

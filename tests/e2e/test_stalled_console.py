@@ -3,12 +3,14 @@ import os
 import re
 import signal
 import socket
+import time
 
 import harness
 import pytest
 import tcpstore
 from consoles import StalledConsole
 from harness import TASKD, clean_environment, wait_until
+from modes import ModeJob
 from ports import free_port
 from stores import StoreProcess
 
@@ -120,19 +122,49 @@ def test_what_was_said_comes_when_somebody_reads(jobs, console):
 
 
 def test_node_whose_console_stalls_is_not_lost(jobs, console):
-    """Its launcher has to say that its proxy was killed; and answers the pings of node 0's."""
+    """Its launcher has to say that its proxy was killed, and answers the pings of node 0's for longer than they may be silent."""
     port = free_port()
-    nodes = [jobs.static(0, port, procs=1, action=["wait"], environment=WITH_DAEMONS),
+    nodes = [jobs.static(0, port, "--node-timeout=5", procs=1, action=["wait"], environment=WITH_DAEMONS),
              jobs.static(1, port, procs=1, action=["wait"], environment=WITH_DAEMONS, prefix=console.to_stderr)]
     ranks = jobs.wait_started(2)
+    begun = time.monotonic()
     for _ in range(3):
         (victim,) = wait_until(lambda: children(nodes[1].pid, "proxy"), "node 1's proxy runs")
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: set(children(nodes[1].pid, "proxy")) - {victim}, "it is started again")
+    wait_until(lambda: time.monotonic() - begun > 8, "the time-out is over")
     assert jobs.alive() == ranks
     jobs.put("go")
     assert [node.wait() for node in nodes] == [0, 0], nodes[0].log()
     assert "was lost" not in nodes[0].log()
+
+
+def test_node_of_a_mode_whose_console_stalls_is_not_lost(stage, console):
+    job = ModeJob(stage)
+    environment = {"TASKD_LOG_LEVEL": "trace"}
+    nodes = [job.run(0, "torch", ("go",), "--node-timeout=5"),
+             job.run(1, "torch", ("go",), prefix=console.to_stderr, environment=environment)]
+    wait_until(lambda: len(job.started()) == 2, "both commands run")
+    begun = time.monotonic()
+    (victim,) = wait_until(lambda: children(nodes[1].pid, "proxy"), "node 1's proxy runs")
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: set(children(nodes[1].pid, "proxy")) - {victim}, "it is started again")
+    wait_until(lambda: time.monotonic() - begun > 8, "the time-out is over")
+    assert len(job.alive()) == 2, nodes[0].log()
+    job.put("go")
+    assert [node.wait() for node in nodes] == [0, 0], nodes[0].log()
+
+
+def test_rank(stage, console, manager, proxy):
+    """libtaskd.so has something to say in the rank's first mark, and nobody reads it."""
+    counter = os.path.join(stage.folder, "count")
+    environment = clean_environment(LD_PRELOAD=harness.LIBRARY, TASKD_SOCKET=proxy.socket, RANK=0, TASKD_MARK_NAMES="no rule")
+    command = [*console.to_stderr, harness.RANK_MAIN, "--rank", "0", "--threads", "1", "--rate", "200", "--pattern", "sequence",
+               "--counter", counter, "--count", "0", "--name-bytes", "0", "--hold", "1", "--init", "1"]
+    rank = stage._add(harness.Process("rank", command, environment, stage.folder))
+    manager.wait_attached([0])
+    manager.all_on()
+    wait_until(lambda: rank.require_alive() and sum(proxy.counts(0).values()) > 0, "its marks are there")
 
 
 @pytest.mark.parametrize("arguments", [["manager", "--listen", "nowhere"], ["proxy", "--manager", "nowhere"],

@@ -12,9 +12,10 @@ import traceback
 import harness
 import pytest
 from harness import PATIENCE_S, wait_until
+from needs import NO_TORCH
 from stores import World
 
-torch = pytest.importorskip("torch.distributed", reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+torch = pytest.importorskip("torch.distributed", reason=NO_TORCH)
 
 STORE_SCRIPT = '''
 import datetime, sys, torch.distributed as dist

@@ -13,6 +13,7 @@ import pytest
 import harness
 from harness import PYTHON, TASKD, wait_until
 from launchers import running
+from needs import needs_torch
 from tasks import Step
 
 WITH_MANAGER = {"TASKD_MANAGER": ""}
@@ -234,6 +235,7 @@ def under_mpi(jobs, starter, *command, mode="auto", **environment):
                           timeout=120, check=False)
 
 
+@needs_torch
 @pytest.mark.parametrize("starter, mode", [("openmpi", "auto"), ("openmpi", "mpi"), ("mpich", "auto")])
 def test_mpi_starts_one_world_of_one_node(jobs, starter, mode):
     done = under_mpi(jobs, starter, PYTHON, "-c", WORLD, mode=mode)

@@ -3,8 +3,9 @@ import pytest
 
 import harness
 import torch_ways
+from needs import NO_TORCH
 
-torch = pytest.importorskip("torch", reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+torch = pytest.importorskip("torch", reason=NO_TORCH)
 
 # In every run: one way for each place where communication is seen, and for each kind of step.
 QUICK = {"ddp", "fsdp", "coalesced", "grad-scaler"}

@@ -224,12 +224,8 @@ class Run:
                 self.counters = tuple(float(value[1]) for value in values)
 
     def ledger(self):
-        manager = harness.Manager(self.folder, name="reader", job="", task="", state_dir=self.state)
-        try:
-            done = subprocess.run([harness.TASKD, "goodput", "--manager", manager.address, "--json"], env=harness.clean_environment(),
-                                  capture_output=True, text=True, timeout=30, check=False)
-        finally:
-            manager.terminate()
+        done = subprocess.run([harness.TASKD, "goodput", "--state-dir", self.state, "--json"], env=harness.clean_environment(),
+                              capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -27,3 +27,11 @@ def test_what_is_there(source, code):
                                            ("taskd run --gone", "--gone"), ("TASKD_GONE", "TASKD_GONE"), ("undo_", "undo_")])
 def test_what_is_not(source, code, missing):
     assert list(check_docs.name_problems(code, *source)) == [f"no source knows {missing}"]
+
+
+@pytest.mark.parametrize("quoted, problems", [("int Answer() {\n  return 42;", []), ("return 42;\n", []),
+                                              ("int Answer() {\nreturn 41;", [(1, "a.cc does not have what is quoted from it")])])
+def test_a_quote_is_what_the_file_has(tmp_path, quoted, problems):
+    (tmp_path / "a.cc").write_text("int Answer() {\n  return 42;\n}\n")
+    text = f"As ([a.cc](a.cc)):\n\n```cpp\n{quoted}\n```\n"
+    assert list(check_docs.quote_problems(str(tmp_path), "PAGE.md", text)) == problems

@@ -28,6 +28,8 @@ LIBRARY = os.path.join(BUILD, "lib", "libtaskd.so")
 RANK_MAIN = os.path.join(BUILD, "tests", "e2e_rank")
 JOB_CERTIFICATES = os.path.join(BUILD, "tests", "job_certificates")
 PYTHON = "/usr/bin/python3"
+# LeakSanitizer attaches as a debugger does, to which daemons are closed; some tests preload; and a rank may have two libtaskd.so.
+ASAN_OPTIONS = "detect_leaks=0:verify_asan_link_order=0:detect_odr_violation=0"
 PYTHON_PACKAGE = os.path.join(BUILD, "python")
 JOB = "default/e2e"
 TASK = "e2e-task"
@@ -89,8 +91,8 @@ def clean_environment(**extra):
     steering = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|POD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|PMIX_|PMI_|SLURM|"
                           r"PET_|TORCHELASTIC_|JOB_COMPLETION_INDEX|JOBSET_|LWS_|VC_|KUBERNETES_|MSTX_|NVTX_")
     environment = {k: v for k, v in os.environ.items() if not steering.match(k)}
-    if sanitized():  # LeakSanitizer attaches as a debugger does, to which daemons are closed; and some tests preload
-        environment.setdefault("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0")
+    if sanitized():
+        environment.setdefault("ASAN_OPTIONS", ASAN_OPTIONS)
     environment.update({k: str(v) for k, v in extra.items() if v is not None})
     return environment
 
@@ -327,8 +329,7 @@ class Rank(Process):
         command = [RANK_MAIN, "--rank", str(rank), "--threads", str(threads), "--rate", str(rate), "--count", str(count),
                    "--pattern", pattern, "--name-bytes", str(name_bytes), "--counter", self.counter_path,
                    "--hold", str(int(hold)), "--init", str(int(init))]
-        environment = clean_environment(**{"LD_PRELOAD": LIBRARY, "TASKD_SOCKET": socket_path, "RANK": rank,
-                                           "ASAN_OPTIONS": "verify_asan_link_order=0", **(environment or {})})
+        environment = clean_environment(**{"LD_PRELOAD": LIBRARY, "TASKD_SOCKET": socket_path, "RANK": rank, **(environment or {})})
         super().__init__(name or f"rank{rank}", command, environment, folder)
 
     def made(self):

@@ -6,6 +6,9 @@ import sys
 import pytest
 
 from conftest import wait_until
+from needs import needs_torch
+
+pytestmark = needs_torch
 
 RANK_PY = """
 import os, sys, time

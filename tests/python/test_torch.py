@@ -1,5 +1,4 @@
 """taskd.torch in a real data-parallel job of two ranks over gloo, with what would be recorded written down instead."""
-import importlib.util
 import json
 import os
 import re
@@ -8,8 +7,9 @@ import sys
 import ports
 import pytest
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
-                                reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+from needs import needs_torch
+
+pytestmark = needs_torch
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_job.py")
 
 

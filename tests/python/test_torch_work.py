@@ -1,5 +1,4 @@
 """How much work a step is: from the shapes of the outermost forward's arguments, or said by the program."""
-import importlib.util
 import json
 import os
 import subprocess
@@ -7,8 +6,9 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
-                                reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+from needs import needs_torch
+
+pytestmark = needs_torch
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_work_job.py")
 
 

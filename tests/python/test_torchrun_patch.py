@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from conftest import is_running, wait_until
+from needs import needs_torch
 
 TORCH = importlib.util.find_spec("torch")
-pytestmark = pytest.mark.skipif(TORCH is None, reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+pytestmark = needs_torch
 
 TRAIN_PY = "import os\nprint('TRAINED', os.environ['RANK'], os.environ.get('TASKD_MANAGER'), flush=True)\n"
 # Works around torch 1.13 on Python 3.11.

@@ -3,6 +3,7 @@
 
 #include "legacy_api.h"
 #include "recorder.h"
+#include "runtime.h"
 
 TASKD_EXPORT int InitWorker(intptr_t global_rank, intptr_t /*node_rank*/, intptr_t upper_limit_mb) {
   if (global_rank < 0 || global_rank > INT_MAX || upper_limit_mb < 0 || upper_limit_mb > INT_MAX) return -1;
@@ -15,8 +16,12 @@ TASKD_EXPORT void DestroyTaskdWorker() { taskd::worker::Destroy(); }
 
 TASKD_EXPORT void AtExitAction() { taskd::worker::Destroy(); }
 
-TASKD_EXPORT void RegisterSwitchCallback(uintptr_t) {}
-TASKD_EXPORT void RegisterStressTestCallback(uintptr_t) {}
+TASKD_EXPORT void RegisterSwitchCallback(uintptr_t) {
+  taskd::worker::Say("RegisterSwitchCallback: network cards and nodes are not switched; nothing will call it");
+}
+TASKD_EXPORT void RegisterStressTestCallback(uintptr_t) {
+  taskd::worker::Say("RegisterStressTestCallback: there are no stress tests; nothing will call it");
+}
 TASKD_EXPORT void RegisterBackendCallback(uintptr_t) {}
 
 TASKD_EXPORT int InitTaskdManager(const char*) { return 1; }

@@ -174,9 +174,13 @@ FRESH_TEST(LegacyTest, InitStartDestroy) {
   EXPECT_EQ(InitWorker(intptr_t{1} << 40, 0, 5000), -1);
   EXPECT_EQ(InitWorker(7, 1, 5000), 0);
   EXPECT_EQ(StartMonitorClient(), 0);
+  ::testing::internal::CaptureStderr();
   RegisterSwitchCallback(1);
   RegisterStressTestCallback(2);
   RegisterBackendCallback(3);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("taskd: RegisterSwitchCallback: "), std::string::npos) << said;
+  EXPECT_NE(said.find("taskd: RegisterStressTestCallback: "), std::string::npos) << said;
   taskd_mark("recorded");
   SegmentView segment;
   EXPECT_EQ(segment.header().rank.load(), 7);

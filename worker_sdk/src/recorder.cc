@@ -1,6 +1,7 @@
 #include "recorder.h"
 
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -324,6 +325,9 @@ void Say(const char* line) {
   const int bytes = snprintf(buffer, sizeof(buffer), "taskd: %s\n", line);
   if (bytes <= 0) return;
   const size_t length = static_cast<size_t>(bytes) < sizeof(buffer) ? static_cast<size_t>(bytes) : sizeof(buffer) - 1;
+  // Training does not wait for whoever reads it: what a full pipe, or a terminal that was stopped, does not take is lost.
+  pollfd console = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&console, 1, 0) != 1 || (console.revents & POLLOUT) == 0) return;
   if (write(STDERR_FILENO, buffer, length) < 0) return;  // nobody to tell
 }
 

@@ -11,6 +11,7 @@
 #include "agent/modes/plans/platform_modes.h"
 #include "agent/rdma/rdma_environment.h"
 #include "common/address.h"
+#include "common/utf8.h"
 #include "fmt/format.h"
 
 namespace taskd::modes {
@@ -146,7 +147,7 @@ std::string_view PlatformName(Platform platform) {
 std::string ModeInput::Get(const std::string& name) const { return ValueOf(environment, name); }
 
 std::string QuotedValue(std::string_view value) {
-  std::string shown(value.substr(0, kShownBytes));
+  std::string shown = CutUtf8(value, kShownBytes);
   std::replace_if(
       shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
   return fmt::format("'{}{}'", shown, value.size() > kShownBytes ? "..." : "");
