@@ -25,7 +25,7 @@ namespace taskd::manager {
 
 class JobLedger final : public ChangeSink {
  public:
-  static constexpr std::chrono::seconds kSaveEvery{5};
+  static constexpr std::chrono::seconds kSaveEvery{1};
 
   struct Options {
     std::string job;        // as people call it

@@ -103,7 +103,7 @@ def test_is_kept_over_a_kill_of_the_manager(stage):
     assert after["since"][:19] == before["since"][:19] and len(after["attempts"]) == 1
     assert [i["text"] for i in after["incidents"]] == ["rank 0 ended with code 3"]
     assert after["rank_s"] >= before["rank_s"] - 1e-3
-    # It is written at each incident and every 5 s: what was not, and while nobody was there, is unknown.
+    # It is written at each incident and every second: what was not, and while nobody was there, is unknown.
     assert after["seconds"]["restart"] >= before["seconds"]["restart"] - after["slots"] * 5.5
 
 
