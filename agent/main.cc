@@ -3,6 +3,7 @@
 
 #include "agent/commands/command_line.h"
 #include "agent/commands/diagnose.h"
+#include "agent/commands/goodput.h"
 #include "agent/commands/manager.h"
 #include "agent/commands/proxy.h"
 #include "agent/commands/ranktable.h"
@@ -40,6 +41,7 @@ const commands::CommandEntry kCommands[] = {
     {"switch", "switch marks on or off and print each rank's answer", commands::MakeSwitchCommand},
     {"status", "nodes, ranks, switch state, marks written and lost, overhead", commands::MakeStatusCommand},
     {"diagnose", "who is slow, since when, why, and what it costs", commands::MakeDiagnoseCommand},
+    {"goodput", "where the job's time went, and what each interruption cost", commands::MakeGoodputCommand},
     {"ui", "the address of the page that shows the job in a browser", commands::MakeUiCommand},
     {"token", "what lets a browser or a scraper in, without the job's secret", commands::MakeTokenCommand},
     {"report", "the job on one page, as an HTML file that opens anywhere", commands::MakeReportCommand},

@@ -31,6 +31,7 @@ struct RankReport {
   std::array<uint64_t, kNumMarkCounts> marks{};  // marks and ranges written to the files
   uint64_t lost = 0;
   double overhead_ns_per_mark = 0;
+  uint64_t stopped_ms = 0;  // that its processes were stopped, or did not run with all of the node, while attached
 
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };

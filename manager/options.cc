@@ -82,6 +82,7 @@ absl::StatusOr<ManagerOptions> ResolveManagerOptions(ManagerOptions options) {
                                      CheckRange("--procs-per-node", options.procs_per_node, kMaxRanksPerNode)}) {
     if (!status.ok()) return status;
   }
+  options.is_named = !options.job.empty() || !options.default_job.empty() || !options.task_id.empty();
   if (options.default_job.empty()) options.default_job = NameOf(options.task_id);
   if (int64_t{options.nodes} * options.procs_per_node > kMaxExpectedRanks) {
     return absl::InvalidArgumentError(absl::StrCat("--nodes: ", options.nodes, " nodes of ", options.procs_per_node,

@@ -11,6 +11,7 @@ namespace taskd::manager {
 struct ManagerOptions {
   std::string job;          // namespace/name; empty: any job name is this job's
   std::string default_job;  // what people see without it; empty: default/<task id, else HOST-PID>
+  bool is_named = false;    // by --job, --default-job or --task-id; filled in
   std::string task_id;      // what ClusterD and SubscribeDataTraceSwitch call the job
   int nodes = 0;            // 0: not known
   int procs_per_node = 0;   // 0: not known
@@ -20,6 +21,7 @@ struct ManagerOptions {
   std::string
       http_host;  // names under which browsers reach it, separated by commas; this machine's own need not be there
   std::string state_dir;  // empty: <runtime folder>/<task id>/manager where there is a task id, else nothing is kept
+  std::string ledger;     // folder that the attempts of the job share; empty: the ledger is in state_dir
   std::string switch_file = "/user/cluster-info/datatrace-config/profilingSwitch";
   std::string clusterd;       // HOST:PORT; empty: MINDX_SERVER_IP:8899 where that is set, else no ClusterD
   bool report_fault = false;  // tells ClusterD of nodes that slow the job down

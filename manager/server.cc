@@ -22,6 +22,10 @@
 #include "grpcpp/impl/service_type.h"
 #include "manager/job/job_link_service.h"
 #include "manager/job/route_agreement_service.h"
+#include "manager/ledger/job_ledger.h"
+#include "manager/ledger/ledger_folder.h"
+#include "manager/ledger/ledger_keeper.h"
+#include "manager/ledger/ledger_service.h"
 #include "manager/nodes/node_service.h"
 #include "manager/page/control_service.h"
 #include "manager/page/event_log.h"
@@ -55,6 +59,8 @@ constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::chrono::seconds kUpkeepInterval{1};
 // A change is answered when it lasts, or after this: storage that hangs stops neither switches nor the diagnosis.
 constexpr std::chrono::milliseconds kStoragePatience{500};
+// For the ledger's folder, at the start: what it says later still counts.
+constexpr std::chrono::milliseconds kLedgerPatience{300};
 
 std::vector<diagnosis::Verdict> ReadKept(const std::vector<std::string>& kept) {
   std::vector<diagnosis::Verdict> verdicts;
@@ -109,6 +115,7 @@ class ManagerServer::Impl {
       wake_.notify_all();
       upkeep_.join();
     }
+    if (ledger_ != nullptr) ledger_->SaveNow();
   }
 
   absl::Status Start(const ManagerOptions& options, const Bound& bound) {
@@ -186,28 +193,81 @@ class ManagerServer::Impl {
         return verdict_writer_->Save(rows);
       };
     }
+    absl::Status ledger = OpenLedger(options, shape);
+    if (!ledger.ok()) return ledger;
     core_ = std::make_shared<ManagerCore>(std::move(shape), kept, std::move(persist));
     history_ = std::make_shared<view::History>();
     groups_ = std::make_shared<view::RankGroups>();
     DiagnosisCore::Options diagnosis;
-    diagnosis.feed.on_step = [history = history_](int rank, const StepFold& fold, uint64_t now_ns) {
+    diagnosis.feed.on_step = [history = history_, ledger = ledger_](int rank, const StepFold& fold, uint64_t now_ns) {
       history->Add(rank, fold, now_ns);
+      ledger->OnStep(rank, fold);
+    };
+    diagnosis.feed.on_presence = [ledger = ledger_](int rank, bool attached) { ledger->OnPresence(rank, attached); };
+    diagnosis.feed.on_stopped = [ledger = ledger_](int rank, uint64_t stopped_ms) {
+      ledger->OnStopped(rank, stopped_ms);
     };
     diagnosis.feed.on_groups = [groups = groups_](int node, int rank, const std::vector<GroupInfo>& of_rank) {
       groups->Set(node, rank, of_rank);
     };
     diagnosis_ = std::make_shared<DiagnosisCore>(diagnosis, verdicts, std::move(save));
     events_ = std::make_shared<EventLog>();
-    supervision_ =
-        std::make_shared<SupervisionCore>([core = core_] { return core->Snapshot(); },
-                                          [events = events_](const SupervisionEvent& event) { events->Add(event); });
+    supervision_ = std::make_shared<SupervisionCore>(
+        [core = core_] { return core->Snapshot(); },
+        [events = events_, ledger = ledger_](const SupervisionEvent& event) {
+          events->Add(event);
+          ledger->OnEvent(event);
+        },
+        [ledger = ledger_](const std::string& waits_for) { ledger->OnWaits(waits_for); });
     diagnosis_->Subscribe(events_.get());
     core_->Subscribe(events_.get());
+    core_->Subscribe(ledger_.get());
+    return absl::OkStatus();
+  }
+
+  // Attempts find each other by the job's name.
+  static bool KeepsInFolder(const ManagerOptions& options, const JobShape& shape) {
+    if (options.ledger.empty()) return false;
+    if (options.is_named) return true;
+    spdlog::warn(
+        "--ledger: not used, this job ({}) has no name that its next attempt would have; give --job or --task-id",
+        shape.name());
+    return false;
+  }
+
+  absl::Status OpenLedger(const ManagerOptions& options, const JobShape& shape) {
+    JobLedger::Options with;
+    with.job = shape.name();
+    with.task = shape.task_id;
+    with.slots = shape.nodes * shape.procs_per_node;
+    with.launched = options.exit_on_stdin_eof;
+    if (KeepsInFolder(options, shape)) {
+      ledger_keeper_ = std::make_unique<LedgerKeeper>(
+          std::make_unique<LedgerFolder>(options.ledger, shape.name(), shape.task_id), options.ledger);
+      with.save = [this](const std::string& state) {
+        ledger_keeper_->Save(state);
+        return absl::OkStatus();
+      };
+      const std::optional<std::string> before = ledger_keeper_->Await(kLedgerPatience);
+      ledger_ = std::make_shared<JobLedger>(with, before.value_or(""));
+      if (!before) ledger_keeper_->OnLate([ledger = ledger_](const std::string& kept) { ledger->Precede(kept); });
+      return absl::OkStatus();
+    }
+    std::string kept;
+    if (db_ != nullptr) {
+      absl::StatusOr<std::string> loaded = db_->LoadLedger();
+      if (!loaded.ok()) return loaded.status();
+      kept = *std::move(loaded);
+      ledger_writer_ = std::make_unique<LatestWriter<std::string>>(
+          [db = db_.get()](const std::string& state) { return db->SaveLedger(state); }, kStoragePatience);
+      with.save = [this](const std::string& state) { return ledger_writer_->Save(state); };
+    }
+    ledger_ = std::make_shared<JobLedger>(with, kept);
     return absl::OkStatus();
   }
 
   JobSources Sources(const ManagerOptions& options, SteadyTime started) const {
-    return {core_, diagnosis_, supervision_, history_, groups_, events_, started, options.not_supported};
+    return {core_, diagnosis_, supervision_, history_, groups_, events_, ledger_, started, options.not_supported};
   }
 
   absl::Status StartHttp(const ManagerOptions& options, SteadyTime started) {
@@ -247,21 +307,22 @@ class ManagerServer::Impl {
     control_service_ = MakeControlService(Sources(options, started));
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
+    ledger_service_ = MakeLedgerService(ledger_, core_->shape());
     job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret),
                                    [supervision = supervision_](const std::string& waits_for) {
                                      supervision->SetWaitsFor(waits_for, std::chrono::steady_clock::now());
                                    });
     route_agreement_service_ = MakeRouteAgreementService(core_->shape());
-    const std::vector<std::string> names = {"TrainingDataTrace",      "taskd.v1.NodeLink",    "taskd.v1.Control",
-                                            "taskd.v1.Diagnosis",     "taskd.v1.Supervision", "taskd.v1.JobLink",
-                                            "taskd.v1.RouteAgreement"};
+    const std::vector<std::string> names = {"TrainingDataTrace",       "taskd.v1.NodeLink",    "taskd.v1.Control",
+                                            "taskd.v1.Diagnosis",      "taskd.v1.Supervision", "taskd.v1.JobLink",
+                                            "taskd.v1.RouteAgreement", "taskd.v1.Ledger"};
     reflection_service_ = MakeReflectionService(names);
     grpc::ServerBuilder builder;
     proto::SetServerLimits(builder, kBufferBytes);
     fed_ = std::make_unique<proto::FedServer>(builder);
     for (grpc::Service* service : {trace_service_.get(), node_service_.get(), control_service_.get(),
                                    diagnosis_service_.get(), supervision_service_.get(), job_link_.service.get(),
-                                   route_agreement_service_.get(), reflection_service_.get()}) {
+                                   route_agreement_service_.get(), ledger_service_.get(), reflection_service_.get()}) {
       builder.RegisterService(service);
     }
     server_ = builder.BuildAndStart();
@@ -310,6 +371,7 @@ class ManagerServer::Impl {
       lock.unlock();
       core_->RetryPersist();
       core_->Look(std::chrono::steady_clock::now());
+      ledger_->KeepUp(diagnosis_->report());
       lock.lock();
     }
   }
@@ -317,6 +379,9 @@ class ManagerServer::Impl {
   std::unique_ptr<StateDb> db_;
   std::unique_ptr<LatestWriter<KeptState>> state_writer_;  // null without a folder, as db_
   std::unique_ptr<LatestWriter<std::vector<std::string>>> verdict_writer_;
+  std::unique_ptr<LatestWriter<std::string>> ledger_writer_;
+  std::unique_ptr<LedgerKeeper> ledger_keeper_;  // of --ledger; null without
+  std::shared_ptr<JobLedger> ledger_;            // outlives the cores, as events_ does
   std::shared_ptr<view::History> history_;
   std::shared_ptr<view::RankGroups> groups_;
   std::shared_ptr<EventLog> events_;  // outlives the cores, which call it
@@ -324,7 +389,7 @@ class ManagerServer::Impl {
   std::shared_ptr<DiagnosisCore> diagnosis_;
   std::shared_ptr<SupervisionCore> supervision_;
   std::unique_ptr<grpc::Service> trace_service_, node_service_, control_service_, diagnosis_service_,
-      supervision_service_, route_agreement_service_, reflection_service_;
+      supervision_service_, route_agreement_service_, ledger_service_, reflection_service_;
   JobLinkService job_link_;
   std::atomic<bool> serving_{false};  // gRPC answers
   std::unique_ptr<HttpServer> http_;

@@ -83,6 +83,7 @@ void FillRankReport(const RankReport& report, v1::RankStatus* message) {
   marks->set_other(report.marks[kNumSwitches]);
   message->set_lost(report.lost);
   message->set_overhead_ns_per_mark(report.overhead_ns_per_mark);
+  message->set_stopped_ms(report.stopped_ms);
 }
 
 RankReport ReadRankReport(const v1::RankStatus& message) {
@@ -101,6 +102,7 @@ RankReport ReadRankReport(const v1::RankStatus& message) {
   report.marks[kNumSwitches] = message.marks().other();
   report.lost = message.lost();
   report.overhead_ns_per_mark = message.overhead_ns_per_mark();
+  report.stopped_ms = message.stopped_ms();
   return report;
 }
 

@@ -62,8 +62,31 @@ void NodeDrain::LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns) 
   node_.Changed();
 }
 
+void NodeDrain::LookForStop(int number, NodeSegment& segment, uint64_t now_ns) {
+  if (!segment.stop_meter.IsDue(now_ns)) return;
+  {
+    std::lock_guard<std::mutex> lock(node_.mutex);
+    if (!segment.live()) return;
+  }
+  const std::optional<ProcessLook> look = ReadProcess(static_cast<pid_t>(segment.drain->segment().pid()));
+  if (!look) return;
+  const uint64_t stopped_ns = segment.stop_meter.Look(*look, now_ns);
+  if (stopped_ns == 0) return;
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  const auto rank = node_.ranks.find(number);
+  if (rank == node_.ranks.end()) return;
+  rank->second.stopped_ns += stopped_ns;
+  // When it goes on the manager is to hear at once: it takes the time that it hears at for the end.
+  if (look->stopped) {
+    node_.Counted();
+  } else {
+    node_.Changed();
+  }
+}
+
 void NodeDrain::LookAt(int rank, NodeSegment& segment, uint64_t now_ns) {
   LookForProcess(rank, segment, now_ns);
+  LookForStop(rank, segment, now_ns);
   const std::string fault = segment.drain->fault();
   if (fault.empty()) return;
   std::lock_guard<std::mutex> lock(node_.mutex);

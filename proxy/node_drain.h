@@ -80,6 +80,8 @@ class NodeDrain {
   // Whether the process has ended, and whether the segment is sound.
   void LookAt(int rank, NodeSegment& segment, uint64_t now_ns);
   void LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns);
+  // Whether the process is stopped.
+  void LookForStop(int rank, NodeSegment& segment, uint64_t now_ns);
   void TakeResult(const Work& work, uint64_t now_ns);
   void TakeFlushed(int rank, const absl::Status& flushed, uint64_t now_ns);
   void TakeCounters(NodeSegment& segment, bool idle);

@@ -116,6 +116,7 @@ RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
   report.step_ms = counters.step_ms;
   report.marks = counters.written;
   report.lost = counters.lost;
+  report.stopped_ms = rank.stopped_ns / 1'000'000;
   report.overhead_ns_per_mark = counters.overhead_ns_per_mark;
   return report;
 }

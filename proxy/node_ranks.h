@@ -20,6 +20,7 @@
 #include "proxy/rank_gate.h"
 #include "proxy/rank_lane.h"
 #include "proxy/segment_drain.h"
+#include "proxy/stop_meter.h"
 
 namespace taskd::proxy {
 
@@ -41,6 +42,7 @@ struct NodeSegment {
   std::shared_ptr<SegmentDrain> drain;
   std::string shm_name;      // to unlink when it is drained; empty for a memfd
   bool writer_seen = false;  // the writer's lock was held at some time; the drain thread's
+  StopMeter stop_meter;      // the drain thread's
   // Of the rank that this process was before: nothing is read while it may still write. Null: none.
   std::shared_ptr<RankLane> former;
 
@@ -70,7 +72,8 @@ struct NodeRank {
   int local_rank = -1;
   int64_t disk_limit_mb = 0;  // that its newest hello asked for; 0: none
   uint32_t pid = 0;
-  RankGate gate;  // of its current segment
+  uint64_t stopped_ns = 0;  // that its processes have been stopped
+  RankGate gate;            // of its current segment
   bool info_written = false;
   uint64_t retry_info_ns = 0;
   bool info_trouble_said = false;

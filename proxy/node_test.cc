@@ -298,6 +298,25 @@ TEST_F(NodeTest, DrainsARankWhoseProcessHasEnded) {
             "{\"node\":2,\"host\":\"host \\\"x\\\"\",\"local_rank\":4}\n");
 }
 
+TEST_F(NodeTest, TellsHowLongAProcessHasBeenStopped) {
+  const pid_t child = fork();
+  if (child == 0) {
+    while (true) pause();
+  }
+  ASSERT_GT(child, 0);
+  FakeSegment fake;
+  fake.header().pid = static_cast<uint32_t>(child);
+  node_.Start();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
+  ASSERT_EQ(kill(child, SIGSTOP), 0);
+  EXPECT_TRUE(Eventually([&] { return Report(0).stopped_ms >= 300; }));
+  const uint64_t urgent = node_.versions().urgent;
+  ASSERT_EQ(kill(child, SIGCONT), 0);
+  EXPECT_TRUE(Eventually([&] { return node_.versions().urgent > urgent; })) << "its end is told at once";
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+}
+
 TEST_F(NodeTest, AHostileRingCostsOnlyItsOwnRank) {
   node_.Start();
   node_.SetWanted({kStepOnly, 1});

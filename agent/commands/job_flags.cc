@@ -1,5 +1,9 @@
 #include "agent/commands/job_flags.h"
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
 namespace taskd::commands {
 
 void AddTlsFlags(Flags& flags, proto::Security& security) {
@@ -20,6 +24,16 @@ absl::Status JobSource::Choose() {
     return absl::InvalidArgumentError("--from and --manager: only one of them can be asked");
   }
   from.clear();
+  return absl::OkStatus();
+}
+
+absl::Status JobSource::ChooseNone(const std::string& flag) {
+  for (const auto& [name, other] : {std::pair("--from", &from_flag_), std::pair("--manager", &manager_flag_)}) {
+    if (!(*other)->on_command_line()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(flag, " and ", name, ": only one of them can be asked"));
+  }
+  from.clear();
+  manager.clear();
   return absl::OkStatus();
 }
 

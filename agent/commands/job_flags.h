@@ -26,6 +26,8 @@ class JobSource {
   // After the command line was read. In the environment both may stand; a flag wins over them. INVALID_ARGUMENT: both
   // were asked for.
   absl::Status Choose();
+  // The command has been asked for something else, by that flag. INVALID_ARGUMENT: and for one of these.
+  absl::Status ChooseNone(const std::string& flag);
 
  private:
   std::optional<Flag> from_flag_;

@@ -25,6 +25,8 @@ class ManagerCommand : public Command {
     flags.Add("--http-host", options_.http_host,
               "names, separated by commas, under which a browser may ask for --http [this machine's]");
     flags.Add("--state-dir", options_.state_dir, "keeps the wanted state [<runtime folder>/<task id>/manager]");
+    flags.Add("--ledger", options_.ledger,
+              "keeps where the job's time went there, for all attempts of the job and task id [--state-dir]");
     flags.Add("--switch-file", options_.switch_file, "mounted profilingSwitch to follow").ShowDefault();
     flags.Add("--clusterd", options_.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
     flags.Add("--report-fault", options_.report_fault, "report nodes that slow the job down to ClusterD");

@@ -30,6 +30,7 @@ int LaunchRanks(run::RunOptions options, Environment environment) {
        {std::pair("TASKD_JOB", &options.job), std::pair("TASKD_TASK_ID", &options.task_id)}) {
     if (ValueOf(environment, variable).empty() && !value->empty()) environment[variable] = *value;
   }
+  if (!options.ledger.empty()) environment["TASKD_LEDGER"] = options.ledger;
   CloseProcess();
   InitLog("run");
   TakeLogVariables(environment, absl::StrCat("agent-", options.node_rank, ".log"));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -423,6 +424,15 @@ class Interpreter {
       return parsed.status();
     }));
     if (o.no_taskd) o.manager = "off";
+    status.Update(With("ledger", [&](const GivenOption& g) {
+      std::error_code error;
+      if (!g.value.empty()) o.ledger = std::filesystem::absolute(g.value, error).string();
+      if (error) return WrongOption(g, "a folder");
+      if (!o.manager.empty()) {
+        o.warnings.push_back(absl::StrCat(g.label, ": the manager is not this launcher's, and keeps its own"));
+      }
+      return absl::OkStatus();
+    }));
     return status;
   }
 

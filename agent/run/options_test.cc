@@ -507,6 +507,7 @@ TEST(RunOptionsTest, Help) {
                              "store-fan-out",
                              "store-memory-limit-mb",
                              "manager",
+                             "ledger",
                              "no-taskd",
                              "hang-action",
                              "hang-factor",

@@ -208,6 +208,7 @@ class NodeReactor final : public WritingReactor<NodeStream, v1::ManagerMessage>,
     presence.reserve(ranks.size());
     for (const RankReport& rank : ranks) {
       RankPresence& present = presence.emplace_back(RankPresence{rank.rank, rank.attached});
+      present.stopped_ms = rank.stopped_ms;
       if (rank.applied_revision == 0) continue;
       present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
       present.steps_on = (rank.applied & MaskOf(SwitchKind::kStep)) != 0;

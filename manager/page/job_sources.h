@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "manager/ledger/job_ledger.h"
 #include "manager/page/event_log.h"
 #include "manager/supervision/supervision_core.h"
 #include "manager/switch/core.h"
@@ -21,6 +22,7 @@ struct JobSources {
   std::shared_ptr<const view::History> history;
   std::shared_ptr<const view::RankGroups> groups;
   std::shared_ptr<const EventLog> events;
+  std::shared_ptr<const JobLedger> ledger;
   SteadyTime started;                           // of the manager: since then there is history
   std::vector<std::string> not_supported = {};  // what was asked for and will not happen
 };

@@ -88,6 +88,24 @@ void AddSteps(const View& view, const JobSources& sources, MetricsText& metrics)
   for (size_t i = 0; i < kStepPhases.size(); ++i) metrics.Add(view.totals.phases_s[i], {{"phase", kStepPhases[i]}});
 }
 
+void AddLedger(const JobSources& sources, MetricsText& metrics) {
+  const ledger::Report report = sources.ledger->report();
+  metrics.Begin(
+      "taskd_rank_seconds_total", "counter",
+      "Where the ranks' time went, as far as that is settled; of all categories together it is their wall time.");
+  for (size_t i = 0; i < ledger::kCategories; ++i) {
+    metrics.Add(report.closed[i], {{"category", Name(static_cast<ledger::Category>(i))}});
+  }
+  metrics.Begin("taskd_goodput_ratio", "gauge",
+                "Productive rank-seconds of all that can be told apart, since the job began.");
+  if (report.rank_s > 0) metrics.Add(ledger::GoodputOf(report.seconds()).ratio);
+  metrics.Begin("taskd_incidents_total", "counter", "Interruptions of the job, and stragglers.");
+  const std::array<uint64_t, ledger::kIncidentKinds> counts = report.incident_counts();
+  for (size_t i = 0; i < ledger::kIncidentKinds; ++i) {
+    metrics.Add(counts[i], {{"kind", Name(static_cast<ledger::IncidentKind>(i))}});
+  }
+}
+
 void AddSwitchesAndMarks(const View& view, MetricsText& metrics) {
   metrics.Gauge("taskd_nodes_connected", "Nodes whose proxy is connected.",
                 view.snapshot.nodes.size() - view.census.lost_nodes.size());
@@ -218,6 +236,7 @@ HttpHandler MakeMetrics(const JobSources& sources) {
     MetricsText metrics;
     AddJob(view, sources, metrics);
     AddSteps(view, sources, metrics);
+    AddLedger(sources, metrics);
     AddSwitchesAndMarks(view, metrics);
     AddDiagnosis(view, metrics);
     HttpResponse response;

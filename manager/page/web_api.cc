@@ -261,6 +261,13 @@ class Api {
     }));
   }
 
+  HttpResponse Goodput(const HttpRequest& request) {
+    if (absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {}); !parameters.ok()) {
+      return Refuse(400, std::string(parameters.status().message()));
+    }
+    return Give(Shared("goodput", [&] { return sources_.ledger->Json() + "\n"; }));
+  }
+
   // Everything that the page needs each second.
   HttpResponse Live(const HttpRequest& request) {
     absl::StatusOr<Parameters> parameters = ReadQuery(request.query, {"value"});
@@ -545,7 +552,8 @@ HttpHandlers MakeWebApi(const JobSources& sources) {
         std::pair<const char*, Answer>("diagnosis", &Api::Diagnosis),
         std::pair<const char*, Answer>("events", &Api::Events),
         std::pair<const char*, Answer>("heatmap", &Api::Heatmap), std::pair<const char*, Answer>("hang", &Api::Hang),
-        std::pair<const char*, Answer>("live", &Api::Live), std::pair<const char*, Answer>("rank/", &Api::Rank)}) {
+        std::pair<const char*, Answer>("goodput", &Api::Goodput), std::pair<const char*, Answer>("live", &Api::Live),
+        std::pair<const char*, Answer>("rank/", &Api::Rank)}) {
     handlers[absl::StrCat("/api/v1/", path)] = [api, answer = answer](const HttpRequest& request) {
       return (api.get()->*answer)(request);
     };

@@ -49,8 +49,9 @@ class WebApiTest : public testing::Test {
   std::shared_ptr<view::History> history_ = std::make_shared<view::History>();
   std::shared_ptr<view::RankGroups> groups_ = std::make_shared<view::RankGroups>();
   std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
-  HttpHandlers handlers_ =
-      MakeWebApi({core_, diagnosis_, supervision_, history_, groups_, events_, std::chrono::steady_clock::now()});
+  std::shared_ptr<JobLedger> ledger_ = std::make_shared<JobLedger>(JobLedger::Options{"ns/job", "", 4, true, nullptr}, "");
+  HttpHandlers handlers_ = MakeWebApi(
+      {core_, diagnosis_, supervision_, history_, groups_, events_, ledger_, std::chrono::steady_clock::now()});
 };
 
 TEST_F(WebApiTest, AHeatMapHasARowForEachRank) {
@@ -66,6 +67,17 @@ TEST_F(WebApiTest, AHeatMapHasARowForEachRank) {
   EXPECT_EQ(cells, std::string("\x55\xa9\x55"));
   EXPECT_EQ(GetJson("heatmap", "rows=2")["rows"], json::parse(R"([{"ranks":"0-1"},{"ranks":"2"}])"));
   EXPECT_EQ(GetJson("heatmap", "first=8")["steps"], json::array());
+}
+
+TEST_F(WebApiTest, TheLedgerAddsUp) {
+  const json goodput = GetJson("goodput", "");
+  EXPECT_EQ(goodput["job"], "ns/job");
+  EXPECT_EQ(goodput["slots"], 4);
+  EXPECT_EQ(goodput["seconds"].size(), 16u);
+  double sum = 0;
+  for (const auto& [category, seconds] : goodput["seconds"].items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum, goodput["rank_s"], 1e-4);
+  EXPECT_EQ(Get("goodput", "rows=1").status, 400);
 }
 
 TEST_F(WebApiTest, WhatIsWrongIsOneLine) {

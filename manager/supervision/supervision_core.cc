@@ -59,8 +59,12 @@ const char* SupervisionKindName(SupervisionEvent::Kind kind) {
 }
 
 SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look,
-                                 std::function<void(const SupervisionEvent&)> on_event)
-    : look_(std::move(look)), on_event_(std::move(on_event)), clock_(std::chrono::nanoseconds(kLookEvery).count()) {
+                                 std::function<void(const SupervisionEvent&)> on_event,
+                                 std::function<void(const std::string&)> on_waits)
+    : look_(std::move(look)),
+      on_event_(std::move(on_event)),
+      on_waits_(std::move(on_waits)),
+      clock_(std::chrono::nanoseconds(kLookEvery).count()) {
   if (look_) thread_ = std::thread([this] { Run(); });
 }
 
@@ -175,6 +179,7 @@ void SupervisionCore::SetWaitsFor(std::string waits_for, SteadyTime now) {
   CutUtf8(&waits_for, kMaxTextBytes);
   std::lock_guard lock(mutex_);
   if (waits_for_.empty()) waits_since_ = now;
+  if (on_waits_) on_waits_(waits_for);
   waits_for_ = std::move(waits_for);
 }
 

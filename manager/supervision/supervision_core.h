@@ -71,9 +71,10 @@ class SupervisionCore {
   static constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
 
   // `look`: the job as it is now, called once a second in a thread of the core. Empty: nobody looks (tests call Look).
-  // `on_event`: hears of each event, in order, under the core's lock: takes note and goes.
+  // `on_event`: hears of each event, in order, under the core's lock: takes note and goes. `on_waits`: of SetWaitsFor.
   explicit SupervisionCore(std::function<JobSnapshot()> look,
-                           std::function<void(const SupervisionEvent&)> on_event = {});
+                           std::function<void(const SupervisionEvent&)> on_event = {},
+                           std::function<void(const std::string& waits_for)> on_waits = {});
   ~SupervisionCore();
   SupervisionCore(const SupervisionCore&) = delete;
   SupervisionCore& operator=(const SupervisionCore&) = delete;
@@ -104,6 +105,7 @@ class SupervisionCore {
 
   const std::function<JobSnapshot()> look_;
   const std::function<void(const SupervisionEvent&)> on_event_;
+  const std::function<void(const std::string&)> on_waits_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   bool closed_ = false;

@@ -48,6 +48,10 @@ class StateDb {
   absl::StatusOr<std::vector<std::string>> LoadVerdicts();
   absl::Status SaveVerdicts(const std::vector<std::string>& verdicts);
 
+  // The job's ledger; empty: there is none.
+  absl::StatusOr<std::string> LoadLedger();
+  absl::Status SaveLedger(const std::string& state);
+
   // By verdict. Saving replaces the one of the same verdict; only those of the newest kMaxKeptFaults verdicts stay.
   static constexpr int kMaxKeptFaults = 400;
   absl::StatusOr<std::vector<KeptFault>> LoadFaults();

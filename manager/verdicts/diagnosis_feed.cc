@@ -103,6 +103,7 @@ bool DiagnosisFeed::Claim(uint64_t id, Stream& stream, int rank) {
   if (state.rival == id) state.rival = 0;
   state.stream = id;
   state.presence = Presence::kUnknown;
+  state.stopped_ms.reset();
   ++stream.owns;
   stream.owned.push_back(rank);
   if (stream.owned.size() > 2 * static_cast<size_t>(kMaxRanksPerNode)) {
@@ -117,12 +118,23 @@ bool DiagnosisFeed::Claim(uint64_t id, Stream& stream, int rank) {
 void DiagnosisFeed::TakeAttached(uint64_t id, int number, bool attached) {
   if (owner(number) != id) return;
   Rank& rank = At(number);
-  rank.presence = attached ? Presence::kAttached : Presence::kDetached;
+  const Presence presence = attached ? Presence::kAttached : Presence::kDetached;
+  if (options_.on_presence && rank.presence != presence) options_.on_presence(number, attached);
+  rank.presence = presence;
   if (!attached && rank.live) ReportGone(rank, number);
   if (attached && !rank.live) {
     // It counts once it folds: a rank without marks is nobody to wait for.
     rank.live = true;
     ++counts_.live_ranks;
+  }
+}
+
+void DiagnosisFeed::TakeStopped(Rank& rank, const RankPresence& presence) {
+  const uint64_t before_ms = rank.stopped_ms.value_or(presence.stopped_ms);
+  rank.stopped_ms = presence.stopped_ms;
+  // Less than before: another proxy counts.
+  if (options_.on_stopped && presence.stopped_ms > before_ms) {
+    options_.on_stopped(presence.rank, presence.stopped_ms - before_ms);
   }
 }
 
@@ -166,6 +178,7 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
     if (!InRange(presence.rank) || owner(presence.rank) != id) continue;
     At(presence.rank).communication_on = presence.communication_on;
     At(presence.rank).steps_on = presence.steps_on;
+    TakeStopped(At(presence.rank), presence);
     if (presence.communication_on) engine_.SetCommunicationOn(presence.rank, *presence.communication_on);
   }
   for (const auto& [number, attached] : before) {

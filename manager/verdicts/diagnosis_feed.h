@@ -33,6 +33,7 @@ struct RankPresence {
   // Whether it records communication, and steps; empty: not reported yet.
   std::optional<bool> communication_on = {};
   std::optional<bool> steps_on = {};
+  uint64_t stopped_ms = 0;  // RankReport::stopped_ms
 
   friend bool operator==(const RankPresence&, const RankPresence&) = default;
 };
@@ -65,6 +66,10 @@ class DiagnosisFeed {
     uint64_t away_ns = 30'000'000'000;  // after this the ranks of a node whose stream has ended are gone
     // Is shown each step before the engine is.
     std::function<void(int rank, const StepFold& fold, uint64_t now_ns)> on_step;
+    // Is told when a rank of a stream comes or goes.
+    std::function<void(int rank, bool attached)> on_presence;
+    // Is told that a rank's process was stopped for so long until now.
+    std::function<void(int rank, uint64_t stopped_ms)> on_stopped;
     // Is shown all groups of a rank as the engine has them; none where the rank has gone for good.
     std::function<void(int node, int rank, const std::vector<GroupInfo>& groups)> on_groups;
   };
@@ -119,6 +124,7 @@ class DiagnosisFeed {
     uint64_t life = 0;   // of the proxy that brought the newest fold
     uint64_t taken = 0;  // and that fold's number
     std::optional<bool> communication_on, steps_on;
+    std::optional<uint64_t> stopped_ms;  // as its stream has said last; none: not yet
   };
   struct Stream {
     int node = 0;
@@ -142,6 +148,7 @@ class DiagnosisFeed {
   void TakeAttached(uint64_t id, int rank, bool attached);
   // To the rival of its owner, if the owner has let it go.
   void HandOver(int rank);
+  void TakeStopped(Rank& rank, const RankPresence& presence);
   // The fold has come before, on a stream of the same proxy that broke.
   static bool ComesAgain(const Stream& stream, Rank& rank, uint64_t number);
   bool MayFeed(uint64_t id, Stream& stream, int rank);

@@ -290,6 +290,30 @@ TEST_F(FeedTest, UnknownStreamsHaveNoSay) {
   EXPECT_EQ(feed_.owner(0), 0u);
 }
 
+TEST_F(FeedTest, TellsHowLongRanksWereStopped) {
+  std::vector<std::pair<int, uint64_t>> stopped;
+  DiagnosisFeed::Options options;
+  options.on_stopped = [&](int rank, uint64_t stopped_ms) { stopped.emplace_back(rank, stopped_ms); };
+  DiagnosisFeed feed(options);
+  const auto report = [&](uint64_t stream, uint64_t of_0_ms, uint64_t of_1_ms) {
+    std::vector<RankPresence> ranks = {{0, true}, {1, true}};
+    ranks[0].stopped_ms = of_0_ms;
+    ranks[1].stopped_ms = of_1_ms;
+    feed.Ranks(stream, ranks);
+  };
+  feed.Connect(1, 0, "host-a");
+  report(1, 700, 0);  // of before this manager
+  report(1, 700, 300);
+  report(1, 1700, 300);
+  EXPECT_THAT(stopped, testing::ElementsAre(std::pair(1, 300), std::pair(0, 1000)));
+  feed.Connect(2, 1, "host-b");
+  report(2, 9000, 9000);  // not its ranks
+  report(1, 0, 400);      // another proxy counts
+  report(1, 100, 400);
+  EXPECT_THAT(stopped,
+              testing::ElementsAre(std::pair(1, 300), std::pair(0, 1000), std::pair(1, 100), std::pair(0, 100)));
+}
+
 TEST_F(FeedTest, LocalRanksWhereTheyAreNumberedInRows) {
   feed_.Connect(1, 3, "host-d");
   feed_.Ranks(1, {{24, true}, {25, true}, {26, false}, {27, true}});

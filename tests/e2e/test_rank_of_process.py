@@ -1,4 +1,6 @@
 """Which rank a process is that nobody started with RANK: by the variables of its launcher, or as late as by torch."""
+import socket
+
 import pytest
 
 import harness
@@ -54,3 +56,30 @@ def test_torch_tells_the_rank_late_and_nothing_is_lost(stage, manager, recording
     manager.wait_attached([0, 1])
     for rank in (0, 1):
         harness.wait_until(lambda: proxy.counts(rank)["step"] >= 10, "the steps from before the rank was known are there, too")
+
+
+WAITS = """
+import sys
+import taskd.torch
+taskd.torch.enable()
+import torch.distributed
+torch.distributed.init_process_group("gloo", **eval(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("arguments, seen", [({}, True), ({"init_method": "env://"}, True), ({"rank": 1, "world_size": 2}, False),
+                                             ({"init_method": "tcp://127.0.0.1:%d", "rank": 1, "world_size": 2}, False)])
+def test_a_process_is_seen_while_it_waits_for_the_others(stage, manager, recording, proxy, arguments, seen):
+    """By the rank that the environment has, where torch will take it from there: nobody else comes here."""
+    port = harness.free_port()
+    given = repr(arguments) % port if "%" in repr(arguments) else repr(arguments)
+    environment = {"TASKD_SOCKET": proxy.socket, "LD_PRELOAD": harness.LIBRARY, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1,
+                   "RANK": 3, "WORLD_SIZE": 4, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    process = stage.python("waits", WAITS, environment, given)
+    if seen:
+        manager.wait_attached([3])
+    else:
+        with socket.create_server(("127.0.0.1", port)) as master:
+            with master.accept()[0]:  # it has come to the store, which never answers
+                assert manager.rank_status() == {}
+    assert process.alive()

@@ -6,6 +6,7 @@ looks at the groups, too, and rests in between: a program may make thousands, an
 """
 import atexit
 import functools
+import inspect
 import json
 import os
 import re
@@ -257,7 +258,10 @@ def _process_start():
 
 
 def _make_init_process_group(original):
+    signature = inspect.signature(original)
+
     def init_process_group(*args, **kwargs):
+        _patches.quietly(_before_init, signature, args, kwargs)
         result = original(*args, **kwargs)
         _patches.quietly(_on_init)
         return result
@@ -265,13 +269,26 @@ def _make_init_process_group(original):
     return init_process_group
 
 
+def _before_init(signature, args, kwargs):
+    """Where env:// will give the rank, the process is seen before it waits for the others."""
+    rank = os.environ.get("RANK", "")
+    given = signature.bind(*args, **kwargs).arguments
+    method = given.get("init_method") or "env://"
+    if rank.isdecimal() and method == "env://" and given.get("rank", -1) == -1 and given.get("store") is None:
+        _init_worker(int(rank))
+
+
 def _on_init():
     """Nobody needs to call init_taskd_worker: the rank is known from here on."""
+    _init_worker(_c10d().get_rank())
+    changed()
+
+
+def _init_worker(rank):
     from taskd.api import taskd_worker_api
 
     if not taskd_worker_api.is_initialized():
-        taskd_worker_api.init_taskd_worker(_c10d().get_rank(), 0)  # 0: no wish about the disk
-    changed()
+        taskd_worker_api.init_taskd_worker(rank, 0)  # 0: no wish about the disk
 
 
 def _make_new_group(original):

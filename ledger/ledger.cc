@@ -1,0 +1,780 @@
+#include "ledger/ledger.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/utf8.h"
+#include "ledger/advice.h"
+
+namespace taskd::ledger {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+// A stamp that says Unix time as we have it is at most so old when it arrives.
+constexpr int64_t kMostDelayNs = 15'000'000'000;
+// Gaps between steps that are none: stamps are moved to this clock one by one.
+constexpr int64_t kNoGapNs = 2'000'000;
+constexpr double kLongestS = 1e8;                // of anything
+constexpr int64_t kMostStep = int64_t{1} << 40;  // many of them have a sum
+
+double ToSeconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+double PartSeconds(uint64_t ns, double most_s) { return std::min(static_cast<double>(ns) / 1e9, most_s); }
+
+std::string OneLine(std::string text) {
+  CutUtf8(&text, Ledger::kMaxTextBytes);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+// After the last of them.
+std::string StartedAgain(const std::vector<Attempt>& attempts) {
+  const std::string outcome = attempts.empty() ? "" : attempts.back().outcome;
+  return OneLine(absl::StrCat("the job was started again", outcome.empty() ? "" : " after: ", outcome));
+}
+
+void CutNames(Incident& incident) {
+  for (std::vector<int>* names : {&incident.ranks, &incident.nodes}) {
+    if (names->size() > Ledger::kMaxNames) names->resize(Ledger::kMaxNames);
+  }
+}
+
+}  // namespace
+
+Ledger::Ledger(const Options& options)
+    : unix_offset_ns_(options.unix_offset_ns),
+      now_ns_(options.now_ns),
+      since_ns_(options.now_ns),
+      begun_ns_(options.now_ns),
+      launched_(options.launched) {
+  phases_.push_back({Phase::Kind::kAlone, now_ns_});
+  attempts_.push_back({1, now_ns_ + unix_offset_ns_});
+  if (options.slots > 0) SetSlots(options.slots, now_ns_, now_ns_);
+}
+
+void Ledger::SetNow(int64_t now_ns) { now_ns_ = std::max(now_ns_, now_ns); }
+int64_t Ledger::Clamp(int64_t at_ns) const { return std::clamp(at_ns, phase().begin_ns, now_ns_); }
+
+Ledger::Phase& Ledger::Begin(Phase::Kind kind, int64_t at_ns, uint64_t incident) {
+  Phase next;
+  next.kind = kind;
+  next.begin_ns = Clamp(at_ns);
+  next.incident = incident;
+  phases_.push_back(next);
+  if (kind == Phase::Kind::kRunning) ++measured_.starts;
+  return phases_.back();
+}
+
+// ---- Slots
+
+void Ledger::SetSlots(int slots, int64_t at_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  if (slots <= 0 || slots > kMaxSlots) return;
+  const bool first = !sized_ && !resumed_ && round_ < 0;
+  sized_ = true;
+  at_ns = first ? begun_ns_ : Clamp(at_ns);
+  if (slots_.size() < static_cast<size_t>(slots)) slots_.resize(static_cast<size_t>(slots));
+  for (size_t rank = 0; rank < slots_.size(); ++rank) {
+    Slot& slot = slots_[rank];
+    const bool wanted = rank < static_cast<size_t>(slots);
+    if (wanted == slot.exists) continue;
+    if (!wanted) {
+      Retire(slot, at_ns);
+      continue;
+    }
+    slot = Slot();
+    slot.exists = true;
+    slot.born_ns = slot.cursor_ns = at_ns;
+    slot.done_until = done_until_;
+    ++live_;
+  }
+  attempts_.back().slots = live_;
+}
+
+void Ledger::Retire(Slot& slot, int64_t at_ns) {
+  at_ns = std::max(at_ns, slot.cursor_ns);
+  Close(slot, at_ns);
+  retired_s_ += ToSeconds(at_ns - slot.born_ns);
+  slot = Slot();
+  --live_;
+}
+
+Ledger::Slot* Ledger::Find(int rank) {
+  if (rank < 0 || rank >= kMaxSlots) return nullptr;
+  const auto index = static_cast<size_t>(rank);
+  if (index < slots_.size() && slots_[index].exists) return &slots_[index];
+  if (sized_ || ended()) return nullptr;
+  if (index >= slots_.size()) slots_.resize(index + 1);
+  Slot& slot = slots_[index];
+  slot.exists = true;
+  // The first ranks that are seen say how large the job was meant to be; later ones have joined.
+  const bool joins = round_ > 0 || attempts_.size() > former_attempts_ + 1;
+  slot.born_ns = slot.cursor_ns = joins ? phase().begin_ns : phases_.front().begin_ns;
+  slot.done_until = done_until_;
+  ++live_;
+  attempts_.back().slots = live_;
+  return &slot;
+}
+
+// ---- Phases
+
+bool Ledger::untouched() const {
+  return phases_.size() == 1 && phase().kind == Phase::Kind::kAlone &&
+         std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.seen_ns >= 0 || slot.steps; });
+}
+
+void Ledger::Hear(int64_t at_ns) {
+  if (std::exchange(heard_, true) || !untouched()) return;
+  phases_.back().kind = Phase::Kind::kWaiting;
+  if (launched_ || preceded_) return;
+  // Until now there was a manager and no job.
+  since_ns_ = begun_ns_ = phases_.back().begin_ns = Clamp(at_ns);
+  attempts_.back().since_ns = since_ns_ + unix_offset_ns_;
+  for (Slot& slot : slots_) slot.born_ns = slot.cursor_ns = since_ns_;
+}
+
+void Ledger::BeginAttempt(int64_t at_ns) {
+  const Phase& end = phase();
+  Begin(Phase::Kind::kQueue, end.begin_ns,
+        AddIncident(std::exchange(next_, IncidentKind::kRequeue), end.begin_ns, {}, {}, StartedAgain(attempts_)));
+  Begin(Phase::Kind::kWaiting, at_ns, phase().incident);
+  if (attempts_.size() == Report::kMaxAttempts) attempts_.erase(attempts_.begin());
+  const int number = attempts_.back().number + 1;
+  attempts_.push_back({number, phase().begin_ns + unix_offset_ns_, 0, live_, ""});
+  round_ = -1;
+}
+
+void Ledger::Waits(bool waits, int64_t at_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  if (!waits) {
+    // Where ranks are not supervised nobody says that they were started.
+    if (phase().kind == Phase::Kind::kWaiting) Begin(Phase::Kind::kRunning, at_ns, phase().incident).guessed = true;
+    return;
+  }
+  Hear(at_ns);
+  if (phase().kind == Phase::Kind::kEnded) BeginAttempt(at_ns);
+  if (phase().kind == Phase::Kind::kRestart) Begin(Phase::Kind::kWaiting, at_ns, phase().incident);
+}
+
+void Ledger::Started(int round, int64_t at_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  Hear(at_ns);
+  if (ended()) BeginAttempt(at_ns);
+  const Phase::Kind kind = phase().kind;
+  if (phase().runs() && round <= round_) return;
+  if (phase().guessed) {
+    phases_.back().guessed = false;
+    round_ = std::max(round, 0);
+    return;
+  }
+  if (kind == Phase::Kind::kRunning || kind == Phase::Kind::kResumed) {
+    // Nobody has said why.
+    Restarting(IncidentKind::kOrdered, "the ranks were started again", at_ns, now_ns);
+  }
+  EndSpan(Clamp(at_ns));
+  round_ = std::max(round, 0);
+  Begin(Phase::Kind::kRunning, at_ns, phase().incident);
+}
+
+void Ledger::Exited(const Exit& exit, int64_t at_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  Hear(at_ns);
+  if (!exit.failed || !phase().runs()) return;
+  std::vector<int> ranks, nodes;
+  if (exit.rank >= 0) ranks.push_back(exit.rank);
+  if (exit.node >= 0) nodes.push_back(exit.node);
+  const uint64_t hang = hangs_ ? spans_.back().incident : 0;
+  const uint64_t incident =
+      hang != 0 ? hang
+                : AddIncident(IncidentKind::kRankExit, Clamp(at_ns), std::move(ranks), std::move(nodes), exit.text);
+  EndSpan(Clamp(at_ns));
+  Begin(Phase::Kind::kRestart, at_ns, incident);
+}
+
+void Ledger::Restarting(IncidentKind kind, const std::string& text, int64_t at_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  Hear(at_ns);
+  if (phase().kind == Phase::Kind::kRestart) {
+    // The first rank that failed has told already; the launcher knows more about why.
+    if (Incident* incident = FindIncident(phase().incident);
+        incident != nullptr && incident->kind != IncidentKind::kHang) {
+      incident->kind = kind == IncidentKind::kNodeLost ? kind : incident->kind;
+      if (!text.empty()) incident->text = OneLine(text);
+    }
+    return;
+  }
+  if (!phase().runs()) return;
+  const uint64_t hang = hangs_ ? spans_.back().incident : 0;
+  const uint64_t incident = hang != 0 ? hang : AddIncident(kind, Clamp(at_ns), {}, {}, text);
+  EndSpan(Clamp(at_ns));
+  Begin(Phase::Kind::kRestart, at_ns, incident);
+}
+
+void Ledger::Ended(int code, const std::string& text, int64_t at_ns, int64_t now_ns, IncidentKind next) {
+  SetNow(now_ns);
+  Hear(at_ns);
+  if (ended()) return;
+  next_ = next;
+  // It has lived until its last step.
+  for (const Slot& slot : slots_) at_ns = std::max(at_ns, slot.exists ? slot.cursor_ns : at_ns);
+  EndSpan(Clamp(at_ns));
+  Phase& end = Begin(Phase::Kind::kEnded, at_ns, phase().incident);
+  end.failed = code != 0;
+  attempts_.back().until_ns = end.begin_ns + unix_offset_ns_;
+  attempts_.back().slots = live_;
+  attempts_.back().outcome = code == 0 ? "ended" : OneLine(absl::StrCat("code ", code, text.empty() ? "" : ": ", text));
+}
+
+// ---- Spans
+
+void Ledger::Hang(int64_t since_ns, const std::vector<int>& ranks, const std::string& text, int64_t now_ns) {
+  SetNow(now_ns);
+  if (hangs_ || !phase().runs()) return;
+  for (const Slot& slot : slots_) since_ns = std::max(since_ns, slot.exists && slot.steps ? slot.cursor_ns : since_ns);
+  const int64_t begin = Clamp(since_ns);
+  spans_.push_back({begin, kNever, Category::kHang, AddIncident(IncidentKind::kHang, begin, ranks, {}, text)});
+  hangs_ = true;
+  if (spans_.size() > kMaxSpans) spans_.pop_front();
+}
+
+void Ledger::EndSpan(int64_t at_ns) {
+  if (!std::exchange(hangs_, false)) return;
+  spans_.back().end_ns = std::max(at_ns, spans_.back().begin_ns);
+}
+
+void Ledger::Resumed(int64_t at_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  EndSpan(Clamp(at_ns));
+}
+
+void Ledger::Suspended(int rank, int64_t begin_ns, int64_t end_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  Slot* slot = Find(rank);
+  if (slot == nullptr) return;
+  end_ns = std::min(end_ns, now_ns_);
+  begin_ns = std::max(begin_ns, slot->cursor_ns);
+  if (!slot->stops.empty()) {
+    Stop& last = slot->stops.back();
+    if (begin_ns <= last.end_ns + kStopSlackNs) {  // it goes on
+      last.end_ns = std::max(last.end_ns, end_ns);
+      return;
+    }
+  }
+  if (end_ns <= begin_ns) return;
+  if (slot->stops.size() == kMaxStops) slot->stops.erase(slot->stops.begin());
+  slot->stops.push_back({begin_ns, end_ns});
+}
+
+void Ledger::MoveCursor(Slot& slot, int64_t to_ns) {
+  slot.cursor_ns = to_ns;
+  if (!slot.stops.empty()) std::erase_if(slot.stops, [&](const Stop& stop) { return stop.end_ns <= to_ns; });
+}
+
+void Ledger::SetStepsOn(bool on, int64_t now_ns) {
+  SetNow(now_ns);
+  const bool is_off = !off_.empty() && off_.back().end_ns == kNever;
+  if (on == !is_off) return;
+  if (on) {
+    off_.back().end_ns = now_ns_;
+  } else {
+    off_.push_back({now_ns_, kNever, Category::kUnmarked, 0});
+    if (off_.size() > kMaxSpans) off_.pop_front();
+  }
+}
+
+// ---- Ranks
+
+void Ledger::Seen(int rank, bool here, int64_t at_ns, int64_t now_ns) {
+  SetNow(now_ns);
+  Slot* slot = Find(rank);
+  if (slot == nullptr) return;
+  if (!here) {
+    if (!slot->steps) slot->seen_ns = -1;
+    return;
+  }
+  if (!slot->steps && slot->seen_ns >= phase().begin_ns) return;
+  slot->seen_ns = Clamp(at_ns);
+  first_seen_ns_ = std::min(first_seen_ns_, slot->seen_ns);
+}
+
+int64_t Ledger::OffsetOf(const Slot& slot, const StepFold& fold) const {
+  const int64_t by_arrival = now_ns_ - static_cast<int64_t>(fold.end_ns);
+  if (slot.last_step >= 0 && slot.process_id == fold.process_id) return std::min(slot.offset_ns, by_arrival);
+  const int64_t delay_ns = by_arrival + unix_offset_ns_;  // if the stamps are Unix time as we have it
+  return delay_ns >= 0 && delay_ns <= kMostDelayNs ? -unix_offset_ns_ : by_arrival;
+}
+
+int64_t Ledger::BaseOf(const StepFold& fold, bool follows) {
+  if (follows) return base_;  // it goes on under a new manager, or its first steps were lost
+  if (phase().base >= 0) return phase().base;
+  const int64_t base = fold.step == 0 ? std::max<int64_t>(saved_step_, 0) : 0;
+  if (phase().kind == Phase::Kind::kRunning) phases_.back().base = base;  // all its processes begin at one step
+  return base;
+}
+
+void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
+  SetNow(now_ns);
+  if (fold.step < 0 || fold.step > kMostStep || fold.start_ns > fold.end_ns || fold.end_ns >> 62 != 0) return;
+  Slot* found = Find(rank);
+  if (found == nullptr) return;
+  Slot& slot = *found;
+  const bool is_new = slot.last_step < 0 || slot.process_id != fold.process_id;
+  const int64_t offset_ns = OffsetOf(slot, fold);
+  const int64_t most_ns = ended() ? phase().begin_ns : now_ns_;
+  const int64_t end_ns = std::min(static_cast<int64_t>(fold.end_ns) + offset_ns, most_ns);
+  const int64_t start_ns = end_ns - static_cast<int64_t>(fold.end_ns - fold.start_ns);
+  const bool follows = fold.previous_end_ns != 0 && fold.previous_end_ns < fold.end_ns;
+  int64_t begin_ns = follows ? end_ns - static_cast<int64_t>(fold.end_ns - fold.previous_end_ns) : start_ns;
+  const int64_t base = is_new ? BaseOf(fold, follows) : slot.base;
+  const int64_t number = fold.step + base;
+  if (fold.checkpoints > 0) saved_step_ = std::max(saved_step_, number);
+  if (end_ns <= slot.cursor_ns) {  // closed already, or come twice
+    if (!is_new) slot.last_step = std::max(slot.last_step, number);
+    done_until_ = std::max(done_until_, number);
+    return;
+  }
+  if (is_new) {
+    // A process that goes on under a new manager has done its former steps itself.
+    slot.done_until = follows && resumed_ && slot.last_step < 0 ? -1 : std::max(slot.done_until, slot.last_step);
+    slot.process_id = fold.process_id;
+    slot.last_step = -1;
+    slot.base = base_ = base;
+  }
+  const bool redone = number <= slot.done_until;
+  slot.last_step = std::max(slot.last_step, number);
+  done_until_ = std::max(done_until_, number);
+  slot.offset_ns = offset_ns;
+  first_seen_ns_ = std::min(first_seen_ns_, std::max(begin_ns, phases_.front().begin_ns));
+
+  std::erase_if(slot.stops, [&](const Stop& stop) {
+    return stop.begin_ns + kStopSlackNs < end_ns && end_ns < stop.end_ns - kStopSlackNs;
+  });
+  if (is_new) {
+    Close(slot, std::clamp(begin_ns, slot.cursor_ns, end_ns));
+  } else if (begin_ns > slot.cursor_ns + kNoGapNs) {
+    // Steps in between were not marked, or lost on the way.
+    Cut(slot, slot.cursor_ns, begin_ns, Category::kUnmarked, 0, false, closed_);
+    MoveCursor(slot, begin_ns);
+  }
+  begin_ns = slot.cursor_ns;
+  for (auto it = phases_.rbegin(); it != phases_.rend(); ++it) {
+    if (it->begin_ns > end_ns && std::next(it) != phases_.rend()) continue;
+    it->first_step_ns = std::min(it->first_step_ns, std::max(start_ns, it->begin_ns));
+    RankStep step;
+    step.step = number;
+    step.named = fold.step;
+    step.first = is_new && !follows;
+    step.redone = redone;
+    step.incident = it->incident;
+    step.rank_s = ToSeconds(CutStep(slot, begin_ns, end_ns, closed_));
+    step.data_s = PartSeconds(fold.dataloader_own_ns, step.rank_s);
+    step.checkpoint_s = PartSeconds(fold.checkpoint_own_ns, step.rank_s);
+    const double between_s = follows ? ToSeconds(std::clamp<int64_t>(start_ns - begin_ns, 0, end_ns - begin_ns)) : 0;
+    step.between_s = std::clamp(between_s - step.data_s - step.checkpoint_s, 0.0, step.rank_s);
+    if (fold.covered_ns > 0) {
+      const double communication_s = ToSeconds(static_cast<int64_t>(fold.covered_ns));
+      step.own_s = std::max(0.0, step.rank_s - communication_s - step.data_s - step.checkpoint_s - step.between_s);
+    }
+    if (step.rank_s > 0) book_.Add(step, now_ns_);
+    break;
+  }
+  MoveCursor(slot, end_ns);
+  slot.steps = true;
+}
+
+void Ledger::SetStragglers(const std::vector<Straggler>& stragglers, int64_t now_ns) {
+  HearStragglers(stragglers, base_, now_ns);
+}
+
+void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t base, int64_t now_ns) {
+  SetNow(now_ns);
+  std::vector<StragglerCost> costs;
+  std::map<uint64_t, VerdictSeen> known;
+  for (const Straggler& straggler : stragglers) {
+    if (costs.size() >= StepBook::kMaxCosts) break;
+    if (!(straggler.cost.cost_s > 0)) continue;
+    const uint64_t verdict = straggler.cost.verdict;
+    const auto found = verdicts_.find(verdict);
+    // One that was cleared before it was heard of has cost what nobody knows any more.
+    if (found == verdicts_.end() && !straggler.cost.open) continue;
+    VerdictSeen& seen = known[verdict];
+    if (found != verdicts_.end()) {
+      seen = found->second;
+    } else {
+      seen.incident =
+          AddIncident(IncidentKind::kStraggler, now_ns_, straggler.ranks, straggler.nodes, straggler.text);
+      seen.base = base;
+    }
+    if (Incident* of = FindIncident(seen.incident)) {
+      of->text = OneLine(straggler.text);
+      of->ranks = straggler.ranks;
+      of->nodes = straggler.nodes;
+      CutNames(*of);
+    }
+    costs.push_back(straggler.cost);
+    costs.back().incident = seen.incident;
+    costs.back().base = seen.base;
+  }
+  verdicts_ = std::move(known);
+  book_.SetCosts(std::move(costs));
+}
+
+void Ledger::SetKnownStragglers(const std::vector<Straggler>& stragglers, int64_t now_ns) {
+  std::vector<Straggler> open = stragglers;
+  for (Straggler& one : open) one.cost.open = true;
+  HearStragglers(open, -1, now_ns);
+  HearStragglers(stragglers, -1, now_ns);
+}
+
+// ---- Attribution
+
+template <typename Rest>
+void Ledger::CutStops(const Slot& slot, int64_t begin_ns, int64_t end_ns, Tally& into, const Rest& rest) {
+  int64_t at = begin_ns;
+  for (const Stop& stop : slot.stops) {
+    const int64_t from = std::max(at, stop.begin_ns), to = std::min(end_ns, stop.end_ns);
+    if (to <= from) continue;
+    rest(at, from);
+    into.Add(Category::kSuspended, ToSeconds(to - from), 0);
+    at = to;
+  }
+  rest(at, end_ns);
+}
+
+void Ledger::Cut(const Slot& slot, int64_t begin_ns, int64_t end_ns, Category category, uint64_t incident,
+                 bool unless_off, Tally& into) const {
+  CutStops(slot, begin_ns, end_ns, into,
+           [&](int64_t from, int64_t to) { CutSpans(from, to, category, incident, unless_off, into); });
+}
+
+int64_t Ledger::CutStep(const Slot& slot, int64_t begin_ns, int64_t end_ns, Tally& into) const {
+  int64_t left = 0;
+  CutStops(slot, begin_ns, end_ns, into, [&](int64_t from, int64_t to) { left += CutStepSpans(from, to, into); });
+  return left;
+}
+
+void Ledger::CutSpans(int64_t begin_ns, int64_t end_ns, Category category, uint64_t incident, bool unless_off,
+                      Tally& into) const {
+  int64_t at = begin_ns;
+  auto rest = [&](int64_t from, int64_t to) {
+    if (to <= from) return;
+    int64_t unmarked = 0;
+    for (const Span& off : off_) {
+      if (unless_off) unmarked += std::max<int64_t>(0, std::min(to, off.end_ns) - std::max(from, off.begin_ns));
+    }
+    into.Add(Category::kUnmarked, ToSeconds(unmarked), 0);
+    into.Add(category, ToSeconds(to - from - unmarked), incident);
+  };
+  for (const Span& span : spans_) {
+    const int64_t from = std::max(at, span.begin_ns), to = std::min(end_ns, span.end_ns);
+    if (to <= from) continue;
+    rest(at, from);
+    into.Add(span.category, ToSeconds(to - from), span.incident);
+    at = to;
+  }
+  rest(at, end_ns);
+}
+
+int64_t Ledger::CutStepSpans(int64_t begin_ns, int64_t end_ns, Tally& into) const {
+  int64_t at = begin_ns, left = end_ns - begin_ns;
+  for (const Span& span : spans_) {
+    const int64_t from = std::max(at, span.begin_ns), to = std::min(end_ns, span.end_ns);
+    if (to <= from) continue;
+    into.Add(span.category, ToSeconds(to - from), span.incident);
+    left -= to - from;
+    at = to;
+  }
+  return left;
+}
+
+// After the last step of a process.
+void Ledger::AttributeTail(const Slot& slot, int64_t begin_ns, int64_t end_ns, bool over, bool failed,
+                           uint64_t incident, Tally& into) const {
+  const double usual_s = book_.usual_s();
+  const auto odd_ns = static_cast<int64_t>(std::min(StepBook::kOdd * usual_s, kLongestS) * 1e9);
+  if (over && !failed) return Cut(slot, begin_ns, end_ns, Category::kOther, 0, true, into);
+  // The step under way: it is done again where its process has ended.
+  const int64_t late_ns = over ? odd_ns : odd_ns + kLateNs;
+  Tally stopped;
+  CutStops(slot, begin_ns, end_ns, stopped, [](int64_t, int64_t) {});
+  const auto stopped_ns = static_cast<int64_t>(At(stopped.seconds, Category::kSuspended) * 1e9);
+  const int64_t known_ns = std::min(end_ns, begin_ns + late_ns + stopped_ns);
+  const bool again = over || slot.last_step < slot.done_until;
+  Cut(slot, begin_ns, known_ns, again ? Category::kRedone : Category::kProductive, again ? incident : 0, true, into);
+  Cut(slot, known_ns, end_ns, Category::kUnknown, 0, true, into);
+}
+
+void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begin_ns, int64_t end_ns, const Phase* next,
+                              Tail tail, Tally& into) const {
+  if (slot.steps && begin_ns == slot.cursor_ns) {
+    const bool over = next != nullptr || tail == Tail::kOver;
+    if (phase.kind == Phase::Kind::kRunning || next != nullptr || !over) {
+      const bool failed = next == nullptr || next->kind != Phase::Kind::kEnded || next->failed;
+      return AttributeTail(slot, begin_ns, end_ns, over, failed, next != nullptr ? next->incident : phase.incident,
+                           into);
+    }
+    // Another process has taken its place, and nobody has said why.
+    const int64_t seen = slot.seen_ns < begin_ns ? end_ns : std::min(slot.seen_ns, end_ns);
+    Cut(slot, begin_ns, seen, Category::kUnknown, 0, true, into);
+    return Cut(slot, seen, end_ns, Category::kLinkUp, phase.incident, true, into);
+  }
+  const bool launched = phase.kind == Phase::Kind::kRunning;
+  if (phase.kind == Phase::Kind::kResumed) return Cut(slot, begin_ns, end_ns, Category::kUnknown, 0, true, into);
+  int64_t at = begin_ns;
+  auto until = [&](int64_t to, Category category) {
+    to = std::clamp(to, at, end_ns);
+    Cut(slot, at, to, category, category == Category::kUnknown ? 0 : phase.incident, true, into);
+    at = to;
+  };
+  const bool seen = slot.seen_ns >= phase.begin_ns;
+  // Whoever has no step, while others go on, does not mark them.
+  const int64_t trains = tail == Tail::kOpen || next != nullptr ? phase.first_step_ns : kNever;
+  const int64_t launch = std::min(seen ? slot.seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
+  const bool proven = first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs;
+  until(std::min(launch, trains), launched && proven ? Category::kLaunch : Category::kUnknown);
+  if (seen) until(std::min(slot.seen_ns + kMostLinkUpNs, trains), Category::kLinkUp);
+  until(end_ns, trains < end_ns ? Category::kUnmarked : Category::kUnknown);
+}
+
+void Ledger::Attribute(const Slot& slot, int64_t until_ns, Tail tail, Tally& into) const {
+  for (size_t i = 0; i < phases_.size(); ++i) {
+    const Phase& one = phases_[i];
+    const bool last = i + 1 == phases_.size();
+    const int64_t begin = std::max(one.begin_ns, slot.cursor_ns);
+    const int64_t phase_end = last ? kNever : phases_[i + 1].begin_ns;
+    const int64_t end = std::min(until_ns, phase_end);
+    if (end <= begin) continue;
+    switch (one.kind) {
+      case Phase::Kind::kWaiting:
+        into.Add(Category::kWaiting, ToSeconds(end - begin), one.incident);
+        break;
+      case Phase::Kind::kRestart:
+        into.Add(Category::kRestart, ToSeconds(end - begin), one.incident);
+        break;
+      case Phase::Kind::kQueue:
+        into.Add(Category::kQueue, ToSeconds(end - begin), one.incident);
+        break;
+      case Phase::Kind::kEnded:
+        into.Add(Category::kUnknown, ToSeconds(end - begin), 0);
+        break;
+      default:
+        AttributeRunning(slot, one, begin, end, phase_end <= until_ns ? &phases_[i + 1] : nullptr, tail, into);
+    }
+  }
+}
+
+void Ledger::Close(Slot& slot, int64_t until_ns) {
+  if (until_ns > slot.cursor_ns) {
+    Attribute(slot, until_ns, Tail::kOver, closed_);
+    MoveCursor(slot, until_ns);
+  }
+  slot.steps = false;
+}
+
+// ---- Closing
+
+void Ledger::SettlePhases() {
+  // While nobody knows how many will come, those that do are to find the job's whole life here.
+  const int64_t patience_ns = !sized_ && round_ <= 0 && !ended() && !resumed_ ? kGatherNs : kGraceNs;
+  while (phases_.size() > 1 && now_ns_ - phases_[1].begin_ns >= patience_ns) {
+    const int64_t end = phases_[1].begin_ns;
+    for (Slot& slot : slots_) {
+      if (slot.exists && slot.cursor_ns < end) Close(slot, end);
+    }
+    phases_.pop_front();
+  }
+}
+
+void Ledger::CollectClosed() {
+  for (const auto& [number, seconds] : closed_.incidents) {
+    if (Incident* incident = FindIncident(number)) AddTo(incident->seconds, seconds);
+  }
+  closed_.incidents.clear();
+}
+
+void Ledger::Advance(int64_t now_ns) {
+  SetNow(now_ns);
+  SettlePhases();
+  book_.Close(now_ns_, closed_);
+  CollectClosed();
+}
+
+// ---- Incidents
+
+uint64_t Ledger::AddIncident(IncidentKind kind, int64_t at_ns, std::vector<int> ranks, std::vector<int> nodes,
+                             std::string text) {
+  Incident incident;
+  incident.number = next_incident_++;
+  incident.time_ns = at_ns + unix_offset_ns_;
+  incident.kind = kind;
+  incident.ranks = std::move(ranks);
+  incident.nodes = std::move(nodes);
+  CutNames(incident);
+  incident.text = OneLine(std::move(text));
+  incidents_.push_back(std::move(incident));
+  TrimIncidents();
+  return incidents_.back().number;
+}
+
+void Ledger::TrimIncidents() {
+  while (former_.size() + incidents_.size() > Report::kMaxIncidents) {
+    std::deque<Incident>& oldest_of = former_.empty() ? incidents_ : former_;
+    if (former_.empty()) CollectClosed();
+    const Incident& oldest = oldest_of.front();
+    ++older_.counts[static_cast<size_t>(oldest.kind)];
+    AddTo(older_.seconds[static_cast<size_t>(oldest.kind)], oldest.seconds);
+    oldest_of.pop_front();
+  }
+}
+
+Incident* Ledger::FindIncident(uint64_t number) {
+  if (incidents_.empty() || number < incidents_.front().number || number > incidents_.back().number) return nullptr;
+  return &incidents_[static_cast<size_t>(number - incidents_.front().number)];
+}
+
+// ---- Out
+
+Report Ledger::report() const {
+  Report report;
+  const int64_t until = ended() ? phase().begin_ns : now_ns_;
+  report.since_ns = since_ns_ + unix_offset_ns_;
+  report.until_ns = until + unix_offset_ns_;
+  report.slots = live_;
+  report.closed = closed_.seconds;
+  Tally open;
+  report.rank_s = retired_s_;
+  for (const Slot& slot : slots_) {
+    if (!slot.exists) continue;
+    report.rank_s += ToSeconds(std::max(until, slot.cursor_ns) - slot.born_ns);
+    Attribute(slot, until, Tail::kOpen, open);
+  }
+  book_.AddOpen(open);
+  report.provisional = open.seconds;
+  report.attempts = attempts_;
+  report.incidents.assign(former_.begin(), former_.end());
+  report.incidents.insert(report.incidents.end(), incidents_.begin(), incidents_.end());
+  report.older = older_;
+  const size_t own = former_.size();  // they begin there
+  const uint64_t first = incidents_.empty() ? 0 : incidents_.front().number;
+  auto add = [&](const std::map<uint64_t, Seconds>& of) {
+    for (const auto& [number, seconds] : of) {
+      if (number < first || number - first >= incidents_.size()) continue;
+      AddTo(report.incidents[own + static_cast<size_t>(number - first)].seconds, seconds);
+    }
+  };
+  add(closed_.incidents);
+  add(open.incidents);
+  report.measured = measured_;
+  report.measured.checkpoints += closed_.checkpoints + open.checkpoints;
+  report.measured.checkpoint_s += closed_.checkpoint_s + open.checkpoint_s;
+  for (size_t i = own; i < report.incidents.size(); ++i) report.incidents[i].number += shift_;
+  report.advice = AdviceOf(report);
+  return report;
+}
+
+void Ledger::Resume(const Kept& kept, int64_t now_ns) {
+  SetNow(now_ns);
+  const int64_t dead_ns = std::max<int64_t>(kept.dead_ns, 0);
+  const int64_t stopped_ns = now_ns_ - dead_ns;
+  begun_ns_ = stopped_ns;
+  since_ns_ = stopped_ns - std::max<int64_t>(kept.report.until_ns - kept.report.since_ns, 0);
+  closed_ = Tally();
+  closed_.seconds = kept.report.seconds();
+  retired_s_ = Sum(closed_.seconds);
+  incidents_.assign(kept.report.incidents.begin(), kept.report.incidents.end());
+  next_incident_ = incidents_.empty() ? 1 : incidents_.back().number + 1;
+  older_ = kept.report.older;
+  measured_ = kept.report.measured;
+  if (!kept.report.attempts.empty()) attempts_ = kept.report.attempts;
+  next_ = kept.next;
+  done_until_ = kept.done_until;
+  saved_step_ = kept.saved_step;
+  base_ = std::max<int64_t>(kept.base, 0);
+  phases_.clear();
+  Phase phase;
+  phase.kind = kept.ended ? Phase::Kind::kEnded : Phase::Kind::kResumed;
+  phase.begin_ns = stopped_ns;
+  phases_.push_back(phase);
+  slots_.clear();
+  live_ = 0;
+  slots_.resize(static_cast<size_t>(std::clamp(kept.report.slots, 0, kMaxSlots)));
+  for (Slot& slot : slots_) {
+    slot.exists = true;
+    slot.born_ns = slot.cursor_ns = stopped_ns;
+    slot.done_until = done_until_;
+    ++live_;
+  }
+  round_ = kept.round;
+  resumed_ = heard_ = true;
+}
+
+void Ledger::Precede(const Kept& kept, Category gap, int64_t now_ns) {
+  SetNow(now_ns);
+  if (resumed_ || std::exchange(preceded_, true)) return;
+  const Report& before = kept.report;
+  const int64_t gap_ns = std::max<int64_t>(kept.dead_ns - (now_ns_ - since_ns_), 0);
+  const double gap_s = ToSeconds(gap_ns) * std::clamp(before.slots, 0, kMaxSlots);
+  const Seconds seconds = before.seconds();
+  AddTo(closed_.seconds, seconds);
+  At(closed_.seconds, gap) += gap_s;
+  retired_s_ += Sum(seconds) + gap_s;
+  const int64_t begun_unix_ns = since_ns_ + unix_offset_ns_;
+  since_ns_ -= gap_ns + std::max<int64_t>(before.until_ns - before.since_ns, 0);
+
+  former_.assign(before.incidents.begin(), before.incidents.end());
+  shift_ = former_.empty() ? 0 : former_.back().number;
+  std::vector<Attempt> attempts = before.attempts;
+  const bool goes_on = gap != Category::kQueue && !attempts.empty();
+  if (!goes_on) {
+    Incident requeue;
+    requeue.number = ++shift_;
+    requeue.time_ns = begun_unix_ns - gap_ns;
+    requeue.kind = kept.next;
+    if (!attempts.empty() && attempts.back().until_ns == 0) {
+      attempts.back().until_ns = begun_unix_ns - gap_ns;
+      attempts.back().outcome = kLostLauncher;
+    }
+    requeue.text = StartedAgain(attempts);
+    At(requeue.seconds, gap) = gap_s;
+    former_.push_back(std::move(requeue));
+  }
+  TrimIncidents();
+  for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
+    older_.counts[kind] += before.older.counts[kind];
+    AddTo(older_.seconds[kind], before.older.seconds[kind]);
+  }
+  measured_.starts += before.measured.starts;
+  measured_.checkpoints += before.measured.checkpoints;
+  measured_.checkpoint_s += before.measured.checkpoint_s;
+  former_attempts_ = attempts.size();
+  if (goes_on) {
+    --former_attempts_;
+    Attempt& last = attempts.back();
+    last.until_ns = attempts_.front().until_ns;
+    last.outcome = attempts_.front().outcome;
+    last.slots = attempts_.front().slots;
+    attempts_.erase(attempts_.begin());
+  }
+  for (Attempt& attempt : attempts_) {
+    attempt.number = attempts.empty() ? 1 : attempts.back().number + 1;
+    attempts.push_back(attempt);
+  }
+  if (attempts.size() > Report::kMaxAttempts) {
+    const size_t over = attempts.size() - Report::kMaxAttempts;
+    attempts.erase(attempts.begin(), attempts.begin() + static_cast<std::ptrdiff_t>(over));
+    former_attempts_ -= std::min(former_attempts_, over);
+  }
+  attempts_ = std::move(attempts);
+
+  if (done_until_ < 0) {
+    saved_step_ = std::max(saved_step_, kept.saved_step);
+    if (goes_on) base_ = std::max<int64_t>(kept.base, 0);
+  }
+  done_until_ = std::max(done_until_, kept.done_until);
+  for (Slot& slot : slots_) {
+    if (slot.exists && slot.last_step < 0) slot.done_until = std::max(slot.done_until, kept.done_until);
+  }
+}
+
+}  // namespace taskd::ledger

@@ -1,0 +1,279 @@
+#include "ledger/render.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "common/printable.h"
+#include "nlohmann/json.hpp"
+
+namespace taskd::ledger {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kBarWidth = 30;
+constexpr double kMostWallS = 1e9;
+constexpr size_t kMaxAdvice = 20;  // that is read
+
+// What people call what is lost to it.
+constexpr std::array<const char*, kCategories> kLostTo = {
+    "waiting in the queue",
+    "waiting for nodes",
+    "starting processes",
+    "linking up",
+    "warm-up",
+    "productive steps",
+    "the data loader",
+    "checkpoints",
+    "stragglers",
+    "time between steps",
+    "redone steps",
+    "hangs",
+    "restarting",
+    "suspension",
+    "unmarked time",
+    "time that nobody can explain",
+};
+
+double Rounded(double value) { return std::isfinite(value) ? std::round(value * 1e6) / 1e6 : 0; }
+
+std::string FormatTime(int64_t unix_ns) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixNanos(unix_ns), absl::UTCTimeZone());
+}
+
+Json TimeOrNull(int64_t unix_ns) { return unix_ns == 0 ? Json() : Json(FormatTime(unix_ns)); }
+
+int64_t ReadTime(const Json& json) {
+  absl::Time time;
+  std::string error;
+  if (!json.is_string() || !absl::ParseTime(absl::RFC3339_full, json.get<std::string>(), &time, &error)) return 0;
+  return absl::ToUnixNanos(time);
+}
+
+Json SecondsToJson(const Seconds& seconds, bool all) {
+  Json json = Json::object();
+  for (size_t i = 0; i < kCategories; ++i) {
+    if (all || seconds[i] > 0) json[Name(static_cast<Category>(i))] = Rounded(seconds[i]);
+  }
+  return json;
+}
+
+Seconds ReadSeconds(const Json& json) {
+  Seconds seconds{};
+  if (!json.is_object()) return seconds;
+  for (size_t i = 0; i < kCategories; ++i) {
+    const double value = json.value(Name(static_cast<Category>(i)), 0.0);
+    seconds[i] = std::isfinite(value) ? std::max(value, 0.0) : 0;
+  }
+  return seconds;
+}
+
+std::vector<int> ReadNumbers(const Json& json) {
+  std::vector<int> numbers;
+  if (!json.is_array()) return numbers;
+  for (const Json& one : json) {
+    if (one.is_number_integer()) numbers.push_back(one.get<int>());
+  }
+  return numbers;
+}
+
+Json IncidentToJson(const Incident& incident) {
+  Json json;
+  json["number"] = incident.number;
+  json["time"] = FormatTime(incident.time_ns);
+  json["kind"] = Name(incident.kind);
+  json["ranks"] = incident.ranks;
+  json["nodes"] = incident.nodes;
+  json["text"] = incident.text;
+  json["seconds"] = SecondsToJson(incident.seconds, false);
+  json["rank_s"] = Rounded(Sum(incident.seconds));
+  return json;
+}
+
+std::string Percent(double part, double all) { return absl::StrFormat("%.1f %%", all > 0 ? 100 * part / all : 0); }
+
+// 512 rank-hours, 93 rank-seconds.
+std::string Amount(double rank_s) {
+  if (rank_s < 600) return absl::StrFormat("%.0f rank-seconds", rank_s);
+  const double hours = rank_s / 3600;
+  return absl::StrFormat(hours < 10 ? "%.2f rank-hours" : "%.0f rank-hours", hours);
+}
+
+std::string Hours(double rank_s) { return absl::StrFormat("%.4f", rank_s / 3600); }
+
+bool IsLost(Category category) {
+  return category != Category::kProductive && category != Category::kUnmarked && category != Category::kUnknown;
+}
+
+}  // namespace
+
+std::string RenderJson(const Report& report, const std::string& job) {
+  const Seconds seconds = report.seconds();
+  const Goodput goodput = GoodputOf(seconds);
+  Json json;
+  json["schema"] = 1;
+  json["job"] = job;
+  json["since"] = FormatTime(report.since_ns);
+  json["until"] = FormatTime(report.until_ns);
+  json["slots"] = report.slots;
+  json["wall_s"] = Rounded(report.wall_s());
+  json["rank_s"] = Rounded(report.rank_s);
+  json["goodput"] = Rounded(goodput.ratio);
+  json["goodput_low"] = Rounded(goodput.low);
+  json["goodput_high"] = Rounded(goodput.high);
+  json["text"] = Sentence(report);
+  json["seconds"] = SecondsToJson(seconds, true);
+  json["attempts"] = Json::array();
+  for (const Attempt& attempt : report.attempts) {
+    json["attempts"].push_back({{"number", attempt.number},
+                                {"since", FormatTime(attempt.since_ns)},
+                                {"until", TimeOrNull(attempt.until_ns)},
+                                {"slots", attempt.slots},
+                                {"outcome", attempt.outcome}});
+  }
+  json["incidents"] = Json::array();
+  for (const Incident& incident : report.incidents) json["incidents"].push_back(IncidentToJson(incident));
+  json["older_incidents"] = Json::object();
+  for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
+    if (report.older.counts[kind] == 0) continue;
+    json["older_incidents"][Name(static_cast<IncidentKind>(kind))] = {
+        {"count", report.older.counts[kind]}, {"seconds", SecondsToJson(report.older.seconds[kind], false)}};
+  }
+  json["advice"] = Json::array();
+  for (const Advice& advice : report.advice) {
+    json["advice"].push_back(
+        {{"kind", advice.kind}, {"text", advice.text}, {"saves_rank_s", Rounded(advice.saves_rank_s)}});
+  }
+  return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+absl::StatusOr<Report> ReadJson(std::string_view text, std::string* job) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return absl::InvalidArgumentError("it is no JSON object");
+  try {
+    if (json.value("schema", 0) != 1) return absl::InvalidArgumentError("its schema is not 1: of a later release");
+    Report report;
+    *job = json.value("job", "");
+    report.since_ns = ReadTime(json.value("since", Json()));
+    // Exactly what its seconds add up to; `until` has milliseconds.
+    const double wall_s = json.value("wall_s", 0.0);
+    report.until_ns = report.since_ns + static_cast<int64_t>(std::clamp(wall_s, 0.0, kMostWallS) * 1e9);
+    report.slots = json.value("slots", 0);
+    report.closed = ReadSeconds(json.value("seconds", Json()));
+    report.rank_s = Sum(report.closed);
+    for (const Json& one : json.value("attempts", Json::array())) {
+      if (report.attempts.size() >= Report::kMaxAttempts) break;
+      report.attempts.push_back({one.value("number", 0), ReadTime(one.value("since", Json())),
+                                 ReadTime(one.value("until", Json())), one.value("slots", 0),
+                                 one.value("outcome", "")});
+    }
+    for (const Json& one : json.value("incidents", Json::array())) {
+      const std::optional<IncidentKind> kind = IncidentKindFromName(one.value("kind", ""));
+      const uint64_t number = one.value("number", uint64_t{0});
+      const uint64_t next = report.incidents.empty() ? number : report.incidents.back().number + 1;
+      if (!kind.has_value() || number == 0 || number != next || report.incidents.size() >= Report::kMaxIncidents) {
+        return absl::InvalidArgumentError("an incident of it has no number, or no kind that is known");
+      }
+      report.incidents.push_back({number, ReadTime(one.value("time", Json())), *kind,
+                                  ReadNumbers(one.value("ranks", Json())), ReadNumbers(one.value("nodes", Json())),
+                                  one.value("text", ""), ReadSeconds(one.value("seconds", Json()))});
+    }
+    for (const Json& one : json.value("advice", Json::array())) {
+      if (report.advice.size() >= kMaxAdvice) break;
+      report.advice.push_back({one.value("kind", ""), one.value("text", ""), one.value("saves_rank_s", 0.0)});
+    }
+    const Json older = json.value("older_incidents", Json::object());
+    for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
+      const auto found = older.find(Name(static_cast<IncidentKind>(kind)));
+      if (found == older.end()) continue;
+      report.older.counts[kind] = found->value("count", uint64_t{0});
+      report.older.seconds[kind] = ReadSeconds(found->value("seconds", Json()));
+    }
+    return report;
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("a part of it is of another kind: ", error.what()));
+  }
+}
+
+std::string Sentence(const Report& report) {
+  const Seconds seconds = report.seconds();
+  const double all = Sum(seconds);
+  if (all <= 0) return "no rank has lived yet";
+  std::string text =
+      absl::StrCat(Percent(At(seconds, Category::kProductive), all), " of ", Amount(all), " were productive");
+  Category most = Category::kProductive;
+  double lost = 0;
+  for (size_t i = 0; i < kCategories; ++i) {
+    if (!IsLost(static_cast<Category>(i)) || seconds[i] <= lost) continue;
+    lost = seconds[i];
+    most = static_cast<Category>(i);
+  }
+  if (lost >= 0.0005 * all) {
+    absl::StrAppend(&text, "; most was lost to ", kLostTo[static_cast<size_t>(most)], " (", Percent(lost, all));
+    const std::array<uint64_t, kIncidentKinds> counts = report.incident_counts();
+    uint64_t restarts = 0;
+    for (IncidentKind kind : {IncidentKind::kRankExit, IncidentKind::kNodeLost, IncidentKind::kOrdered}) {
+      restarts += counts[static_cast<size_t>(kind)];
+    }
+    const bool of_restarts = most == Category::kRedone || most == Category::kRestart || most == Category::kWaiting ||
+                             most == Category::kLaunch || most == Category::kLinkUp || most == Category::kWarmUp;
+    if (of_restarts && restarts > 0) absl::StrAppend(&text, ": ", restarts, restarts == 1 ? " restart" : " restarts");
+    absl::StrAppend(&text, ")");
+  }
+  const double unsure = At(seconds, Category::kUnmarked) + At(seconds, Category::kUnknown);
+  if (unsure >= 0.01 * all) absl::StrAppend(&text, "; of ", Percent(unsure, all), " nobody can tell");
+  return text;
+}
+
+std::string RenderText(const Report& report, const std::string& job, size_t incidents) {
+  const Seconds seconds = report.seconds();
+  const double all = Sum(seconds);
+  const Goodput goodput = GoodputOf(seconds);
+  std::string text = absl::StrCat(Sentence(report), "\n\n");
+  absl::StrAppendFormat(&text, "job %s  %s to %s  %d slots  goodput %.4f (%.4f to %.4f)\n\n", Printable(job),
+                        FormatTime(report.since_ns), FormatTime(report.until_ns), report.slots, goodput.ratio,
+                        goodput.low, goodput.high);
+  absl::StrAppendFormat(&text, "%-12s %14s %8s\n", "category", "rank-hours", "share");
+  for (size_t i = 0; i < kCategories; ++i) {
+    const int bar = all > 0 ? static_cast<int>(std::lround(kBarWidth * seconds[i] / all)) : 0;
+    std::string line =
+        absl::StrFormat("%-12s %14s %8s", Name(static_cast<Category>(i)), Hours(seconds[i]), Percent(seconds[i], all));
+    if (bar > 0) absl::StrAppend(&line, "  ", std::string(static_cast<size_t>(bar), '#'));
+    absl::StrAppend(&text, line, "\n");
+  }
+  absl::StrAppendFormat(&text, "%-12s %14s\n", "sum", Hours(all));
+
+  if (!report.advice.empty()) absl::StrAppend(&text, "\nwhat would pay:\n");
+  for (const Advice& advice : report.advice) {
+    absl::StrAppendFormat(&text, "* %s (up to %s)\n", Printable(advice.text), Amount(advice.saves_rank_s));
+  }
+
+  std::vector<const Incident*> dearest;
+  for (const Incident& incident : report.incidents) dearest.push_back(&incident);
+  std::stable_sort(dearest.begin(), dearest.end(),
+                   [](const Incident* a, const Incident* b) { return Sum(a->seconds) > Sum(b->seconds); });
+  if (dearest.size() > incidents) dearest.resize(incidents);
+  if (!dearest.empty()) absl::StrAppend(&text, "\nincidents that cost most, of ", report.incidents.size(), ":\n");
+  for (const Incident* incident : dearest) {
+    absl::StrAppendFormat(&text, "#%d %s %s: %s\n", incident->number, FormatTime(incident->time_ns),
+                          Name(incident->kind), Printable(incident->text));
+    std::vector<std::string> hops;
+    for (size_t i = 0; i < kCategories; ++i) {
+      if (incident->seconds[i] <= 0) continue;
+      hops.push_back(absl::StrFormat("%s %.1f", Name(static_cast<Category>(i)), incident->seconds[i]));
+    }
+    absl::StrAppendFormat(&text, "   %.1f rank-seconds%s\n", Sum(incident->seconds),
+                          hops.empty() ? "" : absl::StrCat(": ", absl::StrJoin(hops, ", ")));
+  }
+  return text;
+}
+
+}  // namespace taskd::ledger

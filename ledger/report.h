@@ -1,0 +1,121 @@
+// Where a job's time went, as types: rank-seconds by category, what interrupted it, its attempts. docs/goodput.md has
+// the meaning of each category.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace taskd::ledger {
+
+enum class Category : uint8_t {
+  kQueue,
+  kWaiting,
+  kLaunch,
+  kLinkUp,
+  kWarmUp,
+  kProductive,
+  kData,
+  kCheckpoint,
+  kStraggler,
+  kOther,
+  kRedone,
+  kHang,
+  kRestart,
+  kSuspended,
+  kUnmarked,
+  kUnknown,
+};
+inline constexpr size_t kCategories = 16;
+
+enum class IncidentKind : uint8_t { kRankExit, kNodeLost, kHang, kOrdered, kRequeue, kStraggler, kEviction };
+inline constexpr size_t kIncidentKinds = 7;
+
+// As in the JSON: "link_up", "rank_exit", ...
+const char* Name(Category category);
+const char* Name(IncidentKind kind);
+std::optional<IncidentKind> IncidentKindFromName(const std::string& name);
+
+// Rank-seconds by category.
+using Seconds = std::array<double, kCategories>;
+inline double& At(Seconds& seconds, Category category) { return seconds[static_cast<size_t>(category)]; }
+inline double At(const Seconds& seconds, Category category) { return seconds[static_cast<size_t>(category)]; }
+double Sum(const Seconds& seconds);
+void AddTo(Seconds& sum, const Seconds& more);
+
+struct Incident {
+  uint64_t number = 0;  // from 1
+  int64_t time_ns = 0;  // Unix
+  IncidentKind kind = IncidentKind::kRankExit;
+  std::vector<int> ranks, nodes;
+  std::string text;  // one line
+  Seconds seconds{};
+
+  friend bool operator==(const Incident&, const Incident&) = default;
+};
+
+struct Attempt {
+  int number = 1;
+  int64_t since_ns = 0, until_ns = 0;  // Unix; until 0: it goes on
+  int slots = 0;
+  std::string outcome = {};  // empty: it goes on
+
+  friend bool operator==(const Attempt&, const Attempt&) = default;
+};
+
+// Incidents that are not kept one by one any more.
+struct OlderIncidents {
+  std::array<uint64_t, kIncidentKinds> counts{};
+  std::array<Seconds, kIncidentKinds> seconds{};
+
+  friend bool operator==(const OlderIncidents&, const OlderIncidents&) = default;
+};
+
+// What incidents and seconds do not say.
+struct Measured {
+  uint64_t starts = 0;       // of the job's ranks
+  uint64_t checkpoints = 0;  // that the job waited for
+  double checkpoint_s = 0;   // so long altogether, of the job and not of each rank
+
+  friend bool operator==(const Measured&, const Measured&) = default;
+};
+
+struct Advice {
+  std::string kind;  // "checkpoint_interval", "link_up", "launch", "data", "straggler"
+  std::string text;  // one line
+  double saves_rank_s = 0;
+
+  friend bool operator==(const Advice&, const Advice&) = default;
+};
+
+struct Report {
+  int64_t since_ns = 0, until_ns = 0;  // Unix
+  int slots = 0;                       // now
+  double rank_s = 0;                   // what all slots have lived: the sum of all categories
+  Seconds closed{};                    // never changes any more, but grows
+  Seconds provisional{};               // may move between categories yet
+  std::vector<Attempt> attempts;       // oldest first
+  std::vector<Incident> incidents;     // oldest first, the newest kMaxIncidents
+  OlderIncidents older;
+  Measured measured;
+  std::vector<Advice> advice;  // what would save most first
+
+  static constexpr size_t kMaxIncidents = 1000;
+  static constexpr size_t kMaxAttempts = 1000;
+
+  double wall_s() const { return static_cast<double>(until_ns - since_ns) / 1e9; }
+  Seconds seconds() const;
+  // Of those that are listed and of older ones.
+  std::array<uint64_t, kIncidentKinds> incident_counts() const;
+};
+
+// productive / all; what nobody can attribute is left out, or counted as lost, or as productive. 0 of no time.
+struct Goodput {
+  double ratio = 0, low = 0, high = 0;
+};
+Goodput GoodputOf(const Seconds& seconds);
+
+}  // namespace taskd::ledger

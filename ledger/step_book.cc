@@ -1,0 +1,127 @@
+#include "ledger/step_book.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/median.h"
+
+namespace taskd::ledger {
+namespace {
+
+// What of the parts of one rank fits into the time that the ranks of the step had on average.
+double Part(double part_s, double mean_s, double left_s) {
+  if (part_s < StepBook::kLeast * mean_s) return 0;
+  return std::clamp(part_s, 0.0, left_s);
+}
+
+}  // namespace
+
+void StepBook::Add(const RankStep& step, int64_t now_ns) {
+  const auto [found, is_new] = open_.try_emplace(Key{step.step, step.first, step.redone});
+  Record& record = found->second;
+  if (is_new) record.incident = step.incident;
+  record.own_s = is_new ? step.own_s : std::min(record.own_s, step.own_s);
+  record.named = step.named < 0 ? step.step : step.named;
+  record.touched_ns = std::max(record.touched_ns, now_ns);
+  ++record.ranks;
+  record.rank_s += step.rank_s;
+  record.data_s = std::max(record.data_s, step.data_s);
+  record.checkpoint_s = std::max(record.checkpoint_s, step.checkpoint_s);
+  record.between_s = std::max(record.between_s, step.between_s);
+}
+
+void StepBook::SetCosts(std::vector<StragglerCost> costs) {
+  if (costs.size() > kMaxCosts) costs.resize(kMaxCosts);
+  costs_ = std::move(costs);
+}
+
+void StepBook::LearnUsual() {
+  std::vector<double> work_s;
+  for (const auto& [key, record] : open_) {
+    if (std::get<1>(key)) continue;
+    const double mean_s = record.rank_s / record.ranks;
+    work_s.push_back(std::max(0.0, mean_s - record.data_s - record.checkpoint_s - record.between_s));
+  }
+  if (work_s.size() >= kUsualSteps) usual_s_ = LowerMedian(work_s);
+}
+
+void StepBook::Close(int64_t now_ns, Tally& closed) {
+  LearnUsual();
+  size_t over = open_.size() > kMaxOpen ? open_.size() - kMaxOpen : 0;
+  for (auto it = open_.begin(); it != open_.end();) {
+    const bool waits = std::get<1>(it->first) && usual_s_ <= 0;
+    const bool old = now_ns - it->second.touched_ns >= (waits ? kFirstOpenNs : kOpenNs);
+    if (!old && over == 0) {
+      ++it;
+      continue;
+    }
+    if (over > 0) --over;
+    Split(it->first, it->second, closed);
+    it = open_.erase(it);
+  }
+}
+
+void StepBook::AddOpen(Tally& open) const {
+  for (const auto& [key, record] : open_) Split(key, record, open);
+}
+
+const StragglerCost* StepBook::Dearest(int64_t step, int64_t named, double data_s, double checkpoint_s,
+                                       double* cost_s) const {
+  const StragglerCost* dearest = nullptr;
+  *cost_s = 0;
+  for (const StragglerCost& cost : costs_) {
+    const int64_t number = cost.base < 0 ? named : step - cost.base;
+    if (number < cost.since_step || (!cost.open && number > cost.last_step)) continue;
+    double more_s = cost.cost_s;
+    if (cost.of_data) more_s -= data_s;
+    if (cost.of_checkpoint) more_s -= checkpoint_s;
+    if (more_s <= *cost_s) continue;
+    *cost_s = more_s;
+    dearest = &cost;
+  }
+  return dearest;
+}
+
+void StepBook::Split(const Key& key, const Record& record, Tally& into) const {
+  const bool first = std::get<1>(key), redone = std::get<2>(key);
+  const double ranks = record.ranks;
+  const double mean_s = record.rank_s / ranks;
+  const Category work = redone ? Category::kRedone : Category::kProductive;
+  double left_s = mean_s;
+  auto take = [&](Category category, double part_s, uint64_t incident) {
+    const double taken_s = std::clamp(part_s, 0.0, left_s);
+    into.Add(category, taken_s * ranks, incident);
+    left_s -= taken_s;
+  };
+  if (record.checkpoint_s > 0) {
+    ++into.checkpoints;
+    into.checkpoint_s += record.checkpoint_s;
+  }
+  if (redone && !first) return into.Add(work, record.rank_s, record.incident);
+  const double data_s = Part(record.data_s, mean_s, mean_s);
+  const double checkpoint_s = Part(record.checkpoint_s, mean_s, mean_s);
+  const uint64_t of_redone = redone ? record.incident : 0;
+  if (!redone) {
+    take(Category::kData, data_s, 0);
+    take(Category::kCheckpoint, checkpoint_s, 0);
+    take(Category::kOther, Part(record.between_s, mean_s, mean_s), 0);
+  }
+  if (first) {
+    const double beyond_s = std::max(0.0, left_s - usual_s_);
+    take(Category::kWarmUp, beyond_s, record.incident);
+  } else {
+    double cost_s = 0;
+    const StragglerCost* dearest = Dearest(std::get<0>(key), record.named, data_s, checkpoint_s, &cost_s);
+    if (dearest != nullptr) take(Category::kStraggler, cost_s, dearest->incident);
+    const auto is_odd = [&] { return usual_s_ > 0 && left_s > kOdd * usual_s_; };
+    if (is_odd()) take(Category::kOther, std::min(record.own_s, left_s) - usual_s_, 0);
+    if (is_odd()) {
+      const double waited_s = left_s - usual_s_;
+      const bool hung = waited_s >= kHangS && waited_s > kHangSteps * usual_s_;
+      take(hung ? Category::kHang : Category::kUnknown, waited_s, 0);
+    }
+  }
+  take(work, left_s, of_redone);
+}
+
+}  // namespace taskd::ledger

@@ -1,0 +1,98 @@
+// The rank-seconds of steps, from the fold of a rank to its categories.
+//
+// Design:
+// 1. Ranks wait for each other, so what a step lost is decided for all its ranks together: the data loader, saving, and
+//    time between steps are of the rank that took longest; the others waited for it. Less than kLeast of a step counts as
+//    productive.
+// 2. A step stays open for a while, until verdicts about it have come and a usual step is known; then it is closed.
+// 3. Of a process's first step what a usual step takes is work, the rest is warm-up. Of any other one that takes more
+//    than kOdd usual ones, what is beyond a usual one is: what every rank took by itself, the user's code, as an
+//    evaluation; what one waited for another, if it was long enough, a hang; else unknown.
+// 4. A step that had been done before is redone as a whole.
+//
+// Pure. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "ledger/tally.h"
+
+namespace taskd::ledger {
+
+// What of a rank's time a step has taken.
+struct RankStep {
+  int64_t step = 0;         // in the job's count
+  int64_t named = -1;       // as the rank and the diagnosis call it; -1: the same
+  bool first = false;       // of its process
+  bool redone = false;      // this number had been done before
+  uint64_t incident = 0;    // that its process was started after
+  double rank_s = 0;        // all of it
+  double data_s = 0;        // waiting for the data loader
+  double checkpoint_s = 0;  // saving
+  double between_s = 0;     // since the step before, neither of the two
+  double own_s = 0;         // without communication and the three above; 0 of a rank that marks no communication
+};
+
+// What an open verdict says.
+struct StragglerCost {
+  uint64_t verdict = 0;
+  bool open = true;
+  int64_t since_step = 0;                       // as the diagnosis calls it, as the next
+  int64_t last_step = 0;                        // of one that is not open any more
+  int64_t base = -1;                            // from there to the job's count; -1: of whichever process does such a step
+  double cost_s = 0;                            // a step
+  bool of_data = false, of_checkpoint = false;  // its cause
+  uint64_t incident = 0;
+
+  friend bool operator==(const StragglerCost&, const StragglerCost&) = default;
+};
+
+class StepBook {
+ public:
+  static constexpr double kLeast = 0.01;
+  static constexpr double kOdd = 4;
+  static constexpr double kHangS = 5;       // a hang takes that at least, and
+  static constexpr double kHangSteps = 10;  // so many usual steps
+  static constexpr size_t kMaxOpen = 256;                    // steps
+  static constexpr int64_t kOpenNs = 120'000'000'000;        // since its last rank
+  static constexpr int64_t kFirstOpenNs = 3600'000'000'000;  // of a first step, while no usual one is known
+  static constexpr size_t kUsualSteps = 3;                   // that have to be known
+  static constexpr size_t kMaxCosts = 64;
+
+  void Add(const RankStep& step, int64_t now_ns);
+  // Those of the diagnosis now. One that is not among them has been cleared at the step that it had last.
+  void SetCosts(std::vector<StragglerCost> costs);
+  const std::vector<StragglerCost>& costs() const { return costs_; }
+
+  // Closes what is old enough, into `closed`.
+  void Close(int64_t now_ns, Tally& closed);
+  // What is open, as it looks now.
+  void AddOpen(Tally& open) const;
+  // The median of the last steps, without what is not work; 0: not known yet.
+  double usual_s() const { return usual_s_; }
+
+ private:
+  using Key = std::tuple<int64_t, bool, bool>;  // step, first, redone
+  struct Record {
+    int64_t touched_ns = 0;
+    int64_t named = 0;
+    int ranks = 0;
+    uint64_t incident = 0;
+    double rank_s = 0, data_s = 0, checkpoint_s = 0, between_s = 0;  // a sum, and the largest
+    double own_s = 0;                                                // the least
+  };
+
+  void LearnUsual();
+  void Split(const Key& key, const Record& record, Tally& into) const;
+  // The dearest of those that hold for the step, without what data and checkpoint have already.
+  const StragglerCost* Dearest(int64_t step, int64_t named, double data_s, double checkpoint_s, double* cost_s) const;
+
+  std::map<Key, Record> open_;
+  std::vector<StragglerCost> costs_;
+  double usual_s_ = 0;
+};
+
+}  // namespace taskd::ledger

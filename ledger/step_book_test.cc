@@ -1,0 +1,167 @@
+#include "ledger/step_book.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace taskd::ledger {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+double Of(const Tally& tally, Category category) { return At(tally.seconds, category); }
+
+// Steps of one second on two ranks.
+void AddUsual(StepBook& book, int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last; ++step) {
+    for (int rank = 0; rank < 2; ++rank) book.Add({.step = step, .rank_s = 1}, step * kSecond);
+  }
+}
+
+Tally Open(StepBook& book, int64_t now_ns = 100 * kSecond) {
+  Tally closed, open;
+  book.Close(now_ns, closed);
+  EXPECT_EQ(Sum(closed.seconds), 0);
+  book.AddOpen(open);
+  return open;
+}
+
+TEST(StepBookTest, UsualStepsAreProductive) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  EXPECT_DOUBLE_EQ(Of(Open(book), Category::kProductive), 20);
+  EXPECT_DOUBLE_EQ(book.usual_s(), 1);
+}
+
+TEST(StepBookTest, AllWaitForTheRankThatLoadsOrSavesLongest) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 4, .data_s = 2}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 4, .checkpoint_s = 1}, 10 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kData), 4);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kCheckpoint), 2);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 22);
+}
+
+TEST(StepBookTest, LessThanAHundredthIsProductive) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 1, .data_s = 0.009, .between_s = 0.009}, 10 * kSecond);
+  EXPECT_DOUBLE_EQ(Of(Open(book), Category::kProductive), 21);
+}
+
+TEST(StepBookTest, WhatIsMarkedBeyondTheStepDoesNotCount) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 1, .data_s = 5, .checkpoint_s = 5}, 10 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kData), 1);
+  EXPECT_DOUBLE_EQ(Sum(open.seconds), 21);
+}
+
+TEST(StepBookTest, TheFirstStepIsWarmUpBeyondAUsualOne) {
+  StepBook book;
+  book.Add({.step = 0, .first = true, .incident = 3, .rank_s = 5}, 0);
+  EXPECT_DOUBLE_EQ(Of(Open(book), Category::kWarmUp), 5);  // until it is known what a step takes
+  AddUsual(book, 1, 9);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kWarmUp), 4);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 19);
+  EXPECT_DOUBLE_EQ(At(open.incidents.at(3), Category::kWarmUp), 4);
+}
+
+TEST(StepBookTest, RedoneStepsAreThatWhatEverTheyWaitFor) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 5, .redone = true, .incident = 1, .rank_s = 3, .data_s = 2}, 20 * kSecond);
+  book.Add({.step = 4, .first = true, .redone = true, .incident = 1, .rank_s = 3}, 19 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kRedone), 4);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kWarmUp), 2);
+  EXPECT_DOUBLE_EQ(Sum(open.incidents.at(1)), 6);
+}
+
+TEST(StepBookTest, WhatNothingExplainsIsUnknown) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 3}, 10 * kSecond);  // steps differ
+  book.Add({.step = 11, .rank_s = 8}, 11 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 7);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 24);
+}
+
+TEST(StepBookTest, WhatEveryRankTakesByItselfIsTheUsersCode) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 9, .own_s = 8.5}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 9, .own_s = 7}, 10 * kSecond);  // this one waited for the other 2 s of it
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kOther), 12);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 0) << "three are no more than a long step";
+  EXPECT_DOUBLE_EQ(Of(open, Category::kProductive), 26);
+}
+
+TEST(StepBookTest, WhatAllWaitForOneIsAHang) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.Add({.step = 10, .rank_s = 12, .own_s = 12}, 10 * kSecond);
+  book.Add({.step = 10, .rank_s = 12, .own_s = 1}, 10 * kSecond);
+  book.Add({.step = 11, .rank_s = 6, .own_s = 6}, 10 * kSecond);  // not long enough
+  book.Add({.step = 11, .rank_s = 6, .own_s = 1}, 10 * kSecond);
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kHang), 22);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kUnknown), 10);
+}
+
+TEST(StepBookTest, AVerdictHoldsForItsSteps) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  book.SetCosts({{.verdict = 7, .since_step = 5, .cost_s = 0.25, .incident = 2},
+                 {.verdict = 8, .since_step = 5, .cost_s = 0.1, .incident = 3}});
+  Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kStraggler), 2.5);  // the dearest: several may explain the same time
+  EXPECT_DOUBLE_EQ(Sum(open.incidents.at(2)), 2.5);
+  EXPECT_FALSE(open.incidents.contains(3));
+  book.SetCosts({{.verdict = 7, .open = false, .since_step = 5, .last_step = 6, .cost_s = 0.25, .incident = 2}});
+  EXPECT_DOUBLE_EQ(Of(Open(book), Category::kStraggler), 1);
+}
+
+TEST(StepBookTest, AVerdictOnTheLoaderIsNotCountedTwice) {
+  StepBook book;
+  for (int64_t step = 0; step < 10; ++step) book.Add({.step = step, .rank_s = 1, .data_s = 0.2}, step * kSecond);
+  book.SetCosts({{.verdict = 7, .since_step = 0, .cost_s = 0.25, .of_data = true, .incident = 2}});
+  const Tally open = Open(book);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kData), 2);
+  EXPECT_NEAR(Of(open, Category::kStraggler), 0.5, 1e-9);
+}
+
+TEST(StepBookTest, ClosesWhatIsOldAndWhatIsTooMuch) {
+  StepBook book;
+  AddUsual(book, 0, 9);
+  Tally closed;
+  book.Close(9 * kSecond + StepBook::kOpenNs - 1, closed);
+  EXPECT_DOUBLE_EQ(Sum(closed.seconds), 18);
+  book.SetCosts({{.verdict = 7, .since_step = 0, .cost_s = 0.25, .incident = 2}});  // too late for those
+  Tally open;
+  book.AddOpen(open);
+  EXPECT_DOUBLE_EQ(Of(open, Category::kStraggler), 0.5);
+  for (int64_t step = 100; step < 100 + 2 * static_cast<int64_t>(StepBook::kMaxOpen); ++step) {
+    book.Add({.step = step, .rank_s = 1}, 20 * kSecond);
+  }
+  book.Close(20 * kSecond, closed);
+  EXPECT_DOUBLE_EQ(Sum(closed.seconds), 20 + static_cast<double>(StepBook::kMaxOpen));
+}
+
+TEST(StepBookTest, AFirstStepWaitsForTheUsualOne) {
+  StepBook book;
+  book.Add({.step = 0, .first = true, .rank_s = 5}, 0);
+  Tally closed;
+  book.Close(2 * StepBook::kOpenNs, closed);
+  EXPECT_EQ(Sum(closed.seconds), 0);
+  book.Close(StepBook::kFirstOpenNs, closed);
+  EXPECT_DOUBLE_EQ(Of(closed, Category::kWarmUp), 5);
+}
+
+}  // namespace
+}  // namespace taskd::ledger

@@ -1,0 +1,13 @@
+// Verdicts of the diagnosis as what they cost.
+#pragma once
+
+#include <vector>
+
+#include "diagnosis/verdict.h"
+#include "ledger/ledger.h"
+
+namespace taskd::ledger {
+
+std::vector<Ledger::Straggler> StragglersOf(const std::vector<diagnosis::Verdict>& verdicts);
+
+}  // namespace taskd::ledger

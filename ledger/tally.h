@@ -1,0 +1,25 @@
+// Rank-seconds as they are counted: by category, and of those that an incident has cost by incident.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "ledger/report.h"
+
+namespace taskd::ledger {
+
+struct Tally {
+  Seconds seconds{};
+  std::map<uint64_t, Seconds> incidents;  // by number
+  uint64_t checkpoints = 0;               // that the job waited for,
+  double checkpoint_s = 0;                // so long
+
+  // `incident` 0: none has cost it.
+  void Add(Category category, double rank_s, uint64_t incident) {
+    if (!(rank_s > 0)) return;
+    At(seconds, category) += rank_s;
+    if (incident != 0) At(incidents[incident], category) += rank_s;
+  }
+};
+
+}  // namespace taskd::ledger

@@ -1,0 +1,90 @@
+// The job's ledger, fed by what the manager's other parts hear; safe from any thread. It keeps the ledger's time and the
+// Unix time that it began at: a clock that is set moves nothing.
+//
+// Sinks and callbacks of the cores: only take note. Without transport.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "diagnosis/verdict.h"
+#include "ledger/kept.h"
+#include "ledger/ledger.h"
+#include "ledger/report.h"
+#include "manager/supervision/supervision_core.h"
+#include "manager/switch/core.h"
+#include "marks/step_fold.h"
+
+namespace taskd::manager {
+
+class JobLedger final : public ChangeSink {
+ public:
+  static constexpr std::chrono::seconds kSaveEvery{1};
+
+  struct Options {
+    std::string job;        // as people call it
+    std::string task;       // its id; empty: none
+    int slots = 0;          // 0: not known
+    bool launched = false;  // a launcher has started this manager
+    // Keeps the ledger, and no other one. May be empty.
+    std::function<absl::Status(const std::string& state)> save;
+  };
+
+  // `kept`: what Save was given last; empty: there is none. What cannot be read is left out, with a line of the log.
+  JobLedger(const Options& options, const std::string& kept);
+  // The same where it is known only later.
+  void Precede(const std::string& kept);
+  JobLedger(const JobLedger&) = delete;
+  JobLedger& operator=(const JobLedger&) = delete;
+
+  void OnEvent(const SupervisionEvent& event);
+  // Whom the rendezvous waits for; empty: for nobody.
+  void OnWaits(const std::string& waits_for);
+  void OnPresence(int rank, bool attached);
+  // Its process was stopped for so long until now.
+  void OnStopped(int rank, uint64_t stopped_ms);
+  void OnStep(int rank, const StepFold& fold);
+  // ChangeSink.
+  void Changed(const SwitchState& state) override;
+  void Close() override {}
+
+  // To be called every second; keeps the ledger where that is due. Not while a lock is held.
+  void KeepUp(const std::shared_ptr<const diagnosis::Report>& report);
+  // Keeps it for the last time.
+  void SaveNow();
+
+  ledger::Report report() const;
+  std::string Json() const;
+
+ private:
+  int64_t Now() const;
+  // Of an event's Unix time.
+  int64_t Happened(int64_t unix_ns, int64_t now_ns) const;
+  std::string StateText() const;
+  // Its last attempt is this one.
+  bool GoesOn(const ledger::KeptLedger& former) const;
+
+  const Options options_;
+  const int64_t begun_ns_;
+  const int64_t unix_offset_ns_;
+  std::mutex saving_;         // no text without what was before is given away after Precede(); taken before mutex_
+  mutable std::mutex mutex_;  // guards from here
+  mutable ledger::Ledger ledger_;
+  std::shared_ptr<const diagnosis::Report> verdicts_;  // that the ledger has
+  SteadyTime saved_at_;
+  uint64_t saved_incidents_ = 0;
+  bool save_failed_ = false;
+};
+
+// What kind of incident a launcher's reason for a restart is (agent/run/rendezvous.cc). And what kind another attempt
+// is, after an end for that reason.
+ledger::IncidentKind KindOfRestart(const std::string& reason);
+ledger::IncidentKind KindOfNext(const std::string& reason);
+
+}  // namespace taskd::manager

@@ -1,0 +1,229 @@
+#include "manager/ledger/job_ledger.h"
+
+#include <thread>
+
+#include "common/realtime.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace taskd::manager {
+namespace {
+
+using ledger::Category;
+using ledger::IncidentKind;
+using testing::ElementsAre;
+
+using Kind = SupervisionEvent::Kind;
+
+SupervisionEvent Event(Kind kind, int round = 0) {
+  SupervisionEvent event;
+  event.kind = kind;
+  event.round = round;
+  event.time_ns = RealtimeNs();
+  return event;
+}
+
+StepFold Fold(int64_t step, bool follows) {
+  StepFold fold;
+  fold.step = step;
+  fold.process_id = 7;
+  fold.end_ns = static_cast<uint64_t>(RealtimeNs());
+  fold.start_ns = fold.end_ns - 1'000'000;
+  if (follows) fold.previous_end_ns = fold.start_ns;
+  return fold;
+}
+
+void ExpectSum(const ledger::Report& report) {
+  EXPECT_NEAR(ledger::Sum(report.seconds()), report.rank_s, 1e-3 * report.rank_s);
+  // What was kept is rounded to a microsecond a category.
+  EXPECT_NEAR(report.rank_s, report.slots * report.wall_s(), 1e-3 * report.rank_s + 1e-6 * ledger::kCategories);
+}
+
+// Until so much of this is there; false: never.
+bool Await(const JobLedger& ledger, Category category) {
+  for (int i = 0; i < 10'000; ++i) {
+    if (taskd::ledger::At(ledger.report().seconds(), category) > 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+TEST(JobLedgerTest, WhatALauncherReasonsIs) {
+  EXPECT_EQ(KindOfRestart("node 1 (b) was lost: its connection ended"), IncidentKind::kNodeLost);
+  EXPECT_EQ(KindOfRestart("nodes 1, 2 were lost: silent for 60 s"), IncidentKind::kNodeLost);
+  EXPECT_EQ(KindOfRestart("rank 3 on node 1 (b) was killed by SIGKILL"), IncidentKind::kRankExit);
+  EXPECT_EQ(KindOfRestart("node 1 (b) left: SIGTERM"), IncidentKind::kEviction);
+  EXPECT_EQ(KindOfRestart("node 1 (b) left: SIGINT"), IncidentKind::kOrdered);
+  EXPECT_EQ(KindOfNext("node 0 (a) left: SIGTERM"), IncidentKind::kEviction);
+  EXPECT_EQ(KindOfNext("node 0 (a) left: SIGINT"), IncidentKind::kOrdered);
+  EXPECT_EQ(KindOfNext("rank 3 on node 1 (b) was killed by SIGKILL"), IncidentKind::kRequeue);
+  EXPECT_EQ(KindOfRestart("a node joins (c)"), IncidentKind::kOrdered);
+  EXPECT_EQ(KindOfRestart("the manager asks for it (RESTART)"), IncidentKind::kOrdered);
+}
+
+TEST(JobLedgerTest, FollowsTheLifeOfAJob) {
+  JobLedger ledger({"ns/job", "", 2, true, nullptr}, "");
+  ledger.OnWaits("nodes 1 (1 of 2 here)");
+  ASSERT_TRUE(Await(ledger, Category::kWaiting));
+  ledger.OnWaits("");
+  ledger.OnEvent(Event(Kind::kStarted));
+  ASSERT_TRUE(Await(ledger, Category::kLaunch));
+  for (int rank : {0, 1}) ledger.OnPresence(rank, true);
+  ASSERT_TRUE(Await(ledger, Category::kLinkUp));
+  for (int64_t step = 0; step < 5; ++step) {
+    for (int rank : {0, 1}) ledger.OnStep(rank, Fold(step, step > 0));
+  }
+  ASSERT_TRUE(Await(ledger, Category::kProductive));
+  SupervisionEvent exited = Event(Kind::kExited);
+  exited.rank = 1;
+  exited.node = 0;
+  exited.signal = 9;
+  exited.code = 137;
+  ledger.OnEvent(exited);
+  SupervisionEvent restarting = Event(Kind::kRestarting);
+  restarting.message = "rank 1 on node 0 (a) was killed by SIGKILL";
+  ledger.OnEvent(restarting);
+  ASSERT_TRUE(Await(ledger, Category::kRestart));
+  ledger.OnEvent(Event(Kind::kStarted, 1));
+  const ledger::Report report = ledger.report();
+  ExpectSum(report);
+  ASSERT_EQ(report.incidents.size(), 1u);
+  EXPECT_EQ(report.incidents[0].kind, IncidentKind::kRankExit);
+  EXPECT_EQ(report.incidents[0].text, restarting.message);
+  EXPECT_THAT(report.incidents[0].ranks, ElementsAre(1));
+  EXPECT_THAT(report.incidents[0].nodes, ElementsAre(0));
+}
+
+TEST(JobLedgerTest, WithoutSupervisionAJobRunsWhenNobodyWaits) {
+  JobLedger ledger({"ns/job", "", 2, true, nullptr}, "");
+  ledger.OnWaits("nodes 1 (1 of 2 here)");
+  ledger.OnWaits("");
+  EXPECT_TRUE(Await(ledger, Category::kLaunch));
+}
+
+TEST(JobLedgerTest, ASwitchedOffStepIsUnmarked) {
+  JobLedger ledger({"ns/job", "", 1, true, nullptr}, "");
+  ledger.OnEvent(Event(Kind::kStarted));
+  ledger.OnStep(0, Fold(0, false));
+  ledger.Changed(SwitchState{});
+  EXPECT_TRUE(Await(ledger, Category::kUnmarked));
+}
+
+TEST(JobLedgerTest, IsKeptWithEachIncident) {
+  std::string state;
+  int saves = 0;
+  const JobLedger::Options options = {"ns/job", "", 2, true, [&](const std::string& text) {
+                                        state = text;
+                                        ++saves;
+                                        return absl::OkStatus();
+                                      }};
+  const auto verdicts = std::make_shared<const diagnosis::Report>();
+  ledger::Report before;
+  {
+    JobLedger ledger(options, "");
+    ledger.OnEvent(Event(Kind::kStarted));
+    ledger.OnStep(0, Fold(5, false));
+    ledger.KeepUp(verdicts);
+    EXPECT_EQ(saves, 1);
+    ledger.KeepUp(verdicts);
+    EXPECT_EQ(saves, 1);  // not due
+    SupervisionEvent exited = Event(Kind::kExited);
+    exited.rank = 1;
+    exited.code = 3;
+    ledger.OnEvent(exited);
+    ledger.KeepUp(verdicts);
+    EXPECT_EQ(saves, 2);
+    before = ledger.report();
+  }
+  JobLedger next(options, state);
+  ASSERT_TRUE(Await(next, Category::kUnknown));
+  const ledger::Report report = next.report();
+  ExpectSum(report);
+  ASSERT_EQ(report.incidents.size(), 1u);
+  EXPECT_EQ(report.incidents[0].text, "rank 1 ended with code 3");
+  EXPECT_EQ(report.attempts.size(), 1u);
+  EXPECT_NEAR(static_cast<double>(report.since_ns - before.since_ns), 0, 1e9);
+  EXPECT_GE(report.rank_s, before.rank_s - 1e-2);
+}
+
+TEST(JobLedgerTest, WhatWasKeptUnderAnotherLauncherIsAnotherAttempt) {
+  std::string state;
+  const JobLedger::Options options = {"ns/job", "", 2, true, [&](const std::string& text) {
+                                        state = text;
+                                        return absl::OkStatus();
+                                      }};
+  {
+    JobLedger ledger(options, "");
+    ledger.OnEvent(Event(Kind::kStarted));
+    ASSERT_TRUE(Await(ledger, Category::kLaunch));
+    ledger.SaveNow();
+  }
+  const std::string parent = "\"parent\":";
+  const size_t at = state.find(parent);
+  ASSERT_NE(at, std::string::npos);
+  state.insert(at + parent.size(), "1");
+  JobLedger next(options, state);
+  next.OnEvent(Event(Kind::kStarted));
+  ASSERT_TRUE(Await(next, Category::kQueue));
+  const ledger::Report report = next.report();
+  ExpectSum(report);
+  ASSERT_EQ(report.attempts.size(), 2u);
+  EXPECT_EQ(report.attempts[0].outcome, "its launcher was lost");
+}
+
+TEST(JobLedgerTest, WhatWasKeptMayBeKnownLate) {
+  std::string state;
+  JobLedger::Options options = {"ns/job", "task", 2, true, [&](const std::string& text) {
+                                  state = text;
+                                  return absl::OkStatus();
+                                }};
+  {
+    JobLedger ledger(options, "");
+    ledger.OnEvent(Event(Kind::kStarted));
+    ASSERT_TRUE(Await(ledger, Category::kLaunch));
+    SupervisionEvent ended = Event(Kind::kEnded);
+    ended.code = 143;
+    ended.message = "node 0 (a) left: SIGTERM";
+    ledger.OnEvent(ended);
+    ledger.SaveNow();
+  }
+  const std::string former = state;
+  JobLedger next(options, "");
+  next.OnEvent(Event(Kind::kStarted));
+  next.Precede(former);
+  next.Precede("x");  // a line of the log
+  const ledger::Report report = next.report();
+  ExpectSum(report);
+  ASSERT_EQ(report.attempts.size(), 2u);
+  ASSERT_EQ(report.incidents.size(), 1u);
+  EXPECT_EQ(report.incidents[0].kind, IncidentKind::kEviction);
+  EXPECT_EQ(report.incidents[0].text, "the job was started again after: code 143: node 0 (a) left: SIGTERM");
+}
+
+TEST(JobLedgerTest, TwoManagersBesideEachOtherAreTwoAttempts) {
+  std::string state;
+  const JobLedger::Options options = {"ns/job", "task", 2, false, [&](const std::string& text) {
+                                        state = text;
+                                        return absl::OkStatus();
+                                      }};
+  JobLedger first(options, ""), second(options, "");
+  for (JobLedger* ledger : {&first, &second}) ledger->OnEvent(Event(Kind::kStarted));
+  ASSERT_TRUE(Await(first, Category::kLaunch));
+  first.SaveNow();
+  second.Precede(state);
+  ExpectSum(second.report());
+  EXPECT_EQ(second.report().attempts.size(), 2u);
+  EXPECT_EQ(ledger::At(second.report().seconds(), Category::kQueue), 0);
+}
+
+TEST(JobLedgerTest, WhatCannotBeReadIsLeftOut) {
+  for (const char* kept :
+       {"x", "{}", R"({"schema":9})", R"({"schema":1,"report":"{}"})", R"({"schema":1,"report":3})"}) {
+    JobLedger ledger({"ns/job", "", 2, true, nullptr}, kept);
+    EXPECT_TRUE(Await(ledger, Category::kUnknown)) << kept;
+    EXPECT_EQ(ledger.report().attempts.size(), 1u);
+  }
+}
+
+}  // namespace
+}  // namespace taskd::manager

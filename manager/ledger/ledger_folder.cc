@@ -1,0 +1,272 @@
+#include "manager/ledger/ledger_folder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/log.h"
+#include "common/printable.h"
+#include "ledger/kept.h"
+#include "taskd/own_user.h"
+
+namespace taskd::manager {
+namespace {
+
+constexpr size_t kMaxLockBytes = 1024;
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string NewId() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+}
+
+// Since the boot, in ticks: what tells two processes of one number apart. Empty: there is none.
+std::string StartOf(int pid) {
+  const std::string line = FirstLine(absl::StrCat("/proc/", pid, "/stat"));
+  const std::vector<std::string> fields = absl::StrSplit(line.substr(line.rfind(')') + 1), ' ', absl::SkipEmpty());
+  return fields.size() > 19 ? fields[19] : "";
+}
+
+// Processes that have it in common have their process ids in common.
+std::string PidsOf() {
+  std::error_code error;
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+  return absl::StrCat(FirstLine("/proc/sys/kernel/random/boot_id"), " ", error ? "-" : space);
+}
+
+std::string LockText(const std::string& id) {
+  char host[256] = {};
+  if (gethostname(host, sizeof(host) - 1) != 0) host[0] = 0;
+  return absl::StrCat(id, "\n", getpid(), "\n", StartOf(getpid()), "\n", PidsOf(), "\n", host, "\n");
+}
+
+absl::Status CheckOwner(const std::string& path, const struct stat& status) {
+  if (!IsOwnUserOrRoot(status.st_uid)) {
+    return absl::UnavailableError(
+        absl::StrCat(path, " belongs to user ", status.st_uid, ", not to this one, ", geteuid()));
+  }
+  if ((status.st_mode & 022) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("others can write to ", path, "; take that from them or name a new folder below it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+LedgerFolder::LedgerFolder(std::string folder, std::string job, std::string task)
+    : path_(std::move(folder)),
+      job_(std::move(job)),
+      task_(std::move(task)),
+      ledger_name_(absl::StrCat(ledger::KeptName(job_, task_), ledger::kKeptSuffix)),
+      lock_name_(absl::StrCat(ledger::KeptName(job_, task_), ".lock")),
+      id_(NewId()),
+      lock_text_(LockText(id_)) {}
+
+LedgerFolder::~LedgerFolder() {
+  std::string text;
+  if (!owns_ || ReadLock(&text).value_or("") != id_) return;
+  if (unlinkat(folder_.get(), lock_name_.c_str(), 0) != 0) spdlog::warn("{}", Error(lock_name_).message());
+}
+
+absl::Status LedgerFolder::Error(const std::string& name) const {
+  return absl::UnavailableError(absl::StrCat(path_, "/", name, ": ", strerror(errno)));
+}
+
+absl::Status LedgerFolder::OpenFolder() {
+  if (folder_.get() >= 0) return absl::OkStatus();
+  const std::filesystem::path parent = std::filesystem::path(path_).parent_path();
+  std::error_code error;
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat("cannot create ", path_, ": ", strerror(errno)));
+  }
+  UniqueFd folder(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status;
+  if (folder.get() < 0 || fstat(folder.get(), &status) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot open ", path_, " (a link is not followed): ", strerror(errno)));
+  }
+  if (absl::Status mine = CheckOwner(path_, status); !mine.ok()) return mine;
+  folder_ = std::move(folder);
+  return absl::OkStatus();
+}
+
+// NOT_FOUND: there is none.
+absl::StatusOr<std::string> LedgerFolder::ReadWhole(const std::string& name) const {
+  const UniqueFd file(openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (file.get() < 0 && errno == ENOENT) return absl::NotFoundError(name);
+  struct stat status;
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) return Error(name);
+  if (!S_ISREG(status.st_mode)) return absl::UnavailableError(absl::StrCat(path_, "/", name, " is no plain file"));
+  if (absl::Status mine = CheckOwner(absl::StrCat(path_, "/", name), status); !mine.ok()) return mine;
+  std::string text;
+  char piece[65536];
+  while (text.size() <= ledger::kMaxKeptBytes) {
+    const ssize_t size = read(file.get(), piece, sizeof piece);
+    if (size < 0) return Error(name);
+    if (size == 0) return text;
+    text.append(piece, static_cast<size_t>(size));
+  }
+  return absl::UnavailableError(absl::StrCat(path_, "/", name, " is larger than a ledger can be"));
+}
+
+absl::Status LedgerFolder::Replace(const std::string& name, const std::string& text) const {
+  const std::string fresh = absl::StrCat(name, ".", id_, ".new");
+  UniqueFd file(openat(folder_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.get() < 0) return Error(fresh);
+  absl::Status status;
+  for (size_t at = 0; at < text.size() && status.ok();) {
+    const ssize_t size = write(file.get(), text.data() + at, text.size() - at);
+    if (size < 0) {
+      status = Error(name);
+    } else {
+      at += static_cast<size_t>(size);
+    }
+  }
+  if (status.ok() && fsync(file.get()) != 0) status = Error(name);
+  if (status.ok() && renameat(folder_.get(), fresh.c_str(), folder_.get(), name.c_str()) != 0) status = Error(name);
+  if (!status.ok()) unlinkat(folder_.get(), fresh.c_str(), 0);
+  return status;
+}
+
+absl::StatusOr<std::string> LedgerFolder::ReadLock(std::string* text) const {
+  absl::StatusOr<std::string> read = ReadWhole(lock_name_);
+  if (absl::IsNotFound(read.status())) return "";
+  if (!read.ok()) return read.status();
+  *text = read->substr(0, kMaxLockBytes);
+  const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
+  const bool is_id = lines[0].size() == id_.size() &&
+                     std::all_of(lines[0].begin(), lines[0].end(), [](unsigned char c) { return std::isxdigit(c); });
+  return is_id ? lines[0] : std::string("unreadable");
+}
+
+bool LedgerFolder::IsDead(const std::string& lock_text) const {
+  const std::vector<std::string> theirs = absl::StrSplit(lock_text, '\n');
+  const std::vector<std::string> mine = absl::StrSplit(lock_text_, '\n');
+  int pid = 0;
+  if (theirs.size() < 5 || theirs[3] != mine[3] || !absl::SimpleAtoi(theirs[1], &pid) || pid <= 0) return false;
+  return (kill(pid, 0) != 0 && errno == ESRCH) || StartOf(pid) != theirs[2];
+}
+
+absl::StatusOr<bool> LedgerFolder::IsStale() const {
+  // What the file system's clock says now.
+  const std::string name = absl::StrCat(lock_name_, ".", id_, ".now");
+  const UniqueFd now(openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  struct stat status;
+  if (now.get() < 0 || fstat(now.get(), &status) != 0) return Error(name);
+  const int64_t now_s = status.st_mtime;
+  unlinkat(folder_.get(), name.c_str(), 0);
+  int64_t newest_s = 0;
+  for (const std::string& written : {lock_name_, ledger_name_}) {
+    if (fstatat(folder_.get(), written.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+      newest_s = std::max<int64_t>(newest_s, status.st_mtime);
+    }
+  }
+  return now_s - newest_s >= kStaleS;
+}
+
+absl::Status LedgerFolder::TakeOver(const std::string& owner) {
+  const std::string taken = absl::StrCat(lock_name_, ".", owner, ".taken");
+  UniqueFd file(openat(folder_.get(), taken.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.get() < 0 && errno != EEXIST) return Error(taken);
+  if (file.get() < 0) {
+    // Whoever made it may have ended since.
+    absl::StatusOr<bool> stale = IsStale();
+    if (stale.ok() && *stale) unlinkat(folder_.get(), taken.c_str(), 0);
+    return absl::UnavailableError(absl::StrCat("another manager is taking over ", path_, "/", lock_name_));
+  }
+  // Another one may have taken it over between the look at the lock and this.
+  std::string text;
+  absl::StatusOr<std::string> now = ReadLock(&text);
+  absl::Status status = now.status();
+  if (now.ok() && *now != owner) status = absl::UnavailableError("another manager has just taken it over");
+  if (status.ok()) status = Replace(lock_name_, lock_text_);
+  unlinkat(folder_.get(), taken.c_str(), 0);
+  return status;
+}
+
+absl::Status LedgerFolder::TakeLock() {
+  UniqueFd file(openat(folder_.get(), lock_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (file.get() >= 0) {
+    if (write(file.get(), lock_text_.data(), lock_text_.size()) == static_cast<ssize_t>(lock_text_.size())) {
+      return absl::OkStatus();
+    }
+    const absl::Status status = Error(lock_name_);
+    unlinkat(folder_.get(), lock_name_.c_str(), 0);
+    return status;
+  }
+  if (errno != EEXIST) return Error(lock_name_);
+  std::string text;
+  absl::StatusOr<std::string> owner = ReadLock(&text);
+  if (!owner.ok()) return owner.status();
+  if (*owner == id_) return absl::OkStatus();
+  if (owner->empty()) return absl::UnavailableError("another manager has just let it go");
+  bool free = IsDead(text);
+  if (!free) {
+    absl::StatusOr<bool> stale = IsStale();
+    if (!stale.ok()) return stale.status();
+    free = *stale;
+  }
+  if (free) return TakeOver(*owner);
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  return absl::UnavailableError(absl::StrCat(
+      "another manager has it (",
+      lines.size() > 4 ? absl::StrCat("host ", Printable(lines[4]), ", pid ", Printable(lines[1])) : "unknown", ")"));
+}
+
+absl::StatusOr<std::string> LedgerFolder::Open() {
+  if (absl::Status status = OpenFolder(); !status.ok()) return status;
+  // Before the lock: what is not for this manager is left as it is.
+  absl::StatusOr<std::string> text = ReadWhole(ledger_name_);
+  absl::StatusOr<ledger::KeptLedger> read = absl::NotFoundError("");
+  if (text.ok()) read = ledger::ReadKept(*text);
+  if (absl::IsFailedPrecondition(read.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(path_, "/", ledger_name_, ": ", read.status().message(),
+                                                      "; it is left as it is, and this attempt is not kept"));
+  }
+  if (read.ok() && (read->job != job_ || read->task != task_)) {
+    return absl::FailedPreconditionError(absl::StrCat(path_, "/", ledger_name_, " is of job ", Printable(read->job),
+                                                      ", task '", Printable(read->task), "'"));
+  }
+  if (absl::Status status = TakeLock(); !status.ok()) return status;
+  owns_ = true;
+  text = ReadWhole(ledger_name_);  // its last owner may have written meanwhile
+  if (absl::IsNotFound(text.status())) return "";
+  if (!text.ok()) return text.status();
+  if (read = ledger::ReadKept(*text); read.ok()) return text;
+  const std::string aside = absl::StrCat(ledger_name_, ".unreadable-", time(nullptr));
+  spdlog::warn("{}/{} cannot be read: {}; moved to {}, the ledger begins anew", path_, ledger_name_,
+               read.status().message(), aside);
+  if (renameat(folder_.get(), ledger_name_.c_str(), folder_.get(), aside.c_str()) != 0) return Error(aside);
+  return "";
+}
+
+absl::Status LedgerFolder::Save(const std::string& text) {
+  std::string lock_text;
+  absl::StatusOr<std::string> owner = ReadLock(&lock_text);
+  if (!owner.ok()) return owner.status();
+  if (*owner != id_) return absl::AbortedError("another manager has taken it over");
+  return Replace(ledger_name_, text);
+}
+
+}  // namespace taskd::manager

@@ -1,0 +1,69 @@
+#include "proxy/stop_meter.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/unique_fd.h"
+
+namespace taskd::proxy {
+namespace {
+
+// After the name in parentheses, which may have any character: state is the first field, utime the 12th, stime the 13th.
+constexpr size_t kState = 0, kUserTicks = 11, kSystemTicks = 12;
+
+uint64_t NsPerTick() {
+  static const auto ns = static_cast<uint64_t>(1'000'000'000 / sysconf(_SC_CLK_TCK));
+  return ns;
+}
+
+}  // namespace
+
+std::optional<ProcessLook> ParseProcessStat(absl::string_view line) {
+  const size_t name_end = line.rfind(')');
+  if (name_end == absl::string_view::npos) return std::nullopt;
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(line.substr(name_end + 1), absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  uint64_t user = 0, system = 0;
+  if (fields.size() <= kSystemTicks || !absl::SimpleAtoi(fields[kUserTicks], &user) ||
+      !absl::SimpleAtoi(fields[kSystemTicks], &system)) {
+    return std::nullopt;
+  }
+  return ProcessLook{fields[kState] == "T" || fields[kState] == "t", (user + system) * NsPerTick()};
+}
+
+std::optional<ProcessLook> ReadProcess(pid_t pid) {
+  const UniqueFd file(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return std::nullopt;
+  char text[1024];
+  const ssize_t size = read(file.get(), text, sizeof text);
+  if (size <= 0) return std::nullopt;
+  return ParseProcessStat(absl::string_view(text, static_cast<size_t>(size)));
+}
+
+bool StopMeter::SleptThrough(const ProcessLook& look, uint64_t gap_ns) const {
+  // Before the gap began and after its end, until this look, it may have run as it did before.
+  return look.cpu_ns - last_.cpu_ns <= gap_ns / 10 + 2 * last_cpu_ns_;
+}
+
+uint64_t StopMeter::Look(const ProcessLook& look, uint64_t now_ns) {
+  uint64_t stopped_ns = 0;
+  if (looked_ns_ != 0 && now_ns > looked_ns_ && look.cpu_ns >= last_.cpu_ns) {
+    const uint64_t gap_ns = now_ns - looked_ns_;
+    if (gap_ns > kGapNs) {
+      stopped_ns = SleptThrough(look, gap_ns) ? gap_ns : 0;
+    } else if (look.stopped || last_.stopped) {
+      stopped_ns = look.stopped && last_.stopped ? gap_ns : gap_ns / 2;
+    }
+    last_cpu_ns_ = look.cpu_ns - last_.cpu_ns;
+  }
+  looked_ns_ = now_ns;
+  last_ = look;
+  return stopped_ns;
+}
+
+}  // namespace taskd::proxy

@@ -1,0 +1,124 @@
+#include "readers/ledger_files.h"
+
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/printable.h"
+#include "common/unique_fd.h"
+
+namespace taskd::readers {
+namespace {
+
+constexpr int kBusyMs = 2000;  // its manager writes
+constexpr size_t kMaxListed = 20;
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat status;
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) return absl::InvalidArgumentError(strerror(errno));
+  if (!S_ISREG(status.st_mode)) return absl::InvalidArgumentError("it is no plain file");
+  std::string text;
+  char piece[65536];
+  while (text.size() <= ledger::kMaxKeptBytes) {
+    const ssize_t size = read(file.get(), piece, sizeof piece);
+    if (size < 0) return absl::InvalidArgumentError(strerror(errno));
+    if (size == 0) return text;
+    text.append(piece, static_cast<size_t>(size));
+  }
+  return absl::InvalidArgumentError("it is larger than a ledger can be");
+}
+
+absl::StatusOr<ledger::KeptLedger> ReadFile(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadText(path);
+  if (!text.ok()) return text.status();
+  return ledger::ReadKept(*text);
+}
+
+std::string NameOf(const ledger::KeptLedger& ledger) {
+  return ledger.task.empty() ? Printable(ledger.job)
+                             : absl::StrCat(Printable(ledger.job), " (task ", Printable(ledger.task), ")");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LedgerFile>> ListLedgers(const std::string& folder) {
+  std::error_code error;
+  std::vector<LedgerFile> ledgers;
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string path = entry->path().string();
+    if (absl::EndsWith(path, ledger::kKeptSuffix)) ledgers.push_back({path, ReadFile(path)});
+  }
+  if (error) return absl::InvalidArgumentError(absl::StrCat(folder, ": ", error.message()));
+  if (ledgers.empty()) return absl::InvalidArgumentError(absl::StrCat(folder, ": no ledger is in it"));
+  std::sort(ledgers.begin(), ledgers.end(), [](const LedgerFile& a, const LedgerFile& b) { return a.path < b.path; });
+  return ledgers;
+}
+
+absl::StatusOr<std::vector<LedgerFile>> ListStateLedgers(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/manager.db");
+  sqlite3* opened = nullptr;
+  const int open_code = sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, nullptr);
+  const std::unique_ptr<sqlite3, decltype(&sqlite3_close)> db(opened, sqlite3_close);
+  sqlite3_stmt* prepared = nullptr;
+  int code = open_code;
+  if (code == SQLITE_OK) {
+    sqlite3_busy_timeout(db.get(), kBusyMs);
+    code = sqlite3_prepare_v2(db.get(), "SELECT state FROM ledger ORDER BY job, task_id", -1, &prepared, nullptr);
+  }
+  const std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> rows(prepared, sqlite3_finalize);
+  std::vector<LedgerFile> ledgers;
+  while (code == SQLITE_OK || code == SQLITE_ROW) {
+    code = sqlite3_step(rows.get());
+    if (code != SQLITE_ROW) break;
+    const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(rows.get(), 0));
+    const auto size = static_cast<size_t>(sqlite3_column_bytes(rows.get(), 0));
+    ledgers.push_back({path, ledger::ReadKept(text == nullptr ? std::string_view() : std::string_view(text, size))});
+  }
+  if (code != SQLITE_DONE) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", db == nullptr ? sqlite3_errstr(code) : sqlite3_errmsg(db.get())));
+  }
+  if (ledgers.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": no ledger is in it"));
+  return ledgers;
+}
+
+absl::StatusOr<ledger::KeptLedger> ChooseLedger(const std::vector<LedgerFile>& ledgers, const std::string& job) {
+  std::vector<const LedgerFile*> chosen;
+  std::vector<std::string> names;
+  for (const LedgerFile& file : ledgers) {
+    if (!file.ledger.ok() || job.empty() || file.ledger->job == job) chosen.push_back(&file);
+    if (file.ledger.ok() && names.size() < kMaxListed) names.push_back(NameOf(*file.ledger));
+  }
+  if (!job.empty()) {
+    // What cannot be read may be of the job: it stands for it where nothing else does.
+    const bool found = std::any_of(chosen.begin(), chosen.end(), [](const auto* file) { return file->ledger.ok(); });
+    if (found) std::erase_if(chosen, [](const LedgerFile* file) { return !file->ledger.ok(); });
+  }
+  if (chosen.size() == 1 && !chosen[0]->ledger.ok()) {
+    const absl::Status& status = chosen[0]->ledger.status();
+    return absl::Status(status.code(), absl::StrCat(chosen[0]->path, ": ", status.message()));
+  }
+  if (chosen.size() == 1) return *chosen[0]->ledger;
+  if (chosen.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no ledger of job ", Printable(job), " is there, but of ", absl::StrJoin(names, ", ")));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      chosen.size(), " ledgers are there, --job NAMESPACE/NAME chooses one: ", absl::StrJoin(names, ", ")));
+}
+
+}  // namespace taskd::readers

@@ -1,0 +1,395 @@
+"""The ledger (docs/goodput.md): `taskd goodput`, /api/v1/goodput and the metrics, of real jobs and of what a launcher says."""
+import json
+import os
+import re
+import signal
+import time
+import urllib.request
+
+import harness
+import pytest
+import stubs
+from harness import wait_until
+from ports import free_port
+from test_supervision import Launcher
+
+CATEGORIES = ["queue", "waiting", "launch", "link_up", "warm_up", "productive", "data", "checkpoint", "straggler", "other", "redone",
+              "hang", "restart", "suspended", "unmarked", "unknown"]
+RANK_SCRIPT = os.path.join(stubs.REPOSITORY, "tests", "lib", "goodput_rank.py")
+
+
+def check_sum(goodput):
+    assert list(goodput["seconds"]) == CATEGORIES
+    assert sum(goodput["seconds"].values()) == pytest.approx(goodput["rank_s"], rel=1e-3, abs=1e-3)
+    assert goodput["rank_s"] == pytest.approx(goodput["slots"] * goodput["wall_s"], rel=1e-3, abs=1e-2)
+    for incident in goodput["incidents"]:
+        assert sum(incident["seconds"].values()) == pytest.approx(incident["rank_s"], abs=1e-3)
+    assert 0 <= goodput["goodput_low"] <= goodput["goodput_high"] <= 1 + 1e-9
+    return goodput
+
+
+def goodput_of(stage, address):
+    done = stage.run("goodput", "--manager", address, "--json")
+    assert done.returncode == 0, done.stderr
+    return check_sum(json.loads(done.stdout))
+
+
+SIZE = ["--nodes", "2", "--procs-per-node", "2"]
+
+
+@pytest.fixture
+def manager(stage):
+    return stage.manager(flags=SIZE)
+
+
+@pytest.fixture
+def launcher(manager):
+    launcher = Launcher(manager)
+    yield launcher
+    launcher.close()
+
+
+def fetch(manager, path):
+    with urllib.request.urlopen(f"http://{manager.http}{path}", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_what_a_launcher_says_is_in_it(stage, manager, launcher):
+    kinds = launcher.messages.SupervisionEvent
+    launcher.report(kinds.STARTED)
+    launcher.report(kinds.EXITED, rank=3, node=1, pid=4711, code=139, signal=11)
+    launcher.report(kinds.RESTARTING, message="rank 3 on node 1 (b) was killed by SIGSEGV")
+    launcher.report(kinds.STARTED, round=1, restart_count=1)
+    goodput = goodput_of(stage, manager.address)
+    assert [(i["number"], i["kind"], i["ranks"], i["nodes"], i["text"]) for i in goodput["incidents"]] == [
+        (1, "rank_exit", [3], [1], "rank 3 on node 1 (b) was killed by SIGSEGV")]
+    assert json.loads(fetch(manager, "/api/v1/goodput"))["incidents"][0]["number"] == 1
+    metrics = fetch(manager, "/metrics")
+    for category in CATEGORIES:
+        assert re.search(rf'^taskd_rank_seconds_total{{category="{category}"}} \d', metrics, re.M), category
+    assert 'taskd_incidents_total{kind="rank_exit"} 1\n' in metrics
+    launcher.report(kinds.ENDED, round=1, restart_count=1, code=0)
+    ended = goodput_of(stage, manager.address)
+    assert ended["attempts"][0]["outcome"] == "ended"
+    assert goodput_of(stage, manager.address)["rank_s"] == ended["rank_s"]  # its time stands still
+    text = stage.run("goodput", "--manager", manager.address).stdout
+    assert re.search(r"^\d+\.\d % of .* were productive", text) and "#1 " in text and "link_up" in text
+
+
+def test_wrong_usage(stage, manager):
+    for arguments, said in [(("--incidents", "-1"), "--incidents: -1 is below 0"), (("--from", "/nowhere"), "--from: "),
+                            (("--from", "/nowhere", "--manager", manager.address), "only one of them")]:
+        done = stage.run("goodput", *arguments)
+        assert (done.returncode, done.stdout) == (2, "") and said in done.stderr, done.stderr
+
+
+def test_is_kept_over_a_kill_of_the_manager(stage):
+    state = os.path.join(stage.folder, "state")
+    port = harness.free_port()
+    manager = stage.manager(state_dir=state, port=port, flags=SIZE)
+    launcher = Launcher(manager)
+    kinds = launcher.messages.SupervisionEvent
+    launcher.report(kinds.STARTED)
+    launcher.report(kinds.EXITED, rank=0, node=0, code=3)
+    launcher.close()
+
+    def kept():
+        with open(os.path.join(state, "manager.db"), "rb") as file:
+            return b"rank 0 ended with code 3" in file.read()
+    wait_until(kept, "the incident is kept")
+    before = goodput_of(stage, manager.address)
+    manager.kill()
+    after = goodput_of(stage, stage.manager(name="next", state_dir=state, port=port, flags=SIZE).address)
+    assert after["since"][:19] == before["since"][:19] and len(after["attempts"]) == 1
+    assert [i["text"] for i in after["incidents"]] == ["rank 0 ended with code 3"]
+    assert after["rank_s"] >= before["rank_s"] - 1e-3
+    # It is written at each incident and every second: what was not, and while nobody was there, is unknown.
+    assert after["seconds"]["restart"] >= before["seconds"]["restart"] - after["slots"] * 5.5
+
+
+class Shared:
+    """A ledger folder that attempts share, and managers of one job that have it."""
+
+    def __init__(self, stage):
+        self.stage, self.folder, self.managers = stage, os.path.join(stage.folder, "ledger"), 0
+
+    def manager(self, folder=None):
+        self.managers += 1
+        return self.stage.manager(name=f"attempt{self.managers}", flags=[*SIZE, "--ledger", folder or self.folder])
+
+    def report(self, manager, *events):
+        launcher = Launcher(manager)
+        for kind, fields in events:
+            launcher.report(getattr(launcher.messages.SupervisionEvent, kind), **fields)
+        launcher.close()
+
+    def file(self):
+        return next((os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(".ledger.json")), None)
+
+    def read(self):
+        done = self.stage.run("goodput", "--ledger", self.folder, "--json")
+        return check_sum(json.loads(done.stdout)) if done.returncode == 0 else {"incidents": [], "attempts": []}
+
+
+@pytest.fixture
+def shared(stage):
+    return Shared(stage)
+
+
+KILLED = ("EXITED", {"rank": 3, "node": 1, "code": 137, "signal": 9})
+EVICTED = ("ENDED", {"code": 143, "message": "node 0 (a) left: SIGTERM"})
+
+
+def test_attempts_that_share_a_folder_are_one_ledger(stage, shared):
+    first = shared.manager()
+    shared.report(first, ("STARTED", {}), KILLED, ("STARTED", {"round": 1}), EVICTED)
+    wait_until(lambda: any(a["outcome"] for a in shared.read()["attempts"]), "its end is kept")
+    first.kill()
+    before = shared.read()
+    assert [i["kind"] for i in before["incidents"]] == ["rank_exit"]
+    second = shared.manager()  # at once: the one that was killed is known to be dead
+    shared.report(second, ("STARTED", {}))
+    after = goodput_of(stage, second.address)
+    assert [(a["number"], a["outcome"]) for a in after["attempts"]] == [(1, "code 143: node 0 (a) left: SIGTERM"), (2, "")]
+    assert [(i["number"], i["kind"]) for i in after["incidents"]] == [(1, "rank_exit"), (2, "eviction")]
+    assert after["since"] == before["since"] and after["seconds"]["queue"] > 0
+    assert after["incidents"][1]["seconds"]["queue"] == pytest.approx(after["seconds"]["queue"])
+    wait_until(lambda: len(shared.read()["attempts"]) == 2, "the second attempt is kept")
+    second.terminate()
+    assert not [name for name in os.listdir(shared.folder) if name.endswith(".lock")]
+
+
+def test_a_killed_manager_goes_on_in_the_shared_ledger(stage, shared):
+    first = shared.manager()
+    shared.report(first, ("STARTED", {}), KILLED)
+    wait_until(lambda: shared.read()["incidents"], "the incident is kept")
+    before = goodput_of(stage, first.address)
+    first.kill()
+    after = goodput_of(stage, shared.manager().address)
+    assert len(after["attempts"]) == 1 and after["since"] == before["since"]
+    assert [i["text"] for i in after["incidents"]] == ["rank 3 ended by signal 9"]
+    assert after["seconds"]["queue"] == 0
+
+
+def test_one_manager_at_a_time_has_a_ledger(stage, shared):
+    first = shared.manager()
+    shared.report(first, ("STARTED", {}), KILLED)
+    wait_until(lambda: shared.read()["incidents"], "the incident is kept")
+    second = shared.manager()
+    wait_until(lambda: "another manager has it" in second.log(), "the second one says so")
+    shared.report(second, ("STARTED", {}), EVICTED)
+    assert goodput_of(stage, second.address)["attempts"][0]["outcome"]  # it counts all the same
+    shared.report(first, ("STARTED", {"round": 1}), KILLED)
+    wait_until(lambda: len(shared.read()["incidents"]) == 2, "the first one goes on")
+    assert len(shared.read()["attempts"]) == 1
+    first.terminate()
+    # What the first one kept comes before what the second one has counted meanwhile.
+    wait_until(lambda: len(shared.read()["attempts"]) == 2, "the second one has it now", timeout_s=60)
+    kept = shared.read()
+    assert [i["kind"] for i in kept["incidents"]] == ["rank_exit", "rank_exit", "requeue"]
+
+
+@pytest.mark.parametrize("trouble", ["a pipe", "others write", "no folder", "a later release"])
+def test_a_ledger_folder_that_is_of_no_use_stops_nothing(stage, shared, trouble):
+    first = shared.manager()
+    shared.report(first, ("STARTED", {}))
+    wait_until(lambda: os.path.isdir(shared.folder) and shared.file(), "the ledger is kept")
+    first.terminate()
+    kept, folder = shared.file(), shared.folder
+    if trouble == "a pipe":
+        os.unlink(kept)
+        os.mkfifo(kept)
+        said = "is no plain file"
+    elif trouble == "others write":
+        os.chmod(folder, 0o777)
+        said = "others can write to"
+    elif trouble == "no folder":
+        folder = kept  # a file
+        said = "Not a directory"
+    else:
+        with open(kept, encoding="utf-8") as file:
+            later = file.read().replace('"schema":1', '"schema":9', 1)
+        with open(kept, "w", encoding="utf-8") as file:
+            file.write(later)
+        said = "it is of a later release (schema 9)"
+        done = stage.run("goodput", "--ledger", folder)
+        assert done.returncode != 0 and said in done.stderr
+    second = shared.manager(folder)
+    shared.report(second, ("STARTED", {}), KILLED)
+    wait_until(lambda: said in second.log(), "it says so")
+    assert "has a hole from 20" in second.log()
+    assert [i["kind"] for i in goodput_of(stage, second.address)["incidents"]] == ["rank_exit"]
+    second.terminate()
+    if trouble == "a later release":
+        with open(kept, encoding="utf-8") as file:
+            assert file.read() == later
+    assert second.log().count(said) == 1, second.log()
+
+
+def test_what_a_manager_has_kept_can_be_read_without_it(stage, manager, launcher):
+    launcher.report(launcher.messages.SupervisionEvent.STARTED)
+    manager.terminate()
+    done = stage.run("goodput", "--state-dir", manager.state_dir, "--json")
+    assert done.returncode == 0, done.stderr
+    assert check_sum(json.loads(done.stdout))["job"] == manager.job
+    for arguments, said in [(("--state-dir", "/nowhere"), "--state-dir: /nowhere/manager.db: "),
+                            (("--ledger", "/nowhere"), "--ledger: /nowhere: No such file"),
+                            (("--ledger", "/nowhere", "--state-dir", "/nowhere"), "only one of them"),
+                            (("--ledger", "/nowhere", "--manager", "127.0.0.1:1"), "only one of them"),
+                            (("--state-dir", manager.state_dir, "--job", "ns/other"), "no ledger of job ns/other is there")]:
+        done = stage.run("goodput", *arguments)
+        assert (done.returncode, done.stdout) == (2, "") and said in done.stderr, done.stderr
+
+
+def read_times(folder):
+    times = {}
+    for name in os.listdir(folder):
+        if name.startswith("times."):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file.read().splitlines()]
+            times[tuple(map(int, name.split(".")[1:]))] = ({l["what"]: l["time"] for l in lines if "what" in l},
+                                                           {l["step"]: (l["begin"], l["end"]) for l in lines if "step" in l})
+    return times
+
+
+class Training:
+    """goodput_rank.py on two nodes of two ranks each, marked by taskd.torch."""
+
+    def __init__(self, jobs, steps, save_every, kill_step, flags=(), environment=None):
+        pytest.importorskip("torch", reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
+        self.stage, self.folder = jobs.stage, jobs.folder
+        self.profiling, self.state = os.path.join(jobs.folder, "profiling"), os.path.join(jobs.stage.folder, "state")
+        switch = os.path.join(jobs.folder, "switch")
+        with open(switch, "w", encoding="utf-8") as file:
+            json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
+        port = free_port()
+        environment = {"TASKD_MANAGER": "", "TASKD_PROFILING_DIR": self.profiling, "MINDX_TASK_ID": "goodput",
+                       "TASKD_SWITCH_FILE": switch, "GLOO_SOCKET_IFNAME": "lo", "TASKD_STATE_DIR": self.state,
+                       **(environment or {})}
+        self.nodes = [jobs.static(node, port, "--max-restarts=1", *flags, "-m", "taskd.torch", environment=environment,
+                                  script=RANK_SCRIPT, script_arguments=[jobs.folder, str(steps), str(save_every), str(kill_step)])
+                      for node in (0, 1)]
+        self.address = "127.0.0.1:" + wait_until(lambda: re.search(r"the manager is at port (\d+)", self.nodes[0].log()),
+                                                 "it has a manager")[1]
+
+    def follow(self, each=lambda goodput: None):
+        """Asks for the ledger again and again until the job is over. The last one comes from its state."""
+        def over():
+            done = self.stage.run("goodput", "--manager", self.address, "--json")
+            if done.returncode == 0:
+                each(check_sum(json.loads(done.stdout)))
+            return not self.nodes[0].alive()
+        wait_until(over, "the job is over", timeout_s=90, interval_s=0.1)
+        assert [node.wait() for node in self.nodes] == [0, 0], self.nodes[0].log()[-3000:]
+        manager = self.stage.manager(name="reader", job="", task="", state_dir=self.state)
+        return goodput_of(self.stage, manager.address)
+
+    def notes(self, rank, attempt=0):
+        try:
+            with open(os.path.join(self.folder, f"times.{rank}.{attempt}"), encoding="utf-8") as file:
+                return [json.loads(line) for line in file.read().splitlines()]
+        except FileNotFoundError:
+            return []
+
+
+def test_a_killed_rank_is_an_incident_whose_hops_add_up(jobs):
+    """A true PyTorch job on two nodes; what its ranks wrote down by their own clock is the truth."""
+    steps, save_every, kill_step = 60, 20, 35
+    training, seen = Training(jobs, steps, save_every, kill_step), []
+    goodput = training.follow(seen.append)
+    times, ranks = read_times(jobs.folder), range(4)
+    assert goodput["slots"] == 4 and goodput["attempts"][0]["outcome"] == "ended"
+    assert [(i["kind"], i["ranks"]) for i in goodput["incidents"]] == [("rank_exit", [1])]
+    incident = goodput["incidents"][0]["seconds"]
+    assert {"restart", "launch", "link_up", "redone"} <= set(incident)
+
+    def took(attempt, first, last):
+        return sum(end - begin for rank in ranks for step, (begin, end) in times[rank, attempt][1].items() if first <= step <= last)
+    again = kill_step // save_every * save_every  # the first step of the second life
+    truth = {
+        "productive": took(0, 1, kill_step - 1) + took(1, kill_step, steps),
+        "redone": took(1, again, kill_step - 1),
+        "launch and link-up": sum(min(b for b, _ in times[rank, 1][1].values()) - times[rank, 1][0]["began"] for rank in ranks),
+    }
+    # A busy machine has stragglers, and steps that nothing explains.
+    steps_of = ("productive", "data", "checkpoint", "straggler", "unknown")
+    found = {"productive": sum(goodput["seconds"][category] for category in steps_of),
+             "redone": incident["redone"] + incident.get("warm_up", 0),
+             "launch and link-up": incident["launch"] + incident["link_up"]}
+    for what, value in truth.items():
+        assert found[what] == pytest.approx(value, rel=0.02, abs=0.25 * len(ranks)), (what, truth, found, goodput)
+    assert len(seen) > 5
+    # The marks alone.
+    done = jobs.stage.run("goodput", "--from", os.path.join(training.profiling, "goodput"), "--json", timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    from_files = json.loads(done.stdout)
+    assert sum(from_files["seconds"].values()) == pytest.approx(from_files["rank_s"], rel=1e-3)
+    assert from_files["seconds"]["productive"] == pytest.approx(goodput["seconds"]["productive"], rel=0.02, abs=0.25 * len(ranks))
+    assert from_files["seconds"]["launch"] == 0 and from_files["seconds"]["unknown"] > 0
+
+
+def tree_of(pid):
+    """A process and all that it has started, directly or not."""
+    pids = [pid]
+    for one in pids:
+        try:
+            with open(f"/proc/{one}/task/{one}/children", encoding="ascii") as file:
+                pids += [int(child) for child in file.read().split()]
+        except FileNotFoundError:
+            pass
+    return pids
+
+
+@pytest.mark.parametrize("whole_nodes", [False, True], ids=["the ranks", "whole nodes"])
+def test_processes_that_were_stopped_are_suspended(jobs, whole_nodes):
+    """All ranks are stopped, or with them launchers, proxies and the manager, as a scheduler suspends a job."""
+    training, ranks = Training(jobs, steps=100, save_every=1000, kill_step=-1), range(4)
+    wait_until(lambda: all(len(training.notes(rank)) > 20 for rank in ranks), "all ranks train")
+    pids = [training.notes(rank)[0]["pid"] for rank in ranks]
+    if whole_nodes:
+        pids = [pid for node in training.nodes for pid in tree_of(node.pid)]
+        assert {training.notes(rank)[0]["pid"] for rank in ranks} < set(pids)
+    began = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(5)  # what is put in, and no waiting for anything
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGCONT)
+    truth = len(ranks) * (time.monotonic() - began)
+    goodput = training.follow()
+    # A process is looked at five times a second, and what the manager hears comes a little later.
+    assert goodput["seconds"]["suspended"] == pytest.approx(truth, rel=0.02, abs=0.5 * len(ranks)), goodput
+    assert goodput["seconds"]["unknown"] + goodput["seconds"]["hang"] < truth / 2, goodput
+
+
+def test_a_job_that_is_killed_and_started_again(jobs):
+    """Everything of an attempt is killed, as with a node; the next one finds the ledger in the folder that both have."""
+    ledger, named = os.path.join(jobs.stage.folder, "ledger"), {"TASKD_JOB": "default/again", "TASKD_TASK_ID": "again"}
+
+    def attempt():
+        return Training(jobs, steps=60, save_every=20, kill_step=-1, flags=("--ledger", ledger), environment=named)
+
+    def kept():
+        done = jobs.stage.run("goodput", "--ledger", ledger, "--json")
+        return check_sum(json.loads(done.stdout)) if done.returncode == 0 else None
+    first, ranks = attempt(), range(4)
+    wait_until(lambda: all(len(first.notes(rank)) > 30 for rank in ranks), "all ranks train")
+    wait_until(lambda: (kept() or {"seconds": {"productive": 0}})["seconds"]["productive"] > 0, "some of it is kept")
+    for pid in [pid for node in first.nodes for pid in tree_of(node.pid)]:
+        os.kill(pid, signal.SIGKILL)
+    for node in first.nodes:
+        node.wait()
+    before, lost = kept(), time.monotonic()
+    second = attempt()
+    wait_until(lambda: not second.nodes[0].alive(), "the job is over", timeout_s=90)
+    assert [node.wait() for node in second.nodes] == [0, 0], second.nodes[0].log()[-3000:]
+    whole = kept()
+    assert [a["outcome"] for a in whole["attempts"]] == ["its launcher was lost", "ended"]
+    assert [i["kind"] for i in whole["incidents"]] == ["requeue"]
+    hops = whole["incidents"][0]["seconds"]
+    assert {"queue", "launch", "link_up", "redone"} <= set(hops)
+    # From what was kept last to the next launcher; the rest of the time has gone by since.
+    assert whole["seconds"]["queue"] <= len(ranks) * (time.monotonic() - lost + 5.5)
+    assert whole["since"] == before["since"] and whole["rank_s"] > before["rank_s"]
+    for category in CATEGORIES:
+        assert whole["seconds"][category] >= before["seconds"][category] - 1e-3 or category in ("productive", "unknown", "link_up")
