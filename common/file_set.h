@@ -9,7 +9,7 @@
 
 namespace taskd {
 
-// Who must not be ended between two names holds signals back while it commits.
+// Between two names a signal may end the process: block signals around the commit where that must not be.
 class FileSet {
  public:
   FileSet() = default;

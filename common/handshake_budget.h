@@ -2,9 +2,9 @@
 //
 // What a handshake costs is ours, before anybody has proven anything: memory, and half a millisecond of a processor. So
 // only a number of handshakes is under way at a time, and of each peer a share; further connections wait, which costs a
-// descriptor. One that failed, or was abandoned, keeps its peer's place until some time after it began: whoever fails
-// again and again gets a trickle, and whoever succeeds is never slowed down. The newest of a peer begins first: those
-// before it may have been left there to keep it waiting. Where something is full, the oldest of the
+// descriptor. One that failed, or was abandoned, keeps its peer's place until some time after it began: a peer that
+// fails again and again gets a trickle, and one that succeeds is never slowed down. The newest of a peer begins first:
+// those before it may have been left there to keep it waiting. Where something is full, the oldest of the
 // peer that has most goes first: a new peer always gets in.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Who may see what TaskD shows over HTTP (docs/security-model.md).
+// Access to what TaskD shows over HTTP (docs/security-model.md).
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace taskd {
 
-// Who may see more than /healthz.
+// To more than /healthz.
 struct HttpAccess {
   bool anyone = false;
   bool own_user = false;  // the process's own and root, over loopback
@@ -19,7 +19,7 @@ struct HttpAccess {
   std::vector<std::string> hosts{};  // names under which a browser may ask, besides this machine's own
 };
 
-// The same pages; all but /healthz answer 401 to others. Whoever brings neither token nor cookie has to ask under a
+// The same pages; all but /healthz answer 401 to others. A request with neither token nor cookie has to ask under a
 // name of this machine (IsOwnHost), else the answer is 403: the page of a stranger, whose name has been told to lead
 // here (DNS rebinding), asks under that name.
 HttpHandlers Protect(HttpHandlers pages, const HttpAccess& access);

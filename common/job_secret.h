@@ -1,11 +1,11 @@
 // The job's secret, and what each part of TaskD proves with it (docs/security-model.md).
 //
-// HKDF-SHA256 makes the secret into the Ed25519 key of the job's certificate authority. Who has the secret has that
-// key, and issues a certificate to itself; who has not can do neither that nor, having seen certificates, learn the
-// key. So mutual TLS shows each side that the other one has the secret, which itself is never sent.
+// HKDF-SHA256 makes the secret into the Ed25519 key of the job's certificate authority. A process with the secret has
+// that key, and issues a certificate to itself; one without it can do neither that nor, having seen certificates, learn
+// the key. So mutual TLS shows each side that the other one has the secret, which itself is never sent.
 //
-// Certificates do not expire: whoever could use an old one could make a new one, and a node whose clock is wrong stays
-// part of its job.
+// Certificates do not expire: a process that could use an old one could make a new one, and a node whose clock is wrong
+// stays part of its job.
 #pragma once
 
 #include <string>
@@ -32,8 +32,8 @@ std::string NewSecret();
 absl::StatusOr<JobCertificates> IssueCertificates(std::string_view secret);
 
 // What stands for the secret over HTTP, which a token crosses as it is: made of the secret by HKDF-SHA256 with a label
-// of its own, so that who has it can look and has not the secret. 64 hexadecimal digits. Empty, which no server takes:
-// the secret is empty or a stand-in, whose token everybody could make.
+// of its own, so that it lets people look and tells nothing of the secret. 64 hexadecimal digits. Empty, which no
+// server takes: the secret is empty or a stand-in, whose token everybody could make.
 std::string ViewToken(std::string_view secret);
 
 // Whether `certificate` (PEM; anything may be given) is one that the authority (PEM) has signed.

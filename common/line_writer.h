@@ -1,5 +1,5 @@
 // Lines for a reader that may have stopped to read: a terminal under Ctrl-S, a pipe that nobody empties, storage that
-// hangs. A thread waits for the reader, never who has a line. (Not O_NONBLOCK: that belongs to the open file, which
+// hangs. A thread waits for the reader, never the caller. (Not O_NONBLOCK: that belongs to the open file, which
 // others share.)
 #pragma once
 

@@ -1,4 +1,4 @@
-// Whose process is at the other end of a TCP connection that does not leave this machine.
+// The user at the other end of a TCP connection that does not leave this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -14,9 +14,9 @@ namespace taskd {
 // whose length is that of all connections. Thread-safe.
 std::optional<uid_t> UserOfLoopbackPeer(int fd);
 
-// Who the other end is where shares of something are counted: "user 1000" over loopback, else "10.0.0.7", or
-// "2001:db8:0:7::/64", as whoever has one address of IPv6 has that many. All of loopback whose user the kernel does not
-// say is one; so is who has gone.
+// The name of the other end where shares of something are counted: "user 1000" over loopback, else "10.0.0.7", or
+// "2001:db8:0:7::/64", because a peer with one address of IPv6 has that many. Loopback peers whose user the kernel does
+// not say share one name; so do peers that have gone.
 std::string PeerShare(int fd);
 
 }  // namespace taskd

@@ -37,8 +37,8 @@ class TlsChannel {
 // Thread safe.
 class TlsContext {
  public:
-  // Whom a server of gRPC believes: who shows a certificate that `pem.authority` signed. `peer_name` not empty: and that
-  // has this DNS name, exactly. `pem.certificate` may be followed by its chain, and there may be several authorities.
+  // A server of gRPC believes peers whose certificate `pem.authority` signed. `peer_name` not empty: and that has this
+  // DNS name, exactly. `pem.certificate` may be followed by its chain, and there may be several authorities.
   // INVALID_ARGUMENT: what of `pem` cannot be used.
   static absl::StatusOr<std::shared_ptr<const TlsContext>> GrpcServer(const JobCertificates& pem,
                                                                       const std::string& peer_name);

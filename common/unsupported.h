@@ -1,5 +1,5 @@
 // What MindCluster's TaskD does when a job has a fault, and TaskD does not (docs/install.md): no process recovery, no
-// elastic training, no MindIO. Who asks for it (TaskD contract §1.6) is told, and not left to find out in the fault.
+// elastic training, no MindIO. A user who asks for it (TaskD contract §1.6) is told at once, not by the fault.
 #pragma once
 
 #include <string>

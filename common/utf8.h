@@ -1,4 +1,4 @@
-// UTF-8. A message with a string that is not valid is refused whole by who receives it: what comes from outside (a
+// UTF-8. A message with a string that is not valid is refused whole by its receiver: what comes from outside (a
 // peer's text that is cut, a host's name, a variable, an argument) passes here before it becomes one.
 #pragma once
 

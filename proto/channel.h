@@ -30,12 +30,12 @@ void InitGrpcLog();
 // operator gave, or `allow_plaintext`. INVALID_ARGUMENT names the address and what to add.
 absl::Status CheckListenAllowed(const std::string& address, const Security& security, bool allow_plaintext);
 
-// What GrpcListener needs to let in who proves himself. INVALID_ARGUMENT names the file of tls_dir that cannot be read or
-// used, or that others can read and must not.
+// What GrpcListener needs to let in peers that prove themselves. INVALID_ARGUMENT names the file of tls_dir that cannot
+// be read or used, or that others can read and must not.
 absl::StatusOr<std::shared_ptr<const TlsContext>> MakeServerTls(const Security& security);
 
-// Who notices that the other side says nothing any more, as a machine that has lost its power, and as one that only was
-// stopped for a while.
+// Which side notices that the other one says nothing any more, as a machine that has lost its power, and as one that
+// only was stopped for a while.
 enum class Silence {
   kEndsCalls,  // gRPC: after 20 s
   kIsWatched,  // whoever calls, if anybody: gRPC waits for ever

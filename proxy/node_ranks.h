@@ -1,4 +1,4 @@
-// The ranks of a node and their segments: what whoever calls Node and the thread that drains share.
+// The ranks of a node and their segments: what the callers of Node and the thread that drains share.
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 // taskd.v1.RouteAgreement: `taskd route --agree` of all nodes.
 //
-// Served over mutual TLS only: whoever calls it has proven to be a part of the job.
+// Served over mutual TLS only: its callers have proven to be parts of the job.
 #pragma once
 
 #include <memory>

@@ -9,8 +9,8 @@
 //    for as long as `Persist` takes; what it could not keep in time it says, and RetryPersist asks again. `mutex_`
 //    guards everything else, for microseconds; sinks are called under it.
 // 4. A node that has gone is remembered for kForgetGoneAfter, one that belongs to the job's shape for good. Of all that
-//    is known there is a sum (kMaxNodes, kMaxKnownRanks); what goes above it makes room by forgetting who has been gone
-//    longest, and is refused when all others are here.
+//    is known there is a sum (kMaxNodes, kMaxKnownRanks); what goes above it makes room by forgetting the nodes that
+//    have been gone longest, and is refused when all others are here.
 // 5. `done` callbacks are called exactly once, without any lock, in the thread that brought the last answer (or that
 //    called Wait, Expire, ... ).
 //
@@ -109,8 +109,7 @@ struct JobSnapshot {
     bool connected = false;
     std::vector<RankReport> ranks;  // by rank
     std::optional<MarkFiles> mark_files = std::nullopt;
-    std::chrono::seconds silent{
-        0};  // if it is connected and says nothing, as a proxy that was stopped; 0: below kSilent
+    std::chrono::seconds silent{0};  // connected and without a word, as a proxy that was stopped; 0: below kSilent
   };
   SwitchState wanted;
   // By node rank. Of a rank that several connected nodes report as attached, the first one to do so has it; with the
@@ -164,8 +163,8 @@ class ManagerCore {
   void Heard(uint64_t stream);
   // After it the stream's sink is not called any more. Unknown streams are ignored.
   void Disconnect(uint64_t stream);
-  // To be called once a second: forgets who has gone, and closes the streams of proxies that are silent. Time in which
-  // it was not called is nobody's silence.
+  // To be called once a second: forgets nodes that have gone, and closes the streams of proxies that are silent. Time
+  // in which it was not called is nobody's silence.
   void Look(SteadyTime now);
 
   // Replays the present state to `sink` and tells it each change until Unsubscribe. False: the core is closed.
@@ -220,8 +219,8 @@ class ManagerCore {
   absl::Status MakeRoomFor(const NodeHello& hello);
   // By number; texts are cut. INVALID_ARGUMENT: as Report says.
   static absl::StatusOr<std::map<int, Rank>> ReadRanks(std::vector<RankReport> reports);
-  // Forgets who has gone longest, until `node` may have `ranks`. RESOURCE_EXHAUSTED: that is not enough, and nobody was
-  // forgotten.
+  // Forgets the nodes that have been gone longest, until `node` may have `ranks`. RESOURCE_EXHAUSTED: that is not
+  // enough, and nobody was forgotten.
   absl::Status MakeRoomForRanks(const Node& node, size_t ranks);
   // What the rank has answered, by what it had answered before (null: it is new) and what its report says. Returns the
   // revision that it holds where that is none of ours, else 0.

@@ -141,7 +141,7 @@ class DiagnosisFeed {
 
   bool InRange(int rank) const { return rank >= 0 && rank < diagnosis::kMaxRanks; }
   Rank& At(int rank);
-  // Nobody has it who may say so.
+  // No connected node has it.
   bool IsFree(int rank) const;
   bool ReportsAttached(uint64_t id, int rank) const;
   bool Claim(uint64_t id, Stream& stream, int rank);
