@@ -57,13 +57,19 @@ int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   ++brought;
   channel.brought_by = rank;
   channel.sibling_class = SiblingClass(layout, channel);
+  // They come once and stay: no room for as many again.
+  if (channels_.size() == channels_.capacity()) channels_.reserve(channels_.size() + channels_.size() / 8 + 64);
   channels_.push_back(channel);
+  now_.emplace_back();
   return ids_[KeyOf(channel)] = static_cast<int>(channels_.size()) - 1;
 }
 
+// 20 bits of group, twice 17 of rank, 4 of kind, which says whether the ranks are any, and 6 of size.
 uint64_t Transfers::KeyOf(const Channel& channel) {
-  return (static_cast<uint64_t>(channel.group) << 42) ^ (static_cast<uint64_t>(channel.a + 1) << 26) ^
-         (static_cast<uint64_t>(channel.b + 1) << 10) ^ (static_cast<uint64_t>(channel.op) << 6) ^ channel.size_log2;
+  static_assert(kMaxRanks <= 1 << 17 && kCommOps <= 1 << 4);
+  return static_cast<uint64_t>(channel.group) << 44 | static_cast<uint64_t>(std::max(channel.a, 0)) << 27 |
+         static_cast<uint64_t>(std::max(channel.b, 0)) << 10 | static_cast<uint64_t>(channel.op) << 6 |
+         channel.size_log2;
 }
 
 // A new class begins with the noise of the one that the channel was of.
@@ -103,33 +109,27 @@ void Transfers::Observe(const Layout& layout, const std::vector<std::pair<int, S
   for (const auto& [rank, fold] : folds) {
     for (size_t i = 0; i < fold.ops.size(); ++i) {
       const int id = FindCached(layout, rank, i, fold.ops[i]);
-      if (id >= 0 && AddToStep(channels_[static_cast<size_t>(id)], fold.ops[i], step)) touched.push_back(id);
+      if (id >= 0 && AddToStep(now_[static_cast<size_t>(id)], fold.ops[i], step)) touched.push_back(id);
     }
   }
   Judge(layout, touched, step, arl_factor);
 }
 
 // True: it is the first operation of the step there.
-bool Transfers::AddToStep(Channel& channel, const OpFold& op, int64_t step) {
-  const bool first = channel.step != step;
-  if (first) {
-    channel.step = step;
-    channel.reporters = 0;
-    channel.count = 0;
-    channel.min_ns = op.min_duration_ns;
-    channel.bytes = 0;
-  }
-  ++channel.reporters;
-  channel.count = std::max(channel.count, op.count);
-  channel.min_ns = std::min(channel.min_ns, op.min_duration_ns);
-  channel.bytes = std::max(channel.bytes, static_cast<double>(op.bytes) / op.count);
+bool Transfers::AddToStep(Now& now, const OpFold& op, int64_t step) {
+  const bool first = now.step != step;
+  if (first) now = {.step = step, .min_ns = op.min_duration_ns};
+  ++now.reporters;
+  now.count = std::max(now.count, op.count);
+  now.min_ns = std::min(now.min_ns, op.min_duration_ns);
+  now.bytes = std::max(now.bytes, static_cast<double>(op.bytes) / op.count);
   return first;
 }
 
 // An all-to-all moves as much as the routing of tokens demands: its time counts by byte.
-double Transfers::LogTime(const Channel& channel) {
-  const double time = std::log(static_cast<double>(channel.min_ns));
-  return channel.op == CommOp::kAllToAll && channel.bytes > 0 ? time - std::log(channel.bytes) : time;
+double Transfers::LogTime(const Channel& channel, const Now& now) {
+  const double time = std::log(static_cast<double>(now.min_ns));
+  return channel.op == CommOp::kAllToAll && now.bytes > 0 ? time - std::log(now.bytes) : time;
 }
 
 void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor) {
@@ -142,12 +142,14 @@ void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int
 }
 
 // Those all of whose members were heard: without the last arriver a wait would look like a transfer.
-std::vector<int> Transfers::Complete(const Layout& layout, const std::vector<int>& touched) const {
+std::vector<int> Transfers::Complete(const Layout& layout, const std::vector<int>& touched) {
   std::vector<int> complete;
   for (int id : touched) {
-    const Channel& channel = channels_[static_cast<size_t>(id)];
+    Channel& channel = channels_[static_cast<size_t>(id)];
+    const Now& now = now_[static_cast<size_t>(id)];
+    channel.step = now.step;
     const int expected = channel.a >= 0 ? 2 : layout.group(channel.group).members.size();
-    if (channel.reporters >= expected) complete.push_back(id);
+    if (now.reporters >= expected) complete.push_back(id);
   }
   return complete;
 }
@@ -157,7 +159,7 @@ std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& j
   for (int id : judged) {
     const Channel& channel = channels_[static_cast<size_t>(id)];
     ClassStep& siblings = classes[static_cast<size_t>(channel.sibling_class)];
-    siblings.times.push_back(LogTime(channel));
+    siblings.times.push_back(LogTime(channel, now_[static_cast<size_t>(id)]));
     siblings.past.Count(channel.past);
     siblings.siblings.Count(channel.siblings);
   }
@@ -175,7 +177,8 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
   Channel& channel = channels_[static_cast<size_t>(id)];
   Noise& class_noise = noise_[static_cast<size_t>(channel.sibling_class)];
   NoisePool& noise = class_noise.steps;
-  const double y = LogTime(channel);
+  const Now& now = now_[static_cast<size_t>(id)];
+  const double y = LogTime(channel, now);
   if (channel.has_last) noise.Add(id, std::abs(y - channel.last));
   channel.last = y;
   channel.has_last = true;
@@ -189,7 +192,7 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
   auto watch = [&](double d, double dead, const StreamTails& tails, ScaleNoise& blocks,
                    std::array<float, kRecent>& recent, Stream& stream) {
     recent[slot] = static_cast<float>(d);
-    const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
+    const double excess = static_cast<double>(now.min_ns) * (1 - std::exp(-d)) * now.count;
     Stream::Limits limits = {.dead = dead, .most = dead, .h = h, .jump = kJump, .big = kBig};
     limits.SetNoise(sigma, blocks.sigmas());
     tails.Apply(limits, stream, siblings.size > 1);
@@ -206,7 +209,7 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
     watch(y - siblings.reference, kSiblingDead, siblings.siblings, class_noise.siblings, channel.recent_siblings,
           channel.siblings);
   }
-  channel.typical_ns += (static_cast<double>(channel.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
+  channel.typical_ns += (static_cast<double>(now.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
 }
 
 void Transfers::Regroup(const Layout& layout) {
@@ -220,6 +223,7 @@ void Transfers::Regroup(const Layout& layout) {
   std::erase_if(channels_, [&](const Channel& channel) {
     return channel.step < newest - kIdleSteps || layout.group(channel.group).users == 0;
   });
+  now_.assign(channels_.size(), Now());
   cache_.clear();
   ids_.clear();
   for (Noise& noise : noise_) {
@@ -294,25 +298,30 @@ std::optional<Transfers::Lead> Transfers::FindLead() const {
 }
 
 Transfers::Lines Transfers::CollectLines(const Layout& layout, const Lead& lead) const {
-  std::map<std::pair<int, int>, std::pair<Line, Heaviest>> by_key;  // -1 and the group, or the pair
+  using Key = std::pair<int, int>;  // -1 and the group, or the pair
+  std::vector<std::pair<Key, const Channel*>> by_key;
   for (const Channel& channel : channels_) {
     if (channel.step < lead.newest - kRecent || channel.seen <= 2) continue;
-    const std::pair<int, int> key = channel.a >= 0
-                                        ? std::pair(std::min(channel.a, channel.b), std::max(channel.a, channel.b))
-                                        : std::pair(-1, channel.group);
-    auto& [line, heaviest] = by_key[key];
-    if (line.group < 0) line = MakeLine(layout, channel);
+    by_key.emplace_back(
+        channel.a >= 0 ? Key(std::min(channel.a, channel.b), std::max(channel.a, channel.b)) : Key(-1, channel.group),
+        &channel);
+  }
+  std::stable_sort(by_key.begin(), by_key.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Lines lines;
+  for (size_t i = 0; i < by_key.size(); ++i) {
+    const Channel& channel = *by_key[i].second;
+    if (i == 0 || by_key[i].first != by_key[i - 1].first) {
+      lines.lines.push_back(MakeLine(layout, channel));
+      lines.heaviest.emplace_back();
+    }
+    Line& line = lines.lines.back();
+    Heaviest& heaviest = lines.heaviest.back();
     if (StreamOf(channel, lead).raised()) heaviest.excess_ns += StreamOf(channel, lead).mean_excess();
     const double support = Support(channel, lead);
     if (heaviest.channel != nullptr && support <= line.support) continue;
     line.support = support;
     line.raised = channel.past.raised() || channel.siblings.raised();
     heaviest.channel = &channel;
-  }
-  Lines lines;
-  for (auto& [key, entry] : by_key) {
-    lines.lines.push_back(std::move(entry.first));
-    lines.heaviest.push_back(entry.second);
   }
   return lines;
 }

@@ -293,8 +293,9 @@ std::string DiagnosisFeed::Rivals() const {
   size_t more = 0;
   for (size_t number = 0; number < ranks_.size(); ++number) {
     const Rank& rank = ranks_[number];
+    if (rank.rival == 0) continue;
     const auto owner = streams_.find(rank.stream);
-    if (rank.rival == 0 || owner == streams_.end() || !ReportsAttached(rank.rival, static_cast<int>(number))) continue;
+    if (owner == streams_.end() || !ReportsAttached(rank.rival, static_cast<int>(number))) continue;
     if (!text.empty()) {
       ++more;
       continue;
