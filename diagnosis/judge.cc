@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <tuple>
 
 #include "diagnosis/cost.h"
 
@@ -100,7 +101,7 @@ class Accuser {
     found.transfer = Summarize(transfers);
     if (own.empty()) return found;
     found.own_noise = LowerMedian(noise);
-    found.more_steps = StepsUntilTenth(own[own.size() / 2]);
+    found.more_steps = StepsUntilTenth(LowerMedianOf(own));
     return found;
   }
 
@@ -127,6 +128,9 @@ class Accuser {
     int rank;
     double rise;
     int steps;
+    friend bool operator<(const RankRise& a, const RankRise& b) {
+      return std::tie(a.rise, a.rank) < std::tie(b.rise, b.rank);
+    }
   };
 
   int StepsOf(const Stream& stream, int rank) const {
@@ -144,9 +148,15 @@ class Accuser {
   static std::optional<Resolution> Summarize(std::vector<RankRise>& rises) {
     std::erase_if(rises, [](const RankRise& rise) { return !std::isfinite(rise.rise) || rise.steps == 0; });
     if (rises.empty()) return std::nullopt;
-    std::sort(rises.begin(), rises.end(), [](const RankRise& a, const RankRise& b) { return a.rise < b.rise; });
-    const RankRise& typical = rises[(rises.size() - 1) / 2];
-    return Resolution{std::expm1(typical.rise), typical.steps, rises.back().rank, std::expm1(rises.back().rise)};
+    const RankRise typical = LowerMedianOf(rises);
+    const RankRise& worst = *std::max_element(rises.begin(), rises.end());
+    return Resolution{std::expm1(typical.rise), typical.steps, worst.rank, std::expm1(worst.rise)};
+  }
+  // Reorders them; there is one at least.
+  static RankRise LowerMedianOf(std::vector<RankRise>& rises) {
+    const auto middle = rises.begin() + static_cast<std::ptrdiff_t>((rises.size() - 1) / 2);
+    std::nth_element(rises.begin(), middle, rises.end());
+    return *middle;
   }
 
   // What a verdict asks for besides: a price, and of a few that it is beyond unrest.
@@ -512,13 +522,13 @@ class Accuser {
   void AccuseByForward() {
     int suspect = -1;
     for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (!IsPresent(rank) || !in_.own.rank(rank).forward.raised()) continue;
+      if (!IsPresent(rank) || !in_.own.rank(rank).forward->raised()) continue;
       if (suspect >= 0) return;
       suspect = rank;
     }
     if (suspect < 0 || in_.own.mode() != OwnTime::Mode::kAll) return;
     const OwnTime::Rank& rank = in_.own.rank(suspect);
-    const Stream& forward = rank.forward;
+    const Stream& forward = *rank.forward;
     // Backward is about twice forward; what steps became longer by is the bound.
     const double cost = std::max(0.0, std::min(in_.lost_since(forward.onset()), 3 * forward.mean_excess()));
     Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, forward.intermittent() ? Cause::kUnknown : Cause::kCompute,
@@ -596,10 +606,10 @@ class Accuser {
   }
 
   void AccuseBySaving() {
-    const int savers = CountRanks([this](int rank) -> const Stream& { return in_.own.rank(rank).checkpoint; });
+    const int savers = CountRanks([this](int rank) -> const Stream& { return *in_.own.rank(rank).checkpoint; });
     for (int r = 0; r < in_.own.size(); ++r) {
       const OwnTime::Rank& rank = in_.own.rank(r);
-      const Stream& saving = rank.checkpoint;
+      const Stream& saving = *rank.checkpoint;
       if (!IsPresent(r) || !saving.raised()) continue;
       const double cost = saving.mean_excess();
       Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset(), cost);

@@ -134,10 +134,10 @@ double Transfers::LogTime(const Channel& channel, const Now& now) {
 
 void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor) {
   const std::vector<int> judged = Complete(layout, touched);
-  const std::vector<ClassStep> classes = Summarize(judged);
   thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())));
+  const std::vector<ClassStep> classes = Summarize(judged);
   for (int id : judged) {
-    JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step, thresholds_);
+    JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step);
   }
 }
 
@@ -169,11 +169,19 @@ std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& j
     noise_[i].steps.Update();
     noise_[i].past.Update(true);
     noise_[i].siblings.Update(true);
+    classes[i].past_limits = LimitsOf(noise_[i], noise_[i].past, kPastDead);
+    classes[i].sibling_limits = LimitsOf(noise_[i], noise_[i].siblings, kSiblingDead);
   }
   return classes;
 }
 
-void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, const Thresholds& h) {
+Stream::Limits Transfers::LimitsOf(const Noise& noise, const ScaleNoise& blocks, double dead) const {
+  Stream::Limits limits = {.dead = dead, .most = dead, .h = thresholds_, .jump = kJump, .big = kBig};
+  limits.SetNoise(std::max(kMinSigma, noise.steps.sigma()), blocks.sigmas());
+  return limits;
+}
+
+void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step) {
   Channel& channel = channels_[static_cast<size_t>(id)];
   Noise& class_noise = noise_[static_cast<size_t>(channel.sibling_class)];
   NoisePool& noise = class_noise.steps;
@@ -186,15 +194,12 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
   if (channel.seen <= kLearn) channel.level += (y - channel.level) / channel.seen;
   if (!noise.ready() || channel.seen <= 2) return;
 
-  const double sigma = std::max(kMinSigma, noise.sigma());
   const auto slot = static_cast<size_t>(channel.seen) % kRecent;
   // A deviation, kept for Findings and watched by a stream of its own.
-  auto watch = [&](double d, double dead, const StreamTails& tails, ScaleNoise& blocks,
+  auto watch = [&](double d, Stream::Limits limits, const StreamTails& tails, ScaleNoise& blocks,
                    std::array<float, kRecent>& recent, Stream& stream) {
     recent[slot] = static_cast<float>(d);
     const double excess = static_cast<double>(now.min_ns) * (1 - std::exp(-d)) * now.count;
-    Stream::Limits limits = {.dead = dead, .most = dead, .h = h, .jump = kJump, .big = kBig};
-    limits.SetNoise(sigma, blocks.sigmas());
     tails.Apply(limits, stream, siblings.size > 1);
     stream.Observe(step, d, excess, limits);
     blocks.Add(id, d, !stream.raised());
@@ -202,12 +207,12 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
   if (channel.seen > kLearn) {
     const double d = y - channel.level;
-    watch(d, kPastDead, siblings.past, class_noise.past, channel.recent, channel.past);
+    watch(d, siblings.past_limits, siblings.past, class_noise.past, channel.recent, channel.past);
     if (!channel.past.raised() && !channel.past.IsRising(0.3)) channel.level += kForget * d;
   }
   if (siblings.size >= kMinSiblings) {
-    watch(y - siblings.reference, kSiblingDead, siblings.siblings, class_noise.siblings, channel.recent_siblings,
-          channel.siblings);
+    watch(y - siblings.reference, siblings.sibling_limits, siblings.siblings, class_noise.siblings,
+          channel.recent_siblings, channel.siblings);
   }
   channel.typical_ns += (static_cast<double>(now.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
 }
@@ -242,16 +247,16 @@ void Transfers::Regroup(const Layout& layout) {
 std::vector<Transfers::Fineness> Transfers::FinenessOf(const Layout& layout, int most_steps) const {
   int64_t newest = -1;
   for (const Channel& channel : channels_) newest = std::max(newest, channel.step);
+  std::vector<Stream::Limits> limits;  // by sibling class
+  for (const Noise& noise : noise_) limits.push_back(LimitsOf(noise, noise.past, kPastDead));
   std::vector<Fineness> result;
   for (const Channel& channel : channels_) {
     const int steps = std::min(most_steps, channel.past.observations());
     if (channel.step < newest - kRecent || steps == 0) continue;
-    const Noise& noise = noise_[static_cast<size_t>(channel.sibling_class)];
-    Stream::Limits limits = {.dead = kPastDead, .most = kPastDead, .h = thresholds_, .jump = kJump, .big = kBig};
-    limits.SetNoise(std::max(kMinSigma, noise.steps.sigma()), noise.past.sigmas());
     const Group& group = layout.group(channel.group);
     const int rank = channel.a >= 0 ? channel.a : group.members.At(0);
-    result.push_back({rank, channel.past.SmallestRise(limits, steps), steps});
+    result.push_back(
+        {rank, channel.past.SmallestRise(limits[static_cast<size_t>(channel.sibling_class)], steps), steps});
   }
   return result;
 }

@@ -118,6 +118,7 @@ class Transfers {
     double reference = 0;       // their median
     size_t size = 0;
     StreamTails past, siblings;
+    Stream::Limits past_limits, sibling_limits;  // but for what depends on the tails
   };
 
   struct Noise {
@@ -140,7 +141,8 @@ class Transfers {
   void Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor);
   std::vector<int> Complete(const Layout& layout, const std::vector<int>& touched);
   std::vector<ClassStep> Summarize(const std::vector<int>& judged);
-  void JudgeChannel(int id, const ClassStep& siblings, int64_t step, const Thresholds& h);
+  Stream::Limits LimitsOf(const Noise& noise, const ScaleNoise& blocks, double dead) const;
+  void JudgeChannel(int id, const ClassStep& siblings, int64_t step);
 
   std::optional<Lead> FindLead() const;
   static const Stream& StreamOf(const Channel& channel, const Lead& lead);
