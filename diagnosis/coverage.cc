@@ -71,14 +71,22 @@ Coverage::Rank& Coverage::Touch(int rank) {
 void Coverage::Forget() {
   std::vector<std::optional<bool>> switches;
   for (const Rank& rank : ranks_) switches.push_back(rank.communication_on);
+  const uint64_t version = version_ + 1;
   *this = Coverage();
+  version_ = version;
   for (size_t r = 0; r < switches.size(); ++r) Touch(static_cast<int>(r)).communication_on = switches[r];
 }
 
-void Coverage::SetCommunicationOn(int rank, bool on) { Touch(rank).communication_on = on; }
+void Coverage::SetCommunicationOn(int rank, bool on) {
+  std::optional<bool>& known = Touch(rank).communication_on;
+  if (known == on) return;
+  known = on;
+  ++version_;
+}
 
 void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
   ++observed_;
+  ++version_;
   for (const auto& [r, fold] : folds) {
     Rank& rank = Touch(r);
     const auto period = static_cast<double>(fold.period_ns());
@@ -93,6 +101,7 @@ void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, St
 }
 
 void Coverage::Regroup(const Layout& layout) {
+  ++version_;
   for (Rank& rank : ranks_) {
     std::erase_if(rank.uses, [&](const Use& use) { return layout.group(use.group).users == 0; });
   }

@@ -160,9 +160,10 @@ class Engine::Impl {
       verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(lives_.PlaceOf(verdict.since_step));
     }
-    Coverage::Result coverage = coverage_.Judge(layout_);
+    const Coverage::Result& coverage = this->coverage();
     const bool seen = coverage.finding == Coverage::Finding::kSeen;
-    const bool fine = SayFineness(seen, report, coverage.ranks);
+    report.coverage = coverage.ranks;
+    const bool fine = SayFineness(seen, report);
     const std::vector<int> ahead = RanksFarAhead();
     const bool behind = IsBehind();
     std::vector<Note> notes = MakeNotes(coverage.note, ahead, behind);
@@ -174,7 +175,6 @@ class Engine::Impl {
                !AnyFellSilent() && !IsIdle() && ahead.empty() && !behind) {
       report.state = JobState::kOk;
     }
-    report.coverage = std::move(coverage.ranks);
     return report;
   }
 
@@ -226,13 +226,13 @@ class Engine::Impl {
   };
 
   // How small a slowdown would have been named, and a note where that is not small enough for an "ok". False: it is not.
-  bool SayFineness(bool seen, Report& report, std::vector<RankCoverage>& ranks) const {
+  bool SayFineness(bool seen, Report& report) const {
     if (has_few_steps() || !seen) return false;
     const Fineness& fineness = this->fineness();
     report.own_time = fineness.own_time;
     report.dataloader = fineness.dataloader;
     report.transfer = fineness.transfer;
-    for (RankCoverage& rank : ranks) {
+    for (RankCoverage& rank : report.coverage) {
       const auto at = static_cast<size_t>(rank.rank);
       if (at < fineness.own_time_of_ranks.size()) rank.resolution = fineness.own_time_of_ranks[at];
     }
@@ -789,6 +789,16 @@ class Engine::Impl {
     return roster_;
   }
 
+  // That, too; reports are made more often than steps are judged.
+  const Coverage::Result& coverage() const {
+    const std::pair versions(layout_.version(), coverage_.version());
+    if (covered_versions_ != versions) {
+      covered_ = coverage_.Judge(layout_);
+      covered_versions_ = versions;
+    }
+    return covered_;
+  }
+
   // That, too, and it changes with what was judged only.
   const Fineness& fineness() const {
     if (fineness_steps_ != judged_steps_) {
@@ -840,6 +850,9 @@ class Engine::Impl {
 
   Layout layout_;
   mutable Roster roster_;
+  mutable Coverage::Result covered_;
+  mutable std::pair<uint64_t, uint64_t> covered_versions_{~uint64_t{0},
+                                                          0};  // of layout and coverage, as of which it is
   mutable Fineness fineness_;
   mutable int fineness_steps_ = -1;  // judged ones, as of which it is
   OwnTime own_;

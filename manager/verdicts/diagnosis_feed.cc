@@ -228,6 +228,7 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
     return;
   }
   Stream& stream = found->second;
+  if (stream.connected) counts_.proxy_dropped += batch.proxy_dropped - stream.proxy_dropped;
   stream.proxy_dropped = batch.proxy_dropped;
   counts_.groups_unused += batch.bad_groups;
   for (FoldBatch::Groups& groups : batch.groups) {
@@ -261,6 +262,7 @@ void DiagnosisFeed::Disconnect(uint64_t id, uint64_t now_ns) {
   auto found = streams_.find(id);
   if (found == streams_.end() || !found->second.connected) return;
   found->second.connected = false;
+  counts_.proxy_dropped -= found->second.proxy_dropped;
   found->second.away_since_ns = now_ns;
   ++away_;
   for (int number : found->second.owned) {
@@ -348,7 +350,6 @@ diagnosis::Report DiagnosisFeed::report() const {
 DiagnosisFeed::Counts DiagnosisFeed::counts() const {
   Counts counts = counts_;
   counts.group_bytes = engine_.group_bytes();
-  for (const auto& [id, stream] : streams_) counts.proxy_dropped += stream.connected ? stream.proxy_dropped : 0;
   return counts;
 }
 
