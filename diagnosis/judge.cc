@@ -70,9 +70,14 @@ class Accuser {
   explicit Accuser(const JudgeInput& input) : in_(input) {
     for (int rank = 0; rank < in_.own.size(); ++rank) {
       if (!IsPresent(rank)) continue;
+      const OwnTime::Rank& state = in_.own.rank(rank);
       ++present_;
-      fallen_ += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
-      has_device_ = has_device_ || in_.own.rank(rank).issue_level_ns > 0;
+      fallen_ += state.issue_ratio < kIssueFallen ? 1 : 0;
+      has_device_ = has_device_ || state.issue_level_ns > 0;
+      any_raised_.own = any_raised_.own || state.own.raised();
+      any_raised_.forward = any_raised_.forward || state.forward->raised();
+      any_raised_.data = any_raised_.data || state.data.raised();
+      any_raised_.checkpoint = any_raised_.checkpoint || state.checkpoint->raised();
     }
   }
 
@@ -106,11 +111,13 @@ class Accuser {
   }
 
   std::vector<Accusation> Run() {
-    AccuseByOwnTime();
-    if (accusations_.empty()) AccuseByForward();
+    if (any_raised_.own) AccuseByOwnTime();
+    if (any_raised_.forward && accusations_.empty()) AccuseByForward();
     AccuseByOwnPast();
-    AccuseByDataLoading();
-    AccuseBySaving();
+    if (any_raised_.data) AccuseByDataLoading();
+    AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
+    if (any_raised_.checkpoint) AccuseBySaving();
+    AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
     AccuseByTransfers();
     return std::move(accusations_);
   }
@@ -602,7 +609,6 @@ class Accuser {
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
           beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost), ErrorOf(stream));
     }
-    AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
   }
 
   void AccuseBySaving() {
@@ -622,7 +628,6 @@ class Accuser {
           IsBeyondUnrest(savers, false, saving.onset(), cost) && IsWorthIt(cost) && IsSecondFault(r, cost),
           ErrorOf(saving));
     }
-    AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
   }
 
   // Loading or saving is slower on everybody: the storage that they share.
@@ -708,6 +713,10 @@ class Accuser {
   std::optional<CostModel> model_;
   size_t present_ = 0;
   size_t fallen_ = 0;  // ranks whose issue latency has fallen
+  // Whether any present rank has such a stream: as a rule none has, and nobody needs to look for it.
+  struct {
+    bool own = false, forward = false, data = false, checkpoint = false;
+  } any_raised_;
   bool has_device_ = false;
   mutable std::vector<int> peers_;  // by class, once it is asked for
   std::vector<Accusation> accusations_;

@@ -156,11 +156,6 @@ void Layout::DropGroups(int rank, uint32_t first) {
   MarkDirty();
 }
 
-int Layout::GroupOf(int rank, uint32_t index) const {
-  const Rank& known = ranks_[static_cast<size_t>(rank)];
-  return index < known.groups.size() ? known.groups[index] : -1;
-}
-
 int Layout::MemberOf(int group, int peer) const {
   if (group < 0 || peer < 0) return -1;
   return groups_[static_cast<size_t>(group)].members.At(peer);

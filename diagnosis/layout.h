@@ -76,7 +76,10 @@ class Layout {
   const std::vector<Group>& groups() const { return groups_; }
   const Group& group(int id) const { return groups_[static_cast<size_t>(id)]; }
   // -1: not known.
-  int GroupOf(int rank, uint32_t index) const;
+  int GroupOf(int rank, uint32_t index) const {
+    const std::vector<int>& groups = ranks_[static_cast<size_t>(rank)].groups;
+    return index < groups.size() ? groups[index] : -1;
+  }
   // Global rank of member `peer` of a group; -1: unknown.
   int MemberOf(int group, int peer) const;
 

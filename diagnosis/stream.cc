@@ -68,6 +68,7 @@ double Stream::LimitFor(double unequal, size_t scale, const Limits& limits) {
 }
 
 void Stream::ShiftIn(size_t window, bool bit) {
+  if (!bit && window_counts_[window] == 0) return;
   Bits& bits = windows_[window];
   const bool oldest = IsSet(bits, kSpikeWindow - 1);
   window_counts_[window] = static_cast<uint8_t>(window_counts_[window] + (bit ? 1 : 0) - (oldest ? 1 : 0));

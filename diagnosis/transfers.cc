@@ -98,9 +98,7 @@ uint64_t Transfers::KeyOf(const OpFold& op) {
 
 int Transfers::FindCached(const Layout& layout, int rank, size_t index, const OpFold& op) {
   if (op.count == 0 || op.min_duration_ns == 0) return -1;
-  if (static_cast<size_t>(rank) >= cache_.size()) cache_.resize(static_cast<size_t>(rank) + 1);
   std::vector<Cached>& found = cache_[static_cast<size_t>(rank)];
-  if (index >= found.size()) found.resize(index + 1);
   const uint64_t key = KeyOf(op);
   if (found[index].key != key) found[index] = {key, FindChannel(layout, rank, op)};
   return found[index].id;
@@ -110,6 +108,9 @@ void Transfers::Observe(const Layout& layout, const std::vector<std::pair<int, S
                         double arl_factor) {
   std::vector<int> touched;
   for (const auto& [rank, fold] : folds) {
+    if (static_cast<size_t>(rank) >= cache_.size()) cache_.resize(static_cast<size_t>(rank) + 1);
+    std::vector<Cached>& found = cache_[static_cast<size_t>(rank)];
+    if (found.size() < fold.ops.size()) found.resize(fold.ops.size());
     for (size_t i = 0; i < fold.ops.size(); ++i) {
       const int id = FindCached(layout, rank, i, fold.ops[i]);
       if (id >= 0 && AddToStep(now_[static_cast<size_t>(id)], fold.ops[i], step)) touched.push_back(id);
