@@ -57,11 +57,6 @@ int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   ++brought;
   channel.brought_by = rank;
   channel.sibling_class = SiblingClass(layout, channel);
-  // They come once and stay: no room for as many again.
-  if (channels_.size() == channels_.capacity()) {
-    channels_.reserve(channels_.size() + channels_.size() / 8 + 64);
-    now_.reserve(channels_.capacity());
-  }
   channels_.push_back(channel);
   now_.emplace_back();
   return ids_[KeyOf(channel)] = static_cast<int>(channels_.size()) - 1;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <utility>
@@ -152,9 +153,9 @@ class Transfers {
   TransferFinding Measure(const Explanation& explanation, const Lines& lines, const Lead& lead) const;
 
   std::vector<std::vector<Cached>> cache_;  // by rank and index of the operation
-  std::vector<Channel> channels_;
-  std::vector<Now> now_;         // by the same indexes
-  std::vector<size_t> brought_;  // channels, by the rank that brought them
+  std::deque<Channel> channels_;            // grows without being copied, and holds no room for as many again
+  std::vector<Now> now_;                    // by the same indexes
+  std::vector<size_t> brought_;             // channels, by the rank that brought them
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;
   std::vector<Noise> noise_;  // by sibling class
