@@ -33,15 +33,13 @@ bool IsHarmless(uint32_t code) {
   return code != 0xfeff;
 }
 
-// All that is in a log line as a rule.
-bool IsPlain(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
-}
+// As all that is in a log line is as a rule.
+bool IsPlain(char c) { return c >= 0x20 && c < 0x7f; }
 
 }  // namespace
 
 std::string Printable(std::string_view text, size_t max_bytes) {
-  if (text.size() <= max_bytes && IsPlain(text)) return std::string(text);
+  if (text.size() <= max_bytes && std::all_of(text.begin(), text.end(), IsPlain)) return std::string(text);
   std::string shown;
   while (!text.empty()) {
     const Character character = Decode(text);
@@ -69,6 +67,11 @@ std::string PrintableJson(std::string json) {
   std::string shown;
   size_t taken = 0;
   for (size_t i = 0; i < json.size();) {
+    // A job's status is 65 MB of it.
+    if (IsPlain(json[i])) {
+      ++i;
+      continue;
+    }
     const Character character = Decode(std::string_view(json).substr(i));
     if (character.valid && !stays(character.code)) {
       shown.append(json, taken, i - taken);

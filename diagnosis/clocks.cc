@@ -4,7 +4,6 @@
 #include <cmath>
 #include <deque>
 
-#include "absl/container/flat_hash_map.h"
 #include "common/median.h"
 
 namespace taskd::diagnosis {
@@ -21,6 +20,7 @@ void Clocks::Add(const Layout& layout, const std::vector<std::pair<int, StepFold
   };
   // The first one heard of each operation; the others are compared with it.
   absl::flat_hash_map<uint64_t, End> first;
+  first.reserve(operations_);
   for (const auto& [rank, fold] : folds) {
     const int node = layout.node(rank);
     if (node < 0) continue;
@@ -38,43 +38,65 @@ void Clocks::Add(const Layout& layout, const std::vector<std::pair<int, StepFold
       pair.ns[pair.count++ % kDifferences] = b.ns - a.ns;
     }
   }
+  operations_ = first.size();
 }
 
 void Clocks::Solve() {
   struct Edge {
-    int to;
+    size_t to;
     double ns;  // clock of `to` minus clock of this
   };
-  std::map<int, std::vector<Edge>> edges;
-  for (auto& [nodes, pair] : pairs_) {
-    std::vector<int64_t> ns(pair.ns.begin(), pair.ns.begin() + std::min<size_t>(pair.count, kDifferences));
+  // In the order of nodes: sums do not depend on how the pairs are kept.
+  std::vector<std::pair<std::pair<int, int>, const Pair*>> pairs;
+  std::vector<int> nodes;
+  for (const auto& [ends, pair] : pairs_) {
+    pairs.emplace_back(ends, &pair);
+    nodes.insert(nodes.end(), {ends.first, ends.second});
+  }
+  std::sort(pairs.begin(), pairs.end());
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  auto place_of = [&](int node) {
+    return static_cast<size_t>(std::lower_bound(nodes.begin(), nodes.end(), node) - nodes.begin());
+  };
+  std::vector<std::vector<Edge>> edges(nodes.size());
+  std::vector<int64_t> ns;
+  for (const auto& [ends, pair] : pairs) {
+    ns.assign(pair->ns.begin(), pair->ns.begin() + std::min<size_t>(pair->count, kDifferences));
     const auto middle = static_cast<double>(UpperMedian(ns));
-    edges[nodes.first].push_back({nodes.second, middle});
-    edges[nodes.second].push_back({nodes.first, -middle});
+    const size_t first = place_of(ends.first);
+    const size_t second = place_of(ends.second);
+    edges[first].push_back({second, middle});
+    edges[second].push_back({first, -middle});
   }
   offsets_.clear();
-  if (edges.empty()) return;
+  if (nodes.empty()) return;
   // A spanning tree from the reference node first, then sweeps that spread what does not fit over all pairs.
-  std::map<int, double> theta;
-  const int reference = edges.begin()->first;
-  theta[reference] = 0;
-  std::deque<int> queue = {reference};
+  std::vector<double> theta(nodes.size());
+  std::vector<bool> reached(nodes.size());
+  reached[0] = true;
+  std::deque<size_t> queue = {0};
   while (!queue.empty()) {
-    int node = queue.front();
+    const size_t node = queue.front();
     queue.pop_front();
     for (const Edge& edge : edges[node]) {
-      if (theta.emplace(edge.to, theta[node] + edge.ns).second) queue.push_back(edge.to);
+      if (reached[edge.to]) continue;
+      reached[edge.to] = true;
+      theta[edge.to] = theta[node] + edge.ns;
+      queue.push_back(edge.to);
     }
   }
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
-    for (auto& [node, value] : theta) {
-      if (node == reference) continue;
+    for (size_t node = 1; node < nodes.size(); ++node) {
+      if (!reached[node]) continue;
       double sum = 0;
       for (const Edge& edge : edges[node]) sum += theta[edge.to] - edge.ns;
-      value = sum / static_cast<double>(edges[node].size());
+      theta[node] = sum / static_cast<double>(edges[node].size());
     }
   }
-  for (const auto& [node, value] : theta) offsets_[node] = std::llround(value);
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    if (reached[node]) offsets_[nodes[node]] = std::llround(theta[node]);
+  }
 }
 
 void Clocks::Forget() {

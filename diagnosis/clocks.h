@@ -3,11 +3,12 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "diagnosis/layout.h"
 #include "marks/step_fold.h"
 
@@ -31,8 +32,9 @@ class Clocks {
     uint32_t count = 0;
   };
 
-  std::map<std::pair<int, int>, Pair> pairs_;  // end at second minus end at first
-  std::map<int, int64_t> offsets_;
+  absl::flat_hash_map<std::pair<int, int>, Pair> pairs_;  // end at second minus end at first
+  absl::flat_hash_map<int, int64_t> offsets_;
+  size_t operations_ = 0;  // of the last step
 };
 
 }  // namespace taskd::diagnosis

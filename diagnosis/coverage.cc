@@ -71,14 +71,22 @@ Coverage::Rank& Coverage::Touch(int rank) {
 void Coverage::Forget() {
   std::vector<std::optional<bool>> switches;
   for (const Rank& rank : ranks_) switches.push_back(rank.communication_on);
+  const uint64_t version = version_ + 1;
   *this = Coverage();
+  version_ = version;
   for (size_t r = 0; r < switches.size(); ++r) Touch(static_cast<int>(r)).communication_on = switches[r];
 }
 
-void Coverage::SetCommunicationOn(int rank, bool on) { Touch(rank).communication_on = on; }
+void Coverage::SetCommunicationOn(int rank, bool on) {
+  std::optional<bool>& known = Touch(rank).communication_on;
+  if (known == on) return;
+  known = on;
+  ++version_;
+}
 
 void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
   ++observed_;
+  ++version_;
   for (const auto& [r, fold] : folds) {
     Rank& rank = Touch(r);
     const auto period = static_cast<double>(fold.period_ns());
@@ -93,6 +101,7 @@ void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, St
 }
 
 void Coverage::Regroup(const Layout& layout) {
+  ++version_;
   for (Rank& rank : ranks_) {
     std::erase_if(rank.uses, [&](const Use& use) { return layout.group(use.group).users == 0; });
   }
@@ -215,13 +224,16 @@ std::vector<int> Coverage::FindSets(const Layout& layout) const {
     b = FindRoot(parent, b);
     parent[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
   };
-  std::map<int, int> first_of_group;
+  std::vector<int> first_of_group(layout.groups().size(), -1);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& rank = ranks_[i];
     const int r = static_cast<int>(i);
     if (!IsPresent(rank)) continue;
     for (const Use& use : rank.uses) {
-      if (Meets(use)) join(r, first_of_group.emplace(use.group, r).first->second);
+      if (!Meets(use)) continue;
+      int& first = first_of_group[static_cast<size_t>(use.group)];
+      if (first < 0) first = r;
+      join(r, first);
     }
     if (!IsRecent(rank.point_to_point)) continue;
     for (const auto& [peer, group] : layout.rank(r).peers) {
@@ -272,31 +284,29 @@ Coverage::Finding Coverage::FindWaits() const {
 Coverage::Result Coverage::Judge(const Layout& layout) const {
   Result result;
   const std::vector<int> sets = FindSets(layout);
-  std::map<int, size_t> sizes;
+  std::vector<size_t> sizes(ranks_.size());  // by the smallest rank of the set
   size_t present = 0;
   size_t marked = 0;
+  size_t count = 0;  // of sets
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (sets[r] < 0) continue;
     ++present;
-    ++sizes[sets[r]];
+    count += sizes[static_cast<size_t>(sets[r])]++ == 0 ? 1 : 0;
   }
-  size_t largest = 0;
-  for (const auto& [first, size] : sizes) {
-    largest = std::max(largest, size);
-    marked += size > 1 ? size : 0;
-  }
+  for (size_t size : sizes) marked += size > 1 ? size : 0;
   if (present == 1) {
     result.finding = Finding::kAlone;
   } else if (observed_ < kEnough || present == 0) {
     result.finding = Finding::kTooEarly;
   } else if (marked < present) {
     result.finding = marked == 0 && GoesFreely() ? Finding::kFree : Finding::kNoMarks;
-  } else if (sizes.size() > 1) {
+  } else if (count > 1) {
     result.finding = Finding::kApart;
   } else {
     result.finding = FindWaits();
   }
   const bool seen = result.finding == Finding::kSeen;
+  result.ranks.reserve(present);
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (sets[r] < 0) continue;
     result.ranks.push_back({static_cast<int>(r), ranks_[r].share, seen});

@@ -50,6 +50,8 @@ class Coverage {
     std::string note;  // what cannot be judged and what to do about it; empty for kTooEarly, kAlone and kSeen
   };
   Result Judge(const Layout& layout) const;
+  // Changes whenever what Judge() finds may, for one layout.
+  uint64_t version() const { return version_; }
 
  private:
   static constexpr int kNever = -1;
@@ -109,6 +111,7 @@ class Coverage {
   static constexpr int kEnough = 10;  // steps until anything is reported
 
   std::vector<Rank> ranks_;
+  uint64_t version_ = 0;
   int observed_ = 0;      // steps
   int silent_steps_ = 0;  // the last ones, without any operation
   std::deque<Waits> waits_;

@@ -30,7 +30,7 @@ namespace {
 constexpr size_t kMaxPending = 64;    // steps that wait for their last ranks though most have reached them
 constexpr size_t kMaxWaiting = 1024;  // of one rank: what comes at once after a pause
 // Of all that wait. Above it steps wait no longer, and who has more than its share waits with no more.
-constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
+constexpr size_t kMaxWaitingBytes = size_t{512} << 20;
 constexpr size_t kFewParts = 4;    // a step that fewer than one of so many ranks have says nothing of the job
 constexpr int kSilentSteps = 3;    // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;    // steps until it is worth a note
@@ -160,9 +160,10 @@ class Engine::Impl {
       verdict.text = WriteSentence(verdict, layout_, step_ns / 1e6);
       if (verdict.since_ns == 0) verdict.since_ns = periods_.EndNs(lives_.PlaceOf(verdict.since_step));
     }
-    Coverage::Result coverage = coverage_.Judge(layout_);
+    const Coverage::Result& coverage = this->coverage();
     const bool seen = coverage.finding == Coverage::Finding::kSeen;
-    const bool fine = SayFineness(seen, report, coverage.ranks);
+    report.coverage = coverage.ranks;
+    const bool fine = SayFineness(seen, report);
     const std::vector<int> ahead = RanksFarAhead();
     const bool behind = IsBehind();
     std::vector<Note> notes = MakeNotes(coverage.note, ahead, behind);
@@ -174,7 +175,6 @@ class Engine::Impl {
                !AnyFellSilent() && !IsIdle() && ahead.empty() && !behind) {
       report.state = JobState::kOk;
     }
-    report.coverage = std::move(coverage.ranks);
     return report;
   }
 
@@ -226,13 +226,13 @@ class Engine::Impl {
   };
 
   // How small a slowdown would have been named, and a note where that is not small enough for an "ok". False: it is not.
-  bool SayFineness(bool seen, Report& report, std::vector<RankCoverage>& ranks) const {
+  bool SayFineness(bool seen, Report& report) const {
     if (has_few_steps() || !seen) return false;
     const Fineness& fineness = this->fineness();
     report.own_time = fineness.own_time;
     report.dataloader = fineness.dataloader;
     report.transfer = fineness.transfer;
-    for (RankCoverage& rank : ranks) {
+    for (RankCoverage& rank : report.coverage) {
       const auto at = static_cast<size_t>(rank.rank);
       if (at < fineness.own_time_of_ranks.size()) rank.resolution = fineness.own_time_of_ranks[at];
     }
@@ -390,8 +390,9 @@ class Engine::Impl {
     std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
     if (folds.size() * 2 < reported || folds.empty()) return false;
     const double period_ns = PeriodOf(folds);
-    const bool pause = IsPause(folds);
-    recent_.push_back({period_ns, OwnOf(folds)});
+    const double own_ns = OwnOf(folds);
+    const bool pause = IsPause(folds, own_ns);
+    recent_.push_back({period_ns, own_ns});
     if (recent_.size() > kRecent) recent_.pop_front();
     const int64_t place = lives_.Add(step, std::exchange(life_begins_, false));
     if (pause) {
@@ -421,6 +422,7 @@ class Engine::Impl {
 
   static double PeriodOf(const Folds& folds) {
     std::vector<double> periods;
+    periods.reserve(folds.size());
     for (const auto& [rank, fold] : folds) periods.push_back(static_cast<double>(fold.period_ns()));
     return LowerMedian(periods);
   }
@@ -428,6 +430,7 @@ class Engine::Impl {
   // Outside of operations and checkpoints.
   static double OwnOf(const Folds& folds) {
     std::vector<double> own;
+    own.reserve(folds.size());
     for (const auto& [rank, fold] : folds) {
       own.push_back(static_cast<double>(fold.period_ns()) - static_cast<double>(fold.checkpoint_own_ns) -
                     static_cast<double>(fold.covered_ns));
@@ -436,16 +439,16 @@ class Engine::Impl {
   }
 
   // Evaluation, a checkpoint of everybody, a stop: not a step to judge by. One that all wait for is one.
-  bool IsPause(const Folds& folds) const {
+  bool IsPause(const Folds& folds, double own_ns) const {
     if (recent_.size() < kEnoughRecent) return false;
+    std::vector<double> periods, owns;
+    for (const auto& [period, own] : recent_) periods.push_back(period), owns.push_back(own);
+    if (own_ns <= kPauseOwnFactor * LowerMedian(owns)) return false;
     std::vector<double> without_checkpoint;
     for (const auto& [rank, fold] : folds) {
       without_checkpoint.push_back(static_cast<double>(fold.period_ns()) - static_cast<double>(fold.checkpoint_own_ns));
     }
-    std::vector<double> periods, owns;
-    for (const auto& [period, own] : recent_) periods.push_back(period), owns.push_back(own);
-    return LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(periods) &&
-           OwnOf(folds) > kPauseOwnFactor * LowerMedian(owns);
+    return LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(periods);
   }
 
   void RememberStep(const Folds& folds, int64_t step, int64_t place, double period_ns) {
@@ -786,6 +789,16 @@ class Engine::Impl {
     return roster_;
   }
 
+  // That, too; reports are made more often than steps are judged.
+  const Coverage::Result& coverage() const {
+    const std::pair versions(layout_.version(), coverage_.version());
+    if (covered_versions_ != versions) {
+      covered_ = coverage_.Judge(layout_);
+      covered_versions_ = versions;
+    }
+    return covered_;
+  }
+
   // That, too, and it changes with what was judged only.
   const Fineness& fineness() const {
     if (fineness_steps_ != judged_steps_) {
@@ -837,6 +850,9 @@ class Engine::Impl {
 
   Layout layout_;
   mutable Roster roster_;
+  mutable Coverage::Result covered_;
+  mutable std::pair<uint64_t, uint64_t> covered_versions_{~uint64_t{0},
+                                                          0};  // of layout and coverage, as of which it is
   mutable Fineness fineness_;
   mutable int fineness_steps_ = -1;  // judged ones, as of which it is
   OwnTime own_;

@@ -5,7 +5,7 @@
 // 1. Folds are gathered by step. A step is judged, once and in order, when every live rank has reached it, or when
 //    `now_ns` is past its deadline and most ranks have (common/progress.h); who has not reported then has "no data" for
 //    it, which is never "slow". So a rank that says a step far ahead of the others' costs itself only: its folds wait,
-//    at most 1,024 and at most its share of 256 MiB.
+//    at most 1,024 and at most its share of 512 MiB.
 // 2. Ranks that should do equal work are peers. A rank's own time is compared with its peers' and with its own past.
 // 3. Deviations are summed up over steps (CUSUM) until chance is ruled out; the threshold follows from the wanted rate
 //    of false alarms and the number of ranks.

@@ -314,6 +314,9 @@ TEST(Engine, SaysNotThatAllIsWellWhereWaitsAreNotMarked) {
       << report.notes.front().text;
   ASSERT_EQ(report.coverage.size(), 2u);
   EXPECT_FALSE(report.coverage[0].sufficient);
+  engine.SetCommunicationOn(1, false);
+  EXPECT_NE(engine.report().notes.front().text.find("the communication is switched off"), std::string::npos)
+      << "without a further step: " << engine.report().notes.front().text;
 }
 
 TEST(Engine, ClearsWhatIsOver) {

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 
 namespace taskd::diagnosis {
 namespace {
@@ -49,6 +51,8 @@ class Explainer {
  public:
   Explainer(const Layout& layout, const std::vector<Line>& lines) : layout_(layout), lines_(lines) {
     for (const auto& peers : layout.classes()) known_ranks_ += peers.size();
+    single_.reserve(lines.size());
+    inter_of_rank_.resize(static_cast<size_t>(layout.size()));
     for (size_t i = 0; i < lines.size(); ++i) {
       single_.push_back({static_cast<int>(i)});
       unexplained_.push_back(lines[i].support > 0 && lines[i].raised);
@@ -70,15 +74,22 @@ class Explainer {
 
  private:
   const Line& line(int i) const { return lines_[static_cast<size_t>(i)]; }
+  // A member may be a rank that nobody has heard of.
+  std::vector<int>& InterOf(int rank) {
+    if (static_cast<size_t>(rank) >= inter_of_rank_.size()) inter_of_rank_.resize(static_cast<size_t>(rank) + 1);
+    return inter_of_rank_[static_cast<size_t>(rank)];
+  }
   bool Slower(int i) const { return line(i).support > 0; }
 
   void AddToParts(int i) {
-    std::set<int> nodes;
+    std::vector<int> nodes;
     for (int member : line(i).members) {
       const int node = layout_.node(member);
-      if (node >= 0) nodes.insert(node);
-      if (line(i).inter_node) inter_of_rank_[member].push_back(i);
+      if (node >= 0 && (nodes.empty() || nodes.back() != node)) nodes.push_back(node);
+      if (line(i).inter_node) InterOf(member).push_back(i);
     }
+    std::sort(nodes.begin(), nodes.end());
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
     for (int node : nodes) (line(i).inter_node ? inter_of_node_ : intra_of_node_)[node].push_back(i);
     if (!line(i).inter_node) return;
     inter_node_.push_back(i);
@@ -155,7 +166,7 @@ class Explainer {
       return suspects;
     }
     for (int member : line.members) {
-      const std::vector<int>& lines = inter_of_rank_.at(member);
+      const std::vector<int>& lines = inter_of_rank_[static_cast<size_t>(member)];
       if (line.members.size() > kLargeGroup && lines.size() < 2) continue;
       suspects.push_back({Part::kNetworkCard, {member}, &lines});
       const int node = layout_.node(member);
@@ -247,13 +258,13 @@ class Explainer {
   const Layout& layout_;
   const std::vector<Line>& lines_;
   size_t known_ranks_ = 0;
-  std::vector<bool> unexplained_;         // by line
-  std::vector<std::vector<int>> single_;  // each line by itself
-  std::vector<int> inter_node_;           // lines between nodes
-  std::set<int> connected_nodes_;         // by them
-  std::map<int, std::vector<int>> inter_of_rank_;
-  std::map<int, std::vector<int>> inter_of_node_;
-  std::map<int, std::vector<int>> intra_of_node_;
+  std::vector<bool> unexplained_;             // by line
+  std::vector<std::vector<int>> single_;      // each line by itself
+  std::vector<int> inter_node_;               // lines between nodes
+  absl::flat_hash_set<int> connected_nodes_;  // by them
+  std::vector<std::vector<int>> inter_of_rank_;
+  absl::flat_hash_map<int, std::vector<int>> inter_of_node_;
+  absl::flat_hash_map<int, std::vector<int>> intra_of_node_;
 };
 
 }  // namespace

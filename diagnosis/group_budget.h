@@ -27,7 +27,7 @@ class GroupBudget {
   };
   // A job of kMaxRanks has a few groups of all its ranks, and as many small ones as it has ranks.
   static constexpr Limits kLimits = {.node = {size_t{16} * kMaxRanks, size_t{8} << 20},
-                                     .all = {size_t{64} * kMaxRanks, size_t{40} << 20}};
+                                     .all = {size_t{64} * kMaxRanks, size_t{80} << 20}};
   // What a group that is charged carries with it.
   struct Charge {
     Cost cost;

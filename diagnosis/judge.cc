@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <tuple>
 
 #include "diagnosis/cost.h"
 
@@ -69,9 +70,14 @@ class Accuser {
   explicit Accuser(const JudgeInput& input) : in_(input) {
     for (int rank = 0; rank < in_.own.size(); ++rank) {
       if (!IsPresent(rank)) continue;
+      const OwnTime::Rank& state = in_.own.rank(rank);
       ++present_;
-      fallen_ += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
-      has_device_ = has_device_ || in_.own.rank(rank).issue_level_ns > 0;
+      fallen_ += state.issue_ratio < kIssueFallen ? 1 : 0;
+      has_device_ = has_device_ || state.issue_level_ns > 0;
+      any_raised_.own = any_raised_.own || state.own.raised();
+      any_raised_.forward = any_raised_.forward || state.forward->raised();
+      any_raised_.data = any_raised_.data || state.data.raised();
+      any_raised_.checkpoint = any_raised_.checkpoint || state.checkpoint->raised();
     }
   }
 
@@ -100,16 +106,18 @@ class Accuser {
     found.transfer = Summarize(transfers);
     if (own.empty()) return found;
     found.own_noise = LowerMedian(noise);
-    found.more_steps = StepsUntilTenth(own[own.size() / 2]);
+    found.more_steps = StepsUntilTenth(LowerMedianOf(own));
     return found;
   }
 
   std::vector<Accusation> Run() {
-    AccuseByOwnTime();
-    if (accusations_.empty()) AccuseByForward();
+    if (any_raised_.own) AccuseByOwnTime();
+    if (any_raised_.forward && accusations_.empty()) AccuseByForward();
     AccuseByOwnPast();
-    AccuseByDataLoading();
-    AccuseBySaving();
+    if (any_raised_.data) AccuseByDataLoading();
+    AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
+    if (any_raised_.checkpoint) AccuseBySaving();
+    AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
     AccuseByTransfers();
     return std::move(accusations_);
   }
@@ -127,6 +135,9 @@ class Accuser {
     int rank;
     double rise;
     int steps;
+    friend bool operator<(const RankRise& a, const RankRise& b) {
+      return std::tie(a.rise, a.rank) < std::tie(b.rise, b.rank);
+    }
   };
 
   int StepsOf(const Stream& stream, int rank) const {
@@ -144,9 +155,15 @@ class Accuser {
   static std::optional<Resolution> Summarize(std::vector<RankRise>& rises) {
     std::erase_if(rises, [](const RankRise& rise) { return !std::isfinite(rise.rise) || rise.steps == 0; });
     if (rises.empty()) return std::nullopt;
-    std::sort(rises.begin(), rises.end(), [](const RankRise& a, const RankRise& b) { return a.rise < b.rise; });
-    const RankRise& typical = rises[(rises.size() - 1) / 2];
-    return Resolution{std::expm1(typical.rise), typical.steps, rises.back().rank, std::expm1(rises.back().rise)};
+    const RankRise typical = LowerMedianOf(rises);
+    const RankRise& worst = *std::max_element(rises.begin(), rises.end());
+    return Resolution{std::expm1(typical.rise), typical.steps, worst.rank, std::expm1(worst.rise)};
+  }
+  // Reorders them; there is one at least.
+  static RankRise LowerMedianOf(std::vector<RankRise>& rises) {
+    const auto middle = rises.begin() + static_cast<std::ptrdiff_t>((rises.size() - 1) / 2);
+    std::nth_element(rises.begin(), middle, rises.end());
+    return *middle;
   }
 
   // What a verdict asks for besides: a price, and of a few that it is beyond unrest.
@@ -512,13 +529,13 @@ class Accuser {
   void AccuseByForward() {
     int suspect = -1;
     for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (!IsPresent(rank) || !in_.own.rank(rank).forward.raised()) continue;
+      if (!IsPresent(rank) || !in_.own.rank(rank).forward->raised()) continue;
       if (suspect >= 0) return;
       suspect = rank;
     }
     if (suspect < 0 || in_.own.mode() != OwnTime::Mode::kAll) return;
     const OwnTime::Rank& rank = in_.own.rank(suspect);
-    const Stream& forward = rank.forward;
+    const Stream& forward = *rank.forward;
     // Backward is about twice forward; what steps became longer by is the bound.
     const double cost = std::max(0.0, std::min(in_.lost_since(forward.onset()), 3 * forward.mean_excess()));
     Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, forward.intermittent() ? Cause::kUnknown : Cause::kCompute,
@@ -592,14 +609,13 @@ class Accuser {
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
           beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost), ErrorOf(stream));
     }
-    AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
   }
 
   void AccuseBySaving() {
-    const int savers = CountRanks([this](int rank) -> const Stream& { return in_.own.rank(rank).checkpoint; });
+    const int savers = CountRanks([this](int rank) -> const Stream& { return *in_.own.rank(rank).checkpoint; });
     for (int r = 0; r < in_.own.size(); ++r) {
       const OwnTime::Rank& rank = in_.own.rank(r);
-      const Stream& saving = rank.checkpoint;
+      const Stream& saving = *rank.checkpoint;
       if (!IsPresent(r) || !saving.raised()) continue;
       const double cost = saving.mean_excess();
       Verdict verdict = MakeVerdict(Scope::kRank, {r}, Cause::kCheckpoint, saving.onset(), cost);
@@ -612,7 +628,6 @@ class Accuser {
           IsBeyondUnrest(savers, false, saving.onset(), cost) && IsWorthIt(cost) && IsSecondFault(r, cost),
           ErrorOf(saving));
     }
-    AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
   }
 
   // Loading or saving is slower on everybody: the storage that they share.
@@ -698,6 +713,10 @@ class Accuser {
   std::optional<CostModel> model_;
   size_t present_ = 0;
   size_t fallen_ = 0;  // ranks whose issue latency has fallen
+  // Whether any present rank has such a stream: as a rule none has, and nobody needs to look for it.
+  struct {
+    bool own = false, forward = false, data = false, checkpoint = false;
+  } any_raised_;
   bool has_device_ = false;
   mutable std::vector<int> peers_;  // by class, once it is asked for
   std::vector<Accusation> accusations_;

@@ -137,7 +137,7 @@ TEST_F(JudgeTest, AForwardThatTakesLessTimeCostsNothing) {
   }
   own_.Observe(layout_, folds, kNow, 150 * kMs, 1e7);
   ASSERT_EQ(own_.mode(), OwnTime::Mode::kAll);
-  own_.rank(5).forward = Rise(0.2, -20);  // longer than its peers', and all became shorter
+  own_.rank(5).forward.Begin() = Rise(0.2, -20);  // longer than its peers', and all became shorter
   lost_ms_ = 10;
   const std::vector<Accusation> accusations = Judge();
   ASSERT_EQ(accusations.size(), 1u);
@@ -195,20 +195,19 @@ TEST_F(JudgeTest, AccusesANodeWhenItsRanksDeviateAlike) {
 TEST_F(JudgeTest, AccusesNobodyWhoIsGone) {
   const struct {
     const char* what;
-    Stream OwnTime::Rank::*stream;
-  } features[] = {{"own time", &OwnTime::Rank::own},
-                  {"data loading", &OwnTime::Rank::data},
-                  {"saving", &OwnTime::Rank::checkpoint}};
+    Stream& stream;
+  } features[] = {
+      {"own time", own_.rank(5).own}, {"data loading", own_.rank(5).data}, {"saving", own_.rank(5).checkpoint.Begin()}};
   for (const int node : {2, -1}) {
     layout_.SetPlace(5, {node, "host", 1});
     layout_.Rebuild();
     for (const auto& feature : features) {
-      own_.rank(5).*feature.stream = Rise(0.2, 20);
+      feature.stream = Rise(0.2, 20);
       gone_ = -1;
       EXPECT_EQ(Accused(), std::vector<std::string>{"rank 5"}) << feature.what << ", node " << node;
       gone_ = 5;
       EXPECT_TRUE(Accused().empty()) << feature.what << ", node " << node;
-      own_.rank(5).*feature.stream = Stream();
+      feature.stream = Stream();
     }
   }
 }
@@ -313,7 +312,7 @@ TEST_F(JudgeTest, AccusesDataLoading) {
 
 TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
   const Stream nothing = Rise(0, 0);
-  for (int r = 0; r < 8; ++r) own_.rank(r).data = own_.rank(r).checkpoint = nothing;
+  for (int r = 0; r < 8; ++r) own_.rank(r).data = own_.rank(r).checkpoint.Begin() = nothing;
   own_.rank(3).own = Rise(0.2, 20);
   own_.rank(3).checkpoint_reference_ns = 1000 * kMs;
   const struct {
@@ -322,7 +321,7 @@ TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
   } cases[] = {{4.9, false}, {5.1, true}};  // a quarter of 20 ms
   for (const auto& [second_ms, confirmed] : cases) {
     own_.rank(3).data = Rise(0.2, second_ms);
-    own_.rank(3).checkpoint = Rise(std::log(2), second_ms);
+    own_.rank(3).checkpoint.Begin() = Rise(std::log(2), second_ms);
     const std::vector<Accusation> accusations = Judge();
     ASSERT_EQ(accusations.size(), 3u);
     EXPECT_TRUE(accusations[0].confirmed);
@@ -359,7 +358,7 @@ TEST_F(JudgeTest, OpensNoVerdictOnTransfersThatRecover) {
 }
 
 TEST_F(JudgeTest, AccusesSaving) {
-  own_.rank(3).checkpoint = Rise(std::log(2), 50);
+  own_.rank(3).checkpoint.Begin() = Rise(std::log(2), 50);
   own_.rank(3).checkpoint_reference_ns = 1000 * kMs;
   const std::vector<Accusation> accusations = Judge();
   ASSERT_EQ(accusations.size(), 1u);

@@ -37,6 +37,7 @@ class UnionFind {
 void Layout::MarkDirty() {
   dirty_ = true;
   ++version_;
+  ++changes_;
 }
 
 Layout::Rank& Layout::Touch(int rank) {
@@ -155,18 +156,29 @@ void Layout::DropGroups(int rank, uint32_t first) {
   MarkDirty();
 }
 
-int Layout::GroupOf(int rank, uint32_t index) const {
-  const Rank& known = ranks_[static_cast<size_t>(rank)];
-  return index < known.groups.size() ? known.groups[index] : -1;
-}
-
 int Layout::MemberOf(int group, int peer) const {
   if (group < 0 || peer < 0) return -1;
   return groups_[static_cast<size_t>(group)].members.At(peer);
 }
 
+// Of what Learn looks at.
+uint64_t Layout::Digest(const StepFold& fold) {
+  uint64_t digest = fold.ops.size();
+  for (const OpFold& op : fold.ops) {
+    const uint64_t what = static_cast<uint64_t>(op.group) << 40 ^ static_cast<uint64_t>(op.op) << 32 ^
+                          static_cast<uint64_t>(static_cast<uint32_t>(op.peer));
+    digest = (digest ^ what) * 0x9E3779B97F4A7C15u;
+    digest ^= digest >> 29;
+  }
+  return digest;
+}
+
 void Layout::Learn(int rank, const StepFold& fold) {
   Rank& touched = Touch(rank);
+  // A rank does the same in most steps.
+  const uint64_t digest = Digest(fold);
+  if (touched.learned_at == changes_ && touched.learned == digest) return;
+  const uint64_t before = changes_;
   for (const OpFold& op : fold.ops) {
     const int group = GroupOf(rank, op.group);
     if (group < 0) continue;
@@ -184,10 +196,13 @@ void Layout::Learn(int rank, const StepFold& fold) {
     touched.peers.push_back(entry);
     MarkDirty();
   }
+  touched.learned = digest;
+  touched.learned_at = before;
 }
 
 void Layout::Rebuild() {
   dirty_ = false;
+  ++changes_;
   free_.insert(free_.end(), buried_.begin(), buried_.end());
   for (int id : buried_) At(id).became = -1;
   buried_.clear();

@@ -49,6 +49,8 @@ class Layout {
     std::vector<bool> unused;                // by the same: its members are not used, whatever the rank said
     size_t members = 0;                      // declared ones, of all its groups
     std::vector<std::pair<int, int>> peers;  // (global rank, group) of its point-to-point operations
+    uint64_t learned_at = 0;                 // what Learn has seen of its operations, and when, by changes_
+    uint64_t learned = 0;
     int stage = 0;
     int peer_class = 0;
   };
@@ -74,7 +76,10 @@ class Layout {
   const std::vector<Group>& groups() const { return groups_; }
   const Group& group(int id) const { return groups_[static_cast<size_t>(id)]; }
   // -1: not known.
-  int GroupOf(int rank, uint32_t index) const;
+  int GroupOf(int rank, uint32_t index) const {
+    const std::vector<int>& groups = ranks_[static_cast<size_t>(rank)].groups;
+    return index < groups.size() ? groups[index] : -1;
+  }
   // Global rank of member `peer` of a group; -1: unknown.
   int MemberOf(int group, int peer) const;
 
@@ -105,6 +110,7 @@ class Layout {
   // -1: the budget does not have room for it.
   int Intern(int node, const std::string& name, const std::vector<MemberRun>& members);
   static std::string KeyOf(const std::string& name, const std::vector<MemberRun>& members);
+  static uint64_t Digest(const StepFold& fold);
   void Refer(Rank& rank, size_t index, int id);
   void Bury(int id);
   Group& At(int id) { return groups_[static_cast<size_t>(id)]; }
@@ -122,6 +128,7 @@ class Layout {
   int stages_ = 1;
   bool dirty_ = false;
   uint64_t version_ = 0;
+  uint64_t changes_ = 1;  // of the layout or of groups' numbers
 };
 
 }  // namespace taskd::diagnosis

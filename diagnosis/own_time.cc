@@ -43,11 +43,15 @@ constexpr double kYoung = 1.5;
 constexpr double kTogether = 1.7;  // times the noise of a step, that more than that is in
 constexpr int kNoiseEvery = 8;     // steps
 
-// `sigma` of one observation, at least `least_sigma`.
-Stream::Limits MakeLimits(const Stream& stream, double sigma, const ScaleSigmas& sigmas, double least_sigma,
-                          double dead, double most, const Thresholds& h, const StreamTails& tails) {
+// As far as they are the same for all streams with this noise: `sigma` of one observation, at least `least_sigma`.
+Stream::Limits MakeLimits(double sigma, const ScaleSigmas& sigmas, double least_sigma, double dead, double most,
+                          const Thresholds& h) {
   Stream::Limits limits = {.dead = dead, .most = most, .h = h};
   limits.SetNoise(std::max(least_sigma, sigma), sigmas);
+  return limits;
+}
+
+Stream::Limits WithTails(Stream::Limits limits, const StreamTails& tails, const Stream& stream) {
   tails.Apply(limits, stream);
   return limits;
 }
@@ -201,6 +205,8 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
   // Without communication marks a forward may hold waits: few peers then prove nothing.
   const size_t enough = mode_ == Mode::kForward ? kMinForwardPeers : 2;
   double forward_own_ns = -1;
+  Stream::Limits limits;
+  bool known = false;
   for (size_t i = 0; i < count; ++i) {
     const OwnView& own = peers.views[i];
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
@@ -220,10 +226,14 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     if (count < enough || !noise.steps.ready()) continue;
     const double d = deviation.judged;
     if (d > slowest.deviation) slowest = {own.rank, d};
-    const NoiseLevel& level = NoiseFor(own.rank, count, noise);
-    const Stream::Limits limits =
-        MakeLimits(rank.own, level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h, tails);
-    const Stream::Event event = rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
+    // Of many it is the same for all.
+    if (!known || count <= kLeaveOneOut) {
+      const NoiseLevel& level = NoiseFor(own.rank, count, noise);
+      limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
+      known = true;
+    }
+    const Stream::Event event =
+        rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), WithTails(limits, tails, rank.own));
     if (event == Stream::Event::kCleared)
       weather_.Add(own.rank, rank.own.onset(), step, period_ns_, rank.own.mean_excess());
     noise.blocks.Add(own.rank, d, !rank.own.raised());
@@ -298,7 +308,9 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
   }
   forward_noise_.Update();
   StreamTails tail_rates;
-  for (const auto& [r, fold] : folds) tail_rates.Count(ranks_[static_cast<size_t>(r)].forward);
+  for (const auto& [r, fold] : folds) tail_rates.Count(*ranks_[static_cast<size_t>(r)].forward);
+  const auto& [sigma, scales] = forward_noise_.level;
+  const Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
   for (const auto& [r, fold] : folds) {
     const double reference = references[class_of(r)];
     if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
@@ -309,10 +321,9 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     rank.last_forward = d;
     rank.forward_reference_ns = reference;
     if (!forward_noise_.steps.ready()) continue;
-    const auto& [sigma, scales] = forward_noise_.level;
-    rank.forward.Observe(step, d, forward - reference,
-                         MakeLimits(rank.forward, sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates));
-    forward_noise_.blocks.Add(r, d, !rank.forward.raised());
+    Stream& stream = rank.forward.Begin();
+    stream.Observe(step, d, forward - reference, WithTails(limits, tail_rates, stream));
+    forward_noise_.blocks.Add(r, d, !stream.raised());
   }
 }
 
@@ -364,12 +375,12 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
   if (!class_noise_.steps.ready()) return;
   StreamTails tail_rates;
   for (const Class& peers : classes_) tail_rates.Count(peers.drift);
+  const auto& [sigma, scales] = class_noise_.level;
+  const Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
-    const auto& [sigma, scales] = class_noise_.level;
-    const Stream::Limits limits = MakeLimits(peers.drift, sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h, tail_rates);
-    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
+    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), WithTails(limits, tail_rates, peers.drift));
     class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.raised());
     idle_steps_ = 0;
     if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
@@ -391,6 +402,12 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
   StreamTails tail_rates;
   for (const auto& [r, fold] : folds) tail_rates.Count(ranks_[static_cast<size_t>(r)].data);
   if (data_seen_ <= kLearn) data_level_ns_ += (reference - data_level_ns_) / data_seen_;
+  const auto limits_for = [&](double sigma, const ScaleSigmas& scales) {
+    Stream::Limits limits = MakeLimits(sigma, scales, kDataSigma, kDataDead, kDataMost, h);
+    limits.jump = kDataJump;
+    return limits;
+  };
+  Stream::Limits limits = limits_for(data_noise_.level.one, data_noise_.level.scales);
   for (const auto& [r, fold] : folds) {
     if (fold.dataloaders == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(r)];
@@ -402,18 +419,14 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     rank.data_reference_ns = loaders >= 2 ? others.Without(own) : data_level_ns_;
     if (!data_noise_.steps.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
     const double excess = own - rank.data_reference_ns;
-    const double sigma = loaders <= kLeaveOneOut ? data_noise_.steps.SigmaWithout(r) : data_noise_.level.one;
-    Stream::Limits limits =
-        MakeLimits(rank.data, sigma, data_noise_.level.scales, kDataSigma, kDataDead, kDataMost, h, tail_rates);
-    limits.jump = kDataJump;
-    rank.data.Observe(step, excess / period, excess, limits);
+    if (loaders <= kLeaveOneOut) limits = limits_for(data_noise_.steps.SigmaWithout(r), data_noise_.level.scales);
+    rank.data.Observe(step, excess / period, excess, WithTails(limits, tail_rates, rank.data));
     data_noise_.blocks.Add(r, excess / period, !rank.data.raised());
   }
   if (data_noise_.steps.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ns_;
-    common_data_.Observe(
-        step, excess / period, excess,
-        MakeLimits(common_data_, data_noise_.level.one, {}, kDataSigma, kDataDead, kDataMost, h, tail_rates));
+    const Stream::Limits common = MakeLimits(data_noise_.level.one, {}, kDataSigma, kDataDead, kDataMost, h);
+    common_data_.Observe(step, excess / period, excess, WithTails(common, tail_rates, common_data_));
     if (!common_data_.IsRising(0.3)) data_level_ns_ += kForget * excess;
   }
 }
@@ -444,7 +457,7 @@ void OwnTime::ObserveCheckpoints(const std::vector<std::pair<int, StepFold>>& fo
     rank.checkpoint_reference_ns = alone ? checkpoint_level_ : reference;
     if (rank.checkpoint_reference_ns <= 0) continue;
     const double excess = own - rank.checkpoint_reference_ns;
-    rank.checkpoint.Observe(step, log_ratio(own, rank.checkpoint_reference_ns), excess / interval, limits);
+    rank.checkpoint.Begin().Observe(step, log_ratio(own, rank.checkpoint_reference_ns), excess / interval, limits);
   }
   if (!alone && checkpoints_seen_ >= 1) {
     // The median of many savings in one step weighs as much as several steps of one rank.

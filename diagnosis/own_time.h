@@ -44,9 +44,9 @@ class OwnTime {
   struct Rank {
     Stream own;
     Stream data;
-    Stream checkpoint;
-    Stream forward;     // mode kAll only
-    double own_ns = 0;  // of the last step; 0: no data
+    LateStream checkpoint;
+    LateStream forward;  // mode kAll only
+    double own_ns = 0;   // of the last step; 0: no data
     double own_reference_ns = 0;
     double average_own_ns = 0;  // exponential mean
     double data_ns = 0, data_reference_ns = 0;

@@ -233,17 +233,17 @@ TEST_F(OwnTimeTest, ComparesSavings) {
   // Every tenth step, 1 s; rank 3 takes 2 s. ln 2 is 5.9 sigma of 0.1 above the limit of 0.1: clipped to 4, less the
   // drift of 1, is 3 a saving; the second takes the sum to 6, above 5.5.
   for (int saving = 0; saving < 2; ++saving) {
-    EXPECT_FALSE(own_.rank(3).checkpoint.raised());
+    EXPECT_FALSE(own_.rank(3).checkpoint->raised());
     Step([](int rank, Work& work) { work.save = rank == 3 ? 2000 : 1000; });
     Steps(9);
   }
   const OwnTime::Rank& rank = own_.rank(3);
-  EXPECT_TRUE(rank.checkpoint.raised());
-  EXPECT_NEAR(rank.checkpoint.mean(), std::log(2), 0.03) << "as seen from the length of the steps between";
+  EXPECT_TRUE(rank.checkpoint->raised());
+  EXPECT_NEAR(rank.checkpoint->mean(), std::log(2), 0.03) << "as seen from the length of the steps between";
   EXPECT_EQ(rank.checkpoint_reference_ns, 1000 * kMs);
   // 1 s more every 20 steps, as long as nobody knows better, and then every 10.
-  EXPECT_NEAR(rank.checkpoint.mean_excess(), (50 + 100) * kMs / 2, 1);
-  EXPECT_FALSE(own_.rank(0).checkpoint.raised());
+  EXPECT_NEAR(rank.checkpoint->mean_excess(), (50 + 100) * kMs / 2, 1);
+  EXPECT_FALSE(own_.rank(0).checkpoint->raised());
 }
 
 TEST_F(OwnTimeTest, TakesNoNoticeOfSavingsThatAreOverAtOnce) {
@@ -251,7 +251,7 @@ TEST_F(OwnTimeTest, TakesNoNoticeOfSavingsThatAreOverAtOnce) {
     Step([&](int rank, Work& work) { work.save = rank == 3 ? 3 : 1 + saving % 2; });
     Steps(9);
   }
-  for (int r = 0; r < kRanks; ++r) EXPECT_FALSE(own_.rank(r).checkpoint.raised()) << r;
+  for (int r = 0; r < kRanks; ++r) EXPECT_FALSE(own_.rank(r).checkpoint->raised()) << r;
 }
 
 TEST_F(OwnTimeTest, MeasuresWhatEverybodyDoesMore) {

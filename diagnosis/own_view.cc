@@ -15,7 +15,7 @@ constexpr size_t kModeSample = 512;  // ranks
 bool TooBroken(const StepFold& fold, OwnMode mode) {
   // Without blocking operations a step is few and long gaps: one that is broken is no data.
   if (mode == OwnMode::kAll) return fold.broken > 0;
-  if (mode != OwnMode::kBulk) return false;
+  if (mode != OwnMode::kBulk || fold.broken <= 2) return false;
   uint64_t count = 0;
   for (const OpFold& op : fold.ops) count += op.count;
   return fold.broken > 2 + count * 3 / 4;
@@ -97,6 +97,9 @@ OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFo
 std::vector<std::vector<OwnView>> ViewByClass(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds,
                                               OwnMode mode, size_t classes) {
   std::vector<std::vector<OwnView>> by_class(classes);
+  for (size_t c = 0; c < std::min(classes, layout.classes().size()); ++c) {
+    by_class[c].reserve(std::min(folds.size(), layout.classes()[c].size()));
+  }
   for (const auto& [rank, fold] : folds) {
     if (TooBroken(fold, mode)) continue;
     const OwnView own = ViewOf(layout, rank, fold, mode);

@@ -5,7 +5,7 @@
 
 namespace taskd::diagnosis {
 
-inline constexpr int kMaxRanks = 65536;  // of one job
+inline constexpr int kMaxRanks = 131072;  // of one job
 
 struct RankPlace {
   int node = -1;  // node rank; -1: unknown, then no node is named

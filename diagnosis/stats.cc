@@ -117,19 +117,42 @@ double BlockNoise::sigma() const {
   return 1.4826 * LowerMedian(differences) / std::sqrt(2.0);
 }
 
+namespace {
+
+double Growth(double z) { return std::exp(2 * (z - 1)); }
+
+// The clips that are tried, the largest first: every stream asks in every step.
+struct Clip {
+  double clip;
+  double growth;
+};
+std::vector<Clip> MakeClips() {
+  std::vector<Clip> clips;
+  for (double clip = 4; clip > 1.3; clip -= 0.1) clips.push_back({clip, Growth(clip)});
+  return clips;
+}
+
+}  // namespace
+
 double CusumClip(const std::array<double, 3>& rates) {
-  auto mean = [&](double clip) {
-    auto growth = [clip](double z) { return std::exp(2 * (std::min(z, clip) - 1)); };
-    return std::max(0.0, rates[0] - rates[1]) * growth(2.5) + std::max(0.0, rates[1] - rates[2]) * growth(3.5) +
-           rates[2] * growth(clip);
-  };
-  double clip = 4;
-  while (clip > 1.3 && mean(clip) > 0.8) clip -= 0.1;
-  return std::max(clip, 1.3);
+  static const std::vector<Clip> clips = MakeClips();
+  static const double two_to_three = Growth(2.5);
+  static const double three_to_four = Growth(3.5);
+  const double twos = std::max(0.0, rates[0] - rates[1]);
+  const double threes = std::max(0.0, rates[1] - rates[2]);
+  for (const auto& [clip, growth] : clips) {
+    const double mean =
+        twos * std::min(two_to_three, growth) + threes * std::min(three_to_four, growth) + rates[2] * growth;
+    if (mean <= 0.8) return clip;
+  }
+  return 1.3;
 }
 
 int StepsBeyondChance(double rate) {
-  return std::clamp(static_cast<int>(std::ceil(std::log(1e-9) / std::log(std::min(rate, 0.5)))), 3, 30);
+  constexpr double kChance = 1e-9;
+  constexpr int kLeast = 3;
+  if (rate * rate * rate < kChance / 2) return kLeast;
+  return std::clamp(static_cast<int>(std::ceil(std::log(kChance) / std::log(std::min(rate, 0.5)))), kLeast, 30);
 }
 
 }  // namespace taskd::diagnosis

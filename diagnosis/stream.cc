@@ -49,34 +49,48 @@ void Stream::Learn(double d, const Limits& limits) {
 
 // What a rise is measured from. A sum that decides over many steps has to know the own past all the better; half of its
 // drift makes up for what may be unequal.
-double Stream::LimitOf(size_t scale, const Limits& limits) const {
+// `known`: what Known() has.
+double Stream::LimitOf(size_t scale, const Limits& limits, double known) const {
   const double sigma = limits.sigmas[scale];
   double limit = limits.most;
   if (seen_ >= kLearn) {
-    const double unknown = scale > 0 ? sigma / std::sqrt(std::min(seen_, kRemember)) : 0;
+    const double unknown = scale > 0 ? sigma / known : 0;
     limit = std::min(std::max(base_, 0.0) + limits.dead + unknown, limits.most);
   }
   return LimitFor(limit, scale, limits);
 }
 
+// The root of how many observations the own past is of.
+double Stream::Known() const { return std::sqrt(std::min(seen_, kRemember)); }
+
 double Stream::LimitFor(double unequal, size_t scale, const Limits& limits) {
   return scale > 0 ? std::max(0.0, unequal - kDrift[scale] * limits.sigmas[scale] / 2) : unequal;
 }
 
-void Stream::ShiftIn(Bits& bits, bool bit) {
+void Stream::ShiftIn(size_t window, bool bit) {
+  if (!bit && window_counts_[window] == 0) return;
+  Bits& bits = windows_[window];
+  const bool oldest = IsSet(bits, kSpikeWindow - 1);
+  window_counts_[window] = static_cast<uint8_t>(window_counts_[window] + (bit ? 1 : 0) - (oldest ? 1 : 0));
   bits[1] = bits[1] << 1 | bits[0] >> 63;
   bits[0] = bits[0] << 1 | (bit ? 1 : 0);
 }
 
+void Stream::ForgetWindows() {
+  windows_ = {};
+  window_counts_ = {};
+}
+
 // The big spikes or, failing that, all of them, where they are more than healthy peers have; else nothing. What hits peers
 // for some steps in a row is there once, not as often as it has steps.
-const Stream::Bits* Stream::FindRecurring(const Limits& limits) const {
-  auto beyond_chance = [this](const Bits& bits, double rate) {
-    const int hits = CountStarts(bits);
+std::optional<size_t> Stream::FindRecurring(const Limits& limits) const {
+  auto beyond_chance = [this](size_t window, double rate) {
+    const int hits = CountStarts(window);
     return hits >= kMinSpikes && LogBinomialTail(trials(), hits, rate) < kRecurrenceLogP;
   };
-  if (beyond_chance(big_spikes_, limits.big_rate)) return &big_spikes_;
-  return beyond_chance(outliers_[2], limits.spike_rate) ? &outliers_[2] : nullptr;
+  if (beyond_chance(kBigSpikes, limits.big_rate)) return kBigSpikes;
+  if (beyond_chance(kSpikes, limits.spike_rate)) return kSpikes;
+  return std::nullopt;
 }
 
 Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
@@ -118,9 +132,9 @@ Stream::Observation Stream::Classify(int64_t step, double d, double excess, cons
 }
 
 void Stream::Remember(const Observation& now, const Limits& limits) {
-  ShiftIn(jump_bits_, now.jump);
-  ShiftIn(big_spikes_, now.spike && now.d > limits.big);
-  for (size_t level = 0; level < kLevels; ++level) ShiftIn(outliers_[level], now.z > static_cast<double>(level) + 2);
+  ShiftIn(kJumps, now.jump);
+  ShiftIn(kBigSpikes, now.spike && now.d > limits.big);
+  for (size_t level = 0; level < kLevels; ++level) ShiftIn(level, now.z > static_cast<double>(level) + 2);
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
   window_excess_ += weight * (now.excess - window_excess_);
   window_d_ += weight * (now.d - window_d_);
@@ -131,7 +145,9 @@ Stream::State Stream::WatchForRise(const Observation& now, const Limits& limits)
   if (risen_ == 0) return State::kQuiet;
   if (risen_ > 1 || jumps_ >= limits.jumps) return RaiseBySum(now.step, limits);
   if (!now.spike || window_excess_ <= 0) return State::kQuiet;
-  if (const Bits* recurring = FindRecurring(limits)) return RaiseByRecurrence(now.step, *recurring);
+  if (const std::optional<size_t> recurring = FindRecurring(limits)) {
+    return RaiseByRecurrence(now.step, windows_[*recurring]);
+  }
   return State::kQuiet;
 }
 
@@ -139,13 +155,14 @@ void Stream::AddToSums(const Observation& now, const Limits& limits) {
   jumps_ = now.jump ? jumps_ + 1 : 0;
   risen_ = 0;
   lead_ = 0;
+  const double known = Known();
   for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0; ++scale) {
-    const double z = scale == 0 ? now.z : (now.d - LimitOf(scale, limits)) / limits.sigmas[scale];
+    const double z = scale == 0 ? now.z : (now.d - LimitOf(scale, limits, known)) / limits.sigmas[scale];
     AddTo(scale, now, std::clamp(z, -limits.clip, limits.clip));
     const double risen = sums_[scale].value / limits.h[scale];
     if (risen <= risen_ || risen_ > 1) continue;
     risen_ = risen;
-    lead_ = scale;
+    lead_ = static_cast<uint8_t>(scale);
   }
   const Sum& lead = sums_[lead_];
   count_ = lead.count;
@@ -160,7 +177,7 @@ void Stream::AddTo(size_t scale, const Observation& now, double z) {
   sum.value = std::max(0.0F, before + static_cast<float>(z - kDrift[scale]));
   if (sum.value == 0 || (sum.value > 2 * before && seen_ > kLearn)) {
     sum = {.value = sum.value};
-    rose_later_.set(scale);
+    rose_later_ |= static_cast<uint8_t>(1U << scale);
   }
   if (sum.value == 0) return;
   if (sum.first_step < 0) sum.first_step = now.step;
@@ -173,12 +190,14 @@ double Stream::SmallestRise(const Limits& limits, int steps) const {
   constexpr double kNinetyNine = 2.33;  // standard deviations
   constexpr double kMargin = 1.15;      // the noise is not known better than that
   double smallest = INFINITY;
+  const double known = Known();
+  const double root = std::sqrt(steps);
   // Of what was there from the start the own past tells nothing.
   const auto limit = [&](size_t scale) {
-    return steps < seen_ ? LimitOf(scale, limits) : LimitFor(limits.most, scale, limits);
+    return steps < seen_ ? LimitOf(scale, limits, known) : LimitFor(limits.most, scale, limits);
   };
   for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0 && steps > 0; ++scale) {
-    const double z = kDrift[scale] + (limits.h[scale] + kNinetyNine * std::sqrt(steps)) / steps;
+    const double z = kDrift[scale] + (limits.h[scale] + kNinetyNine * root) / steps;
     if (z < limits.clip) smallest = std::min(smallest, limit(scale) + kMargin * z * limits.sigmas[scale]);
   }
   // A few large ones in a row.
@@ -200,7 +219,7 @@ Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   returns_ = again ? returns_ + 1 : 0;
   if (!again) {
     onset_ = lead.first_step;
-    from_start_ = !rose_later_[lead_];
+    from_start_ = (rose_later_ >> lead_ & 1) == 0;
   }
   return returns_ >= kReturns ? State::kIntermittent : State::kLasting;
 }
@@ -284,11 +303,10 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
 
 void Stream::BeginQuiet(int64_t step) {
   sums_ = {};
-  rose_later_.set();
+  rose_later_ = (1U << kScales) - 1;
   risen_ = down_ = 0;
   count_ = jumps_ = 0;
-  jump_bits_ = big_spikes_ = {};
-  outliers_ = {};
+  ForgetWindows();
   cleared_ = step;
   last_mean_ = mean_;
 }
@@ -296,11 +314,10 @@ void Stream::BeginQuiet(int64_t step) {
 void Stream::Rebase() {
   seen_ = 0;
   base_ = 0;
-  jump_bits_ = big_spikes_ = {};
-  outliers_ = {};
+  ForgetWindows();
   if (!raised()) {
     sums_ = {};
-    rose_later_.reset();
+    rose_later_ = 0;
     risen_ = 0;
     count_ = jumps_ = 0;
   }

@@ -18,9 +18,10 @@
 
 #include <array>
 #include <bit>
-#include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -108,14 +109,14 @@ class Stream {
   double SmallestRise(const Limits& limits, int steps) const;
   // Of the last kSpikeWindow steps: those above the noise by two, three or four standard deviations; those by four that
   // are big, too; and the jumps.
-  int spikes() const { return Count(outliers_[2]); }
-  int jumps() const { return Count(jump_bits_); }
-  int big_spikes() const { return Count(big_spikes_); }
-  int outliers(size_t level) const { return Count(outliers_[level]); }
+  int spikes() const { return window_counts_[kSpikes]; }
+  int jumps() const { return window_counts_[kJumps]; }
+  int big_spikes() const { return window_counts_[kBigSpikes]; }
+  int outliers(size_t level) const { return window_counts_[level]; }
   static constexpr size_t kLevels = 3;
   // Of the spikes and big spikes: how often one follows some steps without. What hits a rank for a while is one event.
-  int spike_starts() const { return CountStarts(outliers_[2]); }
-  int big_spike_starts() const { return CountStarts(big_spikes_); }
+  int spike_starts() const { return CountStarts(kSpikes); }
+  int big_spike_starts() const { return CountStarts(kBigSpikes); }
   int trials() const { return seen_ < kSpikeWindow ? seen_ : kSpikeWindow; }
 
  private:
@@ -144,7 +145,9 @@ class Stream {
   State WatchForRise(const Observation& now, const Limits& limits);
   State FollowLasting(const Observation& now, const Limits& limits);
   State FollowIntermittent(const Observation& now);
-  double LimitOf(size_t scale, const Limits& limits) const;
+  double LimitOf(size_t scale, const Limits& limits) const { return LimitOf(scale, limits, Known()); }
+  double LimitOf(size_t scale, const Limits& limits, double known) const;
+  double Known() const;
   static double LimitFor(double unequal, size_t scale, const Limits& limits);
   void AddToSums(const Observation& now, const Limits& limits);
   void AddTo(size_t scale, const Observation& now, double z);
@@ -155,55 +158,79 @@ class Stream {
   void BeginQuiet(int64_t step);
   static constexpr int kGap = 2;         // steps between two events
   using Bits = std::array<uint64_t, 2>;  // of the last 128 steps
-  const Bits* FindRecurring(const Limits& limits) const;
+  // What is looked for in them: the levels of outliers, of which the last are spikes, and others.
+  static constexpr size_t kSpikes = kLevels - 1, kJumps = kLevels, kBigSpikes = kLevels + 1, kWindows = kLevels + 2;
+  std::optional<size_t> FindRecurring(const Limits& limits) const;
   State RaiseByRecurrence(int64_t step, const Bits& spikes);
   static std::pair<int, int> FindFirst(const Bits& spikes);
-  static void ShiftIn(Bits& bits, bool bit);
+  void ShiftIn(size_t window, bool bit);
+  void ForgetWindows();
   static bool IsSet(const Bits& bits, int age) { return (bits[static_cast<size_t>(age / 64)] >> (age % 64) & 1) != 0; }
-  static int Count(const Bits& bits) { return std::popcount(bits[0]) + std::popcount(bits[1]); }
-  static int CountStarts(const Bits& bits) {
+  int CountStarts(size_t window) const {
+    if (window_counts_[window] <= 1) return window_counts_[window];
+    const Bits& bits = windows_[window];
     Bits starts = bits;
     for (int gap = 1; gap <= kGap; ++gap) {
       starts[0] &= ~(bits[0] >> gap | bits[1] << (64 - gap));
       starts[1] &= ~(bits[1] >> gap);
     }
-    return Count(starts);
+    return std::popcount(starts[0]) + std::popcount(starts[1]);
   }
 
-  int seen_ = 0;
+  // There are several of these for each rank: the members are in the order that leaves no gaps.
   double base_ = 0;
   double limit_ = 0;  // of the first scale
   std::array<Sum, kScales> sums_;
   double risen_ = 0;  // the largest of the sums, as a share of its threshold
-  size_t lead_ = 0;   // which one that is
-  int jumps_ = 0;
-  std::bitset<kScales> rose_later_;  // that sum was empty before, or next to nothing
-  Bits jump_bits_{};
-  Bits big_spikes_{};
-  std::array<Bits, kLevels> outliers_{};
+  std::array<Bits, kWindows> windows_{};
   double window_excess_ = 0;  // exponential means over the spike window
   double window_d_ = 0;
 
-  // Of the deviation under way: of the leading sum; exponential means while raised.
-  int count_ = 0;
+  // Of the deviation under way: of the leading sum; exponential means over count_ while raised.
   double mean_ = 0;
   double mean_excess_ = 0;
   double z_ = 0;
   double error_ = 0;
   double spread_ = 0;  // mean distance from the mean while raised
-  size_t scale_ = 0;   // of the sum that raised it
-  bool beyond_weather_ = false;
-
-  State state_ = State::kQuiet;
-  bool from_start_ = false;
   int64_t onset_ = -1;
   int64_t raised_step_ = -1;
-  int returns_ = 0;  // how often it came back soon after it was cleared
   double down_ = 0;
   double down_h_ = 1;
-  int quiet_ = 0;         // steps without a spike, while intermittent
   int64_t cleared_ = -1;  // the last time
   double last_mean_ = 0;  // of the deviation that was cleared then
+
+  int seen_ = 0;
+  int count_ = 0;
+  int jumps_ = 0;                                  // the last steps, all of them
+  int returns_ = 0;                                // how often it came back soon after it was cleared
+  int quiet_ = 0;                                  // steps without a spike, while intermittent
+  std::array<uint8_t, kWindows> window_counts_{};  // bits that are set
+  uint8_t rose_later_ = 0;                         // a bit a sum: it was empty before, or next to nothing
+  uint8_t lead_ = 0;                               // which sum is the largest
+  uint8_t scale_ = 0;                              // of the sum that raised it
+  State state_ = State::kQuiet;
+  bool beyond_weather_ = false;
+  bool from_start_ = false;
+};
+
+// A stream of what many ranks never do: without memory until something was observed.
+class LateStream {
+ public:
+  const Stream& operator*() const { return stream_ ? *stream_ : Empty(); }
+  const Stream* operator->() const { return &**this; }
+  // To observe something.
+  Stream& Begin() {
+    if (!stream_) stream_ = std::make_unique<Stream>();
+    return *stream_;
+  }
+
+ private:
+  static const Stream& Empty() {
+    static const Stream empty;
+    return empty;
+  }
+
+  std::unique_ptr<Stream> stream_;
 };
 
 // How often healthy steps lie far outside, over the streams of a class. What a stream does itself is what is in

@@ -58,12 +58,16 @@ int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   channel.brought_by = rank;
   channel.sibling_class = SiblingClass(layout, channel);
   channels_.push_back(channel);
+  now_.emplace_back();
   return ids_[KeyOf(channel)] = static_cast<int>(channels_.size()) - 1;
 }
 
+// 20 bits of group, twice 17 of rank, 4 of kind, which says whether the ranks are any, and 6 of size.
 uint64_t Transfers::KeyOf(const Channel& channel) {
-  return (static_cast<uint64_t>(channel.group) << 42) ^ (static_cast<uint64_t>(channel.a + 1) << 26) ^
-         (static_cast<uint64_t>(channel.b + 1) << 10) ^ (static_cast<uint64_t>(channel.op) << 6) ^ channel.size_log2;
+  static_assert(kMaxRanks <= 1 << 17 && kCommOps <= 1 << 4);
+  return static_cast<uint64_t>(channel.group) << 44 | static_cast<uint64_t>(std::max(channel.a, 0)) << 27 |
+         static_cast<uint64_t>(std::max(channel.b, 0)) << 10 | static_cast<uint64_t>(channel.op) << 6 |
+         channel.size_log2;
 }
 
 // A new class begins with the noise of the one that the channel was of.
@@ -89,9 +93,7 @@ uint64_t Transfers::KeyOf(const OpFold& op) {
 
 int Transfers::FindCached(const Layout& layout, int rank, size_t index, const OpFold& op) {
   if (op.count == 0 || op.min_duration_ns == 0) return -1;
-  if (static_cast<size_t>(rank) >= cache_.size()) cache_.resize(static_cast<size_t>(rank) + 1);
   std::vector<Cached>& found = cache_[static_cast<size_t>(rank)];
-  if (index >= found.size()) found.resize(index + 1);
   const uint64_t key = KeyOf(op);
   if (found[index].key != key) found[index] = {key, FindChannel(layout, rank, op)};
   return found[index].id;
@@ -101,53 +103,52 @@ void Transfers::Observe(const Layout& layout, const std::vector<std::pair<int, S
                         double arl_factor) {
   std::vector<int> touched;
   for (const auto& [rank, fold] : folds) {
+    if (static_cast<size_t>(rank) >= cache_.size()) cache_.resize(static_cast<size_t>(rank) + 1);
+    std::vector<Cached>& found = cache_[static_cast<size_t>(rank)];
+    if (found.size() < fold.ops.size()) found.resize(fold.ops.size());
     for (size_t i = 0; i < fold.ops.size(); ++i) {
       const int id = FindCached(layout, rank, i, fold.ops[i]);
-      if (id >= 0 && AddToStep(channels_[static_cast<size_t>(id)], fold.ops[i], step)) touched.push_back(id);
+      if (id >= 0 && AddToStep(now_[static_cast<size_t>(id)], fold.ops[i], step)) touched.push_back(id);
     }
   }
   Judge(layout, touched, step, arl_factor);
 }
 
 // True: it is the first operation of the step there.
-bool Transfers::AddToStep(Channel& channel, const OpFold& op, int64_t step) {
-  const bool first = channel.step != step;
-  if (first) {
-    channel.step = step;
-    channel.reporters = 0;
-    channel.count = 0;
-    channel.min_ns = op.min_duration_ns;
-    channel.bytes = 0;
-  }
-  ++channel.reporters;
-  channel.count = std::max(channel.count, op.count);
-  channel.min_ns = std::min(channel.min_ns, op.min_duration_ns);
-  channel.bytes = std::max(channel.bytes, static_cast<double>(op.bytes) / op.count);
+bool Transfers::AddToStep(Now& now, const OpFold& op, int64_t step) {
+  const bool first = now.step != step;
+  if (first) now = {.step = step, .min_ns = op.min_duration_ns};
+  ++now.reporters;
+  now.count = std::max(now.count, op.count);
+  now.min_ns = std::min(now.min_ns, op.min_duration_ns);
+  now.bytes = std::max(now.bytes, static_cast<double>(op.bytes) / op.count);
   return first;
 }
 
 // An all-to-all moves as much as the routing of tokens demands: its time counts by byte.
-double Transfers::LogTime(const Channel& channel) {
-  const double time = std::log(static_cast<double>(channel.min_ns));
-  return channel.op == CommOp::kAllToAll && channel.bytes > 0 ? time - std::log(channel.bytes) : time;
+double Transfers::LogTime(const Channel& channel, const Now& now) {
+  const double time = std::log(static_cast<double>(now.min_ns));
+  return channel.op == CommOp::kAllToAll && now.bytes > 0 ? time - std::log(now.bytes) : time;
 }
 
 void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor) {
   const std::vector<int> judged = Complete(layout, touched);
-  const std::vector<ClassStep> classes = Summarize(judged);
   thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())));
+  const std::vector<ClassStep> classes = Summarize(judged);
   for (int id : judged) {
-    JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step, thresholds_);
+    JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step);
   }
 }
 
 // Those all of whose members were heard: without the last arriver a wait would look like a transfer.
-std::vector<int> Transfers::Complete(const Layout& layout, const std::vector<int>& touched) const {
+std::vector<int> Transfers::Complete(const Layout& layout, const std::vector<int>& touched) {
   std::vector<int> complete;
   for (int id : touched) {
-    const Channel& channel = channels_[static_cast<size_t>(id)];
+    Channel& channel = channels_[static_cast<size_t>(id)];
+    const Now& now = now_[static_cast<size_t>(id)];
+    channel.step = now.step;
     const int expected = channel.a >= 0 ? 2 : layout.group(channel.group).members.size();
-    if (channel.reporters >= expected) complete.push_back(id);
+    if (now.reporters >= expected) complete.push_back(id);
   }
   return complete;
 }
@@ -157,7 +158,7 @@ std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& j
   for (int id : judged) {
     const Channel& channel = channels_[static_cast<size_t>(id)];
     ClassStep& siblings = classes[static_cast<size_t>(channel.sibling_class)];
-    siblings.times.push_back(LogTime(channel));
+    siblings.times.push_back(LogTime(channel, now_[static_cast<size_t>(id)]));
     siblings.past.Count(channel.past);
     siblings.siblings.Count(channel.siblings);
   }
@@ -167,15 +168,24 @@ std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& j
     noise_[i].steps.Update();
     noise_[i].past.Update(true);
     noise_[i].siblings.Update(true);
+    classes[i].past_limits = LimitsOf(noise_[i], noise_[i].past, kPastDead);
+    classes[i].sibling_limits = LimitsOf(noise_[i], noise_[i].siblings, kSiblingDead);
   }
   return classes;
 }
 
-void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, const Thresholds& h) {
+Stream::Limits Transfers::LimitsOf(const Noise& noise, const ScaleNoise& blocks, double dead) const {
+  Stream::Limits limits = {.dead = dead, .most = dead, .h = thresholds_, .jump = kJump, .big = kBig};
+  limits.SetNoise(std::max(kMinSigma, noise.steps.sigma()), blocks.sigmas());
+  return limits;
+}
+
+void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step) {
   Channel& channel = channels_[static_cast<size_t>(id)];
   Noise& class_noise = noise_[static_cast<size_t>(channel.sibling_class)];
   NoisePool& noise = class_noise.steps;
-  const double y = LogTime(channel);
+  const Now& now = now_[static_cast<size_t>(id)];
+  const double y = LogTime(channel, now);
   if (channel.has_last) noise.Add(id, std::abs(y - channel.last));
   channel.last = y;
   channel.has_last = true;
@@ -183,15 +193,12 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
   if (channel.seen <= kLearn) channel.level += (y - channel.level) / channel.seen;
   if (!noise.ready() || channel.seen <= 2) return;
 
-  const double sigma = std::max(kMinSigma, noise.sigma());
   const auto slot = static_cast<size_t>(channel.seen) % kRecent;
   // A deviation, kept for Findings and watched by a stream of its own.
-  auto watch = [&](double d, double dead, const StreamTails& tails, ScaleNoise& blocks,
+  auto watch = [&](double d, Stream::Limits limits, const StreamTails& tails, ScaleNoise& blocks,
                    std::array<float, kRecent>& recent, Stream& stream) {
     recent[slot] = static_cast<float>(d);
-    const double excess = static_cast<double>(channel.min_ns) * (1 - std::exp(-d)) * channel.count;
-    Stream::Limits limits = {.dead = dead, .most = dead, .h = h, .jump = kJump, .big = kBig};
-    limits.SetNoise(sigma, blocks.sigmas());
+    const double excess = static_cast<double>(now.min_ns) * (1 - std::exp(-d)) * now.count;
     tails.Apply(limits, stream, siblings.size > 1);
     stream.Observe(step, d, excess, limits);
     blocks.Add(id, d, !stream.raised());
@@ -199,14 +206,14 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step, co
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
   if (channel.seen > kLearn) {
     const double d = y - channel.level;
-    watch(d, kPastDead, siblings.past, class_noise.past, channel.recent, channel.past);
+    watch(d, siblings.past_limits, siblings.past, class_noise.past, channel.recent, channel.past);
     if (!channel.past.raised() && !channel.past.IsRising(0.3)) channel.level += kForget * d;
   }
   if (siblings.size >= kMinSiblings) {
-    watch(y - siblings.reference, kSiblingDead, siblings.siblings, class_noise.siblings, channel.recent_siblings,
-          channel.siblings);
+    watch(y - siblings.reference, siblings.sibling_limits, siblings.siblings, class_noise.siblings,
+          channel.recent_siblings, channel.siblings);
   }
-  channel.typical_ns += (static_cast<double>(channel.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
+  channel.typical_ns += (static_cast<double>(now.min_ns) - channel.typical_ns) / std::min(channel.seen, 10);
 }
 
 void Transfers::Regroup(const Layout& layout) {
@@ -220,6 +227,7 @@ void Transfers::Regroup(const Layout& layout) {
   std::erase_if(channels_, [&](const Channel& channel) {
     return channel.step < newest - kIdleSteps || layout.group(channel.group).users == 0;
   });
+  now_.assign(channels_.size(), Now());
   cache_.clear();
   ids_.clear();
   for (Noise& noise : noise_) {
@@ -238,16 +246,16 @@ void Transfers::Regroup(const Layout& layout) {
 std::vector<Transfers::Fineness> Transfers::FinenessOf(const Layout& layout, int most_steps) const {
   int64_t newest = -1;
   for (const Channel& channel : channels_) newest = std::max(newest, channel.step);
+  std::vector<Stream::Limits> limits;  // by sibling class
+  for (const Noise& noise : noise_) limits.push_back(LimitsOf(noise, noise.past, kPastDead));
   std::vector<Fineness> result;
   for (const Channel& channel : channels_) {
     const int steps = std::min(most_steps, channel.past.observations());
     if (channel.step < newest - kRecent || steps == 0) continue;
-    const Noise& noise = noise_[static_cast<size_t>(channel.sibling_class)];
-    Stream::Limits limits = {.dead = kPastDead, .most = kPastDead, .h = thresholds_, .jump = kJump, .big = kBig};
-    limits.SetNoise(std::max(kMinSigma, noise.steps.sigma()), noise.past.sigmas());
     const Group& group = layout.group(channel.group);
     const int rank = channel.a >= 0 ? channel.a : group.members.At(0);
-    result.push_back({rank, channel.past.SmallestRise(limits, steps), steps});
+    result.push_back(
+        {rank, channel.past.SmallestRise(limits[static_cast<size_t>(channel.sibling_class)], steps), steps});
   }
   return result;
 }
@@ -294,25 +302,30 @@ std::optional<Transfers::Lead> Transfers::FindLead() const {
 }
 
 Transfers::Lines Transfers::CollectLines(const Layout& layout, const Lead& lead) const {
-  std::map<std::pair<int, int>, std::pair<Line, Heaviest>> by_key;  // -1 and the group, or the pair
+  using Key = std::pair<int, int>;  // -1 and the group, or the pair
+  std::vector<std::pair<Key, const Channel*>> by_key;
   for (const Channel& channel : channels_) {
     if (channel.step < lead.newest - kRecent || channel.seen <= 2) continue;
-    const std::pair<int, int> key = channel.a >= 0
-                                        ? std::pair(std::min(channel.a, channel.b), std::max(channel.a, channel.b))
-                                        : std::pair(-1, channel.group);
-    auto& [line, heaviest] = by_key[key];
-    if (line.group < 0) line = MakeLine(layout, channel);
+    by_key.emplace_back(
+        channel.a >= 0 ? Key(std::min(channel.a, channel.b), std::max(channel.a, channel.b)) : Key(-1, channel.group),
+        &channel);
+  }
+  std::stable_sort(by_key.begin(), by_key.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Lines lines;
+  for (size_t i = 0; i < by_key.size(); ++i) {
+    const Channel& channel = *by_key[i].second;
+    if (i == 0 || by_key[i].first != by_key[i - 1].first) {
+      lines.lines.push_back(MakeLine(layout, channel));
+      lines.heaviest.emplace_back();
+    }
+    Line& line = lines.lines.back();
+    Heaviest& heaviest = lines.heaviest.back();
     if (StreamOf(channel, lead).raised()) heaviest.excess_ns += StreamOf(channel, lead).mean_excess();
     const double support = Support(channel, lead);
     if (heaviest.channel != nullptr && support <= line.support) continue;
     line.support = support;
     line.raised = channel.past.raised() || channel.siblings.raised();
     heaviest.channel = &channel;
-  }
-  Lines lines;
-  for (auto& [key, entry] : by_key) {
-    lines.lines.push_back(std::move(entry.first));
-    lines.heaviest.push_back(entry.second);
   }
   return lines;
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <utility>
@@ -73,15 +74,9 @@ class Transfers {
     int brought_by = -1;  // the first rank that reported it
     int sibling_class = -1;
 
-    // Of the step under way.
-    int64_t step = -1;
-    int reporters = 0;
-    uint32_t count = 0;
-    uint64_t min_ns = 0;
-    double bytes = 0;  // of one operation, on the member with the most
-
     // Over steps.
-    double level = 0;  // of the own past: log ns
+    int64_t step = -1;  // the last one
+    double level = 0;   // of the own past: log ns
     int seen = 0;
     double last = 0;
     bool has_last = false;
@@ -90,6 +85,14 @@ class Transfers {
     std::array<float, kRecent> recent{};  // deviations of the last steps
     std::array<float, kRecent> recent_siblings{};
     double typical_ns = 0;
+  };
+  // What a channel has in the step under way. Apart from the rest: each operation of each rank comes by here.
+  struct Now {
+    int64_t step = -1;
+    int reporters = 0;
+    uint32_t count = 0;
+    uint64_t min_ns = 0;
+    double bytes = 0;  // of one operation, on the member with the most
   };
   // The strongest channel that is raised: what to expect on the others.
   struct Lead {
@@ -116,6 +119,7 @@ class Transfers {
     double reference = 0;       // their median
     size_t size = 0;
     StreamTails past, siblings;
+    Stream::Limits past_limits, sibling_limits;  // but for what depends on the tails
   };
 
   struct Noise {
@@ -123,7 +127,7 @@ class Transfers {
     ScaleNoise past, siblings;
   };
 
-  static double LogTime(const Channel& channel);
+  static double LogTime(const Channel& channel, const Now& now);
   // Operations of a rank come in the same order in most steps: where they were found last.
   struct Cached {
     uint64_t key = ~uint64_t{0};
@@ -134,11 +138,12 @@ class Transfers {
   int FindChannel(const Layout& layout, int rank, const OpFold& op);
   static uint64_t KeyOf(const Channel& channel);
   int SiblingClass(const Layout& layout, const Channel& channel);
-  static bool AddToStep(Channel& channel, const OpFold& op, int64_t step);
+  static bool AddToStep(Now& now, const OpFold& op, int64_t step);
   void Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor);
-  std::vector<int> Complete(const Layout& layout, const std::vector<int>& touched) const;
+  std::vector<int> Complete(const Layout& layout, const std::vector<int>& touched);
   std::vector<ClassStep> Summarize(const std::vector<int>& judged);
-  void JudgeChannel(int id, const ClassStep& siblings, int64_t step, const Thresholds& h);
+  Stream::Limits LimitsOf(const Noise& noise, const ScaleNoise& blocks, double dead) const;
+  void JudgeChannel(int id, const ClassStep& siblings, int64_t step);
 
   std::optional<Lead> FindLead() const;
   static const Stream& StreamOf(const Channel& channel, const Lead& lead);
@@ -148,8 +153,9 @@ class Transfers {
   TransferFinding Measure(const Explanation& explanation, const Lines& lines, const Lead& lead) const;
 
   std::vector<std::vector<Cached>> cache_;  // by rank and index of the operation
-  std::vector<Channel> channels_;
-  std::vector<size_t> brought_;  // channels, by the rank that brought them
+  std::deque<Channel> channels_;            // grows without being copied, and holds no room for as many again
+  std::vector<Now> now_;                    // by the same indexes
+  std::vector<size_t> brought_;             // channels, by the rank that brought them
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;
   std::vector<Noise> noise_;  // by sibling class

@@ -15,12 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/unique_fd.h"
+#include "diagnosis/rank_place.h"
 #include "nlohmann/json.hpp"
 
 namespace taskd::readers {
 namespace {
 
-constexpr int kMaxRank = 65535;
+constexpr int kMaxRank = diagnosis::kMaxRanks - 1;
 constexpr size_t kMaxPlaceBytes = 4096;  // of .rank.json
 constexpr size_t kTasksNamed = 8;
 
@@ -32,7 +33,7 @@ bool IsDigits(const std::string& name) {
 int RankOf(const std::string& name) {
   int rank = -1;
   bool canonical = IsDigits(name) && (name.size() == 1 || name[0] != '0');
-  return canonical && name.size() <= 5 && absl::SimpleAtoi(name, &rank) && rank <= kMaxRank ? rank : -1;
+  return canonical && name.size() <= 6 && absl::SimpleAtoi(name, &rank) && rank <= kMaxRank ? rank : -1;
 }
 
 struct Entry {

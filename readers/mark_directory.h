@@ -34,7 +34,7 @@ struct MarkDirectory {
 };
 
 // Lists `path`, a task's folder or a profiling directory with one task in it. Rank folders and mark files are those
-// whose names are digits; what else lies there, symbolic links too, is left alone. Ranks above 65535 are no ranks.
+// whose names are digits; what else lies there, symbolic links too, is left alone. Ranks above 131071 are no ranks.
 // INVALID_ARGUMENT, one line: `path` cannot be read, holds no mark files, or several tasks (the first of them are
 // named).
 absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path);

@@ -72,7 +72,7 @@ TEST_F(MarkDirectoryTest, OnlyNamesOfDigitsCount) {
   Folder("job/0/1767225700");
   Write("job/rank1/1767225600", "1");
   Write("job/01/1767225600", "1");
-  Write("job/65536/1767225600", "1");
+  Write("job/131072/1767225600", "1");
   Write("job/-1/1767225600", "1");
   Write("job/3", "a file");
   // A folder of digits inside makes 0 look like a task; 5 makes the folder above one.

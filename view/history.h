@@ -39,7 +39,7 @@ class History {
   static constexpr size_t kMaxBytes = size_t{64} << 20;
   static constexpr size_t kRecentSteps = 16;
   static constexpr size_t kAheadSteps = 64;
-  static constexpr int kMaxRanks = 65536;
+  static constexpr int kMaxRanks = 131072;
   static constexpr int kMaxRows = 16384;
   static constexpr double kMaxRatio = 3;
   static constexpr uint8_t kNoData = 255;

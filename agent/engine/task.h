@@ -57,7 +57,7 @@ absl::Status TakeUsersMaster(const Environment& environment, Task* task);
 // The same on every node, whatever it was compiled with.
 uint64_t StableHash(absl::string_view text);
 
-inline constexpr int kMaxTasks = 65536;
+inline constexpr int kMaxTasks = 131072;
 // Where a job that is called `name` meets: the first port that is free, of so many from this one on.
 int MasterPort(absl::string_view name);
 inline constexpr int kMasterPorts = 16;

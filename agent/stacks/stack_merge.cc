@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxRanks = 65536;
+constexpr size_t kMaxRanks = 131072;
 constexpr size_t kLogNativeFrames = 20;
 constexpr size_t kMaxFrames = 512;
 

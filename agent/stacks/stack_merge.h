@@ -15,7 +15,7 @@ inline constexpr size_t kMaxLogStackBytes = size_t{64} * 1024;
 // JSON, on one line: what launchers send to each other. What is not UTF-8 is replaced. At most about `max_bytes`: above
 // it outer frames are left out, then all threads but the main ones.
 std::string EncodeStacks(const std::vector<RankStacks>& stacks, size_t max_bytes = size_t{4} << 20);
-// INVALID_ARGUMENT: not such a text, or more than 65,536 ranks. Unknown fields are ignored.
+// INVALID_ARGUMENT: not such a text, or more than 131,072 ranks. Unknown fields are ignored.
 absl::StatusOr<std::vector<RankStacks>> DecodeStacks(const std::string& json);
 
 struct MergedStacks {

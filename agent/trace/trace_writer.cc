@@ -17,8 +17,8 @@
 namespace taskd::trace {
 namespace {
 
-// Above every pid: a viewer would take a thread whose tid is a pid for that process's main thread.
-constexpr int kFirstTid = 100000;
+// Above every pid, which is a rank: a viewer would take a thread whose tid is a pid for that process's main thread.
+constexpr int kFirstTid = 200000;
 constexpr size_t kFlushBytes = 1 << 20;
 constexpr size_t kMaxCachedNames = 4096;
 // Tracks of one rank; further groups and streams share the last one of their kind.

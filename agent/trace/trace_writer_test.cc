@@ -303,7 +303,7 @@ TEST_F(TraceWriterTest, SpansLieOverTheirSteps) {
 
 TEST_F(TraceWriterTest, TidsAreUniqueInTheFileAndNoPid) {
   std::map<int, int> tids;
-  for (int rank : {0, 1, 65535}) {
+  for (int rank : {0, 1, 131071}) {
     TraceRank what;
     what.rank = rank;
     Begin(what);
@@ -317,7 +317,7 @@ TEST_F(TraceWriterTest, TidsAreUniqueInTheFileAndNoPid) {
   }
   EXPECT_THAT(tids, SizeIs(3));
   for (auto [tid, count] : tids) {
-    EXPECT_GT(tid, 65535);
+    EXPECT_GT(tid, 131071);
     EXPECT_EQ(count, 1);
   }
 }

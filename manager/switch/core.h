@@ -43,8 +43,8 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 inline constexpr int kMaxNodes = 65536;
 inline constexpr int kMaxRanksPerNode = 4096;
-inline constexpr int kMaxExpectedRanks = 65536;
-inline constexpr size_t kMaxKnownRanks = 65536;  // of all nodes, those that have gone too
+inline constexpr int kMaxExpectedRanks = 131072;
+inline constexpr size_t kMaxKnownRanks = 131072;  // of all nodes, those that have gone too
 inline constexpr std::chrono::minutes kForgetGoneAfter{10};
 // A connected proxy says something each second.
 inline constexpr std::chrono::seconds kSilent{5};          // from then on people are told

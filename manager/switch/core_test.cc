@@ -469,6 +469,7 @@ TEST_F(ManagerCoreTest, ASilentProxyIsShownAndThenItsStreamIsClosed) {
 }
 
 TEST_F(ManagerCoreTest, RanksOfAllNodesHaveASumAndWhoWentFirstMakesRoom) {
+  constexpr int kFit = static_cast<int>(kMaxKnownRanks) / kMaxRanksPerNode;  // nodes
   auto ranks = [&](int node) {
     std::vector<RankReport> reports;
     for (int i = 0; i < kMaxRanksPerNode; ++i) reports.push_back(Attached(node * kMaxRanksPerNode + i));
@@ -485,20 +486,20 @@ TEST_F(ManagerCoreTest, RanksOfAllNodesHaveASumAndWhoWentFirstMakesRoom) {
     EXPECT_LE(known(), kMaxKnownRanks);
   }
   EXPECT_EQ(known(), kMaxKnownRanks);
-  EXPECT_EQ(core_.Snapshot().nodes.front().node, 184) << "who went first was forgotten first";
+  EXPECT_EQ(core_.Snapshot().nodes.front().node, 200 - kFit) << "who went first was forgotten first";
   EXPECT_EQ(core_.Answers(1, Now(), 1).size(), kMaxKnownRanks + 4) << "and those that the job expects";
 
   // With all of them here there is no room for one more.
-  std::vector<FakeNode> live(17);
+  std::vector<FakeNode> live(kFit + 1);
   std::vector<uint64_t> streams;
-  for (int i = 0; i < 16; ++i) streams.push_back(Connect(live[i], i, ranks(i)));
+  for (int i = 0; i < kFit; ++i) streams.push_back(Connect(live[i], i, ranks(i)));
   EXPECT_EQ(known(), kMaxKnownRanks);
-  uint64_t late = Connect(live[16], 16, {});
-  EXPECT_TRUE(absl::IsResourceExhausted(core_.Report(late, {Attached(16 * kMaxRanksPerNode)}, Now())));
+  uint64_t late = Connect(live[kFit], kFit, {});
+  EXPECT_TRUE(absl::IsResourceExhausted(core_.Report(late, {Attached(kFit * kMaxRanksPerNode)}, Now())));
   EXPECT_EQ(known(), kMaxKnownRanks);
   EXPECT_TRUE(core_.Report(streams[3], ranks(3), Now()).ok()) << "the same again";
   core_.Disconnect(streams[7]);
-  EXPECT_TRUE(core_.Report(late, {Attached(16 * kMaxRanksPerNode)}, Now()).ok());
+  EXPECT_TRUE(core_.Report(late, {Attached(kFit * kMaxRanksPerNode)}, Now()).ok());
   EXPECT_EQ(known(), kMaxKnownRanks - kMaxRanksPerNode + 1);
 }
 

@@ -52,9 +52,9 @@ class DiagnosisCore {
  public:
   struct Options {
     DiagnosisFeed::Options feed;
-    // Of what waits and of the engine's groups, which are at most GroupBudget::kLimits of it: 4 s of 16,384 ranks at one
-    // step a second.
-    size_t max_bytes = size_t{96} << 20;
+    // Of what waits and of the engine's groups, which are at most GroupBudget::kLimits of it: 8 s of 16,384 ranks at one
+    // step a second, 1 s of 131,072.
+    size_t max_bytes = size_t{192} << 20;
   };
   // Keeps the verdicts, and no others. Called in one thread, never while a lock is held.
   using Save = std::function<absl::Status(const std::vector<diagnosis::Verdict>&)>;

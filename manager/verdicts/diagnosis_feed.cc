@@ -241,6 +241,7 @@ void DiagnosisFeed::Folds(uint64_t id, FoldBatch batch, uint64_t now_ns) {
     return;
   }
   Stream& stream = found->second;
+  if (stream.connected) counts_.proxy_dropped += batch.proxy_dropped - stream.proxy_dropped;
   stream.proxy_dropped = batch.proxy_dropped;
   counts_.groups_unused += batch.bad_groups;
   for (FoldBatch::Groups& groups : batch.groups) {
@@ -274,6 +275,7 @@ void DiagnosisFeed::Disconnect(uint64_t id, uint64_t now_ns) {
   auto found = streams_.find(id);
   if (found == streams_.end() || !found->second.connected) return;
   found->second.connected = false;
+  counts_.proxy_dropped -= found->second.proxy_dropped;
   found->second.away_since_ns = now_ns;
   ++away_;
   for (int number : found->second.owned) {
@@ -306,8 +308,9 @@ std::string DiagnosisFeed::Rivals() const {
   size_t more = 0;
   for (size_t number = 0; number < ranks_.size(); ++number) {
     const Rank& rank = ranks_[number];
+    if (rank.rival == 0) continue;
     const auto owner = streams_.find(rank.stream);
-    if (rank.rival == 0 || owner == streams_.end() || !ReportsAttached(rank.rival, static_cast<int>(number))) continue;
+    if (owner == streams_.end() || !ReportsAttached(rank.rival, static_cast<int>(number))) continue;
     if (!text.empty()) {
       ++more;
       continue;
@@ -360,7 +363,6 @@ diagnosis::Report DiagnosisFeed::report() const {
 DiagnosisFeed::Counts DiagnosisFeed::counts() const {
   Counts counts = counts_;
   counts.group_bytes = engine_.group_bytes();
-  for (const auto& [id, stream] : streams_) counts.proxy_dropped += stream.connected ? stream.proxy_dropped : 0;
   return counts;
 }
 

@@ -266,7 +266,7 @@ TEST_F(FeedTest, AMemberThatIsNoRankCostsItsGroupAndNobodyElse) {
   EXPECT_THAT(shown[0], testing::ElementsAre(GroupInfo{"bad", "dp", {}}, GroupInfo{"good", "tp", {{0, 1, 2}}}));
   std::string notes;
   for (const diagnosis::Note& note : feed.report().notes) notes += note.text + "\n";
-  EXPECT_THAT(notes, testing::HasSubstr("members of groups of rank 0 are not used: one is no rank (0 to 65535)"));
+  EXPECT_THAT(notes, testing::HasSubstr("members of groups of rank 0 are not used: one is no rank (0 to 131071)"));
   EXPECT_THAT(notes, testing::HasSubstr("no marks of rank 1: not judged")) << "a rank that there may be";
   EXPECT_THAT(notes, testing::Not(testing::HasSubstr("-2147483648")));
 }

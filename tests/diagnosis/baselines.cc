@@ -7,6 +7,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "diagnosis/rank_place.h"
+
 namespace taskd::evaluation {
 namespace {
 
@@ -364,7 +366,7 @@ void Topology::SetGroup(int rank, uint32_t index, const GroupInfo& group) {
   if (place.groups.size() <= index) place.groups.resize(index + 1);
   place.groups[index] = group;
   if (group.label != "pp") return;
-  std::vector<int> members = ExpandMembers(group.members, 65536);
+  std::vector<int> members = ExpandMembers(group.members, diagnosis::kMaxRanks);
   auto position = std::find(members.begin(), members.end(), rank);
   if (position != members.end()) place.stage = static_cast<int>(position - members.begin());
 }

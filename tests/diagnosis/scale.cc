@@ -58,7 +58,8 @@ Options Parse(int argc, char** argv) {
       options.ranks.clear();
       for (absl::string_view number : absl::StrSplit(value, ',')) {
         int ranks = 0;
-        good = good && absl::SimpleAtoi(number, &ranks) && ranks >= 128 && ranks % 64 == 0 && ranks <= 65536;
+        good = good && absl::SimpleAtoi(number, &ranks) && ranks >= 128 && ranks % 64 == 0 &&
+               ranks <= taskd::diagnosis::kMaxRanks;
         options.ranks.push_back(ranks);
       }
     } else if (flag == "--cases") {
@@ -74,7 +75,7 @@ Options Parse(int argc, char** argv) {
     }
     if (!good) {
       Fail(absl::StrCat(flag, " '", value,
-                        "': positive numbers; ranks are multiples of 64 from 128 to 65536, steps more than 15"));
+                        "': positive numbers; ranks are multiples of 64 from 128 to 131072, steps more than 15"));
     }
   }
   return options;

@@ -84,7 +84,7 @@ void ReadFolder(const std::string& text) {
   }
   FUZZ_CHECK(directory.ok() && directory->ranks.size() == 1 && directory->bytes == bytes);
   const taskd::readers::RankMarks& rank = directory->ranks[0];
-  FUZZ_CHECK(rank.files.size() == kMaxFiles && rank.node >= -1 && rank.local_rank >= -1 && rank.local_rank <= 65535);
+  FUZZ_CHECK(rank.files.size() == kMaxFiles && rank.node >= -1 && rank.local_rank >= -1 && rank.local_rank <= 131071);
 
   absl::StatusOr<taskd::MarkFileReader> reader = taskd::MarkFileReader::Open(folder.rank());
   FUZZ_CHECK(reader.ok());

@@ -9,7 +9,7 @@ from folded_job import RANKS, FoldedJob, NodeStream, report_of
 from harness import peak_bytes, wait_until
 
 MIB = 1 << 20
-MAX_RANKS = 65536
+MAX_RANKS = 131072
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_member_that_is_no_rank_keeps_no_job_from_being_ok(manager, connect, r
     job.run(40)
     wait_until(lambda: is_ok(manager), "the job is well")
     text = notes(manager)
-    assert "members of groups of rank 0 are not used: one is no rank (0 to 65535)" in text
+    assert "members of groups of rank 0 are not used: one is no rank (0 to 131071)" in text
     assert "no marks of rank" not in text
     node.send(groups={0: [node.group("world", (0, 1, RANKS))]})
     wait_until(lambda: "are not used" not in notes(manager), "the rank has another word")
@@ -98,7 +98,7 @@ step = word = 0
 changed = 0
 while True:
     if word < words and time.monotonic() >= changed:
-        # Other members each time, of all ranks that there can be, and one that is none.
+        # Other members each time, of half of the ranks that there can be.
         ranks = members[word:] + members[:word]
         text = json.dumps({name: {"group_name": "tp", "group_rank": 0, "global_ranks": ranks} for name in names})
         with open(os.path.join(folder, "new"), "w") as file:

@@ -11,6 +11,7 @@ from streams import Stream
 
 MIB = 1 << 20
 RANKS = 4096  # of one node, the most
+MAX_RANKS = 131072  # of all
 
 
 @pytest.fixture
@@ -61,23 +62,24 @@ def test_nodes_that_come_and_go_are_bounded(stage, manager, peer):
         stream.code()
     assert peak_bytes(manager) - before < 300 * MIB
     status = manager.status()
-    assert sum(len(node["ranks"]) for node in status["nodes"]) <= 65536
-    assert manager.switch("step=on", "--timeout", "1")[1]["total"] <= 65536
+    assert sum(len(node["ranks"]) for node in status["nodes"]) <= MAX_RANKS
+    assert manager.switch("step=on", "--timeout", "1")[1]["total"] <= MAX_RANKS
 
 
-def test_status_and_switch_of_65536_ranks(stage, manager, peer):
+def test_status_and_switch_of_all_ranks_that_there_can_be(stage, manager, peer):
     channel = peer()
-    streams = [Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(node, node * RANKS)) for node in range(16)]
+    nodes = MAX_RANKS // RANKS
+    streams = [Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(node, node * RANKS)) for node in range(nodes)]
     try:
-        wait_until(lambda: sum(len(node["ranks"]) for node in manager.status()["nodes"]) == 65536, "all are known",
+        wait_until(lambda: sum(len(node["ranks"]) for node in manager.status()["nodes"]) == MAX_RANKS, "all are known",
                    interval_s=0.5)
-        assert [node["node"] for node in manager.status()["nodes"]] == list(range(16))
+        assert [node["node"] for node in manager.status()["nodes"]] == list(range(nodes))
         code, answer = manager.switch("step=on", "--timeout", "1")
-        assert code == 1 and answer["total"] == 65536 and answer["applied"] == 0
-        assert [rank["rank"] for rank in answer["ranks"]] == list(range(65536))
+        assert code == 1 and answer["total"] == MAX_RANKS and answer["applied"] == 0
+        assert [rank["rank"] for rank in answer["ranks"]] == list(range(MAX_RANKS))
         assert stage.run("status", "--manager", manager.address).returncode == 0
         # One more is too many while they are all here.
-        late = Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(16, 65536, 1))
+        late = Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(nodes, MAX_RANKS, 1))
         assert late.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     finally:
         for stream in streams:
