@@ -375,13 +375,13 @@ def test_a_job_that_is_killed_and_started_again(jobs):
     """Everything of an attempt is killed, as with a node; the next one finds the ledger in the folder that both have."""
     ledger, named = os.path.join(jobs.stage.folder, "ledger"), {"TASKD_JOB": "default/again", "TASKD_TASK_ID": "again"}
 
-    def attempt():
-        return Training(jobs, steps=60, save_every=20, kill_step=-1, flags=("--ledger", ledger), environment=named)
+    def attempt(steps):
+        return Training(jobs, steps=steps, save_every=20, kill_step=-1, flags=("--ledger", ledger), environment=named)
 
     def kept():
         done = jobs.stage.run("goodput", "--ledger", ledger, "--json")
         return check_sum(json.loads(done.stdout)) if done.returncode == 0 else None
-    first, ranks = attempt(), range(4)
+    first, ranks = attempt(10_000), range(4)  # it does not come to its end
     wait_until(lambda: all(len(first.notes(rank)) > 30 for rank in ranks), "all ranks train")
     wait_until(lambda: (kept() or {"seconds": {"productive": 0}})["seconds"]["productive"] > 0, "some of it is kept")
     for pid in [pid for node in first.nodes for pid in tree_of(node.pid)]:
@@ -389,7 +389,7 @@ def test_a_job_that_is_killed_and_started_again(jobs):
     for node in first.nodes:
         node.wait()
     before, lost = kept(), time.monotonic()
-    second = attempt()
+    second = attempt(first.notes(0)[-1]["step"] + 40)
     wait_until(lambda: not second.nodes[0].alive(), "the job is over", timeout_s=90)
     assert [node.wait() for node in second.nodes] == [0, 0], second.nodes[0].log()[-3000:]
     whole = kept()
