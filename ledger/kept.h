@@ -13,7 +13,7 @@
 
 namespace taskd::ledger {
 
-// Who wrote it, and when by which clock.
+// Who wrote it, and when its report ends by which clock.
 struct Writer {
   std::string boot_id;    // of one boot all processes have one steady clock
   int64_t steady_ns = 0;  // of that clock

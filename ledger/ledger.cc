@@ -48,7 +48,7 @@ Ledger::Ledger(const Options& options)
       since_ns_(options.now_ns),
       begun_ns_(options.now_ns),
       launched_(options.launched) {
-  phases_.push_back({Phase::Kind::kAlone, now_ns_});
+  phases_.push_back({Phase::Kind::kAlone, now_ns_, kBegin});
   attempts_.push_back({1, now_ns_ + unix_offset_ns_});
   if (options.slots > 0) SetSlots(options.slots, now_ns_, now_ns_);
 }
@@ -71,9 +71,10 @@ Ledger::Phase& Ledger::Begin(Phase::Kind kind, int64_t at_ns, uint64_t incident)
 void Ledger::SetSlots(int slots, int64_t at_ns, int64_t now_ns) {
   SetNow(now_ns);
   if (slots <= 0 || slots > kMaxSlots) return;
-  const bool first = !sized_ && !resumed_ && round_ < 0;
+  const bool first = !sized_ && !resumed_ && round_ < 0 && attempts_.size() == former_attempts_ + 1;
   sized_ = true;
-  at_ns = first ? begun_ns_ : Clamp(at_ns);
+  // Of what is settled already nobody can have a part any more.
+  at_ns = first ? std::max(begun_ns_, phases_.front().begin_ns) : Clamp(at_ns);
   if (slots_.size() < static_cast<size_t>(slots)) slots_.resize(static_cast<size_t>(slots));
   for (size_t rank = 0; rank < slots_.size(); ++rank) {
     Slot& slot = slots_[rank];
@@ -588,6 +589,7 @@ void Ledger::SettlePhases() {
 
 void Ledger::CollectClosed() {
   for (const auto& [number, seconds] : closed_.incidents) {
+    if (number == kBegin) AddTo(begin_, seconds);
     if (Incident* incident = FindIncident(number)) AddTo(incident->seconds, seconds);
   }
   closed_.incidents.clear();
@@ -657,8 +659,11 @@ Report Ledger::report() const {
   report.older = older_;
   const size_t own = former_.size();  // they begin there
   const uint64_t first = incidents_.empty() ? 0 : incidents_.front().number;
+  const bool begin_shown = begin_shown_ && own > 0;
+  if (begin_shown) AddTo(report.incidents[own - 1].seconds, begin_);
   auto add = [&](const std::map<uint64_t, Seconds>& of) {
     for (const auto& [number, seconds] : of) {
+      if (number == kBegin && begin_shown) AddTo(report.incidents[own - 1].seconds, seconds);
       if (number < first || number - first >= incidents_.size()) continue;
       AddTo(report.incidents[own + static_cast<size_t>(number - first)].seconds, seconds);
     }
@@ -668,7 +673,9 @@ Report Ledger::report() const {
   report.measured = measured_;
   report.measured.checkpoints += closed_.checkpoints + open.checkpoints;
   report.measured.checkpoint_s += closed_.checkpoint_s + open.checkpoint_s;
-  for (size_t i = own; i < report.incidents.size(); ++i) report.incidents[i].number += shift_;
+  if (!resumed_) {
+    for (size_t i = own; i < report.incidents.size(); ++i) report.incidents[i].number += shift_ - kBegin;
+  }
   report.advice = AdviceOf(report);
   return report;
 }
@@ -738,6 +745,7 @@ void Ledger::Precede(const Kept& kept, Category gap, int64_t now_ns) {
     requeue.text = StartedAgain(attempts);
     At(requeue.seconds, gap) = gap_s;
     former_.push_back(std::move(requeue));
+    begin_shown_ = true;
   }
   TrimIncidents();
   for (size_t kind = 0; kind < kIncidentKinds; ++kind) {

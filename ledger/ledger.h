@@ -135,8 +135,8 @@ class Ledger {
   int round() const { return round_; }
   bool ended() const { return phase().kind == Phase::Kind::kEnded; }
   IncidentKind next() const { return next_; }
-  // All that there ever were here.
-  uint64_t incidents() const { return next_incident_ - 1; }
+  // Goes up with each.
+  uint64_t incidents() const { return next_incident_; }
 
  private:
   struct Phase {
@@ -187,6 +187,8 @@ class Ledger {
   bool untouched() const;
   uint64_t AddIncident(IncidentKind kind, int64_t at_ns, std::vector<int> ranks, std::vector<int> nodes,
                        std::string text);
+  // The number of this ledger's own begin, which turns out to be an incident where it follows another attempt.
+  static constexpr uint64_t kBegin = 1;
   Incident* FindIncident(uint64_t number);
   // `base`: of the numbers of steps in verdicts that are new; -1: of whichever process does such a step.
   void HearStragglers(const std::vector<Straggler>& stragglers, int64_t base, int64_t now_ns);
@@ -249,10 +251,12 @@ class Ledger {
   Tally closed_;                    // its incidents are handed over to incidents_
   std::deque<Incident> incidents_;  // by number, without a hole
   std::deque<Incident> former_;     // of Precede(): numbered as they were
-  uint64_t shift_ = 0;              // the last number of those: incidents_ are shown with so much more
+  uint64_t shift_ = 0;              // the last number of those
+  Seconds begin_{};                 // what kBegin has cost, closed
+  bool begin_shown_ = false;        // the last of former_ is that
   OlderIncidents older_;
   Measured measured_;  // checkpoints: of before Resume() or Precede(); closed_ has the others
-  uint64_t next_incident_ = 1;
+  uint64_t next_incident_ = kBegin + 1;
   struct VerdictSeen {
     uint64_t incident = 0;
     int64_t base = 0;  // of the numbers of steps when it was first heard of

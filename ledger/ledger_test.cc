@@ -468,6 +468,7 @@ TEST(LedgerTest, WhatWasBeforeMayBeKnownLate) {
       ElementsAre(7, 8, 9));
   EXPECT_EQ(report.incidents[1].kind, IncidentKind::kRequeue);
   EXPECT_NEAR(At(report.incidents[1].seconds, Category::kQueue), 2 * 90, 1e-6);
+  EXPECT_NEAR(At(report.incidents[1].seconds, Category::kWaiting), 2 * 1, 1e-6);
   EXPECT_EQ(report.incidents[2].text, "signal 9");
   EXPECT_NEAR(At(report.incidents[2].seconds, Category::kRestart), 2 * 0.1, 1e-6);
 }

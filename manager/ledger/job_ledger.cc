@@ -221,6 +221,10 @@ std::string JobLedger::StateText() const {
   state.task = options_.task;
   state.writer = ThisWriter();
   state.kept.report = ledger_.report();
+  // Of the report's end, which may be long ago.
+  const int64_t ago_ns = state.writer.steady_ns + unix_offset_ns_ - state.kept.report.until_ns;
+  state.writer.steady_ns -= ago_ns;
+  state.writer.unix_ns -= ago_ns;
   state.kept.done_until = ledger_.done_until();
   state.kept.saved_step = ledger_.saved_step();
   state.kept.base = ledger_.base();

@@ -1,7 +1,6 @@
 #include "manager/ledger/ledger_folder.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,11 +39,12 @@ std::string NewId() {
   return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
 }
 
-// Since the boot, in ticks: what tells two processes of one number apart. Empty: there is none.
+// When it was started, in ticks since the boot: what tells two processes of one number apart. Empty: there is none that
+// runs; one that nobody has waited for yet does not.
 std::string StartOf(int pid) {
   const std::string line = FirstLine(absl::StrCat("/proc/", pid, "/stat"));
   const std::vector<std::string> fields = absl::StrSplit(line.substr(line.rfind(')') + 1), ' ', absl::SkipEmpty());
-  return fields.size() > 19 ? fields[19] : "";
+  return fields.size() > 19 && fields[0] != "Z" && fields[0] != "X" ? fields[19] : "";
 }
 
 // Processes that have it in common have their process ids in common.
@@ -130,7 +130,7 @@ absl::StatusOr<std::string> LedgerFolder::ReadWhole(const std::string& name) con
   return absl::UnavailableError(absl::StrCat(path_, "/", name, " is larger than a ledger can be"));
 }
 
-absl::Status LedgerFolder::Replace(const std::string& name, const std::string& text) const {
+absl::Status LedgerFolder::Replace(const std::string& name, const std::string& text, bool lasts) const {
   const std::string fresh = absl::StrCat(name, ".", id_, ".new");
   UniqueFd file(openat(folder_.get(), fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() < 0) return Error(fresh);
@@ -143,7 +143,7 @@ absl::Status LedgerFolder::Replace(const std::string& name, const std::string& t
       at += static_cast<size_t>(size);
     }
   }
-  if (status.ok() && fsync(file.get()) != 0) status = Error(name);
+  if (status.ok() && lasts && fsync(file.get()) != 0) status = Error(name);
   if (status.ok() && renameat(folder_.get(), fresh.c_str(), folder_.get(), name.c_str()) != 0) status = Error(name);
   if (!status.ok()) unlinkat(folder_.get(), fresh.c_str(), 0);
   return status;
@@ -165,7 +165,7 @@ bool LedgerFolder::IsDead(const std::string& lock_text) const {
   const std::vector<std::string> mine = absl::StrSplit(lock_text_, '\n');
   int pid = 0;
   if (theirs.size() < 5 || theirs[3] != mine[3] || !absl::SimpleAtoi(theirs[1], &pid) || pid <= 0) return false;
-  return (kill(pid, 0) != 0 && errno == ESRCH) || StartOf(pid) != theirs[2];
+  return StartOf(pid) != theirs[2];
 }
 
 absl::StatusOr<bool> LedgerFolder::IsStale() const {
@@ -200,7 +200,7 @@ absl::Status LedgerFolder::TakeOver(const std::string& owner) {
   absl::StatusOr<std::string> now = ReadLock(&text);
   absl::Status status = now.status();
   if (now.ok() && *now != owner) status = absl::UnavailableError("another manager has just taken it over");
-  if (status.ok()) status = Replace(lock_name_, lock_text_);
+  if (status.ok()) status = Replace(lock_name_, lock_text_, /*lasts=*/false);
   unlinkat(folder_.get(), taken.c_str(), 0);
   return status;
 }
@@ -266,7 +266,7 @@ absl::Status LedgerFolder::Save(const std::string& text) {
   absl::StatusOr<std::string> owner = ReadLock(&lock_text);
   if (!owner.ok()) return owner.status();
   if (*owner != id_) return absl::AbortedError("another manager has taken it over");
-  return Replace(ledger_name_, text);
+  return Replace(ledger_name_, text, /*lasts=*/true);
 }
 
 }  // namespace taskd::manager

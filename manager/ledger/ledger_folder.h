@@ -48,8 +48,8 @@ class LedgerFolder final : public LedgerStore {
   bool IsDead(const std::string& lock_text) const;
   absl::StatusOr<bool> IsStale() const;
   absl::StatusOr<std::string> ReadWhole(const std::string& name) const;
-  // Replaces the file.
-  absl::Status Replace(const std::string& name, const std::string& text) const;
+  // Replaces the file. `lasts`: over the end of the machine.
+  absl::Status Replace(const std::string& name, const std::string& text, bool lasts) const;
   absl::Status Error(const std::string& name) const;
 
   const std::string path_, job_, task_;

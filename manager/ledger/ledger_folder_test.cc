@@ -104,12 +104,13 @@ TEST_F(LedgerFolderTest, AKilledManagersLockIsFreeAtOnce) {
     const bool kept = folder.Open().ok() && folder.Save(Ledger(3)).ok();
     kill(getpid(), kept ? SIGKILL : SIGABRT);
   }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_EQ(WTERMSIG(status), SIGKILL);
-  LedgerFolder next = Make();
+  siginfo_t ended;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  ASSERT_EQ(ended.si_status, SIGKILL);
+  LedgerFolder next = Make();  // although nobody has waited for it
   EXPECT_EQ(next.Open().value(), Ledger(3));
   EXPECT_TRUE(next.Save(Ledger(4)).ok());
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(LedgerFolderTest, TheLockOfAnotherMachineIsFreeOnceItWritesNoMore) {

@@ -176,7 +176,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (read.ok()) {
       FUZZ_CHECK(read->wall_s() >= 0 && Sum(read->closed) >= 0);
       Ledger ledger({.now_ns = 0, .unix_offset_ns = kUnix, .slots = 2});
-      ledger.Resume({*read, 7, 3, 0, 1, false, 1000 * kMilli}, 5000 * kMilli);
+      ledger.Resume({.report = *read, .done_until = 7, .saved_step = 3, .round = 1, .dead_ns = 1000 * kMilli},
+                    5000 * kMilli);
       const Report report = ledger.report();
       FUZZ_CHECK(Near(Sum(report.seconds()), report.rank_s));
     }
