@@ -27,6 +27,10 @@ namespace taskd::diagnosis {
 
 class Engine {
  public:
+  // Of all folds that wait. From half of it on nothing waits for late ranks, and no rank waits with more than its share
+  // of the other half.
+  static constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
+
   struct Options {
     // Wanted rate: false verdicts in 1,000 hours of a healthy job.
     double false_alarms_per_1000_hours = 1;
@@ -50,8 +54,9 @@ class Engine {
   bool SetGroup(int rank, uint32_t index, const GroupInfo& group);
   // The rank has no groups from `first` on.
   void DropGroups(int rank, uint32_t first);
-  // What all groups take, roughly.
+  // What all groups take, and the folds that wait for other ranks, roughly.
   size_t group_bytes() const;
+  size_t waiting_bytes() const;
   // Whether the rank's communication is recorded, as far as is known.
   void SetCommunicationOn(int rank, bool on);
   // The rank is gone (its process ended, its node left): steps do not wait for it.

@@ -347,6 +347,7 @@ diagnosis::Report DiagnosisFeed::report() const {
 DiagnosisFeed::Counts DiagnosisFeed::counts() const {
   Counts counts = counts_;
   counts.group_bytes = engine_.group_bytes();
+  counts.waiting_bytes = engine_.waiting_bytes();
   for (const auto& [id, stream] : streams_) counts.proxy_dropped += stream.connected ? stream.proxy_dropped : 0;
   return counts;
 }
