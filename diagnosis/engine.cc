@@ -29,9 +29,9 @@ namespace {
 
 constexpr size_t kMaxPending = 64;    // steps that wait for their last ranks though most have reached them
 constexpr size_t kMaxWaiting = 1024;  // of one rank: what comes at once after a pause
-// Half of what may wait is for whoever comes. Above it steps wait no longer, and who has more than its share of the
-// other half waits with no more.
-constexpr size_t kCrowdedBytes = Engine::kMaxWaitingBytes / 2;
+// So much of what may wait is for whoever comes. Above it steps wait no longer, and who has more than its share of the
+// rest waits with no more.
+constexpr size_t kCrowdedBytes = Engine::kMaxWaitingBytes / 3 * 2;
 constexpr size_t kFewParts = 4;    // a step that fewer than one of so many ranks have says nothing of the job
 constexpr int kSilentSteps = 3;    // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;    // steps until it is worth a note

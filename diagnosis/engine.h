@@ -5,7 +5,7 @@
 // 1. Folds are gathered by step. A step is judged, once and in order, when every live rank has reached it, or when
 //    `now_ns` is past its deadline and most ranks have (common/progress.h); who has not reported then has "no data" for
 //    it, which is never "slow". So a rank that says a step far ahead of the others' costs itself only: its folds wait,
-//    at most 1,024 and at most its share of 256 MiB.
+//    at most 1,024 and at most its share of kMaxWaitingBytes.
 // 2. Ranks that should do equal work are peers. A rank's own time is compared with its peers' and with its own past.
 // 3. Deviations are summed up over steps (CUSUM) until chance is ruled out; the threshold follows from the wanted rate
 //    of false alarms and the number of ranks.
@@ -27,9 +27,10 @@ namespace taskd::diagnosis {
 
 class Engine {
  public:
-  // Of all folds that wait. From half of it on nothing waits for late ranks, and no rank waits with more than its share
-  // of the other half.
-  static constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
+  // Of all folds that wait: three steps of 65,536 ranks, whose folds in a job of tensor, pipeline and data parallelism
+  // take 1.7 KiB each. From two thirds of it on steps wait no longer for late ranks, and no rank waits with more than
+  // its share of the last third.
+  static constexpr size_t kMaxWaitingBytes = size_t{384} << 20;
 
   struct Options {
     // Wanted rate: false verdicts in 1,000 hours of a healthy job.

@@ -151,7 +151,6 @@ Measured Measure(int ranks, int culprit, uint64_t seed, const Options& options) 
     double begin = CpuMs();
     for (auto& [rank, fold] : folds) engine->Add(rank, std::move(fold), now_ns);
     double added = CpuMs();
-    std::fprintf(stderr, "waiting %zu\n", engine->waiting_bytes());
     engine->Advance(now_ns);
     std::vector<taskd::diagnosis::Verdict> verdicts = engine->report().verdicts;
     double judged = CpuMs();
