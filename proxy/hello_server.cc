@@ -288,9 +288,9 @@ bool HelloServer::OnReadable(Connection& connection) {
 
 bool HelloServer::OnHello(Connection& connection, hello::Hello hello) {
   if (hello.magic != hello::kMagic) return false;
-  // 0: the peer is in a pid namespace that is not below ours.
+  // The kernel's word, and not the peer's. 0: it is in a pid namespace that is not below ours.
   ucred peer = {};
-  if (FindPeer(connection.fd.get(), peer) && peer.pid != 0) hello.pid = static_cast<uint32_t>(peer.pid);
+  hello.pid = FindPeer(connection.fd.get(), peer) ? static_cast<uint32_t>(peer.pid) : 0;
   absl::Status status = absl::OkStatus();
   if (hello.version != hello::kVersion) {
     status = absl::FailedPreconditionError(

@@ -146,13 +146,13 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
 absl::Status Node::SetAside(int number, uint32_t pid, const NodeSegment& owner) {
   const auto rank = node_.ranks.find(number);
   if (rank == node_.ranks.end()) {
-    spdlog::warn("process {} claims the marks of process {} as rank {}'s: refused", pid, owner.pid, number);
+    spdlog::warn("{} claims the marks of {} as rank {}'s: refused", ProcessName(pid), ProcessName(owner.pid), number);
   } else if (std::exchange(rank->second.rival_pid, pid) != pid) {
-    spdlog::warn("process {} says that it is rank {}, which is process {}'s: it is set aside until that one ends", pid,
-                 number, owner.pid);
+    spdlog::warn("{} says that it is rank {}, which is that of {}: it is set aside until that one ends",
+                 ProcessName(pid), number, ProcessName(owner.pid));
     node_.Changed();
   }
-  return absl::AlreadyExistsError(absl::StrCat("the rank is process ", owner.pid, "'s, which lives"));
+  return absl::AlreadyExistsError(absl::StrCat("the rank is that of ", ProcessName(owner.pid)));
 }
 
 void Node::Detach(uint64_t token) {

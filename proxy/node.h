@@ -44,7 +44,7 @@ class Node {
   // does not answer in time. Segments of living ranks stay for the next proxy, and those of which something is unread.
   absl::Status Stop();
 
-  // A rank's hello, whose `pid` is the kernel's word where it has one. Returns a token for Detach. INVALID_ARGUMENT,
+  // A rank's hello, whose `pid` is the kernel's word, 0 where it has none. Returns a token for Detach. INVALID_ARGUMENT,
   // FAILED_PRECONDITION: refused, the message says why. ALREADY_EXISTS: the rank, or the segment, is a connected, living
   // process's: this one is set aside, and may ask again.
   absl::StatusOr<uint64_t> Attach(const hello::Hello& hello, UniqueFd segment);

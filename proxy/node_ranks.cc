@@ -8,6 +8,10 @@
 
 namespace taskd::proxy {
 
+std::string ProcessName(uint32_t pid) {
+  return pid == 0 ? "a process of another pid namespace" : absl::StrCat("process ", pid);
+}
+
 bool NodeRanks::Knows(ino_t inode) const {
   return std::any_of(ranks.begin(), ranks.end(), [&](const auto& entry) {
     return std::any_of(entry.second.segments.begin(), entry.second.segments.end(),
@@ -25,7 +29,7 @@ void NodeRanks::Add(int number, std::shared_ptr<NodeSegment> segment, std::uniqu
       if (!old->ended) old->drain->segment().SetGate(0);
     }
     rank.pid = segment->drain->segment().pid();
-    rank.rival_pid = 0;
+    rank.rival_pid.reset();
     rank.gate.Reset();
     rank.info_written = false;
   }
@@ -133,8 +137,8 @@ RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
     report.attached = segment->fault.empty();
     report.reason = report.attached ? rank.gate.failure() : absl::StrCat("its ring is unusable: ", segment->fault);
     if (report.attached) report.failed_revision = rank.gate.failed_revision();
-    if (report.attached && report.reason.empty() && rank.rival_pid != 0) {
-      report.reason = absl::StrCat("process ", rank.rival_pid, " says that it is this rank, too, and is set aside");
+    if (report.attached && report.reason.empty() && rank.rival_pid) {
+      report.reason = absl::StrCat(ProcessName(*rank.rival_pid), " says that it is this rank, too, and is set aside");
     }
   }
   const SegmentDrain::Counters counters = CountersOf(rank);

@@ -47,7 +47,7 @@ struct NodeSegment {
   uint64_t token = 0;
   bool connected = false;
   bool ended = false;        // its process is gone
-  uint32_t pid = 0;          // of who connected, as the kernel names it to us; else as it says. 0: not known
+  uint32_t pid = 0;          // of who connected, as the kernel names it to us; 0: in another pid namespace
   bool writer_seen = false;  // the writer's lock was held at some time
   bool current = true;       // false: another process has taken the rank
   std::string fault;         // as RingSegment::fault()
@@ -75,14 +75,17 @@ struct NodeRank {
   int local_rank = -1;
   int64_t disk_limit_mb = 0;  // that its newest hello asked for; 0: none
   uint32_t pid = 0;
-  uint32_t rival_pid = 0;  // who claimed the rank of its current process last; 0: nobody
-  RankGate gate;           // of its current segment
+  std::optional<uint32_t> rival_pid;  // as NodeSegment::pid: who claimed the rank of its current process last
+  RankGate gate;                      // of its current segment
   bool info_written = false;
   uint64_t retry_info_ns = 0;
   bool info_trouble_said = false;
   std::vector<std::shared_ptr<NodeSegment>> segments;  // at most one is current, the last
   SegmentDrain::Counters ended;                        // of the segments that are gone
 };
+
+// As a note names a process of NodeSegment::pid.
+std::string ProcessName(uint32_t pid);
 
 // Every function is called with the mutex.
 class NodeRanks {

@@ -365,6 +365,17 @@ TEST_F(NodeTest, AProcessWithoutALockHasItsRankWhileItIsConnected) {
   EXPECT_TRUE(node_.Attach(HelloFrom(22, 0), other.Fd()).ok());
 }
 
+// Whose process ids the kernel does not name here: the lock tells them apart all the same.
+TEST_F(NodeTest, ProcessesOfOtherPidNamespacesHaveTheirRanksToo) {
+  FakeSegment old_life, new_life;
+  Writer old_writer(old_life);
+  ASSERT_TRUE(node_.Attach(HelloFrom(0, 0), old_life.Fd()).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(node_.Attach(HelloFrom(0, 0), new_life.Fd()).status()));
+  EXPECT_EQ(Report(0).reason, "a process of another pid namespace says that it is this rank, too, and is set aside");
+  old_writer.Kill();
+  EXPECT_TRUE(node_.Attach(HelloFrom(0, 0), new_life.Fd()).ok());
+}
+
 TEST_F(NodeTest, AProcessCannotRenameTheSegmentOfAnother) {
   FakeSegment owned;
   Writer owner(owned);

@@ -303,11 +303,11 @@ def test_a_rank_that_another_process_has_is_not_to_be_had(good, manager, proxy, 
     for rank, descriptor in ((0, own), (50, ring)):
         with send(proxy, hello(rank, pid=good.pid), [descriptor]) as connection:
             magic, version, status, message = REPLY.unpack(connection.recv(REPLY.size, socket.MSG_WAITALL))
-            assert (magic, version, status) == (HELLO_MAGIC, 1, 2) and b"process %d's" % good.pid in message
+            assert (magic, version, status) == (HELLO_MAGIC, 1, 2) and b"that of process %d" % good.pid in message
             assert connection.recv(1) == b""
     wait_until(lambda: manager.rank_status()[0].get("reason") == f"process {os.getpid()} says that it is this rank, too, and is set aside",
                "the note is in the status")
-    assert f"process {os.getpid()} says that it is rank 0, which is process {good.pid}'s" in proxy.log()
+    assert f"process {os.getpid()} says that it is rank 0, which is that of process {good.pid}" in proxy.log()
     assert manager.rank_status()[0]["pid"] == good.pid and list(manager.rank_status()) == [0]
     os.close(ring)
     os.close(own)
