@@ -179,8 +179,8 @@ def print_ratios(first, its_runs, second, runs):
     print(f"| what | {first}, runs | {second}, runs | ratio |\n|---|---|---|---|")
     for what in [what for what in its_runs if what in runs]:
         one, other = its_runs[what], runs[what]
-        print(f"| {what} | {', '.join(f'{v:.3g}' for v in one)} | {', '.join(f'{v:.3g}' for v in other)} | "
-              f"{statistics.median(other) / statistics.median(one):.2f} |")
+        ratio = f"{statistics.median(other) / statistics.median(one):.2f}" if statistics.median(one) else "-"  # less than a tick of CPU
+        print(f"| {what} | {', '.join(f'{v:.3g}' for v in one)} | {', '.join(f'{v:.3g}' for v in other)} | {ratio} |")
 
 
 if __name__ == "__main__":
