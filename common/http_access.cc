@@ -143,7 +143,9 @@ struct Gate {
   HttpResponse Answer(const HttpRequest& request, const HttpHandler& page) const {
     const std::string_view host = HeaderOf(request, "host");
     const std::string query_token = TokenOfQuery(request.query);
+    const bool own_host = IsOwnHost(host, names);
     if (SameToken(query_token, access.token)) {
+      if (!own_host) return Refuse(403, kWrongHost);
       // Not to stay in the address, which people send to each other.
       HttpResponse response;
       response.status = 303;
@@ -154,12 +156,14 @@ struct Gate {
     }
     const std::string_view bearer = BearerOf(request);
     if (SameToken(bearer, access.secret) || SameToken(query_token, access.secret)) return Refuse(401, kIsSecret);
-    // A stranger's page has neither, so whoever brings one of them may ask under any name.
-    if (SameToken(bearer, access.token) || HasCookie(HeaderOf(request, "cookie"), CookieName(host), cookie)) {
-      return page(request);
+    // A page cannot send a token that it does not know. So whoever brings one may ask under any name, as scrapers do
+    // that reach this by a service's.
+    if (SameToken(bearer, access.token)) return page(request);
+    if (HasCookie(HeaderOf(request, "cookie"), CookieName(host), cookie)) {
+      return own_host ? page(request) : Refuse(403, kWrongHost);
     }
     if (!access.anyone && !access.own_user) return Refuse(401, kForOthers);
-    if (!IsOwnHost(host, names)) return Refuse(403, kWrongHost);
+    if (!own_host) return Refuse(403, kWrongHost);
     if (access.anyone) return page(request);
     const std::optional<uid_t> user = request.loopback_user();
     return user && IsOwnUserOrRoot(*user) ? page(request) : Refuse(401, kForOthers);

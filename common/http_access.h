@@ -19,9 +19,9 @@ struct HttpAccess {
   std::vector<std::string> hosts{};  // names under which a browser may ask, besides this machine's own
 };
 
-// The same pages; all but /healthz answer 401 to others. A request with neither token nor cookie has to ask under a
-// name of this machine (IsOwnHost), else the answer is 403: the page of a stranger, whose name has been told to lead
-// here (DNS rebinding), asks under that name.
+// The same pages; all but /healthz answer 401 to others. A request without the token as a bearer, with a cookie too, has
+// to ask under a name of this machine (IsOwnHost), else the answer is 403: the page of a stranger, whose name has been
+// told to lead here (DNS rebinding), asks under that name.
 HttpHandlers Protect(HttpHandlers pages, const HttpAccess& access);
 
 // "a.example.com,b" as lower-case names. INVALID_ARGUMENT names `what` and the one that is no host name.

@@ -103,7 +103,7 @@ TEST_F(ProtectTest, TheSecretIsRefusedWithAWord) {
 }
 
 TEST_F(ProtectTest, ABrowserKeepsACookieOfThePortItAsksAt) {
-  access_ = {.token = "view"};
+  access_ = {.token = "view", .hosts = {"node-0"}};
   const HttpResponse given = Ask({{"Host", "node-0:9603"}}, "token=view&x=y");
   EXPECT_EQ(given.status, 303);
   ASSERT_EQ(given.headers.size(), 2u);
@@ -114,6 +114,18 @@ TEST_F(ProtectTest, ABrowserKeepsACookieOfThePortItAsksAt) {
   EXPECT_EQ(Ask({{"Host", "node-0:9603"}, {"Cookie", "a=b; " + cookie}}).status, 200);
   EXPECT_EQ(Ask({{"Host", "node-0:9604"}, {"Cookie", cookie}}).status, 401);
   EXPECT_EQ(Ask({{"Host", "node-0:9603"}, {"Cookie", "taskd_9603=view"}}).status, 401);
+}
+
+// A name that has been told to lead here: its page has no token, and may not use what a browser keeps either.
+TEST_F(ProtectTest, ACookieIsForThisMachinesNames) {
+  access_ = {.token = "view", .hosts = {"taskd.example.com"}};
+  const std::string set = Ask({{"Host", "taskd.example.com:9603"}}, "token=view").headers.at(1).second;
+  const std::string cookie = set.substr(0, set.find(';'));
+  EXPECT_EQ(Ask({{"Host", "taskd.example.com:9603"}, {"Cookie", cookie}}).status, 200);
+  EXPECT_EQ(Ask({{"Host", "evil.com:9603"}, {"Cookie", cookie}}).status, 403);
+  EXPECT_EQ(Ask({{"Host", "evil.com:9603"}}, "token=view").status, 403) << "no cookie for such a name either";
+  EXPECT_EQ(Ask({{"Host", "evil.com:9603"}, {"Authorization", "Bearer view"}}).status, 200)
+      << "a page cannot send what it does not know";
 }
 
 TEST_F(ProtectTest, WithoutATokenTheNameHasToBeThisMachines) {

@@ -29,8 +29,9 @@ namespace {
 
 constexpr size_t kMaxPending = 64;    // steps that wait for their last ranks though most have reached them
 constexpr size_t kMaxWaiting = 1024;  // of one rank: what comes at once after a pause
-// Of all that wait. Above it steps wait no longer, and who has more than its share waits with no more.
-constexpr size_t kMaxWaitingBytes = size_t{512} << 20;
+// So much of what may wait is for whoever comes. Above it steps wait no longer, and who has more than its share of the
+// rest waits with no more.
+constexpr size_t kCrowdedBytes = Engine::kMaxWaitingBytes / 3 * 2;
 constexpr size_t kFewParts = 4;    // a step that fewer than one of so many ranks have says nothing of the job
 constexpr int kSilentSteps = 3;    // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;    // steps until it is worth a note
@@ -89,6 +90,7 @@ class Engine::Impl {
   void DropGroups(int rank, uint32_t first) { layout_.DropGroups(rank, first); }
 
   size_t group_bytes() const { return layout_.groups_cost().bytes; }
+  size_t waiting_bytes() const { return waiting_bytes_; }
 
   void SetCommunicationOn(int rank, bool on) {
     if (rank >= 0 && rank < kMaxRanks) coverage_.SetCommunicationOn(rank, on);
@@ -128,7 +130,7 @@ class Engine::Impl {
       const auto& [key, bucket] = *pending_.begin();
       if (bucket.passed < live_) {
         const bool late = now_ns > bucket.first_ns + options_.step_deadline_ns;
-        if (!late && pending_.size() <= kMaxPending && waiting_bytes_ <= kMaxWaitingBytes) break;
+        if (!late && pending_.size() <= kMaxPending && waiting_bytes_ <= kCrowdedBytes) break;
         progress_.Count(now_ns);
         // Not the step of a few.
         if (key > progress_.reached() || (!late && !IsCrowded())) break;
@@ -314,8 +316,8 @@ class Engine::Impl {
   bool MayWait(const Rank& state, StepKey key, size_t bytes) const {
     if (state.waiting > 0 && state.newest_waiting == key) return false;
     if (state.waiting >= kMaxWaiting || state.withdrawn_at == taken_ + 1) return false;
-    return waiting_bytes_ + bytes <= kMaxWaitingBytes ||
-           state.waiting_bytes + bytes <= kMaxWaitingBytes / ranks_.size();
+    return waiting_bytes_ + bytes <= kCrowdedBytes ||
+           state.waiting_bytes + bytes <= (kMaxWaitingBytes - kCrowdedBytes) / ranks_.size();
   }
 
   void Wait(int rank, StepKey key, StepFold fold, uint64_t now_ns) {
@@ -337,7 +339,7 @@ class Engine::Impl {
 
   // Too many steps wait that most ranks have reached, or they hold too much.
   bool IsCrowded() const {
-    if (waiting_bytes_ > kMaxWaitingBytes) return true;
+    if (waiting_bytes_ > kCrowdedBytes) return true;
     return pending_.size() > kMaxPending && std::next(pending_.begin(), kMaxPending)->first <= progress_.reached();
   }
 
@@ -887,6 +889,8 @@ void Engine::SetPlace(int rank, const RankPlace& place) { impl_->SetPlace(rank, 
 bool Engine::SetGroup(int rank, uint32_t index, const GroupInfo& group) { return impl_->SetGroup(rank, index, group); }
 void Engine::DropGroups(int rank, uint32_t first) { impl_->DropGroups(rank, first); }
 size_t Engine::group_bytes() const { return impl_->group_bytes(); }
+
+size_t Engine::waiting_bytes() const { return impl_->waiting_bytes(); }
 void Engine::SetCommunicationOn(int rank, bool on) { impl_->SetCommunicationOn(rank, on); }
 void Engine::RemoveRank(int rank) { impl_->RemoveRank(rank); }
 bool Engine::Add(int rank, StepFold fold, uint64_t now_ns) { return impl_->Add(rank, std::move(fold), now_ns); }

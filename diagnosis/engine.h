@@ -5,7 +5,7 @@
 // 1. Folds are gathered by step. A step is judged, once and in order, when every live rank has reached it, or when
 //    `now_ns` is past its deadline and most ranks have (common/progress.h); who has not reported then has "no data" for
 //    it, which is never "slow". So a rank that says a step far ahead of the others' costs itself only: its folds wait,
-//    at most 1,024 and at most its share of 512 MiB.
+//    at most 1,024 and at most its share of kMaxWaitingBytes.
 // 2. Ranks that should do equal work are peers. A rank's own time is compared with its peers' and with its own past.
 // 3. Deviations are summed up over steps (CUSUM) until chance is ruled out; the threshold follows from the wanted rate
 //    of false alarms and the number of ranks.
@@ -27,6 +27,11 @@ namespace taskd::diagnosis {
 
 class Engine {
  public:
+  // Of all folds that wait: three steps of 131,072 ranks, whose folds in a job of tensor, pipeline and data parallelism
+  // take 1.7 KiB each. From two thirds of it on steps wait no longer for late ranks, and no rank waits with more than
+  // its share of the last third.
+  static constexpr size_t kMaxWaitingBytes = size_t{768} << 20;
+
   struct Options {
     // Wanted rate: false verdicts in 1,000 hours of a healthy job.
     double false_alarms_per_1000_hours = 1;
@@ -50,8 +55,9 @@ class Engine {
   bool SetGroup(int rank, uint32_t index, const GroupInfo& group);
   // The rank has no groups from `first` on.
   void DropGroups(int rank, uint32_t first);
-  // What all groups take, roughly.
+  // What all groups take, and the folds that wait for other ranks, roughly.
   size_t group_bytes() const;
+  size_t waiting_bytes() const;
   // Whether the rank's communication is recorded, as far as is known.
   void SetCommunicationOn(int rank, bool on);
   // The rank is gone (its process ended, its node left): steps do not wait for it.

@@ -912,6 +912,22 @@ TEST(EngineProgress, WhatWaitsIsBoundedWhateverARankSends) {
   EXPECT_EQ(job.engine.report().coverage.size(), 8u);
 }
 
+TEST(EngineProgress, WhatAllRanksMakeWaitIsBounded) {
+  DataParallelJob job(8);
+  job.Run(0, 60);
+  for (int rank = 0; rank < 8; ++rank) {
+    for (int64_t i = 0; i < 100; ++i) {
+      StepFold large = job.newest.at(rank);
+      large.step = 1000 + i;
+      large.ops.reserve((size_t{4} << 20) / sizeof(OpFold));  // asked for, and never touched
+      job.engine.Add(rank, std::move(large), job.now());
+    }
+    EXPECT_TRUE(job.Say(rank, 2000)) << "its share is its own";
+  }
+  EXPECT_GT(job.engine.waiting_bytes(), Engine::kMaxWaitingBytes / 3 * 2);
+  EXPECT_LE(job.engine.waiting_bytes(), Engine::kMaxWaitingBytes);
+}
+
 // What a node sent while the manager did not get to it comes at once, and the other nodes' after it.
 TEST(EngineProgress, StepsThatComeAtOnceAreAllJudged) {
   DataParallelJob job(8);

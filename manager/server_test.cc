@@ -17,6 +17,7 @@
 #include "manager/switch/core.h"
 #include "manager/test_client.h"
 #include "proto/plain_link.h"
+#include "reflection.grpc.pb.h"
 #include "taskd/v1/job_link.grpc.pb.h"
 #include "taskd/v1/route_agreement.grpc.pb.h"
 
@@ -458,6 +459,26 @@ TEST_F(ServerTest, OnlyWhoHasTheSecretIsServed) {
 }
 
 // The same user on the same machine: what is typed against a job that nobody has protected.
+TEST_F(ServerTest, DescribesItsServicesToWhoHasTheSecret) {
+  namespace v1alpha = grpc::reflection::v1alpha;
+  Start();
+  Context context;
+  auto stream = v1alpha::ServerReflection::NewStub(channel_)->ServerReflectionInfo(&context);
+  v1alpha::ServerReflectionRequest question;
+  v1alpha::ServerReflectionResponse answer;
+  question.set_list_services("");
+  ASSERT_TRUE(stream->Write(question) && stream->Read(&answer));
+  std::vector<std::string> names;
+  for (const auto& service : answer.list_services_response().service()) names.push_back(service.name());
+  EXPECT_THAT(names, testing::IsSupersetOf({"TrainingDataTrace", "taskd.v1.Control", "taskd.v1.NodeLink"}));
+  question.set_file_containing_symbol("taskd.v1.Control");
+  ASSERT_TRUE(stream->Write(question) && stream->Read(&answer));
+  ASSERT_FALSE(answer.file_descriptor_response().file_descriptor_proto().empty());
+  EXPECT_THAT(answer.file_descriptor_response().file_descriptor_proto(0), HasSubstr("SetSwitch"));
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST_F(ServerTest, InPlainTextThereIsClusterdsServiceAlone) {
   Start();
   channel_ = proto::PlainLink::Begin(options_.listen)->channel();

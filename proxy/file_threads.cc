@@ -79,7 +79,8 @@ void FileThreads::Grow() {
   std::lock_guard<std::mutex> lock(state_->mutex);
   const bool waiting = !state_->jobs.empty() && state_->idle == 0;
   // Jobs that are begun one after the other need no second thread.
-  if (waiting && state_->waited && state_->begun == state_->seen_begun) Start();
+  const bool stuck = waiting && state_->waited && state_->begun == state_->seen_begun;
+  if (stuck && state_->threads < kMaxThreads) Start();
   state_->waited = waiting;
   state_->seen_begun = state_->begun;
 }

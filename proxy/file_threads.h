@@ -1,7 +1,8 @@
 // Threads for work on files that may never return: storage that hangs takes the thread with it, and nothing else.
 //
 // Design:
-// 1. One thread does all the work while storage answers. Another one is started when work waits and no thread is idle.
+// 1. One thread does all the work while storage answers. Another one is started when work waits and no thread is idle,
+//    up to kMaxThreads. When storage hangs under all of these, further work waits for it too.
 // 2. A thread in a system call that hangs cannot be ended, and in some (a frozen or lost disk) not even be killed. So
 //    the threads are detached, and a job owns all that it touches: whoever started it may be gone when it goes on.
 #pragma once
@@ -15,6 +16,9 @@ namespace taskd::proxy {
 // Thread-safe.
 class FileThreads {
  public:
+  // Of one of these at a time. A folder that hangs takes one; a node has some 8 to 16 ranks.
+  static constexpr int kMaxThreads = 32;
+
   FileThreads();
   ~FileThreads();  // what hangs stays behind; jobs that have not begun never do
   FileThreads(const FileThreads&) = delete;

@@ -17,7 +17,9 @@ class Gate {
  public:
   void Pass() {
     std::unique_lock<std::mutex> lock(mutex_);
+    ++waiting_;
     changed_.wait(lock, [this] { return open_; });
+    --waiting_;
     ++passed_;
     changed_.notify_all();
   }
@@ -25,6 +27,10 @@ class Gate {
     std::lock_guard<std::mutex> lock(mutex_);
     open_ = true;
     changed_.notify_all();
+  }
+  int waiting() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return waiting_;
   }
   int passed() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -39,6 +45,7 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = false;
+  int waiting_ = 0;
   int passed_ = 0;
 };
 
@@ -74,6 +81,23 @@ TEST(FileThreads, WorkThatHangsCostsTheOthersNothing) {
   }
   hangs->Open();
   EXPECT_TRUE(hangs->WaitPassed(5)) << "what was left behind goes on when it can";
+}
+
+TEST(FileThreads, StorageThatHangsUnderEveryRankTakesSoManyThreadsAndNoMore) {
+  constexpr int kJobs = FileThreads::kMaxThreads + 8;
+  auto gate = std::make_shared<Gate>();
+  FileThreads threads;
+  for (int i = 0; i < kJobs; ++i) threads.Run([gate] { gate->Pass(); });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (gate->waiting() < FileThreads::kMaxThreads) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    threads.Grow();
+    std::this_thread::yield();
+  }
+  for (int i = 0; i < 10; ++i) threads.Grow();
+  EXPECT_EQ(threads.threads(), FileThreads::kMaxThreads);
+  gate->Open();
+  EXPECT_TRUE(gate->WaitPassed(kJobs));
 }
 
 }  // namespace

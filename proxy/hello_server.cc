@@ -31,11 +31,15 @@ constexpr int64_t kAcceptPauseNs = 200'000'000;
 // Of a call's arguments and of an agent's answer.
 constexpr JsonLimits kJsonLimits = {.bytes = hello::kMaxFrameBytes, .depth = 16, .values = 8192};
 
+bool FindPeer(int fd, ucred& peer) {
+  socklen_t length = sizeof(peer);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
+}
+
 // The same user or root, according to the kernel and not to the peer.
 bool PeerTrusted(int fd) {
   ucred peer = {};
-  socklen_t length = sizeof(peer);
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  if (!FindPeer(fd, peer)) return false;
   if (IsOwnUserOrRoot(peer.uid)) return true;
   spdlog::warn("refused process {} of user {}: only user {} and root may speak to this proxy", peer.pid, peer.uid,
                geteuid());
@@ -282,8 +286,11 @@ bool HelloServer::OnReadable(Connection& connection) {
   return OnHello(connection, hello);
 }
 
-bool HelloServer::OnHello(Connection& connection, const hello::Hello& hello) {
+bool HelloServer::OnHello(Connection& connection, hello::Hello hello) {
   if (hello.magic != hello::kMagic) return false;
+  // The kernel's word, and not the peer's. 0: it is in a pid namespace that is not below ours.
+  ucred peer = {};
+  hello.pid = FindPeer(connection.fd.get(), peer) ? static_cast<uint32_t>(peer.pid) : 0;
   absl::Status status = absl::OkStatus();
   if (hello.version != hello::kVersion) {
     status = absl::FailedPreconditionError(
@@ -304,9 +311,10 @@ bool HelloServer::OnHello(Connection& connection, const hello::Hello& hello) {
   hello::HelloReply reply = {};
   reply.magic = hello::kMagic;
   reply.version = hello::kVersion;
-  reply.status = status.ok() ? hello::kAccepted : hello::kRefused;
+  const bool taken = absl::IsAlreadyExists(status);  // the node has noted it
+  reply.status = status.ok() ? hello::kAccepted : taken ? hello::kTaken : hello::kRefused;
   std::string(status.message()).copy(reply.message, sizeof(reply.message) - 1);
-  if (!status.ok()) spdlog::warn("refused rank {} (pid {}): {}", hello.rank, hello.pid, status.message());
+  if (!status.ok() && !taken) spdlog::warn("refused rank {} (pid {}): {}", hello.rank, hello.pid, status.message());
   connection.output.append(reinterpret_cast<const char*>(&reply), sizeof(reply));
   return FlushOutput(connection) && status.ok();
 }

@@ -77,7 +77,7 @@ class HelloServer {
   void OnEvent(uint64_t id, uint32_t events);
   // False: the connection is to be closed.
   bool OnReadable(Connection& connection);
-  bool OnHello(Connection& connection, const hello::Hello& hello);
+  bool OnHello(Connection& connection, hello::Hello hello);
   bool OnAgentInput(Connection& connection);
   bool FlushOutput(Connection& connection);
   void WatchOutput(const Connection& connection);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
@@ -109,16 +110,21 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
 
   std::lock_guard<std::mutex> lock(node_.mutex);
   if (node_.stopping) return absl::UnavailableError("the proxy is stopping");
+  if (const NodeSegment* owner = node_.OwnerOfRing(*ring, hello.pid)) return SetAside(hello.rank, hello.pid, *owner);
   const uint64_t token = node_.NewToken();
   std::shared_ptr<RankLane> former;
   if (NodeSegment* known = node_.FindAgain(hello.rank, *ring, former)) {
     known->token = token;
     known->connected = true;
     known->ended = false;
+    known->pid = hello.pid;
     node_.At(hello.rank).disk_limit_mb = hello.disk_limit_mb;
     node_.ApplyGate(node_.At(hello.rank), *known);
     node_.Changed();
     return token;
+  }
+  if (const NodeSegment* owner = node_.OwnerOfRank(hello.rank, hello.pid)) {
+    return SetAside(hello.rank, hello.pid, *owner);
   }
   if (node_.ranks.size() >= kMaxRanks && !node_.ranks.contains(hello.rank)) {
     return absl::ResourceExhaustedError(absl::StrCat("this node has ", kMaxRanks, " ranks already"));
@@ -126,6 +132,8 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   auto segment = std::make_shared<NodeSegment>();
   segment->token = token;
   segment->connected = true;
+  segment->pid = hello.pid;
+  segment->writer_seen = ring->WriterLives();
   segment->former = std::move(former);
   segment->shm_name = SegmentNameOf(ring->fd());
   node_.At(hello.rank).local_rank = hello.local_rank;
@@ -133,6 +141,18 @@ absl::StatusOr<uint64_t> Node::Attach(const hello::Hello& hello, UniqueFd fd) {
   node_.Add(hello.rank, std::move(segment), std::move(ring));
   spdlog::info("rank {} attached (pid {})", hello.rank, node_.At(hello.rank).pid);
   return token;
+}
+
+absl::Status Node::SetAside(int number, uint32_t pid, const NodeSegment& owner) {
+  const auto rank = node_.ranks.find(number);
+  if (rank == node_.ranks.end()) {
+    spdlog::warn("{} claims the marks of {} as rank {}'s: refused", ProcessName(pid), ProcessName(owner.pid), number);
+  } else if (std::exchange(rank->second.rival_pid, pid) != pid) {
+    spdlog::warn("{} says that it is rank {}, which is that of {}: it is set aside until that one ends",
+                 ProcessName(pid), number, ProcessName(owner.pid));
+    node_.Changed();
+  }
+  return absl::AlreadyExistsError(absl::StrCat("the rank is that of ", ProcessName(owner.pid)));
 }
 
 void Node::Detach(uint64_t token) {

@@ -44,7 +44,9 @@ class Node {
   // does not answer in time. Segments of living ranks stay for the next proxy, and those of which something is unread.
   absl::Status Stop();
 
-  // A rank's hello. Returns a token for Detach. INVALID_ARGUMENT / FAILED_PRECONDITION: refused, the message says why.
+  // A rank's hello, whose `pid` is the kernel's word, 0 where it has none. Returns a token for Detach. INVALID_ARGUMENT,
+  // FAILED_PRECONDITION: refused, the message says why. ALREADY_EXISTS: the rank, or the segment, is a connected, living
+  // process's: this one is set aside, and may ask again.
   absl::StatusOr<uint64_t> Attach(const hello::Hello& hello, UniqueFd segment);
   // The connection of a token has closed.
   void Detach(uint64_t token);
@@ -90,6 +92,9 @@ class Node {
   AgingLimits disk_limits() const;
 
  private:
+  // Notes, once, that `pid` claims what is `owner`'s.
+  absl::Status SetAside(int rank, uint32_t pid, const NodeSegment& owner);
+
   const NodeOptions options_;
   const std::string task_folder_;
   NodeRanks node_;

@@ -52,8 +52,8 @@ void NodeDrain::LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns) 
   }
   RingSegment& ring = segment.drain->segment();
   const bool lives = ring.WriterLives();
-  segment.writer_seen |= lives;
   std::lock_guard<std::mutex> lock(node_.mutex);
+  segment.writer_seen |= lives;
   segment.checked_ns = now_ns;
   // A segment that never had the lock is no libtaskd.so's; then only its connection shows that it lives.
   segment.ended = !lives && (segment.writer_seen || !segment.connected);

@@ -8,6 +8,10 @@
 
 namespace taskd::proxy {
 
+std::string ProcessName(uint32_t pid) {
+  return pid == 0 ? "a process of another pid namespace" : absl::StrCat("process ", pid);
+}
+
 bool NodeRanks::Knows(ino_t inode) const {
   return std::any_of(ranks.begin(), ranks.end(), [&](const auto& entry) {
     return std::any_of(entry.second.segments.begin(), entry.second.segments.end(),
@@ -25,6 +29,7 @@ void NodeRanks::Add(int number, std::shared_ptr<NodeSegment> segment, std::uniqu
       if (!old->ended) old->drain->segment().SetGate(0);
     }
     rank.pid = segment->drain->segment().pid();
+    rank.rival_pid.reset();
     rank.gate.Reset();
     rank.info_written = false;
   }
@@ -39,15 +44,37 @@ NodeSegment* NodeRanks::FindAgain(int number, const RingSegment& ring, std::shar
     for (auto& segment : rank.segments) {
       RingSegment& known = segment->drain->segment();
       if (known.device() != ring.device() || known.inode() != ring.inode()) continue;
-      if (known_as == number) return segment.get();
-      // Its first marks came before it knew its rank and went by an environment variable. Its new drain goes on where
-      // the old one's cursors are.
-      spdlog::info("rank {} (pid {}) says that it is rank {}", known_as, known.pid(), number);
+      if (known_as == number && segment->current) return segment.get();
+      // Its first marks came before it knew its rank and went by an environment variable; or another process has taken
+      // the rank while this one was not connected. Its new drain goes on where the old one's cursors are.
+      if (known_as != number) spdlog::info("rank {} (pid {}) says that it is rank {}", known_as, known.pid(), number);
       former = rank.lane;
       rank.ended = Sum(rank.ended, segment->counters);
       std::erase(rank.segments, segment);
       if (rank.segments.empty() && rank.ended.written == SegmentDrain::Counters().written) ranks.erase(entry);
       return nullptr;
+    }
+  }
+  return nullptr;
+}
+
+const NodeSegment* NodeRanks::OwnerOfRank(int number, uint32_t pid) const {
+  const auto rank = ranks.find(number);
+  if (rank == ranks.end()) return nullptr;
+  for (const auto& segment : rank->second.segments) {
+    if (!segment->current || (pid != 0 && pid == segment->pid)) continue;
+    if (segment->held()) return segment.get();
+  }
+  return nullptr;
+}
+
+const NodeSegment* NodeRanks::OwnerOfRing(const RingSegment& ring, uint32_t pid) const {
+  for (const auto& [_, rank] : ranks) {
+    for (const auto& segment : rank.segments) {
+      const RingSegment& known = segment->drain->segment();
+      if (known.device() != ring.device() || known.inode() != ring.inode()) continue;
+      const bool other = pid != 0 && segment->pid != 0 && pid != segment->pid;
+      return other && segment->held() ? segment.get() : nullptr;
     }
   }
   return nullptr;
@@ -110,6 +137,9 @@ RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
     report.attached = segment->fault.empty();
     report.reason = report.attached ? rank.gate.failure() : absl::StrCat("its ring is unusable: ", segment->fault);
     if (report.attached) report.failed_revision = rank.gate.failed_revision();
+    if (report.attached && report.reason.empty() && rank.rival_pid) {
+      report.reason = absl::StrCat(ProcessName(*rank.rival_pid), " says that it is this rank, too, and is set aside");
+    }
   }
   const SegmentDrain::Counters counters = CountersOf(rank);
   report.step = counters.step;

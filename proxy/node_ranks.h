@@ -40,23 +40,28 @@ struct NodeFolds {
 struct NodeSegment {
   // Set once. The drain thread's and its rank's lane's, but for RingSegment::SetGate and the header.
   std::shared_ptr<SegmentDrain> drain;
-  std::string shm_name;      // to unlink when it is drained; empty for a memfd
-  bool writer_seen = false;  // the writer's lock was held at some time; the drain thread's
-  StopMeter stop_meter;      // the drain thread's
+  std::string shm_name;  // to unlink when it is drained; empty for a memfd
+  StopMeter stop_meter;  // the drain thread's
   // Of the rank that this process was before: nothing is read while it may still write. Null: none.
   std::shared_ptr<RankLane> former;
 
   // Guarded by NodeRanks::mutex.
   uint64_t token = 0;
   bool connected = false;
-  bool ended = false;   // its process is gone
-  bool current = true;  // false: another process has taken the rank
-  std::string fault;    // as RingSegment::fault()
+  bool ended = false;        // its process is gone
+  uint32_t pid = 0;          // of who connected, as the kernel names it to us; 0: in another pid namespace
+  bool writer_seen = false;  // the writer's lock was held at some time
+  bool current = true;       // false: another process has taken the rank
+  std::string fault;         // as RingSegment::fault()
   uint64_t checked_ns = 0;
   SegmentDrain::Counters counters;
 
   // The rank records through it.
   bool live() const { return current && !ended; }
+  // Its process is connected and lives. The kernel's word is the writer's lock, which ends with the process (a zombie
+  // has none) and with exec, is not inherited by fork, and is seen from any pid namespace. Where nobody ever had it,
+  // the segment is no libtaskd.so's, and the connection counts.
+  bool held() const { return connected && !ended && (!writer_seen || drain->segment().WriterLives()); }
 };
 
 struct NodeRank {
@@ -72,14 +77,18 @@ struct NodeRank {
   int local_rank = -1;
   int64_t disk_limit_mb = 0;  // that its newest hello asked for; 0: none
   uint32_t pid = 0;
-  uint64_t stopped_ns = 0;  // that its processes have been stopped
-  RankGate gate;            // of its current segment
+  uint64_t stopped_ns = 0;            // that its processes have been stopped
+  std::optional<uint32_t> rival_pid;  // as NodeSegment::pid: who claimed the rank of its current process last
+  RankGate gate;                      // of its current segment
   bool info_written = false;
   uint64_t retry_info_ns = 0;
   bool info_trouble_said = false;
   std::vector<std::shared_ptr<NodeSegment>> segments;  // at most one is current, the last
   SegmentDrain::Counters ended;                        // of the segments that are gone
 };
+
+// As a note names a process of NodeSegment::pid.
+std::string ProcessName(uint32_t pid);
 
 // Every function is called with the mutex.
 class NodeRanks {
@@ -99,9 +108,12 @@ class NodeRanks {
   bool Knows(ino_t inode) const;
   // Opens the drain of a new segment of the rank, to go on where its cursors are.
   void Add(int number, std::shared_ptr<NodeSegment> segment, std::unique_ptr<RingSegment> ring);
-  // A repeated hello of the same process. Null: it is not known, or was known as another rank and is forgotten as that.
-  // Then `former` is the lane of that rank.
+  // A repeated hello of the same process. Null: it is not known; or it was known as another rank, or as one that others
+  // have taken, and is forgotten as that. Then `former` is the lane of that rank.
   NodeSegment* FindAgain(int rank, const RingSegment& ring, std::shared_ptr<RankLane>& former);
+  // Whose the rank is, or the ring, which process `pid` (0: not known) claims for itself. Null: nobody else's.
+  const NodeSegment* OwnerOfRank(int rank, uint32_t pid) const;
+  const NodeSegment* OwnerOfRing(const RingSegment& ring, uint32_t pid) const;
 
   // Sets the gates of all ranks, now and for those to come.
   void SetWanted(const WantedKinds& state);

@@ -89,7 +89,9 @@ class NodeAnswerTest : public NodeTest {
  protected:
   void SetUp() override {
     MsptiAnswers(0, 0);
-    ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+    const auto token = node_.Attach(HelloOf(0), fake_.Fd());
+    ASSERT_TRUE(token.ok());
+    token_ = *token;
   }
   void MsptiAnswers(uint32_t domains, int error) { MsptiAnswers(domains, ring::SourceCodeOf(domains), error); }
   void MsptiAnswers(uint32_t domains, uint32_t code, int error) {
@@ -108,6 +110,7 @@ class NodeAnswerTest : public NodeTest {
   }
 
   FakeSegment fake_;
+  uint64_t token_ = 0;
 };
 
 TEST_F(NodeAnswerTest, ContractARankWithMsptiHasAppliedWhenMsptiConfirms) {
@@ -224,10 +227,13 @@ TEST_F(NodeAnswerTest, ANewLifeOfTheRankIsAskedAnew) {
   node_.SetWanted({kStepOnly, 5});
   MsptiAnswers(ring::kSourceDefault, 1420, 2);
   EXPECT_EQ(Next().failed_revision, 5u);
+  node_.Detach(token_);
   FakeSegment next;
-  ASSERT_TRUE(node_.Attach(HelloOf(0), next.Fd()).ok());
+  const auto token = node_.Attach(HelloOf(0), next.Fd());
+  ASSERT_TRUE(token.ok());
   EXPECT_EQ(Report(0).reason, "");
   EXPECT_EQ(Report(0).applied_revision, 5u);
+  node_.Detach(*token);
   FakeSegment last;
   last.header().source_code = 1400;
   last.header().source_domains = ring::kSourceAnswered;
@@ -238,16 +244,160 @@ TEST_F(NodeAnswerTest, ANewLifeOfTheRankIsAskedAnew) {
   EXPECT_EQ(Next().applied_revision, 5u);
 }
 
+// A process that holds a segment's writer's lock, as libtaskd.so does.
+class Writer {
+ public:
+  explicit Writer(const FakeSegment& segment) {
+    const UniqueFd file = segment.Fd();
+    int locked[2];
+    int go[2];
+    EXPECT_EQ(pipe2(locked, O_CLOEXEC), 0);
+    EXPECT_EQ(pipe2(go, O_CLOEXEC), 0);
+    go_.reset(go[1]);
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(go[1]);
+      struct flock lock = {};
+      lock.l_type = F_WRLCK;
+      char byte = fcntl(file.get(), F_SETLK, &lock) == 0 ? '+' : '-';
+      (void)!write(locked[1], &byte, 1);
+      (void)!read(go[0], &byte, 1);
+      close(file.get());  // as exec does
+      byte = '.';
+      (void)!write(locked[1], &byte, 1);
+      pause();
+    }
+    close(locked[1]);
+    close(go[0]);
+    locked_.reset(locked[0]);
+    EXPECT_EQ(Next(), '+');
+  }
+  ~Writer() {
+    Kill();
+    waitpid(pid_, nullptr, 0);
+  }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // It goes on as another program.
+  void Exec() {
+    EXPECT_EQ(write(go_.get(), "x", 1), 1);
+    EXPECT_EQ(Next(), '.');
+  }
+  // It is dead, and nobody has waited for it.
+  void Kill() {
+    kill(pid_, SIGKILL);
+    siginfo_t info;
+    EXPECT_EQ(waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT), 0);
+  }
+  uint32_t pid() const { return static_cast<uint32_t>(pid_); }
+
+ private:
+  char Next() const {
+    char byte = 0;
+    EXPECT_EQ(read(locked_.get(), &byte, 1), 1);
+    return byte;
+  }
+
+  pid_t pid_ = -1;
+  UniqueFd locked_, go_;
+};
+
+hello::Hello HelloFrom(uint32_t pid, int rank) {
+  hello::Hello hello = HelloOf(rank);
+  hello.pid = pid;
+  return hello;
+}
+
+TEST_F(NodeTest, ASecondProcessThatClaimsARankIsSetAside) {
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment owned, claimed;
+  Writer owner(owned);
+  const auto token = node_.Attach(HelloFrom(owner.pid(), 0), owned.Fd());
+  ASSERT_TRUE(token.ok());
+  const uint32_t gate = owned.header().gate;
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status refused = node_.Attach(HelloFrom(777, 0), claimed.Fd()).status();
+    EXPECT_TRUE(absl::IsAlreadyExists(refused));
+    EXPECT_THAT(refused.message(), HasSubstr(fmt::format("process {}", owner.pid())));
+  }
+  EXPECT_EQ(owned.header().gate, gate);
+  EXPECT_TRUE(Report(0).attached);
+  EXPECT_EQ(Report(0).reason, "process 777 says that it is this rank, too, and is set aside");
+  EXPECT_EQ(node_.Answers(1).size(), 1u);
+  EXPECT_EQ(node_.Answers(1)[0].state, RankAnswer::State::kApplied);
+  EXPECT_EQ(node_.Answers(1)[0].reason, "");
+  // Its owner, once more; and who has learnt its rank late.
+  EXPECT_TRUE(node_.Attach(HelloFrom(owner.pid(), 0), owned.Fd()).ok());
+  ASSERT_TRUE(node_.Attach(HelloFrom(777, 5), claimed.Fd()).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(node_.Attach(HelloFrom(777, 0), claimed.Fd()).status()));
+  EXPECT_EQ(node_.Reports().size(), 1u) << "it says that it is not rank 5";
+  EXPECT_TRUE(Report(0).attached);
+}
+
+TEST_F(NodeTest, ARankIsItsFirstProcessesForAsLongAsThatLivesAndIsConnected) {
+  for (const auto& [how, ends] : std::initializer_list<std::pair<const char*, std::function<void(Writer&, uint64_t)>>>{
+           {"killed", [](Writer&writer, uint64_t) { writer.Kill(); }},
+           {"exec", [](Writer&writer, uint64_t) { writer.Exec(); }},
+           {"disconnected", [this](Writer&, uint64_t token) { node_.Detach(token); }}}) {
+    SCOPED_TRACE(how);
+    FakeSegment old_life, new_life;
+    Writer old_writer(old_life), new_writer(new_life);
+    const auto token = node_.Attach(HelloFrom(old_writer.pid(), 3), old_life.Fd());
+    ASSERT_TRUE(token.ok());
+    EXPECT_FALSE(node_.Attach(HelloFrom(new_writer.pid(), 3), new_life.Fd()).ok());
+    ends(old_writer, *token);
+    const auto next = node_.Attach(HelloFrom(new_writer.pid(), 3), new_life.Fd());
+    ASSERT_TRUE(next.ok());
+    EXPECT_EQ(Report(3).reason, "");
+    node_.Detach(*next);
+  }
+}
+
+// Where nobody holds the lock of the segment, the connection shows who lives, and the kernel's word who it is.
+TEST_F(NodeTest, AProcessWithoutALockHasItsRankWhileItIsConnected) {
+  FakeSegment first, again, other;
+  ASSERT_TRUE(node_.Attach(HelloFrom(11, 0), first.Fd()).ok());
+  EXPECT_FALSE(node_.Attach(HelloFrom(22, 0), other.Fd()).ok());
+  const auto token = node_.Attach(HelloFrom(11, 0), again.Fd());
+  ASSERT_TRUE(token.ok()) << "the same process, after exec";
+  node_.Detach(*token);
+  EXPECT_TRUE(node_.Attach(HelloFrom(22, 0), other.Fd()).ok());
+}
+
+// Whose process ids the kernel does not name here: the lock tells them apart all the same.
+TEST_F(NodeTest, ProcessesOfOtherPidNamespacesHaveTheirRanksToo) {
+  FakeSegment old_life, new_life;
+  Writer old_writer(old_life);
+  ASSERT_TRUE(node_.Attach(HelloFrom(0, 0), old_life.Fd()).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(node_.Attach(HelloFrom(0, 0), new_life.Fd()).status()));
+  EXPECT_EQ(Report(0).reason, "a process of another pid namespace says that it is this rank, too, and is set aside");
+  old_writer.Kill();
+  EXPECT_TRUE(node_.Attach(HelloFrom(0, 0), new_life.Fd()).ok());
+}
+
+TEST_F(NodeTest, AProcessCannotRenameTheSegmentOfAnother) {
+  FakeSegment owned;
+  Writer owner(owned);
+  ASSERT_TRUE(node_.Attach(HelloFrom(owner.pid(), 0), owned.Fd()).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(node_.Attach(HelloFrom(777, 5), owned.Fd()).status()));
+  ASSERT_EQ(node_.Reports().size(), 1u);
+  EXPECT_EQ(node_.Reports()[0].rank, 0);
+}
+
 TEST_F(NodeTest, ARestartedRankReplacesTheOldOneAndLosesNothingOfIt) {
   node_.Start();
   node_.SetWanted({kStepOnly, 1});
   FakeSegment old_life;
   FakeSegment new_life;
   old_life.AddRing();
+  Writer writer(old_life);
   auto old_token = node_.Attach(HelloOf(0), old_life.Fd());
   ASSERT_TRUE(old_token.ok());
   old_life.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "of the old life", ring::kKindOther});
-  ASSERT_TRUE(node_.Attach(HelloOf(0), new_life.Fd()).ok());
+  EXPECT_FALSE(node_.Attach(HelloOf(0), new_life.Fd()).ok());
+  writer.Kill();
+  ASSERT_TRUE(node_.Attach(HelloOf(0), new_life.Fd()).ok()) << "the end of its connection was not read yet";
   EXPECT_EQ(old_life.header().gate, 0u);
   EXPECT_NE(new_life.header().gate, 0u);
   EXPECT_TRUE(Eventually([&] { return Text(0).find("of the old life") != std::string::npos; }));

@@ -4,7 +4,7 @@
 // a rule becomes faulted() for good, and a segment that is truncated under us is caught (SigbusGuard). The worst that a
 // hostile writer reaches is the loss of its own marks.
 //
-// Not thread-safe, but for SetGate, which any thread may call.
+// Not thread-safe, but for SetGate and WriterLives, which any thread may call.
 #pragma once
 
 #include <sys/types.h>
@@ -76,7 +76,7 @@ class RingSegment {
   dev_t device() const { return device_; }
   ino_t inode() const { return inode_; }
   int fd() const { return fd_.get(); }
-  // A process holds the writer's lock.
+  // A process other than this one holds the writer's lock. Any thread.
   bool WriterLives() const;
 
   uint32_t pid() const { return pid_; }

@@ -12,9 +12,10 @@
 # Root and ordinary users can start it. Root builds, and does itself what attacks or needs namespaces; everything else is run
 # by an ordinary user (as_user.sh). An ordinary user needs the packages to be there (or sudo), and skips what needs root.
 #
-# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), each fuzz target for
-# 2 minutes under libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer (as many side by side as there are CPUs),
-# and deploy/Containerfile, built and run (tests/containers.sh; skipped, with the reason, where podman cannot).
+# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), tests/hostile against
+# daemons under AddressSanitizer and UndefinedBehaviorSanitizer, each fuzz target for 2 minutes under libFuzzer with the same
+# two (as many side by side as there are CPUs), and deploy/Containerfile, built and run (tests/containers.sh; skipped, with
+# the reason, where podman cannot).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 umask 022  # the user of the tests reads what root builds
@@ -109,6 +110,7 @@ fi
 step "asan"
 if build asan; then
   quiet_ctest asan -LE 'slow|e2e' || failure "tests under AddressSanitizer"
+  ! $full || quiet_ctest asan -R '^hostile_' -LE slow || failure "tests/hostile against daemons under AddressSanitizer"
 else
   failure "build asan"
 fi

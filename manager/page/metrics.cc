@@ -221,6 +221,8 @@ void AddDiagnosis(const View& view, MetricsText& metrics) {
                   "Process groups of single ranks that came with members that are not used: no ranks, or too many.",
                   view.stats.feed.groups_unused);
   metrics.Gauge("taskd_groups_bytes", "Memory of the process groups of all ranks.", view.stats.feed.group_bytes);
+  metrics.Gauge("taskd_folds_waiting_bytes", "Memory of the steps that wait for other ranks.",
+                view.stats.feed.waiting_bytes);
   metrics.Gauge("taskd_folds_unsent", "Steps that the connected proxies could not send, since they started.",
                 view.stats.feed.proxy_dropped);
   metrics.Gauge("taskd_diagnosis_lag_seconds", "From the arrival of the last folds to their judgement.",

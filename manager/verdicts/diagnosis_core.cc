@@ -110,7 +110,8 @@ void DiagnosisCore::Folds(uint64_t stream, FoldBatch batch) {
     mailbox.bytes += bytes;
     inbox_bytes_ += bytes;
     mailbox.folds.emplace_back(std::move(batch), bytes);
-    while (inbox_bytes_ > 0 && inbox_bytes_ + taken_bytes_ + stats_.feed.group_bytes > options_.max_bytes) {
+    const size_t engine_bytes = stats_.feed.group_bytes + stats_.feed.waiting_bytes;
+    while (inbox_bytes_ > 0 && inbox_bytes_ + taken_bytes_ + engine_bytes > options_.max_bytes) {
       Mailbox& fullest = std::max_element(inbox_.begin(), inbox_.end(), [](const auto& a, const auto& b) {
                            return a.second.bytes < b.second.bytes;
                          })->second;
@@ -206,7 +207,9 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
   {
     std::lock_guard lock(mutex_);
     taken_bytes_ = 0;
-    stats_.feed.group_bytes = feed_.counts().group_bytes;
+    const DiagnosisFeed::Counts held = feed_.counts();
+    stats_.feed.group_bytes = held.group_bytes;
+    stats_.feed.waiting_bytes = held.waiting_bytes;
   }
   // Time alone judges steps, too, and forgets who is away.
   const bool timed = feed_.waits_for_time(now_ns);

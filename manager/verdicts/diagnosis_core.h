@@ -3,8 +3,8 @@
 //
 // Design:
 // 1. Callers put what came into the mailbox of its stream and go: one short lock a message, no wait, whatever the
-//    engine does. All mailboxes, what of them is just being taken, and the groups that the engine holds have a size in
-//    bytes together; above it the oldest folds of the fullest mailbox are dropped and counted, so that who floods loses
+//    engine does. All mailboxes, what of them is just being taken, and the folds and groups that the engine holds have
+//    a size in bytes together; above it the oldest folds of the fullest mailbox are dropped and counted, so that who floods loses
 //    its own.
 // 2. One thread empties all mailboxes at once, a few hundred times a second at most, feeds the engine (DiagnosisFeed)
 //    and lets it judge. It sleeps while nothing can change.
@@ -52,9 +52,10 @@ class DiagnosisCore {
  public:
   struct Options {
     DiagnosisFeed::Options feed;
-    // Of what waits and of the engine's groups, which are at most GroupBudget::kLimits of it: 8 s of 16,384 ranks at one
-    // step a second, 1 s of 131,072.
-    size_t max_bytes = size_t{192} << 20;
+    // Of what waits, here and in the engine, and of its groups. Of it the engine's waiting folds are at most
+    // Engine::kMaxWaitingBytes and groups at most GroupBudget::kLimits; so the mailboxes have, whatever happens, 112 MiB:
+    // 5 s of 16,384 ranks at one step a second, half a second of 131,072.
+    size_t max_bytes = (size_t{192} << 20) + diagnosis::Engine::kMaxWaitingBytes;
   };
   // Keeps the verdicts, and no others. Called in one thread, never while a lock is held.
   using Save = std::function<absl::Status(const std::vector<diagnosis::Verdict>&)>;

@@ -192,6 +192,33 @@ TEST_F(CoreTest, GroupsLeaveTheInboxLess) {
   EXPECT_EQ(core_->stats().dropped, 1u);
 }
 
+// And what waits in the engine: here for the steps of a rank that says nothing more.
+TEST_F(CoreTest, WaitingStepsLeaveTheInboxLess) {
+  options_.max_bytes = 200'000;
+  Start({}, {});
+  Connect();
+  const auto batch = [](int rank, int64_t first, int64_t last) {
+    FoldBatch steps;
+    for (int64_t step = first; step <= last; ++step) {
+      StepFold fold;
+      fold.step = step;
+      fold.ops.resize(20);
+      steps.steps.push_back({rank, fold});
+    }
+    return steps;
+  };
+  for (int rank = 0; rank < 3; ++rank) core_->Folds(1, batch(rank, 0, 0));
+  ASSERT_TRUE(WaitUntil([&] { return core_->stats().feed.steps == 3; }));
+  for (int64_t step = 1; core_->stats().dropped == 0; ++step) {
+    ASSERT_LT(step, 1000) << "what waits is not counted";
+    core_->Folds(1, batch(0, step, step));
+    ASSERT_TRUE(WaitUntil(
+        [&] { return core_->stats().feed.steps + core_->stats().dropped == 3u + static_cast<uint64_t>(step); }));
+  }
+  EXPECT_GT(core_->stats().feed.waiting_bytes, 190'000u);
+  EXPECT_LE(core_->stats().feed.waiting_bytes, 200'000u);
+}
+
 // The thread is held up; what comes meanwhile is bounded, and who floods loses its own.
 TEST_F(CoreTest, AFullInboxDropsTheOldestOfTheFullest) {
   std::mutex mutex;

@@ -363,6 +363,7 @@ diagnosis::Report DiagnosisFeed::report() const {
 DiagnosisFeed::Counts DiagnosisFeed::counts() const {
   Counts counts = counts_;
   counts.group_bytes = engine_.group_bytes();
+  counts.waiting_bytes = engine_.waiting_bytes();
   return counts;
 }
 

@@ -81,7 +81,8 @@ class DiagnosisFeed {
     uint64_t proxy_dropped = 0;  // FoldBatch::proxy_dropped, over the nodes that are connected
     uint64_t live_ranks = 0;     // owned and not gone
     uint64_t groups_unused = 0;  // that came with members that are not used (diagnosis::Engine::SetGroup)
-    size_t group_bytes = 0;      // that the engine holds
+    size_t group_bytes = 0;      // that the engine holds,
+    size_t waiting_bytes = 0;    // and of folds that wait there for other ranks
   };
 
   // A rank has no more groups than this, and groups beyond this many bytes go without their members. Real jobs have a

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
-"""What honest work costs while a stranger attacks: under_attack.py [--connections N] [--rounds N] [--taskd PROGRAM]
+"""What honest work costs while a stranger attacks: under_attack.py [--connections N] [--rounds N] [--taskd PROGRAM]...
 
 In turns without and with an attack, on this machine's CPUs, which the attacker shares: switches of a job of --ranks ranks (every rank has to
 acknowledge), the manager's CPU at 1 step/s, mutual-TLS handshakes with the manager, ranks that join a store. The attacker is a process of
 another user (root starts it; else of the same), comes from 127.0.0.2, has no secret and keeps --connections of them: some silent, some in the
 middle of a handshake, some with half a request in plain text or with half a frame of the store's; one that is closed is opened again, up to
 200 a second. The last column is attacked / not attacked, medians.
+
+With --taskd once more an older program is measured beside, in the same turns; then there are also the ratios of each to the first. Joins are
+measured with the store_join that lies in the program's build (../bench), and left out where there is none.
 """
 import argparse
 import contextlib
@@ -23,6 +26,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import manager_scale  # noqa: E402
 import store_join  # noqa: E402
 
+RELEASE = os.path.join(manager_scale.ROOT, "build", "release")
 STRANGER = 64199  # a user of no name
 ATTACK = r"""
 import selectors, socket, sys, time
@@ -80,8 +84,7 @@ def attack(address, connections):
 
 def handshakes_a_second(job, folder, count):
     """One after the other, each on a connection of its own, until the server's first byte of HTTP/2."""
-    build = os.path.dirname(os.path.dirname(job.program))
-    issued = json.loads(subprocess.run([os.path.join(build, "tests", "job_certificates")], input=job.environment["TASKD_TOKEN"],
+    issued = json.loads(subprocess.run([os.path.join(RELEASE, "tests", "job_certificates")], input=job.environment["TASKD_TOKEN"],
                                        capture_output=True, text=True, check=True).stdout)
     files = {name: os.path.join(folder, name) for name in ("authority", "certificate", "key")}
     for name, path in files.items():
@@ -99,9 +102,9 @@ def handshakes_a_second(job, folder, count):
     return count / (time.monotonic() - began)
 
 
-def measure_manager(arguments, folder, connections):
+def measure_manager(program, arguments, folder, connections):
     found = {}
-    job = manager_scale.Job(arguments.taskd, folder, arguments.ranks, 0.001)
+    job = manager_scale.Job(program, folder, arguments.ranks, 0.001)
     try:
         with attack(job.address, connections) if connections else contextlib.nullcontext():
             last, command = [], []
@@ -116,7 +119,7 @@ def measure_manager(arguments, folder, connections):
             found["one handshake, ms"] = 1e3 / handshakes_a_second(job, folder, arguments.handshakes)
     finally:
         job.close()
-    job = manager_scale.Job(arguments.taskd, folder, arguments.ranks, 1)
+    job = manager_scale.Job(program, folder, arguments.ranks, 1)
     try:
         with attack(job.address, connections) if connections else contextlib.nullcontext():
             time.sleep(2)  # the beginning: groups are sent once
@@ -131,8 +134,11 @@ def measure_manager(arguments, folder, connections):
     return found
 
 
-def measure_store(arguments, connections):
-    bench = store_join.Bench(os.path.dirname(os.path.dirname(arguments.taskd)), arguments.join)
+def measure_store(program, arguments, connections):
+    build = os.path.dirname(os.path.dirname(program))
+    if not os.path.exists(os.path.join(build, "bench", "store_join")):
+        return {}
+    bench = store_join.Bench(build, arguments.join)
     root, addresses = bench.serve(1)
     with attack(addresses[0], connections) if connections else contextlib.nullcontext():
         joined = bench.measure("taskd, flat", root, addresses, bench.ranks, [])
@@ -148,22 +154,33 @@ def main():
     parser.add_argument("--handshakes", type=int, default=500)
     parser.add_argument("--seconds", type=int, default=15, help="of the run with 1 step/s")
     parser.add_argument("--join", type=int, default=4000)
-    parser.add_argument("--taskd", default=os.path.join(manager_scale.ROOT, "build", "release", "bin", "taskd"))
+    parser.add_argument("--taskd", action="append", help="bin/taskd of a build; again for one to be compared with the first")
     arguments = parser.parse_args()
-    runs = {0: {}, arguments.connections: {}}
+    programs = [os.path.abspath(program) for program in arguments.taskd or [os.path.join(RELEASE, "bin", "taskd")]]
+    runs = {(program, connections): {} for program in programs for connections in (0, arguments.connections)}
     for number in range(arguments.rounds):
-        for connections in (0, arguments.connections) if number % 2 == 0 else (arguments.connections, 0):
+        for program, connections in runs if number % 2 == 0 else reversed(runs):
             with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
-                found = {**measure_manager(arguments, folder, connections), **measure_store(arguments, connections)}
-            print(f"# round {number + 1}, {connections} hostile connections: {json.dumps(found)}", file=sys.stderr, flush=True)
+                found = {**measure_manager(program, arguments, folder, connections), **measure_store(program, arguments, connections)}
+            print(f"# round {number + 1}, {program}, {connections} hostile connections: {json.dumps(found)}", file=sys.stderr, flush=True)
             for what, value in found.items():
-                runs[connections].setdefault(what, []).append(value)
-    print("| what | alone, runs | attacked, runs | ratio |\n|---|---|---|---|")
-    for what, alone in runs[0].items():
-        attacked = runs[arguments.connections][what]
-        print(f"| {what} | {', '.join(f'{v:.3g}' for v in alone)} | {', '.join(f'{v:.3g}' for v in attacked)} | "
-              f"{statistics.median(attacked) / statistics.median(alone):.2f} |")
+                runs[program, connections].setdefault(what, []).append(value)
+    for program in programs:
+        print(f"{program}:\n" if len(programs) > 1 else "", end="")
+        print_ratios("alone", runs[program, 0], "attacked", runs[program, arguments.connections])
+    for program in programs[1:]:
+        for kind, connections in (("alone", 0), ("attacked", arguments.connections)):
+            print(f"\n{program} and the first, {kind}:\n")
+            print_ratios("the first", runs[programs[0], connections], "this", runs[program, connections])
     return 0
+
+
+def print_ratios(first, its_runs, second, runs):
+    print(f"| what | {first}, runs | {second}, runs | ratio |\n|---|---|---|---|")
+    for what in [what for what in its_runs if what in runs]:
+        one, other = its_runs[what], runs[what]
+        ratio = f"{statistics.median(other) / statistics.median(one):.2f}" if statistics.median(one) else "-"  # less than a tick of CPU
+        print(f"| {what} | {', '.join(f'{v:.3g}' for v in one)} | {', '.join(f'{v:.3g}' for v in other)} | {ratio} |")
 
 
 if __name__ == "__main__":

@@ -215,6 +215,7 @@ def test_mutual_tls(stage):
         return stage.run("status", "--manager", manager.address, *flags, timeout_s=40)
 
     wait_until(lambda: manager.require_alive() and status(ours).returncode == 0, "status over TLS")
+    assert manager.log().count("--tls-dir without --tls-name: everybody with a certificate of ca.crt, whatever name it has, can join") == 1
     assert status(None).returncode == 1
     assert status(theirs).returncode == 1
     proxy = stage.proxy(manager, flags=["--tls-dir", ours])

@@ -3,14 +3,18 @@ it out."""
 import os
 import subprocess
 
+import grpc
 import harness
 import pytest
+import stubs
 from harness import peak_bytes, thread_count, wait_until
 from strangers import STRANGER, VICTIM, host  # noqa: F401
+from tcpstore import StoreTimeout, TCPStore
 
 pytestmark = pytest.mark.root("processes of other users")
 
 MIB = 1 << 20
+SECRET = "what the victim's manager and tools have"
 
 # Begins handshakes from addresses of its own choice and leaves them, until its input ends; whoever is closed is replaced.
 FLOOD = """
@@ -75,13 +79,13 @@ def as_user(uid):
 
 @pytest.mark.parametrize("descriptors", [600, 0])
 def test_handshakes_of_a_stranger_are_bounded_and_keep_nobody_out(host, descriptors):
-    manager, address = host.manager(VICTIM, "mine")
+    manager, address = host.manager(VICTIM, "mine", TASKD_TOKEN=SECRET)
     if descriptors:
         manager.kill()
         address = f"127.0.0.1:{harness.free_port()}"
         manager = harness.Process("few", host.command(VICTIM, "prlimit", f"--nofile={descriptors}:{descriptors}",
                                                       "/run/build/bin/taskd", "manager", "--listen", address, "--http", "127.0.0.1:0"),
-                                  host.environment(), host.stage.folder)
+                                  host.environment(TASKD_TOKEN=SECRET), host.stage.folder)
         host.stage.processes.append(manager)
         wait_until(lambda: manager.require_alive() and "answers gRPC" in manager.log(), "it is ready")
 
@@ -89,19 +93,52 @@ def test_handshakes_of_a_stranger_are_bounded_and_keep_nobody_out(host, descript
         return host.run(VICTIM, "taskd", "status", "--manager", address, "--json").returncode
 
     assert status() == 0
-    before, threads = peak_bytes(manager), thread_count(manager)
-    flood = Flood(as_user(STRANGER), address.rpartition(":")[2])
-    try:
-        flood.wait()
-        for _ in range(5):
-            assert status() == 0, manager.log()[-2000:]
-            flood.require_alive()
-        after, more = peak_bytes(manager), thread_count(manager)
-    finally:
-        flood.close()
+    with harness.secure_channel(address, SECRET) as channel:
+        ask_status = harness.prompt_status(channel)
+        before, threads = peak_bytes(manager), thread_count(manager)
+        flood = Flood(as_user(STRANGER), address.rpartition(":")[2])
+        try:
+            flood.wait()
+            for _ in range(5):
+                ask_status()
+                assert status() == 0, manager.log()[-2000:]
+                flood.require_alive()
+            after, more = peak_bytes(manager), thread_count(manager)
+        finally:
+            flood.close()
     assert after - before < 64 * MIB
     assert more - threads < 40
     assert status() == 0
+
+
+def test_handshakes_at_the_proxys_port_cost_nothing(host):
+    """It serves health in plain text, and no TLS: there is nothing to prove."""
+    _, manager_address = host.manager(VICTIM, "mine", TASKD_TOKEN=SECRET)
+    address = f"127.0.0.1:{harness.free_port()}"
+    proxy = host.start(VICTIM, "proxy", "proxy", "--manager", manager_address, "--listen", address, TASKD_TOKEN=SECRET)
+    messages, services = stubs.health()
+
+    def healthy():
+        with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as probe:
+            answer = services.HealthStub(probe).Check(messages.HealthCheckRequest(), timeout=harness.PATIENCE_S, wait_for_ready=True)
+            return answer.status == messages.HealthCheckResponse.SERVING
+
+    assert healthy()
+    with harness.secure_channel(manager_address, SECRET) as channel:
+        ask_status = harness.prompt_status(channel)
+        before, threads = peak_bytes(proxy), thread_count(proxy)
+        flood = Flood(as_user(STRANGER), address.rpartition(":")[2])
+        try:
+            flood.wait()
+            for _ in range(5):
+                assert healthy(), proxy.log()[-2000:]
+                ask_status()
+                flood.require_alive()
+            after, more = peak_bytes(proxy), thread_count(proxy)
+        finally:
+            flood.close()
+    assert after - before < 64 * MIB
+    assert more - threads < 40
 
 
 @pytest.mark.parametrize("token", ["", "the-jobs-own-token"])
@@ -111,16 +148,35 @@ def test_launchers_join_while_a_stranger_floods_their_port(jobs, token):
     first = jobs.static(0, port, action=("wait",), environment=environment)
     wait_until(lambda: first.require_alive() and subprocess.run(
         ["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port}"], capture_output=True, check=False).returncode == 0, "the store listens")
-    before = peak_bytes(first)
+    ranks = [TCPStore("127.0.0.1", port) for _ in range(harness.ANSWER_TRIES)]
+    for rank in ranks:
+        rank.reply_timeout_s = harness.ANSWER_S
+
+    def count():
+        """What a rank's ADD answers in time; one that comes late may still be under way, so the next rank asks."""
+        while True:
+            try:
+                return ranks[0].add("count", 1)
+            except StoreTimeout:
+                ranks.pop(0).close()
+                assert ranks, "no answer in time"
+
+    before, threads = peak_bytes(first), thread_count(first)
     flood = Flood(as_user(STRANGER), port, frames=True)
     try:
         flood.wait()
+        for _ in range(5):
+            count()
+            flood.require_alive()
         second = jobs.static(1, port, action=("wait",), environment=environment)
         wait_until(lambda: first.require_alive() and second.require_alive() and
                    len([name for name in os.listdir(jobs.folder) if name.startswith("started.")]) == 4, "all ranks have begun")
+        count()
         flood.require_alive()
-        assert peak_bytes(first) - before < 64 * MIB
+        assert peak_bytes(first) - before < 64 * MIB and thread_count(first) - threads < 40
     finally:
         flood.close()
+        for rank in ranks:
+            rank.close()
     jobs.put("go")
     assert first.wait() == 0 and second.wait() == 0

@@ -9,7 +9,7 @@ import time
 
 import harness
 import pytest
-from harness import peak_bytes, wait_until
+from harness import peak_bytes, thread_count, wait_until
 
 MIB = 1 << 20
 PROBE_S = 5.0  # a probe's own patience; an HTTP server that is starved answers later, or never
@@ -78,7 +78,7 @@ def is_closed(connection):
                                   b"GET / HTTP/1.1\r\nA: " + b"b" * 3_000_000],
                          ids=["fields", "target", "nothing", "field"])
 def test_endless_headers_take_no_memory(manager, http, line):
-    before = peak_bytes(manager)
+    before, threads = peak_bytes(manager), thread_count(manager)
     sent = 0
     with connect(http) as connection:
         try:
@@ -89,7 +89,7 @@ def test_endless_headers_take_no_memory(manager, http, line):
             assert error.errno in (errno.EPIPE, errno.ECONNRESET)
         else:
             raise AssertionError(f"{sent} bytes of one request were taken")
-    assert peak_bytes(manager) - before < 16 * MIB
+    assert peak_bytes(manager) - before < 16 * MIB and thread_count(manager) < threads + 40
 
 
 def test_too_long_a_request_is_told_so(http):
@@ -99,8 +99,8 @@ def test_too_long_a_request_is_told_so(http):
 
 @pytest.mark.parametrize("first", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nA: b\r\n",
                                    b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["silent", "line", "header", "idle"])
-def test_slow_and_idle_clients_do_not_starve_a_probe(http, first):
-    crowd = []
+def test_slow_and_idle_clients_do_not_starve_a_probe(manager, http, first):
+    threads, crowd = thread_count(manager), []
     try:
         for _ in range(1000):
             crowd.append(connect(http))
@@ -112,6 +112,7 @@ def test_slow_and_idle_clients_do_not_starve_a_probe(http, first):
             assert probe(http)
             outlived += is_closed(crowd[-1])
         assert outlived == 0, "probes are answered, but only after the others' time-outs"
+        assert thread_count(manager) < threads + 40
         # At most so many are kept; the oldest had to go.
         wait_until(lambda: sum(is_closed(one) for one in crowd) >= 1000 - 128, "the oldest connections are closed")
     finally:
@@ -120,7 +121,7 @@ def test_slow_and_idle_clients_do_not_starve_a_probe(http, first):
 
 
 def test_those_who_do_not_read_do_not_starve_a_probe(manager, http):
-    before = peak_bytes(manager)
+    before, threads = peak_bytes(manager), thread_count(manager)
     request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
     crowd = []
     try:
@@ -137,7 +138,7 @@ def test_those_who_do_not_read_do_not_starve_a_probe(manager, http):
                 pass
             crowd.append(one)
         assert probe(http)
-        assert peak_bytes(manager) - before < 32 * MIB
+        assert peak_bytes(manager) - before < 32 * MIB and thread_count(manager) < threads + 40
     finally:
         for one in crowd:
             one.close()

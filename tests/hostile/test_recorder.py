@@ -295,6 +295,24 @@ def test_segment_that_is_truncated_while_it_is_read(good, manager, proxy, segmen
     os.close(descriptor)
 
 
+def test_a_rank_that_another_process_has_is_not_to_be_had(good, manager, proxy, segment):
+    """Nor its ring, by the way of /dev/shm; once it ends, its number is free."""
+    name = next(n for n in os.listdir("/dev/shm") if n.startswith("taskd-") and f"-{good.pid}-" in n)
+    own = memory_file(bytes(segment))
+    ring = os.open(os.path.join("/dev/shm", name), os.O_RDWR)
+    for rank, descriptor in ((0, own), (50, ring)):
+        with send(proxy, hello(rank, pid=good.pid), [descriptor]) as connection:
+            magic, version, status, message = REPLY.unpack(connection.recv(REPLY.size, socket.MSG_WAITALL))
+            assert (magic, version, status) == (HELLO_MAGIC, 1, 2) and b"that of process %d" % good.pid in message
+            assert connection.recv(1) == b""
+    wait_until(lambda: manager.rank_status()[0].get("reason") == f"process {os.getpid()} says that it is this rank, too, and is set aside",
+               "the note is in the status")
+    assert f"process {os.getpid()} says that it is rank 0, which is that of process {good.pid}" in proxy.log()
+    assert manager.rank_status()[0]["pid"] == good.pid and list(manager.rank_status()) == [0]
+    os.close(ring)
+    os.close(own)
+
+
 @pytest.mark.root("becomes another user")
 def test_other_users_are_not_answered(good, proxy, stage):
     os.chmod(proxy.socket, 0o777)

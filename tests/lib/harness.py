@@ -38,6 +38,11 @@ CLUSTERD_FIELDS = {"step": "Step", "save_checkpoint": "SaveCheckpoint", "fp": "F
                    "communication": "CommunicationOperator"}
 # Time for things that have no promise of their own, on a slow and busy machine.
 PATIENCE_S = 30.0
+# Within this the manager answers, and a store its ranks, whoever attacks: the one bound of time that a test asserts, since
+# others wait for the answer. Of a connection that is there already, not of a program's start; and one answer of three,
+# because a machine that is starved of CPUs may hold up the test as well.
+ANSWER_S = 1.0
+ANSWER_TRIES = 3
 
 
 def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
@@ -138,6 +143,21 @@ def secure_channel(address, secret, options=()):
     return grpc.secure_channel(address, credentials, options=[("grpc.use_local_subchannel_pool", 1),
                                                               ("grpc.ssl_target_name_override", pem["name"].decode()),
                                                               *options])
+
+
+def prompt_status(channel):
+    """A function that asks a manager for the status, over this channel's connection, and fails where ANSWER_S is not kept."""
+    grpc.channel_ready_future(channel).result(PATIENCE_S)
+    get_status = channel.unary_unary("/taskd.v1.Control/GetStatus")
+
+    def ask():
+        for last in (False,) * (ANSWER_TRIES - 1) + (True,):
+            try:
+                return get_status(b"", timeout=ANSWER_S)
+            except grpc.RpcError as error:
+                if last or error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise
+    return ask
 
 
 class Process:

@@ -30,7 +30,7 @@ constexpr int kMaxRetryMs = 500;
 constexpr int kRefusedRetryMs = 5000;
 constexpr size_t kStackBytes = 128 * 1024;  // the static TLS of everything that is preloaded comes out of it
 
-enum class Outcome { kNoProxy, kRefused, kProxyGone };
+enum class Outcome { kNoProxy, kRefused, kTaken, kProxyGone };
 
 // Under the lock.
 bool g_running = false;
@@ -122,6 +122,7 @@ bool ReceiveAll(int fd, void* buffer, size_t bytes) {
 Outcome Talk(int fd) {
   hello::HelloReply reply;
   if (!SendHello(fd) || !ReceiveAll(fd, &reply, sizeof(reply))) return Outcome::kNoProxy;
+  if (reply.magic == hello::kMagic && reply.status == hello::kTaken) return Outcome::kTaken;
   if (reply.magic != hello::kMagic || reply.status != hello::kAccepted) return Outcome::kRefused;
   g_attached.store(true, std::memory_order_relaxed);
   char ignored[64];

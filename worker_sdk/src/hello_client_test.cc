@@ -193,6 +193,21 @@ FRESH_TEST(HelloClientTest, NewIdentityIsANewHello) {
   EXPECT_EQ(server.hello().rank, 3);
 }
 
+FRESH_TEST(HelloClientTest, AsksAgainForARankThatIsTaken) {
+  Server server;
+  ASSERT_EQ(taskd_worker_init(1, 0, 0), 0);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(server.Accept());
+    EXPECT_EQ(server.hello().rank, 1);
+    server.Reply(hello::kTaken);
+    EXPECT_TRUE(server.PeerIsGone());
+    EXPECT_FALSE(Attached());
+  }
+  ASSERT_TRUE(server.Accept());
+  server.Reply(hello::kAccepted);
+  EXPECT_TRUE(WaitFor(Attached));
+}
+
 FRESH_TEST(HelloClientTest, ThreadTakesNoSignals) {
   ASSERT_EQ(taskd_worker_init(1, 0, 0), 0);
   std::string task;

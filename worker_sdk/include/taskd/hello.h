@@ -35,6 +35,7 @@ static_assert(sizeof(Hello) == 64);
 enum Status : uint16_t {
   kAccepted = 0,
   kRefused = 1,  // the message has the reason; asking again will not help this process
+  kTaken = 2,    // the rank is a connected, living process's; once that ends, it is whose who asks again
 };
 
 struct HelloReply {
