@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Plays the two machines of a job and its operator; quickstart.sh calls it. Exit code 0 only if every step worked."""
 import argparse
+import datetime
 import importlib
 import json
 import os
@@ -22,6 +23,12 @@ REPOSITORY = os.path.dirname(os.path.dirname(HERE))
 JOB = "default/quickstart"
 TASK = "quickstart"
 RANKS = range(4)
+# Of `taskd goodput`, of a job that was not interrupted: the share, of how much, and what took most.
+SENTENCE = re.compile(r"(\d+\.\d) % of [\d.]+ rank-(?:seconds|hours) were productive; most was lost to [a-z -]+ \(\d+\.\d %\)"
+                      r"(?:; of \d+\.\d % nobody can tell)?")
+CLOCK_S = 1  # how exact the ledger's times are to be
+SLOW_STEPS = 20  # that a slow rank has at least, once it is named
+SLOW_S = 0.1  # each of them (trouble.py)
 STEERING = re.compile(r"TASKD_|MINDX_|PET_|POD_IP$|RANK$|LOCAL_RANK$|WORLD_SIZE$|MASTER_|LD_PRELOAD$")
 
 
@@ -64,6 +71,7 @@ class Job:
         self.reported = []  # verdicts that were printed: (scope, ids, cause)
         self.manager = None  # its address, once a rank knows it
         self.nodes = []
+        self.moments = {"launched": time.time()}  # Unix times of what the ledger is held against
         port = free_port()
         clean = {k: v for k, v in os.environ.items() if not STEERING.match(k)}
         for node in (0, 1):
@@ -190,6 +198,20 @@ class Job:
                 raise Failed(f"node {node} did not end within 60 s:\n{self.log(node)[-3000:]}") from None
             require(code == 0, f"node {node} ended with code {code}:\n{self.log(node)[-3000:]}")
 
+    def passed(self, moment):
+        self.moments[moment] = time.time()
+
+    def goodput(self):
+        """(its sentence, as JSON) of what the manager has kept: the job has ended."""
+        command = [self.taskd, "goodput", "--state-dir", os.path.join(self.work, "node0", "state")]
+        answers = []
+        for flags in ([], ["--json"]):
+            done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+            require(done.returncode == 0, f"taskd goodput ended with code {done.returncode}: {done.stderr}")
+            answers.append(done.stdout)
+        print(f"$ taskd goodput --state-dir {command[-1]}", flush=True)
+        return answers[0].splitlines()[0], json.loads(answers[1])
+
     def processes(self):
         """{pid: environment} of our processes that run: those whose environment has this job's folder."""
         found = {}
@@ -226,6 +248,31 @@ def require_none_lost(ranks):
         steps = ranks[rank].steps
         require(steps == list(range(steps[0], steps[0] + len(steps))), f"rank {rank}: its step numbers have a gap")
         require(len(ranks[rank].open) <= 1, f"rank {rank}: {len(ranks[rank].open)} ranges have no end")
+
+
+def require_plausible(sentence, goodput, moments):
+    """The ledger against what this script knows of the run: when it began and ended, when marks were off, who was slow."""
+    seconds, wall, all_s = goodput["seconds"], goodput["wall_s"], goodput["rank_s"]
+
+    def agree(holds, what):
+        require(holds, f"the ledger and the run do not agree, {what}: {json.dumps(goodput)}")
+
+    found = SENTENCE.fullmatch(sentence)
+    agree(found, f"this is no sentence about it: {sentence}")
+    agree(abs(float(found[1]) - 100 * seconds["productive"] / all_s) <= 0.051, f"its sentence has another share: {sentence}")
+    agree(goodput["slots"] == len(RANKS) and abs(all_s - len(RANKS) * wall) <= 1e-3 * all_s, f"{len(RANKS)} ranks have lived {wall} s each")
+    agree(abs(sum(seconds.values()) - all_s) <= 1e-3 * all_s, "its categories add up")
+    # On a machine that stands still for a while the job hangs, but nobody has ended it.
+    agree(all(incident["kind"] in ("straggler", "hang") for incident in goodput["incidents"]), "nothing was restarted")
+
+    since, until = (datetime.datetime.fromisoformat(goodput[key].replace("Z", "+00:00")).timestamp() for key in ("since", "until"))
+    agree(moments["launched"] - CLOCK_S <= since <= moments["found"] + CLOCK_S, f"it began at {moments['launched']:.3f}")
+    agree(moments["stopped"] - CLOCK_S <= until <= moments["ended"] + CLOCK_S, f"it ended at {moments['ended']:.3f}")
+    off_s = moments["switched_on"] - moments["trains"] + moments["stopped"] - moments["switched_off"]
+    agree(seconds["unmarked"] >= len(RANKS) * (off_s - 2 * CLOCK_S), f"marks were off for {off_s:.1f} s at least")
+    # Half of what trouble.py has put into the steps that watch() waited for: all ranks wait for the slow one.
+    slow_s = 2 * SLOW_STEPS * SLOW_S * len(RANKS)
+    agree(seconds["productive"] > 0 and seconds["straggler"] + seconds["data"] >= slow_s / 2, f"slow ranks took {slow_s:.1f} rank-seconds")
 
 
 def table(counts):
@@ -268,7 +315,7 @@ def slow_rank(job, cause, rank):
     wait_until(lambda: job.trouble_since(cause, rank) is not None, f"rank {rank} gets slow")
     print(f"It is slow since step {job.trouble_since(cause, rank)}. Now and then: "
           f"taskd diagnose --manager {job.manager} --json", flush=True)
-    watch(job, ("rank", [rank], cause), 20)
+    watch(job, ("rank", [rank], cause), SLOW_STEPS)
     job.show("diagnose")
     os.unlink(job.trouble_file)
     watch(job, None, 20)
@@ -294,9 +341,11 @@ def run(job, stays):
     with open(os.path.join(HERE, "train_node.sh"), encoding="utf-8") as script:
         print("  " + script.read().partition("exec ")[2].rstrip().replace("\n", "\n  "), flush=True)
     wait_until(job.find_manager, "a rank knows the manager", 120)
+    job.passed("found")
     wait_until(lambda: job.require_running() or {r for r, s in job.status().items() if s["attached"]} == set(RANKS),
                "all four ranks are attached", 120)
     steps = job.wait_for_training(10)
+    job.passed("trains")
     print(f"All 4 ranks train (step {steps}) and are attached to their node's proxy; the manager is at {job.manager}. Marks are off.")
     print(f"In a browser, from now until the end: {job.page()}")
 
@@ -305,6 +354,7 @@ def run(job, stays):
     require(not any(sum(c.values()) for c in job.counts().values()), "there are marks already")
 
     say(3, "Switch them on while the job runs: a plain gRPC client made from proto/profiling.proto")
+    job.passed("switched_on")
     job.modify(Step="on", FP="on", DataLoader="on", SaveCheckpoint="on", CommunicationOperator="off")
     print("The same with TaskD's own tool, which shows each rank's answer:")
     job.show("switch", "--job", JOB, "step=on", "fp=on", "dataloader=on", "save_checkpoint=on", "communication=off")
@@ -337,6 +387,7 @@ def run(job, stays):
     say(9, "Everything off again; the training goes on")
     job.modify(Step="off", FP="off", DataLoader="off", SaveCheckpoint="off", CommunicationOperator="off")
     wait_until(lambda: all(set(s["applied"].values()) == {"off"} for s in job.status().values()), "every rank is switched off", 5)
+    job.passed("switched_off")
     steps = job.wait_for_training(10)
     wait_until(lambda: [job.status()[r]["marks"] for r in RANKS] == [job.counts()[r] for r in RANKS],
                "status and files agree")
@@ -350,8 +401,10 @@ def run(job, stays):
     job.show("report", "-o", job.report)
     with open(job.report, encoding="utf-8") as report:
         require("What was slow and is not any more" in report.read(), f"{job.report} does not name the ranks that were slow")
+    job.passed("stopped")
     job.finish()
     wait_until(lambda: not job.processes(), "everything has ended by itself", 15)
+    job.passed("ended")
     ranks, counts = job.marks(), job.counts()
     table(counts)
     require(all(counts[r][kind] > 0 for r in RANKS for kind in marks.KINDS), "a rank has no marks of some kind")
@@ -362,6 +415,13 @@ def run(job, stays):
                 f"node {node} has no parallel_group.json")
     print("None lost: 0 counted as overwritten, step numbers without a gap, every range ended.")
     print(f"Files: {job.profiling(0)}/{TASK}/<rank>/, {job.profiling(1)}/{TASK}/<rank>/")
+
+    say(11, "Where the time of its ranks went")
+    sentence, goodput = job.goodput()
+    print(f"  {sentence}", flush=True)
+    require_plausible(sentence, goodput, job.moments)
+    print(f"{goodput['slots']} ranks x {goodput['wall_s']:.1f} s; from the first process's start to the last one's end it took "
+          f"{job.moments['ended'] - job.moments['launched']:.1f} s.")
 
 
 def main():

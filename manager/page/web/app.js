@@ -1,11 +1,13 @@
 // The page: asks the manager once a second, and shows what it knows.
 import {html, render, useEffect, useState} from "/vendor/htm-preact.js";
+import {Goodput} from "/goodput.js";
 import {Heatmap, Legend} from "/heatmap.js";
 import {Events, Hang, hangText, Rank, Suspects, Switches} from "/panels.js";
 import {Phases} from "/phases.js";
 import {Store} from "/store.js";
 
 const INTERVAL_MS = 1000, PATIENCE_MS = 5000, QUIET_S = 10;
+const LEDGER_MS = 10000;  // it says little that is new in a second, and of many incidents is long
 const VALUES = {own_time: "own time", period: "whole step", dataloader: "data loader", communication: "communication"};
 const EXPLAINED = {
   own_time: "what a rank does by itself, without waiting for others: a slow rank is orange",
@@ -28,9 +30,12 @@ const store = new Store();
 
 async function update() {
   try {
-    // Either the one or the other, so that there is one request a second.
+    // One of them, so that there is one request a second.
     if (!store.whole && store.live) store.takeWhole(await fetchJson(`/api/v1/heatmap?value=${store.value}`));
-    else store.takeLive(await fetchJson(`/api/v1/live?value=${store.value}`));
+    else if (store.live && performance.now() - store.goodputAt > LEDGER_MS) {
+      store.goodputAt = performance.now();
+      store.goodput = await fetchJson("/api/v1/goodput");
+    } else store.takeLive(await fetchJson(`/api/v1/live?value=${store.value}`));
   } catch (error) {
     store.refused = error instanceof Refused;
     store.lostSince ??= new Date();
@@ -137,11 +142,12 @@ function Page() {
       <section id="phases" hidden=${!drawn}><h2>Where a step's time goes</h2><${Phases} store=${store} tick=${tick} /></section>
       <${Switches} live=${live} />
     </div>
+    ${store.goodput && html`<${Goodput} goodput=${store.goodput} />`}
     <${Events} events=${live.events} />
     ${notes.length > 0 && html`<section><h2>Notes of the diagnosis</h2><ul>${notes.map((note, i) =>
       html`<li key=${i}>${note.text}</li>`)}</ul></section>`}
     <footer>TaskD ${live.version} · history since ${new Date(live.since).toLocaleString([], {hour12: false})}, when the manager started · <a href="/report.html" download="taskd-report.html">report for a ticket</a> ·
-      ${" "}<a href="/api/v1/diagnosis">diagnosis as JSON</a> ·${" "}
+      ${" "}<a href="/api/v1/diagnosis">diagnosis</a> and <a href="/api/v1/goodput">goodput</a> as JSON ·${" "}
       <a href="/licenses.txt">licenses</a></footer>
   </main>`;
 }

@@ -17,6 +17,7 @@ FILES = {
     "/app.js": (JS, ["app.js"]),
     "/store.js": (JS, ["store.js"]),
     "/heatmap.js": (JS, ["heatmap.js"]),
+    "/goodput.js": (JS, ["goodput.js"]),
     "/panels.js": (JS, ["panels.js"]),
     "/phases.js": (JS, ["phases.js"]),
     "/vendor/htm-preact.js": (JS, ["vendor/htm-preact.js"]),

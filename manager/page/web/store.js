@@ -32,6 +32,8 @@ export class Store {
   refused = false;   // it answers, but not to us
   whole = false;     // the columns are all that the manager has
   since = null;      // of the manager's life
+  goodput = null;    // newest answer of /api/v1/goodput
+  goodputAt = -Infinity;  // performance.now() when it was asked for
 
   takeWhole(map) {
     if (map.value !== this.value) return;
@@ -47,6 +49,7 @@ export class Store {
     if (this.since !== null && Math.abs(Date.parse(live.since) - Date.parse(this.since)) > 2000) {
       this.columns = [];  // another life of the manager
       this.whole = false;
+      this.goodputAt = -Infinity;
     }
     this.since = live.since;
     this.live = live;
