@@ -343,7 +343,7 @@ def test_a_launcher_and_its_daemons_are_closed_and_its_ranks_open(host):
                    "the rank runs")
         parts = {(named(pid) + [b""])[1].decode() if b"taskd" in named(pid)[0] else "rank": pid for pid in [job.pid, *below(job.pid)]}
         for part in ("run", "manager", "proxy"):
-            assert looks(host, parts[part]) == [], part
+            wait_until(lambda: looks(host, parts[part]) == [], f"{part} has closed")  # noqa: B023
             assert b"TASKD_SECRET" not in environ_of(parts[part]) and (not token or token.encode() not in environ_of(parts[part]))
         assert "environ" in looks(host, parts["rank"])
         rank = host.sh(VICTIM, "cat /tmp/mine/rank")

@@ -11,7 +11,7 @@ import pytest
 
 MIB = 1 << 20
 # A program of 64 MiB of input at most, and itself.
-MOST_BYTES = 256 * MIB
+MOST_BYTES = 256 * MIB if not harness.sanitized() else float("inf")  # a sanitizer shadows what is used
 
 RANK_TABLE = {"version": "1.0", "status": "completed", "server_count": "2", "server_list": [
     {"server_id": name, "device": [{"device_id": "0", "device_ip": ip, "rank_id": rank}]}

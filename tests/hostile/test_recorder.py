@@ -139,6 +139,7 @@ def work_and_rest(pid):
     return threads
 
 
+@pytest.mark.skipif(harness.sanitized(), reason="a sanitizer needs descriptors to look at an object's type")
 def test_without_descriptors_accepting_pauses(good, stage, manager, proxy):
     """No busy loop, one line in the log, ranks that wait are taken as soon as there are descriptors again."""
     limits = resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE)

@@ -5,9 +5,8 @@ import socket
 import subprocess
 
 import ports
-import psutil
 import pytest
-from harness import PYTHON, peak_bytes, wait_until
+from harness import PYTHON, peak_bytes, resident_bytes, wait_until
 from stores import StoreProcess
 from tcpstore import StoreClosed, text, texts, u32, u64, VALIDATE_MAGIC
 
@@ -54,7 +53,7 @@ def place(stage, request, small):
 
 
 def resident_mib(process):
-    return psutil.Process(process.pid).memory_info().rss / MIB
+    return resident_bytes(process) / MIB
 
 
 class Strangers:

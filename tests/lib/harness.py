@@ -273,8 +273,8 @@ class Manager(Process):
 
     def status(self):
         done = subprocess.run([TASKD, "status", "--manager", self.address, "--json"],
-                              env=self.environment or clean_environment(), capture_output=True, text=True, timeout=20,
-                              check=False)
+                              env=self.environment or clean_environment(), capture_output=True, text=True,
+                              timeout=PATIENCE_S if not sanitized() else 4 * PATIENCE_S, check=False)
         assert done.returncode == 0, f"taskd status: code {done.returncode}: {done.stderr}"
         return json.loads(done.stdout)
 
