@@ -100,13 +100,6 @@ Json IncidentToJson(const Incident& incident) {
 
 std::string Percent(double part, double all) { return absl::StrFormat("%.1f %%", all > 0 ? 100 * part / all : 0); }
 
-// 512 rank-hours, 93 rank-seconds.
-std::string Amount(double rank_s) {
-  if (rank_s < 600) return absl::StrFormat("%.0f rank-seconds", rank_s);
-  const double hours = rank_s / 3600;
-  return absl::StrFormat(hours < 10 ? "%.2f rank-hours" : "%.0f rank-hours", hours);
-}
-
 std::string Hours(double rank_s) { return absl::StrFormat("%.4f", rank_s / 3600); }
 
 bool IsLost(Category category) {
@@ -201,6 +194,12 @@ absl::StatusOr<Report> ReadJson(std::string_view text, std::string* job) {
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("a part of it is of another kind: ", error.what()));
   }
+}
+
+std::string Amount(double rank_s) {
+  if (rank_s < 600) return absl::StrFormat("%.0f rank-seconds", rank_s);
+  const double hours = rank_s / 3600;
+  return absl::StrFormat(hours < 10 ? "%.2f rank-hours" : "%.0f rank-hours", hours);
 }
 
 std::string Sentence(const Report& report) {

@@ -18,6 +18,9 @@ absl::StatusOr<Report> ReadJson(std::string_view text, std::string* job);
 // "84.1 % of 512 rank-hours were productive; most was lost to redone steps (6.2 %: 3 restarts)"
 std::string Sentence(const Report& report);
 
+// "512 rank-hours", "93 rank-seconds"
+std::string Amount(double rank_s);
+
 // For people: the sentence, a table by category, the `incidents` incidents that cost most.
 std::string RenderText(const Report& report, const std::string& job, size_t incidents);
 

@@ -19,7 +19,7 @@ ALLOWED = {
     "diagnosis": {"common", "marks"},
     "readers": {"common", "marks", "diagnosis", "ledger"},
     "ledger": {"common", "marks", "diagnosis"},
-    "view": {"common", "marks", "diagnosis"},
+    "view": {"common", "marks", "diagnosis", "ledger"},
     "proto": {"common", "marks", "diagnosis"},
     "worker_sdk": set(),
     "proxy": {"common", "marks", "proto"},

@@ -11,12 +11,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/time.h"
-#include "common/printable.h"
 #include "common/utf8.h"
 #include "diagnosis/render.h"
 #include "diagnosis/text.h"
 #include "marks/step_fold.h"
+#include "view/goodput_section.h"
+#include "view/html.h"
 #include "view/png.h"
 
 namespace taskd::view {
@@ -31,7 +31,6 @@ constexpr size_t kMaxVerdicts = 20;  // open ones, and cleared ones
 constexpr size_t kMaxEvidence = 12;  // of a verdict
 constexpr size_t kMaxAccused = 20;   // ranks with a row of numbers
 constexpr size_t kMaxEvents = 100;
-constexpr size_t kMaxTextBytes = 4096;
 constexpr size_t kMaxStacksBytes = 64 * 1024;
 
 // Of the pictures, in pixels.
@@ -75,44 +74,6 @@ constexpr std::array<Level, 12> kLevels = {{{0, {44, 90, 168}},
 constexpr std::array<const char*, kStepPhases.size()> kPhaseColors = {"#b8860b", "#3b6fb6", "#8fa3bd", "#7a4fa3"};
 constexpr std::array<const char*, kStepPhases.size()> kPhaseTexts = {"data loader", "compute", "communication",
                                                                      "checkpoint"};
-
-std::string Html(std::string_view text, size_t max_bytes = kMaxTextBytes) {
-  std::string html;
-  for (char c : Printable(text, max_bytes)) {
-    switch (c) {
-      case '&':
-        html += "&amp;";
-        break;
-      case '<':
-        html += "&lt;";
-        break;
-      case '>':
-        html += "&gt;";
-        break;
-      case '"':
-        html += "&quot;";
-        break;
-      default:
-        html += c;
-    }
-  }
-  return html;
-}
-
-// The same of several lines.
-std::string HtmlLines(std::string_view text) {
-  std::string html;
-  while (!text.empty()) {
-    const size_t end = text.find('\n');
-    absl::StrAppend(&html, Html(text.substr(0, end)), "\n");
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-  return html;
-}
-
-std::string TimeText(int64_t unix_ns) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::FromUnixNanos(unix_ns), absl::UTCTimeZone());
-}
 
 std::string Number(double value) { return std::isfinite(value) ? absl::StrFormat("%.5g", value) : "-"; }
 std::string Milliseconds(double ms) { return ms < 0 ? "-" : Number(ms); }
@@ -442,7 +403,7 @@ std::string RenderReportPage(const ReportPage& page, const History& history) {
   std::string html = absl::StrCat(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta http-equiv=\""
       "Content-Security-Policy\" content=\"",
-      kReportPagePolicy, "\">\n<title>TaskD: ", Html(page.job), "</title>\n<style>", kStyle,
+      kReportPagePolicy, "\">\n<title>TaskD: ", Html(page.job), "</title>\n<style>", kStyle, kGoodputStyle,
       "</style></head><body><main>\n");
   absl::StrAppend(&html, Head(page), Hang(page), Verdicts(page.report, true, "Who is slow"));
   if (map.steps.empty()) {
@@ -452,6 +413,7 @@ std::string RenderReportPage(const ReportPage& page, const History& history) {
   } else {
     absl::StrAppend(&html, HeatMap(map, columns, accused), Phases(map, columns));
   }
+  if (page.goodput.has_value()) absl::StrAppend(&html, GoodputSection(*page.goodput));
   absl::StrAppend(&html, Accused(history, accused), Notes(page.report),
                   Verdicts(page.report, false, "What was slow and is not any more"), Events(page.events));
   return absl::StrCat(html, "<footer>Made ", TimeText(page.made_ns), " by TaskD ", Html(page.version), " from ",

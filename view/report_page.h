@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "diagnosis/verdict.h"
+#include "ledger/report.h"
 #include "view/history.h"
 
 namespace taskd::view {
@@ -29,6 +31,7 @@ struct ReportPage {
   std::vector<std::pair<std::string, std::string>> facts;  // what else stands at the top: name and value
   std::string hang;                                        // its sentence; empty: none
   std::string stacks;                                      // of that hang, merged
+  std::optional<ledger::Report> goodput;                   // where the time went; none: nobody has kept a ledger
   std::vector<ReportEvent> events;                         // oldest first
 };
 

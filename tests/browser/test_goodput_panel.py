@@ -16,15 +16,23 @@ RANK_SCRIPT = os.path.join(os.path.dirname(harness.__file__), "goodput_rank.py")
 # What is not within its card.
 OUTSIDE = """(() => {
   const card = document.querySelector("#goodput"), end = card.getBoundingClientRect().right;
-  return Array.from(card.querySelectorAll("*")).filter(part => part.getBoundingClientRect().right > end).map(part => part.outerHTML.slice(0, 200));
+  return Array.from(card.querySelectorAll("*")).filter(part => part.getBoundingClientRect().right > end)
+    .map(part => part.outerHTML.slice(0, 200));
 })()"""
 # {category: its part of the bar}, and what the legend says of it.
 SHARES = """(() => {
   const width = document.querySelector(".shares").clientWidth;
-  return Object.fromEntries(Array.from(document.querySelectorAll(".shares > span"), part => [part.className.replace("share-", ""), part.clientWidth / width]));
+  return Object.fromEntries(Array.from(document.querySelectorAll(".shares > span"),
+    part => [part.className.replace("share-", ""), part.clientWidth / width]));
 })()"""
-LEGEND = "Object.fromEntries(Array.from(document.querySelectorAll('#goodput .keys li'), key => [key.firstElementChild.nextSibling.data.trim(), key.querySelector('b').innerText]))"
+LEGEND = """Object.fromEntries(Array.from(document.querySelectorAll("#goodput .keys li"),
+  key => [key.firstElementChild.nextSibling.data.trim(), key.querySelector("b").innerText]))"""
 INCIDENTS = "Array.from(document.querySelectorAll('#incidents tbody tr'), row => Array.from(row.cells, cell => cell.innerText))"
+
+
+def shot_panel(browser, name):
+    if os.environ.get("TASKD_SCREENSHOTS"):
+        browser.order("screenshot", path=os.path.join(os.environ["TASKD_SCREENSHOTS"], name), selector="#goodput")
 
 
 def goodput_of(stage, manager):
@@ -54,10 +62,11 @@ def test_a_killed_rank_is_seen_with_its_price(stage, browser):
     manager = stage.manager(flags=["--nodes", "1", "--procs-per-node", "2"])
     manager.all_on()
     jobs = Jobs(stage)
-    launcher = jobs.launch("launcher", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "taskd.torch", script=RANK_SCRIPT,
-                                  script_arguments=[jobs.folder, "160", "40", "100"],
-                                  environment={"TASKD_MANAGER": manager.address, "PYTHONPATH": harness.PYTHON_PACKAGE, "GLOO_SOCKET_IFNAME": "lo",
-                                               "TASKD_PROFILING_DIR": os.path.join(stage.folder, "profiling")})
+    launcher = jobs.launch(
+        "launcher", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "taskd.torch", script=RANK_SCRIPT,
+        script_arguments=[jobs.folder, "160", "40", "100"],
+        environment={"TASKD_MANAGER": manager.address, "PYTHONPATH": harness.PYTHON_PACKAGE, "GLOO_SOCKET_IFNAME": "lo",
+                     "TASKD_PROFILING_DIR": os.path.join(stage.folder, "profiling")})
     browser.open(url(manager))
     browser.wait_text("#goodput", "were productive", timeout_s=PATIENCE_S)
     assert launcher.wait(PATIENCE_S) == 0, launcher.log()[-3000:]
@@ -77,8 +86,15 @@ def test_a_killed_rank_is_seen_with_its_price(stage, browser):
     for category, part in seconds.items():
         assert bar[category] == pytest.approx(part / goodput["rank_s"], abs=0.03), category
         assert float(legend[category].removesuffix(" %")) == pytest.approx(100 * part / goodput["rank_s"], abs=0.06), category
-    if os.environ.get("TASKD_SCREENSHOTS"):
-        browser.order("screenshot", path=os.path.join(os.environ["TASKD_SCREENSHOTS"], "goodput.png"), selector="#goodput")
+    shot_panel(browser, "goodput.png")
+    # So does the report, which has no script.
+    report = os.path.join(stage.folder, "report.html")
+    assert stage.run("report", "--manager", manager.address, "-o", report).returncode == 0
+    browser.open("file://" + report)
+    for said in (goodput["text"], incident["text"], f"redone {incident['seconds']['redone']:.1f}"):
+        assert said in browser.text("#goodput"), said
+    assert browser.evaluate(SHARES) == pytest.approx(bar, abs=0.01)
+    shot_panel(browser, "goodput-report.png")
     assert browser.order("errors") == []
 
 
