@@ -16,6 +16,9 @@ inline std::string_view MarkCountName(int i) {
   return i < kNumSwitches ? SwitchKindName(static_cast<SwitchKind>(i)) : std::string_view("other");
 }
 
+// The last word of a manager that ends in order, to each node.
+inline constexpr char kManagerIsEnding[] = "the manager is ending";
+
 // taskd.v1.RankStatus.
 struct RankReport {
   int rank = 0;

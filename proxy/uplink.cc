@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/printable.h"
+#include "common/rank_report.h"
 #include "common/utf8.h"
 #include "proto/channel.h"
 #include "proto/node_messages.h"
@@ -83,7 +84,9 @@ class Uplink::Impl {
       if (stopping_) return;
       // The same trouble twice is not news.
       std::string error = ended.ToString();
-      if (error != last_error && !expects_end_) {
+      // One that ends in order is none; if it does not come back, that is what the next try finds.
+      const bool in_order = ended.message() == kManagerIsEnding;
+      if (error != last_error && !expects_end_ && !in_order) {
         spdlog::warn("manager {}: {}; trying again", options_.manager,
                      ended.message().empty() ? "closed the stream" : ended.message());
       }

@@ -311,7 +311,7 @@ absl::StatusOr<uint64_t> ManagerCore::Connect(NodeHello hello, NodeSink* sink) {
   uint64_t stream = 0;
   {
     std::lock_guard lock(mutex_);
-    if (closed_) return absl::UnavailableError("the manager is ending");
+    if (closed_) return absl::UnavailableError(kManagerIsEnding);
     NodeKey key(hello.node_rank, hello.identity);
     if (nodes_.count(key) == 0) {
       if (absl::Status room = MakeRoomFor(hello); !room.ok()) return room;
@@ -629,7 +629,7 @@ void ManagerCore::Close() {
     subscribers_.clear();
     while (!streams_.empty()) {
       Node& node = *streams_.begin()->second;
-      node.sink->Close("the manager is ending");
+      node.sink->Close(kManagerIsEnding);
       DropStream(node, callbacks);
     }
   }

@@ -56,7 +56,7 @@ TRAINING = textwrap.dedent('''
 ''')
 
 
-def record(folder, ranks=3, steps=40, slow_rank=-1, slow_from=20, work_ms=30, more_ms=25, how="sleep"):
+def record(folder, ranks=3, steps=60, slow_rank=-1, slow_from=20, work_ms=30, more_ms=60, how="sleep"):
     """Trains with PyTorch's own profiler on; `folder` gets a trace a rank."""
     script = folder.parent / "profiled_training.py"
     script.write_text(TRAINING)
