@@ -21,7 +21,7 @@ from ports import free_port  # noqa: E402
 RANK_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_ways_rank.py")
 RANKS = 2
 STEPS = 24
-SLOW_S = 0.03
+SLOW_S = 0.1
 PATIENCE_S = 240
 _STEERING = re.compile(r"TASKD_(?!BUILD_DIR)|MINDX_|POD_IP|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|LD_PRELOAD|OMPI_|TORCHELASTIC_")
 
