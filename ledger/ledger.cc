@@ -403,8 +403,7 @@ void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t ba
     if (found != verdicts_.end()) {
       seen = found->second;
     } else {
-      seen.incident =
-          AddIncident(IncidentKind::kStraggler, now_ns_, straggler.ranks, straggler.nodes, straggler.text);
+      seen.incident = AddIncident(IncidentKind::kStraggler, now_ns_, straggler.ranks, straggler.nodes, straggler.text);
       seen.base = base;
     }
     if (Incident* of = FindIncident(seen.incident)) {

@@ -296,7 +296,8 @@ TEST(LedgerTest, AVerdictIsNotOnStepsOfANextProcessWithTheSameNumbers) {
   job.at(13).Restarting(IncidentKind::kOrdered, "", Ns(13), Ns(13));
   job.Launch(1, 14, 15);
   job.Steps(0, 19, 15, 2);  // steps 1 to 20 of the job, of which 1 to 9 are done again
-  EXPECT_NEAR(job.Of(Category::kRedone), 2 * (9 + 2), 1e-6) << "and what was under way, and time without steps until 13";
+  EXPECT_NEAR(job.Of(Category::kRedone), 2 * (9 + 2), 1e-6)
+      << "and what was under way, and time without steps until 13";
   EXPECT_NEAR(job.Of(Category::kStraggler), 2 * 4 * 0.25, 1e-6);
 }
 

@@ -40,10 +40,10 @@ struct RankStep {
 struct StragglerCost {
   uint64_t verdict = 0;
   bool open = true;
-  int64_t since_step = 0;                       // as the diagnosis calls it, as the next
-  int64_t last_step = 0;                        // of one that is not open any more
-  int64_t base = -1;                            // from there to the job's count; -1: of whichever process does such a step
-  double cost_s = 0;                            // a step
+  int64_t since_step = 0;  // as the diagnosis calls it, as the next
+  int64_t last_step = 0;   // of one that is not open any more
+  int64_t base = -1;       // from there to the job's count; -1: of whichever process does such a step
+  double cost_s = 0;       // a step
   bool of_data = false, of_checkpoint = false;  // its cause
   uint64_t incident = 0;
 
@@ -54,8 +54,8 @@ class StepBook {
  public:
   static constexpr double kLeast = 0.01;
   static constexpr double kOdd = 4;
-  static constexpr double kHangS = 5;       // a hang takes that at least, and
-  static constexpr double kHangSteps = 10;  // so many usual steps
+  static constexpr double kHangS = 5;                        // a hang takes that at least, and
+  static constexpr double kHangSteps = 10;                   // so many usual steps
   static constexpr size_t kMaxOpen = 256;                    // steps
   static constexpr int64_t kOpenNs = 120'000'000'000;        // since its last rank
   static constexpr int64_t kFirstOpenNs = 3600'000'000'000;  // of a first step, while no usual one is known

@@ -20,7 +20,8 @@ constexpr size_t kExcerptBytes = 80;                   // of a variable, in a me
 constexpr absl::string_view kShutdownTimeoutS = "20";  // ends, with its report, within the default grace period of 30 s
 
 std::string Excerpt(absl::string_view value) {
-  return value.size() <= kExcerptBytes ? std::string(value) : absl::StrCat(CutUtf8(std::string(value), kExcerptBytes), "...");
+  return value.size() <= kExcerptBytes ? std::string(value)
+                                       : absl::StrCat(CutUtf8(std::string(value), kExcerptBytes), "...");
 }
 
 std::string FirstLabel(absl::string_view name) { return std::string(name.substr(0, name.find('.'))); }

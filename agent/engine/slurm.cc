@@ -27,7 +27,8 @@ constexpr double kUnknownShutdownS = 20;
 constexpr double kKillWaitS = 30;  // Slurm's own default
 
 std::string Shown(absl::string_view value) {
-  return value.size() <= kShownBytes ? std::string(value) : absl::StrCat(CutUtf8(std::string(value), kShownBytes), "...");
+  return value.size() <= kShownBytes ? std::string(value)
+                                     : absl::StrCat(CutUtf8(std::string(value), kShownBytes), "...");
 }
 
 absl::StatusOr<std::vector<std::string>> Expand(const std::string& list) {

@@ -1,5 +1,4 @@
 #include "agent/rdma/node_list.h"
-#include "common/utf8.h"
 
 #include <arpa/inet.h>
 
@@ -8,6 +7,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "common/utf8.h"
 #include "fmt/format.h"
 
 namespace taskd::rdma {

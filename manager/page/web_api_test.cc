@@ -49,7 +49,8 @@ class WebApiTest : public testing::Test {
   std::shared_ptr<view::History> history_ = std::make_shared<view::History>();
   std::shared_ptr<view::RankGroups> groups_ = std::make_shared<view::RankGroups>();
   std::shared_ptr<EventLog> events_ = std::make_shared<EventLog>();
-  std::shared_ptr<JobLedger> ledger_ = std::make_shared<JobLedger>(JobLedger::Options{"ns/job", "", 4, true, nullptr}, "");
+  std::shared_ptr<JobLedger> ledger_ =
+      std::make_shared<JobLedger>(JobLedger::Options{"ns/job", "", 4, true, nullptr}, "");
   HttpHandlers handlers_ = MakeWebApi(
       {core_, diagnosis_, supervision_, history_, groups_, events_, ledger_, std::chrono::steady_clock::now()});
 };

@@ -55,17 +55,111 @@ taskd::StepFold FoldOf(const uint8_t* in, int64_t now_ns) {
   return fold;
 }
 
-// Eight bytes an event.
+std::vector<Ledger::Straggler> StragglersOf(const uint8_t* in) {
+  std::vector<Ledger::Straggler> stragglers(in[2] % 4);
+  for (size_t i = 0; i < stragglers.size(); ++i) {
+    stragglers[i].cost = {.verdict = in[3] % 8 + i,
+                          .open = in[4] % 2 == 0,
+                          .since_step = in[5] % 32,
+                          .last_step = in[6] % 32,
+                          .cost_s = in[7] / 16.0,
+                          .of_data = i == 1};
+  }
+  return stragglers;
+}
+
+// A ledger, and what must hold of it.
+class Game {
+ public:
+  Game(int slots, bool launched, int64_t now_ns) : fixed_(slots > 0) {
+    ledger_.emplace(Ledger::Options{.now_ns = now_ns, .unix_offset_ns = kUnix, .slots = slots, .launched = launched});
+  }
+
+  Ledger& ledger() { return *ledger_; }
+  Report Check() { return ::Check(*ledger_, watch_, fixed_); }
+
+  // Eight bytes an event.
+  void Play(const uint8_t* data, int64_t at_ns, int64_t now_ns) {
+    const int rank = data[5] == 255 ? 70000 : data[5] % 6 - 1;
+    Ledger& ledger = *ledger_;
+    switch (data[0] % 16) {
+      case 0:
+        return ledger.Waits(data[2] % 2 == 0, at_ns, now_ns);
+      case 1:
+      case 2:
+        return ledger.Started(data[2] % 16, at_ns, now_ns);
+      case 3:
+        return ledger.Exited({.rank = rank, .node = data[6], .failed = data[2] % 2 == 0}, at_ns, now_ns);
+      case 4:
+        return ledger.Restarting(static_cast<IncidentKind>(data[2] % kIncidentKinds), "a\n\xff", at_ns, now_ns);
+      case 5:
+        if (data[2] % 4 == 0) ledger.Ended(data[6], "over", at_ns, now_ns);
+        return;
+      case 6:
+        return ledger.Hang(at_ns, {rank}, "hang", now_ns);
+      case 7:
+        return ledger.Resumed(at_ns, now_ns);
+      case 8:
+        return ledger.Suspended(rank, at_ns, at_ns + data[2] * 100 * kMilli, now_ns);
+      case 9:
+        return ledger.SetStepsOn(data[2] % 2 == 0, now_ns);
+      case 10:
+        return ledger.Seen(rank, data[2] % 4 != 0, at_ns, now_ns);
+      case 11:
+        return ledger.SetStragglers(StragglersOf(data), now_ns);
+      case 12:
+        if (data[2] % 8 == 0) {
+          ledger.SetSlots(data[6] % 8, at_ns, now_ns);
+          fixed_ = false;
+        } else if (data[2] % 8 == 1) {
+          Replace(data, now_ns);
+        } else if (data[2] % 8 == 2 && former_) {
+          former_->dead_ns += data[3] * 100 * kMilli;
+          ledger.Precede(*former_, data[4] % 2 == 0 ? Category::kQueue : Category::kUnknown, now_ns);
+          former_.reset();
+          watch_ = Watch();
+        }
+        return;
+      default:
+        return ledger.Step(rank, FoldOf(data, now_ns), now_ns);
+    }
+  }
+
+ private:
+  // By a new one that goes on from what this one had, or is told of it later.
+  void Replace(const uint8_t* data, int64_t now_ns) {
+    const Report report = Check();
+    std::string job;
+    absl::StatusOr<Report> kept = ReadJson(RenderJson(report, "a/b"), &job);
+    FUZZ_CHECK(kept.ok() && job == "a/b" && std::fabs(kept->rank_s - report.rank_s) < 1e-3);
+    watch_ = Watch();
+    fixed_ = false;
+    Ledger::Kept state;
+    state.report = *std::move(kept);
+    state.done_until = ledger_->done_until();
+    state.saved_step = ledger_->saved_step();
+    state.base = ledger_->base();
+    state.round = ledger_->round();
+    state.ended = ledger_->ended();
+    state.dead_ns = data[3] * 100 * kMilli;
+    ledger_.emplace(Ledger::Options{.now_ns = now_ns, .unix_offset_ns = kUnix, .slots = 0});
+    if (data[2] % 16 == 1) {
+      ledger_->Resume(state, now_ns);
+    } else {
+      former_ = std::move(state);
+    }
+  }
+
+  bool fixed_;
+  std::optional<Ledger> ledger_;
+  std::optional<Ledger::Kept> former_;  // told late
+  Watch watch_;
+};
+
 void Run(const uint8_t* data, size_t size) {
   if (size < 8) return;
   int64_t now_ns = data[1] * 1000 * kMilli;
-  const int slots = data[0] % 5;  // 0: not known
-  bool fixed = slots > 0;
-  const Ledger::Options options = {
-      .now_ns = now_ns, .unix_offset_ns = kUnix, .slots = slots, .launched = data[2] % 2 == 0};
-  std::optional<Ledger> kept_ledger(options);
-  std::optional<Ledger::Kept> former;  // told late
-  Watch watch;
+  Game game(data[0] % 5, data[2] % 2 == 0, now_ns);  // 0 slots: not known
   for (data += 8, size -= 8; size >= 8; data += 8, size -= 8) {
     now_ns += (data[1] % 64) * 50 * kMilli;
     if (data[1] >= 250) now_ns += int64_t{data[2]} * 60'000 * kMilli;
@@ -73,96 +167,13 @@ void Run(const uint8_t* data, size_t size) {
     // What it says that the event happened at.
     int64_t at_ns = now_ns - data[3] * 40 * kMilli;
     if (data[4] == 255) at_ns = int64_t{data[5]} << (data[6] % 55);
-    const int rank = data[5] == 255 ? 70000 : data[5] % 6 - 1;
-    Ledger& ledger = *kept_ledger;
-    switch (data[0] % 16) {
-      case 0:
-        ledger.Waits(data[2] % 2 == 0, at_ns, now_ns);
-        break;
-      case 1:
-      case 2:
-        ledger.Started(data[2] % 16, at_ns, now_ns);
-        break;
-      case 3:
-        ledger.Exited({.rank = rank, .node = data[6], .failed = data[2] % 2 == 0}, at_ns, now_ns);
-        break;
-      case 4:
-        ledger.Restarting(static_cast<IncidentKind>(data[2] % kIncidentKinds), "a\n\xff", at_ns, now_ns);
-        break;
-      case 5:
-        if (data[2] % 4 == 0) ledger.Ended(data[6], "over", at_ns, now_ns);
-        break;
-      case 6:
-        ledger.Hang(at_ns, {rank}, "hang", now_ns);
-        break;
-      case 7:
-        ledger.Resumed(at_ns, now_ns);
-        break;
-      case 8:
-        ledger.Suspended(rank, at_ns, at_ns + data[2] * 100 * kMilli, now_ns);
-        break;
-      case 9:
-        ledger.SetStepsOn(data[2] % 2 == 0, now_ns);
-        break;
-      case 10:
-        ledger.Seen(rank, data[2] % 4 != 0, at_ns, now_ns);
-        break;
-      case 11: {
-        std::vector<Ledger::Straggler> stragglers(data[2] % 4);
-        for (size_t i = 0; i < stragglers.size(); ++i) {
-          stragglers[i].cost = {.verdict = data[3] % 8 + i,
-                                .open = data[4] % 2 == 0,
-                                .since_step = data[5] % 32,
-                                .last_step = data[6] % 32,
-                                .cost_s = data[7] / 16.0,
-                                .of_data = i == 1};
-        }
-        ledger.SetStragglers(stragglers, now_ns);
-        break;
-      }
-      case 12:
-        if (data[2] % 8 == 0) {
-          ledger.SetSlots(data[6] % 8, at_ns, now_ns);
-          fixed = false;
-        } else if (data[2] % 8 == 1) {
-          const Report report = Check(ledger, watch, fixed);
-          std::string job;
-          absl::StatusOr<Report> kept = ReadJson(RenderJson(report, "a/b"), &job);
-          FUZZ_CHECK(kept.ok() && job == "a/b" && std::fabs(kept->rank_s - report.rank_s) < 1e-3);
-          watch = Watch();
-          fixed = false;
-          Ledger::Kept state;
-          state.report = *std::move(kept);
-          state.done_until = ledger.done_until();
-          state.saved_step = ledger.saved_step();
-          state.base = ledger.base();
-          state.round = ledger.round();
-          state.ended = ledger.ended();
-          state.dead_ns = data[3] * 100 * kMilli;
-          kept_ledger.emplace(Ledger::Options{.now_ns = now_ns, .unix_offset_ns = kUnix, .slots = 0});
-          if (data[2] % 16 == 1) {
-            kept_ledger->Resume(state, now_ns);
-          } else {
-            former = std::move(state);
-          }
-        } else if (data[2] % 8 == 2 && former) {
-          former->dead_ns += data[3] * 100 * kMilli;
-          ledger.Precede(*former, data[4] % 2 == 0 ? Category::kQueue : Category::kUnknown, now_ns);
-          former.reset();
-          watch = Watch();
-        }
-        break;
-      default:
-        ledger.Step(rank, FoldOf(data, now_ns), now_ns);
-    }
-    if (data[7] % 3 == 0) kept_ledger->Advance(now_ns);
-    if (size % 32 == 0) Check(*kept_ledger, watch, fixed);
+    game.Play(data, at_ns, now_ns);
+    if (data[7] % 3 == 0) game.ledger().Advance(now_ns);
+    if (size % 32 == 0) game.Check();
   }
-  Ledger& ledger = *kept_ledger;
-  Check(ledger, watch, fixed);
-  ledger.Advance(now_ns + 2 * StepBook::kFirstOpenNs);
-  const Report report = Check(ledger, watch, fixed);
-  RenderText(report, "a/b", 10);
+  game.Check();
+  game.ledger().Advance(now_ns + 2 * StepBook::kFirstOpenNs);
+  RenderText(game.Check(), "a/b", 10);
 }
 
 }  // namespace
