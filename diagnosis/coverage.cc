@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +12,7 @@
 #include "common/ranges_text.h"
 #include "diagnosis/stats.h"
 #include "diagnosis/text.h"
+#include "diagnosis/union_find.h"
 
 namespace taskd::diagnosis {
 namespace {
@@ -51,15 +51,6 @@ double UpperQuartile(std::vector<double>& values) {
 
 bool Gathers(CommOp op) { return op != CommOp::kBroadcast && op != CommOp::kScatter; }
 bool Spreads(CommOp op) { return op != CommOp::kReduce && op != CommOp::kGather; }
-
-int FindRoot(std::vector<int>& parent, int i) {
-  while (parent[static_cast<size_t>(i)] != i) {
-    int& up = parent[static_cast<size_t>(i)];
-    up = parent[static_cast<size_t>(up)];
-    i = up;
-  }
-  return i;
-}
 
 }  // namespace
 
@@ -217,13 +208,7 @@ void Coverage::NoteMoments(const Layout& layout, const std::vector<ClassStep>& c
 
 // By rank, the smallest rank of those that it meets directly or through others; -1 for who is not present.
 std::vector<int> Coverage::FindSets(const Layout& layout) const {
-  std::vector<int> parent(ranks_.size());
-  std::iota(parent.begin(), parent.end(), 0);
-  auto join = [&](int a, int b) {
-    a = FindRoot(parent, a);
-    b = FindRoot(parent, b);
-    parent[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
-  };
+  UnionFind met(ranks_.size());
   std::vector<int> first_of_group(layout.groups().size(), -1);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& rank = ranks_[i];
@@ -233,16 +218,16 @@ std::vector<int> Coverage::FindSets(const Layout& layout) const {
       if (!Meets(use)) continue;
       int& first = first_of_group[static_cast<size_t>(use.group)];
       if (first < 0) first = r;
-      join(r, first);
+      met.Join(r, first);
     }
     if (!IsRecent(rank.point_to_point)) continue;
     for (const auto& [peer, group] : layout.rank(r).peers) {
-      if (static_cast<size_t>(peer) < ranks_.size() && IsPresent(ranks_[static_cast<size_t>(peer)])) join(r, peer);
+      if (static_cast<size_t>(peer) < ranks_.size() && IsPresent(ranks_[static_cast<size_t>(peer)])) met.Join(r, peer);
     }
   }
   std::vector<int> sets(ranks_.size(), -1);
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (IsPresent(ranks_[i])) sets[i] = FindRoot(parent, static_cast<int>(i));
+    if (IsPresent(ranks_[i])) sets[i] = met.Find(static_cast<int>(i));
   }
   return sets;
 }

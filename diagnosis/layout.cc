@@ -2,35 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <set>
+
+#include "diagnosis/union_find.h"
 
 namespace taskd::diagnosis {
 namespace {
 
 constexpr size_t kMaxPeersOfRank = 64;
-
-class UnionFind {
- public:
-  explicit UnionFind(size_t n) : parent_(n) { std::iota(parent_.begin(), parent_.end(), 0); }
-  int Find(int i) {
-    while (parent_[static_cast<size_t>(i)] != i) {
-      int& parent = parent_[static_cast<size_t>(i)];
-      parent = parent_[static_cast<size_t>(parent)];
-      i = parent;
-    }
-    return i;
-  }
-  // The smaller one stays, so that results do not depend on the order.
-  void Join(int a, int b) {
-    a = Find(a);
-    b = Find(b);
-    parent_[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
-  }
-
- private:
-  std::vector<int> parent_;
-};
 
 }  // namespace
 
