@@ -25,11 +25,16 @@ constexpr int kStepsOfALife = 30;
 
 double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
+size_t AllocatedBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;  // what is large is mapped
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? atoi(argv[1]) : 16384;
-  const size_t before = mallinfo2().uordblks;
+  const size_t before = AllocatedBytes();
   Ledger ledger({.now_ns = 0, .unix_offset_ns = kUnix, .slots = ranks, .launched = true});
   ledger.Started(0, 0, 0);
   double folds_s = 0, advance_s = 0, report_s = 0;
@@ -74,6 +79,6 @@ int main(int argc, char** argv) {
       "%d ranks: %.0f ns a step and rank; at most %.1f ms to close, %.1f ms for a report; %.1f MiB; the sum is off by "
       "%.1g\n",
       ranks, folds_s / (static_cast<double>(kSteps) * ranks) * 1e9, advance_s * 1e3, report_s * 1e3,
-      static_cast<double>(mallinfo2().uordblks - before) / (1 << 20),
+      static_cast<double>(AllocatedBytes() - before) / (1 << 20),
       taskd::ledger::Sum(report.seconds()) / report.rank_s - 1);
 }
