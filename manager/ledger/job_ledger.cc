@@ -206,12 +206,15 @@ void JobLedger::SaveNow() {
   }
   const absl::Status saved = options_.save(text);
   std::lock_guard lock(mutex_);
-  if (!saved.ok() && !save_failed_) {
-    spdlog::error("the ledger cannot be kept, a restarted manager would begin it anew: {}", saved.message());
-  } else if (saved.ok() && save_failed_) {
-    spdlog::info("the ledger is kept again");
+  if (saved.ok()) {
+    if (save_failed_) spdlog::info("the ledger is kept again");
+    kept_at_ = saved_at_;
+    save_failed_ = false;
+  } else if (!save_failed_ && saved_at_ - kept_at_ >= kSaveTrouble) {
+    spdlog::error("the ledger cannot be kept, a restarted manager would go on from {} s ago: {}",
+                  std::chrono::duration_cast<std::chrono::seconds>(saved_at_ - kept_at_).count(), saved.message());
+    save_failed_ = true;
   }
-  save_failed_ = !saved.ok();
 }
 
 // With the mutex.

@@ -26,6 +26,8 @@ namespace taskd::manager {
 class JobLedger final : public ChangeSink {
  public:
   static constexpr std::chrono::seconds kSaveEvery{1};
+  // A disk that is slow for a moment is worth no line.
+  static constexpr std::chrono::seconds kSaveTrouble{10};
 
   struct Options {
     std::string job;        // as people call it
@@ -78,6 +80,7 @@ class JobLedger final : public ChangeSink {
   mutable ledger::Ledger ledger_;
   std::shared_ptr<const diagnosis::Report> verdicts_;  // that the ledger has
   SteadyTime saved_at_;
+  SteadyTime kept_at_ = std::chrono::steady_clock::now();  // saved with success
   uint64_t saved_incidents_ = 0;
   bool save_failed_ = false;
 };
