@@ -199,7 +199,7 @@ absl::StatusOr<Report> ReadJson(std::string_view text, std::string* job) {
 std::string Amount(double rank_s) {
   if (rank_s < 600) return absl::StrFormat("%.0f rank-seconds", rank_s);
   const double hours = rank_s / 3600;
-  return absl::StrFormat(hours < 10 ? "%.2f rank-hours" : "%.0f rank-hours", hours);
+  return absl::StrFormat("%.*f rank-hours", hours < 10 ? 2 : 0, hours);
 }
 
 std::string Sentence(const Report& report) {

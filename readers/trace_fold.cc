@@ -75,7 +75,7 @@ StepSource ChooseSteps(std::vector<TraceEvent>& events) {
     }
     // The first optimizer's step ends a step whose begin nobody saw.
     if (kind == Kind::kBoundary)
-      std::erase_if(events, [&](auto& event) { return event.kind == kind && event.start_ns == 0; });
+      std::erase_if(events, [](auto& event) { return event.kind == Kind::kBoundary && event.start_ns == 0; });
     return source;
   }
   return StepSource::kNone;
