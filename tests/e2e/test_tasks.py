@@ -288,7 +288,8 @@ def test_mpi_starts_one_world_of_one_node(jobs, starter, mode):
     found = sorted(line.split() for line in done.stdout.splitlines())
     assert [one[:5] for one in found] == [["rank", str(rank), "of", "3", str(rank)] for rank in range(3)]
     assert len({one[5] for one in found}) == 1
-    assert done.stderr.count("\n") == 2 and "3 ranks on 1 node" in done.stderr, done.stderr
+    late = "the manager does not answer yet" in done.stderr  # a busy machine's; then its launcher may try again, too
+    assert done.stderr.count("\n") in ((2, 3) if late else (2,)) and "3 ranks on 1 node" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("starter", STARTERS)
