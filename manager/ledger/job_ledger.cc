@@ -189,7 +189,7 @@ void JobLedger::KeepUp(const std::shared_ptr<const diagnosis::Report>& report) {
       ledger_.SetStragglers(ledger::StragglersOf(report->verdicts), now_ns);
     }
     ledger_.Advance(now_ns);
-    due = std::chrono::steady_clock::now() - saved_at_ >= kSaveEvery || ledger_.incidents() != saved_incidents_;
+    due = std::chrono::steady_clock::now() - saved_at_ >= save_every_ || ledger_.incidents() != saved_incidents_;
   }
   if (due) SaveNow();
 }
@@ -200,8 +200,11 @@ void JobLedger::SaveNow() {
   std::string text;
   {
     std::lock_guard lock(mutex_);
+    const SteadyTime begun = std::chrono::steady_clock::now();
     text = StateText();
     saved_at_ = std::chrono::steady_clock::now();
+    save_every_ =
+        std::clamp<std::chrono::steady_clock::duration>(kSaveShare * (saved_at_ - begun), kSaveEvery, kSaveAtLatest);
     saved_incidents_ = ledger_.incidents();
   }
   const absl::Status saved = options_.save(text);

@@ -26,6 +26,9 @@ namespace taskd::manager {
 class JobLedger final : public ChangeSink {
  public:
   static constexpr std::chrono::seconds kSaveEvery{1};
+  // In a large job what is kept takes long to put together, while folds wait: a hundredth of the time, unless that is late.
+  static constexpr std::chrono::seconds kSaveAtLatest{5};
+  static constexpr int kSaveShare = 100;
   // A disk that is slow for a moment is worth no line.
   static constexpr std::chrono::seconds kSaveTrouble{10};
 
@@ -80,6 +83,7 @@ class JobLedger final : public ChangeSink {
   mutable ledger::Ledger ledger_;
   std::shared_ptr<const diagnosis::Report> verdicts_;  // that the ledger has
   SteadyTime saved_at_;
+  std::chrono::steady_clock::duration save_every_ = kSaveEvery;
   SteadyTime kept_at_ = std::chrono::steady_clock::now();  // saved with success
   uint64_t saved_incidents_ = 0;
   bool save_failed_ = false;
