@@ -26,7 +26,8 @@ namespace taskd::manager {
 class JobLedger final : public ChangeSink {
  public:
   static constexpr std::chrono::seconds kSaveEvery{1};
-  // In a large job what is kept takes long to put together, while folds wait: a hundredth of the time, unless that is late.
+  // In a large job what is kept takes long to put together, while folds wait: a hundredth of the time, unless that is
+  // late.
   static constexpr std::chrono::seconds kSaveAtLatest{5};
   static constexpr int kSaveShare = 100;
   // A disk that is slow for a moment is worth no line.
