@@ -10,11 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/progress.h"
 #include "common/ranges_text.h"
 #include "diagnosis/book.h"
 #include "diagnosis/clocks.h"
 #include "diagnosis/coverage.h"
+#include "diagnosis/fineness.h"
+#include "diagnosis/gathering.h"
 #include "diagnosis/judge.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/lives.h"
@@ -27,13 +28,7 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr size_t kMaxPending = 64;    // steps that wait for their last ranks though most have reached them
-constexpr size_t kMaxWaiting = 1024;  // of one rank: what comes at once after a pause
-// So much of what may wait is for whoever comes. Above it steps wait no longer, and who has more than its share of the
-// rest waits with no more.
-constexpr size_t kCrowdedBytes = Engine::kMaxWaitingBytes / 3 * 2;
 constexpr size_t kFewParts = 4;    // a step that fewer than one of so many ranks have says nothing of the job
-constexpr int kSilentSteps = 3;    // a rank that misses so many in a row is not waited for
 constexpr int kSilentNote = 10;    // steps until it is worth a note
 constexpr int kAbsentSteps = 5;    // judged ones that a rank may miss and still be there
 constexpr int kEnoughSteps = 10;   // until "ok" may be reported
@@ -54,25 +49,17 @@ constexpr double kAverage = 0.05;
 constexpr double kCoarse = 0.25;  // of own time: where less cannot be told nobody is called healthy
 constexpr size_t kRestless = 3;   // rises that came and went, until it is worth a note
 
-// Of one step, by rank.
-using Folds = std::vector<std::pair<int, StepFold>>;
-
-// A step of one life of the job.
-using StepKey = Progress::Position;
-
-size_t BytesOf(const StepFold& fold) {
-  return sizeof(Folds::value_type) + fold.ops.capacity() * sizeof(OpFold) + fold.samples.capacity() * sizeof(OpSample);
-}
+using Folds = Gathering::Folds;
 
 }  // namespace
 
 class Engine::Impl {
  public:
-  explicit Impl(const Options& options) : options_(options) {}
+  explicit Impl(const Options& options) : options_(options), gathering_(options.step_deadline_ns) {}
 
   void SetPlace(int rank, const RankPlace& place) {
     if (rank < 0 || rank >= kMaxRanks) return;
-    Touch(rank);
+    gathering_.Hear(rank);
     if (layout_.known(rank) && layout_.rank(rank).place.node != place.node && layout_.rank(rank).place.node >= 0) {
       // The rank is another machine's now: nothing that was learned of it holds.
       own_.ResetRank(rank);
@@ -83,66 +70,40 @@ class Engine::Impl {
 
   bool SetGroup(int rank, uint32_t index, const GroupInfo& group) {
     if (rank < 0 || rank >= kMaxRanks) return false;
-    Touch(rank);
+    gathering_.Hear(rank);
     return layout_.SetGroup(rank, index, group);
   }
 
   void DropGroups(int rank, uint32_t first) { layout_.DropGroups(rank, first); }
 
   size_t group_bytes() const { return layout_.groups_cost().bytes; }
-  size_t waiting_bytes() const { return waiting_bytes_; }
+  size_t waiting_bytes() const { return gathering_.bytes(); }
 
   void SetCommunicationOn(int rank, bool on) {
     if (rank >= 0 && rank < kMaxRanks) coverage_.SetCommunicationOn(rank, on);
   }
 
-  void RemoveRank(int rank) {
-    if (rank < 0 || static_cast<size_t>(rank) >= ranks_.size()) return;
-    ranks_[static_cast<size_t>(rank)].gone = true;
-    progress_.Remove(rank);
-    SetLive(rank, false);
-  }
+  void RemoveRank(int rank) { gathering_.Remove(rank); }
 
   bool Add(int rank, StepFold fold, uint64_t now_ns) {
     if (rank < 0 || rank >= kMaxRanks || fold.step < 0 || fold.step > StepFold::kMaxStep) return false;
-    Rank& state = Touch(rank);
-    state.gone = false;
-    const StepKey key = progress_.Add(rank, fold.process_id, fold.step, now_ns);
-    MoveTo(rank, key);
-    if (progress_.IsFarAhead(key)) odd_ = {rank, key.step, last_step_, judged_steps_};
-    state.unused = true;
-    if (key <= judged_ && IsJudgedTooFar()) judged_ = {progress_.reached().life, progress_.reached().step - 1};
-    if (key <= judged_) {
-      // That step was judged without it; until it has caught up it is nobody to wait for.
-      SetLive(rank, false);
-      return false;
-    }
-    if (!state.live) SetLive(rank, true);
-    if (!MayWait(state, key, BytesOf(fold))) return false;
-    state.unused = false;
-    Wait(rank, key, std::move(fold), now_ns);
+    const StepFold* waits = gathering_.Add(rank, std::move(fold), now_ns);
+    const Gathering::Position at = gathering_.at(rank);
+    if (gathering_.IsFarAhead(at)) odd_ = {rank, at.step, last_step_, judged_steps_};
+    if (waits == nullptr) return false;
+    layout_.Learn(rank, *waits);
     return true;
   }
 
   bool Advance(uint64_t now_ns) {
     bool changed = false;
-    while (!pending_.empty()) {
-      const auto& [key, bucket] = *pending_.begin();
-      if (bucket.passed < live_) {
-        const bool late = now_ns > bucket.first_ns + options_.step_deadline_ns;
-        if (!late && pending_.size() <= kMaxPending && waiting_bytes_ <= kCrowdedBytes) break;
-        progress_.Count(now_ns);
-        // Not the step of a few.
-        if (key > progress_.reached() || (!late && !IsCrowded())) break;
-      }
-      changed = JudgeNextStep() || changed;
-    }
+    while (gathering_.IsDue(now_ns)) changed = JudgeNextStep() || changed;
     return changed;
   }
 
   bool Finish() {
     bool changed = false;
-    while (!pending_.empty()) changed = JudgeNextStep() || changed;
+    while (!gathering_.empty()) changed = JudgeNextStep() || changed;
     return changed;
   }
 
@@ -166,7 +127,7 @@ class Engine::Impl {
     const bool seen = coverage.finding == Coverage::Finding::kSeen;
     report.coverage = coverage.ranks;
     const bool fine = SayFineness(seen, report);
-    const std::vector<int> ahead = RanksFarAhead();
+    const std::vector<int> ahead = gathering_.FarAhead();
     const bool behind = IsBehind();
     std::vector<Note> notes = MakeNotes(coverage.note, ahead, behind);
     report.notes.insert(report.notes.begin(), std::make_move_iterator(notes.begin()),
@@ -195,25 +156,6 @@ class Engine::Impl {
   }
 
  private:
-  struct Rank {
-    bool live = false;
-    bool heard = false;
-    bool gone = false;    // its process or node has ended, as far as was reported
-    bool unused = false;  // its newest fold
-    StepKey at;
-    int missed = 0;
-    uint32_t judged_process = 0;  // of its last fold that was judged
-    int judged_at = -1;           // how many steps were judged before that; -1: there is none
-    size_t waiting = 0;           // its folds in pending_
-    StepKey newest_waiting;       // of them; not beyond `at`
-    size_t waiting_bytes = 0;
-    uint64_t withdrawn_at = 0;  // the value of taken_ at which it withdrew some, + 1
-  };
-  struct Bucket {
-    Folds folds;
-    uint64_t first_ns = 0;
-    size_t passed = 0;  // live ranks that are at this step or beyond
-  };
   // A step that was far ahead of the others'.
   struct Odd {
     int rank = -1;
@@ -250,137 +192,20 @@ class Engine::Impl {
     return false;
   }
 
-  Rank& Touch(int rank) {
-    if (static_cast<size_t>(rank) >= ranks_.size()) ranks_.resize(static_cast<size_t>(rank) + 1);
-    Rank& state = ranks_[static_cast<size_t>(rank)];
-    if (!state.heard) {
-      state.heard = true;
-      SetLive(rank, true);
-    }
-    return state;
-  }
-
-  void SetLive(int rank, bool live) {
-    Rank& state = ranks_[static_cast<size_t>(rank)];
-    if (state.live == live) return;
-    state.live = live;
-    state.missed = 0;
-    live_ += live ? 1 : static_cast<size_t>(-1);
-    for (auto& [key, bucket] : pending_) {
-      if (state.at >= key) bucket.passed += live ? 1 : static_cast<size_t>(-1);
-    }
-  }
-
-  // What the rank says now: it may be less than before.
-  void MoveTo(int rank, StepKey key) {
-    Rank& state = ranks_[static_cast<size_t>(rank)];
-    const auto [low, high] = std::minmax(state.at, key);
-    for (auto it = pending_.upper_bound(low); state.live && it != pending_.end() && it->first <= high; ++it) {
-      it->second.passed += key > state.at ? 1 : static_cast<size_t>(-1);
-    }
-    state.at = key;
-    if (state.waiting == 0 || state.newest_waiting <= key) return;
-    // Those steps are none of its own any more.
-    for (auto bucket = pending_.upper_bound(key); bucket != pending_.end();) {
-      Withdraw(rank, bucket->second.folds);
-      bucket = bucket->second.folds.empty() ? pending_.erase(bucket) : std::next(bucket);
-    }
-    const auto same = pending_.find(key);
-    state.newest_waiting =
-        same != pending_.end() && Find(rank, same->second.folds) != same->second.folds.end() ? key : StepKey();
-    state.withdrawn_at = taken_ + 1;
-  }
-
-  static Folds::iterator Find(int rank, Folds& folds) {
-    return std::find_if(folds.begin(), folds.end(), [rank](const auto& entry) { return entry.first == rank; });
-  }
-
-  void Withdraw(int rank, Folds& folds) {
-    const auto found = Find(rank, folds);
-    if (found == folds.end()) return;
-    Release(ranks_[static_cast<size_t>(rank)], found->second);
-    folds.erase(found);
-  }
-
-  void Release(Rank& state, const StepFold& fold) {
-    const size_t bytes = BytesOf(fold);
-    --state.waiting;
-    state.waiting_bytes -= bytes;
-    waiting_bytes_ -= bytes;
-  }
-
-  // A step that others did not reach was judged while they were silent: they are not late, it was too early.
-  bool IsJudgedTooFar() const { return progress_.reached().life >= 0 && progress_.reached() < judged_; }
-
-  // One fold of each rank and step, and of each rank no more than its share.
-  bool MayWait(const Rank& state, StepKey key, size_t bytes) const {
-    if (state.waiting > 0 && state.newest_waiting == key) return false;
-    if (state.waiting >= kMaxWaiting || state.withdrawn_at == taken_ + 1) return false;
-    return waiting_bytes_ + bytes <= kCrowdedBytes ||
-           state.waiting_bytes + bytes <= (kMaxWaitingBytes - kCrowdedBytes) / ranks_.size();
-  }
-
-  void Wait(int rank, StepKey key, StepFold fold, uint64_t now_ns) {
-    auto [found, added] = pending_.try_emplace(key);
-    Bucket& bucket = found->second;
-    if (added) {
-      bucket.first_ns = now_ns;
-      for (const Rank& other : ranks_) bucket.passed += other.live && other.at >= key ? 1 : 0;
-    }
-    layout_.Learn(rank, fold);
-    Rank& state = ranks_[static_cast<size_t>(rank)];
-    ++state.waiting;
-    state.newest_waiting = key;
-    const size_t bytes = BytesOf(fold);
-    state.waiting_bytes += bytes;
-    waiting_bytes_ += bytes;
-    bucket.folds.emplace_back(rank, std::move(fold));
-  }
-
-  // Too many steps wait that most ranks have reached, or they hold too much.
-  bool IsCrowded() const {
-    if (waiting_bytes_ > kCrowdedBytes) return true;
-    return pending_.size() > kMaxPending && std::next(pending_.begin(), kMaxPending)->first <= progress_.reached();
-  }
-
-  // Most ranks of the step are other processes than in the step before.
-  bool TakeFolds(const Folds& folds) {
-    size_t renewed = 0;
-    for (const auto& [rank, fold] : folds) {
-      Rank& state = ranks_[static_cast<size_t>(rank)];
-      Release(state, fold);
-      renewed += state.judged_process != 0 && state.judged_process != fold.process_id ? 1 : 0;
-      state.judged_process = fold.process_id;
-    }
-    return renewed * 2 > folds.size();
-  }
-
   bool JudgeNextStep() {
-    auto first = pending_.begin();
-    const StepKey key = first->first;
-    Bucket bucket = std::move(first->second);
-    pending_.erase(first);
-    ++taken_;
+    Gathering::Step step = gathering_.Take();
     ++steps_since_judged_;
-    const bool new_life = TakeFolds(bucket.folds);
-    if (new_life || (judged_.life >= 0 && key.life != judged_.life)) {
+    if (step.restarted || step.next_life) {
       planned_steps_ = 0;
       shift_noise_.Restart();
       life_begins_ = true;
     }
-    judged_ = key;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      Rank& state = ranks_[rank];
-      if (!state.live) continue;
-      state.missed = state.at >= key ? 0 : state.missed + 1;
-      if (state.missed >= kSilentSteps) SetLive(static_cast<int>(rank), false);
-    }
-    if (new_life) {
+    if (step.restarted) {
       // Whoever does not take part in the new life is not part of the job any more.
       recent_.clear();
       coverage_.Forget();
     }
-    return Judge(bucket.folds, key.step);
+    return Judge(step.folds, step.at.step);
   }
 
   bool Judge(Folds& folds, int64_t step) {
@@ -388,7 +213,7 @@ class Engine::Impl {
     if (!std::is_sorted(folds.begin(), folds.end(), by_rank)) std::sort(folds.begin(), folds.end(), by_rank);
     if (layout_.dirty()) RebuildLayout();
     const size_t reported = folds.size();
-    if (reported * kFewParts < progress_.voices()) return false;
+    if (reported * kFewParts < gathering_.voices()) return false;
     std::erase_if(folds, [](const auto& entry) { return entry.second.period_ns() == 0; });
     if (folds.size() * 2 < reported || folds.empty()) return false;
     const double period_ns = PeriodOf(folds);
@@ -456,7 +281,8 @@ class Engine::Impl {
   void RememberStep(const Folds& folds, int64_t step, int64_t place, double period_ns) {
     uint64_t end_ns = 0;
     for (const auto& [rank, fold] : folds) {
-      ranks_[static_cast<size_t>(rank)].judged_at = judged_steps_;
+      if (static_cast<size_t>(rank) >= judged_at_.size()) judged_at_.resize(static_cast<size_t>(rank) + 1, -1);
+      judged_at_[static_cast<size_t>(rank)] = judged_steps_;
       end_ns = std::max(end_ns, fold.end_ns - static_cast<uint64_t>(clocks_.OffsetNs(layout_.node(rank))));
       for (const OpFold& op : fold.ops) {
         if (!IsPointToPoint(op.op)) continue;
@@ -557,22 +383,21 @@ class Engine::Impl {
 
   // It did not come along when the job was started again.
   bool IsOfFormerLife(int rank) const {
-    return static_cast<size_t>(rank) < ranks_.size() && ranks_[static_cast<size_t>(rank)].at.life < judged_.life &&
-           ranks_[static_cast<size_t>(rank)].judged_at >= 0 && HasLeft(rank);
+    return rank < gathering_.size() && gathering_.at(rank).life < gathering_.taken().life && JudgedAt(rank) >= 0 &&
+           HasLeft(rank);
   }
 
   // Whether the rank takes part in the job as it is now. One place for all who ask: nobody else is accused. Of steps that
   // were judged, since step numbers say nothing over several lives.
-  bool IsPresent(int rank) const {
-    return rank >= 0 && static_cast<size_t>(rank) < ranks_.size() && ranks_[static_cast<size_t>(rank)].judged_at >= 0 &&
-           !HasLeft(rank);
+  bool IsPresent(int rank) const { return JudgedAt(rank) >= 0 && !HasLeft(rank); }
+  // How many steps had been judged before its last fold that was; -1: none was.
+  int JudgedAt(int rank) const {
+    return rank >= 0 && static_cast<size_t>(rank) < judged_at_.size() ? judged_at_[static_cast<size_t>(rank)] : -1;
   }
   // Once a few steps were judged: after a restart of the manager nobody has been heard yet.
   bool HasLeft(int rank) const {
-    const bool known = rank >= 0 && static_cast<size_t>(rank) < ranks_.size();
-    if (known && ranks_[static_cast<size_t>(rank)].gone) return true;
-    const int judged_at = known ? ranks_[static_cast<size_t>(rank)].judged_at : -1;
-    return judged_steps_ - 1 - std::max(0, judged_at) > kAbsentSteps;
+    if (gathering_.IsGone(rank)) return true;
+    return judged_steps_ - 1 - std::max(0, JudgedAt(rank)) > kAbsentSteps;
   }
   // Who is accused does not take part any more, or its number is another process's on another node.
   bool HasLeft(const Verdict& verdict) const {
@@ -654,7 +479,7 @@ class Engine::Impl {
            first_step_});
     }
     const std::vector<int> silent = SilentRanks();
-    if (!silent.empty() && judged_steps_ > 0 && silent.size() < ranks_.size()) {
+    if (!silent.empty() && judged_steps_ > 0 && std::ssize(silent) < gathering_.size()) {
       notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanges(silent), ": not judged"),
                        SilentSince(silent)});
     }
@@ -710,20 +535,15 @@ class Engine::Impl {
   }
 
   std::vector<int> SilentRanks() const {
-    std::vector<int> silent;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const bool behind = ranks_[rank].at < StepKey{judged_.life, last_step_ - kSilentNote};
-      if (ranks_[rank].heard && !ranks_[rank].live && behind) silent.push_back(static_cast<int>(rank));
-    }
-    return silent;
+    return gathering_.SilentBefore({gathering_.taken().life, last_step_ - kSilentNote});
   }
 
   // The first step without one of them, in this life of the job.
   int64_t SilentSince(const std::vector<int>& silent) const {
     int64_t since = last_step_;
     for (int rank : silent) {
-      const StepKey& at = ranks_[static_cast<size_t>(rank)].at;
-      since = std::min(since, at.life == judged_.life ? at.step + 1 : lives_.StepAt(lives_.first()));
+      const Gathering::Position at = gathering_.at(rank);
+      since = std::min(since, at.life == gathering_.taken().life ? at.step + 1 : lives_.StepAt(lives_.first()));
     }
     return since;
   }
@@ -732,44 +552,26 @@ class Engine::Impl {
   bool AnyFellSilent() const {
     const std::vector<int> silent = SilentRanks();
     return std::any_of(silent.begin(), silent.end(), [this](int rank) {
-      const Rank& state = ranks_[static_cast<size_t>(rank)];
-      return !state.gone && std::max(0, state.at.life) == judged_.life;
+      return !gathering_.IsGone(rank) && std::max(0, gathering_.at(rank).life) == gathering_.taken().life;
     });
   }
 
   // Steps come, but those of most ranks are not judged.
-  bool IsBehind() const {
-    if (steps_since_judged_ >= kMaxIdleSteps) return true;
-    size_t heard = 0, unused = 0;
-    for (const Rank& rank : ranks_) {
-      if (rank.gone || rank.at.life < 0) continue;
-      ++heard;
-      unused += rank.unused ? 1 : 0;
-    }
-    return unused * 2 > heard;
-  }
-
-  std::vector<int> RanksFarAhead() const {
-    std::vector<int> ahead;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (!ranks_[rank].gone && progress_.IsFarAhead(ranks_[rank].at)) ahead.push_back(static_cast<int>(rank));
-    }
-    return ahead;
-  }
+  bool IsBehind() const { return steps_since_judged_ >= kMaxIdleSteps || gathering_.MostAreUnused(); }
 
   void NoteOddSteps(const std::vector<int>& ahead, std::vector<Note>& notes) const {
     auto note = [&](std::string text, int64_t since) { notes.push_back({NoteKind::kNoData, std::move(text), since}); };
     if (!ahead.empty()) {
-      const int64_t step = ranks_[static_cast<size_t>(ahead[0])].at.step;
+      const int64_t step = gathering_.at(ahead[0]).step;
       const std::string who = absl::StrCat("rank ", FormatRanges(ahead));
-      const std::string others = absl::StrCat("the others are at step ", progress_.reached().step);
+      const std::string others = absl::StrCat("the others are at step ", gathering_.reached().step);
       if (ahead.size() > 1) {
         note(absl::StrCat(who, " say steps far ahead, rank ", ahead[0], " step ", step, "; ", others,
                           ": those names are not used"),
-             progress_.reached().step);
+             gathering_.reached().step);
       } else {
         note(absl::StrCat(who, " says step ", step, ", ", others, ": its names are not used"),
-             progress_.reached().step);
+             gathering_.reached().step);
       }
     } else if (odd_.rank >= 0 && judged_steps_ - odd_.judged_steps < kOddNote) {
       note(absl::StrCat("rank ", odd_.rank, " said step ", odd_.step,
@@ -840,13 +642,8 @@ class Engine::Impl {
   }
 
   const Options options_;
-  std::vector<Rank> ranks_;
-  size_t live_ = 0;
-  std::map<StepKey, Bucket> pending_;
-  StepKey judged_;
-  Progress progress_;
-  size_t waiting_bytes_ = 0;
-  uint64_t taken_ = 0;          // steps from pending_, judged or not
+  Gathering gathering_;
+  std::vector<int> judged_at_;  // by rank: JudgedAt()
   int steps_since_judged_ = 0;  // that were taken
   Odd odd_;                     // the newest
 

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "diagnosis/gathering.h"
 #include "diagnosis/rank_place.h"
 #include "diagnosis/verdict.h"
 #include "marks/step_fold.h"
@@ -27,10 +28,8 @@ namespace taskd::diagnosis {
 
 class Engine {
  public:
-  // Of all folds that wait: three steps of 131,072 ranks, whose folds in a job of tensor, pipeline and data parallelism
-  // take 1.7 KiB each. From two thirds of it on steps wait no longer for late ranks, and no rank waits with more than
-  // its share of the last third.
-  static constexpr size_t kMaxWaitingBytes = size_t{768} << 20;
+  // Of all folds that wait (gathering.h).
+  static constexpr size_t kMaxWaitingBytes = Gathering::kMaxBytes;
 
   struct Options {
     // Wanted rate: false verdicts in 1,000 hours of a healthy job.

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <functional>
 #include <optional>
-#include <tuple>
 
+#include "diagnosis/bar.h"
 #include "diagnosis/cost.h"
 
 namespace taskd::diagnosis {
@@ -41,21 +41,6 @@ constexpr double kSecondFaultShare = 0.25;
 // And where its host moves the data, it moves them more slowly from about the same step on.
 constexpr int64_t kSameOnset = 20;
 
-// Another process on a machine takes a core for seconds, and its ranks are slower for as long. Many peers show how often
-// that happens, a few do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
-// So it is with transfers that hosts make.
-constexpr double kFewMargin = 1.4;
-constexpr int kFew = 3;                        // ranks, or lines
-constexpr int kFewHosts = 4;                   // that compute themselves: no device that others leave alone
-constexpr double kFewCostShare = 0.05;         // of the step
-constexpr double kFewTransferCostShare = 0.1;  // that all the ranks of a group disturb
-constexpr double kStretchNs = 15e9;
-constexpr double kGustNs = 8e9;      // where the job has shown what its unrest is like
-constexpr int kMostFineSteps = 512;  // that a rise is said to be told in
-constexpr double kLargeZ = 4;        // far beyond the noise of a step, and
-constexpr double kLargeRise = 0.35;  // ln: 40 % longer
-constexpr double kLargeShare = 0.2;  // of the step, for loading and transfers
-
 double ConfidenceOf(const Stream& stream) {
   // How far beyond chance, softened: what the evaluation found for these sums.
   const double z = std::abs(stream.z());
@@ -65,58 +50,43 @@ double ConfidenceOf(const Stream& stream) {
 // Standard error of what a stream's rise costs, as a share of it.
 double ErrorOf(const Stream& stream) { return stream.mean() > 0 ? stream.error() / stream.mean() : 0; }
 
+// What one pass over all ranks tells.
+struct Survey {
+  explicit Survey(const JudgeInput& in) {
+    for (int rank = 0; rank < in.own.size(); ++rank) {
+      if (!in.is_present(rank)) continue;
+      const OwnTime::Rank& state = in.own.rank(rank);
+      ++present;
+      fallen += state.issue_ratio < kIssueFallen ? 1 : 0;
+      has_device = has_device || state.issue_level_ns > 0;
+      raised.own = raised.own || state.own.raised();
+      raised.forward = raised.forward || state.forward->raised();
+      raised.data = raised.data || state.data.raised();
+      raised.checkpoint = raised.checkpoint || state.checkpoint->raised();
+    }
+  }
+
+  size_t present = 0;
+  size_t fallen = 0;  // ranks whose issue latency has fallen
+  bool has_device = false;
+  // Whether any present rank has such a stream: as a rule none has, and nobody needs to look for it.
+  struct {
+    bool own = false, forward = false, data = false, checkpoint = false;
+  } raised;
+};
+
 class Accuser {
  public:
-  explicit Accuser(const JudgeInput& input) : in_(input) {
-    for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (!IsPresent(rank)) continue;
-      const OwnTime::Rank& state = in_.own.rank(rank);
-      ++present_;
-      fallen_ += state.issue_ratio < kIssueFallen ? 1 : 0;
-      has_device_ = has_device_ || state.issue_level_ns > 0;
-      any_raised_.own = any_raised_.own || state.own.raised();
-      any_raised_.forward = any_raised_.forward || state.forward->raised();
-      any_raised_.data = any_raised_.data || state.data.raised();
-      any_raised_.checkpoint = any_raised_.checkpoint || state.checkpoint->raised();
-    }
-  }
-
-  Fineness FindFineness() const {
-    Fineness found;
-    std::vector<RankRise> own, data;
-    std::vector<double> noise;
-    found.own_time_of_ranks.resize(static_cast<size_t>(in_.own.size()));
-    for (int rank = 0; rank < in_.own.size(); ++rank) {
-      if (!IsPresent(rank) || !in_.layout.known(rank)) continue;
-      if (const auto steps = StepsOf(in_.own.rank(rank).own, rank); const auto rise = OwnRise(rank, steps)) {
-        own.push_back({rank, rise->rise, steps});
-        noise.push_back(rise->noise);
-        found.own_time_of_ranks[static_cast<size_t>(rank)] = std::isfinite(rise->rise) ? std::expm1(rise->rise) : 0;
-      }
-      if (const auto steps = StepsOf(in_.own.rank(rank).data, rank); const auto rise = DataRise(rank, steps)) {
-        data.push_back({rank, std::log1p(rise->rise), steps});
-      }
-    }
-    found.own_time = Summarize(own);
-    found.dataloader = Summarize(data);
-    std::vector<RankRise> transfers;
-    for (const Transfers::Fineness& channel : in_.transfers.FinenessOf(in_.layout, kMostFineSteps)) {
-      transfers.push_back({channel.rank, channel.rise, channel.steps});
-    }
-    found.transfer = Summarize(transfers);
-    if (own.empty()) return found;
-    found.own_noise = LowerMedian(noise);
-    found.more_steps = StepsUntilTenth(LowerMedianOf(own));
-    return found;
-  }
+  explicit Accuser(const JudgeInput& input)
+      : in_(input), all_(input), bar_(input.period_ns, input.min_cost_share, all_.has_device) {}
 
   std::vector<Accusation> Run() {
-    if (any_raised_.own) AccuseByOwnTime();
-    if (any_raised_.forward && accusations_.empty()) AccuseByForward();
+    if (all_.raised.own) AccuseByOwnTime();
+    if (all_.raised.forward && accusations_.empty()) AccuseByForward();
     AccuseByOwnPast();
-    if (any_raised_.data) AccuseByDataLoading();
+    if (all_.raised.data) AccuseByDataLoading();
     AccuseWholeJob(in_.own.common_data(), Cause::kDataloader);
-    if (any_raised_.checkpoint) AccuseBySaving();
+    if (all_.raised.checkpoint) AccuseBySaving();
     AccuseWholeJob(in_.own.common_checkpoint(), Cause::kCheckpoint);
     AccuseByTransfers();
     return std::move(accusations_);
@@ -129,78 +99,6 @@ class Accuser {
     int id;
     std::vector<int> ranks;
   };
-
-  // The smallest one that would have been told; of the logarithm.
-  struct RankRise {
-    int rank;
-    double rise;
-    int steps;
-    friend bool operator<(const RankRise& a, const RankRise& b) {
-      return std::tie(a.rise, a.rank) < std::tie(b.rise, b.rank);
-    }
-  };
-
-  int StepsOf(const Stream& stream, int rank) const {
-    return std::min(kMostFineSteps, (PeersOf(rank) < 2 ? ClassOf(rank).drift : stream).observations());
-  }
-  // Itself among them. Those that are there, whatever the last step has of them.
-  int PeersOf(int rank) const {
-    const auto peer_class = static_cast<size_t>(in_.layout.rank(rank).peer_class);
-    if (peers_.empty()) {
-      for (const std::vector<int>& ranks : in_.layout.classes()) peers_.push_back(CountPresent(ranks));
-    }
-    return peers_[peer_class];
-  }
-
-  static std::optional<Resolution> Summarize(std::vector<RankRise>& rises) {
-    std::erase_if(rises, [](const RankRise& rise) { return !std::isfinite(rise.rise) || rise.steps == 0; });
-    if (rises.empty()) return std::nullopt;
-    const RankRise typical = LowerMedianOf(rises);
-    const RankRise& worst = *std::max_element(rises.begin(), rises.end());
-    return Resolution{std::expm1(typical.rise), typical.steps, worst.rank, std::expm1(worst.rise)};
-  }
-  // Reorders them; there is one at least.
-  static RankRise LowerMedianOf(std::vector<RankRise>& rises) {
-    const auto middle = rises.begin() + static_cast<std::ptrdiff_t>((rises.size() - 1) / 2);
-    std::nth_element(rises.begin(), middle, rises.end());
-    return *middle;
-  }
-
-  // What a verdict asks for besides: a price, and of a few that it is beyond unrest.
-  std::optional<OwnTime::Fineness> OwnRise(int rank, int steps) const {
-    std::optional<OwnTime::Fineness> fine =
-        in_.own.OwnFineness(in_.layout, rank, static_cast<size_t>(PeersOf(rank)), steps);
-    const double reference_ns = in_.own.rank(rank).own_reference_ns;
-    if (!fine || reference_ns <= 0 || steps == 0) return std::nullopt;
-    const auto costing = [&](double share) { return std::log1p(share * in_.period_ns / reference_ns); };
-    const double lasting_ns = steps * in_.period_ns;
-    const bool usual = lasting_ns >= kGustNs && fine->rise < kUsualRise * fine->noise;
-    double least = costing(in_.min_cost_share);
-    // Of a few the one that is slow shows in the noise of the others, too.
-    if (!IsCrowd(PeersOf(rank))) fine->rise *= kFewMargin;
-    if (!IsCrowd(PeersOf(rank)) && !usual) {
-      least = lasting_ns >= kStretchNs ? costing(kFewCostShare) : std::max(kLargeRise, kLargeZ * fine->noise);
-    }
-    fine->rise = std::max(fine->rise, least);
-    return fine;
-  }
-  std::optional<OwnTime::Fineness> DataRise(int rank, int steps) const {
-    std::optional<OwnTime::Fineness> fine = in_.own.DataFineness(rank, steps);
-    if (!fine || steps == 0) return std::nullopt;
-    const bool few = !IsCrowd(PeersOf(rank));
-    const bool lasting = steps * in_.period_ns >= kStretchNs;
-    fine->rise = std::max(fine->rise, !few ? in_.min_cost_share : lasting ? kFewCostShare : kLargeShare);
-    return fine;
-  }
-
-  // More steps, about, until a tenth can be told of one like this.
-  int StepsUntilTenth(const RankRise& now) const {
-    for (int steps = std::max(1, now.steps); steps < 1 << 20; steps += steps / 4 + 1) {
-      const std::optional<OwnTime::Fineness> rise = OwnRise(now.rank, steps);
-      if (rise && std::expm1(rise->rise) <= 0.1) return steps - now.steps;
-    }
-    return 0;
-  }
 
   using StreamOf = std::function<const Stream&(int rank)>;
 
@@ -291,7 +189,7 @@ class Accuser {
       fallen += in_.own.rank(rank).issue_ratio < kIssueFallen ? 1 : 0;
     }
     return fallen >= 2 && static_cast<double>(fallen) >= kNodeShare * static_cast<double>(present) &&
-           2 * fallen_ < present_;
+           2 * all_.fallen < all_.present;
   }
 
   Verdict MakeVerdict(Scope scope, std::vector<int> ids, Cause cause, int64_t since_step, double cost_ns) const {
@@ -315,9 +213,8 @@ class Accuser {
     return evidence;
   }
 
-  bool IsWorthIt(double cost_ns) const { return cost_ns >= in_.min_cost_share * in_.period_ns; }
   bool HasGone(bool comes_and_goes, double excess_ns) const {
-    return comes_and_goes && !IsWorthIt(excess_ns / kGoneShare);
+    return comes_and_goes && !bar_.IsWorthIt(excess_ns / kGoneShare);
   }
 
   // `error`: standard error of the cost, as a share of it.
@@ -334,26 +231,21 @@ class Accuser {
     accusations_.push_back({std::move(key), std::move(verdict), std::move(concerns), confirmed});
   }
 
-  bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
-
   // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
   bool IsBeyondUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
-    const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
-    if (stream.IsBeyondWeather() && lasted_ns >= kGustNs) return true;
-    return IsBeyondUnrest(compared, stream.mean() >= large && stream.z() >= kLargeZ, stream.onset(), cost_ns);
+    if (stream.IsBeyondWeather() && StepsNs(stream.onset()) >= Bar::kGustNs) return true;
+    return IsBeyondUnrest(compared, stream.mean() >= large && stream.z() >= Bar::kLargeZ, stream.onset(), cost_ns);
   }
   bool IsBeyondUnrest(int compared, bool large, int64_t onset, double cost_ns,
-                      double least_share = kFewCostShare) const {
-    if (IsCrowd(compared)) return true;
-    // Of steps alone: time that is remembered ends some hundred steps ago.
-    const double steps_ns = static_cast<double>(in_.step - onset + 1) * in_.period_ns;
-    const double lasted_ns = std::max(in_.time_since(onset), steps_ns);
-    return cost_ns >= least_share * in_.period_ns && (large || lasted_ns >= kStretchNs);
+                      double least_share = Bar::kFewCostShare) const {
+    const double lasted_ns = std::max(in_.time_since(onset), StepsNs(onset));
+    return bar_.IsBeyondUnrest(compared, large, lasted_ns, cost_ns, least_share);
   }
+  // Of steps alone: time that is remembered ends some hundred steps ago.
+  double StepsNs(int64_t onset) const { return static_cast<double>(in_.step - onset + 1) * in_.period_ns; }
 
   bool IsWeather(int rank, const Stream& stream) const {
-    const double lasted_ns = static_cast<double>(in_.step - stream.onset() + 1) * in_.period_ns;
-    return in_.own.weather().Explains(rank, ClassOf(rank).present, lasted_ns);
+    return in_.own.weather().Explains(rank, ClassOf(rank).present, StepsNs(stream.onset()));
   }
 
   // Of a rank whose own time may be accused already.
@@ -520,9 +412,9 @@ class Accuser {
     }
     verdict.evidence.push_back(OwnEvidence(worst));
     const bool beyond_unrest =
-        IsBeyondUnrest(ClassOf(worst).present, own(worst), kLargeRise, cost) && !IsWeather(worst, own(worst));
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, !fading && beyond_unrest && IsWorthIt(cost),
-        ErrorOf(own(worst)));
+        IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost) && !IsWeather(worst, own(worst));
+    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
+        !fading && beyond_unrest && bar_.IsWorthIt(cost), ErrorOf(own(worst)));
   }
 
   // Only one whose forward alone is longer, while steps are: several may be one culprit and its victims.
@@ -546,7 +438,7 @@ class Accuser {
         MakeEvidence("forward", reference, reference * std::exp(forward.mean()), forward.z(), forward.onset());
     evidence.peers = ClassOf(suspect).present - 1;
     verdict.evidence.push_back(evidence);
-    Add(std::move(verdict), {suspect}, IsWorthIt(cost) && !IsWeather(suspect, forward), ErrorOf(forward));
+    Add(std::move(verdict), {suspect}, bar_.IsWorthIt(cost) && !IsWeather(suspect, forward), ErrorOf(forward));
   }
 
   // Ranks without peers, and stages that live on one node: against their own past and the other stages'.
@@ -586,9 +478,9 @@ class Accuser {
     const double reference = std::exp(peers.level) / 1e6;
     verdict.evidence.push_back(
         MakeEvidence("own_time", reference, reference * std::exp(drift.mean()), drift.z(), drift.onset()));
-    const bool beyond_unrest = IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift, kLargeRise, cost);
+    const bool beyond_unrest = IsBeyondUnrest(static_cast<int>(suspect.ranks.size()), drift, Bar::kLargeRise, cost);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-        IsWorthIt(cost) && beyond_unrest && !in_.planned_change, ErrorOf(drift));
+        bar_.IsWorthIt(cost) && beyond_unrest && !in_.planned_change, ErrorOf(drift));
   }
 
   void AccuseByDataLoading() {
@@ -605,9 +497,9 @@ class Accuser {
       const auto peer_class = static_cast<size_t>(in_.layout.rank(worst).peer_class);
       evidence.peers = CountPresent(in_.layout.classes()[peer_class]) - 1;
       verdict.evidence.push_back(evidence);
-      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, kLargeShare, cost);
+      const bool beyond_unrest = IsBeyondUnrest(CountRanks(data), stream, Bar::kLargeShare, cost);
       Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-          beyond_unrest && IsWorthIt(cost) && IsSecondFault(worst, cost), ErrorOf(stream));
+          beyond_unrest && bar_.IsWorthIt(cost) && IsSecondFault(worst, cost), ErrorOf(stream));
     }
   }
 
@@ -625,7 +517,7 @@ class Accuser {
                                               reference + cost / 1e6 * in_.own.checkpoint_interval(), saving.z(),
                                               saving.onset()));
       Add(std::move(verdict), {r},
-          IsBeyondUnrest(savers, false, saving.onset(), cost) && IsWorthIt(cost) && IsSecondFault(r, cost),
+          IsBeyondUnrest(savers, false, saving.onset(), cost) && bar_.IsWorthIt(cost) && IsSecondFault(r, cost),
           ErrorOf(saving));
     }
   }
@@ -649,7 +541,7 @@ class Accuser {
       verdict.evidence.push_back(
           MakeEvidence("dataloader", reference, reference + verdict.cost_ms_per_step, stream.z(), stream.onset()));
     }
-    const bool worth_it = IsWorthIt(verdict.cost_ms_per_step * 1e6);
+    const bool worth_it = bar_.IsWorthIt(verdict.cost_ms_per_step * 1e6);
     Add(std::move(verdict), {}, worth_it, ErrorOf(stream));
   }
 
@@ -667,10 +559,11 @@ class Accuser {
       Evidence evidence = MakeEvidence("transfer", finding.reference_ms, finding.value_ms, finding.z, finding.onset);
       evidence.peers = finding.peers;
       verdict.evidence.push_back(evidence);
-      const bool beyond_unrest = has_device_ || IsBeyondUnrest(finding.lines, cost >= kLargeShare * in_.period_ns,
-                                                               finding.onset, cost, kFewTransferCostShare);
+      const bool beyond_unrest =
+          all_.has_device || IsBeyondUnrest(finding.lines, cost >= Bar::kLargeShare * in_.period_ns, finding.onset,
+                                            cost, Bar::kFewTransferCostShare);
       // What is left of many slower lines while they recover one by one looks like a few.
-      const bool confirmed = beyond_unrest && IsWorthIt(cost) && !finding.fading && !in_.planned_change;
+      const bool confirmed = beyond_unrest && bar_.IsWorthIt(cost) && !finding.fading && !in_.planned_change;
       Add(std::move(verdict), RanksConcerned(finding), confirmed, finding.error);
     }
   }
@@ -710,22 +603,14 @@ class Accuser {
   }
 
   const JudgeInput& in_;
+  const Survey all_;
+  const Bar bar_;
   std::optional<CostModel> model_;
-  size_t present_ = 0;
-  size_t fallen_ = 0;  // ranks whose issue latency has fallen
-  // Whether any present rank has such a stream: as a rule none has, and nobody needs to look for it.
-  struct {
-    bool own = false, forward = false, data = false, checkpoint = false;
-  } any_raised_;
-  bool has_device_ = false;
-  mutable std::vector<int> peers_;  // by class, once it is asked for
   std::vector<Accusation> accusations_;
 };
 
 }  // namespace
 
 std::vector<Accusation> Accuse(const JudgeInput& input) { return Accuser(input).Run(); }
-
-Fineness FindFineness(const JudgeInput& input) { return Accuser(input).FindFineness(); }
 
 }  // namespace taskd::diagnosis

@@ -35,13 +35,4 @@ struct JudgeInput {
 // All present accusations; those with `confirmed` false are too cheap or too young to be reported.
 std::vector<Accusation> Accuse(const JudgeInput& input);
 
-// What Accuse() would have told by now; verdict.h says what the numbers are.
-struct Fineness {
-  std::optional<Resolution> own_time, dataloader, transfer;
-  std::vector<double> own_time_of_ranks;  // 0: not known
-  double own_noise = 0;                   // of a typical rank, of one step: standard deviation over peers' own time
-  int more_steps = 0;                     // until a tenth can be told, about; 0: not known
-};
-Fineness FindFineness(const JudgeInput& input);
-
 }  // namespace taskd::diagnosis

@@ -1,0 +1,66 @@
+// What a rise has to be, besides beyond chance, until it is worth a verdict: it has a price, and of a few ranks or lines it
+// is more than what a busy machine does to them. And the other way round, from which size on it is.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "diagnosis/own_time.h"
+
+namespace taskd::diagnosis {
+
+// Another process on a machine takes a core for seconds, and its ranks are slower for as long. Many peers show how often
+// that happens, a few do not: there a rise has to cost more, and to last or be so large that nothing but a fault is.
+// So it is with transfers that hosts make.
+class Bar {
+ public:
+  static constexpr double kFewCostShare = 0.05;         // of the step
+  static constexpr double kFewTransferCostShare = 0.1;  // that all the ranks of a group disturb
+  static constexpr double kLargeZ = 4;                  // far beyond the noise of a step, and
+  static constexpr double kLargeRise = 0.35;            // ln: 40 % longer
+  static constexpr double kLargeShare = 0.2;            // of the step, for loading and transfers
+  static constexpr double kGustNs = 8e9;                // where the job has shown what its unrest is like
+
+  // `period_ns`: of a step. `has_device`: ranks compute on devices, which others leave alone.
+  Bar(double period_ns, double min_cost_share, bool has_device)
+      : period_ns_(period_ns), min_cost_share_(min_cost_share), has_device_(has_device) {}
+
+  bool IsWorthIt(double cost_ns) const { return cost_ns >= min_cost_share_ * period_ns_; }
+  bool IsBeyondUnrest(int compared, bool large, double lasted_ns, double cost_ns, double least_share) const {
+    return IsCrowd(compared) || (cost_ns >= least_share * period_ns_ && (large || lasted_ns >= kStretchNs));
+  }
+
+  // The smallest rise (of the logarithm) that is named of one of so many ranks which takes `own_ns` otherwise, once it is
+  // there for so long; `fine` is what chance allows.
+  double LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const {
+    if (IsCrowd(compared)) return std::max(fine.rise, Costing(min_cost_share_, own_ns));
+    // Of a few the one that is slow shows in the noise of the others, too.
+    const double rise = kFewMargin * fine.rise;
+    if (lasted_ns >= kGustNs && fine.rise < kUsualRise * fine.noise) {
+      return std::max(rise, Costing(min_cost_share_, own_ns));
+    }
+    const double least =
+        lasted_ns >= kStretchNs ? Costing(kFewCostShare, own_ns) : std::max(kLargeRise, kLargeZ * fine.noise);
+    return std::max(rise, least);
+  }
+  // Likewise of the loader, as a share of the step.
+  double LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const {
+    if (IsCrowd(compared)) return std::max(fine.rise, min_cost_share_);
+    return std::max(fine.rise, lasted_ns >= kStretchNs ? kFewCostShare : kLargeShare);
+  }
+
+ private:
+  static constexpr int kFew = 3;       // ranks, or lines
+  static constexpr int kFewHosts = 4;  // that compute themselves: no device that others leave alone
+  static constexpr double kFewMargin = 1.4;
+  static constexpr double kStretchNs = 15e9;
+
+  bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
+  double Costing(double share, double own_ns) const { return std::log1p(share * period_ns_ / own_ns); }
+
+  const double period_ns_;
+  const double min_cost_share_;
+  const bool has_device_;
+};
+
+}  // namespace taskd::diagnosis
