@@ -3,10 +3,15 @@
 #include <algorithm>
 
 namespace taskd::diagnosis {
+namespace {
 
-CostModel::CostModel(const Layout& layout, const OwnTime& own, const std::vector<int>& microbatches)
+constexpr double kStepsUntilKnown = 6;
+constexpr double kMostMeanSteps = 64;  // beyond them the newer ones count more
+
+}  // namespace
+
+CostModel::CostModel(const Layout& layout, const std::vector<int>& microbatches)
     : layout_(layout), own_ns_(static_cast<size_t>(layout.size()), 0) {
-  for (int rank = 0; rank < own.size(); ++rank) own_ns_[static_cast<size_t>(rank)] = own.rank(rank).average_own_ns;
   for (const Pipeline& pipeline : layout.pipelines()) {
     int most = 1;
     for (const std::vector<int>& cell : pipeline.cells) {
@@ -34,6 +39,18 @@ double CostModel::StepNs() const {
     step = std::max(step, sum + (microbatches_[p] - 1) * slowest);
   }
   return step;
+}
+
+double CostMeans::Add(const Who& who, int64_t step, double cost_ns, double until_known_ns) {
+  Mean& mean = means_.try_emplace(who, Mean{until_known_ns, kStepsUntilKnown, step}).first->second;
+  mean.steps = std::min(mean.steps + 1, kMostMeanSteps);
+  mean.ns += (cost_ns - mean.ns) / mean.steps;
+  mean.last = step;
+  return mean.ns;
+}
+
+void CostMeans::Forget(int64_t step) {
+  std::erase_if(means_, [step](const auto& entry) { return entry.second.last != step; });
 }
 
 }  // namespace taskd::diagnosis

@@ -35,11 +35,10 @@ Layout ThreeReplicas() {
   return layout;
 }
 
-OwnTime WithOwnTimes(const Layout& layout, const std::vector<double>& own_ns) {
-  OwnTime own;
-  own.Regroup(layout);
-  for (size_t r = 0; r < own_ns.size(); ++r) own.rank(static_cast<int>(r)).average_own_ns = own_ns[r];
-  return own;
+CostModel WithOwnTimes(const Layout& layout, const std::vector<double>& own_ns, const std::vector<int>& microbatches) {
+  CostModel model(layout, microbatches);
+  for (size_t r = 0; r < own_ns.size(); ++r) model.Set(static_cast<int>(r), own_ns[r]);
+  return model;
 }
 
 TEST(CostModel, IsPacedByTheSlowestStage) {
@@ -61,24 +60,21 @@ TEST(CostModel, IsPacedByTheSlowestStage) {
       {{0, 0, 0, 0}, {4, 4, 4, 4}, 0},
   };
   for (const auto& item : cases) {
-    const OwnTime own = WithOwnTimes(layout, item.own_ns);
-    EXPECT_DOUBLE_EQ(CostModel(layout, own, item.microbatches).StepNs(), item.step_ns);
+    EXPECT_DOUBLE_EQ(WithOwnTimes(layout, item.own_ns, item.microbatches).StepNs(), item.step_ns);
   }
 }
 
 TEST(CostModel, IsAsSlowAsTheSlowestPipeline) {
   const Layout layout = ThreeReplicas();
   ASSERT_EQ(layout.pipelines().size(), 3u);
-  const OwnTime own = WithOwnTimes(layout, {100, 130, 110});
-  EXPECT_DOUBLE_EQ(CostModel(layout, own, {}).StepNs(), 130);
+  EXPECT_DOUBLE_EQ(WithOwnTimes(layout, {100, 130, 110}, {}).StepNs(), 130);
   // With one stage the number of microbatches changes nothing: 130 / 5 + 4 * 130 / 5.
-  EXPECT_DOUBLE_EQ(CostModel(layout, own, {5, 5, 5}).StepNs(), 130);
+  EXPECT_DOUBLE_EQ(WithOwnTimes(layout, {100, 130, 110}, {5, 5, 5}).StepNs(), 130);
 }
 
 TEST(CostModel, AnswersWhatIf) {
   const Layout layout = TwoStages();
-  const OwnTime own = WithOwnTimes(layout, {10, 20, 40, 5});
-  CostModel model(layout, own, {4, 4, 4, 4});
+  CostModel model = WithOwnTimes(layout, {10, 20, 40, 5}, {4, 4, 4, 4});
   EXPECT_EQ(model.own_ns(2), 40);
   // With rank 2 at 10 its stage takes 10, the first one 20: 5 + 2.5 + 3 * 5.
   model.Set(2, 10);
@@ -86,7 +82,24 @@ TEST(CostModel, AnswersWhatIf) {
   // Rank 3 is not the slowest of its cell until it takes more than 10.
   model.Set(3, 10);
   EXPECT_DOUBLE_EQ(model.StepNs(), 22.5);
-  EXPECT_EQ(own.rank(2).average_own_ns, 40) << "nothing is changed but the model";
+}
+
+TEST(CostMeans, AreOfTheStepsInWhichSomebodyWasSuspected) {
+  CostMeans means;
+  const CostMeans::Who rank = {Scope::kRank, 3}, node = {Scope::kNode, 3};
+  // As if six steps had cost 70.
+  EXPECT_DOUBLE_EQ(means.Add(rank, 10, 140, 70), 80);
+  EXPECT_DOUBLE_EQ(means.Add(node, 10, 7, 0), 1) << "a node of the same number is somebody else";
+  means.Forget(10);
+  EXPECT_DOUBLE_EQ(means.Add(rank, 11, 0, 999), 70);
+  means.Forget(11);
+  EXPECT_DOUBLE_EQ(means.Add(node, 12, 0, 14), 12) << "not suspected for a step: begins anew";
+  means.Forget(12);
+  for (int64_t step = 13; step < 1000; ++step) {
+    means.Add(rank, step, step < 700 ? 50 : 20, 0);
+    means.Forget(step);
+  }
+  EXPECT_NEAR(means.Add(rank, 1000, 20, 0), 20, 0.5) << "what it costs now";
 }
 
 }  // namespace

@@ -316,7 +316,7 @@ class Engine::Impl {
   // is what is normal.
   bool FollowPlannedChange(int64_t step, int64_t place) {
     const double shift = own_.common_shift();
-    const double lost = periods_.LostSince(place - planned_steps_) / periods_.recent_ns();
+    const double lost = periods_.LostSince(place - planned_steps_).ns / periods_.recent_ns();
     // Steps have to follow: where waits hide computation, a slow rank makes the others seem to do less.
     const bool follows = shift > 0 ? lost > shift / 4 && lost < 1e9 : lost < shift / 4;
     const bool shifted = std::abs(shift) > kPlannedShift && follows;
@@ -364,7 +364,7 @@ class Engine::Impl {
   }
 
   bool Accuse(int64_t step, int64_t place, bool planned_change) {
-    std::vector<Accusation> accusations = diagnosis::Accuse(MakeInput(place, planned_change));
+    std::vector<Accusation> accusations = diagnosis::Accuse(MakeInput(place, planned_change), costs_);
     for (Accusation& accusation : accusations) {
       Verdict& verdict = accusation.verdict;
       verdict.since_ns = periods_.EndNs(verdict.since_step);
@@ -663,6 +663,8 @@ class Engine::Impl {
   std::vector<int> microbatches_;
   std::set<int> moved_;  // ranks, since the layout was made
   std::set<int> left_;   // ranks whose number is another's since the last accusation
+
+  CostMeans costs_;
 
   Lives lives_;
   bool life_begins_ = true;

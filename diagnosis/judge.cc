@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "diagnosis/bar.h"
-#include "diagnosis/cost.h"
 
 namespace taskd::diagnosis {
 namespace {
@@ -77,8 +76,8 @@ struct Survey {
 
 class Accuser {
  public:
-  explicit Accuser(const JudgeInput& input)
-      : in_(input), all_(input), bar_(input.period_ns, input.min_cost_share, all_.has_device) {}
+  Accuser(const JudgeInput& input, CostMeans& costs)
+      : in_(input), costs_(costs), all_(input), bar_(input.period_ns, input.min_cost_share, all_.has_device) {}
 
   std::vector<Accusation> Run() {
     if (all_.raised.own) AccuseByOwnTime();
@@ -336,15 +335,32 @@ class Accuser {
 
   // Only when somebody is suspected: it looks at every rank.
   CostModel& GetModel() {
-    if (!model_) model_.emplace(in_.layout, in_.own, in_.microbatches);
+    if (!model_) model_.emplace(MakeModel(&OwnTime::Rank::average_own_ns));
     return *model_;
   }
+  // With such own times of those that are there.
+  CostModel MakeModel(double OwnTime::Rank::*own_ns) const {
+    CostModel model(in_.layout, in_.microbatches);
+    for (int rank = 0; rank < in_.own.size(); ++rank) {
+      if (IsPresent(rank)) model.Set(rank, in_.own.rank(rank).*own_ns);
+    }
+    return model;
+  }
 
-  // A modelled cost against what steps have really become longer by: never more than that, but the whole job may have
-  // become faster for other reasons.
+  // What the last step had because this suspect's ranks have risen, were they the only ones. Whoever has to wait for
+  // others in that step is slow for nothing: that changes from step to step. `without`: the step with no suspect slow.
+  double ReplayStep(const CostModel& without, const Suspect& suspect) const {
+    CostModel with = without;
+    for (int rank : suspect.ranks) with.Set(rank, in_.own.rank(rank).actual_own_ns);
+    return with.StepNs() - without.StepNs();
+  }
+
+  // A modelled cost against what steps have really become longer by, as far as that is known: never more than that, but
+  // the whole job may have become faster for other reasons.
   double BoundByLost(double modelled, int64_t since_step) const {
     modelled = std::max(0.0, modelled);
-    return std::clamp(in_.lost_since(since_step), 0.4 * modelled, modelled);
+    const Periods::Lost lost = in_.lost_since(since_step);
+    return std::clamp(lost.ns + lost.error_ns, 0.4 * modelled, modelled);
   }
 
   int64_t FirstStep(const Stream& stream) const {
@@ -375,15 +391,19 @@ class Accuser {
                      [&](const Suspect& a, const Suspect& b) { return excess(a) > excess(b); });
     // Each one's cost is what it would cost alone: of two equally slow ranks either one is worth mending only with the
     // other, and both have to be named.
+    CostModel last_step = MakeModel(&OwnTime::Rank::actual_own_ns);
     for (const Suspect& suspect : suspects) {
-      for (int rank : suspect.ranks) GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
+      for (int rank : suspect.ranks) {
+        GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
+        last_step.Set(rank, last_step.own_ns(rank) * std::exp(-own(rank).mean()));
+      }
     }
     const double without = GetModel().StepNs();
-    for (const Suspect& suspect : suspects) AccuseOfOwnTime(suspect, own, without);
+    for (const Suspect& suspect : suspects) AccuseOfOwnTime(suspect, own, without, last_step);
   }
 
-  // `without`: the modelled step when no suspect is slow.
-  void AccuseOfOwnTime(const Suspect& suspect, const StreamOf& own, double without) {
+  // `without`: the modelled step when no suspect is slow; `last_step`: the last one as it would have been then.
+  void AccuseOfOwnTime(const Suspect& suspect, const StreamOf& own, double without, const CostModel& last_step) {
     for (int rank : suspect.ranks) {
       GetModel().Set(rank, in_.own.rank(rank).own_reference_ns + own(rank).mean_excess());
     }
@@ -396,7 +416,11 @@ class Accuser {
     const int worst = FindWorst(suspect.ranks, own);
     if (HasGone(own(worst).intermittent(), own(worst).mean_excess())) return;
     // The median of the steps does not see what comes and goes.
-    const double cost = own(worst).intermittent() ? modelled : BoundByLost(modelled, since_step);
+    double cost = modelled;
+    if (!own(worst).intermittent()) {
+      const double last = ReplayStep(last_step, suspect);
+      cost = BoundByLost(costs_.Add({suspect.scope, suspect.id}, in_.step, last, modelled), since_step);
+    }
     const bool fading =
         std::all_of(suspect.ranks.begin(), suspect.ranks.end(), [&](int rank) { return own(rank).IsFading(); });
     const OwnCause found = ChooseOwnCause(suspect.ranks, suspect.scope == Scope::kNode);
@@ -429,7 +453,7 @@ class Accuser {
     const OwnTime::Rank& rank = in_.own.rank(suspect);
     const Stream& forward = *rank.forward;
     // Backward is about twice forward; what steps became longer by is the bound.
-    const double cost = std::max(0.0, std::min(in_.lost_since(forward.onset()), 3 * forward.mean_excess()));
+    const double cost = std::max(0.0, std::min(in_.lost_since(forward.onset()).ns, 3 * forward.mean_excess()));
     Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, forward.intermittent() ? Cause::kUnknown : Cause::kCompute,
                                   forward.onset(), cost);
     verdict.confidence = 0.9 * ConfidenceOf(forward);
@@ -551,7 +575,7 @@ class Accuser {
       if (!AreThere(finding) || IsOfStarvedHost(finding) || HasGone(finding.intermittent, finding.excess_ns)) continue;
       // What the step has become longer by, and no more than the transfers have.
       double cost = finding.excess_ns;
-      if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(finding.onset)));
+      if (!finding.intermittent) cost = std::max(0.0, std::min(cost, in_.lost_since(finding.onset).ns));
       Verdict verdict = MakeVerdict(finding.scope, finding.ids, finding.cause, finding.onset, cost);
       verdict.links = finding.links;
       verdict.alternatives = finding.alternatives;
@@ -603,6 +627,7 @@ class Accuser {
   }
 
   const JudgeInput& in_;
+  CostMeans& costs_;
   const Survey all_;
   const Bar bar_;
   std::optional<CostModel> model_;
@@ -611,6 +636,10 @@ class Accuser {
 
 }  // namespace
 
-std::vector<Accusation> Accuse(const JudgeInput& input) { return Accuser(input).Run(); }
+std::vector<Accusation> Accuse(const JudgeInput& input, CostMeans& costs) {
+  std::vector<Accusation> accusations = Accuser(input, costs).Run();
+  costs.Forget(input.step);
+  return accusations;
+}
 
 }  // namespace taskd::diagnosis

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "diagnosis/book.h"
+#include "diagnosis/cost.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/own_time.h"
+#include "diagnosis/periods.h"
 #include "diagnosis/transfers.h"
 
 namespace taskd::diagnosis {
@@ -26,13 +28,14 @@ struct JudgeInput {
   std::function<int64_t(int64_t step)> first_step_of;
   // Whether the rank takes part in the job as it is now.
   std::function<bool(int rank)> is_present;
-  // How much longer steps have become since `onset`, ns; a large number if unknown.
-  std::function<double(int64_t onset)> lost_since;
+  // How much longer steps have become since `onset` (periods.h).
+  std::function<Periods::Lost(int64_t onset)> lost_since;
   // How long ago the step `onset` began, ns, as far back as is remembered.
   std::function<double(int64_t onset)> time_since;
 };
 
 // All present accusations; those with `confirmed` false are too cheap or too young to be reported.
-std::vector<Accusation> Accuse(const JudgeInput& input);
+// `costs` is carried over from step to step.
+std::vector<Accusation> Accuse(const JudgeInput& input, CostMeans& costs);
 
 }  // namespace taskd::diagnosis

@@ -52,8 +52,12 @@ class JudgeTest : public ::testing::Test {
                    .planned_change = false,
                    .first_step_of = [](int64_t) { return 40; },
                    .is_present = [this](int rank) { return rank != gone_; },
-                   .lost_since = [this](int64_t) { return lost_ms_ * kMs; },
-                   .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; }});
+                   .lost_since =
+                       [this](int64_t) {
+                         return Periods::Lost{lost_ms_ * kMs, error_ms_ * kMs};
+                       },
+                   .time_since = [](int64_t onset) { return static_cast<double>(kNow - onset + 1) * 150 * kMs; }},
+                  costs_);
   }
 
   // Eight tensor-parallel operations of 1 ms, those of node 2 of `ms`.
@@ -72,6 +76,12 @@ class JudgeTest : public ::testing::Test {
     transfers_.Observe(layout_, folds, step, 1e7);
   }
 
+  // Longer by `d`, which costs `excess_ms` in the last step, too.
+  void Slow(int rank, double d, double excess_ms) {
+    own_.rank(rank).own = Rise(d, excess_ms);
+    own_.rank(rank).actual_own_ns = (100 + excess_ms) * kMs;
+  }
+
   // "rank 4", "node 2": all accusations, in their order.
   std::vector<std::string> Accused() {
     std::vector<std::string> accused;
@@ -86,12 +96,14 @@ class JudgeTest : public ::testing::Test {
   Transfers transfers_;
   int gone_ = -1;  // a rank
   double lost_ms_ = 20;
+  double error_ms_ = 0;
+  CostMeans costs_;
 };
 
 TEST_F(JudgeTest, AccusesNobodyWhereNothingIsRaised) { EXPECT_TRUE(Judge().empty()); }
 
 TEST_F(JudgeTest, AccusesTheRankWithEvidenceAndCost) {
-  own_.rank(5).own = Rise(0.2, 20);
+  Slow(5, 0.2, 20);
   const std::vector<Accusation> accusations = Judge();
   ASSERT_EQ(accusations.size(), 1u);
   EXPECT_EQ(accusations[0].key, "own:rank:5");
@@ -114,7 +126,7 @@ TEST_F(JudgeTest, AccusesTheRankWithEvidenceAndCost) {
 }
 
 TEST_F(JudgeTest, BoundsTheModelledCostByWhatStepsHaveLost) {
-  own_.rank(5).own = Rise(0.2, 20);
+  Slow(5, 0.2, 20);
   const struct {
     double lost_ms, cost_ms;
   } cases[] = {
@@ -127,6 +139,23 @@ TEST_F(JudgeTest, BoundsTheModelledCostByWhatStepsHaveLost) {
     lost_ms_ = lost_ms;
     EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, cost_ms, 1e-9) << lost_ms;
   }
+}
+
+TEST_F(JudgeTest, WhatStepsHaveLostCountsAsFarAsItIsKnown) {
+  Slow(5, 0.2, 20);
+  lost_ms_ = 15;
+  error_ms_ = 3;
+  EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 18, 1e-9);
+  error_ms_ = 30;
+  EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 20, 1e-9);
+}
+
+TEST_F(JudgeTest, CostsNothingInAStepInWhichOthersAreAsSlow) {
+  Slow(5, 0.2, 20);
+  EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 20, 1e-9);
+  own_.rank(2).actual_own_ns = 120 * kMs;  // it has more work in this step
+  EXPECT_NEAR(Judge()[0].verdict.cost_ms_per_step, 20 * 7.0 / 8, 1e-9)
+      << "one of eight, the six at the begin among them";
 }
 
 TEST_F(JudgeTest, AForwardThatTakesLessTimeCostsNothing) {
@@ -145,19 +174,21 @@ TEST_F(JudgeTest, AForwardThatTakesLessTimeCostsNothing) {
 }
 
 TEST_F(JudgeTest, ConfirmsOnlyWhatIsWorthIt) {
-  own_.rank(5).own = Rise(0.2, 1.6);
+  Slow(5, 0.2, 1.6);
   EXPECT_TRUE(Judge()[0].confirmed) << "1 % of 150 ms are 1.5 ms";
-  own_.rank(5).own = Rise(0.2, 1.4);
+  costs_ = {};
+  Slow(5, 0.2, 1.4);
   EXPECT_FALSE(Judge()[0].confirmed);
   // A good step: the rise may be over. That keeps a verdict open, but opens none.
-  own_.rank(5).own = Rise(0.2, 20);
+  costs_ = {};
+  Slow(5, 0.2, 20);
   own_.rank(5).own.Observe(kNow, 0, 0, kLimits);
   EXPECT_FALSE(Judge()[0].confirmed);
 }
 
 TEST_F(JudgeTest, CostsEachOfTwoEquallySlowOnesAsIfItWereAlone) {
-  own_.rank(1).own = Rise(0.2, 20);
-  own_.rank(5).own = Rise(0.3, 30);
+  Slow(1, 0.2, 20);
+  Slow(5, 0.3, 30);
   lost_ms_ = 100;
   const std::vector<Accusation> accusations = Judge();
   ASSERT_EQ(accusations.size(), 2u);
@@ -287,7 +318,7 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
 
 TEST_F(JudgeTest, BlamesTheNodeWhoseRanksTheHostHoldsUp) {
   // The slowest one holds the other up, which so is not slow itself; but the issue latency of both has fallen.
-  own_.rank(4).own = Rise(0.2, 20);
+  Slow(4, 0.2, 20);
   own_.rank(4).issue_ratio = own_.rank(5).issue_ratio = 0.5;
   ASSERT_EQ(Accused(), std::vector<std::string>{"node 2"});
   EXPECT_EQ(Judge()[0].verdict.cause, Cause::kHost);
@@ -313,7 +344,7 @@ TEST_F(JudgeTest, AccusesDataLoading) {
 TEST_F(JudgeTest, TakesWhatASlowProcessLoadsAndSavesSlowlyForNoSecondFault) {
   const Stream nothing = Rise(0, 0);
   for (int r = 0; r < 8; ++r) own_.rank(r).data = own_.rank(r).checkpoint.Begin() = nothing;
-  own_.rank(3).own = Rise(0.2, 20);
+  Slow(3, 0.2, 20);
   own_.rank(3).checkpoint_reference_ns = 1000 * kMs;
   const struct {
     double second_ms;

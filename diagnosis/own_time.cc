@@ -221,6 +221,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     rank.last_deviation = deviation.unrest;
     rank.has_last_deviation = true;
     rank.own_ns = deviation.own_ns;
+    rank.actual_own_ns = deviation.own_ns / own.work_factor;
     rank.own_reference_ns = deviation.reference_ns;
     rank.average_own_ns += (rank.own_ns - rank.average_own_ns) * (rank.average_own_ns > 0 ? kAverage : 1);
     if (count < enough || !noise.steps.ready()) continue;

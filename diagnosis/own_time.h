@@ -45,10 +45,11 @@ class OwnTime {
     Stream own;
     Stream data;
     LateStream checkpoint;
-    LateStream forward;  // mode kAll only
-    double own_ns = 0;   // of the last step; 0: no data
+    LateStream forward;        // mode kAll only
+    double own_ns = 0;         // of the last step, as if it had its peers' work; 0: no data
+    double actual_own_ns = 0;  // with the work that it had
     double own_reference_ns = 0;
-    double average_own_ns = 0;  // exponential mean
+    double average_own_ns = 0;  // exponential mean of own_ns
     double data_ns = 0, data_reference_ns = 0;
     double checkpoint_ns = 0, checkpoint_reference_ns = 0;
     // How a deviation looks: means over its steps.

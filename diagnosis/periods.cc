@@ -1,6 +1,7 @@
 #include "diagnosis/periods.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "diagnosis/stats.h"
@@ -11,6 +12,14 @@ namespace {
 constexpr size_t kRecent = 10;   // steps that show how long one takes at present
 constexpr int64_t kWindow = 30;  // steps that are compared
 constexpr size_t kEnoughBefore = 5;
+
+// Of a median, squared: from the median distance to it, as if the values were normal.
+double SquaredErrorOf(const std::vector<double>& values, double median) {
+  std::vector<double> distances;
+  for (double value : values) distances.push_back(std::abs(value - median));
+  const double sigma = 1.4826 * LowerMedian(distances);
+  return 1.5708 * sigma * sigma / static_cast<double>(values.size());
+}
 
 }  // namespace
 
@@ -26,7 +35,7 @@ void Periods::Add(int64_t step, double period_ns, uint64_t end_ns) {
 
 void Periods::MarkSlow(bool slow) { history_.back().slow = slow; }
 
-double Periods::LostSince(int64_t onset) const {
+Periods::Lost Periods::LostSince(int64_t onset) const {
   std::vector<double> before;
   std::vector<double> after;
   for (auto period = history_.rbegin(); period != history_.rend(); ++period) {
@@ -36,8 +45,9 @@ double Periods::LostSince(int64_t onset) const {
       before.push_back(period->ns);
     }
   }
-  if (before.size() < kEnoughBefore || after.empty()) return kCannotTell;
-  return LowerMedian(after) - LowerMedian(before);
+  if (before.size() < kEnoughBefore || after.empty()) return {};
+  const double now = LowerMedian(after), then = LowerMedian(before);
+  return {now - then, std::sqrt(SquaredErrorOf(after, now) + SquaredErrorOf(before, then))};
 }
 
 double Periods::MedianNs(int64_t first, int64_t last) const {

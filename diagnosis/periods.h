@@ -20,8 +20,13 @@ class Periods {
 
   // Median of the last ten; 0 of none.
   double recent_ns() const { return recent_ns_; }
-  // How much longer the last steps from `onset` on are than the steps before it in which nobody was slow, ns.
-  double LostSince(int64_t onset) const;
+  // How much longer the last steps from `onset` on are than the steps before it in which nobody was slow, ns, and the
+  // standard error of that, from how far those steps are apart.
+  struct Lost {
+    double ns = kCannotTell;
+    double error_ns = 0;
+  };
+  Lost LostSince(int64_t onset) const;
   // Median of the last steps that are in first..last; the recent one where there are none.
   double MedianNs(int64_t first, int64_t last) const;
   // From the begin of `step`, or of the oldest that is remembered, to the end of the last one, ns; 0: it is not there yet.

@@ -17,7 +17,7 @@ Periods SlowerFrom40() {
 TEST(Periods, KnowsNothingOfNothing) {
   const Periods periods;
   EXPECT_EQ(periods.recent_ns(), 0);
-  EXPECT_EQ(periods.LostSince(0), Periods::kCannotTell);
+  EXPECT_EQ(periods.LostSince(0).ns, Periods::kCannotTell);
   EXPECT_EQ(periods.MedianNs(0, 10), 0);
   EXPECT_EQ(periods.EndNs(0), 0u);
 }
@@ -58,7 +58,7 @@ TEST(Periods, ComparesAfterWithBefore) {
       {4, Periods::kCannotTell},   // four before it are not enough
       {50, Periods::kCannotTell},  // nothing since
   };
-  for (const auto& [onset, lost] : cases) EXPECT_EQ(SlowerFrom40().LostSince(onset), lost) << onset;
+  for (const auto& [onset, lost] : cases) EXPECT_EQ(SlowerFrom40().LostSince(onset).ns, lost) << onset;
 }
 
 TEST(Periods, ComparesWithStepsInWhichNobodyWasSlow) {
@@ -68,8 +68,8 @@ TEST(Periods, ComparesWithStepsInWhichNobodyWasSlow) {
     periods.MarkSlow(step >= 20 && step < 60);
   }
   // From 60 on nobody is accused any more: 130 is normal from there on, and before that 100 was.
-  EXPECT_EQ(periods.LostSince(60), 30);
-  EXPECT_EQ(periods.LostSince(70), 30) << "ten of 130 and twenty of 100 before it";
+  EXPECT_EQ(periods.LostSince(60).ns, 30);
+  EXPECT_EQ(periods.LostSince(70).ns, 30) << "ten of 130 and twenty of 100 before it";
 }
 
 TEST(Periods, TellsTheMedianOfSomeSteps) {
