@@ -192,7 +192,7 @@ void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realt
     connected = true;
     for (const RankReport& rank : node.ranks) {
       if (!rank.attached) continue;
-      pulses.push_back({rank.rank, rank.pid, rank.step, rank.step_ms, rank.marks});
+      pulses.push_back({rank.rank, rank.pid, rank.step, rank.step_ms, rank.marks, rank.stopped_ms});
     }
   }
   std::lock_guard lock(mutex_);
