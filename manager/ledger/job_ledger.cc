@@ -126,7 +126,9 @@ void JobLedger::OnEvent(const SupervisionEvent& event) {
   const int64_t at_ns = Happened(event.time_ns, now_ns);
   switch (event.kind) {
     case Kind::kStarted:
-      if (event.rank < 0) ledger_.Started(event.round, at_ns, now_ns);
+      if (event.rank >= 0) break;
+      ledger_.SetSlots(event.world_size, at_ns, now_ns);
+      ledger_.Started(event.round, at_ns, now_ns);
       break;
     case Kind::kExited: {
       ledger::Ledger::Exit exit = {event.rank, event.node, event.code != 0 || event.signal != 0};

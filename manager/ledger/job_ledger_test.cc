@@ -94,6 +94,19 @@ TEST(JobLedgerTest, FollowsTheLifeOfAJob) {
   EXPECT_THAT(report.incidents[0].nodes, ElementsAre(0));
 }
 
+TEST(JobLedgerTest, ARoundSaysHowManyRanksItHas) {
+  JobLedger ledger({"ns/job", "", 0, true, nullptr}, "");
+  for (const auto& [round, world_size] : {std::pair(0, 4), std::pair(1, 2), std::pair(2, 3)}) {
+    if (round > 0) ledger.OnEvent(Event(Kind::kRestarting));
+    SupervisionEvent started = Event(Kind::kStarted, round);
+    started.world_size = world_size;
+    ledger.OnEvent(started);
+    EXPECT_EQ(ledger.report()->slots, world_size);
+  }
+  ledger.OnPresence(3, true);  // one of the first round: it is away, or nobody's
+  EXPECT_EQ(ledger.report()->slots, 3);
+}
+
 TEST(JobLedgerTest, WithoutSupervisionAJobRunsWhenNobodyWaits) {
   JobLedger ledger({"ns/job", "", 2, true, nullptr}, "");
   ledger.OnWaits("nodes 1 (1 of 2 here)");

@@ -83,6 +83,25 @@ def test_what_a_launcher_says_is_in_it(stage, manager, launcher):
     assert f"<p>{ended['text']}</p>" in report and "<td>rank 3 on node 1 (b) was killed by SIGSEGV</td>" in report
 
 
+def test_an_elastic_job_has_the_slots_of_its_round(jobs):
+    port, environment = free_port(), {"TASKD_MANAGER": ""}
+    nodes = [jobs.elastic(name, port, action=["wait"], environment=environment) for name in ("first", "second")]
+    address = "127.0.0.1:" + wait_until(lambda: next((found[1] for node in nodes if (
+        found := re.search(r"the manager is at port (\d+)", node.log()))), None), "it has a manager")
+
+    def await_slots(slots):
+        def has_them():
+            done = jobs.stage.run("goodput", "--manager", address, "--json")
+            return done.returncode == 0 and json.loads(done.stdout)["slots"] == slots
+        wait_until(has_them, f"it has {slots} slots")
+    await_slots(2)
+    host = next(node for node in nodes if "the manager is at port" in node.log())
+    next(node for node in nodes if node is not host).kill()
+    await_slots(1)
+    jobs.put("go")
+    assert host.wait() == 0, host.log()[-3000:]
+
+
 def test_wrong_usage(stage, manager):
     for arguments, said in [(("--incidents", "-1"), "--incidents: -1 is below 0"), (("--from", "/nowhere"), "--from: "),
                             (("--from", "/nowhere", "--manager", manager.address), "only one of them")]:
