@@ -7,16 +7,15 @@ import signal
 import time
 import urllib.request
 
+import goodput_job
 import harness
 import pytest
-import stubs
 from harness import wait_until
 from ports import free_port
 from test_supervision import Launcher
 
 CATEGORIES = ["queue", "waiting", "launch", "link_up", "warm_up", "productive", "data", "checkpoint", "straggler", "other", "redone",
               "hang", "restart", "suspended", "unmarked", "unknown"]
-RANK_SCRIPT = os.path.join(stubs.REPOSITORY, "tests", "lib", "goodput_rank.py")
 
 
 def check_sum(goodput):
@@ -283,7 +282,7 @@ def read_times(folder):
 
 
 class Training:
-    """goodput_rank.py on two nodes of two ranks each, marked by taskd.torch."""
+    """goodput_job on two nodes of two ranks each, marked by taskd.torch."""
 
     def __init__(self, jobs, steps, save_every, kill_step, flags=(), environment=None):
         pytest.importorskip("torch", reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
@@ -292,12 +291,13 @@ class Training:
         switch = os.path.join(jobs.folder, "switch")
         with open(switch, "w", encoding="utf-8") as file:
             json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
+        goodput_job.write_plan(jobs.folder, steps, save_every, kill_step)
         port = free_port()
         environment = {"TASKD_MANAGER": "", "TASKD_PROFILING_DIR": self.profiling, "MINDX_TASK_ID": "goodput",
                        "TASKD_SWITCH_FILE": switch, "GLOO_SOCKET_IFNAME": "lo", "TASKD_STATE_DIR": self.state,
                        **(environment or {})}
         self.nodes = [jobs.static(node, port, "--max-restarts=1", *flags, "-m", "taskd.torch", environment=environment,
-                                  script=RANK_SCRIPT, script_arguments=[jobs.folder, str(steps), str(save_every), str(kill_step)])
+                                  script=goodput_job.SCRIPT, script_arguments=[jobs.folder])
                       for node in (0, 1)]
         self.address = "127.0.0.1:" + wait_until(lambda: re.search(r"the manager is at port (\d+)", self.nodes[0].log()),
                                                  "it has a manager")[1]
