@@ -508,9 +508,10 @@ void Ledger::AttributeTail(const Slot& slot, int64_t begin_ns, int64_t end_ns, b
   if (over && !failed) return Cut(slot, begin_ns, end_ns, Category::kOther, 0, true, into);
   // The step under way: it is done again where its process has ended.
   const int64_t late_ns = over ? odd_ns : odd_ns + kLateNs;
-  Tally stopped;
-  CutStops(slot, begin_ns, end_ns, stopped, [](int64_t, int64_t) {});
-  const auto stopped_ns = static_cast<int64_t>(At(stopped.seconds, Category::kSuspended) * 1e9);
+  int64_t stopped_ns = 0;
+  for (const Stop& stop : slot.stops) {
+    stopped_ns += std::max<int64_t>(0, std::min(end_ns, stop.end_ns) - std::max(begin_ns, stop.begin_ns));
+  }
   const int64_t known_ns = std::min(end_ns, begin_ns + late_ns + stopped_ns);
   const bool again = over || slot.last_step < slot.done_until;
   Cut(slot, begin_ns, known_ns, again ? Category::kRedone : Category::kProductive, again ? incident : 0, true, into);
