@@ -386,10 +386,60 @@ def test_processes_that_were_stopped_are_suspended(jobs, whole_nodes):
     for pid in reversed(pids):
         os.kill(pid, signal.SIGCONT)
     truth = len(ranks) * (time.monotonic() - began)
-    goodput = training.follow()
+    check_suspended(training.follow(), truth)
+
+
+def check_suspended(goodput, truth):
     # A process is looked at five times a second, and what the manager hears comes a little later.
-    assert goodput["seconds"]["suspended"] == pytest.approx(truth, rel=0.02, abs=0.5 * len(ranks)), goodput
+    assert goodput["seconds"]["suspended"] == pytest.approx(truth, rel=0.02, abs=0.5 * goodput["slots"]), goodput
     assert goodput["seconds"]["unknown"] + goodput["seconds"]["hang"] < truth / 2, goodput
+
+
+@pytest.fixture
+def freezer():
+    """Files of a cgroup of its own: where process ids are written to, the one that freezes it, and what that takes."""
+    for parent, name, freeze, thaw in (("freezer", "freezer.state", "FROZEN", "THAWED"), ("unified", "cgroup.freeze", "1", "0"),
+                                       ("", "cgroup.freeze", "1", "0")):
+        folder = os.path.join("/sys/fs/cgroup", parent, f"taskd-goodput-{os.getpid()}")
+        try:
+            os.mkdir(folder)
+        except OSError:
+            continue
+        state = os.path.join(folder, name)
+        if os.path.exists(state):
+            yield os.path.join(folder, "cgroup.procs"), state, freeze, thaw
+            write(state, thaw)
+            wait_until(lambda: not read(os.path.join(folder, "cgroup.procs")), "its processes have ended")
+            os.rmdir(folder)
+            return
+        os.rmdir(folder)
+    pytest.skip("no cgroup can be made that freezes")
+
+
+def read(path):
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def write(path, text):
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+@pytest.mark.root("a cgroup")
+def test_processes_in_a_frozen_cgroup_are_suspended(jobs, freezer):
+    """The ranks alone: what looks at them runs."""
+    procs, state, freeze, thaw = freezer
+    training, ranks = Training(jobs, steps=100, save_every=1000, kill_step=-1), range(4)
+    wait_until(lambda: all(len(training.notes(rank)) > 20 for rank in ranks), "all ranks train")
+    for rank in ranks:
+        write(procs, str(training.notes(rank)[0]["pid"]))
+    began = time.monotonic()
+    write(state, freeze)
+    time.sleep(5)  # what is put in, and no waiting for anything
+    write(state, thaw)
+    truth = len(ranks) * (time.monotonic() - began)
+    check_suspended(training.follow(), truth)
 
 
 def test_a_job_that_is_killed_and_started_again(jobs):
