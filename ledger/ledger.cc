@@ -122,7 +122,8 @@ Ledger::Slot* Ledger::Find(int rank) {
 
 bool Ledger::untouched() const {
   return phases_.size() == 1 && phase().kind == Phase::Kind::kAlone &&
-         std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.seen_ns.empty() || slot.steps; });
+         std::none_of(slots_.begin(), slots_.end(),
+                      [](const Slot& slot) { return !slot.seen_ns.empty() || slot.steps; });
 }
 
 void Ledger::Hear(int64_t at_ns) {

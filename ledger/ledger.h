@@ -161,10 +161,10 @@ class Ledger {
     uint32_t process_id = 0;
     int64_t born_ns = 0;
     int64_t cursor_ns = 0;
-    int64_t offset_ns = 0;    // of this clock to its process's stamps
-    int64_t base = 0;         // of its process's numbers of steps
-    int64_t last_step = -1;   // of the process
-    int64_t done_until = -1;  // by former processes
+    int64_t offset_ns = 0;         // of this clock to its process's stamps
+    int64_t base = 0;              // of its process's numbers of steps
+    int64_t last_step = -1;        // of the process
+    int64_t done_until = -1;       // by former processes
     std::vector<int64_t> seen_ns;  // its processes were seen first, of each phase; as stops
     std::vector<Stop> stops;       // its process was suspended: oldest first, none overlap
   };

@@ -46,7 +46,9 @@ std::optional<ProcessLook> ParseProcessStat(absl::string_view line) {
   return ProcessLook{fields[kState] == "T" || fields[kState] == "t", (user + system) * NsPerTick()};
 }
 
-std::optional<ProcessLook> ReadProcess(pid_t pid) { return ParseProcessStat(ReadStart(absl::StrCat("/proc/", pid, "/stat"))); }
+std::optional<ProcessLook> ReadProcess(pid_t pid) {
+  return ParseProcessStat(ReadStart(absl::StrCat("/proc/", pid, "/stat")));
+}
 
 std::string ReadCgroups(pid_t pid) { return ReadStart(absl::StrCat("/proc/", pid, "/cgroup")); }
 

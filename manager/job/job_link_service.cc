@@ -141,10 +141,7 @@ class Hub {
 
   Hub(JobLinkCore::Options options, std::function<void(const std::string&)> on_waiting,
       std::function<void(int, const std::string&)> on_end)
-      : core_(options),
-        on_waiting_(std::move(on_waiting)),
-        on_end_(std::move(on_end)),
-        ticker_([this] { Run(); }) {}
+      : core_(options), on_waiting_(std::move(on_waiting)), on_end_(std::move(on_end)), ticker_([this] { Run(); }) {}
   ~Hub() { Close(); }
 
   // The number of the stream, which `event(core, peer, now_ns)` has let the core know; 0: closed. Until Remove. At once,

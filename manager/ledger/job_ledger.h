@@ -86,9 +86,9 @@ class JobLedger final : public ChangeSink {
   std::mutex saving_;         // no text without what was before is given away after Precede(); taken before mutex_
   mutable std::mutex mutex_;  // guards from here
   mutable ledger::Ledger ledger_;
-  std::shared_ptr<const diagnosis::Report> verdicts_;           // that the ledger has
-  mutable std::shared_ptr<const ledger::Report> report_;        // the newest; null: there is none
-  mutable SteadyTime shared_until_;                             // whoever asks gets that
+  std::shared_ptr<const diagnosis::Report> verdicts_;     // that the ledger has
+  mutable std::shared_ptr<const ledger::Report> report_;  // the newest; null: there is none
+  mutable SteadyTime shared_until_;                       // whoever asks gets that
   SteadyTime saved_at_;
   std::chrono::steady_clock::duration save_every_ = kSaveEvery;
   SteadyTime kept_at_ = std::chrono::steady_clock::now();  // saved with success
