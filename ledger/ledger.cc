@@ -122,7 +122,8 @@ Ledger::Slot* Ledger::Find(int rank) {
 
 bool Ledger::untouched() const {
   return phases_.size() == 1 && phase().kind == Phase::Kind::kAlone &&
-         std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.seen_ns >= 0 || slot.steps; });
+         std::none_of(slots_.begin(), slots_.end(),
+                      [](const Slot& slot) { return !slot.seen_ns.empty() || slot.steps; });
 }
 
 void Ledger::Hear(int64_t at_ns) {
@@ -269,6 +270,7 @@ void Ledger::Suspended(int rank, int64_t begin_ns, int64_t end_ns, int64_t now_n
 
 void Ledger::MoveCursor(Slot& slot, int64_t to_ns) {
   slot.cursor_ns = to_ns;
+  if (!slot.seen_ns.empty()) std::erase_if(slot.seen_ns, [&](int64_t seen_ns) { return seen_ns < to_ns; });
   if (!slot.stops.empty()) std::erase_if(slot.stops, [&](const Stop& stop) { return stop.end_ns <= to_ns; });
 }
 
@@ -290,13 +292,24 @@ void Ledger::Seen(int rank, bool here, int64_t at_ns, int64_t now_ns) {
   SetNow(now_ns);
   Slot* slot = Find(rank);
   if (slot == nullptr) return;
+  std::vector<int64_t>& seen = slot->seen_ns;
+  // Where nobody says when processes are started, this may be another one.
+  const bool told = phase().kind != Phase::Kind::kAlone && !phase().guessed;
   if (!here) {
-    if (!slot->steps) slot->seen_ns = -1;
+    if (!told && !slot->steps) seen.clear();
     return;
   }
-  if (!slot->steps && slot->seen_ns >= phase().begin_ns) return;
-  slot->seen_ns = Clamp(at_ns);
-  first_seen_ns_ = std::min(first_seen_ns_, slot->seen_ns);
+  const bool again = !seen.empty() && seen.back() >= phase().begin_ns;
+  if (again && (told || !slot->steps)) return;
+  if (again) seen.pop_back();
+  if (seen.size() == kMaxSeen) seen.erase(seen.begin());
+  seen.push_back(Clamp(at_ns));
+  first_seen_ns_ = std::min(first_seen_ns_, seen.back());
+}
+
+int64_t Ledger::SeenIn(const Slot& slot, int64_t begin_ns, int64_t end_ns) {
+  const auto found = std::lower_bound(slot.seen_ns.begin(), slot.seen_ns.end(), begin_ns);
+  return found == slot.seen_ns.end() || *found > end_ns ? -1 : *found;
 }
 
 int64_t Ledger::OffsetOf(const Slot& slot, const StepFold& fold) const {
@@ -496,9 +509,10 @@ void Ledger::AttributeTail(const Slot& slot, int64_t begin_ns, int64_t end_ns, b
   if (over && !failed) return Cut(slot, begin_ns, end_ns, Category::kOther, 0, true, into);
   // The step under way: it is done again where its process has ended.
   const int64_t late_ns = over ? odd_ns : odd_ns + kLateNs;
-  Tally stopped;
-  CutStops(slot, begin_ns, end_ns, stopped, [](int64_t, int64_t) {});
-  const auto stopped_ns = static_cast<int64_t>(At(stopped.seconds, Category::kSuspended) * 1e9);
+  int64_t stopped_ns = 0;
+  for (const Stop& stop : slot.stops) {
+    stopped_ns += std::max<int64_t>(0, std::min(end_ns, stop.end_ns) - std::max(begin_ns, stop.begin_ns));
+  }
   const int64_t known_ns = std::min(end_ns, begin_ns + late_ns + stopped_ns);
   const bool again = over || slot.last_step < slot.done_until;
   Cut(slot, begin_ns, known_ns, again ? Category::kRedone : Category::kProductive, again ? incident : 0, true, into);
@@ -515,7 +529,8 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
                            into);
     }
     // Another process has taken its place, and nobody has said why.
-    const int64_t seen = slot.seen_ns < begin_ns ? end_ns : std::min(slot.seen_ns, end_ns);
+    const int64_t first = SeenIn(slot, begin_ns, end_ns);
+    const int64_t seen = first < 0 ? end_ns : first;
     Cut(slot, begin_ns, seen, Category::kUnknown, 0, true, into);
     return Cut(slot, seen, end_ns, Category::kLinkUp, phase.incident, true, into);
   }
@@ -527,13 +542,14 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
     Cut(slot, at, to, category, category == Category::kUnknown ? 0 : phase.incident, true, into);
     at = to;
   };
-  const bool seen = slot.seen_ns >= phase.begin_ns;
+  const int64_t seen_ns = SeenIn(slot, phase.begin_ns, end_ns);
+  const bool seen = seen_ns >= 0;
   // Whoever has no step, while others go on, does not mark them.
   const int64_t trains = tail == Tail::kOpen || next != nullptr ? phase.first_step_ns : kNever;
-  const int64_t launch = std::min(seen ? slot.seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
+  const int64_t launch = std::min(seen ? seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
   const bool proven = first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs;
   until(std::min(launch, trains), launched && proven ? Category::kLaunch : Category::kUnknown);
-  if (seen) until(std::min(slot.seen_ns + kMostLinkUpNs, trains), Category::kLinkUp);
+  if (seen) until(std::min(seen_ns + kMostLinkUpNs, trains), Category::kLinkUp);
   until(end_ns, trains < end_ns ? Category::kUnmarked : Category::kUnknown);
 }
 

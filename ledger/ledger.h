@@ -52,6 +52,7 @@ class Ledger {
   static constexpr int64_t kGatherNs = 600'000'000'000;
   static constexpr size_t kMaxSpans = 256;
   static constexpr size_t kMaxStops = 16;  // a slot, that its cursor has not passed
+  static constexpr size_t kMaxSeen = 16;   // the same
   // Between two reports of one suspension; and so much a span may lie beside the process's own time.
   static constexpr int64_t kStopSlackNs = 500'000'000;
   static constexpr size_t kMaxTextBytes = 300;
@@ -160,12 +161,12 @@ class Ledger {
     uint32_t process_id = 0;
     int64_t born_ns = 0;
     int64_t cursor_ns = 0;
-    int64_t seen_ns = -1;     // its process was seen first; -1: not yet
-    int64_t offset_ns = 0;    // of this clock to its process's stamps
-    int64_t base = 0;         // of its process's numbers of steps
-    int64_t last_step = -1;   // of the process
-    int64_t done_until = -1;  // by former processes
-    std::vector<Stop> stops;  // its process was suspended: oldest first, none overlap
+    int64_t offset_ns = 0;         // of this clock to its process's stamps
+    int64_t base = 0;              // of its process's numbers of steps
+    int64_t last_step = -1;        // of the process
+    int64_t done_until = -1;       // by former processes
+    std::vector<int64_t> seen_ns;  // its processes were seen first, of each phase; as stops
+    std::vector<Stop> stops;       // its process was suspended: oldest first, none overlap
   };
   struct Span {
     int64_t begin_ns = 0, end_ns = 0;
@@ -217,6 +218,8 @@ class Ledger {
   static void CutStops(const Slot& slot, int64_t begin_ns, int64_t end_ns, Tally& into, const Rest& rest);
   // The slot's cursor goes there.
   static void MoveCursor(Slot& slot, int64_t to_ns);
+  // When its process was first seen between the two; -1: it was not.
+  static int64_t SeenIn(const Slot& slot, int64_t begin_ns, int64_t end_ns);
   // Of the numbers of a process whose first fold this is.
   int64_t BaseOf(const StepFold& fold, bool follows);
   // Of this clock to the stamps of the fold's process.

@@ -342,6 +342,30 @@ TEST(LedgerTest, ClocksOfNodesMayBeWrong) {
   }
 }
 
+// What ends before it makes a step is attributed once the next life has begun.
+TEST(LedgerTest, ALifeWithoutAStepKeepsItsLinkUp) {
+  Job job(2);
+  for (int round = 0; round < 3; ++round) {
+    const double begin_s = 6 * round;
+    job.Launch(round, begin_s, begin_s + 2);
+    if (round == 2) break;
+    // Their node's proxy is away for a moment, and then they are gone.
+    for (int rank : {0, 1}) {
+      job.at(begin_s + 3).Seen(rank, false, Ns(begin_s + 3), job.now_ns());
+      job.at(begin_s + 4).Seen(rank, true, Ns(begin_s + 4), job.now_ns());
+    }
+    job.at(begin_s + 5).Exited({.rank = 0, .failed = true, .text = "x"}, Ns(begin_s + 5), job.now_ns());
+    for (int rank : {0, 1}) job.at(begin_s + 5.5).Seen(rank, false, Ns(begin_s + 5.5), job.now_ns());
+  }
+  EXPECT_NEAR(job.Of(Category::kLaunch), 2 * 3 * 2, 1e-6);
+  EXPECT_NEAR(job.Of(Category::kLinkUp), 2 * 2 * 3, 1e-6);
+  job.Step(0, 15, 16, 0, 3);
+  const Report report = job.report(60);
+  EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 2 * 3 * 2, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kLinkUp), 2 * (2 * 3 + 1), 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kRestart), 2 * 2 * 1, 1e-6);
+}
+
 TEST(LedgerTest, UnsizedJobsHaveTheRanksThatAreSeen) {
   Ledger ledger({.now_ns = 0, .unix_offset_ns = kUnix, .launched = true});
   EXPECT_EQ(ledger.report().slots, 0);

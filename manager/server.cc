@@ -308,10 +308,18 @@ class ManagerServer::Impl {
     diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     ledger_service_ = MakeLedgerService(ledger_, core_->shape());
-    job_link_ = MakeJobLinkService(core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret),
-                                   [supervision = supervision_](const std::string& waits_for) {
-                                     supervision->SetWaitsFor(waits_for, std::chrono::steady_clock::now());
-                                   });
+    job_link_ = MakeJobLinkService(
+        core_->shape(), options.exit_on_stdin_eof, !IsStandIn(options.secret),
+        [supervision = supervision_](const std::string& waits_for) {
+          supervision->SetWaitsFor(waits_for, std::chrono::steady_clock::now());
+        },
+        [ledger = ledger_](int code, const std::string& reason) {
+          SupervisionEvent ended;
+          ended.kind = SupervisionEvent::Kind::kEnded;
+          ended.code = code;
+          ended.message = reason;
+          ledger->OnEvent(ended);
+        });
     route_agreement_service_ = MakeRouteAgreementService(core_->shape());
     const std::vector<std::string> names = {"TrainingDataTrace",       "taskd.v1.NodeLink",    "taskd.v1.Control",
                                             "taskd.v1.Diagnosis",      "taskd.v1.Supervision", "taskd.v1.JobLink",

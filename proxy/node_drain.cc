@@ -68,8 +68,10 @@ void NodeDrain::LookForStop(int number, NodeSegment& segment, uint64_t now_ns) {
     std::lock_guard<std::mutex> lock(node_.mutex);
     if (!segment.live()) return;
   }
-  const std::optional<ProcessLook> look = ReadProcess(static_cast<pid_t>(segment.drain->segment().pid()));
+  const auto pid = static_cast<pid_t>(segment.drain->segment().pid());
+  std::optional<ProcessLook> look = ReadProcess(pid);
   if (!look) return;
+  if (!look->stopped && segment.stop_meter.IsIdle(*look)) look->stopped = IsFrozen(ReadCgroups(pid));
   const uint64_t stopped_ns = segment.stop_meter.Look(*look, now_ns);
   if (stopped_ns == 0) return;
   std::lock_guard<std::mutex> lock(node_.mutex);

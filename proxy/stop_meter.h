@@ -1,16 +1,18 @@
-// How long a process has not run although it lives: SIGSTOP, a debugger, a suspended job, a container that was paused.
+// How long a process has not run although it lives: SIGSTOP, a debugger, a frozen cgroup, a suspended job, a container that
+// was paused.
 //
 // Design: whoever runs looks at it again and again (LookAt). A process that is stopped at both ends of an interval did
 // not run in it; of one in which it was stopped or went on, half. Where the looks themselves are far apart, the watcher
 // did not run either, and that is the process's suspension too unless it used the CPU meanwhile.
 //
-// Pure but for ReadProcess. Not thread-safe.
+// Pure but for what reads files. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/strings/string_view.h"
 
@@ -28,6 +30,11 @@ std::optional<ProcessLook> ParseProcessStat(absl::string_view line);
 // Empty: there is no such process.
 std::optional<ProcessLook> ReadProcess(pid_t pid);
 
+// Its /proc/PID/cgroup; empty: there is no such process.
+std::string ReadCgroups(pid_t pid);
+// Whether such a cgroup, or one above it, is frozen. Version 1 and 2, below `mounts`.
+bool IsFrozen(absl::string_view cgroups, const std::string& mounts = "/sys/fs/cgroup");
+
 class StopMeter {
  public:
   static constexpr uint64_t kLookEveryNs = 200'000'000;
@@ -35,6 +42,8 @@ class StopMeter {
   static constexpr uint64_t kGapNs = 1'000'000'000;
 
   bool IsDue(uint64_t now_ns) const { return now_ns - looked_ns_ >= kLookEveryNs; }
+  // It has not used the CPU since the last look.
+  bool IsIdle(const ProcessLook& look) const { return looked_ns_ != 0 && look.cpu_ns == last_.cpu_ns; }
   // What of the time since the last look the process did not run, ns. `now_ns`: of a steady clock.
   uint64_t Look(const ProcessLook& look, uint64_t now_ns);
 

@@ -4,6 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace taskd::proxy {
@@ -39,6 +43,32 @@ TEST(StopMeterTest, ReadsAProcessThatIsStopped) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(ReadProcess(child), std::nullopt);
   EXPECT_EQ(ReadProcess(getpid())->stopped, false);
+}
+
+TEST(StopMeterTest, KnowsAFrozenCgroup) {
+  const std::filesystem::path mounts = std::filesystem::path(testing::TempDir()) / absl::StrCat("cgroups-", getpid());
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((mounts / name).parent_path());
+    std::ofstream(mounts / name) << text;
+  };
+  write("job/two/cgroup.events", "populated 1\nfrozen 1\n");
+  write("job/runs/cgroup.events", "populated 1\nfrozen 0\n");
+  write("unified/hybrid/cgroup.events", "populated 1\nfrozen 1\n");
+  write("freezer/one/freezer.state", "FROZEN\n");
+  write("freezer/thaws/freezer.state", "THAWED\n");
+  for (const auto& [cgroups, frozen] : {std::pair("0::/job/two\n", true),
+                                        {"0::/job/runs\n", false},
+                                        {"7:freezer:/thaws\n0::/hybrid\n", true},
+                                        {"7:freezer:/one\n1:name=systemd:/job/two\n0::/\n", true},
+                                        {"7:freezer:/thaws\n1:name=systemd:/job/two\n0::/job/runs\n", false},
+                                        {"0::/job/../job/two\n", false},
+                                        {"0::/gone\n", false},
+                                        {"no line\n:\n", false},
+                                        {"", false}}) {
+    EXPECT_EQ(IsFrozen(cgroups, mounts), frozen) << cgroups;
+  }
+  std::filesystem::remove_all(mounts);
+  EXPECT_NE(ReadCgroups(getpid()), "");
 }
 
 TEST(StopMeterTest, CountsWhatLiesBetweenTwoLooksAtAStoppedProcess) {

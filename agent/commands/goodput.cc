@@ -1,10 +1,7 @@
 #include "agent/commands/goodput.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <iostream>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,12 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
 #include "agent/commands/folder_diagnosis.h"
+#include "agent/commands/folder_ledger.h"
 #include "agent/commands/job_flags.h"
 #include "common/utf8.h"
 #include "ledger/kept.h"
-#include "ledger/ledger.h"
 #include "ledger/render.h"
-#include "ledger/straggler.h"
 #include "proto/channel.h"
 #include "readers/diagnose_sources.h"
 #include "readers/ledger_files.h"
@@ -39,7 +35,6 @@ struct GoodputOptions {
 };
 
 constexpr std::chrono::milliseconds kAnswerTimeout{5000};
-constexpr int64_t kAdvanceNs = 1'000'000'000;
 
 absl::Status Print(const GoodputOptions& options, const ledger::Report& report, const std::string& job) {
   if (options.json) {
@@ -50,32 +45,15 @@ absl::Status Print(const GoodputOptions& options, const ledger::Report& report, 
   return std::cout ? absl::OkStatus() : absl::UnavailableError("stdout cannot be written");
 }
 
-// Marks tell of steps, and of nothing that was before the first mark or between two processes. Read twice: what stragglers
-// have cost is known at the end.
 absl::Status FromFiles(const GoodputOptions& options) {
-  int64_t first_ns = std::numeric_limits<int64_t>::max();
-  absl::StatusOr<readers::SourcesDiagnosis> read = DiagnoseFolder(options.source, [&](int, const StepFold& fold) {
-    const uint64_t begin = fold.previous_end_ns != 0 ? fold.previous_end_ns : fold.start_ns;
-    first_ns = std::min(first_ns, static_cast<int64_t>(begin));
-  });
+  FirstStep first;
+  absl::StatusOr<readers::SourcesDiagnosis> read =
+      DiagnoseFolder(options.source, [&](int, const StepFold& fold) { first.Add(fold); });
   if (!read.ok()) return read.status();
-  if (first_ns == std::numeric_limits<int64_t>::max()) {
-    return absl::InvalidArgumentError("--from: no step has ended in these files");
-  }
-  ledger::Ledger book({.now_ns = first_ns});
-  book.SetKnownStragglers(ledger::StragglersOf(read->report.verdicts), first_ns);
-  int64_t advanced_ns = first_ns;
-  int64_t now_ns = first_ns;
-  absl::StatusOr<readers::SourcesDiagnosis> again = DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) {
-    now_ns = std::max(now_ns, static_cast<int64_t>(fold.end_ns));
-    book.Step(rank, fold, now_ns);
-    if (now_ns - advanced_ns < kAdvanceNs) return;
-    advanced_ns = now_ns;
-    book.Advance(now_ns);
-  });
-  if (!again.ok()) return again.status();
-  book.Advance(now_ns);
-  return Print(options, book.report(), read->name);
+  if (!first.seen()) return absl::InvalidArgumentError("--from: no step has ended in these files");
+  absl::StatusOr<ledger::Report> report = LedgerOfFolder(options.source, *read, first);
+  if (!report.ok()) return report.status();
+  return Print(options, *report, read->name);
 }
 
 // What managers have kept: as of when they wrote it.

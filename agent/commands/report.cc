@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/commands/control_client.h"
 #include "agent/commands/folder_diagnosis.h"
+#include "agent/commands/folder_ledger.h"
 #include "agent/commands/job_flags.h"
 #include "agent/commands/output_file.h"
 #include "common/realtime.h"
@@ -37,10 +38,19 @@ constexpr std::chrono::milliseconds kTimeout{20000};
 
 absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
   view::History history;
+  FirstStep first;
   absl::StatusOr<readers::SourcesDiagnosis> diagnosed =
-      DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) { history.Add(rank, fold, fold.end_ns); });
+      DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) {
+        history.Add(rank, fold, fold.end_ns);
+        first.Add(fold);
+      });
   if (!diagnosed.ok()) return diagnosed.status();
   view::ReportPage page;
+  if (first.seen()) {
+    absl::StatusOr<ledger::Report> goodput = LedgerOfFolder(options.source, *diagnosed, first);
+    if (!goodput.ok()) return goodput.status();
+    page.goodput = *std::move(goodput);
+  }
   page.job = diagnosed->name;
   page.source = absl::StrCat(diagnosed->sources.empty() ? "the mark files in " : "the files in ", options.source.from);
   page.version = TASKD_VERSION;

@@ -67,7 +67,7 @@ int Refuse(const absl::Status& status) {
   return process::kWrongUsage;
 }
 
-int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment) {
+int RunModeCommand(const std::vector<std::string>& arguments, Environment environment) {
   std::string help;
   absl::StatusOr<modes::ModeOptions> options = modes::ParseModeOptions(arguments, environment, &help);
   if (!help.empty()) {
@@ -75,6 +75,7 @@ int RunModeCommand(const std::vector<std::string>& arguments, const Environment&
     return 0;
   }
   if (!options.ok()) return Refuse(options.status());
+  if (!options->ledger.empty()) environment["TASKD_LEDGER"] = options->ledger;
   if (const std::optional<int> code = RunTaskCommand(*options, environment)) return *code;
   modes::ModeRun run;
   run.environment = environment;

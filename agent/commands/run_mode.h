@@ -9,7 +9,7 @@
 namespace taskd::commands {
 
 // `arguments`: after `taskd run`. The result is the exit code.
-int RunModeCommand(const std::vector<std::string>& arguments, const Environment& environment);
+int RunModeCommand(const std::vector<std::string>& arguments, Environment environment);
 
 // Prints the line of a wrong usage, and is its exit code.
 int Refuse(const absl::Status& status);

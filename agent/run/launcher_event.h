@@ -23,6 +23,7 @@ struct LauncherEvent {
   int signal = 0;
   std::string reason;   // for people
   int64_t time_ns = 0;  // CLOCK_REALTIME
+  int world_size = 0;   // of kStarted: how many ranks the round has; known where the rendezvous is, 0 elsewhere
 };
 
 }  // namespace taskd::run

@@ -240,7 +240,8 @@ void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
     if (from.ok()) join->info.address = from->host;
   }
   const bool joined = rendezvous_->joined(peer);
-  if (const auto* event = std::get_if<EventMessage>(&*message); event != nullptr && joined && callbacks_.on_event) {
+  if (auto* event = std::get_if<EventMessage>(&*message); event != nullptr && joined && callbacks_.on_event) {
+    if (event->event.round == rendezvous_->round()) event->event.world_size = world_size_;
     callbacks_.on_event(event->event);
   }
   if (const auto* stacks = std::get_if<StacksMessage>(&*message);
@@ -284,6 +285,7 @@ void StoreHost::DoOne(const Rendezvous::Output& output) {
     return;
   }
   if (const auto* start = std::get_if<StartMessage>(&*output.message)) {
+    world_size_ = start->assignment.world_size;
     if (start->assignment.round > forgot_before_) {
       forgot_before_ = start->assignment.round;
       root_->ForgetTry(start->assignment.restart_count == last_restart_count_);

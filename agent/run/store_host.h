@@ -109,6 +109,7 @@ class StoreHost {
   std::function<void()> alone_;
   std::deque<Rendezvous::Output> outputs_;
   bool doing_ = false;
+  int world_size_ = 0;          // of the newest round
   int forgot_before_ = 0;       // the first round whose keys may be there
   int last_restart_count_ = 0;  // of the newest Start
   int reported_stop_ = -1;

@@ -245,6 +245,7 @@ TEST_F(RootTest, TwoNodesRunRestartAndEnd) {
   EXPECT_EQ(first.Received<EndMessage>()->exit_code, 0);
   EXPECT_EQ(Events()[0].kind, LauncherEvent::Kind::kStarted);
   EXPECT_EQ(Events()[0].rank, 3);
+  EXPECT_EQ(Events()[0].world_size, first.Received<StartMessage>()->assignment.world_size);
   EXPECT_EQ(Events()[1].kind, LauncherEvent::Kind::kRestarting);
   EXPECT_THAT(Events()[1].reason, HasSubstr("rank 1"));
   EXPECT_EQ(Events()[2].kind, LauncherEvent::Kind::kEnded);

@@ -54,6 +54,7 @@ v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event) {
   result.set_pid(event.pid);
   result.set_code(event.code);
   result.set_signal(event.signal);
+  result.set_world_size(event.world_size);
   result.set_time_ns(event.time_ns);
   result.set_message(event.reason);
   return result;

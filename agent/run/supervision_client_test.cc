@@ -182,11 +182,12 @@ TEST(SupervisionClientTest, HangIsReported) {
 
 TEST(ToSupervisionEventTest, Fields) {
   const v1::SupervisionEvent event =
-      ToSupervisionEvent({LauncherEvent::Kind::kExited, 2, 3, 1, 77, 137, 9, "killed", 5});
+      ToSupervisionEvent({LauncherEvent::Kind::kExited, 2, 3, 1, 77, 137, 9, "killed", 5, 64});
   EXPECT_EQ(event.kind(), v1::SupervisionEvent::EXITED);
   EXPECT_EQ(event.round(), 2);
   EXPECT_EQ(event.rank(), 3);
   EXPECT_EQ(event.node(), 1);
+  EXPECT_EQ(event.world_size(), 64);
   EXPECT_EQ(event.pid(), 77);
   EXPECT_EQ(event.code(), 137);
   EXPECT_EQ(event.signal(), 9);

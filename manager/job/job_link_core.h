@@ -73,6 +73,8 @@ class JobLinkCore {
   int64_t next_tick_ns() const;  // when Tick is due at the latest
   // Whom the nodes that have joined wait for: "nodes 2, 5-7 (4 of 8 here)"; empty: for nobody.
   std::string WaitsFor() const;
+  // How the attempt has ended; null: there is none, or it goes on.
+  const JobEnd* end() const { return attempt_ && attempt_->end() ? &*attempt_->end() : nullptr; }
 
  private:
   using Node = JobAttempt::Node;

@@ -139,8 +139,9 @@ class Hub {
     ~Stream() = default;
   };
 
-  Hub(JobLinkCore::Options options, std::function<void(const std::string&)> on_waiting)
-      : core_(options), on_waiting_(std::move(on_waiting)), ticker_([this] { Run(); }) {}
+  Hub(JobLinkCore::Options options, std::function<void(const std::string&)> on_waiting,
+      std::function<void(int, const std::string&)> on_end)
+      : core_(options), on_waiting_(std::move(on_waiting)), on_end_(std::move(on_end)), ticker_([this] { Run(); }) {}
   ~Hub() { Close(); }
 
   // The number of the stream, which `event(core, peer, now_ns)` has let the core know; 0: closed. Until Remove. At once,
@@ -207,6 +208,8 @@ class Hub {
     }
     if (std::string waits_for = core_.WaitsFor(); waits_for != waits_for_)
       on_waiting_(waits_for_ = std::move(waits_for));
+    const JobEnd* end = core_.end();
+    if (!std::exchange(ended_, end != nullptr) && end != nullptr) on_end_(end->code, end->reason);
     const int64_t next = core_.next_tick_ns();
     if (next < next_tick_ns_) wake_.notify_all();
     next_tick_ns_ = next;
@@ -232,7 +235,9 @@ class Hub {
   bool closed_ = false;
   JobLinkCore core_;
   const std::function<void(const std::string&)> on_waiting_;
+  const std::function<void(int, const std::string&)> on_end_;
   std::string waits_for_;  // as told last
+  bool ended_ = false;     // the same
   int64_t next_tick_ns_ = std::numeric_limits<int64_t>::max();
   uint64_t next_peer_ = 1;
   std::map<uint64_t, Stream*> streams_;
@@ -530,8 +535,9 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
 }  // namespace
 
 JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote,
-                                  std::function<void(const std::string&)> on_waiting) {
-  auto hub = std::make_shared<Hub>(JobLinkCore::Options{hosted}, std::move(on_waiting));
+                                  std::function<void(const std::string&)> on_waiting,
+                                  std::function<void(int, const std::string&)> on_end) {
+  auto hub = std::make_shared<Hub>(JobLinkCore::Options{hosted}, std::move(on_waiting), std::move(on_end));
   return {std::make_unique<JobLinkCallbackService>(hub, shape, remote), [hub] { hub->Close(); }};
 }
 

@@ -20,10 +20,12 @@ struct JobLinkService {
   std::function<void()> close;  // ends its streams; before the server is shut down
 };
 
-// `on_waiting`: whom the nodes that are here wait for has changed (JobLinkCore::WaitsFor). Takes note and goes.
+// `on_waiting`: whom the nodes that are here wait for has changed (JobLinkCore::WaitsFor). `on_end`: the job has ended. Both
+// take note and go.
 // `hosted`: JobState.hosted. `remote`: commands may be run on nodes that take them; never on the strength of a stand-in
 // for a secret.
 JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote,
-                                  std::function<void(const std::string&)> on_waiting);
+                                  std::function<void(const std::string&)> on_waiting,
+                                  std::function<void(int code, const std::string& reason)> on_end);
 
 }  // namespace taskd::manager

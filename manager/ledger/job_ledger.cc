@@ -107,6 +107,7 @@ void JobLedger::Precede(const std::string& kept) {
   const bool goes_on = !beside && GoesOn(*former);
   std::lock_guard saving(saving_);
   std::lock_guard lock(mutex_);
+  shared_until_ = {};
   ledger_.Precede(former->kept, goes_on ? ledger::Category::kUnknown : ledger::Category::kQueue, Now());
 }
 
@@ -120,11 +121,14 @@ int64_t JobLedger::Happened(int64_t unix_ns, int64_t now_ns) const {
 void JobLedger::OnEvent(const SupervisionEvent& event) {
   using Kind = SupervisionEvent::Kind;
   std::lock_guard lock(mutex_);
+  shared_until_ = {};  // there are few of these
   const int64_t now_ns = Now();
   const int64_t at_ns = Happened(event.time_ns, now_ns);
   switch (event.kind) {
     case Kind::kStarted:
-      if (event.rank < 0) ledger_.Started(event.round, at_ns, now_ns);
+      if (event.rank >= 0) break;
+      ledger_.SetSlots(event.world_size, at_ns, now_ns);
+      ledger_.Started(event.round, at_ns, now_ns);
       break;
     case Kind::kExited: {
       ledger::Ledger::Exit exit = {event.rank, event.node, event.code != 0 || event.signal != 0};
@@ -197,17 +201,17 @@ void JobLedger::KeepUp(const std::shared_ptr<const diagnosis::Report>& report) {
 void JobLedger::SaveNow() {
   if (!options_.save) return;
   std::lock_guard saving(saving_);
-  std::string text;
+  ledger::KeptLedger state;
   {
     std::lock_guard lock(mutex_);
     const SteadyTime begun = std::chrono::steady_clock::now();
-    text = StateText();
+    state = State();
     saved_at_ = std::chrono::steady_clock::now();
     save_every_ =
         std::clamp<std::chrono::steady_clock::duration>(kSaveShare * (saved_at_ - begun), kSaveEvery, kSaveAtLatest);
     saved_incidents_ = ledger_.incidents();
   }
-  const absl::Status saved = options_.save(text);
+  const absl::Status saved = options_.save(ledger::RenderKept(state));
   std::lock_guard lock(mutex_);
   if (saved.ok()) {
     if (save_failed_) spdlog::info("the ledger is kept again");
@@ -220,13 +224,12 @@ void JobLedger::SaveNow() {
   }
 }
 
-// With the mutex.
-std::string JobLedger::StateText() const {
+ledger::KeptLedger JobLedger::State() const {
   ledger::KeptLedger state;
   state.job = options_.job;
   state.task = options_.task;
   state.writer = ThisWriter();
-  state.kept.report = ledger_.report();
+  state.kept.report = *MakeReport();
   // Of the report's end, which may be long ago.
   const int64_t ago_ns = state.writer.steady_ns + unix_offset_ns_ - state.kept.report.until_ns;
   state.writer.steady_ns -= ago_ns;
@@ -237,15 +240,24 @@ std::string JobLedger::StateText() const {
   state.kept.round = ledger_.round();
   state.kept.ended = ledger_.ended();
   state.kept.next = ledger_.next();
-  return ledger::RenderKept(state);
+  return state;
 }
 
-ledger::Report JobLedger::report() const {
+const std::shared_ptr<const ledger::Report>& JobLedger::MakeReport() const {
+  const SteadyTime begun = std::chrono::steady_clock::now();
+  report_ = std::make_shared<const ledger::Report>(ledger_.report());
+  const SteadyTime now = std::chrono::steady_clock::now();
+  shared_until_ = now + std::min<std::chrono::steady_clock::duration>(kShare * (now - begun), kSharedAtMost);
+  return report_;
+}
+
+std::shared_ptr<const ledger::Report> JobLedger::report() const {
   std::lock_guard lock(mutex_);
+  if (report_ != nullptr && std::chrono::steady_clock::now() < shared_until_) return report_;
   ledger_.Look(Now());
-  return ledger_.report();
+  return MakeReport();
 }
 
-std::string JobLedger::Json() const { return ledger::RenderJson(report(), options_.job); }
+std::string JobLedger::Json() const { return ledger::RenderJson(*report(), options_.job); }
 
 }  // namespace taskd::manager

@@ -26,10 +26,12 @@ namespace taskd::manager {
 class JobLedger final : public ChangeSink {
  public:
   static constexpr std::chrono::seconds kSaveEvery{1};
-  // In a large job what is kept takes long to put together, while folds wait: a hundredth of the time, unless that is
-  // late.
+  // In a large job a report takes long to put together, while folds wait: a hundredth of the time for keeping it, and a
+  // fiftieth for all who ask, who share one until then, unless that is late or a launcher has told something.
   static constexpr std::chrono::seconds kSaveAtLatest{5};
+  static constexpr std::chrono::seconds kSharedAtMost{5};
   static constexpr int kSaveShare = 100;
+  static constexpr int kShare = 50;
   // A disk that is slow for a moment is worth no line.
   static constexpr std::chrono::seconds kSaveTrouble{10};
 
@@ -65,14 +67,16 @@ class JobLedger final : public ChangeSink {
   // Keeps it for the last time.
   void SaveNow();
 
-  ledger::Report report() const;
+  std::shared_ptr<const ledger::Report> report() const;
   std::string Json() const;
 
  private:
   int64_t Now() const;
   // Of an event's Unix time.
   int64_t Happened(int64_t unix_ns, int64_t now_ns) const;
-  std::string StateText() const;
+  // With the mutex.
+  ledger::KeptLedger State() const;
+  const std::shared_ptr<const ledger::Report>& MakeReport() const;
   // Its last attempt is this one.
   bool GoesOn(const ledger::KeptLedger& former) const;
 
@@ -82,7 +86,9 @@ class JobLedger final : public ChangeSink {
   std::mutex saving_;         // no text without what was before is given away after Precede(); taken before mutex_
   mutable std::mutex mutex_;  // guards from here
   mutable ledger::Ledger ledger_;
-  std::shared_ptr<const diagnosis::Report> verdicts_;  // that the ledger has
+  std::shared_ptr<const diagnosis::Report> verdicts_;     // that the ledger has
+  mutable std::shared_ptr<const ledger::Report> report_;  // the newest; null: there is none
+  mutable SteadyTime shared_until_;                       // whoever asks gets that
   SteadyTime saved_at_;
   std::chrono::steady_clock::duration save_every_ = kSaveEvery;
   SteadyTime kept_at_ = std::chrono::steady_clock::now();  // saved with success

@@ -61,7 +61,7 @@ std::string RenderReport(const JobSources& sources) {
     page.hang = std::string(absl::StripPrefix(supervision.hang->text, "hang: "));  // its kind stands beside it
     page.stacks = sources.events->NewestStacks(HangSinceNs(supervision)).detail;
   }
-  page.goodput = sources.ledger->report();
+  page.goodput = *sources.ledger->report();
   for (LoggedEvent& event : sources.events->Since(0, EventLog::kMaxEvents)) {
     page.events.push_back({event.time_ns, std::move(event.kind), std::move(event.text)});
   }

@@ -89,7 +89,8 @@ void AddSteps(const View& view, const JobSources& sources, MetricsText& metrics)
 }
 
 void AddLedger(const JobSources& sources, MetricsText& metrics) {
-  const ledger::Report report = sources.ledger->report();
+  const std::shared_ptr<const ledger::Report> shared = sources.ledger->report();
+  const ledger::Report& report = *shared;
   metrics.Begin(
       "taskd_rank_seconds_total", "counter",
       "Where the ranks' time went, as far as that is settled; of all categories together it is their wall time.");

@@ -106,6 +106,24 @@ std::optional<HangVerdict> HangWatch::Restarted(SteadyTime now) {
   return Resume(now, "the hang is over: its ranks have ended");
 }
 
+HangWatch::Seconds HangWatch::StoppedFor(const std::vector<RankPulse>& ranks) const {
+  std::vector<double> stopped_s;
+  for (const RankPulse& rank : ranks) {
+    const auto known = known_.find(rank.rank);
+    const uint64_t before_ms = known == known_.end() ? rank.stopped_ms : known->second.stopped_ms;
+    // Less than before: another proxy counts.
+    stopped_s.push_back(static_cast<double>(rank.stopped_ms - std::min(before_ms, rank.stopped_ms)) / 1e3);
+  }
+  return Seconds(LowerMedian(stopped_s));
+}
+
+void HangWatch::LeaveOut(Seconds stopped, SteadyTime now) {
+  if (stopped <= Seconds(0)) return;
+  for (SteadyTime* at : {&began_at_, &step_at_, &mark_at_}) {
+    *at += std::chrono::duration_cast<SteadyTime::duration>(std::min(stopped, Seconds(now - *at)));
+  }
+}
+
 HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now) {
   Changes changes;
   changes.learned = known_.empty();
@@ -210,6 +228,7 @@ std::optional<HangVerdict> HangWatch::Update(const std::vector<RankPulse>& ranks
     if (known_.empty() || !open_.has_value()) BeginAnew(now);
     watching_ = true;
   }
+  LeaveOut(StoppedFor(ranks), now);
   const Changes changes = TakePulses(ranks, now);
   if (IsRestart(changes, ranks.size())) {
     BeginAnew(now);

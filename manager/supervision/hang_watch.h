@@ -9,7 +9,8 @@
 //
 // Nobody is killed for what one rank says: how far the job is, how long its steps take, that the first ones are over and
 // that it was started anew, most ranks decide (common/progress.h). A rank far ahead of the others does not count at all.
-// What one rank alone can do is to go on: then the job does not hang.
+// What one rank alone can do is to go on: then the job does not hang. Time in which most of their processes were stopped
+// (SIGSTOP, a suspended job) is no time in which they did nothing.
 //
 // No verdict while there is nothing to judge by: steps are switched off, no rank lives, or no rank has ever made a
 // mark. Before two steps have ended, at the start and after each restart, only the grace of the first steps
@@ -43,6 +44,7 @@ struct RankPulse {
   int64_t step = -1;  // of the newest that ended; -1: none
   double step_ms = 0;
   std::array<uint64_t, kNumMarkCounts> marks{};
+  uint64_t stopped_ms = 0;  // RankReport::stopped_ms
 };
 
 struct HangVerdict {
@@ -92,6 +94,9 @@ class HangWatch {
   };
 
   void BeginAnew(SteadyTime now);
+  // What of the time since the last Update most ranks were stopped.
+  Seconds StoppedFor(const std::vector<RankPulse>& ranks) const;
+  void LeaveOut(Seconds stopped, SteadyTime now);
   Changes TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now);
   // Of the ranks that mark steps, or may still be in their first one.
   void CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, Changes& changes);

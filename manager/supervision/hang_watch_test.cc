@@ -69,6 +69,31 @@ TEST_F(HangWatchTest, FactorTimesTheMedianForLongSteps) {
   EXPECT_EQ(watch_.open()->ranks, 8);
 }
 
+TEST_F(HangWatchTest, TimeInWhichMostRanksWereStoppedDoesNotCount) {
+  Train(10);
+  const auto stop = [&](size_t ranks) {
+    for (size_t i = 0; i < ranks; ++i) ranks_[i].stopped_ms += 1000;
+    return Look();
+  };
+  for (int s = 0; s < 100; ++s) ASSERT_FALSE(stop(8).has_value()) << s;
+  ranks_[7].stopped_ms = 0;  // its node has another proxy
+  for (int s = 0; s < 100; ++s) ASSERT_FALSE(stop(5).has_value()) << s;
+  // They go on, and hang.
+  EXPECT_EQ(SecondsToVerdict(100), 30);
+  EXPECT_DOUBLE_EQ(watch_.open()->idle_s, 30);
+}
+
+TEST_F(HangWatchTest, ForOneThatIsStoppedTheOthersHang) {
+  Train(10);
+  int64_t silent_s = 0;
+  for (std::optional<HangVerdict> verdict; !verdict.has_value(); ++silent_s) {
+    ASSERT_LT(silent_s, 100);
+    for (size_t i = 0; i < 4; ++i) ranks_[i].stopped_ms += 1000;
+    verdict = Look();
+  }
+  EXPECT_EQ(silent_s, 30);
+}
+
 TEST_F(HangWatchTest, OptionsCount) {
   HangOptions options;
   options.factor = 3;

@@ -130,7 +130,8 @@ absl::Status SupervisionCore::Check(const SupervisionEvent& event) {
   }
   for (const auto& [name, number, least] :
        {std::tuple("rank", event.rank, -1), std::tuple("node", event.node, -1), std::tuple("pid", event.pid, 0),
-        std::tuple("round", event.round, 0), std::tuple("restart_count", event.restart_count, 0)}) {
+        std::tuple("round", event.round, 0), std::tuple("restart_count", event.restart_count, 0),
+        std::tuple("world_size", event.world_size, 0)}) {
     if (number < least) return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, " is below ", least));
   }
   return absl::OkStatus();
@@ -192,7 +193,7 @@ void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realt
     connected = true;
     for (const RankReport& rank : node.ranks) {
       if (!rank.attached) continue;
-      pulses.push_back({rank.rank, rank.pid, rank.step, rank.step_ms, rank.marks});
+      pulses.push_back({rank.rank, rank.pid, rank.step, rank.step_ms, rank.marks, rank.stopped_ms});
     }
   }
   std::lock_guard lock(mutex_);

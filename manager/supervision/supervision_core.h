@@ -34,6 +34,7 @@ struct SupervisionEvent {
   int pid = 0;
   int code = 0;
   int signal = 0;
+  int world_size = 0;
   std::string message;
   int64_t time_ns = 0;
 };

@@ -33,6 +33,7 @@ SupervisionEvent ReadEvent(const v1::SupervisionEvent& message) {
   event.pid = message.pid();
   event.code = message.code();
   event.signal = message.signal();
+  event.world_size = message.world_size();
   event.message = message.message();
   event.time_ns = message.time_ns();
   return event;

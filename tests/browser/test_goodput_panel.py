@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+import goodput_job
 import harness
 import stubs
 from harness import wait_until
@@ -12,7 +13,6 @@ from test_page import shot, url
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 120
-RANK_SCRIPT = os.path.join(os.path.dirname(harness.__file__), "goodput_rank.py")
 # What is not within its card.
 OUTSIDE = """(() => {
   const card = document.querySelector("#goodput"), end = card.getBoundingClientRect().right;
@@ -62,9 +62,10 @@ def test_a_killed_rank_is_seen_with_its_price(stage, browser):
     manager = stage.manager(flags=["--nodes", "1", "--procs-per-node", "2"])
     manager.all_on()
     jobs = Jobs(stage)
+    goodput_job.write_plan(jobs.folder, steps=160, save_every=40, kill_step=100)
     launcher = jobs.launch(
-        "launcher", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "taskd.torch", script=RANK_SCRIPT,
-        script_arguments=[jobs.folder, "160", "40", "100"],
+        "launcher", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "taskd.torch", script=goodput_job.SCRIPT,
+        script_arguments=[jobs.folder],
         environment={"TASKD_MANAGER": manager.address, "PYTHONPATH": harness.PYTHON_PACKAGE, "GLOO_SOCKET_IFNAME": "lo",
                      "TASKD_PROFILING_DIR": os.path.join(stage.folder, "profiling")})
     browser.open(url(manager))

@@ -7,16 +7,15 @@ import signal
 import time
 import urllib.request
 
+import goodput_job
 import harness
 import pytest
-import stubs
 from harness import wait_until
 from ports import free_port
 from test_supervision import Launcher
 
 CATEGORIES = ["queue", "waiting", "launch", "link_up", "warm_up", "productive", "data", "checkpoint", "straggler", "other", "redone",
               "hang", "restart", "suspended", "unmarked", "unknown"]
-RANK_SCRIPT = os.path.join(stubs.REPOSITORY, "tests", "lib", "goodput_rank.py")
 
 
 def check_sum(goodput):
@@ -81,6 +80,25 @@ def test_what_a_launcher_says_is_in_it(stage, manager, launcher):
     assert re.search(r"^\d+\.\d % of .* were productive", text) and "#1 " in text and "link_up" in text
     report = stage.run("report", "--manager", manager.address, "-o", "-").stdout
     assert f"<p>{ended['text']}</p>" in report and "<td>rank 3 on node 1 (b) was killed by SIGSEGV</td>" in report
+
+
+def test_an_elastic_job_has_the_slots_of_its_round(jobs):
+    port, environment = free_port(), {"TASKD_MANAGER": ""}
+    nodes = [jobs.elastic(name, port, action=["wait"], environment=environment) for name in ("first", "second")]
+    address = "127.0.0.1:" + wait_until(lambda: next((found[1] for node in nodes if (
+        found := re.search(r"the manager is at port (\d+)", node.log()))), None), "it has a manager")
+
+    def await_slots(slots):
+        def has_them():
+            done = jobs.stage.run("goodput", "--manager", address, "--json")
+            return done.returncode == 0 and json.loads(done.stdout)["slots"] == slots
+        wait_until(has_them, f"it has {slots} slots")
+    await_slots(2)
+    host = next(node for node in nodes if "the manager is at port" in node.log())
+    next(node for node in nodes if node is not host).kill()
+    await_slots(1)
+    jobs.put("go")
+    assert host.wait() == 0, host.log()[-3000:]
 
 
 def test_wrong_usage(stage, manager):
@@ -264,7 +282,7 @@ def read_times(folder):
 
 
 class Training:
-    """goodput_rank.py on two nodes of two ranks each, marked by taskd.torch."""
+    """goodput_job on two nodes of two ranks each, marked by taskd.torch."""
 
     def __init__(self, jobs, steps, save_every, kill_step, flags=(), environment=None):
         pytest.importorskip("torch", reason="Debian 12's PyTorch is not installed: apt-get install python3-torch")
@@ -273,12 +291,13 @@ class Training:
         switch = os.path.join(jobs.folder, "switch")
         with open(switch, "w", encoding="utf-8") as file:
             json.dump(dict.fromkeys(("CommunicationOperator", "Step", "SaveCheckpoint", "FP", "DataLoader"), "on"), file)
+        goodput_job.write_plan(jobs.folder, steps, save_every, kill_step)
         port = free_port()
         environment = {"TASKD_MANAGER": "", "TASKD_PROFILING_DIR": self.profiling, "MINDX_TASK_ID": "goodput",
                        "TASKD_SWITCH_FILE": switch, "GLOO_SOCKET_IFNAME": "lo", "TASKD_STATE_DIR": self.state,
                        **(environment or {})}
         self.nodes = [jobs.static(node, port, "--max-restarts=1", *flags, "-m", "taskd.torch", environment=environment,
-                                  script=RANK_SCRIPT, script_arguments=[jobs.folder, str(steps), str(save_every), str(kill_step)])
+                                  script=goodput_job.SCRIPT, script_arguments=[jobs.folder])
                       for node in (0, 1)]
         self.address = "127.0.0.1:" + wait_until(lambda: re.search(r"the manager is at port (\d+)", self.nodes[0].log()),
                                                  "it has a manager")[1]
@@ -367,10 +386,60 @@ def test_processes_that_were_stopped_are_suspended(jobs, whole_nodes):
     for pid in reversed(pids):
         os.kill(pid, signal.SIGCONT)
     truth = len(ranks) * (time.monotonic() - began)
-    goodput = training.follow()
+    check_suspended(training.follow(), truth)
+
+
+def check_suspended(goodput, truth):
     # A process is looked at five times a second, and what the manager hears comes a little later.
-    assert goodput["seconds"]["suspended"] == pytest.approx(truth, rel=0.02, abs=0.5 * len(ranks)), goodput
+    assert goodput["seconds"]["suspended"] == pytest.approx(truth, rel=0.02, abs=0.5 * goodput["slots"]), goodput
     assert goodput["seconds"]["unknown"] + goodput["seconds"]["hang"] < truth / 2, goodput
+
+
+@pytest.fixture
+def freezer():
+    """Files of a cgroup of its own: where process ids are written to, the one that freezes it, and what that takes."""
+    for parent, name, freeze, thaw in (("freezer", "freezer.state", "FROZEN", "THAWED"), ("unified", "cgroup.freeze", "1", "0"),
+                                       ("", "cgroup.freeze", "1", "0")):
+        folder = os.path.join("/sys/fs/cgroup", parent, f"taskd-goodput-{os.getpid()}")
+        try:
+            os.mkdir(folder)
+        except OSError:
+            continue
+        state = os.path.join(folder, name)
+        if os.path.exists(state):
+            yield os.path.join(folder, "cgroup.procs"), state, freeze, thaw
+            write(state, thaw)
+            wait_until(lambda: not read(os.path.join(folder, "cgroup.procs")), "its processes have ended")
+            os.rmdir(folder)
+            return
+        os.rmdir(folder)
+    pytest.skip("no cgroup can be made that freezes")
+
+
+def read(path):
+    with open(path, encoding="ascii") as file:
+        return file.read()
+
+
+def write(path, text):
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+@pytest.mark.root("a cgroup")
+def test_processes_in_a_frozen_cgroup_are_suspended(jobs, freezer):
+    """The ranks alone: what looks at them runs."""
+    procs, state, freeze, thaw = freezer
+    training, ranks = Training(jobs, steps=100, save_every=1000, kill_step=-1), range(4)
+    wait_until(lambda: all(len(training.notes(rank)) > 20 for rank in ranks), "all ranks train")
+    for rank in ranks:
+        write(procs, str(training.notes(rank)[0]["pid"]))
+    began = time.monotonic()
+    write(state, freeze)
+    time.sleep(5)  # what is put in, and no waiting for anything
+    write(state, thaw)
+    truth = len(ranks) * (time.monotonic() - began)
+    check_suspended(training.follow(), truth)
 
 
 def test_a_job_that_is_killed_and_started_again(jobs):

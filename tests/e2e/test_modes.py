@@ -39,6 +39,18 @@ def test_torch_worker_waits_for_node_0(job):
                     "GPU_NUM": "2", "GPU_NUM_PER_NODE": "1", "INDEX": str(index)}
 
 
+def test_the_ledger_is_kept_in_the_folder_of_the_flag(stage, job):
+    folder = os.path.join(stage.folder, "ledger")
+    nodes = [job.run(node, "torch", ("go",), "--ledger", folder, environment={"TASKD_JOB": "default/modes"}) for node in (0, 1)]
+    wait_until(lambda: len(job.started()) == 2, "both commands run")
+    job.put("go")
+    assert [node.wait() for node in nodes] == [0, 0], nodes[0].log()
+    done = stage.run("goodput", "--ledger", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    ledger = json.loads(done.stdout)
+    assert ledger["job"] == "default/modes" and ledger["slots"] == 2 and ledger["attempts"][0]["outcome"] == "ended", ledger
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_all_nodes_end_with_the_code_of_the_first_failure(stage, failing):
     job = ModeJob(stage, nodes=3)

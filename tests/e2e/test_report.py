@@ -1,4 +1,5 @@
 """`taskd report`: one HTML file for a ticket, of mark files and of a manager; and the errors it may have."""
+import json
 import os
 import stat
 import subprocess
@@ -89,9 +90,11 @@ def test_of_mark_files(stage, marks, out):
     for words in ("default/llm", "slow: rank 2 (node 0)", "since step 30", "Where a step's time goes", "rank 3", str(marks)):
         assert words in page.text, words
     assert page.addresses, "no picture"
-    # What it says is what the diagnosis says.
+    # What it says is what the diagnosis says, and the ledger.
     text = stage.run("diagnose", "--from", str(marks)).stdout
     assert text.splitlines()[0].removeprefix("slow: ") in page.text
+    goodput = json.loads(stage.run("goodput", "--from", str(marks), "--json").stdout)
+    assert goodput["seconds"]["straggler"] > 0 and goodput["text"] in page.text
 
 
 def test_to_stdout_and_again(stage, marks, out):

@@ -1,9 +1,12 @@
 """Launchers' reports to the manager, and hangs: in the answers of `taskd status`, in /metrics, and sent to watchers."""
+import json
 import os
 import queue
 import re
+import signal
 import subprocess
 import threading
+import time
 import urllib.request
 
 import grpc
@@ -206,4 +209,29 @@ def test_hang_is_noticed_and_its_end(stage):
     launcher.report(launcher.messages.SupervisionEvent.EXITED, rank=2, code=1)
     launcher.report(launcher.messages.SupervisionEvent.RESTARTING)
     assert (metric(url, "taskd_rank_exits_total"), metric(url, "taskd_restarts_total")) == (1, 1)
+    launcher.close()
+
+
+def test_ranks_that_are_stopped_do_not_hang(stage):
+    """A job that somebody has suspended: the ledger says so, and no hang is notified that a launcher would restart it for."""
+    manager = stage.manager()
+    manager.all_on()
+    proxy = stage.proxy(manager)
+    launcher = Launcher(manager)
+    launcher.report(launcher.messages.SupervisionEvent.STARTED)
+    launcher.watch(hang_factor=10, hang_floor_s=5)
+    folder = start_ranks(stage, manager, proxy, 3)
+    wait_stepping(manager, 3, 150)
+    pids = [rank["pid"] for rank in manager.rank_status().values()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(15)  # what is put in
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    wait_stepping(manager, 3, manager.rank_status()[0]["step"] + 10)
+    assert launcher.notices.empty()
+    seconds = json.loads(stage.run("goodput", "--manager", manager.address, "--json").stdout)["seconds"]
+    assert seconds["suspended"] > 3 * 10 and seconds["hang"] == 0, seconds
+    sign(folder, "hang")
+    assert launcher.notices.get(timeout=60).hung
     launcher.close()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import pytest
 
@@ -323,6 +324,33 @@ def test_requeue_begins_a_new_rendezvous(rig):
     go(rig)
     rig.wait_for_state(number, "COMPLETED", timeout_s=120)
     assert set(ranks(rig.output(number))[0]) == {f"slurm-{number}.0.0", f"slurm-{number}.0.1"}
+
+
+def test_a_requeued_job_has_one_ledger(rig):
+    """In a folder that all nodes share; the next attempt's manager may be on another one."""
+    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append\n"
+                       "srun taskd run --ledger ledger train.py wait\n")
+    wait_up(rig, "go", 2)
+    ordered = time.monotonic()
+    assert rig.login(["scontrol", "requeue", number]).returncode == 0
+    rig.wait_for_state(number, "PENDING")
+    rig.wait_idle()
+    idle = time.monotonic()
+    begin_now(rig, number)
+    idle = time.monotonic() - idle
+    wait_until(lambda: len([one for one in os.listdir(rig.work) if f".slurm-{number}.0.1." in one]) == 2, "it runs again", 120)
+    most = time.monotonic() - ordered
+    go(rig)
+    rig.wait_for_state(number, "COMPLETED", timeout_s=120)
+    done = rig.login(["taskd", "goodput", "--ledger", "ledger", "--json"])
+    assert done.returncode == 0, done.stderr
+    ledger = json.loads(done.stdout)
+    assert ledger["job"].endswith(f"-{number}") and ledger["slots"] == 2
+    assert re.fullmatch(r"code 143: node [01] \(n[12]\) left: SIGTERM", ledger["attempts"][0]["outcome"])
+    assert [a["outcome"] for a in ledger["attempts"][1:]] == ["ended"]
+    assert [i["kind"] for i in ledger["incidents"]] == ["eviction"]
+    assert 2 * idle <= ledger["seconds"]["queue"] <= 2 * most
+    assert re.search(r"^ *queue ", rig.login(["taskd", "goodput", "--ledger", "ledger"]).stdout, re.M)
 
 
 def test_preemption_requeues(rig):

@@ -1,7 +1,8 @@
 """A rank of a PyTorch training that does what its plan says, and writes down by its own clock what it did when: job.py FOLDER
 
 FOLDER/plan.json says how long imports, the first step and saving take, and what happens in which step (inject.py, "Plan").
-FOLDER gets times.RANK.ATTEMPT, an object of JSON a line: {"what", "time"}; of steps {"step", "begin", "end", "data", "save"}.
+FOLDER gets times.RANK.ATTEMPT, an object of JSON a line: {"what", "time"}, first with its "pid"; of steps {"step", "begin", "end",
+"data", "save"}.
 """
 import json
 import os
@@ -22,7 +23,7 @@ def note(**fields):
     print(json.dumps(fields), file=OUT)
 
 
-note(what="began", time=BEGAN)
+note(what="began", time=BEGAN, pid=os.getpid())
 time.sleep(PLAN["import_s"])
 
 import torch  # noqa: E402  pylint: disable=wrong-import-position

@@ -1,8 +1,10 @@
 #include "agent/modes/plans/mode_options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -44,6 +46,8 @@ Those with a name in brackets behind them are also read from the environment.
 
   --dry-run             decide and check everything, start, write and wait for nothing
   --json                with --dry-run: one JSON object on stdout
+  --ledger DIR          keep where the job's time went there, for all its attempts
+                        [TASKD_LEDGER]
   --manager HOST:PORT   where the nodes meet, the same on all of them [TASKD_MANAGER;
                         port 9601 of the first node]
   --wait-s S            how long any wait for other nodes may take, 1 to 86400
@@ -84,6 +88,7 @@ constexpr OptionSpec Flag(std::string_view name, bool from_environment) {
 constexpr OptionSpec kOptions[] = {{"mode", OptionSpec::Kind::kValue, 0, /*from_environment=*/false},
                                    Flag("dry-run", /*from_environment=*/false),
                                    Flag("json", /*from_environment=*/false),
+                                   {"ledger"},
                                    {"manager"},
                                    {"wait-s"},
                                    {"node-timeout"},
@@ -190,6 +195,11 @@ absl::Status Interpreter::ReadChoices(ModeOptions* options) const {
       return Wrong(*given, "HOST:PORT with a port from 1 to 65535 (an IPv6 address goes into brackets: [::1]:9601)");
     }
     options->manager = given->value;
+  }
+  if (const GivenOption* given = words_.Find("ledger")) {
+    std::error_code error;
+    options->ledger = std::filesystem::absolute(given->value, error).string();
+    if (error) return Wrong(*given, "a folder");
   }
   if (const GivenOption* given = words_.Find("rdma")) {
     const absl::StatusOr<rdma::RdmaMode> rdma = rdma::ParseRdmaMode(given->value);

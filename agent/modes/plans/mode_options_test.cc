@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 namespace taskd::modes {
 namespace {
 
@@ -60,6 +62,7 @@ TEST(ModeOptions, Defaults) {
   EXPECT_EQ(options.mode, "auto");
   EXPECT_FALSE(options.dry_run);
   EXPECT_FALSE(options.json);
+  EXPECT_EQ(options.ledger, "");
   EXPECT_EQ(options.manager, "");
   EXPECT_EQ(options.wait_s, 300);
   EXPECT_EQ(options.node_timeout_s, 60);
@@ -74,14 +77,15 @@ TEST(ModeOptions, Defaults) {
 }
 
 TEST(ModeOptions, AllOfThem) {
-  const ModeOptions options = Parsed(
-      {"--mode=ray",     "--dry-run",  "--json",  "--manager",      "[::1]:9601", "--wait_s",        "86400",
-       "--ps-num=3",     "--num-cpus", "0.7",     "--num-gpus=0.2", "--self",     "10.0.0.1",        "--rdma=off",
-       "--remote-start", "taskd",      "--route", "--rank-table",   "/t.json",    "--topology=/x=y", "train",
-       "--wait-s",       "x"});
+  const ModeOptions options = Parsed({"--mode=ray",     "--dry-run", "--json",       "--manager",  "[::1]:9601",
+                                      "--wait_s",       "86400",     "--ps-num=3",   "--num-cpus", "0.7",
+                                      "--num-gpus=0.2", "--self",    "10.0.0.1",     "--rdma=off", "--remote-start",
+                                      "taskd",          "--route",   "--rank-table", "/t.json",    "--topology=/x=y",
+                                      "--ledger",       "/l",        "train",        "--wait-s",   "x"});
   EXPECT_EQ(options.mode, "ray");
   EXPECT_TRUE(options.dry_run);
   EXPECT_TRUE(options.json);
+  EXPECT_EQ(options.ledger, "/l");
   EXPECT_EQ(options.manager, "[::1]:9601");
   EXPECT_EQ(options.wait_s, 86400);
   EXPECT_EQ(options.ps_num, 3);
@@ -106,10 +110,10 @@ TEST(ModeOptions, TheLastOneCounts) { EXPECT_EQ(Parsed({"--mode", "ray", "--mode
 
 TEST(ModeOptions, TheEnvironmentStandsIn) {
   const Variables variables = {
-      {"TASKD_WAIT_S", "7"},   {"TASKD_REMOTE_START", "ssh"}, {"TASKD_MANAGER", "m:1"},      {"TASKD_PS_NUM", "2"},
-      {"TASKD_NUM_CPUS", "1"}, {"TASKD_NUM_GPUS", "2"},       {"TASKD_SELF", "me"},          {"TASKD_RDMA", "on"},
-      {"TASKD_ROUTE", "True"}, {"TASKD_RANK_TABLE", "/r"},    {"TASKD_TOPOLOGY", "/t"},      {"TASKD_MODE", "ray"},
-      {"TASKD_DRY_RUN", "1"},  {"TASKD_JSON", "1"},           {"TASKD_NODE_TIMEOUT", "90.5"}};
+      {"TASKD_WAIT_S", "7"},   {"TASKD_REMOTE_START", "ssh"}, {"TASKD_MANAGER", "m:1"},       {"TASKD_PS_NUM", "2"},
+      {"TASKD_NUM_CPUS", "1"}, {"TASKD_NUM_GPUS", "2"},       {"TASKD_SELF", "me"},           {"TASKD_RDMA", "on"},
+      {"TASKD_ROUTE", "True"}, {"TASKD_RANK_TABLE", "/r"},    {"TASKD_TOPOLOGY", "/t"},       {"TASKD_MODE", "ray"},
+      {"TASKD_DRY_RUN", "1"},  {"TASKD_JSON", "1"},           {"TASKD_NODE_TIMEOUT", "90.5"}, {"TASKD_LEDGER", "l"}};
   ModeOptions options = Parsed({"--mode", "ps", "x"}, variables);
   EXPECT_EQ(options.mode, "ps");
   EXPECT_FALSE(options.dry_run);
@@ -117,6 +121,7 @@ TEST(ModeOptions, TheEnvironmentStandsIn) {
   EXPECT_EQ(options.wait_s, 7);
   EXPECT_EQ(options.node_timeout_s, 90.5);
   EXPECT_EQ(options.remote_start, RemoteStart::kSsh);
+  EXPECT_EQ(options.ledger, std::filesystem::current_path() / "l");
   EXPECT_EQ(options.manager, "m:1");
   EXPECT_EQ(options.ps_num, 2);
   EXPECT_EQ(options.num_cpus, "1");
