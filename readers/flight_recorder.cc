@@ -91,16 +91,20 @@ struct Amount {
 };
 
 // Which of an operation's tensors have one size on all its ranks. Of some each rank brings, or gets, its own.
-enum class Compared : uint8_t { kInput, kOutput, kNothing };
+struct Compared {
+  bool input = false, output = false;
+};
 
 Compared ComparedOf(const std::string& any_case) {
   const std::string name = absl::AsciiStrToLower(any_case);
   const auto has = [&name](const char* word) { return name.find(word) != std::string::npos; };
-  if (has("coalesced") || has("all_to_all") || has("alltoall")) return Compared::kNothing;
-  if (has("all_gather") || has("allgather")) return Compared::kOutput;
-  if (has("reduce_scatter")) return Compared::kInput;
-  if (has("scatter") || has("gather") || has("barrier")) return Compared::kNothing;
-  return has("reduce") || has("broadcast") ? Compared::kInput : Compared::kNothing;
+  if (has("coalesced") || has("barrier") || has("all_to_all") || has("alltoall")) return {};
+  const bool is_one_tensor = has("_base") || has("tensor") || has("single");
+  if (has("all_gather") || has("allgather")) return {.input = is_one_tensor, .output = true};
+  if (has("reduce_scatter")) return {.input = true, .output = is_one_tensor};
+  if (has("scatter") || has("gather")) return {};
+  if (has("all_reduce") || has("allreduce")) return {.input = true, .output = true};
+  return {.input = has("reduce") || has("broadcast")};
 }
 
 class DumpReader {
@@ -316,13 +320,19 @@ class DumpReader {
     HangCall call;
     call.name = Safe(NameOf(op.entry).first);
     call.frames = FramesOf(op.entry);
-    const Compared compared = op.op.peer < 0 ? ComparedOf(call.name) : Compared::kNothing;
-    if (compared == Compared::kNothing) return call;
-    const bool is_input = compared == Compared::kInput;
-    call.type = TypesOf(tree_.Find(op.entry, is_input ? "input_dtypes" : "output_dtypes"));
-    const Amount amount = AmountOf(tree_.Find(op.entry, is_input ? "input_sizes" : "output_sizes"));
-    call.amount = absl::StrCat(amount.elements);
-    call.sizes = amount.shapes;
+    const Compared compared = op.op.peer < 0 ? ComparedOf(call.name) : Compared();
+    if (compared.input) {
+      call.type = TypesOf(tree_.Find(op.entry, "input_dtypes"));
+      const Amount input = AmountOf(tree_.Find(op.entry, "input_sizes"));
+      call.amount = absl::StrCat(input.elements);
+      call.sizes = input.shapes;
+    }
+    if (compared.output) {
+      if (call.type.empty()) call.type = TypesOf(tree_.Find(op.entry, "output_dtypes"));
+      const Amount output = AmountOf(tree_.Find(op.entry, "output_sizes"));
+      absl::StrAppend(&call.amount, " to ", output.elements);
+      if (call.sizes != output.shapes) absl::StrAppend(&call.sizes, call.sizes.empty() ? "" : " to ", output.shapes);
+    }
     return call;
   }
 

@@ -155,7 +155,7 @@ SourceFormat FormatOf(std::string_view begin) {
   }
   if (has("\"communicators_count\"") && has("\"communicators\"")) return SourceFormat::kNcclRas;
   if (begin[0] == '{' && (has("\"pg_config\"") || has("\"collective_seq_id\""))) return SourceFormat::kFlightJson;
-  if (begin[0] == '\x80' && begin.size() > 1 && begin[1] <= 5 && (has("pg_config") || has("entries"))) {
+  if (begin[0] == '\x80' && begin.size() > 1 && begin[1] <= 5 && (has("pg_config") || has("collective_seq_id"))) {
     return SourceFormat::kFlightPickle;
   }
   return SourceFormat::kUnknown;

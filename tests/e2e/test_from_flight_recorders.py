@@ -139,6 +139,19 @@ def test_contract_only_what_is_active(stage, tmp_path):
     assert "what is known of rank 3 does not reach" in found["text"]
 
 
+def test_contract_states_that_nobody_followed(stage, tmp_path):
+    """Of what was issued as one some recorders say "scheduled" for ever; what comes behind it in its group has ended."""
+    job = missing_rank(4)
+    dumps = job.dumps()
+    for dump in dumps.values():
+        dump["entries"][1]["state"] = "scheduled"
+    (tmp_path / "dumps").mkdir()
+    for rank, dump in dumps.items():
+        (tmp_path / "dumps" / f"rank{rank}.pkl").write_bytes(pickle.dumps(dump, protocol=2))
+    found = hang(stage, tmp_path / "dumps")
+    assert found["origins"] == [3] and "all_reduce 5" in found["text"]
+
+
 def test_contract_all_have_come_and_nobody_is_named(stage, tmp_path):
     job = HungJob(4, {"1": ("TP", [0, 1])})
     job.all_do((WORLD, "all_reduce", (8,)), ("1", "all_reduce", (8,)))
@@ -185,6 +198,15 @@ def test_contract_newest_dump_of_a_rank_counts(stage, tmp_path):
     report = diagnose(stage, tmp_path / "dumps")
     assert report["hang"]["origins"] == [3] and report["hang"]["since_time"].startswith("2026-01-01T00")
     assert ["left out" in source["note"] for source in report["sources"]] == [True] * 4 + [False] * 4
+
+
+def test_contract_dumps_of_two_jobs_are_not_mixed(stage, tmp_path):
+    missing_rank(8).write(tmp_path / "dumps")
+    other = missing_rank(4, missing=(0,))
+    other.write(tmp_path / "dumps", name="other_rank{rank}", leave_out=[3])
+    report = diagnose(stage, tmp_path / "dumps")
+    assert report["hang"]["origins"] == [3]
+    assert sum("it is of a job of 4 ranks" in source["note"] for source in report["sources"]) == 3
 
 
 def test_contract_report_says_it(stage, tmp_path):
