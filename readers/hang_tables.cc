@@ -54,9 +54,9 @@ HangFacts HangTables::Take(std::map<int, HangRank> ranks) {
       const HangGroup& group = facts.groups[op.group];
       if (!group.members.empty()) continue;
       const auto alike = with_members.find(group.name);
-      const auto is_of = [&](uint32_t index) {
+      const auto is_of = [&facts, user = rank](uint32_t index) {
         const std::vector<int>& members = facts.groups[index].members;
-        return std::find(members.begin(), members.end(), rank) != members.end();
+        return std::find(members.begin(), members.end(), user) != members.end();
       };
       if (alike != with_members.end()) {
         const auto found = std::find_if(alike->second.begin(), alike->second.end(), is_of);

@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -71,7 +70,7 @@ class Machine {
   }
 
   bool Push(Id id) {
-    stack_.push_back(id);
+    if (problem_.empty()) stack_.push_back(id);
     return true;
   }
   bool PushNumber(int64_t number) { return Push(tree_.Add(Kind::kNumber, number)); }
@@ -80,51 +79,51 @@ class Machine {
     return problem_.empty() && Push(tree_.AddText(text));
   }
 
-  // What lies above the newest mark, which goes.
-  std::optional<std::vector<Id>> PopToMark() {
+  // Where in the stack what lies above the newest mark begins. The mark goes.
+  std::optional<size_t> PopMark() {
     if (marks_.empty() || marks_.back() > stack_.size()) return std::nullopt;
-    std::vector<Id> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
-    stack_.resize(marks_.back());
+    const size_t begin = marks_.back();
     marks_.pop_back();
-    return items;
+    return begin;
   }
 
-  bool PushTuple(size_t count) {
-    if (stack_.size() < count || (!marks_.empty() && stack_.size() - count < marks_.back())) return false;
+  // Of what lies at `begin` and above.
+  bool PushTuple(size_t begin) {
+    if (begin > stack_.size() || (!marks_.empty() && begin < marks_.back())) return false;
     const Id tuple = tree_.Add(Kind::kList);
-    for (size_t i = stack_.size() - count; i < stack_.size() && tuple != ValueTree::Nothing(); ++i) {
-      tree_.Append(tuple, stack_[i]);
-    }
-    stack_.resize(stack_.size() - count);
+    for (size_t i = begin; i < stack_.size() && tuple != ValueTree::Nothing(); ++i) tree_.Append(tuple, stack_[i]);
+    stack_.resize(begin);
     return Push(tuple);
   }
 
-  bool AppendAll(Kind kind, const std::vector<Id>& items) {
-    if (stack_.empty() || tree_.kind(stack_.back()) != kind) return false;
-    if (kind == Kind::kMap && items.size() % 2 != 0) return false;
-    appended_ += items.size();
-    for (Id item : items) tree_.Append(stack_.back(), item);
+  // What lies at `begin` and above goes into the container below it.
+  bool AppendFrom(size_t begin, Kind kind) {
+    if (begin == 0 || begin > stack_.size() || tree_.kind(stack_[begin - 1]) != kind) return false;
+    if (kind == Kind::kMap && (stack_.size() - begin) % 2 != 0) return false;
+    appended_ += stack_.size() - begin;
+    for (size_t i = begin; i < stack_.size(); ++i) tree_.Append(stack_[begin - 1], stack_[i]);
+    stack_.resize(begin);
     return appended_ <= ValueTree::kMaxNodes;
   }
 
   bool Remember(uint64_t place) {
     if (stack_.empty() || place >= ValueTree::kMaxNodes) return false;
-    memo_[place] = stack_.back();
+    if (place >= memo_.size()) memo_.resize(static_cast<size_t>(place) + 1);
+    memo_[static_cast<size_t>(place)] = stack_.back();
     return true;
   }
   bool Recall(uint64_t place) {
-    const auto found = memo_.find(place);
-    return found != memo_.end() && Push(found->second);
+    if (place >= memo_.size() || memo_[static_cast<size_t>(place)] == ValueTree::Nothing()) return false;
+    return Push(memo_[static_cast<size_t>(place)]);
   }
 
   void Unwind() {
-    while (!marks_.empty()) {
-      std::optional<std::vector<Id>> items = PopToMark();
-      if (!items || stack_.empty()) return;
-      const Kind kind = tree_.kind(stack_.back());
-      if (kind != Kind::kMap && kind != Kind::kList) continue;  // a tuple that was begun
-      if (items->size() % 2 != 0 && kind == Kind::kMap) items->pop_back();
-      AppendAll(kind, *items);
+    while (const std::optional<size_t> begin = PopMark()) {
+      if (*begin == 0) return;
+      const Kind kind = tree_.kind(stack_[*begin - 1]);
+      if (kind == Kind::kMap && (stack_.size() - *begin) % 2 != 0) stack_.pop_back();  // a key without its value
+      if (kind == Kind::kMap || kind == Kind::kList) AppendFrom(*begin, kind);
+      stack_.resize(*begin);  // else it was to be a tuple
     }
   }
 
@@ -185,27 +184,24 @@ class Machine {
       case 'j':
         return Recall(TakeNumber(4));
       case 't': {
-        const std::optional<std::vector<Id>> items = PopToMark();
-        if (!items) return false;
-        stack_.insert(stack_.end(), items->begin(), items->end());
-        return PushTuple(items->size());
+        const std::optional<size_t> begin = PopMark();
+        return begin && PushTuple(*begin);
       }
       case 0x85:
       case 0x86:
-      case 0x87:
-        return PushTuple(opcode - 0x84u);
+      case 0x87: {
+        const size_t count = opcode - 0x84u;
+        return stack_.size() >= count && PushTuple(stack_.size() - count);
+      }
       case 'a':
       case 's': {
         const size_t count = opcode == 'a' ? 1 : 2;
-        if (stack_.size() <= count) return false;
-        const std::vector<Id> items(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
-        stack_.resize(stack_.size() - count);
-        return AppendAll(opcode == 'a' ? Kind::kList : Kind::kMap, items);
+        return stack_.size() > count && AppendFrom(stack_.size() - count, opcode == 'a' ? Kind::kList : Kind::kMap);
       }
       case 'e':
       case 'u': {
-        const std::optional<std::vector<Id>> items = PopToMark();
-        return items && AppendAll(opcode == 'e' ? Kind::kList : Kind::kMap, *items);
+        const std::optional<size_t> begin = PopMark();
+        return begin && AppendFrom(*begin, opcode == 'e' ? Kind::kList : Kind::kMap);
       }
       default:
         return false;
@@ -220,7 +216,7 @@ class Machine {
   size_t at_ = 0;  // of the opcode
   std::vector<Id> stack_;
   std::vector<size_t> marks_;
-  std::unordered_map<uint64_t, Id> memo_;
+  std::vector<Id> memo_;
   size_t appended_ = 0;
   std::string problem_;
 };

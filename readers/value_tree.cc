@@ -18,8 +18,9 @@ ValueTree::Id ValueTree::Add(Kind kind, int64_t number) {
 
 ValueTree::Id ValueTree::AddText(std::string_view text) {
   if (is_full()) return Nothing();
-  text_bytes_ += text.size();
-  texts_.emplace_back(text);
+  if (text.size() > kMaxTextBytes) return Nothing();
+  texts_.emplace_back(static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(text.size()));
+  text_.append(text);
   nodes_.push_back({Kind::kText, static_cast<int64_t>(texts_.size() - 1)});
   return static_cast<Id>(nodes_.size() - 1);
 }
@@ -34,7 +35,9 @@ ValueTree::Id ValueTree::AddNumber(std::string_view text) {
 int64_t ValueTree::number(Id id) const { return kind(id) == Kind::kNumber ? nodes_[id].number : -1; }
 
 std::string_view ValueTree::text(Id id) const {
-  return kind(id) == Kind::kText ? texts_[Index(id)] : std::string_view();
+  if (kind(id) != Kind::kText) return {};
+  const auto [begin, length] = texts_[Index(id)];
+  return std::string_view(text_).substr(begin, length);
 }
 
 const std::vector<ValueTree::Id>& ValueTree::items(Id id) const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,9 +19,9 @@ class ValueTree {
 
   // Nothing() once it is full.
   Id Add(Kind kind, int64_t number = 0);
-  Id AddText(std::string_view text);    // copies it
+  Id AddText(std::string_view text);    // copies it; text() of others is invalid then
   Id AddNumber(std::string_view text);  // kReal where it is none of 64 bits
-  bool is_full() const { return nodes_.size() >= kMaxNodes || text_bytes_ > kMaxTextBytes; }
+  bool is_full() const { return nodes_.size() >= kMaxNodes || text_.size() > kMaxTextBytes; }
   // Of a list one item, of a map a key and its value. The same node may stand in several places.
   void Append(Id id, Id item) { lists_[Index(id)].push_back(item); }
   void SetRoot(Id id) { root_ = id; }
@@ -45,9 +44,9 @@ class ValueTree {
 
   size_t Index(Id id) const { return static_cast<size_t>(nodes_[id].number); }
 
-  std::vector<Node> nodes_ = {Node{}};  // the first is Nothing()
-  std::deque<std::string> texts_;
-  size_t text_bytes_ = 0;
+  std::vector<Node> nodes_ = {Node{}};                // the first is Nothing()
+  std::vector<std::pair<uint32_t, uint32_t>> texts_;  // where in text_, and how long
+  std::string text_;
   std::vector<std::vector<Id>> lists_;
   Id root_ = 0;
 };
