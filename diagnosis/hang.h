@@ -6,11 +6,11 @@
 // operation that all have entered is no origin, and of a rank of which nothing is known nothing is said.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace taskd::diagnosis {
@@ -25,7 +25,10 @@ struct HangCall {
   std::string sizes;   // the same, to be read
   std::string frames;  // the innermost first, a line each
 
-  friend auto operator<=>(const HangCall&, const HangCall&) = default;
+  friend bool operator<(const HangCall& a, const HangCall& b) {
+    return std::tie(a.name, a.type, a.amount, a.sizes, a.frames) <
+           std::tie(b.name, b.type, b.amount, b.sizes, b.frames);
+  }
 };
 
 // One operation of one rank.

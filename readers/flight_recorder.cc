@@ -36,7 +36,6 @@ constexpr size_t kMaxText = 256;  // of a name, sizes, a frame
 
 using diagnosis::HangCall;
 using diagnosis::HangOp;
-using diagnosis::HangRank;
 using diagnosis::OpState;
 using Id = ValueTree::Id;
 using Kind = ValueTree::Kind;
@@ -217,14 +216,14 @@ class DumpReader {
     op.created_ns = Number(entry, "time_created_ns");
     const auto [name, ends] = NameOf(entry);
     if (name == "send" || name == "recv") {
-      if (SetPeer(ends, op)) ops_.push_back(std::move(read));
+      if (SetPeer(ends, op)) ops_.push_back(read);
     } else if (name != "coalesced" || (!EndBatch(read) && !tree_.is_true(tree_.Find(entry, "is_p2p")))) {
       // Operations that are issued as one have one number, and the last entry is that of all.
       if (!ops_.empty() && ops_.back().op.peer < 0 && ops_.back().op.group == op.group &&
           ops_.back().op.number == op.number) {
         ops_.pop_back();
       }
-      ops_.push_back(std::move(read));
+      ops_.push_back(read);
     }
   }
 
