@@ -102,11 +102,14 @@ class HangFinder {
 
   // The peer has come to the other end, or goes to it. A peer that nobody knows anything of has not.
   bool IsPeerThere(int rank, const HangOp& op) const {
+    if (op.peer == HangOp::kAnyPeer) return true;
     const auto peer = facts_.ranks.find(op.peer);
-    return peer != facts_.ranks.end() &&
-           std::any_of(peer->second.ops.begin(), peer->second.ops.end(), [&](const HangOp& other) {
-             return other.peer == rank && other.sends != op.sends && other.state != OpState::kCompleted;
-           });
+    if (peer == facts_.ranks.end()) return false;
+    const std::vector<HangOp>& ops = peer->second.ops;
+    return std::any_of(ops.begin(), ops.end(), [&](const HangOp& other) {
+      return (other.peer == rank || other.peer == HangOp::kAnyPeer) && other.sends != op.sends &&
+             other.state != OpState::kCompleted;
+    });
   }
 
   // Somebody for whom the rank waits; -1: in this operation for nobody.
@@ -366,10 +369,13 @@ class HangFinder {
   }
 
   std::string What(const HangOp& op) const {
-    return absl::StrCat(
-        Name(op),
-        op.peer >= 0 ? absl::StrCat(op.sends ? " to rank " : " from rank ", op.peer) : absl::StrCat(" ", op.number),
-        " of ", facts_.groups[op.group].name);
+    std::string text = Name(op);
+    if (op.peer < 0) {
+      absl::StrAppend(&text, " ", op.number);
+    } else if (op.peer != HangOp::kAnyPeer) {
+      absl::StrAppend(&text, op.sends ? " to rank " : " from rank ", op.peer);
+    }
+    return absl::StrCat(text, " of ", facts_.groups[op.group].name);
   }
 
   void Describe(const HangOp& op, Hang& hang) const {

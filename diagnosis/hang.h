@@ -33,12 +33,14 @@ struct HangCall {
 
 // One operation of one rank.
 struct HangOp {
+  static constexpr int kAnyPeer = INT32_MAX;
+
   uint32_t group = 0;       // index in HangFacts::groups
   uint32_t call = 0;        // index in HangFacts::calls
   uint64_t number = 0;      // of the group's collectives
   uint64_t order = 0;       // of all operations of the rank; those that are issued as one have the same
   uint64_t created_ns = 0;  // Unix; 0: unknown
-  int peer = -1;            // global rank of the other end; -1: a collective
+  int peer = -1;            // global rank of the other end; kAnyPeer: any, or unknown; -1: a collective
   bool sends = false;       // to the peer, else receives from it
   OpState state = OpState::kScheduled;
 };

@@ -159,6 +159,18 @@ TEST(Hang, MessagesAreFollowed) {
   EXPECT_TRUE(hang->origins.empty());
 }
 
+// 1 stands in a receive from anybody, and 0 waits for it elsewhere.
+TEST(Hang, WhoReceivesFromAnybodyWaits) {
+  HangFacts facts = Facts({{"world", {0, 1}}});
+  Add(facts, 0, 0, 1, kStarted);
+  Add(facts, 1, 0, 0, kStarted, 2);
+  facts.ranks[1].ops[0].peer = HangOp::kAnyPeer;
+  const std::optional<Hang> hang = FindHang(facts);
+  ASSERT_TRUE(hang);
+  EXPECT_TRUE(hang->origins.empty());
+  EXPECT_EQ(hang->waiting, (std::vector<int>{0, 1}));
+}
+
 TEST(Hang, WhoAnswersNoMoreIsTheOrigin) {
   HangFacts facts = Facts({{"world", {0, 1}}});
   Add(facts, 0, 0, 5, kStarted);

@@ -129,7 +129,7 @@ class DumpReader {
       ++dump_.records;
     }
     const bool used_groups = !tree_.items(tree_.Find(root, "pg_status")).empty();
-    dump_.known.is_cut = first == INT64_MAX ? used_groups : first > 0;
+    dump_.known.is_cut = dump_.records == 0 ? used_groups : first != INT64_MAX && first > 0;
     Keep();
   }
 
@@ -203,8 +203,15 @@ class DumpReader {
     op.order = order;
     const Id group = tree_.Find(entry, "process_group");
     const std::vector<Id>& named = tree_.items(group);
-    const size_t of = named.empty() ? GroupOf(tree_.text(group), "")
-                                    : GroupOf(tree_.text(named[0]), named.size() > 1 ? tree_.text(named[1]) : "");
+    size_t of = kMaxGroups;
+    if (!named.empty()) {
+      of = GroupOf(tree_.text(named[0]), named.size() > 1 ? tree_.text(named[1]) : "");
+    } else if (group != ValueTree::Nothing()) {
+      of = GroupOf(tree_.text(group), "");
+    } else {
+      const Id id = tree_.Find(entry, "pg_id");
+      of = GroupOf(tree_.text(id).empty() ? absl::StrCat(tree_.number(id)) : std::string(tree_.text(id)), "");
+    }
     if (of == kMaxGroups) return;
     op.group = static_cast<uint32_t>(of);
     const bool has_number = tree_.Find(entry, "collective_seq_id") != ValueTree::Nothing();
@@ -216,7 +223,9 @@ class DumpReader {
     op.created_ns = Number(entry, "time_created_ns");
     const auto [name, ends] = NameOf(entry);
     if (name == "send" || name == "recv") {
-      if (SetPeer(ends, op)) ops_.push_back(read);
+      op.sends = name == "send";
+      op.peer = PeerOf(ends, op.group);
+      ops_.push_back(read);
     } else if (name != "coalesced" || (!EndBatch(read) && !tree_.is_true(tree_.Find(entry, "is_p2p")))) {
       // Operations that are issued as one have one number, and the last entry is that of all.
       if (!ops_.empty() && ops_.back().op.peer < 0 && ops_.back().op.group == op.group &&
@@ -234,26 +243,24 @@ class DumpReader {
   // "nccl:send 0->1": "send" and "0->1".
   std::pair<std::string_view, std::string_view> NameOf(Id entry) const {
     std::string_view name = tree_.text(tree_.Find(entry, "profiling_name"));
-    if (const size_t colon = name.find(':'); colon != std::string_view::npos) name.remove_prefix(colon + 1);
-    const size_t space = name.find(' ');
-    if (space == std::string_view::npos) return {name, {}};
-    return {name.substr(0, space), name.substr(space + 1)};
+    std::string_view ends;
+    if (const size_t space = name.find(' '); space != std::string_view::npos) {
+      ends = name.substr(space + 1);
+      name = name.substr(0, space);
+    }
+    if (const size_t colon = name.rfind(':'); colon != std::string_view::npos) name.remove_prefix(colon + 1);
+    return {name, ends};
   }
 
-  // "1->2" of a send, "2<-1" of a receive: ranks within the group.
-  bool SetPeer(std::string_view ends, HangOp& op) const {
+  // "1->2" of a send, "2<-1" of a receive, "2<-?" of one from anybody: ranks within the group.
+  int PeerOf(std::string_view ends, size_t group) const {
     const size_t arrow = ends.find_first_of("-<");
-    if (arrow == std::string_view::npos || arrow + 2 > ends.size() || ends.size() > kMaxText) return false;
-    op.sends = ends[arrow] == '-';
+    if (arrow == std::string_view::npos || arrow + 2 > ends.size() || ends.size() > kMaxText) return HangOp::kAnyPeer;
     const std::vector<int> peer = ReadRankList(ends.substr(arrow + 2));
-    if (peer.size() != 1) return false;
-    const std::vector<int>& members = groups_[op.group].members;
-    op.peer = peer[0];
-    if (!members.empty()) {
-      if (static_cast<size_t>(peer[0]) >= members.size()) return false;
-      op.peer = members[static_cast<size_t>(peer[0])];
-    }
-    return true;
+    if (peer.size() != 1) return HangOp::kAnyPeer;
+    const std::vector<int>& members = groups_[group].members;
+    if (members.empty()) return peer[0];
+    return static_cast<size_t>(peer[0]) < members.size() ? members[static_cast<size_t>(peer[0])] : HangOp::kAnyPeer;
   }
 
   // Sends and receives that were issued as one: only the entry behind them knows their state. False: it is not one of

@@ -32,7 +32,13 @@ ValueTree::Id ValueTree::AddNumber(std::string_view text) {
   return error == std::errc() && rest == end ? Add(Kind::kNumber, number) : Add(Kind::kReal);
 }
 
-int64_t ValueTree::number(Id id) const { return kind(id) == Kind::kNumber ? nodes_[id].number : -1; }
+int64_t ValueTree::number(Id id) const {
+  if (kind(id) == Kind::kNumber) return nodes_[id].number;
+  int64_t number = -1;
+  const std::string_view digits = text(id);
+  const char* end = digits.data() + digits.size();
+  return std::from_chars(digits.data(), end, number) == std::from_chars_result{end, std::errc()} ? number : -1;
+}
 
 std::string_view ValueTree::text(Id id) const {
   if (kind(id) != Kind::kText) return {};

@@ -28,7 +28,7 @@ class ValueTree {
 
   Id root() const { return root_; }
   Kind kind(Id id) const { return nodes_[id].kind; }
-  int64_t number(Id id) const;  // of a number; else -1
+  int64_t number(Id id) const;  // of a number, or of a text that is one; else -1
   bool is_true(Id id) const { return kind(id) == Kind::kBool && nodes_[id].number != 0; }
   std::string_view text(Id id) const;         // empty if it is none
   const std::vector<Id>& items(Id id) const;  // of a list; of a map keys and values in turns; else none

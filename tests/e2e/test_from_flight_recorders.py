@@ -139,6 +139,22 @@ def test_contract_only_what_is_active(stage, tmp_path):
     assert "what is known of rank 3 does not reach" in found["text"]
 
 
+def test_contract_sparse_dumps(stage, tmp_path):
+    """As others' tools and tests write them: numbers as texts, types as one text, no record numbers, no times."""
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for rank in range(3):
+        entries = [{"profiling_name": "nccl:all_reduce", "state": "scheduled" if number == 2 else "completed",
+                    "process_group": ("0", "default"), "input_sizes": [[4, 4]], "output_sizes": [[4, 4]],
+                    "input_dtypes": "float32", "output_dtypes": "float32", "collective_seq_id": str(number),
+                    "p2p_seq_id": "0"} for number in range(1, 2 if rank == 1 else 3)]
+        dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default", "ranks": [0, 1, 2]}},
+                "pg_status": {"0": {"last_enqueued_collective": 2}}, "entries": entries}
+        (folder / f"trace_rank{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    found = hang(stage, folder)
+    assert (found["origins"], found["group"], found["since_time"]) == ([1], "default,0", None)
+
+
 def test_contract_states_that_nobody_followed(stage, tmp_path):
     """Of what was issued as one some recorders say "scheduled" for ever; what comes behind it in its group has ended."""
     job = missing_rank(4)
