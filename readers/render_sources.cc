@@ -80,7 +80,9 @@ std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job
                                         hang.since_ns == 0 ? "" : ", since " + TimeOf(hang.since_ns)),
                            6, out);
   if (!hang.waiting.empty()) {
-    diagnosis::AppendWrapped(absl::StrCat("waiting: ranks ", FormatRanges(hang.waiting, kMostRanges)), 6, out);
+    diagnosis::AppendWrapped(absl::StrCat(hang.waiting.size() == 1 ? "waiting: rank " : "waiting: ranks ",
+                                          FormatRanges(hang.waiting, kMostRanges)),
+                             6, out);
   }
   if (!hang.frames.empty()) absl::StrAppend(&out, "rank ", hang.origins[0], " was last in\n");
   for (const std::string& frame : FramesOf(hang)) diagnosis::AppendWrapped(absl::StrCat("      ", frame), 8, out);
