@@ -3,11 +3,12 @@ our own after the public description of the format."""
 import json
 import os
 import pickle
+import random
 import subprocess
 
 import harness
 import pytest
-from flight_dumps import VERSIONS, WORLD, HungJob
+from flight_dumps import VERSIONS, WORLD, HungJob, parallel_job
 
 
 def diagnose(stage, path, code=0):
@@ -234,6 +235,31 @@ def test_contract_report_says_it(stage, tmp_path):
     assert "hung: rank 3 never entered all_reduce 5" in done.stdout
     text = page.read_text()
     assert "rank 3 never entered all_reduce 5" in text and "train_step (/job/train.py:43)" in text
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_contract_parallel_job_with_a_fault_somewhere(stage, tmp_path, seed):
+    """Only who did something else is named; and it is, where the dumps are all there and no group is of two."""
+    chance = random.Random(seed)
+    tensor, data, stages = chance.choice([(2, 2, 2), (4, 2, 2), (2, 4, 1), (1, 8, 1), (3, 1, 4)])
+    job = parallel_job(tensor, data, stages, steps=chance.randint(2, 5), batched=chance.random() < 0.5)
+    rank = chance.randrange(job.ranks)
+    program = job.programs[rank]
+    kind = chance.choice(["missing", "order", "size"])
+    at = chance.choice([i for i, call in enumerate(program) if call[1] in ("all_reduce", "reduce_scatter") and
+                        len(job.groups[call[0]][1]) > 2])
+    group, operation, sizes = program[at]
+    if kind == "missing":
+        del program[at:]
+    else:
+        program[at] = (group, operation, (sizes[0] + 1,)) if kind == "size" else (group, "broadcast", sizes)
+    job.ahead, job.timed, job.buffer = chance.choice([0, 1, 3]), chance.random() < 0.5, chance.choice([2000, 2000, 8])
+    leave_out = [chance.randrange(job.ranks)] if chance.random() < 0.3 else []
+    job.write(tmp_path / "dumps", chance.choice(VERSIONS), chance.choice(["pickle", "json"]), leave_out=leave_out)
+    found = hang(stage, tmp_path / "dumps")
+    assert found["origins"] in ([], [rank]), found
+    if not leave_out and job.buffer == 2000:
+        assert (found["origins"], found["kind"]) == ([rank], kind), found
 
 
 def test_contract_wrong_order_within_a_group(stage, tmp_path):

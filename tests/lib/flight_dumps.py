@@ -165,3 +165,38 @@ def as_json(dump):
     if not dump["entries"]:
         del dump["entries"]
     return dump
+
+
+def parallel_job(tensor, data, stages, steps, batched):
+    """Tensor, data and pipeline parallel: messages between the stages, collectives in the groups, one of all at the end of a
+    step."""
+    def rank_of(stage, replica, shard):
+        return (stage * data + replica) * tensor + shard
+    groups, tensor_group, data_group = {}, {}, {}
+
+    def add_group(description, members):
+        name = str(1 + len(groups))
+        groups[name] = (description, members)
+        return name
+    for stage in range(stages):
+        for replica in range(data):
+            tensor_group[stage, replica] = add_group("TP", [rank_of(stage, replica, shard) for shard in range(tensor)])
+        for shard in range(tensor):
+            data_group[stage, shard] = add_group("DP", [rank_of(stage, replica, shard) for replica in range(data)])
+    job = HungJob(tensor * data * stages, groups)
+
+    def message(kind, other):
+        return (WORLD, "batch", (8,), ((kind, other),)) if batched else (WORLD, kind, (8,), other)
+    for _ in range(steps):
+        for stage in range(stages):
+            for replica in range(data):
+                for shard in range(tensor):
+                    before, behind = rank_of(stage - 1, replica, shard), rank_of(stage + 1, replica, shard)
+                    reduce = (tensor_group[stage, replica], "all_reduce", (64,))
+                    job.programs[rank_of(stage, replica, shard)] += [
+                        *([message("recv", before)] if stage > 0 else []), reduce, reduce,
+                        *([message("send", behind), message("recv", behind)] if stage < stages - 1 else []), reduce,
+                        *([message("send", before)] if stage > 0 else []),
+                        (data_group[stage, shard], "reduce_scatter", (16,))]
+        job.all_do((WORLD, "all_reduce", (1,)))
+    return job
