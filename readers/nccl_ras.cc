@@ -227,6 +227,7 @@ class Judge {
     finding.is_dead = finding.hang && !finding.hang->origins.empty() &&
                       std::all_of(finding.hang->origins.begin(), finding.hang->origins.end(),
                                   [this](int rank) { return facts_.ranks.at(rank).is_gone; });
+    if (finding.hang && !finding.is_dead) DoubtMessages(*finding.hang);
     if (finding.hang && !is_mapped_) NameProcesses(*finding.hang);
     std::set<int> failed;
     for (const RasCommunicator& communicator : state_.communicators) {
@@ -308,7 +309,7 @@ class Judge {
     const auto group = static_cast<uint32_t>(facts_.groups.size());
     facts_.groups.push_back({.name = absl::StrCat("communicator ", communicator.id), .members = {}});
     const RasRank* least = nullptr;
-    bool anybody_gone = false, all_equal = true;
+    bool anybody_gone = false;
     std::vector<std::pair<int, const RasRank*>> members;
     for (const RasRank& rank : communicator.ranks) {
       const int number = NumberOf(communicator, rank);
@@ -321,8 +322,16 @@ class Judge {
     }
     if (least == nullptr) return;
     const uint64_t lowest = least->total();
+    const auto is_used = [](const auto& member) { return member.second->total() > 0; };
+    if (std::none_of(members.begin(), members.end(), is_used)) {
+      for (const auto& [number, rank] : members) in_messages_.insert(number);
+    }
+    const RasRank* next = nullptr;  // the fewest of those who have launched more
+    RasRank fewest = *least;  // of each kind; where the totals are equal, one has more of what another has less of
     for (const auto& [number, rank] : members) {
-      all_equal &= rank->is_missing || rank->total() == lowest;
+      if (rank->is_missing) continue;
+      if (rank->total() > lowest && (next == nullptr || rank->total() < next->total())) next = rank;
+      for (size_t op = 0; op < RasRank::kOps; ++op) fewest.counts[op] = std::min(fewest.counts[op], rank->counts[op]);
     }
     for (const auto& [number, rank] : members) {
       if (rank->is_missing && !rank->is_gone) {
@@ -335,28 +344,34 @@ class Judge {
         continue;
       }
       HangOp op{.group = group, .order = group};
-      const size_t more = all_equal ? MoreOfAnybody(*rank, members) : MoreOf(*rank, *least);
-      op.call = CallOf(more);
+      size_t kind = RasRank::kOps;
       if (anybody_gone) {
         op.number = std::max<uint64_t>(1, lowest);
         op.state = OpState::kStarted;
-      } else if (rank->total() > lowest || (all_equal && more < RasRank::kOps)) {
-        op.number = all_equal ? lowest : lowest + 1;
-        op.state = OpState::kStarted;
+      } else if (next != nullptr) {
+        // Whoever is further ahead stands in the first one that the last have not launched, too.
+        op.number = rank->total() > lowest ? lowest + 1 : lowest;
+        op.state = rank->total() > lowest ? OpState::kStarted : OpState::kCompleted;
+        kind = MoreOf(*next, *least);
       } else {
+        kind = MoreOf(*rank, fewest);
         op.number = lowest;
-        op.state = OpState::kCompleted;
+        op.state = kind < RasRank::kOps ? OpState::kStarted : OpState::kCompleted;
       }
+      op.call = CallOf(kind);
       if (op.number > 0) known.ops.push_back(op);
     }
   }
 
-  static size_t MoreOfAnybody(const RasRank& rank, const std::vector<std::pair<int, const RasRank*>>& members) {
-    for (const auto& [number, other] : members) {
-      if (other->is_missing) continue;
-      if (const size_t op = MoreOf(rank, *other); op < RasRank::kOps) return op;
-    }
-    return RasRank::kOps;
+  // A communicator without collectives is there for messages, which are not counted: who has not come may wait for one.
+  void DoubtMessages(Hang& hang) const {
+    const bool may_wait =
+        std::any_of(hang.origins.begin(), hang.origins.end(), [this](int rank) { return in_messages_.contains(rank); });
+    if (!may_wait || hang.kind != "missing") return;
+    absl::StrAppend(&hang.text, "; cannot say whether ", hang.origins.size() == 1 ? "it waits" : "they wait",
+                    " for a message, of which nothing is counted");
+    hang.kind = "unknown";
+    hang.origins.clear();
   }
 
   // No communicator has all, so nobody knows their ranks.
@@ -380,6 +395,7 @@ class Judge {
   bool is_mapped_ = false;
   std::set<const RasCommunicator*> has_all_;
   std::set<int> alive_but_missing_;
+  std::set<int> in_messages_;  // have a communicator that has launched nothing
   int size_ = 0;
   HangFacts facts_;
 };

@@ -92,6 +92,27 @@ def test_contract_another_operation(stage, tmp_path):
     assert (found["origins"], found["kind"], found["operation"]) == ([3], "order", "AllReduce")
 
 
+def test_contract_ranks_that_ran_ahead(stage, tmp_path):
+    """Launching does not wait: those who have launched more, and of another kind, stand in the same operation."""
+    job = behind()
+    job.counts["0x5111", 0] = {"AllReduce": 9, "AllGather": 5}
+    job.counts["0x5111", 1] = {"AllReduce": 8, "AllGather": 4}
+    (tmp_path / "ras.json").write_text(job.answer() + job.answer(LATER))
+    found = diagnose(stage, tmp_path / "ras.json")["hang"]
+    assert (found["origins"], found["kind"], found["operation"]) == ([3], "missing", "AllReduce")
+
+
+def test_contract_who_may_wait_for_a_message_is_not_accused(stage, tmp_path):
+    """Communicators without collectives are those of pipelines. Whoever has none of them is still named."""
+    job = behind()
+    job.communicators["0xcc"] = [3, 7]
+    job.counts |= {("0xcc", rank): {} for rank in (3, 7)}
+    (tmp_path / "ras.json").write_text(job.answer() + job.answer(LATER))
+    found = diagnose(stage, tmp_path / "ras.json")["hang"]
+    assert (found["origins"], found["kind"], found["waiting"]) == ([], "unknown", "0-2, 4-7")
+    assert "rank 3 never entered" in found["text"] and "cannot say whether it waits for a message" in found["text"]
+
+
 def test_contract_equal_counts_cannot_say(stage, tmp_path):
     job = RasJob(4)
     (tmp_path / "ras.json").write_text(job.answer() + job.answer(LATER))
@@ -102,6 +123,7 @@ def test_contract_equal_counts_cannot_say(stage, tmp_path):
 def test_contract_process_that_is_dead(stage, tmp_path):
     job = RasJob(4, {"0xaa": [2, 3]})
     job.missing = {2: DEAD}
+    job.counts["0x5111", 1] = {"AllReduce": 7, "AllGather": 4}
     (tmp_path / "ras.json").write_text(job.answer())
     found = diagnose(stage, tmp_path / "ras.json")["hang"]
     assert (found["origins"], found["waiting"]) == ([2], "0, 1, 3")
