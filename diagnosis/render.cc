@@ -120,24 +120,6 @@ size_t FindEndOf(std::string_view text, size_t width) {
   return i;
 }
 
-// Appends `text` as lines of at most kColumns, broken at spaces; lines after the first begin with `indent` spaces.
-void AppendWrapped(const std::string& unsafe, size_t indent, std::string& out) {
-  std::string text = Printable(unsafe, kShownTextBytes);
-  std::string_view rest = text;
-  size_t room = kColumns;
-  while (CountCharacters(rest) > room) {
-    size_t end = FindEndOf(rest, room);
-    size_t space = rest.rfind(' ', end);
-    bool at_space = space != std::string_view::npos && rest.substr(0, space).find_first_not_of(' ') < space;
-    size_t cut = at_space ? space : end;
-    absl::StrAppend(&out, std::string(rest.substr(0, cut)), "\n", std::string(indent, ' '));
-    rest.remove_prefix(cut);
-    rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
-    room = kColumns - indent;
-  }
-  absl::StrAppend(&out, std::string(rest), "\n");
-}
-
 std::string DescribeEntity(Scope scope, const std::vector<int>& ids, const std::vector<Link>& links) {
   switch (scope) {
     case Scope::kRank:
@@ -266,6 +248,23 @@ void AppendJob(const Report& report, const std::string& job, std::string& out) {
 }
 
 }  // namespace
+
+void AppendWrapped(const std::string& unsafe, size_t indent, std::string& out) {
+  std::string text = Printable(unsafe, kShownTextBytes);
+  std::string_view rest = text;
+  size_t room = kColumns;
+  while (CountCharacters(rest) > room) {
+    size_t end = FindEndOf(rest, room);
+    size_t space = rest.rfind(' ', end);
+    bool at_space = space != std::string_view::npos && rest.substr(0, space).find_first_not_of(' ') < space;
+    size_t cut = at_space ? space : end;
+    absl::StrAppend(&out, std::string(rest.substr(0, cut)), "\n", std::string(indent, ' '));
+    rest.remove_prefix(cut);
+    rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+    room = kColumns - indent;
+  }
+  absl::StrAppend(&out, std::string(rest), "\n");
+}
 
 std::string RenderJson(const Report& report, const std::string& job) {
   Json json;

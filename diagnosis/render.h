@@ -1,6 +1,7 @@
 // A report for programs (JSON, DESIGN §4.5) and for people.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "diagnosis/verdict.h"
@@ -16,5 +17,9 @@ std::string WriteHeadline(const Report& report);
 
 // Verdict, evidence table and cost, notes; plain text of at most 120 columns.
 std::string RenderText(const Report& report, const std::string& job);
+
+// Appends `text`, made safe, as lines of at most 120 columns, broken at spaces; lines after the first begin with `indent`
+// spaces.
+void AppendWrapped(const std::string& text, size_t indent, std::string& out);
 
 }  // namespace taskd::diagnosis

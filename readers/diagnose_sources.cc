@@ -8,6 +8,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -18,8 +19,11 @@
 #include "common/utf8.h"
 #include "diagnosis/rank_place.h"
 #include "readers/byte_source.h"
+#include "readers/flight_recorder.h"
+#include "readers/hang_tables.h"
 #include "readers/kineto_trace.h"
 #include "readers/mark_directory.h"
+#include "readers/nccl_ras.h"
 #include "readers/source_files.h"
 #include "readers/trace_fold.h"
 
@@ -39,9 +43,13 @@ struct ReadFile {
   uint64_t records = 0;
   std::string note;
   FoldedTrace folded;
+  FlightDump dump;
+  std::vector<RasState> ras;
+
+  bool is_dump() const { return format == SourceFormat::kFlightPickle || format == SourceFormat::kFlightJson; }
 };
 
-ReadFile ReadOne(const SourceFile& file, size_t max_events) {
+ReadFile ReadOne(const SourceFile& file, size_t max_events, HangTables& tables) {
   ReadFile read;
   absl::StatusOr<ByteSource> probe = ByteSource::Open(file.path);
   if (!probe.ok()) {
@@ -62,6 +70,21 @@ ReadFile ReadOne(const SourceFile& file, size_t max_events) {
     return read;
   }
   probe->PutBack(std::move(begin));
+  if (read.is_dump()) {
+    read.dump = ReadFlightDump(*probe, read.format == SourceFormat::kFlightPickle, tables);
+    read.records = read.dump.records;
+    read.note = read.dump.note;
+    read.rank = read.dump.rank >= 0 ? read.dump.rank : RankOfPath(file.path);
+    read.world_size = read.dump.world_size;
+    return read;
+  }
+  if (read.format == SourceFormat::kNcclRas) {
+    RasAnswers answers = ReadRasAnswers(*probe);
+    read.records = answers.records;
+    read.note = std::move(answers.note);
+    read.ras = std::move(answers.states);
+    return read;
+  }
   TraceRank trace = ReadKinetoTrace(*probe, max_events);
   read.records = trace.records;
   read.note = trace.note;
@@ -85,10 +108,14 @@ class Diagnosis {
     GatherRanks();
     AlignClocks();
     NoteSteps();
-    if (ranks_.empty()) return absl::FailedPreconditionError(WhyNothing());
+    std::map<int, diagnosis::HangRank> dumps = GatherDumps();
+    const std::vector<RasState> ras = GatherRas();
+    if (ranks_.empty() && dumps.empty() && ras.empty()) return absl::FailedPreconditionError(WhyNothing());
     SourcesDiagnosis diagnosis;
-    diagnosis.report = Judge(on_step);
+    if (!ranks_.empty()) diagnosis.report = Judge(on_step);
     AddNotes(diagnosis.report);
+    if (!dumps.empty()) AddHang(std::move(dumps), diagnosis);
+    if (!ras.empty()) AddRasFinding(JudgeRas(ras), diagnosis);
     diagnosis.sources = Sources();
     return diagnosis;
   }
@@ -110,7 +137,7 @@ class Diagnosis {
     std::atomic<uint64_t> done = 0;
     auto work = [&](bool is_first) {
       for (size_t i = next++; i < files_.size(); i = next++) {
-        read_[i] = ReadOne(files_[i], max_events);
+        read_[i] = ReadOne(files_[i], max_events, hang_tables_);
         done += files_[i].bytes;
         if (is_first && progress) progress(done, bytes);
       }
@@ -133,7 +160,8 @@ class Diagnosis {
     return absl::InvalidArgumentError(
         files_.empty() ? "there is no file in it"
                        : absl::StrCat(Printable(files_[0].path), files_.size() == 1 ? " is" : " and the others are",
-                                      " of no known format (mark files, PyTorch profiler traces)"));
+                                      " of no known format (mark files, PyTorch profiler traces, flight recorder "
+                                      "dumps, answers of NCCL RAS)"));
   }
 
   // Traces of another job than most are left out.
@@ -152,7 +180,7 @@ class Diagnosis {
                                         " ranks, most others of one of ", world_size_));
         file.rank = -1;
         file.folded = {};
-      } else if (file.rank < 0 || file.rank >= diagnosis::kMaxRanks) {
+      } else if (file.format != SourceFormat::kNcclRas && (file.rank < 0 || file.rank >= diagnosis::kMaxRanks)) {
         AddNote(file.note, "left out: neither the file nor its name says which rank it is of (rename it rank_N.json)");
         file.rank = -1;
       }
@@ -162,7 +190,7 @@ class Diagnosis {
   void GatherRanks() {
     std::map<int, std::vector<size_t>> files;
     for (size_t i = 0; i < read_.size(); ++i) {
-      if (read_[i].format != SourceFormat::kUnknown && read_[i].rank >= 0) files[read_[i].rank].push_back(i);
+      if (read_[i].format == SourceFormat::kKinetoTrace && read_[i].rank >= 0) files[read_[i].rank].push_back(i);
     }
     for (auto& [rank, indices] : files) {
       const auto first_step = [this](size_t i) {
@@ -172,6 +200,77 @@ class Diagnosis {
                        [&](size_t a, size_t b) { return first_step(a) < first_step(b); });
       Rank& gathered = ranks_[rank];
       for (size_t i : indices) AddWindow(rank, i, gathered);
+    }
+  }
+
+  // Of several dumps of a rank the newest.
+  std::map<int, diagnosis::HangRank> GatherDumps() {
+    const auto newest_ns = [this](size_t i) {
+      uint64_t newest = 0;
+      for (const diagnosis::HangOp& op : read_[i].dump.known.ops) newest = std::max(newest, op.created_ns);
+      return newest;
+    };
+    std::map<int, size_t> of_rank;
+    for (size_t i = 0; i < read_.size(); ++i) {
+      // Of one that was refused nothing is known.
+      const bool is_empty = read_[i].records == 0 && !read_[i].note.empty();
+      if (!read_[i].is_dump() || read_[i].rank < 0 || is_empty) continue;
+      const auto [found, is_new] = of_rank.try_emplace(read_[i].rank, i);
+      if (is_new) continue;
+      size_t older = i;
+      if (newest_ns(i) > newest_ns(found->second)) std::swap(older, found->second);
+      AddNote(read_[older].note, absl::StrCat("left out: ", Printable(files_[found->second].path),
+                                              " is a dump of rank ", found->first, " too, and not older"));
+    }
+    std::map<int, diagnosis::HangRank> dumps;
+    for (const auto& [rank, i] : of_rank) dumps.emplace(rank, std::move(read_[i].dump.known));
+    return dumps;
+  }
+
+  void AddHang(std::map<int, diagnosis::HangRank> dumps, SourcesDiagnosis& diagnosis) {
+    const diagnosis::HangFacts facts = hang_tables_.Take(std::move(dumps));
+    std::set<int> ranks;
+    for (const auto& [rank, known] : facts.ranks) ranks.insert(rank);
+    for (const diagnosis::HangGroup& group : facts.groups) ranks.insert(group.members.begin(), group.members.end());
+    diagnosis.report.ranks = std::max(diagnosis.report.ranks, static_cast<int>(ranks.size()));
+    diagnosis.hang = diagnosis::FindHang(facts);
+    std::vector<int> missing;
+    for (int rank : ranks) {
+      if (!facts.ranks.contains(rank)) missing.push_back(rank);
+    }
+    std::vector<diagnosis::Note>& notes = diagnosis.report.notes;
+    if (!missing.empty()) {
+      notes.push_back({diagnosis::NoteKind::kNoData,
+                       absl::StrCat("of ", ranks.size(), " ranks there is no dump of ",
+                                    missing.size() == 1 ? "rank " : "ranks ", FormatRanges(missing))});
+    }
+    if (!diagnosis.hang) {
+      notes.push_back({diagnosis::NoteKind::kNoData, "the dumps of the flight recorders show no operation that waits"});
+    }
+  }
+
+  // In the order of their times.
+  std::vector<RasState> GatherRas() {
+    std::vector<RasState> all, newest;
+    for (ReadFile& file : read_) {
+      for (RasState& state : file.ras) all.push_back(std::move(state));
+    }
+    std::stable_sort(all.begin(), all.end(), [](const RasState& a, const RasState& b) { return a.since < b.since; });
+    for (RasState& state : all) AddRasState(std::move(state), newest);
+    return newest;
+  }
+
+  // Beside dumps: these say more.
+  static void AddRasFinding(RasFinding finding, SourcesDiagnosis& diagnosis) {
+    for (std::string& note : finding.notes) {
+      diagnosis.report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(note)});
+    }
+    diagnosis.report.ranks = std::max(diagnosis.report.ranks, finding.ranks);
+    if (!finding.hang) return;
+    if (!diagnosis.hang || (diagnosis.hang->origins.empty() && !finding.hang->origins.empty())) {
+      diagnosis.hang = std::move(finding.hang);
+    } else {
+      diagnosis.report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(finding.hang->text)});
     }
   }
 
@@ -347,7 +446,8 @@ class Diagnosis {
   const std::vector<SourceFile> files_;
   const int threads_;
   std::vector<ReadFile> read_;  // as files_
-  int world_size_ = 0;          // 0: no file says
+  HangTables hang_tables_;
+  int world_size_ = 0;  // 0: no file says
   std::map<int, Rank> ranks_;
   std::vector<int> ranks_without_steps_, ranks_without_ops_;
   bool counted_ = false;  // steps have no numbers
@@ -364,7 +464,7 @@ absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>&
     if (directory.ok()) {
       absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, threads, progress, nullptr, on_step);
       if (!report.ok()) return report.status();
-      return SourcesDiagnosis{*std::move(report), directory->task, {}};
+      return SourcesDiagnosis{*std::move(report), directory->task, {}, {}};
     }
     no_marks = directory.status();
   }

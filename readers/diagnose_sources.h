@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "diagnosis/hang.h"
 #include "diagnosis/verdict.h"
 #include "readers/diagnose_files.h"
 
@@ -14,7 +16,7 @@ namespace taskd::readers {
 // A file that something was read from, or could not be.
 struct Source {
   std::string path;
-  std::string format;  // "kineto", "unknown"
+  std::string format;  // "kineto", "flight_recorder", "nccl_ras", "unknown"
   int rank = -1;       // -1: unknown
   uint64_t records = 0;
   std::string note;  // what is wrong with it; empty: nothing
@@ -26,6 +28,7 @@ struct SourcesDiagnosis {
   diagnosis::Report report;
   std::string name;             // of the job: after the folder, or the first file
   std::vector<Source> sources;  // none of TaskD's own mark files
+  std::optional<diagnosis::Hang> hang;
 };
 
 // `paths`: files, folders and patterns, or one folder of mark files. Files are read side by side on `threads`.

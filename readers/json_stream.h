@@ -106,8 +106,8 @@ class JsonHandler {
 };
 
 // Runs `handler` over `source`. Empty, or what is wrong with it and where; what came before has been handed over.
-template <typename Handler>
-std::string ReadJson(ByteSource& source, JsonStream& stream, Handler& handler) {
+template <typename Stream, typename Handler>
+std::string ReadJson(ByteSource& source, Stream& stream, Handler& handler) {
   rapidjson::Reader reader;
   constexpr unsigned kFlags =
       rapidjson::kParseIterativeFlag | rapidjson::kParseNumbersAsStringsFlag | rapidjson::kParseStopWhenDoneFlag;

@@ -1,8 +1,15 @@
 #include "readers/render_sources.h"
 
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "common/printable.h"
+#include "common/ranges_text.h"
 #include "diagnosis/render.h"
 #include "nlohmann/json.hpp"
 
@@ -10,10 +17,47 @@ namespace taskd::readers {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+constexpr size_t kMostRanges = 12;
+
+std::string TimeOf(uint64_t unix_ns) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixNanos(static_cast<int64_t>(unix_ns)),
+                          absl::UTCTimeZone());
+}
+
+std::string RangesOf(const std::vector<int>& ranks) {
+  return FormatAllRanges(std::set<int>(ranks.begin(), ranks.end()));
+}
+
+std::vector<std::string> FramesOf(const diagnosis::Hang& hang) {
+  if (hang.frames.empty()) return {};
+  return absl::StrSplit(hang.frames, '\n');
+}
+
+Json HangToJson(const diagnosis::Hang& hang) {
+  Json json;
+  json["origins"] = hang.origins;
+  json["kind"] = hang.kind;
+  json["group"] = hang.group;
+  json["operation"] = hang.operation;
+  json["since_time"] = hang.since_ns == 0 ? Json() : Json(TimeOf(hang.since_ns));
+  json["waiting"] = RangesOf(hang.waiting);
+  json["frames"] = FramesOf(hang);
+  json["text"] = hang.text;
+  return json;
+}
+
+}  // namespace
+
 std::string RenderJson(const SourcesDiagnosis& diagnosis, const std::string& job) {
   std::string text = diagnosis::RenderJson(diagnosis.report, job);
   if (diagnosis.sources.empty()) return text;
   Json json = Json::parse(text);
+  if (diagnosis.hang) {
+    json["state"] = "hung";
+    json["hang"] = HangToJson(*diagnosis.hang);
+  }
   json["sources"] = Json::array();
   for (const Source& source : diagnosis.sources) {
     Json row;
@@ -28,7 +72,24 @@ std::string RenderJson(const SourcesDiagnosis& diagnosis, const std::string& job
 }
 
 std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job) {
-  return diagnosis::RenderText(diagnosis.report, job);
+  if (!diagnosis.hang) return diagnosis::RenderText(diagnosis.report, job);
+  const diagnosis::Hang& hang = *diagnosis.hang;
+  std::string out;
+  diagnosis::AppendWrapped(absl::StrCat("hung: ", hang.text), 6, out);
+  diagnosis::AppendWrapped(absl::StrCat("job ", job, ", ", diagnosis.report.ranks, " ranks",
+                                        hang.since_ns == 0 ? "" : ", since " + TimeOf(hang.since_ns)),
+                           6, out);
+  if (!hang.waiting.empty()) {
+    diagnosis::AppendWrapped(absl::StrCat(hang.waiting.size() == 1 ? "waiting: rank " : "waiting: ranks ",
+                                          FormatRanges(hang.waiting, kMostRanges)),
+                             6, out);
+  }
+  if (!hang.frames.empty()) absl::StrAppend(&out, "rank ", hang.origins[0], " was last in\n");
+  for (const std::string& frame : FramesOf(hang)) diagnosis::AppendWrapped(absl::StrCat("      ", frame), 8, out);
+  // What the traces say, where there are any.
+  if (diagnosis.report.first_step >= 0) return absl::StrCat(out, "\n", diagnosis::RenderText(diagnosis.report, job));
+  for (const diagnosis::Note& note : diagnosis.report.notes) diagnosis::AppendWrapped("note: " + note.text, 6, out);
+  return out;
 }
 
 }  // namespace taskd::readers

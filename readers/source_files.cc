@@ -117,6 +117,11 @@ const char* Name(SourceFormat format) {
   switch (format) {
     case SourceFormat::kKinetoTrace:
       return "kineto";
+    case SourceFormat::kFlightPickle:
+    case SourceFormat::kFlightJson:
+      return "flight_recorder";
+    case SourceFormat::kNcclRas:
+      return "nccl_ras";
     case SourceFormat::kUnknown:
       break;
   }
@@ -147,6 +152,11 @@ SourceFormat FormatOf(std::string_view begin) {
   if (begin[0] == '[' && has("\"ph\"") && has("\"name\"")) return SourceFormat::kKinetoTrace;
   if (begin[0] == '{' && (has("\"traceEvents\"") || has("\"distributedInfo\"") || has("\"deviceProperties\""))) {
     return SourceFormat::kKinetoTrace;
+  }
+  if (has("\"communicators_count\"") && has("\"communicators\"")) return SourceFormat::kNcclRas;
+  if (begin[0] == '{' && (has("\"pg_config\"") || has("\"collective_seq_id\""))) return SourceFormat::kFlightJson;
+  if (begin[0] == '\x80' && begin.size() > 1 && begin[1] <= 5 && (has("pg_config") || has("collective_seq_id"))) {
+    return SourceFormat::kFlightPickle;
   }
   return SourceFormat::kUnknown;
 }

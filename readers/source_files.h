@@ -10,9 +10,9 @@
 
 namespace taskd::readers {
 
-enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace };
+enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace, kFlightPickle, kFlightJson, kNcclRas };
 
-// As in `taskd diagnose --json`: "kineto".
+// As in `taskd diagnose --json`: "kineto", "flight_recorder", "nccl_ras".
 const char* Name(SourceFormat format);
 
 struct SourceFile {

@@ -56,7 +56,13 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();
   page.report = std::move(diagnosed->report);
-  return Report{view::RenderReportPage(page, history), diagnosis::WriteHeadline(page.report)};
+  std::string headline = diagnosis::WriteHeadline(page.report);
+  if (diagnosed->hang) {
+    page.hang = diagnosed->hang->text;
+    page.stacks = diagnosed->hang->frames;
+    headline = absl::StrCat("hung: ", page.hang);
+  }
+  return Report{view::RenderReportPage(page, history), std::move(headline)};
 }
 
 absl::StatusOr<Report> FromManager(const ReportOptions& options) {

@@ -1,0 +1,437 @@
+#include "readers/flight_recorder.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/utf8.h"
+#include "diagnosis/rank_place.h"
+#include "readers/json_stream.h"
+#include "readers/pickle.h"
+#include "readers/rank_list.h"
+#include "readers/value_tree.h"
+
+namespace taskd::readers {
+namespace {
+
+constexpr size_t kMaxPickleBytes = size_t{64} << 20;
+constexpr size_t kMaxGroups = 1024;
+constexpr size_t kMaxMembers = size_t{1} << 18;   // of all groups of a dump
+constexpr size_t kMaxListText = size_t{1} << 20;  // "[0, 1, …]" of kMaxRanks
+constexpr size_t kOpsOfGroup = 4;                 // that are completed: the newest
+constexpr size_t kMaxWaiting = 32;                // and the first of those that are not
+constexpr size_t kMaxOps = 512;                   // of a rank, in all
+constexpr size_t kMaxKeys = 64;                   // of an entry
+constexpr size_t kMaxTensors = 64;                // of an entry
+constexpr size_t kMaxDimensions = 16;             // of a tensor
+constexpr size_t kFrames = 12;
+constexpr size_t kMaxText = 256;  // of a name, sizes, a frame
+
+using diagnosis::HangCall;
+using diagnosis::HangOp;
+using diagnosis::OpState;
+using Id = ValueTree::Id;
+using Kind = ValueTree::Kind;
+
+class TreeBuilder : public JsonHandler<TreeBuilder> {
+ public:
+  TreeBuilder(JsonStream& stream, ValueTree& tree) : JsonHandler(stream), tree_(tree) {}
+
+  bool Name(std::string_view name) { return Put(tree_.AddText(name)); }
+  bool Text(std::string_view text) { return Put(tree_.AddText(text)); }
+  bool Number(std::string_view text) { return Put(tree_.AddNumber(text)); }
+  bool Bool(bool value) {
+    bool_ = value;
+    return JsonHandler::Bool(value);
+  }
+  bool Other() {
+    const std::optional<bool> value = std::exchange(bool_, std::nullopt);
+    return Put(value ? tree_.Add(Kind::kBool, *value ? 1 : 0) : tree_.Add(Kind::kNone));
+  }
+  bool Begin(bool is_array) {
+    const Id id = tree_.Add(is_array ? Kind::kList : Kind::kMap);
+    if (open_.empty()) tree_.SetRoot(id);
+    if (!Put(id)) return false;
+    open_.push_back(id);
+    return true;
+  }
+  bool End(bool) {
+    open_.pop_back();
+    return true;
+  }
+
+ private:
+  bool Put(Id id) {
+    if (id == ValueTree::Nothing()) return false;
+    if (!open_.empty()) tree_.Append(open_.back(), id);
+    return true;
+  }
+
+  ValueTree& tree_;
+  std::vector<Id> open_;
+  std::optional<bool> bool_;  // that comes as Other()
+};
+
+std::string Safe(std::string_view text) {
+  return CutUtf8(ValidUtf8(std::string(text.substr(0, 4 * kMaxText))), kMaxText);
+}
+
+// Of the tensors of a call: how many elements in all, and their shapes.
+struct Amount {
+  uint64_t elements = 0;
+  std::string shapes;  // "4x1024 + 8"
+};
+
+// Which of an operation's tensors have one size on all its ranks. Of some each rank brings, or gets, its own.
+struct Compared {
+  bool input = false, output = false;
+};
+
+Compared ComparedOf(const std::string& any_case) {
+  const std::string name = absl::AsciiStrToLower(any_case);
+  const auto has = [&name](const char* word) { return name.find(word) != std::string::npos; };
+  if (has("coalesced") || has("barrier") || has("all_to_all") || has("alltoall")) return {};
+  const bool is_one_tensor = has("_base") || has("tensor") || has("single");
+  if (has("all_gather") || has("allgather")) return {.input = is_one_tensor, .output = true};
+  if (has("reduce_scatter")) return {.input = true, .output = is_one_tensor};
+  if (has("scatter") || has("gather")) return {};
+  if (has("all_reduce") || has("allreduce")) return {.input = true, .output = true};
+  return {.input = has("reduce") || has("broadcast")};
+}
+
+class DumpReader {
+ public:
+  DumpReader(const ValueTree& tree, HangTables& tables, FlightDump& dump) : tree_(tree), tables_(tables), dump_(dump) {}
+
+  void Read() {
+    const Id root = tree_.root();
+    if (const Id rank = tree_.Find(root, "rank"); rank != ValueTree::Nothing()) {
+      dump_.rank = static_cast<int>(std::clamp<int64_t>(tree_.number(rank), -1, INT32_MAX));
+    }
+    const std::string_view version = tree_.text(tree_.Find(root, "version"));
+    if (!version.empty() && !version.starts_with("2."))
+      AddNote(absl::StrCat("version ", Safe(version), " is not known"));
+    ReadGroups(tree_.Find(root, "pg_config"));
+    int64_t first = INT64_MAX;
+    for (Id entry : tree_.items(tree_.Find(root, "entries"))) {
+      if (tree_.kind(entry) != Kind::kMap || tree_.items(entry).size() > 2 * kMaxKeys) continue;
+      if (tree_.Find(entry, "state") == ValueTree::Nothing()) continue;  // it is cut
+      const int64_t record = tree_.number(tree_.Find(entry, "record_id"));
+      if (record >= 0) first = std::min(first, record);
+      ReadEntry(entry, record >= 0 ? static_cast<uint64_t>(record) : dump_.records);
+      ++dump_.records;
+    }
+    const bool used_groups = !tree_.items(tree_.Find(root, "pg_status")).empty();
+    dump_.known.is_cut = dump_.records == 0 ? used_groups : first != INT64_MAX && first > 0;
+    Keep();
+  }
+
+ private:
+  struct Group {
+    std::string name;
+    std::vector<int> members;
+  };
+  // An operation before its group and call are in the tables.
+  struct Op {
+    HangOp op;
+    uint64_t p2p_number = 0;
+    Id entry = ValueTree::Nothing();
+  };
+
+  void AddNote(const std::string& note) { absl::StrAppend(&dump_.note, dump_.note.empty() ? "" : "; ", note); }
+
+  static std::string GroupName(std::string_view name, std::string_view description) {
+    if (description.empty() || description == "undefined") return Safe(name);
+    return absl::StrCat(Safe(description), ",", Safe(name));
+  }
+
+  void ReadGroups(Id config) {
+    const std::vector<Id>& entries = tree_.items(config);
+    size_t members = 0;
+    for (size_t i = 0; i + 1 < entries.size(); i += 2) {
+      const Id info = entries[i + 1];
+      if (tree_.items(info).size() > 2 * kMaxKeys) continue;
+      std::string_view name = tree_.text(tree_.Find(info, "name"));
+      if (name.empty()) name = tree_.text(entries[i]);
+      const std::string_view description = tree_.text(tree_.Find(info, "desc"));
+      const size_t group = GroupOf(name, description);
+      if (group == kMaxGroups || !groups_[group].members.empty()) continue;
+      std::vector<int> ranks = MembersOf(tree_.Find(info, "ranks"));
+      if (members + ranks.size() > kMaxMembers) continue;
+      members += ranks.size();
+      if (description == "default_pg") dump_.world_size = static_cast<int>(ranks.size());
+      groups_[group].members = std::move(ranks);
+    }
+  }
+
+  std::vector<int> MembersOf(Id ranks) const {
+    if (tree_.kind(ranks) == Kind::kText) {
+      const std::string_view text = tree_.text(ranks);
+      return text.size() > kMaxListText ? std::vector<int>() : ReadRankList(text);
+    }
+    std::vector<int> members;
+    for (Id rank : tree_.items(ranks)) {
+      const int64_t number = tree_.number(rank);
+      if (number < 0 || number >= diagnosis::kMaxRanks || members.size() > kMaxMembers) return {};
+      members.push_back(static_cast<int>(number));
+    }
+    return members;
+  }
+
+  // kMaxGroups: there are too many.
+  size_t GroupOf(std::string_view name, std::string_view description) {
+    const auto [found, is_new] = index_.try_emplace(std::string(name.substr(0, 4 * kMaxText)), groups_.size());
+    if (!is_new) return found->second;
+    if (groups_.size() == kMaxGroups) {
+      index_.erase(found);
+      return kMaxGroups;
+    }
+    groups_.push_back({.name = GroupName(name, description), .members = {}});
+    return found->second;
+  }
+
+  void ReadEntry(Id entry, uint64_t order) {
+    Op read{.op = {}, .p2p_number = Number(entry, "p2p_seq_id"), .entry = entry};
+    HangOp& op = read.op;
+    op.order = order;
+    const Id group = tree_.Find(entry, "process_group");
+    const std::vector<Id>& named = tree_.items(group);
+    size_t of = kMaxGroups;
+    if (!named.empty()) {
+      of = GroupOf(tree_.text(named[0]), named.size() > 1 ? tree_.text(named[1]) : "");
+    } else if (group != ValueTree::Nothing()) {
+      of = GroupOf(tree_.text(group), "");
+    } else {
+      const Id id = tree_.Find(entry, "pg_id");
+      of = GroupOf(tree_.text(id).empty() ? absl::StrCat(tree_.number(id)) : std::string(tree_.text(id)), "");
+    }
+    if (of == kMaxGroups) return;
+    op.group = static_cast<uint32_t>(of);
+    const bool has_number = tree_.Find(entry, "collective_seq_id") != ValueTree::Nothing();
+    op.number = Number(entry, has_number ? "collective_seq_id" : "seq_id");
+    const std::string_view state = tree_.text(tree_.Find(entry, "state"));
+    op.state = state == "completed" ? OpState::kCompleted
+               : state == "started" ? OpState::kStarted
+                                    : OpState::kScheduled;
+    op.created_ns = Number(entry, "time_created_ns");
+    const auto [name, ends] = NameOf(entry);
+    if (name == "send" || name == "recv") {
+      op.sends = name == "send";
+      op.peer = PeerOf(ends, op.group);
+      ops_.push_back(read);
+    } else if (name != "coalesced" || (!EndBatch(read) && !tree_.is_true(tree_.Find(entry, "is_p2p")))) {
+      // Operations that are issued as one have one number, and the last entry is that of all.
+      if (!ops_.empty() && ops_.back().op.peer < 0 && ops_.back().op.group == op.group &&
+          ops_.back().op.number == op.number) {
+        ops_.pop_back();
+      }
+      ops_.push_back(read);
+    }
+  }
+
+  uint64_t Number(Id entry, std::string_view key) const {
+    return static_cast<uint64_t>(std::max<int64_t>(0, tree_.number(tree_.Find(entry, key))));
+  }
+
+  // "nccl:send 0->1": "send" and "0->1".
+  std::pair<std::string_view, std::string_view> NameOf(Id entry) const {
+    std::string_view name = tree_.text(tree_.Find(entry, "profiling_name"));
+    std::string_view ends;
+    if (const size_t space = name.find(' '); space != std::string_view::npos) {
+      ends = name.substr(space + 1);
+      name = name.substr(0, space);
+    }
+    if (const size_t colon = name.rfind(':'); colon != std::string_view::npos) name.remove_prefix(colon + 1);
+    return {name, ends};
+  }
+
+  // "1->2" of a send, "2<-1" of a receive, "2<-?" of one from anybody: ranks within the group.
+  int PeerOf(std::string_view ends, size_t group) const {
+    const size_t arrow = ends.find_first_of("-<");
+    if (arrow == std::string_view::npos || arrow + 2 > ends.size() || ends.size() > kMaxText) return HangOp::kAnyPeer;
+    const std::vector<int> peer = ReadRankList(ends.substr(arrow + 2));
+    if (peer.size() != 1) return HangOp::kAnyPeer;
+    const std::vector<int>& members = groups_[group].members;
+    if (members.empty()) return peer[0];
+    return static_cast<size_t>(peer[0]) < members.size() ? members[static_cast<size_t>(peer[0])] : HangOp::kAnyPeer;
+  }
+
+  // Sends and receives that were issued as one: only the entry behind them knows their state. False: it is not one of
+  // these.
+  bool EndBatch(const Op& end) {
+    bool is_batch = false;
+    for (size_t i = ops_.size(); i-- > 0;) {
+      Op& part = ops_[i];
+      if (part.op.peer < 0 || part.op.group != end.op.group || part.p2p_number != end.p2p_number) break;
+      part.op.state = end.op.state;
+      part.op.order = end.op.order;
+      part.op.created_ns = end.op.created_ns;
+      is_batch = true;
+    }
+    return is_batch;
+  }
+
+  Amount AmountOf(Id list) const {
+    Amount amount;
+    const std::vector<Id>& tensors = tree_.items(list);
+    for (size_t i = 0; i < std::min(tensors.size(), kMaxTensors); ++i) {
+      const std::vector<Id>& dimensions = tree_.items(tensors[i]);
+      uint64_t elements = 1;
+      std::string shape;
+      for (size_t j = 0; j < std::min(dimensions.size(), kMaxDimensions); ++j) {
+        const int64_t size = std::max<int64_t>(0, tree_.number(dimensions[j]));
+        elements *= static_cast<uint64_t>(size);
+        absl::StrAppend(&shape, j == 0 ? "" : "x", size);
+      }
+      amount.elements += elements;
+      if (amount.shapes.size() < kMaxText) absl::StrAppend(&amount.shapes, i == 0 ? "" : " + ", shape);
+    }
+    return amount;
+  }
+
+  std::string TypesOf(Id list) const {
+    if (tree_.kind(list) == Kind::kText) return Safe(tree_.text(list));
+    std::string text;
+    const std::vector<Id>& types = tree_.items(list);
+    for (size_t i = 0; i < std::min(types.size(), kMaxTensors); ++i) {
+      const std::string type = Safe(tree_.text(types[i]));
+      // A list of equal ones says no more than one.
+      if (text.size() < kMaxText && !text.ends_with(type)) absl::StrAppend(&text, text.empty() ? "" : "+", type);
+    }
+    return text;
+  }
+
+  std::string FramesOf(Id entry) const {
+    std::string text;
+    const std::vector<Id>& frames = tree_.items(tree_.Find(entry, "frames"));
+    for (size_t i = 0; i < std::min(frames.size(), kFrames); ++i) {
+      if (tree_.items(frames[i]).size() > 2 * kMaxKeys) continue;
+      std::string line = Safe(absl::StrCat(Safe(tree_.text(tree_.Find(frames[i], "name"))), " (",
+                                           Safe(tree_.text(tree_.Find(frames[i], "filename"))), ":",
+                                           tree_.number(tree_.Find(frames[i], "line")), ")"));
+      std::replace(line.begin(), line.end(), '\n', ' ');
+      absl::StrAppend(&text, text.empty() ? "" : "\n", line);
+    }
+    return text;
+  }
+
+  HangCall CallOf(const Op& op) const {
+    HangCall call;
+    call.name = Safe(NameOf(op.entry).first);
+    call.frames = FramesOf(op.entry);
+    const Compared compared = op.op.peer < 0 ? ComparedOf(call.name) : Compared();
+    if (compared.input) {
+      call.type = TypesOf(tree_.Find(op.entry, "input_dtypes"));
+      const Amount input = AmountOf(tree_.Find(op.entry, "input_sizes"));
+      call.amount = absl::StrCat(input.elements);
+      call.sizes = input.shapes;
+    }
+    if (compared.output) {
+      if (call.type.empty()) call.type = TypesOf(tree_.Find(op.entry, "output_dtypes"));
+      const Amount output = AmountOf(tree_.Find(op.entry, "output_sizes"));
+      absl::StrAppend(&call.amount, " to ", output.elements);
+      if (call.sizes != output.shapes) absl::StrAppend(&call.sizes, call.sizes.empty() ? "" : " to ", output.shapes);
+    }
+    return call;
+  }
+
+  // Collectives of a group end in their order, and so do messages from one rank to another: what is before a completed
+  // one has ended. Not every recorder follows the states of those that were issued as one.
+  void CompletePassed() {
+    std::set<std::tuple<uint32_t, int, bool>> passed;
+    for (size_t i = ops_.size(); i-- > 0;) {
+      HangOp& op = ops_[i].op;
+      const std::tuple<uint32_t, int, bool> way(op.group, op.peer, op.sends);
+      if (op.state == OpState::kCompleted) {
+        passed.insert(way);
+      } else if (passed.contains(way)) {
+        op.state = OpState::kCompleted;
+      }
+    }
+  }
+
+  // Of all operations those that can say something of a hang.
+  void Keep() {
+    std::stable_sort(ops_.begin(), ops_.end(), [](const Op& a, const Op& b) { return a.op.order < b.op.order; });
+    CompletePassed();
+    std::vector<bool> kept(ops_.size());
+    size_t waiting = 0;
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      kept[i] = ops_[i].op.state != OpState::kCompleted && waiting++ < kMaxWaiting;
+    }
+    std::map<uint32_t, size_t> newest;
+    size_t count = std::min(waiting, kMaxWaiting);
+    for (size_t i = ops_.size(); i-- > 0;) {
+      if (kept[i] || ops_[i].op.state != OpState::kCompleted || ops_[i].op.peer >= 0) continue;
+      kept[i] = newest[ops_[i].op.group]++ < kOpsOfGroup && count < kMaxOps;
+      count += kept[i] ? 1 : 0;
+    }
+    // Also where that was a message: its frames say where the rank was last.
+    if (!kept.empty()) kept.back() = true;
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      if (kept[i] && !KeepOne(ops_[i])) {
+        AddNote("the rest is left out: all dumps together have too many groups or operations");
+        dump_.known.is_partial = dump_.known.is_cut = true;
+        break;
+      }
+    }
+    // Beyond these, groups without an operation may have had one.
+    if (count >= kMaxOps || groups_.size() == kMaxGroups) dump_.known.is_cut = true;
+    dump_.known.ops.shrink_to_fit();
+  }
+
+  bool KeepOne(Op& op) {
+    const Group& group = groups_[op.op.group];
+    const std::optional<uint32_t> known = tables_.AddGroup(group.name, group.members);
+    const std::optional<uint32_t> call = tables_.AddCall(CallOf(op));
+    if (!known || !call) return false;
+    op.op.group = *known;
+    op.op.call = *call;
+    dump_.known.ops.push_back(op.op);
+    return true;
+  }
+
+  const ValueTree& tree_;
+  HangTables& tables_;
+  FlightDump& dump_;
+  std::vector<Group> groups_;
+  std::map<std::string, size_t> index_;
+  std::vector<Op> ops_;
+};
+
+}  // namespace
+
+FlightDump ReadFlightDump(ByteSource& source, bool is_pickle, HangTables& tables) {
+  FlightDump dump;
+  ValueTree tree;
+  if (is_pickle) {
+    std::string bytes;
+    std::vector<char> buffer(size_t{64} << 10);
+    while (const size_t got = source.Read(buffer.data(), buffer.size())) {
+      if (bytes.size() + got > kMaxPickleBytes) {
+        dump.note = absl::StrCat("it is larger than ", kMaxPickleBytes >> 20, " MiB");
+        break;
+      }
+      bytes.append(buffer.data(), got);
+    }
+    const std::string problem = ReadPickle(bytes, tree);
+    if (dump.note.empty()) dump.note = source.damage().empty() ? problem : source.damage();
+  } else {
+    auto stream = std::make_unique<JsonStream>(source);
+    TreeBuilder builder(*stream, tree);
+    dump.note = ReadJson(source, *stream, builder);
+    if (tree.is_full()) dump.note = "it holds too many values";
+  }
+  dump.known.is_partial = !dump.note.empty();
+  DumpReader(tree, tables, dump).Read();
+  return dump;
+}
+
+}  // namespace taskd::readers

@@ -1,0 +1,75 @@
+#include "readers/hang_tables.h"
+
+#include <algorithm>
+#include <set>
+
+namespace taskd::readers {
+
+using diagnosis::HangCall;
+using diagnosis::HangFacts;
+using diagnosis::HangGroup;
+using diagnosis::HangOp;
+using diagnosis::HangRank;
+
+std::optional<uint32_t> HangTables::AddGroup(const std::string& name, const std::vector<int>& members) {
+  std::pair<std::string, std::vector<int>> key(name, members);
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(key);
+  if (found != groups_.end()) return found->second;
+  const size_t size = members.size() + 64;  // and the name
+  if (members_ + size > kMaxMembers) return std::nullopt;
+  members_ += size;
+  return groups_.emplace(std::move(key), static_cast<uint32_t>(groups_.size())).first->second;
+}
+
+std::optional<uint32_t> HangTables::AddCall(HangCall call) {
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(call);
+  if (found != calls_.end()) return found->second;
+  const size_t size = sizeof(HangCall) + call.name.size() + call.type.size() + call.amount.size() + call.sizes.size() +
+                      call.frames.size();
+  if (call_bytes_ + size > kMaxCallBytes) return std::nullopt;
+  call_bytes_ += size;
+  return calls_.emplace(std::move(call), static_cast<uint32_t>(calls_.size())).first->second;
+}
+
+HangFacts HangTables::Take(std::map<int, HangRank> ranks) {
+  HangFacts facts;
+  facts.ranks = std::move(ranks);
+  facts.groups.resize(groups_.size());
+  std::map<std::string, std::vector<uint32_t>> with_members;
+  for (const auto& [key, index] : groups_) {
+    facts.groups[index] = {.name = key.first, .members = key.second};
+    if (!key.second.empty()) with_members[key.first].push_back(index);
+  }
+  groups_.clear();
+  facts.calls.resize(calls_.size());
+  while (!calls_.empty()) {
+    auto call = calls_.extract(calls_.begin());
+    facts.calls[call.mapped()] = std::move(call.key());
+  }
+  std::map<uint32_t, std::set<int>> users;  // of groups whose members no dump says
+  for (auto& [rank, known] : facts.ranks) {
+    for (HangOp& op : known.ops) {
+      const HangGroup& group = facts.groups[op.group];
+      if (!group.members.empty()) continue;
+      const auto alike = with_members.find(group.name);
+      const auto is_of = [&facts, user = rank](uint32_t index) {
+        const std::vector<int>& members = facts.groups[index].members;
+        return std::find(members.begin(), members.end(), user) != members.end();
+      };
+      if (alike != with_members.end()) {
+        const auto found = std::find_if(alike->second.begin(), alike->second.end(), is_of);
+        if (found != alike->second.end()) {
+          op.group = *found;
+          continue;
+        }
+      }
+      users[op.group].insert(rank);
+    }
+  }
+  for (const auto& [group, of] : users) facts.groups[group].members.assign(of.begin(), of.end());
+  return facts;
+}
+
+}  // namespace taskd::readers
