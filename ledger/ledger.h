@@ -140,6 +140,8 @@ class Ledger {
   uint64_t incidents() const { return next_incident_; }
 
  private:
+  static constexpr int64_t kNever = INT64_MAX;
+
   struct Phase {
     enum class Kind : uint8_t { kAlone, kResumed, kWaiting, kRunning, kRestart, kQueue, kEnded };
     Kind kind = Kind::kAlone;

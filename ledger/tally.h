@@ -8,6 +8,8 @@
 
 namespace taskd::ledger {
 
+inline double ToSeconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
 struct Tally {
   Seconds seconds{};
   std::map<uint64_t, Seconds> incidents;  // by number
