@@ -358,19 +358,17 @@ class Diagnosis {
 
 absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>& paths, int threads,
                                                  const ReadProgress& progress, const StepSeen& on_step) {
-  absl::Status no_marks = absl::OkStatus();
-  if (paths.size() == 1 && paths[0] != "-") {
-    absl::StatusOr<MarkDirectory> directory = ListMarkDirectory(paths[0]);
-    if (directory.ok()) {
-      absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, threads, progress, nullptr, on_step);
-      if (!report.ok()) return report.status();
-      return SourcesDiagnosis{*std::move(report), directory->task, {}};
-    }
-    no_marks = directory.status();
+  absl::StatusOr<MarkDirectory> directory = ListMarkDirectories(ExpandPatterns(paths));
+  if (directory.ok()) {
+    absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, threads, progress, nullptr, on_step);
+    if (!report.ok()) return report.status();
+    return SourcesDiagnosis{*std::move(report), directory->task, {}};
   }
+  const absl::Status& no_marks = directory.status();
+  if (!absl::IsInvalidArgument(no_marks)) return absl::InvalidArgumentError(no_marks.message());
   absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles(paths);
   if (!files.ok()) return files.status();
-  const bool is_folder = !no_marks.ok() && !(files->size() == 1 && files->front().path == paths[0]);
+  const bool is_folder = paths.size() == 1 && paths[0] != "-" && !(files->size() == 1 && files->front().path == paths[0]);
   absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(files), threads).Run(progress, on_step);
   // A folder with nothing that is known: what is said of folders of marks tells most.
   if (absl::IsInvalidArgument(diagnosis.status()) && is_folder) return no_marks;

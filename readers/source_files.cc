@@ -57,17 +57,10 @@ absl::Status AddPath(const std::string& path, int depth, bool is_named, std::vec
 }
 
 absl::Status AddNamed(const std::string& path, std::vector<SourceFile>& files) {
+  if (path.empty()) return absl::InvalidArgumentError("a path is empty");
   std::string trimmed = path;
   while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  absl::Status status = AddPath(trimmed, 0, true, files);
-  if (status.ok() || trimmed.find_first_of("*?[") == std::string::npos) return status;
-  glob_t found{};
-  if (::glob(trimmed.c_str(), 0, nullptr, &found) == 0) {
-    status = absl::OkStatus();
-    for (size_t i = 0; i < found.gl_pathc && status.ok(); ++i) status = AddPath(found.gl_pathv[i], 0, true, files);
-  }
-  ::globfree(&found);
-  return status;
+  return AddPath(trimmed, 0, true, files);
 }
 
 // Whatever the case; `word` is lower.
@@ -123,9 +116,25 @@ const char* Name(SourceFormat format) {
   return "unknown";
 }
 
+std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths) {
+  std::vector<std::string> expanded;
+  for (const std::string& path : paths) {
+    struct stat status;
+    glob_t found{};
+    if (path.find_first_of("*?[") != std::string::npos && ::lstat(path.c_str(), &status) != 0 &&
+        ::glob(path.c_str(), 0, nullptr, &found) == 0) {
+      expanded.insert(expanded.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    } else {
+      expanded.push_back(path);
+    }
+    ::globfree(&found);
+  }
+  return expanded;
+}
+
 absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths) {
   std::vector<SourceFile> files;
-  for (const std::string& path : paths) {
+  for (const std::string& path : ExpandPatterns(paths)) {
     if (path == "-") {
       files.push_back({path, 0});
     } else if (absl::Status status = AddNamed(path, files); !status.ok()) {

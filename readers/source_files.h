@@ -20,7 +20,10 @@ struct SourceFile {
   uint64_t bytes = 0;  // when it was found; 0 for standard input
 };
 
-// Files, folders (what is below them too), patterns that the shell did not expand, and "-". In order of their paths, each
+// Patterns that the shell did not expand become the paths that they match; other paths, and those that match nothing, stay.
+std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths);
+
+// Files, folders (what is below them too), patterns as above, and "-". In order of their paths, each
 // once. Names in folders that begin with a dot are left alone. INVALID_ARGUMENT: one of `paths` is not there, or there
 // are more than kMaxFiles.
 absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths);

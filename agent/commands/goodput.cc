@@ -51,10 +51,14 @@ absl::Status Print(const GoodputOptions& options, const ledger::Report& report, 
 }
 
 // Marks tell of steps, and of nothing that was before the first mark or between two processes. Read twice: what stragglers
-// have cost is known at the end.
+// have cost is known at the end. Standard input is there once: its steps are kept.
 absl::Status FromFiles(const GoodputOptions& options) {
+  const std::vector<std::string>& from = options.source.from;
+  const bool keep = std::find(from.begin(), from.end(), "-") != from.end();
+  std::vector<std::pair<int, StepFold>> kept;
   int64_t first_ns = std::numeric_limits<int64_t>::max();
-  absl::StatusOr<readers::SourcesDiagnosis> read = DiagnoseFolder(options.source, [&](int, const StepFold& fold) {
+  absl::StatusOr<readers::SourcesDiagnosis> read = DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) {
+    if (keep) kept.emplace_back(rank, fold);
     const uint64_t begin = fold.previous_end_ns != 0 ? fold.previous_end_ns : fold.start_ns;
     first_ns = std::min(first_ns, static_cast<int64_t>(begin));
   });
@@ -66,14 +70,18 @@ absl::Status FromFiles(const GoodputOptions& options) {
   book.SetKnownStragglers(ledger::StragglersOf(read->report.verdicts), first_ns);
   int64_t advanced_ns = first_ns;
   int64_t now_ns = first_ns;
-  absl::StatusOr<readers::SourcesDiagnosis> again = DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) {
+  const auto add = [&](int rank, const StepFold& fold) {
     now_ns = std::max(now_ns, static_cast<int64_t>(fold.end_ns));
     book.Step(rank, fold, now_ns);
     if (now_ns - advanced_ns < kAdvanceNs) return;
     advanced_ns = now_ns;
     book.Advance(now_ns);
-  });
-  if (!again.ok()) return again.status();
+  };
+  if (keep) {
+    for (const auto& [rank, fold] : kept) add(rank, fold);
+  } else if (absl::StatusOr<readers::SourcesDiagnosis> again = DiagnoseFolder(options.source, add); !again.ok()) {
+    return again.status();
+  }
   book.Advance(now_ns);
   return Print(options, book.report(), read->name);
 }

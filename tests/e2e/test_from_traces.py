@@ -9,10 +9,11 @@ import chrome_traces
 import pytest
 from chrome_traces import GpuJob
 from needs import needs_torch
+from synthetic_job import Job
 
 
 def diagnose(stage, *paths, code=0):
-    done = stage.run("diagnose", "--json", *[flag for path in paths for flag in ("--from", str(path))])
+    done = stage.run("diagnose", "--json", "--from", *map(str, paths))
     assert done.returncode == code, (done.returncode, done.stderr)
     return json.loads(done.stdout) if code == 0 else done.stderr
 
@@ -243,6 +244,37 @@ def test_nothing_known_is_wrong_usage(stage, tmp_path):
     (tmp_path / "loss.json").write_text('{"loss": 1}')
     assert "no known format" in diagnose(stage, tmp_path / "loss.json", code=2)
     assert "No such file" in diagnose(stage, tmp_path / "nothing.json", code=2)
+
+
+def test_several_paths_and_standard_input(stage, tmp_path):
+    paths = slow_job().write(tmp_path / "traces", compress=True)
+    assert named(diagnose(stage, *paths)) == [("rank", [2])]
+    one = [flag for path in paths for flag in ("--from", str(path))]
+    assert stage.run("diagnose", "--json", *one).stdout == stage.run("diagnose", "--json", "--from", *map(str, paths)).stdout
+    with open(paths[2], "rb") as file:
+        report = stage.run("diagnose", "--json", "--from", *map(str, paths[:2]), "-", str(paths[3]), stdin=file)
+    assert named(json.loads(report.stdout)) == [("rank", [2])], report.stderr
+    goodput = json.loads(stage.run("goodput", "--json", "--from", *map(str, paths)).stdout)
+    assert goodput["slots"] == 4 and goodput["seconds"]["straggler"] > 0
+    with open(paths[2], "rb") as file:  # is there once, and goodput looks twice
+        again = stage.run("goodput", "--json", "--from", *map(str, paths[:2]), "-", str(paths[3]), stdin=file)
+    assert json.loads(again.stdout)["seconds"] == goodput["seconds"]
+
+
+def test_folders_of_marks_that_nodes_left(stage, tmp_path):
+    job = Job(ranks=4, steps=120, ranks_per_node=2)
+    job.compute[2] = lambda step: 1.5 if step >= 30 else 1
+    job.data_parallel()
+    job.write(tmp_path / "job")
+    (tmp_path / "node1" / "job").mkdir(parents=True)
+    for rank in (2, 3):
+        shutil.move(tmp_path / "job" / str(rank), tmp_path / "node1" / "job" / str(rank))
+    assert named(diagnose(stage, tmp_path / "job", tmp_path / "node1")) == [("rank", [2])]
+    out = tmp_path / "trace.json"
+    done = stage.run("trace", "--from", str(tmp_path / "job"), str(tmp_path / "node1"), "-o", str(out))
+    assert done.returncode == 0 and "4 ranks" in done.stdout, done.stderr
+    slow_job().write(tmp_path / "traces")
+    assert "judged by themselves" in diagnose(stage, tmp_path / "traces", tmp_path / "job", code=2)
 
 
 def test_a_pattern_and_a_report(stage, tmp_path):
