@@ -17,6 +17,8 @@
 #include "common/ranges_text.h"
 #include "common/utf8.h"
 #include "diagnosis/rank_place.h"
+#include "readers/ascend_folder.h"
+#include "readers/ascend_profile.h"
 #include "readers/byte_source.h"
 #include "readers/kineto_trace.h"
 #include "readers/mark_directory.h"
@@ -39,40 +41,75 @@ struct ReadFile {
   uint64_t records = 0;
   std::string note;
   FoldedTrace folded;
+  bool has_times = true;  // else its steps begin at no time of day
 };
 
-ReadFile ReadOne(const SourceFile& file, size_t max_events) {
-  ReadFile read;
-  absl::StatusOr<ByteSource> probe = ByteSource::Open(file.path);
-  if (!probe.ok()) {
-    read.note = std::string(probe.status().message());
-    return read;
-  }
+void AddNote(std::string& note, std::string_view more) {
+  if (!more.empty()) note.append(note.empty() ? "" : "; ").append(more);
+}
+
+// From its begin on, with what it is.
+absl::StatusOr<std::pair<ByteSource, SourceFormat>> OpenSource(const std::string& path) {
+  absl::StatusOr<ByteSource> source = ByteSource::Open(path);
+  if (!source.ok()) return source.status();
   std::string begin(kBeginBytes, '\0');
   size_t length = 0;
   while (length < begin.size()) {
-    const size_t got = probe->Read(begin.data() + length, begin.size() - length);
+    const size_t got = source->Read(begin.data() + length, begin.size() - length);
     if (got == 0) break;
     length += got;
   }
   begin.resize(length);
-  read.format = FormatOf(begin);
-  if (read.format == SourceFormat::kUnknown) {
-    if (!probe->damage().empty()) read.note = probe->damage();
-    return read;
-  }
-  probe->PutBack(std::move(begin));
-  TraceRank trace = ReadKinetoTrace(*probe, max_events);
-  read.records = trace.records;
-  read.note = trace.note;
-  read.rank = trace.rank >= 0 ? trace.rank : RankOfPath(file.path);
-  read.world_size = trace.world_size;
-  read.host = HostOfPath(file.path);
-  read.folded = FoldTrace(std::move(trace));
-  return read;
+  const SourceFormat format = FormatOf(begin);
+  source->PutBack(std::move(begin));
+  return std::pair(*std::move(source), format);
 }
 
-void AddNote(std::string& note, const std::string& more) { absl::StrAppend(&note, note.empty() ? "" : "; ", more); }
+// One file, or an Ascend profiler's folder, whose trace is only read where nothing sums it up.
+ReadFile ReadOne(const SourceFile& file, size_t max_events) {
+  ReadFile read;
+  TraceRank trace;
+  AscendProfile ascend(max_events);
+  for (const std::string& path : file.parts.empty() ? std::vector{file.path} : file.parts) {
+    absl::StatusOr<std::pair<ByteSource, SourceFormat>> opened = OpenSource(path);
+    if (!opened.ok()) {
+      AddNote(read.note, std::string(opened.status().message()));
+      continue;
+    }
+    auto& [source, format] = *opened;
+    if (format == SourceFormat::kUnknown) {
+      AddNote(read.note, source.damage());
+    } else if (format == SourceFormat::kAscendProfile) {
+      ascend.Read(source);
+    } else if (ascend.empty()) {
+      trace = ReadKinetoTrace(source, max_events);
+    } else {
+      continue;
+    }
+    if (read.format == SourceFormat::kUnknown) read.format = format;
+  }
+  if (read.format == SourceFormat::kUnknown) return read;
+  const std::string& path = file.parts.empty() ? file.path : file.parts[0];
+  const bool is_in_ascend = read.format == SourceFormat::kAscendProfile || !file.parts.empty();
+  AscendRank place;
+  if (is_in_ascend) place = FindAscendRank(path);
+  read.has_times = read.format != SourceFormat::kAscendProfile || ascend.has_ops();
+  if (read.format == SourceFormat::kAscendProfile) trace = ascend.Take();
+  NameAscendGroups(place.groups, trace.groups);
+  read.records = trace.records;
+  AddNote(read.note, trace.note);
+  read.rank = trace.rank >= 0 ? trace.rank : is_in_ascend ? place.rank : RankOfPath(path);
+  read.world_size = trace.world_size > 0 ? trace.world_size : place.world_size;
+  read.host = place.host.empty() ? HostOfPath(path) : place.host;
+  read.folded = FoldTrace(std::move(trace));
+  if (!read.has_times && ascend.is_pipeline() && place.groups.empty()) {
+    AddNote(read.note, "left out: nothing says of which pipeline stage it is (profiler_metadata.json is not there)");
+    read.folded = {};
+  } else if (!read.has_times) {  // operations do not say which groups there are
+    read.folded.groups.insert(read.folded.groups.end(), place.groups.begin(), place.groups.end());
+  }
+  return read;
+}
 
 class Diagnosis {
  public:
@@ -83,6 +120,7 @@ class Diagnosis {
     if (absl::Status status = CheckFormats(); !status.ok()) return status;
     CheckJobs();
     GatherRanks();
+    FindAscendMembers();
     AlignClocks();
     NoteSteps();
     if (ranks_.empty()) return absl::FailedPreconditionError(WhyNothing());
@@ -131,9 +169,10 @@ class Diagnosis {
       }
     }
     return absl::InvalidArgumentError(
-        files_.empty() ? "there is no file in it"
-                       : absl::StrCat(Printable(files_[0].path), files_.size() == 1 ? " is" : " and the others are",
-                                      " of no known format (mark files, PyTorch profiler traces)"));
+        files_.empty()
+            ? "there is no file in it"
+            : absl::StrCat(Printable(files_[0].path), files_.size() == 1 ? " is" : " and the others are",
+                           " of no known format (mark files, PyTorch profiler traces, Ascend profiler folders)"));
   }
 
   // Traces of another job than most are left out.
@@ -183,6 +222,9 @@ class Diagnosis {
       gathered.host = read_[i].host;
       before = std::move(more);
     } else if (!more.folds.empty()) {
+      if (!read_[i].has_times && !before.folds.empty()) {
+        ShiftClock(-static_cast<int64_t>(before.folds.back().end_ns), more.folds);
+      }
       const bool overlaps = !before.folds.empty() && (more.folds.front().step <= before.folds.back().step ||
                                                       more.folds.front().end_ns <= before.folds.back().end_ns);
       if (overlaps) {
@@ -211,6 +253,21 @@ class Diagnosis {
       for (OpFold& op : fold.ops) op.group = index[op.group];
       for (OpSample& sample : fold.samples) sample.group = index[sample.group];
     }
+  }
+
+  // Ascend's operations call a process group by a number that is nobody else's, and not every profile says of whom it is.
+  void FindAscendMembers() {
+    std::map<std::string, std::vector<int>> ranks_of_group;
+    const auto for_each = [this](const auto& use) {
+      for (auto& [rank, gathered] : ranks_) {
+        if (read_[gathered.files[0]].format != SourceFormat::kAscendProfile) continue;
+        for (GroupInfo& group : gathered.folded.groups) {
+          if (!group.name.empty() && group.members.empty()) use(rank, group);
+        }
+      }
+    };
+    for_each([&](int rank, const GroupInfo& group) { ranks_of_group[group.name].push_back(rank); });
+    for_each([&](int, GroupInfo& group) { group.members = CompressMembers(ranks_of_group[group.name]); });
   }
 
   void AlignClocks() {
@@ -273,6 +330,7 @@ class Diagnosis {
     std::map<int64_t, int> ranks_of_step;
     for (const auto& [rank, gathered] : ranks_) {
       if (gathered.folded.folds.empty()) ranks_without_steps_.push_back(rank);
+      if (!read_[gathered.files[0]].has_times) ranks_without_times_.push_back(rank);
       if (!gathered.folded.has_ops) ranks_without_ops_.push_back(rank);
       counted_ |= gathered.folded.steps == StepSource::kCounted || gathered.folded.steps == StepSource::kOptimizer;
       for (const StepFold& fold : gathered.folded.folds) ++ranks_of_step[fold.step];
@@ -303,6 +361,11 @@ class Diagnosis {
       note(absl::StrCat("the traces of ", of(ranks_without_ops_),
                         " show no communication: what they wait for counts as "
                         "their own time"));
+    }
+    if (!ranks_without_times_.empty()) {
+      note(absl::StrCat("of ", of(ranks_without_times_),
+                        " there are only sums of each step, and no operation: profile with ProfilerLevel.Level1 for "
+                        "communication.json"));
     }
     std::vector<int> missing;
     const int size = ranks_.empty() ? 0 : std::max(world_size_, ranks_.rbegin()->first + 1);
@@ -349,7 +412,7 @@ class Diagnosis {
   std::vector<ReadFile> read_;  // as files_
   int world_size_ = 0;          // 0: no file says
   std::map<int, Rank> ranks_;
-  std::vector<int> ranks_without_steps_, ranks_without_ops_;
+  std::vector<int> ranks_without_steps_, ranks_without_ops_, ranks_without_times_;
   bool counted_ = false;  // steps have no numbers
   bool apart_ = false;    // no two ranks have a step in common
 };
@@ -368,7 +431,9 @@ absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>&
   if (!absl::IsInvalidArgument(no_marks)) return absl::InvalidArgumentError(no_marks.message());
   absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles(paths);
   if (!files.ok()) return files.status();
-  const bool is_folder = paths.size() == 1 && paths[0] != "-" && !(files->size() == 1 && files->front().path == paths[0]);
+  *files = JoinAscendFolders(*std::move(files));
+  const bool is_folder =
+      paths.size() == 1 && paths[0] != "-" && !(files->size() == 1 && files->front().path == paths[0]);
   absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(files), threads).Run(progress, on_step);
   // A folder with nothing that is known: what is said of folders of marks tells most.
   if (absl::IsInvalidArgument(diagnosis.status()) && is_folder) return no_marks;

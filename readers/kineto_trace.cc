@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,57 +12,18 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
 #include "diagnosis/rank_place.h"
 #include "marks/comm_name.h"
 #include "readers/json_stream.h"
+#include "readers/number_text.h"
 #include "readers/rank_list.h"
 
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kMaxGroups = 1024;
-constexpr size_t kMaxMembers = size_t{8} * diagnosis::kMaxRanks;  // of all groups of a rank
-constexpr size_t kMaxNameBytes = 512;                             // of a group
-// Stamps are microseconds. A count of so many of them since 1970 would be after the year 5000: it is nanoseconds.
-constexpr double kNanosecondsFrom = 1e17;
-
 using Kind = TraceEvent::Kind;
-
-// "1712861234567890.123" microseconds, exactly.
-struct Stamp {
-  uint64_t ns = 0;
-  bool is_ns = false;  // it was nanoseconds already
-};
-
-std::optional<Stamp> ReadStamp(std::string_view text) {
-  uint64_t whole = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, whole);
-  if (error == std::errc() && (rest == end || *rest == '.')) {
-    if (static_cast<double>(whole) >= kNanosecondsFrom) return Stamp{whole, true};
-    uint64_t fraction = 0, scale = 100;
-    const char* digit = rest == end ? end : rest + 1;
-    for (; digit < end && *digit >= '0' && *digit <= '9'; ++digit, scale /= 10) {
-      fraction += static_cast<uint64_t>(*digit - '0') * scale;
-    }
-    if (digit == end) return Stamp{whole * 1000 + fraction, false};
-  }
-  double value = 0;
-  if (!absl::SimpleAtod(absl::string_view(text.data(), text.size()), &value) || !(value >= 0) || value >= 1.8e19)
-    return std::nullopt;
-  if (value >= kNanosecondsFrom) return Stamp{static_cast<uint64_t>(value), true};
-  return value < 1e16 ? std::optional(Stamp{static_cast<uint64_t>(value * 1000), false}) : std::nullopt;
-}
-
-template <typename Number>
-Number ReadNumber(std::string_view text, Number otherwise) {
-  Number number{};
-  const char* end = text.data() + text.size();
-  return std::from_chars(text.data(), end, number) == std::from_chars_result{end, std::errc()} ? number : otherwise;
-}
 
 uint64_t SizeOfType(std::string_view type) {
   struct Entry {
@@ -393,6 +352,7 @@ class Handler : public JsonHandler<Handler> {
   std::optional<Kind> KindOf(TraceEvent& event) const {
     const std::string_view name = event_.name;
     const std::string_view category = event_.category;
+    if (ReadHcomName(name)) return Kind::kDeviceOp;
     if (category == "kernel") {
       const bool is_comm = name.starts_with("nccl") || name.starts_with("rccl") || !event_.collective.empty();
       return is_comm ? std::optional(Kind::kDeviceOp) : std::nullopt;
@@ -429,7 +389,8 @@ class Handler : public JsonHandler<Handler> {
       event.op = OpOfName(event_.collective.empty() ? event_.name : event_.collective);
       // Waiting for one that was counted; and calls that only begin or end others.
       if (event.op == CommOp::kOther && *kind != Kind::kDeviceOp) return;
-      event.group = Group(event_.group, event_.label, ReadRankList(event_.ranks));
+      const std::optional<HcomName> hcom = ReadHcomName(event_.name);
+      event.group = Group(hcom ? hcom->group : event_.group, event_.label, ReadRankList(event_.ranks));
       event.bytes = std::max(event_.in_count, event_.out_count);
       if (__builtin_mul_overflow(event.bytes, SizeOfType(event_.type), &event.bytes)) event.bytes = 0;
       if (event.op == CommOp::kSend) event.peer = event_.destination;
@@ -463,6 +424,7 @@ class Handler : public JsonHandler<Handler> {
 
 CommOp OpOfName(std::string_view name) {
   // "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_…", "gloo:all_reduce".
+  if (const std::optional<HcomName> hcom = ReadHcomName(name)) name = hcom->op;
   if (const size_t kernel = name.find("Kernel_"); kernel != std::string_view::npos) name.remove_prefix(kernel + 7);
   if (const size_t colon = name.find(':'); colon != std::string_view::npos && colon < 8) name.remove_prefix(colon + 1);
   std::string text = R"({"groupName":"","opName":")";
@@ -473,6 +435,18 @@ CommOp OpOfName(std::string_view name) {
   std::string storage;
   CommName read;
   return ParseCommName(text, storage, read) ? read.op : CommOp::kOther;
+}
+
+std::optional<HcomName> ReadHcomName(std::string_view name) {
+  constexpr std::string_view kBegin = "hcom_";
+  if (!name.starts_with(kBegin)) return std::nullopt;
+  name.remove_prefix(kBegin.size());
+  const size_t end = name.find("__");
+  if (end == std::string_view::npos) return std::nullopt;
+  HcomName read{.op = name.substr(0, end), .group = name.substr(end + 2)};
+  const size_t at = read.group.find('@');
+  read.group = at == std::string_view::npos ? read.group.substr(0, read.group.find('_')) : read.group.substr(at + 1);
+  return read;
 }
 
 TraceRank ReadKinetoTrace(ByteSource& source, size_t max_events) {

@@ -52,7 +52,7 @@ absl::Status AddPath(const std::string& path, int depth, bool is_named, std::vec
     return is_named ? absl::InvalidArgumentError(absl::StrCat(path, ": is no file and no folder")) : absl::OkStatus();
   }
   if (files.size() == kMaxFiles) return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxFiles, " files"));
-  files.push_back({path, static_cast<uint64_t>(status.st_size)});
+  files.push_back({path, static_cast<uint64_t>(status.st_size), {}});
   return absl::OkStatus();
 }
 
@@ -110,6 +110,8 @@ const char* Name(SourceFormat format) {
   switch (format) {
     case SourceFormat::kKinetoTrace:
       return "kineto";
+    case SourceFormat::kAscendProfile:
+      return "ascend";
     case SourceFormat::kUnknown:
       break;
   }
@@ -136,7 +138,7 @@ absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::s
   std::vector<SourceFile> files;
   for (const std::string& path : ExpandPatterns(paths)) {
     if (path == "-") {
-      files.push_back({path, 0});
+      files.push_back({path, 0, {}});
     } else if (absl::Status status = AddNamed(path, files); !status.ok()) {
       return status;
     }
@@ -153,6 +155,12 @@ SourceFormat FormatOf(std::string_view begin) {
   begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
   if (begin.empty()) return SourceFormat::kUnknown;
   const auto has = [begin](std::string_view word) { return begin.find(word) != std::string_view::npos; };
+  if (begin[0] == '{' && has("\"Communication Time Info\"")) return SourceFormat::kAscendProfile;
+  const std::string_view line = begin.substr(0, begin.find('\n'));
+  if (line.find("Communication(Not Overlapped)") != std::string_view::npos &&
+      line.find("Computing") != std::string_view::npos) {
+    return SourceFormat::kAscendProfile;
+  }
   if (begin[0] == '[' && has("\"ph\"") && has("\"name\"")) return SourceFormat::kKinetoTrace;
   if (begin[0] == '{' && (has("\"traceEvents\"") || has("\"distributedInfo\"") || has("\"deviceProperties\""))) {
     return SourceFormat::kKinetoTrace;

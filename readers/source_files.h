@@ -10,14 +10,15 @@
 
 namespace taskd::readers {
 
-enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace };
+enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace, kAscendProfile };
 
-// As in `taskd diagnose --json`: "kineto".
+// As in `taskd diagnose --json`: "kineto", "ascend".
 const char* Name(SourceFormat format);
 
 struct SourceFile {
   std::string path;
-  uint64_t bytes = 0;  // when it was found; 0 for standard input
+  uint64_t bytes = 0;              // when it was found; 0 for standard input
+  std::vector<std::string> parts;  // of a folder that is read as one file; empty: it is one
 };
 
 // Patterns that the shell did not expand become the paths that they match; other paths, and those that match nothing, stay.

@@ -22,6 +22,7 @@ using Kind = TraceEvent::Kind;
 using Phase = MarkRecord::Phase;
 
 constexpr uint32_t kProcess = 1;  // a trace is of one process
+constexpr uint64_t kStampErrorNs = 1000;
 
 bool IsOp(Kind kind) { return kind == Kind::kDeviceOp || kind == Kind::kWork || kind == Kind::kCall; }
 bool IsStep(Kind kind) {
@@ -90,6 +91,16 @@ void DropNested(std::vector<TraceEvent>& events, Kind kind) {
     end_ns = std::max(end_ns, event.end_ns);
     return is_nested;
   });
+}
+
+// Stamps of older profilers are doubles: a step may seem to begin before the one before it has ended.
+void SeparateSteps(std::vector<TraceEvent>& events) {
+  uint64_t end_ns = 0;
+  for (TraceEvent& event : events) {
+    if (!IsStep(event.kind)) continue;
+    if (event.start_ns < end_ns && end_ns - event.start_ns <= kStampErrorNs) event.start_ns = end_ns;
+    end_ns = std::max(end_ns, event.end_ns);
+  }
 }
 
 std::string JsonInside(std::string_view text) {
@@ -190,6 +201,7 @@ FoldedTrace FoldTrace(TraceRank&& trace) {
     break;
   }
   folded.steps = ChooseSteps(events);
+  SeparateSteps(events);
   DropNested(events, Kind::kForward);
 
   if (trace.groups.size() == 1 && trace.groups[0].members.empty() && trace.world_size > 0) {
@@ -214,6 +226,10 @@ FoldedTrace FoldTrace(TraceRank&& trace) {
   }
   fold.Finish();
   if (on_device) AddIssues(std::move(events), folded.folds);
+  for (StepFold& step : folded.folds) {
+    const auto busy = trace.busy_ns.find(step.step);
+    if (busy != trace.busy_ns.end()) step.device_busy_ns = busy->second;
+  }
   folded.groups = fold.groups();
   return folded;
 }

@@ -42,7 +42,8 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
   if (!diagnosed.ok()) return diagnosed.status();
   view::ReportPage page;
   page.job = diagnosed->name;
-  page.source = absl::StrCat(diagnosed->sources.empty() ? "the mark files in " : "the files in ", options.source.from[0]);
+  page.source =
+      absl::StrCat(diagnosed->sources.empty() ? "the mark files in " : "the files in ", options.source.from[0]);
   if (options.source.from.size() > 1) absl::StrAppend(&page.source, " and ", options.source.from.size() - 1, " more");
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();

@@ -40,10 +40,10 @@ namespace {
 
 struct TraceOptions {
   std::vector<std::string> from;  // a task's folder of mark files, or several
-  std::string ranks;      // "0-7,12"; empty: all
-  std::string steps;      // "10-20"; empty: all
-  bool suspects = false;  // the ranks that a verdict accuses and who they are compared with, around the onset
-  std::string output;     // "-": stdout
+  std::string ranks;              // "0-7,12"; empty: all
+  std::string steps;              // "10-20"; empty: all
+  bool suspects = false;          // the ranks that a verdict accuses and who they are compared with, around the onset
+  std::string output;             // "-": stdout
 };
 
 using diagnosis::Scope;
@@ -244,7 +244,8 @@ std::vector<GroupInfo> Trace::GroupsOf(const readers::RankMarks& marks) const {
 }
 
 absl::Status Trace::Diagnose() {
-  absl::StatusOr<readers::MarkDirectory> directory = readers::ListMarkDirectories(readers::ExpandPatterns(options_.from));
+  absl::StatusOr<readers::MarkDirectory> directory =
+      readers::ListMarkDirectories(readers::ExpandPatterns(options_.from));
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   directory_ = *std::move(directory);
   auto progress = [this](uint64_t done, uint64_t all) { progress_.Show("diagnosing", done, all); };
