@@ -125,35 +125,17 @@ std::vector<std::string> FuzzSeeds() {
       R"(1[{"ph":"X","name":"step 1","ts":1767225600000000000,"dur":5},{"ph":"X","name":"DistributedDataParallel.forward",)"
       R"("ts":1767225600000000001,"dur":2},{"ph":"X","name":"enumerate(DataLoader)#x","ts":1767225600000000003,"dur":1}])",
       std::string("1\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x8b\x8e\x05\x00\x29\xbb\x4c\x0d\x02\x00\x00\x00", 24),
-      absl::StrCat("2", R"({"step3":{"p2p":{},"collective":{"hcom_allReduce__844_0_1@13681369207305868844":{)",
-                   R"("Communication Time Info":{"Start Timestamp(us)":1767225600000000.5,"Elapse Time(ms)":2.5},)",
-                   R"("Communication Bandwidth Info":{"RDMA":{"Transit Size(MB)":64
-}
-, "SDMA" : { "Transit Size(MB)" : 1 }
-}
-},)",
-                   R"("hcom_send__844_1_1@7":{"Communication Time Info":{"Start Timestamp(us)":"1767225600005000",)",
-                   R"("Elapse Time(ms)":1
-}
-}
-, "Total Op Info" : {}
-}
-}
-, "step4" : {
-  "collective" : {
-    "hcom_allGather__1_2_1" : {)",
-                   R"("Communication Time Info":{"Start Timestamp(us)":1767225600015000.5,"Elapse Time(ms)":2
-    }
-  }
-}
-}
-})"),
-      "2Device_id,Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Preparing\n0,3,50000.5,4000,"
+      R"x(2{"step3":{"p2p":{},"collective":{"hcom_allReduce__844_0_1@13681369207305868844":{"Communication Time Info":)x"
+      R"x({"Start Timestamp(us)":1767225600000000.5,"Elapse Time(ms)":2.5},"Communication Bandwidth Info":{"RDMA":)x"
+      R"x({"Transit Size(MB)":64},"SDMA":{"Transit Size(MB)":1}}},"hcom_send__844_1_1@7":{"Communication Time Info":)x"
+      R"x({"Start Timestamp(us)":"1767225600005000","Elapse Time(ms)":1}},"Total Op Info":{}}},"step4":{"collective":)x"
+      R"x({"hcom_allGather__1_2_1":{"Communication Time Info":{"Start Timestamp(us)":1767225600015000.5,)x"
+      R"x("Elapse Time(ms)":2}}}}})x",
+      "2Device_id,Step,Computing,Communication(Not "
+      "Overlapped),Overlapped,Communication,Free,Preparing\n0,3,50000.5,4000,"
       "10000,14000,5000,100\n0,4,5e4,4000,10000,14000,5000,100\n1,3,1,1,1,1,1,1\n0,,1,1,1,1,1,1\n",
       R"(2{"parallel_group_info":{"10.0.0.1%eth0_1":{"group_name":"dp","group_rank":0,"global_ranks":[0,2,4,-1]},)"
       R"("b":{"group_name":"default_group","global_ranks":[0,1,2,3]}}})",
       "0/traces/node_4_5_ascend_pt/ASCEND_PROFILER_OUTPUT/communication.json",
-      "0/traces/rank_12/node-a_4000.1767225600000.pt.trace.json.gz"
-}
-;
+      "0/traces/rank_12/node-a_4000.1767225600000.pt.trace.json.gz"};
 }
