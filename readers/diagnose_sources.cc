@@ -22,6 +22,7 @@
 #include "readers/byte_source.h"
 #include "readers/kineto_trace.h"
 #include "readers/mark_directory.h"
+#include "readers/nccl_inspector.h"
 #include "readers/source_files.h"
 #include "readers/trace_fold.h"
 
@@ -42,6 +43,7 @@ struct ReadFile {
   std::string note;
   FoldedTrace folded;
   bool has_times = true;  // else its steps begin at no time of day
+  InspectorProcess inspected;
 };
 
 void AddNote(std::string& note, std::string_view more) {
@@ -79,6 +81,13 @@ ReadFile ReadOne(const SourceFile& file, size_t max_events) {
     auto& [source, format] = *opened;
     if (format == SourceFormat::kUnknown) {
       AddNote(read.note, source.damage());
+    } else if (format == SourceFormat::kNcclInspector) {
+      read.format = format;
+      read.inspected = ReadNcclInspector(source);
+      read.records = read.inspected.records;
+      read.host = read.inspected.host;
+      AddNote(read.note, read.inspected.note);
+      return read;
     } else if (format == SourceFormat::kAscendProfile) {
       ascend.Read(source);
     } else if (ascend.empty()) {
@@ -118,6 +127,7 @@ class Diagnosis {
   absl::StatusOr<SourcesDiagnosis> Run(const ReadProgress& progress, const StepSeen& on_step) {
     ReadAll(progress);
     if (absl::Status status = CheckFormats(); !status.ok()) return status;
+    FoldInspected();
     CheckJobs();
     GatherRanks();
     FindAscendMembers();
@@ -169,10 +179,38 @@ class Diagnosis {
       }
     }
     return absl::InvalidArgumentError(
-        files_.empty()
-            ? "there is no file in it"
-            : absl::StrCat(Printable(files_[0].path), files_.size() == 1 ? " is" : " and the others are",
-                           " of no known format (mark files, PyTorch profiler traces, Ascend profiler folders)"));
+        files_.empty() ? "there is no file in it"
+                       : absl::StrCat(Printable(files_[0].path), files_.size() == 1 ? " is" : " and the others are",
+                                      " of no known format (mark files, PyTorch profiler traces, Ascend profiler "
+                                      "folders, NCCL Inspector)"));
+  }
+
+  // Its ranks, and what stands for steps, only all files together tell.
+  void FoldInspected() {
+    std::vector<InspectorProcess*> processes;
+    std::vector<size_t> files;
+    for (size_t i = 0; i < read_.size(); ++i) {
+      if (read_[i].inspected.communicators.empty()) continue;
+      processes.push_back(&read_[i].inspected);
+      files.push_back(i);
+    }
+    if (files.empty()) return;
+    InspectorJob job = FoldInspector(processes);
+    for (size_t i = 0; i < files.size(); ++i) {
+      ReadFile& file = read_[files[i]];
+      file.rank = job.ranks[i].rank;
+      file.world_size = job.world_size;
+      file.folded = std::move(job.ranks[i].folded);
+      file.inspected = {};
+    }
+    notes_.emplace_back(
+        "NCCL Inspector knows neither steps nor what ranks do between operations: a step here stands for a stretch of "
+        "each "
+        "communicator's operations, and only transfers are judged");
+    if (job.world_size == 0) {
+      notes_.emplace_back(
+          "no communicator has all ranks: they are numbered by host and process, and not as the job does");
+    }
   }
 
   // Traces of another job than most are left out.
@@ -342,6 +380,7 @@ class Diagnosis {
 
   void AddNotes(diagnosis::Report& report) const {
     auto note = [&](std::string text) { report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(text)}); };
+    for (const std::string& text : notes_) note(text);
     if (apart_) note("the ranks were profiled at different steps: nobody can be compared with anybody");
     if (counted_) {
       note(
@@ -413,6 +452,7 @@ class Diagnosis {
   int world_size_ = 0;          // 0: no file says
   std::map<int, Rank> ranks_;
   std::vector<int> ranks_without_steps_, ranks_without_ops_, ranks_without_times_;
+  std::vector<std::string> notes_;
   bool counted_ = false;  // steps have no numbers
   bool apart_ = false;    // no two ranks have a step in common
 };

@@ -83,9 +83,9 @@ bool IsCheckpoint(std::string_view name) {
          name.find("checkpoint_save") != std::string_view::npos;
 }
 
-class Handler : public JsonHandler<Handler> {
+class EventHandler : public JsonHandler<EventHandler> {
  public:
-  Handler(JsonStream& stream, size_t max_events, TraceRank& trace)
+  EventHandler(JsonStream& stream, size_t max_events, TraceRank& trace)
       : JsonHandler(stream), max_events_(max_events), trace_(trace) {}
 
   bool Name(std::string_view name) {
@@ -452,7 +452,7 @@ std::optional<HcomName> ReadHcomName(std::string_view name) {
 TraceRank ReadKinetoTrace(ByteSource& source, size_t max_events) {
   TraceRank trace;
   auto stream = std::make_unique<JsonStream>(source);
-  Handler handler(*stream, max_events, trace);
+  EventHandler handler(*stream, max_events, trace);
   trace.note = ReadJson(source, *stream, handler);
   handler.Finish();
   return trace;

@@ -112,6 +112,8 @@ const char* Name(SourceFormat format) {
       return "kineto";
     case SourceFormat::kAscendProfile:
       return "ascend";
+    case SourceFormat::kNcclInspector:
+      return "nccl_inspector";
     case SourceFormat::kUnknown:
       break;
   }
@@ -155,6 +157,9 @@ SourceFormat FormatOf(std::string_view begin) {
   begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
   if (begin.empty()) return SourceFormat::kUnknown;
   const auto has = [begin](std::string_view word) { return begin.find(word) != std::string_view::npos; };
+  if (begin[0] == '{' && (has("\"coll_perf\"") || has("\"p2p_perf\"") || has("\"inspector_output_format_version\""))) {
+    return SourceFormat::kNcclInspector;
+  }
   if (begin[0] == '{' && has("\"Communication Time Info\"")) return SourceFormat::kAscendProfile;
   const std::string_view line = begin.substr(0, begin.find('\n'));
   if (line.find("Communication(Not Overlapped)") != std::string_view::npos &&

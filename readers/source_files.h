@@ -10,9 +10,9 @@
 
 namespace taskd::readers {
 
-enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace, kAscendProfile };
+enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace, kAscendProfile, kNcclInspector };
 
-// As in `taskd diagnose --json`: "kineto", "ascend".
+// As in `taskd diagnose --json`: "kineto", "ascend", "nccl_inspector".
 const char* Name(SourceFormat format);
 
 struct SourceFile {

@@ -10,6 +10,7 @@
 #include "readers/ascend_profile.h"
 #include "readers/byte_source.h"
 #include "readers/kineto_trace.h"
+#include "readers/nccl_inspector.h"
 #include "readers/source_files.h"
 #include "readers/trace_fold.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -79,6 +80,24 @@ void Ascend(const std::string& bytes) {
   Fold(std::move(trace));
 }
 
+void Inspector(const std::string& bytes) {
+  ByteSource source = Open(bytes);
+  taskd::readers::InspectorProcess process = taskd::readers::ReadNcclInspector(source);
+  taskd::readers::InspectorProcess other = process;
+  const taskd::readers::InspectorJob job = taskd::readers::FoldInspector({&process, &other});
+  FUZZ_CHECK(job.ranks.size() == 2);
+  for (const auto& rank : job.ranks) {
+    uint64_t before = 0;
+    for (const taskd::StepFold& fold : rank.folded.folds) {
+      FUZZ_CHECK(fold.start_ns >= before && fold.end_ns > fold.start_ns && fold.ops.size() <= taskd::StepFold::kMaxOps);
+      before = fold.end_ns;
+      for (const taskd::OpFold& op : fold.ops) {
+        FUZZ_CHECK(op.group < rank.folded.groups.size() && op.count > 0 && op.min_duration_ns > 0);
+      }
+    }
+  }
+}
+
 void Names(const std::string& text) {
   FUZZ_CHECK(taskd::readers::RankOfPath(text) >= -1);
   FUZZ_CHECK(taskd::readers::RankOfPath(text) < taskd::diagnosis::kMaxRanks);
@@ -100,6 +119,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2:
       Ascend(text);
+      break;
+    case 3:
+      Inspector(text);
       break;
     default:
       Trace(text);
@@ -136,6 +158,16 @@ std::vector<std::string> FuzzSeeds() {
       "10000,14000,5000,100\n0,4,5e4,4000,10000,14000,5000,100\n1,3,1,1,1,1,1,1\n0,,1,1,1,1,1,1\n",
       R"(2{"parallel_group_info":{"10.0.0.1%eth0_1":{"group_name":"dp","group_rank":0,"global_ranks":[0,2,4,-1]},)"
       R"("b":{"group_name":"default_group","global_ranks":[0,1,2,3]}}})",
+      R"(3{"header":{"id":"0x7f","rank":0,"n_ranks":2,"nnodes":1},"metadata":{"hostname":"a","pid":7,"dump_timestamp_us":)"
+      R"(1748030377748202},"coll_perf":{"coll":"AllReduce","coll_sn":1407,"coll_msg_size_bytes":17179869184,)"
+      R"("coll_exec_time_us":61974.5}})"
+      "\n"
+      R"({"header":{"id":"0x7f","rank":1,"n_ranks":2},"metadata":{"inspector_output_format_version":"v4.3","hostname":"a",)"
+      R"("pid":7},"dump_stats":{"coll_records":1}})"
+      "\n"
+      R"({"coll_perf":{"coll":"AllGather","coll_sn":3,"coll_msg_size_bytes":8192,"coll_exec_time_us":5}})"
+      "\n"
+      R"({"p2p_perf":{"p2p":"Send","p2p_sn":1,"p2p_peer":1,"p2p_msg_size_bytes":65536,"p2p_exec_time_us":9}})",
       "0/traces/node_4_5_ascend_pt/ASCEND_PROFILER_OUTPUT/communication.json",
       "0/traces/rank_12/node-a_4000.1767225600000.pt.trace.json.gz"};
 }
