@@ -211,10 +211,11 @@ void AscendProfile::AddOp(std::string_view step_text, std::string_view name, uin
   event.bytes = bytes;
   event.start_ns = start_ns;
   event.end_ns = start_ns + length_ns;
-  auto group = group_index_.find(read->group);
+  const std::string group_name = ValidUtf8(std::string(read->group));
+  auto group = group_index_.find(group_name);
   if (group == group_index_.end() && trace_.groups.size() < kMaxGroups) {
-    group = group_index_.emplace(read->group, static_cast<uint32_t>(trace_.groups.size())).first;
-    trace_.groups.push_back({.name = ValidUtf8(std::string(read->group)), .label = "", .members = {}});
+    group = group_index_.emplace(group_name, static_cast<uint32_t>(trace_.groups.size())).first;
+    trace_.groups.push_back({.name = group_name, .label = "", .members = {}});
   }
   if (group != group_index_.end()) event.group = group->second;
   trace_.events.push_back(event);

@@ -53,7 +53,7 @@ class AscendProfile {
   const size_t max_events_;
   TraceRank trace_;  // its events are operations
   std::map<int64_t, Step> steps_;
-  std::map<std::string, uint32_t, std::less<>> group_index_;
+  std::map<std::string, uint32_t> group_index_;
   std::string device_;  // of the first row
   bool is_pipeline_ = false;
   uint64_t left_out_ = 0, of_other_devices_ = 0;

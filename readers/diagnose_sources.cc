@@ -20,6 +20,7 @@
 #include "readers/ascend_folder.h"
 #include "readers/ascend_profile.h"
 #include "readers/byte_source.h"
+#include "readers/kernel_evidence.h"
 #include "readers/kineto_trace.h"
 #include "readers/mark_directory.h"
 #include "readers/nccl_inspector.h"
@@ -273,6 +274,7 @@ class Diagnosis {
       MergeGroups(before, more);
       for (StepFold& fold : more.folds) before.folds.push_back(std::move(fold));
       before.has_ops |= more.has_ops;
+      MergeKernels(before, more);
       if (before.steps == StepSource::kNone) before.steps = more.steps;
     }
     gathered.files.push_back(i);
@@ -290,6 +292,18 @@ class Diagnosis {
     for (StepFold& fold : more.folds) {
       for (OpFold& op : fold.ops) op.group = index[op.group];
       for (OpSample& sample : fold.samples) sample.group = index[sample.group];
+    }
+  }
+
+  static void MergeKernels(FoldedTrace& all, FoldedTrace& more) {
+    for (KernelTimes& kernel : more.kernels) {
+      const auto known = std::find_if(all.kernels.begin(), all.kernels.end(),
+                                      [&](const KernelTimes& other) { return other.name == kernel.name; });
+      if (known == all.kernels.end()) {
+        all.kernels.push_back(std::move(kernel));
+      } else {
+        known->ms.insert(known->ms.end(), kernel.ms.begin(), kernel.ms.end());
+      }
     }
   }
 
@@ -337,7 +351,9 @@ class Diagnosis {
     std::vector<FoldStream*> streams;
     std::vector<diagnosis::RankPlace> places;
     std::map<std::string, int> nodes;
+    KernelEvidence kernels;
     for (auto& [rank, gathered] : ranks_) {
+      kernels.AddRank(rank, gathered.folded);
       owned.push_back(std::make_unique<FoldedStream>(rank, std::move(gathered.folded)));
       streams.push_back(owned.back().get());
       diagnosis::RankPlace place;
@@ -359,6 +375,7 @@ class Diagnosis {
     diagnosis::Report report = merge.engine().report();
     for (diagnosis::Verdict& verdict : report.verdicts) {
       if (verdict.since_ns < kFirstTimeNs) verdict.since_ns = 0;
+      kernels.AddTo(verdict, merge.engine());
     }
     return report;
   }
@@ -469,12 +486,11 @@ absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>&
   }
   const absl::Status& no_marks = directory.status();
   if (!absl::IsInvalidArgument(no_marks)) return absl::InvalidArgumentError(no_marks.message());
-  absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles(paths);
-  if (!files.ok()) return files.status();
-  *files = JoinAscendFolders(*std::move(files));
-  const bool is_folder =
-      paths.size() == 1 && paths[0] != "-" && !(files->size() == 1 && files->front().path == paths[0]);
-  absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(files), threads).Run(progress, on_step);
+  absl::StatusOr<std::vector<SourceFile>> found = FindSourceFiles(paths);
+  if (!found.ok()) return found.status();
+  std::vector<SourceFile> files = JoinAscendFolders(*std::move(found));
+  const bool is_folder = paths.size() == 1 && paths[0] != "-" && !(files.size() == 1 && files[0].path == paths[0]);
+  absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(std::move(files), threads).Run(progress, on_step);
   // A folder with nothing that is known: what is said of folders of marks tells most.
   if (absl::IsInvalidArgument(diagnosis.status()) && is_folder) return no_marks;
   if (!diagnosis.ok()) return diagnosis.status();

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,10 @@
 
 namespace taskd::readers {
 namespace {
+
+constexpr size_t kKernelsOfEvent = 4;  // for each event that may be kept, and a sixth of its size
+constexpr size_t kMaxKernelNames = 4096;
+constexpr char kOtherKernels[] = "others";
 
 using Kind = TraceEvent::Kind;
 
@@ -163,6 +168,7 @@ class EventHandler : public JsonHandler<EventHandler> {
       event.start_ns += base_ns_;
       event.end_ns += base_ns_;
     }
+    for (KernelRun& kernel : trace_.kernels) kernel.start_ns += base_ns_;
     if (left_out_ > 0) {
       absl::StrAppend(&trace_.note, trace_.note.empty() ? "" : "; ", "of its steps and operations ", left_out_,
                       " were left out: it has too many");
@@ -349,15 +355,42 @@ class EventHandler : public JsonHandler<EventHandler> {
     return found->second;
   }
 
+  bool IsKernel() const {
+    const std::string_view name = event_.name;
+    const std::string_view category = event_.category;
+    if (category == "gpu_memcpy" || category == "gpu_memset") return true;
+    return category == "kernel" && !name.starts_with("nccl") && !name.starts_with("rccl") && event_.collective.empty();
+  }
+
+  // Between calls only few names are new.
+  void AddKernel() {
+    const std::optional<Stamp> duration = ReadStamp(event_.duration);
+    if (!duration || event_.start->ns > UINT64_MAX / 4 || too_many_kernels_) return;
+    if (trace_.kernels.size() >= kKernelsOfEvent * max_events_) {
+      too_many_kernels_ = true;
+      trace_.kernels = {};
+      return;
+    }
+    auto known = kernel_index_.find(event_.name);
+    if (known == kernel_index_.end()) {
+      const bool is_kept = trace_.kernel_names.size() < kMaxKernelNames;
+      const std::string name = is_kept ? event_.name : kOtherKernels;
+      known = kernel_index_.try_emplace(name, static_cast<uint32_t>(trace_.kernel_names.size())).first;
+      if (known->second == trace_.kernel_names.size()) {
+        trace_.kernel_names.push_back(CutUtf8(ValidUtf8(name), kMaxNameBytes));
+      }
+    }
+    const uint64_t length_ns = event_.start->is_ns && !duration->is_ns ? duration->ns / 1000 : duration->ns;
+    trace_.kernels.push_back({.start_ns = event_.start->ns,
+                              .length_ns = static_cast<uint32_t>(std::min<uint64_t>(length_ns, UINT32_MAX)),
+                              .name = known->second});
+  }
+
   std::optional<Kind> KindOf(TraceEvent& event) const {
     const std::string_view name = event_.name;
     const std::string_view category = event_.category;
-    if (ReadHcomName(name)) return Kind::kDeviceOp;
-    if (category == "kernel") {
-      const bool is_comm = name.starts_with("nccl") || name.starts_with("rccl") || !event_.collective.empty();
-      return is_comm ? std::optional(Kind::kDeviceOp) : std::nullopt;
-    }
-    if (category == "gpu_memcpy" || category == "gpu_memset" || category == "cuda_runtime") return std::nullopt;
+    if (ReadHcomName(name) || category == "kernel") return Kind::kDeviceOp;
+    if (category == "cuda_runtime") return std::nullopt;
     if (name == "record_param_comms") return Kind::kCall;
     if (name.starts_with("gloo:") || name.starts_with("mpi:")) return Kind::kWork;
     const bool on_device = category == "gpu_user_annotation";
@@ -377,6 +410,7 @@ class EventHandler : public JsonHandler<EventHandler> {
 
   void AddEvent() {
     if (!event_.is_complete || !event_.start) return;
+    if (IsKernel()) return AddKernel();
     TraceEvent event;
     const std::optional<Kind> kind = KindOf(event);
     if (!kind) return;
@@ -414,6 +448,8 @@ class EventHandler : public JsonHandler<EventHandler> {
   Event event_;
   uint64_t base_ns_ = 0;
   uint64_t left_out_ = 0;
+  bool too_many_kernels_ = false;
+  absl::flat_hash_map<std::string, uint32_t> kernel_index_;
   std::string group_name_, group_label_;  // of distributedInfo
   std::vector<int> group_ranks_;
   size_t members_ = 0;

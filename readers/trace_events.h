@@ -43,12 +43,22 @@ struct TraceEvent {
   uint64_t start_ns = 0, end_ns = 0;  // Unix, or since an unknown moment
 };
 
+// A kernel that is no communication, or a copy, on the device.
+struct KernelRun {
+  uint64_t start_ns = 0;
+  uint32_t length_ns = 0;
+  uint32_t name = 0;  // index in TraceRank::kernel_names
+};
+
 struct TraceRank {
   int rank = -1;       // -1: the file does not say
   int world_size = 0;  // 0: the file does not say
   std::vector<GroupInfo> groups;
   // In any order. At most as many as the reader was allowed; then `note` says so.
   std::vector<TraceEvent> events;
+  // In any order; none where there were more than the reader was allowed.
+  std::vector<KernelRun> kernels;
+  std::vector<std::string> kernel_names;
   // Computation outside communication, by step, where the file sums it up.
   std::map<int64_t, uint64_t> busy_ns;
   uint64_t records = 0;  // events of the file, of any kind

@@ -73,6 +73,29 @@ def test_contract_slow_rank(stage, tmp_path, compress):
     assert "node 1" in stage.run("diagnose", "--from", str(tmp_path / "traces")).stdout  # the host is in the file's name
 
 
+@pytest.mark.parametrize("since", [30, 0])
+def test_contract_the_kernel_that_has_grown_is_named(stage, tmp_path, since):
+    job = slow_job()
+    job.extra[2] = (since, 20)
+    job.write(tmp_path / "traces")
+    verdict = diagnose(stage, tmp_path / "traces")["verdicts"][0]
+    assert (verdict["ids"], verdict["cause"]) == ([2], "compute")
+    kernel = verdict["evidence"][1]
+    assert kernel["feature"] == "kernel ampere_bf16_s16816gemm" and kernel["peers"] == 3
+    assert 26 < kernel["reference"] < 30 and 46 < kernel["value"] < 50
+    share = re.search(r"; kernel ampere_bf16_s16816gemm takes 1\.7\d x, (\d+) % of the excess$", verdict["text"])
+    assert share and int(share[1]) > 90, verdict["text"]
+
+
+def test_contract_device_that_waits_for_launches(stage, tmp_path):
+    job = GpuJob()
+    job.idle[1] = (30, 20)
+    job.write(tmp_path / "traces")
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [1])]
+    assert report["verdicts"][0]["cause"] == "host" and len(report["verdicts"][0]["evidence"]) == 1
+
+
 def test_contract_healthy_job_is_ok(stage, tmp_path):
     GpuJob().write(tmp_path / "traces")
     report = diagnose(stage, tmp_path / "traces")
