@@ -15,7 +15,7 @@ namespace taskd::readers {
 // in a rank's folder. `files` are in the order of their paths, and stay so.
 std::vector<SourceFile> JoinAscendFolders(std::vector<SourceFile> files);
 
-// What is known of the rank of `path`, a file in its output folder: from the files above it or beside it, else from names.
+// What is known of the rank of `path`, a file in its output folder: from files above it or beside it, else from names.
 struct AscendRank {
   int rank = -1;                  // -1: unknown
   int world_size = 0;             // 0: unknown

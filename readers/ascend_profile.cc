@@ -29,8 +29,9 @@ uint64_t ReadUnits(std::string_view text, double of_unit) {
 
 }  // namespace
 
-// {"step12": {"p2p": {…}, "collective": {"hcom_allReduce__844_0_1@13681369207305868844": {"Communication Time Info":
-// {"Start Timestamp(us)": …, "Elapse Time(ms)": …, …}, "Communication Bandwidth Info": {"RDMA": {"Transit Size(MB)": …}, …}}}}}
+// {"step12": {"p2p": {…}, "collective": {"hcom_allReduce__844_0_1@13681369207305868844": {
+//   "Communication Time Info": {"Start Timestamp(us)": …, "Elapse Time(ms)": …, …},
+//   "Communication Bandwidth Info": {"RDMA": {"Transit Size(MB)": …}, …}}}}}
 class AscendProfile::OpsHandler : public JsonHandler<OpsHandler> {
  public:
   OpsHandler(JsonStream& stream, AscendProfile& profile) : JsonHandler(stream), profile_(profile) {}

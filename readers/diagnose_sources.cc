@@ -206,8 +206,7 @@ class Diagnosis {
     }
     notes_.emplace_back(
         "NCCL Inspector knows neither steps nor what ranks do between operations: a step here stands for a stretch of "
-        "each "
-        "communicator's operations, and only transfers are judged");
+        "each communicator's operations, and only transfers are judged");
     if (job.world_size == 0) {
       notes_.emplace_back(
           "no communicator has all ranks: they are numbered by host and process, and not as the job does");
@@ -307,7 +306,7 @@ class Diagnosis {
     }
   }
 
-  // Ascend's operations call a process group by a number that is nobody else's, and not every profile says of whom it is.
+  // Ascend's operations call a process group by a number of its own, and not every profile says of whom it is.
   void FindAscendMembers() {
     std::map<std::string, std::vector<int>> ranks_of_group;
     const auto for_each = [this](const auto& use) {

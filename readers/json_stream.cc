@@ -85,6 +85,14 @@ int JsonStream::Peek() {
   return kEnd;
 }
 
+bool JsonStream::SkipTo(char c) {
+  while (next_ < end_ || Fill()) {
+    next_ = std::find(next_, end_, c);
+    if (next_ < end_) return true;
+  }
+  return false;
+}
+
 bool JsonStream::Keep(const char* begin) {
   text_.append(begin, next_);
   too_long_ = text_.size() > kMaxToken;

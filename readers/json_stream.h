@@ -21,11 +21,15 @@ class JsonStream {
   static constexpr size_t kMaxToken = size_t{16} << 20;
   static constexpr int kEnd = -1;
 
-  explicit JsonStream(ByteSource& source) : source_(source) {}
+  // `may_lack_commas`: before a string, as NCCL's RAS writes some lists.
+  explicit JsonStream(ByteSource& source, bool may_lack_commas = false)
+      : source_(source), may_lack_commas_(may_lack_commas) {}
 
   // The next byte that is no white space, which stays; kEnd: there is none.
   int Peek();
   void Take() { ++next_; }  // what Peek() has shown
+  // Over what is no JSON, up to the next `c`, which stays. False: there is none.
+  bool SkipTo(char c);
   // After the quote that begins it: up to and with the one that ends it. Valid until the next call.
   bool ReadString(std::string_view& text);
   bool ReadNumber(std::string_view& text);
@@ -35,6 +39,7 @@ class JsonStream {
   // Why no more can be read: neither, it is no JSON.
   bool is_cut() const { return cut_; }
   bool token_is_too_long() const { return too_long_; }
+  bool may_lack_commas() const { return may_lack_commas_; }
 
  private:
   bool Fill();
@@ -44,6 +49,7 @@ class JsonStream {
   bool ReadHex(uint32_t& unit);
 
   ByteSource& source_;
+  const bool may_lack_commas_;
   std::array<char, size_t{64} << 10> buffer_;
   const char* next_ = buffer_.data();
   const char* end_ = buffer_.data();
@@ -140,9 +146,9 @@ bool JsonHandler<Handler>::Read() {
     // What follows it: the ends of those around it, then a comma, or the end of all.
     while (!is_open && depth_ > 0) {
       c = stream_.Peek();
-      is_open = c == ',';
+      is_open = c == ',' || (c == '"' && stream_.may_lack_commas());
       if (!is_open && c != (is_array_[depth_] ? ']' : '}')) return false;
-      stream_.Take();
+      if (c != '"') stream_.Take();
       if (!is_open && !Close()) return false;
     }
     if (depth_ > 0 && !is_array_[depth_] && !ReadName()) return false;

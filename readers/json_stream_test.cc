@@ -41,12 +41,14 @@ struct Result {
   std::string calls, note;
 };
 
-Result Read(const std::string& text) {
+// The value, or with `until` the one that begins there.
+Result Read(const std::string& text, bool may_lack_commas = false, char until = 0) {
   const UniqueFd fd(memfd_create("json", MFD_CLOEXEC));
   EXPECT_EQ(pwrite(fd.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
   absl::StatusOr<ByteSource> source = ByteSource::Open("/proc/self/fd/" + std::to_string(fd.get()));
   EXPECT_TRUE(source.ok()) << source.status();
-  auto stream = std::make_unique<JsonStream>(*source);
+  auto stream = std::make_unique<JsonStream>(*source, may_lack_commas);
+  if (until != 0 && !stream->SkipTo(until)) return {"", "nothing"};
   Recorder recorder(*stream);
   std::string note = ReadJson(*source, *stream, recorder);
   return {recorder.calls, note};
@@ -65,6 +67,15 @@ TEST(JsonStream, UnpacksEscapes) {
   // Half a surrogate pair is no character, and neither are two that do not belong to each other.
   EXPECT_EQ(Read(R"("\ud83d-\ude00")").calls, "T:\xef\xbf\xbd-\xef\xbf\xbd");
   EXPECT_EQ(Read(R"("\ud83d\ud83d\ude00")").calls, "T:\xef\xbf\xbd\xf0\x9f\x98\x80");
+}
+
+TEST(JsonStream, ReadsWhatIsNearlyJson) {
+  const std::string text = R"({"a":1 "b":["x" "y",2] "c":{}})";
+  EXPECT_EQ(Read(text, true).calls, "{1 N:a #:1 N:b [2 T:x T:y #:2 ]1 N:c {2 }1 }0");
+  EXPECT_EQ(Read(text).note, "it is damaged at byte 7");
+  EXPECT_EQ(Read("[1 2]", true).note, "it is damaged at byte 3");
+  EXPECT_EQ(Read(std::string(100'000, '-') + "{}", false, '{').calls, "{1 }0");
+  EXPECT_EQ(Read("no object", false, '{').note, "nothing");
 }
 
 TEST(JsonStream, TellsDamageFromACut) {

@@ -24,9 +24,8 @@
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kKernelsOfEvent = 4;  // for each event that may be kept, and a sixth of its size
 constexpr size_t kMaxKernelNames = 4096;
-constexpr char kOtherKernels[] = "others";
+constexpr absl::string_view kOtherKernels = "others";
 
 using Kind = TraceEvent::Kind;
 
@@ -366,19 +365,18 @@ class EventHandler : public JsonHandler<EventHandler> {
   void AddKernel() {
     const std::optional<Stamp> duration = ReadStamp(event_.duration);
     if (!duration || event_.start->ns > UINT64_MAX / 4 || too_many_kernels_) return;
-    if (trace_.kernels.size() >= kKernelsOfEvent * max_events_) {
+    if (trace_.kernels.size() >= max_events_) {
       too_many_kernels_ = true;
       trace_.kernels = {};
       return;
     }
-    auto known = kernel_index_.find(event_.name);
+    const absl::string_view kernel = absl::string_view(event_.name).substr(0, kMaxNameBytes);
+    auto known = kernel_index_.find(kernel);
     if (known == kernel_index_.end()) {
       const bool is_kept = trace_.kernel_names.size() < kMaxKernelNames;
-      const std::string name = is_kept ? event_.name : kOtherKernels;
+      const std::string name(is_kept ? kernel : kOtherKernels);
       known = kernel_index_.try_emplace(name, static_cast<uint32_t>(trace_.kernel_names.size())).first;
-      if (known->second == trace_.kernel_names.size()) {
-        trace_.kernel_names.push_back(CutUtf8(ValidUtf8(name), kMaxNameBytes));
-      }
+      if (known->second == trace_.kernel_names.size()) trace_.kernel_names.push_back(ValidUtf8(name));
     }
     const uint64_t length_ns = event_.start->is_ns && !duration->is_ns ? duration->ns / 1000 : duration->ns;
     trace_.kernels.push_back({.start_ns = event_.start->ns,

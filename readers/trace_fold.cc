@@ -212,7 +212,7 @@ std::vector<Span> Without(const std::vector<Span>& spans, const std::vector<Span
   return left;
 }
 
-// The kernels of each step, which begin in it: how long the device was busy with any, and how long those were that took most.
+// What the device did in each step: how long it was busy with any kernel, and how long with those that took most.
 class KernelFold {
  public:
   KernelFold(TraceRank& trace, const std::vector<TraceEvent>& events, FoldedTrace& folded)
