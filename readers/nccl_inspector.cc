@@ -242,6 +242,7 @@ class JobFolder {
         Shared& shared = shared_[id];
         for (size_t kind = 0; kind < 2; ++kind) communicator.sequences[kind].Widen(shared.shift[kind]);
         shared.windows = std::max(shared.windows, communicator.sequences[0].last_window + 1);
+        steps_ = std::max(steps_, communicator.sequences[1].last_window + 1);
         for (const auto& [channel, windows] : communicator.sequences[0].channels) {
           for (const auto& [window, sums] : windows) {
             uint64_t& least = shared.least_ns.try_emplace({channel, window}, UINT64_MAX).first->second;

@@ -21,8 +21,10 @@ def test_contract_slow_group(stage, tmp_path, version):
     assert [(s["format"], s["rank"], s["note"]) for s in report["sources"]] == [("nccl_inspector", rank, "") for rank in range(8)]
 
 
-def test_contract_slow_pair(stage, tmp_path):
+@pytest.mark.parametrize("collectives", [True, False])
+def test_contract_slow_pair(stage, tmp_path, collectives):
     job = InspectedJob()
+    job.collectives = collectives
     job.add_groups([list(range(8))])
     job.pairs = [(sender, sender + 2, 100, 3.0 if sender == 3 else 1.0) for sender in range(6)]
     job.write(tmp_path / "logs")

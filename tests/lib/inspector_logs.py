@@ -15,6 +15,7 @@ class InspectedJob:
         self.groups = []  # (id, ranks, slow from which operation, times as long)
         self.pairs = []   # (sender, receiver, slow from, times as long), in the first group
         self.random = random.Random(seed)
+        self.collectives = True
         self.dumps = 20   # operations between two
 
     def add_groups(self, groups, slow=None, since=100, factor=2.0):
@@ -26,7 +27,7 @@ class InspectedJob:
         folder.mkdir(exist_ok=True)
         lines = {rank: [] for rank in range(self.ranks)}
         for number in range(self.operations):
-            for comm, ranks, since, factor in self.groups:
+            for comm, ranks, since, factor in self.groups if self.collectives else []:
                 # The last one only transfers.
                 transfer = 2000 * self.random.lognormvariate(0, .02) * (factor if number >= since else 1)
                 last = self.random.choice(ranks)
