@@ -17,6 +17,8 @@ constexpr int kNodeSettleSteps = 3;
 // Issue latency below this share of what it was: the device waits for the host.
 constexpr double kIssueCollapse = 0.2;
 constexpr double kIssueFallen = 0.6;
+// Or it computes less than this part of what its rank takes longer.
+constexpr double kBusyShare = 0.5;
 constexpr double kTailFactor = 1.15;
 constexpr double kTailShare = 0.2;
 // A pause of the interpreter lies in forward; backward runs without it. Of a slow computation a third does.
@@ -265,24 +267,29 @@ class Accuser {
     double tail_share = 0;
     double longest = 0;
     double forward = 0;
+    double busy = 0;
     double scatter = 0;
     double spread = 0;
     double z = 0;
     double ratio = 0;
     bool comes_and_goes = false;  // on most of them
     bool knows_forward = false;   // what it usually takes, on one of them
+    bool knows_busy = false;      // what the device computed, on each
   };
 
   Profile ProfileOf(const std::vector<int>& ranks) const {
     Profile mean;
     int intermittent = 0;
+    mean.knows_busy = true;
     for (int r : ranks) {
       const OwnTime::Rank& rank = in_.own.rank(r);
+      mean.knows_busy = mean.knows_busy && rank.profiled_busy > 0;
       mean.issue += rank.issue_ratio;
       mean.tail += rank.tail_ratio;
       mean.tail_share += rank.tail_share;
       mean.longest += rank.longest_gap_share;
       mean.forward += rank.forward_share;
+      mean.busy += rank.busy_share;
       mean.scatter += rank.scatter();
       mean.spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
       mean.z += rank.own.z();
@@ -291,8 +298,8 @@ class Accuser {
       mean.knows_forward = mean.knows_forward || rank.deviating > 0;
     }
     const auto n = static_cast<double>(ranks.size());
-    for (double* sum : {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.scatter,
-                        &mean.spread, &mean.z, &mean.ratio}) {
+    for (double* sum : {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.busy,
+                        &mean.scatter, &mean.spread, &mean.z, &mean.ratio}) {
       *sum /= n;
     }
     mean.comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
@@ -317,6 +324,7 @@ class Accuser {
                             : (varies && look.forward > kMostlyForward) || (jitters && look.scatter > kScatter);
     if (pauses) return {Cause::kGc};
     if (look.issue < kIssueCollapse) return {Cause::kHost};
+    if (look.knows_busy) return {look.busy < kBusyShare ? Cause::kHost : Cause::kCompute};
     const bool in_tail = look.tail > look.ratio * kTailFactor && look.tail_share > kTailShare;
     if (in_tail && !look.comes_and_goes) return {Cause::kMemory};
     const bool may_pause =

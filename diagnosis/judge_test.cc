@@ -316,6 +316,19 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
   }
 }
 
+TEST_F(JudgeTest, TellsASlowDeviceFromOneThatWaits) {
+  OwnTime::Rank& rank = own_.rank(5);
+  rank.own = Rise(0.2, 20);
+  for (const auto& [busy, cause] : {std::pair(0.4, Cause::kHost), std::pair(0.6, Cause::kCompute)}) {
+    rank.profiled_busy = 20;
+    rank.busy_share = busy;
+    EXPECT_EQ(Judge()[0].verdict.cause, cause) << busy;
+  }
+  rank.profiled_busy = 0;
+  rank.busy_share = 0;
+  EXPECT_EQ(Judge()[0].verdict.cause, Cause::kCompute) << "nothing is known of the device";
+}
+
 TEST_F(JudgeTest, BlamesTheNodeWhoseRanksTheHostHoldsUp) {
   // The slowest one holds the other up, which so is not slow itself; but the issue latency of both has fallen.
   Slow(4, 0.2, 20);

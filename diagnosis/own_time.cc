@@ -249,7 +249,7 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   const StepFold& fold = *own.fold;
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25)) {
-    rank.profiled = rank.deviating = rank.large = 0;
+    rank.profiled = rank.deviating = rank.large = rank.profiled_busy = 0;
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
   }
@@ -277,6 +277,11 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
       rank.large_share += weight * (part - rank.large_share);
       rank.large_square += weight * (part * part - rank.large_square);
     }
+  }
+  if (deviates && fold.device_busy_ns > 0 && peers.busy_ns > 0) {
+    const double longer = own.work_factor * static_cast<double>(fold.device_busy_ns) - peers.busy_ns;
+    const double part = std::clamp(longer / excess, 0.0, 1.0);
+    rank.busy_share += (part - rank.busy_share) / std::min(++rank.profiled_busy, kProfiledSteps);
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));

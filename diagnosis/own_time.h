@@ -63,6 +63,8 @@ class OwnTime {
     double tail_ratio = 1;         // of the time after the last operation to its peers'
     double tail_share = 0;         // of the excess: what lies there
     double longest_gap_share = 0;  // of the excess: the longest gap
+    int profiled_busy = 0;         // steps that said what the device computed
+    double busy_share = 0;         // of the excess: that the device computed
     // Issue latency: what it usually is (0: no device records), and what it is now as a share of that or of the peers'.
     int issues_seen = 0;
     double issue_level_ns = 0;

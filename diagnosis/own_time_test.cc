@@ -27,6 +27,7 @@ class OwnTimeTest : public ::testing::Test {
     double tail = 5;
     double load = 4;
     double save = 0;
+    double busy = 0;  // 0: not known
     uint64_t issue_ns = 0;
     uint32_t process_id = 1;
     bool communicates = true;
@@ -56,6 +57,7 @@ class OwnTimeTest : public ::testing::Test {
       fold.dataloader_own_ns = Ns(work.load);
       fold.checkpoints = work.save > 0 ? 1 : 0;
       fold.checkpoint_ns = Ns(work.save);
+      fold.device_busy_ns = Ns(work.busy);
       fold.issues = work.issue_ns > 0 ? 8 : 0;
       fold.issue_p50_ns = work.issue_ns;
       OpFold op;
@@ -168,6 +170,20 @@ TEST_F(OwnTimeTest, ComparesForwardWithThePeersWhereItsOwnTimeIsKnown) {
       work.forward_own = rank == 2 ? 20 + longer : 20;
     });
     EXPECT_NEAR(own_.rank(2).forward_share, longer / 30, 1e-9);
+  }
+}
+
+TEST_F(OwnTimeTest, ComparesWhatTheDeviceComputes) {
+  for (const double longer : {0.0, 12.0, 30.0}) {
+    own_ = OwnTime();
+    own_.Regroup(layout_);
+    Steps(60, [&](int rank, Work& work) {
+      work.own = rank == 2 ? 130 : 100;
+      work.busy = 90 + (rank == 2 ? longer : 0);
+    });
+    EXPECT_NEAR(own_.rank(2).busy_share, longer / 30, 1e-9);
+    EXPECT_GT(own_.rank(2).profiled_busy, 0);
+    EXPECT_EQ(own_.rank(1).profiled_busy, 0) << "nothing deviates there";
   }
 }
 

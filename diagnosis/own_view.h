@@ -41,6 +41,7 @@ struct PeerViews {
   double full_ns = 0;  // 0: that view shows nothing
   double tokens = 0;   // 0: none are exchanged
   double tail_ns = 0;  // after the last operation
+  double busy_ns = 0;  // that the device computed; 0: unknown
 
   // Of the two views the one that others' lateness does not change.
   double reference_ns() const { return full_ns > 0 ? full_ns : cut_ns; }

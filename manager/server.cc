@@ -369,8 +369,9 @@ class ManagerServer::Impl {
     absl::StatusOr<std::unique_ptr<proto::PlainServer>> plain = proto::PlainServer::Start(
         std::move(methods), absl::UnauthenticatedError("this is served to the job's own parts, over mutual TLS by its "
                                                        "secret, and not in plain text"));
-    if (plain.ok()) plain_ = *std::move(plain);
-    return plain.status();
+    if (!plain.ok()) return plain.status();
+    plain_ = *std::move(plain);
+    return absl::OkStatus();
   }
 
   void KeepUp() {

@@ -112,6 +112,9 @@ struct StepFold {
   uint64_t issue_p10_ns = 0;
   uint64_t issue_p50_ns = 0;
 
+  // Of the uncovered time, what the device computed; 0: unknown. Only profilers tell.
+  uint64_t device_busy_ns = 0;
+
   // How much work the rank said it has in this step (marks/work_name.h), summed up; 0 and 0: nothing was said.
   double work = 0;
   uint32_t works = 0;      // marks that said it

@@ -18,11 +18,15 @@
 #include "common/ranges_text.h"
 #include "common/utf8.h"
 #include "diagnosis/rank_place.h"
+#include "readers/ascend_folder.h"
+#include "readers/ascend_profile.h"
 #include "readers/byte_source.h"
 #include "readers/flight_recorder.h"
 #include "readers/hang_tables.h"
+#include "readers/kernel_evidence.h"
 #include "readers/kineto_trace.h"
 #include "readers/mark_directory.h"
+#include "readers/nccl_inspector.h"
 #include "readers/nccl_ras.h"
 #include "readers/source_files.h"
 #include "readers/trace_fold.h"
@@ -43,59 +47,102 @@ struct ReadFile {
   uint64_t records = 0;
   std::string note;
   FoldedTrace folded;
+  bool has_times = true;  // else its steps begin at no time of day
+  InspectorProcess inspected;
   FlightDump dump;
   std::vector<RasState> ras;
 
   bool is_dump() const { return format == SourceFormat::kFlightPickle || format == SourceFormat::kFlightJson; }
 };
 
-ReadFile ReadOne(const SourceFile& file, size_t max_events, HangTables& tables) {
-  ReadFile read;
-  absl::StatusOr<ByteSource> probe = ByteSource::Open(file.path);
-  if (!probe.ok()) {
-    read.note = std::string(probe.status().message());
-    return read;
-  }
+void AddNote(std::string& note, std::string_view more) {
+  if (!more.empty()) note.append(note.empty() ? "" : "; ").append(more);
+}
+
+// From its begin on, with what it is.
+absl::StatusOr<std::pair<ByteSource, SourceFormat>> OpenSource(const std::string& path) {
+  absl::StatusOr<ByteSource> source = ByteSource::Open(path);
+  if (!source.ok()) return source.status();
   std::string begin(kBeginBytes, '\0');
   size_t length = 0;
   while (length < begin.size()) {
-    const size_t got = probe->Read(begin.data() + length, begin.size() - length);
+    const size_t got = source->Read(begin.data() + length, begin.size() - length);
     if (got == 0) break;
     length += got;
   }
   begin.resize(length);
-  read.format = FormatOf(begin);
-  if (read.format == SourceFormat::kUnknown) {
-    if (!probe->damage().empty()) read.note = probe->damage();
-    return read;
-  }
-  probe->PutBack(std::move(begin));
-  if (read.is_dump()) {
-    read.dump = ReadFlightDump(*probe, read.format == SourceFormat::kFlightPickle, tables);
-    read.records = read.dump.records;
-    read.note = read.dump.note;
-    read.rank = read.dump.rank >= 0 ? read.dump.rank : RankOfPath(file.path);
-    read.world_size = read.dump.world_size;
-    return read;
-  }
-  if (read.format == SourceFormat::kNcclRas) {
-    RasAnswers answers = ReadRasAnswers(*probe);
-    read.records = answers.records;
-    read.note = std::move(answers.note);
-    read.ras = std::move(answers.states);
-    return read;
-  }
-  TraceRank trace = ReadKinetoTrace(*probe, max_events);
-  read.records = trace.records;
-  read.note = trace.note;
-  read.rank = trace.rank >= 0 ? trace.rank : RankOfPath(file.path);
-  read.world_size = trace.world_size;
-  read.host = HostOfPath(file.path);
-  read.folded = FoldTrace(std::move(trace));
-  return read;
+  const SourceFormat format = FormatOf(begin);
+  source->PutBack(std::move(begin));
+  return std::pair(*std::move(source), format);
 }
 
-void AddNote(std::string& note, const std::string& more) { absl::StrAppend(&note, note.empty() ? "" : "; ", more); }
+// One file, or an Ascend profiler's folder, whose trace is only read where nothing sums it up.
+ReadFile ReadOne(const SourceFile& file, size_t max_events, HangTables& tables) {
+  ReadFile read;
+  TraceRank trace;
+  AscendProfile ascend(max_events);
+  for (const std::string& path : file.parts.empty() ? std::vector{file.path} : file.parts) {
+    absl::StatusOr<std::pair<ByteSource, SourceFormat>> opened = OpenSource(path);
+    if (!opened.ok()) {
+      AddNote(read.note, std::string(opened.status().message()));
+      continue;
+    }
+    auto& [source, format] = *opened;
+    if (format == SourceFormat::kUnknown) {
+      AddNote(read.note, source.damage());
+    } else if (format == SourceFormat::kNcclInspector) {
+      read.format = format;
+      read.inspected = ReadNcclInspector(source);
+      read.records = read.inspected.records;
+      read.host = read.inspected.host;
+      AddNote(read.note, read.inspected.note);
+      return read;
+    } else if (format == SourceFormat::kFlightPickle || format == SourceFormat::kFlightJson) {
+      read.format = format;
+      read.dump = ReadFlightDump(source, format == SourceFormat::kFlightPickle, tables);
+      read.records = read.dump.records;
+      read.rank = read.dump.rank >= 0 ? read.dump.rank : RankOfPath(path);
+      read.world_size = read.dump.world_size;
+      AddNote(read.note, read.dump.note);
+      return read;
+    } else if (format == SourceFormat::kNcclRas) {
+      RasAnswers answers = ReadRasAnswers(source);
+      read.format = format;
+      read.records = answers.records;
+      read.ras = std::move(answers.states);
+      AddNote(read.note, answers.note);
+      return read;
+    } else if (format == SourceFormat::kAscendProfile) {
+      ascend.Read(source);
+    } else if (ascend.empty()) {
+      trace = ReadKinetoTrace(source, max_events);
+    } else {
+      continue;
+    }
+    if (read.format == SourceFormat::kUnknown) read.format = format;
+  }
+  if (read.format == SourceFormat::kUnknown) return read;
+  const std::string& path = file.parts.empty() ? file.path : file.parts[0];
+  const bool is_in_ascend = read.format == SourceFormat::kAscendProfile || !file.parts.empty();
+  AscendRank place;
+  if (is_in_ascend) place = FindAscendRank(path);
+  read.has_times = read.format != SourceFormat::kAscendProfile || ascend.has_ops();
+  if (read.format == SourceFormat::kAscendProfile) trace = ascend.Take();
+  NameAscendGroups(place.groups, trace.groups);
+  read.records = trace.records;
+  AddNote(read.note, trace.note);
+  read.rank = trace.rank >= 0 ? trace.rank : is_in_ascend ? place.rank : RankOfPath(path);
+  read.world_size = trace.world_size > 0 ? trace.world_size : place.world_size;
+  read.host = place.host.empty() ? HostOfPath(path) : place.host;
+  read.folded = FoldTrace(std::move(trace));
+  if (!read.has_times && ascend.is_pipeline() && place.groups.empty()) {
+    AddNote(read.note, "left out: nothing says of which pipeline stage it is (profiler_metadata.json is not there)");
+    read.folded = {};
+  } else if (!read.has_times) {  // operations do not say which groups there are
+    read.folded.groups.insert(read.folded.groups.end(), place.groups.begin(), place.groups.end());
+  }
+  return read;
+}
 
 class Diagnosis {
  public:
@@ -104,8 +151,10 @@ class Diagnosis {
   absl::StatusOr<SourcesDiagnosis> Run(const ReadProgress& progress, const StepSeen& on_step) {
     ReadAll(progress);
     if (absl::Status status = CheckFormats(); !status.ok()) return status;
+    FoldInspected();
     CheckJobs();
     GatherRanks();
+    FindAscendMembers();
     AlignClocks();
     NoteSteps();
     std::map<int, diagnosis::HangRank> dumps = GatherDumps();
@@ -160,8 +209,35 @@ class Diagnosis {
     return absl::InvalidArgumentError(
         files_.empty() ? "there is no file in it"
                        : absl::StrCat(Printable(files_[0].path), files_.size() == 1 ? " is" : " and the others are",
-                                      " of no known format (mark files, PyTorch profiler traces, flight recorder "
-                                      "dumps, answers of NCCL RAS)"));
+                                      " of no known format (mark files, PyTorch profiler traces, Ascend profiler "
+                                      "folders, NCCL Inspector, flight recorder dumps, answers of NCCL RAS)"));
+  }
+
+  // Its ranks, and what stands for steps, only all files together tell.
+  void FoldInspected() {
+    std::vector<InspectorProcess*> processes;
+    std::vector<size_t> files;
+    for (size_t i = 0; i < read_.size(); ++i) {
+      if (read_[i].inspected.communicators.empty()) continue;
+      processes.push_back(&read_[i].inspected);
+      files.push_back(i);
+    }
+    if (files.empty()) return;
+    InspectorJob job = FoldInspector(processes);
+    for (size_t i = 0; i < files.size(); ++i) {
+      ReadFile& file = read_[files[i]];
+      file.rank = job.ranks[i].rank;
+      file.world_size = job.world_size;
+      file.folded = std::move(job.ranks[i].folded);
+      file.inspected = {};
+    }
+    notes_.emplace_back(
+        "NCCL Inspector knows neither steps nor what ranks do between operations: a step here stands for a stretch of "
+        "each communicator's operations, and only transfers are judged");
+    if (job.world_size == 0) {
+      notes_.emplace_back(
+          "no communicator has all ranks: they are numbered by host and process, and not as the job does");
+    }
   }
 
   // Traces of another job than most are left out.
@@ -190,7 +266,7 @@ class Diagnosis {
   void GatherRanks() {
     std::map<int, std::vector<size_t>> files;
     for (size_t i = 0; i < read_.size(); ++i) {
-      if (read_[i].format == SourceFormat::kKinetoTrace && read_[i].rank >= 0) files[read_[i].rank].push_back(i);
+      if (!read_[i].is_dump() && read_[i].rank >= 0) files[read_[i].rank].push_back(i);
     }
     for (auto& [rank, indices] : files) {
       const auto first_step = [this](size_t i) {
@@ -282,6 +358,9 @@ class Diagnosis {
       gathered.host = read_[i].host;
       before = std::move(more);
     } else if (!more.folds.empty()) {
+      if (!read_[i].has_times && !before.folds.empty()) {
+        ShiftClock(-static_cast<int64_t>(before.folds.back().end_ns), more.folds);
+      }
       const bool overlaps = !before.folds.empty() && (more.folds.front().step <= before.folds.back().step ||
                                                       more.folds.front().end_ns <= before.folds.back().end_ns);
       if (overlaps) {
@@ -292,6 +371,7 @@ class Diagnosis {
       MergeGroups(before, more);
       for (StepFold& fold : more.folds) before.folds.push_back(std::move(fold));
       before.has_ops |= more.has_ops;
+      MergeKernels(before, more);
       if (before.steps == StepSource::kNone) before.steps = more.steps;
     }
     gathered.files.push_back(i);
@@ -310,6 +390,33 @@ class Diagnosis {
       for (OpFold& op : fold.ops) op.group = index[op.group];
       for (OpSample& sample : fold.samples) sample.group = index[sample.group];
     }
+  }
+
+  static void MergeKernels(FoldedTrace& all, FoldedTrace& more) {
+    for (KernelTimes& kernel : more.kernels) {
+      const auto known = std::find_if(all.kernels.begin(), all.kernels.end(),
+                                      [&](const KernelTimes& other) { return other.name == kernel.name; });
+      if (known == all.kernels.end()) {
+        all.kernels.push_back(std::move(kernel));
+      } else {
+        known->ms.insert(known->ms.end(), kernel.ms.begin(), kernel.ms.end());
+      }
+    }
+  }
+
+  // Ascend's operations call a process group by a number of its own, and not every profile says of whom it is.
+  void FindAscendMembers() {
+    std::map<std::string, std::vector<int>> ranks_of_group;
+    const auto for_each = [this](const auto& use) {
+      for (auto& [rank, gathered] : ranks_) {
+        if (read_[gathered.files[0]].format != SourceFormat::kAscendProfile) continue;
+        for (GroupInfo& group : gathered.folded.groups) {
+          if (!group.name.empty() && group.members.empty()) use(rank, group);
+        }
+      }
+    };
+    for_each([&](int rank, const GroupInfo& group) { ranks_of_group[group.name].push_back(rank); });
+    for_each([&](int, GroupInfo& group) { group.members = CompressMembers(ranks_of_group[group.name]); });
   }
 
   void AlignClocks() {
@@ -341,7 +448,9 @@ class Diagnosis {
     std::vector<FoldStream*> streams;
     std::vector<diagnosis::RankPlace> places;
     std::map<std::string, int> nodes;
+    KernelEvidence kernels;
     for (auto& [rank, gathered] : ranks_) {
+      kernels.AddRank(rank, gathered.folded);
       owned.push_back(std::make_unique<FoldedStream>(rank, std::move(gathered.folded)));
       streams.push_back(owned.back().get());
       diagnosis::RankPlace place;
@@ -363,6 +472,7 @@ class Diagnosis {
     diagnosis::Report report = merge.engine().report();
     for (diagnosis::Verdict& verdict : report.verdicts) {
       if (verdict.since_ns < kFirstTimeNs) verdict.since_ns = 0;
+      kernels.AddTo(verdict, merge.engine());
     }
     return report;
   }
@@ -372,6 +482,7 @@ class Diagnosis {
     std::map<int64_t, int> ranks_of_step;
     for (const auto& [rank, gathered] : ranks_) {
       if (gathered.folded.folds.empty()) ranks_without_steps_.push_back(rank);
+      if (!read_[gathered.files[0]].has_times) ranks_without_times_.push_back(rank);
       if (!gathered.folded.has_ops) ranks_without_ops_.push_back(rank);
       counted_ |= gathered.folded.steps == StepSource::kCounted || gathered.folded.steps == StepSource::kOptimizer;
       for (const StepFold& fold : gathered.folded.folds) ++ranks_of_step[fold.step];
@@ -383,6 +494,7 @@ class Diagnosis {
 
   void AddNotes(diagnosis::Report& report) const {
     auto note = [&](std::string text) { report.notes.push_back({diagnosis::NoteKind::kNoData, std::move(text)}); };
+    for (const std::string& text : notes_) note(text);
     if (apart_) note("the ranks were profiled at different steps: nobody can be compared with anybody");
     if (counted_) {
       note(
@@ -402,6 +514,11 @@ class Diagnosis {
       note(absl::StrCat("the traces of ", of(ranks_without_ops_),
                         " show no communication: what they wait for counts as "
                         "their own time"));
+    }
+    if (!ranks_without_times_.empty()) {
+      note(absl::StrCat("of ", of(ranks_without_times_),
+                        " there are only sums of each step, and no operation: profile with ProfilerLevel.Level1 for "
+                        "communication.json"));
     }
     std::vector<int> missing;
     const int size = ranks_.empty() ? 0 : std::max(world_size_, ranks_.rbegin()->first + 1);
@@ -449,7 +566,8 @@ class Diagnosis {
   HangTables hang_tables_;
   int world_size_ = 0;  // 0: no file says
   std::map<int, Rank> ranks_;
-  std::vector<int> ranks_without_steps_, ranks_without_ops_;
+  std::vector<int> ranks_without_steps_, ranks_without_ops_, ranks_without_times_;
+  std::vector<std::string> notes_;
   bool counted_ = false;  // steps have no numbers
   bool apart_ = false;    // no two ranks have a step in common
 };
@@ -458,20 +576,19 @@ class Diagnosis {
 
 absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>& paths, int threads,
                                                  const ReadProgress& progress, const StepSeen& on_step) {
-  absl::Status no_marks = absl::OkStatus();
-  if (paths.size() == 1 && paths[0] != "-") {
-    absl::StatusOr<MarkDirectory> directory = ListMarkDirectory(paths[0]);
-    if (directory.ok()) {
-      absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, threads, progress, nullptr, on_step);
-      if (!report.ok()) return report.status();
-      return SourcesDiagnosis{*std::move(report), directory->task, {}, {}};
-    }
-    no_marks = directory.status();
+  absl::StatusOr<MarkDirectory> directory = ListMarkDirectories(ExpandPatterns(paths));
+  if (directory.ok()) {
+    absl::StatusOr<diagnosis::Report> report = DiagnoseFiles(*directory, threads, progress, nullptr, on_step);
+    if (!report.ok()) return report.status();
+    return SourcesDiagnosis{*std::move(report), directory->task, {}, {}};
   }
-  absl::StatusOr<std::vector<SourceFile>> files = FindSourceFiles(paths);
-  if (!files.ok()) return files.status();
-  const bool is_folder = !no_marks.ok() && !(files->size() == 1 && files->front().path == paths[0]);
-  absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(*std::move(files), threads).Run(progress, on_step);
+  const absl::Status& no_marks = directory.status();
+  if (!absl::IsInvalidArgument(no_marks)) return absl::InvalidArgumentError(no_marks.message());
+  absl::StatusOr<std::vector<SourceFile>> found = FindSourceFiles(paths);
+  if (!found.ok()) return found.status();
+  std::vector<SourceFile> files = JoinAscendFolders(*std::move(found));
+  const bool is_folder = paths.size() == 1 && paths[0] != "-" && !(files.size() == 1 && files[0].path == paths[0]);
+  absl::StatusOr<SourcesDiagnosis> diagnosis = Diagnosis(std::move(files), threads).Run(progress, on_step);
   // A folder with nothing that is known: what is said of folders of marks tells most.
   if (absl::IsInvalidArgument(diagnosis.status()) && is_folder) return no_marks;
   if (!diagnosis.ok()) return diagnosis.status();

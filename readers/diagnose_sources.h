@@ -31,7 +31,7 @@ struct SourcesDiagnosis {
   std::optional<diagnosis::Hang> hang;
 };
 
-// `paths`: files, folders and patterns, or one folder of mark files. Files are read side by side on `threads`.
+// `paths`, at least one: files, folders and patterns, or folders of mark files of one job. Files are read side by side on `threads`.
 // INVALID_ARGUMENT: something that was named is not there, or nothing in it is of a known format. FAILED_PRECONDITION:
 // what is there says nothing.
 absl::StatusOr<SourcesDiagnosis> DiagnoseSources(const std::vector<std::string>& paths, int threads,

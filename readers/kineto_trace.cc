@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,59 +10,24 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
 #include "diagnosis/rank_place.h"
 #include "marks/comm_name.h"
 #include "readers/json_stream.h"
+#include "readers/number_text.h"
 #include "readers/rank_list.h"
 
 namespace taskd::readers {
 namespace {
 
-constexpr size_t kMaxGroups = 1024;
-constexpr size_t kMaxMembers = size_t{8} * diagnosis::kMaxRanks;  // of all groups of a rank
-constexpr size_t kMaxNameBytes = 512;                             // of a group
-// Stamps are microseconds. A count of so many of them since 1970 would be after the year 5000: it is nanoseconds.
-constexpr double kNanosecondsFrom = 1e17;
+constexpr size_t kMaxKernelNames = 4096;
+constexpr absl::string_view kOtherKernels = "others";
 
 using Kind = TraceEvent::Kind;
-
-// "1712861234567890.123" microseconds, exactly.
-struct Stamp {
-  uint64_t ns = 0;
-  bool is_ns = false;  // it was nanoseconds already
-};
-
-std::optional<Stamp> ReadStamp(std::string_view text) {
-  uint64_t whole = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, whole);
-  if (error == std::errc() && (rest == end || *rest == '.')) {
-    if (static_cast<double>(whole) >= kNanosecondsFrom) return Stamp{whole, true};
-    uint64_t fraction = 0, scale = 100;
-    const char* digit = rest == end ? end : rest + 1;
-    for (; digit < end && *digit >= '0' && *digit <= '9'; ++digit, scale /= 10) {
-      fraction += static_cast<uint64_t>(*digit - '0') * scale;
-    }
-    if (digit == end) return Stamp{whole * 1000 + fraction, false};
-  }
-  double value = 0;
-  if (!absl::SimpleAtod(absl::string_view(text.data(), text.size()), &value) || !(value >= 0) || value >= 1.8e19)
-    return std::nullopt;
-  if (value >= kNanosecondsFrom) return Stamp{static_cast<uint64_t>(value), true};
-  return value < 1e16 ? std::optional(Stamp{static_cast<uint64_t>(value * 1000), false}) : std::nullopt;
-}
-
-template <typename Number>
-Number ReadNumber(std::string_view text, Number otherwise) {
-  Number number{};
-  const char* end = text.data() + text.size();
-  return std::from_chars(text.data(), end, number) == std::from_chars_result{end, std::errc()} ? number : otherwise;
-}
 
 uint64_t SizeOfType(std::string_view type) {
   struct Entry {
@@ -124,9 +87,9 @@ bool IsCheckpoint(std::string_view name) {
          name.find("checkpoint_save") != std::string_view::npos;
 }
 
-class Handler : public JsonHandler<Handler> {
+class EventHandler : public JsonHandler<EventHandler> {
  public:
-  Handler(JsonStream& stream, size_t max_events, TraceRank& trace)
+  EventHandler(JsonStream& stream, size_t max_events, TraceRank& trace)
       : JsonHandler(stream), max_events_(max_events), trace_(trace) {}
 
   bool Name(std::string_view name) {
@@ -204,6 +167,7 @@ class Handler : public JsonHandler<Handler> {
       event.start_ns += base_ns_;
       event.end_ns += base_ns_;
     }
+    for (KernelRun& kernel : trace_.kernels) kernel.start_ns += base_ns_;
     if (left_out_ > 0) {
       absl::StrAppend(&trace_.note, trace_.note.empty() ? "" : "; ", "of its steps and operations ", left_out_,
                       " were left out: it has too many");
@@ -390,14 +354,41 @@ class Handler : public JsonHandler<Handler> {
     return found->second;
   }
 
+  bool IsKernel() const {
+    const std::string_view name = event_.name;
+    const std::string_view category = event_.category;
+    if (category == "gpu_memcpy" || category == "gpu_memset") return true;
+    return category == "kernel" && !name.starts_with("nccl") && !name.starts_with("rccl") && event_.collective.empty();
+  }
+
+  // Between calls only few names are new.
+  void AddKernel() {
+    const std::optional<Stamp> duration = ReadStamp(event_.duration);
+    if (!duration || event_.start->ns > UINT64_MAX / 4 || too_many_kernels_) return;
+    if (trace_.kernels.size() >= max_events_) {
+      too_many_kernels_ = true;
+      trace_.kernels = {};
+      return;
+    }
+    const absl::string_view kernel = absl::string_view(event_.name).substr(0, kMaxNameBytes);
+    auto known = kernel_index_.find(kernel);
+    if (known == kernel_index_.end()) {
+      const bool is_kept = trace_.kernel_names.size() < kMaxKernelNames;
+      const std::string name(is_kept ? kernel : kOtherKernels);
+      known = kernel_index_.try_emplace(name, static_cast<uint32_t>(trace_.kernel_names.size())).first;
+      if (known->second == trace_.kernel_names.size()) trace_.kernel_names.push_back(ValidUtf8(name));
+    }
+    const uint64_t length_ns = event_.start->is_ns && !duration->is_ns ? duration->ns / 1000 : duration->ns;
+    trace_.kernels.push_back({.start_ns = event_.start->ns,
+                              .length_ns = static_cast<uint32_t>(std::min<uint64_t>(length_ns, UINT32_MAX)),
+                              .name = known->second});
+  }
+
   std::optional<Kind> KindOf(TraceEvent& event) const {
     const std::string_view name = event_.name;
     const std::string_view category = event_.category;
-    if (category == "kernel") {
-      const bool is_comm = name.starts_with("nccl") || name.starts_with("rccl") || !event_.collective.empty();
-      return is_comm ? std::optional(Kind::kDeviceOp) : std::nullopt;
-    }
-    if (category == "gpu_memcpy" || category == "gpu_memset" || category == "cuda_runtime") return std::nullopt;
+    if (ReadHcomName(name) || category == "kernel") return Kind::kDeviceOp;
+    if (category == "cuda_runtime") return std::nullopt;
     if (name == "record_param_comms") return Kind::kCall;
     if (name.starts_with("gloo:") || name.starts_with("mpi:")) return Kind::kWork;
     const bool on_device = category == "gpu_user_annotation";
@@ -417,6 +408,7 @@ class Handler : public JsonHandler<Handler> {
 
   void AddEvent() {
     if (!event_.is_complete || !event_.start) return;
+    if (IsKernel()) return AddKernel();
     TraceEvent event;
     const std::optional<Kind> kind = KindOf(event);
     if (!kind) return;
@@ -429,7 +421,8 @@ class Handler : public JsonHandler<Handler> {
       event.op = OpOfName(event_.collective.empty() ? event_.name : event_.collective);
       // Waiting for one that was counted; and calls that only begin or end others.
       if (event.op == CommOp::kOther && *kind != Kind::kDeviceOp) return;
-      event.group = Group(event_.group, event_.label, ReadRankList(event_.ranks));
+      const std::optional<HcomName> hcom = ReadHcomName(event_.name);
+      event.group = Group(hcom ? hcom->group : event_.group, event_.label, ReadRankList(event_.ranks));
       event.bytes = std::max(event_.in_count, event_.out_count);
       if (__builtin_mul_overflow(event.bytes, SizeOfType(event_.type), &event.bytes)) event.bytes = 0;
       if (event.op == CommOp::kSend) event.peer = event_.destination;
@@ -453,6 +446,8 @@ class Handler : public JsonHandler<Handler> {
   Event event_;
   uint64_t base_ns_ = 0;
   uint64_t left_out_ = 0;
+  bool too_many_kernels_ = false;
+  absl::flat_hash_map<std::string, uint32_t> kernel_index_;
   std::string group_name_, group_label_;  // of distributedInfo
   std::vector<int> group_ranks_;
   size_t members_ = 0;
@@ -463,6 +458,7 @@ class Handler : public JsonHandler<Handler> {
 
 CommOp OpOfName(std::string_view name) {
   // "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_…", "gloo:all_reduce".
+  if (const std::optional<HcomName> hcom = ReadHcomName(name)) name = hcom->op;
   if (const size_t kernel = name.find("Kernel_"); kernel != std::string_view::npos) name.remove_prefix(kernel + 7);
   if (const size_t colon = name.find(':'); colon != std::string_view::npos && colon < 8) name.remove_prefix(colon + 1);
   std::string text = R"({"groupName":"","opName":")";
@@ -475,10 +471,22 @@ CommOp OpOfName(std::string_view name) {
   return ParseCommName(text, storage, read) ? read.op : CommOp::kOther;
 }
 
+std::optional<HcomName> ReadHcomName(std::string_view name) {
+  constexpr std::string_view kBegin = "hcom_";
+  if (!name.starts_with(kBegin)) return std::nullopt;
+  name.remove_prefix(kBegin.size());
+  const size_t end = name.find("__");
+  if (end == std::string_view::npos) return std::nullopt;
+  HcomName read{.op = name.substr(0, end), .group = name.substr(end + 2)};
+  const size_t at = read.group.find('@');
+  read.group = at == std::string_view::npos ? read.group.substr(0, read.group.find('_')) : read.group.substr(at + 1);
+  return read;
+}
+
 TraceRank ReadKinetoTrace(ByteSource& source, size_t max_events) {
   TraceRank trace;
   auto stream = std::make_unique<JsonStream>(source);
-  Handler handler(*stream, max_events, trace);
+  EventHandler handler(*stream, max_events, trace);
   trace.note = ReadJson(source, *stream, handler);
   handler.Finish();
   return trace;

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -193,6 +195,35 @@ absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path) {
                                    : directory.problems[0]);
   }
   return directory;
+}
+
+absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>& paths) {
+  std::optional<MarkDirectory> all;
+  absl::Status without_marks;
+  for (const std::string& path : paths) {
+    absl::StatusOr<MarkDirectory> one = ListMarkDirectory(path);
+    if (!one.ok()) {
+      without_marks.Update(one.status());
+    } else if (!all) {
+      all = *std::move(one);
+    } else {
+      for (RankMarks& marks : one->ranks) all->ranks.push_back(std::move(marks));
+      all->problems.insert(all->problems.end(), one->problems.begin(), one->problems.end());
+      all->bytes += one->bytes;
+    }
+  }
+  if (!all) return without_marks;
+  if (!without_marks.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(all->folder, " holds mark files, which are judged by themselves: ", without_marks.message()));
+  }
+  std::stable_sort(all->ranks.begin(), all->ranks.end(),
+                   [](const RankMarks& a, const RankMarks& b) { return a.rank < b.rank; });
+  const auto twice = std::adjacent_find(all->ranks.begin(), all->ranks.end(),
+                                        [](const RankMarks& a, const RankMarks& b) { return a.rank == b.rank; });
+  if (twice == all->ranks.end()) return *std::move(all);
+  return absl::FailedPreconditionError(
+      absl::StrCat("rank ", twice->rank, " is in ", twice->folder, " and in ", std::next(twice)->folder));
 }
 
 std::vector<int> NodesOfRanks(const std::vector<RankMarks>& ranks, const std::vector<int>& device_ids) {

@@ -38,6 +38,9 @@ struct MarkDirectory {
 // INVALID_ARGUMENT, one line: `path` cannot be read, holds no mark files, or several tasks (the first of them are
 // named).
 absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path);
+// The ranks of several such folders, which the nodes of one job left, as of the first of them. INVALID_ARGUMENT: none of
+// them holds marks (as the first says). FAILED_PRECONDITION, one line: some of them do not, or two hold the same rank.
+absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>& paths);
 
 // Which node each rank ran on: from .rank.json if any rank has one, else from the smallest device id in each rank's
 // marks (`device_ids`, as MarkFold::device_id; same length as `ranks`): a node's devices ascend with its ranks, so

@@ -115,6 +115,31 @@ TEST_F(MarkDirectoryTest, WhatIsNoMarkDirectorySaysSo) {
   EXPECT_THAT(Error("job/0"), HasSubstr("name the folder above it"));
 }
 
+TEST_F(MarkDirectoryTest, FoldersThatNodesLeftAreOneJob) {
+  Write("a/job/2/1767225600", "1");
+  Write("a/job/3/1767225600", "1");
+  Write("b/job/0/1767225600", "123");
+  Folder("other");
+  const auto list = [this](std::vector<std::string> paths) {
+    for (std::string& path : paths) path = (root_ / path).string();
+    return ListMarkDirectories(paths);
+  };
+  absl::StatusOr<MarkDirectory> directory = list({"a", "b/job"});
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  EXPECT_EQ(directory->task, "job");
+  EXPECT_EQ(directory->bytes, 5u);
+  EXPECT_THAT(Numbers(*directory), ElementsAre(0, 2, 3));
+
+  EXPECT_TRUE(absl::IsInvalidArgument(list({"other", "nowhere"}).status()));
+  absl::Status mixed = list({"other", "a"}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(mixed)) << mixed;
+  EXPECT_THAT(std::string(mixed.message()), HasSubstr("other holds no marks"));
+  Write("b/job/3/1767225600", "1");
+  absl::Status twice = list({"a", "b"}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(twice)) << twice;
+  EXPECT_THAT(std::string(twice.message()), HasSubstr("rank 3 is in "));
+}
+
 TEST_F(MarkDirectoryTest, PlacesOfRanks) {
   Write("job/0/1767225600", "1");
   Write("job/0/.rank.json", R"({"node":3,"host":"worker-3","local_rank":1})");

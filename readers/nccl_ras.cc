@@ -34,47 +34,6 @@ std::string Safe(std::string_view text) {
   return CutUtf8(ValidUtf8(std::string(text.substr(0, 4 * kMaxText))), kMaxText);
 }
 
-// NCCL 2.28.9 forgets commas in its lists of missing ranks: where a name follows a value, one is put between.
-class CommaStream : public JsonStream {
- public:
-  using JsonStream::JsonStream;
-
-  Ch Peek() { return LacksComma() ? ',' : JsonStream::Peek(); }
-  Ch Take() {
-    if (LacksComma()) return last_ = ',';
-    const Ch c = JsonStream::Take();
-    if (in_text_) {
-      in_text_ = is_escaped_ || c != '"';
-      is_escaped_ = !is_escaped_ && c == '\\';
-      if (!in_text_) last_ = c;
-    } else if (c == '"') {
-      in_text_ = true;
-    } else if (!IsSpace(c)) {
-      last_ = c;
-    }
-    return c;
-  }
-  // What somebody wrote between two answers. False: there is no further answer.
-  bool SkipToObject() {
-    in_text_ = is_escaped_ = false;
-    last_ = '\0';
-    BeginToken();
-    while (JsonStream::Peek() != '\0' && JsonStream::Peek() != '{') JsonStream::Take();
-    return JsonStream::Peek() == '{';
-  }
-
- private:
-  static bool IsSpace(Ch c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-  bool LacksComma() {
-    return !in_text_ && last_ != '\0' && last_ != '{' && last_ != '[' && last_ != ',' && last_ != ':' &&
-           JsonStream::Peek() == '"';
-  }
-
-  bool in_text_ = false;
-  bool is_escaped_ = false;
-  Ch last_ = '\0';  // outside of texts, and no space
-};
-
 // {"communicators": [{"ranks": [{"status": {}, "collective_counts": {}}], "missing_ranks": […]}]}
 class Handler : public JsonHandler<Handler> {
  public:
@@ -410,8 +369,9 @@ uint64_t RasRank::total() const {
 
 RasAnswers ReadRasAnswers(ByteSource& source) {
   RasAnswers answers;
-  auto stream = std::make_unique<CommaStream>(source);
-  while (answers.note.empty() && stream->SkipToObject()) {
+  // NCCL 2.28.9 forgets commas in its lists of missing ranks; between two answers is what somebody wrote there.
+  auto stream = std::make_unique<JsonStream>(source, /*may_lack_commas=*/true);
+  while (answers.note.empty() && stream->SkipTo('{')) {
     RasState state;
     Handler handler(*stream, state);
     answers.note = ReadJson(source, *stream, handler);
@@ -438,9 +398,10 @@ void AddRasState(RasState state, std::vector<RasState>& states) {
 }
 
 RasFinding JudgeRas(const std::vector<RasState>& states) {
-  if (states.empty()) return {};
+  RasFinding finding;
+  if (states.empty()) return finding;
   const RasState& last = states.back();
-  RasFinding finding = Judge(last).Find();
+  finding = Judge(last).Find();
   if (last.answers > 1) {
     const std::string still = absl::StrCat(last.answers, " answers", last.since.empty() ? "" : " from ", last.since,
                                            last.until.empty() ? "" : " to ", last.until, " say the same");

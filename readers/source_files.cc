@@ -52,22 +52,15 @@ absl::Status AddPath(const std::string& path, int depth, bool is_named, std::vec
     return is_named ? absl::InvalidArgumentError(absl::StrCat(path, ": is no file and no folder")) : absl::OkStatus();
   }
   if (files.size() == kMaxFiles) return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxFiles, " files"));
-  files.push_back({path, static_cast<uint64_t>(status.st_size)});
+  files.push_back({path, static_cast<uint64_t>(status.st_size), {}});
   return absl::OkStatus();
 }
 
 absl::Status AddNamed(const std::string& path, std::vector<SourceFile>& files) {
+  if (path.empty()) return absl::InvalidArgumentError("a path is empty");
   std::string trimmed = path;
   while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  absl::Status status = AddPath(trimmed, 0, true, files);
-  if (status.ok() || trimmed.find_first_of("*?[") == std::string::npos) return status;
-  glob_t found{};
-  if (::glob(trimmed.c_str(), 0, nullptr, &found) == 0) {
-    status = absl::OkStatus();
-    for (size_t i = 0; i < found.gl_pathc && status.ok(); ++i) status = AddPath(found.gl_pathv[i], 0, true, files);
-  }
-  ::globfree(&found);
-  return status;
+  return AddPath(trimmed, 0, true, files);
 }
 
 // Whatever the case; `word` is lower.
@@ -117,6 +110,10 @@ const char* Name(SourceFormat format) {
   switch (format) {
     case SourceFormat::kKinetoTrace:
       return "kineto";
+    case SourceFormat::kAscendProfile:
+      return "ascend";
+    case SourceFormat::kNcclInspector:
+      return "nccl_inspector";
     case SourceFormat::kFlightPickle:
     case SourceFormat::kFlightJson:
       return "flight_recorder";
@@ -128,11 +125,27 @@ const char* Name(SourceFormat format) {
   return "unknown";
 }
 
+std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths) {
+  std::vector<std::string> expanded;
+  for (const std::string& path : paths) {
+    struct stat status;
+    glob_t found{};
+    if (path.find_first_of("*?[") != std::string::npos && ::lstat(path.c_str(), &status) != 0 &&
+        ::glob(path.c_str(), 0, nullptr, &found) == 0) {
+      expanded.insert(expanded.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    } else {
+      expanded.push_back(path);
+    }
+    ::globfree(&found);
+  }
+  return expanded;
+}
+
 absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths) {
   std::vector<SourceFile> files;
-  for (const std::string& path : paths) {
+  for (const std::string& path : ExpandPatterns(paths)) {
     if (path == "-") {
-      files.push_back({path, 0});
+      files.push_back({path, 0, {}});
     } else if (absl::Status status = AddNamed(path, files); !status.ok()) {
       return status;
     }
@@ -149,6 +162,15 @@ SourceFormat FormatOf(std::string_view begin) {
   begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
   if (begin.empty()) return SourceFormat::kUnknown;
   const auto has = [begin](std::string_view word) { return begin.find(word) != std::string_view::npos; };
+  if (begin[0] == '{' && (has("\"coll_perf\"") || has("\"p2p_perf\"") || has("\"inspector_output_format_version\""))) {
+    return SourceFormat::kNcclInspector;
+  }
+  if (begin[0] == '{' && has("\"Communication Time Info\"")) return SourceFormat::kAscendProfile;
+  const std::string_view line = begin.substr(0, begin.find('\n'));
+  if (line.find("Communication(Not Overlapped)") != std::string_view::npos &&
+      line.find("Computing") != std::string_view::npos) {
+    return SourceFormat::kAscendProfile;
+  }
   if (begin[0] == '[' && has("\"ph\"") && has("\"name\"")) return SourceFormat::kKinetoTrace;
   if (begin[0] == '{' && (has("\"traceEvents\"") || has("\"distributedInfo\"") || has("\"deviceProperties\""))) {
     return SourceFormat::kKinetoTrace;

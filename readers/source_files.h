@@ -10,17 +10,29 @@
 
 namespace taskd::readers {
 
-enum class SourceFormat : uint8_t { kUnknown, kKinetoTrace, kFlightPickle, kFlightJson, kNcclRas };
+enum class SourceFormat : uint8_t {
+  kUnknown,
+  kKinetoTrace,
+  kAscendProfile,
+  kNcclInspector,
+  kFlightPickle,
+  kFlightJson,
+  kNcclRas
+};
 
-// As in `taskd diagnose --json`: "kineto", "flight_recorder", "nccl_ras".
+// As in `taskd diagnose --json`: "kineto", "ascend", "nccl_inspector", "flight_recorder", "nccl_ras".
 const char* Name(SourceFormat format);
 
 struct SourceFile {
   std::string path;
-  uint64_t bytes = 0;  // when it was found; 0 for standard input
+  uint64_t bytes = 0;              // when it was found; 0 for standard input
+  std::vector<std::string> parts;  // of a folder that is read as one file; empty: it is one
 };
 
-// Files, folders (what is below them too), patterns that the shell did not expand, and "-". In order of their paths, each
+// Patterns that the shell did not expand become the paths that they match; other paths, and those that match nothing, stay.
+std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths);
+
+// Files, folders (what is below them too), patterns as above, and "-". In order of their paths, each
 // once. Names in folders that begin with a dot are left alone. INVALID_ARGUMENT: one of `paths` is not there, or there
 // are more than kMaxFiles.
 absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths);

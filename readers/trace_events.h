@@ -1,14 +1,23 @@
 // What a profiler's trace shows of one rank that the diagnosis can use: some events, whatever the format.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "diagnosis/rank_place.h"
 #include "marks/step_fold.h"
 
 namespace taskd::readers {
+
+// What is kept of a rank's process groups.
+inline constexpr size_t kMaxGroups = 1024;
+inline constexpr size_t kMaxMembers = size_t{8} * diagnosis::kMaxRanks;  // of all of them
+inline constexpr size_t kMaxNameBytes = 512;
 
 struct TraceEvent {
   enum class Kind : uint8_t {
@@ -34,17 +43,36 @@ struct TraceEvent {
   uint64_t start_ns = 0, end_ns = 0;  // Unix, or since an unknown moment
 };
 
+// A kernel that is no communication, or a copy, on the device.
+struct KernelRun {
+  uint64_t start_ns = 0;
+  uint32_t length_ns = 0;
+  uint32_t name = 0;  // index in TraceRank::kernel_names
+};
+
 struct TraceRank {
   int rank = -1;       // -1: the file does not say
   int world_size = 0;  // 0: the file does not say
   std::vector<GroupInfo> groups;
   // In any order. At most as many as the reader was allowed; then `note` says so.
   std::vector<TraceEvent> events;
+  // In any order; none where there were more than the reader was allowed.
+  std::vector<KernelRun> kernels;
+  std::vector<std::string> kernel_names;
+  // Computation outside communication, by step, where the file sums it up.
+  std::map<int64_t, uint64_t> busy_ns;
   uint64_t records = 0;  // events of the file, of any kind
   std::string note;      // what is wrong with the file; empty: nothing
 };
 
 // The kind of operation that a library calls so: "all_reduce", "_allgather_base", "ncclDevKernel_AllReduce_Sum_f32".
 CommOp OpOfName(std::string_view name);
+
+// "hcom_allReduce__844_0_1@13681369207305868844", as HCCL calls an operation, or without the last part.
+struct HcomName {
+  std::string_view op;     // "allReduce"
+  std::string_view group;  // "13681369207305868844", else its last digits "844"
+};
+std::optional<HcomName> ReadHcomName(std::string_view name);
 
 }  // namespace taskd::readers

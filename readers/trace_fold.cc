@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -22,6 +23,7 @@ using Kind = TraceEvent::Kind;
 using Phase = MarkRecord::Phase;
 
 constexpr uint32_t kProcess = 1;  // a trace is of one process
+constexpr uint64_t kStampErrorNs = 1000;
 
 bool IsOp(Kind kind) { return kind == Kind::kDeviceOp || kind == Kind::kWork || kind == Kind::kCall; }
 bool IsStep(Kind kind) {
@@ -90,6 +92,17 @@ void DropNested(std::vector<TraceEvent>& events, Kind kind) {
     end_ns = std::max(end_ns, event.end_ns);
     return is_nested;
   });
+}
+
+// Stamps of older profilers are doubles: a step may seem to begin before the one before it has ended.
+void SeparateSteps(std::vector<TraceEvent>& events) {
+  uint64_t end_ns = 0;
+  for (TraceEvent& event : events) {
+    if (!IsStep(event.kind)) continue;
+    const bool overlaps = event.start_ns < end_ns && event.end_ns > end_ns;  // it is no step within that one
+    if (overlaps && end_ns - event.start_ns <= kStampErrorNs) event.start_ns = end_ns;
+    end_ns = std::max(end_ns, event.end_ns);
+  }
 }
 
 std::string JsonInside(std::string_view text) {
@@ -173,6 +186,97 @@ void AddIssues(std::vector<TraceEvent> ops, std::deque<StepFold>& folds) {
   }
 }
 
+using Span = std::pair<uint64_t, uint64_t>;
+
+// Adds a span that begins no earlier than those before.
+void AddSpan(Span span, std::vector<Span>& spans) {
+  if (!spans.empty() && span.first <= spans.back().second) {
+    spans.back().second = std::max(spans.back().second, span.second);
+  } else {
+    spans.push_back(span);
+  }
+}
+
+// What of `spans` lies outside of `others`; each of both in order, without overlap.
+std::vector<Span> Without(const std::vector<Span>& spans, const std::vector<Span>& others) {
+  std::vector<Span> left;
+  size_t next = 0;
+  for (auto [begin, end] : spans) {
+    while (next < others.size() && others[next].second <= begin) ++next;
+    for (size_t i = next; i < others.size() && others[i].first < end; ++i) {
+      if (others[i].first > begin) left.emplace_back(begin, others[i].first);
+      begin = std::max(begin, others[i].second);
+    }
+    if (begin < end) left.emplace_back(begin, end);
+  }
+  return left;
+}
+
+// What the device did in each step: how long it was busy with any kernel, and how long with those that took most.
+class KernelFold {
+ public:
+  KernelFold(TraceRank& trace, const std::vector<TraceEvent>& events, FoldedTrace& folded)
+      : trace_(trace), events_(events), folded_(folded) {
+    std::sort(trace_.kernels.begin(), trace_.kernels.end(),
+              [](const KernelRun& a, const KernelRun& b) { return a.start_ns < b.start_ns; });
+  }
+
+  void Fold() {
+    FoldBusy();
+    FoldTimes();
+  }
+
+ private:
+  static constexpr size_t kKept = 32;
+
+  void FoldBusy() {
+    std::vector<Span> kernels, operations;
+    for (const KernelRun& kernel : trace_.kernels) AddSpan({kernel.start_ns, EndOf(kernel)}, kernels);
+    for (const TraceEvent& event : events_) {  // in the order of their begins
+      if (event.kind == Kind::kDeviceOp) AddSpan({event.start_ns, event.end_ns}, operations);
+    }
+    const std::vector<Span> busy = Without(kernels, operations);
+    size_t next = 0;
+    for (StepFold& fold : folded_.folds) {
+      if (fold.previous_end_ns == 0) continue;
+      while (next < busy.size() && busy[next].second <= fold.previous_end_ns) ++next;
+      for (size_t i = next; i < busy.size() && busy[i].first < fold.end_ns; ++i) {
+        fold.device_busy_ns += std::min(busy[i].second, fold.end_ns) - std::max(busy[i].first, fold.previous_end_ns);
+      }
+    }
+  }
+
+  void FoldTimes() {
+    std::vector<double> all(trace_.kernel_names.size());
+    for (const KernelRun& kernel : trace_.kernels) all[kernel.name] += kernel.length_ns;
+    std::vector<uint32_t> order(all.size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&all](uint32_t a, uint32_t b) { return all[a] > all[b]; });
+    order.resize(std::min(order.size(), kKept));
+    std::vector<int> kept(all.size(), -1);
+    for (size_t i = 0; i < order.size(); ++i) {
+      kept[order[i]] = static_cast<int>(i);
+      folded_.kernels.push_back({.name = std::move(trace_.kernel_names[order[i]]), .ms = {}});
+    }
+    auto fold = folded_.folds.begin();
+    for (const KernelRun& kernel : trace_.kernels) {
+      if (kept[kernel.name] < 0) continue;
+      while (fold != folded_.folds.end() && fold->end_ns <= kernel.start_ns) ++fold;
+      if (fold == folded_.folds.end()) break;
+      if (fold->previous_end_ns == 0 || kernel.start_ns < fold->previous_end_ns) continue;
+      auto& ms = folded_.kernels[static_cast<size_t>(kept[kernel.name])].ms;
+      if (ms.empty() || ms.back().first != fold->step) ms.emplace_back(fold->step, 0);
+      ms.back().second += static_cast<float>(kernel.length_ns) / 1e6F;
+    }
+  }
+
+  static uint64_t EndOf(const KernelRun& kernel) { return kernel.start_ns + kernel.length_ns; }
+
+  TraceRank& trace_;
+  const std::vector<TraceEvent>& events_;
+  FoldedTrace& folded_;
+};
+
 }  // namespace
 
 FoldedTrace FoldTrace(TraceRank&& trace) {
@@ -190,6 +294,7 @@ FoldedTrace FoldTrace(TraceRank&& trace) {
     break;
   }
   folded.steps = ChooseSteps(events);
+  SeparateSteps(events);
   DropNested(events, Kind::kForward);
 
   if (trace.groups.size() == 1 && trace.groups[0].members.empty() && trace.world_size > 0) {
@@ -213,7 +318,12 @@ FoldedTrace FoldTrace(TraceRank&& trace) {
     fold.Add(record);
   }
   fold.Finish();
+  if (on_device && !trace.kernels.empty()) KernelFold(trace, events, folded).Fold();
   if (on_device) AddIssues(std::move(events), folded.folds);
+  for (StepFold& step : folded.folds) {
+    const auto busy = trace.busy_ns.find(step.step);
+    if (busy != trace.busy_ns.end()) step.device_busy_ns = busy->second;
+  }
   folded.groups = fold.groups();
   return folded;
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "marks/step_fold.h"
@@ -14,11 +16,18 @@ namespace taskd::readers {
 // Which events counted as steps.
 enum class StepSource : uint8_t { kNone, kNumbered, kCounted, kOptimizer };
 
+// What a kernel took in each step in which it ran.
+struct KernelTimes {
+  std::string name;
+  std::vector<std::pair<int64_t, float>> ms;  // by step, ascending
+};
+
 struct FoldedTrace {
   std::deque<StepFold> folds;  // in the order of their ends
   std::vector<GroupInfo> groups;
   StepSource steps = StepSource::kNone;
   bool has_ops = false;
+  std::vector<KernelTimes> kernels;  // those that took most
 };
 
 // Takes the events away. A group of which nothing is known has all of the job's ranks: `world_size`, 0: not known.

@@ -10,7 +10,7 @@ namespace taskd::commands {
 absl::StatusOr<readers::SourcesDiagnosis> DiagnoseFolder(const JobSource& source, const readers::StepSeen& on_step) {
   Progress progress;
   absl::StatusOr<readers::SourcesDiagnosis> read = readers::DiagnoseSources(
-      {source.from}, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); },
+      source.from, ReadingThreads(), [&](uint64_t done, uint64_t all) { progress.Show("reading", done, all); },
       on_step);
   progress.Clear();
   if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));

@@ -1,4 +1,4 @@
-// The diagnosis of a folder of files, or of one file, as commands give it (JobSource::from).
+// The diagnosis of files and folders, as commands give it (JobSource::from).
 #pragma once
 
 #include "absl/status/statusor.h"

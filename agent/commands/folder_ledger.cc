@@ -13,23 +13,32 @@ constexpr int64_t kAdvanceNs = 1'000'000'000;
 
 }  // namespace
 
-void FirstStep::Add(const StepFold& fold) {
-  at_ns_ = std::min(at_ns_, static_cast<int64_t>(fold.previous_end_ns != 0 ? fold.previous_end_ns : fold.start_ns));
+SeenSteps::SeenSteps(const JobSource& source)
+    : keeps_(std::find(source.from.begin(), source.from.end(), "-") != source.from.end()) {}
+
+void SeenSteps::Add(int rank, const StepFold& fold) {
+  first_ns_ =
+      std::min(first_ns_, static_cast<int64_t>(fold.previous_end_ns != 0 ? fold.previous_end_ns : fold.start_ns));
+  if (keeps_) kept_.emplace_back(rank, fold);
 }
 
 absl::StatusOr<ledger::Report> LedgerOfFolder(const JobSource& source, const readers::SourcesDiagnosis& diagnosed,
-                                              const FirstStep& first) {
-  int64_t now_ns = first.at_ns(), advanced_ns = first.at_ns();
+                                              const SeenSteps& seen) {
+  int64_t now_ns = seen.first_ns_, advanced_ns = seen.first_ns_;
   ledger::Ledger book({.now_ns = now_ns});
   book.SetKnownStragglers(ledger::StragglersOf(diagnosed.report.verdicts), now_ns);
-  absl::StatusOr<readers::SourcesDiagnosis> again = DiagnoseFolder(source, [&](int rank, const StepFold& fold) {
+  const auto add = [&](int rank, const StepFold& fold) {
     now_ns = std::max(now_ns, static_cast<int64_t>(fold.end_ns));
     book.Step(rank, fold, now_ns);
     if (now_ns - advanced_ns < kAdvanceNs) return;
     advanced_ns = now_ns;
     book.Advance(now_ns);
-  });
-  if (!again.ok()) return again.status();
+  };
+  if (seen.keeps_) {
+    for (const auto& [rank, fold] : seen.kept_) add(rank, fold);
+  } else if (absl::StatusOr<readers::SourcesDiagnosis> again = DiagnoseFolder(source, add); !again.ok()) {
+    return again.status();
+  }
   book.Advance(now_ns);
   return book.report();
 }

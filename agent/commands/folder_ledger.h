@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "agent/commands/job_flags.h"
@@ -13,20 +15,25 @@
 
 namespace taskd::commands {
 
-// When what steps tell of begins, Unix time.
-class FirstStep {
+// What a first reading has seen of the steps.
+class SeenSteps {
  public:
-  void Add(const StepFold& fold);
-  bool seen() const { return at_ns_ != std::numeric_limits<int64_t>::max(); }
-  int64_t at_ns() const { return at_ns_; }
+  explicit SeenSteps(const JobSource& source);
+  void Add(int rank, const StepFold& fold);
+  bool any() const { return first_ns_ != std::numeric_limits<int64_t>::max(); }
 
  private:
-  int64_t at_ns_ = std::numeric_limits<int64_t>::max();
+  friend absl::StatusOr<ledger::Report> LedgerOfFolder(const JobSource&, const readers::SourcesDiagnosis&,
+                                                       const SeenSteps&);
+
+  const bool keeps_;                                        // standard input is there once
+  int64_t first_ns_ = std::numeric_limits<int64_t>::max();  // when what they tell of begins, Unix time
+  std::vector<std::pair<int, StepFold>> kept_;
 };
 
-// `diagnosed`, `first`: what DiagnoseFolder has found there. The files are read once more, because what stragglers have
-// cost is known at the end. Errors: as DiagnoseFolder has them.
+// `diagnosed`, `seen`: what DiagnoseFolder has found there; there are steps. The files are read once more, because what
+// stragglers have cost is known at the end. Errors: as DiagnoseFolder has them.
 absl::StatusOr<ledger::Report> LedgerOfFolder(const JobSource& source, const readers::SourcesDiagnosis& diagnosed,
-                                              const FirstStep& first);
+                                              const SeenSteps& seen);
 
 }  // namespace taskd::commands

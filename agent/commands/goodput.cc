@@ -46,12 +46,12 @@ absl::Status Print(const GoodputOptions& options, const ledger::Report& report, 
 }
 
 absl::Status FromFiles(const GoodputOptions& options) {
-  FirstStep first;
+  SeenSteps seen(options.source);
   absl::StatusOr<readers::SourcesDiagnosis> read =
-      DiagnoseFolder(options.source, [&](int, const StepFold& fold) { first.Add(fold); });
+      DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) { seen.Add(rank, fold); });
   if (!read.ok()) return read.status();
-  if (!first.seen()) return absl::InvalidArgumentError("--from: no step has ended in these files");
-  absl::StatusOr<ledger::Report> report = LedgerOfFolder(options.source, *read, first);
+  if (!seen.any()) return absl::InvalidArgumentError("--from: no step has ended in these files");
+  absl::StatusOr<ledger::Report> report = LedgerOfFolder(options.source, *read, seen);
   if (!report.ok()) return report.status();
   return Print(options, *report, read->name);
 }

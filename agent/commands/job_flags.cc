@@ -12,7 +12,7 @@ void AddTlsFlags(Flags& flags, proto::Security& security) {
 }
 
 void JobSource::AddFlags(Flags& flags) {
-  from_flag_ = flags.Add("--from", from, "a task's folder of mark files, instead of a manager");
+  from_flag_ = flags.Add("--from", from, absl::StrCat(kFromHelp, "; instead of a manager"));
   manager_flag_ = flags.Add("--manager", manager, kManagerHelp);
   flags.Add("--job", job,
             "NAMESPACE/NAME; without --manager the job to find, a manager refuses any other one; of files the name");

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "agent/commands/command_line.h"
@@ -15,12 +16,15 @@ inline constexpr char kManagerHelp[] = "HOST:PORT of the manager [the only job t
 // --tls-dir and --tls-name.
 void AddTlsFlags(Flags& flags, proto::Security& security);
 
-// A folder of mark files, or a manager.
+inline constexpr char kFromHelp[] =
+    "a task's folder of mark files, or what other tools wrote: files, folders, patterns; - for stdin";
+
+// Files, or a manager.
 class JobSource {
  public:
-  std::string from;     // the folder; empty: ask the manager
-  std::string manager;  // HOST:PORT; empty: the only job of this user here, or `job`
-  std::string job;      // of a manager: refuses any other job's; of files: what the job is called [the folder's name]
+  std::vector<std::string> from;  // files, folders, patterns; empty: ask the manager
+  std::string manager;            // HOST:PORT; empty: the only job of this user here, or `job`
+  std::string job;  // of a manager: refuses any other job's; of files: what the job is called [the folder's name]
 
   void AddFlags(Flags& flags);
   // After the command line was read. In the environment both may stand; a flag wins over them. INVALID_ARGUMENT: both

@@ -38,21 +38,23 @@ constexpr std::chrono::milliseconds kTimeout{20000};
 
 absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
   view::History history;
-  FirstStep first;
+  SeenSteps seen(options.source);
   absl::StatusOr<readers::SourcesDiagnosis> diagnosed =
       DiagnoseFolder(options.source, [&](int rank, const StepFold& fold) {
         history.Add(rank, fold, fold.end_ns);
-        first.Add(fold);
+        seen.Add(rank, fold);
       });
   if (!diagnosed.ok()) return diagnosed.status();
   view::ReportPage page;
-  if (first.seen()) {
-    absl::StatusOr<ledger::Report> goodput = LedgerOfFolder(options.source, *diagnosed, first);
+  if (seen.any()) {
+    absl::StatusOr<ledger::Report> goodput = LedgerOfFolder(options.source, *diagnosed, seen);
     if (!goodput.ok()) return goodput.status();
     page.goodput = *std::move(goodput);
   }
   page.job = diagnosed->name;
-  page.source = absl::StrCat(diagnosed->sources.empty() ? "the mark files in " : "the files in ", options.source.from);
+  page.source =
+      absl::StrCat(diagnosed->sources.empty() ? "the mark files in " : "the files in ", options.source.from[0]);
+  if (options.source.from.size() > 1) absl::StrAppend(&page.source, " and ", options.source.from.size() - 1, " more");
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();
   page.report = std::move(diagnosed->report);

@@ -33,16 +33,17 @@
 #include "marks/step_name.h"
 #include "readers/diagnose_files.h"
 #include "readers/mark_directory.h"
+#include "readers/source_files.h"
 
 namespace taskd::commands {
 namespace {
 
 struct TraceOptions {
-  std::string from;       // a task's folder of mark files
-  std::string ranks;      // "0-7,12"; empty: all
-  std::string steps;      // "10-20"; empty: all
-  bool suspects = false;  // the ranks that a verdict accuses and who they are compared with, around the onset
-  std::string output;     // "-": stdout
+  std::vector<std::string> from;  // a task's folder of mark files, or several
+  std::string ranks;              // "0-7,12"; empty: all
+  std::string steps;              // "10-20"; empty: all
+  bool suspects = false;          // the ranks that a verdict accuses and who they are compared with, around the onset
+  std::string output;             // "-": stdout
 };
 
 using diagnosis::Scope;
@@ -243,7 +244,8 @@ std::vector<GroupInfo> Trace::GroupsOf(const readers::RankMarks& marks) const {
 }
 
 absl::Status Trace::Diagnose() {
-  absl::StatusOr<readers::MarkDirectory> directory = readers::ListMarkDirectory(options_.from);
+  absl::StatusOr<readers::MarkDirectory> directory =
+      readers::ListMarkDirectories(readers::ExpandPatterns(options_.from));
   if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
   directory_ = *std::move(directory);
   auto progress = [this](uint64_t done, uint64_t all) { progress_.Show("diagnosing", done, all); };
@@ -503,7 +505,7 @@ absl::Status RunTrace(const TraceOptions& options) { return Trace(options).Run()
 class TraceCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--from", options_.from, "a task's folder of mark files");
+    flags.Add("--from", options_.from, "a task's folder of mark files, or several that its nodes left");
     flags.Add("--ranks", options_.ranks, "only these, as 0-7,12");
     flags.Add("--steps", options_.steps, "only these, as 10-20");
     flags.Add(

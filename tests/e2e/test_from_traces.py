@@ -9,10 +9,11 @@ import chrome_traces
 import pytest
 from chrome_traces import GpuJob
 from needs import needs_torch
+from synthetic_job import Job
 
 
 def diagnose(stage, *paths, code=0):
-    done = stage.run("diagnose", "--json", *[flag for path in paths for flag in ("--from", str(path))])
+    done = stage.run("diagnose", "--json", "--from", *map(str, paths))
     assert done.returncode == code, (done.returncode, done.stderr)
     return json.loads(done.stdout) if code == 0 else done.stderr
 
@@ -70,6 +71,29 @@ def test_contract_slow_rank(stage, tmp_path, compress):
     assert verdict["since_time"].startswith("2026-01-01T00:00:0")
     assert 15 < verdict["cost_ms_per_step"] < 25
     assert "node 1" in stage.run("diagnose", "--from", str(tmp_path / "traces")).stdout  # the host is in the file's name
+
+
+@pytest.mark.parametrize("since", [30, 0])
+def test_contract_the_kernel_that_has_grown_is_named(stage, tmp_path, since):
+    job = slow_job()
+    job.extra[2] = (since, 20)
+    job.write(tmp_path / "traces")
+    verdict = diagnose(stage, tmp_path / "traces")["verdicts"][0]
+    assert (verdict["ids"], verdict["cause"]) == ([2], "compute")
+    kernel = verdict["evidence"][1]
+    assert kernel["feature"] == "kernel ampere_bf16_s16816gemm" and kernel["peers"] == 3
+    assert 26 < kernel["reference"] < 30 and 46 < kernel["value"] < 50
+    share = re.search(r"; kernel ampere_bf16_s16816gemm takes 1\.7\d x, (\d+) % of the excess$", verdict["text"])
+    assert share and int(share[1]) > 90, verdict["text"]
+
+
+def test_contract_device_that_waits_for_launches(stage, tmp_path):
+    job = GpuJob()
+    job.idle[1] = (30, 20)
+    job.write(tmp_path / "traces")
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [1])]
+    assert report["verdicts"][0]["cause"] == "host" and len(report["verdicts"][0]["evidence"]) == 1
 
 
 def test_contract_healthy_job_is_ok(stage, tmp_path):
@@ -243,6 +267,37 @@ def test_nothing_known_is_wrong_usage(stage, tmp_path):
     (tmp_path / "loss.json").write_text('{"loss": 1}')
     assert "no known format" in diagnose(stage, tmp_path / "loss.json", code=2)
     assert "No such file" in diagnose(stage, tmp_path / "nothing.json", code=2)
+
+
+def test_several_paths_and_standard_input(stage, tmp_path):
+    paths = slow_job().write(tmp_path / "traces", compress=True)
+    assert named(diagnose(stage, *paths)) == [("rank", [2])]
+    one = [flag for path in paths for flag in ("--from", str(path))]
+    assert stage.run("diagnose", "--json", *one).stdout == stage.run("diagnose", "--json", "--from", *map(str, paths)).stdout
+    with open(paths[2], "rb") as file:
+        report = stage.run("diagnose", "--json", "--from", *map(str, paths[:2]), "-", str(paths[3]), stdin=file)
+    assert named(json.loads(report.stdout)) == [("rank", [2])], report.stderr
+    goodput = json.loads(stage.run("goodput", "--json", "--from", *map(str, paths)).stdout)
+    assert goodput["slots"] == 4 and goodput["seconds"]["straggler"] > 0
+    with open(paths[2], "rb") as file:  # is there once, and goodput looks twice
+        again = stage.run("goodput", "--json", "--from", *map(str, paths[:2]), "-", str(paths[3]), stdin=file)
+    assert json.loads(again.stdout)["seconds"] == goodput["seconds"]
+
+
+def test_folders_of_marks_that_nodes_left(stage, tmp_path):
+    job = Job(ranks=4, steps=120, ranks_per_node=2)
+    job.compute[2] = lambda step: 1.5 if step >= 30 else 1
+    job.data_parallel()
+    job.write(tmp_path / "job")
+    (tmp_path / "node1" / "job").mkdir(parents=True)
+    for rank in (2, 3):
+        shutil.move(tmp_path / "job" / str(rank), tmp_path / "node1" / "job" / str(rank))
+    assert named(diagnose(stage, tmp_path / "job", tmp_path / "node1")) == [("rank", [2])]
+    out = tmp_path / "trace.json"
+    done = stage.run("trace", "--from", str(tmp_path / "job"), str(tmp_path / "node1"), "-o", str(out))
+    assert done.returncode == 0 and "4 ranks" in done.stdout, done.stderr
+    slow_job().write(tmp_path / "traces")
+    assert "judged by themselves" in diagnose(stage, tmp_path / "traces", tmp_path / "job", code=2)
 
 
 def test_a_pattern_and_a_report(stage, tmp_path):

@@ -81,6 +81,7 @@ class GpuJob:
     def __init__(self, ranks=4, steps=60, seed=1):
         self.ranks, self.steps = ranks, steps
         self.extra = {}        # rank -> (from step, ms)
+        self.idle = {}         # rank -> (from step, ms): the device waits for launches
         self.clock_ms = {}     # rank -> how far its clock is ahead
         self.first_step = {}   # rank -> number of its first step; 100 unless given
         self.annotate = True   # ProfilerStep#
@@ -100,12 +101,16 @@ class GpuJob:
             for rank in range(self.ranks):
                 since, more = self.extra.get(rank, (0, 0))
                 work = 50 + self.random.gauss(0, .3) + (more if step >= since else 0)
-                ready[rank] = begin + work
+                ready[rank] = begin + work + self.idle_ms(rank, step)
             done = max(ready.values()) + 2
             for rank in range(self.ranks):
                 self.add_step(events[rank], rank, step, begin, ready[rank], done)
             now = done + 3
         return {rank: self.trace(rank, events[rank]) for rank in events}
+
+    def idle_ms(self, rank, step):
+        since, ms = self.idle.get(rank, (0, 0))
+        return ms if step >= since else 0
 
     def add_step(self, events, rank, step, begin, ready, done):
         ahead = self.clock_ms.get(rank, 0)
@@ -122,7 +127,10 @@ class GpuJob:
             event(f"ProfilerStep#{number}", "gpu_user_annotation", begin + .5, done + 2, 7)
         event("aten::mm", "cpu_op", begin + 1, begin + 4, 1234)
         event("record_param_comms", "cpu_op", begin + 5, begin + 5.1, 1234, **comm)
-        event("ampere_bf16_s16816gemm", "kernel", begin + 2, ready, 7, device=rank, stream=7)
+        first = begin + 2 + self.idle_ms(rank, step)
+        event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", first, first + 1, 7, device=rank, stream=7)
+        event("vectorized_elementwise_kernel<4, float>", "kernel", first + 1, first + 20, 7, device=rank, stream=7)
+        event("ampere_bf16_s16816gemm", "kernel", first + 20, ready, 7, device=rank, stream=7)
         event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", ready, done, 20,
               device=rank, stream=20, **comm)
         if self.annotate:

@@ -419,9 +419,9 @@ class Stage:
         environment = clean_environment(PYTHONPATH=PYTHON_PACKAGE, **environment)
         return self._add(Process(name, [PYTHON, path, *arguments], environment, self.folder))
 
-    def run(self, *arguments, environment=None, timeout_s=20):
+    def run(self, *arguments, environment=None, timeout_s=20, stdin=None):
         """`taskd ARGUMENTS` to its end."""
-        return subprocess.run([TASKD, *arguments], env=environment or clean_environment(), capture_output=True, text=True,
+        return subprocess.run([TASKD, *arguments], env=environment or clean_environment(), capture_output=True, text=True, stdin=stdin,
                               timeout=timeout_s, check=False, cwd=self.folder)
 
     def close(self):
