@@ -326,6 +326,13 @@ class Api {
     json["missing"] = FormatRanges(behind, kMaxRuns);
     const int64_t since_ns = HangSinceNs(supervision);
     json["since"] = since_ns == 0 ? Json() : Json(Rfc3339(since_ns));
+    // As `taskd diagnose --from` answers of dumps. Steps do not say in which operation anybody stands.
+    json["origins"] = behind;
+    json["kind"] = behind.empty() ? "unknown" : "missing";
+    json["group"] = json["operation"] = "";
+    json["since_time"] = json["since"];
+    json["waiting"] = hang.waiting;
+    json["frames"] = Json::array();
     const LoggedEvent stacks = sources_.events->NewestStacks(since_ns);
     json["stacks"] = stacks.number == 0 ? Json() : Json(stacks.detail);
     return json;

@@ -158,6 +158,10 @@ TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {
   EXPECT_EQ(hang["highest_step"], 10);
   EXPECT_EQ(hang["since"], "1970-01-01T00:00:05.000Z");
   EXPECT_EQ(hang["stacks"], stacks.message);
+  EXPECT_EQ(hang["origins"], json::array({2}));
+  EXPECT_EQ(hang["kind"], "missing");
+  EXPECT_EQ(hang["since_time"], hang["since"]);
+  EXPECT_EQ(hang["waiting"], "0-1, 3");
   EXPECT_EQ(GetJson("live")["state"], "hung");
 }
 

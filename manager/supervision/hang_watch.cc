@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/median.h"
 #include "common/progress.h"
+#include "common/ranges_text.h"
 
 namespace taskd::manager {
 namespace {
@@ -78,11 +79,13 @@ HangVerdict HangWatch::Describe(const std::vector<RankPulse>& ranks, SteadyTime 
     verdict.lowest_step = std::min(verdict.lowest_step, rank.step);
     verdict.highest_step = std::max(verdict.highest_step, rank.step);
   }
-  std::vector<int> behind;
+  std::vector<int> behind, waiting;
   for (const RankPulse& rank : ranks) {
-    if (!IsFarAhead(rank.step, of_most) && rank.step == verdict.lowest_step && rank.step != verdict.highest_step)
-      behind.push_back(rank.rank);
+    if (IsFarAhead(rank.step, of_most)) continue;
+    const bool is_behind = rank.step == verdict.lowest_step && rank.step != verdict.highest_step;
+    (is_behind ? behind : waiting).push_back(rank.rank);
   }
+  verdict.waiting = FormatRanges(std::move(waiting), HangVerdict::kMaxBehind);
   verdict.behind.assign(behind.begin(), behind.begin() + Least(behind.size(), HangVerdict::kMaxBehind));
   std::sort(verdict.behind.begin(), verdict.behind.end());
   verdict.text = Text(verdict, behind.size());

@@ -56,6 +56,7 @@ struct HangVerdict {
   int64_t highest_step = -1;
   std::vector<int> behind;  // ranks at the lowest step, where steps differ; the first kMaxBehind
   std::vector<int> ahead;   // ranks whose steps are far ahead of the others': not counted
+  std::string waiting;      // the others, as ranges, the first kMaxBehind
   int ranks = 0;            // that live
   std::string text;         // one line
 
