@@ -103,19 +103,23 @@ std::string MakeRunFolder(const std::string& name) {
   return "";
 }
 
-// Managers of several jobs that start here at once would want the same ports, and each loser says so. So they take turns:
-// who has this name has it in the network namespace that the ports are in, until the result or the process goes. A
-// stranger that keeps it costs kTurnPatience.
-UniqueFd AwaitTurn() {
-  constexpr std::string_view kName("\0taskd-manager-starts", 21);
+// Whoever has a name has it in the network namespace that ports are in, until `taken` or the process goes. False: somebody
+// has it.
+bool TakeName(std::string_view name, UniqueFd& taken) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, kName.data(), kName.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + kName.size());
-  UniqueFd turn(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // after a zero: no file
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  taken.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return bind(taken.get(), reinterpret_cast<sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
+}
+
+// Managers of several jobs that start here at once would want the same ports, and each loser says so. So they take turns.
+// A stranger that keeps the name costs kTurnPatience.
+UniqueFd AwaitTurn() {
+  UniqueFd turn;
   const auto deadline = std::chrono::steady_clock::now() + kTurnPatience;
-  while (turn.valid() && bind(turn.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 && errno == EADDRINUSE &&
-         std::chrono::steady_clock::now() < deadline) {
+  while (!TakeName("taskd-manager-starts", turn) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kPoll);
   }
   return turn;
@@ -264,12 +268,15 @@ bool Daemons::StartManagerAt(const HostPort& reached) { return StartManagerFrom(
 
 int Daemons::StartManagerFrom(HostPort listen, int ports) {
   const UniqueFd turn = AwaitTurn();
+  port_.reset();
   const int first = listen.port;
   int failures = 0;
   for (; listen.port < first + ports; ++listen.port) {
     // Free or not: a proxy, or an HTTP listener, of a job that starts now may be about to listen there.
     if (ports > 1 && (listen.port == kProxyPort || listen.port == kHttpPort)) continue;
     if (!IsFree(listen)) continue;
+    // Free, but a manager that a starved machine keeps from starting is about to listen there.
+    if (ports > 1 && !TakeName(absl::StrCat("taskd-manager-at-", listen.port), port_)) continue;
     PrepareManager(listen);
     if (!Start(manager_)) return 0;
     int exit_code = 0;

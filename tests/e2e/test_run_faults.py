@@ -229,6 +229,23 @@ def test_many_jobs_at_once(jobs):
     wait_nothing_left(jobs, launchers)
 
 
+def test_a_port_at_which_a_slow_manager_is_about_to_listen(jobs):
+    """Its launcher has told its ranks that port, and has the port's name until it ends."""
+    taken = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    for port, name in zip((9601, 9604), taken):
+        try:
+            name.bind(f"\0taskd-manager-at-{port}")
+        except OSError:
+            pass  # a launcher of another test has it
+    launcher = jobs.launch("job", "--standalone", "--nproc-per-node=1", action=["wait"], environment=WITH_DAEMONS)
+    manager = manager_of(jobs.wait_started(1)[0])
+    assert manager.rsplit(":", 1)[1] not in ("9601", "9604")
+    jobs.put("go")
+    assert launcher.wait() == 0
+    for name in taken:
+        name.close()
+
+
 @pytest.mark.parametrize("kind", ["manager", "proxy"])
 def test_daemon_that_is_killed(jobs, kind):
     job = jobs.static(0, free_port(), nodes=1, action=["wait"], environment=WITH_DAEMONS)
