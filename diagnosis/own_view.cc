@@ -122,7 +122,9 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
   if (mode == OwnMode::kAll && peers.full_ns < kMinEnds * peers.cut_ns) peers.full_ns = 0;
   peers.tokens = MedianOf(views, [](const OwnView& own) { return own.tokens; });
   peers.tail_ns = MedianOf(views, [](const OwnView& own) { return static_cast<double>(own.fold->tail_ns); });
-  peers.busy_ns = MedianOf(views, [](const OwnView& own) { return static_cast<double>(own.fold->device_busy_ns); });
+  if (!views.empty() && views[0].fold->device_busy_ns > 0) {  // marks never tell
+    peers.busy_ns = MedianOf(views, [](const OwnView& own) { return static_cast<double>(own.fold->device_busy_ns); });
+  }
   peers.views = std::move(views);
   return peers;
 }
