@@ -28,6 +28,7 @@
 #include "readers/mark_directory.h"
 #include "readers/nccl_inspector.h"
 #include "readers/nccl_ras.h"
+#include "readers/pickle.h"
 #include "readers/source_files.h"
 #include "readers/trace_fold.h"
 
@@ -76,6 +77,16 @@ absl::StatusOr<std::pair<ByteSource, SourceFormat>> OpenSource(const std::string
   return std::pair(*std::move(source), format);
 }
 
+// Of a file of no known format that is a pickle: why it would not be read. Empty: it is something else.
+std::string WhyPickleIsRefused(ByteSource& source) {
+  std::string begin(kBeginBytes, '\0');
+  begin.resize(source.Read(begin.data(), begin.size()));
+  if (!IsPickle(begin)) return "";
+  ValueTree tree;
+  const std::string problem = ReadPickle(begin, tree);
+  return problem.starts_with("opcode") ? absl::StrCat("a pickle of more than plain data: ", problem) : "";
+}
+
 // One file, or an Ascend profiler's folder, whose trace is only read where nothing sums it up.
 ReadFile ReadOne(const SourceFile& file, size_t max_events, HangTables& tables) {
   ReadFile read;
@@ -90,6 +101,7 @@ ReadFile ReadOne(const SourceFile& file, size_t max_events, HangTables& tables) 
     auto& [source, format] = *opened;
     if (format == SourceFormat::kUnknown) {
       AddNote(read.note, source.damage());
+      AddNote(read.note, WhyPickleIsRefused(source));
     } else if (format == SourceFormat::kNcclInspector) {
       read.format = format;
       read.inspected = ReadNcclInspector(source);

@@ -9,6 +9,9 @@
 
 namespace taskd::readers {
 
+// Whether it begins as one of protocols 2 to 5.
+inline bool IsPickle(std::string_view begin) { return begin.size() > 1 && begin[0] == '\x80' && begin[1] <= 5; }
+
 // Protocols 2 to 5. Empty, or what is wrong and where. Where it is cut or too large, the tree has what was built before,
 // with the outermost container as its root; where it is refused ("opcode 0x63 is not one of plain data at byte 12"), or
 // is none of one value, nothing.

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "diagnosis/rank_place.h"
+#include "readers/pickle.h"
 
 namespace taskd::readers {
 namespace {
@@ -177,7 +178,7 @@ SourceFormat FormatOf(std::string_view begin) {
   }
   if (has("\"communicators_count\"") && has("\"communicators\"")) return SourceFormat::kNcclRas;
   if (begin[0] == '{' && (has("\"pg_config\"") || has("\"collective_seq_id\""))) return SourceFormat::kFlightJson;
-  if (begin[0] == '\x80' && begin.size() > 1 && begin[1] <= 5 && (has("pg_config") || has("collective_seq_id"))) {
+  if (IsPickle(begin) && (has("pg_config") || has("collective_seq_id") || (has("version") && has("entries")))) {
     return SourceFormat::kFlightPickle;
   }
   return SourceFormat::kUnknown;

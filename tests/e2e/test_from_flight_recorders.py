@@ -387,6 +387,10 @@ def test_pickle_with_a_call_is_refused(stage, tmp_path, protocol):
     assert f"opcode {opcode} is not one of plain data at byte" in note
     errors = diagnose(stage, tmp_path / "dumps" / "nccl_trace_rank_2", code=1)
     assert "nccl_trace_rank_2" in errors and f"opcode {opcode}" in errors
+    # A pickle that is no dump at all.
+    (tmp_path / "other.pkl").write_bytes(pickle.dumps(Call(), protocol=protocol))
+    errors = diagnose(stage, tmp_path / "other.pkl", code=1)
+    assert f"a pickle of more than plain data: opcode {opcode}" in errors and "called" not in errors
 
 
 def test_pickle_that_grows_without_end_is_bounded(stage, tmp_path):
