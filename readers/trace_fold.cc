@@ -420,11 +420,14 @@ class ClockSolver {
 std::vector<int64_t> ClockOffsetsOf(const std::vector<const FoldedTrace*>& ranks) { return ClockSolver(ranks).Solve(); }
 
 void ShiftClock(int64_t offset_ns, std::deque<StepFold>& folds) {
+  // 0: there is none. But a trace may begin at 0.
   const auto shift = [offset_ns](uint64_t& stamp) {
     if (stamp != 0) stamp -= static_cast<uint64_t>(offset_ns);
   };
   for (StepFold& fold : folds) {
-    for (uint64_t* stamp : {&fold.start_ns, &fold.end_ns, &fold.previous_end_ns}) shift(*stamp);
+    fold.start_ns -= static_cast<uint64_t>(offset_ns);
+    shift(fold.end_ns);
+    shift(fold.previous_end_ns);
     for (OpFold& op : fold.ops) {
       shift(op.first_start_ns);
       shift(op.last_end_ns);

@@ -284,6 +284,17 @@ def test_several_paths_and_standard_input(stage, tmp_path):
     assert json.loads(again.stdout)["seconds"] == goodput["seconds"]
 
 
+def test_a_trace_that_begins_at_0(stage, tmp_path):
+    """Ten steps of 0.1 s, two ranks: two rank-seconds, whatever day that is taken for."""
+    for rank in range(2):
+        steps = [{"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": step * 1e5, "dur": 1e5, "pid": 1, "tid": 1}
+                 for step in range(10)]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(
+            {"traceEvents": steps, "distributedInfo": {"rank": rank, "world_size": 2}}))
+    goodput = json.loads(stage.run("goodput", "--json", "--from", str(tmp_path)).stdout)
+    assert goodput["rank_s"] == pytest.approx(2, abs=0.01)
+
+
 def test_folders_of_marks_that_nodes_left(stage, tmp_path):
     job = Job(ranks=4, steps=120, ranks_per_node=2)
     job.compute[2] = lambda step: 1.5 if step >= 30 else 1
