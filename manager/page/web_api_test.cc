@@ -161,7 +161,7 @@ TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {
   EXPECT_EQ(hang["origins"], json::array({2}));
   EXPECT_EQ(hang["kind"], "missing");
   EXPECT_EQ(hang["since_time"], hang["since"]);
-  EXPECT_EQ(hang["waiting"], "0-1, 3");
+  EXPECT_EQ(hang["waiting"], "0, 1, 3");
   EXPECT_EQ(GetJson("live")["state"], "hung");
 }
 
