@@ -52,6 +52,7 @@ StoreAnswer ReadAnswer(const StoreCall& call, const std::vector<uint8_t>& states
 StoreCore::Result TierCore::Execute(StoreCall& call) {
   const StoreCaller& caller = call.caller;
   StoreRequest& request = call.request;
+  if (caller.tier) tiers_.insert(caller.stream);
   if (sharing_.WhenUnlocked(request.keys, [this, stream = caller.stream] { host_.resume(stream); })) {
     return Result::kBlocked;
   }
@@ -177,7 +178,8 @@ bool TierCore::AnswerFromCopies(const StoreCall& call) {
   return true;
 }
 
-// Answers the caller from the reply. A tier below gets copies of what this tier has copies of.
+// Answers the caller from the reply. A tier below gets copies of what this tier has copies of; not one that has gone
+// meanwhile, for it would never give them back.
 void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
   if (reply.type == TierFrame::Type::kFault) {
     StoreAnswer answer;
@@ -189,6 +191,7 @@ void TierCore::AnswerJoiner(const StoreCall& call, const TierFrame& reply) {
     host_.answer(call.caller, ReadAnswer(call, reply.states, reply.values));
     return;
   }
+  if (!tiers_.contains(call.caller.stream)) return;
   StoreAnswer answer;
   answer.states = reply.states;
   answer.values = reply.values;
@@ -509,6 +512,7 @@ void TierCore::Gone(uint64_t stream) {
     if (who.first == stream) ids.push_back(who.second);
   }
   for (uint64_t id : ids) Cancel(stream, id);
+  tiers_.erase(stream);
   unseen_.ForgetStream(stream);
   sharing_.DropStream(stream);
 }

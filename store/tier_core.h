@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "store/core.h"
 #include "store/sharing.h"
 #include "store/tier_frame.h"
@@ -114,6 +115,7 @@ class TierCore : public StoreCore {
   Sharing& sharing_;
   std::function<void(const TierFrame&)> send_;
 
+  absl::flat_hash_set<uint64_t> tiers_;  // streams of tiers below that have asked for anything and are there
   absl::flat_hash_map<std::string, Copy> copies_;
   size_t copy_bytes_ = 0;
   UnseenWrites unseen_;

@@ -338,6 +338,17 @@ TEST_F(TierCoreTest, ATierBelowGivesItsCopyBackFirst) {
   EXPECT_THAT(clients_.TakeResumed(), ElementsAre(1));
 }
 
+TEST_F(TierCoreTest, ATierBelowThatHasGoneGetsNoCopy) {
+  clients_.Ask(kTierBelow, StoreOp::kMultiGet, {"k"});
+  const TierFrame read = FlushOne();
+  tier_.Gone(kTierBelow);
+  Reply(read, {kCopied}, {"v"});
+  Receive(Type::kRevoke, 9, {"k"});
+  EXPECT_THAT(revoked_, IsEmpty()) << "nobody would give it back";
+  EXPECT_EQ(TakeOne().type, Type::kAcknowledge);
+  EXPECT_EQ(Get(1, "k").result, Result::kDone);
+}
+
 TEST_F(TierCoreTest, ATierBelowGetsCopiesOfWhatIsCopiedHereAlone) {
   const Asked asked = clients_.Ask(kTierBelow, StoreOp::kMultiGet, {"copied", "busy"});
   Reply(FlushOne(), {kCopied, kPresent | kHasValue}, {"1", "2"});
