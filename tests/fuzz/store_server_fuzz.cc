@@ -288,7 +288,11 @@ std::vector<std::string> FuzzSeeds() {
                                     FromHex(
                                         "5b0d010202080001869f020102030907010102020102030a0e02020202010203"
                                         "0815030302010203020112620e0203091c020204000202010203");
-  std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set, large_replies};
+  // A tier below that goes while its read is under way, and a write of what it read: it does not get a copy.
+  const std::string gone_tier =
+      FromHex("1400000002020102031507010102010e1602010203153007030202ffff2a060202023808010302");
+  std::vector<std::string> seeds = {wait_twice + set, barriers + set, barriers + wait_twice + set, large_replies,
+                                    gone_tier};
   for (uint8_t kind = 0; kind < 3; ++kind) {
     for (uint8_t place = 0; place < 2; ++place) {
       std::string all;
