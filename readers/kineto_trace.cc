@@ -272,7 +272,7 @@ class EventHandler : public JsonHandler<EventHandler> {
         if (base_ns_ > UINT64_MAX / 4) base_ns_ = 0;
         break;
       case Field::kRank:
-        if (depth() == 2) trace_.rank = ReadNumber(text, -1);
+        if (depth() == 2) trace_.rank = std::max(-1, ReadNumber(text, -1));
         break;
       case Field::kWorldSize:
         trace_.world_size = ReadNumber(text, 0);

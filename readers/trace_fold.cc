@@ -359,11 +359,17 @@ class ClockSolver {
     size_t rank;
     int64_t ns;
   };
+  struct First {
+    End end;
+    size_t newest_rank;  // that has it, too
+  };
 
+  // Rank by rank. What a rank has twice, a step of the same number, counts once.
   void Note(uint64_t key, End end) {
-    auto [first, is_new] = first_.emplace(key, end);
-    if (is_new || first->second.rank == end.rank) return;
-    differences_[{first->second.rank, end.rank}].push_back(end.ns - first->second.ns);
+    auto [found, is_new] = first_.try_emplace(key, First{end, end.rank});
+    First& first = found->second;
+    if (is_new || std::exchange(first.newest_rank, end.rank) == end.rank) return;
+    differences_[{first.end.rank, end.rank}].push_back(end.ns - first.end.ns);
   }
 
   void Compare(bool operations) {
@@ -411,7 +417,7 @@ class ClockSolver {
 
   const std::vector<const FoldedTrace*>& ranks_;
   std::vector<std::optional<int64_t>> offsets_;
-  absl::flat_hash_map<uint64_t, End> first_;
+  absl::flat_hash_map<uint64_t, First> first_;
   std::map<std::pair<size_t, size_t>, std::vector<int64_t>> differences_;
 };
 
