@@ -87,6 +87,31 @@ std::string WhyPickleIsRefused(ByteSource& source) {
   return problem.starts_with("opcode") ? absl::StrCat("a pickle of more than plain data: ", problem) : "";
 }
 
+// A file that is no profile, whole. False: it is one, or of no known format.
+bool ReadOther(ByteSource& source, SourceFormat format, const std::string& path, HangTables& tables, ReadFile& read) {
+  if (format == SourceFormat::kNcclInspector) {
+    read.inspected = ReadNcclInspector(source);
+    read.records = read.inspected.records;
+    read.host = read.inspected.host;
+    AddNote(read.note, read.inspected.note);
+  } else if (format == SourceFormat::kFlightPickle || format == SourceFormat::kFlightJson) {
+    read.dump = ReadFlightDump(source, format == SourceFormat::kFlightPickle, tables);
+    read.records = read.dump.records;
+    read.rank = read.dump.rank >= 0 ? read.dump.rank : RankOfPath(path);
+    read.world_size = read.dump.world_size;
+    AddNote(read.note, read.dump.note);
+  } else if (format == SourceFormat::kNcclRas) {
+    RasAnswers answers = ReadRasAnswers(source);
+    read.records = answers.records;
+    read.ras = std::move(answers.states);
+    AddNote(read.note, answers.note);
+  } else {
+    return false;
+  }
+  read.format = format;
+  return true;
+}
+
 // One file, or an Ascend profiler's folder, whose trace is only read where nothing sums it up.
 ReadFile ReadOne(const SourceFile& file, size_t max_events, HangTables& tables) {
   ReadFile read;
@@ -99,31 +124,10 @@ ReadFile ReadOne(const SourceFile& file, size_t max_events, HangTables& tables) 
       continue;
     }
     auto& [source, format] = *opened;
+    if (ReadOther(source, format, path, tables, read)) return read;
     if (format == SourceFormat::kUnknown) {
       AddNote(read.note, source.damage());
       AddNote(read.note, WhyPickleIsRefused(source));
-    } else if (format == SourceFormat::kNcclInspector) {
-      read.format = format;
-      read.inspected = ReadNcclInspector(source);
-      read.records = read.inspected.records;
-      read.host = read.inspected.host;
-      AddNote(read.note, read.inspected.note);
-      return read;
-    } else if (format == SourceFormat::kFlightPickle || format == SourceFormat::kFlightJson) {
-      read.format = format;
-      read.dump = ReadFlightDump(source, format == SourceFormat::kFlightPickle, tables);
-      read.records = read.dump.records;
-      read.rank = read.dump.rank >= 0 ? read.dump.rank : RankOfPath(path);
-      read.world_size = read.dump.world_size;
-      AddNote(read.note, read.dump.note);
-      return read;
-    } else if (format == SourceFormat::kNcclRas) {
-      RasAnswers answers = ReadRasAnswers(source);
-      read.format = format;
-      read.records = answers.records;
-      read.ras = std::move(answers.states);
-      AddNote(read.note, answers.note);
-      return read;
     } else if (format == SourceFormat::kAscendProfile) {
       ascend.Read(source);
     } else if (ascend.empty()) {

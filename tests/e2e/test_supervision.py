@@ -168,16 +168,22 @@ def sign(folder, name):
     open(os.path.join(folder, name), "w", encoding="utf-8").close()
 
 
-def test_hang_is_noticed_and_its_end(stage):
+def start_watched(stage):
+    """Three ranks that step, and a launcher that is told of hangs of 5 s."""
     manager = stage.manager()
     manager.all_on()
     proxy = stage.proxy(manager)
     launcher = Launcher(manager)
     launcher.report(launcher.messages.SupervisionEvent.STARTED)
     launcher.watch(hang_factor=10, hang_floor_s=5)
-    url = f"http://{manager.http}/metrics"
     folder = start_ranks(stage, manager, proxy, 3)
     wait_stepping(manager, 3, 150)  # some seconds: the manager looks once a second
+    return manager, launcher, folder
+
+
+def test_hang_is_noticed_and_its_end(stage):
+    manager, launcher, folder = start_watched(stage)
+    url = f"http://{manager.http}/metrics"
     assert launcher.notices.empty() and supervision(manager)["state"] == "running"
     assert metric(url, "taskd_hung_ranks") == 0
 
@@ -214,14 +220,7 @@ def test_hang_is_noticed_and_its_end(stage):
 
 def test_ranks_that_are_stopped_do_not_hang(stage):
     """A job that somebody has suspended: the ledger says so, and no hang is notified that a launcher would restart it for."""
-    manager = stage.manager()
-    manager.all_on()
-    proxy = stage.proxy(manager)
-    launcher = Launcher(manager)
-    launcher.report(launcher.messages.SupervisionEvent.STARTED)
-    launcher.watch(hang_factor=10, hang_floor_s=5)
-    folder = start_ranks(stage, manager, proxy, 3)
-    wait_stepping(manager, 3, 150)
+    manager, launcher, folder = start_watched(stage)
     pids = [rank["pid"] for rank in manager.rank_status().values()]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
