@@ -1,13 +1,21 @@
 #include "common/json_unescape.h"
 
 #include <charconv>
-#include <cstdint>
 #include <cstring>
 
 namespace taskd {
 namespace {
 
+bool ReadHex4(std::string_view text, size_t at, uint32_t& code) {
+  if (at + 4 > text.size()) return false;
+  const char* begin = text.data() + at;
+  return std::from_chars(begin, begin + 4, code, 16).ptr == begin + 4;
+}
+
+}  // namespace
+
 void AppendUtf8(uint32_t code, std::string& out) {
+  if ((code >= 0xd800 && code < 0xe000) || code > 0x10ffff) code = 0xfffd;
   if (code < 0x80) {
     out += static_cast<char>(code);
   } else if (code < 0x800) {
@@ -24,14 +32,6 @@ void AppendUtf8(uint32_t code, std::string& out) {
     out += static_cast<char>(0x80 | (code & 0x3f));
   }
 }
-
-bool ReadHex4(std::string_view text, size_t at, uint32_t& code) {
-  if (at + 4 > text.size()) return false;
-  const char* begin = text.data() + at;
-  return std::from_chars(begin, begin + 4, code, 16).ptr == begin + 4;
-}
-
-}  // namespace
 
 bool AppendJsonUnescaped(std::string_view text, std::string& out) {
   while (true) {
@@ -75,7 +75,7 @@ bool AppendJsonUnescaped(std::string_view text, std::string& out) {
           code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
           used += 6;
         }
-        AppendUtf8(code >= 0xd800 && code < 0xe000 ? 0xfffd : code, out);
+        AppendUtf8(code, out);
         break;
       }
       default:

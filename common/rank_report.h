@@ -19,6 +19,15 @@ inline std::string_view MarkCountName(int i) {
 // The last word of a manager that ends in order, to each node.
 inline constexpr char kManagerIsEnding[] = "the manager is ending";
 
+// That a rank has saved a checkpoint since its newest step ended. No fold tells that before the next one ends, and none
+// ever does where the process ends first.
+struct SavedInStep {
+  int64_t step = -1;  // N of the "step N" that is under way, or comes next; -1: nothing was saved
+  uint64_t ns = 0;    // that took so long
+
+  friend bool operator==(const SavedInStep&, const SavedInStep&) = default;
+};
+
 // taskd.v1.RankStatus.
 struct RankReport {
   int rank = 0;
@@ -35,6 +44,7 @@ struct RankReport {
   uint64_t lost = 0;
   double overhead_ns_per_mark = 0;
   uint64_t stopped_ms = 0;  // that its processes were stopped, or did not run with all of the node, while attached
+  SavedInStep saved;
 
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };

@@ -20,11 +20,14 @@ class Bar {
   static constexpr double kLargeRise = 0.35;            // ln: 40 % longer
   static constexpr double kLargeShare = 0.2;            // of the step, for loading and transfers
   static constexpr double kGustNs = 8e9;                // where the job has shown what its unrest is like
+  static constexpr double kStretchNs = 15e9;            // where it has not
 
   // `period_ns`: of a step. `has_device`: ranks compute on devices, which others leave alone.
   Bar(double period_ns, double min_cost_share, bool has_device)
       : period_ns_(period_ns), min_cost_share_(min_cost_share), has_device_(has_device) {}
 
+  // So many that how often they differ shows what is usual.
+  bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
   bool IsWorthIt(double cost_ns) const { return cost_ns >= min_cost_share_ * period_ns_; }
   bool IsBeyondUnrest(int compared, bool large, double lasted_ns, double cost_ns, double least_share) const {
     return IsCrowd(compared) || (cost_ns >= least_share * period_ns_ && (large || lasted_ns >= kStretchNs));
@@ -53,9 +56,7 @@ class Bar {
   static constexpr int kFew = 3;       // ranks, or lines
   static constexpr int kFewHosts = 4;  // that compute themselves: no device that others leave alone
   static constexpr double kFewMargin = 1.4;
-  static constexpr double kStretchNs = 15e9;
 
-  bool IsCrowd(int compared) const { return compared > (has_device_ ? kFew : kFewHosts); }
   double Costing(double share, double own_ns) const { return std::log1p(share * period_ns_ / own_ns); }
 
   const double period_ns_;

@@ -12,7 +12,7 @@ std::vector<std::pair<int, StepFold>> Step(const std::vector<int64_t>& ahead_ns)
   std::vector<std::pair<int, StepFold>> folds;
   for (int rank = 0; rank < 3; ++rank) {
     StepFold fold;
-    auto sample = [&](uint32_t index) {
+    auto sample = [&](uint16_t index) {
       const uint64_t end = kEnd + static_cast<uint64_t>(ahead_ns[static_cast<size_t>(rank)]);
       fold.samples.push_back({index, CommOp::kAllReduce, 0, end - 1000, end});
     };

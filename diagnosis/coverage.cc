@@ -75,33 +75,39 @@ void Coverage::SetCommunicationOn(int rank, bool on) {
   ++version_;
 }
 
-void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
+void Coverage::BeginStep() {
   ++observed_;
   ++version_;
-  for (const auto& [r, fold] : folds) {
-    Rank& rank = Touch(r);
-    const auto period = static_cast<double>(fold.period_ns());
-    const double share = 1 - OutsideNs(fold) / period;
-    rank.share += (share - rank.share) * (rank.last_step == kNever ? 1 : kAverage);
-    rank.pace_ns += (period - rank.pace_ns) * (rank.last_step == kNever ? 1 : kAverage);
-    rank.last_step = observed_;
-    NoteUses(layout, r, fold);
-  }
-  NotePace(folds);
+}
+
+void Coverage::Take(const Layout& layout, int r, const StepFold& fold) {
+  Rank& rank = Touch(r);
+  if (!IsPresent(rank)) sets_.until = kNever;
+  const auto period = static_cast<double>(fold.period_ns());
+  const double share = 1 - OutsideNs(fold) / period;
+  rank.share += (share - rank.share) * (rank.last_step == kNever ? 1 : kAverage);
+  rank.pace_ns += (period - rank.pace_ns) * (rank.last_step == kNever ? 1 : kAverage);
+  rank.last_step = observed_;
+  NoteUses(layout, r, fold, rank);
+}
+
+void Coverage::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, double period_ns) {
+  NotePace(folds, period_ns);
   NoteWaits(layout, folds);
 }
 
 void Coverage::Regroup(const Layout& layout) {
   ++version_;
+  sets_.until = kNever;
   for (Rank& rank : ranks_) {
     std::erase_if(rank.uses, [&](const Use& use) { return layout.group(use.group).users == 0; });
   }
 }
 
-void Coverage::NoteUses(const Layout& layout, int r, const StepFold& fold) {
-  Rank& rank = ranks_[static_cast<size_t>(r)];
+void Coverage::NoteUses(const Layout& layout, int r, const StepFold& fold, Rank& rank) {
   for (const OpFold& op : fold.ops) {
     if (IsPointToPoint(op.op)) {
+      if (!IsRecent(rank.point_to_point)) sets_.until = kNever;
       rank.point_to_point = observed_;
       if (op.peer >= 0) continue;  // the layout has it
     }
@@ -112,17 +118,16 @@ void Coverage::NoteUses(const Layout& layout, int r, const StepFold& fold) {
       std::erase_if(rank.uses, [&](const Use& known) { return !IsRecent(known.gathers) && !IsRecent(known.spreads); });
       use = rank.uses.insert(rank.uses.end(), {group});
     }
+    const bool met = Meets(*use);
     if (Gathers(op.op)) use->gathers = observed_;
     if (Spreads(op.op)) use->spreads = observed_;
+    if (!met && Meets(*use)) sets_.until = kNever;
   }
 }
 
-void Coverage::NotePace(const std::vector<std::pair<int, StepFold>>& folds) {
-  std::vector<double> periods;
-  for (const auto& [r, fold] : folds) periods.push_back(static_cast<double>(fold.period_ns()));
-  const double usual = LowerMedian(periods);
+void Coverage::NotePace(const std::vector<std::pair<int, StepFold>>& folds, double usual_ns) {
   for (const auto& [r, fold] : folds) {
-    ranks_[static_cast<size_t>(r)].behind_steps += static_cast<double>(fold.period_ns()) / usual - 1;
+    ranks_[static_cast<size_t>(r)].behind_steps += static_cast<double>(fold.period_ns()) / usual_ns - 1;
   }
 }
 
@@ -206,29 +211,37 @@ void Coverage::NoteMoments(const Layout& layout, const std::vector<ClassStep>& c
   }
 }
 
-// By rank, the smallest rank of those that it meets directly or through others; -1 for who is not present.
-std::vector<int> Coverage::FindSets(const Layout& layout) const {
+const std::vector<int>& Coverage::FindSets(const Layout& layout) const {
+  std::vector<int>& sets = sets_.of_ranks;
+  const bool known = observed_ < sets_.until && sets_.layout_version == layout.version();
+  if (known && sets.size() == ranks_.size()) return sets;
+  int until = std::numeric_limits<int>::max();
   UnionFind met(ranks_.size());
   std::vector<int> first_of_group(layout.groups().size(), -1);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& rank = ranks_[i];
     const int r = static_cast<int>(i);
     if (!IsPresent(rank)) continue;
+    until = std::min(until, rank.last_step + kPresent);
     for (const Use& use : rank.uses) {
       if (!Meets(use)) continue;
+      until = std::min(until, std::min(use.gathers, use.spreads) + kWindow);
       int& first = first_of_group[static_cast<size_t>(use.group)];
       if (first < 0) first = r;
       met.Join(r, first);
     }
     if (!IsRecent(rank.point_to_point)) continue;
+    until = std::min(until, rank.point_to_point + kWindow);
     for (const auto& [peer, group] : layout.rank(r).peers) {
       if (static_cast<size_t>(peer) < ranks_.size() && IsPresent(ranks_[static_cast<size_t>(peer)])) met.Join(r, peer);
     }
   }
-  std::vector<int> sets(ranks_.size(), -1);
+  sets.assign(ranks_.size(), -1);
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (IsPresent(ranks_[i])) sets[i] = met.Find(static_cast<int>(i));
   }
+  sets_.layout_version = layout.version();
+  sets_.until = until;
   return sets;
 }
 
@@ -268,7 +281,7 @@ Coverage::Finding Coverage::FindWaits() const {
 
 Coverage::Result Coverage::Judge(const Layout& layout) const {
   Result result;
-  const std::vector<int> sets = FindSets(layout);
+  const std::vector<int>& sets = FindSets(layout);
   std::vector<size_t> sizes(ranks_.size());  // by the smallest rank of the set
   size_t present = 0;
   size_t marked = 0;

@@ -35,8 +35,11 @@ class Coverage {
     kAbsorbed,  // a wait that is not marked takes up what a rank loses
   };
 
-  // The folds of one judged step, by rank, all with a period.
-  void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
+  // A step that is judged: it begins, each of its folds, which have a period, and all of them, by rank. `period_ns`: the
+  // lower median of their periods.
+  void BeginStep();
+  void Take(const Layout& layout, int rank, const StepFold& fold);
+  void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, double period_ns);
   // The layout was built anew: nothing is known of groups that are gone.
   void Regroup(const Layout& layout);
   // The job was started again, and may be another one.
@@ -75,14 +78,21 @@ class Coverage {
     double apart = 0;   // how much longer the first one was in operations than the last one; share of the period
     double change = 0;  // of the longest time outside operations, from the step before; share of the period
   };
+  // What FindSets() found. It is so until somebody begins to take part or to meet others, or the step in which it may be
+  // over that somebody did.
+  struct Sets {
+    std::vector<int> of_ranks;
+    uint64_t layout_version = 0;
+    int until = kNever;
+  };
   // Sums over steps and ranks of what ranks differ by from their peers in a step.
   struct Moments {
     double count = 0, known = 0, outside = 0, both = 0;
   };
 
   Rank& Touch(int rank);
-  void NoteUses(const Layout& layout, int rank, const StepFold& fold);
-  void NotePace(const std::vector<std::pair<int, StepFold>>& folds);
+  void NoteUses(const Layout& layout, int r, const StepFold& fold, Rank& rank);
+  void NotePace(const std::vector<std::pair<int, StepFold>>& folds, double usual_ns);
   // What one class of peers did in one step; ns, sums over its ranks unless noted.
   struct ClassStep {
     double count = 0, known = 0, outside = 0, period = 0;
@@ -97,7 +107,8 @@ class Coverage {
   bool IsPresent(const Rank& rank) const { return rank.last_step != kNever && rank.last_step > observed_ - kPresent; }
   bool IsRecent(int step) const { return step != kNever && step > observed_ - kWindow; }
   bool Meets(const Use& use) const { return IsRecent(use.gathers) && IsRecent(use.spreads); }
-  std::vector<int> FindSets(const Layout& layout) const;
+  // By rank, the smallest rank of those that it meets directly or through others; -1 for who is not present.
+  const std::vector<int>& FindSets(const Layout& layout) const;
   bool GoesFreely() const;
   Finding FindWaits() const;
   std::string Explain(Finding finding, const Layout& layout, const std::vector<int>& sets) const;
@@ -111,6 +122,7 @@ class Coverage {
   static constexpr int kEnough = 10;  // steps until anything is reported
 
   std::vector<Rank> ranks_;
+  mutable Sets sets_;
   uint64_t version_ = 0;
   int observed_ = 0;      // steps
   int silent_steps_ = 0;  // the last ones, without any operation

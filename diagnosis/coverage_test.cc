@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "diagnosis/stats.h"
+
 namespace taskd::diagnosis {
 namespace {
 
@@ -43,7 +45,13 @@ class CoverageTest : public ::testing::Test {
       if (ranks[r].covered > 0) fold.ops.push_back({.op = op_, .count = 1, .duration_ns = fold.covered_ns});
       folds.emplace_back(static_cast<int>(r), fold);
     }
-    coverage_.Observe(layout_, folds);
+    coverage_.BeginStep();
+    std::vector<double> periods;
+    for (const auto& [r, fold] : folds) {
+      coverage_.Take(layout_, r, fold);
+      periods.push_back(static_cast<double>(fold.period_ns()));
+    }
+    coverage_.Observe(layout_, folds, LowerMedian(periods));
   }
 
   void Steps(int count, const std::function<std::vector<Done>(int step)>& ranks) {
@@ -117,6 +125,32 @@ TEST_F(CoverageTest, StepsThatKeepPaceWithoutMarksCannotBeJudged) {
   EXPECT_EQ(Judge(), Finding::kNoMarks);
   EXPECT_FALSE(coverage_.Judge(layout_).ranks[0].sufficient);
   EXPECT_THAT(Note(), HasSubstr("if communication is switched off, taskd switch communication=on, else docs/marks.md"));
+}
+
+TEST_F(CoverageTest, SaysAtOnceWhoBeginsToMeetOthersAndWhoMeetsThemNoMore) {
+  AddRanks(2, {{0, 1}});
+  const auto unmarked = [](int) { return std::vector<Done>{{85}, {85}}; };
+  const auto marked = [](int t) {
+    const double last = std::max(First(t), Second(t));
+    return std::vector<Done>{{80 + last + 5, last - First(t) + 5}, {80 + last + 5, last - Second(t) + 5}};
+  };
+  // Is asked after each step.
+  const auto steps = [&](int count, const std::function<std::vector<Done>(int step)>& ranks) {
+    Finding finding = Finding::kTooEarly;
+    for (int t = 0; t < count; ++t) {
+      Step(ranks(t));
+      finding = Judge();
+    }
+    return finding;
+  };
+  EXPECT_EQ(steps(20, unmarked), Finding::kNoMarks);
+  EXPECT_NE(steps(1, marked), Finding::kNoMarks);
+  EXPECT_EQ(steps(20, marked), Finding::kSeen);
+  EXPECT_NE(steps(63, unmarked), Finding::kNoMarks) << "of 64 steps the first one still had marks";
+  EXPECT_EQ(steps(1, unmarked), Finding::kNoMarks);
+  const auto first_alone = [](int) { return std::vector<Done>{{85}}; };
+  EXPECT_EQ(steps(5, first_alone), Finding::kNoMarks);
+  EXPECT_EQ(steps(1, first_alone), Finding::kAlone);
 }
 
 TEST_F(CoverageTest, AdviceFollowsTheSwitch) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/ranges_text.h"
+#include "diagnosis/bar.h"
 #include "diagnosis/book.h"
 #include "diagnosis/clocks.h"
 #include "diagnosis/coverage.h"
@@ -47,9 +48,33 @@ constexpr int kOddNote = 100;                 // steps
 constexpr double kMostlyCommunication = 0.5;  // of the step, on the rank that waits least
 constexpr double kAverage = 0.05;
 constexpr double kCoarse = 0.25;  // of own time: where less cannot be told nobody is called healthy
+constexpr size_t kAhead = 4;      // folds, whose memory is on its way while others are looked at
 constexpr size_t kRestless = 3;   // rises that came and went, until it is worth a note
 
 using Folds = Gathering::Folds;
+
+// They come in any order, and are large: places are sorted, and each fold is moved once.
+void SortByRank(Folds& folds) {
+  const auto by_rank = [](const auto& a, const auto& b) { return a.first < b.first; };
+  if (std::is_sorted(folds.begin(), folds.end(), by_rank)) return;
+  std::vector<std::pair<int, uint32_t>> places;
+  places.reserve(folds.size());
+  for (const auto& [rank, fold] : folds) places.emplace_back(rank, static_cast<uint32_t>(places.size()));
+  std::sort(places.begin(), places.end());
+  for (uint32_t first = 0; first < places.size(); ++first) {
+    // Along the cycle of those that are in each other's place.
+    if (places[first].second == first) continue;
+    Folds::value_type moved = std::move(folds[first]);
+    uint32_t to = first;
+    while (places[to].second != first) {
+      const uint32_t from = std::exchange(places[to].second, to);
+      folds[to] = std::move(folds[from]);
+      to = from;
+    }
+    places[to].second = to;
+    folds[to] = std::move(moved);
+  }
+}
 
 }  // namespace
 
@@ -87,6 +112,8 @@ class Engine::Impl {
 
   bool Add(int rank, StepFold fold, uint64_t now_ns) {
     if (rank < 0 || rank >= kMaxRanks || fold.step < 0 || fold.step > StepFold::kMaxStep) return false;
+    now_ns_ = now_ns;
+    if (begun_ns_ == 0) begun_ns_ = now_ns;
     const StepFold* waits = gathering_.Add(rank, std::move(fold), now_ns);
     const Gathering::Position at = gathering_.at(rank);
     if (gathering_.IsFarAhead(at)) odd_ = {rank, at.step, last_step_, judged_steps_};
@@ -96,6 +123,7 @@ class Engine::Impl {
   }
 
   bool Advance(uint64_t now_ns) {
+    now_ns_ = now_ns;
     bool changed = false;
     while (gathering_.IsDue(now_ns)) changed = JudgeNextStep() || changed;
     return changed;
@@ -111,9 +139,8 @@ class Engine::Impl {
 
   Report MakeReport() const {
     Report report;
-    for (int rank = 0; rank < layout_.size(); ++rank) {
-      report.ranks += layout_.known(rank) && !IsOfFormerLife(rank) ? 1 : 0;
-    }
+    report.ranks = layout_.known_ranks();
+    for (int rank = 0; rank < gathering_.size(); ++rank) report.ranks -= IsOfFormerLife(rank) ? 1 : 0;
     report.first_step = first_step_;
     report.last_step = last_step_;
     report.verdicts = book_.verdicts();
@@ -129,13 +156,14 @@ class Engine::Impl {
     const bool fine = SayFineness(seen, report);
     const std::vector<int> ahead = gathering_.FarAhead();
     const bool behind = IsBehind();
-    std::vector<Note> notes = MakeNotes(coverage.note, ahead, behind);
+    const std::vector<int> silent = SilentRanks();
+    std::vector<Note> notes = MakeNotes(coverage.note, ahead, silent, behind);
     report.notes.insert(report.notes.begin(), std::make_move_iterator(notes.begin()),
                         std::make_move_iterator(notes.end()));
     if (book_.any_open()) {
       report.state = JobState::kSlow;
     } else if (judged_steps_ >= kEnoughSteps && CanJudge() && seen && fine && roster().unheard.empty() &&
-               !AnyFellSilent() && !IsIdle() && ahead.empty() && !behind) {
+               !AnyFellSilent(silent) && !IsIdle() && ahead.empty() && !behind) {
       report.state = JobState::kOk;
     }
     return report;
@@ -188,6 +216,10 @@ class Engine::Impl {
     if (fineness.more_steps > 0) {
       absl::StrAppend(&text, "; about ", fineness.more_steps, " more steps are needed for 10 %");
     }
+    if (young_) {
+      absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",
+                            WriteSentence(*young_, layout_, periods_.recent_ns() / 1e6), Bar::kStretchNs / 1e9);
+    }
     report.notes.push_back({NoteKind::kShort, std::move(text), first_step_});
     return false;
   }
@@ -205,12 +237,13 @@ class Engine::Impl {
       recent_.clear();
       coverage_.Forget();
     }
-    return Judge(step.folds, step.at.step);
+    const bool changed = Judge(step.folds, step.at.step);
+    gathering_.GiveBack(std::move(step.folds));
+    return changed;
   }
 
   bool Judge(Folds& folds, int64_t step) {
-    const auto by_rank = [](const auto& a, const auto& b) { return a.first < b.first; };
-    if (!std::is_sorted(folds.begin(), folds.end(), by_rank)) std::sort(folds.begin(), folds.end(), by_rank);
+    SortByRank(folds);
     if (layout_.dirty()) RebuildLayout();
     const size_t reported = folds.size();
     if (reported * kFewParts < gathering_.voices()) return false;
@@ -227,6 +260,7 @@ class Engine::Impl {
       own_.ObserveCheckpoints(folds, place, periods_.recent_ns());
       return false;
     }
+    TakeFolds(folds, place);
     RememberStep(folds, step, place, period_ns);
     Observe(folds, place);
     const bool changed = Accuse(step, place, FollowPlannedChange(step, place));
@@ -278,19 +312,33 @@ class Engine::Impl {
     return LowerMedian(without_checkpoint) > kPauseFactor * LowerMedian(periods);
   }
 
-  void RememberStep(const Folds& folds, int64_t step, int64_t place, double period_ns) {
-    uint64_t end_ns = 0;
-    for (const auto& [rank, fold] : folds) {
-      if (static_cast<size_t>(rank) >= judged_at_.size()) judged_at_.resize(static_cast<size_t>(rank) + 1, -1);
-      judged_at_[static_cast<size_t>(rank)] = judged_steps_;
-      end_ns = std::max(end_ns, fold.end_ns - static_cast<uint64_t>(clocks_.OffsetNs(layout_.node(rank))));
+  // Everybody looks at the operations of one fold before those of the next: they are the most of it, and all folds
+  // together are more than any cache holds.
+  void TakeFolds(const Folds& folds, int64_t place) {
+    coverage_.BeginStep();
+    own_.BeginStep(layout_, folds);
+    for (size_t i = 0; i < folds.size(); ++i) {
+      if (i + kAhead < folds.size()) __builtin_prefetch(folds[i + kAhead].second.ops.data());
+      const auto& [rank, fold] = folds[i];
+      coverage_.Take(layout_, rank, fold);
+      own_.Take(layout_, rank, fold);
+      transfers_.Take(layout_, rank, fold, place);
       for (const OpFold& op : fold.ops) {
         if (!IsPointToPoint(op.op)) continue;
         int& most = microbatches_[static_cast<size_t>(rank)];
         most = std::max(most, static_cast<int>(std::min<uint32_t>(op.count, 1 << 20)));
       }
     }
-    coverage_.Observe(layout_, folds);
+  }
+
+  void RememberStep(const Folds& folds, int64_t step, int64_t place, double period_ns) {
+    uint64_t end_ns = 0;
+    for (const auto& [rank, fold] : folds) {
+      if (static_cast<size_t>(rank) >= judged_at_.size()) judged_at_.resize(static_cast<size_t>(rank) + 1, -1);
+      judged_at_[static_cast<size_t>(rank)] = judged_steps_;
+      end_ns = std::max(end_ns, fold.end_ns - static_cast<uint64_t>(clocks_.OffsetNs(layout_.node(rank))));
+    }
+    coverage_.Observe(layout_, folds, period_ns);
     double least = 1;
     for (const auto& [rank, fold] : folds) {
       least = std::min(least, static_cast<double>(fold.covered_ns) / static_cast<double>(fold.period_ns()));
@@ -307,7 +355,7 @@ class Engine::Impl {
     const double steps_per_hour = 3.6e12 / std::max(1e6, periods_.recent_ns());
     const double arl_factor = steps_per_hour * 1000 / std::max(1e-3, options_.false_alarms_per_1000_hours);
     own_.Observe(layout_, folds, place, periods_.recent_ns(), arl_factor);
-    transfers_.Observe(layout_, folds, place, arl_factor);
+    transfers_.Observe(place, arl_factor);
     if (judged_steps_ % kClockEvery == 1) clocks_.Add(layout_, folds);
     if (judged_steps_ % kSolveEvery == 5) clocks_.Solve();
   }
@@ -374,6 +422,9 @@ class Engine::Impl {
         evidence.last_step = lives_.StepAt(evidence.last_step);
       }
     }
+    const auto young = std::find_if(accusations.begin(), accusations.end(), [](const auto& a) { return a.is_young; });
+    young_.reset();
+    if (young != accusations.end()) young_ = young->verdict;
     KeepRestored(accusations);
     const bool changed = book_.Update(accusations, step, [this](const Verdict& verdict) { return HasLeft(verdict); });
     left_.clear();
@@ -394,35 +445,53 @@ class Engine::Impl {
   int JudgedAt(int rank) const {
     return rank >= 0 && static_cast<size_t>(rank) < judged_at_.size() ? judged_at_[static_cast<size_t>(rank)] : -1;
   }
-  // Once a few steps were judged: after a restart of the manager nobody has been heard yet.
+  // After a restart of the manager nobody has been heard yet: nodes come back one after the other, each with all the steps
+  // that it has kept. As long as a step waits for its last ranks it is waited for who is not there yet.
+  bool MayComeBack(int rank) const { return JudgedAt(rank) < 0 && IsBeginning(); }
+  bool IsBeginning() const { return now_ns_ < begun_ns_ + options_.step_deadline_ns; }
+  // Once a few steps were judged.
   bool HasLeft(int rank) const {
     if (gathering_.IsGone(rank)) return true;
+    if (MayComeBack(rank)) return false;
     return judged_steps_ - 1 - std::max(0, JudgedAt(rank)) > kAbsentSteps;
   }
-  // Who is accused does not take part any more, or its number is another process's on another node.
-  bool HasLeft(const Verdict& verdict) const {
-    const auto left = [this](int rank) { return HasLeft(rank) || left_.count(rank) > 0; };
+  // Whether it is so of any rank that the verdict accuses. `of_unknown`: what is so of a node without any known rank.
+  template <typename Is>
+  bool IsAnyAccused(const Verdict& verdict, bool of_unknown, const Is& is) const {
     switch (verdict.scope) {
       case Scope::kRank:
       case Scope::kGroup:
-        return std::all_of(verdict.ids.begin(), verdict.ids.end(), left);
+        return std::any_of(verdict.ids.begin(), verdict.ids.end(), is);
       case Scope::kNode:
-        return std::all_of(verdict.ids.begin(), verdict.ids.end(), [&](int node) {
+        return std::any_of(verdict.ids.begin(), verdict.ids.end(), [&](int node) {
           const auto ranks = layout_.nodes().find(node);
-          if (ranks == layout_.nodes().end()) return judged_steps_ > kAbsentSteps;
-          return std::all_of(ranks->second.begin(), ranks->second.end(), left);
+          if (ranks == layout_.nodes().end()) return of_unknown;
+          return std::any_of(ranks->second.begin(), ranks->second.end(), is);
         });
       case Scope::kLink:
         return std::any_of(verdict.links.begin(), verdict.links.end(),
-                           [&](const Link& link) { return left(link.a) || left(link.b); });
+                           [&](const Link& link) { return is(link.a) || is(link.b); });
       case Scope::kJob:
         return false;
     }
     return false;
   }
+  // Who is accused does not take part any more, or its number is another process's on another node: of a link one end,
+  // else all of them.
+  bool HasLeft(const Verdict& verdict) const {
+    if (verdict.scope == Scope::kJob) return false;
+    const auto left = [this](int rank) { return HasLeft(rank) || left_.count(rank) > 0; };
+    if (verdict.scope == Scope::kLink) return IsAnyAccused(verdict, false, left);
+    const bool may_be_here = judged_steps_ <= kAbsentSteps || IsBeginning();
+    return !IsAnyAccused(verdict, may_be_here, [&](int rank) { return !left(rank); });
+  }
+  // Somebody whom the verdict accuses has not been heard yet.
+  bool IsAwaited(const Verdict& verdict) const {
+    return IsAnyAccused(verdict, IsBeginning(), [this](int rank) { return MayComeBack(rank); });
+  }
 
   // Verdicts of an earlier life of the manager stay until there is evidence of this life: long enough for a deviation
-  // that is still there to be found again.
+  // that is still there to be found again. Steps without whom they accuse are none.
   void KeepRestored(std::vector<Accusation>& accusations) {
     std::erase_if(restored_, [&](Restored& restored) {
       bool again = false;
@@ -434,7 +503,8 @@ class Engine::Impl {
       }
       if (again) return false;
       if (HasLeft(restored.verdict)) return true;
-      if (++restored.steps > kKeepRestored || !book_.IsOpen(restored.key)) return true;
+      if (!IsAwaited(restored.verdict)) ++restored.steps;
+      if (restored.steps > kKeepRestored || !book_.IsOpen(restored.key)) return true;
       Accusation& accusation = accusations.emplace_back();
       accusation.key = restored.key;
       accusation.verdict = restored.verdict;
@@ -458,7 +528,8 @@ class Engine::Impl {
   bool IsIdle() const { return own_.idle_steps() >= kMaxIdleSteps; }
 
   // `uncovered`: why the marks do not suffice; empty: they do, or it is not known yet.
-  std::vector<Note> MakeNotes(const std::string& uncovered, const std::vector<int>& ahead, bool behind) const {
+  std::vector<Note> MakeNotes(const std::string& uncovered, const std::vector<int>& ahead,
+                              const std::vector<int>& silent, bool behind) const {
     std::vector<Note> notes;
     if (has_few_steps()) {
       notes.push_back(
@@ -478,7 +549,6 @@ class Engine::Impl {
                         kMaxRanks - 1, "), or they are more than the rank or its node may bring"),
            first_step_});
     }
-    const std::vector<int> silent = SilentRanks();
     if (!silent.empty() && judged_steps_ > 0 && std::ssize(silent) < gathering_.size()) {
       notes.push_back({NoteKind::kNoData, absl::StrCat("no more marks of rank ", FormatRanges(silent), ": not judged"),
                        SilentSince(silent)});
@@ -516,7 +586,7 @@ class Engine::Impl {
       notes.push_back(std::move(note));
     }
     NoteUnbalancedStages(notes);
-    if (own_.rotation() > 0.7 && !book_.any_open() && WorkIsUneven()) {
+    if (!book_.any_open() && WorkIsUneven() && own_.rotation() > 0.7) {
       notes.push_back(
           {NoteKind::kRotation, "the slowest rank changes from step to step: none is slow by itself", first_step_});
     }
@@ -548,9 +618,8 @@ class Engine::Impl {
     return since;
   }
 
-  // A rank of this life of the job that nobody has reported as gone.
-  bool AnyFellSilent() const {
-    const std::vector<int> silent = SilentRanks();
+  // One of this life of the job that nobody has reported as gone.
+  bool AnyFellSilent(const std::vector<int>& silent) const {
     return std::any_of(silent.begin(), silent.end(), [this](int rank) {
       return !gathering_.IsGone(rank) && std::max(0, gathering_.at(rank).life) == gathering_.taken().life;
     });
@@ -659,6 +728,7 @@ class Engine::Impl {
   Clocks clocks_;
   Coverage coverage_;
   Book book_;
+  std::optional<Verdict> young_;  // of the last step's accusations, that has not lasted yet
   std::vector<Restored> restored_;
   std::vector<int> microbatches_;
   std::set<int> moved_;  // ranks, since the layout was made
@@ -670,6 +740,8 @@ class Engine::Impl {
   bool life_begins_ = true;
   Periods periods_;
   std::deque<std::pair<double, double>> recent_;  // periods and own times, pauses too
+  uint64_t begun_ns_ = 0;                         // the first fold came; 0: none has
+  uint64_t now_ns_ = 0;
   int64_t first_step_ = -1;
   int64_t last_step_ = -1;
   int judged_steps_ = 0;

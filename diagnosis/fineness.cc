@@ -78,7 +78,7 @@ class Finder {
  private:
   static bool HasDevice(const JudgeInput& in) {
     for (int rank = 0; rank < in.own.size(); ++rank) {
-      if (in.own.rank(rank).issue_level_ns > 0 && in.is_present(rank)) return true;
+      if (in.own.rank(rank).has_device && in.is_present(rank)) return true;
     }
     return false;
   }

@@ -76,6 +76,11 @@ Gathering::Step Gathering::Take() {
   return step;
 }
 
+void Gathering::GiveBack(Folds folds) {
+  folds.clear();
+  spare_ = std::move(folds);
+}
+
 std::vector<int> Gathering::SilentBefore(const Position& position) const {
   std::vector<int> silent;
   for (int rank = 0; rank < size(); ++rank) {
@@ -172,6 +177,7 @@ const StepFold* Gathering::Wait(int rank, Position position, StepFold fold, uint
   auto [found, added] = waiting_.try_emplace(position);
   Bucket& bucket = found->second;
   if (added) {
+    bucket.folds.swap(spare_);
     bucket.first_ns = now_ns;
     for (const Rank& other : ranks_) bucket.passed += other.live && other.at >= position ? 1 : 0;
   }

@@ -50,6 +50,8 @@ class Gathering {
   bool IsDue(uint64_t now_ns);
   // It, due or not; there is one.
   Step Take();
+  // What Take() gave, once it was judged: the next step has its folds in the same memory.
+  void GiveBack(Folds folds);
 
   int size() const { return static_cast<int>(ranks_.size()); }  // ranks up to the highest one that was heard
   size_t bytes() const { return bytes_; }
@@ -74,10 +76,10 @@ class Gathering {
     bool heard = false;
     bool gone = false;
     bool unused = false;  // its newest fold
-    Position at;
     int missed = 0;
+    Position at;
     uint32_t process_id = 0;    // of its last fold that was taken
-    size_t waiting = 0;         // its folds
+    uint32_t waiting = 0;       // its folds
     Position newest_waiting;    // of them; not beyond `at`
     size_t waiting_bytes = 0;   // of them
     uint64_t withdrawn_at = 0;  // the value of steps_ at which it withdrew some, + 1
@@ -105,6 +107,7 @@ class Gathering {
   std::vector<Rank> ranks_;
   size_t live_ = 0;
   std::map<Position, Bucket> waiting_;
+  Folds spare_;  // empty
   Position taken_;
   Progress progress_;
   size_t bytes_ = 0;    // of waiting_

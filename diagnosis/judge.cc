@@ -59,7 +59,7 @@ struct Survey {
       const OwnTime::Rank& state = in.own.rank(rank);
       ++present;
       fallen += state.issue_ratio < kIssueFallen ? 1 : 0;
-      has_device = has_device || state.issue_level_ns > 0;
+      has_device = has_device || state.has_device;
       raised.own = raised.own || state.own.raised();
       raised.forward = raised.forward || state.forward->raised();
       raised.data = raised.data || state.data.raised();
@@ -246,7 +246,14 @@ class Accuser {
   double StepsNs(int64_t onset) const { return static_cast<double>(in_.step - onset + 1) * in_.period_ns; }
 
   bool IsWeather(int rank, const Stream& stream) const {
-    return in_.own.weather().Explains(rank, ClassOf(rank).present, StepsNs(stream.onset()));
+    // Between the times that it came back there was nothing.
+    const int64_t since = stream.intermittent() ? stream.raised_step() : stream.onset();
+    const int peers = ClassOf(rank).present;
+    // In the first steps of restless hosts nobody knows how long their gusts are. (Of a few, a rise has to be large anyway.)
+    const bool is_known = all_.has_device || stream.rose_in_quiet() || StepsNs(0) >= Weather::kUnknownNs;
+    if (!is_known && bar_.IsCrowd(peers) && StepsNs(since) < Weather::kGustNs) return true;
+    return in_.own.weather().Explains(rank, peers, StepsNs(since)) ||
+           in_.own.forward_weather().Explains(rank, peers, StepsNs(since));
   }
 
   // Of a rank whose own time may be accused already.
@@ -443,10 +450,11 @@ class Accuser {
                                       .cause = Cause::kGc});
     }
     verdict.evidence.push_back(OwnEvidence(worst));
-    const bool beyond_unrest =
-        IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost) && !IsWeather(worst, own(worst));
-    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()},
-        !fading && beyond_unrest && bar_.IsWorthIt(cost), ErrorOf(own(worst)));
+    const bool is_fault = !fading && !IsWeather(worst, own(worst)) && bar_.IsWorthIt(cost);
+    const bool beyond_unrest = IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost);
+    Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, is_fault && beyond_unrest,
+        ErrorOf(own(worst)));
+    accusations_.back().is_young = is_fault && !beyond_unrest && cost >= Bar::kFewCostShare * in_.period_ns;
   }
 
   // Only one whose forward alone is longer, while steps are: several may be one culprit and its victims.
@@ -460,6 +468,8 @@ class Accuser {
     if (suspect < 0 || in_.own.mode() != OwnTime::Mode::kAll) return;
     const OwnTime::Rank& rank = in_.own.rank(suspect);
     const Stream& forward = *rank.forward;
+    // What comes and goes in a part of the step, and does not show in the whole, is unrest.
+    if (forward.intermittent()) return;
     // Backward is about twice forward; what steps became longer by is the bound.
     const double cost = std::max(0.0, std::min(in_.lost_since(forward.onset()).ns, 3 * forward.mean_excess()));
     Verdict verdict = MakeVerdict(Scope::kRank, {suspect}, forward.intermittent() ? Cause::kUnknown : Cause::kCompute,
@@ -607,7 +617,7 @@ class Accuser {
       if (first.verdict.evidence[0].feature != "own_time") return false;
       if (std::abs(first.verdict.since_step - finding.onset) > kSameOnset) return false;
       return std::any_of(first.concerns.begin(), first.concerns.end(), [&](int rank) {
-        return in_.own.rank(rank).issue_level_ns == 0 && (finding.scope == Scope::kJob || concerned.count(rank) > 0);
+        return !in_.own.rank(rank).has_device && (finding.scope == Scope::kJob || concerned.count(rank) > 0);
       });
     });
   }

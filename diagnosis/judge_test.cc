@@ -38,6 +38,12 @@ class JudgeTest : public ::testing::Test {
     }
     layout_.Rebuild();
     own_.Regroup(layout_);
+    Observe(folds);
+  }
+
+  void Observe(const std::vector<std::pair<int, StepFold>>& folds) {
+    own_.BeginStep(layout_, folds);
+    for (const auto& [r, fold] : folds) own_.Take(layout_, r, fold);
     own_.Observe(layout_, folds, kNow, 150 * kMs, 1e7);
   }
 
@@ -73,7 +79,8 @@ class JudgeTest : public ::testing::Test {
       fold.ops.push_back(op);
       folds.emplace_back(r, fold);
     }
-    transfers_.Observe(layout_, folds, step, 1e7);
+    for (const auto& [rank, fold] : folds) transfers_.Take(layout_, rank, fold, step);
+    transfers_.Observe(step, 1e7);
   }
 
   // Longer by `d`, which costs `excess_ms` in the last step, too.
@@ -164,7 +171,7 @@ TEST_F(JudgeTest, AForwardThatTakesLessTimeCostsNothing) {
     folds[static_cast<size_t>(r)].first = r;
     folds[static_cast<size_t>(r)].second.covered_ns = 1;  // communication, but none that all wait in
   }
-  own_.Observe(layout_, folds, kNow, 150 * kMs, 1e7);
+  Observe(folds);
   ASSERT_EQ(own_.mode(), OwnTime::Mode::kAll);
   own_.rank(5).forward.Begin() = Rise(0.2, -20);  // longer than its peers', and all became shorter
   lost_ms_ = 10;

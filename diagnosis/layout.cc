@@ -24,6 +24,7 @@ Layout::Rank& Layout::Touch(int rank) {
   Rank& touched = ranks_[static_cast<size_t>(rank)];
   if (!touched.known) {
     touched.known = true;
+    ++known_ranks_;
     MarkDirty();
   }
   return touched;

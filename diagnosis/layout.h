@@ -71,6 +71,7 @@ class Layout {
 
   int size() const { return static_cast<int>(ranks_.size()); }
   const Rank& rank(int rank) const { return ranks_[static_cast<size_t>(rank)]; }
+  int known_ranks() const { return known_ranks_; }
   bool known(int rank) const { return rank >= 0 && rank < size() && ranks_[static_cast<size_t>(rank)].known; }
   int node(int rank) const { return known(rank) ? ranks_[static_cast<size_t>(rank)].place.node : -1; }
   const std::vector<Group>& groups() const { return groups_; }
@@ -116,6 +117,7 @@ class Layout {
   Group& At(int id) { return groups_[static_cast<size_t>(id)]; }
 
   std::vector<Rank> ranks_;
+  int known_ranks_ = 0;
   std::vector<Group> groups_;
   std::map<std::string, int> group_ids_;  // by name and members
   std::vector<int> free_;                 // numbers that can be given again

@@ -42,17 +42,13 @@ constexpr double kYoungFew = 3;
 constexpr double kYoung = 1.5;
 constexpr double kTogether = 1.7;  // times the noise of a step, that more than that is in
 constexpr int kNoiseEvery = 8;     // steps
+constexpr size_t kAhead = 8;       // ranks, whose memory is on its way while others are looked at
 
 // As far as they are the same for all streams with this noise: `sigma` of one observation, at least `least_sigma`.
 Stream::Limits MakeLimits(double sigma, const ScaleSigmas& sigmas, double least_sigma, double dead, double most,
                           const Thresholds& h) {
   Stream::Limits limits = {.dead = dead, .most = most, .h = h};
   limits.SetNoise(std::max(least_sigma, sigma), sigmas);
-  return limits;
-}
-
-Stream::Limits WithTails(Stream::Limits limits, const StreamTails& tails, const Stream& stream) {
-  tails.Apply(limits, stream);
   return limits;
 }
 
@@ -96,25 +92,40 @@ void OwnTime::ResetRank(int rank) {
   work_.ResetRank(rank);
 }
 
+void OwnTime::BeginStep(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
+  FollowMode(ChooseMode(layout, folds));
+  views_.resize(classes_.size());
+  for (size_t c = 0; c < classes_.size(); ++c) {
+    views_[c].clear();
+    views_[c].reserve(std::min(folds.size(), layout.classes()[c].size()));
+  }
+}
+
+void OwnTime::Take(const Layout& layout, int r, const StepFold& fold) {
+  Rank& rank = ranks_[static_cast<size_t>(r)];
+  if (rank.process_id != fold.process_id && rank.process_id != 0) {
+    rank.own.Rebase();
+    rank.data.Rebase();
+    rank.has_last_deviation = false;
+  }
+  rank.process_id = fold.process_id;
+  rank.has_device = rank.has_device || fold.issues > 0 || fold.device_busy_ns > 0;
+  if (mode_ == Mode::kNone) return;
+  if (const std::optional<OwnView> view = MakeView(layout, r, fold, mode_)) {
+    views_[static_cast<size_t>(view->peer_class)].push_back(*view);
+  }
+}
+
 void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
                       double period_ns, double arl_factor) {
-  FollowMode(ChooseMode(layout, folds));
   ++idle_steps_;
-  for (const auto& [r, fold] : folds) {
-    Rank& rank = ranks_[static_cast<size_t>(r)];
-    if (rank.process_id != fold.process_id && rank.process_id != 0) {
-      rank.own.Rebase();
-      rank.data.Rebase();
-      rank.has_last_deviation = false;
-    }
-    rank.process_id = fold.process_id;
-  }
   weather_.Forget(step);
+  forward_weather_.Forget(step);
   period_ns_ = period_ns;
   thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
   const Thresholds& h = thresholds_;
   if (mode_ != Mode::kNone) {
-    ObserveOwn(layout, folds, step, h);
+    ObserveOwn(step, h);
     if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
     ObserveClasses(step, h);
   }
@@ -141,17 +152,14 @@ void OwnTime::ChangeMode(Mode mode) {
   for (Class& peers : classes_) peers = Class();
 }
 
-void OwnTime::ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
-                         const Thresholds& h) {
-  std::vector<std::vector<OwnView>> by_class = ViewByClass(layout, folds, mode_, classes_.size());
+void OwnTime::ObserveOwn(int64_t step, const Thresholds& h) {
   Slowest slowest;
-  for (size_t c = 0; c < by_class.size(); ++c) {
-    classes_[c].present = static_cast<int>(by_class[c].size());
+  for (size_t c = 0; c < views_.size(); ++c) {
+    std::vector<OwnView>& views = views_[c];
+    classes_[c].present = static_cast<int>(views.size());
     classes_[c].reference_ns = 0;
-    if (work_.Compensate(c, step, by_class[c])) ForgetNoise(by_class[c], classes_[c]);
-    if (!by_class[c].empty()) {
-      ObservePeers(ComparePeers(std::move(by_class[c]), mode_), classes_[c], step, h, slowest);
-    }
+    if (work_.Compensate(c, step, views)) ForgetNoise(views, classes_[c]);
+    if (!views.empty()) ObservePeers(ComparePeers(std::move(views), mode_), classes_[c], step, h, slowest);
   }
   CountSlowest(slowest);
 }
@@ -201,7 +209,10 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
   noise.Update();
   const size_t stride = count / kNoiseSamples + 1;
   StreamTails tails;
-  for (const OwnView& own : peers.views) tails.Count(ranks_[static_cast<size_t>(own.rank)].own);
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(&ranks_[static_cast<size_t>(peers.views[i + kAhead].rank)].own);
+    tails.Count(ranks_[static_cast<size_t>(peers.views[i].rank)].own);
+  }
   // Without communication marks a forward may hold waits: few peers then prove nothing.
   const size_t enough = mode_ == Mode::kForward ? kMinForwardPeers : 2;
   double forward_own_ns = -1;
@@ -233,8 +244,8 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
       limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
       known = true;
     }
-    const Stream::Event event =
-        rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), WithTails(limits, tails, rank.own));
+    tails.Apply(limits, rank.own);
+    const Stream::Event event = rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
     if (event == Stream::Event::kCleared)
       weather_.Add(own.rank, rank.own.onset(), step, period_ns_, rank.own.mean_excess());
     noise.blocks.Add(own.rank, d, !rank.own.raised());
@@ -316,7 +327,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
   StreamTails tail_rates;
   for (const auto& [r, fold] : folds) tail_rates.Count(*ranks_[static_cast<size_t>(r)].forward);
   const auto& [sigma, scales] = forward_noise_.level;
-  const Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
+  Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
   for (const auto& [r, fold] : folds) {
     const double reference = references[class_of(r)];
     if (fold.forwards == 0 || sizes[class_of(r)] < kMinForwardPeers || reference <= 0) continue;
@@ -328,7 +339,9 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     rank.forward_reference_ns = reference;
     if (!forward_noise_.steps.ready()) continue;
     Stream& stream = rank.forward.Begin();
-    stream.Observe(step, d, forward - reference, WithTails(limits, tail_rates, stream));
+    tail_rates.Apply(limits, stream);
+    if (stream.Observe(step, d, forward - reference, limits) == Stream::Event::kCleared)
+      forward_weather_.Add(r, stream.onset(), step, period_ns_, stream.mean_excess());
     forward_noise_.blocks.Add(r, d, !stream.raised());
   }
 }
@@ -347,8 +360,9 @@ void OwnTime::ObserveIssues(const std::vector<OwnView>& owns) {
     if (own.fold->issues > 0) issues.push_back(static_cast<double>(own.fold->issue_p50_ns));
   }
   if (issues.empty()) return;
-  std::sort(issues.begin(), issues.end());
-  const double usual = issues[issues.size() / 4];
+  const auto quarter = issues.begin() + static_cast<std::ptrdiff_t>(issues.size() / 4);
+  std::nth_element(issues.begin(), quarter, issues.end());
+  const double usual = *quarter;
   for (const OwnView& own : owns) {
     if (own.fold->issues == 0) continue;
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
@@ -382,11 +396,12 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
   StreamTails tail_rates;
   for (const Class& peers : classes_) tail_rates.Count(peers.drift);
   const auto& [sigma, scales] = class_noise_.level;
-  const Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
+  Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0 || peers.seen <= kLearn) continue;
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
-    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), WithTails(limits, tail_rates, peers.drift));
+    tail_rates.Apply(limits, peers.drift);
+    peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
     class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.raised());
     idle_steps_ = 0;
     if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
@@ -401,8 +416,8 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
   }
   if (values.empty() || period <= 0) return;
   const size_t loaders = values.size();
-  const double reference = LowerMedian(values);
   const MedianOfOthers others(values);
+  const double reference = others.of_all();
   data_noise_.Update();
   ++data_seen_;
   StreamTails tail_rates;
@@ -426,13 +441,15 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     if (!data_noise_.steps.ready() || (loaders < 2 && data_seen_ <= kLearn)) continue;
     const double excess = own - rank.data_reference_ns;
     if (loaders <= kLeaveOneOut) limits = limits_for(data_noise_.steps.SigmaWithout(r), data_noise_.level.scales);
-    rank.data.Observe(step, excess / period, excess, WithTails(limits, tail_rates, rank.data));
+    tail_rates.Apply(limits, rank.data);
+    rank.data.Observe(step, excess / period, excess, limits);
     data_noise_.blocks.Add(r, excess / period, !rank.data.raised());
   }
   if (data_noise_.steps.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ns_;
-    const Stream::Limits common = MakeLimits(data_noise_.level.one, {}, kDataSigma, kDataDead, kDataMost, h);
-    common_data_.Observe(step, excess / period, excess, WithTails(common, tail_rates, common_data_));
+    Stream::Limits common = MakeLimits(data_noise_.level.one, {}, kDataSigma, kDataDead, kDataMost, h);
+    tail_rates.Apply(common, common_data_);
+    common_data_.Observe(step, excess / period, excess, common);
     if (!common_data_.IsRising(0.3)) data_level_ns_ += kForget * excess;
   }
 }

@@ -58,29 +58,33 @@ class OwnTime {
     double forward_level_ns = 0;
     double forward_share = 0;  // of the excess: what the forward ranges hold
     // The same of large excesses, and its mean square: where a pause is, all of it is.
-    int large = 0;
     double large_share = 0, large_square = 0;
+    int large = 0;
+    int profiled_busy = 0;         // steps that said what the device computed
+    double busy_share = 0;         // of the excess: that the device computed
     double tail_ratio = 1;         // of the time after the last operation to its peers'
     double tail_share = 0;         // of the excess: what lies there
     double longest_gap_share = 0;  // of the excess: the longest gap
-    int profiled_busy = 0;         // steps that said what the device computed
-    double busy_share = 0;         // of the excess: that the device computed
     // Issue latency: what it usually is (0: no device records), and what it is now as a share of that or of the peers'.
-    int issues_seen = 0;
     double issue_level_ns = 0;
     double issue_ratio = 1;
+    int issues_seen = 0;
     uint32_t process_id = 0;
     double forward_reference_ns = 0, last_forward = 0;
     double last_deviation = 0;
     bool has_last_deviation = false;
-    NoiseLevel noise;  // of its peers' own times
+    bool has_device = false;  // whose times were in its steps
+    NoiseLevel noise;         // of its peers' own times
 
     // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
     double scatter() const;
   };
 
-  // The folds of one judged step, by rank. `arl_factor`: observations of one stream that a false alarm may take, per
-  // stream. `period_ns`: the job's.
+  // A step that is judged begins. Its folds, by rank, here and below.
+  void BeginStep(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
+  // Each of them; it stays where it is until Observe().
+  void Take(const Layout& layout, int rank, const StepFold& fold);
+  // `arl_factor`: observations of one stream that a false alarm may take, per stream. `period_ns`: the job's.
   void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period_ns,
                double arl_factor);
   // Only the savings of a step. Observe() does that, too.
@@ -122,6 +126,7 @@ class OwnTime {
   double checkpoint_interval() const { return static_cast<double>(checkpoint_interval_); }
   // Of own times.
   const Weather& weather() const { return weather_; }
+  const Weather& forward_weather() const { return forward_weather_; }  // the same of the forward ranges alone
   // As Stream::SmallestRise of the own time (log) of a rank, one of so many `peers`, and of its data loading (share of the
   // step); `noise`: of one step.
   struct Fineness {
@@ -140,8 +145,7 @@ class OwnTime {
     double deviation = 0;
   };
 
-  void ObserveOwn(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
-                  const Thresholds& h);
+  void ObserveOwn(int64_t step, const Thresholds& h);
   void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period,
                    const Thresholds& h);
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
@@ -159,13 +163,14 @@ class OwnTime {
 
   std::vector<Rank> ranks_;
   std::vector<Class> classes_;
+  std::vector<std::vector<OwnView>> views_;  // of the step under way, by class
   Work work_;
   Noise shared_noise_;  // of small classes
   Noise class_noise_;
   Noise data_noise_;
   Noise forward_noise_;
   NoisePool checkpoint_noise_;
-  Weather weather_;
+  Weather weather_, forward_weather_;
   Thresholds thresholds_{};  // of the last step
   double period_ns_ = 0;     // the job's
   Mode mode_ = Mode::kNone;

@@ -68,6 +68,8 @@ class OwnTimeTest : public ::testing::Test {
       if (work.communicates) fold.ops.push_back(op);
       folds.emplace_back(r, fold);
     }
+    own_.BeginStep(layout_, folds);
+    for (const auto& [r, fold] : folds) own_.Take(layout_, r, fold);
     own_.Observe(layout_, folds, step_++, 150 * kMs, kArlFactor);
   }
   void Steps(

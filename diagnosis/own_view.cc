@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint32_t kMinGaps = 4;
 constexpr double kMinEnds = 0.5;
+constexpr size_t kKinds = 4;         // of operations, that are looked at
 constexpr size_t kModeSample = 512;  // ranks
 
 bool TooBroken(const StepFold& fold, OwnMode mode) {
@@ -20,6 +21,8 @@ bool TooBroken(const StepFold& fold, OwnMode mode) {
   for (const OpFold& op : fold.ops) count += op.count;
   return fold.broken > 2 + count * 3 / 4;
 }
+
+double NotOwnNs(const StepFold& fold) { return static_cast<double>(fold.dataloader_own_ns + fold.checkpoint_own_ns); }
 
 OwnView ViewOf(const Layout& layout, int rank, const StepFold& fold, OwnMode mode) {
   OwnView own{.rank = rank, .peer_class = layout.rank(rank).peer_class, .fold = &fold};
@@ -40,9 +43,9 @@ OwnView ViewOf(const Layout& layout, int rank, const StepFold& fold, OwnMode mod
     own.cut_gaps += op.gaps;
   }
   if (mode == OwnMode::kAll) {
-    own.rest = static_cast<double>(fold.head_ns + fold.lead_ns + fold.tail_ns) -
-               static_cast<double>(fold.dataloader_own_ns + fold.checkpoint_own_ns);
+    own.rest = static_cast<double>(fold.head_ns + fold.lead_ns + fold.tail_ns) - NotOwnNs(fold);
     own.full = own.rest;
+    own.covered = static_cast<double>(fold.covered_before_last_ns);
   }
   return own;
 }
@@ -73,6 +76,49 @@ double MedianOf(const std::vector<OwnView>& views, Value value) {
   return LowerMedian(values);
 }
 
+// From the step's begin until the rank came to its first operation of the `kind`-th kind, without loading and saving; 0:
+// unknown, or another kind than `first` has there.
+double UntilKind(const StepFold& fold, const StepFold& first, size_t kind) {
+  if (kind >= fold.ops.size() || fold.previous_end_ns == 0) return 0;
+  const OpFold& op = fold.ops[kind];
+  const OpFold& like = first.ops[kind];
+  if (op.op != like.op || op.size_log2 != like.size_log2 || op.first_start_ns < fold.previous_end_ns) return 0;
+  return std::max(0.0, static_cast<double>(op.first_start_ns - fold.previous_end_ns) - NotOwnNs(fold));
+}
+
+// By the ends of the step, in which nothing runs, and what gaps between operations are longer than its peers' by more than
+// these can have computed behind operations that ran longer than this rank's.
+double CertainBySums(const OwnView& own, double usual_cut, double usual_gap, double usual_covered) {
+  const double gap = own.cut - own.rest;
+  const double hidden = std::max(0.0, usual_covered - own.covered);
+  const double certain_gap = std::min(gap, usual_gap) + std::max(0.0, gap - usual_gap - hidden);
+  return std::max(0.0, own.rest + certain_gap - usual_cut);
+}
+
+// Or, if that is more, by how much later than its peers it came to the first operation of a kind. `views` is not empty.
+void FindCertain(const MedianOfOthers& cut_of_others, std::vector<OwnView>& views) {
+  std::vector<double> gaps = ValuesOf(views, [](const OwnView& own) { return own.cut - own.rest; });
+  std::vector<double> covered = ValuesOf(views, [](const OwnView& own) { return own.covered; });
+  const MedianOfOthers gaps_of_others(gaps), covered_of_others(covered);
+  for (OwnView& own : views) {
+    own.certain = CertainBySums(own, cut_of_others.Without(own.cut), gaps_of_others.Without(own.cut - own.rest),
+                                covered_of_others.Without(own.covered));
+  }
+  // When a rank would have come with its peers' work is not known.
+  if (std::any_of(views.begin(), views.end(), [](const OwnView& own) { return own.work_factor != 1; })) return;
+  const StepFold& first = *views[0].fold;
+  for (size_t kind = 0; kind < std::min(first.ops.size(), kKinds); ++kind) {
+    const std::vector<double> until =
+        ValuesOf(views, [&](const OwnView& own) { return UntilKind(*own.fold, first, kind); });
+    if (std::find(until.begin(), until.end(), 0) != until.end()) continue;
+    std::vector<double> values = until;
+    const MedianOfOthers until_of_others(values);
+    for (size_t i = 0; i < views.size(); ++i) {
+      views[i].certain = std::max(views[i].certain, until[i] - until_of_others.Without(until[i]));
+    }
+  }
+}
+
 }  // namespace
 
 OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds) {
@@ -94,18 +140,10 @@ OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFo
   return 2 * forward > looked_at ? OwnMode::kForward : OwnMode::kNone;
 }
 
-std::vector<std::vector<OwnView>> ViewByClass(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds,
-                                              OwnMode mode, size_t classes) {
-  std::vector<std::vector<OwnView>> by_class(classes);
-  for (size_t c = 0; c < std::min(classes, layout.classes().size()); ++c) {
-    by_class[c].reserve(std::min(folds.size(), layout.classes()[c].size()));
-  }
-  for (const auto& [rank, fold] : folds) {
-    if (TooBroken(fold, mode)) continue;
-    const OwnView own = ViewOf(layout, rank, fold, mode);
-    if (own.cut + own.rest > 0) by_class[static_cast<size_t>(own.peer_class)].push_back(own);
-  }
-  return by_class;
+std::optional<OwnView> MakeView(const Layout& layout, int rank, const StepFold& fold, OwnMode mode) {
+  if (TooBroken(fold, mode)) return std::nullopt;
+  const OwnView own = ViewOf(layout, rank, fold, mode);
+  return own.cut + own.rest > 0 ? std::optional(own) : std::nullopt;
 }
 
 PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
@@ -114,12 +152,13 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
   PeerViews peers;
   std::vector<double> cuts = ValuesOf(views, [](const OwnView& own) { return own.cut; });
   std::vector<double> fulls = ValuesOf(views, [](const OwnView& own) { return own.full; });
-  peers.cut_ns = LowerMedian(cuts);
-  peers.full_ns = LowerMedian(fulls);
   peers.cut_of_others = MedianOfOthers(cuts);
   peers.full_of_others = MedianOfOthers(fulls);
+  peers.cut_ns = peers.cut_of_others.of_all();
+  peers.full_ns = peers.full_of_others.of_all();
   // The ends of the step alone prove something only if they are a good part of it.
   if (mode == OwnMode::kAll && peers.full_ns < kMinEnds * peers.cut_ns) peers.full_ns = 0;
+  if (mode == OwnMode::kAll && peers.full_ns > 0) FindCertain(peers.cut_of_others, views);
   peers.tokens = MedianOf(views, [](const OwnView& own) { return own.tokens; });
   peers.tail_ns = MedianOf(views, [](const OwnView& own) { return static_cast<double>(own.fold->tail_ns); });
   if (!views.empty() && views[0].fold->device_busy_ns > 0) {  // marks never tell
@@ -135,7 +174,8 @@ Deviation DeviationOf(const PeerViews& peers, size_t index, OwnMode mode) {
   const double full_ns = peers.full_of_others.Without(own.full);
   const bool two_views = own.full > 0 && peers.full_ns > 0 && full_ns > 0;
   const double cut = std::log(own.cut / cut_ns);
-  const double full = two_views ? std::log(own.full / full_ns) : cut;
+  double full = two_views ? std::log(own.full / full_ns) : cut;
+  if (two_views && own.certain > 0) full = std::max(full, std::log1p(own.certain / cut_ns));
   // Experts that get more tokens work more: that is the routing's doing, as far as the tokens go.
   const double more_tokens = peers.tokens > 0 && own.tokens > peers.tokens ? std::log(own.tokens / peers.tokens) : 0;
   // Gaps between blocking operations are computation, whatever ran beside it.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,11 +22,15 @@ enum class OwnMode : uint8_t {
 };
 
 // A rank's own time of one step in two views. Gaps that are cut at every operation miss computation behind overlapped
-// ones; gaps between blocking operations only may hold a wait for an overlapped one. A culprit is slow in both.
+// ones: whoever comes last seems to have done more than those whose operations ran meanwhile. Gaps between blocking
+// operations only may hold a wait for an overlapped one; where there are none (kAll), the second view is the ends of the
+// step, alone or with what of the gaps nobody can have hidden. A culprit is slow in both.
 struct OwnView {
   int rank = 0;
   int peer_class = 0;
   double cut = 0, full = 0;  // ns; full 0: there is only one view
+  double covered = 0;        // kAll: until its last operation, behind which it may have computed
+  double certain = 0;        // kAll: more than its peers', of which nobody can have hidden as much
   uint32_t cut_gaps = 0, full_gaps = 0;
   double rest = 0;         // of the cut view: what is not made of gaps
   double tokens = 0;       // bytes of all-to-all
@@ -57,9 +62,8 @@ struct Deviation {
 
 OwnMode ChooseMode(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds);
 
-// The views that are there, by class. A fold with too many lost marks has none.
-std::vector<std::vector<OwnView>> ViewByClass(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds,
-                                              OwnMode mode, size_t classes);
+// None: the fold has too many lost marks, or nothing of its own. Keeps where the fold is.
+std::optional<OwnView> MakeView(const Layout& layout, int rank, const StepFold& fold, OwnMode mode);
 
 // Makes up for lost gaps, and takes the medians. `views` is not empty.
 PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode);

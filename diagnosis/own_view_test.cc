@@ -72,7 +72,7 @@ TEST(ChooseMode, TakesTheBestThatMostRanksHave) {
   }
 }
 
-TEST(ViewByClass, CountsWhatTheModeSays) {
+TEST(MakeView, CountsWhatTheModeSays) {
   const Layout layout = FourPeers();
   StepFold fold = Fold({Op(0, 4, 80, 100), Op(1, 2, 10, 30)});
   fold.ops[1].op = CommOp::kAllToAll;
@@ -86,31 +86,31 @@ TEST(ViewByClass, CountsWhatTheModeSays) {
       {OwnMode::kForward, 0, 0, 500, 0},
   };
   for (const auto& item : cases) {
-    const auto views = ViewByClass(layout, {{1, fold}}, item.mode, 1);
-    ASSERT_EQ(views[0].size(), 1u);
-    EXPECT_EQ(views[0][0].rank, 1);
-    EXPECT_EQ(views[0][0].cut, item.cut);
-    EXPECT_EQ(views[0][0].full, item.full);
-    EXPECT_EQ(views[0][0].rest, item.rest);
-    EXPECT_EQ(views[0][0].tokens, item.tokens);
+    const std::optional<OwnView> view = MakeView(layout, 1, fold, item.mode);
+    ASSERT_TRUE(view.has_value());
+    EXPECT_EQ(view->rank, 1);
+    EXPECT_EQ(view->cut, item.cut);
+    EXPECT_EQ(view->full, item.full);
+    EXPECT_EQ(view->rest, item.rest);
+    EXPECT_EQ(view->tokens, item.tokens);
   }
 }
 
-TEST(ViewByClass, LeavesOutFoldsWithTooManyLostMarks) {
+TEST(MakeView, LeavesOutFoldsWithTooManyLostMarks) {
   const Layout layout = FourPeers();
   const struct {
     OwnMode mode;
     uint32_t broken;
-    size_t views;
+    bool used;
   } cases[] = {
-      {OwnMode::kBulk, 8, 1},  // eight operations: up to 2 + 6
-      {OwnMode::kBulk, 9, 0}, {OwnMode::kAll, 0, 1},
-      {OwnMode::kAll, 1, 0},  {OwnMode::kForward, 9, 1},  // forward ranges are what they are
+      {OwnMode::kBulk, 8, true},  // eight operations: up to 2 + 6
+      {OwnMode::kBulk, 9, false}, {OwnMode::kAll, 0, true},
+      {OwnMode::kAll, 1, false},  {OwnMode::kForward, 9, true},  // forward ranges are what they are
   };
   for (const auto& item : cases) {
     StepFold fold = Fold({Op(0, 8, 80, 100)});
     fold.broken = item.broken;
-    EXPECT_EQ(ViewByClass(layout, {{1, fold}}, item.mode, 1)[0].size(), item.views);
+    EXPECT_EQ(MakeView(layout, 1, fold, item.mode).has_value(), item.used);
   }
 }
 
@@ -161,6 +161,35 @@ TEST(ComparePeers, TrustsTheEndsOfAStepOnlyIfTheyAreAGoodPartOfIt) {
   }
 }
 
+// Three peers, of which the last is the one in question. All of them have 60 at the ends of the step, as much as between.
+TEST(ComparePeers, CountsTheGapsThatNobodyCanHaveHidden) {
+  const StepFold fold = Fold({});
+  const struct {
+    const char* what;
+    double peers_gap, gap;
+    double peers_covered, covered;
+    double certain;
+  } cases[] = {
+      {"as its peers", 60, 60, 5, 5, 0},
+      {"longer, behind an operation that took all the same time", 60, 120, 5, 5, 60},
+      {"longer by what the others may have done behind longer operations", 60, 120, 65, 5, 0},
+      {"longer by more than that", 60, 120, 25, 5, 40},
+      {"its operations ran longer: it may have hidden work, they have not", 60, 120, 5, 65, 60},
+      {"longer by less than that", 60, 70, 95, 5, 0},
+      {"shorter", 60, 30, 65, 5, 0},
+  };
+  for (const auto& item : cases) {
+    const OwnView peer = {.cut = item.peers_gap, .full = 60, .covered = item.peers_covered, .rest = 60, .fold = &fold};
+    OwnView own = peer;
+    own.cut = item.gap;
+    own.covered = item.covered;
+    const PeerViews peers = ComparePeers({peer, peer, own}, OwnMode::kAll);
+    EXPECT_EQ(peers.views[2].certain, item.certain) << item.what;
+    EXPECT_EQ(peers.views[2].cut, 60 + item.gap) << item.what;
+    EXPECT_EQ(ComparePeers({peer, peer, own}, OwnMode::kBulk).views[2].certain, 0) << "there it is not the ends";
+  }
+}
+
 TEST(DeviationOf, IsTheSmallerOneOfBothViews) {
   const StepFold fold;
   const struct {
@@ -197,6 +226,59 @@ TEST(DeviationOf, IsTheSmallerOneOfBothViews) {
     EXPECT_EQ(deviation.own_ns, item.own_ns) << i;
     EXPECT_EQ(deviation.reference_ns, item.reference_ns) << i;
   }
+}
+
+TEST(ComparePeers, CountsHowMuchLaterARankCameToAnOperation) {
+  constexpr uint64_t kBegin = 1000;
+  const auto fold = [](uint64_t until_first, uint64_t until_second) {
+    StepFold fold = Fold({Op(1, 1, 0, 0), Op(1, 1, 60, 0)});
+    fold.previous_end_ns = kBegin;
+    fold.ops[1].size_log2 = 20;
+    fold.ops[0].first_start_ns = kBegin + until_first;
+    fold.ops[1].first_start_ns = kBegin + until_second;
+    return fold;
+  };
+  const StepFold usual = fold(30, 100);
+  const auto certain = [&](const StepFold& own, double work_factor) {
+    const auto view = [](const StepFold& fold, double gap, double covered) {
+      return OwnView{.cut = gap, .full = 60, .covered = covered, .rest = 60, .fold = &fold};
+    };
+    // By the sums its peers may have hidden all that it took longer.
+    OwnView late = view(own, 90, 5);
+    late.work_factor = work_factor;
+    return ComparePeers({view(usual, 60, 65), view(usual, 60, 65), late}, OwnMode::kAll).views[2].certain;
+  };
+  EXPECT_EQ(certain(fold(30, 120), 1), 20);
+  EXPECT_EQ(certain(fold(25, 90), 1), 0) << "it was earlier";
+  EXPECT_EQ(certain(fold(30, 120), 0.9), 0) << "it had more work: when it would have come is not known";
+  StepFold loading = fold(30, 120);
+  loading.dataloader_own_ns += 15;
+  EXPECT_EQ(certain(loading, 1), 5);
+  StepFold other = fold(30, 120);
+  other.ops[1].op = CommOp::kAllGather;
+  EXPECT_EQ(certain(other, 1), 0) << "another operation";
+  StepFold shorter = fold(30, 120);
+  shorter.ops.pop_back();
+  EXPECT_EQ(certain(shorter, 1), 0);
+  StepFold unknown = fold(30, 120);
+  unknown.previous_end_ns = 0;
+  EXPECT_EQ(certain(unknown, 1), 0) << "when its step began is not known";
+}
+
+TEST(DeviationOf, TheEndsOfAStepDoNotHideALongerGap) {
+  const StepFold fold;
+  const OwnView peer = {.cut = 40, .full = 60, .covered = 5, .rest = 60, .fold = &fold};
+  OwnView own = peer;
+  own.cut = 140;  // its ends are its peers'
+  const PeerViews peers = ComparePeers({peer, peer, own}, OwnMode::kAll);
+  EXPECT_NEAR(DeviationOf(peers, 2, OwnMode::kAll).judged, std::log(2), 1e-12);
+  EXPECT_NEAR(DeviationOf(peers, 0, OwnMode::kAll).judged, std::log(100 / 150.0), 1e-12);
+  // Nor does a gap that is not certain hide longer ends.
+  own.rest = own.full = 120;
+  OwnView hiding = peer;
+  hiding.covered = 200;
+  const PeerViews ends = ComparePeers({hiding, hiding, own}, OwnMode::kAll);
+  EXPECT_NEAR(DeviationOf(ends, 2, OwnMode::kAll).judged, std::log(2), 1e-12);
 }
 
 TEST(DeviationOf, ComparesWithTheOthers) {

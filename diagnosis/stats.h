@@ -22,6 +22,8 @@ class MedianOfOthers {
   explicit MedianOfOthers(std::vector<double>& values);  // reorders them
   // `value`: one of them. Where there is no other one it is its own.
   double Without(double value) const;
+  // The lower median of all; 0 of no values.
+  double of_all() const { return size_ < 2 ? middle_[0] : middle_[size_ % 2]; }
 
  private:
   size_t size_ = 0;

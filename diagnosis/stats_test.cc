@@ -16,6 +16,7 @@ TEST(MedianOfOthers, IsThatOfTheOthers) {
     for (double& value : values) value = static_cast<double>(random() % 7);  // equal ones among them
     const std::vector<double> all = values;
     const MedianOfOthers median(values);
+    EXPECT_EQ(median.of_all(), LowerMedian(values));
     for (size_t i = 0; i < size; ++i) {
       std::vector<double> others = all;
       if (size > 1) others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));

@@ -96,8 +96,7 @@ std::optional<size_t> Stream::FindRecurring(const Limits& limits) const {
 Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limits& limits) {
   ++seen_;
   if (seen_ <= kLearn) Learn(d, limits);
-  limit_ = LimitOf(0, limits);
-  const Observation now = Classify(step, d, excess, limits);
+  const Observation now = Classify(step, d, excess, LimitOf(0, limits), limits);
   Remember(now, limits);
   const State before = state_;
   switch (before) {
@@ -121,13 +120,13 @@ Stream::Event Stream::Observe(int64_t step, double d, double excess, const Limit
   return Event::kRaised;
 }
 
-Stream::Observation Stream::Classify(int64_t step, double d, double excess, const Limits& limits) const {
-  const double z = (d - limit_) / limits.sigma;
+Stream::Observation Stream::Classify(int64_t step, double d, double excess, double limit, const Limits& limits) {
+  const double z = (d - limit) / limits.sigma;
   return {.step = step,
           .d = d,
           .excess = excess,
           .z = z,
-          .spike = z > kSpikeZ && d > limit_ + 2 * limits.dead,
+          .spike = z > kSpikeZ && d > limit + 2 * limits.dead,
           .jump = z > kJumpZ && d > limits.jump};
 }
 
@@ -159,15 +158,14 @@ void Stream::AddToSums(const Observation& now, const Limits& limits) {
   for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0; ++scale) {
     const double z = scale == 0 ? now.z : (now.d - LimitOf(scale, limits, known)) / limits.sigmas[scale];
     AddTo(scale, now, std::clamp(z, -limits.clip, limits.clip));
+    if (sums_[scale].value == 0) continue;
     const double risen = sums_[scale].value / limits.h[scale];
     if (risen <= risen_ || risen_ > 1) continue;
     risen_ = risen;
     lead_ = static_cast<uint8_t>(scale);
   }
-  const Sum& lead = sums_[lead_];
-  count_ = lead.count;
-  mean_ = lead.mean;
-  mean_excess_ = lead.mean_excess;
+  mean_ = sums_[lead_].mean;
+  mean_excess_ = sums_[lead_].mean_excess;
 }
 
 // Where a step adds more than all before it, the rise began there, and those were noise.
@@ -211,17 +209,17 @@ double Stream::SmallestRise(const Limits& limits, int steps) const {
 Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   if (jumps_ >= limits.jumps) lead_ = 0;
   const Sum& lead = sums_[lead_];
-  count_ = lead.count;
   mean_ = lead.mean;
   mean_excess_ = lead.mean_excess;
-  const bool again =
-      cleared_ >= 0 && step - cleared_ < kSameDeviation && mean_ < 2 * last_mean_ && last_mean_ < 2 * mean_;
-  returns_ = again ? returns_ + 1 : 0;
+  Rise& rise = rise_.Begin();
+  const bool again = rise.cleared >= 0 && step - rise.cleared < kSameDeviation && mean_ < 2 * rise.last_mean &&
+                     rise.last_mean < 2 * mean_;
+  rise.returns = again ? rise.returns + 1 : 0;
   if (!again) {
-    onset_ = lead.first_step;
-    from_start_ = (rose_later_ >> lead_ & 1) == 0;
+    rise.onset = lead.first_step;
+    rise.from_start = (rose_later_ >> lead_ & 1) == 0;
   }
-  return returns_ >= kReturns ? State::kIntermittent : State::kLasting;
+  return rise.returns >= kReturns ? State::kIntermittent : State::kLasting;
 }
 
 // How many steps ago spikes that recur began, without those of before that were alone; and how many they are.
@@ -240,7 +238,7 @@ std::pair<int, int> Stream::FindFirst(const Bits& spikes) {
 
 Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
   const auto [age, recurring] = FindFirst(spikes);
-  onset_ = step - age;
+  rise_.Begin().onset = step - age;
   // Most steps since the first one: it lasts, only not evenly enough for the sum.
   if (recurring >= kLastingShare * (age + 1)) return State::kLasting;
   TakeWindowMeans();
@@ -248,40 +246,43 @@ Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
 }
 
 Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits) {
-  const double limit = LimitOf(scale_, limits);
+  Rise& rise = rise_.Begin();
+  const double limit = LimitOf(rise.scale, limits);
   const double half_way = (limit + mean_) / 2;
   // What varies by itself is not over because of a few good steps.
-  if (now.d > limit) spread_ += (std::abs(now.d - mean_) - spread_) / std::min(count_, kRaisedSteps);
-  const double noise = std::max(limits.sigma, limits.sigmas[scale_]);
-  const double sigma = std::max(noise, 1.25 * spread_);
+  if (now.d > limit) rise.spread += (std::abs(now.d - mean_) - rise.spread) / std::min(rise.count, kRaisedSteps);
+  const double noise = std::max(limits.sigma, limits.sigmas[rise.scale]);
+  const double sigma = std::max(noise, 1.25 * rise.spread);
   // The mirrored test, as patient as the sum that raised it.
-  down_h_ = limits.h[scale_];
-  down_ = std::max(0.0, down_ + std::clamp((half_way - now.d) / sigma, -kClip, kClip));
-  if (down_ > down_h_) return State::kQuiet;
+  rise.down_h = limits.h[rise.scale];
+  rise.down = std::max(0.0, rise.down + std::clamp((half_way - now.d) / sigma, -kClip, kClip));
+  if (rise.down > rise.down_h) return State::kQuiet;
   // Not of what may be after its end.
   if (IsFading() && now.d <= half_way) return State::kLasting;
-  const int most = std::max(kRaisedSteps, 4 * kBlock[scale_]);
-  count_ = std::min(count_ + 1, most);
-  mean_ += (now.d - mean_) / count_;
-  mean_excess_ += (now.excess - mean_excess_) / count_;
+  const int most = std::max(kRaisedSteps, 4 * kBlock[rise.scale]);
+  rise.count = std::min(rise.count + 1, most);
+  mean_ += (now.d - mean_) / rise.count;
+  mean_excess_ += (now.excess - mean_excess_) / rise.count;
   Weigh(limits);
   return State::kLasting;
 }
 
 // mean() against the noise of as many steps.
 void Stream::Weigh(const Limits& limits) {
+  Rise& rise = rise_.Begin();
   size_t scale = 0;
-  while (scale + 1 < kScales && kBlock[scale + 1] <= count_ && limits.sigmas[scale + 1] > 0) ++scale;
-  error_ = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(std::max(1, count_));
-  beyond_weather_ =
-      scale > 0 && mean_ - LimitOf(scale, limits) > kClearly * error_ && mean_ < kUsualRise * limits.sigma;
+  while (scale + 1 < kScales && kBlock[scale + 1] <= rise.count && limits.sigmas[scale + 1] > 0) ++scale;
+  rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(std::max(1, rise.count));
+  rise.beyond_weather =
+      scale > 0 && mean_ - LimitOf(scale, limits) > kClearly * rise.error && mean_ < kUsualRise * limits.sigma;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
   TakeWindowMeans();
-  quiet_ = now.spike ? 0 : quiet_ + 1;
+  int& quiet = rise_.Begin().quiet;
+  quiet = now.spike ? 0 : quiet + 1;
   const int patience = std::max(kMinQuiet, 6 * trials() / std::max(1, spikes()));
-  return quiet_ < patience ? State::kIntermittent : State::kQuiet;
+  return quiet < patience ? State::kIntermittent : State::kQuiet;
 }
 
 void Stream::TakeWindowMeans() {
@@ -290,25 +291,30 @@ void Stream::TakeWindowMeans() {
 }
 
 void Stream::BeginRaised(int64_t step, const Limits& limits) {
-  scale_ = state_ == State::kLasting ? lead_ : 0;
-  const double sigma = std::max(limits.sigma, limits.sigmas[scale_]);
-  const double finer = std::sqrt(kBlock[scale_] / kBlock[0]);
-  z_ = finer * (mean_ - std::max(base_, 0.0)) / sigma;
+  Rise& rise = rise_.Begin();
+  rise.scale = state_ == State::kLasting ? lead_ : 0;
+  rise.count = sums_[lead_].count;
+  const double sigma = std::max(limits.sigma, limits.sigmas[rise.scale]);
+  const double finer = std::sqrt(kBlock[rise.scale] / kBlock[0]);
+  rise.z = finer * (mean_ - std::max(base_, 0.0)) / sigma;
   Weigh(limits);
-  raised_step_ = step;
-  down_ = spread_ = 0;
-  down_h_ = limits.h[scale_];
-  quiet_ = 0;
+  rise.raised_step = step;
+  rise.rose_in_quiet = limits.sigma < kQuietNoise;
+  rise.down = rise.spread = 0;
+  rise.down_h = limits.h[rise.scale];
+  rise.quiet = 0;
 }
 
 void Stream::BeginQuiet(int64_t step) {
   sums_ = {};
   rose_later_ = (1U << kScales) - 1;
-  risen_ = down_ = 0;
-  count_ = jumps_ = 0;
+  risen_ = 0;
+  jumps_ = 0;
   ForgetWindows();
-  cleared_ = step;
-  last_mean_ = mean_;
+  Rise& rise = rise_.Begin();
+  rise.down = 0;
+  rise.cleared = step;
+  rise.last_mean = mean_;
 }
 
 void Stream::Rebase() {
@@ -319,7 +325,7 @@ void Stream::Rebase() {
     sums_ = {};
     rose_later_ = 0;
     risen_ = 0;
-    count_ = jumps_ = 0;
+    jumps_ = 0;
   }
 }
 
@@ -394,9 +400,11 @@ ScaleNoise::Source* ScaleNoise::Listen(int id) {
   }
   if (sources_.size() < kSources) return &sources_.emplace_back(Source{id, added_, {}});
   // In place of one that is heard no more.
+  if (added_ < none_forgotten_until_) return nullptr;
   const auto oldest = std::min_element(sources_.begin(), sources_.end(),
                                        [](const Source& a, const Source& b) { return a.heard < b.heard; });
-  if (added_ - oldest->heard < kForgotten) return nullptr;
+  none_forgotten_until_ = oldest->heard + kForgotten;
+  if (added_ < none_forgotten_until_) return nullptr;
   *oldest = {id, added_, {}};
   return &*oldest;
 }

@@ -42,6 +42,9 @@ inline constexpr std::array<int, kScales> kBlock = {4, 16, 64, 256, 1024};
 // Up to so many standard deviations of a step a rise is no larger than what steps are anyway now and then.
 inline constexpr double kUsualRise = 4;
 
+// Standard deviation of a step's logarithm, or share, below which machines are left alone.
+inline constexpr double kQuietNoise = 0.015;
+
 // The thresholds of all sums, standard deviations.
 using Thresholds = std::array<double, kScales>;
 // With these, healthy noise lets one of the sums of a stream pass once in `arl` observations.
@@ -49,6 +52,35 @@ Thresholds ThresholdsFor(double arl);
 
 // Of the noise at each scale, as if it were one observation's: that of a mean of n, times the root of n. 0: not known.
 using ScaleSigmas = std::array<float, kScales>;
+
+// What many never have: without memory until it begins; before that it is as new.
+template <typename T>
+class Late {
+ public:
+  Late() = default;
+  Late(const Late& other) : value_(other.value_ ? std::make_unique<T>(*other.value_) : nullptr) {}
+  Late(Late&&) noexcept = default;
+  Late& operator=(Late other) noexcept {
+    value_ = std::move(other.value_);
+    return *this;
+  }
+  ~Late() = default;
+
+  const T& operator*() const { return value_ ? *value_ : Empty(); }
+  const T* operator->() const { return &**this; }
+  T& Begin() {
+    if (!value_) value_ = std::make_unique<T>();
+    return *value_;
+  }
+
+ private:
+  static const T& Empty() {
+    static const T empty;
+    return empty;
+  }
+
+  std::unique_ptr<T> value_;
+};
 
 class Stream {
  public:
@@ -81,27 +113,30 @@ class Stream {
   void Reset() { *this = Stream(); }
 
   bool raised() const { return state_ != State::kQuiet; }
-  int64_t raised_step() const { return raised_step_; }  // when it was raised; of a raised one
+  int64_t raised_step() const { return rise_->raised_step; }  // when it was raised; of a raised one
   // Raised, but on the way to be cleared.
-  bool IsFading() const { return raised() && down_ > down_h_ / 3; }
+  bool IsFading() const { return raised() && rise_->down > rise_->down_h / 3; }
   bool intermittent() const { return state_ == State::kIntermittent; }
   // On the way to be raised: more than `share` of a threshold.
   bool IsRising(double share) const { return raised() || risen_ > share; }
   // The first step of the deviation.
-  int64_t onset() const { return onset_; }
+  int64_t onset() const { return rise_->onset; }
   // It was there in the first step that was observed: it may have been there before.
-  bool from_start() const { return from_start_; }
+  bool from_start() const { return rise_->from_start; }
   // Mean of the deviation while it lasts; over all steps if it comes and goes.
   double mean() const { return mean_; }
   double mean_excess() const { return mean_excess_; }
   // Mean distance of the deviation from its mean, while it lasts.
-  double spread() const { return spread_; }
-  double z() const { return z_; }  // of mean(); of a small rise as if of the one in so many steps that shows as clearly
+  double spread() const { return rise_->spread; }
+  // Of mean(); of a small rise as if of the one in so many steps that shows as clearly.
+  double z() const { return rise_->z; }
   // Standard error of mean(), by the noise of as many steps as it is of.
-  double error() const { return error_; }
+  double error() const { return rise_->error; }
   // It is no larger than what steps are anyway now and then, has lasted for a block of steps of which it is known how far
   // their means go up and down in this job, and stands out from that.
-  bool IsBeyondWeather() const { return raised() && beyond_weather_; }
+  bool IsBeyondWeather() const { return raised() && rise_->beyond_weather; }
+  // Steps differed by little (kQuietNoise) when it rose.
+  bool rose_in_quiet() const { return rise_->rose_in_quiet; }
   double base() const { return base_; }  // the own past: mean of what was observed while nothing rose
   int observations() const { return seen_; }
   // The smallest rise that a sum would have told with 99 % within `steps` observations, the last ones; infinite if there is
@@ -137,9 +172,28 @@ class Stream {
     double mean_excess = 0;
     int64_t first_step = -1;  // -1: it is empty
   };
+  // The deviation under way or, of a quiet stream, the last one.
+  struct Rise {
+    int64_t onset = -1;
+    int64_t raised_step = -1;
+    double z = 0;
+    double error = 0;
+    double spread = 0;  // mean distance from the mean while raised
+    double down = 0;
+    double down_h = 1;
+    int64_t cleared = -1;  // the last time
+    double last_mean = 0;  // of what was cleared then
+    int count = 0;         // steps that mean_ and mean_excess_ are of
+    int returns = 0;       // how often it came back soon after it was cleared
+    int quiet = 0;         // steps without a spike, while intermittent
+    uint8_t scale = 0;     // of the sum that raised it
+    bool beyond_weather = false;
+    bool from_start = false;
+    bool rose_in_quiet = false;
+  };
 
   void Learn(double d, const Limits& limits);
-  Observation Classify(int64_t step, double d, double excess, const Limits& limits) const;
+  static Observation Classify(int64_t step, double d, double excess, double limit, const Limits& limits);
   void Remember(const Observation& now, const Limits& limits);
   // The steps of the three states: the state after it.
   State WatchForRise(const Observation& now, const Limits& limits);
@@ -177,61 +231,27 @@ class Stream {
     return std::popcount(starts[0]) + std::popcount(starts[1]);
   }
 
-  // There are several of these for each rank: the members are in the order that leaves no gaps.
-  double base_ = 0;
-  double limit_ = 0;  // of the first scale
-  std::array<Sum, kScales> sums_;
-  double risen_ = 0;  // the largest of the sums, as a share of its threshold
-  std::array<Bits, kWindows> windows_{};
-  double window_excess_ = 0;  // exponential means over the spike window
-  double window_d_ = 0;
-
-  // Of the deviation under way: of the leading sum; exponential means over count_ while raised.
-  double mean_ = 0;
-  double mean_excess_ = 0;
-  double z_ = 0;
-  double error_ = 0;
-  double spread_ = 0;  // mean distance from the mean while raised
-  int64_t onset_ = -1;
-  int64_t raised_step_ = -1;
-  double down_ = 0;
-  double down_h_ = 1;
-  int64_t cleared_ = -1;  // the last time
-  double last_mean_ = 0;  // of the deviation that was cleared then
-
+  // There are several of these for each rank: the members are in an order that leaves no gaps, first those that are
+  // looked at alone, and what most streams never have is apart.
   int seen_ = 0;
-  int count_ = 0;
   int jumps_ = 0;                                  // the last steps, all of them
-  int returns_ = 0;                                // how often it came back soon after it was cleared
-  int quiet_ = 0;                                  // steps without a spike, while intermittent
   std::array<uint8_t, kWindows> window_counts_{};  // bits that are set
   uint8_t rose_later_ = 0;                         // a bit a sum: it was empty before, or next to nothing
   uint8_t lead_ = 0;                               // which sum is the largest
-  uint8_t scale_ = 0;                              // of the sum that raised it
   State state_ = State::kQuiet;
-  bool beyond_weather_ = false;
-  bool from_start_ = false;
+  double base_ = 0;
+  double risen_ = 0;  // the largest of the sums, as a share of its threshold
+  Late<Rise> rise_;
+  std::array<Bits, kWindows> windows_{};
+  double window_excess_ = 0;  // exponential means over the spike window
+  double window_d_ = 0;
+  double mean_ = 0;  // of the leading sum; while raised exponential means
+  double mean_excess_ = 0;
+  std::array<Sum, kScales> sums_;
 };
 
-// A stream of what many ranks never do: without memory until something was observed.
-class LateStream {
- public:
-  const Stream& operator*() const { return stream_ ? *stream_ : Empty(); }
-  const Stream* operator->() const { return &**this; }
-  // To observe something.
-  Stream& Begin() {
-    if (!stream_) stream_ = std::make_unique<Stream>();
-    return *stream_;
-  }
-
- private:
-  static const Stream& Empty() {
-    static const Stream empty;
-    return empty;
-  }
-
-  std::unique_ptr<Stream> stream_;
-};
+// Of what many ranks never do.
+using LateStream = Late<Stream>;
 
 // How often healthy steps lie far outside, over the streams of a class. What a stream does itself is what is in
 // question, so its own steps do not count for it.
@@ -282,7 +302,10 @@ class ScaleNoise {
   // seldom (`typical`): that is its own doing there, too. Costs a pass over all blocks.
   ScaleSigmas SigmasWithout(int source, bool typical);
   // Sources have other numbers now.
-  void ForgetSources() { sources_.clear(); }
+  void ForgetSources() {
+    sources_.clear();
+    none_forgotten_until_ = 0;
+  }
 
  private:
   struct Source {
@@ -304,6 +327,7 @@ class ScaleNoise {
   double SigmaOf(size_t scale, bool typical);
 
   uint64_t added_ = 0;
+  uint64_t none_forgotten_until_ = 0;  // that value of added_
   std::vector<Source> sources_;
   std::array<Scale, kScales> scales_;
   std::vector<double> scratch_;

@@ -22,6 +22,7 @@ constexpr int kSettleSteps = 3;
 constexpr size_t kMinSiblings = 3;
 constexpr size_t kMaxChannels = 400'000;
 constexpr size_t kMaxChannelsOfRank = 2048;
+constexpr size_t kAhead = 8;          // channels, whose memory is on its way while others are looked at
 constexpr int64_t kIdleSteps = 1024;  // that a channel is kept without a transfer, once the layout changes
 
 }  // namespace
@@ -57,9 +58,9 @@ int Transfers::FindChannel(const Layout& layout, int rank, const OpFold& op) {
   ++brought;
   channel.brought_by = rank;
   channel.sibling_class = SiblingClass(layout, channel);
-  channels_.push_back(channel);
-  now_.emplace_back();
-  return ids_[KeyOf(channel)] = static_cast<int>(channels_.size()) - 1;
+  now_.push_back({.members = MembersOf(layout, channel)});
+  channels_.push_back(std::move(channel));
+  return ids_[KeyOf(channels_.back())] = static_cast<int>(channels_.size()) - 1;
 }
 
 // 20 bits of group, twice 17 of rank, 4 of kind, which says whether the ranks are any, and 6 of size.
@@ -99,29 +100,28 @@ int Transfers::FindCached(const Layout& layout, int rank, size_t index, const Op
   return found[index].id;
 }
 
-void Transfers::Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
-                        double arl_factor) {
-  std::vector<int> touched;
-  for (const auto& [rank, fold] : folds) {
-    if (static_cast<size_t>(rank) >= cache_.size()) cache_.resize(static_cast<size_t>(rank) + 1);
-    std::vector<Cached>& found = cache_[static_cast<size_t>(rank)];
-    if (found.size() < fold.ops.size()) found.resize(fold.ops.size());
-    for (size_t i = 0; i < fold.ops.size(); ++i) {
-      const int id = FindCached(layout, rank, i, fold.ops[i]);
-      if (id >= 0 && AddToStep(now_[static_cast<size_t>(id)], fold.ops[i], step)) touched.push_back(id);
-    }
+int Transfers::MembersOf(const Layout& layout, const Channel& channel) {
+  return channel.a >= 0 ? 2 : layout.group(channel.group).members.size();
+}
+
+void Transfers::Take(const Layout& layout, int rank, const StepFold& fold, int64_t step) {
+  if (static_cast<size_t>(rank) >= cache_.size()) cache_.resize(static_cast<size_t>(rank) + 1);
+  std::vector<Cached>& found = cache_[static_cast<size_t>(rank)];
+  if (found.size() < fold.ops.size()) found.resize(fold.ops.size());
+  for (size_t i = 0; i < fold.ops.size(); ++i) {
+    const int id = FindCached(layout, rank, i, fold.ops[i]);
+    if (id >= 0 && AddToStep(now_[static_cast<size_t>(id)], fold.ops[i], step)) touched_.push_back(id);
   }
-  Judge(layout, touched, step, arl_factor);
 }
 
 // True: it is the first operation of the step there.
 bool Transfers::AddToStep(Now& now, const OpFold& op, int64_t step) {
   const bool first = now.step != step;
-  if (first) now = {.step = step, .min_ns = op.min_duration_ns};
+  if (first) now = {.step = step, .min_ns = op.min_duration_ns, .members = now.members};
   ++now.reporters;
   now.count = std::max(now.count, op.count);
   now.min_ns = std::min(now.min_ns, op.min_duration_ns);
-  now.bytes = std::max(now.bytes, static_cast<double>(op.bytes) / op.count);
+  if (op.op == CommOp::kAllToAll) now.bytes = std::max(now.bytes, static_cast<double>(op.bytes) / op.count);
   return first;
 }
 
@@ -131,37 +131,42 @@ double Transfers::LogTime(const Channel& channel, const Now& now) {
   return channel.op == CommOp::kAllToAll && now.bytes > 0 ? time - std::log(now.bytes) : time;
 }
 
-void Transfers::Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor) {
-  const std::vector<int> judged = Complete(layout, touched);
+void Transfers::Observe(int64_t step, double arl_factor) {
+  std::vector<ClassStep> classes(noise_.size());
+  const std::vector<Judged> judged = TakeComplete(classes);
   thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(std::max<size_t>(1, 2 * channels_.size())));
-  const std::vector<ClassStep> classes = Summarize(judged);
-  for (int id : judged) {
-    JudgeChannel(id, classes[static_cast<size_t>(channels_[static_cast<size_t>(id)].sibling_class)], step);
+  SetLimits(classes);
+  for (const Judged& one : judged) {
+    JudgeChannel(one, classes[static_cast<size_t>(channels_[static_cast<size_t>(one.id)].sibling_class)], step);
   }
 }
 
 // Those all of whose members were heard: without the last arriver a wait would look like a transfer.
-std::vector<int> Transfers::Complete(const Layout& layout, const std::vector<int>& touched) {
-  std::vector<int> complete;
-  for (int id : touched) {
-    Channel& channel = channels_[static_cast<size_t>(id)];
+std::vector<Transfers::Judged> Transfers::TakeComplete(std::vector<ClassStep>& classes) {
+  std::vector<Judged> complete;
+  complete.reserve(touched_.size());
+  for (size_t i = 0; i < touched_.size(); ++i) {
+    if (i + kAhead < touched_.size()) {
+      const Channel& later = channels_[static_cast<size_t>(touched_[i + kAhead])];
+      __builtin_prefetch(&later.past);
+      __builtin_prefetch(&later.siblings);
+    }
+    const int id = touched_[i];
     const Now& now = now_[static_cast<size_t>(id)];
-    channel.step = now.step;
-    const int expected = channel.a >= 0 ? 2 : layout.group(channel.group).members.size();
-    if (now.reporters >= expected) complete.push_back(id);
-  }
-  return complete;
-}
-
-std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& judged) {
-  std::vector<ClassStep> classes(noise_.size());
-  for (int id : judged) {
+    if (now.reporters < now.members) continue;
     const Channel& channel = channels_[static_cast<size_t>(id)];
+    const double log_time = LogTime(channel, now);
+    complete.push_back({id, log_time});
     ClassStep& siblings = classes[static_cast<size_t>(channel.sibling_class)];
-    siblings.times.push_back(LogTime(channel, now_[static_cast<size_t>(id)]));
+    siblings.times.push_back(log_time);
     siblings.past.Count(channel.past);
     siblings.siblings.Count(channel.siblings);
   }
+  touched_.clear();
+  return complete;
+}
+
+void Transfers::SetLimits(std::vector<ClassStep>& classes) {
   for (size_t i = 0; i < classes.size(); ++i) {
     classes[i].size = classes[i].times.size();
     classes[i].reference = LowerMedian(classes[i].times);
@@ -171,7 +176,6 @@ std::vector<Transfers::ClassStep> Transfers::Summarize(const std::vector<int>& j
     classes[i].past_limits = LimitsOf(noise_[i], noise_[i].past, kPastDead);
     classes[i].sibling_limits = LimitsOf(noise_[i], noise_[i].siblings, kSiblingDead);
   }
-  return classes;
 }
 
 Stream::Limits Transfers::LimitsOf(const Noise& noise, const ScaleNoise& blocks, double dead) const {
@@ -180,12 +184,13 @@ Stream::Limits Transfers::LimitsOf(const Noise& noise, const ScaleNoise& blocks,
   return limits;
 }
 
-void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step) {
+void Transfers::JudgeChannel(const Judged& judged, ClassStep& siblings, int64_t step) {
+  const int id = judged.id;
+  const double y = judged.log_time;
   Channel& channel = channels_[static_cast<size_t>(id)];
   Noise& class_noise = noise_[static_cast<size_t>(channel.sibling_class)];
   NoisePool& noise = class_noise.steps;
   const Now& now = now_[static_cast<size_t>(id)];
-  const double y = LogTime(channel, now);
   if (channel.has_last) noise.Add(id, std::abs(y - channel.last));
   channel.last = y;
   channel.has_last = true;
@@ -195,12 +200,14 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step) {
 
   const auto slot = static_cast<size_t>(channel.seen) % kRecent;
   // A deviation, kept for Findings and watched by a stream of its own.
-  auto watch = [&](double d, Stream::Limits limits, const StreamTails& tails, ScaleNoise& blocks,
+  auto watch = [&](double d, Stream::Limits& limits, const StreamTails& tails, ScaleNoise& blocks,
                    std::array<float, kRecent>& recent, Stream& stream) {
     recent[slot] = static_cast<float>(d);
     const double excess = static_cast<double>(now.min_ns) * (1 - std::exp(-d)) * now.count;
     tails.Apply(limits, stream, siblings.size > 1);
-    stream.Observe(step, d, excess, limits);
+    const Stream::Event event = stream.Observe(step, d, excess, limits);
+    if (event == Stream::Event::kRaised) ++raised_;
+    if (event == Stream::Event::kCleared) --raised_;
     blocks.Add(id, d, !stream.raised());
   };
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
@@ -217,17 +224,19 @@ void Transfers::JudgeChannel(int id, const ClassStep& siblings, int64_t step) {
 }
 
 void Transfers::Regroup(const Layout& layout) {
-  int64_t newest = -1;
-  for (const Channel& channel : channels_) newest = std::max(newest, channel.step);
-  for (Channel& channel : channels_) {
+  const int64_t newest = NewestStep();
+  size_t kept = 0;
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    Channel& channel = channels_[i];
     const int became = layout.group(channel.group).became;
     if (became >= 0) channel.group = became;
+    // Groups may come and go by the thousand.
+    if (now_[i].step < newest - kIdleSteps || layout.group(channel.group).users == 0) continue;
+    if (kept < i) channels_[kept] = std::move(channel);
+    now_[kept++] = now_[i];
   }
-  // Groups may come and go by the thousand.
-  std::erase_if(channels_, [&](const Channel& channel) {
-    return channel.step < newest - kIdleSteps || layout.group(channel.group).users == 0;
-  });
-  now_.assign(channels_.size(), Now());
+  channels_.resize(kept);
+  now_.resize(kept);
   cache_.clear();
   ids_.clear();
   for (Noise& noise : noise_) {
@@ -235,23 +244,33 @@ void Transfers::Regroup(const Layout& layout) {
     noise.siblings.ForgetSources();
   }
   std::fill(brought_.begin(), brought_.end(), 0);
+  raised_ = 0;
   for (size_t i = 0; i < channels_.size(); ++i) {
     Channel& channel = channels_[i];
     ++brought_[static_cast<size_t>(channel.brought_by)];
     channel.sibling_class = SiblingClass(layout, channel);
+    now_[i].members = MembersOf(layout, channel);
+    raised_ += (channel.past.raised() ? 1U : 0U) + (channel.siblings.raised() ? 1U : 0U);
     ids_.emplace(KeyOf(channel), static_cast<int>(i));
   }
 }
 
-std::vector<Transfers::Fineness> Transfers::FinenessOf(const Layout& layout, int most_steps) const {
+// That any channel was seen in; -1: none was.
+int64_t Transfers::NewestStep() const {
   int64_t newest = -1;
-  for (const Channel& channel : channels_) newest = std::max(newest, channel.step);
+  for (const Now& now : now_) newest = std::max(newest, now.step);
+  return newest;
+}
+
+std::vector<Transfers::Fineness> Transfers::FinenessOf(const Layout& layout, int most_steps) const {
+  const int64_t newest = NewestStep();
   std::vector<Stream::Limits> limits;  // by sibling class
   for (const Noise& noise : noise_) limits.push_back(LimitsOf(noise, noise.past, kPastDead));
   std::vector<Fineness> result;
-  for (const Channel& channel : channels_) {
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    const Channel& channel = channels_[i];
     const int steps = std::min(most_steps, channel.past.observations());
-    if (channel.step < newest - kRecent || steps == 0) continue;
+    if (now_[i].step < newest - kRecent || steps == 0) continue;
     const Group& group = layout.group(channel.group);
     const int rank = channel.a >= 0 ? channel.a : group.members.At(0);
     result.push_back(
@@ -278,10 +297,10 @@ const Stream& Transfers::StreamOf(const Channel& channel, const Lead& lead) {
 }
 
 std::optional<Transfers::Lead> Transfers::FindLead() const {
+  if (raised_ == 0) return std::nullopt;
   Lead lead;
-  lead.newest = -1;
+  lead.newest = NewestStep();
   for (const Channel& channel : channels_) {
-    lead.newest = std::max(lead.newest, channel.step);
     for (bool past : {true, false}) {
       const Stream& stream = past ? channel.past : channel.siblings;
       if (!stream.raised() || stream.mean() <= lead.mean * 1.0001) continue;
@@ -304,8 +323,9 @@ std::optional<Transfers::Lead> Transfers::FindLead() const {
 Transfers::Lines Transfers::CollectLines(const Layout& layout, const Lead& lead) const {
   using Key = std::pair<int, int>;  // -1 and the group, or the pair
   std::vector<std::pair<Key, const Channel*>> by_key;
-  for (const Channel& channel : channels_) {
-    if (channel.step < lead.newest - kRecent || channel.seen <= 2) continue;
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    const Channel& channel = channels_[i];
+    if (now_[i].step < lead.newest - kRecent || channel.seen <= 2) continue;
     by_key.emplace_back(
         channel.a >= 0 ? Key(std::min(channel.a, channel.b), std::max(channel.a, channel.b)) : Key(-1, channel.group),
         &channel);

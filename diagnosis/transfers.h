@@ -44,9 +44,10 @@ struct TransferFinding {
 
 class Transfers {
  public:
-  // The folds of one judged step, by rank. `h` for the streams there are.
-  void Observe(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
-               double arl_factor);
+  // One fold of a step that is judged.
+  void Take(const Layout& layout, int rank, const StepFold& fold, int64_t step);
+  // Once all folds of the step were taken.
+  void Observe(int64_t step, double arl_factor);
   // The layout has changed. What is known of a group's transfers stays, also when its members have become known.
   void Regroup(const Layout& layout);
   // What was normal is no more.
@@ -75,8 +76,7 @@ class Transfers {
     int sibling_class = -1;
 
     // Over steps.
-    int64_t step = -1;  // the last one
-    double level = 0;   // of the own past: log ns
+    double level = 0;  // of the own past: log ns
     int seen = 0;
     double last = 0;
     bool has_last = false;
@@ -86,13 +86,15 @@ class Transfers {
     std::array<float, kRecent> recent_siblings{};
     double typical_ns = 0;
   };
-  // What a channel has in the step under way. Apart from the rest: each operation of each rank comes by here.
+  // What a channel has in the step under way, or had in its last one. Apart from the rest: each operation of each rank
+  // comes by here.
   struct Now {
     int64_t step = -1;
-    int reporters = 0;
-    uint32_t count = 0;
     uint64_t min_ns = 0;
-    double bytes = 0;  // of one operation, on the member with the most
+    double bytes = 0;  // of one operation of an all-to-all, on the member with the most
+    uint32_t count = 0;
+    int reporters = 0;
+    int members = 0;
   };
   // The strongest channel that is raised: what to expect on the others.
   struct Lead {
@@ -119,7 +121,7 @@ class Transfers {
     double reference = 0;       // their median
     size_t size = 0;
     StreamTails past, siblings;
-    Stream::Limits past_limits, sibling_limits;  // but for what depends on the tails
+    Stream::Limits past_limits, sibling_limits;  // with what depends on the tails, of one stream after the other
   };
 
   struct Noise {
@@ -127,7 +129,14 @@ class Transfers {
     ScaleNoise past, siblings;
   };
 
+  // A channel all of whose members were heard.
+  struct Judged {
+    int id = 0;
+    double log_time = 0;
+  };
+
   static double LogTime(const Channel& channel, const Now& now);
+  static int MembersOf(const Layout& layout, const Channel& channel);
   // Operations of a rank come in the same order in most steps: where they were found last.
   struct Cached {
     uint64_t key = ~uint64_t{0};
@@ -139,12 +148,12 @@ class Transfers {
   static uint64_t KeyOf(const Channel& channel);
   int SiblingClass(const Layout& layout, const Channel& channel);
   static bool AddToStep(Now& now, const OpFold& op, int64_t step);
-  void Judge(const Layout& layout, const std::vector<int>& touched, int64_t step, double arl_factor);
-  std::vector<int> Complete(const Layout& layout, const std::vector<int>& touched);
-  std::vector<ClassStep> Summarize(const std::vector<int>& judged);
+  std::vector<Judged> TakeComplete(std::vector<ClassStep>& classes);
+  void SetLimits(std::vector<ClassStep>& classes);
   Stream::Limits LimitsOf(const Noise& noise, const ScaleNoise& blocks, double dead) const;
-  void JudgeChannel(int id, const ClassStep& siblings, int64_t step);
+  void JudgeChannel(const Judged& judged, ClassStep& siblings, int64_t step);
 
+  int64_t NewestStep() const;
   std::optional<Lead> FindLead() const;
   static const Stream& StreamOf(const Channel& channel, const Lead& lead);
   Lines CollectLines(const Layout& layout, const Lead& lead) const;
@@ -155,6 +164,8 @@ class Transfers {
   std::vector<std::vector<Cached>> cache_;  // by rank and index of the operation
   std::deque<Channel> channels_;            // grows without being copied, and holds no room for as many again
   std::vector<Now> now_;                    // by the same indexes
+  std::vector<int> touched_;                // that have an operation in the step under way
+  size_t raised_ = 0;                       // streams: as a rule none is, and nobody needs to look for it
   std::vector<size_t> brought_;             // channels, by the rank that brought them
   absl::flat_hash_map<uint64_t, int> ids_;
   std::map<std::vector<int>, int> sibling_ids_;

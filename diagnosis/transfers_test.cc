@@ -42,7 +42,12 @@ class TransfersTest : public ::testing::Test {
       op(1, 4, 10 * all_dp * (r % 2 == 1 ? dp_of_odd : 1));
       folds.emplace_back(r, fold);
     }
-    transfers_.Observe(layout_, folds, step, kArlFactor);
+    Observe(folds, step);
+  }
+
+  void Observe(const std::vector<std::pair<int, StepFold>>& folds, int64_t step) {
+    for (const auto& [rank, fold] : folds) transfers_.Take(layout_, rank, fold, step);
+    transfers_.Observe(step, kArlFactor);
   }
 
   Layout layout_;
@@ -168,14 +173,14 @@ TEST_F(TransfersTest, ARankBringsSoManyAndNoMore) {
   int64_t step = 0;
   for (uint32_t group = 0; group < 32; ++group) {
     for (uint8_t size = 0; size < 64; ++size) {
-      transfers_.Observe(layout_, {{0, fold_of(group, size)}}, step++, kArlFactor);
+      Observe({{0, fold_of(group, size)}}, step++);
     }
   }
   EXPECT_EQ(transfers_.channels(), 2048u);
   Step(step++, 1, 1);
   EXPECT_EQ(transfers_.channels(), 2048u + 6) << "the others' groups of their own";
   transfers_.Regroup(layout_);
-  transfers_.Observe(layout_, {{0, fold_of(0, 63)}}, step++, kArlFactor);
+  Observe({{0, fold_of(0, 63)}}, step++);
   EXPECT_LE(transfers_.channels(), 2048u + 6);
 }
 

@@ -14,6 +14,8 @@ class Weather {
   static constexpr int64_t kRemember = 2000;  // steps
   static constexpr double kLongestNs = 10e9;  // what stays longer is no weather
   static constexpr double kShortNs = 5e9;     // where there is weather, this may always be some
+  static constexpr double kUnknownNs = 30e9;  // so long it is not known what weather a job has,
+  static constexpr double kGustNs = 3e9;      // and this may be a gust
   static constexpr size_t kMost = 1024;       // rises that are remembered
 
   // A rise of this rank has ended that cost it `excess_ns` in each of its steps of `step_ns`.

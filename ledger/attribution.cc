@@ -70,8 +70,14 @@ int64_t Ledger::CutStepSpans(int64_t begin_ns, int64_t end_ns, Tally& into) cons
 }
 
 // After the last step of a process.
-void Ledger::AttributeTail(const Slot& slot, int64_t begin_ns, int64_t end_ns, bool over, bool failed,
-                           uint64_t incident, Tally& into) const {
+void Ledger::AttributeTail(const Slot& slot, const Phase& phase, int64_t begin_ns, int64_t end_ns, bool over,
+                           bool failed, uint64_t incident, Tally& into) const {
+  if (slot.last_step < phase.saved_in) {
+    // All wait for whoever saves.
+    const int64_t saved_ns = begin_ns + std::min(phase.saved_ns, end_ns - begin_ns);
+    Cut(slot, begin_ns, saved_ns, Category::kCheckpoint, 0, true, into);
+    begin_ns = saved_ns;
+  }
   const double usual_s = book_.usual_s();
   const auto odd_ns = static_cast<int64_t>(std::min(StepBook::kOdd * usual_s, kLongestS) * 1e9);
   if (over && !failed) return Cut(slot, begin_ns, end_ns, Category::kOther, 0, true, into);
@@ -93,8 +99,8 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
     const bool over = next != nullptr || tail == Tail::kOver;
     if (phase.kind == Phase::Kind::kRunning || next != nullptr || !over) {
       const bool failed = next == nullptr || next->kind != Phase::Kind::kEnded || next->failed;
-      return AttributeTail(slot, begin_ns, end_ns, over, failed, next != nullptr ? next->incident : phase.incident,
-                           into);
+      return AttributeTail(slot, phase, begin_ns, end_ns, over, failed,
+                           next != nullptr ? next->incident : phase.incident, into);
     }
     // Another process has taken its place, and nobody has said why.
     const int64_t first = SeenIn(slot, begin_ns, end_ns);
@@ -105,9 +111,9 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
   const bool launched = phase.kind == Phase::Kind::kRunning;
   if (phase.kind == Phase::Kind::kResumed) return Cut(slot, begin_ns, end_ns, Category::kUnknown, 0, true, into);
   int64_t at = begin_ns;
-  auto until = [&](int64_t to, Category category) {
+  auto until = [&](int64_t to, Category category, bool unless_off = true) {
     to = std::clamp(to, at, end_ns);
-    Cut(slot, at, to, category, category == Category::kUnknown ? 0 : phase.incident, true, into);
+    Cut(slot, at, to, category, category == Category::kUnknown ? 0 : phase.incident, unless_off, into);
     at = to;
   };
   const int64_t seen_ns = SeenIn(slot, phase.begin_ns, end_ns);
@@ -116,8 +122,10 @@ void Ledger::AttributeRunning(const Slot& slot, const Phase& phase, int64_t begi
   const int64_t trains = tail == Tail::kOpen || next != nullptr ? phase.first_step_ns : kNever;
   const int64_t launch = std::min(seen ? seen_ns : kNever, phase.begin_ns + kMostLaunchNs);
   const bool proven = first_seen_ns_ <= end_ns || end_ns - phase.begin_ns <= kUnprovenLaunchNs;
-  until(std::min(launch, trains), launched && proven ? Category::kLaunch : Category::kUnknown);
-  if (seen) until(std::min(seen_ns + kMostLinkUpNs, trains), Category::kLinkUp);
+  // Who is seen has come to its end without a step's mark.
+  until(std::min(launch, trains), launched && proven ? Category::kLaunch : Category::kUnknown, !seen);
+  const int64_t most_link_up_ns = done_until_ < 0 ? kUnprovenLinkUpNs : kMostLinkUpNs;
+  if (seen) until(std::min(seen_ns + most_link_up_ns, trains), Category::kLinkUp);
   until(end_ns, trains < end_ns ? Category::kUnmarked : Category::kUnknown);
 }
 

@@ -24,12 +24,6 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-// After the last of them.
-std::string StartedAgain(const std::vector<Attempt>& attempts) {
-  const std::string outcome = attempts.empty() ? "" : attempts.back().outcome;
-  return OneLine(absl::StrCat("the job was started again", outcome.empty() ? "" : " after: ", outcome));
-}
-
 void CutNames(Incident& incident) {
   for (std::vector<int>* names : {&incident.ranks, &incident.nodes}) {
     if (names->size() > Ledger::kMaxNames) names->resize(Ledger::kMaxNames);
@@ -108,7 +102,8 @@ Ledger::Slot* Ledger::Find(int rank) {
   // The first ranks that are seen say how large the job was meant to be; later ones have joined.
   const bool joins = round_ > 0 || attempts_.size() > former_attempts_ + 1;
   slot.born_ns = slot.cursor_ns = joins ? phase().begin_ns : phases_.front().begin_ns;
-  slot.done_until = done_until_;
+  // What the others have done of the first round it does for the first time.
+  if (joins || resumed_) slot.done_until = done_until_;
   ++live_;
   attempts_.back().slots = live_;
   return &slot;
@@ -130,6 +125,11 @@ void Ledger::Hear(int64_t at_ns) {
   since_ns_ = begun_ns_ = phases_.back().begin_ns = Clamp(at_ns);
   attempts_.back().since_ns = since_ns_ + unix_offset_ns_;
   for (Slot& slot : slots_) slot.born_ns = slot.cursor_ns = since_ns_;
+}
+
+std::string Ledger::StartedAgain(const std::vector<Attempt>& attempts) {
+  const std::string outcome = attempts.empty() ? "" : attempts.back().outcome;
+  return OneLine(absl::StrCat("the job was started again", outcome.empty() ? "" : " after: ", outcome));
 }
 
 void Ledger::BeginAttempt(int64_t at_ns) {
@@ -339,12 +339,17 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   const int64_t base = is_new ? BaseOf(fold, follows) : slot.base;
   const int64_t number = fold.step + base;
   if (fold.checkpoints > 0) saved_step_ = std::max(saved_step_, number);
+  done_until_ = std::max(done_until_, number);
   if (end_ns <= slot.cursor_ns) {  // closed already, or come twice
     if (!is_new) slot.last_step = std::max(slot.last_step, number);
-    done_until_ = std::max(done_until_, number);
     return;
   }
+  first_seen_ns_ = std::min(first_seen_ns_, std::max(begin_ns, phases_.front().begin_ns));
+  std::erase_if(slot.stops, [&](const Stop& stop) {
+    return stop.begin_ns + kStopSlackNs < end_ns && end_ns < stop.end_ns - kStopSlackNs;
+  });
   if (is_new) {
+    Close(slot, std::clamp(begin_ns, slot.cursor_ns, end_ns));  // what its former process did
     // A process that goes on under a new manager has done its former steps itself.
     slot.done_until = follows && resumed_ && slot.last_step < 0 ? -1 : std::max(slot.done_until, slot.last_step);
     slot.process_id = fold.process_id;
@@ -353,16 +358,9 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   }
   const bool redone = number <= slot.done_until;
   slot.last_step = std::max(slot.last_step, number);
-  done_until_ = std::max(done_until_, number);
   slot.offset_ns = offset_ns;
-  first_seen_ns_ = std::min(first_seen_ns_, std::max(begin_ns, phases_.front().begin_ns));
 
-  std::erase_if(slot.stops, [&](const Stop& stop) {
-    return stop.begin_ns + kStopSlackNs < end_ns && end_ns < stop.end_ns - kStopSlackNs;
-  });
-  if (is_new) {
-    Close(slot, std::clamp(begin_ns, slot.cursor_ns, end_ns));
-  } else if (begin_ns > slot.cursor_ns + kNoGapNs) {
+  if (!is_new && begin_ns > slot.cursor_ns + kNoGapNs) {
     // Steps in between were not marked, or lost on the way.
     Cut(slot, slot.cursor_ns, begin_ns, Category::kUnmarked, 0, false, closed_);
     MoveCursor(slot, begin_ns);
@@ -370,6 +368,8 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   begin_ns = slot.cursor_ns;
   for (auto it = phases_.rbegin(); it != phases_.rend(); ++it) {
     if (it->begin_ns > end_ns && std::next(it) != phases_.rend()) continue;
+    // Where nobody says when processes are started, what a former one has saved was in this phase, too.
+    if (is_new && (it->kind == Phase::Kind::kAlone || it->guessed)) it->saved_in = -1;
     it->first_step_ns = std::min(it->first_step_ns, std::max(start_ns, it->begin_ns));
     RankStep step;
     step.step = number;
@@ -380,8 +380,12 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
     step.rank_s = ToSeconds(CutStep(slot, begin_ns, end_ns, closed_));
     step.data_s = PartSeconds(fold.dataloader_own_ns, step.rank_s);
     step.checkpoint_s = PartSeconds(fold.checkpoint_own_ns, step.rank_s);
-    const double between_s = follows ? ToSeconds(std::clamp<int64_t>(start_ns - begin_ns, 0, end_ns - begin_ns)) : 0;
-    step.between_s = std::clamp(between_s - step.data_s - step.checkpoint_s, 0.0, step.rank_s);
+    int64_t between_ns = follows ? std::max<int64_t>(start_ns - begin_ns, 0) : 0;
+    if (between_ns > kNoGapNs) {
+      Tally taken;  // by suspensions and spans: it is in closed_ already
+      between_ns = CutStep(slot, begin_ns, start_ns, taken);
+    }
+    step.between_s = std::clamp(ToSeconds(between_ns) - step.data_s - step.checkpoint_s, 0.0, step.rank_s);
     if (fold.covered_ns > 0) {
       const double communication_s = ToSeconds(static_cast<int64_t>(fold.covered_ns));
       step.own_s = std::max(0.0, step.rank_s - communication_s - step.data_s - step.checkpoint_s - step.between_s);
@@ -391,6 +395,22 @@ void Ledger::Step(int rank, const StepFold& fold, int64_t now_ns) {
   }
   MoveCursor(slot, end_ns);
   slot.steps = true;
+}
+
+void Ledger::Saved(int rank, const SavedInStep& saved, int64_t now_ns) {
+  SetNow(now_ns);
+  const Slot* slot = Find(rank);
+  if (slot == nullptr || !slot->steps || saved.step < 0 || saved.step > kMostStep) return;
+  const int64_t number = saved.step + slot->base;
+  if (number <= slot->last_step) return;  // it has ended meanwhile, or is another process's
+  saved_step_ = std::max(saved_step_, number);
+  for (auto phase = phases_.rbegin(); phase != phases_.rend(); ++phase) {
+    if (!phase->runs() || phase->begin_ns > slot->cursor_ns) continue;
+    const int64_t saved_ns = static_cast<int64_t>(std::min<uint64_t>(saved.ns, INT64_MAX));
+    phase->saved_ns = phase->saved_in == number ? std::max(phase->saved_ns, saved_ns) : saved_ns;
+    phase->saved_in = number;
+    return;
+  }
 }
 
 void Ledger::SetStragglers(const std::vector<Straggler>& stragglers, int64_t now_ns) {
@@ -412,7 +432,9 @@ void Ledger::HearStragglers(const std::vector<Straggler>& stragglers, int64_t ba
     if (found != verdicts_.end()) {
       seen = found->second;
     } else {
-      seen.incident = AddIncident(IncidentKind::kStraggler, now_ns_, straggler.ranks, straggler.nodes, straggler.text);
+      const bool has_come = base < 0 && straggler.since_ns > 0;
+      seen.incident = AddIncident(IncidentKind::kStraggler, has_come ? straggler.since_ns - unix_offset_ns_ : now_ns_,
+                                  straggler.ranks, straggler.nodes, straggler.text);
       seen.base = base;
     }
     if (Incident* of = FindIncident(seen.incident)) {
@@ -541,111 +563,6 @@ Report Ledger::report() const {
   }
   report.advice = AdviceOf(report);
   return report;
-}
-
-void Ledger::Resume(const Kept& kept, int64_t now_ns) {
-  SetNow(now_ns);
-  const int64_t dead_ns = std::max<int64_t>(kept.dead_ns, 0);
-  const int64_t stopped_ns = now_ns_ - dead_ns;
-  begun_ns_ = stopped_ns;
-  since_ns_ = stopped_ns - std::max<int64_t>(kept.report.until_ns - kept.report.since_ns, 0);
-  closed_ = Tally();
-  closed_.seconds = kept.report.seconds();
-  retired_s_ = Sum(closed_.seconds);
-  incidents_.assign(kept.report.incidents.begin(), kept.report.incidents.end());
-  next_incident_ = incidents_.empty() ? 1 : incidents_.back().number + 1;
-  older_ = kept.report.older;
-  measured_ = kept.report.measured;
-  if (!kept.report.attempts.empty()) attempts_ = kept.report.attempts;
-  next_ = kept.next;
-  done_until_ = kept.done_until;
-  saved_step_ = kept.saved_step;
-  base_ = std::max<int64_t>(kept.base, 0);
-  phases_.clear();
-  Phase phase;
-  phase.kind = kept.ended ? Phase::Kind::kEnded : Phase::Kind::kResumed;
-  phase.begin_ns = stopped_ns;
-  phases_.push_back(phase);
-  slots_.clear();
-  live_ = 0;
-  slots_.resize(static_cast<size_t>(std::clamp(kept.report.slots, 0, kMaxSlots)));
-  for (Slot& slot : slots_) {
-    slot.exists = true;
-    slot.born_ns = slot.cursor_ns = stopped_ns;
-    slot.done_until = done_until_;
-    ++live_;
-  }
-  round_ = kept.round;
-  resumed_ = heard_ = true;
-}
-
-void Ledger::Precede(const Kept& kept, Category gap, int64_t now_ns) {
-  SetNow(now_ns);
-  if (resumed_ || std::exchange(preceded_, true)) return;
-  const Report& before = kept.report;
-  const int64_t gap_ns = std::max<int64_t>(kept.dead_ns - (now_ns_ - since_ns_), 0);
-  const double gap_s = ToSeconds(gap_ns) * std::clamp(before.slots, 0, kMaxSlots);
-  const Seconds seconds = before.seconds();
-  AddTo(closed_.seconds, seconds);
-  At(closed_.seconds, gap) += gap_s;
-  retired_s_ += Sum(seconds) + gap_s;
-  const int64_t begun_unix_ns = since_ns_ + unix_offset_ns_;
-  since_ns_ -= gap_ns + std::max<int64_t>(before.until_ns - before.since_ns, 0);
-
-  former_.assign(before.incidents.begin(), before.incidents.end());
-  shift_ = former_.empty() ? 0 : former_.back().number;
-  std::vector<Attempt> attempts = before.attempts;
-  const bool goes_on = gap != Category::kQueue && !attempts.empty();
-  if (!goes_on) {
-    Incident requeue;
-    requeue.number = ++shift_;
-    requeue.time_ns = begun_unix_ns - gap_ns;
-    requeue.kind = kept.next;
-    if (!attempts.empty() && attempts.back().until_ns == 0) {
-      attempts.back().until_ns = begun_unix_ns - gap_ns;
-      attempts.back().outcome = kLostLauncher;
-    }
-    requeue.text = StartedAgain(attempts);
-    At(requeue.seconds, gap) = gap_s;
-    former_.push_back(std::move(requeue));
-    begin_shown_ = true;
-  }
-  TrimIncidents();
-  for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
-    older_.counts[kind] += before.older.counts[kind];
-    AddTo(older_.seconds[kind], before.older.seconds[kind]);
-  }
-  measured_.starts += before.measured.starts;
-  measured_.checkpoints += before.measured.checkpoints;
-  measured_.checkpoint_s += before.measured.checkpoint_s;
-  former_attempts_ = attempts.size();
-  if (goes_on) {
-    --former_attempts_;
-    Attempt& last = attempts.back();
-    last.until_ns = attempts_.front().until_ns;
-    last.outcome = attempts_.front().outcome;
-    last.slots = attempts_.front().slots;
-    attempts_.erase(attempts_.begin());
-  }
-  for (Attempt& attempt : attempts_) {
-    attempt.number = attempts.empty() ? 1 : attempts.back().number + 1;
-    attempts.push_back(attempt);
-  }
-  if (attempts.size() > Report::kMaxAttempts) {
-    const size_t over = attempts.size() - Report::kMaxAttempts;
-    attempts.erase(attempts.begin(), attempts.begin() + static_cast<std::ptrdiff_t>(over));
-    former_attempts_ -= std::min(former_attempts_, over);
-  }
-  attempts_ = std::move(attempts);
-
-  if (done_until_ < 0) {
-    saved_step_ = std::max(saved_step_, kept.saved_step);
-    if (goes_on) base_ = std::max<int64_t>(kept.base, 0);
-  }
-  done_until_ = std::max(done_until_, kept.done_until);
-  for (Slot& slot : slots_) {
-    if (slot.exists && slot.last_step < 0) slot.done_until = std::max(slot.done_until, kept.done_until);
-  }
 }
 
 }  // namespace taskd::ledger

@@ -29,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "common/rank_report.h"
 #include "ledger/report.h"
 #include "ledger/step_book.h"
 #include "ledger/tally.h"
@@ -46,6 +47,8 @@ class Ledger {
   // Longer than this nobody can say what a process does that has made no mark, or no step.
   static constexpr int64_t kMostLaunchNs = 1800'000'000'000;
   static constexpr int64_t kMostLinkUpNs = 7200'000'000'000;
+  // The same while the job has never marked a step: nothing proves that it would.
+  static constexpr int64_t kUnprovenLinkUpNs = 600'000'000'000;
   // An open step may be so late before it is unknown what is going on: besides StepBook::kOdd usual ones.
   static constexpr int64_t kLateNs = 5'000'000'000;
   // So long after the first start ranks come of which nobody has said how many they are.
@@ -96,11 +99,14 @@ class Ledger {
   // The rank's process is seen for the first time: it has made its first mark. Or it is not there any more.
   void Seen(int rank, bool here, int64_t at_ns, int64_t now_ns);
   void Step(int rank, const StepFold& fold, int64_t now_ns);
+  // The rank has saved a checkpoint in a step that has not ended.
+  void Saved(int rank, const SavedInStep& saved, int64_t now_ns);
   // Verdicts of the diagnosis, open and cleared ones. `incident` is filled in here; ranks, nodes and text are the verdict's.
   struct Straggler {
     StragglerCost cost;
     std::vector<int> ranks, nodes;
     std::string text;
+    int64_t since_ns = 0;  // Unix; 0: unknown
     friend bool operator==(const Straggler&, const Straggler&) = default;
   };
   void SetStragglers(const std::vector<Straggler>& stragglers, int64_t now_ns);
@@ -149,6 +155,8 @@ class Ledger {
     uint64_t incident = 0;
     int64_t base = -1;                  // of the numbers of steps that processes begin in it; -1: not known yet
     int64_t first_step_ns = INT64_MAX;  // when the first step of this phase began
+    int64_t saved_in = -1;              // the last step, without an end yet, in which a checkpoint was saved
+    int64_t saved_ns = 0;               // that took so long
     bool failed = false;                // of kEnded: not with 0
     bool guessed = false;               // of kRunning: nobody waits any more, and that is all that is known
 
@@ -186,6 +194,8 @@ class Ledger {
   void Hear(int64_t at_ns);
   // Of the same job, after its end.
   void BeginAttempt(int64_t at_ns);
+  // The text of the incident that another attempt is, after the last of these.
+  static std::string StartedAgain(const std::vector<Attempt>& attempts);
   // Nobody has come yet.
   bool untouched() const;
   uint64_t AddIncident(IncidentKind kind, int64_t at_ns, std::vector<int> ranks, std::vector<int> nodes,
@@ -204,8 +214,8 @@ class Ledger {
   void Attribute(const Slot& slot, int64_t until_ns, Tail tail, Tally& into) const;
   void AttributeRunning(const Slot& slot, const Phase& phase, int64_t begin_ns, int64_t end_ns, const Phase* next,
                         Tail tail, Tally& into) const;
-  void AttributeTail(const Slot& slot, int64_t begin_ns, int64_t end_ns, bool over, bool failed, uint64_t incident,
-                     Tally& into) const;
+  void AttributeTail(const Slot& slot, const Phase& phase, int64_t begin_ns, int64_t end_ns, bool over, bool failed,
+                     uint64_t incident, Tally& into) const;
   // Without what suspensions and spans take; `unless_off`: what of the rest was with steps off is unmarked.
   void Cut(const Slot& slot, int64_t begin_ns, int64_t end_ns, Category category, uint64_t incident, bool unless_off,
            Tally& into) const;

@@ -156,6 +156,45 @@ TEST(LedgerTest, NumbersThatBeginAnewGoOnFromTheCheckpoint) {
   EXPECT_NEAR(At(report.seconds(), Category::kProductive), 2 * (9.5 + 6 + 0.2), 1e-6);
 }
 
+TEST(LedgerTest, WhatWasSavedInTheStepOfAFailureIsNotLost) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);                                                // until 13
+  job.at(13.7).Saved(0, {.step = 10, .ns = 500'000'000}, Ns(13.7));  // what step 9 has made
+  job.at(13.7).Saved(1, {.step = 4, .ns = 500'000'000}, Ns(13.7));   // it has ended
+  job.at(14).Exited({.rank = 1, .failed = true}, Ns(14), Ns(14));
+  job.at(14.2).Saved(0, {.step = 10, .ns = 500'000'000}, Ns(14.2));  // its process is gone
+  job.Launch(1, 15, 16);
+  job.Steps(0, 5, 17, 2);  // 10 to 15
+  const Report report = job.report(23);
+  EXPECT_NEAR(At(report.seconds(), Category::kCheckpoint), 2 * 0.5, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kRedone), 2 * 0.5, 1e-6) << "the step under way, and no other one";
+  EXPECT_NEAR(At(report.seconds(), Category::kProductive), 2 * 16.2, 1e-6);
+}
+
+TEST(LedgerTest, WhatAFormerProcessHasSavedIsNoneOfTheNextOne) {
+  Job job(2, false);
+  job.Step(0, 1, 2);
+  job.Steps(1, 9, 2, 1, true);  // until 11
+  job.at(11.6).Saved(0, {.step = 10, .ns = 500'000'000}, Ns(11.6));
+  EXPECT_NEAR(job.Of(Category::kCheckpoint), 2 * 0.5, 1e-6);
+  job.Step(5, 20, 21, 0, 2);  // from an older one
+  job.Step(6, 21, 22, 21, 2);
+  const double before_s = job.Of(Category::kCheckpoint);
+  EXPECT_NEAR(At(job.report(22.7).seconds(), Category::kCheckpoint), before_s, 1e-6);
+}
+
+TEST(LedgerTest, WhatIsSavedAfterTheLastStepIsACheckpoint) {
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  job.at(15).Saved(1, {.step = 10, .ns = 1'500'000'000}, Ns(15));
+  job.at(16).Ended(0, "", Ns(16), Ns(16));
+  const Report report = job.report(40);
+  EXPECT_NEAR(At(report.seconds(), Category::kCheckpoint), 2 * 1.5, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kOther), 2 * 1.5, 1e-6);
+}
+
 TEST(LedgerTest, FoldsThatComeAfterTheFailureStillCount) {
   Job job(2);
   job.Launch(0, 1, 2);
@@ -255,6 +294,15 @@ TEST(LedgerTest, WithoutStepMarksNobodyCanTell) {
   EXPECT_NEAR(job.Of(Category::kUnmarked), 2 * 7, 1e-6);
 }
 
+TEST(LedgerTest, AProcessThatIsSeenWasLaunchedWithOrWithoutStepMarks) {
+  Job job(2);
+  job.at(0.5).SetStepsOn(false, Ns(0.5));
+  job.Launch(0, 1, 4);
+  const Report report = job.report(30);
+  EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 2 * 3, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kUnmarked), 2 * 26, 1e-6);
+}
+
 TEST(LedgerTest, TimeBetweenStepsIsOtherUnlessItIsMarked) {
   Job job(2);
   job.Launch(0, 1, 2);
@@ -340,6 +388,72 @@ TEST(LedgerTest, ClocksOfNodesMayBeWrong) {
     }
     EXPECT_NEAR(job.Of(Category::kProductive), 2 * 10, 2 * 3.2) << off_s;
   }
+}
+
+TEST(LedgerTest, AClockThatIsSetBackAYearMovesNothing) {
+  const double year_s = 365 * 86400.0;
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  job.at(13).Exited({.rank = 0, .failed = true}, Ns(13 - year_s), Ns(13.2));
+  job.at(15).Started(1, Ns(15 - year_s), Ns(15));
+  for (int rank : {0, 1}) job.at(16).Seen(rank, true, Ns(16), Ns(16));
+  for (int64_t step = 10; step < 20; ++step) {
+    const double end_s = 8 + static_cast<double>(step);  // from 17 on, told at once
+    for (int rank : {0, 1}) {
+      StepFold fold;
+      fold.step = step;
+      fold.process_id = 2;
+      fold.start_ns = static_cast<uint64_t>(kUnix + Ns(end_s - 1 - year_s));
+      fold.end_ns = static_cast<uint64_t>(kUnix + Ns(end_s - year_s));
+      if (step > 10) fold.previous_end_ns = fold.start_ns;
+      job.at(end_s).Step(rank, fold, Ns(end_s));
+    }
+  }
+  const Report report = job.report(27);
+  EXPECT_EQ(report.since_ns, kUnix);
+  EXPECT_NEAR(report.wall_s(), 27, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kProductive), 2 * 20, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 0, 1e-6);
+  ASSERT_EQ(report.incidents.size(), 1u);
+  EXPECT_GE(report.incidents[0].time_ns, kUnix);
+  EXPECT_LE(report.incidents[0].time_ns, kUnix + Ns(13.2));
+}
+
+TEST(LedgerTest, ANodeThatStandsStillForADay) {
+  const double day_s = 86400;
+  Job job(2);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  for (double s = 14; s < 13 + day_s; s += 3600) {
+    for (int rank : {0, 1}) job.at(s).Suspended(rank, Ns(13), Ns(s), Ns(s));
+    job.report(s);
+  }
+  for (int rank : {0, 1}) job.at(13 + day_s).Suspended(rank, Ns(13), Ns(13 + day_s), Ns(13 + day_s));
+  // What its launcher has to tell is a day old.
+  job.at(13 + day_s).Started(0, Ns(1), job.now_ns());
+  job.Step(10, 13 + day_s, 14 + day_s, 13);
+  job.Steps(11, 20, 14 + day_s, 1, true);
+  EXPECT_NEAR(job.Of(Category::kSuspended), 2 * day_s, 1e-3);
+  EXPECT_NEAR(job.Of(Category::kProductive), 2 * (21 + 0.2), 1e-3);
+  EXPECT_TRUE(job.report(25 + day_s).incidents.empty());
+}
+
+TEST(LedgerTest, AJobOfOneRank) {
+  Job job(1);
+  job.Launch(0, 1, 2);
+  job.Steps(0, 9, 3);  // until 13
+  job.at(13).Exited({.rank = 0, .node = 0, .failed = true, .text = "code 1"}, Ns(13), Ns(13));
+  job.Launch(1, 14, 15);
+  job.Steps(8, 17, 16, 2);  // until 26
+  job.at(26.5).Ended(0, "", Ns(26.5), Ns(26.5));
+  const Report report = job.report(60);
+  EXPECT_NEAR(report.rank_s, 26.5, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kRedone), 2, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kProductive), 18, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kOther), 0.5, 1e-6);
+  ASSERT_EQ(report.incidents.size(), 1u);
+  EXPECT_NEAR(Sum(report.incidents[0].seconds), 1 + 1 + 1 + 2, 1e-6);
 }
 
 // What ends before it makes a step is attributed once the next life has begun.
@@ -601,8 +715,23 @@ TEST(LedgerTest, ARankThatIsNotSeenAmongOthersIsUnknownInTheEnd) {
   job.at(1).Seen(1, true, Ns(1), Ns(1));
   const Report report = job.report(2 * 3600);
   EXPECT_NEAR(At(report.seconds(), Category::kLaunch), 1800 + 1, 1e-6);
-  EXPECT_NEAR(At(report.seconds(), Category::kLinkUp), 7200 - 1, 1e-6);
-  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 2 * 3600 - 1800, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kLinkUp), 600, 1e-6);
+  EXPECT_NEAR(At(report.seconds(), Category::kUnknown), 2 * 7200 - 1800 - 1 - 600, 1e-6);
+}
+
+TEST(LedgerTest, AJobThatNeverMakesAStepLinksUpForALimitedTime) {
+  Job job(2);
+  job.Launch(0, 0, 1);
+  job.at(500).Exited({.rank = 0, .failed = true}, Ns(500), Ns(500));
+  job.Launch(1, 501, 502);
+  EXPECT_NEAR(job.Of(Category::kLinkUp), 2 * 499, 1e-6);
+  const Report silent = job.report(86400);
+  EXPECT_NEAR(At(silent.seconds(), Category::kLinkUp), 2 * (499 + 600), 1e-6);
+  EXPECT_NEAR(At(silent.seconds(), Category::kUnknown), 2 * (86400 - 502 - 600), 1e-6);
+  EXPECT_NEAR(GoodputOf(silent.seconds()).ratio, 0, 1e-9);
+  // What a step proves when it comes at last: that there was none before.
+  job.Step(0, 86400, 86401, 0, 2);
+  EXPECT_NEAR(job.Of(Category::kLinkUp), 2 * (499 + 7200), 1e-6);
 }
 
 }  // namespace

@@ -49,7 +49,10 @@ std::string FormatTime(int64_t unix_ns) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixNanos(unix_ns), absl::UTCTimeZone());
 }
 
-Json TimeOrNull(int64_t unix_ns) { return unix_ns == 0 ? Json() : Json(FormatTime(unix_ns)); }
+// Of the year 2000: what is before it (a trace that begins at 0) is no time of day.
+constexpr int64_t kFirstTimeNs = 946'684'800'000'000'000;
+
+Json TimeOrNull(int64_t unix_ns) { return unix_ns < kFirstTimeNs ? Json() : Json(FormatTime(unix_ns)); }
 
 int64_t ReadTime(const Json& json) {
   absl::Time time;
@@ -58,11 +61,15 @@ int64_t ReadTime(const Json& json) {
   return absl::ToUnixNanos(time);
 }
 
-Json SecondsToJson(const Seconds& seconds, bool all) {
+Json AllToJson(const Seconds& seconds) {
   Json json = Json::object();
-  for (size_t i = 0; i < kCategories; ++i) {
-    if (all || seconds[i] > 0) json[Name(static_cast<Category>(i))] = Rounded(seconds[i]);
-  }
+  for (size_t i = 0; i < kCategories; ++i) json[Name(static_cast<Category>(i))] = Rounded(seconds[i]);
+  return json;
+}
+
+Json HopsToJson(const Seconds& seconds) {
+  Json json = Json::object();
+  for (const auto& [category, rank_s] : Hops(seconds)) json[Name(category)] = Rounded(rank_s);
   return json;
 }
 
@@ -88,12 +95,12 @@ std::vector<int> ReadNumbers(const Json& json) {
 Json IncidentToJson(const Incident& incident) {
   Json json;
   json["number"] = incident.number;
-  json["time"] = FormatTime(incident.time_ns);
+  json["time"] = TimeOrNull(incident.time_ns);
   json["kind"] = Name(incident.kind);
   json["ranks"] = incident.ranks;
   json["nodes"] = incident.nodes;
   json["text"] = incident.text;
-  json["seconds"] = SecondsToJson(incident.seconds, false);
+  json["seconds"] = HopsToJson(incident.seconds);
   json["rank_s"] = Rounded(Sum(incident.seconds));
   return json;
 }
@@ -114,8 +121,8 @@ std::string RenderJson(const Report& report, const std::string& job) {
   Json json;
   json["schema"] = 1;
   json["job"] = job;
-  json["since"] = FormatTime(report.since_ns);
-  json["until"] = FormatTime(report.until_ns);
+  json["since"] = TimeOrNull(report.since_ns);
+  json["until"] = TimeOrNull(report.until_ns);
   json["slots"] = report.slots;
   json["wall_s"] = Rounded(report.wall_s());
   json["rank_s"] = Rounded(report.rank_s);
@@ -123,11 +130,11 @@ std::string RenderJson(const Report& report, const std::string& job) {
   json["goodput_low"] = Rounded(goodput.low);
   json["goodput_high"] = Rounded(goodput.high);
   json["text"] = Sentence(report);
-  json["seconds"] = SecondsToJson(seconds, true);
+  json["seconds"] = AllToJson(seconds);
   json["attempts"] = Json::array();
   for (const Attempt& attempt : report.attempts) {
     json["attempts"].push_back({{"number", attempt.number},
-                                {"since", FormatTime(attempt.since_ns)},
+                                {"since", TimeOrNull(attempt.since_ns)},
                                 {"until", TimeOrNull(attempt.until_ns)},
                                 {"slots", attempt.slots},
                                 {"outcome", attempt.outcome}});
@@ -138,7 +145,7 @@ std::string RenderJson(const Report& report, const std::string& job) {
   for (size_t kind = 0; kind < kIncidentKinds; ++kind) {
     if (report.older.counts[kind] == 0) continue;
     json["older_incidents"][Name(static_cast<IncidentKind>(kind))] = {
-        {"count", report.older.counts[kind]}, {"seconds", SecondsToJson(report.older.seconds[kind], false)}};
+        {"count", report.older.counts[kind]}, {"seconds", HopsToJson(report.older.seconds[kind])}};
   }
   json["advice"] = Json::array();
   for (const Advice& advice : report.advice) {
@@ -237,9 +244,11 @@ std::string RenderText(const Report& report, const std::string& job, size_t inci
   const double all = Sum(seconds);
   const Goodput goodput = GoodputOf(seconds);
   std::string text = absl::StrCat(Sentence(report), "\n\n");
-  absl::StrAppendFormat(&text, "job %s  %s to %s  %d slots  goodput %.4f (%.4f to %.4f)\n\n", Printable(job),
-                        FormatTime(report.since_ns), FormatTime(report.until_ns), report.slots, goodput.ratio,
-                        goodput.low, goodput.high);
+  const std::string when = report.since_ns < kFirstTimeNs
+                               ? absl::StrFormat("%.1f s at no known time of day", report.wall_s())
+                               : absl::StrCat(FormatTime(report.since_ns), " to ", FormatTime(report.until_ns));
+  absl::StrAppendFormat(&text, "job %s  %s  %d slots  goodput %.4f (%.4f to %.4f)\n\n", Printable(job), when,
+                        report.slots, goodput.ratio, goodput.low, goodput.high);
   absl::StrAppendFormat(&text, "%-12s %14s %8s\n", "category", "rank-hours", "share");
   for (size_t i = 0; i < kCategories; ++i) {
     const int bar = all > 0 ? static_cast<int>(std::lround(kBarWidth * seconds[i] / all)) : 0;
@@ -262,12 +271,12 @@ std::string RenderText(const Report& report, const std::string& job, size_t inci
   if (dearest.size() > incidents) dearest.resize(incidents);
   if (!dearest.empty()) absl::StrAppend(&text, "\nincidents that cost most, of ", report.incidents.size(), ":\n");
   for (const Incident* incident : dearest) {
-    absl::StrAppendFormat(&text, "#%d %s %s: %s\n", incident->number, FormatTime(incident->time_ns),
-                          Name(incident->kind), Printable(incident->text));
+    const std::string when = incident->time_ns < kFirstTimeNs ? "" : FormatTime(incident->time_ns) + " ";
+    absl::StrAppendFormat(&text, "#%d %s%s: %s\n", incident->number, when, Name(incident->kind),
+                          Printable(incident->text));
     std::vector<std::string> hops;
-    for (size_t i = 0; i < kCategories; ++i) {
-      if (incident->seconds[i] <= 0) continue;
-      hops.push_back(absl::StrFormat("%s %.1f", Name(static_cast<Category>(i)), incident->seconds[i]));
+    for (const auto& [category, rank_s] : Hops(incident->seconds)) {
+      hops.push_back(absl::StrFormat("%s %.1f", Name(category), rank_s));
     }
     absl::StrAppendFormat(&text, "   %.1f rank-seconds%s\n", Sum(incident->seconds),
                           hops.empty() ? "" : absl::StrCat(": ", absl::StrJoin(hops, ", ")));

@@ -55,6 +55,23 @@ TEST(RenderTest, JsonHasEveryCategory) {
   EXPECT_EQ(nlohmann::json::parse(RenderJson(Report(), "j"))["advice"], nlohmann::json::array());
 }
 
+TEST(RenderTest, HopsComeInTheOrderInWhichTheyHappened) {
+  Report report = Example();
+  for (size_t i = 0; i < kCategories; ++i) report.incidents[0].seconds[i] = 1 + static_cast<double>(i);
+  EXPECT_EQ(Hops(report.incidents[0].seconds).size(), kCategories);
+  report.incidents[0].seconds = {};
+  for (Category category : {Category::kLinkUp, Category::kRedone, Category::kRestart, Category::kWarmUp,
+                            Category::kWaiting, Category::kLaunch}) {
+    At(report.incidents[0].seconds, category) = 2;
+  }
+  EXPECT_THAT(
+      RenderText(report, "j", 5),
+      HasSubstr("12.0 rank-seconds: restart 2.0, waiting 2.0, launch 2.0, link_up 2.0, warm_up 2.0, redone 2.0\n"));
+  EXPECT_THAT(
+      RenderJson(report, "j"),
+      HasSubstr(R"("seconds":{"restart":2.0,"waiting":2.0,"launch":2.0,"link_up":2.0,"warm_up":2.0,"redone":2.0})"));
+}
+
 TEST(RenderTest, WhatWasWrittenIsReadAgain) {
   const Report report = Example();
   std::string job;

@@ -11,6 +11,12 @@ constexpr std::array<const char*, kCategories> kCategoryNames = {
     "straggler", "other",   "redone", "hang",    "restart", "suspended",  "unmarked", "unknown"};
 constexpr std::array<const char*, kIncidentKinds> kKindNames = {"rank_exit", "node_lost", "hang",    "ordered",
                                                                 "requeue",   "straggler", "eviction"};
+// All categories; of the last ones an incident has nothing.
+constexpr std::array<Category, kCategories> kHopOrder = {
+    Category::kHang,    Category::kStraggler,  Category::kRestart,  Category::kQueue,
+    Category::kWaiting, Category::kLaunch,     Category::kLinkUp,   Category::kWarmUp,
+    Category::kRedone,  Category::kProductive, Category::kData,     Category::kCheckpoint,
+    Category::kOther,   Category::kSuspended,  Category::kUnmarked, Category::kUnknown};
 
 }  // namespace
 
@@ -21,6 +27,14 @@ std::optional<IncidentKind> IncidentKindFromName(const std::string& name) {
   const auto found = std::find(kKindNames.begin(), kKindNames.end(), name);
   if (found == kKindNames.end()) return std::nullopt;
   return static_cast<IncidentKind>(found - kKindNames.begin());
+}
+
+std::vector<std::pair<Category, double>> Hops(const Seconds& seconds) {
+  std::vector<std::pair<Category, double>> hops;
+  for (const Category category : kHopOrder) {
+    if (At(seconds, category) > 0) hops.emplace_back(category, At(seconds, category));
+  }
+  return hops;
 }
 
 double Sum(const Seconds& seconds) { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace taskd::ledger {
@@ -44,6 +45,9 @@ using Seconds = std::array<double, kCategories>;
 inline double& At(Seconds& seconds, Category category) { return seconds[static_cast<size_t>(category)]; }
 inline double At(const Seconds& seconds, Category category) { return seconds[static_cast<size_t>(category)]; }
 double Sum(const Seconds& seconds);
+// What an incident took, in the order in which it happened: from the failure by way of the next start to the step that
+// had been reached.
+std::vector<std::pair<Category, double>> Hops(const Seconds& seconds);
 void AddTo(Seconds& sum, const Seconds& more);
 
 struct Incident {

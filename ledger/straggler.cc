@@ -20,6 +20,7 @@ std::vector<Ledger::Straggler> StragglersOf(const std::vector<diagnosis::Verdict
     for (const diagnosis::Link& link : verdict.links) ends.insert({link.a, link.b});
     straggler.ranks.insert(straggler.ranks.end(), ends.begin(), ends.end());
     straggler.text = verdict.text;
+    straggler.since_ns = static_cast<int64_t>(verdict.since_ns);
   }
   return stragglers;
 }

@@ -27,6 +27,7 @@
 #include "manager/ledger/ledger_keeper.h"
 #include "manager/ledger/ledger_service.h"
 #include "manager/nodes/node_service.h"
+#include "manager/page/census.h"
 #include "manager/page/control_service.h"
 #include "manager/page/event_log.h"
 #include "manager/page/http_pages.h"
@@ -34,6 +35,7 @@
 #include "manager/page/web_api.h"
 #include "manager/rpc/reflection_service.h"
 #include "manager/supervision/supervision_core.h"
+#include "manager/supervision/supervision_messages.h"
 #include "manager/supervision/supervision_service.h"
 #include "manager/switch/clusterd_client.h"
 #include "manager/switch/core.h"
@@ -48,6 +50,7 @@
 #include "proto/grpc_listener.h"
 #include "proto/plain_health.h"
 #include "proto/plain_server.h"
+#include "taskd/v1/diagnosis.pb.h"
 #include "view/history.h"
 #include "view/rank_groups.h"
 
@@ -207,6 +210,7 @@ class ManagerServer::Impl {
     diagnosis.feed.on_stopped = [ledger = ledger_](int rank, uint64_t stopped_ms) {
       ledger->OnStopped(rank, stopped_ms);
     };
+    diagnosis.feed.on_saved = [ledger = ledger_](int rank, const SavedInStep& saved) { ledger->OnSaved(rank, saved); };
     diagnosis.feed.on_groups = [groups = groups_](int node, int rank, const std::vector<GroupInfo>& of_rank) {
       groups->Set(node, rank, of_rank);
     };
@@ -305,7 +309,14 @@ class ManagerServer::Impl {
     trace_service_ = MakeTraceService(core_);
     node_service_ = MakeNodeService(core_, diagnosis_);
     control_service_ = MakeControlService(Sources(options, started));
-    diagnosis_service_ = MakeDiagnosisService(diagnosis_, core_->shape());
+    diagnosis_service_ =
+        MakeDiagnosisService(diagnosis_, core_->shape(), [supervision = supervision_](v1::DiagnosisReport* report) {
+          const SupervisionSnapshot snapshot = supervision->Snapshot();
+          if (!snapshot.hang.has_value()) return;
+          HangEvidence answer = snapshot.hang_answer();
+          if (answer.since_ns == 0) answer.since_ns = static_cast<uint64_t>(HangSinceNs(snapshot));
+          FillEvidence(answer, report->mutable_hang());
+        });
     supervision_service_ = MakeSupervisionService(supervision_, core_->shape());
     ledger_service_ = MakeLedgerService(ledger_, core_->shape());
     job_link_ = MakeJobLinkService(
@@ -354,7 +365,8 @@ class ManagerServer::Impl {
         },
         [this, &bound](int port) {
           if (bound) bound(port, http_port());
-        });
+        },
+        OpenNodeStreams(core_, diagnosis_));
     if (!listener.ok()) {
       return absl::Status(listener.status().code(), absl::StrCat("--listen: ", listener.status().message()));
     }

@@ -171,7 +171,7 @@ TEST_F(ServerTest, WithoutAJobEveryWellFormedNameIsIt) {
 
 TEST_F(ServerTest, ModifyReachesTheRanksAndSaysHowMany) {
   Start();
-  TestProxy node0(channel_, 0, {0, 1}), node1(channel_, 1, {2, 3});
+  TestProxy node0(server_->port(), 0, {0, 1}), node1(server_->port(), 1, {2, 3});
   WaitForRanks(4);
   DataTypeRes reply = Modify("ns/job", Switch("on", "off"));
   EXPECT_EQ(reply.code(), 200);
@@ -193,7 +193,7 @@ TEST_F(ServerTest, SetSwitchListsEveryRank) {
   Start();
   TestProxy node0(channel_, 0, {0, 1}), silent(channel_, 1, {2}, /*answers=*/false);
   {
-    TestProxy gone(channel_, 2, {4});
+    TestProxy gone(server_->port(), 2, {4});
     WaitForRanks(4);
   }
   WaitForRanks(3);
@@ -234,7 +234,7 @@ TEST_F(ServerTest, StatusTellsWhatProxiesReport) {
   options_.nodes = 1;
   options_.procs_per_node = 2;
   Start();
-  TestProxy node(channel_, 0, {0, 1});
+  TestProxy node(server_->port(), 0, {0, 1});
   WaitForRanks(2);
   v1::JobStatus status = Status();
   EXPECT_EQ(status.job(), "ns/job");
@@ -261,7 +261,7 @@ TEST_F(ServerTest, TextsAreCutBetweenCharacters) {
   options_.procs_per_node = 2;
   Start();
   const std::string whole = std::string(kMaxTextBytes - 1, 'x');
-  TestProxy proxy(channel_, 0, {0, 1}, /*answers=*/false);
+  TestProxy proxy(server_->port(), 0, {0, 1}, /*answers=*/false);
   std::thread failing([&] {
     EXPECT_TRUE(proxy.WaitForWanted(1));
     v1::NodeMessage message;
@@ -288,11 +288,11 @@ TEST_F(ServerTest, LateAndReturningNodesGetTheWantedState) {
   Start();
   SetStep(true);
   {
-    TestProxy late(channel_, 0, {0});
+    TestProxy late(server_->port(), 0, {0});
     EXPECT_TRUE(late.WaitForWanted(1));
     EXPECT_TRUE(late.wanted()[0].kinds().step());
   }
-  TestProxy back(channel_, 0, {0});
+  TestProxy back(server_->port(), 0, {0});
   EXPECT_TRUE(back.WaitForWanted(1));
   WaitForRanks(1);
   EXPECT_EQ(Status().nodes_size(), 1);
@@ -313,9 +313,9 @@ TEST_F(ServerTest, ARestartedManagerGoesOn) {
 
 TEST_F(ServerTest, OneStreamAProxy) {
   Start();
-  TestProxy first(channel_, 0, {0});
+  TestProxy first(server_->port(), 0, {0});
   WaitForRanks(1);
-  TestProxy second(channel_, 0, {0});  // the same identity
+  TestProxy second(server_->port(), 0, {0});  // the same identity
   EXPECT_EQ(first.Ended().error_code(), grpc::StatusCode::ABORTED);
   WaitForRanks(1);
   EXPECT_EQ(SetStep(true).applied(), 1u);
@@ -323,23 +323,23 @@ TEST_F(ServerTest, OneStreamAProxy) {
 
 TEST_F(ServerTest, BrokenStreamsAreClosedAndHarmNobody) {
   Start();
-  TestProxy good(channel_, 0, {0});
+  TestProxy good(server_->port(), 0, {0});
   WaitForRanks(1);
-  TestProxy negative(channel_, -5, {1});
+  TestProxy negative(server_->port(), -5, {1});
   EXPECT_EQ(negative.Ended().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  TestProxy double_rank(channel_, 1, {3, 3});
+  TestProxy double_rank(server_->port(), 1, {3, 3});
   EXPECT_EQ(double_rank.Ended().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  TestProxy wordy(channel_, 2, {4});
+  TestProxy wordy(server_->port(), 2, {4});
   v1::NodeMessage message;
   for (int i = 0; i < 5000; ++i) message.mutable_ranks()->add_ranks()->set_rank(i);
   wordy.Write(message);
   EXPECT_EQ(wordy.Ended().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  TestProxy second_hello(channel_, 3, {5});
+  TestProxy second_hello(server_->port(), 3, {5});
   message.Clear();
   message.mutable_hello();
   second_hello.Write(message);
   EXPECT_EQ(second_hello.Ended().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  TestProxy empty(channel_, 4, {6});
+  TestProxy empty(server_->port(), 4, {6});
   message.Clear();
   empty.Write(message);  // of a later release
   WaitForRanks(2);
@@ -427,7 +427,7 @@ TEST_F(ServerTest, SixtyFourNodes) {
 
 TEST_F(ServerTest, CallsAgents) {
   Start();
-  TestProxy node0(channel_, 0, {}), node1(channel_, 1, {});
+  TestProxy node0(server_->port(), 0, {}), node1(server_->port(), 1, {});
   while (Status().nodes_size() < 2) {
   }
   auto call = [&](const std::string& operation, v1::CallAgentsReply* reply) {
@@ -552,13 +552,13 @@ TEST_F(ServerTest, FollowsTheSwitchFileButOnlyItsChanges) {
   std::ofstream(options_.switch_file) << R"({"Step":"on","CommunicationOperator":"on"})";
   Start();
   TestSubscriber subscriber(channel_, "task-1");
-  TestProxy node(channel_, 0, {0});
+  TestProxy node(server_->port(), 0, {0});
   ASSERT_TRUE(node.WaitForWanted(1));
   EXPECT_TRUE(node.wanted().back().kinds().communication());
   EXPECT_EQ(Modify("ns/job", Switch("off", "off")).code(), 200);
   uint64_t revision = Revision();
   Start();  // reads the same file again
-  TestProxy again(channel_, 0, {0});
+  TestProxy again(server_->port(), 0, {0});
   std::ofstream(options_.switch_file) << R"({"Step":"on"})";
   ASSERT_TRUE(again.WaitForWanted(revision + 1));
   EXPECT_EQ(again.wanted().back().revision(), revision + 1) << "the old content was no new command";
@@ -598,7 +598,7 @@ TEST_F(ServerTest, HttpIsOptionalOnlyByDefault) {
   options_.http = "127.0.0.1:0";
   Start();
   ASSERT_GT(server_->http_port(), 0);
-  TestProxy node(channel_, 0, {0, 1});
+  TestProxy node(server_->port(), 0, {0, 1});
   WaitForRanks(2);
   EXPECT_THAT(HttpGet(server_->http_port(), "/healthz"), HasSubstr("200 OK"));
   std::string metrics = HttpGet(server_->http_port(), "/metrics");
@@ -748,6 +748,10 @@ TEST_F(ServerTest, AStreamThatSaysNothingIsEnded) {
     });
   };
   silent([stub = std::shared_ptr(v1::NodeLink::NewStub(channel_))](auto* context) { return stub->Connect(context); });
+  silent([stub = std::shared_ptr(v1::NodeLink::NewStub(Dial(server_->port())))](auto* context) {
+    context->AddMetadata(proto::kOnlyCall, "1");
+    return stub->Connect(context);
+  });
   silent([stub = std::shared_ptr(v1::JobLink::NewStub(channel_))](auto* context) { return stub->Join(context); });
   silent(
       [stub = std::shared_ptr(v1::RouteAgreement::NewStub(channel_))](auto* context) { return stub->Agree(context); });
@@ -807,7 +811,7 @@ TEST_F(ServerTest, MessagesOfEmptyPartsTakeNoMemory) {
 
 TEST_F(ServerTest, EndsThoughClientsHoldOn) {
   Start();
-  TestProxy node(channel_, 0, {0}, /*answers=*/false);
+  TestProxy node(server_->port(), 0, {0}, /*answers=*/false);
   TestSubscriber subscriber(channel_, "task-1");
   subscriber.WaitForMessages(1);
   WaitForRanks(1);

@@ -21,12 +21,13 @@
 #include "manager/server.h"
 #include "profiling.grpc.pb.h"
 #include "proto/channel.h"
+#include "proto/stream_connection.h"
 #include "taskd/v1/control.grpc.pb.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd::manager {
 
-inline constexpr std::chrono::seconds kTestDeadline{20};
+inline constexpr std::chrono::seconds kTestDeadline{60};
 
 inline constexpr char kTestSecret[] = "of the test's job";
 
@@ -105,17 +106,12 @@ class Watched {
 // A proxy: one stream, ranks that apply the wanted state as soon as they hear of it (unless set otherwise).
 class TestProxy : public Watched {
  public:
+  // One that shares a connection with other calls.
   TestProxy(const std::shared_ptr<grpc::Channel>& channel, int node_rank, std::vector<int> ranks, bool answers = true)
-      : node_rank_(node_rank), ranks_(std::move(ranks)), answers_(answers), stub_(v1::NodeLink::NewStub(channel)) {
-    stream_ = stub_->Connect(&context_);
-    v1::NodeMessage message;
-    message.mutable_hello()->set_node_rank(node_rank);
-    message.mutable_hello()->set_host("host" + std::to_string(node_rank));
-    message.mutable_hello()->set_identity("proxy" + std::to_string(node_rank));
-    stream_->Write(message);
-    Report();
-    reader_ = std::thread([this] { Read(); });
-  }
+      : TestProxy(v1::NodeLink::NewStub(channel), node_rank, std::move(ranks), answers, false) {}
+  // One with a connection of its own to the manager at `port`, as real ones have.
+  TestProxy(int port, int node_rank, std::vector<int> ranks, bool answers = true)
+      : TestProxy(v1::NodeLink::NewStub(Dial(port)), node_rank, std::move(ranks), answers, true) {}
   ~TestProxy() { End(); }
 
   // Ends the stream as a killed proxy does; returns what the manager sent, if it sent something first.
@@ -155,6 +151,19 @@ class TestProxy : public Watched {
   }
 
  private:
+  TestProxy(std::unique_ptr<v1::NodeLink::Stub> stub, int node_rank, std::vector<int> ranks, bool answers, bool alone)
+      : node_rank_(node_rank), ranks_(std::move(ranks)), answers_(answers), stub_(std::move(stub)) {
+    if (alone) context_.AddMetadata(proto::kOnlyCall, "1");
+    stream_ = stub_->Connect(&context_);
+    v1::NodeMessage message;
+    message.mutable_hello()->set_node_rank(node_rank);
+    message.mutable_hello()->set_host("host" + std::to_string(node_rank));
+    message.mutable_hello()->set_identity("proxy" + std::to_string(node_rank));
+    stream_->Write(message);
+    Report();
+    reader_ = std::thread([this] { Read(); });
+  }
+
   void Read() {
     v1::ManagerMessage message;
     while (stream_->Read(&message)) {

@@ -67,7 +67,7 @@ uint64_t SizeOf(std::string_view type) {
   return 0;
 }
 
-// A text of JSON objects with strings or numbers, whose quotes may carry a backslash.
+// Not common/json_scanner.h: a name is no JSON, for it may be cut anywhere, and its quotes may carry a backslash.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : p_(text.data()), end_(text.data() + text.size()) {}

@@ -91,6 +91,7 @@ class MarkFold::Impl {
   const std::vector<GroupInfo>& groups() const { return groups_.all(); }
   uint64_t groups_version() const { return groups_.version(); }
   int device_id() const { return device_id_; }
+  const SavedInStep& saved() const { return saved_; }
 
  private:
   // Which stamps count, as far as device records have shown.
@@ -114,6 +115,7 @@ class MarkFold::Impl {
   bool IsWithinCurrent(int64_t step);
   void End(const MarkRecord& record);
   bool EndRange(MarkRange& range);
+  void NoteSaved(const MarkRange& range);
   void EndStep(OpenIterator found);
 
   // Device records.
@@ -140,7 +142,9 @@ class MarkFold::Impl {
   uint64_t last_ns_ = 0;         // of the newest host record
   std::optional<Step> current_;  // the one that is open
   std::optional<InnerStep> inner_step_;
-  std::deque<Step> steps_;  // ended, not folded; at most 3
+  std::optional<Step> ended_;  // the newest that has ended
+  SavedInStep saved_;          // since then
+  std::deque<Step> steps_;     // ended, not folded; at most 3
   Work work_;
   LossLog losses_;
   uint64_t pending_loss_ = 0;  // records lost since the newest host record
@@ -214,6 +218,8 @@ void MarkFold::Impl::BeginLife(uint32_t process_id) {
   last_ns_ = 0;
   current_.reset();
   inner_step_.reset();
+  ended_.reset();
+  saved_ = {};
   work_ = {};
   previous_end_ns_ = 0;
   previous_step_.reset();
@@ -326,13 +332,23 @@ inline bool MarkFold::Impl::EndRange(MarkRange& range) {
       if (uses_device() && !range.is_whole_on_device()) return false;
       ranges_.Complete(range);
       return true;
-    case Kind::kDataLoader:
     case Kind::kCheckpoint:
+      NoteSaved(range);
+      [[fallthrough]];
+    case Kind::kDataLoader:
       ranges_.Complete(range);
       range.kind = Kind::kIgnored;
       break;
   }
   return !uses_device();
+}
+
+// One that began before the newest step ended goes on in the background.
+void MarkFold::Impl::NoteSaved(const MarkRange& range) {
+  if (!current_ && !ended_) return;
+  saved_.step = current_ ? current_->step : ended_->step + 1;
+  const uint64_t begin_ns = std::max(range.host_start_ns, ended_ ? ended_->host_end_ns : 0);
+  saved_.ns += range.host_end_ns - std::min(range.host_end_ns, begin_ns);
 }
 
 void MarkFold::Impl::EndStep(OpenIterator found) {
@@ -348,6 +364,8 @@ void MarkFold::Impl::EndStep(OpenIterator found) {
   if (found->second.device_started) step.device_start_ns = found->second.device_start_ns;
   if (found->second.device_ended) step.device_end_ns = found->second.device_end_ns;
   ranges_.open().erase(found);
+  ended_ = step;
+  saved_ = {};
   steps_.push_back(step);
   FoldDue();
 }
@@ -497,7 +515,7 @@ void MarkFold::Impl::NoteStride(int64_t step) {
 void MarkFold::Impl::TakeSamples(const std::vector<TimedOp>& ops, uint64_t serial, StepFold& fold) {
   for (const TimedOp& op : ops) {
     if (op.open || op.step_serial != serial || !IsSampled(op.number) || groups_.HasOneMember(op.group)) continue;
-    fold.samples.push_back({op.group, op.op, op.number, op.start_ns, op.end_ns});
+    fold.samples.push_back({static_cast<uint16_t>(op.group), op.op, op.number, op.start_ns, op.end_ns});
   }
   std::stable_sort(fold.samples.begin(), fold.samples.end(), [](const OpSample& a, const OpSample& b) {
     return std::tuple(a.number, a.group, a.op) < std::tuple(b.number, b.group, b.op);
@@ -513,6 +531,7 @@ void MarkFold::SetGroups(const std::vector<GroupInfo>& groups) { impl_->SetGroup
 void MarkFold::Finish() { impl_->Finish(); }
 const std::vector<GroupInfo>& MarkFold::groups() const { return impl_->groups(); }
 uint64_t MarkFold::groups_version() const { return impl_->groups_version(); }
+const SavedInStep& MarkFold::saved() const { return impl_->saved(); }
 int MarkFold::device_id() const { return impl_->device_id(); }
 
 }  // namespace taskd

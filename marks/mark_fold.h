@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/rank_report.h"
 #include "marks/mark_record.h"
 #include "marks/step_fold.h"
 
@@ -38,6 +39,9 @@ class MarkFold {
   void SetGroups(const std::vector<GroupInfo>& groups);
   // No more records come: folds what is complete.
   void Finish();
+
+  // A checkpoint that was saved since the newest step ended.
+  const SavedInStep& saved() const;
 
   // Groups by index (OpFold::group). Grows and learns; `groups_version` changes with it.
   const std::vector<GroupInfo>& groups() const;

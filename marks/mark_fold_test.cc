@@ -122,6 +122,7 @@ TEST(MarkFold, CutsUpAPipelineStep) {
   EXPECT_DOUBLE_EQ(Ms(fold.forward_own_ns), 8.5);
   EXPECT_DOUBLE_EQ(Ms(fold.covered_ns), 10 + 2 + 35 + 10);
   EXPECT_DOUBLE_EQ(Ms(fold.blocking_covered_ns), 10 + 2 + 20);
+  EXPECT_DOUBLE_EQ(Ms(fold.covered_before_last_ns), 10 + 2 + 35);
   EXPECT_DOUBLE_EQ(Ms(fold.head_ns), 10);
   EXPECT_DOUBLE_EQ(Ms(fold.lead_ns), 0);
   EXPECT_DOUBLE_EQ(Ms(fold.tail_ns), 8);
@@ -288,6 +289,30 @@ TEST(MarkFold, WhatHidesBehindCommunicationIsNoOwnTime) {
   EXPECT_EQ(fold.checkpoints, 1u);
   EXPECT_DOUBLE_EQ(Ms(fold.checkpoint_ns), 9);
   EXPECT_DOUBLE_EQ(Ms(fold.checkpoint_own_ns), 7);
+}
+
+TEST(MarkFold, TellsWhatWasSavedSinceTheLastStepEnded) {
+  Rank rank;
+  rank.Start(1, 0, "save_checkpoint");
+  rank.End(1, 1);
+  EXPECT_EQ(rank.fold().saved(), SavedInStep()) << "nobody knows yet whose process this is";
+  rank.Start(2, 10, "step 7");
+  rank.Start(3, 12, "save_checkpoint");
+  EXPECT_EQ(rank.fold().saved(), SavedInStep()) << "it is not there yet";
+  rank.End(3, 15);
+  EXPECT_EQ(rank.fold().saved(), (SavedInStep{7, 3 * Rank::kMs}));
+  rank.Start(4, 17, "save_checkpoint");  // goes on in the background
+  rank.End(2, 20);
+  EXPECT_EQ(rank.fold().saved(), SavedInStep()) << "its fold has it";
+  rank.End(4, 22);
+  EXPECT_EQ(rank.fold().saved(), (SavedInStep{8, 2 * Rank::kMs}));
+  rank.Start(5, 23, "step 8");
+  rank.Start(6, 24, "save_checkpoint");
+  rank.End(6, 28);
+  EXPECT_EQ(rank.fold().saved(), (SavedInStep{8, 6 * Rank::kMs}));
+  rank.pid = 101;
+  rank.Start(7, 50, "step 0");
+  EXPECT_EQ(rank.fold().saved(), SavedInStep()) << "another process";
 }
 
 TEST(MarkFold, AnOperationOverTheEndOfAStepCoversPartsOfBoth) {
@@ -604,6 +629,24 @@ TEST(MarkFold, OnlyTheLargestKeysStay) {
   EXPECT_EQ(count, 50u);
   EXPECT_DOUBLE_EQ(Ms(duration_ns), 50.0 * 51 / 2);
   EXPECT_EQ(rank.folds[0].samples.size(), 5u);  // numbers 0, 1, 4 and 16 of the sends, the barrier
+}
+
+TEST(MarkFold, TellsWhatIsCoveredUntilTheLastOperationStarts) {
+  Rank rank;
+  rank.Start(1, 0, "step 0");
+  rank.End(1, 1);
+  rank.Start(2, 2, "step 1");
+  rank.Op(3, 10, 20, "world", "Allreduce");
+  rank.StartOp(4, 30, "world", "Allreduce");
+  rank.StartOp(5, 34, "world", "Allreduce");  // the last: its 26 ms are no time behind which it could compute
+  rank.End(4, 50);
+  rank.End(5, 60);
+  rank.End(2, 70);
+  EXPECT_DOUBLE_EQ(Ms(rank.folds[1].covered_ns), 10 + 30);
+  EXPECT_DOUBLE_EQ(Ms(rank.folds[1].covered_before_last_ns), 10 + 4);
+  rank.Start(6, 71, "step 2");
+  rank.End(6, 80);
+  EXPECT_DOUBLE_EQ(Ms(rank.folds[2].covered_before_last_ns), 0);
 }
 
 TEST(MarkFold, LearnsGroupsLate) {

@@ -57,8 +57,8 @@ TEST(ParallelGroup, AListOfManyMembersIsOneRun) {
   EXPECT_THAT((*groups)[0].members, testing::ElementsAre(MemberRun{0, 1, 16384}));
 }
 
-// The reader of the usual form must not accept what no JSON is, nor read a number as another one.
-TEST(ParallelGroup, TheUsualFormIsReadStrictly) {
+// What is no JSON must not be accepted, nor a number read as another one.
+TEST(ParallelGroup, IsReadStrictly) {
   for (const char* text : {
            R"({"a": {"global_ranks": [01]}})",
            R"({"a": {"global_ranks": [1,]}})",
@@ -78,6 +78,21 @@ TEST(ParallelGroup, TheUsualFormIsReadStrictly) {
   EXPECT_THAT(ExpandMembers((*groups)[0].members, 10), testing::ElementsAre(5, 2147483647, 6));
   EXPECT_EQ((*groups)[1].name, "é");
   EXPECT_EQ((*groups)[1].label, "tp");
+}
+
+TEST(ParallelGroup, SaysWhatIsWrongAndWhere) {
+  const auto error_of = [](const std::string& text) {
+    return std::string(ParseParallelGroups(text).status().message());
+  };
+  EXPECT_EQ(error_of("[]"), "parallel_group.json: byte 0: an object is expected here");
+  EXPECT_EQ(error_of(R"({"a": 1})"), "parallel_group.json: byte 6: an object is expected here");
+  EXPECT_EQ(error_of(R"({"a": {"global_ranks": [1, 2)"), "parallel_group.json: byte 28: ',' or ']' is expected here");
+  EXPECT_EQ(error_of(R"({"a": {"x": )" + std::string(17, '[')), "parallel_group.json: byte 28: nested too deeply");
+  EXPECT_EQ(error_of("{\"" + std::string(513, 'n') + "\": {}}"),
+            "parallel_group.json: byte 517: a name has more than 512 bytes");
+  std::string many = "{";
+  for (size_t i = 0; i <= kMaxParallelGroups; ++i) many += "\"g\": {},";
+  EXPECT_THAT(error_of(many), testing::EndsWith(": more than 1024 groups"));
 }
 
 TEST(ParallelGroup, ReadsFilesButNoLinks) {

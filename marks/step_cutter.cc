@@ -165,6 +165,7 @@ void StepCutter::TakeOp(const TimedOp& op, Sweep& sweep) {
   const uint64_t end_ns = std::min(op.end_ns, sweep.end_ns);
   AddUncovered(sweep.all_end_ns, start_ns);
   if (op.start_ns >= sweep.begin_ns) NoteGaps(op, folded, sweep);
+  sweep.fold.covered_before_last_ns = sweep.fold.covered_ns - (std::max(start_ns, sweep.all_end_ns) - start_ns);
   if (end_ns > sweep.all_end_ns) {
     sweep.fold.covered_ns += end_ns - std::max(start_ns, sweep.all_end_ns);
     sweep.all_end_ns = end_ns;

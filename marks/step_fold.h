@@ -45,21 +45,21 @@ inline bool EndsTogether(CommOp op) {
 struct OpFold {
   uint32_t group = 0;  // index in the rank's list of groups, in the order in which their names were first seen
   CommOp op = CommOp::kOther;
-  int32_t peer = -1;      // rank within the group of the other end, of a point-to-point operation; -1: none or unknown
   uint8_t size_log2 = 0;  // floor(log2(bytes of one operation)); 0: unknown
+  int32_t peer = -1;      // rank within the group of the other end, of a point-to-point operation; -1: none or unknown
   uint32_t count = 0;     // operations that ended in this step
   uint64_t bytes = 0;     // sum over them; 0: unknown
   uint64_t duration_ns = 0;      // sum
   uint64_t min_duration_ns = 0;  // of one
   uint64_t first_start_ns = 0;   // stamp
   uint64_t last_end_ns = 0;      // stamp
-  // Own time that ended when one of these operations started: from the latest end of any earlier operation (`gap`),
-  // or of any earlier blocking operation (`blocking_gap`; of blocking operations only). The step's first operation,
+  // Own time that ended when one of these operations started: from the latest end of any earlier operation (`gap_ns`),
+  // or of any earlier blocking operation (`blocking_gap_ns`; of blocking operations only). The step's first operation,
   // its first blocking operation, and gaps in which marks were lost, are not in them.
   uint32_t gaps = 0;
+  uint32_t blocking_gaps = 0;
   uint64_t gap_ns = 0;
   uint64_t max_gap_ns = 0;
-  uint32_t blocking_gaps = 0;
   uint64_t blocking_gap_ns = 0;
 
   friend bool operator==(const OpFold&, const OpFold&) = default;
@@ -68,7 +68,7 @@ struct OpFold {
 // One operation as it was, for clocks and for who came last. The same ones are chosen on every member: by their
 // running number within the step, group and kind.
 struct OpSample {
-  uint32_t group = 0;
+  uint16_t group = 0;  // as OpFold::group
   CommOp op = CommOp::kOther;
   uint32_t number = 0;  // of the operations of this group and kind in this step, from 0
   uint64_t start_ns = 0;
@@ -97,6 +97,9 @@ struct StepFold {
   // Time of the period that communication operations cover (their union), and that blocking operations cover.
   uint64_t covered_ns = 0;
   uint64_t blocking_covered_ns = 0;
+  // Of covered_ns, what lies before the last operation's start: behind it a rank may have computed, and from there on it
+  // waits.
+  uint64_t covered_before_last_ns = 0;
   // Uncovered time from the period's begin to the first operation; between the first operation and the first blocking
   // one; and from the last operation to the period's end. Without any operation the whole period is head.
   uint64_t head_ns = 0;

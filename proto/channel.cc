@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/address.h"
 #include "common/job_file.h"
 #include "common/job_secret.h"
@@ -187,6 +188,8 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& address,
 }  // namespace
 
 void InitGrpcLog() {
+  // Abseil as Debian builds it looks for cycles at each lock, and gRPC locks a dozen times a message.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
   gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
   // Protobuf has a line on stderr for each text of a peer that is not UTF-8.
@@ -282,6 +285,9 @@ void SetServerLimits(grpc::ServerBuilder& builder, size_t memory_bytes) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  // Else nearly each message of a proxy has a PING for its answer, whose answer wakes two threads. What it would find
+  // out, how much a path holds, nobody needs: HTTP/2's 64 KiB a round trip are several seconds of a node's folds.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
 

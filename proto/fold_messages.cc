@@ -1,19 +1,23 @@
 #include "proto/fold_messages.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
+#include "proto/wire_reader.h"
 
 namespace taskd::proto {
 namespace {
 
-constexpr int kOpNumbers = 15;
-constexpr int kSampleNumbers = 5;
+constexpr size_t kOpNumbers = 15;
+constexpr size_t kSampleNumbers = 5;
 constexpr int kRunNumbers = 3;
 constexpr int kMaxRuns = 1024;
 constexpr size_t kMaxNameBytes = 512;
@@ -46,59 +50,41 @@ class Numbers {
   bool ok_ = true;
 };
 
-absl::Status Bad(const v1::RankStep& message, std::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("step ", message.step(), " of rank ", message.rank(), ": ", std::string(what)));
-}
-
 // A number that means the same in a fold and in its message.
 template <typename Number>
 struct Field {
+  uint32_t number;
   Number StepFold::*in_fold;
-  Number (v1::RankStep::*get)() const;
   void (v1::RankStep::*set)(Number);
 };
 constexpr Field<uint64_t> kTimes[] = {
-    {&StepFold::forward_ns, &v1::RankStep::forward_ns, &v1::RankStep::set_forward_ns},
-    {&StepFold::dataloader_ns, &v1::RankStep::dataloader_ns, &v1::RankStep::set_dataloader_ns},
-    {&StepFold::checkpoint_ns, &v1::RankStep::checkpoint_ns, &v1::RankStep::set_checkpoint_ns},
-    {&StepFold::covered_ns, &v1::RankStep::covered_ns, &v1::RankStep::set_covered_ns},
-    {&StepFold::blocking_covered_ns, &v1::RankStep::blocking_covered_ns, &v1::RankStep::set_blocking_covered_ns},
-    {&StepFold::head_ns, &v1::RankStep::head_ns, &v1::RankStep::set_head_ns},
-    {&StepFold::lead_ns, &v1::RankStep::lead_ns, &v1::RankStep::set_lead_ns},
-    {&StepFold::tail_ns, &v1::RankStep::tail_ns, &v1::RankStep::set_tail_ns},
-    {&StepFold::forward_own_ns, &v1::RankStep::forward_own_ns, &v1::RankStep::set_forward_own_ns},
-    {&StepFold::dataloader_own_ns, &v1::RankStep::dataloader_own_ns, &v1::RankStep::set_dataloader_own_ns},
-    {&StepFold::checkpoint_own_ns, &v1::RankStep::checkpoint_own_ns, &v1::RankStep::set_checkpoint_own_ns},
-    {&StepFold::issue_p10_ns, &v1::RankStep::issue_p10_ns, &v1::RankStep::set_issue_p10_ns},
-    {&StepFold::issue_p50_ns, &v1::RankStep::issue_p50_ns, &v1::RankStep::set_issue_p50_ns},
+    {v1::RankStep::kForwardNsFieldNumber, &StepFold::forward_ns, &v1::RankStep::set_forward_ns},
+    {v1::RankStep::kDataloaderNsFieldNumber, &StepFold::dataloader_ns, &v1::RankStep::set_dataloader_ns},
+    {v1::RankStep::kCheckpointNsFieldNumber, &StepFold::checkpoint_ns, &v1::RankStep::set_checkpoint_ns},
+    {v1::RankStep::kCoveredNsFieldNumber, &StepFold::covered_ns, &v1::RankStep::set_covered_ns},
+    {v1::RankStep::kBlockingCoveredNsFieldNumber, &StepFold::blocking_covered_ns,
+     &v1::RankStep::set_blocking_covered_ns},
+    {v1::RankStep::kCoveredBeforeLastNsFieldNumber, &StepFold::covered_before_last_ns,
+     &v1::RankStep::set_covered_before_last_ns},
+    {v1::RankStep::kHeadNsFieldNumber, &StepFold::head_ns, &v1::RankStep::set_head_ns},
+    {v1::RankStep::kLeadNsFieldNumber, &StepFold::lead_ns, &v1::RankStep::set_lead_ns},
+    {v1::RankStep::kTailNsFieldNumber, &StepFold::tail_ns, &v1::RankStep::set_tail_ns},
+    {v1::RankStep::kForwardOwnNsFieldNumber, &StepFold::forward_own_ns, &v1::RankStep::set_forward_own_ns},
+    {v1::RankStep::kDataloaderOwnNsFieldNumber, &StepFold::dataloader_own_ns, &v1::RankStep::set_dataloader_own_ns},
+    {v1::RankStep::kCheckpointOwnNsFieldNumber, &StepFold::checkpoint_own_ns, &v1::RankStep::set_checkpoint_own_ns},
+    {v1::RankStep::kIssueP10NsFieldNumber, &StepFold::issue_p10_ns, &v1::RankStep::set_issue_p10_ns},
+    {v1::RankStep::kIssueP50NsFieldNumber, &StepFold::issue_p50_ns, &v1::RankStep::set_issue_p50_ns},
 };
 constexpr Field<uint32_t> kCounts[] = {
-    {&StepFold::process_id, &v1::RankStep::process_id, &v1::RankStep::set_process_id},
-    {&StepFold::forwards, &v1::RankStep::forwards, &v1::RankStep::set_forwards},
-    {&StepFold::dataloaders, &v1::RankStep::dataloaders, &v1::RankStep::set_dataloaders},
-    {&StepFold::checkpoints, &v1::RankStep::checkpoints, &v1::RankStep::set_checkpoints},
-    {&StepFold::issues, &v1::RankStep::issues, &v1::RankStep::set_issues},
-    {&StepFold::broken, &v1::RankStep::broken, &v1::RankStep::set_broken},
-    {&StepFold::works, &v1::RankStep::works, &v1::RankStep::set_works},
-    {&StepFold::odd_works, &v1::RankStep::odd_works, &v1::RankStep::set_odd_works},
+    {v1::RankStep::kProcessIdFieldNumber, &StepFold::process_id, &v1::RankStep::set_process_id},
+    {v1::RankStep::kForwardsFieldNumber, &StepFold::forwards, &v1::RankStep::set_forwards},
+    {v1::RankStep::kDataloadersFieldNumber, &StepFold::dataloaders, &v1::RankStep::set_dataloaders},
+    {v1::RankStep::kCheckpointsFieldNumber, &StepFold::checkpoints, &v1::RankStep::set_checkpoints},
+    {v1::RankStep::kIssuesFieldNumber, &StepFold::issues, &v1::RankStep::set_issues},
+    {v1::RankStep::kBrokenFieldNumber, &StepFold::broken, &v1::RankStep::set_broken},
+    {v1::RankStep::kWorksFieldNumber, &StepFold::works, &v1::RankStep::set_works},
+    {v1::RankStep::kOddWorksFieldNumber, &StepFold::odd_works, &v1::RankStep::set_odd_works},
 };
-
-absl::Status CheckStep(const v1::RankStep& message) {
-  if (message.step() < 0 || message.step() > StepFold::kMaxStep) return Bad(message, "no step has that number");
-  if (message.ops_size() % kOpNumbers != 0) return Bad(message, "an incomplete operation");
-  if (message.samples_size() % kSampleNumbers != 0) return Bad(message, "an incomplete sample");
-  if (static_cast<size_t>(message.ops_size()) > StepFold::kMaxOps * kOpNumbers) {
-    return Bad(message, absl::StrCat("more than ", StepFold::kMaxOps, " operations"));
-  }
-  if (static_cast<size_t>(message.samples_size()) > StepFold::kMaxSamples * kSampleNumbers) {
-    return Bad(message, absl::StrCat("more than ", StepFold::kMaxSamples, " samples"));
-  }
-  if (message.length_ns() > message.end_ns() || message.period_ns() > message.end_ns()) {
-    return Bad(message, "it begins before the clock does");
-  }
-  return absl::OkStatus();
-}
 
 void FillOp(const OpFold& op, uint64_t end_ns, v1::RankStep* message) {
   for (int64_t number :
@@ -156,6 +142,154 @@ std::string Text(const std::string& name) {
   return text;
 }
 
+// Where the numbers that mean the same go, by field.
+struct Place {
+  uint64_t StepFold::*time = nullptr;
+  uint32_t StepFold::*count = nullptr;
+};
+constexpr uint32_t kPlaces = v1::RankStep::kCoveredBeforeLastNsFieldNumber + 1;  // the highest field
+constexpr std::array<Place, kPlaces> MakePlaces() {
+  std::array<Place, kPlaces> places;
+  for (const auto& field : kTimes) places.at(field.number).time = field.in_fold;
+  for (const auto& field : kCounts) places.at(field.number).count = field.in_fold;
+  return places;
+}
+constexpr std::array<Place, kPlaces> kPlace = MakePlaces();
+
+// The numbers of operations or samples, of which there may be at most so many.
+template <size_t kMost>
+class NumberList {
+ public:
+  void Add(uint64_t number) {
+    if (size_ < kMost) numbers_[size_] = ZigZag(number);
+    ++size_;
+  }
+  size_t size() const { return size_; }
+  const int64_t* data() const { return numbers_.data(); }
+
+ private:
+  std::array<int64_t, kMost> numbers_;
+  size_t size_ = 0;
+};
+
+// One v1::RankStep, in two passes: stamps are told by their distance from the step's end, which may come later.
+class FoldReader {
+ public:
+  explicit FoldReader(std::string_view wire) : wire_(wire) { fold_.host_only = false; }  // as where nothing is said
+
+  absl::StatusOr<RankFold> Read() {
+    while (wire_.Next()) {
+      if (wire_.type() == WireReader::Type::kVarint) {
+        TakeNumber(wire_.field(), wire_.number());
+      } else if (wire_.Is(v1::RankStep::kWorkFieldNumber, WireReader::Type::kFixed64)) {
+        const uint64_t bits = wire_.number();
+        std::memcpy(&fold_.work, &bits, sizeof bits);
+      } else if (wire_.Is(v1::RankStep::kOpsFieldNumber, WireReader::Type::kBytes)) {
+        if (!TakePacked(ops_)) return Broken();
+      } else if (wire_.Is(v1::RankStep::kSamplesFieldNumber, WireReader::Type::kBytes)) {
+        if (!TakePacked(samples_)) return Broken();
+      }
+    }
+    if (wire_.broken()) return Broken();
+    if (absl::Status checked = Check(); !checked.ok()) return checked;
+    fold_.start_ns = fold_.end_ns - length_ns_;
+    fold_.previous_end_ns = period_ns_ == 0 ? 0 : fold_.end_ns - period_ns_;
+    if (!(fold_.work >= 0 && std::isfinite(fold_.work))) {
+      fold_.work = 0;
+      fold_.odd_works = fold_.works = std::max(1U, fold_.works);
+    }
+    // Folds wait by the hundred thousand: they take no more than what they hold.
+    fold_.ops.resize(ops_.size() / kOpNumbers);
+    const int64_t* numbers = ops_.data();
+    for (OpFold& op : fold_.ops) {
+      if (!ReadOp(Numbers(numbers), fold_.end_ns, op)) return Bad("an operation with a number out of range");
+      numbers += kOpNumbers;
+    }
+    fold_.samples.resize(samples_.size() / kSampleNumbers);
+    numbers = samples_.data();
+    for (OpSample& sample : fold_.samples) {
+      if (!ReadSample(Numbers(numbers), fold_.end_ns, sample)) return Bad("a sample with a number out of range");
+      numbers += kSampleNumbers;
+    }
+    return std::move(read_);
+  }
+
+ private:
+  // As Protobuf takes it: of too long a number the low bits.
+  void TakeNumber(uint32_t field, uint64_t number) {
+    switch (field) {
+      case v1::RankStep::kRankFieldNumber:
+        read_.rank = static_cast<int>(static_cast<uint32_t>(number));
+        return;
+      case v1::RankStep::kStepFieldNumber:
+        fold_.step = static_cast<int64_t>(number);
+        return;
+      case v1::RankStep::kEndNsFieldNumber:
+        fold_.end_ns = number;
+        return;
+      case v1::RankStep::kLengthNsFieldNumber:
+        length_ns_ = number;
+        return;
+      case v1::RankStep::kPeriodNsFieldNumber:
+        period_ns_ = number;
+        return;
+      case v1::RankStep::kHostOnlyFieldNumber:
+        fold_.host_only = number != 0;
+        return;
+      case v1::RankStep::kNumberFieldNumber:
+        read_.number = number;
+        return;
+      case v1::RankStep::kOpsFieldNumber:
+        ops_.Add(number);
+        return;
+      case v1::RankStep::kSamplesFieldNumber:
+        samples_.Add(number);
+        return;
+      default:
+        break;
+    }
+    if (field >= kPlaces) return;
+    const Place& place = kPlace[field];
+    if (place.time != nullptr) fold_.*place.time = number;
+    if (place.count != nullptr) fold_.*place.count = static_cast<uint32_t>(number);
+  }
+
+  template <typename List>
+  bool TakePacked(List& list) {
+    WireReader packed(wire_.bytes());
+    for (uint64_t number; packed.NextPacked(&number);) list.Add(number);
+    return !packed.broken();
+  }
+
+  absl::Status Check() const {
+    if (fold_.step < 0 || fold_.step > StepFold::kMaxStep) return Bad("no step has that number");
+    if (ops_.size() % kOpNumbers != 0) return Bad("an incomplete operation");
+    if (samples_.size() % kSampleNumbers != 0) return Bad("an incomplete sample");
+    if (ops_.size() > StepFold::kMaxOps * kOpNumbers) {
+      return Bad(absl::StrCat("more than ", StepFold::kMaxOps, " operations"));
+    }
+    if (samples_.size() > StepFold::kMaxSamples * kSampleNumbers) {
+      return Bad(absl::StrCat("more than ", StepFold::kMaxSamples, " samples"));
+    }
+    if (length_ns_ > fold_.end_ns || period_ns_ > fold_.end_ns) return Bad("it begins before the clock does");
+    return absl::OkStatus();
+  }
+
+  absl::Status Bad(std::string_view what) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", fold_.step, " of rank ", read_.rank, ": ", std::string(what)));
+  }
+  static absl::Status Broken() { return absl::DataLossError("no sound taskd.v1.RankStep"); }
+
+  WireReader wire_;
+  RankFold read_;
+  StepFold& fold_ = read_.fold;
+  uint64_t length_ns_ = 0;
+  uint64_t period_ns_ = 0;
+  NumberList<StepFold::kMaxOps * kOpNumbers> ops_;
+  NumberList<StepFold::kMaxSamples * kSampleNumbers> samples_;
+};
+
 }  // namespace
 
 void FillFold(int rank, const StepFold& fold, v1::RankStep* message) {
@@ -168,41 +302,12 @@ void FillFold(int rank, const StepFold& fold, v1::RankStep* message) {
   for (const auto& field : kCounts) (message->*field.set)(fold.*field.in_fold);
   message->set_host_only(fold.host_only);
   message->set_work(fold.work);
-  message->mutable_ops()->Reserve(static_cast<int>(fold.ops.size()) * kOpNumbers);
+  message->mutable_ops()->Reserve(static_cast<int>(fold.ops.size() * kOpNumbers));
   for (const OpFold& op : fold.ops) FillOp(op, fold.end_ns, message);
   for (const OpSample& sample : fold.samples) FillSample(sample, fold.end_ns, message);
 }
 
-absl::StatusOr<StepFold> ReadFold(const v1::RankStep& message) {
-  if (absl::Status checked = CheckStep(message); !checked.ok()) return checked;
-  StepFold fold;
-  fold.step = message.step();
-  fold.start_ns = message.end_ns() - message.length_ns();
-  fold.end_ns = message.end_ns();
-  fold.previous_end_ns = message.period_ns() == 0 ? 0 : message.end_ns() - message.period_ns();
-  for (const auto& field : kTimes) fold.*field.in_fold = (message.*field.get)();
-  for (const auto& field : kCounts) fold.*field.in_fold = (message.*field.get)();
-  fold.host_only = message.host_only();
-  if (message.work() >= 0 && std::isfinite(message.work())) {
-    fold.work = message.work();
-  } else {
-    fold.odd_works = fold.works = std::max(1U, fold.works);
-  }
-  // Folds wait by the hundred thousand: they take no more than what they hold.
-  fold.ops.resize(static_cast<size_t>(message.ops_size() / kOpNumbers));
-  const int64_t* numbers = message.ops().data();
-  for (OpFold& op : fold.ops) {
-    if (!ReadOp(Numbers(numbers), fold.end_ns, op)) return Bad(message, "an operation with a number out of range");
-    numbers += kOpNumbers;
-  }
-  fold.samples.resize(static_cast<size_t>(message.samples_size() / kSampleNumbers));
-  numbers = message.samples().data();
-  for (OpSample& sample : fold.samples) {
-    if (!ReadSample(Numbers(numbers), fold.end_ns, sample)) return Bad(message, "a sample with a number out of range");
-    numbers += kSampleNumbers;
-  }
-  return fold;
-}
+absl::StatusOr<RankFold> ReadFold(std::string_view wire) { return FoldReader(wire).Read(); }
 
 void FillGroup(const GroupInfo& group, v1::Group* message) {
   message->set_name(Text(group.name));

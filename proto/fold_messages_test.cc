@@ -26,6 +26,7 @@ StepFold Example() {
   fold.checkpoints = 6;
   fold.covered_ns = 7;
   fold.blocking_covered_ns = 8;
+  fold.covered_before_last_ns = 7;
   fold.head_ns = 9;
   fold.lead_ns = 10;
   fold.tail_ns = 11;
@@ -45,8 +46,8 @@ StepFold Example() {
       {.group = 0, .op = CommOp::kAllReduce, .count = 1, .first_start_ns = kEnd - 5000, .last_end_ns = kEnd});
   fold.ops.push_back({.group = 9,
                       .op = CommOp::kBarrier,
-                      .peer = 3,
                       .size_log2 = 30,
+                      .peer = 3,
                       .count = 4'000'000'000,
                       .bytes = uint64_t{1} << 50,
                       .duration_ns = 21,
@@ -54,12 +55,18 @@ StepFold Example() {
                       .first_start_ns = kEnd - 23,
                       .last_end_ns = kEnd - 24,
                       .gaps = 25,
+                      .blocking_gaps = 28,
                       .gap_ns = 26,
                       .max_gap_ns = 27,
-                      .blocking_gaps = 28,
                       .blocking_gap_ns = 29});
   fold.samples.push_back({9, CommOp::kSend, 64, kEnd - 31, kEnd - 30});
   return fold;
+}
+
+absl::StatusOr<StepFold> Read(const v1::RankStep& message) {
+  absl::StatusOr<RankFold> read = ReadFold(message.SerializeAsString());
+  if (!read.ok()) return read.status();
+  return std::move(read->fold);
 }
 
 v1::RankStep Message(const StepFold& fold) {
@@ -72,7 +79,7 @@ TEST(FoldMessages, WorkIsWhatItMayBeWhateverAPeerSays) {
   v1::RankStep message = Message(Example());
   for (double work : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     message.set_work(work);
-    const absl::StatusOr<StepFold> read = ReadFold(message);
+    const absl::StatusOr<StepFold> read = Read(message);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->work, 0);
     EXPECT_GT(read->odd_works, 0u);
@@ -81,7 +88,7 @@ TEST(FoldMessages, WorkIsWhatItMayBeWhateverAPeerSays) {
   message.clear_work();
   message.clear_works();
   message.clear_odd_works();
-  const absl::StatusOr<StepFold> read = ReadFold(message);
+  const absl::StatusOr<StepFold> read = Read(message);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->works, 0u);
   EXPECT_EQ(read->odd_works, 0u);
@@ -93,7 +100,7 @@ TEST(FoldMessages, AFoldComesBackAsItWas) {
   EXPECT_EQ(message.rank(), 7);
   v1::RankStep sent;
   ASSERT_TRUE(sent.ParseFromString(message.SerializeAsString()));
-  absl::StatusOr<StepFold> read = ReadFold(sent);
+  absl::StatusOr<StepFold> read = Read(sent);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, fold);
 }
@@ -101,15 +108,15 @@ TEST(FoldMessages, AFoldComesBackAsItWas) {
 TEST(FoldMessages, AnUnknownPeriodStaysUnknown) {
   StepFold fold = Example();
   fold.previous_end_ns = 0;
-  EXPECT_EQ(*ReadFold(Message(fold)), fold);
-  EXPECT_EQ(ReadFold(Message(StepFold())).value(), StepFold());
+  EXPECT_EQ(*Read(Message(fold)), fold);
+  EXPECT_EQ(Read(Message(StepFold())).value(), StepFold());
 }
 
 TEST(FoldMessages, RefusesWhatIsNoFold) {
   auto refused = [](const std::function<void(v1::RankStep&)>& change, const std::string& why) {
     v1::RankStep message = Message(Example());
     change(message);
-    absl::StatusOr<StepFold> read = ReadFold(message);
+    absl::StatusOr<StepFold> read = Read(message);
     EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument) << why;
     EXPECT_THAT(std::string(read.status().message()),
                 testing::AllOf(testing::HasSubstr("rank 7"), testing::HasSubstr(why)));

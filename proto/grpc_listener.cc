@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -28,6 +29,7 @@
 #include "common/event_loop.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/loop_door.h"
 #include "common/peer_user.h"
 #include "common/printable.h"
 #include "proto/tls_relay.h"
@@ -40,8 +42,9 @@ constexpr int kAcceptsARound = 64;
 constexpr int64_t kAcceptPauseNs = 100'000'000;  // without descriptors; asking again at once would only spin
 constexpr int64_t kTickNs = 100'000'000;
 constexpr int64_t kLastBytesNs = 1'000'000'000;
-constexpr int kHandshakesARound = 8;     // begun; then those who are in have their turn
-constexpr size_t kDescriptorsOfTls = 3;  // the connection, and the pair of sockets between it and gRPC
+constexpr int kHandshakesARound = 8;      // begun; then those who are in have their turn
+constexpr size_t kDescriptorsOfTls = 3;   // the connection, and the pair of sockets between it and gRPC
+constexpr size_t kDescriptorsOfCall = 1;  // where there is no pair
 constexpr int64_t kLookAgainNs = 100'000'000;
 constexpr int64_t kReportAgainNs = 60'000'000'000;
 constexpr unsigned char kTlsHandshake = 0x16;  // RFC 8446 §5.1
@@ -112,12 +115,15 @@ std::pair<UniqueFd, UniqueFd> NamedPair(const std::string& address) {
 
 class GrpcListener::Impl {
  public:
-  Impl(std::vector<UniqueFd> listeners, const Limits& limits, std::shared_ptr<const TlsContext> tls, Take take)
+  Impl(std::vector<UniqueFd> listeners, const Limits& limits, std::shared_ptr<const TlsContext> tls, Take take,
+       GrpcListener::Open open)
       : listeners_(std::move(listeners)),
         limits_(WithDescriptors(limits)),
         tls_(std::move(tls)),
         take_(std::move(take)),
+        open_(std::move(open)),
         port_(LocalPort(listeners_.front().get())),
+        door_(std::make_shared<LoopDoor>(&loop_)),
         budget_(limits_.unproven) {
     Accepting(true);
     thread_ = std::thread([this] { loop_.Run(); });
@@ -130,6 +136,7 @@ class GrpcListener::Impl {
       loop_.RunAfter(kLastBytesNs, [this] { loop_.Stop(); });
     });
     thread_.join();
+    door_->Close();
     relays_.clear();
   }
 
@@ -152,10 +159,10 @@ class GrpcListener::Impl {
     UniqueFd fd;
     Ends ends;
   };
-  struct Relayed {
+  struct Held {
     std::unique_ptr<TlsRelay> relay;
     Ends ends;
-    bool proven = false;
+    size_t descriptors = 0;  // once it is proven
   };
   // In plain text, handed over: another one's, who closes it when he likes. It is looked at whether it is still there.
   struct Handed {
@@ -302,39 +309,58 @@ class GrpcListener::Impl {
       return;
     }
     SetPrompt(one.fd.get());
-    auto relay = std::make_unique<TlsRelay>(
-        &loop_, std::move(one.fd), std::move(channel),
-        TlsRelay::Callbacks{.proven = [this, id] { return Proven(id); },
-                            .ended = [this, id](const absl::Status& why) { Ended(id, why); }});
+    TlsRelay::Callbacks callbacks;
+    callbacks.proven = [this, id] { return Proven(id); };
+    callbacks.relayed = [this, id] { return Relayed(id); };
+    if (open_ != nullptr) callbacks.open = [this, id](std::string_view path) { return OpenCall(id, path); };
+    callbacks.half_said = &half_said_;
+    callbacks.ended = [this, id](const absl::Status& why) { Ended(id, why); };
+    auto relay = std::make_unique<TlsRelay>(&loop_, std::move(one.fd), std::move(channel), std::move(callbacks));
     TlsRelay* started = relay.get();
-    relays_.emplace(id, Relayed{std::move(relay), std::move(one.ends)});
+    relays_.emplace(id, Held{std::move(relay), std::move(one.ends)});
     started->Start();
   }
 
-  UniqueFd Proven(Id id) {
+  bool Proven(Id id) {
     budget_.Proven(id);
     BeginHandshakesSoon();
-    Relayed& one = relays_.at(id);
+    Held& one = relays_.at(id);
     const std::string& share = one.ends.share;
     const char* full = WhatIsFullOfTls(share);
     if (full != nullptr && (!ForgetClosed() || WhatIsFullOfTls(share) != nullptr)) {
       ReportFull(share, full);
-      return {};
+      return false;
     }
-    auto [ours, servers] = NamedPair(one.ends.address);
-    if (!servers.valid()) return {};
-    one.proven = true;
-    ++tls_of_peer_[share];
-    ++tls_count_;
-    take_(Speaks::kTls, std::move(servers));
-    return std::move(ours);
+    SetDescriptors(one, kDescriptorsOfTls);
+    return true;
+  }
+
+  UniqueFd Relayed(Id id) {
+    std::pair<UniqueFd, UniqueFd> ends = NamedPair(relays_.at(id).ends.address);  // ours, the server's
+    if (!ends.second.valid()) return {};
+    take_(Speaks::kTls, std::move(ends.second));
+    return std::move(ends.first);
+  }
+
+  std::unique_ptr<StreamCall> OpenCall(Id id, std::string_view path) {
+    Held& one = relays_.at(id);
+    auto is_told = std::make_shared<std::atomic<bool>>(false);
+    std::unique_ptr<StreamCall> call = open_(path, one.ends.address, [this, door = door_, id, is_told] {
+      if (is_told->exchange(true)) return;
+      door->Post([this, id, is_told] {
+        *is_told = false;
+        if (const auto found = relays_.find(id); found != relays_.end()) found->second.relay->Ready();
+      });
+    });
+    if (call != nullptr) SetDescriptors(one, kDescriptorsOfCall);
+    return call;
   }
 
   void Ended(Id id, const absl::Status& why) {
     const auto found = relays_.find(id);
-    const Relayed& one = found->second;
+    const Held& one = found->second;
     budget_.Failed(id, EventLoop::NowNs());
-    if (!one.proven) {
+    if (one.descriptors == 0) {
       spdlog::debug("port {}: {} has not proven itself: {}", port_, one.ends.address,
                     Printable(std::string(why.message())));
       BeginHandshakesSoon();
@@ -343,13 +369,9 @@ class GrpcListener::Impl {
   }
 
   // The relay may be in the middle of a call.
-  void Bury(std::unordered_map<Id, Relayed>::iterator found) {
-    Relayed& one = found->second;
-    if (one.proven) {
-      --tls_count_;
-      const auto of_peer = tls_of_peer_.find(one.ends.share);
-      if (--of_peer->second == 0) tls_of_peer_.erase(of_peer);
-    }
+  void Bury(std::unordered_map<Id, Held>::iterator found) {
+    Held& one = found->second;
+    SetDescriptors(one, 0);
     if (buried_.empty()) loop_.AtRoundEnd([this] { buried_.clear(); });
     one.relay->Close();  // an event of this round may still be about it
     buried_.push_back(std::move(one.relay));
@@ -357,7 +379,16 @@ class GrpcListener::Impl {
     if (ending_ && relays_.empty()) loop_.Stop();
   }
 
-  size_t DescriptorsInUse() const { return budget_.size() + handed_.size() + kDescriptorsOfTls * tls_count_; }
+  void SetDescriptors(Held& one, size_t count) {
+    if (one.descriptors == count) return;
+    tls_descriptors_ += count - one.descriptors;
+    size_t& of_peer = tls_of_peer_[one.ends.share];
+    of_peer += count - one.descriptors;
+    if (of_peer == 0) tls_of_peer_.erase(one.ends.share);
+    one.descriptors = count;
+  }
+
+  size_t DescriptorsInUse() const { return budget_.size() + handed_.size() + tls_descriptors_; }
 
   // Which budget a connection in plain text does not fit into; null: it fits into all.
   const char* WhatIsFull(const std::string& share) const {
@@ -372,7 +403,7 @@ class GrpcListener::Impl {
   // The same of TLS.
   const char* WhatIsFullOfTls(const std::string& share) const {
     const auto found = tls_of_peer_.find(share);
-    const size_t more = kDescriptorsOfTls * ((found == tls_of_peer_.end() ? 0 : found->second) + 1);
+    const size_t more = kDescriptorsOfTls + (found == tls_of_peer_.end() ? 0 : found->second);
     if (DescriptorsInUse() + kDescriptorsOfTls > limits_.descriptors) return "connections";
     if (more > std::max(limits_.descriptors / 2, kDescriptorsOfTls)) return "one peer's connections";
     return nullptr;
@@ -401,18 +432,21 @@ class GrpcListener::Impl {
   const Limits limits_;
   const std::shared_ptr<const TlsContext> tls_;
   const Take take_;
+  const GrpcListener::Open open_;
   const int port_;
   EventLoop loop_;
+  const std::shared_ptr<LoopDoor> door_;
   // On the loop's thread:
   HandshakeBudget budget_;
   std::unordered_map<Id, Waiting> waiting_;
-  std::unordered_map<Id, Relayed> relays_;
+  StreamConnection::HalfSaid half_said_;
+  std::unordered_map<Id, Held> relays_;
   std::vector<std::unique_ptr<TlsRelay>> buried_;  // until this round ends
   Id next_id_ = 1;
   std::vector<Handed> handed_;
   Shares plain_of_peer_;  // of handed_
-  Shares tls_of_peer_;    // proven ones
-  size_t tls_count_ = 0;
+  Shares tls_of_peer_;    // descriptors of proven ones
+  size_t tls_descriptors_ = 0;
   size_t left_after_look_ = 0;
   int64_t looked_ns_ = 0;
   bool ticking_ = false;
@@ -431,7 +465,8 @@ void GrpcListener::Stop() { impl_->Stop(); }
 
 absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPort& address, const Limits& limits,
                                                                    std::shared_ptr<const TlsContext> tls, Take take,
-                                                                   const std::function<void(int port)>& bound) {
+                                                                   const std::function<void(int port)>& bound,
+                                                                   Open open) {
   const bool is_localhost = address.host == "localhost";
   absl::StatusOr<UniqueFd> listener = ListenTcp(is_localhost ? HostPort{"127.0.0.1", address.port} : address,
                                                 address.host == "0.0.0.0" || address.host == "::");
@@ -444,8 +479,8 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Listen(const HostPor
     if (listener.ok()) listeners.push_back(*std::move(listener));
   }
   if (bound) bound(LocalPort(listeners.front().get()));
-  return std::unique_ptr<GrpcListener>(
-      new GrpcListener(std::make_unique<Impl>(std::move(listeners), limits, std::move(tls), std::move(take))));
+  return std::unique_ptr<GrpcListener>(new GrpcListener(
+      std::make_unique<Impl>(std::move(listeners), limits, std::move(tls), std::move(take), std::move(open))));
 }
 
 std::string PeerOf(const std::string& peer) {

@@ -2,7 +2,8 @@
 // what it begins with. gRPC's own listener can neither serve TLS and plain text at one port, nor bound its connections,
 // nor accept again after descriptors ran out once.
 //
-// TLS ends here: gRPC gets what a peer says once that peer has proven itself, and not one byte before (tls_relay.h).
+// TLS ends here: gRPC gets what a peer says once that peer has proven itself, and not one byte before (tls_relay.h). A
+// call that has a connection to itself need not go there at all (stream_connection.h).
 #pragma once
 
 #include <sys/types.h>
@@ -11,12 +12,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "common/address.h"
 #include "common/handshake_budget.h"
 #include "common/tls_channel.h"
 #include "common/unique_fd.h"
+#include "proto/stream_connection.h"
 
 namespace taskd::proto {
 
@@ -31,10 +35,16 @@ class GrpcListener {
   // Takes the connection over; nothing of it has been read. On the listener's thread.
   using Take = std::function<void(Speaks speaks, UniqueFd connection)>;
 
+  // Calls that the listener serves itself, on its own thread: those that are the only one of a connection over TLS.
+  // Null: none is served so. `peer`: its address. `ready`: to be called, on any thread and however late, when the
+  // call's Next() may have something.
+  using Open = std::function<std::unique_ptr<StreamCall>(std::string_view path, const std::string& peer,
+                                                         std::function<void()> ready)>;
+
   // Budgets. A peer is an address, of IPv6 a /64, or on loopback a user.
   struct Limits {
-    // For connections: one in plain text takes one, one of TLS three. 0: what the descriptor limit leaves when
-    // kSpareDescriptors are kept.
+    // For connections: one in plain text takes one, one of TLS three, or one if its call is served here. 0: what the
+    // descriptor limit leaves when kSpareDescriptors are kept.
     size_t descriptors = 0;
     HandshakeBudget::Limits unproven = {};  // silent ones, too
     size_t plain = 1024;                    // connections in plain text
@@ -49,7 +59,8 @@ class GrpcListener {
   // bound: called once, before the first connection is taken; those that come meanwhile wait.
   static absl::StatusOr<std::unique_ptr<GrpcListener>> Listen(const HostPort& address, const Limits& limits,
                                                               std::shared_ptr<const TlsContext> tls, Take take,
-                                                              const std::function<void(int port)>& bound = {});
+                                                              const std::function<void(int port)>& bound = {},
+                                                              Open open = nullptr);
   // Connections that were taken over end with their server; those of TLS have a second for their last bytes.
   ~GrpcListener();
   GrpcListener(const GrpcListener&) = delete;

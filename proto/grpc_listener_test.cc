@@ -14,6 +14,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +27,7 @@
 #include "common/job_secret.h"
 #include "common/log.h"
 #include "gtest/gtest.h"
+#include "proto/test_http2_client.h"
 #include "spdlog/sinks/base_sink.h"
 
 namespace taskd::proto {
@@ -43,12 +46,13 @@ std::shared_ptr<const TlsContext> OfJob() {
 // A listener that keeps what it is given, until Close().
 class Door {
  public:
-  explicit Door(GrpcListener::Limits limits = {}) {
-    auto listener = GrpcListener::Listen({"127.0.0.1", 0}, limits, OfJob(), [this](Speaks speaks, UniqueFd fd) {
+  explicit Door(GrpcListener::Limits limits = {}, GrpcListener::Open open = nullptr) {
+    auto take = [this](Speaks speaks, UniqueFd fd) {
       std::lock_guard lock(mutex_);
       taken_.emplace_back(speaks, std::move(fd));
       changed_.notify_all();
-    });
+    };
+    auto listener = GrpcListener::Listen({"127.0.0.1", 0}, limits, OfJob(), take, {}, std::move(open));
     EXPECT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
   }
@@ -208,6 +212,13 @@ class TlsClient {
     text.resize(count);
     return text;
   }
+  // What there is, at least a byte; empty: the server has ended it.
+  std::string ReadSome() {
+    std::string text(size_t{64} << 10, '\0');
+    const int got = SSL_read(ssl_, text.data(), static_cast<int>(text.size()));
+    text.resize(static_cast<size_t>(std::max(got, 0)));
+    return text;
+  }
   bool HasEndedInOrder() {
     char byte;
     ERR_clear_error();  // of other clients
@@ -282,6 +293,82 @@ TEST(GrpcListenerTest, HandsOverByTheFirstByte) {
   UniqueFd server = door.TakeFd(0);
   ASSERT_TRUE(tls.Write("hello"));
   EXPECT_EQ(ReadAll(server.get(), 5), "hello");
+  WriteAll(server.get(), "and you");
+  EXPECT_EQ(tls.Read(7), "and you");
+}
+
+constexpr char kPath[] = "/test.Service/Connect";
+
+// Says `count` messages of `size` bytes once it is asked.
+class Talker final : public StreamCall {
+ public:
+  Talker(size_t count, size_t size, std::function<void()> ready, std::promise<void>* over)
+      : left_(count), size_(size), ready_(std::move(ready)), over_(*over) {}
+  ~Talker() override { over_.set_value(); }
+  absl::Status Take(std::string_view message) override {
+    asked_ = message == "talk";
+    ready_();
+    return absl::OkStatus();
+  }
+  absl::Status Ended() override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Next(std::string* message) override {
+    if (!asked_ || left_ == 0) return false;
+    --left_;
+    *message = Bytes(size_);
+    return true;
+  }
+
+ private:
+  size_t left_;
+  const size_t size_;
+  const std::function<void()> ready_;
+  std::promise<void>& over_;
+  bool asked_ = false;
+};
+
+TEST(GrpcListenerTest, ServesTheOnlyCallOfAConnection) {
+  std::promise<void> over;
+  std::string peer;
+  Door door({}, [&](std::string_view path, const std::string& of, std::function<void()> ready) {
+    peer = of;
+    return path == kPath ? std::make_unique<Talker>(40, 100'000, std::move(ready), &over) : nullptr;
+  });
+  TlsClient tls(door);
+  ASSERT_TRUE(tls.Connect());
+  TestHttp2Client client(1 << 24);  // takes all that is said at once
+  const int32_t call =
+      client.Call(kPath, GrpcMessage("talk"), {{kOnlyCall, "1"}}, "application/grpc", "POST", /*ends=*/false);
+  while (client.answers[call].body.size() < 40 * GrpcMessage(Bytes(100'000)).size()) {
+    const std::string said = client.Output();
+    ASSERT_TRUE(said.empty() || tls.Write(said));
+    const std::string some = tls.ReadSome();
+    ASSERT_FALSE(some.empty());
+    client.Receive(some);
+  }
+  EXPECT_EQ(client.answers[call].messages().back(), Bytes(100'000));
+  EXPECT_EQ(door.taken(), 0u);
+  EXPECT_TRUE(peer.starts_with("ipv4:127.0.0.1:")) << peer;
+  tls.Break();
+  over.get_future().wait();
+}
+
+TEST(GrpcListenerTest, OtherCallsAreTheServers) {
+  Door door({}, [&](auto...) { return nullptr; });
+  TlsClient tls(door);
+  ASSERT_TRUE(tls.Connect());
+  TestHttp2Client client;
+  client.Call(kPath, GrpcMessage("hello"), {{kOnlyCall, "1"}});
+  const std::string all = client.Output();
+  const std::string preface = all.substr(0, 24 + 9 + 6);  // with SETTINGS of one entry
+  ASSERT_TRUE(tls.Write(preface));
+  client.Receive(tls.ReadSome());
+  const std::string ack = client.Output();
+  EXPECT_EQ(ack, Http2Frame(NGHTTP2_SETTINGS, NGHTTP2_FLAG_ACK, 0, ""));
+  const std::string call = all.substr(preface.size());
+  ASSERT_TRUE(tls.Write(ack + call));
+  ASSERT_TRUE(door.WaitTaken(1));
+  UniqueFd server = door.TakeFd(0);
+  EXPECT_EQ(ReadAll(server.get(), preface.size() + call.size()), preface + call);
   WriteAll(server.get(), "and you");
   EXPECT_EQ(tls.Read(7), "and you");
 }

@@ -84,6 +84,9 @@ void FillRankReport(const RankReport& report, v1::RankStatus* message) {
   message->set_lost(report.lost);
   message->set_overhead_ns_per_mark(report.overhead_ns_per_mark);
   message->set_stopped_ms(report.stopped_ms);
+  if (report.saved.step < 0) return;
+  message->set_saved_step(report.saved.step);
+  message->set_saved_ns(report.saved.ns);
 }
 
 RankReport ReadRankReport(const v1::RankStatus& message) {
@@ -103,6 +106,9 @@ RankReport ReadRankReport(const v1::RankStatus& message) {
   report.lost = message.lost();
   report.overhead_ns_per_mark = message.overhead_ns_per_mark();
   report.stopped_ms = message.stopped_ms();
+  if (message.has_saved_step() && message.saved_step() >= 0 && message.saved_step() <= StepFold::kMaxStep) {
+    report.saved = {message.saved_step(), message.saved_ns()};
+  }
   return report;
 }
 

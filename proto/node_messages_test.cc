@@ -60,7 +60,8 @@ TEST(NodeMessages, AReportComesBackAsItWas) {
                              .marks = {1, 2, 3, 4, 5, 6},
                              .lost = 7,
                              .overhead_ns_per_mark = 81.25,
-                             .stopped_ms = 5000};
+                             .stopped_ms = 5000,
+                             .saved = {101, 250}};
   v1::RankStatus message;
   FillRankReport(report, &message);
   EXPECT_EQ(message.marks().step(), 1u);

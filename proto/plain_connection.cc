@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/utf8.h"
 #include "proto/frame_heads.h"
+#include "proto/grpc_words.h"
 
 namespace taskd::proto {
 namespace {
@@ -32,17 +32,10 @@ static_assert(HeaderBlocks::kMostBytes == kPlainHeaderBytes);
 constexpr size_t kFramePayloadBytes = 16 << 10;  // the default of SETTINGS_MAX_FRAME_SIZE, which we leave as it is
 constexpr size_t kBytesAFrame = 1 << 10;         // of a header block cost as much as a frame: each may be a field
 
-constexpr size_t kMessageHead = 5;         // the flag of compression, and the length
 constexpr size_t kQueuedBytes = 64;        // what a message in a queue costs besides its own bytes
 constexpr size_t kOutputBytes = 16 << 10;  // serialized ahead of the socket
-constexpr size_t kStatusTextBytes = 1024;
 constexpr size_t kPathBytes = 256;
 constexpr size_t kAcksWaiting = 100;
-
-nghttp2_nv Field(std::string_view name, std::string_view value) {
-  auto bytes = [](std::string_view text) { return reinterpret_cast<uint8_t*>(const_cast<char*>(text.data())); };
-  return {bytes(name), bytes(value), name.size(), value.size(), NGHTTP2_NV_FLAG_NONE};
-}
 
 }  // namespace
 
@@ -218,9 +211,7 @@ class PlainConnection::Session {
       nghttp2_submit_rst_stream(nghttp2_, NGHTTP2_FLAG_NONE, id, NGHTTP2_ENHANCE_YOUR_CALM);
       return;
     }
-    const auto size = static_cast<uint32_t>(message.size());
-    message.insert(0, {0, static_cast<char>(size >> 24), static_cast<char>(size >> 16), static_cast<char>(size >> 8),
-                       static_cast<char>(size)});
+    message.insert(0, MessageHead(message.size()));
     if (queued_ == 0) taken_ns_ = now_ns_;
     queued_ += 1;
     unsent_ += message.size() + kQueuedBytes;
@@ -300,7 +291,8 @@ class PlainConnection::Session {
   static void* Allocate(size_t size, void* self) { return static_cast<Session*>(self)->Counted(nullptr, size, malloc); }
   static void* AllocateZeroed(size_t count, size_t size, void* self) {
     if (size != 0 && count > kPlainParserBytes / size) return nullptr;
-    return static_cast<Session*>(self)->Counted(nullptr, count * size, [](size_t bytes) { return calloc(1, bytes); });
+    return static_cast<Session*>(self)->Counted(nullptr, count * size,
+                                                [](size_t bytes) { return calloc(1, std::max<size_t>(bytes, 1)); });
   }
   static void* Reallocate(void* memory, size_t size, void* self) {
     return static_cast<Session*>(self)->Counted(memory, size,
@@ -452,12 +444,10 @@ class PlainConnection::Session {
 
   void Begin(int32_t id, Stream& stream) {
     const std::string& request = stream.request;
-    auto byte = [&](size_t at) { return size_t{static_cast<unsigned char>(request[at])}; };
-    if (request.size() >= kMessageHead && byte(0) == 1) {
+    if (request.size() >= kMessageHead && request[0] == 1) {
       return Finish(id, absl::UnimplementedError("compressed messages are not taken"));
     }
-    if (request.size() < kMessageHead || byte(0) != 0 ||
-        (byte(1) << 24 | byte(2) << 16 | byte(3) << 8 | byte(4)) != request.size() - kMessageHead) {
+    if (request.size() < kMessageHead || request[0] != 0 || MessageSize(request) != request.size() - kMessageHead) {
       return Finish(id, absl::InvalidArgumentError("a request is one message"));
     }
     stream.begun = true;
@@ -473,7 +463,7 @@ class PlainConnection::Session {
       return;
     }
     stream.answering = true;
-    const std::array<nghttp2_nv, 2> fields = {Field(":status", "200"), Field("content-type", "application/grpc")};
+    const std::array<nghttp2_nv, 2> fields = AnswerFields();
     nghttp2_data_provider provider = {};
     provider.read_callback = [](auto*, int32_t from, uint8_t* to, size_t size, uint32_t* flags, auto*, void* self) {
       return static_cast<Session*>(self)->Read(from, {reinterpret_cast<char*>(to), size}, flags);
@@ -515,13 +505,13 @@ class PlainConnection::Session {
   }
 
   void SubmitStatus(int32_t id, const Stream& stream, bool alone) {
-    const std::string code = absl::StrCat(static_cast<int>(stream.status.code()));
-    const std::string text = PercentEncode(
-        CutUtf8(std::string_view(stream.status.message().data(), stream.status.message().size()), kStatusTextBytes));
+    const StatusFields status(stream.status);
     std::vector<nghttp2_nv> fields;
-    if (alone) fields = {Field(":status", "200"), Field("content-type", "application/grpc")};
-    fields.push_back(Field("grpc-status", code));
-    if (!text.empty()) fields.push_back(Field("grpc-message", text));
+    if (alone) {
+      const std::array<nghttp2_nv, 2> head = AnswerFields();
+      fields.assign(head.begin(), head.end());
+    }
+    status.AddTo(&fields);
     if (alone) {
       fields.push_back(Field("grpc-accept-encoding", "identity"));
       nghttp2_submit_response(nghttp2_, id, fields.data(), fields.size(), nullptr);

@@ -5,7 +5,8 @@
 //    the heads of frames are read first, for the bytes of a header block in all its fragments and for the number of
 //    frames. nghttp2's own memory is counted by its allocator.
 // 2. No limit waits for the client to acknowledge SETTINGS: gRPC's clients send their first call right behind their
-//    preface, and whoever never acknowledges gets the same limits as whoever does, for kSettleMs.
+//    preface, and whoever never acknowledges gets the same limits as whoever does, for
+//    kPlainSettleMs.
 // 3. A frame (and each KiB of a header block) costs one of a budget that grows with time and with each answer that the client has taken: clients that
 //    make calls in a loop never meet it; floods of SETTINGS, PING, RST_STREAM, WINDOW_UPDATE, PRIORITY or empty DATA do.
 // 4. What a call is: one message, then the end of the request (unary and server-streaming calls are the same here).

@@ -16,30 +16,13 @@
 #include "common/event_loop.h"
 #include "common/listen.h"
 #include "common/log.h"
+#include "common/loop_door.h"
 #include "proto/plain_connection.h"
 
 namespace taskd::proto {
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10;  // of one connection before the next one's turn
-
-// The way into the loop for as long as there is one.
-class LoopDoor {
- public:
-  explicit LoopDoor(EventLoop* loop) : loop_(loop) {}
-  void Post(EventLoop::Callback callback) {
-    std::lock_guard lock(mutex_);
-    if (loop_ != nullptr) loop_->Post(std::move(callback));
-  }
-  void Close() {
-    std::lock_guard lock(mutex_);
-    loop_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  EventLoop* loop_;  // guarded by mutex_
-};
 
 }  // namespace
 
@@ -241,7 +224,8 @@ class PlainServer::Impl {
   }
 
   void End(const Held& given, const char* why) {
-    const Held connection = given;  // the caller's may be the map's
+    // The caller's may be the map's. NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+    const Held connection = given;
     if (!Lives(connection)) return;
     if (spdlog::should_log(spdlog::level::debug)) {
       spdlog::debug("plain text: the connection of {} is closed: {}", PeerAddress(connection->fd.get()), why);

@@ -47,21 +47,6 @@ Json RankToJson(const v1::RankStatus& rank) {
   return json;
 }
 
-const char* NameOf(v1::SupervisionStatus::State state) {
-  switch (state) {
-    case v1::SupervisionStatus::RUNNING:
-      return "running";
-    case v1::SupervisionStatus::RESTARTING:
-      return "restarting";
-    case v1::SupervisionStatus::HUNG:
-      return "hung";
-    case v1::SupervisionStatus::ENDED:
-      return "ended";
-    default:
-      return "unknown";  // no launcher has reported
-  }
-}
-
 Json SupervisionToJson(const v1::SupervisionStatus& supervision) {
   Json json;
   json["state"] = NameOf(supervision.state());
@@ -89,6 +74,21 @@ Json SupervisionToJson(const v1::SupervisionStatus& supervision) {
 }
 
 }  // namespace
+
+const char* NameOf(v1::SupervisionStatus::State state) {
+  switch (state) {
+    case v1::SupervisionStatus::RUNNING:
+      return "running";
+    case v1::SupervisionStatus::RESTARTING:
+      return "restarting";
+    case v1::SupervisionStatus::HUNG:
+      return "hung";
+    case v1::SupervisionStatus::ENDED:
+      return "ended";
+    default:
+      return "unknown";  // no launcher has reported
+  }
+}
 
 std::string RenderStatusJson(const v1::JobStatus& status) {
   Json json;

@@ -10,4 +10,7 @@ namespace taskd::proto {
 // One object, no line feed at the end. Valid UTF-8, and safe for a terminal, whatever names it holds.
 std::string RenderStatusJson(const v1::JobStatus& status);
 
+// "running", …; "unknown": no launcher has reported.
+const char* NameOf(v1::SupervisionStatus::State state);
+
 }  // namespace taskd::proto

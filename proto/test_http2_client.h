@@ -116,6 +116,9 @@ class TestHttp2Client {
     nghttp2_option_del(option);
     const nghttp2_settings_entry entry = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, window};
     nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, &entry, 1);
+    if (window > 65535) {
+      nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, static_cast<int32_t>(window));
+    }
   }
   ~TestHttp2Client() { nghttp2_session_del(session_); }
   TestHttp2Client(const TestHttp2Client&) = delete;
@@ -147,6 +150,12 @@ class TestHttp2Client {
     const int32_t stream = nghttp2_submit_request(session_, nullptr, pairs.data(), pairs.size(), &provider, nullptr);
     bodies_[stream] = {body, ends};
     return stream;
+  }
+  // More of a body that goes on.
+  void Say(int32_t stream, const std::string& body, bool ends = false) {
+    bodies_[stream].first += body;
+    bodies_[stream].second = ends;
+    nghttp2_session_resume_data(session_, stream);
   }
   void Cancel(int32_t stream) { nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL); }
   void Ping() { nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr); }

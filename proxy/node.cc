@@ -67,6 +67,11 @@ NodeFolds Node::TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps) {
   return node_.TakeFolds(sent, max_steps);
 }
 
+bool Node::has_folds() const {
+  std::lock_guard<std::mutex> lock(node_.mutex);
+  return node_.folds_wait;
+}
+
 void Node::ReturnFolds(NodeFolds folds) {
   std::lock_guard<std::mutex> lock(node_.mutex);
   node_.ReturnFolds(std::move(folds));

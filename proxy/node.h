@@ -77,6 +77,7 @@ class Node {
   // Takes up to `max_steps` folds that wait, and the groups of their ranks that are newer than `sent` lists (versions
   // by rank, which it then notes). At most kMaxFolds a rank wait, then the oldest are dropped.
   NodeFolds TakeFolds(std::map<int, uint64_t>& sent, size_t max_steps);
+  bool has_folds() const;  // that wait
   // What was taken and may not have arrived, the newest first: its folds wait again, before those that came since.
   void ReturnFolds(NodeFolds folds);
   static constexpr size_t kMaxFolds = NodeRanks::kMaxFolds;

@@ -36,7 +36,7 @@ std::vector<NodeDrain::Work> NodeDrain::ListWork(uint64_t now_ns) {
   work.reserve(node_.ranks.size());
   const bool infos = node_.wanted && node_.wanted->kinds != 0;
   for (auto& [number, rank] : node_.ranks) {
-    Work& item = work.emplace_back(Work{number, rank.lane, rank.segments, std::nullopt});
+    Work& item = work.emplace_back(Work{number, rank.lane, rank.segments, std::nullopt, rank.saved});
     if (!infos || rank.info_written || rank.segments.empty() || now_ns < rank.retry_info_ns) continue;
     nlohmann::ordered_json info = {
         {"node", options_.node_rank}, {"host", options_.host}, {"local_rank", rank.local_rank}};
@@ -45,10 +45,12 @@ std::vector<NodeDrain::Work> NodeDrain::ListWork(uint64_t now_ns) {
   return work;
 }
 
-void NodeDrain::LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns) {
+void NodeDrain::LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns, bool stopping) {
   {
     std::lock_guard<std::mutex> lock(node_.mutex);
-    if (segment.ended || now_ns - segment.checked_ns <= kSecondNs) return;
+    if (segment.ended) return;
+    // Who ended just before the proxy is to end: nobody looks again.
+    if (!stopping && now_ns - segment.checked_ns <= kSecondNs) return;
   }
   RingSegment& ring = segment.drain->segment();
   const bool lives = ring.WriterLives();
@@ -86,8 +88,8 @@ void NodeDrain::LookForStop(int number, NodeSegment& segment, uint64_t now_ns) {
   }
 }
 
-void NodeDrain::LookAt(int rank, NodeSegment& segment, uint64_t now_ns) {
-  LookForProcess(rank, segment, now_ns);
+void NodeDrain::LookAt(int rank, NodeSegment& segment, uint64_t now_ns, bool stopping) {
+  LookForProcess(rank, segment, now_ns, stopping);
   LookForStop(rank, segment, now_ns);
   const std::string fault = segment.drain->fault();
   if (fault.empty()) return;
@@ -155,12 +157,14 @@ void NodeDrain::GatherFolds(const std::vector<Work>& work) {
   for (const Work& item : work) {
     if (item.lane->busy()) continue;
     std::vector<StepFold> finished = item.lane->fold()->TakeFinished();
-    if (finished.empty()) continue;
+    const SavedInStep saved = item.lane->fold()->marks().saved();
+    if (finished.empty() && saved == item.saved) continue;
     std::lock_guard<std::mutex> lock(node_.mutex);
     auto found = node_.ranks.find(item.rank);
     if (found == node_.ranks.end() || found->second.lane != item.lane) continue;
-    node_.AddFolds(found->second, std::move(finished));
-    news = true;
+    news |= !finished.empty();
+    if (!finished.empty()) node_.AddFolds(found->second, std::move(finished));
+    if (std::exchange(found->second.saved, saved) != saved) saved.step < 0 ? node_.Counted() : node_.Changed();
   }
   if (news) node_.changed.notify_all();
 }
@@ -209,7 +213,7 @@ void NodeDrain::Drain(Work& work, uint64_t now_ns, bool stopping, Segments& gone
       if (segment->former->busy()) continue;
       segment->former = nullptr;
     }
-    LookAt(work.rank, *segment, now_ns);
+    LookAt(work.rank, *segment, now_ns, stopping);
     TakeCounters(*segment, idle);
     if (idle) DrainIdle(work.rank, segment, now_ns, stopping, waits, due, gone);
   }

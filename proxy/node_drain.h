@@ -59,6 +59,7 @@ class NodeDrain {
     std::shared_ptr<RankLane> lane;
     std::vector<std::shared_ptr<NodeSegment>> segments;
     std::optional<std::string> info;  // .rank.json is to be written
+    SavedInStep saved;                // as it is in the reports
   };
   // A rank whose files cannot be written.
   struct FileTrouble {
@@ -78,8 +79,8 @@ class NodeDrain {
   void DrainIdle(int rank, const std::shared_ptr<NodeSegment>& segment, uint64_t now_ns, bool stopping, bool waits,
                  RankLane::Work& due, Segments& gone);
   // Whether the process has ended, and whether the segment is sound.
-  void LookAt(int rank, NodeSegment& segment, uint64_t now_ns);
-  void LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns);
+  void LookAt(int rank, NodeSegment& segment, uint64_t now_ns, bool stopping);
+  void LookForProcess(int rank, NodeSegment& segment, uint64_t now_ns, bool stopping);
   // Whether the process is stopped.
   void LookForStop(int rank, NodeSegment& segment, uint64_t now_ns);
   void TakeResult(const Work& work, uint64_t now_ns);

@@ -147,6 +147,7 @@ RankReport NodeRanks::ReportOf(int number, const NodeRank& rank) const {
   report.marks = counters.written;
   report.lost = counters.lost;
   report.stopped_ms = rank.stopped_ns / 1'000'000;
+  report.saved = rank.saved;
   report.overhead_ns_per_mark = counters.overhead_ns_per_mark;
   return report;
 }

@@ -77,7 +77,8 @@ struct NodeRank {
   int local_rank = -1;
   int64_t disk_limit_mb = 0;  // that its newest hello asked for; 0: none
   uint32_t pid = 0;
-  uint64_t stopped_ns = 0;            // that its processes have been stopped
+  uint64_t stopped_ns = 0;  // that its processes have been stopped
+  SavedInStep saved;
   std::optional<uint32_t> rival_pid;  // as NodeSegment::pid: who claimed the rank of its current process last
   RankGate gate;                      // of its current segment
   bool info_written = false;

@@ -23,7 +23,7 @@ using testing::TempDir;
 constexpr KindMask kStepOnly = MaskOf(SwitchKind::kStep);
 
 bool Eventually(const std::function<bool()>& condition) {
-  const uint64_t deadline = ReadMonotonicNs() + 20'000'000'000;
+  const uint64_t deadline = ReadMonotonicNs() + 60'000'000'000;
   while (ReadMonotonicNs() < deadline) {
     if (condition()) return true;
     usleep(2000);
@@ -448,6 +448,22 @@ TEST_F(NodeTest, DrainsARankWhoseProcessHasEnded) {
             "{\"node\":2,\"host\":\"host \\\"x\\\"\",\"local_rank\":4}\n");
 }
 
+TEST_F(NodeTest, TellsWhatWasSavedInTheStepInWhichAProcessEnded) {
+  node_.Start();
+  node_.SetWanted({MaskOf(SwitchKind::kStep) | MaskOf(SwitchKind::kSaveCheckpoint), 1});
+  FakeSegment fake;
+  fake.AddRing();
+  auto token = node_.Attach(HelloOf(0), fake.Fd());
+  ASSERT_TRUE(token.ok());
+  const uint64_t start_ns = 1'000'000'000;
+  fake.Append(0, {ring::kRecordRangeStart, start_ns + 10, 1, "step 4", ring::kKindStep});
+  fake.Append(0, {ring::kRecordRangeStart, start_ns + 20, 2, "save_checkpoint", ring::kKindSaveCheckpoint});
+  fake.Append(0, {ring::kRecordRangeEnd, start_ns + 50, 2});
+  node_.Detach(*token);
+  EXPECT_TRUE(Eventually([&] { return !Report(0).attached && Report(0).saved.step >= 0; }));
+  EXPECT_EQ(Report(0).saved, (SavedInStep{4, 30}));
+}
+
 TEST_F(NodeTest, TellsHowLongAProcessHasBeenStopped) {
   const pid_t child = fork();
   if (child == 0) {
@@ -516,6 +532,20 @@ TEST_F(NodeTest, StopWritesEverythingThatWasRecorded) {
   EXPECT_EQ(Report(0).marks[ring::kKindOther], 1000u);
   const std::string text = Text(0);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1000);
+}
+
+TEST_F(NodeTest, StopKnowsWhoHasJustEnded) {
+  node_.Start();
+  node_.SetWanted({kStepOnly, 1});
+  FakeSegment fake;
+  fake.AddRing();
+  Writer writer(fake);
+  ASSERT_TRUE(node_.Attach(HelloFrom(writer.pid(), 0), fake.Fd()).ok());
+  fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "m", ring::kKindOther});
+  ASSERT_TRUE(Eventually([&] { return Report(0).marks[ring::kKindOther] == 1; }));
+  writer.Kill();  // and nobody has seen its connection close
+  EXPECT_TRUE(node_.Stop().ok());
+  EXPECT_FALSE(Report(0).attached) << "its segment stays in /dev/shm";
 }
 
 TEST_F(NodeTest, ADiskLimitIsItsRanksOwn) {

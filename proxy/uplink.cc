@@ -1,5 +1,6 @@
 #include "proxy/uplink.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,6 +16,7 @@
 #include "common/utf8.h"
 #include "proto/channel.h"
 #include "proto/node_messages.h"
+#include "proto/stream_connection.h"
 #include "proxy/fold_sender.h"
 #include "proxy/tick_clock.h"
 #include "taskd/v1/node.grpc.pb.h"
@@ -22,7 +24,16 @@
 namespace taskd::proxy {
 namespace {
 
-constexpr int kReportIntervalMs = 1000;
+constexpr uint64_t kMs = 1'000'000;  // in ns
+// Of reports while only counters move. A message costs the manager, whatever is in it: a report that goes with folds may
+// be early, so that both arrive as one.
+constexpr uint64_t kReportIntervalNs = 1'000 * kMs;
+constexpr uint64_t kReportEarlyNs = 500 * kMs;
+constexpr uint64_t kSilenceNs = 1'500 * kMs;  // then it says that it is alive
+// The ranks of a node end a step together: as long the first one's fold waits for the others'.
+constexpr int kGatherMs = 20;
+// At the end, for the manager to take what is written last.
+constexpr auto kLastFoldsPatience = std::chrono::milliseconds(200);
 constexpr auto kReconnectInterval = std::chrono::milliseconds(200);
 
 using Stream = grpc::ClientReaderWriter<v1::NodeMessage, v1::ManagerMessage>;
@@ -52,8 +63,11 @@ class Uplink::Impl {
   }
 
   void Stop() {
+    ending_ = true;
+    node_->WakeWaiters();
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait_for(lock, kLastFoldsPatience, [this] { return !spoke_ || context_ == nullptr; });
       stopping_ = true;
       if (context_ != nullptr) context_->TryCancel();
     }
@@ -81,7 +95,7 @@ class Uplink::Impl {
       const absl::Status ended =
           dial_.Explain(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
       std::unique_lock<std::mutex> lock(mutex_);
-      if (stopping_) return;
+      if (stopping_ || ending_) return;
       // The same trouble twice is not news.
       std::string error = ended.ToString();
       // One that ends in order is none; if it does not come back, that is what the next try finds.
@@ -92,13 +106,14 @@ class Uplink::Impl {
       }
       last_error = std::move(error);
       if (spoke_) last_error.clear();
-      wake_.wait_for(lock, kReconnectInterval, [this] { return stopping_; });
-      if (stopping_) return;
+      wake_.wait_for(lock, kReconnectInterval, [this] { return stopping_ || ending_; });
+      if (stopping_ || ending_) return;
     }
   }
 
   grpc::Status RunStream() {
     grpc::ClientContext context;
+    context.AddMetadata(proto::kOnlyCall, "1");  // dial_ is for this stream alone
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (stopping_) return grpc::Status::CANCELLED;
@@ -120,6 +135,7 @@ class Uplink::Impl {
       std::lock_guard<std::mutex> lock(mutex_);
       context_ = nullptr;
     }
+    wake_.notify_all();
     if (spoke_) callbacks_.on_connected(false);
     return stream->Finish();
   }
@@ -155,22 +171,48 @@ class Uplink::Impl {
   // Writes whatever is new, until the stream ends or Stop.
   void WriteNews(Stream& stream) {
     Node::Versions reported;
-    uint64_t report_due_ns = 0;
+    uint64_t reported_ns = 0, wrote_ns = 0, folds_from_ns = 0;
     for (bool open = true; open;) {
+      const bool ending = ending_;  // before a look at what there is to write
       const Node::Versions versions = node_->versions();
-      open = WriteQueued(stream) && WriteMarkFiles(stream) && WriteFolds(stream);
-      uint64_t now_ns = ReadMonotonicNs();
-      if (versions.urgent != reported.urgent || now_ns >= report_due_ns) {
-        open = open && (versions.all == reported.all ? WriteAlive(stream) : WriteRanks(stream));
+      const bool urgent = versions.urgent != reported.urgent;
+      const uint64_t now_ns = ReadMonotonicNs();
+      // Once the manager has spoken: before that a stream may go nowhere, and the folds with it.
+      const bool folds =
+          spoke_ && folds_.has_room() && node_->has_folds() && (now_ns >= folds_from_ns || urgent || ending);
+      const bool report = urgent || (versions.all != reported.all &&
+                                     now_ns >= reported_ns + (folds ? kReportEarlyNs : kReportIntervalNs));
+      open = WriteQueued(stream) && WriteMarkFiles(stream) && (!folds || WriteFolds(stream, report)) &&
+             (!report || WriteRanks(stream)) &&
+             (folds || report || now_ns < wrote_ns + kSilenceNs || WriteAlive(stream));
+      if (folds || report || now_ns >= wrote_ns + kSilenceNs) wrote_ns = now_ns;
+      if (report) {
         reported = versions;
-        now_ns = ReadMonotonicNs();
-        report_due_ns = now_ns + uint64_t{kReportIntervalMs} * 1'000'000;
+        reported_ns = now_ns;
       }
-      node_->WaitForChange(reported.urgent, static_cast<int>((report_due_ns - now_ns) / 1'000'000) + 1,
-                           spoke_ && folds_.has_room());
+      if (folds) folds_from_ns = now_ns + options_.fold_interval_ns;
+      if (open && ending) {
+        stream.WritesDone();
+        return;
+      }
+      if (open) Wait(reported, reported_ns, wrote_ns, folds_from_ns);
       std::lock_guard<std::mutex> lock(mutex_);
       open = open && !reader_done_ && !stopping_;
     }
+  }
+
+  // Until something is to be written.
+  void Wait(const Node::Versions& reported, uint64_t reported_ns, uint64_t wrote_ns, uint64_t folds_from_ns) {
+    const uint64_t now_ns = ReadMonotonicNs();
+    const bool for_folds = spoke_ && folds_.has_room();
+    uint64_t until_ns = reported_ns + kReportIntervalNs;
+    if (until_ns <= now_ns) until_ns = now_ns + kReportEarlyNs;  // nobody tells that counters move
+    until_ns = std::min(until_ns, wrote_ns + kSilenceNs);
+    if (for_folds && folds_from_ns > now_ns) until_ns = std::min(until_ns, folds_from_ns);
+    const uint64_t wait_ms = until_ns > now_ns ? (until_ns - now_ns) / kMs + 1 : 0;
+    const bool folds_may_come = for_folds && folds_from_ns <= now_ns;
+    node_->WaitForChange(reported.urgent, static_cast<int>(wait_ms), folds_may_come);
+    if (folds_may_come && node_->has_folds()) node_->WaitForChange(reported.urgent, kGatherMs, false);
   }
 
   void Read(Stream& stream) {
@@ -226,9 +268,11 @@ class Uplink::Impl {
     }
   }
 
-  // Once the manager has spoken: before that a stream may go nowhere, and the folds with it.
-  bool WriteFolds(Stream& stream) {
-    return !spoke_ || folds_.Write([&stream](const v1::NodeMessage& message) { return stream.Write(message); });
+  // `more`: another message follows at once.
+  bool WriteFolds(Stream& stream, bool more) {
+    grpc::WriteOptions options;
+    if (more) options.set_buffer_hint();
+    return folds_.Write([&](const v1::NodeMessage& message) { return stream.Write(message, options); });
   }
 
   static bool WriteAlive(Stream& stream) {
@@ -257,7 +301,8 @@ class Uplink::Impl {
   bool stopping_ = false;
   bool reader_done_ = false;
   std::atomic<bool> expects_end_{false};
-  std::atomic<bool> spoke_{false};  // the manager, on the present stream
+  std::atomic<bool> ending_{false};  // what there is goes out at once, and nothing after it
+  std::atomic<bool> spoke_{false};   // the manager, on the present stream
   grpc::ClientContext* context_ = nullptr;
   std::deque<v1::NodeMessage> queue_;
   std::string file_trouble_told_;  // on the present stream; the writer's

@@ -25,6 +25,8 @@ class Uplink {
     std::string identity;
     std::string mark_folder;    // empty: none
     std::string no_mark_files;  // why there is none
+    // Folds go out at once, but no two messages of them within this, unless a rank comes, goes or switches.
+    uint64_t fold_interval_ns = 200'000'000;
   };
   struct Callbacks {
     // The manager's word, also the same once more. Applied when it returns.
@@ -42,6 +44,7 @@ class Uplink {
 
   // INVALID_ARGUMENT: the TLS files cannot be read.
   absl::Status Start();
+  // Tells the manager all that the node has, unless that takes long.
   void Stop();
   // The job is over, its manager may be gone before this proxy: that is not logged any more.
   void ExpectEnd();

@@ -26,7 +26,7 @@ using testing::FakeSegment;
 using testing::FaultyLine;
 using testing::TempDir;
 
-constexpr auto kLongEnough = std::chrono::seconds(20);
+constexpr auto kLongEnough = std::chrono::seconds(60);
 
 bool Eventually(const std::function<bool()>& condition) {
   const auto until = std::chrono::steady_clock::now() + kLongEnough;
@@ -135,7 +135,7 @@ class Listener : public v1::NodeLink::Service {
 
 class UplinkTest : public ::testing::Test {
  protected:
-  UplinkTest()
+  explicit UplinkTest(uint64_t fold_interval_ns = 0)
       : node_({.node_rank = 2, .host = "host", .socket = temp_ / "proxy.sock", .disk_limit_mb = 100},
               ProfilingDir(temp_ / "profiling", "task")) {
     grpc::ServerBuilder builder;
@@ -150,6 +150,7 @@ class UplinkTest : public ::testing::Test {
     options.node_rank = 2;
     options.host = "host";
     options.identity = "host:socket";
+    if (fold_interval_ns != 0) options.fold_interval_ns = fold_interval_ns;
     uplink_ = std::make_unique<Uplink>(
         options, &node_,
         Uplink::Callbacks{[this](const WantedKinds& wanted) { node_.SetWanted(wanted); }, [](bool) {},
@@ -214,6 +215,45 @@ TEST_F(UplinkTest, SendsFoldsBehindTheirGroupsAndAgainOnANewStream) {
   sets = listener_.WaitForStep(2);
   ASSERT_EQ(sets.size(), 1u);
   EXPECT_EQ(sets[0].groups_size(), 1);
+}
+
+// Folds that are not the first: until something else is urgent they wait.
+class PatientUplinkTest : public UplinkTest {
+ protected:
+  PatientUplinkTest() : UplinkTest(3'600'000'000'000) {}
+
+  // The steps after the first, which the node has folded and nobody was sent.
+  void MakeSteps(int count) {
+    node_.Start();
+    ASSERT_TRUE(uplink_->Start().ok());
+    ASSERT_TRUE(node_.Attach(HelloOf(0), fake_.Fd()).ok());
+    Step(0);
+    listener_.WaitForStep(0);
+    for (int step = 1; step <= count; ++step) {
+      Step(step);
+      ASSERT_TRUE(Eventually([&] { return node_.has_folds() && node_.Reports().at(0).step == step; }));
+    }
+  }
+};
+
+TEST_F(PatientUplinkTest, ShortStepsShareAMessage) {
+  MakeSteps(3);
+  FakeSegment second;
+  second.AddRing();
+  ASSERT_TRUE(node_.Attach(HelloOf(1), second.Fd()).ok());
+  const std::vector<v1::FoldSet> sets = listener_.WaitForStep(3);
+  ASSERT_EQ(sets.size(), 1u);
+  EXPECT_EQ(sets[0].steps_size(), 3);
+}
+
+TEST_F(PatientUplinkTest, WhatWaitsIsToldAtTheEnd) {
+  MakeSteps(2);
+  Step(3);
+  EXPECT_TRUE(node_.Stop().ok());
+  uplink_->Stop();
+  int steps = 0;
+  for (const v1::FoldSet& set : listener_.WaitForStep(3)) steps += set.steps_size();
+  EXPECT_EQ(steps, 3);
 }
 
 TEST_F(UplinkTest, FoldsThatABrokenStreamDoesNotTakeComeOnTheNextOne) {

@@ -55,8 +55,6 @@ class MetadataHandler : public JsonHandler<MetadataHandler> {
     if (is_usable_) ranks_.push_back(rank);
     return true;
   }
-  bool Other() { return true; }
-  bool Begin(bool) { return true; }
   bool End(bool is_array) {
     if (in_groups_ && depth() == 2 && !is_array) AddGroup();
     return true;

@@ -74,8 +74,6 @@ class AscendProfile::OpsHandler : public JsonHandler<OpsHandler> {
     return true;
   }
   bool Text(std::string_view text) { return Number(text); }  // some releases quote their stamps
-  bool Other() { return true; }
-  bool Begin(bool) { return true; }
   bool End(bool) {
     if (depth() != 3 || !start_ || start_->ns > UINT64_MAX / 4) return true;
     // SDMA sums up HCCS, PCIe and SIO.

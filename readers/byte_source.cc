@@ -43,24 +43,38 @@ absl::StatusOr<ByteSource> ByteSource::Open(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
   if (path != "-" && !S_ISREG(status.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is no file"));
+  return Of(std::move(fd), path);
+}
+
+absl::StatusOr<ByteSource> ByteSource::Of(UniqueFd fd, const std::string& name) {
   ByteSource source(std::move(fd));
+  struct stat status {};
+  if (::fstat(source.fd_.get(), &status) == 0 && S_ISREG(status.st_mode))
+    source.length_ = static_cast<uint64_t>(status.st_size);
   std::array<char, 2> begin{};
   while (source.ahead_.size() < begin.size()) {
     const size_t got = source.ReadFile(begin.data(), begin.size() - source.ahead_.size());
     if (got == 0) break;
     source.ahead_.append(begin.data(), got);
   }
-  if (!source.damage_.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", source.damage_));
+  if (!source.damage_.empty()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", source.damage_));
   if (source.ahead_ != "\x1f\x8b") return source;
   source.inflate_ = std::make_unique<Inflate>();
   if (inflateInit2(&source.inflate_->stream, kGzipOnly) != Z_OK) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": zlib does not start"));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": zlib does not start"));
   }
   source.inflate_->input[0] = source.ahead_[0];
   source.inflate_->input[1] = source.ahead_[1];
   source.inflate_->stream.next_in = reinterpret_cast<Bytef*>(source.inflate_->input.data());
   source.inflate_->stream.avail_in = 2;
   source.ahead_.clear();
+  return source;
+}
+
+ByteSource ByteSource::Of(std::string bytes) {
+  ByteSource source{UniqueFd()};
+  source.PutBack(std::move(bytes));
+  source.ended_ = true;
   return source;
 }
 
@@ -86,6 +100,7 @@ void ByteSource::PutBack(std::string bytes) {
 }
 
 size_t ByteSource::ReadFile(char* data, size_t size) {
+  size = static_cast<size_t>(std::min<uint64_t>(size, length_ - bytes_read_));
   ssize_t got = 0;
   do {
     got = ::read(fd_.get(), data, size);

@@ -17,8 +17,13 @@ class ByteSource {
   static constexpr uint64_t kMaxGrowth = 200;
   static constexpr uint64_t kMaxFree = uint64_t{64} << 20;
 
-  // `path`: a regular file; "-": standard input. INVALID_ARGUMENT, one line: it cannot be read.
+  // `path`: a regular file, as long as it is now: somebody may write to it faster than it is read; "-": standard input.
+  // INVALID_ARGUMENT, one line: it cannot be read.
   static absl::StatusOr<ByteSource> Open(const std::string& path);
+  // The same of an open file, from where it stands. `name`: for the error.
+  static absl::StatusOr<ByteSource> Of(UniqueFd fd, const std::string& name);
+  // These bytes, as they are.
+  static ByteSource Of(std::string bytes);
   ByteSource(ByteSource&&) noexcept;
   ByteSource& operator=(ByteSource&&) noexcept;
   ~ByteSource();
@@ -44,6 +49,7 @@ class ByteSource {
   std::unique_ptr<Inflate> inflate_;
   std::string damage_;
   uint64_t bytes_read_ = 0;
+  uint64_t length_ = UINT64_MAX;  // of the file
   uint64_t bytes_out_ = 0;
   bool ended_ = false;
 };

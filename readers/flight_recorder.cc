@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -22,6 +23,7 @@ namespace taskd::readers {
 namespace {
 
 constexpr size_t kMaxPickleBytes = size_t{64} << 20;
+constexpr size_t kPieceBytes = size_t{64} << 10;
 constexpr size_t kMaxGroups = 1024;
 constexpr size_t kMaxMembers = size_t{1} << 18;   // of all groups of a dump
 constexpr size_t kMaxListText = size_t{1} << 20;  // "[0, 1, …]" of kMaxRanks
@@ -59,24 +61,33 @@ class TreeBuilder : public JsonHandler<TreeBuilder> {
     const Id id = tree_.Add(is_array ? Kind::kList : Kind::kMap);
     if (open_.empty()) tree_.SetRoot(id);
     if (!Put(id)) return false;
-    open_.push_back(id);
+    open_.push_back({id, items_.size()});
     return true;
   }
   bool End(bool) {
+    const auto [id, begin] = open_.back();
+    tree_.Append(id, std::span(items_).subspan(begin));
+    items_.resize(begin);
     open_.pop_back();
     return true;
+  }
+
+  // What is open where it was cut has what came before.
+  void Finish() {
+    while (!open_.empty()) End(false);
   }
 
  private:
   bool Put(Id id) {
     if (id == ValueTree::Nothing()) return false;
-    if (!open_.empty()) tree_.Append(open_.back(), id);
+    items_.push_back(id);
     return true;
   }
 
   ValueTree& tree_;
-  std::vector<Id> open_;
-  std::optional<bool> bool_;  // that comes as Other()
+  std::vector<Id> items_;                    // of those that are open
+  std::vector<std::pair<Id, size_t>> open_;  // and where in items_ theirs begin
+  std::optional<bool> bool_;                 // that comes as Other()
 };
 
 std::string Safe(std::string_view text) {
@@ -128,7 +139,9 @@ class DumpReader {
       ReadEntry(entry, record >= 0 ? static_cast<uint64_t>(record) : dump_.records);
       ++dump_.records;
     }
-    const bool used_groups = !tree_.items(tree_.Find(root, "pg_status")).empty();
+    const Id status = tree_.Find(root, "pg_status");
+    const bool used_groups = !tree_.items(status).empty();
+    dump_.leaves_out_messages = LeavesOutMessages(status);
     dump_.known.is_cut = dump_.records == 0 ? used_groups : first != INT64_MAX && first > 0;
     Keep();
   }
@@ -143,6 +156,7 @@ class DumpReader {
     HangOp op;
     uint64_t p2p_number = 0;
     Id entry = ValueTree::Nothing();
+    bool is_retired = false;
   };
 
   void AddNote(const std::string& note) { absl::StrAppend(&dump_.note, dump_.note.empty() ? "" : "; ", note); }
@@ -153,13 +167,14 @@ class DumpReader {
   }
 
   void ReadGroups(Id config) {
-    const std::vector<Id>& entries = tree_.items(config);
+    const std::span<const Id> entries = tree_.items(config);
     size_t members = 0;
     for (size_t i = 0; i + 1 < entries.size(); i += 2) {
       const Id info = entries[i + 1];
       if (tree_.items(info).size() > 2 * kMaxKeys) continue;
       std::string_view name = tree_.text(tree_.Find(info, "name"));
       if (name.empty()) name = tree_.text(entries[i]);
+      if (name.empty()) continue;  // gloo: no operation is of that group
       const std::string_view description = tree_.text(tree_.Find(info, "desc"));
       const size_t group = GroupOf(name, description);
       if (group == kMaxGroups || !groups_[group].members.empty()) continue;
@@ -198,11 +213,14 @@ class DumpReader {
   }
 
   void ReadEntry(Id entry, uint64_t order) {
-    Op read{.op = {}, .p2p_number = Number(entry, "p2p_seq_id"), .entry = entry};
+    Op read{.op = {},
+            .p2p_number = Number(entry, "p2p_seq_id"),
+            .entry = entry,
+            .is_retired = tree_.is_true(tree_.Find(entry, "retired"))};
     HangOp& op = read.op;
     op.order = order;
     const Id group = tree_.Find(entry, "process_group");
-    const std::vector<Id>& named = tree_.items(group);
+    const std::span<const Id> named = tree_.items(group);
     size_t of = kMaxGroups;
     if (!named.empty()) {
       of = GroupOf(tree_.text(named[0]), named.size() > 1 ? tree_.text(named[1]) : "");
@@ -221,6 +239,10 @@ class DumpReader {
                : state == "started" ? OpState::kStarted
                                     : OpState::kScheduled;
     op.created_ns = Number(entry, "time_created_ns");
+    if (tree_.text(tree_.Find(entry, "profiling_name")).starts_with("gloo:")) {
+      uint64_t& newest = gloo_newest_[Number(entry, "pg_id")];
+      newest = std::max(newest, op.number);
+    }
     const auto [name, ends] = NameOf(entry);
     if (name == "send" || name == "recv") {
       op.sends = name == "send";
@@ -280,9 +302,9 @@ class DumpReader {
 
   Amount AmountOf(Id list) const {
     Amount amount;
-    const std::vector<Id>& tensors = tree_.items(list);
+    const std::span<const Id> tensors = tree_.items(list);
     for (size_t i = 0; i < std::min(tensors.size(), kMaxTensors); ++i) {
-      const std::vector<Id>& dimensions = tree_.items(tensors[i]);
+      const std::span<const Id> dimensions = tree_.items(tensors[i]);
       uint64_t elements = 1;
       std::string shape;
       for (size_t j = 0; j < std::min(dimensions.size(), kMaxDimensions); ++j) {
@@ -299,7 +321,7 @@ class DumpReader {
   std::string TypesOf(Id list) const {
     if (tree_.kind(list) == Kind::kText) return Safe(tree_.text(list));
     std::string text;
-    const std::vector<Id>& types = tree_.items(list);
+    const std::span<const Id> types = tree_.items(list);
     for (size_t i = 0; i < std::min(types.size(), kMaxTensors); ++i) {
       const std::string type = Safe(tree_.text(types[i]));
       // A list of equal ones says no more than one.
@@ -310,7 +332,7 @@ class DumpReader {
 
   std::string FramesOf(Id entry) const {
     std::string text;
-    const std::vector<Id>& frames = tree_.items(tree_.Find(entry, "frames"));
+    const std::span<const Id> frames = tree_.items(tree_.Find(entry, "frames"));
     for (size_t i = 0; i < std::min(frames.size(), kFrames); ++i) {
       if (tree_.items(frames[i]).size() > 2 * kMaxKeys) continue;
       std::string line = Safe(absl::StrCat(Safe(tree_.text(tree_.Find(frames[i], "name"))), " (",
@@ -342,6 +364,24 @@ class DumpReader {
     return call;
   }
 
+  // Gloo's recorder has no entries of sends and receives, but its groups count them among their operations.
+  bool LeavesOutMessages(Id status) const {
+    for (const auto& [group, newest] : gloo_newest_) {
+      if (Number(tree_.Find(status, absl::StrCat(group)), "last_enqueued_collective") > newest) return true;
+    }
+    return false;
+  }
+
+  // Recorders that follow no states know of each operation whether the group is done with it.
+  void CompleteRetired() {
+    const bool has_states =
+        std::any_of(ops_.begin(), ops_.end(), [](const Op& read) { return read.op.state != OpState::kScheduled; });
+    if (has_states) return;
+    for (Op& read : ops_) {
+      if (read.is_retired) read.op.state = OpState::kCompleted;
+    }
+  }
+
   // Collectives of a group end in their order, and so do messages from one rank to another: what is before a completed
   // one has ended. Not every recorder follows the states of those that were issued as one.
   void CompletePassed() {
@@ -360,6 +400,7 @@ class DumpReader {
   // Of all operations those that can say something of a hang.
   void Keep() {
     std::stable_sort(ops_.begin(), ops_.end(), [](const Op& a, const Op& b) { return a.op.order < b.op.order; });
+    CompleteRetired();
     CompletePassed();
     std::vector<bool> kept(ops_.size());
     size_t waiting = 0;
@@ -404,29 +445,40 @@ class DumpReader {
   std::vector<Group> groups_;
   std::map<std::string, size_t> index_;
   std::vector<Op> ops_;
+  std::map<uint64_t, uint64_t> gloo_newest_;  // number of a collective, by its group's pg_id
 };
 
 }  // namespace
 
-FlightDump ReadFlightDump(ByteSource& source, bool is_pickle, HangTables& tables) {
+FlightDump ReadFlightDump(ByteSource& source, HangTables& tables, DumpMemory& memory) {
   FlightDump dump;
-  ValueTree tree;
-  if (is_pickle) {
-    std::string bytes;
-    std::vector<char> buffer(size_t{64} << 10);
-    while (const size_t got = source.Read(buffer.data(), buffer.size())) {
-      if (bytes.size() + got > kMaxPickleBytes) {
+  ValueTree& tree = memory.tree;
+  tree.Clear();
+  std::string first(1, '\0');
+  first.resize(source.Read(first.data(), first.size()));
+  const bool is_json = first.find_first_of("{ \t\r\n\xef") == 0;
+  source.PutBack(std::move(first));
+  if (!is_json) {
+    std::string& bytes = memory.bytes;
+    size_t length = 0;
+    while (true) {
+      if (length + kPieceBytes > bytes.size()) bytes.resize(std::max(2 * bytes.size(), kPieceBytes));
+      const size_t got = source.Read(bytes.data() + length, kPieceBytes);
+      if (got == 0) break;
+      length += got;
+      if (length > kMaxPickleBytes) {
         dump.note = absl::StrCat("it is larger than ", kMaxPickleBytes >> 20, " MiB");
+        length = kMaxPickleBytes;
         break;
       }
-      bytes.append(buffer.data(), got);
     }
-    const std::string problem = ReadPickle(bytes, tree);
+    const std::string problem = ReadPickle(std::string_view(bytes).substr(0, length), tree);
     if (dump.note.empty()) dump.note = source.damage().empty() ? problem : source.damage();
   } else {
     auto stream = std::make_unique<JsonStream>(source);
     TreeBuilder builder(*stream, tree);
     dump.note = ReadJson(source, *stream, builder);
+    builder.Finish();
     if (tree.is_full()) dump.note = "it holds too many values";
   }
   dump.known.is_partial = !dump.note.empty();

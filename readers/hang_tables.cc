@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 namespace taskd::readers {
 
@@ -10,6 +11,12 @@ using diagnosis::HangFacts;
 using diagnosis::HangGroup;
 using diagnosis::HangOp;
 using diagnosis::HangRank;
+
+namespace {
+
+constexpr std::string_view kGroupOfAll = "default_pg,";  // and a name: as PyTorch describes it
+
+}  // namespace
 
 std::optional<uint32_t> HangTables::AddGroup(const std::string& name, const std::vector<int>& members) {
   std::pair<std::string, std::vector<int>> key(name, members);
@@ -33,20 +40,35 @@ std::optional<uint32_t> HangTables::AddCall(HangCall call) {
   return calls_.emplace(std::move(call), static_cast<uint32_t>(calls_.size())).first->second;
 }
 
+HangFacts HangTables::Copy(std::map<int, HangRank> ranks) {
+  HangFacts facts;
+  facts.ranks = std::move(ranks);
+  const std::lock_guard lock(mutex_);
+  facts.groups.resize(groups_.size());
+  for (const auto& [key, index] : groups_) facts.groups[index] = {.name = key.first, .members = key.second};
+  facts.calls.resize(calls_.size());
+  for (const auto& [call, index] : calls_) facts.calls[index] = call;
+  return facts;
+}
+
 HangFacts HangTables::Take(std::map<int, HangRank> ranks) {
   HangFacts facts;
   facts.ranks = std::move(ranks);
   facts.groups.resize(groups_.size());
-  std::map<std::string, std::vector<uint32_t>> with_members;
-  for (const auto& [key, index] : groups_) {
-    facts.groups[index] = {.name = key.first, .members = key.second};
-    if (!key.second.empty()) with_members[key.first].push_back(index);
-  }
+  for (const auto& [key, index] : groups_) facts.groups[index] = {.name = key.first, .members = key.second};
   groups_.clear();
   facts.calls.resize(calls_.size());
   while (!calls_.empty()) {
     auto call = calls_.extract(calls_.begin());
     facts.calls[call.mapped()] = std::move(call.key());
+  }
+  return ResolveGroups(std::move(facts));
+}
+
+HangFacts ResolveGroups(HangFacts facts) {
+  std::map<std::string, std::vector<uint32_t>> with_members;
+  for (size_t i = 0; i < facts.groups.size(); ++i) {
+    if (!facts.groups[i].members.empty()) with_members[facts.groups[i].name].push_back(static_cast<uint32_t>(i));
   }
   std::map<uint32_t, std::set<int>> users;  // of groups whose members no dump says
   for (auto& [rank, known] : facts.ranks) {
@@ -68,7 +90,12 @@ HangFacts HangTables::Take(std::map<int, HangRank> ranks) {
       users[op.group].insert(rank);
     }
   }
-  for (const auto& [group, of] : users) facts.groups[group].members.assign(of.begin(), of.end());
+  for (auto& [group, of] : users) {
+    if (facts.groups[group].name.starts_with(kGroupOfAll)) {
+      for (const auto& [rank, known] : facts.ranks) of.insert(rank);
+    }
+    facts.groups[group].members.assign(of.begin(), of.end());
+  }
   return facts;
 }
 

@@ -14,6 +14,10 @@
 
 namespace taskd::readers {
 
+// The facts with groups that some dumps name without their members as those that others name alike; where no dump says
+// the members, who used the group is in it, and all ranks are in PyTorch's default one.
+diagnosis::HangFacts ResolveGroups(diagnosis::HangFacts facts);
+
 // Thread-safe, but for Take.
 class HangTables {
  public:
@@ -25,9 +29,10 @@ class HangTables {
   std::optional<uint32_t> AddGroup(const std::string& name, const std::vector<int>& members);
   std::optional<uint32_t> AddCall(diagnosis::HangCall call);
 
-  // The facts of these ranks. Groups that some dumps name without their members are those that others name alike; where
-  // no dump says the members, who used the group is in it. Leaves the tables empty.
+  // The facts of these ranks, their groups resolved. Leaves the tables empty.
   diagnosis::HangFacts Take(std::map<int, diagnosis::HangRank> ranks);
+  // A copy of the facts, their groups as the dumps have them.
+  diagnosis::HangFacts Copy(std::map<int, diagnosis::HangRank> ranks);
 
  private:
   std::mutex mutex_;

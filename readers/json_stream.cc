@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "common/json_scanner.h"
+#include "common/json_unescape.h"
+
 namespace taskd::readers {
 namespace {
 
@@ -13,52 +16,9 @@ constexpr std::array<bool, 256> kEndsPlain = [] {
   return ends;
 }();
 
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";
-
 bool IsOfNumber(char c) { return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; }
 
-bool TakeDigits(std::string_view& text) {
-  size_t digits = 0;
-  while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
-  text.remove_prefix(digits);
-  return digits > 0;
-}
-
-bool IsNumber(std::string_view text) {
-  if (text.starts_with('-')) text.remove_prefix(1);
-  const bool begins_with_zero = text.starts_with('0');
-  const size_t before = text.size();
-  if (!TakeDigits(text) || (begins_with_zero && before - text.size() > 1)) return false;
-  if (text.starts_with('.')) {
-    text.remove_prefix(1);
-    if (!TakeDigits(text)) return false;
-  }
-  if (text.starts_with('e') || text.starts_with('E')) {
-    text.remove_prefix(1);
-    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
-    if (!TakeDigits(text)) return false;
-  }
-  return text.empty();
-}
-
-void AppendUtf8(uint32_t code, std::string& text) {
-  const auto add = [&text](uint32_t byte) { text += static_cast<char>(byte); };
-  if (code < 0x80) {
-    add(code);
-  } else if (code < 0x800) {
-    add(0xc0 | code >> 6);
-    add(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    add(0xe0 | code >> 12);
-    add(0x80 | (code >> 6 & 0x3f));
-    add(0x80 | (code & 0x3f));
-  } else {
-    add(0xf0 | code >> 18);
-    add(0x80 | (code >> 12 & 0x3f));
-    add(0x80 | (code >> 6 & 0x3f));
-    add(0x80 | (code & 0x3f));
-  }
-}
+bool IsNumber(std::string_view text) { return !text.empty() && JsonNumberLength(text) == text.size(); }
 
 }  // namespace
 
@@ -101,6 +61,7 @@ bool JsonStream::Keep(const char* begin) {
 
 bool JsonStream::ReadString(std::string_view& text) {
   text_.clear();
+  bool has_escapes = false;
   while (next_ < end_ || Fill()) {
     const char* const begin = next_;
     while (next_ < end_ && !kEndsPlain[static_cast<unsigned char>(*next_)]) ++next_;
@@ -113,51 +74,22 @@ bool JsonStream::ReadString(std::string_view& text) {
         text = text_;
       }
       ++next_;
-      return true;
+      return !has_escapes || Unescape(text);
     } else {
-      if (*next_ != '\\' || !Keep(begin)) return false;
-      ++next_;
-      if (!ReadEscape()) return false;
+      if (*next_++ != '\\' || !Keep(begin)) return false;
+      const int escaped = Next();
+      if (escaped == kEnd) return false;
+      text_ += static_cast<char>(escaped);
+      has_escapes = true;
     }
   }
   return false;
 }
 
-bool JsonStream::ReadEscape() {
-  constexpr std::string_view kLetters = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
-  const int c = Next();
-  if (const size_t known = c == kEnd ? std::string_view::npos : kLetters.find(static_cast<char>(c));
-      known != std::string_view::npos) {
-    text_ += kMeant[known];
-    return true;
-  }
-  uint32_t unit = 0;
-  if (c != 'u' || !ReadHex(unit)) return false;
-  const bool is_high = unit >= 0xd800 && unit <= 0xdbff, is_low = unit >= 0xdc00 && unit <= 0xdfff;
-  if (is_low && high_ != 0 && high_end_ == text_.size()) {
-    text_.resize(text_.size() - kReplacement.size());
-    unit = 0x10000 + ((high_ - 0xd800) << 10) + (unit - 0xdc00);
-    AppendUtf8(unit, text_);
-  } else if (is_high || is_low) {  // a half by itself is no character
-    text_ += kReplacement;
-  } else {
-    AppendUtf8(unit, text_);
-  }
-  high_ = is_high ? unit : 0;
-  high_end_ = text_.size();
-  return true;
-}
-
-bool JsonStream::ReadHex(uint32_t& unit) {
-  for (int i = 0; i < 4; ++i) {
-    const int c = Next();
-    const int digit = c >= '0' && c <= '9'   ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-    if (digit < 0) return false;
-    unit = unit << 4 | static_cast<uint32_t>(digit);
-  }
+bool JsonStream::Unescape(std::string_view& text) {
+  unescaped_.clear();
+  if (!AppendJsonUnescaped(text, unescaped_)) return false;
+  text = unescaped_;
   return true;
 }
 

@@ -45,23 +45,21 @@ class JsonStream {
   bool Fill();
   int Next() { return next_ < end_ || Fill() ? static_cast<unsigned char>(*next_++) : kEnd; }
   bool Keep(const char* begin);  // in text_, up to next_
-  bool ReadEscape();
-  bool ReadHex(uint32_t& unit);
+  bool Unescape(std::string_view& text);
 
   ByteSource& source_;
   const bool may_lack_commas_;
   std::array<char, size_t{64} << 10> buffer_;
   const char* next_ = buffer_.data();
   const char* end_ = buffer_.data();
-  uint64_t before_ = 0;  // bytes before the buffer
-  std::string text_;     // of a token that does not lie in the buffer as it is
-  uint32_t high_ = 0;    // the first half of a surrogate pair; 0: the last escape was none
-  size_t high_end_ = 0;  // where it ends in text_
+  uint64_t before_ = 0;    // bytes before the buffer
+  std::string text_;       // of a token that does not lie in the buffer as it is
+  std::string unescaped_;  // of the last string that was written with escapes
   bool cut_ = false, too_long_ = false;
 };
 
-// What a handler is derived from. It has Name(text) of a key, Text(text), Number(text), Other() for true, false and
-// null, Begin(is_array) and End(is_array); false ends.
+// What a handler is derived from. It has Name(text) of a key, Text(text), Number(text) and, where it wants to know of
+// them, Other() for true, false and null, Begin(is_array) and End(is_array); false ends.
 template <typename Handler>
 class JsonHandler {
  public:
@@ -71,7 +69,10 @@ class JsonHandler {
 
   // Reads a value. False: the stream or the handler ended it.
   bool Read();
+  bool Other() { return true; }
   bool Bool(bool) { return self().Other(); }  // for handlers that tell them apart
+  bool Begin(bool) { return true; }
+  bool End(bool) { return true; }
 
  protected:
   size_t depth() const { return depth_; }  // of brackets that are open

@@ -118,7 +118,6 @@ class EventHandler : public JsonHandler<EventHandler> {
     Value(text);
     return true;
   }
-  bool Other() { return true; }
 
   bool Begin(bool is_array) {
     if (depth() == 1) {
@@ -168,6 +167,7 @@ class EventHandler : public JsonHandler<EventHandler> {
       event.end_ns += base_ns_;
     }
     for (KernelRun& kernel : trace_.kernels) kernel.start_ns += base_ns_;
+    for (uint64_t& start_ns : trace_.backward_ns) start_ns += base_ns_;
     if (left_out_ > 0) {
       absl::StrAppend(&trace_.note, trace_.note.empty() ? "" : "; ", "of its steps and operations ", left_out_,
                       " were left out: it has too many");
@@ -179,7 +179,8 @@ class EventHandler : public JsonHandler<EventHandler> {
     kNone,
     kTraceEvents,
     kInfo,
-    kBase,  // of the file
+    kBase,
+    kHost,  // of the file
     kRank,
     kWorldSize,
     kPgName,
@@ -199,7 +200,8 @@ class EventHandler : public JsonHandler<EventHandler> {
     kGroupDesc,
     kGroupRanks,
     kSource,
-    kDestination,  // of its args
+    kDestination,
+    kCallId,  // of its args
   };
 
   struct Event {
@@ -210,14 +212,14 @@ class EventHandler : public JsonHandler<EventHandler> {
     std::string collective;
     std::string type;
     std::string group, label, ranks;
-    uint64_t in_count = 0, out_count = 0;
+    uint64_t in_count = 0, out_count = 0, call_id = 0;
     int source = -1, destination = -1;
     bool is_complete = false;  // "X": with begin and duration
 
     void Clear() {  // and keep the memory
       for (std::string* text : {&name, &category, &duration, &collective, &type, &group, &label, &ranks}) text->clear();
       start.reset();
-      in_count = out_count = 0;
+      in_count = out_count = call_id = 0;
       source = destination = -1;
       is_complete = false;
     }
@@ -227,6 +229,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     if (name == "traceEvents") return Field::kTraceEvents;
     if (name == "distributedInfo") return Field::kInfo;
     if (name == "baseTimeNanoseconds") return Field::kBase;
+    if (name == "host_name") return Field::kHost;
     return Field::kNone;
   }
   static Field InfoKey(std::string_view name) {
@@ -257,6 +260,7 @@ class EventHandler : public JsonHandler<EventHandler> {
     if (name == "Process Group Ranks") return Field::kGroupRanks;
     if (name == "Src Rank") return Field::kSource;
     if (name == "Dst Rank") return Field::kDestination;
+    if (name == "External id") return Field::kCallId;
     return Field::kNone;
   }
 
@@ -270,6 +274,9 @@ class EventHandler : public JsonHandler<EventHandler> {
       case Field::kBase:
         base_ns_ = ReadNumber<uint64_t>(text, 0);
         if (base_ns_ > UINT64_MAX / 4) base_ns_ = 0;
+        break;
+      case Field::kHost:
+        trace_.host = CutUtf8(ValidUtf8(std::string(text)), kMaxNameBytes);
         break;
       case Field::kRank:
         if (depth() == 2) trace_.rank = std::max(-1, ReadNumber(text, -1));
@@ -328,6 +335,9 @@ class EventHandler : public JsonHandler<EventHandler> {
       case Field::kDestination:
         event_.destination = ReadNumber(text, -1);
         break;
+      case Field::kCallId:
+        event_.call_id = ReadNumber<uint64_t>(text, 0);
+        break;
     }
     key_ = Field::kNone;
   }
@@ -384,6 +394,18 @@ class EventHandler : public JsonHandler<EventHandler> {
                               .name = known->second});
   }
 
+  bool IsBackward() const { return event_.name.starts_with("autograd::engine::evaluate_function"); }
+
+  void AddBackward() {
+    if (event_.start->ns > UINT64_MAX / 4 || too_many_backwards_) return;
+    if (trace_.backward_ns.size() >= max_events_) {
+      too_many_backwards_ = true;
+      trace_.backward_ns = {};
+      return;
+    }
+    trace_.backward_ns.push_back(event_.start->ns);
+  }
+
   std::optional<Kind> KindOf(TraceEvent& event) const {
     const std::string_view name = event_.name;
     const std::string_view category = event_.category;
@@ -409,6 +431,7 @@ class EventHandler : public JsonHandler<EventHandler> {
   void AddEvent() {
     if (!event_.is_complete || !event_.start) return;
     if (IsKernel()) return AddKernel();
+    if (IsBackward()) return AddBackward();
     TraceEvent event;
     const std::optional<Kind> kind = KindOf(event);
     if (!kind) return;
@@ -424,6 +447,7 @@ class EventHandler : public JsonHandler<EventHandler> {
       const std::optional<HcomName> hcom = ReadHcomName(event_.name);
       event.group = Group(hcom ? hcom->group : event_.group, event_.label, ReadRankList(event_.ranks));
       event.bytes = std::max(event_.in_count, event_.out_count);
+      event.call_id = event_.call_id;
       if (__builtin_mul_overflow(event.bytes, SizeOfType(event_.type), &event.bytes)) event.bytes = 0;
       if (event.op == CommOp::kSend) event.peer = event_.destination;
       if (event.op == CommOp::kRecv) event.peer = event_.source;
@@ -446,7 +470,7 @@ class EventHandler : public JsonHandler<EventHandler> {
   Event event_;
   uint64_t base_ns_ = 0;
   uint64_t left_out_ = 0;
-  bool too_many_kernels_ = false;
+  bool too_many_kernels_ = false, too_many_backwards_ = false;
   absl::flat_hash_map<std::string, uint32_t> kernel_index_;
   std::string group_name_, group_label_;  // of distributedInfo
   std::vector<int> group_ranks_;

@@ -197,13 +197,15 @@ absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path) {
   return directory;
 }
 
-absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>& paths) {
+absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>& paths,
+                                                  std::vector<std::string>& others) {
   std::optional<MarkDirectory> all;
   absl::Status without_marks;
   for (const std::string& path : paths) {
     absl::StatusOr<MarkDirectory> one = ListMarkDirectory(path);
     if (!one.ok()) {
       without_marks.Update(one.status());
+      others.push_back(path);
     } else if (!all) {
       all = *std::move(one);
     } else {
@@ -213,10 +215,6 @@ absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>
     }
   }
   if (!all) return without_marks;
-  if (!without_marks.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(all->folder, " holds mark files, which are judged by themselves: ", without_marks.message()));
-  }
   std::stable_sort(all->ranks.begin(), all->ranks.end(),
                    [](const RankMarks& a, const RankMarks& b) { return a.rank < b.rank; });
   const auto twice = std::adjacent_find(all->ranks.begin(), all->ranks.end(),

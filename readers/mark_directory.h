@@ -38,9 +38,11 @@ struct MarkDirectory {
 // INVALID_ARGUMENT, one line: `path` cannot be read, holds no mark files, or several tasks (the first of them are
 // named).
 absl::StatusOr<MarkDirectory> ListMarkDirectory(const std::string& path);
-// The ranks of several such folders, which the nodes of one job left, as of the first of them. INVALID_ARGUMENT: none of
-// them holds marks (as the first says). FAILED_PRECONDITION, one line: some of them do not, or two hold the same rank.
-absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>& paths);
+// The ranks of several such folders, which the nodes of one job left, as of the first of them. `others`: those of `paths`
+// that hold no marks. INVALID_ARGUMENT: that are all of them (as the first says). FAILED_PRECONDITION, one line: two hold the
+// same rank.
+absl::StatusOr<MarkDirectory> ListMarkDirectories(const std::vector<std::string>& paths,
+                                                  std::vector<std::string>& others);
 
 // Which node each rank ran on: from .rank.json if any rank has one, else from the smallest device id in each rank's
 // marks (`device_ids`, as MarkFold::device_id; same length as `ranks`): a node's devices ascend with its ranks, so

@@ -67,8 +67,6 @@ class RecordHandler : public JsonHandler<RecordHandler> {
     if (field == Field::kDuration) op_->duration_us = ReadNumber(text, 0.0);  // some have fractions
     return true;
   }
-  bool Other() { return true; }
-  bool Begin(bool) { return true; }
   // A record is over. From version 4.3 on the header is that of a record before.
   bool End(bool) { return depth() > 0 || AddRecord(); }
 
@@ -367,8 +365,8 @@ class JobFolder {
         }
         fold.ops.push_back({.group = group,
                             .op = channel.op,
-                            .peer = channel.peer,
                             .size_log2 = channel.size_log2,
+                            .peer = channel.peer,
                             .count = sums.count,
                             .bytes = sums.bytes,
                             .duration_ns = sums.duration_ns,
@@ -395,6 +393,14 @@ class JobFolder {
 };
 
 }  // namespace
+
+bool AreOfOneProcess(const InspectorProcess& a, const InspectorProcess& b) {
+  if (a.pid != b.pid || a.host != b.host) return false;
+  return std::any_of(a.communicators.begin(), a.communicators.end(), [&b](const auto& entry) {
+    const auto same = b.communicators.find(entry.first);
+    return same != b.communicators.end() && same->second.rank == entry.second.rank;
+  });
+}
 
 InspectorJob FoldInspector(std::vector<InspectorProcess*> processes) { return JobFolder(std::move(processes)).Fold(); }
 

@@ -58,6 +58,9 @@ struct InspectorProcess {
   std::string note;  // what is wrong with the file; empty: nothing
 };
 
+// Whether both are files of one process: it is one rank of a communicator.
+bool AreOfOneProcess(const InspectorProcess& a, const InspectorProcess& b);
+
 // Reads to the end, or to where the file is damaged: then `note` says what and where, and what came before counts.
 InspectorProcess ReadNcclInspector(ByteSource& source);
 

@@ -79,7 +79,6 @@ class Handler : public JsonHandler<Handler> {
     }
     return JsonHandler::Bool(value);
   }
-  bool Other() { return true; }
   bool Begin(bool is_array) {
     if (is_array) return true;
     if (InCommunicator() && depth() == kCommunicator) communicator_ = {};
@@ -126,7 +125,10 @@ class Handler : public JsonHandler<Handler> {
     if (pid_ >= 0) {
       std::string process = absl::StrCat("process ", pid_, " on ", host_, ", GPU ", gpu_);
       const auto [found, is_new] = processes_.try_emplace(process, static_cast<int>(state_.processes.size()));
-      if (is_new) state_.processes.push_back(std::move(process));
+      if (is_new) {
+        state_.processes.push_back(std::move(process));
+        state_.pids.push_back(pid_);
+      }
       rank_.process = found->second;
     }
     communicator_.ranks.push_back(rank_);
@@ -245,8 +247,11 @@ class Judge {
     return has_all_.contains(&communicator) ? rank.rank : -1;
   }
 
-  uint32_t CallOf(size_t op) {
-    const std::string name = op < state_.ops.size() ? state_.ops[op] : "collective";
+  // `ops`: kinds of which it is one.
+  uint32_t CallOf(const std::vector<size_t>& ops) {
+    std::string name;
+    for (size_t op : ops) absl::StrAppend(&name, name.empty() ? "" : " or ", state_.ops[op]);
+    if (name.empty()) name = "collective";
     for (size_t i = 0; i < facts_.calls.size(); ++i) {
       if (facts_.calls[i].name == name) return static_cast<uint32_t>(i);
     }
@@ -256,12 +261,26 @@ class Judge {
     return static_cast<uint32_t>(facts_.calls.size() - 1);
   }
 
-  // What `rank` has launched more of than `other`; kOps: of nothing.
-  static size_t MoreOf(const RasRank& rank, const RasRank& other) {
+  // What `rank` has launched more of than `other`.
+  static std::vector<size_t> MoreOf(const RasRank& rank, const RasRank& other) {
+    std::vector<size_t> ops;
     for (size_t op = 0; op < RasRank::kOps; ++op) {
-      if (rank.counts[op] > other.counts[op]) return op;
+      if (rank.counts[op] > other.counts[op]) ops.push_back(op);
     }
-    return RasRank::kOps;
+    return ops;
+  }
+
+  // One has more of what another has less of: they have not launched the same, one only further than another.
+  static bool LaunchedOthers(const std::vector<std::pair<int, const RasRank*>>& members) {
+    std::vector<const RasRank*> ranks;
+    for (const auto& [number, rank] : members) {
+      if (!rank->is_missing) ranks.push_back(rank);
+    }
+    std::sort(ranks.begin(), ranks.end(), [](const RasRank* a, const RasRank* b) { return a->total() < b->total(); });
+    for (size_t i = 1; i < ranks.size(); ++i) {
+      if (!MoreOf(*ranks[i - 1], *ranks[i]).empty()) return true;
+    }
+    return false;
   }
 
   void AddFacts(const RasCommunicator& communicator) {
@@ -286,12 +305,13 @@ class Judge {
       for (const auto& [number, rank] : members) in_messages_.insert(number);
     }
     const RasRank* next = nullptr;  // the fewest of those who have launched more
-    RasRank fewest = *least;  // of each kind; where the totals are equal, one has more of what another has less of
+    RasRank fewest = *least;        // of each kind
     for (const auto& [number, rank] : members) {
       if (rank->is_missing) continue;
       if (rank->total() > lowest && (next == nullptr || rank->total() < next->total())) next = rank;
       for (size_t op = 0; op < RasRank::kOps; ++op) fewest.counts[op] = std::min(fewest.counts[op], rank->counts[op]);
     }
+    const bool differ = LaunchedOthers(members);
     for (const auto& [number, rank] : members) {
       if (rank->is_missing && !rank->is_gone) {
         alive_but_missing_.insert(number);  // nothing is known of it here
@@ -303,21 +323,24 @@ class Judge {
         continue;
       }
       HangOp op{.group = group, .order = group};
-      size_t kind = RasRank::kOps;
+      std::vector<size_t> kinds;
       if (anybody_gone) {
         op.number = std::max<uint64_t>(1, lowest);
         op.state = OpState::kStarted;
+      } else if (differ) {
+        kinds = MoreOf(*rank, fewest);
+        op.number = fewest.total() + (kinds.empty() ? 0 : 1);
+        op.state = kinds.empty() ? OpState::kCompleted : OpState::kStarted;
       } else if (next != nullptr) {
         // Whoever is further ahead stands in the first one that the last have not launched, too.
         op.number = rank->total() > lowest ? lowest + 1 : lowest;
         op.state = rank->total() > lowest ? OpState::kStarted : OpState::kCompleted;
-        kind = MoreOf(*next, *least);
+        kinds = MoreOf(*next, *least);
       } else {
-        kind = MoreOf(*rank, fewest);
         op.number = lowest;
-        op.state = kind < RasRank::kOps ? OpState::kStarted : OpState::kCompleted;
+        op.state = OpState::kCompleted;
       }
-      op.call = CallOf(kind);
+      op.call = CallOf(kinds);
       if (op.number > 0) known.ops.push_back(op);
     }
   }

@@ -39,6 +39,7 @@ struct RasState {
   size_t answers = 1;        // at different times
   std::vector<std::string> ops;
   std::vector<std::string> processes;  // "process 8813 on 10.0.77.184, GPU 0"
+  std::vector<int> pids;               // of these
   std::vector<RasCommunicator> communicators;
 };
 

@@ -1,16 +1,51 @@
 #include "readers/pickle.h"
 
+#include <algorithm>
+#include <bit>
+#include <charconv>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <system_error>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/json_unescape.h"
+#include "readers/number_text.h"
 
 namespace taskd::readers {
 namespace {
 
+using namespace std::literals;
 using Id = ValueTree::Id;
 using Kind = ValueTree::Kind;
+
+constexpr size_t kMaxName = 256;  // of a module or a class
+
+// A place in the memo as protocol 0 writes it. kMaxNodes: it is none.
+uint64_t NumberOf(std::string_view text) { return ReadNumber<uint64_t>(text, ValueTree::kMaxNodes); }
+
+// Python's raw-unicode-escape: Latin-1, and \uXXXX or \UXXXXXXXX for other characters.
+std::string OfRawUnicode(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    uint32_t code = static_cast<uint8_t>(text[0]);
+    size_t length = 1;
+    const size_t digits = text.starts_with("\\u") ? 4 : text.starts_with("\\U") ? 8 : 0;
+    if (digits > 0 && text.size() >= 2 + digits) {
+      const char* end = text.data() + 2 + digits;
+      uint32_t escaped = 0;
+      if (std::from_chars(text.data() + 2, end, escaped, 16) == std::from_chars_result{end, std::errc()}) {
+        code = escaped;
+        length = 2 + digits;
+      }
+    }
+    AppendUtf8(code, out);
+    text.remove_prefix(length);
+  }
+  return out;
+}
 
 class Machine {
  public:
@@ -53,20 +88,32 @@ class Machine {
   std::string_view Take(uint64_t length) {
     if (length > bytes_.size() - next_) {
       Fail("it is cut");
-      return {};
+      return "";
     }
     const std::string_view taken = bytes_.substr(next_, static_cast<size_t>(length));
     next_ += static_cast<size_t>(length);
     return taken;
   }
 
+  // Little-endian, of at most 8 bytes.
   uint64_t TakeNumber(size_t length) {
+    static_assert(std::endian::native == std::endian::little);
     uint64_t number = 0;
     const std::string_view taken = Take(length);
-    for (size_t i = 0; i < taken.size(); ++i) {
-      number |= static_cast<uint64_t>(static_cast<uint8_t>(taken[i])) << (8 * i);
-    }
+    std::memcpy(&number, taken.data(), taken.size());
     return number;
+  }
+
+  // Up to the next line feed, which goes; empty and failed: there is none.
+  std::string_view TakeLine() {
+    const size_t end = bytes_.find('\n', next_);
+    if (end == std::string_view::npos) {
+      Fail("it is cut");
+      return {};
+    }
+    const std::string_view line = bytes_.substr(next_, end - next_);
+    next_ = end + 1;
+    return line;
   }
 
   bool Push(Id id) {
@@ -78,6 +125,18 @@ class Machine {
     const std::string_view text = Take(length);
     return problem_.empty() && Push(tree_.AddText(text));
   }
+
+  // "12", of a long number "12L".
+  bool PushDecimal(std::string_view text) {
+    if (text.ends_with('L')) text.remove_suffix(1);
+    return Push(tree_.AddNumber(text));
+  }
+  bool PushInt(std::string_view line) {
+    if (line == "00" || line == "01") return Push(tree_.Add(Kind::kBool, line == "01" ? 1 : 0));
+    return PushDecimal(line);
+  }
+
+  std::span<const Id> From(size_t begin) const { return std::span(stack_).subspan(begin); }
 
   // Where in the stack what lies above the newest mark begins. The mark goes.
   std::optional<size_t> PopMark() {
@@ -91,7 +150,7 @@ class Machine {
   bool PushTuple(size_t begin) {
     if (begin > stack_.size() || (!marks_.empty() && begin < marks_.back())) return false;
     const Id tuple = tree_.Add(Kind::kList);
-    for (size_t i = begin; i < stack_.size() && tuple != ValueTree::Nothing(); ++i) tree_.Append(tuple, stack_[i]);
+    if (tuple != ValueTree::Nothing()) tree_.Append(tuple, From(begin));
     stack_.resize(begin);
     return Push(tuple);
   }
@@ -101,14 +160,29 @@ class Machine {
     if (begin == 0 || begin > stack_.size() || tree_.kind(stack_[begin - 1]) != kind) return false;
     if (kind == Kind::kMap && (stack_.size() - begin) % 2 != 0) return false;
     appended_ += stack_.size() - begin;
-    for (size_t i = begin; i < stack_.size(); ++i) tree_.Append(stack_[begin - 1], stack_[i]);
+    tree_.Append(stack_[begin - 1], From(begin));
     stack_.resize(begin);
     return appended_ <= ValueTree::kMaxNodes;
   }
 
+  // Of keys and values, or of items, down to the newest mark.
+  bool PushContainer(Kind kind) {
+    const std::optional<size_t> begin = PopMark();
+    if (!begin || (kind == Kind::kMap && (stack_.size() - *begin) % 2 != 0)) return false;
+    const Id container = tree_.Add(kind);
+    if (container != ValueTree::Nothing()) tree_.Append(container, From(*begin));
+    appended_ += stack_.size() - *begin;
+    stack_.resize(*begin);
+    return Push(container) && appended_ <= ValueTree::kMaxNodes;
+  }
+
   bool Remember(uint64_t place) {
     if (stack_.empty() || place >= ValueTree::kMaxNodes) return false;
-    if (place >= memo_.size()) memo_.resize(static_cast<size_t>(place) + 1);
+    if (place == memo_.size()) {
+      memo_.push_back(stack_.back());
+      return true;
+    }
+    if (place > memo_.size()) memo_.resize(static_cast<size_t>(place) + 1);
     memo_[static_cast<size_t>(place)] = stack_.back();
     return true;
   }
@@ -125,23 +199,20 @@ class Machine {
       if (kind == Kind::kMap || kind == Kind::kList) AppendFrom(*begin, kind);
       stack_.resize(*begin);  // else it was to be a tuple
     }
+    // What would have been put into its container once it was complete.
+    while (stack_.size() > 1) {
+      const size_t last = stack_.size() - 1;
+      if (tree_.kind(stack_[last - 1]) == Kind::kList) {
+        AppendFrom(last, Kind::kList);
+      } else if (last < 2 || !AppendFrom(last - 1, Kind::kMap)) {
+        stack_.pop_back();
+      }
+    }
   }
 
-  bool Do(uint8_t opcode) {
+  // Those that push a number or a text.
+  bool DoScalar(uint8_t opcode) {
     switch (opcode) {
-      case 0x80:  // PROTO
-        return TakeNumber(1) <= 5;
-      case 0x95:  // FRAME
-        TakeNumber(8);
-        return true;
-      case '(':
-        marks_.push_back(stack_.size());
-        return marks_.size() <= kMaxMarks;
-      case '}':
-        return Push(tree_.Add(Kind::kMap));
-      case ']':
-      case ')':
-        return Push(tree_.Add(Kind::kList));
       case 'N':
         return Push(tree_.Add(Kind::kNone));
       case 0x88:
@@ -163,6 +234,15 @@ class Machine {
         if (length > 0 && length < 8 && (number >> (8 * length - 1) & 1) != 0) number |= ~uint64_t{0} << (8 * length);
         return PushNumber(static_cast<int64_t>(number));
       }
+      case 'I':  // INT, BOOL
+        return PushInt(TakeLine());
+      case 'L':  // LONG
+        return PushDecimal(TakeLine());
+      case 'F':  // FLOAT
+        TakeLine();
+        return Push(tree_.Add(Kind::kReal));
+      case 'V':  // UNICODE
+        return Push(tree_.AddText(OfRawUnicode(TakeLine())));
       case 'G':  // BINFLOAT: nothing here needs its value
         Take(8);
         return Push(tree_.Add(Kind::kReal));
@@ -173,10 +253,38 @@ class Machine {
         return PushText(TakeNumber(4));
       case 0x8d:  // BINUNICODE8
         return PushText(TakeNumber(8));
+      default:
+        return false;
+    }
+  }
+
+  bool Do(uint8_t opcode) {
+    switch (opcode) {
+      case 0x80:  // PROTO
+        return TakeNumber(1) <= 5;
+      case 0x95:  // FRAME
+        TakeNumber(8);
+        return true;
+      case '(':
+        marks_.push_back(stack_.size());
+        return marks_.size() <= kMaxMarks;
+      case '}':
+        return Push(tree_.Add(Kind::kMap));
+      case 'd':
+        return PushContainer(Kind::kMap);
+      case 'l':
+        return PushContainer(Kind::kList);
+      case ']':
+      case ')':
+        return Push(tree_.Add(Kind::kList));
       case 'q':
         return Remember(TakeNumber(1));
       case 'r':
         return Remember(TakeNumber(4));
+      case 'p':
+        return Remember(NumberOf(TakeLine()));
+      case 'g':
+        return Recall(NumberOf(TakeLine()));
       case 0x94:  // MEMOIZE
         return Remember(memo_.size());
       case 'h':
@@ -204,7 +312,7 @@ class Machine {
         return begin && AppendFrom(*begin, opcode == 'e' ? Kind::kList : Kind::kMap);
       }
       default:
-        return false;
+        return DoScalar(opcode);
     }
   }
 
@@ -222,6 +330,21 @@ class Machine {
 };
 
 }  // namespace
+
+bool IsPickle(std::string_view begin) {
+  if (begin.size() > 1 && begin[0] == '\x80') return begin[1] <= 5;
+  if (begin.starts_with("(dp0\n") || begin.starts_with("}q\0"sv)) return true;
+  // "c__main__\nName\np0\n"
+  if (!begin.starts_with('c')) return false;
+  for (int line = 0; line < 2; ++line) {
+    const size_t end = begin.find('\n');
+    const auto is_of_name = [](char c) { return absl::ascii_isalnum(static_cast<uint8_t>(c)) || c == '_' || c == '.'; };
+    if (end == std::string_view::npos || end > kMaxName) return false;
+    if (!std::all_of(begin.begin(), begin.begin() + static_cast<std::ptrdiff_t>(end), is_of_name)) return false;
+    begin.remove_prefix(end + 1);
+  }
+  return begin.starts_with("p0\n") || begin.starts_with("q\0"sv);
+}
 
 std::string ReadPickle(std::string_view bytes, ValueTree& tree) { return Machine(bytes, tree).Run(); }
 

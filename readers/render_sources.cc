@@ -1,5 +1,6 @@
 #include "readers/render_sources.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "common/ranges_text.h"
 #include "diagnosis/render.h"
 #include "nlohmann/json.hpp"
+#include "readers/source_files.h"
 
 namespace taskd::readers {
 
@@ -48,33 +50,8 @@ Json HangToJson(const diagnosis::Hang& hang) {
   return json;
 }
 
-}  // namespace
-
-std::string RenderJson(const SourcesDiagnosis& diagnosis, const std::string& job) {
-  std::string text = diagnosis::RenderJson(diagnosis.report, job);
-  if (diagnosis.sources.empty()) return text;
-  Json json = Json::parse(text);
-  if (diagnosis.hang) {
-    json["state"] = "hung";
-    json["hang"] = HangToJson(*diagnosis.hang);
-  }
-  json["sources"] = Json::array();
-  for (const Source& source : diagnosis.sources) {
-    Json row;
-    row["path"] = source.path;
-    row["format"] = source.format;
-    row["rank"] = source.rank < 0 ? Json() : Json(source.rank);
-    row["records"] = source.records;
-    row["note"] = source.note;
-    json["sources"].push_back(std::move(row));
-  }
-  return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
-std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job) {
-  if (!diagnosis.hang) return diagnosis::RenderText(diagnosis.report, job);
+void AppendHang(const SourcesDiagnosis& diagnosis, const std::string& job, std::string& out) {
   const diagnosis::Hang& hang = *diagnosis.hang;
-  std::string out;
   diagnosis::AppendWrapped(absl::StrCat("hung: ", hang.text), 6, out);
   diagnosis::AppendWrapped(absl::StrCat("job ", job, ", ", diagnosis.report.ranks, " ranks",
                                         hang.since_ns == 0 ? "" : ", since " + TimeOf(hang.since_ns)),
@@ -86,9 +63,65 @@ std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job
   }
   if (!hang.frames.empty()) absl::StrAppend(&out, "rank ", hang.origins[0], " was last in\n");
   for (const std::string& frame : FramesOf(hang)) diagnosis::AppendWrapped(absl::StrCat("      ", frame), 8, out);
-  // What the traces say, where there are any.
-  if (diagnosis.report.first_step >= 0) return absl::StrCat(out, "\n", diagnosis::RenderText(diagnosis.report, job));
-  for (const diagnosis::Note& note : diagnosis.report.notes) diagnosis::AppendWrapped("note: " + note.text, 6, out);
+}
+
+// Where each format's files lie, if there are several formats.
+void AppendFormats(const std::vector<Source>& sources, std::string& out) {
+  std::vector<SourceFormat> formats;
+  for (const Source& source : sources) {
+    const bool is_new = std::find(formats.begin(), formats.end(), source.format) == formats.end();
+    if (is_new && source.format != SourceFormat::kUnknown) formats.push_back(source.format);
+  }
+  if (formats.size() < 2) return;
+  for (SourceFormat format : formats) {
+    const auto is_of = [format](const Source& source) { return source.format == format; };
+    const auto first = std::find_if(sources.begin(), sources.end(), is_of);
+    const auto count = std::count_if(sources.begin(), sources.end(), is_of);
+    diagnosis::AppendWrapped(absl::StrCat(TitleOf(format), ": ", Printable(first->path),
+                                          count == 1 ? "" : absl::StrCat(" and ", count - 1, " more")),
+                             6, out);
+  }
+}
+
+}  // namespace
+
+std::string RenderJson(const SourcesDiagnosis& diagnosis, const std::string& job) {
+  std::string text = diagnosis::RenderJson(diagnosis.report, job);
+  if (diagnosis.sources.empty() && !diagnosis.hang) return text;
+  Json json = Json::parse(text);
+  for (size_t i = 0; i < diagnosis.proved_by.size(); ++i) {
+    for (SourceFormat format : diagnosis.proved_by[i]) json["verdicts"][i]["proved_by"].push_back(Name(format));
+  }
+  if (diagnosis.hang) {
+    json["state"] = "hung";
+    json["hang"] = HangToJson(*diagnosis.hang);
+    if (diagnosis.hang_proved_by != SourceFormat::kUnknown) {
+      json["hang"]["proved_by"] = Json::array({Name(diagnosis.hang_proved_by)});
+    }
+  }
+  json["sources"] = Json::array();
+  for (const Source& source : diagnosis.sources) {
+    Json row;
+    row["path"] = source.path;
+    row["format"] = Name(source.format);
+    row["rank"] = source.rank < 0 ? Json() : Json(source.rank);
+    row["records"] = source.records;
+    row["note"] = source.note;
+    json["sources"].push_back(std::move(row));
+  }
+  return PrintableJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string RenderText(const SourcesDiagnosis& diagnosis, const std::string& job) {
+  std::string out;
+  if (diagnosis.hang) AppendHang(diagnosis, job, out);
+  // What steps say, where there are any.
+  if (!diagnosis.hang || diagnosis.report.first_step >= 0) {
+    absl::StrAppend(&out, out.empty() ? "" : "\n", diagnosis::RenderText(diagnosis.report, job));
+  } else {
+    for (const diagnosis::Note& note : diagnosis.report.notes) diagnosis::AppendWrapped("note: " + note.text, 6, out);
+  }
+  AppendFormats(diagnosis.sources, out);
   return out;
 }
 

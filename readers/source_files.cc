@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -21,9 +22,35 @@ namespace {
 
 constexpr int kMaxFolders = 16;  // within each other
 
-absl::Status AddPath(const std::string& path, int depth, bool is_named, std::vector<SourceFile>& files);
+struct FormatWords {
+  SourceFormat format;
+  const char* name;
+  const char* title;
+};
 
-absl::Status AddFolder(const std::string& path, int depth, std::vector<SourceFile>& files) {
+constexpr std::array<FormatWords, 7> kFormats = {{
+    {SourceFormat::kMarks, "marks", "TaskD's marks"},
+    {SourceFormat::kKinetoTrace, "kineto", "PyTorch profiler traces"},
+    {SourceFormat::kAscendProfile, "ascend", "Ascend profiles"},
+    {SourceFormat::kNcclInspector, "nccl_inspector", "NCCL Inspector"},
+    {SourceFormat::kFlightRecorder, "flight_recorder", "flight recorder dumps"},
+    {SourceFormat::kNcclRas, "nccl_ras", "NCCL RAS"},
+    {SourceFormat::kUnknown, "unknown", "files of no known format"},
+}};
+
+const FormatWords& WordsOf(SourceFormat format) {
+  return *std::find_if(kFormats.begin(), kFormats.end() - 1,
+                       [&](const FormatWords& words) { return words.format == format; });
+}
+
+struct Search {
+  const std::set<std::string>& skipped;
+  std::vector<SourceFile> files;
+};
+
+absl::Status AddPath(const std::string& path, int depth, bool is_named, Search& search);
+
+absl::Status AddFolder(const std::string& path, int depth, Search& search) {
   if (depth > kMaxFolders) return absl::OkStatus();
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), ::closedir);
   if (folder == nullptr) {
@@ -35,33 +62,35 @@ absl::Status AddFolder(const std::string& path, int depth, std::vector<SourceFil
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
   }
   for (const std::string& name : names) {
-    if (absl::Status status = AddPath(absl::StrCat(path, "/", name), depth + 1, false, files); !status.ok())
+    if (absl::Status status = AddPath(absl::StrCat(path, "/", name), depth + 1, false, search); !status.ok())
       return status;
   }
   return absl::OkStatus();
 }
 
 // What lies in a folder and is neither a file nor a folder is left alone: links could lead in circles.
-absl::Status AddPath(const std::string& path, int depth, bool is_named, std::vector<SourceFile>& files) {
+absl::Status AddPath(const std::string& path, int depth, bool is_named, Search& search) {
+  if (search.skipped.contains(path)) return absl::OkStatus();
   struct stat status;
   if ((is_named ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status)) != 0) {
     if (!is_named) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
-  if (S_ISDIR(status.st_mode)) return AddFolder(path, depth, files);
+  if (S_ISDIR(status.st_mode)) return AddFolder(path, depth, search);
   if (!S_ISREG(status.st_mode)) {
     return is_named ? absl::InvalidArgumentError(absl::StrCat(path, ": is no file and no folder")) : absl::OkStatus();
   }
-  if (files.size() == kMaxFiles) return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxFiles, " files"));
-  files.push_back({path, static_cast<uint64_t>(status.st_size), {}});
+  if (search.files.size() == kMaxFiles)
+    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxFiles, " files"));
+  search.files.push_back({path, static_cast<uint64_t>(status.st_size), {}});
   return absl::OkStatus();
 }
 
-absl::Status AddNamed(const std::string& path, std::vector<SourceFile>& files) {
+absl::Status AddNamed(const std::string& path, Search& search) {
   if (path.empty()) return absl::InvalidArgumentError("a path is empty");
   std::string trimmed = path;
   while (trimmed.size() > 1 && trimmed.back() == '/') trimmed.pop_back();
-  return AddPath(trimmed, 0, true, files);
+  return AddPath(trimmed, 0, true, search);
 }
 
 // Whatever the case; `word` is lower.
@@ -107,24 +136,15 @@ Numbers NumbersOf(std::string_view name) {
 
 }  // namespace
 
-const char* Name(SourceFormat format) {
-  switch (format) {
-    case SourceFormat::kKinetoTrace:
-      return "kineto";
-    case SourceFormat::kAscendProfile:
-      return "ascend";
-    case SourceFormat::kNcclInspector:
-      return "nccl_inspector";
-    case SourceFormat::kFlightPickle:
-    case SourceFormat::kFlightJson:
-      return "flight_recorder";
-    case SourceFormat::kNcclRas:
-      return "nccl_ras";
-    case SourceFormat::kUnknown:
-      break;
-  }
-  return "unknown";
+const char* Name(SourceFormat format) { return WordsOf(format).name; }
+
+SourceFormat FormatNamed(std::string_view name) {
+  const auto* const found =
+      std::find_if(kFormats.begin(), kFormats.end(), [&](const FormatWords& words) { return words.name == name; });
+  return found == kFormats.end() ? SourceFormat::kUnknown : found->format;
 }
+
+const char* TitleOf(SourceFormat format) { return WordsOf(format).title; }
 
 std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths) {
   std::vector<std::string> expanded;
@@ -142,12 +162,14 @@ std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths) {
   return expanded;
 }
 
-absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths) {
-  std::vector<SourceFile> files;
+absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths,
+                                                        const std::set<std::string>& skipped) {
+  Search search{.skipped = skipped, .files = {}};
+  std::vector<SourceFile>& files = search.files;
   for (const std::string& path : ExpandPatterns(paths)) {
     if (path == "-") {
       files.push_back({path, 0, {}});
-    } else if (absl::Status status = AddNamed(path, files); !status.ok()) {
+    } else if (absl::Status status = AddNamed(path, search); !status.ok()) {
       return status;
     }
   }
@@ -155,7 +177,7 @@ absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::s
   files.erase(std::unique(files.begin(), files.end(),
                           [](const SourceFile& a, const SourceFile& b) { return a.path == b.path; }),
               files.end());
-  return files;
+  return std::move(files);
 }
 
 SourceFormat FormatOf(std::string_view begin) {
@@ -172,14 +194,17 @@ SourceFormat FormatOf(std::string_view begin) {
       line.find("Computing") != std::string_view::npos) {
     return SourceFormat::kAscendProfile;
   }
+  // What `taskd trace` has written says nothing that its source does not.
+  if (begin.substr(0, 128).find("\"producer\":\"taskd trace\"") != std::string_view::npos)
+    return SourceFormat::kUnknown;
   if (begin[0] == '[' && has("\"ph\"") && has("\"name\"")) return SourceFormat::kKinetoTrace;
   if (begin[0] == '{' && (has("\"traceEvents\"") || has("\"distributedInfo\"") || has("\"deviceProperties\""))) {
     return SourceFormat::kKinetoTrace;
   }
   if (has("\"communicators_count\"") && has("\"communicators\"")) return SourceFormat::kNcclRas;
-  if (begin[0] == '{' && (has("\"pg_config\"") || has("\"collective_seq_id\""))) return SourceFormat::kFlightJson;
+  if (begin[0] == '{' && (has("\"pg_config\"") || has("\"collective_seq_id\""))) return SourceFormat::kFlightRecorder;
   if (IsPickle(begin) && (has("pg_config") || has("collective_seq_id") || (has("version") && has("entries")))) {
-    return SourceFormat::kFlightPickle;
+    return SourceFormat::kFlightRecorder;
   }
   return SourceFormat::kUnknown;
 }

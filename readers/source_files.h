@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,16 +13,20 @@ namespace taskd::readers {
 
 enum class SourceFormat : uint8_t {
   kUnknown,
+  kMarks,  // of TaskD, in folders of their own (readers/mark_directory.h)
   kKinetoTrace,
   kAscendProfile,
   kNcclInspector,
-  kFlightPickle,
-  kFlightJson,
+  kFlightRecorder,
   kNcclRas
 };
 
-// As in `taskd diagnose --json`: "kineto", "ascend", "nccl_inspector", "flight_recorder", "nccl_ras".
+// As in `taskd diagnose --json`: "marks", "kineto", "ascend", "nccl_inspector", "flight_recorder", "nccl_ras", "unknown".
 const char* Name(SourceFormat format);
+// The one of this name; kUnknown: there is none.
+SourceFormat FormatNamed(std::string_view name);
+// As people call such files: "PyTorch profiler traces".
+const char* TitleOf(SourceFormat format);
 
 struct SourceFile {
   std::string path;
@@ -33,12 +38,13 @@ struct SourceFile {
 std::vector<std::string> ExpandPatterns(const std::vector<std::string>& paths);
 
 // Files, folders (what is below them too), patterns as above, and "-". In order of their paths, each
-// once. Names in folders that begin with a dot are left alone. INVALID_ARGUMENT: one of `paths` is not there, or there
-// are more than kMaxFiles.
-absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths);
+// once. Names in folders that begin with a dot, and what is `skipped`, are left alone. INVALID_ARGUMENT: one of `paths` is
+// not there, or there are more than kMaxFiles.
+absl::StatusOr<std::vector<SourceFile>> FindSourceFiles(const std::vector<std::string>& paths,
+                                                        const std::set<std::string>& skipped = {});
 inline constexpr size_t kMaxFiles = 1 << 20;
 
-// `begin`: at least the first 64 KiB of it, unpacked.
+// `begin`: at least the first 64 KiB of it, unpacked. Never kMarks.
 SourceFormat FormatOf(std::string_view begin);
 
 // The rank that a path names: "rank_3", "rank3_trace", "r3.pt.trace", "…_rank12", a folder "rank7/"; else the only number

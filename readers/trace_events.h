@@ -39,6 +39,7 @@ struct TraceEvent {
   int32_t peer = -1;   // rank within the group
   int64_t step = 0;
   uint64_t bytes = 0;                 // 0: unknown
+  uint64_t call_id = 0;               // of the call and of what it has started on the device; 0: unknown
   uint64_t issue_ns = 0;              // from the call to the begin on the device; 0: unknown
   uint64_t start_ns = 0, end_ns = 0;  // Unix, or since an unknown moment
 };
@@ -53,12 +54,15 @@ struct KernelRun {
 struct TraceRank {
   int rank = -1;       // -1: the file does not say
   int world_size = 0;  // 0: the file does not say
+  std::string host;    // empty: likewise
   std::vector<GroupInfo> groups;
   // In any order. At most as many as the reader was allowed; then `note` says so.
   std::vector<TraceEvent> events;
   // In any order; none where there were more than the reader was allowed.
   std::vector<KernelRun> kernels;
   std::vector<std::string> kernel_names;
+  // When the host began to compute gradients of something, likewise.
+  std::vector<uint64_t> backward_ns;
   // Computation outside communication, by step, where the file sums it up.
   std::map<int64_t, uint64_t> busy_ns;
   uint64_t records = 0;  // events of the file, of any kind

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -24,11 +26,15 @@ using Phase = MarkRecord::Phase;
 
 constexpr uint32_t kProcess = 1;  // a trace is of one process
 constexpr uint64_t kStampErrorNs = 1000;
+constexpr size_t kStepsToKnow = 4;  // what a step of this trace has
+constexpr size_t kFewOfSteps = 16;  // one in so many is another
 
 bool IsOp(Kind kind) { return kind == Kind::kDeviceOp || kind == Kind::kWork || kind == Kind::kCall; }
 bool IsStep(Kind kind) {
   return kind == Kind::kStep || kind == Kind::kDeviceStep || kind == Kind::kUncountedStep || kind == Kind::kBoundary;
 }
+
+bool BeginsBefore(const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; }
 
 bool Has(const std::vector<TraceEvent>& events, Kind kind) {
   return std::any_of(events.begin(), events.end(), [kind](const TraceEvent& event) { return event.kind == kind; });
@@ -38,23 +44,37 @@ void Keep(std::vector<TraceEvent>& events, bool (*is_kind)(Kind), Kind kept) {
   std::erase_if(events, [&](const TraceEvent& event) { return is_kind(event.kind) && event.kind != kept; });
 }
 
-// What ran says how long; the calls say of which group and how much, and come in the same order.
+void LearnFromCall(const TraceEvent& call, TraceEvent& done) {
+  if (call.start_ns < done.start_ns) done.issue_ns = done.start_ns - call.start_ns;
+  if (done.group != 0 || done.bytes != 0) return;
+  done.group = call.group;
+  done.bytes = call.bytes;
+  done.peer = call.peer;
+}
+
+// What ran says how long; the calls say of which group and how much. They have the same id; where there are none, they
+// come in the same order.
 void LearnFromCalls(std::vector<TraceEvent>& events, Kind ran) {
+  absl::flat_hash_map<uint64_t, const TraceEvent*> by_id;
+  for (const TraceEvent& event : events) {
+    if (event.kind == Kind::kCall && event.call_id != 0) by_id.try_emplace(event.call_id, &event);
+  }
   for (int op = 0; op < kCommOps; ++op) {
     std::vector<TraceEvent*> done, calls;
+    bool have_ids = false;
     for (TraceEvent& event : events) {
       if (event.op != static_cast<CommOp>(op)) continue;
-      if (event.kind == ran) done.push_back(&event);
       if (event.kind == Kind::kCall) calls.push_back(&event);
+      if (event.kind != ran) continue;
+      done.push_back(&event);
+      const auto call = by_id.find(event.call_id);
+      if (call == by_id.end()) continue;
+      have_ids = true;
+      LearnFromCall(*call->second, event);
     }
-    if (done.size() != calls.size()) continue;  // some lie outside of the trace: nobody knows which
-    for (size_t i = 0; i < done.size(); ++i) {
-      if (calls[i]->start_ns < done[i]->start_ns) done[i]->issue_ns = done[i]->start_ns - calls[i]->start_ns;
-      if (done[i]->group != 0 || done[i]->bytes != 0) continue;
-      done[i]->group = calls[i]->group;
-      done[i]->bytes = calls[i]->bytes;
-      done[i]->peer = calls[i]->peer;
-    }
+    // Without ids, and with some outside of the trace, nobody knows which.
+    if (have_ids || done.size() != calls.size()) continue;
+    for (size_t i = 0; i < done.size(); ++i) LearnFromCall(*calls[i], *done[i]);
   }
 }
 
@@ -92,6 +112,27 @@ void DropNested(std::vector<TraceEvent>& events, Kind kind) {
     end_ns = std::max(end_ns, event.end_ns);
     return is_nested;
   });
+}
+
+// Where no annotation says it: from a step's begin, or that of its computation behind the loading of data, to its first
+// gradients. `events` are in the order of their begins, and stay in it.
+void AddForwards(std::vector<uint64_t> backward_ns, std::vector<TraceEvent>& events) {
+  std::sort(backward_ns.begin(), backward_ns.end());
+  std::vector<TraceEvent> forwards;
+  for (const TraceEvent& step : events) {
+    if (!IsStep(step.kind)) continue;
+    const auto first = std::lower_bound(backward_ns.begin(), backward_ns.end(), step.start_ns);
+    if (first == backward_ns.end() || *first >= step.end_ns) continue;
+    forwards.push_back({.kind = Kind::kForward, .start_ns = step.start_ns, .end_ns = *first});
+  }
+  auto next = forwards.begin();
+  for (const TraceEvent& event : events) {
+    if (event.kind != Kind::kDataLoader) continue;
+    while (next != forwards.end() && next->end_ns <= event.start_ns) ++next;
+    if (next != forwards.end() && event.end_ns < next->end_ns) next->start_ns = std::max(next->start_ns, event.end_ns);
+  }
+  events.insert(events.end(), forwards.begin(), forwards.end());
+  std::stable_sort(events.begin(), events.end(), BeginsBefore);
 }
 
 // Stamps of older profilers are doubles: a step may seem to begin before the one before it has ended.
@@ -165,6 +206,27 @@ std::vector<MarkRecord> RecordsOf(const std::vector<TraceEvent>& events) {
     return std::tuple(a.time_ns, turn(a), a.id) < std::tuple(b.time_ns, turn(b), b.id);
   });
   return records;
+}
+
+// A loop that is over has begun one step more, which the profiler's end cuts off: it has less than half of the time and of
+// the operations that steps have, all but a few. Whole steps may lack operations that ended behind it.
+void DropCutStep(std::deque<StepFold>& folds) {
+  if (folds.size() < kStepsToKnow) return;
+  const auto is_cut = [&folds](auto value) {
+    std::vector<uint64_t> values;
+    for (const StepFold& fold : folds) values.push_back(value(fold));
+    const uint64_t last = values.back();
+    values.pop_back();
+    const auto few = values.begin() + static_cast<std::ptrdiff_t>(values.size() / kFewOfSteps);
+    std::nth_element(values.begin(), few, values.end());
+    return 2 * last < *few;
+  };
+  const auto operations = [](const StepFold& fold) {
+    uint64_t count = 0;
+    for (const OpFold& op : fold.ops) count += op.count;
+    return count;
+  };
+  if (is_cut(operations) && is_cut([](const StepFold& fold) { return fold.end_ns - fold.start_ns; })) folds.pop_back();
 }
 
 // Of each step's operations on the device, in the order of their ends as the folds are.
@@ -277,36 +339,36 @@ class KernelFold {
   FoldedTrace& folded_;
 };
 
-}  // namespace
+// Those events that count, in the order of their begins.
+struct ChosenEvents {
+  std::vector<TraceEvent> events;
+  StepSource steps = StepSource::kNone;
+  bool has_ops = false, on_device = false;
+};
 
-FoldedTrace FoldTrace(TraceRank&& trace) {
-  FoldedTrace folded;
-  std::vector<TraceEvent> events = std::move(trace.events);
-  std::stable_sort(events.begin(), events.end(),
-                   [](const TraceEvent& a, const TraceEvent& b) { return a.start_ns < b.start_ns; });
-  bool on_device = false;
+ChosenEvents ChooseEvents(TraceRank& trace) {
+  ChosenEvents chosen{.events = std::move(trace.events)};
+  std::stable_sort(chosen.events.begin(), chosen.events.end(), BeginsBefore);
   for (Kind kind : {Kind::kDeviceOp, Kind::kWork, Kind::kCall}) {
-    if (!Has(events, kind)) continue;
-    if (kind != Kind::kCall) LearnFromCalls(events, kind);
-    Keep(events, IsOp, kind);
-    on_device = kind == Kind::kDeviceOp;
-    folded.has_ops = true;
+    if (!Has(chosen.events, kind)) continue;
+    if (kind != Kind::kCall) LearnFromCalls(chosen.events, kind);
+    Keep(chosen.events, IsOp, kind);
+    chosen.on_device = kind == Kind::kDeviceOp;
+    chosen.has_ops = true;
     break;
   }
-  folded.steps = ChooseSteps(events);
-  SeparateSteps(events);
-  DropNested(events, Kind::kForward);
-
-  if (trace.groups.size() == 1 && trace.groups[0].members.empty() && trace.world_size > 0) {
-    trace.groups[0].members = {{.first = 0, .stride = 1, .count = trace.world_size}};
+  chosen.steps = ChooseSteps(chosen.events);
+  SeparateSteps(chosen.events);
+  if (!chosen.on_device && !Has(chosen.events, Kind::kForward)) {
+    AddForwards(std::move(trace.backward_ns), chosen.events);
   }
-  MarkFold fold([&](StepFold&& step) {
-    step.host_only = !on_device;
-    folded.folds.push_back(std::move(step));
-  });
-  fold.SetGroups(trace.groups);
+  DropNested(chosen.events, Kind::kForward);
+  return chosen;
+}
+
+void UseEvents(const std::vector<TraceEvent>& events, const std::vector<GroupInfo>& groups, const UseTraceMark& use) {
   std::vector<std::string> group_names;
-  for (const GroupInfo& group : trace.groups) group_names.push_back(JsonInside(group.name));
+  for (const GroupInfo& group : groups) group_names.push_back(JsonInside(group.name));
   std::string name;
   for (MarkRecord record : RecordsOf(events)) {
     const TraceEvent& event = events[record.id - 1];
@@ -315,17 +377,45 @@ FoldedTrace FoldTrace(TraceRank&& trace) {
       record.name = name;
       record.domain = IsOp(event.kind) ? "communication" : "default";
     }
-    fold.Add(record);
+    if (!use(record)) return;
   }
+}
+
+}  // namespace
+
+FoldedTrace FoldTrace(TraceRank&& trace) {
+  FoldedTrace folded;
+  ChosenEvents chosen = ChooseEvents(trace);
+  folded.steps = chosen.steps;
+  folded.has_ops = chosen.has_ops;
+  if (!chosen.events.empty()) folded.first_ns = chosen.events.front().start_ns;
+
+  if (trace.groups.size() == 1 && trace.groups[0].members.empty() && trace.world_size > 0) {
+    trace.groups[0].members = {{.first = 0, .stride = 1, .count = trace.world_size}};
+  }
+  MarkFold fold([&](StepFold&& step) {
+    step.host_only = !chosen.on_device;
+    folded.folds.push_back(std::move(step));
+  });
+  fold.SetGroups(trace.groups);
+  UseEvents(chosen.events, trace.groups, [&fold](const MarkRecord& record) {
+    fold.Add(record);
+    return true;
+  });
   fold.Finish();
-  if (on_device && !trace.kernels.empty()) KernelFold(trace, events, folded).Fold();
-  if (on_device) AddIssues(std::move(events), folded.folds);
+  DropCutStep(folded.folds);
+  if (chosen.on_device && !trace.kernels.empty()) KernelFold(trace, chosen.events, folded).Fold();
+  if (chosen.on_device) AddIssues(std::move(chosen.events), folded.folds);
   for (StepFold& step : folded.folds) {
     const auto busy = trace.busy_ns.find(step.step);
     if (busy != trace.busy_ns.end()) step.device_busy_ns = busy->second;
   }
   folded.groups = fold.groups();
   return folded;
+}
+
+void UseTraceMarks(TraceRank&& trace, const UseTraceMark& use) {
+  UseEvents(ChooseEvents(trace).events, trace.groups, use);
 }
 
 namespace {

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "marks/mark_record.h"
 #include "marks/step_fold.h"
 #include "readers/fold_stream.h"
 #include "readers/trace_events.h"
@@ -28,10 +30,15 @@ struct FoldedTrace {
   StepSource steps = StepSource::kNone;
   bool has_ops = false;
   std::vector<KernelTimes> kernels;  // those that took most
+  uint64_t first_ns = UINT64_MAX;    // of the first event that counts, by the trace's own clock; without any as here
 };
 
 // Takes the events away. A group of which nothing is known has all of the job's ranks: `world_size`, 0: not known.
 FoldedTrace FoldTrace(TraceRank&& trace);
+
+// Takes the events away: the marks that they are folded as, in the order of time. `use` returns whether it wants more.
+using UseTraceMark = std::function<bool(const MarkRecord& mark)>;
+void UseTraceMarks(TraceRank&& trace, const UseTraceMark& use);
 
 // How far the clock of each rank is ahead of the first one's, in the order of `ranks`: all members of a collective end
 // it at about the same moment. Where no collective connects two ranks, by the ends of the steps that both have, else 0.

@@ -2,10 +2,11 @@
 // large is refused by who builds it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace taskd::readers {
@@ -17,21 +18,25 @@ class ValueTree {
   static constexpr size_t kMaxNodes = size_t{1} << 22;
   static constexpr size_t kMaxTextBytes = size_t{64} << 20;
 
+  // Empty again; keeps the memory.
+  void Clear();
+
   // Nothing() once it is full.
   Id Add(Kind kind, int64_t number = 0);
   Id AddText(std::string_view text);    // copies it; text() of others is invalid then
   Id AddNumber(std::string_view text);  // kReal where it is none of 64 bits
   bool is_full() const { return nodes_.size() >= kMaxNodes || text_.size() > kMaxTextBytes; }
-  // Of a list one item, of a map a key and its value. The same node may stand in several places.
-  void Append(Id id, Id item) { lists_[Index(id)].push_back(item); }
+  // To a list items, to a map keys and values in turns; items() of others is invalid then. The same node may stand in
+  // several places.
+  void Append(Id id, std::span<const Id> more);
   void SetRoot(Id id) { root_ = id; }
 
   Id root() const { return root_; }
   Kind kind(Id id) const { return nodes_[id].kind; }
   int64_t number(Id id) const;  // of a number, or of a text that is one; else -1
   bool is_true(Id id) const { return kind(id) == Kind::kBool && nodes_[id].number != 0; }
-  std::string_view text(Id id) const;         // empty if it is none
-  const std::vector<Id>& items(Id id) const;  // of a list; of a map keys and values in turns; else none
+  std::string_view text(Id id) const;      // empty if it is none
+  std::span<const Id> items(Id id) const;  // of a list; of a map keys and values in turns; else none
   // The value of a map's key; Nothing(): it is no map or has no such key.
   Id Find(Id map, std::string_view key) const;
   static constexpr Id Nothing() { return 0; }
@@ -39,15 +44,18 @@ class ValueTree {
  private:
   struct Node {
     Kind kind = Kind::kNone;
-    int64_t number = 0;  // or the index in texts_ or lists_
+    uint32_t size = 0;   // bytes of a text, items of a list or map
+    int64_t number = 0;  // or where in text_ they begin, or which of lists_
+  };
+  struct List {
+    size_t begin = 0;  // in items_
+    size_t room = 0;   // there
   };
 
-  size_t Index(Id id) const { return static_cast<size_t>(nodes_[id].number); }
-
-  std::vector<Node> nodes_ = {Node{}};                // the first is Nothing()
-  std::vector<std::pair<uint32_t, uint32_t>> texts_;  // where in text_, and how long
+  std::vector<Node> nodes_ = {Node{}};  // the first is Nothing()
   std::string text_;
-  std::vector<std::vector<Id>> lists_;
+  std::vector<List> lists_;
+  std::vector<Id> items_;
   Id root_ = 0;
 };
 

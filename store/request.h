@@ -46,7 +46,7 @@ struct StoreReply {
 // numbers 7 and 8 mean, which cannot be inferred from the bytes.
 enum class StoreDialect : uint8_t {
   kUnknown,  // nothing was received yet
-  k1x,       // 1.9 to 2.0: 7 WATCH_KEY, 8 DELETE_KEY; 9 and above as kMid2023
+  k1x,       // 1.9 to 2.0: 7 WATCH_KEY, 8 DELETE_KEY; in the middle of 2023 9 to 12, too (wire.cc)
   k21,       // 2.1: 7 DELETE_KEY, 8 APPEND, 9 MULTI_GET, 10 MULTI_SET, 11 CANCEL_WAIT
   k22,       // 2.2 and later: begins with VALIDATE
 };

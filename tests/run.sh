@@ -13,7 +13,7 @@
 # by an ordinary user (as_user.sh). An ordinary user needs the packages to be there (or sudo), and skips what needs root.
 #
 # --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), tests/hostile against
-# daemons under AddressSanitizer and UndefinedBehaviorSanitizer, each fuzz target for 2 minutes under libFuzzer with the same
+# daemons under AddressSanitizer and UndefinedBehaviorSanitizer, each fuzz target for 2 to 15 minutes under libFuzzer with the same
 # two (as many side by side as there are CPUs), and deploy/Containerfile, built and run (tests/containers.sh; skipped, with
 # the reason, where podman cannot).
 set -uo pipefail

@@ -25,7 +25,7 @@ constexpr size_t kMostIncidents = 10;
 constexpr size_t kMostNumbers = 16;  // of ranks or nodes in a line
 constexpr size_t kMostTextBytes = 1024;
 
-std::string SecondsText(double seconds) { return absl::StrFormat(seconds < 100 ? "%.1f" : "%.0f", seconds); }
+std::string SecondsText(double seconds) { return absl::StrFormat("%.*f", seconds < 100 ? 1 : 0, seconds); }
 
 std::string Shares(const Seconds& seconds, double all) {
   std::string bar, keys;
@@ -57,9 +57,8 @@ std::string What(const Incident& incident) {
 
 std::string Row(const Incident& incident) {
   std::vector<std::string> hops;
-  for (size_t i = 0; i < ledger::kCategories; ++i) {
-    if (incident.seconds[i] <= 0) continue;
-    hops.push_back(absl::StrCat(Name(static_cast<Category>(i)), " ", SecondsText(incident.seconds[i])));
+  for (const auto& [category, rank_s] : ledger::Hops(incident.seconds)) {
+    hops.push_back(absl::StrCat(Name(category), " ", SecondsText(rank_s)));
   }
   return absl::StrCat("<tr><td>", incident.number, "</td><td class=\"w\">", TimeText(incident.time_ns),
                       "</td><td class=\"w\">", Name(incident.kind), "</td><td>", Html(What(incident), kMostTextBytes),

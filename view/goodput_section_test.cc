@@ -44,7 +44,7 @@ TEST(GoodputSectionTest, SaysAndShowsWhereTheTimeWent) {
   EXPECT_THAT(html, HasSubstr("productive <b>75.0 %</b>"));
   EXPECT_THAT(html, Not(HasSubstr("share-hang"))) << "no share of it";
   EXPECT_THAT(html, HasSubstr("<td>2</td><td class=\"w\">2023-11-14 22:13:20 UTC</td><td class=\"w\">rank_exit</td>"
-                              "<td>rank 3 was killed</td><td>181</td><td>redone 180, restart 1.2</td>"));
+                              "<td>rank 3 was killed</td><td>181</td><td>restart 1.2, redone 180</td>"));
   EXPECT_THAT(html, HasSubstr("<td>rank 3; nodes 0, 1</td>")) << "without a text";
   EXPECT_LT(html.find("<td>2</td>"), html.find("<td>1</td>")) << "the dearest first";
   EXPECT_THAT(html, Not(HasSubstr("more</p>")));

@@ -84,6 +84,7 @@ struct CommandGroup {
 // Exit code: 0 done, 1 failed, 2 wrong usage, with one line on stderr.
 int RunCommandLine(std::span<const CommandEntry> commands, std::span<const CommandGroup> groups, int argc, char** argv);
 
+inline constexpr char kTlsDirHelp[] = "ca.crt, tls.crt, tls.key for mutual TLS";
 inline constexpr char kTlsNameHelp[] =
     "with --tls-dir: the DNS name that the other side's certificate must have [a client: the host that it dials]";
 

@@ -2,18 +2,26 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "agent/commands/control_client.h"
 #include "agent/commands/folder_diagnosis.h"
 #include "agent/commands/job_flags.h"
 #include "common/utf8.h"
+#include "diagnosis/rank_place.h"
 #include "diagnosis/render.h"
 #include "proto/channel.h"
 #include "proto/diagnosis_messages.h"
@@ -45,10 +53,52 @@ absl::Status FromFiles(const DiagnoseOptions& options) {
   return Print(options.json ? readers::RenderJson(*diagnosed, job) + "\n" : readers::RenderText(*diagnosed, job));
 }
 
+// "0, 2, 5-9 and 3 more"
+std::vector<int> RanksOf(const std::string& ranges) {
+  std::vector<int> ranks;
+  const std::vector<std::string> parts = absl::StrSplit(ranges.substr(0, ranges.find(" and ")), ", ");
+  for (const std::string& part : parts) {
+    const std::pair<std::string, std::string> ends = absl::StrSplit(part, absl::MaxSplits('-', 1));
+    int first = 0, last = 0;
+    if (!absl::SimpleAtoi(ends.first, &first)) continue;
+    if (!absl::SimpleAtoi(ends.second, &last)) last = first;
+    for (int rank = first; rank <= std::min(last, diagnosis::kMaxRanks); ++rank) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// A live hang, to be rendered as one from files.
+readers::SourcesDiagnosis HungJob(diagnosis::Report report, const v1::HangEvidence& message) {
+  readers::SourcesDiagnosis hung;
+  hung.report = std::move(report);
+  diagnosis::Hang& hang = hung.hang.emplace();
+  hang.origins.assign(message.origins().begin(), message.origins().end());
+  hang.kind = message.kind();
+  hang.group = message.group();
+  hang.operation = message.operation();
+  hang.since_ns = message.since_ns();
+  hang.waiting = RanksOf(message.waiting());
+  hang.frames = absl::StrJoin(message.frames(), "\n");
+  hang.text = std::string(absl::StripPrefix(message.text(), "hang: "));  // the state says it
+  for (const std::string& note : message.notes()) {
+    hung.report.notes.push_back({diagnosis::NoteKind::kNoData, note});
+  }
+  for (const v1::EvidenceSource& source : message.sources()) {
+    hung.sources.push_back(
+        {source.path(), readers::FormatNamed(source.format()), source.rank(), source.records(), source.note()});
+  }
+  return hung;
+}
+
 absl::Status PrintMessage(const DiagnoseOptions& options, const std::string& manager,
                           const v1::DiagnosisReport& message) {
   absl::StatusOr<diagnosis::Report> report = proto::ReadReport(message);
   if (!report.ok()) return absl::UnavailableError(absl::StrCat("manager ", manager, ": ", report.status().message()));
+  if (message.has_hang()) {
+    const readers::SourcesDiagnosis hung = HungJob(*std::move(report), message.hang());
+    return Print(options.json ? readers::RenderJson(hung, message.job()) + "\n"
+                              : readers::RenderText(hung, message.job()));
+  }
   return Print(options.json ? diagnosis::RenderJson(*report, message.job()) + "\n"
                             : diagnosis::RenderText(*report, message.job()));
 }

@@ -1,8 +1,10 @@
 #include "agent/commands/folder_diagnosis.h"
 
 #include <cstdint>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "agent/commands/progress.h"
 
 namespace taskd::commands {
@@ -16,6 +18,16 @@ absl::StatusOr<readers::SourcesDiagnosis> DiagnoseFolder(const JobSource& source
   if (!read.ok()) return absl::Status(read.status().code(), absl::StrCat("--from: ", read.status().message()));
   if (!source.job.empty()) read->name = source.job;
   return read;
+}
+
+std::string LacksEverywhere(const readers::SourcesDiagnosis& diagnosed, std::string_view what) {
+  std::set<std::string> titles;
+  for (const readers::Source& source : diagnosed.sources) {
+    if (source.format != readers::SourceFormat::kUnknown) titles.insert(readers::TitleOf(source.format));
+  }
+  return absl::StrCat("--from: ", std::string(what), " is in what is there (",
+                      titles.empty() ? readers::TitleOf(readers::SourceFormat::kMarks) : absl::StrJoin(titles, ", "),
+                      "); taskd diagnose says what it proves");
 }
 
 }  // namespace taskd::commands

@@ -22,11 +22,15 @@ void SeenSteps::Add(int rank, const StepFold& fold) {
   if (keeps_) kept_.emplace_back(rank, fold);
 }
 
+bool HaveSteps(const readers::SourcesDiagnosis& diagnosed, const SeenSteps& seen) {
+  return seen.any() && diagnosed.steps_format != readers::SourceFormat::kNcclInspector;
+}
+
 absl::StatusOr<ledger::Report> LedgerOfFolder(const JobSource& source, const readers::SourcesDiagnosis& diagnosed,
                                               const SeenSteps& seen) {
   int64_t now_ns = seen.first_ns_, advanced_ns = seen.first_ns_;
   ledger::Ledger book({.now_ns = now_ns});
-  book.SetKnownStragglers(ledger::StragglersOf(diagnosed.report.verdicts), now_ns);
+  book.SetKnownStragglers(ledger::StragglersOf(diagnosed.verdicts), now_ns);
   const auto add = [&](int rank, const StepFold& fold) {
     now_ns = std::max(now_ns, static_cast<int64_t>(fold.end_ns));
     book.Step(rank, fold, now_ns);

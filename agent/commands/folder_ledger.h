@@ -31,6 +31,9 @@ class SeenSteps {
   std::vector<std::pair<int, StepFold>> kept_;
 };
 
+// What NCCL Inspector is read as stands for stretches of operations, between which nobody knows what ranks do.
+bool HaveSteps(const readers::SourcesDiagnosis& diagnosed, const SeenSteps& seen);
+
 // `diagnosed`, `seen`: what DiagnoseFolder has found there; there are steps. The files are read once more, because what
 // stragglers have cost is known at the end. Errors: as DiagnoseFolder has them.
 absl::StatusOr<ledger::Report> LedgerOfFolder(const JobSource& source, const readers::SourcesDiagnosis& diagnosed,

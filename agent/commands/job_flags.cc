@@ -7,7 +7,7 @@
 namespace taskd::commands {
 
 void AddTlsFlags(Flags& flags, proto::Security& security) {
-  flags.Add("--tls-dir", security.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
+  flags.Add("--tls-dir", security.tls_dir, kTlsDirHelp);
   flags.Add("--tls-name", security.tls_name, kTlsNameHelp);
 }
 

@@ -16,6 +16,16 @@ inline constexpr char kManagerHelp[] = "HOST:PORT of the manager [the only job t
 // --tls-dir and --tls-name.
 void AddTlsFlags(Flags& flags, proto::Security& security);
 
+// Of a daemon: who reaches it how, and when it ends.
+template <typename Options>
+void AddDaemonFlags(Flags& flags, Options& options) {
+  flags.Add("--tls-dir", options.tls_dir, kTlsDirHelp);
+  flags.Add("--tls-name", options.tls_name, kTlsNameHelp);
+  flags.Add("--allow-plaintext", options.allow_plaintext,
+            "ClusterD's service in plain text, to whoever reaches --listen");
+  flags.Add("--exit-on-stdin-eof", options.exit_on_stdin_eof, "end when stdin is closed, and at no signal before");
+}
+
 inline constexpr char kFromHelp[] =
     "a task's folder of mark files, or what other tools wrote: files, folders, patterns; - for stdin";
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "agent/commands/job_flags.h"
 #include "common/environment.h"
 #include "common/log_file.h"
 #include "common/own_process.h"
@@ -30,11 +31,7 @@ class ManagerCommand : public Command {
     flags.Add("--switch-file", options_.switch_file, "mounted profilingSwitch to follow").ShowDefault();
     flags.Add("--clusterd", options_.clusterd, "HOST:PORT of ClusterD [MINDX_SERVER_IP:8899]");
     flags.Add("--report-fault", options_.report_fault, "report nodes that slow the job down to ClusterD");
-    flags.Add("--tls-dir", options_.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", options_.tls_name, kTlsNameHelp);
-    flags.Add("--allow-plaintext", options_.allow_plaintext,
-              "ClusterD's service in plain text, to whoever reaches --listen");
-    flags.Add("--exit-on-stdin-eof", options_.exit_on_stdin_eof, "end when stdin is closed, and at no signal before");
+    AddDaemonFlags(flags, options_);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "agent/commands/job_flags.h"
 #include "common/environment.h"
 #include "common/log_file.h"
 #include "common/own_process.h"
@@ -42,11 +43,7 @@ class ProxyCommand : public Command {
         .Range(0, 1 << 20)
         .ShowDefault();
     flags.Add("--switch-file", options_.switch_file, "followed while no manager answers").ShowDefault();
-    flags.Add("--tls-dir", options_.tls_dir, "ca.crt, tls.crt, tls.key for mutual TLS");
-    flags.Add("--tls-name", options_.tls_name, kTlsNameHelp);
-    flags.Add("--allow-plaintext", options_.allow_plaintext,
-              "ClusterD's service in plain text, to whoever reaches --listen");
-    flags.Add("--exit-on-stdin-eof", options_.exit_on_stdin_eof, "end when stdin is closed, and at no signal before");
+    AddDaemonFlags(flags, options_);
   }
 
   absl::StatusOr<bool> Run() override {

@@ -46,7 +46,7 @@ absl::StatusOr<Report> FromFiles(const ReportOptions& options) {
       });
   if (!diagnosed.ok()) return diagnosed.status();
   view::ReportPage page;
-  if (seen.any()) {
+  if (HaveSteps(*diagnosed, seen)) {
     absl::StatusOr<ledger::Report> goodput = LedgerOfFolder(options.source, *diagnosed, seen);
     if (!goodput.ok()) return goodput.status();
     page.goodput = *std::move(goodput);

@@ -48,6 +48,7 @@ struct SimulateOptions {
   std::string out;      // folder of mark files
   std::string manager;  // HOST:PORT; either this or `out`
   double rate = 0;      // steps a second towards a manager; 0: as fast as it takes them
+  int nodes_per_connection = 64;
   proto::Security security;
 };
 
@@ -176,7 +177,7 @@ absl::Status WriteFiles(const std::string& out, simulate::Simulator& simulator) 
 
 absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator) {
   absl::StatusOr<std::unique_ptr<simulate::SimulatedProxies>> proxies =
-      simulate::SimulatedProxies::Connect(options.manager, options.security, simulator);
+      simulate::SimulatedProxies::Connect(options.manager, options.security, simulator, options.nodes_per_connection);
   if (!proxies.ok()) return proxies.status();
   const Clock::time_point begin = Clock::now();
   int steps = 0;
@@ -327,6 +328,9 @@ class SimulateCommand : public Command {
     flags.Add("--out", options_.out, "folder that the mark files go to");
     manager_ = flags.Add("--manager", options_.manager, "HOST:PORT of a manager to feed instead");
     flags.Add("--rate", options_.rate, "steps a second towards the manager [as fast as it takes them]");
+    flags.Add("--nodes-per-connection", options_.nodes_per_connection, "nodes that share one; real ones have their own")
+        .Positive()
+        .ShowDefault();
     AddTlsFlags(flags, options_.security);
   }
 

@@ -17,6 +17,7 @@
 #include "common/progress.h"
 #include "common/ranges_text.h"
 #include "marks/mark_files.h"
+#include "proto/status_json.h"
 
 namespace taskd::commands {
 namespace {
@@ -76,21 +77,6 @@ int64_t NewestStep(const v1::JobStatus& status) {
   return StepOfMost(std::move(steps));
 }
 
-const char* StateName(const v1::SupervisionStatus& supervision) {
-  switch (supervision.state()) {
-    case v1::SupervisionStatus::RUNNING:
-      return "running";
-    case v1::SupervisionStatus::RESTARTING:
-      return "restarting";
-    case v1::SupervisionStatus::HUNG:
-      return "hung";
-    case v1::SupervisionStatus::ENDED:
-      return "ended";
-    default:
-      return "unknown";  // no launcher has reported
-  }
-}
-
 std::string KindName(const v1::SupervisionEvent& event) {
   return absl::AsciiStrToLower(v1::SupervisionEvent::Kind_Name(event.kind()));
 }
@@ -103,7 +89,7 @@ std::string RenderSupervision(const v1::SupervisionStatus& supervision) {
                           supervision.waits_s());
   }
   if (supervision.state() == v1::SupervisionStatus::UNKNOWN && supervision.events_size() == 0) return text;
-  absl::StrAppend(&text, "job is ", StateName(supervision), "  restarts: ", supervision.restarts(),
+  absl::StrAppend(&text, "job is ", proto::NameOf(supervision.state()), "  restarts: ", supervision.restarts(),
                   "  ranks ended: ", supervision.rank_exits());
   if (supervision.hung_ranks() != 0) absl::StrAppend(&text, "  hung: ", supervision.hung_ranks());
   absl::StrAppend(&text, "\n");

@@ -22,32 +22,32 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "agent/commands/folder_diagnosis.h"
+#include "agent/commands/job_flags.h"
 #include "agent/commands/output_file.h"
 #include "agent/commands/progress.h"
 #include "agent/trace/trace_writer.h"
 #include "common/printable.h"
-#include "diagnosis/engine.h"
 #include "diagnosis/verdict.h"
-#include "marks/mark_file_reader.h"
-#include "marks/parallel_group.h"
+#include "marks/mark_record.h"
 #include "marks/step_name.h"
-#include "readers/diagnose_files.h"
-#include "readers/mark_directory.h"
-#include "readers/source_files.h"
+#include "readers/diagnose_sources.h"
+#include "readers/source_marks.h"
 
 namespace taskd::commands {
 namespace {
 
 struct TraceOptions {
-  std::vector<std::string> from;  // a task's folder of mark files, or several
+  std::vector<std::string> from;  // as JobSource::from
   std::string ranks;              // "0-7,12"; empty: all
   std::string steps;              // "10-20"; empty: all
   bool suspects = false;          // the ranks that a verdict accuses and who they are compared with, around the onset
   std::string output;             // "-": stdout
 };
 
-using diagnosis::Scope;
 using diagnosis::Verdict;
+using readers::SourceFormat;
 
 constexpr size_t kMaxSuspects = 16;
 constexpr size_t kPeersOfSuspect = 3;
@@ -96,13 +96,11 @@ absl::StatusOr<Spans> ParseFlag(const char* flag, const std::string& text, const
 
 // A rank of the folder, and what of it is asked for.
 struct Chosen {
-  explicit Chosen(const readers::RankMarks& rank) : marks(&rank) {}
+  explicit Chosen(const readers::SourceRank& rank) : source(&rank), first_ns(rank.first_ns) {}
 
-  const readers::RankMarks* marks;
-  int node = -1;
-  int64_t clock_offset_ns = 0;
+  const readers::SourceRank* source;
   std::vector<trace::TraceWindow> windows;
-  uint64_t first_ns = UINT64_MAX;  // its earliest mark; none: no marks
+  uint64_t first_ns;  // its earliest mark; UINT64_MAX: none is known
 };
 
 // One rank's stretches of time in which the steps that are asked for ran: a window for each list entry and each life of
@@ -188,26 +186,24 @@ class Trace {
 
  private:
   absl::Status Diagnose();
+  std::string WhyNoTimeline() const;
+  void SayWhatIsMissing();
   bool ChooseSuspects();
-  absl::Status ChooseRanks(const Spans& ranks);
+  absl::Status ChooseRanks(const Spans& wanted);
   absl::Status FindSteps();
   void FindStepsOf(Chosen& rank);
   absl::Status Write(OutputFile& file);
   void WriteRank(trace::TraceWriter& writer, size_t index);
 
-  size_t IndexOf(int rank) const;  // in directory_.ranks; its size: not there
-  std::vector<int> Accused(const Verdict& verdict) const;
+  size_t IndexOf(int rank) const { return readers::IndexOf(rank, ranks()); }
+  const std::vector<readers::SourceRank>& ranks() const { return diagnosed_.ranks; }
   trace::TraceSpan SpanOf(const Verdict& verdict) const;
-  std::vector<GroupInfo> GroupsOf(const readers::RankMarks& marks) const;
+  uint64_t BytesOfChosen() const;
   template <typename Use>
-  void ForEachMark(const readers::RankMarks& marks, const char* what, const Use& use);
+  void ForEachMark(const readers::SourceRank& rank, const char* what, const Use& use);
 
   const TraceOptions& options_;
-  readers::MarkDirectory directory_;
-  diagnosis::Report report_;
-  std::vector<int> nodes_;                 // of directory_.ranks
-  std::vector<int64_t> clock_offset_ns_;   // of directory_.ranks
-  std::map<int, std::vector<int>> peers_;  // of accused ranks
+  readers::SourcesDiagnosis diagnosed_;
   std::vector<Chosen> chosen_;
   Spans steps_;  // empty: all
   Progress progress_;
@@ -215,51 +211,46 @@ class Trace {
   std::string unreadable_;  // the first problem
 };
 
-size_t Trace::IndexOf(int rank) const {
-  auto it = std::partition_point(directory_.ranks.begin(), directory_.ranks.end(),
-                                 [&](const readers::RankMarks& marks) { return marks.rank < rank; });
-  return it != directory_.ranks.end() && it->rank == rank ? static_cast<size_t>(it - directory_.ranks.begin())
-                                                          : directory_.ranks.size();
-}
-
-// Of those that have a folder.
-std::vector<int> Trace::Accused(const Verdict& verdict) const {
-  std::vector<int> ranks;
-  if (verdict.scope == Scope::kRank || verdict.scope == Scope::kGroup) ranks = verdict.ids;
-  for (const diagnosis::Link& link : verdict.links) ranks.insert(ranks.end(), {link.a, link.b});
-  if (verdict.scope == Scope::kNode) {
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (std::count(verdict.ids.begin(), verdict.ids.end(), nodes_[i]) != 0) ranks.push_back(directory_.ranks[i].rank);
-    }
-  }
-  std::erase_if(ranks, [&](int rank) { return IndexOf(rank) == directory_.ranks.size(); });
-  return ranks;
-}
-
-std::vector<GroupInfo> Trace::GroupsOf(const readers::RankMarks& marks) const {
-  // Without the file groups are called by their names, and peers are numbers within them.
-  absl::StatusOr<std::vector<GroupInfo>> groups =
-      ReadParallelGroups(absl::StrCat(marks.folder, "/parallel_group.json"));
-  return groups.ok() ? *std::move(groups) : std::vector<GroupInfo>();
-}
-
 absl::Status Trace::Diagnose() {
-  absl::StatusOr<readers::MarkDirectory> directory =
-      readers::ListMarkDirectories(readers::ExpandPatterns(options_.from));
-  if (!directory.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", directory.status().message()));
-  directory_ = *std::move(directory);
   auto progress = [this](uint64_t done, uint64_t all) { progress_.Show("diagnosing", done, all); };
-  auto at_end = [this](const diagnosis::Engine& engine, const std::vector<int>& nodes) {
-    nodes_ = nodes;
-    for (int node : nodes) clock_offset_ns_.push_back(node < 0 ? 0 : engine.ClockOffsetNs(node));
-    for (const Verdict& verdict : engine.report().verdicts) {
-      for (int rank : Accused(verdict)) peers_[rank] = engine.Peers(rank);
-    }
-  };
-  absl::StatusOr<diagnosis::Report> report = readers::DiagnoseFiles(directory_, ReadingThreads(), progress, at_end);
-  if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("--from: ", report.status().message()));
-  report_ = *std::move(report);
-  return absl::OkStatus();
+  absl::StatusOr<readers::SourcesDiagnosis> diagnosed =
+      readers::DiagnoseSources(options_.from, ReadingThreads(), progress);
+  if (!diagnosed.ok()) {
+    return absl::Status(diagnosed.status().code(), absl::StrCat("--from: ", diagnosed.status().message()));
+  }
+  diagnosed_ = *std::move(diagnosed);
+  std::erase_if(diagnosed_.ranks, [](const readers::SourceRank& rank) { return !rank.has_times; });
+  const bool have_times = !ranks().empty() && diagnosed_.steps_format != SourceFormat::kNcclInspector;
+  return have_times ? absl::OkStatus() : absl::InvalidArgumentError(WhyNoTimeline());
+}
+
+// Of files that say something, but not when.
+std::string Trace::WhyNoTimeline() const {
+  if (diagnosed_.steps_format == SourceFormat::kAscendProfile) {
+    return "--from: there are only sums of each step, and no operation: they have no time line; profile with "
+           "ProfilerLevel.Level1 for communication.json";
+  }
+  return LacksEverywhere(diagnosed_, "no time line");
+}
+
+// What of the files is not in the time line.
+void Trace::SayWhatIsMissing() {
+  std::set<std::string> others;
+  for (const readers::Source& source : diagnosed_.sources) {
+    if (unreadable_.empty() && !source.note.empty()) unreadable_ = absl::StrCat(source.path, ": ", source.note);
+    const bool is_in_it =
+        source.format == diagnosed_.steps_format ||
+        (diagnosed_.steps_format != SourceFormat::kMarks &&
+         (source.format == SourceFormat::kKinetoTrace || source.format == SourceFormat::kAscendProfile));
+    if (!is_in_it && source.format != SourceFormat::kUnknown) others.insert(readers::TitleOf(source.format));
+  }
+  if (!others.empty()) {
+    std::cerr << "taskd trace: the time line is of " << readers::TitleOf(diagnosed_.steps_format)
+              << " alone, and not of " << absl::StrJoin(others, ", ") << std::endl;
+  }
+  if (!unreadable_.empty()) {
+    std::cerr << "taskd trace: not all could be read: " << Printable(unreadable_, kShownLineBytes) << std::endl;
+  }
 }
 
 // False: nobody is accused.
@@ -267,15 +258,15 @@ bool Trace::ChooseSuspects() {
   std::vector<int> accused;
   std::set<int> chosen;
   auto choose = [&](int rank) {
-    if (chosen.size() < kMaxSuspects && IndexOf(rank) != directory_.ranks.size()) chosen.insert(rank);
+    if (chosen.size() < kMaxSuspects && IndexOf(rank) != ranks().size()) chosen.insert(rank);
   };
-  for (const Verdict& verdict : report_.verdicts) {  // the most costly first
-    std::vector<int> ranks = Accused(verdict);
-    for (int rank : ranks) {
+  for (const Verdict& verdict : diagnosed_.verdicts) {  // the most costly first
+    const std::vector<int> ranks_of_verdict = readers::AccusedBy(verdict, ranks());
+    for (int rank : ranks_of_verdict) {
       choose(rank);
       if (chosen.contains(rank)) accused.push_back(rank);
     }
-    if (!ranks.empty()) {
+    if (!ranks_of_verdict.empty()) {
       steps_.emplace_back(std::max<int64_t>(0, verdict.since_step - kStepsBefore), verdict.since_step + kStepsAfter);
     }
   }
@@ -287,13 +278,13 @@ bool Trace::ChooseSuspects() {
     return ranks;
   };
   for (int rank : accused) {
-    std::vector<int> peers = nearest(peers_[rank], rank);
+    std::vector<int> peers = nearest(ranks()[IndexOf(rank)].peers, rank);
     for (size_t i = 0; i < std::min(peers.size(), kPeersOfSuspect); ++i) choose(peers[i]);
   }
   // Who waits for them: one more of each group in turn, as long as there is room.
   std::vector<std::vector<int>> groups;
   for (int rank : accused) {
-    for (const GroupInfo& group : GroupsOf(directory_.ranks[IndexOf(rank)])) {
+    for (const GroupInfo& group : readers::GroupsOf(ranks()[IndexOf(rank)])) {
       groups.push_back(nearest(ExpandMembers(group.members, diagnosis::kMaxRanks), rank));
     }
   }
@@ -302,41 +293,44 @@ bool Trace::ChooseSuspects() {
       if (i < group.size()) choose(group[i]);
     }
   }
-  for (int rank : chosen) chosen_.emplace_back(directory_.ranks[IndexOf(rank)]);
+  for (int rank : chosen) chosen_.emplace_back(ranks()[IndexOf(rank)]);
   return true;
 }
 
-absl::Status Trace::ChooseRanks(const Spans& ranks) {
-  for (const readers::RankMarks& marks : directory_.ranks) {
-    if (ranks.empty() || Contains(ranks, marks.rank)) chosen_.emplace_back(marks);
+absl::Status Trace::ChooseRanks(const Spans& wanted) {
+  for (const readers::SourceRank& rank : ranks()) {
+    if (wanted.empty() || Contains(wanted, rank.rank)) chosen_.emplace_back(rank);
   }
   if (!chosen_.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--ranks: none of ", options_.ranks, " is in ", directory_.folder,
-                                                 ", which has ", directory_.ranks.size(), " ranks from ",
-                                                 directory_.ranks.front().rank, " to ", directory_.ranks.back().rank));
+  return absl::InvalidArgumentError(absl::StrCat("--ranks: none of ", options_.ranks, " is in ", options_.from[0],
+                                                 ", which has ", ranks().size(), " ranks from ", ranks().front().rank,
+                                                 " to ", ranks().back().rank));
 }
 
 // `use` returns whether it wants more.
 template <typename Use>
-void Trace::ForEachMark(const readers::RankMarks& marks, const char* what, const Use& use) {
-  absl::StatusOr<MarkFileReader> reader = MarkFileReader::Open(marks.folder);
-  if (!reader.ok()) {
-    // Deleted since the folder was listed: as if it had never been there.
-    if (unreadable_.empty() && !absl::IsNotFound(reader.status())) unreadable_ = std::string(reader.status().message());
-    return;
-  }
-  MarkRecord record;
-  for (uint64_t count = 1; reader->Next(record) && use(record); ++count) {
-    if (count % kMarksBetweenProgress == 0) progress_.Show(what, read_bytes_ + reader->read_bytes(), all_bytes_);
-  }
-  if (unreadable_.empty() && !reader->status().ok()) unreadable_ = std::string(reader->status().message());
-  read_bytes_ += reader->total_bytes();
+void Trace::ForEachMark(const readers::SourceRank& rank, const char* what, const Use& use) {
+  uint64_t count = 0;
+  const absl::Status status = readers::ForEachMark(rank, [&](const MarkRecord& mark, uint64_t bytes) {
+    if (!use(mark)) return false;
+    if (++count % kMarksBetweenProgress == 0) progress_.Show(what, read_bytes_ + bytes, all_bytes_);
+    return true;
+  });
+  if (unreadable_.empty() && !status.ok()) unreadable_ = std::string(status.message());
+  read_bytes_ += rank.bytes;
+}
+
+uint64_t Trace::BytesOfChosen() const {
+  uint64_t bytes = 0;
+  for (const Chosen& rank : chosen_) bytes += rank.source->bytes;
+  return bytes;
 }
 
 void Trace::FindStepsOf(Chosen& rank) {
+  if (steps_.empty() && rank.first_ns != UINT64_MAX) return;
   StepWindows windows(steps_);
   int marks = 0;
-  ForEachMark(*rank.marks, "looking for steps", [&](const MarkRecord& mark) {
+  ForEachMark(*rank.source, "looking for steps", [&](const MarkRecord& mark) {
     if (marks < kMarksToFirst) rank.first_ns = std::min(rank.first_ns, mark.time_ns);
     ++marks;
     if (steps_.empty()) return marks < kMarksToFirst;
@@ -348,10 +342,8 @@ void Trace::FindStepsOf(Chosen& rank) {
 
 // Also the earliest mark of each rank.
 absl::Status Trace::FindSteps() {
-  read_bytes_ = all_bytes_ = 0;
-  for (const Chosen& rank : chosen_) {
-    for (const readers::MarkFile& file : rank.marks->files) all_bytes_ += file.bytes;
-  }
+  read_bytes_ = 0;
+  all_bytes_ = BytesOfChosen();
   for (Chosen& rank : chosen_) FindStepsOf(rank);
   std::erase_if(chosen_, [&](const Chosen& rank) {
     return rank.first_ns == UINT64_MAX || (!steps_.empty() && rank.windows.empty());
@@ -359,11 +351,12 @@ absl::Status Trace::FindSteps() {
   if (!chosen_.empty()) return absl::OkStatus();
   if (steps_.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--ranks: ", options_.ranks, " have no marks in ", directory_.folder));
+        absl::StrCat("--ranks: ", options_.ranks, " have no marks in ", options_.from[0]));
   }
-  std::string known = report_.first_step < 0
-                          ? "no whole steps are there"
-                          : absl::StrCat("whole steps are from ", report_.first_step, " to ", report_.last_step);
+  std::string known =
+      diagnosed_.report.first_step < 0
+          ? "no whole steps are there"
+          : absl::StrCat("whole steps are from ", diagnosed_.report.first_step, " to ", diagnosed_.report.last_step);
   return absl::InvalidArgumentError(absl::StrCat("--steps: none of ", options_.steps, " is in the marks; ", known));
 }
 
@@ -387,16 +380,16 @@ trace::TraceSpan Trace::SpanOf(const Verdict& verdict) const {
 
 void Trace::WriteRank(trace::TraceWriter& writer, size_t index) {
   const Chosen& chosen = chosen_[index];
+  const readers::SourceRank& source = *chosen.source;
   trace::TraceRank rank;
-  rank.rank = chosen.marks->rank;
+  rank.rank = source.rank;
   rank.name = absl::StrCat("rank ", rank.rank);
-  if (chosen.node >= 0) {
-    absl::StrAppend(&rank.name, " (node ", chosen.node, chosen.marks->host.empty() ? "" : ", ", chosen.marks->host,
-                    ")");
+  if (source.node >= 0) {
+    absl::StrAppend(&rank.name, " (node ", source.node, source.host.empty() ? "" : ", ", source.host, ")");
   }
   rank.sort_index = static_cast<int>(index);
-  rank.clock_offset_ns = chosen.clock_offset_ns;
-  rank.groups = GroupsOf(*chosen.marks);
+  rank.clock_offset_ns = source.clock_offset_ns;
+  rank.groups = readers::GroupsOf(source);
   rank.windows = chosen.windows;
 
   struct Line {
@@ -404,15 +397,15 @@ void Trace::WriteRank(trace::TraceWriter& writer, size_t index) {
     uint64_t time_ns;
   };
   std::vector<Line> lines;  // of verdicts that this rank is the first of
-  for (const Verdict& verdict : report_.verdicts) {
-    std::vector<int> accused = Accused(verdict);
+  for (const Verdict& verdict : diagnosed_.verdicts) {
+    const std::vector<int> accused = readers::AccusedBy(verdict, ranks());
     auto is_accused = [&](const Chosen& other) {
-      return std::count(accused.begin(), accused.end(), other.marks->rank) != 0;
+      return std::count(accused.begin(), accused.end(), other.source->rank) != 0;
     };
     trace::TraceSpan span = SpanOf(verdict);
     auto first = std::find_if(chosen_.begin(), chosen_.end(), is_accused);
     size_t bearer = first == chosen_.end() ? 0 : static_cast<size_t>(first - chosen_.begin());
-    uint64_t own_ns = verdict.since_ns + static_cast<uint64_t>(chosen.clock_offset_ns);
+    uint64_t own_ns = verdict.since_ns + static_cast<uint64_t>(source.clock_offset_ns);
     bool seen = rank.windows.empty() || std::any_of(rank.windows.begin(), rank.windows.end(), [&](auto& window) {
                   return window.first_ns <= own_ns && own_ns <= window.last_ns;
                 });
@@ -421,7 +414,7 @@ void Trace::WriteRank(trace::TraceWriter& writer, size_t index) {
   }
   writer.BeginRank(std::move(rank));
   for (const Line& line : lines) writer.GlobalInstant(line.span.name, line.span.args, line.time_ns);
-  ForEachMark(*chosen.marks, "writing", [&](const MarkRecord& mark) {
+  ForEachMark(source, "writing", [&](const MarkRecord& mark) {
     writer.Add(mark);
     return writer.status().ok();
   });
@@ -430,30 +423,24 @@ void Trace::WriteRank(trace::TraceWriter& writer, size_t index) {
 
 absl::Status Trace::Write(OutputFile& file) {
   uint64_t base_ns = UINT64_MAX;
-  for (Chosen& rank : chosen_) {
-    size_t index = IndexOf(rank.marks->rank);
-    rank.node = nodes_[index];
-    rank.clock_offset_ns = clock_offset_ns_[index];
-    base_ns = std::min(base_ns, rank.first_ns - static_cast<uint64_t>(rank.clock_offset_ns));
+  for (const Chosen& rank : chosen_) {
+    base_ns = std::min(base_ns, rank.first_ns - static_cast<uint64_t>(rank.source->clock_offset_ns));
   }
   // By node; ranks on unknown nodes last.
   std::stable_sort(chosen_.begin(), chosen_.end(), [](const Chosen& a, const Chosen& b) {
-    return static_cast<unsigned>(a.node) < static_cast<unsigned>(b.node);
+    return static_cast<unsigned>(a.source->node) < static_cast<unsigned>(b.source->node);
   });
-  read_bytes_ = all_bytes_ = 0;
-  for (const Chosen& rank : chosen_) {
-    for (const readers::MarkFile& mark_file : rank.marks->files) all_bytes_ += mark_file.bytes;
-  }
+  read_bytes_ = 0;
+  all_bytes_ = BytesOfChosen();
   trace::TraceWriter writer(base_ns, [&](std::string_view data) { return file.Write(data); });
   for (size_t i = 0; i < chosen_.size() && writer.status().ok(); ++i) WriteRank(writer, i);
   absl::Status status =
-      writer.Finish(absl::StrCat("\"task\":", trace::JsonString(directory_.task), ",\"ranks\":\"", chosen_.size(),
-                                 "\",\"verdicts\":\"", report_.verdicts.size(), "\""));
+      writer.Finish(absl::StrCat("\"task\":", trace::JsonString(diagnosed_.name), ",\"ranks\":\"", chosen_.size(),
+                                 "\",\"verdicts\":\"", diagnosed_.verdicts.size(), "\""));
   if (status.ok()) status = file.Commit();
   if (!status.ok()) return status;
   progress_.Clear();
-  if (!unreadable_.empty())
-    std::cerr << "taskd trace: not all could be read: " << Printable(unreadable_, kShownLineBytes) << std::endl;
+  SayWhatIsMissing();
   if (writer.left_out() != 0) {
     std::cerr << "taskd trace: " << writer.left_out() << " ranges were left out: more than " << trace::TraceLanes::kMax
               << " overlapped on one track" << std::endl;
@@ -466,7 +453,11 @@ absl::Status Trace::Write(OutputFile& file) {
 }
 
 absl::Status Trace::Run() {
-  if (options_.from.empty()) return absl::InvalidArgumentError("--from: a task's folder of mark files is needed");
+  if (options_.from.empty())
+    return absl::InvalidArgumentError("--from: a task's folder of mark files, or what a profiler wrote, is needed");
+  if (std::count(options_.from.begin(), options_.from.end(), "-") != 0) {
+    return absl::InvalidArgumentError("--from: -: files are read twice, and standard input is there once: name a file");
+  }
   if (options_.output.empty()) return absl::InvalidArgumentError("-o: a file is needed, or - for stdout");
   absl::StatusOr<Spans> ranks = ParseFlag("--ranks", options_.ranks, "0-7,12");
   if (!ranks.ok()) return ranks.status();
@@ -483,8 +474,8 @@ absl::Status Trace::Run() {
   if (!status.ok()) return status;
   if (options_.suspects) {
     if (!ChooseSuspects()) {
-      (options_.output == "-" ? std::cerr : std::cout)
-          << "taskd trace: no rank of " << directory_.task << " is accused, nothing was written" << std::endl;
+      (options_.output == "-" ? std::cerr : std::cout) << "taskd trace: no rank of " << Printable(diagnosed_.name)
+                                                       << " is accused, nothing was written" << std::endl;
       return absl::OkStatus();
     }
   } else {
@@ -505,7 +496,7 @@ absl::Status RunTrace(const TraceOptions& options) { return Trace(options).Run()
 class TraceCommand : public Command {
  public:
   void AddFlags(Flags& flags) override {
-    flags.Add("--from", options_.from, "a task's folder of mark files, or several that its nodes left");
+    flags.Add("--from", options_.from, kFromHelp);
     flags.Add("--ranks", options_.ranks, "only these, as 0-7,12");
     flags.Add("--steps", options_.steps, "only these, as 10-20");
     flags.Add(

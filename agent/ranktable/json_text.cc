@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/json_scanner.h"
 #include "common/json_unescape.h"
-#include "common/utf8.h"
 #include "fmt/format.h"
 
 namespace taskd::ranktable {
@@ -15,181 +15,49 @@ constexpr size_t kValueBytes = 16;
 constexpr size_t kObjectBytes = 192;
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-bool IsHex(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
 class Checker {
  public:
-  Checker(std::string_view text, size_t max_bytes) : text_(text), budget_(max_bytes) {}
+  Checker(std::string_view text, size_t max_bytes) : text_(text), scanner_(text), budget_(max_bytes) {}
 
   absl::Status Check() {
-    if (!budget_.Take(text_.size())) return budget_.status();
-    if (!Value(0)) return budget_.status().ok() ? Error() : budget_.status();
-    SkipSpace();
-    if (at_ != text_.size()) {
-      Fail("there is more after the end of the document");
-      return Error();
-    }
-    return absl::OkStatus();
+    if (budget_.Take(text_.size()) && Value(0) && scanner_.End()) return absl::OkStatus();
+    return budget_.status().ok() ? Error() : budget_.status();
   }
 
  private:
-  bool Fail(std::string_view why) {
-    why_ = why;
-    return false;
-  }
-
   absl::Status Error() const {
-    const size_t at = std::min(at_, text_.size());
-    const std::string_view before = text_.substr(0, at);
+    const std::string_view before = text_.substr(0, scanner_.at());
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
     return absl::InvalidArgumentError(
-        fmt::format("is not valid JSON: line {}, byte {}: {}", line, at - line_begin + 1, why_));
-  }
-
-  char Next() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  void SkipSpace() {
-    while (at_ < text_.size() && IsSpace(text_[at_])) ++at_;
+        fmt::format("is not valid JSON: line {}, byte {}: {}", line, before.size() - line_begin + 1, scanner_.why()));
   }
 
   bool Value(int depth) {
     if (!budget_.Take(kValueBytes)) return false;
-    SkipSpace();
-    switch (Next()) {
-      case '{':
-        return Object(depth + 1);
-      case '[':
-        return Array(depth + 1);
-      case '"':
-        return String();
-      case 't':
-        return Word("true");
-      case 'f':
-        return Word("false");
-      case 'n':
-        return Word("null");
-      default:
-        return Number();
-    }
-  }
-
-  bool Word(std::string_view word) {
-    if (text_.substr(at_, word.size()) != word) return Fail("a value is expected here");
-    at_ += word.size();
-    return true;
-  }
-
-  bool Digits() {
-    if (!IsDigit(Next())) return Fail("a value is expected here");
-    while (IsDigit(Next())) ++at_;
-    return true;
-  }
-
-  bool Number() {
-    if (Next() == '-') ++at_;
-    if (Next() == '0') {
-      ++at_;
-    } else if (!Digits()) {
-      return false;
-    }
-    if (Next() == '.') {
-      ++at_;
-      if (!Digits()) return false;
-    }
-    if (Next() == 'e' || Next() == 'E') {
-      ++at_;
-      if (Next() == '+' || Next() == '-') ++at_;
-      if (!Digits()) return false;
-    }
-    return true;
-  }
-
-  bool String() {
-    ++at_;
-    while (true) {
-      if (at_ >= text_.size()) return Fail("the text ends inside a string");
-      const char c = text_[at_];
-      if (c == '"') {
-        ++at_;
-        return true;
-      }
-      if (c == '\\') {
-        if (!Escape()) return false;
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        return Fail("a control character inside a string");
-      } else if (static_cast<unsigned char>(c) < 0x80) {
-        ++at_;
-      } else {
-        const size_t length = Utf8Length(text_.substr(at_));
-        if (length == 0) return Fail("bytes that are not UTF-8");
-        at_ += length;
-      }
-    }
-  }
-
-  bool Escape() {
-    const char c = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
-    if (c == 'u') {
-      const std::string_view digits = text_.substr(at_ + 2, 4);
-      if (digits.size() != 4 || !std::all_of(digits.begin(), digits.end(), IsHex)) {
-        return Fail("\\u without four hexadecimal digits");
-      }
-      at_ += 6;
-      return true;
-    }
-    if (c == '\0' || strchr("\"\\/bfnrt", c) == nullptr) return Fail("an escape that JSON does not know");
-    at_ += 2;
-    return true;
-  }
-
-  bool Array(int depth) {
-    if (depth > kMaxJsonDepth) return FailDepth();
-    ++at_;
-    SkipSpace();
-    if (Next() == ']') return ++at_, true;
-    while (true) {
-      if (!Value(depth)) return false;
-      SkipSpace();
-      if (Next() == ']') return ++at_, true;
-      if (Next() != ',') return Fail("',' or ']' is expected here");
-      ++at_;
-    }
+    const char first = scanner_.Peek();
+    if (first != '{' && first != '[') return scanner_.SkipScalar();
+    if (depth == kMaxJsonDepth) return scanner_.Fail("nested too deeply");
+    return first == '{' ? Object(depth + 1) : scanner_.Elements([&] { return Value(depth + 1); });
   }
 
   bool Object(int depth) {
-    if (depth > kMaxJsonDepth) return FailDepth();
     if (!budget_.Take(kObjectBytes)) return false;
     const size_t first_key = keys_.size();
     const size_t first_decoded = decoded_.size();
-    ++at_;
-    SkipSpace();
-    if (Next() == '}') return ++at_, true;
-    while (true) {
-      SkipSpace();
-      if (Next() != '"') return Fail("a key in quotes is expected here");
-      if (keys_.size() - first_key >= kMaxJsonMembers) return Fail("too many members in one object");
-      const size_t begin = at_ + 1;
-      if (!String()) return false;
+    const bool read = scanner_.Members([&](std::string_view inside) {
+      if (keys_.size() - first_key >= kMaxJsonMembers) return scanner_.Fail("too many members in one object");
       if (!budget_.Take(sizeof(std::string_view))) return false;
-      keys_.push_back(Key(text_.substr(begin, at_ - 1 - begin)));
-      SkipSpace();
-      if (Next() != ':') return Fail("':' is expected here");
-      ++at_;
-      if (!Value(depth)) return false;
-      SkipSpace();
-      if (Next() == '}') break;
-      if (Next() != ',') return Fail("',' or '}' is expected here");
-      ++at_;
-    }
-    if (HasTwice(first_key)) return Fail("the object that ends here has a key twice");
+      keys_.push_back(Key(inside));
+      return Value(depth);
+    });
+    if (!read) return false;
+    if (HasTwice(first_key)) return scanner_.Fail("the object that ends here has a key twice", 1);
     keys_.resize(first_key);
     decoded_.resize(first_decoded);
-    ++at_;
     return true;
   }
-
-  bool FailDepth() { return Fail("nested too deeply"); }
 
   std::string_view Key(std::string_view inside) {
     if (inside.find('\\') == inside.npos) return inside;
@@ -205,9 +73,8 @@ class Checker {
   }
 
   std::string_view text_;
+  JsonScanner scanner_;
   InputBudget budget_;
-  size_t at_ = 0;
-  std::string why_;
   std::vector<std::string_view> keys_;  // of the objects that are open, outermost first
   std::deque<std::string> decoded_;     // keys among them that were written with escapes
 };

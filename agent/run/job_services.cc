@@ -64,8 +64,11 @@ SupervisionClient::Options ClientOf(const RunOptions& options, const Environment
   return result;
 }
 
-RunSupervision::Options SupervisionOf(const RunOptions& options, const std::string& daemons_folder) {
+RunSupervision::Options SupervisionOf(const RunOptions& options, const Environment& environment,
+                                      const std::string& daemons_folder) {
   RunSupervision::Options result;
+  result.environment = environment;
+  result.ras = options.ras;
   result.hang_action = options.hang_action;
   result.file_folder = options.log_dir;
   if (!daemons_folder.empty()) result.stack_folder = daemons_folder + "/stacks";
@@ -84,6 +87,9 @@ class JobServices : public LauncherObserver {
   std::optional<std::string> CollectStacks(const std::map<int, pid_t>& pids) override {
     return supervision_.Collect(pids);
   }
+  std::optional<std::string> Look(const LookMessage& message, const std::map<int, pid_t>& pids) override {
+    return supervision_.Look(message, pids);
+  }
   void OnOtherExit(pid_t pid, int wait_status) override { daemons_.OnExit(pid, wait_status); }
   std::vector<pid_t> SparePids() override { return daemons_.pids(); }
   void OnEnding() override { daemons_.ExpectEnd(); }
@@ -95,6 +101,7 @@ class JobServices : public LauncherObserver {
   void OnEvent(const LauncherEvent& event) override { supervision_.OnEvent(event); }
   void OnWaiting(const std::string& waits_for) override { supervision_.OnWaiting(waits_for); }
   void OnStacks(int id, const std::string& text) override { supervision_.OnStacks(id, text); }
+  void OnEvidence(int hang, const std::string& text) override { supervision_.OnEvidence(hang, text); }
 
  private:
   void StartSupervision(const std::string& manager);
@@ -116,7 +123,7 @@ JobServices::JobServices(const RunOptions& options, const Environment& environme
       manager_(options.manager),
       client_(ClientOf(options, environment)),
       daemons_(DaemonsOf(options, environment)),
-      supervision_(SupervisionOf(options, daemons_.folder())) {}
+      supervision_(SupervisionOf(options, environment, daemons_.folder())) {}
 
 void JobServices::OnSecret(const std::string& secret) {
   // A manager given by the user has a secret of its own: TASKD_TOKEN, or the one in its job file.

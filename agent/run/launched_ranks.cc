@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "agent/run/torch_version.h"
 #include "common/environment.h"
 #include "common/log.h"
 #include "common/realtime.h"
@@ -48,6 +49,7 @@ absl::StatusOr<std::unique_ptr<LaunchedRanks>> LaunchedRanks::Create(EventLoop* 
   std::unique_ptr<LaunchedRanks> ranks(new LaunchedRanks(loop, options, std::move(callbacks)));
   ranks->guard_ = *std::move(guard);
   ranks->group_->Spare(ranks->guard_->pid());
+  ranks->context_.has_torch2 = HasTorch2(environment);
   ranks->context_.environment = std::move(environment);
   ranks->context_.host = std::move(host);
   ranks->context_.cpus = std::move(binding.cpus);

@@ -89,6 +89,7 @@ class Launcher {
   void On(EndMessage message);
   void On(RefusedMessage message);
   void On(CollectMessage message);
+  void On(const LookMessage& message);
   void On(PingMessage) {}  // the client's
 
   HostPort TierUpstream(const Assignment& assignment) const;
@@ -284,6 +285,7 @@ void Launcher::ServeRoot() {
     SpareOthers();
   }
   observer_.OnHosting({[this](int id) { store_.CollectStacks(id); },
+                       [this](const LookMessage& message) { store_.Look(message); },
                        [this](const std::string& reason) { store_.Restart(reason); },
                        [this](const std::string& reason) { store_.EndJob(reason); }});
   Rendezvous::Options with = RendezvousOptions(options_, manager);
@@ -292,6 +294,7 @@ void Launcher::ServeRoot() {
   callbacks.on_event = [this](const LauncherEvent& event) { observer_.OnEvent(event); };
   callbacks.on_waiting = [this](const std::string& waits_for) { observer_.OnWaiting(waits_for); };
   callbacks.on_stacks = [this](int id, const std::string& text) { observer_.OnStacks(id, text); };
+  callbacks.on_evidence = [this](int hang, const std::string& text) { observer_.OnEvidence(hang, text); };
   store_.ServeRoot(std::move(with), std::move(callbacks), /*peers_prove=*/given);
 }
 
@@ -410,6 +413,11 @@ void Launcher::On(RefusedMessage message) {
 void Launcher::On(CollectMessage message) {
   std::optional<std::string> stacks = observer_.CollectStacks(ranks_->pids());
   if (stacks) client_->Send(StacksMessage{message.id, *std::move(stacks)});
+}
+
+void Launcher::On(const LookMessage& message) {
+  std::optional<std::string> evidence = observer_.Look(message, ranks_->pids());
+  if (evidence) client_->Send(EvidenceMessage{message.hang, *std::move(evidence)});
 }
 
 // ---- What the ranks and people do

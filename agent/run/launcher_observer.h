@@ -18,6 +18,7 @@ namespace taskd::run {
 // returned.
 struct LauncherControl {
   std::function<void(int id)> collect_stacks;              // of all nodes; LauncherObserver::OnStacks answers
+  std::function<void(const LookMessage&)> look;            // on all nodes; LauncherObserver::OnEvidence answers
   std::function<void(const std::string& reason)> restart;  // costs a restart; without one left the job ends with code 1
   std::function<void(const std::string& reason)> stop;     // the job ends with code 1
 };
@@ -44,6 +45,10 @@ class LauncherObserver {
   virtual std::map<std::string, std::string> RankEnvironment(const Assignment& /*assignment*/) { return {}; }
   // Stacks of the node's ranks (local rank -> pid), for a person to read. Nothing: this node does not answer.
   virtual std::optional<std::string> CollectStacks(const std::map<int, pid_t>& /*pids*/) { return std::nullopt; }
+  // What is new of the hang on this node (EncodeEvidence). Nothing: this node does not answer.
+  virtual std::optional<std::string> Look(const LookMessage& /*message*/, const std::map<int, pid_t>& /*pids*/) {
+    return std::nullopt;
+  }
   // A process that this observer started, or anything else that is no rank, has ended.
   virtual void OnOtherExit(pid_t /*pid*/, int /*wait_status*/) {}
   // Processes that this observer has started and that are not to be ended with the ranks. Asked after each of
@@ -66,6 +71,8 @@ class LauncherObserver {
   virtual void OnWaiting(const std::string& /*waits_for*/) {}
   // One node's answer to LauncherControl::collect_stacks. From the network: any text.
   virtual void OnStacks(int /*id*/, const std::string& /*text*/) {}
+  // The same of LauncherControl::look.
+  virtual void OnEvidence(int /*hang*/, const std::string& /*text*/) {}
 };
 
 }  // namespace taskd::run

@@ -52,6 +52,7 @@ constexpr OptionSpec kOptions[] = {
     {"dry-run", Kind::kFlag, 0, false},
     {"hang-action"},
     {"hang-factor"},
+    {"ras"},
 };
 
 constexpr std::string_view kPrefixes[] = {"PET_", "TASKD_"};

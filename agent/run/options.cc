@@ -414,6 +414,12 @@ class Interpreter {
       o.hang_factor = value;
       return absl::OkStatus();
     }));
+    status.Update(With("ras", [&](const GivenOption& g) {
+      std::string choice;
+      absl::Status read = ReadChoice(g, {"on", "off"}, &choice);
+      o.ras = choice != "off";
+      return read;
+    }));
     o.dry_run = words_.Flag("dry-run");
     o.no_taskd = words_.Flag("no-taskd");
     status.Update(With("manager", [&](const GivenOption& g) {

@@ -69,6 +69,7 @@ struct RunOptions {
   std::string ledger;   // folder that the job's attempts share, absolute; empty: none
   std::string hang_action = "report";  // report, restart, stop
   double hang_factor = 10;             // no step for so many times the usual; 0: never
+  bool ras = true;                     // in a hang NCCL's RAS is asked
 
   bool dry_run = false;  // say what would be started, and start nothing
 

@@ -60,6 +60,8 @@ Supervision
   --hang-action report|restart|stop
                               what happens when no rank makes a step any more [report]
   --hang-factor F             after F times the usual time of a step; 0: never [10]
+  --ras on|off                in a hang NCCL's RAS is asked who holds the job up
+                              (NCCL_RAS_ADDR, else localhost:28028) [on]
 
   --numa-binding node|socket|exclusive|core-complex
                               bind each rank to the CPUs of its accelerator's NUMA node

@@ -394,6 +394,11 @@ TEST(RunOptionsTest, OurOwn) {
   EXPECT_EQ(o.manager, "h:1");
   EXPECT_EQ(o.hang_action, "restart");
   EXPECT_EQ(o.hang_factor, 0);
+  EXPECT_TRUE(o.ras);
+  EXPECT_FALSE(With({"--ras=off"}).ras);
+  EXPECT_FALSE(With({}, {{"TASKD_RAS", "off"}}).ras);
+  EXPECT_TRUE(With({"--ras=on"}, {{"TASKD_RAS", "off"}}).ras);
+  ExpectWrong({"--ras=no"}, {"--ras", "'no'", "on, off"});
   EXPECT_EQ(With({"--manager=off"}).manager, "off");
   EXPECT_EQ(With({}, {{"TASKD_MANAGER", "h:2"}}).manager, "h:2");
   EXPECT_EQ(With({}, {{"TASKD_MANAGER", "h:2"}, {"PET_MANAGER", "h:3"}}).manager, "h:3");
@@ -511,6 +516,7 @@ TEST(RunOptionsTest, Help) {
                              "no-taskd",
                              "hang-action",
                              "hang-factor",
+                             "ras",
                              "help"}) {
     EXPECT_THAT(kRunHelp, HasSubstr(std::string("--") + option));
   }

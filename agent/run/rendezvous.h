@@ -127,6 +127,7 @@ class Rendezvous {
   void On(uint64_t peer, const PongMessage& message);
   void On(uint64_t, const EventMessage&) {}
   void On(uint64_t, const StacksMessage&) {}
+  void On(uint64_t, const EvidenceMessage&) {}
 
   std::string WhyRefused(const NodeInfo& info) const;  // empty: it may join
   bool Complete() const;

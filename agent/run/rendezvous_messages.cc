@@ -191,6 +191,9 @@ EventMessage ReadEvent(Reader& reader) {
 }
 
 json ToJson(const StacksMessage& message) { return {{"type", "stacks"}, {"id", message.id}, {"text", message.text}}; }
+json ToJson(const EvidenceMessage& message) {
+  return {{"type", "evidence"}, {"hang", message.hang}, {"text", message.text}};
+}
 json ToJson(const PongMessage& message) { return {{"type", "pong"}, {"id", message.id}}; }
 
 json ToJson(const WaitingMessage& message) { return {{"type", "waiting"}, {"text", message.text}}; }
@@ -278,7 +281,18 @@ json ToJson(const RefusedMessage& message) {
   return {{"type", "refused"}, {"text", message.text}, {"another_job", message.another_job}};
 }
 json ToJson(const CollectMessage& message) { return {{"type", "collect"}, {"id", message.id}}; }
+json ToJson(const LookMessage& message) {
+  return {{"type", "look"}, {"hang", message.hang}, {"idle_ms", message.idle_ms}, {"asks_ras", message.asks_ras}};
+}
 json ToJson(const PingMessage& message) { return {{"type", "ping"}, {"id", message.id}}; }
+
+LookMessage ReadLook(Reader& reader) {
+  LookMessage message;
+  message.hang = reader.Int("hang", 0, kMaxCount);
+  message.idle_ms = reader.Number("idle_ms", 0, std::numeric_limits<int64_t>::max() / 1'000'000);
+  message.asks_ras = reader.Int("asks_ras", -1, kMaxNodes);
+  return message;
+}
 
 // The bytes are bounded by the frame.
 bool IsWithin(std::string_view text, size_t max_values) {
@@ -293,6 +307,7 @@ NodeMessage ReadNodeMessage(const std::string& type, Reader& reader) {
   if (type == "leave") return LeaveMessage{reader.Int("signal", 1, kMaxSignal)};
   if (type == "event") return ReadEvent(reader);
   if (type == "stacks") return StacksMessage{reader.Int("id", 0, kMaxCount), reader.Text("text", kMaxTextBytes)};
+  if (type == "evidence") return EvidenceMessage{reader.Int("hang", 0, kMaxCount), reader.Text("text", kMaxTextBytes)};
   if (type == "pong") return PongMessage{reader.Number("id", 0, std::numeric_limits<int64_t>::max())};
   reader.Fail(fmt::format("'{}' is no message of a node", CutUtf8(type, 32)));
   return PongMessage{};
@@ -306,6 +321,7 @@ RootMessage ReadRootMessage(const std::string& type, Reader& reader) {
   // A launcher of a version without the latter has to be able to say that it is one.
   if (type == "refused") return RefusedMessage{reader.Text("text", kMaxTextBytes), reader.OptionalBool("another_job")};
   if (type == "collect") return CollectMessage{reader.Int("id", 0, kMaxCount)};
+  if (type == "look") return ReadLook(reader);
   if (type == "ping") return PingMessage{reader.Number("id", 0, std::numeric_limits<int64_t>::max())};
   reader.Fail(fmt::format("'{}' is no message of the root", CutUtf8(type, 32)));
   return PingMessage{};

@@ -72,11 +72,15 @@ struct StacksMessage {
   int id = 0;
   std::string text;
 };
+struct EvidenceMessage {  // answers LookMessage
+  int hang = 0;
+  std::string text;  // EncodeEvidence(); empty: nothing new
+};
 struct PongMessage {
   int64_t id = 0;
 };
 using NodeMessage = std::variant<JoinMessage, FailedMessage, SucceededMessage, StoppedMessage, LeaveMessage,
-                                 EventMessage, StacksMessage, PongMessage>;
+                                 EventMessage, StacksMessage, EvidenceMessage, PongMessage>;
 
 inline constexpr size_t kMaxFailures = 64;  // more would add nothing; each goes to every node
 
@@ -103,11 +107,16 @@ struct RefusedMessage {
 struct CollectMessage {  // asks for StacksMessage
   int id = 0;
 };
+struct LookMessage {    // the job hangs: asks for EvidenceMessage
+  int hang = 0;         // its number
+  int64_t idle_ms = 0;  // since when
+  int asks_ras = -1;    // the group rank of the node that is to ask NCCL's RAS; -1: nobody
+};
 struct PingMessage {  // asks for PongMessage
   int64_t id = 0;
 };
-using RootMessage =
-    std::variant<WaitingMessage, StartMessage, StopMessage, EndMessage, RefusedMessage, CollectMessage, PingMessage>;
+using RootMessage = std::variant<WaitingMessage, StartMessage, StopMessage, EndMessage, RefusedMessage, CollectMessage,
+                                 LookMessage, PingMessage>;
 
 std::string Encode(const NodeMessage& message);
 std::string Encode(const RootMessage& message);

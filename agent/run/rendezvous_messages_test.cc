@@ -46,6 +46,7 @@ TEST(RendezvousMessagesTest, NodeMessagesComeBack) {
   EXPECT_EQ(std::get<StoppedMessage>(*DecodeNodeMessage(Encode(NodeMessage(StoppedMessage{8})))).round, 8);
   EXPECT_EQ(std::get<LeaveMessage>(*DecodeNodeMessage(Encode(NodeMessage(LeaveMessage{15})))).signal, 15);
   EXPECT_EQ(std::get<StacksMessage>(*DecodeNodeMessage(Encode(NodeMessage(StacksMessage{1, "t"})))).text, "t");
+  EXPECT_EQ(std::get<EvidenceMessage>(*DecodeNodeMessage(Encode(NodeMessage(EvidenceMessage{1, "t"})))).text, "t");
   EXPECT_EQ(std::get<PongMessage>(*DecodeNodeMessage(Encode(NodeMessage(PongMessage{1LL << 40})))).id, 1LL << 40);
 }
 
@@ -110,6 +111,8 @@ TEST(RendezvousMessagesTest, RootMessagesComeBack) {
   EXPECT_EQ(std::get<WaitingMessage>(*DecodeRootMessage(Encode(RootMessage(WaitingMessage{"w"})))).text, "w");
   EXPECT_EQ(std::get<RefusedMessage>(*DecodeRootMessage(Encode(RootMessage(RefusedMessage{"w"})))).text, "w");
   EXPECT_EQ(std::get<CollectMessage>(*DecodeRootMessage(Encode(RootMessage(CollectMessage{4})))).id, 4);
+  const auto look = std::get<LookMessage>(*DecodeRootMessage(Encode(RootMessage(LookMessage{2, 31'000, 1}))));
+  EXPECT_EQ(std::tuple(look.hang, look.idle_ms, look.asks_ras), std::tuple(2, 31'000, 1));
   EXPECT_EQ(std::get<PingMessage>(*DecodeRootMessage(Encode(RootMessage(PingMessage{5})))).id, 5);
 }
 

@@ -17,6 +17,7 @@ constexpr int64_t kProofTickNs = 100'000'000;
 constexpr int kHandshakesARound = 4;
 // All launchers of a job may come at once, from one address.
 constexpr size_t kMostUnproven = 4096;
+constexpr int kMaxLooks = 8;
 
 }  // namespace
 
@@ -117,6 +118,19 @@ void StoreHost::CollectStacks(int id) {
     for (uint64_t peer : rendezvous_->running_peers()) {
       launchers_[peer].asked = id;
       outputs.push_back({peer, RootMessage(CollectMessage{id})});
+    }
+    Do(std::move(outputs));
+  });
+}
+
+void StoreHost::Look(const LookMessage& message) {
+  loop_.Post([this, message] {
+    if (rendezvous_ == nullptr) return;
+    Rendezvous::Outputs outputs;
+    for (uint64_t peer : rendezvous_->running_peers()) {
+      int& looks = launchers_[peer].looks;
+      looks = std::min(looks + 1, kMaxLooks);
+      outputs.push_back({peer, RootMessage(message)});
     }
     Do(std::move(outputs));
   });
@@ -248,6 +262,11 @@ void StoreHost::ReceivedMessage(uint64_t peer, std::string_view body) {
       stacks != nullptr && joined && launchers_[peer].asked == stacks->id) {
     launchers_[peer].asked.reset();
     if (callbacks_.on_stacks) callbacks_.on_stacks(stacks->id, stacks->text);
+  }
+  if (const auto* evidence = std::get_if<EvidenceMessage>(&*message);
+      evidence != nullptr && joined && launchers_[peer].looks > 0) {
+    --launchers_[peer].looks;
+    if (callbacks_.on_evidence) callbacks_.on_evidence(evidence->hang, evidence->text);
   }
   Do(rendezvous_->Received(peer, *message, EventLoop::NowNs()));
   if (joined || !rendezvous_->joined(peer)) return;

@@ -30,6 +30,8 @@ class StoreHost {
     std::function<void(const LauncherEvent&)> on_event;  // of the whole job
     // One node's answer to CollectStacks(), once. From the network: any text.
     std::function<void(int id, const std::string& text)> on_stacks;
+    // The same of Look(), with the hang's number.
+    std::function<void(int hang, const std::string& text)> on_evidence;
     // Whom the rendezvous waits for has changed (Rendezvous::WaitsFor); a moment later, and not each change.
     std::function<void(const std::string& waits_for)> on_waiting;
   };
@@ -63,6 +65,8 @@ class StoreHost {
   void WhenAlone(std::function<void()> callback);
   // Any thread. Asks every node that runs ranks for their stacks. The answers come with this id.
   void CollectStacks(int id);
+  // Any thread. Asks every such node what it knows of a hang.
+  void Look(const LookMessage& message);
   // Any thread. As Rendezvous::Restart() and EndJob().
   void Restart(const std::string& reason);
   void EndJob(const std::string& reason);
@@ -77,6 +81,7 @@ class StoreHost {
     std::string waiting;                  // what came before
     FrameBuffer in{0};
     std::optional<int> asked;  // CollectStacks()' id, until it has answered
+    int looks = 0;             // Look()s that it has not answered; at most kMaxLooks
   };
 
   void Opened(uint64_t peer, const std::string& address, const std::string& share);

@@ -110,6 +110,10 @@ class RootTest : public testing::Test {
       std::lock_guard lock(mutex_);
       stacks_.push_back(fmt::format("{} {}", id, text));
     };
+    callbacks.on_evidence = [this](int hang, const std::string& text) {
+      std::lock_guard lock(mutex_);
+      evidence_.push_back(fmt::format("{} {}", hang, text));
+    };
     root_->ServeRoot(std::move(options), callbacks, peers_prove);
   }
   std::vector<LauncherEvent> Events() {
@@ -120,11 +124,16 @@ class RootTest : public testing::Test {
     std::lock_guard lock(mutex_);
     return stacks_;
   }
+  std::vector<std::string> Evidence() {
+    std::lock_guard lock(mutex_);
+    return evidence_;
+  }
 
   EventLoop loop_;
   std::mutex mutex_;
   std::vector<LauncherEvent> events_;  // guarded by mutex_
   std::vector<std::string> stacks_;    // guarded by mutex_
+  std::vector<std::string> evidence_;  // guarded by mutex_
   std::optional<StoreHost> root_;
 };
 
@@ -209,6 +218,26 @@ TEST_F(RootTest, ANodeAnswersOnceWhatItWasAsked) {
   second.client().Send(EventMessage{});
   RunUntil([&] { return Events().size() == 2; });
   EXPECT_THAT(Stacks(), ElementsAre("5 main"));
+}
+
+TEST_F(RootTest, ANodeAnswersEachLookOnce) {
+  StartRoot();
+  Node first(&loop_, root_->root_port(), Info(0));
+  Node second(&loop_, root_->root_port(), Info(1));
+  RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
+  second.client().Send(EvidenceMessage{1, "nobody asked"});
+  second.client().Send(EventMessage{});
+  RunUntil([&] { return Events().size() == 1; });
+  root_->CollectStacks(5);
+  for (int64_t idle_ms : {31'000, 32'000}) root_->Look({.hang = 1, .idle_ms = idle_ms, .asks_ras = 0});
+  RunUntil([&] {
+    const std::optional<LookMessage> look = second.Received<LookMessage>();
+    return look && look->idle_ms == 32'000;
+  });
+  for (int i = 0; i < 4; ++i) second.client().Send(EvidenceMessage{1, fmt::format("found {}", i)});
+  second.client().Send(StacksMessage{5, "main"});
+  RunUntil([&] { return Stacks().size() == 1; });
+  EXPECT_THAT(Evidence(), ElementsAre("1 found 0", "1 found 1"));
 }
 
 TEST_F(RootTest, TwoNodesRunRestartAndEnd) {

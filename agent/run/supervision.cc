@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/stacks/stack_merge.h"
 #include "common/log.h"
+#include "common/realtime.h"
 #include "common/runtime_dir.h"
 #include "common/unique_fd.h"
 
@@ -23,6 +25,7 @@ namespace {
 // A call of the launcher's has 2 s.
 constexpr int64_t kCollectNs = 1'500'000'000;
 constexpr std::chrono::seconds kGather{5};
+constexpr std::chrono::seconds kAwaitRas{12};  // two answers and what lies between them
 constexpr size_t kMaxEarly = 256;
 
 std::string MakeFolder(const std::string& wanted) {
@@ -35,7 +38,10 @@ std::string MakeFolder(const std::string& wanted) {
 
 }  // namespace
 
-RunSupervision::RunSupervision(const Options& options) : options_(options), folder_(MakeFolder(options.stack_folder)) {}
+RunSupervision::RunSupervision(const Options& options)
+    : options_(options),
+      folder_(MakeFolder(options.stack_folder)),
+      evidence_reader_(options.environment, options.ras) {}
 
 RunSupervision::~RunSupervision() {
   std::unique_ptr<SupervisionClient> client;
@@ -43,9 +49,11 @@ RunSupervision::~RunSupervision() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
     client = std::move(client_);
+    if (follower_ != nullptr) follower_->Stop();
   }
   changed_.notify_all();
   client.reset();
+  EndFollowing();
   std::error_code error;
   if (!folder_.empty()) std::filesystem::remove_all(folder_, error);
 }
@@ -110,6 +118,26 @@ std::string RunSupervision::Collect(const std::map<int, pid_t>& pids) {
   return stacks::EncodeStacks(stacks::CollectStacks(ranks, node, folder_, kCollectNs));
 }
 
+std::string RunSupervision::Look(const LookMessage& message, const std::map<int, pid_t>& pids) {
+  if (pids.empty()) return "";
+  evidence::EvidenceReader::Wish wish;
+  wish.hang = static_cast<uint64_t>(message.hang);
+  wish.since_ns = RealtimeNs() - message.idle_ms * 1'000'000;
+  {
+    std::lock_guard lock(mutex_);
+    wish.world_size = assignment_.world_size;
+    for (const auto& [local_rank, pid] : pids) wish.ranks[assignment_.rank_base + local_rank] = pid;
+    // Of several launchers on a node the one with its first rank.
+    wish.asks_ras = message.asks_ras == assignment_.group_rank && pids.begin()->first == 0;
+  }
+  return evidence_reader_.Look(wish);
+}
+
+void RunSupervision::OnEvidence(int hang, const std::string& text) {
+  std::lock_guard lock(mutex_);
+  if (follower_ != nullptr) follower_->OnEvidence(hang, text);
+}
+
 void RunSupervision::OnStacks(int id, const std::string& text) {
   std::lock_guard lock(mutex_);
   if (id != waiting_for_) return;  // too late
@@ -169,6 +197,7 @@ std::string RunSupervision::WriteFile(const v1::HangNotice& notice, const std::s
 }
 
 void RunSupervision::OnNotice(const v1::HangNotice& notice) {
+  EndFollowing();
   if (!notice.hung()) {
     spdlog::warn("{}", notice.text());
     return;
@@ -178,8 +207,43 @@ void RunSupervision::OnNotice(const v1::HangNotice& notice) {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
   }
+  FollowHang(notice);
   ReportStacks(notice);
   Act(notice.text());
+}
+
+void RunSupervision::FollowHang(const v1::HangNotice& notice) {
+  HangFollower::Options options;
+  options.hang = static_cast<int>(notice.number() & 0x7fffffff);
+  options.idle_ms = std::max<int64_t>(0, static_cast<int64_t>(notice.idle_s() * 1000));
+  options.asks_ras = options_.ras;
+  std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  options.nodes = assignment_.group_world_size;
+  follower_ = std::make_unique<HangFollower>(
+      options,
+      [this](const LookMessage& message) {
+        std::lock_guard lock(control_mutex_);
+        if (control_.look) control_.look(message);
+      },
+      [this, hang = notice.number()](const evidence::Finding& finding) { ReportEvidence(hang, finding); });
+}
+
+void RunSupervision::EndFollowing() {
+  std::unique_ptr<HangFollower> follower;  // ends without the mutex
+  std::lock_guard lock(mutex_);
+  follower.swap(follower_);
+}
+
+void RunSupervision::ReportEvidence(uint64_t hang, const evidence::Finding& finding) {
+  v1::SupervisionEvent event;
+  event.set_kind(v1::SupervisionEvent::EVIDENCE);
+  event.set_rank(-1);
+  event.set_node(-1);
+  event.set_message(TextOf(finding));
+  spdlog::error("hang: {}", event.message());
+  *event.mutable_evidence() = ToEvidence(hang, finding);
+  Send(std::move(event));
 }
 
 void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
@@ -204,6 +268,10 @@ void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
   event.set_rank(-1);
   event.set_node(-1);
   event.set_message(merged.log);
+  Send(std::move(event));
+}
+
+void RunSupervision::Send(v1::SupervisionEvent event) {
   std::lock_guard lock(mutex_);
   event.set_round(assignment_.round);
   event.set_restart_count(assignment_.restart_count);
@@ -211,6 +279,13 @@ void RunSupervision::ReportStacks(const v1::HangNotice& notice) {
 }
 
 void RunSupervision::Act(const std::string& reason) {
+  if (options_.hang_action == "report") return;
+  HangFollower* follower = nullptr;  // stays: only this thread replaces it
+  {
+    std::lock_guard lock(mutex_);
+    follower = follower_.get();
+  }
+  if (follower != nullptr) follower->AwaitRas(kAwaitRas);
   std::lock_guard lock(control_mutex_);
   if (options_.hang_action == "restart" && control_.restart) {
     control_.restart(reason);

@@ -3,7 +3,8 @@
 // gives its ranks a folder for their stacks and collects them.
 //
 // A hang, in the client's thread: stacks of all ranks are asked for, waited for (5 s) and merged; they go to the log, to
-// a file and to the manager; only then comes the action.
+// a file and to the manager; only then comes the action. What communication libraries tell of it is looked for as long as
+// it lasts (hang_follower.h); an action that ends ranks waits for RAS's answer, which goes with them.
 #pragma once
 
 #include <condition_variable>
@@ -14,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "agent/evidence/evidence_reader.h"
+#include "agent/run/hang_follower.h"
 #include "agent/run/launcher_observer.h"
 #include "agent/run/supervision_client.h"
 #include "agent/stacks/stack_collector.h"
@@ -27,6 +30,8 @@ class RunSupervision {
     std::string hang_action = "report";  // report, restart, stop
     std::string file_folder;             // for the whole stacks; empty: the runtime folder's "stacks"
     std::string stack_folder;            // made for stacks under way; empty, or it cannot be made: a fresh one
+    Environment environment;             // of the ranks
+    bool ras = true;                     // NCCL's RAS may be asked
   };
 
   explicit RunSupervision(const Options& options);
@@ -46,23 +51,33 @@ class RunSupervision {
   void OnEvent(const LauncherEvent& event);
   void OnWaiting(const std::string& waits_for);
   void OnStacks(int id, const std::string& text);
+  void OnEvidence(int hang, const std::string& text);
   // From the manager. Blocks: in a thread of the client's.
   void OnNotice(const v1::HangNotice& notice);
 
   // Stacks of this node's ranks (local rank -> pid), as OnStacks() takes them; within 2 s.
   std::string Collect(const std::map<int, pid_t>& pids);
+  // What is new of a hang on this node, as OnEvidence() takes it; at once.
+  std::string Look(const LookMessage& message, const std::map<int, pid_t>& pids);
   // The folder that ranks get as TASKD_STACK_DIR; empty where none could be made.
   const std::string& stack_folder() const { return folder_; }
 
  private:
+  // Begins to ask for evidence of this hang; ends what was begun for another one.
+  void FollowHang(const v1::HangNotice& notice);
+  void EndFollowing();
+  void ReportEvidence(uint64_t hang, const evidence::Finding& finding);
   // What all nodes answer, merged, to the log, a file and the manager.
   void ReportStacks(const v1::HangNotice& notice);
   std::vector<stacks::RankStacks> Gather(int id, int nodes);
   std::string WriteFile(const v1::HangNotice& notice, const std::string& text);
   void Act(const std::string& reason);
+  void Send(v1::SupervisionEvent event);
 
   const Options options_;
   std::string folder_;
+
+  evidence::EvidenceReader evidence_reader_;  // of Look() alone
 
   std::mutex control_mutex_;  // guards control_, also while one of its functions runs; never taken under mutex_
   LauncherControl control_;
@@ -77,6 +92,7 @@ class RunSupervision {
   std::map<int, std::vector<std::string>> answers_;  // by id: one text a node
   int waiting_for_ = -1;
   std::unique_ptr<SupervisionClient> client_;
+  std::unique_ptr<HangFollower> follower_;  // of the open hang
 };
 
 }  // namespace taskd::run

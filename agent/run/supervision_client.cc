@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/address.h"
 #include "common/log.h"
+#include "common/ranges_text.h"
 #include "common/utf8.h"
 #include "grpcpp/channel.h"
 
@@ -18,6 +20,8 @@ using std::chrono::steady_clock;
 constexpr size_t kMaxBatch = 1000;
 constexpr size_t kMaxBatchBytes = size_t{1} << 20;
 constexpr size_t kMaxMessageBytes = size_t{64} * 1024;
+constexpr size_t kMaxEvidenceText = 2048;
+constexpr size_t kMaxRanges = 64;
 constexpr milliseconds kCallTimeout{5000};
 constexpr milliseconds kFirstPause{200};
 constexpr milliseconds kLongestPause{5000};
@@ -57,6 +61,35 @@ v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event) {
   result.set_world_size(event.world_size);
   result.set_time_ns(event.time_ns);
   result.set_message(event.reason);
+  return result;
+}
+
+v1::HangEvidence ToEvidence(uint64_t hang, const evidence::Finding& finding) {
+  const auto sound = [](const std::string& text) { return ValidUtf8(CutUtf8(text, kMaxEvidenceText)); };
+  v1::HangEvidence result;
+  result.set_number(hang);
+  if (finding.hang) {
+    result.set_found(true);
+    for (int rank : finding.hang->origins) result.add_origins(rank);
+    result.set_kind(finding.hang->kind);
+    result.set_group(sound(finding.hang->group));
+    result.set_operation(sound(finding.hang->operation));
+    result.set_since_ns(finding.hang->since_ns);
+    result.set_waiting(FormatRanges(finding.hang->waiting, kMaxRanges));
+    const std::vector<std::string> frames = absl::StrSplit(finding.hang->frames, '\n', absl::SkipEmpty());
+    for (const std::string& frame : frames) result.add_frames(sound(frame));
+    result.set_text(sound(finding.hang->text));
+  }
+  for (const std::string& note : finding.notes) result.add_notes(sound(note));
+  for (const readers::Source& source : finding.sources) {
+    v1::EvidenceSource* row = result.add_sources();
+    row->set_path(sound(source.path));
+    row->set_format(Name(source.format));
+    row->set_rank(source.rank);
+    row->set_records(source.records);
+    row->set_note(sound(source.note));
+  }
+  result.set_more_sources(static_cast<uint32_t>(finding.more_sources));
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "agent/evidence/node_evidence.h"
 #include "agent/run/launcher_event.h"
 #include "grpcpp/client_context.h"
 #include "proto/channel.h"
@@ -23,6 +24,8 @@ namespace taskd::run {
 
 // For Report(), which makes its text fit.
 v1::SupervisionEvent ToSupervisionEvent(const LauncherEvent& event);
+// Of the hang with this number. Texts that are no UTF-8 are replaced, and long ones cut.
+v1::HangEvidence ToEvidence(uint64_t hang, const evidence::Finding& finding);
 
 // Thread safety: any thread. Starts threads, so not before the launcher has forked what it forks.
 class SupervisionClient {

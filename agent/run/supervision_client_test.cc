@@ -31,7 +31,7 @@ SupervisionClient::Options To(int port, const std::string& secret = manager::kTe
 v1::SupervisionStatus Ask(int port) {
   std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(manager::Dial(port));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   v1::JobStatus status;
   stub->GetStatus(&context, {}, &status);
   return status.supervision();

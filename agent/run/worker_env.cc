@@ -129,7 +129,8 @@ class Builder {
     result["TORCHELASTIC_USE_AGENT_STORE"] = "True";
     result["TORCHELASTIC_ERROR_FILE"] = spec.error_file;
     result["TORCHELASTIC_SIGNALS_TO_HANDLE"] = SignalNames(options_.signals_to_handle);
-    result.emplace("NCCL_ASYNC_ERROR_HANDLING", "1");  // PyTorch 1.x
+    // PyTorch 1 knows this name; from 2.2 on each rank warns of it.
+    if (!context_.has_torch2) result.emplace("NCCL_ASYNC_ERROR_HANDLING", "1");
     result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
     if (place_.local_world_size > 1) result.emplace("OMP_NUM_THREADS", "1");
     if (!context_.cookie.empty()) {

@@ -46,6 +46,7 @@ struct WorkerContext {
   std::string host;         // of this node, as ${node} in prefixes
   std::string master_addr;  // MASTER_ADDR and MASTER_PORT of the ranks
   int master_port = 0;
+  bool has_torch2 = false;                   // HasTorch2
   std::string cookie;                        // the guard's (guard.h); empty: none
   std::vector<CpuSet> cpus;                  // by local rank, as NumaBinding has them
   std::map<std::string, std::string> extra;  // added last, wins over everything

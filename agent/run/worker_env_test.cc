@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agent/run/torch_version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -129,6 +130,33 @@ TEST_F(WorkerEnvTest, ATaskIsARankOfANodeWithOthers) {
   }
   EXPECT_EQ(NodeOf(options, assignment_, 2), 0);
   EXPECT_EQ(NodeOf(options, assignment_, 1), 1);
+}
+
+// PyTorch 2 warns of the name that PyTorch 1 knows, on each rank; where nobody knows which it is, both are set.
+TEST_F(WorkerEnvTest, TheNameThatPyTorchKnows) {
+  const auto torch = [&](const char* packages, const std::string& version) {
+    fs::create_directories(folder_ + "/venv/lib/" + packages + "/torch");
+    std::ofstream(folder_ + "/venv/lib/" + packages + "/torch/version.py")
+        << "from typing import Optional\n\n__version__ = '" << version << "'\ncuda: Optional[str] = '13.0'\n";
+  };
+  const auto is_old = [&] {
+    context_.has_torch2 = HasTorch2(context_.environment);
+    process::WorkerSpec worker = Build(Options({}))[0];
+    EXPECT_THAT(worker.environment, Contains(Pair("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")));
+    return worker.environment.contains("NCCL_ASYNC_ERROR_HANDLING");
+  };
+  fs::create_directories(folder_ + "/venv/bin");
+  std::ofstream(folder_ + "/venv/bin/python3") << "";
+  context_.environment = {{"PATH", "/nowhere:" + folder_ + "/venv/bin:/usr/bin"}};
+  EXPECT_TRUE(is_old());
+  torch("python3.12/site-packages", "2.11.0+cu130");
+  EXPECT_FALSE(is_old());
+  context_.environment = {{"PATH", "/usr/bin"}, {"PYTHON_EXEC", folder_ + "/venv/bin/python3"}};
+  EXPECT_FALSE(is_old());
+  torch("python3.8/site-packages", "1.13.0a0+debian");
+  EXPECT_TRUE(is_old());
+  torch("python3.8/site-packages", "");
+  EXPECT_FALSE(is_old());
 }
 
 TEST_F(WorkerEnvTest, WhatUsersSetStays) {

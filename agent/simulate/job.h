@@ -126,10 +126,11 @@ struct Job {
   double change_factor = 1;
   bool hidden_sync = false;          // a barrier without marks before the gradients are reduced
   bool forward_holds_waits = false;  // the forward mark contains the waits of its operations (DDP)
-  double leader_overlap = 0;    // Lit Silicon: computation of those who wait grows by this share of the overlapped wait
-  bool shared_storage = false;  // slow checkpoints hit all ranks
-  int restart_step = -1;        // the job restarts here: new processes, from this step again
-  int restart_dp = 0;           // and with so many replicas (elastic); 0: as before
+  double metrics_ms = 0;      // of the step before, on each rank, and then all replicas reduce a few bytes; 0: neither
+  double leader_overlap = 0;  // Lit Silicon: computation of those who wait grows by this share of the overlapped wait
+  bool shared_storage = false;    // slow checkpoints hit all ranks
+  int restart_step = -1;          // the job restarts here: new processes, from this step again
+  int restart_dp = 0;             // and with so many replicas (elastic); 0: as before
   bool restart_renumber = false;  // and the nodes change places
   Noise noise;
   Clocks clocks;

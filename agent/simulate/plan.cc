@@ -9,7 +9,7 @@ namespace taskd::simulate {
 namespace {
 
 constexpr double kOptimizerShare = 0.04;  // of a rank's computation
-constexpr double kWorldMs = 0.15;         // a few bytes through the whole job
+constexpr double kWorldMs = 0.15;         // a few bytes, through the whole job or among replicas
 constexpr double kNormMs = 0.3;           // statistics of normalisation layers
 constexpr double kBytesPerMs = 40e6;      // 40 GB/s
 
@@ -154,6 +154,7 @@ class Plan::StageProgram {
     const int count = layout_.microbatches;
     const int warmup = std::min(layout_.pp - 1 - stage_, count);
     const int steady = count - warmup;
+    if (job_.metrics_ms > 0) Metrics();
     for (int i = 0; i < warmup; ++i) {
       BeginForward();
       Exchange(-1, Recv("HcclRecv"));
@@ -290,6 +291,13 @@ class Plan::StageProgram {
     bucket.group = GroupType::kDp;
     bucket.ms = costs_.bucket;
     bucket.event = event;
+  }
+
+  void Metrics() {
+    Piece(job_.metrics_ms, false, 0);
+    program_.back().sequence = false;
+    program_.back().outside = true;
+    Collective(GroupType::kDp, "HcclAllreduce", kWorldMs);
   }
 
   void Finish() {

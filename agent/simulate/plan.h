@@ -46,6 +46,7 @@ struct Instruction {
   bool forward = false;   // kPiece: of a forward pass
   bool expert = false;    // grows with the tokens that the rank's experts get
   bool sequence = false;  // grows with the length of the microbatch
+  bool outside = false;   // kPiece: of the processor, which a slow device does not slow down
   GroupType group = GroupType::kTp;
   int stage = 0;
   int microbatch = 0;

@@ -119,7 +119,8 @@ void Replayer::Piece(const Present& now, const Instruction& instruction) const {
     double expected = nominal;
     if (by_sequence || by_work) expected *= now.sequence[static_cast<size_t>(i / replica_ranks)];
     if (instruction.expert) expected *= now.level[r] / static_cast<double>(Plan::kMeanLevel);
-    double ms = expected * now.ranks.speed[r] * effects.compute[r] * op_noise_[bits];
+    double ms = expected * now.ranks.speed[r] * op_noise_[bits];
+    if (!instruction.outside) ms *= effects.compute[r];
     ms *= 1 + (effects.memory[r] - 1) * instruction.memory;
     if (effects.unsteady[r] != 0) ms *= unsteady_noise_[bits >> 12];
     if ((bits >> 32) < tail) ms *= Uniform(Mix(bits), 1.5, 3);

@@ -10,16 +10,20 @@
 #include "absl/strings/str_cat.h"
 #include "marks/mark_fold.h"
 #include "proto/fold_messages.h"
+#include "proto/stream_connection.h"
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd::simulate {
 namespace {
 
-constexpr int kNodesPerChannel = 64;
 constexpr size_t kMaxQueued = 8;  // messages of a node
 // A message of many ranks is cut up long before gRPC's limit.
 constexpr size_t kFoldBytes = 1'000'000;
 constexpr auto kAnswerTimeout = std::chrono::seconds(30);
+// As a proxy's reports while counters move, behind folds and in one write with them.
+constexpr auto kReportInterval = std::chrono::milliseconds(500);
+// Handshakes at a time: a manager refuses those of one host beyond its budget.
+constexpr size_t kConnecting = 8;
 
 // What all streams wait for each other with.
 struct Shared {
@@ -32,7 +36,10 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
  public:
   NodeStream(Shared* shared, int node) : shared_(shared), node_(node) {}
 
-  void Open(v1::NodeLink::Stub* stub) {
+  // `alone`: the only stream of its connection, as real ones are.
+  void Open(v1::NodeLink::Stub* stub, bool alone) {
+    if (alone) context_.AddMetadata(proto::kOnlyCall, "1");
+    context_.set_wait_for_ready(true);  // a manager under load may refuse a handshake
     stub->async()->Connect(&context_, this);
     // Writes start on other threads: the call must not be over between a look at `ended_` and a write.
     AddHold();
@@ -57,6 +64,19 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   void SetRanks(v1::RankSet ranks) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     ranks_ = std::move(ranks);
+  }
+
+  // Folds, and behind them how far the ranks have come, as a proxy says it every second.
+  void SendWithReport(v1::NodeMessage folds, int64_t step) {
+    std::lock_guard<std::mutex> lock(shared_->mutex);
+    if (ended_ || closing_) return;
+    queue_.push_back(std::move(folds));
+    for (v1::RankStatus& rank : *ranks_.mutable_ranks()) {
+      rank.set_step(step);
+      rank.mutable_marks()->set_step(static_cast<uint64_t>(step + 1));
+    }
+    *queue_.emplace_back().mutable_ranks() = ranks_;
+    if (!writing_) WriteNext();
   }
 
   // With the lock.
@@ -98,7 +118,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
     if (ended_) return;
     if (!queue_.empty()) {
       writing_ = true;
-      StartWrite(&queue_.front());
+      StartWrite(&queue_.front(), queue_.size() > 1 ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions());
     } else if (closing_ && !closed_) {
       closed_ = true;
       StartWritesDone();
@@ -150,22 +170,13 @@ class SimulatedProxies::Impl {
   ~Impl() { End(); }
 
   absl::Status Connect(const std::string& manager, const proto::Security& security,
-                       const simulate::Simulator& simulator) {
+                       const simulate::Simulator& simulator, int nodes_per_connection) {
     manager_ = manager;
     security_ = security;
+    nodes_per_connection_ = nodes_per_connection;
     absl::Status status = Begin(simulator);
     if (!status.ok()) return status;
-    std::unique_lock<std::mutex> lock(shared_.mutex);
-    shared_.changed.wait_for(lock, kAnswerTimeout, [&] {
-      for (const auto& stream : streams_) {
-        if (!stream->answered() && !stream->done()) return false;
-      }
-      return true;
-    });
-    for (const auto& stream : streams_) {
-      if (!stream->answered() || stream->done()) return Ended(*stream);
-    }
-    return absl::OkStatus();
+    return AwaitAnswers(0);
   }
 
   absl::Status SendStep(simulate::Simulator& simulator) {
@@ -179,6 +190,10 @@ class SimulatedProxies::Impl {
       Rank& folded = *ranks_[static_cast<size_t>(rank)];
       for (const MarkRecord& mark : simulator.Marks(rank)) folded.fold.Add(mark);
     }
+    step_ = simulator.step();
+    const auto now = std::chrono::steady_clock::now();
+    reports_ = now >= reported_at_ + kReportInterval;
+    if (reports_) reported_at_ = now;
     return SendFolds();
   }
 
@@ -186,7 +201,7 @@ class SimulatedProxies::Impl {
     FinishFolds();
     absl::Status status = SendFolds();
     if (!status.ok()) return status;
-    for (const auto& stream : streams_) stream->Close();
+    for (const auto& stream : streams_) stream->Close();  // after which nothing is sent
     std::unique_lock<std::mutex> lock(shared_.mutex);
     shared_.changed.wait_for(lock, kAnswerTimeout, [&] {
       for (const auto& stream : streams_) {
@@ -216,7 +231,7 @@ class SimulatedProxies::Impl {
     Grow(simulator);
     nodes_ = simulator.node(simulator.ranks() - 1) + 1;
     for (int node = 0; node < nodes_; ++node) {
-      if (node % kNodesPerChannel == 0) {
+      if (node % nodes_per_connection_ == 0) {
         absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = proto::ManagerDial(manager_, security_).Channel();
         if (!channel.ok()) return channel.status();
         stubs_.push_back(v1::NodeLink::NewStub(*std::move(channel)));
@@ -228,6 +243,8 @@ class SimulatedProxies::Impl {
       hello.mutable_hello()->set_host(absl::StrCat("node", node));
       hello.mutable_hello()->set_identity(absl::StrCat("simulated-", simulator.job().seed, "-", node));
       hello.mutable_hello()->set_version(TASKD_VERSION);
+      hello.mutable_hello()->set_life(simulator.job().seed * 2 + 1);
+      hello.mutable_hello()->set_says_alive(true);
       v1::RankSet ranks;
       for (int rank = 0; rank < simulator.ranks(); ++rank) {
         if (simulator.node(rank) != node) continue;
@@ -238,8 +255,21 @@ class SimulatedProxies::Impl {
         status->set_step(-1);
       }
       stream.SetRanks(std::move(ranks));
-      stream.Open(stubs_.back().get());
+      stream.Open(stubs_.back().get(), nodes_per_connection_ == 1);
       stream.Send(std::move(hello));
+      absl::Status status = AwaitAnswers(kConnecting * static_cast<size_t>(nodes_per_connection_));
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  // Until at most so many of the newest streams have had no answer.
+  absl::Status AwaitAnswers(size_t open) {
+    std::unique_lock<std::mutex> lock(shared_.mutex);
+    for (; answered_ + open < streams_.size(); ++answered_) {
+      const NodeStream& stream = *streams_[answered_];
+      shared_.changed.wait_for(lock, kAnswerTimeout, [&] { return stream.answered() || stream.done(); });
+      if (!stream.answered() || stream.done()) return Ended(stream);
     }
     return absl::OkStatus();
   }
@@ -266,7 +296,9 @@ class SimulatedProxies::Impl {
     auto send = [&] {
       if (node < 0 || bytes == 0) return;
       if (status.ok()) status = WaitFor(node);
-      if (status.ok()) streams_[static_cast<size_t>(node)]->Send(std::exchange(message, {}));
+      NodeStream& stream = *streams_[static_cast<size_t>(node)];
+      if (status.ok() && reports_) stream.SendWithReport(std::exchange(message, {}), step_);
+      if (status.ok() && !reports_) stream.Send(std::exchange(message, {}));
       message.Clear();
       bytes = 0;
     };
@@ -287,6 +319,7 @@ class SimulatedProxies::Impl {
       for (const StepFold& step : rank.ready) {
         v1::RankStep* sent = message.mutable_folds()->add_steps();
         proto::FillFold(static_cast<int>(i), step, sent);
+        sent->set_number(folds_ + 1);
         bytes += sent->ByteSizeLong();
         ++folds_;
       }
@@ -327,10 +360,15 @@ class SimulatedProxies::Impl {
   proto::Security security_;
   Shared shared_;
   int nodes_ = 0;
+  size_t answered_ = 0;  // streams, from the first on
   std::vector<std::unique_ptr<v1::NodeLink::Stub>> stubs_;
   std::vector<std::unique_ptr<NodeStream>> streams_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   uint64_t folds_ = 0;
+  int nodes_per_connection_ = 1;
+  int64_t step_ = -1;
+  bool reports_ = false;  // with the folds of this step
+  std::chrono::steady_clock::time_point reported_at_;
 };
 
 SimulatedProxies::SimulatedProxies() : impl_(std::make_unique<Impl>()) {}
@@ -338,9 +376,10 @@ SimulatedProxies::~SimulatedProxies() = default;
 
 absl::StatusOr<std::unique_ptr<SimulatedProxies>> SimulatedProxies::Connect(const std::string& manager,
                                                                             const proto::Security& security,
-                                                                            const simulate::Simulator& simulator) {
+                                                                            const simulate::Simulator& simulator,
+                                                                            int nodes_per_connection) {
   std::unique_ptr<SimulatedProxies> proxies(new SimulatedProxies());
-  absl::Status status = proxies->impl_->Connect(manager, security, simulator);
+  absl::Status status = proxies->impl_->Connect(manager, security, simulator, nodes_per_connection);
   if (!status.ok()) return status;
   return proxies;
 }

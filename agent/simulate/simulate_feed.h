@@ -1,5 +1,5 @@
 // The proxies of a simulated job: one stream a node to a manager, over which go what a real proxy would send, the
-// hello, the ranks, and a fold of each rank and step. No files, no sockets, no processes; few threads, for thousands of
+// hello, the ranks every second, and a fold of each rank and step. No files, no sockets, no processes; few threads, for thousands of
 // nodes.
 //
 // Not thread-safe. The streams' own work runs on gRPC's threads.
@@ -19,10 +19,11 @@ namespace taskd::simulate {
 class SimulatedProxies {
  public:
   // Waits until the manager has answered each node. INVALID_ARGUMENT: the TLS files cannot be read. UNAVAILABLE: it
-  // did not answer.
+  // did not answer. Real proxies have a connection each; simulated ones may share some, which costs fewer descriptors.
   static absl::StatusOr<std::unique_ptr<SimulatedProxies>> Connect(const std::string& manager,
                                                                    const proto::Security& security,
-                                                                   const simulate::Simulator& simulator);
+                                                                   const simulate::Simulator& simulator,
+                                                                   int nodes_per_connection);
   ~SimulatedProxies();
 
   // Folds the simulator's last step and sends what is whole. Waits while a node has too much that the manager did not

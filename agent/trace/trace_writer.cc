@@ -95,7 +95,8 @@ void AppendMicroseconds(uint64_t ns, std::string& out) {
 class TraceWriter::Impl {
  public:
   Impl(uint64_t base_ns, Write write) : base_ns_(base_ns), write_(std::move(write)) {
-    out_ = R"({"displayTimeUnit":"ms","traceEvents":[)";
+    // By the producer the readers of profilers' traces know ours, and leave them alone.
+    out_ = R"({"displayTimeUnit":"ms","producer":"taskd trace","traceEvents":[)";
   }
 
   void BeginRank(TraceRank rank);

@@ -1,16 +1,11 @@
 #include "manager/job/job_link_service.h"
 
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <limits>
-#include <map>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,8 +14,7 @@
 #include "grpcpp/grpcpp.h"
 #include "manager/job/job_link_core.h"
 #include "manager/job/job_messages.h"
-#include "manager/rpc/stream_alarm.h"
-#include "manager/rpc/writing_reactor.h"
+#include "manager/job/stream_hub.h"
 #include "manager/switch/core.h"
 #include "manager/switch/job_name.h"
 #include "proto/guarded.h"
@@ -32,10 +26,6 @@ namespace {
 constexpr int kMaxInputBytes = 64 * 1024;
 // A caller whose input the node does not take is not read from, long before it is too much.
 constexpr size_t kMaxQueuedInputBytes = size_t{1} << 20;
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
-}
 
 JobEnd ReadEnd(const v1::NodeEnded& message) { return {message.code(), message.reason()}; }
 
@@ -125,48 +115,16 @@ void Fill(const JobAlive&, v1::JobNotice* notice) { notice->mutable_alive(); }
 void Fill(const RemoteAnswer&, v1::JobNotice*) {}  // only callers are sent those
 void Fill(const StreamEnd&, v1::JobNotice*) {}     // is not sent
 
-// The core with its clock, its lock and the streams.
-class Hub {
+class JobLinkHub : public StreamHub<JobLinkCore, JobMessage> {
  public:
-  // A stream. Called under the hub's lock: takes note, never calls the hub.
-  class Stream {
-   public:
-    virtual void Take(JobMessage message) = 0;
-    virtual void ReadOn() = 0;
-    virtual void End(const grpc::Status& status) = 0;
+  using StreamHub::StreamHub;
 
-   protected:
-    ~Stream() = default;
-  };
-
-  Hub(JobLinkCore::Options options, std::function<void(const std::string&)> on_waiting,
-      std::function<void(int, const std::string&)> on_end)
-      : core_(options), on_waiting_(std::move(on_waiting)), on_end_(std::move(on_end)), ticker_([this] { Run(); }) {}
-  ~Hub() { Close(); }
-
-  // The number of the stream, which `event(core, peer, now_ns)` has let the core know; 0: closed. Until Remove. At once,
-  // so that a stream which goes meanwhile is removed from both.
-  template <typename Event>
-  uint64_t Add(Stream* stream, const Event& event) {
-    std::lock_guard lock(mutex_);
-    if (closed_) return 0;
-    const uint64_t peer = next_peer_++;
-    streams_[peer] = stream;
-    Deliver(event(core_, peer, Now()));
-    return peer;
-  }
   void Remove(uint64_t peer) {
-    std::lock_guard lock(mutex_);
-    if (streams_.erase(peer) == 0) return;
-    paused_.erase(peer);
-    Deliver(core_.Lost(peer, Now()));
-  }
-
-  // `event(core, now_ns)` returns what the core wants done.
-  template <typename Event>
-  void Feed(const Event& event) {
-    std::lock_guard lock(mutex_);
-    if (!closed_) Deliver(event(core_, Now()));
+    {
+      std::lock_guard lock(mutex_);
+      paused_.erase(peer);
+    }
+    StreamHub::Remove(peer);
   }
   // Reads on once there is room for more.
   void ReadOn(uint64_t caller) {
@@ -180,20 +138,7 @@ class Hub {
     if (paused_.count(caller) > 0) Resume(caller);
   }
 
-  void Close() {
-    {
-      std::lock_guard lock(mutex_);
-      if (closed_) return;
-      closed_ = true;
-      for (auto& [peer, stream] : streams_) stream->End({grpc::StatusCode::UNAVAILABLE, "the manager is ending"});
-    }
-    wake_.notify_all();
-    ticker_.join();
-  }
-
  private:
-  static int64_t Now() { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
   void Resume(uint64_t caller) {
     if (core_.queued_bytes(caller) > kMaxQueuedInputBytes) return;
     paused_.erase(caller);
@@ -201,117 +146,56 @@ class Hub {
     if (found != streams_.end()) found->second->ReadOn();
   }
 
-  void Deliver(JobOutputs outputs) {
-    for (JobOutput& output : outputs) {
-      auto found = streams_.find(output.peer);
-      if (found != streams_.end()) found->second->Take(std::move(output.message));
-    }
-    if (std::string waits_for = core_.WaitsFor(); waits_for != waits_for_)
+  std::set<uint64_t> paused_;  // callers that are not read from now
+};
+
+// Tells of what has changed of a job.
+class Listener {
+ public:
+  Listener(std::function<void(const std::string&)> on_waiting, std::function<void(int, const std::string&)> on_end)
+      : on_waiting_(std::move(on_waiting)), on_end_(std::move(on_end)) {}
+
+  void operator()(JobLinkCore& core) {
+    if (std::string waits_for = core.WaitsFor(); waits_for != waits_for_)
       on_waiting_(waits_for_ = std::move(waits_for));
-    const JobEnd* end = core_.end();
+    const JobEnd* end = core.end();
     if (!std::exchange(ended_, end != nullptr) && end != nullptr) on_end_(end->code, end->reason);
-    const int64_t next = core_.next_tick_ns();
-    if (next < next_tick_ns_) wake_.notify_all();
-    next_tick_ns_ = next;
   }
 
-  void Run() {
-    std::unique_lock lock(mutex_);
-    while (!closed_) {
-      const int64_t now = Now();
-      next_tick_ns_ = core_.next_tick_ns();
-      if (next_tick_ns_ <= now) {
-        Deliver(core_.Tick(now));
-      } else if (next_tick_ns_ == std::numeric_limits<int64_t>::max()) {
-        wake_.wait(lock);
-      } else {
-        wake_.wait_for(lock, std::chrono::nanoseconds(next_tick_ns_ - now));
-      }
-    }
-  }
-
-  std::mutex mutex_;  // guards all
-  std::condition_variable wake_;
-  bool closed_ = false;
-  JobLinkCore core_;
-  const std::function<void(const std::string&)> on_waiting_;
-  const std::function<void(int, const std::string&)> on_end_;
+ private:
+  std::function<void(const std::string&)> on_waiting_;
+  std::function<void(int, const std::string&)> on_end_;
   std::string waits_for_;  // as told last
   bool ended_ = false;     // the same
-  int64_t next_tick_ns_ = std::numeric_limits<int64_t>::max();
-  uint64_t next_peer_ = 1;
-  std::map<uint64_t, Stream*> streams_;
-  std::set<uint64_t> paused_;  // callers that are not read from now
-  std::thread ticker_;         // last: it uses the others
 };
 
 // What both kinds of streams do: queue, and report to the hub what was sent.
 template <typename In, typename Out>
-class Reactor : public WritingReactor<grpc::ServerBidiReactor<proto::Guarded<In>, Out>, Out>, public Hub::Stream {
+class Reactor : public HubReactor<JobLinkHub, In, Out> {
  public:
-  explicit Reactor(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
+  using HubReactor<JobLinkHub, In, Out>::HubReactor;
 
-  void ReadOn() override {
-    std::lock_guard lock(this->mutex_);
-    if (this->ended_) return;
-    in_.Clear();  // or each stream would keep the largest message that it ever had
-    this->StartRead(&in_);
-  }
-  void End(const grpc::Status& status) override { Writing::End(status); }
   void OnWriteDone(bool ok) override {
     std::optional<std::pair<uint64_t, size_t>> sent;
     {
       std::lock_guard lock(this->mutex_);
       sent = std::exchange(sending_, std::nullopt);
     }
-    Writing::OnWriteDone(ok);
-    if (sent) hub_->Sent(sent->first, sent->second);
-  }
-  void OnCancel() override { Leave({grpc::StatusCode::CANCELLED, "the other side has gone"}); }
-  void OnDone() override {
-    hub_->Remove(peer_);
-    delete this;
+    HubReactor<JobLinkHub, In, Out>::OnWriteDone(ok);
+    if (sent) this->hub_->Sent(sent->first, sent->second);
   }
 
  protected:
   ~Reactor() override = default;
 
-  void StartOrEnd(const grpc::Status& refusal) {
-    if (!refusal.ok()) {
-      End(refusal);
-      return;
-    }
-    first_message_.Start(kFirstMessageTimeout, [this] { End(NoFirstMessage()); });
-    this->StartRead(&in_);
-  }
-  // The first message, or none any more.
-  bool IsFirst() {
-    if (peer_ != 0) return false;
-    first_message_.Stop();
-    return true;
-  }
-
-  void Leave(const grpc::Status& status) {
-    hub_->Remove(peer_);
-    End(status);
-  }
-
-  const std::shared_ptr<Hub> hub_;
-  proto::Guarded<In> in_;
-  std::atomic<uint64_t> peer_ = 0;  // 0: the first message has not come; OnCancel asks beside it
-
-  // With the mutex, which is taken after the hub's, never before it.
+  // With the mutex.
   std::deque<JobMessage> queue_;
   std::optional<std::pair<uint64_t, size_t>> sending_;  // command, bytes of data
-
- private:
-  StreamAlarm first_message_;
-  using Writing = WritingReactor<grpc::ServerBidiReactor<proto::Guarded<In>, Out>, Out>;
 };
 
 class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
  public:
-  NodeStream(std::shared_ptr<Hub> hub, const JobShape* shape) : Reactor(std::move(hub)), shape_(shape) {
+  NodeStream(std::shared_ptr<JobLinkHub> hub, const JobShape* shape) : Reactor(std::move(hub)), shape_(shape) {
     StartOrEnd(grpc::Status::OK);
   }
 
@@ -320,7 +204,7 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
     if (ended_) return;
     if (auto* end = std::get_if<StreamEnd>(&message)) {
       queue_.clear();  // one that does not read keeps the stream
-      EndLocked(ToGrpc(end->status));
+      EndLocked(proto::RefusalStatus(end->status));
       return;
     }
     if (auto* state = std::get_if<JobState>(&message)) {
@@ -360,18 +244,15 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
 
  private:
   grpc::Status Handle() {
-    if (!in_.refusal.ok()) return ToGrpc(in_.refusal);
+    if (!in_.refusal.ok()) return proto::RefusalStatus(in_.refusal);
     const v1::NodeReport& in = in_.message;
     if (IsFirst()) {
       if (!in.has_join()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a join"};
       grpc::Status allowed = CheckJob(in.join().job(), *shape_);
       if (!allowed.ok()) return allowed;
       spdlog::info("job: node {} of {} joins: {}", in.join().index(), in.join().nodes(), Printable(in.join().name()));
-      peer_ = hub_->Add(this, [&](JobLinkCore& core, uint64_t peer, int64_t now) {
-        return core.Join(peer, ReadJoin(in.join()), now);
-      });
-      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
-      return grpc::Status::OK;
+      return Join(
+          [&](JobLinkCore& core, uint64_t peer, int64_t now) { return core.Join(peer, ReadJoin(in.join()), now); });
     }
     hub_->Feed([&](JobLinkCore& core, int64_t now) -> JobOutputs {
       switch (in.kind_case()) {
@@ -428,14 +309,16 @@ class NodeStream final : public Reactor<v1::NodeReport, v1::JobNotice> {
 
 class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
  public:
-  CallerStream(std::shared_ptr<Hub> hub, const grpc::Status& refusal) : Reactor(std::move(hub)) { StartOrEnd(refusal); }
+  CallerStream(std::shared_ptr<JobLinkHub> hub, const grpc::Status& refusal) : Reactor(std::move(hub)) {
+    StartOrEnd(refusal);
+  }
 
   void Take(JobMessage message) override {
     std::lock_guard lock(mutex_);
     if (ended_) return;
     if (auto* end = std::get_if<StreamEnd>(&message)) {
       queue_.clear();  // as above
-      EndLocked(ToGrpc(end->status));
+      EndLocked(proto::RefusalStatus(end->status));
       return;
     }
     queue_.push_back(std::move(message));
@@ -459,15 +342,13 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
 
  private:
   grpc::Status Handle() {
-    if (!in_.refusal.ok()) return ToGrpc(in_.refusal);
+    if (!in_.refusal.ok()) return proto::RefusalStatus(in_.refusal);
     v1::RemoteInput& in = in_.message;
     if (IsFirst()) {
       if (!in.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "the first message is not a start"};
-      peer_ = hub_->Add(this, [&](JobLinkCore& core, uint64_t peer, int64_t now) {
+      return Join([&](JobLinkCore& core, uint64_t peer, int64_t now) {
         return core.Call(peer, in.start().host(), in.start().command(), now);
       });
-      if (peer_ == 0) return {grpc::StatusCode::UNAVAILABLE, "the manager is ending"};
-      return grpc::Status::OK;
     }
     if (in.has_start()) return {grpc::StatusCode::INVALID_ARGUMENT, "a second start"};
     if (in.input().size() > kMaxInputBytes) {
@@ -509,7 +390,7 @@ class CallerStream final : public Reactor<v1::RemoteInput, v1::RemoteOutput> {
 
 class JobLinkCallbackService final : public v1::JobLink::CallbackService {
  public:
-  JobLinkCallbackService(std::shared_ptr<Hub> hub, JobShape shape, bool remote)
+  JobLinkCallbackService(std::shared_ptr<JobLinkHub> hub, JobShape shape, bool remote)
       : hub_(std::move(hub)), shape_(std::move(shape)), remote_(remote) {
     MarkMethodCallback(0, proto::GuardedStream<v1::NodeReport, v1::JobNotice>(
                               [this](grpc::CallbackServerContext*) { return new NodeStream(hub_, &shape_); }));
@@ -527,7 +408,7 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
                                      "TASKD_TOKEN on every node"));
   }
 
-  const std::shared_ptr<Hub> hub_;
+  const std::shared_ptr<JobLinkHub> hub_;
   const JobShape shape_;
   const bool remote_;
 };
@@ -537,7 +418,8 @@ class JobLinkCallbackService final : public v1::JobLink::CallbackService {
 JobLinkService MakeJobLinkService(const JobShape& shape, bool hosted, bool remote,
                                   std::function<void(const std::string&)> on_waiting,
                                   std::function<void(int, const std::string&)> on_end) {
-  auto hub = std::make_shared<Hub>(JobLinkCore::Options{hosted}, std::move(on_waiting), std::move(on_end));
+  auto hub =
+      std::make_shared<JobLinkHub>(Listener(std::move(on_waiting), std::move(on_end)), JobLinkCore::Options{hosted});
   return {std::make_unique<JobLinkCallbackService>(hub, shape, remote), [hub] { hub->Close(); }};
 }
 

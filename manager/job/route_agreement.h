@@ -76,7 +76,7 @@ class RouteAgreementCore {
   using Time = std::chrono::steady_clock::time_point;
   struct Output {
     uint64_t peer;
-    RouteVerdict verdict;  // after identity, refused and unknown round the core has forgotten the peer
+    RouteVerdict message;  // after identity, refused and unknown round the core has forgotten the peer
   };
 
   static constexpr uint32_t kMaxNodes = 65536;

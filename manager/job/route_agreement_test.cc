@@ -62,7 +62,7 @@ class RouteAgreementTest : public ::testing::Test {
   std::vector<RouteVerdict> All(uint64_t peer) const {
     std::vector<RouteVerdict> verdicts;
     for (const Core::Output& output : out_) {
-      if (output.peer == peer) verdicts.push_back(output.verdict);
+      if (output.peer == peer) verdicts.push_back(output.message);
     }
     return verdicts;
   }
@@ -443,8 +443,8 @@ TEST_F(RouteAgreementTest, AnotherRankTableOrSizeIsAnotherRound) {
 TEST_F(RouteAgreementTest, TheLargestJob) {
   ProposeAll(Core::kMaxNodes);
   AcknowledgeAll(Core::kMaxNodes);
-  EXPECT_EQ(out_.back().verdict.kind, Kind::kCommit);
-  EXPECT_EQ(std::count_if(out_.begin(), out_.end(), [](const auto& o) { return o.verdict.kind == Kind::kCommit; }),
+  EXPECT_EQ(out_.back().message.kind, Kind::kCommit);
+  EXPECT_EQ(std::count_if(out_.begin(), out_.end(), [](const auto& o) { return o.message.kind == Kind::kCommit; }),
             Core::kMaxNodes);
 }
 
@@ -593,7 +593,7 @@ class Job {
   void Send() {
     for (Core::Output& output : out_) {
       auto stream = streams_.find(output.peer);
-      if (stream != streams_.end() && stream->second.node != nullptr) stream->second.down.push_back(output.verdict);
+      if (stream != streams_.end() && stream->second.node != nullptr) stream->second.down.push_back(output.message);
     }
     out_.clear();
   }

@@ -173,6 +173,11 @@ void JobLedger::OnStopped(int rank, uint64_t stopped_ms) {
   ledger_.Suspended(rank, now_ns - stopped_ns, now_ns, now_ns);
 }
 
+void JobLedger::OnSaved(int rank, const SavedInStep& saved) {
+  std::lock_guard lock(mutex_);
+  ledger_.Saved(rank, saved, Now());
+}
+
 void JobLedger::OnStep(int rank, const StepFold& fold) {
   std::lock_guard lock(mutex_);
   ledger_.Step(rank, fold, Now());

@@ -57,6 +57,7 @@ class JobLedger final : public ChangeSink {
   void OnPresence(int rank, bool attached);
   // Its process was stopped for so long until now.
   void OnStopped(int rank, uint64_t stopped_ms);
+  void OnSaved(int rank, const SavedInStep& saved);
   void OnStep(int rank, const StepFold& fold);
   // ChangeSink.
   void Changed(const SwitchState& state) override;

@@ -122,6 +122,26 @@ TEST(JobLedgerTest, ASwitchedOffStepIsUnmarked) {
   EXPECT_TRUE(Await(ledger, Category::kUnmarked));
 }
 
+// A launcher that was suspended for a day, or whose clock was set, tells of times that are not this life's.
+TEST(JobLedgerTest, EventsOfAnotherTimeHappenNow) {
+  constexpr int64_t kDayNs = int64_t{86400} * 1'000'000'000;
+  for (const int64_t off_ns : {-kDayNs, -365 * kDayNs, 365 * kDayNs}) {
+    JobLedger ledger({"ns/job", "", 2, true, nullptr}, "");
+    for (const Kind kind : {Kind::kStarted, Kind::kExited, Kind::kStarted, Kind::kEnded}) {
+      SupervisionEvent event = Event(kind, ledger.report()->incidents.empty() ? 0 : 1);
+      event.time_ns += off_ns;
+      event.code = kind == Kind::kExited ? 1 : 0;
+      ledger.OnEvent(event);
+    }
+    const ledger::Report report = *ledger.report();
+    ExpectSum(report);
+    EXPECT_LT(report.wall_s(), 3600);
+    ASSERT_EQ(report.incidents.size(), 1u);
+    EXPECT_NEAR(static_cast<double>(report.incidents[0].time_ns - report.since_ns), 0, 3600e9);
+    EXPECT_NEAR(static_cast<double>(report.attempts[0].until_ns - report.until_ns), 0, 1e9);
+  }
+}
+
 TEST(JobLedgerTest, IsKeptWithEachIncident) {
   std::string state;
   int saves = 0;

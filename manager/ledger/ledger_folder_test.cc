@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -192,6 +193,34 @@ TEST_F(LedgerFolderTest, AFolderThatOthersCanWriteToIsRefused) {
   const absl::Status refused = Make().Open().status();
   EXPECT_TRUE(absl::IsUnavailable(refused));
   EXPECT_THAT(refused.message(), HasSubstr("others can write to"));
+}
+
+TEST_F(LedgerFolderTest, AFolderOfSomebodyElseIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  std::filesystem::create_directories(folder_);
+  ASSERT_EQ(chmod(folder_.c_str(), 0700), 0);
+  ASSERT_EQ(chown(folder_.c_str(), 2002, 2002), 0);
+  const absl::Status refused = Make().Open().status();
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(refused.message(), HasSubstr("belongs to user 2002, not to this one, 0"));
+}
+
+TEST_F(LedgerFolderTest, WhatWasKeptStaysWhereTheDiskIsFull) {
+  LedgerFolder folder = Make();
+  ASSERT_TRUE(folder.Open().ok());
+  ASSERT_TRUE(folder.Save(Ledger(1)).ok());
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 1;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const absl::Status full = folder.Save(Ledger(2));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(full.message(), HasSubstr("File too large"));
+  EXPECT_EQ(Read(File(ledger::kKeptSuffix)), Ledger(1));
+  ASSERT_TRUE(folder.Save(Ledger(2)).ok());
+  EXPECT_EQ(Read(File(ledger::kKeptSuffix)), Ledger(2));
 }
 
 TEST_F(LedgerFolderTest, LinksAndPipesAreNoLedger) {

@@ -7,6 +7,7 @@
 
 #include "manager/switch/core.h"
 #include "manager/verdicts/diagnosis_core.h"
+#include "proto/grpc_listener.h"
 
 namespace grpc {
 class Service;
@@ -14,7 +15,9 @@ class Service;
 
 namespace taskd::manager {
 
-// Keeps no state but the streams, which ManagerCore::Close ends.
+// Both keep no state but the streams, which ManagerCore::Close ends. Proxies have a connection for their stream alone,
+// and are served by the listener; whoever has other calls on the same connection is served by gRPC.
+proto::GrpcListener::Open OpenNodeStreams(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis);
 std::unique_ptr<grpc::Service> MakeNodeService(std::shared_ptr<ManagerCore> core,
                                                std::shared_ptr<DiagnosisCore> diagnosis);
 

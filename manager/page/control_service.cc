@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "diagnosis/render.h"
 #include "grpcpp/grpcpp.h"
 #include "manager/page/job_report.h"
 #include "manager/page/status_messages.h"
@@ -33,10 +32,6 @@ constexpr size_t kPartOverheadBytes = 8;    // of each element, beside its own
 
 std::chrono::milliseconds Timeout(uint32_t asked_ms) {
   return std::chrono::milliseconds(asked_ms == 0 ? kDefaultTimeoutMs : std::min(asked_ms, kMaxTimeoutMs));
-}
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
 SwitchChange ReadChange(const v1::SetSwitchRequest& request) {
@@ -167,7 +162,7 @@ class ControlService final : public v1::Control::CallbackService {
     if (!allowed.ok()) return Answer(context, allowed);
     AgentCall call{0, request->operator_(), request->args_json()};
     absl::Status valid = CheckAgentCall(call);
-    if (!valid.ok()) return Answer(context, ToGrpc(valid));
+    if (!valid.ok()) return Answer(context, proto::RefusalStatus(valid));
     if (request->nodes_size() > kMaxCalledNodes) {
       return Answer(context, {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("nodes: more than ", kMaxCalledNodes)});
     }
@@ -191,8 +186,9 @@ class ControlService final : public v1::Control::CallbackService {
                                           v1::ReportPage* reply) override {
     grpc::Status allowed = CheckJob(request->job(), sources_.core->shape());
     if (!allowed.ok()) return Answer(context, allowed);
-    reply->set_html(RenderReport(sources_));
-    reply->set_headline(diagnosis::WriteHeadline(*sources_.diagnosis->report()));
+    JobReport report = RenderReport(sources_);
+    reply->set_html(std::move(report.html));
+    reply->set_headline(std::move(report.headline));
     return Answer(context, grpc::Status::OK);
   }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/realtime.h"
+#include "diagnosis/render.h"
 #include "manager/page/census.h"
 #include "view/report_page.h"
 
@@ -35,7 +36,7 @@ std::string SwitchText(const SwitchState& wanted, const Census& census) {
 
 }  // namespace
 
-std::string RenderReport(const JobSources& sources) {
+JobReport RenderReport(const JobSources& sources) {
   const JobSnapshot snapshot = sources.core->Snapshot();
   const Census census = TakeCensus(snapshot);
   const SupervisionSnapshot supervision = sources.supervision->Snapshot();
@@ -45,6 +46,7 @@ std::string RenderReport(const JobSources& sources) {
   page.version = TASKD_VERSION;
   page.made_ns = RealtimeNs();
   page.report = *sources.diagnosis->report();
+  std::string headline = diagnosis::WriteHeadline(page.report);
   const bool stepped = sources.history->newest().has_value();
   page.facts.emplace_back("state", JobStateName(supervision.state, page.report.state, census.attached != 0, stepped));
   if (!sources.core->shape().task_id.empty()) page.facts.emplace_back("task", sources.core->shape().task_id);
@@ -58,14 +60,16 @@ std::string RenderReport(const JobSources& sources) {
     page.facts.emplace_back("not supported", absl::StrJoin(sources.not_supported, ", "));
   page.facts.emplace_back("restarts", absl::StrCat(supervision.restarts));
   if (supervision.hang.has_value()) {
-    page.hang = std::string(absl::StripPrefix(supervision.hang->text, "hang: "));  // its kind stands beside it
+    const std::string text = supervision.hang_answer().text;
+    page.hang = std::string(absl::StripPrefix(text, "hang: "));  // its kind stands beside it
+    headline = absl::StrCat("hung: ", page.hang);
     page.stacks = sources.events->NewestStacks(HangSinceNs(supervision)).detail;
   }
   page.goodput = *sources.ledger->report();
   for (LoggedEvent& event : sources.events->Since(0, EventLog::kMaxEvents)) {
     page.events.push_back({event.time_ns, std::move(event.kind), std::move(event.text)});
   }
-  return view::RenderReportPage(page, *sources.history);
+  return {view::RenderReportPage(page, *sources.history), std::move(headline)};
 }
 
 }  // namespace taskd::manager

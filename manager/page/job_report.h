@@ -7,7 +7,12 @@
 
 namespace taskd::manager {
 
-// HTML (view/report_page.h). From any thread; takes some ten milliseconds where ranks and steps are many.
-std::string RenderReport(const JobSources& sources);
+struct JobReport {
+  std::string html;      // view/report_page.h
+  std::string headline;  // what the page says, in one line: of the same moment
+};
+
+// From any thread; takes some ten milliseconds where ranks and steps are many.
+JobReport RenderReport(const JobSources& sources);
 
 }  // namespace taskd::manager

@@ -21,6 +21,7 @@
 #include "common/ranges_text.h"
 #include "diagnosis/render.h"
 #include "manager/page/census.h"
+#include "manager/page/hang_json.h"
 #include "manager/page/job_report.h"
 #include "manager/page/status_messages.h"
 #include "manager/supervision/supervision_messages.h"
@@ -177,7 +178,12 @@ class Api {
       return Refuse(400, std::string(parameters.status().message()));
     }
     return Give(Shared("diagnosis", [&] {
-      return diagnosis::RenderJson(*sources_.diagnosis->report(), sources_.core->shape().name()) + "\n";
+      const std::string text = diagnosis::RenderJson(*sources_.diagnosis->report(), sources_.core->shape().name());
+      const SupervisionSnapshot supervision = sources_.supervision->Snapshot();
+      if (!supervision.hang.has_value()) return text + "\n";
+      Json json = Json::parse(text);
+      AddHang(supervision, HangSinceNs(supervision), json);
+      return Dump(json);
     }));
   }
 
@@ -230,7 +236,7 @@ class Api {
     HttpResponse response;
     response.content_type = "text/html; charset=utf-8";
     response.content_security_policy = view::kReportPagePolicy;
-    response.body = Shared("report", [&] { return RenderReport(sources_); });
+    response.body = Shared("report", [&] { return RenderReport(sources_).html; });
     return response;
   }
 
@@ -312,30 +318,8 @@ class Api {
   double UptimeS() const { return std::chrono::duration<double>(steady_clock::now() - sources_.started).count(); }
 
   Json HangJson(const SupervisionSnapshot& supervision) const {
-    if (!supervision.hang.has_value()) return {};
-    const HangVerdict& hang = *supervision.hang;
-    Json json;
-    json["text"] = hang.text;
-    json["idle_s"] = Rounded(hang.idle_s);
-    json["limit_s"] = Rounded(hang.limit_s);
-    json["lowest_step"] = hang.lowest_step;
-    json["highest_step"] = hang.highest_step;
-    json["ranks"] = hang.ranks;
-    std::vector<int> behind = hang.behind;
-    std::sort(behind.begin(), behind.end());
-    json["missing"] = FormatRanges(behind, kMaxRuns);
     const int64_t since_ns = HangSinceNs(supervision);
-    json["since"] = since_ns == 0 ? Json() : Json(Rfc3339(since_ns));
-    // As `taskd diagnose --from` answers of dumps. Steps do not say in which operation anybody stands.
-    json["origins"] = behind;
-    json["kind"] = behind.empty() ? "unknown" : "missing";
-    json["group"] = json["operation"] = "";
-    json["since_time"] = json["since"];
-    json["waiting"] = hang.waiting;
-    json["frames"] = Json::array();
-    const LoggedEvent stacks = sources_.events->NewestStacks(since_ns);
-    json["stacks"] = stacks.number == 0 ? Json() : Json(stacks.detail);
-    return json;
+    return HangToJson(supervision, since_ns, sources_.events->NewestStacks(since_ns).detail);
   }
 
   Json HeatmapJson(view::History::Value value, int64_t first, int64_t last, size_t most, int rows) const {

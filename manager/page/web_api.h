@@ -1,7 +1,7 @@
 // What the page and programs read over HTTP: /api/v1/..., JSON with "schema":1, and /report.html (docs/formats.md).
 //
-// Design: a rendering is shared by all who ask for the same within kShared, so that viewers cost next to nothing. All
-// renderings kept have a size in bytes; above it the oldest go.
+// Design: a rendering is shared by all who ask for the same within kSharedRendering, so that viewers cost next to
+// nothing. All renderings kept have a size in bytes; above it the oldest go.
 #pragma once
 
 #include <chrono>

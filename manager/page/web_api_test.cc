@@ -162,7 +162,57 @@ TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {
   EXPECT_EQ(hang["kind"], "missing");
   EXPECT_EQ(hang["since_time"], hang["since"]);
   EXPECT_EQ(hang["waiting"], "0, 1, 3");
+  EXPECT_EQ(hang["sources"], json::array());
   EXPECT_EQ(GetJson("live")["state"], "hung");
+}
+
+TEST_F(WebApiTest, AHangHasWhatTheLibrariesOfItsRanksProve) {
+  JobSnapshot job;
+  job.wanted.effective = MaskOf(SwitchKind::kStep);
+  job.nodes.push_back({0, "host", true, {}});
+  RankReport& rank = job.nodes[0].ranks.emplace_back();
+  rank.pid = 100;
+  rank.attached = true;
+  SteadyTime now{};
+  for (rank.step = 1; rank.step < 10; ++rank.step) {
+    rank.step_ms = 1000;
+    ++rank.marks[0];
+    supervision_->Look(job, now += std::chrono::seconds(1), 0);
+  }
+  for (int s = 0; s < 100; ++s) supervision_->Look(job, now += std::chrono::seconds(1), 5'000'000'000);
+  SupervisionEvent event;
+  event.kind = SupervisionEvent::Kind::kEvidence;
+  HangEvidence evidence;
+  evidence.hang = 1;
+  evidence.is_found = true;
+  evidence.origins = {3};
+  evidence.kind = "missing";
+  evidence.operation = "all_reduce";
+  evidence.since_ns = 4'000'000'000;
+  evidence.waiting = "0-2";
+  evidence.frames = {"f (a.py:1)"};
+  evidence.text = "rank 3 never came";
+  evidence.notes = {"a note"};
+  evidence.sources.push_back({"/tmp/r_0", "flight_recorder", 0, 7, "it is cut"});
+  evidence.sources.push_back({"localhost:28028", "nccl_ras", -1, 2, ""});
+  event.evidence = std::make_shared<const HangEvidence>(evidence);
+  ASSERT_TRUE(supervision_->Report({event}, now).ok());
+  const json hang = GetJson("hang")["hang"];
+  EXPECT_THAT(hang["text"].get<std::string>(), HasSubstr("hang: rank 3 never came; no rank has ended a step"));
+  EXPECT_EQ(hang["origins"], json::array({3}));
+  EXPECT_EQ(hang["operation"], "all_reduce");
+  EXPECT_EQ(hang["since_time"], "1970-01-01T00:00:04.000Z");
+  EXPECT_EQ(hang["frames"], json::array({"f (a.py:1)"}));
+  EXPECT_EQ(hang["evidence"], json::array({"a note"}));
+  EXPECT_EQ(hang["sources"], json::parse(R"([
+      {"path":"/tmp/r_0","format":"flight_recorder","rank":0,"records":7,"note":"it is cut"},
+      {"path":"localhost:28028","format":"nccl_ras","rank":null,"records":2,"note":""}])"));
+  EXPECT_EQ(hang["more_sources"], 0);
+  const json diagnosis = GetJson("diagnosis");
+  EXPECT_EQ(diagnosis["state"], "hung");
+  EXPECT_EQ(diagnosis["hang"]["origins"], json::array({3}));
+  EXPECT_THAT(diagnosis["hang"]["text"].get<std::string>(), ::testing::StartsWith("rank 3 never came; no rank"));
+  EXPECT_EQ(diagnosis["sources"], hang["sources"]);
 }
 
 TEST_F(WebApiTest, TheNewestIsAllThatThePageNeedsEachSecond) {

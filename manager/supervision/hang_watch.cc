@@ -135,13 +135,15 @@ HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, St
   const int64_t of_most = StepOfMost(std::move(steps));
   for (const RankPulse& rank : ranks) {
     for (uint64_t count : rank.marks) marks_seen_ = marks_seen_ || count != 0;
-    const auto known = known_.find(rank.rank);
-    if (known != known_.end() && known->second.pid != rank.pid) {
+    // One that has gone stays: it may come back as another process.
+    const auto [known, is_new] = known_.try_emplace(rank.rank, rank);
+    if (is_new) continue;
+    if (known->second.pid != rank.pid) {
       ++changes.renewed;
-    } else if (known != known_.end() && !IsFarAhead(rank.step, of_most)) {
+    } else if (!IsFarAhead(rank.step, of_most)) {
       changes.Add(known->second, rank);
     }
-    known_[rank.rank] = rank;  // one that has gone stays: it may come back as another process
+    known->second = rank;
   }
   CountSteps(ranks, now, changes);
   return changes;

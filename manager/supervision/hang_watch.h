@@ -21,11 +21,11 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "manager/switch/core.h"
 
 namespace taskd::manager {
@@ -114,7 +114,7 @@ class HangWatch {
   HangVerdict Describe(const std::vector<RankPulse>& ranks, SteadyTime now, Seconds limit) const;
 
   HangOptions options_;
-  std::map<int, RankPulse> known_;
+  absl::flat_hash_map<int, RankPulse> known_;
   std::deque<double> step_s_;  // the newest, oldest first
   int ended_steps_ = 0;        // since the (re)start; counts to 2
   int64_t reached_ = -1;       // the step that most ranks have

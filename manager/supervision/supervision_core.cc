@@ -52,6 +52,8 @@ const char* SupervisionKindName(SupervisionEvent::Kind kind) {
       return "resumed";
     case SupervisionEvent::Kind::kStacks:
       return "stacks";
+    case SupervisionEvent::Kind::kEvidence:
+      return "evidence";
     case SupervisionEvent::Kind::kUnknown:
       break;
   }
@@ -109,6 +111,7 @@ void SupervisionCore::Add(SupervisionEvent event) {
 }
 
 void SupervisionCore::Publish(const HangVerdict& verdict, int64_t realtime_ns) {
+  evidence_ = nullptr;
   SupervisionEvent event;
   event.kind = verdict.hung ? SupervisionEvent::Kind::kHang : SupervisionEvent::Kind::kResumed;
   if (verdict.behind.size() == 1) event.rank = verdict.behind[0];
@@ -155,6 +158,12 @@ std::optional<HangVerdict> SupervisionCore::Take(const SupervisionEvent& event, 
       state_ = State::kEnded;
       waits_for_.clear();
       return watch_.Restarted(now);
+    case Kind::kEvidence:
+      // The newest replaces what came before; of a hang that is over nobody wants to know any more.
+      if (watch_.open().has_value() && event.evidence != nullptr && event.evidence->hang == watch_.open()->number) {
+        evidence_ = event.evidence;
+      }
+      return std::nullopt;
     default:
       return std::nullopt;
   }
@@ -170,6 +179,7 @@ absl::Status SupervisionCore::Report(std::vector<SupervisionEvent> events, Stead
   for (SupervisionEvent& event : events) {
     if (event.time_ns == 0) event.time_ns = realtime_ns;
     const std::optional<HangVerdict> over = Take(event, observed);
+    event.evidence = nullptr;  // the event's line is enough
     Add(std::move(event));
     if (over.has_value()) Publish(*over, realtime_ns);
   }
@@ -227,6 +237,7 @@ SupervisionSnapshot SupervisionCore::Snapshot() const {
     snapshot.state = SupervisionSnapshot::State::kHung;
     snapshot.hung_ranks = watch_.open()->ranks;
     snapshot.hang = watch_.open();
+    snapshot.evidence = evidence_;
   }
   snapshot.restarts = restarts_;
   snapshot.rank_exits = rank_exits_;

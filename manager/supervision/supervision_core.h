@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -18,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "common/observed_clock.h"
+#include "manager/supervision/hang_evidence.h"
 #include "manager/supervision/hang_watch.h"
 #include "manager/switch/core.h"
 
@@ -25,7 +27,7 @@ namespace taskd::manager {
 
 // taskd.v1.SupervisionEvent.
 struct SupervisionEvent {
-  enum class Kind { kUnknown, kStarted, kExited, kRestarting, kEnded, kHang, kResumed, kStacks };
+  enum class Kind { kUnknown, kStarted, kExited, kRestarting, kEnded, kHang, kResumed, kStacks, kEvidence };
   Kind kind = Kind::kUnknown;
   int round = 0;
   int restart_count = 0;
@@ -37,6 +39,7 @@ struct SupervisionEvent {
   int world_size = 0;
   std::string message;
   int64_t time_ns = 0;
+  std::shared_ptr<const HangEvidence> evidence;  // of kEvidence
 };
 
 // "started", "exited", ...
@@ -48,10 +51,14 @@ struct SupervisionSnapshot {
   uint64_t restarts = 0;
   uint64_t rank_exits = 0;
   int hung_ranks = 0;
-  std::optional<HangVerdict> hang;       // the open one
-  std::vector<SupervisionEvent> events;  // newest last
-  std::string waits_for;                 // whom the rendezvous waits for; empty: for nobody
-  SteadyTime waits_since;                // if it does
+  std::optional<HangVerdict> hang;               // the open one
+  std::shared_ptr<const HangEvidence> evidence;  // of it; null: none has come
+  std::vector<SupervisionEvent> events;          // newest last
+  std::string waits_for;                         // whom the rendezvous waits for; empty: for nobody
+  SteadyTime waits_since;                        // if it does
+
+  // All that is known of `hang`, which there is.
+  HangEvidence hang_answer() const { return MergeEvidence(*hang, evidence == nullptr ? HangEvidence() : *evidence); }
 };
 
 // A launcher that wants to hear of hangs. Called under the core's lock: takes note and goes.
@@ -118,7 +125,8 @@ class SupervisionCore {
   std::string waits_for_;
   SteadyTime waits_since_;
   ObservedClock clock_;
-  HangWatch watch_;  // in that clock's time
+  HangWatch watch_;                               // in that clock's time
+  std::shared_ptr<const HangEvidence> evidence_;  // of its open hang
   std::set<HangSink*> sinks_;
   std::thread thread_;  // last: it uses the others
 };

@@ -171,6 +171,34 @@ TEST_F(SupervisionCoreTest, SilenceOfTheProxiesIsNoHang) {
   EXPECT_EQ(state(), State::kHung) << "nor is it the end of one";
 }
 
+TEST_F(SupervisionCoreTest, EvidenceIsOfTheOpenHang) {
+  const auto report = [this](uint64_t hang, const std::string& text) {
+    HangEvidence evidence;
+    evidence.hang = hang;
+    evidence.is_found = true;
+    evidence.origins = {1};
+    evidence.text = text;
+    SupervisionEvent event = Event(Kind::kEvidence, -1, text);
+    event.evidence = std::make_shared<const HangEvidence>(evidence);
+    ASSERT_TRUE(Report(event).ok());
+  };
+  report(1, "too early");
+  EXPECT_EQ(core_.Snapshot().evidence, nullptr);
+  Hang();
+  EXPECT_EQ(core_.Snapshot().evidence, nullptr);
+  report(1, "rank 1 came late");
+  report(1, "rank 1 never came");
+  report(7, "of another");
+  const SupervisionSnapshot snapshot = core_.Snapshot();
+  EXPECT_THAT(snapshot.hang_answer().text, HasSubstr("rank 1 never came; no rank has ended a step"));
+  EXPECT_EQ(snapshot.events.back().message, "of another");
+  EXPECT_EQ(snapshot.events.back().evidence, nullptr);
+  Look(true);
+  EXPECT_EQ(core_.Snapshot().evidence, nullptr);
+  Hang();
+  EXPECT_EQ(core_.Snapshot().evidence, nullptr) << "of a new hang nothing is known yet";
+}
+
 TEST_F(SupervisionCoreTest, RefusesWhatMakesNoSense) {
   for (Kind kind : {Kind::kUnknown, Kind::kHang, Kind::kResumed}) {
     EXPECT_EQ(Report(Event(kind)).code(), absl::StatusCode::kInvalidArgument);
@@ -208,7 +236,7 @@ TEST(SupervisionCoreThreadTest, LooksByItself) {
     ++looks;
     return JobSnapshot{};
   });
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (looks == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   EXPECT_GT(looks, 0);
 }

@@ -1,6 +1,11 @@
 #include "manager/supervision/supervision_messages.h"
 
+#include <algorithm>
 #include <chrono>
+#include <memory>
+#include <string>
+
+#include "common/utf8.h"
 
 namespace taskd::manager {
 namespace {
@@ -16,12 +21,71 @@ static_assert(static_cast<int>(Kind::kEnded) == v1::SupervisionEvent::ENDED);
 static_assert(static_cast<int>(Kind::kHang) == v1::SupervisionEvent::HANG);
 static_assert(static_cast<int>(Kind::kResumed) == v1::SupervisionEvent::RESUMED);
 static_assert(static_cast<int>(Kind::kStacks) == v1::SupervisionEvent::STACKS);
+static_assert(static_cast<int>(Kind::kEvidence) == v1::SupervisionEvent::EVIDENCE);
 static_assert(static_cast<int>(State::kRunning) == v1::SupervisionStatus::RUNNING);
 static_assert(static_cast<int>(State::kRestarting) == v1::SupervisionStatus::RESTARTING);
 static_assert(static_cast<int>(State::kHung) == v1::SupervisionStatus::HUNG);
 static_assert(static_cast<int>(State::kEnded) == v1::SupervisionStatus::ENDED);
 
+// A launcher is trusted; what it passes on comes from anybody's files. Beyond these it is cut.
+constexpr int kMaxOrigins = 4096;
+constexpr int kMaxFrames = 64;
+constexpr int kMaxNotes = 32;
+constexpr int kMaxSources = 256;
+constexpr size_t kMaxEvidenceText = 4096;
+
+std::string Cut(const std::string& text) { return CutUtf8(text, kMaxEvidenceText); }
+
+std::shared_ptr<const HangEvidence> ReadEvidence(const v1::HangEvidence& message) {
+  auto evidence = std::make_shared<HangEvidence>();
+  evidence->hang = message.number();
+  evidence->is_found = message.found();
+  for (int i = 0; i < std::min(message.origins_size(), kMaxOrigins); ++i) {
+    evidence->origins.push_back(message.origins(i));
+  }
+  evidence->kind = Cut(message.kind());
+  evidence->group = Cut(message.group());
+  evidence->operation = Cut(message.operation());
+  evidence->since_ns = message.since_ns();
+  evidence->waiting = Cut(message.waiting());
+  for (int i = 0; i < std::min(message.frames_size(), kMaxFrames); ++i) {
+    evidence->frames.push_back(Cut(message.frames(i)));
+  }
+  evidence->text = Cut(message.text());
+  for (int i = 0; i < std::min(message.notes_size(), kMaxNotes); ++i) evidence->notes.push_back(Cut(message.notes(i)));
+  for (int i = 0; i < std::min(message.sources_size(), kMaxSources); ++i) {
+    const v1::EvidenceSource& source = message.sources(i);
+    evidence->sources.push_back(
+        {Cut(source.path()), Cut(source.format()), source.rank(), source.records(), Cut(source.note())});
+  }
+  evidence->more_sources = message.more_sources();
+  return evidence;
+}
+
 }  // namespace
+
+void FillEvidence(const HangEvidence& evidence, v1::HangEvidence* message) {
+  message->set_number(evidence.hang);
+  message->set_found(evidence.is_found);
+  for (int rank : evidence.origins) message->add_origins(rank);
+  message->set_kind(evidence.kind);
+  message->set_group(evidence.group);
+  message->set_operation(evidence.operation);
+  message->set_since_ns(evidence.since_ns);
+  message->set_waiting(evidence.waiting);
+  for (const std::string& frame : evidence.frames) message->add_frames(frame);
+  message->set_text(evidence.text);
+  for (const std::string& note : evidence.notes) message->add_notes(note);
+  for (const HangEvidence::Source& source : evidence.sources) {
+    v1::EvidenceSource* out = message->add_sources();
+    out->set_path(source.path);
+    out->set_format(source.format);
+    out->set_rank(source.rank);
+    out->set_records(source.records);
+    out->set_note(source.note);
+  }
+  message->set_more_sources(static_cast<uint32_t>(evidence.more_sources));
+}
 
 SupervisionEvent ReadEvent(const v1::SupervisionEvent& message) {
   SupervisionEvent event;
@@ -36,6 +100,7 @@ SupervisionEvent ReadEvent(const v1::SupervisionEvent& message) {
   event.world_size = message.world_size();
   event.message = message.message();
   event.time_ns = message.time_ns();
+  if (message.has_evidence()) event.evidence = ReadEvidence(message.evidence());
   return event;
 }
 

@@ -8,6 +8,7 @@ namespace taskd::manager {
 
 SupervisionEvent ReadEvent(const v1::SupervisionEvent& message);  // an unknown kind stays unknown
 void FillSupervision(const SupervisionSnapshot& snapshot, v1::SupervisionStatus* message);
+void FillEvidence(const HangEvidence& evidence, v1::HangEvidence* message);
 void FillNotice(const HangVerdict& verdict, v1::HangNotice* message);
 
 }  // namespace taskd::manager

@@ -91,7 +91,7 @@ class SupervisionService final : public v1::Supervision::CallbackService {
     absl::Status taken = core_->Report(std::move(events), now);
     if (taken.ok() && request.has_waits_for()) core_->SetWaitsFor(request.waits_for(), now);
     if (taken.ok()) return grpc::Status::OK;
-    return {static_cast<grpc::StatusCode>(taken.code()), std::string(taken.message())};
+    return proto::RefusalStatus(taken);
   }
 
   const std::shared_ptr<SupervisionCore> core_;

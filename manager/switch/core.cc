@@ -159,7 +159,7 @@ ManagerCore::Node* ManagerCore::FindStream(uint64_t stream) {
 bool ManagerCore::Settled(const Node& node, uint64_t revision) {
   if (node.stream == 0) return true;
   bool heard = node.answered_revision >= revision;
-  for (const auto& [number, rank] : node.ranks) {
+  for (const Rank& rank : node.ranks) {
     if (!rank.report.attached) continue;
     if (rank.answered_revision < revision) return false;
     heard = true;
@@ -216,9 +216,9 @@ std::map<int, ManagerCore::Holder> ManagerCore::Holders() const {
   // that it is another node's rank: the better word counts, then the first one.
   std::map<int, Holder> holders;
   for (const auto& [key, node] : nodes_) {
-    for (const auto& [number, rank] : node.ranks) {
+    for (const Rank& rank : node.ranks) {
       int score = (node.stream != 0 ? 2 : 0) + (rank.report.attached ? 1 : 0);
-      auto [it, is_new] = holders.try_emplace(number, Holder{&node, &rank, score});
+      auto [it, is_new] = holders.try_emplace(rank.number(), Holder{&node, &rank, score});
       const bool is_first = score == it->second.score && rank.attached_as < it->second.rank->attached_as;
       if (!is_new && (score > it->second.score || is_first)) it->second = {&node, &rank, score};
     }
@@ -399,19 +399,32 @@ void ManagerCore::ForgetGone(SteadyTime now) {
   }
 }
 
-absl::StatusOr<std::map<int, ManagerCore::Rank>> ManagerCore::ReadRanks(std::vector<RankReport> reports) {
+ManagerCore::Rank* ManagerCore::Find(Ranks& ranks, int number) {
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), number,
+                                      [](const Rank& rank, int wanted) { return rank.number() < wanted; });
+  return found != ranks.end() && found->number() == number ? &*found : nullptr;
+}
+
+absl::StatusOr<ManagerCore::Ranks> ManagerCore::ReadRanks(std::vector<RankReport> reports) {
   if (reports.size() > kMaxRanksPerNode) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks: ", reports.size(), " are more than the ", kMaxRanksPerNode, " of one node"));
   }
-  std::map<int, Rank> ranks;
+  Ranks ranks;
+  ranks.reserve(reports.size());
   for (RankReport& report : reports) {
-    int number = report.rank;
-    if (number < 0) return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is negative"));
     CutUtf8(&report.reason, kMaxTextBytes);
-    if (!ranks.try_emplace(number, Rank{std::move(report), 0, 0, {}, {}}).second) {
-      return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", number, " is listed twice"));
-    }
+    ranks.push_back({std::move(report), 0, 0, {}, {}});
+  }
+  auto by_number = [](const Rank& a, const Rank& b) { return a.number() < b.number(); };
+  if (!std::is_sorted(ranks.begin(), ranks.end(), by_number)) std::sort(ranks.begin(), ranks.end(), by_number);
+  if (!ranks.empty() && ranks.front().number() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", ranks.front().number(), " is negative"));
+  }
+  const auto twice = std::adjacent_find(ranks.begin(), ranks.end(),
+                                        [](const Rank& a, const Rank& b) { return a.number() == b.number(); });
+  if (twice != ranks.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", twice->number(), " is listed twice"));
   }
   return ranks;
 }
@@ -460,7 +473,7 @@ uint64_t ManagerCore::TakeAnswer(Rank& rank, Rank* before, SteadyTime now) const
 }
 
 absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> reports, SteadyTime now) {
-  absl::StatusOr<std::map<int, Rank>> ranks = ReadRanks(std::move(reports));
+  absl::StatusOr<Ranks> ranks = ReadRanks(std::move(reports));
   if (!ranks.ok()) return ranks.status();
   Callbacks callbacks;
   uint64_t foreign_revision = 0;
@@ -470,9 +483,8 @@ absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> report
     if (node == nullptr) return absl::OkStatus();
     if (absl::Status room = MakeRoomForRanks(*node, ranks->size()); !room.ok()) return room;
     known_ranks_ += ranks->size() - node->ranks.size();
-    for (auto& [number, rank] : *ranks) {
-      auto known = node->ranks.find(number);
-      Rank* before = known == node->ranks.end() ? nullptr : &known->second;
+    for (Rank& rank : *ranks) {
+      Rank* before = Find(node->ranks, rank.number());
       const uint64_t attached_as = before == nullptr ? 0 : before->attached_as;
       if (rank.report.attached) rank.attached_as = attached_as != 0 ? attached_as : next_id_++;
       foreign_revision = std::max(foreign_revision, TakeAnswer(rank, before, now));
@@ -501,9 +513,9 @@ void ManagerCore::Applied(uint64_t stream, uint64_t revision, const std::vector<
     if (node == nullptr || revision > kept_.wanted.revision) return;
     node->answered_revision = std::max(node->answered_revision, revision);
     for (const RankAnswer& answer : ranks) {
-      auto found = node->ranks.find(answer.rank);
-      if (found == node->ranks.end()) continue;
-      Rank& rank = found->second;
+      Rank* found = Find(node->ranks, answer.rank);
+      if (found == nullptr) continue;
+      Rank& rank = *found;
       if (answer.state == RankAnswer::State::kUnreachable) {
         rank.report.attached = false;
         rank.report.reason = answer.reason;
@@ -607,9 +619,9 @@ JobSnapshot ManagerCore::Snapshot() const {
       copy.connected = node.stream != 0;
       if (copy.connected && SilenceOf(node) >= kSilent) copy.silent = SilenceOf(node);
       copy.ranks.reserve(node.ranks.size());
-      for (const auto& [number, rank] : node.ranks) {
+      for (const Rank& rank : node.ranks) {
         if (copy.connected && rank.report.attached) {
-          attached.push_back({number, rank.attached_as, snapshot.nodes.size() - 1, copy.ranks.size()});
+          attached.push_back({rank.number(), rank.attached_as, snapshot.nodes.size() - 1, copy.ranks.size()});
         }
         copy.ranks.push_back(rank.report);
       }

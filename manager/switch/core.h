@@ -188,7 +188,11 @@ class ManagerCore {
     uint64_t answered_revision = 0;  // the newest one; of an attached rank only
     SteadyTime answered_at;
     std::string failure;  // not empty: the answer was "cannot"
+
+    int number() const { return report.rank; }
   };
+  using Ranks = std::vector<Rank>;              // by number
+  static Rank* Find(Ranks& ranks, int number);  // null: it is not there
   struct Node {
     NodeHello hello;
     uint64_t stream = 0;  // 0: not connected
@@ -196,7 +200,7 @@ class ManagerCore {
     int64_t heard_ns = 0;            // of clock_
     bool outran = false;             // this stream was already found ahead of us
     uint64_t answered_revision = 0;  // the newest that the proxy itself has answered on this stream
-    std::map<int, Rank> ranks;
+    Ranks ranks;
     uint64_t gone = 0;                     // its place in gone_, 0 while it is connected
     std::optional<SteadyTime> gone_since;  // as of the first Look afterwards
   };
@@ -218,7 +222,7 @@ class ManagerCore {
   // Room for a node that is new. RESOURCE_EXHAUSTED: there is none.
   absl::Status MakeRoomFor(const NodeHello& hello);
   // By number; texts are cut. INVALID_ARGUMENT: as Report says.
-  static absl::StatusOr<std::map<int, Rank>> ReadRanks(std::vector<RankReport> reports);
+  static absl::StatusOr<Ranks> ReadRanks(std::vector<RankReport> reports);
   // Forgets the nodes that have been gone longest, until `node` may have `ranks`. RESOURCE_EXHAUSTED: that is not
   // enough, and nobody was forgotten.
   absl::Status MakeRoomForRanks(const Node& node, size_t ranks);

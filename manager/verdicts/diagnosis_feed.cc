@@ -179,6 +179,7 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
     At(presence.rank).communication_on = presence.communication_on;
     At(presence.rank).steps_on = presence.steps_on;
     TakeStopped(At(presence.rank), presence);
+    if (options_.on_saved && presence.saved.step >= 0) options_.on_saved(presence.rank, presence.saved);
     if (presence.communication_on) engine_.SetCommunicationOn(presence.rank, *presence.communication_on);
   }
   for (const auto& [number, attached] : before) {
@@ -344,7 +345,11 @@ std::string DiagnosisFeed::AdviseOnSteps() const {
   }
   if (counts_.steps > 0) return "";
   if (streams_.empty()) return "no node has connected yet";
-  if (attached == 0) return "no rank has attached: a rank does with its first mark (docs/marks.md)";
+  if (attached == 0) {
+    return "no rank has attached: a rank does with its first mark; PyTorch makes them where taskd is installed in the "
+           "ranks' "
+           "Python, or with -m taskd.torch (docs/marks.md)";
+  }
   return "no step has ended yet: only what a rank marks as \"step N\" is one (docs/marks.md)";
 }
 

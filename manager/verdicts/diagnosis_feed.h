@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/rank_report.h"
 #include "diagnosis/engine.h"
 #include "marks/step_fold.h"
 
@@ -34,6 +35,7 @@ struct RankPresence {
   std::optional<bool> communication_on = {};
   std::optional<bool> steps_on = {};
   uint64_t stopped_ms = 0;  // RankReport::stopped_ms
+  SavedInStep saved = {};
 
   friend bool operator==(const RankPresence&, const RankPresence&) = default;
 };
@@ -70,6 +72,8 @@ class DiagnosisFeed {
     std::function<void(int rank, bool attached)> on_presence;
     // Is told that a rank's process was stopped for so long until now.
     std::function<void(int rank, uint64_t stopped_ms)> on_stopped;
+    // Is told what each report says that a rank has saved.
+    std::function<void(int rank, const SavedInStep& saved)> on_saved;
     // Is shown all groups of a rank as the engine has them; none where the rank has gone for good.
     std::function<void(int node, int rank, const std::vector<GroupInfo>& groups)> on_groups;
   };
@@ -119,11 +123,11 @@ class DiagnosisFeed {
   struct Rank {
     uint64_t stream = 0;
     uint64_t rival = 0;  // the newest other stream that reports it as attached; it may have gone
-    Presence presence = Presence::kUnknown;
-    int local_rank = -1;
-    bool live = false;   // for the engine
     uint64_t life = 0;   // of the proxy that brought the newest fold
     uint64_t taken = 0;  // and that fold's number
+    int local_rank = -1;
+    Presence presence = Presence::kUnknown;
+    bool live = false;  // for the engine
     std::optional<bool> communication_on, steps_on;
     std::optional<uint64_t> stopped_ms;  // as its stream has said last; none: not yet
   };

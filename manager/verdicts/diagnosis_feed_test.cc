@@ -314,6 +314,23 @@ TEST_F(FeedTest, TellsHowLongRanksWereStopped) {
               testing::ElementsAre(std::pair(1, 300), std::pair(0, 1000), std::pair(1, 100), std::pair(0, 100)));
 }
 
+TEST_F(FeedTest, TellsWhatRanksHaveSaved) {
+  std::vector<std::pair<int, SavedInStep>> saved;
+  DiagnosisFeed::Options options;
+  options.on_saved = [&](int rank, const SavedInStep& of_rank) { saved.emplace_back(rank, of_rank); };
+  DiagnosisFeed feed(options);
+  std::vector<RankPresence> ranks = {{0, true}, {1, true}};
+  ranks[1].saved = {7, 100};
+  feed.Connect(1, 0, "host-a");
+  feed.Ranks(1, ranks);
+  ranks[1].attached = false;
+  feed.Connect(2, 1, "host-b");
+  feed.Ranks(2, {ranks[1]});  // not its rank
+  ranks[1].saved = {7, 250};  // all of it, now that it has ended
+  feed.Ranks(1, ranks);
+  EXPECT_THAT(saved, testing::ElementsAre(std::pair(1, SavedInStep{7, 100}), std::pair(1, SavedInStep{7, 250})));
+}
+
 TEST_F(FeedTest, LocalRanksWhereTheyAreNumberedInRows) {
   feed_.Connect(1, 3, "host-d");
   feed_.Ranks(1, {{24, true}, {25, true}, {26, false}, {27, true}});
@@ -420,7 +437,7 @@ TEST_F(FeedTest, ABrokenNodeCostsItsOwnRanks) {
       fold.step = step % 3 == 0 ? INT64_MAX : step * 31 - 500;
       fold.end_ns = UINT64_MAX - static_cast<uint64_t>(step);
       fold.head_ns = UINT64_MAX / 2;
-      fold.ops.resize(StepFold::kMaxOps, OpFold{0xffffffff, CommOp::kSend, INT32_MIN, 255, 0xffffffff, UINT64_MAX});
+      fold.ops.resize(StepFold::kMaxOps, OpFold{0xffffffff, CommOp::kSend, 255, INT32_MIN, 0xffffffff, UINT64_MAX});
       broken.steps.push_back({claimed, fold});
     }
     feed_.Folds(66, std::move(broken), now_);

@@ -86,8 +86,8 @@ class WatchReactor final : public WatcherReactor<v1::DiagnosisReport, DiagnosisC
 
 class DiagnosisService final : public v1::Diagnosis::CallbackService {
  public:
-  DiagnosisService(std::shared_ptr<DiagnosisCore> core, JobShape shape)
-      : core_(std::move(core)), shape_(std::move(shape)) {
+  DiagnosisService(std::shared_ptr<DiagnosisCore> core, JobShape shape, FillHang fill_hang)
+      : core_(std::move(core)), shape_(std::move(shape)), fill_hang_(std::move(fill_hang)) {
     MarkMethodCallback(
         0, proto::GuardedUnary<v1::GetReportRequest, v1::DiagnosisReport>(
                [this](auto* context, auto* request, auto* reply) { return GetReport(context, request, reply); }));
@@ -100,7 +100,10 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
   grpc::ServerUnaryReactor* GetReport(grpc::CallbackServerContext* context, const v1::GetReportRequest* request,
                                       v1::DiagnosisReport* reply) override {
     grpc::Status allowed = CheckJob(request->job(), shape_);
-    if (allowed.ok()) proto::FillReport(*core_->report(), JobName(request->job()), reply);
+    if (allowed.ok()) {
+      proto::FillReport(*core_->report(), JobName(request->job()), reply);
+      if (fill_hang_) fill_hang_(reply);
+    }
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(allowed);
     return reactor;
@@ -115,9 +118,11 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
                                                                const v1::GetReportRequest* request) override {
     auto* reactor = new PartsReactor<v1::DiagnosisReport>(context, &under_way_, CheckJob(request->job(), shape_));
     if (!reactor->open()) return reactor;
-    reactor->Begin([parts = ReportParts(core_->report(), JobName(request->job()))](v1::DiagnosisReport* part) mutable {
+    reactor->Begin([parts = ReportParts(core_->report(), JobName(request->job())),
+                    fill_hang = fill_hang_](v1::DiagnosisReport* part) mutable {
       if (parts.over()) return false;
       parts.Fill(part);
+      if (FillHang once = std::exchange(fill_hang, nullptr); once) once(part);
       return true;
     });
     return reactor;
@@ -130,13 +135,15 @@ class DiagnosisService final : public v1::Diagnosis::CallbackService {
 
   const std::shared_ptr<DiagnosisCore> core_;
   const JobShape shape_;
+  const FillHang fill_hang_;
   std::atomic<int> under_way_{0};
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeDiagnosisService(std::shared_ptr<DiagnosisCore> core, const JobShape& shape) {
-  return std::make_unique<DiagnosisService>(std::move(core), shape);
+std::unique_ptr<grpc::Service> MakeDiagnosisService(std::shared_ptr<DiagnosisCore> core, const JobShape& shape,
+                                                    FillHang fill_hang) {
+  return std::make_unique<DiagnosisService>(std::move(core), shape, std::move(fill_hang));
 }
 
 }  // namespace taskd::manager

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """A manager of a large job: how long a switch takes, and what the manager costs. manager_scale.py [--ranks N] [--switches N] [--seconds S]
 
-Starts a manager and one `taskd simulate`, whose proxies (8 ranks each) connect as real ones do and answer as if their ranks switched at
-once. First the job stands still and is switched on and off with `taskd switch`, one after the other: the manager's own time from the request to
+Starts a manager and one `taskd simulate`, whose proxies (8 ranks each, unless --ranks-per-node) connect as real ones do, report their ranks every second, and answer
+as if their ranks switched at once; --shared 1 gives each its own connection, too, as real ones have it. First the job stands still and is switched on and off with `taskd switch`, one after the other: the manager's own time from the request to
 the last rank's acknowledgement, and the time of the whole command. Then it runs with 1 step a second: CPU time and memory of the manager, also
 for each step of a rank that came (a machine that is too slow for the simulated job sends fewer than it should), and how long the last folds waited
 until they were judged, as the manager says it every two seconds.
@@ -54,8 +54,9 @@ def memory_mib(pid, field):
 class Job:
     """A manager, and simulated proxies at `rate` steps a second, after `fill_steps` as fast as it takes them."""
 
-    def __init__(self, program, folder, ranks, rate, fill_steps=0):
+    def __init__(self, program, folder, ranks, rate, fill_steps=0, simulate=None, shared=64, ranks_per_node=8):
         self.program, self.ranks = program, ranks
+        simulate = simulate or program
         self.address = f"127.0.0.1:{free_port()}"
         self.http = f"127.0.0.1:{free_port()}"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("TASKD_", "MINDX_", "POD_IP"))}
@@ -71,19 +72,19 @@ class Job:
                                       "--switch-file", os.path.join(folder, "no-switch-file"))
             self.wait(lambda: socket.create_connection(("127.0.0.1", int(self.address.rsplit(":", 1)[1])), 1).close() or True)
             if fill_steps > 0:
-                subprocess.run([program, "simulate", "--ranks", str(ranks), "--tp", "8", "--pp", "8", "--steps", str(fill_steps), "--manager",
+                subprocess.run([simulate, "simulate", "--ranks", str(ranks), "--tp", "8", "--pp", "8", "--steps", str(fill_steps), "--manager",
                                 self.address], env=self.environment, stdout=self.log, stderr=self.log, check=True)
                 self.began = time.monotonic()
             self.proxies = self.start("simulate", "--ranks", str(ranks), "--tp", "8", "--pp", "8", "--steps", "1000000",
-                                      "--rate", str(rate), "--manager", self.address)
+                                      "--rate", str(rate), "--nodes-per-connection", str(shared), "--ranks-per-node", str(ranks_per_node), "--manager", self.address, program=simulate)
             self.wait(lambda: self.switch(True)[0] == ranks)
             self.connected_s = time.monotonic() - self.began
         except BaseException:
             self.close()
             raise
 
-    def start(self, *arguments):
-        piece = subprocess.Popen([self.program, *arguments], env=self.environment, stdout=self.log, stderr=self.log)
+    def start(self, *arguments, program=None):
+        piece = subprocess.Popen([program or self.program, *arguments], env=self.environment, stdout=self.log, stderr=self.log)
         self.pieces.append(piece)
         return piece
 
@@ -129,8 +130,8 @@ class Job:
         self.log.close()
 
 
-def measure_switches(program, folder, ranks, switches):
-    job = Job(program, folder, ranks, 0.001)
+def measure_switches(program, folder, ranks, switches, **proxies):
+    job = Job(program, folder, ranks, 0.001, **proxies)
     try:
         acknowledged, command = [], []
         cpu = cpu_s(job.manager.pid)
@@ -141,7 +142,7 @@ def measure_switches(program, folder, ranks, switches):
             acknowledged.append(last_ms)
             command.append(wall_ms)
         cpu = cpu_s(job.manager.pid) - cpu
-        print(f"{switches} switches, {-(-ranks // 8)} nodes, {ranks} ranks, all acknowledged; all connected after {job.connected_s:.1f} s")
+        print(f"{switches} switches, {-(-ranks // proxies.get('ranks_per_node', 8))} nodes, {ranks} ranks, all acknowledged; all connected after {job.connected_s:.1f} s")
         show("request at the manager to the last acknowledgement", acknowledged)
         show("the whole command `taskd switch --json`", command)
         print(f"CPU of the manager for one switch: {cpu / switches * 1e3:.1f} ms; VmHWM {memory_mib(job.manager.pid, 'VmHWM'):.0f} MiB")
@@ -151,8 +152,8 @@ def measure_switches(program, folder, ranks, switches):
         job.close()
 
 
-def measure_cost(program, folder, ranks, seconds):
-    job = Job(program, folder, ranks, 1)
+def measure_cost(program, folder, ranks, seconds, rate, **proxies):
+    job = Job(program, folder, ranks, rate, **proxies)
     try:
         time.sleep(FIRST_S)
         before, lags_s = job.metrics(), []
@@ -169,7 +170,7 @@ def measure_cost(program, folder, ranks, seconds):
         found = {"cpu": manager, "proxies_cpu": proxies, "hwm_mib": memory_mib(job.manager.pid, "VmHWM"),
                  "rss_mib": memory_mib(job.manager.pid, "VmRSS"), "folds": folds, "us_a_fold": manager * passed / folds * 1e6,
                  "judging_us_a_fold": judging_s / folds * 1e6, "lag_s": lags_s}
-        print(f"{ranks} ranks at 1 step/s for {passed:.0f} s: manager {manager:.3f} CPU s/s, VmHWM {found['hwm_mib']:.0f} MiB, "
+        print(f"{ranks} ranks at {rate:g} step/s for {passed:.0f} s: manager {manager:.3f} CPU s/s, VmHWM {found['hwm_mib']:.0f} MiB, "
               f"RSS {found['rss_mib']:.0f} MiB; all simulated proxies together {proxies:.3f} CPU s/s", flush=True)
         print(f"{folds:.0f} steps of single ranks came: {found['us_a_fold']:.2f} us of the manager's CPU each, judging took {found['judging_us_a_fold']:.2f} us "
               f"of time each; {found['hwm_mib'] * 1024 / ranks:.1f} KiB a rank; lag p50 {percentile(lags_s, 50) * 1e3:.0f} ms, max {max(lags_s) * 1e3:.0f} ms",
@@ -181,18 +182,22 @@ def measure_cost(program, folder, ranks, seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=16384, help="a multiple of 64; 8 on a node")
+    parser.add_argument("--ranks", type=int, default=16384, help="a multiple of 64")
     parser.add_argument("--switches", type=int, default=50, help="0: do not switch")
-    parser.add_argument("--seconds", type=int, default=30, help="of the run with 1 step/s; 0: none")
+    parser.add_argument("--seconds", type=int, default=30, help="of the run with steps; 0: none")
+    parser.add_argument("--rate", type=float, default=1, help="steps a second; fewer where the machine cannot simulate as many")
     parser.add_argument("--taskd", default=os.path.join(ROOT, "build", "release", "bin", "taskd"))
+    parser.add_argument("--simulate", help="the program of the simulated proxies, where that is another one")
+    parser.add_argument("--shared", type=int, default=64, help="simulated proxies on one connection; real ones have a connection each")
+    parser.add_argument("--ranks-per-node", type=int, default=8, help="more where there are fewer descriptors than nodes: one peer may have half")
     parser.add_argument("--json", help="also write all numbers here")
     arguments = parser.parse_args()
-    found = {}
+    found, proxies = {}, {"simulate": arguments.simulate, "shared": arguments.shared, "ranks_per_node": arguments.ranks_per_node}
     with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
         if arguments.switches > 0:
-            found["switch"] = measure_switches(arguments.taskd, folder, arguments.ranks, arguments.switches)
+            found["switch"] = measure_switches(arguments.taskd, folder, arguments.ranks, arguments.switches, **proxies)
         if arguments.seconds > 0:
-            found["cost"] = measure_cost(arguments.taskd, folder, arguments.ranks, arguments.seconds)
+            found["cost"] = measure_cost(arguments.taskd, folder, arguments.ranks, arguments.seconds, arguments.rate, **proxies)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(found, file, indent=1)

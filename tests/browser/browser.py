@@ -76,4 +76,4 @@ class Browser:
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(60)

@@ -4,9 +4,11 @@ import {createInterface} from "node:readline";
 
 const [playwright, executablePath, ...further] = process.argv.slice(2);
 const {chromium} = createRequire(import.meta.url)(playwright);
-const browser = await chromium.launch({executablePath, args: ["--no-sandbox", ...further]});
+const patience = {timeout: 120000};  // on a busy machine
+const browser = await chromium.launch({executablePath, ...patience, args: ["--no-sandbox", ...further]});
 const context = await browser.newContext({viewport: {width: 1280, height: 1000}});
 const page = await context.newPage();
+page.setDefaultTimeout(patience.timeout);
 const requests = [], errors = [];
 page.on("request", request => requests.push({url: request.url(), at: Date.now()}));
 page.on("console", message => { if (message.type() === "error") errors.push(message.text()); });
@@ -18,7 +20,7 @@ const actions = {
   press: ({key}) => page.keyboard.press(key),
   move: ({x, y}) => page.mouse.move(x, y),
   press_at: ({x, y}) => page.mouse.click(x, y),
-  click: ({selector}) => page.click(selector, {timeout: 10000}),
+  click: ({selector}) => page.click(selector),
   scheme: ({scheme}) => page.emulateMedia({colorScheme: scheme}),
   size: ({width, height}) => page.setViewportSize({width, height}),
   screenshot: ({path, whole, selector}) => selector ? page.locator(selector).screenshot({path}) : page.screenshot({path, fullPage: whole}),

@@ -12,15 +12,15 @@ from training import Training
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 120
 
-# Steps of 50 ms; in step 20 rank 1 waits for ever, and rank 0 for it.
+# Steps of 50 ms until there is a file "hang": then rank 1 waits for ever, and rank 0 for it, a step later at least.
 HANGS = """
-import ctypes, os, threading, time
+import ctypes, itertools, os, sys, threading, time
 import taskd  # as the wheel's .pth does
 library = ctypes.CDLL(None)
 library.taskd_range_start.restype = ctypes.c_uint64
 library.taskd_range_start.argtypes = [ctypes.c_char_p]
 library.taskd_range_end.argtypes = [ctypes.c_uint64]
-rank = int(os.environ["RANK"])
+rank, folder = int(os.environ["RANK"]), sys.argv[1]
 
 def read_the_broken_shard():
     threading.Event().wait()
@@ -28,7 +28,18 @@ def read_the_broken_shard():
 def wait_for_the_others():
     threading.Event().wait()
 
-for step in range(20 + 1 - rank):
+def comes_to(step):
+    last = os.path.join(folder, "last")  # that rank 1 has ended
+    if rank == 0:
+        return not os.path.exists(last) or step <= int(open(last).read()) + 1
+    if os.path.exists(os.path.join(folder, "hang")):
+        with open(last + "~", "w") as file:
+            file.write(str(step - 1))
+        os.rename(last + "~", last)
+        return False
+    return True
+
+for step in itertools.takewhile(comes_to, itertools.count()):
     mark = library.taskd_range_start(b"step %d" % step)
     time.sleep(0.05)
     library.taskd_range_end(mark)
@@ -62,15 +73,21 @@ def test_a_hang_shows_who_is_behind_and_where_all_stand(stage, manager, browser)
     script = os.path.join(stage.folder, "hangs.py")
     with open(script, "w", encoding="utf-8") as file:
         file.write(HANGS)
-    launcher = Jobs(stage).launch("launcher", "--standalone", "--nproc-per-node=2", script=script,
-                                  environment={"TASKD_MANAGER": manager.address, "PYTHONPATH": harness.PYTHON_PACKAGE,
-                                               "TASKD_PROFILING_DIR": os.path.join(stage.folder, "profiling")})
+    jobs = Jobs(stage)
+    launcher = jobs.launch("launcher", "--standalone", "--nproc-per-node=2", script=script, script_arguments=[jobs.folder],
+                           environment={"TASKD_MANAGER": manager.address, "PYTHONPATH": harness.PYTHON_PACKAGE,
+                                        "TASKD_PROFILING_DIR": os.path.join(stage.folder, "profiling")})
     browser.open(url(manager))
-    browser.wait_text("#step", "19", timeout_s=PATIENCE_S)  # what both have reached
+    manager.wait_stepping(range(2), 100, PATIENCE_S)
+    jobs.put("hang")
+    wait_until(lambda: os.path.exists(os.path.join(jobs.folder, "last")), "rank 1 hangs", PATIENCE_S)
+    with open(os.path.join(jobs.folder, "last"), encoding="ascii") as file:
+        last = file.read()
+    browser.wait_text("#step", last, timeout_s=PATIENCE_S)  # what both have reached
     browser.wait_text("#state", "hung", timeout_s=PATIENCE_S)
     launcher.require_alive()
     assert browser.text("#verdict").startswith("hung: no rank has ended a step")
-    browser.wait_text("#hang", "Behind, at step 19: rank 1.", "read_the_broken_shard", "wait_for_the_others", timeout_s=PATIENCE_S)
+    browser.wait_text("#hang", f"Behind, at step {last}: rank 1.", "read_the_broken_shard", "wait_for_the_others", timeout_s=PATIENCE_S)
     report = stage.run("report", "--manager", manager.address, "-o", "-").stdout
     assert "<h1>hangs: no rank has ended a step" in report and "read_the_broken_shard" in report
     shot(browser, "hang.png")

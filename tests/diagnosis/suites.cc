@@ -586,6 +586,25 @@ void Quiet(int index, Draw& draw, Case& made) {
   job.noise.wander_correlation = draw.Of(std::array{0.0, 0.8});
 }
 
+// Replicas that reduce their metrics after each step, which blocks, and go on together: who is slow from there to its
+// gradients spends as long at both ends of the step as all.
+void H38(int index, Draw& draw, Case& made) {
+  Job& job = made.job;
+  job.layout.dp = std::array{2, 3, 4, 8, 32}[index / 2 % 5];
+  job.layout.microbatches = 1;
+  job.layout.dp_buckets = draw.Of(std::array{1, 4, 12});
+  job.layout.overlap_dp = draw.Chance(0.7);
+  job.step_ms = draw.Between(60, 1000);
+  job.metrics_ms = job.step_ms * draw.Between(0.1, 1);
+  job.steps = 400;
+  job.noise.op_sigma = draw.Between(0.02, 0.1);
+  job.marks.device = draw.Chance(0.5);
+  made.honesty = index % 2 == 0;
+  if (made.honesty) return;
+  const FaultKind kind = draw.Of(std::array{FaultKind::kCompute, FaultKind::kMemory});
+  AddFault(job, kind, draw.Of(std::array{1.2, 1.5, 2.0}), draw).first_step = 100 + draw.Below(50);
+}
+
 // Thousands of ranks: few operations each.
 void Scale(int index, Draw& draw, Case& made) {
   Job& job = made.job;
@@ -612,7 +631,7 @@ const std::vector<std::pair<std::string, Maker>>& Makers() {
   return makers;
 }
 
-// Uneven work; "u": of which the marks say nothing.
+// Besides, uneven work; "u": of which the marks say nothing. New ones come last: a case is drawn by its suite's number.
 const std::vector<std::pair<std::string, Maker>>& AllMakers() {
   static const auto& all = *new std::vector<std::pair<std::string, Maker>>([] {
     std::vector<std::pair<std::string, Maker>> makers = Makers();
@@ -625,6 +644,7 @@ const std::vector<std::pair<std::string, Maker>>& AllMakers() {
     add("W2u", {.loads = true, .known = false});
     add("W3", {.lengths = true, .loads = true, .faults = true});
     add("W3u", {.lengths = true, .loads = true, .faults = true, .known = false});
+    makers.emplace_back("H38", H38);
     return makers;
   }());
   return all;

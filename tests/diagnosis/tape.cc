@@ -155,7 +155,8 @@ void Numbers(Fold& fold, Visit visit) {
   visit(fold.step), visit(fold.process_id), visit(fold.start_ns), visit(fold.end_ns), visit(fold.previous_end_ns);
   visit(fold.forward_ns), visit(fold.forwards), visit(fold.dataloader_ns), visit(fold.dataloaders);
   visit(fold.checkpoint_ns), visit(fold.checkpoints), visit(fold.covered_ns), visit(fold.blocking_covered_ns);
-  visit(fold.head_ns), visit(fold.lead_ns), visit(fold.tail_ns), visit(fold.dataloader_own_ns);
+  visit(fold.covered_before_last_ns), visit(fold.head_ns), visit(fold.lead_ns), visit(fold.tail_ns),
+      visit(fold.dataloader_own_ns);
   visit(fold.forward_own_ns);
   visit(fold.checkpoint_own_ns), visit(fold.issues), visit(fold.issue_p10_ns), visit(fold.issue_p50_ns);
   visit(fold.work), visit(fold.works), visit(fold.odd_works), visit(fold.broken), visit(fold.host_only);

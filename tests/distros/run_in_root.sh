@@ -16,18 +16,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 hostname distros
 ip link set lo up
-above=$root/mnt  # the overlay does not see what is mounted there
-mount -t tmpfs tmpfs "$above"
-mkdir "$above"/{upper,work,root}
-mount -t overlay overlay -o "lowerdir=$root,upperdir=$above/upper,workdir=$above/work" "$above/root"
-root=$above/root
-mount -t proc proc "$root/proc"
-mount -t sysfs -o ro sysfs "$root/sys"
-mount --rbind /dev "$root/dev"
-mount -t tmpfs tmpfs "$root/dev/shm"
-mount -t tmpfs tmpfs "$root/tmp"
-mount -t tmpfs tmpfs "$root/run"
-printf '127.0.0.1 localhost distros\n::1 localhost\n' >"$root/etc/hosts"
+. "$here/layer.sh"
 mkdir "$root/scenario" "$root/scenario/out"
 cp "$wheel" "$here/scenario.py" "$root/scenario"
 mount --bind "$folder" "$root/scenario/out"

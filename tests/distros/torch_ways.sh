@@ -4,6 +4,9 @@
 #   torch_ways.sh ROOT [--slow] [WAY...]    as tests/lib/torch_ways.py
 #   torch_ways.sh ROOT --cost [OPTION...]   as tests/bench/training_cost.py
 #   torch_ways.sh ROOT --faults [OPTION...] as tests/diagnosis/real_faults.py; only the ranks run in the root filesystem
+#   torch_ways.sh ROOT --traces [OPTION...] as tests/diagnosis/real_traces.py, likewise
+#   torch_ways.sh ROOT --ledger [OPTION...] as tests/goodput/inject.py, likewise
+#   torch_ways.sh ROOT --hangs OUT          as tests/diagnosis/recorded/record_hangs.py, likewise
 #
 # Needs root. Everything it mounts, starts, writes and listens on is in namespaces of its own and in memory, so nothing of
 # it is left however this ends.
@@ -19,25 +22,23 @@ tree=$(cd "$(dirname "$0")/../.." && pwd)
 
 hostname distros
 ip link set lo up
-above=$root/mnt  # the overlay does not see what is mounted there
-mount -t tmpfs tmpfs "$above"
-mkdir "$above"/{upper,work,root}
-mount -t overlay overlay -o "lowerdir=$root,upperdir=$above/upper,workdir=$above/work" "$above/root"
-root=$above/root
-mount -t proc proc "$root/proc"
-mount -t sysfs -o ro sysfs "$root/sys"
-mount --rbind /dev "$root/dev"
-for folder in dev/shm tmp run; do mount -t tmpfs tmpfs "$root/$folder"; done
-printf '127.0.0.1 localhost distros\n::1 localhost\n' >"$root/etc/hosts"
+. "$tree/tests/distros/layer.sh"
 mkdir "$root/ways"
 cp -rL "$tree/build/release/python" "$root/ways/python"
 cp "$tree"/tests/lib/{torch_ways,torch_ways_rank,check_marks,ports}.py "$tree/tests/bench/training_cost.py" "$root/ways"
-if [ "${1-}" = --faults ]; then
+outside=
+case "${1-}" in
+  --faults) outside=diagnosis/real_faults.py ;;
+  --traces) outside=diagnosis/real_traces.py ;;
+  --ledger) outside=goodput/inject.py ;;
+  --hangs) outside=diagnosis/recorded/record_hangs.py ;;
+esac
+if [ -n "$outside" ]; then
   shift
   mount --bind /tmp "$root/tmp"
   mkdir -p "$root$tree"
   mount --bind "$tree" "$root$tree"
-  exec /usr/bin/python3 "$tree/tests/diagnosis/real_faults.py" --python "chroot $root python3" "$@"
+  exec /usr/bin/python3 "$tree/tests/$outside" --python "chroot $root python3" "$@"
 fi
 program=torch_ways.py
 if [ "${1-}" = --cost ]; then

@@ -4,6 +4,7 @@ import os
 
 import harness
 import pytest
+from from_files import named
 from harness import JOB, wait_until
 from synthetic_job import MS, START_NS, Job
 
@@ -24,10 +25,6 @@ def diagnose(stage, folder, *flags):
         assert list(verdict) == ["scope", "ids", "alternatives", "cause", "state", "since_step", "since_time", "slowdown", "slowdown_interval",
                                  "cost_ms_per_step", "cost_interval_ms", "confidence", "evidence", "text"]
     return report
-
-
-def named(report):
-    return [(verdict["scope"], verdict["ids"]) for verdict in report["verdicts"]]
 
 
 def slow_from(step, factor=1.5):

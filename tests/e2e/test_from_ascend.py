@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ascend_profiles import AscendJob
-from test_from_traces import diagnose, named, notes
+from from_files import diagnose, named, notes
 
 
 def slow_job(**options):

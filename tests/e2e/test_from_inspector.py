@@ -1,7 +1,7 @@
 """`taskd diagnose --from` what NCCL's Inspector plugin writes (tests named contract: by a writer of our own)."""
 import pytest
+from from_files import diagnose, named, notes
 from inspector_logs import InspectedJob
-from test_from_traces import diagnose, named, notes
 
 CROSSING = [[rank, rank + 2, rank + 4, rank + 6] for rank in (0, 1)] + [[0, 4], [1, 5], [2, 6], [3, 7]]
 

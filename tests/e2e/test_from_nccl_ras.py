@@ -1,23 +1,12 @@
 """`taskd diagnose --from` answers of NCCL's RAS: who holds a hung job up, as far as counts prove it. The answers are written by
 a writer of our own after the public description of the format."""
-import json
-
 import pytest
 from flight_dumps import WORLD, HungJob
+from from_files import diagnose, notes
 from ras_answers import RasJob
 
 LATER = "2026-06-19 06:52:56"
 DEAD = {"unresponsive": True, "considered_dead": True}
-
-
-def diagnose(stage, path, code=0):
-    done = stage.run("diagnose", "--json", "--from", str(path))
-    assert done.returncode == code, (done.returncode, done.stderr)
-    return json.loads(done.stdout) if code == 0 else done.stderr
-
-
-def notes(report):
-    return " | ".join(note["text"] for note in report["notes"])
 
 
 def behind():
@@ -90,6 +79,28 @@ def test_contract_another_operation(stage, tmp_path):
     (tmp_path / "ras.json").write_text(job.answer() + job.answer(LATER))
     found = diagnose(stage, tmp_path / "ras.json")["hang"]
     assert (found["origins"], found["kind"], found["operation"]) == ([3], "order", "AllReduce")
+
+
+def test_contract_another_operation_and_fewer(stage, tmp_path):
+    """As NCCL 2.28.9 answered where one rank broadcast, and the others had two operations queued."""
+    job = RasJob(4)
+    for rank in range(4):
+        job.counts["0x5111", rank] = {"AllReduce": 13, "AllGather": 13}
+    job.counts["0x5111", 2] = {"AllReduce": 12, "AllGather": 12, "Broadcast": 1}
+    (tmp_path / "ras.json").write_text(job.answer() + job.answer(LATER))
+    found = diagnose(stage, tmp_path / "ras.json")["hang"]
+    assert (found["origins"], found["kind"], found["waiting"]) == ([2], "order", "0, 1, 3")
+    assert "collective 25" in found["text"] and "rank 2 Broadcast, the others" in found["text"]
+
+
+def test_contract_which_of_two_is_not_known(stage, tmp_path):
+    job = behind()
+    for rank in set(range(8)) - {3}:
+        job.counts["0x5111", rank] = {"AllReduce": 8, "AllGather": 4}
+    (tmp_path / "ras.json").write_text(job.answer() + job.answer(LATER))
+    found = diagnose(stage, tmp_path / "ras.json")["hang"]
+    assert (found["origins"], found["kind"]) == ([3], "missing")
+    assert set(found["operation"].split(" or ")) == {"AllReduce", "AllGather"}
 
 
 def test_contract_ranks_that_ran_ahead(stage, tmp_path):

@@ -2,46 +2,38 @@
 releases have for GPUs (tests named contract: by a writer of our own)."""
 import gzip
 import json
+import random
 import re
 import shutil
 
 import chrome_traces
 import pytest
-from chrome_traces import GpuJob
+from chrome_traces import MS, GpuJob, slow_job
+from from_files import diagnose, named, notes
 from needs import needs_torch
 from synthetic_job import Job
 
 
-def diagnose(stage, *paths, code=0):
-    done = stage.run("diagnose", "--json", "--from", *map(str, paths))
-    assert done.returncode == code, (done.returncode, done.stderr)
-    return json.loads(done.stdout) if code == 0 else done.stderr
-
-
-def named(report):
-    return [(verdict["scope"], verdict["ids"]) for verdict in report["verdicts"]]
-
-
-def notes(report):
-    return " | ".join(note["text"] for note in report["notes"])
-
-
 # Real training on gloo, with the profiler that this PyTorch has
+
+SLOW_STEPS = 220  # more than 15 s of them: of three ranks on a busy machine nobody is named before
+
 
 @needs_torch
 def test_real_slow_rank(stage, tmp_path):
-    chrome_traces.record(tmp_path / "traces", slow_rank=1)
+    chrome_traces.record(tmp_path / "traces", slow_rank=1, steps=SLOW_STEPS)
     report = diagnose(stage, tmp_path / "traces")
     assert report["state"] == "slow" and named(report) == [("rank", [1])], report
-    # "ProfilerStep#N" counts from the profiler's first step.
-    assert 15 <= report["verdicts"][0]["since_step"] <= 24
+    # "ProfilerStep#N" counts from the profiler's first step. On a restless machine the rise stands out later; how exact it is,
+    # synthetic traces say.
+    assert 15 <= report["verdicts"][0]["since_step"] < SLOW_STEPS // 2
     assert [(source["format"], source["rank"]) for source in report["sources"]] == [("kineto", rank) for rank in range(3)]
     assert all(source["records"] > 1000 and source["note"] == "" for source in report["sources"])
 
 
 @needs_torch
 def test_real_slow_loader(stage, tmp_path):
-    chrome_traces.record(tmp_path / "traces", slow_rank=2, how="loader")
+    chrome_traces.record(tmp_path / "traces", slow_rank=2, steps=SLOW_STEPS, how="loader")
     report = diagnose(stage, tmp_path / "traces")
     assert named(report) == [("rank", [2])]
     assert report["verdicts"][0]["cause"] == "dataloader"
@@ -55,12 +47,6 @@ def test_real_healthy_job_names_nobody(stage, tmp_path):
 
 # The form of later releases, for GPUs
 
-def slow_job(**options):
-    job = GpuJob(**options)
-    job.extra[2] = (30, 20)
-    return job
-
-
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
 def test_contract_slow_rank(stage, tmp_path, compress):
     slow_job().write(tmp_path / "traces", compress=compress)
@@ -71,6 +57,25 @@ def test_contract_slow_rank(stage, tmp_path, compress):
     assert verdict["since_time"].startswith("2026-01-01T00:00:0")
     assert 15 < verdict["cost_ms_per_step"] < 25
     assert "node 1" in stage.run("diagnose", "--from", str(tmp_path / "traces")).stdout  # the host is in the file's name
+
+
+def test_contract_operation_called_before_the_profiler(stage, tmp_path):
+    """Its kernel is in the trace, its call is not (PyTorch 2.11): the others still have their calls, and so it is known when
+    they were issued: by ranks on devices, of which four are enough to tell a small fault from a busy host."""
+    job = slow_job()
+    job.extra[2] = (30, 6)
+    job.more_events = lambda rank: [{
+        "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "pid": 0, "tid": 20, "ts": 1000.5 * MS, "dur": 2 * MS, "args": {"stream": 20, "correlation": 7}}]
+    job.write(tmp_path / "traces")
+    assert named(diagnose(stage, tmp_path / "traces")) == [("rank", [2])]
+
+
+def test_contract_hosts_that_the_files_name_themselves(stage, tmp_path):
+    job = slow_job()
+    job.host_name = lambda rank: "ab"[rank // 2]
+    job.write(tmp_path / "traces", "rank{rank}.json")
+    assert "rank 2 (node 1)" in diagnose(stage, tmp_path / "traces")["verdicts"][0]["text"]
 
 
 @pytest.mark.parametrize("since", [30, 0])
@@ -100,6 +105,64 @@ def test_contract_healthy_job_is_ok(stage, tmp_path):
     GpuJob().write(tmp_path / "traces")
     report = diagnose(stage, tmp_path / "traces")
     assert (report["state"], report["verdicts"], report["steps"]["last"]) == ("ok", [], 159)
+
+
+def test_contract_a_step_that_the_profilers_end_has_cut_is_none(stage, tmp_path):
+    """A loop that is over has begun one step more: who compares by it calls 1 ms the time of a step."""
+    job = GpuJob()
+    whole = job.write(tmp_path / "whole")
+    last = max(event["ts"] + event["dur"] for event in json.loads(whole[0].read_text())["traceEvents"] if event["ph"] == "X")
+    job = GpuJob()
+    job.more_events = lambda rank: [{"ph": "X", "cat": category, "name": "ProfilerStep#160", "pid": 1234, "tid": 1234, "ts": last + 10,
+                                     "dur": 900} for category in ("user_annotation", "gpu_user_annotation")]
+    job.write(tmp_path / "cut")
+    of_whole, of_cut = diagnose(stage, tmp_path / "whole"), diagnose(stage, tmp_path / "cut")
+    assert of_whole["steps"] == of_cut["steps"] and of_whole["resolution"] == of_cut["resolution"]
+
+
+def test_contract_a_whole_step_whose_operation_is_missing_counts(stage, tmp_path):
+    """It ends behind the profiler's end, on one rank."""
+    paths = slow_job().write(tmp_path / "traces")
+    trace = json.loads(paths[0].read_text())
+    trace["traceEvents"].remove([event for event in trace["traceEvents"] if event["name"].startswith("ncclDevKernel")][-1])
+    paths[0].write_text(json.dumps(trace))
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [2])] and report["verdicts"][0]["evidence"][0]["peers"] == 3, report["verdicts"]
+
+
+def write_host_job(folder, forward):
+    """Three ranks that compute on the processor, 90 steps of 46 ms; from the 30th on rank 1 stands in each for a time of its own before
+    it has computed its loss, 25 ms in the mean. `forward`: the annotation around that, None for none."""
+    folder.mkdir()
+    random_ = random.Random(7)
+    events, now = {rank: [] for rank in range(3)}, 0.0
+
+    def event(rank, name, start, end, category="cpu_op", tid=1):
+        events[rank].append({"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": 1000 * start,
+                             "dur": 1000 * (end - start)})
+    for step in range(90):
+        arrived = {}
+        for rank in events:
+            loss = now + 20 + random_.gauss(0, .3) + (random_.expovariate(1 / 25) if rank == 1 and step >= 30 else 0)
+            if forward:
+                event(rank, forward, now + 1, loss, "user_annotation")
+            for layer in range(4):
+                event(rank, "autograd::engine::evaluate_function: MmBackward0", loss + 6 * layer, loss + 6 * layer + 5)
+            arrived[rank] = loss + 24
+        for rank, at in arrived.items():
+            event(rank, "gloo:all_reduce", at, max(arrived.values()) + 1, "user_annotation", tid=2)
+            event(rank, f"ProfilerStep#{step}", now, max(arrived.values()) + 2, "user_annotation")
+        now = max(arrived.values()) + 2
+    for rank, of_rank in events.items():
+        (folder / f"rank{rank}.json").write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 3}, "traceEvents": of_rank}))
+
+
+@pytest.mark.parametrize("forward", ["DistributedDataParallel.forward", None])
+def test_contract_pauses_are_told_from_slowness(stage, tmp_path, forward):
+    """A pause lies in one part of the step, slowness in all. What comes before the first gradients is forward, named or not."""
+    write_host_job(tmp_path / "traces", forward)
+    report = diagnose(stage, tmp_path / "traces")
+    assert named(report) == [("rank", [1])] and report["verdicts"][0]["cause"] == "gc", report["verdicts"]
 
 
 def test_contract_clocks_hours_apart(stage, tmp_path):
@@ -271,14 +334,17 @@ def test_nothing_known_is_wrong_usage(stage, tmp_path):
 
 def test_several_paths_and_standard_input(stage, tmp_path):
     paths = slow_job().write(tmp_path / "traces", compress=True)
-    assert named(diagnose(stage, *paths)) == [("rank", [2])]
+    slow = diagnose(stage, *paths)
+    assert named(slow) == [("rank", [2])]
     one = [flag for path in paths for flag in ("--from", str(path))]
     assert stage.run("diagnose", "--json", *one).stdout == stage.run("diagnose", "--json", "--from", *map(str, paths)).stdout
     with open(paths[2], "rb") as file:
         report = stage.run("diagnose", "--json", "--from", *map(str, paths[:2]), "-", str(paths[3]), stdin=file)
     assert named(json.loads(report.stdout)) == [("rank", [2])], report.stderr
     goodput = json.loads(stage.run("goodput", "--json", "--from", *map(str, paths)).stdout)
-    assert goodput["slots"] == 4 and goodput["seconds"]["straggler"] > 0
+    assert goodput["slots"] == 4 and goodput["seconds"]["straggler"] > 0 and goodput["seconds"]["redone"] == 0
+    since = slow["verdicts"][0]["since_time"]
+    assert [(incident["kind"], incident["time"]) for incident in goodput["incidents"]] == [("straggler", since)]
     with open(paths[2], "rb") as file:  # is there once, and goodput looks twice
         again = stage.run("goodput", "--json", "--from", *map(str, paths[:2]), "-", str(paths[3]), stdin=file)
     assert json.loads(again.stdout)["seconds"] == goodput["seconds"]
@@ -293,6 +359,8 @@ def test_a_trace_that_begins_at_0(stage, tmp_path):
             {"traceEvents": steps, "distributedInfo": {"rank": rank, "world_size": 2}}))
     goodput = json.loads(stage.run("goodput", "--json", "--from", str(tmp_path)).stdout)
     assert goodput["rank_s"] == pytest.approx(2, abs=0.01)
+    assert goodput["since"] is None and goodput["seconds"]["redone"] == 0
+    assert "1.0 s at no known time of day" in stage.run("goodput", "--from", str(tmp_path)).stdout
 
 
 def test_folders_of_marks_that_nodes_left(stage, tmp_path):
@@ -307,8 +375,6 @@ def test_folders_of_marks_that_nodes_left(stage, tmp_path):
     out = tmp_path / "trace.json"
     done = stage.run("trace", "--from", str(tmp_path / "job"), str(tmp_path / "node1"), "-o", str(out))
     assert done.returncode == 0 and "4 ranks" in done.stdout, done.stderr
-    slow_job().write(tmp_path / "traces")
-    assert "judged by themselves" in diagnose(stage, tmp_path / "traces", tmp_path / "job", code=2)
 
 
 def test_a_pattern_and_a_report(stage, tmp_path):

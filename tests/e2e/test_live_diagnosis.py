@@ -244,8 +244,9 @@ def test_marks_become_a_verdict(stage):
         for rank in range(4):
             stage.python(f"rank{rank}", TRAINING, {"TASKD_SOCKET": proxies[rank // 2].socket, "RANK": rank}, str(rank),
                          str(barrier.port), "60" if rank == 2 else "-1")
-        harness.wait_until(lambda: names(manager, 2), "rank 2 is named", 120, 0.2)
-        assert [ids for scope, ids, _ in open_verdicts(manager) if scope == "rank"] == [[2]], "and nobody else"
+        # On a busy machine another one may be slow, too, for a while.
+        harness.wait_until(lambda: [ids for scope, ids, _ in open_verdicts(manager) if scope == "rank"] == [[2]],
+                           "rank 2 is named, and nobody else", 120, 0.2)
         assert report_of(manager).ranks == 4
     finally:
         barrier.close()

@@ -67,17 +67,18 @@ torch.distributed.init_process_group("gloo", **eval(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("arguments, seen", [({}, True), ({"init_method": "env://"}, True), ({"rank": 1, "world_size": 2}, False),
-                                             ({"init_method": "tcp://127.0.0.1:%d", "rank": 1, "world_size": 2}, False)])
+@pytest.mark.parametrize("arguments, seen", [({}, 3), ({"init_method": "env://"}, 3), ({"rank": 1, "world_size": 2}, 1),
+                                             ({"init_method": "tcp://127.0.0.1:%d", "rank": 1, "world_size": 2}, 1),
+                                             ({"init_method": "tcp://127.0.0.1:%d?rank=1&world_size=2"}, None)])
 def test_a_process_is_seen_while_it_waits_for_the_others(stage, manager, recording, proxy, arguments, seen):
-    """By the rank that the environment has, where torch will take it from there: nobody else comes here."""
+    """By the rank that it is given, or else that the environment has, where torch will take it from there: nobody else comes here."""
     port = harness.free_port()
     given = repr(arguments) % port if "%" in repr(arguments) else repr(arguments)
     environment = {"TASKD_SOCKET": proxy.socket, "LD_PRELOAD": harness.LIBRARY, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": 1,
                    "RANK": 3, "WORLD_SIZE": 4, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     process = stage.python("waits", WAITS, environment, given)
-    if seen:
-        manager.wait_attached([3])
+    if seen is not None:
+        manager.wait_attached([seen])
     else:
         with socket.create_server(("127.0.0.1", port)) as master:
             with master.accept()[0]:  # it has come to the store, which never answers

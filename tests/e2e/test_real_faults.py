@@ -1,4 +1,6 @@
-"""tests/diagnosis/real_faults.py, a little of it: a real fault is named, and hidden waits are no healthy job."""
+"""tests/diagnosis/real_faults.py, a little of it: a real fault is named, and hidden waits are no healthy job. And that traces of
+PyTorch's profiler say the same (real_traces.py)."""
+import argparse
 import json
 import os
 import random
@@ -9,6 +11,7 @@ import stubs
 
 sys.path.insert(0, os.path.join(stubs.REPOSITORY, "tests", "diagnosis"))
 import real_faults  # noqa: E402
+import real_traces  # noqa: E402
 
 
 def test_intervals():
@@ -67,6 +70,29 @@ def test_own_time_is_read_from_the_marks(tmp_path):
     write(1, lambda step: 40 if step < 20 else 50)
     assert real_faults.own_times(tmp_path)[1][25] == pytest.approx(0.050, abs=1e-9)
     assert real_faults.own_effect(tmp_path, 1, 20, 30) == pytest.approx(0.25)
+
+
+def test_verdicts_of_traces_are_compared_with_those_of_marks():
+    def said(state, *named):
+        return {"state": state, "named": [{"scope": "rank", "ids": [rank], "cause": cause, "state": "open", "since_step": since,
+                                           "text": f"rank {rank} is slow"} for rank, cause, since in named]}
+    run = {"run": "a", "torch": "2.6", "fault": "stops", "rank": 1, "ranks": 3, "began": 40, "marks": said("slow", (1, "compute", 40))}
+    same = {**run, "traces": said("slow", (1, "compute", 43))}
+    other_cause = {**run, "traces": said("slow", (1, "gc", 40))}
+    other_rank = {**run, "traces": said("slow", (2, "compute", 40))}
+    healthy = {**run, "torch": "2.14", "fault": "none", "rank": None, "marks": said("ok"), "traces": said("slow", (0, "gc", 9))}
+    text = real_traces.table([healthy, same, other_cause, other_rank])
+    assert text.index("| 2.6 | stops | 3 | 3 | 2 | 2 | 1 | 1 |") < text.index("| 2.14 | none | 1 | 0 | 1 | 0 | 0 | 0 |")
+    assert "the same named: 50.0 % (2/4;" in text and "with the same cause: 25.0 % (1/4;" in text
+    assert "traces somebody is named: 100.0 % (1/1;" in text and "median (most): 2 (3)" in text
+    assert "traces, slow: rank 2 is slow (open)" in text and "marks, ok: nobody" in text
+
+
+@pytest.mark.slow
+def test_traces_say_what_marks_say():
+    arguments = argparse.Namespace(python=[real_faults.harness.PYTHON], seconds=20)
+    run = real_traces.measure("1.13", "ddp", "loader", 2, arguments, random.Random(1), None)
+    assert real_traces.is_same(run, "scope", "ids", "cause") and real_traces.is_named(run, "traces"), run
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ def test_rank_tables_that_differ(job):
 
 
 def test_a_missing_node_is_named(job):
-    job.start(0, 1, 3, timeout_s=2)
+    job.start(0, 1, 3, timeout_s=6)
     job.require("skipped", "node 2", but=(2,))
     job.start()
     job.require("planned")
@@ -195,10 +195,10 @@ def test_no_manager(tmp_path):
 
 
 def test_the_manager_dies_before_all_have_come(job, manager):
-    job.start(0, 1, 2, timeout_s=3)
+    job.start(0, 1, 2, timeout_s=12)
     wait_until(lambda: all(connections(node.child.pid) for node in job.nodes[:3]), "three nodes wait")
     manager.kill()
-    job.start(3, timeout_s=3)
+    job.start(3, timeout_s=12)
     job.require("skipped", job.address)
 
 

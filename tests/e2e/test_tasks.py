@@ -74,8 +74,11 @@ def test_a_rank_that_fails_ends_all_and_is_reported_once(jobs, code, expected):
 
 
 def test_each_task_has_its_own_ranks_result(jobs):
-    program = "import os, sys, time\nrank = int(os.environ['RANK'])\nif rank == 1: sys.exit(0)\n" \
-              "if rank == 2:\n  time.sleep(0.5); sys.exit(5)\ntime.sleep(600)"
+    # Rank 2 fails once rank 1 has ended and its launcher knows it.
+    program = ("import os, sys, time\nrank = int(os.environ['RANK'])\n"
+               "if rank == 1:\n  open('pid~', 'w').write(str(os.getpid())); os.rename('pid~', 'pid'); sys.exit(0)\n"
+               "while rank == 2 and (not os.path.exists('pid') or os.path.exists('/proc/' + open('pid').read())): time.sleep(0.02)\n"
+               "if rank == 2: sys.exit(5)\ntime.sleep(600)")
     step = Step(jobs, [3]).launch(PYTHON, "-c", program)
     # Rank 0 has none: it was ended because of rank 2.
     assert step.codes() == [5, 0, 5]
@@ -255,9 +258,12 @@ def test_a_slow_rank_is_named(jobs):
 
     wait_until(attached, "all four ranks are attached, each to its node's proxy", 60)
     assert ask("switch", "all=on", "--job", f"slurm/train-{step.job}") is not None
-    slow = wait_until(lambda: [v for v in (ask("diagnose") or {"verdicts": []})["verdicts"] if v["scope"] == "rank"],
-                      "a rank is named", 120, 0.5)
-    assert [(v["ids"], v["cause"]) for v in slow] == [([2], "compute")]
+
+    def slow():
+        verdicts = (ask("diagnose") or {"verdicts": []})["verdicts"]
+        return [(v["ids"], v["cause"]) for v in verdicts if v["scope"] == "rank" and v["state"] == "open"]
+    # On a busy machine another one may be slow, too, for a while.
+    wait_until(lambda: slow() == [([2], "compute")], "rank 2 is named, and nobody else", 120, 0.5)
     with open(f"{folder}/stop", "w", encoding="ascii"):
         pass
     assert step.codes() == [0] * 4

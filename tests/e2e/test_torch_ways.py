@@ -26,6 +26,6 @@ def test_is_marked_and_not_changed(way, tmp_path):
     torch_ways.check(way, plain, torch_ways.with_taskd(harness.TASKD, way, str(tmp_path)))
 
 
-@pytest.mark.parametrize("way", slow_but({"ddp"}, ["ddp", "ddp-bucket-view", "ddp-join"]))
+@pytest.mark.parametrize("way", slow_but({"ddp", "ddp-logged"}, ["ddp", "ddp-logged", "ddp-bucket-view", "ddp-join"]))
 def test_a_slow_rank_is_named(way, tmp_path):
-    torch_ways.check_slow(way, torch_ways.with_taskd(harness.TASKD, way, str(tmp_path), 1, torch_ways.SLOW_S))
+    torch_ways.check_slow(way, torch_ways.with_taskd(harness.TASKD, way, str(tmp_path), slow_rank=1))

@@ -289,17 +289,19 @@ def _address(node):
 
 def _child_named(pid, name):
     """The child of unshare, once it is that program: before that it is unshare's own fork."""
+    def is_named(child):
+        with open(f"/proc/{child}/comm", encoding="utf-8") as file:
+            return file.read().strip() == name
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-            children = file.read().split()
+            children = [int(child) for child in file.read().split()]
         for child in children:
-            with open(f"/proc/{child}/comm", encoding="utf-8") as file:
-                if file.read().strip() == name:
-                    return int(child)
+            if is_named(child):
+                return child
         for child in children:  # nsenter --pid and unshare --fork may each be a generation
-            found = _child_named(int(child), name)
-            if found:
-                return found
+            found = _child_named(child, name)
+            if found:  # or one that it has forked meanwhile, for a command of its script
+                return child if is_named(child) else found
     except OSError:
         pass
     return None

@@ -1,90 +1,16 @@
 """`taskd run` under a real Slurm, one launcher a node, as an ordinary user types it."""
-import collections
 import json
 import os
 import re
 import signal
-import time
 
 import pytest
 
 import slurm_rig
 from harness import PYTHON, wait_until
+from slurm_ranks import LINE, ended_themselves, go, lines_of_taskd, one_world, ranks, read, wait_output, wait_up
 
 pytestmark = pytest.mark.timeout(300)  # a scheduler has waits of its own
-
-# Says where it is, waits until it may go on, and counts the signals that it gets.
-RANK = """
-import os, signal, sys, time
-name = os.environ.get("NAME", "go")
-rank = int(os.environ["RANK"])
-def got(number, frame):
-    with open(f"{name}.signal-{number}.{rank}", "a") as file: file.write("x")
-    while "stubborn" in sys.argv and not os.path.exists(name): time.sleep(0.05)
-    if number == signal.SIGTERM: sys.exit(0)
-for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM): signal.signal(number, got)
-words = [os.environ.get(key, "") for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TASKD_JOB")]
-os.write(1, " ".join(["rank", *words]).encode() + b"\\n")  # whole, whoever writes beside it
-if "fail" in sys.argv and rank == 1: sys.exit(7)
-open(f"{name}.up.{words[4]}.{rank}", "w").close()
-while "wait" in sys.argv and not os.path.exists(name): time.sleep(0.05)
-"""
-LINE = re.compile(r"rank (\d+) (\d+) (\S+) (\d+) (\S+) (\S*)")
-
-
-@pytest.fixture(autouse=True)
-def script(slurm):
-    for name in os.listdir(slurm.work):
-        path = os.path.join(slurm.work, name)
-        if os.path.isfile(path):
-            os.remove(path)
-    with open(os.path.join(slurm.work, "train.py"), "w", encoding="utf-8") as file:
-        file.write(RANK)
-
-
-def ranks(text):
-    """By run id: the sorted ranks; and the words that all share, world size first."""
-    worlds = collections.defaultdict(list)
-    shared = {}
-    for rank, *words, run_id, job in LINE.findall(text):
-        worlds[run_id].append(int(rank))
-        assert shared.setdefault(run_id, (*words, job)) == (*words, job)
-    return {run_id: sorted(one) for run_id, one in worlds.items()}, shared
-
-
-def one_world(text, size):
-    worlds, shared = ranks(text)
-    assert list(worlds.values()) == [list(range(size))], text
-    (words,) = shared.values()
-    assert words[0] == str(size)
-    return words
-
-
-def lines_of_taskd(text):
-    """Its log, and what its commands say. Not Slurm's own, nor the ranks': a signal that comes while Python starts is a traceback."""
-    return [line for line in text.splitlines() if re.match(r"\d{4}-\d\d-\d\dT\S+ (debug|info|warning|error|critical) |taskd ", line)]
-
-
-def wait_up(rig, name, count, timeout_s=60):
-    wait_until(lambda: sum(one.startswith(f"{name}.up.") for one in os.listdir(rig.work)) >= count, f"{count} ranks of {name} are up", timeout_s)
-
-
-def wait_output(child, size):
-    """Until all ranks of one world have said where they are; what they share."""
-    wait_until(lambda: len(LINE.findall(slurm_rig.output_of(child)[0])) >= size, f"{size} ranks have said where they are", 60)
-    return one_world(slurm_rig.output_of(child)[0], size)
-
-
-def go(rig, name="go"):
-    with open(os.path.join(rig.work, name), "w", encoding="utf-8"):
-        pass
-
-
-def begin_now(rig, number):
-    """What is requeued would wait two minutes."""
-    rig.wait_for_state(number, "PENDING")
-    assert rig.login(["scontrol", "update", f"JobId={number}", "StartTime=now"]).returncode == 0
-
 
 # ---- One launcher a node
 
@@ -286,153 +212,6 @@ def test_twenty_jobs_at_once(rig):
     assert len(names) == 20 and all(re.fullmatch(r"slurm/taskd-\d+", name) for name in names), names
 
 
-# ---- Arrays, requeues, ends
-
-def test_an_array_whose_tasks_share_an_id_and_a_port(rig):
-    """The tasks of a user who did not think of them: one trains, the other says why it does not."""
-    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --array=0-1 --output=array-%a.out\n"
-                       "srun taskd run --nnodes 2 --rdzv-id same --rdzv-backend c10d --rdzv-endpoint n1:29555 train.py wait\n"
-                       "echo code $?\n")
-    wait_up(rig, "go", 2)
-
-    def refused():
-        texts = [read(rig, f"array-{task}.out") for task in (0, 1)]
-        return [text for text in texts if "the job is complete: it runs on 2 of 2 nodes" in text and "code 1" in text]
-    wait_until(refused, "one of the tasks is refused", 60)
-    go(rig)
-    rig.wait_for_state(number, "COMPLETED")
-    trained = LINE.findall("".join(read(rig, f"array-{task}.out") for task in (0, 1)))
-    assert sorted((rank, world, run_id) for rank, world, _, _, run_id, _ in trained) == [("0", "2", "same"), ("1", "2", "same")]
-
-
-def test_array_tasks_are_jobs_of_their_own(rig):
-    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --array=3,5 --output=array-%a.out\nsrun taskd run train.py\n")
-    rig.wait_for_state(number, "COMPLETED")
-    for task in (3, 5):
-        wait_until(lambda task=task: len(LINE.findall(read(rig, f"array-{task}.out"))) == 2, f"task {task} has trained")
-        text = read(rig, f"array-{task}.out")
-        one_world(text, 2)
-        assert f"slurm-{number}_{task}.0.0" in text
-
-
-def test_requeue_begins_a_new_rendezvous(rig):
-    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append\nsrun taskd run train.py wait\n")
-    wait_up(rig, "go", 2)
-    assert rig.login(["scontrol", "requeue", number]).returncode == 0
-    begin_now(rig, number)
-    wait_until(lambda: len([one for one in os.listdir(rig.work) if f".slurm-{number}.0.1." in one]) == 2, "it runs again", 120)
-    go(rig)
-    rig.wait_for_state(number, "COMPLETED", timeout_s=120)
-    assert set(ranks(rig.output(number))[0]) == {f"slurm-{number}.0.0", f"slurm-{number}.0.1"}
-
-
-def test_a_requeued_job_has_one_ledger(rig):
-    """In a folder that all nodes share; the next attempt's manager may be on another one."""
-    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --requeue --open-mode=append\n"
-                       "srun taskd run --ledger ledger train.py wait\n")
-    wait_up(rig, "go", 2)
-    ordered = time.monotonic()
-    assert rig.login(["scontrol", "requeue", number]).returncode == 0
-    rig.wait_for_state(number, "PENDING")
-    rig.wait_idle()
-    idle = time.monotonic()
-    begin_now(rig, number)
-    idle = time.monotonic() - idle
-    wait_until(lambda: len([one for one in os.listdir(rig.work) if f".slurm-{number}.0.1." in one]) == 2, "it runs again", 120)
-    most = time.monotonic() - ordered
-    go(rig)
-    rig.wait_for_state(number, "COMPLETED", timeout_s=120)
-    done = rig.login(["taskd", "goodput", "--ledger", "ledger", "--json"])
-    assert done.returncode == 0, done.stderr
-    ledger = json.loads(done.stdout)
-    assert ledger["job"].endswith(f"-{number}") and ledger["slots"] == 2
-    assert re.fullmatch(r"code 143: node [01] \(n[12]\) left: SIGTERM", ledger["attempts"][0]["outcome"])
-    assert [a["outcome"] for a in ledger["attempts"][1:]] == ["ended"]
-    assert [i["kind"] for i in ledger["incidents"]] == ["eviction"]
-    assert 2 * idle <= ledger["seconds"]["queue"] <= 2 * most
-    assert re.search(r"^ *queue ", rig.login(["taskd", "goodput", "--ledger", "ledger"]).stdout, re.M)
-
-
-def test_preemption_requeues(rig):
-    number = rig.batch("#!/bin/bash\n#SBATCH -N4 --ntasks-per-node=1 --exclusive --requeue --open-mode=append\nsrun taskd run train.py wait\n")
-    wait_up(rig, "go", 4)
-    urgent = rig.login(["srun", "-p", "urgent", "-N4", "--exclusive", "taskd", "run", "train.py"])
-    assert urgent.returncode == 0, urgent.stderr
-    one_world(urgent.stdout, 4)
-    begin_now(rig, number)
-    wait_until(lambda: any(f".slurm-{number}.0.1." in one for one in os.listdir(rig.work)), "the preempted job runs again", 180)
-    go(rig)
-    rig.wait_for_state(number, "COMPLETED", timeout_s=120)
-
-
-def test_scancel_ends_everything(rig):
-    child = rig.start(["srun", "-N3", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
-    number = wait_output(child, 6)[3].rpartition("-")[2]
-    assert rig.login(["scancel", number]).returncode == 0
-    assert child.wait(60) == 143
-    ended_themselves(slurm_rig.output_of(child)[1], 3)
-    rig.wait_idle()
-
-
-def ended_themselves(text, tasks, code=143):
-    """By srun's own account: each of its tasks, by itself, and none by Slurm's SIGKILL."""
-    ended = re.findall(r"srun: error: n\d: tasks? ([\d,-]+): (.*)", text)
-    assert {how for _, how in ended} == {f"Exited with exit code {code}"}, text
-    ranges = [one.split("-") for ids, _ in ended for one in ids.split(",")]
-    assert sorted(task for one in ranges for task in range(int(one[0]), int(one[-1]) + 1)) == list(range(tasks)), text
-
-
-@pytest.mark.parametrize("mode, tasks", [([], 2), (["--mode", "slurm", "--", PYTHON], 4)])
-def test_deaf_ranks_are_ended_before_slurm_ends_their_launchers(rig, mode, tasks):
-    """KillWait is 5 s here, from SIGTERM to SIGKILL; ranks have half of it, and each launcher its last word and its own code."""
-    child = rig.start(["srun", "-N2", f"--ntasks-per-node={tasks // 2}", "taskd", "run", *mode, "train.py", "wait", "stubborn"])
-    number = wait_output(child, tasks)[3].rpartition("-")[2]
-    assert rig.login(["scancel", number]).returncode == 0
-    assert child.wait(60) == 143
-    text = slurm_rig.output_of(child)[1]
-    ended_themselves(text, tasks)
-    assert sum("SIGTERM: the job is ended" in line for line in lines_of_taskd(text)) == (1 if mode else 2), text
-    assert all(read(rig, f"go.signal-{signal.SIGTERM:d}.{rank}") for rank in range(tasks)), "they were told"
-    rig.wait_idle()
-
-
-def test_each_signal_comes_once_to_each_rank(rig):
-    """slurmstepd signals every process of the step; the launcher does not do it again, and says one line a node at the end."""
-    child = rig.start(["srun", "-N2", "taskd", "run", "--nproc-per-node", "2", "train.py", "wait"])
-    number = wait_output(child, 4)[3].rpartition("-")[2]
-    wait_up(rig, "go", 4)
-
-    def got():
-        return [read(rig, f"go.signal-{signal.SIGUSR1:d}.{rank}") for rank in range(4)]
-    for how, count in ((number, 1), (f"{number}.0", 2)):
-        assert rig.login(["scancel", "--signal=USR1", how]).returncode == 0
-        wait_until(lambda count=count: got() == ["x" * count] * 4, f"each rank has had SIGUSR1 {count} times")
-    # Ranks write "x" for each one until they end: by then whoever would pass it on has done so.
-    before = len(lines_of_taskd(slurm_rig.output_of(child)[1]))
-    assert rig.login(["scancel", number]).returncode == 0
-    assert child.wait(60) == 143
-    assert got() == ["xx"] * 4
-    said = lines_of_taskd(slurm_rig.output_of(child)[1])[before:]
-    assert len(said) == 2 and all("SIGTERM: the job is ended" in line for line in said), said
-    rig.wait_idle()
-
-
-@pytest.mark.slow
-def test_a_time_limit_that_expires(rig):
-    """Slurm's smallest is a minute. The checkpoint's signal comes before it, each signal once to each rank, and nothing is left."""
-    number = rig.batch("#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --time=1 --signal=USR1@20\nsrun taskd run --nproc-per-node 2 train.py wait\n")
-    wait_up(rig, "go", 4)
-    rig.wait_for_state(number, "TIMEOUT", timeout_s=180)
-    rig.wait_idle()
-    for signal_number in (signal.SIGUSR1, signal.SIGTERM):
-        assert [read(rig, f"go.signal-{signal_number:d}.{rank}") for rank in range(4)] == ["x"] * 4, signal_number
-
-
-def test_the_first_failures_code(rig):
-    done = rig.login(["srun", "-N2", "taskd", "run", "train.py", "fail"])
-    assert done.returncode == 7
-
-
 # ---- Looking
 
 def test_status_and_switch_inside_and_from_outside(rig):
@@ -568,14 +347,6 @@ def test_power_loss_of_a_node_of_an_elastic_job(rig, n4_dies):
     wait_until(lambda: not rig.processes(1) and not rig.processes(2), "they end", 60)
 
 
-def read(rig, name):
-    try:
-        with open(os.path.join(rig.work, name), encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-
-
 # ---- What the repository shows
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "deploy", "slurm")
@@ -595,11 +366,17 @@ def test_the_repositorys_scripts_run_as_they_stand(rig, name):
 TRAINING = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(64, 64)
+        self.over = torch.nn.Parameter(torch.zeros(1))  # its gradient, which all ranks have in common, says that one has seen the file
+    def forward(self, batch, over):
+        return super().forward(batch).sum() + self.over.sum() * over
+model = torch.nn.parallel.DistributedDataParallel(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-while not os.path.exists("go"):
+while model.module.over.grad is None or model.module.over.grad.item() == 0:
     if dist.get_rank() == 1: time.sleep(0.06)
-    loss = model(torch.ones(8, 64)).sum()
+    loss = model(torch.ones(8, 64), float(os.path.exists("go")))
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     time.sleep(0.03)
 """

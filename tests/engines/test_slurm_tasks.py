@@ -8,7 +8,7 @@ import pytest
 
 import slurm_rig
 from harness import PYTHON, wait_until
-from test_slurm import LINE, ended_themselves, go, lines_of_taskd, one_world, script, wait_output, wait_up  # noqa: F401  script: of every test
+from slurm_ranks import LINE, ended_themselves, go, lines_of_taskd, one_world, wait_output, wait_up
 
 pytestmark = pytest.mark.timeout(300)
 

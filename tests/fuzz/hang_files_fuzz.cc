@@ -51,12 +51,13 @@ void CheckHang(const std::optional<Hang>& hang) {
 }
 
 // The same dump, as it is and cut, of three ranks.
-void Dump(const std::string& bytes, bool is_pickle) {
+void Dump(const std::string& bytes) {
   taskd::readers::HangTables tables;
+  taskd::readers::DumpMemory memory;
   std::map<int, taskd::diagnosis::HangRank> ranks;
   for (int rank = 0; rank < 3; ++rank) {
     ByteSource source = Open(bytes.substr(0, bytes.size() - bytes.size() * static_cast<size_t>(rank) / 5));
-    FlightDump dump = taskd::readers::ReadFlightDump(source, is_pickle, tables);
+    FlightDump dump = taskd::readers::ReadFlightDump(source, tables, memory);
     FUZZ_CHECK(dump.known.ops.size() <= 1024 && dump.rank >= -1);
     ranks.emplace(rank, std::move(dump.known));
   }
@@ -88,10 +89,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Pickle(text);
       break;
     case 1:
-      Dump(text, true);
-      break;
     case 2:
-      Dump(text, false);
+      Dump(text);
       break;
     default:
       Ras(text);
@@ -136,6 +135,18 @@ std::vector<std::string> FuzzSeeds() {
                         R"("secondary_hash":"0x2:0x3","size":3,"ranks":[)", rank, ",", other, R"(],"missing_ranks":[)",
                         missing, R"(]}],"ras":{"timeouts_count":0}})", "\n");
   };
-  return {"0" + pickle, "1" + pickle, "2" + json, "3" + answer("a") + answer("b"),
+  const std::string old_pickle =
+      "(dp0\nVpg_config\np1\n(dp2\nV0\np3\n(dp4\nVname\np5\ng3\nsVranks\np6\nV[0, 1, "
+      "2]\np7\nsssVentries\np8\n(lp9\n(dp10\n"
+      "Vrecord_id\np11\nI0\nsVprocess_group\np12\n(g3\nVdefault_pg\np13\ntp14\nsVprofiling_name\np15\nVnccl:all_"
+      "reduce\np16\n"
+      "sVcollective_seq_id\np17\nL1L\nsVis_p2p\np18\nI00\nsVfraction\np19\nF1."
+      "5\nsVstate\np20\nV\\u0073tarted\np21\nsas.";
+  return {"0" + pickle,
+          "1" + pickle,
+          "0" + old_pickle,
+          "1" + old_pickle,
+          "2" + json,
+          "3" + answer("a") + answer("b"),
           "0\x80\x04\x95\x04\x00\x00\x00\x00\x00\x00\x00]\x94"s + "."};
 }

@@ -120,6 +120,8 @@ class Game {
           watch_ = Watch();
         }
         return;
+      case 13:
+        return ledger.Saved(rank, {.step = data[2] % 32 - 1, .ns = data[3] * uint64_t{100'000'000}}, now_ns);
       default:
         return ledger.Step(rank, FoldOf(data, now_ns), now_ns);
     }

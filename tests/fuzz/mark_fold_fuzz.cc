@@ -22,6 +22,7 @@ void Check(const StepFold& fold, const MarkFold& marks) {
   const uint64_t begin_ns = fold.previous_end_ns != 0 ? fold.previous_end_ns : fold.start_ns;
   const uint64_t period_ns = fold.end_ns - begin_ns;
   FUZZ_CHECK(fold.covered_ns <= period_ns && fold.blocking_covered_ns <= fold.covered_ns);
+  FUZZ_CHECK(fold.covered_before_last_ns <= fold.covered_ns);
   FUZZ_CHECK(fold.covered_ns + fold.head_ns + fold.lead_ns + fold.tail_ns <= period_ns);
   FUZZ_CHECK(fold.dataloader_own_ns <= fold.dataloader_ns && fold.checkpoint_own_ns <= fold.checkpoint_ns);
   for (const taskd::OpFold& op : fold.ops) {

@@ -75,14 +75,16 @@ void Folds(const std::string& bytes) {
     }
   }
   for (const v1::RankStep& in : message.steps()) {
-    const auto fold = proto::ReadFold(in);
-    if (Refused(fold)) continue;
-    FUZZ_CHECK(fold->ops.size() <= taskd::StepFold::kMaxOps && fold->samples.size() <= taskd::StepFold::kMaxSamples);
+    const auto read = proto::ReadFold(in.SerializeAsString());
+    if (Refused(read)) continue;
+    const taskd::StepFold& fold = read->fold;
+    FUZZ_CHECK(read->rank == in.rank() && read->number == in.number());
+    FUZZ_CHECK(fold.ops.size() <= taskd::StepFold::kMaxOps && fold.samples.size() <= taskd::StepFold::kMaxSamples);
     v1::RankStep written;
-    proto::FillFold(in.rank(), *fold, &written);
-    const auto again = proto::ReadFold(written);
-    FUZZ_CHECK(again.ok() && *again == *fold);
-    batch.steps.push_back({in.rank(), *fold});
+    proto::FillFold(in.rank(), fold, &written);
+    const auto again = proto::ReadFold(written.SerializeAsString());
+    FUZZ_CHECK(again.ok() && again->fold == fold);
+    batch.steps.push_back({in.rank(), fold});
   }
   manager::DiagnosisFeed feed({});
   uint64_t now_ns = 1'000'000'000;

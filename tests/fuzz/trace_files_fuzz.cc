@@ -142,22 +142,25 @@ std::vector<std::string> FuzzSeeds() {
                    R"("ranks":[0,1]}]},"baseTimeNanoseconds":1767225600000000000,"traceEvents":[)", step, ",", event,
                    ",", next, "]}"),
       absl::StrCat("1[", step, ",", R"({"ph":"X","name":"gloo:all_reduce","ts":3,"dur":1},)", next, "]"),
-      R"(1[{"ph":"X","name":"Optimizer.step#SGD.step","ts":3,"dur":1},{"ph":"X","name":"record_param_comms","ts":4,"dur":1,)"
-      R"("args":{"Collective name":"send","Dst Rank":1}},{"ph":"X","name":"Optimizer.step#SGD.step","ts":9e0,"dur":1}])",
-      R"(1[{"ph":"X","name":"step 1","ts":1767225600000000000,"dur":5},{"ph":"X","name":"DistributedDataParallel.forward",)"
-      R"("ts":1767225600000000001,"dur":2},{"ph":"X","name":"enumerate(DataLoader)#x","ts":1767225600000000003,"dur":1}])",
-      std::string("1\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x8b\x8e\x05\x00\x29\xbb\x4c\x0d\x02\x00\x00\x00", 24),
+      absl::StrCat(
+          R"(1[{"ph":"X","name":"Optimizer.step#SGD.step","ts":3,"dur":1},{"ph":"X","name":"record_param_comms","ts":4,"dur":1,)",
+          R"("args":{"Collective name":"send","Dst Rank":1}},{"ph":"X","name":"Optimizer.step#SGD.step","ts":9e0,"dur":1}])"),
+      absl::StrCat(
+          R"(1[{"ph":"X","name":"step 1","ts":1767225600000000000,"dur":5},{"ph":"X","name":"DistributedDataParallel.forward",)",
+          R"("ts":1767225600000000001,"dur":2},{"ph":"X","name":"enumerate(DataLoader)#x","ts":1767225600000000003,"dur":1}])"),
+      std::string("1\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x8b\x8e\x05\x00\x29\xbb\x4c\x0d\x02\x00\x00\x00", 23),
       R"x(2{"step3":{"p2p":{},"collective":{"hcom_allReduce__844_0_1@13681369207305868844":{"Communication Time Info":)x"
       R"x({"Start Timestamp(us)":1767225600000000.5,"Elapse Time(ms)":2.5},"Communication Bandwidth Info":{"RDMA":)x"
       R"x({"Transit Size(MB)":64},"SDMA":{"Transit Size(MB)":1}}},"hcom_send__844_1_1@7":{"Communication Time Info":)x"
       R"x({"Start Timestamp(us)":"1767225600005000","Elapse Time(ms)":1}},"Total Op Info":{}}},"step4":{"collective":)x"
       R"x({"hcom_allGather__1_2_1":{"Communication Time Info":{"Start Timestamp(us)":1767225600015000.5,)x"
       R"x("Elapse Time(ms)":2}}}}})x",
-      "2Device_id,Step,Computing,Communication(Not "
-      "Overlapped),Overlapped,Communication,Free,Preparing\n0,3,50000.5,4000,"
-      "10000,14000,5000,100\n0,4,5e4,4000,10000,14000,5000,100\n1,3,1,1,1,1,1,1\n0,,1,1,1,1,1,1\n",
-      R"(2{"parallel_group_info":{"10.0.0.1%eth0_1":{"group_name":"dp","group_rank":0,"global_ranks":[0,2,4,-1]},)"
-      R"("b":{"group_name":"default_group","global_ranks":[0,1,2,3]}}})",
+      absl::StrCat("2Device_id,Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Preparing\n",
+                   "0,3,50000.5,4000,10000,14000,5000,100\n0,4,5e4,4000,10000,14000,5000,100\n",
+                   "1,3,1,1,1,1,1,1\n0,,1,1,1,1,1,1\n"),
+      absl::StrCat(
+          R"(2{"parallel_group_info":{"10.0.0.1%eth0_1":{"group_name":"dp","group_rank":0,"global_ranks":[0,2,4,-1]},)",
+          R"("b":{"group_name":"default_group","global_ranks":[0,1,2,3]}}})"),
       R"(3{"header":{"id":"0x7f","rank":0,"n_ranks":2,"nnodes":1},"metadata":{"hostname":"a","pid":7,"dump_timestamp_us":)"
       R"(1748030377748202},"coll_perf":{"coll":"AllReduce","coll_sn":1407,"coll_msg_size_bytes":17179869184,)"
       R"("coll_exec_time_us":61974.5}})"

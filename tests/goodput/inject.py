@@ -103,7 +103,8 @@ class Run:
 
     def launch(self, node):
         environment = harness.clean_environment(
-            PYTHON_EXEC=self.python[0] if len(self.python) == 1 else None, TMPDIR=self.folder, PYTHONDONTWRITEBYTECODE=1,
+            PYTHON_EXEC=self.python[0] if len(self.python) == 1 else None, TMPDIR=self.folder,
+            PYTHONPATH=harness.PYTHON_PACKAGE, PYTHONDONTWRITEBYTECODE=1,
             OMP_NUM_THREADS=1, TASKD_PROFILING_DIR=os.path.join(self.folder, "profiling"), MINDX_TASK_ID="goodput",
             TASKD_SWITCH_FILE=self.switch_file, GLOO_SOCKET_IFNAME="lo", TASKD_STATE_DIR=self.state)
         command = [harness.TASKD, "run", "--nnodes=2:2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--max-restarts=5",

@@ -5,7 +5,7 @@ import os
 import harness
 import pytest
 import stubs
-from folded_job import RANKS, FoldedJob, NodeStream, report_of
+from folded_job import RANKS, NodeStream, report_of
 from harness import peak_bytes, wait_until
 
 MIB = 1 << 20
@@ -23,14 +23,6 @@ def connect(manager):
     yield one
     for node in nodes:
         node.close()
-
-
-@pytest.fixture
-def job(manager):
-    job = FoldedJob()
-    job.connect(manager)
-    yield job
-    job.close()
 
 
 def is_ok(manager):

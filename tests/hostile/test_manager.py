@@ -47,7 +47,8 @@ def node_messages(node, first_rank, count=RANKS, identity="a"):
     return [hello.SerializeToString(), ranks.SerializeToString()]
 
 
-def test_nodes_that_come_and_go_are_bounded(stage, manager, peer):
+@pytest.mark.parametrize("alone", [True, False])
+def test_nodes_that_come_and_go_are_bounded(stage, manager, peer, alone):
     """Two hundred nodes of 4,096 ranks each, one after the other."""
     before = peak_bytes(manager)
     channel = peer()
@@ -55,7 +56,7 @@ def test_nodes_that_come_and_go_are_bounded(stage, manager, peer):
     one = node_messages(0, 0)[1]
     for node in range(200):
         hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity=str(node)))
-        stream = Stream(channel, "/taskd.v1.NodeLink/Connect", [hello.SerializeToString(), one])
+        stream = Stream(channel, "/taskd.v1.NodeLink/Connect", [hello.SerializeToString(), one], alone=alone)
         stream.next()
         wait_until(lambda: f"node {node} connected" in manager.log(), "it is connected")
         stream.end()
@@ -69,7 +70,10 @@ def test_nodes_that_come_and_go_are_bounded(stage, manager, peer):
 def test_status_and_switch_of_all_ranks_that_there_can_be(stage, manager, peer):
     channel = peer()
     nodes = MAX_RANKS // RANKS
-    streams = [Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(node, node * RANKS)) for node in range(nodes)]
+    streams = [Stream(peer(), "/taskd.v1.NodeLink/Connect", node_messages(node, node * RANKS), alone=True)
+               for node in range(nodes // 2)]
+    streams += [Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(node, node * RANKS))
+                for node in range(nodes // 2, nodes)]
     try:
         wait_until(lambda: sum(len(node["ranks"]) for node in manager.status()["nodes"]) == MAX_RANKS, "all are known",
                    interval_s=0.5)
@@ -79,24 +83,26 @@ def test_status_and_switch_of_all_ranks_that_there_can_be(stage, manager, peer):
         assert [rank["rank"] for rank in answer["ranks"]] == list(range(MAX_RANKS))
         assert stage.run("status", "--manager", manager.address).returncode == 0
         # One more is too many while they are all here.
-        late = Stream(channel, "/taskd.v1.NodeLink/Connect", node_messages(nodes, MAX_RANKS, 1))
-        assert late.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        for alone in (True, False):
+            late = Stream(peer(), "/taskd.v1.NodeLink/Connect", node_messages(nodes, MAX_RANKS, 1), alone=alone)
+            assert late.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     finally:
         for stream in streams:
             stream.close()
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("wire", [
     delimited(5, b"\x12\0" * 2_000_000), delimited(5, b"\x0a\x02\x12\0" * 1_000_000), delimited(2, b"\x0a\0" * 2_000_000),
     delimited(3, b"\x12\0" * 2_000_000), b"\x7a\0" * 2_000_000], ids=["steps", "groups", "ranks", "answers", "unknown"])
-def test_messages_of_empty_parts_take_no_memory(manager, peer, wire):
+def test_messages_of_empty_parts_take_no_memory(manager, peer, wire, alone):
     """Two bytes each in the message, hundreds once they are built. Sixteen streams at once."""
     messages = stubs.node()[0]
     before = peak_bytes(manager)
     streams = []
     for node in range(16):
         hello = messages.NodeMessage(hello=messages.NodeHello(node_rank=node, identity="a")).SerializeToString()
-        streams.append(Stream(peer(), "/taskd.v1.NodeLink/Connect", [hello, wire]))
+        streams.append(Stream(peer(), "/taskd.v1.NodeLink/Connect", [hello, wire], alone=alone))
     for stream in streams:
         assert stream.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert peak_bytes(manager) - before < 300 * MIB
@@ -141,4 +147,5 @@ def test_streams_that_say_nothing_are_ended(manager, peer):
     channel = peer()
     streams = [Stream(channel, method, []) for method in ("/taskd.v1.JobLink/Join", "/taskd.v1.RouteAgreement/Agree",
                                                           "/taskd.v1.NodeLink/Connect") for _ in range(20)]
+    streams += [Stream(peer(), "/taskd.v1.NodeLink/Connect", alone=True) for _ in range(20)]
     assert {stream.code() for stream in streams} == {grpc.StatusCode.DEADLINE_EXCEEDED}

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import stubs
-from folded_job import RANKS, FoldedJob, names, report_of
+from folded_job import RANKS, names, report_of
 from harness import peak_bytes, wait_until
 
 SLOW = {7: 1.61}
@@ -22,14 +22,6 @@ for line in open(sys.argv[2]):
 print("marked", flush=True)
 signal.pause()
 """
-
-
-@pytest.fixture
-def job(manager):
-    job = FoldedJob()
-    job.connect(manager)
-    yield job
-    job.close()
 
 
 def notes(manager):

@@ -317,15 +317,13 @@ def test_a_rank_that_another_process_has_is_not_to_be_had(good, manager, proxy, 
 @pytest.mark.root("becomes another user")
 def test_other_users_are_not_answered(good, proxy, stage):
     os.chmod(proxy.socket, 0o777)
-    folder = os.path.dirname(proxy.socket)
-    while folder != "/":  # let the other user come as far as the socket
-        os.chmod(folder, os.stat(folder).st_mode | 0o011)
-        folder = os.path.dirname(folder)
+    folder, name = os.path.split(proxy.socket)
+    os.chmod(folder, os.stat(folder).st_mode | 0o011)  # it starts there: those above are closed by every pytest that begins
     script = ("import os,socket,sys\nos.setgid(65534)\nos.setuid(65534)\ns=socket.socket(socket.AF_UNIX)\ns.settimeout(10)\n"
               "s.connect(sys.argv[1])\n"
               "try:\n  s.sendall(bytes.fromhex(sys.argv[2]))\n  sys.exit(1 if s.recv(64) else 0)\n"
               "except (BrokenPipeError, ConnectionResetError):\n  sys.exit(0)\n")
-    done = subprocess.run([harness.PYTHON, "-c", script, proxy.socket, hello(1).hex()], check=False, timeout=30,
+    done = subprocess.run([harness.PYTHON, "-c", script, name, hello(1).hex()], check=False, timeout=30, cwd=folder,
                           capture_output=True, text=True)
     assert done.returncode == 0, f"answered another user; {done.stderr}"
 

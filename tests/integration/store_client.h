@@ -27,7 +27,7 @@ namespace taskd::testing {
 // server has closed the connection.
 class StoreClient {
  public:
-  static constexpr std::chrono::seconds kPatience{20};
+  static constexpr std::chrono::seconds kPatience{60};
 
   // The connection to 127.0.0.1:`port`; a client of 2.2 also sends VALIDATE.
   static absl::StatusOr<StoreClient> Connect(int port, store::StoreDialect dialect) {

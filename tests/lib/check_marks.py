@@ -7,6 +7,7 @@ As a module:   check(DIR) -> Report
 """
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -81,6 +82,20 @@ def go_json_string(text):
     return '"' + "".join(_GO_ESCAPES.get(c) or (f"\\u{ord(c):04x}" if c < " " else c) for c in text) + '"'
 
 
+@functools.lru_cache(1 << 12)  # most names are said again and again
+def _parse_string(raw):
+    """(its text, None), or (None, what is wrong)."""
+    try:
+        decoded = raw.decode("utf-8")
+        text = json.loads(decoded)
+    except ValueError as error:
+        return None, f"a string is not valid: {error}"
+    # Go writes invalid UTF-8 as the escape and a true U+FFFD as it is; both read back the same.
+    if go_json_string(text) != decoded.replace("\\ufffd", "\ufffd"):
+        return None, f"{decoded} is not escaped as Go's encoding/json does"
+    return text, None
+
+
 def parse_line(line):
     """A Mark, or a string with what is wrong. `line` is bytes without the line feed."""
     match = _LINE.fullmatch(line)
@@ -91,14 +106,9 @@ def parse_line(line):
         return "Pt and Ds differ"
     texts = []
     for raw in match.groups()[8:]:
-        try:
-            decoded = raw.decode("utf-8")
-            text = json.loads(decoded)
-        except ValueError as error:
-            return f"a string is not valid: {error}"
-        # Go writes invalid UTF-8 as the escape and a true U+FFFD as it is; both read back the same.
-        if go_json_string(text) != decoded.replace("\\ufffd", "\ufffd"):
-            return f"{decoded} is not escaped as Go's encoding/json does"
+        text, problem = _parse_string(raw)
+        if problem is not None:
+            return problem
         texts.append(text)
     if mark_id >= 1 << 53:
         return f"Id {mark_id} is not exact as a double"

@@ -71,7 +71,7 @@ def record(folder, ranks=3, steps=60, slow_rank=-1, slow_from=20, work_ms=30, mo
             [sys.executable, str(script), str(folder), *map(str, (steps, slow_rank, slow_from, work_ms, more_ms, how))],
             env=env, stderr=subprocess.PIPE, text=True))
     for process in processes:
-        _, errors = process.communicate(timeout=100)
+        _, errors = process.communicate(timeout=250)
         assert process.returncode == 0, errors[-2000:]
 
 
@@ -89,6 +89,7 @@ class GpuJob:
         self.description = "default_pg"
         self.world_size = ranks
         self.more_events = lambda rank: []
+        self.host_name = None  # of each rank, as later releases say it
         self.random = random.Random(seed)
 
     def traces(self):
@@ -126,6 +127,7 @@ class GpuJob:
             event(f"ProfilerStep#{number}", "user_annotation", begin, done + 3, 1234)
             event(f"ProfilerStep#{number}", "gpu_user_annotation", begin + .5, done + 2, 7)
         event("aten::mm", "cpu_op", begin + 1, begin + 4, 1234)
+        comm["External id"] = 1 + step
         event("record_param_comms", "cpu_op", begin + 5, begin + 5.1, 1234, **comm)
         first = begin + 2 + self.idle_ms(rank, step)
         event("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", first, first + 1, 7, device=rank, stream=7)
@@ -137,8 +139,10 @@ class GpuJob:
             event("nccl:all_reduce", "gpu_user_annotation", ready, done, 20)
 
     def trace(self, rank, events):
+        host = {"host_name": self.host_name(rank)} if self.host_name else {}
         return {
             "schemaVersion": 1,
+            **host,
             "deviceProperties": [{"id": rank, "name": "NVIDIA H100"}],
             "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": self.world_size, "pg_count": 1,
                                 "pg_config": [{"pg_name": self.group, "pg_desc": self.description,
@@ -165,3 +169,10 @@ class GpuJob:
             path.write_bytes(data)
             paths.append(path)
         return paths
+
+
+def slow_job(**options):
+    """Rank 2 computes 20 ms longer from the 30th step on."""
+    job = GpuJob(**options)
+    job.extra[2] = (30, 20)
+    return job

@@ -24,6 +24,7 @@ class HungJob:
         self.timed = True  # else nothing is ever "started"
         self.frames = True
         self.only_active = False
+        self.gloo = False  # as gloo's recorder does it: it follows no states, and knows neither groups nor messages
         self.start_ns = START_NS
 
     def all_do(self, *calls):
@@ -127,13 +128,18 @@ class HungJob:
                 del entry["frames"]
             entries.append({"record_id": record, "op_id": record + 1, **entry})
         entries = entries[-self.buffer:]
+        if self.gloo:
+            entries = [{**entry, "profiling_name": entry["profiling_name"].replace("nccl:", "gloo:"), "state": "scheduled"}
+                       for entry in entries if not entry["is_p2p"]]
         if self.only_active:
             entries = [entry for entry in entries if entry["state"] != "completed"]
         config = {name: {"name": name, "desc": description, "ranks": "[" + ", ".join(map(str, members)) + "]"}
                   for name, (description, members) in self.groups.items() if rank in members}
+        if self.gloo:
+            config = {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}
         dump = {"version": version, "pg_config": config, "entries": entries}
         if minor >= 3:
-            dump["pg_status"] = {"0": {"last_enqueued_collective": over + 1, "last_started_collective": over + 1,
+            dump["pg_status"] = {"0": {"last_enqueued_collective": min(over + 1, len(self.programs[rank])), "last_started_collective": over + 1,
                                        "last_completed_collective": over}} if self.programs[rank] else {}
         if minor >= 4:
             dump["nccl_comm_state"] = {"0x7f00": {"initState": "2", "commHash": "0x1a"}}

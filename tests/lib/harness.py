@@ -18,6 +18,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import check_marks  # noqa: E402
+from deadlines import Deadline, PATIENCE_S, wait_until  # noqa: E402
 from ports import free_port  # noqa: E402
 import stubs  # noqa: E402
 import grpc  # noqa: E402
@@ -36,26 +37,11 @@ TASK = "e2e-task"
 KINDS = ("step", "save_checkpoint", "fp", "dataloader", "communication")
 CLUSTERD_FIELDS = {"step": "Step", "save_checkpoint": "SaveCheckpoint", "fp": "FP", "dataloader": "DataLoader",
                    "communication": "CommunicationOperator"}
-# Time for things that have no promise of their own, on a slow and busy machine.
-PATIENCE_S = 30.0
 # Within this the manager answers, and a store its ranks, whoever attacks: the one bound of time that a test asserts, since
 # others wait for the answer. Of a connection that is there already, not of a program's start; and one answer of three,
 # because a machine that is starved of CPUs may hold up the test as well.
 ANSWER_S = 1.0
 ANSWER_TRIES = 3
-
-
-def wait_until(condition, what, timeout_s=PATIENCE_S, interval_s=0.02):
-    """Waits until `condition()` is true and returns its value; AssertionError names `what` after the time."""
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        pause.wait(interval_s)
 
 
 @functools.lru_cache
@@ -184,14 +170,21 @@ class Process:
         return True
 
     def wait(self, timeout_s=PATIENCE_S):
-        return self.child.wait(timeout_s)
+        deadline = Deadline(timeout_s)
+        while True:
+            is_over = deadline.is_over()
+            try:
+                return self.child.wait(0 if is_over else min(timeout_s, 1))
+            except subprocess.TimeoutExpired:
+                if is_over:
+                    raise subprocess.TimeoutExpired(self.name, timeout_s) from None
 
     def terminate(self, timeout_s=5.0):
         """SIGTERM; returns the exit code. AssertionError if that takes longer than promised (marks.md 3)."""
         if self.alive():
             self.child.send_signal(signal.SIGTERM)
             try:
-                self.child.wait(timeout_s)
+                self.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise AssertionError(f"{self.name} did not end within {timeout_s:g} s of SIGTERM:\n{self.log()[-3000:]}")
@@ -294,6 +287,14 @@ class Manager(Process):
             found = self.rank_status()
             return all(r in found and all(found[r]["applied"].get(k) == v for k, v in states.items()) for r in ranks)
         wait_until(applied, f"ranks have {states}", timeout_s, 0.05)
+
+    def wait_stepping(self, ranks, steps, timeout_s=PATIENCE_S):
+        """Until the manager has seen each of these ranks end so many steps more than when it first knew of a step of all."""
+        def newest():
+            found = self.rank_status()
+            return [found[rank]["step"] if rank in found else -1 for rank in ranks]
+        first = wait_until(lambda: min(seen := newest()) >= 0 and seen, "all ranks have ended a step", timeout_s, 0.2)
+        wait_until(lambda: all(now >= then + steps for now, then in zip(newest(), first)), f"{steps} more steps of each", timeout_s, 0.2)
 
 
 class Proxy(Process):

@@ -1,4 +1,4 @@
-"""A rank of a small PyTorch training that knows nothing of TaskD: torch_ways_rank.py WAY FOLDER [SLOW_RANK SLOW_S]
+"""A rank of a small PyTorch training that knows nothing of TaskD: torch_ways_rank.py WAY FOLDER STEPS [SLOW_RANK SLOW_S]
 
 WAY is one of WAYS, each a way to train as people's scripts have it. Trains STEPS steps; FOLDER gets rank.N.json with the
 losses, and what torch.compile did where there is one. A slow rank sleeps in each step from step SLOW_FROM on.
@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-STEPS = 24
 SLOW_FROM = 10
 BUSY_S = 0.02  # what a step takes besides its arithmetic
 BACKEND = "aot_eager"  # all of Dynamo and AOTAutograd; no C++ compiler
@@ -65,6 +64,17 @@ class Way:
             optimizer.step()
             optimizer.zero_grad()
         return loss
+
+
+class Logged(Way):
+    """All ranks meet at each step's end as well, and begin the next one together."""
+
+    def step(self, number, x):
+        loss = super().step(number, x)
+        time.sleep(2 * BUSY_S)
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        return mean / dist.get_world_size()
 
 
 class BucketView(Way):
@@ -409,7 +419,7 @@ class CompiledStep(Compiled):
 
 
 WAYS = {
-    "ddp": Way, "ddp-bucket-view": BucketView, "ddp-static-graph": StaticGraph, "ddp-find-unused": FindUnused,
+    "ddp": Way, "ddp-logged": Logged, "ddp-bucket-view": BucketView, "ddp-static-graph": StaticGraph, "ddp-find-unused": FindUnused,
     "ddp-accumulation": Accumulation, "ddp-two-models": TwoModels, "ddp-python-hook": PythonHook,
     "ddp-power-sgd": PowerSgd, "ddp-cpp-hook": CppHook, "ddp-join": Joined, "zero": Zero, "by-hand": ByHand,
     "async": AsyncByHand, "functional": Functional, "coalesced": Coalesced, "subgroups": Subgroups, "pipeline": Pipeline,
@@ -423,10 +433,10 @@ WAYS = {
 }
 
 
-def train(way, slow_rank, slow_s):
+def train(way, steps, slow_rank, slow_s):
     generator = torch.Generator().manual_seed(dist.get_rank())
     losses = []
-    for number in range(STEPS):
+    for number in range(steps):
         time.sleep(BUSY_S)
         if dist.get_rank() == slow_rank and number >= SLOW_FROM:
             time.sleep(slow_s)
@@ -445,12 +455,12 @@ def compiled():
 
 
 def main():
-    name, folder = sys.argv[1:3]
-    slow_rank, slow_s = (int(sys.argv[3]), float(sys.argv[4])) if len(sys.argv) > 3 else (-1, 0.0)
+    name, folder, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    slow_rank, slow_s = (int(sys.argv[4]), float(sys.argv[5])) if len(sys.argv) > 4 else (-1, 0.0)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    result = {"losses": train(WAYS[name](), slow_rank, slow_s), "compiled": compiled()}
+    result = {"losses": train(WAYS[name](), steps, slow_rank, slow_s), "compiled": compiled()}
     with open(os.path.join(folder, f"rank.{dist.get_rank()}.json"), "w", encoding="utf-8") as file:
         json.dump(result, file)
     dist.barrier()

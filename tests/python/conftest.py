@@ -7,8 +7,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
-import time
 import types
 
 import pytest
@@ -40,18 +38,6 @@ if sys.argv[1] == "proxy":
 while os.read(0, 1):
     pass
 """
-
-
-def wait_until(condition, what, timeout_s=30.0):
-    """The first true value of condition()."""
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        pause.wait(0.02)
 
 
 def is_running(pid):

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from conftest import wait_until
+from deadlines import wait_until
 
 AGENT_PY = """
 import os

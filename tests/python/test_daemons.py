@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from conftest import is_running, wait_until
+from conftest import is_running
+from deadlines import wait_until
 from ports import free_port
 
 MANAGER_PY = """

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from conftest import wait_until
+from deadlines import wait_until
 from needs import needs_torch
 
 pytestmark = needs_torch

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from conftest import is_running, wait_until
+from conftest import is_running
+from deadlines import wait_until
 from needs import needs_torch
 
 TORCH = importlib.util.find_spec("torch")

@@ -73,10 +73,20 @@ export function Events({events}) {
 // Its kind stands before the sentence, where the launcher's log has it.
 export const hangText = hang => hang.text.replace(/^hang: /, "");
 
+// The first few by their paths; /api/v1/hang has all.
+const SHOWN_SOURCES = 8;
+function sourcesOf({sources, more_sources}) {
+  const shown = sources.slice(0, SHOWN_SOURCES).map(({path, note}) => note ? `${path} (${note})` : path).join(", ");
+  const more = sources.length - Math.min(sources.length, SHOWN_SOURCES) + more_sources;
+  return more > 0 ? `${shown} and ${more} more` : shown;
+}
+
 export function Hang({hang}) {
   return html`<section id="hang"><h2>The job hangs</h2>
     <p>${hang.missing ? html`Behind, at step ${hang.lowest_step}: <b>${/[-,]/.test(hang.missing) ? "ranks" : "rank"} ${hang.missing}</b>. Others are at step ${hang.highest_step}.`
       : html`All ${hang.ranks} ranks stand at step ${hang.lowest_step}.`} Since ${timeOf(hang.since)}.</p>
+    ${hang.sources.length > 0 && html`<p id="evidence">What their communication libraries left: ${sourcesOf(hang)}.</p>`}
+    ${hang.evidence.map((text, i) => html`<p key=${i} class="note">${text}</p>`)}
     ${hang.stacks ? html`<h3>Stacks, equal ones together</h3><pre tabindex="0">${hang.stacks}</pre>`
       : html`<p class="quiet">No stacks have come. <code>taskd run</code> collects them; without it:
         ${" "}<code>py-spy dump --pid PID</code> on the node of a rank that is behind.</p>`}</section>`;

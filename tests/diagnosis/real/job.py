@@ -2,7 +2,8 @@
 
 WAY says how the ranks meet. Data and checkpoints come from and go to a storage server, STORAGE. Each rank computes as a
 host with a device does: some of the time is the processor's, the rest is waited for. With a WAY that ends in "ragged"
-batches differ in size by 30 %, and take as much longer.
+batches differ in size by 30 %, and take as much longer. PROFILE names a folder for what PyTorch's profiler records of all
+steps but the first.
 """
 import contextlib
 import itertools
@@ -13,7 +14,9 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.autograd import kineto_available
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
 from torch.utils.data import DataLoader, IterableDataset
 
 WAY = os.environ["WAY"]
@@ -78,7 +81,7 @@ TABLE = torch.ones(TABLE_ROWS, 1024)  # of embeddings
 
 def work(batch):
     end = time.thread_time() + HOST_S * batch / BATCH
-    square = torch.ones(48, 48)
+    square = torch.ones(192, 192)  # a profiler keeps an event of each product
     TABLE[torch.randint(TABLE_ROWS, (ROWS,))]
     while time.thread_time() < end:
         square @ square
@@ -116,6 +119,37 @@ def average(model):
         gradient.copy_(mean.view_as(gradient))
 
 
+def train(model, trained, optimizer, profiler):
+    storage = Storage()
+    for step, (inputs, target) in enumerate(DataLoader(Samples(storage), batch_size=None)):
+        optimizer.zero_grad()
+        if WAY == "ddp-accumulate":
+            with trained.no_sync():
+                torch.nn.functional.mse_loss(trained(inputs), target).backward()
+        loss = torch.nn.functional.mse_loss(trained(inputs), target)
+        loss.backward()
+        if WAY.startswith("own"):
+            average(model)
+        optimizer.step()
+        if WAY.endswith("logged"):
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+        if step % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1:
+            with record_function("save_checkpoint"):
+                torch.save(model.state_dict(), CheckpointFile(storage), _use_new_zipfile_serialization=False)
+        if profiler:
+            profiler.step()
+
+
+def profiled():
+    """Around training; its value has a step() that is called after each one."""
+    if "PROFILE" not in os.environ:
+        return contextlib.nullcontext()
+    name = None if kineto_available() else f"rank{RANK}"  # without Kineto a trace does not say its rank
+    return profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=1, active=1 << 30),
+                   on_trace_ready=tensorboard_trace_handler(os.environ["PROFILE"], name))
+
+
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -134,22 +168,8 @@ def main():
         optimizer = ZeroRedundancyOptimizer(trained.parameters(), torch.optim.SGD, lr=0.05)
     else:
         optimizer = torch.optim.SGD(trained.parameters(), lr=0.05)
-    storage = Storage()
-    for step, (inputs, target) in enumerate(DataLoader(Samples(storage), batch_size=None)):
-        optimizer.zero_grad()
-        if WAY == "ddp-accumulate":
-            with trained.no_sync():
-                torch.nn.functional.mse_loss(trained(inputs), target).backward()
-        loss = torch.nn.functional.mse_loss(trained(inputs), target)
-        loss.backward()
-        if WAY.startswith("own"):
-            average(model)
-        optimizer.step()
-        if WAY.endswith("logged"):
-            total = loss.detach().clone()
-            dist.all_reduce(total)
-        if step % CHECKPOINT_STEPS == CHECKPOINT_STEPS - 1:
-            torch.save(model.state_dict(), CheckpointFile(storage), _use_new_zipfile_serialization=False)
+    with profiled() as profiler:
+        train(model, trained, optimizer, profiler)
     with contextlib.suppress(RuntimeError):  # a rank that ends first takes the connections with it
         dist.barrier()
     # PyTorch 1.13 deadlocks at times if a thread of gloo still has a tensor that Python made: it waits for the interpreter,

@@ -270,12 +270,22 @@ def _make_init_process_group(original):
 
 
 def _before_init(signature, args, kwargs):
-    """Where env:// will give the rank, the process is seen before it waits for the others."""
+    """Where it is known which rank this will be, the process is seen before it waits for the others."""
+    rank = _rank_to_come(signature.bind(*args, **kwargs).arguments)
+    if rank is not None:
+        _init_worker(rank)
+
+
+def _rank_to_come(given):
+    """As the caller gives it (Megatron, Lightning), or as env:// will; None: nobody knows before it has joined."""
+    rank = given.get("rank", -1)
+    if str(given.get("backend")).lower() == "mpi" or not isinstance(rank, int):
+        return None
+    if rank >= 0:
+        return rank
     rank = os.environ.get("RANK", "")
-    given = signature.bind(*args, **kwargs).arguments
     method = given.get("init_method") or "env://"
-    if rank.isdecimal() and method == "env://" and given.get("rank", -1) == -1 and given.get("store") is None:
-        _init_worker(int(rank))
+    return int(rank) if rank.isdecimal() and method == "env://" and given.get("store") is None else None
 
 
 def _on_init():

@@ -1,0 +1,155 @@
+#include "readers/read_source.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "readers/ascend_folder.h"
+#include "readers/ascend_profile.h"
+#include "readers/byte_source.h"
+#include "readers/kineto_trace.h"
+#include "readers/pickle.h"
+
+namespace taskd::readers {
+namespace {
+
+constexpr size_t kBeginBytes = size_t{64} << 10;  // of a file, to see what it is
+
+// From its begin on, with what it is.
+absl::StatusOr<std::pair<ByteSource, SourceFormat>> OpenSource(const std::string& path) {
+  absl::StatusOr<ByteSource> source = ByteSource::Open(path);
+  if (!source.ok()) return source.status();
+  std::string begin(kBeginBytes, '\0');
+  size_t length = 0;
+  while (length < begin.size()) {
+    const size_t got = source->Read(begin.data() + length, begin.size() - length);
+    if (got == 0) break;
+    length += got;
+  }
+  begin.resize(length);
+  const SourceFormat format = FormatOf(begin);
+  source->PutBack(std::move(begin));
+  return std::pair(*std::move(source), format);
+}
+
+// Of a file of no known format that is a pickle: why it would not be read. Empty: it is something else.
+std::string WhyPickleIsRefused(ByteSource& source) {
+  std::string begin(kBeginBytes, '\0');
+  begin.resize(source.Read(begin.data(), begin.size()));
+  if (!IsPickle(begin)) return "";
+  ValueTree tree;
+  const std::string problem = ReadPickle(begin, tree);
+  return problem.starts_with("opcode") ? absl::StrCat("a pickle of more than plain data: ", problem) : "";
+}
+
+// What dumps are read into.
+struct Dumps {
+  HangTables& tables;
+  DumpMemory& memory;
+};
+
+// A file that is no profile, whole. False: it is one, or of no known format.
+bool ReadOther(ByteSource& source, SourceFormat format, const std::string& path, Dumps& dumps, SourceContent& read) {
+  if (format == SourceFormat::kNcclInspector) {
+    read.inspected = ReadNcclInspector(source);
+    read.records = read.inspected.records;
+    read.host = read.inspected.host;
+    AddNote(read.note, read.inspected.note);
+  } else if (format == SourceFormat::kFlightRecorder) {
+    read.dump = ReadFlightDump(source, dumps.tables, dumps.memory);
+    read.records = read.dump.records;
+    read.rank = read.dump.rank >= 0 ? read.dump.rank : RankOfPath(path);
+    read.world_size = read.dump.world_size;
+    AddNote(read.note, read.dump.note);
+  } else if (format == SourceFormat::kNcclRas) {
+    RasAnswers answers = ReadRasAnswers(source);
+    read.records = answers.records;
+    read.ras = std::move(answers.states);
+    AddNote(read.note, answers.note);
+  } else {
+    return false;
+  }
+  read.format = format;
+  return true;
+}
+
+struct Profile {
+  TraceRank trace;
+  std::vector<GroupInfo> groups;  // that no operation names
+};
+
+// Opens what `file` is made of: of an Ascend profiler's folder the trace is only read where nothing sums it up.
+// `dumps`: null: what is no profile is left alone.
+void ReadParts(const SourceFile& file, Dumps* dumps, AscendProfile& ascend, size_t max_events, SourceContent& read,
+               TraceRank& trace) {
+  for (const std::string& path : file.parts.empty() ? std::vector{file.path} : file.parts) {
+    absl::StatusOr<std::pair<ByteSource, SourceFormat>> opened = OpenSource(path);
+    if (!opened.ok()) {
+      AddNote(read.note, std::string(opened.status().message()));
+      continue;
+    }
+    auto& [source, format] = *opened;
+    if (dumps != nullptr && ReadOther(source, format, path, *dumps, read)) return;
+    if (format == SourceFormat::kUnknown) {
+      AddNote(read.note, source.damage());
+      AddNote(read.note, WhyPickleIsRefused(source));
+    } else if (format == SourceFormat::kAscendProfile) {
+      ascend.Read(source);
+    } else if (format == SourceFormat::kKinetoTrace && ascend.empty()) {
+      trace = ReadKinetoTrace(source, max_events);
+    } else {
+      continue;
+    }
+    if (read.format == SourceFormat::kUnknown) read.format = format;
+  }
+}
+
+Profile ReadProfile(const SourceFile& file, size_t max_events, Dumps* dumps, SourceContent& read) {
+  Profile profile;
+  TraceRank& trace = profile.trace;
+  AscendProfile ascend(max_events);
+  ReadParts(file, dumps, ascend, max_events, read, trace);
+  if (read.format != SourceFormat::kAscendProfile && read.format != SourceFormat::kKinetoTrace) return profile;
+  const std::string& path = file.parts.empty() ? file.path : file.parts[0];
+  const bool is_in_ascend = read.format == SourceFormat::kAscendProfile || !file.parts.empty();
+  AscendRank place;
+  if (is_in_ascend) place = FindAscendRank(path);
+  read.has_times = read.format != SourceFormat::kAscendProfile || ascend.has_ops();
+  if (read.format == SourceFormat::kAscendProfile) trace = ascend.Take();
+  NameAscendGroups(place.groups, trace.groups);
+  read.records = trace.records;
+  AddNote(read.note, trace.note);
+  read.rank = trace.rank >= 0 ? trace.rank : is_in_ascend ? place.rank : RankOfPath(path);
+  read.world_size = trace.world_size > 0 ? trace.world_size : place.world_size;
+  read.host = !trace.host.empty() ? trace.host : !place.host.empty() ? place.host : HostOfPath(path);
+  if (!read.has_times && ascend.is_pipeline() && place.groups.empty()) {
+    AddNote(read.note, "left out: nothing says of which pipeline stage it is (profiler_metadata.json is not there)");
+    trace = {};
+  } else if (!read.has_times) {
+    profile.groups = std::move(place.groups);
+  }
+  return profile;
+}
+
+}  // namespace
+
+void AddNote(std::string& note, std::string_view more) {
+  if (!more.empty()) note.append(note.empty() ? "" : "; ").append(more);
+}
+
+SourceContent ReadSource(const SourceFile& file, size_t max_events, HangTables& tables, DumpMemory& memory) {
+  SourceContent read;
+  read.file = file;
+  Dumps dumps{tables, memory};
+  Profile profile = ReadProfile(file, max_events, &dumps, read);
+  read.folded = FoldTrace(std::move(profile.trace));
+  read.folded.groups.insert(read.folded.groups.end(), profile.groups.begin(), profile.groups.end());
+  return read;
+}
+
+TraceRank ReadEvents(const SourceFile& file, size_t max_events) {
+  SourceContent read;
+  return ReadProfile(file, max_events, nullptr, read).trace;
+}
+
+}  // namespace taskd::readers
