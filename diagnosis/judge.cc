@@ -234,6 +234,7 @@ class Accuser {
 
   // A rise since `onset` of one of so many that can be compared: more than what a busy machine does to them?
   bool IsBeyondUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
+    if (bar_.IsCrowd(compared)) return stream.intermittent() || stream.StandsOut();
     if (stream.IsBeyondWeather() && StepsNs(stream.onset()) >= Bar::kGustNs) return true;
     return IsBeyondUnrest(compared, stream.mean() >= large && stream.z() >= Bar::kLargeZ, stream.onset(), cost_ns);
   }
@@ -247,8 +248,10 @@ class Accuser {
 
   bool IsWeather(int rank, const Stream& stream) const {
     // Between the times that it came back there was nothing.
-    const int64_t since = stream.intermittent() ? stream.raised_step() : stream.onset();
+    const int64_t since = stream.intermittent() ? stream.raised_step() : stream.returned();
     const int peers = ClassOf(rank).present;
+    if (stream.intermittent() && in_.own.gusts().Explain(rank, peers, in_.step - kSpikeWindow, stream.spikes()))
+      return true;
     // In the first steps of restless hosts nobody knows how long their gusts are. (Of a few, a rise has to be large anyway.)
     const bool is_known = all_.has_device || stream.rose_in_quiet() || StepsNs(0) >= Weather::kUnknownNs;
     if (!is_known && bar_.IsCrowd(peers) && StepsNs(since) < Weather::kGustNs) return true;
@@ -480,7 +483,8 @@ class Accuser {
         MakeEvidence("forward", reference, reference * std::exp(forward.mean()), forward.z(), forward.onset());
     evidence.peers = ClassOf(suspect).present - 1;
     verdict.evidence.push_back(evidence);
-    Add(std::move(verdict), {suspect}, bar_.IsWorthIt(cost) && !IsWeather(suspect, forward), ErrorOf(forward));
+    Add(std::move(verdict), {suspect}, bar_.IsWorthIt(cost) && forward.StandsOut() && !IsWeather(suspect, forward),
+        ErrorOf(forward));
   }
 
   // Ranks without peers, and stages that live on one node: against their own past and the other stages'.

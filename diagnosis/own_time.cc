@@ -41,8 +41,9 @@ constexpr size_t kFew = 4;            // ranks, of which one moves what is known
 constexpr double kYoungFew = 3;
 constexpr double kYoung = 1.5;
 constexpr double kTogether = 1.7;  // times the noise of a step, that more than that is in
-constexpr int kNoiseEvery = 8;     // steps
-constexpr size_t kAhead = 8;       // ranks, whose memory is on its way while others are looked at
+constexpr double kGustZ = 4;
+constexpr int kNoiseEvery = 8;  // steps
+constexpr size_t kAhead = 8;    // ranks, whose memory is on its way while others are looked at
 
 // As far as they are the same for all streams with this noise: `sigma` of one observation, at least `least_sigma`.
 Stream::Limits MakeLimits(double sigma, const ScaleSigmas& sigmas, double least_sigma, double dead, double most,
@@ -121,6 +122,7 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
   ++idle_steps_;
   weather_.Forget(step);
   forward_weather_.Forget(step);
+  gusts_.Forget(step);
   period_ns_ = period_ns;
   thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
   const Thresholds& h = thresholds_;
@@ -188,13 +190,13 @@ const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, Noise& nois
     return noise.level;
   }
   Rank& state = ranks_[static_cast<size_t>(rank)];
-  if (state.noise.one > 0 && !noise.IsYoung() && (state.own.observations() + rank) % kNoiseEvery != 0)
-    return state.noise;
+  auto& [one, scales] = state.noise;
+  if (scales[0] > 0 && !noise.IsYoung() && (state.own.observations() + rank) % kNoiseEvery != 0) return state.noise;
   const bool pair = peers == 2;
-  state.noise.one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
-  if (noise.IsYoung())
-    state.noise.one = YoungSigma(state.noise.one, peers <= kFew ? 0 : noise.ranks.SigmaWithout(rank));
-  state.noise.scales = noise.blocks.SigmasWithout(pair ? -1 : rank, peers <= kFew);
+  one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
+  scales = noise.blocks.SigmasWithout(pair ? -1 : rank, peers <= kFew);
+  // Also where only this rank's are known.
+  if (scales[0] == 0) one = YoungSigma(one, peers <= kFew ? 0 : noise.ranks.SigmaWithout(rank));
   return state.noise;
 }
 
@@ -247,8 +249,9 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     tails.Apply(limits, rank.own);
     const Stream::Event event = rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
     if (event == Stream::Event::kCleared)
-      weather_.Add(own.rank, rank.own.onset(), step, period_ns_, rank.own.mean_excess());
+      weather_.Add(own.rank, rank.own.returned(), step, period_ns_, rank.own.mean_excess());
     noise.blocks.Add(own.rank, d, !rank.own.raised());
+    if (d > kOwnMost + kGustZ * limits.one) gusts_.Add(own.rank, step);
     idle_steps_ = 0;
     Profile(peers, own, forward_own_ns, rank);
   }
@@ -341,7 +344,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     Stream& stream = rank.forward.Begin();
     tail_rates.Apply(limits, stream);
     if (stream.Observe(step, d, forward - reference, limits) == Stream::Event::kCleared)
-      forward_weather_.Add(r, stream.onset(), step, period_ns_, stream.mean_excess());
+      forward_weather_.Add(r, stream.returned(), step, period_ns_, stream.mean_excess());
     forward_noise_.blocks.Add(r, d, !stream.raised());
   }
 }

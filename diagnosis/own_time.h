@@ -127,6 +127,7 @@ class OwnTime {
   // Of own times.
   const Weather& weather() const { return weather_; }
   const Weather& forward_weather() const { return forward_weather_; }  // the same of the forward ranges alone
+  const Gusts& gusts() const { return gusts_; }                        // of own times
   // As Stream::SmallestRise of the own time (log) of a rank, one of so many `peers`, and of its data loading (share of the
   // step); `noise`: of one step.
   struct Fineness {
@@ -171,6 +172,7 @@ class OwnTime {
   Noise forward_noise_;
   NoisePool checkpoint_noise_;
   Weather weather_, forward_weather_;
+  Gusts gusts_;
   Thresholds thresholds_{};  // of the last step
   double period_ns_ = 0;     // the job's
   Mode mode_ = Mode::kNone;

@@ -1,7 +1,9 @@
 #include "diagnosis/own_time.h"
 
+#include <array>
 #include <cmath>
 #include <functional>
+#include <random>
 
 #include "gtest/gtest.h"
 
@@ -33,18 +35,23 @@ class OwnTimeTest : public ::testing::Test {
     bool communicates = true;
   };
 
-  OwnTimeTest() {
-    for (int r = 0; r < kRanks; ++r) {
+  OwnTimeTest() { Begin(kRanks); }
+
+  // A job of so many ranks.
+  void Begin(int ranks) {
+    layout_ = Layout();
+    for (int r = 0; r < ranks; ++r) {
       layout_.SetPlace(r, {r / 2, "host", r % 2});
-      layout_.SetGroup(r, 0, {"tp", "tp", CompressMembers({0, 1, 2, 3})});
+      layout_.SetGroup(r, 0, {"tp", "tp", {{.first = 0, .stride = 1, .count = ranks}}});
     }
     layout_.Rebuild();
+    own_ = OwnTime();
     own_.Regroup(layout_);
   }
 
   void Step(const std::function<void(int rank, Work& work)>& change = [](int, Work&) {}) {
     std::vector<std::pair<int, StepFold>> folds;
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < layout_.size(); ++r) {
       Work work;
       change(r, work);
       StepFold fold;
@@ -100,6 +107,33 @@ TEST_F(OwnTimeTest, ComparesARankWithItsPeers) {
   for (int r : {0, 1, 3}) EXPECT_FALSE(own_.rank(r).own.raised()) << r;
   EXPECT_EQ(own_.classes()[0].present, 4);
   EXPECT_EQ(own_.classes()[0].reference_ns, 100 * kMs);
+}
+
+// Own times that wander, by 20 %: what two steps in a row differ by says little of how far ranks come apart.
+TEST_F(OwnTimeTest, TakesNoWanderingForALargeRise) {
+  constexpr int kThree = 3;
+  constexpr double kCorrelation = 0.9;
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal;
+  int accusable = 0;
+  for (int job = 0; job < 100; ++job) {
+    Begin(kThree);
+    std::array<double, kThree> wander{};
+    for (double& value : wander) value = normal(random);
+    bool large = false;
+    for (int i = 0; i < 40; ++i) {
+      for (double& value : wander) {
+        value = kCorrelation * value + std::sqrt(1 - kCorrelation * kCorrelation) * normal(random);
+      }
+      Step([&](int rank, Work& work) { work.own = 100 * std::exp(0.2 * wander[static_cast<size_t>(rank)]); });
+      for (int r = 0; r < kThree; ++r) {
+        const Stream& own = own_.rank(r).own;
+        large = large || (own.raised() && own.mean() > std::log(1.4) && own.z() > 4);
+      }
+    }
+    accusable += large ? 1 : 0;
+  }
+  EXPECT_LE(accusable, 1) << "of 100 jobs";
 }
 
 TEST_F(OwnTimeTest, ComparesThoughOnlyEveryThirdStepHasOperations) {

@@ -29,7 +29,8 @@ constexpr uint64_t kForgotten = 1 << 20;  // observations of all sources
 constexpr size_t kMany = 48;              // blocks, that show how often there are large ones
 constexpr double kSteady = 1.7;           // growth from one scale to the next
 constexpr double kUnmeasured = 1.1;
-constexpr double kClearly = 6;    // standard errors, so that nobody had to be lucky
+constexpr double kVisibly = 5;    // standard errors
+constexpr double kClearly = 6;    // so that nobody had to be lucky
 constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
 
 }  // namespace
@@ -215,6 +216,7 @@ Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   const bool again = rise.cleared >= 0 && step - rise.cleared < kSameDeviation && mean_ < 2 * rise.last_mean &&
                      rise.last_mean < 2 * mean_;
   rise.returns = again ? rise.returns + 1 : 0;
+  rise.returned = lead.first_step;
   if (!again) {
     rise.onset = lead.first_step;
     rise.from_start = (rose_later_ >> lead_ & 1) == 0;
@@ -238,7 +240,8 @@ std::pair<int, int> Stream::FindFirst(const Bits& spikes) {
 
 Stream::State Stream::RaiseByRecurrence(int64_t step, const Bits& spikes) {
   const auto [age, recurring] = FindFirst(spikes);
-  rise_.Begin().onset = step - age;
+  Rise& rise = rise_.Begin();
+  rise.onset = rise.returned = step - age;
   // Most steps since the first one: it lasts, only not evenly enough for the sum.
   if (recurring >= kLastingShare * (age + 1)) return State::kLasting;
   TakeWindowMeans();
@@ -259,7 +262,8 @@ Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits
   if (rise.down > rise.down_h) return State::kQuiet;
   // Not of what may be after its end.
   if (IsFading() && now.d <= half_way) return State::kLasting;
-  const int most = std::max(kRaisedSteps, 4 * kBlock[rise.scale]);
+  // As long as it does not stand out the mean is of all steps, so that it does once it is there for long enough.
+  const int most = rise.stands_out ? std::max(kRaisedSteps, 4 * kBlock[rise.scale]) : kRemember;
   rise.count = std::min(rise.count + 1, most);
   mean_ += (now.d - mean_) / rise.count;
   mean_excess_ += (now.excess - mean_excess_) / rise.count;
@@ -270,11 +274,19 @@ Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits
 // mean() against the noise of as many steps.
 void Stream::Weigh(const Limits& limits) {
   Rise& rise = rise_.Begin();
+  const double finer = std::sqrt(kBlock[rise.scale] / kBlock[0]);
+  rise.z = finer * (mean_ - std::max(base_, 0.0)) / std::max(limits.sigma, limits.sigmas[rise.scale]);
+  const int count = std::max(1, rise.count);
+  const auto is_known = [&](size_t scale) { return scale < kScales && limits.sigmas[scale] > 0; };
   size_t scale = 0;
-  while (scale + 1 < kScales && kBlock[scale + 1] <= rise.count && limits.sigmas[scale + 1] > 0) ++scale;
-  rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(std::max(1, rise.count));
-  rise.beyond_weather =
-      scale > 0 && mean_ - LimitOf(scale, limits) > kClearly * rise.error && mean_ < kUsualRise * limits.sigma;
+  while (is_known(scale + 1) && kBlock[scale + 1] <= count) ++scale;
+  rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(count);
+  const double beyond = mean_ - LimitOf(scale, limits);
+  rise.beyond_weather = scale > 0 && beyond > kClearly * rise.error && mean_ < kUsualRise * limits.sigma;
+  // More steps than a block has may say no more than that, where they go together.
+  double most = limits.sigmas[scale] / std::sqrt(std::min(kBlock[scale], count));
+  if (is_known(scale + 1)) most = std::min(most, limits.sigmas[scale + 1] / std::sqrt(count));
+  rise.stands_out = rise.stands_out || beyond > kVisibly * std::max(rise.error, most);
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
@@ -294,9 +306,7 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
   Rise& rise = rise_.Begin();
   rise.scale = state_ == State::kLasting ? lead_ : 0;
   rise.count = sums_[lead_].count;
-  const double sigma = std::max(limits.sigma, limits.sigmas[rise.scale]);
-  const double finer = std::sqrt(kBlock[rise.scale] / kBlock[0]);
-  rise.z = finer * (mean_ - std::max(base_, 0.0)) / sigma;
+  rise.stands_out = false;
   Weigh(limits);
   rise.raised_step = step;
   rise.rose_in_quiet = limits.sigma < kQuietNoise;
@@ -452,7 +462,7 @@ ScaleSigmas ScaleNoise::sigmas() const {
 }
 
 void Stream::Limits::SetNoise(double one, const ScaleSigmas& measured) {
-  sigma = sigmas[0] = one;
+  this->one = sigma = sigmas[0] = one;
   double growth = 1;  // from one scale to the next: of noise that goes together for a while
   for (size_t scale = 0; scale < kScales; ++scale) {
     const double shorter = scale == 0 ? one : sigmas[scale - 1];

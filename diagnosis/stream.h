@@ -87,6 +87,7 @@ class Stream {
   // All in the unit of the observations.
   struct Limits {
     double sigma = 0.01;  // standard deviation of the noise of one observation
+    double one = 0.01;    // the same by how far two in a row are apart: less, where noise goes together for a while
     double dead = 0.01;   // rise over the own past that is nobody's fault: ranks are not equal
     double most = 0.035;  // a rise that is one wherever the stream began, so also from the first step on
     Thresholds h = {11};  // of the sums
@@ -121,6 +122,8 @@ class Stream {
   bool IsRising(double share) const { return raised() || risen_ > share; }
   // The first step of the deviation.
   int64_t onset() const { return rise_->onset; }
+  // The same of what has come back soon after it was cleared: where it did so the last time.
+  int64_t returned() const { return rise_->returned; }
   // It was there in the first step that was observed: it may have been there before.
   bool from_start() const { return rise_->from_start; }
   // Mean of the deviation while it lasts; over all steps if it comes and goes.
@@ -132,6 +135,8 @@ class Stream {
   double z() const { return rise_->z; }
   // Standard error of mean(), by the noise of as many steps as it is of.
   double error() const { return rise_->error; }
+  // Means of as many steps hardly ever differ by so much in this job.
+  bool StandsOut() const { return raised() && rise_->stands_out; }
   // It is no larger than what steps are anyway now and then, has lasted for a block of steps of which it is known how far
   // their means go up and down in this job, and stands out from that.
   bool IsBeyondWeather() const { return raised() && rise_->beyond_weather; }
@@ -175,6 +180,7 @@ class Stream {
   // The deviation under way or, of a quiet stream, the last one.
   struct Rise {
     int64_t onset = -1;
+    int64_t returned = -1;
     int64_t raised_step = -1;
     double z = 0;
     double error = 0;
@@ -187,6 +193,7 @@ class Stream {
     int returns = 0;       // how often it came back soon after it was cleared
     int quiet = 0;         // steps without a spike, while intermittent
     uint8_t scale = 0;     // of the sum that raised it
+    bool stands_out = false;
     bool beyond_weather = false;
     bool from_start = false;
     bool rose_in_quiet = false;

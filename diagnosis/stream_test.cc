@@ -59,6 +59,38 @@ TEST(Stream, DatesARiseToTheStepThatShowsIt) {
   EXPECT_NEAR(stream.mean_excess(), 10, 1e-9);
 }
 
+TEST(Stream, KnowsWhereWhatCameBackBegan) {
+  Stream stream;
+  Watch(stream, 0, 99, [](int64_t) { return 0.0; });
+  ASSERT_EQ(Watch(stream, 100, 120, [](int64_t) { return 0.1; }), 103);
+  EXPECT_EQ(stream.returned(), 100);
+  Watch(stream, 121, 150, [](int64_t) { return 0.0; });
+  ASSERT_FALSE(stream.raised());
+  ASSERT_EQ(Watch(stream, 151, 160, [](int64_t) { return 0.1; }), 154);
+  EXPECT_EQ(stream.onset(), 100) << "it was never quite gone";
+  EXPECT_EQ(stream.returned(), 151);
+}
+
+TEST(Stream, StandsOutWhereMeansOfAsManyStepsDoNotDifferSo) {
+  Stream::Limits limits = kLimits;
+  limits.SetNoise(0.01, {0.02F, 0.06F, 0.06F, 0, 0});
+  ASSERT_GT(limits.sigmas[0], 0.02) << "noise goes together for some steps";
+  const auto steps_until = [&](double rise, auto is_so) {
+    Stream stream;
+    int64_t step = 0;
+    for (; step < 100; ++step) stream.Observe(step, 0, 0, limits);
+    while (step < 2000 && !is_so(stream)) stream.Observe(step++, rise, 100 * rise, limits);
+    return step - 100;
+  };
+  const auto is_raised = [](const Stream& stream) { return stream.raised(); };
+  const auto stands_out = [](const Stream& stream) { return stream.StandsOut(); };
+  // Blocks of 16 steps differ by 0.06 / 4: five of that and the limit of 0.01 are less than 0.1, and more than 0.07.
+  EXPECT_LT(steps_until(0.07, is_raised), 16);
+  EXPECT_LT(steps_until(0.1, stands_out), 16);
+  EXPECT_GT(steps_until(0.07, stands_out), 16);
+  EXPECT_LT(steps_until(0.07, stands_out), 64) << "it lasts";
+}
+
 TEST(Stream, NeedsThreeStepsForALargeOne) {
   Stream stream;
   Watch(stream, 0, 50, [](int64_t) { return 0.0; });

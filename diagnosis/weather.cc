@@ -1,6 +1,7 @@
 #include "diagnosis/weather.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "diagnosis/stats.h"
 
@@ -8,6 +9,11 @@ namespace taskd::diagnosis {
 namespace {
 
 constexpr double kKeepsChoosingLogP = -9;  // p < 1e-4
+
+// So many of `all` may be one rank's, of so many `peers`.
+bool IsChance(size_t all, size_t of_rank, int peers) {
+  return LogBinomialTail(static_cast<int>(all), static_cast<int>(of_rank), 1.0 / peers) >= kKeepsChoosingLogP;
+}
 
 }  // namespace
 
@@ -32,12 +38,9 @@ void Weather::Drop() {
 bool Weather::Explains(int rank, int peers, double lasted_ns) const {
   const auto own = by_rank_.find(rank);
   const size_t of_rank = own == by_rank_.end() ? 0 : own->second;
-  if (LogBinomialTail(static_cast<int>(rises_.size()), static_cast<int>(of_rank), 1.0 / peers) < kKeepsChoosingLogP) {
-    return false;
-  }
-  return std::any_of(rises_.begin(), rises_.end(), [&](const Rise& rise) {
-    return lasted_ns <= std::max(kShortNs, 2 * static_cast<double>(rise.steps) * rise.step_ns);
-  });
+  return IsChance(rises_.size(), of_rank, peers) && std::any_of(rises_.begin(), rises_.end(), [&](const Rise& rise) {
+           return lasted_ns <= std::max(kShortNs, 2 * static_cast<double>(rise.steps) * rise.step_ns);
+         });
 }
 
 double Weather::mean_steps() const {
@@ -50,6 +53,40 @@ double Weather::cost_ns(int64_t step) const {
   double sum = 0;
   for (const Rise& rise : rises_) sum += static_cast<double>(rise.steps) * rise.excess_ns;
   return rises_.empty() ? 0 : sum / static_cast<double>(std::max<int64_t>(1, step - first_step() + 1));
+}
+
+void Gusts::Add(int rank, int64_t step) {
+  Gust& gust = open_.try_emplace(rank, Gust{rank, step, step, 0}).first->second;
+  gust.last = step;
+  ++gust.hits;
+}
+
+void Gusts::Forget(int64_t step) {
+  for (auto open = open_.begin(); open != open_.end();) {
+    const Gust& gust = open->second;
+    const bool ended = step - gust.last > kGap;
+    if (ended && gust.hits >= kLeast) ended_.push_back(gust);
+    open = ended ? open_.erase(open) : std::next(open);
+  }
+  while (!ended_.empty() && (ended_.front().last < step - Weather::kRemember || ended_.size() > Weather::kMost)) {
+    ended_.pop_front();
+  }
+}
+
+bool Gusts::Explain(int rank, int peers, int64_t since, int spikes) const {
+  int of_rank = 0;
+  int hits = 0;
+  int64_t longest = 0;
+  for (const Gust& gust : ended_) {
+    longest = std::max(longest, gust.steps());
+    if (gust.rank != rank) continue;
+    ++of_rank;
+    if (gust.last >= since) hits += gust.hits;
+  }
+  if (const auto open = open_.find(rank); open != open_.end() && open->second.steps() <= 2 * longest) {
+    hits += open->second.hits;
+  }
+  return hits >= kMostOf * spikes && IsChance(ended_.size(), static_cast<size_t>(of_rank), peers);
 }
 
 }  // namespace taskd::diagnosis

@@ -47,4 +47,32 @@ class Weather {
   std::map<int, size_t> by_rank_;
 };
 
+// Some steps in a row in which a rank's own time is far above what it usually changes by. Where they hit ranks by turns,
+// whoever had a few of late looks as if its steps were slow now and then.
+class Gusts {
+ public:
+  // The rank's time stuck out in this step. Steps do not go back.
+  void Add(int rank, int64_t step);
+  void Forget(int64_t step);
+
+  // So many steps of the rank, one of so many `peers`, stood out since `since`: they lie in gusts, which chose it no more
+  // often than chance would. The last one is such a gust until it is twice as long as any.
+  bool Explain(int rank, int peers, int64_t since, int spikes) const;
+
+ private:
+  static constexpr int kGap = 2;    // steps without, and it has ended
+  static constexpr int kLeast = 3;  // steps: fewer are none
+  static constexpr double kMostOf = 0.8;
+
+  struct Gust {
+    int rank;
+    int64_t first, last;
+    int hits;
+    int64_t steps() const { return last - first + 1; }
+  };
+
+  std::map<int, Gust> open_;
+  std::deque<Gust> ended_;  // in the order of their ends
+};
+
 }  // namespace taskd::diagnosis

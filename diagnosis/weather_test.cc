@@ -64,5 +64,57 @@ TEST(Weather, HasAPrice) {
   EXPECT_DOUBLE_EQ(weather.cost_ns(99), (10 * 5e6 + 30 * 10e6) / 100);
 }
 
+// `steps` steps of the rank from `first` on stick out.
+void Blow(Gusts& gusts, int rank, int64_t first, int steps) {
+  for (int64_t step = first; step < first + steps; ++step) {
+    gusts.Forget(step);
+    gusts.Add(rank, step);
+  }
+}
+
+TEST(Gusts, ExplainWhatHitsOneAndThenAnother) {
+  Gusts gusts;
+  Blow(gusts, 0, 100, 10);
+  Blow(gusts, 1, 150, 10);
+  Blow(gusts, 0, 200, 10);
+  gusts.Forget(300);
+  EXPECT_TRUE(gusts.Explain(0, 3, 180, 10));
+  EXPECT_TRUE(gusts.Explain(0, 3, 90, 20));
+  EXPECT_FALSE(gusts.Explain(0, 3, 180, 20)) << "ten more stood out alone";
+  EXPECT_FALSE(gusts.Explain(2, 3, 90, 1)) << "it had none";
+}
+
+TEST(Gusts, AreNoExcuseForTheOneThatTheyKeepChoosing) {
+  Gusts gusts;
+  for (int i = 0; i < 12; ++i) Blow(gusts, 2, 100 + 50 * i, 10);
+  gusts.Forget(1000);
+  EXPECT_FALSE(gusts.Explain(2, 3, 90, 120));
+  for (int i = 0; i < 24; ++i) Blow(gusts, i % 2, 1000 + 50 * i, 10);
+  gusts.Forget(2190);
+  EXPECT_TRUE(gusts.Explain(2, 3, 90, 120)) << "12 of 36";
+  gusts.Forget(2000 + 2000);
+  EXPECT_FALSE(gusts.Explain(2, 3, 90, 120)) << "forgotten";
+}
+
+TEST(Gusts, TheLastOneIsNoneIfItStaysForLong) {
+  Gusts gusts;
+  Blow(gusts, 0, 100, 10);
+  Blow(gusts, 1, 200, 20);
+  EXPECT_TRUE(gusts.Explain(1, 3, 190, 20));
+  Blow(gusts, 1, 220, 1);
+  EXPECT_FALSE(gusts.Explain(1, 3, 190, 21));
+}
+
+TEST(Gusts, AreSomeStepsInARow) {
+  Gusts gusts;
+  for (int i = 0; i < 5; ++i) Blow(gusts, 0, 100 + 10 * i, 2);
+  gusts.Forget(200);
+  EXPECT_FALSE(gusts.Explain(0, 3, 90, 10)) << "pauses";
+  Blow(gusts, 0, 300, 2);
+  Blow(gusts, 0, 303, 2);
+  gusts.Forget(400);
+  EXPECT_TRUE(gusts.Explain(0, 3, 290, 4)) << "with steps between that did not stick out";
+}
+
 }  // namespace
 }  // namespace taskd::diagnosis

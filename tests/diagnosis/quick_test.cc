@@ -27,13 +27,7 @@ CaseResult ReplayCase(const std::string& suite, int index, const ReplayOptions& 
 }
 
 class EachSuite : public testing::TestWithParam<std::string> {};
-// But that of weather: the engine accuses in most of its cases still, as evaluate.sh says.
-std::vector<std::string> QuickSuites() {
-  std::vector<std::string> names = SuiteNames();
-  std::erase(names, "H32");
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, testing::ValuesIn(QuickSuites()),
+INSTANTIATE_TEST_SUITE_P(Diagnosis, EachSuite, testing::ValuesIn(SuiteNames()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(EachSuite, NamesWhoIsSlowAndNobodyElse) {
