@@ -36,7 +36,7 @@ class Bar {
   // The smallest rise (of the logarithm) that is named of one of so many ranks which takes `own_ns` otherwise, once it is
   // there for so long; `fine` is what chance allows.
   double LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const {
-    if (IsCrowd(compared)) return std::max(fine.rise, Costing(min_cost_share_, own_ns));
+    if (IsCrowd(compared)) return std::max(fine.rise, CostingAmong(compared, fine.noise, min_cost_share_, own_ns));
     // Of a few the one that is slow shows in the noise of the others, too.
     const double rise = kFewMargin * fine.rise;
     if (lasted_ns >= kGustNs && fine.rise < kUsualRise * fine.noise) {
@@ -58,6 +58,29 @@ class Bar {
   static constexpr double kFewMargin = 1.4;
 
   double Costing(double share, double own_ns) const { return std::log1p(share * period_ns_ / own_ns); }
+
+  // The rise of one of so many, whose steps differ by `noise` anyway, that makes steps longer by this share: they end with
+  // the slowest of the others as a rule, and that is some noise above what is usual. What it costs is known as far as that.
+  double CostingAmong(int compared, double noise, double share, double own_ns) const {
+    constexpr double kKnown = 0.5;
+    const double wanted = Costing(kKnown * share, own_ns);
+    if (noise <= 0) return wanted;
+    const double two_ln = 2 * std::log(compared - 1);
+    const double slowest = noise * (std::sqrt(two_ln) - 0.5);    // of the others, in the mean
+    const double spread = noise * std::sqrt(1 + 1.44 / two_ln);  // of how far the rank is from it
+    // By how much it is slower than that, in the mean; `chance`: in how many steps.
+    const auto late = [&](double rise, double* chance) {
+      const double y = (rise - slowest) / spread;
+      *chance = 0.5 * std::erfc(-y * M_SQRT1_2);
+      return spread * (y * *chance + std::exp(-y * y / 2) * M_2_SQRTPI * M_SQRT1_2 / 2);
+    };
+    double chance;
+    const double usual = late(0, &chance);
+    // Newton, from where it is always the slowest: the function is convex.
+    double rise = wanted + usual + slowest;
+    for (int i = 0; i < 4; ++i) rise -= (late(rise, &chance) - usual - wanted) / chance;
+    return rise;
+  }
 
   const double period_ns_;
   const double min_cost_share_;

@@ -283,10 +283,13 @@ void Stream::Weigh(const Limits& limits) {
   rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(count);
   const double beyond = mean_ - LimitOf(scale, limits);
   rise.beyond_weather = scale > 0 && beyond > kClearly * rise.error && mean_ < kUsualRise * limits.sigma;
-  // More steps than a block has may say no more than that, where they go together.
+  // Where steps go together more of them than a block has may say no more than that. Else the sums have said it.
+  size_t longest = scale;
+  while (is_known(longest + 1)) ++longest;
+  const bool go_together = limits.sigmas[longest] > kSteady * limits.one;
   double most = limits.sigmas[scale] / std::sqrt(std::min(kBlock[scale], count));
   if (is_known(scale + 1)) most = std::min(most, limits.sigmas[scale + 1] / std::sqrt(count));
-  rise.stands_out = rise.stands_out || beyond > kVisibly * std::max(rise.error, most);
+  rise.stands_out = rise.stands_out || !go_together || beyond > kVisibly * std::max(rise.error, most);
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
