@@ -26,6 +26,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -286,7 +287,7 @@ class ManagerCore {
   Nodes nodes_;
   size_t known_ranks_ = 0;            // of all nodes_
   std::map<uint64_t, NodeKey> gone_;  // in the order in which they went
-  std::map<uint64_t, Node*> streams_;
+  std::unordered_map<uint64_t, Node*> streams_;
   std::set<ChangeSink*> subscribers_;
   std::map<uint64_t, Waiter> waiters_;
   AgentCalls calls_;
