@@ -70,6 +70,11 @@ void EventLoop::Post(Callback callback) {
   {
     std::lock_guard lock(mutex_);
     posted_.push_back(std::move(callback));
+    if (posted_.size() > 1) return;  // whoever came first wakes it
+  }
+  if (thread_ == std::this_thread::get_id()) {
+    posted_here_ = true;  // it is awake
+    return;
   }
   const uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof(one));  // EAGAIN: it is awake already
@@ -78,7 +83,7 @@ void EventLoop::Post(Callback callback) {
 void EventLoop::AtRoundEnd(Callback callback) { round_end_.push_back(std::move(callback)); }
 
 int EventLoop::TimeoutMs() const {
-  if (!round_end_.empty()) return 0;
+  if (!round_end_.empty() || posted_here_) return 0;
   if (timers_.empty()) return -1;
   const int64_t left_ns = timers_.begin()->first.first - NowNs();
   if (left_ns <= 0) return 0;
@@ -95,6 +100,7 @@ void EventLoop::RunTimers() {
 }
 
 void EventLoop::RunPosted() {
+  posted_here_ = false;
   std::vector<Callback> callbacks;
   {
     std::lock_guard lock(mutex_);
@@ -111,6 +117,7 @@ void EventLoop::RunRoundEnd() {
 
 void EventLoop::Run() {
   std::array<epoll_event, 256> events;
+  thread_ = std::this_thread::get_id();
   while (!stop_) {
     const int count = epoll_wait(epoll_.get(), events.data(), events.size(), TimeoutMs());
     for (int i = 0; i < count; ++i) {
@@ -121,7 +128,9 @@ void EventLoop::Run() {
     }
     RunTimers();
     RunRoundEnd();
+    if (posted_here_) RunPosted();
   }
+  thread_ = std::thread::id();
   stop_ = false;
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,8 @@ class EventLoop {
   std::map<TimerId, Callback> timers_;
   uint64_t next_timer_ = 0;
   std::vector<Callback> round_end_;
+  std::atomic<std::thread::id> thread_;  // of Run()
+  bool posted_here_ = false;             // by that thread since it last ran what is posted
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::vector<Callback> posted_;  // guarded by mutex_

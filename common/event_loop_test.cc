@@ -52,6 +52,35 @@ TEST(EventLoop, PostedFromAnotherThreadRunsInOrder) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[i], i);
 }
 
+// Nothing else wakes it: each is posted by the one before, in a timer, at a round's end and in what another thread has posted.
+TEST(EventLoop, PostedFromItsOwnThreadRunsInOrder) {
+  EventLoop loop;
+  std::vector<int> ran;
+  std::thread other;
+  loop.RunAfter(0, [&] {
+    loop.Post([&] {
+      ran.push_back(2);
+      loop.AtRoundEnd([&] {
+        loop.Post([&] {
+          ran.push_back(4);
+          other = std::thread([&] {
+            loop.Post([&] {
+              loop.Post([&] { ran.push_back(6); });
+              loop.Post([&] { loop.Stop(); });
+              ran.push_back(5);
+            });
+          });
+        });
+        ran.push_back(3);
+      });
+    });
+    ran.push_back(1);
+  });
+  loop.Run();
+  other.join();
+  EXPECT_THAT(ran, ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
 TEST(EventLoop, RoundEndComesAfterTheRoundsEventsAndMayAskForAnother) {
   EventLoop loop;
   std::vector<std::string> ran;

@@ -1,6 +1,7 @@
 #include "diagnosis/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <deque>
 #include <iterator>
@@ -47,9 +48,11 @@ constexpr int kKeepRestored = 60;             // steps
 constexpr int kOddNote = 100;                 // steps
 constexpr double kMostlyCommunication = 0.5;  // of the step, on the rank that waits least
 constexpr double kAverage = 0.05;
-constexpr double kCoarse = 0.25;  // of own time: where less cannot be told nobody is called healthy
-constexpr size_t kAhead = 4;      // folds, whose memory is on its way while others are looked at
-constexpr size_t kRestless = 3;   // rises that came and went, until it is worth a note
+constexpr double kCoarse = 0.25;     // of own time: where less cannot be told nobody is called healthy
+constexpr size_t kAhead = 4;         // folds, whose memory is on its way while others are looked at
+constexpr unsigned kFineParts = 8;   // of the steps so far: so many more, and what can be told has changed,
+constexpr unsigned kFineEvery = 16;  // and as often at least
+constexpr size_t kRestless = 3;      // rises that came and went, until it is worth a note
 
 using Folds = Gathering::Folds;
 
@@ -132,6 +135,7 @@ class Engine::Impl {
   bool Finish() {
     bool changed = false;
     while (!gathering_.empty()) changed = JudgeNextStep() || changed;
+    if (judged_steps_ > 0) WorkOutFineness();
     return changed;
   }
 
@@ -200,21 +204,20 @@ class Engine::Impl {
   // How small a slowdown would have been named, and a note where that is not small enough for an "ok". False: it is not.
   bool SayFineness(bool seen, Report& report) const {
     if (has_few_steps() || !seen) return false;
-    const Fineness& fineness = this->fineness();
-    report.own_time = fineness.own_time;
-    report.dataloader = fineness.dataloader;
-    report.transfer = fineness.transfer;
+    report.own_time = fineness_.own_time;
+    report.dataloader = fineness_.dataloader;
+    report.transfer = fineness_.transfer;
     for (RankCoverage& rank : report.coverage) {
       const auto at = static_cast<size_t>(rank.rank);
-      if (at < fineness.own_time_of_ranks.size()) rank.resolution = fineness.own_time_of_ranks[at];
+      if (at < fineness_.own_time_of_ranks.size()) rank.resolution = fineness_.own_time_of_ranks[at];
     }
-    if (!fineness.own_time) return false;
-    if (fineness.own_time->ratio <= kCoarse) return true;
+    if (!fineness_.own_time) return false;
+    if (fineness_.own_time->ratio <= kCoarse) return true;
     std::string text =
         absl::StrFormat("steps differ by %.0f %% by themselves, so less than %.0f %% cannot be told from noise yet",
-                        100 * fineness.own_noise, 100 * fineness.own_time->ratio);
-    if (fineness.more_steps > 0) {
-      absl::StrAppend(&text, "; about ", fineness.more_steps, " more steps are needed for 10 %");
+                        100 * fineness_.own_noise, 100 * fineness_.own_time->ratio);
+    if (fineness_.more_steps > 0) {
+      absl::StrAppend(&text, "; about ", fineness_.more_steps, " more steps are needed for 10 %");
     }
     if (young_) {
       absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",
@@ -264,8 +267,12 @@ class Engine::Impl {
     RememberStep(folds, step, place, period_ns);
     Observe(folds, place);
     const bool changed = Accuse(step, place, FollowPlannedChange(step, place));
+    const auto steps = static_cast<unsigned>(judged_steps_);
+    if (steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) WorkOutFineness();
     return changed || judged_steps_ == kEnoughSteps;
   }
+
+  void WorkOutFineness() { fineness_ = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false)); }
 
   void RebuildLayout() {
     layout_.Rebuild();
@@ -672,15 +679,6 @@ class Engine::Impl {
     return covered_;
   }
 
-  // That, too, and it changes with what was judged only.
-  const Fineness& fineness() const {
-    if (fineness_steps_ != judged_steps_) {
-      fineness_ = FindFineness(MakeInput(lives_.PlaceOf(last_step_), false));
-      fineness_steps_ = judged_steps_;
-    }
-    return fineness_;
-  }
-
   bool WorkIsUneven() const {
     for (const OwnTime::Class& peers : own_.classes()) {
       if (peers.noise.steps.sigma() > 0.04) return true;
@@ -721,8 +719,7 @@ class Engine::Impl {
   mutable Coverage::Result covered_;
   mutable std::pair<uint64_t, uint64_t> covered_versions_{~uint64_t{0},
                                                           0};  // of layout and coverage, as of which it is
-  mutable Fineness fineness_;
-  mutable int fineness_steps_ = -1;  // judged ones, as of which it is
+  Fineness fineness_;                                          // as of one of the last steps
   OwnTime own_;
   Transfers transfers_;
   Clocks clocks_;

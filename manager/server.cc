@@ -217,7 +217,7 @@ class ManagerServer::Impl {
     diagnosis_ = std::make_shared<DiagnosisCore>(diagnosis, verdicts, std::move(save));
     events_ = std::make_shared<EventLog>();
     supervision_ = std::make_shared<SupervisionCore>(
-        [core = core_] { return core->Snapshot(); },
+        [core = core_] { return core->Pulse(); },
         [events = events_, ledger = ledger_](const SupervisionEvent& event) {
           events->Add(event);
           ledger->OnEvent(event);

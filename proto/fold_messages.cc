@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
+#include "proto/packed_numbers.h"
 #include "proto/wire_reader.h"
 
 namespace taskd::proto {
@@ -28,11 +30,11 @@ int64_t Before(uint64_t end_ns, uint64_t stamp_ns) { return static_cast<int64_t>
 // Reads one number after the other and remembers whether all were in their ranges.
 class Numbers {
  public:
-  explicit Numbers(const int64_t* next) : next_(next) {}
+  explicit Numbers(const uint64_t* next) : next_(next) {}
 
   template <typename Number>
   void Read(Number& number, int64_t min = 0, int64_t max = std::numeric_limits<int64_t>::max()) {
-    const int64_t value = *next_++;
+    const int64_t value = ZigZag(*next_++);
     ok_ = ok_ && value >= min && value <= max &&
           (sizeof(Number) == 8 || value <= static_cast<int64_t>(std::numeric_limits<Number>::max()));
     number = static_cast<Number>(value);
@@ -42,11 +44,11 @@ class Numbers {
     Read(number, 0, kCommOps - 1);
     op = static_cast<CommOp>(number);
   }
-  void ReadStamp(uint64_t& stamp_ns, uint64_t end_ns) { stamp_ns = end_ns - static_cast<uint64_t>(*next_++); }
+  void ReadStamp(uint64_t& stamp_ns, uint64_t end_ns) { stamp_ns = end_ns - static_cast<uint64_t>(ZigZag(*next_++)); }
   bool ok() const { return ok_; }
 
  private:
-  const int64_t* next_;
+  const uint64_t* next_;
   bool ok_ = true;
 };
 
@@ -161,14 +163,20 @@ template <size_t kMost>
 class NumberList {
  public:
   void Add(uint64_t number) {
-    if (size_ < kMost) numbers_[size_] = ZigZag(number);
+    if (size_ < kMost) numbers_[size_] = number;
     ++size_;
   }
+  // False: the wire is broken.
+  bool AddPacked(std::string_view wire) {
+    const std::optional<size_t> size = ReadPacked(wire, numbers_.data(), size_, kMost);
+    size_ = size.value_or(size_);
+    return size.has_value();
+  }
   size_t size() const { return size_; }
-  const int64_t* data() const { return numbers_.data(); }
+  const uint64_t* data() const { return numbers_.data(); }
 
  private:
-  std::array<int64_t, kMost> numbers_;
+  std::array<uint64_t, kMost> numbers_;
   size_t size_ = 0;
 };
 
@@ -185,9 +193,9 @@ class FoldReader {
         const uint64_t bits = wire_.number();
         std::memcpy(&fold_.work, &bits, sizeof bits);
       } else if (wire_.Is(v1::RankStep::kOpsFieldNumber, WireReader::Type::kBytes)) {
-        if (!TakePacked(ops_)) return Broken();
+        if (!ops_.AddPacked(wire_.bytes())) return Broken();
       } else if (wire_.Is(v1::RankStep::kSamplesFieldNumber, WireReader::Type::kBytes)) {
-        if (!TakePacked(samples_)) return Broken();
+        if (!samples_.AddPacked(wire_.bytes())) return Broken();
       }
     }
     if (wire_.broken()) return Broken();
@@ -200,7 +208,7 @@ class FoldReader {
     }
     // Folds wait by the hundred thousand: they take no more than what they hold.
     fold_.ops.resize(ops_.size() / kOpNumbers);
-    const int64_t* numbers = ops_.data();
+    const uint64_t* numbers = ops_.data();
     for (OpFold& op : fold_.ops) {
       if (!ReadOp(Numbers(numbers), fold_.end_ns, op)) return Bad("an operation with a number out of range");
       numbers += kOpNumbers;
@@ -252,13 +260,6 @@ class FoldReader {
     const Place& place = kPlace[field];
     if (place.time != nullptr) fold_.*place.time = number;
     if (place.count != nullptr) fold_.*place.count = static_cast<uint32_t>(number);
-  }
-
-  template <typename List>
-  bool TakePacked(List& list) {
-    WireReader packed(wire_.bytes());
-    for (uint64_t number; packed.NextPacked(&number);) list.Add(number);
-    return !packed.broken();
   }
 
   absl::Status Check() const {

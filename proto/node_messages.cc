@@ -1,7 +1,12 @@
 #include "proto/node_messages.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
+
 #include "common/utf8.h"
 #include "marks/step_fold.h"
+#include "proto/wire_reader.h"
 
 namespace taskd::proto {
 namespace {
@@ -11,6 +16,7 @@ constexpr int Index(SwitchKind kind) { return static_cast<int>(kind); }
 // One kind of mark in the three messages that have a field for each.
 struct Kind {
   SwitchKind kind;
+  uint32_t field;  // in both messages that ranks send
   bool (v1::KindStates::*state)() const;
   void (v1::KindStates::*set_state)(bool);
   uint64_t (v1::MarkCounts::*count)() const;
@@ -18,15 +24,16 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {SwitchKind::kStep, &v1::KindStates::step, &v1::KindStates::set_step, &v1::MarkCounts::step,
-     &v1::MarkCounts::set_step},
-    {SwitchKind::kSaveCheckpoint, &v1::KindStates::save_checkpoint, &v1::KindStates::set_save_checkpoint,
-     &v1::MarkCounts::save_checkpoint, &v1::MarkCounts::set_save_checkpoint},
-    {SwitchKind::kForward, &v1::KindStates::fp, &v1::KindStates::set_fp, &v1::MarkCounts::fp, &v1::MarkCounts::set_fp},
-    {SwitchKind::kDataLoader, &v1::KindStates::dataloader, &v1::KindStates::set_dataloader, &v1::MarkCounts::dataloader,
-     &v1::MarkCounts::set_dataloader},
-    {SwitchKind::kCommunication, &v1::KindStates::communication, &v1::KindStates::set_communication,
-     &v1::MarkCounts::communication, &v1::MarkCounts::set_communication},
+    {SwitchKind::kStep, v1::KindStates::kStepFieldNumber, &v1::KindStates::step, &v1::KindStates::set_step,
+     &v1::MarkCounts::step, &v1::MarkCounts::set_step},
+    {SwitchKind::kSaveCheckpoint, v1::KindStates::kSaveCheckpointFieldNumber, &v1::KindStates::save_checkpoint,
+     &v1::KindStates::set_save_checkpoint, &v1::MarkCounts::save_checkpoint, &v1::MarkCounts::set_save_checkpoint},
+    {SwitchKind::kForward, v1::KindStates::kFpFieldNumber, &v1::KindStates::fp, &v1::KindStates::set_fp,
+     &v1::MarkCounts::fp, &v1::MarkCounts::set_fp},
+    {SwitchKind::kDataLoader, v1::KindStates::kDataloaderFieldNumber, &v1::KindStates::dataloader,
+     &v1::KindStates::set_dataloader, &v1::MarkCounts::dataloader, &v1::MarkCounts::set_dataloader},
+    {SwitchKind::kCommunication, v1::KindStates::kCommunicationFieldNumber, &v1::KindStates::communication,
+     &v1::KindStates::set_communication, &v1::MarkCounts::communication, &v1::MarkCounts::set_communication},
 };
 static_assert(std::size(kKinds) == kNumSwitches);
 
@@ -46,6 +53,82 @@ RankAnswer::State StateOf(v1::RankAnswer::State state) {
   if (state == v1::RankAnswer::APPLIED) return RankAnswer::State::kApplied;
   if (state == v1::RankAnswer::FAILED) return RankAnswer::State::kFailed;
   return RankAnswer::State::kUnreachable;
+}
+
+// The numbers of a serialized message. False: the wire is broken.
+template <typename Take>
+bool ForEachNumber(std::string_view wire, const Take& take) {
+  WireReader in(wire);
+  while (in.Next()) {
+    if (in.type() == WireReader::Type::kVarint) take(in.field(), in.number());
+  }
+  return !in.broken();
+}
+
+// A serialized v1::KindStates into those of one that came before; likewise marks.
+bool MergeKinds(std::string_view wire, KindMask& kinds) {
+  return ForEachNumber(wire, [&kinds](uint32_t field, uint64_t number) {
+    for (const Kind& one : kKinds) {
+      if (one.field != field) continue;
+      kinds &= static_cast<KindMask>(~MaskOf(one.kind));
+      if (number != 0) kinds |= MaskOf(one.kind);
+    }
+  });
+}
+bool MergeMarks(std::string_view wire, std::array<uint64_t, kNumMarkCounts>& marks) {
+  return ForEachNumber(wire, [&marks](uint32_t field, uint64_t number) {
+    for (const Kind& one : kKinds) {
+      if (one.field == field) marks[Index(one.kind)] = number;
+    }
+    if (field == v1::MarkCounts::kOtherFieldNumber) marks[kNumSwitches] = number;
+  });
+}
+
+// As Protobuf takes it: of too long a number the low bits.
+void TakeNumber(uint32_t field, uint64_t number, RankReport& report, SavedInStep& saved) {
+  const auto as_int = [number] { return static_cast<int>(static_cast<uint32_t>(number)); };
+  switch (field) {
+    case v1::RankStatus::kRankFieldNumber:
+      report.rank = as_int();
+      break;
+    case v1::RankStatus::kPidFieldNumber:
+      report.pid = as_int();
+      break;
+    case v1::RankStatus::kLocalRankFieldNumber:
+      report.local_rank = std::max(-1, as_int());
+      break;
+    case v1::RankStatus::kAttachedFieldNumber:
+      report.attached = number != 0;
+      break;
+    case v1::RankStatus::kAppliedRevisionFieldNumber:
+      report.applied_revision = number;
+      break;
+    case v1::RankStatus::kFailedRevisionFieldNumber:
+      report.failed_revision = number;
+      break;
+    case v1::RankStatus::kStepFieldNumber:
+      report.step = static_cast<int64_t>(number);
+      break;
+    case v1::RankStatus::kLostFieldNumber:
+      report.lost = number;
+      break;
+    case v1::RankStatus::kStoppedMsFieldNumber:
+      report.stopped_ms = number;
+      break;
+    case v1::RankStatus::kSavedStepFieldNumber:
+      saved.step = static_cast<int64_t>(number);
+      break;
+    case v1::RankStatus::kSavedNsFieldNumber:
+      saved.ns = number;
+      break;
+    default:
+      break;
+  }
+}
+
+void TakeDouble(uint32_t field, uint64_t bits, RankReport& report) {
+  if (field == v1::RankStatus::kStepMsFieldNumber) report.step_ms = std::bit_cast<double>(bits);
+  if (field == v1::RankStatus::kOverheadNsPerMarkFieldNumber) report.overhead_ns_per_mark = std::bit_cast<double>(bits);
 }
 
 }  // namespace
@@ -89,26 +172,29 @@ void FillRankReport(const RankReport& report, v1::RankStatus* message) {
   message->set_saved_ns(report.saved.ns);
 }
 
-RankReport ReadRankReport(const v1::RankStatus& message) {
+absl::StatusOr<RankReport> ReadRankReport(std::string_view wire) {
   RankReport report;
-  report.rank = message.rank();
-  report.pid = message.pid();
-  if (message.has_local_rank() && message.local_rank() >= 0) report.local_rank = message.local_rank();
-  report.attached = message.attached();
-  report.reason = message.reason();
-  report.applied_revision = message.applied_revision();
-  report.failed_revision = message.failed_revision();
-  report.applied = ReadKinds(message.applied());
-  report.step = message.step() < 0 || message.step() > StepFold::kMaxStep ? -1 : message.step();
-  report.step_ms = message.step_ms();
-  for (const Kind& one : kKinds) report.marks[Index(one.kind)] = (message.marks().*one.count)();
-  report.marks[kNumSwitches] = message.marks().other();
-  report.lost = message.lost();
-  report.overhead_ns_per_mark = message.overhead_ns_per_mark();
-  report.stopped_ms = message.stopped_ms();
-  if (message.has_saved_step() && message.saved_step() >= 0 && message.saved_step() <= StepFold::kMaxStep) {
-    report.saved = {message.saved_step(), message.saved_ns()};
+  report.step = 0;  // as where nothing is said
+  SavedInStep saved;
+  bool sound = true;
+  WireReader in(wire);
+  while (sound && in.Next()) {
+    if (in.type() == WireReader::Type::kVarint) {
+      TakeNumber(in.field(), in.number(), report, saved);
+    } else if (in.type() == WireReader::Type::kFixed64) {
+      TakeDouble(in.field(), in.number(), report);
+    } else if (in.Is(v1::RankStatus::kReasonFieldNumber, WireReader::Type::kBytes)) {
+      report.reason = in.bytes();
+      sound = IsUtf8(report.reason);
+    } else if (in.Is(v1::RankStatus::kAppliedFieldNumber, WireReader::Type::kBytes)) {
+      sound = MergeKinds(in.bytes(), report.applied);
+    } else if (in.Is(v1::RankStatus::kMarksFieldNumber, WireReader::Type::kBytes)) {
+      sound = MergeMarks(in.bytes(), report.marks);
+    }
   }
+  if (!sound || in.broken()) return absl::InvalidArgumentError("no sound taskd.v1.RankStatus");
+  if (report.step < 0 || report.step > StepFold::kMaxStep) report.step = -1;
+  if (saved.step >= 0 && saved.step <= StepFold::kMaxStep) report.saved = saved;
   return report;
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
+#include "absl/status/statusor.h"
 #include "common/rank_report.h"
 #include "common/switch.h"
 #include "taskd/v1/node.pb.h"
@@ -18,7 +20,9 @@ KindMask ReadKinds(const v1::KindStates& message);
 void FillWanted(const SwitchState& state, v1::WantedState* message);
 
 void FillRankReport(const RankReport& report, v1::RankStatus* message);
-RankReport ReadRankReport(const v1::RankStatus& message);
+// A serialized v1::RankStatus, without Protobuf's object: each rank's comes every second. INVALID_ARGUMENT: Protobuf would
+// not take it either.
+absl::StatusOr<RankReport> ReadRankReport(std::string_view wire);
 
 void FillRankAnswer(const RankAnswer& answer, v1::RankAnswer* message);
 // A state that this release does not know is kUnreachable.

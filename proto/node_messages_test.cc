@@ -1,7 +1,12 @@
 #include "proto/node_messages.h"
 
+#include <array>
+#include <random>
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "marks/step_fold.h"
 
 namespace taskd::proto {
 namespace {
@@ -70,9 +75,74 @@ TEST(NodeMessages, AReportComesBackAsItWas) {
   EXPECT_EQ(message.marks().dataloader(), 4u);
   EXPECT_EQ(message.marks().communication(), 5u);
   EXPECT_EQ(message.marks().other(), 6u);
-  v1::RankStatus sent;
-  ASSERT_TRUE(sent.ParseFromString(message.SerializeAsString()));
-  EXPECT_EQ(ReadRankReport(sent), report);
+  EXPECT_EQ(*ReadRankReport(message.SerializeAsString()), report);
+}
+
+// What Protobuf's own object says of a report.
+RankReport ReportOf(const v1::RankStatus& message) {
+  RankReport report = {
+      .rank = message.rank(),
+      .pid = message.pid(),
+      .attached = message.attached(),
+      .reason = message.reason(),
+      .applied_revision = message.applied_revision(),
+      .failed_revision = message.failed_revision(),
+      .applied = ReadKinds(message.applied()),
+      .step = message.step() < 0 || message.step() > StepFold::kMaxStep ? -1 : message.step(),
+      .step_ms = message.step_ms(),
+      .marks = {message.marks().step(), message.marks().save_checkpoint(), message.marks().fp(),
+                message.marks().dataloader(), message.marks().communication(), message.marks().other()},
+      .lost = message.lost(),
+      .overhead_ns_per_mark = message.overhead_ns_per_mark(),
+      .stopped_ms = message.stopped_ms(),
+      .saved = {}};
+  if (message.has_local_rank() && message.local_rank() >= 0) report.local_rank = message.local_rank();
+  if (message.has_saved_step() && message.saved_step() >= 0 && message.saved_step() <= StepFold::kMaxStep) {
+    report.saved = {message.saved_step(), message.saved_ns()};
+  }
+  return report;
+}
+
+void AppendNumber(uint64_t number, std::string* wire) {
+  for (; number >= 0x80; number >>= 7) *wire += static_cast<char>(number | 0x80);
+  *wire += static_cast<char>(number);
+}
+
+// Fields in any order, more than once, of other types than they should be, and some that nobody knows.
+std::string AnyFields(std::mt19937_64& random, uint32_t highest, int depth) {
+  std::string wire;
+  for (uint64_t i = random() % 12; i > 0; --i) {
+    const uint64_t type = std::array<uint64_t, 6>{0, 0, 1, 2, 2, 5}[random() % 6];
+    AppendNumber((1 + random() % highest) << 3 | type, &wire);
+    if (type == 0) AppendNumber(random() >> random() % 64, &wire);
+    if (type == 1) wire += std::string(6, '\0') + "\x29\x40";  // 12.5, and others where it is no double
+    if (type == 5) wire += "four";
+    if (type != 2) continue;
+    const std::string within = depth > 0 ? AnyFields(random, 7, depth - 1) : "\xc3\xa9";
+    AppendNumber(within.size(), &wire);
+    wire += within;
+  }
+  return wire;
+}
+
+TEST(NodeMessages, ReportsAreReadAsProtobufReadsThem) {
+  std::mt19937_64 random(5);
+  int read = 0, refused = 0, groups = 0;
+  for (int round = 0; round < 5'000; ++round) {
+    std::string wire = AnyFields(random, 18, 1);
+    if (round % 4 == 0 && !wire.empty()) wire[random() % wire.size()] = static_cast<char>(random());
+    if (round % 7 == 0) wire.resize(random() % (wire.size() + 1));
+    v1::RankStatus message;
+    const bool parsed = message.ParseFromString(wire);
+    const absl::StatusOr<RankReport> report = ReadRankReport(wire);
+    ++(report.ok() ? read : parsed ? groups : refused);
+    if (!report.ok()) continue;
+    ASSERT_TRUE(parsed) << round;
+    ASSERT_EQ(*report, ReportOf(message)) << round;
+  }
+  EXPECT_LT(groups, 20);  // which nobody sends, and which are refused here
+  EXPECT_GT(read, 2'000);
+  EXPECT_GT(refused, 200);
 }
 
 TEST(NodeMessages, AnAnswerComesBackAsItWas) {

@@ -9,6 +9,7 @@
 #include "manager/switch/core.h"
 #include "proto/built_size.h"
 #include "proto/fold_messages.h"
+#include "proto/node_messages.h"
 #include "proto/wire_reader.h"
 
 namespace taskd::manager {
@@ -121,28 +122,62 @@ class FoldSetReader {
   size_t left_ = proto::kMaxBuiltBytes;
 };
 
-// Of a message that is a set of folds and nothing else.
-std::optional<std::string_view> OnlyFolds(std::string_view wire) {
+absl::StatusOr<std::vector<RankReport>> ReadRanks(std::string_view wire) {
+  std::vector<RankReport> ranks;
+  WireReader set(wire);
+  while (set.Next()) {
+    if (!set.Is(v1::RankSet::kRanksFieldNumber, WireReader::Type::kBytes)) continue;
+    if (ranks.size() >= kMaxRanksPerNode) {
+      return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxRanksPerNode, " ranks"));
+    }
+    absl::StatusOr<RankReport> rank = proto::ReadRankReport(set.bytes());
+    if (!rank.ok()) return rank.status();
+    ranks.push_back(*std::move(rank));
+  }
+  if (set.broken()) return absl::InvalidArgumentError("no sound taskd.v1.RankSet");
+  return ranks;
+}
+
+// Of a message that is one set of folds or of ranks, and nothing else; else the field is 0.
+struct OnlySet {
+  uint32_t field = 0;
+  std::string_view wire;
+};
+OnlySet OnlySetOf(std::string_view wire) {
   WireReader message(wire);
-  if (!message.Next() || !message.Is(v1::NodeMessage::kFoldsFieldNumber, WireReader::Type::kBytes)) return std::nullopt;
-  const std::string_view folds = message.bytes();
-  return message.Next() || message.broken() ? std::nullopt : std::optional(folds);
+  if (!message.Next() || message.type() != WireReader::Type::kBytes) return {};
+  const OnlySet set = {message.field(), message.bytes()};
+  const bool is_one =
+      set.field == v1::NodeMessage::kFoldsFieldNumber || set.field == v1::NodeMessage::kRanksFieldNumber;
+  return !is_one || message.Next() || message.broken() ? OnlySet() : set;
+}
+
+// Of one that others go before, or that comes in pieces.
+OnlySet LastSetOf(const v1::NodeMessage& message, std::string& merged) {
+  if (message.has_folds()) return {v1::NodeMessage::kFoldsFieldNumber, merged = message.folds().SerializeAsString()};
+  if (message.has_ranks()) return {v1::NodeMessage::kRanksFieldNumber, merged = message.ranks().SerializeAsString()};
+  return {};
 }
 
 }  // namespace
 
 void ReadNodeInput(std::string_view wire, NodeInput* input) {
   input->Clear();
-  std::optional<std::string_view> folds = OnlyFolds(wire);
+  OnlySet set = OnlySetOf(wire);
   std::string merged;
-  if (!folds.has_value()) {
+  if (set.field == 0) {
     input->refusal = Parse(wire, proto::kMaxBuiltBytes, &input->message);
-    if (input->refusal.ok() && input->message.has_folds()) folds = merged = input->message.folds().SerializeAsString();
-    if (!input->refusal.ok() || folds.has_value()) input->message.Clear();
+    if (input->refusal.ok()) set = LastSetOf(input->message, merged);
+    if (!input->refusal.ok() || set.field != 0) input->message.Clear();
   }
-  if (!folds.has_value()) return;
-  input->refusal = FoldSetReader(&input->folds.emplace()).Read(*folds);
-  if (!input->refusal.ok()) input->folds.reset();
+  if (set.field == v1::NodeMessage::kFoldsFieldNumber) {
+    input->refusal = FoldSetReader(&input->folds.emplace()).Read(set.wire);
+    if (!input->refusal.ok()) input->folds.reset();
+  } else if (set.field == v1::NodeMessage::kRanksFieldNumber) {
+    absl::StatusOr<std::vector<RankReport>> ranks = ReadRanks(set.wire);
+    input->refusal = ranks.status();
+    if (ranks.ok()) input->ranks = *std::move(ranks);
+  }
 }
 
 }  // namespace taskd::manager

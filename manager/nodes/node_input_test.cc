@@ -53,6 +53,7 @@ void ExpectRefused(const std::string& wire, absl::StatusCode code) {
   const NodeInput input = Read(wire);
   EXPECT_EQ(input.refusal.code(), code) << input.refusal;
   EXPECT_FALSE(input.folds.has_value());
+  EXPECT_FALSE(input.ranks.has_value());
   EXPECT_EQ(input.message.message_case(), v1::NodeMessage::MESSAGE_NOT_SET);
 }
 
@@ -88,17 +89,58 @@ TEST(NodeInputTest, FoldsInPiecesAreMerged) {
 
 TEST(NodeInputTest, OtherMessagesAreProtobufs) {
   v1::NodeMessage message;
-  message.mutable_ranks()->add_ranks()->set_rank(4);
+  message.mutable_applied()->set_revision(4);
   NodeInput input = Read(message);
   ASSERT_TRUE(input.refusal.ok()) << input.refusal;
   EXPECT_FALSE(input.folds.has_value());
-  EXPECT_EQ(input.message.ranks().ranks(0).rank(), 4);
+  EXPECT_FALSE(input.ranks.has_value());
+  EXPECT_EQ(input.message.applied().revision(), 4u);
   input.Clear();
   EXPECT_EQ(input.message.message_case(), v1::NodeMessage::MESSAGE_NOT_SET);
   // The last one of several counts.
   input = Read(Folds(3).SerializeAsString() + message.SerializeAsString());
   EXPECT_FALSE(input.folds.has_value());
-  EXPECT_TRUE(input.message.has_ranks());
+  EXPECT_TRUE(input.message.has_applied());
+}
+
+v1::NodeMessage Ranks(int first, int count) {
+  v1::NodeMessage message;
+  for (int rank = first; rank < first + count; ++rank) message.mutable_ranks()->add_ranks()->set_rank(rank);
+  return message;
+}
+
+TEST(NodeInputTest, RanksComeAsTheyWere) {
+  const std::string two = Ranks(4, 2).SerializeAsString(), folds = Folds(3).SerializeAsString();
+  const std::string later("\xc0\x3e\x01", 3);  // field 1000
+  for (const auto& [wire, ranks] :
+       {std::pair(two, 2u), std::pair(two + Ranks(6, 3).SerializeAsString(), 5u), std::pair(two + later, 2u),
+        std::pair(folds + two, 2u), std::pair(std::string("\x12\0", 2), 0u)}) {
+    const NodeInput input = Read(wire);
+    ASSERT_TRUE(input.refusal.ok()) << input.refusal;
+    EXPECT_FALSE(input.folds.has_value());
+    EXPECT_EQ(input.message.message_case(), v1::NodeMessage::MESSAGE_NOT_SET);
+    ASSERT_TRUE(input.ranks.has_value());
+    ASSERT_EQ(input.ranks->size(), ranks);
+    for (size_t i = 0; i < ranks; ++i) EXPECT_EQ((*input.ranks)[i].rank, 4 + static_cast<int>(i));
+  }
+  ExpectThree(Read(two + folds));
+}
+
+TEST(NodeInputTest, MoreRanksThanANodeHasAreRefused) {
+  EXPECT_EQ(Read(Ranks(0, kMaxRanksPerNode)).ranks->size(), size_t{kMaxRanksPerNode});
+  ExpectRefused(Ranks(0, kMaxRanksPerNode + 1).SerializeAsString(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(NodeInputTest, BrokenRanksAreRefused) {
+  v1::NodeMessage message = Ranks(4, 2);
+  message.mutable_ranks()->mutable_ranks(1)->set_reason("why");
+  const std::string whole = message.SerializeAsString();
+  for (size_t size = 1; size < whole.size(); ++size) {
+    ExpectRefused(whole.substr(0, size), absl::StatusCode::kInvalidArgument);
+  }
+  std::string no_utf8 = whole;
+  no_utf8[no_utf8.find("why")] = '\xff';
+  ExpectRefused(no_utf8, absl::StatusCode::kInvalidArgument);
 }
 
 TEST(NodeInputTest, WhatCannotBeReadIsCounted) {

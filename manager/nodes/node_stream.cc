@@ -27,6 +27,16 @@ uint64_t StepsOfOneRank(const FoldBatch& batch) {
   }));
 }
 
+RankPresence PresenceOf(const RankReport& rank) {
+  RankPresence present = {rank.rank, rank.attached};
+  present.stopped_ms = rank.stopped_ms;
+  present.saved = rank.saved;
+  if (rank.applied_revision == 0) return present;
+  present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
+  present.steps_on = (rank.applied & MaskOf(SwitchKind::kStep)) != 0;
+  return present;
+}
+
 }  // namespace
 
 NodeStream::NodeStream(std::shared_ptr<ManagerCore> core, std::shared_ptr<DiagnosisCore> diagnosis, std::string peer,
@@ -72,6 +82,8 @@ absl::Status NodeStream::Take(NodeInput& in) {
     core_->Heard(stream_);
     if (in.folds.has_value()) {
       TakeFolds(*std::exchange(in.folds, std::nullopt), now);
+    } else if (in.ranks.has_value()) {
+      taken = TakeRanks(*std::exchange(in.ranks, std::nullopt), now);
     } else {
       taken = TakeMessage(in.message, now);
     }
@@ -105,8 +117,6 @@ absl::Status NodeStream::TakeMessage(const v1::NodeMessage& in, SteadyTime now) 
   switch (in.message_case()) {
     case v1::NodeMessage::kHello:
       return absl::InvalidArgumentError("a second hello");
-    case v1::NodeMessage::kRanks:
-      return TakeRanks(in.ranks(), now);
     case v1::NodeMessage::kApplied: {
       std::vector<RankAnswer> answers;
       for (const v1::RankAnswer& answer : in.applied().ranks()) answers.push_back(proto::ReadRankAnswer(answer));
@@ -119,7 +129,8 @@ absl::Status NodeStream::TakeMessage(const v1::NodeMessage& in, SteadyTime now) 
     case v1::NodeMessage::kMarkFiles:
       core_->SetMarkFiles(stream_, ReadMarkFiles(in.mark_files()));
       return absl::OkStatus();
-    case v1::NodeMessage::kFolds:  // are not here
+    case v1::NodeMessage::kRanks:  // are not here
+    case v1::NodeMessage::kFolds:
     case v1::NodeMessage::kAlive:
     case v1::NodeMessage::MESSAGE_NOT_SET:  // a later release's message
       return absl::OkStatus();
@@ -161,32 +172,20 @@ void NodeStream::ConfirmFolds(SteadyTime now) {
   ready_();
 }
 
-absl::Status NodeStream::TakeRanks(const v1::RankSet& set, SteadyTime now) {
-  if (set.ranks_size() > kMaxRanksPerNode) {
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxRanksPerNode, " ranks"));
-  }
-  std::vector<RankReport> ranks;
-  ranks.reserve(static_cast<size_t>(set.ranks_size()));
-  for (const v1::RankStatus& rank : set.ranks()) ranks.push_back(proto::ReadRankReport(rank));
+absl::Status NodeStream::TakeRanks(std::vector<RankReport> ranks, SteadyTime now) {
   FeedDiagnosis(ranks);
   return core_->Report(stream_, std::move(ranks), now);
 }
 
 // Reports come every second for the sake of their counters; the diagnosis hears of those with something new.
 void NodeStream::FeedDiagnosis(const std::vector<RankReport>& ranks) {
-  std::vector<RankPresence> presence;
-  presence.reserve(ranks.size());
-  for (const RankReport& rank : ranks) {
-    RankPresence& present = presence.emplace_back(RankPresence{rank.rank, rank.attached});
-    present.stopped_ms = rank.stopped_ms;
-    present.saved = rank.saved;
-    if (rank.applied_revision == 0) continue;
-    present.communication_on = (rank.applied & MaskOf(SwitchKind::kCommunication)) != 0;
-    present.steps_on = (rank.applied & MaskOf(SwitchKind::kStep)) != 0;
+  if (std::equal(ranks.begin(), ranks.end(), presence_.begin(), presence_.end(),
+                 [](const RankReport& rank, const RankPresence& before) { return PresenceOf(rank) == before; })) {
+    return;
   }
-  if (presence == presence_) return;
-  presence_ = presence;
-  diagnosis_->Ranks(stream_, std::move(presence));
+  presence_.clear();
+  for (const RankReport& rank : ranks) presence_.push_back(PresenceOf(rank));
+  diagnosis_->Ranks(stream_, presence_);
 }
 
 absl::StatusOr<bool> NodeStream::Next(v1::ManagerMessage* message) {

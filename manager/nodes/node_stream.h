@@ -47,7 +47,7 @@ class NodeStream final : public NodeSink {
   absl::Status TakeFirst(const NodeInput& in);
   absl::Status TakeMessage(const v1::NodeMessage& in, SteadyTime now);
   absl::Status TakeHello(const v1::NodeHello& hello);
-  absl::Status TakeRanks(const v1::RankSet& set, SteadyTime now);
+  absl::Status TakeRanks(std::vector<RankReport> ranks, SteadyTime now);
   void TakeFolds(FoldBatch folds, SteadyTime now);
   void ConfirmFolds(SteadyTime now);
   void FeedDiagnosis(const std::vector<RankReport>& ranks);

@@ -37,16 +37,6 @@ struct HangOptions {
   std::chrono::duration<double> first_steps_grace{1800};
 };
 
-// A rank that lives.
-struct RankPulse {
-  int rank = 0;
-  int pid = 0;
-  int64_t step = -1;  // of the newest that ended; -1: none
-  double step_ms = 0;
-  std::array<uint64_t, kNumMarkCounts> marks{};
-  uint64_t stopped_ms = 0;  // RankReport::stopped_ms
-};
-
 struct HangVerdict {
   uint64_t number = 0;  // of the hang, from 1
   bool hung = false;    // false: it is over
@@ -68,7 +58,7 @@ class HangWatch {
   // The settings hold from the next Update on.
   void SetOptions(const HangOptions& options) { options_ = options; }
 
-  // `ranks`: those that live and whose proxies are connected and not silent. `steps_on`: they are to mark their steps. Returns a
+  // `ranks`: JobPulse::ranks. `steps_on`: they are to mark their steps. Returns a
   // verdict when it changes: once when the job hangs, once when it goes on or has ended.
   std::optional<HangVerdict> Update(const std::vector<RankPulse>& ranks, bool steps_on, SteadyTime now);
 

@@ -60,8 +60,7 @@ const char* SupervisionKindName(SupervisionEvent::Kind kind) {
   return "unknown";
 }
 
-SupervisionCore::SupervisionCore(std::function<JobSnapshot()> look,
-                                 std::function<void(const SupervisionEvent&)> on_event,
+SupervisionCore::SupervisionCore(std::function<JobPulse()> look, std::function<void(const SupervisionEvent&)> on_event,
                                  std::function<void(const std::string&)> on_waits)
     : look_(std::move(look)),
       on_event_(std::move(on_event)),
@@ -194,24 +193,14 @@ void SupervisionCore::SetWaitsFor(std::string waits_for, SteadyTime now) {
   waits_for_ = std::move(waits_for);
 }
 
-void SupervisionCore::Look(const JobSnapshot& job, SteadyTime now, int64_t realtime_ns) {
+void SupervisionCore::Look(const JobPulse& job, SteadyTime now, int64_t realtime_ns) {
   const bool steps_on = (job.wanted.effective & MaskOf(SwitchKind::kStep)) != 0;
-  std::vector<RankPulse> pulses;
-  bool connected = false;
-  for (const JobSnapshot::Node& node : job.nodes) {
-    if (!node.connected || node.silent.count() > 0) continue;  // what its ranks do is not seen
-    connected = true;
-    for (const RankReport& rank : node.ranks) {
-      if (!rank.attached) continue;
-      pulses.push_back({rank.rank, rank.pid, rank.step, rank.step_ms, rank.marks, rank.stopped_ms});
-    }
-  }
   std::lock_guard lock(mutex_);
   if (closed_) return;
   const SteadyTime observed = Observed(now);
-  const bool all_ended = connected && pulses.empty() && watch_.open().has_value();
+  const bool all_ended = job.is_seen && job.ranks.empty() && watch_.open().has_value();
   std::optional<HangVerdict> verdict =
-      all_ended ? watch_.Restarted(observed) : watch_.Update(pulses, steps_on, observed);
+      all_ended ? watch_.Restarted(observed) : watch_.Update(job.ranks, steps_on, observed);
   if (verdict.has_value()) Publish(*verdict, realtime_ns);
 }
 

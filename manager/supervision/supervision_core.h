@@ -80,8 +80,7 @@ class SupervisionCore {
 
   // `look`: the job as it is now, called once a second in a thread of the core. Empty: nobody looks (tests call Look).
   // `on_event`: hears of each event, in order, under the core's lock: takes note and goes. `on_waits`: of SetWaitsFor.
-  explicit SupervisionCore(std::function<JobSnapshot()> look,
-                           std::function<void(const SupervisionEvent&)> on_event = {},
+  explicit SupervisionCore(std::function<JobPulse()> look, std::function<void(const SupervisionEvent&)> on_event = {},
                            std::function<void(const std::string& waits_for)> on_waits = {});
   ~SupervisionCore();
   SupervisionCore(const SupervisionCore&) = delete;
@@ -91,7 +90,7 @@ class SupervisionCore {
   absl::Status Report(std::vector<SupervisionEvent> events, SteadyTime now);
   // Whom the rendezvous waits for; empty: for nobody.
   void SetWaitsFor(std::string waits_for, SteadyTime now);
-  void Look(const JobSnapshot& job, SteadyTime now, int64_t realtime_ns);
+  void Look(const JobPulse& job, SteadyTime now, int64_t realtime_ns);
 
   // From now on; the settings are the job's. Reports an open hang at once. False: closed, nothing was reported.
   bool Subscribe(HangSink* sink, const HangOptions& options);
@@ -111,7 +110,7 @@ class SupervisionCore {
   SteadyTime Observed(SteadyTime now);
   void Run();
 
-  const std::function<JobSnapshot()> look_;
+  const std::function<JobPulse()> look_;
   const std::function<void(const SupervisionEvent&)> on_event_;
   const std::function<void(const std::string&)> on_waits_;
   mutable std::mutex mutex_;

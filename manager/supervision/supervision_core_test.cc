@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "common/log.h"
 
 namespace taskd::manager {
@@ -35,17 +37,11 @@ class SupervisionCoreTest : public ::testing::Test {
   SupervisionCoreTest() {
     spdlog::set_level(spdlog::level::off);  // 64 KiB of x
     job_.wanted.effective = kAllKindsMask;
-    JobSnapshot::Node& node = job_.nodes.emplace_back();
-    node.connected = true;
-    for (int rank = 0; rank < 2; ++rank) {
-      RankReport& report = node.ranks.emplace_back();
-      report.rank = rank;
-      report.pid = 100 + rank;
-      report.attached = true;
-    }
+    job_.is_seen = true;
+    for (int rank = 0; rank < 2; ++rank) job_.ranks.push_back({.rank = rank, .pid = 100 + rank});
   }
   void Look(bool step) {
-    for (RankReport& rank : job_.nodes[0].ranks) {
+    for (RankPulse& rank : job_.ranks) {
       rank.step += step ? 1 : 0;
       rank.step_ms = 1000;
       rank.marks[0] += step ? 1 : 0;
@@ -61,7 +57,7 @@ class SupervisionCoreTest : public ::testing::Test {
   absl::Status Report(SupervisionEvent event) { return core_.Report({std::move(event)}, now_); }
 
   SupervisionCore core_{nullptr};
-  JobSnapshot job_;
+  JobPulse job_;
   SteadyTime now_{};
 };
 
@@ -126,18 +122,18 @@ TEST_F(SupervisionCoreTest, RestartAndEndOfTheRanksEndAHang) {
   Hang();
   ASSERT_TRUE(Report(Event(Kind::kRestarting)).ok());
   EXPECT_EQ(state(), State::kRestarting);
-  for (RankReport& rank : job_.nodes[0].ranks) rank.pid += 100;
+  for (RankPulse& rank : job_.ranks) rank.pid += 100;
   Look(false);
   Hang();
   EXPECT_EQ(state(), State::kHung);
-  for (RankReport& rank : job_.nodes[0].ranks) rank.attached = false;
+  job_.ranks.clear();
   Look(false);
   EXPECT_EQ(state(), State::kRestarting);
 }
 
 TEST_F(SupervisionCoreTest, ProxyAwayIsNotTheEndOfAHang) {
   Hang();
-  job_.nodes[0].connected = false;
+  job_ = {job_.wanted, false, {}};
   Look(false);
   EXPECT_EQ(state(), State::kHung);
 }
@@ -159,14 +155,14 @@ TEST_F(SupervisionCoreTest, TimeInWhichNobodyLookedIsNoHang) {
 TEST_F(SupervisionCoreTest, SilenceOfTheProxiesIsNoHang) {
   for (int i = 0; i < 5; ++i) Look(true);
   for (int i = 0; i < 5; ++i) Look(false);
-  job_.nodes[0].silent = std::chrono::seconds(5);
+  const JobPulse seen = std::exchange(job_, {job_.wanted, false, {}});
   for (int i = 0; i < 600; ++i) Look(false);
   EXPECT_NE(state(), State::kHung);
-  job_.nodes[0].silent = std::chrono::seconds(0);
+  job_ = seen;
   for (int i = 0; i < 5; ++i) Look(true);
   for (int i = 0; i < 30; ++i) Look(false);
   EXPECT_EQ(state(), State::kHung);
-  job_.nodes[0].silent = std::chrono::seconds(5);
+  job_ = {job_.wanted, false, {}};
   Look(false);
   EXPECT_EQ(state(), State::kHung) << "nor is it the end of one";
 }
@@ -234,7 +230,7 @@ TEST(SupervisionCoreThreadTest, LooksByItself) {
   std::atomic<int> looks{0};
   SupervisionCore core([&] {
     ++looks;
-    return JobSnapshot{};
+    return JobPulse{};
   });
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (looks == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();

@@ -1,6 +1,7 @@
 #include "manager/switch/core.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
@@ -405,28 +406,30 @@ ManagerCore::Rank* ManagerCore::Find(Ranks& ranks, int number) {
   return found != ranks.end() && found->number() == number ? &*found : nullptr;
 }
 
-absl::StatusOr<ManagerCore::Ranks> ManagerCore::ReadRanks(std::vector<RankReport> reports) {
+absl::Status ManagerCore::CheckReports(std::vector<RankReport>& reports) {
   if (reports.size() > kMaxRanksPerNode) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks: ", reports.size(), " are more than the ", kMaxRanksPerNode, " of one node"));
   }
-  Ranks ranks;
-  ranks.reserve(reports.size());
-  for (RankReport& report : reports) {
-    CutUtf8(&report.reason, kMaxTextBytes);
-    ranks.push_back({std::move(report), 0, 0, {}, {}});
+  for (RankReport& report : reports) CutUtf8(&report.reason, kMaxTextBytes);
+  if (!std::ranges::is_sorted(reports, {}, &RankReport::rank)) std::ranges::sort(reports, {}, &RankReport::rank);
+  if (!reports.empty() && reports.front().rank < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", reports.front().rank, " is negative"));
   }
-  auto by_number = [](const Rank& a, const Rank& b) { return a.number() < b.number(); };
-  if (!std::is_sorted(ranks.begin(), ranks.end(), by_number)) std::sort(ranks.begin(), ranks.end(), by_number);
-  if (!ranks.empty() && ranks.front().number() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", ranks.front().number(), " is negative"));
+  const auto twice = std::ranges::adjacent_find(reports, {}, &RankReport::rank);
+  if (twice != reports.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", twice->rank, " is listed twice"));
   }
-  const auto twice = std::adjacent_find(ranks.begin(), ranks.end(),
-                                        [](const Rank& a, const Rank& b) { return a.number() == b.number(); });
-  if (twice != ranks.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", twice->number(), " is listed twice"));
+  return absl::OkStatus();
+}
+
+void ManagerCore::SetNumbers(const std::vector<RankReport>& reports, Ranks& ranks) {
+  if (std::ranges::equal(reports, ranks, {}, &RankReport::rank, &Rank::number)) return;
+  Ranks next(reports.size());
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (Rank* before = Find(ranks, reports[i].rank); before != nullptr) next[i] = std::move(*before);
   }
-  return ranks;
+  ranks.swap(next);
 }
 
 absl::Status ManagerCore::MakeRoomForRanks(const Node& node, size_t ranks) {
@@ -443,14 +446,20 @@ absl::Status ManagerCore::MakeRoomForRanks(const Node& node, size_t ranks) {
   return absl::OkStatus();
 }
 
-uint64_t ManagerCore::TakeAnswer(Rank& rank, Rank* before, SteadyTime now) const {
-  const RankReport& report = rank.report;
-  if (!report.attached) return 0;
-  if (before != nullptr && before->report.pid == report.pid) {
-    rank.answered_revision = before->answered_revision;
-    rank.answered_at = before->answered_at;
-    rank.failure = std::move(before->failure);
+uint64_t ManagerCore::TakeReport(Rank& rank, RankReport report, SteadyTime now) {
+  if (!report.attached || rank.report.pid != report.pid) {
+    rank.answered_revision = 0;
+    rank.answered_at = {};
+    rank.failure.clear();
   }
+  if (report.attached && rank.attached_as == 0) rank.attached_as = next_id_++;
+  if (!report.attached) rank.attached_as = 0;
+  rank.report = std::move(report);
+  return rank.report.attached ? TakeAnswer(rank, now) : 0;
+}
+
+uint64_t ManagerCore::TakeAnswer(Rank& rank, SteadyTime now) const {
+  const RankReport& report = rank.report;
   const SwitchState& wanted = kept_.wanted;
   const uint64_t revision = report.applied_revision;
   const uint64_t failed = report.failed_revision;
@@ -473,23 +482,19 @@ uint64_t ManagerCore::TakeAnswer(Rank& rank, Rank* before, SteadyTime now) const
 }
 
 absl::Status ManagerCore::Report(uint64_t stream, std::vector<RankReport> reports, SteadyTime now) {
-  absl::StatusOr<Ranks> ranks = ReadRanks(std::move(reports));
-  if (!ranks.ok()) return ranks.status();
+  if (absl::Status checked = CheckReports(reports); !checked.ok()) return checked;
   Callbacks callbacks;
   uint64_t foreign_revision = 0;
   {
     std::lock_guard lock(mutex_);
     Node* node = FindStream(stream);
     if (node == nullptr) return absl::OkStatus();
-    if (absl::Status room = MakeRoomForRanks(*node, ranks->size()); !room.ok()) return room;
-    known_ranks_ += ranks->size() - node->ranks.size();
-    for (Rank& rank : *ranks) {
-      Rank* before = Find(node->ranks, rank.number());
-      const uint64_t attached_as = before == nullptr ? 0 : before->attached_as;
-      if (rank.report.attached) rank.attached_as = attached_as != 0 ? attached_as : next_id_++;
-      foreign_revision = std::max(foreign_revision, TakeAnswer(rank, before, now));
+    if (absl::Status room = MakeRoomForRanks(*node, reports.size()); !room.ok()) return room;
+    known_ranks_ += reports.size() - node->ranks.size();
+    SetNumbers(reports, node->ranks);
+    for (size_t i = 0; i < reports.size(); ++i) {
+      foreign_revision = std::max(foreign_revision, TakeReport(node->ranks[i], std::move(reports[i]), now));
     }
-    node->ranks.swap(*ranks);
     SettleWaiters(*node, callbacks);
     // Once a stream: more often only a proxy that does not obey can be ahead.
     if (node->outran || foreign_revision > kMaxForeignRevision) foreign_revision = 0;
@@ -630,6 +635,40 @@ JobSnapshot ManagerCore::Snapshot() const {
   }
   SetRivalsAside(attached, snapshot);
   return snapshot;
+}
+
+JobPulse ManagerCore::Pulse() const {
+  struct Beat {
+    const Rank* rank;
+    bool is_seen;
+  };
+  const auto number = [](const Beat& beat) { return beat.rank->number(); };
+  JobPulse pulse;
+  std::vector<Beat> beats;
+  std::lock_guard lock(mutex_);
+  pulse.wanted = kept_.wanted;
+  beats.reserve(known_ranks_);
+  for (const auto& [key, node] : nodes_) {
+    if (node.stream == 0) continue;
+    const bool is_seen = SilenceOf(node) < kSilent;
+    pulse.is_seen = pulse.is_seen || is_seen;
+    for (const Rank& rank : node.ranks) {
+      if (rank.report.attached) beats.push_back({&rank, is_seen});
+    }
+  }
+  if (std::ranges::adjacent_find(beats, std::ranges::greater_equal(), number) != beats.end()) {
+    std::ranges::sort(beats, {},
+                      [](const Beat& beat) { return std::pair(beat.rank->number(), beat.rank->attached_as); });
+    const auto rivals = std::ranges::unique(beats, {}, number);
+    beats.erase(rivals.begin(), rivals.end());
+  }
+  pulse.ranks.reserve(beats.size());
+  for (const Beat& beat : beats) {
+    const RankReport& report = beat.rank->report;
+    if (!beat.is_seen) continue;
+    pulse.ranks.push_back({report.rank, report.pid, report.step, report.step_ms, report.marks, report.stopped_ms});
+  }
+  return pulse;
 }
 
 void ManagerCore::Close() {

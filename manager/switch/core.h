@@ -26,6 +26,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -117,6 +118,23 @@ struct JobSnapshot {
   std::vector<Node> nodes;
 };
 
+// A rank that lives.
+struct RankPulse {
+  int rank = 0;
+  int pid = 0;
+  int64_t step = -1;  // of the newest that ended; -1: none
+  double step_ms = 0;
+  std::array<uint64_t, kNumMarkCounts> marks{};
+  uint64_t stopped_ms = 0;  // RankReport::stopped_ms
+};
+
+// What can be seen of the ranks that live: the nodes that are connected and not silent have them.
+struct JobPulse {
+  SwitchState wanted;
+  bool is_seen = false;          // there is such a node
+  std::vector<RankPulse> ranks;  // each once, as JobSnapshot has it
+};
+
 class ManagerCore {
  public:
   // Makes a state last. Called in order of revisions, by one thread at a time.
@@ -177,6 +195,7 @@ class ManagerCore {
   void ExpireCall(uint64_t call);
 
   JobSnapshot Snapshot() const;
+  JobPulse Pulse() const;
 
   // Ends every stream, subscription and wait, and takes no new ones.
   void Close();
@@ -221,14 +240,17 @@ class ManagerCore {
   static absl::Status CheckHello(const NodeHello& hello);
   // Room for a node that is new. RESOURCE_EXHAUSTED: there is none.
   absl::Status MakeRoomFor(const NodeHello& hello);
-  // By number; texts are cut. INVALID_ARGUMENT: as Report says.
-  static absl::StatusOr<Ranks> ReadRanks(std::vector<RankReport> reports);
+  // Sorts them by number and cuts texts. INVALID_ARGUMENT: as Report says.
+  static absl::Status CheckReports(std::vector<RankReport>& reports);
+  // The ranks of those numbers, of which each keeps what is known of it.
+  static void SetNumbers(const std::vector<RankReport>& reports, Ranks& ranks);
   // Forgets the nodes that have been gone longest, until `node` may have `ranks`. RESOURCE_EXHAUSTED: that is not
   // enough, and nobody was forgotten.
   absl::Status MakeRoomForRanks(const Node& node, size_t ranks);
-  // What the rank has answered, by what it had answered before (null: it is new) and what its report says. Returns the
-  // revision that it holds where that is none of ours, else 0.
-  uint64_t TakeAnswer(Rank& rank, Rank* before, SteadyTime now) const;
+  // Both return the revision that the rank holds where that is none of ours, else 0.
+  uint64_t TakeReport(Rank& rank, RankReport report, SteadyTime now);
+  // What the rank has answered, by what it had answered before and what its report says.
+  uint64_t TakeAnswer(Rank& rank, SteadyTime now) const;
   // The ranks that some node knows, each with the node whose word counts.
   struct Holder {
     const Node* node;
@@ -265,7 +287,7 @@ class ManagerCore {
   Nodes nodes_;
   size_t known_ranks_ = 0;            // of all nodes_
   std::map<uint64_t, NodeKey> gone_;  // in the order in which they went
-  std::map<uint64_t, Node*> streams_;
+  std::unordered_map<uint64_t, Node*> streams_;
   std::set<ChangeSink*> subscribers_;
   std::map<uint64_t, Waiter> waiters_;
   AgentCalls calls_;

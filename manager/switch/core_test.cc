@@ -10,6 +10,7 @@
 namespace taskd::manager {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr KindMask kStep = MaskOf(SwitchKind::kStep);
@@ -60,6 +61,11 @@ class ManagerCoreTest : public ::testing::Test {
   }
   uint64_t Wait(uint64_t revision) {
     return core_.Wait(revision, [this] { ++done_; });
+  }
+  std::vector<int> Beating() const {
+    std::vector<int> ranks;
+    for (const RankPulse& rank : core_.Pulse().ranks) ranks.push_back(rank.rank);
+    return ranks;
   }
   // ms after the beginning
   SteadyTime Now(int ms = 0) const { return begin_ + std::chrono::milliseconds(ms); }
@@ -287,6 +293,7 @@ TEST_F(ManagerCoreTest, ARankThatTwoNodesReportIsTheFirstOnes) {
   };
   EXPECT_EQ(attached_at(1), "attached");
   EXPECT_EQ(attached_at(0), "the rank is node 1's (host) already: not counted");
+  EXPECT_THAT(Beating(), ElementsAre(0, 7));
   EXPECT_EQ(core_.Answers(0, Now(), 1).back().node, 1);
   RankReport ended = Attached(7);
   ended.attached = false;
@@ -297,6 +304,45 @@ TEST_F(ManagerCoreTest, ARankThatTwoNodesReportIsTheFirstOnes) {
   EXPECT_EQ(attached_at(0), "attached") << "the first of now";
   core_.Disconnect(stream0);
   EXPECT_EQ(attached_at(1), "attached");
+}
+
+TEST_F(ManagerCoreTest, ThePulseIsThatOfRanksThatLiveWhereItCanBeSeen) {
+  FakeNode here, gone;
+  EXPECT_FALSE(core_.Pulse().is_seen);
+  RankReport counted = Attached(3);
+  counted.step = 9;
+  counted.step_ms = 2.5;
+  counted.marks = {1, 2, 3, 4, 5, 6};
+  counted.stopped_ms = 7;
+  RankReport ended = Attached(4);
+  ended.attached = false;
+  Connect(here, 1, {counted, ended});
+  core_.Disconnect(Connect(gone, 0, {Attached(0)}));
+  const SwitchState wanted = core_.ChangeKinds(Set(SwitchKind::kStep, true));
+  const JobPulse pulse = core_.Pulse();
+  EXPECT_EQ(pulse.wanted.revision, wanted.revision);
+  EXPECT_TRUE(pulse.is_seen);
+  ASSERT_EQ(pulse.ranks.size(), 1u);
+  EXPECT_EQ(pulse.ranks[0].rank, 3);
+  EXPECT_EQ(pulse.ranks[0].pid, counted.pid);
+  EXPECT_EQ(pulse.ranks[0].step, 9);
+  EXPECT_EQ(pulse.ranks[0].step_ms, 2.5);
+  EXPECT_EQ(pulse.ranks[0].marks, counted.marks);
+  EXPECT_EQ(pulse.ranks[0].stopped_ms, 7u);
+}
+
+TEST_F(ManagerCoreTest, NobodySeesThePulseOfASilentProxy) {
+  FakeNode silent, alive;
+  // Both say that they have rank 1; it is the silent one's.
+  ASSERT_TRUE(
+      core_
+          .Report(*core_.Connect({0, "host", "a", "1", std::nullopt, true}, &silent), {Attached(0), Attached(1)}, Now())
+          .ok());
+  Connect(alive, 1, {Attached(1), Attached(2)});
+  EXPECT_THAT(Beating(), ElementsAre(0, 1, 2));
+  for (int second = 1; second < 8; ++second) core_.Look(begin_ + std::chrono::seconds(second));
+  EXPECT_THAT(Beating(), ElementsAre(2));
+  EXPECT_TRUE(core_.Pulse().is_seen);
 }
 
 TEST_F(ManagerCoreTest, AProxyThatMovedReplacesOneThatHasGone) {

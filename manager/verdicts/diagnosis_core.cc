@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 // Between the begins of two rounds: thousands of nodes do not wake the thread thousands of times.
-constexpr milliseconds kPace{5};
+constexpr milliseconds kPace{10};
 // While a step waits for its last ranks.
 constexpr milliseconds kTick{250};
 

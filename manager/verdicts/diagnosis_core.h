@@ -6,7 +6,7 @@
 //    engine does. All mailboxes, what of them is just being taken, and the folds and groups that the engine holds have
 //    a size in bytes together; above it the oldest folds of the fullest mailbox are dropped and counted, so that who floods loses
 //    its own.
-// 2. One thread empties all mailboxes at once, a few hundred times a second at most, feeds the engine (DiagnosisFeed)
+// 2. One thread empties all mailboxes at once, a hundred times a second at most, feeds the engine (DiagnosisFeed)
 //    and lets it judge. It sleeps while nothing can change.
 // 3. The report is immutable and shared. Subscribers are called when a verdict or the state has changed, nobody is
 //    called for a new step; `report()` is at most kRefresh old.
@@ -17,8 +17,8 @@
 #include <array>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -108,7 +108,7 @@ class DiagnosisCore {
   struct Mailbox {
     std::optional<Hello> hello;
     std::optional<std::vector<RankPresence>> ranks;  // the newest only: each one is whole
-    std::deque<std::pair<FoldBatch, size_t>> folds;  // with their bytes
+    std::list<std::pair<FoldBatch, size_t>> folds;   // with their bytes
     size_t bytes = 0;
     bool ended = false;
   };
