@@ -3,30 +3,21 @@
 #include <nghttp2/nghttp2.h>
 
 #include <algorithm>
-#include <optional>
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/call_frames.h"
 #include "proto/grpc_words.h"
 
 namespace taskd::proto {
 namespace {
 
 constexpr size_t kPathOfCallBytes = 256;
-constexpr size_t kPreface = 24;
-constexpr size_t kFrameHead = 9;  // RFC 9113 §4.1
-
-size_t FrameSize(std::string_view head) {
-  size_t size = 0;
-  for (size_t i = 0; i < 3; ++i) size = size << 8 | static_cast<unsigned char>(head[i]);
-  return size;
-}
 
 }  // namespace
 
-class StreamConnection::Session final : private CallFrames::Sink {
+class StreamConnection::Session {
  public:
   Session(Open open, HalfSaid* half_said) : open_(std::move(open)), half_said_(*half_said) {
     nghttp2_session_callbacks* callbacks = nullptr;
@@ -41,15 +32,31 @@ class StreamConnection::Session final : private CallFrames::Sink {
           return static_cast<Session*>(self)->Header(*frame, {reinterpret_cast<const char*>(name), name_size},
                                                      {reinterpret_cast<const char*>(value), value_size});
         });
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(
+        callbacks, [](auto*, uint8_t, int32_t stream, const uint8_t* data, size_t size, void* self) {
+          static_cast<Session*>(self)->Data(stream, {reinterpret_cast<const char*>(data), size});
+          return 0;
+        });
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, [](auto*, const nghttp2_frame* frame, void* self) {
       return static_cast<Session*>(self)->Received(*frame);
+    });
+    nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, [](auto*, const nghttp2_frame* frame, void* self) {
+      static_cast<Session*>(self)->Sent(*frame);
+      return 0;
+    });
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, [](auto*, int32_t stream, uint32_t, void* self) {
+      auto* connection = static_cast<Session*>(self);
+      if (stream == connection->stream_) connection->closed_ = true;
+      return 0;
     });
     if (nghttp2_session_server_new(&nghttp2_, callbacks, this) != 0) nghttp2_ = nullptr;
     nghttp2_session_callbacks_del(callbacks);
     if (nghttp2_ == nullptr) return;
     // Without a word in them: another server may go on with this connection.
     nghttp2_submit_settings(nghttp2_, NGHTTP2_FLAG_NONE, nullptr, 0);
-    SayWhatNghttp2Says();
+    const uint8_t* bytes = nullptr;
+    const ssize_t size = nghttp2_session_mem_send(nghttp2_, &bytes);
+    if (size > 0) settings_.assign(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
   }
 
   ~Session() {
@@ -58,33 +65,49 @@ class StreamConnection::Session final : private CallFrames::Sink {
   }
 
   absl::Status Receive(std::string_view bytes) {
-    absl::Status status = serves_ == Serves::kCall ? ReceiveOfCall(bytes) : ReceiveFirst(bytes);
+    if (nghttp2_ == nullptr) return absl::ResourceExhaustedError("no memory");
+    if (serves_ == Serves::kUnknown) {
+      received_ += bytes;
+      if (received_.size() > kMostBytesBeforeCall) serves_ = Serves::kNothing;
+    }
+    if (serves_ == Serves::kNothing) return absl::OkStatus();
+    const ssize_t taken =
+        nghttp2_session_mem_recv(nghttp2_, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+    if (serves_ == Serves::kNothing) return absl::OkStatus();
+    if (serves_ == Serves::kCall && !received_.empty()) std::string().swap(received_);
     if (finished_ || closed_) call_.reset();
-    return status;
+    if (taken != static_cast<ssize_t>(bytes.size())) return absl::InvalidArgumentError("broken HTTP/2");
+    return absl::OkStatus();
   }
 
-  void Ready() { may_have_message_ = true; }
+  void Ready() {
+    if (stream_ != 0 && !closed_) nghttp2_session_resume_data(nghttp2_, stream_);
+  }
 
   void Finish(const absl::Status& status) {
     if (std::exchange(finished_, true)) return;
     status_ = status;
     TakeHalf();
+    Ready();
   }
 
   void Output(size_t most, std::string& to) {
-    to += std::exchange(first_said_, {});
+    to += std::exchange(settings_, {});
     if (serves_ != Serves::kCall) return;
-    bool may_say_more = !closed_;
     while (to.size() < most) {
-      to += frames_->TakeWaiting();
-      if (!may_say_more) break;
-      may_say_more = SayNext();
+      const uint8_t* bytes = nullptr;
+      const ssize_t size = nghttp2_session_mem_send(nghttp2_, &bytes);
+      if (size < 0) closed_ = true;  // there is no memory
+      if (size <= 0) break;
+      to.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
     }
     if (finished_ || closed_) call_.reset();
   }
 
-  // What waits when it closes is the last.
-  bool over() const { return closed_ && !frames_->is_waiting() && first_said_.empty(); }
+  bool over() const {
+    const bool ends = closed_ || nghttp2_session_want_read(nghttp2_) == 0;  // the call, or all of HTTP/2
+    return serves_ == Serves::kCall && ends && nghttp2_session_want_write(nghttp2_) == 0;
+  }
 
   Serves serves() const { return serves_; }
   std::string TakeReceived() { return std::move(received_); }
@@ -110,80 +133,36 @@ class StreamConnection::Session final : private CallFrames::Sink {
 
   int Received(const nghttp2_frame& frame) {
     if (frame.hd.type == NGHTTP2_HEADERS && frame.headers.cat == NGHTTP2_HCAT_REQUEST) {
-      BeginCall(frame.hd.stream_id, (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) != 0);
+      if (serves_ == Serves::kUnknown) BeginCall(frame.hd.stream_id);
+      if (serves_ == Serves::kCall && frame.hd.stream_id != stream_) {
+        nghttp2_submit_rst_stream(nghttp2_, NGHTTP2_FLAG_NONE, frame.hd.stream_id, NGHTTP2_REFUSED_STREAM);
+      }
+    }
+    if (call_ == nullptr || frame.hd.stream_id != stream_ || (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) return 0;
+    if (frame.hd.type != NGHTTP2_HEADERS && frame.hd.type != NGHTTP2_DATA) return 0;
+    ended_ = true;
+    if (!finished_) {
+      Finish(message_.empty() ? call_->Ended()
+                              : absl::InvalidArgumentError("the call ends in the middle of a message"));
     }
     return 0;
   }
 
-  void BeginCall(int32_t stream, bool ends) {
-    if (serves_ != Serves::kUnknown) return;
+  void BeginCall(int32_t stream) {
     if (is_only_) call_ = open_(path_);
     serves_ = call_ == nullptr ? Serves::kNothing : Serves::kCall;
     if (call_ == nullptr) return;
     stream_ = stream;
-    ends_at_once_ = ends;
     nghttp2_session_set_local_window_size(nghttp2_, NGHTTP2_FLAG_NONE, 0, kWindowBytes);
     nghttp2_session_set_local_window_size(nghttp2_, NGHTTP2_FLAG_NONE, stream, kWindowBytes);
     const std::array<nghttp2_nv, 2> fields = AnswerFields();
-    nghttp2_submit_headers(nghttp2_, NGHTTP2_FLAG_NONE, stream, nullptr, fields.data(), fields.size(), nullptr);
+    nghttp2_data_provider provider = {};
+    provider.read_callback = &Session::FillFrame;
+    nghttp2_submit_response(nghttp2_, stream, fields.data(), fields.size(), &provider);
   }
 
-  // A frame at a time, so that nghttp2 sees none of the call's.
-  absl::Status ReceiveFirst(std::string_view bytes) {
-    if (nghttp2_ == nullptr) return absl::ResourceExhaustedError("no memory");
-    if (serves_ == Serves::kNothing) return absl::OkStatus();
-    received_ += bytes;
-    if (received_.size() > kMostBytesBeforeCall) serves_ = Serves::kNothing;
-    while (serves_ == Serves::kUnknown) {
-      if (read_ == frame_end_ && received_.size() < read_ + kFrameHead) return absl::OkStatus();
-      if (read_ == frame_end_) frame_end_ += kFrameHead + FrameSize(std::string_view(received_).substr(read_));
-      const size_t part = std::min(frame_end_, received_.size()) - read_;
-      const auto* next = reinterpret_cast<const uint8_t*>(received_.data() + read_);
-      read_ += part;
-      const bool is_taken = nghttp2_session_mem_recv(nghttp2_, next, part) == static_cast<ssize_t>(part);
-      if (serves_ == Serves::kNothing) return absl::OkStatus();
-      if (!is_taken) return absl::InvalidArgumentError("broken HTTP/2");
-      if (read_ == received_.size()) break;
-    }
-    if (serves_ != Serves::kCall) return absl::OkStatus();
-    HandOver();
-    return ReceiveOfCall(std::string_view(std::exchange(received_, {})).substr(read_));
-  }
-
-  // From nghttp2 to what goes on with the call.
-  void HandOver() {
-    SayWhatNghttp2Says();
-    frames_.emplace(
-        CallFrames::Terms{stream_, nghttp2_session_get_remote_window_size(nghttp2_),
-                          nghttp2_session_get_stream_remote_window_size(nghttp2_, stream_),
-                          nghttp2_session_get_remote_settings(nghttp2_, NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE),
-                          kWindowBytes},
-        static_cast<CallFrames::Sink*>(this));
-    nghttp2_session_del(std::exchange(nghttp2_, nullptr));
-    if (ends_at_once_) Ended();
-  }
-
-  void SayWhatNghttp2Says() {
-    const uint8_t* bytes = nullptr;
-    for (ssize_t size; (size = nghttp2_session_mem_send(nghttp2_, &bytes)) > 0;) {
-      first_said_.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
-    }
-  }
-
-  absl::Status ReceiveOfCall(std::string_view bytes) {
-    frames_->Receive(bytes);
-    if (frames_->broken()) closed_ = true;  // which it says
-    return absl::OkStatus();
-  }
-
-  void Ended() override {
-    if (finished_ || call_ == nullptr) return;
-    Finish(message_.empty() ? call_->Ended() : absl::InvalidArgumentError("the call ends in the middle of a message"));
-  }
-  void GivenUp() override { closed_ = true; }
-
-  void Data(std::string_view bytes) override {
-    if (call_ == nullptr) return;
+  void Data(int32_t stream, std::string_view bytes) {
+    if (stream != stream_ || call_ == nullptr) return;
     while (!bytes.empty() && !finished_) {
       // Whole ones are not copied.
       const bool is_whole = message_.empty() && bytes.size() >= kMessageHead &&
@@ -227,60 +206,66 @@ class StreamConnection::Session final : private CallFrames::Sink {
     if (!taken.ok()) Finish(taken);
   }
 
-  // A frame of the call. False: there is none now.
-  bool SayNext() {
-    if (outgoing_.empty() && !finished_ && std::exchange(may_have_message_, false)) {
-      std::string message;
-      const absl::StatusOr<bool> is_one = call_->Next(&message);
-      if (!is_one.ok()) Finish(is_one.status());
-      if (is_one.ok() && *is_one) {
-        may_have_message_ = true;
-        outgoing_ = MessageHead(message.size()) + message;
+  static ssize_t FillFrame(nghttp2_session*, int32_t, uint8_t* to, size_t size, uint32_t* flags, nghttp2_data_source*,
+                           void* self) {
+    return static_cast<Session*>(self)->Fill(reinterpret_cast<char*>(to), size, flags);
+  }
+
+  // Fills a frame.
+  ssize_t Fill(char* to, size_t size, uint32_t* flags) {
+    size_t filled = 0;
+    while (filled < size) {
+      if (outgoing_.empty()) {
+        if (finished_ || call_ == nullptr) break;
+        std::string message;
+        absl::StatusOr<bool> is_one = call_->Next(&message);
+        if (!is_one.ok()) Finish(is_one.status());
+        if (!is_one.ok() || !*is_one) break;
+        outgoing_ = MessageHead(message.size());
+        outgoing_ += message;
       }
-    }
-    if (outgoing_.empty() && finished_) {
-      SayStatus();
-      return false;
-    }
-    const size_t part = std::min(outgoing_.size() - outgoing_at_, frames_->room());
-    if (part == 0) return false;
-    frames_->Send(std::string_view(outgoing_).substr(outgoing_at_, part));
-    outgoing_at_ += part;
-    if (outgoing_at_ == outgoing_.size()) {
+      const size_t part = std::min(size - filled, outgoing_.size() - outgoing_at_);
+      memcpy(to + filled, outgoing_.data() + outgoing_at_, part);
+      filled += part;
+      outgoing_at_ += part;
+      if (outgoing_at_ < outgoing_.size()) continue;
       std::string().swap(outgoing_);
       outgoing_at_ = 0;
     }
-    return true;
+    if (outgoing_.empty() && finished_) {
+      *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+      SubmitStatus();
+    } else if (filled == 0) {
+      return NGHTTP2_ERR_DEFERRED;
+    }
+    return static_cast<ssize_t>(filled);
   }
 
-  void SayStatus() {
+  void SubmitStatus() {
     std::vector<nghttp2_nv> fields;
     const StatusFields status(status_);
     status.AddTo(&fields);
-    std::vector<CallFrames::Field> said;
-    for (const nghttp2_nv& field : fields) {
-      said.push_back({{reinterpret_cast<const char*>(field.name), field.namelen},
-                      {reinterpret_cast<const char*>(field.value), field.valuelen}});
-    }
-    frames_->End(said);
-    closed_ = true;
+    nghttp2_submit_trailer(nghttp2_, stream_, fields.data(), fields.size());
+  }
+
+  void Sent(const nghttp2_frame& frame) {
+    if (frame.hd.type != NGHTTP2_HEADERS || (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) return;
+    // RFC 9113 §8.1: what the client would still say is not wanted; and there is no other call.
+    if (!ended_) nghttp2_submit_rst_stream(nghttp2_, NGHTTP2_FLAG_NONE, stream_, NGHTTP2_NO_ERROR);
+    nghttp2_submit_goaway(nghttp2_, NGHTTP2_FLAG_NONE, stream_, NGHTTP2_NO_ERROR, nullptr, 0);
   }
 
   const Open open_;
   HalfSaid& half_said_;
-  nghttp2_session* nghttp2_ = nullptr;  // until the call has begun
+  nghttp2_session* nghttp2_ = nullptr;
   Serves serves_ = Serves::kUnknown;
-  std::string first_said_;            // by nghttp2
-  std::string received_;              // while it is unknown what is served
-  size_t read_ = 0;                   // of it, by nghttp2
-  size_t frame_end_ = kPreface;       // of the frame there that is being read; first a client's preface, RFC 9113 §3.4
-  std::optional<CallFrames> frames_;  // once the call has begun
+  std::string settings_;  // to be sent first
+  std::string received_;  // while it is unknown what is served
   std::string path_;
   bool is_only_ = false;
   int32_t stream_ = 0;  // the call's; 0: there is none yet
   std::unique_ptr<StreamCall> call_;
-  bool ends_at_once_ = false;  // the client says nothing but the call's head
-  bool may_have_message_ = true;
+  bool ended_ = false;  // the client says nothing more
   bool finished_ = false;
   bool closed_ = false;
   bool has_message_ = false;

@@ -3,8 +3,8 @@
 //
 // A job has one such connection for each node, and little goes over each: what gRPC's server does for it, a pair of
 // sockets from where TLS ends and threads that wake each other, costs several times what is done with a message.
-// nghttp2 speaks HTTP/2 here as it does for strangers (plain_connection.h) until the call has begun, call_frames.h from then
-// on; but the client has proven itself, and only what it may make the server keep is bounded.
+// nghttp2 speaks HTTP/2 here as it does for strangers (plain_connection.h); but the client has proven itself, and only
+// what it may make the server keep is bounded.
 //
 // Not thread safe. No I/O, no clock.
 #pragma once

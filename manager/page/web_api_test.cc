@@ -127,19 +127,12 @@ TEST_F(WebApiTest, ARankHasItsGroups) {
 }
 
 TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {
-  JobSnapshot job;
+  JobPulse job = {.wanted = {}, .is_seen = true, .ranks = {}};
   job.wanted.effective = MaskOf(SwitchKind::kStep);
-  job.nodes.push_back({0, "host", true, {}});
-  for (int rank = 0; rank < 4; ++rank) {
-    RankReport report;
-    report.rank = rank;
-    report.pid = 100 + rank;
-    report.attached = true;
-    job.nodes[0].ranks.push_back(report);
-  }
+  for (int rank = 0; rank < 4; ++rank) job.ranks.push_back({.rank = rank, .pid = 100 + rank});
   SteadyTime now{};
   for (int step = 1; step <= 10; ++step) {
-    for (RankReport& rank : job.nodes[0].ranks) {
+    for (RankPulse& rank : job.ranks) {
       rank.step = rank.rank == 2 && step == 10 ? 9 : step;
       rank.step_ms = 1000;
       ++rank.marks[0];
@@ -167,12 +160,9 @@ TEST_F(WebApiTest, AHangSaysWhoIsBehindAndWhereAllStand) {
 }
 
 TEST_F(WebApiTest, AHangHasWhatTheLibrariesOfItsRanksProve) {
-  JobSnapshot job;
+  JobPulse job = {.wanted = {}, .is_seen = true, .ranks = {{.pid = 100}}};
   job.wanted.effective = MaskOf(SwitchKind::kStep);
-  job.nodes.push_back({0, "host", true, {}});
-  RankReport& rank = job.nodes[0].ranks.emplace_back();
-  rank.pid = 100;
-  rank.attached = true;
+  RankPulse& rank = job.ranks.front();
   SteadyTime now{};
   for (rank.step = 1; rank.step < 10; ++rank.step) {
     rank.step_ms = 1000;
