@@ -60,10 +60,11 @@ class Bar {
   double Costing(double share, double own_ns) const { return std::log1p(share * period_ns_ / own_ns); }
 
   // The rise of one of so many, whose steps differ by `noise` anyway, that makes steps longer by this share: they end with
-  // the slowest of the others as a rule, and that is some noise above what is usual. What it costs is known as far as that.
+  // the slowest of the others as a rule, and that is some noise above what is usual.
   double CostingAmong(int compared, double noise, double share, double own_ns) const {
-    constexpr double kKnown = 0.5;
-    const double wanted = Costing(kKnown * share, own_ns);
+    // A verdict needs the share once, of some steps: it comes out sooner or later where it is half of it in the mean.
+    constexpr double kInTheMean = 0.5;
+    const double wanted = Costing(kInTheMean * share, own_ns);
     if (noise <= 0) return wanted;
     const double two_ln = 2 * std::log(compared - 1);
     const double slowest = noise * (std::sqrt(two_ln) - 0.5);    // of the others, in the mean

@@ -257,7 +257,8 @@ class Engine::Impl {
     const bool pause = IsPause(folds, own_ns);
     recent_.push_back({period_ns, own_ns});
     if (recent_.size() > kRecent) recent_.pop_front();
-    const int64_t place = lives_.Add(step, std::exchange(life_begins_, false));
+    const bool begins = std::exchange(life_begins_, false);
+    const int64_t place = lives_.Add(step, begins);
     if (pause) {
       // It may be one because somebody saves for longer than the others.
       own_.ObserveCheckpoints(folds, place, periods_.recent_ns());
@@ -268,7 +269,7 @@ class Engine::Impl {
     Observe(folds, place);
     const bool changed = Accuse(step, place, FollowPlannedChange(step, place));
     const auto steps = static_cast<unsigned>(judged_steps_);
-    if (steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) WorkOutFineness();
+    if (begins || steps % std::clamp(std::bit_floor(steps) / kFineParts, 1U, kFineEvery) == 0) WorkOutFineness();
     return changed || judged_steps_ == kEnoughSteps;
   }
 

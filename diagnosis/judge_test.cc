@@ -1,7 +1,10 @@
 #include "diagnosis/judge.h"
 
+#include <algorithm>
 #include <cmath>
+#include <random>
 
+#include "diagnosis/bar.h"
 #include "gtest/gtest.h"
 
 namespace taskd::diagnosis {
@@ -417,6 +420,27 @@ TEST_F(JudgeTest, AccusesSaving) {
   EXPECT_NEAR(accusations[0].verdict.cost_ms_per_step, 50, 1e-9) << "over the steps between two of them";
   EXPECT_EQ(accusations[0].verdict.evidence[0].reference, 1000);
   EXPECT_NEAR(accusations[0].verdict.evidence[0].value, 2000, 1e-6);
+}
+
+TEST(Bar, AmongManyThatDifferARiseHasToBeMore) {
+  constexpr int kRanks = 64;
+  constexpr double kNoise = 0.1, kShare = 0.01, kPeriodNs = 1e8;
+  const Bar bar(kPeriodNs, kShare, true);
+  const auto least = [&](double noise) { return bar.LeastOwnRise(kRanks, {0, noise}, kPeriodNs, 1e12); };
+  EXPECT_LE(least(1e-6), std::log1p(kShare)) << "whoever is slower costs that";
+  // What such a rise of one rank makes steps longer by in which each takes the slowest one's time: half of the share.
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal(0, kNoise);
+  double longer = 0;
+  constexpr int kSteps = 20000;
+  for (int step = 0; step < kSteps; ++step) {
+    double others = -1;
+    for (int rank = 1; rank < kRanks; ++rank) others = std::max(others, normal(random));
+    const double own = normal(random);
+    longer += std::exp(std::max(others, own + least(kNoise))) - std::exp(std::max(others, own));
+  }
+  EXPECT_GT(longer / kSteps, 0.3 * kShare);
+  EXPECT_LT(longer / kSteps, 0.8 * kShare);
 }
 
 }  // namespace

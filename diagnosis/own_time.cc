@@ -41,9 +41,9 @@ constexpr size_t kFew = 4;            // ranks, of which one moves what is known
 constexpr double kYoungFew = 3;
 constexpr double kYoung = 1.5;
 constexpr double kTogether = 1.7;  // times the noise of a step, that more than that is in
-constexpr double kGustZ = 4;
-constexpr int kNoiseEvery = 8;  // steps
-constexpr size_t kAhead = 8;    // ranks, whose memory is on its way while others are looked at
+constexpr double kGustZ = 4;       // times what a step changes by
+constexpr int kNoiseEvery = 8;     // steps
+constexpr size_t kAhead = 8;       // ranks, whose memory is on its way while others are looked at
 
 // As far as they are the same for all streams with this noise: `sigma` of one observation, at least `least_sigma`.
 Stream::Limits MakeLimits(double sigma, const ScaleSigmas& sigmas, double least_sigma, double dead, double most,

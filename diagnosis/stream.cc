@@ -29,6 +29,7 @@ constexpr uint64_t kForgotten = 1 << 20;  // observations of all sources
 constexpr size_t kMany = 48;              // blocks, that show how often there are large ones
 constexpr double kSteady = 1.7;           // growth from one scale to the next
 constexpr double kUnmeasured = 1.1;
+constexpr float kBegins = 2.25;   // times what a sum had before
 constexpr double kVisibly = 5;    // standard errors
 constexpr double kClearly = 6;    // so that nobody had to be lucky
 constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
@@ -169,12 +170,12 @@ void Stream::AddToSums(const Observation& now, const Limits& limits) {
   mean_excess_ = sums_[lead_].mean_excess;
 }
 
-// Where a step adds more than all before it, the rise began there, and those were noise.
+// Where a step adds much more than all before it, the rise began there, and those were noise.
 void Stream::AddTo(size_t scale, const Observation& now, double z) {
   Sum& sum = sums_[scale];
   const float before = sum.value;
   sum.value = std::max(0.0F, before + static_cast<float>(z - kDrift[scale]));
-  if (sum.value == 0 || (sum.value > 2 * before && seen_ > kLearn)) {
+  if (sum.value == 0 || (sum.value > kBegins * before && seen_ > kLearn)) {
     sum = {.value = sum.value};
     rose_later_ |= static_cast<uint8_t>(1U << scale);
   }
@@ -274,8 +275,6 @@ Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits
 // mean() against the noise of as many steps.
 void Stream::Weigh(const Limits& limits) {
   Rise& rise = rise_.Begin();
-  const double finer = std::sqrt(kBlock[rise.scale] / kBlock[0]);
-  rise.z = finer * (mean_ - std::max(base_, 0.0)) / std::max(limits.sigma, limits.sigmas[rise.scale]);
   const int count = std::max(1, rise.count);
   const auto is_known = [&](size_t scale) { return scale < kScales && limits.sigmas[scale] > 0; };
   size_t scale = 0;
@@ -309,6 +308,9 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
   Rise& rise = rise_.Begin();
   rise.scale = state_ == State::kLasting ? lead_ : 0;
   rise.count = sums_[lead_].count;
+  const double sigma = std::max(limits.sigma, limits.sigmas[rise.scale]);
+  const double finer = std::sqrt(kBlock[rise.scale] / kBlock[0]);
+  rise.z = finer * (mean_ - std::max(base_, 0.0)) / sigma;
   rise.stands_out = false;
   Weigh(limits);
   rise.raised_step = step;
