@@ -659,8 +659,8 @@ JobPulse ManagerCore::Pulse() const {
   if (std::ranges::adjacent_find(beats, std::ranges::greater_equal(), number) != beats.end()) {
     std::ranges::sort(beats, {},
                       [](const Beat& beat) { return std::pair(beat.rank->number(), beat.rank->attached_as); });
-    const auto rivals = std::ranges::unique(beats, {}, number);
-    beats.erase(rivals.begin(), rivals.end());
+    const auto is_same = [&number](const Beat& a, const Beat& b) { return number(a) == number(b); };
+    beats.erase(std::unique(beats.begin(), beats.end(), is_same), beats.end());
   }
   pulse.ranks.reserve(beats.size());
   for (const Beat& beat : beats) {
