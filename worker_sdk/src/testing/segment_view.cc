@@ -41,9 +41,10 @@ std::vector<int> SegmentDescriptors() {
     ssize_t bytes = readlinkat(dirfd(folder), entry->d_name, target, sizeof(target) - 1);
     if (bytes < 0) continue;
     target[bytes] = '\0';
-    if (strncmp(target, "/dev/shm/taskd-", 15) == 0 || strncmp(target, "/memfd:taskd", 12) == 0) {
-      found.push_back(atoi(entry->d_name));
-    }
+    if (strncmp(target, "/dev/shm/taskd-", 15) != 0 && strncmp(target, "/memfd:taskd", 12) != 0) continue;
+    // The library's thread opens those of the dead and of ancestors for a moment, to read.
+    const int fd = atoi(entry->d_name);
+    if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR) found.push_back(fd);
   }
   closedir(folder);
   std::sort(found.begin(), found.end());

@@ -22,7 +22,7 @@ struct Record {
   std::string name;
 };
 
-// Descriptors of this process that are segments.
+// Descriptors of this process's own segments.
 std::vector<int> SegmentDescriptors();
 
 class SegmentView {
