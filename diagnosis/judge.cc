@@ -19,6 +19,9 @@ constexpr double kIssueCollapse = 0.2;
 constexpr double kIssueFallen = 0.6;
 // Or it computes less than this part of what its rank takes longer.
 constexpr double kBusyShare = 0.5;
+// Or so much of that is waiting for a CPU, which others have. Below the second share they have nothing to do with it.
+constexpr double kCpuWaitShare = 0.5;
+constexpr double kNoWaitShare = 0.2;
 constexpr double kTailFactor = 1.15;
 constexpr double kTailShare = 0.2;
 // A pause of the interpreter lies in forward; backward runs without it. Of a slow computation a third does.
@@ -243,6 +246,11 @@ class Accuser {
     const double lasted_ns = std::max(in_.time_since(onset), StepsNs(onset));
     return bar_.IsBeyondUnrest(compared, large, lasted_ns, cost_ns, least_share);
   }
+  // The kernel says that no others have its CPU while it is slower: that is no gust of theirs.
+  bool IsItsOwn(const OwnTime::Rank& rank) const {
+    const std::optional<double> waits = rank.cpu_wait_share();
+    return waits && *waits < kNoWaitShare && rank.own.IsBeyondWeather() && StepsNs(rank.own.onset()) >= Bar::kOwnNs;
+  }
   // Of steps alone: time that is remembered ends some hundred steps ago.
   double StepsNs(int64_t onset) const { return static_cast<double>(in_.step - onset + 1) * in_.period_ns; }
 
@@ -278,6 +286,7 @@ class Accuser {
     double longest = 0;
     double forward = 0;
     double busy = 0;
+    double cpu_wait = 0;  // 0: not known, too
     double scatter = 0;
     double spread = 0;
     double z = 0;
@@ -300,6 +309,7 @@ class Accuser {
       mean.longest += rank.longest_gap_share;
       mean.forward += rank.forward_share;
       mean.busy += rank.busy_share;
+      mean.cpu_wait += rank.cpu_wait_share().value_or(0);
       mean.scatter += rank.scatter();
       mean.spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
       mean.z += rank.own.z();
@@ -309,7 +319,7 @@ class Accuser {
     }
     const auto n = static_cast<double>(ranks.size());
     for (double* sum : {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.busy,
-                        &mean.scatter, &mean.spread, &mean.z, &mean.ratio}) {
+                        &mean.cpu_wait, &mean.scatter, &mean.spread, &mean.z, &mean.ratio}) {
       *sum /= n;
     }
     mean.comes_and_goes = 2 * intermittent > static_cast<int>(ranks.size());
@@ -325,6 +335,7 @@ class Accuser {
     if (in_.own.mode() == OwnTime::Mode::kForward) return {};
     const Profile look = ProfileOf(ranks);
     if (node && look.issue < kIssueFallen) return {Cause::kHost};
+    if (look.cpu_wait > kCpuWaitShare) return {Cause::kHost};
     // Of a computation that is slow in each step the excess is as even as the noise lets it be.
     const bool varies = look.spread > kSpread && look.spread * look.z > kSpreadSigmas;
     const bool jitters = varies && look.spread > kWideSpread;
@@ -349,6 +360,16 @@ class Accuser {
                                      reference * std::exp(rank.own.mean()), rank.own.z(), rank.own.onset());
     evidence.peers = ClassOf(r).present - 1;
     return evidence;
+  }
+
+  // Where that is why.
+  void AddCpuWait(int r, Verdict& verdict) const {
+    const OwnTime::Rank& rank = in_.own.rank(r);
+    if (verdict.cause != Cause::kHost || rank.cpu_wait_share().value_or(0) <= kCpuWaitShare) return;
+    Evidence evidence = MakeEvidence("cpu_wait", rank.cpu_wait_reference_ns / 1e6, rank.cpu_wait_ns / 1e6, rank.own.z(),
+                                     rank.own.onset());
+    evidence.peers = ClassOf(r).present - 1;
+    verdict.evidence.push_back(evidence);
   }
 
   // Only when somebody is suspected: it looks at every rank.
@@ -453,8 +474,10 @@ class Accuser {
                                       .cause = Cause::kGc});
     }
     verdict.evidence.push_back(OwnEvidence(worst));
+    AddCpuWait(worst, verdict);
     const bool is_fault = !fading && !IsWeather(worst, own(worst)) && bar_.IsWorthIt(cost);
-    const bool beyond_unrest = IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost);
+    const bool beyond_unrest = IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost) ||
+                               (!bar_.IsCrowd(ClassOf(worst).present) && IsItsOwn(in_.own.rank(worst)));
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, is_fault && beyond_unrest,
         ErrorOf(own(worst)));
     accusations_.back().is_young = is_fault && !beyond_unrest && cost >= Bar::kFewCostShare * in_.period_ns;

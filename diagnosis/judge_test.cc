@@ -26,9 +26,13 @@ Stream Rise(double d, double excess_ms, int64_t onset = 90) {
 // 100 ms of a step of 150 ms.
 class JudgeTest : public ::testing::Test {
  protected:
-  JudgeTest() {
+  JudgeTest() { Begin(8); }
+
+  void Begin(int ranks) {
+    layout_ = Layout();
+    own_ = OwnTime();
     std::vector<std::pair<int, StepFold>> folds;
-    for (int r = 0; r < 8; ++r) {
+    for (int r = 0; r < ranks; ++r) {
       layout_.SetPlace(r, {r / 2, "host", r % 2});
       layout_.SetGroup(r, 0, {"tp" + std::to_string(r / 2), "tp", CompressMembers({r / 2 * 2, r / 2 * 2 + 1})});
       StepFold fold;
@@ -253,6 +257,29 @@ TEST_F(JudgeTest, AccusesNobodyWhoIsGone) {
   }
 }
 
+// Four ranks whose steps differ by 10 %, 150 ms long, one of which is 30 % slower since `onset`.
+TEST_F(JudgeTest, OfAFewARiseLastsForLessWhereOthersHaveNotTheirCpus) {
+  Begin(4);
+  Stream::Limits limits = {.dead = 0.01, .most = 0.035, .h = ThresholdsFor(1e9)};
+  limits.SetNoise(0.1, {0.1F, 0.1F, 0.1F, 0, 0});
+  const auto accuses = [&](int64_t onset, int waits, double wait_ms) {
+    OwnTime::Rank& rank = own_.rank(1);
+    rank.own = Stream();
+    for (int64_t step = 0; step <= kNow; ++step) {
+      rank.own.Observe(step, step < onset ? 0 : 0.3, step < onset ? 0 : 30 * kMs, limits);
+    }
+    EXPECT_TRUE(rank.own.IsBeyondWeather()) << onset;
+    rank.profiled_waits = waits;
+    rank.cpu_wait_ns = wait_ms * kMs;
+    return Judge().at(0).confirmed;
+  };
+  EXPECT_FALSE(accuses(kNow - 30, 0, 0)) << "4.5 s, and nobody knows";
+  EXPECT_TRUE(accuses(kNow - 30, 20, 0.001)) << "of its own";
+  EXPECT_TRUE(accuses(kNow - 30, 20, 5)) << "a sixth of it is waiting";
+  EXPECT_FALSE(accuses(kNow - 30, 20, 7)) << "a quarter";
+  EXPECT_TRUE(accuses(kNow - 60, 20, 7)) << "9 s";
+}
+
 TEST_F(JudgeTest, DatesWhatWasThereFromTheStartToTheFirstStep) {
   Stream stream;
   for (int64_t step = 90; step <= kNow; ++step) stream.Observe(step, 0.2, 20 * kMs, kLimits);
@@ -337,6 +364,26 @@ TEST_F(JudgeTest, TellsASlowDeviceFromOneThatWaits) {
   rank.profiled_busy = 0;
   rank.busy_share = 0;
   EXPECT_EQ(Judge()[0].verdict.cause, Cause::kCompute) << "nothing is known of the device";
+}
+
+TEST_F(JudgeTest, TellsOneThatComputesFromOneWhoseCpuOthersHave) {
+  OwnTime::Rank& rank = own_.rank(5);
+  rank.own = Rise(0.2, 20);
+  rank.cpu_wait_reference_ns = 3 * kMs;
+  for (const auto& [waits, ms, cause] :
+       {std::tuple(20, 3 + 9.0, Cause::kCompute), {20, 3 + 11.0, Cause::kHost}, {2, 3 + 11.0, Cause::kCompute}}) {
+    rank.profiled_waits = waits;
+    rank.cpu_wait_ns = ms * kMs;
+    const Verdict verdict = Judge()[0].verdict;
+    EXPECT_EQ(verdict.cause, cause) << waits << " steps, " << ms << " ms";
+    ASSERT_EQ(verdict.evidence.size(), cause == Cause::kHost ? 2u : 1u);
+    EXPECT_EQ(verdict.evidence[0].feature, "own_time");
+    if (cause != Cause::kHost) continue;
+    EXPECT_EQ(verdict.evidence[1].feature, "cpu_wait");
+    EXPECT_EQ(verdict.evidence[1].value, 14);
+    EXPECT_EQ(verdict.evidence[1].reference, 3);
+    EXPECT_EQ(verdict.evidence[1].peers, 7);
+  }
 }
 
 TEST_F(JudgeTest, BlamesTheNodeWhoseRanksTheHostHoldsUp) {

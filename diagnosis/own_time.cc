@@ -33,6 +33,8 @@ constexpr double kDeviatingShare =
     0.05;                             // of the peers' own time: from here on a step shows what kind of deviation it is
 constexpr double kLargeShare = 0.15;  // and from here on its parts stand out from noise
 constexpr int kProfiledSteps = 20;
+constexpr int kProfiledWaits = 64;  // a step's own is known roughly
+constexpr int kEnoughWaits = 8;
 constexpr int kEnoughLarge = 6;
 constexpr double kIssueShare = 0.3;
 constexpr size_t kLeaveOneOut = 32;   // ranks
@@ -263,7 +265,7 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   const StepFold& fold = *own.fold;
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25)) {
-    rank.profiled = rank.deviating = rank.large = rank.profiled_busy = 0;
+    rank.profiled = rank.deviating = rank.large = rank.profiled_busy = rank.profiled_waits = 0;
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
   }
@@ -296,6 +298,12 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
     const double longer = own.work_factor * static_cast<double>(fold.device_busy_ns) - peers.busy_ns;
     const double part = std::clamp(longer / excess, 0.0, 1.0);
     rank.busy_share += (part - rank.busy_share) / std::min(++rank.profiled_busy, kProfiledSteps);
+  }
+  // Of all steps: of a short one it is only known about when it waited.
+  if (fold.cpu_wait_ns > 0) {
+    const double weight = 1.0 / std::min(++rank.profiled_waits, kProfiledWaits);
+    rank.cpu_wait_ns += weight * (static_cast<double>(fold.cpu_wait_ns) - rank.cpu_wait_ns);
+    rank.cpu_wait_reference_ns += weight * (peers.cpu_wait_ns - rank.cpu_wait_reference_ns);
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));
@@ -347,6 +355,11 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
       forward_weather_.Add(r, stream.returned(), step, period_ns_, stream.mean_excess());
     forward_noise_.blocks.Add(r, d, !stream.raised());
   }
+}
+
+std::optional<double> OwnTime::Rank::cpu_wait_share() const {
+  if (profiled_waits < kEnoughWaits || own.mean_excess() <= 0) return std::nullopt;
+  return std::clamp((cpu_wait_ns - cpu_wait_reference_ns) / own.mean_excess(), 0.0, 1.0);
 }
 
 double OwnTime::Rank::scatter() const {

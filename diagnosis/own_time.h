@@ -60,8 +60,11 @@ class OwnTime {
     // The same of large excesses, and its mean square: where a pause is, all of it is.
     double large_share = 0, large_square = 0;
     int large = 0;
-    int profiled_busy = 0;         // steps that said what the device computed
-    double busy_share = 0;         // of the excess: that the device computed
+    int profiled_busy = 0;  // steps that said what the device computed
+    double busy_share = 0;  // of the excess: that the device computed
+    // What it waits for a CPU in a step while it is slower, and what its peers do: means.
+    int profiled_waits = 0;
+    double cpu_wait_ns = 0, cpu_wait_reference_ns = 0;
     double tail_ratio = 1;         // of the time after the last operation to its peers'
     double tail_share = 0;         // of the excess: what lies there
     double longest_gap_share = 0;  // of the excess: the longest gap
@@ -76,6 +79,8 @@ class OwnTime {
     bool has_device = false;  // whose times were in its steps
     NoiseLevel noise;         // of its peers' own times
 
+    // Of the excess: that it waits for a CPU more than its peers do. Empty: not known.
+    std::optional<double> cpu_wait_share() const;
     // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
     double scatter() const;
   };

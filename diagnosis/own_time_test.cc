@@ -29,7 +29,8 @@ class OwnTimeTest : public ::testing::Test {
     double tail = 5;
     double load = 4;
     double save = 0;
-    double busy = 0;  // 0: not known
+    double busy = 0;      // 0: not known
+    double cpu_wait = 0;  // likewise
     uint64_t issue_ns = 0;
     uint32_t process_id = 1;
     bool communicates = true;
@@ -65,6 +66,7 @@ class OwnTimeTest : public ::testing::Test {
       fold.checkpoints = work.save > 0 ? 1 : 0;
       fold.checkpoint_ns = Ns(work.save);
       fold.device_busy_ns = Ns(work.busy);
+      fold.cpu_wait_ns = Ns(work.cpu_wait);
       fold.issues = work.issue_ns > 0 ? 8 : 0;
       fold.issue_p50_ns = work.issue_ns;
       OpFold op;
@@ -207,6 +209,23 @@ TEST_F(OwnTimeTest, ComparesForwardWithThePeersWhereItsOwnTimeIsKnown) {
     });
     EXPECT_NEAR(own_.rank(2).forward_share, longer / 30, 1e-9);
   }
+}
+
+TEST_F(OwnTimeTest, ComparesHowLongRanksWaitForACpu) {
+  for (const double longer : {0.0, 12.0, 30.0, 50.0}) {
+    own_ = OwnTime();
+    own_.Regroup(layout_);
+    Steps(60, [&](int rank, Work& work) {
+      work.own = rank == 2 ? 130 : 100;
+      work.cpu_wait = rank == 3 ? 0 : rank == 2 ? 4 + longer : 4;  // of the last nothing is known
+    });
+    EXPECT_NEAR(own_.rank(2).cpu_wait_share().value_or(-1), std::min(1.0, longer / 30), 1e-9);
+    EXPECT_EQ(own_.rank(1).cpu_wait_share(), std::nullopt) << "nothing is longer there";
+  }
+  own_ = OwnTime();
+  own_.Regroup(layout_);
+  Steps(60, [&](int rank, Work& work) { work.own = rank == 2 ? 130 : 100; });
+  EXPECT_EQ(own_.rank(2).cpu_wait_share(), std::nullopt) << "not known";
 }
 
 TEST_F(OwnTimeTest, ComparesWhatTheDeviceComputes) {

@@ -164,6 +164,11 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
   if (!views.empty() && views[0].fold->device_busy_ns > 0) {  // marks never tell
     peers.busy_ns = MedianOf(views, [](const OwnView& own) { return static_cast<double>(own.fold->device_busy_ns); });
   }
+  std::vector<double> cpu_waits;
+  for (const OwnView& own : views) {
+    if (own.fold->cpu_wait_ns > 0) cpu_waits.push_back(static_cast<double>(own.fold->cpu_wait_ns));
+  }
+  peers.cpu_wait_ns = LowerMedian(cpu_waits);
   peers.views = std::move(views);
   return peers;
 }

@@ -43,10 +43,11 @@ struct PeerViews {
   std::vector<OwnView> views;
   MedianOfOthers cut_of_others, full_of_others;
   double cut_ns = 0;
-  double full_ns = 0;  // 0: that view shows nothing
-  double tokens = 0;   // 0: none are exchanged
-  double tail_ns = 0;  // after the last operation
-  double busy_ns = 0;  // that the device computed; 0: unknown
+  double full_ns = 0;      // 0: that view shows nothing
+  double tokens = 0;       // 0: none are exchanged
+  double tail_ns = 0;      // after the last operation
+  double busy_ns = 0;      // that the device computed; 0: unknown
+  double cpu_wait_ns = 0;  // of those of whom it is known; 0: of none
 
   // Of the two views the one that others' lateness does not change.
   double reference_ns() const { return full_ns > 0 ? full_ns : cut_ns; }

@@ -69,8 +69,13 @@ std::string DescribeDeviation(const Verdict& verdict, const Evidence& evidence) 
     case Cause::kDataloader:
       return absl::StrCat("waits for its data loader ", FormatMs(evidence.value), " a step instead of ",
                           FormatMs(evidence.reference));
-    case Cause::kHost:
-      return absl::StrCat("is held up by its host and takes ", longer);
+    case Cause::kHost: {
+      const auto wait = std::find_if(verdict.evidence.begin(), verdict.evidence.end(),
+                                     [](const Evidence& other) { return other.feature == "cpu_wait"; });
+      if (wait == verdict.evidence.end()) return absl::StrCat("is held up by its host and takes ", longer);
+      return absl::StrCat("waits ", FormatMs(wait->value), " a step for a CPU (its peers ",
+                          FormatMs(wait->reference), "), because of other work or a limit, and takes ", longer);
+    }
     case Cause::kGc:
       return absl::StrCat("pauses again and again (garbage collection or another stop of its process) and takes ",
                           longer);

@@ -83,6 +83,19 @@ TEST(WriteSentence, SaysWhatTheCauseDoes) {
   }
 }
 
+TEST(WriteSentence, SaysThatOthersHaveItsCpu) {
+  Verdict verdict = Accused(Scope::kRank, {1}, Cause::kHost, 150, 100, 3);
+  Evidence wait;
+  wait.feature = "cpu_wait";
+  wait.value = 47;
+  wait.reference = 2;
+  wait.peers = 3;
+  verdict.evidence.push_back(wait);
+  EXPECT_EQ(WriteSentence(verdict, ThreeRanks(), 100),
+            "rank 1 (node 0) waits 47 ms a step for a CPU (its peers 2.0 ms), because of other work or a limit, and takes "
+            "50 % longer than its 3 peers since step 50");
+}
+
 TEST(WriteSentence, TellsWhatAStepWouldTakeWithoutIt) {
   const Layout layout = ThreeRanks();
   Verdict verdict = Accused(Scope::kNode, {4}, Cause::kUnknown, 150, 100, 0);

@@ -76,6 +76,7 @@ constexpr Field<uint64_t> kTimes[] = {
     {v1::RankStep::kCheckpointOwnNsFieldNumber, &StepFold::checkpoint_own_ns, &v1::RankStep::set_checkpoint_own_ns},
     {v1::RankStep::kIssueP10NsFieldNumber, &StepFold::issue_p10_ns, &v1::RankStep::set_issue_p10_ns},
     {v1::RankStep::kIssueP50NsFieldNumber, &StepFold::issue_p50_ns, &v1::RankStep::set_issue_p50_ns},
+    {v1::RankStep::kCpuWaitNsFieldNumber, &StepFold::cpu_wait_ns, &v1::RankStep::set_cpu_wait_ns},
 };
 constexpr Field<uint32_t> kCounts[] = {
     {v1::RankStep::kProcessIdFieldNumber, &StepFold::process_id, &v1::RankStep::set_process_id},
@@ -149,7 +150,7 @@ struct Place {
   uint64_t StepFold::*time = nullptr;
   uint32_t StepFold::*count = nullptr;
 };
-constexpr uint32_t kPlaces = v1::RankStep::kCoveredBeforeLastNsFieldNumber + 1;  // the highest field
+constexpr uint32_t kPlaces = v1::RankStep::kCpuWaitNsFieldNumber + 1;  // the highest field
 constexpr std::array<Place, kPlaces> MakePlaces() {
   std::array<Place, kPlaces> places;
   for (const auto& field : kTimes) places.at(field.number).time = field.in_fold;

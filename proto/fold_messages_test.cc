@@ -27,6 +27,7 @@ StepFold Example() {
   fold.covered_ns = 7;
   fold.blocking_covered_ns = 8;
   fold.covered_before_last_ns = 7;
+  fold.cpu_wait_ns = 8;
   fold.head_ns = 9;
   fold.lead_ns = 10;
   fold.tail_ns = 11;

@@ -88,9 +88,32 @@ void NodeDrain::LookForStop(int number, NodeSegment& segment, uint64_t now_ns) {
   }
 }
 
+void NodeDrain::LookForWaits(NodeSegment& segment, uint64_t now_ns) {
+  const uint32_t pid = [&] {
+    std::lock_guard<std::mutex> lock(node_.mutex);
+    return segment.live() ? segment.pid : 0;
+  }();
+  if (pid != 0) segment.cpu_wait.Look(static_cast<pid_t>(pid), now_ns);
+}
+
+void NodeDrain::FillWaits(const Work& work, std::vector<StepFold>& folds) {
+  for (const auto& segment : work.segments) {
+    const RingSegment& ring = segment->drain->segment();
+    const uint64_t realtime_offset = ring.start_realtime_ns() - ring.start().monotonic_ns;
+    LookForWaits(*segment, ReadMonotonicNs());  // the folds may be newer than the pass
+    for (StepFold& fold : folds) {
+      if (fold.process_id != ring.pid() || fold.period_ns() == 0) continue;
+      const std::optional<uint64_t> waited_ns =
+          segment->cpu_wait.waits().Between(fold.previous_end_ns - realtime_offset, fold.end_ns - realtime_offset);
+      if (waited_ns) fold.cpu_wait_ns = std::clamp<uint64_t>(*waited_ns, 1, fold.period_ns());
+    }
+  }
+}
+
 void NodeDrain::LookAt(int rank, NodeSegment& segment, uint64_t now_ns, bool stopping) {
   LookForProcess(rank, segment, now_ns, stopping);
   LookForStop(rank, segment, now_ns);
+  LookForWaits(segment, now_ns);
   const std::string fault = segment.drain->fault();
   if (fault.empty()) return;
   std::lock_guard<std::mutex> lock(node_.mutex);
@@ -157,6 +180,7 @@ void NodeDrain::GatherFolds(const std::vector<Work>& work) {
   for (const Work& item : work) {
     if (item.lane->busy()) continue;
     std::vector<StepFold> finished = item.lane->fold()->TakeFinished();
+    if (!finished.empty()) FillWaits(item, finished);
     const SavedInStep saved = item.lane->fold()->marks().saved();
     if (finished.empty() && saved == item.saved) continue;
     std::lock_guard<std::mutex> lock(node_.mutex);

@@ -16,6 +16,7 @@
 
 #include "common/rank_report.h"
 #include "marks/step_fold.h"
+#include "proxy/cpu_wait.h"
 #include "proxy/profiling_dir.h"
 #include "proxy/rank_gate.h"
 #include "proxy/rank_lane.h"
@@ -40,8 +41,9 @@ struct NodeFolds {
 struct NodeSegment {
   // Set once. The drain thread's and its rank's lane's, but for RingSegment::SetGate and the header.
   std::shared_ptr<SegmentDrain> drain;
-  std::string shm_name;  // to unlink when it is drained; empty for a memfd
-  StopMeter stop_meter;  // the drain thread's
+  std::string shm_name;   // to unlink when it is drained; empty for a memfd
+  StopMeter stop_meter;   // the drain thread's
+  CpuWaitMeter cpu_wait;  // likewise
   // Of the rank that this process was before: nothing is read while it may still write. Null: none.
   std::shared_ptr<RankLane> former;
 

@@ -483,6 +483,28 @@ TEST_F(NodeTest, TellsHowLongAProcessHasBeenStopped) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
 
+TEST_F(NodeTest, TellsHowLongAStepWaitedForACpu) {
+  if (access("/proc/self/schedstat", R_OK) != 0) GTEST_SKIP() << "this kernel does not count it";
+  node_.Start();
+  node_.SetWanted({kAllKindsMask, 1});
+  FakeSegment fake(ReadMonotonicNs());
+  fake.AddRing();
+  fake.header().pid = static_cast<uint32_t>(getpid());
+  ASSERT_TRUE(node_.Attach(HelloFrom(static_cast<uint32_t>(getpid()), 0), fake.Fd()).ok());
+  // The first ones may have begun before anybody looked.
+  std::map<int, uint64_t> sent;
+  StepFold last;
+  uint64_t id = 0;
+  EXPECT_TRUE(Eventually([&] {
+    fake.Append(0, {ring::kRecordRangeStart, ReadMonotonicNs(), ++id, fmt::format("step {}", id), ring::kKindStep});
+    usleep(2000);
+    fake.Append(0, {ring::kRecordRangeEnd, ReadMonotonicNs(), id});
+    for (NodeFolds::Step& step : node_.TakeFolds(sent, 1000).steps) last = std::move(step.fold);
+    return last.cpu_wait_ns > 0;
+  }));
+  EXPECT_LE(last.cpu_wait_ns, last.period_ns());
+}
+
 TEST_F(NodeTest, AHostileRingCostsOnlyItsOwnRank) {
   node_.Start();
   node_.SetWanted({kStepOnly, 1});

@@ -1,0 +1,64 @@
+#include "proxy/cpu_wait.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace taskd::proxy {
+
+// "time on a CPU, time that it waited for one, time slices".
+std::optional<uint64_t> ParseSchedstat(absl::string_view text) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  uint64_t waited_ns = 0;
+  if (fields.size() < 3 || !absl::SimpleAtoi(fields[1], &waited_ns)) return std::nullopt;
+  return waited_ns;
+}
+
+void CpuWaits::Add(uint64_t now_ns, uint64_t waited_ns) {
+  if (!looks_.empty() && (now_ns <= looks_.back().at_ns || waited_ns < looks_.back().waited_ns)) return;
+  if (looks_.size() == kMostLooks) {
+    // Every second one goes, but neither the first nor the last.
+    size_t kept = 0;
+    for (size_t i = 0; i < looks_.size(); i += 2) looks_[kept++] = looks_[i];
+    looks_.resize(kept);
+  }
+  looks_.push_back({now_ns, waited_ns});
+}
+
+double CpuWaits::Until(uint64_t time_ns) const {
+  const auto after = std::lower_bound(looks_.begin(), looks_.end(), time_ns,
+                                      [](const Look& look, uint64_t time) { return look.at_ns < time; });
+  if (after->at_ns == time_ns) return static_cast<double>(after->waited_ns);
+  const auto before = after - 1;
+  const double share = static_cast<double>(time_ns - before->at_ns) / static_cast<double>(after->at_ns - before->at_ns);
+  return static_cast<double>(before->waited_ns) + share * static_cast<double>(after->waited_ns - before->waited_ns);
+}
+
+std::optional<uint64_t> CpuWaits::Between(uint64_t begin_ns, uint64_t end_ns) const {
+  if (looks_.empty() || begin_ns < looks_.front().at_ns || end_ns > looks_.back().at_ns || end_ns < begin_ns) {
+    return std::nullopt;
+  }
+  return static_cast<uint64_t>(std::max(0.0, Until(end_ns) - Until(begin_ns)));
+}
+
+void CpuWaitMeter::Look(pid_t pid, uint64_t now_ns) {
+  if (!std::exchange(opened_, true)) {
+    file_ = UniqueFd(open(absl::StrCat("/proc/", pid, "/schedstat").c_str(), O_RDONLY | O_CLOEXEC));
+  }
+  if (file_.get() < 0) return;
+  std::array<char, 96> text;
+  const ssize_t size = pread(file_.get(), text.data(), text.size(), 0);
+  if (size <= 0) return;  // it has ended
+  const std::optional<uint64_t> waited_ns = ParseSchedstat({text.data(), static_cast<size_t>(size)});
+  if (waited_ns) waits_.Add(now_ns, *waited_ns);
+}
+
+}  // namespace taskd::proxy

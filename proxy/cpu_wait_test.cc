@@ -1,0 +1,111 @@
+#include "proxy/cpu_wait.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "gtest/gtest.h"
+#include "proxy/tick_clock.h"
+
+namespace taskd::proxy {
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+
+TEST(CpuWaitTest, ReadsSchedstat) {
+  EXPECT_EQ(ParseSchedstat("5012345 777 42\n"), 777u);
+  for (const char* text : {"", "5", "5 7", "5 x 7", "5 -7 7", "5 99999999999999999999 7"}) {
+    EXPECT_EQ(ParseSchedstat(text), std::nullopt) << text;
+  }
+}
+
+TEST(CpuWaitTest, ReadsOffTheLineBetweenLooks) {
+  CpuWaits waits;
+  EXPECT_EQ(waits.Between(0, 1), std::nullopt);
+  waits.Add(1000, 50);
+  EXPECT_EQ(waits.Between(1000, 1000), 0u);
+  EXPECT_EQ(waits.Between(1000, 1001), std::nullopt);
+  waits.Add(1100, 150);
+  waits.Add(1200, 150);
+  EXPECT_EQ(waits.Between(1000, 1200), 100u);
+  EXPECT_EQ(waits.Between(1025, 1050), 25u);
+  EXPECT_EQ(waits.Between(1050, 1150), 50u);
+  EXPECT_EQ(waits.Between(1120, 1180), 0u);
+  EXPECT_EQ(waits.Between(999, 1100), std::nullopt) << "nobody looked before";
+  EXPECT_EQ(waits.Between(1150, 1201), std::nullopt) << "nor since";
+  EXPECT_EQ(waits.Between(1150, 1050), std::nullopt);
+}
+
+TEST(CpuWaitTest, WhatDoesNotGoOnIsLeftOut) {
+  CpuWaits waits;
+  waits.Add(1000, 50);
+  waits.Add(1000, 60);  // no time has passed
+  waits.Add(900, 70);
+  waits.Add(1100, 40);  // another thread's
+  waits.Add(1200, 80);
+  EXPECT_EQ(waits.Between(1000, 1200), 30u);
+  EXPECT_EQ(waits.Between(1000, 1100), 15u);
+}
+
+TEST(CpuWaitTest, OldLooksAreFurtherApartAndNothingIsForgotten) {
+  CpuWaits waits;
+  const uint64_t looks = 100 * CpuWaits::kMostLooks;
+  for (uint64_t i = 0; i <= looks; ++i) waits.Add(1000 + 10 * i, 3 * i);
+  EXPECT_EQ(waits.Between(1000, 1000 + 10 * looks), 3 * looks);
+  EXPECT_NEAR(static_cast<double>(*waits.Between(1000 + 10 * looks / 2, 1000 + 10 * looks)), 1.5 * looks, 1);
+  // The newest are as they were made.
+  waits.Add(1000 + 10 * looks + 10, 3 * looks + 500);
+  EXPECT_EQ(waits.Between(1000 + 10 * looks, 1000 + 10 * looks + 10), 500u);
+  EXPECT_EQ(waits.Between(1000 + 10 * looks - 10, 1000 + 10 * looks), 3u);
+}
+
+TEST(CpuWaitTest, SeesTwoProcessesShareACpu) {
+  if (!std::ifstream("/proc/self/schedstat")) GTEST_SKIP() << "this kernel does not count it";
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  const auto spin = [&] {
+    sched_setaffinity(0, sizeof one, &one);
+    while (true) {
+    }
+  };
+  pid_t children[2];
+  for (pid_t& child : children) {
+    child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) spin();
+  }
+  CpuWaitMeter meter;
+  const uint64_t begin_ns = ReadMonotonicNs();
+  meter.Look(children[0], begin_ns);
+  uint64_t waited_ns = 0;
+  uint64_t end_ns = begin_ns;
+  // At least a tenth of some time: two that spin share a CPU by halves, whoever else there is.
+  while (waited_ns < 50 * kMs && end_ns - begin_ns < 60'000 * kMs) {
+    usleep(20'000);
+    end_ns = ReadMonotonicNs();
+    meter.Look(children[0], end_ns);
+    waited_ns = meter.waits().Between(begin_ns, end_ns).value_or(0);
+  }
+  EXPECT_GE(waited_ns, 50 * kMs);
+  for (const pid_t child : children) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  // One that has ended says nothing more.
+  meter.Look(children[0], end_ns + kMs);
+  EXPECT_EQ(meter.waits().Between(begin_ns, end_ns + kMs), std::nullopt);
+}
+
+TEST(CpuWaitTest, AProcessThatIsNotThereWaitedUnknown) {
+  CpuWaitMeter meter;
+  meter.Look(-5, 1000);
+  meter.Look(-5, 2000);
+  EXPECT_EQ(meter.waits().Between(1000, 2000), std::nullopt);
+}
+
+}  // namespace
+}  // namespace taskd::proxy
