@@ -73,8 +73,8 @@ std::string DescribeDeviation(const Verdict& verdict, const Evidence& evidence) 
       const auto wait = std::find_if(verdict.evidence.begin(), verdict.evidence.end(),
                                      [](const Evidence& other) { return other.feature == "cpu_wait"; });
       if (wait == verdict.evidence.end()) return absl::StrCat("is held up by its host and takes ", longer);
-      return absl::StrCat("waits ", FormatMs(wait->value), " a step for a CPU (its peers ",
-                          FormatMs(wait->reference), "), because of other work or a limit, and takes ", longer);
+      return absl::StrCat("waits ", FormatMs(wait->value), " a step for a CPU (its peers ", FormatMs(wait->reference),
+                          "), because of other work or a limit, and takes ", longer);
     }
     case Cause::kGc:
       return absl::StrCat("pauses again and again (garbage collection or another stop of its process) and takes ",
