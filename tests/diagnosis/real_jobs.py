@@ -213,9 +213,10 @@ def restless(processes):
 
 
 # With the causes that are right. "gc" says: garbage collection or another stop of its process, which bursts of SIGSTOP and
-# the throttling of a quota are.
-FAULTS = {"none": (None, ()), "quota": (quota, ("host",)), "stops": (bursts(0.015, 0.015), ("compute", "gc")),
-          "neighbour": (neighbour, ("host",)), "memory": (memory, ("compute", "memory")),
+# the throttling of a quota are. Files do not tell that a rank waited for a CPU: there it computes for longer.
+FAULTS = {"none": (None, ()), "quota": (quota, ("host", "compute", "gc")),
+          "stops": (bursts(0.015, 0.015), ("compute", "gc")),
+          "neighbour": (neighbour, ("host", "compute")), "memory": (memory, ("compute", "memory")),
           "loader": (loader, ("dataloader",)), "checkpoint": (checkpoint, ("checkpoint",)),
           "gc": (collections_of_garbage, ("gc",)), "link": (link, ("network", "fabric")),
           "slow8": (bursts(0.004 / 0.08, 0.004), ("compute", "gc")), "slow15": (bursts(0.004 / 0.15, 0.004), ("compute", "gc")),

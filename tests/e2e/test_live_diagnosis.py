@@ -11,7 +11,7 @@ import grpc
 
 import harness
 import stubs
-from folded_job import FoldedJob, names, open_verdicts, report_of
+from folded_job import MS, FoldedJob, names, open_verdicts, report_of
 
 
 class FakeClusterd:
@@ -117,6 +117,27 @@ def test_verdict_survives_kill(stage):
     assert cleared and cleared[0].id == before.verdicts[0].id, "the same verdict, cleared, not another one"
     harness.wait_until(lambda: verdicts_told(manager) == ["verdict_cleared"], "that it is cleared has happened now")
     job.close()
+
+
+def test_says_that_a_rank_waits_for_a_cpu(stage):
+    manager = stage.manager()
+    job = FoldedJob()
+    job.connect(manager)
+    job.cpu_waits = {}
+    job.run(80)
+    job.slow = {6: 1.5}
+    job.cpu_waits = {6: 36 * MS}  # of 40 that it takes longer
+    job.run(80)
+    harness.wait_until(lambda: names(manager, 6), "rank 6 is named")
+    done = stage.run("diagnose", "--manager", manager.address, "--json")
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads(done.stdout)["verdicts"][0]
+    job.close()
+    assert (verdict["scope"], verdict["ids"], verdict["cause"]) == ("rank", [6], "host"), verdict
+    assert [e["feature"] for e in verdict["evidence"]] == ["own_time", "cpu_wait"]
+    wait = verdict["evidence"][1]
+    assert (wait["reference"], wait["peers"]) == (1, 7) and 30 < wait["value"] < 36.01, wait
+    assert "rank 6 (node 1) waits 3" in verdict["text"] and " ms a step for a CPU (its peers 1.0 ms), because of other work or a limit" in verdict["text"]
 
 
 def test_contract_public_fault(stage):

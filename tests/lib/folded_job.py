@@ -53,12 +53,14 @@ class NodeStream:
 
 
 class FoldedJob:
-    """Eight ranks on two nodes, one all-reduce a step: what their proxies would send. `slow`: rank -> factor."""
+    """Eight ranks on two nodes, one all-reduce a step: what their proxies would send. `slow`: rank -> factor;
+    `cpu_waits`: all are known to have waited for a CPU: rank -> ns a step, else 1 ms."""
 
     def __init__(self):
         self.step = 0
         self.end_ns = time.time_ns()
         self.slow = {}
+        self.cpu_waits = None
         self.manager = None
         self.nodes = []
 
@@ -90,9 +92,11 @@ class FoldedJob:
 
     def _fold(self, node, rank, own, period):
         covered = period - own
+        cpu_wait = 0 if self.cpu_waits is None else self.cpu_waits.get(rank, MS)
         return node.folds.RankStep(
             rank=rank, step=self.step, process_id=1000 + rank, end_ns=self.end_ns, length_ns=period,
             period_ns=period if self.step else 0, covered_ns=covered, head_ns=own, host_only=True,
+            cpu_wait_ns=cpu_wait,
             ops=[0, ALL_REDUCE, -1, 27, 1, 1 << 27, covered, covered, covered, 0, 0, 0, 0, 0, 0],
             samples=[0, ALL_REDUCE, 0, covered, 0])
 
