@@ -2,9 +2,6 @@
 // is more than what a busy machine does to them. And the other way round, from which size on it is.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
 #include "diagnosis/own_time.h"
 
 namespace taskd::diagnosis {
@@ -36,53 +33,18 @@ class Bar {
 
   // The smallest rise (of the logarithm) that is named of one of so many ranks which takes `own_ns` otherwise, once it is
   // there for so long; `fine` is what chance allows.
-  double LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const {
-    if (IsCrowd(compared)) return std::max(fine.rise, CostingAmong(compared, fine.noise, min_cost_share_, own_ns));
-    // Of a few the one that is slow shows in the noise of the others, too.
-    const double rise = kFewMargin * fine.rise;
-    if (lasted_ns >= kGustNs && fine.rise < kUsualRise * fine.noise) {
-      return std::max(rise, Costing(min_cost_share_, own_ns));
-    }
-    const double least =
-        lasted_ns >= kStretchNs ? Costing(kFewCostShare, own_ns) : std::max(kLargeRise, kLargeZ * fine.noise);
-    return std::max(rise, least);
-  }
+  double LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const;
   // Likewise of the loader, as a share of the step.
-  double LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const {
-    if (IsCrowd(compared)) return std::max(fine.rise, min_cost_share_);
-    return std::max(fine.rise, lasted_ns >= kStretchNs ? kFewCostShare : kLargeShare);
-  }
+  double LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const;
 
  private:
   static constexpr int kFew = 3;       // ranks, or lines
   static constexpr int kFewHosts = 4;  // that compute themselves: no device that others leave alone
-  static constexpr double kFewMargin = 1.4;
 
-  double Costing(double share, double own_ns) const { return std::log1p(share * period_ns_ / own_ns); }
-
+  double Costing(double share, double own_ns) const;
   // The rise of one of so many, whose steps differ by `noise` anyway, that makes steps longer by this share: they end with
   // the slowest of the others as a rule, and that is some noise above what is usual.
-  double CostingAmong(int compared, double noise, double share, double own_ns) const {
-    // A verdict needs the share once, of some steps: it comes out sooner or later where it is half of it in the mean.
-    constexpr double kInTheMean = 0.5;
-    const double wanted = Costing(kInTheMean * share, own_ns);
-    if (noise <= 0) return wanted;
-    const double two_ln = 2 * std::log(compared - 1);
-    const double slowest = noise * (std::sqrt(two_ln) - 0.5);    // of the others, in the mean
-    const double spread = noise * std::sqrt(1 + 1.44 / two_ln);  // of how far the rank is from it
-    // By how much it is slower than that, in the mean; `chance`: in how many steps.
-    const auto late = [&](double rise, double* chance) {
-      const double y = (rise - slowest) / spread;
-      *chance = 0.5 * std::erfc(-y * M_SQRT1_2);
-      return spread * (y * *chance + std::exp(-y * y / 2) * M_2_SQRTPI * M_SQRT1_2 / 2);
-    };
-    double chance;
-    const double usual = late(0, &chance);
-    // Newton, from where it is always the slowest: the function is convex.
-    double rise = wanted + usual + slowest;
-    for (int i = 0; i < 4; ++i) rise -= (late(rise, &chance) - usual - wanted) / chance;
-    return rise;
-  }
+  double CostingAmong(int compared, double noise, double share, double own_ns) const;
 
   const double period_ns_;
   const double min_cost_share_;
