@@ -1,5 +1,6 @@
 #include "proxy/cpu_wait.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,6 +14,20 @@
 #include "absl/strings/str_split.h"
 
 namespace taskd::proxy {
+
+namespace {
+
+// Of the thread whose folder that is.
+std::optional<uint64_t> ReadWaited(int tasks, const char* thread) {
+  const UniqueFd file(openat(tasks, absl::StrCat(thread, "/schedstat").c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return std::nullopt;
+  std::array<char, 96> text;
+  const ssize_t size = read(file.get(), text.data(), text.size());
+  if (size <= 0) return std::nullopt;
+  return ParseSchedstat({text.data(), static_cast<size_t>(size)});
+}
+
+}  // namespace
 
 // "time on a CPU, time that it waited for one, time slices".
 std::optional<uint64_t> ParseSchedstat(absl::string_view text) {
@@ -51,14 +66,29 @@ std::optional<uint64_t> CpuWaits::Between(uint64_t begin_ns, uint64_t end_ns) co
 
 void CpuWaitMeter::Look(pid_t pid, uint64_t now_ns) {
   if (!std::exchange(opened_, true)) {
-    file_ = UniqueFd(open(absl::StrCat("/proc/", pid, "/schedstat").c_str(), O_RDONLY | O_CLOEXEC));
+    tasks_ = UniqueFd(open(absl::StrCat("/proc/", pid, "/task").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   }
-  if (file_.get() < 0) return;
-  std::array<char, 96> text;
-  const ssize_t size = pread(file_.get(), text.data(), text.size(), 0);
-  if (size <= 0) return;  // it has ended
-  const std::optional<uint64_t> waited_ns = ParseSchedstat({text.data(), static_cast<size_t>(size)});
-  if (waited_ns) waits_.Add(now_ns, *waited_ns);
+  absl::flat_hash_map<int, uint64_t> threads;
+  uint64_t most_ns = 0;
+  // Another description of the folder, which begins at its begin.
+  const int folder = openat(tasks_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* listing = folder < 0 ? nullptr : fdopendir(folder);
+  while (const dirent* entry = listing == nullptr ? nullptr : readdir(listing)) {
+    int thread = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &thread) || threads.size() == kMostThreads) continue;
+    const std::optional<uint64_t> waited_ns = ReadWaited(folder, entry->d_name);
+    if (!waited_ns) continue;
+    threads[thread] = *waited_ns;
+    const auto before = threads_.find(thread);
+    const uint64_t before_ns = before == threads_.end() ? 0 : before->second;  // 0: it has begun since
+    if (*waited_ns > before_ns) most_ns = std::max(most_ns, *waited_ns - before_ns);
+  }
+  if (listing != nullptr) closedir(listing);
+  next_look_ns_ = now_ns + std::max(kLookEveryNs, kPerThreadNs * threads.size());
+  if (threads.empty()) return;  // it has ended, or does not say
+  if (!threads_.empty()) waited_ns_ += most_ns;  // else it is of a time before
+  waits_.Add(now_ns, waited_ns_);
+  threads_ = std::move(threads);
 }
 
 }  // namespace taskd::proxy

@@ -5,7 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "proxy/tick_clock.h"
@@ -62,6 +65,7 @@ TEST(CpuWaitTest, OldLooksAreFurtherApartAndNothingIsForgotten) {
   EXPECT_EQ(waits.Between(1000 + 10 * looks - 10, 1000 + 10 * looks), 3u);
 }
 
+// Their main threads sleep, a thread of each spins.
 TEST(CpuWaitTest, SeesTwoProcessesShareACpu) {
   if (!std::ifstream("/proc/self/schedstat")) GTEST_SKIP() << "this kernel does not count it";
   cpu_set_t one;
@@ -72,11 +76,15 @@ TEST(CpuWaitTest, SeesTwoProcessesShareACpu) {
     while (true) {
     }
   };
+  const auto live = [&] {
+    const std::thread spinning(spin);
+    while (true) pause();
+  };
   pid_t children[2];
   for (pid_t& child : children) {
     child = fork();
     ASSERT_GE(child, 0);
-    if (child == 0) spin();
+    if (child == 0) live();
   }
   CpuWaitMeter meter;
   const uint64_t begin_ns = ReadMonotonicNs();
@@ -98,6 +106,23 @@ TEST(CpuWaitTest, SeesTwoProcessesShareACpu) {
   // One that has ended says nothing more.
   meter.Look(children[0], end_ns + kMs);
   EXPECT_EQ(meter.waits().Between(begin_ns, end_ns + kMs), std::nullopt);
+}
+
+TEST(CpuWaitTest, LooksTheMoreSeldomTheMoreThreadsThereAre) {
+  CpuWaitMeter meter;
+  EXPECT_TRUE(meter.IsDue(1));
+  meter.Look(getpid(), 1000 * kMs);
+  EXPECT_FALSE(meter.IsDue(1199 * kMs));
+  EXPECT_TRUE(meter.IsDue(1200 * kMs));
+  std::vector<std::thread> threads;
+  std::atomic<bool> done = false;
+  for (int i = 0; i < 40; ++i) threads.emplace_back([&] { done.wait(false); });
+  meter.Look(getpid(), 2000 * kMs);
+  EXPECT_FALSE(meter.IsDue(2399 * kMs));
+  EXPECT_TRUE(meter.IsDue(2900 * kMs));
+  done = true;
+  done.notify_all();
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(CpuWaitTest, AProcessThatIsNotThereWaitedUnknown) {

@@ -89,6 +89,7 @@ void NodeDrain::LookForStop(int number, NodeSegment& segment, uint64_t now_ns) {
 }
 
 void NodeDrain::LookForWaits(NodeSegment& segment, uint64_t now_ns) {
+  if (!segment.cpu_wait.IsDue(now_ns)) return;
   const uint32_t pid = [&] {
     std::lock_guard<std::mutex> lock(node_.mutex);
     return segment.live() ? segment.pid : 0;
@@ -97,10 +98,10 @@ void NodeDrain::LookForWaits(NodeSegment& segment, uint64_t now_ns) {
 }
 
 void NodeDrain::FillWaits(const Work& work, std::vector<StepFold>& folds) {
+  // Of the newest nobody knows before the next look.
   for (const auto& segment : work.segments) {
     const RingSegment& ring = segment->drain->segment();
     const uint64_t realtime_offset = ring.start_realtime_ns() - ring.start().monotonic_ns;
-    LookForWaits(*segment, ReadMonotonicNs());  // the folds may be newer than the pass
     for (StepFold& fold : folds) {
       if (fold.process_id != ring.pid() || fold.period_ns() == 0) continue;
       const std::optional<uint64_t> waited_ns =
