@@ -118,8 +118,8 @@ struct StepFold {
   // Of the uncovered time, what the device computed; 0: unknown. Only profilers tell.
   uint64_t device_busy_ns = 0;
 
-  // That the rank waited for a CPU in the period, by the thread that waited most: it could run, and others did. 0:
-  // unknown; at least 1 where it is known.
+  // That the rank could run and others did, by that of its working threads that waited most in the period. 0: unknown; at
+  // least 1 where it is known.
   uint64_t cpu_wait_ns = 0;
 
   // How much work the rank said it has in this step (marks/work_name.h), summed up; 0 and 0: nothing was said.

@@ -17,8 +17,10 @@ namespace taskd::proxy {
 
 namespace {
 
+constexpr double kStays = 0.9;  // of what a thread ran, from one look to the next
+
 // Of the thread whose folder that is.
-std::optional<uint64_t> ReadWaited(int tasks, const char* thread) {
+std::optional<Schedstat> ReadSchedstat(int tasks, const char* thread) {
   const UniqueFd file(openat(tasks, absl::StrCat(thread, "/schedstat").c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return std::nullopt;
   std::array<char, 96> text;
@@ -30,11 +32,14 @@ std::optional<uint64_t> ReadWaited(int tasks, const char* thread) {
 }  // namespace
 
 // "time on a CPU, time that it waited for one, time slices".
-std::optional<uint64_t> ParseSchedstat(absl::string_view text) {
+std::optional<Schedstat> ParseSchedstat(absl::string_view text) {
   const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
-  uint64_t waited_ns = 0;
-  if (fields.size() < 3 || !absl::SimpleAtoi(fields[1], &waited_ns)) return std::nullopt;
-  return waited_ns;
+  Schedstat stat;
+  if (fields.size() < 3 || !absl::SimpleAtoi(fields[0], &stat.ran_ns) ||
+      !absl::SimpleAtoi(fields[1], &stat.waited_ns)) {
+    return std::nullopt;
+  }
+  return stat;
 }
 
 void CpuWaits::Add(uint64_t now_ns, uint64_t waited_ns) {
@@ -64,29 +69,45 @@ std::optional<uint64_t> CpuWaits::Between(uint64_t begin_ns, uint64_t end_ns) co
   return static_cast<uint64_t>(std::max(0.0, Until(end_ns) - Until(begin_ns)));
 }
 
+absl::flat_hash_map<int, CpuWaitMeter::Thread> CpuWaitMeter::ReadThreads() const {
+  absl::flat_hash_map<int, Thread> threads;
+  // Another description of the folder, which begins at its begin.
+  const int folder = openat(tasks_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* listing = folder < 0 ? nullptr : fdopendir(folder);
+  if (listing == nullptr) return threads;
+  while (const dirent* entry = readdir(listing)) {
+    int id = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &id) || threads.size() == kMostThreads) continue;
+    const std::optional<Schedstat> now = ReadSchedstat(folder, entry->d_name);
+    if (!now) continue;
+    Thread thread;  // a new one has begun since the last look
+    if (const auto known = threads_.find(id); known != threads_.end()) thread = known->second;
+    if (now->ran_ns < thread.now.ran_ns || now->waited_ns < thread.now.waited_ns) thread = Thread();
+    thread.ran_of_late = kStays * thread.ran_of_late + static_cast<double>(now->ran_ns - thread.now.ran_ns);
+    thread.waited_ns = now->waited_ns - thread.now.waited_ns;
+    thread.now = *now;
+    threads.emplace(id, thread);
+  }
+  closedir(listing);
+  return threads;
+}
+
 void CpuWaitMeter::Look(pid_t pid, uint64_t now_ns) {
   if (!std::exchange(opened_, true)) {
     tasks_ = UniqueFd(open(absl::StrCat("/proc/", pid, "/task").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   }
-  absl::flat_hash_map<int, uint64_t> threads;
-  uint64_t most_ns = 0;
-  // Another description of the folder, which begins at its begin.
-  const int folder = openat(tasks_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* listing = folder < 0 ? nullptr : fdopendir(folder);
-  while (const dirent* entry = listing == nullptr ? nullptr : readdir(listing)) {
-    int thread = 0;
-    if (!absl::SimpleAtoi(entry->d_name, &thread) || threads.size() == kMostThreads) continue;
-    const std::optional<uint64_t> waited_ns = ReadWaited(folder, entry->d_name);
-    if (!waited_ns) continue;
-    threads[thread] = *waited_ns;
-    const auto before = threads_.find(thread);
-    const uint64_t before_ns = before == threads_.end() ? 0 : before->second;  // 0: it has begun since
-    if (*waited_ns > before_ns) most_ns = std::max(most_ns, *waited_ns - before_ns);
-  }
-  if (listing != nullptr) closedir(listing);
+  absl::flat_hash_map<int, Thread> threads = ReadThreads();
   next_look_ns_ = now_ns + std::max(kLookEveryNs, kPerThreadNs * threads.size());
-  if (threads.empty()) return;  // it has ended, or does not say
-  if (!threads_.empty()) waited_ns_ += most_ns;  // else it is of a time before
+  if (threads.empty()) return;
+  if (!threads_.empty()) {  // else it is of a time before
+    double most_ran = 0;
+    for (const auto& [id, thread] : threads) most_ran = std::max(most_ran, thread.ran_of_late);
+    uint64_t most_waited_ns = 0;
+    for (const auto& [id, thread] : threads) {
+      if (thread.ran_of_late >= most_ran / 2) most_waited_ns = std::max(most_waited_ns, thread.waited_ns);
+    }
+    waited_ns_ += most_waited_ns;
+  }
   waits_.Add(now_ns, waited_ns_);
   threads_ = std::move(threads);
 }

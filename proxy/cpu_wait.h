@@ -1,10 +1,10 @@
 // How long a process was ready to run and did not, because other work had its CPUs or a limit (cpu.max) kept it from
 // them: what the kernel counts in /proc/PID/task/*/schedstat (CONFIG_SCHED_INFO, which distributions set).
 //
-// Design: looks at those files again and again; of each time between two looks what the thread waited that waited most
-// counts, for all others wait for that one where they work together. The looks are kept with their times, and what a step
-// waited is read off the line between them: of a step that is shorter than the looks are apart it is an estimate, over
-// many steps it is right.
+// Design: looks at those files again and again. Of each time between two looks what the thread waited that waited most
+// counts, of those that do the work: that run at least half as long as the one that runs most. Where several share the
+// work, all wait for that one. The looks are kept with their times, and what a step waited is read off the line between
+// them: of a step that is shorter than the looks are apart it is an estimate, over many steps it is right.
 //
 // Not thread-safe.
 #pragma once
@@ -22,8 +22,14 @@
 
 namespace taskd::proxy {
 
-// The second number of such a file: ns since the thread's start. Empty: it is none.
-std::optional<uint64_t> ParseSchedstat(absl::string_view text);
+// What such a file says: ns since the thread's start.
+struct Schedstat {
+  uint64_t ran_ns = 0;
+  uint64_t waited_ns = 0;
+
+  friend bool operator==(const Schedstat&, const Schedstat&) = default;
+};
+std::optional<Schedstat> ParseSchedstat(absl::string_view text);  // empty: it is none
 
 // What was waited until some times.
 class CpuWaits {
@@ -61,9 +67,18 @@ class CpuWaitMeter {
   const CpuWaits& waits() const { return waits_; }
 
  private:
+  struct Thread {
+    Schedstat now;           // as of the last look
+    double ran_of_late = 0;  // ns, the older the less
+    uint64_t waited_ns = 0;  // between the last two looks
+  };
+
+  // Its threads as they are now; none: it has ended, or the kernel does not say.
+  absl::flat_hash_map<int, Thread> ReadThreads() const;
+
   bool opened_ = false;
-  UniqueFd tasks_;                              // its folder of threads
-  absl::flat_hash_map<int, uint64_t> threads_;  // as of the last look
+  UniqueFd tasks_;  // its folder of threads
+  absl::flat_hash_map<int, Thread> threads_;
   uint64_t next_look_ns_ = 0;
   uint64_t waited_ns_ = 0;
   CpuWaits waits_;

@@ -19,8 +19,8 @@ namespace {
 constexpr uint64_t kMs = 1'000'000;
 
 TEST(CpuWaitTest, ReadsSchedstat) {
-  EXPECT_EQ(ParseSchedstat("5012345 777 42\n"), 777u);
-  for (const char* text : {"", "5", "5 7", "5 x 7", "5 -7 7", "5 99999999999999999999 7"}) {
+  EXPECT_EQ(ParseSchedstat("5012345 777 42\n"), (Schedstat{5012345, 777}));
+  for (const char* text : {"", "5", "5 7", "x 7 5", "5 x 7", "5 -7 7", "5 99999999999999999999 7"}) {
     EXPECT_EQ(ParseSchedstat(text), std::nullopt) << text;
   }
 }
@@ -65,7 +65,7 @@ TEST(CpuWaitTest, OldLooksAreFurtherApartAndNothingIsForgotten) {
   EXPECT_EQ(waits.Between(1000 + 10 * looks - 10, 1000 + 10 * looks), 3u);
 }
 
-// Their main threads sleep, a thread of each spins.
+// Their main threads sleep, a thread of each spins: that one does the work.
 TEST(CpuWaitTest, SeesTwoProcessesShareACpu) {
   if (!std::ifstream("/proc/self/schedstat")) GTEST_SKIP() << "this kernel does not count it";
   cpu_set_t one;
