@@ -91,9 +91,10 @@ TEST(WriteSentence, SaysThatOthersHaveItsCpu) {
   wait.reference = 2;
   wait.peers = 3;
   verdict.evidence.push_back(wait);
-  EXPECT_EQ(WriteSentence(verdict, ThreeRanks(), 100),
-            "rank 1 (node 0) waits 47 ms a step for a CPU (its peers 2.0 ms), because of other work or a limit, and takes "
-            "50 % longer than its 3 peers since step 50");
+  EXPECT_EQ(
+      WriteSentence(verdict, ThreeRanks(), 100),
+      "rank 1 (node 0) waits 47 ms a step for a CPU (its peers 2.0 ms), because of other work or a limit, and takes "
+      "50 % longer than its 3 peers since step 50");
 }
 
 TEST(WriteSentence, TellsWhatAStepWouldTakeWithoutIt) {
