@@ -300,10 +300,11 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
     rank.busy_share += (part - rank.busy_share) / std::min(++rank.profiled_busy, kProfiledSteps);
   }
   // Of all steps: of a short one it is only known about when it waited.
-  if (fold.cpu_wait_ns > 0) {
+  if (fold.cpu_wait_ns > 0 && peers.cpu_wait_of_others) {
+    const auto waited = static_cast<double>(fold.cpu_wait_ns);
     const double weight = 1.0 / std::min(++rank.profiled_waits, kProfiledWaits);
-    rank.cpu_wait_ns += weight * (static_cast<double>(fold.cpu_wait_ns) - rank.cpu_wait_ns);
-    rank.cpu_wait_reference_ns += weight * (peers.cpu_wait_ns - rank.cpu_wait_reference_ns);
+    rank.cpu_wait_ns += weight * (waited - rank.cpu_wait_ns);
+    rank.cpu_wait_reference_ns += weight * (peers.cpu_wait_of_others->Without(waited) - rank.cpu_wait_reference_ns);
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));

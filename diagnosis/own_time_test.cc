@@ -222,10 +222,23 @@ TEST_F(OwnTimeTest, ComparesHowLongRanksWaitForACpu) {
     EXPECT_NEAR(own_.rank(2).cpu_wait_share().value_or(-1), std::min(1.0, longer / 30), 1e-9);
     EXPECT_EQ(own_.rank(1).cpu_wait_share(), std::nullopt) << "nothing is longer there";
   }
-  own_ = OwnTime();
-  own_.Regroup(layout_);
-  Steps(60, [&](int rank, Work& work) { work.own = rank == 2 ? 130 : 100; });
-  EXPECT_EQ(own_.rank(2).cpu_wait_share(), std::nullopt) << "not known";
+  for (const int known : {0, 1, 2}) {
+    own_ = OwnTime();
+    own_.Regroup(layout_);
+    Steps(60, [&](int rank, Work& work) {
+      work.own = rank == 2 ? 130 : 100;
+      work.cpu_wait = rank > 2 - known && rank <= 2 ? 4 : 0;
+    });
+    EXPECT_EQ(own_.rank(2).cpu_wait_share(), std::nullopt) << "not known of most";
+  }
+  // Two of three wait for as long: for each of them the third is the one that it is compared with.
+  Begin(3);
+  Steps(60, [&](int rank, Work& work) {
+    work.own = rank == 0 ? 100 : 130;
+    work.cpu_wait = rank == 0 ? 4 : 34;
+  });
+  EXPECT_NEAR(own_.rank(1).cpu_wait_share().value_or(-1), 1, 1e-9);
+  EXPECT_NEAR(own_.rank(2).cpu_wait_share().value_or(-1), 1, 1e-9);
 }
 
 TEST_F(OwnTimeTest, ComparesWhatTheDeviceComputes) {

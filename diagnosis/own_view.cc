@@ -168,7 +168,7 @@ PeerViews ComparePeers(std::vector<OwnView> views, OwnMode mode) {
   for (const OwnView& own : views) {
     if (own.fold->cpu_wait_ns > 0) cpu_waits.push_back(static_cast<double>(own.fold->cpu_wait_ns));
   }
-  peers.cpu_wait_ns = LowerMedian(cpu_waits);
+  if (cpu_waits.size() > std::max<size_t>(1, views.size() / 2)) peers.cpu_wait_of_others.emplace(cpu_waits);
   peers.views = std::move(views);
   return peers;
 }

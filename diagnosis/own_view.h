@@ -42,12 +42,12 @@ struct OwnView {
 struct PeerViews {
   std::vector<OwnView> views;
   MedianOfOthers cut_of_others, full_of_others;
+  std::optional<MedianOfOthers> cpu_wait_of_others = std::nullopt;  // where it is known of most of them
   double cut_ns = 0;
-  double full_ns = 0;      // 0: that view shows nothing
-  double tokens = 0;       // 0: none are exchanged
-  double tail_ns = 0;      // after the last operation
-  double busy_ns = 0;      // that the device computed; 0: unknown
-  double cpu_wait_ns = 0;  // of those of whom it is known; 0: of none
+  double full_ns = 0;  // 0: that view shows nothing
+  double tokens = 0;   // 0: none are exchanged
+  double tail_ns = 0;  // after the last operation
+  double busy_ns = 0;  // that the device computed; 0: unknown
 
   // Of the two views the one that others' lateness does not change.
   double reference_ns() const { return full_ns > 0 ? full_ns : cut_ns; }
