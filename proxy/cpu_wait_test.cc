@@ -118,8 +118,8 @@ TEST(CpuWaitTest, LooksTheMoreSeldomTheMoreThreadsThereAre) {
   std::atomic<bool> done = false;
   for (int i = 0; i < 40; ++i) threads.emplace_back([&] { done.wait(false); });
   meter.Look(getpid(), 2000 * kMs);
-  EXPECT_FALSE(meter.IsDue(2399 * kMs));
-  EXPECT_TRUE(meter.IsDue(2900 * kMs));
+  EXPECT_FALSE(meter.IsDue(2999 * kMs));
+  EXPECT_TRUE(meter.IsDue(4500 * kMs));
   done = true;
   done.notify_all();
   for (std::thread& thread : threads) thread.join();

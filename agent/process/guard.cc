@@ -52,21 +52,21 @@ int KillAll(const std::string& cookie) {
   return found;
 }
 
+void Tell(char what) { ::send(kSocket, &what, 1, MSG_NOSIGNAL | MSG_DONTWAIT); }
+
 // Returns when the launcher is gone. Its goodbye ends the guard.
 void TellSignalsUntilItEnds(const sigset_t& signals) {
-  const int signal_fd = ::signalfd(-1, &signals, SFD_CLOEXEC);
+  const int signal_fd = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   while (true) {
     pollfd polls[2] = {{kSocket, POLLIN, 0}, {signal_fd, POLLIN, 0}};
     if (::poll(polls, 2, -1) < 0) continue;
     signalfd_siginfo info;
-    if ((polls[1].revents & POLLIN) != 0 && ::read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
-      const char number = static_cast<char>(info.ssi_signo);
-      ::send(kSocket, &number, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
+    while (::read(signal_fd, &info, sizeof(info)) == sizeof(info)) Tell(static_cast<char>(info.ssi_signo));
     if (polls[0].revents == 0) continue;
-    char goodbye = 0;
-    const ssize_t count = ::recv(kSocket, &goodbye, 1, MSG_DONTWAIT);
-    if (count == 1) ::_exit(0);
+    char word = 0;
+    const ssize_t count = ::recv(kSocket, &word, 1, MSG_DONTWAIT);
+    if (count == 1 && word == Guard::kAsk) Tell(Guard::kAnswer);
+    if (count == 1 && word != Guard::kAsk) ::_exit(0);
     if (count == 0 || (errno != EINTR && errno != EAGAIN)) return;
   }
 }

@@ -41,8 +41,11 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Has a byte for each signal that the guard got, its number; its end: the guard is gone.
+  // Has a byte for each signal that the guard got, its number, and a kAnswer for each kAsk that is written to it, behind
+  // the signals that it had got by then; its end: the guard is gone.
   int fd() const { return fd_; }
+  static constexpr char kAsk = 1;
+  static constexpr char kAnswer = 0;
 
  private:
   Guard(pid_t pid, int fd) : pid_(pid), fd_(fd) {}

@@ -33,35 +33,58 @@ absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create(EventLoop* loop
   loop->Add(watch->fd_.get(), EPOLLIN, [watch = watch.get()](uint32_t) {
     signalfd_siginfo info;
     while (read(watch->fd_.get(), &info, sizeof(info)) == sizeof(info)) {
-      watch->Received(static_cast<int>(info.ssi_signo));
+      watch->Receive(static_cast<int>(info.ssi_signo));
     }
   });
   return watch;
 }
 
 void SignalWatch::CompareWith(const Guard& guard) {
-  compares_ = true;
-  loop_->Add(guard.fd(), EPOLLIN, [this, fd = guard.fd()](uint32_t) { ReadGuard(fd); });
+  guard_ = guard.fd();
+  loop_->Add(guard_, EPOLLIN, [this](uint32_t) { ReadGuard(); });
 }
 
-void SignalWatch::ReadGuard(int fd) {
-  unsigned char signal = 0;
-  ssize_t count = 0;
-  while ((count = recv(fd, &signal, 1, MSG_DONTWAIT)) == 1) guards_ns_[signal] = EventLoop::NowNs();
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  loop_->Remove(fd);  // somebody has killed the guard
-  compares_ = false;
-}
-
-void SignalWatch::Received(int signal) {
-  const IfAlone if_alone = on_signal_(signal);
+void SignalWatch::Receive(int signal) {
+  IfAlone if_alone = on_signal_(signal);
   if (!if_alone) return;
-  if (!compares_) return if_alone();
-  const int64_t received_ns = EventLoop::NowNs();
-  loop_->RunAfter(kOthersNs, [this, signal, received_ns, if_alone] {
-    const auto guards = guards_ns_.find(signal);
-    if (guards == guards_ns_.end() || guards->second < received_ns - kOthersNs) if_alone();
-  });
+  if (guard_ < 0) return if_alone();
+  loop_->RunAfter(kOthersNs,
+                  [this, received = Received{signal, EventLoop::NowNs(), std::move(if_alone)}] { AskGuard(received); });
+}
+
+// On a busy machine it may have got the signal and not have run since.
+void SignalWatch::AskGuard(const Received& received) {
+  if (guard_ < 0 || send(guard_, &Guard::kAsk, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return Decide(received);
+  undecided_.emplace(++asked_, received);
+  loop_->RunAfter(kAnswerNs, [this, question = asked_] { WaitNoLonger(question); });
+}
+
+void SignalWatch::ReadGuard() {
+  char word = 0;
+  ssize_t count = 0;
+  while ((count = recv(guard_, &word, 1, MSG_DONTWAIT)) == 1) {
+    if (word == Guard::kAnswer) {
+      WaitNoLonger(++answered_);
+    } else {
+      guards_ns_[word] = EventLoop::NowNs();
+    }
+  }
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  loop_->Remove(std::exchange(guard_, -1));  // somebody has killed the guard
+  while (!undecided_.empty()) WaitNoLonger(undecided_.begin()->first);
+}
+
+void SignalWatch::WaitNoLonger(uint64_t question) {
+  const auto found = undecided_.find(question);
+  if (found == undecided_.end()) return;
+  const Received received = std::move(found->second);
+  undecided_.erase(found);
+  Decide(received);
+}
+
+void SignalWatch::Decide(const Received& received) const {
+  const auto guards = guards_ns_.find(received.signal);
+  if (guards == guards_ns_.end() || guards->second < received.at_ns - kOthersNs) received.if_alone();
 }
 
 }  // namespace taskd::process

@@ -26,12 +26,15 @@ std::string SignalName(int signal);
 // On the loop's thread, until the loop ends; to be kept as long.
 class SignalWatch {
  public:
-  // Called for each signal, at once. What it returns is called kOthersNs later if the signal came to this process alone.
+  // Called for each signal, at once. What it returns is called later if the signal came to this process alone: after
+  // kOthersNs, once the guard has said what it got.
   using IfAlone = std::function<void()>;
   using OnSignal = std::function<IfAlone(int signal)>;
 
   // The longest that passes until every process has a signal that all are sent.
   static constexpr int64_t kOthersNs = 100'000'000;
+  // A guard that does not get a CPU for so long is not waited for.
+  static constexpr int64_t kAnswerNs = 5'000'000'000;
 
   // Takes the place of these signals' default action. Blocks them, and SIGCHLD for the WorkerGroup, in this thread and
   // in those that it starts from now on. Without CompareWith() every signal came to this process alone.
@@ -44,16 +47,28 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
 
  private:
+  struct Received {
+    int signal;
+    int64_t at_ns;
+    IfAlone if_alone;
+  };
+
   SignalWatch(EventLoop* loop, OnSignal on_signal) : loop_(loop), on_signal_(std::move(on_signal)) {}
 
-  void Received(int signal);
-  void ReadGuard(int fd);
+  void Receive(int signal);
+  void AskGuard(const Received& received);
+  void ReadGuard();
+  void WaitNoLonger(uint64_t question);
+  // By what the guard has said until now.
+  void Decide(const Received& received) const;
 
   EventLoop* const loop_;
   const OnSignal on_signal_;
   UniqueFd fd_;
-  bool compares_ = false;
-  std::map<int, int64_t> guards_ns_;  // signal -> when the guard last got it
+  int guard_ = -1;  // -1: there is none to compare with
+  uint64_t asked_ = 0, answered_ = 0;
+  std::map<uint64_t, Received> undecided_;  // by question to the guard, from 1: it answers in their order
+  std::map<int, int64_t> guards_ns_;        // signal -> when the guard last got it
 };
 
 }  // namespace taskd::process

@@ -11,9 +11,9 @@ namespace {
 class SignalWatchTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto watch = SignalWatch::Create(&loop_, {SIGUSR1, SIGTERM}, [this](int signal) -> SignalWatch::IfAlone {
+    auto watch = SignalWatch::Create(&loop_, {SIGUSR1, SIGUSR2, SIGTERM}, [this](int signal) -> SignalWatch::IfAlone {
       ++received_[signal];
-      if (passes_nothing_on_) return nullptr;
+      if (passes_nothing_on_ && signal != SIGUSR2) return nullptr;
       return [this, signal] { ++alone_[signal]; };
     });
     ASSERT_TRUE(watch.ok()) << watch.status();
@@ -23,10 +23,16 @@ class SignalWatchTest : public ::testing::Test {
     guard_ = *std::move(guard);
   }
 
-  // Until whoever waits for the others' signals has given up.
+  // Until all that has come so far is decided: what came before a signal that nobody else gets is decided before it.
   void Run() {
-    loop_.RunAfter(5 * SignalWatch::kOthersNs, [this] { loop_.Stop(); });
-    loop_.Run();
+    const int before = alone_[SIGUSR2];
+    kill(getpid(), SIGUSR2);
+    for (int tries = 0; alone_[SIGUSR2] == before && tries < 600; ++tries) {
+      loop_.RunAfter(SignalWatch::kOthersNs, [this] { loop_.Stop(); });
+      loop_.Run();
+    }
+    EXPECT_EQ(alone_[SIGUSR2], before + 1);
+    for (auto* counts : {&received_, &alone_}) counts->erase(SIGUSR2);
   }
 
   EventLoop loop_;
@@ -55,6 +61,29 @@ TEST_F(SignalWatchTest, ComesToEveryProcess) {
   Run();
   EXPECT_EQ(received_, (std::map<int, int>{{SIGUSR1, 1}, {SIGTERM, 1}}));
   EXPECT_TRUE(alone_.empty());
+}
+
+TEST_F(SignalWatchTest, ComesToEveryProcessThoughTheGuardDoesNotRunForAWhile) {
+  watch_->CompareWith(*guard_);
+  kill(guard_->pid(), SIGSTOP);
+  kill(getpid(), SIGUSR1);
+  kill(guard_->pid(), SIGUSR1);
+  loop_.RunAfter(5 * SignalWatch::kOthersNs, [this] { loop_.Stop(); });
+  loop_.Run();
+  EXPECT_TRUE(alone_.empty()) << "the guard has not answered";
+  kill(guard_->pid(), SIGCONT);
+  Run();
+  EXPECT_EQ(received_, (std::map<int, int>{{SIGUSR1, 1}}));
+  EXPECT_TRUE(alone_.empty());
+}
+
+TEST_F(SignalWatchTest, AGuardThatNeverAnswersIsNotWaitedFor) {
+  watch_->CompareWith(*guard_);
+  kill(guard_->pid(), SIGSTOP);
+  kill(getpid(), SIGUSR1);
+  Run();
+  EXPECT_EQ(alone_, (std::map<int, int>{{SIGUSR1, 1}}));
+  kill(guard_->pid(), SIGCONT);
 }
 
 TEST_F(SignalWatchTest, ComesToEveryProcessAndLaterToThisOne) {

@@ -170,7 +170,8 @@ void DiagnosisCore::Run() {
     std::optional<SteadyTime> due;
     auto at = [&](SteadyTime time) { due = due.has_value() ? std::min(*due, time) : time; };
     if (unpublished_) at(published_at_ + kRefresh);
-    if (feed_.waits_for_time(Nanoseconds(now))) at(now + kTick);
+    // As of the last round: what has become due since, while this thread did not run, is still to be judged.
+    if (feed_.waits_for_time(Nanoseconds(round_at_))) at(now + kTick);
     if (unsaved_) at(saved_at_ + kSaveAgain);
     auto ready = [this] { return stopping_ || !inbox_.empty(); };
     waiting_ = true;
@@ -212,7 +213,7 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
     stats_.feed.waiting_bytes = held.waiting_bytes;
   }
   // Time alone judges steps, too, and forgets who is away.
-  const bool timed = feed_.waits_for_time(now_ns);
+  const bool timed = feed_.waits_for_time(Nanoseconds(std::exchange(round_at_, now)));
   bool changed = feed_.Advance(now_ns);
   unpublished_ = unpublished_ || mail || timed || changed;
   unsaved_ = unsaved_ || (changed && save_);

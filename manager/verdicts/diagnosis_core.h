@@ -128,6 +128,7 @@ class DiagnosisCore {
 
   // Of the thread alone.
   DiagnosisFeed feed_;
+  SteadyTime round_at_;  // when it judged last
   bool unpublished_ = false;
   uint64_t last_verdict_ = 0;  // the highest id that was counted
   SteadyTime published_at_;

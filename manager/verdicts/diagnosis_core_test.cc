@@ -289,6 +289,21 @@ TEST_F(CoreTest, AStepWithoutItsLastRankIsJudgedByItsDeadline) {
   EXPECT_TRUE(WaitUntil([&] { return core_->report()->last_step == 20; }));
 }
 
+TEST_F(CoreTest, AStepIsJudgedWhoseDeadlineWasOverBeforeTheThreadLookedAgain) {
+  options_.feed.engine.step_deadline_ns = 1;
+  Start();
+  Connect();
+  for (int i = 0; i < 3; ++i) {
+    std::vector<StepFold> folds = job_.Step(step_++, end_ns_);
+    for (int rank = 0; rank < 7; ++rank) {
+      FoldBatch batch;
+      batch.steps.push_back({rank, folds[rank]});
+      core_->Folds(rank < 4 ? 1 : 2, std::move(batch));
+    }
+    ASSERT_TRUE(WaitUntil([&] { return core_->report()->last_step == i; })) << i;
+  }
+}
+
 TEST_F(CoreTest, ManyStreamsAtOnce) {
   Watcher watcher;
   Start({}, [](const std::vector<diagnosis::Verdict>&) { return absl::OkStatus(); });
