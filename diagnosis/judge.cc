@@ -19,7 +19,7 @@ constexpr double kIssueCollapse = 0.2;
 constexpr double kIssueFallen = 0.6;
 // Or it computes less than this part of what its rank takes longer.
 constexpr double kBusyShare = 0.5;
-// Or so much of that is waiting for a CPU, which others have. Below the second share they have nothing to do with it.
+// Or so much of that is waiting for a CPU (OwnTime::CpuWait). Below the second share others have nothing to do with it.
 constexpr double kCpuWaitShare = 0.5;
 constexpr double kNoWaitShare = 0.2;
 constexpr double kTailFactor = 1.15;
@@ -248,7 +248,7 @@ class Accuser {
   }
   // The kernel says that no others have its CPU while it is slower: that is no gust of theirs.
   bool IsItsOwn(const OwnTime::Rank& rank) const {
-    const std::optional<double> waits = rank.cpu_wait_share();
+    const std::optional<double> waits = rank.cpu_wait.Share();
     return waits && *waits < kNoWaitShare && rank.own.IsBeyondWeather() && StepsNs(rank.own.onset()) >= Bar::kOwnNs;
   }
   // Of steps alone: time that is remembered ends some hundred steps ago.
@@ -309,7 +309,7 @@ class Accuser {
       mean.longest += rank.longest_gap_share;
       mean.forward += rank.forward_share;
       mean.busy += rank.busy_share;
-      mean.cpu_wait += rank.cpu_wait_share().value_or(0);
+      mean.cpu_wait += rank.cpu_wait.Share().value_or(0);
       mean.scatter += rank.scatter();
       mean.spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
       mean.z += rank.own.z();
@@ -365,8 +365,8 @@ class Accuser {
   // Where that is why.
   void AddCpuWait(int r, Verdict& verdict) const {
     const OwnTime::Rank& rank = in_.own.rank(r);
-    if (verdict.cause != Cause::kHost || rank.cpu_wait_share().value_or(0) <= kCpuWaitShare) return;
-    Evidence evidence = MakeEvidence("cpu_wait", rank.cpu_wait_reference_ns / 1e6, rank.cpu_wait_ns / 1e6, rank.own.z(),
+    if (verdict.cause != Cause::kHost || rank.cpu_wait.Share().value_or(0) <= kCpuWaitShare) return;
+    Evidence evidence = MakeEvidence("cpu_wait", rank.cpu_wait.reference_ns / 1e6, rank.cpu_wait.ns / 1e6, rank.own.z(),
                                      rank.own.onset());
     evidence.peers = ClassOf(r).present - 1;
     verdict.evidence.push_back(evidence);

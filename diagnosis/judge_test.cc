@@ -269,8 +269,8 @@ TEST_F(JudgeTest, OfAFewARiseLastsForLessWhereOthersHaveNotTheirCpus) {
       rank.own.Observe(step, step < onset ? 0 : 0.3, step < onset ? 0 : 30 * kMs, limits);
     }
     EXPECT_TRUE(rank.own.IsBeyondWeather()) << onset;
-    rank.profiled_waits = waits;
-    rank.cpu_wait_ns = wait_ms * kMs;
+    rank.cpu_wait = {
+        .steps = waits, .ns = wait_ms * kMs, .reference_ns = 0, .own_ns = 130 * kMs, .own_reference_ns = 100 * kMs};
     return Judge().at(0).confirmed;
   };
   EXPECT_FALSE(accuses(kNow - 30, 0, 0)) << "4.5 s, and nobody knows";
@@ -369,11 +369,11 @@ TEST_F(JudgeTest, TellsASlowDeviceFromOneThatWaits) {
 TEST_F(JudgeTest, TellsOneThatComputesFromOneWhoseCpuOthersHave) {
   OwnTime::Rank& rank = own_.rank(5);
   rank.own = Rise(0.2, 20);
-  rank.cpu_wait_reference_ns = 3 * kMs;
+  rank.cpu_wait = {.steps = 0, .ns = 0, .reference_ns = 3 * kMs, .own_ns = 120 * kMs, .own_reference_ns = 100 * kMs};
   for (const auto& [waits, ms, cause] :
        {std::tuple(20, 3 + 9.0, Cause::kCompute), {20, 3 + 11.0, Cause::kHost}, {2, 3 + 11.0, Cause::kCompute}}) {
-    rank.profiled_waits = waits;
-    rank.cpu_wait_ns = ms * kMs;
+    rank.cpu_wait.steps = waits;
+    rank.cpu_wait.ns = ms * kMs;
     const Verdict verdict = Judge()[0].verdict;
     EXPECT_EQ(verdict.cause, cause) << waits << " steps, " << ms << " ms";
     ASSERT_EQ(verdict.evidence.size(), cause == Cause::kHost ? 2u : 1u);

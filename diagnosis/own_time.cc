@@ -35,6 +35,7 @@ constexpr double kLargeShare = 0.15;  // and from here on its parts stand out fr
 constexpr int kProfiledSteps = 20;
 constexpr int kProfiledWaits = 64;  // a step's own is known roughly
 constexpr int kEnoughWaits = 8;
+constexpr double kLeastBusy = 0.1;
 constexpr int kEnoughLarge = 6;
 constexpr double kIssueShare = 0.3;
 constexpr size_t kLeaveOneOut = 32;   // ranks
@@ -265,7 +266,7 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   const StepFold& fold = *own.fold;
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25)) {
-    rank.profiled = rank.deviating = rank.large = rank.profiled_busy = rank.profiled_waits = 0;
+    rank.profiled = rank.deviating = rank.large = rank.profiled_busy = rank.cpu_wait.steps = 0;
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
   }
@@ -302,9 +303,12 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   // Of all steps: of a short one it is only known about when it waited.
   if (fold.cpu_wait_ns > 0 && peers.cpu_wait_of_others) {
     const auto waited = static_cast<double>(fold.cpu_wait_ns);
-    const double weight = 1.0 / std::min(++rank.profiled_waits, kProfiledWaits);
-    rank.cpu_wait_ns += weight * (waited - rank.cpu_wait_ns);
-    rank.cpu_wait_reference_ns += weight * (peers.cpu_wait_of_others->Without(waited) - rank.cpu_wait_reference_ns);
+    CpuWait& mean = rank.cpu_wait;
+    const double weight = 1.0 / std::min(++mean.steps, kProfiledWaits);
+    mean.ns += weight * (waited - mean.ns);
+    mean.reference_ns += weight * (peers.cpu_wait_of_others->Without(waited) - mean.reference_ns);
+    mean.own_ns += weight * (rank.own_ns - mean.own_ns);
+    mean.own_reference_ns += weight * (rank.own_reference_ns - mean.own_reference_ns);
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));
@@ -358,9 +362,13 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
   }
 }
 
-std::optional<double> OwnTime::Rank::cpu_wait_share() const {
-  if (profiled_waits < kEnoughWaits || own.mean_excess() <= 0) return std::nullopt;
-  return std::clamp((cpu_wait_ns - cpu_wait_reference_ns) / own.mean_excess(), 0.0, 1.0);
+std::optional<double> OwnTime::CpuWait::Share() const {
+  const double excess = own_ns - own_reference_ns;
+  if (steps < kEnoughWaits || excess <= 0) return std::nullopt;
+  // Some of the waiting is in communication, so that little may be left.
+  const double busy = std::max(0.0, own_ns - ns);
+  const double busy_reference = std::max(kLeastBusy * own_reference_ns, own_reference_ns - reference_ns);
+  return std::clamp((ns - reference_ns * busy / busy_reference) / excess, 0.0, 1.0);
 }
 
 double OwnTime::Rank::scatter() const {

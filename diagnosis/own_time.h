@@ -40,6 +40,17 @@ class OwnTime {
     }
   };
 
+  // What a rank waits for a CPU in a step while it is slower: means of it and of its peers'.
+  struct CpuWait {
+    int steps = 0;
+    double ns = 0, reference_ns = 0;
+    double own_ns = 0, own_reference_ns = 0;  // own time in the same steps
+
+    // The part of what own time is longer by that is waiting for a CPU, beyond what its peers would wait who did as much:
+    // where others run, too, who has more to do also waits for longer. Empty: not known.
+    std::optional<double> Share() const;
+  };
+
   // One rank, over the steps judged.
   struct Rank {
     Stream own;
@@ -62,9 +73,7 @@ class OwnTime {
     int large = 0;
     int profiled_busy = 0;  // steps that said what the device computed
     double busy_share = 0;  // of the excess: that the device computed
-    // What it waits for a CPU in a step while it is slower, and what its peers do: means.
-    int profiled_waits = 0;
-    double cpu_wait_ns = 0, cpu_wait_reference_ns = 0;
+    CpuWait cpu_wait;
     double tail_ratio = 1;         // of the time after the last operation to its peers'
     double tail_share = 0;         // of the excess: what lies there
     double longest_gap_share = 0;  // of the excess: the longest gap
@@ -79,8 +88,6 @@ class OwnTime {
     bool has_device = false;  // whose times were in its steps
     NoiseLevel noise;         // of its peers' own times
 
-    // Of the excess: that it waits for a CPU more than its peers do. Empty: not known.
-    std::optional<double> cpu_wait_share() const;
     // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
     double scatter() const;
   };

@@ -219,8 +219,11 @@ TEST_F(OwnTimeTest, ComparesHowLongRanksWaitForACpu) {
       work.own = rank == 2 ? 130 : 100;
       work.cpu_wait = rank == 3 ? 0 : rank == 2 ? 4 + longer : 4;  // of the last nothing is known
     });
-    EXPECT_NEAR(own_.rank(2).cpu_wait_share().value_or(-1), std::min(1.0, longer / 30), 1e-9);
-    EXPECT_EQ(own_.rank(1).cpu_wait_share(), std::nullopt) << "nothing is longer there";
+    // Its peers wait 4 ms while they do 96.
+    const double waits = 4 + longer;
+    const double share = (waits - 4 * (130 - waits) / 96) / 30;
+    EXPECT_NEAR(own_.rank(2).cpu_wait.Share().value_or(-1), std::clamp(share, 0.0, 1.0), 1e-9);
+    EXPECT_EQ(own_.rank(1).cpu_wait.Share(), std::nullopt) << "nothing is longer there";
   }
   for (const int known : {0, 1, 2}) {
     own_ = OwnTime();
@@ -229,16 +232,24 @@ TEST_F(OwnTimeTest, ComparesHowLongRanksWaitForACpu) {
       work.own = rank == 2 ? 130 : 100;
       work.cpu_wait = rank > 2 - known && rank <= 2 ? 4 : 0;
     });
-    EXPECT_EQ(own_.rank(2).cpu_wait_share(), std::nullopt) << "not known of most";
+    EXPECT_EQ(own_.rank(2).cpu_wait.Share(), std::nullopt) << "not known of most";
   }
+  // A job that gets half of its CPUs: who has 30 % more to do waits 30 % longer, and that is no host's doing.
+  own_ = OwnTime();
+  own_.Regroup(layout_);
+  Steps(60, [&](int rank, Work& work) {
+    work.own = rank == 2 ? 130 : 100;
+    work.cpu_wait = rank == 2 ? 65 : 50;
+  });
+  EXPECT_NEAR(own_.rank(2).cpu_wait.Share().value_or(-1), 0, 1e-9);
   // Two of three wait for as long: for each of them the third is the one that it is compared with.
   Begin(3);
   Steps(60, [&](int rank, Work& work) {
     work.own = rank == 0 ? 100 : 130;
     work.cpu_wait = rank == 0 ? 4 : 34;
   });
-  EXPECT_NEAR(own_.rank(1).cpu_wait_share().value_or(-1), 1, 1e-9);
-  EXPECT_NEAR(own_.rank(2).cpu_wait_share().value_or(-1), 1, 1e-9);
+  EXPECT_NEAR(own_.rank(1).cpu_wait.Share().value_or(-1), 1, 1e-9);
+  EXPECT_NEAR(own_.rank(2).cpu_wait.Share().value_or(-1), 1, 1e-9);
 }
 
 TEST_F(OwnTimeTest, ComparesWhatTheDeviceComputes) {
