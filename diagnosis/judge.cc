@@ -19,9 +19,8 @@ constexpr double kIssueCollapse = 0.2;
 constexpr double kIssueFallen = 0.6;
 // Or it computes less than this part of what its rank takes longer.
 constexpr double kBusyShare = 0.5;
-// Or so much of that is waiting for a CPU (OwnTime::CpuWait). Below the second share others have nothing to do with it.
+// Or so much of that is waiting for a CPU (OwnTime::CpuWait).
 constexpr double kCpuWaitShare = 0.5;
-constexpr double kNoWaitShare = 0.2;
 constexpr double kTailFactor = 1.15;
 constexpr double kTailShare = 0.2;
 // A pause of the interpreter lies in forward; backward runs without it. Of a slow computation a third does.
@@ -245,11 +244,6 @@ class Accuser {
                       double least_share = Bar::kFewCostShare) const {
     const double lasted_ns = std::max(in_.time_since(onset), StepsNs(onset));
     return bar_.IsBeyondUnrest(compared, large, lasted_ns, cost_ns, least_share);
-  }
-  // The kernel says that no others have its CPU while it is slower: that is no gust of theirs.
-  bool IsItsOwn(const OwnTime::Rank& rank) const {
-    const std::optional<double> waits = rank.cpu_wait.Share();
-    return waits && *waits < kNoWaitShare && rank.own.IsBeyondWeather() && StepsNs(rank.own.onset()) >= Bar::kOwnNs;
   }
   // Of steps alone: time that is remembered ends some hundred steps ago.
   double StepsNs(int64_t onset) const { return static_cast<double>(in_.step - onset + 1) * in_.period_ns; }
@@ -476,8 +470,7 @@ class Accuser {
     verdict.evidence.push_back(OwnEvidence(worst));
     AddCpuWait(worst, verdict);
     const bool is_fault = !fading && !IsWeather(worst, own(worst)) && bar_.IsWorthIt(cost);
-    const bool beyond_unrest = IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost) ||
-                               (!bar_.IsCrowd(ClassOf(worst).present) && IsItsOwn(in_.own.rank(worst)));
+    const bool beyond_unrest = IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, is_fault && beyond_unrest,
         ErrorOf(own(worst)));
     accusations_.back().is_young = is_fault && !beyond_unrest && cost >= Bar::kFewCostShare * in_.period_ns;

@@ -257,29 +257,6 @@ TEST_F(JudgeTest, AccusesNobodyWhoIsGone) {
   }
 }
 
-// Four ranks whose steps differ by 10 %, 150 ms long, one of which is 30 % slower since `onset`.
-TEST_F(JudgeTest, OfAFewARiseLastsForLessWhereOthersHaveNotTheirCpus) {
-  Begin(4);
-  Stream::Limits limits = {.dead = 0.01, .most = 0.035, .h = ThresholdsFor(1e9)};
-  limits.SetNoise(0.1, {0.1F, 0.1F, 0.1F, 0, 0});
-  const auto accuses = [&](int64_t onset, int waits, double wait_ms) {
-    OwnTime::Rank& rank = own_.rank(1);
-    rank.own = Stream();
-    for (int64_t step = 0; step <= kNow; ++step) {
-      rank.own.Observe(step, step < onset ? 0 : 0.3, step < onset ? 0 : 30 * kMs, limits);
-    }
-    EXPECT_TRUE(rank.own.IsBeyondWeather()) << onset;
-    rank.cpu_wait = {
-        .steps = waits, .ns = wait_ms * kMs, .reference_ns = 0, .own_ns = 130 * kMs, .own_reference_ns = 100 * kMs};
-    return Judge().at(0).confirmed;
-  };
-  EXPECT_FALSE(accuses(kNow - 30, 0, 0)) << "4.5 s, and nobody knows";
-  EXPECT_TRUE(accuses(kNow - 30, 20, 0.001)) << "of its own";
-  EXPECT_TRUE(accuses(kNow - 30, 20, 5)) << "a sixth of it is waiting";
-  EXPECT_FALSE(accuses(kNow - 30, 20, 7)) << "a quarter";
-  EXPECT_TRUE(accuses(kNow - 60, 20, 7)) << "9 s";
-}
-
 TEST_F(JudgeTest, DatesWhatWasThereFromTheStartToTheFirstStep) {
   Stream stream;
   for (int64_t step = 90; step <= kNow; ++step) stream.Observe(step, 0.2, 20 * kMs, kLimits);

@@ -129,8 +129,8 @@ def train(user, folder, groups=False, dies=False, under=(), **environment):
                           **environment)
     wait_until(lambda: launcher.require_alive() and "step 0" in launcher.log(), "training has begun", PATIENCE_S)
     user.put(f"{user.tmp}/trouble", "compute 1")
-    switched = user.run("switch", "all=on")
-    assert switched.returncode == 0, switched.stdout + switched.stderr + launcher.log()
+    # The other rank may not have attached yet.
+    wait_until(lambda: launcher.require_alive() and user.run("switch", "all=on").returncode == 0, "marks are on", PATIENCE_S)
 
     if dies:
         wait_until(lambda: "steps" in user.run("diagnose").stdout, "steps are judged", PATIENCE_S, 0.3)

@@ -8,8 +8,8 @@ import pytest
 from harness import wait_until
 from training import Training
 
-pytestmark = pytest.mark.timeout(300)
-PATIENCE_S = 120
+pytestmark = pytest.mark.timeout(900)
+PATIENCE_S = 240
 
 
 @pytest.fixture
