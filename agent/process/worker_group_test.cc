@@ -213,7 +213,7 @@ TEST_F(WorkerGroupTest, WhoIgnoresSigtermIsKilledAfterTheGrace) {
 TEST_F(WorkerGroupTest, WhoObeysHasTheGrace) {
   MustStart({Shell("trap 'echo saved >$DIR/saved; exit 0' TERM; echo >$DIR/ready; while :; do sleep 0.01; done"),
              // bash dies at once; the program behind it is still at work.
-             Shell("python3 -c '\nimport signal, time, sys\n"
+             Shell("/usr/bin/python3 -c '\nimport signal, time, sys\n"
                    "def end(*_):\n time.sleep(0.3); open(\"'$DIR'/behind\", \"w\").write(\"saved\\n\"); sys.exit()\n"
                    "signal.signal(signal.SIGTERM, end)\nopen(\"'$DIR'/ready2\", \"w\").write(\"\\n\")\n"
                    "while True: time.sleep(0.01)'; true",

@@ -267,7 +267,9 @@ class Rig:
     def sshd_config(self, node, port):
         """Text of a configuration for that node's sshd; `make_keys` was called. `port` may be a place holder."""
         return (f"Port {port}\nHostKey {os.path.join(node.folder, 'host_key')}\nAuthorizedKeysFile {self.client_key}.pub\n"
-                "StrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n")
+                "StrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+                # No outermost shell: bash would read the .bashrc of whoever runs the tests, which may have things to say.
+                "SetEnv SHLVL=1\n")
 
     def start_sshd(self, port=22, nodes=None):
         """sshd on each node (or on `nodes`), accepting when this returns."""
