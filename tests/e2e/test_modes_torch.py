@@ -136,7 +136,7 @@ def test_taskd_run_inside_the_mode(rig):
         done = rig.finish(rig.nodes[0], [TASKD, "status", "--manager", "127.0.0.1:9601", "--json"])
         assert done.returncode == 0, done.stderr
         return sorted(rank["rank"] for node in json.loads(done.stdout)["nodes"] for rank in node["ranks"] if rank["attached"])
-    wait_until(lambda: attached() == list(range(6)), "all ranks are attached", interval_s=0.5)
+    wait_until(lambda: attached() == list(range(6)), "all ranks are attached", 120, 0.5)
     running = [node for node in rig.nodes for pid in rig.pids(node) if command_line(pid)[1:2] == ["proxy"]]
     assert running == rig.nodes
     job.go()
