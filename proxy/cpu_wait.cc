@@ -14,7 +14,6 @@
 #include "absl/strings/str_split.h"
 
 namespace taskd::proxy {
-
 namespace {
 
 constexpr double kStays = 0.9;  // of what a thread ran, from one look to the next
@@ -45,7 +44,7 @@ std::optional<Schedstat> ParseSchedstat(absl::string_view text) {
 void CpuWaits::Add(uint64_t now_ns, uint64_t waited_ns) {
   if (!looks_.empty() && (now_ns <= looks_.back().at_ns || waited_ns < looks_.back().waited_ns)) return;
   if (looks_.size() == kMostLooks) {
-    // Every second one goes, but neither the first nor the last.
+    // Every second one goes; the first one stays.
     size_t kept = 0;
     for (size_t i = 0; i < looks_.size(); i += 2) looks_[kept++] = looks_[i];
     looks_.resize(kept);
