@@ -223,7 +223,8 @@ TEST_F(CoreTest, WaitingStepsLeaveTheInboxLess) {
 TEST_F(CoreTest, AFullInboxDropsTheOldestOfTheFullest) {
   std::mutex mutex;
   std::condition_variable changed;
-  bool held = false, go_on = false;
+  std::atomic<bool> held{false};
+  bool go_on = false;
   options_.max_bytes = 200'000;
   Start({}, [&](const std::vector<diagnosis::Verdict>&) {
     std::unique_lock lock(mutex);
