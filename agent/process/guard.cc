@@ -65,9 +65,9 @@ void TellSignalsUntilItEnds(const sigset_t& signals) {
     if (polls[0].revents == 0) continue;
     char word = 0;
     const ssize_t count = ::recv(kSocket, &word, 1, MSG_DONTWAIT);
-    if (count == 1 && word == Guard::kAsk) Tell(Guard::kAnswer);
+    if (count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN)) return;
     if (count == 1 && word != Guard::kAsk) ::_exit(0);
-    if (count == 0 || (errno != EINTR && errno != EAGAIN)) return;
+    if (count == 1) Tell(Guard::kAnswer);
   }
 }
 

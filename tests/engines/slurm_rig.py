@@ -111,7 +111,7 @@ def missing():
 
 
 class SlurmRig:
-    def __init__(self, kill_wait=5):
+    def __init__(self, kill_wait=20):
         # Not below /tmp or /run, which are private in each node.
         self.folder = tempfile.mkdtemp(prefix="taskd-slurm-", dir="/var/tmp")
         os.chmod(self.folder, 0o755)

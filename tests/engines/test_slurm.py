@@ -313,8 +313,8 @@ def test_power_loss_during_the_rendezvous(rig, n4_dies):
     late = 'if [ "$SLURMD_NODENAME" = n4 ]; then sleep 600; fi; exec taskd run train.py'
     child = rig.start(["srun", "-N3", "--no-kill", "-w", "n[1-2],n4", "bash", "-c", late])
     wait_until(lambda: "waiting: 2 of 3 nodes are there, missing node rank 2" in slurm_rig.output_of(child)[1], "it is said who is missing")
+    number = wait_until(lambda: re.search(r"under Slurm job (\d+)", slurm_rig.output_of(child)[1]), "it says which job it is")[1]
     n4_dies()
-    number = re.search(r"under Slurm job (\d+)", slurm_rig.output_of(child)[1])[1]
     assert rig.login(["scancel", number]).returncode == 0
     wait_until(lambda: not rig.processes(1) and not rig.processes(2), "the others end", 60)
     assert not LINE.search(slurm_rig.output_of(child)[0])
@@ -386,8 +386,7 @@ def test_a_training_is_named_switched_and_diagnosed_without_a_further_word(rig):
     with open(os.path.join(rig.work, "train.py"), "w", encoding="utf-8") as file:
         file.write(TRAINING)
     child = rig.start(["srun", "-N3", "taskd", "run", "train.py"])
-    wait_until(lambda: "under Slurm job" in slurm_rig.output_of(child)[1], "it has begun", 60)
-    number = re.search(r"under Slurm job (\d+)", slurm_rig.output_of(child)[1])[1]
+    number = wait_until(lambda: re.search(r"under Slurm job (\d+)", slurm_rig.output_of(child)[1]), "it has begun", 60)[1]
 
     def inside(*command):
         return rig.login(["srun", "--overlap", "--jobid", number, "-N1", "-n1", "-w", "n2", "taskd", *command])

@@ -108,7 +108,7 @@ def test_scancel_ends_everything(rig):
 
 @pytest.mark.parametrize("mode, tasks", [([], 2), (["--mode", "slurm", "--", PYTHON], 4)])
 def test_deaf_ranks_are_ended_before_slurm_ends_their_launchers(rig, mode, tasks):
-    """KillWait is 5 s here, from SIGTERM to SIGKILL; ranks have half of it, and each launcher its last word and its own code."""
+    """KillWait is 20 s here, from SIGTERM to SIGKILL; ranks have half of it, and each launcher its last word and its own code."""
     child = rig.start(["srun", "-N2", f"--ntasks-per-node={tasks // 2}", "taskd", "run", *mode, "train.py", "wait", "stubborn"])
     number = wait_output(child, tasks)[3].rpartition("-")[2]
     assert rig.login(["scancel", number]).returncode == 0

@@ -71,7 +71,7 @@ def test_status_sees_every_rank_on_its_node(rig):
              "while not os.path.exists('go'):\n mstx.mark('x')\n time.sleep(0.05)\n")
     child = rig.start(["srun", "-N2", "--ntasks-per-node=2", "taskd", "run", "--mode", "slurm", "--", PYTHON, "-c", marks])
     wait_up(rig, "go", 4)
-    number = re.search(r"Slurm job (\d+)", slurm_rig.output_of(child)[1])[1]
+    number = wait_until(lambda: re.search(r"Slurm job (\d+)", slurm_rig.output_of(child)[1]), "it says which job it is")[1]
 
     def attached():
         shown = rig.login(["srun", "--overlap", "--jobid", number, "-N1", "-n1", "-w", "n2", "taskd", "status", "--json"])
@@ -92,7 +92,7 @@ def test_a_node_that_loses_its_power_ends_the_job(rig):
     rig.lose_power(4)
     try:
         wait_until(lambda: not rig.processes(1), "the other node's tasks end", 90)
-        assert re.search(r"rank [23] \(n4\).*lost: its launcher was silent for 20 s", slurm_rig.output_of(child)[1]), slurm_rig.output_of(child)[1]
+        wait_until(lambda: re.search(r"rank [23] \(n4\).*lost: its launcher was silent for 20 s", slurm_rig.output_of(child)[1]), "it says why")
     finally:
         child.send_signal(signal.SIGKILL)
         rig.login(["scancel", "--user=alice"])
