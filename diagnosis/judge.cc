@@ -62,7 +62,7 @@ struct Survey {
       ++present;
       fallen += state.issue_ratio < kIssueFallen ? 1 : 0;
       has_device = has_device || state.has_device;
-      raised.own = raised.own || state.own.raised();
+      raised.own = raised.own || state.slow().raised();
       raised.forward = raised.forward || state.forward->raised();
       raised.data = raised.data || state.data.raised();
       raised.checkpoint = raised.checkpoint || state.checkpoint->raised();
@@ -245,6 +245,13 @@ class Accuser {
     const double lasted_ns = std::max(in_.time_since(onset), StepsNs(onset));
     return bar_.IsBeyondUnrest(compared, large, lasted_ns, cost_ns, least_share);
   }
+  // It is slow while it has a CPU, and not as ranks of this job are for a while now and then: that is no gust of others.
+  bool IsItsOwn(int rank) const {
+    const Stream& on_cpu = in_.own.rank(rank).on_cpu->own;
+    return on_cpu.IsBeyondWeather() && !on_cpu.intermittent() && !on_cpu.IsFading() &&
+           StepsNs(on_cpu.onset()) >= Bar::kOnCpuNs &&
+           !in_.own.on_cpu_weather().Explains(rank, ClassOf(rank).present, StepsNs(on_cpu.returned()));
+  }
   // Of steps alone: time that is remembered ends some hundred steps ago.
   double StepsNs(int64_t onset) const { return static_cast<double>(in_.step - onset + 1) * in_.period_ns; }
 
@@ -305,10 +312,11 @@ class Accuser {
       mean.busy += rank.busy_share;
       mean.cpu_wait += rank.cpu_wait.Share().value_or(0);
       mean.scatter += rank.scatter();
-      mean.spread += rank.own.mean() > 0 ? rank.own.spread() / rank.own.mean() : 0;
-      mean.z += rank.own.z();
-      mean.ratio += rank.own_reference_ns > 0 ? std::exp(rank.own.mean()) : 1;
-      intermittent += rank.own.intermittent() ? 1 : 0;
+      const Stream& slow = rank.slow();
+      mean.spread += slow.mean() > 0 ? slow.spread() / slow.mean() : 0;
+      mean.z += slow.z();
+      mean.ratio += rank.own_reference_ns > 0 ? std::exp(RiseOf(rank)) : 1;
+      intermittent += slow.intermittent() ? 1 : 0;
       mean.knows_forward = mean.knows_forward || rank.deviating > 0;
     }
     const auto n = static_cast<double>(ranks.size());
@@ -347,11 +355,16 @@ class Accuser {
     return {Cause::kCompute, may_pause && !look.comes_and_goes};
   }
 
+  // Of the own time, the logarithm.
+  static double RiseOf(const OwnTime::Rank& rank) {
+    return rank.own.raised() ? rank.own.mean() : std::log1p(rank.slow().mean_excess() / rank.own_reference_ns);
+  }
+
   Evidence OwnEvidence(int r) const {
     const OwnTime::Rank& rank = in_.own.rank(r);
     const double reference = rank.own_reference_ns / 1e6;
     Evidence evidence = MakeEvidence(in_.own.mode() == OwnTime::Mode::kForward ? "forward" : "own_time", reference,
-                                     reference * std::exp(rank.own.mean()), rank.own.z(), rank.own.onset());
+                                     reference * std::exp(RiseOf(rank)), rank.slow().z(), rank.slow().onset());
     evidence.peers = ClassOf(r).present - 1;
     return evidence;
   }
@@ -360,8 +373,8 @@ class Accuser {
   void AddCpuWait(int r, Verdict& verdict) const {
     const OwnTime::Rank& rank = in_.own.rank(r);
     if (verdict.cause != Cause::kHost || rank.cpu_wait.Share().value_or(0) <= kCpuWaitShare) return;
-    Evidence evidence = MakeEvidence("cpu_wait", rank.cpu_wait.reference_ns / 1e6, rank.cpu_wait.ns / 1e6, rank.own.z(),
-                                     rank.own.onset());
+    Evidence evidence = MakeEvidence("cpu_wait", rank.cpu_wait.reference_ns / 1e6, rank.cpu_wait.ns / 1e6,
+                                     rank.slow().z(), rank.slow().onset());
     evidence.peers = ClassOf(r).present - 1;
     verdict.evidence.push_back(evidence);
   }
@@ -410,7 +423,7 @@ class Accuser {
   }
 
   void AccuseByOwnTime() {
-    const StreamOf own = [this](int rank) -> const Stream& { return in_.own.rank(rank).own; };
+    const StreamOf own = [this](int rank) -> const Stream& { return in_.own.rank(rank).slow(); };
     std::vector<Suspect> suspects = FindSuspects(own, true);
     // Without communication marks a forward holds waits: several slow ones may be one culprit and its victims.
     if (in_.own.mode() == OwnTime::Mode::kForward && suspects.size() > 1) return;
@@ -428,7 +441,7 @@ class Accuser {
     for (const Suspect& suspect : suspects) {
       for (int rank : suspect.ranks) {
         GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
-        last_step.Set(rank, last_step.own_ns(rank) * std::exp(-own(rank).mean()));
+        last_step.Set(rank, last_step.own_ns(rank) * std::exp(-RiseOf(in_.own.rank(rank))));
       }
     }
     const double without = GetModel().StepNs();
@@ -469,8 +482,9 @@ class Accuser {
     }
     verdict.evidence.push_back(OwnEvidence(worst));
     AddCpuWait(worst, verdict);
-    const bool is_fault = !fading && !IsWeather(worst, own(worst)) && bar_.IsWorthIt(cost);
-    const bool beyond_unrest = IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost);
+    const bool is_own = IsItsOwn(worst);
+    const bool is_fault = !fading && (is_own || !IsWeather(worst, own(worst))) && bar_.IsWorthIt(cost);
+    const bool beyond_unrest = is_own || IsBeyondUnrest(ClassOf(worst).present, own(worst), Bar::kLargeRise, cost);
     Add(std::move(verdict), {suspect.ranks.begin(), suspect.ranks.end()}, is_fault && beyond_unrest,
         ErrorOf(own(worst)));
     accusations_.back().is_young = is_fault && !beyond_unrest && cost >= Bar::kFewCostShare * in_.period_ns;

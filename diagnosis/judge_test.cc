@@ -257,6 +257,34 @@ TEST_F(JudgeTest, AccusesNobodyWhoIsGone) {
   }
 }
 
+// Four ranks whose steps differ by 10 %, 150 ms long, one of which is slower since `onset`: by 30 %.
+TEST_F(JudgeTest, OfAFewARiseLastsForLessWhereARankHasItWhileItHasACpu) {
+  Begin(4);
+  Stream::Limits limits = {.dead = 0.01, .most = 0.035, .h = ThresholdsFor(1e9)};
+  limits.SetNoise(0.1, {0.1F, 0.1F, 0.1F, 0, 0});
+  const auto follow = [&](Stream& stream, int64_t onset) {
+    stream = Stream();
+    for (int64_t step = 0; step <= kNow; ++step) {
+      stream.Observe(step, step < onset ? 0 : 0.3, step < onset ? 0 : 30 * kMs, limits);
+    }
+  };
+  OwnTime::Rank& rank = own_.rank(1);
+  rank.actual_own_ns = 130 * kMs;
+  follow(rank.own, kNow - 30);
+  EXPECT_FALSE(Judge().at(0).confirmed) << "4.5 s: others may be in the way";
+  follow(rank.on_cpu.Begin().own, kNow - 30);
+  EXPECT_TRUE(Judge().at(0).confirmed);
+  // Though others hide it.
+  rank.own = Stream();
+  const Accusation hidden = Judge().at(0);
+  EXPECT_TRUE(hidden.confirmed);
+  EXPECT_EQ(hidden.verdict.since_step, kNow - 30);
+  ASSERT_EQ(hidden.verdict.evidence.size(), 1u);
+  EXPECT_NEAR(hidden.verdict.evidence[0].value, 130, 1e-6) << "of all own time";
+  follow(rank.on_cpu.Begin().own, kNow - 12);
+  EXPECT_FALSE(Judge().at(0).confirmed) << "not yet two seconds";
+}
+
 TEST_F(JudgeTest, DatesWhatWasThereFromTheStartToTheFirstStep) {
   Stream stream;
   for (int64_t step = 90; step <= kNow; ++step) stream.Observe(step, 0.2, 20 * kMs, kLimits);

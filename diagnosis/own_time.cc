@@ -76,7 +76,7 @@ void OwnTime::Regroup(const Layout& layout) {
   slowest_.resize(ranks_.size());
   // Classes are in the order of stages; one that was there keeps its past.
   classes_.resize(layout.classes().size());
-  for (Rank& rank : ranks_) rank.has_last_deviation = false;
+  for (Rank& rank : ranks_) rank.BreakOff();
   work_.Regroup(layout.size(), classes_.size());
 }
 
@@ -108,9 +108,8 @@ void OwnTime::BeginStep(const Layout& layout, const std::vector<std::pair<int, S
 void OwnTime::Take(const Layout& layout, int r, const StepFold& fold) {
   Rank& rank = ranks_[static_cast<size_t>(r)];
   if (rank.process_id != fold.process_id && rank.process_id != 0) {
-    rank.own.Rebase();
+    rank.Rebase();
     rank.data.Rebase();
-    rank.has_last_deviation = false;
   }
   rank.process_id = fold.process_id;
   rank.has_device = rank.has_device || fold.issues > 0 || fold.device_busy_ns > 0;
@@ -125,9 +124,11 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
   ++idle_steps_;
   weather_.Forget(step);
   forward_weather_.Forget(step);
+  on_cpu_weather_.Forget(step);
   gusts_.Forget(step);
   period_ns_ = period_ns;
-  thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(3 * std::max<size_t>(1, folds.size())));
+  const size_t streams = on_cpu_noise_.steps.ready() ? 4 : 3;  // of a rank
+  thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(streams * std::max<size_t>(1, folds.size())));
   const Thresholds& h = thresholds_;
   if (mode_ != Mode::kNone) {
     ObserveOwn(step, h);
@@ -149,11 +150,8 @@ void OwnTime::FollowMode(Mode mode) {
 // Other times are compared from now on: what is known of the old ones does not apply to them.
 void OwnTime::ChangeMode(Mode mode) {
   mode_ = mode;
-  shared_noise_ = Noise();
-  for (Rank& rank : ranks_) {
-    rank.own.Rebase();
-    rank.has_last_deviation = false;
-  }
+  shared_noise_ = on_cpu_noise_ = Noise();
+  for (Rank& rank : ranks_) rank.Rebase();
   for (Class& peers : classes_) peers = Class();
 }
 
@@ -178,29 +176,28 @@ void OwnTime::ForgetNoise(const std::vector<OwnView>& views, Class& peers) {
   peers.drift.Reset();
   for (const OwnView& own : views) {
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
-    rank.own.Rebase();
-    rank.has_last_deviation = false;
+    rank.Rebase();
     rank.noise = NoiseLevel();
   }
 }
 
 // Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom. Looked at
 // now and then: it takes a pass over all that is known.
-const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, Noise& noise) {
+const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, int observations, Noise& noise,
+                                             NoiseLevel& level) {
   if (peers > kLeaveOneOut) {
     if (noise.IsYoung())
       noise.level.one = std::max(noise.level.one, YoungSigma(noise.steps.sigma(), noise.ranks.sigma()));
     return noise.level;
   }
-  Rank& state = ranks_[static_cast<size_t>(rank)];
-  auto& [one, scales] = state.noise;
-  if (scales[0] > 0 && !noise.IsYoung() && (state.own.observations() + rank) % kNoiseEvery != 0) return state.noise;
+  auto& [one, scales] = level;
+  if (scales[0] > 0 && !noise.IsYoung() && (observations + rank) % kNoiseEvery != 0) return level;
   const bool pair = peers == 2;
   one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
   scales = noise.blocks.SigmasWithout(pair ? -1 : rank, peers <= kFew);
   // Also where only this rank's are known.
   if (scales[0] == 0) one = YoungSigma(one, peers <= kFew ? 0 : noise.ranks.SigmaWithout(rank));
-  return state.noise;
+  return level;
 }
 
 void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, const Thresholds& h,
@@ -245,7 +242,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     if (d > slowest.deviation) slowest = {own.rank, d};
     // Of many it is the same for all.
     if (!known || count <= kLeaveOneOut) {
-      const NoiseLevel& level = NoiseFor(own.rank, count, noise);
+      const NoiseLevel& level = NoiseFor(own.rank, count, rank.own.observations(), noise, rank.noise);
       limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
       known = true;
     }
@@ -259,13 +256,54 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     Profile(peers, own, forward_own_ns, rank);
   }
   ObserveIssues(peers.views);
+  if (count >= 2 && count <= kFew && mode_ != Mode::kForward) ObserveOnCpu(peers, step, h);
+}
+
+// Many peers show what is usual whatever hits them. A few need it told apart.
+void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Thresholds& h) {
+  std::vector<double> on_cpu;
+  StreamTails tails;
+  for (const OwnView& own : peers.views) {
+    const Rank& rank = ranks_[static_cast<size_t>(own.rank)];
+    if (rank.has_device || own.fold->cpu_wait_ns == 0) return;
+    const double waited = own.work_factor * static_cast<double>(own.fold->cpu_wait_ns);
+    // Some of the waiting is in communication, so that little may be left.
+    on_cpu.push_back(std::max(kLeastBusy * rank.own_ns, rank.own_ns - waited));
+    tails.Count(rank.on_cpu->own);
+  }
+  std::vector<double> values = on_cpu;
+  const MedianOfOthers of_others(values);
+  Noise& noise = on_cpu_noise_;
+  noise.Update();
+  for (size_t i = 0; i < peers.views.size(); ++i) {
+    const int r = peers.views[i].rank;
+    Rank& rank = ranks_[static_cast<size_t>(r)];
+    OnCpu& state = rank.on_cpu.Begin();
+    // As far as each view of the step has it.
+    const double with_waits = DeviationOf(peers, i, mode_).judged;
+    const double shown = std::log(rank.own_ns / rank.own_reference_ns);
+    const double d = std::log(on_cpu[i] / of_others.Without(on_cpu[i])) + with_waits - shown;
+    if (state.has_last_deviation) noise.steps.Add(r, std::abs(d - state.last_deviation));
+    if (noise.IsYoung()) noise.ranks.Add(r, std::sqrt(2.0) * std::abs(d));
+    state.last_deviation = d;
+    state.has_last_deviation = true;
+    if (!noise.steps.ready()) continue;
+    const NoiseLevel& level = NoiseFor(r, peers.views.size(), state.own.observations(), noise, state.noise);
+    Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
+    tails.Apply(limits, state.own);
+    // Who waits less than its peers loses no more than it is behind them.
+    const double excess = rank.own_ns * (1 - std::exp(-std::min(d, with_waits)));
+    if (state.own.Observe(step, d, excess, limits) == Stream::Event::kCleared)
+      on_cpu_weather_.Add(r, state.own.returned(), step, period_ns_, state.own.mean_excess());
+    noise.blocks.Add(r, d, !state.own.raised());
+  }
 }
 
 // How a deviation looks: where in the step the time lies that the rank takes longer.
 void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank) {
   const StepFold& fold = *own.fold;
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
-  if (!rank.own.IsRising(0.25)) {
+  if (!rank.own.IsRising(0.25) && !rank.on_cpu->own.IsRising(0.25)) {
     rank.profiled = rank.deviating = rank.large = rank.profiled_busy = rank.cpu_wait.steps = 0;
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
@@ -369,6 +407,17 @@ std::optional<double> OwnTime::CpuWait::Share() const {
   const double busy = std::max(0.0, own_ns - ns);
   const double busy_reference = std::max(kLeastBusy * own_reference_ns, own_reference_ns - reference_ns);
   return std::clamp((ns - reference_ns * busy / busy_reference) / excess, 0.0, 1.0);
+}
+
+void OwnTime::Rank::Rebase() {
+  own.Rebase();
+  if (on_cpu->own.observations() > 0) on_cpu.Begin().own.Rebase();
+  BreakOff();
+}
+
+void OwnTime::Rank::BreakOff() {
+  has_last_deviation = false;
+  if (on_cpu->has_last_deviation) on_cpu.Begin().has_last_deviation = false;
 }
 
 double OwnTime::Rank::scatter() const {

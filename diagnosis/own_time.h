@@ -51,9 +51,18 @@ class OwnTime {
     std::optional<double> Share() const;
   };
 
+  // What a rank takes by itself without what it waits for a CPU: a neighbour's work shows in that much less.
+  struct OnCpu {
+    Stream own;
+    NoiseLevel noise;  // of its peers'
+    double last_deviation = 0;
+    bool has_last_deviation = false;
+  };
+
   // One rank, over the steps judged.
   struct Rank {
     Stream own;
+    Late<OnCpu> on_cpu;  // of a few that compute on CPUs, where it is known what they wait
     Stream data;
     LateStream checkpoint;
     LateStream forward;        // mode kAll only
@@ -88,6 +97,15 @@ class OwnTime {
     bool has_device = false;  // whose times were in its steps
     NoiseLevel noise;         // of its peers' own times
 
+    // Where it shows that the rank is slow by itself, if that is so. Who waits less than its peers is not slow for that.
+    const Stream& slow() const {
+      const Stream& other = on_cpu->own;
+      return own.raised() || !other.raised() || other.mean_excess() <= 0 ? own : other;
+    }
+    // Its times are other ones from now on: the past level is learned anew.
+    void Rebase();
+    // What is observed next has no step before it.
+    void BreakOff();
     // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
     double scatter() const;
   };
@@ -139,6 +157,7 @@ class OwnTime {
   // Of own times.
   const Weather& weather() const { return weather_; }
   const Weather& forward_weather() const { return forward_weather_; }  // the same of the forward ranges alone
+  const Weather& on_cpu_weather() const { return on_cpu_weather_; }    // of Rank::on_cpu
   const Gusts& gusts() const { return gusts_; }                        // of own times
   // As Stream::SmallestRise of the own time (log) of a rank, one of so many `peers`, and of its data loading (share of the
   // step); `noise`: of one step.
@@ -164,7 +183,9 @@ class OwnTime {
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,
                       const Thresholds& h);
   void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, const Thresholds& h, Slowest& slowest);
-  const NoiseLevel& NoiseFor(int rank, size_t peers, Noise& noise);
+  void ObserveOnCpu(const PeerViews& peers, int64_t step, const Thresholds& h);
+  // `level`: the rank's, whose stream has had so many `observations`.
+  static const NoiseLevel& NoiseFor(int rank, size_t peers, int observations, Noise& noise, NoiseLevel& level);
   // `forward_own_ns`: the peers' own time in forward; below 0: not worked out yet.
   void Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
@@ -182,8 +203,9 @@ class OwnTime {
   Noise class_noise_;
   Noise data_noise_;
   Noise forward_noise_;
+  Noise on_cpu_noise_;
   NoisePool checkpoint_noise_;
-  Weather weather_, forward_weather_;
+  Weather weather_, forward_weather_, on_cpu_weather_;
   Gusts gusts_;
   Thresholds thresholds_{};  // of the last step
   double period_ns_ = 0;     // the job's

@@ -252,6 +252,67 @@ TEST_F(OwnTimeTest, ComparesHowLongRanksWaitForACpu) {
   EXPECT_NEAR(own_.rank(2).cpu_wait.Share().value_or(-1), 1, 1e-9);
 }
 
+// Three ranks that compute 100 ms, for which others let them wait up to 60 more.
+TEST_F(OwnTimeTest, OfAFewSeesWhatIsSlowWhileItHasACpu) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> wait(1, 60);
+  Begin(3);
+  double slower = 0, waits_longer = 0;
+  const auto some_steps = [&](int count) {
+    Steps(count, [&](int rank, Work& work) {
+      work.cpu_wait = wait(random) + (rank == 1 ? waits_longer : 0);
+      work.own = 100 + work.cpu_wait + (rank == 2 ? slower : 0);
+    });
+  };
+  some_steps(1000);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(own_.rank(rank).on_cpu->own.raised(), false) << rank;
+    EXPECT_EQ(&own_.rank(rank).slow(), &own_.rank(rank).own) << rank;
+  }
+  slower = 12;
+  some_steps(20);
+  const OwnTime::Rank& slow = own_.rank(2);
+  EXPECT_FALSE(slow.own.raised()) << "less than what they wait by turns";
+  ASSERT_TRUE(slow.on_cpu->own.raised());
+  EXPECT_EQ(&slow.slow(), &slow.on_cpu->own);
+  EXPECT_NEAR(slow.slow().mean(), std::log(1.12), 0.02);
+  // What others do to a rank is no rise there.
+  slower = 0;
+  some_steps(100);
+  waits_longer = 100;
+  some_steps(100);
+  EXPECT_FALSE(slow.on_cpu->own.raised());
+  EXPECT_TRUE(own_.rank(1).own.raised());
+  EXPECT_FALSE(own_.rank(1).on_cpu->own.raised());
+}
+
+TEST_F(OwnTimeTest, WhoWaitsLessThanItsPeersIsNotSlow) {
+  Begin(3);
+  Steps(100, [&](int rank, Work& work) {
+    work.own = rank == 0 ? 110 : 150;
+    work.cpu_wait = rank == 0 ? 1 : 60;
+  });
+  EXPECT_TRUE(own_.rank(0).on_cpu->own.raised()) << "109 ms, the others 90";
+  EXPECT_FALSE(own_.rank(0).slow().raised());
+}
+
+TEST_F(OwnTimeTest, KnowsNothingOfCpusWhereNobodySaysOrNeedsTo) {
+  const struct {
+    const char* what;
+    int ranks;
+    double last_waits, busy;
+  } cases[] = {
+      {"four ranks", 4, 4, 0}, {"one of them does not say", 4, 0, 0}, {"devices", 4, 4, 60}, {"five", 5, 4, 0}};
+  for (const auto& [what, ranks, last_waits, busy] : cases) {
+    Begin(ranks);
+    Steps(60, [&](int rank, Work& work) {
+      work.cpu_wait = rank == ranks - 1 ? last_waits : 4;
+      work.busy = busy;
+    });
+    EXPECT_EQ(own_.rank(1).on_cpu->own.observations() > 0, what == cases[0].what) << what;
+  }
+}
+
 TEST_F(OwnTimeTest, ComparesWhatTheDeviceComputes) {
   for (const double longer : {0.0, 12.0, 30.0}) {
     own_ = OwnTime();

@@ -96,7 +96,9 @@ void CpuWaitMeter::Look(pid_t pid, uint64_t now_ns) {
     tasks_ = UniqueFd(open(absl::StrCat("/proc/", pid, "/task").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   }
   absl::flat_hash_map<int, Thread> threads = ReadThreads();
+  last_look_ns_ = now_ns;
   next_look_ns_ = now_ns + std::max(kLookEveryNs, kPerThreadNs * threads.size());
+  next_of_step_ns_ = now_ns + kPerThreadOfStepNs * threads.size();
   if (threads.empty()) return;
   if (!threads_.empty()) {  // else it is of a time before
     double most_ran = 0;

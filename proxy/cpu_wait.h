@@ -59,9 +59,13 @@ class CpuWaitMeter {
   static constexpr uint64_t kLookEveryNs = 200'000'000;
   // A look takes 2 to 4 us a thread: this long for each of them until the next, and never more of them.
   static constexpr uint64_t kPerThreadNs = 25'000'000;
+  // The same where a look is wanted because a step has ended: a look then says what that step waited.
+  static constexpr uint64_t kPerThreadOfStepNs = 2'500'000;
   static constexpr size_t kMostThreads = 1024;
 
   bool IsDue(uint64_t now_ns) const { return now_ns >= next_look_ns_; }
+  // For a step that ended then.
+  bool IsDueFor(uint64_t end_ns, uint64_t now_ns) const { return end_ns > last_look_ns_ && now_ns >= next_of_step_ns_; }
   // `pid` is opened once: a later process of that number is not taken for it.
   void Look(pid_t pid, uint64_t now_ns);
   const CpuWaits& waits() const { return waits_; }
@@ -79,7 +83,9 @@ class CpuWaitMeter {
   bool opened_ = false;
   UniqueFd tasks_;  // its folder of threads
   absl::flat_hash_map<int, Thread> threads_;
+  uint64_t last_look_ns_ = 0;
   uint64_t next_look_ns_ = 0;
+  uint64_t next_of_step_ns_ = 0;
   uint64_t waited_ns_ = 0;
   CpuWaits waits_;
 };

@@ -125,6 +125,23 @@ TEST(CpuWaitTest, LooksTheMoreSeldomTheMoreThreadsThereAre) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(CpuWaitTest, LooksMoreOftenWhereAStepHasEnded) {
+  CpuWaitMeter meter;
+  EXPECT_TRUE(meter.IsDueFor(1, 1));
+  meter.Look(getpid(), 1000 * kMs);
+  EXPECT_FALSE(meter.IsDueFor(1000 * kMs, 1100 * kMs)) << "that is known";
+  EXPECT_TRUE(meter.IsDueFor(1001 * kMs, 1100 * kMs));
+  std::vector<std::thread> threads;
+  std::atomic<bool> done = false;
+  for (int i = 0; i < 40; ++i) threads.emplace_back([&] { done.wait(false); });
+  meter.Look(getpid(), 2000 * kMs);
+  EXPECT_FALSE(meter.IsDueFor(2001 * kMs, 2099 * kMs)) << "for 40 threads";
+  EXPECT_TRUE(meter.IsDueFor(2001 * kMs, 2500 * kMs));
+  done = true;
+  done.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(CpuWaitTest, AProcessThatIsNotThereWaitedUnknown) {
   CpuWaitMeter meter;
   meter.Look(-5, 1000);

@@ -89,7 +89,6 @@ void NodeDrain::LookForStop(int number, NodeSegment& segment, uint64_t now_ns) {
 }
 
 void NodeDrain::LookForWaits(NodeSegment& segment, uint64_t now_ns) {
-  if (!segment.cpu_wait.IsDue(now_ns)) return;
   const uint32_t pid = [&] {
     std::lock_guard<std::mutex> lock(node_.mutex);
     return segment.live() ? segment.pid : 0;
@@ -98,12 +97,19 @@ void NodeDrain::LookForWaits(NodeSegment& segment, uint64_t now_ns) {
 }
 
 void NodeDrain::FillWaits(const Work& work, std::vector<StepFold>& folds) {
-  // Of the newest nobody knows before the next look.
   for (const auto& segment : work.segments) {
     const RingSegment& ring = segment->drain->segment();
     const uint64_t realtime_offset = ring.start_realtime_ns() - ring.start().monotonic_ns;
+    const auto is_of_it = [&](const StepFold& fold) { return fold.process_id == ring.pid() && fold.period_ns() > 0; };
+    // A step that a device works through does not wait each time that its process does: of it, a mean is enough.
+    const auto newest = std::find_if(folds.rbegin(), folds.rend(), is_of_it);
+    if (newest != folds.rend() && newest->issues == 0 && newest->device_busy_ns == 0) {
+      const uint64_t now_ns = ReadMonotonicNs();
+      if (segment->cpu_wait.IsDueFor(newest->end_ns - realtime_offset, now_ns)) LookForWaits(*segment, now_ns);
+    }
+    // Of the newest nobody knows before the next look.
     for (StepFold& fold : folds) {
-      if (fold.process_id != ring.pid() || fold.period_ns() == 0) continue;
+      if (!is_of_it(fold)) continue;
       const std::optional<uint64_t> waited_ns =
           segment->cpu_wait.waits().Between(fold.previous_end_ns - realtime_offset, fold.end_ns - realtime_offset);
       if (waited_ns) fold.cpu_wait_ns = std::clamp<uint64_t>(*waited_ns, 1, fold.period_ns());
@@ -114,7 +120,7 @@ void NodeDrain::FillWaits(const Work& work, std::vector<StepFold>& folds) {
 void NodeDrain::LookAt(int rank, NodeSegment& segment, uint64_t now_ns, bool stopping) {
   LookForProcess(rank, segment, now_ns, stopping);
   LookForStop(rank, segment, now_ns);
-  LookForWaits(segment, now_ns);
+  if (segment.cpu_wait.IsDue(now_ns)) LookForWaits(segment, now_ns);
   const std::string fault = segment.drain->fault();
   if (fault.empty()) return;
   std::lock_guard<std::mutex> lock(node_.mutex);

@@ -89,7 +89,7 @@ class NodeDrain {
   // How long the process has waited for a CPU.
   void LookForWaits(NodeSegment& segment, uint64_t now_ns);
   // What is known of that goes into the folds.
-  static void FillWaits(const Work& work, std::vector<StepFold>& folds);
+  void FillWaits(const Work& work, std::vector<StepFold>& folds);
   // What the lane has folded goes to the rank's queue.
   void GatherFolds(const std::vector<Work>& work);
   void ReadAhead(const Work& work);
