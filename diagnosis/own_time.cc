@@ -35,6 +35,7 @@ constexpr double kLargeShare = 0.15;  // and from here on its parts stand out fr
 constexpr int kProfiledSteps = 20;
 constexpr int kProfiledWaits = 64;  // a step's own is known roughly
 constexpr int kEnoughWaits = 8;
+constexpr int kMostMissed = 64;  // steps in a row of which nobody knows what a rank waited, until that is forgotten
 constexpr double kLeastBusy = 0.1;
 constexpr int kEnoughLarge = 6;
 constexpr double kIssueShare = 0.3;
@@ -77,6 +78,10 @@ void OwnTime::Regroup(const Layout& layout) {
   // Classes are in the order of stages; one that was there keeps its past.
   classes_.resize(layout.classes().size());
   for (Rank& rank : ranks_) rank.BreakOff();
+  for (const std::vector<int>& ranks : layout.classes()) {
+    if (ranks.size() <= kFew) continue;
+    for (const int rank : ranks) ranks_[static_cast<size_t>(rank)].on_cpu = {};
+  }
   work_.Regroup(layout.size(), classes_.size());
 }
 
@@ -131,7 +136,7 @@ void OwnTime::Observe(const Layout& layout, const std::vector<std::pair<int, Ste
   thresholds_ = ThresholdsFor(arl_factor * static_cast<double>(streams * std::max<size_t>(1, folds.size())));
   const Thresholds& h = thresholds_;
   if (mode_ != Mode::kNone) {
-    ObserveOwn(step, h);
+    ObserveOwn(layout, step, h);
     if (mode_ == Mode::kAll) ObserveForward(layout, folds, step, h);
     ObserveClasses(step, h);
   }
@@ -151,18 +156,24 @@ void OwnTime::FollowMode(Mode mode) {
 void OwnTime::ChangeMode(Mode mode) {
   mode_ = mode;
   shared_noise_ = on_cpu_noise_ = Noise();
-  for (Rank& rank : ranks_) rank.Rebase();
+  for (Rank& rank : ranks_) {
+    rank.Rebase();
+    rank.on_cpu = {};
+  }
   for (Class& peers : classes_) peers = Class();
 }
 
-void OwnTime::ObserveOwn(int64_t step, const Thresholds& h) {
+void OwnTime::ObserveOwn(const Layout& layout, int64_t step, const Thresholds& h) {
   Slowest slowest;
   for (size_t c = 0; c < views_.size(); ++c) {
     std::vector<OwnView>& views = views_[c];
     classes_[c].present = static_cast<int>(views.size());
     classes_[c].reference_ns = 0;
     if (work_.Compensate(c, step, views)) ForgetNoise(views, classes_[c]);
-    if (!views.empty()) ObservePeers(ComparePeers(std::move(views), mode_), classes_[c], step, h, slowest);
+    if (views.empty()) continue;
+    const PeerViews peers = ComparePeers(std::move(views), mode_);
+    ObservePeers(peers, classes_[c], step, h, slowest);
+    if (layout.classes()[c].size() <= kFew) ObserveOnCpu(peers, step, h);
   }
   CountSlowest(slowest);
 }
@@ -256,21 +267,29 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     Profile(peers, own, forward_own_ns, rank);
   }
   ObserveIssues(peers.views);
-  if (count >= 2 && count <= kFew && mode_ != Mode::kForward) ObserveOnCpu(peers, step, h);
 }
 
 // Many peers show what is usual whatever hits them. A few need it told apart.
 void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Thresholds& h) {
+  const bool known = peers.views.size() >= 2 && mode_ != Mode::kForward &&
+                     std::all_of(peers.views.begin(), peers.views.end(), [this](const OwnView& own) {
+                       return own.fold->cpu_wait_ns > 0 && !ranks_[static_cast<size_t>(own.rank)].has_device;
+                     });
   std::vector<double> on_cpu;
   StreamTails tails;
   for (const OwnView& own : peers.views) {
-    const Rank& rank = ranks_[static_cast<size_t>(own.rank)];
-    if (rank.has_device || own.fold->cpu_wait_ns == 0) return;
+    Rank& rank = ranks_[static_cast<size_t>(own.rank)];
+    if (!known) {
+      // It would stay as it was.
+      if (rank.on_cpu->own.observations() > 0 && ++rank.on_cpu.Begin().missed > kMostMissed) rank.on_cpu = {};
+      continue;
+    }
     const double waited = own.work_factor * static_cast<double>(own.fold->cpu_wait_ns);
     // Some of the waiting is in communication, so that little may be left.
     on_cpu.push_back(std::max(kLeastBusy * rank.own_ns, rank.own_ns - waited));
     tails.Count(rank.on_cpu->own);
   }
+  if (!known) return;
   std::vector<double> values = on_cpu;
   const MedianOfOthers of_others(values);
   Noise& noise = on_cpu_noise_;
@@ -287,6 +306,7 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     if (noise.IsYoung()) noise.ranks.Add(r, std::sqrt(2.0) * std::abs(d));
     state.last_deviation = d;
     state.has_last_deviation = true;
+    state.missed = 0;
     if (!noise.steps.ready()) continue;
     const NoiseLevel& level = NoiseFor(r, peers.views.size(), state.own.observations(), noise, state.noise);
     Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);

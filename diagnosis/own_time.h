@@ -57,6 +57,7 @@ class OwnTime {
     NoiseLevel noise;  // of its peers'
     double last_deviation = 0;
     bool has_last_deviation = false;
+    int missed = 0;  // steps in a row of which nothing is known
   };
 
   // One rank, over the steps judged.
@@ -177,7 +178,7 @@ class OwnTime {
     double deviation = 0;
   };
 
-  void ObserveOwn(int64_t step, const Thresholds& h);
+  void ObserveOwn(const Layout& layout, int64_t step, const Thresholds& h);
   void ObserveData(const std::vector<std::pair<int, StepFold>>& folds, int64_t step, double period,
                    const Thresholds& h);
   void ObserveForward(const Layout& layout, const std::vector<std::pair<int, StepFold>>& folds, int64_t step,

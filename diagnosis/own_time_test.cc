@@ -286,6 +286,26 @@ TEST_F(OwnTimeTest, OfAFewSeesWhatIsSlowWhileItHasACpu) {
   EXPECT_FALSE(own_.rank(1).on_cpu->own.raised());
 }
 
+TEST_F(OwnTimeTest, WhatNobodySaysAnyMoreOfCpusIsForgotten) {
+  bool said = true;
+  const auto some_steps = [&](int count) {
+    Steps(count, [&](int rank, Work& work) {
+      work.own = rank == 2 ? 130 : 100;
+      work.cpu_wait = said || rank == 0 ? 4 : 0;
+    });
+  };
+  for (const int few : {10, 100}) {
+    Begin(3);
+    said = true;
+    some_steps(60);
+    EXPECT_TRUE(own_.rank(2).on_cpu->own.raised());
+    said = false;
+    some_steps(few);
+    EXPECT_EQ(own_.rank(2).on_cpu->own.raised(), few < 60);
+    EXPECT_TRUE(own_.rank(2).own.raised());
+  }
+}
+
 TEST_F(OwnTimeTest, WhoWaitsLessThanItsPeersIsNotSlow) {
   Begin(3);
   Steps(100, [&](int rank, Work& work) {
