@@ -248,7 +248,7 @@ class Accuser {
   // It is slow while it has a CPU, and not as ranks of this job are for a while now and then: that is no gust of others.
   bool IsItsOwn(int rank) const {
     const Stream& on_cpu = in_.own.rank(rank).on_cpu->own;
-    return on_cpu.IsBeyondWeather() && !on_cpu.intermittent() && !on_cpu.IsFading() &&
+    return on_cpu.IsClear() && !on_cpu.intermittent() && !on_cpu.IsFading() &&
            StepsNs(on_cpu.onset()) >= Bar::kOnCpuNs &&
            !in_.own.on_cpu_weather().Explains(rank, ClassOf(rank).present, StepsNs(on_cpu.returned()));
   }

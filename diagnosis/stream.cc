@@ -281,7 +281,8 @@ void Stream::Weigh(const Limits& limits) {
   while (is_known(scale + 1) && kBlock[scale + 1] <= count) ++scale;
   rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(count);
   const double beyond = mean_ - LimitOf(scale, limits);
-  rise.beyond_weather = scale > 0 && beyond > kClearly * rise.error && mean_ < kUsualRise * limits.sigma;
+  rise.clear = scale > 0 && beyond > kClearly * rise.error;
+  rise.beyond_weather = rise.clear && mean_ < kUsualRise * limits.sigma;
   // Where steps go together more of them than a block has may say no more than that. Else the sums have said it.
   size_t longest = scale;
   while (is_known(longest + 1)) ++longest;

@@ -137,8 +137,10 @@ class Stream {
   double error() const { return rise_->error; }
   // Means of as many steps hardly ever differ by so much in this job.
   bool StandsOut() const { return raised() && rise_->stands_out; }
-  // It is no larger than what steps are anyway now and then, has lasted for a block of steps of which it is known how far
-  // their means go up and down in this job, and stands out from that.
+  // It has lasted for a block of steps of which it is known how far their means go up and down in this job, and stands out
+  // from that.
+  bool IsClear() const { return raised() && rise_->clear; }
+  // And it is no larger than what steps are anyway now and then.
   bool IsBeyondWeather() const { return raised() && rise_->beyond_weather; }
   // Steps differed by little (kQuietNoise) when it rose.
   bool rose_in_quiet() const { return rise_->rose_in_quiet; }
@@ -194,6 +196,7 @@ class Stream {
     int quiet = 0;         // steps without a spike, while intermittent
     uint8_t scale = 0;     // of the sum that raised it
     bool stands_out = false;
+    bool clear = false;
     bool beyond_weather = false;
     bool from_start = false;
     bool rose_in_quiet = false;

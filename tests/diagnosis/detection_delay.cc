@@ -42,8 +42,8 @@ using taskd::evaluation::Quantile;
 constexpr char kUsage[] =
     R"(detection_delay [--rows curve,cases,healthy,resolution] [--noise white,ar1:0.9,1/f] [--sigma 0.02,0.1,0.3]
                 [--peers 2,3,8,64,2048] [--delta 0.1,0.2,...] [--steps N] [--runs N] [--budget N] [--healthy N]
-                [--gamma G] [--onset N] [--step-ms MS] [--min-cost SHARE] [--device] [--seed S] [--threads T] [--json]
-                [--verbose]
+                [--gamma G] [--onset N] [--step-ms MS] [--min-cost SHARE] [--device] [--no-waits] [--seed S]
+                [--threads T] [--json] [--verbose]
 
   --rows     curve: noise x sigma x peers x delta; cases: known ones; healthy: nobody is slow; resolution: how often a
              rank is named that is as slow as a healthy job's report says would be named, and one half as slow
@@ -60,6 +60,7 @@ constexpr char kUsage[] =
   --onset    the step in which the rank becomes slow (100)
   --step-ms  own time + transfer of a usual rank (64)
   --device   marks have a device's times, too
+  --no-waits the kernel says that no rank waits for a CPU: what they differ by is their own
   --min-cost share of the step below which the engine names nobody (its own)
   --json     a line of JSON a row instead of tables
   --verbose  who was named though healthy, a line each, on stderr
@@ -78,7 +79,7 @@ struct Options {
   std::vector<int> peers = {2, 3, 8, 64, 2048};
   int steps = 0, runs = 40, onset = 100;
   double budget = 4e5, healthy = 4e5, gamma = 0, step_ms = 64, min_cost = Engine::Options().min_cost_share;
-  bool device = false, json = false, verbose = false, delta_given = false;
+  bool device = false, no_waits = false, json = false, verbose = false, delta_given = false;
   uint64_t seed = 1;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 };
@@ -236,6 +237,7 @@ Run Measure(const Row& row, uint64_t seed, const Options& options) {
       fold.previous_end_ns = begin;
       fold.head_ns = static_cast<uint64_t>(own[static_cast<size_t>(rank)]);
       fold.host_only = !options.device;
+      fold.cpu_wait_ns = options.no_waits ? 1 : 0;
       taskd::OpFold op;
       op.op = taskd::CommOp::kAllReduce;
       op.size_log2 = 24;
@@ -535,8 +537,13 @@ Options Parse(int argc, char** argv) {
       std::fputs(kUsage, stdout);
       std::exit(0);
     }
-    if (flag == "--device" || flag == "--json" || flag == "--verbose") {
-      (flag == "--json" ? options.json : flag == "--device" ? options.device : options.verbose) = true;
+    bool* const set = flag == "--device"     ? &options.device
+                      : flag == "--no-waits" ? &options.no_waits
+                      : flag == "--json"     ? &options.json
+                      : flag == "--verbose"  ? &options.verbose
+                                             : nullptr;
+    if (set != nullptr) {
+      *set = true;
       continue;
     }
     const std::string value = i + 1 < argc ? argv[++i] : "";
