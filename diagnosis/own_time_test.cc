@@ -321,15 +321,18 @@ TEST_F(OwnTimeTest, KnowsNothingOfCpusWhereNobodySaysOrNeedsTo) {
     const char* what;
     int ranks;
     double last_waits, busy;
-  } cases[] = {
-      {"four ranks", 4, 4, 0}, {"one of them does not say", 4, 0, 0}, {"devices", 4, 4, 60}, {"five", 5, 4, 0}};
-  for (const auto& [what, ranks, last_waits, busy] : cases) {
-    Begin(ranks);
+    bool known;
+  } cases[] = {{"four ranks", 4, 4, 0, true},
+               {"one of them does not say", 4, 0, 0, false},
+               {"devices", 4, 4, 60, false},
+               {"five", 5, 4, 0, false}};
+  for (const auto& job : cases) {
+    Begin(job.ranks);
     Steps(60, [&](int rank, Work& work) {
-      work.cpu_wait = rank == ranks - 1 ? last_waits : 4;
-      work.busy = busy;
+      work.cpu_wait = rank == job.ranks - 1 ? job.last_waits : 4;
+      work.busy = job.busy;
     });
-    EXPECT_EQ(own_.rank(1).on_cpu->own.observations() > 0, what == cases[0].what) << what;
+    EXPECT_EQ(own_.rank(1).on_cpu->own.observations() > 0, job.known) << job.what;
   }
 }
 
