@@ -4,11 +4,15 @@
 #include <cmath>
 
 namespace taskd::diagnosis {
+namespace {
+
+// Of a few the one that is slow shows in the noise of the others, too.
+constexpr double kFewMargin = 1.4;
+
+}  // namespace
 
 double Bar::LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const {
   if (IsCrowd(compared)) return std::max(fine.rise, CostingAmong(compared, fine.noise, min_cost_share_, own_ns));
-  // Of a few the one that is slow shows in the noise of the others, too.
-  constexpr double kFewMargin = 1.4;
   const double rise = kFewMargin * fine.rise;
   if (lasted_ns >= kGustNs && fine.rise < kUsualRise * fine.noise) {
     return std::max(rise, Costing(min_cost_share_, own_ns));
@@ -16,6 +20,10 @@ double Bar::LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own
   const double least =
       lasted_ns >= kStretchNs ? Costing(kFewCostShare, own_ns) : std::max(kLargeRise, kLargeZ * fine.noise);
   return std::max(rise, least);
+}
+
+double Bar::LeastOnCpuRise(const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const {
+  return lasted_ns < kOnCpuNs ? INFINITY : std::max(kFewMargin * fine.rise, Costing(min_cost_share_, own_ns));
 }
 
 double Bar::LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const {

@@ -34,6 +34,8 @@ class Bar {
   // The smallest rise (of the logarithm) that is named of one of so many ranks which takes `own_ns` otherwise, once it is
   // there for so long; `fine` is what chance allows.
   double LeastOwnRise(int compared, const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const;
+  // The same where it shows in the time that the rank takes while it has a CPU; infinite: not after so short a while.
+  double LeastOnCpuRise(const OwnTime::Fineness& fine, double own_ns, double lasted_ns) const;
   // Likewise of the loader, as a share of the step.
   double LeastDataRise(int compared, const OwnTime::Fineness& fine, double lasted_ns) const;
 

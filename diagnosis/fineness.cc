@@ -97,7 +97,11 @@ class Finder {
         in_.own.OwnFineness(in_.layout, rank, static_cast<size_t>(PeersOf(rank)), steps);
     const double reference_ns = in_.own.rank(rank).own_reference_ns;
     if (!fine || reference_ns <= 0 || steps == 0) return std::nullopt;
-    fine->rise = bar_.LeastOwnRise(PeersOf(rank), *fine, reference_ns, steps * in_.period_ns);
+    const double lasted_ns = steps * in_.period_ns;
+    fine->rise = bar_.LeastOwnRise(PeersOf(rank), *fine, reference_ns, lasted_ns);
+    if (const std::optional<OwnTime::Fineness> on_cpu = in_.own.OnCpuFineness(rank, steps)) {
+      fine->rise = std::min(fine->rise, bar_.LeastOnCpuRise(*on_cpu, reference_ns, lasted_ns));
+    }
     return fine;
   }
   std::optional<double> DataRise(int rank, int steps) const {

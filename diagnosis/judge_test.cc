@@ -474,6 +474,15 @@ TEST_F(JudgeTest, AccusesSaving) {
   EXPECT_NEAR(accusations[0].verdict.evidence[0].value, 2000, 1e-6);
 }
 
+TEST(Bar, WhatARankIsSlowByWhileItHasACpuCountsSooner) {
+  const Bar bar(1e8, 0.01, false);
+  const OwnTime::Fineness fine{0.05, 0.1};
+  EXPECT_TRUE(std::isinf(bar.LeastOnCpuRise(fine, 5e7, 3.9e9)));
+  EXPECT_NEAR(bar.LeastOnCpuRise(fine, 5e7, 4.1e9), 0.07, 1e-9);
+  EXPECT_GT(bar.LeastOwnRise(3, fine, 5e7, 4.1e9), 0.3);
+  EXPECT_NEAR(bar.LeastOnCpuRise({0.001, 0.1}, 5e7, 4.1e9), std::log1p(0.02), 1e-9) << "a hundredth of the step";
+}
+
 TEST(Bar, AmongManyThatDifferARiseHasToBeMore) {
   constexpr int kRanks = 64;
   constexpr double kNoise = 0.1, kShare = 0.01, kPeriodNs = 1e8;

@@ -603,6 +603,17 @@ std::optional<OwnTime::Fineness> OwnTime::OwnFineness(const Layout& layout, int 
   return Fineness{stream.SmallestRise(limits, steps), limits.sigma};
 }
 
+std::optional<OwnTime::Fineness> OwnTime::OnCpuFineness(int rank, int steps) const {
+  const Rank& state = ranks_[static_cast<size_t>(rank)];
+  const Stream& stream = state.on_cpu->own;
+  if (stream.observations() == 0 || state.own.observations() == 0) return std::nullopt;
+  // It is known of some of them.
+  const double known = std::min(1.0, static_cast<double>(stream.observations()) / state.own.observations());
+  const NoiseLevel& level = state.on_cpu->noise;
+  const Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, thresholds_);
+  return Fineness{stream.SmallestRise(limits, static_cast<int>(known * steps)), limits.sigma};
+}
+
 std::optional<OwnTime::Fineness> OwnTime::DataFineness(int rank, int steps) const {
   const Stream& stream = ranks_[static_cast<size_t>(rank)].data;
   if (stream.observations() == 0) return std::nullopt;

@@ -167,6 +167,8 @@ class OwnTime {
     double noise = 0;
   };
   std::optional<Fineness> OwnFineness(const Layout& layout, int rank, size_t peers, int steps) const;
+  // Of the time that it takes while it has a CPU.
+  std::optional<Fineness> OnCpuFineness(int rank, int steps) const;
   std::optional<Fineness> DataFineness(int rank, int steps) const;
   // Share of raised streams' spikes among the ranks: how much the slowest rank changes from step to step, 0 to 1.
   double rotation() const;

@@ -269,6 +269,9 @@ TEST_F(OwnTimeTest, OfAFewSeesWhatIsSlowWhileItHasACpu) {
     EXPECT_EQ(own_.rank(rank).on_cpu->own.raised(), false) << rank;
     EXPECT_EQ(&own_.rank(rank).slow(), &own_.rank(rank).own) << rank;
   }
+  // It is known how fine that is.
+  EXPECT_LT(own_.OnCpuFineness(2, 500)->rise, 0.5 * own_.OwnFineness(layout_, 2, 3, 500)->rise);
+  EXPECT_TRUE(std::isinf(own_.OnCpuFineness(2, 0)->rise));
   slower = 12;
   some_steps(20);
   const OwnTime::Rank& slow = own_.rank(2);
@@ -333,6 +336,7 @@ TEST_F(OwnTimeTest, KnowsNothingOfCpusWhereNobodySaysOrNeedsTo) {
       work.busy = job.busy;
     });
     EXPECT_EQ(own_.rank(1).on_cpu->own.observations() > 0, job.known) << job.what;
+    EXPECT_EQ(own_.OnCpuFineness(1, 60).has_value(), job.known) << job.what;
   }
 }
 
