@@ -413,6 +413,13 @@ class Accuser {
     return stream.from_start() ? in_.first_step_of(stream.onset()) : stream.onset();
   }
 
+  // Others may have hidden it at first.
+  int64_t FirstSlowStep(const OwnTime::Rank& rank) const {
+    const int64_t first = FirstStep(rank.slow());
+    const Stream& on_cpu = rank.on_cpu->own;
+    return on_cpu.raised() && on_cpu.mean_excess() > 0 ? std::min(first, FirstStep(on_cpu)) : first;
+  }
+
   // The one of `ranks` that loses the most.
   static int FindWorst(const std::vector<int>& ranks, const StreamOf& stream) {
     int worst = ranks.front();
@@ -456,7 +463,7 @@ class Accuser {
     const double modelled = std::max(0.0, GetModel().StepNs() - without);
     for (int rank : suspect.ranks) GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
     std::vector<int64_t> onsets;
-    for (int rank : suspect.ranks) onsets.push_back(FirstStep(own(rank)));
+    for (int rank : suspect.ranks) onsets.push_back(FirstSlowStep(in_.own.rank(rank)));
     std::sort(onsets.begin(), onsets.end());
     const int64_t since_step = onsets[(onsets.size() - 1) / 2];
     const int worst = FindWorst(suspect.ranks, own);

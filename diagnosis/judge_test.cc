@@ -274,7 +274,9 @@ TEST_F(JudgeTest, OfAFewARiseLastsForLessWhereARankHasItWhileItHasACpu) {
   EXPECT_FALSE(Judge().at(0).confirmed) << "4.5 s: others may be in the way";
   follow(rank.on_cpu.Begin().own, kNow - 30);
   EXPECT_TRUE(Judge().at(0).confirmed);
-  // Though others hide it.
+  follow(rank.own, kNow - 20);
+  EXPECT_EQ(Judge().at(0).verdict.since_step, kNow - 30) << "others have hidden it at first";
+  // And still do.
   rank.own = Stream();
   const Accusation hidden = Judge().at(0);
   EXPECT_TRUE(hidden.confirmed);
