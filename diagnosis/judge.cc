@@ -238,6 +238,7 @@ class Accuser {
   bool IsBeyondUnrest(int compared, const Stream& stream, double large, double cost_ns) const {
     if (bar_.IsCrowd(compared)) return stream.intermittent() || stream.StandsOut();
     if (stream.IsBeyondWeather() && StepsNs(stream.onset()) >= Bar::kGustNs) return true;
+    if (stream.IsUsual()) return false;
     return IsBeyondUnrest(compared, stream.mean() >= large && stream.z() >= Bar::kLargeZ, stream.onset(), cost_ns);
   }
   bool IsBeyondUnrest(int compared, bool large, int64_t onset, double cost_ns,

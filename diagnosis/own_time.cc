@@ -205,7 +205,7 @@ const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, int observa
   if (scales[0] > 0 && !noise.IsYoung() && (observations + rank) % kNoiseEvery != 0) return level;
   const bool pair = peers == 2;
   one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
-  scales = noise.blocks.SigmasWithout(pair ? -1 : rank, peers <= kFew);
+  scales = noise.blocks.SigmasWithout(pair ? -1 : rank, one, peers <= kFew);
   // Also where only this rank's are known.
   if (scales[0] == 0) one = YoungSigma(one, peers <= kFew ? 0 : noise.ranks.SigmaWithout(rank));
   return level;
@@ -261,7 +261,7 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     const Stream::Event event = rank.own.Observe(step, d, rank.own_ns * (1 - std::exp(-d)), limits);
     if (event == Stream::Event::kCleared)
       weather_.Add(own.rank, rank.own.returned(), step, period_ns_, rank.own.mean_excess());
-    noise.blocks.Add(own.rank, d, !rank.own.raised());
+    noise.blocks.Add(own.rank, d, !rank.own.StandsOut());
     if (d > kOwnMost + kGustZ * limits.one) gusts_.Add(own.rank, step);
     idle_steps_ = 0;
     Profile(peers, own, forward_own_ns, rank);
@@ -315,7 +315,7 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     const double excess = rank.own_ns * (1 - std::exp(-std::min(d, with_waits)));
     if (state.own.Observe(step, d, excess, limits) == Stream::Event::kCleared)
       on_cpu_weather_.Add(r, state.own.returned(), step, period_ns_, state.own.mean_excess());
-    noise.blocks.Add(r, d, !state.own.raised());
+    noise.blocks.Add(r, d, !state.own.StandsOut());
   }
 }
 
@@ -416,7 +416,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     tail_rates.Apply(limits, stream);
     if (stream.Observe(step, d, forward - reference, limits) == Stream::Event::kCleared)
       forward_weather_.Add(r, stream.returned(), step, period_ns_, stream.mean_excess());
-    forward_noise_.blocks.Add(r, d, !stream.raised());
+    forward_noise_.blocks.Add(r, d, !stream.StandsOut());
   }
 }
 
@@ -496,7 +496,7 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     const double d = peers.last - peers.level - (classes_.size() > 1 ? common_shift_ : 0);
     tail_rates.Apply(limits, peers.drift);
     peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
-    class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.raised());
+    class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.StandsOut());
     idle_steps_ = 0;
     if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
   }
@@ -537,7 +537,7 @@ void OwnTime::ObserveData(const std::vector<std::pair<int, StepFold>>& folds, in
     if (loaders <= kLeaveOneOut) limits = limits_for(data_noise_.steps.SigmaWithout(r), data_noise_.level.scales);
     tail_rates.Apply(limits, rank.data);
     rank.data.Observe(step, excess / period, excess, limits);
-    data_noise_.blocks.Add(r, excess / period, !rank.data.raised());
+    data_noise_.blocks.Add(r, excess / period, !rank.data.StandsOut());
   }
   if (data_noise_.steps.ready() && data_seen_ > kLearn && loaders >= 2) {
     const double excess = reference - data_level_ns_;

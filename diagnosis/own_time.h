@@ -34,7 +34,7 @@ class OwnTime {
     bool IsYoung() const { return level.scales[0] == 0; }
     void Update() {
       steps.Update();
-      blocks.Update();
+      blocks.Update(steps.sigma());
       if (IsYoung()) ranks.Update();
       level = {steps.sigma(), blocks.sigmas()};
     }

@@ -29,8 +29,10 @@ constexpr uint64_t kForgotten = 1 << 20;  // observations of all sources
 constexpr size_t kMany = 48;              // blocks, that show how often there are large ones
 constexpr double kSteady = 1.7;           // growth from one scale to the next
 constexpr double kUnmeasured = 1.1;
-constexpr float kBegins = 2.25;   // times what a sum had before
-constexpr double kVisibly = 5;    // standard errors
+constexpr float kBegins = 2.25;  // times what a sum had before
+constexpr double kVisibly = 5;   // standard errors
+constexpr double kStillVisibly = 3;
+constexpr int kFewBlocks = 4;
 constexpr double kClearly = 6;    // so that nobody had to be lucky
 constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
 
@@ -279,17 +281,21 @@ void Stream::Weigh(const Limits& limits) {
   const auto is_known = [&](size_t scale) { return scale < kScales && limits.sigmas[scale] > 0; };
   size_t scale = 0;
   while (is_known(scale + 1) && kBlock[scale + 1] <= count) ++scale;
-  rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(count);
   const double beyond = mean_ - LimitOf(scale, limits);
-  rise.clear = scale > 0 && beyond > kClearly * rise.error;
-  rise.beyond_weather = rise.clear && mean_ < kUsualRise * limits.sigma;
+  rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(count);
   // Where steps go together more of them than a block has may say no more than that. Else the sums have said it.
   size_t longest = scale;
   while (is_known(longest + 1)) ++longest;
   const bool go_together = limits.sigmas[longest] > kSteady * limits.one;
-  double most = limits.sigmas[scale] / std::sqrt(std::min(kBlock[scale], count));
-  if (is_known(scale + 1)) most = std::min(most, limits.sigmas[scale + 1] / std::sqrt(count));
-  rise.stands_out = rise.stands_out || !go_together || beyond > kVisibly * std::max(rise.error, most);
+  if (go_together) {
+    double most = limits.sigmas[scale] / std::sqrt(std::min(kBlock[scale], count));
+    if (is_known(scale + 1)) most = std::min(most, limits.sigmas[scale + 1] / std::sqrt(count));
+    rise.error = std::max(rise.error, most);
+  }
+  rise.clear = scale > 0 && beyond > kClearly * rise.error;
+  rise.beyond_weather = rise.clear && mean_ < kUsualRise * limits.sigma;
+  rise.stands_out = !go_together || beyond > (rise.stands_out ? kStillVisibly : kVisibly) * rise.error;
+  rise.usual = go_together && kFewBlocks * kBlock[longest] >= count && beyond < kStillVisibly * rise.error;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
@@ -399,7 +405,7 @@ void ScaleNoise::Add(int source, double d, bool quiet) {
   if (!quiet) return listened->means.Restart();
   const std::array<float, kScales> distances = listened->means.Add(d);
   for (size_t scale = 0; scale < kScales && distances[scale] >= 0; ++scale) {
-    auto& [blocks, next, sigma, changed] = scales_[scale];
+    auto& [blocks, next, measured, changed] = scales_[scale];
     if (blocks.size() < kBlocks) {
       blocks.push_back({source, distances[scale]});
     } else {
@@ -440,51 +446,73 @@ double ScaleNoise::SigmaOf(size_t scale, bool typical) {
   return kTrimmed * sigma * (1 + 0.5 / std::sqrt(size)) * std::sqrt(kBlock[scale]);
 }
 
-void ScaleNoise::Update(bool typical) {
+void ScaleNoise::Update(double one, bool typical) {
+  bool changed = false;
+  std::array<size_t, kScales> blocks;
   for (size_t scale = 0; scale < kScales; ++scale) {
-    if (!std::exchange(scales_[scale].changed, false)) continue;
+    Scale& now = scales_[scale];
+    blocks[scale] = now.blocks.size();
+    if (!std::exchange(now.changed, false)) continue;
+    changed = true;
     scratch_.clear();
-    for (const Block& block : scales_[scale].blocks) scratch_.push_back(block.distance);
-    scales_[scale].sigma = SigmaOf(scale, typical);
+    for (const Block& block : now.blocks) scratch_.push_back(block.distance);
+    now.measured = static_cast<float>(SigmaOf(scale, typical));
   }
+  if (!changed) return;
+  for (size_t scale = 0; scale < kScales; ++scale) sigmas_[scale] = scales_[scale].measured;
+  Expect(sigmas_, blocks, one);
 }
 
-ScaleSigmas ScaleNoise::SigmasWithout(int source, bool typical) {
+ScaleSigmas ScaleNoise::SigmasWithout(int source, double one, bool typical) {
   ScaleSigmas sigmas{};
+  std::array<size_t, kScales> blocks;
   for (size_t scale = 0; scale < kScales; ++scale) {
     scratch_.clear();
     for (const Block& block : scales_[scale].blocks) {
       if (block.source != source) scratch_.push_back(block.distance);
     }
+    blocks[scale] = source < 0 ? scratch_.size() / 2 : scratch_.size();
     sigmas[scale] = static_cast<float>(SigmaOf(scale, typical));
   }
+  Expect(sigmas, blocks, one);
   return sigmas;
 }
 
-ScaleSigmas ScaleNoise::sigmas() const {
-  ScaleSigmas sigmas{};
-  for (size_t scale = 0; scale < kScales; ++scale) sigmas[scale] = static_cast<float>(scales_[scale].sigma);
-  return sigmas;
+// Few blocks say little. That noise grows to the next scale as it did to the one before counts as some more of them.
+void ScaleNoise::Expect(ScaleSigmas& sigmas, const std::array<size_t, kScales>& blocks, double one) {
+  constexpr double kAsMany = 12;
+  constexpr double kMostGrowth = 2;  // where means of four times as many steps differ as much
+  double shorter = one;
+  for (size_t scale = 1; scale < kScales && sigmas[scale] > 0; ++scale) {
+    const double before = sigmas[scale - 1];
+    const double growth = shorter > 0 ? std::clamp(before / shorter, 1.0, kMostGrowth) : kMostGrowth;
+    const double expected = growth * before;
+    const double measured = sigmas[scale];
+    const auto count = static_cast<double>(blocks[scale]);
+    const double square = (kAsMany * expected * expected + count * measured * measured) / (kAsMany + count);
+    sigmas[scale] = static_cast<float>(std::sqrt(square));
+    shorter = before;
+  }
 }
 
 void Stream::Limits::SetNoise(double one, const ScaleSigmas& measured) {
   this->one = sigma = sigmas[0] = one;
-  double growth = 1;  // from one scale to the next: of noise that goes together for a while
+  double growth = 1;     // from one scale to the next: of noise that goes together for a while
+  double shorter = one;  // of the scale before, as it was measured
   for (size_t scale = 0; scale < kScales; ++scale) {
-    const double shorter = scale == 0 ? one : sigmas[scale - 1];
     if (measured[scale] > 0) {
       const double block = std::max(shorter, static_cast<double>(measured[scale]));
       const bool next = scale + 1 < kScales && measured[scale + 1] > 0;
-      if (next) growth = std::max(1.0, measured[scale + 1] / block);
+      growth = next ? std::max(1.0, measured[scale + 1] / block) : block / shorter;
       // A sum decides over twice a block: between this block and the next one, which are four times as long.
-      sigmas[scale] = growth > kSteady ? block * std::sqrt(growth) : block;
-      if (next) continue;
-      growth = block / shorter;
-      if (scale == 0 && growth > kSteady) sigmas[0] = kSteady * block;  // it hardly ends there
+      double of_sum = growth > kSteady ? block * std::sqrt(growth) : block;
+      if (scale == 0 && !next) of_sum = growth > kSteady ? kSteady * block : block;  // it hardly ends there
+      sigmas[scale] = scale == 0 ? of_sum : std::max(sigmas[scale - 1], of_sum);
+      shorter = block;
     } else {
       // Noise that does not grow from one scale to the next hardly begins to do so with the one after that.
       const bool known = scale > 0 && measured[scale - 1] > 0 && growth < kSteady;
-      sigmas[scale] = known ? kUnmeasured * shorter : scale == 0 ? one : 0;
+      sigmas[scale] = known ? kUnmeasured * sigmas[scale - 1] : scale == 0 ? one : 0;
     }
   }
   sigma = sigmas[0];

@@ -137,6 +137,8 @@ class Stream {
   double error() const { return rise_->error; }
   // Means of as many steps hardly ever differ by so much in this job.
   bool StandsOut() const { return raised() && rise_->stands_out; }
+  // It lasts, and means of about as many steps are known to go up and down by nearly as much.
+  bool IsUsual() const { return state_ == State::kLasting && rise_->usual; }
   // It has lasted for a block of steps of which it is known how far their means go up and down in this job, and stands out
   // from that.
   bool IsClear() const { return raised() && rise_->clear; }
@@ -196,6 +198,7 @@ class Stream {
     int quiet = 0;         // steps without a spike, while intermittent
     uint8_t scale = 0;     // of the sum that raised it
     bool stands_out = false;
+    bool usual = false;
     bool clear = false;
     bool beyond_weather = false;
     bool from_start = false;
@@ -302,15 +305,16 @@ class ScaleNoise {
   static constexpr size_t kSources = 16;  // that are listened to: of more the blocks would be of a short while
   static constexpr size_t kEnough = 12;
 
-  // What the source's stream observed; not while it is raised (`quiet` false).
+  // What the source's stream observed; not while that stands out from noise (`quiet` false).
   void Add(int source, double d, bool quiet);
   // As of the last Update().
-  ScaleSigmas sigmas() const;
-  // `typical`: without what is seldom; for streams that may all change at once.
-  void Update(bool typical = false);
+  const ScaleSigmas& sigmas() const { return sigmas_; }
+  // `one`: the noise of one observation, by how far two in a row are apart. `typical`: without what is seldom; for streams
+  // that may all change at once.
+  void Update(double one, bool typical = false);
   // Without what one source contributed and, where it is one of a few that are compared with each other, without what is
   // seldom (`typical`): that is its own doing there, too. Costs a pass over all blocks.
-  ScaleSigmas SigmasWithout(int source, bool typical);
+  ScaleSigmas SigmasWithout(int source, double one, bool typical);
   // Sources have other numbers now.
   void ForgetSources() {
     sources_.clear();
@@ -330,16 +334,18 @@ class ScaleNoise {
   struct Scale {
     std::vector<Block> blocks;
     size_t next = 0;
-    double sigma = 0;
+    float measured = 0;
     bool changed = false;
   };
   Source* Listen(int id);
   double SigmaOf(size_t scale, bool typical);
+  static void Expect(ScaleSigmas& sigmas, const std::array<size_t, kScales>& blocks, double one);
 
   uint64_t added_ = 0;
   uint64_t none_forgotten_until_ = 0;  // that value of added_
   std::vector<Source> sources_;
   std::array<Scale, kScales> scales_;
+  ScaleSigmas sigmas_{};
   std::vector<double> scratch_;
 };
 

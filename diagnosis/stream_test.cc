@@ -91,6 +91,22 @@ TEST(Stream, StandsOutWhereMeansOfAsManyStepsDoNotDifferSo) {
   EXPECT_LT(steps_until(0.07, stands_out), 64) << "it lasts";
 }
 
+TEST(Stream, IsUsualWhereMeansOfAboutAsManyStepsDifferNearlyAsMuch) {
+  const auto is_usual = [](double rise, int steps, const ScaleSigmas& measured) {
+    Stream::Limits limits = kLimits;
+    limits.SetNoise(0.01, measured);
+    Stream stream;
+    for (int64_t step = 0; step < 100; ++step) stream.Observe(step, 0, 0, limits);
+    for (int64_t step = 100; step < 100 + steps; ++step) stream.Observe(step, rise, 100 * rise, limits);
+    EXPECT_TRUE(stream.raised()) << rise;
+    return stream.IsUsual();
+  };
+  // Means of 4, 16 and 64 steps differ by 0.01 each, and by a little more of steps in between: three times that are 0.042.
+  EXPECT_TRUE(is_usual(0.04, 90, {0.02F, 0.04F, 0.08F, 0.16F, 0}));
+  EXPECT_FALSE(is_usual(0.06, 90, {0.02F, 0.04F, 0.08F, 0.16F, 0}));
+  EXPECT_FALSE(is_usual(0.04, 90, {0.02F, 0.04F, 0, 0, 0})) << "nothing is known of so many steps";
+}
+
 TEST(Stream, NeedsThreeStepsForALargeOne) {
   Stream stream;
   Watch(stream, 0, 50, [](int64_t) { return 0.0; });
@@ -184,7 +200,7 @@ class NoisyClass {
   // True: the rank is raised.
   bool Step(int slow, double rise) {
     std::normal_distribution<double> normal(0, sigma_ * std::sqrt(1 - kept_ * kept_));
-    noise_.Update();
+    noise_.Update(sigma_);
     Stream::Limits limits = {.dead = 0.01, .most = 0.035, .h = ThresholdsFor(1e9)};
     limits.SetNoise(sigma_, noise_.sigmas());
     for (size_t rank = 0; rank < streams_.size(); ++rank) {
@@ -245,7 +261,7 @@ TEST(ScaleNoise, IsThatOfOneObservationWhereEachIsAnew) {
   for (int step = 0; step < 4 * kBlock.back(); ++step) {
     for (int source = 0; source < 16; ++source) noise.Add(source, normal(random), true);
   }
-  noise.Update();
+  noise.Update(0.05);
   for (const float sigma : noise.sigmas()) EXPECT_NEAR(sigma, 0.05, 0.015);
 }
 
@@ -254,12 +270,29 @@ TEST(ScaleNoise, ListensToAFewAndToOthersOnceTheyAreGone) {
   for (int step = 0; step < 40; ++step) {
     for (int source = 0; source < 1000; ++source) noise.Add(source, source < 16 ? 0 : step % 8, true);
   }
-  noise.Update();
-  EXPECT_EQ(noise.SigmasWithout(-1, false)[0], 0) << "the first ones";
+  noise.Update(0.1);
+  EXPECT_EQ(noise.SigmasWithout(-1, 0.1, false)[0], 0) << "the first ones";
   for (int step = 0; step < 1 << 17; ++step) {
     for (int source = 100; source < 116; ++source) noise.Add(source, step / 4 % 2, true);
   }
-  EXPECT_GT(noise.SigmasWithout(-1, false)[0], 0);
+  EXPECT_GT(noise.SigmasWithout(-1, 0.1, false)[0], 0);
+}
+
+// A few long blocks that happen to be alike.
+TEST(ScaleNoise, ExpectsOfLongBlocksWhatShorterOnesShowUntilThereAreMany) {
+  constexpr int kLong = kBlock[2];
+  const auto sigma_after = [](int blocks) {
+    ScaleNoise noise;
+    for (int step = 0; step < blocks * kLong; ++step) {
+      // Steps of a block of 16 are the same; blocks of 64 have two of one kind and two of the other.
+      const double part = step / kBlock[1] % 4 < 2 ? 0.1 : -0.1;
+      for (int source = 0; source < 16; ++source) noise.Add(source, part + (step / kLong % 2) * 0.001, true);
+    }
+    noise.Update(0.01);
+    return noise.sigmas()[2] / noise.sigmas()[1];
+  };
+  EXPECT_GT(sigma_after(3), 1) << "32 blocks";
+  EXPECT_LT(sigma_after(17), 1) << "256 of them";
 }
 
 TEST(ScaleNoise, KnowsNothingAtFirst) {

@@ -171,8 +171,8 @@ void Transfers::SetLimits(std::vector<ClassStep>& classes) {
     classes[i].size = classes[i].times.size();
     classes[i].reference = LowerMedian(classes[i].times);
     noise_[i].steps.Update();
-    noise_[i].past.Update(true);
-    noise_[i].siblings.Update(true);
+    noise_[i].past.Update(noise_[i].steps.sigma(), true);
+    noise_[i].siblings.Update(noise_[i].steps.sigma(), true);
     classes[i].past_limits = LimitsOf(noise_[i], noise_[i].past, kPastDead);
     classes[i].sibling_limits = LimitsOf(noise_[i], noise_[i].siblings, kSiblingDead);
   }
@@ -208,7 +208,7 @@ void Transfers::JudgeChannel(const Judged& judged, ClassStep& siblings, int64_t 
     const Stream::Event event = stream.Observe(step, d, excess, limits);
     if (event == Stream::Event::kRaised) ++raised_;
     if (event == Stream::Event::kCleared) --raised_;
-    blocks.Add(id, d, !stream.raised());
+    blocks.Add(id, d, !stream.StandsOut());
   };
   channel.recent[slot] = channel.recent_siblings[slot] = 0;
   if (channel.seen > kLearn) {
