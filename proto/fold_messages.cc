@@ -35,8 +35,9 @@ class Numbers {
   template <typename Number>
   void Read(Number& number, int64_t min = 0, int64_t max = std::numeric_limits<int64_t>::max()) {
     const int64_t value = ZigZag(*next_++);
-    ok_ = ok_ && value >= min && value <= max &&
-          (sizeof(Number) == 8 || value <= static_cast<int64_t>(std::numeric_limits<Number>::max()));
+    if constexpr (sizeof(Number) < 8) max = std::min<int64_t>(max, std::numeric_limits<Number>::max());
+    const auto least = static_cast<uint64_t>(min);
+    ok_ &= static_cast<uint64_t>(value) - least <= static_cast<uint64_t>(max) - least;
     number = static_cast<Number>(value);
   }
   void ReadOp(CommOp& op) {
@@ -208,17 +209,19 @@ class FoldReader {
       fold_.odd_works = fold_.works = std::max(1U, fold_.works);
     }
     // Folds wait by the hundred thousand: they take no more than what they hold.
-    fold_.ops.resize(ops_.size() / kOpNumbers);
-    const uint64_t* numbers = ops_.data();
-    for (OpFold& op : fold_.ops) {
-      if (!ReadOp(Numbers(numbers), fold_.end_ns, op)) return Bad("an operation with a number out of range");
-      numbers += kOpNumbers;
+    fold_.ops.reserve(ops_.size() / kOpNumbers);
+    for (size_t i = 0; i < ops_.size(); i += kOpNumbers) {
+      OpFold op;
+      if (!ReadOp(Numbers(ops_.data() + i), fold_.end_ns, op)) return Bad("an operation with a number out of range");
+      fold_.ops.push_back(op);
     }
-    fold_.samples.resize(samples_.size() / kSampleNumbers);
-    numbers = samples_.data();
-    for (OpSample& sample : fold_.samples) {
-      if (!ReadSample(Numbers(numbers), fold_.end_ns, sample)) return Bad("a sample with a number out of range");
-      numbers += kSampleNumbers;
+    fold_.samples.reserve(samples_.size() / kSampleNumbers);
+    for (size_t i = 0; i < samples_.size(); i += kSampleNumbers) {
+      OpSample sample;
+      if (!ReadSample(Numbers(samples_.data() + i), fold_.end_ns, sample)) {
+        return Bad("a sample with a number out of range");
+      }
+      fold_.samples.push_back(sample);
     }
     return std::move(read_);
   }

@@ -30,22 +30,30 @@ std::vector<uint64_t> OneByOne(std::string_view wire) {
 }
 
 std::optional<std::vector<uint64_t>> AllAtOnce(std::string_view wire) {
-  std::vector<uint64_t> numbers(wire.size());
+  std::vector<uint64_t> numbers(wire.size()), same(wire.size());
   const std::optional<size_t> size = ReadPacked(wire, numbers.data(), 0, numbers.size());
+  EXPECT_EQ(ReadPackedAnywhere(wire, same.data(), 0, same.size()), size);
   if (!size) return std::nullopt;
   numbers.resize(*size);
+  same.resize(*size);
+  EXPECT_EQ(numbers, same);
   return numbers;
 }
 
-TEST(PackedNumbers, AreThoseThatAreReadOneByOne) {
+TEST(PackedNumbers, AreThoseThatWereWritten) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 4'000; ++i) {
     std::string wire;
-    const size_t count = random() % 100;
-    for (size_t j = 0; j < count; ++j) Append(random() >> random() % 64, random() % 4 == 0 ? random() % 11 : 1, &wire);
-    const std::vector<uint64_t> numbers = OneByOne(wire);
-    ASSERT_EQ(numbers.size(), count);
-    ASSERT_EQ(AllAtOnce(wire), numbers);
+    std::vector<uint64_t> numbers(random() % 100);
+    for (uint64_t& number : numbers) {
+      number = random() >> random() % 64;
+      Append(number, random() % 4 == 0 ? random() % 11 : 1, &wire);
+    }
+    // Nothing behind it is read.
+    const std::vector<char> alone(wire.begin(), wire.end());
+    const std::string_view as_view(alone.data(), alone.size());
+    ASSERT_EQ(OneByOne(as_view), numbers);
+    ASSERT_EQ(AllAtOnce(as_view), numbers);
   }
 }
 

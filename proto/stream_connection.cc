@@ -1,8 +1,10 @@
 #include "proto/stream_connection.h"
 
 #include <nghttp2/nghttp2.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -14,6 +16,56 @@ namespace taskd::proto {
 namespace {
 
 constexpr size_t kPathOfCallBytes = 256;
+
+// Memory of one session of nghttp2's, which keeps a buffer for the largest frame that it may send. Ours are small: on
+// pages of its own, which cost nothing until they are used, it takes one of five.
+class SessionMemory {
+ public:
+  SessionMemory() = default;
+  ~SessionMemory() { Unmap(); }
+  SessionMemory(const SessionMemory&) = delete;
+  SessionMemory& operator=(const SessionMemory&) = delete;
+
+  nghttp2_mem calls() {
+    return {
+        this, [](size_t size, void* self) { return static_cast<SessionMemory*>(self)->Take(size); },
+        [](void* block, void* self) { static_cast<SessionMemory*>(self)->Give(block); },
+        [](size_t count, size_t size, void*) { return calloc(count, size); },
+        [](void* block, size_t size, void* self) { return static_cast<SessionMemory*>(self)->Resize(block, size); }};
+  }
+
+ private:
+  static constexpr size_t kOfFrame = size_t{16} << 10;
+
+  void* Take(size_t size) {
+    if (size < kOfFrame || mapped_ != nullptr) return malloc(size);
+    void* pages = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return malloc(size);
+    madvise(pages, size, MADV_NOHUGEPAGE);
+    size_ = size;
+    return mapped_ = pages;
+  }
+  void Give(void* block) {
+    if (block == nullptr || block != mapped_) return free(block);
+    Unmap();
+  }
+  void* Resize(void* block, size_t size) {
+    if (block == nullptr) return Take(size);
+    if (block != mapped_) return realloc(block, size);
+    void* moved = malloc(size);
+    if (moved == nullptr) return nullptr;
+    memcpy(moved, block, std::min(size, size_));
+    Unmap();
+    return moved;
+  }
+  void Unmap() {
+    if (mapped_ != nullptr) munmap(mapped_, size_);
+    mapped_ = nullptr;
+  }
+
+  void* mapped_ = nullptr;  // the first block of that size
+  size_t size_ = 0;
+};
 
 }  // namespace
 
@@ -49,7 +101,8 @@ class StreamConnection::Session {
       if (stream == connection->stream_) connection->closed_ = true;
       return 0;
     });
-    if (nghttp2_session_server_new(&nghttp2_, callbacks, this) != 0) nghttp2_ = nullptr;
+    nghttp2_mem memory = memory_.calls();
+    if (nghttp2_session_server_new3(&nghttp2_, callbacks, this, nullptr, &memory) != 0) nghttp2_ = nullptr;
     nghttp2_session_callbacks_del(callbacks);
     if (nghttp2_ == nullptr) return;
     // Without a word in them: another server may go on with this connection.
@@ -257,6 +310,7 @@ class StreamConnection::Session {
 
   const Open open_;
   HalfSaid& half_said_;
+  SessionMemory memory_;  // before what is in it
   nghttp2_session* nghttp2_ = nullptr;
   Serves serves_ = Serves::kUnknown;
   std::string settings_;  // to be sent first

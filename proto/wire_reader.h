@@ -2,11 +2,28 @@
 // more than what is done with them. As strict as proto/built_size.h: groups, which nobody sends, are a broken wire.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
 
 namespace taskd::proto {
+
+static_assert(std::endian::native == std::endian::little);
+
+// The bytes as they lie there, of which there are eight.
+inline uint64_t WordAt(const char* bytes) {
+  uint64_t word;
+  memcpy(&word, bytes, sizeof word);
+  return word;
+}
+// The number of a word's bytes, seven bits each, of which the lowest is first.
+inline uint64_t SevenBitsEach(uint64_t word) {
+  word &= 0x7f7f7f7f7f7f7f7f;
+  word = (word + (word & 0x007f007f007f007f)) >> 1;
+  word = (word + 3 * (word & 0x00003fff00003fff)) >> 2;
+  return (word + 15 * (word & 0x0fffffff)) >> 4;
+}
 
 class WireReader {
  public:
@@ -19,7 +36,7 @@ class WireReader {
   bool Next() {
     if (next_ == end_) return false;
     uint64_t tag = 0;
-    broken_ = !Varint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX || !Value(tag & 7);
+    broken_ = !Tag(&tag) || tag >> 3 == 0 || tag > UINT32_MAX || !Value(tag & 7);
     field_ = static_cast<uint32_t>(tag >> 3);
     type_ = static_cast<Type>(tag & 7);
     return !broken_;
@@ -39,7 +56,22 @@ class WireReader {
   std::string_view bytes() const { return bytes_; }  // of kBytes
 
  private:
+  bool Tag(uint64_t* tag) {
+    *tag = static_cast<uint8_t>(*next_);
+    if (*tag >= 0x80) return Varint(tag);
+    ++next_;
+    return true;
+  }
   bool Varint(uint64_t* number) {
+    if (end_ - next_ >= 8) {
+      const uint64_t word = WordAt(next_);
+      const uint64_t ends = ~word & 0x8080808080808080;
+      if (ends != 0) {
+        *number = SevenBitsEach(word & (ends ^ (ends - 1)));
+        next_ += std::countr_zero(ends) / 8 + 1;
+        return true;
+      }
+    }
     uint64_t read = 0;
     for (int shift = 0; shift < 70 && next_ != end_; shift += 7) {
       const auto byte = static_cast<uint8_t>(*next_++);

@@ -45,6 +45,7 @@ History::Steps::iterator History::Recent() const {
 
 void History::Erase(Steps::iterator step) {
   bytes_ -= step->second.size;
+  if (found_.step == &step->second) found_.step = nullptr;
   steps_.erase(step);
 }
 
@@ -183,7 +184,8 @@ void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
   const Progress::Position at = progress_.Add(rank, fold.process_id, fold.step, now_ns_);
   if (progress_.IsFarAhead(at)) return;
   const StepId id = {static_cast<uint32_t>(at.life), at.step};
-  Step* step = Find(id);
+  const bool is_found = found_.step != nullptr && found_.id == id && found_.reached == progress_.reached();
+  Step* step = is_found ? found_.step : Find(id);
   if (step == nullptr) return;
   if (step->reported.size() <= index) step->reported.resize(index + 1);
   if (step->reported[index]) return;
@@ -214,7 +216,10 @@ void History::Add(int rank, const StepFold& fold, uint64_t now_ns) {
     step->stale = true;
   }
   Count(*step);
-  CountProductive();
+  if (!is_found) {
+    CountProductive();
+    found_ = {step, id, progress_.reached()};
+  }
   MakeRoom();
 }
 

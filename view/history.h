@@ -146,6 +146,13 @@ class History {
   mutable std::mutex mutex_;
   mutable Steps steps_;
   mutable size_t bytes_ = 0;
+  // What Add found last, which it finds nearly always again: while the job is there and no step has gone.
+  struct Found {
+    Step* step = nullptr;
+    StepId id;
+    Progress::Position reached;
+  };
+  Found found_;
   Progress progress_;
   size_t ranks_ = 0;
   uint64_t now_ns_ = 0;

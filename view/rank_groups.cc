@@ -1,5 +1,7 @@
 #include "view/rank_groups.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace taskd::view {
@@ -23,6 +25,8 @@ size_t SizeOf(const std::string& key, const GroupInfo& group) {
 void RankGroups::Set(int node, int rank, const std::vector<GroupInfo>& groups) {
   std::lock_guard lock(mutex_);
   Forget(rank);
+  std::vector<Groups::pointer> of_rank;
+  of_rank.reserve(groups.size());
   for (const GroupInfo& group : groups) {
     std::string key = KeyOf(group);
     auto found = groups_.find(key);
@@ -38,16 +42,19 @@ void RankGroups::Set(int node, int rank, const std::vector<GroupInfo>& groups) {
     }
     ++found->second.users;
     pointer_bytes_ += sizeof(Groups::pointer);
-    ranks_[rank].push_back(&*found);
+    of_rank.push_back(&*found);
   }
+  if (of_rank.empty()) return;
+  const auto index = static_cast<size_t>(rank);
+  if (ranks_.size() <= index) ranks_.resize(index + 1);
+  ranks_[index] = std::move(of_rank);
 }
 
 std::vector<GroupInfo> RankGroups::Of(int rank) const {
   std::lock_guard lock(mutex_);
   std::vector<GroupInfo> groups;
-  auto found = ranks_.find(rank);
-  if (found == ranks_.end()) return groups;
-  for (const Groups::pointer& group : found->second) groups.push_back(group->second.group);
+  if (rank < 0 || ranks_.size() <= static_cast<size_t>(rank)) return groups;
+  for (const Groups::pointer& group : ranks_[static_cast<size_t>(rank)]) groups.push_back(group->second.group);
   return groups;
 }
 
@@ -57,15 +64,13 @@ size_t RankGroups::bytes() const {
 }
 
 void RankGroups::Forget(int rank) {
-  auto found = ranks_.find(rank);
-  if (found == ranks_.end()) return;
-  for (Groups::pointer group : found->second) {
+  if (ranks_.size() <= static_cast<size_t>(rank)) return;
+  for (Groups::pointer group : std::exchange(ranks_[static_cast<size_t>(rank)], {})) {
     pointer_bytes_ -= sizeof(Groups::pointer);
     if (--group->second.users > 0) continue;
     budget_.Release(group->second.charge);
     groups_.erase(groups_.find(group->first));
   }
-  ranks_.erase(found);
 }
 
 }  // namespace taskd::view

@@ -24,7 +24,7 @@ class RankGroups {
   RankGroups(const RankGroups&) = delete;
   RankGroups& operator=(const RankGroups&) = delete;
 
-  // Those that a rank of the node has now, instead of those before.
+  // Those that a rank of the node has now, instead of those before. `rank`: from 0, and below diagnosis::kMaxRanks.
   void Set(int node, int rank, const std::vector<GroupInfo>& groups);
   // Empty: none, or nobody knows.
   std::vector<GroupInfo> Of(int rank) const;
@@ -44,7 +44,7 @@ class RankGroups {
   const size_t max_bytes_;
   mutable std::mutex mutex_;
   Groups groups_;
-  std::unordered_map<int, std::vector<Groups::pointer>> ranks_;
+  std::vector<std::vector<Groups::pointer>> ranks_;  // as long as the highest one that has any
   diagnosis::GroupBudget budget_;
   size_t pointer_bytes_ = 0;
 };

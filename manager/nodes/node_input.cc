@@ -124,6 +124,9 @@ class FoldSetReader {
 
 absl::StatusOr<std::vector<RankReport>> ReadRanks(std::string_view wire) {
   std::vector<RankReport> ranks;
+  size_t fields = 0;
+  for (WireReader counted(wire); counted.Next();) ++fields;
+  ranks.reserve(std::min<size_t>(fields, kMaxRanksPerNode));
   WireReader set(wire);
   while (set.Next()) {
     if (!set.Is(v1::RankSet::kRanksFieldNumber, WireReader::Type::kBytes)) continue;

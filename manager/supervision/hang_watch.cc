@@ -1,6 +1,7 @@
 #include "manager/supervision/hang_watch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,16 @@ std::string Text(const HangVerdict& verdict, size_t behind) {
   absl::StrAppend(&text, "; behind at step ", verdict.lowest_step, ": rank ", absl::StrJoin(named, ", "));
   if (behind > kNamedRanks) absl::StrAppend(&text, " and ", behind - kNamedRanks, " more");
   return text;
+}
+
+// Calls back with each rank's place among the known, in which all have one. Both are by rank.
+template <typename Known, typename Take>
+void ForEachKnown(Known& known, const std::vector<RankPulse>& ranks, const Take& take) {
+  auto place = known.begin();
+  for (const RankPulse& rank : ranks) {
+    while (place->rank != rank.rank) ++place;
+    take(*place, rank);
+  }
 }
 
 }  // namespace
@@ -109,14 +120,29 @@ std::optional<HangVerdict> HangWatch::Restarted(SteadyTime now) {
   return Resume(now, "the hang is over: its ranks have ended");
 }
 
+void HangWatch::MakePlaces(const std::vector<RankPulse>& ranks) {
+  const auto is_known = [this](const RankPulse& rank) {
+    return std::ranges::binary_search(known_, rank.rank, {}, &RankPulse::rank);
+  };
+  if (std::ranges::equal(known_, ranks, {}, &RankPulse::rank, &RankPulse::rank)) return;
+  std::vector<RankPulse> added;
+  std::ranges::remove_copy_if(ranks, std::back_inserter(added), is_known);
+  std::vector<RankPulse> all;
+  all.reserve(known_.size() + added.size());
+  std::ranges::merge(known_, added, std::back_inserter(all), {}, &RankPulse::rank, &RankPulse::rank);
+  known_.swap(all);
+}
+
 HangWatch::Seconds HangWatch::StoppedFor(const std::vector<RankPulse>& ranks) const {
   std::vector<double> stopped_s;
-  for (const RankPulse& rank : ranks) {
-    const auto known = known_.find(rank.rank);
-    const uint64_t before_ms = known == known_.end() ? rank.stopped_ms : known->second.stopped_ms;
-    // Less than before: another proxy counts.
-    stopped_s.push_back(static_cast<double>(rank.stopped_ms - std::min(before_ms, rank.stopped_ms)) / 1e3);
-  }
+  // Less than before: another proxy counts.
+  ForEachKnown(known_, ranks, [&](const RankPulse& before, const RankPulse& rank) {
+    if (rank.stopped_ms <= before.stopped_ms) return;
+    stopped_s.push_back(static_cast<double>(rank.stopped_ms - before.stopped_ms) / 1e3);
+  });
+  // The median of all; nearly always no rank was stopped.
+  if (stopped_s.size() * 2 <= ranks.size()) return Seconds(0);
+  stopped_s.resize(ranks.size());
   return Seconds(LowerMedian(stopped_s));
 }
 
@@ -127,24 +153,22 @@ void HangWatch::LeaveOut(Seconds stopped, SteadyTime now) {
   }
 }
 
-HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now) {
+HangWatch::Changes HangWatch::TakePulses(const std::vector<RankPulse>& ranks, bool are_new, SteadyTime now) {
   Changes changes;
-  changes.learned = known_.empty();
+  changes.learned = are_new;
   std::vector<int64_t> steps;
+  steps.reserve(ranks.size());
   for (const RankPulse& rank : ranks) steps.push_back(rank.step);
   const int64_t of_most = StepOfMost(std::move(steps));
-  for (const RankPulse& rank : ranks) {
+  ForEachKnown(known_, ranks, [&](RankPulse& before, const RankPulse& rank) {
     for (uint64_t count : rank.marks) marks_seen_ = marks_seen_ || count != 0;
-    // One that has gone stays: it may come back as another process.
-    const auto [known, is_new] = known_.try_emplace(rank.rank, rank);
-    if (is_new) continue;
-    if (known->second.pid != rank.pid) {
+    if (before.pid != rank.pid) {
       ++changes.renewed;
     } else if (!IsFarAhead(rank.step, of_most)) {
-      changes.Add(known->second, rank);
+      changes.Add(before, rank);
     }
-    known->second = rank;
-  }
+    before = rank;
+  });
   CountSteps(ranks, now, changes);
   return changes;
 }
@@ -153,6 +177,8 @@ void HangWatch::CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, 
   const bool may_be_first = now - began_at_ < options_.first_steps_grace;
   std::vector<int64_t> steps;
   std::vector<double> step_ms;
+  steps.reserve(ranks.size());
+  step_ms.reserve(ranks.size());
   for (const RankPulse& rank : ranks) {
     if (rank.step >= 0 || may_be_first) steps.push_back(rank.step < 0 ? 0 : rank.step + 1);
     if (rank.step >= 0) step_ms.push_back(rank.step_ms);
@@ -233,8 +259,10 @@ std::optional<HangVerdict> HangWatch::Update(const std::vector<RankPulse>& ranks
     if (known_.empty() || !open_.has_value()) BeginAnew(now);
     watching_ = true;
   }
+  const bool are_new = known_.empty();
+  MakePlaces(ranks);
   LeaveOut(StoppedFor(ranks), now);
-  const Changes changes = TakePulses(ranks, now);
+  const Changes changes = TakePulses(ranks, are_new, now);
   if (IsRestart(changes, ranks.size())) {
     BeginAnew(now);
     return Resume(now, "the hang is over: ranks were started anew");

@@ -25,7 +25,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "manager/switch/core.h"
 
 namespace taskd::manager {
@@ -58,7 +57,7 @@ class HangWatch {
   // The settings hold from the next Update on.
   void SetOptions(const HangOptions& options) { options_ = options; }
 
-  // `ranks`: JobPulse::ranks. `steps_on`: they are to mark their steps. Returns a
+  // `ranks`: JobPulse::ranks, by rank. `steps_on`: they are to mark their steps. Returns a
   // verdict when it changes: once when the job hangs, once when it goes on or has ended.
   std::optional<HangVerdict> Update(const std::vector<RankPulse>& ranks, bool steps_on, SteadyTime now);
 
@@ -85,10 +84,13 @@ class HangWatch {
   };
 
   void BeginAnew(SteadyTime now);
-  // What of the time since the last Update most ranks were stopped.
+  // What of the time since the last Update most ranks were stopped; of ranks that have a place.
   Seconds StoppedFor(const std::vector<RankPulse>& ranks) const;
   void LeaveOut(Seconds stopped, SteadyTime now);
-  Changes TakePulses(const std::vector<RankPulse>& ranks, SteadyTime now);
+  // All ranks have a place in known_ from now on; a new one's is as it is now.
+  void MakePlaces(const std::vector<RankPulse>& ranks);
+  // `are_new`: no rank was known before.
+  Changes TakePulses(const std::vector<RankPulse>& ranks, bool are_new, SteadyTime now);
   // Of the ranks that mark steps, or may still be in their first one.
   void CountSteps(const std::vector<RankPulse>& ranks, SteadyTime now, Changes& changes);
   // Most ranks are other processes, or some are and the others were not patient for that yet.
@@ -104,14 +106,14 @@ class HangWatch {
   HangVerdict Describe(const std::vector<RankPulse>& ranks, SteadyTime now, Seconds limit) const;
 
   HangOptions options_;
-  absl::flat_hash_map<int, RankPulse> known_;
-  std::deque<double> step_s_;  // the newest, oldest first
-  int ended_steps_ = 0;        // since the (re)start; counts to 2
-  int64_t reached_ = -1;       // the step that most ranks have
-  bool patient_once_ = false;  // a few ranks were started anew since most have ended a step
-  bool marks_seen_ = false;    // some rank has ever made one
-  bool watching_ = false;      // there was something to judge by at the last Update
-  bool patient_ = false;       // the last marks were of a checkpoint or of the data loader alone
+  std::vector<RankPulse> known_;  // by rank; one that has gone stays: it may come back as another process
+  std::deque<double> step_s_;     // the newest, oldest first
+  int ended_steps_ = 0;           // since the (re)start; counts to 2
+  int64_t reached_ = -1;          // the step that most ranks have
+  bool patient_once_ = false;     // a few ranks were started anew since most have ended a step
+  bool marks_seen_ = false;       // some rank has ever made one
+  bool watching_ = false;         // there was something to judge by at the last Update
+  bool patient_ = false;          // the last marks were of a checkpoint or of the data loader alone
   double longest_slow_s_ = 0;
   SteadyTime began_at_;
   SteadyTime step_at_;  // the last step ended

@@ -240,6 +240,24 @@ TEST_F(HangWatchTest, TheRestOfTheRanksStillHangs) {
   EXPECT_EQ(watch_.open()->ranks, 7);
 }
 
+// In whatever order: each is compared with what it was itself.
+TEST_F(HangWatchTest, RanksComeLaterAndComeBack) {
+  const std::vector<RankPulse> all = ranks_;
+  ranks_ = {all[2], all[5]};
+  Train(10);
+  const RankPulse gone = ranks_.front();
+  ranks_ = {all[0], ranks_.back(), all[7]};
+  ranks_.front().step = ranks_.back().step = gone.step;
+  ASSERT_FALSE(Look().has_value());
+  EXPECT_EQ(SecondsToVerdict(100), 29) << "who is new has not ended a step";
+  ranks_.insert(ranks_.begin() + 1, gone);
+  EXPECT_FALSE(Look().has_value()) << "nor has who is back";
+  ++ranks_[1].step;
+  std::optional<HangVerdict> over = Look();
+  ASSERT_TRUE(over.has_value());
+  EXPECT_FALSE(over->hung);
+}
+
 TEST_F(HangWatchTest, NewProcessesBeginAnew) {
   Train(10);
   ASSERT_EQ(SecondsToVerdict(100), 30);

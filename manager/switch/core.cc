@@ -640,9 +640,9 @@ JobSnapshot ManagerCore::Snapshot() const {
 JobPulse ManagerCore::Pulse() const {
   struct Beat {
     const Rank* rank;
+    int number;  // here, too: the ranks lie far apart
     bool is_seen;
   };
-  const auto number = [](const Beat& beat) { return beat.rank->number(); };
   JobPulse pulse;
   std::vector<Beat> beats;
   std::lock_guard lock(mutex_);
@@ -653,13 +653,12 @@ JobPulse ManagerCore::Pulse() const {
     const bool is_seen = SilenceOf(node) < kSilent;
     pulse.is_seen = pulse.is_seen || is_seen;
     for (const Rank& rank : node.ranks) {
-      if (rank.report.attached) beats.push_back({&rank, is_seen});
+      if (rank.report.attached) beats.push_back({&rank, rank.number(), is_seen});
     }
   }
-  if (std::ranges::adjacent_find(beats, std::ranges::greater_equal(), number) != beats.end()) {
-    std::ranges::sort(beats, {},
-                      [](const Beat& beat) { return std::pair(beat.rank->number(), beat.rank->attached_as); });
-    const auto is_same = [&number](const Beat& a, const Beat& b) { return number(a) == number(b); };
+  if (std::ranges::adjacent_find(beats, std::ranges::greater_equal(), &Beat::number) != beats.end()) {
+    std::ranges::sort(beats, {}, [](const Beat& beat) { return std::pair(beat.number, beat.rank->attached_as); });
+    const auto is_same = [](const Beat& a, const Beat& b) { return a.number == b.number; };
     beats.erase(std::unique(beats.begin(), beats.end(), is_same), beats.end());
   }
   pulse.ranks.reserve(beats.size());

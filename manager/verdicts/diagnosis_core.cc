@@ -125,6 +125,7 @@ void DiagnosisCore::Folds(uint64_t stream, FoldBatch batch) {
 }
 
 std::shared_ptr<const diagnosis::Report> DiagnosisCore::report() const {
+  asked_ = true;
   std::lock_guard lock(report_mutex_);
   return report_;
 }
@@ -169,7 +170,7 @@ void DiagnosisCore::Run() {
     SteadyTime now = steady_clock::now();
     std::optional<SteadyTime> due;
     auto at = [&](SteadyTime time) { due = due.has_value() ? std::min(*due, time) : time; };
-    if (unpublished_) at(published_at_ + kRefresh);
+    if (unpublished_) at(published_at_ + Refresh());
     // As of the last round: what has become due since, while this thread did not run, is still to be judged.
     if (feed_.waits_for_time(Nanoseconds(round_at_))) at(now + kTick);
     if (unsaved_) at(saved_at_ + kSaveAgain);
@@ -225,7 +226,7 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
     stats_.busy_s += std::chrono::duration<double>(judged - now).count();
     if (mail) stats_.lag_s = std::chrono::duration<double>(judged - oldest).count();
   }
-  if (changed || (unpublished_ && now - published_at_ >= kRefresh)) Publish(changed, now);
+  if (changed || (unpublished_ && now - published_at_ >= Refresh())) Publish(changed, now);
 }
 
 void DiagnosisCore::CountOpened(const diagnosis::Report& report) {
@@ -240,6 +241,7 @@ void DiagnosisCore::CountOpened(const diagnosis::Report& report) {
 }
 
 void DiagnosisCore::Publish(bool changed, SteadyTime now) {
+  asked_ = false;
   auto report = std::make_shared<const diagnosis::Report>(feed_.report());
   if (changed) CountOpened(*report);  // before it is seen
   unpublished_ = false;

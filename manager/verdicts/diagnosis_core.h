@@ -9,12 +9,13 @@
 // 2. One thread empties all mailboxes at once, a hundred times a second at most, feeds the engine (DiagnosisFeed)
 //    and lets it judge. It sleeps while nothing can change.
 // 3. The report is immutable and shared. Subscribers are called when a verdict or the state has changed, nobody is
-//    called for a new step; `report()` is at most kRefresh old.
+//    called for a new step; `report()` is at most kRefreshUnasked old.
 // 4. Verdicts are given to `Save` after they were published: at once when one opens, clears or names something else,
 //    else every kSaveAgain at most.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -74,7 +75,10 @@ class DiagnosisCore {
   };
 
   static constexpr size_t kMaxKeptVerdicts = 200;
+  // A report without news is made as often, which takes a look at all ranks: where somebody has asked since the last
+  // one, and where nobody has.
   static constexpr std::chrono::milliseconds kRefresh{200};
+  static constexpr std::chrono::milliseconds kRefreshUnasked{1000};
   static constexpr std::chrono::seconds kSaveAgain{10};
 
   // `kept`: what Save was given last. `save` may be empty.
@@ -119,6 +123,7 @@ class DiagnosisCore {
   void Run();
   // Takes `inbox` apart.
   void Round(Inbox& inbox, SteadyTime oldest, SteadyTime now);
+  std::chrono::milliseconds Refresh() const { return asked_ ? kRefresh : kRefreshUnasked; }
   void Publish(bool changed, SteadyTime now);
   void CountOpened(const diagnosis::Report& report);
   void SaveIfDue(SteadyTime now, bool last);
@@ -146,6 +151,8 @@ class DiagnosisCore {
   size_t taken_bytes_ = 0;  // of the inbox that the thread has taken, until the engine has it
   SteadyTime inbox_since_;
   Stats stats_;
+
+  mutable std::atomic<bool> asked_{false};  // for the report, since it was made
 
   mutable std::mutex report_mutex_;  // guards from here; never taken together with mutex_
   std::shared_ptr<const diagnosis::Report> report_;

@@ -16,14 +16,6 @@ size_t BytesOf(const GroupInfo& group) {
   return sizeof(GroupInfo) + group.name.size() + group.label.size() + group.members.size() * sizeof(MemberRun);
 }
 
-// Of ranks as launchers number them: node after node, all nodes alike. -1 where the ranks of the node do not look so.
-int FirstRank(const std::map<int, bool>& reported) {
-  if (reported.empty()) return -1;
-  int first = reported.begin()->first;
-  int count = static_cast<int>(reported.size());
-  return reported.rbegin()->first == first + count - 1 && first % count == 0 ? first : -1;
-}
-
 }  // namespace
 
 size_t BytesOf(const FoldBatch& batch) {
@@ -39,6 +31,13 @@ size_t BytesOf(const FoldBatch& batch) {
 }
 
 DiagnosisFeed::DiagnosisFeed(const Options& options) : options_(options), engine_(options.engine) {}
+
+int DiagnosisFeed::FirstRank(const Reported& reported) {
+  if (reported.empty()) return -1;
+  int first = reported.begin()->first;
+  int count = static_cast<int>(reported.size());
+  return reported.rbegin()->first == first + count - 1 && first % count == 0 ? first : -1;
+}
 
 DiagnosisFeed::Rank& DiagnosisFeed::At(int rank) {
   if (ranks_.size() <= static_cast<size_t>(rank)) ranks_.resize(static_cast<size_t>(rank) + 1);
@@ -161,8 +160,7 @@ void DiagnosisFeed::Ranks(uint64_t id, const std::vector<RankPresence>& ranks) {
   auto found = streams_.find(id);
   if (found == streams_.end()) return;
   Stream& stream = found->second;
-  std::map<int, bool> before = std::move(stream.reported);
-  stream.reported.clear();
+  const Reported before = std::exchange(stream.reported, {});
   for (const RankPresence& presence : ranks) {
     if (InRange(presence.rank)) stream.reported[presence.rank] = presence.attached;
     if (stream.reported.size() >= static_cast<size_t>(kMaxRanksPerNode)) break;

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "common/rank_report.h"
 #include "diagnosis/engine.h"
 #include "marks/step_fold.h"
@@ -131,6 +132,7 @@ class DiagnosisFeed {
     std::optional<bool> communication_on, steps_on;
     std::optional<uint64_t> stopped_ms;  // as its stream has said last; none: not yet
   };
+  using Reported = absl::btree_map<int, bool>;  // rank -> attached
   struct Stream {
     int node = 0;
     std::string host;
@@ -139,11 +141,13 @@ class DiagnosisFeed {
     bool replaced = false;  // its proxy has connected anew
     uint64_t away_since_ns = 0;
     uint64_t proxy_dropped = 0;
-    std::map<int, bool> reported;  // rank -> attached, of the newest Ranks
-    std::vector<int> owned;        // some may have another owner by now
+    Reported reported;       // of the newest Ranks
+    std::vector<int> owned;  // some may have another owner by now
     size_t owns = 0;
   };
 
+  // Of ranks as launchers number them: node after node, all nodes alike. -1 where the ranks of the node do not look so.
+  static int FirstRank(const Reported& reported);
   bool InRange(int rank) const { return rank >= 0 && rank < diagnosis::kMaxRanks; }
   Rank& At(int rank);
   // No connected node has it.
