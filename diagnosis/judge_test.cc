@@ -132,7 +132,7 @@ TEST_F(JudgeTest, AccusesTheRankWithEvidenceAndCost) {
   ASSERT_EQ(verdict.evidence.size(), 1u);
   EXPECT_EQ(verdict.evidence[0].feature, "own_time");
   EXPECT_EQ(verdict.evidence[0].reference, 100);
-  EXPECT_NEAR(verdict.evidence[0].value, 100 * std::exp(0.2), 1e-9);
+  EXPECT_NEAR(verdict.evidence[0].value, 100 * std::exp(0.2), 1e-6);
   EXPECT_EQ(verdict.evidence[0].peers, 7);
   EXPECT_NEAR(verdict.evidence[0].z, 20, 0.01);
   EXPECT_EQ(verdict.evidence[0].first_step, 90);

@@ -102,7 +102,7 @@ TEST_F(OwnTimeTest, ComparesARankWithItsPeers) {
   const OwnTime::Rank& rank = own_.rank(2);
   EXPECT_TRUE(rank.own.raised());
   EXPECT_EQ(rank.own.onset(), 40);
-  EXPECT_NEAR(rank.own.mean(), std::log(1.3), 1e-9);
+  EXPECT_NEAR(rank.own.mean(), std::log(1.3), 1e-8);
   EXPECT_NEAR(rank.own.mean_excess(), 30 * kMs, 1);
   EXPECT_EQ(rank.own_ns, 130 * kMs);
   EXPECT_EQ(rank.own_reference_ns, 100 * kMs);
@@ -397,7 +397,7 @@ TEST_F(OwnTimeTest, ComparesDataLoading) {
   const OwnTime::Rank& rank = own_.rank(1);
   EXPECT_TRUE(rank.data.raised());
   EXPECT_EQ(rank.data.onset(), 40);
-  EXPECT_NEAR(rank.data.mean(), 0.2, 1e-9) << "30 of 150 ms";
+  EXPECT_NEAR(rank.data.mean(), 0.2, 1e-8) << "30 of 150 ms";
   EXPECT_NEAR(rank.data.mean_excess(), 30 * kMs, 1);
   EXPECT_EQ(rank.data_reference_ns, 4 * kMs);
   EXPECT_FALSE(own_.common_data().raised());
