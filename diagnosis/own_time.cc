@@ -324,20 +324,21 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   const StepFold& fold = *own.fold;
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25) && !rank.on_cpu->own.IsRising(0.25)) {
-    rank.profiled = rank.deviating = rank.large = rank.profiled_busy = rank.cpu_wait.steps = 0;
+    rank.look = {};
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
   }
   if (fold.broken > 0) return;
   const double excess = rank.own_ns - rank.own_reference_ns;
+  Look& look = rank.look.Begin();
   const bool deviates = excess > kDeviatingShare * peers.cut_ns;
-  const double share = 1.0 / std::min(++rank.profiled, kProfiledSteps);
+  const double share = 1.0 / std::min(++look.profiled, kProfiledSteps);
 
   const auto tail = static_cast<double>(fold.tail_ns);
   const double tail_ratio = peers.tail_ns > 0 ? tail / peers.tail_ns : 1;
-  rank.tail_ratio += share * (tail_ratio - rank.tail_ratio);
+  look.tail_ratio += share * (tail_ratio - look.tail_ratio);
   const double tail_share = excess > 0 ? std::clamp((tail - peers.tail_ns) / excess, 0.0, 1.0) : 0;
-  rank.tail_share += share * (tail_share - rank.tail_share);
+  look.tail_share += share * (tail_share - look.tail_share);
   // Of steps that deviate only: a pause lies in forward, slow computation in everything.
   if (deviates && forward_own_ns < 0) forward_own_ns = ForwardOwnOf(peers);
   const bool by_peers = deviates && forward_own_ns > 0;
@@ -346,22 +347,22 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
     const double longer =
         by_peers ? static_cast<double>(fold.forward_own_ns) - forward_own_ns : forward - rank.forward_level_ns;
     const double part = std::clamp(longer / excess, 0.0, 1.0);
-    rank.forward_share += (part - rank.forward_share) / std::min(++rank.deviating, kProfiledSteps);
+    look.forward_share += (part - look.forward_share) / std::min(++look.deviating, kProfiledSteps);
     if (excess > kLargeShare * peers.cut_ns) {
-      const double weight = 1.0 / std::min(++rank.large, kProfiledSteps);
-      rank.large_share += weight * (part - rank.large_share);
-      rank.large_square += weight * (part * part - rank.large_square);
+      const double weight = 1.0 / std::min(++look.large, kProfiledSteps);
+      look.large_share += weight * (part - look.large_share);
+      look.large_square += weight * (part * part - look.large_square);
     }
   }
   if (deviates && fold.device_busy_ns > 0 && peers.busy_ns > 0) {
     const double longer = own.work_factor * static_cast<double>(fold.device_busy_ns) - peers.busy_ns;
     const double part = std::clamp(longer / excess, 0.0, 1.0);
-    rank.busy_share += (part - rank.busy_share) / std::min(++rank.profiled_busy, kProfiledSteps);
+    look.busy_share += (part - look.busy_share) / std::min(++look.profiled_busy, kProfiledSteps);
   }
   // Of all steps: of a short one it is only known about when it waited.
   if (fold.cpu_wait_ns > 0 && peers.cpu_wait_of_others) {
     const auto waited = static_cast<double>(fold.cpu_wait_ns);
-    CpuWait& mean = rank.cpu_wait;
+    CpuWait& mean = look.cpu_wait;
     const double weight = 1.0 / std::min(++mean.steps, kProfiledWaits);
     mean.ns += weight * (waited - mean.ns);
     mean.reference_ns += weight * (peers.cpu_wait_of_others->Without(waited) - mean.reference_ns);
@@ -370,8 +371,8 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));
-  const double gap_share = deviates ? std::min(1.0, longest / excess) : rank.longest_gap_share;
-  rank.longest_gap_share += share * (gap_share - rank.longest_gap_share);
+  const double gap_share = deviates ? std::min(1.0, longest / excess) : look.longest_gap_share;
+  look.longest_gap_share += share * (gap_share - look.longest_gap_share);
 }
 
 void OwnTime::CountSlowest(const Slowest& slowest) {
@@ -440,7 +441,7 @@ void OwnTime::Rank::BreakOff() {
   if (on_cpu->has_last_deviation) on_cpu.Begin().has_last_deviation = false;
 }
 
-double OwnTime::Rank::scatter() const {
+double OwnTime::Look::scatter() const {
   // Of a variable between 0 and 1: its variance, and the most that it can be.
   const double most = large_share * (1 - large_share);
   return large < kEnoughLarge || most < 0.05 ? 0 : (large_square - large_share * large_share) / most;
