@@ -188,19 +188,20 @@ void OwnTime::ForgetNoise(const std::vector<OwnView>& views, Class& peers) {
   for (const OwnView& own : views) {
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     rank.Rebase();
-    rank.noise = NoiseLevel();
+    rank.noise = {};
   }
+}
+
+const OwnTime::NoiseLevel& OwnTime::NoiseOfMany(Noise& noise) {
+  if (noise.IsYoung())
+    noise.level.one = std::max(noise.level.one, YoungSigma(noise.steps.sigma(), noise.ranks.sigma()));
+  return noise.level;
 }
 
 // Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom. Looked at
 // now and then: it takes a pass over all that is known.
-const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, int observations, Noise& noise,
-                                             NoiseLevel& level) {
-  if (peers > kLeaveOneOut) {
-    if (noise.IsYoung())
-      noise.level.one = std::max(noise.level.one, YoungSigma(noise.steps.sigma(), noise.ranks.sigma()));
-    return noise.level;
-  }
+const OwnTime::NoiseLevel& OwnTime::NoiseOfFew(int rank, size_t peers, int observations, Noise& noise,
+                                               NoiseLevel& level) {
   auto& [one, scales] = level;
   if (scales[0] > 0 && !noise.IsYoung() && (observations + rank) % kNoiseEvery != 0) return level;
   const bool pair = peers == 2;
@@ -253,7 +254,9 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     if (d > slowest.deviation) slowest = {own.rank, d};
     // Of many it is the same for all.
     if (!known || count <= kLeaveOneOut) {
-      const NoiseLevel& level = NoiseFor(own.rank, count, rank.own.observations(), noise, rank.noise);
+      const NoiseLevel& level = count > kLeaveOneOut
+                                    ? NoiseOfMany(noise)
+                                    : NoiseOfFew(own.rank, count, rank.own.observations(), noise, rank.noise.Begin());
       limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
       known = true;
     }
@@ -308,7 +311,7 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     state.has_last_deviation = true;
     state.missed = 0;
     if (!noise.steps.ready()) continue;
-    const NoiseLevel& level = NoiseFor(r, peers.views.size(), state.own.observations(), noise, state.noise);
+    const NoiseLevel& level = NoiseOfFew(r, peers.views.size(), state.own.observations(), noise, state.noise);
     Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
     tails.Apply(limits, state.own);
     // Who waits less than its peers loses no more than it is behind them.
@@ -598,7 +601,7 @@ std::optional<OwnTime::Fineness> OwnTime::OwnFineness(const Layout& layout, int 
   const Stream& stream = count >= 2 ? state.own : peers.drift;
   if (stream.observations() == 0) return std::nullopt;
   const Noise& noise = count >= kSmallClass ? peers.noise : shared_noise_;
-  const NoiseLevel& level = count < 2 ? class_noise_.level : count > kLeaveOneOut ? noise.level : state.noise;
+  const NoiseLevel& level = count < 2 ? class_noise_.level : count > kLeaveOneOut ? noise.level : *state.noise;
   Stream::Limits limits = {.dead = kOwnDead, .most = kOwnMost, .h = thresholds_};
   limits.SetNoise(std::max(kOwnSigma, level.one), level.scales);
   return Fineness{stream.SmallestRise(limits, steps), limits.sigma};

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "diagnosis/late.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
@@ -103,7 +104,7 @@ class OwnTime {
     double last_deviation = 0;
     bool has_last_deviation = false;
     bool has_device = false;  // whose times were in its steps
-    NoiseLevel noise;         // of its peers' own times
+    Late<NoiseLevel> noise;   // of its peers' own times; of one of few
 
     // Where it shows that the rank is slow by itself, if that is so. Who waits less than its peers is not slow for that.
     const Stream& slow() const {
@@ -192,8 +193,9 @@ class OwnTime {
                       const Thresholds& h);
   void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, const Thresholds& h, Slowest& slowest);
   void ObserveOnCpu(const PeerViews& peers, int64_t step, const Thresholds& h);
+  static const NoiseLevel& NoiseOfMany(Noise& noise);
   // `level`: the rank's, whose stream has had so many `observations`.
-  static const NoiseLevel& NoiseFor(int rank, size_t peers, int observations, Noise& noise, NoiseLevel& level);
+  static const NoiseLevel& NoiseOfFew(int rank, size_t peers, int observations, Noise& noise, NoiseLevel& level);
   // `forward_own_ns`: the peers' own time in forward; below 0: not worked out yet.
   void Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);
