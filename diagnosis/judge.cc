@@ -304,21 +304,22 @@ class Accuser {
     mean.knows_busy = true;
     for (int r : ranks) {
       const OwnTime::Rank& rank = in_.own.rank(r);
-      mean.knows_busy = mean.knows_busy && rank.profiled_busy > 0;
+      const OwnTime::Look& look = *rank.look;
+      mean.knows_busy = mean.knows_busy && look.profiled_busy > 0;
       mean.issue += rank.issue_ratio;
-      mean.tail += rank.tail_ratio;
-      mean.tail_share += rank.tail_share;
-      mean.longest += rank.longest_gap_share;
-      mean.forward += rank.forward_share;
-      mean.busy += rank.busy_share;
-      mean.cpu_wait += rank.cpu_wait.Share().value_or(0);
-      mean.scatter += rank.scatter();
+      mean.tail += look.tail_ratio;
+      mean.tail_share += look.tail_share;
+      mean.longest += look.longest_gap_share;
+      mean.forward += look.forward_share;
+      mean.busy += look.busy_share;
+      mean.cpu_wait += look.cpu_wait.Share().value_or(0);
+      mean.scatter += look.scatter();
       const Stream& slow = rank.slow();
       mean.spread += slow.mean() > 0 ? slow.spread() / slow.mean() : 0;
       mean.z += slow.z();
       mean.ratio += rank.own_reference_ns > 0 ? std::exp(RiseOf(rank)) : 1;
       intermittent += slow.intermittent() ? 1 : 0;
-      mean.knows_forward = mean.knows_forward || rank.deviating > 0;
+      mean.knows_forward = mean.knows_forward || look.deviating > 0;
     }
     const auto n = static_cast<double>(ranks.size());
     for (double* sum : {&mean.issue, &mean.tail, &mean.tail_share, &mean.longest, &mean.forward, &mean.busy,
@@ -373,8 +374,8 @@ class Accuser {
   // Where that is why.
   void AddCpuWait(int r, Verdict& verdict) const {
     const OwnTime::Rank& rank = in_.own.rank(r);
-    if (verdict.cause != Cause::kHost || rank.cpu_wait.Share().value_or(0) <= kCpuWaitShare) return;
-    Evidence evidence = MakeEvidence("cpu_wait", rank.cpu_wait.reference_ns / 1e6, rank.cpu_wait.ns / 1e6,
+    if (verdict.cause != Cause::kHost || rank.look->cpu_wait.Share().value_or(0) <= kCpuWaitShare) return;
+    Evidence evidence = MakeEvidence("cpu_wait", rank.look->cpu_wait.reference_ns / 1e6, rank.look->cpu_wait.ns / 1e6,
                                      rank.slow().z(), rank.slow().onset());
     evidence.peers = ClassOf(r).present - 1;
     verdict.evidence.push_back(evidence);

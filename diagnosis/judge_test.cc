@@ -132,7 +132,7 @@ TEST_F(JudgeTest, AccusesTheRankWithEvidenceAndCost) {
   ASSERT_EQ(verdict.evidence.size(), 1u);
   EXPECT_EQ(verdict.evidence[0].feature, "own_time");
   EXPECT_EQ(verdict.evidence[0].reference, 100);
-  EXPECT_NEAR(verdict.evidence[0].value, 100 * std::exp(0.2), 1e-9);
+  EXPECT_NEAR(verdict.evidence[0].value, 100 * std::exp(0.2), 1e-6);
   EXPECT_EQ(verdict.evidence[0].peers, 7);
   EXPECT_NEAR(verdict.evidence[0].z, 20, 0.01);
   EXPECT_EQ(verdict.evidence[0].first_step, 90);
@@ -340,14 +340,15 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
     OwnTime::Rank& rank = own_.rank(5);
     rank.own = item.stream;
     rank.issue_ratio = item.issue_ratio;
-    rank.tail_ratio = item.tail_ratio;
-    rank.tail_share = item.tail_share;
-    rank.forward_share = item.forward_share;
-    rank.deviating = 20;
-    rank.large = 20;
-    rank.large_share = 0.5;
-    rank.large_square = item.scattered ? 0.5 : 0.26;
-    rank.longest_gap_share = item.longest_gap_share;
+    OwnTime::Look& look = rank.look.Begin();
+    look.tail_ratio = item.tail_ratio;
+    look.tail_share = item.tail_share;
+    look.forward_share = item.forward_share;
+    look.deviating = 20;
+    look.large = 20;
+    look.large_share = 0.5;
+    look.large_square = item.scattered ? 0.5 : 0.26;
+    look.longest_gap_share = item.longest_gap_share;
     const std::vector<Accusation> accusations = Judge();
     ASSERT_EQ(accusations.size(), 1u) << item.why;
     const Verdict& verdict = accusations[0].verdict;
@@ -363,24 +364,26 @@ TEST_F(JudgeTest, ChoosesTheCauseByHowTheDeviationLooks) {
 TEST_F(JudgeTest, TellsASlowDeviceFromOneThatWaits) {
   OwnTime::Rank& rank = own_.rank(5);
   rank.own = Rise(0.2, 20);
+  OwnTime::Look& look = rank.look.Begin();
   for (const auto& [busy, cause] : {std::pair(0.4, Cause::kHost), std::pair(0.6, Cause::kCompute)}) {
-    rank.profiled_busy = 20;
-    rank.busy_share = busy;
+    look.profiled_busy = 20;
+    look.busy_share = busy;
     EXPECT_EQ(Judge()[0].verdict.cause, cause) << busy;
   }
-  rank.profiled_busy = 0;
-  rank.busy_share = 0;
+  look.profiled_busy = 0;
+  look.busy_share = 0;
   EXPECT_EQ(Judge()[0].verdict.cause, Cause::kCompute) << "nothing is known of the device";
 }
 
 TEST_F(JudgeTest, TellsOneThatComputesFromOneWhoseCpuOthersHave) {
   OwnTime::Rank& rank = own_.rank(5);
   rank.own = Rise(0.2, 20);
-  rank.cpu_wait = {.steps = 0, .ns = 0, .reference_ns = 3 * kMs, .own_ns = 120 * kMs, .own_reference_ns = 100 * kMs};
+  OwnTime::Look& look = rank.look.Begin();
+  look.cpu_wait = {.steps = 0, .ns = 0, .reference_ns = 3 * kMs, .own_ns = 120 * kMs, .own_reference_ns = 100 * kMs};
   for (const auto& [waits, ms, cause] :
        {std::tuple(20, 3 + 9.0, Cause::kCompute), {20, 3 + 11.0, Cause::kHost}, {2, 3 + 11.0, Cause::kCompute}}) {
-    rank.cpu_wait.steps = waits;
-    rank.cpu_wait.ns = ms * kMs;
+    look.cpu_wait.steps = waits;
+    look.cpu_wait.ns = ms * kMs;
     const Verdict verdict = Judge()[0].verdict;
     EXPECT_EQ(verdict.cause, cause) << waits << " steps, " << ms << " ms";
     ASSERT_EQ(verdict.evidence.size(), cause == Cause::kHost ? 2u : 1u);

@@ -97,10 +97,7 @@ void Layout::Refer(Rank& rank, size_t index, int id) {
 bool Layout::SetGroup(int rank, uint32_t index, const GroupInfo& info) {
   if (index >= kMaxGroupsOfRank) return false;
   Rank& touched = Touch(rank);
-  if (index >= touched.groups.size()) {
-    touched.groups.resize(index + 1, -1);
-    touched.unused.resize(index + 1);
-  }
+  if (index >= touched.groups.size()) touched.groups.resize(index + 1, -1);
   const int before = touched.groups[index];
   size_t members = 0;
   bool usable = Members::IsUsable(info.members);
@@ -113,8 +110,8 @@ bool Layout::SetGroup(int rank, uint32_t index, const GroupInfo& info) {
   int id = usable ? Intern(touched.place.node, info.name, info.members) : -1;
   usable = id >= 0;
   if (!usable && !info.members.empty()) id = Intern(touched.place.node, info.name, {});
-  const bool news = touched.groups[index] != id || touched.unused[index] == usable;
-  touched.unused[index] = !usable;
+  const bool news = touched.groups[index] != id || touched.unused->test(index) == usable;
+  if (!usable || touched.unused.begun()) touched.unused.Begin().set(index, !usable);
   if (touched.groups[index] != id) Refer(touched, index, id);
   if (id >= 0 && At(id).label.empty() && budget_.Grow(&At(id).charge, info.label.size())) {
     At(id).label = info.label;
@@ -129,9 +126,11 @@ void Layout::DropGroups(int rank, uint32_t first) {
   if (!known(rank)) return;
   Rank& touched = ranks_[static_cast<size_t>(rank)];
   if (first >= touched.groups.size()) return;
-  for (size_t index = first; index < touched.groups.size(); ++index) Refer(touched, index, -1);
+  for (size_t index = first; index < touched.groups.size(); ++index) {
+    Refer(touched, index, -1);
+    if (touched.unused.begun()) touched.unused.Begin().reset(index);
+  }
   touched.groups.resize(first);
-  touched.unused.resize(first);
   if (first == 0) touched.groups.shrink_to_fit();
   MarkDirty();
 }
@@ -322,8 +321,7 @@ std::vector<int> Layout::Unheard() const {
 std::vector<int> Layout::RanksWithUnusedGroups() const {
   std::vector<int> ranks;
   for (size_t r = 0; r < ranks_.size(); ++r) {
-    const std::vector<bool>& unused = ranks_[r].unused;
-    if (std::find(unused.begin(), unused.end(), true) != unused.end()) ranks.push_back(static_cast<int>(r));
+    if (ranks_[r].unused->any()) ranks.push_back(static_cast<int>(r));
   }
   return ranks;
 }

@@ -5,6 +5,7 @@
 // whose members nobody has declared.
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "diagnosis/group_budget.h"
+#include "diagnosis/late.h"
 #include "diagnosis/members.h"
 #include "diagnosis/rank_place.h"
 #include "marks/step_fold.h"
@@ -44,9 +46,10 @@ class Layout {
 
   struct Rank {
     RankPlace place;
-    bool known = false;                      // heard of
-    std::vector<int> groups;                 // global group, by the rank's own index
-    std::vector<bool> unused;                // by the same: its members are not used, whatever the rank said
+    bool known = false;       // heard of
+    std::vector<int> groups;  // global group, by the rank's own index
+    // By the same: its members are not used, whatever the rank said.
+    Late<std::bitset<kMaxGroupsOfRank>> unused;
     size_t members = 0;                      // declared ones, of all its groups
     std::vector<std::pair<int, int>> peers;  // (global rank, group) of its point-to-point operations
     uint64_t learned_at = 0;                 // what Learn has seen of its operations, and when, by changes_

@@ -188,19 +188,20 @@ void OwnTime::ForgetNoise(const std::vector<OwnView>& views, Class& peers) {
   for (const OwnView& own : views) {
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     rank.Rebase();
-    rank.noise = NoiseLevel();
+    rank.noise = {};
   }
+}
+
+const OwnTime::NoiseLevel& OwnTime::NoiseOfMany(Noise& noise) {
+  if (noise.IsYoung())
+    noise.level.one = std::max(noise.level.one, YoungSigma(noise.steps.sigma(), noise.ranks.sigma()));
+  return noise.level;
 }
 
 // Without the rank's own unrest. Two ranks have theirs in common, their difference: then without what is seldom. Looked at
 // now and then: it takes a pass over all that is known.
-const OwnTime::NoiseLevel& OwnTime::NoiseFor(int rank, size_t peers, int observations, Noise& noise,
-                                             NoiseLevel& level) {
-  if (peers > kLeaveOneOut) {
-    if (noise.IsYoung())
-      noise.level.one = std::max(noise.level.one, YoungSigma(noise.steps.sigma(), noise.ranks.sigma()));
-    return noise.level;
-  }
+const OwnTime::NoiseLevel& OwnTime::NoiseOfFew(int rank, size_t peers, int observations, Noise& noise,
+                                               NoiseLevel& level) {
   auto& [one, scales] = level;
   if (scales[0] > 0 && !noise.IsYoung() && (observations + rank) % kNoiseEvery != 0) return level;
   const bool pair = peers == 2;
@@ -253,7 +254,9 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     if (d > slowest.deviation) slowest = {own.rank, d};
     // Of many it is the same for all.
     if (!known || count <= kLeaveOneOut) {
-      const NoiseLevel& level = NoiseFor(own.rank, count, rank.own.observations(), noise, rank.noise);
+      const NoiseLevel& level = count > kLeaveOneOut
+                                    ? NoiseOfMany(noise)
+                                    : NoiseOfFew(own.rank, count, rank.own.observations(), noise, rank.noise.Begin());
       limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
       known = true;
     }
@@ -308,7 +311,7 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     state.has_last_deviation = true;
     state.missed = 0;
     if (!noise.steps.ready()) continue;
-    const NoiseLevel& level = NoiseFor(r, peers.views.size(), state.own.observations(), noise, state.noise);
+    const NoiseLevel& level = NoiseOfFew(r, peers.views.size(), state.own.observations(), noise, state.noise);
     Stream::Limits limits = MakeLimits(level.one, level.scales, kOwnSigma, kOwnDead, kOwnMost, h);
     tails.Apply(limits, state.own);
     // Who waits less than its peers loses no more than it is behind them.
@@ -324,20 +327,21 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   const StepFold& fold = *own.fold;
   const double forward = own.work_factor * static_cast<double>(fold.forward_ns);
   if (!rank.own.IsRising(0.25) && !rank.on_cpu->own.IsRising(0.25)) {
-    rank.profiled = rank.deviating = rank.large = rank.profiled_busy = rank.cpu_wait.steps = 0;
+    rank.look = {};
     rank.forward_level_ns += (forward - rank.forward_level_ns) * (rank.forward_level_ns > 0 ? kAverage : 1);
     return;
   }
   if (fold.broken > 0) return;
   const double excess = rank.own_ns - rank.own_reference_ns;
+  Look& look = rank.look.Begin();
   const bool deviates = excess > kDeviatingShare * peers.cut_ns;
-  const double share = 1.0 / std::min(++rank.profiled, kProfiledSteps);
+  const double share = 1.0 / std::min(++look.profiled, kProfiledSteps);
 
   const auto tail = static_cast<double>(fold.tail_ns);
   const double tail_ratio = peers.tail_ns > 0 ? tail / peers.tail_ns : 1;
-  rank.tail_ratio += share * (tail_ratio - rank.tail_ratio);
+  look.tail_ratio += share * (tail_ratio - look.tail_ratio);
   const double tail_share = excess > 0 ? std::clamp((tail - peers.tail_ns) / excess, 0.0, 1.0) : 0;
-  rank.tail_share += share * (tail_share - rank.tail_share);
+  look.tail_share += share * (tail_share - look.tail_share);
   // Of steps that deviate only: a pause lies in forward, slow computation in everything.
   if (deviates && forward_own_ns < 0) forward_own_ns = ForwardOwnOf(peers);
   const bool by_peers = deviates && forward_own_ns > 0;
@@ -346,22 +350,22 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
     const double longer =
         by_peers ? static_cast<double>(fold.forward_own_ns) - forward_own_ns : forward - rank.forward_level_ns;
     const double part = std::clamp(longer / excess, 0.0, 1.0);
-    rank.forward_share += (part - rank.forward_share) / std::min(++rank.deviating, kProfiledSteps);
+    look.forward_share += (part - look.forward_share) / std::min(++look.deviating, kProfiledSteps);
     if (excess > kLargeShare * peers.cut_ns) {
-      const double weight = 1.0 / std::min(++rank.large, kProfiledSteps);
-      rank.large_share += weight * (part - rank.large_share);
-      rank.large_square += weight * (part * part - rank.large_square);
+      const double weight = 1.0 / std::min(++look.large, kProfiledSteps);
+      look.large_share += weight * (part - look.large_share);
+      look.large_square += weight * (part * part - look.large_square);
     }
   }
   if (deviates && fold.device_busy_ns > 0 && peers.busy_ns > 0) {
     const double longer = own.work_factor * static_cast<double>(fold.device_busy_ns) - peers.busy_ns;
     const double part = std::clamp(longer / excess, 0.0, 1.0);
-    rank.busy_share += (part - rank.busy_share) / std::min(++rank.profiled_busy, kProfiledSteps);
+    look.busy_share += (part - look.busy_share) / std::min(++look.profiled_busy, kProfiledSteps);
   }
   // Of all steps: of a short one it is only known about when it waited.
   if (fold.cpu_wait_ns > 0 && peers.cpu_wait_of_others) {
     const auto waited = static_cast<double>(fold.cpu_wait_ns);
-    CpuWait& mean = rank.cpu_wait;
+    CpuWait& mean = look.cpu_wait;
     const double weight = 1.0 / std::min(++mean.steps, kProfiledWaits);
     mean.ns += weight * (waited - mean.ns);
     mean.reference_ns += weight * (peers.cpu_wait_of_others->Without(waited) - mean.reference_ns);
@@ -370,8 +374,8 @@ void OwnTime::Profile(const PeerViews& peers, const OwnView& own, double& forwar
   }
   double longest = 0;
   for (const OpFold& op : fold.ops) longest = std::max(longest, own.work_factor * static_cast<double>(op.max_gap_ns));
-  const double gap_share = deviates ? std::min(1.0, longest / excess) : rank.longest_gap_share;
-  rank.longest_gap_share += share * (gap_share - rank.longest_gap_share);
+  const double gap_share = deviates ? std::min(1.0, longest / excess) : look.longest_gap_share;
+  look.longest_gap_share += share * (gap_share - look.longest_gap_share);
 }
 
 void OwnTime::CountSlowest(const Slowest& slowest) {
@@ -440,7 +444,7 @@ void OwnTime::Rank::BreakOff() {
   if (on_cpu->has_last_deviation) on_cpu.Begin().has_last_deviation = false;
 }
 
-double OwnTime::Rank::scatter() const {
+double OwnTime::Look::scatter() const {
   // Of a variable between 0 and 1: its variance, and the most that it can be.
   const double most = large_share * (1 - large_share);
   return large < kEnoughLarge || most < 0.05 ? 0 : (large_square - large_share * large_share) / most;
@@ -597,7 +601,7 @@ std::optional<OwnTime::Fineness> OwnTime::OwnFineness(const Layout& layout, int 
   const Stream& stream = count >= 2 ? state.own : peers.drift;
   if (stream.observations() == 0) return std::nullopt;
   const Noise& noise = count >= kSmallClass ? peers.noise : shared_noise_;
-  const NoiseLevel& level = count < 2 ? class_noise_.level : count > kLeaveOneOut ? noise.level : state.noise;
+  const NoiseLevel& level = count < 2 ? class_noise_.level : count > kLeaveOneOut ? noise.level : *state.noise;
   Stream::Limits limits = {.dead = kOwnDead, .most = kOwnMost, .h = thresholds_};
   limits.SetNoise(std::max(kOwnSigma, level.one), level.scales);
   return Fineness{stream.SmallestRise(limits, steps), limits.sigma};

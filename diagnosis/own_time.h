@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "diagnosis/late.h"
 #include "diagnosis/layout.h"
 #include "diagnosis/own_view.h"
 #include "diagnosis/stats.h"
@@ -60,6 +61,25 @@ class OwnTime {
     int missed = 0;  // steps in a row of which nothing is known
   };
 
+  // How a deviation looks: means over its steps.
+  struct Look {
+    int profiled = 0;  // steps
+    int deviating = 0;
+    double forward_share = 0;  // of the excess: what the forward ranges hold
+    // The same of large excesses, and its mean square: where a pause is, all of it is.
+    double large_share = 0, large_square = 0;
+    int large = 0;
+    int profiled_busy = 0;  // steps that said what the device computed
+    double busy_share = 0;  // of the excess: that the device computed
+    CpuWait cpu_wait;
+    double tail_ratio = 1;         // of the time after the last operation to its peers'
+    double tail_share = 0;         // of the excess: what lies there
+    double longest_gap_share = 0;  // of the excess: the longest gap
+
+    // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
+    double scatter() const;
+  };
+
   // One rank, over the steps judged.
   struct Rank {
     Stream own;
@@ -73,20 +93,8 @@ class OwnTime {
     double average_own_ns = 0;  // exponential mean of own_ns
     double data_ns = 0, data_reference_ns = 0;
     double checkpoint_ns = 0, checkpoint_reference_ns = 0;
-    // How a deviation looks: means over its steps.
-    int profiled = 0;
-    int deviating = 0;
-    double forward_level_ns = 0;
-    double forward_share = 0;  // of the excess: what the forward ranges hold
-    // The same of large excesses, and its mean square: where a pause is, all of it is.
-    double large_share = 0, large_square = 0;
-    int large = 0;
-    int profiled_busy = 0;  // steps that said what the device computed
-    double busy_share = 0;  // of the excess: that the device computed
-    CpuWait cpu_wait;
-    double tail_ratio = 1;         // of the time after the last operation to its peers'
-    double tail_share = 0;         // of the excess: what lies there
-    double longest_gap_share = 0;  // of the excess: the longest gap
+    double forward_level_ns = 0;  // while nothing deviates
+    Late<Look> look;              // while something may
     // Issue latency: what it usually is (0: no device records), and what it is now as a share of that or of the peers'.
     double issue_level_ns = 0;
     double issue_ratio = 1;
@@ -96,7 +104,7 @@ class OwnTime {
     double last_deviation = 0;
     bool has_last_deviation = false;
     bool has_device = false;  // whose times were in its steps
-    NoiseLevel noise;         // of its peers' own times
+    Late<NoiseLevel> noise;   // of its peers' own times; of one of few
 
     // Where it shows that the rank is slow by itself, if that is so. Who waits less than its peers is not slow for that.
     const Stream& slow() const {
@@ -107,8 +115,6 @@ class OwnTime {
     void Rebase();
     // What is observed next has no step before it.
     void BreakOff();
-    // 1: the excess of a step lies in forward or outside of it, by turns; 0: always as much here as there, or not known.
-    double scatter() const;
   };
 
   // A step that is judged begins. Its folds, by rank, here and below.
@@ -187,8 +193,9 @@ class OwnTime {
                       const Thresholds& h);
   void ObservePeers(const PeerViews& peers, Class& peer_class, int64_t step, const Thresholds& h, Slowest& slowest);
   void ObserveOnCpu(const PeerViews& peers, int64_t step, const Thresholds& h);
+  static const NoiseLevel& NoiseOfMany(Noise& noise);
   // `level`: the rank's, whose stream has had so many `observations`.
-  static const NoiseLevel& NoiseFor(int rank, size_t peers, int observations, Noise& noise, NoiseLevel& level);
+  static const NoiseLevel& NoiseOfFew(int rank, size_t peers, int observations, Noise& noise, NoiseLevel& level);
   // `forward_own_ns`: the peers' own time in forward; below 0: not worked out yet.
   void Profile(const PeerViews& peers, const OwnView& own, double& forward_own_ns, Rank& rank);
   void ObserveIssues(const std::vector<OwnView>& owns);

@@ -59,7 +59,7 @@ double Stream::LimitOf(size_t scale, const Limits& limits, double known) const {
   double limit = limits.most;
   if (seen_ >= kLearn) {
     const double unknown = scale > 0 ? sigma / known : 0;
-    limit = std::min(std::max(base_, 0.0) + limits.dead + unknown, limits.most);
+    limit = std::min(std::max(base(), 0.0) + limits.dead + unknown, limits.most);
   }
   return LimitFor(limit, scale, limits);
 }
@@ -73,7 +73,7 @@ double Stream::LimitFor(double unequal, size_t scale, const Limits& limits) {
 
 void Stream::ShiftIn(size_t window, bool bit) {
   if (!bit && window_counts_[window] == 0) return;
-  Bits& bits = windows_[window];
+  Bits& bits = windows_.Begin()[window];
   const bool oldest = IsSet(bits, kSpikeWindow - 1);
   window_counts_[window] = static_cast<uint8_t>(window_counts_[window] + (bit ? 1 : 0) - (oldest ? 1 : 0));
   bits[1] = bits[1] << 1 | bits[0] >> 63;
@@ -138,6 +138,7 @@ void Stream::Remember(const Observation& now, const Limits& limits) {
   ShiftIn(kJumps, now.jump);
   ShiftIn(kBigSpikes, now.spike && now.d > limits.big);
   for (size_t level = 0; level < kLevels; ++level) ShiftIn(level, now.z > static_cast<double>(level) + 2);
+  if (windows_.begun() && window_counts_ == decltype(window_counts_){}) windows_ = {};
   const double weight = 1.0 / std::min(seen_, kSpikeWindow / 2);
   window_excess_ += weight * (now.excess - window_excess_);
   window_d_ += weight * (now.d - window_d_);
@@ -149,7 +150,7 @@ Stream::State Stream::WatchForRise(const Observation& now, const Limits& limits)
   if (risen_ > 1 || jumps_ >= limits.jumps) return RaiseBySum(now.step, limits);
   if (!now.spike || window_excess_ <= 0) return State::kQuiet;
   if (const std::optional<size_t> recurring = FindRecurring(limits)) {
-    return RaiseByRecurrence(now.step, windows_[*recurring]);
+    return RaiseByRecurrence(now.step, (*windows_)[*recurring]);
   }
   return State::kQuiet;
 }
@@ -162,21 +163,30 @@ void Stream::AddToSums(const Observation& now, const Limits& limits) {
   for (size_t scale = 0; scale < kScales && limits.sigmas[scale] > 0; ++scale) {
     const double z = scale == 0 ? now.z : (now.d - LimitOf(scale, limits, known)) / limits.sigmas[scale];
     AddTo(scale, now, std::clamp(z, -limits.clip, limits.clip));
-    if (sums_[scale].value == 0) continue;
-    const double risen = sums_[scale].value / limits.h[scale];
+    const float value = (*sums_)[scale].value;
+    if (value == 0) continue;
+    const double risen = value / limits.h[scale];
     if (risen <= risen_ || risen_ > 1) continue;
     risen_ = risen;
     lead_ = static_cast<uint8_t>(scale);
   }
-  mean_ = sums_[lead_].mean;
-  mean_excess_ = sums_[lead_].mean_excess;
+  mean_ = (*sums_)[lead_].mean;
+  mean_excess_ = (*sums_)[lead_].mean_excess;
+  // One whose noise is not known stands still.
+  const auto is_empty = [](const Sum& sum) { return sum.value == 0; };
+  if (risen_ == 0 && sums_.begun() && std::all_of(sums_->begin(), sums_->end(), is_empty)) sums_ = {};
 }
 
 // Where a step adds much more than all before it, the rise began there, and those were noise.
 void Stream::AddTo(size_t scale, const Observation& now, double z) {
-  Sum& sum = sums_[scale];
-  const float before = sum.value;
-  sum.value = std::max(0.0F, before + static_cast<float>(z - kDrift[scale]));
+  const float before = (*sums_)[scale].value;
+  const float value = std::max(0.0F, before + static_cast<float>(z - kDrift[scale]));
+  if (before == 0 && value == 0) {
+    rose_later_ |= static_cast<uint8_t>(1U << scale);
+    return;
+  }
+  Sum& sum = sums_.Begin()[scale];
+  sum.value = value;
   if (sum.value == 0 || (sum.value > kBegins * before && seen_ > kLearn)) {
     sum = {.value = sum.value};
     rose_later_ |= static_cast<uint8_t>(1U << scale);
@@ -212,7 +222,7 @@ double Stream::SmallestRise(const Limits& limits, int steps) const {
 
 Stream::State Stream::RaiseBySum(int64_t step, const Limits& limits) {
   if (jumps_ >= limits.jumps) lead_ = 0;
-  const Sum& lead = sums_[lead_];
+  const Sum& lead = (*sums_)[lead_];
   mean_ = lead.mean;
   mean_excess_ = lead.mean_excess;
   Rise& rise = rise_.Begin();
@@ -314,10 +324,10 @@ void Stream::TakeWindowMeans() {
 void Stream::BeginRaised(int64_t step, const Limits& limits) {
   Rise& rise = rise_.Begin();
   rise.scale = state_ == State::kLasting ? lead_ : 0;
-  rise.count = sums_[lead_].count;
+  rise.count = (*sums_)[lead_].count;
   const double sigma = std::max(limits.sigma, limits.sigmas[rise.scale]);
   const double finer = std::sqrt(kBlock[rise.scale] / kBlock[0]);
-  rise.z = finer * (mean_ - std::max(base_, 0.0)) / sigma;
+  rise.z = finer * (mean_ - std::max(base(), 0.0)) / sigma;
   rise.stands_out = false;
   Weigh(limits);
   rise.raised_step = step;

@@ -20,11 +20,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "diagnosis/late.h"
 #include "diagnosis/stats.h"
 
 namespace taskd::diagnosis {
@@ -52,35 +52,6 @@ Thresholds ThresholdsFor(double arl);
 
 // Of the noise at each scale, as if it were one observation's: that of a mean of n, times the root of n. 0: not known.
 using ScaleSigmas = std::array<float, kScales>;
-
-// What many never have: without memory until it begins; before that it is as new.
-template <typename T>
-class Late {
- public:
-  Late() = default;
-  Late(const Late& other) : value_(other.value_ ? std::make_unique<T>(*other.value_) : nullptr) {}
-  Late(Late&&) noexcept = default;
-  Late& operator=(Late other) noexcept {
-    value_ = std::move(other.value_);
-    return *this;
-  }
-  ~Late() = default;
-
-  const T& operator*() const { return value_ ? *value_ : Empty(); }
-  const T* operator->() const { return &**this; }
-  T& Begin() {
-    if (!value_) value_ = std::make_unique<T>();
-    return *value_;
-  }
-
- private:
-  static const T& Empty() {
-    static const T empty;
-    return empty;
-  }
-
-  std::unique_ptr<T> value_;
-};
 
 class Stream {
  public:
@@ -235,7 +206,7 @@ class Stream {
   static bool IsSet(const Bits& bits, int age) { return (bits[static_cast<size_t>(age / 64)] >> (age % 64) & 1) != 0; }
   int CountStarts(size_t window) const {
     if (window_counts_[window] <= 1) return window_counts_[window];
-    const Bits& bits = windows_[window];
+    const Bits& bits = (*windows_)[window];
     Bits starts = bits;
     for (int gap = 1; gap <= kGap; ++gap) {
       starts[0] &= ~(bits[0] >> gap | bits[1] << (64 - gap));
@@ -244,23 +215,24 @@ class Stream {
     return std::popcount(starts[0]) + std::popcount(starts[1]);
   }
 
-  // There are several of these for each rank: the members are in an order that leaves no gaps, first those that are
-  // looked at alone, and what most streams never have is apart.
+  // There are several of these for each rank, and each step looks at all of them: together no more than a line of a cache,
+  // and what most streams do not have at present is apart. Means as float are good for 8192 observations and more: what a
+  // step adds is far above their last digit.
   int seen_ = 0;
   int jumps_ = 0;                                  // the last steps, all of them
   std::array<uint8_t, kWindows> window_counts_{};  // bits that are set
   uint8_t rose_later_ = 0;                         // a bit a sum: it was empty before, or next to nothing
   uint8_t lead_ = 0;                               // which sum is the largest
   State state_ = State::kQuiet;
-  double base_ = 0;
-  double risen_ = 0;  // the largest of the sums, as a share of its threshold
+  float base_ = 0;
+  float risen_ = 0;  // the largest of the sums, as a share of its threshold
   Late<Rise> rise_;
-  std::array<Bits, kWindows> windows_{};
-  double window_excess_ = 0;  // exponential means over the spike window
-  double window_d_ = 0;
-  double mean_ = 0;  // of the leading sum; while raised exponential means
-  double mean_excess_ = 0;
-  std::array<Sum, kScales> sums_;
+  Late<std::array<Sum, kScales>> sums_;       // while one of them is above 0
+  Late<std::array<Bits, kWindows>> windows_;  // while a bit is set
+  float window_excess_ = 0;                   // exponential means over the spike window
+  float window_d_ = 0;
+  float mean_ = 0;  // of the leading sum; while raised exponential means
+  float mean_excess_ = 0;
 };
 
 // Of what many ranks never do.

@@ -121,14 +121,15 @@ bool Transfers::AddToStep(Now& now, const OpFold& op, int64_t step) {
   ++now.reporters;
   now.count = std::max(now.count, op.count);
   now.min_ns = std::min(now.min_ns, op.min_duration_ns);
-  if (op.op == CommOp::kAllToAll) now.bytes = std::max(now.bytes, static_cast<double>(op.bytes) / op.count);
+  if (op.op == CommOp::kAllToAll)
+    now.bytes = std::max(now.bytes, static_cast<float>(static_cast<double>(op.bytes) / op.count));
   return first;
 }
 
 // An all-to-all moves as much as the routing of tokens demands: its time counts by byte.
 double Transfers::LogTime(const Channel& channel, const Now& now) {
   const double time = std::log(static_cast<double>(now.min_ns));
-  return channel.op == CommOp::kAllToAll && now.bytes > 0 ? time - std::log(now.bytes) : time;
+  return channel.op == CommOp::kAllToAll && now.bytes > 0 ? time - std::log(static_cast<double>(now.bytes)) : time;
 }
 
 void Transfers::Observe(int64_t step, double arl_factor) {

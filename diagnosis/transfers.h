@@ -91,7 +91,7 @@ class Transfers {
   struct Now {
     int64_t step = -1;
     uint64_t min_ns = 0;
-    double bytes = 0;  // of one operation of an all-to-all, on the member with the most
+    float bytes = 0;  // of one operation of an all-to-all, on the member with the most
     uint32_t count = 0;
     int reporters = 0;
     int members = 0;

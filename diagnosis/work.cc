@@ -128,11 +128,13 @@ void WorkFit::Judge() {
 void Work::Regroup(int ranks, size_t classes) {
   ranks_.resize(static_cast<size_t>(ranks));
   classes_.resize(classes);
-  for (Rank& rank : ranks_) rank.seen_at = -2;
+  for (Late<Rank>& rank : ranks_) {
+    if (rank.begun()) rank.Begin().seen_at = -2;
+  }
 }
 
 void Work::ResetRank(int rank) {
-  if (static_cast<size_t>(rank) < ranks_.size()) ranks_[static_cast<size_t>(rank)] = Rank();
+  if (static_cast<size_t>(rank) < ranks_.size()) ranks_[static_cast<size_t>(rank)] = {};
 }
 
 double Work::OwnOf(const OwnView& view, bool by_full) {
@@ -142,11 +144,16 @@ double Work::OwnOf(const OwnView& view, bool by_full) {
 Work::Use Work::Listen(const std::vector<OwnView>& views) {
   bool any = false, all = true;
   for (const OwnView& view : views) {
+    const bool says = view.fold->works > 0;
+    if (!says && !ranks_[static_cast<size_t>(view.rank)].begun()) {
+      all = false;
+      continue;
+    }
     Rank& rank = At(view.rank);
     const bool usable = IsUsable(*view.fold);
     const float share = rank.steps == 0 ? 1 : kSaidShare;
     Blend(rank.said, usable ? 1 : 0, share);
-    Blend(rank.odd, view.fold->works > 0 && !usable ? 1 : 0, share);
+    Blend(rank.odd, says && !usable ? 1 : 0, share);
     rank.steps += usable ? 1 : 0;
     any = any || rank.said > 0.5F || rank.odd > 0.5F;
     all = all && rank.said > 0.5F && !rank.other_unit;
@@ -238,6 +245,7 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
   peers.shift = 0;
   if (peers.use != Use::kUsed) {
     for (const OwnView& view : views) {
+      if (peers.use == Use::kNone && !ranks_[static_cast<size_t>(view.rank)].begun()) continue;
       Rank& rank = At(view.rank);
       rank.used = false;
       rank.benefit = 1;
@@ -317,13 +325,13 @@ double Work::ShiftOf(size_t peer_class) const { return classes_[peer_class].shif
 // Not below what its peers take, or these would seem to take longer.
 double Work::WithBenefit(int rank, double time_ns, double reference_ns) const {
   if (static_cast<size_t>(rank) >= ranks_.size() || time_ns <= reference_ns) return time_ns;
-  return std::max(reference_ns, time_ns * static_cast<double>(ranks_[static_cast<size_t>(rank)].benefit));
+  return std::max(reference_ns, time_ns * static_cast<double>(ranks_[static_cast<size_t>(rank)]->benefit));
 }
 
 std::vector<Work::Load> Work::loads() const {
   std::vector<Load> loads;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    const Rank& rank = ranks_[i];
+    const Rank& rank = *ranks_[i];
     if (!rank.used || !rank.loaded || rank.more < kNotableLoad || rank.own_more < kNotableLoad) continue;
     loads.push_back({static_cast<int>(i), std::exp(rank.more), rank.loaded_since,
                      rank.loaded_since <= rank.first_step + kStartSteps, rank.explains});
@@ -334,7 +342,7 @@ std::vector<Work::Load> Work::loads() const {
 Work::Unusable Work::unusable() const {
   Unusable unusable;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    const Rank& rank = ranks_[i];
+    const Rank& rank = *ranks_[i];
     if (rank.silent) {
       unusable.silent.push_back(static_cast<int>(i));
     } else if (rank.odd > 0.5F) {

@@ -19,6 +19,7 @@
 #include <optional>
 #include <vector>
 
+#include "diagnosis/late.h"
 #include "diagnosis/own_view.h"
 
 namespace taskd::diagnosis {
@@ -136,9 +137,9 @@ class Work {
   void FollowLoad(Rank& rank, double more, double own_more, double spread, int64_t step);
   bool CountsOtherUnits(const Rank& rank, const WorkFit& fit) const;
   static double OwnOf(const OwnView& view, bool by_full);
-  Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  Rank& At(int rank) { return ranks_[static_cast<size_t>(rank)].Begin(); }
 
-  std::vector<Rank> ranks_;
+  std::vector<Late<Rank>> ranks_;  // those that ever said work, or were silent while their peers did
   std::vector<Class> classes_;
 };
 
