@@ -32,7 +32,7 @@ constexpr double kUnmeasured = 1.1;
 constexpr float kBegins = 2.25;  // times what a sum had before
 constexpr double kVisibly = 5;   // standard errors
 constexpr double kStillVisibly = 3;
-constexpr int kFewBlocks = 4;
+constexpr int kFewBlocks = 4;     // of the longest scale that is known: it tells of so many of its blocks, too
 constexpr double kClearly = 6;    // so that nobody had to be lucky
 constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
 

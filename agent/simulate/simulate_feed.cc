@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,9 @@ constexpr size_t kFoldBytes = 1'000'000;
 constexpr auto kAnswerTimeout = std::chrono::seconds(30);
 // As a proxy's reports while counters move, behind folds and in one write with them.
 constexpr auto kReportInterval = std::chrono::milliseconds(500);
+// A manager takes a stream without a word for 20 s for that of a proxy that was stopped. Of a large job connecting, and
+// the folds of a step, take longer.
+constexpr auto kAliveInterval = std::chrono::seconds(2);
 // Handshakes at a time: a manager refuses those of one host beyond its budget.
 constexpr size_t kConnecting = 8;
 
@@ -49,9 +53,15 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
 
   void Send(v1::NodeMessage message) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
-    if (ended_ || closing_) return;
-    queue_.push_back(std::move(message));
-    if (!writing_) WriteNext();
+    Push(std::move(message));
+  }
+
+  // With the lock; called every kAliveInterval.
+  void SayAlive() {
+    if (!std::exchange(silent_, true) || !queue_.empty()) return;
+    v1::NodeMessage message;
+    message.mutable_alive();
+    Push(std::move(message));
   }
 
   void Close() {
@@ -70,6 +80,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   void SendWithReport(v1::NodeMessage folds, int64_t step) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (ended_ || closing_) return;
+    silent_ = false;
     queue_.push_back(std::move(folds));
     for (v1::RankStatus& rank : *ranks_.mutable_ranks()) {
       rank.set_step(step);
@@ -114,6 +125,13 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   }
 
  private:
+  void Push(v1::NodeMessage message) {
+    if (ended_ || closing_) return;
+    silent_ = false;
+    queue_.push_back(std::move(message));
+    if (!writing_) WriteNext();
+  }
+
   void WriteNext() {
     if (ended_) return;
     if (!queue_.empty()) {
@@ -160,6 +178,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   std::deque<v1::NodeMessage> queue_;  // a deque keeps its front in place while more is added
   bool writing_ = false, closing_ = false, closed_ = false;
   bool answered_ = false, ended_ = false, done_ = false;
+  bool silent_ = false;  // since the last SayAlive()
   grpc::Status status_;
 };
 
@@ -230,14 +249,22 @@ class SimulatedProxies::Impl {
   absl::Status Begin(const simulate::Simulator& simulator) {
     Grow(simulator);
     nodes_ = simulator.node(simulator.ranks() - 1) + 1;
+    std::vector<v1::RankSet> ranks(static_cast<size_t>(nodes_));
+    for (int rank = 0; rank < simulator.ranks(); ++rank) {
+      v1::RankStatus* status = ranks[static_cast<size_t>(simulator.node(rank))].add_ranks();
+      status->set_rank(rank);
+      status->set_pid(1000 + rank);
+      status->set_attached(true);
+      status->set_step(-1);
+    }
+    alive_ = std::thread([this] { SayAlive(); });
     for (int node = 0; node < nodes_; ++node) {
       if (node % nodes_per_connection_ == 0) {
         absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = proto::ManagerDial(manager_, security_).Channel();
         if (!channel.ok()) return channel.status();
         stubs_.push_back(v1::NodeLink::NewStub(*std::move(channel)));
       }
-      streams_.push_back(std::make_unique<NodeStream>(&shared_, node));
-      NodeStream& stream = *streams_.back();
+      NodeStream& stream = AddStream(node);
       v1::NodeMessage hello;
       hello.mutable_hello()->set_node_rank(node);
       hello.mutable_hello()->set_host(absl::StrCat("node", node));
@@ -245,22 +272,26 @@ class SimulatedProxies::Impl {
       hello.mutable_hello()->set_version(TASKD_VERSION);
       hello.mutable_hello()->set_life(simulator.job().seed * 2 + 1);
       hello.mutable_hello()->set_says_alive(true);
-      v1::RankSet ranks;
-      for (int rank = 0; rank < simulator.ranks(); ++rank) {
-        if (simulator.node(rank) != node) continue;
-        v1::RankStatus* status = ranks.add_ranks();
-        status->set_rank(rank);
-        status->set_pid(1000 + rank);
-        status->set_attached(true);
-        status->set_step(-1);
-      }
-      stream.SetRanks(std::move(ranks));
+      stream.SetRanks(std::move(ranks[static_cast<size_t>(node)]));
       stream.Open(stubs_.back().get(), nodes_per_connection_ == 1);
       stream.Send(std::move(hello));
       absl::Status status = AwaitAnswers(kConnecting * static_cast<size_t>(nodes_per_connection_));
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
+  }
+
+  NodeStream& AddStream(int node) {
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    return *streams_.emplace_back(std::make_unique<NodeStream>(&shared_, node));
+  }
+
+  // A thread of its own: until End().
+  void SayAlive() {
+    std::unique_lock<std::mutex> lock(shared_.mutex);
+    while (!ending_changed_.wait_for(lock, kAliveInterval, [this] { return ending_; })) {
+      for (const auto& stream : streams_) stream->SayAlive();
+    }
   }
 
   // Until at most so many of the newest streams have had no answer.
@@ -346,6 +377,12 @@ class SimulatedProxies::Impl {
   }
 
   void End() {
+    {
+      std::lock_guard<std::mutex> lock(shared_.mutex);
+      ending_ = true;
+    }
+    ending_changed_.notify_one();
+    if (alive_.joinable()) alive_.join();
     for (const auto& stream : streams_) stream->Cancel();
     std::unique_lock<std::mutex> lock(shared_.mutex);
     shared_.changed.wait(lock, [&] {
@@ -362,13 +399,16 @@ class SimulatedProxies::Impl {
   int nodes_ = 0;
   size_t answered_ = 0;  // streams, from the first on
   std::vector<std::unique_ptr<v1::NodeLink::Stub>> stubs_;
-  std::vector<std::unique_ptr<NodeStream>> streams_;
+  std::vector<std::unique_ptr<NodeStream>> streams_;  // grows with the lock
   std::vector<std::unique_ptr<Rank>> ranks_;
   uint64_t folds_ = 0;
   int nodes_per_connection_ = 1;
   int64_t step_ = -1;
   bool reports_ = false;  // with the folds of this step
   std::chrono::steady_clock::time_point reported_at_;
+  bool ending_ = false;  // with the lock
+  std::condition_variable ending_changed_;
+  std::thread alive_;
 };
 
 SimulatedProxies::SimulatedProxies() : impl_(std::make_unique<Impl>()) {}
