@@ -27,7 +27,7 @@ from ports import free_port  # noqa: E402
 
 JOB = "bench/scale"
 DEADLINE_S = 600
-FIRST_S = 5  # of a run: groups are sent once
+FIRST_STEPS = 3  # of a run: groups are sent once, and the job is learned
 
 
 def percentile(values, percent):
@@ -155,7 +155,7 @@ def measure_switches(program, folder, ranks, switches, **proxies):
 def measure_cost(program, folder, ranks, seconds, rate, **proxies):
     job = Job(program, folder, ranks, rate, **proxies)
     try:
-        time.sleep(FIRST_S)
+        job.wait(lambda: job.metrics()["taskd_folds_received_total"] >= FIRST_STEPS * ranks)
         before, lags_s = job.metrics(), []
         began, manager, proxies = time.monotonic(), cpu_s(job.manager.pid), cpu_s(job.proxies.pid)
         while time.monotonic() < began + seconds:
