@@ -152,6 +152,9 @@ double SlowdownOf(const diagnosis::Verdict& verdict) {
 }
 
 void AddAccused(const View& view, MetricsText& metrics) {
+  metrics.Begin("taskd_rank_slowdown_ratio", "gauge",
+                "Ranks of open verdicts: how much slower than their peers what the verdict is about was.");
+  if (std::ranges::none_of(view.report->verdicts, &diagnosis::Verdict::open)) return;
   std::map<int, int> nodes;  // by rank
   for (const JobSnapshot::Node& node : view.snapshot.nodes) {
     for (const RankReport& rank : node.ranks) {
@@ -181,8 +184,6 @@ void AddAccused(const View& view, MetricsText& metrics) {
       accuse(link.b, verdict);
     }
   }
-  metrics.Begin("taskd_rank_slowdown_ratio", "gauge",
-                "Ranks of open verdicts: how much slower than their peers what the verdict is about was.");
   for (const auto& [rank, entry] : accused) {
     const auto node = nodes.find(rank);
     const std::string node_text = node == nodes.end() ? "" : absl::StrCat(node->second);

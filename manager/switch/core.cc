@@ -31,6 +31,8 @@ struct Attached {
 };
 
 void SetRivalsAside(std::vector<Attached>& attached, JobSnapshot& snapshot) {
+  // Nodes come by their numbers, and so do ranks as launchers number them.
+  if (std::ranges::adjacent_find(attached, std::ranges::greater_equal(), &Attached::rank) == attached.end()) return;
   std::sort(attached.begin(), attached.end());
   for (size_t i = 1, first = 0; i < attached.size(); ++i) {
     if (attached[i].rank != attached[first].rank) {
