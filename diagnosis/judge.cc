@@ -248,10 +248,10 @@ class Accuser {
   }
   // It is slow while it has a CPU, and not as ranks of this job are for a while now and then: that is no gust of others.
   bool IsItsOwn(int rank) const {
-    const Stream& on_cpu = in_.own.rank(rank).on_cpu->own;
-    return on_cpu.IsClear() && !on_cpu.intermittent() && !on_cpu.IsFading() &&
-           StepsNs(on_cpu.onset()) >= Bar::kOnCpuNs &&
-           !in_.own.on_cpu_weather().Explains(rank, ClassOf(rank).present, StepsNs(on_cpu.returned()));
+    const Stream* on_cpu = in_.own.rank(rank).on_cpu_rise();
+    return on_cpu != nullptr && on_cpu->IsClear() && !on_cpu->intermittent() && !on_cpu->IsFading() &&
+           StepsNs(on_cpu->onset()) >= Bar::kOnCpuNs &&
+           !in_.own.on_cpu_weather().Explains(rank, ClassOf(rank).present, StepsNs(on_cpu->returned()));
   }
   // Of steps alone: time that is remembered ends some hundred steps ago.
   double StepsNs(int64_t onset) const { return static_cast<double>(in_.step - onset + 1) * in_.period_ns; }
@@ -418,8 +418,8 @@ class Accuser {
   // Others may have hidden it at first.
   int64_t FirstSlowStep(const OwnTime::Rank& rank) const {
     const int64_t first = FirstStep(rank.slow());
-    const Stream& on_cpu = rank.on_cpu->own;
-    return on_cpu.raised() && on_cpu.mean_excess() > 0 ? std::min(first, FirstStep(on_cpu)) : first;
+    const Stream* on_cpu = rank.on_cpu_rise();
+    return on_cpu != nullptr ? std::min(first, FirstStep(*on_cpu)) : first;
   }
 
   // The one of `ranks` that loses the most.

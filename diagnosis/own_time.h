@@ -106,11 +106,13 @@ class OwnTime {
     bool has_device = false;  // whose times were in its steps
     Late<NoiseLevel> noise;   // of its peers' own times; of one of few
 
-    // Where it shows that the rank is slow by itself, if that is so. Who waits less than its peers is not slow for that.
-    const Stream& slow() const {
-      const Stream& other = on_cpu->own;
-      return own.raised() || !other.raised() || other.mean_excess() <= 0 ? own : other;
+    // What it takes without waiting, while that is raised; else null. Who waits less than its peers is not slow for that.
+    const Stream* on_cpu_rise() const {
+      const Stream& stream = on_cpu->own;
+      return stream.raised() && stream.mean_excess() > 0 ? &stream : nullptr;
     }
+    // Where it shows that the rank is slow by itself, if that is so.
+    const Stream& slow() const { return own.raised() || on_cpu_rise() == nullptr ? own : *on_cpu_rise(); }
     // Its times are other ones from now on: the past level is learned anew.
     void Rebase();
     // What is observed next has no step before it.
