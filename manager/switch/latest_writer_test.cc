@@ -1,5 +1,7 @@
 #include "manager/switch/latest_writer.h"
 
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -92,8 +94,12 @@ TEST(LatestWriterTest, OnceTheStorageGoesOnSavedMeansWrittenAgain) {
   LatestWriter<int> writer([&](int value) { return storage.Write(value); }, kShort);
   EXPECT_FALSE(writer.Save(1).ok());
   storage.GoOn();
-  absl::Status status;
-  for (int i = 0; i < 1000 && !(status = writer.Save(2)).ok(); ++i) {
+  // Until its thread comes to write, it is as if the storage still hung.
+  const auto deadline = std::chrono::steady_clock::now() + kLong;
+  absl::Status status = writer.Save(2);
+  while (!status.ok() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    status = writer.Save(2);
   }
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(storage.written().back(), 2);
