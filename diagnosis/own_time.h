@@ -112,7 +112,10 @@ class OwnTime {
       return stream.raised() && stream.mean_excess() > 0 ? &stream : nullptr;
     }
     // Where it shows that the rank is slow by itself, if that is so.
-    const Stream& slow() const { return own.raised() || on_cpu_rise() == nullptr ? own : *on_cpu_rise(); }
+    const Stream& slow() const {
+      const Stream* other = own.raised() ? nullptr : on_cpu_rise();
+      return other == nullptr ? own : *other;
+    }
     // Its times are other ones from now on: the past level is learned anew.
     void Rebase();
     // What is observed next has no step before it.
