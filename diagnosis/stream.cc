@@ -514,9 +514,10 @@ void Stream::Limits::SetNoise(double one, const ScaleSigmas& measured) {
       const double block = std::max(shorter, static_cast<double>(measured[scale]));
       const bool next = scale + 1 < kScales && measured[scale + 1] > 0;
       growth = next ? std::max(1.0, measured[scale + 1] / block) : block / shorter;
-      // A sum decides over twice a block: between this block and the next one, which are four times as long.
-      double of_sum = growth > kSteady ? block * std::sqrt(growth) : block;
-      if (scale == 0 && !next) of_sum = growth > kSteady ? kSteady * block : block;  // it hardly ends there
+      // A sum decides over twice a block: between this block and the next one, which are four times as long. Where only the
+      // first ones are known, noise that has grown that much hardly ends there.
+      const double more = scale == 0 && !next ? kSteady : std::sqrt(growth);
+      const double of_sum = growth > kSteady ? more * block : block;
       sigmas[scale] = scale == 0 ? of_sum : std::max(sigmas[scale - 1], of_sum);
       shorter = block;
     } else {

@@ -285,7 +285,8 @@ class ScaleNoise {
   // that may all change at once.
   void Update(double one, bool typical = false);
   // Without what one source contributed and, where it is one of a few that are compared with each other, without what is
-  // seldom (`typical`): that is its own doing there, too. Costs a pass over all blocks.
+  // seldom (`typical`): that is its own doing there, too. -1: of a pair, whose blocks are there twice, once of each sign.
+  // Costs a pass over all blocks.
   ScaleSigmas SigmasWithout(int source, double one, bool typical);
   // Sources have other numbers now.
   void ForgetSources() {

@@ -80,7 +80,6 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   void SendWithReport(v1::NodeMessage folds, int64_t step) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (ended_ || closing_) return;
-    silent_ = false;
     queue_.push_back(std::move(folds));
     for (v1::RankStatus& rank : *ranks_.mutable_ranks()) {
       rank.set_step(step);
@@ -127,7 +126,6 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
  private:
   void Push(v1::NodeMessage message) {
     if (ended_ || closing_) return;
-    silent_ = false;
     queue_.push_back(std::move(message));
     if (!writing_) WriteNext();
   }
@@ -136,6 +134,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
     if (ended_) return;
     if (!queue_.empty()) {
       writing_ = true;
+      silent_ = false;
       StartWrite(&queue_.front(), queue_.size() > 1 ? grpc::WriteOptions().set_buffer_hint() : grpc::WriteOptions());
     } else if (closing_ && !closed_) {
       closed_ = true;

@@ -1,7 +1,5 @@
 #include "manager/switch/latest_writer.h"
 
-#include <chrono>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -24,6 +22,7 @@ class Storage {
     changed_.notify_all();
     changed_.wait(lock, [this] { return !hangs_; });
     written_.push_back(value);
+    changed_.notify_all();
     return status_;
   }
   void Hang() {
@@ -42,6 +41,11 @@ class Storage {
   void WaitForWrites(size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kLong, [&] { return begun_.size() >= count; });
+  }
+  // False: it took too long.
+  bool WaitForMoreThan(size_t written) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kLong, [&] { return written_.size() > written; });
   }
   std::vector<int> written() {
     std::lock_guard lock(mutex_);
@@ -95,12 +99,12 @@ TEST(LatestWriterTest, OnceTheStorageGoesOnSavedMeansWrittenAgain) {
   EXPECT_FALSE(writer.Save(1).ok());
   storage.GoOn();
   // Until its thread comes to write, it is as if the storage still hung.
-  const auto deadline = std::chrono::steady_clock::now() + kLong;
-  absl::Status status = writer.Save(2);
-  while (!status.ok() && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  size_t written = 0;
+  absl::Status status;
+  do {
+    written = storage.written().size();
     status = writer.Save(2);
-  }
+  } while (!status.ok() && storage.WaitForMoreThan(written));
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(storage.written().back(), 2);
 }
