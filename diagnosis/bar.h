@@ -18,7 +18,7 @@ class Bar {
   static constexpr double kLargeShare = 0.2;            // of the step, for loading and transfers
   static constexpr double kGustNs = 8e9;                // where the job has shown what its unrest is like
   static constexpr double kStretchNs = 15e9;            // where it has not
-  static constexpr double kOnCpuNs = 4e9;               // of what is not waiting for a CPU that others have
+  static constexpr double kOnCpuNs = 3e9;               // of what is not waiting for a CPU that others have
 
   // `period_ns`: of a step. `has_device`: ranks compute on devices, which others leave alone.
   Bar(double period_ns, double min_cost_share, bool has_device)

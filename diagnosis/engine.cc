@@ -218,6 +218,8 @@ class Engine::Impl {
                         100 * fineness_.own_noise, 100 * fineness_.own_time->ratio);
     if (fineness_.more_steps > 0) {
       absl::StrAppend(&text, "; about ", fineness_.more_steps, " more steps are needed for 10 %");
+    } else {
+      text += "; 10 % cannot be told at all as long as they differ by so much";
     }
     if (young_) {
       absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",

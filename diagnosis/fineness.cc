@@ -10,7 +10,8 @@
 namespace taskd::diagnosis {
 namespace {
 
-constexpr int kMostSteps = 512;  // that a rise is said to be told in
+constexpr int kMostSteps = 512;      // that a rise is said to be told in
+constexpr int kMostAwaited = 10000;  // steps: what would take longer is as good as never told
 
 // The smallest one that would have been told; of the logarithm.
 struct RankRise {
@@ -112,7 +113,7 @@ class Finder {
 
   // More steps, about, until a tenth can be told of one like this.
   int StepsUntilTenth(const RankRise& now) const {
-    for (int steps = std::max(1, now.steps); steps < 1 << 20; steps += steps / 4 + 1) {
+    for (int steps = std::max(1, now.steps); steps < kMostAwaited; steps += steps / 4 + 1) {
       const std::optional<OwnTime::Fineness> rise = OwnRise(now.rank, steps);
       if (rise && std::expm1(rise->rise) <= 0.1) return steps - now.steps;
     }

@@ -327,10 +327,10 @@ std::optional<double> History::slowest_ratio() const {
     if (sample[kOwn] >= 0) known.push_back(sample[kOwn]);
   }
   if (known.empty()) return std::nullopt;
-  std::sort(known.begin(), known.end());
-  const float median = known[known.size() / 2];
+  const float slowest = *std::max_element(known.begin(), known.end());
+  const float median = UpperMedian(known);
   if (median <= 0) return std::nullopt;
-  return known.back() / median;
+  return slowest / median;
 }
 
 size_t History::bytes() const {

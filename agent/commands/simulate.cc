@@ -49,6 +49,7 @@ struct SimulateOptions {
   std::string manager;  // HOST:PORT; either this or `out`
   double rate = 0;      // steps a second towards a manager; 0: as fast as it takes them
   int nodes_per_connection = 64;
+  int distinct_steps = 0;  // 0: all
   proto::Security security;
 };
 
@@ -177,21 +178,24 @@ absl::Status WriteFiles(const std::string& out, simulate::Simulator& simulator) 
 
 absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator) {
   absl::StatusOr<std::unique_ptr<simulate::SimulatedProxies>> proxies =
-      simulate::SimulatedProxies::Connect(options.manager, options.security, simulator, options.nodes_per_connection);
+      simulate::SimulatedProxies::Connect(options.manager, options.security, simulator, options.nodes_per_connection,
+                                          options.distinct_steps > 0);
   if (!proxies.ok()) return proxies.status();
   const Clock::time_point begin = Clock::now();
   int steps = 0;
   {
     Progress progress(simulator.job().steps);
-    while (simulator.Next()) {
+    while (true) {
+      const bool is_new = options.distinct_steps == 0 || steps < options.distinct_steps;
+      if (is_new ? !simulator.Next() : steps >= simulator.job().steps) break;
       if (options.rate > 0) {
         std::this_thread::sleep_until(
             begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(steps / options.rate)));
       }
-      absl::Status status = (*proxies)->SendStep(simulator);
+      absl::Status status = is_new ? (*proxies)->SendStep(simulator) : (*proxies)->SendAgain();
       if (!status.ok()) return status;
+      progress.Show(is_new ? simulator.step() : steps);
       ++steps;
-      progress.Show(simulator.step());
     }
   }
   absl::Status status = (*proxies)->Finish();
@@ -287,6 +291,11 @@ absl::Status RunSimulate(const SimulateOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--rate ", options.rate, ": is for --manager only, in steps a second above 0"));
   }
+  constexpr int kLeastDistinct = 3;  // of the first one not all is known, and each ends with the next one
+  if (options.distinct_steps != 0 && (options.distinct_steps < kLeastDistinct || options.manager.empty())) {
+    return absl::InvalidArgumentError(absl::StrCat("--distinct-steps ", options.distinct_steps,
+                                                   ": is for --manager only, ", kLeastDistinct, " or more"));
+  }
   if (!options.manager.empty()) {
     absl::StatusOr<HostPort> address = ParseHostPort("--manager", options.manager);
     if (!address.ok()) return address.status();
@@ -331,6 +340,8 @@ class SimulateCommand : public Command {
     flags.Add("--nodes-per-connection", options_.nodes_per_connection, "nodes that share one; real ones have their own")
         .Positive()
         .ShowDefault();
+    flags.Add("--distinct-steps", options_.distinct_steps,
+              "steps towards the manager that are simulated; the others are these again, at little cost [all]");
     AddTlsFlags(flags, options_.security);
   }
 

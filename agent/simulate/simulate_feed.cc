@@ -188,10 +188,11 @@ class SimulatedProxies::Impl {
   ~Impl() { End(); }
 
   absl::Status Connect(const std::string& manager, const proto::Security& security,
-                       const simulate::Simulator& simulator, int nodes_per_connection) {
+                       const simulate::Simulator& simulator, int nodes_per_connection, bool keeps) {
     manager_ = manager;
     security_ = security;
     nodes_per_connection_ = nodes_per_connection;
+    keeps_ = keeps;
     absl::Status status = Begin(simulator);
     if (!status.ok()) return status;
     return AwaitAnswers(0);
@@ -209,14 +210,25 @@ class SimulatedProxies::Impl {
       for (const MarkRecord& mark : simulator.Marks(rank)) folded.fold.Add(mark);
     }
     step_ = simulator.step();
-    const auto now = std::chrono::steady_clock::now();
-    reports_ = now >= reported_at_ + kReportInterval;
-    if (reports_) reported_at_ = now;
+    BeginReports();
     return SendFolds();
   }
 
+  absl::Status SendAgain() {
+    if (kept_.empty()) return absl::FailedPreconditionError("there is no whole step that could be sent again");
+    if (sent_again_++ % kept_.size() == 0) MoveOn();
+    ++step_;
+    BeginReports();
+    for (auto& [node, message] : kept_[(sent_again_ - 1) % kept_.size()]) {
+      for (v1::RankStep& step : *message.mutable_folds()->mutable_steps()) step.set_number(++folds_);
+      absl::Status status = Send(node, message);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Finish() {
-    FinishFolds();
+    if (sent_again_ == 0) FinishFolds();  // else that step has come already
     absl::Status status = SendFolds();
     if (!status.ok()) return status;
     for (const auto& stream : streams_) stream->Close();  // after which nothing is sent
@@ -244,6 +256,29 @@ class SimulatedProxies::Impl {
     uint64_t groups_version = 0;  // sent
     int node = 0;
   };
+  using StepMessages = std::vector<std::pair<int, v1::NodeMessage>>;  // by node
+
+  void BeginReports() {
+    const auto now = std::chrono::steady_clock::now();
+    reports_ = now >= reported_at_ + kReportInterval;
+    if (reports_) reported_at_ = now;
+  }
+
+  // The steps that are kept become those behind the last one that was sent.
+  void MoveOn() {
+    const v1::RankStep& first = kept_.front().front().second.folds().steps(0);
+    const v1::RankStep& last = kept_.back().front().second.folds().steps(0);
+    const uint64_t length_ns = last.end_ns() - first.end_ns() + first.period_ns();
+    const int64_t steps = last.step() - first.step() + 1;
+    for (StepMessages& messages : kept_) {
+      for (auto& [node, message] : messages) {
+        for (v1::RankStep& step : *message.mutable_folds()->mutable_steps()) {
+          step.set_step(step.step() + steps);
+          step.set_end_ns(step.end_ns() + length_ns);
+        }
+      }
+    }
+  }
 
   absl::Status Begin(const simulate::Simulator& simulator) {
     Grow(simulator);
@@ -322,13 +357,15 @@ class SimulatedProxies::Impl {
     v1::NodeMessage message;
     int node = -1;
     size_t bytes = 0;
+    const uint64_t before = folds_;
     absl::Status status;
+    StepMessages kept;
     auto send = [&] {
       if (node < 0 || bytes == 0) return;
-      if (status.ok()) status = WaitFor(node);
-      NodeStream& stream = *streams_[static_cast<size_t>(node)];
-      if (status.ok() && reports_) stream.SendWithReport(std::exchange(message, {}), step_);
-      if (status.ok() && !reports_) stream.Send(std::exchange(message, {}));
+      if (keeps_) {
+        kept.emplace_back(node, message).second.mutable_folds()->clear_groups();
+      }
+      if (status.ok()) status = Send(node, std::move(message));
       message.Clear();
       bytes = 0;
     };
@@ -356,7 +393,22 @@ class SimulatedProxies::Impl {
       rank.ready.clear();
     }
     send();
+    const bool is_whole = keeps_ && folds_ - before == ranks_.size();
+    if (is_whole && kept.front().second.folds().steps(0).period_ns() > 0) kept_.push_back(std::move(kept));
     return status;
+  }
+
+  // Waits while the node has too much that the manager did not take yet.
+  absl::Status Send(int node, v1::NodeMessage message) {
+    absl::Status status = WaitFor(node);
+    if (!status.ok()) return status;
+    NodeStream& stream = *streams_[static_cast<size_t>(node)];
+    if (reports_) {
+      stream.SendWithReport(std::move(message), step_);
+    } else {
+      stream.Send(std::move(message));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status WaitFor(int node) {
@@ -402,6 +454,9 @@ class SimulatedProxies::Impl {
   std::vector<std::unique_ptr<Rank>> ranks_;
   uint64_t folds_ = 0;
   int nodes_per_connection_ = 1;
+  bool keeps_ = false;
+  std::vector<StepMessages> kept_;  // whole ones, with a step before them
+  uint64_t sent_again_ = 0;         // steps
   int64_t step_ = -1;
   bool reports_ = false;  // with the folds of this step
   std::chrono::steady_clock::time_point reported_at_;
@@ -416,14 +471,15 @@ SimulatedProxies::~SimulatedProxies() = default;
 absl::StatusOr<std::unique_ptr<SimulatedProxies>> SimulatedProxies::Connect(const std::string& manager,
                                                                             const proto::Security& security,
                                                                             const simulate::Simulator& simulator,
-                                                                            int nodes_per_connection) {
+                                                                            int nodes_per_connection, bool keeps) {
   std::unique_ptr<SimulatedProxies> proxies(new SimulatedProxies());
-  absl::Status status = proxies->impl_->Connect(manager, security, simulator, nodes_per_connection);
+  absl::Status status = proxies->impl_->Connect(manager, security, simulator, nodes_per_connection, keeps);
   if (!status.ok()) return status;
   return proxies;
 }
 
 absl::Status SimulatedProxies::SendStep(simulate::Simulator& simulator) { return impl_->SendStep(simulator); }
+absl::Status SimulatedProxies::SendAgain() { return impl_->SendAgain(); }
 absl::Status SimulatedProxies::Finish() { return impl_->Finish(); }
 int SimulatedProxies::nodes() const { return impl_->nodes(); }
 uint64_t SimulatedProxies::folds() const { return impl_->folds(); }

@@ -418,6 +418,10 @@ absl::Status ManagerCore::CheckReports(std::vector<RankReport>& reports) {
   if (!reports.empty() && reports.front().rank < 0) {
     return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", reports.front().rank, " is negative"));
   }
+  if (!reports.empty() && reports.back().rank > kMaxRankNumber) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks: rank ", reports.back().rank, " is above ", kMaxRankNumber, ", the largest one"));
+  }
   const auto twice = std::ranges::adjacent_find(reports, {}, &RankReport::rank);
   if (twice != reports.end()) {
     return absl::InvalidArgumentError(absl::StrCat("ranks: rank ", twice->rank, " is listed twice"));

@@ -45,6 +45,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 inline constexpr int kMaxNodes = 65536;
 inline constexpr int kMaxRanksPerNode = 4096;
 inline constexpr int kMaxExpectedRanks = 131072;
+inline constexpr int kMaxRankNumber = 1 << 30;  // of whatever launcher; so that one can count on from it
 inline constexpr size_t kMaxKnownRanks = 131072;  // of all nodes, those that have gone too
 inline constexpr std::chrono::minutes kForgetGoneAfter{10};
 // A connected proxy says something each second.
@@ -170,7 +171,7 @@ class ManagerCore {
   // rank and identity is closed. INVALID_ARGUMENT: a bad hello; RESOURCE_EXHAUSTED: too many nodes; UNAVAILABLE:
   // closed.
   absl::StatusOr<uint64_t> Connect(NodeHello hello, NodeSink* sink);
-  // All ranks of the node. INVALID_ARGUMENT: too many, negative or double ranks; RESOURCE_EXHAUSTED: more than
+  // All ranks of the node. INVALID_ARGUMENT: too many ranks, a negative, double or huge one; RESOURCE_EXHAUSTED: more than
   // kMaxKnownRanks with those of the other connected nodes; in both nothing was taken.
   absl::Status Report(uint64_t stream, std::vector<RankReport> ranks, SteadyTime now);
   // The proxy's word that it switched its ranks.

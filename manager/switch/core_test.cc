@@ -1,6 +1,7 @@
 #include "manager/switch/core.h"
 
 #include <atomic>
+#include <climits>
 #include <thread>
 
 #include "common/utf8.h"
@@ -367,6 +368,8 @@ TEST_F(ManagerCoreTest, BadReportsAreRefusedWhole) {
   FakeNode node;
   uint64_t stream = Connect(node, 0, {Attached(0)});
   EXPECT_THAT(std::string(core_.Report(stream, {Attached(1), Attached(-1)}, Now()).message()), HasSubstr("-1"));
+  EXPECT_THAT(std::string(core_.Report(stream, {Attached(INT_MAX), Attached(1)}, Now()).message()),
+              HasSubstr("2147483647 is above"));
   EXPECT_THAT(std::string(core_.Report(stream, {Attached(1), Attached(1)}, Now()).message()), HasSubstr("twice"));
   EXPECT_FALSE(core_.Report(stream, std::vector<RankReport>(kMaxRanksPerNode + 1), Now()).ok());
   EXPECT_EQ(core_.Snapshot().nodes[0].ranks.at(0).rank, 0);

@@ -4,7 +4,8 @@
 Starts a manager and one `taskd simulate`, whose proxies (8 ranks each, unless --ranks-per-node) connect as real ones do, report their ranks every second, and answer
 as if their ranks switched at once; --shared 1 gives each its own connection, too, as real ones have it. First the job stands still and is switched on and off with `taskd switch`, one after the other: the manager's own time from the request to
 the last rank's acknowledgement, and the time of the whole command. Then it runs with 1 step a second: CPU time and memory of the manager, also
-for each step of a rank that came (a machine that is too slow for the simulated job sends fewer than it should), and how long the last folds waited
+for each step of a rank that came (a machine that is too slow for the job gets fewer than it should). Only the first steps are simulated, and
+come again afterwards; what differs in them between ranks lasts then, so the diagnosis has more to look at than in a real job. And and how long the last folds waited
 until they were judged, as the manager says it every two seconds.
 
 Whatever protects the connections protects these: the job has a token, and all parts get it as those of a real job do.
@@ -27,7 +28,7 @@ from ports import free_port  # noqa: E402
 
 JOB = "bench/scale"
 DEADLINE_S = 600
-FIRST_STEPS = 3  # of a run: groups are sent once, and the job is learned
+FIRST_STEPS = 3  # beyond those that are simulated: groups are sent once, and the job is learned
 
 
 def percentile(values, percent):
@@ -54,7 +55,7 @@ def memory_mib(pid, field):
 class Job:
     """A manager, and simulated proxies at `rate` steps a second, after `fill_steps` as fast as it takes them."""
 
-    def __init__(self, program, folder, ranks, rate, fill_steps=0, simulate=None, shared=64, ranks_per_node=8):
+    def __init__(self, program, folder, ranks, rate, fill_steps=0, simulate=None, shared=64, ranks_per_node=8, distinct_steps=32):
         self.program, self.ranks = program, ranks
         simulate = simulate or program
         self.address = f"127.0.0.1:{free_port()}"
@@ -76,7 +77,8 @@ class Job:
                                 self.address], env=self.environment, stdout=self.log, stderr=self.log, check=True)
                 self.began = time.monotonic()
             self.proxies = self.start("simulate", "--ranks", str(ranks), "--tp", "8", "--pp", "8", "--steps", "1000000",
-                                      "--rate", str(rate), "--nodes-per-connection", str(shared), "--ranks-per-node", str(ranks_per_node), "--manager", self.address, program=simulate)
+                                      "--rate", str(rate), "--nodes-per-connection", str(shared), "--ranks-per-node", str(ranks_per_node),
+                                      "--distinct-steps", str(distinct_steps), "--manager", self.address, program=simulate)
             self.wait(lambda: self.switch(True)[0] == ranks)
             self.connected_s = time.monotonic() - self.began
         except BaseException:
@@ -88,7 +90,7 @@ class Job:
         self.pieces.append(piece)
         return piece
 
-    def wait(self, condition):
+    def wait(self, condition, pause_s=0.05):
         while True:
             for piece in self.pieces:
                 if piece.poll() is not None:
@@ -100,7 +102,7 @@ class Job:
                 pass
             if time.monotonic() - self.began > DEADLINE_S:
                 raise RuntimeError(f"not ready after {DEADLINE_S} s: {open(self.log.name).read()[-2000:]}")
-            time.sleep(0.05)
+            time.sleep(pause_s)
 
     def metrics(self):
         request = urllib.request.Request(f"http://{self.http}/metrics", headers={"Authorization": f"Bearer {self.view_token}"})
@@ -155,7 +157,7 @@ def measure_switches(program, folder, ranks, switches, **proxies):
 def measure_cost(program, folder, ranks, seconds, rate, **proxies):
     job = Job(program, folder, ranks, rate, **proxies)
     try:
-        job.wait(lambda: job.metrics()["taskd_folds_received_total"] >= FIRST_STEPS * ranks)
+        job.wait(lambda: job.metrics()["taskd_folds_received_total"] >= (FIRST_STEPS + proxies["distinct_steps"]) * ranks, 2)
         before, lags_s = job.metrics(), []
         began, manager, proxies = time.monotonic(), cpu_s(job.manager.pid), cpu_s(job.proxies.pid)
         while time.monotonic() < began + seconds:
@@ -190,9 +192,10 @@ def main():
     parser.add_argument("--simulate", help="the program of the simulated proxies, where that is another one")
     parser.add_argument("--shared", type=int, default=64, help="simulated proxies on one connection; real ones have a connection each")
     parser.add_argument("--ranks-per-node", type=int, default=8, help="more where there are fewer descriptors than nodes: one peer may have half")
+    parser.add_argument("--distinct-steps", type=int, default=32, help="then they come again: to simulate one takes ten times what the manager does")
     parser.add_argument("--json", help="also write all numbers here")
     arguments = parser.parse_args()
-    found, proxies = {}, {"simulate": arguments.simulate, "shared": arguments.shared, "ranks_per_node": arguments.ranks_per_node}
+    found, proxies = {}, {"simulate": arguments.simulate, "shared": arguments.shared, "ranks_per_node": arguments.ranks_per_node, "distinct_steps": arguments.distinct_steps}
     with tempfile.TemporaryDirectory(prefix="taskd-bench-") as folder:
         if arguments.switches > 0:
             found["switch"] = measure_switches(arguments.taskd, folder, arguments.ranks, arguments.switches, **proxies)

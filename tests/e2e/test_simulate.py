@@ -89,6 +89,7 @@ def test_switches_of_marks(stage):
     (["--shape", "round"], ["round"]),
     (["--shape", "intermittent:2"], ["intermittent:2"]),
     (["--rate", "3"], ["--rate"]),
+    (["--distinct-steps", "5"], ["--distinct-steps 5", "--manager"]),
     (["--manager", "127.0.0.1:1"], ["--manager"]),
 ], ids=" ".join)
 def test_wrong_value_is_one_line_and_nothing_is_written(stage, arguments, words):
@@ -135,6 +136,21 @@ def test_manager_is_fed_as_by_its_proxies(stage, manager):
         return json.loads(done.stdout)["verdicts"]
 
     assert wait_until(lambda: [(v["scope"], v["ids"]) for v in verdicts()] == [("rank", [5])], "the verdict on rank 5")
+
+
+def test_the_same_steps_again_are_a_longer_job(stage, manager):
+    text = simulate(stage, "--dp", "16", "--steps", "80", "--distinct-steps", "20", "--fault", "compute:5:1.5@2",
+                    "--manager", manager.address)
+    assert re.search(r"sent 80 steps of 16 ranks on 2 nodes", text), text
+
+    def report():
+        done = stage.run("diagnose", "--manager", manager.address, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    last = wait_until(lambda: (lambda r: r if r["steps"]["last"] >= 78 else None)(report()), "the last step")
+    assert last["coverage"] and all(rank["sufficient"] for rank in last["coverage"]), last["coverage"]
+    assert [(v["scope"], v["ids"]) for v in last["verdicts"]] == [("rank", [5])]
 
 
 def test_many_nodes_towards_a_manager(stage, manager):
