@@ -182,6 +182,7 @@ absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator
                                           options.distinct_steps > 0);
   if (!proxies.ok()) return proxies.status();
   const Clock::time_point begin = Clock::now();
+  Clock::time_point next = begin;
   int steps = 0;
   {
     Progress progress(simulator.job().steps);
@@ -189,8 +190,9 @@ absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator
       const bool is_new = options.distinct_steps == 0 || steps < options.distinct_steps;
       if (is_new ? !simulator.Next() : steps >= simulator.job().steps) break;
       if (options.rate > 0) {
-        std::this_thread::sleep_until(
-            begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(steps / options.rate)));
+        std::this_thread::sleep_until(next);
+        const auto period = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(1 / options.rate));
+        next = std::max(next + period, Clock::now());  // a step that took longer is not made up for
       }
       absl::Status status = is_new ? (*proxies)->SendStep(simulator) : (*proxies)->SendAgain();
       if (!status.ok()) return status;
