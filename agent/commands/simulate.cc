@@ -177,9 +177,8 @@ absl::Status WriteFiles(const std::string& out, simulate::Simulator& simulator) 
 }
 
 absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator) {
-  absl::StatusOr<std::unique_ptr<simulate::SimulatedProxies>> proxies =
-      simulate::SimulatedProxies::Connect(options.manager, options.security, simulator, options.nodes_per_connection,
-                                          options.distinct_steps > 0);
+  absl::StatusOr<std::unique_ptr<simulate::SimulatedProxies>> proxies = simulate::SimulatedProxies::Connect(
+      options.manager, options.security, simulator, options.nodes_per_connection, options.distinct_steps > 0);
   if (!proxies.ok()) return proxies.status();
   const Clock::time_point begin = Clock::now();
   Clock::time_point next = begin;
@@ -191,7 +190,8 @@ absl::Status Feed(const SimulateOptions& options, simulate::Simulator& simulator
       if (is_new ? !simulator.Next() : steps >= simulator.job().steps) break;
       if (options.rate > 0) {
         std::this_thread::sleep_until(next);
-        const auto period = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(1 / options.rate));
+        const auto period =
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(1 / options.rate));
         next = std::max(next + period, Clock::now());  // a step that took longer is not made up for
       }
       absl::Status status = is_new ? (*proxies)->SendStep(simulator) : (*proxies)->SendAgain();
