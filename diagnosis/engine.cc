@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,11 +39,12 @@ constexpr int kMaxIdleSteps = 24;  // without any comparison, until it may not a
 constexpr int kClockEvery = 4;     // steps between looks at the clocks
 constexpr int kSolveEvery = 16;
 constexpr double kPlannedShift = 0.03;  // of everybody's own time
-constexpr int kPlannedSteps = 10;       // until the new level is what is normal
-constexpr double kShiftSigmas = 4;      // of means over so many steps, until it is worth a note
-constexpr double kPauseFactor = 4;      // a step so much longer than the last ones is a pause,
-constexpr double kPauseOwnFactor = 2;   // of everybody where own times are so much longer, too
-constexpr size_t kEnoughRecent = 5;     // last ones, until that can be judged
+constexpr double kMostOfShift = 0.5;
+constexpr int kPlannedSteps = 10;      // until the new level is what is normal
+constexpr double kShiftSigmas = 4;     // of means over so many steps, until it is worth a note
+constexpr double kPauseFactor = 4;     // a step so much longer than the last ones is a pause,
+constexpr double kPauseOwnFactor = 2;  // of everybody where own times are so much longer, too
+constexpr size_t kEnoughRecent = 5;    // last ones, until that can be judged
 constexpr size_t kRecent = 15;
 constexpr int kKeepRestored = 60;             // steps
 constexpr int kOddNote = 100;                 // steps
@@ -380,6 +382,7 @@ class Engine::Impl {
     const bool shifted = std::abs(shift) > kPlannedShift && follows;
     planned_steps_ = shifted ? planned_steps_ + 1 : std::max(0, planned_steps_ - 1);
     planned_shift_ += shifted ? (shift - planned_shift_) / planned_steps_ : 0;
+    planned_wait_ += shifted ? (own_.common_wait_shift() - planned_wait_) / planned_steps_ : 0;
     shift_noise_.Add(shift);
     if (planned_steps_ == 3) planned_since_ = step - 2;
     if (planned_steps_ >= kPlannedSteps) {
@@ -395,14 +398,18 @@ class Engine::Impl {
   // Once it is known how far all ranks go up and down together for as long anyway: on a busy machine that says nothing.
   void NoteShift() {
     if (!shift_noise_.ready() || std::abs(planned_shift_) < kShiftSigmas * shift_noise_.sigma()) return;
-    const double percent = 100 * (std::exp(planned_shift_) - 1);
-    shift_note_ = {NoteKind::kDesign,
+    const double change = std::exp(planned_shift_) - 1;
+    const bool is_waiting = planned_wait_ / change > kMostOfShift;
+    std::string_view what = "the work or the machines changed for all";
+    if (is_waiting) {
+      what = change > 0 ? "most of that they wait for a CPU, because of other work or a limit"
+                        : "most of that is what they wait less for a CPU";
+    } else if (own_.mode() != OwnTime::Mode::kBulk && change > 0) {
+      what = "the work or the machines changed for all, or all wait for one in something that is not marked";
+    }
+    shift_note_ = {is_waiting ? NoteKind::kRestless : NoteKind::kDesign,
                    absl::StrFormat("since step %d all ranks take %.0f %% %s by themselves: %s", planned_since_,
-                                   std::abs(percent), percent > 0 ? "more" : "less",
-                                   own_.mode() == OwnTime::Mode::kBulk || percent < 0
-                                       ? "the work or the machines changed for all"
-                                       : "the work or the machines changed for all, or all wait for one in something "
-                                         "that is not marked"),
+                                   100 * std::abs(change), change > 0 ? "more" : "less", what),
                    planned_since_};
   }
 
@@ -590,8 +597,10 @@ class Engine::Impl {
                                     "the time that they took"),
                        last_step_});
     }
-    if (shift_note_.since_step >= 0) notes.push_back(shift_note_);
-    NoteWeather(notes);
+    const bool is_restless = NoteWeather(notes);
+    if (shift_note_.since_step >= 0 && !(is_restless && shift_note_.kind == NoteKind::kRestless)) {
+      notes.push_back(shift_note_);
+    }
     for (Note& note : NotesOn(own_.work(), [this](int64_t place) { return lives_.StepAt(place); })) {
       notes.push_back(std::move(note));
     }
@@ -603,15 +612,17 @@ class Engine::Impl {
     return notes;
   }
 
-  void NoteWeather(std::vector<Note>& notes) const {
+  // False: there is nothing to be said.
+  bool NoteWeather(std::vector<Note>& notes) const {
     const Weather& weather = own_.weather();
-    if (weather.rises() < kRestless || weather.ranks() < 2) return;
+    if (weather.rises() < kRestless || weather.ranks() < 2) return false;
     const double share = weather.cost_ns(lives_.PlaceOf(last_step_)) / std::max(1.0, periods_.recent_ns());
     notes.push_back({NoteKind::kRestless,
                      absl::StrFormat("%d times one of %d ranks was slower for %.0f steps on average, and then another: "
                                      "the machines are restless, which takes %.2g %% of a step",
                                      weather.rises(), weather.ranks(), weather.mean_steps(), 100 * share),
                      lives_.StepAt(weather.first_step())});
+    return true;
   }
 
   std::vector<int> SilentRanks() const {
@@ -749,6 +760,7 @@ class Engine::Impl {
   int planned_steps_ = 0;
   int64_t planned_since_ = 0;
   double planned_shift_ = 0;  // mean over those steps
+  double planned_wait_ = 0;   // likewise, of OwnTime::common_wait_shift()
   BlockNoise shift_noise_{kPlannedSteps};
   Note shift_note_;  // since step -1: there is none
 };

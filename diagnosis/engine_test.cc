@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <string_view>
 
 #include "diagnosis/render.h"
 #include "gtest/gtest.h"
@@ -31,9 +32,10 @@ class DataParallelJob {
   // Extra own time of a rank in a step, ms; NaN: no marks.
   std::function<double(int rank, int step)> extra = [](int, int) { return 0.0; };
   std::function<double(int rank, int step)> loader = [](int, int) { return 4.0; };
-  std::function<double(int rank, int step)> save = [](int, int) { return 0.0; };  // a checkpoint, ms; 0: none
-  std::function<bool(int step)> ends_later = [](int) { return false; };           // its operation is not of this step
-  uint32_t broken = 0;                                                            // records of each step
+  std::function<double(int rank, int step)> save = [](int, int) { return 0.0; };   // a checkpoint, ms; 0: none
+  std::function<bool(int step)> ends_later = [](int) { return false; };            // its operation is not of this step
+  std::function<double(int rank, int step)> waits = [](int, int) { return 0.0; };  // for a CPU, ms; 0: not known
+  uint32_t broken = 0;                                                             // records of each step
   double transfer_ms = 20;
   uint64_t issue_ns = 0;  // from a host's start of an operation to the device's; 0: there is no device
   uint32_t process_id = 1000;
@@ -81,6 +83,7 @@ class DataParallelJob {
       fold.issue_p10_ns = fold.issue_p50_ns = issue_ns;
       if (!ends_later(step)) fold.ops.push_back(op);
       fold.broken = broken;
+      fold.cpu_wait_ns = static_cast<uint64_t>(waits(r, step) * kMs);
       fold.step = named(r, step);
       newest[r] = fold;
       if (fold.step >= 0) engine.Add(r, fold, comes);
@@ -835,6 +838,29 @@ TEST(EngineNotes, AChangeForAllIsMeasuredAndNamesNoCause) {
   EXPECT_NEAR(static_cast<double>(report.notes[0].since_step), 100, 2);
   EXPECT_EQ(report.notes[0].until_step, -1);
   EXPECT_NE(report.notes[0].text.find(" % more by themselves"), std::string::npos) << report.notes[0].text;
+}
+
+TEST(EngineNotes, AChangeForAllThatIsWaitingForACpuIsSaidToBe) {
+  for (const bool busier : {true, false}) {
+    DataParallelJob job(8);
+    const auto is_busy = [busier](int step) { return (step >= 100) == busier; };
+    job.extra = [&](int, int step) { return is_busy(step) ? 30.0 : 0.0; };
+    job.waits = [&](int, int step) { return is_busy(step) ? 25.0 : 1.0; };
+    job.Run(0, 140);
+    const Report report = job.engine.report();
+    ASSERT_EQ(report.notes.size(), 1u) << NotesOf(report);
+    EXPECT_EQ(report.notes[0].kind, NoteKind::kRestless);
+    const std::string_view said = busier ? "% more by themselves: most of that they wait for a CPU"
+                                         : "% less by themselves: most of that is what they wait less";
+    EXPECT_NE(report.notes[0].text.find(said), std::string::npos) << report.notes[0].text;
+  }
+  // They wait, but no more than before.
+  DataParallelJob job(8);
+  job.extra = [](int, int step) { return step >= 100 ? 25.0 : 0.0; };
+  job.waits = [](int, int) { return 20.0; };
+  job.Run(0, 140);
+  ASSERT_EQ(job.engine.report().notes.size(), 1u) << NotesOf(job.engine.report());
+  EXPECT_EQ(job.engine.report().notes[0].kind, NoteKind::kDesign);
 }
 
 TEST(EngineNotes, UnrestOfTheMachinesIsNoChange) {

@@ -89,11 +89,12 @@ void OwnTime::RelearnLevels() {
   for (Class& peers : classes_) {
     peers.seen = 0;
     peers.level = 0;
+    peers.wait_level_ns = 0;
     peers.drift.Reset();
   }
   data_seen_ = 0;
   data_level_ns_ = 0;
-  common_shift_ = 0;
+  common_shift_ = common_wait_shift_ = 0;
 }
 
 void OwnTime::ResetRank(int rank) {
@@ -169,6 +170,7 @@ void OwnTime::ObserveOwn(const Layout& layout, int64_t step, const Thresholds& h
     std::vector<OwnView>& views = views_[c];
     classes_[c].present = static_cast<int>(views.size());
     classes_[c].reference_ns = 0;
+    classes_[c].wait_ns = WaitNsOf(views);
     if (work_.Compensate(c, step, views)) ForgetNoise(views, classes_[c]);
     if (views.empty()) continue;
     const PeerViews peers = ComparePeers(std::move(views), mode_);
@@ -178,11 +180,21 @@ void OwnTime::ObserveOwn(const Layout& layout, int64_t step, const Thresholds& h
   CountSlowest(slowest);
 }
 
+double OwnTime::WaitNsOf(const std::vector<OwnView>& views) {
+  double sum = 0;
+  for (const OwnView& own : views) {
+    if (own.fold->cpu_wait_ns == 0) return 0;
+    sum += static_cast<double>(own.fold->cpu_wait_ns);
+  }
+  return views.empty() ? 0 : sum / static_cast<double>(views.size());
+}
+
 // Their times are other ones from now on.
 void OwnTime::ForgetNoise(const std::vector<OwnView>& views, Class& peers) {
   (views.size() >= kSmallClass ? peers.noise : shared_noise_) = Noise();
   peers.seen = 0;
   peers.level = 0;
+  peers.wait_level_ns = 0;
   peers.has_last = false;
   peers.drift.Reset();
   for (const OwnView& own : views) {
@@ -477,7 +489,7 @@ void OwnTime::ObserveIssues(const std::vector<OwnView>& owns) {
 }
 
 void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
-  std::vector<double> shifts;
+  std::vector<double> shifts, waits;
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0) continue;
     const double y = std::log(peers.reference_ns) - work_.ShiftOf(static_cast<size_t>(&peers - classes_.data()));
@@ -485,11 +497,18 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     peers.last = y;
     peers.has_last = true;
     ++peers.seen;
-    if (peers.seen <= kLearn) peers.level += (y - peers.level) / peers.seen;
-    if (peers.seen > kLearn) shifts.push_back(y - peers.level);
+    if (peers.seen <= kLearn) {
+      peers.level += (y - peers.level) / peers.seen;
+      peers.wait_level_ns += (peers.wait_ns - peers.wait_level_ns) / peers.seen;
+      continue;
+    }
+    shifts.push_back(y - peers.level);
+    const bool knows_waits = peers.wait_ns > 0 && peers.wait_level_ns > 0;
+    waits.push_back(knows_waits ? (peers.wait_ns - peers.wait_level_ns) / std::exp(peers.level) : 0);
   }
   class_noise_.Update();
   common_shift_ = LowerMedian(shifts);
+  common_wait_shift_ = LowerMedian(waits);
   if (!class_noise_.steps.ready()) return;
   StreamTails tail_rates;
   for (const Class& peers : classes_) tail_rates.Count(peers.drift);
@@ -502,7 +521,9 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     peers.drift.Observe(step, d, peers.reference_ns * (1 - std::exp(-d)), limits);
     class_noise_.blocks.Add(static_cast<int>(&peers - classes_.data()), d, !peers.drift.StandsOut());
     idle_steps_ = 0;
-    if (!peers.drift.IsRising(0.3)) peers.level += kForget * (peers.last - peers.level);
+    if (peers.drift.IsRising(0.3)) continue;
+    peers.level += kForget * (peers.last - peers.level);
+    peers.wait_level_ns += kForget * (peers.wait_ns - peers.wait_level_ns);
   }
 }
 

@@ -151,6 +151,8 @@ class OwnTime {
     double last = 0;
     bool has_last = false;
     double reference_ns = 0;          // of the last step
+    double wait_ns = 0;               // likewise: that its ranks waited for a CPU, mean; 0: not known of all
+    double wait_level_ns = 0;         // of the own past
     double average_reference_ns = 0;  // exponential mean
     int present = 0;
     Noise noise;
@@ -160,6 +162,8 @@ class OwnTime {
   void RelearnLevels();
   // Median over classes of how much more they do than they used to (log).
   double common_shift() const { return common_shift_; }
+  // Likewise, how much of that is waiting for a CPU: as a share of what they used to take. 0: not known, too.
+  double common_wait_shift() const { return common_wait_shift_; }
   // Loading or saving that is slower everywhere than it used to be.
   const Stream& common_data() const { return common_data_; }
   double common_data_level_ns() const { return data_level_ns_; }  // what was normal
@@ -208,6 +212,8 @@ class OwnTime {
   void ForgetNoise(const std::vector<OwnView>& views, Class& peers);
   void FollowMode(Mode mode);
   void ChangeMode(Mode mode);
+  // Mean over the ranks; 0: not known of all.
+  static double WaitNsOf(const std::vector<OwnView>& views);
   void ObserveClasses(int64_t step, const Thresholds& h);
 
   std::vector<Rank> ranks_;
@@ -228,6 +234,7 @@ class OwnTime {
   int idle_steps_ = 0;
   int silent_steps_ = 0;  // the last ones, without operations on most ranks
   double common_shift_ = 0;
+  double common_wait_shift_ = 0;
   Stream common_data_;
   Stream common_checkpoint_;
   double data_level_ns_ = 0;
