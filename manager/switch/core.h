@@ -45,7 +45,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 inline constexpr int kMaxNodes = 65536;
 inline constexpr int kMaxRanksPerNode = 4096;
 inline constexpr int kMaxExpectedRanks = 131072;
-inline constexpr int kMaxRankNumber = 1 << 30;  // of whatever launcher; so that one can count on from it
+inline constexpr int kMaxRankNumber = 1 << 30;    // of whatever launcher; so that one can count on from it
 inline constexpr size_t kMaxKnownRanks = 131072;  // of all nodes, those that have gone too
 inline constexpr std::chrono::minutes kForgetGoneAfter{10};
 // A connected proxy says something each second.
