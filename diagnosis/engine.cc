@@ -223,7 +223,7 @@ class Engine::Impl {
     } else {
       text += "; 10 % cannot be told at all as long as they differ by so much";
     }
-    if (young_) {
+    if (young_ && !book_.any_open()) {
       absl::StrAppendFormat(&text, "; %s; of so few ranks that is a verdict once it has lasted %.0f s",
                             WriteSentence(*young_, layout_, periods_.recent_ns() / 1e6), Bar::kStretchNs / 1e9);
     }
@@ -402,8 +402,8 @@ class Engine::Impl {
     const bool is_waiting = planned_wait_ / change > kMostOfShift;
     std::string_view what = "the work or the machines changed for all";
     if (is_waiting) {
-      what = change > 0 ? "most of that they wait for a CPU, because of other work or a limit"
-                        : "most of that is what they wait less for a CPU";
+      what = change > 0 ? "most of that is waiting for a CPU, because of other work or a limit"
+                        : "most of that is less waiting for a CPU";
     } else if (own_.mode() != OwnTime::Mode::kBulk && change > 0) {
       what = "the work or the machines changed for all, or all wait for one in something that is not marked";
     }

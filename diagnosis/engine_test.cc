@@ -850,8 +850,8 @@ TEST(EngineNotes, AChangeForAllThatIsWaitingForACpuIsSaidToBe) {
     const Report report = job.engine.report();
     ASSERT_EQ(report.notes.size(), 1u) << NotesOf(report);
     EXPECT_EQ(report.notes[0].kind, NoteKind::kRestless);
-    const std::string_view said = busier ? "% more by themselves: most of that they wait for a CPU"
-                                         : "% less by themselves: most of that is what they wait less";
+    const std::string_view said = busier ? "% more by themselves: most of that is waiting for a CPU"
+                                         : "% less by themselves: most of that is less waiting for a CPU";
     EXPECT_NE(report.notes[0].text.find(said), std::string::npos) << report.notes[0].text;
   }
   // They wait, but no more than before.
@@ -861,6 +861,22 @@ TEST(EngineNotes, AChangeForAllThatIsWaitingForACpuIsSaidToBe) {
   job.Run(0, 140);
   ASSERT_EQ(job.engine.report().notes.size(), 1u) << NotesOf(job.engine.report());
   EXPECT_EQ(job.engine.report().notes[0].kind, NoteKind::kDesign);
+}
+
+TEST(EngineNotes, WhatIsAVerdictIsNotSaidToBecomeOne) {
+  DataParallelJob job(3, 1);
+  job.extra = [](int rank, int step) { return rank != 1 || step < 20 ? 0.0 : step < 32 ? 60.0 : 25.0; };
+  bool was_coarse = false;
+  for (int step = 0; step < 60; ++step) {
+    job.Step(step);
+    const Report report = job.engine.report();
+    if (!Names(report, 1)) continue;
+    for (const Note& note : report.notes) {
+      was_coarse = was_coarse || note.text.find("cannot be told from noise") != std::string::npos;
+      EXPECT_EQ(note.text.find("is a verdict once"), std::string::npos) << step << ": " << note.text;
+    }
+  }
+  EXPECT_TRUE(was_coarse) << "else nothing was looked at";
 }
 
 TEST(EngineNotes, UnrestOfTheMachinesIsNoChange) {
