@@ -362,9 +362,7 @@ class SimulatedProxies::Impl {
     StepMessages kept;
     auto send = [&] {
       if (node < 0 || bytes == 0) return;
-      if (keeps_) {
-        kept.emplace_back(node, message).second.mutable_folds()->clear_groups();
-      }
+      if (keeps_) kept.emplace_back(node, message).second.mutable_folds()->clear_groups();
       if (status.ok()) status = Send(node, std::move(message));
       message.Clear();
       bytes = 0;
