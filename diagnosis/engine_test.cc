@@ -854,13 +854,15 @@ TEST(EngineNotes, AChangeForAllThatIsWaitingForACpuIsSaidToBe) {
                                          : "% less by themselves: most of that is less waiting for a CPU";
     EXPECT_NE(report.notes[0].text.find(said), std::string::npos) << report.notes[0].text;
   }
-  // They wait, but no more than before.
-  DataParallelJob job(8);
-  job.extra = [](int, int step) { return step >= 100 ? 25.0 : 0.0; };
-  job.waits = [](int, int) { return 20.0; };
-  job.Run(0, 140);
-  ASSERT_EQ(job.engine.report().notes.size(), 1u) << NotesOf(job.engine.report());
-  EXPECT_EQ(job.engine.report().notes[0].kind, NoteKind::kDesign);
+  // They wait, but no more than before; also where that is not known of each step.
+  for (const int known_every : {1, 2}) {
+    DataParallelJob job(8);
+    job.extra = [](int, int step) { return step >= 100 ? 25.0 : 0.0; };
+    job.waits = [=](int, int step) { return step % known_every == 0 ? 80.0 : 0.0; };
+    job.Run(0, 140);
+    ASSERT_EQ(job.engine.report().notes.size(), 1u) << NotesOf(job.engine.report());
+    EXPECT_EQ(job.engine.report().notes[0].kind, NoteKind::kDesign) << known_every;
+  }
 }
 
 TEST(EngineNotes, WhatIsAVerdictIsNotSaidToBecomeOne) {

@@ -490,6 +490,11 @@ void OwnTime::ObserveIssues(const std::vector<OwnView>& owns) {
 
 void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
   std::vector<double> shifts, waits;
+  // Of steps where it is known.
+  const auto follow_wait = [](Class& peers, double share) {
+    if (peers.wait_ns == 0) return;
+    peers.wait_level_ns += (peers.wait_level_ns > 0 ? share : 1) * (peers.wait_ns - peers.wait_level_ns);
+  };
   for (Class& peers : classes_) {
     if (peers.reference_ns <= 0) continue;
     const double y = std::log(peers.reference_ns) - work_.ShiftOf(static_cast<size_t>(&peers - classes_.data()));
@@ -499,7 +504,7 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     ++peers.seen;
     if (peers.seen <= kLearn) {
       peers.level += (y - peers.level) / peers.seen;
-      peers.wait_level_ns += (peers.wait_ns - peers.wait_level_ns) / peers.seen;
+      follow_wait(peers, 1.0 / peers.seen);
       continue;
     }
     shifts.push_back(y - peers.level);
@@ -523,7 +528,7 @@ void OwnTime::ObserveClasses(int64_t step, const Thresholds& h) {
     idle_steps_ = 0;
     if (peers.drift.IsRising(0.3)) continue;
     peers.level += kForget * (peers.last - peers.level);
-    peers.wait_level_ns += kForget * (peers.wait_ns - peers.wait_level_ns);
+    follow_wait(peers, kForget);
   }
 }
 

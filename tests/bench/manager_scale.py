@@ -4,9 +4,9 @@
 Starts a manager and one `taskd simulate`, whose proxies (8 ranks each, unless --ranks-per-node) connect as real ones do, report their ranks every second, and answer
 as if their ranks switched at once; --shared 1 gives each its own connection, too, as real ones have it. First the job stands still and is switched on and off with `taskd switch`, one after the other: the manager's own time from the request to
 the last rank's acknowledgement, and the time of the whole command. Then it runs with 1 step a second: CPU time and memory of the manager, also
-for each step of a rank that came (a machine that is too slow for the job gets fewer than it should). Only the first steps are simulated, and
-come again afterwards; what differs in them between ranks lasts then, so the diagnosis has more to look at than in a real job. And how long the last folds waited
-until they were judged, as the manager says it every two seconds.
+for each step of a rank that came (a machine that is too slow for the job gets fewer than it should), and how long the last folds waited
+until they were judged, as the manager says it every two seconds. Only the first steps are simulated, and come again afterwards; what differs in
+them between ranks lasts then, so the diagnosis has more to look at than in a real job.
 
 Whatever protects the connections protects these: the job has a token, and all parts get it as those of a real job do.
 All of it shares this machine's CPUs, the simulated proxies too; their CPU time is reported beside the manager's.
