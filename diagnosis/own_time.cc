@@ -416,7 +416,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
   forward_noise_.Update();
   StreamTails tail_rates;
   for (const auto& [r, fold] : folds) tail_rates.Count(*ranks_[static_cast<size_t>(r)].forward);
-  const auto& [sigma, scales] = forward_noise_.level;
+  const auto& [sigma, scales] = NoiseOfMany(forward_noise_);
   Stream::Limits limits = MakeLimits(sigma, scales, kOwnSigma, kOwnDead, kOwnMost, h);
   for (const auto& [r, fold] : folds) {
     const double reference = references[class_of(r)];
@@ -425,6 +425,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     const double forward = work_.WithBenefit(r, static_cast<double>(fold.forward_ns), reference);
     const double d = std::log(std::max(1.0, forward) / reference);
     if (rank.forward_reference_ns > 0) forward_noise_.steps.Add(r, std::abs(d - rank.last_forward));
+    if (forward_noise_.IsYoung()) forward_noise_.ranks.Add(r, std::sqrt(2.0) * std::abs(d));
     rank.last_forward = d;
     rank.forward_reference_ns = reference;
     if (!forward_noise_.steps.ready()) continue;

@@ -32,9 +32,10 @@ constexpr double kUnmeasured = 1.1;
 constexpr float kBegins = 2.25;  // times what a sum had before
 constexpr double kVisibly = 6;   // standard errors
 constexpr double kStillVisibly = 3;
-constexpr int kFewBlocks = 4;     // of the longest scale that is known: it tells of so many of its blocks, too
-constexpr double kClearly = 6;    // so that nobody had to be lucky
-constexpr double kRising = 0.25;  // of a threshold: from here on nothing of it becomes the own past
+constexpr int kFewBlocks = 4;         // of the longest scale that is known: it tells of so many of its blocks, too
+constexpr int kBlocksUntilKnown = 8;  // of a pair of ranks, until there are enough of them
+constexpr double kClearly = 6;        // so that nobody had to be lucky
+constexpr double kRising = 0.25;      // of a threshold: from here on nothing of it becomes the own past
 
 }  // namespace
 
@@ -305,7 +306,10 @@ void Stream::Weigh(const Limits& limits) {
   rise.clear = scale > 0 && beyond > kClearly * rise.error;
   rise.beyond_weather = rise.clear && mean_ < kUsualRise * limits.sigma;
   rise.stands_out = !go_together || beyond > (rise.stands_out ? kStillVisibly : kVisibly) * rise.error;
-  rise.usual = go_together && kFewBlocks * kBlock[longest] >= count && beyond < kStillVisibly * rise.error;
+  // How means of more steps differ nobody knows before there were some blocks of the second scale.
+  const bool is_young = longest == 0 && seen_ < kBlocksUntilKnown * kBlock[1];
+  rise.usual =
+      go_together && (is_young || kFewBlocks * kBlock[longest] >= count) && beyond < kStillVisibly * rise.error;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {

@@ -342,6 +342,23 @@ TEST(SetNoise, GoesOneScaleBeyondWhatIsMeasuredWhereNoiseIsSteady) {
   EXPECT_EQ(limits.sigmas[1], 0) << "it grows";
 }
 
+TEST(Stream, IsUsualWhereNobodyKnowsYetHowMeansOfAsManyStepsDiffer) {
+  Stream::Limits limits = kLimits;
+  limits.SetNoise(0.1, {0.3F, 0, 0, 0, 0});
+  ASSERT_EQ(limits.sigmas[1], 0) << "not known, where noise goes together";
+  Stream stream;
+  int64_t step = 0;
+  for (; step < 20; ++step) stream.Observe(step, 0, 0, limits);
+  const auto rise_until = [&](int64_t last) {
+    for (; step < last; ++step) stream.Observe(step, 0.7, 70, limits);
+  };
+  rise_until(80);
+  ASSERT_TRUE(stream.raised());
+  EXPECT_TRUE(stream.IsUsual()) << "60 steps, of which blocks of four tell nothing";
+  rise_until(128);
+  EXPECT_FALSE(stream.IsUsual()) << "there could have been eight blocks of the next scale";
+}
+
 TEST(Stream, StaysRaisedAfterARestartOfTheJob) {
   Stream stream;
   Watch(stream, 0, 60, [](int64_t step) { return step < 40 ? 0.0 : 0.1; });
