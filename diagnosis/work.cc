@@ -292,7 +292,9 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
     if (explains) {
       factor = usual / fit.TimeOf(view.fold->work);
     } else if (fit.finding() == WorkFit::Finding::kUnknown) {
-      factor = WithBenefit(view.rank, OwnOf(view, peers.by_full), median_own) / OwnOf(view, peers.by_full);
+      const double own = OwnOf(view, peers.by_full);
+      const double with_more = own * std::max(1.0, std::pow(median / view.fold->work, kSteepest));
+      factor = (own > median_own ? WithBenefit(view.rank, own, median_own) : std::min(median_own, with_more)) / own;
     }
     corrected.push_back(OwnOf(view, peers.by_full) * factor);
     view.work_factor = factor;

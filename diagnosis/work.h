@@ -9,7 +9,8 @@
 // 2. What is predicted is how a rank's time changes from one step to the next, less how a peer's does. A rank's lasting
 //    slowness is in neither, so it cannot explain itself by its work; what all have in common is in neither, either.
 // 3. Until it is known whether work explains anything, a rank with more work than its peers is given the benefit of it:
-//    up to what its peers take, as far as time could follow. Never the other way round.
+//    down to what its peers take, as far as time could follow. And one with less is no measure for the others: up to that,
+//    likewise. Nobody is made slower than its peers by having less work.
 // 4. Ranks that say no work, or count it in other units, cannot be compared by it: then their class's is not used.
 #pragma once
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -120,6 +121,25 @@ TEST(Work, ALoadOfOneRankIsNoSlowness) {
   EXPECT_EQ(notes[0].kind, NoteKind::kLoad);
   EXPECT_EQ(notes[0].since_step, 40);
   EXPECT_THAT(notes[0].text, HasSubstr("rank 3 gets 1.8 × the work of its peers since step 40"));
+}
+
+// Each always has as much, and each something else: the one with the least shows nothing of the others.
+TEST(Work, WhoHasLessIsNoMeasureForOthers) {
+  constexpr std::array kWork = {4600.0, 5100.0, 3400.0};
+  for (const double slow : {1.0, 1.3}) {
+    Job job(kWork.size());
+    for (int step = 0; step < 40; ++step) {
+      const std::vector<double> times =
+          job.Step([&](int rank) { return kWork[static_cast<size_t>(rank)]; },
+                   [&](int rank) { return 2e4 * kWork[static_cast<size_t>(rank)] * (rank == 0 ? slow : 1); });
+      const double peers = (times[1] + times[2]) / 2;
+      if (slow == 1) {
+        EXPECT_DOUBLE_EQ(times[1], (times[0] + times[2]) / 2) << "it has more, and is not slow";
+      } else {
+        EXPECT_GT(times[0], 1.15 * peers) << "slower than with most of the work";
+      }
+    }
+  }
 }
 
 TEST(Work, ALoadIsNamedAndItsEffectTakenAwayWhereLengthsDiffer) {
