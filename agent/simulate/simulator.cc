@@ -153,6 +153,7 @@ class Simulator::Impl {
   }
   void Measure();
   bool AnyActs() const;
+  bool ActsNow(size_t fault) const;
   bool IsMarked(Event::Kind kind) const;
   bool IsSilent(int rank) const;
   // What the marks call a step.
@@ -261,6 +262,13 @@ bool Simulator::Impl::AnyActs() const {
   return std::any_of(job_.faults.begin(), job_.faults.end(), [&](const Fault& fault) { return InRange(fault, step_); });
 }
 
+// Whom it hits may not be part of the job any more.
+bool Simulator::Impl::ActsNow(size_t fault) const {
+  return InRange(job_.faults[fault], step_) &&
+         std::any_of(truths_.begin(), truths_.end(),
+                     [&](const Truth& truth) { return truth.fault == fault && truth.life == lives_ - 1; });
+}
+
 // From the first step of any fault on, the job is replayed without faults, too, and where it has several, with each
 // alone.
 void Simulator::Impl::Measure() {
@@ -283,7 +291,7 @@ void Simulator::Impl::Measure() {
     replayer_.Step(*plan_, heterogeneity_, step_, life_step_ == 0, shadow_effects_, shadow.times, nullptr);
     const double ms = shadow.times.end - before;
     if (shadow.fault < 0) without = ms;
-    if (shadow.fault < 0 || !InRange(job_.faults[static_cast<size_t>(shadow.fault)], step_)) continue;
+    if (shadow.fault < 0 || !ActsNow(static_cast<size_t>(shadow.fault))) continue;
     with_ms_[static_cast<size_t>(shadow.fault)] += ms;
     without_ms_[static_cast<size_t>(shadow.fault)] += without;
   }

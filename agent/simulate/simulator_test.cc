@@ -508,6 +508,23 @@ TEST(SimulatorTest, EffectIsMeasuredAgainstTheSameJobWithoutTheFault) {
   EXPECT_GT(simulator->labels()[0].effect, 0.15);
 }
 
+TEST(SimulatorTest, EffectIsOfTheStepsInWhichWhomItHitsIsThere) {
+  double effects[2];
+  for (const bool leaves : {false, true}) {
+    Job job = ExactJob({.dp = 8, .microbatches = 1});
+    job.steps = 40;
+    job.faults = {FaultOf(FaultKind::kCompute, {6}, 1.5, 10)};
+    if (leaves) job.restart_step = 20, job.restart_dp = 4;
+    auto simulator = Make(job);
+    while (simulator->Next()) {
+    }
+    ASSERT_EQ(simulator->labels().size(), 1u);
+    effects[leaves ? 1 : 0] = simulator->labels()[0].effect;
+  }
+  EXPECT_GT(effects[0], 0.15);
+  EXPECT_THAT(effects[1], DoubleNear(effects[0], 0.02));
+}
+
 struct LabelCase {
   FaultKind kind;
   std::vector<int> targets;
