@@ -264,9 +264,9 @@ bool Simulator::Impl::AnyActs() const {
 
 // Whom it hits may not be part of the job any more.
 bool Simulator::Impl::ActsNow(size_t fault) const {
-  return InRange(job_.faults[fault], step_) &&
-         std::any_of(truths_.begin(), truths_.end(),
-                     [&](const Truth& truth) { return truth.fault == fault && truth.life == lives_ - 1; });
+  return InRange(job_.faults[fault], step_) && std::any_of(truths_.begin(), truths_.end(), [&](const Truth& truth) {
+           return truth.fault == fault && truth.life == lives_ - 1;
+         });
 }
 
 // From the first step of any fault on, the job is replayed without faults, too, and where it has several, with each
