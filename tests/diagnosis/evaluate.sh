@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Evaluates the diagnosis and writes its tables as Markdown: tests/diagnosis/evaluate.sh [--cases N] [--seed S|random] [--out DIR] [--full]
 #
-# Thresholds were chosen on seeds 1, 2 and 1001; what is published comes from seeds that nobody looked at while choosing them: 7004 unless
+# Thresholds were chosen on seeds 1, 2 and 1001; what is published comes from seeds that nobody looked at while choosing them: 7505 unless
 # another one is given. Writes DIR/evaluation.md, DIR/evaluation.jsonl (a line a case) and DIR/failures.txt; DIR is
 # build/release/evaluation. --full: also as many healthy jobs of days.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-cases=42 seed=7004 out=build/release/evaluation suites=all
+cases=42 seed=7505 out=build/release/evaluation suites=all
 while [ $# -gt 0 ]; do
   case $1 in
     --cases | --seed | --out)
