@@ -56,6 +56,12 @@ class Middle {
   double middle_;
 };
 
+// A time as it may be with `ratio` times the work, where nobody knows: towards what peers take, and no further.
+double WithUsualWork(double time, double of_peers, double ratio) {
+  const double steepest = time * std::pow(ratio, kSteepest);
+  return time > of_peers ? std::clamp(steepest, of_peers, time) : std::clamp(steepest, time, of_peers);
+}
+
 void Blend(float& mean, double value, float share) { mean += share * (static_cast<float>(value) - mean); }
 
 }  // namespace
@@ -293,8 +299,7 @@ bool Work::Compensate(size_t peer_class, int64_t step, std::vector<OwnView>& vie
       factor = usual / fit.TimeOf(view.fold->work);
     } else if (fit.finding() == WorkFit::Finding::kUnknown) {
       const double own = OwnOf(view, peers.by_full);
-      const double with_more = own * std::max(1.0, std::pow(median / view.fold->work, kSteepest));
-      factor = (own > median_own ? WithBenefit(view.rank, own, median_own) : std::min(median_own, with_more)) / own;
+      factor = WithUsualWork(own, median_own, median / view.fold->work) / own;
     }
     corrected.push_back(OwnOf(view, peers.by_full) * factor);
     view.work_factor = factor;
