@@ -1,9 +1,9 @@
 #include "diagnosis/own_time.h"
 
-#include <array>
 #include <cmath>
 #include <functional>
 #include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -14,6 +14,27 @@ constexpr double kArlFactor = 1e7;
 constexpr double kMs = 1e6;
 
 uint64_t Ns(double ms) { return static_cast<uint64_t>(std::llround(ms * kMs)); }
+
+// For each rank a normal variable of variance 1 that goes together from step to step.
+class Wander {
+ public:
+  Wander(int ranks, std::mt19937_64& random) : random_(random), values_(static_cast<size_t>(ranks)) {
+    for (double& value : values_) value = normal_(random_);
+  }
+  void Step() {
+    for (double& value : values_) {
+      value = kCorrelation * value + std::sqrt(1 - kCorrelation * kCorrelation) * normal_(random_);
+    }
+  }
+  double of(int rank) const { return values_[static_cast<size_t>(rank)]; }
+
+ private:
+  static constexpr double kCorrelation = 0.9;
+
+  std::mt19937_64& random_;
+  std::normal_distribution<double> normal_;
+  std::vector<double> values_;
+};
 
 // Four tensor-parallel ranks that all do the same. Without noise, so that all numbers can be worked out.
 class OwnTimeTest : public ::testing::Test {
@@ -114,20 +135,15 @@ TEST_F(OwnTimeTest, ComparesARankWithItsPeers) {
 // Forwards that wander, in the first steps of a job: nobody knows yet that they do.
 TEST_F(OwnTimeTest, TakesNoWanderingForwardForALongerOne) {
   constexpr int kEight = 8;
-  constexpr double kCorrelation = 0.9;
   std::mt19937_64 random(1);
-  std::normal_distribution<double> normal;
   int raised = 0;
   for (int job = 0; job < 100; ++job) {
     Begin(kEight, "dp");
-    std::array<double, kEight> wander{};
-    for (double& value : wander) value = normal(random);
+    Wander wander(kEight, random);
     bool any = false;
     for (int i = 0; i < 16; ++i) {
-      for (double& value : wander) {
-        value = kCorrelation * value + std::sqrt(1 - kCorrelation * kCorrelation) * normal(random);
-      }
-      Step([&](int rank, Work& work) { work.forward = 40 * std::exp(0.1 * wander[static_cast<size_t>(rank)]); });
+      wander.Step();
+      Step([&](int rank, Work& work) { work.forward = 40 * std::exp(0.1 * wander.of(rank)); });
       for (int r = 0; r < kEight; ++r) any = any || own_.rank(r).forward->raised();
     }
     raised += any ? 1 : 0;
@@ -139,20 +155,15 @@ TEST_F(OwnTimeTest, TakesNoWanderingForwardForALongerOne) {
 // Own times that wander, by 20 %: what two steps in a row differ by says little of how far ranks come apart.
 TEST_F(OwnTimeTest, TakesNoWanderingForALargeRise) {
   constexpr int kThree = 3;
-  constexpr double kCorrelation = 0.9;
   std::mt19937_64 random(1);
-  std::normal_distribution<double> normal;
   int accusable = 0;
   for (int job = 0; job < 100; ++job) {
     Begin(kThree);
-    std::array<double, kThree> wander{};
-    for (double& value : wander) value = normal(random);
+    Wander wander(kThree, random);
     bool large = false;
     for (int i = 0; i < 40; ++i) {
-      for (double& value : wander) {
-        value = kCorrelation * value + std::sqrt(1 - kCorrelation * kCorrelation) * normal(random);
-      }
-      Step([&](int rank, Work& work) { work.own = 100 * std::exp(0.2 * wander[static_cast<size_t>(rank)]); });
+      wander.Step();
+      Step([&](int rank, Work& work) { work.own = 100 * std::exp(0.2 * wander.of(rank)); });
       for (int r = 0; r < kThree; ++r) {
         const Stream& own = own_.rank(r).own;
         large = large || (own.raised() && own.mean() > std::log(1.4) && own.z() > 4);
