@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/simulate/folds_again.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "marks/mark_fold.h"
 #include "proto/fold_messages.h"
 #include "proto/stream_connection.h"
@@ -35,25 +37,37 @@ struct Shared {
   std::condition_variable changed;
 };
 
+// As v1::NodeLink::Stub, for messages that are serialized already.
+using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::ManagerMessage>;
+constexpr char kConnect[] = "/taskd.v1.NodeLink/Connect";
+
+grpc::ByteBuffer BufferOf(const std::string& message) {
+  const grpc::Slice slice(message);
+  return {&slice, 1};
+}
+
 // One node's stream. Writes go one after another; what the manager sends is answered.
-class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMessage> {
+class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerMessage> {
  public:
   NodeStream(Shared* shared, int node) : shared_(shared), node_(node) {}
 
   // `alone`: the only stream of its connection, as real ones are.
-  void Open(v1::NodeLink::Stub* stub, bool alone) {
+  void Open(Stub* stub, bool alone) {
     if (alone) context_.AddMetadata(proto::kOnlyCall, "1");
     context_.set_wait_for_ready(true);  // a manager under load may refuse a handshake
-    stub->async()->Connect(&context_, this);
+    stub->PrepareBidiStreamingCall(&context_, kConnect, {}, this);
     // Writes start on other threads: the call must not be over between a look at `ended_` and a write.
     AddHold();
     StartRead(&in_);
     StartCall();
   }
 
-  void Send(v1::NodeMessage message) {
+  void Send(const v1::NodeMessage& message) { Send(message.SerializeAsString()); }
+  // A v1::NodeMessage.
+  void Send(const std::string& message) {
+    grpc::ByteBuffer buffer = BufferOf(message);
     std::lock_guard<std::mutex> lock(shared_->mutex);
-    Push(std::move(message));
+    Push(std::move(buffer));
   }
 
   // With the lock; called every kAliveInterval.
@@ -61,7 +75,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
     if (!std::exchange(silent_, true) || !queue_.empty()) return;
     v1::NodeMessage message;
     message.mutable_alive();
-    Push(std::move(message));
+    Push(BufferOf(message.SerializeAsString()));
   }
 
   void Close() {
@@ -77,15 +91,19 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   }
 
   // Folds, and behind them how far the ranks have come, as a proxy says it every second.
-  void SendWithReport(v1::NodeMessage folds, int64_t step) {
+  void SendWithReport(const std::string& folds, int64_t step) {
+    grpc::ByteBuffer buffer = BufferOf(folds);
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (ended_ || closing_) return;
-    queue_.push_back(std::move(folds));
-    for (v1::RankStatus& rank : *ranks_.mutable_ranks()) {
+    queue_.push_back(std::move(buffer));
+    v1::NodeMessage report;
+    report.mutable_ranks()->Swap(&ranks_);
+    for (v1::RankStatus& rank : *report.mutable_ranks()->mutable_ranks()) {
       rank.set_step(step);
       rank.mutable_marks()->set_step(static_cast<uint64_t>(step + 1));
     }
-    *queue_.emplace_back().mutable_ranks() = ranks_;
+    queue_.push_back(BufferOf(report.SerializeAsString()));
+    ranks_.Swap(report.mutable_ranks());
     if (!writing_) WriteNext();
   }
 
@@ -124,7 +142,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   }
 
  private:
-  void Push(v1::NodeMessage message) {
+  void Push(grpc::ByteBuffer message) {
     if (ended_ || closing_) return;
     queue_.push_back(std::move(message));
     if (!writing_) WriteNext();
@@ -157,13 +175,13 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
         answer->set_state(v1::RankAnswer::APPLIED);
       }
     }
-    Send(std::move(message));
+    Send(message);
     v1::NodeMessage ranks;
     {
       std::lock_guard<std::mutex> lock(shared_->mutex);
       *ranks.mutable_ranks() = ranks_;
     }
-    Send(std::move(ranks));
+    Send(ranks);
     std::lock_guard<std::mutex> lock(shared_->mutex);
     answered_ = true;
     shared_->changed.notify_all();
@@ -174,7 +192,7 @@ class NodeStream : public grpc::ClientBidiReactor<v1::NodeMessage, v1::ManagerMe
   grpc::ClientContext context_;
   v1::ManagerMessage in_;
   v1::RankSet ranks_;
-  std::deque<v1::NodeMessage> queue_;  // a deque keeps its front in place while more is added
+  std::deque<grpc::ByteBuffer> queue_;  // a deque keeps its front in place while more is added
   bool writing_ = false, closing_ = false, closed_ = false;
   bool answered_ = false, ended_ = false, done_ = false;
   bool silent_ = false;  // since the last SayAlive()
@@ -219,10 +237,10 @@ class SimulatedProxies::Impl {
     if (sent_again_++ % kept_.size() == 0) MoveOn();
     ++step_;
     BeginReports();
-    for (auto& [node, message] : kept_[(sent_again_ - 1) % kept_.size()]) {
-      for (v1::RankStep& step : *message.mutable_folds()->mutable_steps()) step.set_number(++folds_);
-      absl::Status status = Send(node, message);
+    for (auto& [node, folds] : kept_[(sent_again_ - 1) % kept_.size()]) {
+      absl::Status status = Send(node, folds.Message(folds_ + 1));
       if (!status.ok()) return status;
+      folds_ += folds.size();
     }
     return absl::OkStatus();
   }
@@ -256,7 +274,7 @@ class SimulatedProxies::Impl {
     uint64_t groups_version = 0;  // sent
     int node = 0;
   };
-  using StepMessages = std::vector<std::pair<int, v1::NodeMessage>>;  // by node
+  using StepAgain = std::vector<std::pair<int, FoldsAgain>>;  // by node
 
   void BeginReports() {
     const auto now = std::chrono::steady_clock::now();
@@ -266,17 +284,12 @@ class SimulatedProxies::Impl {
 
   // The steps that are kept become those behind the last one that was sent.
   void MoveOn() {
-    const v1::RankStep& first = kept_.front().front().second.folds().steps(0);
-    const v1::RankStep& last = kept_.back().front().second.folds().steps(0);
+    const FoldsAgain& first = kept_.front().front().second;
+    const FoldsAgain& last = kept_.back().front().second;
     const uint64_t length_ns = last.end_ns() - first.end_ns() + first.period_ns();
     const int64_t steps = last.step() - first.step() + 1;
-    for (StepMessages& messages : kept_) {
-      for (auto& [node, message] : messages) {
-        for (v1::RankStep& step : *message.mutable_folds()->mutable_steps()) {
-          step.set_step(step.step() + steps);
-          step.set_end_ns(step.end_ns() + length_ns);
-        }
-      }
+    for (StepAgain& step : kept_) {
+      for (auto& [node, folds] : step) folds.MoveOn(steps, length_ns);
     }
   }
 
@@ -296,7 +309,7 @@ class SimulatedProxies::Impl {
       if (node % nodes_per_connection_ == 0) {
         absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = proto::ManagerDial(manager_, security_).Channel();
         if (!channel.ok()) return channel.status();
-        stubs_.push_back(v1::NodeLink::NewStub(*std::move(channel)));
+        stubs_.push_back(std::make_unique<Stub>(*std::move(channel)));
       }
       NodeStream& stream = AddStream(node);
       v1::NodeMessage hello;
@@ -308,7 +321,7 @@ class SimulatedProxies::Impl {
       hello.mutable_hello()->set_says_alive(true);
       stream.SetRanks(std::move(ranks[static_cast<size_t>(node)]));
       stream.Open(stubs_.back().get(), nodes_per_connection_ == 1);
-      stream.Send(std::move(hello));
+      stream.Send(hello);
       absl::Status status = AwaitAnswers(kConnecting * static_cast<size_t>(nodes_per_connection_));
       if (!status.ok()) return status;
     }
@@ -359,11 +372,11 @@ class SimulatedProxies::Impl {
     size_t bytes = 0;
     const uint64_t before = folds_;
     absl::Status status;
-    StepMessages kept;
+    StepAgain kept;
     auto send = [&] {
       if (node < 0 || bytes == 0) return;
-      if (keeps_) kept.emplace_back(node, message).second.mutable_folds()->clear_groups();
-      if (status.ok()) status = Send(node, std::move(message));
+      if (status.ok()) status = Send(node, message.SerializeAsString());
+      if (keeps_) kept.emplace_back(node, FoldsAgain(std::move(*message.mutable_folds())));
       message.Clear();
       bytes = 0;
     };
@@ -392,19 +405,19 @@ class SimulatedProxies::Impl {
     }
     send();
     const bool is_whole = keeps_ && folds_ - before == ranks_.size();
-    if (is_whole && kept.front().second.folds().steps(0).period_ns() > 0) kept_.push_back(std::move(kept));
+    if (is_whole && kept.front().second.period_ns() > 0) kept_.push_back(std::move(kept));
     return status;
   }
 
   // Waits while the node has too much that the manager did not take yet.
-  absl::Status Send(int node, v1::NodeMessage message) {
+  absl::Status Send(int node, const std::string& message) {
     absl::Status status = WaitFor(node);
     if (!status.ok()) return status;
     NodeStream& stream = *streams_[static_cast<size_t>(node)];
     if (reports_) {
-      stream.SendWithReport(std::move(message), step_);
+      stream.SendWithReport(message, step_);
     } else {
-      stream.Send(std::move(message));
+      stream.Send(message);
     }
     return absl::OkStatus();
   }
@@ -447,14 +460,14 @@ class SimulatedProxies::Impl {
   Shared shared_;
   int nodes_ = 0;
   size_t answered_ = 0;  // streams, from the first on
-  std::vector<std::unique_ptr<v1::NodeLink::Stub>> stubs_;
+  std::vector<std::unique_ptr<Stub>> stubs_;
   std::vector<std::unique_ptr<NodeStream>> streams_;  // grows with the lock
   std::vector<std::unique_ptr<Rank>> ranks_;
   uint64_t folds_ = 0;
   int nodes_per_connection_ = 1;
   bool keeps_ = false;
-  std::vector<StepMessages> kept_;  // whole ones, with a step before them
-  uint64_t sent_again_ = 0;         // steps
+  std::vector<StepAgain> kept_;  // whole ones, with a step before them
+  uint64_t sent_again_ = 0;      // steps
   int64_t step_ = -1;
   bool reports_ = false;  // with the folds of this step
   std::chrono::steady_clock::time_point reported_at_;

@@ -18,6 +18,7 @@ LINKED = (
     ("GCC runtime", r"gcc-\d+-base", r"stdc\+\+|gcc|gcc_eh|atomic"),
     ("glibc", "libc6-dev", r"c|m|pthread|dl|rt"),
     ("gRPC", "libgrpc-dev", r"grpc|grpc\+\+|grpc\+\+_reflection|gpr|upb|address_sorting"),
+    ("jemalloc", "libjemalloc-dev", r"jemalloc_pic"),
     ("JSON for Modern C++", "nlohmann-json3-dev", None),
     ("nghttp2", "libnghttp2-dev", r"nghttp2"),
     ("OpenSSL", "libssl-dev", r"ssl|crypto"),
