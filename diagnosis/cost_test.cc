@@ -70,6 +70,20 @@ TEST(CostModel, IsAsSlowAsTheSlowestPipeline) {
   EXPECT_DOUBLE_EQ(WithOwnTimes(layout, {100, 130, 110}, {}).StepNs(), 130);
   // With one stage the number of microbatches changes nothing: 130 / 5 + 4 * 130 / 5.
   EXPECT_DOUBLE_EQ(WithOwnTimes(layout, {100, 130, 110}, {5, 5, 5}).StepNs(), 130);
+  EXPECT_EQ(CostModel(Layout(), {}).StepNs(), 0) << "nobody is known yet";
+}
+
+TEST(CostModel, ChangesPipelinesOneByOne) {
+  const Layout layout = ThreeReplicas();
+  CostModel model = WithOwnTimes(layout, {100, 130, 110}, {});
+  EXPECT_DOUBLE_EQ(model.StepNs(), 130);
+  model.Set(1, 90);
+  EXPECT_DOUBLE_EQ(model.StepNs(), 110);
+  EXPECT_DOUBLE_EQ(model.StepNsIf({0, 2}, [](int rank) { return 10.0 + rank; }), 90);
+  EXPECT_DOUBLE_EQ(model.StepNs(), 110) << "it was only asked";
+  model.Set(0, 200);
+  EXPECT_DOUBLE_EQ(model.StepNsIf({2}, [](int) { return 300.0; }), 300);
+  EXPECT_DOUBLE_EQ(model.StepNs(), 200);
 }
 
 TEST(CostModel, AnswersWhatIf) {

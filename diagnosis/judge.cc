@@ -397,10 +397,9 @@ class Accuser {
 
   // What the last step had because this suspect's ranks have risen, were they the only ones. Whoever has to wait for
   // others in that step is slow for nothing: that changes from step to step. `without`: the step with no suspect slow.
-  double ReplayStep(const CostModel& without, const Suspect& suspect) const {
-    CostModel with = without;
-    for (int rank : suspect.ranks) with.Set(rank, in_.own.rank(rank).actual_own_ns);
-    return with.StepNs() - without.StepNs();
+  double ReplayStep(CostModel& without, const Suspect& suspect) const {
+    const double step = without.StepNs();
+    return without.StepNsIf(suspect.ranks, [this](int rank) { return in_.own.rank(rank).actual_own_ns; }) - step;
   }
 
   // A modelled cost against what steps have really become longer by, as far as that is known: never more than that, but
@@ -458,12 +457,9 @@ class Accuser {
   }
 
   // `without`: the modelled step when no suspect is slow; `last_step`: the last one as it would have been then.
-  void AccuseOfOwnTime(const Suspect& suspect, const StreamOf& own, double without, const CostModel& last_step) {
-    for (int rank : suspect.ranks) {
-      GetModel().Set(rank, in_.own.rank(rank).own_reference_ns + own(rank).mean_excess());
-    }
-    const double modelled = std::max(0.0, GetModel().StepNs() - without);
-    for (int rank : suspect.ranks) GetModel().Set(rank, in_.own.rank(rank).own_reference_ns);
+  void AccuseOfOwnTime(const Suspect& suspect, const StreamOf& own, double without, CostModel& last_step) {
+    const auto slow = [&](int rank) { return in_.own.rank(rank).own_reference_ns + own(rank).mean_excess(); };
+    const double modelled = std::max(0.0, GetModel().StepNsIf(suspect.ranks, slow) - without);
     std::vector<int64_t> onsets;
     for (int rank : suspect.ranks) onsets.push_back(FirstSlowStep(in_.own.rank(rank)));
     std::sort(onsets.begin(), onsets.end());
@@ -552,10 +548,11 @@ class Accuser {
 
   void AccuseClass(const OwnTime::Class& peers, const Suspect& suspect) {
     const Stream& drift = peers.drift;
-    CostModel model = GetModel();
+    CostModel& model = GetModel();
     const double with = model.StepNs();
-    for (int rank : suspect.ranks) model.Set(rank, model.own_ns(rank) * std::exp(-drift.mean()));
-    const double cost = BoundByLost(std::max(0.0, with - model.StepNs()), drift.onset());
+    const double without =
+        model.StepNsIf(suspect.ranks, [&](int rank) { return model.own_ns(rank) * std::exp(-drift.mean()); });
+    const double cost = BoundByLost(std::max(0.0, with - without), drift.onset());
     const bool held_up = in_.own.rank(suspect.ranks.front()).issue_ratio < kIssueCollapse;
     Verdict verdict =
         MakeVerdict(suspect.scope, {suspect.id}, held_up ? Cause::kHost : Cause::kCompute, drift.onset(), cost);

@@ -248,12 +248,11 @@ void OwnTime::ObservePeers(const PeerViews& peers, Class& peer_class, int64_t st
     const OwnView& own = peers.views[i];
     Rank& rank = ranks_[static_cast<size_t>(own.rank)];
     const Deviation deviation = DeviationOf(peers, i, mode_);
-    if (rank.has_last_deviation && i % stride == static_cast<size_t>(step) % stride && count > 1) {
-      noise.steps.Add(own.rank, std::abs(deviation.unrest - rank.last_deviation));
-    }
-    // Twice the variance, as a difference has.
-    if (noise.IsYoung() && i % stride == static_cast<size_t>(step) % stride) {
-      noise.ranks.Add(own.rank, std::sqrt(2.0) * std::abs(deviation.judged));
+    if (i % stride == static_cast<size_t>(step) % stride) {
+      if (rank.has_last_deviation && count > 1) {
+        noise.steps.Add(own.rank, std::abs(deviation.unrest - rank.last_deviation));
+      }
+      noise.AddApart(own.rank, deviation.judged);
     }
     rank.last_deviation = deviation.unrest;
     rank.has_last_deviation = true;
@@ -318,7 +317,7 @@ void OwnTime::ObserveOnCpu(const PeerViews& peers, int64_t step, const Threshold
     const double shown = std::log(rank.own_ns / rank.own_reference_ns);
     const double d = std::log(on_cpu[i] / of_others.Without(on_cpu[i])) + with_waits - shown;
     if (state.has_last_deviation) noise.steps.Add(r, std::abs(d - state.last_deviation));
-    if (noise.IsYoung()) noise.ranks.Add(r, std::sqrt(2.0) * std::abs(d));
+    noise.AddApart(r, d);
     state.last_deviation = d;
     state.has_last_deviation = true;
     state.missed = 0;
@@ -425,7 +424,7 @@ void OwnTime::ObserveForward(const Layout& layout, const std::vector<std::pair<i
     const double forward = work_.WithBenefit(r, static_cast<double>(fold.forward_ns), reference);
     const double d = std::log(std::max(1.0, forward) / reference);
     if (rank.forward_reference_ns > 0) forward_noise_.steps.Add(r, std::abs(d - rank.last_forward));
-    if (forward_noise_.IsYoung()) forward_noise_.ranks.Add(r, std::sqrt(2.0) * std::abs(d));
+    forward_noise_.AddApart(r, d);
     rank.last_forward = d;
     rank.forward_reference_ns = reference;
     if (!forward_noise_.steps.ready()) continue;

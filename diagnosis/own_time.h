@@ -1,6 +1,7 @@
 // What each rank does by itself, compared with its peers: computing, loading data, saving checkpoints.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -33,6 +34,10 @@ class OwnTime {
     NoiseLevel level;  // as of the last Update()
 
     bool IsYoung() const { return level.scales[0] == 0; }
+    // How far (ln) a rank is from its peers: twice the variance, as the difference of two steps has.
+    void AddApart(int rank, double d) {
+      if (IsYoung()) ranks.Add(rank, std::sqrt(2.0) * std::abs(d));
+    }
     void Update() {
       steps.Update();
       blocks.Update(steps.sigma());

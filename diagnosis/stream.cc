@@ -285,31 +285,38 @@ Stream::State Stream::FollowLasting(const Observation& now, const Limits& limits
   return State::kLasting;
 }
 
-// mean() against the noise of as many steps.
+// What is known of means of `count` steps.
+Stream::Means Stream::MeansOf(int count, const Limits& limits) {
+  const auto is_known = [&](size_t scale) { return scale < kScales && limits.sigmas[scale] > 0; };
+  Means means;
+  while (is_known(means.scale + 1) && kBlock[means.scale + 1] <= count) ++means.scale;
+  const double sigma = limits.sigmas[means.scale];
+  means.error = std::max(limits.sigma, sigma) / std::sqrt(count);
+  means.longest = means.scale;
+  while (is_known(means.longest + 1)) ++means.longest;
+  means.go_together = limits.sigmas[means.longest] > kSteady * limits.one;
+  if (!means.go_together) return means;
+  // More of them than a block has may say no more than that.
+  double most = sigma / std::sqrt(std::min(kBlock[means.scale], count));
+  if (is_known(means.scale + 1)) most = std::min(most, limits.sigmas[means.scale + 1] / std::sqrt(count));
+  means.error = std::max(means.error, most);
+  return means;
+}
+
+// mean() against the noise of as many steps. Where steps do not go together the sums have said that it stands out.
 void Stream::Weigh(const Limits& limits) {
   Rise& rise = rise_.Begin();
   const int count = std::max(1, rise.count);
-  const auto is_known = [&](size_t scale) { return scale < kScales && limits.sigmas[scale] > 0; };
-  size_t scale = 0;
-  while (is_known(scale + 1) && kBlock[scale + 1] <= count) ++scale;
-  const double beyond = mean_ - LimitOf(scale, limits);
-  rise.error = std::max(limits.sigma, limits.sigmas[scale]) / std::sqrt(count);
-  // Where steps go together more of them than a block has may say no more than that. Else the sums have said it.
-  size_t longest = scale;
-  while (is_known(longest + 1)) ++longest;
-  const bool go_together = limits.sigmas[longest] > kSteady * limits.one;
-  if (go_together) {
-    double most = limits.sigmas[scale] / std::sqrt(std::min(kBlock[scale], count));
-    if (is_known(scale + 1)) most = std::min(most, limits.sigmas[scale + 1] / std::sqrt(count));
-    rise.error = std::max(rise.error, most);
-  }
-  rise.clear = scale > 0 && beyond > kClearly * rise.error;
+  const Means means = MeansOf(count, limits);
+  const double beyond = mean_ - LimitOf(means.scale, limits);
+  rise.error = means.error;
+  rise.clear = means.scale > 0 && beyond > kClearly * means.error;
   rise.beyond_weather = rise.clear && mean_ < kUsualRise * limits.sigma;
-  rise.stands_out = !go_together || beyond > (rise.stands_out ? kStillVisibly : kVisibly) * rise.error;
+  rise.stands_out = !means.go_together || beyond > (rise.stands_out ? kStillVisibly : kVisibly) * means.error;
   // How means of more steps differ nobody knows before there were some blocks of the second scale.
-  const bool is_young = longest == 0 && seen_ < kBlocksUntilKnown * kBlock[1];
-  rise.usual =
-      go_together && (is_young || kFewBlocks * kBlock[longest] >= count) && beyond < kStillVisibly * rise.error;
+  const bool is_young = means.longest == 0 && seen_ < kBlocksUntilKnown * kBlock[1];
+  const bool is_few = is_young || kFewBlocks * kBlock[means.longest] >= count;
+  rise.usual = means.go_together && is_few && beyond < kStillVisibly * means.error;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {

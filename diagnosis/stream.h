@@ -176,7 +176,16 @@ class Stream {
     bool rose_in_quiet = false;
   };
 
+  // What is known of means of some steps: the scale of their noise, the longest one of which anything is, whether steps go
+  // together, and the standard error.
+  struct Means {
+    size_t scale = 0, longest = 0;
+    bool go_together = false;
+    double error = 0;
+  };
+
   void Learn(double d, const Limits& limits);
+  static Means MeansOf(int count, const Limits& limits);
   static Observation Classify(int64_t step, double d, double excess, double limit, const Limits& limits);
   void Remember(const Observation& now, const Limits& limits);
   // The steps of the three states: the state after it.
