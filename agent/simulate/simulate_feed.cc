@@ -65,9 +65,9 @@ class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerM
   void Send(const v1::NodeMessage& message) { Send(message.SerializeAsString()); }
   // A v1::NodeMessage.
   void Send(const std::string& message) {
-    grpc::ByteBuffer buffer = BufferOf(message);
+    const grpc::ByteBuffer buffer = BufferOf(message);
     std::lock_guard<std::mutex> lock(shared_->mutex);
-    Push(std::move(buffer));
+    Push(buffer);
   }
 
   // With the lock; called every kAliveInterval.
@@ -92,10 +92,10 @@ class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerM
 
   // Folds, and behind them how far the ranks have come, as a proxy says it every second.
   void SendWithReport(const std::string& folds, int64_t step) {
-    grpc::ByteBuffer buffer = BufferOf(folds);
+    const grpc::ByteBuffer buffer = BufferOf(folds);
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (ended_ || closing_) return;
-    queue_.push_back(std::move(buffer));
+    queue_.push_back(buffer);
     v1::NodeMessage report;
     report.mutable_ranks()->Swap(&ranks_);
     for (v1::RankStatus& rank : *report.mutable_ranks()->mutable_ranks()) {
@@ -142,9 +142,9 @@ class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerM
   }
 
  private:
-  void Push(grpc::ByteBuffer message) {
+  void Push(const grpc::ByteBuffer& message) {
     if (ended_ || closing_) return;
-    queue_.push_back(std::move(message));
+    queue_.push_back(message);
     if (!writing_) WriteNext();
   }
 
