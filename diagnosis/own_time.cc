@@ -218,7 +218,7 @@ const OwnTime::NoiseLevel& OwnTime::NoiseOfFew(int rank, size_t peers, int obser
   if (scales[0] > 0 && !noise.IsYoung() && (observations + rank) % kNoiseEvery != 0) return level;
   const bool pair = peers == 2;
   one = pair ? noise.steps.median_sigma() : noise.steps.SigmaWithout(rank);
-  scales = noise.blocks.SigmasWithout(pair ? -1 : rank, one, peers <= kFew);
+  scales = pair ? noise.blocks.SigmasOfPair(one) : noise.blocks.SigmasWithout(rank, one, peers <= kFew);
   // Also where only this rank's are known.
   if (scales[0] == 0) one = YoungSigma(one, peers <= kFew ? 0 : noise.ranks.SigmaWithout(rank));
   return level;

@@ -485,14 +485,20 @@ void ScaleNoise::Update(double one, bool typical) {
 }
 
 ScaleSigmas ScaleNoise::SigmasWithout(int source, double one, bool typical) {
+  return SigmasOf(source, 1, one, typical);
+}
+
+ScaleSigmas ScaleNoise::SigmasOfPair(double one) { return SigmasOf(std::nullopt, 2, one, true); }
+
+ScaleSigmas ScaleNoise::SigmasOf(std::optional<int> left_out, size_t times, double one, bool typical) {
   ScaleSigmas sigmas{};
   std::array<size_t, kScales> blocks;
   for (size_t scale = 0; scale < kScales; ++scale) {
     scratch_.clear();
     for (const Block& block : scales_[scale].blocks) {
-      if (block.source != source) scratch_.push_back(block.distance);
+      if (block.source != left_out) scratch_.push_back(block.distance);
     }
-    blocks[scale] = source < 0 ? scratch_.size() / 2 : scratch_.size();
+    blocks[scale] = scratch_.size() / times;
     sigmas[scale] = static_cast<float>(SigmaOf(scale, typical));
   }
   Expect(sigmas, blocks, one);

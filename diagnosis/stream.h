@@ -294,9 +294,10 @@ class ScaleNoise {
   // that may all change at once.
   void Update(double one, bool typical = false);
   // Without what one source contributed and, where it is one of a few that are compared with each other, without what is
-  // seldom (`typical`): that is its own doing there, too. -1: of a pair, whose blocks are there twice, once of each sign.
-  // Costs a pass over all blocks.
+  // seldom (`typical`): that is its own doing there, too. Costs a pass over all blocks.
   ScaleSigmas SigmasWithout(int source, double one, bool typical);
+  // Of a pair, whose blocks are there twice, once of each sign. Costs as much.
+  ScaleSigmas SigmasOfPair(double one);
   // Sources have other numbers now.
   void ForgetSources() {
     sources_.clear();
@@ -321,6 +322,8 @@ class ScaleNoise {
   };
   Source* Listen(int id);
   double SigmaOf(size_t scale, bool typical);
+  // Of the blocks of all sources but `left_out`; each is there `times`.
+  ScaleSigmas SigmasOf(std::optional<int> left_out, size_t times, double one, bool typical);
   static void Expect(ScaleSigmas& sigmas, const std::array<size_t, kScales>& blocks, double one);
 
   uint64_t added_ = 0;

@@ -299,11 +299,11 @@ TEST(ScaleNoise, ListensToAFewAndToOthersOnceTheyAreGone) {
     for (int source = 0; source < 1000; ++source) noise.Add(source, source < 16 ? 0 : step % 8, true);
   }
   noise.Update(0.1);
-  EXPECT_EQ(noise.SigmasWithout(-1, 0.1, false)[0], 0) << "the first ones";
+  EXPECT_EQ(noise.SigmasWithout(0, 0.1, false)[0], 0) << "the first ones";
   for (int step = 0; step < 1 << 17; ++step) {
     for (int source = 100; source < 116; ++source) noise.Add(source, step / 4 % 2, true);
   }
-  EXPECT_GT(noise.SigmasWithout(-1, 0.1, false)[0], 0);
+  EXPECT_GT(noise.SigmasWithout(0, 0.1, false)[0], 0);
 }
 
 // A few long blocks that happen to be alike.
