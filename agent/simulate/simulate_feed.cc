@@ -87,7 +87,7 @@ class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerM
 
   void SetRanks(v1::RankSet ranks) {
     std::lock_guard<std::mutex> lock(shared_->mutex);
-    ranks_ = std::move(ranks);
+    *report_.mutable_ranks() = std::move(ranks);
   }
 
   // Folds, and behind them how far the ranks have come, as a proxy says it every second.
@@ -96,14 +96,11 @@ class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerM
     std::lock_guard<std::mutex> lock(shared_->mutex);
     if (ended_ || closing_) return;
     queue_.push_back(buffer);
-    v1::NodeMessage report;
-    report.mutable_ranks()->Swap(&ranks_);
-    for (v1::RankStatus& rank : *report.mutable_ranks()->mutable_ranks()) {
+    for (v1::RankStatus& rank : *report_.mutable_ranks()->mutable_ranks()) {
       rank.set_step(step);
       rank.mutable_marks()->set_step(static_cast<uint64_t>(step + 1));
     }
-    queue_.push_back(BufferOf(report.SerializeAsString()));
-    ranks_.Swap(report.mutable_ranks());
+    queue_.push_back(BufferOf(report_.SerializeAsString()));
     if (!writing_) WriteNext();
   }
 
@@ -164,25 +161,17 @@ class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerM
   void Answer(const v1::WantedState& wanted) {
     v1::NodeMessage message;
     message.mutable_applied()->set_revision(wanted.revision());
-    {
-      std::lock_guard<std::mutex> lock(shared_->mutex);
-      for (v1::RankStatus& rank : *ranks_.mutable_ranks()) {
-        rank.set_applied_revision(wanted.revision());
-        *rank.mutable_applied() = wanted.kinds();
-        v1::RankAnswer* answer = message.mutable_applied()->add_ranks();
-        answer->set_rank(rank.rank());
-        answer->set_node(node_);
-        answer->set_state(v1::RankAnswer::APPLIED);
-      }
-    }
-    Send(message);
-    v1::NodeMessage ranks;
-    {
-      std::lock_guard<std::mutex> lock(shared_->mutex);
-      *ranks.mutable_ranks() = ranks_;
-    }
-    Send(ranks);
     std::lock_guard<std::mutex> lock(shared_->mutex);
+    for (v1::RankStatus& rank : *report_.mutable_ranks()->mutable_ranks()) {
+      rank.set_applied_revision(wanted.revision());
+      *rank.mutable_applied() = wanted.kinds();
+      v1::RankAnswer* answer = message.mutable_applied()->add_ranks();
+      answer->set_rank(rank.rank());
+      answer->set_node(node_);
+      answer->set_state(v1::RankAnswer::APPLIED);
+    }
+    Push(BufferOf(message.SerializeAsString()));
+    Push(BufferOf(report_.SerializeAsString()));
     answered_ = true;
     shared_->changed.notify_all();
   }
@@ -191,7 +180,7 @@ class NodeStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::ManagerM
   const int node_;
   grpc::ClientContext context_;
   v1::ManagerMessage in_;
-  v1::RankSet ranks_;
+  v1::NodeMessage report_;              // of its ranks
   std::deque<grpc::ByteBuffer> queue_;  // a deque keeps its front in place while more is added
   bool writing_ = false, closing_ = false, closed_ = false;
   bool answered_ = false, ended_ = false, done_ = false;

@@ -56,6 +56,11 @@ def test_version(stage):
     assert done.returncode == 0 and done.stdout.strip()
 
 
+def test_what_the_training_tells_its_allocator_is_not_for_taskd(stage):
+    done = stage.run("--version", environment=harness.clean_environment(MALLOC_CONF="no_such_option:1,abort_conf:true,stats_print:true"))
+    assert done.returncode == 0 and done.stdout.strip() and done.stderr == ""
+
+
 def test_variables_and_flags(stage):
     """TASKD_<FLAG> stands for a flag; the flag wins."""
     port, other = harness.free_port(), harness.free_port()
