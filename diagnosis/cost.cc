@@ -14,6 +14,7 @@ CostModel::CostModel(const Layout& layout, const std::vector<int>& microbatches)
     : layout_(layout),
       own_ns_(static_cast<size_t>(layout.size()), 0),
       pipelines_(own_ns_.size(), -1),
+      is_changed_(layout.pipelines().size()),
       slowest_(2 * layout.pipelines().size(), 0) {
   for (const Pipeline& pipeline : layout.pipelines()) {
     int most = 1;
@@ -31,11 +32,14 @@ CostModel::CostModel(const Layout& layout, const std::vector<int>& microbatches)
 void CostModel::Set(int rank, double own_ns) {
   own_ns_[static_cast<size_t>(rank)] = own_ns;
   const int pipeline = pipelines_[static_cast<size_t>(rank)];
-  if (pipeline >= 0 && (changed_.empty() || changed_.back() != pipeline)) changed_.push_back(pipeline);
+  if (pipeline < 0 || is_changed_[static_cast<size_t>(pipeline)]) return;
+  is_changed_[static_cast<size_t>(pipeline)] = true;
+  changed_.push_back(pipeline);
 }
 
 double CostModel::StepNs() {
   for (int pipeline : changed_) {
+    is_changed_[static_cast<size_t>(pipeline)] = false;
     size_t at = microbatches_.size() + static_cast<size_t>(pipeline);
     slowest_[at] = PipelineNs(static_cast<size_t>(pipeline));
     for (at /= 2; at > 0; at /= 2) slowest_[at] = std::max(slowest_[2 * at], slowest_[2 * at + 1]);

@@ -36,7 +36,8 @@ class CostModel {
   std::vector<double> own_ns_;
   std::vector<int> pipelines_;        // by rank; -1: it is in none
   std::vector<double> microbatches_;  // by pipeline
-  std::vector<int> changed_;          // pipelines, since the last StepNs(); the same may be there several times
+  std::vector<int> changed_;          // pipelines, since the last StepNs(); each once:
+  std::vector<bool> is_changed_;      // by pipeline
   // What pipelines take, in the second half, and at i the larger of 2 i and 2 i + 1.
   std::vector<double> slowest_;
 };

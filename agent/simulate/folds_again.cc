@@ -1,7 +1,5 @@
 #include "agent/simulate/folds_again.h"
 
-#include <utility>
-
 #include "google/protobuf/io/coded_stream.h"
 #include "taskd/v1/node.pb.h"
 

@@ -1,5 +1,5 @@
 // A message of folds, serialized once and sent again and again: of each fold only the step, the end and the number are
-// others each time. Costs a copy, a hundredth of building and serializing it.
+// others each time.
 #pragma once
 
 #include <cstddef>
