@@ -32,10 +32,9 @@ constexpr double kUnmeasured = 1.1;
 constexpr float kBegins = 2.25;  // times what a sum had before
 constexpr double kVisibly = 6;   // standard errors
 constexpr double kStillVisibly = 3;
-constexpr int kFewBlocks = 4;         // of the longest scale that is known: it tells of so many of its blocks, too
-constexpr int kBlocksUntilKnown = 8;  // of a pair of ranks, until there are enough of them
-constexpr double kClearly = 6;        // so that nobody had to be lucky
-constexpr double kRising = 0.25;      // of a threshold: from here on nothing of it becomes the own past
+constexpr double kClearly = 6;     // so that nobody had to be lucky
+constexpr double kRising = 0.25;   // of a threshold: from here on nothing of it becomes the own past
+constexpr double kMostGrowth = 2;  // of noise to the next scale: means of four times as many steps differ as much
 
 }  // namespace
 
@@ -291,7 +290,7 @@ Stream::Means Stream::MeansOf(int count, const Limits& limits) {
   Means means;
   while (is_known(means.scale + 1) && kBlock[means.scale + 1] <= count) ++means.scale;
   const double sigma = limits.sigmas[means.scale];
-  means.error = std::max(limits.sigma, sigma) / std::sqrt(count);
+  means.error = means.expected = std::max(limits.sigma, sigma) / std::sqrt(count);
   means.longest = means.scale;
   while (is_known(means.longest + 1)) ++means.longest;
   means.go_together = limits.sigmas[means.longest] > kSteady * limits.one;
@@ -300,7 +299,19 @@ Stream::Means Stream::MeansOf(int count, const Limits& limits) {
   double most = sigma / std::sqrt(std::min(kBlock[means.scale], count));
   if (is_known(means.scale + 1)) most = std::min(most, limits.sigmas[means.scale + 1] / std::sqrt(count));
   means.error = std::max(means.error, most);
+  means.expected =
+      count > kBlock[means.longest] ? SigmaBeyond(means.longest, count, limits) / std::sqrt(count) : means.error;
   return means;
+}
+
+// Of means of more steps than any whose noise is known. What grew from the step to blocks of four goes on to grow; what grew
+// further may as well end there, so by half of it.
+double Stream::SigmaBeyond(size_t longest, int count, const Limits& limits) {
+  const double sigma = limits.sigmas[longest];
+  const double shorter = longest > 0 ? limits.sigmas[longest - 1] : limits.one;
+  const double growth = std::clamp(sigma / shorter, 1.0, kMostGrowth);
+  const double scales = std::log2(static_cast<double>(count) / kBlock[longest]) / 2;
+  return sigma * std::pow(growth, longest > 0 ? scales / 2 : scales);
 }
 
 // mean() against the noise of as many steps. Where steps do not go together the sums have said that it stands out.
@@ -313,10 +324,7 @@ void Stream::Weigh(const Limits& limits) {
   rise.clear = means.scale > 0 && beyond > kClearly * means.error;
   rise.beyond_weather = rise.clear && mean_ < kUsualRise * limits.sigma;
   rise.stands_out = !means.go_together || beyond > (rise.stands_out ? kStillVisibly : kVisibly) * means.error;
-  // How means of more steps differ nobody knows before there were some blocks of the second scale.
-  const bool is_young = means.longest == 0 && seen_ < kBlocksUntilKnown * kBlock[1];
-  const bool is_few = is_young || kFewBlocks * kBlock[means.longest] >= count;
-  rise.usual = means.go_together && is_few && beyond < kStillVisibly * means.error;
+  rise.usual = means.go_together && beyond < kStillVisibly * means.expected;
 }
 
 Stream::State Stream::FollowIntermittent(const Observation& now) {
@@ -508,7 +516,6 @@ ScaleSigmas ScaleNoise::SigmasOf(std::optional<int> left_out, size_t times, doub
 // Few blocks say little. That noise grows to the next scale as it did to the one before counts as some more of them.
 void ScaleNoise::Expect(ScaleSigmas& sigmas, const std::array<size_t, kScales>& blocks, double one) {
   constexpr double kAsMany = 12;
-  constexpr double kMostGrowth = 2;  // where means of four times as many steps differ as much
   double shorter = one;
   for (size_t scale = 1; scale < kScales && sigmas[scale] > 0; ++scale) {
     const double before = sigmas[scale - 1];

@@ -108,7 +108,7 @@ class Stream {
   double error() const { return rise_->error; }
   // Means of as many steps hardly ever differ by so much in this job.
   bool StandsOut() const { return raised() && rise_->stands_out; }
-  // It lasts, and means of about as many steps are known to go up and down by nearly as much.
+  // It lasts, and means of as many steps are known to go up and down by nearly as much, or to be expected to.
   bool IsUsual() const { return state_ == State::kLasting && rise_->usual; }
   // It has lasted for a block of steps of which it is known how far their means go up and down in this job, and stands out
   // from that.
@@ -177,15 +177,16 @@ class Stream {
   };
 
   // What is known of means of some steps: the scale of their noise, the longest one of which anything is, whether steps go
-  // together, and the standard error.
+  // together, the standard error as far as it is known, and what it is expected to be.
   struct Means {
     size_t scale = 0, longest = 0;
     bool go_together = false;
-    double error = 0;
+    double error = 0, expected = 0;
   };
 
   void Learn(double d, const Limits& limits);
   static Means MeansOf(int count, const Limits& limits);
+  static double SigmaBeyond(size_t longest, int count, const Limits& limits);
   static Observation Classify(int64_t step, double d, double excess, double limit, const Limits& limits);
   void Remember(const Observation& now, const Limits& limits);
   // The steps of the three states: the state after it.

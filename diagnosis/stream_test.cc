@@ -104,7 +104,24 @@ TEST(Stream, IsUsualWhereMeansOfAboutAsManyStepsDifferNearlyAsMuch) {
   // Means of 4, 16 and 64 steps differ by 0.01 each, and by a little more of steps in between: three times that are 0.042.
   EXPECT_TRUE(is_usual(0.04, 90, {0.02F, 0.04F, 0.08F, 0.16F, 0}));
   EXPECT_FALSE(is_usual(0.06, 90, {0.02F, 0.04F, 0.08F, 0.16F, 0}));
-  EXPECT_FALSE(is_usual(0.04, 90, {0.02F, 0.04F, 0, 0, 0})) << "nothing is known of so many steps";
+  EXPECT_FALSE(is_usual(0.04, 90, {0.02F, 0.04F, 0, 0, 0})) << "more than is expected of so many steps";
+}
+
+TEST(Stream, IsUsualWhereNoiseThatGrewMayGoOnToGrow) {
+  const auto is_usual = [](double rise, const ScaleSigmas& measured) {
+    Stream::Limits limits = kLimits;
+    Stream stream;
+    for (int64_t step = 0; step < 110; ++step) stream.Observe(step, step < 100 ? 0 : rise, 1, limits);
+    EXPECT_TRUE(stream.raised()) << rise;
+    limits.SetNoise(0.01, measured);
+    for (int64_t step = 110; step < 190; ++step) stream.Observe(step, rise, 1, limits);
+    EXPECT_TRUE(stream.raised()) << rise;
+    return stream.IsUsual();
+  };
+  // 90 steps, of which blocks of 16 tell nothing: three times what is expected of their mean, and the limit, are 0.04.
+  EXPECT_TRUE(is_usual(0.035, {0.02F, 0.06F, 0, 0, 0}));
+  EXPECT_FALSE(is_usual(0.06, {0.02F, 0.06F, 0, 0, 0}));
+  EXPECT_FALSE(is_usual(0.035, {0.055F, 0.06F, 0, 0, 0})) << "it has not grown any more";
 }
 
 TEST(Stream, NeedsThreeStepsForALargeOne) {
@@ -352,11 +369,12 @@ TEST(Stream, IsUsualWhereNobodyKnowsYetHowMeansOfAsManyStepsDiffer) {
   const auto rise_until = [&](int64_t last) {
     for (; step < last; ++step) stream.Observe(step, 0.7, 70, limits);
   };
-  rise_until(80);
+  rise_until(200);
   ASSERT_TRUE(stream.raised());
-  EXPECT_TRUE(stream.IsUsual()) << "60 steps, of which blocks of four tell nothing";
-  rise_until(128);
-  EXPECT_FALSE(stream.IsUsual()) << "there could have been eight blocks of the next scale";
+  EXPECT_TRUE(stream.IsUsual()) << "180 steps, of which blocks of four tell nothing";
+  limits.SetNoise(0.1, {0.3F, 0.35F, 0, 0, 0});
+  rise_until(201);
+  EXPECT_FALSE(stream.IsUsual()) << "it does not go on to grow";
 }
 
 TEST(Stream, StaysRaisedAfterARestartOfTheJob) {

@@ -511,10 +511,11 @@ void MarkFold::Impl::NoteStride(int64_t step) {
 }
 
 // Operations are numbered as they are issued, from the end of the step before: the same order on every member. One that
-// was issued in an earlier step has that one's number and is left out.
+// was issued in an earlier step has that one's number and is left out, as is one that does not end together on all.
 void MarkFold::Impl::TakeSamples(const std::vector<TimedOp>& ops, uint64_t serial, StepFold& fold) {
   for (const TimedOp& op : ops) {
-    if (op.open || op.step_serial != serial || !IsSampled(op.number) || groups_.HasOneMember(op.group)) continue;
+    if (op.open || op.step_serial != serial || !EndsTogether(op.op)) continue;
+    if (!IsSampled(op.number) || groups_.HasOneMember(op.group)) continue;
     fold.samples.push_back({static_cast<uint16_t>(op.group), op.op, op.number, op.start_ns, op.end_ns});
   }
   std::stable_sort(fold.samples.begin(), fold.samples.end(), [](const OpSample& a, const OpSample& b) {

@@ -65,8 +65,8 @@ struct OpFold {
   friend bool operator==(const OpFold&, const OpFold&) = default;
 };
 
-// One operation as it was, for clocks and for who came last. The same ones are chosen on every member: by their
-// running number within the step, group and kind.
+// One operation that ends together on all of its members (EndsTogether), as it was: by those ends the clocks of nodes are
+// compared. The same ones are chosen on every member: by their running number within the step, group and kind.
 struct OpSample {
   uint16_t group = 0;  // as OpFold::group
   CommOp op = CommOp::kOther;

@@ -47,7 +47,8 @@ constexpr char kUsage[] =
 
   --rows     curve: noise x sigma x peers x delta; cases: known ones; healthy: nobody is slow; resolution: how often a
              rank is named that is as slow as a healthy job's report says would be named, and one half as slow
-  --noise    of the logarithm of own time: white; ar1:R, of correlation R from step to step; 1/f, up to 1,024 steps
+  --noise    of the logarithm of own time: white; ar1:R, of correlation R from step to step; 1/f, up to 1,024 steps.
+             Unless it is given, healthy rows are also of some other noises
   --sigma    its standard deviation (curve: 0.3 up to delta 1, 0.1 up to delta 3, 0.05 above)
   --delta    of the curve: how much slower the rank becomes, in sigmas (of the logarithm): 0.1 to 8; from 1,000 peers on
              0.5 to 8
@@ -79,7 +80,7 @@ struct Options {
   std::vector<int> peers = {2, 3, 8, 64, 2048};
   int steps = 0, runs = 40, onset = 100;
   double budget = 4e5, healthy = 4e5, gamma = 0, step_ms = 64, min_cost = Engine::Options().min_cost_share;
-  bool device = false, no_waits = false, json = false, verbose = false, delta_given = false;
+  bool device = false, no_waits = false, json = false, verbose = false, delta_given = false, noise_given = false;
   uint64_t seed = 1;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 };
@@ -358,6 +359,7 @@ std::vector<Row> MakeRows(const Options& options) {
       }
     }
   }
+  if (options.noise_given) return rows;
   rows.push_back(HealthyRow(options, "ar1:0.9", 0.2, 8));
   rows.push_back(HealthyRow(options, "ar1:0.95", 0.15, 2));
   rows.push_back(HealthyRow(options, "ar1:0.8", 0.1, 64));
@@ -554,6 +556,7 @@ Options Parse(int argc, char** argv) {
         good = good && (row == "curve" || row == "cases" || row == "healthy" || row == "resolution");
       }
     } else if (flag == "--noise") {
+      options.noise_given = true;
       options.noise = absl::StrSplit(value, ',');
       for (const std::string& noise : options.noise) Noise::LongRun(noise);
     } else if (flag == "--sigma") {
