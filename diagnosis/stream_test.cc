@@ -118,7 +118,7 @@ TEST(Stream, IsUsualWhereNoiseThatGrewMayGoOnToGrow) {
     EXPECT_TRUE(stream.raised()) << rise;
     return stream.IsUsual();
   };
-  // 90 steps, of which blocks of 16 tell nothing: three times what is expected of their mean, and the limit, are 0.04.
+  // 90 steps, of which blocks of 16 tell nothing: three times what is expected of their mean are 0.05; 0.03 without growth.
   EXPECT_TRUE(is_usual(0.035, {0.02F, 0.06F, 0, 0, 0}));
   EXPECT_FALSE(is_usual(0.06, {0.02F, 0.06F, 0, 0, 0}));
   EXPECT_FALSE(is_usual(0.035, {0.055F, 0.06F, 0, 0, 0})) << "it has not grown any more";
