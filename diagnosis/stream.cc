@@ -35,6 +35,7 @@ constexpr double kStillVisibly = 3;
 constexpr double kClearly = 6;     // so that nobody had to be lucky
 constexpr double kRising = 0.25;   // of a threshold: from here on nothing of it becomes the own past
 constexpr double kMostGrowth = 2;  // of noise to the next scale: means of four times as many steps differ as much
+constexpr uint8_t kAllScales = (1U << kScales) - 1;
 
 }  // namespace
 
@@ -358,7 +359,7 @@ void Stream::BeginRaised(int64_t step, const Limits& limits) {
 
 void Stream::BeginQuiet(int64_t step) {
   sums_ = {};
-  rose_later_ = (1U << kScales) - 1;
+  rose_later_ = kAllScales;
   risen_ = 0;
   jumps_ = 0;
   ForgetWindows();
@@ -369,15 +370,17 @@ void Stream::BeginQuiet(int64_t step) {
 }
 
 void Stream::Rebase() {
-  seen_ = 0;
-  base_ = 0;
-  ForgetWindows();
   if (!raised()) {
     sums_ = {};
-    rose_later_ = 0;
+    // Watched for long enough without a rise: one that is there in the next step was not there from the start. If nothing
+    // was observed since the last time, what was known then still holds.
+    if (seen_ > 0) rose_later_ = seen_ > kLearn ? kAllScales : 0;
     risen_ = 0;
     jumps_ = 0;
   }
+  seen_ = 0;
+  base_ = 0;
+  ForgetWindows();
 }
 
 void StreamTails::Count(const Stream& stream) {

@@ -80,7 +80,7 @@ class Stream {
 
   // `excess` is the same deviation as lost time, ns.
   Event Observe(int64_t step, double d, double excess, const Limits& limits);
-  // The process is a new one: the past level is learned anew; what was raised stays raised.
+  // The process is a new one, or other times are observed: the past level is learned anew; what was raised stays raised.
   void Rebase();
   void Reset() { *this = Stream(); }
 
@@ -95,7 +95,8 @@ class Stream {
   int64_t onset() const { return rise_->onset; }
   // The same of what has come back soon after it was cleared: where it did so the last time.
   int64_t returned() const { return rise_->returned; }
-  // It was there in the first step that was observed: it may have been there before.
+  // It was there in the first step that was observed, so it may have been there before. Never so after a Rebase() of a
+  // stream that was watched for long enough without a rise.
   bool from_start() const { return rise_->from_start; }
   // Mean of the deviation while it lasts; over all steps if it comes and goes.
   double mean() const { return mean_; }

@@ -386,5 +386,17 @@ TEST(Stream, StaysRaisedAfterARestartOfTheJob) {
   EXPECT_EQ(stream.onset(), 40);
 }
 
+TEST(Stream, WasWithoutARiseWhereItWasWatchedBeforeARestart) {
+  for (const int watched : {0, 15, 16}) {
+    Stream stream;
+    Watch(stream, 0, watched - 1, [](int64_t) { return 0.0; });
+    stream.Rebase();
+    stream.Rebase();  // nothing was observed in between
+    EXPECT_EQ(Watch(stream, 50, 60, [](int64_t) { return 0.1; }), 53);
+    EXPECT_EQ(stream.onset(), 50);
+    EXPECT_EQ(stream.from_start(), watched <= 15) << watched;
+  }
+}
+
 }  // namespace
 }  // namespace taskd::diagnosis
