@@ -3,6 +3,9 @@
 The file maps the name that marks carry to {"group_name", "group_rank", "global_ranks"} for every group that this rank
 belongs to. A thread writes it, as the folder appears only once the proxy knows this rank, and may be on a slow disk. It
 looks at the groups, too, and rests in between: a program may make thousands, and is not to wait for each look at all.
+
+Any thread may look and write. look() keeps the newest view of the groups, and write_newest() writes that view while it holds
+the folder's lock, so a file never gets older, and a disk that hangs stops only those who write to that folder.
 """
 import atexit
 import functools
@@ -28,7 +31,10 @@ _wake = threading.Event()
 _lock = threading.Lock()
 _unseen = False  # groups have changed since the last look
 _thread = None
-_writing = threading.Lock()  # held while the thread writes
+_looking = threading.Lock()  # guards _newest; never held while a file is written
+_newest = None  # the last snapshot that was not empty
+_writing = {}  # folder: the lock that is held while its file is written
+_ending = False  # the thread begins no file any more
 _LAST_WRITE_S = 1.0
 
 
@@ -95,12 +101,18 @@ def _hccl_names(group, rank):
     return [name if isinstance(name, str) and name else None for name in (mark, given)]
 
 
-def snapshot():
-    """{"rank": ..., "groups": ...} that is to be written; None where there are no groups, or all are gone by now."""
+def own_rank():
+    """This process's global rank; None if torch.distributed is not initialized."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    if c10d is None or not c10d.is_initialized():
+    return c10d.get_rank() if c10d is not None and c10d.is_initialized() else None
+
+
+def snapshot():
+    """{"rank": ..., "groups": ...} of now; None where there are no groups, or all are gone by now."""
+    rank = own_rank()
+    if rank is None:
         return None
-    rank = c10d.get_rank()
+    c10d = _c10d()
     groups = {}
     for group, torch_name in list(_names(c10d).items()):
         ranks = _global_ranks(c10d, group)
@@ -143,22 +155,22 @@ def _changed():
 
 def _write_when_possible():
     global _unseen, _thread
-    wanted, pause, said = None, _RETRY_MIN_S, False
+    due, pause, said = False, _RETRY_MIN_S, False
     while True:
         with _lock:
             _wake.clear()
-            look, _unseen = _unseen, False
-            if wanted is None and not look:
+            unseen, _unseen = _unseen, False
+            if not due and not unseen:
                 _thread = None
                 return
-        if look:
+        if unseen:
             began = time.perf_counter()
-            wanted = _patches.quietly(snapshot) or wanted
+            due = _patches.quietly(look) is not None or due
             pause = _RETRY_MIN_S
             time.sleep(_REST * (time.perf_counter() - began))
         try:
-            if wanted is None or _write(wanted):
-                wanted = None
+            if not due or _write():
+                due = False
                 continue
         except OSError as error:
             if not said:
@@ -168,24 +180,43 @@ def _write_when_possible():
             pause = min(2 * pause, _RETRY_MAX_S)
 
 
-def _write(wanted):
+def _write():
     """False: the proxy has not made the rank's folder yet."""
-    folder = rank_folder(wanted["rank"])
+    folder = rank_folder(_newest["rank"])
     if folder is None:
         return False
-    with _writing:
-        write_file(folder, wanted["groups"])
+    write_newest(folder, also_at_exit=False)
     return True
+
+
+def look():
+    """The snapshot of now. While there are no groups, the last one that had some; None before that."""
+    global _newest
+    with _looking:
+        _newest = snapshot() or _newest
+        return _newest
+
+
+def write_newest(folder, also_at_exit=True):
+    """Writes what the newest look of any thread has found. OSError if that fails; the file is then as it was."""
+    with _writing.setdefault(os.path.realpath(folder), threading.Lock()):
+        if also_at_exit or not _ending:
+            write_file(folder, _newest["groups"])
 
 
 @atexit.register
 def _let_it_finish():
-    """A file that is begun is written, if the disk takes it; none is begun any more, or a part of it would stay."""
-    _writing.acquire(timeout=_LAST_WRITE_S)
+    """Waits for a file that is begun, if its disk takes it: a part of it would stay."""
+    global _ending
+    _ending = True
+    deadline = time.monotonic() + _LAST_WRITE_S
+    for lock in list(_writing.values()):
+        if lock.acquire(timeout=max(0, deadline - time.monotonic())):
+            lock.release()
 
 
 def write_file(folder, groups):
-    """The whole file at once, from any thread."""
+    """Replaces the file at once."""
     temporary = os.path.join(folder, f".{FILE_NAME}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -329,8 +360,8 @@ def install(c10d, wrap_export):
 
 
 def _forget_in_forked_child():
-    global _thread, _unseen, _lock, _writing
-    _thread, _unseen, _lock, _writing = None, False, threading.Lock(), threading.Lock()
+    global _thread, _unseen, _lock, _looking, _writing
+    _thread, _unseen, _lock, _looking, _writing = None, False, threading.Lock(), threading.Lock(), {}
 
 
 os.register_at_fork(after_in_child=_forget_in_forked_child)

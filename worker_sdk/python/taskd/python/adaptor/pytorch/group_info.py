@@ -18,16 +18,17 @@ def dump_group_info(rank=None) -> bool:
 
     TaskD itself reads the file beside the mark files: with GROUP_BASE_DIR that one is written too, in the background.
     """
-    found = _groups.snapshot()
-    if found is None:
+    rank = _groups.own_rank()
+    if rank is None:
         raise RuntimeError("torch.distributed is not initialized")
-    folder = _folder(found["rank"])
+    _groups.look()
+    folder = _folder(rank)
     for path in (folder, os.path.join(folder, _groups.FILE_NAME)):
         if os.path.islink(path):
             raise RuntimeError(f"{path} is a symbolic link")
     os.makedirs(folder, mode=0o755, exist_ok=True)
-    _groups.write_file(folder, found["groups"])
-    if os.path.realpath(folder) != os.path.realpath(_groups.rank_folder(found["rank"]) or ""):
+    _groups.write_newest(folder)
+    if os.path.realpath(folder) != os.path.realpath(_groups.rank_folder(rank) or ""):
         _groups.changed()
     return True
 
