@@ -101,28 +101,32 @@ def namespaces_of(path):
     return own | {"taskd::testing"} if "/testing/" in path else own
 
 
-def check(root):
-    problems = []
-    unused = {(own, other) for own, others in ALLOWED.items() for other in others}
+def sources(root):
+    """(path, text) of each source that has a row of the table."""
     for folder, folders, names in os.walk(root):
         folders[:] = [f for f in folders if f not in ("build", ".git")]
         for name in sorted(names):
             path = os.path.relpath(os.path.join(folder, name), root)
-            if not name.endswith((".cc", ".h", ".c")) or folder_of(path) is None:
+            if name.endswith((".cc", ".h", ".c")) and folder_of(path) is not None:
+                with open(os.path.join(root, path), encoding="utf-8") as file:
+                    yield path, file.read()
+
+
+def check(root):
+    problems = []
+    unused = {(own, other) for own, others in ALLOWED.items() for other in others}
+    for path, text in sources(root):
+        for match in INCLUDE.finditer(text):
+            unused.discard((folder_of(path), folder_of(match.group(1))))
+            why = problem(path, match.group(1))
+            if why:
+                problems.append(f"{path}:{line_of(match)}: includes {match.group(1)}: {why}")
+        for match in NAMESPACE.finditer(text):
+            if path.startswith(PUBLIC_HEADERS) or match.group(1).startswith("taskd::testing::"):
                 continue
-            with open(os.path.join(root, path), encoding="utf-8") as file:
-                text = file.read()
-            for match in INCLUDE.finditer(text):
-                unused.discard((folder_of(path), folder_of(match.group(1))))
-                why = problem(path, match.group(1))
-                if why:
-                    problems.append(f"{path}:{line_of(match)}: includes {match.group(1)}: {why}")
-            for match in NAMESPACE.finditer(text):
-                if path.startswith(PUBLIC_HEADERS) or match.group(1).startswith("taskd::testing::"):
-                    continue
-                if match.group(1) not in namespaces_of(path):
-                    wanted = " or ".join(sorted(namespaces_of(path)))
-                    problems.append(f"{path}:{line_of(match)}: is in {match.group(1)}, not in {wanted}")
+            if match.group(1) not in namespaces_of(path):
+                wanted = " or ".join(sorted(namespaces_of(path)))
+                problems.append(f"{path}:{line_of(match)}: is in {match.group(1)}, not in {wanted}")
     return problems + [f"{own} does not use {other}: the table need not allow it" for own, other in sorted(unused)]
 
 

@@ -1,33 +1,44 @@
 #!/usr/bin/env bash
-# Builds and tests everything: tests/run.sh [--full]
+# Builds and tests what a change can have broken, or everything: tests/run.sh [--since REV] [--full]
 #
-#   1. missing Debian packages are installed          (deploy/install.sh)
-#   2. format: clang-format over the C++ sources
-#   3. tsan:   the cores under ThreadSanitizer        (without gRPC, which it cannot see into)
-#   4. release: every test, end to end included; they mostly wait, so the next two run beside them
-#   5. asan:   unit and integration tests of C++ under AddressSanitizer and UndefinedBehaviorSanitizer
-#   6. clang-tidy over what was changed
-# The last lines are the summary of the tests of release.
+#   1. installs missing Debian packages                (deploy/install.sh)
+#   2. format:  clang-format 14 over the C++ sources; another release formats differently, so it is skipped
+#   3. release: builds what users run, and runs the end-to-end tests and those of the Python package
+#   4. tsan:    tests of the cores under ThreadSanitizer (without gRPC, which it cannot see into)
+#   5. asan:    unit and integration tests of C++ under AddressSanitizer and UndefinedBehaviorSanitizer
+#   6. clang-tidy 14 over what was changed
 #
-# Root and ordinary users can start it. Root builds, and does itself what attacks or needs namespaces; everything else is run
-# by an ordinary user (as_user.sh). An ordinary user needs the packages to be there (or sudo), and skips what needs root.
+# Steps 4 to 6 run beside the tests of step 3, which mostly wait. Steps 4 and 5 run the tests of the folders that a change can
+# have affected, and step 3 leaves out three groups of slow tests unless a change can have affected them: tests/affected.py says
+# what counts as a change (--since REV: all that differs from REV). A change of common/ or of a CMake file affects everything.
 #
-# --full adds clang-tidy over everything, the slow tests (soak, scale, 100 kills; nothing beside them), tests/hostile against
-# daemons under AddressSanitizer and UndefinedBehaviorSanitizer, each fuzz target for 2 to 15 minutes under libFuzzer with the same
-# two (as many side by side as there are CPUs), and deploy/Containerfile, built and run (tests/containers.sh; skipped, with
-# the reason, where podman cannot).
+# An end-to-end test that fails runs once more at the end, alone. If it passes then, the last lines name it as flaky. More than
+# two fail the run; unit tests and the sanitizers' runs have no second try. The last lines are the summary of step 3.
+#
+# Root and ordinary users can start it. Root builds, and runs the tests that attack or need namespaces; an ordinary user runs all
+# others (as_user.sh). Without root the packages have to be there (or sudo), and tests that need root are skipped.
+#
+# --full tests everything in every build, whatever was changed: clang-tidy over all sources, the slow tests (soak, scale, 100 kills;
+# with no other test beside them), tests/hostile against daemons under AddressSanitizer and UndefinedBehaviorSanitizer, each fuzz
+# target for 2 to 15 minutes under libFuzzer with the same two (as many side by side as there are CPUs), and deploy/Containerfile,
+# built and run (tests/containers.sh; skipped, with the reason, where podman cannot).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 umask 022  # the user of the tests reads what root builds
 
-full=false
-for argument in "$@"; do
-  case $argument in
+full=false since=()
+usage() { echo "tests/run.sh: $1; --since REV and --full are known" >&2; exit 2; }
+while [ $# -gt 0 ]; do
+  case $1 in
     --full) full=true ;;
+    --since) [ $# -ge 2 ] || usage "--since needs a commit"; since=(--since "$2"); shift ;;
     -h | --help) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "tests/run.sh: unknown argument '$argument'; only --full is known" >&2; exit 2 ;;
+    *) usage "unknown argument '$1'" ;;
   esac
+  shift
 done
+affected() { tests/affected.py "${since[@]}" "$1"; }
+[ ${#since[@]} -eq 0 ] || affected sources >/dev/null || exit 2
 # Tests that start Python start Debian's, whatever comes first in PATH; they must not leave files in the tree.
 export PYTHONDONTWRITEBYTECODE=1
 unset TASKD_SOCKET TASKD_MANAGER TASKD_TOKEN TASKD_JOB MINDX_TASK_ID MINDX_SERVER_IP POD_IP RANK LD_PRELOAD
@@ -59,17 +70,34 @@ else
   echo "tests are run by user $(id -u); those that need root are skipped"
 fi
 
+# One release decides how sources are formatted and what clang-tidy finds: Debian 12's.
+llvm=14
+clang_tool() {  # clang_tool NAME: its command in that release, or nothing
+  if command -v "$1-$llvm"; then return; fi
+  ! "$1" --version 2>/dev/null | grep -q "version $llvm\." || command -v "$1"
+}
+
 step "format"
 sources=$(git ls-files --cached --others --exclude-standard '*.cc' '*.h' '*.c' | while read -r file; do [ -f "$file" ] && echo "$file"; done)
-# shellcheck disable=SC2086
-clang-format --dry-run -Werror $sources || failure "clang-format (mend with: clang-format -i FILES)"
+clang_format=$(clang_tool clang-format)
+if [ -n "$clang_format" ]; then
+  # shellcheck disable=SC2086
+  "$clang_format" --dry-run -Werror $sources || failure "clang-format (mend with: $clang_format -i FILES)"
+else
+  echo "skipped: there is no clang-format $llvm here, and other releases format differently"
+fi
 
-build() {  # build PRESET
-  local log=build/$1.log
-  mkdir -p build
-  echo "building $1 (log: $log)"
+build() {  # build PRESET [TARGET...]
+  local preset=$1 log=build/$1.log
+  shift
+  echo "building $preset (log: $log)"
   # shellcheck disable=SC2016  # for the inner shell
-  deploy/logged.sh "$log" bash -c 'cmake --preset "$0" && cmake --build --preset "$0" -j "$1"' "$1" "$jobs"
+  deploy/logged.sh "$log" bash -c 'preset=$1 jobs=$2 && shift 2 && cmake --build --preset "$preset" -j "$jobs" ${1:+--target} "$@"' \
+    build "$preset" "$jobs" "$@"
+}
+configure() {
+  mkdir -p build
+  deploy/logged.sh "build/$1.log" cmake --preset "$1" || failure "configure $1"
 }
 run_ctest() {  # run_ctest PRESET CTEST_ARGUMENT...
   local preset=$1
@@ -84,61 +112,89 @@ quiet_ctest() {
   echo "tests of $1: $(grep -E '^[0-9]+% tests passed' "build/$1-test.log")"
   return $code
 }
-# Job control: Ctrl-C is not ignored in what runs beside, and a group of its own ends at once.
-beside() { set -m; "$@" & set +m; }
-tsan_tests='' release_tests=''
-trap 'kill ${tsan_tests:+-- "-$tsan_tests"} ${release_tests:+-- "-$release_tests"} 2>/dev/null' EXIT
+# programs_of PRESET CTEST_ARGUMENT...: the programs in C++ of these tests. A program that root runs once more has one name.
+programs_of() {
+  local preset=$1
+  shift
+  ctest --preset "$preset" -N "$@" | sed -nE 's/^ *Test +#[0-9]+: (.*)$/\1/p' | sed 's/_root$//' | sort -u
+}
 
-step "tsan"
-if build tsan; then
-  beside quiet_ctest tsan -LE slow
-  tsan_tests=$!
-else
-  failure "build tsan"
+step "what is affected"
+affected_tests='^in:' unneeded=''
+if ! $full; then
+  affected_tests=$(affected tests) || exit 1
+  unneeded=$(affected unneeded) || exit 1
 fi
+case $affected_tests in
+  '') echo "no source in C++ has changed: no tests under the sanitizers" ;;
+  '^in:') echo "the tests of all folders" ;;
+  *) echo "the tests of $(echo "$affected_tests" | sed -E 's/\^in:|\(.\|\$\)|\$//g; s/\|/ /g')" ;;
+esac
+[ -z "$unneeded" ] || echo "left out: $unneeded"
+
+for preset in release tsan asan; do configure "$preset"; done
+[ ${#failed[@]} -eq 0 ] || exit 1
 
 step "release"
-build release || { failure "build release"; exit 1; }
-[ -z "$tsan_tests" ] || wait "$tsan_tests" || failure "tests under ThreadSanitizer"
-if ! $full; then
+if $full; then
+  build release || { failure "build release"; exit 1; }
+else
+  # Tests in C++ run under the sanitizers; here only those that have no sanitizer.
+  left_out='slow|^in:' programs=()
+  if [ -n "$affected_tests" ]; then
+    mapfile -t programs < <(programs_of release -L unsanitized)
+  else
+    left_out+='|unsanitized'
+  fi
+  build release e2e_programs "${programs[@]}" || { failure "build release"; exit 1; }
   echo "tests of release run beside what follows (log: build/release-test.log)"
-  beside run_ctest release -LE slow
+  # Job control: Ctrl-C is not ignored in what runs beside, and a group of its own ends at once.
+  set -m
+  run_ctest release -LE "$left_out" -E "${unneeded:-^$}" &
   release_tests=$!
+  set +m
+  trap 'kill -- "-$release_tests" 2>/dev/null' EXIT
   renice -n 19 $$ >/dev/null  # they come first
 fi
 
-step "asan"
-if build asan; then
-  quiet_ctest asan -LE 'slow|e2e' || failure "tests under AddressSanitizer"
-  # Side by side as CPUs there are: these daemons work more than they wait.
-  ! $full || quiet_ctest asan -R '^hostile_' -LE slow -j "$jobs" || failure "tests/hostile against daemons under AddressSanitizer"
-else
-  failure "build asan"
+for preset in tsan asan; do
+  step "$preset"
+  if $full; then
+    if build $preset; then quiet_ctest $preset -LE 'slow|e2e' || failure "tests of $preset"; else failure "build $preset"; fi
+  elif [ -n "$affected_tests" ]; then
+    mapfile -t programs < <(programs_of $preset -L "$affected_tests" -LE slow)
+    if [ ${#programs[@]} -eq 0 ]; then
+      echo "no test of these folders"
+    elif build $preset "${programs[@]}"; then
+      quiet_ctest $preset -L "$affected_tests" -LE slow || failure "tests of $preset"
+    else
+      failure "build $preset"
+    fi
+  fi
+done
+if $full; then  # side by side as CPUs there are: these daemons work more than they wait
+  quiet_ctest asan -R '^hostile_' -LE slow -j "$jobs" || failure "tests/hostile against daemons under AddressSanitizer"
 fi
 
-# Against where this branch left its upstream; on it, against the commit before.
-changed_sources() {
-  local base
-  base=$(git merge-base HEAD '@{upstream}' 2>/dev/null)
-  if [ -z "$base" ] || [ "$base" = "$(git rev-parse HEAD)" ]; then base=HEAD~1; fi
-  git diff --name-only --diff-filter=d "$base" -- '*.cc' 2>/dev/null
-}
 step "clang-tidy"
 if $full; then
   checked=$(echo "$sources" | grep '\.cc$')
 else
-  checked=$(changed_sources | head -n 20)  # a change of everything is for --full
+  checked=$(affected sources | head -n 20)  # a change of everything is for --full
 fi
-if [ -n "$checked" ]; then
+if [ -z "$(clang_tool clang-tidy)" ]; then
+  echo "skipped: there is no clang-tidy $llvm here, and other releases find other things"
+elif [ -n "$checked" ]; then
   tests/source_commands.py build/release build/tidy || failure "compile commands for clang-tidy"
   # shellcheck disable=SC2001,SC2046
-  run-clang-tidy -quiet -p build/tidy -j "$jobs" $(echo "$checked" | sed "s|.*|^$PWD/&\$|") >build/tidy.log 2>&1 ||
+  "$(clang_tool run-clang-tidy || echo run-clang-tidy)" -quiet -clang-tidy-binary "$(clang_tool clang-tidy)" -p build/tidy -j "$jobs" \
+    $(echo "$checked" | sed "s|.*|^$PWD/&\$|") >build/tidy.log 2>&1 ||
     { grep -aE 'error:|warning:' build/tidy.log | head -n 40 >&2; failure "clang-tidy (whole log: build/tidy.log)"; }
 fi
 
 if $full; then
   step "fuzz"
-  if build fuzz; then
+  if configure fuzz && build fuzz; then
     quiet_ctest fuzz -L fuzz_long || failure "fuzz targets (inputs: build/fuzz/fuzz/*_fuzz.crash-*)"
   else
     failure "build fuzz"
@@ -161,18 +217,25 @@ skipped_and_why() {
 
 # The last thing that a reader sees is the summary of the main run, unless something else went wrong.
 step "tests of release"
+flaky=
 if $full; then
   echo "slow ones too (log: build/release-test.log)"
-  run_ctest release || failure "tests in release"
+  run_ctest release
 else
-  wait "$release_tests" || failure "tests in release"
+  wait "$release_tests"
 fi
+release_code=$?
 echo "skipped, and why:"
 skipped_and_why tsan asan release
 cat build/release-test.log
+if [ $release_code -ne 0 ]; then
+  step "second try"
+  flaky=$(tests/second_try.sh build/release build/release-test.log) || failure "tests in release"
+fi
 # Below its summary ctest names programs that skipped all of their tests.
 ! grep -q '^The following tests did not run' build/release-test.log ||
   grep -E '^[0-9]+% tests passed|^Total Test time' build/release-test.log
+[ -z "$flaky" ] || printf '\n%s\n' "$flaky"
 if [ "${#failed[@]}" -gt 0 ]; then
   printf '\ntests/run.sh: %d part(s) failed:\n' "${#failed[@]}" >&2
   printf '  %s\n' "${failed[@]}" >&2

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Prints what a change can affect, for tests/run.sh.
+
+tests/affected.py [--since REV] tests       a regular expression for ctest -L: the tests in C++ of the folders that are affected;
+                                            nothing if there are none
+tests/affected.py [--since REV] unneeded    a regular expression for ctest -E: slow tests that no change can have affected
+tests/affected.py [--since REV] sources     the C++ sources that have changed
+
+A change is what differs from REV in the working tree, files that git does not track included. Without --since, REV is where
+the branch left its upstream. On the upstream itself, or without one, it is the newest commit that is a day older than HEAD:
+what a day has brought is tested once more. A folder, a row of
+check_layers.ALLOWED, is affected if it has changed, or a folder that it or its tests include.
+"""
+import argparse
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+
+import check_layers
+
+DAY_S = 24 * 3600
+# Nobody knows what depends on these, or everything does.
+UNATTRIBUTED = ("*CMakeLists.txt", "CMakePresets.json", "cmake/*", "common/*", "worker_sdk/include/*", "deploy/apt-packages.txt", ".ci/*",
+                "tests/run.sh", "tests/affected.py")
+# Tests of a minute and more that only a change of these can affect: ctest's names, and what git's paths begin with.
+SELDOM = {
+    "engines_slurm.*": ("tests/engines/", "tests/lib/", "agent/engine/", "agent/run/", "agent/process/"),
+    "python_(wheel|versions)_test": ("worker_sdk/", "tests/python/"),
+    "e2e_manifests.*": ("deploy/", "tests/e2e/test_manifests.py"),
+}
+
+
+def git(root, *arguments):
+    done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def base(root):
+    """The commit against which the working tree is compared; None if there is none."""
+    head = git(root, "rev-parse", "HEAD")
+    fork = git(root, "merge-base", "HEAD", "@{upstream}")
+    if fork and fork != head:
+        return fork.strip()
+    begun = git(root, "log", "-1", "--format=%ct")
+    older = begun and git(root, "rev-list", "-1", f"--before={int(begun) - DAY_S}", "HEAD")
+    return older.strip() if older else None
+
+
+def changed_files(root, since):
+    """Paths, or None if git cannot tell."""
+    since = since or base(root)
+    differing = since and git(root, "diff", "--name-only", "--no-renames", "-z", since)
+    untracked = git(root, "ls-files", "--others", "--exclude-standard", "-z")
+    if not since or differing is None or untracked is None:
+        return None
+    return sorted({*filter(None, (differing + untracked).split("\0"))})
+
+
+def is_unattributed(path):
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in UNATTRIBUTED)
+
+
+def users_of(root, changed):
+    """`changed` folders, those that include one of them, by way of others too, and those whose tests include any of these."""
+    uses, tests_use = set(), set()
+    for path, text in check_layers.sources(root):
+        edges = tests_use if check_layers.IS_TEST.search(path) else uses
+        edges.update((check_layers.folder_of(path), check_layers.folder_of(included)) for included in check_layers.INCLUDE.findall(text))
+    users, found = set(), set(changed)
+    while found - users:
+        users |= found
+        found = {own for own, other in uses if other in users}
+    return users | {own for own, other in tests_use if other in users}
+
+
+def affected_folders(root, paths):
+    """Folders whose tests in C++ have to run; None: all of them. tests/integration and tests/fuzz use any folder."""
+    if paths is None or any(map(is_unattributed, paths)):
+        return None
+    sources = [path for path in paths if path.endswith((".cc", ".h", ".c", ".proto"))]
+    tests = {path for path in sources if check_layers.IS_TEST.search(path)}
+    changed = {check_layers.folder_of(path) for path in sources if path not in tests} - {None}
+    own = {check_layers.folder_of(path) for path in tests} - {None}
+    own |= {"/".join(path.split("/")[:2]) for path in sources if path.startswith("tests/")}
+    return users_of(root, changed) | own | ({"tests/diagnosis", "tests/fuzz", "tests/integration"} if changed else set())
+
+
+def labels(folders):
+    """The regular expression for labels of taskd_test.cmake, which name the folder of a source: a row of the table or one below."""
+    if folders is None:
+        return "^in:"
+    rows = set(check_layers.ALLOWED)
+    alone = [folder for folder in sorted(folders) if not any(row.startswith(folder + "/") for row in rows)]
+    above = sorted(set(folders) - set(alone))
+    return "|".join([f"^in:{folder}(/|$)" for folder in alone] + [f"^in:{folder}$" for folder in above])
+
+
+def unneeded(paths):
+    if paths is None or any(map(is_unattributed, paths)):
+        return []
+    return [names for names, folders in SELDOM.items() if not any(path.startswith(folders) for path in paths)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))), help=argparse.SUPPRESS)
+    parser.add_argument("--since", metavar="REV")
+    parser.add_argument("what", choices=["tests", "unneeded", "sources"])
+    arguments = parser.parse_args()
+    if arguments.since and git(arguments.root, "rev-parse", "--verify", "--quiet", arguments.since + "^{commit}") is None:
+        parser.error(f"--since '{arguments.since}': git knows no such commit")
+    paths = changed_files(arguments.root, arguments.since)
+    if arguments.what == "sources":
+        there = [path for path in paths or [] if path.endswith(".cc") and os.path.exists(os.path.join(arguments.root, path))]
+        print(*there, sep="\n", end="\n" if there else "")
+    elif arguments.what == "tests":
+        print(labels(affected_folders(arguments.root, paths)))
+    else:
+        print("|".join(f"^{names}$" for names in unneeded(paths)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What affected.py takes for affected, in a small tree of its own."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import affected  # noqa: E402
+
+FILES = {
+    "diagnosis/engine.h": "",
+    "readers/reader.cc": '#include "diagnosis/engine.h"\n',
+    "manager/page/page.h": "",
+    "manager/server.h": '#include "manager/page/page.h"\n',
+    "agent/run/run_test.cc": '#include "manager/server.h"\n',
+    "agent/run/run.cc": "",
+    "store/server.cc": "",
+}
+TOOLS = {"tests/diagnosis", "tests/fuzz", "tests/integration"}  # use any folder
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("changed, wanted", [
+    (["store/server.cc"], {"store"} | TOOLS),
+    (["diagnosis/engine.cc"], {"diagnosis", "readers"} | TOOLS),
+    (["manager/page/page.cc"], {"manager", "manager/page", "agent/run"} | TOOLS),
+    (["agent/run/run_test.cc"], {"agent/run"}),
+    (["tests/fuzz/a_fuzz.cc"], {"tests/fuzz"}),
+    (["docs/install.md", "tests/e2e/test_run.py"], set()),
+    (["store/server.cc", "store/CMakeLists.txt"], None),
+    (["common/log.cc"], None),
+    (None, None),
+])
+def test_folders_that_include_the_change_are_affected(tree, changed, wanted):
+    assert affected.affected_folders(tree, changed) == wanted
+
+
+@pytest.mark.parametrize("folders, label, is_it", [
+    ({"manager"}, "in:manager", True), ({"manager"}, "in:manager/page", False),
+    ({"agent/modes"}, "in:agent/modes/plans", True), ({"agent/modes"}, "in:agent/modes2", False),
+    (None, "in:store", True), (None, "unit", False),
+])
+def test_labels_are_those_of_the_folders(folders, label, is_it):
+    assert bool(re.search(affected.labels(folders), label)) == is_it
+
+
+def test_slow_tests_wait_for_a_change_of_theirs():
+    assert affected.unneeded(["docs/install.md"]) == list(affected.SELDOM)
+    assert "engines_slurm.*" not in affected.unneeded(["agent/engine/slurm.cc"])
+    assert affected.unneeded(["CMakeLists.txt"]) == affected.unneeded(None) == []
+
+
+def test_a_change_is_what_differs_from_the_commit_a_day_before(tree):
+    def git(*arguments, days=0):
+        date = f"2026-01-{10 + days} 12:00:00 +0000"
+        subprocess.run(["git", "-C", tree, "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments], check=True,
+                       stdout=subprocess.DEVNULL, env={**os.environ, "GIT_COMMITTER_DATE": date, "GIT_AUTHOR_DATE": date})
+
+    git("init", "-q")
+    assert affected.changed_files(tree, None) is None, "no commit"
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    for day, path in ((1, "store/server.cc"), (2, "agent/run/run.cc")):
+        with open(os.path.join(tree, path), "a", encoding="utf-8") as file:
+            file.write("// more\n")
+        git("commit", "-q", "-a", "-m", path, days=day)
+    assert affected.changed_files(tree, None) == ["agent/run/run.cc"]
+    with open(os.path.join(tree, "view é.cc"), "w", encoding="utf-8"):
+        pass
+    assert affected.changed_files(tree, "HEAD") == ["view é.cc"]
+    assert affected.changed_files(tree, "HEAD~2") == ["agent/run/run.cc", "store/server.cc", "view é.cc"]
