@@ -10,10 +10,7 @@ namespace taskd::manager {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
-// Between the begins of two rounds: thousands of nodes do not wake the thread thousands of times.
-constexpr milliseconds kPace{10};
 // While a step waits for its last ranks.
 constexpr milliseconds kTick{250};
 
@@ -71,7 +68,7 @@ void DiagnosisCore::Close() {
   }
   wake_.notify_all();
   thread_.join();
-  SaveIfDue(steady_clock::now(), true);
+  SaveIfDue(options_.now(), true);
   std::lock_guard lock(report_mutex_);
   closed_ = true;
   for (ReportSink* sink : sinks_) sink->Close();
@@ -84,7 +81,7 @@ void DiagnosisCore::Post(uint64_t stream, Put put) {
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
-    if (inbox_.empty()) inbox_since_ = steady_clock::now();
+    if (inbox_.empty()) inbox_since_ = options_.now();
     put(inbox_[stream]);
     wake = std::exchange(waiting_, false);
   }
@@ -163,11 +160,30 @@ DiagnosisCore::Stats DiagnosisCore::stats() const {
   return stats;
 }
 
+void DiagnosisCore::ClockHasChanged() {
+  // The thread has either not looked at the clock yet, or waits.
+  const std::lock_guard lock(mutex_);
+  wake_.notify_all();
+}
+
+template <typename Ready>
+void DiagnosisCore::Wait(std::unique_lock<std::mutex>& lock, std::optional<SteadyTime> due, Ready ready) {
+  while (!ready()) {
+    if (!due.has_value()) {
+      wake_.wait(lock);
+      continue;
+    }
+    const SteadyTime now = options_.now();
+    if (now >= *due) return;
+    wake_.wait_for(lock, *due - now);
+  }
+}
+
 void DiagnosisCore::Run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     // Until there is mail, or something is due.
-    SteadyTime now = steady_clock::now();
+    SteadyTime now = options_.now();
     std::optional<SteadyTime> due;
     auto at = [&](SteadyTime time) { due = due.has_value() ? std::min(*due, time) : time; };
     if (unpublished_) at(published_at_ + Refresh());
@@ -176,11 +192,7 @@ void DiagnosisCore::Run() {
     if (unsaved_) at(saved_at_ + kSaveAgain);
     auto ready = [this] { return stopping_ || !inbox_.empty(); };
     waiting_ = true;
-    if (due.has_value()) {
-      wake_.wait_until(lock, *due, ready);
-    } else {
-      wake_.wait(lock, ready);
-    }
+    Wait(lock, due, ready);
     waiting_ = false;
     if (stopping_) return;
 
@@ -188,11 +200,11 @@ void DiagnosisCore::Run() {
     taken_bytes_ = std::exchange(inbox_bytes_, 0);
     SteadyTime oldest = inbox_since_;
     lock.unlock();
-    now = steady_clock::now();
+    now = options_.now();
     Round(inbox, oldest, now);
     SaveIfDue(now, false);
     lock.lock();
-    wake_.wait_until(lock, now + kPace, [this] { return stopping_; });
+    Wait(lock, now + kPace, [this] { return stopping_; });
   }
 }
 
@@ -218,7 +230,7 @@ void DiagnosisCore::Round(Inbox& inbox, SteadyTime oldest, SteadyTime now) {
   bool changed = feed_.Advance(now_ns);
   unpublished_ = unpublished_ || mail || timed || changed;
   unsaved_ = unsaved_ || (changed && save_);
-  const SteadyTime judged = steady_clock::now();
+  const SteadyTime judged = options_.now();
   {
     // Before the report: who has seen a verdict finds its folds counted.
     std::lock_guard lock(mutex_);

@@ -57,6 +57,8 @@ class DiagnosisCore {
     // Engine::kMaxWaitingBytes and groups at most GroupBudget::kLimits; so the mailboxes have, whatever happens, 112 MiB:
     // 5 s of 16,384 ranks at one step a second, half a second of 131,072.
     size_t max_bytes = (size_t{192} << 20) + diagnosis::Engine::kMaxWaitingBytes;
+    // Tests own the time: a clock that does not go by itself needs ClockHasChanged(). From any thread.
+    std::function<SteadyTime()> now = std::chrono::steady_clock::now;
   };
   // Keeps the verdicts, and no others. Called in one thread, never while a lock is held.
   using Save = std::function<absl::Status(const std::vector<diagnosis::Verdict>&)>;
@@ -75,6 +77,8 @@ class DiagnosisCore {
   };
 
   static constexpr size_t kMaxKeptVerdicts = 200;
+  // Between the begins of two rounds: thousands of nodes do not wake the thread thousands of times.
+  static constexpr std::chrono::milliseconds kPace{10};
   // A report without news is made as often, which takes a look at all ranks: where somebody has asked since the last
   // one, and where nobody has.
   static constexpr std::chrono::milliseconds kRefresh{200};
@@ -103,6 +107,9 @@ class DiagnosisCore {
   // Ends the thread, saves what is unsaved, closes the sinks.
   void Close();
 
+  // Options::now has jumped: the thread looks whether something is due.
+  void ClockHasChanged();
+
  private:
   struct Hello {
     int node = 0;
@@ -121,6 +128,9 @@ class DiagnosisCore {
   template <typename Put>
   void Post(uint64_t stream, Put put);
   void Run();
+  // Until `ready`, or until the clock comes to `due`, where there is one.
+  template <typename Ready>
+  void Wait(std::unique_lock<std::mutex>& lock, std::optional<SteadyTime> due, Ready ready);
   // Takes `inbox` apart.
   void Round(Inbox& inbox, SteadyTime oldest, SteadyTime now);
   std::chrono::milliseconds Refresh() const { return asked_ ? kRefresh : kRefreshUnasked; }

@@ -41,7 +41,6 @@ constexpr size_t kMaxInfluences = 1000;
 constexpr int kMaxDevices = 32;
 constexpr int64_t kFirstTimeMs = 1'735'689'600'000;  // 2025-01-01, the first that ClusterD takes
 
-constexpr milliseconds kPeriod{1000};
 constexpr milliseconds kLastBackOff{60'000};
 constexpr std::chrono::seconds kCallDeadline{10};
 
@@ -191,14 +190,14 @@ class FaultReporter::Impl {
 
  private:
   void Run() {
-    BackOff back_off(kPeriod, kLastBackOff);
+    BackOff back_off(options_.period, kLastBackOff);
     bool failure_said = false;
     milliseconds pause{0};
     while (calls_.Pause(pause)) {
       std::string failure = Turn();
       if (calls_.stopped()) return;
       if (failure.empty()) {
-        pause = kPeriod;
+        pause = options_.period;
         back_off.Reset();
         failure_said = false;
       } else {

@@ -6,6 +6,7 @@
 // note of it sends the same fault, with the same ids, again.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -46,10 +47,11 @@ class FaultReporter {
   struct Options {
     std::string address;  // HOST:PORT of ClusterD
     JobShape job;
+    std::chrono::milliseconds period{1000};
   };
 
-  // Looks at the report once a second, in a thread of its own, and sends at most one message a second, with a back-off
-  // of 1 to 60 s while ClusterD does not take any. `db` may be null: then what was reported is forgotten with the
+  // Looks at the report once a `period`, in a thread of its own, and sends at most one message a period, with a back-off
+  // of one period to 60 s while ClusterD does not take any. `db` may be null: then what was reported is forgotten with the
   // process.
   FaultReporter(Options options, StateDb* db, std::function<std::shared_ptr<const diagnosis::Report>()> report,
                 std::function<JobSnapshot()> snapshot);

@@ -5,6 +5,7 @@
 #include <regex>
 #include <set>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/test_client.h"
@@ -203,6 +204,8 @@ class FakeClusterd final : public PubFault::Service, public Watched {
 
 class ReporterTest : public ::testing::Test {
  protected:
+  static constexpr std::chrono::milliseconds kPeriod{5};
+
   void SetUp() override {
     char name[] = "/tmp/taskd-fault-reporter-test-XXXXXX";
     ASSERT_NE(mkdtemp(name), nullptr);
@@ -222,15 +225,13 @@ class ReporterTest : public ::testing::Test {
   }
   // Until it is noted, too: a manager that ends between the answer and the note says it again.
   bool WaitForNote(uint64_t verdict, KeptFault::State state) {
-    auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
-    while (std::chrono::steady_clock::now() < deadline) {
-      std::vector<KeptFault> faults = db_->LoadFaults().value();
+    return testing::WaitUntil([&] {
+      const std::vector<KeptFault> faults = db_->LoadFaults().value();
       for (const KeptFault& fault : faults) {
         if (fault.verdict == verdict && fault.state == state) return true;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
+      return false;
+    });
   }
   // As a manager that starts anew.
   void Start() {
@@ -238,7 +239,7 @@ class ReporterTest : public ::testing::Test {
     db_.reset();  // one manager a folder
     db_ = StateDb::Open(folder_, job_).value();
     reporter_ = std::make_unique<FaultReporter>(
-        FaultReporter::Options{"127.0.0.1:" + std::to_string(clusterd_.port()), job_}, db_.get(),
+        FaultReporter::Options{"127.0.0.1:" + std::to_string(clusterd_.port()), job_, kPeriod}, db_.get(),
         [this] {
           std::lock_guard lock(mutex_);
           return report_;
@@ -282,7 +283,8 @@ TEST_F(ReporterTest, TooFastIsTriedAgainARefusalIsNot) {
   Start();
   EXPECT_EQ(clusterd_.WaitForCodes(2).size(), 2u);
   clusterd_.Answer(409);
-  size_t seen = clusterd_.WaitForCodes(3).size();
+  ASSERT_TRUE(WaitForNote(4, KeptFault::State::kRefused));
+  const size_t seen = clusterd_.WaitForCodes(3).size();
   clusterd_.Answer(0);
   Verdict second = SlowRank(3);
   second.id = 5;
