@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "common/log.h"
+#include "common/testing/deadline.h"
 #include "common/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -31,6 +32,7 @@ namespace taskd::process {
 namespace {
 
 namespace fs = std::filesystem;
+using taskd::testing::WaitUntil;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -38,7 +40,6 @@ using ::testing::Not;
 
 constexpr int64_t kNsPerMs = 1'000'000;
 constexpr int64_t kLongNs = 120'000 * kNsPerMs;
-constexpr auto kDeadline = std::chrono::seconds(60);
 
 // Whether a process runs; one that only waits to be waited for does not.
 bool Runs(pid_t pid) {
@@ -50,15 +51,6 @@ bool Runs(pid_t pid) {
 }
 
 bool Exists(pid_t pid) { return kill(pid, 0) == 0; }
-
-bool WaitUntil(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 // A descriptor points elsewhere for a while.
 class Redirected {
@@ -99,11 +91,12 @@ class WorkerGroupTest : public ::testing::Test {
                                   .on_other_exit = [this](pid_t pid, int status) { others_[pid] = status; }});
   }
 
-  // Runs the loop until `condition` holds.
-  void RunUntil(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  // Runs the loop until `condition` holds. False: not within the patience of a test.
+  bool RunsUntil(const std::function<bool()>& condition) {
+    const taskd::testing::Deadline deadline;
     std::function<void()> look = [&] {
-      if (condition() || std::chrono::steady_clock::now() > deadline) {
+      const bool is_over = deadline.IsOver();  // before the last look: it may have taken long to get to it
+      if (condition() || is_over) {
         loop_.Stop();
       } else {
         loop_.RunAfter(kNsPerMs, look);
@@ -111,8 +104,9 @@ class WorkerGroupTest : public ::testing::Test {
     };
     loop_.RunAfter(0, look);
     loop_.Run();
-    EXPECT_TRUE(condition());
+    return condition();
   }
+  void RunUntil(const std::function<bool()>& condition) { EXPECT_TRUE(RunsUntil(condition)); }
   void RunUntilExits(size_t count) {
     RunUntil([&] { return exits_.size() >= count; });
   }
@@ -656,14 +650,34 @@ TEST_F(UnreadConsoleTest, AConsoleThatCannotBeOpenedAgain) {
 }
 
 TEST_F(WorkerGroupTest, WhatNobodyReadsIsGivenUpInTheEnd) {
-  InitLog("run");  // which says so
-  UnreadConsole console;
-  Create(kLongNs);
-  WorkerSpec loud = Shell(LoudScript(0));
-  loud.out = {.file = File("loud"), .console = true, .prefix = "p:"};
-  MustStart({loud});
-  RunUntilExits(1);
-  StopAndWait();
+  bool is_started = false, has_exited = false, has_stopped = false;
+  std::string taken;
+  {
+    const UniqueFd log(open(File("log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    const Redirected err(STDERR_FILENO, log.get());
+    InitLog("run");
+    UnreadConsole console;
+    Create(kLongNs);
+    WorkerSpec loud = Shell(LoudScript(0));
+    loud.out = {.file = File("loud"), .console = true, .prefix = "p:"};
+    // No assertion here: it would write into the console.
+    is_started = group_->Start({loud}).ok();
+    has_exited = RunsUntil([&] { return exits_.size() == 1; });
+    group_->Stop(SIGTERM);
+    has_stopped = RunsUntil([&] { return stopped_ == 1; });
+    WaitUntil([&] { return Slurp("log").ends_with('\n'); });  // a thread of the log's writes it
+    group_.reset();
+    console.ReadAll();
+    taken = console.End();
+  }
+  EXPECT_TRUE(is_started);
+  EXPECT_TRUE(has_exited);
+  EXPECT_TRUE(has_stopped) << "it is not given up";
+  EXPECT_EQ(Slurp("loud"), LoudLines(""));
+  const std::string all = LoudLines("p:");
+  EXPECT_LT(taken.size(), all.size());
+  EXPECT_TRUE(all.starts_with(taken)) << "the console has the begin, and nothing after a gap";
+  EXPECT_THAT(Slurp("log"), HasSubstr("bytes of output are not on the console: nobody reads it"));
 }
 
 TEST_F(WorkerGroupTest, AConsoleThatBreaksStopsNothing) {

@@ -1,7 +1,15 @@
 #include "agent/run/hang_follower.h"
 
-#include <condition_variable>
+#include <unistd.h>
 
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,9 +19,17 @@ namespace {
 using evidence::EncodeEvidence;
 using evidence::Finding;
 using evidence::NodeEvidence;
+using ::taskd::testing::kHangLimit;
+using ::taskd::testing::WaitFor;
+using ::taskd::testing::WaitUntil;
 using ::testing::ElementsAre;
 
-constexpr std::chrono::seconds kPatience{60};
+// Whether a thread of this process waits for something.
+bool Sleeps(pid_t thread) {
+  std::string stat;
+  std::getline(std::ifstream("/proc/self/task/" + std::to_string(thread) + "/stat"), stat);
+  return stat.find(") S ") != std::string::npos;
+}
 
 // Nodes that answer as the test says.
 class HangFollowerTest : public ::testing::Test {
@@ -36,7 +52,7 @@ class HangFollowerTest : public ::testing::Test {
   template <typename IsIt>
   LookMessage AwaitLook(IsIt is_it) {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return !looks_.empty() && is_it(looks_.back()); }));
+    EXPECT_TRUE(WaitFor(changed_, lock, [&] { return !looks_.empty() && is_it(looks_.back()); }));
     return looks_.back();
   }
   LookMessage AwaitLook() {
@@ -44,7 +60,7 @@ class HangFollowerTest : public ::testing::Test {
   }
   std::vector<Finding> AwaitFindings(size_t count) {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return findings_.size() >= count; }));
+    EXPECT_TRUE(WaitFor(changed_, lock, [&] { return findings_.size() >= count; }));
     return findings_;
   }
   static std::string Ras(int first_rank, bool answered, const std::string& note = "") {
@@ -76,7 +92,7 @@ TEST_F(HangFollowerTest, OneNodeAsksRasAndItsAnswerIsReportedOnce) {
   EXPECT_EQ(first.asks_ras, 0);
   follower_->OnEvidence(6, Ras(0, true));  // of another hang
   follower_->OnEvidence(7, Ras(0, true));
-  follower_->AwaitRas(kPatience);
+  follower_->AwaitRas(kHangLimit);
   AwaitLook([](const LookMessage& look) { return look.asks_ras == -1; });
   follower_->OnEvidence(7, Ras(0, true));
   follower_->OnEvidence(7, "");
@@ -101,7 +117,7 @@ TEST_F(HangFollowerTest, AnotherNodeAsksWhereRasDoesNotAnswerThenNobody) {
     follower_->OnEvidence(7, Ras(8 * node, false, node == 1 ? "it does not answer in time" : ""));
   }
   AwaitLook([](const LookMessage& look) { return look.asks_ras == -1; });
-  follower_->AwaitRas(kPatience);
+  follower_->AwaitRas(kHangLimit);
   const std::vector<Finding> findings = AwaitFindings(1);
   ASSERT_EQ(findings.size(), 1u) << "one note, and nothing of those where nobody listens";
   EXPECT_THAT(findings[0].notes, ElementsAre("it does not answer in time"));
@@ -118,15 +134,27 @@ TEST_F(HangFollowerTest, AJobOfOneNodeIsOverAfterIt) {
 TEST_F(HangFollowerTest, RasOffIsNotAsked) {
   Start(2, false);
   EXPECT_EQ(AwaitLook().asks_ras, -1);
-  follower_->AwaitRas(kPatience);
+  follower_->AwaitRas(kHangLimit);
 }
 
 TEST_F(HangFollowerTest, EndsWithoutAnAnswer) {
   Start(2);
   AwaitLook();
-  std::thread waiting([this] { follower_->AwaitRas(kPatience); });
+  std::atomic<pid_t> waiting{0};
+  std::atomic<bool> over{false};
+  std::thread waits([&] {
+    waiting = gettid();
+    follower_->AwaitRas(std::chrono::hours(1));  // its limit is no way out: only Stop() ends it
+    over = true;
+  });
+  ASSERT_TRUE(WaitUntil([&] { return waiting != 0 && Sleeps(waiting); }));
+  EXPECT_FALSE(over);
   follower_->Stop();
-  waiting.join();
+  if (!WaitUntil([&] { return over.load(); })) {
+    ADD_FAILURE() << "it waits on after Stop()";
+    std::_Exit(1);  // the thread cannot be ended
+  }
+  waits.join();
 }
 
 }  // namespace

@@ -8,19 +8,22 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <random>
 
 #include "agent/run/rendezvous_client.h"
 #include "common/listen.h"
+#include "common/testing/deadline.h"
+#include "common/testing/free_port.h"
 #include "fmt/format.h"
 
 namespace taskd::run {
 namespace {
 
+using ::taskd::testing::FreePort;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kS = 1'000'000'000;
+constexpr int64_t kHangLimitNs = std::chrono::nanoseconds(taskd::testing::kHangLimit).count();
 
 NodeInfo Info(int node_rank) {
   NodeInfo info;
@@ -45,20 +48,11 @@ Rendezvous::Options TwoNodes(int max_restarts = 0) {
   return options;
 }
 
-// Below those that the kernel gives to connections: nobody takes it by chance.
-int FreePort() {
-  std::minstd_rand random(std::random_device{}());
-  for (;;) {
-    const int port = std::uniform_int_distribution<int>(15000, 30000)(random);
-    if (ListenTcp({"127.0.0.1", port}, true).ok()) return port;
-  }
-}
-
 class Node {
  public:
-  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = 30 * kS, const std::string& secret = "",
-       int ports = 1)
-      : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns, 60 * kS,
+  Node(EventLoop* loop, int port, const NodeInfo& info, int64_t timeout_ns = kHangLimitNs,
+       const std::string& secret = "", int ports = 1)
+      : client_(loop, {"127.0.0.1", port}, info, secret, timeout_ns, kHangLimitNs,
                 {[this](RootMessage message) { received_.push_back(std::move(message)); },
                  [this](const std::string& why) { failed_ = why; }},
                 ports) {
@@ -81,13 +75,14 @@ class Node {
   RendezvousClient client_;
 };
 
-class RootTest : public testing::Test {
+class RootTest : public ::testing::Test {
  protected:
   // Turns the clients' loop until `condition` holds.
-  void RunUntil(const std::function<bool()>& condition, int64_t timeout_ns = 30 * kS) {
-    const int64_t deadline_ns = EventLoop::NowNs() + timeout_ns;
+  void RunUntil(const std::function<bool()>& condition) {
+    const taskd::testing::Deadline deadline;
     std::function<void()> look = [&] {
-      if (condition() || EventLoop::NowNs() > deadline_ns) {
+      const bool is_over = deadline.IsOver();  // before the last look: it may have taken long to get to it
+      if (condition() || is_over) {
         loop_.Stop();
       } else {
         loop_.RunAfter(1'000'000, look);
@@ -98,9 +93,10 @@ class RootTest : public testing::Test {
     ASSERT_TRUE(condition());
   }
 
-  void StartRoot(Rendezvous::Options options = TwoNodes(), bool peers_prove = false) {
+  void StartRoot(Rendezvous::Options options = TwoNodes(), bool peers_prove = false, int port = 0) {
     root_.emplace();
-    ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", 0}, true).ok());
+    const absl::Status listening = root_->ListenRoot({"127.0.0.1", port}, true);
+    ASSERT_TRUE(listening.ok()) << listening;
     StoreHost::Callbacks callbacks;
     callbacks.on_event = [this](const LauncherEvent& event) {
       std::lock_guard lock(mutex_);
@@ -139,25 +135,20 @@ class RootTest : public testing::Test {
 
 TEST_F(RootTest, OfSeveralPortsTheJobsOwnIsFound) {
   // One port with another job's root, one with somebody who closes, one where nobody is, then the job's own.
-  int port = 0;
-  std::optional<StoreHost> other;
-  std::optional<UniqueFd> closes;
-  for (bool all = false; !all;) {
-    port = FreePort();
-    other.emplace();
-    root_.emplace();
-    absl::StatusOr<UniqueFd> stranger = ListenTcp({"127.0.0.1", port + 1}, true);
-    all = other->ListenRoot({"127.0.0.1", port}, true).ok() && stranger.ok() &&
-          root_->ListenRoot({"127.0.0.1", port + 3}, true).ok();
-    if (all) closes = *std::move(stranger);
-  }
+  const int port = FreePort(4);
+  StoreHost other;
+  ASSERT_TRUE(other.ListenRoot({"127.0.0.1", port}, true).ok());
+  absl::StatusOr<UniqueFd> closes = ListenTcp({"127.0.0.1", port + 1}, true);
+  ASSERT_TRUE(closes.ok()) << closes.status();
+  root_.emplace();
+  ASSERT_TRUE(root_->ListenRoot({"127.0.0.1", port + 3}, true).ok());
   Rendezvous::Options of_other = TwoNodes();
   of_other.run_id = "another";
-  other->ServeRoot(of_other, {});
+  other.ServeRoot(of_other, {});
   loop_.Add(closes->get(), EPOLLIN, [&](uint32_t) { close(accept(closes->get(), nullptr, nullptr)); });
 
   Node first(&loop_, port + 3, Info(0));
-  Node second(&loop_, port, Info(1), 30 * kS, "", 4);
+  Node second(&loop_, port, Info(1), kHangLimitNs, "", 4);
   RunUntil([&] { return second.client().last_error() != ""; });  // it has tried all of them once
   root_->ServeRoot(TwoNodes(), {});
   RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
@@ -169,8 +160,9 @@ TEST_F(RootTest, OfSeveralPortsTheJobsOwnIsFound) {
 TEST_F(RootTest, OfSeveralPortsNoneIsTheJobs) {
   Rendezvous::Options another = TwoNodes();
   another.run_id = "another";
-  StartRoot(another);
-  Node node(&loop_, root_->root_port(), Info(1), 30 * kS, "", 2);
+  const int port = FreePort(2);  // the second one is nobody's
+  StartRoot(another, false, port);
+  Node node(&loop_, port, Info(1), kHangLimitNs, "", 2);
   RunUntil([&] { return node.client().last_error().find("another job's launcher") != std::string::npos; });
   EXPECT_FALSE(node.Received<RefusedMessage>()) << "the job's own may yet come";
 }
@@ -178,7 +170,7 @@ TEST_F(RootTest, OfSeveralPortsNoneIsTheJobs) {
 TEST_F(RootTest, WhoJoinsIsGivenTheSecret) {
   StartRoot();
   Node first(&loop_, root_->root_port(), Info(0));
-  Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");  // it asks for proof of it
+  Node second(&loop_, root_->root_port(), Info(1), kHangLimitNs, "of the job");  // it asks for proof of it
   RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
   EXPECT_EQ(first.Received<StartMessage>()->assignment.secret, "of the job");
 }
@@ -186,19 +178,19 @@ TEST_F(RootTest, WhoJoinsIsGivenTheSecret) {
 TEST_F(RootTest, AnotherSecretIsRefusedOnBothSides) {
   StartRoot(TwoNodes(), /*peers_prove=*/true);
   for (const std::string secret : {"", "another"}) {
-    Node stranger(&loop_, root_->root_port(), Info(1), 30 * kS, secret);
+    Node stranger(&loop_, root_->root_port(), Info(1), kHangLimitNs, secret);
     RunUntil([&] { return !stranger.failed().empty(); });
     EXPECT_THAT(stranger.failed(), HasSubstr("TASKD_TOKEN"));
     EXPECT_FALSE(stranger.Received<WaitingMessage>());
   }
-  Node first(&loop_, root_->root_port(), Info(0), 30 * kS, "of the job");
-  Node second(&loop_, root_->root_port(), Info(1), 30 * kS, "of the job");
+  Node first(&loop_, root_->root_port(), Info(0), kHangLimitNs, "of the job");
+  Node second(&loop_, root_->root_port(), Info(1), kHangLimitNs, "of the job");
   RunUntil([&] { return first.Received<StartMessage>() && second.Received<StartMessage>(); });
 }
 
 TEST_F(RootTest, RootWithoutTheSecretIsNotJoined) {
   StartRoot();
-  Node node(&loop_, root_->root_port(), Info(1), 30 * kS, "given to this node only");
+  Node node(&loop_, root_->root_port(), Info(1), kHangLimitNs, "given to this node only");
   RunUntil([&] { return !node.failed().empty(); });
   EXPECT_THAT(node.failed(), HasSubstr("TASKD_TOKEN"));
 }
@@ -307,16 +299,13 @@ TEST_F(RootTest, ANodeMayComeBeforeTheRoot) {
 }
 
 TEST_F(RootTest, LostBeforeTheStartIsLookedForAgain) {
-  StartRoot();
-  const int port = root_->root_port();
+  const int port = FreePort();
+  StartRoot(TwoNodes(), false, port);
   Node second(&loop_, port, Info(1));
   RunUntil([&] { return second.Received<WaitingMessage>().has_value(); });
   root_.reset();
   RunUntil([&] { return !second.client().connected(); });
-  root_.emplace();
-  const absl::Status listening = root_->ListenRoot({"127.0.0.1", port}, true);
-  ASSERT_TRUE(listening.ok()) << listening;
-  root_->ServeRoot(TwoNodes(), {});
+  StartRoot(TwoNodes(), false, port);
   Node first(&loop_, port, Info(0));
   RunUntil([&] { return second.Received<StartMessage>().has_value(); });
 }
@@ -358,9 +347,12 @@ TEST_F(RootTest, GarbageClosesOnlyItsConnection) {
   NodeInfo wrong = Info(1);
   wrong.local_world_size = 0;  // out of range
   Node second(&loop_, root_->root_port(), wrong);
-  RunUntil([&] { return !second.client().last_error().empty(); });
+  bool stayed = true;  // the first one would come back by itself, after a pause in which this looks
+  const auto looks = [&] { return stayed = stayed && first.client().connected(); };
+  RunUntil([&] { return looks(), !second.client().last_error().empty(); });
   Node third(&loop_, root_->root_port(), Info(1));
-  RunUntil([&] { return first.Received<StartMessage>().has_value(); });
+  RunUntil([&] { return looks(), first.Received<StartMessage>().has_value(); });
+  EXPECT_TRUE(stayed) << "the root has closed the first node's connection";
 }
 
 }  // namespace
