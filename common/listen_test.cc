@@ -8,15 +8,17 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/free_port.h"
 
 namespace taskd {
 namespace {
 
 TEST(ListenTest, SomebodyListens) {
   for (const char* host : {"127.0.0.1", "::1"}) {
-    absl::StatusOr<UniqueFd> listener = ListenTcp({host, 0}, false);
+    const int port = testing::FreePort();
+    absl::StatusOr<UniqueFd> listener = ListenTcp({host, port}, false);
     ASSERT_TRUE(listener.ok()) << listener.status();
-    const int port = LocalPort(listener->get());
+    EXPECT_EQ(LocalPort(listener->get()), port);
     EXPECT_TRUE(IsListenedOn(port)) << host;
     EXPECT_TRUE(HolderOfPort(port).starts_with(absl::StrCat("pid ", getpid(), " ("))) << HolderOfPort(port);
     EXPECT_TRUE(absl::IsAlreadyExists(ListenTcp({host, port}, false).status())) << host;

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -19,6 +20,7 @@ namespace {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
+using ::taskd::testing::WaitUntil;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -53,13 +55,6 @@ class LogFileTest : public ::testing::Test {
 
   std::string folder_;
 };
-
-// Far longer than it takes; who does not come is seen by what the test expects next.
-template <typename Condition>
-void WaitFor(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!condition() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
-}
 
 // contract: §1.6 and its implementation: the folder is made with 0750, the file with 0640.
 TEST_F(LogFileTest, MakesFolderAndFile) {
@@ -194,7 +189,7 @@ TEST_F(LogFileTest, EachTargetHasItsLevel) {
     spdlog::debug("a detail");
     spdlog::error("a failure");
     wanted += fmt::format("20[^\n]* debug {0}: a detail\n20[^\n]* error {0}: a failure\n", on_stderr);
-    WaitFor([&] { return std::regex_match(Text("manager.log"), std::regex(wanted)); });
+    WaitUntil([&] { return std::regex_match(Text("manager.log"), std::regex(wanted)); });
     EXPECT_THAT(Text("manager.log"), MatchesRegex(wanted));
     const std::string shown = log.OnStderr();
     EXPECT_EQ(shown.find("a detail"), std::string::npos) << shown;
@@ -207,13 +202,13 @@ TEST_F(LogFileTest, AFileThatCannotBeIsSaidOnceAndTheLinesAreCounted) {
   DefaultLog log("manager", {{"TASKD_LOG_PATH", folder_ + "/logs"}});
   for (int i = 0; i < 3; ++i) spdlog::info("a line");
   std::string shown;
-  WaitFor([&] {
+  WaitUntil([&] {
     shown += DefaultLog::OnStderr();
     ::testing::internal::CaptureStderr();
     return shown.find("no log file: " + folder_ + "/logs: Not a directory") != std::string::npos;
   });
   std::filesystem::remove(folder_ + "/logs");
-  WaitFor([&] {
+  WaitUntil([&] {
     spdlog::info("the last");
     return Text("logs/manager.log").find("the last") != std::string::npos;
   });

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/listen.h"
+#include "common/testing/deadline.h"
 #include "gtest/gtest.h"
 
 namespace taskd {
@@ -47,7 +48,7 @@ class Connected {
     close(hold[0]);
     hold_.reset(hold[1]);
     pollfd ready{listener->get(), POLLIN, 0};
-    poll(&ready, 1, 30'000);
+    poll(&ready, 1, testing::kHangLimitMs);
     accepted_.reset(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
   }
   ~Connected() { EndPeer(); }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "common/testing/deadline.h"
 #include "gtest/gtest.h"
 
 namespace taskd {
@@ -49,7 +50,7 @@ class SwitchFileTest : public ::testing::Test {
   // The n-th change seen, counted from 1.
   SwitchChange WaitFor(size_t n) {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [&] { return changes_.size() >= n; }));
+    EXPECT_TRUE(testing::WaitFor(changed_, lock, [&] { return changes_.size() >= n; }));
     return changes_.size() >= n ? changes_[n - 1] : SwitchChange{};
   }
   size_t count() {

@@ -68,7 +68,7 @@ TEST(GuardedCallsTest, EveryMethodIsCountedBeforeItIsBuilt) {
   for (const std::string& method : methods) {
     const grpc::Status status = Garbage(&stub, method);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method << ": " << status.error_message();
-    EXPECT_THAT(status.error_message(), testing::StartsWith("no sound ")) << method;
+    EXPECT_THAT(status.error_message(), ::testing::StartsWith("no sound ")) << method;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "common/job_secret.h"
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
@@ -98,21 +99,21 @@ class ServerTest : public ::testing::Test {
     return reply;
   }
   uint64_t Revision() { return Status().wanted().revision(); }
-  // Until the manager has heard of that many attached ranks; each ask is a round trip, so this does not spin.
+  // Until the manager has heard of that many attached ranks.
   void WaitForRanks(int count) {
-    auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
     int attached = -1;
-    while (attached != count && std::chrono::steady_clock::now() < deadline) {
+    testing::WaitUntil([&] {
       attached = 0;
       v1::JobStatus status = Status();
       for (const auto& node : status.nodes()) {
         if (!node.connected()) continue;
         for (const auto& rank : node.ranks()) attached += rank.attached() ? 1 : 0;
       }
-    }
+      return attached == count;
+    });
     ASSERT_EQ(attached, count);
   }
-  v1::SetSwitchReply SetStep(bool on, uint32_t timeout_ms = 20000) {
+  v1::SetSwitchReply SetStep(bool on, uint32_t timeout_ms = testing::kHangLimitMs) {
     v1::SetSwitchRequest request;
     request.set_step(on);
     request.set_timeout_ms(timeout_ms);
@@ -369,7 +370,7 @@ TEST_F(ServerTest, SurvivesMalformedAndHugeMessages) {
         changed.notify_all();
       });
       std::unique_lock lock(mutex);
-      ASSERT_TRUE(changed.wait_for(lock, kTestDeadline, [&] { return done; })) << method;
+      ASSERT_TRUE(testing::WaitFor(changed, lock, [&] { return done; })) << method;
       EXPECT_FALSE(status.ok()) << method;
     }
   }
@@ -470,7 +471,7 @@ TEST_F(ServerTest, DescribesItsServicesToWhoHasTheSecret) {
   ASSERT_TRUE(stream->Write(question) && stream->Read(&answer));
   std::vector<std::string> names;
   for (const auto& service : answer.list_services_response().service()) names.push_back(service.name());
-  EXPECT_THAT(names, testing::IsSupersetOf({"TrainingDataTrace", "taskd.v1.Control", "taskd.v1.NodeLink"}));
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"TrainingDataTrace", "taskd.v1.Control", "taskd.v1.NodeLink"}));
   question.set_file_containing_symbol("taskd.v1.Control");
   ASSERT_TRUE(stream->Write(question) && stream->Read(&answer));
   ASSERT_FALSE(answer.file_descriptor_response().file_descriptor_proto().empty());
@@ -540,7 +541,7 @@ TEST_F(ServerTest, HealthAnswersInPlainText) {
     changed.notify_all();
   });
   std::unique_lock lock(mutex);
-  ASSERT_TRUE(changed.wait_for(lock, kTestDeadline, [&] { return result.has_value(); }));
+  ASSERT_TRUE(testing::WaitFor(changed, lock, [&] { return result.has_value(); }));
   ASSERT_TRUE(result->ok()) << result->error_message();
   grpc::Slice answer;
   ASSERT_TRUE(reply.TrySingleSlice(&answer).ok());
@@ -741,7 +742,7 @@ TEST_F(ServerTest, AStreamThatSaysNothingIsEnded) {
   auto silent = [&](auto open) {
     streams.emplace_back([open] {
       grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + 3 * kTestDeadline);
+      context.set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
       grpc::Status status = open(&context)->Finish();
       EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
       EXPECT_EQ(status.error_message(), "no first message");
@@ -774,7 +775,7 @@ TEST_F(ServerTest, MessagesOfEmptyPartsTakeNoMemory) {
   for (int i = 0; i < 16; ++i) {
     streams.emplace_back([&, i] {
       grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+      context.set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
       grpc::GenericStub generic(channel_);
       grpc::CompletionQueue queue;
       auto wait = [&] {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/testing/deadline.h"
 #include "common/unique_fd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -26,8 +27,6 @@
 #include "taskd/v1/node.grpc.pb.h"
 
 namespace taskd::manager {
-
-inline constexpr std::chrono::seconds kTestDeadline{60};
 
 inline constexpr char kTestSecret[] = "of the test's job";
 
@@ -57,18 +56,13 @@ inline std::unique_ptr<ManagerServer> StartManager(const TestManager& given = {}
 // A condition that nobody announces.
 template <typename Condition>
 bool PollFor(const Condition& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + 3 * kTestDeadline;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
+  return testing::WaitUntil(condition);
 }
 
 // A ClientContext with a deadline and, if given, a bearer token.
 struct Context : grpc::ClientContext {
   explicit Context(const std::string& token = "") {
-    set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+    set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
     if (!token.empty()) AddMetadata("authorization", "Bearer " + token);
   }
 };
@@ -95,7 +89,7 @@ class Watched {
   template <typename Condition>
   bool WaitFor(Condition condition) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kTestDeadline, condition);
+    return testing::WaitFor(changed_, lock, condition);
   }
 
  protected:

@@ -9,6 +9,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/testing/deadline.h"
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -87,7 +89,7 @@ grpc::Status Call(int port, const Security& security, std::function<void()> on_s
   auto channel = MakeChannel("127.0.0.1:" + std::to_string(port), security, std::move(on_stranger));
   if (!channel.ok()) return {grpc::StatusCode::INTERNAL, std::string(channel.status().message())};
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  context.set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
   DataStatusRes reply;
   return TrainingDataTrace::NewStub(*channel)->GetTrainingDataTraceSwitch(&context, {}, &reply);
 }
@@ -111,9 +113,7 @@ TEST(SecretTest, BothSidesMustHaveIt) {
 
 TEST(SecretTest, NobodyThereIsNoStranger) {
   std::atomic<int> strangers = 0;
-  int port = 0;
-  { port = Served({"", "x"}).port(); }
-  EXPECT_EQ(Call(port, {"", "x"}, [&] { ++strangers; }).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Call(testing::FreePort(), {"", "x"}, [&] { ++strangers; }).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(strangers, 0);
 }
 

@@ -26,6 +26,7 @@
 
 #include "common/job_secret.h"
 #include "common/log.h"
+#include "common/testing/deadline.h"
 #include "gtest/gtest.h"
 #include "proto/test_http2_client.h"
 #include "spdlog/sinks/base_sink.h"
@@ -79,7 +80,7 @@ class Door {
   // False: not within the patience of a test.
   bool WaitTaken(size_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return taken_.size() >= count; });
+    return testing::WaitFor(changed_, lock, [&] { return taken_.size() >= count; });
   }
   int port() const { return listener_->port(); }
   size_t taken() {
@@ -113,7 +114,7 @@ class Door {
 bool WaitClosed(const UniqueFd& fd) {
   pollfd one{fd.get(), POLLIN, 0};
   char byte;
-  return poll(&one, 1, 30'000) == 1 && recv(fd.get(), &byte, 1, 0) <= 0;
+  return poll(&one, 1, testing::kHangLimitMs) == 1 && recv(fd.get(), &byte, 1, 0) <= 0;
 }
 
 // What is logged while it lives.
@@ -124,7 +125,7 @@ class LogLines {
 
   bool WaitFor(const std::string& text) {
     std::unique_lock lock(sink_->mutex);
-    return sink_->changed.wait_for(lock, std::chrono::seconds(30), [&] { return CountLocked(text) > 0; });
+    return testing::WaitFor(sink_->changed, lock, [&] { return CountLocked(text) > 0; });
   }
   int Count(const std::string& text) {
     std::lock_guard lock(sink_->mutex);
@@ -259,7 +260,7 @@ std::string ReadAll(int fd, size_t size) {
   char bytes[4096];
   while (text.size() < size) {
     pollfd one{fd, POLLIN, 0};
-    if (poll(&one, 1, 30'000) != 1) break;
+    if (poll(&one, 1, testing::kHangLimitMs) != 1) break;
     const ssize_t got = recv(fd, bytes, sizeof(bytes), 0);
     if (got <= 0) break;
     text.append(bytes, static_cast<size_t>(got));
@@ -270,7 +271,7 @@ std::string ReadAll(int fd, size_t size) {
 void WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
     pollfd one{fd, POLLOUT, 0};
-    if (poll(&one, 1, 30'000) != 1) return;
+    if (poll(&one, 1, testing::kHangLimitMs) != 1) return;
     const ssize_t sent = send(fd, text.data(), std::min<size_t>(text.size(), 10'000), MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN) return;
     if (sent > 0) text.remove_prefix(static_cast<size_t>(sent));

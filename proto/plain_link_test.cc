@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "common/listen.h"
+#include "common/testing/deadline.h"
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -58,7 +60,7 @@ class Raw {
   explicit Raw(std::string answer)
       : listener_(*ListenTcp({"127.0.0.1", 0}, false)), thread_([this, answer = std::move(answer)] {
           pollfd waiting = {listener_.get(), POLLIN, 0};
-          poll(&waiting, 1, 20'000);
+          poll(&waiting, 1, testing::kHangLimitMs);
           UniqueFd connection(accept(listener_.get(), nullptr, nullptr));
           std::string buffer(1 << 16, '\0');
           recv(connection.get(), buffer.data(), buffer.size(), 0);
@@ -76,7 +78,7 @@ class Raw {
 
 grpc::Status Get(const PlainLink& link, const std::string& name, std::string* answer = nullptr) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  context.set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
   DataStatusReq request;
   request.set_jobnsname(name);
   DataStatusRes reply;
@@ -104,10 +106,7 @@ TEST(PlainLinkTest, CallsGoThroughIt) {
 }
 
 TEST(PlainLinkTest, SaysWhyThereIsNoConnection) {
-  const UniqueFd listener = *ListenTcp({"127.0.0.1", 0}, false);
-  const int port = LocalPort(listener.get());
-  shutdown(listener.get(), SHUT_RDWR);  // the port stays ours, and nobody answers
-  absl::StatusOr<PlainLink> link = PlainLink::Begin("127.0.0.1:" + std::to_string(port));
+  absl::StatusOr<PlainLink> link = PlainLink::Begin("127.0.0.1:" + std::to_string(testing::FreePort()));
   ASSERT_TRUE(link.ok());
   const grpc::Status status = Get(*link, "job");
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "common/testing/deadline.h"
 #include "gtest/gtest.h"
 
 namespace taskd::proxy {
@@ -38,7 +39,7 @@ class Gate {
   }
   bool WaitPassed(int count) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return passed_ >= count; });
+    return taskd::testing::WaitFor(changed_, lock, [&] { return passed_ >= count; });
   }
 
  private:
@@ -70,12 +71,10 @@ TEST(FileThreads, WorkThatHangsCostsTheOthersNothing) {
     for (int i = 1; i <= 5; ++i) {
       threads.Run([hangs] { hangs->Pass(); });
       threads.Run([goes] { goes->Pass(); });
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-      while (goes->passed() < i) {
-        ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      ASSERT_TRUE(taskd::testing::WaitUntil([&] {
         threads.Grow();
-        std::this_thread::yield();
-      }
+        return goes->passed() >= i;
+      }));
     }
     EXPECT_GE(threads.threads(), 5);
   }
@@ -88,12 +87,10 @@ TEST(FileThreads, StorageThatHangsUnderEveryRankTakesSoManyThreadsAndNoMore) {
   auto gate = std::make_shared<Gate>();
   FileThreads threads;
   for (int i = 0; i < kJobs; ++i) threads.Run([gate] { gate->Pass(); });
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (gate->waiting() < FileThreads::kMaxThreads) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  ASSERT_TRUE(taskd::testing::WaitUntil([&] {
     threads.Grow();
-    std::this_thread::yield();
-  }
+    return gate->waiting() >= FileThreads::kMaxThreads;
+  }));
   for (int i = 0; i < 10; ++i) threads.Grow();
   EXPECT_EQ(threads.threads(), FileThreads::kMaxThreads);
   gate->Open();

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -38,7 +39,7 @@ class HelloServerTest : public ::testing::Test {
     address.sun_family = AF_UNIX;
     socket_.copy(address.sun_path, sizeof(address.sun_path) - 1);
     EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    timeval limit = {20, 0};
+    const timeval limit = {taskd::testing::kHangLimit.count(), 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     return fd;
   }
@@ -83,7 +84,7 @@ class HelloServerTest : public ::testing::Test {
 
   AgentAnswer NextAnswer() {
     std::unique_lock<std::mutex> lock(mutex_);
-    EXPECT_TRUE(answered_.wait_for(lock, std::chrono::seconds(20), [this] { return !answers_.empty(); }));
+    EXPECT_TRUE(taskd::testing::WaitFor(answered_, lock, [this] { return !answers_.empty(); }));
     if (answers_.empty()) return {};
     AgentAnswer answer = answers_.front();
     answers_.erase(answers_.begin());

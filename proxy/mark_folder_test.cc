@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proxy/testing/temp_dir.h"
@@ -14,8 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::TempDir;
-
-constexpr std::chrono::seconds kPatience{60};
 
 class MarkFolderTest : public ::testing::Test {
  protected:
@@ -28,7 +27,7 @@ class MarkFolderTest : public ::testing::Test {
     wishes_.name = "taskd-train";
     wishes_.task_folder = "task";
   }
-  MarkFolder Choose() { return ChooseMarkFolder(wishes_, kPatience); }
+  MarkFolder Choose() { return ChooseMarkFolder(wishes_, taskd::testing::kHangLimit); }
 
   TempDir temp_;
   MarkFolderWishes wishes_;

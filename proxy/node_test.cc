@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "common/testing/deadline.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,6 +15,7 @@
 namespace taskd::proxy {
 namespace {
 
+using taskd::testing::WaitUntil;
 using testing::FakeSegment;
 using ::testing::HasSubstr;
 using testing::MarkFiles;
@@ -21,15 +23,6 @@ using testing::ReadFile;
 using testing::TempDir;
 
 constexpr KindMask kStepOnly = MaskOf(SwitchKind::kStep);
-
-bool Eventually(const std::function<bool()>& condition) {
-  const uint64_t deadline = ReadMonotonicNs() + 60'000'000'000;
-  while (ReadMonotonicNs() < deadline) {
-    if (condition()) return true;
-    usleep(2000);
-  }
-  return condition();
-}
 
 hello::Hello HelloOf(int rank, uint32_t limit_mb = 0) {
   hello::Hello hello = {};
@@ -102,7 +95,7 @@ class NodeAnswerTest : public NodeTest {
   // The next report that differs.
   RankReport Next() {
     const RankReport before = Report(0);
-    EXPECT_TRUE(Eventually([&] {
+    EXPECT_TRUE(WaitUntil([&] {
       node_.WaitForChange(node_.versions().urgent, 100, false);
       return Report(0) != before;
     }));
@@ -220,7 +213,7 @@ TEST_F(NodeAnswerTest, MsptiThatIsFoundLateCountsFromThenOn) {
   late.header().source_error = 2;
   late.header().source_domains = ring::kSourceDefault | ring::kSourceAnswered;
   node_.Start();  // it looks as well
-  EXPECT_TRUE(Eventually([&] { return Report(1).failed_revision == 5; }));
+  EXPECT_TRUE(WaitUntil([&] { return Report(1).failed_revision == 5; }));
 }
 
 TEST_F(NodeAnswerTest, ANewLifeOfTheRankIsAskedAnew) {
@@ -400,7 +393,7 @@ TEST_F(NodeTest, ARestartedRankReplacesTheOldOneAndLosesNothingOfIt) {
   ASSERT_TRUE(node_.Attach(HelloOf(0), new_life.Fd()).ok()) << "the end of its connection was not read yet";
   EXPECT_EQ(old_life.header().gate, 0u);
   EXPECT_NE(new_life.header().gate, 0u);
-  EXPECT_TRUE(Eventually([&] { return Text(0).find("of the old life") != std::string::npos; }));
+  EXPECT_TRUE(WaitUntil([&] { return Text(0).find("of the old life") != std::string::npos; }));
   node_.Detach(*old_token);
   EXPECT_TRUE(Report(0).attached);
   EXPECT_EQ(node_.Reports().size(), 1u);
@@ -424,7 +417,7 @@ TEST_F(NodeTest, AProcessThatLearnsItsRankLateIsThatRankAlone) {
   ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
   ASSERT_TRUE(node_.Attach(HelloOf(5), fake.Fd()).ok());
   fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "mine", ring::kKindOther});
-  EXPECT_TRUE(Eventually([&] { return Text(5).find("mine") != std::string::npos; }));
+  EXPECT_TRUE(WaitUntil([&] { return Text(5).find("mine") != std::string::npos; }));
   ASSERT_EQ(node_.Reports().size(), 1u);
   EXPECT_EQ(node_.Reports()[0].rank, 5);
   EXPECT_TRUE(node_.Reports()[0].attached);
@@ -440,9 +433,9 @@ TEST_F(NodeTest, DrainsARankWhoseProcessHasEnded) {
   ASSERT_TRUE(token.ok());
   fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "last words", ring::kKindOther});
   node_.Detach(*token);
-  EXPECT_TRUE(Eventually([&] { return !Report(4).attached; }));
-  EXPECT_TRUE(Eventually([&] { return Text(4).find("last words") != std::string::npos; }));
-  EXPECT_TRUE(Eventually([&] { return Report(4).marks[ring::kKindOther] == 1; }));
+  EXPECT_TRUE(WaitUntil([&] { return !Report(4).attached; }));
+  EXPECT_TRUE(WaitUntil([&] { return Text(4).find("last words") != std::string::npos; }));
+  EXPECT_TRUE(WaitUntil([&] { return Report(4).marks[ring::kKindOther] == 1; }));
   EXPECT_THAT(Report(4).reason, HasSubstr("ended"));
   EXPECT_EQ(ReadFile(temp_ / "profiling/task/4/.rank.json"),
             "{\"node\":2,\"host\":\"host \\\"x\\\"\",\"local_rank\":4}\n");
@@ -460,7 +453,7 @@ TEST_F(NodeTest, TellsWhatWasSavedInTheStepInWhichAProcessEnded) {
   fake.Append(0, {ring::kRecordRangeStart, start_ns + 20, 2, "save_checkpoint", ring::kKindSaveCheckpoint});
   fake.Append(0, {ring::kRecordRangeEnd, start_ns + 50, 2});
   node_.Detach(*token);
-  EXPECT_TRUE(Eventually([&] { return !Report(0).attached && Report(0).saved.step >= 0; }));
+  EXPECT_TRUE(WaitUntil([&] { return !Report(0).attached && Report(0).saved.step >= 0; }));
   EXPECT_EQ(Report(0).saved, (SavedInStep{4, 30}));
 }
 
@@ -475,10 +468,10 @@ TEST_F(NodeTest, TellsHowLongAProcessHasBeenStopped) {
   node_.Start();
   ASSERT_TRUE(node_.Attach(HelloOf(0), fake.Fd()).ok());
   ASSERT_EQ(kill(child, SIGSTOP), 0);
-  EXPECT_TRUE(Eventually([&] { return Report(0).stopped_ms >= 300; }));
+  EXPECT_TRUE(WaitUntil([&] { return Report(0).stopped_ms >= 300; }));
   const uint64_t urgent = node_.versions().urgent;
   ASSERT_EQ(kill(child, SIGCONT), 0);
-  EXPECT_TRUE(Eventually([&] { return node_.versions().urgent > urgent; })) << "its end is told at once";
+  EXPECT_TRUE(WaitUntil([&] { return node_.versions().urgent > urgent; })) << "its end is told at once";
   ASSERT_EQ(kill(child, SIGKILL), 0);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
 }
@@ -495,7 +488,7 @@ TEST_F(NodeTest, TellsHowLongAStepWaitedForACpu) {
   std::map<int, uint64_t> sent;
   StepFold last;
   uint64_t id = 0;
-  EXPECT_TRUE(Eventually([&] {
+  EXPECT_TRUE(WaitUntil([&] {
     fake.Append(0, {ring::kRecordRangeStart, ReadMonotonicNs(), ++id, fmt::format("step {}", id), ring::kKindStep});
     usleep(2000);
     fake.Append(0, {ring::kRecordRangeEnd, ReadMonotonicNs(), id});
@@ -517,9 +510,9 @@ TEST_F(NodeTest, AHostileRingCostsOnlyItsOwnRank) {
   hostile.Append(0, {ring::kRecordMark, 1, 1, "x", ring::kKindOther});
   hostile.slot(0).head = 12345;
   honest.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "fine", ring::kKindOther});
-  EXPECT_TRUE(Eventually([&] { return !Report(0).attached; }));
+  EXPECT_TRUE(WaitUntil([&] { return !Report(0).attached; }));
   EXPECT_THAT(Report(0).reason, HasSubstr("ring is unusable"));
-  EXPECT_TRUE(Eventually([&] { return Text(1).find("fine") != std::string::npos; }));
+  EXPECT_TRUE(WaitUntil([&] { return Text(1).find("fine") != std::string::npos; }));
   EXPECT_TRUE(Report(1).attached);
   node_.SetWanted({kAllKindsMask, 2});
   EXPECT_EQ(hostile.header().gate, 0u);
@@ -537,7 +530,7 @@ TEST_F(NodeTest, KeepsMarksInTheRingWhileFilesCannotBeWritten) {
   node_.WaitForChange(node_.versions().urgent, 700, false);
   EXPECT_EQ(fake.slot(0).consumed, 0u);
   std::filesystem::remove(temp_ / "profiling");
-  EXPECT_TRUE(Eventually([&] { return Text(0).find("patient") != std::string::npos; }));
+  EXPECT_TRUE(WaitUntil([&] { return Text(0).find("patient") != std::string::npos; }));
   EXPECT_EQ(Report(0).lost, 0u);
 }
 
@@ -564,7 +557,7 @@ TEST_F(NodeTest, StopKnowsWhoHasJustEnded) {
   Writer writer(fake);
   ASSERT_TRUE(node_.Attach(HelloFrom(writer.pid(), 0), fake.Fd()).ok());
   fake.Append(0, {ring::kRecordMark, 1'000'000'001, 1, "m", ring::kKindOther});
-  ASSERT_TRUE(Eventually([&] { return Report(0).marks[ring::kKindOther] == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return Report(0).marks[ring::kKindOther] == 1; }));
   writer.Kill();  // and nobody has seen its connection close
   EXPECT_TRUE(node_.Stop().ok());
   EXPECT_FALSE(Report(0).attached) << "its segment stays in /dev/shm";
@@ -609,13 +602,13 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
       fake.Append(0, {ring::kRecordRangeEnd, ++ticks, id});
       fake.Append(0, {ring::kRecordRangeEnd, ++ticks, range});
     }
-    EXPECT_TRUE(Eventually([&] { return Report(0).step == first + count - 1; }));
+    EXPECT_TRUE(WaitUntil([&] { return Report(0).step == first + count - 1; }));
   };
   steps(0, 100);
   std::map<int, uint64_t> sent;
   NodeFolds taken;
   // The counters are published a moment before the folds of the same pass.
-  EXPECT_TRUE(Eventually([&] {
+  EXPECT_TRUE(WaitUntil([&] {
     NodeFolds more = node_.TakeFolds(sent, 10);
     if (!more.steps.empty()) taken = std::move(more);
     return !taken.steps.empty();
@@ -646,7 +639,7 @@ TEST_F(NodeTest, OffersFoldsAndDropsTheOldestWhenNobodyTakesThem) {
   EXPECT_EQ(taken.groups.size(), 1u);
   steps(101, 10);
   NodeFolds newer;
-  EXPECT_TRUE(Eventually([&] {
+  EXPECT_TRUE(WaitUntil([&] {
     NodeFolds more = node_.TakeFolds(sent, 1000);
     std::move(more.steps.begin(), more.steps.end(), std::back_inserter(newer.steps));
     return newer.steps.size() == 10;

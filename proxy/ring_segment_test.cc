@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proxy/testing/fake_segment.h"
@@ -394,19 +395,15 @@ TEST(RingSegment, AChangedGateWakesWhoWaitsForIt) {
     while (gate == old_gate) syscall(SYS_futex, &gate, FUTEX_WAIT, old_gate, nullptr, nullptr, 0);
     _exit(gate == ring::kGateStep ? 0 : 1);
   }
-  auto eventually = [](auto condition) {
-    for (int i = 0; i < 20'000 && !condition(); ++i) usleep(1000);
-    return condition();
-  };
   auto sleeps = [&] {
     char text[256] = {};
     UniqueFd stat(open(("/proc/" + std::to_string(child) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
     return read(stat.get(), text, sizeof(text) - 1) > 0 && std::string(text).find(") S ") != std::string::npos;
   };
-  EXPECT_TRUE(eventually(sleeps));
+  EXPECT_TRUE(taskd::testing::WaitUntil(sleeps));
   segment->SetGate(ring::kGateStep);
   int status = -1;
-  EXPECT_TRUE(eventually([&] { return waitpid(child, &status, WNOHANG) == child || status != -1; }));
+  EXPECT_TRUE(taskd::testing::WaitUntil([&] { return waitpid(child, &status, WNOHANG) == child || status != -1; }));
   if (status == -1) {
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/test_credentials.h"
@@ -22,20 +23,11 @@
 namespace taskd::proxy {
 namespace {
 
+using taskd::testing::WaitFor;
+using taskd::testing::WaitUntil;
 using testing::FakeSegment;
 using testing::FaultyLine;
 using testing::TempDir;
-
-constexpr auto kLongEnough = std::chrono::seconds(60);
-
-bool Eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + kLongEnough;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
-}
 
 hello::Hello HelloOf(int rank) {
   hello::Hello hello = {};
@@ -98,25 +90,25 @@ class Listener : public v1::NodeLink::Service {
   }
   void WaitForHello(int count) {
     std::unique_lock<std::mutex> lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, kLongEnough, [&] { return hellos_ >= count; }));
+    EXPECT_TRUE(WaitFor(changed_, lock, [&] { return hellos_ >= count; }));
   }
   // The newest of each, once they are as expected.
   bool WaitForRanks(const std::function<bool(const v1::SwitchApplied&, const v1::RankSet&)>& expected) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, kLongEnough, [&] { return applied_ && ranks_ && expected(*applied_, *ranks_); });
+    return WaitFor(changed_, lock, [&] { return applied_ && ranks_ && expected(*applied_, *ranks_); });
   }
   // Everything that came since the last call, once it includes this step.
   std::vector<v1::FoldSet> WaitForStep(int64_t step) {
     std::unique_lock<std::mutex> lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, kLongEnough,
-                                  [&] {
-                                    for (const v1::FoldSet& set : sets_) {
-                                      for (const v1::RankStep& fold : set.steps()) {
-                                        if (fold.step() == step) return true;
-                                      }
-                                    }
-                                    return false;
-                                  }))
+    EXPECT_TRUE(WaitFor(changed_, lock,
+                        [&] {
+                          for (const v1::FoldSet& set : sets_) {
+                            for (const v1::RankStep& fold : set.steps()) {
+                              if (fold.step() == step) return true;
+                            }
+                          }
+                          return false;
+                        }))
         << "step " << step << " never came";
     return std::exchange(sets_, {});
   }
@@ -231,7 +223,7 @@ class PatientUplinkTest : public UplinkTest {
     listener_.WaitForStep(0);
     for (int step = 1; step <= count; ++step) {
       Step(step);
-      ASSERT_TRUE(Eventually([&] { return node_.has_folds() && node_.Reports().at(0).step == step; }));
+      ASSERT_TRUE(WaitUntil([&] { return node_.has_folds() && node_.Reports().at(0).step == step; }));
     }
   }
 };
@@ -312,7 +304,7 @@ TEST_F(UplinkTest, WhatLayOnTheWireWhenTheConnectionBrokeComesAgain) {
     const size_t before = line_->swallowed_bytes();
     for (int i = 0; i < 5; ++i) Step(static_cast<int>(++step));
     // Folds go before anything else that is new.
-    ASSERT_TRUE(Eventually([&] { return line_->swallowed_bytes() > before + 500; }));
+    ASSERT_TRUE(WaitUntil([&] { return line_->swallowed_bytes() > before + 500; }));
     line_->Reset();
     listener_.WaitForHello(hello);
     take(step);
@@ -362,11 +354,11 @@ TEST_F(UplinkTest, WhatIsNotConfirmedHasABound) {
   for (size_t sets = 1; sets <= FoldSender::kMostUnconfirmed; ++sets) {
     ASSERT_TRUE(sender.has_room());
     Step(step++);
-    ASSERT_TRUE(Eventually([&] { return write() && written.size() == sets; }));
+    ASSERT_TRUE(WaitUntil([&] { return write() && written.size() == sets; }));
   }
   EXPECT_FALSE(sender.has_room());
   while (step < kSteps) Step(step++);
-  ASSERT_TRUE(Eventually([&] { return node_.Reports().at(0).step == kSteps - 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return node_.Reports().at(0).step == kSteps - 1; }));
   ASSERT_TRUE(write());
   EXPECT_EQ(written.size(), FoldSender::kMostUnconfirmed);
   sender.Taken(kTaken);
@@ -375,7 +367,7 @@ TEST_F(UplinkTest, WhatIsNotConfirmedHasABound) {
   written.clear();
   sender.Begin();
   // Those that came since fill the node's room; of those that come again the oldest are dropped.
-  ASSERT_TRUE(Eventually([&] { return write() && !written.empty() && written.back() == kSteps - 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return write() && !written.empty() && written.back() == kSteps - 1; }));
   EXPECT_GE(written.size(), Node::kMaxFolds);
   EXPECT_GT(dropped, 0u);
   EXPECT_EQ(written.size() + dropped, static_cast<size_t>(kSteps) - kTaken);

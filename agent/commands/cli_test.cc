@@ -10,6 +10,7 @@
 #include <iterator>
 #include <string>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/test_client.h"
@@ -40,9 +41,9 @@ class CliTest : public ::testing::Test {
   Result Run(const std::string& arguments, const std::string& environment = "") {
     const char* program = std::getenv("TASKD_BIN");
     EXPECT_NE(program, nullptr);
-    std::string command = "env -u RANK -u MS_NODE_RANK -u POD_IP " + environment + " timeout 60 " + program + " " +
-                          arguments + " >" + (folder_ / "out").string() + " 2>" + (folder_ / "err").string() +
-                          " </dev/null";
+    std::string command = "env -u RANK -u MS_NODE_RANK -u POD_IP " + environment + " timeout " +
+                          std::to_string(testing::kHangLimit.count()) + " " + program + " " + arguments + " >" +
+                          (folder_ / "out").string() + " 2>" + (folder_ / "err").string() + " </dev/null";
     int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp("out"), Slurp("err")};
   }
@@ -140,8 +141,8 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
   auto channel = manager::Dial((*server)->port(), "secret");
   auto node0 = std::make_unique<manager::TestProxy>(channel, 0, std::vector<int>{0});
   ASSERT_TRUE(node0->WaitForWanted(0));
-  for (int i = 0; i < 1000 && Run("status --json", env).out.find("\"pid\":1000") == std::string::npos; ++i) {
-  }
+  ASSERT_TRUE(
+      testing::WaitUntil([&] { return Run("status --json", env).out.find("\"pid\":1000") != std::string::npos; }));
 
   Result result = Run("switch --job ns/job --json step=on communication=off", env);
   EXPECT_EQ(result.code, 1) << "rank 1 is missing";
@@ -155,8 +156,8 @@ TEST_F(CliTest, SwitchAndStatusOfARunningManager) {
   EXPECT_EQ(nlohmann::json::parse(result.out).dump().empty(), false);
 
   manager::TestProxy node1(channel, 1, {1});
-  for (int i = 0; i < 1000 && Run("status --json", env).out.find("\"pid\":1001") == std::string::npos; ++i) {
-  }
+  ASSERT_TRUE(
+      testing::WaitUntil([&] { return Run("status --json", env).out.find("\"pid\":1001") != std::string::npos; }));
   result = Run("switch all=on", env);
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, HasSubstr("2 of 2 ranks applied it"));

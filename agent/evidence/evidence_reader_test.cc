@@ -15,6 +15,7 @@
 #include "agent/evidence/node_evidence.h"
 #include "agent/evidence/testing/ras_server.h"
 #include "common/realtime.h"
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -71,15 +72,15 @@ class EvidenceReaderTest : public ::testing::Test {
   template <typename IsEnough>
   NodeEvidence Await(EvidenceReader& reader, IsEnough is_enough) const {
     NodeEvidence evidence;
-    for (int i = 0; i < 1200 && !is_enough(evidence); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(::taskd::testing::WaitUntil([&] {
       const std::string news = reader.Look(wish_);
-      if (news.empty()) continue;
-      absl::StatusOr<NodeEvidence> decoded = DecodeEvidence(news);
-      EXPECT_TRUE(decoded.ok()) << decoded.status();
-      evidence = *std::move(decoded);
-    }
-    EXPECT_TRUE(is_enough(evidence));
+      if (!news.empty()) {
+        absl::StatusOr<NodeEvidence> decoded = DecodeEvidence(news);
+        EXPECT_TRUE(decoded.ok()) << decoded.status();
+        evidence = *std::move(decoded);
+      }
+      return is_enough(evidence);
+    }));
     return evidence;
   }
 

@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "agent/evidence/testing/ras_server.h"
+#include "common/testing/deadline.h"
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,11 +16,13 @@ namespace taskd::evidence {
 namespace {
 
 using std::chrono::milliseconds;
+using ::taskd::testing::FreePort;
 using ::taskd::testing::Greet;
+using ::taskd::testing::kHangLimit;
 using ::taskd::testing::RasServer;
 using ::testing::HasSubstr;
 
-absl::StatusOr<std::string> Ask(const RasServer& server, milliseconds timeout = milliseconds(20'000),
+absl::StatusOr<std::string> Ask(const RasServer& server, milliseconds timeout = kHangLimit,
                                 const std::string& host = "127.0.0.1") {
   return AskRas({host, server.port()}, size_t{64} << 10, timeout);
 }
@@ -73,13 +77,9 @@ TEST(RasClient, AddressIsThatOfNccl) {
 }
 
 TEST(RasClient, NobodyListens) {
-  int port = 0;
-  {
-    RasServer server([](RasServer&) {});
-    port = server.port();
-  }
-  EXPECT_TRUE(absl::IsNotFound(AskRas({"127.0.0.1", port}, 1000, milliseconds(20'000)).status()));
-  EXPECT_TRUE(absl::IsNotFound(AskRas({"localhost", port}, 1000, milliseconds(20'000)).status()));
+  const int port = FreePort();
+  EXPECT_TRUE(absl::IsNotFound(AskRas({"127.0.0.1", port}, 1000, kHangLimit).status()));
+  EXPECT_TRUE(absl::IsNotFound(AskRas({"localhost", port}, 1000, kHangLimit).status()));
 }
 
 TEST(RasClient, LocalhostIsOfEitherFamily) {
@@ -90,7 +90,7 @@ TEST(RasClient, LocalhostIsOfEitherFamily) {
       },
       AF_INET6);
   if (server.port() == 0) GTEST_SKIP() << "no IPv6 here";
-  EXPECT_EQ(*Ask(server, milliseconds(20'000), "localhost"), "{}");
+  EXPECT_EQ(*Ask(server, kHangLimit, "localhost"), "{}");
 }
 
 TEST(RasClient, SomethingElseListens) {

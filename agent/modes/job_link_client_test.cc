@@ -13,6 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job_secret.h"
+#include "common/testing/deadline.h"
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/sync_stream.h"
@@ -27,7 +29,6 @@ using manager::StartManager;
 using ::testing::HasSubstr;
 
 constexpr char kToken[] = "secret";
-constexpr std::chrono::seconds kPatience{60};
 
 std::string Address(int port) { return absl::StrCat("127.0.0.1:", port); }
 
@@ -91,7 +92,7 @@ class Node {
   // Until the condition holds for what was received, or the time is over.
   bool Wait(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex_);
-    return wake_.wait_for(lock, kPatience, condition);
+    return taskd::testing::WaitFor(wake_, lock, condition);
   }
   bool WaitState(const std::function<bool(const v1::JobState&)>& condition) {
     return Wait([&] { return state_ && condition(*state_); });
@@ -143,7 +144,7 @@ TEST(JobLinkClientTest, NodesMeetAndEndTogether) {
   {
     std::lock_guard lock(a.mutex_);
     EXPECT_FALSE(a.state_->all_ready());
-    EXPECT_THAT(a.state_->missing(), testing::ElementsAre(1));
+    EXPECT_THAT(a.state_->missing(), ::testing::ElementsAre(1));
     EXPECT_EQ(a.state_->connected(), 3u);
     EXPECT_FALSE(a.state_->hosted());
   }
@@ -193,8 +194,8 @@ TEST(JobLinkClientTest, WhatWasSentJustBeforeTheEndArrives) {
 }
 
 TEST(JobLinkClientTest, WhatWasSaidWhileTheManagerWasAwayArrivesBeforeTheClientGoes) {
-  auto manager = StartManager({.secret = kToken});
-  const int port = manager->port();
+  const int port = taskd::testing::FreePort();
+  auto manager = StartManager({.secret = kToken, .port = port});
   Node a(port, JoinOf(0, 2));
   ASSERT_TRUE(a.WaitState([](const v1::JobState& state) { return state.first_joined(); }));
   manager.reset();
@@ -208,9 +209,7 @@ TEST(JobLinkClientTest, WhatWasSaidWhileTheManagerWasAwayArrivesBeforeTheClientG
 }
 
 TEST(JobLinkClientTest, ManagerMayComeLateAndAgain) {
-  auto manager = StartManager({.secret = kToken});
-  const int port = manager->port();
-  manager.reset();
+  const int port = taskd::testing::FreePort();
   v1::JoinJob serving = JoinOf(1, 2);
   serving.set_serves(true);
   Node a(port, JoinOf(0, 2)), b(port, serving);
@@ -218,7 +217,7 @@ TEST(JobLinkClientTest, ManagerMayComeLateAndAgain) {
   EXPECT_TRUE(absl::IsUnavailable(a.lost_.front())) << a.lost_.front();
   b.Ready();
   a.Mpirun(1, false, 0);
-  manager = StartManager({.secret = kToken, .port = port});
+  auto manager = StartManager({.secret = kToken, .port = port});
   EXPECT_TRUE(a.WaitState([](const v1::JobState& state) { return state.all_ready(); }));
   EXPECT_TRUE(b.Wait([&] { return b.mpirun_.size() == 1; }));
   const size_t lost = [&] {
@@ -310,7 +309,7 @@ class Caller {
  public:
   Caller(int port, const std::string& host, const std::string& command, const std::string& token = kToken)
       : stub_(v1::JobLink::NewStub(*proto::MakeChannel(Address(port), {"", token}))) {
-    context_.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context_.set_deadline(std::chrono::system_clock::now() + taskd::testing::kHangLimit);
     stream_ = stub_->Remote(&context_);
     v1::RemoteInput start;
     start.mutable_start()->set_host(host);
@@ -363,7 +362,7 @@ void EchoOn(Node& node) {
   };
 }
 
-class JobLinkRemoteTest : public testing::Test {
+class JobLinkRemoteTest : public ::testing::Test {
  protected:
   JobLinkRemoteTest()
       : manager(StartManager({.secret = kToken})), a(manager->port(), JoinOf(0, 2)), b(manager->port(), JoinOf(1, 2)) {
@@ -523,7 +522,7 @@ TEST(JobLinkServiceTest, WhatMakesNoSenseIsRefused) {
   auto stub = v1::JobLink::NewStub(*proto::MakeChannel(Address(manager->port()), {"", manager::kTestSecret}));
   auto answer = [&](const v1::NodeReport& report) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + taskd::testing::kHangLimit);
     auto stream = stub->Join(&context);
     stream->Write(report);
     v1::JobNotice notice;

@@ -11,6 +11,7 @@
 #include "agent/modes/patience.h"
 #include "agent/modes/testing/loop.h"
 #include "common/listen.h"
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -90,10 +91,7 @@ TEST_F(ReachTest, NamesThatDoNotResolveAreReported) {
 }
 
 TEST_F(ReachTest, APortThatComesLater) {
-  absl::StatusOr<UniqueFd> taken = ListenTcp({"127.0.0.1", 0}, false);
-  ASSERT_TRUE(taken.ok()) << taken.status();
-  const HostPort address = {"127.0.0.1", LocalPort(taken->get())};
-  taken->reset();
+  const HostPort address = {"127.0.0.1", taskd::testing::FreePort()};
   bool done = false;
   PortWait wait(&loop_, address, [&] { done = true; });
   ASSERT_TRUE(RunUntil(loop_, [&] { return wait.last_error() == "Connection refused"; }));

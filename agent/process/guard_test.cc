@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "agent/process/worker_group.h"
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,14 +27,12 @@ namespace fs = std::filesystem;
 using namespace std::string_literals;
 
 bool WaitUntil(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
+  return taskd::testing::WaitUntil([&] {
+    if (condition()) return true;
     while (waitpid(-1, nullptr, WNOHANG) > 0) {  // orphans of a launcher that died
     }
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  return true;
+    return false;
+  });
 }
 
 bool Exists(pid_t pid) { return kill(pid, 0) == 0; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -104,7 +105,7 @@ TEST(RouteAgreementClient, AMissingNodeIsNamed) {
 }
 
 TEST(RouteAgreementClient, NoManager) {
-  int port = StartManager()->port();  // has ended
+  const int port = testing::FreePort();
   absl::StatusOr<RouteDecision> decision = Agree(Options(port, 2, 0, 1));
   ASSERT_TRUE(decision.ok()) << decision.status();
   EXPECT_FALSE(decision->adopt);
@@ -230,8 +231,8 @@ TEST(RouteAgreementClient, InDoubtItNeverFallsBackByItself) {
 }
 
 TEST(RouteAgreementClient, BeforeItHasAcknowledgedItComesBack) {
-  std::unique_ptr<manager::ManagerServer> server = StartManager();
-  const int port = server->port();
+  const int port = testing::FreePort();
+  std::unique_ptr<manager::ManagerServer> server = StartManager({.port = port});
   absl::StatusOr<RouteDecision> first = absl::UnknownError("");
   std::thread node([&] { first = Agree(Options(port, 2, 0)); });
   server.reset();

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -24,15 +25,13 @@ namespace taskd::run {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
-
-constexpr int kPatienceS = 30;
+using ::testing::HasSubstr;
 
 // One accepted line, read and written by a thread that may block.
 class Line {
  public:
   explicit Line(int fd) : fd_(fd) {
-    timeval patience{kPatienceS, 0};
+    const timeval patience{taskd::testing::kHangLimit.count(), 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
 
@@ -71,7 +70,7 @@ class Line {
   UniqueFd fd_;
 };
 
-class AgentLineTest : public testing::Test {
+class AgentLineTest : public ::testing::Test {
  protected:
   void SetUp() override {
     char folder[] = "/tmp/taskd-agent-XXXXXX";
@@ -88,7 +87,7 @@ class AgentLineTest : public testing::Test {
       }
     };
     operations.start_ranks = [this](const std::vector<int>& ranks, const AgentOperations::Done& done) {
-      did_.push_back("start" + testing::PrintToString(ranks));
+      did_.push_back("start" + ::testing::PrintToString(ranks));
       done(absl::OkStatus());
     };
     operations.restart = [](const AgentOperations::Done& done) {
@@ -116,7 +115,7 @@ class AgentLineTest : public testing::Test {
     address.sun_family = AF_UNIX;
     (folder_ + "/proxy.sock").copy(address.sun_path, sizeof(address.sun_path) - 1);
     listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    timeval patience{kPatienceS, 0};
+    const timeval patience{taskd::testing::kHangLimit.count(), 0};
     setsockopt(listener_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     ASSERT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     ASSERT_EQ(listen(listener_.get(), 8), 0);
@@ -181,7 +180,7 @@ TEST_F(AgentLineTest, DoesWhatIsAsked) {
   EXPECT_TRUE(line->Ask(Request(8, "KILL_WORKER", "[[-1]]"))["ok"]);
   EXPECT_TRUE(line->Ask(Request(9, "START_ALL_WORKER"))["ok"]);
   EXPECT_TRUE(line->Ask(Request(10, "START_WORKER_LIST", "[[1, 0]]"))["ok"]);
-  EXPECT_THAT(did_, testing::ElementsAre("kill", "kill", "start{}", "start{ 1, 0 }"));
+  EXPECT_THAT(did_, ::testing::ElementsAre("kill", "kill", "start{}", "start{ 1, 0 }"));
   EXPECT_EQ(line->Ask(Request(11, "RESTART")),
             json({{"id", 11}, {"ok", false}, {"message", "no restart is left (--max-restarts 0)"}}));
 }
@@ -222,7 +221,7 @@ TEST_F(AgentLineTest, WrongRequestsAreAnsweredAndDoNothing) {
     EXPECT_EQ(answer["ok"], false) << request;
     EXPECT_THAT(answer["message"].get<std::string>(), HasSubstr(words)) << request;
   }
-  EXPECT_THAT(did_, testing::IsEmpty());
+  EXPECT_THAT(did_, ::testing::IsEmpty());
   // Nobody could be answered: left out, and the line goes on.
   line->Write(Line::Frame("{") + Line::Frame("[1]") + Line::Frame(R"({"id":-1})") + Line::Frame(""));
   EXPECT_TRUE(line->Ask(Request(2, "KILL_WORKER"))["ok"]);

@@ -2,9 +2,12 @@
 #include "agent/run/supervision_client.h"
 
 #include <atomic>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/deadline.h"
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/server.h"
@@ -31,7 +34,7 @@ SupervisionClient::Options To(int port, const std::string& secret = manager::kTe
 v1::SupervisionStatus Ask(int port) {
   std::unique_ptr<v1::Control::Stub> stub = v1::Control::NewStub(manager::Dial(port));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  context.set_deadline(std::chrono::system_clock::now() + testing::kHangLimit);
   v1::JobStatus status;
   stub->GetStatus(&context, {}, &status);
   return status.supervision();
@@ -58,13 +61,11 @@ TEST(SupervisionClientTest, EventsArriveInOrder) {
 }
 
 TEST(SupervisionClientTest, ManagerMayComeLater) {
-  auto manager = StartManager();
-  const int port = manager->port();
-  manager.reset();
+  const int port = testing::FreePort();
   auto client = SupervisionClient::Start(To(port), nullptr);
   ASSERT_TRUE(client.ok());
   (*client)->Report(Exited(5));
-  manager = StartManager({.port = port});
+  auto manager = StartManager({.port = port});
   EXPECT_TRUE(PollFor([&] { return Ask(port).events_size() == 1; }));
   manager.reset();
   (*client)->Report(Exited(6));
@@ -73,8 +74,8 @@ TEST(SupervisionClientTest, ManagerMayComeLater) {
 }
 
 TEST(SupervisionClientTest, WhomTheRendezvousWaitsForIsTheNewest) {
-  auto manager = StartManager();
-  const int port = manager->port();
+  const int port = testing::FreePort();
+  auto manager = StartManager({.port = port});
   auto client = SupervisionClient::Start(To(port), nullptr);
   ASSERT_TRUE(client.ok());
   (*client)->SetWaitsFor("nodes 1-2 (1 of 3 here)");
@@ -141,9 +142,10 @@ TEST(SupervisionClientTest, HangIsReported) {
     notices.push_back(notice);
   });
   ASSERT_TRUE(client.ok());
-  auto reported = [&] {
+  auto newest = [&]() -> std::optional<v1::HangNotice> {
     std::lock_guard lock(mutex);
-    return notices.size();
+    if (notices.empty()) return std::nullopt;
+    return notices.back();
   };
   manager::TestProxy proxy(channel, 0, {0, 1});
   int64_t step = 17;
@@ -167,17 +169,17 @@ TEST(SupervisionClientTest, HangIsReported) {
     report(1);
     return std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
   }));
-  ASSERT_EQ(reported(), 0u);
-  ASSERT_TRUE(PollFor([&] { return reported() == 1; }));
-  EXPECT_TRUE(notices[0].hung());
-  EXPECT_THAT(notices[0].behind(), ElementsAre(1));
-  EXPECT_THAT(notices[0].text(), HasSubstr("behind"));
+  // A machine that held this process up for the hang's floor has made a hang of its own, which is over.
+  ASSERT_TRUE(PollFor([&] { return !newest() || !newest()->hung(); }));
+  ASSERT_TRUE(PollFor([&] { return newest() && newest()->hung(); }));
+  const v1::HangNotice hung = *newest();
+  EXPECT_THAT(hung.behind(), ElementsAre(1));
+  EXPECT_THAT(hung.text(), HasSubstr("behind"));
   EXPECT_EQ(Ask(manager->port()).state(), v1::SupervisionStatus::HUNG);
   EXPECT_EQ(Ask(manager->port()).hung_ranks(), 2u);
   report(1);
-  ASSERT_TRUE(PollFor([&] { return reported() == 2; }));
-  EXPECT_FALSE(notices[1].hung());
-  EXPECT_EQ(notices[1].number(), notices[0].number());
+  ASSERT_TRUE(PollFor([&] { return !newest()->hung(); }));
+  EXPECT_EQ(newest()->number(), hung.number());
 }
 
 TEST(ToSupervisionEventTest, Fields) {

@@ -128,7 +128,8 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
     proxy.Write(message);
     return std::chrono::steady_clock::now() - begin > std::chrono::seconds(5);
   }));
-  ASSERT_TRUE(PollFor([&] { return restarts == 1; }));
+  // More than one if the machine held this process up for the hang's floor before.
+  ASSERT_TRUE(PollFor([&] { return restarts >= 1; }));
   EXPECT_TRUE(stacks_first);
   const auto message_of = [this](v1::SupervisionEvent::Kind kind) {
     std::string message;
@@ -139,7 +140,7 @@ TEST_F(RunSupervisionTest, HangBringsStacksThenTheAction) {
     return message;
   };
   ASSERT_TRUE(PollFor([&] { return !message_of(v1::SupervisionEvent::STACKS).empty(); }));
-  EXPECT_EQ(Ask().state(), v1::SupervisionStatus::HUNG);
+  EXPECT_TRUE(PollFor([&] { return Ask().state() == v1::SupervisionStatus::HUNG; }));
   EXPECT_THAT(message_of(v1::SupervisionEvent::STACKS), HasSubstr("stacks of 1 rank in 1 group"));
   EXPECT_THAT(message_of(v1::SupervisionEvent::STACKS), HasSubstr("rank 9"));
   ASSERT_TRUE(PollFor([&] { return message_of(v1::SupervisionEvent::EVIDENCE) == "rank 8 never came"; }));

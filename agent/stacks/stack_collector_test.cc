@@ -20,10 +20,12 @@
 #include "absl/strings/str_cat.h"
 #include "agent/stacks/elf_symbols.h"
 #include "agent/stacks/proc_facts.h"
+#include "common/testing/deadline.h"
 
 namespace taskd::stacks {
 namespace {
 
+using ::taskd::testing::WaitUntil;
 using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -38,16 +40,7 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-constexpr int64_t kSecond = 1'000'000'000;
-
-bool WaitFor(const std::function<bool()>& condition) {
-  for (int i = 0; i < 4000; ++i) {
-    if (condition()) return true;
-    timespec pause{0, 5'000'000};
-    nanosleep(&pause, nullptr);
-  }
-  return false;
-}
+constexpr int64_t kHangLimitNs = std::chrono::nanoseconds(taskd::testing::kHangLimit).count();
 
 // A child that is killed at the end, and the stack folder that it was given.
 class StackCollectorTest : public ::testing::Test {
@@ -96,7 +89,7 @@ class StackCollectorTest : public ::testing::Test {
   }
   // Until some thread of it waits in one of these calls.
   void WaitInCall(pid_t pid, const std::vector<std::string>& calls, size_t threads = 1) {
-    ASSERT_TRUE(WaitFor([&] {
+    ASSERT_TRUE(WaitUntil([&] {
       size_t found = 0;
       for (const ThreadStack& thread : ReadThreads(pid, 100)) {
         for (const std::string& call : calls) found += thread.syscall == call ? 1 : 0;
@@ -105,7 +98,7 @@ class StackCollectorTest : public ::testing::Test {
     })) << "pid "
         << pid;
   }
-  RankStacks Collect(pid_t pid, int64_t timeout_ns = 20 * kSecond) {
+  RankStacks Collect(pid_t pid, int64_t timeout_ns = kHangLimitNs) {
     std::vector<RankStacks> stacks = CollectStacks({{3, pid}}, 1, folder_, timeout_ns);
     EXPECT_THAT(stacks, SizeIs(1));
     return stacks.empty() ? RankStacks{} : stacks[0];
@@ -216,14 +209,14 @@ TEST_F(StackCollectorTest, StoppedRankHasItsFacts) {
   WaitInCall(pid, {"futex"});
   WaitInCall(pid, {"poll", "ppoll"});
   kill(pid, SIGSTOP);
-  ASSERT_TRUE(WaitFor([&] { return ReadStatus(pid, pid).state == "T"; }));
+  ASSERT_TRUE(WaitUntil([&] { return ReadStatus(pid, pid).state == "T"; }));
   RankStacks rank = Collect(pid);
   EXPECT_THAT(rank.note, HasSubstr("stopped"));
   ASSERT_THAT(rank.threads, SizeIs(2));
   EXPECT_EQ(rank.threads[0].state, "T");
   EXPECT_EQ(rank.threads[0].note, "stopped");
   kill(pid, SIGCONT);
-  ASSERT_TRUE(WaitFor([&] { return ReadStatus(pid, pid).state == "S"; }));
+  ASSERT_TRUE(WaitUntil([&] { return ReadStatus(pid, pid).state == "S"; }));
   EXPECT_THAT(Collect(pid).threads[0].native, Not(IsEmpty()));
 }
 
@@ -242,7 +235,7 @@ TEST_F(StackCollectorTest, ShellThatStartsTheTraining) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's library cannot be preloaded";
   const pid_t pid = Start({"/bin/sh", "-c", absl::StrCat(TASKD_STACK_CHILD, " poll 1; true")});
   std::vector<pid_t> children;
-  ASSERT_TRUE(WaitFor([&] { return !(children = ReadChildren(pid)).empty(); }));
+  ASSERT_TRUE(WaitUntil([&] { return !(children = ReadChildren(pid)).empty(); }));
   WaitInCall(children[0], {"futex"});
   WaitInCall(children[0], {"poll", "ppoll"});
   RankStacks rank = Collect(pid);
@@ -262,7 +255,7 @@ TEST_F(StackCollectorTest, GoneRank) {
 
 TEST_F(StackCollectorTest, ZombieRank) {
   const pid_t pid = Start({"/bin/true"}, false);
-  ASSERT_TRUE(WaitFor([&] { return ReadStatus(pid, pid).state == "Z"; }));
+  ASSERT_TRUE(WaitUntil([&] { return ReadStatus(pid, pid).state == "Z"; }));
   EXPECT_EQ(Collect(pid).note, "its process has ended");
 }
 
@@ -273,7 +266,7 @@ TEST_F(StackCollectorTest, InAThreadOfItsOwn) {
   std::mutex mutex;
   std::vector<RankStacks> stacks;
   {
-    StackCollection collection({{0, pid}}, 0, folder_, 20 * kSecond, [&](std::vector<RankStacks> result) {
+    StackCollection collection({{0, pid}}, 0, folder_, kHangLimitNs, [&](std::vector<RankStacks> result) {
       std::lock_guard lock(mutex);
       stacks = std::move(result);
     });

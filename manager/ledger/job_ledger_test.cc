@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "common/realtime.h"
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 using ledger::Category;
 using ledger::IncidentKind;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 using Kind = SupervisionEvent::Kind;
 
@@ -41,11 +42,7 @@ void ExpectSum(const ledger::Report& report) {
 
 // Until so much of this is there; false: never.
 bool Await(const JobLedger& ledger, Category category) {
-  for (int i = 0; i < 10'000; ++i) {
-    if (taskd::ledger::At(ledger.report()->seconds(), category) > 0) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
+  return taskd::testing::WaitUntil([&] { return taskd::ledger::At(ledger.report()->seconds(), category) > 0; });
 }
 
 TEST(JobLedgerTest, WhatALauncherReasonsIs) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/testing/deadline.h"
 
 namespace taskd::manager {
 namespace {
@@ -232,9 +233,7 @@ TEST(SupervisionCoreThreadTest, LooksByItself) {
     ++looks;
     return JobPulse{};
   });
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (looks == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-  EXPECT_GT(looks, 0);
+  EXPECT_TRUE(testing::WaitUntil([&] { return looks > 0; }));
 }
 
 }  // namespace

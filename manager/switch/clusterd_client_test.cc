@@ -3,12 +3,15 @@
 
 #include <deque>
 
+#include "common/testing/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "manager/test_client.h"
 
 namespace taskd::manager {
 namespace {
+
+constexpr std::chrono::milliseconds kLookAgain{50};
 
 // As ClusterD: plain text, pushes only what Modify brings, one publisher for the job.
 class FakeClusterd final : public TrainingDataTrace::Service, public Watched {
@@ -62,7 +65,7 @@ class FakeClusterd final : public TrainingDataTrace::Service, public Watched {
     changed_.notify_all();
     while (!stopping_ && !context->IsCancelled()) {
       // A cancelled call does not wake us; look now and then.
-      changed_.wait_for(lock, std::chrono::milliseconds(50), [this] { return stopping_ || !queue_.empty(); });
+      changed_.wait_for(lock, kLookAgain, [this] { return stopping_ || !queue_.empty(); });
       while (!queue_.empty()) {
         writer->Write(queue_.front());
         queue_.pop_front();
@@ -128,8 +131,8 @@ TEST(ClusterdClientTest, SubscribesAsTaskdAndTakesWhatIsValid) {
 }
 
 TEST(ClusterdClientTest, ComesBackAfterClusterdRestarts) {
-  auto clusterd = std::make_unique<FakeClusterd>();
-  int port = clusterd->port();
+  const int port = testing::FreePort();
+  auto clusterd = std::make_unique<FakeClusterd>(port);
   Recorder recorder;
   ClusterdClient client(Local(port), "task-1", recorder.Function());
   ASSERT_TRUE(clusterd->WaitForSubscription());

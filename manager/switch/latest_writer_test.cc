@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "common/testing/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -10,7 +11,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr std::chrono::milliseconds kLong{60'000};
 constexpr std::chrono::milliseconds kShort{20};
 
 // A storage that hangs until it is told to go on.
@@ -40,12 +40,12 @@ class Storage {
   }
   void WaitForWrites(size_t count) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kLong, [&] { return begun_.size() >= count; });
+    EXPECT_TRUE(testing::WaitFor(changed_, lock, [&] { return begun_.size() >= count; }));
   }
   // False: it took too long.
   bool WaitForMoreThan(size_t written) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kLong, [&] { return written_.size() > written; });
+    return testing::WaitFor(changed_, lock, [&] { return written_.size() > written; });
   }
   std::vector<int> written() {
     std::lock_guard lock(mutex_);
@@ -62,7 +62,7 @@ class Storage {
 
 TEST(LatestWriterTest, SavedMeansWritten) {
   Storage storage;
-  LatestWriter<int> writer([&](int value) { return storage.Write(value); }, kLong);
+  LatestWriter<int> writer([&](int value) { return storage.Write(value); }, testing::kHangLimit);
   for (int i = 1; i <= 3; ++i) {
     EXPECT_TRUE(writer.Save(i).ok());
     EXPECT_EQ(storage.written().back(), i);
@@ -72,7 +72,7 @@ TEST(LatestWriterTest, SavedMeansWritten) {
 TEST(LatestWriterTest, AnErrorIsTheCallersAndTheNextWriteIsTriedAgain) {
   Storage storage;
   storage.Fail(absl::DataLossError("disk full"));
-  LatestWriter<int> writer([&](int value) { return storage.Write(value); }, kLong);
+  LatestWriter<int> writer([&](int value) { return storage.Write(value); }, testing::kHangLimit);
   EXPECT_TRUE(absl::IsDataLoss(writer.Save(1)));
   storage.Fail(absl::OkStatus());
   EXPECT_TRUE(writer.Save(1).ok());

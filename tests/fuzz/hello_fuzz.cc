@@ -14,6 +14,7 @@
 #include "agent/run/agent_line.h"
 #include "common/event_loop.h"
 #include "common/log.h"
+#include "common/testing/deadline.h"
 #include "nlohmann/json.hpp"
 #include "proxy/hello_server.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -48,7 +49,7 @@ class Proxy {
   taskd::UniqueFd Connect() const {
     taskd::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const sockaddr_un address = AddressOf(socket_);
-    const timeval limit = {20, 0};
+    const timeval limit = {taskd::testing::kHangLimit.count(), 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     FUZZ_CHECK(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
     return fd;

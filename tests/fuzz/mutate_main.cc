@@ -72,7 +72,8 @@ int main(int argc, char** argv) {
   }
   if (!files.empty()) return 0;
   if (count == 0) count = seconds > 0 ? LONG_MAX : 20000;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  const std::chrono::seconds budget(seconds);
+  const auto end = std::chrono::steady_clock::now() + budget;
   std::mt19937_64 random(random_seed);
   const std::vector<std::string> seeds = FuzzSeeds();
   long done = 0;

@@ -17,18 +17,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/testing/deadline.h"
 #include "common/unique_fd.h"
 #include "store/request.h"
 #include "store/wire.h"
 
 namespace taskd::testing {
 
-// Not thread safe. Whatever waits for the server gives up after kPatience with DEADLINE_EXCEEDED; UNAVAILABLE: the
+// Not thread safe. Whatever waits for the server gives up after kHangLimit with DEADLINE_EXCEEDED; UNAVAILABLE: the
 // server has closed the connection.
 class StoreClient {
  public:
-  static constexpr std::chrono::seconds kPatience{60};
-
   // The connection to 127.0.0.1:`port`; a client of 2.2 also sends VALIDATE.
   static absl::StatusOr<StoreClient> Connect(int port, store::StoreDialect dialect) {
     StoreClient client(dialect);
@@ -168,7 +167,7 @@ class StoreClient {
   absl::Status Read(void* to, size_t size) {
     char* next = static_cast<char*>(to);
     while (size > 0) {
-      if (!Readable(kPatience)) return absl::DeadlineExceededError("no reply");
+      if (!Readable(kHangLimit)) return absl::DeadlineExceededError("no reply");
       const ssize_t count = recv(fd_.get(), next, size, 0);
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) return absl::UnavailableError("the connection was closed");

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/testing/deadline.h"
 #include "store_client.h"
 #include "store_describe.h"
 #include "store_reference.h"
@@ -223,7 +224,7 @@ class History {
     const Outcome expected = reference_.Apply(index, request);
     if (auto status = client.connection->Send(request); !status.ok()) return Fail(index, std::string(status.message()));
     if (expected.kind == Outcome::kClosed) {
-      if (!client.connection->Readable(StoreClient::kPatience)) return Fail(index, "the connection should be closed");
+      if (!client.connection->Readable(kHangLimit)) return Fail(index, "the connection should be closed");
       if (auto reply = client.connection->Receive(request); reply.ok())
         return Fail(index, "answered: " + Describe(*reply));
       client.connection.reset();
@@ -300,13 +301,14 @@ class History {
   // Who has something to receive first; with a single server that is who has waited longest, behind tiers anybody.
   int AwaitOneOf(const std::vector<int>& candidates) {
     if (topology_.size() == 1) return candidates.front();
-    const auto deadline = std::chrono::steady_clock::now() + StoreClient::kPatience;
-    while (std::chrono::steady_clock::now() < deadline) {
+    int first = -1;
+    WaitUntil([&] {
       for (int index : candidates) {
-        if (clients_[static_cast<size_t>(index)].connection->Readable(std::chrono::milliseconds(1))) return index;
+        if (first < 0 && clients_[static_cast<size_t>(index)].connection->Readable()) first = index;
       }
-    }
-    return -1;
+      return first >= 0;
+    });
+    return first;
   }
 
   void NobodyElse() {

@@ -4,16 +4,17 @@
 #include <functional>
 
 #include "common/event_loop.h"
+#include "common/testing/deadline.h"
 
 namespace taskd::modes {
 
-// False: not within a minute.
+// False: not within the patience of a test.
 inline bool RunUntil(EventLoop& loop, const std::function<bool()>& condition) {
   constexpr int64_t kPollNs = 2'000'000;
-  constexpr int64_t kDeadlineNs = 60'000'000'000;
-  const int64_t deadline = EventLoop::NowNs() + kDeadlineNs;
+  const taskd::testing::Deadline deadline;
   std::function<void()> look = [&] {
-    if (condition() || EventLoop::NowNs() > deadline) return loop.Stop();
+    const bool is_over = deadline.IsOver();  // before the last look: it may have taken long to get to it
+    if (condition() || is_over) return loop.Stop();
     loop.RunAfter(kPollNs, look);
   };
   loop.Post(look);
