@@ -21,7 +21,7 @@ namespace taskd::worker {
 namespace {
 
 using testing::SegmentView;
-using testing::WaitFor;
+using testing::WaitUntil;
 
 int ThreadsNamed(const std::string& thread_name) {
   int found = 0;
@@ -54,7 +54,7 @@ class Server {
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(listener_, 8), 0);
-    timeval patience = {20, 0};  // of accept
+    const timeval patience = {testing::kHangLimit.count(), 0};  // of accept
     setsockopt(listener_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
   ~Server() {
@@ -68,7 +68,7 @@ class Server {
     Drop();
     connection_ = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection_ < 0) return false;
-    timeval patience = {20, 0};
+    const timeval patience = {testing::kHangLimit.count(), 0};
     setsockopt(connection_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
     iovec data = {&hello_, sizeof(hello_)};
@@ -125,7 +125,7 @@ FRESH_TEST(HelloClientTest, HandsTheSegmentOver) {
   EXPECT_EQ(server.hello().disk_limit_mb, 5000u);
   EXPECT_FALSE(Attached());
   server.Reply(hello::kAccepted);
-  EXPECT_TRUE(WaitFor(Attached));
+  EXPECT_TRUE(WaitUntil(Attached));
   EXPECT_EQ(ThreadsNamed("taskd-hello"), 1);
   {
     SegmentView segment(server.segment());
@@ -134,7 +134,7 @@ FRESH_TEST(HelloClientTest, HandsTheSegmentOver) {
     EXPECT_EQ(taskd_range_start("step 2"), 0u);
   }
   server.Drop();
-  EXPECT_TRUE(WaitFor([] { return !Attached(); }));
+  EXPECT_TRUE(WaitUntil([] { return !Attached(); }));
 }
 
 FRESH_TEST(HelloClientTest, WithoutARankNobodyIsCalled) {
@@ -165,7 +165,7 @@ FRESH_TEST(HelloClientTest, FindsLaterProxiesAgain) {
     EXPECT_EQ(SegmentView(server.segment()).Records()[0].name, "before any proxy");
     if (life % 2 == 0) {  // the others die before their answer
       server.Reply(hello::kAccepted);
-      EXPECT_TRUE(WaitFor(Attached));
+      EXPECT_TRUE(WaitUntil(Attached));
     }
   }
   EXPECT_EQ(ThreadsNamed("taskd-hello"), 1);
@@ -176,7 +176,7 @@ FRESH_TEST(HelloClientTest, NewIdentityIsANewHello) {
   ASSERT_EQ(taskd_worker_init(1, 0, 0), 0);
   ASSERT_TRUE(server.Accept());
   server.Reply(hello::kAccepted);
-  ASSERT_TRUE(WaitFor(Attached));
+  ASSERT_TRUE(WaitUntil(Attached));
   ASSERT_EQ(taskd_worker_init(1, 0, 0), 0);  // nothing new
   EXPECT_TRUE(Attached());
   ASSERT_EQ(taskd_worker_init(2, 0, 700), 0);
@@ -205,13 +205,13 @@ FRESH_TEST(HelloClientTest, AsksAgainForARankThatIsTaken) {
   }
   ASSERT_TRUE(server.Accept());
   server.Reply(hello::kAccepted);
-  EXPECT_TRUE(WaitFor(Attached));
+  EXPECT_TRUE(WaitUntil(Attached));
 }
 
 FRESH_TEST(HelloClientTest, ThreadTakesNoSignals) {
   ASSERT_EQ(taskd_worker_init(1, 0, 0), 0);
   std::string task;
-  ASSERT_TRUE(WaitFor([&] {
+  ASSERT_TRUE(WaitUntil([&] {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
       std::string name;
       std::getline(std::ifstream(entry.path() / "comm"), name);
@@ -240,14 +240,14 @@ FRESH_TEST(HelloClientTest, ForkedChildHoldsNoConnection) {
   ASSERT_EQ(taskd_worker_init(1, 0, 0), 0);
   ASSERT_TRUE(server.Accept());
   server.Reply(hello::kAccepted);
-  ASSERT_TRUE(WaitFor(Attached));
+  ASSERT_TRUE(WaitUntil(Attached));
   EXPECT_EQ(testing::RunForked([] { return Attached() ? 1 : 0; }), 0);
   EXPECT_TRUE(Attached());
   const pid_t child = fork();
   if (child == 0) {
     const int result = taskd_worker_init(2, 1, 0);
     taskd_mark("of the child");
-    _exit(result == 0 && WaitFor(Attached) ? 0 : 1);
+    _exit(result == 0 && WaitUntil(Attached) ? 0 : 1);
   }
   ASSERT_TRUE(server.Accept());
   EXPECT_EQ(server.hello().rank, 2);

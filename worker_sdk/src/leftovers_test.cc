@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "taskd/hello.h"
 #include "taskd/taskd.h"
+#include "testing/fresh_process.h"
 
 namespace taskd::worker {
 namespace {
@@ -85,7 +86,7 @@ TEST_F(LeftoversTest, TheNextLifeOfTheRankRemovesWhatNoProxyEverTook) {
   EXPECT_FALSE(gone()) << "it is rank 0's";
   RunRank(0, [&] {
     taskd_mark("new");
-    for (int i = 0; i < 10'000 && !gone(); ++i) usleep(1000);
+    testing::WaitUntil(gone);
   });
   EXPECT_TRUE(gone());
   EXPECT_THAT(Segments(), SizeIs(3)) << "and only that: the others are minutes too young";

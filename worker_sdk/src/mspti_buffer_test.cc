@@ -22,7 +22,7 @@
 namespace taskd::worker {
 namespace {
 
-using testing::WaitFor;
+using testing::WaitUntil;
 
 // ---- Buffers.
 
@@ -208,7 +208,7 @@ FRESH_TEST(MsptiThreadTest, MarksOfManyThreadsAndSwitches) {
   const MsptiConfig config = sink.Config();
   ASSERT_EQ(MsptiStart(&config), 0);
   ASSERT_EQ(MsptiStart(&config), 0);  // runs already
-  ASSERT_TRUE(WaitFor([&] { return sink.TakeAnswers() == "1410/0"; }));
+  ASSERT_TRUE(WaitUntil([&] { return sink.TakeAnswers() == "1410/0"; }));
   constexpr int kThreads = 4;
   constexpr int kRanges = 5000;
   std::vector<std::thread> threads;
@@ -220,7 +220,7 @@ FRESH_TEST(MsptiThreadTest, MarksOfManyThreadsAndSwitches) {
   for (uint32_t wanted : {kBoth, uint32_t{kMsptiDefault}, kBoth}) {
     sink.Want(wanted);
     const char* answer = wanted == kBoth ? "1411/0" : "1410/0";
-    EXPECT_TRUE(WaitFor([&] { return sink.TakeAnswers() == answer; }));
+    EXPECT_TRUE(WaitUntil([&] { return sink.TakeAnswers() == answer; }));
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(MsptiStop(kMsptiRelease, 20000), 0);
@@ -235,9 +235,9 @@ FRESH_TEST(MsptiThreadTest, MarksOfManyThreadsAndSwitches) {
   // Again in the same process.
   sink.Want(kMsptiDefault);
   ASSERT_EQ(MsptiStart(&config), 0);
-  ASSERT_TRUE(WaitFor([&] { return fake.Stats().subscriber == 1 && fake.Stats().marker_enabled == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return fake.Stats().subscriber == 1 && fake.Stats().marker_enabled == 1; }));
   fake.mark("default", "again", 0);
-  EXPECT_TRUE(WaitFor([&] { return sink.count() == stats.emitted + 1; }));
+  EXPECT_TRUE(WaitUntil([&] { return sink.count() == stats.emitted + 1; }));
   EXPECT_EQ(MsptiStop(kMsptiRelease, 20000), 0);
 }
 
@@ -247,7 +247,7 @@ FRESH_TEST(MsptiThreadTest, StopDoesNotWaitForAReaderForEver) {
   sink.wanted = kMsptiDefault;
   const MsptiConfig config = sink.Config();
   ASSERT_EQ(MsptiStart(&config), 0);
-  ASSERT_TRUE(WaitFor([&] { return fake.Stats().marker_enabled == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return fake.Stats().marker_enabled == 1; }));
   sink.room = 10;
   MakeMarks(fake, 100);
   EXPECT_EQ(MsptiStop(kMsptiRelease, 1000), 0);
@@ -273,9 +273,9 @@ FRESH_TEST(MsptiThreadTest, AReaderThatNeverReturnsStopsNobody) {
                               .wake_word = nullptr,
                               .dropped = &dropped};
   ASSERT_EQ(MsptiStart(&config), 0);
-  ASSERT_TRUE(WaitFor([&] { return fake.Stats().marker_enabled == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return fake.Stats().marker_enabled == 1; }));
   fake.mark("default", "held", 0);
-  ASSERT_TRUE(WaitFor([] { return inside.load(); }));
+  ASSERT_TRUE(WaitUntil([] { return inside.load(); }));
   constexpr uint64_t kMarks = (kMsptiPoolBuffers + 4) * kFull;
   MakeMarks(fake, kMarks);  // all of them come back
   EXPECT_GT(__atomic_load_n(&dropped, __ATOMIC_RELAXED), 2 * kFull);
@@ -292,7 +292,7 @@ FRESH_TEST(MsptiThreadTest, AForkedChildHasNoSource) {
   sink.wanted = kMsptiDefault;
   const MsptiConfig config = sink.Config();
   ASSERT_EQ(MsptiStart(&config), 0);
-  ASSERT_TRUE(WaitFor([&] { return fake.Stats().marker_enabled == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return fake.Stats().marker_enabled == 1; }));
   ASSERT_EQ(MsptiStop(kMsptiRelease, 20000), 0);  // a fork under the fake's lock would be the fake's deadlock
   EXPECT_EQ(testing::RunForked([&] {
               MsptiForgetInChild();
@@ -346,7 +346,7 @@ MsptiConfig FileConfig() {
 void StartToFile(const Fake& fake) {
   const MsptiConfig config = FileConfig();
   ASSERT_EQ(MsptiStart(&config), 0);
-  ASSERT_TRUE(WaitFor([&] { return fake.Stats().marker_enabled == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return fake.Stats().marker_enabled == 1; }));
 }
 
 TEST(MsptiEndTest, BodyAtExit) {
@@ -354,7 +354,7 @@ TEST(MsptiEndTest, BodyAtExit) {
   Fake fake;
   StartToFile(fake);
   fake.mark("default", "first", 0);
-  ASSERT_TRUE(WaitFor([] { return Stats().emitted == 1; }));
+  ASSERT_TRUE(WaitUntil([] { return Stats().emitted == 1; }));
   fake.mark("default", "last words", 0);
   exit(0);
 }
@@ -376,7 +376,7 @@ TEST(MsptiEndTest, BodyAtExitWhileThreadsMark) {
       for (;;) fake.range_end("default", fake.range_start("default", "forward", 1), 1);
     }).detach();
   }
-  ASSERT_TRUE(WaitFor([] { return Stats().emitted > 1000; }));
+  ASSERT_TRUE(WaitUntil([] { return Stats().emitted > 1000; }));
   exit(0);
 }
 

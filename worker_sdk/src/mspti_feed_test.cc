@@ -31,7 +31,7 @@ namespace {
 
 using testing::Record;
 using testing::SegmentView;
-using testing::WaitFor;
+using testing::WaitUntil;
 
 using ring::kFirstOwnId;  // MSPTI counts from 1
 
@@ -41,7 +41,7 @@ class Worker {
   Worker() : initialized_(taskd_worker_init(0, 0, 0)) { EXPECT_EQ(initialized_, 0); }
 
   bool WaitForCode(uint32_t code, int error = 0) {
-    return WaitFor([&] {
+    return WaitUntil([&] {
       return segment.header().source_domains.load() != 0 && segment.header().source_code.load() == code &&
              segment.header().source_error.load() == error;
     });
@@ -54,7 +54,7 @@ class Worker {
   std::vector<Record> WaitForRecords(size_t count) {
     std::string problem;
     std::vector<Record> records;
-    EXPECT_TRUE(WaitFor([&] {
+    EXPECT_TRUE(WaitUntil([&] {
       records = segment.Records(&problem);
       return records.size() >= count;
     })) << records.size();
@@ -127,7 +127,7 @@ FRESH_TEST(MsptiFeedTest, DestroyReadsWhatIsLeftAndInitStartsAgain) {
   fake.mark("default", "nobody's", 0);
 
   ASSERT_EQ(taskd_worker_init(0, 0, 0), 0);
-  ASSERT_TRUE(WaitFor([&] { return fake.Stats().subscriber == 1; }));
+  ASSERT_TRUE(WaitUntil([&] { return fake.Stats().subscriber == 1; }));
   ASSERT_TRUE(worker.WaitForCode(1411));
   fake.mark("default", "again", 0);
   EXPECT_EQ(worker.WaitForRecords(101).back().name, "again");
@@ -161,8 +161,8 @@ FRESH_TEST(MsptiFeedTest, ARankThatOnlyHasTheVariable) {
   mstxMarkA("first", nullptr);
   SegmentView segment;
   segment.SetGate(ring::kGateAllKinds);
-  EXPECT_TRUE(WaitFor([&] { return segment.header().source_code.load() == 1411; }));
-  EXPECT_TRUE(WaitFor([] { return mstxRangeStartA("second", nullptr) < kFirstOwnId; }));
+  EXPECT_TRUE(WaitUntil([&] { return segment.header().source_code.load() == 1411; }));
+  EXPECT_TRUE(WaitUntil([] { return mstxRangeStartA("second", nullptr) < kFirstOwnId; }));
 }
 
 // ---- Switching.
@@ -222,7 +222,7 @@ FRESH_TEST(MsptiSwitchTest, MarksAreJudgedByTheStateInWhichTheyWereMade) {
   worker.segment.SetGate(ring::kGateStep | ring::kGateForward);
   worker.WaitForRecords(kMarks);
   // Nobody says when the same domains have been seen again.
-  EXPECT_TRUE(WaitFor([&] {
+  EXPECT_TRUE(WaitUntil([&] {
     fake.mark("default", "forward", 0);
     return worker.segment.Records().size() > kMarks;
   }));
@@ -299,7 +299,7 @@ FRESH_TEST(StepAsideTest, WhileSwitchedOff) {
   Worker worker;
   ASSERT_TRUE(worker.WaitForCode(1400));
   worker.segment.SetGate(0);
-  EXPECT_TRUE(WaitFor([] { return mstxRangeStartA("full profiling's", nullptr) == 1; }));
+  EXPECT_TRUE(WaitUntil([] { return mstxRangeStartA("full profiling's", nullptr) == 1; }));
 }
 
 // The library that TaskD opens is behind us too.
@@ -355,7 +355,7 @@ FRESH_TEST(LibraryTest, AMissingFunctionIsNamedOnce) {
     return content.str();
   };
   Worker worker;
-  EXPECT_TRUE(WaitFor([&] { return text().ends_with("\n"); }));
+  EXPECT_TRUE(WaitUntil([&] { return text().ends_with("\n"); }));
   taskd_worker_destroy();  // waits for the thread
   taskd_worker_init(0, 0, 0);
   taskd_worker_destroy();
@@ -381,7 +381,7 @@ class StoppedProxy {
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(listener_, 8), 0);
-    timeval patience = {20, 0};
+    const timeval patience = {testing::kHangLimit.count(), 0};
     setsockopt(listener_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
   ~StoppedProxy() {
@@ -395,7 +395,7 @@ class StoppedProxy {
     reply.version = hello::kVersion;
     reply.status = hello::kAccepted;
     EXPECT_EQ(send(connection_, &reply, sizeof(reply), MSG_NOSIGNAL), static_cast<ssize_t>(sizeof(reply)));
-    EXPECT_TRUE(WaitFor([] {
+    EXPECT_TRUE(WaitUntil([] {
       taskd_worker_stats stats;
       return taskd_worker_get_stats(&stats) == 0 && stats.attached == 1;
     }));
@@ -422,11 +422,11 @@ FRESH_TEST(StoppedProxyTest, TrainingGoesOnAndLossesAreCounted) {
   ring::ThreadSlot& slot = header.thread_slots[0];
   EXPECT_GT(header.dropped.load(), kMarks - kCapacity);
   // The thread that fills the ring may not have had a turn yet.
-  EXPECT_TRUE(WaitFor([&] { return header.slots.load() == 1; }));
+  EXPECT_TRUE(WaitUntil([&] { return header.slots.load() == 1; }));
   EXPECT_LE(slot.reserved.load(), slot.data_bytes) << "a record that no proxy had read was overwritten";
 
   // It reads again: the rest comes, and every mark is accounted for.
-  EXPECT_TRUE(WaitFor([&] {
+  EXPECT_TRUE(WaitUntil([&] {
     slot.consumed.store(slot.head.load());
     taskd_worker_stats stats;
     taskd_worker_get_stats(&stats);

@@ -33,7 +33,7 @@ namespace taskd::worker {
 namespace {
 
 using testing::RunForked;
-using testing::WaitFor;
+using testing::WaitUntil;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
@@ -80,7 +80,7 @@ std::vector<std::string> Ask(pid_t tid, uint64_t collection = kCollection) {
   }());
   EXPECT_EQ(Queue(getpid(), tid, StackSignal(), collection), 0);
   std::vector<std::string> lines;
-  WaitFor([&] {
+  WaitUntil([&] {
     lines = Lines(FileOf(collection, tid));
     return !lines.empty() && lines.back() == "end";
   });
@@ -137,7 +137,7 @@ class Blocked {
           tid.store(static_cast<pid_t>(syscall(SYS_gettid)));
           body(*this);
         }) {
-    WaitFor([&] { return tid.load() != 0; });
+    WaitUntil([&] { return tid.load() != 0; });
   }
   ~Blocked() {
     {
@@ -267,7 +267,7 @@ ARMED_TEST(WhileAllocating) {
     ASSERT_EQ(lines.back(), "end") << i;
   }
   const uint64_t before = rounds;
-  EXPECT_TRUE(WaitFor([&] { return rounds > before; })) << "the threads go on";
+  EXPECT_TRUE(WaitUntil([&] { return rounds > before; })) << "the threads go on";
   stop = true;
 }
 
@@ -306,7 +306,7 @@ ARMED_TEST(SmallSignalStack) {
       has_stack = true;
       WaitInFutex(self);
     });
-    ASSERT_TRUE(WaitFor([&] { return has_stack.load(); }));
+    ASSERT_TRUE(WaitUntil([&] { return has_stack.load(); }));
     std::vector<std::string> lines = Ask(thread.tid.load(), is_small ? 1 : 2);
     EXPECT_EQ(Count(lines, "short"), is_small ? 1 : 0);
     EXPECT_EQ(Count(lines, "from ") > 0, !is_small);

@@ -140,7 +140,7 @@ FRESH_TEST(ThreadTest, MarksInSignalHandlers) {
   ASSERT_EQ(setitimer(ITIMER_REAL, &timer, nullptr), 0);
   uint64_t made = 1;
   const std::string long_name(200, 'n');
-  EXPECT_TRUE(testing::WaitFor([&] {
+  EXPECT_TRUE(testing::WaitUntil([&] {
     for (int i = 0; i < 1000; ++i) {
       taskd_mark("step 17");
       taskd_range_end(taskd_range_start(long_name.c_str()));

@@ -69,8 +69,8 @@ void AddOption(std::vector<std::string>& variables, const std::string& name, con
 // for leaks.
 void WaitForEndingThreads() {
 #if defined(__SANITIZE_ADDRESS__)
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (HasEndingThread() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  const Deadline deadline(std::chrono::seconds(1));
+  while (HasEndingThread() && !deadline.IsOver()) std::this_thread::yield();
 #endif
 }
 
@@ -138,15 +138,6 @@ void RunInFreshProcess() {
   if (WIFEXITED(status)) {
     EXPECT_EQ(WEXITSTATUS(status), 0) << "see the output of the fresh process above";
   }
-}
-
-bool WaitFor(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 int CountThreads() {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/testing/deadline.h"  // for all tests here
+
 namespace taskd::testing {
 
 // In such a process. Its TASKD_SOCKET is a path in an empty folder of its own; no rank is set.
@@ -21,9 +23,6 @@ std::vector<std::string> OwnCommand();
 
 // The folder of TASKD_SOCKET; removed afterwards.
 std::string FreshFolder();
-
-// Waits for a condition for up to 20 s; false if it never holds.
-bool WaitFor(const std::function<bool()>& condition);
 
 // Of this process; those that a sanitizer started count.
 int CountThreads();
